@@ -1,0 +1,38 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables of tools/sdk
+# Sourced by tools/sdk: is the system's own SDK recent enough to compile with, and where are its parts?
+
+# find_header NAME: prints the path of a header, or of a folder of headers, of the system.
+find_header() {
+    local dir
+    for dir in ${VULKAN_SDK:+"$VULKAN_SDK/include" "$VULKAN_SDK/include/vma"} /usr/local/include /usr/include; do
+        [[ -e $dir/$1 ]] && printf '%s\n' "$dir/$1" && return
+    done
+    return 1
+}
+
+# system_can_compile: else it sets system_lacks to the first thing that is missing.
+system_can_compile() {
+    local name core
+    for name in "${compilers[@]}"; do
+        system_lacks="no $name"
+        # Our own wrappers may be in PATH; they are not the system's.
+        [[ $(command -v "$name") == /* && $(command -v "$name") != "$sdk_dir"/* ]] || return
+    done
+    for name in vulkan/vulkan_core.h vulkan/vulkan.hpp vk_video vk_mem_alloc.h; do
+        system_lacks="no header $name"
+        find_header "$name" >/dev/null || return
+    done
+    core=$(find_header vulkan/vulkan_core.h)
+    for name in VK_NV_cooperative_matrix2 VK_KHR_shader_bfloat16; do
+        system_lacks="$core is too old for $name"
+        grep -q "define $name 1" "$core" || return
+    done
+    system_lacks="glslc is too old for GL_KHR_cooperative_matrix, GL_NV_cooperative_matrix2 or GL_EXT_bfloat16"
+    glslc --target-env=vulkan1.3 -fshader-stage=compute -o /dev/null - 2>/dev/null <<'SHADER'
+#version 450
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_NV_cooperative_matrix2 : require
+#extension GL_EXT_bfloat16 : require
+void main() {}
+SHADER
+}
