@@ -1,0 +1,129 @@
+// The batteries-included layer: owns instance, device, queue and buffers, for callers without a Vulkan application.
+// Everything it does goes through vkattn.h; an embedder with its own device needs none of it.
+//
+// Errors are exceptions: vkattn::Error for what the library refuses, vkattn::RuntimeError for everything else (no
+// Vulkan, no such device, out of memory, device lost), each with one line of text.
+//
+// Thread safety: plan() and command recording are free-threaded; submissions and transfers take a lock.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "vkattn/vkattn.hpp"
+
+namespace vkattn {
+
+class RuntimeError : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
+
+struct DeviceInfo {
+    uint32_t index = 0;  // in vkEnumeratePhysicalDevices order
+    std::string name;
+    std::string driver;  // driver name and its own version text
+    std::string uuid;    // 32 hex digits
+    std::string type;    // discrete, integrated, virtual, cpu, other
+    uint32_t vendor_id = 0;
+    uint32_t api_version = 0;  // VK_MAKE_API_VERSION
+    uint32_t subgroup_size = 0;
+    uint32_t shared_memory_bytes = 0;
+    uint32_t max_invocations = 0;
+    std::string refusal;  // why vkattn cannot use it; "" if it can
+};
+
+// All Vulkan devices of this machine. Throws RuntimeError where there is no Vulkan loader.
+std::vector<DeviceInfo> list_devices();
+
+struct RuntimeOptions {
+    // Index, part of the name (any case) or UUID. "": the environment's VKATTN_DEVICE, else the first usable of
+    // discrete, integrated, virtual, CPU.
+    std::string device;
+    bool validation = false;  // the Khronos layer, core and synchronization checks; see Runtime::messages
+    std::vector<const char*> extra_extensions;  // device extensions to enable on top
+};
+
+struct RuntimeHandles {
+    PFN_vkGetInstanceProcAddr get_instance_proc_addr;
+    VkInstance instance;
+    VkPhysicalDevice physical_device;
+    VkDevice device;
+    VkQueue queue;
+    uint32_t queue_family;
+};
+
+class Runtime;
+
+// Device memory with an address. Empty buffers (0 bytes) are legal and have address 0. Must not outlive its Runtime.
+class Buffer {
+  public:
+    Buffer() = default;
+    Buffer(Buffer&& other) noexcept { swap(other); }
+    Buffer& operator=(Buffer&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+    ~Buffer();
+    VkDeviceAddress address() const { return address_; }  // a multiple of 256
+    VkBuffer handle() const { return buffer_; }
+    uint64_t size_bytes() const { return size_; }
+
+  private:
+    friend class Runtime;
+    void swap(Buffer& other) noexcept {
+        std::swap(runtime_, other.runtime_);
+        std::swap(buffer_, other.buffer_);
+        std::swap(allocation_, other.allocation_);
+        std::swap(address_, other.address_);
+        std::swap(size_, other.size_);
+    }
+    Runtime* runtime_ = nullptr;
+    VkBuffer buffer_ = VK_NULL_HANDLE;
+    void* allocation_ = nullptr;
+    VkDeviceAddress address_ = 0;
+    uint64_t size_ = 0;
+};
+
+class Runtime {
+  public:
+    explicit Runtime(const RuntimeOptions& options = {});
+    ~Runtime();
+    Runtime(const Runtime&) = delete;
+    Runtime& operator=(const Runtime&) = delete;
+
+    const DeviceInfo& device() const;
+    RuntimeHandles handles() const;
+    VkattnContext* context() const;
+
+    Plan plan(const VkattnProblem& problem, const VkattnOptions& options = vkattn::options()) const {
+        return Plan(context(), problem, options);
+    }
+
+    Buffer allocate(uint64_t size_bytes);
+    void upload(const Buffer& to, std::span<const std::byte> data, uint64_t offset_bytes = 0);
+    void download(const Buffer& from, std::span<std::byte> data, uint64_t offset_bytes = 0);
+    void fill(const Buffer& buffer, uint32_t word);  // every 4 bytes; a trailing part of a word stays
+
+    // Records through `record`, submits, waits. Returns the time on the device in milliseconds, by timestamps around
+    // the recording (by the host's clock where the queue has none). record_us: time spent in `record`.
+    double submit(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
+
+    // Messages of the validation layer so far, each one line or more; empty is good. Only with options.validation.
+    std::vector<std::string> messages() const;
+
+  private:
+    friend class Buffer;
+    void release(Buffer& buffer) noexcept;
+    double submit_locked(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace vkattn

@@ -1,0 +1,127 @@
+/* The plain data of vkattn: statuses, a problem, its options. Knows nothing of Vulkan, so that the planner can be
+ * compiled, and tested, without it. Included by vkattn.h, where the contract stands. */
+#ifndef VKATTN_TYPES_H
+#define VKATTN_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Limits of one problem. */
+#define VKATTN_MAX_HEAD_DIM 576u
+#define VKATTN_MAX_SEQLEN (1u << 30)
+#define VKATTN_MAX_HEADS 65535u
+
+typedef enum VkattnStatus {
+    VKATTN_OK = 0,
+    VKATTN_INVALID_ARGUMENT = 1,   /* the named field is wrong, on any device */
+    VKATTN_UNSUPPORTED = 2,        /* the problem is legal, this device or version cannot do it; the message says why */
+    VKATTN_OUT_OF_HOST_MEMORY = 3,
+    VKATTN_DEVICE_ERROR = 4,       /* a Vulkan call failed; vk_result tells which way */
+    VKATTN_INTERNAL_ERROR = 5,     /* a fault of the library; please report the message */
+    VKATTN_STATUS_MAX_ENUM = 0x7fffffff
+} VkattnStatus;
+
+/* Filled by every function that takes one, also on success. May be null. The text is one line without a newline. */
+typedef struct VkattnError {
+    VkattnStatus status;
+    int32_t vk_result;    /* the VkResult of the failing Vulkan call, else 0 */
+    char field[64];       /* the argument at fault, as in "problem.num_heads_kv"; "" where none is */
+    char message[320];    /* what is wrong with it */
+} VkattnError;
+
+typedef enum VkattnDtype {
+    VKATTN_DTYPE_FLOAT32 = 0,
+    VKATTN_DTYPE_FLOAT16 = 1,
+    VKATTN_DTYPE_BFLOAT16 = 2,
+    VKATTN_DTYPE_MAX_ENUM = 0x7fffffff
+} VkattnDtype;
+
+/* Where query row i stands among the keys: at key position i + offset. */
+typedef enum VkattnAlign {
+    VKATTN_ALIGN_BOTTOM_RIGHT = 0, /* offset = len_kv - seqlen_q, with the batch's own kv length (the default) */
+    VKATTN_ALIGN_TOP_LEFT = 1,     /* offset = 0 */
+    VKATTN_ALIGN_OFFSET = 2,       /* offset = problem.query_offset; may be negative */
+    VKATTN_ALIGN_OFFSETS = 3,      /* one offset per batch, int32 in device memory: args.query_offsets */
+    VKATTN_ALIGN_MAX_ENUM = 0x7fffffff
+} VkattnAlign;
+
+typedef enum VkattnMaskType {
+    VKATTN_MASK_NONE = 0,
+    VKATTN_MASK_BOOL = 1,  /* one byte each, nonzero = attend */
+    VKATTN_MASK_FLOAT = 2, /* problem.dtype, added to the scores; -inf hides */
+    VKATTN_MASK_MAX_ENUM = 0x7fffffff
+} VkattnMaskType;
+
+/* Distances between neighbours of a 4-D tensor (batch, head, sequence, head_dim), in elements. The innermost
+ * distance is 1. For inputs 0 is legal (a broadcast); outputs must not overlap themselves. */
+#define VKATTN_CONTIGUOUS UINT64_MAX /* a stride's default: the distance it has in a dense (batch, head, seq, dim) tensor */
+typedef struct VkattnStrides {
+    uint64_t batch;
+    uint64_t head;
+    uint64_t seq;
+} VkattnStrides;
+
+/* What to compute. vkattn_problem_init sets the defaults and struct_size; then fill in what differs.
+ *
+ *   query (batch, num_heads_q,  seqlen_q,  head_dim_qk)      key   (batch, num_heads_kv, seqlen_kv, head_dim_qk)
+ *   out   (batch, num_heads_q,  seqlen_q,  head_dim_v)       value (batch, num_heads_kv, seqlen_kv, head_dim_v)
+ *   lse   (batch, num_heads_q,  seqlen_q), float32, contiguous
+ *
+ * A key j is visible to query row i, which stands at key position p = i + offset, if
+ *   j < the batch's kv length,  and (causal)  j <= p,  and (window)  p - window_left <= j <= p + window_right.
+ * A row that sees no key gives out = 0 and lse = -inf. batch, seqlen_q and seqlen_kv may be 0. */
+typedef struct VkattnProblem {
+    size_t struct_size;
+    VkattnDtype dtype;       /* of query, key, value and out; default float32 */
+    uint32_t batch;          /* default 1 */
+    uint32_t num_heads_q;    /* default 1; a whole multiple of num_heads_kv */
+    uint32_t num_heads_kv;   /* default 1 */
+    uint32_t seqlen_q;       /* default 0; at most VKATTN_MAX_SEQLEN */
+    uint32_t seqlen_kv;      /* default 0; at most VKATTN_MAX_SEQLEN */
+    uint32_t head_dim_qk;    /* 1 .. VKATTN_MAX_HEAD_DIM */
+    uint32_t head_dim_v;     /* 1 .. VKATTN_MAX_HEAD_DIM */
+    float softmax_scale;     /* default NaN, which means 1/sqrt(head_dim_qk); 0 and negative are legal */
+    float softcap;           /* default 0: none; otherwise positive */
+    uint32_t causal;         /* boolean; default false */
+    int64_t window_left;     /* default -1: unbounded */
+    int64_t window_right;    /* default -1: unbounded */
+    VkattnAlign align;       /* default bottom-right; matters to causal and window only */
+    int64_t query_offset;    /* for VKATTN_ALIGN_OFFSET */
+    uint32_t kv_lengths;     /* boolean; default false; true: args.kv_lengths holds a key count per batch, int32 */
+    VkattnMaskType mask;     /* default none */
+    uint32_t mask_rank;      /* 1 .. 4, extents aligned from the right to (batch, heads_q, seqlen_q, seqlen_kv) */
+    uint32_t mask_extents[4];
+    /* Each stride defaults to VKATTN_CONTIGUOUS. */
+    VkattnStrides query_strides;
+    VkattnStrides key_strides;
+    VkattnStrides value_strides;
+    VkattnStrides out_strides;
+    /* What every address, and every stride in bytes, of query, key, value and out is a multiple of. A power of two;
+     * default 0 means one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
+    uint32_t alignment_bytes;
+} VkattnProblem;
+
+/* How to compute it. vkattn_options_init sets the defaults. */
+typedef struct VkattnOptions {
+    size_t struct_size;
+    const char* kernel;  /* null or "auto": the planner chooses; else the name of the one kernel to use */
+    const char* tuning;  /* null: the tuning table decides; else "threads=256,rows=8,..." over the row it chose */
+    /* Caps the scratch of kernels that can work in pieces; 0: a default of 1 GiB. */
+    uint64_t max_scratch_bytes;
+} VkattnOptions;
+
+/* What a plan needs beside its tensors. */
+typedef struct VkattnScratch {
+    size_t struct_size;
+    uint64_t size_bytes;      /* 0: none */
+    uint64_t alignment_bytes;
+} VkattnScratch;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

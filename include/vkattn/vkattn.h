@@ -1,0 +1,147 @@
+/* vkattn: exact attention without the seqlen_q x seqlen_kv matrix, on any Vulkan 1.2 device.
+ *
+ * The contract of the library. The caller owns instance, device, queue, command buffers and all device memory;
+ * the library validates a problem, plans it, and records dispatches. It never submits, never allocates device
+ * memory, keeps no global state, never aborts, and throws nothing across this boundary.
+ *
+ *     problem -> vkattn_plan_create (validates, chooses the kernel, builds its pipelines)
+ *             -> vkattn_plan_scratch (how much scratch the caller must bring)
+ *             -> vkattn_cmd_forward (records; any number of times, from any thread)
+ *
+ * Tensors are device addresses with strides in elements. Semantics follow FlashAttention (Dao et al. 2022,
+ * arXiv:2205.14135; Dao 2023, arXiv:2307.08691):
+ *
+ *     s = softmax_scale * (q . k);  if softcap: s = softcap * tanh(s / softcap);  mask;  out = softmax(s) . v
+ *     lse = log(sum(exp(s))), natural logarithm
+ *
+ * Query head h reads kv head h / (num_heads_q / num_heads_kv). Arithmetic is float32 whatever the storage type.
+ * The same device, driver, plan and input give the same bits.
+ *
+ * Thread safety: contexts and plans may be used from many threads at once. Both must outlive the command buffers
+ * that use them. A command buffer is externally synchronised, as Vulkan has it. */
+#ifndef VKATTN_H
+#define VKATTN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <vulkan/vulkan_core.h>
+
+#include "vkattn/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(_WIN32)
+#define VKATTN_API
+#elif defined(__GNUC__)
+#define VKATTN_API __attribute__((visibility("default")))
+#else
+#define VKATTN_API
+#endif
+
+#define VKATTN_VERSION_MAJOR 0
+#define VKATTN_VERSION_MINOR 1
+#define VKATTN_VERSION_PATCH 0
+
+/* What the caller enabled on its VkDevice, which may be less than what the device supports. */
+typedef struct VkattnContextInfo {
+    size_t struct_size;
+    PFN_vkGetInstanceProcAddr get_instance_proc_addr;
+    VkInstance instance;
+    VkPhysicalDevice physical_device;
+    VkDevice device;
+    uint32_t api_version;                      /* the instance's VkApplicationInfo::apiVersion; at least 1.2 */
+    uint32_t enabled_extension_count;
+    const char* const* enabled_extensions;     /* device extensions */
+    const VkPhysicalDeviceFeatures2* features; /* the chain given to vkCreateDevice; null: just bufferDeviceAddress */
+    VkPipelineCache pipeline_cache;            /* may be null; must outlive the context */
+} VkattnContextInfo;
+
+/* What to enable before vkCreateDevice. Owned by the object; valid until vkattn_requirements_destroy. */
+typedef struct VkattnRequirements VkattnRequirements;
+typedef struct VkattnContext VkattnContext;
+typedef struct VkattnPlan VkattnPlan;
+
+/* Addresses of one forward. Null addresses are legal for empty tensors; lse may be null: it is not written then.
+ * Scratch is a range of a VkBuffer with STORAGE_BUFFER, SHADER_DEVICE_ADDRESS and TRANSFER_DST usage; null when
+ * the plan needs none. Its content need not survive and is not shared between recordings that may overlap. */
+typedef struct VkattnForwardArgs {
+    size_t struct_size;
+    VkDeviceAddress query;
+    VkDeviceAddress key;
+    VkDeviceAddress value;
+    VkDeviceAddress out;
+    VkDeviceAddress lse;
+    VkDeviceAddress mask;          /* problem.mask */
+    VkDeviceAddress kv_lengths;    /* problem.kv_lengths: int32 (batch) */
+    VkDeviceAddress query_offsets; /* VKATTN_ALIGN_OFFSETS: int32 (batch) */
+    VkBuffer scratch_buffer;
+    VkDeviceSize scratch_offset;   /* a multiple of the plan's scratch alignment */
+    VkDeviceAddress scratch_address; /* of scratch_buffer at scratch_offset */
+} VkattnForwardArgs;
+
+/* The stages and accesses of a recording's first reads and last writes, for the caller's own barriers:
+ * inputs must be made visible to FIRST_STAGES/FIRST_ACCESS, results are written in LAST_STAGES by LAST_ACCESS.
+ * The transfer stage writes the argument block that some plans keep at the head of their scratch. */
+#define VKATTN_FIRST_STAGES (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)
+#define VKATTN_FIRST_ACCESS (VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT)
+#define VKATTN_LAST_STAGES (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT)
+#define VKATTN_LAST_ACCESS (VK_ACCESS_SHADER_WRITE_BIT)
+
+VKATTN_API const char* vkattn_version(void);
+VKATTN_API const char* vkattn_status_name(VkattnStatus status);
+
+VKATTN_API void vkattn_problem_init(VkattnProblem* problem);
+VKATTN_API void vkattn_options_init(VkattnOptions* options);
+VKATTN_API void vkattn_context_info_init(VkattnContextInfo* info);
+VKATTN_API void vkattn_forward_args_init(VkattnForwardArgs* args);
+VKATTN_API void vkattn_scratch_init(VkattnScratch* scratch);
+
+/* What vkattn would like enabled on this device, given what it supports: extensions and a features chain that can
+ * be merged into, or passed as, VkDeviceCreateInfo::pNext. UNSUPPORTED says which required feature is missing.
+ * Errors: INVALID_ARGUMENT (null), UNSUPPORTED, OUT_OF_HOST_MEMORY. */
+VKATTN_API VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get_instance_proc_addr,
+                                                   VkInstance instance, VkPhysicalDevice physical_device,
+                                                   VkattnRequirements** requirements, VkattnError* error);
+VKATTN_API void vkattn_requirements_destroy(VkattnRequirements* requirements);
+VKATTN_API uint32_t vkattn_requirements_extensions(const VkattnRequirements* requirements,
+                                                   const char* const** extensions);
+VKATTN_API const VkPhysicalDeviceFeatures2* vkattn_requirements_features(const VkattnRequirements* requirements);
+
+/* A context is a device as vkattn sees it, with the pipelines built so far.
+ * Errors: INVALID_ARGUMENT, UNSUPPORTED (Vulkan below 1.2, bufferDeviceAddress not enabled), OUT_OF_HOST_MEMORY. */
+VKATTN_API VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext** context,
+                                              VkattnError* error);
+/* After every plan of the context is destroyed and no recording is in use any more. Null is legal. */
+VKATTN_API void vkattn_context_destroy(VkattnContext* context);
+
+/* Validates, plans, and builds the pipelines that the plan needs and the context does not have yet. A plan that
+ * differs from an earlier one only in batch, head counts, sequence lengths, strides of the same alignment, scale
+ * or bounds compiles nothing. `options` may be null.
+ * Errors: INVALID_ARGUMENT (error->field names the field), UNSUPPORTED (with the reason), OUT_OF_HOST_MEMORY,
+ * DEVICE_ERROR (a pipeline could not be created even in the smallest variant). */
+VKATTN_API VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* problem,
+                                           const VkattnOptions* options, VkattnPlan** plan, VkattnError* error);
+VKATTN_API void vkattn_plan_destroy(VkattnPlan* plan); /* null is legal */
+
+/* Fills size and alignment of the scratch memory that each recording of this plan needs. */
+VKATTN_API VkattnStatus vkattn_plan_scratch(const VkattnPlan* plan, VkattnScratch* scratch, VkattnError* error);
+
+/* The plan as JSON text: kernel, tuning row, tiles, dispatches, scratch, and why each other kernel was refused.
+ * Writes at most `capacity` bytes with the final zero, and to *length the length without it; call with capacity 0
+ * to ask. */
+VKATTN_API VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text, size_t capacity, size_t* length,
+                                             VkattnError* error);
+
+/* Records the forward. Overwrites the bound compute pipeline and push constants; illegal inside a render pass.
+ * Records the barriers between its own dispatches, none before the first or after the last.
+ * Errors: INVALID_ARGUMENT (null or misaligned address, missing scratch); nothing is recorded then. */
+VKATTN_API VkattnStatus vkattn_cmd_forward(VkCommandBuffer command_buffer, const VkattnPlan* plan,
+                                           const VkattnForwardArgs* args, VkattnError* error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

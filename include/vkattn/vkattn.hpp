@@ -1,0 +1,156 @@
+// vkattn in C++20: owning handles and exceptions over the C ABI of vkattn.h, where the contract stands. Header-only.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "vkattn/vkattn.h"
+
+namespace vkattn {
+
+// Any status but VKATTN_OK. what() is "field: message".
+class Error : public std::runtime_error {
+  public:
+    explicit Error(const VkattnError& error)
+        : std::runtime_error(error.field[0] != 0 ? std::string(error.field) + ": " + error.message : error.message),
+          error_(error) {}
+
+    VkattnStatus status() const { return error_.status; }
+    VkResult vk_result() const { return static_cast<VkResult>(error_.vk_result); }
+    std::string field() const { return error_.field; }
+    std::string message() const { return error_.message; }
+
+  private:
+    VkattnError error_;
+};
+
+namespace detail {
+
+template <class Function, class... Args>
+void call(Function function, Args... args) {
+    VkattnError error;
+    if (function(args..., &error) != VKATTN_OK) throw Error(error);
+}
+
+// A handle that is destroyed once; movable, not copyable.
+template <class T, void (*Destroy)(T*)>
+class Handle {
+  public:
+    Handle() = default;
+    explicit Handle(T* handle) : handle_(handle) {}
+    Handle(Handle&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+    Handle& operator=(Handle&& other) noexcept {
+        if (this != &other) {
+            Destroy(handle_);
+            handle_ = std::exchange(other.handle_, nullptr);
+        }
+        return *this;
+    }
+    ~Handle() { Destroy(handle_); }
+    T* get() const { return handle_; }
+
+  private:
+    T* handle_ = nullptr;
+};
+
+}  // namespace detail
+
+// The structs of the C ABI with their defaults set.
+inline VkattnProblem problem() {
+    VkattnProblem p;
+    vkattn_problem_init(&p);
+    return p;
+}
+inline VkattnOptions options() {
+    VkattnOptions o;
+    vkattn_options_init(&o);
+    return o;
+}
+inline VkattnContextInfo context_info() {
+    VkattnContextInfo i;
+    vkattn_context_info_init(&i);
+    return i;
+}
+inline VkattnForwardArgs forward_args() {
+    VkattnForwardArgs a;
+    vkattn_forward_args_init(&a);
+    return a;
+}
+
+// What to enable before vkCreateDevice; see vkattn_requirements_create. Throws Error.
+class Requirements {
+  public:
+    Requirements(PFN_vkGetInstanceProcAddr get, VkInstance instance, VkPhysicalDevice device) {
+        VkattnRequirements* made = nullptr;
+        detail::call(vkattn_requirements_create, get, instance, device, &made);
+        handle_ = Handle(made);
+    }
+    uint32_t extensions(const char* const** names) const {
+        return vkattn_requirements_extensions(handle_.get(), names);
+    }
+    const VkPhysicalDeviceFeatures2* features() const { return vkattn_requirements_features(handle_.get()); }
+
+  private:
+    using Handle = detail::Handle<VkattnRequirements, vkattn_requirements_destroy>;
+    Handle handle_;
+};
+
+// See vkattn_context_create. Throws Error.
+class Context {
+  public:
+    Context() = default;
+    explicit Context(const VkattnContextInfo& info) {
+        VkattnContext* made = nullptr;
+        detail::call(vkattn_context_create, &info, &made);
+        handle_ = Handle(made);
+    }
+    VkattnContext* get() const { return handle_.get(); }
+
+  private:
+    using Handle = detail::Handle<VkattnContext, vkattn_context_destroy>;
+    Handle handle_;
+};
+
+// See vkattn_plan_create. Throws Error.
+class Plan {
+  public:
+    Plan() = default;
+    Plan(const Context& context, const VkattnProblem& problem, const VkattnOptions& options = vkattn::options())
+        : Plan(context.get(), problem, options) {}
+    Plan(VkattnContext* context, const VkattnProblem& problem, const VkattnOptions& options = vkattn::options()) {
+        VkattnPlan* made = nullptr;
+        detail::call(vkattn_plan_create, context, &problem, &options, &made);
+        handle_ = Handle(made);
+    }
+
+    VkattnPlan* get() const { return handle_.get(); }
+
+    VkattnScratch scratch() const {
+        VkattnScratch s;
+        vkattn_scratch_init(&s);
+        detail::call(vkattn_plan_scratch, handle_.get(), &s);
+        return s;
+    }
+
+    // JSON; see vkattn_plan_describe.
+    std::string describe() const {
+        size_t length = 0;
+        detail::call(vkattn_plan_describe, handle_.get(), nullptr, size_t{0}, &length);
+        std::string text(length + 1, '\0');
+        detail::call(vkattn_plan_describe, handle_.get(), text.data(), text.size(), &length);
+        text.resize(length);
+        return text;
+    }
+
+    // Records only; see vkattn_cmd_forward.
+    void cmd_forward(VkCommandBuffer commands, const VkattnForwardArgs& args) const {
+        detail::call(vkattn_cmd_forward, commands, handle_.get(), &args);
+    }
+
+  private:
+    using Handle = detail::Handle<VkattnPlan, vkattn_plan_destroy>;
+    Handle handle_;
+};
+
+}  // namespace vkattn

@@ -1,0 +1,94 @@
+#version 460
+// FlashAttention forward on any device: shared-memory tiles, float32 arithmetic, no matrix unit, no subgroup operation.
+// Dao et al., arXiv:2205.14135, and Dao, arXiv:2307.08691 (queries outside, keys inside).
+//
+//   for each tile of TILE_KV keys that some row of the query tile sees:
+//     S = 0;  for each chunk of CHUNK head dims:  stage Q and K chunk;  S += Q . K^T
+//     S = scale * S, softcap;  on boundary tiles hide what a row may not see
+//     m = rowmax(S)                                  // over the LANES of a row, through shared memory
+//     where m > row_max + 8:  O, row_sum *= 2^(row_max - m);  row_max = m
+//     P = 2^(S - row_max);  row_sum += own part of rowsum(P)
+//     for each P_BLOCKS of P:  stage P;  for each V_KEYS keys:  stage V;  O += P . V
+//   O /= rowsum over lanes;  lse = ln 2 * (row_max + log2(row_sum))
+//
+// Tile ownership: lib/tiles.glsl. A workgroup owns TILE_Q query rows of one head; nothing crosses workgroups.
+//
+// Shared memory (one pool, three maps that follow each other, a barrier at each change):
+//   scores    Q chunk TILE_Q x (CHUNK/4+1)       K chunk TILE_KV x (CHUNK/4+1)
+//   maxima    a row's LANES partial maxima       THREADS x ROWS/4
+//   output    P       TILE_Q x (P_KEYS/4+1)      V       V_KEYS x (head_dim_v/4 rounded up to LANES)
+//
+// Q is staged again for every tile of keys: shared memory then does not grow with head_dim, two workgroups fit a
+// multiprocessor, and any head_dim works. row_max is stale by at most a factor 2^8 (exact; saves most rescales).
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#include "shared/forward.h"
+#include "lib/tiles.glsl"
+#include "lib/problem.glsl"
+#include "lib/softmax.glsl"
+
+void store_rows(Work w) {
+    const Rows o = out_rows(w);
+    ACROSS_LANES(row_sum, sum_of)
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = w.first_row + r * GROUPS + group;
+        if (row > w.last_row) continue;
+        const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
+        const uvec2 at = row_address(o, row);
+        [[unroll]] for (uint v = 0; v < OUT_VECS; v++)
+            store4(at, 4 * (v * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + v] * scale);
+        if (lane == 0 && p.lse != uvec2(0)) FloatOut(lse_address(w.batch * num_heads_q() + w.head, row)).x = lse_of(row_max[r], row_sum[r]);
+    }
+}
+
+void main() {
+    Work w;
+    if (!find_work(w)) return;
+    const Rows q = query_rows(w);
+    // Keys that some row of the tile sees; the rest is neither computed nor read, and counts as zero in a tile.
+    const uint keys_begin = uint(visible_keys(w.first_row).x);
+    const uint keys_end = uint(max(visible_keys(w.last_row).y, 0));
+    // Keys that every row of the tile sees: a tile of keys within them needs no hiding.
+    const int common_begin = visible_keys(w.last_row).x, common_end = visible_keys(w.first_row).y;
+    Rows k = key_rows(w), v = value_rows(w);
+    k.begin = v.begin = keys_begin;
+    k.end = v.end = keys_end;
+
+    softmax_begin();
+    [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
+
+    uint first_key = keys_begin / TILE_KV * TILE_KV;
+    if (first_key < keys_end) fetch_qk(q, w.first_row, k, first_key, 0);
+    for (; first_key < keys_end; first_key += TILE_KV) {
+        [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
+        for (uint chunk = 0; chunk < CHUNKS; chunk++) {
+            barrier();
+            store_qk(q, w.first_row, k, first_key, chunk);
+            barrier();
+            if (chunk + 1 < CHUNKS) fetch_qk(q, w.first_row, k, first_key, chunk + 1);
+            else fetch_v(v, first_key);
+            multiply_qk();
+        }
+        scale_scores();
+        if (int(first_key) < common_begin || int(first_key + TILE_KV) > common_end) hide_scores(w.first_row, first_key);
+        softmax_tile();
+        [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS)
+            for (uint s = 0; s < P_KEYS / V_KEYS; s++) {
+                const uint next = first_key + b * 4 * LANES + (s + 1) * V_KEYS;
+                barrier();
+                if (s == 0) {
+                    [[unroll]] for (uint r = 0; r < ROWS; r++)
+                        [[unroll]] for (uint x = 0; x < P_BLOCKS; x++)
+                            pool[POOL_P + (r * GROUPS + group) * P_STRIDE + x * LANES + lane] = scores[r * (COLS / 4) + b + x];
+                }
+                store_v(v, next - V_KEYS);
+                barrier();
+                if (next < first_key + TILE_KV) fetch_v(v, next);
+                else if (first_key + TILE_KV < keys_end) fetch_qk(q, w.first_row, k, first_key + TILE_KV, 0);
+                multiply_pv(s * (V_KEYS / 4));
+            }
+    }
+    store_rows(w);
+}

@@ -1,0 +1,67 @@
+// Which (batch, head, query tile) a workgroup works on, where its tensors lie, which keys its rows see.
+layout(push_constant, std430) uniform Push { ForwardPush p; };
+
+struct Work {
+    uint batch, head, head_kv;
+    uint first_row;      // of the query tile
+    uint last_row;       // last row of the tile that exists
+};
+
+uint num_heads_q() { return p.heads & 0xffff; }
+uint group_size() { return p.heads >> 16; }
+
+uvec2 stride_of(uint narrow, uint index) {
+    return WIDE_STRIDES != 0 ? WideStridesIn(p.extra).x.stride[index] : uvec2(narrow, 0);
+}
+
+Rows rows_of(uvec2 base, uint batch, uvec2 batch_stride, uint head, uvec2 head_stride, uvec2 seq_stride, uint end) {
+    const uvec2 at = address_add(address_add(base, mul_wide(batch, batch_stride)), mul_wide(head, head_stride));
+    return Rows(at, seq_stride, 0, end);
+}
+
+Rows query_rows(Work w) {
+    return rows_of(p.query, w.batch, stride_of(p.query_batch, 0), w.head, stride_of(p.query_head, 1), stride_of(p.query_seq, 2), p.seqlen_q);
+}
+Rows key_rows(Work w) {
+    return rows_of(p.key, w.batch, stride_of(p.key_batch, 3), w.head_kv, stride_of(p.key_head, 4), stride_of(p.key_seq, 5), p.seqlen_kv);
+}
+Rows value_rows(Work w) {
+    return rows_of(p.value, w.batch, stride_of(p.value_batch, 6), w.head_kv, stride_of(p.value_head, 7), stride_of(p.value_seq, 8), p.seqlen_kv);
+}
+Rows out_rows(Work w) {
+    return rows_of(p.outp, w.batch, stride_of(p.out_batch, 9), w.head, stride_of(p.out_head, 10), stride_of(p.out_seq, 11), p.seqlen_q);
+}
+
+// head counts those of all batches.
+uvec2 lse_address(uint head, uint row) {
+    const uvec2 index = address_add(mul_wide(head, p.seqlen_q), row);
+    return address_add(p.lse, uvec2(index.x << 2, index.y << 2 | index.x >> 30));
+}
+
+uint tiles_of_rows() { return (p.seqlen_q + TILE_Q - 1) / TILE_Q; }
+
+// x of the grid counts heads of all batches, `order` query tiles from the last one: under a causal bound it is the
+// longest, so the workgroups that start last are short ones.
+Work work_of_tile(uint order) {
+    const uint head = p.first_head + gl_WorkGroupID.x;
+    Work w;
+    w.batch = head / num_heads_q();
+    w.head = head % num_heads_q();
+    w.head_kv = w.head / group_size();
+    w.first_row = (tiles_of_rows() - 1 - order) * TILE_Q;
+    w.last_row = min(w.first_row + TILE_Q, p.seqlen_q) - 1;
+    return w;
+}
+
+// y of the grid, continued in z where y is too short, counts query tiles. False: nothing to do.
+bool find_work(out Work w) {
+    const uint order = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
+    if (order >= tiles_of_rows()) return false;
+    w = work_of_tile(order);
+    return true;
+}
+
+// Keys begin .. end-1 that a row may see; empty when end <= begin.
+ivec2 visible_keys(uint row) {
+    return ivec2(max(0, int(row) + p.bound_lo), min(int(p.seqlen_kv), int(row) + p.bound_hi + 1));
+}

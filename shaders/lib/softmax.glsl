@@ -1,0 +1,90 @@
+// Online softmax over tiles of scores in base 2 (Milakov and Gimelshein, arXiv:1805.02867), state per query row.
+// No infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the lowest row
+// maximum, which is far below the lowest visible score, so 2^(hidden - row_max) is 0 even in a row that has seen nothing.
+const float HIDDEN = -3e38;
+const float NO_MAXIMUM = -2e38;
+const float LOWEST_SCORE = -1e38;
+const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
+const float LN_2 = 0.69314718055994530942;
+const uint MAX_VECS = (ROWS + 3) / 4;
+
+float row_max[ROWS];  // the same in every lane of a group
+float row_sum[ROWS];  // this lane's part
+
+void softmax_begin() {
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        row_max[r] = NO_MAXIMUM;
+        row_sum[r] = 0;
+    }
+}
+
+// x[r] = the group's combination of x[r] over its lanes. All invocations call it; the pool is overwritten.
+#define ACROSS_LANES(x, combine) \
+    if (LANES > 1) { \
+        barrier(); \
+        [[unroll]] for (uint m = 0; m < MAX_VECS; m++) { \
+            vec4 own = vec4(0); \
+            [[unroll]] for (uint i = 0; i < 4; i++) if (4 * m + i < ROWS) own[i] = x[4 * m + i]; \
+            pool[thread * MAX_VECS + m] = own; \
+        } \
+        barrier(); \
+        [[unroll]] for (uint m = 0; m < MAX_VECS; m++) { \
+            vec4 all = pool[group * LANES * MAX_VECS + m]; \
+            [[unroll]] for (uint l = 1; l < LANES; l++) all = combine(all, pool[(group * LANES + l) * MAX_VECS + m]); \
+            [[unroll]] for (uint i = 0; i < 4; i++) if (4 * m + i < ROWS) x[4 * m + i] = all[i]; \
+        } \
+    }
+vec4 sum_of(vec4 a, vec4 b) { return a + b; }
+vec4 max_of(vec4 a, vec4 b) { return max(a, b); }
+
+// scores * scale, or softcap * tanh of it, in base 2.
+void scale_scores() {
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] *= p.scale_log2;
+    if (p.softcap_log2 != 0) {
+        // tanh(x) = 1 - 2/(e^2x + 1); the clamp keeps e^2x finite and changes no float32 result
+        [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++)
+            scores[x] = p.softcap_log2 - 2 * p.softcap_log2 / (exp2(2.88539008 * clamp(scores[x], -20, 20)) + 1);
+    }
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = max(scores[x], vec4(LOWEST_SCORE));
+}
+
+// Hides the keys of the tile that begins at first_key which a row may not see.
+void hide_scores(uint first_row, uint first_key) {
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const ivec2 keys = visible_keys(first_row + r * GROUPS + group);
+        [[unroll]] for (uint c = 0; c < COLS; c++) {
+            const int key = int(first_key + 4 * (c / 4 * LANES + lane) + c % 4);
+            if (key < keys.x || key >= keys.y) scores[r * (COLS / 4) + c / 4][c % 4] = HIDDEN;
+        }
+    }
+}
+
+// Scores to P; brings row_max, row_sum and the output accumulators up to date.
+void softmax_tile() {
+    float tile_max[ROWS];
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        vec4 m = scores[r * (COLS / 4)];
+        [[unroll]] for (uint b = 1; b < COLS / 4; b++) m = max(m, scores[r * (COLS / 4) + b]);
+        tile_max[r] = max(max(m.x, m.y), max(m.z, m.w));
+    }
+    ACROSS_LANES(tile_max, max_of)
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        if (tile_max[r] > row_max[r] + GROWTH) {
+            const float shrink = exp2(max(row_max[r] - tile_max[r], -256.0));
+            row_max[r] = tile_max[r];
+            row_sum[r] *= shrink;
+            [[unroll]] for (uint o = 0; o < OUT_VECS; o++) acc[r * OUT_VECS + o] *= shrink;
+        }
+        vec4 sum = vec4(0);
+        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+            const vec4 e = exp2(scores[r * (COLS / 4) + b] - row_max[r]);
+            scores[r * (COLS / 4) + b] = e;
+            sum += e;
+        }
+        row_sum[r] += (sum.x + sum.y) + (sum.z + sum.w);
+    }
+}
+
+float lse_of(float maximum, float sum) {
+    return sum > 0 ? LN_2 * (maximum + log2(sum)) : uintBitsToFloat(0xff800000u);
+}

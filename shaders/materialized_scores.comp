@@ -1,0 +1,44 @@
+#version 460
+// The baseline's first step: S = softmax_scale * Q K^T, in base 2, hidden keys far below every score. One workgroup a
+// TILE_Q x TILE_KV tile of one head; tiles that no row sees are skipped (the next step does not read them).
+//
+//   S = 0;  for each chunk of CHUNK head dims:  stage Q and K chunk;  S += Q . K^T;  store S
+//
+// Tile ownership and shared memory: lib/tiles.glsl. Grid: head, query tile, key tile.
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#include "shared/forward.h"
+#include "lib/tiles.glsl"
+#include "lib/problem.glsl"
+#include "lib/softmax.glsl"
+#include "lib/score_matrix.glsl"
+
+void main() {
+    const Work w = work_of_tile(gl_WorkGroupID.y);
+    const uint first_key = gl_WorkGroupID.z * TILE_KV;
+    const ivec2 first = visible_keys(w.first_row), last = visible_keys(w.last_row);
+    if (int(first_key) >= last.y || int(first_key + TILE_KV) <= first.x) return;
+    const Rows q = query_rows(w), k = key_rows(w);
+
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
+    fetch_qk(q, w.first_row, k, first_key, 0);
+    for (uint chunk = 0; chunk < CHUNKS; chunk++) {
+        barrier();
+        store_qk(q, w.first_row, k, first_key, chunk);
+        barrier();
+        if (chunk + 1 < CHUNKS) fetch_qk(q, w.first_row, k, first_key, chunk + 1);
+        multiply_qk();
+    }
+    scale_scores();
+    if (int(first_key) < last.x || int(first_key + TILE_KV) > first.y) hide_scores(w.first_row, first_key);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = w.first_row + r * GROUPS + group;
+        if (row > w.last_row) continue;
+        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+            const uint key = first_key + 4 * (b * LANES + lane);
+            if (key < matrix_row_elements()) Float4Out(matrix_address(p.outp, row, key)).x = scores[r * (COLS / 4) + b];
+        }
+    }
+}

@@ -1,0 +1,59 @@
+#version 460
+// The baseline's second step: each row of scores becomes its softmax, in place, and its lse. One workgroup a row; an
+// invocation takes every THREADS-th vec4. Keys outside the row's range become 0, so the next step may read them.
+//
+//   m = max of the visible scores;  l = sum 2^(s - m)       one pass, combined over the workgroup in shared memory
+//   row = 2^(s - m) / l, 0 where hidden;  lse = ln 2 * (m + log2 l)
+//
+// Shared memory: the first THREADS entries of the pool, (m, l) of each invocation. Grid: head, row (y and z).
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_buffer_reference : require
+#extension GL_EXT_buffer_reference_uvec2 : require
+#include "shared/forward.h"
+#include "lib/tiles.glsl"
+#include "lib/problem.glsl"
+#include "lib/softmax.glsl"
+#include "lib/score_matrix.glsl"
+
+vec4 visible_scores(uvec2 at, uint key, ivec2 keys) {
+    const ivec4 index = int(key) + ivec4(0, 1, 2, 3);
+    const bvec4 hidden = bvec4(uvec4(lessThan(index, ivec4(keys.x))) | uvec4(greaterThanEqual(index, ivec4(keys.y))));
+    return mix(Float4In(at).x, vec4(HIDDEN), hidden);
+}
+
+float max4(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
+
+void main() {
+    const uint row = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
+    if (row >= p.seqlen_q) return;
+    const ivec2 keys = visible_keys(row);
+    const uint begin = uint(keys.x) / 4 * 4, end = uint(max(keys.y, 0));
+    float m = NO_MAXIMUM, l = 0;
+    for (uint key = begin + 4 * thread; key < end; key += 4 * THREADS) {
+        const vec4 s = visible_scores(matrix_address(p.outp, row, key), key, keys);
+        const float grown = max(m, max4(s));
+        const vec4 e = exp2(s - grown);
+        l = l * exp2(m - grown) + (e.x + e.y) + (e.z + e.w);
+        m = grown;
+    }
+    pool[thread] = vec4(m, l, 0, 0);
+    barrier();
+    for (uint step = 1; step < THREADS; step *= 2) {
+        if (thread % (2 * step) == 0 && thread + step < THREADS) {
+            const vec2 a = pool[thread].xy, b = pool[thread + step].xy;
+            const float both = max(a.x, b.x);
+            pool[thread] = vec4(both, a.y * exp2(a.x - both) + b.y * exp2(b.x - both), 0, 0);
+        }
+        barrier();
+    }
+    const vec2 total = pool[0].xy;
+    const float scale = total.y > 0 ? 1 / total.y : 0;
+    for (uint key = 4 * thread; key < matrix_row_elements(); key += 4 * THREADS) {
+        const uvec2 at = matrix_address(p.outp, row, key);
+        const bool seen = key + 4 > begin && key < end;
+        Float4Out(at).x = seen ? exp2(visible_scores(at, key, keys) - total.x) * scale : vec4(0);
+    }
+    const uint head = p.first_head + gl_WorkGroupID.x;
+    if (thread == 0 && p.lse != uvec2(0)) FloatOut(lse_address(head, row)).x = lse_of(total.x, total.y);
+}

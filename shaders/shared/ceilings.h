@@ -1,0 +1,25 @@
+// Push constants of the ceiling kernels. Included by GLSL and by C++.
+#ifndef VKATTN_SHARED_CEILINGS_H
+#define VKATTN_SHARED_CEILINGS_H
+
+#ifdef __cplusplus
+#include <cstdint>
+namespace vkattn::shared {
+using CeilingAddress = uint64_t;
+#else
+#define CeilingAddress uvec2
+#define uint32_t uint  // the one name the languages do not share
+#endif
+
+struct CeilingPush {
+    CeilingAddress from, to;
+    uint32_t count;  // fma: rounds; copy: vec4 an invocation moves
+};
+
+#define CEILING_THREADS 256
+#define CEILING_CHAINS 8  // vec4 accumulators an invocation keeps busy
+
+#ifdef __cplusplus
+}  // namespace vkattn::shared
+#endif
+#endif

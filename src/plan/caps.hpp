@@ -1,0 +1,29 @@
+// What the planner knows of a device: filled from Vulkan by src/vulkan, from a text profile by the tests.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace vkattn::core {
+
+enum class DeviceType : uint32_t { other = 0, integrated = 1, discrete = 2, virtual_gpu = 3, cpu = 4 };
+
+struct DeviceCaps {
+    std::string name;
+    uint32_t vendor_id = 0;
+    DeviceType type = DeviceType::other;
+    uint32_t api_version = 0;  // as VK_MAKE_API_VERSION
+    uint32_t subgroup_size = 1;
+    uint32_t max_shared_bytes = 0;
+    uint32_t max_invocations = 0;
+    std::array<uint32_t, 3> max_workgroup_size{};
+    std::array<uint32_t, 3> max_workgroup_count{};
+    uint32_t max_push_constant_bytes = 0;
+    uint64_t max_buffer_bytes = 0;  // the largest allocation, for scratch
+    bool buffer_device_address = false;  // enabled, not merely supported
+};
+
+constexpr uint32_t version_1_2 = (1u << 22) | (2u << 12);
+
+}  // namespace vkattn::core

@@ -1,0 +1,84 @@
+// The baseline: scores, softmax and output in three dispatches over a seqlen_q x seqlen_kv matrix in scratch. For
+// comparison only, so never chosen unasked. Heads are taken in pieces whose matrices fit the scratch limit.
+#include <algorithm>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+#include "kernel.hpp"
+
+namespace vkattn::core {
+namespace {
+
+constexpr uint64_t default_scratch_limit = uint64_t{1} << 30;
+
+// One of the three steps for the heads first_head .. of a piece.
+Dispatch step(const Problem& p, Variant variant, const TileChoice& tiles, uint64_t first_head,
+              std::initializer_list<Patch> patches) {
+    Dispatch d = forward_dispatch(p, variant, tiles);
+    const auto first = static_cast<uint32_t>(first_head);
+    std::memcpy(d.push.data() + offsetof(shared::ForwardPush, first_head), &first, sizeof first);
+    d.patches.insert(d.patches.end(), patches);
+    return d;
+}
+
+}  // namespace
+
+// The three kernels read the score matrix through the address that the fused kernel does not need: `outp` for scores
+// and softmax, `query` for the output step. Rows are seqlen_kv rounded up to 4 elements apart.
+Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    const Result<TileChoice> tiles = choose_tiles(caps, problem, options);
+    if (!tiles) return tiles.failure();
+    const TileNumbers& n = tiles->numbers;
+    Plan plan;
+    plan.problem = problem;
+    plan.tuning_row = tiles->row;
+    plan.tuning = to_text(n);
+    plan.tiles = {n.tile_q(), n.tile_kv(), n.threads, tiles->pool_vec4 * 16};
+    if (problem.empty_output()) return plan;
+    add_arguments(plan);
+
+    const uint64_t row_elements = (uint64_t{problem.seqlen_kv} + 3) / 4 * 4;
+    const uint64_t matrix_bytes = std::max<uint64_t>(16, problem.seqlen_q * row_elements * 4);
+    const uint64_t limit = std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_scratch_limit,
+                                    caps.max_buffer_bytes);
+    if (matrix_bytes > limit)
+        return unsupported("", fmt::format("the scores of one head need {} bytes of scratch, the limit is {}",
+                                           matrix_bytes, limit));
+    const uint64_t heads = uint64_t{problem.batch} * problem.num_heads_q;
+    const uint64_t piece = std::min({heads, limit / matrix_bytes, uint64_t{caps.max_workgroup_count[0]}});
+    reserve_scratch(plan, Region::scores, piece * matrix_bytes);
+
+    const uint32_t q_tiles = ceil_div(problem.seqlen_q, n.tile_q()), kv_tiles = ceil_div(problem.seqlen_kv, n.tile_kv());
+    if (kv_tiles > caps.max_workgroup_count[2]) return unsupported("problem.seqlen_kv", "too many tiles for the grid");
+    using Push = shared::ForwardPush;
+    for (uint64_t first = 0; first < heads; first += piece) {
+        Dispatch scores = step(problem, Variant::materialized_scores_f32, *tiles, first,
+                               {{offsetof(Push, query), Region::query},
+                                {offsetof(Push, key), Region::key},
+                                {offsetof(Push, outp), Region::scores}});
+        scores.reads |= bit(Region::query) | bit(Region::key);
+        scores.writes = bit(Region::scores);
+        Dispatch softmax = step(problem, Variant::materialized_softmax_f32, *tiles, first,
+                                {{offsetof(Push, outp), Region::scores}, {offsetof(Push, lse), Region::lse}});
+        softmax.reads |= bit(Region::scores);
+        softmax.writes = bit(Region::scores) | bit(Region::lse);
+        Dispatch output = step(problem, Variant::materialized_output_f32, *tiles, first,
+                               {{offsetof(Push, query), Region::scores},
+                                {offsetof(Push, value), Region::value},
+                                {offsetof(Push, outp), Region::out}});
+        output.reads |= bit(Region::scores) | bit(Region::value);
+        output.writes = bit(Region::out);
+        const uint64_t count = std::min(piece, heads - first);
+        if (!set_grid(caps, count, q_tiles, scores) || !set_grid(caps, count, problem.seqlen_q, softmax) ||
+            !set_grid(caps, count, q_tiles, output) || scores.groups[2] > 1)
+            return unsupported("problem.seqlen_q", "more query tiles than the device's grid holds");
+        scores.groups[2] = kv_tiles;
+        if (kv_tiles != 0) plan.dispatches.push_back(scores);
+        plan.dispatches.push_back(softmax);
+        plan.dispatches.push_back(output);
+    }
+    return plan;
+}
+
+}  // namespace vkattn::core

@@ -1,0 +1,136 @@
+#include "tuning.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace vkattn::core {
+namespace {
+
+using Device = TuningRow::Device;
+
+// Most specific first within a device.
+constexpr TuningRow rows[] = {
+    //                                             threads lanes rows cols chunk p_blocks v_keys prefetch
+    {"nvidia-d64", Device::nvidia, 64, {256, 16, 8, 4, 16, 1, 16, 1}},
+    {"nvidia-d128", Device::nvidia, 128, {256, 16, 8, 4, 16, 1, 16, 1}},
+    {"nvidia-d256", Device::nvidia, 256, {256, 16, 4, 4, 16, 1, 16, 1}},
+    {"nvidia-d576", Device::nvidia, 576, {256, 32, 4, 4, 16, 1, 16, 1}},
+
+    {"cpu-d64", Device::cpu, 64, {8, 1, 1, 16, 16, 4, 16, 0}},
+    {"cpu-d128", Device::cpu, 128, {8, 2, 1, 16, 16, 4, 32, 0}},
+    {"cpu-d576", Device::cpu, 576, {8, 8, 1, 8, 16, 2, 16, 0}},
+
+    {"gpu-d64", Device::any, 64, {128, 8, 4, 4, 16, 1, 16, 1}},
+    {"gpu-d128", Device::any, 128, {128, 16, 4, 4, 16, 1, 16, 1}},
+    {"gpu-d256", Device::any, 256, {128, 16, 2, 4, 16, 1, 16, 1}},
+    {"gpu-d576", Device::any, 576, {128, 32, 2, 4, 16, 1, 4, 1}},
+
+    // 16 KiB of shared memory, 128 invocations, few registers.
+    {"small-d128", Device::any, 128, {64, 8, 2, 4, 16, 1, 16, 0}},
+    {"small-d576", Device::any, 576, {64, 16, 2, 4, 16, 1, 4, 0}},
+};
+
+Device device_of(const DeviceCaps& caps) {
+    if (caps.type == DeviceType::cpu) return Device::cpu;
+    switch (caps.vendor_id) {
+        case 0x10de: return Device::nvidia;
+        case 0x1002: return Device::amd;
+        case 0x8086: return Device::intel;
+        case 0x106b: return Device::apple;
+        case 0x5143: return Device::qualcomm;
+        default: return Device::any;
+    }
+}
+
+// Why these numbers make no kernel, or "".
+std::string malformed(const TileNumbers& n) {
+    for (auto [name, value] : {std::pair{"threads", n.threads}, {"lanes", n.lanes}, {"rows", n.rows}, {"cols", n.cols},
+                               {"chunk", n.chunk}, {"p_blocks", n.p_blocks}, {"v_keys", n.v_keys}})
+        if (value == 0 || value > 4096) return fmt::format("{} = {} is not within 1 .. 4096", name, value);
+    if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
+    if (n.cols % 4 != 0 || n.chunk % 4 != 0 || n.v_keys % 4 != 0) return "cols, chunk and v_keys are multiples of 4";
+    if (n.cols / 4 % n.p_blocks != 0) return "p_blocks does not divide cols / 4";
+    if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "v_keys does not divide 4 * p_blocks * lanes";
+    if (n.prefetch > 1) return "prefetch is 0 or 1";
+    return "";
+}
+
+// Why the device cannot hold this workgroup, or "".
+std::string too_large(const DeviceCaps& caps, const TileNumbers& n, uint32_t pool) {
+    if (n.threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+        return fmt::format("{} invocations, the device has {}", n.threads,
+                           std::min(caps.max_invocations, caps.max_workgroup_size[0]));
+    if (uint64_t{pool} * 16 > caps.max_shared_bytes)
+        return fmt::format("{} bytes of shared memory, the device has {}", uint64_t{pool} * 16, caps.max_shared_bytes);
+    return "";
+}
+
+Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text) {
+    const std::pair<std::string_view, uint32_t*> fields[] = {
+        {"threads", &numbers.threads}, {"lanes", &numbers.lanes},       {"rows", &numbers.rows},
+        {"cols", &numbers.cols},       {"chunk", &numbers.chunk},       {"p_blocks", &numbers.p_blocks},
+        {"v_keys", &numbers.v_keys},   {"prefetch", &numbers.prefetch},
+    };
+    while (!text.empty()) {
+        const std::string_view item = text.substr(0, text.find(','));
+        text.remove_prefix(std::min(text.size(), item.size() + 1));
+        const size_t equals = item.find('=');
+        const auto* field = std::find_if(std::begin(fields), std::end(fields),
+                                         [&](const auto& f) { return f.first == item.substr(0, equals); });
+        if (equals == item.npos || field == std::end(fields))
+            return invalid("options.tuning", fmt::format("'{}' is not one of threads, lanes, rows, cols, chunk, "
+                                                         "p_blocks, v_keys, prefetch with =number",
+                                                         item));
+        const char* const end = item.data() + item.size();
+        const auto parsed = std::from_chars(item.data() + equals + 1, end, *field->second);
+        if (parsed.ec != std::errc{} || parsed.ptr != end)
+            return invalid("options.tuning", fmt::format("'{}' has no whole number", item));
+    }
+    if (const std::string why = malformed(numbers); !why.empty()) return invalid("options.tuning", why);
+    return numbers;
+}
+
+}  // namespace
+
+const TuningRow* tuning_rows(size_t& count) {
+    count = std::size(rows);
+    return rows;
+}
+
+std::string to_text(const TileNumbers& n) {
+    return fmt::format("threads={},lanes={},rows={},cols={},chunk={},p_blocks={},v_keys={},prefetch={}", n.threads,
+                       n.lanes, n.rows, n.cols, n.chunk, n.p_blocks, n.v_keys, n.prefetch);
+}
+
+uint32_t pool_vec4(const TileNumbers& n, const Problem& problem) {
+    const uint32_t scores = (n.tile_q() + n.tile_kv()) * POOL_ROW_STRIDE(n.chunk);
+    const uint32_t maxima = n.lanes > 1 ? n.threads * ((n.rows + 3) / 4) : 0;
+    const uint32_t output =
+        n.tile_q() * POOL_P_STRIDE(n.p_blocks, n.lanes) + n.v_keys * POOL_V_STRIDE(problem.head_dim_v, n.lanes);
+    return std::max({scores, maxima, output});
+}
+
+Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    std::string why = "no tuning row";
+    for (const TuningRow& row : rows) {
+        if (row.device != Device::any && row.device != device_of(caps)) continue;
+        if (problem.head_dim_v > row.max_head_dim_v) continue;
+        if (std::find(options.rejected_rows.begin(), options.rejected_rows.end(), row.name) !=
+            options.rejected_rows.end()) {
+            why = fmt::format("row {}: the driver could not build its pipeline", row.name);
+            continue;
+        }
+        const Result<TileNumbers> numbers = with_overrides(row.numbers, options.tuning);
+        if (!numbers) return numbers.failure();
+        const uint32_t pool = pool_vec4(*numbers, problem);
+        why = too_large(caps, *numbers, pool);
+        if (why.empty()) return TileChoice{row.name, *numbers, pool};
+        why = fmt::format("row {}: {}", row.name, why);
+    }
+    return unsupported("", "no tile shape fits this device: " + why);
+}
+
+}  // namespace vkattn::core

@@ -1,0 +1,44 @@
+// A value, or why there is none. The library's inner error channel; the C ABI turns it into a VkattnError.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "vkattn/types.h"
+
+namespace vkattn::core {
+
+struct Failure {
+    VkattnStatus status = VKATTN_INTERNAL_ERROR;
+    std::string field;    // the argument at fault, "" where none is
+    std::string message;  // one line
+    int32_t vk_result = 0;
+};
+
+template <class T>
+class Result {
+  public:
+    Result(T value) : state_(std::move(value)) {}
+    Result(Failure failure) : state_(std::move(failure)) {}
+
+    explicit operator bool() const { return state_.index() == 0; }
+    T& operator*() { return std::get<0>(state_); }
+    const T& operator*() const { return std::get<0>(state_); }
+    T* operator->() { return &std::get<0>(state_); }
+    const T* operator->() const { return &std::get<0>(state_); }
+    const Failure& failure() const { return std::get<1>(state_); }
+
+  private:
+    std::variant<T, Failure> state_;
+};
+
+inline Failure invalid(std::string field, std::string message) {
+    return {VKATTN_INVALID_ARGUMENT, std::move(field), std::move(message)};
+}
+
+inline Failure unsupported(std::string field, std::string message) {
+    return {VKATTN_UNSUPPORTED, std::move(field), std::move(message)};
+}
+
+}  // namespace vkattn::core

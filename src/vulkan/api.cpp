@@ -1,0 +1,262 @@
+// The C ABI: checks the structs, keeps exceptions in, turns Results into statuses.
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include <fmt/format.h>
+
+#include "caps.hpp"
+#include "context.hpp"
+#include "record.hpp"
+#include "vkattn/vkattn.h"
+
+using namespace vkattn::core;
+
+struct VkattnRequirements {
+    std::vector<const char*> extensions;
+    VkPhysicalDeviceFeatures2 features{};
+    VkPhysicalDeviceBufferDeviceAddressFeatures address{};
+};
+
+namespace {
+
+void copy_text(char* to, size_t capacity, const std::string& text) {
+    const size_t length = std::min(capacity - 1, text.size());
+    std::memcpy(to, text.data(), length);
+    to[length] = 0;
+}
+
+VkattnStatus report(VkattnError* error, const Failure& failure) {
+    if (error != nullptr) {
+        error->status = failure.status;
+        error->vk_result = failure.vk_result;
+        copy_text(error->field, sizeof error->field, failure.field);
+        copy_text(error->message, sizeof error->message, failure.message);
+    }
+    return failure.status;
+}
+
+// Runs the body of an API function; whatever it throws becomes a status.
+template <class Body>
+VkattnStatus guarded(VkattnError* error, Body body) {
+    if (error != nullptr) std::memset(error, 0, sizeof *error);
+    try {
+        const Result<bool> done = body();
+        return done ? VKATTN_OK : report(error, done.failure());
+    } catch (const std::bad_alloc&) {
+        return report(error, {VKATTN_OUT_OF_HOST_MEMORY, "", "out of host memory"});
+    } catch (const std::exception& e) {
+        return report(error, {VKATTN_INTERNAL_ERROR, "", e.what()});
+    }
+}
+
+// A caller's struct, which may be of an older, shorter version: what it lacks keeps its default.
+template <class T>
+Result<T> read_struct(const char* name, const T* given, T defaults, size_t first_version_size = sizeof(T)) {
+    if (given == nullptr) return invalid(name, "is null");
+    if (given->struct_size < first_version_size || given->struct_size > sizeof(T))
+        return invalid(fmt::format("{}.struct_size", name),
+                       fmt::format("{} is no size of this struct ({}): call its init function", given->struct_size,
+                                   sizeof(T)));
+    std::memcpy(&defaults, given, given->struct_size);
+    return defaults;
+}
+
+template <class T>
+T zeroed() {
+    T t;
+    std::memset(&t, 0, sizeof t);
+    t.struct_size = sizeof t;
+    return t;
+}
+
+Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out) {
+    if (out == nullptr) return invalid("context", "is null");
+    *out = nullptr;
+    const auto info = read_struct("info", given, zeroed<VkattnContextInfo>());
+    if (!info) return info.failure();
+    if (info->get_instance_proc_addr == nullptr) return invalid("info.get_instance_proc_addr", "is null");
+    if (info->instance == VK_NULL_HANDLE) return invalid("info.instance", "is null");
+    if (info->physical_device == VK_NULL_HANDLE) return invalid("info.physical_device", "is null");
+    if (info->device == VK_NULL_HANDLE) return invalid("info.device", "is null");
+    if (info->enabled_extension_count != 0 && info->enabled_extensions == nullptr)
+        return invalid("info.enabled_extensions", "is null, but its count is not 0");
+    const auto instance = load_instance_functions(info->get_instance_proc_addr, info->instance);
+    if (!instance) return instance.failure();
+    const auto device = load_device_functions(*instance, info->device);
+    if (!device) return device.failure();
+    const DeviceCaps caps = query_caps(*instance, info->physical_device, info->api_version, info->features);
+    if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("info", why);
+    auto context = std::make_unique<VkattnContext>(*device, caps, info->device, info->pipeline_cache);
+    if (const VkResult r = context->pipelines.create_layout(); r != VK_SUCCESS)
+        return Failure{VKATTN_DEVICE_ERROR, "", "vkCreatePipelineLayout failed", static_cast<int32_t>(r)};
+    *out = context.release();
+    return true;
+}
+
+// Plans, and builds the pipelines. A row that the driver cannot build is set aside, and the next one is planned.
+Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options, VkattnPlan** out) {
+    for (;;) {
+        {
+            const std::lock_guard lock(context.mutex);
+            options.rejected_rows = context.rejected_rows;
+        }
+        Result<Plan> plan = make_plan(context.caps, problem, options);
+        if (!plan) return plan.failure();
+        auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(*plan), {}});
+        std::optional<Failure> failed;
+        for (const Dispatch& d : made->plan.dispatches) {
+            const Result<VkPipeline> pipeline = context.pipelines.get(d);
+            if (!pipeline) {
+                failed = pipeline.failure();
+                break;
+            }
+            made->pipelines.push_back(*pipeline);
+        }
+        if (!failed) {
+            *out = made.release();
+            return true;
+        }
+        // A lost device says nothing about the row; a tuning that was asked for has no next row.
+        if (failed->vk_result == VK_ERROR_DEVICE_LOST || !options.tuning.empty()) return *failed;
+        const std::lock_guard lock(context.mutex);
+        context.rejected_rows.push_back(made->plan.tuning_row);
+    }
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* vkattn_version(void) {
+#define VKATTN_TEXT(x) #x
+#define VKATTN_VERSION_TEXT(a, b, c) VKATTN_TEXT(a) "." VKATTN_TEXT(b) "." VKATTN_TEXT(c)
+    return VKATTN_VERSION_TEXT(VKATTN_VERSION_MAJOR, VKATTN_VERSION_MINOR, VKATTN_VERSION_PATCH);
+}
+
+const char* vkattn_status_name(VkattnStatus status) {
+    switch (status) {
+        case VKATTN_OK: return "OK";
+        case VKATTN_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
+        case VKATTN_UNSUPPORTED: return "UNSUPPORTED";
+        case VKATTN_OUT_OF_HOST_MEMORY: return "OUT_OF_HOST_MEMORY";
+        case VKATTN_DEVICE_ERROR: return "DEVICE_ERROR";
+        case VKATTN_INTERNAL_ERROR: return "INTERNAL_ERROR";
+        default: return "UNKNOWN";
+    }
+}
+
+void vkattn_problem_init(VkattnProblem* problem) {
+    if (problem != nullptr) *problem = default_problem();
+}
+void vkattn_options_init(VkattnOptions* options) {
+    if (options != nullptr) *options = default_options();
+}
+void vkattn_context_info_init(VkattnContextInfo* info) {
+    if (info != nullptr) *info = zeroed<VkattnContextInfo>();
+}
+void vkattn_forward_args_init(VkattnForwardArgs* args) {
+    if (args != nullptr) *args = zeroed<VkattnForwardArgs>();
+}
+void vkattn_scratch_init(VkattnScratch* scratch) {
+    if (scratch != nullptr) *scratch = zeroed<VkattnScratch>();
+}
+
+VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstance instance, VkPhysicalDevice device,
+                                        VkattnRequirements** requirements, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (requirements == nullptr) return invalid("requirements", "is null");
+        *requirements = nullptr;
+        if (get == nullptr) return invalid("get_instance_proc_addr", "is null");
+        if (instance == VK_NULL_HANDLE) return invalid("instance", "is null");
+        if (device == VK_NULL_HANDLE) return invalid("physical_device", "is null");
+        const auto vk = load_instance_functions(get, instance);
+        if (!vk) return vk.failure();
+        // An instance of 1.2 or later is the caller's promise, checked again in vkattn_context_create.
+        const DeviceCaps caps = query_supported_caps(*vk, device, VK_API_VERSION_1_4);
+        if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("physical_device", why);
+        auto made = std::make_unique<VkattnRequirements>();
+        made->address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
+        made->address.bufferDeviceAddress = VK_TRUE;
+        made->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+        made->features.pNext = &made->address;
+        *requirements = made.release();
+        return true;
+    });
+}
+
+void vkattn_requirements_destroy(VkattnRequirements* requirements) { delete requirements; }
+
+uint32_t vkattn_requirements_extensions(const VkattnRequirements* requirements, const char* const** extensions) {
+    if (extensions != nullptr) *extensions = requirements != nullptr ? requirements->extensions.data() : nullptr;
+    return requirements != nullptr ? static_cast<uint32_t>(requirements->extensions.size()) : 0;
+}
+
+const VkPhysicalDeviceFeatures2* vkattn_requirements_features(const VkattnRequirements* requirements) {
+    return requirements != nullptr ? &requirements->features : nullptr;
+}
+
+VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext** context, VkattnError* error) {
+    return guarded(error, [&] { return create_context(info, context); });
+}
+
+void vkattn_context_destroy(VkattnContext* context) { delete context; }
+
+VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* given, const VkattnOptions* options,
+                                VkattnPlan** plan, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (plan == nullptr) return invalid("plan", "is null");
+        *plan = nullptr;
+        if (context == nullptr) return invalid("context", "is null");
+        const auto read = read_struct("problem", given, default_problem());
+        if (!read) return read.failure();
+        const auto problem = resolve(*read);
+        if (!problem) return problem.failure();
+        Options chosen;
+        if (options != nullptr) {
+            const auto o = read_struct("options", options, default_options());
+            if (!o) return o.failure();
+            if (o->kernel != nullptr) chosen.kernel = o->kernel;
+            if (o->tuning != nullptr) chosen.tuning = o->tuning;
+            chosen.max_scratch_bytes = o->max_scratch_bytes;
+        }
+        return create_plan(*context, *problem, std::move(chosen), plan);
+    });
+}
+
+void vkattn_plan_destroy(VkattnPlan* plan) { delete plan; }
+
+VkattnStatus vkattn_plan_scratch(const VkattnPlan* plan, VkattnScratch* scratch, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (plan == nullptr) return invalid("plan", "is null");
+        if (const auto read = read_struct("scratch", scratch, zeroed<VkattnScratch>()); !read) return read.failure();
+        scratch->size_bytes = plan->plan.scratch_bytes;
+        scratch->alignment_bytes = scratch_alignment;
+        return true;
+    });
+}
+
+VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text, size_t capacity, size_t* length,
+                                  VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (plan == nullptr) return invalid("plan", "is null");
+        if (text == nullptr && capacity != 0) return invalid("text", "is null, but capacity is not 0");
+        const std::string description = describe(plan->plan);
+        if (length != nullptr) *length = description.size();
+        if (capacity != 0) copy_text(text, capacity, description);
+        return true;
+    });
+}
+
+VkattnStatus vkattn_cmd_forward(VkCommandBuffer commands, const VkattnPlan* plan, const VkattnForwardArgs* given,
+                                VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
+        if (plan == nullptr) return invalid("plan", "is null");
+        const auto args = read_struct("args", given, zeroed<VkattnForwardArgs>());
+        if (!args) return args.failure();
+        return record_forward(commands, *plan, *args);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,76 @@
+#include "context.hpp"
+
+#include <fmt/format.h>
+
+#include "vulkan/spirv.hpp"
+
+namespace vkattn::core {
+
+Pipelines::Pipelines(const DeviceFunctions& vk, VkDevice device, VkPipelineCache cache)
+    : vk_(vk), device_(device), cache_(cache) {}
+
+Pipelines::~Pipelines() {
+    for (const auto& [key, pipeline] : built_) vk_.vkDestroyPipeline(device_, pipeline, nullptr);
+    vk_.vkDestroyPipelineLayout(device_, layout_, nullptr);
+}
+
+VkResult Pipelines::create_layout() {
+    const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(shared::ForwardPush)};
+    VkPipelineLayoutCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+    info.pushConstantRangeCount = 1;
+    info.pPushConstantRanges = &range;
+    return vk_.vkCreatePipelineLayout(device_, &info, nullptr, &layout_);
+}
+
+size_t Pipelines::size() const {
+    const std::lock_guard lock(mutex_);
+    return built_.size();
+}
+
+// The lock is held while building: two threads that want the same pipeline build it once.
+Result<VkPipeline> Pipelines::get(const Dispatch& dispatch) {
+    const Key key{dispatch.variant, dispatch.specialization};
+    const std::lock_guard lock(mutex_);
+    if (const auto found = built_.find(key); found != built_.end()) return found->second;
+    const Result<VkPipeline> pipeline = build(key);
+    if (pipeline) built_.emplace(key, *pipeline);
+    return pipeline;
+}
+
+Result<VkPipeline> Pipelines::build(const Key& key) {
+    const auto& [variant, specialization] = key;
+    const auto failed = [&](const char* what, VkResult result) {
+        return Failure{VKATTN_DEVICE_ERROR, "", fmt::format("{} of {} failed with VkResult {}", what, name_of(variant),
+                                                            static_cast<int>(result)),
+                       static_cast<int32_t>(result)};
+    };
+    const Spirv code = spirv_of(variant);
+    VkShaderModuleCreateInfo module_info{};
+    module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+    module_info.codeSize = code.word_count * sizeof(uint32_t);
+    module_info.pCode = code.words;
+    VkShaderModule module = VK_NULL_HANDLE;
+    if (VkResult r = vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module); r != VK_SUCCESS)
+        return failed("vkCreateShaderModule", r);
+
+    std::array<VkSpecializationMapEntry, SPEC_COUNT> entries;
+    for (uint32_t i = 0; i < SPEC_COUNT; i++)
+        entries[i] = {i, static_cast<uint32_t>(i * sizeof(uint32_t)), sizeof(uint32_t)};
+    const VkSpecializationInfo constants{SPEC_COUNT, entries.data(), sizeof specialization, specialization.data()};
+    VkComputePipelineCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+    info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+    info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+    info.stage.module = module;
+    info.stage.pName = "main";
+    info.stage.pSpecializationInfo = &constants;
+    info.layout = layout_;
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    const VkResult r = vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, &pipeline);
+    vk_.vkDestroyShaderModule(device_, module, nullptr);
+    if (r != VK_SUCCESS) return failed("vkCreateComputePipelines", r);
+    return pipeline;
+}
+
+}  // namespace vkattn::core

@@ -1,0 +1,59 @@
+// A device as the library sees it: functions, caps, and the pipelines built so far.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "functions.hpp"
+#include "plan/plan.hpp"
+
+namespace vkattn::core {
+
+// Compute pipelines by what they are built from. Safe to use from many threads.
+class Pipelines {
+  public:
+    Pipelines(const DeviceFunctions& vk, VkDevice device, VkPipelineCache cache);
+    ~Pipelines();
+    Pipelines(const Pipelines&) = delete;
+    Pipelines& operator=(const Pipelines&) = delete;
+
+    VkResult create_layout();
+    VkPipelineLayout layout() const { return layout_; }
+    Result<VkPipeline> get(const Dispatch& dispatch);
+    size_t size() const;
+
+  private:
+    using Key = std::pair<Variant, std::array<uint32_t, SPEC_COUNT>>;
+
+    Result<VkPipeline> build(const Key& key);
+
+    const DeviceFunctions& vk_;
+    VkDevice device_;
+    VkPipelineCache cache_;
+    VkPipelineLayout layout_ = VK_NULL_HANDLE;
+    mutable std::mutex mutex_;
+    std::map<Key, VkPipeline> built_;
+};
+
+}  // namespace vkattn::core
+
+struct VkattnContext {
+    VkattnContext(const vkattn::core::DeviceFunctions& functions, const vkattn::core::DeviceCaps& device_caps,
+                  VkDevice device, VkPipelineCache cache)
+        : vk(functions), caps(device_caps), pipelines(vk, device, cache) {}
+
+    const vkattn::core::DeviceFunctions vk;
+    const vkattn::core::DeviceCaps caps;
+    vkattn::core::Pipelines pipelines;
+    std::mutex mutex;                        // guards rejected_rows
+    std::vector<std::string> rejected_rows;  // tuning rows whose pipelines this driver could not build
+};
+
+struct VkattnPlan {
+    VkattnContext* context;
+    vkattn::core::Plan plan;
+    std::vector<VkPipeline> pipelines;  // one a dispatch; owned by the context
+};

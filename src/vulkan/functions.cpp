@@ -1,0 +1,25 @@
+#include "functions.hpp"
+
+namespace vkattn::core {
+
+Result<InstanceFunctions> load_instance_functions(PFN_vkGetInstanceProcAddr get, VkInstance instance) {
+    InstanceFunctions vk;
+#define X(name)                                                        \
+    vk.name = reinterpret_cast<PFN_##name>(get(instance, #name));      \
+    if (vk.name == nullptr) return unsupported("instance", #name " is missing: the instance must be at least Vulkan 1.1");
+    VKATTN_INSTANCE_FUNCTIONS(X)
+#undef X
+    return vk;
+}
+
+Result<DeviceFunctions> load_device_functions(const InstanceFunctions& vk, VkDevice device) {
+    DeviceFunctions d;
+#define X(name)                                                                     \
+    d.name = reinterpret_cast<PFN_##name>(vk.vkGetDeviceProcAddr(device, #name));   \
+    if (d.name == nullptr) return unsupported("device", #name " is missing");
+    VKATTN_DEVICE_FUNCTIONS(X)
+#undef X
+    return d;
+}
+
+}  // namespace vkattn::core

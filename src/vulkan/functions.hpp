@@ -1,0 +1,44 @@
+// The Vulkan functions the library calls, loaded through the caller's vkGetInstanceProcAddr.
+#pragma once
+
+#include <vulkan/vulkan_core.h>
+
+#include "result.hpp"
+
+namespace vkattn::core {
+
+#define VKATTN_INSTANCE_FUNCTIONS(X)    \
+    X(vkGetPhysicalDeviceProperties2)   \
+    X(vkGetPhysicalDeviceFeatures2)     \
+    X(vkGetPhysicalDeviceMemoryProperties) \
+    X(vkGetDeviceProcAddr)
+
+#define VKATTN_DEVICE_FUNCTIONS(X) \
+    X(vkCreateShaderModule)        \
+    X(vkDestroyShaderModule)       \
+    X(vkCreatePipelineLayout)      \
+    X(vkDestroyPipelineLayout)     \
+    X(vkCreateComputePipelines)    \
+    X(vkDestroyPipeline)           \
+    X(vkCmdBindPipeline)           \
+    X(vkCmdPushConstants)          \
+    X(vkCmdDispatch)               \
+    X(vkCmdPipelineBarrier)        \
+    X(vkCmdUpdateBuffer)
+
+struct InstanceFunctions {
+#define X(name) PFN_##name name = nullptr;
+    VKATTN_INSTANCE_FUNCTIONS(X)
+#undef X
+};
+
+struct DeviceFunctions {
+#define X(name) PFN_##name name = nullptr;
+    VKATTN_DEVICE_FUNCTIONS(X)
+#undef X
+};
+
+Result<InstanceFunctions> load_instance_functions(PFN_vkGetInstanceProcAddr get, VkInstance instance);
+Result<DeviceFunctions> load_device_functions(const InstanceFunctions& vk, VkDevice device);
+
+}  // namespace vkattn::core

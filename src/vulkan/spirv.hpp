@@ -1,0 +1,15 @@
+// The compiled variants of shaders/variants.def, embedded by the build.
+#pragma once
+
+#include "plan/plan.hpp"
+
+namespace vkattn::core {
+
+struct Spirv {
+    const uint32_t* words;
+    size_t word_count;
+};
+
+Spirv spirv_of(Variant variant);
+
+}  // namespace vkattn::core

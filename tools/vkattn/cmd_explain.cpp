@@ -1,0 +1,60 @@
+// vkattn explain: the plan of a problem, and why each other kernel was refused. No data needed.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "common.hpp"
+
+namespace vkattn::tools {
+namespace {
+
+struct Explain {
+    AttentionOptions attention;
+    ShapeOptions shape;
+};
+
+void print(const Runtime& runtime, const Json& plan) {
+    fmt::print("device   {} ({})\n", runtime.device().name, runtime.device().driver);
+    fmt::print("kernel   {}, tuning row {}\n", plan["kernel"].get<std::string>(), plan["tuning_row"].get<std::string>());
+    fmt::print("         {}\n", plan["tuning"].get<std::string>());
+    const Json& t = plan["tiles"];
+    fmt::print("tiles    {} query rows x {} keys, {} invocations, {} bytes of shared memory\n", t["tile_q"].get<int>(),
+               t["tile_kv"].get<int>(), t["threads"].get<int>(), t["shared_bytes"].get<int>());
+    fmt::print("scratch  {} bytes\n", plan["scratch_bytes"].get<uint64_t>());
+    for (const Json& d : plan["dispatches"])
+        fmt::print("dispatch {} {} x {} x {}{}\n", d["variant"].get<std::string>(), d["groups"][0].get<uint32_t>(),
+                   d["groups"][1].get<uint32_t>(), d["groups"][2].get<uint32_t>(),
+                   d["barrier_before"].get<bool>() ? ", after a barrier" : "");
+    for (const auto& [kernel, reason] : plan["refused"].items())
+        fmt::print("refused  {}: {}\n", kernel, reason.get<std::string>());
+}
+
+void explain(const Explain& e) {
+    VkattnProblem p = problem();
+    e.attention.apply(p);
+    e.shape.apply(p);
+    set_dense_alignment(p);
+    Runtime runtime(e.attention.runtime_options());
+    try {
+        const Plan plan = runtime.plan(p, e.attention.plan_options());
+        Json description = Json::parse(plan.describe());
+        if (!e.attention.json) return print(runtime, description);
+        Json out{{"device", runtime.device().name}, {"driver", runtime.device().driver}};
+        out.update(description);
+        fmt::print("{}\n", out.dump());
+    } catch (const Error& error) {
+        rethrow_as_usage(error);
+    }
+}
+
+}  // namespace
+
+void add_explain(CLI::App& app) {
+    CLI::App* sub = app.add_subcommand("explain", "The plan of a problem, and why each other kernel was refused");
+    auto e = std::make_shared<Explain>();
+    e->shape.add_to(*sub);
+    e->attention.add_to(*sub);
+    sub->callback([e] { explain(*e); });
+}
+
+}  // namespace vkattn::tools

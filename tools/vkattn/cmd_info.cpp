@@ -1,0 +1,67 @@
+// vkattn info: the devices, and what vkattn can use on each.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "common.hpp"
+
+namespace vkattn::tools {
+namespace {
+
+std::string version_text(uint32_t version) {
+    return fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version),
+                       VK_API_VERSION_PATCH(version));
+}
+
+Json to_json(const DeviceInfo& d) {
+    Json dtypes = Json::object();
+    const std::string other = d.refusal.empty() ? "no kernel of this version stores it" : d.refusal;
+    dtypes["float32"] = d.refusal.empty() ? "yes" : d.refusal;
+    dtypes["float16"] = dtypes["bfloat16"] = other;
+    return {{"index", d.index},
+            {"name", d.name},
+            {"driver", d.driver},
+            {"uuid", d.uuid},
+            {"type", d.type},
+            {"api_version", version_text(d.api_version)},
+            {"subgroup_size", d.subgroup_size},
+            {"shared_memory_bytes", d.shared_memory_bytes},
+            {"max_invocations", d.max_invocations},
+            {"usable", d.refusal.empty()},
+            {"refusal", d.refusal},
+            {"dtypes", dtypes}};
+}
+
+void print(const DeviceInfo& d) {
+    fmt::print("{}  {}\n", d.index, d.name);
+    fmt::print("   {}, Vulkan {}, {}, UUID {}\n", d.type, version_text(d.api_version), d.driver, d.uuid);
+    fmt::print("   subgroup {}, shared memory {} bytes, {} invocations\n", d.subgroup_size, d.shared_memory_bytes,
+               d.max_invocations);
+    if (d.refusal.empty()) {
+        fmt::print("   forward: float32 yes; float16, bfloat16 no (no kernel of this version stores them)\n");
+        fmt::print("   backward: no (no kernel of this version)\n");
+    } else {
+        fmt::print("   not usable: {}\n", d.refusal);
+    }
+}
+
+}  // namespace
+
+void add_info(CLI::App& app) {
+    CLI::App* sub = app.add_subcommand("info", "Devices, what vkattn can use on each, what not and why");
+    auto json = std::make_shared<bool>(false);
+    sub->add_flag("--json", *json, "One JSON object on stdout");
+    sub->callback([json] {
+        const std::vector<DeviceInfo> devices = list_devices();
+        if (*json) {
+            Json all = Json::array();
+            for (const DeviceInfo& d : devices) all.push_back(to_json(d));
+            fmt::print("{}\n", Json{{"version", vkattn_version()}, {"devices", all}}.dump());
+            return;
+        }
+        if (devices.empty()) throw RuntimeError("there is no Vulkan device on this machine");
+        for (const DeviceInfo& d : devices) print(d);
+    });
+}
+
+}  // namespace vkattn::tools

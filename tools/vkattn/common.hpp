@@ -1,0 +1,60 @@
+// What the subcommands share: errors with exit codes, the options that describe a problem, a few formats.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+#include "vkattn/runtime.hpp"
+
+namespace vkattn::tools {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int exit_done = 0, exit_usage = 2, exit_device = 3;
+
+// Bad usage or input: exit code 2. The text names the argument first.
+class UsageError : public std::runtime_error {
+  public:
+    UsageError(const std::string& argument, const std::string& what) : std::runtime_error(argument + ": " + what) {}
+};
+
+// Options of run, explain and bench that say what to compute and how.
+struct AttentionOptions {
+    std::string scale, align, window, kernel = "auto", tuning, device;
+    float softcap = 0;
+    bool causal = false;
+    bool json = false;
+
+    void add_to(CLI::App& app);
+    // Fills everything but shapes and strides. Throws UsageError.
+    void apply(VkattnProblem& problem) const;
+    VkattnOptions plan_options() const;  // points into this object
+    RuntimeOptions runtime_options() const;
+};
+
+// Shapes given on the command line: explain and bench.
+struct ShapeOptions {
+    uint32_t batch = 1, heads_q = 1, heads_kv = 0, seqlen_q = 0, seqlen_kv = 0, head_dim_qk = 0, head_dim_v = 0;
+
+    void add_to(CLI::App& app);
+    void apply(VkattnProblem& problem) const;
+};
+
+// Sets the alignment that dense tensors at 256-byte boundaries have, so that the widest loads are used.
+void set_dense_alignment(VkattnProblem& problem);
+
+uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim);
+std::string bytes_text(double bytes);  // "12.6 MB"
+
+// A library error from planning, with the fields of the problem named as the command line names them.
+[[noreturn]] void rethrow_as_usage(const Error& error);
+
+void add_info(CLI::App& app);
+void add_run(CLI::App& app);
+void add_explain(CLI::App& app);
+void add_bench(CLI::App& app);
+
+}  // namespace vkattn::tools
