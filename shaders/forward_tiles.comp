@@ -4,7 +4,7 @@
 //
 //   for each tile of TILE_KV keys that some row of the query tile sees:
 //     S = 0;  for each chunk of CHUNK head dims:  stage Q and K chunk;  S += Q . K^T
-//     S = scale * S, softcap;  on boundary tiles hide what a row may not see
+//     S = scale * S, softcap;  on boundary tiles (only) hide what a row may not see
 //     m = rowmax(S)                                  // over the LANES of a row, through shared memory
 //     where m > row_max + 8:  O, row_sum *= 2^(row_max - m);  row_max = m
 //     P = 2^(S - row_max);  row_sum += own part of rowsum(P)
@@ -13,10 +13,10 @@
 //
 // Tile ownership: lib/tiles.glsl. A workgroup owns TILE_Q query rows of one head; nothing crosses workgroups.
 //
-// Shared memory (one pool, three maps that follow each other, a barrier at each change):
-//   scores    Q chunk TILE_Q x (CHUNK/4+1)       K chunk TILE_KV x (CHUNK/4+1)
-//   maxima    a row's LANES partial maxima       THREADS x ROWS/4
-//   output    P       TILE_Q x (P_KEYS/4+1)      V       V_KEYS x (head_dim_v/4 rounded up to LANES)
+// Shared memory (one pool, three maps that follow each other, a barrier at each change; in vec4, strides odd):
+//   scores    Q chunk CHUNK x TILE_Q/4     K chunk CHUNK x TILE_KV/4
+//   maxima    a row's LANES partial maxima, THREADS x ROWS/4
+//   output    P       P_KEYS x TILE_Q/4    V       V_KEYS x head_dim_v/4 rounded up to LANES
 //
 // Q is staged again for every tile of keys: shared memory then does not grow with head_dim, two workgroups fit a
 // multiprocessor, and any head_dim works. row_max is stale by at most a factor 2^8 (exact; saves most rescales).
@@ -33,7 +33,7 @@ void store_rows(Work w) {
     const Rows o = out_rows(w);
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = w.first_row + r * GROUPS + group;
+        const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
         const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
         const uvec2 at = row_address(o, row);
@@ -48,8 +48,8 @@ void main() {
     if (!find_work(w)) return;
     const Rows q = query_rows(w);
     // Keys that some row of the tile sees; the rest is neither computed nor read, and counts as zero in a tile.
-    const uint keys_begin = uint(visible_keys(w.first_row).x);
-    const uint keys_end = uint(max(visible_keys(w.last_row).y, 0));
+    const uvec2 keys = tile_keys(w);
+    const uint keys_begin = keys.x, keys_end = keys.y;
     // Keys that every row of the tile sees: a tile of keys within them needs no hiding.
     const int common_begin = visible_keys(w.last_row).x, common_end = visible_keys(w.first_row).y;
     Rows k = key_rows(w), v = value_rows(w);
@@ -68,27 +68,26 @@ void main() {
             store_qk(q, w.first_row, k, first_key, chunk);
             barrier();
             if (chunk + 1 < CHUNKS) fetch_qk(q, w.first_row, k, first_key, chunk + 1);
-            else fetch_v(v, first_key);
+            else fetch_v(v, first_key, 0);
             multiply_qk();
         }
-        scale_scores();
-        if (int(first_key) < common_begin || int(first_key + TILE_KV) > common_end) hide_scores(w.first_row, first_key);
-        softmax_tile();
-        [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS)
-            for (uint s = 0; s < P_KEYS / V_KEYS; s++) {
-                const uint next = first_key + b * 4 * LANES + (s + 1) * V_KEYS;
+        const bool boundary = int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
+        if (boundary || p.softcap_log2 != 0) scale_scores();
+        if (boundary) hide_scores(w.first_row, first_key);
+        softmax_tile(boundary || p.softcap_log2 != 0 ? 1.0 : common_factor());
+        [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS) {
+            const uint p_key = first_key + b * 4 * LANES;
+            for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
                 barrier();
-                if (s == 0) {
-                    [[unroll]] for (uint r = 0; r < ROWS; r++)
-                        [[unroll]] for (uint x = 0; x < P_BLOCKS; x++)
-                            pool[POOL_P + (r * GROUPS + group) * P_STRIDE + x * LANES + lane] = scores[r * (COLS / 4) + b + x];
-                }
-                store_v(v, next - V_KEYS);
+                if (slot == 0) store_p(b);
+                store_v(v, p_key, slot);
                 barrier();
-                if (next < first_key + TILE_KV) fetch_v(v, next);
+                if (slot + V_KEYS < P_KEYS) fetch_v(v, p_key, slot + V_KEYS);
+                else if (b + P_BLOCKS < COLS / 4) fetch_v(v, p_key + P_KEYS, 0);
                 else if (first_key + TILE_KV < keys_end) fetch_qk(q, w.first_row, k, first_key + TILE_KV, 0);
-                multiply_pv(s * (V_KEYS / 4));
+                multiply_pv(slot);
             }
+        }
     }
     store_rows(w);
 }

@@ -13,38 +13,40 @@
 #include "lib/problem.glsl"
 #include "lib/score_matrix.glsl"
 
-void stage_p(Work w, uint first_key) {
-    for (uint e = thread; e < TILE_Q * (P_KEYS / 4); e += THREADS) {
-        const uint row = w.first_row + e / (P_KEYS / 4), key = first_key + e % (P_KEYS / 4) * 4;
-        const bool there = row <= w.last_row && key < matrix_row_elements();
-        pool[POOL_P + e / (P_KEYS / 4) * P_STRIDE + e % (P_KEYS / 4)] =
-            there ? Float4In(matrix_address(p.query, row, key)).x : vec4(0);
+void stage_p(Rows matrix, uint first_row, uint first_key) {
+    for (uint e = thread; e < TILE_Q / 4 * (P_KEYS / 4); e += THREADS) {
+        const uint four = e % (P_KEYS / 4) * 4;  // neighbouring keys stand LANES slots apart
+        const uint slot = four / (4 * LANES) * (4 * LANES) + four % (4 * LANES) / 4;
+        store_block(POOL_P + slot * Q_STRIDE + e / (P_KEYS / 4), LANES * Q_STRIDE,
+                    load_block(matrix, first_row + e / (P_KEYS / 4) * 4, first_key + four, matrix_row_elements()));
     }
 }
 
 void main() {
     Work w;
     if (!find_work(w)) return;
-    const uint keys_begin = uint(visible_keys(w.first_row).x);
-    const uint keys_end = uint(max(visible_keys(w.last_row).y, 0));
+    const uvec2 keys = tile_keys(w);
+    const uint keys_begin = keys.x, keys_end = keys.y;
+    const Rows matrix = Rows(matrix_address(p.query, 0, 0), uvec2(matrix_row_elements() * 4, 0), 0, p.seqlen_q);
     Rows v = value_rows(w);
     v.begin = keys_begin;
     v.end = keys_end;
     [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
     const uint start = keys_begin / P_KEYS * P_KEYS;
-    if (start < keys_end) fetch_v(v, start);
-    for (uint first_key = start; first_key < keys_end; first_key += V_KEYS) {
-        const uint inside = first_key % P_KEYS;
-        barrier();
-        if (inside == 0) stage_p(w, first_key);
-        store_v(v, first_key);
-        barrier();
-        if (first_key + V_KEYS < keys_end) fetch_v(v, first_key + V_KEYS);
-        multiply_pv(inside / 4);
-    }
+    if (start < keys_end) fetch_v(v, start, 0);
+    for (uint p_key = start; p_key < keys_end; p_key += P_KEYS)
+        for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
+            barrier();
+            if (slot == 0) stage_p(matrix, w.first_row, p_key);
+            store_v(v, p_key, slot);
+            barrier();
+            if (slot + V_KEYS < P_KEYS) fetch_v(v, p_key, slot + V_KEYS);
+            else if (p_key + P_KEYS < keys_end) fetch_v(v, p_key + P_KEYS, 0);
+            multiply_pv(slot);
+        }
     const Rows o = out_rows(w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = w.first_row + r * GROUPS + group;
+        const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
         [[unroll]] for (uint x = 0; x < OUT_VECS; x++)
             store4(row_address(o, row), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);

@@ -34,7 +34,7 @@ void main() {
     scale_scores();
     if (int(first_key) < last.x || int(first_key + TILE_KV) > first.y) hide_scores(w.first_row, first_key);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = w.first_row + r * GROUPS + group;
+        const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             const uint key = first_key + 4 * (b * LANES + lane);

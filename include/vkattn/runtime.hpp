@@ -48,6 +48,8 @@ struct RuntimeOptions {
     std::string device;
     bool validation = false;  // the Khronos layer, core and synchronization checks; see Runtime::messages
     std::vector<const char*> extra_extensions;  // device extensions to enable on top
+    // File of compiled pipelines: read at the start if it is there, written at the end. "": none.
+    std::string pipeline_cache;
 };
 
 struct RuntimeHandles {

@@ -25,12 +25,18 @@ uvec2 mul_wide(uint index, uvec2 stride) {
     return uvec2(product.x, product.y + index * stride.y);
 }
 
-// Elements d .. d+3 of the row at `row`, zero from `extent` on. Reads nothing outside 0 .. extent-1.
+// Elements d .. d+3 of the row at `row`, zero from `extent` on. Reads nothing outside 0 .. extent-1, and has no branch:
+// what does not exist is read from the last place that does, then dropped.
 vec4 load4(uvec2 row, uint d, uint extent) {
-    if (WIDE_LOADS != 0 && d + 4 <= extent) return Float4In(address_add(row, d * 4)).x;
-    vec4 x = vec4(0);
-    [[unroll]] for (uint i = 0; i < 4; i++)
-        if (d + i < extent) x[i] = FloatIn(address_add(row, (d + i) * 4)).x;
+    if (WIDE_LOADS != 0 && extent % 4 == 0) {
+        const vec4 x = Float4In(address_add(row, min(d, extent - 4) * 4)).x;
+        return d < extent ? x : vec4(0);
+    }
+    vec4 x;
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        const float y = FloatIn(address_add(row, min(d + i, extent - 1) * 4)).x;
+        x[i] = d + i < extent ? y : 0.0;
+    }
     return x;
 }
 

@@ -65,3 +65,9 @@ bool find_work(out Work w) {
 ivec2 visible_keys(uint row) {
     return ivec2(max(0, int(row) + p.bound_lo), min(int(p.seqlen_kv), int(row) + p.bound_hi + 1));
 }
+
+// Keys begin .. end-1 that some row of the tile sees; (0, 0) if there is none.
+uvec2 tile_keys(Work w) {
+    const int begin = visible_keys(w.first_row).x, end = visible_keys(w.last_row).y;
+    return begin < end ? uvec2(begin, end) : uvec2(0);
+}

@@ -6,7 +6,6 @@ const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 const float LN_2 = 0.69314718055994530942;
-const uint MAX_VECS = (ROWS + 3) / 4;
 
 float row_max[ROWS];  // the same in every lane of a group
 float row_sum[ROWS];  // this lane's part
@@ -22,22 +21,27 @@ void softmax_begin() {
 #define ACROSS_LANES(x, combine) \
     if (LANES > 1) { \
         barrier(); \
-        [[unroll]] for (uint m = 0; m < MAX_VECS; m++) { \
-            vec4 own = vec4(0); \
-            [[unroll]] for (uint i = 0; i < 4; i++) if (4 * m + i < ROWS) own[i] = x[4 * m + i]; \
-            pool[thread * MAX_VECS + m] = own; \
-        } \
+        [[unroll]] for (uint m = 0; m < ROWS / 4; m++) \
+            pool[thread * (ROWS / 4) + m] = vec4(x[4 * m], x[4 * m + 1], x[4 * m + 2], x[4 * m + 3]); \
         barrier(); \
-        [[unroll]] for (uint m = 0; m < MAX_VECS; m++) { \
-            vec4 all = pool[group * LANES * MAX_VECS + m]; \
-            [[unroll]] for (uint l = 1; l < LANES; l++) all = combine(all, pool[(group * LANES + l) * MAX_VECS + m]); \
-            [[unroll]] for (uint i = 0; i < 4; i++) if (4 * m + i < ROWS) x[4 * m + i] = all[i]; \
+        [[unroll]] for (uint m = 0; m < ROWS / 4; m++) { \
+            vec4 all = pool[group * LANES * (ROWS / 4) + m]; \
+            [[unroll]] for (uint l = 1; l < LANES; l++) \
+                all = combine(all, pool[(group * LANES + l) * (ROWS / 4) + m]); \
+            [[unroll]] for (uint i = 0; i < 4; i++) x[4 * m + i] = all[i]; \
         } \
     }
 vec4 sum_of(vec4 a, vec4 b) { return a + b; }
 vec4 max_of(vec4 a, vec4 b) { return max(a, b); }
 
-// scores * scale, or softcap * tanh of it, in base 2.
+// Scores in base 2 are scores times a factor. On the common path the factor is left to softmax_tile, which folds it
+// into the exponential; it is not negative, so that it commutes with the maximum.
+float common_factor() {
+    if (p.scale_log2 < 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = -scores[x];
+    return abs(p.scale_log2);
+}
+
+// Applies the factor at once, and the softcap: where scores are hidden, or capped.
 void scale_scores() {
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] *= p.scale_log2;
     if (p.softcap_log2 != 0) {
@@ -51,7 +55,7 @@ void scale_scores() {
 // Hides the keys of the tile that begins at first_key which a row may not see.
 void hide_scores(uint first_row, uint first_key) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const ivec2 keys = visible_keys(first_row + r * GROUPS + group);
+        const ivec2 keys = visible_keys(first_row + group * ROWS + r);
         [[unroll]] for (uint c = 0; c < COLS; c++) {
             const int key = int(first_key + 4 * (c / 4 * LANES + lane) + c % 4);
             if (key < keys.x || key >= keys.y) scores[r * (COLS / 4) + c / 4][c % 4] = HIDDEN;
@@ -59,13 +63,13 @@ void hide_scores(uint first_row, uint first_key) {
     }
 }
 
-// Scores to P; brings row_max, row_sum and the output accumulators up to date.
-void softmax_tile() {
+// Scores, times a factor that is not negative, to P; brings row_max, row_sum and the output accumulators up to date.
+void softmax_tile(float factor) {
     float tile_max[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         vec4 m = scores[r * (COLS / 4)];
         [[unroll]] for (uint b = 1; b < COLS / 4; b++) m = max(m, scores[r * (COLS / 4) + b]);
-        tile_max[r] = max(max(m.x, m.y), max(m.z, m.w));
+        tile_max[r] = max(max(m.x, m.y), max(m.z, m.w)) * factor;
     }
     ACROSS_LANES(tile_max, max_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
@@ -77,7 +81,7 @@ void softmax_tile() {
         }
         vec4 sum = vec4(0);
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
-            const vec4 e = exp2(scores[r * (COLS / 4) + b] - row_max[r]);
+            const vec4 e = exp2(fma(scores[r * (COLS / 4) + b], vec4(factor), vec4(-row_max[r])));
             scores[r * (COLS / 4) + b] = e;
             sum += e;
         }

@@ -39,7 +39,7 @@ static_assert(sizeof(ForwardPush) == 128);
 static_assert(sizeof(WideStrides) == 96);
 #endif
 
-// Specialization constants of the tile kernels (lib/tiles.glsl). COLS and CHUNK are multiples of 4.
+// Specialization constants of the tile kernels (lib/tiles.glsl). ROWS, COLS, CHUNK and V_KEYS are multiples of 4.
 #define SPEC_THREADS 0       // invocations of a workgroup
 #define SPEC_LANES 1         // invocations that share a query row
 #define SPEC_ROWS 2          // query rows of an invocation: tile_q = ROWS * THREADS / LANES
@@ -55,10 +55,9 @@ static_assert(sizeof(WideStrides) == 96);
 #define SPEC_POOL_VEC4 12    // shared memory, in vec4, as the planner computed it
 #define SPEC_COUNT 13
 
-// Sizes of the shared-memory regions in vec4; macros because they are constant expressions in both languages.
-// Rows are padded by one vec4 so that neighbouring rows start in different banks.
-#define POOL_ROW_STRIDE(chunk) ((chunk) / 4 + 1)
-#define POOL_P_STRIDE(p_blocks, lanes) ((p_blocks) * (lanes) + 1)
+// Strides of the shared-memory regions in vec4; macros because they are constant expressions in both languages.
+// A tile's rows lie four to a vec4, padded to an odd stride so that neighbouring lines start in different banks.
+#define POOL_STRIDE(tile_rows) ((tile_rows) / 4 + 1 - (tile_rows) / 4 % 2)
 #define POOL_V_STRIDE(head_dim_v, lanes) (((head_dim_v) + 4 * (lanes)-1) / (4 * (lanes)) * (lanes))
 
 #ifdef __cplusplus

@@ -14,23 +14,23 @@ using Device = TuningRow::Device;
 // Most specific first within a device.
 constexpr TuningRow rows[] = {
     //                                             threads lanes rows cols chunk p_blocks v_keys prefetch
-    {"nvidia-d64", Device::nvidia, 64, {256, 16, 8, 4, 16, 1, 16, 1}},
-    {"nvidia-d128", Device::nvidia, 128, {256, 16, 8, 4, 16, 1, 16, 1}},
+    {"nvidia-d64", Device::nvidia, 64, {256, 8, 8, 8, 16, 1, 32, 1}},
+    {"nvidia-d128", Device::nvidia, 128, {256, 16, 8, 8, 16, 1, 16, 1}},
     {"nvidia-d256", Device::nvidia, 256, {256, 16, 4, 4, 16, 1, 16, 1}},
-    {"nvidia-d576", Device::nvidia, 576, {256, 32, 4, 4, 16, 1, 16, 1}},
+    {"nvidia-d576", Device::nvidia, 576, {256, 32, 4, 4, 16, 1, 4, 1}},
 
-    {"cpu-d64", Device::cpu, 64, {8, 1, 1, 16, 16, 4, 16, 0}},
-    {"cpu-d128", Device::cpu, 128, {8, 2, 1, 16, 16, 4, 32, 0}},
-    {"cpu-d576", Device::cpu, 576, {8, 8, 1, 8, 16, 2, 16, 0}},
+    {"cpu-d64", Device::cpu, 64, {8, 1, 4, 8, 16, 2, 8, 0}},
+    {"cpu-d128", Device::cpu, 128, {8, 2, 4, 8, 16, 2, 16, 0}},
+    {"cpu-d576", Device::cpu, 576, {8, 8, 4, 4, 16, 1, 16, 0}},
 
     {"gpu-d64", Device::any, 64, {128, 8, 4, 4, 16, 1, 16, 1}},
     {"gpu-d128", Device::any, 128, {128, 16, 4, 4, 16, 1, 16, 1}},
-    {"gpu-d256", Device::any, 256, {128, 16, 2, 4, 16, 1, 16, 1}},
-    {"gpu-d576", Device::any, 576, {128, 32, 2, 4, 16, 1, 4, 1}},
+    {"gpu-d256", Device::any, 256, {128, 32, 4, 4, 16, 1, 16, 1}},
+    {"gpu-d576", Device::any, 576, {128, 64, 4, 4, 16, 1, 4, 1}},
 
     // 16 KiB of shared memory, 128 invocations, few registers.
-    {"small-d128", Device::any, 128, {64, 8, 2, 4, 16, 1, 16, 0}},
-    {"small-d576", Device::any, 576, {64, 16, 2, 4, 16, 1, 4, 0}},
+    {"small-d128", Device::any, 128, {64, 16, 4, 4, 8, 1, 8, 0}},
+    {"small-d576", Device::any, 576, {64, 64, 4, 4, 8, 1, 4, 0}},
 };
 
 Device device_of(const DeviceCaps& caps) {
@@ -51,7 +51,8 @@ std::string malformed(const TileNumbers& n) {
                                {"chunk", n.chunk}, {"p_blocks", n.p_blocks}, {"v_keys", n.v_keys}})
         if (value == 0 || value > 4096) return fmt::format("{} = {} is not within 1 .. 4096", name, value);
     if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
-    if (n.cols % 4 != 0 || n.chunk % 4 != 0 || n.v_keys % 4 != 0) return "cols, chunk and v_keys are multiples of 4";
+    if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 || n.v_keys % 4 != 0)
+        return "rows, cols, chunk and v_keys are multiples of 4";
     if (n.cols / 4 % n.p_blocks != 0) return "p_blocks does not divide cols / 4";
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "v_keys does not divide 4 * p_blocks * lanes";
     if (n.prefetch > 1) return "prefetch is 0 or 1";
@@ -106,10 +107,11 @@ std::string to_text(const TileNumbers& n) {
 }
 
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem) {
-    const uint32_t scores = (n.tile_q() + n.tile_kv()) * POOL_ROW_STRIDE(n.chunk);
-    const uint32_t maxima = n.lanes > 1 ? n.threads * ((n.rows + 3) / 4) : 0;
+    const uint32_t q_stride = POOL_STRIDE(n.tile_q()), k_stride = POOL_STRIDE(n.tile_kv());
+    const uint32_t scores = n.chunk * (q_stride + k_stride);
+    const uint32_t maxima = n.threads * n.rows / 4;
     const uint32_t output =
-        n.tile_q() * POOL_P_STRIDE(n.p_blocks, n.lanes) + n.v_keys * POOL_V_STRIDE(problem.head_dim_v, n.lanes);
+        4 * n.p_blocks * n.lanes * q_stride + n.v_keys * POOL_V_STRIDE(problem.head_dim_v, n.lanes);
     return std::max({scores, maxima, output});
 }
 

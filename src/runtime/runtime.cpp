@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 
 #include <fmt/format.h>
@@ -46,6 +49,8 @@ struct Runtime::State {
     ~State();
 
     void make_device(const RuntimeOptions& options, const Requirements& requirements);
+    void load_cache();
+    void save_cache() const;
     void make_context(const RuntimeOptions& options, const Requirements& requirements);
     void make_allocator();
     void make_staging();
@@ -68,6 +73,8 @@ struct Runtime::State {
     vk::raii::Queue queue = nullptr;
     vk::raii::CommandPool pool = nullptr;
     vk::raii::QueryPool queries = nullptr;
+    std::string cache_file;
+    vk::raii::PipelineCache cache = nullptr;
     VmaAllocator allocator = nullptr;
     VkBuffer staging = VK_NULL_HANDLE;
     VmaAllocation staging_allocation = nullptr;
@@ -102,6 +109,8 @@ Runtime::State::State(const RuntimeOptions& options) : instance(options.validati
     const Requirements requirements(get_proc(), *instance.instance, *physical);
     with_errors("creating the device", [&] {
         make_device(options, requirements);
+        cache_file = options.pipeline_cache;
+        load_cache();
         make_context(options, requirements);
         make_allocator();
         make_staging();
@@ -127,6 +136,26 @@ void Runtime::State::make_device(const RuntimeOptions& options, const Requiremen
     if (timestamp_bits != 0) queries = device.createQueryPool({{}, vk::QueryType::eTimestamp, 2});
 }
 
+// A driver ignores data that is not its own, so whatever the file holds is safe to hand over.
+void Runtime::State::load_cache() {
+    std::ifstream file(cache_file, std::ios::binary);
+    const std::vector<char> data{std::istreambuf_iterator<char>(file), {}};
+    cache = device.createPipelineCache(vk::PipelineCacheCreateInfo({}, data.size(), data.data()));
+}
+
+// Best effort, from a destructor: a cache that cannot be written costs time at the next start, nothing else.
+void Runtime::State::save_cache() const {
+    if (cache_file.empty()) return;
+    try {
+        const std::vector<uint8_t> data = cache.getData();
+        const std::string temporary = cache_file + ".new";
+        std::ofstream(temporary, std::ios::binary)
+            .write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
+        std::rename(temporary.c_str(), cache_file.c_str());
+    } catch (const std::exception&) {
+    }
+}
+
 void Runtime::State::make_context(const RuntimeOptions& options, const Requirements& requirements) {
     VkattnContextInfo i = context_info();
     i.get_instance_proc_addr = get_proc();
@@ -138,6 +167,7 @@ void Runtime::State::make_context(const RuntimeOptions& options, const Requireme
     i.enabled_extension_count = static_cast<uint32_t>(extensions.size());
     i.enabled_extensions = extensions.data();
     i.features = requirements.features();
+    i.pipeline_cache = *cache;
     context = Context(i);
 }
 
@@ -170,6 +200,7 @@ void Runtime::State::make_staging() {
 }
 
 Runtime::State::~State() {
+    save_cache();
     context = Context();
     if (allocator != nullptr) {
         vmaDestroyBuffer(allocator, staging, staging_allocation);

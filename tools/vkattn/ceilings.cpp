@@ -71,6 +71,8 @@ class Kernel {
 
 constexpr double long_enough_ms = 20;
 constexpr int repeats = 7;
+constexpr double warm_ms = 200;  // an idle device needs this long to raise its clock
+constexpr int max_warm_runs = 50;
 
 // The best rate of several runs, once a run is long enough: a ceiling is what the device can reach.
 template <class RunOnce>
@@ -80,6 +82,8 @@ double best_rate(uint32_t count, uint32_t max_count, double work_per_count, RunO
         count *= 2;
         ms = run_once(count);
     }
+    double warm = 0;
+    for (int i = 0; i < max_warm_runs && warm < warm_ms; i++) warm += run_once(count);
     for (int i = 0; i < repeats; i++) ms = std::min(ms, run_once(count));
     return work_per_count * count / (ms * 1e-3);
 }

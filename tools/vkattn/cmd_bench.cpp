@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <memory>
 #include <random>
 
@@ -15,11 +17,13 @@ struct Bench {
     AttentionOptions attention;
     ShapeOptions shape;
     uint32_t repeats = 20;
+    std::string sweep;
 };
 
 constexpr uint64_t rotate_bytes = uint64_t{256} << 20;  // several times any last-level cache
 constexpr double warm_ms = 200;                         // until clocks have settled
-constexpr int max_warm_runs = 50;
+constexpr double sweep_warm_ms = 60;
+constexpr int max_warm_runs = 1000;
 
 struct Tensors {
     Buffer query, key, value, out, lse;
@@ -73,16 +77,29 @@ double median(std::vector<double> values) {
 }
 
 // Device milliseconds of single runs over rotating tensors, after a warm-up.
-std::vector<double> time_runs(Runtime& runtime, const Plan& plan, const VkattnProblem& p, uint32_t repeats) {
-    const uint64_t set_bytes = sizeof(float) * (element_count(p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk + p.head_dim_v) +
-                                                element_count(p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk + p.head_dim_v));
-    const uint64_t sets = std::clamp<uint64_t>(rotate_bytes / std::max<uint64_t>(set_bytes, 1), 1, 16);
-    std::vector<Tensors> tensors;
-    for (uint32_t i = 0; i < sets; i++) tensors.push_back(make_tensors(runtime, p, 3 * i + 1));
-    const Buffer scratch = runtime.allocate(plan.scratch().size_bytes);
-    size_t next = 0;
-    const auto run = [&] {
-        const Tensors& t = tensors[next++ % tensors.size()];
+class Workload {
+  public:
+    Workload(Runtime& runtime, const VkattnProblem& p) : runtime_(runtime) {
+        const uint64_t dims = p.head_dim_qk + p.head_dim_v;
+        const uint64_t set_bytes = sizeof(float) * dims *
+                                   (element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) +
+                                    element_count(p.batch, p.num_heads_kv, p.seqlen_kv, 1));
+        const uint64_t sets = std::clamp<uint64_t>(rotate_bytes / std::max<uint64_t>(set_bytes, 1), 1, 16);
+        for (uint32_t i = 0; i < sets; i++) tensors_.push_back(make_tensors(runtime, p, 3 * i + 1));
+    }
+
+    std::vector<double> time(const Plan& plan, double warm_for_ms, uint32_t repeats) {
+        const Buffer scratch = runtime_.allocate(plan.scratch().size_bytes);
+        double warm = 0;
+        for (int i = 0; i < max_warm_runs && warm < warm_for_ms; i++) warm += run(plan, scratch);
+        std::vector<double> ms;
+        for (uint32_t i = 0; i < repeats; i++) ms.push_back(run(plan, scratch));
+        return ms;
+    }
+
+  private:
+    double run(const Plan& plan, const Buffer& scratch) {
+        const Tensors& t = tensors_[next_++ % tensors_.size()];
         VkattnForwardArgs args = forward_args();
         args.query = t.query.address();
         args.key = t.key.address();
@@ -91,13 +108,69 @@ std::vector<double> time_runs(Runtime& runtime, const Plan& plan, const VkattnPr
         args.lse = t.lse.address();
         args.scratch_buffer = scratch.handle();
         args.scratch_address = scratch.address();
-        return runtime.submit([&](VkCommandBuffer c) { plan.cmd_forward(c, args); });
-    };
-    double warm = 0;
-    for (int i = 0; i < max_warm_runs && warm < warm_ms; i++) warm += run();
-    std::vector<double> ms;
-    for (uint32_t i = 0; i < repeats; i++) ms.push_back(run());
-    return ms;
+        return runtime_.submit([&](VkCommandBuffer c) { plan.cmd_forward(c, args); });
+    }
+
+    Runtime& runtime_;
+    std::vector<Tensors> tensors_;
+    size_t next_ = 0;
+};
+
+double tflops(const VkattnProblem& p, double ms) {
+    return 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * (p.head_dim_qk + p.head_dim_v) / (ms * 1e-3) * 1e-12;
+}
+
+void print_result(const Bench& b, const Runtime& runtime, const Json& plan, const std::vector<double>& ms, double rate,
+                  const Ceilings& ceilings) {
+    const auto [least, most] = std::minmax_element(ms.begin(), ms.end());
+    const DeviceInfo& d = runtime.device();
+    if (b.attention.json) {
+        const Json out{{"device", d.name},
+                       {"driver", d.driver},
+                       {"kernel", plan["kernel"]},
+                       {"tuning_row", plan["tuning_row"]},
+                       {"tuning", plan["tuning"]},
+                       {"scratch_bytes", plan["scratch_bytes"]},
+                       {"time_ms", {{"median", median(ms)}, {"min", *least}, {"max", *most}, {"runs", ms.size()}}},
+                       {"tflops", rate},
+                       {"fma_tflops", ceilings.fma_tflops},
+                       {"copy_gbps", ceilings.copy_gbps},
+                       {"fma_ratio", rate / ceilings.fma_tflops}};
+        fmt::print("{}\n", out.dump());
+        return;
+    }
+    fmt::print("device   {} ({})\n", d.name, d.driver);
+    fmt::print("kernel   {} ({}: {})\n", plan["kernel"].get<std::string>(), plan["tuning_row"].get<std::string>(),
+               plan["tuning"].get<std::string>());
+    fmt::print("time     {:.4f} ms, the median of {} runs ({:.4f} .. {:.4f})\n", median(ms), ms.size(), *least, *most);
+    fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the float32 FMA rate\n", rate, 100 * rate / ceilings.fma_tflops);
+    fmt::print("ceilings {:.3f} TFLOP/s float32 FMA, {:.1f} GB/s copy, both measured in this run\n",
+               ceilings.fma_tflops, ceilings.copy_gbps);
+}
+
+// One line a tuning of the file, over the same tensors: how the rows of src/plan/tuning.cpp are found. All pipelines
+// are built first: while one is built the device idles, and its clock drops.
+void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
+    std::ifstream file(b.sweep);
+    if (!file) throw UsageError("--sweep", fmt::format("cannot read {}", b.sweep));
+    std::vector<std::pair<std::string, Plan>> plans;
+    for (std::string line; std::getline(file, line);) {
+        if (line.empty() || line[0] == '#') continue;
+        VkattnOptions o = b.attention.plan_options();
+        o.tuning = line.c_str();
+        try {
+            plans.emplace_back(line, runtime.plan(p, o));
+        } catch (const Error& error) {
+            fmt::print("refused  {}: {}\n", line, error.what());
+        }
+    }
+    Workload workload(runtime, p);
+    const Ceilings ceilings = measure_ceilings(runtime);
+    for (const auto& [line, plan] : plans) {
+        const double rate = tflops(p, median(workload.time(plan, sweep_warm_ms, b.repeats)));
+        fmt::print("{:7.3f} TFLOP/s {:5.1f} %  {}\n", rate, 100 * rate / ceilings.fma_tflops, line);
+        std::fflush(stdout);
+    }
 }
 
 void bench(const Bench& b) {
@@ -107,6 +180,7 @@ void bench(const Bench& b) {
     b.shape.apply(p);
     set_dense_alignment(p);
     Runtime runtime(b.attention.runtime_options());
+    if (!b.sweep.empty()) return sweep(b, runtime, p);
     Plan plan;
     try {
         plan = runtime.plan(p, b.attention.plan_options());
@@ -114,37 +188,8 @@ void bench(const Bench& b) {
         rethrow_as_usage(error);
     }
     const Ceilings ceilings = measure_ceilings(runtime);
-    const std::vector<double> ms = time_runs(runtime, plan, p, b.repeats);
-    const double typical = median(ms);
-    const double flops = 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * (p.head_dim_qk + p.head_dim_v);
-    const double tflops = flops / (typical * 1e-3) * 1e-12;
-    const Json description = Json::parse(plan.describe());
-    if (b.attention.json) {
-        const Json out{{"device", runtime.device().name},
-                       {"driver", runtime.device().driver},
-                       {"kernel", description["kernel"]},
-                       {"tuning_row", description["tuning_row"]},
-                       {"tuning", description["tuning"]},
-                       {"scratch_bytes", description["scratch_bytes"]},
-                       {"time_ms", {{"median", typical},
-                                    {"min", *std::min_element(ms.begin(), ms.end())},
-                                    {"max", *std::max_element(ms.begin(), ms.end())},
-                                    {"runs", ms.size()}}},
-                       {"tflops", tflops},
-                       {"fma_tflops", ceilings.fma_tflops},
-                       {"copy_gbps", ceilings.copy_gbps},
-                       {"fma_ratio", tflops / ceilings.fma_tflops}};
-        fmt::print("{}\n", out.dump());
-        return;
-    }
-    fmt::print("device   {} ({})\n", runtime.device().name, runtime.device().driver);
-    fmt::print("kernel   {} ({}: {})\n", description["kernel"].get<std::string>(),
-               description["tuning_row"].get<std::string>(), description["tuning"].get<std::string>());
-    fmt::print("time     {:.4f} ms, the median of {} runs ({:.4f} .. {:.4f})\n", typical, ms.size(),
-               *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()));
-    fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the float32 FMA rate\n", tflops, 100 * tflops / ceilings.fma_tflops);
-    fmt::print("ceilings {:.3f} TFLOP/s float32 FMA, {:.1f} GB/s copy, both measured in this run\n", ceilings.fma_tflops,
-               ceilings.copy_gbps);
+    const std::vector<double> ms = Workload(runtime, p).time(plan, warm_ms, b.repeats);
+    print_result(b, runtime, Json::parse(plan.describe()), ms, tflops(p, median(ms)), ceilings);
 }
 
 }  // namespace
@@ -155,6 +200,7 @@ void add_bench(CLI::App& app) {
     b->shape.add_to(*sub);
     b->attention.add_to(*sub);
     sub->add_option("--repeats", b->repeats, "Timed runs; default 20");
+    sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors");
     sub->callback([b] { bench(*b); });
 }
 

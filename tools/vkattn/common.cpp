@@ -50,6 +50,7 @@ void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--kernel", kernel, "auto, or the kernel to use: tiles, materialized");
     app.add_option("--tuning", tuning, "Numbers over the tuning row, as in rows=4,cols=8");
     app.add_option("--device", device, "Index, part of the name, or UUID; default $VKATTN_DEVICE, else the best");
+    app.add_option("--pipeline-cache", pipeline_cache, "File of compiled pipelines, read and written: a faster start");
     app.add_flag("--json", json, "One JSON object on stdout");
 }
 
@@ -74,6 +75,7 @@ VkattnOptions AttentionOptions::plan_options() const {
 RuntimeOptions AttentionOptions::runtime_options() const {
     RuntimeOptions o;
     o.device = device;
+    o.pipeline_cache = pipeline_cache;
     return o;
 }
 

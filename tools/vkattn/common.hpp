@@ -23,7 +23,7 @@ class UsageError : public std::runtime_error {
 
 // Options of run, explain and bench that say what to compute and how.
 struct AttentionOptions {
-    std::string scale, align, window, kernel = "auto", tuning, device;
+    std::string scale, align, window, kernel = "auto", tuning, device, pipeline_cache;
     float softcap = 0;
     bool causal = false;
     bool json = false;
