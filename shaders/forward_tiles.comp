@@ -59,32 +59,37 @@ void main() {
     softmax_begin();
     [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
 
-    uint first_key = keys_begin / TILE_KV * TILE_KV;
-    if (first_key < keys_end) fetch_qk(q, w.first_row, k, first_key, 0);
-    for (; first_key < keys_end; first_key += TILE_KV) {
+    k.first = keys_begin / TILE_KV * TILE_KV;
+    if (k.first < keys_end) fetch_qk(q, k, 0);
+    while (k.first < keys_end) {
         [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
+        v.first = k.first;
         for (uint chunk = 0; chunk < CHUNKS; chunk++) {
             barrier();
-            store_qk(q, w.first_row, k, first_key, chunk);
+            store_qk(q, k, chunk);
             barrier();
-            if (chunk + 1 < CHUNKS) fetch_qk(q, w.first_row, k, first_key, chunk + 1);
-            else fetch_v(v, first_key, 0);
+            if (chunk + 1 < CHUNKS) fetch_qk(q, k, chunk + 1);
+            else fetch_v(v, 0);
             multiply_qk();
         }
-        const bool boundary = int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
-        if (boundary || p.softcap_log2 != 0) scale_scores();
-        if (boundary) hide_scores(w.first_row, first_key);
-        softmax_tile(boundary || p.softcap_log2 != 0 ? 1.0 : common_factor());
+        const bool boundary = int(k.first) < common_begin || int(k.first + TILE_KV) > common_end;
+        if (boundary || SOFTCAP != 0) scale_scores();
+        if (boundary) hide_scores(w.first_row, k.first);
+        softmax_tile(boundary || SOFTCAP != 0 ? 1.0 : common_factor());
+        k.first += TILE_KV;
         [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS) {
-            const uint p_key = first_key + b * 4 * LANES;
             for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
                 barrier();
                 if (slot == 0) store_p(b);
-                store_v(v, p_key, slot);
+                store_v(v, slot);
                 barrier();
-                if (slot + V_KEYS < P_KEYS) fetch_v(v, p_key, slot + V_KEYS);
-                else if (b + P_BLOCKS < COLS / 4) fetch_v(v, p_key + P_KEYS, 0);
-                else if (first_key + TILE_KV < keys_end) fetch_qk(q, w.first_row, k, first_key + TILE_KV, 0);
+                if (slot + V_KEYS < P_KEYS) {
+                    fetch_v(v, slot + V_KEYS);
+                } else {
+                    v.first += P_KEYS;
+                    if (b + P_BLOCKS < COLS / 4) fetch_v(v, 0);
+                    else if (k.first < keys_end) fetch_qk(q, k, 0);
+                }
                 multiply_pv(slot);
             }
         }

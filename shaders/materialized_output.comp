@@ -13,12 +13,12 @@
 #include "lib/problem.glsl"
 #include "lib/score_matrix.glsl"
 
-void stage_p(Rows matrix, uint first_row, uint first_key) {
+void stage_p(Rows matrix, uint first_key) {
     for (uint e = thread; e < TILE_Q / 4 * (P_KEYS / 4); e += THREADS) {
         const uint four = e % (P_KEYS / 4) * 4;  // neighbouring keys stand LANES slots apart
         const uint slot = four / (4 * LANES) * (4 * LANES) + four % (4 * LANES) / 4;
         store_block(POOL_P + slot * Q_STRIDE + e / (P_KEYS / 4), LANES * Q_STRIDE,
-                    load_block(matrix, first_row + e / (P_KEYS / 4) * 4, first_key + four, matrix_row_elements()));
+                    load_block(matrix, matrix.first + e / (P_KEYS / 4) * 4, first_key + four, matrix_row_elements(), false));
     }
 }
 
@@ -27,21 +27,22 @@ void main() {
     if (!find_work(w)) return;
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
-    const Rows matrix = Rows(matrix_address(p.query, 0, 0), uvec2(matrix_row_elements() * 4, 0), 0, p.seqlen_q);
+    const Rows matrix = Rows(matrix_address(p.query, 0, 0), uvec2(matrix_row_elements() * 4, 0), 0, p.seqlen_q, w.first_row);
     Rows v = value_rows(w);
     v.begin = keys_begin;
     v.end = keys_end;
     [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
-    const uint start = keys_begin / P_KEYS * P_KEYS;
-    if (start < keys_end) fetch_v(v, start, 0);
-    for (uint p_key = start; p_key < keys_end; p_key += P_KEYS)
+    v.first = keys_begin / P_KEYS * P_KEYS;
+    if (v.first < keys_end) fetch_v(v, 0);
+    while (v.first < keys_end)
         for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
             barrier();
-            if (slot == 0) stage_p(matrix, w.first_row, p_key);
-            store_v(v, p_key, slot);
+            if (slot == 0) stage_p(matrix, v.first);
+            store_v(v, slot);
             barrier();
-            if (slot + V_KEYS < P_KEYS) fetch_v(v, p_key, slot + V_KEYS);
-            else if (p_key + P_KEYS < keys_end) fetch_v(v, p_key + P_KEYS, 0);
+            const bool more = slot + V_KEYS < P_KEYS;
+            if (!more) v.first += P_KEYS;
+            if (more || v.first < keys_end) fetch_v(v, more ? slot + V_KEYS : 0);
             multiply_pv(slot);
         }
     const Rows o = out_rows(w);

@@ -20,15 +20,17 @@ void main() {
     const uint first_key = gl_WorkGroupID.z * TILE_KV;
     const ivec2 first = visible_keys(w.first_row), last = visible_keys(w.last_row);
     if (int(first_key) >= last.y || int(first_key + TILE_KV) <= first.x) return;
-    const Rows q = query_rows(w), k = key_rows(w);
+    const Rows q = query_rows(w);
+    Rows k = key_rows(w);
+    k.first = first_key;
 
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
-    fetch_qk(q, w.first_row, k, first_key, 0);
+    fetch_qk(q, k, 0);
     for (uint chunk = 0; chunk < CHUNKS; chunk++) {
         barrier();
-        store_qk(q, w.first_row, k, first_key, chunk);
+        store_qk(q, k, chunk);
         barrier();
-        if (chunk + 1 < CHUNKS) fetch_qk(q, w.first_row, k, first_key, chunk + 1);
+        if (chunk + 1 < CHUNKS) fetch_qk(q, k, chunk + 1);
         multiply_qk();
     }
     scale_scores();

@@ -62,8 +62,9 @@ Result<bool> resolve_strides(Problem& p, int tensor) {
     const uint64_t unit = p.alignment_bytes / p.element_bytes;
     for (uint64_t stride : {s.batch, s.head, s.seq})
         if (stride % unit != 0)
-            return invalid(field, fmt::format("a stride of {} elements is not a multiple of alignment_bytes = {}",
-                                              stride, p.alignment_bytes));
+            return invalid(field,
+                           fmt::format("a stride of {} elements is not a multiple of alignment_bytes = {}",
+                                       stride, p.alignment_bytes));
     if (tensor == 3 && n.batch * n.head * n.seq != 0 && overlaps_itself(n, s))
         return invalid(field, "elements of the output would share an address");
     return true;
@@ -71,7 +72,8 @@ Result<bool> resolve_strides(Problem& p, int tensor) {
 
 Result<bool> check_shape(const VkattnProblem& p) {
     if (p.num_heads_q == 0 || p.num_heads_q > VKATTN_MAX_HEADS)
-        return invalid("problem.num_heads_q", fmt::format("{} is not within 1 .. {}", p.num_heads_q, VKATTN_MAX_HEADS));
+        return invalid("problem.num_heads_q",
+                       fmt::format("{} is not within 1 .. {}", p.num_heads_q, VKATTN_MAX_HEADS));
     if (p.num_heads_kv == 0 || p.num_heads_q % p.num_heads_kv != 0)
         return invalid("problem.num_heads_kv", fmt::format("num_heads_q = {} is not a whole multiple of {}",
                                                            p.num_heads_q, p.num_heads_kv));
@@ -82,7 +84,8 @@ Result<bool> check_shape(const VkattnProblem& p) {
     if (uint64_t{p.batch} * p.num_heads_q > std::numeric_limits<int32_t>::max())
         return invalid("problem.batch", fmt::format("batch * num_heads_q = {} exceeds 2^31 - 1",
                                                     uint64_t{p.batch} * p.num_heads_q));
-    for (auto [field, dim] : {std::pair{"problem.head_dim_qk", p.head_dim_qk}, {"problem.head_dim_v", p.head_dim_v}})
+    for (auto [field, dim] :
+         {std::pair{"problem.head_dim_qk", p.head_dim_qk}, {"problem.head_dim_v", p.head_dim_v}})
         if (dim == 0 || dim > VKATTN_MAX_HEAD_DIM)
             return invalid(field, fmt::format("{} is not within 1 .. {}", dim, VKATTN_MAX_HEAD_DIM));
     return true;
@@ -91,11 +94,14 @@ Result<bool> check_shape(const VkattnProblem& p) {
 Result<bool> check_semantics(const VkattnProblem& p) {
     if (std::isinf(p.softmax_scale)) return invalid("problem.softmax_scale", "is infinite");
     if (!(p.softcap >= 0) || std::isinf(p.softcap))
-        return invalid("problem.softcap", fmt::format("{} is not 0 (none) or positive and finite", p.softcap));
+        return invalid("problem.softcap",
+                       fmt::format("{} is not 0 (none) or positive and finite", p.softcap));
     if (p.window_left < -1)
-        return invalid("problem.window_left", fmt::format("{} is not -1 (unbounded), 0 or positive", p.window_left));
+        return invalid("problem.window_left",
+                       fmt::format("{} is not -1 (unbounded), 0 or positive", p.window_left));
     if (p.window_right < -1)
-        return invalid("problem.window_right", fmt::format("{} is not -1 (unbounded), 0 or positive", p.window_right));
+        return invalid("problem.window_right",
+                       fmt::format("{} is not -1 (unbounded), 0 or positive", p.window_right));
     if (static_cast<unsigned>(p.align) > VKATTN_ALIGN_OFFSETS)
         return invalid("problem.align", fmt::format("{} is not a VkattnAlign", static_cast<int>(p.align)));
     if (p.align == VKATTN_ALIGN_OFFSET && (p.query_offset > max_offset || p.query_offset < -max_offset))
@@ -120,8 +126,8 @@ Result<bool> check_mask(const VkattnProblem& p) {
     return true;
 }
 
-// Folds causal, window and offset. A query row stands at i + offset. Bounds that lie beyond what the sequences can tell
-// apart are cut to [-seqlen_q - 1, seqlen_kv], so that i + bound + 1 fits 32 bits.
+// Folds causal, window and offset. A query row stands at i + offset. Bounds that lie beyond what the
+// sequences can tell apart are cut to [-seqlen_q - 1, seqlen_kv], so that i + bound + 1 fits 32 bits.
 void fold_bounds(Problem& p) {
     const int64_t q = p.seqlen_q, kv = p.seqlen_kv;
     const int64_t offset = p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? kv - q
@@ -139,10 +145,14 @@ void fold_bounds(Problem& p) {
 
 const char* name_of(VkattnDtype dtype) {
     switch (dtype) {
-        case VKATTN_DTYPE_FLOAT32: return "float32";
-        case VKATTN_DTYPE_FLOAT16: return "float16";
-        case VKATTN_DTYPE_BFLOAT16: return "bfloat16";
-        default: return "unknown";
+        case VKATTN_DTYPE_FLOAT32:
+            return "float32";
+        case VKATTN_DTYPE_FLOAT16:
+            return "float16";
+        case VKATTN_DTYPE_BFLOAT16:
+            return "bfloat16";
+        default:
+            return "unknown";
     }
 }
 
@@ -153,8 +163,8 @@ VkattnProblem default_problem() {
     p.batch = p.num_heads_q = p.num_heads_kv = 1;
     p.softmax_scale = std::numeric_limits<float>::quiet_NaN();
     p.window_left = p.window_right = -1;
-    p.query_strides = p.key_strides = p.value_strides = p.out_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS,
-                                                                         VKATTN_CONTIGUOUS};
+    p.query_strides = p.key_strides = p.value_strides =
+        p.out_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
     return p;
 }
 
@@ -181,8 +191,9 @@ Result<Problem> resolve(const VkattnProblem& given) {
         if (auto ok = check(p); !ok) return ok.failure();
     if (p.alignment_bytes == 0) p.alignment_bytes = p.element_bytes;
     if ((p.alignment_bytes & (p.alignment_bytes - 1)) != 0 || p.alignment_bytes < p.element_bytes)
-        return invalid("problem.alignment_bytes", fmt::format("{} is not a power of two of at least one element ({})",
-                                                              p.alignment_bytes, p.element_bytes));
+        return invalid("problem.alignment_bytes",
+                       fmt::format("{} is not a power of two of at least one element ({})", p.alignment_bytes,
+                                   p.element_bytes));
     for (int t = 0; t < 4; t++)
         if (auto ok = resolve_strides(p, t); !ok) return ok.failure();
     if (std::isnan(p.softmax_scale)) p.softmax_scale = 1 / std::sqrt(static_cast<float>(p.head_dim_qk));

@@ -1,5 +1,5 @@
-// Validation: a caller's VkattnProblem becomes a Problem in which every default is resolved, or a Failure that names
-// the field. Independent of any device.
+// Validation: a caller's VkattnProblem becomes a Problem in which every default is resolved, or a Failure
+// that names the field. Independent of any device.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace vkattn::core {
 struct Problem : VkattnProblem {
     uint32_t element_bytes = 4;
     uint32_t group_size = 1;
-    // Query row i sees key j only if i + bound_lo <= j <= i + bound_hi: causal, window and offset folded into one
-    // band, cut to what the sequence lengths can tell apart, so that i + bound never overflows.
+    // Query row i sees key j only if i + bound_lo <= j <= i + bound_hi: causal, window and offset folded into
+    // one band, cut to what the sequence lengths can tell apart, so that i + bound never overflows.
     int32_t bound_lo = 0;
     int32_t bound_hi = 0;
 

@@ -1,8 +1,8 @@
-// The batteries-included layer: owns instance, device, queue and buffers, for callers without a Vulkan application.
-// Everything it does goes through vkattn.h; an embedder with its own device needs none of it.
+// The batteries-included layer: owns instance, device, queue and buffers, for callers without a Vulkan
+// application. Everything it does goes through vkattn.h; an embedder with its own device needs none of it.
 //
-// Errors are exceptions: vkattn::Error for what the library refuses, vkattn::RuntimeError for everything else (no
-// Vulkan, no such device, out of memory, device lost), each with one line of text.
+// Errors are exceptions: vkattn::Error for what the library refuses, vkattn::RuntimeError for everything else
+// (no Vulkan, no such device, out of memory, device lost), each with one line of text.
 //
 // Thread safety: plan() and command recording are free-threaded; submissions and transfers take a lock.
 #pragma once
@@ -43,8 +43,8 @@ struct DeviceInfo {
 std::vector<DeviceInfo> list_devices();
 
 struct RuntimeOptions {
-    // Index, part of the name (any case) or UUID. "": the environment's VKATTN_DEVICE, else the first usable of
-    // discrete, integrated, virtual, CPU.
+    // Index, part of the name (any case) or UUID. "": the environment's VKATTN_DEVICE, else the first usable
+    // of discrete, integrated, virtual, CPU.
     std::string device;
     bool validation = false;  // the Khronos layer, core and synchronization checks; see Runtime::messages
     std::vector<const char*> extra_extensions;  // device extensions to enable on top
@@ -63,7 +63,8 @@ struct RuntimeHandles {
 
 class Runtime;
 
-// Device memory with an address. Empty buffers (0 bytes) are legal and have address 0. Must not outlive its Runtime.
+// Device memory with an address. Empty buffers (0 bytes) are legal and have address 0. Must not outlive its
+// Runtime.
 class Buffer {
   public:
     Buffer() = default;
@@ -113,11 +114,12 @@ class Runtime {
     void download(const Buffer& from, std::span<std::byte> data, uint64_t offset_bytes = 0);
     void fill(const Buffer& buffer, uint32_t word);  // every 4 bytes; a trailing part of a word stays
 
-    // Records through `record`, submits, waits. Returns the time on the device in milliseconds, by timestamps around
-    // the recording (by the host's clock where the queue has none). record_us: time spent in `record`.
+    // Records through `record`, submits, waits. Returns the time on the device in milliseconds, by timestamps
+    // around the recording (by the host's clock where the queue has none). record_us: time spent in `record`.
     double submit(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
 
-    // Messages of the validation layer so far, each one line or more; empty is good. Only with options.validation.
+    // Messages of the validation layer so far, each one line or more; empty is good. Only with
+    // options.validation.
     std::vector<std::string> messages() const;
 
   private:

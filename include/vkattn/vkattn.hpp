@@ -1,4 +1,5 @@
-// vkattn in C++20: owning handles and exceptions over the C ABI of vkattn.h, where the contract stands. Header-only.
+// vkattn in C++20: owning handles and exceptions over the C ABI of vkattn.h, where the contract stands.
+// Header-only.
 #pragma once
 
 #include <stdexcept>
@@ -13,7 +14,8 @@ namespace vkattn {
 class Error : public std::runtime_error {
   public:
     explicit Error(const VkattnError& error)
-        : std::runtime_error(error.field[0] != 0 ? std::string(error.field) + ": " + error.message : error.message),
+        : std::runtime_error(error.field[0] != 0 ? std::string(error.field) + ": " + error.message
+                                                 : error.message),
           error_(error) {}
 
     VkattnStatus status() const { return error_.status; }
@@ -116,9 +118,11 @@ class Context {
 class Plan {
   public:
     Plan() = default;
-    Plan(const Context& context, const VkattnProblem& problem, const VkattnOptions& options = vkattn::options())
+    Plan(const Context& context, const VkattnProblem& problem,
+         const VkattnOptions& options = vkattn::options())
         : Plan(context.get(), problem, options) {}
-    Plan(VkattnContext* context, const VkattnProblem& problem, const VkattnOptions& options = vkattn::options()) {
+    Plan(VkattnContext* context, const VkattnProblem& problem,
+         const VkattnOptions& options = vkattn::options()) {
         VkattnPlan* made = nullptr;
         detail::call(vkattn_plan_create, context, &problem, &options, &made);
         handle_ = Handle(made);

@@ -26,8 +26,9 @@ uvec2 mul_wide(uint index, uvec2 stride) {
 }
 
 // Elements d .. d+3 of the row at `row`, zero from `extent` on. Reads nothing outside 0 .. extent-1, and has no branch:
-// what does not exist is read from the last place that does, then dropped.
-vec4 load4(uvec2 row, uint d, uint extent) {
+// what does not exist is read from the last place that does, then dropped. `inside` promises that d+3 < extent.
+vec4 load4(uvec2 row, uint d, uint extent, bool inside) {
+    if (WIDE_LOADS != 0 && inside) return Float4In(address_add(row, d * 4)).x;
     if (WIDE_LOADS != 0 && extent % 4 == 0) {
         const vec4 x = Float4In(address_add(row, min(d, extent - 4) * 4)).x;
         return d < extent ? x : vec4(0);

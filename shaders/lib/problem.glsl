@@ -16,11 +16,13 @@ uvec2 stride_of(uint narrow, uint index) {
 
 Rows rows_of(uvec2 base, uint batch, uvec2 batch_stride, uint head, uvec2 head_stride, uvec2 seq_stride, uint end) {
     const uvec2 at = address_add(address_add(base, mul_wide(batch, batch_stride)), mul_wide(head, head_stride));
-    return Rows(at, seq_stride, 0, end);
+    return Rows(at, seq_stride, 0, end, 0);
 }
 
 Rows query_rows(Work w) {
-    return rows_of(p.query, w.batch, stride_of(p.query_batch, 0), w.head, stride_of(p.query_head, 1), stride_of(p.query_seq, 2), p.seqlen_q);
+    Rows q = rows_of(p.query, w.batch, stride_of(p.query_batch, 0), w.head, stride_of(p.query_head, 1), stride_of(p.query_seq, 2), p.seqlen_q);
+    q.first = w.first_row;
+    return q;
 }
 Rows key_rows(Work w) {
     return rows_of(p.key, w.batch, stride_of(p.key_batch, 3), w.head_kv, stride_of(p.key_head, 4), stride_of(p.key_seq, 5), p.seqlen_kv);

@@ -44,7 +44,7 @@ float common_factor() {
 // Applies the factor at once, and the softcap: where scores are hidden, or capped.
 void scale_scores() {
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] *= p.scale_log2;
-    if (p.softcap_log2 != 0) {
+    if (SOFTCAP != 0) {
         // tanh(x) = 1 - 2/(e^2x + 1); the clamp keeps e^2x finite and changes no float32 result
         [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++)
             scores[x] = p.softcap_log2 - 2 * p.softcap_log2 / (exp2(2.88539008 * clamp(scores[x], -20, 20)) + 1);

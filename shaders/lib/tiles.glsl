@@ -19,10 +19,12 @@ layout(constant_id = SPEC_CHUNK) const uint CHUNK = 16;
 layout(constant_id = SPEC_P_BLOCKS) const uint P_BLOCKS = 1;
 layout(constant_id = SPEC_V_KEYS) const uint V_KEYS = 16;
 layout(constant_id = SPEC_PREFETCH) const uint PREFETCH = 1;
+layout(constant_id = SPEC_UNROLL) const uint UNROLL = 4;
 layout(constant_id = SPEC_HEAD_DIM_QK) const uint HEAD_DIM_QK = 64;
 layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
 layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
 layout(constant_id = SPEC_WIDE_STRIDES) const uint WIDE_STRIDES = 0;
+layout(constant_id = SPEC_SOFTCAP) const uint SOFTCAP = 0;
 layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
 
 const uint GROUPS = THREADS / LANES;
@@ -36,8 +38,8 @@ const uint P_KEYS = 4 * P_BLOCKS * LANES;
 const uint V_STRIDE = POOL_V_STRIDE(HEAD_DIM_V, LANES);
 const uint OUT_VECS = V_STRIDE / LANES;                                 // vec4 of an output row that a lane holds
 const uint Q_BLOCKS = TILE_Q / 4 * CHUNK_VECS, K_BLOCKS = TILE_KV / 4 * CHUNK_VECS;  // 4 x 4 blocks of a chunk
-const uint Q_ITEMS = (Q_BLOCKS + THREADS - 1) / THREADS;  // of which an invocation stages this many
-const uint K_ITEMS = (K_BLOCKS + THREADS - 1) / THREADS;
+const uint QK_BLOCKS = Q_BLOCKS + K_BLOCKS;
+const uint QK_ITEMS = (QK_BLOCKS + THREADS - 1) / THREADS;  // of which an invocation stages this many
 const uint V_ITEMS = (V_KEYS * V_STRIDE + THREADS - 1) / THREADS;
 
 shared vec4 pool[POOL_VEC4];
@@ -52,31 +54,33 @@ uint thread = gl_LocalInvocationIndex;
 uint lane = thread % LANES;
 uint group = thread / LANES;
 
-// Rows of one (batch, head) of a tensor; rows outside begin .. end-1 are never read and count as zero. Not empty
-// wherever something is staged.
+// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read;
+// as K and V they count as zero (as Q they may hold anything: rows do not mix). Never empty where something is staged.
 struct Rows {
     uvec2 base;
     uvec2 stride;
     uint begin, end;
+    uint first;
 };
 
 uvec2 row_address(Rows t, uint row) {
     return address_add(t.base, WIDE_STRIDES != 0 ? mul_wide(row, t.stride) : mul_wide(row, t.stride.x));
 }
 
-vec4 load_row4(Rows t, uint row, uint d, uint extent) {
-    const vec4 x = load4(row_address(t, clamp(row, t.begin, t.end - 1)), d, extent);
-    return row >= t.begin && row < t.end ? x : vec4(0);
+uvec2 clamped_address(Rows t, uint row) { return row_address(t, clamp(row, t.begin, t.end - 1)); }
+bool exists(Rows t, uint row) { return row >= t.begin && row < t.end; }
+bool all_exist(Rows t, uint rows) { return t.first >= t.begin && t.first + rows <= t.end; }
+
+// A 4 x 4 block: elements d .. d+3 of rows row .. row+3, rows that do not exist still to be zeroed.
+mat4 load_block(Rows t, uint row, uint d, uint extent, bool inside) {
+    return mat4(load4(clamped_address(t, row), d, extent, inside), load4(clamped_address(t, row + 1), d, extent, inside),
+                load4(clamped_address(t, row + 2), d, extent, inside), load4(clamped_address(t, row + 3), d, extent, inside));
 }
 
-// A 4 x 4 block: elements d .. d+3 of rows row .. row+3.
-mat4 load_block(Rows t, uint row, uint d, uint extent) {
-    return mat4(load_row4(t, row, d, extent), load_row4(t, row + 1, d, extent), load_row4(t, row + 2, d, extent),
-                load_row4(t, row + 3, d, extent));
-}
-
-mat4 load_chunk_block(Rows t, uint first_row, uint chunk, uint e) {
-    return load_block(t, first_row + e / CHUNK_VECS * 4, chunk * CHUNK + e % CHUNK_VECS * 4, HEAD_DIM_QK);
+mat4 zero_missing(Rows t, uint row, mat4 rows) {
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        if (!exists(t, row + i)) rows[i] = vec4(0);
+    return rows;
 }
 
 void store_block(uint at, uint stride, mat4 rows) {
@@ -84,8 +88,22 @@ void store_block(uint at, uint stride, mat4 rows) {
     [[unroll]] for (uint i = 0; i < 4; i++) pool[at + i * stride] = columns[i];
 }
 
-void store_chunk_block(uint region, uint stride, uint e, mat4 rows) {
-    store_block(region + e % CHUNK_VECS * 4 * stride + e / CHUNK_VECS, stride, rows);
+// The blocks of a chunk in one list, Q's first, so that they spread evenly over the invocations.
+mat4 load_chunk_block(Rows q, Rows k, uint chunk, uint e) {
+    const bool of_q = e < Q_BLOCKS;
+    Rows t = q;
+    if (!of_q) t = k;
+    const uint block = of_q ? e : e - Q_BLOCKS;
+    return load_block(t, t.first + block / CHUNK_VECS * 4, chunk * CHUNK + block % CHUNK_VECS * 4, HEAD_DIM_QK,
+                      HEAD_DIM_QK % CHUNK == 0);
+}
+
+void store_chunk_block(Rows k, bool k_whole, uint e, mat4 rows) {
+    const bool of_q = e < Q_BLOCKS;
+    const uint block = of_q ? e : e - Q_BLOCKS;
+    if (!k_whole && !of_q) rows = zero_missing(k, k.first + block / CHUNK_VECS * 4, rows);
+    const uint stride = of_q ? Q_STRIDE : K_STRIDE;
+    store_block((of_q ? POOL_Q : POOL_K) + block % CHUNK_VECS * 4 * stride + block / CHUNK_VECS, stride, rows);
 }
 
 // Keys of the staged P and V are in an order that suits the lanes which store P: key 4 * (b * LANES + lane) + i stands
@@ -94,53 +112,55 @@ uint key_of_slot(uint slot) {
     return slot / (4 * LANES) * (4 * LANES) + slot % LANES * 4 + slot % (4 * LANES) / LANES;
 }
 
-// Item e of a V stage: 4 head dims of the key in slot first_slot + e / V_STRIDE of the P_KEYS keys from first_key on.
-vec4 load_v_item(Rows t, uint first_key, uint first_slot, uint e) {
-    return load_row4(t, first_key + key_of_slot(first_slot + e / V_STRIDE), e % V_STRIDE * 4, HEAD_DIM_V);
+// Item e of a V stage: 4 head dims of the key in slot first_slot + e / V_STRIDE of the P_KEYS keys from v.first on.
+uint v_row(Rows v, uint first_slot, uint e) { return v.first + key_of_slot(first_slot + e / V_STRIDE); }
+
+vec4 load_v_item(Rows v, uint first_slot, uint e) {
+    return load4(clamped_address(v, v_row(v, first_slot, e)), e % V_STRIDE * 4, HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
+}
+
+void store_v_item(Rows v, bool whole, uint first_slot, uint e, vec4 x) {
+    pool[POOL_V + e] = whole || exists(v, v_row(v, first_slot, e)) ? x : vec4(0);
 }
 
 // Staging in two steps: fetch_* issue the loads into registers while a chunk is being computed, store_* put them down
 // between barriers. Without PREFETCH (a CPU gains nothing by it) store_* do both.
-mat4 fetched_q[PREFETCH != 0 ? Q_ITEMS : 1], fetched_k[PREFETCH != 0 ? K_ITEMS : 1];
+mat4 fetched_qk[PREFETCH != 0 ? QK_ITEMS : 1];
 vec4 fetched_v[PREFETCH != 0 ? V_ITEMS : 1];
 
-void fetch_qk(Rows q, uint q_first, Rows k, uint k_first, uint chunk) {
+void fetch_qk(Rows q, Rows k, uint chunk) {
     if (PREFETCH == 0) return;
-    [[unroll]] for (uint t = 0; t < Q_ITEMS; t++)
-        if (t * THREADS + thread < Q_BLOCKS) fetched_q[t] = load_chunk_block(q, q_first, chunk, t * THREADS + thread);
-    [[unroll]] for (uint t = 0; t < K_ITEMS; t++)
-        if (t * THREADS + thread < K_BLOCKS) fetched_k[t] = load_chunk_block(k, k_first, chunk, t * THREADS + thread);
+    [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
+        if (t * THREADS + thread < QK_BLOCKS) fetched_qk[t] = load_chunk_block(q, k, chunk, t * THREADS + thread);
 }
 
-void store_qk(Rows q, uint q_first, Rows k, uint k_first, uint chunk) {
+void store_qk(Rows q, Rows k, uint chunk) {
+    const bool whole = all_exist(k, TILE_KV);
     if (PREFETCH == 0) {
-        for (uint e = thread; e < Q_BLOCKS; e += THREADS)
-            store_chunk_block(POOL_Q, Q_STRIDE, e, load_chunk_block(q, q_first, chunk, e));
-        for (uint e = thread; e < K_BLOCKS; e += THREADS)
-            store_chunk_block(POOL_K, K_STRIDE, e, load_chunk_block(k, k_first, chunk, e));
+        for (uint e = thread; e < QK_BLOCKS; e += THREADS)
+            store_chunk_block(k, whole, e, load_chunk_block(q, k, chunk, e));
         return;
     }
-    [[unroll]] for (uint t = 0; t < Q_ITEMS; t++)
-        if (t * THREADS + thread < Q_BLOCKS) store_chunk_block(POOL_Q, Q_STRIDE, t * THREADS + thread, fetched_q[t]);
-    [[unroll]] for (uint t = 0; t < K_ITEMS; t++)
-        if (t * THREADS + thread < K_BLOCKS) store_chunk_block(POOL_K, K_STRIDE, t * THREADS + thread, fetched_k[t]);
+    [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
+        if (t * THREADS + thread < QK_BLOCKS) store_chunk_block(k, whole, t * THREADS + thread, fetched_qk[t]);
 }
 
-void fetch_v(Rows v, uint first_key, uint first_slot) {
+void fetch_v(Rows v, uint first_slot) {
     if (PREFETCH == 0) return;
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * V_STRIDE)
-            fetched_v[t] = load_v_item(v, first_key, first_slot, t * THREADS + thread);
+        if (t * THREADS + thread < V_KEYS * V_STRIDE) fetched_v[t] = load_v_item(v, first_slot, t * THREADS + thread);
 }
 
-void store_v(Rows v, uint first_key, uint first_slot) {
+void store_v(Rows v, uint first_slot) {
+    const bool whole = all_exist(v, P_KEYS);
     if (PREFETCH == 0) {
         for (uint e = thread; e < V_KEYS * V_STRIDE; e += THREADS)
-            pool[POOL_V + e] = load_v_item(v, first_key, first_slot, e);
+            store_v_item(v, whole, first_slot, e, load_v_item(v, first_slot, e));
         return;
     }
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * V_STRIDE) pool[POOL_V + t * THREADS + thread] = fetched_v[t];
+        if (t * THREADS + thread < V_KEYS * V_STRIDE)
+            store_v_item(v, whole, first_slot, t * THREADS + thread, fetched_v[t]);
 }
 
 // Private to an invocation: its part of the scores (then of P), four keys to a vec4, and of the output tile.
@@ -149,14 +169,16 @@ vec4 acc[ROWS * OUT_VECS];
 
 // scores += Q chunk . K chunk^T
 void multiply_qk() {
-    [[unroll]] for (uint d = 0; d < CHUNK; d++) {
-        vec4 q[ROWS / 4], k[COLS / 4];
-        [[unroll]] for (uint x = 0; x < ROWS / 4; x++) q[x] = pool[POOL_Q + d * Q_STRIDE + group * (ROWS / 4) + x];
-        [[unroll]] for (uint b = 0; b < COLS / 4; b++) k[b] = pool[POOL_K + d * K_STRIDE + b * LANES + lane];
-        [[unroll]] for (uint r = 0; r < ROWS; r++)
-            [[unroll]] for (uint b = 0; b < COLS / 4; b++)
-                scores[r * (COLS / 4) + b] = fma(vec4(q[r / 4][r % 4]), k[b], scores[r * (COLS / 4) + b]);
-    }
+    for (uint first = 0; first < CHUNK; first += UNROLL)
+        [[unroll]] for (uint i = 0; i < UNROLL; i++) {
+            const uint d = first + i;
+            vec4 q[ROWS / 4], k[COLS / 4];
+            [[unroll]] for (uint x = 0; x < ROWS / 4; x++) q[x] = pool[POOL_Q + d * Q_STRIDE + group * (ROWS / 4) + x];
+            [[unroll]] for (uint b = 0; b < COLS / 4; b++) k[b] = pool[POOL_K + d * K_STRIDE + b * LANES + lane];
+            [[unroll]] for (uint r = 0; r < ROWS; r++)
+                [[unroll]] for (uint b = 0; b < COLS / 4; b++)
+                    scores[r * (COLS / 4) + b] = fma(vec4(q[r / 4][r % 4]), k[b], scores[r * (COLS / 4) + b]);
+        }
 }
 
 // Puts columns 4*b .. of this lane's P where multiply_pv reads them: keys as they come from scores, rows as vec4.
@@ -172,9 +194,9 @@ void store_p(uint b) {
 
 // acc += P . V over the V_KEYS staged keys, which stand from `first_slot` on in the staged P
 void multiply_pv(uint first_slot) {
-    for (uint four = 0; four < V_KEYS; four += 4)
-        [[unroll]] for (uint i = 0; i < 4; i++) {
-            const uint k = four + i;
+    for (uint first = 0; first < V_KEYS; first += UNROLL)
+        [[unroll]] for (uint i = 0; i < UNROLL; i++) {
+            const uint k = first + i;
             vec4 p[ROWS / 4];
             [[unroll]] for (uint x = 0; x < ROWS / 4; x++)
                 p[x] = pool[POOL_P + (first_slot + k) * Q_STRIDE + group * (ROWS / 4) + x];

@@ -48,12 +48,14 @@ static_assert(sizeof(WideStrides) == 96);
 #define SPEC_P_BLOCKS 5      // groups of 4 columns of P that go through shared memory at a time
 #define SPEC_V_KEYS 6        // keys of V staged at a time
 #define SPEC_PREFETCH 7      // 1: load the next chunk into registers while computing
-#define SPEC_HEAD_DIM_QK 8
-#define SPEC_HEAD_DIM_V 9
-#define SPEC_WIDE_LOADS 10   // 1: rows begin at multiples of 16 bytes
-#define SPEC_WIDE_STRIDES 11 // 1: strides come from the argument block
-#define SPEC_POOL_VEC4 12    // shared memory, in vec4, as the planner computed it
-#define SPEC_COUNT 13
+#define SPEC_UNROLL 8        // steps of the products unrolled; divides CHUNK and V_KEYS
+#define SPEC_HEAD_DIM_QK 9
+#define SPEC_HEAD_DIM_V 10
+#define SPEC_WIDE_LOADS 11   // 1: rows begin at multiples of 16 bytes
+#define SPEC_WIDE_STRIDES 12 // 1: strides come from the argument block
+#define SPEC_POOL_VEC4 13    // shared memory, in vec4, as the planner computed it
+#define SPEC_SOFTCAP 14      // 1: the problem has one
+#define SPEC_COUNT 15
 
 // Strides of the shared-memory regions in vec4; macros because they are constant expressions in both languages.
 // A tile's rows lie four to a vec4, padded to an odd stride so that neighbouring lines start in different banks.

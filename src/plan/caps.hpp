@@ -20,7 +20,7 @@ struct DeviceCaps {
     std::array<uint32_t, 3> max_workgroup_size{};
     std::array<uint32_t, 3> max_workgroup_count{};
     uint32_t max_push_constant_bytes = 0;
-    uint64_t max_buffer_bytes = 0;  // the largest allocation, for scratch
+    uint64_t max_buffer_bytes = 0;       // the largest allocation, for scratch
     bool buffer_device_address = false;  // enabled, not merely supported
 };
 

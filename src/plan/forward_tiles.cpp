@@ -31,7 +31,8 @@ Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, 
     const uint64_t piece = std::min<uint64_t>(heads, caps.max_workgroup_count[0]);
     for (uint64_t first = 0; first < heads; first += piece) {
         const auto first_head = static_cast<uint32_t>(first);
-        std::memcpy(dispatch.push.data() + offsetof(shared::ForwardPush, first_head), &first_head, sizeof first_head);
+        std::memcpy(dispatch.push.data() + offsetof(shared::ForwardPush, first_head), &first_head,
+                    sizeof first_head);
         if (!set_grid(caps, std::min(piece, heads - first), ceil_div(problem.seqlen_q, n.tile_q()), dispatch))
             return unsupported("problem.seqlen_q", "more query tiles than the device's grid holds");
         plan.dispatches.push_back(dispatch);

@@ -9,7 +9,9 @@ namespace {
 
 constexpr float log2_e = 1.44269504088896340736f;
 
-uint32_t bytes(const Problem& p, uint64_t stride) { return static_cast<uint32_t>(stride * p.element_bytes); }
+uint32_t bytes(const Problem& p, uint64_t stride) {
+    return static_cast<uint32_t>(stride * p.element_bytes);
+}
 
 shared::ForwardPush make_push(const Problem& p) {
     shared::ForwardPush c{};
@@ -48,10 +50,12 @@ Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& t
     d.specialization[SPEC_P_BLOCKS] = n.p_blocks;
     d.specialization[SPEC_V_KEYS] = n.v_keys;
     d.specialization[SPEC_PREFETCH] = n.prefetch;
+    d.specialization[SPEC_UNROLL] = n.unroll;
     d.specialization[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
     d.specialization[SPEC_HEAD_DIM_V] = p.head_dim_v;
     d.specialization[SPEC_WIDE_LOADS] = p.alignment_bytes % 16 == 0;
     d.specialization[SPEC_WIDE_STRIDES] = !p.narrow_strides();
+    d.specialization[SPEC_SOFTCAP] = p.softcap > 0;
     d.specialization[SPEC_POOL_VEC4] = tiles.pool_vec4;
     const shared::ForwardPush push = make_push(p);
     std::memcpy(d.push.data(), &push, sizeof push);
@@ -85,7 +89,8 @@ bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& 
     const uint64_t rows = std::min<uint64_t>(tiles, caps.max_workgroup_count[1]);
     const uint64_t layers = (tiles + rows - 1) / rows;
     if (heads > caps.max_workgroup_count[0] || layers > caps.max_workgroup_count[2]) return false;
-    dispatch.groups = {static_cast<uint32_t>(heads), static_cast<uint32_t>(rows), static_cast<uint32_t>(layers)};
+    dispatch.groups = {static_cast<uint32_t>(heads), static_cast<uint32_t>(rows),
+                       static_cast<uint32_t>(layers)};
     return true;
 }
 

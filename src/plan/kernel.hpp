@@ -1,4 +1,5 @@
-// What the kernels' planners share: a row in the list of kernels, and the pieces that every forward dispatch is made of.
+// What the kernels' planners share: a row in the list of kernels, and the pieces that every forward dispatch
+// is made of.
 #pragma once
 
 #include <cstring>
@@ -27,9 +28,12 @@ void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 // The argument block, where the push constants are too small for this problem. Before any other reservation.
 void add_arguments(Plan& plan);
 
-// Grid of `heads` x `tiles` within the device's limits: x = heads, y and z = tiles. False if it cannot be held.
+// Grid of `heads` x `tiles` within the device's limits: x = heads, y and z = tiles. False if it cannot be
+// held.
 bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& dispatch);
 
-constexpr uint32_t ceil_div(uint64_t a, uint64_t b) { return static_cast<uint32_t>((a + b - 1) / b); }
+constexpr uint32_t ceil_div(uint64_t a, uint64_t b) {
+    return static_cast<uint32_t>((a + b - 1) / b);
+}
 
 }  // namespace vkattn::core

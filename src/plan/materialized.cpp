@@ -1,5 +1,6 @@
-// The baseline: scores, softmax and output in three dispatches over a seqlen_q x seqlen_kv matrix in scratch. For
-// comparison only, so never chosen unasked. Heads are taken in pieces whose matrices fit the scratch limit.
+// The baseline: scores, softmax and output in three dispatches over a seqlen_q x seqlen_kv matrix in scratch.
+// For comparison only, so never chosen unasked. Heads are taken in pieces whose matrices fit the scratch
+// limit.
 #include <algorithm>
 #include <cstddef>
 
@@ -24,8 +25,8 @@ Dispatch step(const Problem& p, Variant variant, const TileChoice& tiles, uint64
 
 }  // namespace
 
-// The three kernels read the score matrix through the address that the fused kernel does not need: `outp` for scores
-// and softmax, `query` for the output step. Rows are seqlen_kv rounded up to 4 elements apart.
+// The three kernels read the score matrix through the address that the fused kernel does not need: `outp` for
+// scores and softmax, `query` for the output step. Rows are seqlen_kv rounded up to 4 elements apart.
 Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     const Result<TileChoice> tiles = choose_tiles(caps, problem, options);
     if (!tiles) return tiles.failure();
@@ -40,8 +41,9 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
 
     const uint64_t row_elements = (uint64_t{problem.seqlen_kv} + 3) / 4 * 4;
     const uint64_t matrix_bytes = std::max<uint64_t>(16, problem.seqlen_q * row_elements * 4);
-    const uint64_t limit = std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_scratch_limit,
-                                    caps.max_buffer_bytes);
+    const uint64_t limit =
+        std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_scratch_limit,
+                 caps.max_buffer_bytes);
     if (matrix_bytes > limit)
         return unsupported("", fmt::format("the scores of one head need {} bytes of scratch, the limit is {}",
                                            matrix_bytes, limit));
@@ -49,8 +51,10 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
     const uint64_t piece = std::min({heads, limit / matrix_bytes, uint64_t{caps.max_workgroup_count[0]}});
     reserve_scratch(plan, Region::scores, piece * matrix_bytes);
 
-    const uint32_t q_tiles = ceil_div(problem.seqlen_q, n.tile_q()), kv_tiles = ceil_div(problem.seqlen_kv, n.tile_kv());
-    if (kv_tiles > caps.max_workgroup_count[2]) return unsupported("problem.seqlen_kv", "too many tiles for the grid");
+    const uint32_t q_tiles = ceil_div(problem.seqlen_q, n.tile_q()),
+                   kv_tiles = ceil_div(problem.seqlen_kv, n.tile_kv());
+    if (kv_tiles > caps.max_workgroup_count[2])
+        return unsupported("problem.seqlen_kv", "too many tiles for the grid");
     using Push = shared::ForwardPush;
     for (uint64_t first = 0; first < heads; first += piece) {
         Dispatch scores = step(problem, Variant::materialized_scores_f32, *tiles, first,

@@ -50,8 +50,8 @@ const char* name_of(Variant variant) {
 }
 
 const char* name_of(Region region) {
-    static constexpr const char* names[] = {"query",      "key",           "value",     "out",   "lse", "mask",
-                                            "kv_lengths", "query_offsets", "arguments", "scores"};
+    static constexpr const char* names[] = {"query", "key",        "value",         "out",       "lse",
+                                            "mask",  "kv_lengths", "query_offsets", "arguments", "scores"};
     return names[static_cast<size_t>(region)];
 }
 
@@ -64,7 +64,8 @@ std::vector<std::string> kernel_names() {
 std::string refuse_device(const DeviceCaps& caps) {
     if (caps.api_version < version_1_2) return "Vulkan 1.2 is needed";
     if (!caps.buffer_device_address) return "the feature bufferDeviceAddress is needed";
-    if (caps.max_push_constant_bytes < sizeof(shared::ForwardPush)) return "128 bytes of push constants are needed";
+    if (caps.max_push_constant_bytes < sizeof(shared::ForwardPush))
+        return "128 bytes of push constants are needed";
     return "";
 }
 
@@ -74,15 +75,17 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
     const bool automatic = options.kernel.empty() || options.kernel == "auto";
     std::vector<Refusal> refused;
     std::optional<Plan> chosen;
-    Failure last = invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}", options.kernel,
-                                                         fmt::join(kernel_names(), ", ")));
+    Failure last = invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}",
+                                                         options.kernel, fmt::join(kernel_names(), ", ")));
     for (const Kernel& kernel : kernels) {
         if (chosen && automatic) {
-            refused.push_back({kernel.name, kernel.automatic ? "a preferred kernel fits" : "only by name: for comparison"});
+            refused.push_back(
+                {kernel.name, kernel.automatic ? "a preferred kernel fits" : "only by name: for comparison"});
             continue;
         }
         if (automatic ? !kernel.automatic : options.kernel != kernel.name) {
-            refused.push_back({kernel.name, automatic ? "only by name: for comparison" : "another kernel was asked for"});
+            refused.push_back(
+                {kernel.name, automatic ? "only by name: for comparison" : "another kernel was asked for"});
             continue;
         }
         Result<Plan> plan = kernel.make(caps, problem, options);

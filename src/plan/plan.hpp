@@ -1,5 +1,6 @@
-// The planner: (DeviceCaps, Problem, Options) -> Plan, or the reason why not. Pure: no Vulkan, no globals, no clock.
-// A Plan is data: dispatches with everything but the addresses. src/vulkan executes it and decides nothing.
+// The planner: (DeviceCaps, Problem, Options) -> Plan, or the reason why not. Pure: no Vulkan, no globals, no
+// clock. A Plan is data: dispatches with everything but the addresses. src/vulkan executes it and decides
+// nothing.
 #pragma once
 
 #include <array>
@@ -26,9 +27,23 @@ enum class Variant : uint32_t {
 const char* name_of(Variant variant);
 
 // What a dispatch can touch. Bits of Dispatch::reads and writes.
-enum class Region : uint32_t { query, key, value, out, lse, mask, kv_lengths, query_offsets, arguments, scores, count };
+enum class Region : uint32_t {
+    query,
+    key,
+    value,
+    out,
+    lse,
+    mask,
+    kv_lengths,
+    query_offsets,
+    arguments,
+    scores,
+    count
+};
 
-constexpr uint32_t bit(Region region) { return 1u << static_cast<uint32_t>(region); }
+constexpr uint32_t bit(Region region) {
+    return 1u << static_cast<uint32_t>(region);
+}
 const char* name_of(Region region);
 
 // Writes the address of a region, once it is known, at byte `at` of the push constants.
@@ -64,7 +79,8 @@ struct Refusal {
 
 struct Plan {
     Problem problem;
-    std::string kernel, tuning_row, tuning;  // tuning: the row's numbers, in the form that options.tuning takes
+    std::string kernel, tuning_row,
+        tuning;  // tuning: the row's numbers, in the form that options.tuning takes
     Tiles tiles;
     std::vector<Dispatch> dispatches;
     std::vector<std::byte> arguments;  // written to the scratch region `arguments` before the first dispatch

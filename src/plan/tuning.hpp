@@ -1,4 +1,5 @@
-// Tuning as rows of data. The first row that matches the device and the head dims, and fits the device's limits, wins.
+// Tuning as rows of data. The first row that matches the device and the head dims, and fits the device's
+// limits, wins.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace vkattn::core {
 
 // Numbers of the tile kernels; meanings in shaders/lib/tiles.glsl.
 struct TileNumbers {
-    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch;
+    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll;
 
     uint32_t tile_q() const { return rows * (threads / lanes); }
     uint32_t tile_kv() const { return cols * lanes; }
@@ -18,7 +19,7 @@ struct TileNumbers {
 
 struct TuningRow {
     const char* name;
-    enum class Device { any, cpu, nvidia, amd, intel, apple, qualcomm } device;
+    enum class Device { any, cpu, nvidia } device;
     uint32_t max_head_dim_v;
     TileNumbers numbers;
 };

@@ -24,7 +24,8 @@ vk::raii::Instance make_instance(const vk::raii::Context& context, uint32_t vers
     const vk::ValidationFeatureEnableEXT sync = vk::ValidationFeatureEnableEXT::eSynchronizationValidation;
     const vk::ValidationFeaturesEXT checks(sync);
     vk::InstanceCreateInfo info({}, &application);
-    const char* const extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME, VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME};
+    const char* const extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME,
+                                      VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME};
     if (validation) {
         info.setPEnabledLayerNames(validation_layer);
         info.setPEnabledExtensionNames(extensions);
@@ -33,7 +34,8 @@ vk::raii::Instance make_instance(const vk::raii::Context& context, uint32_t vers
     try {
         return {context, info};
     } catch (const vk::LayerNotPresentError&) {
-        throw RuntimeError("validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed");
+        throw RuntimeError(
+            "validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed");
     } catch (const vk::SystemError& e) {
         throw RuntimeError(fmt::format("no Vulkan driver: {}", e.what()));
     }
@@ -53,11 +55,16 @@ int rank(const DeviceInfo& d) {
 
 const char* type_name(vk::PhysicalDeviceType type) {
     switch (type) {
-        case vk::PhysicalDeviceType::eDiscreteGpu: return "discrete";
-        case vk::PhysicalDeviceType::eIntegratedGpu: return "integrated";
-        case vk::PhysicalDeviceType::eVirtualGpu: return "virtual";
-        case vk::PhysicalDeviceType::eCpu: return "cpu";
-        default: return "other";
+        case vk::PhysicalDeviceType::eDiscreteGpu:
+            return "discrete";
+        case vk::PhysicalDeviceType::eIntegratedGpu:
+            return "integrated";
+        case vk::PhysicalDeviceType::eVirtualGpu:
+            return "virtual";
+        case vk::PhysicalDeviceType::eCpu:
+            return "cpu";
+        default:
+            return "other";
     }
 }
 
@@ -65,8 +72,8 @@ const char* type_name(vk::PhysicalDeviceType type) {
 std::string refusal(const Instance& instance, VkPhysicalDevice device) {
     VkattnRequirements* requirements = nullptr;
     VkattnError error;
-    vkattn_requirements_create(instance.context.getDispatcher()->vkGetInstanceProcAddr, *instance.instance, device,
-                               &requirements, &error);
+    vkattn_requirements_create(instance.context.getDispatcher()->vkGetInstanceProcAddr, *instance.instance,
+                               device, &requirements, &error);
     vkattn_requirements_destroy(requirements);
     return error.message;
 }
@@ -92,11 +99,13 @@ DeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& de
         d.refusal = "Vulkan 1.2 is needed";
         return d;
     }
-    const auto chain = device.getProperties2<vk::PhysicalDeviceProperties2, vk::PhysicalDeviceDriverProperties,
-                                             vk::PhysicalDeviceIDProperties, vk::PhysicalDeviceSubgroupProperties>();
+    const auto chain =
+        device.getProperties2<vk::PhysicalDeviceProperties2, vk::PhysicalDeviceDriverProperties,
+                              vk::PhysicalDeviceIDProperties, vk::PhysicalDeviceSubgroupProperties>();
     const auto& driver = chain.get<vk::PhysicalDeviceDriverProperties>();
     d.driver = fmt::format("{} {}", driver.driverName.data(), driver.driverInfo.data());
-    for (uint8_t byte : chain.get<vk::PhysicalDeviceIDProperties>().deviceUUID) d.uuid += fmt::format("{:02x}", byte);
+    for (uint8_t byte : chain.get<vk::PhysicalDeviceIDProperties>().deviceUUID)
+        d.uuid += fmt::format("{:02x}", byte);
     d.subgroup_size = chain.get<vk::PhysicalDeviceSubgroupProperties>().subgroupSize;
     d.refusal = refusal(instance, *device);
     return d;

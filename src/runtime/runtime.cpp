@@ -56,9 +56,12 @@ struct Runtime::State {
     void make_staging();
     static VKAPI_ATTR vk::Bool32 VKAPI_CALL on_message(vk::DebugUtilsMessageSeverityFlagBitsEXT,
                                                        vk::DebugUtilsMessageTypeFlagsEXT,
-                                                       const vk::DebugUtilsMessengerCallbackDataEXT* data, void* user);
+                                                       const vk::DebugUtilsMessengerCallbackDataEXT* data,
+                                                       void* user);
 
-    PFN_vkGetInstanceProcAddr get_proc() const { return instance.context.getDispatcher()->vkGetInstanceProcAddr; }
+    PFN_vkGetInstanceProcAddr get_proc() const {
+        return instance.context.getDispatcher()->vkGetInstanceProcAddr;
+    }
 
     runtime::Instance instance;
     std::mutex messages_mutex;
@@ -83,10 +86,9 @@ struct Runtime::State {
     std::mutex mutex;  // queue, pool, queries, staging
 };
 
-VKAPI_ATTR vk::Bool32 VKAPI_CALL Runtime::State::on_message(vk::DebugUtilsMessageSeverityFlagBitsEXT,
-                                                            vk::DebugUtilsMessageTypeFlagsEXT,
-                                                            const vk::DebugUtilsMessengerCallbackDataEXT* data,
-                                                            void* user) {
+VKAPI_ATTR vk::Bool32 VKAPI_CALL
+Runtime::State::on_message(vk::DebugUtilsMessageSeverityFlagBitsEXT, vk::DebugUtilsMessageTypeFlagsEXT,
+                           const vk::DebugUtilsMessengerCallbackDataEXT* data, void* user) {
     auto& state = *static_cast<State*>(user);
     const std::lock_guard lock(state.messages_mutex);
     state.messages.emplace_back(data->pMessage);
@@ -97,9 +99,13 @@ Runtime::State::State(const RuntimeOptions& options) : instance(options.validati
     using Severity = vk::DebugUtilsMessageSeverityFlagBitsEXT;
     using Type = vk::DebugUtilsMessageTypeFlagBitsEXT;
     if (options.validation)
-        messenger = instance.instance.createDebugUtilsMessengerEXT(
-            {{}, Severity::eWarning | Severity::eError, Type::eValidation | Type::ePerformance, &State::on_message, this});
-    const auto physicals = with_errors("enumerating devices", [&] { return instance.instance.enumeratePhysicalDevices(); });
+        messenger = instance.instance.createDebugUtilsMessengerEXT({{},
+                                                                    Severity::eWarning | Severity::eError,
+                                                                    Type::eValidation | Type::ePerformance,
+                                                                    &State::on_message,
+                                                                    this});
+    const auto physicals =
+        with_errors("enumerating devices", [&] { return instance.instance.enumeratePhysicalDevices(); });
     std::vector<DeviceInfo> infos;
     for (const auto& p : physicals)
         infos.push_back(runtime::describe(instance, p, static_cast<uint32_t>(infos.size())));
@@ -182,7 +188,8 @@ void Runtime::State::make_allocator() {
     i.device = *device;
     i.pVulkanFunctions = &functions;
     i.vulkanApiVersion = std::min(instance.version, info.api_version);
-    if (vmaCreateAllocator(&i, &allocator) != VK_SUCCESS) throw RuntimeError("creating the memory allocator failed");
+    if (vmaCreateAllocator(&i, &allocator) != VK_SUCCESS)
+        throw RuntimeError("creating the memory allocator failed");
 }
 
 void Runtime::State::make_staging() {
@@ -215,12 +222,17 @@ Buffer::~Buffer() {
 Runtime::Runtime(const RuntimeOptions& options) : state_(std::make_unique<State>(options)) {}
 Runtime::~Runtime() = default;
 
-const DeviceInfo& Runtime::device() const { return state_->info; }
-VkattnContext* Runtime::context() const { return state_->context.get(); }
+const DeviceInfo& Runtime::device() const {
+    return state_->info;
+}
+VkattnContext* Runtime::context() const {
+    return state_->context.get();
+}
 
 RuntimeHandles Runtime::handles() const {
-    return {state_->get_proc(), *state_->instance.instance, *state_->physical, *state_->device, *state_->queue,
-            state_->family};
+    return {state_->get_proc(), *state_->instance.instance,
+            *state_->physical,  *state_->device,
+            *state_->queue,     state_->family};
 }
 
 std::vector<std::string> Runtime::messages() const {
@@ -239,8 +251,8 @@ Buffer Runtime::allocate(uint64_t size_bytes) {
     VmaAllocationCreateInfo memory{};
     memory.usage = VMA_MEMORY_USAGE_AUTO_PREFER_DEVICE;
     VmaAllocation allocation = nullptr;
-    const VkResult r =
-        vmaCreateBufferWithAlignment(state_->allocator, &info, &memory, 256, &b.buffer_, &allocation, nullptr);
+    const VkResult r = vmaCreateBufferWithAlignment(state_->allocator, &info, &memory, 256, &b.buffer_,
+                                                    &allocation, nullptr);
     if (r != VK_SUCCESS)
         throw RuntimeError(fmt::format("allocating {} bytes of device memory failed: {}", size_bytes,
                                        vk::to_string(static_cast<vk::Result>(r))));
@@ -264,7 +276,8 @@ void Runtime::upload(const Buffer& to, std::span<const std::byte> data, uint64_t
         std::memcpy(state_->staging_data, data.data() + done, bytes);
         vmaFlushAllocation(state_->allocator, state_->staging_allocation, 0, bytes);
         submit_locked([&](VkCommandBuffer c) {
-            vk::CommandBuffer(c).copyBuffer(state_->staging, to.buffer_, vk::BufferCopy(0, offset_bytes + done, bytes),
+            vk::CommandBuffer(c).copyBuffer(state_->staging, to.buffer_,
+                                            vk::BufferCopy(0, offset_bytes + done, bytes),
                                             *state_->device.getDispatcher());
         });
     }
@@ -277,7 +290,8 @@ void Runtime::download(const Buffer& from, std::span<std::byte> data, uint64_t o
         const uint64_t bytes = std::min<uint64_t>(staging_bytes, data.size() - done);
         const std::lock_guard lock(state_->mutex);
         submit_locked([&](VkCommandBuffer c) {
-            vk::CommandBuffer(c).copyBuffer(from.buffer_, state_->staging, vk::BufferCopy(offset_bytes + done, 0, bytes),
+            vk::CommandBuffer(c).copyBuffer(from.buffer_, state_->staging,
+                                            vk::BufferCopy(offset_bytes + done, 0, bytes),
                                             *state_->device.getDispatcher());
         });
         vmaInvalidateAllocation(state_->allocator, state_->staging_allocation, 0, bytes);
@@ -288,7 +302,8 @@ void Runtime::download(const Buffer& from, std::span<std::byte> data, uint64_t o
 void Runtime::fill(const Buffer& buffer, uint32_t word) {
     if (buffer.size_ < 4) return;
     submit([&](VkCommandBuffer c) {
-        vk::CommandBuffer(c).fillBuffer(buffer.buffer_, 0, buffer.size_ / 4 * 4, word, *state_->device.getDispatcher());
+        vk::CommandBuffer(c).fillBuffer(buffer.buffer_, 0, buffer.size_ / 4 * 4, word,
+                                        *state_->device.getDispatcher());
     });
 }
 
@@ -315,7 +330,8 @@ double Runtime::submit_locked(const std::function<void(VkCommandBuffer)>& record
         const vk::MemoryBarrier all(vk::AccessFlagBits::eMemoryWrite,
                                     vk::AccessFlagBits::eMemoryRead | vk::AccessFlagBits::eHostRead);
         c.pipelineBarrier(vk::PipelineStageFlagBits::eAllCommands,
-                          vk::PipelineStageFlagBits::eAllCommands | vk::PipelineStageFlagBits::eHost, {}, all, {}, {});
+                          vk::PipelineStageFlagBits::eAllCommands | vk::PipelineStageFlagBits::eHost, {}, all,
+                          {}, {});
         c.end();
         const vk::raii::Fence fence = s.device.createFence({});
         const auto begin = std::chrono::steady_clock::now();
@@ -323,7 +339,8 @@ double Runtime::submit_locked(const std::function<void(VkCommandBuffer)>& record
         while (s.device.waitForFences(*fence, VK_TRUE, UINT64_MAX) == vk::Result::eTimeout) {
         }
         if (s.timestamp_bits == 0) return milliseconds(std::chrono::steady_clock::now() - begin);
-        const auto [result, ticks] = s.queries.getResults<uint64_t>(0, 2, 16, 8, vk::QueryResultFlagBits::e64);
+        const auto [result, ticks] =
+            s.queries.getResults<uint64_t>(0, 2, 16, 8, vk::QueryResultFlagBits::e64);
         const uint64_t mask = s.timestamp_bits == 64 ? UINT64_MAX : (uint64_t{1} << s.timestamp_bits) - 1;
         return static_cast<double>((ticks[1] - ticks[0]) & mask) * s.timestamp_ns * 1e-6;
     });

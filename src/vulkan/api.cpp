@@ -56,8 +56,8 @@ Result<T> read_struct(const char* name, const T* given, T defaults, size_t first
     if (given == nullptr) return invalid(name, "is null");
     if (given->struct_size < first_version_size || given->struct_size > sizeof(T))
         return invalid(fmt::format("{}.struct_size", name),
-                       fmt::format("{} is no size of this struct ({}): call its init function", given->struct_size,
-                                   sizeof(T)));
+                       fmt::format("{} is no size of this struct ({}): call its init function",
+                                   given->struct_size, sizeof(T)));
     std::memcpy(&defaults, given, given->struct_size);
     return defaults;
 }
@@ -94,7 +94,8 @@ Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out)
     return true;
 }
 
-// Plans, and builds the pipelines. A row that the driver cannot build is set aside, and the next one is planned.
+// Plans, and builds the pipelines. A row that the driver cannot build is set aside, and the next one is
+// planned.
 Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options, VkattnPlan** out) {
     for (;;) {
         {
@@ -136,13 +137,20 @@ const char* vkattn_version(void) {
 
 const char* vkattn_status_name(VkattnStatus status) {
     switch (status) {
-        case VKATTN_OK: return "OK";
-        case VKATTN_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
-        case VKATTN_UNSUPPORTED: return "UNSUPPORTED";
-        case VKATTN_OUT_OF_HOST_MEMORY: return "OUT_OF_HOST_MEMORY";
-        case VKATTN_DEVICE_ERROR: return "DEVICE_ERROR";
-        case VKATTN_INTERNAL_ERROR: return "INTERNAL_ERROR";
-        default: return "UNKNOWN";
+        case VKATTN_OK:
+            return "OK";
+        case VKATTN_INVALID_ARGUMENT:
+            return "INVALID_ARGUMENT";
+        case VKATTN_UNSUPPORTED:
+            return "UNSUPPORTED";
+        case VKATTN_OUT_OF_HOST_MEMORY:
+            return "OUT_OF_HOST_MEMORY";
+        case VKATTN_DEVICE_ERROR:
+            return "DEVICE_ERROR";
+        case VKATTN_INTERNAL_ERROR:
+            return "INTERNAL_ERROR";
+        default:
+            return "UNKNOWN";
     }
 }
 
@@ -162,8 +170,9 @@ void vkattn_scratch_init(VkattnScratch* scratch) {
     if (scratch != nullptr) *scratch = zeroed<VkattnScratch>();
 }
 
-VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstance instance, VkPhysicalDevice device,
-                                        VkattnRequirements** requirements, VkattnError* error) {
+VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstance instance,
+                                        VkPhysicalDevice device, VkattnRequirements** requirements,
+                                        VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (requirements == nullptr) return invalid("requirements", "is null");
         *requirements = nullptr;
@@ -174,7 +183,8 @@ VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstanc
         if (!vk) return vk.failure();
         // An instance of 1.2 or later is the caller's promise, checked again in vkattn_context_create.
         const DeviceCaps caps = query_supported_caps(*vk, device, VK_API_VERSION_1_4);
-        if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("physical_device", why);
+        if (const std::string why = refuse_device(caps); !why.empty())
+            return unsupported("physical_device", why);
         auto made = std::make_unique<VkattnRequirements>();
         made->address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
         made->address.bufferDeviceAddress = VK_TRUE;
@@ -185,10 +195,14 @@ VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstanc
     });
 }
 
-void vkattn_requirements_destroy(VkattnRequirements* requirements) { delete requirements; }
+void vkattn_requirements_destroy(VkattnRequirements* requirements) {
+    delete requirements;
+}
 
-uint32_t vkattn_requirements_extensions(const VkattnRequirements* requirements, const char* const** extensions) {
-    if (extensions != nullptr) *extensions = requirements != nullptr ? requirements->extensions.data() : nullptr;
+uint32_t vkattn_requirements_extensions(const VkattnRequirements* requirements,
+                                        const char* const** extensions) {
+    if (extensions != nullptr)
+        *extensions = requirements != nullptr ? requirements->extensions.data() : nullptr;
     return requirements != nullptr ? static_cast<uint32_t>(requirements->extensions.size()) : 0;
 }
 
@@ -196,14 +210,17 @@ const VkPhysicalDeviceFeatures2* vkattn_requirements_features(const VkattnRequir
     return requirements != nullptr ? &requirements->features : nullptr;
 }
 
-VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext** context, VkattnError* error) {
+VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext** context,
+                                   VkattnError* error) {
     return guarded(error, [&] { return create_context(info, context); });
 }
 
-void vkattn_context_destroy(VkattnContext* context) { delete context; }
+void vkattn_context_destroy(VkattnContext* context) {
+    delete context;
+}
 
-VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* given, const VkattnOptions* options,
-                                VkattnPlan** plan, VkattnError* error) {
+VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* given,
+                                const VkattnOptions* options, VkattnPlan** plan, VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (plan == nullptr) return invalid("plan", "is null");
         *plan = nullptr;
@@ -224,12 +241,15 @@ VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* giv
     });
 }
 
-void vkattn_plan_destroy(VkattnPlan* plan) { delete plan; }
+void vkattn_plan_destroy(VkattnPlan* plan) {
+    delete plan;
+}
 
 VkattnStatus vkattn_plan_scratch(const VkattnPlan* plan, VkattnScratch* scratch, VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (plan == nullptr) return invalid("plan", "is null");
-        if (const auto read = read_struct("scratch", scratch, zeroed<VkattnScratch>()); !read) return read.failure();
+        if (const auto read = read_struct("scratch", scratch, zeroed<VkattnScratch>()); !read)
+            return read.failure();
         scratch->size_bytes = plan->plan.scratch_bytes;
         scratch->alignment_bytes = scratch_alignment;
         return true;
@@ -248,8 +268,8 @@ VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text, size_t cap
     });
 }
 
-VkattnStatus vkattn_cmd_forward(VkCommandBuffer commands, const VkattnPlan* plan, const VkattnForwardArgs* given,
-                                VkattnError* error) {
+VkattnStatus vkattn_cmd_forward(VkCommandBuffer commands, const VkattnPlan* plan,
+                                const VkattnForwardArgs* given, VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
         if (plan == nullptr) return invalid("plan", "is null");

@@ -15,7 +15,8 @@ bool address_enabled(const void* chain) {
     if (auto* s = find(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES))
         return reinterpret_cast<const VkPhysicalDeviceVulkan12Features*>(s)->bufferDeviceAddress != 0;
     if (auto* s = find(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES))
-        return reinterpret_cast<const VkPhysicalDeviceBufferDeviceAddressFeatures*>(s)->bufferDeviceAddress != 0;
+        return reinterpret_cast<const VkPhysicalDeviceBufferDeviceAddressFeatures*>(s)->bufferDeviceAddress !=
+               0;
     return false;
 }
 
@@ -23,7 +24,8 @@ bool address_enabled(const void* chain) {
 
 DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version,
                       const VkPhysicalDeviceFeatures2* features) {
-    VkPhysicalDeviceMaintenance3Properties maintenance{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, nullptr, 0, 0};
+    VkPhysicalDeviceMaintenance3Properties maintenance{
+        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, nullptr, 0, 0};
     VkPhysicalDeviceSubgroupProperties subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
     subgroup.pNext = &maintenance;

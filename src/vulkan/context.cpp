@@ -41,9 +41,10 @@ Result<VkPipeline> Pipelines::get(const Dispatch& dispatch) {
 Result<VkPipeline> Pipelines::build(const Key& key) {
     const auto& [variant, specialization] = key;
     const auto failed = [&](const char* what, VkResult result) {
-        return Failure{VKATTN_DEVICE_ERROR, "", fmt::format("{} of {} failed with VkResult {}", what, name_of(variant),
-                                                            static_cast<int>(result)),
-                       static_cast<int32_t>(result)};
+        return Failure{
+            VKATTN_DEVICE_ERROR, "",
+            fmt::format("{} of {} failed with VkResult {}", what, name_of(variant), static_cast<int>(result)),
+            static_cast<int32_t>(result)};
     };
     const Spirv code = spirv_of(variant);
     VkShaderModuleCreateInfo module_info{};
@@ -57,7 +58,8 @@ Result<VkPipeline> Pipelines::build(const Key& key) {
     std::array<VkSpecializationMapEntry, SPEC_COUNT> entries;
     for (uint32_t i = 0; i < SPEC_COUNT; i++)
         entries[i] = {i, static_cast<uint32_t>(i * sizeof(uint32_t)), sizeof(uint32_t)};
-    const VkSpecializationInfo constants{SPEC_COUNT, entries.data(), sizeof specialization, specialization.data()};
+    const VkSpecializationInfo constants{SPEC_COUNT, entries.data(), sizeof specialization,
+                                         specialization.data()};
     VkComputePipelineCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;

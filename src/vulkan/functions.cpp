@@ -4,9 +4,10 @@ namespace vkattn::core {
 
 Result<InstanceFunctions> load_instance_functions(PFN_vkGetInstanceProcAddr get, VkInstance instance) {
     InstanceFunctions vk;
-#define X(name)                                                        \
-    vk.name = reinterpret_cast<PFN_##name>(get(instance, #name));      \
-    if (vk.name == nullptr) return unsupported("instance", #name " is missing: the instance must be at least Vulkan 1.1");
+#define X(name)                                                   \
+    vk.name = reinterpret_cast<PFN_##name>(get(instance, #name)); \
+    if (vk.name == nullptr)                                       \
+        return unsupported("instance", #name " is missing: the instance must be at least Vulkan 1.1");
     VKATTN_INSTANCE_FUNCTIONS(X)
 #undef X
     return vk;
@@ -14,8 +15,8 @@ Result<InstanceFunctions> load_instance_functions(PFN_vkGetInstanceProcAddr get,
 
 Result<DeviceFunctions> load_device_functions(const InstanceFunctions& vk, VkDevice device) {
     DeviceFunctions d;
-#define X(name)                                                                     \
-    d.name = reinterpret_cast<PFN_##name>(vk.vkGetDeviceProcAddr(device, #name));   \
+#define X(name)                                                                   \
+    d.name = reinterpret_cast<PFN_##name>(vk.vkGetDeviceProcAddr(device, #name)); \
     if (d.name == nullptr) return unsupported("device", #name " is missing");
     VKATTN_DEVICE_FUNCTIONS(X)
 #undef X

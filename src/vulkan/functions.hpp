@@ -7,9 +7,9 @@
 
 namespace vkattn::core {
 
-#define VKATTN_INSTANCE_FUNCTIONS(X)    \
-    X(vkGetPhysicalDeviceProperties2)   \
-    X(vkGetPhysicalDeviceFeatures2)     \
+#define VKATTN_INSTANCE_FUNCTIONS(X)       \
+    X(vkGetPhysicalDeviceProperties2)      \
+    X(vkGetPhysicalDeviceFeatures2)        \
     X(vkGetPhysicalDeviceMemoryProperties) \
     X(vkGetDeviceProcAddr)
 

@@ -4,13 +4,13 @@
 
 #include <cstring>
 
-
 namespace vkattn::core {
 namespace {
 
 using Addresses = std::array<VkDeviceAddress, static_cast<size_t>(Region::count)>;
 
-Result<bool> check_address(const char* field, VkDeviceAddress address, uint64_t elements, uint32_t alignment_bytes) {
+Result<bool> check_address(const char* field, VkDeviceAddress address, uint64_t elements,
+                           uint32_t alignment_bytes) {
     if (elements == 0) return true;
     if (address == 0) return invalid(field, "is null, but the tensor is not empty");
     if (address % alignment_bytes != 0)
@@ -23,17 +23,21 @@ Result<bool> check(const Plan& plan, const VkattnForwardArgs& args) {
     const uint64_t queries = uint64_t{p.batch} * p.seqlen_q;
     const uint64_t keys = p.empty_output() ? 0 : uint64_t{p.batch} * p.seqlen_kv;
     const std::tuple<const char*, VkDeviceAddress, uint64_t, uint32_t> tensors[] = {
-        {"args.query", args.query, queries, p.alignment_bytes}, {"args.key", args.key, keys, p.alignment_bytes},
-        {"args.value", args.value, keys, p.alignment_bytes},    {"args.out", args.out, queries, p.alignment_bytes},
+        {"args.query", args.query, queries, p.alignment_bytes},
+        {"args.key", args.key, keys, p.alignment_bytes},
+        {"args.value", args.value, keys, p.alignment_bytes},
+        {"args.out", args.out, queries, p.alignment_bytes},
         {"args.lse", args.lse, args.lse != 0, 4},
     };
     for (const auto& [field, address, elements, alignment] : tensors)
         if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
     if (plan.scratch_bytes == 0) return true;
     if (args.scratch_address == 0)
-        return invalid("args.scratch_address", fmt::format("is null, the plan needs {} bytes", plan.scratch_bytes));
+        return invalid("args.scratch_address",
+                       fmt::format("is null, the plan needs {} bytes", plan.scratch_bytes));
     if (args.scratch_address % scratch_alignment != 0)
-        return invalid("args.scratch_address", fmt::format("is not a multiple of {} bytes", scratch_alignment));
+        return invalid("args.scratch_address",
+                       fmt::format("is not a multiple of {} bytes", scratch_alignment));
     if (args.scratch_offset % 4 != 0) return invalid("args.scratch_offset", "is not a multiple of 4 bytes");
     if (!plan.arguments.empty() && args.scratch_buffer == VK_NULL_HANDLE)
         return invalid("args.scratch_buffer", "is null, the plan writes its argument block there");
@@ -42,7 +46,9 @@ Result<bool> check(const Plan& plan, const VkattnForwardArgs& args) {
 
 Addresses addresses_of(const Plan& plan, const VkattnForwardArgs& args) {
     Addresses at{};
-    const auto put = [&](Region region, VkDeviceAddress address) { at[static_cast<size_t>(region)] = address; };
+    const auto put = [&](Region region, VkDeviceAddress address) {
+        at[static_cast<size_t>(region)] = address;
+    };
     put(Region::query, args.query);
     put(Region::key, args.key);
     put(Region::value, args.value);
@@ -55,10 +61,12 @@ Addresses addresses_of(const Plan& plan, const VkattnForwardArgs& args) {
     return at;
 }
 
-void barrier(const DeviceFunctions& vk, VkCommandBuffer commands, VkPipelineStageFlags from, VkAccessFlags written) {
+void barrier(const DeviceFunctions& vk, VkCommandBuffer commands, VkPipelineStageFlags from,
+             VkAccessFlags written) {
     const VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, written,
                                  VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
-    vk.vkCmdPipelineBarrier(commands, from, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &memory, 0, nullptr, 0, nullptr);
+    vk.vkCmdPipelineBarrier(commands, from, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &memory, 0, nullptr,
+                            0, nullptr);
 }
 
 void write_arguments(const DeviceFunctions& vk, VkCommandBuffer commands, const Plan& plan,
@@ -82,11 +90,13 @@ Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, co
         const Dispatch& d = plan.plan.dispatches[i];
         auto push = d.push;
         for (const Patch& patch : d.patches)
-            std::memcpy(push.data() + patch.at, &at[static_cast<size_t>(patch.region)], sizeof(VkDeviceAddress));
-        if (d.barrier_before) barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT);
+            std::memcpy(push.data() + patch.at, &at[static_cast<size_t>(patch.region)],
+                        sizeof(VkDeviceAddress));
+        if (d.barrier_before)
+            barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT);
         vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, plan.pipelines[i]);
-        vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, static_cast<uint32_t>(push.size()),
-                              push.data());
+        vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                              static_cast<uint32_t>(push.size()), push.data());
         vk.vkCmdDispatch(commands, d.groups[0], d.groups[1], d.groups[2]);
     }
     return true;

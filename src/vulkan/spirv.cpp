@@ -11,10 +11,12 @@ namespace {
 Spirv spirv_of(Variant variant) {
     switch (variant) {
 #define VKATTN_VARIANT(name, file, macros, needs) \
-    case Variant::name: return {code_##name, std::size(code_##name)};
+    case Variant::name:                           \
+        return {code_##name, std::size(code_##name)};
 #include "variants.def"
 #undef VKATTN_VARIANT
-        case Variant::count: break;
+        case Variant::count:
+            break;
     }
     return {nullptr, 0};
 }

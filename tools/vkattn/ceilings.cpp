@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "shared/ceilings.h"
 #include "ceilings.inc"
+#include "shared/ceilings.h"
 
 namespace vkattn::tools {
 namespace {
@@ -24,7 +24,8 @@ class Kernel {
         layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
         layout.pushConstantRangeCount = 1;
         layout.pPushConstantRanges = &range;
-        check(load<PFN_vkCreatePipelineLayout>("vkCreatePipelineLayout")(h_.device, &layout, nullptr, &layout_));
+        check(load<PFN_vkCreatePipelineLayout>("vkCreatePipelineLayout")(h_.device, &layout, nullptr,
+                                                                         &layout_));
         VkComputePipelineCreateInfo info{};
         info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
         info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
@@ -32,8 +33,8 @@ class Kernel {
         info.stage.module = module;
         info.stage.pName = "main";
         info.layout = layout_;
-        check(load<PFN_vkCreateComputePipelines>("vkCreateComputePipelines")(h_.device, VK_NULL_HANDLE, 1, &info,
-                                                                             nullptr, &pipeline_));
+        check(load<PFN_vkCreateComputePipelines>("vkCreateComputePipelines")(h_.device, VK_NULL_HANDLE, 1,
+                                                                             &info, nullptr, &pipeline_));
         load<PFN_vkDestroyShaderModule>("vkDestroyShaderModule")(h_.device, module, nullptr);
         bind_ = load<PFN_vkCmdBindPipeline>("vkCmdBindPipeline");
         push_ = load<PFN_vkCmdPushConstants>("vkCmdPushConstants");
@@ -100,10 +101,13 @@ Ceilings measure_ceilings(Runtime& runtime) {
     runtime.fill(to, 0);
 
     const Kernel fma(runtime, code_ceiling_fma, sizeof code_ceiling_fma);
-    const double flops = 2.0 * 4 * 4 * CEILING_CHAINS * CEILING_THREADS * groups;  // a round: 4 steps of vec4 chains
+    const double flops =
+        2.0 * 4 * 4 * CEILING_CHAINS * CEILING_THREADS * groups;  // a round: 4 steps of vec4 chains
     c.fma_tflops = 1e-12 * best_rate(16, 1u << 20, flops, [&](uint32_t rounds) {
-        return runtime.submit([&](VkCommandBuffer b) { fma.record(b, {0, to.address(), rounds}, groups); });
-    });
+                       return runtime.submit([&](VkCommandBuffer b) {
+                           fma.record(b, {0, to.address(), rounds}, groups);
+                       });
+                   });
 
     const Kernel copy(runtime, code_ceiling_copy, sizeof code_ceiling_copy);
     constexpr uint32_t vecs = 16;

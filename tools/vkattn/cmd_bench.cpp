@@ -48,17 +48,20 @@ Buffer random_buffer(Runtime& runtime, uint64_t elements, uint32_t seed) {
 }
 
 Tensors make_tensors(Runtime& runtime, const VkattnProblem& p, uint32_t seed) {
-    return {random_buffer(runtime, element_count(p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk), seed),
-            random_buffer(runtime, element_count(p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk), seed + 1),
-            random_buffer(runtime, element_count(p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_v), seed + 2),
-            runtime.allocate(element_count(p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_v) * sizeof(float)),
-            runtime.allocate(element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) * sizeof(float))};
+    return {
+        random_buffer(runtime, element_count(p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk), seed),
+        random_buffer(runtime, element_count(p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk), seed + 1),
+        random_buffer(runtime, element_count(p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_v), seed + 2),
+        runtime.allocate(element_count(p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_v) * sizeof(float)),
+        runtime.allocate(element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) * sizeof(float))};
 }
 
 // Query-key pairs that are visible in one head: what must be computed.
 double visible_pairs(const VkattnProblem& p) {
     const int64_t q = p.seqlen_q, kv = p.seqlen_kv;
-    const int64_t offset = p.align == VKATTN_ALIGN_TOP_LEFT ? 0 : p.align == VKATTN_ALIGN_OFFSET ? p.query_offset : kv - q;
+    const int64_t offset = p.align == VKATTN_ALIGN_TOP_LEFT ? 0
+                           : p.align == VKATTN_ALIGN_OFFSET ? p.query_offset
+                                                            : kv - q;
     double pairs = 0;
     for (int64_t i = 0; i < q; i++) {
         const int64_t at = i + offset;
@@ -117,39 +120,43 @@ class Workload {
 };
 
 double tflops(const VkattnProblem& p, double ms) {
-    return 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * (p.head_dim_qk + p.head_dim_v) / (ms * 1e-3) * 1e-12;
+    return 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * (p.head_dim_qk + p.head_dim_v) / (ms * 1e-3) *
+           1e-12;
 }
 
-void print_result(const Bench& b, const Runtime& runtime, const Json& plan, const std::vector<double>& ms, double rate,
-                  const Ceilings& ceilings) {
+void print_result(const Bench& b, const Runtime& runtime, const Json& plan, const std::vector<double>& ms,
+                  double rate, const Ceilings& ceilings) {
     const auto [least, most] = std::minmax_element(ms.begin(), ms.end());
     const DeviceInfo& d = runtime.device();
     if (b.attention.json) {
-        const Json out{{"device", d.name},
-                       {"driver", d.driver},
-                       {"kernel", plan["kernel"]},
-                       {"tuning_row", plan["tuning_row"]},
-                       {"tuning", plan["tuning"]},
-                       {"scratch_bytes", plan["scratch_bytes"]},
-                       {"time_ms", {{"median", median(ms)}, {"min", *least}, {"max", *most}, {"runs", ms.size()}}},
-                       {"tflops", rate},
-                       {"fma_tflops", ceilings.fma_tflops},
-                       {"copy_gbps", ceilings.copy_gbps},
-                       {"fma_ratio", rate / ceilings.fma_tflops}};
+        const Json out{
+            {"device", d.name},
+            {"driver", d.driver},
+            {"kernel", plan["kernel"]},
+            {"tuning_row", plan["tuning_row"]},
+            {"tuning", plan["tuning"]},
+            {"scratch_bytes", plan["scratch_bytes"]},
+            {"time_ms", {{"median", median(ms)}, {"min", *least}, {"max", *most}, {"runs", ms.size()}}},
+            {"tflops", rate},
+            {"fma_tflops", ceilings.fma_tflops},
+            {"copy_gbps", ceilings.copy_gbps},
+            {"fma_ratio", rate / ceilings.fma_tflops}};
         fmt::print("{}\n", out.dump());
         return;
     }
     fmt::print("device   {} ({})\n", d.name, d.driver);
-    fmt::print("kernel   {} ({}: {})\n", plan["kernel"].get<std::string>(), plan["tuning_row"].get<std::string>(),
-               plan["tuning"].get<std::string>());
-    fmt::print("time     {:.4f} ms, the median of {} runs ({:.4f} .. {:.4f})\n", median(ms), ms.size(), *least, *most);
-    fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the float32 FMA rate\n", rate, 100 * rate / ceilings.fma_tflops);
+    fmt::print("kernel   {} ({}: {})\n", plan["kernel"].get<std::string>(),
+               plan["tuning_row"].get<std::string>(), plan["tuning"].get<std::string>());
+    fmt::print("time     {:.4f} ms, the median of {} runs ({:.4f} .. {:.4f})\n", median(ms), ms.size(),
+               *least, *most);
+    fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the float32 FMA rate\n", rate,
+               100 * rate / ceilings.fma_tflops);
     fmt::print("ceilings {:.3f} TFLOP/s float32 FMA, {:.1f} GB/s copy, both measured in this run\n",
                ceilings.fma_tflops, ceilings.copy_gbps);
 }
 
-// One line a tuning of the file, over the same tensors: how the rows of src/plan/tuning.cpp are found. All pipelines
-// are built first: while one is built the device idles, and its clock drops.
+// One line a tuning of the file, over the same tensors: how the rows of src/plan/tuning.cpp are found. All
+// pipelines are built first: while one is built the device idles, and its clock drops.
 void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     std::ifstream file(b.sweep);
     if (!file) throw UsageError("--sweep", fmt::format("cannot read {}", b.sweep));
@@ -195,7 +202,8 @@ void bench(const Bench& b) {
 }  // namespace
 
 void add_bench(CLI::App& app) {
-    CLI::App* sub = app.add_subcommand("bench", "How fast a problem runs, beside the device's measured ceilings");
+    CLI::App* sub =
+        app.add_subcommand("bench", "How fast a problem runs, beside the device's measured ceilings");
     auto b = std::make_shared<Bench>();
     b->shape.add_to(*sub);
     b->attention.add_to(*sub);

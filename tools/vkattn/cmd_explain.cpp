@@ -15,15 +15,18 @@ struct Explain {
 
 void print(const Runtime& runtime, const Json& plan) {
     fmt::print("device   {} ({})\n", runtime.device().name, runtime.device().driver);
-    fmt::print("kernel   {}, tuning row {}\n", plan["kernel"].get<std::string>(), plan["tuning_row"].get<std::string>());
+    fmt::print("kernel   {}, tuning row {}\n", plan["kernel"].get<std::string>(),
+               plan["tuning_row"].get<std::string>());
     fmt::print("         {}\n", plan["tuning"].get<std::string>());
     const Json& t = plan["tiles"];
-    fmt::print("tiles    {} query rows x {} keys, {} invocations, {} bytes of shared memory\n", t["tile_q"].get<int>(),
-               t["tile_kv"].get<int>(), t["threads"].get<int>(), t["shared_bytes"].get<int>());
+    fmt::print("tiles    {} query rows x {} keys, {} invocations, {} bytes of shared memory\n",
+               t["tile_q"].get<int>(), t["tile_kv"].get<int>(), t["threads"].get<int>(),
+               t["shared_bytes"].get<int>());
     fmt::print("scratch  {} bytes\n", plan["scratch_bytes"].get<uint64_t>());
     for (const Json& d : plan["dispatches"])
-        fmt::print("dispatch {} {} x {} x {}{}\n", d["variant"].get<std::string>(), d["groups"][0].get<uint32_t>(),
-                   d["groups"][1].get<uint32_t>(), d["groups"][2].get<uint32_t>(),
+        fmt::print("dispatch {} {} x {} x {}{}\n", d["variant"].get<std::string>(),
+                   d["groups"][0].get<uint32_t>(), d["groups"][1].get<uint32_t>(),
+                   d["groups"][2].get<uint32_t>(),
                    d["barrier_before"].get<bool>() ? ", after a barrier" : "");
     for (const auto& [kernel, reason] : plan["refused"].items())
         fmt::print("refused  {}: {}\n", kernel, reason.get<std::string>());
@@ -50,7 +53,8 @@ void explain(const Explain& e) {
 }  // namespace
 
 void add_explain(CLI::App& app) {
-    CLI::App* sub = app.add_subcommand("explain", "The plan of a problem, and why each other kernel was refused");
+    CLI::App* sub =
+        app.add_subcommand("explain", "The plan of a problem, and why each other kernel was refused");
     auto e = std::make_shared<Explain>();
     e->shape.add_to(*sub);
     e->attention.add_to(*sub);

@@ -35,8 +35,8 @@ Json to_json(const DeviceInfo& d) {
 void print(const DeviceInfo& d) {
     fmt::print("{}  {}\n", d.index, d.name);
     fmt::print("   {}, Vulkan {}, {}, UUID {}\n", d.type, version_text(d.api_version), d.driver, d.uuid);
-    fmt::print("   subgroup {}, shared memory {} bytes, {} invocations\n", d.subgroup_size, d.shared_memory_bytes,
-               d.max_invocations);
+    fmt::print("   subgroup {}, shared memory {} bytes, {} invocations\n", d.subgroup_size,
+               d.shared_memory_bytes, d.max_invocations);
     if (d.refusal.empty()) {
         fmt::print("   forward: float32 yes; float16, bfloat16 no (no kernel of this version stores them)\n");
         fmt::print("   backward: no (no kernel of this version)\n");

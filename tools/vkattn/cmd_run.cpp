@@ -29,12 +29,15 @@ Tensor read_tensor(const std::string& argument, const std::string& path, bool bs
         throw UsageError(argument, fmt::format("{}: {}", path, e.what()));
     }
     const auto& shape = t.array.shape;
-    if (shape.size() != 4) throw UsageError(argument, fmt::format("has {} dimensions, 4 are needed", shape.size()));
+    if (shape.size() != 4)
+        throw UsageError(argument, fmt::format("has {} dimensions, 4 are needed", shape.size()));
     for (uint64_t extent : shape)
-        if (extent > UINT32_MAX) throw UsageError(argument, fmt::format("an extent of {} is too large", extent));
+        if (extent > UINT32_MAX)
+            throw UsageError(argument, fmt::format("an extent of {} is too large", extent));
     const auto dtype = t.array.dtype;
     if (dtype != NpyDtype::float32 && dtype != NpyDtype::float16 && dtype != NpyDtype::bfloat16)
-        throw UsageError(argument, fmt::format("dtype {} is not float32, float16 or bfloat16", dtype_name(dtype)));
+        throw UsageError(argument,
+                         fmt::format("dtype {} is not float32, float16 or bfloat16", dtype_name(dtype)));
     const auto extent = [&](size_t i) { return static_cast<uint32_t>(shape[i]); };
     t.batch = extent(0);
     t.heads = extent(bshd ? 2 : 1);
@@ -45,8 +48,10 @@ Tensor read_tensor(const std::string& argument, const std::string& path, bool bs
 
 // What must agree between the files, said in terms of the files.
 void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
-    const auto same = [](const char* argument, const char* what, uint32_t got, const char* of, uint32_t wanted) {
-        if (got != wanted) throw UsageError(argument, fmt::format("{} {} differs from {}'s {}", what, got, of, wanted));
+    const auto same = [](const char* argument, const char* what, uint32_t got, const char* of,
+                         uint32_t wanted) {
+        if (got != wanted)
+            throw UsageError(argument, fmt::format("{} {} differs from {}'s {}", what, got, of, wanted));
     };
     same("--key", "batch", k.batch, "--query", q.batch);
     same("--value", "batch", v.batch, "--query", q.batch);
@@ -55,14 +60,16 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
     same("--value", "seqlen", v.seqlen, "--key", k.seqlen);
     for (auto [argument, t] : {std::pair{"--query", &q}, {"--key", &k}, {"--value", &v}}) {
         if (t->heads == 0 || t->heads > VKATTN_MAX_HEADS)
-            throw UsageError(argument, fmt::format("{} heads, 1 .. {} are possible", t->heads, VKATTN_MAX_HEADS));
+            throw UsageError(argument,
+                             fmt::format("{} heads, 1 .. {} are possible", t->heads, VKATTN_MAX_HEADS));
         if (t->dim == 0 || t->dim > VKATTN_MAX_HEAD_DIM)
-            throw UsageError(argument, fmt::format("head_dim {} is not within 1 .. {}", t->dim, VKATTN_MAX_HEAD_DIM));
+            throw UsageError(argument,
+                             fmt::format("head_dim {} is not within 1 .. {}", t->dim, VKATTN_MAX_HEAD_DIM));
         if (t->seqlen > VKATTN_MAX_SEQLEN)
             throw UsageError(argument, fmt::format("seqlen {} exceeds {}", t->seqlen, VKATTN_MAX_SEQLEN));
         if (t->array.dtype != q.array.dtype)
-            throw UsageError(argument, fmt::format("dtype {} differs from --query's {}", dtype_name(t->array.dtype),
-                                                   dtype_name(q.array.dtype)));
+            throw UsageError(argument, fmt::format("dtype {} differs from --query's {}",
+                                                   dtype_name(t->array.dtype), dtype_name(q.array.dtype)));
     }
     if (q.heads % k.heads != 0)
         throw UsageError("--key", fmt::format("{} heads do not divide --query's {}", k.heads, q.heads));
@@ -70,7 +77,8 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
 
 VkattnStrides strides(uint32_t heads, uint32_t seqlen, uint32_t dim, bool bshd) {
     const uint64_t whole = uint64_t{heads} * seqlen * dim;
-    return bshd ? VkattnStrides{whole, dim, uint64_t{heads} * dim} : VkattnStrides{whole, uint64_t{seqlen} * dim, dim};
+    return bshd ? VkattnStrides{whole, dim, uint64_t{heads} * dim}
+                : VkattnStrides{whole, uint64_t{seqlen} * dim, dim};
 }
 
 VkattnProblem make_problem(const Run& run, const Tensor& q, const Tensor& k, const Tensor& v) {
@@ -118,7 +126,8 @@ struct Done {
     uint64_t tensor_bytes = 0, matrix_bytes = 0;
 };
 
-void print(const Run& run, const Runtime& runtime, const VkattnProblem& p, const Json& plan, const Done& done) {
+void print(const Run& run, const Runtime& runtime, const VkattnProblem& p, const Json& plan,
+           const Done& done) {
     const DeviceInfo& d = runtime.device();
     if (run.attention.json) {
         const Json out{{"device", d.name},
@@ -136,16 +145,18 @@ void print(const Run& run, const Runtime& runtime, const VkattnProblem& p, const
         fmt::print("{}\n", out.dump());
         return;
     }
-    fmt::print("problem   batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}\n", p.batch, p.num_heads_q,
-               p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim_qk, p.head_dim_v);
+    fmt::print("problem   batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}\n", p.batch,
+               p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim_qk, p.head_dim_v);
     fmt::print("device    {} ({})\n", d.name, d.driver);
     fmt::print("kernel    {}, tiles of {} query rows x {} keys ({})\n", plan["kernel"].get<std::string>(),
                plan["tiles"]["tile_q"].get<int>(), plan["tiles"]["tile_kv"].get<int>(),
                plan["tuning_row"].get<std::string>());
-    fmt::print("time      {:.3f} ms on the device in {} dispatches; planned in {:.0f} us, recorded in {:.0f} us\n",
-               done.time_ms, plan["dispatches"].size(), done.plan_us, done.record_us);
+    fmt::print(
+        "time      {:.3f} ms on the device in {} dispatches; planned in {:.0f} us, recorded in {:.0f} us\n",
+        done.time_ms, plan["dispatches"].size(), done.plan_us, done.record_us);
     fmt::print("memory    {} of tensors, {} of scratch; the score matrices would take {}\n",
-               bytes_text(static_cast<double>(done.tensor_bytes)), bytes_text(plan["scratch_bytes"].get<double>()),
+               bytes_text(static_cast<double>(done.tensor_bytes)),
+               bytes_text(plan["scratch_bytes"].get<double>()),
                bytes_text(static_cast<double>(done.matrix_bytes)));
 }
 
@@ -167,7 +178,8 @@ void execute(const Run& run) {
     } catch (const Error& error) {
         rethrow_as_usage(error);
     }
-    done.plan_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    done.plan_us =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 
     const Buffer query = upload(runtime, q), key = upload(runtime, k), value = upload(runtime, v);
     const Buffer out = runtime.allocate(element_count(q.batch, q.heads, q.seqlen, v.dim) * sizeof(float));
@@ -182,14 +194,16 @@ void execute(const Run& run) {
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     done.time_ms = runtime.submit([&](VkCommandBuffer c) { plan.cmd_forward(c, args); }, &done.record_us);
-    done.tensor_bytes = query.size_bytes() + key.size_bytes() + value.size_bytes() + out.size_bytes() + lse.size_bytes();
+    done.tensor_bytes =
+        query.size_bytes() + key.size_bytes() + value.size_bytes() + out.size_bytes() + lse.size_bytes();
     done.matrix_bytes = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) * p.seqlen_kv * sizeof(float);
 
     std::vector<uint64_t> shape = q.array.shape;
     shape[3] = v.dim;
     write("--out", run.out, from_float(download(runtime, out), shape, q.array.dtype, q.array.big_endian));
     if (!run.lse.empty())
-        write("--lse", run.lse, from_float(download(runtime, lse), {q.batch, q.heads, q.seqlen}, NpyDtype::float32));
+        write("--lse", run.lse,
+              from_float(download(runtime, lse), {q.batch, q.heads, q.seqlen}, NpyDtype::float32));
     print(run, runtime, p, Json::parse(plan.describe()), done);
 }
 

@@ -25,7 +25,8 @@ void parse_align(const std::string& text, VkattnProblem& problem) {
         problem.align = VKATTN_ALIGN_TOP_LEFT;
     } else {
         problem.align = VKATTN_ALIGN_OFFSET;
-        problem.query_offset = parse_number<int64_t>("--align", text, "top-left, bottom-right or a whole number");
+        problem.query_offset =
+            parse_number<int64_t>("--align", text, "top-left, bottom-right or a whole number");
     }
 }
 
@@ -43,21 +44,26 @@ void parse_window(const std::string& text, VkattnProblem& problem) {
 void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--scale", scale, "Softmax scale; default 1/sqrt(head_dim_qk)");
     app.add_flag("--causal", causal, "Query row i sees keys up to its own position");
-    app.add_option("--align", align,
-                   "Key position of query row 0: top-left (0), bottom-right (len_kv - len_q, the default) or a number");
-    app.add_option("--window", window, "LEFT,RIGHT: keys this far before and after a row's position; -1 = unbounded");
+    app.add_option(
+        "--align", align,
+        "Key position of query row 0: top-left (0), bottom-right (len_kv - len_q, the default) or a number");
+    app.add_option("--window", window,
+                   "LEFT,RIGHT: keys this far before and after a row's position; -1 = unbounded");
     app.add_option("--softcap", softcap, "Scores become softcap * tanh(score / softcap); 0 = none");
     app.add_option("--kernel", kernel, "auto, or the kernel to use: tiles, materialized");
     app.add_option("--tuning", tuning, "Numbers over the tuning row, as in rows=4,cols=8");
-    app.add_option("--device", device, "Index, part of the name, or UUID; default $VKATTN_DEVICE, else the best");
-    app.add_option("--pipeline-cache", pipeline_cache, "File of compiled pipelines, read and written: a faster start");
+    app.add_option("--device", device,
+                   "Index, part of the name, or UUID; default $VKATTN_DEVICE, else the best");
+    app.add_option("--pipeline-cache", pipeline_cache,
+                   "File of compiled pipelines, read and written: a faster start");
     app.add_flag("--json", json, "One JSON object on stdout");
 }
 
 void AttentionOptions::apply(VkattnProblem& problem) const {
     if (!scale.empty()) {
         problem.softmax_scale = parse_number<float>("--scale", scale, "a number");
-        if (!std::isfinite(problem.softmax_scale)) throw UsageError("--scale", fmt::format("'{}' is not finite", scale));
+        if (!std::isfinite(problem.softmax_scale))
+            throw UsageError("--scale", fmt::format("'{}' is not finite", scale));
     }
     problem.causal = causal;
     problem.softcap = softcap;
@@ -102,7 +108,8 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
 void set_dense_alignment(VkattnProblem& problem) {
     const uint32_t element = problem.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
     const uint32_t both = (problem.head_dim_qk | problem.head_dim_v) * element;
-    problem.alignment_bytes = std::min(256u, both & (~both + 1));  // the largest power of two that divides both
+    problem.alignment_bytes =
+        std::min(256u, both & (~both + 1));  // the largest power of two that divides both
 }
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim) {
@@ -116,25 +123,19 @@ std::string bytes_text(double bytes) {
         bytes /= 1000;
         unit++;
     }
-    return unit == 0 ? fmt::format("{:.0f} {}", bytes, units[unit]) : fmt::format("{:.3g} {}", bytes, units[unit]);
+    return unit == 0 ? fmt::format("{:.0f} {}", bytes, units[unit])
+                     : fmt::format("{:.3g} {}", bytes, units[unit]);
 }
 
 void rethrow_as_usage(const Error& error) {
     static const std::map<std::string, std::string> arguments = {
-        {"problem.batch", "--batch"},
-        {"problem.num_heads_q", "--heads-q"},
-        {"problem.num_heads_kv", "--heads-kv"},
-        {"problem.seqlen_q", "--seqlen-q"},
-        {"problem.seqlen_kv", "--seqlen-kv"},
-        {"problem.head_dim_qk", "--head-dim-qk"},
-        {"problem.head_dim_v", "--head-dim-v"},
-        {"problem.softmax_scale", "--scale"},
-        {"problem.softcap", "--softcap"},
-        {"problem.window_left", "--window"},
-        {"problem.window_right", "--window"},
-        {"problem.align", "--align"},
-        {"problem.query_offset", "--align"},
-        {"options.kernel", "--kernel"},
+        {"problem.batch", "--batch"},           {"problem.num_heads_q", "--heads-q"},
+        {"problem.num_heads_kv", "--heads-kv"}, {"problem.seqlen_q", "--seqlen-q"},
+        {"problem.seqlen_kv", "--seqlen-kv"},   {"problem.head_dim_qk", "--head-dim-qk"},
+        {"problem.head_dim_v", "--head-dim-v"}, {"problem.softmax_scale", "--scale"},
+        {"problem.softcap", "--softcap"},       {"problem.window_left", "--window"},
+        {"problem.window_right", "--window"},   {"problem.align", "--align"},
+        {"problem.query_offset", "--align"},    {"options.kernel", "--kernel"},
         {"options.tuning", "--tuning"},
     };
     if (error.status() != VKATTN_INVALID_ARGUMENT) throw error;

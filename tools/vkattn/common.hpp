@@ -18,7 +18,8 @@ constexpr int exit_done = 0, exit_usage = 2, exit_device = 3;
 // Bad usage or input: exit code 2. The text names the argument first.
 class UsageError : public std::runtime_error {
   public:
-    UsageError(const std::string& argument, const std::string& what) : std::runtime_error(argument + ": " + what) {}
+    UsageError(const std::string& argument, const std::string& what)
+        : std::runtime_error(argument + ": " + what) {}
 };
 
 // Options of run, explain and bench that say what to compute and how.
@@ -37,7 +38,8 @@ struct AttentionOptions {
 
 // Shapes given on the command line: explain and bench.
 struct ShapeOptions {
-    uint32_t batch = 1, heads_q = 1, heads_kv = 0, seqlen_q = 0, seqlen_kv = 0, head_dim_qk = 0, head_dim_v = 0;
+    uint32_t batch = 1, heads_q = 1, heads_kv = 0, seqlen_q = 0, seqlen_kv = 0, head_dim_qk = 0,
+             head_dim_v = 0;
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;

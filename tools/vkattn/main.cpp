@@ -1,6 +1,7 @@
 // vkattn: attention from .npy to .npy, what a device can do, how a problem would be planned, how fast it is.
 //
-// Exit codes: 0 done; 2 bad usage or input, one line on stderr naming the argument; 3 device, driver or UNSUPPORTED.
+// Exit codes: 0 done; 2 bad usage or input, one line on stderr naming the argument; 3 device, driver or
+// UNSUPPORTED.
 #include <cstdio>
 
 #include <fmt/format.h>
