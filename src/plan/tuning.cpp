@@ -11,28 +11,34 @@ namespace {
 
 using Device = TuningRow::Device;
 
-// Most specific first within a device.
+// Most specific first within a device. Measured with `vkattn bench --heads-q 16 --seqlen-q 4096 --head-dim-qk D
+// --sweep FILE`, FILE holding the candidates that fit 48 KiB; TFLOP/s in brackets.
+//   nvidia  H200, driver 580.159: D64 [34.4], D128 [35.4], D256 [31.3], D512 [23.2]. Unrolling pays: 31.7 -> 34.4 at
+//           D64 from 8 to 32 steps.
+//   cpu     lavapipe 26.1, 2 cores: one lane a row reads K and V as scalars, 1.5 to 3 times faster than 2 or 4; at
+//           D256 and above it would compile for 4 to 26 s, so lanes are traded for compile time there (1.7 s).
+//   gpu, small: not measured on their own devices. Few registers and 128 invocations, after DESIGN's findings.
+// clang-format off
 constexpr TuningRow rows[] = {
-    //                                             threads lanes rows cols chunk p_blocks v_keys prefetch
-    //                                             unroll
-    {"nvidia-d64", Device::nvidia, 64, {256, 16, 8, 8, 32, 1, 32, 1, 8}},
-    {"nvidia-d128", Device::nvidia, 128, {256, 16, 8, 8, 32, 1, 8, 1, 8}},
-    {"nvidia-d256", Device::nvidia, 256, {256, 16, 4, 4, 16, 1, 16, 1, 8}},
-    {"nvidia-d576", Device::nvidia, 576, {256, 32, 4, 4, 16, 1, 4, 1, 4}},
+    //                                  threads lanes rows cols chunk p_blocks v_keys prefetch unroll
+    {"nvidia-d64",  Device::nvidia,  64, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
+    {"nvidia-d128", Device::nvidia, 128, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
+    {"nvidia-d256", Device::nvidia, 256, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
+    {"nvidia-d576", Device::nvidia, 576, {256, 32, 4,  8, 32, 1,  8, 1,  8}},
 
-    {"cpu-d128", Device::cpu, 128, {8, 1, 4, 16, 16, 4, 16, 0, 1}},
-    {"cpu-d256", Device::cpu, 256, {8, 4, 4, 8, 16, 2, 16, 0, 1}},
-    {"cpu-d576", Device::cpu, 576, {8, 8, 4, 8, 16, 2, 16, 0, 1}},
+    {"cpu-d128",    Device::cpu,    128, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
+    {"cpu-d256",    Device::cpu,    256, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
+    {"cpu-d576",    Device::cpu,    576, {  8,  8, 4,  8, 16, 2, 16, 0,  1}},
 
-    {"gpu-d64", Device::any, 64, {128, 8, 4, 4, 16, 1, 16, 1, 4}},
-    {"gpu-d128", Device::any, 128, {128, 16, 4, 4, 16, 1, 16, 1, 4}},
-    {"gpu-d256", Device::any, 256, {128, 32, 4, 4, 16, 1, 16, 1, 4}},
-    {"gpu-d576", Device::any, 576, {128, 64, 4, 4, 16, 1, 4, 1, 4}},
+    {"gpu-d64",     Device::any,     64, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d128",    Device::any,    128, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d256",    Device::any,    256, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d576",    Device::any,    576, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
 
-    // 16 KiB of shared memory, 128 invocations, few registers.
-    {"small-d128", Device::any, 128, {64, 16, 4, 4, 8, 1, 8, 0, 4}},
-    {"small-d576", Device::any, 576, {64, 64, 4, 4, 8, 1, 4, 0, 4}},
+    {"small-d128",  Device::any,    128, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
+    {"small-d576",  Device::any,    576, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 };
+// clang-format on
 
 Device device_of(const DeviceCaps& caps) {
     if (caps.type == DeviceType::cpu) return Device::cpu;
