@@ -37,6 +37,8 @@ const uint K_STRIDE = POOL_STRIDE(TILE_KV);
 const uint P_KEYS = 4 * P_BLOCKS * LANES;
 const uint V_STRIDE = POOL_V_STRIDE(HEAD_DIM_V, LANES);
 const uint OUT_VECS = V_STRIDE / LANES;                                 // vec4 of an output row that a lane holds
+const uint QK_UNROLL = UNROLL < CHUNK ? UNROLL : CHUNK;
+const uint PV_UNROLL = UNROLL < V_KEYS ? UNROLL : V_KEYS;
 const uint Q_BLOCKS = TILE_Q / 4 * CHUNK_VECS, K_BLOCKS = TILE_KV / 4 * CHUNK_VECS;  // 4 x 4 blocks of a chunk
 const uint QK_BLOCKS = Q_BLOCKS + K_BLOCKS;
 const uint QK_ITEMS = (QK_BLOCKS + THREADS - 1) / THREADS;  // of which an invocation stages this many
@@ -169,8 +171,8 @@ vec4 acc[ROWS * OUT_VECS];
 
 // scores += Q chunk . K chunk^T
 void multiply_qk() {
-    for (uint first = 0; first < CHUNK; first += UNROLL)
-        [[unroll]] for (uint i = 0; i < UNROLL; i++) {
+    for (uint first = 0; first < CHUNK; first += QK_UNROLL)
+        [[unroll]] for (uint i = 0; i < QK_UNROLL; i++) {
             const uint d = first + i;
             vec4 q[ROWS / 4], k[COLS / 4];
             [[unroll]] for (uint x = 0; x < ROWS / 4; x++) q[x] = pool[POOL_Q + d * Q_STRIDE + group * (ROWS / 4) + x];
@@ -194,8 +196,8 @@ void store_p(uint b) {
 
 // acc += P . V over the V_KEYS staged keys, which stand from `first_slot` on in the staged P
 void multiply_pv(uint first_slot) {
-    for (uint first = 0; first < V_KEYS; first += UNROLL)
-        [[unroll]] for (uint i = 0; i < UNROLL; i++) {
+    for (uint first = 0; first < V_KEYS; first += PV_UNROLL)
+        [[unroll]] for (uint i = 0; i < PV_UNROLL; i++) {
             const uint k = first + i;
             vec4 p[ROWS / 4];
             [[unroll]] for (uint x = 0; x < ROWS / 4; x++)

@@ -48,7 +48,7 @@ static_assert(sizeof(WideStrides) == 96);
 #define SPEC_P_BLOCKS 5      // groups of 4 columns of P that go through shared memory at a time
 #define SPEC_V_KEYS 6        // keys of V staged at a time
 #define SPEC_PREFETCH 7      // 1: load the next chunk into registers while computing
-#define SPEC_UNROLL 8        // steps of the products unrolled; divides CHUNK and V_KEYS
+#define SPEC_UNROLL 8        // steps of the products unrolled, at most CHUNK and V_KEYS, which it divides
 #define SPEC_HEAD_DIM_QK 9
 #define SPEC_HEAD_DIM_V 10
 #define SPEC_WIDE_LOADS 11   // 1: rows begin at multiples of 16 bytes

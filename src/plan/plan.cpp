@@ -78,14 +78,12 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
     Failure last = invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}",
                                                          options.kernel, fmt::join(kernel_names(), ", ")));
     for (const Kernel& kernel : kernels) {
-        if (chosen && automatic) {
-            refused.push_back(
-                {kernel.name, kernel.automatic ? "a preferred kernel fits" : "only by name: for comparison"});
-            continue;
-        }
-        if (automatic ? !kernel.automatic : options.kernel != kernel.name) {
-            refused.push_back(
-                {kernel.name, automatic ? "only by name: for comparison" : "another kernel was asked for"});
+        const bool wanted = automatic ? kernel.automatic && !chosen : options.kernel == kernel.name;
+        if (!wanted) {
+            const char* why = !automatic         ? "another kernel was asked for"
+                              : kernel.automatic ? "a preferred kernel fits"
+                                                 : "only by name: for comparison";
+            refused.push_back({kernel.name, why});
             continue;
         }
         Result<Plan> plan = kernel.make(caps, problem, options);

@@ -13,7 +13,7 @@ using Device = TuningRow::Device;
 
 // Most specific first within a device. Measured with `vkattn bench --heads-q 16 --seqlen-q 4096 --head-dim-qk D
 // --sweep FILE`, FILE holding the candidates that fit 48 KiB; TFLOP/s in brackets.
-//   nvidia  H200, driver 580.159: D64 [34.4], D128 [35.4], D256 [31.3], D512 [23.2]. Unrolling pays: 31.7 -> 34.4 at
+//   nvidia  H200, driver 580.159: D64 [34.4], D128 [35.4], D256 [31.4], D512 [24.0]. Unrolling pays: 31.7 -> 34.4 at
 //           D64 from 8 to 32 steps.
 //   cpu     lavapipe 26.1, 2 cores: one lane a row reads K and V as scalars, 1.5 to 3 times faster than 2 or 4; at
 //           D256 and above it would compile for 4 to 26 s, so lanes are traded for compile time there (1.7 s).
@@ -24,7 +24,7 @@ constexpr TuningRow rows[] = {
     {"nvidia-d64",  Device::nvidia,  64, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
     {"nvidia-d128", Device::nvidia, 128, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
     {"nvidia-d256", Device::nvidia, 256, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
-    {"nvidia-d576", Device::nvidia, 576, {256, 32, 4,  8, 32, 1,  8, 1,  8}},
+    {"nvidia-d576", Device::nvidia, 576, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
 
     {"cpu-d128",    Device::cpu,    128, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
     {"cpu-d256",    Device::cpu,    256, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
@@ -61,7 +61,8 @@ std::string malformed(const TileNumbers& n) {
         return "rows, cols, chunk and v_keys are multiples of 4";
     if (n.cols / 4 % n.p_blocks != 0) return "p_blocks does not divide cols / 4";
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "v_keys does not divide 4 * p_blocks * lanes";
-    if (n.chunk % n.unroll != 0 || n.v_keys % n.unroll != 0) return "unroll does not divide chunk and v_keys";
+    if (n.chunk % std::min(n.unroll, n.chunk) != 0 || n.v_keys % std::min(n.unroll, n.v_keys) != 0)
+        return "unroll does not divide chunk and v_keys";
     if (n.prefetch > 1) return "prefetch is 0 or 1";
     return "";
 }
