@@ -39,7 +39,10 @@ void store_rows(Work w) {
         const uvec2 at = row_address(o, row);
         [[unroll]] for (uint v = 0; v < OUT_VECS; v++)
             store4(at, 4 * (v * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + v] * scale);
-        if (lane == 0 && p.lse != uvec2(0)) FloatOut(lse_address(w.batch * num_heads_q() + w.head, row)).x = lse_of(row_max[r], row_sum[r]);
+        if (lane == 0 && p.lse != uvec2(0)) {
+            const uint head = w.batch * num_heads_q() + w.head;
+            FloatOut(lse_address(head, row)).x = lse_of(row_max[r], row_sum[r]);
+        }
     }
 }
 

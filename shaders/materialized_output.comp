@@ -17,8 +17,9 @@ void stage_p(Rows matrix, uint first_key) {
     for (uint e = thread; e < TILE_Q / 4 * (P_KEYS / 4); e += THREADS) {
         const uint four = e % (P_KEYS / 4) * 4;  // neighbouring keys stand LANES slots apart
         const uint slot = four / (4 * LANES) * (4 * LANES) + four % (4 * LANES) / 4;
+        const uint row = matrix.first + e / (P_KEYS / 4) * 4;
         store_block(POOL_P + slot * Q_STRIDE + e / (P_KEYS / 4), LANES * Q_STRIDE,
-                    load_block(matrix, matrix.first + e / (P_KEYS / 4) * 4, first_key + four, matrix_row_elements(), false));
+                    load_block(matrix, row, first_key + four, matrix_row_elements(), false));
     }
 }
 
@@ -27,7 +28,8 @@ void main() {
     if (!find_work(w)) return;
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
-    const Rows matrix = Rows(matrix_address(p.query, 0, 0), uvec2(matrix_row_elements() * 4, 0), 0, p.seqlen_q, w.first_row);
+    const uvec2 row_bytes = uvec2(matrix_row_elements() * 4, 0);
+    const Rows matrix = Rows(matrix_address(p.query, 0, 0), row_bytes, 0, p.seqlen_q, w.first_row);
     Rows v = value_rows(w);
     v.begin = keys_begin;
     v.end = keys_end;

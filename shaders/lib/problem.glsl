@@ -14,24 +14,29 @@ uvec2 stride_of(uint narrow, uint index) {
     return WIDE_STRIDES != 0 ? WideStridesIn(p.extra).x.stride[index] : uvec2(narrow, 0);
 }
 
-Rows rows_of(uvec2 base, uint batch, uvec2 batch_stride, uint head, uvec2 head_stride, uvec2 seq_stride, uint end) {
-    const uvec2 at = address_add(address_add(base, mul_wide(batch, batch_stride)), mul_wide(head, head_stride));
-    return Rows(at, seq_stride, 0, end, 0);
+// Rows of one head of a tensor whose strides are (batch, head, seq), in the push constants or, from `wide` on, in the
+// argument block.
+Rows rows_of(uvec2 base, uvec3 narrow, uint wide, uint batch, uint head, uint end, uint first) {
+    uvec2 at = address_add(base, mul_wide(batch, stride_of(narrow.x, wide)));
+    at = address_add(at, mul_wide(head, stride_of(narrow.y, wide + 1)));
+    return Rows(at, stride_of(narrow.z, wide + 2), 0, end, first);
 }
 
 Rows query_rows(Work w) {
-    Rows q = rows_of(p.query, w.batch, stride_of(p.query_batch, 0), w.head, stride_of(p.query_head, 1), stride_of(p.query_seq, 2), p.seqlen_q);
-    q.first = w.first_row;
-    return q;
+    const uvec3 strides = uvec3(p.query_batch, p.query_head, p.query_seq);
+    return rows_of(p.query, strides, 0, w.batch, w.head, p.seqlen_q, w.first_row);
 }
 Rows key_rows(Work w) {
-    return rows_of(p.key, w.batch, stride_of(p.key_batch, 3), w.head_kv, stride_of(p.key_head, 4), stride_of(p.key_seq, 5), p.seqlen_kv);
+    const uvec3 strides = uvec3(p.key_batch, p.key_head, p.key_seq);
+    return rows_of(p.key, strides, 3, w.batch, w.head_kv, p.seqlen_kv, 0);
 }
 Rows value_rows(Work w) {
-    return rows_of(p.value, w.batch, stride_of(p.value_batch, 6), w.head_kv, stride_of(p.value_head, 7), stride_of(p.value_seq, 8), p.seqlen_kv);
+    const uvec3 strides = uvec3(p.value_batch, p.value_head, p.value_seq);
+    return rows_of(p.value, strides, 6, w.batch, w.head_kv, p.seqlen_kv, 0);
 }
 Rows out_rows(Work w) {
-    return rows_of(p.outp, w.batch, stride_of(p.out_batch, 9), w.head, stride_of(p.out_head, 10), stride_of(p.out_seq, 11), p.seqlen_q);
+    const uvec3 strides = uvec3(p.out_batch, p.out_head, p.out_seq);
+    return rows_of(p.outp, strides, 9, w.batch, w.head, p.seqlen_q, w.first_row);
 }
 
 // head counts those of all batches.

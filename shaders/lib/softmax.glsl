@@ -1,6 +1,6 @@
 // Online softmax over tiles of scores in base 2 (Milakov and Gimelshein, arXiv:1805.02867), state per query row.
-// No infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the lowest row
-// maximum, which is far below the lowest visible score, so 2^(hidden - row_max) is 0 even in a row that has seen nothing.
+// No infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the initial row maximum,
+// and that far below the lowest visible score: 2^(hidden - row_max) is 0 even in a row that has seen nothing.
 const float HIDDEN = -3e38;
 const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;

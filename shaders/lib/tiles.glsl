@@ -75,8 +75,9 @@ bool all_exist(Rows t, uint rows) { return t.first >= t.begin && t.first + rows 
 
 // A 4 x 4 block: elements d .. d+3 of rows row .. row+3, rows that do not exist still to be zeroed.
 mat4 load_block(Rows t, uint row, uint d, uint extent, bool inside) {
-    return mat4(load4(clamped_address(t, row), d, extent, inside), load4(clamped_address(t, row + 1), d, extent, inside),
-                load4(clamped_address(t, row + 2), d, extent, inside), load4(clamped_address(t, row + 3), d, extent, inside));
+    mat4 rows;
+    [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = load4(clamped_address(t, row + i), d, extent, inside);
+    return rows;
 }
 
 mat4 zero_missing(Rows t, uint row, mat4 rows) {
@@ -118,7 +119,8 @@ uint key_of_slot(uint slot) {
 uint v_row(Rows v, uint first_slot, uint e) { return v.first + key_of_slot(first_slot + e / V_STRIDE); }
 
 vec4 load_v_item(Rows v, uint first_slot, uint e) {
-    return load4(clamped_address(v, v_row(v, first_slot, e)), e % V_STRIDE * 4, HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
+    const bool inside = HEAD_DIM_V % (4 * LANES) == 0;
+    return load4(clamped_address(v, v_row(v, first_slot, e)), e % V_STRIDE * 4, HEAD_DIM_V, inside);
 }
 
 void store_v_item(Rows v, bool whole, uint first_slot, uint e, vec4 x) {
