@@ -30,26 +30,24 @@
 #include "lib/softmax.glsl"
 
 void store_rows(Work w) {
-    const Rows o = out_rows(w);
+    const Rows o = out_tile(w);
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
         const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
-        const uvec2 at = row_address(o, row);
+        const RowStart at = row_start(o, row);
         [[unroll]] for (uint v = 0; v < OUT_VECS; v++)
             store4(at, 4 * (v * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + v] * scale);
-        if (lane == 0 && p.lse != uvec2(0)) {
-            const uint head = w.batch * num_heads_q() + w.head;
-            FloatOut(lse_address(head, row)).x = lse_of(row_max[r], row_sum[r]);
-        }
+        if (lane == 0 && p.lse != uvec2(0))
+            store_lse(w.batch * num_heads_q() + w.head, w.first_row, row, lse_of(row_max[r], row_sum[r]));
     }
 }
 
 void main() {
     Work w;
     if (!find_work(w)) return;
-    const Rows q = query_rows(w);
+    const Rows q = query_tile(w);
     // Keys that some row of the tile sees; the rest is neither computed nor read, and counts as zero in a tile.
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
@@ -62,11 +60,11 @@ void main() {
     softmax_begin();
     [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
 
-    k.first = keys_begin / TILE_KV * TILE_KV;
+    k = tile_at(k, keys_begin / TILE_KV * TILE_KV);
     if (k.first < keys_end) fetch_qk(q, k, 0);
     while (k.first < keys_end) {
         [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
-        v.first = k.first;
+        v = tile_at(v, k.first);
         for (uint chunk = 0; chunk < CHUNKS; chunk++) {
             barrier();
             store_qk(q, k, chunk);
@@ -79,7 +77,7 @@ void main() {
         if (boundary || SOFTCAP != 0) scale_scores();
         if (boundary) hide_scores(w.first_row, k.first);
         softmax_tile(boundary || SOFTCAP != 0 ? 1.0 : common_factor());
-        k.first += TILE_KV;
+        k = tile_at(k, k.first + TILE_KV);
         [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS) {
             for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
                 barrier();
@@ -89,7 +87,7 @@ void main() {
                 if (slot + V_KEYS < P_KEYS) {
                     fetch_v(v, slot + V_KEYS);
                 } else {
-                    v.first += P_KEYS;
+                    v = tile_at(v, v.first + P_KEYS);
                     if (b + P_BLOCKS < COLS / 4) fetch_v(v, 0);
                     else if (k.first < keys_end) fetch_qk(q, k, 0);
                 }

@@ -28,13 +28,17 @@ void main() {
     if (!find_work(w)) return;
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
-    const uvec2 row_bytes = uvec2(matrix_row_elements() * 4, 0);
-    const Rows matrix = Rows(matrix_address(p.query, 0, 0), row_bytes, 0, p.seqlen_q, w.first_row);
+    Rows matrix;
+    matrix.head = matrix_base(p.query);
+    matrix.stride = uvec2(matrix_row_elements() * 4, 0);
+    matrix.begin = 0;
+    matrix.end = p.seqlen_q;
+    matrix = tile_at(matrix, w.first_row);
     Rows v = value_rows(w);
     v.begin = keys_begin;
     v.end = keys_end;
     [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
-    v.first = keys_begin / P_KEYS * P_KEYS;
+    v = tile_at(v, keys_begin / P_KEYS * P_KEYS);
     if (v.first < keys_end) fetch_v(v, 0);
     while (v.first < keys_end)
         for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
@@ -43,15 +47,15 @@ void main() {
             store_v(v, slot);
             barrier();
             const bool more = slot + V_KEYS < P_KEYS;
-            if (!more) v.first += P_KEYS;
+            if (!more) v = tile_at(v, v.first + P_KEYS);
             if (more || v.first < keys_end) fetch_v(v, more ? slot + V_KEYS : 0);
             multiply_pv(slot);
         }
-    const Rows o = out_rows(w);
+    const Rows o = out_tile(w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
         [[unroll]] for (uint x = 0; x < OUT_VECS; x++)
-            store4(row_address(o, row), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
+            store4(row_start(o, row), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
     }
 }

@@ -20,9 +20,8 @@ void main() {
     const uint first_key = gl_WorkGroupID.z * TILE_KV;
     const ivec2 first = visible_keys(w.first_row), last = visible_keys(w.last_row);
     if (int(first_key) >= last.y || int(first_key + TILE_KV) <= first.x) return;
-    const Rows q = query_rows(w);
-    Rows k = key_rows(w);
-    k.first = first_key;
+    const Rows q = query_tile(w);
+    const Rows k = tile_at(key_rows(w), first_key);
 
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
     fetch_qk(q, k, 0);
@@ -40,7 +39,7 @@ void main() {
         if (row > w.last_row) continue;
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             const uint key = first_key + 4 * (b * LANES + lane);
-            if (key < matrix_row_elements()) Float4Out(matrix_address(p.outp, row, key)).x = scores[r * (COLS / 4) + b];
+            if (key < matrix_row_elements()) Vec4sOut(matrix_base(p.outp)).x[matrix_vec4(row, key)] = scores[r * (COLS / 4) + b];
         }
     }
 }

@@ -16,10 +16,10 @@
 #include "lib/softmax.glsl"
 #include "lib/score_matrix.glsl"
 
-vec4 visible_scores(uvec2 at, uint key, ivec2 keys) {
+vec4 visible_scores(uvec2 matrix, uint row, uint key, ivec2 keys) {
     const ivec4 index = int(key) + ivec4(0, 1, 2, 3);
     const bvec4 hidden = bvec4(uvec4(lessThan(index, ivec4(keys.x))) | uvec4(greaterThanEqual(index, ivec4(keys.y))));
-    return mix(Float4In(at).x, vec4(HIDDEN), hidden);
+    return mix(Vec4sIn(matrix).x[matrix_vec4(row, key)], vec4(HIDDEN), hidden);
 }
 
 float max4(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
@@ -27,11 +27,12 @@ float max4(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 void main() {
     const uint row = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
     if (row >= p.seqlen_q) return;
+    const uvec2 matrix = matrix_base(p.outp);
     const ivec2 keys = visible_keys(row);
     const uint begin = uint(keys.x) / 4 * 4, end = uint(max(keys.y, 0));
     float m = NO_MAXIMUM, l = 0;
     for (uint key = begin + 4 * thread; key < end; key += 4 * THREADS) {
-        const vec4 s = visible_scores(matrix_address(p.outp, row, key), key, keys);
+        const vec4 s = visible_scores(matrix, row, key, keys);
         const float grown = max(m, max4(s));
         const vec4 e = exp2(s - grown);
         l = l * exp2(m - grown) + (e.x + e.y) + (e.z + e.w);
@@ -50,10 +51,10 @@ void main() {
     const vec2 total = pool[0].xy;
     const float scale = total.y > 0 ? 1 / total.y : 0;
     for (uint key = 4 * thread; key < matrix_row_elements(); key += 4 * THREADS) {
-        const uvec2 at = matrix_address(p.outp, row, key);
         const bool seen = key + 4 > begin && key < end;
-        Float4Out(at).x = seen ? exp2(visible_scores(at, key, keys) - total.x) * scale : vec4(0);
+        const vec4 weights = seen ? exp2(visible_scores(matrix, row, key, keys) - total.x) * scale : vec4(0);
+        Vec4sOut(matrix).x[matrix_vec4(row, key)] = weights;
     }
     const uint head = p.first_head + gl_WorkGroupID.x;
-    if (thread == 0 && p.lse != uvec2(0)) FloatOut(lse_address(head, row)).x = lse_of(total.x, total.y);
+    if (thread == 0 && p.lse != uvec2(0)) store_lse(head, row, row, lse_of(total.x, total.y));
 }

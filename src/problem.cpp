@@ -66,7 +66,11 @@ Result<bool> resolve_strides(Problem& p, int tensor) {
                            fmt::format("a stride of {} elements is not a multiple of alignment_bytes = {}",
                                        stride, p.alignment_bytes));
     if (tensor == 3 && n.batch * n.head * n.seq != 0 && overlaps_itself(n, s))
-        return invalid(field, "elements of the output would share an address");
+        return invalid(field, "is no nested layout: elements of the output could share an address");
+    // A stride that is never taken must not cost the wide path.
+    if (n.batch <= 1) s.batch = 0;
+    if (n.head <= 1) s.head = 0;
+    if (n.seq <= 1) s.seq = 0;
     return true;
 }
 
@@ -179,6 +183,13 @@ bool Problem::narrow_strides() const {
     for (int t = 0; t < 4; t++)
         for (uint64_t s : {strides(t).batch, strides(t).head, strides(t).seq})
             if (s > std::numeric_limits<uint32_t>::max() / element_bytes) return false;
+    return true;
+}
+
+bool Problem::narrow_rows(uint32_t tile_rows) const {
+    const uint64_t limit = (uint64_t{1} << 31) - VKATTN_MAX_HEAD_DIM;
+    for (int t = 0; t < 4; t++)
+        if (strides(t).seq > limit / tile_rows) return false;
     return true;
 }
 

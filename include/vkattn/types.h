@@ -57,7 +57,8 @@ typedef enum VkattnMaskType {
 } VkattnMaskType;
 
 /* Distances between neighbours of a 4-D tensor (batch, head, sequence, head_dim), in elements. The innermost
- * distance is 1. For inputs 0 is legal (a broadcast); outputs must not overlap themselves. */
+ * distance is 1. For inputs 0 is legal (a broadcast). Outputs must not overlap themselves: some order of the dimensions
+ * must nest, each stride being at least the span of the dimensions inside it. */
 #define VKATTN_CONTIGUOUS UINT64_MAX /* a stride's default: the distance it has in a dense (batch, head, seq, dim) tensor */
 typedef struct VkattnStrides {
     uint64_t batch;

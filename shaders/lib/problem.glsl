@@ -15,34 +15,39 @@ uvec2 stride_of(uint narrow, uint index) {
 }
 
 // Rows of one head of a tensor whose strides are (batch, head, seq), in the push constants or, from `wide` on, in the
-// argument block.
-Rows rows_of(uvec2 base, uvec3 narrow, uint wide, uint batch, uint head, uint end, uint first) {
-    uvec2 at = address_add(base, mul_wide(batch, stride_of(narrow.x, wide)));
-    at = address_add(at, mul_wide(head, stride_of(narrow.y, wide + 1)));
-    return Rows(at, stride_of(narrow.z, wide + 2), 0, end, first);
+// argument block. The caller places the tile.
+Rows rows_of(uvec2 base, uvec3 narrow, uint wide, uint batch, uint head, uint end) {
+    Rows t;
+    t.head = address_add(base, mul_wide(batch, stride_of(narrow.x, wide)));
+    t.head = address_add(t.head, mul_wide(head, stride_of(narrow.y, wide + 1)));
+    t.stride = stride_of(narrow.z, wide + 2);
+    t.begin = 0;
+    t.end = end;
+    return t;
 }
 
-Rows query_rows(Work w) {
+Rows query_tile(Work w) {
     const uvec3 strides = uvec3(p.query_batch, p.query_head, p.query_seq);
-    return rows_of(p.query, strides, 0, w.batch, w.head, p.seqlen_q, w.first_row);
+    return tile_at(rows_of(p.query, strides, 0, w.batch, w.head, p.seqlen_q), w.first_row);
 }
 Rows key_rows(Work w) {
     const uvec3 strides = uvec3(p.key_batch, p.key_head, p.key_seq);
-    return rows_of(p.key, strides, 3, w.batch, w.head_kv, p.seqlen_kv, 0);
+    return rows_of(p.key, strides, 3, w.batch, w.head_kv, p.seqlen_kv);
 }
 Rows value_rows(Work w) {
     const uvec3 strides = uvec3(p.value_batch, p.value_head, p.value_seq);
-    return rows_of(p.value, strides, 6, w.batch, w.head_kv, p.seqlen_kv, 0);
+    return rows_of(p.value, strides, 6, w.batch, w.head_kv, p.seqlen_kv);
 }
-Rows out_rows(Work w) {
+Rows out_tile(Work w) {
     const uvec3 strides = uvec3(p.out_batch, p.out_head, p.out_seq);
-    return rows_of(p.outp, strides, 9, w.batch, w.head, p.seqlen_q, w.first_row);
+    return tile_at(rows_of(p.outp, strides, 9, w.batch, w.head, p.seqlen_q), w.first_row);
 }
 
-// head counts those of all batches.
-uvec2 lse_address(uint head, uint row) {
-    const uvec2 index = address_add(mul_wide(head, p.seqlen_q), row);
-    return address_add(p.lse, uvec2(index.x << 2, index.y << 2 | index.x >> 30));
+// The lse of a row of a tile; head counts those of all batches.
+void store_lse(uint head, uint first_row, uint row, float lse) {
+    const uvec2 index = address_add(mul_wide(head, p.seqlen_q), uvec2(first_row, 0));
+    const uvec2 base = address_add(p.lse, uvec2(index.x << 2, index.y << 2 | index.x >> 30));
+    FloatsOut(base).x[row - first_row] = lse;
 }
 
 uint tiles_of_rows() { return (p.seqlen_q + TILE_Q - 1) / TILE_Q; }

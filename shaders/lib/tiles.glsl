@@ -24,6 +24,7 @@ layout(constant_id = SPEC_HEAD_DIM_QK) const uint HEAD_DIM_QK = 64;
 layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
 layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
 layout(constant_id = SPEC_WIDE_STRIDES) const uint WIDE_STRIDES = 0;
+layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
 layout(constant_id = SPEC_SOFTCAP) const uint SOFTCAP = 0;
 layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
 
@@ -59,24 +60,37 @@ uint group = thread / LANES;
 // Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read;
 // as K and V they count as zero (as Q they may hold anything: rows do not mix). Never empty where something is staged.
 struct Rows {
-    uvec2 base;
-    uvec2 stride;
+    uvec2 head;    // address of row 0
+    uvec2 stride;  // bytes
     uint begin, end;
     uint first;
+    uint origin;   // the first row of the tile that exists,
+    uvec2 base;    // and its address
 };
 
-uvec2 row_address(Rows t, uint row) {
-    return address_add(t.base, WIDE_STRIDES != 0 ? mul_wide(row, t.stride) : mul_wide(row, t.stride.x));
+// The same rows, with the tile at `first`.
+Rows tile_at(Rows t, uint first) {
+    t.first = first;
+    t.origin = clamp(first, t.begin, t.end - 1);
+    t.base = address_add(t.head, mul_wide(t.origin, t.stride));
+    return t;
 }
 
-uvec2 clamped_address(Rows t, uint row) { return row_address(t, clamp(row, t.begin, t.end - 1)); }
+// A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless
+// the planner says WIDE_ROWS.
+RowStart row_start(Rows t, uint row) {
+    const uint steps = clamp(row, t.begin, t.end - 1) - t.origin;
+    if (WIDE_ROWS != 0) return RowStart(address_add(t.base, mul_wide(steps, t.stride)), 0);
+    return RowStart(t.base, steps * (t.stride.x / 4));
+}
+
 bool exists(Rows t, uint row) { return row >= t.begin && row < t.end; }
 bool all_exist(Rows t, uint rows) { return t.first >= t.begin && t.first + rows <= t.end; }
 
 // A 4 x 4 block: elements d .. d+3 of rows row .. row+3, rows that do not exist still to be zeroed.
 mat4 load_block(Rows t, uint row, uint d, uint extent, bool inside) {
     mat4 rows;
-    [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = load4(clamped_address(t, row + i), d, extent, inside);
+    [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = load4(row_start(t, row + i), d, extent, inside);
     return rows;
 }
 
@@ -120,7 +134,7 @@ uint v_row(Rows v, uint first_slot, uint e) { return v.first + key_of_slot(first
 
 vec4 load_v_item(Rows v, uint first_slot, uint e) {
     const bool inside = HEAD_DIM_V % (4 * LANES) == 0;
-    return load4(clamped_address(v, v_row(v, first_slot, e)), e % V_STRIDE * 4, HEAD_DIM_V, inside);
+    return load4(row_start(v, v_row(v, first_slot, e)), e % V_STRIDE * 4, HEAD_DIM_V, inside);
 }
 
 void store_v_item(Rows v, bool whole, uint first_slot, uint e, vec4 x) {

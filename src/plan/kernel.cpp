@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 namespace vkattn::core {
 namespace {
@@ -11,6 +12,11 @@ constexpr float log2_e = 1.44269504088896340736f;
 
 uint32_t bytes(const Problem& p, uint64_t stride) {
     return static_cast<uint32_t>(stride * p.element_bytes);
+}
+
+// Extreme scales stay numbers: 0 * inf in a kernel would be NaN.
+float finite(float x) {
+    return std::clamp(x, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max());
 }
 
 shared::ForwardPush make_push(const Problem& p) {
@@ -29,8 +35,8 @@ shared::ForwardPush make_push(const Problem& p) {
     c.seqlen_q = p.seqlen_q;
     c.seqlen_kv = p.seqlen_kv;
     c.heads = p.num_heads_q | p.group_size << 16;
-    c.scale_log2 = p.softcap > 0 ? p.softmax_scale / p.softcap : p.softmax_scale * log2_e;
-    c.softcap_log2 = p.softcap * log2_e;
+    c.scale_log2 = finite(p.softcap > 0 ? p.softmax_scale / p.softcap : p.softmax_scale * log2_e);
+    c.softcap_log2 = finite(p.softcap * log2_e);
     c.bound_lo = p.bound_lo;
     c.bound_hi = p.bound_hi;
     return c;
@@ -55,6 +61,7 @@ Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& t
     d.specialization[SPEC_HEAD_DIM_V] = p.head_dim_v;
     d.specialization[SPEC_WIDE_LOADS] = p.alignment_bytes % 16 == 0;
     d.specialization[SPEC_WIDE_STRIDES] = !p.narrow_strides();
+    d.specialization[SPEC_WIDE_ROWS] = !p.narrow_rows(std::max(n.tile_q(), n.tile_kv()));
     d.specialization[SPEC_SOFTCAP] = p.softcap > 0;
     d.specialization[SPEC_POOL_VEC4] = tiles.pool_vec4;
     const shared::ForwardPush push = make_push(p);

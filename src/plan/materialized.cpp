@@ -12,6 +12,8 @@ namespace vkattn::core {
 namespace {
 
 constexpr uint64_t default_scratch_limit = uint64_t{1} << 30;
+constexpr uint64_t max_scratch_bytes = (uint64_t{1} << 33) - 256;  // indices within a head fit 31 bits
+constexpr uint64_t max_pieces = 4096;
 
 // One of the three steps for the heads first_head .. of a piece.
 Dispatch step(const Problem& p, Variant variant, const TileChoice& tiles, uint64_t first_head,
@@ -41,14 +43,19 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
 
     const uint64_t row_elements = (uint64_t{problem.seqlen_kv} + 3) / 4 * 4;
     const uint64_t matrix_bytes = std::max<uint64_t>(16, problem.seqlen_q * row_elements * 4);
-    const uint64_t limit =
+    const uint64_t most =
         std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_scratch_limit,
                  caps.max_buffer_bytes);
+    const uint64_t left = most - std::min(most, plan.scratch_bytes);
+    const uint64_t limit = left / scratch_alignment * scratch_alignment;
     if (matrix_bytes > limit)
         return unsupported("", fmt::format("the scores of one head need {} bytes of scratch, the limit is {}",
-                                           matrix_bytes, limit));
+                                           matrix_bytes, most));
     const uint64_t heads = uint64_t{problem.batch} * problem.num_heads_q;
     const uint64_t piece = std::min({heads, limit / matrix_bytes, uint64_t{caps.max_workgroup_count[0]}});
+    if (heads / piece > max_pieces)
+        return unsupported(
+            "", fmt::format("{} heads in pieces of {} would take too many dispatches", heads, piece));
     reserve_scratch(plan, Region::scores, piece * matrix_bytes);
 
     const uint32_t q_tiles = ceil_div(problem.seqlen_q, n.tile_q()),

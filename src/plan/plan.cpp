@@ -27,11 +27,13 @@ Result<bool> check_supported(const Problem& p) {
     return true;
 }
 
-// A dispatch waits if it reads what was written, or writes what was read or written, since the last barrier.
+// A dispatch waits if it reads what was written, or writes what was read or written, since the last barrier. No two
+// dispatches of a plan write the same element of an output, so outputs alone make nobody wait.
 void place_barriers(Plan& plan) {
+    constexpr uint32_t outputs = bit(Region::out) | bit(Region::lse);
     uint32_t read = 0, written = 0;
     for (Dispatch& d : plan.dispatches) {
-        d.barrier_before = ((d.reads & written) | (d.writes & (read | written))) != 0;
+        d.barrier_before = ((d.reads & written) | (d.writes & (read | (written & ~outputs)))) != 0;
         if (d.barrier_before) read = written = 0;
         read |= d.reads;
         written |= d.writes;
@@ -71,12 +73,15 @@ std::string refuse_device(const DeviceCaps& caps) {
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
-    if (auto ok = check_supported(problem); !ok) return ok.failure();
     const bool automatic = options.kernel.empty() || options.kernel == "auto";
+    if (!automatic && std::none_of(std::begin(kernels), std::end(kernels),
+                                   [&](const Kernel& k) { return options.kernel == k.name; }))
+        return invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}",
+                                                     options.kernel, fmt::join(kernel_names(), ", ")));
+    if (auto ok = check_supported(problem); !ok) return ok.failure();
     std::vector<Refusal> refused;
     std::optional<Plan> chosen;
-    Failure last = invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}",
-                                                         options.kernel, fmt::join(kernel_names(), ", ")));
+    Failure last;
     for (const Kernel& kernel : kernels) {
         const bool wanted = automatic ? kernel.automatic && !chosen : options.kernel == kernel.name;
         if (!wanted) {

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "quirks.hpp"
+
 namespace vkattn::core {
 namespace {
 
@@ -28,7 +30,7 @@ constexpr TuningRow rows[] = {
 
     {"cpu-d128",    Device::cpu,    128, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
     {"cpu-d256",    Device::cpu,    256, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
-    {"cpu-d576",    Device::cpu,    576, {  8,  8, 4,  8, 16, 2, 16, 0,  1}},
+    {"cpu-d576",    Device::cpu,    576, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
 
     {"gpu-d64",     Device::any,     64, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
     {"gpu-d128",    Device::any,    128, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
@@ -104,6 +106,21 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text) {
     return numbers;
 }
 
+// The row that was chosen, with the caller's numbers over it.
+Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, const TuningRow& row,
+                               std::string_view tuning) {
+    const Result<TileNumbers> numbers = with_overrides(row.numbers, tuning);
+    if (!numbers) return numbers.failure();
+    const uint32_t pool = pool_vec4(*numbers, problem);
+    if (const std::string why = too_large(caps, *numbers, pool); !why.empty())
+        return unsupported("options.tuning", fmt::format("over row {}: {}", row.name, why));
+    if (!problem.narrow_rows(std::max(numbers->tile_q(), numbers->tile_kv())) &&
+        quirk_no_divergent_addresses(caps))
+        return unsupported(
+            "", "rows of a tile lie 2^31 elements apart, which this driver's compiler does not survive");
+    return TileChoice{row.name, *numbers, pool};
+}
+
 }  // namespace
 
 const TuningRow* tuning_rows(size_t& count) {
@@ -136,11 +153,8 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
             why = fmt::format("row {}: the driver could not build its pipeline", row.name);
             continue;
         }
-        const Result<TileNumbers> numbers = with_overrides(row.numbers, options.tuning);
-        if (!numbers) return numbers.failure();
-        const uint32_t pool = pool_vec4(*numbers, problem);
-        why = too_large(caps, *numbers, pool);
-        if (why.empty()) return TileChoice{row.name, *numbers, pool};
+        why = too_large(caps, row.numbers, pool_vec4(row.numbers, problem));
+        if (why.empty()) return with_tuning(caps, problem, row, options.tuning);
         why = fmt::format("row {}: {}", row.name, why);
     }
     return unsupported("", "no tile shape fits this device: " + why);

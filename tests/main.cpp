@@ -1,0 +1,50 @@
+// doctest's main. The last line it prints counts test cases: "N passed, N failed, N skipped". Skipped are the
+// cases that doctest left out, and every skip() of skip.hpp; a case that skipped without a check has not
+// passed.
+#define DOCTEST_CONFIG_IMPLEMENT
+#include <doctest/doctest.h>
+
+#include <cstdio>
+#include <optional>
+
+#include "skip.hpp"
+
+namespace {
+
+std::optional<doctest::TestRunStats> finished;  // doctest hands its counts to reporters only
+unsigned empty_cases = 0;
+int skips_before = 0;
+
+struct Counter : doctest::IReporter {
+    explicit Counter(const doctest::ContextOptions&) {}
+    void report_query(const doctest::QueryData&) override {}
+    void test_run_start() override {}
+    void test_run_end(const doctest::TestRunStats& stats) override { finished = stats; }
+    void test_case_start(const doctest::TestCaseData&) override { skips_before = vkattn::test::skip_count(); }
+    void test_case_reenter(const doctest::TestCaseData&) override {}
+    void test_case_end(const doctest::CurrentTestCaseStats& stats) override {
+        const bool skipped = vkattn::test::skip_count() != skips_before;
+        empty_cases += skipped && stats.testCaseSuccess && stats.numAssertsCurrentTest == 0;
+    }
+    void test_case_exception(const doctest::TestCaseException&) override {}
+    void subcase_start(const doctest::SubcaseSignature&) override {}
+    void subcase_end() override {}
+    void log_assert(const doctest::AssertData&) override {}
+    void log_message(const doctest::MessageData&) override {}
+    void test_case_skipped(const doctest::TestCaseData&) override {}
+};
+REGISTER_LISTENER("counter", 1, Counter);
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    doctest::Context context(argc, argv);
+    const int result = context.run();
+    if (finished) {
+        const unsigned ran = finished->numTestCasesPassingFilters, failed = finished->numTestCasesFailed;
+        const unsigned said = static_cast<unsigned>(vkattn::test::skip_count());
+        std::printf("%u passed, %u failed, %u skipped\n", ran - failed - empty_cases, failed,
+                    finished->numTestCases - ran + said);
+    }
+    return result;
+}

@@ -1,0 +1,19 @@
+# The planner's tests. Like the planner they see no Vulkan header: fmt is linked without its include path.
+set(tests_dir "${CMAKE_CURRENT_LIST_DIR}")
+file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/plan_tests_include")
+foreach(library fmt nlohmann doctest)
+  file(CREATE_LINK "${VKATTN_SDK}/include/${library}" "${CMAKE_BINARY_DIR}/plan_tests_include/${library}" SYMBOLIC)
+endforeach()
+
+add_executable(vkattn_plan_tests
+  "${tests_dir}/main.cpp" "${tests_dir}/plan_cases.cpp" "${tests_dir}/plan_checks.cpp" "${tests_dir}/profile.cpp"
+  "${tests_dir}/test_plan.cpp" "${tests_dir}/test_plan_golden.cpp" "${tests_dir}/test_plan_refusals.cpp"
+  "${tests_dir}/test_problem.cpp")
+target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")
+target_include_directories(vkattn_plan_tests SYSTEM PRIVATE "${CMAKE_BINARY_DIR}/plan_tests_include")
+add_dependencies(vkattn_plan_tests vkattn_fmt)
+target_link_libraries(vkattn_plan_tests PRIVATE vkattn_plan vkattn_warnings "$<TARGET_FILE:vkattn_fmt>")
+if(COMMAND vkattn_compile_fast)
+  vkattn_compile_fast(vkattn_plan_tests)
+endif()
+add_test(NAME plan COMMAND vkattn_plan_tests)

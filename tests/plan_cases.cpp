@@ -1,0 +1,161 @@
+#include "plan_cases.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace vkattn::test {
+namespace {
+
+constexpr uint64_t four_gib_of_floats = uint64_t{1} << 30;
+
+struct Tensor {
+    uint64_t heads, seq, dim;
+};
+
+VkattnStrides strides_of(Layout layout, uint64_t unit, const Tensor& t) {
+    const uint64_t row = (t.dim + unit - 1) / unit * unit;
+    switch (layout) {
+        case Layout::bshd:
+            return {t.seq * t.heads * row, row, t.heads * row};
+        case Layout::padded: {
+            const uint64_t seq = row + 2 * unit, head = t.seq * seq + 3 * unit;
+            return {t.heads * head + 5 * unit, head, seq};
+        }
+        case Layout::wide: {
+            const uint64_t head = std::max(t.seq * row, four_gib_of_floats) + 3 * unit;
+            return {t.heads * head, head, row};
+        }
+        case Layout::broadcast:
+            return {0, 0, row};
+        default:
+            if (row == t.dim) return {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+            return {t.heads * t.seq * row, t.seq * row, row};
+    }
+}
+
+}  // namespace
+
+const std::vector<HeadDims>& all_head_dims() {
+    static const std::vector<HeadDims> dims{{1, 1},     {8, 8},     {40, 40},   {59, 59},   {64, 64},
+                                            {72, 72},   {80, 80},   {96, 96},   {111, 111}, {128, 128},
+                                            {160, 160}, {256, 256}, {512, 512}, {576, 512}, {576, 576},
+                                            {1, 576},   {192, 128}, {64, 257}};
+    return dims;
+}
+
+const std::vector<Shape>& all_shapes() {
+    constexpr uint32_t million = 1u << 20, most = VKATTN_MAX_SEQLEN;
+    constexpr int64_t far = int64_t{1} << 31;
+    static const std::vector<Shape> shapes{
+        {1, 1, 1, 0, 0},
+        {1, 1, 1, 1, 1},
+        {2, 4, 4, 7, 7, true},
+        {0, 8, 8, 97, 97},
+        {1, 2, 1, 0, 97},
+        {2, 3, 1, 97, 0, true},
+        {3, 6, 2, 97, 1025, true},
+        {1, 8, 1, 1025, 97, false, 16, -1},
+        {2, 16, 16, 1025, 1025, true, 128, 0},
+        {1, 32, 8, 1, 65537, false, 4096, 0},
+        {1, 2, 2, 65537, 65537},
+        {1, 3, 1, 65537, 7, false, -1, 5, VKATTN_ALIGN_TOP_LEFT},
+        {1, 1, 1, million, million, true},
+        {4, 8, 4, million, 7, true, -1, -1, VKATTN_ALIGN_OFFSET, -3},
+        {1, 32, 8, 1, million},
+        {1, 1, 1, most, most, true, 1, 1},
+        {1, 1, 1, most, 1, true, -1, -1, VKATTN_ALIGN_OFFSET, -far},
+        {1, 1, 1, 1, most, false, INT64_MAX, INT64_MAX, VKATTN_ALIGN_OFFSET, far},
+        {70000, 1, 1, 7, 97, true},
+        {70000, 1, 1, 1025, 1025},
+        {1, 65535, 65535, 97, 97},
+        {1, 65535, 1, 1, 7},
+        {2, 65535, 13107, 1, 1, true, 0, 0},
+    };
+    return shapes;
+}
+
+const char* name_of(Layout layout) {
+    static constexpr const char* names[] = {"contiguous", "bshd", "padded", "wide", "broadcast"};
+    static_assert(std::size(names) == static_cast<size_t>(Layout::count));
+    return names[static_cast<size_t>(layout)];
+}
+
+VkattnProblem make_problem(HeadDims dims, const Shape& s, Layout layout, uint32_t alignment_bytes) {
+    VkattnProblem p = core::default_problem();
+    p.batch = s.batch;
+    p.num_heads_q = s.heads_q;
+    p.num_heads_kv = s.heads_kv;
+    p.seqlen_q = s.seqlen_q;
+    p.seqlen_kv = s.seqlen_kv;
+    p.head_dim_qk = dims.qk;
+    p.head_dim_v = dims.v;
+    p.causal = s.causal;
+    p.window_left = s.window_left;
+    p.window_right = s.window_right;
+    p.align = s.align;
+    p.query_offset = s.query_offset;
+    p.alignment_bytes = alignment_bytes;
+    const uint64_t unit = alignment_bytes / 4;
+    const Layout of_query = layout == Layout::broadcast ? Layout::contiguous : layout;
+    p.query_strides = strides_of(of_query, unit, {s.heads_q, s.seqlen_q, dims.qk});
+    p.key_strides = strides_of(layout, unit, {s.heads_kv, s.seqlen_kv, dims.qk});
+    p.value_strides = strides_of(layout, unit, {s.heads_kv, s.seqlen_kv, dims.v});
+    p.out_strides = strides_of(of_query, unit, {s.heads_q, s.seqlen_q, dims.v});
+    return p;
+}
+
+core::Problem resolved(const VkattnProblem& problem) {
+    const auto result = core::resolve(problem);
+    if (!result) throw std::runtime_error(result.failure().field + ": " + result.failure().message);
+    return *result;
+}
+
+std::string to_text(const core::Problem& p) {
+    return fmt::format(
+        "batch {} heads {}:{} seqlens {}x{} dims {}/{} bounds {}..{} alignment {} strides {} {} {} ...",
+        p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim_qk, p.head_dim_v,
+        p.bound_lo, p.bound_hi, p.alignment_bytes, p.query_strides.batch, p.query_strides.head,
+        p.query_strides.seq);
+}
+
+const std::vector<Profile>& profiles() {
+    static const std::vector<Profile> all = load_profiles(VKATTN_TESTS_DIR "/profiles");
+    return all;
+}
+
+const core::DeviceCaps& profile(const std::string& name) {
+    for (const Profile& p : profiles())
+        if (p.name == name) return p.caps;
+    throw std::runtime_error("no profile is named " + name);
+}
+
+core::DeviceCaps smallest_device() {
+    core::DeviceCaps caps;
+    caps.name = "smallest";
+    caps.type = core::DeviceType::integrated;
+    caps.api_version = core::version_1_2;
+    caps.max_shared_bytes = 16384;
+    caps.max_invocations = 128;
+    caps.max_workgroup_size = {128, 128, 64};
+    caps.max_workgroup_count = {65535, 65535, 65535};
+    caps.max_push_constant_bytes = 128;
+    caps.max_buffer_bytes = uint64_t{1} << 30;
+    caps.buffer_device_address = true;
+    return caps;
+}
+
+const std::vector<Profile>& usable_devices() {
+    static const std::vector<Profile> devices = [] {
+        std::vector<Profile> usable;
+        for (const Profile& p : profiles())
+            if (p.caps.buffer_device_address && p.caps.api_version >= core::version_1_2) usable.push_back(p);
+        usable.push_back({"smallest", smallest_device()});
+        return usable;
+    }();
+    return devices;
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,42 @@
+// What must hold of every plan, recomputed from the contract and from the shaders instead of from src/plan.
+// Each check returns the first flaw that it finds, "" if there is none.
+#pragma once
+
+#include <string>
+
+#include "plan/plan.hpp"
+#include "plan/tuning.hpp"
+
+namespace vkattn::test {
+
+// All of the checks below.
+std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
+
+// Numbers that lib/tiles.glsl can work with.
+std::string numbers_flaw(const core::TileNumbers& numbers);
+// The workgroup within the device's limits; tiles and specialization say what the tuning says.
+std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
+                           const core::Plan& plan);
+// The grids within the device's limits; every (head, tile) of every step covered, heads exactly once.
+std::string grid_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
+// Push constants hold the problem; each region that a dispatch touches is patched into the field its shader
+// reads.
+std::string push_flaw(const core::Problem& problem, const core::Plan& plan);
+// Regions aligned, disjoint, within scratch_bytes, nothing unused; the argument block holds the strides.
+std::string scratch_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
+// A barrier between every two dispatches that depend on each other, none that separates nothing.
+std::string barrier_flaw(const core::Plan& plan);
+
+// Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
+uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v);
+
+// The numbers in "threads=256,lanes=16,..."; throws if the text is not complete or says something else.
+core::TileNumbers parse_numbers(const std::string& text);
+
+// Bytes of one head's score matrix of the materialized kernel.
+uint64_t matrix_bytes(const core::Problem& problem);
+
+// In what two plans differ; "" if in nothing.
+std::string difference(const core::Plan& a, const core::Plan& b);
+
+}  // namespace vkattn::test

@@ -1,0 +1,411 @@
+// The planner on every profile and many problems: what it plans can run, covers the work, and synchronises
+// it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "plan/tuning.hpp"
+#include "plan_cases.hpp"
+#include "plan_checks.hpp"
+
+#ifdef VULKAN_CORE_H_
+#error "the planner must not see Vulkan"
+#endif
+
+using namespace vkattn;
+using namespace vkattn::test;
+using core::DeviceCaps;
+using core::make_plan;
+using core::Options;
+using core::Plan;
+using core::Problem;
+using core::Region;
+using core::Result;
+
+namespace {
+
+constexpr HeadDims d64{64, 64};
+constexpr uint64_t default_scratch = uint64_t{1} << 30;
+
+Options kernel(const char* name) {
+    Options o;
+    o.kernel = name;
+    return o;
+}
+
+Options tuning(const std::string& text, const char* kernel_name = "") {
+    Options o;
+    o.kernel = kernel_name;
+    o.tuning = text;
+    return o;
+}
+
+// Flaws of many plans, each kind reported once.
+class Flaws {
+  public:
+    ~Flaws() {
+        for (const auto& [flaw, seen] : kinds_)
+            FAIL_CHECK(flaw << " (" << seen.second << " times, first: " << seen.first << ")");
+        CHECK_GT(plans_, 0);
+    }
+    Flaws() = default;
+    Flaws(const Flaws&) = delete;
+    Flaws& operator=(const Flaws&) = delete;
+
+    void add(const std::string& flaw, const std::string& where, const Problem& problem) {
+        plans_++;
+        if (!flaw.empty())
+            kinds_.try_emplace(flaw, where + ", " + to_text(problem), 0).first->second.second++;
+    }
+
+  private:
+    size_t plans_ = 0;
+    std::map<std::string, std::pair<std::string, size_t>> kinds_;
+};
+
+Shape square(uint32_t batch, uint32_t heads, uint32_t seqlen) {
+    return {batch, heads, heads, seqlen, seqlen};
+}
+
+// Throws the reason where there is no plan.
+Plan planned(const DeviceCaps& caps, const Problem& problem, const Options& options = {}) {
+    auto plan = make_plan(caps, problem, options);
+    if (!plan) throw std::runtime_error(plan.failure().field + ": " + plan.failure().message);
+    return std::move(*plan);
+}
+
+// Why the baseline cannot take this problem, as words that its message must hold; "" if it must take it.
+std::string materialized_obstacle(const DeviceCaps& caps, const Problem& p, const core::Tiles& tiles) {
+    if (p.empty_output()) return "";
+    if (matrix_bytes(p) > std::min(default_scratch, caps.max_buffer_bytes)) return "bytes of scratch";
+    if (p.seqlen_kv > uint64_t{tiles.tile_kv} * caps.max_workgroup_count[2]) return "grid";
+    if (p.seqlen_q > uint64_t{tiles.tile_q} * caps.max_workgroup_count[1]) return "grid";
+    return "";
+}
+
+// "" or what is wrong with how this problem is planned on this device, with both kernels.
+std::string planning_flaw(const DeviceCaps& caps, const Problem& p) {
+    core::Tiles tiles;
+    for (const char* name : {"auto", "materialized"}) {
+        const bool automatic = std::strcmp(name, "auto") == 0;
+        const auto plan = make_plan(caps, p, kernel(name));
+        if (!plan) {
+            const core::Failure& why = plan.failure();
+            const std::string obstacle = automatic ? "" : materialized_obstacle(caps, p, tiles);
+            if (obstacle.empty() || why.status != VKATTN_UNSUPPORTED ||
+                why.message.find(obstacle) == std::string::npos)
+                return fmt::format("{}: refused: {} {}", name, why.field, why.message);
+            continue;
+        }
+        if (automatic) tiles = plan->tiles;
+        if (automatic != (plan->kernel == "tiles")) return fmt::format("{}: got {}", name, plan->kernel);
+        if (!automatic && !materialized_obstacle(caps, p, tiles).empty())
+            return "materialized: fits, but should not";
+        if (const std::string flaw = flaw_of(caps, p, *plan); !flaw.empty())
+            return fmt::format("{}: {}", name, flaw);
+        const auto again = make_plan(caps, p, kernel(name));
+        if (!again || difference(*plan, *again) != "") return fmt::format("{}: not deterministic", name);
+    }
+    return "";
+}
+
+}  // namespace
+
+TEST_CASE("plan: every profile, head dim, shape and layout") {
+    Flaws flaws;
+    size_t turn = 0;
+    for (const Profile& device : usable_devices()) {
+        turn++;  // so that each problem meets each layout and alignment on some device
+        for (const HeadDims dims : all_head_dims())
+            for (const Shape& shape : all_shapes()) {
+                const auto layout = static_cast<Layout>(turn % static_cast<size_t>(Layout::count));
+                const uint32_t alignment = turn / static_cast<size_t>(Layout::count) % 2 == 0 ? 4 : 16;
+                turn++;
+                const Problem p = resolved(make_problem(dims, shape, layout, alignment));
+                flaws.add(planning_flaw(device.caps, p), device.name + ", " + name_of(layout), p);
+            }
+    }
+}
+
+TEST_CASE("plan: every layout and alignment") {
+    Flaws flaws;
+    for (const char* name : {"nvidia_h200", "swiftshader"})
+        for (const HeadDims dims : all_head_dims())
+            for (const Shape& shape : all_shapes())
+                for (uint32_t layout = 0; layout < static_cast<uint32_t>(Layout::count); layout++)
+                    for (uint32_t alignment : {4u, 8u, 16u}) {
+                        const auto l = static_cast<Layout>(layout);
+                        const Problem p = resolved(make_problem(dims, shape, l, alignment));
+                        flaws.add(planning_flaw(profile(name), p), fmt::format("{}, {}", name, name_of(l)),
+                                  p);
+                    }
+}
+
+TEST_CASE("plan: heads of all batches to the limit of 2^31 - 1") {
+    for (const char* name : {"lavapipe", "nvidia_h200", "amd_navi31"}) {
+        const Problem p = resolved(make_problem({8, 8}, {32768, 65535, 65535, 1, 1}));
+        const Plan plan = planned(profile(name), p);
+        INFO(name);
+        CHECK_EQ(flaw_of(profile(name), p, plan), "");
+    }
+}
+
+TEST_CASE("plan: a grid of few workgroups") {
+    DeviceCaps caps = smallest_device();
+    caps.max_workgroup_count = {7, 3, 5};
+    for (uint32_t heads : {1u, 7u, 8u, 15u})
+        for (uint32_t batch : {1u, 2u, 5u})
+            for (uint32_t seqlen = 1; seqlen < 130; seqlen += 3) {
+                const Problem p = resolved(make_problem(d64, square(batch, heads, seqlen)));
+                const auto tiles = make_plan(caps, p, {});
+                INFO(to_text(p));
+                if (tiles)
+                    CHECK_EQ(flaw_of(caps, p, *tiles), "");
+                else
+                    CHECK_EQ(tiles.failure().status, VKATTN_UNSUPPORTED);
+                const auto materialized = make_plan(caps, p, kernel("materialized"));
+                if (materialized)
+                    CHECK_EQ(flaw_of(caps, p, *materialized), "");
+                else
+                    CHECK_EQ(materialized.failure().status, VKATTN_UNSUPPORTED);
+            }
+}
+
+TEST_CASE("plan: more query tiles than the grid holds") {
+    DeviceCaps caps = smallest_device();
+    caps.max_workgroup_count = {65535, 3, 5};
+    const uint32_t tile_q = planned(caps, resolved(make_problem(d64, square(1, 1, 1)))).tiles.tile_q;
+    CHECK(make_plan(caps, resolved(make_problem(d64, square(1, 1, 15 * tile_q))), {}));
+    const auto refused = make_plan(caps, resolved(make_problem(d64, square(1, 1, 15 * tile_q + 1))), {});
+    REQUIRE_FALSE(refused);
+    CHECK_EQ(refused.failure().status, VKATTN_UNSUPPORTED);
+    CHECK_EQ(refused.failure().field, "problem.seqlen_q");
+}
+
+TEST_CASE("plan: specialization, so pipelines, depend on neither lengths nor counts") {
+    for (const Profile& device : usable_devices())
+        for (const HeadDims dims : all_head_dims()) {
+            const auto first = planned(device.caps, resolved(make_problem(dims, square(1, 1, 1))));
+            for (const Shape& shape : {Shape{3, 6, 2, 97, 1025, true}, Shape{1, 8, 1, 1025, 97, false, 16, 3},
+                                       Shape{70000, 1, 1, 7, 7}, Shape{1, 1, 1, 65537, 0}}) {
+                const auto other = planned(device.caps, resolved(make_problem(dims, shape, Layout::bshd)));
+                CHECK(first.dispatches[0].specialization == other.dispatches[0].specialization);
+                CHECK_EQ(first.tuning_row, other.tuning_row);
+            }
+        }
+}
+
+TEST_CASE("plan: a single stride of 4 GiB needs the argument block, 4 bytes less do not") {
+    constexpr uint64_t limit = uint64_t{1} << 30;  // elements
+    for (int tensor = 0; tensor < 4; tensor++)
+        for (int level = 0; level < 3; level++)
+            for (const uint64_t stride : {limit - 1, limit, 5 * limit}) {
+                VkattnProblem given = make_problem({1, 1}, square(2, 2, 2), Layout::contiguous);
+                VkattnStrides* all[] = {&given.query_strides, &given.key_strides, &given.value_strides,
+                                        &given.out_strides};
+                VkattnStrides& s = *all[tensor];
+                uint64_t* levels[] = {&s.batch, &s.head, &s.seq};
+                *levels[level] = stride;
+                if (level == 2) s.batch = 1;  // between the rows
+                const Problem p = resolved(given);
+                const Plan plan = planned(profile("lavapipe"), p);
+                INFO("tensor " << tensor << ", level " << level << ", stride " << stride);
+                CHECK_EQ(flaw_of(profile("lavapipe"), p, plan), "");
+                CHECK_EQ(plan.arguments.empty(), stride < limit);
+                CHECK_EQ(plan.scratch_bytes, stride < limit ? 0 : 256);
+            }
+}
+
+TEST_CASE("plan: scratch stays within options.max_scratch_bytes") {
+    Flaws flaws;
+    const DeviceCaps& caps = profile("nvidia_h200");
+    for (const Layout layout : {Layout::contiguous, Layout::wide})
+        for (const uint32_t seqlen : {1u, 4u, 97u, 1025u}) {
+            const Problem p = resolved(make_problem(d64, square(3, 5, seqlen), layout));
+            const uint64_t matrix = matrix_bytes(p);
+            for (const uint64_t limit :
+                 {uint64_t{1}, matrix - 1, matrix, matrix + 255, matrix + 512, 4 * matrix, 7 * matrix + 300,
+                  15 * matrix, 16 * matrix, 1000 * matrix}) {
+                Options options = kernel("materialized");
+                options.max_scratch_bytes = limit;
+                const auto plan = make_plan(caps, p, options);
+                if (plan) {
+                    const bool fits = plan->scratch_bytes <= limit;
+                    flaws.add(fits ? "" : "more scratch than allowed", fmt::format("limit {}", limit), p);
+                    CHECK_EQ(flaw_of(caps, p, *plan), "");
+                    continue;
+                }
+                INFO(to_text(p) << ", limit " << limit);
+                CHECK_EQ(plan.failure().status, VKATTN_UNSUPPORTED);
+                CHECK_NE(plan.failure().message.find("scratch"), std::string::npos);
+                CHECK_LT(limit, matrix + 512);  // a matrix and the argument block, each rounded up to 256
+            }
+        }
+}
+
+TEST_CASE("plan: scratch stays within the device's largest allocation") {
+    for (const Layout layout : {Layout::contiguous, Layout::wide}) {
+        DeviceCaps caps = profile("nvidia_h200");
+        const Problem p = resolved(make_problem(d64, square(1, 2, 1024), layout));
+        caps.max_buffer_bytes = matrix_bytes(p);
+        const auto plan = make_plan(caps, p, kernel("materialized"));
+        if (plan)
+            CHECK_EQ(flaw_of(caps, p, *plan), "");
+        else
+            CHECK_EQ(plan.failure().status, VKATTN_UNSUPPORTED);
+    }
+}
+
+TEST_CASE("plan: the scale is finite for every finite scale and softcap") {
+    Flaws flaws;
+    constexpr float most = std::numeric_limits<float>::max(),
+                    least = std::numeric_limits<float>::denorm_min();
+    for (const float scale : {0.0f, 1.0f, -1.0f, 1e30f, most, -most, least})
+        for (const float softcap : {0.0f, 1.0f, 30.0f, 1e-30f, least, most}) {
+            VkattnProblem given = make_problem(d64, square(1, 1, 8));
+            given.softmax_scale = scale;
+            given.softcap = softcap;
+            const Plan plan = planned(profile("lavapipe"), resolved(given));
+            shared::ForwardPush push;
+            std::memcpy(&push, plan.dispatches[0].push.data(), sizeof push);
+            const std::string where = fmt::format("scale {}, softcap {}", scale, softcap);
+            flaws.add(std::isfinite(push.scale_log2) ? "" : "scale_log2 is not finite", where,
+                      resolved(given));
+            flaws.add(std::isfinite(push.softcap_log2) ? "" : "softcap_log2 is not finite", where,
+                      resolved(given));
+            INFO(where);
+            CHECK_EQ(push.softcap_log2 != 0, softcap != 0);
+        }
+}
+
+TEST_CASE("plan: describe says in JSON what the plan holds") {
+    for (const char* name : {"tiles", "materialized"}) {
+        const Problem p = resolved(make_problem(d64, square(2, 3, 97), Layout::wide));
+        const Plan plan = planned(profile("intel_dg2"), p, kernel(name));
+        const auto json = nlohmann::json::parse(core::describe(plan));
+        CHECK_EQ(json.at("kernel"), name);
+        CHECK_EQ(json.at("tuning_row"), plan.tuning_row);
+        CHECK_EQ(json.at("tuning"), plan.tuning);
+        CHECK_EQ(json.at("scratch_bytes"), plan.scratch_bytes);
+        CHECK_EQ(json.at("tiles").at("tile_q"), plan.tiles.tile_q);
+        CHECK_EQ(json.at("tiles").at("tile_kv"), plan.tiles.tile_kv);
+        CHECK_EQ(json.at("tiles").at("threads"), plan.tiles.threads);
+        CHECK_EQ(json.at("tiles").at("shared_bytes"), plan.tiles.shared_bytes);
+        REQUIRE_EQ(json.at("dispatches").size(), plan.dispatches.size());
+        for (size_t i = 0; i < plan.dispatches.size(); i++) {
+            const auto& d = json.at("dispatches").at(i);
+            CHECK_EQ(d.at("variant"), name_of(plan.dispatches[i].variant));
+            CHECK_EQ(d.at("groups"), plan.dispatches[i].groups);
+            CHECK_EQ(d.at("barrier_before"), plan.dispatches[i].barrier_before);
+        }
+        CHECK_EQ(json.at("refused").size(), core::kernel_names().size() - 1);
+    }
+}
+
+TEST_CASE("tuning: every row is well formed, and used by some device") {
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(count);
+    std::set<std::string> names, chosen;
+    for (const Profile& device : usable_devices())
+        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
+            chosen.insert(
+                planned(device.caps, resolved(make_problem({dim, dim}, square(1, 1, 1)))).tuning_row);
+    for (size_t i = 0; i < count; i++) {
+        INFO(rows[i].name);
+        CHECK_EQ(numbers_flaw(rows[i].numbers), "");
+        CHECK_EQ(to_text(rows[i].numbers), to_text(parse_numbers(to_text(rows[i].numbers))));
+        CHECK(names.insert(rows[i].name).second);
+        CHECK_GE(rows[i].max_head_dim_v, 1);
+        CHECK_LE(rows[i].max_head_dim_v, VKATTN_MAX_HEAD_DIM);
+        CHECK_EQ(chosen.count(rows[i].name), 1);
+    }
+}
+
+// A device with rows of its own that ends up with another's runs, but slowly: nothing else would show it.
+TEST_CASE("tuning: on real devices the first row for device and head dim fits") {
+    using Device = core::TuningRow::Device;
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(count);
+    Flaws flaws;
+    for (const Profile& device : usable_devices()) {
+        if (device.name == "smallest") continue;
+        const Device kind = device.caps.type == core::DeviceType::cpu ? Device::cpu
+                            : device.caps.vendor_id == 0x10de         ? Device::nvidia
+                                                                      : Device::any;
+        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++) {
+            const auto* first = std::find_if(rows, rows + count, [&](const core::TuningRow& row) {
+                return (row.device == kind || row.device == Device::any) && dim <= row.max_head_dim_v;
+            });
+            REQUIRE_NE(first, rows + count);
+            const Problem p = resolved(make_problem({dim, dim}, square(1, 1, 1)));
+            const std::string row = planned(device.caps, p).tuning_row;
+            flaws.add(row == first->name ? "" : fmt::format("{} passed over for {}", first->name, row),
+                      device.name, p);
+        }
+    }
+}
+
+TEST_CASE("tuning: a plan's tuning, fed back as an option, gives the same plan") {
+    Flaws flaws;
+    for (const Profile& device : usable_devices())
+        for (const HeadDims dims : all_head_dims())
+            for (const char* name : {"auto", "materialized"}) {
+                const Problem p = resolved(make_problem(dims, {3, 6, 2, 97, 1025, true}, Layout::padded));
+                const Plan plan = planned(device.caps, p, kernel(name));
+                flaws.add(difference(plan, planned(device.caps, p, tuning(plan.tuning, name))), device.name,
+                          p);
+            }
+}
+
+TEST_CASE("tuning: a row fits for the smallest and the largest head dim that it is for") {
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(count);
+    DeviceCaps roomy = smallest_device();  // as Vulkan devices come at most, so that no row is passed over
+    roomy.max_shared_bytes = 65536;
+    roomy.max_invocations = roomy.max_workgroup_size[0] = 1024;
+    for (size_t i = 0; i < count; i++)
+        for (const uint32_t dim : {1u, rows[i].max_head_dim_v}) {
+            const Problem p = resolved(make_problem({VKATTN_MAX_HEAD_DIM, dim}, square(1, 1, 1)));
+            INFO(rows[i].name << ", head_dim_v " << dim);
+            CHECK_EQ(core::pool_vec4(rows[i].numbers, p), pool_of_maps(rows[i].numbers, dim));
+            CHECK(make_plan(roomy, p, tuning(to_text(rows[i].numbers))));
+        }
+}
+
+TEST_CASE("tuning: numbers of one's own, one or all of them") {
+    const Problem p = resolved(make_problem(d64, square(1, 1, 100)));
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const core::TileNumbers row = parse_numbers(planned(caps, p).tuning);
+    const Plan changed = planned(caps, p, tuning("prefetch=0"));
+    core::TileNumbers expected = row;
+    expected.prefetch = 0;
+    CHECK_EQ(changed.tuning, core::to_text(expected));
+    CHECK_EQ(flaw_of(caps, p, changed), "");
+
+    for (const uint32_t threads : {1u, 8u, 32u, 96u, 256u, 1024u})
+        for (const uint32_t lanes : {1u, 2u, 3u, 8u, 32u})
+            for (const uint32_t blocks : {1u, 2u, 3u}) {
+                if (threads % lanes != 0) continue;
+                core::TileNumbers n = row;
+                n.threads = threads;
+                n.lanes = lanes;
+                n.rows = 4;
+                n.cols = 12 * blocks;
+                n.p_blocks = blocks;
+                n.chunk = 8;
+                n.v_keys = n.unroll = 4;
+                const auto plan = make_plan(caps, p, tuning(core::to_text(n)));
+                INFO(core::to_text(n));
+                CHECK_EQ(static_cast<bool>(plan), pool_of_maps(n, 64) * 16 <= caps.max_shared_bytes);
+                if (plan) CHECK_EQ(plan->tuning, core::to_text(n));
+                if (plan) CHECK_EQ(flaw_of(caps, p, *plan), "");
+            }
+}

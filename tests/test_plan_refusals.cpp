@@ -1,0 +1,340 @@
+// What the planner refuses: with the status, the field and the reason that are right, never silently.
+#include <doctest/doctest.h>
+
+#include <set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "plan/tuning.hpp"
+#include "plan_cases.hpp"
+#include "plan_checks.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using core::DeviceCaps;
+using core::make_plan;
+using core::Options;
+using core::Problem;
+
+namespace {
+
+Options options_of(const char* kernel, const std::string& tuning = "") {
+    Options o;
+    o.kernel = kernel;
+    o.tuning = tuning;
+    return o;
+}
+
+VkattnProblem simple() {
+    return make_problem({64, 64}, {1, 2, 1, 97, 97});
+}
+
+// "" if the planner refuses with this status, field and text in the message, else what it did.
+std::string refusal_flaw(const DeviceCaps& caps, const Problem& problem, const Options& options,
+                         VkattnStatus status, const std::string& field, const std::string& text) {
+    const auto plan = make_plan(caps, problem, options);
+    if (plan) return "planned: " + plan->kernel + " " + plan->tuning;
+    const core::Failure& f = plan.failure();
+    if (f.status != status || f.field != field || f.message.find(text) == std::string::npos ||
+        f.message.empty() || f.message.find('\n') != std::string::npos)
+        return fmt::format("status {} field '{}' message '{}'", static_cast<int>(f.status), f.field,
+                           f.message);
+    return "";
+}
+
+std::string unsupported(const DeviceCaps& caps, const Problem& p, const std::string& field,
+                        const std::string& text, const Options& options = {}) {
+    return refusal_flaw(caps, p, options, VKATTN_UNSUPPORTED, field, text);
+}
+
+std::string invalid(const Options& options, const std::string& field, const std::string& text) {
+    return refusal_flaw(profile("nvidia_h200"), resolved(simple()), options, VKATTN_INVALID_ARGUMENT, field,
+                        text);
+}
+
+}  // namespace
+
+TEST_CASE("refusal: devices without buffer device addresses") {
+    const Problem p = resolved(simple());
+    std::set<std::string> refused;
+    for (const Profile& device : profiles()) {
+        if (device.caps.buffer_device_address) continue;
+        refused.insert(device.name);
+        DeviceCaps caps = device.caps;
+        INFO(device.name);
+        const bool old = caps.api_version < core::version_1_2;
+        CHECK_EQ(unsupported(caps, p, "device", old ? "Vulkan 1.2" : "bufferDeviceAddress"), "");
+        caps.api_version = core::version_1_2;
+        CHECK_EQ(unsupported(caps, p, "device", "bufferDeviceAddress"), "");
+        CHECK_NE(core::refuse_device(caps), "");
+    }
+    CHECK(refused == std::set<std::string>{"adreno_702", "mali_g52", "powervr_bxs"});
+    for (const Profile& device : usable_devices()) CHECK_EQ(core::refuse_device(device.caps), "");
+}
+
+TEST_CASE("refusal: a device below the floor") {
+    const Problem p = resolved(simple());
+    DeviceCaps caps = smallest_device();
+    caps.api_version -= 1u << 12;
+    CHECK_EQ(unsupported(caps, p, "device", "Vulkan 1.2"), "");
+    caps = smallest_device();
+    caps.buffer_device_address = false;
+    CHECK_EQ(unsupported(caps, p, "device", "bufferDeviceAddress"), "");
+    caps = smallest_device();
+    caps.max_push_constant_bytes = 127;
+    CHECK_EQ(unsupported(caps, p, "device", "push constants"), "");
+    caps = smallest_device();
+    caps.max_shared_bytes = 1024;
+    CHECK_EQ(unsupported(caps, p, "", "bytes of shared memory, the device has 1024"), "");
+    caps = smallest_device();
+    caps.max_invocations = 4;
+    CHECK_EQ(unsupported(caps, p, "", "invocations, the device has 4"), "");
+    caps = smallest_device();
+    caps.max_workgroup_size[0] = 4;
+    CHECK_EQ(unsupported(caps, p, "", "invocations, the device has 4"), "");
+}
+
+TEST_CASE("refusal: what no kernel does yet") {
+    for (const Profile& device : usable_devices())
+        for (const char* kernel : {"", "auto", "tiles", "materialized"}) {
+            const Options options = options_of(kernel);
+            INFO(device.name << " " << kernel);
+            VkattnProblem p = simple();
+            p.alignment_bytes = 0;
+            p.dtype = VKATTN_DTYPE_FLOAT16;
+            CHECK_EQ(unsupported(device.caps, resolved(p), "problem.dtype", "float16", options), "");
+            p.dtype = VKATTN_DTYPE_BFLOAT16;
+            CHECK_EQ(unsupported(device.caps, resolved(p), "problem.dtype", "bfloat16", options), "");
+            p = simple();
+            p.mask_rank = 1;
+            p.mask_extents[0] = 97;
+            for (const VkattnMaskType mask : {VKATTN_MASK_BOOL, VKATTN_MASK_FLOAT}) {
+                p.mask = mask;
+                CHECK_EQ(unsupported(device.caps, resolved(p), "problem.mask", "mask", options), "");
+            }
+            p = simple();
+            p.kv_lengths = 1;
+            CHECK_EQ(unsupported(device.caps, resolved(p), "problem.kv_lengths", "kv lengths", options), "");
+            p = simple();
+            p.align = VKATTN_ALIGN_OFFSETS;
+            CHECK_EQ(unsupported(device.caps, resolved(p), "problem.align", "offset per batch", options), "");
+        }
+}
+
+TEST_CASE("refusal: scores too large for the baseline") {
+    const Problem p = resolved(make_problem({64, 64}, {1, 1, 1, 65537, 65537}));
+    const std::string need = fmt::format("{} bytes of scratch", matrix_bytes(p));
+    Options options = options_of("materialized");
+    for (const Profile& device : usable_devices())
+        CHECK_EQ(unsupported(device.caps, p, "", need + ", the limit is 1073741824", options), "");
+    options.max_scratch_bytes = matrix_bytes(p) - 1;
+    DeviceCaps caps = profile("apple_m1");
+    CHECK_EQ(unsupported(caps, p, "", fmt::format("the limit is {}", matrix_bytes(p) - 1), options), "");
+    caps.max_buffer_bytes = 1000000;  // the device's limit counts too
+    CHECK_EQ(unsupported(caps, p, "", "the limit is 1000000", options), "");
+}
+
+TEST_CASE("refusal: unknown kernels") {
+    std::string list = "auto";
+    for (const std::string& name : core::kernel_names()) list += ", " + name;
+    for (const char* name : {"tile", "Tiles", "tiles ", "materialised", "AUTO", "0"}) {
+        CHECK_EQ(invalid(options_of(name), "options.kernel", list), "");
+        CHECK_EQ(invalid(options_of(name), "options.kernel", fmt::format("'{}'", name)), "");
+    }
+}
+
+TEST_CASE("refusal: malformed tuning") {
+    const std::vector<std::pair<const char*, const char*>> cases{
+        {"threads", "threads"},            // no number
+        {"256", "256"},                    // no name
+        {"=5", "=5"},                      //
+        {"speed=3", "speed"},              // unknown names
+        {"THREADS=64", "THREADS"},         //
+        {"threads =64", "threads "},       //
+        {" threads=64", " threads"},       //
+        {"threads=", "whole number"},      // no whole number
+        {"threads=abc", "whole number"},   //
+        {"threads=8x", "whole number"},    //
+        {"threads=8 ", "whole number"},    //
+        {"threads=-8", "whole number"},    //
+        {"threads=+8", "whole number"},    //
+        {"threads=1.5", "whole number"},   //
+        {"threads=0x40", "whole number"},  //
+        {"threads==8", "whole number"},    //
+        {"threads=4294967296", "whole number"},
+        {"threads=8;lanes=1", "whole number"},
+        {",", "''"},                         // empty items
+        {",prefetch=0", "''"},               //
+        {"prefetch=0,,prefetch=1", "''"},    //
+        {"threads=0", "threads = 0"},        // out of range
+        {"lanes=0", "lanes = 0"},            //
+        {"rows=0", "rows = 0"},              //
+        {"cols=0", "cols = 0"},              //
+        {"chunk=0", "chunk = 0"},            //
+        {"p_blocks=0", "p_blocks = 0"},      //
+        {"v_keys=0", "v_keys = 0"},          //
+        {"unroll=0", "unroll = 0"},          //
+        {"threads=4097", "threads = 4097"},  //
+        {"chunk=4294967292", "4294967292"},  //
+        {"prefetch=2", "prefetch"},          //
+    };
+    for (const auto& [given, named] : cases)
+        for (const char* kernel : {"auto", "tiles", "materialized"}) {
+            const char *text = given, *says = named;  // clang 14 does not capture bindings
+            INFO(text << " " << kernel);
+            CHECK_EQ(invalid(options_of(kernel, text), "options.tuning", says), "");
+        }
+}
+
+TEST_CASE("refusal: tuning numbers that do not go together") {
+    const core::TileNumbers good =
+        parse_numbers("threads=64,lanes=8,rows=8,cols=16,chunk=16,p_blocks=2,v_keys=32,prefetch=0,unroll=8");
+    REQUIRE(make_plan(profile("nvidia_h200"), resolved(simple()), options_of("", core::to_text(good))));
+    const auto refused = [&](auto field, uint32_t value, const char* says) {
+        core::TileNumbers n = good;
+        n.*field = value;
+        INFO(core::to_text(n));
+        CHECK_NE(numbers_flaw(n), "");
+        CHECK_EQ(invalid(options_of("", core::to_text(n)), "options.tuning", says), "");
+    };
+    using Numbers = core::TileNumbers;
+    refused(&Numbers::lanes, 3, "multiple of lanes");
+    refused(&Numbers::lanes, 128, "multiple of lanes");
+    refused(&Numbers::threads, 60, "multiple of lanes");
+    refused(&Numbers::rows, 6, "multiples of 4");
+    refused(&Numbers::rows, 1, "multiples of 4");
+    refused(&Numbers::cols, 18, "multiples of 4");
+    refused(&Numbers::chunk, 10, "multiples of 4");
+    refused(&Numbers::v_keys, 2, "multiples of 4");
+    refused(&Numbers::p_blocks, 3, "cols / 4");
+    refused(&Numbers::p_blocks, 8, "cols / 4");
+    refused(&Numbers::v_keys, 24, "v_keys does not divide");
+    refused(&Numbers::v_keys, 128, "v_keys does not divide");
+    refused(&Numbers::unroll, 3, "unroll does not divide");
+    refused(&Numbers::unroll, 12, "unroll does not divide");
+    refused(&Numbers::prefetch, 7, "prefetch");
+}
+
+TEST_CASE("refusal: tuning too large for the device") {
+    const Problem p = resolved(simple());
+    for (const Profile& device : usable_devices()) {
+        INFO(device.name);
+        CHECK_EQ(unsupported(device.caps, p, "", "invocations", options_of("", "threads=4096")), "");
+        CHECK_EQ(unsupported(device.caps, p, "", "shared memory", options_of("", "chunk=4096")), "");
+        const core::TileNumbers wraps = parse_numbers(  // 2^32 bytes and 32 KiB more
+            "threads=256,lanes=256,rows=4,cols=4096,chunk=1024,p_blocks=1,v_keys=4,prefetch=0,unroll=1");
+        const char* says = device.caps.max_invocations < 256 ? "invocations" : "shared memory";
+        CHECK_EQ(unsupported(device.caps, p, "", says, options_of("", core::to_text(wraps))), "");
+    }
+    DeviceCaps caps = smallest_device();  // at the limits exactly, and one below
+    const core::TileNumbers n =
+        parse_numbers("threads=128,lanes=8,rows=4,cols=4,chunk=16,p_blocks=1,v_keys=16,prefetch=0,unroll=2");
+    caps.max_shared_bytes = pool_of_maps(n, 64) * 16;
+    CHECK(make_plan(caps, p, options_of("", core::to_text(n))));
+    caps.max_shared_bytes--;
+    CHECK_EQ(unsupported(caps, p, "", "shared memory", options_of("", core::to_text(n))), "");
+    caps = smallest_device();
+    caps.max_invocations = 127;
+    CHECK_EQ(
+        unsupported(caps, p, "", "128 invocations, the device has 127", options_of("", core::to_text(n))),
+        "");
+}
+
+TEST_CASE("refusal: rows whose pipelines failed are passed over, to the last") {
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(count);
+    const auto index_of = [&](const std::string& name) {
+        size_t i = 0;
+        while (i < count && name != rows[i].name) i++;
+        return i;
+    };
+    for (const Profile& device : usable_devices())
+        for (const uint32_t dim : {1u, 64u, 128u, 256u, 576u})
+            for (const char* kernel : {"auto", "materialized"}) {
+                const Problem p = resolved(make_problem({dim, dim}, {1, 2, 1, 97, 97}));
+                Options options = options_of(kernel);
+                size_t least = 0;
+                INFO(device.name << " " << dim << " " << kernel);
+                auto plan = make_plan(device.caps, p, options);
+                for (; plan && options.rejected_rows.size() <= count;
+                     plan = make_plan(device.caps, p, options)) {
+                    const size_t row = index_of(plan->tuning_row);
+                    CHECK_LT(row, count);
+                    CHECK_GE(row, least);
+                    CHECK_EQ(flaw_of(device.caps, p, *plan), "");
+                    least = row + 1;
+                    options.rejected_rows.push_back(plan->tuning_row);
+                }
+                REQUIRE_FALSE(plan);
+                CHECK_GE(options.rejected_rows.size(), 1);
+                CHECK_EQ(unsupported(device.caps, p, "", "no tile shape fits this device", options), "");
+            }
+}
+
+TEST_CASE("refusal: a plan says why not the other kernels") {
+    const Problem p = resolved(simple());
+    const auto automatic = make_plan(profile("lavapipe"), p, {});
+    REQUIRE(automatic);
+    REQUIRE_EQ(automatic->refused.size(), 1);
+    CHECK_EQ(automatic->refused[0].kernel, "materialized");
+    CHECK_EQ(automatic->refused[0].reason, "only by name: for comparison");
+    const auto asked = make_plan(profile("lavapipe"), p, options_of("materialized"));
+    REQUIRE(asked);
+    CHECK_EQ(asked->refused[0].kernel, "tiles");
+    CHECK_EQ(asked->refused[0].reason, "another kernel was asked for");
+}
+
+TEST_CASE("profiles: what a file says reaches the caps") {
+    CHECK_EQ(profiles().size(), 30);
+    const DeviceCaps& caps = profile("nvidia_h200");
+    CHECK_EQ(caps.name, "NVIDIA H200");
+    CHECK_EQ(caps.vendor_id, 0x10de);
+    CHECK_EQ(caps.type, core::DeviceType::discrete);
+    CHECK_EQ(caps.api_version, (1u << 22 | 4u << 12));
+    CHECK_EQ(caps.subgroup_size, 32);
+    CHECK_EQ(caps.max_shared_bytes, 49152);
+    CHECK_EQ(caps.max_invocations, 1024);
+    CHECK(caps.max_workgroup_size == std::array<uint32_t, 3>{1024, 1024, 64});
+    CHECK(caps.max_workgroup_count == std::array<uint32_t, 3>{2147483647, 65535, 65535});
+    CHECK_EQ(caps.max_push_constant_bytes, 256);
+    CHECK_EQ(caps.max_buffer_bytes, 4292870144);
+    CHECK(caps.buffer_device_address);
+    CHECK_EQ(profile("powervr_bxs").max_buffer_bytes, 18957385728);
+    CHECK_EQ(profile("swiftshader").type, core::DeviceType::cpu);
+}
+
+TEST_CASE("profiles: a missing, repeated or malformed key is named with its file") {
+    const std::string good =
+        "device=\"A B\" api=1.2 vendor=0x10de type=2\n sg=8 [8..8] shmem=1 wginv=2 wgsize=3,4,5 "
+        "wgcount=6,7,8 pc=128\n"
+        " maxAlloc=4294967296 bda=1 x=\"(\" KHR A=f16 A=f16\n";
+    REQUIRE_EQ(parse_profile(good, "f.txt").name, "A B");
+    const auto message = [&](const std::string& from, const std::string& to) {
+        std::string text = good;
+        text.replace(text.find(from), from.size(), to);
+        try {
+            parse_profile(text, "f.txt");
+        } catch (const std::runtime_error& error) {
+            return std::string(error.what());
+        }
+        return "accepted: " + text;
+    };
+    for (const char* key : {"device", "api", "vendor", "type", "sg", "shmem", "wginv", "wgsize", "wgcount",
+                            "pc", "maxAlloc", "bda"}) {
+        const std::string assigned = std::string(key) + "=";
+        CHECK_EQ(message(assigned, "other="), fmt::format("f.txt: {} is missing", key));
+        CHECK_EQ(message(assigned, assigned + "1 " + assigned),
+                 fmt::format("f.txt: {} stands there twice", key));
+        CHECK_EQ(message(assigned, assigned + "z").rfind(fmt::format("f.txt: {} ", key), 0), 0);
+    }
+    CHECK_EQ(message("wgsize=3,4,5", "wgsize=3,4"), "f.txt: wgsize does not hold three numbers");
+    CHECK_EQ(message("wgsize=3,4,5", "wgsize=3,4,5,6"), "f.txt: wgsize does not hold three numbers");
+    CHECK_EQ(message("shmem=1", "shmem=4294967296"), "f.txt: shmem does not hold a number that fits");
+    CHECK_EQ(message("type=2", "type=5"), "f.txt: type is not a device type");
+    CHECK_EQ(message("bda=1", "bda=2"), "f.txt: bda is neither 0 nor 1");
+    CHECK_EQ(message("api=1.2", "api=12"), "f.txt: api is not major.minor");
+    CHECK_EQ(message("x=\"(\"", "x=\"("), "f.txt: x has no closing quote");
+    CHECK_THROWS_AS(load_profile("/nonexistent/f.txt"), std::runtime_error);
+}
