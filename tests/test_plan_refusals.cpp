@@ -221,12 +221,15 @@ TEST_CASE("refusal: tuning too large for the device") {
     const Problem p = resolved(simple());
     for (const Profile& device : usable_devices()) {
         INFO(device.name);
-        CHECK_EQ(unsupported(device.caps, p, "", "invocations", options_of("", "threads=4096")), "");
-        CHECK_EQ(unsupported(device.caps, p, "", "shared memory", options_of("", "chunk=4096")), "");
+        CHECK_EQ(unsupported(device.caps, p, "options.tuning", "invocations", options_of("", "threads=4096")),
+                 "");
+        CHECK_EQ(unsupported(device.caps, p, "options.tuning", "shared memory", options_of("", "chunk=4096")),
+                 "");
         const core::TileNumbers wraps = parse_numbers(  // 2^32 bytes and 32 KiB more
             "threads=256,lanes=256,rows=4,cols=4096,chunk=1024,p_blocks=1,v_keys=4,prefetch=0,unroll=1");
         const char* says = device.caps.max_invocations < 256 ? "invocations" : "shared memory";
-        CHECK_EQ(unsupported(device.caps, p, "", says, options_of("", core::to_text(wraps))), "");
+        CHECK_EQ(unsupported(device.caps, p, "options.tuning", says, options_of("", core::to_text(wraps))),
+                 "");
     }
     DeviceCaps caps = smallest_device();  // at the limits exactly, and one below
     const core::TileNumbers n =
@@ -234,12 +237,12 @@ TEST_CASE("refusal: tuning too large for the device") {
     caps.max_shared_bytes = pool_of_maps(n, 64) * 16;
     CHECK(make_plan(caps, p, options_of("", core::to_text(n))));
     caps.max_shared_bytes--;
-    CHECK_EQ(unsupported(caps, p, "", "shared memory", options_of("", core::to_text(n))), "");
+    CHECK_EQ(unsupported(caps, p, "options.tuning", "shared memory", options_of("", core::to_text(n))), "");
     caps = smallest_device();
     caps.max_invocations = 127;
-    CHECK_EQ(
-        unsupported(caps, p, "", "128 invocations, the device has 127", options_of("", core::to_text(n))),
-        "");
+    CHECK_EQ(unsupported(caps, p, "options.tuning", "128 invocations, the device has 127",
+                         options_of("", core::to_text(n))),
+             "");
 }
 
 TEST_CASE("refusal: rows whose pipelines failed are passed over, to the last") {

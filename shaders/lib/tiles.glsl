@@ -107,12 +107,10 @@ void store_block(uint at, uint stride, mat4 rows) {
 
 // The blocks of a chunk in one list, Q's first, so that they spread evenly over the invocations.
 mat4 load_chunk_block(Rows q, Rows k, uint chunk, uint e) {
-    const bool of_q = e < Q_BLOCKS;
-    Rows t = q;
-    if (!of_q) t = k;
-    const uint block = of_q ? e : e - Q_BLOCKS;
-    return load_block(t, t.first + block / CHUNK_VECS * 4, chunk * CHUNK + block % CHUNK_VECS * 4, HEAD_DIM_QK,
-                      HEAD_DIM_QK % CHUNK == 0);
+    const bool inside = HEAD_DIM_QK % CHUNK == 0;
+    const uint d = chunk * CHUNK + e % CHUNK_VECS * 4;
+    if (e < Q_BLOCKS) return load_block(q, q.first + e / CHUNK_VECS * 4, d, HEAD_DIM_QK, inside);
+    return load_block(k, k.first + (e - Q_BLOCKS) / CHUNK_VECS * 4, d, HEAD_DIM_QK, inside);
 }
 
 void store_chunk_block(Rows k, bool k_whole, uint e, mat4 rows) {
