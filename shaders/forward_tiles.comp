@@ -48,7 +48,7 @@ void main() {
     Work w;
     if (!find_work(w)) return;
     const Rows q = query_tile(w);
-    // Keys that some row of the tile sees; the rest is neither computed nor read, and counts as zero in a tile.
+    // Keys that some row of the tile sees; the rest is neither computed nor read.
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
     // Keys that every row of the tile sees: a tile of keys within them needs no hiding.

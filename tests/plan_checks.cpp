@@ -106,7 +106,8 @@ std::array<uint32_t, SPEC_COUNT> specialization_of(const Problem& p, const TileN
     // Rows of a tile that lie so far apart that the last element's index would pass 31 bits.
     const uint64_t rows = std::max(n.rows * (n.threads / n.lanes), n.cols * n.lanes);
     for (int t = 0; t < 4; t++)
-        if (p.strides(t).seq > UINT64_MAX / rows || p.strides(t).seq * rows + VKATTN_MAX_HEAD_DIM > uint64_t{1} << 31)
+        if (p.strides(t).seq > UINT64_MAX / rows ||
+            p.strides(t).seq * rows + VKATTN_MAX_HEAD_DIM > uint64_t{1} << 31)
             s[SPEC_WIDE_ROWS] = 1;
     s[SPEC_SOFTCAP] = p.softcap > 0;
     s[SPEC_POOL_VEC4] = pool_of_maps(n, p.head_dim_v);

@@ -11,7 +11,9 @@ inline int& skips() {
     return count;
 }
 
-inline int skip_count() { return skips(); }
+inline int skip_count() {
+    return skips();
+}
 
 // Call from the main thread, then return from the test case (or from the part that cannot run).
 inline void skip(const std::string& reason) {

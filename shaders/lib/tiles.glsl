@@ -57,8 +57,9 @@ uint thread = gl_LocalInvocationIndex;
 uint lane = thread % LANES;
 uint group = thread / LANES;
 
-// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read;
-// as K and V they count as zero (as Q they may hold anything: rows do not mix). Never empty where something is staged.
+// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read:
+// the nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever lies
+// outside, NaN too, changes no bit. Never empty where something is staged.
 struct Rows {
     uvec2 head;    // address of row 0
     uvec2 stride;  // bytes
@@ -84,19 +85,10 @@ RowStart row_start(Rows t, uint row) {
     return RowStart(t.base, steps * (t.stride.x / 4));
 }
 
-bool exists(Rows t, uint row) { return row >= t.begin && row < t.end; }
-bool all_exist(Rows t, uint rows) { return t.first >= t.begin && t.first + rows <= t.end; }
-
-// A 4 x 4 block: elements d .. d+3 of rows row .. row+3, rows that do not exist still to be zeroed.
+// A 4 x 4 block: elements d .. d+3 of rows row .. row+3.
 mat4 load_block(Rows t, uint row, uint d, uint extent, bool inside) {
     mat4 rows;
     [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = load4(row_start(t, row + i), d, extent, inside);
-    return rows;
-}
-
-mat4 zero_missing(Rows t, uint row, mat4 rows) {
-    [[unroll]] for (uint i = 0; i < 4; i++)
-        if (!exists(t, row + i)) rows[i] = vec4(0);
     return rows;
 }
 
@@ -113,11 +105,9 @@ mat4 load_chunk_block(Rows q, Rows k, uint chunk, uint e) {
     return load_block(k, k.first + (e - Q_BLOCKS) / CHUNK_VECS * 4, d, HEAD_DIM_QK, inside);
 }
 
-void store_chunk_block(Rows k, bool k_whole, uint e, mat4 rows) {
+void store_chunk_block(uint e, mat4 rows) {
     const bool of_q = e < Q_BLOCKS;
-    const uint block = of_q ? e : e - Q_BLOCKS;
-    if (!k_whole && !of_q) rows = zero_missing(k, k.first + block / CHUNK_VECS * 4, rows);
-    const uint stride = of_q ? Q_STRIDE : K_STRIDE;
+    const uint block = of_q ? e : e - Q_BLOCKS, stride = of_q ? Q_STRIDE : K_STRIDE;
     store_block((of_q ? POOL_Q : POOL_K) + block % CHUNK_VECS * 4 * stride + block / CHUNK_VECS, stride, rows);
 }
 
@@ -128,15 +118,9 @@ uint key_of_slot(uint slot) {
 }
 
 // Item e of a V stage: 4 head dims of the key in slot first_slot + e / V_STRIDE of the P_KEYS keys from v.first on.
-uint v_row(Rows v, uint first_slot, uint e) { return v.first + key_of_slot(first_slot + e / V_STRIDE); }
-
 vec4 load_v_item(Rows v, uint first_slot, uint e) {
-    const bool inside = HEAD_DIM_V % (4 * LANES) == 0;
-    return load4(row_start(v, v_row(v, first_slot, e)), e % V_STRIDE * 4, HEAD_DIM_V, inside);
-}
-
-void store_v_item(Rows v, bool whole, uint first_slot, uint e, vec4 x) {
-    pool[POOL_V + e] = whole || exists(v, v_row(v, first_slot, e)) ? x : vec4(0);
+    const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
+    return load4(row_start(v, row), e % V_STRIDE * 4, HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
 }
 
 // Staging in two steps: fetch_* issue the loads into registers while a chunk is being computed, store_* put them down
@@ -151,14 +135,12 @@ void fetch_qk(Rows q, Rows k, uint chunk) {
 }
 
 void store_qk(Rows q, Rows k, uint chunk) {
-    const bool whole = all_exist(k, TILE_KV);
     if (PREFETCH == 0) {
-        for (uint e = thread; e < QK_BLOCKS; e += THREADS)
-            store_chunk_block(k, whole, e, load_chunk_block(q, k, chunk, e));
+        for (uint e = thread; e < QK_BLOCKS; e += THREADS) store_chunk_block(e, load_chunk_block(q, k, chunk, e));
         return;
     }
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
-        if (t * THREADS + thread < QK_BLOCKS) store_chunk_block(k, whole, t * THREADS + thread, fetched_qk[t]);
+        if (t * THREADS + thread < QK_BLOCKS) store_chunk_block(t * THREADS + thread, fetched_qk[t]);
 }
 
 void fetch_v(Rows v, uint first_slot) {
@@ -168,15 +150,12 @@ void fetch_v(Rows v, uint first_slot) {
 }
 
 void store_v(Rows v, uint first_slot) {
-    const bool whole = all_exist(v, P_KEYS);
     if (PREFETCH == 0) {
-        for (uint e = thread; e < V_KEYS * V_STRIDE; e += THREADS)
-            store_v_item(v, whole, first_slot, e, load_v_item(v, first_slot, e));
+        for (uint e = thread; e < V_KEYS * V_STRIDE; e += THREADS) pool[POOL_V + e] = load_v_item(v, first_slot, e);
         return;
     }
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * V_STRIDE)
-            store_v_item(v, whole, first_slot, t * THREADS + thread, fetched_v[t]);
+        if (t * THREADS + thread < V_KEYS * V_STRIDE) pool[POOL_V + t * THREADS + thread] = fetched_v[t];
 }
 
 // Private to an invocation: its part of the scores (then of P), four keys to a vec4, and of the output tile.

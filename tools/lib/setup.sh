@@ -2,8 +2,8 @@
 # Sourced by tools/demo and tools/check: makes a bare machine ready to build, and builds.
 
 root=$(dirname "$tools_dir")
-build_tools=(g++ cmake ninja) # programs; their packages are in package_of
-declare -A package_of=([g++]=g++ [cmake]=cmake [ninja]=ninja-build [clang-format-14]=clang-format-14)
+build_tools=(g++ cmake ninja)
+declare -A package_of=([g++]=g++ [cmake]=cmake [ninja]=ninja-build)
 
 # missing PROGRAM...: prints those that are not there.
 missing() {
@@ -22,42 +22,40 @@ can_install() {
     sudo -n true 2>/dev/null
 }
 
-# apt_install LOG PACKAGE...: waits for another apt at work instead of failing.
-apt_install() {
-    local log=$1
-    shift
-    # A source of the machine's that does not answer need not matter; what it costs, install says.
-    "${as_root[@]}" apt-get -qq update >>"$log" 2>&1 || true
-    # Losing power while this writes is worth more speed than the files.
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
-        -o DPkg::Lock::Timeout=120 -o DPkg::Options::=--force-unsafe-io "$@" >>"$log" 2>&1
-}
-
-# install PROGRAM...: from the system's packages, those that are missing. Dies with what to do by hand.
+# install PACKAGE...: with the system's apt; waits for another one at work instead of failing.
 install() {
-    local program packages=() log
-    for program in $(missing "$@"); do packages+=("${package_of[$program]}"); done
-    ((${#packages[@]})) || return 0
-    local by_hand="apt-get install --no-install-recommends ${packages[*]}"
-    can_install || die "to be installed by hand, as there is no root here: $by_hand"
-    say "installing ${packages[*]}"
+    local log
     log=$(mktemp)
-    apt_install "$log" "${packages[@]}" ||
-        die "installing failed: $(grep '^E:' "$log" | head -n 1)" "to be done by hand: $by_hand" "apt's messages: $log"
+    say "installing $*"
+    # A source of the machine's that does not answer need not matter; if it does, the next command says so.
+    "${as_root[@]}" apt-get -qq update >>"$log" 2>&1 || true
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends \
+        -o DPkg::Lock::Timeout=120 "$@" >>"$log" 2>&1 ||
+        die "installing failed: $(grep '^E:' "$log" | head -n 1)" "apt's messages: $log"
     rm -f "$log"
 }
 
-# set_up PROGRAM...: the compiler, PROGRAM... and the SDK folder, at once: one waits for the network
-# while the other unpacks.
+# install_all OPTIONAL...: $packages, and what is good to have, which may fail.
+install_all() {
+    ((${#packages[@]} == 0)) || install "${packages[@]}"
+    (($# == 0)) || (install "$@") || say "going on without $*"
+}
+
+# set_up [OPTIONAL...]: what building needs: the compiler from the system's packages, and the SDK folder.
+# OPTIONAL packages are installed too where that is possible.
 set_up() {
-    local sdk
-    "$tools_dir/sdk" &
-    sdk=$!
-    if ! (install "${build_tools[@]}" "$@"); then
-        kill "$sdk" 2>/dev/null || true # it continues where it was another time
-        exit 1
+    local program packages=() installing
+    for program in $(missing "${build_tools[@]}"); do packages+=("${package_of[$program]}"); done
+    if ! can_install; then
+        ((${#packages[@]} == 0)) ||
+            die "please install ${packages[*]} (there is no apt, or no root to run it with), then run this again"
+        set --
     fi
-    wait "$sdk" || exit 1
+    # At once: the one waits for the network while the other unpacks.
+    install_all "$@" &
+    installing=$!
+    "$tools_dir/sdk" || exit 1
+    wait "$installing" || exit 1
 }
 
 # configure FOLDER OPTION...: a build folder, for the SDK folder at hand.

@@ -1,0 +1,50 @@
+/* The header is C: this file is C11 and calls what initialises its structs. */
+#include "vkattn/vkattn.h"
+
+#include <math.h>
+
+/* 0 if every default is what the header says, else the number of the line that found another. */
+int vkattn_c_abi_check(void);
+
+#define EXPECT(condition) \
+    if (!(condition)) return __LINE__
+
+int vkattn_c_abi_check(void) {
+    VkattnProblem problem;
+    VkattnOptions options;
+    VkattnContextInfo info;
+    VkattnForwardArgs args;
+    VkattnScratch scratch;
+    VkattnError error = {VKATTN_OK, 0, "", ""};
+    vkattn_problem_init(&problem);
+    vkattn_options_init(&options);
+    vkattn_context_info_init(&info);
+    vkattn_forward_args_init(&args);
+    vkattn_scratch_init(&scratch);
+
+    EXPECT(problem.struct_size == sizeof problem);
+    EXPECT(problem.dtype == VKATTN_DTYPE_FLOAT32);
+    EXPECT(problem.batch == 1 && problem.num_heads_q == 1 && problem.num_heads_kv == 1);
+    EXPECT(problem.seqlen_q == 0 && problem.seqlen_kv == 0);
+    EXPECT(isnan(problem.softmax_scale));
+    EXPECT(problem.softcap == 0 && problem.causal == 0);
+    EXPECT(problem.window_left == -1 && problem.window_right == -1);
+    EXPECT(problem.align == VKATTN_ALIGN_BOTTOM_RIGHT && problem.query_offset == 0);
+    EXPECT(problem.kv_lengths == 0 && problem.mask == VKATTN_MASK_NONE);
+    EXPECT(problem.query_strides.batch == VKATTN_CONTIGUOUS && problem.out_strides.seq == VKATTN_CONTIGUOUS);
+    EXPECT(problem.alignment_bytes == 0);
+
+    EXPECT(options.struct_size == sizeof options);
+    EXPECT(options.kernel == NULL && options.tuning == NULL && options.max_scratch_bytes == 0);
+    EXPECT(info.struct_size == sizeof info);
+    EXPECT(info.get_instance_proc_addr == NULL && info.device == VK_NULL_HANDLE && info.features == NULL);
+    EXPECT(args.struct_size == sizeof args);
+    EXPECT(args.query == 0 && args.lse == 0 && args.scratch_buffer == VK_NULL_HANDLE);
+    EXPECT(scratch.struct_size == sizeof scratch && scratch.size_bytes == 0);
+
+    EXPECT(vkattn_version()[0] != 0);
+    EXPECT(vkattn_status_name(VKATTN_UNSUPPORTED)[0] == 'U');
+    EXPECT(vkattn_plan_create(NULL, &problem, &options, NULL, &error) == VKATTN_INVALID_ARGUMENT);
+    EXPECT(error.status == VKATTN_INVALID_ARGUMENT && error.message[0] != 0);
+    return 0;
+}

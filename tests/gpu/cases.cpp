@@ -1,0 +1,280 @@
+#include "cases.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <functional>
+#include <map>
+
+namespace vkattn::test {
+namespace {
+
+// Words that shape the tensors, but are no fields of a problem.
+struct Shape {
+    Layout layout = Layout::bhsd;
+    uint64_t pad = 0;
+    std::string strides[4];  // "batch,head,seq" of query, key, value, out; "" = by the layout
+};
+
+struct Line {
+    Case result;
+    Shape shape;
+    std::string where;
+
+    [[noreturn]] void fail(const std::string& what) const { throw CaseError(where + ": " + what); }
+
+    template <class T>
+    T number(std::string_view text) const {
+        T value{};
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error != std::errc{} || end != text.data() + text.size())
+            fail(fmt::format("'{}' is no such number", text));
+        return value;
+    }
+
+    template <class T>
+    std::vector<T> numbers(std::string_view text, size_t count) const {
+        std::vector<T> values;
+        for (size_t begin = 0; begin <= text.size();) {
+            const size_t comma = std::min(text.find(',', begin), text.size());
+            values.push_back(number<T>(text.substr(begin, comma - begin)));
+            begin = comma + 1;
+        }
+        if (values.size() != count) fail(fmt::format("'{}' is not {} numbers", text, count));
+        return values;
+    }
+
+    template <class T>
+    T one_of(std::string_view text, std::initializer_list<std::pair<const char*, T>> choices) const {
+        std::string names;
+        for (const auto& [name, value] : choices) {
+            if (text == name) return value;
+            names += fmt::format("{}{}", names.empty() ? "" : ", ", name);
+        }
+        fail(fmt::format("'{}' is none of {}", text, names));
+    }
+};
+
+using Value = std::string_view;
+using Setter = std::function<void(Line&, Value)>;
+
+template <class T>
+Setter field(T VkattnProblem::*member) {
+    return [member](Line& l, Value v) { l.result.problem.*member = l.number<T>(v); };
+}
+
+void set_window(Line& l, Value v) {
+    const auto both = l.numbers<int64_t>(v, 2);
+    l.result.problem.window_left = both[0];
+    l.result.problem.window_right = both[1];
+}
+
+void set_align(Line& l, Value v) {
+    l.result.problem.align = l.one_of<VkattnAlign>(v, {{"bottom-right", VKATTN_ALIGN_BOTTOM_RIGHT},
+                                                       {"top-left", VKATTN_ALIGN_TOP_LEFT},
+                                                       {"offset", VKATTN_ALIGN_OFFSET}});
+}
+
+void set_values(Line& l, Value v) {
+    l.result.values = l.one_of<Values>(v, {{"normal", Values::normal},
+                                           {"huge", Values::huge},
+                                           {"equal", Values::equal},
+                                           {"ascending", Values::ascending},
+                                           {"descending", Values::descending}});
+}
+
+Setter strides(int tensor) {
+    return [tensor](Line& l, Value v) { l.shape.strides[tensor] = std::string(v); };
+}
+
+void set_both(Line& l, Value v, uint32_t VkattnProblem::*a, uint32_t VkattnProblem::*b) {
+    l.result.problem.*a = l.result.problem.*b = l.number<uint32_t>(v);
+}
+
+const std::map<std::string, Setter, std::less<>>& words() {
+    using P = VkattnProblem;
+    static const std::map<std::string, Setter, std::less<>> all = {
+        {"b", field(&P::batch)},
+        {"h", [](Line& l, Value v) { set_both(l, v, &P::num_heads_q, &P::num_heads_kv); }},
+        {"hq", field(&P::num_heads_q)},
+        {"hkv", field(&P::num_heads_kv)},
+        {"s", [](Line& l, Value v) { set_both(l, v, &P::seqlen_q, &P::seqlen_kv); }},
+        {"sq", field(&P::seqlen_q)},
+        {"skv", field(&P::seqlen_kv)},
+        {"d", [](Line& l, Value v) { set_both(l, v, &P::head_dim_qk, &P::head_dim_v); }},
+        {"dqk", field(&P::head_dim_qk)},
+        {"dv", field(&P::head_dim_v)},
+        {"scale", field(&P::softmax_scale)},
+        {"softcap", field(&P::softcap)},
+        {"window", set_window},
+        {"align", set_align},
+        {"offset", field(&P::query_offset)},
+        {"align_bytes", field(&P::alignment_bytes)},
+        {"layout",
+         [](Line& l, Value v) {
+             l.shape.layout = l.one_of<Layout>(v, {{"bhsd", Layout::bhsd}, {"bshd", Layout::bshd}});
+         }},
+        {"pad", [](Line& l, Value v) { l.shape.pad = l.number<uint64_t>(v); }},
+        {"qs", strides(0)},
+        {"ks", strides(1)},
+        {"vs", strides(2)},
+        {"os", strides(3)},
+        {"kernel", [](Line& l, Value v) { l.result.kernel = std::string(v); }},
+        {"tuning", [](Line& l, Value v) { l.result.tuning = std::string(v); }},
+        {"max_scratch", [](Line& l, Value v) { l.result.max_scratch_bytes = l.number<uint64_t>(v); }},
+        {"seed", [](Line& l, Value v) { l.result.seed = l.number<uint32_t>(v); }},
+        {"values", set_values},
+    };
+    return all;
+}
+
+const std::map<std::string, void (*)(Line&), std::less<>>& flags() {
+    static const std::map<std::string, void (*)(Line&), std::less<>> all = {
+        {"causal", [](Line& l) { l.result.problem.causal = 1; }},
+        {"no_lse", [](Line& l) { l.result.lse = false; }},
+    };
+    return all;
+}
+
+void read_word(Line& line, std::string_view word) {
+    const size_t equals = word.find('=');
+    const std::string_view name = word.substr(0, equals);
+    if (equals == word.npos) {
+        const auto flag = flags().find(name);
+        if (flag == flags().end())
+            line.fail(words().contains(name) ? fmt::format("'{}' needs a value", name)
+                                             : fmt::format("unknown word '{}'", name));
+        flag->second(line);
+        return;
+    }
+    const auto setter = words().find(name);
+    if (setter == words().end()) line.fail(fmt::format("unknown word '{}'", name));
+    setter->second(line, word.substr(equals + 1));
+}
+
+// Strides by layout and padding; contiguous ones stay the library's default, which is thereby tested too.
+void set_strides(Line& line) {
+    VkattnProblem& p = line.result.problem;
+    const Shape& shape = line.shape;
+    VkattnStrides* const all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
+    const uint64_t unit = std::max(p.alignment_bytes, 4u) / 4;
+    const auto padded = [&](uint64_t n) { return (n + shape.pad + unit - 1) / unit * unit; };
+    for (int t = 0; t < 4; t++) {
+        const bool of_query = t == 0 || t == 3;
+        const uint64_t heads = of_query ? p.num_heads_q : p.num_heads_kv,
+                       rows = of_query ? p.seqlen_q : p.seqlen_kv;
+        const uint64_t row = padded(t < 2 ? p.head_dim_qk : p.head_dim_v);
+        VkattnStrides& s = *all[t];
+        if (!shape.strides[t].empty()) {
+            const auto given = line.numbers<uint64_t>(shape.strides[t], 3);
+            s = {given[0], given[1], given[2]};
+        } else if (shape.layout == Layout::bshd) {
+            s.head = row;
+            s.seq = padded(heads * row);
+            s.batch = padded(rows * s.seq);
+        } else if (shape.pad != 0 || unit > 1) {
+            s.seq = row;
+            s.head = padded(rows * row);
+            s.batch = padded(heads * s.head);
+        }
+    }
+}
+
+std::string_view without_comment(std::string_view line) {
+    return line.substr(0, line.find('#'));
+}
+
+std::vector<std::string_view> split(std::string_view line) {
+    constexpr const char* blank = " \t\r";
+    std::vector<std::string_view> all;
+    for (size_t at = line.find_first_not_of(blank); at != line.npos;) {
+        const size_t end = std::min(line.find_first_of(blank, at), line.size());
+        all.push_back(line.substr(at, end - at));
+        at = line.find_first_not_of(blank, end);
+    }
+    return all;
+}
+
+}  // namespace
+
+Case parse_case(std::string_view text, const std::string& where) {
+    Line line;
+    line.where = line.result.where = where;
+    line.result.text = std::string(text);
+    line.result.problem.head_dim_qk = line.result.problem.head_dim_v = 8;
+    for (const std::string_view word : split(text)) read_word(line, word);
+    set_strides(line);
+    return line.result;
+}
+
+std::vector<Section> parse_cases(std::string_view text, const std::string& file) {
+    std::vector<Section> sections;
+    for (size_t number = 1, begin = 0; begin < text.size(); number++) {
+        const size_t end = std::min(text.find('\n', begin), text.size());
+        const std::string_view line = without_comment(text.substr(begin, end - begin));
+        const std::string where = fmt::format("{}:{}", file, number);
+        begin = end + 1;
+        const auto parts = split(line);
+        if (parts.empty()) continue;
+        if (parts.front().front() == '[') {
+            const size_t open = line.find('['), close = line.find(']');
+            if (close == line.npos) throw CaseError(where + ": ']' is missing");
+            sections.push_back({std::string(line.substr(open + 1, close - open - 1)), {}});
+        } else {
+            if (sections.empty()) throw CaseError(where + ": a case before the first [section]");
+            const size_t first = static_cast<size_t>(parts.front().data() - line.data());
+            const size_t last = static_cast<size_t>(parts.back().data() + parts.back().size() - line.data());
+            sections.back().cases.push_back(parse_case(line.substr(first, last - first), where));
+        }
+    }
+    return sections;
+}
+
+VkattnOptions Case::options() const {
+    VkattnOptions o = vkattn::options();
+    o.kernel = kernel.c_str();
+    o.tuning = tuning.empty() ? nullptr : tuning.c_str();
+    o.max_scratch_bytes = max_scratch_bytes;
+    return o;
+}
+
+std::string Case::pipeline_key() const {
+    const auto wide = [&](const VkattnStrides& s) {
+        for (const uint64_t x : {s.batch, s.head, s.seq})
+            if (x != VKATTN_CONTIGUOUS && x > UINT32_MAX / 4) return true;
+        return false;
+    };
+    const bool wide_strides = wide(problem.query_strides) || wide(problem.key_strides) ||
+                              wide(problem.value_strides) || wide(problem.out_strides);
+    return fmt::format("{} {} {} {}{}{}{}", kernel, tuning, problem.head_dim_qk, problem.head_dim_v,
+                       problem.alignment_bytes >= 16 ? " aligned" : "", wide_strides ? " wide" : "",
+                       problem.softcap > 0 ? " capped" : "");
+}
+
+oracle::Problem oracle_problem(const Case& c) {
+    const VkattnProblem& p = c.problem;
+    oracle::Problem o;
+    o.batch = p.batch;
+    o.num_heads_q = p.num_heads_q;
+    o.num_heads_kv = p.num_heads_kv;
+    o.seqlen_q = p.seqlen_q;
+    o.seqlen_kv = p.seqlen_kv;
+    o.head_dim_qk = p.head_dim_qk;
+    o.head_dim_v = p.head_dim_v;
+    o.softmax_scale = std::isnan(p.softmax_scale) ? 1 / std::sqrt(static_cast<double>(p.head_dim_qk))
+                                                  : static_cast<double>(p.softmax_scale);
+    o.softcap = static_cast<double>(p.softcap);
+    o.causal = p.causal != 0;
+    // Wider than any sequence is as wide as any; the oracle adds positions to it.
+    o.window_left = std::min(p.window_left, widest_window);
+    o.window_right = std::min(p.window_right, widest_window);
+    o.alignment = p.align == VKATTN_ALIGN_TOP_LEFT ? oracle::Alignment::top_left
+                  : p.align == VKATTN_ALIGN_OFFSET ? oracle::Alignment::given
+                                                   : oracle::Alignment::bottom_right;
+    if (p.align == VKATTN_ALIGN_OFFSET) o.query_offset = {p.query_offset};
+    return o;
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,54 @@
+// GPU cases as lines of text. A line is words, each "name" or "name=value", and becomes a Case; tests/cases/forward.txt
+// explains the words. "[name]" begins a section, "#" a comment.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "oracle/attention.hpp"
+#include "vkattn/vkattn.hpp"
+
+namespace vkattn::test {
+
+// what() begins with file:line.
+class CaseError : public std::runtime_error {
+  public:
+    using std::runtime_error::runtime_error;
+};
+
+enum class Layout { bhsd, bshd };
+enum class Values { normal, huge, equal, ascending, descending };
+
+struct Case {
+    std::string where, text;                    // "file:line"; the line itself
+    VkattnProblem problem = vkattn::problem();  // strides and all
+    std::string kernel = "auto", tuning;
+    uint64_t max_scratch_bytes = 0;
+    bool lse = true;
+    uint32_t seed = 1;
+    Values values = Values::normal;
+
+    VkattnOptions options() const;  // points into this object
+    // Cases of one key use the same pipelines.
+    std::string pipeline_key() const;
+};
+
+struct Section {
+    std::string name;
+    std::vector<Case> cases;
+};
+
+// Throws CaseError. `file` is for messages only.
+std::vector<Section> parse_cases(std::string_view text, const std::string& file);
+Case parse_case(std::string_view line, const std::string& where);
+
+constexpr int64_t widest_window = int64_t{1} << 40;
+
+// The problem as the oracle has it: the same numbers, none of the library's defaults.
+oracle::Problem oracle_problem(const Case& c);
+
+}  // namespace vkattn::test

@@ -1,0 +1,164 @@
+#include "device.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "guarded.hpp"
+#include "skip.hpp"
+
+namespace vkattn::test {
+namespace {
+
+void require(VkResult result, const char* what) {
+    if (result != VK_SUCCESS)
+        throw RuntimeError(std::string(what) + " failed: VkResult " + std::to_string(result));
+}
+
+std::unique_ptr<Runtime> make_runtime(bool validation, bool host_memory) {
+    RuntimeOptions options;
+    options.validation = validation;
+    if (host_memory) options.extra_extensions = {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME};
+    return std::make_unique<Runtime>(options);
+}
+
+}  // namespace
+
+Device::Device(bool validation) {
+    // The fallback for devices without guard pages can be tested where there are some.
+    const bool host_memory = std::getenv("VKATTN_TEST_NO_GUARD_PAGES") == nullptr;
+    std::string why;
+    for (const auto& [with_validation, with_host_memory] :
+         {std::pair{validation, host_memory}, {validation, false}, {false, host_memory}, {false, false}}) {
+        try {
+            runtime_ = make_runtime(with_validation, with_host_memory);
+            validated_ = with_validation;
+            guard_pages_ = with_host_memory;
+            break;
+        } catch (const RuntimeError& e) {  // no layer, or no extension, or no device at all
+            why = e.what();
+        }
+    }
+    if (!runtime_) throw RuntimeError(why);
+    load();
+    if (!guard_pages_) return;
+    read_host_memory_limits();
+    guard_pages_ = addresses_are_host_pointers(*this);
+}
+
+Device& Device::get(int index) {
+    // Never destroyed: driver and layer have statics of their own, which may go first.
+    static Device* const devices[2] = {[] {
+                                           // Before there is any driver thread in this process: children would miss it.
+                                           start_guard_probes();
+                                           return std::make_unique<Device>(true).release();
+                                       }(),
+                                       std::make_unique<Device>(true).release()};
+    static const bool told = [] {
+        if (!devices[0]->validated_) skip("validation of the GPU tests: the layer is not installed");
+        if (!devices[0]->guard_pages_)
+            skip("guard pages: addresses of " + devices[0]->info().name +
+                 " are no host pointers; sentinels instead");
+        return true;
+    }();
+    return *devices[told ? index : 0];
+}
+
+void Device::load() {
+    const RuntimeHandles h = runtime_->handles();
+#define X(name) vk_.name = reinterpret_cast<PFN_##name>(h.get_instance_proc_addr(h.instance, #name));
+    VKATTN_TEST_FUNCTIONS(X)
+    X(vkGetMemoryHostPointerPropertiesEXT)
+#undef X
+}
+
+void Device::read_host_memory_limits() {
+    const VkPhysicalDevice physical = runtime_->handles().physical_device;
+    VkPhysicalDeviceExternalMemoryHostPropertiesEXT host{};
+    host.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT;
+    VkPhysicalDeviceProperties2 properties{};
+    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    properties.pNext = &host;
+    vk_.vkGetPhysicalDeviceProperties2(physical, &properties);
+    page_bytes_ = std::max<uint64_t>(host_page_bytes(), host.minImportedHostPointerAlignment);
+
+    const VkPhysicalDeviceExternalBufferInfo asked{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
+                                                   nullptr, 0, guarded_usage,
+                                                   VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT};
+    VkExternalBufferProperties answer{};
+    answer.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES;
+    vk_.vkGetPhysicalDeviceExternalBufferProperties(physical, &asked, &answer);
+    unreported_import_ = (answer.externalMemoryProperties.externalMemoryFeatures &
+                          VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT) == 0;
+}
+
+std::vector<std::string> Device::take_messages() {
+    const std::vector<std::string> all = runtime_->messages();
+    std::vector<std::string> fresh(all.begin() + static_cast<std::ptrdiff_t>(messages_seen_), all.end());
+    messages_seen_ = all.size();
+    if (unreported_import_)
+        std::erase_if(fresh, [](const std::string& message) {
+            return message.find("VUID-VkBufferCreateInfo-pNext-00920") != std::string::npos ||
+                   message.find("handleType-09861") != std::string::npos;
+        });
+    return fresh;
+}
+
+OnDevice::~OnDevice() {
+    for (const std::string& message : device.take_messages()) FAIL_CHECK("validation: " << message);
+}
+
+Recorder::Recorder(Device& device) : device_(device) {
+    VkCommandPoolCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    info.queueFamilyIndex = device.runtime().handles().queue_family;
+    require(device.vk().vkCreateCommandPool(device.handle(), &info, nullptr, &pool_), "vkCreateCommandPool");
+}
+
+Recorder::~Recorder() {
+    device_.vk().vkDestroyCommandPool(device_.handle(), pool_, nullptr);
+}
+
+VkCommandBuffer Recorder::begin() {
+    VkCommandBufferAllocateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    info.commandPool = pool_;
+    info.level = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    info.commandBufferCount = 1;
+    VkCommandBuffer commands = VK_NULL_HANDLE;
+    require(device_.vk().vkAllocateCommandBuffers(device_.handle(), &info, &commands),
+            "vkAllocateCommandBuffers");
+    VkCommandBufferBeginInfo begin{};
+    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    require(device_.vk().vkBeginCommandBuffer(commands, &begin), "vkBeginCommandBuffer");
+    recorded_.push_back(commands);
+    return commands;
+}
+
+void Recorder::end() {
+    require(device_.vk().vkEndCommandBuffer(recorded_.back()), "vkEndCommandBuffer");
+}
+
+void Recorder::submit(Device& device, std::vector<VkCommandBuffer> commands) {
+    Recorder last(device);
+    full_barrier(device, last.begin());
+    last.end();
+    commands.push_back(last.recorded().front());
+    VkSubmitInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+    info.commandBufferCount = static_cast<uint32_t>(commands.size());
+    info.pCommandBuffers = commands.data();
+    const VkQueue queue = device.runtime().handles().queue;
+    require(device.vk().vkQueueSubmit(queue, 1, &info, VK_NULL_HANDLE), "vkQueueSubmit");
+    require(device.vk().vkQueueWaitIdle(queue), "vkQueueWaitIdle");
+}
+
+void full_barrier(Device& device, VkCommandBuffer commands) {
+    const VkMemoryBarrier all{
+        VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_MEMORY_WRITE_BIT,
+        VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT | VK_ACCESS_HOST_READ_BIT};
+    device.vk().vkCmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+                                     VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT, 0, 1,
+                                     &all, 0, nullptr, 0, nullptr);
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,106 @@
+// The device under test: one Runtime a process, with core and synchronization validation, and the few Vulkan calls that
+// the tests make themselves.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "vkattn/runtime.hpp"
+
+namespace vkattn::test {
+
+#define VKATTN_TEST_FUNCTIONS(X)                   \
+    X(vkAllocateCommandBuffers)                    \
+    X(vkAllocateMemory)                            \
+    X(vkBeginCommandBuffer)                        \
+    X(vkBindBufferMemory)                          \
+    X(vkCmdCopyBuffer)                             \
+    X(vkCmdFillBuffer)                             \
+    X(vkCmdPipelineBarrier)                        \
+    X(vkCreateBuffer)                              \
+    X(vkCreateCommandPool)                         \
+    X(vkDestroyBuffer)                             \
+    X(vkDestroyCommandPool)                        \
+    X(vkEndCommandBuffer)                          \
+    X(vkFreeMemory)                                \
+    X(vkGetBufferDeviceAddress)                    \
+    X(vkGetBufferMemoryRequirements)               \
+    X(vkGetPhysicalDeviceExternalBufferProperties) \
+    X(vkGetPhysicalDeviceProperties2)              \
+    X(vkQueueSubmit)                               \
+    X(vkQueueWaitIdle)
+
+struct Vk {
+#define X(name) PFN_##name name = nullptr;
+    VKATTN_TEST_FUNCTIONS(X)
+#undef X
+    PFN_vkGetMemoryHostPointerPropertiesEXT vkGetMemoryHostPointerPropertiesEXT =
+        nullptr;  // null: no such extension
+};
+
+class Device {
+  public:
+    // Those of this process, made by the first call; they are one and the same physical device. Most tests use the
+    // first; the second lets cases run on two threads. Throws RuntimeError where there is no usable device.
+    static Device& get(int index = 0);
+    explicit Device(bool validation);
+
+    Runtime& runtime() { return *runtime_; }
+    const Vk& vk() const { return vk_; }
+    VkDevice handle() const { return runtime_->handles().device; }
+    const DeviceInfo& info() const { return runtime_->device(); }
+    bool validated() const { return validated_; }
+    // A device address is a host pointer, so tensors can stand against pages that nobody may touch.
+    bool has_guard_pages() const { return guard_pages_; }
+    uint64_t page_bytes() const { return page_bytes_; }
+    // Messages of the validation layer since the last call, without those about imports that the driver can do but
+    // does not report (SwiftShader).
+    std::vector<std::string> take_messages();
+
+  private:
+    void load();
+    void read_host_memory_limits();
+
+    std::unique_ptr<Runtime> runtime_;
+    Vk vk_;
+    bool validated_ = false;
+    bool guard_pages_ = false;
+    bool unreported_import_ = false;
+    uint64_t page_bytes_ = 4096;
+    size_t messages_seen_ = 0;
+};
+
+// Fixture of the tests that use the device. Every validation message fails the test case that caused it.
+struct OnDevice {
+    OnDevice() = default;
+    OnDevice(const OnDevice&) = delete;
+    ~OnDevice();
+    Device& device = Device::get();
+    Runtime& runtime = device.runtime();
+};
+
+// A command pool and the command buffers from it, for tests that do not record through Runtime::submit. One thread at
+// a time; submit() with no Runtime call in flight.
+class Recorder {
+  public:
+    explicit Recorder(Device& device);
+    Recorder(const Recorder&) = delete;
+    ~Recorder();
+    VkCommandBuffer begin();  // stays valid as long as the recorder
+    void end();               // the one begun last
+    // One vkQueueSubmit, nothing between the command buffers; waits, and makes the results visible to the host.
+    static void submit(Device& device, std::vector<VkCommandBuffer> commands);
+    const std::vector<VkCommandBuffer>& recorded() const { return recorded_; }
+
+  private:
+    Device& device_;
+    VkCommandPool pool_ = VK_NULL_HANDLE;
+    std::vector<VkCommandBuffer> recorded_;
+};
+
+// Everything written so far becomes visible to everything later, the host included.
+void full_barrier(Device& device, VkCommandBuffer commands);
+
+}  // namespace vkattn::test

@@ -1,0 +1,249 @@
+#include "interposer.hpp"
+
+#include <cstring>
+#include <string_view>
+
+namespace vkattn::test {
+// Each hook notes the call, then makes it.
+struct Interposer::Hooks {
+#define X(name) static inline PFN_##name real_##name = nullptr;
+    X(vkGetInstanceProcAddr)
+    X(vkGetDeviceProcAddr)
+    X(vkGetPhysicalDeviceProperties2)
+    X(vkCreateShaderModule)
+    X(vkDestroyShaderModule)
+    X(vkCreatePipelineLayout)
+    X(vkDestroyPipelineLayout)
+    X(vkCreateComputePipelines)
+    X(vkDestroyPipeline)
+    X(vkCmdBindPipeline)
+    X(vkCmdPushConstants)
+    X(vkCmdDispatch)
+    X(vkCmdPipelineBarrier)
+    X(vkCmdUpdateBuffer)
+#undef X
+
+    static Interposer& active() {
+        return Interposer::get();
+    }
+
+    static void add(int Interposer::*counter, int change) {
+        const std::lock_guard lock(active().mutex_);
+        active().*counter += change;
+    }
+
+    static void note(Command command) {
+        const std::lock_guard lock(active().mutex_);
+        command.pipeline = active().bound_;
+        command.push = active().pushed_;
+        active().commands_.push_back(command);
+    }
+
+    static VkResult VKAPI_CALL create_module(VkDevice device, const VkShaderModuleCreateInfo* info,
+                                             const VkAllocationCallbacks* memory, VkShaderModule* module) {
+        add(&Interposer::modules_, 1);
+        const VkResult result = real_vkCreateShaderModule(device, info, memory, module);
+        if (result == VK_SUCCESS) add(&Interposer::alive_, 1);
+        return result;
+    }
+
+    static void VKAPI_CALL destroy_module(VkDevice device, VkShaderModule module,
+                                          const VkAllocationCallbacks* memory) {
+        if (module != VK_NULL_HANDLE) add(&Interposer::alive_, -1);
+        real_vkDestroyShaderModule(device, module, memory);
+    }
+
+    static VkResult VKAPI_CALL create_layout(VkDevice device, const VkPipelineLayoutCreateInfo* info,
+                                             const VkAllocationCallbacks* memory, VkPipelineLayout* layout) {
+        const VkResult result = real_vkCreatePipelineLayout(device, info, memory, layout);
+        if (result == VK_SUCCESS) add(&Interposer::alive_, 1);
+        return result;
+    }
+
+    static void VKAPI_CALL destroy_layout(VkDevice device, VkPipelineLayout layout,
+                                          const VkAllocationCallbacks* memory) {
+        if (layout != VK_NULL_HANDLE) add(&Interposer::alive_, -1);
+        real_vkDestroyPipelineLayout(device, layout, memory);
+    }
+
+    static VkResult verdict_on(const VkComputePipelineCreateInfo& info) {
+        add(&Interposer::pipelines_, 1);
+        std::array<uint32_t, SPEC_COUNT> constants{};
+        const VkSpecializationInfo* given = info.stage.pSpecializationInfo;
+        if (given != nullptr && given->dataSize == sizeof constants)
+            std::memcpy(constants.data(), given->pData, sizeof constants);
+        return active().before_pipeline ? active().before_pipeline(constants) : VK_SUCCESS;
+    }
+
+    static VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache cache, uint32_t count,
+                                                const VkComputePipelineCreateInfo* infos,
+                                                const VkAllocationCallbacks* memory, VkPipeline* pipelines) {
+        for (uint32_t i = 0; i < count; i++)
+            if (const VkResult verdict = verdict_on(infos[i]); verdict != VK_SUCCESS) {
+                std::fill_n(pipelines, count, VkPipeline{});
+                return verdict;
+            }
+        VkResult result = VK_SUCCESS;
+        if (active().pretend)
+            make_up(pipelines, count);
+        else
+            result = real_vkCreateComputePipelines(device, cache, count, infos, memory, pipelines);
+        if (result == VK_SUCCESS) add(&Interposer::alive_, static_cast<int>(count));
+        return result;
+    }
+
+    static void make_up(VkPipeline* pipelines, uint32_t count) {
+        const std::lock_guard lock(active().mutex_);
+        for (uint32_t i = 0; i < count; i++) {
+            const uintptr_t number = 0xfade0000u + active().pretended_.size();
+            std::memcpy(&pipelines[i], &number, sizeof number);
+            active().pretended_.insert(pipelines[i]);
+        }
+    }
+
+    static bool was_made_up(VkPipeline pipeline) {
+        const std::lock_guard lock(active().mutex_);
+        return active().pretended_.contains(pipeline);
+    }
+
+    static void VKAPI_CALL destroy_pipeline(VkDevice device, VkPipeline pipeline,
+                                            const VkAllocationCallbacks* memory) {
+        if (pipeline != VK_NULL_HANDLE) add(&Interposer::alive_, -1);
+        if (!was_made_up(pipeline)) real_vkDestroyPipeline(device, pipeline, memory);
+    }
+
+    static void VKAPI_CALL bind(VkCommandBuffer commands, VkPipelineBindPoint point, VkPipeline pipeline) {
+        {
+            const std::lock_guard lock(active().mutex_);
+            active().bound_ = pipeline;
+        }
+        note({Command::Kind::bind});
+        real_vkCmdBindPipeline(commands, point, pipeline);
+    }
+
+    static void VKAPI_CALL push(VkCommandBuffer commands, VkPipelineLayout layout, VkShaderStageFlags stages,
+                                uint32_t offset, uint32_t size, const void* values) {
+        {
+            const std::lock_guard lock(active().mutex_);
+            if (offset + size <= sizeof active().pushed_)
+                std::memcpy(reinterpret_cast<std::byte*>(&active().pushed_) + offset, values, size);
+        }
+        note({Command::Kind::push});
+        real_vkCmdPushConstants(commands, layout, stages, offset, size, values);
+    }
+
+    static void VKAPI_CALL dispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, uint32_t z) {
+        Command command{Command::Kind::dispatch};
+        command.groups = {x, y, z};
+        note(command);
+        real_vkCmdDispatch(commands, x, y, z);
+    }
+
+    static void VKAPI_CALL barrier(VkCommandBuffer commands, VkPipelineStageFlags from,
+                                   VkPipelineStageFlags to, VkDependencyFlags flags, uint32_t count,
+                                   const VkMemoryBarrier* memory, uint32_t buffer_count,
+                                   const VkBufferMemoryBarrier* buffers, uint32_t image_count,
+                                   const VkImageMemoryBarrier* images) {
+        Command command{Command::Kind::barrier};
+        command.from = from;
+        command.to = to;
+        for (uint32_t i = 0; i < count; i++) {
+            command.written |= memory[i].srcAccessMask;
+            command.used |= memory[i].dstAccessMask;
+        }
+        note(command);
+        real_vkCmdPipelineBarrier(commands, from, to, flags, count, memory, buffer_count, buffers,
+                                  image_count, images);
+    }
+
+    static void VKAPI_CALL update(VkCommandBuffer commands, VkBuffer buffer, VkDeviceSize offset,
+                                  VkDeviceSize size, const void* data) {
+        Command command{Command::Kind::update};
+        command.buffer = buffer;
+        command.offset = offset;
+        command.size = size;
+        note(command);
+        real_vkCmdUpdateBuffer(commands, buffer, offset, size, data);
+    }
+
+    static PFN_vkVoidFunction VKAPI_CALL get_device_proc(VkDevice device, const char* name) {
+        const PFN_vkVoidFunction real = real_vkGetDeviceProcAddr(device, name);
+        const std::string_view wanted = name;
+#define X(function, hook)                                         \
+    if (wanted == #function) {                                    \
+        real_##function = reinterpret_cast<PFN_##function>(real); \
+        return reinterpret_cast<PFN_vkVoidFunction>(&hook);       \
+    }
+        X(vkCreateShaderModule, create_module)
+        X(vkDestroyShaderModule, destroy_module)
+        X(vkCreatePipelineLayout, create_layout)
+        X(vkDestroyPipelineLayout, destroy_layout)
+        X(vkCreateComputePipelines, create_pipelines)
+        X(vkDestroyPipeline, destroy_pipeline)
+        X(vkCmdBindPipeline, bind)
+        X(vkCmdPushConstants, push)
+        X(vkCmdDispatch, dispatch)
+        X(vkCmdPipelineBarrier, barrier)
+        X(vkCmdUpdateBuffer, update)
+#undef X
+        return real;
+    }
+
+    static void VKAPI_CALL properties(VkPhysicalDevice device, VkPhysicalDeviceProperties2* properties) {
+        real_vkGetPhysicalDeviceProperties2(device, properties);
+        if (!active().largest_grid) return;
+        std::copy_n(active().largest_grid->begin(), 3,
+                    properties->properties.limits.maxComputeWorkGroupCount);
+    }
+
+    static PFN_vkVoidFunction VKAPI_CALL get_instance_proc(VkInstance instance, const char* name) {
+        const PFN_vkVoidFunction real = real_vkGetInstanceProcAddr(instance, name);
+        if (std::string_view(name) == "vkGetPhysicalDeviceProperties2") {
+            real_vkGetPhysicalDeviceProperties2 = reinterpret_cast<PFN_vkGetPhysicalDeviceProperties2>(real);
+            return reinterpret_cast<PFN_vkVoidFunction>(&properties);
+        }
+        if (std::string_view(name) != "vkGetDeviceProcAddr") return real;
+        real_vkGetDeviceProcAddr = reinterpret_cast<PFN_vkGetDeviceProcAddr>(real);
+        return reinterpret_cast<PFN_vkVoidFunction>(&get_device_proc);
+    }
+};
+
+// Never destroyed, like the device.
+Interposer& Interposer::get() {
+    static Interposer* const one = [] {
+        Device& device = Device::get();
+        Hooks::real_vkGetInstanceProcAddr = device.runtime().handles().get_instance_proc_addr;
+        return new Interposer(device);
+    }();
+    return *one;
+}
+
+Context Interposer::context() const {
+    const RuntimeHandles h = device_.runtime().handles();
+    VkattnContextInfo info = context_info();
+    info.get_instance_proc_addr = &Hooks::get_instance_proc;
+    info.instance = h.instance;
+    info.physical_device = h.physical_device;
+    info.device = h.device;
+    info.api_version = VK_API_VERSION_1_2;
+    return Context(info);
+}
+
+std::vector<Command> Interposer::take_commands() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(commands_, {});
+}
+
+Context& shared_context() {
+    static Context* const one = new Context(Interposer::get().context());
+    return *one;
+}
+
+void Interposer::reset() {
+    pretend = false;
+    before_pipeline = nullptr;
+    largest_grid.reset();
+    take_commands();
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,504 @@
+// The C ABI with arguments that are wrong, one at a time: the right status, the field at fault, one line of text, and
+// no crash. And the Runtime's own errors.
+#include <fmt/format.h>
+
+#include <cctype>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "cases.hpp"
+#include "interposer.hpp"
+#include "skip.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+
+extern "C" int vkattn_c_abi_check(void);
+
+namespace {
+
+// An error as every function must leave it: all of it filled, one line.
+struct Seen {
+    VkattnStatus returned{};
+    VkattnError error{};
+    std::string field() const { return error.field; }
+};
+
+template <class Function, class... Args>
+Seen call(Function function, Args... args) {
+    Seen seen;
+    std::memset(&seen.error, 0x55, sizeof seen.error);
+    seen.returned = function(args..., &seen.error);
+    CHECK(seen.error.status == seen.returned);
+    REQUIRE(std::memchr(seen.error.field, 0, sizeof seen.error.field) != nullptr);
+    REQUIRE(std::memchr(seen.error.message, 0, sizeof seen.error.message) != nullptr);
+    CHECK(std::strchr(seen.error.message, '\n') == nullptr);
+    CHECK((seen.error.message[0] != 0) == (seen.returned != VKATTN_OK));
+    // The error is optional.
+    CHECK(function(args..., static_cast<VkattnError*>(nullptr)) == seen.returned);
+    return seen;
+}
+
+void check_invalid(const Seen& seen, const std::string& field) {
+    CAPTURE(seen.error.message);
+    CHECK(seen.returned == VKATTN_INVALID_ARGUMENT);
+    CHECK(seen.field() == field);
+}
+
+VkattnProblem good_problem() {
+    VkattnProblem p = problem();
+    p.batch = 2;
+    p.num_heads_q = 4;
+    p.num_heads_kv = 2;
+    p.seqlen_q = p.seqlen_kv = 10;
+    p.head_dim_qk = p.head_dim_v = 8;
+    return p;
+}
+
+using Spoil = std::function<void(VkattnProblem&)>;
+
+Seen create_with(VkattnContext* context, const VkattnProblem& p, const VkattnOptions* options = nullptr) {
+    VkattnPlan* plan = reinterpret_cast<VkattnPlan*>(1);
+    // Twice, by `call`: a plan that does come out must not leak.
+    const auto create = [&](VkattnError* error) {
+        const VkattnStatus status = vkattn_plan_create(context, &p, options, &plan, error);
+        CHECK((plan != nullptr) == (status == VKATTN_OK));
+        vkattn_plan_destroy(plan);
+        return status;
+    };
+    return call(create);
+}
+
+VkattnContextInfo good_info(Device& device) {
+    const RuntimeHandles h = device.runtime().handles();
+    VkattnContextInfo info = context_info();
+    info.get_instance_proc_addr = h.get_instance_proc_addr;
+    info.instance = h.instance;
+    info.physical_device = h.physical_device;
+    info.device = h.device;
+    info.api_version = VK_API_VERSION_1_2;
+    return info;
+}
+
+Seen create_context(const VkattnContextInfo* info) {
+    VkattnContext* context = reinterpret_cast<VkattnContext*>(1);
+    const auto create = [&](VkattnError* error) {
+        const VkattnStatus status = vkattn_context_create(info, &context, error);
+        CHECK((context != nullptr) == (status == VKATTN_OK));
+        vkattn_context_destroy(context);
+        return status;
+    };
+    return call(create);
+}
+
+std::string error_of(const std::function<void()>& body) {
+    try {
+        body();
+    } catch (const RuntimeError& e) {
+        return e.what();
+    }
+    return "";
+}
+
+// No pipelines are built in these tests, and a plan is never run.
+struct Abi : Recorded {
+    Abi() { between.pretend = true; }
+    Context fresh = between.context();
+    VkattnContext* c = fresh.get();
+};
+
+}  // namespace
+
+TEST_CASE("the header is C, and its init functions set the documented defaults") {
+    CHECK(vkattn_c_abi_check() == 0);
+}
+
+TEST_CASE("names and versions are text, whatever is asked for") {
+    CHECK(std::string(vkattn_version()) == "0.1.0");
+    CHECK(std::string(vkattn_status_name(VKATTN_OK)) == "OK");
+    CHECK(std::string(vkattn_status_name(VKATTN_INTERNAL_ERROR)) == "INTERNAL_ERROR");
+    CHECK(std::string(vkattn_status_name(static_cast<VkattnStatus>(1234))) == "UNKNOWN");
+}
+
+TEST_CASE("null is legal where it should be") {
+    vkattn_problem_init(nullptr);
+    vkattn_options_init(nullptr);
+    vkattn_context_info_init(nullptr);
+    vkattn_forward_args_init(nullptr);
+    vkattn_scratch_init(nullptr);
+    vkattn_requirements_destroy(nullptr);
+    vkattn_context_destroy(nullptr);
+    vkattn_plan_destroy(nullptr);
+    const char* const* names = nullptr;
+    CHECK(vkattn_requirements_extensions(nullptr, &names) == 0);
+    CHECK(vkattn_requirements_extensions(nullptr, nullptr) == 0);
+    CHECK(vkattn_requirements_features(nullptr) == nullptr);
+}
+
+TEST_CASE_FIXTURE(Abi, "requirements refuse null") {
+    const RuntimeHandles h = runtime.handles();
+    VkattnRequirements* made = nullptr;
+    const auto create = vkattn_requirements_create;
+    const PFN_vkGetInstanceProcAddr get = h.get_instance_proc_addr;
+    check_invalid(
+        call(create, get, h.instance, h.physical_device, static_cast<VkattnRequirements**>(nullptr)),
+        "requirements");
+    check_invalid(call(create, PFN_vkGetInstanceProcAddr{}, h.instance, h.physical_device, &made),
+                  "get_instance_proc_addr");
+    check_invalid(call(create, get, VkInstance{}, h.physical_device, &made), "instance");
+    check_invalid(call(create, get, h.instance, VkPhysicalDevice{}, &made), "physical_device");
+    CHECK(made == nullptr);
+    REQUIRE(vkattn_requirements_create(get, h.instance, h.physical_device, &made, nullptr) == VKATTN_OK);
+    CHECK(vkattn_requirements_features(made) != nullptr);
+    vkattn_requirements_destroy(made);
+}
+
+TEST_CASE_FIXTURE(Abi, "a context refuses what is null, too old, or not enabled") {
+    const auto with = [&](const std::function<void(VkattnContextInfo&)>& spoil) {
+        VkattnContextInfo info = good_info(device);
+        spoil(info);
+        return create_context(&info);
+    };
+    using Info = VkattnContextInfo;
+    CHECK(with([](Info&) {}).returned == VKATTN_OK);
+    check_invalid(create_context(nullptr), "info");
+    check_invalid(with([](Info& i) { i.struct_size = 0; }), "info.struct_size");
+    check_invalid(with([](Info& i) { i.struct_size -= 8; }), "info.struct_size");
+    check_invalid(with([](Info& i) { i.struct_size += 8; }), "info.struct_size");
+    check_invalid(with([](Info& i) { i.get_instance_proc_addr = nullptr; }), "info.get_instance_proc_addr");
+    check_invalid(with([](Info& i) { i.instance = VK_NULL_HANDLE; }), "info.instance");
+    check_invalid(with([](Info& i) { i.physical_device = VK_NULL_HANDLE; }), "info.physical_device");
+    check_invalid(with([](Info& i) { i.device = VK_NULL_HANDLE; }), "info.device");
+    check_invalid(with([](Info& i) { i.enabled_extension_count = 1; }), "info.enabled_extensions");
+    const VkattnContextInfo info = good_info(device);
+    check_invalid(call(vkattn_context_create, &info, static_cast<VkattnContext**>(nullptr)), "context");
+
+    for (const uint32_t version : {0u, VK_API_VERSION_1_0, VK_API_VERSION_1_1}) {
+        const Seen old = with([&](Info& i) { i.api_version = version; });
+        CHECK(old.returned == VKATTN_UNSUPPORTED);
+        CHECK(std::string(old.error.message).find("1.2") != std::string::npos);
+    }
+}
+
+TEST_CASE_FIXTURE(Abi, "a context believes the features chain, not what the device supports") {
+    VkPhysicalDeviceVulkan12Features core12{};
+    core12.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
+    VkPhysicalDeviceBufferDeviceAddressFeatures address{};
+    address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
+    VkPhysicalDeviceFeatures2 features{};
+    features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+    VkattnContextInfo info = good_info(device);
+    info.features = &features;
+    for (void* chain :
+         {static_cast<void*>(nullptr), static_cast<void*>(&core12), static_cast<void*>(&address)}) {
+        features.pNext = chain;
+        const Seen seen = create_context(&info);
+        CHECK(seen.returned == VKATTN_UNSUPPORTED);
+        CHECK(std::string(seen.error.message).find("bufferDeviceAddress") != std::string::npos);
+    }
+    core12.bufferDeviceAddress = address.bufferDeviceAddress = VK_TRUE;
+    for (void* chain : {static_cast<void*>(&core12), static_cast<void*>(&address)}) {
+        features.pNext = chain;
+        CHECK(create_context(&info).returned == VKATTN_OK);
+    }
+}
+
+TEST_CASE_FIXTURE(Abi, "a plan names the field of the problem that is wrong") {
+    CHECK(create_with(c, good_problem()).returned == VKATTN_OK);
+    using P = VkattnProblem;
+    constexpr float infinity = std::numeric_limits<float>::infinity(),
+                    nan = std::numeric_limits<float>::quiet_NaN();
+    const std::pair<const char*, Spoil> faults[] = {
+        {"problem.struct_size", [](P& p) { p.struct_size = 0; }},
+        {"problem.struct_size", [](P& p) { p.struct_size--; }},
+        {"problem.struct_size", [](P& p) { p.struct_size += 8; }},
+        {"problem.dtype", [](P& p) { p.dtype = static_cast<VkattnDtype>(3); }},
+        {"problem.dtype", [](P& p) { p.dtype = VKATTN_DTYPE_MAX_ENUM; }},
+        {"problem.num_heads_q", [](P& p) { p.num_heads_q = 0; }},
+        {"problem.num_heads_q", [](P& p) { p.num_heads_q = 65536; }},
+        {"problem.num_heads_kv", [](P& p) { p.num_heads_kv = 0; }},
+        {"problem.num_heads_kv", [](P& p) { p.num_heads_kv = 3; }},
+        {"problem.num_heads_kv", [](P& p) { p.num_heads_kv = 8; }},
+        {"problem.seqlen_q", [](P& p) { p.seqlen_q = VKATTN_MAX_SEQLEN + 1; }},
+        {"problem.seqlen_kv", [](P& p) { p.seqlen_kv = VKATTN_MAX_SEQLEN + 1; }},
+        {"problem.batch", [](P& p) { p.batch = 0xffffffff; }},
+        {"problem.head_dim_qk", [](P& p) { p.head_dim_qk = 0; }},
+        {"problem.head_dim_qk", [](P& p) { p.head_dim_qk = 577; }},
+        {"problem.head_dim_v", [](P& p) { p.head_dim_v = 0; }},
+        {"problem.head_dim_v", [](P& p) { p.head_dim_v = 577; }},
+        {"problem.softmax_scale", [](P& p) { p.softmax_scale = infinity; }},
+        {"problem.softmax_scale", [](P& p) { p.softmax_scale = -infinity; }},
+        {"problem.softcap", [](P& p) { p.softcap = -1; }},
+        {"problem.softcap", [](P& p) { p.softcap = nan; }},
+        {"problem.softcap", [](P& p) { p.softcap = infinity; }},
+        {"problem.window_left", [](P& p) { p.window_left = -2; }},
+        {"problem.window_right", [](P& p) { p.window_right = std::numeric_limits<int64_t>::min(); }},
+        {"problem.align", [](P& p) { p.align = static_cast<VkattnAlign>(4); }},
+        {"problem.query_offset",
+         [](P& p) { p.align = VKATTN_ALIGN_OFFSET, p.query_offset = (int64_t{1} << 31) + 1; }},
+        {"problem.query_offset",
+         [](P& p) { p.align = VKATTN_ALIGN_OFFSET, p.query_offset = -(int64_t{1} << 40); }},
+        {"problem.mask", [](P& p) { p.mask = static_cast<VkattnMaskType>(3); }},
+        {"problem.mask_rank", [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 0; }},
+        {"problem.mask_rank", [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 5; }},
+        {"problem.mask_extents",
+         [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 1, p.mask_extents[0] = 11; }},
+        {"problem.alignment_bytes", [](P& p) { p.alignment_bytes = 2; }},
+        {"problem.alignment_bytes", [](P& p) { p.alignment_bytes = 12; }},
+        {"problem.query_strides", [](P& p) { p.query_strides.seq = 9, p.alignment_bytes = 16; }},
+        {"problem.key_strides", [](P& p) { p.key_strides.head = uint64_t{1} << 62; }},
+        {"problem.value_strides", [](P& p) { p.value_strides.seq = (uint64_t{1} << 62) / 8; }},
+        {"problem.out_strides", [](P& p) { p.out_strides.seq = 7; }},
+        {"problem.out_strides", [](P& p) { p.out_strides.head = 0; }},
+        {"problem.out_strides", [](P& p) { p.out_strides.batch = 8; }},
+    };
+    for (const auto& [field, spoil] : faults) {
+        VkattnProblem p = good_problem();
+        spoil(p);
+        CAPTURE(std::string(field));
+        check_invalid(create_with(c, p), field);
+    }
+}
+
+TEST_CASE_FIXTURE(Abi, "a plan says what this version cannot do") {
+    using P = VkattnProblem;
+    const std::pair<const char*, Spoil> wishes[] = {
+        {"problem.dtype", [](P& p) { p.dtype = VKATTN_DTYPE_FLOAT16; }},
+        {"problem.dtype", [](P& p) { p.dtype = VKATTN_DTYPE_BFLOAT16; }},
+        {"problem.mask", [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 1, p.mask_extents[0] = 10; }},
+        {"problem.mask", [](P& p) { p.mask = VKATTN_MASK_FLOAT, p.mask_rank = 1, p.mask_extents[0] = 1; }},
+        {"problem.kv_lengths", [](P& p) { p.kv_lengths = 1; }},
+        {"problem.align", [](P& p) { p.align = VKATTN_ALIGN_OFFSETS; }},
+    };
+    for (const auto& [field, wish] : wishes) {
+        VkattnProblem p = good_problem();
+        wish(p);
+        const Seen seen = create_with(c, p);
+        CAPTURE(std::string(field));
+        CHECK(seen.returned == VKATTN_UNSUPPORTED);
+        CHECK(seen.field() == field);
+    }
+    VkattnOptions o = options();
+    o.kernel = "materialized";
+    o.max_scratch_bytes = 100;
+    const Seen small = create_with(c, good_problem(), &o);
+    CHECK(small.returned == VKATTN_UNSUPPORTED);
+    CHECK(std::string(small.error.message).find("100") != std::string::npos);
+    o = options();
+    o.tuning = "threads=4096,lanes=1,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,prefetch=0,unroll=1";
+    CHECK(create_with(c, good_problem(), &o).returned == VKATTN_UNSUPPORTED);
+}
+
+TEST_CASE_FIXTURE(Abi, "the largest problems are planned or refused, at once") {
+    VkattnProblem p = problem();
+    p.seqlen_q = p.seqlen_kv = VKATTN_MAX_SEQLEN;
+    p.head_dim_qk = p.head_dim_v = VKATTN_MAX_HEAD_DIM;
+    VkattnOptions o = options();
+    for (const uint32_t heads : {1u, VKATTN_MAX_HEADS}) {
+        p.num_heads_q = p.num_heads_kv = heads;
+        o.kernel = "tiles";
+        const Seen seen = create_with(c, p, &o);
+        CAPTURE(seen.error.message);
+        CHECK((seen.returned == VKATTN_OK || seen.returned == VKATTN_UNSUPPORTED));
+        o.kernel = "materialized";
+        CHECK(create_with(c, p, &o).returned == VKATTN_UNSUPPORTED);
+    }
+    p.batch = 32768;
+    check_invalid(create_with(c, p), "problem.query_strides");  // 2^62 bytes and more
+    p.query_strides = p.key_strides = p.value_strides = p.out_strides = {0, 0, 576};
+    check_invalid(create_with(c, p), "problem.out_strides");
+    p.batch = 32769;  // times 65535 is 2^31 or more
+    check_invalid(create_with(c, p), "problem.batch");
+}
+
+TEST_CASE_FIXTURE(Abi, "an instance without the functions is an error, not a crash") {
+    VkattnContextInfo info = good_info(device);
+    info.get_instance_proc_addr = [](VkInstance, const char*) -> PFN_vkVoidFunction { return nullptr; };
+    CHECK(create_context(&info).returned == VKATTN_UNSUPPORTED);
+    VkattnRequirements* made = nullptr;
+    CHECK(call(vkattn_requirements_create, info.get_instance_proc_addr, info.instance, info.physical_device,
+               &made)
+              .returned == VKATTN_UNSUPPORTED);
+    CHECK(made == nullptr);
+}
+
+TEST_CASE_FIXTURE(Abi, "a plan refuses null and bad options") {
+    const VkattnProblem p = good_problem();
+    VkattnPlan* plan = nullptr;
+    const VkattnOptions* const none = nullptr;
+    check_invalid(call(vkattn_plan_create, c, &p, none, static_cast<VkattnPlan**>(nullptr)), "plan");
+    check_invalid(call(vkattn_plan_create, static_cast<VkattnContext*>(nullptr), &p, none, &plan), "context");
+    check_invalid(call(vkattn_plan_create, c, static_cast<const VkattnProblem*>(nullptr), none, &plan),
+                  "problem");
+    CHECK(plan == nullptr);
+    VkattnOptions o = options();
+    o.struct_size = 1;
+    check_invalid(create_with(c, p, &o), "options.struct_size");
+    o = options();
+    o.kernel = "warp";
+    const Seen unknown = create_with(c, p, &o);
+    check_invalid(unknown, "options.kernel");
+    CHECK(std::string(unknown.error.message).find("tiles") != std::string::npos);
+    for (const char* tuning : {"rows", "rows=", "rows=x", "lines=4", "rows=3", "rows=0", "threads=7,lanes=2",
+                               "rows=99999999999", "rows=4,,cols=4", "prefetch=2", "=", ","}) {
+        o = options();
+        o.tuning = tuning;
+        CAPTURE(std::string(tuning));
+        check_invalid(create_with(c, p, &o), "options.tuning");
+    }
+    // Longer than any field of the error: cut, not overrun.
+    const std::string endless(5000, 'k');
+    o = options();
+    o.kernel = endless.c_str();
+    check_invalid(create_with(c, p, &o), "options.kernel");
+    o.kernel = nullptr;
+    o.tuning = endless.c_str();
+    check_invalid(create_with(c, p, &o), "options.tuning");
+    o.tuning = nullptr;
+    o.kernel = "auto";
+    CHECK(create_with(c, p, &o).returned == VKATTN_OK);
+}
+
+TEST_CASE_FIXTURE(Abi, "scratch and description of a plan") {
+    const Plan plan(c, good_problem());
+    VkattnScratch scratch;
+    vkattn_scratch_init(&scratch);
+    const VkattnPlan* const no_plan = nullptr;
+    check_invalid(call(vkattn_plan_scratch, no_plan, &scratch), "plan");
+    check_invalid(call(vkattn_plan_scratch, plan.get(), static_cast<VkattnScratch*>(nullptr)), "scratch");
+    scratch.struct_size = 2;
+    check_invalid(call(vkattn_plan_scratch, plan.get(), &scratch), "scratch.struct_size");
+    vkattn_scratch_init(&scratch);
+    CHECK(call(vkattn_plan_scratch, plan.get(), &scratch).returned == VKATTN_OK);
+    CHECK(scratch.alignment_bytes > 0);
+
+    size_t length = 0;
+    char* const no_text = nullptr;
+    check_invalid(call(vkattn_plan_describe, no_plan, no_text, size_t{0}, &length), "plan");
+    check_invalid(call(vkattn_plan_describe, plan.get(), no_text, size_t{10}, &length), "text");
+    REQUIRE(call(vkattn_plan_describe, plan.get(), no_text, size_t{0}, &length).returned == VKATTN_OK);
+    const std::string whole = plan.describe();
+    CHECK(length == whole.size());
+    CHECK(whole.front() == '{');
+    CHECK(whole.find("\"kernel\":\"tiles\"") != whole.npos);
+    CHECK(whole.find('\n') == whole.npos);
+    for (const size_t capacity : {size_t{1}, size_t{2}, size_t{17}, length, length + 1, length + 10}) {
+        std::string text(length + 20, '#');
+        size_t again = 0;
+        CHECK(call(vkattn_plan_describe, plan.get(), text.data(), capacity, &again).returned == VKATTN_OK);
+        CHECK(again == length);
+        const size_t written = std::min(capacity - 1, length);
+        CHECK(text.substr(0, written) == whole.substr(0, written));
+        CHECK(text[written] == 0);
+        CHECK(text.find_first_not_of('#', written + 1) == text.npos);
+    }
+    CHECK(
+        call(vkattn_plan_describe, plan.get(), no_text, size_t{0}, static_cast<size_t*>(nullptr)).returned ==
+        VKATTN_OK);
+}
+
+TEST_CASE_FIXTURE(Abi, "recording refuses null and what the plan cannot use") {
+    VkattnProblem p = good_problem();
+    p.query_strides = {6000000000, 80, 8};
+    const Plan plan(c, p), plain(c, good_problem());
+    const Buffer memory = runtime.allocate(1 << 16);
+    VkattnForwardArgs args = forward_args();
+    args.query = args.key = args.value = args.out = memory.address();
+    args.scratch_buffer = memory.handle();
+    args.scratch_address = memory.address();
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    const auto refused = [&](const char* field, const std::function<void(VkattnForwardArgs&)>& spoil) {
+        VkattnForwardArgs spoilt = args;
+        spoil(spoilt);
+        CAPTURE(std::string(field));
+        check_invalid(call(vkattn_cmd_forward, commands, plan.get(), &spoilt), field);
+    };
+    using A = VkattnForwardArgs;
+    refused("args.scratch_buffer", [](A& a) { a.scratch_buffer = VK_NULL_HANDLE; });
+    refused("args.scratch_address", [](A& a) { a.scratch_address = 0; });
+    refused("args.scratch_address", [](A& a) { a.scratch_address += 16; });
+    refused("args.scratch_offset", [](A& a) { a.scratch_offset = 2; });
+    refused("args.query", [](A& a) { a.query = 0; });
+    refused("args.query", [](A& a) { a.query += 1; });
+    refused("args.lse", [](A& a) { a.lse = 6; });
+    refused("args.struct_size", [](A& a) { a.struct_size = 0; });
+    check_invalid(call(vkattn_cmd_forward, VkCommandBuffer{}, plan.get(), &args), "command_buffer");
+    check_invalid(call(vkattn_cmd_forward, commands, static_cast<const VkattnPlan*>(nullptr), &args), "plan");
+    check_invalid(call(vkattn_cmd_forward, commands, plain.get(), static_cast<const A*>(nullptr)), "args");
+    recorder.end();
+    CHECK(between.take_commands().empty());
+}
+
+TEST_CASE_FIXTURE(Abi, "empty tensors need no addresses") {
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    const VkattnForwardArgs nothing = forward_args();
+    for (const char* text : {"b=0 s=5", "sq=0 skv=5", "b=0 s=5 kernel=materialized"}) {
+        const Case empty = parse_case(text, "here");
+        const Plan plan(c, empty.problem, empty.options());
+        CAPTURE(std::string(text));
+        CHECK(call(vkattn_cmd_forward, commands, plan.get(), &nothing).returned == VKATTN_OK);
+    }
+    CHECK(between.take_commands().empty());
+    recorder.end();
+    // No keys, but an output: the address of key and value may be null, the others may not.
+    const Plan no_keys(c, parse_case("sq=5 skv=0", "here").problem);
+    check_invalid(call(vkattn_cmd_forward, commands, no_keys.get(), &nothing), "args.query");
+    VkattnForwardArgs args = nothing;
+    args.query = 4;
+    check_invalid(call(vkattn_cmd_forward, commands, no_keys.get(), &args), "args.out");
+}
+
+TEST_CASE_FIXTURE(OnDevice, "a device is found by index, part of its name, or UUID") {
+    const DeviceInfo info = device.info();
+    std::string upper = info.name.substr(0, 5);
+    for (char& letter : upper) letter = static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+    const std::string dashed = fmt::format("{}-{}", info.uuid.substr(0, 8), info.uuid.substr(8));
+    for (const std::string& name : {std::to_string(info.index), upper, dashed}) {
+        RuntimeOptions options;
+        options.device = name;
+        CAPTURE(name);
+        CHECK(Runtime(options).device().uuid == info.uuid);
+    }
+    CHECK(list_devices().at(info.index).name == info.name);
+}
+
+TEST_CASE_FIXTURE(OnDevice, "the runtime says what is wrong in one line") {
+    for (const char* name : {"no such device", "99", "00000000000000000000000000000000"}) {
+        RuntimeOptions options;
+        options.device = name;
+        const std::string error = error_of([&] { const Runtime made(options); });
+        CAPTURE(error);
+        CHECK(error.find(name) != error.npos);
+        CHECK(error.find(device.info().name) != error.npos);  // what there is
+        CHECK(error.find('\n') == error.npos);
+    }
+    RuntimeOptions options;
+    options.extra_extensions = {"VK_EXT_no_such_extension"};
+    CHECK(error_of([&] { const Runtime made(options); }) != "");
+
+    const Buffer buffer = runtime.allocate(16), empty = runtime.allocate(0);
+    std::byte data[32] = {};
+    const auto upload = [&](const Buffer& to, size_t bytes, uint64_t offset) {
+        return error_of([&] { runtime.upload(to, std::span(data).first(bytes), offset); });
+    };
+    const auto download = [&](const Buffer& from, size_t bytes, uint64_t offset) {
+        return error_of([&] { runtime.download(from, std::span(data).first(bytes), offset); });
+    };
+    for (const auto& move : {std::function(upload), std::function(download)}) {
+        CHECK(move(buffer, 16, 0) == "");
+        CHECK(move(buffer, 0, 16) == "");
+        CHECK(move(buffer, 17, 0) != "");
+        CHECK(move(buffer, 16, 1) != "");
+        CHECK(move(buffer, 1, 16) != "");
+        CHECK(move(buffer, 1, UINT64_MAX) != "");
+        CHECK(move(empty, 1, 0) != "");
+        CHECK(move(empty, 0, 0) == "");
+    }
+    CHECK(empty.address() == 0);
+    const std::string too_much = error_of([&] { runtime.allocate(uint64_t{1} << 50); });
+    CHECK(too_much.find("1125899906842624") != too_much.npos);
+    device.take_messages();  // the layer, too, finds 2^50 bytes too many
+}

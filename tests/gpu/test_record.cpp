@@ -1,0 +1,265 @@
+// What the library creates and records, seen from between it and Vulkan.
+#include <algorithm>
+#include <array>
+
+#include "forward_run.hpp"
+#include "interposer.hpp"
+#include "skip.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using Kind = Command::Kind;
+
+namespace {
+
+Case a_case(const std::string& text) {
+    return parse_case(text, "here");
+}
+
+// One case through a context of the caller's, against the oracle. Returns what was recorded.
+std::vector<Command> run_in(Interposer& between, const Context& context, const Case& c) {
+    Device& device = Device::get();
+    const Plan plan(context, c.problem, c.options());
+    const Inputs inputs = make_inputs(c);
+    const Forward forward(device, plan, c, inputs, Place::end);
+    between.take_commands();
+    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
+    CAPTURE(c.text);
+    CHECK(forward.damage() == "");
+    CHECK(compare(forward.outcome(), expect(c, inputs)) == "");
+    return between.take_commands();
+}
+
+// Memory that several dispatches of a plan can share is the score matrix, whose address is in `query` or `outp`.
+bool share_scores(const Command& a, const Command& b, VkDeviceAddress scores) {
+    const auto touches = [&](const Command& c) { return c.push.query == scores || c.push.outp == scores; };
+    return touches(a) && touches(b);
+}
+
+bool guards_compute(const Command& c) {
+    constexpr VkAccessFlags both = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+    return c.kind == Kind::barrier && (c.from & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
+           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
+           (c.written & VK_ACCESS_SHADER_WRITE_BIT) != 0 && (c.used & both) == both;
+}
+
+bool guards_arguments(const Command& c) {
+    return c.kind == Kind::barrier && (c.from & VK_PIPELINE_STAGE_TRANSFER_BIT) != 0 &&
+           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
+           (c.written & VK_ACCESS_TRANSFER_WRITE_BIT) != 0 && (c.used & VK_ACCESS_SHADER_READ_BIT) != 0;
+}
+
+int count_of(const std::vector<Command>& commands, Kind kind) {
+    return static_cast<int>(
+        std::count_if(commands.begin(), commands.end(), [&](const Command& c) { return c.kind == kind; }));
+}
+
+// A barrier stands between every two dispatches that share scores; returns how many such pairs there are.
+int check_dependencies(const std::vector<Command>& commands, VkDeviceAddress scores) {
+    int pairs = 0;
+    for (size_t i = 0; i < commands.size(); i++)
+        for (size_t j = i + 1; j < commands.size(); j++) {
+            if (commands[i].kind != Kind::dispatch || commands[j].kind != Kind::dispatch ||
+                !share_scores(commands[i], commands[j], scores))
+                continue;
+            pairs++;
+            CHECK(std::any_of(commands.begin() + static_cast<std::ptrdiff_t>(i),
+                              commands.begin() + static_cast<std::ptrdiff_t>(j), guards_compute));
+        }
+    return pairs;
+}
+
+std::string tuning_row(const Plan& plan) {
+    const std::string text = plan.describe(), key = "\"tuning_row\":\"";
+    const size_t begin = text.find(key) + key.size();
+    return text.substr(begin, text.find('"', begin) - begin);
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Recorded, "the fused kernel records one dispatch and no barrier") {
+    const auto commands = run_in(between, context, a_case("s=33 causal"));
+    CHECK(count_of(commands, Kind::dispatch) == 1);
+    CHECK(count_of(commands, Kind::barrier) == 0);
+    CHECK(count_of(commands, Kind::update) == 0);
+}
+
+TEST_CASE_FIXTURE(Recorded, "a barrier stands between every two dependent dispatches") {
+    // Two heads' matrices at a time: 33 rows of 36 floats are 4752 bytes.
+    const Case c = a_case("b=2 h=3 s=33 kernel=materialized max_scratch=9600");
+    const Plan plan(context, c.problem, c.options());
+    const Inputs inputs = make_inputs(c);
+    const Forward forward(device, plan, c, inputs, Place::start);
+    between.take_commands();
+    runtime.submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
+    const auto commands = between.take_commands();
+    CHECK(count_of(commands, Kind::dispatch) == 9);
+    CHECK(check_dependencies(commands, forward.args().scratch_address) == 9 * 8 / 2);
+    CHECK(compare(forward.outcome(), expect(c, inputs)) == "");
+    // None before the first dispatch or after the last: those are the caller's.
+    const auto is_dispatch = [](const Command& command) { return command.kind == Kind::dispatch; };
+    const auto first = std::find_if(commands.begin(), commands.end(), is_dispatch);
+    CHECK(std::none_of(commands.begin(), first, guards_compute));
+    CHECK(is_dispatch(commands.back()));
+}
+
+TEST_CASE_FIXTURE(Recorded, "the argument block is written to scratch, then waited for") {
+    for (const char* kernel : {"tiles", "materialized"}) {
+        const Case c = a_case(std::string("s=33 qs=6000000000,264,8 kernel=") + kernel);
+        const auto commands = run_in(between, context, c);
+        CAPTURE(std::string(kernel));
+        REQUIRE(commands.size() > 2);
+        CHECK(commands[0].kind == Kind::update);
+        CHECK(commands[0].size >= 96);
+        CHECK(guards_arguments(commands[1]));
+        for (const Command& command : commands)
+            if (command.kind == Kind::dispatch) CHECK(command.push.extra != 0);
+    }
+}
+
+TEST_CASE_FIXTURE(Recorded, "grids beyond 65535 are cut into what the device holds") {
+    VkPhysicalDeviceProperties2 properties{};
+    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    device.vk().vkGetPhysicalDeviceProperties2(runtime.handles().physical_device, &properties);
+    const auto& limit = properties.properties.limits.maxComputeWorkGroupCount;
+    // 65538 heads; 65537 query tiles, of which only the first rows see keys, to be quick.
+    const std::string small =
+        " tuning=threads=4,lanes=4,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,prefetch=0";
+    for (const char* text : {"b=2 h=32769 sq=1 skv=1", "sq=262148 skv=3 align=top-left window=4,0"})
+        for (const Command& command : run_in(between, context, a_case(text + small)))
+            for (size_t i = 0; i < 3; i++) CHECK(command.groups[i] <= limit[i]);
+}
+
+TEST_CASE_FIXTURE(Recorded, "on a device with small grids the work is cut into dispatches") {
+    const std::array<uint32_t, 3> limit = {3, 5, 9};
+    between.largest_grid = limit;
+    const Context fresh = between.context();
+    between.largest_grid.reset();
+    const auto dispatches = [&](const char* text) {
+        const auto commands = run_in(between, fresh, a_case(text));
+        for (const Command& command : commands)
+            for (size_t i = 0; i < 3; i++) CHECK(command.groups[i] <= limit[i]);
+        return count_of(commands, Kind::dispatch);
+    };
+    CHECK(dispatches("b=2 hq=4 hkv=2 sq=7 skv=9") == 3);
+    CHECK(dispatches("b=3 h=1 sq=1403 skv=13 causal") == 1);  // more than 5 query tiles: the third dimension
+    CHECK(dispatches("b=5 h=1 sq=41 skv=23 kernel=materialized") == 6);
+    for (const char* text : {"sq=100000 skv=1", "sq=60 skv=1 kernel=materialized"}) {
+        VkattnPlan* plan = nullptr;
+        VkattnError error;
+        const Case c = a_case(text);
+        const VkattnOptions options = c.options();
+        CAPTURE(std::string(text));
+        CHECK(vkattn_plan_create(fresh.get(), &c.problem, &options, &plan, &error) == VKATTN_UNSUPPORTED);
+        CHECK(std::string(error.field) == "problem.seqlen_q");
+    }
+}
+
+TEST_CASE_FIXTURE(Recorded, "a plan for other lengths, batches, heads or bounds compiles nothing") {
+    between.pretend = true;
+    const Context fresh = between.context();
+    const int pipelines = between.pipelines_asked_for(), modules = between.modules_created();
+    const Plan first(fresh, a_case("s=33").problem);
+    CHECK(between.pipelines_asked_for() == pipelines + 1);
+    for (const char* text :
+         {"s=34", "sq=1 skv=9999", "b=7 s=33", "hq=12 hkv=4 s=33", "s=33 causal", "s=33 window=1,2",
+          "s=33 scale=-1", "s=33 layout=bshd pad=1", "s=33 align=offset offset=-4", "s=0"})
+        const Plan other(fresh, a_case(text).problem);
+    CHECK(between.pipelines_asked_for() == pipelines + 1);
+    CHECK(between.modules_created() <= modules + 1);
+    const Plan wider(fresh, a_case("s=33 d=9").problem);
+    CHECK(between.pipelines_asked_for() == pipelines + 2);
+}
+
+TEST_CASE_FIXTURE(Recorded, "plans and contexts destroy what they created") {
+    between.pretend = true;
+    const int before = between.objects_alive();
+    {
+        const Context fresh = between.context();
+        const Plan plan(fresh, a_case("s=33").problem), same(fresh, a_case("s=35").problem);
+        CHECK(between.objects_alive() >= before + 2);
+    }
+    CHECK(between.objects_alive() == before);
+}
+
+TEST_CASE_FIXTURE(Recorded, "a driver that cannot build a pipeline gets the next tuning row") {
+    const Case c = a_case("s=33 causal");
+    const std::string usual = tuning_row(Plan(context, c.problem));
+    const Context fresh = between.context();
+    int refusals = 1;
+    between.before_pipeline = [&](const auto&) { return refusals-- > 0 ? VK_ERROR_UNKNOWN : VK_SUCCESS; };
+    const int before = between.pipelines_asked_for();
+    const std::string next = tuning_row(Plan(fresh, c.problem));
+    CHECK(between.pipelines_asked_for() == before + 2);
+    CHECK(next != usual);
+    // The row stays set aside: nothing is tried twice.
+    CHECK(tuning_row(Plan(fresh, a_case("s=34").problem)) == next);
+    CHECK(between.pipelines_asked_for() == before + 2);
+    run_in(between, fresh, c);
+}
+
+TEST_CASE_FIXTURE(Recorded, "a device that can build no pipeline is an error with the VkResult") {
+    const VkattnProblem problem = a_case("s=33").problem;
+    const int alive = between.objects_alive();
+    const auto create = [&](const char* tuning) {
+        const Context fresh = between.context();
+        VkattnOptions o = options();
+        o.tuning = tuning;
+        VkattnPlan* plan = nullptr;
+        VkattnError error;
+        CHECK(vkattn_plan_create(fresh.get(), &problem, &o, &plan, &error) == error.status);
+        CHECK(plan == nullptr);
+        return error;
+    };
+    for (const VkResult result : {VK_ERROR_UNKNOWN, VK_ERROR_DEVICE_LOST}) {
+        between.before_pipeline = [&](const auto&) { return result; };
+        for (const char* tuning : {static_cast<const char*>(nullptr), "chunk=4,unroll=1"}) {
+            const int before = between.pipelines_asked_for();
+            const VkattnError error = create(tuning);
+            CAPTURE(result);
+            CAPTURE(error.message);
+            CHECK(error.status == VKATTN_DEVICE_ERROR);
+            CHECK(error.vk_result == result);
+            CHECK(error.message[0] != 0);
+            // A lost device, or a tuning that was asked for: nothing else is tried.
+            if (tuning != nullptr || result == VK_ERROR_DEVICE_LOST)
+                CHECK(between.pipelines_asked_for() == before + 1);
+        }
+    }
+    CHECK(between.objects_alive() == alive);
+}
+
+TEST_CASE_FIXTURE(Recorded, "a forward that fails records nothing") {
+    const Case c = a_case("s=33 align_bytes=16 kernel=materialized");
+    const Plan plan(context, c.problem, c.options());
+    const Inputs inputs = make_inputs(c);
+    const Forward forward(device, plan, c, inputs, Place::start);
+    using Args = VkattnForwardArgs;
+    const std::pair<const char*, void (*)(Args&)> faults[] = {
+        {"args.query", [](Args& a) { a.query = 0; }},
+        {"args.key", [](Args& a) { a.key = 0; }},
+        {"args.value", [](Args& a) { a.value = 0; }},
+        {"args.out", [](Args& a) { a.out = 0; }},
+        {"args.query", [](Args& a) { a.query += 4; }},
+        {"args.key", [](Args& a) { a.key += 8; }},
+        {"args.value", [](Args& a) { a.value += 2; }},
+        {"args.out", [](Args& a) { a.out += 12; }},
+        {"args.lse", [](Args& a) { a.lse += 2; }},
+        {"args.scratch_address", [](Args& a) { a.scratch_address = 0; }},
+        {"args.scratch_address", [](Args& a) { a.scratch_address += 4; }},
+        {"args.struct_size", [](Args& a) { a.struct_size = 3; }},
+    };
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    between.take_commands();
+    for (const auto& [field, spoil] : faults) {
+        Args args = forward.args();
+        spoil(args);
+        VkattnError error;
+        CAPTURE(std::string(field));
+        CHECK(vkattn_cmd_forward(commands, plan.get(), &args, &error) == VKATTN_INVALID_ARGUMENT);
+        CHECK(std::string(error.field) == field);
+        CHECK(between.take_commands().empty());
+    }
+    recorder.end();
+}
