@@ -17,20 +17,21 @@ extern "C" {
 
 typedef enum VkattnStatus {
     VKATTN_OK = 0,
-    VKATTN_INVALID_ARGUMENT = 1,   /* the named field is wrong, on any device */
-    VKATTN_UNSUPPORTED = 2,        /* the problem is legal, this device or version cannot do it; the message says why */
+    VKATTN_INVALID_ARGUMENT = 1, /* the named field is wrong, on any device */
+    VKATTN_UNSUPPORTED =
+        2, /* the problem is legal, this device or version cannot do it; the message says why */
     VKATTN_OUT_OF_HOST_MEMORY = 3,
-    VKATTN_DEVICE_ERROR = 4,       /* a Vulkan call failed; vk_result tells which way */
-    VKATTN_INTERNAL_ERROR = 5,     /* a fault of the library; please report the message */
+    VKATTN_DEVICE_ERROR = 4,   /* a Vulkan call failed; vk_result tells which way */
+    VKATTN_INTERNAL_ERROR = 5, /* a fault of the library; please report the message */
     VKATTN_STATUS_MAX_ENUM = 0x7fffffff
 } VkattnStatus;
 
 /* Filled by every function that takes one, also on success. May be null. The text is one line without a newline. */
 typedef struct VkattnError {
     VkattnStatus status;
-    int32_t vk_result;    /* the VkResult of the failing Vulkan call, else 0 */
-    char field[64];       /* the argument at fault, as in "problem.num_heads_kv"; "" where none is */
-    char message[320];    /* what is wrong with it */
+    int32_t vk_result; /* the VkResult of the failing Vulkan call, else 0 */
+    char field[64];    /* the argument at fault, as in "problem.num_heads_kv"; "" where none is */
+    char message[320]; /* what is wrong with it */
 } VkattnError;
 
 typedef enum VkattnDtype {
@@ -42,10 +43,11 @@ typedef enum VkattnDtype {
 
 /* Where query row i stands among the keys: at key position i + offset. */
 typedef enum VkattnAlign {
-    VKATTN_ALIGN_BOTTOM_RIGHT = 0, /* offset = len_kv - seqlen_q, with the batch's own kv length (the default) */
-    VKATTN_ALIGN_TOP_LEFT = 1,     /* offset = 0 */
-    VKATTN_ALIGN_OFFSET = 2,       /* offset = problem.query_offset; may be negative */
-    VKATTN_ALIGN_OFFSETS = 3,      /* one offset per batch, int32 in device memory: args.query_offsets */
+    VKATTN_ALIGN_BOTTOM_RIGHT =
+        0,                     /* offset = len_kv - seqlen_q, with the batch's own kv length (the default) */
+    VKATTN_ALIGN_TOP_LEFT = 1, /* offset = 0 */
+    VKATTN_ALIGN_OFFSET = 2,   /* offset = problem.query_offset; may be negative */
+    VKATTN_ALIGN_OFFSETS = 3,  /* one offset per batch, int32 in device memory: args.query_offsets */
     VKATTN_ALIGN_MAX_ENUM = 0x7fffffff
 } VkattnAlign;
 
@@ -59,7 +61,8 @@ typedef enum VkattnMaskType {
 /* Distances between neighbours of a 4-D tensor (batch, head, sequence, head_dim), in elements. The innermost
  * distance is 1. For inputs 0 is legal (a broadcast). Outputs must not overlap themselves: some order of the dimensions
  * must nest, each stride being at least the span of the dimensions inside it. */
-#define VKATTN_CONTIGUOUS UINT64_MAX /* a stride's default: the distance it has in a dense (batch, head, seq, dim) tensor */
+#define VKATTN_CONTIGUOUS \
+    UINT64_MAX /* a stride's default: the distance it has in a dense (batch, head, seq, dim) tensor */
 typedef struct VkattnStrides {
     uint64_t batch;
     uint64_t head;
@@ -77,24 +80,25 @@ typedef struct VkattnStrides {
  * A row that sees no key gives out = 0 and lse = -inf. batch, seqlen_q and seqlen_kv may be 0. */
 typedef struct VkattnProblem {
     size_t struct_size;
-    VkattnDtype dtype;       /* of query, key, value and out; default float32 */
-    uint32_t batch;          /* default 1 */
-    uint32_t num_heads_q;    /* default 1; a whole multiple of num_heads_kv */
-    uint32_t num_heads_kv;   /* default 1 */
-    uint32_t seqlen_q;       /* default 0; at most VKATTN_MAX_SEQLEN */
-    uint32_t seqlen_kv;      /* default 0; at most VKATTN_MAX_SEQLEN */
-    uint32_t head_dim_qk;    /* 1 .. VKATTN_MAX_HEAD_DIM */
-    uint32_t head_dim_v;     /* 1 .. VKATTN_MAX_HEAD_DIM */
-    float softmax_scale;     /* default NaN, which means 1/sqrt(head_dim_qk); 0 and negative are legal */
-    float softcap;           /* default 0: none; otherwise positive */
-    uint32_t causal;         /* boolean; default false */
-    int64_t window_left;     /* default -1: unbounded */
-    int64_t window_right;    /* default -1: unbounded */
-    VkattnAlign align;       /* default bottom-right; matters to causal and window only */
-    int64_t query_offset;    /* for VKATTN_ALIGN_OFFSET */
-    uint32_t kv_lengths;     /* boolean; default false; true: args.kv_lengths holds a key count per batch, int32 */
-    VkattnMaskType mask;     /* default none */
-    uint32_t mask_rank;      /* 1 .. 4, extents aligned from the right to (batch, heads_q, seqlen_q, seqlen_kv) */
+    VkattnDtype dtype;     /* of query, key, value and out; default float32 */
+    uint32_t batch;        /* default 1 */
+    uint32_t num_heads_q;  /* default 1; a whole multiple of num_heads_kv */
+    uint32_t num_heads_kv; /* default 1 */
+    uint32_t seqlen_q;     /* default 0; at most VKATTN_MAX_SEQLEN */
+    uint32_t seqlen_kv;    /* default 0; at most VKATTN_MAX_SEQLEN */
+    uint32_t head_dim_qk;  /* 1 .. VKATTN_MAX_HEAD_DIM */
+    uint32_t head_dim_v;   /* 1 .. VKATTN_MAX_HEAD_DIM */
+    float softmax_scale;   /* default NaN, which means 1/sqrt(head_dim_qk); 0 and negative are legal */
+    float softcap;         /* default 0: none; otherwise positive */
+    uint32_t causal;       /* boolean; default false */
+    int64_t window_left;   /* default -1: unbounded */
+    int64_t window_right;  /* default -1: unbounded */
+    VkattnAlign align;     /* default bottom-right; matters to causal and window only */
+    int64_t query_offset;  /* for VKATTN_ALIGN_OFFSET */
+    uint32_t
+        kv_lengths; /* boolean; default false; true: args.kv_lengths holds a key count per batch, int32 */
+    VkattnMaskType mask; /* default none */
+    uint32_t mask_rank;  /* 1 .. 4, extents aligned from the right to (batch, heads_q, seqlen_q, seqlen_kv) */
     uint32_t mask_extents[4];
     /* Each stride defaults to VKATTN_CONTIGUOUS. */
     VkattnStrides query_strides;
@@ -109,8 +113,9 @@ typedef struct VkattnProblem {
 /* How to compute it. vkattn_options_init sets the defaults. */
 typedef struct VkattnOptions {
     size_t struct_size;
-    const char* kernel;  /* null or "auto": the planner chooses; else the name of the one kernel to use */
-    const char* tuning;  /* null: the tuning table decides; else "threads=256,rows=8,..." over the row it chose */
+    const char* kernel; /* null or "auto": the planner chooses; else the name of the one kernel to use */
+    const char*
+        tuning; /* null: the tuning table decides; else "threads=256,rows=8,..." over the row it chose */
     /* Caps the scratch of kernels that can work in pieces; 0: a default of 1 GiB. */
     uint64_t max_scratch_bytes;
 } VkattnOptions;
@@ -118,7 +123,7 @@ typedef struct VkattnOptions {
 /* What a plan needs beside its tensors. */
 typedef struct VkattnScratch {
     size_t struct_size;
-    uint64_t size_bytes;      /* 0: none */
+    uint64_t size_bytes; /* 0: none */
     uint64_t alignment_bytes;
 } VkattnScratch;
 

@@ -52,11 +52,12 @@ typedef struct VkattnContextInfo {
     VkInstance instance;
     VkPhysicalDevice physical_device;
     VkDevice device;
-    uint32_t api_version;                      /* the instance's VkApplicationInfo::apiVersion; at least 1.2 */
+    uint32_t api_version; /* the instance's VkApplicationInfo::apiVersion; at least 1.2 */
     uint32_t enabled_extension_count;
-    const char* const* enabled_extensions;     /* device extensions */
-    const VkPhysicalDeviceFeatures2* features; /* the chain given to vkCreateDevice; null: just bufferDeviceAddress */
-    VkPipelineCache pipeline_cache;            /* may be null; must outlive the context */
+    const char* const* enabled_extensions; /* device extensions */
+    const VkPhysicalDeviceFeatures2*
+        features;                   /* the chain given to vkCreateDevice; null: just bufferDeviceAddress */
+    VkPipelineCache pipeline_cache; /* may be null; must outlive the context */
 } VkattnContextInfo;
 
 /* What to enable before vkCreateDevice. Owned by the object; valid until vkattn_requirements_destroy. */
@@ -78,7 +79,7 @@ typedef struct VkattnForwardArgs {
     VkDeviceAddress kv_lengths;    /* problem.kv_lengths: int32 (batch) */
     VkDeviceAddress query_offsets; /* VKATTN_ALIGN_OFFSETS: int32 (batch) */
     VkBuffer scratch_buffer;
-    VkDeviceSize scratch_offset;   /* a multiple of the plan's scratch alignment */
+    VkDeviceSize scratch_offset;     /* a multiple of the plan's scratch alignment */
     VkDeviceAddress scratch_address; /* of scratch_buffer at scratch_offset */
 } VkattnForwardArgs;
 
@@ -86,7 +87,8 @@ typedef struct VkattnForwardArgs {
  * inputs must be made visible to FIRST_STAGES/FIRST_ACCESS, results are written in LAST_STAGES by LAST_ACCESS.
  * The transfer stage writes the argument block that some plans keep at the head of their scratch. */
 #define VKATTN_FIRST_STAGES (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)
-#define VKATTN_FIRST_ACCESS (VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT)
+#define VKATTN_FIRST_ACCESS \
+    (VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT)
 #define VKATTN_LAST_STAGES (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT)
 #define VKATTN_LAST_ACCESS (VK_ACCESS_SHADER_WRITE_BIT)
 
@@ -108,7 +110,8 @@ VKATTN_API VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get
 VKATTN_API void vkattn_requirements_destroy(VkattnRequirements* requirements);
 VKATTN_API uint32_t vkattn_requirements_extensions(const VkattnRequirements* requirements,
                                                    const char* const** extensions);
-VKATTN_API const VkPhysicalDeviceFeatures2* vkattn_requirements_features(const VkattnRequirements* requirements);
+VKATTN_API const VkPhysicalDeviceFeatures2* vkattn_requirements_features(
+    const VkattnRequirements* requirements);
 
 /* A context is a device as vkattn sees it, with the pipelines built so far.
  * Errors: INVALID_ARGUMENT, UNSUPPORTED (Vulkan below 1.2, bufferDeviceAddress not enabled), OUT_OF_HOST_MEMORY. */
@@ -123,17 +126,19 @@ VKATTN_API void vkattn_context_destroy(VkattnContext* context);
  * Errors: INVALID_ARGUMENT (error->field names the field), UNSUPPORTED (with the reason), OUT_OF_HOST_MEMORY,
  * DEVICE_ERROR (a pipeline could not be created even in the smallest variant). */
 VKATTN_API VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* problem,
-                                           const VkattnOptions* options, VkattnPlan** plan, VkattnError* error);
+                                           const VkattnOptions* options, VkattnPlan** plan,
+                                           VkattnError* error);
 VKATTN_API void vkattn_plan_destroy(VkattnPlan* plan); /* null is legal */
 
 /* Fills size and alignment of the scratch memory that each recording of this plan needs. */
-VKATTN_API VkattnStatus vkattn_plan_scratch(const VkattnPlan* plan, VkattnScratch* scratch, VkattnError* error);
+VKATTN_API VkattnStatus vkattn_plan_scratch(const VkattnPlan* plan, VkattnScratch* scratch,
+                                            VkattnError* error);
 
 /* The plan as JSON text: kernel, tuning row, tiles, dispatches, scratch, and why each other kernel was refused.
  * Writes at most `capacity` bytes with the final zero, and to *length the length without it; call with capacity 0
  * to ask. */
-VKATTN_API VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text, size_t capacity, size_t* length,
-                                             VkattnError* error);
+VKATTN_API VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text, size_t capacity,
+                                             size_t* length, VkattnError* error);
 
 /* Records the forward. Overwrites the bound compute pipeline and push constants; illegal inside a render pass.
  * Records the barriers between its own dispatches, none before the first or after the last.

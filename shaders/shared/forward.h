@@ -40,22 +40,22 @@ static_assert(sizeof(WideStrides) == 96);
 #endif
 
 // Specialization constants of the tile kernels (lib/tiles.glsl). ROWS, COLS, CHUNK and V_KEYS are multiples of 4.
-#define SPEC_THREADS 0       // invocations of a workgroup
-#define SPEC_LANES 1         // invocations that share a query row
-#define SPEC_ROWS 2          // query rows of an invocation: tile_q = ROWS * THREADS / LANES
-#define SPEC_COLS 3          // keys of an invocation: tile_kv = COLS * LANES
-#define SPEC_CHUNK 4         // elements of head_dim_qk staged at a time
-#define SPEC_P_BLOCKS 5      // groups of 4 columns of P that go through shared memory at a time
-#define SPEC_V_KEYS 6        // keys of V staged at a time
-#define SPEC_PREFETCH 7      // 1: load the next chunk into registers while computing
-#define SPEC_UNROLL 8        // steps of the products unrolled, at most CHUNK and V_KEYS, which it divides
+#define SPEC_THREADS 0   // invocations of a workgroup
+#define SPEC_LANES 1     // invocations that share a query row
+#define SPEC_ROWS 2      // query rows of an invocation: tile_q = ROWS * THREADS / LANES
+#define SPEC_COLS 3      // keys of an invocation: tile_kv = COLS * LANES
+#define SPEC_CHUNK 4     // elements of head_dim_qk staged at a time
+#define SPEC_P_BLOCKS 5  // groups of 4 columns of P that go through shared memory at a time
+#define SPEC_V_KEYS 6    // keys of V staged at a time
+#define SPEC_PREFETCH 7  // 1: load the next chunk into registers while computing
+#define SPEC_UNROLL 8    // steps of the products unrolled, at most CHUNK and V_KEYS, which it divides
 #define SPEC_HEAD_DIM_QK 9
 #define SPEC_HEAD_DIM_V 10
-#define SPEC_WIDE_LOADS 11   // 1: rows begin at multiples of 16 bytes
-#define SPEC_WIDE_STRIDES 12 // 1: strides come from the argument block
-#define SPEC_POOL_VEC4 13    // shared memory, in vec4, as the planner computed it
-#define SPEC_SOFTCAP 14      // 1: the problem has one
-#define SPEC_WIDE_ROWS 15    // 1: rows of a tile may lie 2^31 elements apart
+#define SPEC_WIDE_LOADS 11    // 1: rows begin at multiples of 16 bytes
+#define SPEC_WIDE_STRIDES 12  // 1: strides come from the argument block
+#define SPEC_POOL_VEC4 13     // shared memory, in vec4, as the planner computed it
+#define SPEC_SOFTCAP 14       // 1: the problem has one
+#define SPEC_WIDE_ROWS 15     // 1: rows of a tile may lie 2^31 elements apart
 #define SPEC_COUNT 16
 
 // Strides of the shared-memory regions in vec4; macros because they are constant expressions in both languages.

@@ -97,15 +97,16 @@ Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out)
 // Plans, and builds the pipelines. A row that the driver cannot build is set aside, and the next one is
 // planned.
 Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options, VkattnPlan** out) {
+    std::optional<Failure> failed;
     for (;;) {
         {
             const std::lock_guard lock(context.mutex);
             options.rejected_rows = context.rejected_rows;
         }
         Result<Plan> plan = make_plan(context.caps, problem, options);
-        if (!plan) return plan.failure();
+        if (!plan) return failed ? *failed : plan.failure();
+        failed.reset();
         auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(*plan), {}});
-        std::optional<Failure> failed;
         for (const Dispatch& d : made->plan.dispatches) {
             const Result<VkPipeline> pipeline = context.pipelines.get(d);
             if (!pipeline) {
