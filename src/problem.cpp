@@ -187,7 +187,8 @@ bool Problem::narrow_strides() const {
 }
 
 bool Problem::narrow_rows(uint32_t tile_rows) const {
-    const uint64_t limit = (uint64_t{1} << 31) - VKATTN_MAX_HEAD_DIM;
+    // In bytes, though shaders index elements: SwiftShader multiplies an index into bytes in 32 bits, with a sign.
+    const uint64_t limit = (uint64_t{1} << 31) / element_bytes - VKATTN_MAX_HEAD_DIM;
     for (int t = 0; t < 4; t++)
         if (strides(t).seq > limit / tile_rows) return false;
     return true;

@@ -20,7 +20,7 @@ struct Problem : VkattnProblem {
     bool empty_output() const { return batch == 0 || seqlen_q == 0; }
     // Whether every stride in bytes fits 32 bits.
     bool narrow_strides() const;
-    // Whether offsets within a tile of so many rows fit 31 bits, in elements.
+    // Whether offsets within a tile of so many rows fit 31 bits, in bytes.
     bool narrow_rows(uint32_t tile_rows) const;
     const VkattnStrides& strides(int tensor) const {  // 0 .. 3: query, key, value, out
         const VkattnStrides* all[] = {&query_strides, &key_strides, &value_strides, &out_strides};

@@ -103,11 +103,11 @@ std::array<uint32_t, SPEC_COUNT> specialization_of(const Problem& p, const TileN
     s[SPEC_HEAD_DIM_V] = p.head_dim_v;
     s[SPEC_WIDE_LOADS] = p.alignment_bytes >= 16;
     s[SPEC_WIDE_STRIDES] = needs_wide(p);
-    // Rows of a tile that lie so far apart that the last element's index would pass 31 bits.
+    // Rows of a tile that lie so far apart that the last element's offset in bytes would pass 31 bits.
     const uint64_t rows = std::max(n.rows * (n.threads / n.lanes), n.cols * n.lanes);
     for (int t = 0; t < 4; t++)
         if (p.strides(t).seq > UINT64_MAX / rows ||
-            p.strides(t).seq * rows + VKATTN_MAX_HEAD_DIM > uint64_t{1} << 31)
+            p.strides(t).seq * rows + VKATTN_MAX_HEAD_DIM > uint64_t{1} << 29)
             s[SPEC_WIDE_ROWS] = 1;
     s[SPEC_SOFTCAP] = p.softcap > 0;
     s[SPEC_POOL_VEC4] = pool_of_maps(n, p.head_dim_v);

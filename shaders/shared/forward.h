@@ -55,7 +55,7 @@ static_assert(sizeof(WideStrides) == 96);
 #define SPEC_WIDE_STRIDES 12  // 1: strides come from the argument block
 #define SPEC_POOL_VEC4 13     // shared memory, in vec4, as the planner computed it
 #define SPEC_SOFTCAP 14       // 1: the problem has one
-#define SPEC_WIDE_ROWS 15     // 1: rows of a tile may lie 2^31 elements apart
+#define SPEC_WIDE_ROWS 15     // 1: rows of a tile may lie 2^31 bytes apart
 #define SPEC_COUNT 16
 
 // Strides of the shared-memory regions in vec4; macros because they are constant expressions in both languages.

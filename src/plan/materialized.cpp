@@ -12,7 +12,7 @@ namespace vkattn::core {
 namespace {
 
 constexpr uint64_t default_scratch_limit = uint64_t{1} << 30;
-constexpr uint64_t max_scratch_bytes = (uint64_t{1} << 33) - 256;  // indices within a head fit 31 bits
+constexpr uint64_t max_scratch_bytes = (uint64_t{1} << 31) - 256;  // offsets within a head fit 31 bits
 constexpr uint64_t max_pieces = 4096;
 
 // One of the three steps for the heads first_head .. of a piece.

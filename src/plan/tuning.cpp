@@ -117,7 +117,7 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
     if (!problem.narrow_rows(std::max(numbers->tile_q(), numbers->tile_kv())) &&
         quirk_no_divergent_addresses(caps))
         return unsupported(
-            "", "rows of a tile lie 2^31 elements apart, which this driver's compiler does not survive");
+            "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
     return TileChoice{row.name, *numbers, pool};
 }
 

@@ -45,7 +45,7 @@ float value_of(const Case& c, int tensor, uint64_t row, Fill& fill) {
         case Values::normal:
             break;
         case Values::huge:
-            result = x * (tensor == 2 ? 1e6 : 30);
+            result = x * (tensor == 2 ? 1e6 : 10);
             break;
         case Values::equal:
             result = tensor == 2 ? x : 0.5;

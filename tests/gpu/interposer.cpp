@@ -118,7 +118,7 @@ struct Interposer::Hooks {
             active().bound_ = pipeline;
         }
         note({Command::Kind::bind});
-        real_vkCmdBindPipeline(commands, point, pipeline);
+        if (!active().pretend) real_vkCmdBindPipeline(commands, point, pipeline);
     }
 
     static void VKAPI_CALL push(VkCommandBuffer commands, VkPipelineLayout layout, VkShaderStageFlags stages,
@@ -129,14 +129,14 @@ struct Interposer::Hooks {
                 std::memcpy(reinterpret_cast<std::byte*>(&active().pushed_) + offset, values, size);
         }
         note({Command::Kind::push});
-        real_vkCmdPushConstants(commands, layout, stages, offset, size, values);
+        if (!active().pretend) real_vkCmdPushConstants(commands, layout, stages, offset, size, values);
     }
 
     static void VKAPI_CALL dispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, uint32_t z) {
         Command command{Command::Kind::dispatch};
         command.groups = {x, y, z};
         note(command);
-        real_vkCmdDispatch(commands, x, y, z);
+        if (!active().pretend) real_vkCmdDispatch(commands, x, y, z);
     }
 
     static void VKAPI_CALL barrier(VkCommandBuffer commands, VkPipelineStageFlags from,
@@ -152,8 +152,9 @@ struct Interposer::Hooks {
             command.used |= memory[i].dstAccessMask;
         }
         note(command);
-        real_vkCmdPipelineBarrier(commands, from, to, flags, count, memory, buffer_count, buffers,
-                                  image_count, images);
+        if (!active().pretend)
+            real_vkCmdPipelineBarrier(commands, from, to, flags, count, memory, buffer_count, buffers,
+                                      image_count, images);
     }
 
     static void VKAPI_CALL update(VkCommandBuffer commands, VkBuffer buffer, VkDeviceSize offset,
@@ -163,7 +164,7 @@ struct Interposer::Hooks {
         command.offset = offset;
         command.size = size;
         note(command);
-        real_vkCmdUpdateBuffer(commands, buffer, offset, size, data);
+        if (!active().pretend) real_vkCmdUpdateBuffer(commands, buffer, offset, size, data);
     }
 
     static PFN_vkVoidFunction VKAPI_CALL get_device_proc(VkDevice device, const char* name) {

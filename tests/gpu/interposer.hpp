@@ -36,7 +36,8 @@ class Interposer {
 
     // Asked before each pipeline with its specialization constants; anything but VK_SUCCESS makes the creation fail.
     std::function<VkResult(const std::array<uint32_t, SPEC_COUNT>&)> before_pipeline;
-    // Pipelines that pass are made up, not built: for tests that run none, on devices that build slowly.
+    // Pipelines that pass are made up, and what is recorded reaches no driver: for tests that run nothing, on devices
+    // that build slowly.
     bool pretend = false;
     // Contexts made while this is set believe that the device has no larger grids.
     std::optional<std::array<uint32_t, 3>> largest_grid;

@@ -60,7 +60,7 @@ SECTION_NAMED(scores, "scores")
 SECTION_NAMED(causal, "causal")
 SECTION_NAMED(windows, "windows")
 SECTION_NAMED(empty, "empty and hidden")
-SECTION_NAMED(strides, "strides of 4 GiB and more")
+SECTION_NAMED(strides, "strides that are never taken")
 SECTION_NAMED(tunings, "tunings")
 SECTION_NAMED(materialized, "materialized")
 
