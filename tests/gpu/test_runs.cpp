@@ -48,7 +48,7 @@ void barrier_to_next_forward(Device& device, VkCommandBuffer commands, VkPipelin
 // Shapes of which every kernel is one; the first two are tiles.
 constexpr const char* mixed[] = {"b=2 hq=4 hkv=2 s=57 causal", "sq=33 skv=71 layout=bshd h=3 pad=1 seed=5",
                                  "h=2 sq=29 skv=40 window=9,3 kernel=materialized",
-                                 "sq=31 skv=90 scale=-0.5 softcap=2 seed=3"};
+                                 "sq=31 skv=90 scale=-0.5 seed=3"};
 
 }  // namespace
 

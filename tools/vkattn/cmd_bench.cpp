@@ -159,7 +159,8 @@ void print_result(const Bench& b, const Runtime& runtime, const Json& plan, cons
 // pipelines are built first: while one is built the device idles, and its clock drops.
 void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     std::ifstream file(b.sweep);
-    if (!file) throw UsageError("--sweep", fmt::format("cannot read {}", b.sweep));
+    if (!file || file.peek() == std::ifstream::traits_type::eof())
+        throw UsageError("--sweep", fmt::format("cannot read a tuning from {}", b.sweep));
     std::vector<std::pair<std::string, Plan>> plans;
     for (std::string line; std::getline(file, line);) {
         if (line.empty() || line[0] == '#') continue;

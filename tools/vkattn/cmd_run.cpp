@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <memory>
 
 #include "common.hpp"
@@ -163,6 +164,7 @@ void print(const Run& run, const Runtime& runtime, const VkattnProblem& p, const
 void execute(const Run& run) {
     if (run.layout != "bhsd" && run.layout != "bshd")
         throw UsageError("--layout", fmt::format("'{}' is not bhsd or bshd", run.layout));
+    if (run.lse == run.out) throw UsageError("--lse", "is the same file as --out");
     const bool bshd = run.layout == "bshd";
     const Tensor q = read_tensor("--query", run.query, bshd), k = read_tensor("--key", run.key, bshd),
                  v = read_tensor("--value", run.value, bshd);
@@ -201,9 +203,15 @@ void execute(const Run& run) {
     std::vector<uint64_t> shape = q.array.shape;
     shape[3] = v.dim;
     write("--out", run.out, from_float(download(runtime, out), shape, q.array.dtype, q.array.big_endian));
-    if (!run.lse.empty())
+    if (run.lse.empty()) return print(run, runtime, p, Json::parse(plan.describe()), done);
+    try {
         write("--lse", run.lse,
               from_float(download(runtime, lse), {q.batch, q.heads, q.seqlen}, NpyDtype::float32));
+    } catch (const UsageError&) {  // both or none
+        std::error_code ignored;
+        std::filesystem::remove(run.out, ignored);
+        throw;
+    }
     print(run, runtime, p, Json::parse(plan.describe()), done);
 }
 

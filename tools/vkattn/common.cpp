@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <map>
 
 namespace vkattn::tools {
@@ -82,6 +83,11 @@ RuntimeOptions AttentionOptions::runtime_options() const {
     RuntimeOptions o;
     o.device = device;
     o.pipeline_cache = pipeline_cache;
+    const std::filesystem::path cache(pipeline_cache), folder = cache.parent_path();
+    if (std::filesystem::is_directory(cache))
+        throw UsageError("--pipeline-cache", pipeline_cache + " is a folder");
+    if (!folder.empty() && !std::filesystem::is_directory(folder))
+        throw UsageError("--pipeline-cache", folder.string() + " is no folder");
     return o;
 }
 
@@ -98,11 +104,11 @@ void ShapeOptions::add_to(CLI::App& app) {
 void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.batch = batch;
     problem.num_heads_q = heads_q;
-    problem.num_heads_kv = heads_kv != 0 ? heads_kv : heads_q;
+    problem.num_heads_kv = heads_kv.value_or(heads_q);
     problem.seqlen_q = seqlen_q;
-    problem.seqlen_kv = seqlen_kv != 0 ? seqlen_kv : seqlen_q;
+    problem.seqlen_kv = seqlen_kv.value_or(seqlen_q);
     problem.head_dim_qk = head_dim_qk;
-    problem.head_dim_v = head_dim_v != 0 ? head_dim_v : head_dim_qk;
+    problem.head_dim_v = head_dim_v.value_or(head_dim_qk);
 }
 
 void set_dense_alignment(VkattnProblem& problem) {

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -38,8 +39,8 @@ struct AttentionOptions {
 
 // Shapes given on the command line: explain and bench.
 struct ShapeOptions {
-    uint32_t batch = 1, heads_q = 1, heads_kv = 0, seqlen_q = 0, seqlen_kv = 0, head_dim_qk = 0,
-             head_dim_v = 0;
+    uint32_t batch = 1, heads_q = 1, seqlen_q = 0, head_dim_qk = 0;
+    std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v;
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;

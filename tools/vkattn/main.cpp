@@ -40,6 +40,9 @@ int main(int argc, char** argv) {
     } catch (const CLI::Success& e) {
         return app.exit(e);  // --help, --version
     } catch (const CLI::ParseError& e) {
+        if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-')
+            return fail(exit_usage,
+                        fmt::format("'{}' is no subcommand; there are info, run, explain, bench", argv[1]));
         return fail(exit_usage, e.what());
     } catch (const UsageError& e) {
         return fail(exit_usage, e.what());
