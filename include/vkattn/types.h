@@ -118,7 +118,41 @@ typedef struct VkattnOptions {
         tuning; /* null: the tuning table decides; else "threads=256,rows=8,..." over the row it chose */
     /* Caps the scratch of kernels that can work in pieces; 0: a default of 1 GiB. */
     uint64_t max_scratch_bytes;
+    /* No dispatch is estimated to cost more floating-point operations than this (2 * rows * keys * (head_dim_qk +
+     * head_dim_v) of the tiles that can be visible): drivers kill dispatches that run for seconds. 0: a default for the
+     * type of the device. A plan is cut over queries, heads and keys; see vkattn_plan_segments. */
+    uint64_t max_dispatch_flops;
+    /* Parts that the keys are split into, merged by their lse; 0: the planner decides (few queries, many keys). */
+    uint32_t num_splits;
+    /* Boolean. True: the bits of a query row depend on its own query, keys, values, mask row, kv length and offset
+     * alone, not on batch, on the lengths of other sequences, or on how many rows and heads there are. Slower where
+     * few queries see many keys: the keys are not split for parallelism. */
+    uint32_t batch_invariant;
 } VkattnOptions;
+
+/* Attention over some of the keys gives a partial out and lse; parts over disjoint keys merge to the whole:
+ *   lse = log(sum over parts of exp(lse_part)),  out = sum over parts of exp(lse_part - lse) * out_part
+ * Parts may be shards of other devices, or pages of a cache. A part with lse -inf counts nothing, whatever its out holds;
+ * if all are, out = 0 and lse = -inf.
+ *
+ *   parts     (num_parts, batch, num_heads, seqlen_q, head_dim_v) of parts_dtype
+ *   parts_lse (num_parts, batch, num_heads, seqlen_q) float32, contiguous
+ *   out       (batch, num_heads, seqlen_q, head_dim_v) of dtype
+ *   lse       (batch, num_heads, seqlen_q) float32, contiguous */
+typedef struct VkattnCombine {
+    size_t struct_size;
+    VkattnDtype dtype;       /* of out; default float32 */
+    VkattnDtype parts_dtype; /* default float32; otherwise the same as dtype */
+    uint32_t num_parts;      /* default 1; at least 1 */
+    uint32_t batch;          /* default 1 */
+    uint32_t num_heads;      /* default 1 */
+    uint32_t seqlen_q;       /* default 0 */
+    uint32_t head_dim_v;
+    uint64_t part_stride;        /* from part to part; default VKATTN_CONTIGUOUS */
+    VkattnStrides parts_strides; /* within a part; each defaults to VKATTN_CONTIGUOUS */
+    VkattnStrides out_strides;
+    uint32_t alignment_bytes; /* as in VkattnProblem, of out and parts */
+} VkattnCombine;
 
 /* What a plan needs beside its tensors. */
 typedef struct VkattnScratch {

@@ -75,13 +75,22 @@ typedef struct VkattnForwardArgs {
     VkDeviceAddress value;
     VkDeviceAddress out;
     VkDeviceAddress lse;
-    VkDeviceAddress mask;          /* problem.mask */
-    VkDeviceAddress kv_lengths;    /* problem.kv_lengths: int32 (batch) */
+    VkDeviceAddress mask;          /* problem.mask: contiguous, a multiple of its element */
+    VkDeviceAddress kv_lengths;    /* problem.kv_lengths: int32 (batch); clamped to 0 .. seqlen_kv */
     VkDeviceAddress query_offsets; /* VKATTN_ALIGN_OFFSETS: int32 (batch) */
     VkBuffer scratch_buffer;
     VkDeviceSize scratch_offset;     /* a multiple of the plan's scratch alignment */
     VkDeviceAddress scratch_address; /* of scratch_buffer at scratch_offset */
 } VkattnForwardArgs;
+
+/* Addresses of one combine. Null is legal for empty tensors, and for lse, which is not written then. */
+typedef struct VkattnCombineArgs {
+    size_t struct_size;
+    VkDeviceAddress parts;
+    VkDeviceAddress parts_lse;
+    VkDeviceAddress out;
+    VkDeviceAddress lse;
+} VkattnCombineArgs;
 
 /* The stages and accesses of a recording's first reads and last writes, for the caller's own barriers:
  * inputs must be made visible to FIRST_STAGES/FIRST_ACCESS, results are written in LAST_STAGES by LAST_ACCESS.
@@ -100,6 +109,8 @@ VKATTN_API void vkattn_options_init(VkattnOptions* options);
 VKATTN_API void vkattn_context_info_init(VkattnContextInfo* info);
 VKATTN_API void vkattn_forward_args_init(VkattnForwardArgs* args);
 VKATTN_API void vkattn_scratch_init(VkattnScratch* scratch);
+VKATTN_API void vkattn_combine_init(VkattnCombine* combine);
+VKATTN_API void vkattn_combine_args_init(VkattnCombineArgs* args);
 
 /* What vkattn would like enabled on this device, given what it supports: extensions and a features chain that can
  * be merged into, or passed as, VkDeviceCreateInfo::pNext. UNSUPPORTED says which required feature is missing.
@@ -145,6 +156,23 @@ VKATTN_API VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text,
  * Errors: INVALID_ARGUMENT (null or misaligned address, missing scratch); nothing is recorded then. */
 VKATTN_API VkattnStatus vkattn_cmd_forward(VkCommandBuffer command_buffer, const VkattnPlan* plan,
                                            const VkattnForwardArgs* args, VkattnError* error);
+
+/* A plan is a sequence of segments, each a dispatch that no driver's watchdog should mind: vkattn_cmd_forward records
+ * them all, vkattn_cmd_forward_range those from `first` on, so that a long forward can be spread over several command
+ * buffers and submissions. Every segment must be recorded once, with the same arguments, and executed on one queue in
+ * order; the barriers between segments are recorded by the later one. Scratch holds intermediate results all the while. */
+VKATTN_API uint32_t vkattn_plan_segments(const VkattnPlan* plan); /* 0 for null */
+/* Errors: as vkattn_cmd_forward; INVALID_ARGUMENT if first + count exceeds the number of segments. */
+VKATTN_API VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer command_buffer, const VkattnPlan* plan,
+                                                 const VkattnForwardArgs* args, uint32_t first,
+                                                 uint32_t count, VkattnError* error);
+
+/* Merging of partial outputs; see VkattnCombine. The plan needs no scratch and is recorded by vkattn_cmd_combine only.
+ * Errors: as vkattn_plan_create. */
+VKATTN_API VkattnStatus vkattn_combine_create(VkattnContext* context, const VkattnCombine* combine,
+                                              VkattnPlan** plan, VkattnError* error);
+VKATTN_API VkattnStatus vkattn_cmd_combine(VkCommandBuffer command_buffer, const VkattnPlan* plan,
+                                           const VkattnCombineArgs* args, VkattnError* error);
 
 #ifdef __cplusplus
 }

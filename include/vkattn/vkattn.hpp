@@ -80,6 +80,17 @@ inline VkattnForwardArgs forward_args() {
     return a;
 }
 
+inline VkattnCombine combine() {
+    VkattnCombine c;
+    vkattn_combine_init(&c);
+    return c;
+}
+inline VkattnCombineArgs combine_args() {
+    VkattnCombineArgs a;
+    vkattn_combine_args_init(&a);
+    return a;
+}
+
 // What to enable before vkCreateDevice; see vkattn_requirements_create. Throws Error.
 class Requirements {
   public:
@@ -128,7 +139,16 @@ class Plan {
         handle_ = Handle(made);
     }
 
+    // Merges partial outputs; see vkattn_combine_create.
+    Plan(const Context& context, const VkattnCombine& combine) : Plan(context.get(), combine) {}
+    Plan(VkattnContext* context, const VkattnCombine& combine) {
+        VkattnPlan* made = nullptr;
+        detail::call(vkattn_combine_create, context, &combine, &made);
+        handle_ = Handle(made);
+    }
+
     VkattnPlan* get() const { return handle_.get(); }
+    uint32_t segments() const { return vkattn_plan_segments(handle_.get()); }
 
     VkattnScratch scratch() const {
         VkattnScratch s;
@@ -150,6 +170,13 @@ class Plan {
     // Records only; see vkattn_cmd_forward.
     void cmd_forward(VkCommandBuffer commands, const VkattnForwardArgs& args) const {
         detail::call(vkattn_cmd_forward, commands, handle_.get(), &args);
+    }
+    void cmd_forward(VkCommandBuffer commands, const VkattnForwardArgs& args, uint32_t first,
+                     uint32_t count) const {
+        detail::call(vkattn_cmd_forward_range, commands, handle_.get(), &args, first, count);
+    }
+    void cmd_combine(VkCommandBuffer commands, const VkattnCombineArgs& args) const {
+        detail::call(vkattn_cmd_combine, commands, handle_.get(), &args);
     }
 
   private:
