@@ -2,16 +2,17 @@
 // FlashAttention forward on any device: shared-memory tiles, float32 arithmetic, no matrix unit, no subgroup operation.
 // Dao et al., arXiv:2205.14135, and Dao, arXiv:2307.08691 (queries outside, keys inside).
 //
-//   for each tile of TILE_KV keys that some row of the query tile sees:
+//   for each tile of TILE_KV keys, of this part of the keys, that some row of the query tile sees:
 //     S = 0;  for each chunk of CHUNK head dims:  stage Q and K chunk;  S += Q . K^T
-//     S = scale * S, softcap;  on boundary tiles (only) hide what a row may not see
+//     S = scale * S, softcap, mask;  on boundary tiles (only) hide what a row may not see
 //     m = rowmax(S)                                  // over the LANES of a row, through shared memory
 //     where m > row_max + 8:  O, row_sum *= 2^(row_max - m);  row_max = m
 //     P = 2^(S - row_max);  row_sum += own part of rowsum(P)
 //     for each P_BLOCKS of P:  stage P;  for each V_KEYS keys:  stage V;  O += P . V
 //   O /= rowsum over lanes;  lse = ln 2 * (row_max + log2(row_sum))
 //
-// Tile ownership: lib/tiles.glsl. A workgroup owns TILE_Q query rows of one head; nothing crosses workgroups.
+// Tile ownership: lib/tiles.glsl. A workgroup owns TILE_Q query rows of one head or, packed, of all heads that share a kv
+// head, against all keys or a part of them; nothing crosses workgroups. Parts are merged by combine.comp.
 //
 // Shared memory (one pool, three maps that follow each other, a barrier at each change; in vec4, strides odd):
 //   scores    Q chunk CHUNK x TILE_Q/4     K chunk CHUNK x TILE_KV/4
@@ -21,46 +22,61 @@
 // Q is staged again for every tile of keys: shared memory then does not grow with head_dim, two workgroups fit a
 // multiprocessor, and any head_dim works. row_max is stale by at most a factor 2^8 (exact; saves most rescales).
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_buffer_reference : require
-#extension GL_EXT_buffer_reference_uvec2 : require
+#include "lib/extensions.glsl"
 #include "shared/forward.h"
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
+#include "lib/mask.glsl"
 #include "lib/softmax.glsl"
 
-void store_rows(Work w) {
-    const Rows o = out_tile(w);
-    ACROSS_LANES(row_sum, sum_of)
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = w.first_row + group * ROWS + r;
-        if (row > w.last_row) continue;
-        const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
+void store_row(Work w, Rows o, uint row, uint r) {
+    const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
+    if (SPLIT != 0) {
+        const RowStart at = dense_row(p.outp, HEAD_DIM_V, w, row);
+        [[unroll]] for (uint v = 0; v < OUT_VECS; v++)
+            store4_float32(at, 4 * (v * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + v] * scale);
+    } else {
         const RowStart at = row_start(o, row);
         [[unroll]] for (uint v = 0; v < OUT_VECS; v++)
             store4(at, 4 * (v * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + v] * scale);
-        if (lane == 0 && p.lse != uvec2(0))
-            store_lse(w.batch * num_heads_q() + w.head, w.first_row, row, lse_of(row_max[r], row_sum[r]));
+    }
+    if (lane == 0 && p.lse != uvec2(0)) store_lse(w, row, lse_of(row_max[r], row_sum[r]));
+}
+
+void store_rows(Work w) {
+    Rows o;
+    if (SPLIT == 0) o = out_tile(w);
+    ACROSS_LANES(row_sum, sum_of)
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = w.first_row + group * ROWS + r;
+        if (row <= w.last_row) store_row(w, o, row, r);
     }
 }
 
+// The first tile from `first` on that the mask does not hide entirely.
+uint next_tile(uint classes, uint first, uint end) {
+    if (MASK != MASK_NONE)
+        while (first < end && tile_class(classes, first) == CLASS_HIDDEN) first += TILE_KV;
+    return first;
+}
+
 void main() {
-    Work w;
-    if (!find_work(w)) return;
+    const Work w = find_work();
     const Rows q = query_tile(w);
     // Keys that some row of the tile sees; the rest is neither computed nor read.
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
     // Keys that every row of the tile sees: a tile of keys within them needs no hiding.
-    const int common_begin = visible_keys(w.last_row).x, common_end = visible_keys(w.first_row).y;
+    const int common_begin = visible_keys(w, w.last_row).x, common_end = visible_keys(w, w.first_row).y;
     Rows k = key_rows(w), v = value_rows(w);
     k.begin = v.begin = keys_begin;
     k.end = v.end = keys_end;
+    const uint classes = MASK != MASK_NONE ? class_index(w) : 0;
 
     softmax_begin();
     [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
 
-    k = tile_at(k, keys_begin / TILE_KV * TILE_KV);
+    k = tile_at(k, next_tile(classes, keys_begin / TILE_KV * TILE_KV, keys_end));
     if (k.first < keys_end) fetch_qk(q, k, 0);
     while (k.first < keys_end) {
         [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
@@ -74,10 +90,10 @@ void main() {
             multiply_qk();
         }
         const bool boundary = int(k.first) < common_begin || int(k.first + TILE_KV) > common_end;
-        if (boundary || SOFTCAP != 0) scale_scores();
-        if (boundary) hide_scores(w.first_row, k.first);
-        softmax_tile(boundary || SOFTCAP != 0 ? 1.0 : common_factor());
-        k = tile_at(k, k.first + TILE_KV);
+        const bool finish = boundary || SOFTCAP != 0 || MASK != MASK_NONE || INVARIANT != 0;
+        if (finish) finish_scores(w, k.first, tile_class(classes, k.first) == CLASS_MIXED);
+        softmax_tile(finish ? 1.0 : common_factor());
+        k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));
         [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS) {
             for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
                 barrier();

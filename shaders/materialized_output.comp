@@ -5,9 +5,7 @@
 //
 // Tile ownership and shared memory (P and V): lib/tiles.glsl. Grid: head, query tile (y and z).
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_buffer_reference : require
-#extension GL_EXT_buffer_reference_uvec2 : require
+#include "lib/extensions.glsl"
 #include "shared/forward.h"
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
@@ -24,13 +22,13 @@ void stage_p(Rows matrix, uint first_key) {
 }
 
 void main() {
-    Work w;
-    if (!find_work(w)) return;
+    const Work w = find_work();
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
     Rows matrix;
     matrix.head = matrix_base(p.query);
     matrix.stride = uvec2(matrix_row_elements() * 4, 0);
+    matrix.group = 1;
     matrix.begin = 0;
     matrix.end = p.seqlen_q;
     matrix = tile_at(matrix, w.first_row);

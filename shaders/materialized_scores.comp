@@ -6,19 +6,18 @@
 //
 // Tile ownership and shared memory: lib/tiles.glsl. Grid: head, query tile, key tile.
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_buffer_reference : require
-#extension GL_EXT_buffer_reference_uvec2 : require
+#include "lib/extensions.glsl"
 #include "shared/forward.h"
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
+#include "lib/mask.glsl"
 #include "lib/softmax.glsl"
 #include "lib/score_matrix.glsl"
 
 void main() {
-    const Work w = work_of_tile(gl_WorkGroupID.y);
+    const Work w = find_work();
     const uint first_key = gl_WorkGroupID.z * TILE_KV;
-    const ivec2 first = visible_keys(w.first_row), last = visible_keys(w.last_row);
+    const ivec2 first = visible_keys(w, w.first_row), last = visible_keys(w, w.last_row);
     if (int(first_key) >= last.y || int(first_key + TILE_KV) <= first.x) return;
     const Rows q = query_tile(w);
     const Rows k = tile_at(key_rows(w), first_key);
@@ -32,8 +31,7 @@ void main() {
         if (chunk + 1 < CHUNKS) fetch_qk(q, k, chunk + 1);
         multiply_qk();
     }
-    scale_scores();
-    if (int(first_key) < last.x || int(first_key + TILE_KV) > first.y) hide_scores(w.first_row, first_key);
+    finish_scores(w, first_key, false);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;

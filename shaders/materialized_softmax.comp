@@ -7,12 +7,11 @@
 //
 // Shared memory: the first THREADS entries of the pool, (m, l) of each invocation. Grid: head, row (y and z).
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
-#extension GL_EXT_buffer_reference : require
-#extension GL_EXT_buffer_reference_uvec2 : require
+#include "lib/extensions.glsl"
 #include "shared/forward.h"
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
+#include "lib/mask.glsl"
 #include "lib/softmax.glsl"
 #include "lib/score_matrix.glsl"
 
@@ -28,7 +27,8 @@ void main() {
     const uint row = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
     if (row >= p.seqlen_q) return;
     const uvec2 matrix = matrix_base(p.outp);
-    const ivec2 keys = visible_keys(row);
+    const Work w = work_of_tile(p.first_head + gl_WorkGroupID.x, num_tiles() - 1 - row / TILE_Q);
+    const ivec2 keys = visible_keys(w, row);
     const uint begin = uint(keys.x) / 4 * 4, end = uint(max(keys.y, 0));
     float m = NO_MAXIMUM, l = 0;
     for (uint key = begin + 4 * thread; key < end; key += 4 * THREADS) {
@@ -55,6 +55,5 @@ void main() {
         const vec4 weights = seen ? exp2(visible_scores(matrix, row, key, keys) - total.x) * scale : vec4(0);
         Vec4sOut(matrix).x[matrix_vec4(row, key)] = weights;
     }
-    const uint head = p.first_head + gl_WorkGroupID.x;
-    if (thread == 0 && p.lse != uvec2(0)) store_lse(head, row, row, lse_of(total.x, total.y));
+    if (thread == 0 && p.lse != uvec2(0)) store_lse(w, row, lse_of(total.x, total.y));
 }

@@ -115,17 +115,28 @@ Result<bool> check_semantics(const VkattnProblem& p) {
     return true;
 }
 
-Result<bool> check_mask(const VkattnProblem& p) {
+Result<bool> resolve_mask(Problem& p) {
+    p.key_limit = p.seqlen_kv;
     if (p.mask == VKATTN_MASK_NONE) return true;
     if (p.mask_rank == 0 || p.mask_rank > 4)
         return invalid("problem.mask_rank", fmt::format("{} is not within 1 .. 4", p.mask_rank));
     const uint32_t full[4] = {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv};
+    uint64_t extents[4] = {1, 1, 1, 1};
     for (uint32_t i = 0; i < p.mask_rank; i++) {
-        const uint32_t extent = p.mask_extents[i], whole = full[4 - p.mask_rank + i];
-        const bool last = i + 1 == p.mask_rank;
-        if (extent != 1 && extent != whole && !(last && extent < whole))
+        const uint32_t extent = p.mask_extents[i], at = 4 - p.mask_rank + i;
+        if (extent != 1 && extent != full[at] && !(at == 3 && extent < full[at]))
             return invalid("problem.mask_extents",
-                           fmt::format("extent {} of dimension {} is neither 1 nor {}", extent, i, whole));
+                           fmt::format("extent {} of dimension {} is neither 1 nor {}", extent, i, full[at]));
+        extents[at] = extent;
+    }
+    p.mask_per_key = extents[3] != 1;
+    if (p.mask_per_key) p.key_limit = static_cast<uint32_t>(extents[3]);
+    uint64_t inner = extents[3];
+    for (int i = 2; i >= 0; i--) {
+        p.mask_strides[i] = extents[i] > 1 ? inner : 0;
+        if (extents[i] > 1 && inner > max_bytes / extents[i])
+            return invalid("problem.mask_extents", "the mask would span 2^62 bytes or more");
+        inner *= extents[i];
     }
     return true;
 }
@@ -134,15 +145,38 @@ Result<bool> check_mask(const VkattnProblem& p) {
 // sequences can tell apart are cut to [-seqlen_q - 1, seqlen_kv], so that i + bound + 1 fits 32 bits.
 void fold_bounds(Problem& p) {
     const int64_t q = p.seqlen_q, kv = p.seqlen_kv;
-    const int64_t offset = p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? kv - q
-                           : p.align == VKATTN_ALIGN_OFFSET     ? p.query_offset
-                                                                : 0;
+    p.follow_lengths = p.kv_lengths != 0 && p.align == VKATTN_ALIGN_BOTTOM_RIGHT;
+    p.dynamic_bounds = p.follow_lengths || p.align == VKATTN_ALIGN_OFFSETS;
+    const int64_t offset = p.follow_lengths                       ? -q
+                           : p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? kv - q
+                           : p.align == VKATTN_ALIGN_OFFSET       ? p.query_offset
+                                                                  : 0;
     const int64_t unbounded = int64_t{1} << 40;
     const int64_t left = p.window_left < 0 ? unbounded : std::min(p.window_left, unbounded);
     const int64_t right = p.window_right < 0 ? unbounded : std::min(p.window_right, unbounded);
-    const int64_t hi = offset + (p.causal != 0 ? 0 : right);
-    p.bound_lo = static_cast<int32_t>(std::clamp(offset - left, -q, kv));
-    p.bound_hi = static_cast<int32_t>(std::clamp(hi, -q - 1, kv - 1));
+    const int64_t lo = offset - left, hi = offset + (p.causal != 0 ? 0 : right);
+    using Range = std::numeric_limits<int32_t>;
+    p.bound_lo = static_cast<int32_t>(p.dynamic_bounds ? std::clamp<int64_t>(lo, Range::min(), Range::max())
+                                                       : std::clamp(lo, -q, kv));
+    p.bound_hi = static_cast<int32_t>(p.dynamic_bounds ? std::clamp<int64_t>(hi, Range::min(), Range::max())
+                                                       : std::clamp(hi, -q - 1, kv - 1));
+}
+
+// A failure of the problem that stands for a combine, with the combine's own field names.
+Failure in_combine(Failure f) {
+    static constexpr std::pair<const char*, const char*> names[] = {
+        {"problem.batch", "combine.batch"},
+        {"problem.num_heads_q", "combine.num_heads"},
+        {"problem.num_heads_kv", "combine.num_heads"},
+        {"problem.seqlen_q", "combine.seqlen_q"},
+        {"problem.head_dim_qk", "combine.head_dim_v"},
+        {"problem.query_strides", "combine.parts_strides"},
+        {"problem.out_strides", "combine.out_strides"},
+        {"problem.alignment_bytes", "combine.alignment_bytes"},
+    };
+    for (const auto& [from, to] : names)
+        if (f.field == from) f.field = to;
+    return f;
 }
 
 }  // namespace
@@ -160,6 +194,10 @@ const char* name_of(VkattnDtype dtype) {
     }
 }
 
+uint32_t bytes_of(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+}
+
 VkattnProblem default_problem() {
     VkattnProblem p;
     std::memset(&p, 0, sizeof p);
@@ -170,6 +208,16 @@ VkattnProblem default_problem() {
     p.query_strides = p.key_strides = p.value_strides =
         p.out_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
     return p;
+}
+
+VkattnCombine default_combine() {
+    VkattnCombine c;
+    std::memset(&c, 0, sizeof c);
+    c.struct_size = sizeof c;
+    c.num_parts = c.batch = c.num_heads = 1;
+    c.part_stride = VKATTN_CONTIGUOUS;
+    c.parts_strides = c.out_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+    return c;
 }
 
 VkattnOptions default_options() {
@@ -186,21 +234,37 @@ bool Problem::narrow_strides() const {
     return true;
 }
 
-bool Problem::narrow_rows(uint32_t tile_rows) const {
+bool Problem::narrow_rows(uint32_t tile_q, uint32_t tile_kv, bool packed) const {
     // In bytes, though shaders index elements: SwiftShader multiplies an index into bytes in 32 bits, with a sign.
     const uint64_t limit = (uint64_t{1} << 31) / element_bytes - VKATTN_MAX_HEAD_DIM;
-    for (int t = 0; t < 4; t++)
-        if (strides(t).seq > limit / tile_rows) return false;
-    return true;
+    const auto fits = [&](uint64_t rows, uint64_t stride, uint64_t heads, uint64_t head_stride) {
+        if (stride > limit || (heads != 0 && head_stride > limit)) return false;
+        return stride * rows + head_stride * heads <= limit;
+    };
+    const uint64_t queries = packed ? tile_q / group_size + 2 : tile_q, heads = packed ? group_size - 1 : 0;
+    return fits(queries, query_strides.seq, heads, query_strides.head) &&
+           fits(queries, out_strides.seq, heads, out_strides.head) && fits(tile_kv, key_strides.seq, 0, 0) &&
+           fits(tile_kv, value_strides.seq, 0, 0) &&
+           fits(queries, mask_strides[2] + seqlen_kv * uint64_t{mask != VKATTN_MASK_NONE}, heads,
+                mask_strides[1]);
+}
+
+Problem::Keys Problem::visible_keys(uint64_t first_row, uint64_t last_row) const {
+    if (dynamic_bounds) return {0, key_limit};
+    const int64_t begin = std::max<int64_t>(0, static_cast<int64_t>(first_row) + bound_lo);
+    const int64_t end = std::min<int64_t>(key_limit, static_cast<int64_t>(last_row) + bound_hi + 1);
+    if (begin >= end) return {0, 0};
+    return {static_cast<uint64_t>(begin), static_cast<uint64_t>(end)};
 }
 
 Result<Problem> resolve(const VkattnProblem& given) {
     Problem p{given};
     if (static_cast<unsigned>(p.dtype) > VKATTN_DTYPE_BFLOAT16)
         return invalid("problem.dtype", fmt::format("{} is not a VkattnDtype", static_cast<int>(p.dtype)));
-    p.element_bytes = p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    for (auto check : {check_shape, check_semantics, check_mask})
+    p.element_bytes = bytes_of(p.dtype);
+    for (auto check : {check_shape, check_semantics})
         if (auto ok = check(p); !ok) return ok.failure();
+    if (auto ok = resolve_mask(p); !ok) return ok.failure();
     if (p.alignment_bytes == 0) p.alignment_bytes = p.element_bytes;
     if ((p.alignment_bytes & (p.alignment_bytes - 1)) != 0 || p.alignment_bytes < p.element_bytes)
         return invalid("problem.alignment_bytes",
@@ -212,6 +276,46 @@ Result<Problem> resolve(const VkattnProblem& given) {
     p.group_size = p.num_heads_q / p.num_heads_kv;
     fold_bounds(p);
     return p;
+}
+
+Result<Combine> resolve(const VkattnCombine& given) {
+    Combine c{given};
+    for (auto [field, dtype] : {std::pair{"combine.dtype", c.dtype}, {"combine.parts_dtype", c.parts_dtype}})
+        if (static_cast<unsigned>(dtype) > VKATTN_DTYPE_BFLOAT16)
+            return invalid(field, fmt::format("{} is not a VkattnDtype", static_cast<int>(dtype)));
+    if (c.parts_dtype != VKATTN_DTYPE_FLOAT32 && c.parts_dtype != c.dtype)
+        return invalid("combine.parts_dtype", "is neither float32 nor combine.dtype");
+    c.element_bytes = bytes_of(c.dtype);
+    c.parts_element_bytes = bytes_of(c.parts_dtype);
+    if (c.num_parts == 0) return invalid("combine.num_parts", "is 0");
+    // What the parts have of a problem: an output, and a layout like it.
+    VkattnProblem p = default_problem();
+    p.dtype = c.dtype;
+    p.batch = c.batch;
+    p.num_heads_q = p.num_heads_kv = c.num_heads;
+    p.seqlen_q = c.seqlen_q;
+    p.head_dim_qk = p.head_dim_v = c.head_dim_v;
+    p.out_strides = c.out_strides;
+    p.alignment_bytes = c.alignment_bytes;
+    const auto out = resolve(p);
+    if (!out) return in_combine(out.failure());
+    p.dtype = c.parts_dtype;
+    p.query_strides = c.parts_strides;
+    p.out_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+    p.alignment_bytes = std::max(c.alignment_bytes, c.parts_element_bytes);
+    const auto parts = resolve(p);
+    if (!parts) return in_combine(parts.failure());
+    if (c.part_stride == VKATTN_CONTIGUOUS)
+        c.part_stride = uint64_t{c.batch} * c.num_heads * c.seqlen_q * c.head_dim_v;
+    if (c.part_stride > max_bytes / c.parts_element_bytes / c.num_parts)
+        return invalid("combine.part_stride", "the parts would span 2^62 bytes or more");
+    if (c.part_stride * c.parts_element_bytes % parts->alignment_bytes != 0)
+        return invalid("combine.part_stride",
+                       fmt::format("is not a multiple of alignment_bytes = {}", parts->alignment_bytes));
+    c.alignment_bytes = out->alignment_bytes;
+    c.out_strides = out->out_strides;
+    c.parts_strides = parts->query_strides;
+    return c;
 }
 
 }  // namespace vkattn::core

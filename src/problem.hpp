@@ -14,24 +14,46 @@ struct Problem : VkattnProblem {
     uint32_t group_size = 1;
     // Query row i sees key j only if i + bound_lo <= j <= i + bound_hi: causal, window and offset folded into
     // one band, cut to what the sequence lengths can tell apart, so that i + bound never overflows.
+    // Where the offset is the batch's own (dynamic_bounds), it is still to be added, and INT32_MIN and
+    // INT32_MAX mean unbounded.
     int32_t bound_lo = 0;
     int32_t bound_hi = 0;
+    bool dynamic_bounds = false;
+    bool follow_lengths = false;  // the batch's offset is its kv length (and what bounds hold)
+    // Keys from here on are hidden: past a mask's short last extent; else seqlen_kv.
+    uint32_t key_limit = 0;
+    // Of the mask, in elements, in the order batch, head, seq; 0 where it broadcasts.
+    uint64_t mask_strides[3] = {};
+    bool mask_per_key = false;  // false: one element for all keys of a row
 
     bool empty_output() const { return batch == 0 || seqlen_q == 0; }
     // Whether every stride in bytes fits 32 bits.
     bool narrow_strides() const;
-    // Whether offsets within a tile of so many rows fit 31 bits, in bytes.
-    bool narrow_rows(uint32_t tile_rows) const;
+    // Whether offsets within a tile fit 31 bits, in bytes. Packed: a query tile holds rows of all heads of a group.
+    bool narrow_rows(uint32_t tile_q, uint32_t tile_kv, bool packed) const;
+    // Keys begin .. end-1 that some row of first .. last may see, as far as is known without the batch's lengths.
+    struct Keys {
+        uint64_t begin, end;
+    };
+    Keys visible_keys(uint64_t first_row, uint64_t last_row) const;
     const VkattnStrides& strides(int tensor) const {  // 0 .. 3: query, key, value, out
         const VkattnStrides* all[] = {&query_strides, &key_strides, &value_strides, &out_strides};
         return *all[tensor];
     }
 };
 
+// A resolved VkattnCombine: strides in elements, none of them VKATTN_CONTIGUOUS.
+struct Combine : VkattnCombine {
+    uint32_t element_bytes = 4, parts_element_bytes = 4;
+};
+
 VkattnProblem default_problem();
+VkattnCombine default_combine();
 VkattnOptions default_options();
 
 Result<Problem> resolve(const VkattnProblem& given);
+Result<Combine> resolve(const VkattnCombine& given);
+uint32_t bytes_of(VkattnDtype dtype);
 const char* name_of(VkattnDtype dtype);
 
 }  // namespace vkattn::core

@@ -4,7 +4,9 @@
 const float HIDDEN = -3e38;
 const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;
+const float HIGHEST_BIAS = 1e38;   // so that no sum overflows before it is clamped
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
+const float LOG2_E = 1.44269504088896340736;
 const float LN_2 = 0.69314718055994530942;
 
 float row_max[ROWS];  // the same in every lane of a group
@@ -55,22 +57,28 @@ vec4 tanh4(vec4 x) {
     return mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
 }
 
-// Applies the factor at once, and the softcap: where scores are hidden, or capped.
-void scale_scores() {
+// Applies factor, softcap and mask at once, and hides the keys of the tile that begins at first_key which a row may not
+// see. Where that is not needed, softmax_tile has the factor.
+void finish_scores(Work w, uint first_key, bool masked) {
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] *= p.scale_log2;
     if (SOFTCAP != 0) {
         [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = p.softcap_log2 * tanh4(scores[x]);
     }
-    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = max(scores[x], vec4(LOWEST_SCORE));
-}
-
-// Hides the keys of the tile that begins at first_key which a row may not see.
-void hide_scores(uint first_row, uint first_key) {
+    const MaskRows mask = mask_rows(w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const ivec2 keys = visible_keys(first_row + group * ROWS + r);
+        const uint row = min(w.first_row + group * ROWS + r, w.last_row);
+        const ivec2 keys = visible_keys(w, row);
         [[unroll]] for (uint c = 0; c < COLS; c++) {
             const int key = int(first_key + 4 * (c / 4 * LANES + lane) + c % 4);
-            if (key < keys.x || key >= keys.y) scores[r * (COLS / 4) + c / 4][c % 4] = HIDDEN;
+            const uint x = r * (COLS / 4) + c / 4;
+            float s = scores[x][c % 4];
+            bool hidden = key < keys.x || key >= keys.y;
+            if (MASK != MASK_NONE && masked && !hidden) {
+                const vec2 element = mask_element(mask_row(mask, row), uint(key) * mask_key_step());
+                hidden = element.y != 0;
+                s += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
+            }
+            scores[x][c % 4] = hidden ? HIDDEN : clamp(s, LOWEST_SCORE, -LOWEST_SCORE);
         }
     }
 }

@@ -23,9 +23,13 @@ layout(constant_id = SPEC_UNROLL) const uint UNROLL = 4;
 layout(constant_id = SPEC_HEAD_DIM_QK) const uint HEAD_DIM_QK = 64;
 layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
 layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
-layout(constant_id = SPEC_WIDE_STRIDES) const uint WIDE_STRIDES = 0;
+layout(constant_id = SPEC_ARGUMENTS) const uint ARGUMENTS = 0;
 layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
 layout(constant_id = SPEC_SOFTCAP) const uint SOFTCAP = 0;
+layout(constant_id = SPEC_PACK) const uint PACK = 0;
+layout(constant_id = SPEC_MASK) const uint MASK = MASK_NONE;
+layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
+layout(constant_id = SPEC_INVARIANT) const uint INVARIANT = 0;
 layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
 
 const uint GROUPS = THREADS / LANES;
@@ -51,7 +55,7 @@ const uint POOL_K = CHUNK * Q_STRIDE;     //         K chunk, CHUNK x K_STRIDE
 const uint POOL_P = 0;                    // output: P, P_KEYS x Q_STRIDE
 const uint POOL_V = P_KEYS * Q_STRIDE;    //         V, V_KEYS x V_STRIDE
 
-#include "lib/address.glsl"
+#include "lib/storage.glsl"
 
 uint thread = gl_LocalInvocationIndex;
 uint lane = thread % LANES;
@@ -60,12 +64,15 @@ uint group = thread / LANES;
 // Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read:
 // the nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever lies
 // outside, NaN too, changes no bit. Never empty where something is staged.
+// Of packed rows, `group` heads take turns: row i * group + g is row i of head g.
 struct Rows {
     uvec2 head;    // address of row 0
     uvec2 stride;  // bytes
+    uvec2 heads;   // bytes from head to head of a group
+    uint group;    // 1: not packed
     uint begin, end;
     uint first;
-    uint origin;   // the first row of the tile that exists,
+    uint origin;   // the first row of the tile that exists (packed: of its first head),
     uvec2 base;    // and its address
 };
 
@@ -73,6 +80,7 @@ struct Rows {
 Rows tile_at(Rows t, uint first) {
     t.first = first;
     t.origin = clamp(first, t.begin, t.end - 1);
+    if (PACK != 0) t.origin /= t.group;
     t.base = address_add(t.head, mul_wide(t.origin, t.stride));
     return t;
 }
@@ -80,9 +88,20 @@ Rows tile_at(Rows t, uint first) {
 // A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless
 // the planner says WIDE_ROWS.
 RowStart row_start(Rows t, uint row) {
-    const uint steps = clamp(row, t.begin, t.end - 1) - t.origin;
-    if (WIDE_ROWS != 0) return RowStart(address_add(t.base, mul_wide(steps, t.stride)), 0);
-    return RowStart(t.base, steps * (t.stride.x / 4));
+    uint steps = clamp(row, t.begin, t.end - 1), head = 0;
+    if (PACK != 0 && t.group > 1) {
+        head = steps % t.group;
+        steps /= t.group;
+    }
+    steps -= t.origin;
+    if (WIDE_ROWS != 0) {
+        uvec2 offset = mul_wide(steps, t.stride);
+        if (PACK != 0) offset = address_add(offset, mul_wide(head, t.heads));
+        return RowStart(address_add(t.base, offset), 0);
+    }
+    uint at = steps * (t.stride.x / ELEMENT_BYTES);
+    if (PACK != 0) at += head * (t.heads.x / ELEMENT_BYTES);
+    return RowStart(t.base, at);
 }
 
 // A 4 x 4 block: elements d .. d+3 of rows row .. row+3.
@@ -195,8 +214,13 @@ void multiply_pv(uint first_slot) {
             vec4 p[ROWS / 4];
             [[unroll]] for (uint x = 0; x < ROWS / 4; x++)
                 p[x] = pool[POOL_P + (first_slot + k) * Q_STRIDE + group * (ROWS / 4) + x];
+            // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
+            bool unseen = MASK != MASK_NONE;
+            [[unroll]] for (uint x = 0; x < ROWS / 4 && MASK != MASK_NONE; x++)
+                unseen = unseen && p[x] == vec4(0);
             [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
-                const vec4 v = pool[POOL_V + k * V_STRIDE + o * LANES + lane];
+                vec4 v = pool[POOL_V + k * V_STRIDE + o * LANES + lane];
+                if (unseen) v = vec4(0);
                 [[unroll]] for (uint r = 0; r < ROWS; r++)
                     acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), v, acc[r * OUT_VECS + o]);
             }

@@ -12,31 +12,57 @@ using Address = uint64_t;
 #endif
 
 // Push constants of every forward kernel: 128 bytes, the least that Vulkan guarantees.
-// Strides are in bytes. Those of 4 GiB and more do not fit: they stand in WideStrides, at `extra`.
+// Strides are in bytes. Where they do not fit, or the problem has more to say, all of them stand in ForwardArguments,
+// whose address then takes the place of query_batch (low word) and query_head.
 struct ForwardPush {
     Address query, key, value, outp, lse;  // lse may be 0: not wanted
-    Address extra;                         // the argument block, 0 when the plan has none
     uint query_batch, query_head, query_seq;
     uint key_batch, key_head, key_seq;
     uint value_batch, value_head, value_seq;
-    uint out_batch, out_head, out_seq;
+    uint out_batch, out_head, out_seq;  // a part of the keys (SPEC_SPLIT): out_seq is batch * num_heads_q
     uint seqlen_q, seqlen_kv;
-    uint heads;        // num_heads_q | group_size << 16
-    float scale_log2;  // softmax_scale * log2(e); with a softcap softmax_scale / softcap
-    int bound_lo;      // query row i sees key j only if i + bound_lo <= j <= i + bound_hi
-    int bound_hi;
+    uint heads;          // num_heads_q | group_size << 16
+    float scale_log2;    // softmax_scale * log2(e); with a softcap softmax_scale / softcap
     float softcap_log2;  // softcap * log2(e); 0 = none
-    uint first_head;     // of batch * num_heads_q: where this dispatch begins (a plan may work in pieces)
+    int bound_lo;  // query row i sees key j only if i + bound_lo <= j <= i + bound_hi; with kv lengths or offsets
+    int bound_hi;     // per batch, these are added (INT_MIN and INT_MAX stay: unbounded)
+    uint first_head;  // where this dispatch begins: of batch * num_heads_q (packed: * num_heads_kv) heads,
+    uint first_tile;  // of the query tiles, counted from the last,
+    uint splits;      // of the parts of the keys | tiles of keys in a part << 16; 0 = there are no parts
 };
 
-// The argument block: 64-bit strides in bytes, in the order batch, head, seq of query, key, value, out.
-struct WideStrides {
-    Address stride[12];
+// The argument block.
+struct ForwardArguments {
+    Address stride[12];      // bytes, in the order batch, head, seq of query, key, value, out
+    Address mask_stride[3];  // elements, in the order batch, head, seq; 0 = broadcast
+    Address mask, classes, kv_lengths, query_offsets;  // 0 = none
+    uint key_limit;       // keys from here on are hidden: the mask's last extent, or seqlen_kv
+    uint mask_key_step;   // 0: one mask element for all keys of a row
+    uint follow_lengths;  // 1: the batch's kv length is added to the bounds
+    // Of the classes of mask tiles, those of this many heads and batches: 1, or all (packed: kv heads).
+    uint class_heads, class_batches;
+    uint padding;
+};
+
+// What is known of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key
+// tile.
+#define CLASS_HIDDEN 0u  // no row sees any key
+#define CLASS_MIXED 1u
+#define CLASS_VISIBLE 2u  // nothing hidden, nothing added
+
+// Push constants of the combine kernel. Strides in bytes.
+struct CombinePush {
+    Address parts, parts_lse, outp, lse;
+    Address part_stride, part_batch, part_head, part_seq, out_batch, out_head, out_seq;
+    uint num_parts, num_heads, seqlen_q;
+    uint num_heads_all;           // of all batches
+    uint first_head, first_rows;  // where this dispatch begins: heads of all batches, workgroups of rows
 };
 
 #ifdef __cplusplus
 static_assert(sizeof(ForwardPush) == 128);
-static_assert(sizeof(WideStrides) == 96);
+static_assert(sizeof(ForwardArguments) == 176);
+static_assert(sizeof(CombinePush) == 112);
 #endif
 
 // Specialization constants of the tile kernels (lib/tiles.glsl). ROWS, COLS, CHUNK and V_KEYS are multiples of 4.
@@ -51,12 +77,23 @@ static_assert(sizeof(WideStrides) == 96);
 #define SPEC_UNROLL 8    // steps of the products unrolled, at most CHUNK and V_KEYS, which it divides
 #define SPEC_HEAD_DIM_QK 9
 #define SPEC_HEAD_DIM_V 10
-#define SPEC_WIDE_LOADS 11    // 1: rows begin at multiples of 16 bytes
-#define SPEC_WIDE_STRIDES 12  // 1: strides come from the argument block
-#define SPEC_POOL_VEC4 13     // shared memory, in vec4, as the planner computed it
-#define SPEC_SOFTCAP 14       // 1: the problem has one
-#define SPEC_WIDE_ROWS 15     // 1: rows of a tile may lie 2^31 bytes apart
-#define SPEC_COUNT 16
+#define SPEC_WIDE_LOADS 11  // 1: rows begin at multiples of 4 elements
+#define SPEC_ARGUMENTS 12   // 1: there is an argument block
+#define SPEC_POOL_VEC4 13   // shared memory, in vec4, as the planner computed it
+#define SPEC_SOFTCAP 14     // 1: the problem has one
+#define SPEC_WIDE_ROWS 15   // 1: rows of a tile may lie 2^31 bytes apart
+#define SPEC_PACK 16        // 1: a tile's rows are those of a kv head's group: row i * group_size + head
+#define SPEC_MASK 17        // MASK_*
+#define SPEC_SPLIT 18  // 1: out and lse are float32 parts, (part, batch, num_heads_q, seqlen_q[, head_dim_v])
+#define SPEC_INVARIANT 19  // 1: a row's arithmetic does not depend on its tile's other rows
+#define SPEC_COUNT 20
+
+// The combine kernel has these of them: THREADS, LANES, HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
+#define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is
+
+#define MASK_NONE 0
+#define MASK_BOOL 1
+#define MASK_FLOAT 2
 
 // Strides of the shared-memory regions in vec4; macros because they are constant expressions in both languages.
 // A tile's rows lie four to a vec4, padded to an odd stride so that neighbouring lines start in different banks.

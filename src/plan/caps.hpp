@@ -21,7 +21,9 @@ struct DeviceCaps {
     std::array<uint32_t, 3> max_workgroup_count{};
     uint32_t max_push_constant_bytes = 0;
     uint64_t max_buffer_bytes = 0;       // the largest allocation, for scratch
+    uint32_t multiprocessors = 0;        // 0: not known
     bool buffer_device_address = false;  // enabled, not merely supported
+    bool storage_16bit = false;          // storageBuffer16BitAccess, enabled
 };
 
 constexpr uint32_t version_1_2 = (1u << 22) | (2u << 12);

@@ -14,11 +14,14 @@ std::string describe(const Plan& plan) {
                     {"tile_kv", plan.tiles.tile_kv},
                     {"threads", plan.tiles.threads},
                     {"shared_bytes", plan.tiles.shared_bytes}};
+    out["num_splits"] = plan.num_splits;
     out["scratch_bytes"] = plan.scratch_bytes;
     out["dispatches"] = Json::array();
     for (const Dispatch& d : plan.dispatches)
-        out["dispatches"].push_back(
-            {{"variant", name_of(d.variant)}, {"groups", d.groups}, {"barrier_before", d.barrier_before}});
+        out["dispatches"].push_back({{"variant", name_of(d.variant)},
+                                     {"groups", d.groups},
+                                     {"barrier_before", d.barrier_before},
+                                     {"flops", d.flops}});
     out["refused"] = Json::object();
     for (const Refusal& r : plan.refused) out["refused"][r.kernel] = r.reason;
     return out.dump();

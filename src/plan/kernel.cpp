@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <limits>
 
+#include <fmt/format.h>
+
 namespace vkattn::core {
 namespace {
 
@@ -21,7 +23,7 @@ float finite(float x) {
 
 shared::ForwardPush make_push(const Problem& p) {
     shared::ForwardPush c{};
-    if (p.narrow_strides()) {
+    if (!needs_arguments(p)) {
         const auto put = [&](const VkattnStrides& s, uint32_t* at) {
             at[0] = bytes(p, s.batch);
             at[1] = bytes(p, s.head);
@@ -44,6 +46,19 @@ shared::ForwardPush make_push(const Problem& p) {
 
 }  // namespace
 
+Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps) {
+    const auto first = static_cast<uint32_t>(float32);
+    const uint32_t packed = caps.storage_16bit ? 0 : 1;
+    switch (dtype) {
+        case VKATTN_DTYPE_FLOAT16:
+            return static_cast<Variant>(first + 1 + packed);
+        case VKATTN_DTYPE_BFLOAT16:
+            return static_cast<Variant>(first + 3 + packed);
+        default:
+            return float32;
+    }
+}
+
 Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& tiles) {
     Dispatch d;
     d.variant = variant;
@@ -59,16 +74,22 @@ Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& t
     d.specialization[SPEC_UNROLL] = n.unroll;
     d.specialization[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
     d.specialization[SPEC_HEAD_DIM_V] = p.head_dim_v;
-    d.specialization[SPEC_WIDE_LOADS] = p.alignment_bytes % 16 == 0;
-    d.specialization[SPEC_WIDE_STRIDES] = !p.narrow_strides();
-    d.specialization[SPEC_WIDE_ROWS] = !p.narrow_rows(std::max(n.tile_q(), n.tile_kv()));
+    d.specialization[SPEC_WIDE_LOADS] = p.alignment_bytes % (4 * p.element_bytes) == 0;
+    d.specialization[SPEC_ARGUMENTS] = needs_arguments(p);
+    d.specialization[SPEC_WIDE_ROWS] = !p.narrow_rows(n.tile_q(), n.tile_kv(), tiles.pack);
     d.specialization[SPEC_SOFTCAP] = p.softcap > 0;
+    d.specialization[SPEC_PACK] = tiles.pack;
+    d.specialization[SPEC_MASK] = p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
+                                  : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
+                                                                : MASK_NONE;
     d.specialization[SPEC_POOL_VEC4] = tiles.pool_vec4;
     const shared::ForwardPush push = make_push(p);
     std::memcpy(d.push.data(), &push, sizeof push);
-    if (!p.narrow_strides()) {
-        d.patches.push_back({offsetof(shared::ForwardPush, extra), Region::arguments});
+    if (needs_arguments(p)) {
+        d.patches.push_back({offsetof(shared::ForwardPush, query_batch), Region::arguments});
         d.reads |= bit(Region::arguments);
+        if (p.kv_lengths != 0) d.reads |= bit(Region::kv_lengths);
+        if (p.align == VKATTN_ALIGN_OFFSETS) d.reads |= bit(Region::query_offsets);
     }
     return d;
 }
@@ -78,27 +99,72 @@ void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes) {
     plan.scratch_bytes += (size_bytes + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
 }
 
-void add_arguments(Plan& plan) {
-    const Problem& p = plan.problem;
-    if (p.narrow_strides()) return;
-    shared::WideStrides wide{};
-    for (int t = 0; t < 4; t++) {
-        wide.stride[3 * t] = p.strides(t).batch * p.element_bytes;
-        wide.stride[3 * t + 1] = p.strides(t).head * p.element_bytes;
-        wide.stride[3 * t + 2] = p.strides(t).seq * p.element_bytes;
-    }
-    plan.arguments.resize(sizeof wide);
-    std::memcpy(plan.arguments.data(), &wide, sizeof wide);
-    reserve_scratch(plan, Region::arguments, sizeof wide);
+bool needs_arguments(const Problem& p) {
+    return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 ||
+           p.align == VKATTN_ALIGN_OFFSETS;
 }
 
-bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& dispatch) {
-    const uint64_t rows = std::min<uint64_t>(tiles, caps.max_workgroup_count[1]);
-    const uint64_t layers = (tiles + rows - 1) / rows;
-    if (heads > caps.max_workgroup_count[0] || layers > caps.max_workgroup_count[2]) return false;
-    dispatch.groups = {static_cast<uint32_t>(heads), static_cast<uint32_t>(rows),
-                       static_cast<uint32_t>(layers)};
-    return true;
+void add_arguments(Plan& plan) {
+    const Problem& p = plan.problem;
+    if (!needs_arguments(p)) return;
+    using Arguments = shared::ForwardArguments;
+    Arguments a{};
+    for (int t = 0; t < 4; t++) {
+        a.stride[3 * t] = p.strides(t).batch * p.element_bytes;
+        a.stride[3 * t + 1] = p.strides(t).head * p.element_bytes;
+        a.stride[3 * t + 2] = p.strides(t).seq * p.element_bytes;
+    }
+    std::copy(std::begin(p.mask_strides), std::end(p.mask_strides), a.mask_stride);
+    a.key_limit = p.key_limit;
+    a.mask_key_step = p.mask_per_key;
+    a.follow_lengths = p.follow_lengths;
+    a.class_heads = a.class_batches = 1;
+    plan.arguments.resize(sizeof a);
+    std::memcpy(plan.arguments.data(), &a, sizeof a);
+    const auto patch = [&](bool wanted, size_t at, Region region) {
+        if (wanted) plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
+    };
+    patch(p.mask != VKATTN_MASK_NONE, offsetof(Arguments, mask), Region::mask);
+    patch(p.kv_lengths != 0, offsetof(Arguments, kv_lengths), Region::kv_lengths);
+    patch(p.align == VKATTN_ALIGN_OFFSETS, offsetof(Arguments, query_offsets), Region::query_offsets);
+    reserve_scratch(plan, Region::arguments, sizeof a);
+}
+
+// A second on a slow device of the type: drivers kill what runs for two (Windows, amdgpu). The rates are guesses on the
+// low side; measured: lavapipe on 2 cores 2e10 a second, an H200 3.5e13.
+uint64_t dispatch_limit(const DeviceCaps& caps, const Options& options) {
+    if (options.max_dispatch_flops != 0) return options.max_dispatch_flops;
+    return caps.type == DeviceType::discrete ? 500'000'000'000 : 50'000'000'000;
+}
+
+// Heads stay together, then query tiles: parts of the keys are the last to be torn apart.
+Result<std::vector<Box>> cut_grid(const DeviceCaps& caps, std::array<uint64_t, 3> grid, uint64_t unit,
+                                  uint64_t limit) {
+    uint64_t budget = limit / std::max<uint64_t>(1, unit);
+    if (budget == 0)
+        return unsupported("options.max_dispatch_flops",
+                           fmt::format("one workgroup may cost {}, the limit is {}", unit, limit));
+    std::array<uint64_t, 3> most{};
+    uint64_t boxes = 1;
+    for (size_t i = 0; i < 3; i++) {
+        most[i] = std::min({grid[i], budget, uint64_t{caps.max_workgroup_count[i]}});
+        if (most[i] == 0) return std::vector<Box>{};
+        budget /= most[i];
+        boxes *= std::min<uint64_t>((grid[i] + most[i] - 1) / most[i], max_boxes + 1);
+    }
+    if (boxes > max_boxes)
+        return unsupported(
+            limit == UINT64_MAX ? "" : "options.max_dispatch_flops",
+            fmt::format("this would take {} dispatches, at most {} are made", boxes, max_boxes));
+    std::vector<Box> all;
+    all.reserve(boxes);
+    for (uint64_t y = 0; y < grid[1]; y += most[1])
+        for (uint64_t x = 0; x < grid[0]; x += most[0])
+            for (uint64_t z = 0; z < grid[2]; z += most[2])
+                all.push_back({{x, y, z},
+                               {std::min(most[0], grid[0] - x), std::min(most[1], grid[1] - y),
+                                std::min(most[2], grid[2] - z)}});
+    return all;
 }
 
 }  // namespace vkattn::core

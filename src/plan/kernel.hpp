@@ -2,6 +2,7 @@
 // is made of.
 #pragma once
 
+#include <cstddef>
 #include <cstring>
 
 #include "plan.hpp"
@@ -18,19 +19,44 @@ struct Kernel {
 Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
 
+constexpr uint64_t default_max_scratch_bytes = uint64_t{1} << 30;
+
+// Of the five variants of a kernel with storage types, `float32` being the first, the one for this type and device.
+Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps);
+
 // One launch of `variant` with the push constants and specialization that all forward kernels have in common.
-// `first_head` .. + num_heads are heads of all batches; `tiles` is the number of query tiles (or rows).
 Dispatch forward_dispatch(const Problem& problem, Variant variant, const TileChoice& tiles);
+
+// Overwrites a member of the push constants, which begins at byte `at`.
+template <class T>
+void set_push(Dispatch& dispatch, size_t at, const T& value) {
+    std::memcpy(dispatch.push.data() + at, &value, sizeof value);
+}
+#define VKATTN_SET_PUSH(dispatch, field, value) \
+    set_push<decltype(shared::ForwardPush::field)>(dispatch, offsetof(shared::ForwardPush, field), value)
 
 // Reserves a region of scratch behind those that are there.
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 
-// The argument block, where the push constants are too small for this problem. Before any other reservation.
+// Whether the push constants are too small for this problem.
+bool needs_arguments(const Problem& problem);
+// The argument block, where it is needed. Before any other reservation.
 void add_arguments(Plan& plan);
 
-// Grid of `heads` x `tiles` within the device's limits: x = heads, y and z = tiles. False if it cannot be
-// held.
-bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& dispatch);
+// The merge of parts as dispatches. `parts`, `parts_lse`: the regions in which they lie.
+Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& combine);
+
+// Cuts grid and heads into boxes that fit the device's grid and cost at most `limit` in all, at `unit` a workgroup.
+// Calls each(first, count), both (x, y, z); false if a single workgroup costs more, or boxes are too many.
+struct Box {
+    std::array<uint64_t, 3> first, count;
+};
+constexpr uint64_t max_boxes = 1 << 16;
+Result<std::vector<Box>> cut_grid(const DeviceCaps& caps, std::array<uint64_t, 3> grid, uint64_t unit,
+                                  uint64_t limit);
+
+// Floating-point operations that a dispatch may have.
+uint64_t dispatch_limit(const DeviceCaps& caps, const Options& options);
 
 constexpr uint32_t ceil_div(uint64_t a, uint64_t b) {
     return static_cast<uint32_t>((a + b - 1) / b);

@@ -11,7 +11,6 @@
 namespace vkattn::core {
 namespace {
 
-constexpr uint64_t default_scratch_limit = uint64_t{1} << 30;
 constexpr uint64_t max_scratch_bytes = (uint64_t{1} << 31) - 256;  // offsets within a head fit 31 bits
 constexpr uint64_t max_pieces = 4096;
 
@@ -19,10 +18,31 @@ constexpr uint64_t max_pieces = 4096;
 Dispatch step(const Problem& p, Variant variant, const TileChoice& tiles, uint64_t first_head,
               std::initializer_list<Patch> patches) {
     Dispatch d = forward_dispatch(p, variant, tiles);
-    const auto first = static_cast<uint32_t>(first_head);
-    std::memcpy(d.push.data() + offsetof(shared::ForwardPush, first_head), &first, sizeof first);
+    VKATTN_SET_PUSH(d, first_head, static_cast<uint32_t>(first_head));
     d.patches.insert(d.patches.end(), patches);
     return d;
+}
+
+// What the baseline does not do, of all that a problem or an option may ask for; "" if nothing.
+std::string beyond(const Problem& p, const Options& options) {
+    if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
+    if (p.mask != VKATTN_MASK_NONE) return "mask";
+    if (p.kv_lengths != 0) return "kv lengths";
+    if (p.align == VKATTN_ALIGN_OFFSETS) return "offsets per batch";
+    if (options.num_splits > 1) return "parts of the keys";
+    if (options.max_dispatch_flops != 0) return "limit of a dispatch's cost";
+    if (options.batch_invariant) return "batch-invariant mode";
+    return "";
+}
+
+// Grid of heads x tiles, which go on in z where y is too short.
+bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& dispatch) {
+    const uint64_t rows = std::min<uint64_t>(tiles, caps.max_workgroup_count[1]);
+    const uint64_t layers = (tiles + rows - 1) / rows;
+    if (heads > caps.max_workgroup_count[0] || layers > caps.max_workgroup_count[2]) return false;
+    dispatch.groups = {static_cast<uint32_t>(heads), static_cast<uint32_t>(rows),
+                       static_cast<uint32_t>(layers)};
+    return true;
 }
 
 }  // namespace
@@ -30,8 +50,11 @@ Dispatch step(const Problem& p, Variant variant, const TileChoice& tiles, uint64
 // The three kernels read the score matrix through the address that the fused kernel does not need: `outp` for
 // scores and softmax, `query` for the output step. Rows are seqlen_kv rounded up to 4 elements apart.
 Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    const Result<TileChoice> tiles = choose_tiles(caps, problem, options);
+    if (const std::string what = beyond(problem, options); !what.empty())
+        return unsupported("options.kernel", "the baseline has no " + what);
+    Result<TileChoice> tiles = choose_tiles(caps, problem, options);
     if (!tiles) return tiles.failure();
+    tiles->pack = false;
     const TileNumbers& n = tiles->numbers;
     Plan plan;
     plan.problem = problem;
@@ -44,7 +67,7 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
     const uint64_t row_elements = (uint64_t{problem.seqlen_kv} + 3) / 4 * 4;
     const uint64_t matrix_bytes = std::max<uint64_t>(16, problem.seqlen_q * row_elements * 4);
     const uint64_t most =
-        std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_scratch_limit,
+        std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_max_scratch_bytes,
                  caps.max_buffer_bytes);
     const uint64_t left = most - std::min(most, plan.scratch_bytes);
     const uint64_t limit = left / scratch_alignment * scratch_alignment;
@@ -82,7 +105,7 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
         output.writes = bit(Region::out);
         const uint64_t count = std::min(piece, heads - first);
         if (!set_grid(caps, count, q_tiles, scores) || !set_grid(caps, count, problem.seqlen_q, softmax) ||
-            !set_grid(caps, count, q_tiles, output) || scores.groups[2] > 1)
+            !set_grid(caps, count, q_tiles, output) || scores.groups[2] > 1 || output.groups[2] > 1)
             return unsupported("problem.seqlen_q", "more query tiles than the device's grid holds");
         scores.groups[2] = kv_tiles;
         if (kv_tiles != 0) plan.dispatches.push_back(scores);

@@ -16,21 +16,11 @@ constexpr Kernel kernels[] = {
     {"materialized", false, plan_materialized},
 };
 
-// What no kernel of this version does.
-Result<bool> check_supported(const Problem& p) {
-    if (p.dtype != VKATTN_DTYPE_FLOAT32)
-        return unsupported("problem.dtype", fmt::format("no kernel stores {} yet", name_of(p.dtype)));
-    if (p.mask != VKATTN_MASK_NONE) return unsupported("problem.mask", "no kernel reads a mask yet");
-    if (p.kv_lengths != 0) return unsupported("problem.kv_lengths", "no kernel reads kv lengths yet");
-    if (p.align == VKATTN_ALIGN_OFFSETS)
-        return unsupported("problem.align", "no kernel reads an offset per batch yet");
-    return true;
-}
-
 // A dispatch waits if it reads what was written, or writes what was read or written, since the last barrier. No two
-// dispatches of a plan write the same element of an output, so outputs alone make nobody wait.
+// dispatches of a plan write the same element of an output, or of a part of it, so these alone make nobody wait.
 void place_barriers(Plan& plan) {
-    constexpr uint32_t outputs = bit(Region::out) | bit(Region::lse);
+    constexpr uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::mask_classes) |
+                                 bit(Region::parts) | bit(Region::parts_lse);
     uint32_t read = 0, written = 0;
     for (Dispatch& d : plan.dispatches) {
         d.barrier_before = ((d.reads & written) | (d.writes & (read | (written & ~outputs)))) != 0;
@@ -51,9 +41,19 @@ const char* name_of(Variant variant) {
     return names[static_cast<size_t>(variant)];
 }
 
+uint32_t needs_of(Variant variant) {
+    static constexpr uint32_t needs[] = {
+#define VKATTN_VARIANT(name, file, macros, needs) needs,
+#include "variants.def"
+#undef VKATTN_VARIANT
+    };
+    return needs[static_cast<size_t>(variant)];
+}
+
 const char* name_of(Region region) {
-    static constexpr const char* names[] = {"query", "key",        "value",         "out",       "lse",
-                                            "mask",  "kv_lengths", "query_offsets", "arguments", "scores"};
+    static constexpr const char* names[] = {
+        "query",         "key",       "value",  "out",          "lse",   "mask",     "kv_lengths",
+        "query_offsets", "arguments", "scores", "mask_classes", "parts", "parts_lse"};
     return names[static_cast<size_t>(region)];
 }
 
@@ -78,7 +78,6 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
                                    [&](const Kernel& k) { return options.kernel == k.name; }))
         return invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}",
                                                      options.kernel, fmt::join(kernel_names(), ", ")));
-    if (auto ok = check_supported(problem); !ok) return ok.failure();
     std::vector<Refusal> refused;
     std::optional<Plan> chosen;
     Failure last;
@@ -104,6 +103,17 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
     chosen->refused = std::move(refused);
     place_barriers(*chosen);
     return std::move(*chosen);
+}
+
+Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine) {
+    if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
+    Plan plan;
+    plan.combine = combine;
+    plan.kernel = "combine";
+    auto dispatches = combine_dispatches(caps, combine);
+    if (!dispatches) return dispatches.failure();
+    plan.dispatches = std::move(*dispatches);
+    return plan;
 }
 
 }  // namespace vkattn::core

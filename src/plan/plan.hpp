@@ -26,6 +26,10 @@ enum class Variant : uint32_t {
 
 const char* name_of(Variant variant);
 
+// What a variant needs of the device; bits of the last column of variants.def.
+enum Need : uint32_t { NEED_16BIT_STORAGE = 1 };
+uint32_t needs_of(Variant variant);
+
 // What a dispatch can touch. Bits of Dispatch::reads and writes.
 enum class Region : uint32_t {
     query,
@@ -38,6 +42,9 @@ enum class Region : uint32_t {
     query_offsets,
     arguments,
     scores,
+    mask_classes,
+    parts,  // of the output, and of its lse: one for each part of the keys
+    parts_lse,
     count
 };
 
@@ -46,10 +53,11 @@ constexpr uint32_t bit(Region region) {
 }
 const char* name_of(Region region);
 
-// Writes the address of a region, once it is known, at byte `at` of the push constants.
+// Writes the address of a region, once it is known, at byte `at` of the push constants or of the argument block.
 struct Patch {
     uint32_t at;
     Region region;
+    uint64_t add = 0;  // modulo 2^64: may stand for a place before the region
 };
 
 struct Dispatch {
@@ -60,6 +68,7 @@ struct Dispatch {
     std::vector<Patch> patches;
     uint32_t reads = 0, writes = 0;
     bool barrier_before = false;  // something that an earlier dispatch touched since the last barrier
+    uint64_t flops = 0;           // at most: what watchdogs are cut by
 };
 
 // Part of the scratch buffer, at offset_bytes from its start.
@@ -84,6 +93,9 @@ struct Plan {
     Tiles tiles;
     std::vector<Dispatch> dispatches;
     std::vector<std::byte> arguments;  // written to the scratch region `arguments` before the first dispatch
+    std::vector<Patch> argument_patches;
+    uint32_t num_splits = 1;         // parts of the keys
+    std::optional<Combine> combine;  // the plan is one of vkattn_combine_create; problem says nothing then
     std::vector<ScratchRegion> scratch;
     uint64_t scratch_bytes = 0;
     std::vector<Refusal> refused;  // every other kernel, and why
@@ -95,10 +107,14 @@ struct Options {
     std::string kernel;  // "" = the planner chooses
     std::string tuning;  // "key=value,..." over the chosen row
     uint64_t max_scratch_bytes = 0;
+    uint64_t max_dispatch_flops = 0;
+    uint32_t num_splits = 0;
+    bool batch_invariant = false;
     std::vector<std::string> rejected_rows;  // tuning rows whose pipelines this device failed to build
 };
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options);
+Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine);
 
 // Why this device cannot run vkattn at all; empty if it can.
 std::string refuse_device(const DeviceCaps& caps);

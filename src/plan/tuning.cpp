@@ -13,6 +13,8 @@ namespace {
 
 using Device = TuningRow::Device;
 
+constexpr uint64_t max_packed_rows = 512;
+
 // Most specific first within a device. Measured with `vkattn bench --heads-q 16 --seqlen-q 4096 --head-dim-qk D
 // --sweep FILE`, FILE holding the candidates that fit 48 KiB; TFLOP/s in brackets.
 //   nvidia  H200, driver 580.159: D64 [34.4], D128 [35.4], D256 [31.4], D512 [24.0]. Unrolling pays: 31.7 -> 34.4 at
@@ -22,23 +24,24 @@ using Device = TuningRow::Device;
 //   gpu, small: not measured on their own devices. Few registers and 128 invocations, after DESIGN's findings.
 // clang-format off
 constexpr TuningRow rows[] = {
-    //                                  threads lanes rows cols chunk p_blocks v_keys prefetch unroll
-    {"nvidia-d64",  Device::nvidia,  64, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
-    {"nvidia-d128", Device::nvidia, 128, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
-    {"nvidia-d256", Device::nvidia, 256, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
-    {"nvidia-d576", Device::nvidia, 576, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
+    //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
+    {"nvidia-d128-few", Device::nvidia, 128,        4, 8, { 32, 32, 4,  4, 32, 1, 32, 1, 16}},
+    {"nvidia-d64",      Device::nvidia,  64, any_rows, 2, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
+    {"nvidia-d128",     Device::nvidia, 128, any_rows, 2, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
+    {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
+    {"nvidia-d576",     Device::nvidia, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
 
-    {"cpu-d128",    Device::cpu,    128, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
-    {"cpu-d256",    Device::cpu,    256, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
-    {"cpu-d576",    Device::cpu,    576, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
+    {"cpu-d128",        Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
+    {"cpu-d256",        Device::cpu,    256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
+    {"cpu-d576",        Device::cpu,    576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
 
-    {"gpu-d64",     Device::any,     64, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d128",    Device::any,    128, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d256",    Device::any,    256, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d576",    Device::any,    576, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
+    {"gpu-d64",         Device::any,     64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d128",        Device::any,    128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d256",        Device::any,    256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d576",        Device::any,    576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
 
-    {"small-d128",  Device::any,    128, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
-    {"small-d576",  Device::any,    576, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
+    {"small-d128",      Device::any,    128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
+    {"small-d576",      Device::any,    576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 };
 // clang-format on
 
@@ -106,6 +109,13 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text) {
     return numbers;
 }
 
+// Where a head's own rows leave a tile empty, those of its group share one: keys and values are then read once. Rows
+// that are packed lie densely in scratch, within 31-bit offsets.
+bool packs(const Problem& p, const TileNumbers& n) {
+    return p.group_size > 1 && p.seqlen_q < n.tile_q() &&
+           uint64_t{p.group_size} * p.seqlen_q <= max_packed_rows;
+}
+
 // The row that was chosen, with the caller's numbers over it.
 Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, const TuningRow& row,
                                std::string_view tuning) {
@@ -114,11 +124,12 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
     const uint32_t pool = pool_vec4(*numbers, problem);
     if (const std::string why = too_large(caps, *numbers, pool); !why.empty())
         return unsupported("options.tuning", fmt::format("over row {}: {}", row.name, why));
-    if (!problem.narrow_rows(std::max(numbers->tile_q(), numbers->tile_kv())) &&
+    const bool pack = packs(problem, *numbers);
+    if (!problem.narrow_rows(numbers->tile_q(), numbers->tile_kv(), pack) &&
         quirk_no_divergent_addresses(caps))
         return unsupported(
             "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
-    return TileChoice{row.name, *numbers, pool};
+    return TileChoice{row.name, *numbers, pool, row.residency, pack};
 }
 
 }  // namespace
@@ -126,6 +137,12 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
 const TuningRow* tuning_rows(size_t& count) {
     count = std::size(rows);
     return rows;
+}
+
+uint32_t multiprocessors_of(const DeviceCaps& caps) {
+    if (caps.multiprocessors != 0) return caps.multiprocessors;
+    if (caps.type == DeviceType::discrete) return 64;
+    return caps.type == DeviceType::cpu ? 4 : 8;
 }
 
 std::string to_text(const TileNumbers& n) {
@@ -145,9 +162,12 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem) {
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     std::string why = "no tuning row";
+    // Batch-invariant: the numbers, by which a row's sums are ordered, must not depend on how many rows there are.
+    const uint64_t rows_of_kv_head =
+        options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
     for (const TuningRow& row : rows) {
         if (row.device != Device::any && row.device != device_of(caps)) continue;
-        if (problem.head_dim_v > row.max_head_dim_v) continue;
+        if (problem.head_dim_v > row.max_head_dim_v || rows_of_kv_head > row.max_rows) continue;
         if (std::find(options.rejected_rows.begin(), options.rejected_rows.end(), row.name) !=
             options.rejected_rows.end()) {
             why = fmt::format("row {}: the driver could not build its pipeline", row.name);

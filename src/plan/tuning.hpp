@@ -21,19 +21,28 @@ struct TuningRow {
     const char* name;
     enum class Device { any, cpu, nvidia } device;
     uint32_t max_head_dim_v;
+    uint32_t max_rows;   // query rows that share a kv head
+    uint32_t residency;  // workgroups of a multiprocessor that keep it busy: to how many the keys are split
     TileNumbers numbers;
 };
+
+constexpr uint32_t any_rows = UINT32_MAX;
 
 struct TileChoice {
     std::string row;
     TileNumbers numbers;
     uint32_t pool_vec4;
+    uint32_t residency;
+    bool pack;  // the query rows of a kv head's group share tiles
 };
 
 // Shared memory of the tile kernels in vec4; the shaders are given this number.
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem);
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options);
+
+// Of the device, or a guess by its type.
+uint32_t multiprocessors_of(const DeviceCaps& caps);
 
 // "threads=256,lanes=16,...", the form that options.tuning takes.
 std::string to_text(const TileNumbers& numbers);

@@ -16,6 +16,7 @@ struct VkattnRequirements {
     std::vector<const char*> extensions;
     VkPhysicalDeviceFeatures2 features{};
     VkPhysicalDeviceBufferDeviceAddressFeatures address{};
+    VkPhysicalDevice16BitStorageFeatures storage{};
 };
 
 namespace {
@@ -94,8 +95,21 @@ Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out)
     return true;
 }
 
-// Plans, and builds the pipelines. A row that the driver cannot build is set aside, and the next one is
-// planned.
+// The plan with its pipelines, which are built unless they are there.
+Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&& plan) {
+    auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(plan), {}});
+    for (const Dispatch& d : made->plan.dispatches) {
+        const bool as_before = !made->pipelines.empty() && d.variant == (&d)[-1].variant &&
+                               d.specialization == (&d)[-1].specialization;
+        const Result<VkPipeline> pipeline =
+            as_before ? Result<VkPipeline>(made->pipelines.back()) : context.pipelines.get(d);
+        if (!pipeline) return pipeline.failure();
+        made->pipelines.push_back(*pipeline);
+    }
+    return made;
+}
+
+// A row that the driver cannot build is set aside, and the next one is planned.
 Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options, VkattnPlan** out) {
     std::optional<Failure> failed;
     for (;;) {
@@ -105,25 +119,34 @@ Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options
         }
         Result<Plan> plan = make_plan(context.caps, problem, options);
         if (!plan) return failed ? *failed : plan.failure();
-        failed.reset();
-        auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(*plan), {}});
-        for (const Dispatch& d : made->plan.dispatches) {
-            const Result<VkPipeline> pipeline = context.pipelines.get(d);
-            if (!pipeline) {
-                failed = pipeline.failure();
-                break;
-            }
-            made->pipelines.push_back(*pipeline);
-        }
-        if (!failed) {
-            *out = made.release();
+        const std::string row = plan->tuning_row;
+        auto made = with_pipelines(context, std::move(*plan));
+        if (made) {
+            *out = made->release();
             return true;
         }
+        failed = made.failure();
         // A lost device says nothing about the row; a tuning that was asked for has no next row.
         if (failed->vk_result == VK_ERROR_DEVICE_LOST || !options.tuning.empty()) return *failed;
         const std::lock_guard lock(context.mutex);
-        context.rejected_rows.push_back(made->plan.tuning_row);
+        context.rejected_rows.push_back(row);
     }
+}
+
+Result<bool> create_combine(VkattnContext* context, const VkattnCombine* given, VkattnPlan** out) {
+    if (out == nullptr) return invalid("plan", "is null");
+    *out = nullptr;
+    if (context == nullptr) return invalid("context", "is null");
+    const auto read = read_struct("combine", given, default_combine());
+    if (!read) return read.failure();
+    const auto combine = resolve(*read);
+    if (!combine) return combine.failure();
+    Result<Plan> plan = make_plan(context->caps, *combine);
+    if (!plan) return plan.failure();
+    auto made = with_pipelines(*context, std::move(*plan));
+    if (!made) return made.failure();
+    *out = made->release();
+    return true;
 }
 
 }  // namespace
@@ -170,6 +193,12 @@ void vkattn_forward_args_init(VkattnForwardArgs* args) {
 void vkattn_scratch_init(VkattnScratch* scratch) {
     if (scratch != nullptr) *scratch = zeroed<VkattnScratch>();
 }
+void vkattn_combine_init(VkattnCombine* combine) {
+    if (combine != nullptr) *combine = default_combine();
+}
+void vkattn_combine_args_init(VkattnCombineArgs* args) {
+    if (args != nullptr) *args = zeroed<VkattnCombineArgs>();
+}
 
 VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstance instance,
                                         VkPhysicalDevice device, VkattnRequirements** requirements,
@@ -191,6 +220,9 @@ VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstanc
         made->address.bufferDeviceAddress = VK_TRUE;
         made->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
         made->features.pNext = &made->address;
+        made->storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
+        made->storage.storageBuffer16BitAccess = VK_TRUE;
+        if (caps.storage_16bit) made->address.pNext = &made->storage;
         *requirements = made.release();
         return true;
     });
@@ -237,6 +269,9 @@ VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* giv
             if (o->kernel != nullptr) chosen.kernel = o->kernel;
             if (o->tuning != nullptr) chosen.tuning = o->tuning;
             chosen.max_scratch_bytes = o->max_scratch_bytes;
+            chosen.max_dispatch_flops = o->max_dispatch_flops;
+            chosen.num_splits = o->num_splits;
+            chosen.batch_invariant = o->batch_invariant != 0;
         }
         return create_plan(*context, *problem, std::move(chosen), plan);
     });
@@ -269,14 +304,46 @@ VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text, size_t cap
     });
 }
 
+uint32_t vkattn_plan_segments(const VkattnPlan* plan) {
+    return plan != nullptr ? static_cast<uint32_t>(plan->plan.dispatches.size()) : 0;
+}
+
 VkattnStatus vkattn_cmd_forward(VkCommandBuffer commands, const VkattnPlan* plan,
-                                const VkattnForwardArgs* given, VkattnError* error) {
+                                const VkattnForwardArgs* args, VkattnError* error) {
+    return vkattn_cmd_forward_range(commands, plan, args, 0, vkattn_plan_segments(plan), error);
+}
+
+VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer commands, const VkattnPlan* plan,
+                                      const VkattnForwardArgs* given, uint32_t first, uint32_t count,
+                                      VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
         if (plan == nullptr) return invalid("plan", "is null");
         const auto args = read_struct("args", given, zeroed<VkattnForwardArgs>());
         if (!args) return args.failure();
-        return record_forward(commands, *plan, *args);
+        const uint32_t segments = vkattn_plan_segments(plan);
+        if (first > segments)
+            return invalid("first", fmt::format("{}: there are {} segments", first, segments));
+        if (count > segments - first)
+            return invalid("count",
+                           fmt::format("{} from {} on: there are {} segments", count, first, segments));
+        return record_forward(commands, *plan, *args, first, count);
+    });
+}
+
+VkattnStatus vkattn_combine_create(VkattnContext* context, const VkattnCombine* combine, VkattnPlan** plan,
+                                   VkattnError* error) {
+    return guarded(error, [&] { return create_combine(context, combine, plan); });
+}
+
+VkattnStatus vkattn_cmd_combine(VkCommandBuffer commands, const VkattnPlan* plan,
+                                const VkattnCombineArgs* given, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
+        if (plan == nullptr) return invalid("plan", "is null");
+        const auto args = read_struct("args", given, zeroed<VkattnCombineArgs>());
+        if (!args) return args.failure();
+        return record_combine(commands, *plan, *args);
     });
 }
 

@@ -1,6 +1,8 @@
 #include "caps.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 namespace vkattn::core {
 namespace {
@@ -11,13 +13,64 @@ const VkBaseInStructure* find(const void* chain, VkStructureType type) {
     return nullptr;
 }
 
+template <class T>
+const T* find(const void* chain, VkStructureType type) {
+    return reinterpret_cast<const T*>(find(chain, type));
+}
+
 bool address_enabled(const void* chain) {
-    if (auto* s = find(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES))
-        return reinterpret_cast<const VkPhysicalDeviceVulkan12Features*>(s)->bufferDeviceAddress != 0;
-    if (auto* s = find(chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES))
-        return reinterpret_cast<const VkPhysicalDeviceBufferDeviceAddressFeatures*>(s)->bufferDeviceAddress !=
-               0;
-    return false;
+    if (auto* s = find<VkPhysicalDeviceVulkan12Features>(
+            chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES))
+        return s->bufferDeviceAddress != 0;
+    auto* s = find<VkPhysicalDeviceBufferDeviceAddressFeatures>(
+        chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES);
+    return s != nullptr && s->bufferDeviceAddress != 0;
+}
+
+bool storage_16bit_enabled(const void* chain) {
+    if (auto* s = find<VkPhysicalDeviceVulkan11Features>(
+            chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES))
+        return s->storageBuffer16BitAccess != 0;
+    auto* s = find<VkPhysicalDevice16BitStorageFeatures>(
+        chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
+    return s != nullptr && s->storageBuffer16BitAccess != 0;
+}
+
+// Vulkan itself does not tell; the vendors' extensions do, enabled or not.
+uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice device) {
+    uint32_t count = 0;
+    vk.vkEnumerateDeviceExtensionProperties(device, nullptr, &count, nullptr);
+    std::vector<VkExtensionProperties> all(count);
+    if (vk.vkEnumerateDeviceExtensionProperties(device, nullptr, &count, all.data()) != VK_SUCCESS) return 0;
+    const auto has = [&](const char* name) {
+        return std::any_of(all.begin(), all.end(), [&](const VkExtensionProperties& e) {
+            return std::strcmp(e.extensionName, name) == 0;
+        });
+    };
+    VkPhysicalDeviceProperties2 properties{};
+    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    if (has(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) {
+        VkPhysicalDeviceShaderSMBuiltinsPropertiesNV nvidia{};
+        nvidia.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_SM_BUILTINS_PROPERTIES_NV;
+        properties.pNext = &nvidia;
+        vk.vkGetPhysicalDeviceProperties2(device, &properties);
+        return nvidia.shaderSMCount;
+    }
+    if (has(VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) {
+        VkPhysicalDeviceShaderCorePropertiesAMD amd{};
+        amd.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD;
+        properties.pNext = &amd;
+        vk.vkGetPhysicalDeviceProperties2(device, &properties);
+        return amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
+    }
+    if (has(VK_ARM_SHADER_CORE_BUILTINS_EXTENSION_NAME)) {
+        VkPhysicalDeviceShaderCoreBuiltinsPropertiesARM arm{};
+        arm.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_BUILTINS_PROPERTIES_ARM;
+        properties.pNext = &arm;
+        vk.vkGetPhysicalDeviceProperties2(device, &properties);
+        return arm.shaderCoreCount;
+    }
+    return 0;
 }
 
 }  // namespace
@@ -48,13 +101,18 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     std::copy_n(l.maxComputeWorkGroupCount, 3, caps.max_workgroup_count.begin());
     caps.max_push_constant_bytes = l.maxPushConstantsSize;
     caps.max_buffer_bytes = maintenance.maxMemoryAllocationSize;
+    caps.multiprocessors = count_multiprocessors(vk, device);
     caps.buffer_device_address = features == nullptr || address_enabled(features);
+    caps.storage_16bit = storage_16bit_enabled(features);
     return caps;
 }
 
 DeviceCaps query_supported_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version) {
     VkPhysicalDeviceBufferDeviceAddressFeatures address{};
     address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
+    VkPhysicalDevice16BitStorageFeatures storage{};
+    storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
+    address.pNext = &storage;
     VkPhysicalDeviceFeatures2 features{};
     features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
     features.pNext = &address;

@@ -7,10 +7,11 @@
 
 namespace vkattn::core {
 
-#define VKATTN_INSTANCE_FUNCTIONS(X)       \
-    X(vkGetPhysicalDeviceProperties2)      \
-    X(vkGetPhysicalDeviceFeatures2)        \
-    X(vkGetPhysicalDeviceMemoryProperties) \
+#define VKATTN_INSTANCE_FUNCTIONS(X)        \
+    X(vkGetPhysicalDeviceProperties2)       \
+    X(vkGetPhysicalDeviceFeatures2)         \
+    X(vkGetPhysicalDeviceMemoryProperties)  \
+    X(vkEnumerateDeviceExtensionProperties) \
     X(vkGetDeviceProcAddr)
 
 #define VKATTN_DEVICE_FUNCTIONS(X) \

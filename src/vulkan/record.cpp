@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 
 namespace vkattn::core {
 namespace {
@@ -18,6 +20,11 @@ Result<bool> check_address(const char* field, VkDeviceAddress address, uint64_t 
     return true;
 }
 
+// Whether any key's mask is ever read; the number itself does not matter.
+uint64_t mask_elements(const Problem& p) {
+    return p.mask != VKATTN_MASK_NONE && !p.empty_output() ? p.key_limit : 0;
+}
+
 Result<bool> check(const Plan& plan, const VkattnForwardArgs& args) {
     const Problem& p = plan.problem;
     const uint64_t queries = uint64_t{p.batch} * p.seqlen_q;
@@ -28,6 +35,9 @@ Result<bool> check(const Plan& plan, const VkattnForwardArgs& args) {
         {"args.value", args.value, keys, p.alignment_bytes},
         {"args.out", args.out, queries, p.alignment_bytes},
         {"args.lse", args.lse, args.lse != 0, 4},
+        {"args.mask", args.mask, mask_elements(p), p.mask == VKATTN_MASK_FLOAT ? p.element_bytes : 1},
+        {"args.kv_lengths", args.kv_lengths, p.kv_lengths != 0 && queries != 0, 4},
+        {"args.query_offsets", args.query_offsets, p.align == VKATTN_ALIGN_OFFSETS && queries != 0, 4},
     };
     for (const auto& [field, address, elements, alignment] : tensors)
         if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
@@ -69,36 +79,79 @@ void barrier(const DeviceFunctions& vk, VkCommandBuffer commands, VkPipelineStag
                             0, nullptr);
 }
 
+void apply(const std::vector<Patch>& patches, const Addresses& at, std::span<std::byte> to) {
+    for (const Patch& patch : patches) {
+        const VkDeviceAddress address = at[static_cast<size_t>(patch.region)];
+        // Null stays null: it says that a tensor is not wanted.
+        const VkDeviceAddress moved = address != 0 ? address + patch.add : 0;
+        std::memcpy(to.data() + patch.at, &moved, sizeof moved);
+    }
+}
+
 void write_arguments(const DeviceFunctions& vk, VkCommandBuffer commands, const Plan& plan,
-                     const VkattnForwardArgs& args) {
+                     const VkattnForwardArgs& args, const Addresses& at) {
+    auto arguments = plan.arguments;
+    apply(plan.argument_patches, at, arguments);
     for (const ScratchRegion& s : plan.scratch)
         if (s.region == Region::arguments)
             vk.vkCmdUpdateBuffer(commands, args.scratch_buffer, args.scratch_offset + s.offset_bytes,
-                                 plan.arguments.size(), plan.arguments.data());
+                                 arguments.size(), arguments.data());
     barrier(vk, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
 }
 
-}  // namespace
-
-Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnForwardArgs& args) {
-    if (auto ok = check(plan.plan, args); !ok) return ok;
+void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& at, uint32_t first,
+            uint32_t count) {
     const DeviceFunctions& vk = plan.context->vk;
     const VkPipelineLayout layout = plan.context->pipelines.layout();
-    const Addresses at = addresses_of(plan.plan, args);
-    if (!plan.plan.arguments.empty()) write_arguments(vk, commands, plan.plan, args);
-    for (size_t i = 0; i < plan.plan.dispatches.size(); i++) {
+    VkPipeline bound = VK_NULL_HANDLE;
+    for (size_t i = first; i < first + count; i++) {
         const Dispatch& d = plan.plan.dispatches[i];
         auto push = d.push;
-        for (const Patch& patch : d.patches)
-            std::memcpy(push.data() + patch.at, &at[static_cast<size_t>(patch.region)],
-                        sizeof(VkDeviceAddress));
+        apply(d.patches, at, push);
         if (d.barrier_before)
             barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT);
-        vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, plan.pipelines[i]);
+        if (bound != plan.pipelines[i]) {
+            bound = plan.pipelines[i];
+            vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, bound);
+        }
         vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                               static_cast<uint32_t>(push.size()), push.data());
         vk.vkCmdDispatch(commands, d.groups[0], d.groups[1], d.groups[2]);
     }
+}
+
+}  // namespace
+
+Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnForwardArgs& args,
+                            uint32_t first, uint32_t count) {
+    if (plan.plan.combine)
+        return invalid("plan", "is of vkattn_combine_create: vkattn_cmd_combine records it");
+    if (auto ok = check(plan.plan, args); !ok) return ok;
+    const Addresses at = addresses_of(plan.plan, args);
+    if (!plan.plan.arguments.empty() && first == 0 && count != 0)
+        write_arguments(plan.context->vk, commands, plan.plan, args, at);
+    record(commands, plan, at, first, count);
+    return true;
+}
+
+Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnCombineArgs& args) {
+    if (!plan.plan.combine) return invalid("plan", "is of vkattn_plan_create: vkattn_cmd_forward records it");
+    const Combine& c = *plan.plan.combine;
+    const uint64_t rows = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
+    const std::tuple<const char*, VkDeviceAddress, uint64_t, uint32_t> tensors[] = {
+        {"args.parts", args.parts, rows, std::max(c.alignment_bytes, c.parts_element_bytes)},
+        {"args.parts_lse", args.parts_lse, rows, 4},
+        {"args.out", args.out, rows, c.alignment_bytes},
+        {"args.lse", args.lse, args.lse != 0, 4},
+    };
+    for (const auto& [field, address, elements, alignment] : tensors)
+        if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
+    Addresses at{};
+    at[static_cast<size_t>(Region::parts)] = args.parts;
+    at[static_cast<size_t>(Region::parts_lse)] = args.parts_lse;
+    at[static_cast<size_t>(Region::out)] = args.out;
+    at[static_cast<size_t>(Region::lse)] = args.lse;
+    record(commands, plan, at, 0, static_cast<uint32_t>(plan.plan.dispatches.size()));
     return true;
 }
 

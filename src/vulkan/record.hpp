@@ -6,7 +6,10 @@
 
 namespace vkattn::core {
 
-// Checks the addresses against the problem, then records. Nothing is recorded on failure.
-Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnForwardArgs& args);
+// Check the addresses against the problem, then record. Nothing is recorded on failure.
+// Dispatches first .. first + count - 1 of the plan.
+Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnForwardArgs& args,
+                            uint32_t first, uint32_t count);
+Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnCombineArgs& args);
 
 }  // namespace vkattn::core

@@ -1,0 +1,86 @@
+#version 460
+// Merges attention over disjoint parts of the keys by their lse (the merge step of FlashDecoding; Dao, arXiv:2307.08691,
+// section 3.1, has the algebra).
+//
+//   for each row:  m = max over parts of lse;  w = e^(lse - m);  total = sum of w
+//                  out = sum of w * part / total;  lse = m + ln(total)
+//
+// A part with lse = -inf saw no key: its out is not read. One part alone comes out bit for bit, so a row does not depend
+// on how many empty parts it has.
+//
+// Tile ownership: LANES invocations share a row, each has every LANES-th vec4 of it. No shared memory.
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "shared/forward.h"
+
+layout(local_size_x_id = SPEC_THREADS) in;
+layout(constant_id = SPEC_THREADS) const uint THREADS = 64;
+layout(constant_id = SPEC_LANES) const uint LANES = 16;
+layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
+layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
+layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
+layout(constant_id = SPEC_PARTS_FLOAT32) const uint PARTS_FLOAT32 = 1;
+#include "lib/storage.glsl"
+
+layout(push_constant, std430) uniform Push { CombinePush p; };
+
+const uint MINUS_INFINITY = 0xff800000u;
+const float LOG2_E = 1.44269504088896340736;
+const float LN_2 = 0.69314718055994530942;
+const float LOWEST = -3e38;
+
+// Of the workgroup: the same for all its rows.
+uint head = p.first_head + gl_WorkGroupID.x;
+uint first_row = (p.first_rows + gl_WorkGroupID.y) * (THREADS / LANES);
+
+RowStart lse_of(uvec2 base, uint part, uint row) {
+    uvec2 index = address_add(mul_wide(part, p.num_heads_all), uvec2(head, 0));
+    index = address_add(mul_wide(p.seqlen_q, index), uvec2(first_row, 0));
+    return RowStart(address_add(base, mul_wide(4, index)), row - first_row);
+}
+
+// Base 2 logarithms, so that exp2 does; false: the part saw nothing.
+bool part_lse(uint part, uint row, out float lse) {
+    const RowStart at = lse_of(p.parts_lse, part, row);
+    const uint bits = UintsIn(at.base).x[at.at];
+    lse = uintBitsToFloat(bits);
+    return bits != MINUS_INFINITY;
+}
+
+RowStart row_of(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uvec2 seq_stride, uint row, uint element_bytes) {
+    base = address_add(base, mul_wide(head / p.num_heads, batch_stride));
+    base = address_add(base, mul_wide(head % p.num_heads, head_stride));
+    base = address_add(base, mul_wide(first_row, seq_stride));
+    const uint steps = row - first_row;
+    if (WIDE_ROWS != 0) return RowStart(address_add(base, mul_wide(steps, seq_stride)), 0);
+    return RowStart(base, steps * (seq_stride.x / element_bytes));
+}
+
+vec4 load_part(uint part, uint row, uint d) {
+    const uvec2 base = address_add(p.parts, mul_wide(part, p.part_stride));
+    const uint element_bytes = PARTS_FLOAT32 != 0 ? 4 : ELEMENT_BYTES;
+    const RowStart at = row_of(base, p.part_batch, p.part_head, p.part_seq, row, element_bytes);
+    return PARTS_FLOAT32 != 0 ? load4_float32(at, d, HEAD_DIM_V, false) : load4(at, d, HEAD_DIM_V, false);
+}
+
+void main() {
+    const uint row = first_row + gl_LocalInvocationIndex / LANES, lane = gl_LocalInvocationIndex % LANES;
+    if (row >= p.seqlen_q) return;
+    float m = LOWEST, total = 0, lse;
+    for (uint part = 0; part < p.num_parts; part++)
+        if (part_lse(part, row, lse)) m = max(m, lse);
+    for (uint part = 0; part < p.num_parts; part++)
+        if (part_lse(part, row, lse)) total += exp2((lse - m) * LOG2_E);
+    const RowStart at = row_of(p.outp, p.out_batch, p.out_head, p.out_seq, row, ELEMENT_BYTES);
+    for (uint d = 4 * lane; d < HEAD_DIM_V; d += 4 * LANES) {
+        vec4 sum = vec4(0);
+        for (uint part = 0; part < p.num_parts; part++)
+            if (part_lse(part, row, lse)) sum += exp2((lse - m) * LOG2_E) * load_part(part, row, d);
+        store4(at, d, HEAD_DIM_V, total > 0 ? sum / total : vec4(0));
+    }
+    if (lane != 0 || p.lse == uvec2(0)) return;
+    const RowStart to = lse_of(p.lse, 0, row);
+    // log2(1) need not be 0 in a driver.
+    const float merged = total > 1 ? m + LN_2 * log2(total) : m;
+    UintsOut(to.base).x[to.at] = total > 0 ? floatBitsToUint(merged) : MINUS_INFINITY;
+}

@@ -1,0 +1,90 @@
+// The merge of partial outputs: one dispatch, or several where the grid cannot hold all rows.
+#include <algorithm>
+#include <cstddef>
+
+#include "kernel.hpp"
+#include "quirks.hpp"
+
+namespace vkattn::core {
+namespace {
+
+using Push = shared::CombinePush;
+constexpr uint32_t threads = 64;  // not measured: the merge is short, and bound by memory
+
+// Lanes of a row: a power of two, as many as there are vec4, so that no lane is idle on small head dims.
+uint32_t lanes_for(uint32_t head_dim_v) {
+    uint32_t lanes = 1;
+    while (lanes < threads && 4 * lanes < head_dim_v) lanes *= 2;
+    return lanes;
+}
+
+Push make_push(const Combine& c) {
+    Push p{};
+    const uint64_t parts = c.parts_element_bytes, out = c.element_bytes;
+    p.part_stride = c.part_stride * parts;
+    p.part_batch = c.parts_strides.batch * parts;
+    p.part_head = c.parts_strides.head * parts;
+    p.part_seq = c.parts_strides.seq * parts;
+    p.out_batch = c.out_strides.batch * out;
+    p.out_head = c.out_strides.head * out;
+    p.out_seq = c.out_strides.seq * out;
+    p.num_parts = c.num_parts;
+    p.num_heads = c.num_heads;
+    p.seqlen_q = c.seqlen_q;
+    p.num_heads_all = c.batch * c.num_heads;
+    return p;
+}
+
+// Whether a workgroup's rows lie within 31-bit offsets, in bytes.
+bool narrow_rows(const Combine& c, uint32_t rows) {
+    const uint64_t limit = (uint64_t{1} << 31) - 4 * VKATTN_MAX_HEAD_DIM;
+    return c.out_strides.seq <= limit / c.element_bytes / rows &&
+           c.parts_strides.seq <= limit / c.parts_element_bytes / rows;
+}
+
+// Rows of four elements that can be loaded and stored at once, here and there.
+bool wide(const Combine& c) {
+    return c.alignment_bytes % (4 * c.element_bytes) == 0 &&
+           c.alignment_bytes % (4 * c.parts_element_bytes) == 0;
+}
+
+}  // namespace
+
+Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& c) {
+    Dispatch d;
+    d.variant = variant_for(Variant::combine_f32, c.dtype, caps);
+    const uint32_t lanes = lanes_for(c.head_dim_v), rows = threads / lanes;
+    d.specialization[SPEC_THREADS] = threads;
+    d.specialization[SPEC_LANES] = lanes;
+    d.specialization[SPEC_HEAD_DIM_V] = c.head_dim_v;
+    d.specialization[SPEC_WIDE_LOADS] = wide(c);
+    d.specialization[SPEC_WIDE_ROWS] = !narrow_rows(c, rows);
+    d.specialization[SPEC_PARTS_FLOAT32] = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
+    if (!narrow_rows(c, rows) && quirk_no_divergent_addresses(caps))
+        return unsupported("", "rows lie 2^31 bytes apart, which this driver's compiler does not survive");
+    Push push = make_push(c);
+    d.patches = {{offsetof(Push, parts), Region::parts},
+                 {offsetof(Push, parts_lse), Region::parts_lse},
+                 {offsetof(Push, outp), Region::out},
+                 {offsetof(Push, lse), Region::lse}};
+    d.reads = bit(Region::parts) | bit(Region::parts_lse);
+    d.writes = bit(Region::out) | bit(Region::lse);
+    // An exponential and a multiply-add for each element of each part.
+    const uint64_t unit = uint64_t{rows} * c.num_parts * (c.head_dim_v + lanes) * 4;
+    const auto boxes =
+        cut_grid(caps, {uint64_t{c.batch} * c.num_heads, ceil_div(c.seqlen_q, rows), 1}, unit, UINT64_MAX);
+    if (!boxes) return boxes.failure();
+    std::vector<Dispatch> all;
+    for (const Box& box : *boxes) {
+        push.first_head = static_cast<uint32_t>(box.first[0]);
+        push.first_rows = static_cast<uint32_t>(box.first[1]);
+        static_assert(sizeof push <= sizeof d.push);
+        std::memcpy(d.push.data(), &push, sizeof push);
+        d.groups = {static_cast<uint32_t>(box.count[0]), static_cast<uint32_t>(box.count[1]), 1};
+        d.flops = box.count[0] * box.count[1] * unit;
+        all.push_back(d);
+    }
+    return all;
+}
+
+}  // namespace vkattn::core
