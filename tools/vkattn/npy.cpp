@@ -6,6 +6,7 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -378,6 +379,16 @@ std::uint16_t float_to_bfloat(float value) {
     return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// What lies between two floats becomes the one with an odd pattern: it is no tie of a narrower type, so that rounding it
+// once more, to nearest, is as rounding `value` itself.
+float round_to_odd(double value) {
+    const auto nearest = static_cast<float>(value);
+    if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
+    auto bits = std::bit_cast<std::uint32_t>(nearest);
+    if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
+    return std::bit_cast<float>(bits | 1u);
+}
+
 template <typename Stored, typename Convert>
 std::vector<float> decode(std::span<const std::byte> data, Convert convert) {
     std::vector<float> values(data.size() / sizeof(Stored));
@@ -398,6 +409,11 @@ std::vector<std::byte> encode(std::span<const float> values, Convert convert) {
         std::memcpy(&data[i * sizeof(Stored)], &stored, sizeof(Stored));
     }
     return data;
+}
+
+bool is_floating_point(NpyDtype dtype) {
+    return dtype == NpyDtype::float16 || dtype == NpyDtype::bfloat16 || dtype == NpyDtype::float32 ||
+           dtype == NpyDtype::float64;
 }
 
 NpyError not_floating_point(NpyDtype dtype) {
@@ -498,6 +514,31 @@ NpyArray from_float(std::span<const float> values, std::vector<std::uint64_t> sh
     }
     require_consistent(array);
     return array;
+}
+
+NpyArray convert(NpyArray array, NpyDtype dtype) {
+    if (array.dtype == dtype && is_floating_point(dtype)) return array;
+    const bool narrows_twice = array.dtype == NpyDtype::float64 && item_bytes(dtype) == 2;
+    const std::vector<float> values =
+        narrows_twice ? decode<double>(array.data, round_to_odd) : to_float(array);
+    return from_float(values, std::move(array.shape), dtype);
+}
+
+std::vector<std::int64_t> to_integers(const NpyArray& array) {
+    if (array.dtype != NpyDtype::int32 && array.dtype != NpyDtype::int64)
+        throw NpyError(fmt::format("dtype {} is not int32 or int64", dtype_name(array.dtype)));
+    require_consistent(array);
+    std::vector<std::int64_t> values(array.data.size() / item_bytes(array.dtype));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+        std::int32_t narrow = 0;
+        if (array.dtype == NpyDtype::int64) {
+            std::memcpy(&values[i], &array.data[i * sizeof(std::int64_t)], sizeof(std::int64_t));
+        } else {
+            std::memcpy(&narrow, &array.data[i * sizeof narrow], sizeof narrow);
+            values[i] = narrow;
+        }
+    }
+    return values;
 }
 
 }  // namespace vkattn::tools

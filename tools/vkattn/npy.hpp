@@ -41,4 +41,11 @@ std::vector<float> to_float(const NpyArray& array);
 NpyArray from_float(std::span<const float> values, std::vector<std::uint64_t> shape, NpyDtype dtype,
                     bool big_endian = false);
 
+// Between floating-point dtypes, rounding once to nearest, ties to even; a changed dtype is little-endian. Others throw
+// NpyError.
+NpyArray convert(NpyArray array, NpyDtype dtype);
+
+// int32 and int64 only, others throw NpyError.
+std::vector<std::int64_t> to_integers(const NpyArray& array);
+
 }  // namespace vkattn::tools
