@@ -4,114 +4,31 @@
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <span>
 
 #include "common.hpp"
-#include "npy.hpp"
+#include "run_inputs.hpp"
+#include "submission.hpp"
 
 namespace vkattn::tools {
 namespace {
 
 struct Run {
     AttentionOptions attention;
-    std::string query, key, value, out, lse, layout = "bhsd";
+    RunFiles files;
+    std::string out, lse;
 };
 
-// A tensor of a file, with its extents by meaning rather than by position.
-struct Tensor {
-    NpyArray array;
-    uint32_t batch, heads, seqlen, dim;
-};
-
-Tensor read_tensor(const std::string& argument, const std::string& path, bool bshd) {
-    Tensor t{};
-    try {
-        t.array = read_npy(path);
-    } catch (const NpyError& e) {
-        throw UsageError(argument, fmt::format("{}: {}", path, e.what()));
-    }
-    const auto& shape = t.array.shape;
-    if (shape.size() != 4)
-        throw UsageError(argument, fmt::format("has {} dimensions, 4 are needed", shape.size()));
-    for (uint64_t extent : shape)
-        if (extent > UINT32_MAX)
-            throw UsageError(argument, fmt::format("an extent of {} is too large", extent));
-    const auto dtype = t.array.dtype;
-    if (dtype != NpyDtype::float32 && dtype != NpyDtype::float16 && dtype != NpyDtype::bfloat16)
-        throw UsageError(argument,
-                         fmt::format("dtype {} is not float32, float16 or bfloat16", dtype_name(dtype)));
-    const auto extent = [&](size_t i) { return static_cast<uint32_t>(shape[i]); };
-    t.batch = extent(0);
-    t.heads = extent(bshd ? 2 : 1);
-    t.seqlen = extent(bshd ? 1 : 2);
-    t.dim = extent(3);
-    return t;
-}
-
-// What must agree between the files, said in terms of the files.
-void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
-    const auto same = [](const char* argument, const char* what, uint32_t got, const char* of,
-                         uint32_t wanted) {
-        if (got != wanted)
-            throw UsageError(argument, fmt::format("{} {} differs from {}'s {}", what, got, of, wanted));
-    };
-    same("--key", "batch", k.batch, "--query", q.batch);
-    same("--value", "batch", v.batch, "--query", q.batch);
-    same("--key", "head_dim", k.dim, "--query", q.dim);
-    same("--value", "number of heads", v.heads, "--key", k.heads);
-    same("--value", "seqlen", v.seqlen, "--key", k.seqlen);
-    for (auto [argument, t] : {std::pair{"--query", &q}, {"--key", &k}, {"--value", &v}}) {
-        if (t->heads == 0 || t->heads > VKATTN_MAX_HEADS)
-            throw UsageError(argument,
-                             fmt::format("{} heads, 1 .. {} are possible", t->heads, VKATTN_MAX_HEADS));
-        if (t->dim == 0 || t->dim > VKATTN_MAX_HEAD_DIM)
-            throw UsageError(argument,
-                             fmt::format("head_dim {} is not within 1 .. {}", t->dim, VKATTN_MAX_HEAD_DIM));
-        if (t->seqlen > VKATTN_MAX_SEQLEN)
-            throw UsageError(argument, fmt::format("seqlen {} exceeds {}", t->seqlen, VKATTN_MAX_SEQLEN));
-        if (t->array.dtype != q.array.dtype)
-            throw UsageError(argument, fmt::format("dtype {} differs from --query's {}",
-                                                   dtype_name(t->array.dtype), dtype_name(q.array.dtype)));
-    }
-    if (q.heads % k.heads != 0)
-        throw UsageError("--key", fmt::format("{} heads do not divide --query's {}", k.heads, q.heads));
-}
-
-VkattnStrides strides(uint32_t heads, uint32_t seqlen, uint32_t dim, bool bshd) {
-    const uint64_t whole = uint64_t{heads} * seqlen * dim;
-    return bshd ? VkattnStrides{whole, dim, uint64_t{heads} * dim}
-                : VkattnStrides{whole, uint64_t{seqlen} * dim, dim};
-}
-
-VkattnProblem make_problem(const Run& run, const Tensor& q, const Tensor& k, const Tensor& v) {
-    const bool bshd = run.layout == "bshd";
-    VkattnProblem p = problem();
-    run.attention.apply(p);
-    p.batch = q.batch;
-    p.num_heads_q = q.heads;
-    p.num_heads_kv = k.heads;
-    p.seqlen_q = q.seqlen;
-    p.seqlen_kv = k.seqlen;
-    p.head_dim_qk = q.dim;
-    p.head_dim_v = v.dim;
-    p.query_strides = strides(q.heads, q.seqlen, q.dim, bshd);
-    p.key_strides = strides(k.heads, k.seqlen, k.dim, bshd);
-    p.value_strides = strides(v.heads, v.seqlen, v.dim, bshd);
-    p.out_strides = strides(q.heads, q.seqlen, v.dim, bshd);
-    set_dense_alignment(p);
-    return p;
-}
-
-Buffer upload(Runtime& runtime, const Tensor& t) {
-    const std::vector<float> values = to_float(t.array);
-    Buffer buffer = runtime.allocate(values.size() * sizeof(float));
-    runtime.upload(buffer, std::as_bytes(std::span(values)));
+Buffer upload(Runtime& runtime, std::span<const std::byte> data) {
+    Buffer buffer = runtime.allocate(data.size());
+    runtime.upload(buffer, data);
     return buffer;
 }
 
-std::vector<float> download(Runtime& runtime, const Buffer& buffer) {
-    std::vector<float> values(buffer.size_bytes() / sizeof(float));
-    runtime.download(buffer, std::as_writable_bytes(std::span(values)));
-    return values;
+NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::vector<uint64_t> shape) {
+    NpyArray array{dtype, false, std::move(shape), std::vector<std::byte>(buffer.size_bytes())};
+    runtime.download(buffer, array.data);
+    return array;
 }
 
 void write(const std::string& argument, const std::string& path, const NpyArray& array) {
@@ -124,6 +41,7 @@ void write(const std::string& argument, const std::string& path, const NpyArray&
 
 struct Done {
     double plan_us = 0, record_us = 0, time_ms = 0;
+    uint32_t segments = 0, submissions = 0;
     uint64_t tensor_bytes = 0, matrix_bytes = 0;
 };
 
@@ -133,10 +51,13 @@ void print(const Run& run, const Runtime& runtime, const VkattnProblem& p, const
     if (run.attention.json) {
         const Json out{{"device", d.name},
                        {"driver", d.driver},
+                       {"dtype", dtype_text(p.dtype)},
                        {"kernel", plan["kernel"]},
                        {"tuning_row", plan["tuning_row"]},
                        {"tiles", plan["tiles"]},
                        {"dispatches", plan["dispatches"].size()},
+                       {"segments", done.segments},
+                       {"submissions", done.submissions},
                        {"scratch_bytes", plan["scratch_bytes"]},
                        {"tensor_bytes", done.tensor_bytes},
                        {"matrix_bytes", done.matrix_bytes},
@@ -146,73 +67,94 @@ void print(const Run& run, const Runtime& runtime, const VkattnProblem& p, const
         fmt::print("{}\n", out.dump());
         return;
     }
-    fmt::print("problem   batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}\n", p.batch,
-               p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim_qk, p.head_dim_v);
+    fmt::print("problem   {}, batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}\n",
+               dtype_text(p.dtype), p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv,
+               p.head_dim_qk, p.head_dim_v);
     fmt::print("device    {} ({})\n", d.name, d.driver);
     fmt::print("kernel    {}, tiles of {} query rows x {} keys ({})\n", plan["kernel"].get<std::string>(),
                plan["tiles"]["tile_q"].get<int>(), plan["tiles"]["tile_kv"].get<int>(),
                plan["tuning_row"].get<std::string>());
     fmt::print(
-        "time      {:.3f} ms on the device in {} dispatches; planned in {:.0f} us, recorded in {:.0f} us\n",
-        done.time_ms, plan["dispatches"].size(), done.plan_us, done.record_us);
+        "time      {:.3f} ms on the device in {} dispatches, {} submissions; planned in {:.0f} us, recorded "
+        "in {:.0f} us\n",
+        done.time_ms, plan["dispatches"].size(), done.submissions, done.plan_us, done.record_us);
     fmt::print("memory    {} of tensors, {} of scratch; the score matrices would take {}\n",
                bytes_text(static_cast<double>(done.tensor_bytes)),
                bytes_text(plan["scratch_bytes"].get<double>()),
                bytes_text(static_cast<double>(done.matrix_bytes)));
 }
 
-void execute(const Run& run) {
-    if (run.layout != "bhsd" && run.layout != "bshd")
-        throw UsageError("--layout", fmt::format("'{}' is not bhsd or bshd", run.layout));
-    if (run.lse == run.out) throw UsageError("--lse", "is the same file as --out");
-    const bool bshd = run.layout == "bshd";
-    const Tensor q = read_tensor("--query", run.query, bshd), k = read_tensor("--key", run.key, bshd),
-                 v = read_tensor("--value", run.value, bshd);
-    check_shapes(q, k, v);
-    const VkattnProblem p = make_problem(run, q, k, v);
-
-    Runtime runtime(run.attention.runtime_options());
-    Done done;
-    const auto start = std::chrono::steady_clock::now();
-    Plan plan;
+Plan make_plan(const Run& run, const Runtime& runtime, const VkattnProblem& p) {
     try {
-        plan = runtime.plan(p, run.attention.plan_options());
+        return runtime.plan(p, run.attention.plan_options());
     } catch (const Error& error) {
         rethrow_as_usage(error);
     }
-    done.plan_us =
-        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
 
-    const Buffer query = upload(runtime, q), key = upload(runtime, k), value = upload(runtime, v);
-    const Buffer out = runtime.allocate(element_count(q.batch, q.heads, q.seqlen, v.dim) * sizeof(float));
-    const Buffer lse = runtime.allocate(element_count(q.batch, q.heads, q.seqlen, 1) * sizeof(float));
+struct Results {
+    NpyArray out, lse;
+};
+
+Results compute(Runtime& runtime, const Plan& plan, const RunInputs& in, bool lse_wanted, Done& done) {
+    const VkattnProblem& p = in.problem;
+    const uint64_t rows = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1);
+    const Buffer query = upload(runtime, in.query.data), key = upload(runtime, in.key.data),
+                 value = upload(runtime, in.value.data), mask = upload(runtime, in.mask.data),
+                 kv_lengths = upload(runtime, std::as_bytes(std::span(in.kv_lengths))),
+                 query_offsets = upload(runtime, std::as_bytes(std::span(in.query_offsets)));
+    const Buffer out = runtime.allocate(rows * p.head_dim_v * element_bytes(p.dtype));
+    const Buffer lse = runtime.allocate(rows * sizeof(float));
     const Buffer scratch = runtime.allocate(plan.scratch().size_bytes);
     VkattnForwardArgs args = forward_args();
     args.query = query.address();
     args.key = key.address();
     args.value = value.address();
     args.out = out.address();
-    args.lse = run.lse.empty() ? 0 : lse.address();
+    args.lse = lse_wanted ? lse.address() : 0;
+    args.mask = mask.address();
+    args.kv_lengths = kv_lengths.address();
+    args.query_offsets = query_offsets.address();
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
-    done.time_ms = runtime.submit([&](VkCommandBuffer c) { plan.cmd_forward(c, args); }, &done.record_us);
-    done.tensor_bytes =
-        query.size_bytes() + key.size_bytes() + value.size_bytes() + out.size_bytes() + lse.size_bytes();
-    done.matrix_bytes = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) * p.seqlen_kv * sizeof(float);
 
-    std::vector<uint64_t> shape = q.array.shape;
-    shape[3] = v.dim;
-    write("--out", run.out, from_float(download(runtime, out), shape, q.array.dtype, q.array.big_endian));
-    if (run.lse.empty()) return print(run, runtime, p, Json::parse(plan.describe()), done);
+    Submitter submitter(runtime);
+    done.time_ms = submitter.run(plan, args);
+    done.record_us = submitter.record_us();
+    done.submissions = submitter.submissions();
+    done.segments = plan.segments();
+    for (const Buffer* b : {&query, &key, &value, &mask, &out, &lse}) done.tensor_bytes += b->size_bytes();
+    done.matrix_bytes = rows * p.seqlen_kv * sizeof(float);
+
+    std::vector<uint64_t> shape = in.query.shape;
+    shape[3] = p.head_dim_v;
+    Results results{download(runtime, out, in.query.dtype, std::move(shape)), {}};
+    results.out.big_endian = in.query.big_endian;
+    if (lse_wanted)
+        results.lse = download(runtime, lse, NpyDtype::float32, {p.batch, p.num_heads_q, p.seqlen_q});
+    return results;
+}
+
+void execute(const Run& run) {
+    if (run.lse == run.out) throw UsageError("--lse", "is the same file as --out");
+    const RunInputs in = read_inputs(run.files, run.attention);
+    Runtime runtime(run.attention.runtime_options());
+    Done done;
+    const auto start = std::chrono::steady_clock::now();
+    const Plan plan = make_plan(run, runtime, in.problem);
+    done.plan_us =
+        std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    const Results results = compute(runtime, plan, in, !run.lse.empty(), done);
+
+    write("--out", run.out, results.out);
     try {
-        write("--lse", run.lse,
-              from_float(download(runtime, lse), {q.batch, q.heads, q.seqlen}, NpyDtype::float32));
+        if (!run.lse.empty()) write("--lse", run.lse, results.lse);
     } catch (const UsageError&) {  // both or none
         std::error_code ignored;
         std::filesystem::remove(run.out, ignored);
         throw;
     }
-    print(run, runtime, p, Json::parse(plan.describe()), done);
+    print(run, runtime, in.problem, Json::parse(plan.describe()), done);
 }
 
 }  // namespace
@@ -220,13 +162,24 @@ void execute(const Run& run) {
 void add_run(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("run", "Attention from .npy to .npy");
     auto run = std::make_shared<Run>();
-    sub->add_option("--query", run->query, "4-D .npy")->required();
-    sub->add_option("--key", run->key, "4-D .npy")->required();
-    sub->add_option("--value", run->value, "4-D .npy")->required();
-    sub->add_option("--out", run->out, "Written in the query file's type and layout")->required();
+    RunFiles& files = run->files;
+    sub->add_option("--query", files.query, "4-D .npy")->required();
+    sub->add_option("--key", files.key, "4-D .npy")->required();
+    sub->add_option("--value", files.value, "4-D .npy")->required();
+    sub->add_option("--out", run->out, "Written in the query's type and layout")->required();
     sub->add_option("--lse", run->lse, "Written as float32, (batch, heads, seqlen_q)");
-    sub->add_option("--layout", run->layout, "Order of the files' axes: bhsd (default) or bshd");
+    sub->add_option("--layout", files.layout, "Order of the tensors' axes: bhsd (default) or bshd");
+    sub->add_option(
+        "--dtype", files.dtype,
+        "f32, f16 or bf16: converts query, key, value and a float mask; default: the files' type");
+    sub->add_option("--mask", files.mask,
+                    ".npy, bool (true = attend) or float (added), of up to 4 dimensions that broadcast to "
+                    "(batch, heads, seqlen_q, seqlen_kv)");
+    sub->add_option("--kv-lengths", files.kv_lengths, ".npy of int32 or int64, (batch): each batch's keys");
+    CLI::Option* offsets = sub->add_option("--query-offsets", files.query_offsets,
+                                           ".npy of int32 or int64, (batch): --align of each batch");
     run->attention.add_to(*sub);
+    offsets->excludes("--align");
     sub->callback([run] { execute(*run); });
 }
 

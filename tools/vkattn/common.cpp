@@ -10,6 +10,8 @@
 namespace vkattn::tools {
 namespace {
 
+constexpr double most_gflop = 1e9;  // 1e18 operations fit 64 bits
+
 template <class T>
 T parse_number(const std::string& argument, std::string_view text, const char* kind) {
     T value{};
@@ -40,7 +42,41 @@ void parse_window(const std::string& text, VkattnProblem& problem) {
     problem.window_right = parse_number<int64_t>("--window", view.substr(comma + 1), "a whole number");
 }
 
+void parse_mask_shape(const std::string& text, VkattnProblem& problem) {
+    std::string_view rest = text;
+    for (bool more = true; more; problem.mask_rank++) {
+        if (problem.mask_rank == std::size(problem.mask_extents))
+            throw UsageError("--mask-shape", fmt::format("'{}' has more than 4 extents", text));
+        const size_t comma = rest.find(',');
+        problem.mask_extents[problem.mask_rank] =
+            parse_number<uint32_t>("--mask-shape", rest.substr(0, comma), "a whole number");
+        more = comma != rest.npos;
+        if (more) rest.remove_prefix(comma + 1);
+    }
+}
+
 }  // namespace
+
+VkattnDtype parse_dtype(const std::string& text) {
+    if (text == "f32") return VKATTN_DTYPE_FLOAT32;
+    if (text == "f16") return VKATTN_DTYPE_FLOAT16;
+    if (text == "bf16") return VKATTN_DTYPE_BFLOAT16;
+    throw UsageError("--dtype", fmt::format("'{}' is not f32, f16 or bf16", text));
+}
+
+const char* dtype_text(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : dtype == VKATTN_DTYPE_BFLOAT16 ? "bf16" : "f32";
+}
+
+NpyDtype npy_dtype(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT16    ? NpyDtype::float16
+           : dtype == VKATTN_DTYPE_BFLOAT16 ? NpyDtype::bfloat16
+                                            : NpyDtype::float32;
+}
+
+uint32_t element_bytes(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+}
 
 void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--scale", scale, "Softmax scale; default 1/sqrt(head_dim_qk)");
@@ -53,6 +89,12 @@ void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--softcap", softcap, "Scores become softcap * tanh(score / softcap); 0 = none");
     app.add_option("--kernel", kernel, "auto, or the kernel to use: tiles, materialized");
     app.add_option("--tuning", tuning, "Numbers over the tuning row, as in rows=4,cols=8");
+    app.add_option("--num-splits", num_splits,
+                   "Parts that the keys are split into; 0 = the planner decides (default)");
+    app.add_flag("--batch-invariant", batch_invariant,
+                 "A row's bits do not depend on what else is in the batch");
+    app.add_option("--max-dispatch-gflop", max_dispatch_gflop,
+                   "No dispatch is estimated to cost more; 0 = a default for the type of device");
     app.add_option("--device", device,
                    "Index, part of the name, or UUID; default $VKATTN_DEVICE, else the best");
     app.add_option("--pipeline-cache", pipeline_cache,
@@ -66,6 +108,9 @@ void AttentionOptions::apply(VkattnProblem& problem) const {
         if (!std::isfinite(problem.softmax_scale))
             throw UsageError("--scale", fmt::format("'{}' is not finite", scale));
     }
+    if (!(max_dispatch_gflop >= 0 && max_dispatch_gflop <= most_gflop))
+        throw UsageError("--max-dispatch-gflop",
+                         fmt::format("{} is not within 0 .. {:g}", max_dispatch_gflop, most_gflop));
     problem.causal = causal;
     problem.softcap = softcap;
     parse_align(align, problem);
@@ -76,6 +121,9 @@ VkattnOptions AttentionOptions::plan_options() const {
     VkattnOptions o = options();
     o.kernel = kernel.c_str();
     o.tuning = tuning.c_str();
+    o.num_splits = num_splits;
+    o.batch_invariant = batch_invariant;
+    o.max_dispatch_flops = static_cast<uint64_t>(std::ceil(max_dispatch_gflop * 1e9));
     return o;
 }
 
@@ -99,6 +147,11 @@ void ShapeOptions::add_to(CLI::App& app) {
     app.add_option("--seqlen-kv", seqlen_kv, "Keys; default as --seqlen-q");
     app.add_option("--head-dim-qk", head_dim_qk, "Head dimension of query and key")->required();
     app.add_option("--head-dim-v", head_dim_v, "Head dimension of value; default as --head-dim-qk");
+    app.add_option("--dtype", dtype, "Of query, key, value and out: f32 (default), f16 or bf16");
+    CLI::Option* mask =
+        app.add_option("--mask-shape", mask_shape, "A mask of these 1 to 4 extents, as in 1,1,128,128");
+    app.add_option("--mask-type", mask_type, "bool (default), or float: of the dtype, added")->needs(mask);
+    app.add_flag("--kv-lengths-given", kv_lengths_given, "Key counts per batch come in device memory");
 }
 
 void ShapeOptions::apply(VkattnProblem& problem) const {
@@ -109,11 +162,17 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.seqlen_kv = seqlen_kv.value_or(seqlen_q);
     problem.head_dim_qk = head_dim_qk;
     problem.head_dim_v = head_dim_v.value_or(head_dim_qk);
+    problem.dtype = parse_dtype(dtype);
+    problem.kv_lengths = kv_lengths_given;
+    if (mask_type != "bool" && mask_type != "float")
+        throw UsageError("--mask-type", fmt::format("'{}' is not bool or float", mask_type));
+    if (mask_shape.empty()) return;
+    problem.mask = mask_type == "bool" ? VKATTN_MASK_BOOL : VKATTN_MASK_FLOAT;
+    parse_mask_shape(mask_shape, problem);
 }
 
 void set_dense_alignment(VkattnProblem& problem) {
-    const uint32_t element = problem.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    const uint32_t both = (problem.head_dim_qk | problem.head_dim_v) * element;
+    const uint32_t both = (problem.head_dim_qk | problem.head_dim_v) * element_bytes(problem.dtype);
     problem.alignment_bytes =
         std::min(256u, both & (~both + 1));  // the largest power of two that divides both
 }
@@ -135,14 +194,25 @@ std::string bytes_text(double bytes) {
 
 void rethrow_as_usage(const Error& error) {
     static const std::map<std::string, std::string> arguments = {
-        {"problem.batch", "--batch"},           {"problem.num_heads_q", "--heads-q"},
-        {"problem.num_heads_kv", "--heads-kv"}, {"problem.seqlen_q", "--seqlen-q"},
-        {"problem.seqlen_kv", "--seqlen-kv"},   {"problem.head_dim_qk", "--head-dim-qk"},
-        {"problem.head_dim_v", "--head-dim-v"}, {"problem.softmax_scale", "--scale"},
-        {"problem.softcap", "--softcap"},       {"problem.window_left", "--window"},
-        {"problem.window_right", "--window"},   {"problem.align", "--align"},
-        {"problem.query_offset", "--align"},    {"options.kernel", "--kernel"},
+        {"problem.batch", "--batch"},
+        {"problem.num_heads_q", "--heads-q"},
+        {"problem.num_heads_kv", "--heads-kv"},
+        {"problem.seqlen_q", "--seqlen-q"},
+        {"problem.seqlen_kv", "--seqlen-kv"},
+        {"problem.head_dim_qk", "--head-dim-qk"},
+        {"problem.head_dim_v", "--head-dim-v"},
+        {"problem.softmax_scale", "--scale"},
+        {"problem.softcap", "--softcap"},
+        {"problem.window_left", "--window"},
+        {"problem.window_right", "--window"},
+        {"problem.align", "--align"},
+        {"problem.query_offset", "--align"},
+        {"options.kernel", "--kernel"},
         {"options.tuning", "--tuning"},
+        {"problem.mask_extents", "--mask-shape"},
+        {"options.num_splits", "--num-splits"},
+        {"options.batch_invariant", "--batch-invariant"},
+        {"options.max_dispatch_flops", "--max-dispatch-gflop"},
     };
     if (error.status() != VKATTN_INVALID_ARGUMENT) throw error;
     const auto found = arguments.find(error.field());

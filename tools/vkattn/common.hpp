@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "npy.hpp"
 #include "vkattn/runtime.hpp"
 
 namespace vkattn::tools {
@@ -27,7 +28,10 @@ class UsageError : public std::runtime_error {
 struct AttentionOptions {
     std::string scale, align, window, kernel = "auto", tuning, device, pipeline_cache;
     float softcap = 0;
+    double max_dispatch_gflop = 0;
+    uint32_t num_splits = 0;
     bool causal = false;
+    bool batch_invariant = false;
     bool json = false;
 
     void add_to(CLI::App& app);
@@ -37,14 +41,21 @@ struct AttentionOptions {
     RuntimeOptions runtime_options() const;
 };
 
-// Shapes given on the command line: explain and bench.
+// Shapes and types given on the command line: explain and bench.
 struct ShapeOptions {
     uint32_t batch = 1, heads_q = 1, seqlen_q = 0, head_dim_qk = 0;
     std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v;
+    std::string dtype = "f32", mask_shape, mask_type = "bool";
+    bool kv_lengths_given = false;
 
     void add_to(CLI::App& app);
-    void apply(VkattnProblem& problem) const;
+    void apply(VkattnProblem& problem) const;  // throws UsageError
 };
+
+VkattnDtype parse_dtype(const std::string& text);  // f32, f16 or bf16; throws UsageError
+const char* dtype_text(VkattnDtype dtype);
+NpyDtype npy_dtype(VkattnDtype dtype);
+uint32_t element_bytes(VkattnDtype dtype);
 
 // Sets the alignment that dense tensors at 256-byte boundaries have, so that the widest loads are used.
 void set_dense_alignment(VkattnProblem& problem);
