@@ -23,6 +23,7 @@ void print(const Runtime& runtime, const Json& plan) {
                t["tile_q"].get<int>(), t["tile_kv"].get<int>(), t["threads"].get<int>(),
                t["shared_bytes"].get<int>());
     fmt::print("scratch  {} bytes\n", plan["scratch_bytes"].get<uint64_t>());
+    fmt::print("segments {}\n", plan["segments"].get<uint32_t>());
     for (const Json& d : plan["dispatches"])
         fmt::print("dispatch {} {} x {} x {}{}\n", d["variant"].get<std::string>(),
                    d["groups"][0].get<uint32_t>(), d["groups"][1].get<uint32_t>(),
@@ -41,6 +42,7 @@ void explain(const Explain& e) {
     try {
         const Plan plan = runtime.plan(p, e.attention.plan_options());
         Json description = Json::parse(plan.describe());
+        description["segments"] = plan.segments();
         if (!e.attention.json) return print(runtime, description);
         Json out{{"device", runtime.device().name}, {"driver", runtime.device().driver}};
         out.update(description);
