@@ -31,21 +31,13 @@
 
 void store_row(Work w, Rows o, uint row, uint r) {
     const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
-    if (SPLIT != 0) {
-        const RowStart at = dense_row(p.outp, HEAD_DIM_V, w, row);
-        [[unroll]] for (uint v = 0; v < OUT_VECS; v++)
-            store4_float32(at, 4 * (v * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + v] * scale);
-    } else {
-        const RowStart at = row_start(o, row);
-        [[unroll]] for (uint v = 0; v < OUT_VECS; v++)
-            store4(at, 4 * (v * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + v] * scale);
-    }
+    const RowStart at = out_row(w, o, row);
+    [[unroll]] for (uint v = 0; v < OUT_VECS; v++) store_out(at, 4 * (v * LANES + lane), acc[r * OUT_VECS + v] * scale);
     if (lane == 0 && p.lse != uvec2(0)) store_lse(w, row, lse_of(row_max[r], row_sum[r]));
 }
 
 void store_rows(Work w) {
-    Rows o;
-    if (SPLIT == 0) o = out_tile(w);
+    const Rows o = out_tile(w);
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;

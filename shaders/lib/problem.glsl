@@ -77,6 +77,23 @@ RowStart dense_row(uvec2 base, uint elements, Work w, uint row) {
     return RowStart(address_add(base, bytes), (head_of(row) * p.seqlen_q + query_of(row) - origin) * elements);
 }
 
+// Where a row of the result goes: the output, or a part of it.
+RowStart out_row(Work w, Rows o, uint row) {
+    return SPLIT != 0 ? dense_row(p.outp, HEAD_DIM_V, w, row) : row_start(o, row);
+}
+
+// Rows of a part are dense: wide stores fit only a whole number of vec4, whatever the caller's rows are aligned to.
+void store_out(RowStart at, uint d, vec4 x) {
+    if (SPLIT == 0) {
+        store4(at, d, HEAD_DIM_V, x);
+    } else if (HEAD_DIM_V % 4 == 0) {
+        store4_float32(at, d, HEAD_DIM_V, x);
+    } else {
+        [[unroll]] for (uint i = 0; i < 4; i++)
+            if (d + i < HEAD_DIM_V) store_one_float32(at, at.at + d + i, x[i]);
+    }
+}
+
 void store_lse(Work w, uint row, float lse) {
     const RowStart at = dense_row(p.lse, 1, w, row);
     FloatsOut(at.base).x[at.at] = lse;

@@ -1,13 +1,5 @@
 // Online softmax over tiles of scores in base 2 (Milakov and Gimelshein, arXiv:1805.02867), state per query row.
-// No infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the initial row maximum,
-// and that far below the lowest visible score: 2^(hidden - row_max) is 0 even in a row that has seen nothing.
-const float HIDDEN = -3e38;
-const float NO_MAXIMUM = -2e38;
-const float LOWEST_SCORE = -1e38;
-const float HIGHEST_BIAS = 1e38;   // so that no sum overflows before it is clamped
-const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
-const float LOG2_E = 1.44269504088896340736;
-const float LN_2 = 0.69314718055994530942;
+#include "lib/scores.glsl"
 
 float row_max[ROWS];  // the same in every lane of a group
 float row_sum[ROWS];  // this lane's part
@@ -43,27 +35,10 @@ float common_factor() {
     return abs(p.scale_log2);
 }
 
-// 1 - 2/(e^2x + 1) loses what is small, so the Taylor series stands in below 1/2, exact there to 1e-7. The clamp keeps
-// e^2x finite and changes no float32 result.
-vec4 tanh4(vec4 x) {
-    const vec4 y = x * x;
-    vec4 series = vec4(21844.0 / 6081075.0);
-    series = series * y - 1382.0 / 155925.0;
-    series = series * y + 62.0 / 2835.0;
-    series = series * y - 17.0 / 315.0;
-    series = series * y + 2.0 / 15.0;
-    series = series * y - 1.0 / 3.0;
-    const vec4 far = 1 - 2 / (exp2(2.88539008 * clamp(x, -20, 20)) + 1);
-    return mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
-}
-
-// Applies factor, softcap and mask at once, and hides the keys of the tile that begins at first_key which a row may not
-// see. Where that is not needed, softmax_tile has the factor.
+// Finishes the scores of the tile that begins at first_key. Where nothing is hidden, capped or masked, softmax_tile has
+// the factor, and this is not needed.
 void finish_scores(Work w, uint first_key, bool masked) {
-    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] *= p.scale_log2;
-    if (SOFTCAP != 0) {
-        [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = p.softcap_log2 * tanh4(scores[x]);
-    }
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = scaled(scores[x]);
     const MaskRows mask = mask_rows(w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = min(w.first_row + group * ROWS + r, w.last_row);
@@ -71,14 +46,7 @@ void finish_scores(Work w, uint first_key, bool masked) {
         [[unroll]] for (uint c = 0; c < COLS; c++) {
             const int key = int(first_key + 4 * (c / 4 * LANES + lane) + c % 4);
             const uint x = r * (COLS / 4) + c / 4;
-            float s = scores[x][c % 4];
-            bool hidden = key < keys.x || key >= keys.y;
-            if (MASK != MASK_NONE && masked && !hidden) {
-                const vec2 element = mask_element(mask_row(mask, row), uint(key) * mask_key_step());
-                hidden = element.y != 0;
-                s += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
-            }
-            scores[x][c % 4] = hidden ? HIDDEN : clamp(s, LOWEST_SCORE, -LOWEST_SCORE);
+            scores[x][c % 4] = finished(scores[x][c % 4], mask, row, keys, key, masked);
         }
     }
 }
@@ -107,8 +75,4 @@ void softmax_tile(float factor) {
         }
         row_sum[r] += (sum.x + sum.y) + (sum.z + sum.w);
     }
-}
-
-float lse_of(float maximum, float sum) {
-    return sum > 0 ? LN_2 * (maximum + log2(sum)) : uintBitsToFloat(0xff800000u);
 }

@@ -1,4 +1,4 @@
-// The tile machinery of the portable kernels: constants, staging into shared memory, the two small matrix products.
+// The tile machinery of the portable kernels: staging into shared memory, the two small matrix products.
 //
 // Ownership. LANES neighbouring invocations form a group; a group owns ROWS query rows, complete in keys and head
 // dims, so row statistics never leave the group. Of a tile of scores, a lane holds COLS columns in blocks of four
@@ -10,29 +10,8 @@
 // Both products are sums of outer products over registers: a step reads ROWS/4 vec4 of one operand, which the lanes of
 // a group share, and COLS/4 (OUT_VECS) vec4 of the other, in which neighbouring lanes read neighbouring vec4. So Q, K
 // and P lie transposed in shared memory, four rows to a vec4; the transposition happens in registers, 4 x 4 at a time.
-layout(local_size_x_id = SPEC_THREADS) in;
-layout(constant_id = SPEC_THREADS) const uint THREADS = 64;
-layout(constant_id = SPEC_LANES) const uint LANES = 8;
-layout(constant_id = SPEC_ROWS) const uint ROWS = 4;
-layout(constant_id = SPEC_COLS) const uint COLS = 4;
-layout(constant_id = SPEC_CHUNK) const uint CHUNK = 16;
-layout(constant_id = SPEC_P_BLOCKS) const uint P_BLOCKS = 1;
-layout(constant_id = SPEC_V_KEYS) const uint V_KEYS = 16;
-layout(constant_id = SPEC_PREFETCH) const uint PREFETCH = 1;
-layout(constant_id = SPEC_UNROLL) const uint UNROLL = 4;
-layout(constant_id = SPEC_HEAD_DIM_QK) const uint HEAD_DIM_QK = 64;
-layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
-layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
-layout(constant_id = SPEC_ARGUMENTS) const uint ARGUMENTS = 0;
-layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
-layout(constant_id = SPEC_SOFTCAP) const uint SOFTCAP = 0;
-layout(constant_id = SPEC_PACK) const uint PACK = 0;
-layout(constant_id = SPEC_MASK) const uint MASK = MASK_NONE;
-layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
-layout(constant_id = SPEC_INVARIANT) const uint INVARIANT = 0;
-layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
+#include "lib/constants.glsl"
 
-const uint GROUPS = THREADS / LANES;
 const uint TILE_Q = ROWS * GROUPS;
 const uint TILE_KV = COLS * LANES;
 const uint CHUNK_VECS = CHUNK / 4;
@@ -40,8 +19,6 @@ const uint CHUNKS = (HEAD_DIM_QK + CHUNK - 1) / CHUNK;
 const uint Q_STRIDE = POOL_STRIDE(TILE_Q);
 const uint K_STRIDE = POOL_STRIDE(TILE_KV);
 const uint P_KEYS = 4 * P_BLOCKS * LANES;
-const uint V_STRIDE = POOL_V_STRIDE(HEAD_DIM_V, LANES);
-const uint OUT_VECS = V_STRIDE / LANES;                                 // vec4 of an output row that a lane holds
 const uint QK_UNROLL = UNROLL < CHUNK ? UNROLL : CHUNK;
 const uint PV_UNROLL = UNROLL < V_KEYS ? UNROLL : V_KEYS;
 const uint Q_BLOCKS = TILE_Q / 4 * CHUNK_VECS, K_BLOCKS = TILE_KV / 4 * CHUNK_VECS;  // 4 x 4 blocks of a chunk
@@ -49,60 +26,13 @@ const uint QK_BLOCKS = Q_BLOCKS + K_BLOCKS;
 const uint QK_ITEMS = (QK_BLOCKS + THREADS - 1) / THREADS;  // of which an invocation stages this many
 const uint V_ITEMS = (V_KEYS * V_STRIDE + THREADS - 1) / THREADS;
 
-shared vec4 pool[POOL_VEC4];
 const uint POOL_Q = 0;                    // scores: Q chunk, CHUNK x Q_STRIDE
 const uint POOL_K = CHUNK * Q_STRIDE;     //         K chunk, CHUNK x K_STRIDE
 const uint POOL_P = 0;                    // output: P, P_KEYS x Q_STRIDE
 const uint POOL_V = P_KEYS * Q_STRIDE;    //         V, V_KEYS x V_STRIDE
 
 #include "lib/storage.glsl"
-
-uint thread = gl_LocalInvocationIndex;
-uint lane = thread % LANES;
-uint group = thread / LANES;
-
-// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read:
-// the nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever lies
-// outside, NaN too, changes no bit. Never empty where something is staged.
-// Of packed rows, `group` heads take turns: row i * group + g is row i of head g.
-struct Rows {
-    uvec2 head;    // address of row 0
-    uvec2 stride;  // bytes
-    uvec2 heads;   // bytes from head to head of a group
-    uint group;    // 1: not packed
-    uint begin, end;
-    uint first;
-    uint origin;   // the first row of the tile that exists (packed: of its first head),
-    uvec2 base;    // and its address
-};
-
-// The same rows, with the tile at `first`.
-Rows tile_at(Rows t, uint first) {
-    t.first = first;
-    t.origin = clamp(first, t.begin, t.end - 1);
-    if (PACK != 0) t.origin /= t.group;
-    t.base = address_add(t.head, mul_wide(t.origin, t.stride));
-    return t;
-}
-
-// A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless
-// the planner says WIDE_ROWS.
-RowStart row_start(Rows t, uint row) {
-    uint steps = clamp(row, t.begin, t.end - 1), head = 0;
-    if (PACK != 0 && t.group > 1) {
-        head = steps % t.group;
-        steps /= t.group;
-    }
-    steps -= t.origin;
-    if (WIDE_ROWS != 0) {
-        uvec2 offset = mul_wide(steps, t.stride);
-        if (PACK != 0) offset = address_add(offset, mul_wide(head, t.heads));
-        return RowStart(address_add(t.base, offset), 0);
-    }
-    uint at = steps * (t.stride.x / ELEMENT_BYTES);
-    if (PACK != 0) at += head * (t.heads.x / ELEMENT_BYTES);
-    return RowStart(t.base, at);
-}
+#include "lib/rows.glsl"
 
 // A 4 x 4 block: elements d .. d+3 of rows row .. row+3.
 mat4 load_block(Rows t, uint row, uint d, uint extent, bool inside) {

@@ -16,6 +16,7 @@ struct Kernel {
     Result<Plan> (*make)(const DeviceCaps&, const Problem&, const Options&);
 };
 
+Result<Plan> plan_forward_rows(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
 

@@ -12,6 +12,7 @@ namespace {
 
 // In order of preference.
 constexpr Kernel kernels[] = {
+    {"rows", true, plan_forward_rows},
     {"tiles", true, plan_forward_tiles},
     {"materialized", false, plan_materialized},
 };

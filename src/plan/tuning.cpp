@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "quirks.hpp"
 
@@ -25,7 +27,11 @@ constexpr uint64_t max_packed_rows = 512;
 // clang-format off
 constexpr TuningRow rows[] = {
     //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
-    {"nvidia-d128-few", Device::nvidia, 128,        4, 8, { 32, 32, 4,  4, 32, 1, 32, 1, 16}},
+    {"nvidia-rows4",    Device::nvidia, 128,        4, 4, rows_kernel( 64,  8, 4, 4)},
+    {"nvidia-rows8",    Device::nvidia, 128,        8, 4, rows_kernel( 64,  8, 8, 4)},
+    {"nvidia-rows-d576",Device::nvidia, 576,        8, 4, rows_kernel( 64, 32, 4, 4)},
+    {"gpu-rows-d128",   Device::any,    128,        4, 4, rows_kernel( 64,  8, 4, 2)},
+    {"gpu-rows-d576",   Device::any,    576,        4, 4, rows_kernel( 64, 32, 4, 2)},
     {"nvidia-d64",      Device::nvidia,  64, any_rows, 2, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
     {"nvidia-d128",     Device::nvidia, 128, any_rows, 2, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
     {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
@@ -50,18 +56,32 @@ Device device_of(const DeviceCaps& caps) {
     return caps.vendor_id == 0x10de ? Device::nvidia : Device::any;
 }
 
+using Field = std::pair<std::string_view, uint32_t TileNumbers::*>;
+
+// The numbers that a kernel has.
+std::vector<Field> fields_of(const TileNumbers& n) {
+    using N = TileNumbers;
+    std::vector<Field> fields = {{"threads", &N::threads}, {"lanes", &N::lanes}, {"rows", &N::rows}};
+    if (!n.of_rows_kernel())
+        fields.insert(fields.end(), {{"cols", &N::cols},
+                                     {"chunk", &N::chunk},
+                                     {"p_blocks", &N::p_blocks},
+                                     {"v_keys", &N::v_keys},
+                                     {"prefetch", &N::prefetch}});
+    fields.emplace_back("unroll", &N::unroll);
+    return fields;
+}
+
 // Why these numbers make no kernel, or "".
 std::string malformed(const TileNumbers& n) {
-    for (auto [name, value] : {std::pair{"threads", n.threads},
-                               {"lanes", n.lanes},
-                               {"rows", n.rows},
-                               {"cols", n.cols},
-                               {"chunk", n.chunk},
-                               {"p_blocks", n.p_blocks},
-                               {"v_keys", n.v_keys},
-                               {"unroll", n.unroll}})
-        if (value == 0 || value > 4096) return fmt::format("{} = {} is not within 1 .. 4096", name, value);
+    for (const auto& [name, at] : fields_of(n))
+        if (at != &TileNumbers::prefetch && (n.*at == 0 || n.*at > 4096))
+            return fmt::format("{} = {} is not within 1 .. 4096", name, n.*at);
     if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
+    if (n.of_rows_kernel()) {
+        if (n.rows % 4 != 0) return "rows is not a multiple of 4";
+        return n.lanes % n.unroll != 0 ? "unroll does not divide lanes" : "";
+    }
     if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 || n.v_keys % 4 != 0)
         return "rows, cols, chunk and v_keys are multiples of 4";
     if (n.cols / 4 % n.p_blocks != 0) return "p_blocks does not divide cols / 4";
@@ -84,24 +104,21 @@ std::string too_large(const DeviceCaps& caps, const TileNumbers& n, uint32_t poo
 }
 
 Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text) {
-    const std::pair<std::string_view, uint32_t*> fields[] = {
-        {"threads", &numbers.threads}, {"lanes", &numbers.lanes},       {"rows", &numbers.rows},
-        {"cols", &numbers.cols},       {"chunk", &numbers.chunk},       {"p_blocks", &numbers.p_blocks},
-        {"v_keys", &numbers.v_keys},   {"prefetch", &numbers.prefetch}, {"unroll", &numbers.unroll},
-    };
+    const std::vector<Field> fields = fields_of(numbers);
     while (!text.empty()) {
         const std::string_view item = text.substr(0, text.find(','));
         text.remove_prefix(std::min(text.size(), item.size() + 1));
         const size_t equals = item.find('=');
-        const auto* field = std::find_if(std::begin(fields), std::end(fields),
-                                         [&](const auto& f) { return f.first == item.substr(0, equals); });
-        if (equals == item.npos || field == std::end(fields))
+        const auto field = std::find_if(fields.begin(), fields.end(),
+                                        [&](const Field& f) { return f.first == item.substr(0, equals); });
+        if (equals == item.npos || field == fields.end()) {
+            std::vector<std::string_view> names;
+            for (const Field& f : fields) names.push_back(f.first);
             return invalid("options.tuning",
-                           fmt::format("'{}' is not one of threads, lanes, rows, cols, chunk, "
-                                       "p_blocks, v_keys, prefetch, unroll with =number",
-                                       item));
+                           fmt::format("'{}' is not one of {} with =number", item, fmt::join(names, ", ")));
+        }
         const char* const end = item.data() + item.size();
-        const auto parsed = std::from_chars(item.data() + equals + 1, end, *field->second);
+        const auto parsed = std::from_chars(item.data() + equals + 1, end, numbers.*field->second);
         if (parsed.ec != std::errc{} || parsed.ptr != end)
             return invalid("options.tuning", fmt::format("'{}' has no whole number", item));
     }
@@ -146,26 +163,34 @@ uint32_t multiprocessors_of(const DeviceCaps& caps) {
 }
 
 std::string to_text(const TileNumbers& n) {
-    return fmt::format(
-        "threads={},lanes={},rows={},cols={},chunk={},p_blocks={},v_keys={},prefetch={},unroll={}", n.threads,
-        n.lanes, n.rows, n.cols, n.chunk, n.p_blocks, n.v_keys, n.prefetch, n.unroll);
+    std::string text;
+    for (const auto& [name, at] : fields_of(n))
+        text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
+    return text;
 }
 
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem) {
+    const uint32_t v_stride = POOL_V_STRIDE(problem.head_dim_v, n.lanes);
+    if (n.of_rows_kernel()) {
+        const uint32_t row_vecs = n.rows / 4;
+        return std::max(n.threads * (n.lanes + 1) * row_vecs + 2 * n.threads * row_vecs,
+                        n.threads / n.lanes * v_stride);
+    }
     const uint32_t q_stride = POOL_STRIDE(n.tile_q()), k_stride = POOL_STRIDE(n.tile_kv());
     const uint32_t scores = n.chunk * (q_stride + k_stride);
     const uint32_t maxima = n.threads * n.rows / 4;
-    const uint32_t output =
-        4 * n.p_blocks * n.lanes * q_stride + n.v_keys * POOL_V_STRIDE(problem.head_dim_v, n.lanes);
+    const uint32_t output = 4 * n.p_blocks * n.lanes * q_stride + n.v_keys * v_stride;
     return std::max({scores, maxima, output});
 }
 
-Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    std::string why = "no tuning row";
+Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
+                                bool rows_kernel) {
+    std::string why = rows_kernel ? "it is for fewer query rows" : "no tuning row";
     // Batch-invariant: the numbers, by which a row's sums are ordered, must not depend on how many rows there are.
     const uint64_t rows_of_kv_head =
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
     for (const TuningRow& row : rows) {
+        if (row.numbers.of_rows_kernel() != rows_kernel) continue;
         if (row.device != Device::any && row.device != device_of(caps)) continue;
         if (problem.head_dim_v > row.max_head_dim_v || rows_of_kv_head > row.max_rows) continue;
         if (std::find(options.rejected_rows.begin(), options.rejected_rows.end(), row.name) !=

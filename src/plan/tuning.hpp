@@ -9,13 +9,19 @@
 
 namespace vkattn::core {
 
-// Numbers of the tile kernels; meanings in shaders/lib/tiles.glsl.
+// Numbers of the forward kernels; meanings in shaders/shared/forward.h. The rows kernel has threads, lanes, rows and
+// unroll only, and cols = 0 says so.
 struct TileNumbers {
     uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll;
 
-    uint32_t tile_q() const { return rows * (threads / lanes); }
-    uint32_t tile_kv() const { return cols * lanes; }
+    bool of_rows_kernel() const { return cols == 0; }
+    uint32_t tile_q() const { return of_rows_kernel() ? rows : rows * (threads / lanes); }
+    uint32_t tile_kv() const { return of_rows_kernel() ? threads : cols * lanes; }
 };
+
+constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t unroll) {
+    return {threads, lanes, rows, 0, 0, 0, 0, 0, unroll};
+}
 
 struct TuningRow {
     const char* name;
@@ -36,10 +42,12 @@ struct TileChoice {
     bool pack;  // the query rows of a kv head's group share tiles
 };
 
-// Shared memory of the tile kernels in vec4; the shaders are given this number.
+// Shared memory of a forward kernel in vec4; the shaders are given this number.
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem);
 
-Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options);
+// For the rows kernel, or for the others.
+Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
+                                bool rows_kernel);
 
 // Of the device, or a guess by its type.
 uint32_t multiprocessors_of(const DeviceCaps& caps);

@@ -1,4 +1,5 @@
-// The portable kernel: over all keys at once, or over parts of them that combine.comp merges.
+// The two portable kernels, `rows` for few query rows and `tiles`: over all keys at once, or over parts of them that
+// combine.comp merges.
 #include <algorithm>
 #include <cstddef>
 
@@ -103,8 +104,9 @@ Result<bool> add_classes(const DeviceCaps& caps, const Options& options, const T
                          const Grid& g, Plan& plan) {
     const Problem& p = plan.problem;
     const uint64_t key_tiles = ceil_div(p.seqlen_kv, tiles.numbers.tile_kv());
-    if (p.mask == VKATTN_MASK_NONE || g.query_tiles * key_tiles < least_tiles_to_classify ||
-        key_tiles > caps.max_workgroup_count[2] || g.query_tiles > caps.max_workgroup_count[1])
+    if (p.mask == VKATTN_MASK_NONE || tiles.numbers.of_rows_kernel() ||
+        g.query_tiles * key_tiles < least_tiles_to_classify || key_tiles > caps.max_workgroup_count[2] ||
+        g.query_tiles > caps.max_workgroup_count[1])
         return true;
     Arguments a;
     std::memcpy(&a, plan.arguments.data(), sizeof a);
@@ -136,11 +138,13 @@ Result<bool> add_classes(const DeviceCaps& caps, const Options& options, const T
 }
 
 // The forward kernel's one dispatch before it is cut.
-Dispatch tiles_dispatch(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
-                        const Grid& g, const Plan& plan) {
+Dispatch main_dispatch(const DeviceCaps& caps, const Options& options, const TileChoice& tiles, const Grid& g,
+                       const Plan& plan) {
     const Problem& p = plan.problem;
     const bool split = g.span_tiles != 0;
-    Dispatch d = forward_dispatch(p, variant_for(Variant::forward_tiles_f32, p.dtype, caps), tiles);
+    const Variant variant =
+        tiles.numbers.of_rows_kernel() ? Variant::forward_rows_f32 : Variant::forward_tiles_f32;
+    Dispatch d = forward_dispatch(p, variant_for(variant, p.dtype, caps), tiles);
     d.specialization[SPEC_SPLIT] = split;
     d.specialization[SPEC_INVARIANT] = options.batch_invariant;
     // Parts are numbered from the first key on, but those before the first visible one do not exist.
@@ -178,13 +182,12 @@ Combine combine_of(const Problem& p, uint64_t parts) {
     return Combine{c, p.element_bytes, 4};
 }
 
-}  // namespace
-
-Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const Options& options,
+                          bool rows_kernel) {
     if (options.batch_invariant && options.num_splits > 1)
         return invalid("options.num_splits",
                        "parts of the keys depend on seqlen_kv, batch_invariant forbids that");
-    const Result<TileChoice> tiles = choose_tiles(caps, problem, options);
+    const Result<TileChoice> tiles = choose_tiles(caps, problem, options, rows_kernel);
     if (!tiles) return tiles.failure();
     const TileNumbers& n = tiles->numbers;
 
@@ -202,7 +205,7 @@ Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, 
     if (grid->span_tiles != 0)
         if (auto ok = reserve_parts(caps, options, *grid, plan); !ok) return ok.failure();
 
-    Dispatch dispatch = tiles_dispatch(caps, options, *tiles, *grid, plan);
+    Dispatch dispatch = main_dispatch(caps, options, *tiles, *grid, plan);
     uint64_t keys = keys_of_tile(problem, n, *grid);
     if (grid->span_tiles != 0) keys = std::min(keys, grid->span_tiles * n.tile_kv());
     const uint64_t unit = flops_of(problem, n.tile_q(), keys);
@@ -227,6 +230,19 @@ Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, 
     if (!merge) return merge.failure();
     plan.dispatches.insert(plan.dispatches.end(), merge->begin(), merge->end());
     return plan;
+}
+
+}  // namespace
+
+Result<Plan> plan_forward_rows(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    // The order in which it sums differs from that of the other kernel, which the same row may meet in another batch.
+    if (options.batch_invariant)
+        return unsupported("options.batch_invariant", "the kernel depends on how many rows there are");
+    return plan_forward(caps, problem, options, true);
+}
+
+Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    return plan_forward(caps, problem, options, false);
 }
 
 }  // namespace vkattn::core

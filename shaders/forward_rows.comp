@@ -1,0 +1,195 @@
+#version 460
+// FlashAttention forward for few query rows (decoding): every key and value is read once, straight into registers, so
+// memory is the limit. Splitting the keys over workgroups and merging by lse is FlashDecoding (Dao et al., 2023).
+//
+//   for each tile of GROUPS x LANES keys, of this part of the keys:      group g has LANES neighbouring keys
+//     for each key of the group:  own part of q . k for all ROWS rows -> pool
+//     s = sum over lanes of the parts of key number `lane`;  scale, softcap, mask, hide
+//     m = max over the group's keys of s;  where m > row_max + 8:  O, row_sum *= 2^(row_max - m);  row_max = m
+//     p = 2^(s - row_max);  row_sum += p                                  // of key number `lane`
+//     for each key of the group:  O += p . v                              // own head dims
+//   merge the groups by their row_max:  O, row_sum
+//
+// Tile ownership. All groups have the same ROWS query rows (packed: of all heads that share a kv head), and different
+// keys. Of a row of Q, K, V or O, a lane has every LANES-th vec4; of the scores, it has all rows of one key.
+//
+// Shared memory (one pool, in vec4; one vec4 is four query rows):
+//   parts     of q . k: GROUPS x LANES keys x (LANES + 1), for each four rows
+//   scores    one of each key, for each four rows            P   likewise
+//   merge     (over all of it)  GROUPS x V_STRIDE of one row of O
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "shared/forward.h"
+#include "lib/constants.glsl"
+
+const uint TILE_Q = ROWS;
+const uint TILE_KV = GROUPS * LANES;
+const uint ROW_VECS = ROWS / 4;
+const uint QK_VECS = (HEAD_DIM_QK + 4 * LANES - 1) / (4 * LANES);
+const uint POOL_SCORES = GROUPS * LANES * (LANES + 1) * ROW_VECS;
+const uint POOL_P = POOL_SCORES + THREADS * ROW_VECS;
+
+#include "lib/storage.glsl"
+#include "lib/rows.glsl"
+#include "lib/problem.glsl"
+#include "lib/mask.glsl"
+#include "lib/scores.glsl"
+
+vec4 q[ROWS * QK_VECS];
+vec4 acc[ROWS * OUT_VECS];
+vec4 row_max[ROW_VECS];  // the same in all lanes of a group
+vec4 row_sum[ROW_VECS];  // of the keys that this lane had
+
+void load_q(Work w) {
+    const Rows rows = query_tile(w);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const RowStart at = row_start(rows, min(w.first_row + r, w.last_row));
+        [[unroll]] for (uint v = 0; v < QK_VECS; v++)
+            q[r * QK_VECS + v] = load4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
+    }
+}
+
+// This lane's part of q . k for the keys of its group, into the pool.
+void multiply_qk(Rows k, uint first_key) {
+    for (uint first = 0; first < LANES; first += UNROLL)
+        [[unroll]] for (uint i = 0; i < UNROLL; i++) {
+            const uint key = first + i;
+            const RowStart at = row_start(k, first_key + key);
+            vec4 part[ROW_VECS];
+            [[unroll]] for (uint x = 0; x < ROW_VECS; x++) part[x] = vec4(0);
+            [[unroll]] for (uint v = 0; v < QK_VECS; v++) {
+                const vec4 x = load4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
+                [[unroll]] for (uint r = 0; r < ROWS; r++) part[r / 4][r % 4] += dot(q[r * QK_VECS + v], x);
+            }
+            [[unroll]] for (uint x = 0; x < ROW_VECS; x++)
+                pool[((group * LANES + key) * ROW_VECS + x) * (LANES + 1) + lane] = part[x];
+        }
+}
+
+// The scores of one key, rows 4 * x .. 4 * x + 3.
+vec4 score_of(Work w, MaskRows mask, uint x, int key) {
+    vec4 s = vec4(0);
+    [[unroll]] for (uint l = 0; l < LANES; l++) s += pool[(thread * ROW_VECS + x) * (LANES + 1) + l];
+    s = scaled(s);
+    [[unroll]] for (uint r = 0; r < 4; r++) {
+        const uint row = min(w.first_row + 4 * x + r, w.last_row);
+        s[r] = finished(s[r], mask, row, visible_keys(w, row), key, true);
+    }
+    return s;
+}
+
+// From the parts to P, both in the pool; row_max, row_sum and the accumulators follow.
+void softmax_group(Work w, MaskRows mask, uint first_key) {
+    vec4 s[ROW_VECS];
+    [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
+        s[x] = score_of(w, mask, x, int(first_key + lane));
+        pool[POOL_SCORES + thread * ROW_VECS + x] = s[x];
+    }
+    barrier();
+    [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
+        vec4 m = s[x];
+        [[unroll]] for (uint l = 0; l < LANES; l++) m = max(m, pool[POOL_SCORES + (group * LANES + l) * ROW_VECS + x]);
+        const bvec4 grown = greaterThan(m, row_max[x] + GROWTH);
+        if (any(grown)) {
+            const vec4 shrink = mix(vec4(1), exp2(max(row_max[x] - m, vec4(-256))), grown);
+            row_max[x] = mix(row_max[x], m, grown);
+            row_sum[x] *= shrink;
+            [[unroll]] for (uint r = 0; r < 4; r++)
+                [[unroll]] for (uint v = 0; v < OUT_VECS; v++) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
+        }
+        const vec4 e = exp2(s[x] - row_max[x]);
+        row_sum[x] += e;
+        pool[POOL_P + thread * ROW_VECS + x] = e;
+    }
+}
+
+void multiply_pv(Rows v, uint first_key) {
+    for (uint first = 0; first < LANES; first += UNROLL)
+        [[unroll]] for (uint i = 0; i < UNROLL; i++) {
+            const uint key = first + i;
+            const RowStart at = row_start(v, first_key + key);
+            // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
+            vec4 p[ROW_VECS];
+            bool unseen = MASK != MASK_NONE;
+            [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
+                p[x] = pool[POOL_P + (group * LANES + key) * ROW_VECS + x];
+                unseen = unseen && p[x] == vec4(0);
+            }
+            [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
+                vec4 x = load4(at, 4 * (o * LANES + lane), HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
+                if (unseen) x = vec4(0);
+                [[unroll]] for (uint r = 0; r < ROWS; r++)
+                    acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), x, acc[r * OUT_VECS + o]);
+            }
+        }
+}
+
+// Brings the groups to one maximum, and row_sum to the sum over all keys.
+void merge_statistics() {
+    barrier();
+    [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
+        pool[POOL_SCORES + thread * ROW_VECS + x] = row_sum[x];
+        if (lane == 0) pool[group * ROW_VECS + x] = row_max[x];
+    }
+    barrier();
+    [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
+        vec4 m = pool[x], sum = vec4(0);
+        for (uint g = 1; g < GROUPS; g++) m = max(m, pool[g * ROW_VECS + x]);
+        for (uint g = 0; g < GROUPS; g++) {
+            vec4 of_group = vec4(0);
+            for (uint l = 0; l < LANES; l++) of_group += pool[POOL_SCORES + (g * LANES + l) * ROW_VECS + x];
+            sum += of_group * exp2(max(pool[g * ROW_VECS + x] - m, vec4(-256)));
+        }
+        const vec4 shrink = exp2(max(row_max[x] - m, vec4(-256)));
+        [[unroll]] for (uint r = 0; r < 4; r++)
+            [[unroll]] for (uint v = 0; v < OUT_VECS; v++) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
+        row_max[x] = m;
+        row_sum[x] = sum;
+    }
+}
+
+void store_rows(Work w) {
+    const Rows o = out_tile(w);
+    merge_statistics();
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = w.first_row + r;
+        const float sum = row_sum[r / 4][r % 4], scale = sum > 0 ? 1 / sum : 0;
+        barrier();
+        [[unroll]] for (uint v = 0; v < OUT_VECS; v++) pool[group * V_STRIDE + v * LANES + lane] = acc[r * OUT_VECS + v];
+        barrier();
+        if (row > w.last_row) continue;
+        const RowStart at = out_row(w, o, row);
+        for (uint e = thread; e < V_STRIDE; e += THREADS) {
+            vec4 all = vec4(0);
+            for (uint g = 0; g < GROUPS; g++) all += pool[g * V_STRIDE + e];
+            store_out(at, 4 * e, all * scale);
+        }
+        if (thread == 0 && p.lse != uvec2(0)) store_lse(w, row, lse_of(row_max[r / 4][r % 4], sum));
+    }
+}
+
+void main() {
+    const Work w = find_work();
+    const uvec2 keys = tile_keys(w);
+    Rows k = key_rows(w), v = value_rows(w);
+    k.begin = v.begin = keys.x;
+    k.end = v.end = keys.y;
+    const MaskRows mask = mask_rows(w);
+    [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
+        row_max[x] = vec4(NO_MAXIMUM);
+        row_sum[x] = vec4(0);
+    }
+    [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
+    load_q(w);
+    for (uint first = keys.x / TILE_KV * TILE_KV; first < keys.y; first += TILE_KV) {
+        k = tile_at(k, first);
+        v = tile_at(v, first);
+        const uint first_key = first + group * LANES;
+        multiply_qk(k, first_key);
+        barrier();
+        softmax_group(w, mask, first_key);
+        barrier();
+        multiply_pv(v, first_key);
+    }
+    store_rows(w);
+}

@@ -1,0 +1,33 @@
+// Specialization constants of the forward kernels; meanings in shared/forward.h.
+layout(local_size_x_id = SPEC_THREADS) in;
+layout(constant_id = SPEC_THREADS) const uint THREADS = 64;
+layout(constant_id = SPEC_LANES) const uint LANES = 8;
+layout(constant_id = SPEC_ROWS) const uint ROWS = 4;
+layout(constant_id = SPEC_COLS) const uint COLS = 4;
+layout(constant_id = SPEC_CHUNK) const uint CHUNK = 16;
+layout(constant_id = SPEC_P_BLOCKS) const uint P_BLOCKS = 1;
+layout(constant_id = SPEC_V_KEYS) const uint V_KEYS = 16;
+layout(constant_id = SPEC_PREFETCH) const uint PREFETCH = 1;
+layout(constant_id = SPEC_UNROLL) const uint UNROLL = 4;
+layout(constant_id = SPEC_HEAD_DIM_QK) const uint HEAD_DIM_QK = 64;
+layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
+layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
+layout(constant_id = SPEC_ARGUMENTS) const uint ARGUMENTS = 0;
+layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
+layout(constant_id = SPEC_SOFTCAP) const uint SOFTCAP = 0;
+layout(constant_id = SPEC_PACK) const uint PACK = 0;
+layout(constant_id = SPEC_MASK) const uint MASK = MASK_NONE;
+layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
+layout(constant_id = SPEC_INVARIANT) const uint INVARIANT = 0;
+layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
+
+
+const uint GROUPS = THREADS / LANES;
+const uint V_STRIDE = POOL_V_STRIDE(HEAD_DIM_V, LANES);  // vec4 of a row of V or of the output, as many for every lane
+const uint OUT_VECS = V_STRIDE / LANES;
+
+shared vec4 pool[POOL_VEC4];
+
+uint thread = gl_LocalInvocationIndex;
+uint lane = thread % LANES;
+uint group = thread / LANES;

@@ -1,0 +1,46 @@
+// From q.k to a score in base 2: scale, softcap, mask, what is hidden.
+// No infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the initial row maximum,
+// and that far below the lowest visible score: 2^(hidden - row_max) is 0 even in a row that has seen nothing.
+const float HIDDEN = -3e38;
+const float NO_MAXIMUM = -2e38;
+const float LOWEST_SCORE = -1e38;
+const float HIGHEST_BIAS = 1e38;   // so that no sum overflows before it is clamped
+const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
+const float LOG2_E = 1.44269504088896340736;
+const float LN_2 = 0.69314718055994530942;
+
+// 1 - 2/(e^2x + 1) loses what is small, so the Taylor series stands in below 1/2, exact there to 1e-7. The clamp keeps
+// e^2x finite and changes no float32 result.
+vec4 tanh4(vec4 x) {
+    const vec4 y = x * x;
+    vec4 series = vec4(21844.0 / 6081075.0);
+    series = series * y - 1382.0 / 155925.0;
+    series = series * y + 62.0 / 2835.0;
+    series = series * y - 17.0 / 315.0;
+    series = series * y + 2.0 / 15.0;
+    series = series * y - 1.0 / 3.0;
+    const vec4 far = 1 - 2 / (exp2(2.88539008 * clamp(x, -20, 20)) + 1);
+    return mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
+}
+
+// q.k, scaled and capped.
+vec4 scaled(vec4 x) {
+    x *= p.scale_log2;
+    return SOFTCAP != 0 ? p.softcap_log2 * tanh4(x) : x;
+}
+
+// A scaled score with its mask; HIDDEN if the row, which sees `keys` of all, may not see the key. `masked` false: the mask
+// is known to change nothing here.
+float finished(float score, MaskRows mask, uint row, ivec2 keys, int key, bool masked) {
+    bool hidden = key < keys.x || key >= keys.y;
+    if (MASK != MASK_NONE && masked && !hidden) {
+        const vec2 element = mask_element(mask_row(mask, row), uint(key) * mask_key_step());
+        hidden = element.y != 0;
+        score += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
+    }
+    return hidden ? HIDDEN : clamp(score, LOWEST_SCORE, -LOWEST_SCORE);
+}
+
+float lse_of(float maximum, float sum) {
+    return sum > 0 ? LN_2 * (maximum + log2(sum)) : uintBitsToFloat(0xff800000u);
+}
