@@ -1,17 +1,21 @@
 // vkattn_reference: attention problems in .npy files and their answers, by the fp64 oracle. It shares no code
 // with the library.
-//   make   writes q.npy, k.npy and v.npy of a small transformer layer that reads a text
+//   make   writes q.npy, k.npy and v.npy of a small transformer layer that reads a text, and what goes with them
 //   check  recomputes attention and holds out (and lse) to the error rule
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -43,8 +47,24 @@ struct MakeOptions {
     std::size_t heads_q = 8;
     std::size_t heads_kv = 2;
     std::size_t seqlen = 1024;
+    std::size_t seqlen_kv = 0;  // 0: as seqlen
     std::size_t head_dim = 64;
+    std::size_t head_dim_v = 0;  // 0: as head_dim
+    std::string dtype = "f32";
+    std::vector<std::uint64_t> mask;  // extents; none: no mask
+    std::string mask_type = "bool";
+    bool kv_lengths = false;
     std::uint64_t seed = 1;
+
+    // Queries are the last tokens of a sequence.
+    std::size_t tokens() const { return std::max(seqlen, seqlen_kv); }
+};
+
+// Rows of one tensor: the last `seqlen` tokens of each sequence.
+struct Rows {
+    std::size_t heads;
+    std::size_t seqlen;
+    std::size_t head_dim;
 };
 
 constexpr std::string_view default_text =
@@ -91,7 +111,7 @@ std::string read_text(const fs::path& path) {
 // sequences of a batch follow one another in the text.
 std::vector<float> embed(const MakeOptions& options, const std::string& text, Random& random) {
     const std::vector<float> table = random.vector(256 * embedding_width);
-    const std::size_t tokens = options.batch * options.seqlen;
+    const std::size_t tokens = options.batch * options.tokens();
     const auto byte_vector = [&](std::size_t token) {
         return &table[static_cast<unsigned char>(text[token % text.size()]) * embedding_width];
     };
@@ -110,18 +130,18 @@ std::vector<float> embed(const MakeOptions& options, const std::string& text, Ra
 }
 
 // Tokens times a random matrix a head: (batch, heads, seqlen, head_dim), each value of about variance 1.
-std::vector<float> project(const MakeOptions& options, std::size_t heads, const std::vector<float>& embedded,
+std::vector<float> project(const MakeOptions& options, const Rows& rows, const std::vector<float>& embedded,
                            Random& random) {
-    const std::size_t width = heads * options.head_dim;
+    const std::size_t width = rows.heads * rows.head_dim;
     const std::vector<float> matrix = random.vector(width * embedding_width);
     std::vector<float> projected;
-    projected.reserve(options.batch * options.seqlen * width);
+    projected.reserve(options.batch * rows.seqlen * width);
     for (std::size_t b = 0; b < options.batch; ++b)
-        for (std::size_t h = 0; h < heads; ++h)
-            for (std::size_t t = 0; t < options.seqlen; ++t)
-                for (std::size_t d = 0; d < options.head_dim; ++d) {
-                    const float* token = &embedded[(b * options.seqlen + t) * embedding_width];
-                    const float* row = &matrix[(h * options.head_dim + d) * embedding_width];
+        for (std::size_t h = 0; h < rows.heads; ++h)
+            for (std::size_t t = options.tokens() - rows.seqlen; t < options.tokens(); ++t)
+                for (std::size_t d = 0; d < rows.head_dim; ++d) {
+                    const float* token = &embedded[(b * options.tokens() + t) * embedding_width];
+                    const float* row = &matrix[(h * rows.head_dim + d) * embedding_width];
                     const float sum = std::inner_product(token, token + embedding_width, row, 0.0f);
                     projected.push_back(sum / std::sqrt(float{embedding_width}));
                 }
@@ -129,13 +149,14 @@ std::vector<float> project(const MakeOptions& options, std::size_t heads, const 
 }
 
 // Rotary position embedding: turns (x[i], x[i + head_dim / 2]) by position * 10000^(-2 i / head_dim).
-void rotate(const MakeOptions& options, std::vector<float>& values) {
-    const std::size_t half = options.head_dim / 2;
-    for (std::size_t row = 0; row * options.head_dim < values.size(); ++row) {
-        float* x = &values[row * options.head_dim];
+void rotate(const MakeOptions& options, const Rows& rows, std::vector<float>& values) {
+    const std::size_t half = rows.head_dim / 2;
+    for (std::size_t row = 0; row * rows.head_dim < values.size(); ++row) {
+        const std::size_t position = options.tokens() - rows.seqlen + row % rows.seqlen;
+        float* x = &values[row * rows.head_dim];
         for (std::size_t i = 0; i < half; ++i) {
             const double share = static_cast<double>(i) / static_cast<double>(half);
-            const double angle = static_cast<double>(row % options.seqlen) * std::pow(10000.0, -share);
+            const double angle = static_cast<double>(position) * std::pow(10000.0, -share);
             const auto cosine = static_cast<float>(std::cos(angle));
             const auto sine = static_cast<float>(std::sin(angle));
             const float first = x[i];
@@ -146,37 +167,84 @@ void rotate(const MakeOptions& options, std::vector<float>& values) {
     }
 }
 
-int make(const MakeOptions& options) {
+NpyDtype dtype_of(std::string_view text) {
+    return text == "f16" ? NpyDtype::float16 : text == "bf16" ? NpyDtype::bfloat16 : NpyDtype::float32;
+}
+
+// One row in eight hides all its keys, the others one key in four.
+NpyArray make_mask(const MakeOptions& options, Random& random) {
+    const std::uint64_t columns = options.mask.back();
+    const auto count =
+        std::accumulate(options.mask.begin(), options.mask.end(), std::uint64_t{1}, std::multiplies<>());
+    const auto happens = [&](float share) {  // uniform() is within the square root of 3
+        return random.uniform() < (2 * share - 1) * std::sqrt(3.0f);
+    };
+    std::vector<float> added(count);
+    bool row_hidden = false;
+    for (std::size_t i = 0; i < count; ++i) {
+        if (i % columns == 0) row_hidden = happens(1 / 8.0f);
+        added[i] =
+            row_hidden || happens(1 / 4.0f) ? -std::numeric_limits<float>::infinity() : random.uniform();
+    }
+    if (options.mask_type == "float") return from_float(added, options.mask, dtype_of(options.dtype));
+    NpyArray mask{NpyDtype::boolean, false, options.mask, {}};
+    for (const float x : added) mask.data.push_back(std::isinf(x) ? std::byte{0} : std::byte{1});
+    return mask;
+}
+
+// int32; the first is all keys, the others anything from none to all.
+NpyArray make_kv_lengths(const MakeOptions& options, std::size_t seqlen_kv, Random& random) {
+    NpyArray lengths{NpyDtype::int32, false, {options.batch}, {}};
+    for (std::size_t b = 0; b < options.batch; ++b) {
+        const double share = b == 0 ? 1 : (random.uniform() / std::sqrt(3.0) + 1) / 2;
+        const auto length = static_cast<std::int32_t>(std::lround(share * static_cast<double>(seqlen_kv)));
+        const auto bytes = std::as_bytes(std::span(&length, 1));
+        lengths.data.insert(lengths.data.end(), bytes.begin(), bytes.end());
+    }
+    return lengths;
+}
+
+int make(MakeOptions options) {
     if (options.heads_q % options.heads_kv != 0) throw UsageError("--heads-q is no multiple of --heads-kv");
+    if (options.mask.size() > 4) throw UsageError("--mask: more than 4 extents");
+    if (options.seqlen_kv == 0) options.seqlen_kv = options.seqlen;
+    if (options.head_dim_v == 0) options.head_dim_v = options.head_dim;
+    const Rows q{options.heads_q, options.seqlen, options.head_dim};
+    const Rows k{options.heads_kv, options.seqlen_kv, options.head_dim};
+    const Rows v{options.heads_kv, options.seqlen_kv, options.head_dim_v};
     Random random(options.seed);
     const std::vector<float> embedded = embed(options, read_text(options.text), random);
-    std::vector<float> query = project(options, options.heads_q, embedded, random);
-    std::vector<float> key = project(options, options.heads_kv, embedded, random);
-    const std::vector<float> value = project(options, options.heads_kv, embedded, random);
-    rotate(options, query);
-    rotate(options, key);
+    std::vector<float> query = project(options, q, embedded, random);
+    std::vector<float> key = project(options, k, embedded, random);
+    const std::vector<float> value = project(options, v, embedded, random);
+    rotate(options, q, query);
+    rotate(options, k, key);
 
     std::error_code ignored;  // write_npy reports a missing folder
     fs::create_directories(options.folder, ignored);
-    const auto write = [&](const char* name, const std::vector<float>& values, std::size_t heads) {
+    const auto write = [&](const char* name, const NpyArray& array) {
         try {
-            write_npy(options.folder / name,
-                      from_float(values, {options.batch, heads, options.seqlen, options.head_dim},
-                                 NpyDtype::float32));
+            write_npy(options.folder / name, array);
         } catch (const NpyError& error) {
             throw UsageError(fmt::format("{}: {}", (options.folder / name).string(), error.what()));
         }
     };
-    write("q.npy", query, options.heads_q);
-    write("k.npy", key, options.heads_kv);
-    write("v.npy", value, options.heads_kv);
+    const auto tensor = [&](const Rows& rows, const std::vector<float>& values) {
+        return from_float(values, {options.batch, rows.heads, rows.seqlen, rows.head_dim},
+                          dtype_of(options.dtype));
+    };
+    write("q.npy", tensor(q, query));
+    write("k.npy", tensor(k, key));
+    write("v.npy", tensor(v, value));
+    if (!options.mask.empty()) write("mask.npy", make_mask(options, random));
+    if (options.kv_lengths) write("kv_lengths.npy", make_kv_lengths(options, options.seqlen_kv, random));
     return 0;
 }
 
 // ---- check
 
 struct CheckOptions {
-    fs::path query, key, value, out, lse;
+    fs::path query, key, value, out, lse, mask, kv_lengths, query_offsets;
     std::string layout = "bhsd";
     std::optional<double> scale;
     bool causal = false;
@@ -189,7 +257,6 @@ using Shape4 = std::array<std::size_t, 4>;  // (batch, heads, seqlen, head_dim)
 
 struct Tensor {
     Shape4 shape{};
-    NpyDtype dtype = NpyDtype::float32;
     std::vector<float> values;  // contiguous in the order of shape
 };
 
@@ -214,23 +281,53 @@ std::vector<float> swap_heads_and_rows(std::span<const float> values, const Shap
     return result;
 }
 
-Tensor read_tensor(std::string_view argument, const fs::path& path, std::string_view layout) {
-    const NpyArray array = read_argument(argument, path);
-    if (array.shape.size() != 4)
-        throw UsageError(fmt::format("{}: {} dimensions instead of 4", argument, array.shape.size()));
-    Tensor tensor;
-    tensor.dtype = array.dtype;
+// As the device stores it.
+std::vector<float> stored_values(std::string_view argument, NpyArray array, NpyDtype storage) {
     try {
-        tensor.values = to_float(array);
+        return to_float(convert(std::move(array), storage));
     } catch (const NpyError& error) {
         throw UsageError(fmt::format("{}: {}", argument, error.what()));
     }
+}
+
+Tensor read_tensor(std::string_view argument, const fs::path& path, std::string_view layout,
+                   NpyDtype storage) {
+    NpyArray array = read_argument(argument, path);
+    if (array.shape.size() != 4)
+        throw UsageError(fmt::format("{}: {} dimensions instead of 4", argument, array.shape.size()));
+    Tensor tensor;
     std::copy(array.shape.begin(), array.shape.end(), tensor.shape.begin());
+    tensor.values = stored_values(argument, std::move(array), storage);
     if (layout == "bshd") {
         std::swap(tensor.shape[1], tensor.shape[2]);
         tensor.values = swap_heads_and_rows(tensor.values, tensor.shape);
     }
     return tensor;
+}
+
+oracle::Mask read_mask(const fs::path& path, NpyDtype storage) {
+    NpyArray array = read_argument("--mask", path);
+    oracle::Mask mask;
+    mask.extents.assign(array.shape.begin(), array.shape.end());
+    mask.additive = array.dtype != NpyDtype::boolean;
+    if (mask.additive) {
+        const std::vector<float> values = stored_values("--mask", std::move(array), storage);
+        mask.values.assign(values.begin(), values.end());
+    } else {
+        for (const std::byte visible : array.data) mask.values.push_back(std::to_integer<int>(visible));
+    }
+    return mask;
+}
+
+std::vector<std::int64_t> read_per_batch(std::string_view argument, const fs::path& path, std::size_t batch) {
+    const NpyArray array = read_argument(argument, path);
+    if (array.shape != std::vector<std::uint64_t>{batch})
+        throw UsageError(fmt::format("{}: the shape is not (batch)", argument));
+    try {
+        return to_integers(array);
+    } catch (const NpyError& error) {
+        throw UsageError(fmt::format("{}: {}", argument, error.what()));
+    }
 }
 
 std::int32_t parse_integer(std::string_view argument, std::string_view text) {
@@ -262,7 +359,7 @@ void set_window(oracle::Problem& problem, std::string_view text) {
 }
 
 oracle::Problem problem_of(const CheckOptions& options, const Shape4& query, const Shape4& key,
-                           const Shape4& value) {
+                           const Shape4& value, NpyDtype storage) {
     if (key[0] != query[0]) throw UsageError("--key: not the batch of --query");
     if (key[1] == 0 || query[1] % key[1] != 0)
         throw UsageError("--key: its heads do not divide those of --query");
@@ -282,6 +379,13 @@ oracle::Problem problem_of(const CheckOptions& options, const Shape4& query, con
     problem.causal = options.causal;
     set_alignment(problem, options.align);
     set_window(problem, options.window);
+    if (!options.mask.empty()) problem.mask = read_mask(options.mask, storage);
+    if (!options.kv_lengths.empty())
+        problem.kv_lengths = read_per_batch("--kv-lengths", options.kv_lengths, problem.batch);
+    if (!options.query_offsets.empty()) {
+        problem.alignment = oracle::Alignment::given;
+        problem.query_offset = read_per_batch("--query-offsets", options.query_offsets, problem.batch);
+    }
     return problem;
 }
 
@@ -313,12 +417,13 @@ bool report(std::string_view tensor, const oracle::Bound& bound) {
 }
 
 int check(const CheckOptions& options) {
-    const Tensor query = read_tensor("--query", options.query, options.layout);
-    const Tensor key = read_tensor("--key", options.key, options.layout);
-    const Tensor value = read_tensor("--value", options.value, options.layout);
-    const Tensor out = read_tensor("--out", options.out, options.layout);
-    const oracle::Problem problem = problem_of(options, query.shape, key.shape, value.shape);
-    const oracle::StorageType storage = storage_of(out.dtype);
+    const NpyDtype dtype = read_argument("--out", options.out).dtype;
+    const oracle::StorageType storage = storage_of(dtype);
+    const Tensor query = read_tensor("--query", options.query, options.layout, dtype);
+    const Tensor key = read_tensor("--key", options.key, options.layout, dtype);
+    const Tensor value = read_tensor("--value", options.value, options.layout, dtype);
+    const Tensor out = read_tensor("--out", options.out, options.layout, dtype);
+    const oracle::Problem problem = problem_of(options, query.shape, key.shape, value.shape, dtype);
     if (out.shape != Shape4{query.shape[0], query.shape[1], query.shape[2], value.shape[3]})
         throw UsageError("--out: the shape does not follow from --query and --value");
     std::optional<std::vector<float>> lse;
@@ -342,12 +447,29 @@ void declare_make(CLI::App& command, MakeOptions& options) {
     command.add_option("--heads-q", options.heads_q)->capture_default_str()->check(CLI::Range(1, 65535));
     command.add_option("--heads-kv", options.heads_kv)->capture_default_str()->check(CLI::Range(1, 65535));
     command.add_option("--seqlen", options.seqlen)->capture_default_str()->check(CLI::Range(1, 1 << 24));
+    command.add_option("--seqlen-kv", options.seqlen_kv, "default: as --seqlen")
+        ->check(CLI::Range(1, 1 << 24));
     command.add_option("--head-dim", options.head_dim)->capture_default_str()->check(CLI::Range(1, 576));
+    command.add_option("--head-dim-v", options.head_dim_v, "default: as --head-dim")
+        ->check(CLI::Range(1, 576));
+    command.add_option("--dtype", options.dtype)
+        ->capture_default_str()
+        ->check(CLI::IsMember({"f32", "f16", "bf16"}));
+    command.add_option("--mask", options.mask, "extents of a mask.npy to write too, as in 1,8,1024,1024")
+        ->delimiter(',')
+        ->check(CLI::Range(1, 1 << 24));
+    command.add_option("--mask-type", options.mask_type, "float: of the dtype")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"bool", "float"}));
+    command.add_flag("--kv-lengths", options.kv_lengths, "write kv_lengths.npy too");
     command.add_option("--seed", options.seed)->capture_default_str();
 }
 
 void declare_check(CLI::App& command, CheckOptions& options) {
-    command.add_option("--query", options.query, ".npy file")->required();
+    command
+        .add_option("--query", options.query,
+                    ".npy file; it and the others are brought to the dtype of --out")
+        ->required();
     command.add_option("--key", options.key, ".npy file")->required();
     command.add_option("--value", options.value, ".npy file")->required();
     command.add_option("--out", options.out, "the result to check; its dtype is the storage type")
@@ -356,6 +478,9 @@ void declare_check(CLI::App& command, CheckOptions& options) {
     command.add_option("--layout", options.layout, "of all tensors but lse")
         ->capture_default_str()
         ->check(CLI::IsMember({"bhsd", "bshd"}));
+    command.add_option("--mask", options.mask, "bool, or a float type: added");
+    command.add_option("--kv-lengths", options.kv_lengths, "int32 or int64, (batch)");
+    command.add_option("--query-offsets", options.query_offsets, "int32 or int64, (batch)");
     command.add_option("--scale", options.scale, "default: 1 / sqrt(head dim)");
     command.add_flag("--causal", options.causal);
     command.add_option("--align", options.align, "top-left, bottom-right or the offset of query row 0")
