@@ -12,7 +12,8 @@ file(CONFIGURE OUTPUT "${gpu_cases}/forward_cases.inc" CONTENT "R\"cases(@gpu_ca
 
 add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c"
   "${gpu_tests}/gpu/device.cpp" "${gpu_tests}/gpu/guarded.cpp" "${gpu_tests}/gpu/guard_probe.cpp"
-  "${gpu_tests}/gpu/cases.cpp" "${gpu_tests}/gpu/forward_run.cpp" "${gpu_tests}/gpu/test_guard.cpp"
+  "${gpu_tests}/gpu/cases.cpp" "${gpu_tests}/gpu/storage.cpp"
+  "${gpu_tests}/gpu/inputs.cpp" "${gpu_tests}/gpu/forward_run.cpp" "${gpu_tests}/gpu/test_guard.cpp"
   "${gpu_tests}/gpu/test_cases.cpp" "${gpu_tests}/gpu/interposer.cpp" "${gpu_tests}/gpu/test_record.cpp" "${gpu_tests}/gpu/test_runs.cpp" "${gpu_tests}/gpu/test_tunings.cpp"
   "${gpu_tests}/gpu/test_far.cpp" "${gpu_tests}/gpu/test_api.cpp")
 set_target_properties(vkattn_gpu_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"

@@ -8,6 +8,8 @@
 #include <functional>
 #include <map>
 
+#include "storage.hpp"
+
 namespace vkattn::test {
 namespace {
 
@@ -35,13 +37,19 @@ struct Line {
     }
 
     template <class T>
-    std::vector<T> numbers(std::string_view text, size_t count) const {
+    std::vector<T> numbers(std::string_view text) const {
         std::vector<T> values;
         for (size_t begin = 0; begin <= text.size();) {
             const size_t comma = std::min(text.find(',', begin), text.size());
             values.push_back(number<T>(text.substr(begin, comma - begin)));
             begin = comma + 1;
         }
+        return values;
+    }
+
+    template <class T>
+    std::vector<T> numbers(std::string_view text, size_t count) const {
+        const auto values = numbers<T>(text);
         if (values.size() != count) fail(fmt::format("'{}' is not {} numbers", text, count));
         return values;
     }
@@ -85,6 +93,41 @@ void set_values(Line& l, Value v) {
                                            {"descending", Values::descending}});
 }
 
+void set_dtype(Line& l, Value v) {
+    l.result.problem.dtype = l.one_of<VkattnDtype>(
+        v, {{"f32", VKATTN_DTYPE_FLOAT32}, {"f16", VKATTN_DTYPE_FLOAT16}, {"bf16", VKATTN_DTYPE_BFLOAT16}});
+}
+
+void set_mask(Line& l, Value v) {
+    l.result.problem.mask =
+        l.one_of<VkattnMaskType>(v, {{"bool", VKATTN_MASK_BOOL}, {"float", VKATTN_MASK_FLOAT}});
+}
+
+void set_mask_shape(Line& l, Value v) {
+    const auto extents = l.numbers<uint32_t>(v);
+    if (extents.size() > 4) l.fail(fmt::format("'{}' has more than 4 extents", v));
+    l.result.problem.mask_rank = static_cast<uint32_t>(extents.size());
+    std::copy(extents.begin(), extents.end(), l.result.problem.mask_extents);
+}
+
+void set_mask_fill(Line& l, Value v) {
+    l.result.mask_fill = l.one_of<MaskFill>(v, {{"random", MaskFill::random},
+                                                {"banded", MaskFill::banded},
+                                                {"rows", MaskFill::rows},
+                                                {"tail", MaskFill::tail},
+                                                {"lowest", MaskFill::lowest}});
+}
+
+void set_lengths(Line& l, Value v) {
+    l.result.kv_lengths = l.numbers<int32_t>(v);
+    l.result.problem.kv_lengths = 1;
+}
+
+void set_offsets(Line& l, Value v) {
+    l.result.query_offsets = l.numbers<int32_t>(v);
+    l.result.problem.align = VKATTN_ALIGN_OFFSETS;
+}
+
 Setter strides(int tensor) {
     return [tensor](Line& l, Value v) { l.shape.strides[tensor] = std::string(v); };
 }
@@ -112,6 +155,12 @@ const std::map<std::string, Setter, std::less<>>& words() {
         {"align", set_align},
         {"offset", field(&P::query_offset)},
         {"align_bytes", field(&P::alignment_bytes)},
+        {"dtype", set_dtype},
+        {"mask", set_mask},
+        {"mask_shape", set_mask_shape},
+        {"mask_fill", set_mask_fill},
+        {"lengths", set_lengths},
+        {"offsets", set_offsets},
         {"layout",
          [](Line& l, Value v) {
              l.shape.layout = l.one_of<Layout>(v, {{"bhsd", Layout::bhsd}, {"bshd", Layout::bshd}});
@@ -124,6 +173,8 @@ const std::map<std::string, Setter, std::less<>>& words() {
         {"kernel", [](Line& l, Value v) { l.result.kernel = std::string(v); }},
         {"tuning", [](Line& l, Value v) { l.result.tuning = std::string(v); }},
         {"max_scratch", [](Line& l, Value v) { l.result.max_scratch_bytes = l.number<uint64_t>(v); }},
+        {"max_flops", [](Line& l, Value v) { l.result.max_dispatch_flops = l.number<uint64_t>(v); }},
+        {"splits", [](Line& l, Value v) { l.result.num_splits = l.number<uint32_t>(v); }},
         {"seed", [](Line& l, Value v) { l.result.seed = l.number<uint32_t>(v); }},
         {"values", set_values},
     };
@@ -133,6 +184,7 @@ const std::map<std::string, Setter, std::less<>>& words() {
 const std::map<std::string, void (*)(Line&), std::less<>>& flags() {
     static const std::map<std::string, void (*)(Line&), std::less<>> all = {
         {"causal", [](Line& l) { l.result.problem.causal = 1; }},
+        {"batch_invariant", [](Line& l) { l.result.batch_invariant = true; }},
         {"no_lse", [](Line& l) { l.result.lse = false; }},
     };
     return all;
@@ -159,7 +211,8 @@ void set_strides(Line& line) {
     VkattnProblem& p = line.result.problem;
     const Shape& shape = line.shape;
     VkattnStrides* const all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
-    const uint64_t unit = std::max(p.alignment_bytes, 4u) / 4;
+    const uint64_t element = element_bytes(p.dtype),
+                   unit = std::max<uint64_t>(p.alignment_bytes, element) / element;
     const auto padded = [&](uint64_t n) { return (n + shape.pad + unit - 1) / unit * unit; };
     for (int t = 0; t < 4; t++) {
         const bool of_query = t == 0 || t == 3;
@@ -180,6 +233,19 @@ void set_strides(Line& line) {
             s.batch = padded(heads * s.head);
         }
     }
+}
+
+// What single words cannot know.
+void check_whole(const Line& line) {
+    const Case& c = line.result;
+    const VkattnProblem& p = c.problem;
+    for (const auto& [name, values] : {std::pair{"lengths", &c.kv_lengths}, {"offsets", &c.query_offsets}})
+        if (!values->empty() && values->size() != p.batch)
+            line.fail(fmt::format("{} {} for {} batches", values->size(), name, p.batch));
+    if ((p.align == VKATTN_ALIGN_OFFSETS) == c.query_offsets.empty()) line.fail("offsets exclude align");
+    if ((p.mask == VKATTN_MASK_NONE) != (p.mask_rank == 0)) line.fail("mask and mask_shape go together");
+    if (c.mask_fill == MaskFill::lowest && p.mask != VKATTN_MASK_FLOAT)
+        line.fail("mask_fill=lowest is of float masks");
 }
 
 std::string_view without_comment(std::string_view line) {
@@ -205,6 +271,7 @@ Case parse_case(std::string_view text, const std::string& where) {
     line.result.text = std::string(text);
     line.result.problem.head_dim_qk = line.result.problem.head_dim_v = 8;
     for (const std::string_view word : split(text)) read_word(line, word);
+    check_whole(line);
     set_strides(line);
     return line.result;
 }
@@ -237,6 +304,9 @@ VkattnOptions Case::options() const {
     o.kernel = kernel.c_str();
     o.tuning = tuning.empty() ? nullptr : tuning.c_str();
     o.max_scratch_bytes = max_scratch_bytes;
+    o.max_dispatch_flops = max_dispatch_flops;
+    o.num_splits = num_splits;
+    o.batch_invariant = batch_invariant ? 1 : 0;
     return o;
 }
 
@@ -248,7 +318,8 @@ std::string Case::pipeline_key() const {
     };
     const bool wide_strides = wide(problem.query_strides) || wide(problem.key_strides) ||
                               wide(problem.value_strides) || wide(problem.out_strides);
-    return fmt::format("{} {} {} {}{}{}{}", kernel, tuning, problem.head_dim_qk, problem.head_dim_v,
+    return fmt::format("{} {} {} {} {} {}{}{}{}", kernel, tuning, name_of(problem.dtype),
+                       static_cast<int>(problem.mask), problem.head_dim_qk, problem.head_dim_v,
                        problem.alignment_bytes >= 16 ? " aligned" : "", wide_strides ? " wide" : "",
                        problem.softcap > 0 ? " capped" : "");
 }
@@ -270,10 +341,14 @@ oracle::Problem oracle_problem(const Case& c) {
     // Wider than any sequence is as wide as any; the oracle adds positions to it.
     o.window_left = std::min(p.window_left, widest_window);
     o.window_right = std::min(p.window_right, widest_window);
-    o.alignment = p.align == VKATTN_ALIGN_TOP_LEFT ? oracle::Alignment::top_left
-                  : p.align == VKATTN_ALIGN_OFFSET ? oracle::Alignment::given
-                                                   : oracle::Alignment::bottom_right;
+    o.alignment = p.align == VKATTN_ALIGN_TOP_LEFT       ? oracle::Alignment::top_left
+                  : p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? oracle::Alignment::bottom_right
+                                                         : oracle::Alignment::given;
     if (p.align == VKATTN_ALIGN_OFFSET) o.query_offset = {p.query_offset};
+    if (p.align == VKATTN_ALIGN_OFFSETS) o.query_offset = {c.query_offsets.begin(), c.query_offsets.end()};
+    // The oracle takes no lengths that need clamping.
+    for (const int32_t length : c.kv_lengths)
+        o.kv_lengths.push_back(std::clamp<int64_t>(length, 0, p.seqlen_kv));
     return o;
 }
 

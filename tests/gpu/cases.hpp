@@ -22,15 +22,20 @@ class CaseError : public std::runtime_error {
 
 enum class Layout { bhsd, bshd };
 enum class Values { normal, huge, equal, ascending, descending };
+enum class MaskFill { random, banded, rows, tail, lowest };
 
 struct Case {
     std::string where, text;                    // "file:line"; the line itself
     VkattnProblem problem = vkattn::problem();  // strides and all
     std::string kernel = "auto", tuning;
-    uint64_t max_scratch_bytes = 0;
+    uint64_t max_scratch_bytes = 0, max_dispatch_flops = 0;
+    uint32_t num_splits = 0;
+    bool batch_invariant = false;
     bool lse = true;
     uint32_t seed = 1;
     Values values = Values::normal;
+    MaskFill mask_fill = MaskFill::random;
+    std::vector<int32_t> kv_lengths, query_offsets;  // one per batch, or none
 
     VkattnOptions options() const;  // points into this object
     // Cases of one key use the same pipelines.
@@ -48,7 +53,7 @@ Case parse_case(std::string_view line, const std::string& where);
 
 constexpr int64_t widest_window = int64_t{1} << 40;
 
-// The problem as the oracle has it: the same numbers, none of the library's defaults.
+// The problem as the oracle has it: the same numbers, none of the library's defaults, and no mask yet.
 oracle::Problem oracle_problem(const Case& c);
 
 }  // namespace vkattn::test

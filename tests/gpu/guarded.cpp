@@ -24,7 +24,8 @@ uint64_t round_up(uint64_t x, uint64_t unit) {
 }
 
 void fill_words(std::span<std::byte> bytes, uint32_t word) {
-    for (size_t at = 0; at + 4 <= bytes.size(); at += 4) std::memcpy(bytes.data() + at, &word, 4);
+    for (size_t at = 0; at < bytes.size(); at += 4)
+        std::memcpy(bytes.data() + at, &word, std::min<size_t>(4, bytes.size() - at));
 }
 
 #if defined(__unix__)
@@ -170,23 +171,23 @@ void Guarded::protect() {
     if (pages_ != nullptr) make_read_only(pages_, total_);
 }
 
-// What lies between the guards, with the tensor cut out.
-std::vector<std::byte> Guarded::surroundings() const {
+// What lies between the guards.
+std::vector<std::byte> Guarded::everything() const {
     std::vector<std::byte> all(total_);
     if (pages_ != nullptr)
         std::copy_n(pages_, total_, all.begin());
     else if (total_ != 0)
         device_->runtime().download(plain_, all);
-    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(offset_);
-    all.erase(begin, begin + static_cast<std::ptrdiff_t>(size_));
     return all;
 }
 
 bool Guarded::intact() const {
-    const std::vector<std::byte> around = surroundings();
-    std::vector<std::byte> expected(around.size());
+    const std::vector<std::byte> all = everything();
+    std::vector<std::byte> expected(all.size());
     fill_words(expected, poison_word);
-    return around == expected;
+    const auto begin = static_cast<std::ptrdiff_t>(offset_), end = begin + static_cast<std::ptrdiff_t>(size_);
+    return std::equal(all.begin(), all.begin() + begin, expected.begin()) &&
+           std::equal(all.begin() + end, all.end(), expected.begin() + end);
 }
 
 bool addresses_are_host_pointers(Device& device) {

@@ -14,8 +14,8 @@ enum class Place { start, end };
 constexpr Place places[] = {Place::start, Place::end};
 const char* name_of(Place place);
 
-// Around tensors, and in the gaps of those with padding: a NaN, and not one that arithmetic makes.
-constexpr uint32_t poison_word = 0x7fc0dead;
+// Around tensors, and in the gaps of those with padding: a NaN in every type, and not one that arithmetic makes.
+constexpr uint32_t poison_word = 0x7fdb7fdb;
 
 constexpr VkBufferUsageFlags guarded_usage =
     VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
@@ -50,7 +50,7 @@ class Guarded {
     void map(uint32_t alignment_bytes, Place place);
     void import();
     void allocate(uint32_t alignment_bytes, Place place);
-    std::vector<std::byte> surroundings() const;
+    std::vector<std::byte> everything() const;
 
     Device* device_ = nullptr;
     uint64_t size_ = 0, offset_ = 0, total_ = 0;  // of the tensor; of what lies between the guards

@@ -1,5 +1,7 @@
 // The cases of tests/cases/forward.txt against the oracle, and the parser that reads them.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "forward_run.hpp"
 
@@ -62,6 +64,10 @@ SECTION_NAMED(windows, "windows")
 SECTION_NAMED(empty, "empty and hidden")
 SECTION_NAMED(strides, "strides that are never taken")
 SECTION_NAMED(tunings, "tunings")
+SECTION_NAMED(storage, "storage types")
+SECTION_NAMED(masks, "masks")
+SECTION_NAMED(batches, "kv lengths and query offsets")
+SECTION_NAMED(cuts, "splits and cuts")
 SECTION_NAMED(materialized, "materialized")
 
 TEST_CASE("every section of the case file is run") {
@@ -107,6 +113,34 @@ TEST_CASE("case lines are read as they are meant") {
     CHECK(parse_case("ks=0,0,12", "f:1").problem.key_strides.seq == 12);
 }
 
+TEST_CASE("case lines with storage types, masks, lengths and offsets are read as they are meant") {
+    const Case c = parse_case(
+        "b=3 hq=4 hkv=2 sq=5 skv=9 d=7 dtype=bf16 layout=bshd pad=2 mask=float mask_shape=3,1,5,8 "
+        "mask_fill=tail lengths=9,0,-4 offsets=-3,7,2147483647 batch_invariant splits=3 max_flops=5000000000",
+        "f:1");
+    const VkattnProblem& p = c.problem;
+    CHECK(p.dtype == VKATTN_DTYPE_BFLOAT16);
+    CHECK(p.query_strides.head == 9);
+    CHECK(p.mask == VKATTN_MASK_FLOAT);
+    CHECK(p.mask_rank == 4);
+    CHECK(p.mask_extents[0] == 3);
+    CHECK(p.mask_extents[3] == 8);
+    CHECK(c.mask_fill == MaskFill::tail);
+    CHECK(p.kv_lengths == 1);
+    CHECK(c.kv_lengths == std::vector<int32_t>{9, 0, -4});
+    CHECK(p.align == VKATTN_ALIGN_OFFSETS);
+    CHECK(c.query_offsets == std::vector<int32_t>{-3, 7, 2147483647});
+    CHECK(c.options().batch_invariant == 1);
+    CHECK(c.options().num_splits == 3);
+    CHECK(c.options().max_dispatch_flops == 5000000000);
+    const oracle::Problem o = oracle_problem(c);
+    CHECK(o.kv_lengths == std::vector<int64_t>{9, 0, 0});
+    CHECK(o.query_offset == std::vector<int64_t>{-3, 7, 2147483647});
+    CHECK(parse_case("s=5 dtype=f16 align_bytes=16", "f:1").problem.query_strides.head == 40);
+    CHECK(parse_case("s=5 dtype=f16 align_bytes=2 pad=1", "f:1").problem.query_strides.seq == 9);
+    CHECK(parse_case("s=5 dtype=f16", "f:1").problem.query_strides.seq == VKATTN_CONTIGUOUS);
+}
+
 TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("# nothing\n[a]\ns=1 # fine\n\n[b]\nsq=1") == "none");
     CHECK(error_of("s=1") == "f:1: a case before the first [section]");
@@ -118,5 +152,66 @@ TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("[a]\nwindow=3") == "f:2: '3' is not 2 numbers");
     CHECK(error_of("[a]\nalign=left") == "f:2: 'left' is none of bottom-right, top-left, offset");
     CHECK(error_of("[a]\nqs=1,2") == "f:2: '1,2' is not 3 numbers");
+    CHECK(error_of("[a]\ndtype=half") == "f:2: 'half' is none of f32, f16, bf16");
+    CHECK(error_of("[a]\nlengths=1,2") == "f:2: 2 lengths for 1 batches");
+    CHECK(error_of("[a]\nb=2 offsets=1,2,3") == "f:2: 3 offsets for 2 batches");
+    CHECK(error_of("[a]\nlengths=") == "f:2: '' is no such number");
+    CHECK(error_of("[a]\nlengths=2147483648") == "f:2: '2147483648' is no such number");
+    CHECK(error_of("[a]\noffsets=1 align=top-left") == "f:2: offsets exclude align");
+    CHECK(error_of("[a]\ns=1 mask=bool") == "f:2: mask and mask_shape go together");
+    CHECK(error_of("[a]\ns=1 mask_shape=1") == "f:2: mask and mask_shape go together");
+    CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1,1,1,1,1") == "f:2: '1,1,1,1,1' has more than 4 extents");
+    CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1 mask_fill=lowest") ==
+          "f:2: mask_fill=lowest is of float masks");
+    CHECK(error_of("[a]\nbatch_invariant=1") == "f:2: unknown word 'batch_invariant'");
     CHECK(error_of("\n\n[a") == "f:3: ']' is missing");
+}
+
+TEST_CASE("16-bit elements are read back as they were written, bit by bit") {
+    for (const VkattnDtype dtype : {VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16}) {
+        int different = 0, not_rounded = 0;
+        for (uint32_t bits = 0; bits < 65536; bits++) {
+            const auto given = static_cast<uint16_t>(bits);
+            uint16_t stored = 0;
+            const float value = load(reinterpret_cast<const std::byte*>(&given), dtype);
+            store(reinterpret_cast<std::byte*>(&stored), static_cast<double>(value), dtype);
+            if (std::isnan(value)) continue;
+            if (stored != given) different++;
+            if (rounded(static_cast<double>(value), dtype) != static_cast<double>(value)) not_rounded++;
+        }
+        CAPTURE(std::string(name_of(dtype)));
+        CHECK(different == 0);
+        CHECK(not_rounded == 0);
+        CHECK(rounded(lowest(dtype), dtype) == lowest(dtype));
+    }
+    const uint16_t nan = 0x7fdb;
+    for (const VkattnDtype dtype : {VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16})
+        CHECK(std::isnan(load(reinterpret_cast<const std::byte*>(&nan), dtype)));
+    CHECK(rounded(1.0 / 3, VKATTN_DTYPE_FLOAT16) == 0.333251953125);
+    CHECK(rounded(1.0 / 3, VKATTN_DTYPE_BFLOAT16) == 0.333984375);
+    CHECK(rounded(1e5, VKATTN_DTYPE_FLOAT16) == std::numeric_limits<double>::infinity());
+}
+
+TEST_CASE("hidden keys stay poison, by the heads that share them") {
+    // Causal from the top left: query row 0 sees key 0, row 1 keys 0 and 1, ...
+    Case c = parse_case("hq=4 hkv=2 sq=3 skv=6 causal align=top-left mask=bool mask_shape=4,1,6", "f:1");
+    Inputs inputs = make_inputs(c);
+    const double hidden = -std::numeric_limits<double>::infinity();
+    std::fill(inputs.mask.begin(), inputs.mask.end(), hidden);
+    inputs.mask[0 * 6 + 1] = inputs.mask[0 * 6 + 4] = inputs.mask[1 * 6 + 0] = inputs.mask[3 * 6 + 2] = 0;
+    CHECK(visible_keys(c, inputs) ==
+          std::vector<bool>{true, true, false, false, false, false, false, false, true, false, false, false});
+    CHECK(mask_at(c, inputs, 0, 0, 2, 4) == 0);
+    CHECK(mask_at(c, inputs, 0, 2, 2, 4) == hidden);
+
+    c = parse_case("b=2 sq=2 skv=5 lengths=2,-1 mask=float mask_shape=3 dtype=f16 mask_fill=lowest", "f:1");
+    inputs = make_inputs(c, Poison::infinity);
+    CHECK(mask_at(c, inputs, 0, 0, 1, 1) == -65504);
+    CHECK(mask_at(c, inputs, 0, 0, 1, 3) == hidden);
+    CHECK(visible_keys(c, inputs) ==
+          std::vector<bool>{true, true, false, false, false, false, false, false, false, false});
+    const std::vector<float> keys = inputs.key.gather(inputs.key.image);
+    CHECK(std::isfinite(keys[15]));
+    CHECK(keys[16] == std::numeric_limits<float>::infinity());
+    CHECK(inputs.mask_image.size() == 6);
 }

@@ -24,32 +24,33 @@ class FarTensor {
     FarTensor(const Tensor& dense, const VkattnStrides& far)
         : dense_(dense), far_(far), space_(span_bytes()) {
         if (space_.base() == nullptr) throw RuntimeError("not so much address space");
-        each_row([&](std::byte* at, uint64_t row) {
-            space_.enable(static_cast<uint64_t>(at - space_.base()), row_bytes());
-            std::memcpy(at, dense_.image.data() + row, row_bytes());
+        each_row([&](std::byte* at, const std::byte* row) {
+            space_.enable(static_cast<uint64_t>(at - space_.base()), dense_.row_bytes());
+            std::memcpy(at, row, dense_.row_bytes());
         });
     }
     VkDeviceAddress address() const { return reinterpret_cast<uintptr_t>(space_.base()); }
     std::vector<float> read() const {
-        std::vector<float> all(dense_.image.size());
-        each_row([&](const std::byte* at, uint64_t row) { std::memcpy(all.data() + row, at, row_bytes()); });
-        return all;
+        std::vector<std::byte> all(dense_.image.size());
+        each_row([&](const std::byte* at, const std::byte* row) {
+            std::memcpy(all.data() + (row - dense_.image.data()), at, dense_.row_bytes());
+        });
+        return dense_.gather(all);
     }
 
   private:
-    uint64_t row_bytes() const { return dense_.dim * sizeof(float); }
     uint64_t offset(uint64_t b, uint64_t h, uint64_t s) const {
-        return (b * far_.batch + h * far_.head + s * far_.seq) * sizeof(float);
+        return (b * far_.batch + h * far_.head + s * far_.seq) * element_bytes(dense_.dtype);
     }
     uint64_t span_bytes() const {
-        return offset(dense_.batch - 1, dense_.heads - 1, dense_.seqlen - 1) + row_bytes();
+        return offset(dense_.batch - 1, dense_.heads - 1, dense_.seqlen - 1) + dense_.row_bytes();
     }
     template <class Body>
     void each_row(Body body) const {
         for (uint64_t b = 0; b < dense_.batch; b++)
             for (uint64_t h = 0; h < dense_.heads; h++)
                 for (uint64_t s = 0; s < dense_.seqlen; s++)
-                    body(space_.base() + offset(b, h, s), dense_.at(b, h, s));
+                    body(space_.base() + offset(b, h, s), dense_.row(b, h, s));
     }
 
     Tensor dense_;

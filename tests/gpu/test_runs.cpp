@@ -139,7 +139,7 @@ TEST_CASE_FIXTURE(Recorded, "one forward feeds the next by the documented stages
         plan.cmd_forward(commands, args);
     });
     check_right(first, forward);
-    inputs.query.image = forward.outcome().out;
+    inputs.query.scatter(forward.outcome().out);
     CHECK(compare(second.outcome(), expect(c, inputs)) == "");
 }
 

@@ -1,0 +1,288 @@
+#include "inputs.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+namespace vkattn::test {
+namespace {
+
+constexpr uint64_t most_elements = uint64_t{1} << 28;  // of an image
+constexpr double hidden = -std::numeric_limits<double>::infinity();
+
+// Random numbers that are the same on every platform.
+struct Fill {
+    std::mt19937 random;
+    double uniform() { return static_cast<double>(random()) / 4294967296.0; }
+    // About normal, with unit variance.
+    double normal() {
+        double sum = 0;
+        for (int i = 0; i < 4; i++) sum += uniform() - 0.5;
+        return sum * std::sqrt(3.0);
+    }
+};
+
+// Scores that grow by this much (base e) from key to key: past every tile's rescaling threshold.
+constexpr double growth_of_score = 0.6;
+
+double value_of(const Case& c, double scale, int tensor, uint64_t row, Fill& fill) {
+    const double x = fill.normal();
+    const double step = growth_of_score / (c.problem.head_dim_qk * (scale != 0 ? scale : 1));
+    const auto j = static_cast<double>(row);
+    switch (c.values) {
+        case Values::normal:
+            return x;
+        case Values::huge:  // as far as float16 reaches
+            return x * (tensor != 2 ? 10 : c.problem.dtype == VKATTN_DTYPE_FLOAT16 ? 1e4 : 1e6);
+        case Values::equal:
+            return tensor == 2 ? x : 0.5;
+        case Values::ascending:
+            return tensor == 0 ? 1 + x / 16 : tensor == 1 ? j * step : x;
+        case Values::descending:
+            return tensor == 0 ? 1 + x / 16 : tensor == 1 ? -j * step : x;
+    }
+    return x;
+}
+
+// `rows`: which ones, of (batch, heads, seqlen); null: all.
+void fill_tensor(const Case& c, int which, Tensor& t, const std::vector<bool>* rows) {
+    Fill fill{std::mt19937(c.seed * 4 + static_cast<uint32_t>(which))};
+    const double scale = oracle_problem(c).softmax_scale;
+    for (uint64_t b = 0; b < t.batch; b++)
+        for (uint64_t h = 0; h < t.heads; h++)
+            for (uint64_t s = 0; s < t.seqlen; s++)
+                for (uint64_t d = 0; d < t.dim; d++) {
+                    if (rows != nullptr && !(*rows)[(b * t.heads + h) * t.seqlen + s]) break;
+                    store(t.row(b, h, s) + d * element_bytes(t.dtype), value_of(c, scale, which, s, fill),
+                          t.dtype);
+                }
+}
+
+// A row of a mask, and how the others are.
+struct MaskRow {
+    uint64_t index, rows, columns;
+    uint64_t i;  // of the row axis
+};
+
+double lowest_at(const MaskRow& row, uint64_t j, double least, Fill& fill) {
+    const double x = fill.normal();
+    const bool chance = fill.uniform() < 0.5;
+    switch (row.i % 4) {
+        case 0:  // a softmax of equal scores
+            return least;
+        case 1:  // the same over some of the keys
+            return chance ? least : hidden;
+        case 2:
+            return j % 3 == 0 ? least : chance ? x : hidden;
+        default:
+            return x;
+    }
+}
+
+bool is_visible(MaskFill how, const MaskRow& row, uint64_t j, Fill& fill) {
+    const bool chance = fill.uniform() < 0.5;
+    constexpr uint64_t bands = 3;
+    switch (how) {
+        case MaskFill::random:
+            return chance;
+        case MaskFill::banded:  // blocks on the diagonal; of a single row, the middle
+            return row.rows == 1 ? j * bands / row.columns == 1
+                                 : row.i * bands / row.rows == j * bands / row.columns;
+        case MaskFill::rows:
+            return row.index % 3 != 1 && chance;
+        case MaskFill::tail:
+            return j < (row.index * 37 + 11) % (row.columns + 1);
+        case MaskFill::lowest:
+            break;
+    }
+    return true;
+}
+
+std::vector<double> make_mask(const Case& c) {
+    const VkattnProblem& p = c.problem;
+    if (p.mask == VKATTN_MASK_NONE) return {};
+    const uint32_t* const extents = p.mask_extents;
+    MaskRow row{0, p.mask_rank > 1 ? extents[p.mask_rank - 2] : 1, extents[p.mask_rank - 1], 0};
+    uint64_t rows = 1;
+    for (uint32_t axis = 0; axis + 1 < p.mask_rank; axis++) rows *= extents[axis];
+    if (rows * row.columns > most_elements)
+        throw CaseError(c.where + ": the mask is too large for the tests");
+    Fill fill{std::mt19937(c.seed * 4 + 3)};
+    std::vector<double> mask;
+    mask.reserve(rows * row.columns);
+    for (; row.index < rows; row.index++) {
+        row.i = row.index % row.rows;
+        for (uint64_t j = 0; j < row.columns; j++) {
+            double value = 0;
+            if (c.mask_fill == MaskFill::lowest)
+                value = lowest_at(row, j, lowest(p.dtype), fill);
+            else if (!is_visible(c.mask_fill, row, j, fill))
+                value = hidden;
+            else if (p.mask == VKATTN_MASK_FLOAT)
+                value = fill.normal();
+            mask.push_back(p.mask == VKATTN_MASK_FLOAT ? rounded(value, p.dtype) : value);
+        }
+    }
+    return mask;
+}
+
+struct Range {
+    int64_t first, last;  // inclusive
+};
+
+// What lengths, causality and the window leave of the keys.
+Range bounds(const Case& c, uint64_t b, int64_t i) {
+    const VkattnProblem& p = c.problem;
+    int64_t keys = p.seqlen_kv, offset = 0;
+    if (!c.kv_lengths.empty()) keys = std::clamp<int64_t>(c.kv_lengths[b], 0, keys);
+    if (p.align == VKATTN_ALIGN_BOTTOM_RIGHT) offset = keys - p.seqlen_q;
+    if (p.align == VKATTN_ALIGN_OFFSET) offset = p.query_offset;
+    if (p.align == VKATTN_ALIGN_OFFSETS) offset = c.query_offsets[b];
+    const int64_t position = i + offset;
+    Range range{0, keys - 1};
+    if (p.causal != 0) range.last = std::min(range.last, position);
+    if (p.window_right >= 0)
+        range.last = std::min(range.last, position + std::min(p.window_right, widest_window));
+    if (p.window_left >= 0)
+        range.first = std::max(range.first, position - std::min(p.window_left, widest_window));
+    return range;
+}
+
+}  // namespace
+
+uint64_t Tensor::span() const {
+    if (batch * heads * seqlen * dim == 0) return 0;
+    return at(batch - 1, heads - 1, seqlen - 1) + dim;
+}
+
+std::vector<float> Tensor::gather(std::span<const std::byte> from) const {
+    std::vector<float> dense;
+    dense.reserve(batch * heads * seqlen * dim);
+    const uint64_t bytes = element_bytes(dtype);
+    for (uint64_t b = 0; b < batch; b++)
+        for (uint64_t h = 0; h < heads; h++)
+            for (uint64_t s = 0; s < seqlen; s++)
+                for (uint64_t d = 0; d < dim; d++)
+                    dense.push_back(load(from.data() + (at(b, h, s) + d) * bytes, dtype));
+    return dense;
+}
+
+void Tensor::scatter(std::span<const float> dense) {
+    size_t next = 0;
+    for (uint64_t b = 0; b < batch; b++)
+        for (uint64_t h = 0; h < heads; h++)
+            for (uint64_t s = 0; s < seqlen; s++)
+                for (uint64_t d = 0; d < dim; d++)
+                    store(row(b, h, s) + d * element_bytes(dtype), static_cast<double>(dense[next++]), dtype);
+}
+
+std::vector<bool> Tensor::covered() const {
+    std::vector<bool> bytes(span() * element_bytes(dtype), false);
+    for (uint64_t b = 0; b < batch; b++)
+        for (uint64_t h = 0; h < heads; h++)
+            for (uint64_t s = 0; s < seqlen && dim != 0; s++)
+                std::fill_n(bytes.begin() + (row(b, h, s) - image.data()), row_bytes(), true);
+    return bytes;
+}
+
+Tensor tensor_of(const Case& c, int tensor, Poison poison) {
+    const VkattnProblem& p = c.problem;
+    const bool of_query = tensor == 0 || tensor == 3;
+    Tensor t;
+    t.batch = p.batch;
+    t.heads = of_query ? p.num_heads_q : p.num_heads_kv;
+    t.seqlen = of_query ? p.seqlen_q : p.seqlen_kv;
+    t.dim = tensor < 2 ? p.head_dim_qk : p.head_dim_v;
+    t.dtype = p.dtype;
+    const VkattnStrides* const given[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
+    t.strides = *given[tensor];
+    if (t.strides.seq == VKATTN_CONTIGUOUS) t.strides.seq = t.dim;
+    if (t.strides.head == VKATTN_CONTIGUOUS) t.strides.head = t.seqlen * t.dim;
+    if (t.strides.batch == VKATTN_CONTIGUOUS) t.strides.batch = t.heads * t.seqlen * t.dim;
+    if (t.span() > most_elements)
+        throw CaseError(c.where + ": a tensor of this case is too large for the tests");
+    const uint64_t bytes = element_bytes(p.dtype);
+    std::array<std::byte, 4> pattern;
+    // A NaN in every type: of float32 it takes two halves.
+    for (size_t i = 0; i < 4; i++) pattern[i] = i % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f};
+    if (poison == Poison::infinity) store(pattern.data(), std::numeric_limits<double>::infinity(), p.dtype);
+    t.image.resize(t.span() * bytes);
+    for (uint64_t at = 0; at < t.image.size(); at += bytes)
+        std::memcpy(t.image.data() + at, pattern.data(), bytes);
+    return t;
+}
+
+double mask_at(const Case& c, const Inputs& inputs, uint64_t b, uint64_t h, uint64_t i, uint64_t j) {
+    const VkattnProblem& p = c.problem;
+    if (p.mask == VKATTN_MASK_NONE) return 0;
+    const uint64_t place[] = {b, h, i, j};
+    uint64_t at = 0;
+    for (uint32_t axis = 0; axis < p.mask_rank; axis++) {
+        const uint64_t extent = p.mask_extents[axis], index = place[4 - p.mask_rank + axis];
+        if (extent != 1 && index >= extent) return hidden;  // beyond a short last extent
+        at = at * extent + (extent == 1 ? 0 : index);
+    }
+    return inputs.mask[at];
+}
+
+std::vector<bool> visible_keys(const Case& c, const Inputs& inputs) {
+    const VkattnProblem& p = c.problem;
+    std::vector<bool> seen(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv, false);
+    const uint64_t group = p.num_heads_q / p.num_heads_kv;
+    // Without a mask the heads of a group see the same.
+    const uint64_t step = p.mask == VKATTN_MASK_NONE ? group : 1;
+    for (uint64_t b = 0; b < p.batch; b++)
+        for (uint64_t h = 0; h < p.num_heads_q; h += step)
+            for (uint64_t i = 0; i < p.seqlen_q; i++) {
+                const Range range = bounds(c, b, static_cast<int64_t>(i));
+                const uint64_t row = (b * p.num_heads_kv + h / group) * p.seqlen_kv;
+                for (int64_t j = range.first; j <= range.last; j++) {
+                    const auto key = static_cast<uint64_t>(j);
+                    if (mask_at(c, inputs, b, h, i, key) != hidden) seen[row + key] = true;
+                }
+            }
+    return seen;
+}
+
+void write_mask_image(const Case& c, Inputs& inputs) {
+    constexpr std::byte trues[] = {std::byte{1}, std::byte{0x80}, std::byte{0xff}, std::byte{2}};
+    const bool boolean = c.problem.mask == VKATTN_MASK_BOOL;
+    const uint64_t bytes = boolean ? 1 : element_bytes(c.problem.dtype);
+    inputs.mask_image.resize(inputs.mask.size() * bytes);
+    for (size_t n = 0; n < inputs.mask.size(); n++) {
+        std::byte* const at = inputs.mask_image.data() + n * bytes;
+        if (boolean)  // nonzero is true
+            *at = inputs.mask[n] == hidden ? std::byte{0} : trues[n % 4];
+        else
+            store(at, inputs.mask[n], c.problem.dtype);
+    }
+}
+
+Inputs make_inputs(const Case& c, Poison poison) {
+    Inputs inputs{
+        tensor_of(c, 0, poison), tensor_of(c, 1, poison), tensor_of(c, 2, poison), make_mask(c), {}};
+    write_mask_image(c, inputs);
+    const std::vector<bool> seen = visible_keys(c, inputs);
+    fill_tensor(c, 0, inputs.query, nullptr);
+    fill_tensor(c, 1, inputs.key, &seen);
+    fill_tensor(c, 2, inputs.value, &seen);
+    return inputs;
+}
+
+oracle::Problem oracle_problem(const Case& c, const Inputs& inputs) {
+    oracle::Problem o = oracle_problem(c);
+    if (c.problem.mask == VKATTN_MASK_NONE) return o;
+    oracle::Mask mask;
+    mask.additive = c.problem.mask == VKATTN_MASK_FLOAT;
+    mask.extents.assign(c.problem.mask_extents, c.problem.mask_extents + c.problem.mask_rank);
+    mask.values = inputs.mask;
+    if (!mask.additive)
+        for (double& value : mask.values) value = value == hidden ? 0 : 1;
+    o.mask = std::move(mask);
+    return o;
+}
+
+}  // namespace vkattn::test
