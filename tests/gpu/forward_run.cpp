@@ -153,6 +153,18 @@ std::string Forward::damage() const {
     return "";
 }
 
+Job::Job(VkattnContext* context, const std::string& text)
+    : c(parse_case(text, "here")),
+      plan(context, c.problem, c.options()),
+      inputs(make_inputs(c)),
+      expected(expect(c, inputs)) {}
+
+void check_right(const Job& job, const Forward& forward) {
+    CAPTURE(job.c.text);
+    CHECK(forward.damage() == "");
+    CHECK(compare(forward.outcome(), job.expected) == "");
+}
+
 Report run_case(Device& device, VkattnContext* context, const Case& c) {
     Report report;
     Plan plan;

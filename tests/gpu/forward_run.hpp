@@ -51,6 +51,23 @@ class Forward {
     VkattnForwardArgs args_ = forward_args();
 };
 
+// A case with all that is needed to run and judge it.
+struct Job {
+    Job(VkattnContext* context, const std::string& text);
+    Job(const Job&) = delete;
+    Forward forward(Device& device, Place place = Place::end, uint32_t old_content = poison_word) const {
+        return Forward(device, plan, c, inputs, place, old_content);
+    }
+
+    Case c;
+    Plan plan;
+    Inputs inputs;
+    Expected expected;
+};
+
+// To doctest: undamaged, and by the error rule right.
+void check_right(const Job& job, const Forward& forward);
+
 struct Report {
     std::vector<std::string> failures;
     std::string skipped;  // why the device cannot do it; "" = it did

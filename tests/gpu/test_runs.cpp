@@ -17,27 +17,6 @@ Case a_case(const std::string& text) {
     return parse_case(text, "here");
 }
 
-// A case with all that is needed to run and judge it; stays where it is, for Forward refers to it.
-struct Job {
-    Job(VkattnContext* context, const std::string& text)
-        : c(a_case(text)),
-          plan(context, c.problem, c.options()),
-          inputs(make_inputs(c)),
-          expected(expect(c, inputs)) {}
-    Job(const Job&) = delete;
-
-    Case c;
-    Plan plan;
-    Inputs inputs;
-    Expected expected;
-};
-
-void check_right(const Job& job, const Forward& forward) {
-    CAPTURE(job.c.text);
-    CHECK(forward.damage() == "");
-    CHECK(compare(forward.outcome(), job.expected) == "");
-}
-
 void barrier_to_next_forward(Device& device, VkCommandBuffer commands, VkPipelineStageFlags from,
                              VkAccessFlags written) {
     const VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, written, VKATTN_FIRST_ACCESS};
@@ -53,7 +32,12 @@ constexpr const char* mixed[] = {"b=2 hq=4 hkv=2 s=57 causal", "sq=33 skv=71 lay
 }  // namespace
 
 TEST_CASE_FIXTURE(Recorded, "a hundred runs give the same bits") {
-    for (const char* text : {"hq=4 hkv=2 sq=37 skv=71 causal", "h=2 s=37 kernel=materialized"}) {
+    const std::string everything =
+        "b=2 hq=4 hkv=2 sq=9 skv=71 d=40 window=40,3 mask=float mask_shape=2,4,9,70 mask_fill=rows softcap=3 "
+        "lengths=71,50 offsets=60,33 layout=bshd pad=3 splits=3 max_flops=100000 ";
+    for (const std::string& text :
+         {std::string("hq=4 hkv=2 sq=37 skv=71 causal"), std::string("h=2 s=37 kernel=materialized"),
+          everything + "dtype=f32", everything + "dtype=f16", everything + "dtype=bf16"}) {
         const Job job(context.get(), text);
         std::optional<Outcome> first;
         const Forward forward(device, job.plan, job.c, job.inputs, Place::end);
@@ -64,7 +48,7 @@ TEST_CASE_FIXTURE(Recorded, "a hundred runs give the same bits") {
             if (!first) first = outcome;
             if (!first->same_bits(outcome)) different++;
         }
-        CAPTURE(std::string(text));
+        CAPTURE(text);
         CHECK(different == 0);
         check_right(job, forward);
     }

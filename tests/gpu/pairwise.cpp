@@ -1,0 +1,132 @@
+#include "pairwise.hpp"
+
+#include <numeric>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+namespace vkattn::test {
+namespace {
+
+class Generator {
+  public:
+    Generator(const std::vector<size_t>& counts, const Compatible& compatible)
+        : counts_(counts), compatible_(compatible) {
+        for (const size_t count : counts) {
+            first_.push_back(total_);
+            total_ += count;
+        }
+        open_.assign(total_ * total_, false);
+        each_pair([&](Level a, Level b) { open(a, b) = compatible_(a, b); });
+    }
+
+    std::vector<std::vector<size_t>> rows() {
+        std::vector<std::vector<size_t>> all;
+        while (const auto pair = next_open()) {
+            all.push_back(best_row(pair->first, pair->second));
+            each_pair_of(all.back(), [&](Level a, Level b) { open(a, b) = false; });
+        }
+        return all;
+    }
+
+  private:
+    using Row = std::vector<std::optional<size_t>>;
+
+    std::vector<bool>::reference open(Level a, Level b) {
+        if (a.factor > b.factor) std::swap(a, b);
+        return open_[(first_[a.factor] + a.level) * total_ + first_[b.factor] + b.level];
+    }
+
+    template <class Body>
+    void each_pair(Body body) const {
+        for (size_t a = 0; a < counts_.size(); a++)
+            for (size_t b = a + 1; b < counts_.size(); b++)
+                for (size_t x = 0; x < counts_[a]; x++)
+                    for (size_t y = 0; y < counts_[b]; y++) body(Level{a, x}, Level{b, y});
+    }
+
+    std::optional<std::pair<Level, Level>> next_open() {
+        std::optional<std::pair<Level, Level>> found;
+        each_pair([&](Level a, Level b) {
+            if (!found && open(a, b)) found = {a, b};
+        });
+        return found;
+    }
+
+    // How many open pairs a level closes beside what is chosen; none if it may not stand there.
+    std::optional<size_t> gain(const Row& row, Level level) {
+        size_t closed = 0;
+        for (size_t f = 0; f < row.size(); f++) {
+            if (!row[f]) continue;
+            if (!compatible_({f, *row[f]}, level)) return std::nullopt;
+            closed += open({f, *row[f]}, level) ? 1 : 0;
+        }
+        return closed;
+    }
+
+    size_t best_level(const Row& row, size_t factor) {
+        std::optional<size_t> best, most;
+        const size_t start = random_() % counts_[factor];  // ties go to another level each time
+        for (size_t n = 0; n < counts_[factor]; n++) {
+            const size_t level = (start + n) % counts_[factor];
+            const auto closed = gain(row, {factor, level});
+            if (!closed || (most && *closed <= *most)) continue;
+            most = closed;
+            best = level;
+        }
+        if (!best) throw std::logic_error("a factor without a compatible level");
+        return *best;
+    }
+
+    // Greedy: factors in a random order, each at the level that closes most.
+    std::vector<size_t> row_with(Level a, Level b) {
+        Row row(counts_.size());
+        row[a.factor] = a.level;
+        row[b.factor] = b.level;
+        std::vector<size_t> order(counts_.size());
+        std::iota(order.begin(), order.end(), size_t{0});
+        for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random_() % i]);
+        for (const size_t factor : order)
+            if (!row[factor]) row[factor] = best_level(row, factor);
+        std::vector<size_t> levels;
+        for (const auto& level : row) levels.push_back(*level);
+        return levels;
+    }
+
+    template <class Body>
+    static void each_pair_of(const std::vector<size_t>& row, Body body) {
+        for (size_t a = 0; a < row.size(); a++)
+            for (size_t b = a + 1; b < row.size(); b++) body(Level{a, row[a]}, Level{b, row[b]});
+    }
+
+    // The best of some rows with this pair.
+    std::vector<size_t> best_row(Level a, Level b) {
+        std::vector<size_t> best;
+        size_t most = 0;
+        for (int tries = 0; tries < 16; tries++) {
+            std::vector<size_t> row = row_with(a, b);
+            size_t closed = 0;
+            each_pair_of(row, [&](Level x, Level y) { closed += open(x, y) ? 1 : 0; });
+            if (closed <= most) continue;
+            most = closed;
+            best = std::move(row);
+        }
+        return best;
+    }
+
+    std::vector<size_t> counts_, first_;
+    size_t total_ = 0;
+    Compatible compatible_;
+    std::vector<bool> open_;  // pairs that no row holds yet
+    std::mt19937 random_;     // the same numbers everywhere
+};
+
+}  // namespace
+
+std::vector<std::vector<size_t>> all_pairs(const std::vector<size_t>& levels_of_factor,
+                                           const Compatible& compatible) {
+    return Generator(levels_of_factor, compatible).rows();
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,133 @@
+// The option batch_invariant: the bits of a row depend on its own query, keys, values, mask row, length and offset.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "forward_run.hpp"
+#include "interposer.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+
+namespace {
+
+// Another batch around the sequence, which is its batch `slot` and begins at head, row and key 0 of it.
+struct Company {
+    const char* text;
+    uint32_t slot;
+};
+
+void copy_rows(const Tensor& from, Tensor& to, uint32_t slot, const std::vector<bool>* rows) {
+    for (uint64_t h = 0; h < from.heads; h++)
+        for (uint64_t s = 0; s < from.seqlen; s++)
+            if (rows == nullptr || (*rows)[h * from.seqlen + s])
+                std::memcpy(to.row(slot, h, s), from.row(0, h, s), from.row_bytes());
+}
+
+// Masks of rank 4 that broadcast nothing.
+void copy_mask(const Case& alone, const Inputs& from, const Case& c, Inputs& to, uint32_t slot) {
+    if (alone.problem.mask == VKATTN_MASK_NONE) return;
+    const uint32_t* const n = c.problem.mask_extents;
+    for (uint64_t h = 0; h < alone.problem.num_heads_q; h++)
+        for (uint64_t i = 0; i < alone.problem.seqlen_q; i++)
+            for (uint64_t j = 0; j < alone.problem.seqlen_kv; j++)
+                to.mask[((slot * uint64_t{n[1]} + h) * n[2] + i) * n[3] + j] =
+                    mask_at(alone, from, 0, h, i, j);
+    write_mask_image(c, to);
+}
+
+// The rows of the sequence in an outcome of the whole batch.
+Outcome rows_of(const Case& alone, const Case& c, const Outcome& all, uint32_t slot) {
+    const VkattnProblem &p = alone.problem, &q = c.problem;
+    Outcome rows;
+    for (uint64_t h = 0; h < p.num_heads_q; h++)
+        for (uint64_t i = 0; i < p.seqlen_q; i++) {
+            const uint64_t row = (slot * uint64_t{q.num_heads_q} + h) * q.seqlen_q + i;
+            const auto begin = all.out.begin() + static_cast<std::ptrdiff_t>(row * q.head_dim_v);
+            rows.out.insert(rows.out.end(), begin, begin + q.head_dim_v);
+            rows.lse.push_back(all.lse[row]);
+        }
+    return rows;
+}
+
+Outcome run(Device& device, const Plan& plan, const Case& c, const Inputs& inputs) {
+    const Forward forward(device, plan, c, inputs, Place::end);
+    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
+    CHECK(forward.damage() == "");
+    CHECK(compare(forward.outcome(), expect(c, inputs)) == "");
+    return forward.outcome();
+}
+
+// `common` holds for the sequence and for all its companies.
+void check_invariance(Device& device, VkattnContext* context, const std::string& common,
+                      const char* alone_text, const std::vector<Company>& companies) {
+    const Job job(context, fmt::format("batch_invariant {} {}", common, alone_text));
+    const Outcome alone = run(device, job.plan, job.c, job.inputs);
+    const std::vector<bool> seen = visible_keys(job.c, job.inputs);
+    for (const auto& [text, slot] : companies) {
+        const Case c = parse_case(fmt::format("batch_invariant seed=7 {} {}", common, text), "here");
+        CAPTURE(c.text);
+        Inputs inputs = make_inputs(c);
+        copy_rows(job.inputs.query, inputs.query, slot, nullptr);
+        copy_rows(job.inputs.key, inputs.key, slot, &seen);
+        copy_rows(job.inputs.value, inputs.value, slot, &seen);
+        copy_mask(job.c, job.inputs, c, inputs, slot);
+        const Plan plan(context, c.problem, c.options());
+        const Outcome rows = rows_of(job.c, c, run(device, plan, c, inputs), slot);
+        CHECK(rows.same_bits(alone));
+    }
+}
+
+constexpr const char* types[] = {"dtype=f32 d=40", "dtype=f16 d=59", "dtype=bf16 d=40"};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Recorded, "batch invariance: one token over a cache") {
+    for (const char* type : types)
+        check_invariance(
+            device, context.get(), type, "hq=4 hkv=2 sq=1 skv=500 lengths=500 offsets=499 causal",
+            {{"b=5 hq=4 hkv=2 sq=1 skv=500 lengths=0,500,500,500,500 offsets=0,9,9,9,499 causal", 4},
+             // The others are longer, shorter, empty; the padding is another.
+             {"b=3 hq=4 hkv=2 sq=1 skv=799 lengths=799,500,0 offsets=798,499,0 causal", 1},
+             {"b=3 hq=4 hkv=2 sq=1 skv=501 lengths=7,1,500 offsets=6,0,499 causal", 2},
+             // More queries, more heads, and both.
+             {"b=2 hq=4 hkv=2 sq=97 skv=600 lengths=500,600 offsets=499,3 causal", 0},
+             {"b=1 hq=6 hkv=3 sq=1 skv=500 lengths=500 offsets=499 causal", 0},
+             {"b=9 hq=8 hkv=4 sq=16 skv=500 lengths=5,5,5,500,5,5,5,5,5 "
+              "offsets=0,0,0,499,0,0,0,0,0 causal layout=bshd",
+              3}});
+}
+
+TEST_CASE_FIXTURE(Recorded, "batch invariance: a chunk of a prompt") {
+    for (const char* type : types)
+        check_invariance(device, context.get(), type,
+                         "h=2 sq=33 skv=97 lengths=97 offsets=60 causal window=50,0",
+                         {{"b=3 h=2 sq=33 skv=97 lengths=97,97,97 offsets=60,60,60 causal window=50,0", 2},
+                          {"b=2 h=2 sq=33 skv=799 lengths=97,799 offsets=60,700 causal window=50,0", 0},
+                          {"b=2 h=2 sq=203 skv=150 lengths=0,97 offsets=60,60 causal window=50,0", 1},
+                          {"b=4 h=5 sq=34 skv=98 lengths=1,97,2,3 offsets=0,60,1,2 causal window=50,0", 1}});
+}
+
+TEST_CASE_FIXTURE(Recorded, "batch invariance: masks, softcap, scores that grow") {
+    for (const char* type : types) {
+        check_invariance(device, context.get(), std::string(type) + " mask_fill=rows mask=float softcap=3",
+                         "h=2 sq=9 skv=97 mask_shape=1,2,9,97",
+                         {{"b=3 h=2 sq=9 skv=97 mask_shape=3,2,9,97", 1},
+                          {"b=2 h=3 sq=40 skv=120 lengths=97,120 mask_shape=2,3,40,120", 0}});
+        check_invariance(device, context.get(), std::string(type) + " mask=bool mask_fill=banded",
+                         "h=2 sq=33 skv=203 mask_shape=1,2,33,203",
+                         {{"b=2 h=2 sq=33 skv=203 mask_shape=2,2,33,203", 1},
+                          {"b=2 h=2 sq=70 skv=399 lengths=203,399 mask_shape=2,2,70,399", 0}});
+        // A row must not follow what its neighbours' maximum does.
+        check_invariance(
+            device, context.get(), std::string(type) + " values=ascending", "h=2 sq=5 skv=147 lengths=147",
+            {{"b=2 h=2 sq=33 skv=300 lengths=147,300", 0}, {"b=2 h=2 sq=5 skv=147 lengths=1,147", 1}});
+    }
+}
+
+TEST_CASE_FIXTURE(Recorded, "batch invariance: cuts for the watchdog") {
+    for (const char* type : types)
+        check_invariance(
+            device, context.get(), std::string(type) + " max_flops=400000", "h=2 sq=9 skv=399 lengths=399",
+            {{"b=3 h=2 sq=97 skv=399 lengths=0,399,399", 1}, {"b=2 h=4 sq=9 skv=799 lengths=799,399", 1}});
+}
