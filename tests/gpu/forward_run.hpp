@@ -51,6 +51,10 @@ class Forward {
     VkattnForwardArgs args_ = forward_args();
 };
 
+// The case's plan. What a single workgroup costs at least is the device's: a max_flops below that is doubled until it
+// is not. Throws Error.
+Plan plan_of(VkattnContext* context, const Case& c);
+
 // A case with all that is needed to run and judge it.
 struct Job {
     Job(VkattnContext* context, const std::string& text);

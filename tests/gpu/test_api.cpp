@@ -7,8 +7,8 @@
 #include <functional>
 #include <limits>
 
+#include "api_calls.hpp"
 #include "cases.hpp"
-#include "interposer.hpp"
 #include "skip.hpp"
 
 using namespace vkattn;
@@ -17,58 +17,6 @@ using namespace vkattn::test;
 extern "C" int vkattn_c_abi_check(void);
 
 namespace {
-
-// An error as every function must leave it: all of it filled, one line.
-struct Seen {
-    VkattnStatus returned{};
-    VkattnError error{};
-    std::string field() const { return error.field; }
-};
-
-template <class Function, class... Args>
-Seen call(Function function, Args... args) {
-    Seen seen;
-    std::memset(&seen.error, 0x55, sizeof seen.error);
-    seen.returned = function(args..., &seen.error);
-    CHECK(seen.error.status == seen.returned);
-    REQUIRE(std::memchr(seen.error.field, 0, sizeof seen.error.field) != nullptr);
-    REQUIRE(std::memchr(seen.error.message, 0, sizeof seen.error.message) != nullptr);
-    CHECK(std::strchr(seen.error.message, '\n') == nullptr);
-    CHECK((seen.error.message[0] != 0) == (seen.returned != VKATTN_OK));
-    // The error is optional.
-    CHECK(function(args..., static_cast<VkattnError*>(nullptr)) == seen.returned);
-    return seen;
-}
-
-void check_invalid(const Seen& seen, const std::string& field) {
-    CAPTURE(seen.error.message);
-    CHECK(seen.returned == VKATTN_INVALID_ARGUMENT);
-    CHECK(seen.field() == field);
-}
-
-VkattnProblem good_problem() {
-    VkattnProblem p = problem();
-    p.batch = 2;
-    p.num_heads_q = 4;
-    p.num_heads_kv = 2;
-    p.seqlen_q = p.seqlen_kv = 10;
-    p.head_dim_qk = p.head_dim_v = 8;
-    return p;
-}
-
-using Spoil = std::function<void(VkattnProblem&)>;
-
-Seen create_with(VkattnContext* context, const VkattnProblem& p, const VkattnOptions* options = nullptr) {
-    VkattnPlan* plan = reinterpret_cast<VkattnPlan*>(1);
-    // Twice, by `call`: a plan that does come out must not leak.
-    const auto create = [&](VkattnError* error) {
-        const VkattnStatus status = vkattn_plan_create(context, &p, options, &plan, error);
-        CHECK((plan != nullptr) == (status == VKATTN_OK));
-        vkattn_plan_destroy(plan);
-        return status;
-    };
-    return call(create);
-}
 
 VkattnContextInfo good_info(Device& device) {
     const RuntimeHandles h = device.runtime().handles();
@@ -100,13 +48,6 @@ std::string error_of(const std::function<void()>& body) {
     }
     return "";
 }
-
-// No pipelines are built in these tests, and a plan is never run.
-struct Abi : Recorded {
-    Abi() { between.pretend = true; }
-    Context fresh = between.context();
-    VkattnContext* c = fresh.get();
-};
 
 }  // namespace
 

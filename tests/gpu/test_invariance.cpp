@@ -72,7 +72,7 @@ void check_invariance(Device& device, VkattnContext* context, const std::string&
         copy_rows(job.inputs.key, inputs.key, slot, &seen);
         copy_rows(job.inputs.value, inputs.value, slot, &seen);
         copy_mask(job.c, job.inputs, c, inputs, slot);
-        const Plan plan(context, c.problem, c.options());
+        const Plan plan = plan_of(context, c);
         const Outcome rows = rows_of(job.c, c, run(device, plan, c, inputs), slot);
         CHECK(rows.same_bits(alone));
     }

@@ -54,6 +54,8 @@ bool compatible(Level a, Level b) {
         return (a.factor == f && a.level == x && b.factor == g && b.level == y) ||
                (b.factor == f && b.level == x && a.factor == g && a.level == y);
     };
+    // Parts of the keys that are asked for depend on seqlen_kv, which batch_invariant forbids.
+    if (are(splits, 1, invariant, 1)) return false;
     // Offsets per batch exclude every other alignment that is asked for.
     for (const size_t aligned : {2u, 5u, 6u})
         if (are(visibility, aligned, offsets, 1)) return false;

@@ -129,7 +129,8 @@ TEST_CASE_FIXTURE(Recorded, "the argument block is written to scratch, then wait
         CHECK(guards_arguments(commands[1]));
         for (const Command& command : commands)
             if (command.kind == Kind::dispatch)
-                CHECK(command.push.extra == args.scratch_address + commands[0].offset - 2048);
+                CHECK((command.push.query_batch | VkDeviceAddress{command.push.query_head} << 32) ==
+                      args.scratch_address + commands[0].offset - 2048);
     }
 }
 
