@@ -3,10 +3,11 @@
 // section 3.1, has the algebra).
 //
 //   for each row:  m = max over parts of lse;  w = e^(lse - m);  total = sum of w
-//                  out = sum of w * part / total;  lse = m + ln(total)
+//                  out = sum of w / total * part;  lse = m + ln(total)
 //
-// A part with lse = -inf saw no key: its out is not read. One part alone comes out bit for bit, so a row does not depend
-// on how many empty parts it has.
+// The forward's own parts have row_max for lse, and row_sum as a factor of w. A part with lse = -inf, or row_sum = 0, saw
+// no key: its out is not read. One part alone comes out bit for bit, so a row does not depend on how many empty ones there
+// are.
 //
 // Tile ownership: LANES invocations share a row, each has every LANES-th vec4 of it. No shared memory.
 #extension GL_GOOGLE_include_directive : require
@@ -19,6 +20,7 @@ layout(constant_id = SPEC_LANES) const uint LANES = 16;
 layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
 layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
 layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
+layout(constant_id = SPEC_PARTS_MAX_SUM) const uint PARTS_MAX_SUM = 0;
 layout(constant_id = SPEC_PARTS_FLOAT32) const uint PARTS_FLOAT32 = 1;
 #include "lib/storage.glsl"
 
@@ -33,18 +35,31 @@ const float LOWEST = -3e38;
 uint head = p.first_head + gl_WorkGroupID.x;
 uint first_row = (p.first_rows + gl_WorkGroupID.y) * (THREADS / LANES);
 
-RowStart lse_of(uvec2 base, uint part, uint row) {
+// A row's place in (part, batch, num_heads, seqlen_q, elements), float32.
+RowStart statistics_of(uvec2 base, uint part, uint row, uint elements) {
     uvec2 index = address_add(mul_wide(part, p.num_heads_all), uvec2(head, 0));
     index = address_add(mul_wide(p.seqlen_q, index), uvec2(first_row, 0));
-    return RowStart(address_add(base, mul_wide(4, index)), row - first_row);
+    return RowStart(address_add(base, mul_wide(4 * elements, index)), (row - first_row) * elements);
 }
 
-// Base 2 logarithms, so that exp2 does; false: the part saw nothing.
-bool part_lse(uint part, uint row, out float lse) {
-    const RowStart at = lse_of(p.parts_lse, part, row);
+// x: the part's lse or maximum; y: its sum, 0 if it saw nothing.
+vec2 part_statistics(uint part, uint row) {
+    if (PARTS_MAX_SUM != 0) {
+        const RowStart at = statistics_of(p.parts_lse, part, row, 2);
+        return vec2(FloatsIn(at.base).x[at.at], FloatsIn(at.base).x[at.at + 1]);
+    }
+    const RowStart at = statistics_of(p.parts_lse, part, row, 1);
     const uint bits = UintsIn(at.base).x[at.at];
-    lse = uintBitsToFloat(bits);
-    return bits != MINUS_INFINITY;
+    return vec2(uintBitsToFloat(bits), bits == MINUS_INFINITY ? 0 : 1);
+}
+
+float weight(vec2 statistics, float m) {
+    return statistics.y * exp2((statistics.x - m) * (PARTS_MAX_SUM != 0 ? 1 : LOG2_E));
+}
+
+float lse_of(float m, float total) {
+    if (PARTS_MAX_SUM != 0) return LN_2 * (m + log2(total));
+    return total > 1 ? m + LN_2 * log2(total) : m;  // log2(1) need not be 0 in a driver
 }
 
 RowStart row_of(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uvec2 seq_stride, uint row, uint element_bytes) {
@@ -66,21 +81,25 @@ vec4 load_part(uint part, uint row, uint d) {
 void main() {
     const uint row = first_row + gl_LocalInvocationIndex / LANES, lane = gl_LocalInvocationIndex % LANES;
     if (row >= p.seqlen_q) return;
-    float m = LOWEST, total = 0, lse;
-    for (uint part = 0; part < p.num_parts; part++)
-        if (part_lse(part, row, lse)) m = max(m, lse);
-    for (uint part = 0; part < p.num_parts; part++)
-        if (part_lse(part, row, lse)) total += exp2((lse - m) * LOG2_E);
+    float m = LOWEST, total = 0;
+    for (uint part = 0; part < p.num_parts; part++) {
+        const vec2 statistics = part_statistics(part, row);
+        if (statistics.y > 0) m = max(m, statistics.x);
+    }
+    for (uint part = 0; part < p.num_parts; part++) {
+        const vec2 statistics = part_statistics(part, row);
+        if (statistics.y > 0) total += weight(statistics, m);
+    }
     const RowStart at = row_of(p.outp, p.out_batch, p.out_head, p.out_seq, row, ELEMENT_BYTES);
     for (uint d = 4 * lane; d < HEAD_DIM_V; d += 4 * LANES) {
         vec4 sum = vec4(0);
-        for (uint part = 0; part < p.num_parts; part++)
-            if (part_lse(part, row, lse)) sum += exp2((lse - m) * LOG2_E) * load_part(part, row, d);
-        store4(at, d, HEAD_DIM_V, total > 0 ? sum / total : vec4(0));
+        for (uint part = 0; part < p.num_parts; part++) {
+            const vec2 statistics = part_statistics(part, row);
+            if (statistics.y > 0) sum += weight(statistics, m) / total * load_part(part, row, d);
+        }
+        store4(at, d, HEAD_DIM_V, sum);
     }
     if (lane != 0 || p.lse == uvec2(0)) return;
-    const RowStart to = lse_of(p.lse, 0, row);
-    // log2(1) need not be 0 in a driver.
-    const float merged = total > 1 ? m + LN_2 * log2(total) : m;
-    UintsOut(to.base).x[to.at] = total > 0 ? floatBitsToUint(merged) : MINUS_INFINITY;
+    const RowStart to = statistics_of(p.lse, 0, row, 1);
+    UintsOut(to.base).x[to.at] = total > 0 ? floatBitsToUint(lse_of(m, total)) : MINUS_INFINITY;
 }

@@ -73,7 +73,7 @@ vec4 score_of(Work w, MaskRows mask, uint x, int key) {
     s = scaled(s);
     [[unroll]] for (uint r = 0; r < 4; r++) {
         const uint row = min(w.first_row + 4 * x + r, w.last_row);
-        s[r] = finished(s[r], mask, row, visible_keys(w, row), key, true);
+        s[r] = finished(s[r], mask, row, visible_keys(w, row), key, w.num_keys - 1, true);
     }
     return s;
 }
@@ -164,7 +164,7 @@ void store_rows(Work w) {
             for (uint g = 0; g < GROUPS; g++) all += pool[g * V_STRIDE + e];
             store_out(at, 4 * e, all * scale);
         }
-        if (thread == 0 && p.lse != uvec2(0)) store_lse(w, row, lse_of(row_max[r / 4][r % 4], sum));
+        if (thread == 0) store_statistics(w, row, row_max[r / 4][r % 4], sum);
     }
 }
 

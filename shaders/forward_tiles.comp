@@ -33,7 +33,7 @@ void store_row(Work w, Rows o, uint row, uint r) {
     const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
     const RowStart at = out_row(w, o, row);
     [[unroll]] for (uint v = 0; v < OUT_VECS; v++) store_out(at, 4 * (v * LANES + lane), acc[r * OUT_VECS + v] * scale);
-    if (lane == 0 && p.lse != uvec2(0)) store_lse(w, row, lse_of(row_max[r], row_sum[r]));
+    if (lane == 0) store_statistics(w, row, row_max[r], row_sum[r]);
 }
 
 void store_rows(Work w) {
@@ -47,7 +47,7 @@ void store_rows(Work w) {
 
 // The first tile from `first` on that the mask does not hide entirely.
 uint next_tile(uint classes, uint first, uint end) {
-    if (MASK != MASK_NONE)
+    if (MASK_CLASSES != 0)
         while (first < end && tile_class(classes, first) == CLASS_HIDDEN) first += TILE_KV;
     return first;
 }
@@ -63,7 +63,7 @@ void main() {
     Rows k = key_rows(w), v = value_rows(w);
     k.begin = v.begin = keys_begin;
     k.end = v.end = keys_end;
-    const uint classes = MASK != MASK_NONE ? class_index(w) : 0;
+    const uint classes = MASK_CLASSES != 0 ? class_index(w) : 0;
 
     softmax_begin();
     [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);

@@ -55,5 +55,5 @@ void main() {
         const vec4 weights = seen ? exp2(visible_scores(matrix, row, key, keys) - total.x) * scale : vec4(0);
         Vec4sOut(matrix).x[matrix_vec4(row, key)] = weights;
     }
-    if (thread == 0 && p.lse != uvec2(0)) store_lse(w, row, lse_of(total.x, total.y));
+    if (thread == 0) store_statistics(w, row, total.x, total.y);
 }

@@ -19,6 +19,9 @@ layout(constant_id = SPEC_PACK) const uint PACK = 0;
 layout(constant_id = SPEC_MASK) const uint MASK = MASK_NONE;
 layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
 layout(constant_id = SPEC_INVARIANT) const uint INVARIANT = 0;
+layout(constant_id = SPEC_KV_LENGTHS) const uint KV_LENGTHS = 0;
+layout(constant_id = SPEC_QUERY_OFFSETS) const uint QUERY_OFFSETS = 0;
+layout(constant_id = SPEC_MASK_CLASSES) const uint MASK_CLASSES = 0;
 layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
 
 

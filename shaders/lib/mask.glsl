@@ -57,18 +57,20 @@ vec2 mask_element(RowStart row, uint key) {
 #endif
 }
 
+uint mask_key_step() { return arguments().x.mask_key_step; }
+
+uint num_key_tiles() { return (p.seqlen_kv + TILE_KV - 1) / TILE_KV; }
+
 // Which class of mask tiles belongs to a query tile and its first tile of keys.
 uint class_index(Work w) {
     ArgumentsIn a = arguments();
     const uint head = a.x.class_heads == 1 ? 0 : w.head / rows_to_group();
     const uint batch = a.x.class_batches == 1 ? 0 : w.batch;
-    return ((batch * a.x.class_heads + head) * num_tiles() + w.first_row / TILE_Q) * ((p.seqlen_kv + TILE_KV - 1) / TILE_KV);
+    return ((batch * a.x.class_heads + head) * num_tiles() + w.first_row / TILE_Q) * num_key_tiles();
 }
 
-uint mask_key_step() { return arguments().x.mask_key_step; }
-
+// The next tile's class may be loaded ahead of the test whether there is one: it must be there.
 uint tile_class(uint index, uint first_key) {
-    return MASK == MASK_NONE || arguments().x.classes == uvec2(0)
-               ? CLASS_MIXED
-               : UintsIn(arguments().x.classes).x[index + first_key / TILE_KV];
+    if (MASK_CLASSES == 0) return CLASS_MIXED;
+    return UintsIn(arguments().x.classes).x[index + min(first_key / TILE_KV, num_key_tiles() - 1)];
 }

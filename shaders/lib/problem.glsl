@@ -94,9 +94,20 @@ void store_out(RowStart at, uint d, vec4 x) {
     }
 }
 
-void store_lse(Work w, uint row, float lse) {
-    const RowStart at = dense_row(p.lse, 1, w, row);
-    FloatsOut(at.base).x[at.at] = lse;
+float lse_of(float row_max, float row_sum) {
+    return row_sum > 0 ? 0.69314718055994530942 * (row_max + log2(row_sum)) : uintBitsToFloat(0xff800000u);
+}
+
+// lse or, of a part, what it comes from: of scores near the lowest, their number would vanish in the sum.
+void store_statistics(Work w, uint row, float row_max, float row_sum) {
+    if (SPLIT != 0) {
+        const RowStart at = dense_row(p.lse, 2, w, row);
+        FloatsOut(at.base).x[at.at] = row_max;
+        FloatsOut(at.base).x[at.at + 1] = row_sum;
+    } else if (p.lse != uvec2(0)) {
+        const RowStart at = dense_row(p.lse, 1, w, row);
+        FloatsOut(at.base).x[at.at] = lse_of(row_max, row_sum);
+    }
 }
 
 // bound + shift, held to the range; the ends stand for unbounded.
@@ -116,11 +127,11 @@ void find_bounds(inout Work w) {
     if (ARGUMENTS == 0) return;
     ArgumentsIn a = arguments();
     int shift = 0;
-    if (a.x.kv_lengths != uvec2(0)) {
+    if (KV_LENGTHS != 0) {
         w.num_keys = uint(clamp(IntsIn(a.x.kv_lengths).x[w.batch], 0, int(p.seqlen_kv)));
         if (a.x.follow_lengths != 0) shift = int(w.num_keys);
     }
-    if (a.x.query_offsets != uvec2(0)) shift = IntsIn(a.x.query_offsets).x[w.batch];
+    if (QUERY_OFFSETS != 0) shift = IntsIn(a.x.query_offsets).x[w.batch];
     w.num_keys = min(w.num_keys, a.x.key_limit);
     // Beyond these a bound hides, or leaves, everything; within them nothing overflows.
     w.lo = clamp(shifted(w.lo, shift), -int(p.seqlen_q), int(p.seqlen_kv));

@@ -7,7 +7,6 @@ const float LOWEST_SCORE = -1e38;
 const float HIGHEST_BIAS = 1e38;   // so that no sum overflows before it is clamped
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 const float LOG2_E = 1.44269504088896340736;
-const float LN_2 = 0.69314718055994530942;
 
 // 1 - 2/(e^2x + 1) loses what is small, so the Taylor series stands in below 1/2, exact there to 1e-7. The clamp keeps
 // e^2x finite and changes no float32 result.
@@ -31,16 +30,13 @@ vec4 scaled(vec4 x) {
 
 // A scaled score with its mask; HIDDEN if the row, which sees `keys` of all, may not see the key. `masked` false: the mask
 // is known to change nothing here.
-float finished(float score, MaskRows mask, uint row, ivec2 keys, int key, bool masked) {
+float finished(float score, MaskRows mask, uint row, ivec2 keys, int key, uint last_key, bool masked) {
     bool hidden = key < keys.x || key >= keys.y;
     if (MASK != MASK_NONE && masked && !hidden) {
-        const vec2 element = mask_element(mask_row(mask, row), uint(key) * mask_key_step());
+        // What is hidden anyway may be loaded too, ahead of the test: it must be there.
+        const vec2 element = mask_element(mask_row(mask, row), min(uint(key), last_key) * mask_key_step());
         hidden = element.y != 0;
         score += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
     }
     return hidden ? HIDDEN : clamp(score, LOWEST_SCORE, -LOWEST_SCORE);
-}
-
-float lse_of(float maximum, float sum) {
-    return sum > 0 ? LN_2 * (maximum + log2(sum)) : uintBitsToFloat(0xff800000u);
 }

@@ -46,7 +46,7 @@ void finish_scores(Work w, uint first_key, bool masked) {
         [[unroll]] for (uint c = 0; c < COLS; c++) {
             const int key = int(first_key + 4 * (c / 4 * LANES + lane) + c % 4);
             const uint x = r * (COLS / 4) + c / 4;
-            scores[x][c % 4] = finished(scores[x][c % 4], mask, row, keys, key, masked);
+            scores[x][c % 4] = finished(scores[x][c % 4], mask, row, keys, key, w.num_keys - 1, masked);
         }
     }
 }

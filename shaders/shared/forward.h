@@ -35,7 +35,7 @@ struct ForwardPush {
 struct ForwardArguments {
     Address stride[12];      // bytes, in the order batch, head, seq of query, key, value, out
     Address mask_stride[3];  // elements, in the order batch, head, seq; 0 = broadcast
-    Address mask, classes, kv_lengths, query_offsets;  // 0 = none
+    Address mask, classes, kv_lengths, query_offsets;  // those that there are
     uint key_limit;       // keys from here on are hidden: the mask's last extent, or seqlen_kv
     uint mask_key_step;   // 0: one mask element for all keys of a row
     uint follow_lengths;  // 1: the batch's kv length is added to the bounds
@@ -84,12 +84,17 @@ static_assert(sizeof(CombinePush) == 112);
 #define SPEC_WIDE_ROWS 15   // 1: rows of a tile may lie 2^31 bytes apart
 #define SPEC_PACK 16        // 1: a tile's rows are those of a kv head's group: row i * group_size + head
 #define SPEC_MASK 17        // MASK_*
-#define SPEC_SPLIT 18  // 1: out and lse are float32 parts, (part, batch, num_heads_q, seqlen_q[, head_dim_v])
+#define SPEC_SPLIT 18  // 1: out is a float32 part, (part, batch, num_heads_q, seqlen_q, head_dim_v); lse row_max and row_sum
 #define SPEC_INVARIANT 19  // 1: a row's arithmetic does not depend on its tile's other rows
-#define SPEC_COUNT 20
+// Not told by null addresses: drivers load ahead of the test (lavapipe 26.1 does, where an address is the same for all).
+#define SPEC_KV_LENGTHS 20     // 1: per batch
+#define SPEC_QUERY_OFFSETS 21  // 1: per batch
+#define SPEC_MASK_CLASSES 22   // 1: tiles of the mask are classified
+#define SPEC_COUNT 23
 
 // The combine kernel has these of them: THREADS, LANES, HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is
+#define SPEC_PARTS_MAX_SUM 13  // 1: for an lse, parts have row_max and row_sum, in base 2
 
 #define MASK_NONE 0
 #define MASK_BOOL 1

@@ -50,7 +50,7 @@ bool wide(const Combine& c) {
 
 }  // namespace
 
-Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& c) {
+Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& c, bool own_parts) {
     Dispatch d;
     d.variant = variant_for(Variant::combine_f32, c.dtype, caps);
     const uint32_t lanes = lanes_for(c.head_dim_v), rows = threads / lanes;
@@ -59,6 +59,7 @@ Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const C
     d.specialization[SPEC_HEAD_DIM_V] = c.head_dim_v;
     d.specialization[SPEC_WIDE_LOADS] = wide(c);
     d.specialization[SPEC_WIDE_ROWS] = !narrow_rows(c, rows);
+    d.specialization[SPEC_PARTS_MAX_SUM] = own_parts;
     d.specialization[SPEC_PARTS_FLOAT32] = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
     if (!narrow_rows(c, rows) && quirk_no_divergent_addresses(caps))
         return unsupported("", "rows lie 2^31 bytes apart, which this driver's compiler does not survive");

@@ -89,12 +89,12 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
         std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_max_scratch_bytes,
                  caps.max_buffer_bytes);
     const uint64_t rows = rows_of_parts(p, g);
-    const uint64_t bytes = rows * (p.head_dim_v + 1) * 4 + 2 * scratch_alignment;
+    const uint64_t bytes = rows * (p.head_dim_v + 2) * 4 + 2 * scratch_alignment;
     if (bytes > most - std::min(most, plan.scratch_bytes))
         return unsupported("", fmt::format("{} parts of the keys need {} bytes of scratch, the limit is {}",
                                            g.parts, bytes, most));
     reserve_scratch(plan, Region::parts, rows * p.head_dim_v * 4);
-    reserve_scratch(plan, Region::parts_lse, rows * 4);
+    reserve_scratch(plan, Region::parts_lse, rows * 8);
     return true;
 }
 
@@ -155,11 +155,14 @@ Dispatch main_dispatch(const DeviceCaps& caps, const Options& options, const Til
          {offsetof(Push, key), Region::key},
          {offsetof(Push, value), Region::value},
          {offsetof(Push, outp), split ? Region::parts : Region::out, 0 - rows_before * p.head_dim_v * 4},
-         {offsetof(Push, lse), split ? Region::parts_lse : Region::lse, 0 - rows_before * 4}});
+         {offsetof(Push, lse), split ? Region::parts_lse : Region::lse, 0 - rows_before * 8}});
     d.reads |= bit(Region::query) | bit(Region::key) | bit(Region::value);
     if (p.mask != VKATTN_MASK_NONE) d.reads |= bit(Region::mask);
     for (const ScratchRegion& r : plan.scratch)
-        if (r.region == Region::mask_classes) d.reads |= bit(Region::mask_classes);
+        if (r.region == Region::mask_classes) {
+            d.specialization[SPEC_MASK_CLASSES] = 1;
+            d.reads |= bit(Region::mask_classes);
+        }
     d.writes = split ? bit(Region::parts) | bit(Region::parts_lse) : bit(Region::out) | bit(Region::lse);
     if (split) VKATTN_SET_PUSH(d, out_seq, p.batch * p.num_heads_q);
     return d;
@@ -226,7 +229,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
         plan.dispatches.push_back(dispatch);
     }
     if (grid->span_tiles == 0) return plan;
-    const auto merge = combine_dispatches(caps, combine_of(problem, grid->parts));
+    const auto merge = combine_dispatches(caps, combine_of(problem, grid->parts), true);
     if (!merge) return merge.failure();
     plan.dispatches.insert(plan.dispatches.end(), merge->begin(), merge->end());
     return plan;

@@ -82,6 +82,8 @@ Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& t
     d.specialization[SPEC_MASK] = p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
                                   : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
                                                                 : MASK_NONE;
+    d.specialization[SPEC_KV_LENGTHS] = p.kv_lengths != 0;
+    d.specialization[SPEC_QUERY_OFFSETS] = p.align == VKATTN_ALIGN_OFFSETS;
     d.specialization[SPEC_POOL_VEC4] = tiles.pool_vec4;
     const shared::ForwardPush push = make_push(p);
     std::memcpy(d.push.data(), &push, sizeof push);

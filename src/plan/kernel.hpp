@@ -44,8 +44,9 @@ bool needs_arguments(const Problem& problem);
 // The argument block, where it is needed. Before any other reservation.
 void add_arguments(Plan& plan);
 
-// The merge of parts as dispatches. `parts`, `parts_lse`: the regions in which they lie.
-Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& combine);
+// The merge of parts as dispatches. own_parts: those of a forward kernel, with row_max and row_sum for an lse.
+Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& combine,
+                                                 bool own_parts);
 
 // Cuts grid and heads into boxes that fit the device's grid and cost at most `limit` in all, at `unit` a workgroup.
 // Calls each(first, count), both (x, y, z); false if a single workgroup costs more, or boxes are too many.

@@ -1,5 +1,6 @@
 // The cases of tests/cases/forward.txt against the oracle, and the parser that reads them.
 #include <algorithm>
+#include <cstdlib>
 #include <cmath>
 #include <limits>
 
@@ -214,4 +215,11 @@ TEST_CASE("hidden keys stay poison, by the heads that share them") {
     CHECK(std::isfinite(keys[15]));
     CHECK(keys[16] == std::numeric_limits<float>::infinity());
     CHECK(inputs.mask_image.size() == 6);
+}
+
+// To look into one case: VKATTN_CASE='s=7 causal' vkattn_gpu_tests --no-skip -tc='the case in VKATTN_CASE'
+TEST_CASE("the case in VKATTN_CASE" * doctest::skip()) {
+    const char* const line = std::getenv("VKATTN_CASE");
+    REQUIRE(line != nullptr);
+    run_cases({parse_case(line, "VKATTN_CASE")});
 }
