@@ -14,6 +14,8 @@
  *     s = softmax_scale * (q . k);  if softcap: s = softcap * tanh(s / softcap);  mask;  out = softmax(s) . v
  *     lse = log(sum(exp(s))), natural logarithm
  *
+ * Scores are computed in float32, so |s| must stay below 5e37.
+ *
  * Query head h reads kv head h / (num_heads_q / num_heads_kv). Arithmetic is float32 whatever the storage type.
  * The same device, driver, plan and input give the same bits.
  *
@@ -104,13 +106,20 @@ typedef struct VkattnCombineArgs {
 VKATTN_API const char* vkattn_version(void);
 VKATTN_API const char* vkattn_status_name(VkattnStatus status);
 
-VKATTN_API void vkattn_problem_init(VkattnProblem* problem);
-VKATTN_API void vkattn_options_init(VkattnOptions* options);
-VKATTN_API void vkattn_context_info_init(VkattnContextInfo* info);
-VKATTN_API void vkattn_forward_args_init(VkattnForwardArgs* args);
-VKATTN_API void vkattn_scratch_init(VkattnScratch* scratch);
-VKATTN_API void vkattn_combine_init(VkattnCombine* combine);
-VKATTN_API void vkattn_combine_args_init(VkattnCombineArgs* args);
+/* Each struct is set to its defaults by its init function. They are inline so that the caller's own idea of the
+ * struct's size counts, should the library be newer: structs grow at their end only. Null is legal. */
+#define VKATTN_INIT_FUNCTION(type, name)                            \
+    VKATTN_API void name##_sized(type* object, size_t struct_size); \
+    static inline void name(type* object) {                         \
+        name##_sized(object, sizeof(type));                         \
+    }
+VKATTN_INIT_FUNCTION(VkattnProblem, vkattn_problem_init)
+VKATTN_INIT_FUNCTION(VkattnOptions, vkattn_options_init)
+VKATTN_INIT_FUNCTION(VkattnContextInfo, vkattn_context_info_init)
+VKATTN_INIT_FUNCTION(VkattnForwardArgs, vkattn_forward_args_init)
+VKATTN_INIT_FUNCTION(VkattnScratch, vkattn_scratch_init)
+VKATTN_INIT_FUNCTION(VkattnCombine, vkattn_combine_init)
+VKATTN_INIT_FUNCTION(VkattnCombineArgs, vkattn_combine_args_init)
 
 /* What vkattn would like enabled on this device, given what it supports: extensions and a features chain that can
  * be merged into, or passed as, VkDeviceCreateInfo::pNext. UNSUPPORTED says which required feature is missing.
@@ -131,9 +140,10 @@ VKATTN_API VkattnStatus vkattn_context_create(const VkattnContextInfo* info, Vka
 /* After every plan of the context is destroyed and no recording is in use any more. Null is legal. */
 VKATTN_API void vkattn_context_destroy(VkattnContext* context);
 
-/* Validates, plans, and builds the pipelines that the plan needs and the context does not have yet. A plan that
- * differs from an earlier one only in batch, head counts, sequence lengths, strides of the same alignment, scale
- * or bounds compiles nothing. `options` may be null.
+/* Validates, plans, and builds the pipelines that the plan needs and the context does not have yet. Nothing is built for
+ * a batch, a head count, a sequence length, a scale or a bound as such. But there are thresholds at which another
+ * pipeline takes over, once a context: few query rows; keys split or not; strides from 4 GiB on, or rows of a tile
+ * 2 GiB apart. `options` may be null.
  * Errors: INVALID_ARGUMENT (error->field names the field), UNSUPPORTED (with the reason), OUT_OF_HOST_MEMORY,
  * DEVICE_ERROR (a pipeline could not be created even in the smallest variant). */
 VKATTN_API VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* problem,

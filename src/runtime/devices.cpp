@@ -115,6 +115,9 @@ uint32_t pick_device(const std::vector<DeviceInfo>& devices, const std::string& 
     if (devices.empty()) throw RuntimeError("there is no Vulkan device on this machine");
     const char* environment = std::getenv("VKATTN_DEVICE");
     const std::string wanted = lower(!given.empty() ? given : environment != nullptr ? environment : "");
+    // A number is an index, or nothing: "2" is not to find an H200.
+    const bool is_index = !wanted.empty() && wanted.size() < 32 &&
+                          std::ranges::all_of(wanted, [](char c) { return c >= '0' && c <= '9'; });
     const DeviceInfo* best = nullptr;
     for (const DeviceInfo& d : devices) {
         std::string uuid = wanted;
@@ -123,7 +126,7 @@ uint32_t pick_device(const std::vector<DeviceInfo>& devices, const std::string& 
             if (d.refusal.empty() && (best == nullptr || rank(d) < rank(*best))) best = &d;
         } else if (wanted == std::to_string(d.index) || uuid == d.uuid) {
             return d.index;
-        } else if (best == nullptr && lower(d.name).find(wanted) != std::string::npos) {
+        } else if (best == nullptr && !is_index && lower(d.name).find(wanted) != std::string::npos) {
             best = &d;
         }
     }

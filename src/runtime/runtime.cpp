@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "cache_file.hpp"
 #include "devices.hpp"
 #include "vma.hpp"
 
@@ -142,10 +143,8 @@ void Runtime::State::make_device(const RuntimeOptions& options, const Requiremen
     if (timestamp_bits != 0) queries = device.createQueryPool({{}, vk::QueryType::eTimestamp, 2});
 }
 
-// A driver ignores data that is not its own, so whatever the file holds is safe to hand over.
 void Runtime::State::load_cache() {
-    std::ifstream file(cache_file, std::ios::binary);
-    const std::vector<char> data{std::istreambuf_iterator<char>(file), {}};
+    const std::vector<char> data = runtime::read_cache_file(cache_file);
     cache = device.createPipelineCache(vk::PipelineCacheCreateInfo({}, data.size(), data.data()));
 }
 
@@ -153,11 +152,7 @@ void Runtime::State::load_cache() {
 void Runtime::State::save_cache() const {
     if (cache_file.empty()) return;
     try {
-        const std::vector<uint8_t> data = cache.getData();
-        const std::string temporary = cache_file + ".new";
-        std::ofstream(temporary, std::ios::binary)
-            .write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
-        std::rename(temporary.c_str(), cache_file.c_str());
+        runtime::write_cache_file(cache_file, cache.getData());
     } catch (const std::exception&) {
     }
 }

@@ -2,6 +2,8 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <string_view>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -21,20 +23,22 @@ struct VkattnRequirements {
 
 namespace {
 
-void copy_text(char* to, size_t capacity, const std::string& text) {
+void copy_text(char* to, size_t capacity, std::string_view text) {
     const size_t length = std::min(capacity - 1, text.size());
     std::memcpy(to, text.data(), length);
     to[length] = 0;
 }
 
-VkattnStatus report(VkattnError* error, const Failure& failure) {
+// Allocates nothing: it also reports that there is no memory.
+VkattnStatus report(VkattnError* error, VkattnStatus status, std::string_view field, std::string_view message,
+                    int32_t vk_result = 0) {
     if (error != nullptr) {
-        error->status = failure.status;
-        error->vk_result = failure.vk_result;
-        copy_text(error->field, sizeof error->field, failure.field);
-        copy_text(error->message, sizeof error->message, failure.message);
+        error->status = status;
+        error->vk_result = vk_result;
+        copy_text(error->field, sizeof error->field, field);
+        copy_text(error->message, sizeof error->message, message);
     }
-    return failure.status;
+    return status;
 }
 
 // Runs the body of an API function; whatever it throws becomes a status.
@@ -43,11 +47,15 @@ VkattnStatus guarded(VkattnError* error, Body body) {
     if (error != nullptr) std::memset(error, 0, sizeof *error);
     try {
         const Result<bool> done = body();
-        return done ? VKATTN_OK : report(error, done.failure());
+        if (done) return VKATTN_OK;
+        const Failure& f = done.failure();
+        return report(error, f.status, f.field, f.message, f.vk_result);
     } catch (const std::bad_alloc&) {
-        return report(error, {VKATTN_OUT_OF_HOST_MEMORY, "", "out of host memory"});
+        return report(error, VKATTN_OUT_OF_HOST_MEMORY, "", "out of host memory");
     } catch (const std::exception& e) {
-        return report(error, {VKATTN_INTERNAL_ERROR, "", e.what()});
+        return report(error, VKATTN_INTERNAL_ERROR, "", e.what());
+    } catch (...) {
+        return report(error, VKATTN_INTERNAL_ERROR, "", "an unknown exception");
     }
 }
 
@@ -61,6 +69,14 @@ Result<T> read_struct(const char* name, const T* given, T defaults, size_t first
                                    given->struct_size, sizeof(T)));
     std::memcpy(&defaults, given, given->struct_size);
     return defaults;
+}
+
+// To its defaults, as far as the caller's struct goes.
+template <class T>
+void init(T* object, size_t struct_size, T defaults) {
+    if (object == nullptr) return;
+    defaults.struct_size = struct_size;
+    std::memcpy(object, &defaults, std::min(struct_size, sizeof defaults));
 }
 
 template <class T>
@@ -109,27 +125,36 @@ Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&
     return made;
 }
 
-// A row that the driver cannot build is set aside, and the next one is planned.
+// Whether the failure says that this row of the tuning table is not for this driver: a lost device and memory that ran
+// out do not, and neither does the baseline's.
+bool blames_row(const Failure& failure, const Plan& plan) {
+    for (const VkResult r :
+         {VK_ERROR_DEVICE_LOST, VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY})
+        if (failure.vk_result == r) return false;
+    return plan.kernel != "materialized";
+}
+
+// A row that the driver cannot build is set aside for problems of this kind, and the next one is planned.
 Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options, VkattnPlan** out) {
+    const auto kind = std::tuple(problem.head_dim_qk, problem.head_dim_v, problem.dtype);
     std::optional<Failure> failed;
     for (;;) {
         {
             const std::lock_guard lock(context.mutex);
-            options.rejected_rows = context.rejected_rows;
+            options.rejected_rows = context.rejected_rows[kind];
         }
         Result<Plan> plan = make_plan(context.caps, problem, options);
         if (!plan) return failed ? *failed : plan.failure();
-        const std::string row = plan->tuning_row;
-        auto made = with_pipelines(context, std::move(*plan));
+        auto made = with_pipelines(context, Plan(*plan));
         if (made) {
             *out = made->release();
             return true;
         }
         failed = made.failure();
-        // A lost device says nothing about the row; a tuning that was asked for has no next row.
-        if (failed->vk_result == VK_ERROR_DEVICE_LOST || !options.tuning.empty()) return *failed;
+        // A tuning that was asked for has no next row.
+        if (!options.tuning.empty() || !blames_row(*failed, *plan)) return *failed;
         const std::lock_guard lock(context.mutex);
-        context.rejected_rows.push_back(row);
+        context.rejected_rows[kind].push_back(plan->tuning_row);
     }
 }
 
@@ -178,26 +203,26 @@ const char* vkattn_status_name(VkattnStatus status) {
     }
 }
 
-void vkattn_problem_init(VkattnProblem* problem) {
-    if (problem != nullptr) *problem = default_problem();
+void vkattn_problem_init_sized(VkattnProblem* problem, size_t struct_size) {
+    init(problem, struct_size, default_problem());
 }
-void vkattn_options_init(VkattnOptions* options) {
-    if (options != nullptr) *options = default_options();
+void vkattn_options_init_sized(VkattnOptions* options, size_t struct_size) {
+    init(options, struct_size, default_options());
 }
-void vkattn_context_info_init(VkattnContextInfo* info) {
-    if (info != nullptr) *info = zeroed<VkattnContextInfo>();
+void vkattn_context_info_init_sized(VkattnContextInfo* info, size_t struct_size) {
+    init(info, struct_size, zeroed<VkattnContextInfo>());
 }
-void vkattn_forward_args_init(VkattnForwardArgs* args) {
-    if (args != nullptr) *args = zeroed<VkattnForwardArgs>();
+void vkattn_forward_args_init_sized(VkattnForwardArgs* args, size_t struct_size) {
+    init(args, struct_size, zeroed<VkattnForwardArgs>());
 }
-void vkattn_scratch_init(VkattnScratch* scratch) {
-    if (scratch != nullptr) *scratch = zeroed<VkattnScratch>();
+void vkattn_scratch_init_sized(VkattnScratch* scratch, size_t struct_size) {
+    init(scratch, struct_size, zeroed<VkattnScratch>());
 }
-void vkattn_combine_init(VkattnCombine* combine) {
-    if (combine != nullptr) *combine = default_combine();
+void vkattn_combine_init_sized(VkattnCombine* combine, size_t struct_size) {
+    init(combine, struct_size, default_combine());
 }
-void vkattn_combine_args_init(VkattnCombineArgs* args) {
-    if (args != nullptr) *args = zeroed<VkattnCombineArgs>();
+void vkattn_combine_args_init_sized(VkattnCombineArgs* args, size_t struct_size) {
+    init(args, struct_size, zeroed<VkattnCombineArgs>());
 }
 
 VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstance instance,

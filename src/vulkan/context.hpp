@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "functions.hpp"
@@ -48,8 +49,9 @@ struct VkattnContext {
     const vkattn::core::DeviceFunctions vk;
     const vkattn::core::DeviceCaps caps;
     vkattn::core::Pipelines pipelines;
-    std::mutex mutex;                        // guards rejected_rows
-    std::vector<std::string> rejected_rows;  // tuning rows whose pipelines this driver could not build
+    std::mutex mutex;  // guards rejected_rows
+    // Tuning rows whose pipelines this driver could not build, by head_dim_qk, head_dim_v and dtype.
+    std::map<std::tuple<uint32_t, uint32_t, VkattnDtype>, std::vector<std::string>> rejected_rows;
 };
 
 struct VkattnPlan {
