@@ -11,8 +11,8 @@ namespace {
 
 class Generator {
   public:
-    Generator(const std::vector<size_t>& counts, const Compatible& compatible)
-        : counts_(counts), compatible_(compatible) {
+    Generator(const std::vector<size_t>& counts, const Compatible& compatible, const Cost& cost)
+        : counts_(counts), compatible_(compatible), cost_(cost) {
         for (const size_t count : counts) {
             first_.push_back(total_);
             total_ += count;
@@ -21,17 +21,17 @@ class Generator {
         each_pair([&](Level a, Level b) { open(a, b) = compatible_(a, b); });
     }
 
-    std::vector<std::vector<size_t>> rows() {
-        std::vector<std::vector<size_t>> all;
+    std::vector<Row> rows() {
+        std::vector<Row> all;
         while (const auto pair = next_open()) {
-            all.push_back(best_row(pair->first, pair->second));
+            all.push_back(best_row(all, pair->first, pair->second));
             each_pair_of(all.back(), [&](Level a, Level b) { open(a, b) = false; });
         }
         return all;
     }
 
   private:
-    using Row = std::vector<std::optional<size_t>>;
+    using Draft = std::vector<std::optional<size_t>>;
 
     std::vector<bool>::reference open(Level a, Level b) {
         if (a.factor > b.factor) std::swap(a, b);
@@ -55,7 +55,7 @@ class Generator {
     }
 
     // How many open pairs a level closes beside what is chosen; none if it may not stand there.
-    std::optional<size_t> gain(const Row& row, Level level) {
+    std::optional<size_t> gain(const Draft& row, Level level) {
         size_t closed = 0;
         for (size_t f = 0; f < row.size(); f++) {
             if (!row[f]) continue;
@@ -65,7 +65,7 @@ class Generator {
         return closed;
     }
 
-    size_t best_level(const Row& row, size_t factor) {
+    size_t best_level(const Draft& row, size_t factor) {
         std::optional<size_t> best, most;
         const size_t start = random_() % counts_[factor];  // ties go to another level each time
         for (size_t n = 0; n < counts_[factor]; n++) {
@@ -80,8 +80,8 @@ class Generator {
     }
 
     // Greedy: factors in a random order, each at the level that closes most.
-    std::vector<size_t> row_with(Level a, Level b) {
-        Row row(counts_.size());
+    Row row_with(Level a, Level b) {
+        Draft row(counts_.size());
         row[a.factor] = a.level;
         row[b.factor] = b.level;
         std::vector<size_t> order(counts_.size());
@@ -89,27 +89,27 @@ class Generator {
         for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[random_() % i]);
         for (const size_t factor : order)
             if (!row[factor]) row[factor] = best_level(row, factor);
-        std::vector<size_t> levels;
+        Row levels;
         for (const auto& level : row) levels.push_back(*level);
         return levels;
     }
 
     template <class Body>
-    static void each_pair_of(const std::vector<size_t>& row, Body body) {
+    static void each_pair_of(const Row& row, Body body) {
         for (size_t a = 0; a < row.size(); a++)
             for (size_t b = a + 1; b < row.size(); b++) body(Level{a, row[a]}, Level{b, row[b]});
     }
 
     // The best of some rows with this pair.
-    std::vector<size_t> best_row(Level a, Level b) {
-        std::vector<size_t> best;
-        size_t most = 0;
-        for (int tries = 0; tries < 16; tries++) {
-            std::vector<size_t> row = row_with(a, b);
-            size_t closed = 0;
-            each_pair_of(row, [&](Level x, Level y) { closed += open(x, y) ? 1 : 0; });
-            if (closed <= most) continue;
-            most = closed;
+    Row best_row(const std::vector<Row>& others, Level a, Level b) {
+        Row best;
+        std::ptrdiff_t most = 0;
+        for (int tries = 0; tries < 40; tries++) {
+            Row row = row_with(a, b);
+            std::ptrdiff_t worth = -static_cast<std::ptrdiff_t>(cost_(others, row));
+            each_pair_of(row, [&](Level x, Level y) { worth += open(x, y) ? 1 : 0; });
+            if (!best.empty() && worth <= most) continue;
+            most = worth;
             best = std::move(row);
         }
         return best;
@@ -118,15 +118,16 @@ class Generator {
     std::vector<size_t> counts_, first_;
     size_t total_ = 0;
     Compatible compatible_;
+    Cost cost_;
     std::vector<bool> open_;  // pairs that no row holds yet
     std::mt19937 random_;     // the same numbers everywhere
 };
 
 }  // namespace
 
-std::vector<std::vector<size_t>> all_pairs(const std::vector<size_t>& levels_of_factor,
-                                           const Compatible& compatible) {
-    return Generator(levels_of_factor, compatible).rows();
+std::vector<Row> all_pairs(const std::vector<size_t>& levels_of_factor, const Compatible& compatible,
+                           const Cost& cost) {
+    return Generator(levels_of_factor, compatible, cost).rows();
 }
 
 }  // namespace vkattn::test

@@ -15,9 +15,14 @@ struct Level {
 // Whether two levels, of different factors, may stand together.
 using Compatible = std::function<bool(Level, Level)>;
 
-// Rows of one level a factor. The same rows for the same arguments; greedy, so not the fewest. Level 0 must be
-// compatible with everything but levels of which another row can be made.
-std::vector<std::vector<size_t>> all_pairs(const std::vector<size_t>& levels_of_factor,
-                                           const Compatible& compatible);
+// One level a factor.
+using Row = std::vector<size_t>;
+// What a row costs beside those that are there, in pairs that it must hold more than another one.
+using Cost = std::function<size_t(const std::vector<Row>&, const Row&)>;
+
+// The same rows for the same arguments; greedy, so not the fewest. Throws std::logic_error where what is incompatible
+// leaves a factor without a level.
+std::vector<Row> all_pairs(const std::vector<size_t>& levels_of_factor, const Compatible& compatible,
+                           const Cost& cost);
 
 }  // namespace vkattn::test

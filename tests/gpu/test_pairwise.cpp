@@ -108,7 +108,7 @@ std::string cut_of(const VkattnProblem& p) {
     return fmt::format(" max_flops={}", std::max(whole / 5, per_key * 32 * 32));
 }
 
-std::string text_of(const std::vector<size_t>& row, size_t number) {
+std::string text_of(const Row& row, size_t number) {
     std::string text = fmt::format("b={} seed={}", number % 8 == 7 ? 3 : number % 8 == 3 ? 1 : 2, number + 1);
     for (const Factor f :
          {dtype, heads, seqlen_q, seqlen_kv, dims, layout, visibility, softcap, splits, invariant})
@@ -121,10 +121,24 @@ std::string text_of(const std::vector<size_t>& row, size_t number) {
     return text;
 }
 
-std::vector<std::vector<size_t>> rows() {
+// Pipelines take longer to build than cases to run: a row that needs none of its own is worth more.
+size_t cost(const std::vector<Row>& others, const Row& row) {
+    const auto mask_type = [](const Row& r) { return r[mask] == 0 ? 0 : r[mask] < 3 ? 1 : 2; };
+    const auto few_rows = [](const Row& r) { return r[seqlen_q] == 1 || r[seqlen_q] == 2; };
+    const auto extra = [](const Row& r) { return r[mask] + r[lengths] + r[offsets] != 0; };
+    const auto alike = [&](const Row& r) {
+        for (const Factor f : {dtype, dims, softcap, splits, invariant})
+            if (r[f] != row[f]) return false;
+        return mask_type(r) == mask_type(row) && few_rows(r) == few_rows(row) && extra(r) == extra(row);
+    };
+    const bool slow = row[dims] >= 4;  // to build
+    return std::any_of(others.begin(), others.end(), alike) ? 0 : slow ? 12 : 6;
+}
+
+std::vector<Row> rows() {
     std::vector<size_t> counts;
     for (const auto& words : levels) counts.push_back(words.size());
-    return all_pairs(counts, compatible);
+    return all_pairs(counts, compatible, cost);
 }
 
 }  // namespace
