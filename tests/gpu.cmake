@@ -16,7 +16,7 @@ add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c"
   "${gpu_tests}/gpu/inputs.cpp" "${gpu_tests}/gpu/forward_run.cpp" "${gpu_tests}/gpu/test_guard.cpp"
   "${gpu_tests}/gpu/test_cases.cpp" "${gpu_tests}/gpu/interposer.cpp" "${gpu_tests}/gpu/test_record.cpp" "${gpu_tests}/gpu/test_runs.cpp" "${gpu_tests}/gpu/test_tunings.cpp"
   "${gpu_tests}/gpu/test_far.cpp" "${gpu_tests}/gpu/pairwise.cpp" "${gpu_tests}/gpu/test_pairwise.cpp" "${gpu_tests}/gpu/test_segments.cpp" "${gpu_tests}/gpu/test_invariance.cpp"
-  "${gpu_tests}/gpu/test_combine.cpp" "${gpu_tests}/gpu/test_long.cpp" "${gpu_tests}/gpu/test_api.cpp")
+  "${gpu_tests}/gpu/test_combine.cpp" "${gpu_tests}/gpu/test_long.cpp" "${gpu_tests}/gpu/test_api.cpp" "${gpu_tests}/gpu/test_api_features.cpp")
 set_target_properties(vkattn_gpu_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"
   C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
 target_include_directories(vkattn_gpu_tests PRIVATE "${gpu_tests}" "${gpu_cases}" "${PROJECT_SOURCE_DIR}/src"

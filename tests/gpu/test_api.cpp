@@ -202,23 +202,6 @@ TEST_CASE_FIXTURE(Abi, "a plan names the field of the problem that is wrong") {
 }
 
 TEST_CASE_FIXTURE(Abi, "a plan says what this version cannot do") {
-    using P = VkattnProblem;
-    const std::pair<const char*, Spoil> wishes[] = {
-        {"problem.dtype", [](P& p) { p.dtype = VKATTN_DTYPE_FLOAT16; }},
-        {"problem.dtype", [](P& p) { p.dtype = VKATTN_DTYPE_BFLOAT16; }},
-        {"problem.mask", [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 1, p.mask_extents[0] = 10; }},
-        {"problem.mask", [](P& p) { p.mask = VKATTN_MASK_FLOAT, p.mask_rank = 1, p.mask_extents[0] = 1; }},
-        {"problem.kv_lengths", [](P& p) { p.kv_lengths = 1; }},
-        {"problem.align", [](P& p) { p.align = VKATTN_ALIGN_OFFSETS; }},
-    };
-    for (const auto& [field, wish] : wishes) {
-        VkattnProblem p = good_problem();
-        wish(p);
-        const Seen seen = create_with(c, p);
-        CAPTURE(seen.error.message);
-        CHECK(seen.returned == VKATTN_UNSUPPORTED);
-        CHECK(seen.field() == field);
-    }
     VkattnOptions o = options();
     o.kernel = "materialized";
     o.max_scratch_bytes = 100;

@@ -1,0 +1,306 @@
+// As test_api.cpp: what masks, lengths, offsets, options, segments and combines refuse.
+#include <limits>
+
+#include "api_calls.hpp"
+#include "cases.hpp"
+#include "skip.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+
+namespace {
+
+using P = VkattnProblem;
+using C = VkattnCombine;
+
+VkattnCombine good_combine() {
+    VkattnCombine c;
+    vkattn_combine_init(&c);
+    c.num_parts = 3;
+    c.batch = 2;
+    c.num_heads = 4;
+    c.seqlen_q = 5;
+    c.head_dim_v = 8;
+    return c;
+}
+
+Seen create_combine(VkattnContext* context, const VkattnCombine* combine) {
+    VkattnPlan* plan = reinterpret_cast<VkattnPlan*>(1);
+    const auto create = [&](VkattnError* error) {
+        const VkattnStatus status = vkattn_combine_create(context, combine, &plan, error);
+        CHECK((plan != nullptr) == (status == VKATTN_OK));
+        vkattn_plan_destroy(plan);
+        return status;
+    };
+    return call(create);
+}
+
+// All that a forward may read beside its tensors, every element 16-bit.
+constexpr const char* featured =
+    "b=2 hq=4 hkv=2 sq=5 skv=9 dtype=f16 mask=float mask_shape=5,9 lengths=9,3 offsets=4,0 causal";
+
+// Addresses that suit it.
+VkattnForwardArgs args_at(const Buffer& memory) {
+    VkattnForwardArgs args = forward_args();
+    args.query = args.key = args.value = args.out = args.lse = args.mask = memory.address();
+    args.kv_lengths = args.query_offsets = memory.address() + 4;
+    args.scratch_buffer = memory.handle();
+    args.scratch_address = memory.address();
+    return args;
+}
+
+}  // namespace
+
+TEST_CASE("the init functions of combines set the documented defaults") {
+    VkattnCombine c;
+    std::memset(&c, 0x55, sizeof c);
+    vkattn_combine_init(&c);
+    CHECK(c.struct_size == sizeof c);
+    CHECK(c.dtype == VKATTN_DTYPE_FLOAT32);
+    CHECK(c.parts_dtype == VKATTN_DTYPE_FLOAT32);
+    CHECK(c.num_parts == 1);
+    CHECK(c.batch == 1);
+    CHECK(c.num_heads == 1);
+    CHECK(c.seqlen_q == 0);
+    CHECK(c.part_stride == VKATTN_CONTIGUOUS);
+    CHECK(c.parts_strides.seq == VKATTN_CONTIGUOUS);
+    CHECK(c.out_strides.batch == VKATTN_CONTIGUOUS);
+    CHECK(c.alignment_bytes == 0);
+    VkattnCombineArgs args;
+    std::memset(&args, 0x55, sizeof args);
+    vkattn_combine_args_init(&args);
+    CHECK(args.struct_size == sizeof args);
+    CHECK(args.parts == 0);
+    CHECK(args.lse == 0);
+    vkattn_combine_init(nullptr);
+    vkattn_combine_args_init(nullptr);
+    VkattnOptions o;
+    std::memset(&o, 0x55, sizeof o);
+    vkattn_options_init(&o);
+    CHECK(o.max_dispatch_flops == 0);
+    CHECK(o.num_splits == 0);
+    CHECK(o.batch_invariant == 0);
+}
+
+TEST_CASE_FIXTURE(Abi, "a plan names what is wrong with types, masks, lengths and offsets") {
+    const std::pair<const char*, Spoil> faults[] = {
+        {"problem.mask_rank", [](P& p) { p.mask = VKATTN_MASK_FLOAT; }},
+        {"problem.mask_extents",
+         [](P& p) {
+             p.mask = VKATTN_MASK_FLOAT, p.mask_rank = 2, p.mask_extents[0] = 9, p.mask_extents[1] = 10;
+         }},
+        {"problem.mask_extents",
+         [](P& p) {
+             p.mask = VKATTN_MASK_BOOL, p.mask_rank = 2, p.mask_extents[0] = 0, p.mask_extents[1] = 10;
+         }},
+        {"problem.mask_extents",
+         [](P& p) {
+             p.mask = VKATTN_MASK_BOOL, p.mask_rank = 3;
+             p.mask_extents[0] = 2, p.mask_extents[1] = p.mask_extents[2] = 10;  // heads are 4
+         }},
+        {"problem.mask_extents",
+         [](P& p) {
+             p.mask = VKATTN_MASK_BOOL, p.mask_rank = 4;
+             p.mask_extents[0] = 4, p.mask_extents[1] = 2;  // batch and heads exchanged
+             p.mask_extents[2] = p.mask_extents[3] = 10;
+         }},
+        {"problem.mask_extents",
+         [](P& p) {
+             p.mask = VKATTN_MASK_FLOAT, p.mask_rank = 1,
+             p.mask_extents[0] = std::numeric_limits<uint32_t>::max();
+         }},
+        {"problem.alignment_bytes", [](P& p) { p.dtype = VKATTN_DTYPE_FLOAT16, p.alignment_bytes = 1; }},
+        {"problem.alignment_bytes", [](P& p) { p.dtype = VKATTN_DTYPE_BFLOAT16, p.alignment_bytes = 6; }},
+        {"problem.key_strides",
+         [](P& p) { p.dtype = VKATTN_DTYPE_FLOAT16, p.alignment_bytes = 8, p.key_strides.seq = 10; }},
+        {"problem.out_strides", [](P& p) { p.dtype = VKATTN_DTYPE_FLOAT16, p.out_strides.seq = 7; }},
+    };
+    for (const auto& [field, spoil] : faults) {
+        VkattnProblem p = good_problem();
+        spoil(p);
+        check_invalid(create_with(c, p), field);
+    }
+}
+
+TEST_CASE_FIXTURE(Abi, "types, masks, lengths and offsets are planned") {
+    const Spoil wishes[] = {
+        [](P& p) { p.dtype = VKATTN_DTYPE_FLOAT16; },
+        [](P& p) { p.dtype = VKATTN_DTYPE_BFLOAT16, p.query_strides.seq = 9, p.query_strides.head = 91; },
+        [](P& p) { p.dtype = VKATTN_DTYPE_FLOAT16, p.alignment_bytes = 16; },
+        [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 1, p.mask_extents[0] = 10; },
+        [](P& p) { p.mask = VKATTN_MASK_FLOAT, p.mask_rank = 1, p.mask_extents[0] = 1; },
+        [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 1, p.mask_extents[0] = 3; },
+        [](P& p) { p.mask_rank = 77; },  // of no mask
+        [](P& p) { p.kv_lengths = 1; },
+        [](P& p) { p.kv_lengths = 2; },
+        [](P& p) { p.align = VKATTN_ALIGN_OFFSETS, p.query_offset = std::numeric_limits<int64_t>::max(); },
+    };
+    for (const Spoil& wish : wishes) {
+        VkattnProblem p = good_problem();
+        wish(p);
+        CHECK(create_with(c, p).returned == VKATTN_OK);
+    }
+}
+
+TEST_CASE_FIXTURE(Abi, "recording refuses null and misaligned masks, lengths and offsets") {
+    const Plan plan(c, parse_case(featured, "here").problem);
+    const Buffer memory = runtime.allocate(1 << 16);
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    using A = VkattnForwardArgs;
+    const std::pair<const char*, void (*)(A&)> faults[] = {
+        {"args.mask", [](A& a) { a.mask = 0; }},
+        {"args.mask", [](A& a) { a.mask += 1; }},
+        {"args.kv_lengths", [](A& a) { a.kv_lengths = 0; }},
+        {"args.kv_lengths", [](A& a) { a.kv_lengths += 2; }},
+        {"args.query_offsets", [](A& a) { a.query_offsets = 0; }},
+        {"args.query_offsets", [](A& a) { a.query_offsets += 1; }},
+        {"args.query", [](A& a) { a.query += 1; }},
+        {"args.lse", [](A& a) { a.lse += 2; }},
+        {"args.scratch_buffer", [](A& a) { a.scratch_buffer = VK_NULL_HANDLE; }},
+    };
+    between.take_commands();
+    for (const auto& [field, spoil] : faults) {
+        VkattnForwardArgs args = args_at(memory);
+        spoil(args);
+        CAPTURE(std::string(field));
+        check_invalid(call(vkattn_cmd_forward, commands, plan.get(), &args), field);
+        check_invalid(call(vkattn_cmd_forward_range, commands, plan.get(), &args, 0u, 1u), field);
+    }
+    CHECK(between.take_commands().empty());
+    // Two bytes are an element here, and one is one of a bool mask.
+    VkattnForwardArgs args = args_at(memory);
+    args.query += 2, args.key += 2, args.value += 2, args.out += 2, args.mask += 2;
+    CHECK(call(vkattn_cmd_forward, commands, plan.get(), &args).returned == VKATTN_OK);
+    const Plan bytes(c, parse_case("s=5 mask=bool mask_shape=5,5", "here").problem);
+    args = args_at(memory);
+    args.mask += 3;
+    args.kv_lengths = args.query_offsets = 1;  // not looked at
+    CHECK(call(vkattn_cmd_forward, commands, bytes.get(), &args).returned == VKATTN_OK);
+    recorder.end();
+}
+
+TEST_CASE_FIXTURE(Abi, "options are refused where they contradict each other or the device") {
+    VkattnOptions o = options();
+    o.batch_invariant = 1;
+    o.num_splits = 3;  // depends on seqlen_kv
+    check_invalid(create_with(c, good_problem(), &o), "options.num_splits");
+    o.num_splits = 1;
+    CHECK(create_with(c, good_problem(), &o).returned == VKATTN_OK);
+    o = options();
+    o.max_dispatch_flops = 1;
+    const Seen little = create_with(c, good_problem(), &o);
+    CHECK(little.returned == VKATTN_UNSUPPORTED);
+    CHECK(little.field() == "options.max_dispatch_flops");
+    o = options();
+    o.num_splits = std::numeric_limits<uint32_t>::max();  // more than there are tiles
+    CHECK(create_with(c, good_problem(), &o).returned == VKATTN_OK);
+    o.max_dispatch_flops = std::numeric_limits<uint64_t>::max();
+    CHECK(create_with(c, good_problem(), &o).returned == VKATTN_OK);
+}
+
+TEST_CASE_FIXTURE(Abi, "ranges of segments refuse null") {
+    const Plan plan(c, good_problem());
+    const VkattnForwardArgs args = forward_args();
+    check_invalid(call(vkattn_cmd_forward_range, VkCommandBuffer{}, plan.get(), &args, 0u, 1u),
+                  "command_buffer");
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    check_invalid(
+        call(vkattn_cmd_forward_range, commands, static_cast<const VkattnPlan*>(nullptr), &args, 0u, 1u),
+        "plan");
+    check_invalid(call(vkattn_cmd_forward_range, commands, plan.get(),
+                       static_cast<const VkattnForwardArgs*>(nullptr), 0u, 1u),
+                  "args");
+    recorder.end();
+}
+
+TEST_CASE_FIXTURE(Abi, "a combine names the field that is wrong") {
+    const VkattnCombine good = good_combine();
+    CHECK(create_combine(c, &good).returned == VKATTN_OK);
+    check_invalid(create_combine(nullptr, &good), "context");
+    check_invalid(create_combine(c, nullptr), "combine");
+    check_invalid(call(vkattn_combine_create, c, &good, static_cast<VkattnPlan**>(nullptr)), "plan");
+    const std::pair<const char*, void (*)(C&)> faults[] = {
+        {"combine.struct_size", [](C& x) { x.struct_size = 0; }},
+        {"combine.struct_size", [](C& x) { x.struct_size += 8; }},
+        {"combine.dtype", [](C& x) { x.dtype = static_cast<VkattnDtype>(3); }},
+        {"combine.parts_dtype", [](C& x) { x.parts_dtype = VKATTN_DTYPE_MAX_ENUM; }},
+        {"combine.parts_dtype", [](C& x) { x.parts_dtype = VKATTN_DTYPE_FLOAT16; }},  // of float32 out
+        {"combine.parts_dtype",
+         [](C& x) { x.dtype = VKATTN_DTYPE_BFLOAT16, x.parts_dtype = VKATTN_DTYPE_FLOAT16; }},
+        {"combine.num_parts", [](C& x) { x.num_parts = 0; }},
+        {"combine.batch", [](C& x) { x.batch = 0xffffffff; }},
+        {"combine.num_heads", [](C& x) { x.num_heads = 0; }},
+        {"combine.num_heads", [](C& x) { x.num_heads = 65536; }},
+        {"combine.seqlen_q", [](C& x) { x.seqlen_q = VKATTN_MAX_SEQLEN + 1; }},
+        {"combine.head_dim_v", [](C& x) { x.head_dim_v = 0; }},
+        {"combine.head_dim_v", [](C& x) { x.head_dim_v = 577; }},
+        {"combine.part_stride", [](C& x) { x.part_stride = uint64_t{1} << 62; }},
+        {"combine.part_stride", [](C& x) { x.part_stride = 321, x.alignment_bytes = 16; }},
+        {"combine.parts_strides", [](C& x) { x.parts_strides.head = uint64_t{1} << 62; }},
+        {"combine.parts_strides", [](C& x) { x.parts_strides.seq = 9, x.alignment_bytes = 16; }},
+        {"combine.out_strides", [](C& x) { x.out_strides.seq = 7; }},
+        {"combine.out_strides", [](C& x) { x.out_strides.head = 0; }},
+        {"combine.out_strides", [](C& x) { x.out_strides.batch = 9, x.alignment_bytes = 16; }},
+        {"combine.alignment_bytes", [](C& x) { x.alignment_bytes = 2; }},
+        {"combine.alignment_bytes", [](C& x) { x.alignment_bytes = 12; }},
+    };
+    for (const auto& [field, spoil] : faults) {
+        VkattnCombine x = good;
+        spoil(x);
+        CAPTURE(std::string(field));
+        check_invalid(create_combine(c, &x), field);
+    }
+    // Parts may overlap, or be one and the same; 16-bit out may have float32 parts.
+    for (void (*wish)(C&) :
+         {+[](C& x) { x.part_stride = 0; },
+          +[](C& x) {
+              x.parts_strides = {0, 0, 0};
+          },
+          +[](C& x) { x.dtype = VKATTN_DTYPE_FLOAT16; }, +[](C& x) { x.dtype = VKATTN_DTYPE_BFLOAT16; },
+          +[](C& x) { x.dtype = x.parts_dtype = VKATTN_DTYPE_FLOAT16, x.alignment_bytes = 2; }}) {
+        VkattnCombine x = good;
+        wish(x);
+        CHECK(create_combine(c, &x).returned == VKATTN_OK);
+    }
+}
+
+TEST_CASE_FIXTURE(Abi, "recording a combine refuses null, misaligned addresses, and plans of forwards") {
+    const Plan plan(c, good_combine()), forward(c, good_problem());
+    const Buffer memory = runtime.allocate(1 << 16);
+    VkattnCombineArgs good;
+    vkattn_combine_args_init(&good);
+    good.parts = good.parts_lse = good.out = good.lse = memory.address();
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    between.take_commands();
+    check_invalid(call(vkattn_cmd_combine, VkCommandBuffer{}, plan.get(), &good), "command_buffer");
+    check_invalid(call(vkattn_cmd_combine, commands, static_cast<const VkattnPlan*>(nullptr), &good), "plan");
+    check_invalid(
+        call(vkattn_cmd_combine, commands, plan.get(), static_cast<const VkattnCombineArgs*>(nullptr)),
+        "args");
+    check_invalid(call(vkattn_cmd_combine, commands, forward.get(), &good), "plan");
+    const VkattnForwardArgs forward_of_combine = args_at(memory);
+    check_invalid(call(vkattn_cmd_forward, commands, plan.get(), &forward_of_combine), "plan");
+    using A = VkattnCombineArgs;
+    const std::pair<const char*, void (*)(A&)> faults[] = {
+        {"args.struct_size", [](A& a) { a.struct_size = 1; }},
+        {"args.parts", [](A& a) { a.parts = 0; }},
+        {"args.parts", [](A& a) { a.parts += 2; }},
+        {"args.parts_lse", [](A& a) { a.parts_lse = 0; }},
+        {"args.parts_lse", [](A& a) { a.parts_lse += 1; }},
+        {"args.out", [](A& a) { a.out = 0; }},
+        {"args.out", [](A& a) { a.out += 3; }},
+        {"args.lse", [](A& a) { a.lse += 2; }}};
+    for (const auto& [field, spoil] : faults) {
+        VkattnCombineArgs args = good;
+        spoil(args);
+        CAPTURE(std::string(field));
+        check_invalid(call(vkattn_cmd_combine, commands, plan.get(), &args), field);
+    }
+    CHECK(between.take_commands().empty());
+    good.lse = 0;  // not wanted
+    CHECK(call(vkattn_cmd_combine, commands, plan.get(), &good).returned == VKATTN_OK);
+    recorder.end();
+}
