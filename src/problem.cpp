@@ -131,10 +131,11 @@ Result<bool> resolve_mask(Problem& p) {
     }
     p.mask_per_key = extents[3] != 1;
     if (p.mask_per_key) p.key_limit = static_cast<uint32_t>(extents[3]);
+    const uint64_t most = max_bytes / (p.mask == VKATTN_MASK_BOOL ? 1 : p.element_bytes);
     uint64_t inner = extents[3];
     for (int i = 2; i >= 0; i--) {
         p.mask_strides[i] = extents[i] > 1 ? inner : 0;
-        if (extents[i] > 1 && inner > max_bytes / extents[i])
+        if (extents[i] > 1 && inner > most / extents[i])
             return invalid("problem.mask_extents", "the mask would span 2^62 bytes or more");
         inner *= extents[i];
     }
@@ -295,26 +296,26 @@ Result<Combine> resolve(const VkattnCombine& given) {
     p.num_heads_q = p.num_heads_kv = c.num_heads;
     p.seqlen_q = c.seqlen_q;
     p.head_dim_qk = p.head_dim_v = c.head_dim_v;
+    p.query_strides = p.key_strides = p.value_strides = {0, 0, 0};  // there is none
     p.out_strides = c.out_strides;
     p.alignment_bytes = c.alignment_bytes;
     const auto out = resolve(p);
     if (!out) return in_combine(out.failure());
-    p.dtype = c.parts_dtype;
-    p.query_strides = c.parts_strides;
-    p.out_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
-    p.alignment_bytes = std::max(c.alignment_bytes, c.parts_element_bytes);
-    const auto parts = resolve(p);
-    if (!parts) return in_combine(parts.failure());
+    Problem parts = *out;
+    parts.element_bytes = c.parts_element_bytes;
+    parts.alignment_bytes = std::max(c.alignment_bytes, c.parts_element_bytes);
+    parts.query_strides = c.parts_strides;
+    if (auto ok = resolve_strides(parts, 0); !ok) return in_combine(ok.failure());
     if (c.part_stride == VKATTN_CONTIGUOUS)
         c.part_stride = uint64_t{c.batch} * c.num_heads * c.seqlen_q * c.head_dim_v;
     if (c.part_stride > max_bytes / c.parts_element_bytes / c.num_parts)
         return invalid("combine.part_stride", "the parts would span 2^62 bytes or more");
-    if (c.part_stride * c.parts_element_bytes % parts->alignment_bytes != 0)
+    if (c.part_stride * c.parts_element_bytes % parts.alignment_bytes != 0)
         return invalid("combine.part_stride",
-                       fmt::format("is not a multiple of alignment_bytes = {}", parts->alignment_bytes));
+                       fmt::format("is not a multiple of alignment_bytes = {}", parts.alignment_bytes));
     c.alignment_bytes = out->alignment_bytes;
     c.out_strides = out->out_strides;
-    c.parts_strides = parts->query_strides;
+    c.parts_strides = parts.query_strides;
     return c;
 }
 
