@@ -21,17 +21,24 @@ constexpr uint64_t max_packed_rows = 512;
 // --sweep FILE`, FILE holding the candidates that fit 48 KiB; TFLOP/s in brackets.
 //   nvidia  H200, driver 580.159: D64 [34.4], D128 [35.4], D256 [31.4], D512 [24.0]. Unrolling pays: 31.7 -> 34.4 at
 //           D64 from 8 to 32 steps.
+//   nvidia-rows4: decoding, f16, 8 x 32/8 heads, 65,536 keys, D128: [12.2], 76 % of the copy bandwidth; of threads 32
+//           to 128, lanes 4 to 16 and unroll 2 to 8.
+//   cpu-rows: lavapipe, 8/2 heads, 16,384 keys, D64 and D128: twice as fast as 64 invocations, three times the tile
+//           kernel.
 //   cpu     lavapipe 26.1, 2 cores: one lane a row reads K and V as scalars, 1.5 to 3 times faster than 2 or 4; at
 //           D256 and above it would compile for 4 to 26 s, so lanes are traded for compile time there (1.7 s).
 //   gpu, small: not measured on their own devices. Few registers and 128 invocations, after DESIGN's findings.
 // clang-format off
 constexpr TuningRow rows[] = {
     //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
-    {"nvidia-rows4",    Device::nvidia, 128,        4, 4, rows_kernel( 64,  8, 4, 4)},
-    {"nvidia-rows8",    Device::nvidia, 128,        8, 4, rows_kernel( 64,  8, 8, 4)},
-    {"nvidia-rows-d576",Device::nvidia, 576,        8, 4, rows_kernel( 64, 32, 4, 4)},
-    {"gpu-rows-d128",   Device::any,    128,        4, 4, rows_kernel( 64,  8, 4, 2)},
-    {"gpu-rows-d576",   Device::any,    576,        4, 4, rows_kernel( 64, 32, 4, 2)},
+    {"nvidia-rows4",     Device::nvidia, 128,        4, 4, rows_kernel( 64,  8, 4, 4)},
+    {"nvidia-rows8",     Device::nvidia, 128,        8, 4, rows_kernel( 64,  8, 8, 4)},
+    {"nvidia-rows-d576", Device::nvidia, 576,        8, 4, rows_kernel( 64, 32, 4, 4)},
+    {"cpu-rows-d128",    Device::cpu,    128,        8, 1, rows_kernel(  8,  8, 4, 1)},
+    {"cpu-rows-d576",    Device::cpu,    576,        8, 1, rows_kernel( 16, 16, 4, 1)},
+    {"gpu-rows-d128",    Device::any,    128,        4, 4, rows_kernel( 64,  8, 4, 2)},
+    {"gpu-rows-d576",    Device::any,    576,        4, 4, rows_kernel( 32, 32, 4, 2)},
+
     {"nvidia-d64",      Device::nvidia,  64, any_rows, 2, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
     {"nvidia-d128",     Device::nvidia, 128, any_rows, 2, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
     {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
