@@ -50,7 +50,8 @@ bool wide(const Combine& c) {
 
 }  // namespace
 
-Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& c, bool own_parts) {
+Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& c, bool own_parts,
+                                                 uint64_t limit) {
     Dispatch d;
     d.variant = variant_for(Variant::combine_f32, c.dtype, caps);
     const uint32_t lanes = lanes_for(c.head_dim_v), rows = threads / lanes;
@@ -73,7 +74,7 @@ Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const C
     // An exponential and a multiply-add for each element of each part.
     const uint64_t unit = uint64_t{rows} * c.num_parts * (c.head_dim_v + lanes) * 4;
     const auto boxes =
-        cut_grid(caps, {uint64_t{c.batch} * c.num_heads, ceil_div(c.seqlen_q, rows), 1}, unit, UINT64_MAX);
+        cut_grid(caps, {uint64_t{c.batch} * c.num_heads, ceil_div(c.seqlen_q, rows), 1}, unit, limit);
     if (!boxes) return boxes.failure();
     std::vector<Dispatch> all;
     for (const Box& box : *boxes) {

@@ -22,6 +22,7 @@ constexpr uint64_t most_flops = uint64_t{1} << 62;
 struct Grid {
     uint64_t heads, query_tiles;
     Problem::Keys keys;       // that any row may see
+    uint64_t longest = 1;     // tiles of keys that a query tile goes through, at most
     uint64_t span_tiles = 0;  // tiles of keys in a part; 0: one part, not cut
     uint64_t first_part = 0, parts = 1;
 };
@@ -30,84 +31,118 @@ uint64_t flops_of(const Problem& p, uint64_t rows, uint64_t keys) {
     return 2 * rows * keys * (p.head_dim_qk + p.head_dim_v);
 }
 
-// Keys that the longest query tile goes through, in whole tiles.
-uint64_t keys_of_tile(const Problem& p, const TileNumbers& n, const Grid& g) {
-    uint64_t keys = g.keys.end - g.keys.begin;
-    const int64_t band = int64_t{p.bound_hi} - p.bound_lo + 1;
-    if (!p.dynamic_bounds)
-        keys = std::min<uint64_t>(keys, static_cast<uint64_t>(std::max<int64_t>(0, band)) + n.tile_q());
-    return (ceil_div(keys, n.tile_kv()) + 1) * n.tile_kv();
+// Tiles of keys that the longest query tile goes through, of `all`.
+uint64_t longest_of(const Problem& p, const TileNumbers& n, uint64_t all) {
+    if (p.dynamic_bounds) return all;
+    const int64_t band = std::max<int64_t>(0, int64_t{p.bound_hi} - p.bound_lo + 1);
+    return std::min<uint64_t>(all, ceil_div(static_cast<uint64_t>(band) + n.tile_q(), n.tile_kv()) + 1);
 }
 
-// Tiles of keys in a part, of `all` tiles of keys: as many parts as keep the device busy, or as are asked for; and
-// no part beyond the limit of a dispatch. 0: not cut.
+// The same for any lengths: of the window alone.
+uint64_t longest_of_window(const Problem& p, const TileNumbers& n) {
+    constexpr int64_t far = int64_t{1} << 40;
+    const int64_t right = p.causal != 0 ? 0 : p.window_right;
+    if (p.window_left < 0 || right < 0) return UINT64_MAX;
+    const int64_t band = std::min(p.window_left, far) + std::min(right, far) + 1;
+    return (static_cast<uint64_t>(band) + n.tile_q() - 1) / n.tile_kv() + 2;
+}
+
+// As many parts as keep the device busy.
+uint64_t busy_parts(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, uint64_t all) {
+    const uint64_t workgroups = std::max<uint64_t>(1, g.heads * g.query_tiles);
+    return std::min(uint64_t{multiprocessors_of(caps)} * tiles.residency / workgroups,
+                    all * tiles.numbers.tile_kv() / least_keys_of_part);
+}
+
+// Tiles of keys in a part, where a row sees those from `first` to `end`: for so many parts, and no part beyond the limit
+// of a dispatch. 0: not cut.
 uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& options,
-                     const TileChoice& tiles, const Grid& g, uint64_t all) {
-    const uint64_t tile_kv = tiles.numbers.tile_kv();
-    // Absolute: what limits the tiles of a part must not depend on how many keys there are.
-    const uint64_t limit = dispatch_limit(caps, options) / flops_of(p, tiles.numbers.tile_q(), tile_kv);
-    const uint64_t within_limit = limit > 2 ? limit - 1 : 1;
-    uint64_t parts = options.num_splits;
-    if (parts == 0 && !options.batch_invariant) {
-        const uint64_t workgroups = g.heads * g.query_tiles;
-        const uint64_t busy = uint64_t{multiprocessors_of(caps)} * tiles.residency;
-        parts = std::min(busy / std::max<uint64_t>(1, workgroups), all * tile_kv / least_keys_of_part);
-    }
+                     const TileChoice& tiles, uint64_t first, uint64_t end, uint64_t parts) {
+    const TileNumbers& n = tiles.numbers;
+    const uint64_t limit =
+        std::max<uint64_t>(1, dispatch_limit(caps, options) / flops_of(p, n.tile_q(), n.tile_kv()));
+    const uint64_t most = std::min(limit, max_span_tiles), all = end - first;
+    // A row's keys must be cut at the same places whatever other rows and keys there are.
+    if (options.batch_invariant)
+        return longest_of_window(p, n) <= limit || first / most == (end - 1) / most ? 0 : most;
+    const bool too_long = longest_of(p, n, all) > limit;
     const uint64_t span = parts > 1 ? ceil_div(all, parts) : all;
-    if (span >= all && all <= within_limit) return 0;
-    return std::min({std::max<uint64_t>(1, span), within_limit, max_span_tiles});
+    if (span >= all && !too_long) return 0;
+    return std::min(span, too_long ? most : max_span_tiles);
 }
 
-Result<Grid> make_grid(const DeviceCaps& caps, const Problem& p, const Options& options,
-                       const TileChoice& tiles) {
+uint64_t scratch_limit(const DeviceCaps& caps, const Options& options) {
+    return std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_max_scratch_bytes,
+                    caps.max_buffer_bytes);
+}
+
+uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan& plan) {
+    const uint64_t most = scratch_limit(caps, options);
+    return most - std::min(most, plan.scratch_bytes);
+}
+
+uint64_t rows_of_part(const Problem& p) {
+    return uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
+}
+
+uint64_t bytes_of_part(const Problem& p) {
+    return rows_of_part(p) * (p.head_dim_v + 2) * 4;
+}
+
+// Parts for which scratch has room.
+uint64_t parts_that_fit(const DeviceCaps& caps, const Options& options, const Plan& plan) {
+    const uint64_t left = scratch_left(caps, options, plan);
+    return left < 2 * scratch_alignment ? 0 : (left - 2 * scratch_alignment) / bytes_of_part(plan.problem);
+}
+
+Grid make_grid(const DeviceCaps& caps, const Options& options, const TileChoice& tiles, const Plan& plan) {
+    const Problem& p = plan.problem;
     const TileNumbers& n = tiles.numbers;
     Grid g{};
     g.heads = uint64_t{p.batch} * (tiles.pack ? p.num_heads_kv : p.num_heads_q);
     g.query_tiles = ceil_div(uint64_t{p.seqlen_q} * (tiles.pack ? p.group_size : 1), n.tile_q());
     g.keys = p.visible_keys(0, p.seqlen_q - 1);
-    g.parts = 1;
     const uint64_t first = g.keys.begin / n.tile_kv(), end = ceil_div(g.keys.end, n.tile_kv());
+    g.longest = std::max<uint64_t>(1, longest_of(p, n, end - first));
     if (first == end) return g;
-    g.span_tiles = choose_span(caps, p, options, tiles, g, end - first);
-    if (g.span_tiles == 0) return g;
-    g.span_tiles = std::max<uint64_t>(g.span_tiles, ceil_div(end, max_parts));
-    if (g.span_tiles > max_span_tiles)
-        return unsupported("problem.seqlen_kv", "too many keys for parts of them");
-    g.first_part = first / g.span_tiles;
-    g.parts = ceil_div(end, g.span_tiles) - g.first_part;
+    const auto cut = [&](uint64_t span) {
+        g.span_tiles = span == 0 ? 0 : std::max<uint64_t>(span, ceil_div(end, max_parts));
+        g.first_part = span == 0 ? 0 : first / g.span_tiles;
+        g.parts = span == 0 ? 1 : ceil_div(end, g.span_tiles) - g.first_part;
+        return span == 0 || g.parts <= parts_that_fit(caps, options, plan);
+    };
+    const bool asked = options.num_splits != 0 || options.batch_invariant;
+    const uint64_t parts = asked ? options.num_splits : busy_parts(caps, tiles, g, end - first);
+    if (cut(choose_span(caps, p, options, tiles, first, end, parts)) || options.num_splits > 1 ||
+        options.batch_invariant)
+        return g;
+    // Parts that nobody asked for are given up where they do not fit; those of the default limit are no promise.
+    if (!cut(choose_span(caps, p, options, tiles, first, end, 1)) && options.max_dispatch_flops == 0) cut(0);
     return g;
-}
-
-uint64_t rows_of_parts(const Problem& p, const Grid& g) {
-    return g.parts * p.batch * p.num_heads_q * p.seqlen_q;
 }
 
 // The parts' outputs and lse, in scratch.
 Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const Grid& g, Plan& plan) {
     const Problem& p = plan.problem;
-    const uint64_t most =
-        std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_max_scratch_bytes,
-                 caps.max_buffer_bytes);
-    const uint64_t rows = rows_of_parts(p, g);
-    const uint64_t bytes = rows * (p.head_dim_v + 2) * 4 + 2 * scratch_alignment;
-    if (bytes > most - std::min(most, plan.scratch_bytes))
-        return unsupported("", fmt::format("{} parts of the keys need {} bytes of scratch, the limit is {}",
-                                           g.parts, bytes, most));
-    reserve_scratch(plan, Region::parts, rows * p.head_dim_v * 4);
-    reserve_scratch(plan, Region::parts_lse, rows * 8);
+    if (g.parts > parts_that_fit(caps, options, plan))
+        return unsupported(
+            "", fmt::format("{} parts of the keys need {} bytes of scratch each, the limit is {}", g.parts,
+                            bytes_of_part(p), scratch_limit(caps, options)));
+    reserve_scratch(plan, Region::parts, g.parts * rows_of_part(p) * p.head_dim_v * 4);
+    reserve_scratch(plan, Region::parts_lse, g.parts * rows_of_part(p) * 8);
     return true;
 }
 
 // A pass that finds tiles which the mask hides entirely, or not at all. It reads the mask once, where the forward reads
 // it once for every head that shares it.
-Result<bool> add_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
-                         const Grid& g, Plan& plan) {
+void add_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles, const Grid& g,
+                 Plan& plan) {
     const Problem& p = plan.problem;
     const uint64_t key_tiles = ceil_div(p.seqlen_kv, tiles.numbers.tile_kv());
     if (p.mask == VKATTN_MASK_NONE || tiles.numbers.of_rows_kernel() ||
         g.query_tiles * key_tiles < least_tiles_to_classify || key_tiles > caps.max_workgroup_count[2] ||
         g.query_tiles > caps.max_workgroup_count[1])
-        return true;
+        return;
     Arguments a;
     std::memcpy(&a, plan.arguments.data(), sizeof a);
     a.class_heads = p.mask_strides[1] == 0 ? 1 : tiles.pack ? p.num_heads_kv : p.num_heads_q;
@@ -117,11 +152,12 @@ Result<bool> add_classes(const DeviceCaps& caps, const Options& options, const T
                    bytes = masks * g.query_tiles * key_tiles * 4;
     const uint64_t unit = uint64_t{tiles.numbers.tile_q()} * tiles.numbers.tile_kv() * 4;
     const uint64_t all = masks * g.query_tiles * key_tiles;
-    if (masks > caps.max_workgroup_count[0] || bytes > default_max_scratch_bytes / 4 ||
-        all > dispatch_limit(caps, options) / unit) {
+    const uint64_t room = std::min(default_max_scratch_bytes / 4,
+                                   scratch_left(caps, options, plan) / scratch_alignment * scratch_alignment);
+    if (masks > caps.max_workgroup_count[0] || bytes > room || all > dispatch_limit(caps, options) / unit) {
         a.class_heads = a.class_batches = 1;
         std::memcpy(plan.arguments.data(), &a, sizeof a);
-        return true;
+        return;
     }
     Dispatch d = forward_dispatch(p, variant_for(Variant::mask_classes_f32, p.dtype, caps), tiles);
     d.patches.push_back({offsetof(Push, outp), Region::mask_classes});
@@ -134,7 +170,6 @@ Result<bool> add_classes(const DeviceCaps& caps, const Options& options, const T
     plan.dispatches.push_back(d);
     plan.argument_patches.push_back({offsetof(Arguments, classes), Region::mask_classes});
     reserve_scratch(plan, Region::mask_classes, bytes);
-    return true;
 }
 
 // The forward kernel's one dispatch before it is cut.
@@ -201,18 +236,17 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     plan.tiles = {n.tile_q(), n.tile_kv(), n.threads, tiles->pool_vec4 * 16};
     if (problem.empty_output()) return plan;
     add_arguments(plan);
-    const auto grid = make_grid(caps, problem, options, *tiles);
-    if (!grid) return grid.failure();
-    if (auto ok = add_classes(caps, options, *tiles, *grid, plan); !ok) return ok.failure();
-    plan.num_splits = static_cast<uint32_t>(grid->parts);
-    if (grid->span_tiles != 0)
-        if (auto ok = reserve_parts(caps, options, *grid, plan); !ok) return ok.failure();
+    const Grid grid = make_grid(caps, options, *tiles, plan);
+    plan.num_splits = static_cast<uint32_t>(grid.parts);
+    if (grid.span_tiles != 0)
+        if (auto ok = reserve_parts(caps, options, grid, plan); !ok) return ok.failure();
+    add_classes(caps, options, *tiles, grid, plan);
 
-    Dispatch dispatch = main_dispatch(caps, options, *tiles, *grid, plan);
-    uint64_t keys = keys_of_tile(problem, n, *grid);
-    if (grid->span_tiles != 0) keys = std::min(keys, grid->span_tiles * n.tile_kv());
-    const uint64_t unit = flops_of(problem, n.tile_q(), keys);
-    const std::array<uint64_t, 3> workgroups{grid->heads, grid->query_tiles, grid->parts};
+    Dispatch dispatch = main_dispatch(caps, options, *tiles, grid, plan);
+    const uint64_t tiles_of_keys =
+        grid.span_tiles != 0 ? std::min(grid.longest, grid.span_tiles) : grid.longest;
+    const uint64_t unit = flops_of(problem, n.tile_q(), tiles_of_keys * n.tile_kv());
+    const std::array<uint64_t, 3> workgroups{grid.heads, grid.query_tiles, grid.parts};
     auto boxes = cut_grid(caps, workgroups, unit, dispatch_limit(caps, options));
     // The default limit is no promise: rather longer dispatches than none.
     for (uint64_t limit = dispatch_limit(caps, options);
@@ -223,13 +257,15 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
         VKATTN_SET_PUSH(dispatch, first_head, static_cast<uint32_t>(box.first[0]));
         VKATTN_SET_PUSH(dispatch, first_tile, static_cast<uint32_t>(box.first[1]));
         VKATTN_SET_PUSH(dispatch, splits,
-                        static_cast<uint32_t>((grid->first_part + box.first[2]) | grid->span_tiles << 16));
+                        static_cast<uint32_t>((grid.first_part + box.first[2]) | grid.span_tiles << 16));
         for (size_t i = 0; i < 3; i++) dispatch.groups[i] = static_cast<uint32_t>(box.count[i]);
         dispatch.flops = box.count[0] * box.count[1] * box.count[2] * unit;
         plan.dispatches.push_back(dispatch);
     }
-    if (grid->span_tiles == 0) return plan;
-    const auto merge = combine_dispatches(caps, combine_of(problem, grid->parts), true);
+    if (grid.span_tiles == 0) return plan;
+    const auto merge =
+        combine_dispatches(caps, combine_of(problem, grid.parts), true,
+                           options.max_dispatch_flops != 0 ? options.max_dispatch_flops : UINT64_MAX);
     if (!merge) return merge.failure();
     plan.dispatches.insert(plan.dispatches.end(), merge->begin(), merge->end());
     return plan;

@@ -44,9 +44,10 @@ bool needs_arguments(const Problem& problem);
 // The argument block, where it is needed. Before any other reservation.
 void add_arguments(Plan& plan);
 
-// The merge of parts as dispatches. own_parts: those of a forward kernel, with row_max and row_sum for an lse.
+// The merge of parts as dispatches. own_parts: those of a forward kernel, with row_max and row_sum for an lse. None costs more
+// than `limit`.
 Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& combine,
-                                                 bool own_parts);
+                                                 bool own_parts, uint64_t limit);
 
 // Cuts grid and heads into boxes that fit the device's grid and cost at most `limit` in all, at `unit` a workgroup.
 // Calls each(first, count), both (x, y, z); false if a single workgroup costs more, or boxes are too many.
