@@ -79,9 +79,9 @@ std::vector<Field> fields_of(const TileNumbers& n) {
     return fields;
 }
 
-// Why these numbers make no kernel, or "".
-std::string malformed(const TileNumbers& n) {
-    for (const auto& [name, at] : fields_of(n))
+// Why these numbers make no kernel of those fields, or "".
+std::string malformed(const TileNumbers& n, const std::vector<Field>& fields) {
+    for (const auto& [name, at] : fields)
         if (at != &TileNumbers::prefetch && (n.*at == 0 || n.*at > 4096))
             return fmt::format("{} = {} is not within 1 .. 4096", name, n.*at);
     if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
@@ -129,7 +129,8 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text) {
         if (parsed.ec != std::errc{} || parsed.ptr != end)
             return invalid("options.tuning", fmt::format("'{}' has no whole number", item));
     }
-    if (const std::string why = malformed(numbers); !why.empty()) return invalid("options.tuning", why);
+    if (const std::string why = malformed(numbers, fields); !why.empty())
+        return invalid("options.tuning", why);
     return numbers;
 }
 
@@ -192,7 +193,7 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem) {
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                 bool rows_kernel) {
-    std::string why = rows_kernel ? "it is for fewer query rows" : "no tuning row";
+    std::string why;
     // Batch-invariant: the numbers, by which a row's sums are ordered, must not depend on how many rows there are.
     const uint64_t rows_of_kv_head =
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
@@ -209,6 +210,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         if (why.empty()) return with_tuning(caps, problem, row, options.tuning);
         why = fmt::format("row {}: {}", row.name, why);
     }
+    if (why.empty()) return unsupported("", rows_kernel ? "it is for fewer query rows" : "no tuning row");
     return unsupported("", "no tile shape fits this device: " + why);
 }
 
