@@ -77,14 +77,52 @@ const std::vector<Shape>& all_shapes() {
     return shapes;
 }
 
+const std::vector<Features>& all_features() {
+    constexpr auto f32 = VKATTN_DTYPE_FLOAT32, f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
+    constexpr auto none = VKATTN_MASK_NONE, boolean = VKATTN_MASK_BOOL, added = VKATTN_MASK_FLOAT;
+    constexpr uint64_t giga = 1'000'000'000;
+    using M = MaskShape;
+    static const std::vector<Features> features{
+        {"f16", f16},
+        {"bf16", bf16},
+        {"f16 bool", f16, boolean, M::whole},
+        {"bf16 float", bf16, added, M::shared},
+        {"float by head", f32, added, M::all_batches},
+        {"float by batch", f32, added, M::all_heads},
+        {"bool keys", f32, boolean, M::keys},
+        {"f16 keys of batch", f16, added, M::keys_of_batch},
+        {"bool queries", f32, boolean, M::queries},
+        {"one bool", bf16, boolean, M::one},
+        {"few keys", f32, added, M::few_keys},
+        {"lengths", f32, none, M::whole, true},
+        {"f16 lengths, mask", f16, boolean, M::whole, true},
+        {"offsets", f32, none, M::whole, false, true},
+        {"bf16 offsets, lengths", bf16, none, M::whole, true, true},
+        {"2 parts", f32, none, M::whole, false, false, 2},
+        {"f16, 5 parts", f16, none, M::whole, false, false, 5},
+        {"mask, 300 parts", bf16, added, M::whole, true, false, 300},
+        {"1 part", f32, none, M::whole, false, false, 1},
+        {"100 Gflop", f32, none, M::whole, false, false, 0, 100 * giga},
+        {"f16, 2 Gflop", f16, none, M::whole, false, false, 0, 2 * giga},
+        {"mask, 30 Gflop", f32, boolean, M::shared, false, false, 0, 30 * giga},
+        {"lengths, 3 parts, 5 Gflop", bf16, none, M::whole, true, false, 3, 5 * giga},
+        {"invariant", f32, none, M::whole, false, false, 0, 0, true},
+        {"f16 invariant, 20 Gflop", f16, added, M::few_keys, true, false, 0, 20 * giga, true},
+        {"bf16 invariant, offsets", bf16, none, M::whole, false, true, 1, 0, true},
+    };
+    return features;
+}
+
 const char* name_of(Layout layout) {
     static constexpr const char* names[] = {"contiguous", "bshd", "padded", "wide", "broadcast"};
     static_assert(std::size(names) == static_cast<size_t>(Layout::count));
     return names[static_cast<size_t>(layout)];
 }
 
-VkattnProblem make_problem(HeadDims dims, const Shape& s, Layout layout, uint32_t alignment_bytes) {
+VkattnProblem make_problem(HeadDims dims, const Shape& s, Layout layout, uint32_t alignment_bytes,
+                           VkattnDtype dtype) {
     VkattnProblem p = core::default_problem();
+    p.dtype = dtype;
     p.batch = s.batch;
     p.num_heads_q = s.heads_q;
     p.num_heads_kv = s.heads_kv;
@@ -98,13 +136,74 @@ VkattnProblem make_problem(HeadDims dims, const Shape& s, Layout layout, uint32_
     p.align = s.align;
     p.query_offset = s.query_offset;
     p.alignment_bytes = alignment_bytes;
-    const uint64_t unit = alignment_bytes / 4;
+    const uint64_t unit = alignment_bytes / (dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2);
     const Layout of_query = layout == Layout::broadcast ? Layout::contiguous : layout;
     p.query_strides = strides_of(of_query, unit, {s.heads_q, s.seqlen_q, dims.qk});
     p.key_strides = strides_of(layout, unit, {s.heads_kv, s.seqlen_kv, dims.qk});
     p.value_strides = strides_of(layout, unit, {s.heads_kv, s.seqlen_kv, dims.v});
     p.out_strides = strides_of(of_query, unit, {s.heads_q, s.seqlen_q, dims.v});
     return p;
+}
+
+void set_mask(VkattnProblem& p, VkattnMaskType mask, MaskShape shape) {
+    const uint32_t b = p.batch, h = p.num_heads_q, q = p.seqlen_q, k = p.seqlen_kv;
+    const auto set = [&](const std::vector<uint32_t>& extents) {
+        p.mask_rank = static_cast<uint32_t>(extents.size());
+        std::copy(extents.begin(), extents.end(), p.mask_extents);
+    };
+    p.mask = mask;
+    switch (shape) {
+        case MaskShape::all_heads:
+            return set({b, 1, q, k});
+        case MaskShape::all_batches:
+            return set({1, h, q, k});
+        case MaskShape::shared:
+            return set({q, k});
+        case MaskShape::keys:
+            return set({k});
+        case MaskShape::keys_of_batch:
+            return set({b, 1, 1, k});
+        case MaskShape::queries:
+            return set({h, q, 1});
+        case MaskShape::one:
+            return set({1});
+        case MaskShape::few_keys:
+            return set({q, k / 2});
+        default:
+            return set({b, h, q, k});
+    }
+}
+
+void set_features(VkattnProblem& p, const Features& f) {
+    if (f.mask != VKATTN_MASK_NONE) set_mask(p, f.mask, f.mask_shape);
+    p.kv_lengths = f.kv_lengths;
+    if (f.query_offsets) p.align = VKATTN_ALIGN_OFFSETS;
+}
+
+core::Options options_of(const Features& f) {
+    core::Options o;
+    o.num_splits = f.num_splits;
+    o.max_dispatch_flops = f.max_dispatch_flops;
+    o.batch_invariant = f.batch_invariant;
+    return o;
+}
+
+bool sees(const VkattnProblem& p, int64_t i, int64_t j, int64_t num_keys, int64_t offset) {
+    if (p.align == VKATTN_ALIGN_BOTTOM_RIGHT) offset = num_keys - p.seqlen_q;
+    if (p.align == VKATTN_ALIGN_TOP_LEFT) offset = 0;
+    if (p.align == VKATTN_ALIGN_OFFSET) offset = p.query_offset;
+    const int64_t at = i + offset;  // |at| < 2^33, so distances are exact
+    if (j >= num_keys) return false;
+    if (p.causal != 0 && j > at) return false;
+    if (p.window_left >= 0 && at - j > p.window_left) return false;
+    if (p.window_right >= 0 && j - at > p.window_right) return false;
+    return true;
+}
+
+bool is_heavy(const core::Problem& p) {
+    const double band = std::min<double>(p.seqlen_kv, 1.0 + p.bound_hi - p.bound_lo);
+    return double(p.batch) * p.num_heads_q * p.seqlen_q * (64 + (p.dynamic_bounds ? p.seqlen_kv : band)) >
+           3e9;
 }
 
 core::Problem resolved(const VkattnProblem& problem) {
@@ -115,10 +214,10 @@ core::Problem resolved(const VkattnProblem& problem) {
 
 std::string to_text(const core::Problem& p) {
     return fmt::format(
-        "batch {} heads {}:{} seqlens {}x{} dims {}/{} bounds {}..{} alignment {} strides {} {} {} ...",
-        p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim_qk, p.head_dim_v,
-        p.bound_lo, p.bound_hi, p.alignment_bytes, p.query_strides.batch, p.query_strides.head,
-        p.query_strides.seq);
+        "{} batch {} heads {}:{} seqlens {}x{} dims {}/{} bounds {}..{} alignment {} strides {} {} {} ...",
+        core::name_of(p.dtype), p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv,
+        p.head_dim_qk, p.head_dim_v, p.bound_lo, p.bound_hi, p.alignment_bytes, p.query_strides.batch,
+        p.query_strides.head, p.query_strides.seq);
 }
 
 const std::vector<Profile>& profiles() {

@@ -1,4 +1,4 @@
-// Problems for the planner's tests: head dims x shapes x layouts, and the devices they are planned for.
+// Problems for the planner's tests: head dims x shapes x layouts x features, and the devices they are planned for.
 #pragma once
 
 #include <string>
@@ -25,13 +25,53 @@ struct Shape {
 // and value shared by all batches and heads.
 enum class Layout { contiguous, bshd, padded, wide, broadcast, count };
 
+// Extents of the mask, from the whole (batch, num_heads_q, seqlen_q, seqlen_kv) to a single element. few_keys: a last
+// extent of half the keys, which hides the others.
+enum class MaskShape {
+    whole,
+    all_heads,
+    all_batches,
+    shared,
+    keys,
+    keys_of_batch,
+    queries,
+    one,
+    few_keys,
+    count
+};
+
+// What a problem and its options may have beside their shape.
+struct Features {
+    const char* name = "";
+    VkattnDtype dtype = VKATTN_DTYPE_FLOAT32;
+    VkattnMaskType mask = VKATTN_MASK_NONE;
+    MaskShape mask_shape = MaskShape::whole;
+    bool kv_lengths = false, query_offsets = false;
+    uint32_t num_splits = 0;
+    uint64_t max_dispatch_flops = 0;
+    bool batch_invariant = false;
+};
+
 const std::vector<HeadDims>& all_head_dims();
 const std::vector<Shape>& all_shapes();
+const std::vector<Features>& all_features();
 const char* name_of(Layout layout);
 
 // Rows are padded where alignment_bytes asks for it.
 VkattnProblem make_problem(HeadDims dims, const Shape& shape, Layout layout = Layout::contiguous,
-                           uint32_t alignment_bytes = 4);
+                           uint32_t alignment_bytes = 4, VkattnDtype dtype = VKATTN_DTYPE_FLOAT32);
+void set_mask(VkattnProblem& problem, VkattnMaskType mask, MaskShape shape);
+// All of the features but the dtype.
+void set_features(VkattnProblem& problem, const Features& features);
+core::Options options_of(const Features& features);
+
+// The definition: a query row stands at p = i + offset and sees key j if, window and causal bound permitting,
+//   (causal) j <= p, (window) p - left <= j <= p + right.
+// `offset` counts for VKATTN_ALIGN_OFFSETS, num_keys is the batch's own length.
+bool sees(const VkattnProblem& problem, int64_t i, int64_t j, int64_t num_keys, int64_t offset = 0);
+
+// Whether its plan has so many dispatches that not every device should be tried.
+bool is_heavy(const core::Problem& problem);
 
 // core::resolve of a problem that is meant to be valid; throws the failure's text.
 core::Problem resolved(const VkattnProblem& problem);

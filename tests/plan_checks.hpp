@@ -3,29 +3,42 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "plan/plan.hpp"
 #include "plan/tuning.hpp"
 
 namespace vkattn::test {
 
-// All of the checks below.
-std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
+// All of the checks below. `options`: those that the plan was made with.
+std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
+                    const core::Options& options = {});
+// The same for a plan of vkattn_combine_create.
+std::string flaw_of(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan);
 
 // Numbers that lib/tiles.glsl can work with.
 std::string numbers_flaw(const core::TileNumbers& numbers);
-// The workgroup within the device's limits; tiles and specialization say what the tuning says.
-std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
-                           const core::Plan& plan);
-// The grids within the device's limits; every (head, tile) of every step covered, heads exactly once.
-std::string grid_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
+// The workgroup within the device's limits; tiles and specialization say what the tuning says; no variant that the
+// device lacks the features for.
+std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
+                           const core::Options& options);
+// The grids within the device's limits; every (head, query tile, part of the keys), every tile of a mask that is
+// classified, and every row that is combined, covered exactly once.
+std::string work_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
+// No dispatch can cost more than it says, nor more than the options allow.
+std::string cost_flaw(const core::Problem& problem, const core::Plan& plan, const core::Options& options);
 // Push constants hold the problem; each region that a dispatch touches is patched into the field its shader
 // reads.
 std::string push_flaw(const core::Problem& problem, const core::Plan& plan);
-// Regions aligned, disjoint, within scratch_bytes, nothing unused; the argument block holds the strides.
+// Regions aligned, disjoint, of the size that is used, nothing unused.
 std::string scratch_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
+// The argument block holds strides, mask and what else does not fit the push constants.
+std::string arguments_flaw(const core::Problem& problem, const core::Plan& plan);
 // A barrier between every two dispatches that depend on each other, none that separates nothing.
 std::string barrier_flaw(const core::Plan& plan);
+// Dispatches of the combine kernel, from `first` on: grid, specialization, push constants, patches.
+std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& combine,
+                         const std::vector<core::Dispatch>& dispatches, size_t first);
 
 // Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
 uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v);

@@ -126,6 +126,7 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
     caps.max_push_constant_bytes = values.number<uint32_t>("pc");
     caps.max_buffer_bytes = values.number<uint64_t>("maxAlloc");
     caps.buffer_device_address = values.flag("bda");
+    caps.storage_16bit = values.flag("s16");
     return caps;
 }
 

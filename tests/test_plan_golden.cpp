@@ -25,8 +25,42 @@ struct Case {
     Shape shape;
     Layout layout = Layout::contiguous;
     uint32_t alignment_bytes = 16;
-    VkattnDtype dtype = VKATTN_DTYPE_FLOAT32;
+    Features features{};
 };
+
+constexpr VkattnDtype f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
+
+Features with(VkattnDtype dtype) {
+    Features f{};
+    f.dtype = dtype;
+    return f;
+}
+
+Features in_parts(uint32_t num_splits) {
+    Features f{};
+    f.num_splits = num_splits;
+    return f;
+}
+
+Features masked(MaskShape shape, bool kv_lengths = false, uint32_t num_splits = 0) {
+    Features f = in_parts(num_splits);
+    f.mask = VKATTN_MASK_BOOL;
+    f.mask_shape = shape;
+    f.kv_lengths = kv_lengths;
+    return f;
+}
+
+Features cut(uint64_t max_dispatch_flops) {
+    Features f{};
+    f.max_dispatch_flops = max_dispatch_flops;
+    return f;
+}
+
+Features invariant() {
+    Features f{};
+    f.batch_invariant = true;
+    return f;
+}
 
 const std::vector<Case>& cases() {
     static const std::vector<Case> all{
@@ -43,7 +77,48 @@ const std::vector<Case>& cases() {
         {"empty", "auto", {64, 64}, {1, 4, 4, 0, 512}},
         {"d64-baseline", "materialized", {64, 64}, {2, 64, 64, 2048, 2048}},
         {"d128-baseline-16k", "materialized", {128, 128}, {1, 1, 1, 16385, 16384}},
-        {"d64-f16", "auto", {64, 64}, {1, 16, 16, 1024, 1024}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16},
+        {"d64-f16-8k", "auto", {64, 64}, {1, 16, 16, 8192, 8192}, Layout::contiguous, 16, with(f16)},
+        {"d128-bf16-decode", "auto", {128, 128}, {8, 32, 8, 1, 32768}, Layout::contiguous, 16, with(bf16)},
+        {"d128-f16-packed", "auto", {128, 128}, {64, 32, 8, 4, 4096, true}, Layout::bshd, 16, with(f16)},
+        {"d128-split", "auto", {128, 128}, {1, 16, 4, 16, 131072, true}},
+        {"d576-mla-split", "auto", {576, 512}, {1, 16, 1, 1, 65536}, Layout::contiguous, 16, with(bf16)},
+        {"d64-5-parts", "auto", {64, 64}, {1, 8, 8, 1024, 8192}, Layout::contiguous, 16, in_parts(5)},
+        {"d64-mask",
+         "auto",
+         {64, 64},
+         {2, 16, 16, 4096, 4096},
+         Layout::contiguous,
+         16,
+         masked(MaskShape::all_heads)},
+        {"d64-key-mask-lengths",
+         "auto",
+         {64, 64},
+         {4, 8, 8, 512, 2048},
+         Layout::contiguous,
+         16,
+         masked(MaskShape::keys_of_batch, true)},
+        {"d64-mask-2-parts",
+         "auto",
+         {64, 64},
+         {1, 8, 2, 256, 65536},
+         Layout::contiguous,
+         16,
+         masked(MaskShape::shared, false, 2)},
+        {"d64-1m-keys-cut",
+         "auto",
+         {64, 64},
+         {1, 4, 4, 1024, 1u << 20},
+         Layout::contiguous,
+         16,
+         cut(20'000'000'000)},
+        {"d64-4m-window",
+         "auto",
+         {64, 64},
+         {1, 1, 1, 1u << 22, 1u << 22, true, 1024},
+         Layout::contiguous,
+         16,
+         with(f16)},
+        {"d128-invariant", "auto", {128, 128}, {8, 32, 8, 1, 32768}, Layout::contiguous, 16, invariant()},
     };
     return all;
 }
@@ -68,16 +143,17 @@ std::string dispatches_of(const core::Plan& plan) {
 }
 
 std::string line_of(const Profile& device, const Case& c) {
-    VkattnProblem problem = make_problem(c.dims, c.shape, c.layout, c.alignment_bytes);
-    problem.dtype = c.dtype;
-    core::Options options;
+    VkattnProblem problem = make_problem(c.dims, c.shape, c.layout, c.alignment_bytes, c.features.dtype);
+    set_features(problem, c.features);
+    core::Options options = options_of(c.features);
     options.kernel = c.kernel;
     const std::string head = fmt::format("{} {}: ", device.name, c.name);
     const auto plan = make_plan(device.caps, resolved(problem), options);
     if (!plan) return head + fmt::format("UNSUPPORTED '{}' {}", plan.failure().field, plan.failure().message);
-    return head + fmt::format("{} {} {}x{} threads {} shared {}; {}; scratch {}", plan->kernel,
+    return head + fmt::format("{} {} {}x{} threads {} shared {}; {}; parts {}, scratch {}", plan->kernel,
                               plan->tuning_row, plan->tiles.tile_q, plan->tiles.tile_kv, plan->tiles.threads,
-                              plan->tiles.shared_bytes, dispatches_of(*plan), plan->scratch_bytes);
+                              plan->tiles.shared_bytes, dispatches_of(*plan), plan->num_splits,
+                              plan->scratch_bytes);
 }
 
 std::vector<std::string> current_lines() {

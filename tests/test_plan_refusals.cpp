@@ -1,6 +1,7 @@
 // What the planner refuses: with the status, the field and the reason that are right, never silently.
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -8,24 +9,17 @@
 #include <fmt/format.h>
 
 #include "plan/tuning.hpp"
-#include "plan_cases.hpp"
-#include "plan_checks.hpp"
+#include "plan_flaws.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
 using core::DeviceCaps;
 using core::make_plan;
 using core::Options;
+using core::Plan;
 using core::Problem;
 
 namespace {
-
-Options options_of(const char* kernel, const std::string& tuning = "") {
-    Options o;
-    o.kernel = kernel;
-    o.tuning = tuning;
-    return o;
-}
 
 VkattnProblem simple() {
     return make_problem({64, 64}, {1, 2, 1, 97, 97});
@@ -96,37 +90,50 @@ TEST_CASE("refusal: a device below the floor") {
     CHECK_EQ(unsupported(caps, p, "", "invocations, the device has 4"), "");
 }
 
-TEST_CASE("refusal: what no kernel does yet") {
+TEST_CASE("refusal: what the baseline does not do") {
+    using Change = std::function<void(VkattnProblem&, Options&)>;
+    const std::vector<std::pair<const char*, Change>> beyond{
+        {"float16", [](VkattnProblem& p, Options&) { p.dtype = VKATTN_DTYPE_FLOAT16; }},
+        {"bfloat16", [](VkattnProblem& p, Options&) { p.dtype = VKATTN_DTYPE_BFLOAT16; }},
+        {"mask", [](VkattnProblem& p, Options&) { set_mask(p, VKATTN_MASK_BOOL, MaskShape::whole); }},
+        {"mask", [](VkattnProblem& p, Options&) { set_mask(p, VKATTN_MASK_FLOAT, MaskShape::one); }},
+        {"kv lengths", [](VkattnProblem& p, Options&) { p.kv_lengths = 1; }},
+        {"offsets per batch", [](VkattnProblem& p, Options&) { p.align = VKATTN_ALIGN_OFFSETS; }},
+        {"parts of the keys", [](VkattnProblem&, Options& o) { o.num_splits = 2; }},
+        {"cost", [](VkattnProblem&, Options& o) { o.max_dispatch_flops = UINT64_MAX; }},
+        {"batch-invariant", [](VkattnProblem&, Options& o) { o.batch_invariant = true; }},
+    };
     for (const Profile& device : usable_devices())
-        for (const char* kernel : {"", "auto", "tiles", "materialized"}) {
-            const Options options = options_of(kernel);
-            INFO(device.name << " " << kernel);
+        for (const auto& [says, change] : beyond) {
             VkattnProblem p = simple();
             p.alignment_bytes = 0;
-            p.dtype = VKATTN_DTYPE_FLOAT16;
-            CHECK_EQ(unsupported(device.caps, resolved(p), "problem.dtype", "float16", options), "");
-            p.dtype = VKATTN_DTYPE_BFLOAT16;
-            CHECK_EQ(unsupported(device.caps, resolved(p), "problem.dtype", "bfloat16", options), "");
-            p = simple();
-            p.mask_rank = 1;
-            p.mask_extents[0] = 97;
-            for (const VkattnMaskType mask : {VKATTN_MASK_BOOL, VKATTN_MASK_FLOAT}) {
-                p.mask = mask;
-                CHECK_EQ(unsupported(device.caps, resolved(p), "problem.mask", "mask", options), "");
-            }
-            p = simple();
-            p.kv_lengths = 1;
-            CHECK_EQ(unsupported(device.caps, resolved(p), "problem.kv_lengths", "kv lengths", options), "");
-            p = simple();
-            p.align = VKATTN_ALIGN_OFFSETS;
-            CHECK_EQ(unsupported(device.caps, resolved(p), "problem.align", "offset per batch", options), "");
+            Options options;
+            change(p, options);
+            const std::string text = says;
+            INFO(device.name << " " << text);
+            CHECK_EQ(flaw_of(device.caps, resolved(p), planned(device.caps, resolved(p), options), options),
+                     "");
+            options.kernel = "materialized";
+            CHECK_EQ(unsupported(device.caps, resolved(p), "options.kernel", text, options), "");
         }
+}
+
+TEST_CASE("refusal: a limit that not even a tile meets, or too many dispatches would") {
+    const DeviceCaps& caps = profile("lavapipe");
+    Options options;
+    options.max_dispatch_flops = 1000;
+    const char* field = "options.max_dispatch_flops";
+    CHECK_EQ(unsupported(caps, resolved(simple()), field, "one workgroup may cost", options), "");
+    CHECK_EQ(unsupported(caps, resolved(simple()), field, "the limit is 1000", options), "");
+    options.max_dispatch_flops = 100'000'000;
+    const Problem p = resolved(make_problem({64, 64}, {64, 32, 32, 65536, 4096}));
+    CHECK_EQ(unsupported(caps, p, field, "at most 65536", options), "");
 }
 
 TEST_CASE("refusal: scores too large for the baseline") {
     const Problem p = resolved(make_problem({64, 64}, {1, 1, 1, 65537, 65537}));
     const std::string need = fmt::format("{} bytes of scratch", matrix_bytes(p));
-    Options options = options_of("materialized");
+    Options options = kernel("materialized");
     for (const Profile& device : usable_devices())
         CHECK_EQ(unsupported(device.caps, p, "", need + ", the limit is 1073741824", options), "");
     options.max_scratch_bytes = matrix_bytes(p) - 1;
@@ -140,8 +147,8 @@ TEST_CASE("refusal: unknown kernels") {
     std::string list = "auto";
     for (const std::string& name : core::kernel_names()) list += ", " + name;
     for (const char* name : {"tile", "Tiles", "tiles ", "materialised", "AUTO", "0"}) {
-        CHECK_EQ(invalid(options_of(name), "options.kernel", list), "");
-        CHECK_EQ(invalid(options_of(name), "options.kernel", fmt::format("'{}'", name)), "");
+        CHECK_EQ(invalid(kernel(name), "options.kernel", list), "");
+        CHECK_EQ(invalid(kernel(name), "options.kernel", fmt::format("'{}'", name)), "");
     }
 }
 
@@ -181,23 +188,39 @@ TEST_CASE("refusal: malformed tuning") {
         {"prefetch=2", "prefetch"},          //
     };
     for (const auto& [given, named] : cases)
-        for (const char* kernel : {"auto", "tiles", "materialized"}) {
+        for (const char* name : {"auto", "tiles", "materialized"}) {
             const char *text = given, *says = named;  // clang 14 does not capture bindings
-            INFO(text << " " << kernel);
-            CHECK_EQ(invalid(options_of(kernel, text), "options.tuning", says), "");
+            INFO(text << " " << name);
+            CHECK_EQ(invalid(tuning(text, name), "options.tuning", says), "");
         }
+}
+
+TEST_CASE("refusal: tuning of one kernel for the other") {
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const Problem few = resolved(make_problem({64, 64}, {1, 2, 1, 1, 97}));
+    const auto bad = [&](const char* name, const char* text, const char* says) {
+        CHECK_EQ(refusal_flaw(caps, few, tuning(text, name), VKATTN_INVALID_ARGUMENT, "options.tuning", says),
+                 "");
+    };
+    bad("rows", "cols=4", "'cols=4' is not one of threads, lanes, rows, unroll");
+    bad("rows", "rows=6", "multiple of 4");
+    bad("rows", "unroll=3", "unroll does not divide lanes");
+    bad("rows", "lanes=7", "multiple of lanes");
+    bad("tiles", "cols=0,unroll=1", "cols = 0");  // which would make it the other kernel's
+    CHECK(make_plan(caps, few, tuning("threads=32,lanes=4,rows=4,unroll=1", "rows")));
+    CHECK_EQ(planned(caps, few, tuning("cols=8")).kernel, "tiles");
 }
 
 TEST_CASE("refusal: tuning numbers that do not go together") {
     const core::TileNumbers good =
         parse_numbers("threads=64,lanes=8,rows=8,cols=16,chunk=16,p_blocks=2,v_keys=32,prefetch=0,unroll=8");
-    REQUIRE(make_plan(profile("nvidia_h200"), resolved(simple()), options_of("", core::to_text(good))));
+    REQUIRE(make_plan(profile("nvidia_h200"), resolved(simple()), tuning(core::to_text(good))));
     const auto refused = [&](auto field, uint32_t value, const char* says) {
         core::TileNumbers n = good;
         n.*field = value;
         INFO(core::to_text(n));
         CHECK_NE(numbers_flaw(n), "");
-        CHECK_EQ(invalid(options_of("", core::to_text(n)), "options.tuning", says), "");
+        CHECK_EQ(invalid(tuning(core::to_text(n)), "options.tuning", says), "");
     };
     using Numbers = core::TileNumbers;
     refused(&Numbers::lanes, 3, "multiple of lanes");
@@ -221,27 +244,24 @@ TEST_CASE("refusal: tuning too large for the device") {
     const Problem p = resolved(simple());
     for (const Profile& device : usable_devices()) {
         INFO(device.name);
-        CHECK_EQ(unsupported(device.caps, p, "options.tuning", "invocations", options_of("", "threads=4096")),
-                 "");
-        CHECK_EQ(unsupported(device.caps, p, "options.tuning", "shared memory", options_of("", "chunk=4096")),
-                 "");
+        CHECK_EQ(unsupported(device.caps, p, "options.tuning", "invocations", tuning("threads=4096")), "");
+        CHECK_EQ(unsupported(device.caps, p, "options.tuning", "shared memory", tuning("chunk=4096")), "");
         const core::TileNumbers wraps = parse_numbers(  // 2^32 bytes and 32 KiB more
             "threads=256,lanes=256,rows=4,cols=4096,chunk=1024,p_blocks=1,v_keys=4,prefetch=0,unroll=1");
         const char* says = device.caps.max_invocations < 256 ? "invocations" : "shared memory";
-        CHECK_EQ(unsupported(device.caps, p, "options.tuning", says, options_of("", core::to_text(wraps))),
-                 "");
+        CHECK_EQ(unsupported(device.caps, p, "options.tuning", says, tuning(core::to_text(wraps))), "");
     }
     DeviceCaps caps = smallest_device();  // at the limits exactly, and one below
     const core::TileNumbers n =
         parse_numbers("threads=128,lanes=8,rows=4,cols=4,chunk=16,p_blocks=1,v_keys=16,prefetch=0,unroll=2");
     caps.max_shared_bytes = pool_of_maps(n, 64) * 16;
-    CHECK(make_plan(caps, p, options_of("", core::to_text(n))));
+    CHECK(make_plan(caps, p, tuning(core::to_text(n))));
     caps.max_shared_bytes--;
-    CHECK_EQ(unsupported(caps, p, "options.tuning", "shared memory", options_of("", core::to_text(n))), "");
+    CHECK_EQ(unsupported(caps, p, "options.tuning", "shared memory", tuning(core::to_text(n))), "");
     caps = smallest_device();
     caps.max_invocations = 127;
     CHECK_EQ(unsupported(caps, p, "options.tuning", "128 invocations, the device has 127",
-                         options_of("", core::to_text(n))),
+                         tuning(core::to_text(n))),
              "");
 }
 
@@ -255,11 +275,11 @@ TEST_CASE("refusal: rows whose pipelines failed are passed over, to the last") {
     };
     for (const Profile& device : usable_devices())
         for (const uint32_t dim : {1u, 64u, 128u, 256u, 576u})
-            for (const char* kernel : {"auto", "materialized"}) {
+            for (const char* name : {"auto", "materialized"}) {
                 const Problem p = resolved(make_problem({dim, dim}, {1, 2, 1, 97, 97}));
-                Options options = options_of(kernel);
+                Options options = kernel(name);
                 size_t least = 0;
-                INFO(device.name << " " << dim << " " << kernel);
+                INFO(device.name << " " << dim << " " << name);
                 auto plan = make_plan(device.caps, p, options);
                 for (; plan && options.rejected_rows.size() <= count;
                      plan = make_plan(device.caps, p, options)) {
@@ -277,16 +297,27 @@ TEST_CASE("refusal: rows whose pipelines failed are passed over, to the last") {
 }
 
 TEST_CASE("refusal: a plan says why not the other kernels") {
-    const Problem p = resolved(simple());
-    const auto automatic = make_plan(profile("lavapipe"), p, {});
-    REQUIRE(automatic);
-    REQUIRE_EQ(automatic->refused.size(), 1);
-    CHECK_EQ(automatic->refused[0].kernel, "materialized");
-    CHECK_EQ(automatic->refused[0].reason, "only by name: for comparison");
-    const auto asked = make_plan(profile("lavapipe"), p, options_of("materialized"));
-    REQUIRE(asked);
-    CHECK_EQ(asked->refused[0].kernel, "tiles");
-    CHECK_EQ(asked->refused[0].reason, "another kernel was asked for");
+    using Reasons = std::vector<std::pair<std::string, std::string>>;
+    const auto reasons = [](const Problem& p, const Options& options) {
+        const Plan plan = planned(profile("lavapipe"), p, options);
+        Reasons all{{plan.kernel, ""}};
+        for (const core::Refusal& r : plan.refused) all.emplace_back(r.kernel, r.reason);
+        return all;
+    };
+    const Problem many = resolved(simple()), few = resolved(make_problem({64, 64}, {1, 2, 1, 1, 97}));
+    const char *comparison = "only by name: for comparison", *another = "another kernel was asked for";
+    CHECK(reasons(many, {}) ==
+          Reasons{{"tiles", ""}, {"rows", "it is for fewer query rows"}, {"materialized", comparison}});
+    CHECK(reasons(few, {}) ==
+          Reasons{{"rows", ""}, {"tiles", "a preferred kernel fits"}, {"materialized", comparison}});
+    CHECK(reasons(few, kernel("materialized")) ==
+          Reasons{{"materialized", ""}, {"rows", another}, {"tiles", another}});
+    Options invariant;
+    invariant.batch_invariant = true;
+    CHECK_EQ(reasons(few, invariant)[0].first, "tiles");
+    invariant.kernel = "rows";
+    CHECK_EQ(unsupported(profile("lavapipe"), few, "options.batch_invariant", "how many rows", invariant),
+             "");
 }
 
 TEST_CASE("profiles: what a file says reaches the caps") {
@@ -306,13 +337,15 @@ TEST_CASE("profiles: what a file says reaches the caps") {
     CHECK(caps.buffer_device_address);
     CHECK_EQ(profile("powervr_bxs").max_buffer_bytes, 18957385728);
     CHECK_EQ(profile("swiftshader").type, core::DeviceType::cpu);
+    CHECK(caps.storage_16bit);
+    CHECK_FALSE(profile("swiftshader").storage_16bit);
 }
 
 TEST_CASE("profiles: a missing, repeated or malformed key is named with its file") {
     const std::string good =
         "device=\"A B\" api=1.2 vendor=0x10de type=2\n sg=8 [8..8] shmem=1 wginv=2 wgsize=3,4,5 "
         "wgcount=6,7,8 pc=128\n"
-        " maxAlloc=4294967296 bda=1 x=\"(\" KHR A=f16 A=f16\n";
+        " maxAlloc=4294967296 bda=1 s16=0 x=\"(\" KHR A=f16 A=f16\n";
     REQUIRE_EQ(parse_profile(good, "f.txt").name, "A B");
     const auto message = [&](const std::string& from, const std::string& to) {
         std::string text = good;
@@ -325,7 +358,7 @@ TEST_CASE("profiles: a missing, repeated or malformed key is named with its file
         return "accepted: " + text;
     };
     for (const char* key : {"device", "api", "vendor", "type", "sg", "shmem", "wginv", "wgsize", "wgcount",
-                            "pc", "maxAlloc", "bda"}) {
+                            "pc", "maxAlloc", "bda", "s16"}) {
         const std::string assigned = std::string(key) + "=";
         CHECK_EQ(message(assigned, "other="), fmt::format("f.txt: {} is missing", key));
         CHECK_EQ(message(assigned, assigned + "1 " + assigned),

@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 
 #include "plan_cases.hpp"
-#include "problem.hpp"
+#include "problem_fields.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -26,40 +26,6 @@ namespace {
 constexpr int64_t two_31 = int64_t{1} << 31;
 constexpr float infinity = std::numeric_limits<float>::infinity(),
                 not_a_number = std::numeric_limits<float>::quiet_NaN();
-
-// Legal in every field, and every field that has a limit in mid-range.
-VkattnProblem legal() {
-    VkattnProblem p = core::default_problem();
-    p.batch = 2;
-    p.num_heads_q = 6;
-    p.num_heads_kv = 3;
-    p.seqlen_q = 5;
-    p.seqlen_kv = 9;
-    p.head_dim_qk = 8;
-    p.head_dim_v = 12;
-    return p;
-}
-
-// The field that resolve complains of, "" if it does not; "?..." if the complaint is not of the form that is
-// promised.
-std::string bad_field(const VkattnProblem& p) {
-    const auto result = resolve(p);
-    if (result) return "";
-    const core::Failure& f = result.failure();
-    if (f.status != VKATTN_INVALID_ARGUMENT) return "?status " + std::to_string(f.status);
-    if (f.message.empty() || f.message.find('\n') != std::string::npos) return "?message " + f.message;
-    if (f.field.size() >= sizeof(VkattnError::field) || f.message.size() >= sizeof(VkattnError::message))
-        return "?too long for VkattnError";
-    return f.field;
-}
-
-using Change = std::function<void(VkattnProblem&)>;
-
-std::string bad_field(const Change& change) {
-    VkattnProblem p = legal();
-    change(p);
-    return bad_field(p);
-}
 
 template <class T>
 void set(VkattnProblem& p, T VkattnProblem::*field, int64_t value) {
@@ -78,19 +44,6 @@ void check_values(const char* name, T VkattnProblem::*field, const std::vector<i
         INFO(name << " = " << value);
         CHECK_EQ(bad_field([&](VkattnProblem& p) { set(p, field, value); }), std::string("problem.") + name);
     }
-}
-
-// The definition: a query row stands at p = i + offset and sees key j if
-//   j < seqlen_kv, (causal) j <= p, (window) p - left <= j <= p + right.
-bool visible(const VkattnProblem& p, int64_t i, int64_t j) {
-    const int64_t offset = p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? int64_t{p.seqlen_kv} - p.seqlen_q
-                           : p.align == VKATTN_ALIGN_OFFSET     ? p.query_offset
-                                                                : 0;
-    const int64_t at = i + offset;  // |at| < 2^33, so distances are exact
-    if (p.causal != 0 && j > at) return false;
-    if (p.window_left >= 0 && at - j > p.window_left) return false;
-    if (p.window_right >= 0 && j - at > p.window_right) return false;
-    return true;
 }
 
 // Keys begin .. end-1 that row i sees, in the shaders' 32-bit arithmetic (lib/problem.glsl, visible_keys);
@@ -150,7 +103,7 @@ std::string band_flaw(const VkattnProblem& given, const std::vector<uint32_t>& r
             for (int64_t j = edge - 2; j <= edge + 2; j++)
                 if (j >= 0 && j < keys) at.insert(j);
         for (const int64_t j : at)
-            if (visible(given, i, j) != (j >= begin && j < end))
+            if (sees(given, i, j, keys) != (j >= begin && j < end))
                 return fmt::format("row {} key {}: the band {}..{} is wrong", i, j, result->bound_lo,
                                    result->bound_hi);
     }
@@ -265,36 +218,6 @@ TEST_CASE("problem: each field at and past its limits") {
     for (const int64_t good : {int64_t{0}, two_31, -two_31}) CHECK_EQ(bad_field(offset(good)), "");
     for (const int64_t bad : {two_31 + 1, -two_31 - 1, INT64_MAX, INT64_MIN})
         CHECK_EQ(bad_field(offset(bad)), "problem.query_offset");
-}
-
-TEST_CASE("problem: mask shapes") {
-    const auto masked = [](uint32_t rank, std::array<uint32_t, 4> extents) {
-        return bad_field([&](VkattnProblem& p) {  // (2, 6, 5, 9)
-            p.mask = VKATTN_MASK_FLOAT;
-            p.mask_rank = rank;
-            std::copy(extents.begin(), extents.end(), p.mask_extents);
-        });
-    };
-    CHECK_EQ(masked(4, {2, 6, 5, 9}), "");
-    CHECK_EQ(masked(4, {1, 1, 1, 1}), "");
-    CHECK_EQ(masked(4, {2, 1, 5, 1}), "");
-    CHECK_EQ(masked(4, {1, 6, 1, 7}), "");  // hides the keys from 7 on
-    CHECK_EQ(masked(3, {6, 5, 9, 1000}), "");
-    CHECK_EQ(masked(2, {5, 9, 1000, 1000}), "");
-    CHECK_EQ(masked(1, {9, 1000, 1000, 1000}), "");
-    CHECK_EQ(masked(1, {2, 0, 0, 0}), "");
-    CHECK_EQ(masked(0, {1, 1, 1, 1}), "problem.mask_rank");
-    CHECK_EQ(masked(5, {1, 1, 1, 1}), "problem.mask_rank");
-    CHECK_EQ(masked(UINT32_MAX, {1, 1, 1, 1}), "problem.mask_rank");
-    CHECK_EQ(masked(4, {3, 6, 5, 9}), "problem.mask_extents");
-    CHECK_EQ(masked(4, {2, 3, 5, 9}), "problem.mask_extents");  // not the kv heads
-    CHECK_EQ(masked(4, {2, 6, 4, 9}), "problem.mask_extents");
-    CHECK_EQ(masked(4, {2, 6, 5, 10}), "problem.mask_extents");
-    CHECK_EQ(masked(4, {0, 6, 5, 9}), "problem.mask_extents");
-    CHECK_EQ(masked(3, {2, 5, 9, 1}), "problem.mask_extents");
-    CHECK_EQ(masked(2, {9, 5, 1, 1}), "problem.mask_extents");
-    CHECK_EQ(bad_field([](VkattnProblem& p) { p.mask_rank = 17; }),
-             "");  // without a mask it counts for nothing
 }
 
 TEST_CASE("problem: the band against the definition, every row and key of small problems") {

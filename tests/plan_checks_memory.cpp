@@ -1,0 +1,276 @@
+// What the dispatches are told, and what they touch: push constants, argument block, scratch, barriers.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+#include "plan_checks.hpp"
+#include "plan_model.hpp"
+
+namespace vkattn::test {
+namespace {
+
+using core::bit;
+using core::DeviceCaps;
+using core::Dispatch;
+using core::Patch;
+using core::Plan;
+using core::Problem;
+using core::Region;
+using Push = shared::ForwardPush;
+using Arguments = shared::ForwardArguments;
+
+constexpr uint32_t scratch_regions = bit(Region::arguments) | bit(Region::scores) |
+                                     bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse);
+
+// What a dispatch's shader does: patches that it needs, and regions that it reaches through them, or through the
+// addresses in the argument block. `may_read` does no harm.
+struct Touches {
+    std::vector<Patch> patches;
+    uint32_t reads = 0, writes = 0, may_read = 0;
+
+    void reads_at(size_t at, Region region) {
+        patches.push_back({static_cast<uint32_t>(at), region});
+        reads |= bit(region);
+    }
+    void writes_at(size_t at, Region region, uint64_t add = 0) {
+        patches.push_back({static_cast<uint32_t>(at), region, add});
+        writes |= bit(region);
+    }
+};
+
+void touch_forward(const Problem& p, const Model& m, Touches& t) {
+    t.reads_at(offsetof(Push, query), Region::query);
+    t.reads_at(offsetof(Push, key), Region::key);
+    t.reads_at(offsetof(Push, value), Region::value);
+    // Parts are addressed from the first key on; scratch holds none before the first that exists.
+    const uint64_t before = m.span != 0 ? m.first_part * m.rows : 0;
+    t.writes_at(offsetof(Push, outp), m.span != 0 ? Region::parts : Region::out,
+                0 - before * p.head_dim_v * 4);
+    t.writes_at(offsetof(Push, lse), m.span != 0 ? Region::parts_lse : Region::lse, 0 - before * 4);
+    if (p.mask != VKATTN_MASK_NONE) t.reads |= bit(Region::mask);
+    if (m.classified) t.reads |= bit(Region::mask_classes);
+}
+
+Touches touches_of(const Problem& p, const Model& m, Kind kind) {
+    Touches t;
+    const uint32_t of_batch = (p.kv_lengths != 0 ? bit(Region::kv_lengths) : 0) |
+                              (p.align == VKATTN_ALIGN_OFFSETS ? bit(Region::query_offsets) : 0);
+    if (needs_arguments(p)) t.reads_at(offsetof(Push, query_batch), Region::arguments);
+    switch (kind) {
+        case Kind::forward:
+            touch_forward(p, m, t);
+            t.reads |= of_batch;
+            break;
+        case Kind::classes:
+            t.reads |= bit(Region::mask);
+            t.may_read = of_batch;
+            t.writes_at(offsetof(Push, outp), Region::mask_classes);
+            break;
+        case Kind::scores:
+            t.reads_at(offsetof(Push, query), Region::query);
+            t.reads_at(offsetof(Push, key), Region::key);
+            t.writes_at(offsetof(Push, outp), Region::scores);
+            break;
+        case Kind::softmax:
+            t.reads |= bit(Region::scores);
+            t.writes_at(offsetof(Push, outp), Region::scores);
+            t.writes_at(offsetof(Push, lse), Region::lse);
+            break;
+        case Kind::output:
+            t.reads_at(offsetof(Push, query), Region::scores);
+            t.reads_at(offsetof(Push, value), Region::value);
+            t.writes_at(offsetof(Push, outp), Region::out);
+            break;
+        case Kind::combine:  // combine_flaw
+            break;
+    }
+    return t;
+}
+
+bool same(const Patch& a, const Patch& b) {
+    return a.at == b.at && a.region == b.region && a.add == b.add;
+}
+
+std::string patch_flaw(const std::vector<Patch>& patches, const std::vector<Patch>& expected) {
+    if (patches.size() != expected.size())
+        return fmt::format("{} patches, not {}", patches.size(), expected.size());
+    for (const Patch& e : expected)
+        if (std::none_of(patches.begin(), patches.end(), [&](const Patch& x) { return same(x, e); }))
+            return fmt::format("no patch of {} at {} with {:#x}", name_of(e.region), e.at, e.add);
+    return "";
+}
+
+std::string touches_flaw(const Touches& t, const Dispatch& d) {
+    if (d.writes != t.writes) return fmt::format("writes {:#x}, the shader {:#x}", d.writes, t.writes);
+    if ((d.reads & ~t.may_read) != t.reads)
+        return fmt::format("reads {:#x}, the shader {:#x}", d.reads, t.reads);
+    return patch_flaw(d.patches, t.patches);
+}
+
+std::string strides_flaw(const Problem& p, const Push& c, bool split) {
+    const uint32_t narrow[12] = {c.query_batch, c.query_head, c.query_seq,   c.key_batch,
+                                 c.key_head,    c.key_seq,    c.value_batch, c.value_head,
+                                 c.value_seq,   c.out_batch,  c.out_head,    c.out_seq};
+    const auto strides = stride_bytes(p);
+    for (size_t i = 0; i < 12; i++) {
+        uint64_t expected = needs_arguments(p) ? 0 : strides[i];
+        if (i == 11 && split) expected = uint64_t{p.batch} * p.num_heads_q;
+        if (narrow[i] != expected) return fmt::format("stride {} is {}", i, narrow[i]);
+    }
+    return "";
+}
+
+std::string numbers_in_push_flaw(const Problem& p, const Dispatch& d, bool split) {
+    const Push c = push_of(d);
+    if (c.query != 0 || c.key != 0 || c.value != 0 || c.outp != 0 || c.lse != 0) return "an address";
+    if (auto flaw = strides_flaw(p, c, split); !flaw.empty()) return flaw;
+    if (c.seqlen_q != p.seqlen_q || c.seqlen_kv != p.seqlen_kv) return "seqlens";
+    if ((c.heads & 0xffff) != p.num_heads_q || c.heads >> 16 != p.num_heads_q / p.num_heads_kv)
+        return "heads";
+    if (c.bound_lo != p.bound_lo || c.bound_hi != p.bound_hi) return "bounds";
+    const double log2_e = 1.4426950408889634, scale = p.softmax_scale, cap = p.softcap;
+    const auto near = [](double a, double b) { return std::abs(a - b) <= 2e-7 * std::abs(b); };
+    if (!near(c.scale_log2, cap > 0 ? scale / cap : scale * log2_e))
+        return fmt::format("scale {}", c.scale_log2);
+    if (!near(c.softcap_log2, cap * log2_e)) return fmt::format("softcap {}", c.softcap_log2);
+    return "";
+}
+
+}  // namespace
+
+std::string push_flaw(const Problem& p, const Plan& plan) {
+    const Model m = model_of(p, plan);
+    Touches touches;
+    const Dispatch* last = nullptr;
+    for (const Dispatch& d : plan.dispatches) {
+        const Kind kind = facts_of(d.variant).kind;
+        if (kind == Kind::combine) continue;
+        const bool split = kind == Kind::forward && m.span != 0;
+        if (kind != Kind::forward && (push_of(d).first_tile != 0 || push_of(d).splits != 0))
+            return fmt::format("{}: begins elsewhere", name_of(d.variant));
+        if (auto flaw = numbers_in_push_flaw(p, d, split); !flaw.empty())
+            return fmt::format("push constants of {}: {}", name_of(d.variant), flaw);
+        if (last == nullptr || last->variant != d.variant) touches = touches_of(p, m, kind);
+        last = &d;
+        if (auto flaw = touches_flaw(touches, d); !flaw.empty())
+            return fmt::format("{}: {}", name_of(d.variant), flaw);
+    }
+    return "";
+}
+
+namespace {
+
+// Bytes that the dispatches use of a region.
+uint64_t bytes_used(const Problem& p, const Plan& plan, const Model& m, Region region) {
+    uint64_t most = 0;
+    switch (region) {
+        case Region::arguments:
+            return sizeof(Arguments);
+        case Region::scores:
+            for (const Dispatch& d : plan.dispatches) most = std::max<uint64_t>(most, d.groups[0]);
+            return most * matrix_bytes(p);
+        case Region::mask_classes: {
+            const auto strides = mask_strides(p);
+            return (strides[0] != 0 ? p.batch : 1) * (strides[1] != 0 ? p.num_heads_q / m.group : 1) *
+                   m.query_tiles * m.key_tiles * 4;
+        }
+        case Region::parts:
+            return m.parts * m.rows * p.head_dim_v * 4;
+        case Region::parts_lse:
+            return m.parts * m.rows * 4;
+        default:
+            return 0;
+    }
+}
+
+}  // namespace
+
+std::string scratch_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
+    const Model m = model_of(p, plan);
+    uint64_t end = 0;
+    uint32_t there = 0, used = 0;
+    for (const core::ScratchRegion& r : plan.scratch) {
+        if (r.offset_bytes % core::scratch_alignment != 0)
+            return fmt::format("{} misaligned", name_of(r.region));
+        if (r.offset_bytes != end)
+            return fmt::format("{} at {}, not at {}", name_of(r.region), r.offset_bytes, end);
+        if (r.size_bytes == 0 || (there & bit(r.region)) != 0)
+            return fmt::format("{} empty or twice", name_of(r.region));
+        if (r.size_bytes != bytes_used(p, plan, m, r.region))
+            return fmt::format("{} of {} bytes, {} are used", name_of(r.region), r.size_bytes,
+                               bytes_used(p, plan, m, r.region));
+        there |= bit(r.region);
+        end = round_up(r.offset_bytes + r.size_bytes, core::scratch_alignment);
+    }
+    if (plan.scratch_bytes != end)
+        return fmt::format("{} scratch bytes, regions end at {}", plan.scratch_bytes, end);
+    if (plan.scratch_bytes > caps.max_buffer_bytes)
+        return fmt::format("{} bytes of scratch", plan.scratch_bytes);
+    for (const Dispatch& d : plan.dispatches) used |= (d.reads | d.writes) & scratch_regions;
+    if (used != there) return fmt::format("regions {:#x} are used, {:#x} reserved", used, there);
+    return "";
+}
+
+std::string arguments_flaw(const Problem& p, const Plan& plan) {
+    const bool wanted = needs_arguments(p) && !p.empty_output();
+    if (plan.arguments.size() != (wanted ? sizeof(Arguments) : 0)) return "argument block";
+    if (!wanted) return plan.argument_patches.empty() ? "" : "patches of no argument block";
+    const Model m = model_of(p, plan);
+    Arguments a;
+    std::memcpy(&a, plan.arguments.data(), sizeof a);
+    const auto strides = stride_bytes(p);
+    const auto mask = mask_strides(p);
+    if (!std::equal(strides.begin(), strides.end(), a.stride)) return "strides in the argument block";
+    if (!std::equal(mask.begin(), mask.end(), a.mask_stride)) return "mask strides";
+    if (a.mask != 0 || a.classes != 0 || a.kv_lengths != 0 || a.query_offsets != 0 || a.padding != 0)
+        return "an address in the argument block";
+    const uint64_t keys = mask_extents(p)[3];
+    const bool masked = p.mask != VKATTN_MASK_NONE;
+    if (a.key_limit != (masked && keys != 1 ? keys : p.seqlen_kv)) return "key_limit";
+    if (a.mask_key_step != (masked && keys != 1)) return "mask_key_step";
+    if (a.follow_lengths != (p.kv_lengths != 0 && p.align == VKATTN_ALIGN_BOTTOM_RIGHT))
+        return "follow_lengths";
+    if (a.class_heads != (m.classified && mask[1] != 0 ? p.num_heads_q / m.group : 1)) return "class_heads";
+    if (a.class_batches != (m.classified && mask[0] != 0 ? p.batch : 1)) return "class_batches";
+    std::vector<Patch> expected;
+    if (masked) expected.push_back({offsetof(Arguments, mask), Region::mask});
+    if (m.classified) expected.push_back({offsetof(Arguments, classes), Region::mask_classes});
+    if (p.kv_lengths != 0) expected.push_back({offsetof(Arguments, kv_lengths), Region::kv_lengths});
+    if (p.align == VKATTN_ALIGN_OFFSETS)
+        expected.push_back({offsetof(Arguments, query_offsets), Region::query_offsets});
+    const std::string flaw = patch_flaw(plan.argument_patches, expected);
+    return flaw.empty() ? "" : "argument block: " + flaw;
+}
+
+std::string barrier_flaw(const Plan& plan) {
+    const std::vector<Dispatch>& all = plan.dispatches;
+    // No two dispatches write the same element of these, so two writers do not wait for each other.
+    const uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::parts) |
+                             bit(Region::parts_lse) | bit(Region::mask_classes);
+    struct Run {
+        uint32_t reads = 0, writes = 0;
+    } before, run;  // unions depend on a dispatch just if one of theirs does
+    const auto depends = [outputs](const Run& a, const Dispatch& b) {
+        return (a.writes & (b.reads | (b.writes & ~outputs))) != 0 || (a.reads & b.writes) != 0;
+    };
+    if (!all.empty() && all[0].barrier_before) return "a barrier before the first dispatch";
+    bool separates = true;
+    for (size_t i = 0; i < all.size(); i++) {
+        const Dispatch& d = all[i];
+        if (d.barrier_before) {
+            if (!separates) return fmt::format("the barrier before run that ends at {} separates nothing", i);
+            before = run;
+            run = {};
+            separates = false;
+        }
+        if (depends(run, d)) return fmt::format("no barrier before dispatch {}", i);
+        separates = separates || depends(before, d);
+        run.reads |= d.reads;
+        run.writes |= d.writes;
+    }
+    return separates ? "" : "the last barrier separates nothing";
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,166 @@
+#include "plan_model.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "plan_checks.hpp"
+
+namespace vkattn::test {
+namespace {
+
+uint64_t hash(uint64_t x) {  // splitmix64
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
+std::pair<int64_t, int64_t> keys_of_rows(const core::Problem& p, uint64_t first, uint64_t last) {
+    if (p.dynamic_bounds) return {0, p.key_limit};  // whatever the offsets come to
+    const int64_t begin = static_cast<int64_t>(first) + p.bound_lo,
+                  end = static_cast<int64_t>(last) + p.bound_hi + 1;
+    return {std::max<int64_t>(0, begin), std::min<int64_t>(p.key_limit, end)};
+}
+
+bool ends_with(const std::string& text, const std::string& end) {
+    return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+}
+
+}  // namespace
+
+VariantFacts facts_of(core::Variant variant) {
+    std::string name = core::name_of(variant);
+    VariantFacts facts{};
+    facts.packed_words = ends_with(name, "_packed");
+    if (facts.packed_words) name.resize(name.size() - 7);
+    const auto dtypes = {std::pair{"_bf16", VKATTN_DTYPE_BFLOAT16},
+                         {"_f16", VKATTN_DTYPE_FLOAT16},
+                         {"_f32", VKATTN_DTYPE_FLOAT32}};
+    const auto* dtype =
+        std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& d) { return ends_with(name, d.first); });
+    if (dtype == dtypes.end()) throw std::runtime_error(name + " does not say its dtype");
+    facts.dtype = dtype->second;
+    name.resize(name.rfind('_'));
+    for (const auto& [text, kind] : {std::pair{"forward_tiles", Kind::forward},
+                                     {"forward_rows", Kind::forward},
+                                     {"mask_classes", Kind::classes},
+                                     {"combine", Kind::combine},
+                                     {"materialized_scores", Kind::scores},
+                                     {"materialized_softmax", Kind::softmax},
+                                     {"materialized_output", Kind::output}})
+        if (name == text) {
+            facts.kind = kind;
+            facts.rows_kernel = name == "forward_rows";
+            return facts;
+        }
+    throw std::runtime_error("plan_model.cpp does not know the variant " + name);
+}
+
+uint64_t round_up(uint64_t x, uint64_t to) {
+    return (x + to - 1) / to * to;
+}
+
+Model model_of(const core::Problem& p, const core::Plan& plan) {
+    Model m;
+    m.n = parse_numbers(plan.tuning);
+    m.rows = uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
+    m.key_tiles = tiles_of(p.seqlen_kv, m.n.tile_kv());
+    if (p.seqlen_q != 0) {
+        const auto [begin, end] = keys_of_rows(p, 0, p.seqlen_q - 1);
+        if (begin < end) {
+            m.begin = static_cast<uint64_t>(begin);
+            m.end = static_cast<uint64_t>(end);
+        }
+    }
+    const core::Dispatch* forward = nullptr;
+    for (const core::Dispatch& d : plan.dispatches) {
+        const Kind kind = facts_of(d.variant).kind;
+        if (kind == Kind::classes) m.classified = true;
+        if (kind == Kind::forward && forward == nullptr) forward = &d;
+        if (forward != nullptr) break;
+    }
+    if (forward != nullptr) {
+        if (forward->specialization[SPEC_PACK] != 0) m.group = p.num_heads_q / p.num_heads_kv;
+        m.span = uint64_t{push_of(*forward).splits >> 16} * m.n.tile_kv();
+    }
+    m.heads = uint64_t{p.batch} * p.num_heads_q / m.group;
+    m.query_tiles = tiles_of(p.seqlen_q * m.group, m.n.tile_q());
+    if (m.span != 0) {
+        m.first_part = m.begin / m.span;
+        m.parts = tiles_of(m.end, m.span) - m.first_part;
+    }
+    return m;
+}
+
+uint64_t key_tiles_of(const core::Problem& p, const Model& m, uint64_t query_tile, uint64_t part) {
+    const uint64_t first = query_tile * m.n.tile_q(), rows = p.seqlen_q * m.group;
+    const uint64_t last = std::min(first + m.n.tile_q(), rows) - 1;
+    auto [begin, end] = keys_of_rows(p, first / m.group, last / m.group);
+    if (m.span != 0) {
+        begin = std::max(begin, static_cast<int64_t>(part * m.span));
+        end = std::min(end, static_cast<int64_t>((part + 1) * m.span));
+    }
+    if (begin >= end) return 0;
+    return tiles_of(static_cast<uint64_t>(end), m.n.tile_kv()) - static_cast<uint64_t>(begin) / m.n.tile_kv();
+}
+
+std::array<uint64_t, 12> stride_bytes(const core::Problem& p) {
+    const uint64_t bytes = p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+    std::array<uint64_t, 12> out{};
+    for (size_t t = 0; t < 4; t++) {
+        const VkattnStrides& s = p.strides(static_cast<int>(t));
+        out[3 * t] = s.batch * bytes;
+        out[3 * t + 1] = s.head * bytes;
+        out[3 * t + 2] = s.seq * bytes;
+    }
+    return out;
+}
+
+bool needs_arguments(const core::Problem& p) {
+    const auto strides = stride_bytes(p);
+    return std::any_of(strides.begin(), strides.end(), [](uint64_t s) { return s > UINT32_MAX; }) ||
+           p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 || p.align == VKATTN_ALIGN_OFFSETS;
+}
+
+std::array<uint64_t, 4> mask_extents(const core::Problem& p) {
+    std::array<uint64_t, 4> extents{1, 1, 1, 1};
+    for (uint32_t i = 0; i < p.mask_rank; i++) extents[4 - p.mask_rank + i] = p.mask_extents[i];
+    return extents;
+}
+
+std::array<uint64_t, 3> mask_strides(const core::Problem& p) {
+    if (p.mask == VKATTN_MASK_NONE) return {};
+    const auto n = mask_extents(p);
+    return {n[0] > 1 ? n[1] * n[2] * n[3] : 0, n[1] > 1 ? n[2] * n[3] : 0, n[2] > 1 ? n[3] : 0};
+}
+
+core::Combine combine_of(const core::Problem& p, const Model& m) {
+    core::Combine c{};
+    const uint64_t head = uint64_t{p.seqlen_q} * p.head_dim_v;
+    c.dtype = p.dtype;
+    c.parts_dtype = VKATTN_DTYPE_FLOAT32;
+    c.num_parts = static_cast<uint32_t>(m.parts);
+    c.batch = p.batch;
+    c.num_heads = p.num_heads_q;
+    c.seqlen_q = p.seqlen_q;
+    c.head_dim_v = p.head_dim_v;
+    c.part_stride = m.rows * p.head_dim_v;
+    c.parts_strides = {p.num_heads_q * head, head, p.head_dim_v};
+    c.out_strides = p.out_strides;
+    // Rows of a part begin at multiples of 16 bytes only where they are whole vec4.
+    c.alignment_bytes = p.head_dim_v % 4 == 0 ? p.alignment_bytes : 4;
+    c.element_bytes = p.element_bytes;
+    return c;
+}
+
+uint64_t Cover::corners(const Triple& first, const Triple& count) {
+    uint64_t sum = 0;
+    for (unsigned corner = 0; corner < 8; corner++) {
+        uint64_t at = 0;
+        for (size_t i = 0; i < 3; i++) at = hash(at ^ (first[i] + (corner >> i & 1) * count[i]));
+        sum += __builtin_popcount(corner) % 2 == 0 ? at : 0 - at;
+    }
+    return sum;
+}
+
+}  // namespace vkattn::test

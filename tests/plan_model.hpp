@@ -1,0 +1,78 @@
+// What a plan's numbers mean to the shaders, worked out from shaders/ and from the contract, not from src/plan: for
+// plan_checks*.cpp.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <string>
+
+#include "plan/plan.hpp"
+#include "plan/tuning.hpp"
+
+namespace vkattn::test {
+
+enum class Kind { forward, classes, combine, scores, softmax, output };
+
+struct VariantFacts {
+    Kind kind;
+    VkattnDtype dtype;
+    bool rows_kernel;
+    bool packed_words;  // 16-bit elements through the 32-bit word that they share
+};
+// By the variant's name; throws if it is of no known form.
+VariantFacts facts_of(core::Variant variant);
+
+inline shared::ForwardPush push_of(const core::Dispatch& d) {
+    shared::ForwardPush push;
+    static_assert(sizeof push == sizeof d.push);
+    std::memcpy(&push, d.push.data(), sizeof push);
+    return push;
+}
+
+uint64_t round_up(uint64_t x, uint64_t to);
+inline uint64_t tiles_of(uint64_t x, uint64_t tile) {
+    return round_up(x, tile) / tile;
+}
+
+// The forward's grid, and what it is about.
+struct Model {
+    core::TileNumbers n;
+    uint64_t group = 1;  // heads whose rows share a tile
+    uint64_t heads = 0, query_tiles = 0, key_tiles = 0;
+    uint64_t rows = 0;            // of the lse
+    uint64_t begin = 0, end = 0;  // keys that some row may see
+    uint64_t span = 0;            // keys in a part; 0: not cut
+    uint64_t first_part = 0, parts = 1;
+    bool classified = false;
+};
+// From the first forward dispatch, which the others are checked to agree with.
+Model model_of(const core::Problem& problem, const core::Plan& plan);
+
+// Tiles of keys that a workgroup goes through at most.
+uint64_t key_tiles_of(const core::Problem& problem, const Model& model, uint64_t query_tile, uint64_t part);
+
+bool needs_arguments(const core::Problem& problem);
+// In bytes, in the order batch, head, seq of query, key, value, out.
+std::array<uint64_t, 12> stride_bytes(const core::Problem& problem);
+// In elements: batch, head, seq.
+std::array<uint64_t, 3> mask_strides(const core::Problem& problem);
+// The extents of a mask, aligned to batch, num_heads_q, seqlen_q, seqlen_kv.
+std::array<uint64_t, 4> mask_extents(const core::Problem& problem);
+
+// The combine that merges a plan's parts.
+core::Combine combine_of(const core::Problem& problem, const Model& model);
+
+// Boxes of workgroups against the box that they must cover exactly once. Not by enumeration: the number of boxes over
+// a place is known by its mixed differences, which are the signed corners of the boxes; sums of hashes stand for them.
+class Cover {
+  public:
+    using Triple = std::array<uint64_t, 3>;
+    void add(const Triple& first, const Triple& count) { sum_ += corners(first, count); }
+    bool is(const Triple& first, const Triple& count) const { return sum_ == corners(first, count); }
+
+  private:
+    static uint64_t corners(const Triple& first, const Triple& count);
+    uint64_t sum_ = 0;
+};
+
+}  // namespace vkattn::test

@@ -1,0 +1,269 @@
+// Storage types, masks, lengths, packed query rows, parts of the keys: on every device, crossed with shapes.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "plan_flaws.hpp"
+#include "plan_model.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using core::DeviceCaps;
+using core::make_plan;
+using core::Options;
+using core::Plan;
+using core::Problem;
+using core::Region;
+
+namespace {
+
+constexpr HeadDims d64{64, 64}, d128{128, 128};
+constexpr uint32_t million = 1u << 20;
+
+// Whether these options are a reason to have no plan: what was asked for does not fit.
+std::string refusal_flaw(const core::Failure& why, const Options& o) {
+    const bool parts = o.num_splits > 1 || o.max_dispatch_flops != 0 || o.batch_invariant;
+    if (why.status != VKATTN_UNSUPPORTED) return "refused: " + why.field + " " + why.message;
+    if (parts && why.message.find("bytes of scratch") != std::string::npos) return "";
+    if (o.max_dispatch_flops != 0 && why.field == "options.max_dispatch_flops") return "";
+    return "refused: " + why.field + " " + why.message;
+}
+
+std::string planning_flaw(const DeviceCaps& caps, const Problem& p, const Options& o, size_t& planned_count) {
+    const auto plan = make_plan(caps, p, o);
+    if (!plan) return refusal_flaw(plan.failure(), o);
+    planned_count++;
+    if (auto flaw = flaw_of(caps, p, *plan, o); !flaw.empty()) return flaw;
+    if (plan->dispatches.size() > 1000) return "";  // long to compare
+    const auto again = make_plan(caps, p, o);
+    return again && difference(*plan, *again).empty() ? "" : "not deterministic";
+}
+
+VkattnProblem with(VkattnProblem p, VkattnMaskType mask, MaskShape shape) {
+    set_mask(p, mask, shape);
+    return p;
+}
+
+const core::ScratchRegion* region_of(const Plan& plan, Region region) {
+    for (const core::ScratchRegion& r : plan.scratch)
+        if (r.region == region) return &r;
+    return nullptr;
+}
+
+size_t count_of(const Plan& plan, Kind kind) {
+    return static_cast<size_t>(
+        std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
+                      [&](const auto& d) { return facts_of(d.variant).kind == kind; }));
+}
+
+}  // namespace
+
+TEST_CASE("features: every feature, shape and device") {
+    Flaws flaws;
+    size_t turn = 0, planned_count = 0, all = 0;
+    for (const Profile& device : usable_devices())
+        for (const Features& f : all_features()) {
+            turn++;
+            for (const Shape& shape : all_shapes()) {
+                turn++;
+                if (f.query_offsets && shape.align == VKATTN_ALIGN_OFFSET) continue;
+                const HeadDims dims = all_head_dims()[turn % all_head_dims().size()];
+                const auto layout = static_cast<Layout>(turn / 3 % static_cast<size_t>(Layout::count));
+                const uint32_t alignment = 2u << turn % 4;
+                VkattnProblem given =
+                    make_problem(dims, shape, layout, std::max(alignment, f.dtype == 0 ? 4u : 2u), f.dtype);
+                set_features(given, f);
+                const Problem p = resolved(given);
+                if (is_heavy(p) && turn % 16 != 0) continue;
+                flaws.add(planning_flaw(device.caps, p, options_of(f), planned_count),
+                          fmt::format("{}, {}, {}", device.name, f.name, name_of(layout)), p);
+                all++;
+            }
+        }
+    CHECK_GT(planned_count, all * 8 / 10);  // the others ask for too much
+}
+
+TEST_CASE("features: every mask shape, packed and not") {
+    Flaws flaws;
+    size_t ignored = 0;
+    for (const char* name : {"nvidia_h200", "swiftshader", "amd_navi31"})
+        for (uint32_t shape = 0; shape < static_cast<uint32_t>(MaskShape::count); shape++)
+            for (const Shape& s : {Shape{3, 6, 2, 3, 700, true}, Shape{2, 8, 1, 1, 5000},
+                                   Shape{1, 4, 4, 900, 300}, Shape{1, 1, 1, 1, 1}, Shape{1, 2, 1, 70, 1}})
+                for (const auto dtype : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16})
+                    for (const auto mask : {VKATTN_MASK_BOOL, VKATTN_MASK_FLOAT})
+                        for (const uint32_t splits : {0u, 3u}) {
+                            Options o;
+                            o.num_splits = splits;
+                            const Problem p = resolved(with(make_problem(d128, s, Layout::padded, 4, dtype),
+                                                            mask, static_cast<MaskShape>(shape)));
+                            flaws.add(planning_flaw(profile(name), p, o, ignored),
+                                      fmt::format("{}, mask {}", name, shape), p);
+                        }
+}
+
+TEST_CASE("features: a mask's rows far apart need wide addresses") {
+    const DeviceCaps& caps = profile("amd_navi31");
+    for (const uint32_t keys : {1u << 16, 1u << 24, 1u << 28}) {
+        const Problem p =
+            resolved(with(make_problem(d64, {1, 1, 1, 4096, keys}), VKATTN_MASK_FLOAT, MaskShape::whole));
+        const Plan plan = planned(caps, p);
+        CHECK_EQ(flaw_of(caps, p, plan), "");
+        const auto& d = plan.dispatches.back();
+        if (facts_of(d.variant).kind == Kind::forward)
+            CHECK_EQ(d.specialization[SPEC_WIDE_ROWS], keys > 1u << 20);
+    }
+}
+
+TEST_CASE("classes: only where a mask is worth it, and within the limits") {
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const auto classified = [&](const Shape& shape, MaskShape mask, Options o = {}) {
+        o.kernel = "tiles";
+        const Problem p = resolved(with(make_problem(d64, shape), VKATTN_MASK_BOOL, mask));
+        const Plan plan = planned(caps, p, o);
+        CHECK_EQ(flaw_of(caps, p, plan, o), "");
+        CHECK_EQ(region_of(plan, Region::mask_classes) != nullptr, count_of(plan, Kind::classes) == 1);
+        return count_of(plan, Kind::classes) == 1;
+    };
+    CHECK(classified({2, 8, 8, 4096, 4096}, MaskShape::whole));
+    CHECK(classified({2, 8, 8, 4096, 4096}, MaskShape::shared));
+    CHECK(classified({8, 8, 1, 1, 65536}, MaskShape::keys_of_batch));
+    CHECK_FALSE(classified({2, 8, 8, 64, 64}, MaskShape::whole));
+    CHECK_FALSE(classified({70000, 8, 8, 1024, 1024}, MaskShape::whole));  // more than 256 MiB of classes
+    CHECK_FALSE(classified({1, 1, 1, 128, 1u << 29}, MaskShape::whole));   // more key tiles than the grid has
+    Options few;
+    few.max_dispatch_flops = 1'000'000'000;
+    CHECK_FALSE(classified({2, 8, 8, 4096, 4096}, MaskShape::whole, few));
+}
+
+TEST_CASE("classes: give way where scratch is short") {
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const Problem p =
+        resolved(with(make_problem(d64, {2, 8, 8, 4096, 4096}), VKATTN_MASK_BOOL, MaskShape::whole));
+    REQUIRE_NE(region_of(planned(caps, p), Region::mask_classes), nullptr);
+    Options o;
+    o.max_scratch_bytes = 512;
+    const Plan plan = planned(caps, p, o);
+    CHECK_EQ(flaw_of(caps, p, plan, o), "");
+    CHECK_LE(plan.scratch_bytes, 512);
+}
+
+TEST_CASE("packing: the query rows of a group share tiles where a head's own do not fill one") {
+    Flaws flaws;
+    for (const Profile& device : usable_devices())
+        for (const HeadDims dims : {d64, d128, HeadDims{576, 512}})
+            for (const uint32_t group : {1u, 2u, 4u, 7u, 128u})
+                for (const uint32_t seqlen : {1u, 3u, 7u, 8u, 33u, 600u}) {
+                    const Problem p = resolved(make_problem(dims, {2, 2 * group, 2, seqlen, 4096, true}));
+                    const Plan plan = planned(device.caps, p);
+                    flaws.add(flaw_of(device.caps, p, plan), device.name, p);
+                    const bool packed = plan.dispatches[0].specialization[SPEC_PACK] != 0;
+                    const bool should = group > 1 && seqlen < plan.tiles.tile_q && group * seqlen <= 512;
+                    flaws.add(packed == should ? "" : "packed: " + std::to_string(packed), device.name, p);
+                    const uint64_t tiles = tiles_of(seqlen * (packed ? group : 1), plan.tiles.tile_q);
+                    flaws.add(plan.dispatches[0].groups[0] * uint64_t{plan.dispatches[0].groups[1]} <=
+                                      4 * (packed ? 1 : group) * tiles
+                                  ? ""
+                                  : "more workgroups than packed tiles",
+                              device.name, p);
+                }
+}
+
+TEST_CASE("parts: few queries and many keys are split, so that every multiprocessor has work") {
+    DeviceCaps caps = profile("nvidia_h200");
+    for (const uint32_t multiprocessors : {0u, 1u, 8u, 132u}) {
+        caps.multiprocessors = multiprocessors;
+        const uint32_t all = multiprocessors != 0 ? multiprocessors : 64;
+        const Problem p = resolved(make_problem(d128, {1, 32, 8, 1, million}));
+        const Plan plan = planned(caps, p);
+        CHECK_EQ(flaw_of(caps, p, plan), "");
+        CHECK_EQ(plan.num_splits > 1, all > 1);
+        const uint64_t workgroups = uint64_t{8} * plan.num_splits;
+        CHECK_GE(workgroups, all - all / 4);
+        CHECK_LE(workgroups, 16 * all);
+    }
+    caps.multiprocessors = 132;
+    const auto parts = [&](const Shape& shape, uint32_t splits = 0) {
+        Options o;
+        o.num_splits = splits;
+        const Problem p = resolved(make_problem(d128, shape));
+        const Plan plan = planned(caps, p, o);
+        CHECK_EQ(flaw_of(caps, p, plan, o), "");
+        return plan.num_splits;
+    };
+    CHECK_EQ(parts({1, 32, 32, 8192, 8192}), 1);  // enough query tiles
+    CHECK_EQ(parts({1, 8, 8, 1, 256}), 1);        // too few keys
+    CHECK_EQ(parts({1, 8, 8, 1, 65536}, 1), 1);   // not wanted
+    CHECK_EQ(parts({1, 8, 8, 1, 65536}, 4), 4);
+    CHECK_EQ(parts({1, 8, 8, 1, 0}, 4), 1);
+    CHECK_EQ(parts({1, 8, 8, 1, 1}, 4), 1);
+    CHECK_EQ(parts({4, 8, 8, 512, 65536}, 3), 3);  // also where nothing is gained
+}
+
+TEST_CASE("parts: asked for, down to one tile each, to 16 bits of them") {
+    Flaws flaws;
+    for (const char* name : {"nvidia_h200", "lavapipe", "apple_m1"})
+        for (const uint32_t splits : {2u, 3u, 16u, 1000u, 65535u, 65536u, UINT32_MAX})
+            for (const uint32_t keys : {2u, 97u, 5000u, million, VKATTN_MAX_SEQLEN})
+                for (const bool window : {false, true}) {
+                    Options o;
+                    o.num_splits = splits;
+                    Shape shape{1, 2, 1, 5, keys};
+                    if (window) shape.window_left = keys / 3;
+                    const Problem p = resolved(make_problem(d64, shape));
+                    const auto plan = make_plan(profile(name), p, o);
+                    if (!plan) {
+                        flaws.add(refusal_flaw(plan.failure(), o), name, p);
+                        continue;
+                    }
+                    flaws.add(flaw_of(profile(name), p, *plan, o), fmt::format("{}, {} parts", name, splits),
+                              p);
+                    // A part more where parts, at multiples of their span, do not begin with the first key.
+                    // And no part has more than 65535 tiles.
+                    const uint64_t most = std::max(splits + uint64_t{window},
+                                                   tiles_of(tiles_of(keys, plan->tiles.tile_kv), 65535));
+                    flaws.add(plan->num_splits <= most ? "" : "more parts than asked for", name, p);
+                }
+}
+
+TEST_CASE("parts: nobody asked for them: given up where scratch is short") {
+    DeviceCaps caps = profile("nvidia_h200");
+    caps.multiprocessors = 132;
+    const Problem p = resolved(make_problem(d128, {1, 32, 8, 1, million}));
+    const uint64_t scratch = planned(caps, p).scratch_bytes;
+    REQUIRE_GT(scratch, 0);
+    Options o;
+    for (const uint64_t limit : {uint64_t{1}, scratch / 2, scratch - 1, scratch + 512}) {
+        o.max_scratch_bytes = limit;
+        const Plan plan = planned(caps, p, o);
+        CHECK_EQ(flaw_of(caps, p, plan, o), "");
+        CHECK_LE(plan.scratch_bytes, limit);
+    }
+    o.num_splits = 50;  // but then they are not
+    o.max_scratch_bytes = 1000;
+    const auto refused = make_plan(caps, p, o);
+    REQUIRE_FALSE(refused);
+    CHECK_EQ(refused.failure().status, VKATTN_UNSUPPORTED);
+    CHECK_NE(refused.failure().message.find("bytes of scratch each, the limit is 1000"), std::string::npos);
+}
+
+TEST_CASE("dtypes: what the device stores decides the variant") {
+    for (const Profile& device : usable_devices())
+        for (const bool storage : {false, true}) {
+            DeviceCaps caps = device.caps;
+            caps.storage_16bit = storage;
+            const auto variant = [&](VkattnDtype dtype) {
+                const Plan plan = planned(
+                    caps, resolved(make_problem(d64, square(1, 1, 300), Layout::contiguous, 4, dtype)));
+                return std::string(name_of(plan.dispatches[0].variant));
+            };
+            CHECK_EQ(variant(VKATTN_DTYPE_FLOAT32), "forward_tiles_f32");
+            CHECK_EQ(variant(VKATTN_DTYPE_FLOAT16),
+                     storage ? "forward_tiles_f16" : "forward_tiles_f16_packed");
+            CHECK_EQ(variant(VKATTN_DTYPE_BFLOAT16),
+                     storage ? "forward_tiles_bf16" : "forward_tiles_bf16_packed");
+        }
+}

@@ -1,0 +1,302 @@
+// The limit of a dispatch's cost, and batch invariance.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "plan_flaws.hpp"
+#include "plan_model.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using core::DeviceCaps;
+using core::make_plan;
+using core::Options;
+using core::Plan;
+using core::Problem;
+
+namespace {
+
+constexpr HeadDims d64{64, 64}, d128{128, 128};
+constexpr uint32_t million = 1u << 20;
+
+Options limited(uint64_t flops) {
+    Options o;
+    o.max_dispatch_flops = flops;
+    return o;
+}
+
+uint64_t tile_flops(const Plan& plan) {
+    return 2ull * plan.tiles.tile_q * plan.tiles.tile_kv *
+           (plan.problem.head_dim_qk + plan.problem.head_dim_v);
+}
+
+// Pairs of a row and a key in a box of the forward's workgroups, by the definition of visibility.
+uint64_t visible_pairs(const Problem& p, const Model& m, const core::Dispatch& d) {
+    const auto push = push_of(d);
+    uint64_t pairs = 0;
+    for (uint64_t y = 0; y < d.groups[1]; y++) {
+        const uint64_t tile = m.query_tiles - 1 - (push.first_tile + y), first = tile * m.n.tile_q();
+        const uint64_t rows = std::min<uint64_t>(first + m.n.tile_q(), p.seqlen_q * m.group);
+        const uint64_t begin = m.span * (push.splits & 0xffff),
+                       end = m.span != 0 ? begin + m.span * d.groups[2] : p.seqlen_kv;
+        for (uint64_t row = first; row < rows; row++)
+            for (uint64_t j = begin; j < std::min<uint64_t>(end, p.seqlen_kv); j++)
+                pairs += sees(p, static_cast<int64_t>(row / m.group), static_cast<int64_t>(j), p.seqlen_kv);
+    }
+    return pairs * d.groups[0];
+}
+
+const std::vector<Shape>& small_shapes() {
+    static const std::vector<Shape> shapes{
+        {1, 1, 1, 1, 1},
+        {1, 2, 1, 1, 300},
+        {2, 4, 2, 5, 700, true},
+        {1, 1, 1, 300, 300, true},
+        {1, 1, 1, 300, 100, true},
+        {1, 2, 2, 100, 900, true, 40},
+        {1, 1, 1, 500, 500, false, 10, 20},
+        {1, 1, 1, 200, 333, true, -1, -1, VKATTN_ALIGN_TOP_LEFT},
+        {3, 1, 1, 70, 333, true, -1, -1, VKATTN_ALIGN_OFFSET, -30},
+        {1, 1, 1, 70, 333, false, 0, 0, VKATTN_ALIGN_OFFSET, 400},
+    };
+    return shapes;
+}
+
+// Dispatches of this plan against an exact count, and the estimate against what a workgroup can come to.
+std::string count_flaw(const Problem& p, const Plan& plan) {
+    const Model m = model_of(p, plan);
+    uint64_t longest = 0, all = 0;
+    for (uint64_t t = 0; t < m.query_tiles; t++)
+        for (uint64_t part = m.first_part; part < m.first_part + m.parts; part++)
+            longest = std::max(longest, key_tiles_of(p, m, t, part));
+    for (const core::Dispatch& d : plan.dispatches) {
+        if (facts_of(d.variant).kind != Kind::forward) continue;
+        const uint64_t pairs = visible_pairs(p, m, d), work = 2 * pairs * (p.head_dim_qk + p.head_dim_v);
+        if (work > d.flops) return fmt::format("{} of work, the dispatch says {}", work, d.flops);
+        const uint64_t workgroups = uint64_t{d.groups[0]} * d.groups[1] * d.groups[2];
+        if (d.flops > workgroups * (longest + 2) * tile_flops(plan)) return "the estimate is far too high";
+        all += pairs;
+    }
+    uint64_t expected = 0;
+    for (int64_t i = 0; i < p.seqlen_q; i++)
+        for (int64_t j = 0; j < p.seqlen_kv; j++) expected += sees(p, i, j, p.seqlen_kv);
+    return all == expected * p.batch * p.num_heads_q ? "" : "not every visible pair is in one dispatch";
+}
+
+}  // namespace
+
+TEST_CASE("limit: an exact count of small problems stays within what dispatches say") {
+    Flaws flaws;
+    size_t refused = 0, tight = 0;
+    for (const char* name : {"nvidia_h200", "lavapipe", "swiftshader", "apple_m1"})
+        for (const HeadDims dims : {HeadDims{8, 8}, d64, HeadDims{128, 40}})
+            for (const Shape& shape : small_shapes()) {
+                const Problem p = resolved(make_problem(dims, shape));
+                const uint64_t tile = tile_flops(planned(profile(name), p));
+                for (const uint64_t limit : {uint64_t{0}, uint64_t{1}, tile - 1, tile, 2 * tile, 3 * tile + 1,
+                                             7 * tile, 40 * tile}) {
+                    const Options o = limited(limit);
+                    const auto plan = make_plan(profile(name), p, o);
+                    const std::string where = fmt::format("{}, limit {}, tile {}", name, limit, tile);
+                    refused += !plan;
+                    tight += plan && limit != 0 && limit < 4 * tile;
+                    if (plan) {
+                        flaws.add(flaw_of(profile(name), p, *plan, o), where, p);
+                        flaws.add(count_flaw(p, *plan), where, p);
+                        continue;
+                    }
+                    flaws.add(
+                        plan.failure().field == "options.max_dispatch_flops" ? "" : plan.failure().message,
+                        where, p);
+                    // To merge many parts can cost more than a small tile.
+                    const uint64_t merge = 64ull * 4 * (p.head_dim_v + 64) * p.seqlen_kv / 16;
+                    flaws.add(limit < std::max(tile, p.seqlen_kv > 1 ? merge : 0)
+                                  ? ""
+                                  : "refused, though a tile fits",
+                              where, p);
+                }
+            }
+    CHECK_GT(refused, 0);
+    CHECK_GT(tight, 100);
+}
+
+TEST_CASE("limit: a million keys") {
+    for (const char* name : {"nvidia_h200", "lavapipe", "adreno_740"})
+        for (const Shape& shape :
+             {Shape{1, 1, 1, 1, million}, Shape{1, 32, 8, 1, million}, Shape{1, 1, 1, 4096, million, true},
+              Shape{1, 2, 2, million, million, true, 1000}, Shape{1, 1, 1, 16384, million}})
+            for (const uint64_t limit :
+                 {uint64_t{500'000'000}, uint64_t{20'000'000'000}, uint64_t{1'000'000'000'000}}) {
+                const Options o = limited(limit);
+                const Problem p = resolved(make_problem(d64, shape));
+                const auto plan = make_plan(profile(name), p, o);
+                INFO(name << ", limit " << limit << ", " << to_text(p));
+                if (plan)
+                    CHECK_EQ(flaw_of(profile(name), p, *plan, o), "");
+                else
+                    CHECK_EQ(plan.failure().status, VKATTN_UNSUPPORTED);
+                // Parts of many rows can need more scratch than there is.
+                CHECK((plan || limit < 1'000'000'000));
+            }
+}
+
+TEST_CASE("limit: without one, long dispatches rather than none, and short ones where that is possible") {
+    size_t turn = 0;
+    for (const Profile& device : usable_devices()) {
+        const uint64_t second =
+            device.caps.type == core::DeviceType::discrete ? 500'000'000'000 : 50'000'000'000;
+        for (const Shape& shape :
+             {Shape{1, 16, 16, 8192, 8192}, Shape{1, 1, 1, 65536, 65536, true}, Shape{64, 32, 8, 1, 32768}}) {
+            const Plan plan = planned(device.caps, resolved(make_problem(d128, shape)));
+            for (const auto& d : plan.dispatches) CHECK_LE(d.flops, second);
+        }
+        if (turn++ % 8 != 0) continue;
+        constexpr uint32_t most = VKATTN_MAX_SEQLEN;
+        for (const Shape& shape : {Shape{1, 1, 1, most, most}, Shape{1, 64, 64, most, most, true},
+                                   Shape{1, 1, 1, most, most, true, 4096}}) {
+            const Problem p = resolved(make_problem({576, 576}, shape));
+            const auto plan = make_plan(device.caps, p, {});
+            INFO(device.name << ", " << to_text(p));
+            CHECK(plan);
+        }
+    }
+}
+
+TEST_CASE("limit: a narrow window over many keys needs no parts") {
+    for (const Profile& device : usable_devices())
+        for (const bool invariant : {false, true}) {
+            Options o;
+            o.batch_invariant = invariant;
+            const Problem p = resolved(make_problem(d64, {1, 1, 1, 1u << 26, 1u << 26, true, 128}));
+            const auto plan = make_plan(device.caps, p, o);
+            INFO(device.name);
+            REQUIRE(plan);
+            CHECK_EQ(flaw_of(device.caps, p, *plan, o), "");
+            CHECK_EQ(plan->num_splits, 1);
+        }
+}
+
+namespace {
+
+Options invariant(uint64_t flops = 0) {
+    Options o = limited(flops);
+    o.batch_invariant = true;
+    return o;
+}
+
+// What may differ: how rows are addressed. SPLIT too, for one part that holds all keys combines to itself.
+auto arithmetic_of(const core::Dispatch& d) {
+    auto s = d.specialization;
+    for (const int at : {SPEC_PACK, SPEC_WIDE_ROWS, SPEC_ARGUMENTS, SPEC_SPLIT})
+        s[static_cast<size_t>(at)] = 0;
+    return s;
+}
+
+const core::Dispatch& forward_of(const Plan& plan) {
+    for (const auto& d : plan.dispatches)
+        if (facts_of(d.variant).kind == Kind::forward) return d;
+    throw std::runtime_error("no forward dispatch");
+}
+
+}  // namespace
+
+TEST_CASE("invariance: the same numbers for any lengths, batch, heads") {
+    Flaws flaws;
+    for (const Profile& device : usable_devices())
+        for (const HeadDims dims : all_head_dims()) {
+            const Plan first =
+                planned(device.caps, resolved(make_problem(dims, {1, 1, 1, 1, 4096})), invariant());
+            for (const Shape& shape :
+                 {Shape{7, 1, 1, 1, 4096}, Shape{1, 32, 1, 1, 4096}, Shape{1, 4, 4, 3, 4096},
+                  Shape{2, 8, 2, 97, 4096}, Shape{1, 8, 8, 5000, 4096}, Shape{1, 1, 1, 1, 100'000},
+                  Shape{1, 32, 8, 1, 7}}) {
+                const Problem p = resolved(make_problem(dims, shape, Layout::bshd));
+                const Plan other = planned(device.caps, p, invariant());
+                flaws.add(flaw_of(device.caps, p, other, invariant()), device.name, p);
+                flaws.add(
+                    other.tuning == first.tuning && other.tuning_row == first.tuning_row ? "" : "tuning",
+                    device.name, p);
+                flaws.add(arithmetic_of(forward_of(other)) == arithmetic_of(forward_of(first))
+                              ? ""
+                              : "specialization",
+                          device.name, p);
+                flaws.add(other.num_splits == 1 ? "" : "parts, though the limit is far", device.name, p);
+            }
+        }
+}
+
+namespace {
+
+// Where the plan cuts the keys begin .. end-1 of a row, of all the places where it could.
+std::vector<uint64_t> cuts_of(const Model& m, uint64_t begin, uint64_t end) {
+    std::vector<uint64_t> cuts;
+    if (m.span == 0) return cuts;
+    for (uint64_t at = (begin / m.span + 1) * m.span; at < end; at += m.span) cuts.push_back(at);
+    return cuts;
+}
+
+}  // namespace
+
+TEST_CASE("invariance: a row's keys are cut at the same places whatever else is in the problem") {
+    using Row = std::tuple<int64_t, uint64_t, uint64_t>;  // window, first key, last key
+    for (const char* name : {"nvidia_h200", "lavapipe", "apple_m1"})
+        for (const uint64_t limit_tiles : {1u, 2u, 5u, 8u, 40u}) {
+            const DeviceCaps& caps = profile(name);
+            const uint64_t tile =
+                tile_flops(planned(caps, resolved(make_problem(d64, square(1, 1, 1))), invariant()));
+            std::map<Row, std::vector<uint64_t>> seen;
+            std::map<uint64_t, size_t> spans;
+            size_t planned_count = 0;
+            Flaws flaws;
+            for (const int64_t window : {-1, 0, 100, 700})
+                for (const uint32_t heads : {1u, 8u})
+                    for (const uint32_t q : {1u, 60u, 333u})
+                        for (const uint32_t kv : {33u, 300u, 999u, 1500u})
+                            for (const int64_t offset : {0, 500, 1400}) {
+                                const Shape shape{
+                                    1, heads, 1, q, kv, true, window, -1, VKATTN_ALIGN_OFFSET, offset};
+                                const Problem p = resolved(make_problem(d64, shape));
+                                const Options o = invariant(limit_tiles * tile);
+                                const auto plan = make_plan(caps, p, o);
+                                if (!plan) continue;
+                                planned_count++;
+                                flaws.add(flaw_of(caps, p, *plan, o), name, p);
+                                const Model m = model_of(p, *plan);
+                                if (m.span != 0) spans[m.span]++;
+                                for (const int64_t i : {0u, q / 2, q - 1}) {
+                                    const int64_t at = i + offset, end = std::min<int64_t>(at + 1, kv),
+                                                  begin = window < 0 ? 0 : std::max<int64_t>(0, at - window);
+                                    if (begin >= end) continue;
+                                    const Row row{window, begin, end};
+                                    const auto cuts =
+                                        cuts_of(m, static_cast<uint64_t>(begin), static_cast<uint64_t>(end));
+                                    const auto [known, is_new] = seen.try_emplace(row, cuts);
+                                    flaws.add(is_new || known->second == cuts
+                                                  ? ""
+                                                  : fmt::format("keys {} .. {} cut differently", begin, end),
+                                              name, p);
+                                }
+                            }
+            INFO(name << ", " << limit_tiles << " tiles");
+            CHECK_LE(spans.size(), 1);
+            CHECK_GE(planned_count, 150);
+        }
+}
+
+TEST_CASE("invariance: parts cannot be asked for") {
+    for (const char* kernel_name : {"auto", "tiles"}) {
+        Options o = invariant();
+        o.kernel = kernel_name;
+        o.num_splits = 2;
+        const auto plan = make_plan(profile("lavapipe"), resolved(make_problem(d64, square(1, 1, 9))), o);
+        REQUIRE_FALSE(plan);
+        CHECK_EQ(plan.failure().status, VKATTN_INVALID_ARGUMENT);
+        CHECK_EQ(plan.failure().field, "options.num_splits");
+    }
+}

@@ -1,0 +1,134 @@
+// Tuning: rows of the table, and numbers of one's own.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "plan/tuning.hpp"
+#include "plan_flaws.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using core::DeviceCaps;
+using core::make_plan;
+using core::Plan;
+using core::Problem;
+
+namespace {
+
+constexpr HeadDims d64{64, 64};
+
+}  // namespace
+
+TEST_CASE("tuning: every row is well formed, and used by some device") {
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(count);
+    std::set<std::string> names, chosen;
+    for (const Profile& device : usable_devices())
+        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
+            for (const uint32_t seqlen : {4u, 8u, 9u}) {
+                const Problem p = resolved(make_problem({dim, dim}, square(1, 1, seqlen)));
+                chosen.insert(planned(device.caps, p).tuning_row);
+            }
+    for (size_t i = 0; i < count; i++) {
+        INFO(rows[i].name);
+        CHECK_EQ(numbers_flaw(rows[i].numbers), "");
+        CHECK_EQ(to_text(rows[i].numbers), to_text(parse_numbers(to_text(rows[i].numbers))));
+        CHECK(names.insert(rows[i].name).second);
+        CHECK_GE(rows[i].max_head_dim_v, 1);
+        CHECK_LE(rows[i].max_head_dim_v, VKATTN_MAX_HEAD_DIM);
+        CHECK_EQ(chosen.count(rows[i].name), 1);
+    }
+}
+
+// A device with rows of its own that ends up with another's runs, but slowly: nothing else would show it.
+TEST_CASE("tuning: on real devices the first row for device and head dim fits") {
+    using Device = core::TuningRow::Device;
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(count);
+    Flaws flaws;
+    for (const Profile& device : usable_devices()) {
+        if (device.name == "smallest") continue;
+        const Device kind = device.caps.type == core::DeviceType::cpu ? Device::cpu
+                            : device.caps.vendor_id == 0x10de         ? Device::nvidia
+                                                                      : Device::any;
+        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
+            for (const uint32_t seqlen : {1u, 8u, 100u}) {
+                const auto* first = std::find_if(rows, rows + count, [&](const core::TuningRow& row) {
+                    return (row.device == kind || row.device == Device::any) && dim <= row.max_head_dim_v &&
+                           seqlen <= row.max_rows;
+                });
+                REQUIRE_NE(first, rows + count);
+                const Problem p = resolved(make_problem({dim, dim}, square(1, 1, seqlen)));
+                const std::string row = planned(device.caps, p).tuning_row;
+                // 35 KiB of shared memory, which half of the devices do not have: tiles do it there.
+                if (row != first->name && first->name == std::string("gpu-rows-d576")) continue;
+                flaws.add(row == first->name ? "" : fmt::format("{} passed over for {}", first->name, row),
+                          device.name, p);
+            }
+    }
+}
+
+TEST_CASE("tuning: a plan's tuning, fed back as an option, gives the same plan") {
+    Flaws flaws;
+    for (const Profile& device : usable_devices())
+        for (const HeadDims dims : all_head_dims())
+            for (const char* name : {"auto", "materialized"})
+                for (const uint32_t seqlen : {1u, 97u}) {
+                    const Problem p =
+                        resolved(make_problem(dims, {3, 6, 2, seqlen, 1025, true}, Layout::padded));
+                    const Plan plan = planned(device.caps, p, kernel(name));
+                    Plan again = planned(device.caps, p, tuning(plan.tuning, name));
+                    // Which kernel has such numbers is what the other was refused for.
+                    if (again.kernel == plan.kernel) again.refused = plan.refused;
+                    flaws.add(difference(plan, again), device.name, p);
+                }
+}
+
+TEST_CASE("tuning: a row fits for the smallest and the largest head dim that it is for") {
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(count);
+    DeviceCaps roomy = smallest_device();  // as Vulkan devices come at most, so that no row is passed over
+    roomy.max_shared_bytes = 65536;
+    roomy.max_invocations = roomy.max_workgroup_size[0] = 1024;
+    for (size_t i = 0; i < count; i++)
+        for (const uint32_t dim : {1u, rows[i].max_head_dim_v}) {
+            const Problem p = resolved(make_problem({VKATTN_MAX_HEAD_DIM, dim}, square(1, 1, 1)));
+            INFO(rows[i].name << ", head_dim_v " << dim);
+            CHECK_EQ(core::pool_vec4(rows[i].numbers, p), pool_of_maps(rows[i].numbers, dim));
+            const bool of_rows = rows[i].numbers.of_rows_kernel();
+            CHECK(make_plan(roomy, p, tuning(to_text(rows[i].numbers), of_rows ? "rows" : "tiles")));
+        }
+}
+
+TEST_CASE("tuning: numbers of one's own, one or all of them") {
+    const Problem p = resolved(make_problem(d64, square(1, 1, 100)));
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const core::TileNumbers row = parse_numbers(planned(caps, p).tuning);
+    const Plan changed = planned(caps, p, tuning("prefetch=0"));
+    core::TileNumbers expected = row;
+    expected.prefetch = 0;
+    CHECK_EQ(changed.tuning, core::to_text(expected));
+    CHECK_EQ(flaw_of(caps, p, changed), "");
+
+    for (const uint32_t threads : {1u, 8u, 32u, 96u, 256u, 1024u})
+        for (const uint32_t lanes : {1u, 2u, 3u, 8u, 32u})
+            for (const uint32_t blocks : {1u, 2u, 3u}) {
+                if (threads % lanes != 0) continue;
+                core::TileNumbers n = row;
+                n.threads = threads;
+                n.lanes = lanes;
+                n.rows = 4;
+                n.cols = 12 * blocks;
+                n.p_blocks = blocks;
+                n.chunk = 8;
+                n.v_keys = n.unroll = 4;
+                const auto plan = make_plan(caps, p, tuning(core::to_text(n)));
+                INFO(core::to_text(n));
+                CHECK_EQ(static_cast<bool>(plan), pool_of_maps(n, 64) * 16 <= caps.max_shared_bytes);
+                if (plan) CHECK_EQ(plan->tuning, core::to_text(n));
+                if (plan) CHECK_EQ(flaw_of(caps, p, *plan), "");
+            }
+}
