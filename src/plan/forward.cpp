@@ -31,20 +31,20 @@ uint64_t flops_of(const Problem& p, uint64_t rows, uint64_t keys) {
     return 2 * rows * keys * (p.head_dim_qk + p.head_dim_v);
 }
 
-// Tiles of keys that the longest query tile goes through, of `all`.
-uint64_t longest_of(const Problem& p, const TileNumbers& n, uint64_t all) {
-    if (p.dynamic_bounds) return all;
-    const int64_t band = std::max<int64_t>(0, int64_t{p.bound_hi} - p.bound_lo + 1);
-    return std::min<uint64_t>(all, ceil_div(static_cast<uint64_t>(band) + n.tile_q(), n.tile_kv()) + 1);
-}
-
-// The same for any lengths: of the window alone.
+// Tiles of keys that a query tile goes through at most, by the window alone: the same for any lengths and offsets.
 uint64_t longest_of_window(const Problem& p, const TileNumbers& n) {
     constexpr int64_t far = int64_t{1} << 40;
     const int64_t right = p.causal != 0 ? 0 : p.window_right;
     if (p.window_left < 0 || right < 0) return UINT64_MAX;
     const int64_t band = std::min(p.window_left, far) + std::min(right, far) + 1;
     return (static_cast<uint64_t>(band) + n.tile_q() - 1) / n.tile_kv() + 2;
+}
+
+// The same by all that is known of the problem, of `all` tiles of keys.
+uint64_t longest_of(const Problem& p, const TileNumbers& n, uint64_t all) {
+    if (p.dynamic_bounds) return std::min(all, longest_of_window(p, n));
+    const int64_t band = std::max<int64_t>(0, int64_t{p.bound_hi} - p.bound_lo + 1);
+    return std::min<uint64_t>(all, ceil_div(static_cast<uint64_t>(band) + n.tile_q(), n.tile_kv()) + 1);
 }
 
 // As many parts as keep the device busy.
