@@ -76,6 +76,9 @@ std::array<uint32_t, SPEC_COUNT> specialization_of(const Problem& p, const Model
     s[SPEC_POOL_VEC4] = kind == Kind::classes ? 1 : pool_of_maps(m.n, p.head_dim_v);
     s[SPEC_PACK] = d.specialization[SPEC_PACK];
     s[SPEC_WIDE_ROWS] = d.specialization[SPEC_WIDE_ROWS];
+    s[SPEC_KV_LENGTHS] = p.kv_lengths != 0;
+    s[SPEC_QUERY_OFFSETS] = p.align == VKATTN_ALIGN_OFFSETS;
+    s[SPEC_MASK_CLASSES] = kind == Kind::forward && m.classified;
     s[SPEC_SPLIT] = kind == Kind::forward && m.span != 0;
     s[SPEC_INVARIANT] = kind == Kind::forward && options.batch_invariant;
     return s;
@@ -239,7 +242,7 @@ std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const 
         if (const std::string flaw = variant_flaw(caps, combine.dtype, d.variant); !flaw.empty()) return flaw;
         if (d.barrier_before) return "a barrier between dispatches that do not depend on each other";
     }
-    return combine_flaw(caps, combine, plan.dispatches, 0);
+    return combine_flaw(caps, combine, plan.dispatches, 0, false);
 }
 
 namespace {

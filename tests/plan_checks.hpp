@@ -36,9 +36,10 @@ std::string scratch_flaw(const core::DeviceCaps& caps, const core::Problem& prob
 std::string arguments_flaw(const core::Problem& problem, const core::Plan& plan);
 // A barrier between every two dispatches that depend on each other, none that separates nothing.
 std::string barrier_flaw(const core::Plan& plan);
-// Dispatches of the combine kernel, from `first` on: grid, specialization, push constants, patches.
+// Dispatches of the combine kernel, from `first` on: grid, specialization, push constants, patches. own_parts: those of
+// a forward kernel.
 std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& combine,
-                         const std::vector<core::Dispatch>& dispatches, size_t first);
+                         const std::vector<core::Dispatch>& dispatches, size_t first, bool own_parts);
 
 // Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
 uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v);

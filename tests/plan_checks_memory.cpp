@@ -48,7 +48,7 @@ void touch_forward(const Problem& p, const Model& m, Touches& t) {
     const uint64_t before = m.span != 0 ? m.first_part * m.rows : 0;
     t.writes_at(offsetof(Push, outp), m.span != 0 ? Region::parts : Region::out,
                 0 - before * p.head_dim_v * 4);
-    t.writes_at(offsetof(Push, lse), m.span != 0 ? Region::parts_lse : Region::lse, 0 - before * 4);
+    t.writes_at(offsetof(Push, lse), m.span != 0 ? Region::parts_lse : Region::lse, 0 - before * 8);
     if (p.mask != VKATTN_MASK_NONE) t.reads |= bit(Region::mask);
     if (m.classified) t.reads |= bit(Region::mask_classes);
 }
@@ -179,7 +179,7 @@ uint64_t bytes_used(const Problem& p, const Plan& plan, const Model& m, Region r
         case Region::parts:
             return m.parts * m.rows * p.head_dim_v * 4;
         case Region::parts_lse:
-            return m.parts * m.rows * 4;
+            return m.parts * m.rows * 8;  // row_max and row_sum
         default:
             return 0;
     }

@@ -70,7 +70,7 @@ std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
     if (m.first_part + m.parts > 65536) return "a part's index needs more than 16 bits";
     if (m.span == 0) return at == plan.dispatches.size() ? "" : "dispatches without work";
     if (m.begin >= m.end) return "parts of no keys";
-    return combine_flaw(caps, combine_of(p, m), plan.dispatches, at);
+    return combine_flaw(caps, combine_of(p, m), plan.dispatches, at, true);
 }
 
 // The steps of the baseline: how many tiles (or rows) each has to cover in y and z.
@@ -186,7 +186,8 @@ bool far_rows(const VkattnStrides& s, uint64_t rows, uint64_t bytes) {
     return s.seq > (uint64_t{1} << 31) / bytes || (rows - 1) * s.seq * bytes > uint64_t{1} << 31;
 }
 
-std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Combine& c, const Dispatch& d) {
+std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Combine& c, const Dispatch& d,
+                                        bool own_parts) {
     const uint32_t bytes = c.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2,
                    part_bytes = c.parts_dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
     auto s = d.specialization;
@@ -207,6 +208,7 @@ std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Comb
     expected[SPEC_HEAD_DIM_V] = c.head_dim_v;
     expected[SPEC_WIDE_LOADS] = c.alignment_bytes >= 4 * std::max(bytes, part_bytes);
     expected[SPEC_PARTS_FLOAT32] = part_bytes == 4;
+    expected[SPEC_PARTS_MAX_SUM] = own_parts;
     return s == expected ? "" : "specialization of combine";
 }
 
@@ -250,7 +252,7 @@ std::string combine_patches_flaw(const Dispatch& d) {
 }  // namespace
 
 std::string combine_flaw(const DeviceCaps& caps, const core::Combine& c, const std::vector<Dispatch>& all,
-                         size_t first) {
+                         size_t first, bool own_parts) {
     const uint64_t heads = uint64_t{c.batch} * c.num_heads;
     if (heads * c.seqlen_q == 0) return first == all.size() ? "" : "combine: work for an empty output";
     if (first == all.size()) return "nothing combines the parts";
@@ -266,7 +268,7 @@ std::string combine_flaw(const DeviceCaps& caps, const core::Combine& c, const s
         for (const auto& flaw : {groups_flaw(caps, d), combine_push_flaw(c, push), combine_patches_flaw(d)})
             if (!flaw.empty()) return flaw;
         if (i == first || d.specialization != all[first].specialization)
-            if (auto flaw = combine_specialization_flaw(caps, c, d); !flaw.empty()) return flaw;
+            if (auto flaw = combine_specialization_flaw(caps, c, d, own_parts); !flaw.empty()) return flaw;
         cover.add({push.first_head, push.first_rows, 0}, groups_of(d));
     }
     if (!cover.is({0, 0, 0}, {heads, tiles_of(c.seqlen_q, rows), 1}))

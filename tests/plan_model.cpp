@@ -101,7 +101,14 @@ uint64_t key_tiles_of(const core::Problem& p, const Model& m, uint64_t query_til
         end = std::min(end, static_cast<int64_t>((part + 1) * m.span));
     }
     if (begin >= end) return 0;
-    return tiles_of(static_cast<uint64_t>(end), m.n.tile_kv()) - static_cast<uint64_t>(begin) / m.n.tile_kv();
+    const uint64_t all =
+        tiles_of(static_cast<uint64_t>(end), m.n.tile_kv()) - static_cast<uint64_t>(begin) / m.n.tile_kv();
+    if (!p.dynamic_bounds || p.bound_lo == INT32_MIN || p.bound_hi == INT32_MAX) return all;
+    // A band of which only the width is known: it can begin with the last key of a tile.
+    const int64_t band = int64_t{p.bound_hi} - p.bound_lo + 1;
+    if (band <= 0) return 0;
+    const uint64_t keys = static_cast<uint64_t>(band) + last / m.group - first / m.group;
+    return std::min(all, (keys + m.n.tile_kv() - 2) / m.n.tile_kv() + 1);
 }
 
 std::array<uint64_t, 12> stride_bytes(const core::Problem& p) {

@@ -170,16 +170,18 @@ TEST_CASE("limit: without one, long dispatches rather than none, and short ones 
 
 TEST_CASE("limit: a narrow window over many keys needs no parts") {
     for (const Profile& device : usable_devices())
-        for (const bool invariant : {false, true}) {
-            Options o;
-            o.batch_invariant = invariant;
-            const Problem p = resolved(make_problem(d64, {1, 1, 1, 1u << 26, 1u << 26, true, 128}));
-            const auto plan = make_plan(device.caps, p, o);
-            INFO(device.name);
-            REQUIRE(plan);
-            CHECK_EQ(flaw_of(device.caps, p, *plan, o), "");
-            CHECK_EQ(plan->num_splits, 1);
-        }
+        for (const bool invariant : {false, true})
+            for (const VkattnAlign align : {VKATTN_ALIGN_BOTTOM_RIGHT, VKATTN_ALIGN_OFFSETS}) {
+                Options o = limited(1'000'000'000);
+                o.batch_invariant = invariant;
+                const Problem p =
+                    resolved(make_problem(d64, {1, 1, 1, 1u << 21, 1u << 26, true, 128, -1, align}));
+                const auto plan = make_plan(device.caps, p, o);
+                INFO(device.name);
+                REQUIRE(plan);
+                CHECK_EQ(flaw_of(device.caps, p, *plan, o), "");
+                CHECK_EQ(plan->num_splits, 1);
+            }
 }
 
 namespace {

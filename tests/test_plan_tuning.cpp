@@ -63,8 +63,6 @@ TEST_CASE("tuning: on real devices the first row for device and head dim fits") 
                 REQUIRE_NE(first, rows + count);
                 const Problem p = resolved(make_problem({dim, dim}, square(1, 1, seqlen)));
                 const std::string row = planned(device.caps, p).tuning_row;
-                // 35 KiB of shared memory, which half of the devices do not have: tiles do it there.
-                if (row != first->name && first->name == std::string("gpu-rows-d576")) continue;
                 flaws.add(row == first->name ? "" : fmt::format("{} passed over for {}", first->name, row),
                           device.name, p);
             }
