@@ -233,21 +233,24 @@ TEST_CASE("parts: nobody asked for them: given up where scratch is short") {
     DeviceCaps caps = profile("nvidia_h200");
     caps.multiprocessors = 132;
     const Problem p = resolved(make_problem(d128, {1, 32, 8, 1, million}));
-    const uint64_t scratch = planned(caps, p).scratch_bytes;
-    REQUIRE_GT(scratch, 0);
-    Options o;
-    for (const uint64_t limit : {uint64_t{1}, scratch / 2, scratch - 1, scratch + 512}) {
-        o.max_scratch_bytes = limit;
-        const Plan plan = planned(caps, p, o);
-        CHECK_EQ(flaw_of(caps, p, plan, o), "");
-        CHECK_LE(plan.scratch_bytes, limit);
+    for (const char* name : {"tiles", "rows"}) {
+        Options o = kernel(name);
+        const uint64_t scratch = planned(caps, p, o).scratch_bytes;
+        REQUIRE_GT(scratch, 0);
+        for (const uint64_t limit : {uint64_t{1}, scratch / 2, scratch - 1, scratch + 512}) {
+            o.max_scratch_bytes = limit;
+            const Plan plan = planned(caps, p, o);
+            CHECK_EQ(flaw_of(caps, p, plan, o), "");
+            CHECK_LE(plan.scratch_bytes, limit);
+        }
+        o.num_splits = 50;  // but then they are not
+        o.max_scratch_bytes = 1000;
+        const auto refused = make_plan(caps, p, o);
+        REQUIRE_FALSE(refused);
+        CHECK_EQ(refused.failure().status, VKATTN_UNSUPPORTED);
+        CHECK_NE(refused.failure().message.find("bytes of scratch each, the limit is 1000"),
+                 std::string::npos);
     }
-    o.num_splits = 50;  // but then they are not
-    o.max_scratch_bytes = 1000;
-    const auto refused = make_plan(caps, p, o);
-    REQUIRE_FALSE(refused);
-    CHECK_EQ(refused.failure().status, VKATTN_UNSUPPORTED);
-    CHECK_NE(refused.failure().message.find("bytes of scratch each, the limit is 1000"), std::string::npos);
 }
 
 TEST_CASE("dtypes: what the device stores decides the variant") {
