@@ -9,7 +9,8 @@
 // no key: its out is not read. One part alone comes out bit for bit, so a row does not depend on how many empty ones there
 // are.
 //
-// Tile ownership: LANES invocations share a row, each has every LANES-th vec4 of it. No shared memory.
+// Tile ownership: LANES invocations share a row, each has every LANES-th vec4 of it and of its parts' statistics every
+// LANES-th. Shared memory: a float an invocation, for what lanes of a row tell each other.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/forward.h"
@@ -30,6 +31,7 @@ const uint MINUS_INFINITY = 0xff800000u;
 const float LOG2_E = 1.44269504088896340736;
 const float LN_2 = 0.69314718055994530942;
 const float LOWEST = -3e38;
+const uint STEP = 4;
 
 // Of the workgroup: the same for all its rows.
 uint head = p.first_head + gl_WorkGroupID.x;
@@ -78,27 +80,58 @@ vec4 load_part(uint part, uint row, uint d) {
     return PARTS_FLOAT32 != 0 ? load4_float32(at, d, HEAD_DIM_V, false) : load4(at, d, HEAD_DIM_V, false);
 }
 
+shared float told[THREADS];
+uint lane = gl_LocalInvocationIndex % LANES;
+uint first_of_row = gl_LocalInvocationIndex - lane;
+
+float max_over_lanes(float x) {
+    barrier();
+    told[gl_LocalInvocationIndex] = x;
+    barrier();
+    for (uint l = 0; l < LANES; l++) x = max(x, told[first_of_row + l]);
+    return x;
+}
+
+float sum_over_lanes(float x) {
+    barrier();
+    told[gl_LocalInvocationIndex] = x;
+    barrier();
+    float sum = 0;
+    for (uint l = 0; l < LANES; l++) sum += told[first_of_row + l];
+    return sum;
+}
+
+// Elements d .. d+3 of the merged row. Several parts' loads are under way at once, so none hangs on a test.
+vec4 merged(uint row, uint d, float m, float total) {
+    vec4 sum = vec4(0);
+    for (uint first = 0; first < p.num_parts; first += STEP)
+        [[unroll]] for (uint i = 0; i < STEP; i++) {
+            const uint part = min(first + i, p.num_parts - 1);
+            const vec2 statistics = part_statistics(part, row);
+            const vec4 x = load_part(part, row, d);
+            const bool counts = first + i < p.num_parts && statistics.y > 0;
+            sum += counts ? weight(statistics, m) / total * x : vec4(0);
+        }
+    return sum;
+}
+
 void main() {
-    const uint row = first_row + gl_LocalInvocationIndex / LANES, lane = gl_LocalInvocationIndex % LANES;
-    if (row >= p.seqlen_q) return;
+    const uint row = min(first_row + gl_LocalInvocationIndex / LANES, p.seqlen_q - 1);
     float m = LOWEST, total = 0;
-    for (uint part = 0; part < p.num_parts; part++) {
+    for (uint part = lane; part < p.num_parts; part += LANES) {
         const vec2 statistics = part_statistics(part, row);
         if (statistics.y > 0) m = max(m, statistics.x);
     }
-    for (uint part = 0; part < p.num_parts; part++) {
+    m = max_over_lanes(m);
+    for (uint part = lane; part < p.num_parts; part += LANES) {
         const vec2 statistics = part_statistics(part, row);
         if (statistics.y > 0) total += weight(statistics, m);
     }
+    total = sum_over_lanes(total);
+    if (first_row + gl_LocalInvocationIndex / LANES >= p.seqlen_q) return;
+
     const RowStart at = row_of(p.outp, p.out_batch, p.out_head, p.out_seq, row, ELEMENT_BYTES);
-    for (uint d = 4 * lane; d < HEAD_DIM_V; d += 4 * LANES) {
-        vec4 sum = vec4(0);
-        for (uint part = 0; part < p.num_parts; part++) {
-            const vec2 statistics = part_statistics(part, row);
-            if (statistics.y > 0) sum += weight(statistics, m) / total * load_part(part, row, d);
-        }
-        store4(at, d, HEAD_DIM_V, sum);
-    }
+    for (uint d = 4 * lane; d < HEAD_DIM_V; d += 4 * LANES) store4(at, d, HEAD_DIM_V, merged(row, d, m, total));
     if (lane != 0 || p.lse == uvec2(0)) return;
     const RowStart to = statistics_of(p.lse, 0, row, 1);
     UintsOut(to.base).x[to.at] = total > 0 ? floatBitsToUint(lse_of(m, total)) : MINUS_INFINITY;

@@ -1,5 +1,5 @@
-// Loads and stores of rows in global memory: float32, or 16-bit elements (macros F16, BF16), which become float32 at
-// once. Where rows begin at multiples of 4 elements (WIDE_LOADS) four go at a time; that needs no 16-bit feature. Else
+// Loads and stores of rows in global memory: float32, or 16-bit elements (macros F16, BF16), which become float32 in
+// registers. Where rows begin at multiples of 4 elements (WIDE_LOADS) four go at a time; that needs no 16-bit feature. Else
 // single elements do, through 16-bit storage or, with the macro PACKED, through the 32-bit word that an element shares.
 #include "address.glsl"
 
@@ -17,20 +17,19 @@ struct RowStart {
     uint at;
 };
 
-// Elements d .. d+3 of a row, zero from `extent` on. Reads nothing outside 0 .. extent-1, and has no branch: what does
-// not exist is read from the last place that does, then dropped. `inside` promises that d+3 < extent.
-#define LOAD4(load_wide, load_one) \
+// Elements d .. d+3 of a row as they are stored, zero from `extent` on. Reads nothing outside 0 .. extent-1, and has no
+// branch: what does not exist is read from the last place that does, then dropped. `inside` promises that d+3 < extent.
+#define LOAD4(type, load_wide, load_one, four) \
     if (WIDE_LOADS != 0 && inside) return load_wide(row, row.at + d); \
     if (WIDE_LOADS != 0 && extent % 4 == 0) { \
-        const vec4 x = load_wide(row, row.at + min(d, extent - 4)); \
-        return d < extent ? x : vec4(0); \
+        const type x = load_wide(row, row.at + min(d, extent - 4)); \
+        return d < extent ? x : type(0); \
     } \
-    vec4 x; \
-    [[unroll]] for (uint i = 0; i < 4; i++) { \
-        const float y = load_one(row, row.at + min(d + i, extent - 1)); \
-        x[i] = d + i < extent ? y : 0.0; \
-    } \
-    return x;
+    const uint last = extent - 1; \
+    return four(d < extent ? load_one(row, row.at + min(d, last)) : 0, \
+                d + 1 < extent ? load_one(row, row.at + min(d + 1, last)) : 0, \
+                d + 2 < extent ? load_one(row, row.at + min(d + 2, last)) : 0, \
+                d + 3 < extent ? load_one(row, row.at + min(d + 3, last)) : 0);
 
 #define STORE4(store_wide, store_one) \
     if (WIDE_LOADS != 0 && d + 4 <= extent) { \
@@ -45,11 +44,14 @@ float load_one_float32(RowStart row, uint at) { return FloatsIn(row.base).x[at];
 void store_wide_float32(RowStart row, uint at, vec4 x) { Vec4sOut(row.base).x[at / 4] = x; }
 void store_one_float32(RowStart row, uint at, float x) { FloatsOut(row.base).x[at] = x; }
 
-vec4 load4_float32(RowStart row, uint d, uint extent, bool inside) { LOAD4(load_wide_float32, load_one_float32) }
+vec4 load4_float32(RowStart row, uint d, uint extent, bool inside) {
+    LOAD4(vec4, load_wide_float32, load_one_float32, vec4)
+}
 void store4_float32(RowStart row, uint d, uint extent, vec4 x) { STORE4(store_wide_float32, store_one_float32) }
 
 #if defined(F16) || defined(BF16)
 const uint ELEMENT_BYTES = 2;
+#define STORED4 uvec2  // four elements as they are stored
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Uvec2sIn { uvec2 x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Uvec2sOut { uvec2 x[]; };
 
@@ -78,10 +80,9 @@ uint bits_of(float x) {
 }
 #endif
 
-vec4 load_wide(RowStart row, uint at) {
-    const uvec2 words = Uvec2sIn(row.base).x[at / 4];
-    return vec4(floats_of(words.x), floats_of(words.y));
-}
+uvec2 load_wide(RowStart row, uint at) { return Uvec2sIn(row.base).x[at / 4]; }
+uvec2 packed4(uint a, uint b, uint c, uint d) { return uvec2(a | b << 16, c | d << 16); }
+vec4 floats_of(uvec2 words) { return vec4(floats_of(words.x), floats_of(words.y)); }
 
 void store_wide(RowStart row, uint at, vec4 x) {
     Uvec2sOut(row.base).x[at / 4] =
@@ -115,11 +116,15 @@ void store_one(RowStart row, uint at, float x) { HalvesOut(row.base).x[at] = uin
 #endif
 float load_one(RowStart row, uint at) { return float_of(load_bits(row, at)); }
 
-vec4 load4(RowStart row, uint d, uint extent, bool inside) { LOAD4(load_wide, load_one) }
+uvec2 load4_stored(RowStart row, uint d, uint extent, bool inside) { LOAD4(uvec2, load_wide, load_bits, packed4) }
 void store4(RowStart row, uint d, uint extent, vec4 x) { STORE4(store_wide, store_one) }
 #else
 const uint ELEMENT_BYTES = 4;
+#define STORED4 vec4
+vec4 floats_of(vec4 x) { return x; }
 float load_one(RowStart row, uint at) { return load_one_float32(row, at); }
-vec4 load4(RowStart row, uint d, uint extent, bool inside) { return load4_float32(row, d, extent, inside); }
+vec4 load4_stored(RowStart row, uint d, uint extent, bool inside) { return load4_float32(row, d, extent, inside); }
 void store4(RowStart row, uint d, uint extent, vec4 x) { store4_float32(row, d, extent, x); }
 #endif
+
+vec4 load4(RowStart row, uint d, uint extent, bool inside) { return floats_of(load4_stored(row, d, extent, inside)); }

@@ -19,8 +19,9 @@ constexpr uint64_t max_packed_rows = 512;
 
 // Most specific first within a device. Measured with `vkattn bench --heads-q 16 --seqlen-q 4096 --head-dim-qk D
 // --sweep FILE`, FILE holding the candidates that fit 48 KiB; TFLOP/s in brackets.
-//   nvidia  H200, driver 580.159: D64 [34.4], D128 [35.4], D256 [31.4], D512 [24.0]. Unrolling pays: 31.7 -> 34.4 at
-//           D64 from 8 to 32 steps.
+//   nvidia  H200, driver 580.159: D64 [34.9], D128 [37.1], D256 [31.4], D512 [24.0]; f16 D64 [36.0], D128 [39.1].
+//           Unrolling pays: 31.7 -> 34.4 at D64 from 8 to 32 steps. Residency: 16 heads, f16, D128: two parts at
+//           N 512 0.079 ms for 0.129, at N 1024 (128 workgroups) 0.270 for 0.238.
 //   nvidia-rows4: decoding, f16, 8 x 32/8 heads, 65,536 keys, D128: [12.2], 76 % of the copy bandwidth; of threads 32
 //           to 128, lanes 4 to 16 and unroll 2 to 8.
 //   cpu-rows: lavapipe, 8/2 heads, 16,384 keys, D64 and D128: twice as fast as 64 invocations, three times the tile
@@ -39,8 +40,8 @@ constexpr TuningRow rows[] = {
     {"gpu-rows-d128",    Device::any,    128,        4, 4, rows_kernel( 64,  8, 4, 2)},
     {"gpu-rows-d576",    Device::any,    576,        4, 4, rows_kernel( 32, 32, 4, 2)},
 
-    {"nvidia-d64",      Device::nvidia,  64, any_rows, 2, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
-    {"nvidia-d128",     Device::nvidia, 128, any_rows, 2, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
+    {"nvidia-d64",      Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
+    {"nvidia-d128",     Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
     {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
     {"nvidia-d576",     Device::nvidia, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
 
