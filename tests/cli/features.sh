@@ -1,0 +1,347 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables and functions of tests/cli/run
+#
+# Tests of tests/cli/run: storage types, masks, lengths, offsets, plans of several segments.
+
+# ---- storage types
+
+test_dtype() {
+    local dtype suffix descr
+    local -A descrs=([f32]='<f4' [f16]='<f2' [bf16]='<V2')
+    for dtype in f32 f16 bf16; do
+        descr=${descrs[$dtype]}
+        for suffix in f2 f4 f8 b; do
+            local files=(--query "q_$suffix.npy" --key "k_$suffix.npy" --value "v_$suffix.npy")
+            run_right --dtype="$dtype" --causal
+            holds "out is not $dtype" has_header out/out.npy "'$descr'"
+            holds "lse is not float32" has_header out/lse.npy "'<f4'"
+            [[ -e $dtype.npy ]] || cp out/out.npy "$dtype.npy"
+            holds "the type of the file changed the result" cmp out/out.npy "$dtype.npy"
+        done
+        files=(--query q_f8.npy --key k_f2.npy --value v_b.npy)
+        run_right --dtype="$dtype" --causal
+        holds "mixed types changed the result" cmp out/out.npy "$dtype.npy"
+    done
+    files=(--query q_b.npy --key k_b.npy --value v_b.npy)
+    run_right --causal
+    holds "--dtype bf16 of bfloat16 changed the result" cmp out/out.npy bf16.npy
+}
+
+# rounds DTYPE DESCR VALUES PATTERNS: one key, so that out is value; its bits are PATTERNS.
+rounds() {
+    local files=(--query one_q.npy --key one_k.npy --value one_v.npy) wanted count
+    wanted=$(tr ' ' '\n' <<<"$4")
+    count=$(wc -l <<<"$wanted")
+    make_input one_q 1,1,1,4
+    make_input one_k 1,1,1,4
+    make_input one_v "1,1,1,$count" "$2" c "=$3"
+    rm -f out/*
+    succeeds run "${files[@]}" --out out/out.npy --dtype "$1"
+    holds "$2 is not rounded to $1 as it should" \
+        diff <(tail -c +129 out/out.npy | od -An -v -w2 -t x2 | tr -d ' ') <(echo "$wanted")
+}
+
+# Ties to even, and float64 once: by way of float32 the second value of each line would be a tie.
+test_dtype_rounding() {
+    rounds f16 '<f8' 0x1.002p0,0x1.0020000001p0,0x1.001fffffffp0,0x1.006p0,-0x1.006p0,65519.99,0x1p-24,0x1.0000000001p-25,0x1p-25 \
+        '3c00 3c01 3c00 3c02 bc02 7bff 0001 0001 0000'
+    rounds f16 '<f4' 0x1.002p0,0x1.002002p0,0x1.006p0,0x1.ff8p-15,0x1.ffbp-15,0x1.ffcp-15 '3c00 3c01 3c02 03ff 03ff 0400'
+    rounds bf16 '<f8' 0x1.01p0,0x1.0100000001p0,0x1.00ffffffffp0,0x1.03p0,-0x1.03p0 '3f80 3f81 3f80 3f82 bf82'
+    rounds bf16 '<f4' 0x1.01p0,0x1.010002p0,0x1.03p0 '3f80 3f81 3f82'
+    rounds bf16 '<f2' 0x1.03p0,0x1.01p0 '3f82 3f80'
+}
+
+# Buffers of an odd number of 2-byte elements, and rows that share 32-bit words.
+test_dtype_odd_sizes() {
+    local descr
+    for descr in '<f2' bfloat16; do
+        local files=(--query q_odd.npy --key k_odd.npy --value v_odd.npy)
+        make_input q_odd 1,3,5,5 "$descr"
+        make_input k_odd 1,1,7,5 "$descr"
+        make_input v_odd 1,1,7,3 "$descr"
+        make_input m_odd 3,5,7 "$descr" c mask:1
+        run_right
+        run_right --mask=m_odd.npy --causal
+        make_input q_odd 1,5,3,5 "$descr"
+        make_input k_odd 1,7,1,5 "$descr"
+        make_input v_odd 1,7,1,3 "$descr"
+        run_right --layout=bshd --mask=m_odd.npy
+    done
+}
+
+test_dtype_refusals() {
+    local run=(run "${files[@]}" "${outputs[@]}") value argument
+    for value in float32 F16 '' f64 half; do refuses 2 --dtype "${run[@]}" "--dtype=$value"; done
+    for value in -f '' bfloat16; do refuses 2 --dtype explain --seqlen-q 8 --head-dim-qk 8 "--dtype=$value"; done
+    make_input object 2,4,37,24 '|O'
+    make_input integers 2,4,37,24 '<i4' c =1
+    for argument in --query --key --value; do
+        for value in object integers missing; do
+            local -A file=([--query]=q.npy [--key]=k.npy [--value]=v.npy)
+            file[$argument]=$value.npy
+            refuses 2 "$argument" run --query "${file[--query]}" --key "${file[--key]}" --value "${file[--value]}" \
+                "${outputs[@]}" --dtype f16
+        done
+    done
+    refuses 2 --key run --query q_f2.npy --key k_b.npy --value v_f2.npy "${outputs[@]}"
+}
+
+# ---- masks
+
+# make_mask SHAPE [DESCR]
+make_mask() { make_input mask "$1" "${2:-|b1}" c mask:7; }
+
+# Every rank, every axis broadcast, short last extents, an empty one.
+test_mask_shapes() {
+    local shape descr
+    for shape in 51 1 30 0 37,51 37,1 1,51 37,13 4,37,51 4,1,51 1,37,50 2,4,37,51 1,4,1,51 2,1,37,51 2,1,1,51 \
+        1,1,1,1 2,4,37,1 2,1,37,19; do
+        for descr in '|b1' '<f4'; do
+            make_mask "$shape" "$descr"
+            run_right --mask=mask.npy
+        done
+    done
+}
+
+# Each type of mask, in and out of its axis and byte order, gives the same result.
+test_mask_types() {
+    make_mask 4,37,51 '<f4'
+    run_right --mask=mask.npy
+    mv out/out.npy same.npy
+    local descr order
+    for descr in '<f4' '>f4'; do
+        for order in c fortran; do
+            make_input mask 4,37,51 "$descr" "$order" mask:7
+            run_right --mask=mask.npy
+            holds "the mask's order changed the result" cmp out/out.npy same.npy
+        done
+    done
+    for descr in '<f2' '<f8' bfloat16; do
+        make_mask 4,37,51 "$descr"
+        run_right --mask=mask.npy --dtype=f32
+        holds "the mask's type changed the result" cmp out/out.npy same.npy
+    done
+    local files=(--query q_f2.npy --key k_f2.npy --value v_f2.npy)
+    for descr in '<f2' '|b1'; do
+        make_mask 4,37,51 "$descr"
+        run_right --mask=mask.npy --causal
+    done
+    files=(--query q_b.npy --key k_b.npy --value v_b.npy)
+    make_mask 2,1,37,51 bfloat16
+    run_right --mask=mask.npy
+}
+
+# use_rows KERNEL DESCR: files of as many query rows as this kernel is for, and their number in rows.
+use_rows() {
+    rows=37
+    [[ $1 == tiles ]] || rows=2
+    make_input q_rows "2,4,$rows,24" "$2"
+    make_input k_rows 2,2,51,24 "$2"
+    make_input v_rows 2,2,51,40 "$2"
+    files=(--query q_rows.npy --key k_rows.npy --value v_rows.npy)
+}
+
+# Scores are held to +-1e38, so the lse of lower ones is not theirs.
+run_right_without_lse() {
+    local outputs=(--out out/out.npy)
+    run_right "$@"
+}
+
+# Rows that see nothing: out 0, lse -inf. A row of nothing but the most negative number sees all.
+test_mask_extremes() {
+    local kernel rows mask files
+    make_input hidden 51 '<f4' c =-inf
+    make_input least 51 '<f4' c =-0x1.fffffep127
+    make_input least_f2 51 '<f2' c =-65504
+    make_input beyond 1,51 '<f4' c =1e30,-1e30,-inf,0,-65504
+    for kernel in rows tiles; do
+        use_rows "$kernel" '<f4'
+        make_input none "$rows,51" '|b1' c =0
+        for mask in none hidden; do
+            run_right --mask="$mask.npy" --kernel="$kernel"
+            holds "hidden rows are not 0" [ -z "$(words out/out.npy little | grep -v 00000000)" ]
+            holds "the lse of hidden rows is not -inf" [ -z "$(words out/lse.npy little | grep -v ff800000)" ]
+        done
+        run_right_without_lse --mask=least.npy --kernel="$kernel"
+        run_right --mask=beyond.npy --kernel="$kernel" --softcap=2
+        use_rows "$kernel" '<f2'
+        run_right --mask=least_f2.npy --kernel="$kernel"
+    done
+}
+
+refuses_mask() {
+    make_input mask "${@:1:2}"
+    refuses 2 --mask run "${files[@]}" "${outputs[@]}" --mask mask.npy "${@:3}"
+}
+
+test_mask_refusals() {
+    local shape descr dtype
+    for shape in - 52 2,51 37,52 36,51 3,37,51 2,37,51 3,4,37,51 2,2,37,51 2,4,38,51 2,4,37,52 1,2,4,37,51 1,1,1,1,1; do
+        refuses_mask "$shape" '|b1'
+    done
+    for descr in '<i4' '<i8' '|O'; do
+        for dtype in '' --dtype=f16; do refuses_mask 37,51 "$descr" $dtype; done
+    done
+    for descr in '<f2' '<f8' bfloat16; do refuses_mask 37,51 "$descr"; done
+    local run=(run "${files[@]}" "${outputs[@]}")
+    refuses 2 --mask "${run[@]}" --mask missing.npy
+    refuses 2 --mask "${run[@]}" --mask ''
+    refuses 2 --mask "${run[@]}" --mask
+}
+
+# ---- lengths and offsets
+
+test_kv_lengths() {
+    local descr lengths option
+    for lengths in =51,51 =0,51 =17,1 =50,0 =0,0; do
+        make_input lengths 2 '<i4' c "$lengths"
+        for option in --scale=0.5 --causal --window=9,2; do run_right --kv-lengths=lengths.npy "$option"; done
+    done
+    for descr in '<i4' '>i4' '<i8' '>i8'; do
+        make_input lengths 2 "$descr" c =33,7
+        run_right --kv-lengths=lengths.npy --causal
+    done
+}
+
+test_query_offsets() {
+    local offsets
+    for offsets in =0,0 =14,-5 =-40,60 =-2147483648,2147483647; do
+        make_input offsets 2 '<i4' c "$offsets"
+        run_right --query-offsets=offsets.npy --causal
+        run_right --query-offsets=offsets.npy --window=8,3
+    done
+    make_input offsets 2 '<i8' c =3,20
+    run_right --query-offsets=offsets.npy
+    run_right --query-offsets=offsets.npy --causal
+    mv out/out.npy given.npy
+    make_input offsets 2 '<i8' c =14,14
+    run_right --query-offsets=offsets.npy --causal
+    mv out/out.npy given.npy
+    run_right --align=14 --causal
+    holds "the same offset, given otherwise, changed the result" cmp out/out.npy given.npy
+}
+
+# refuses_numbers ARGUMENT VALUES [DESCR [SHAPE]]
+refuses_numbers() {
+    make_input numbers "${4:-2}" "${3:-<i8}" c "=$2"
+    refuses 2 "$1" run "${files[@]}" "${outputs[@]}" "$1" numbers.npy
+}
+
+test_per_batch_refusals() {
+    local argument
+    for argument in --kv-lengths --query-offsets; do
+        refuses_numbers "$argument" 1 '<f4'
+        refuses_numbers "$argument" 1 '|b1'
+        refuses_numbers "$argument" 1 '<i4' 3
+        refuses_numbers "$argument" 1 '<i4' 2,1
+        refuses_numbers "$argument" 1 '<i4' 0
+        refuses_numbers "$argument" 1 '<i4' -
+        refuses 2 "$argument" run "${files[@]}" "${outputs[@]}" "$argument" missing.npy
+        refuses 2 "$argument" run "${files[@]}" "${outputs[@]}" "$argument="
+    done
+    refuses_numbers --kv-lengths 0,-1
+    refuses_numbers --kv-lengths 52,1
+    refuses_numbers --kv-lengths 0,4294967296
+    refuses_numbers --query-offsets 0,2147483648
+    refuses_numbers --query-offsets -2147483649,0
+    make_input numbers 2 '<i4' c =0
+    refuses 2 --query-offsets run "${files[@]}" "${outputs[@]}" --query-offsets numbers.npy --align 3
+}
+
+# ---- all at once
+
+test_features_together() {
+    local kernel rows files dtype mask sides
+    make_input lengths 2 '<i4' c =44,9
+    make_input offsets 2 '<i8' c =13,-3
+    for kernel in rows tiles; do
+        use_rows "$kernel" '<f4'
+        make_input bool "2,4,$rows,51" '|b1' c mask:7
+        make_input float "4,$rows,45" '<f4' c mask:7
+        for dtype in f32 f16 bf16; do
+            for mask in bool float; do
+                for sides in --causal --window=6,4 --softcap=0.8; do
+                    run_right --dtype="$dtype" --kernel="$kernel" --mask="$mask.npy" --kv-lengths=lengths.npy "$sides"
+                done
+                run_right --dtype="$dtype" --kernel="$kernel" --mask="$mask.npy" --kv-lengths=lengths.npy \
+                    --query-offsets=offsets.npy --causal --window=12,-1 --softcap=1.5 --scale=-0.4
+            done
+        done
+    done
+}
+
+# A problem with nothing to compute, or no key at all.
+test_features_empty() {
+    local shapes files=(--query q_empty.npy --key k_empty.npy --value v_empty.npy)
+    for shapes in '0,4,3,24 0,2,5,24 0,2,5,8 0 0,4,3,5' '2,4,0,24 2,2,5,24 2,2,5,8 2 4,0,5' '2,4,3,24 2,2,0,24 2,2,0,8 2 3,0'; do
+        read -ra shapes <<<"$shapes"
+        make_input q_empty "${shapes[0]}" '<f2'
+        make_input k_empty "${shapes[1]}" '<f2'
+        make_input v_empty "${shapes[2]}" '<f2'
+        make_input lengths "${shapes[3]}" '<i4' c =0
+        make_mask "${shapes[4]}"
+        run_right --causal --mask=mask.npy --kv-lengths=lengths.npy --query-offsets=lengths.npy
+    done
+}
+
+# ---- plans of several segments
+
+json_number() { grep -o "\"$1\":[0-9]*" stdout | head -1 | cut -d: -f2; }
+
+test_segments() {
+    run_right --causal
+    mv out/out.npy whole.npy
+    local limit
+    for limit in 0.0005 0.002; do
+        run_right --causal --max-dispatch-gflop="$limit"
+        succeeds run "${files[@]}" "${outputs[@]}" --json --causal --max-dispatch-gflop "$limit"
+        holds "a limit of $limit GFLOP did not cut" [ "$(json_number segments)" -gt 1 ]
+        holds "all segments went into one submission" [ "$(json_number submissions)" -gt 1 ]
+    done
+    run_right --causal --num-splits=3
+    run_right --causal --num-splits=3 --max-dispatch-gflop=0.0005 --dtype=f16
+    run_right --batch-invariant --causal
+    make_input lengths 2 '<i4' c =44,9
+    run_right --batch-invariant --kv-lengths=lengths.npy --dtype=bf16
+    local run=(run "${files[@]}" "${outputs[@]}") value
+    for value in -1 abc '' nan inf 1e30; do refuses 2 --max-dispatch-gflop "${run[@]}" "--max-dispatch-gflop=$value"; done
+    for value in -1 abc '' 1.5; do refuses 2 --num-splits "${run[@]}" "--num-splits=$value"; done
+    refuses 2 --batch-invariant "${run[@]}" --batch-invariant=maybe
+}
+
+# ---- explain and bench
+
+test_feature_plans() {
+    local shape=(--heads-q 4 --heads-kv 2 --seqlen-q 12 --seqlen-kv 40 --head-dim-qk 16) dtype
+    for dtype in f32 f16 bf16; do
+        succeeds explain "${shape[@]}" --dtype "$dtype" --mask-shape 1,4,12,40 --kv-lengths-given --json
+        holds "the JSON lacks something" "$build/vkattn_json_check" segments=number dispatches.0.flops=number <stdout
+    done
+    succeeds bench "${shape[@]}" --dtype bf16 --mask-shape 12,40 --mask-type float --mask-fill random --kv-lengths-given \
+        --repeats 1 --json
+    holds "the JSON has not the dtype" grep -q '"dtype":"bf16"' stdout
+    succeeds explain "${shape[@]}" --batch-invariant --num-splits 1
+    succeeds bench "${shape[@]}" --mask-shape 40 --mask-fill random --repeats 1
+    holds "no bytes a second" grep -qE '^traffic .*GB/s' stdout
+    succeeds bench "${shape[@]}" --max-dispatch-gflop 0.00005 --repeats 2 --json
+    holds "the plan was not cut" [ "$(json_number segments)" -gt 1 ]
+    local value
+    for value in 1,1,1,1,1 '' ',' '1,' 12,41 12,x 13,40 3,12,40 -1; do
+        refuses 2 --mask-shape explain "${shape[@]}" "--mask-shape=$value"
+    done
+    refuses 2 --mask-type explain "${shape[@]}" --mask-shape 40 --mask-type int
+    refuses 2 --mask-type explain "${shape[@]}" --mask-type bool
+    refuses 2 --mask-fill bench "${shape[@]}" --mask-shape 40 --mask-fill half
+    refuses 2 --mask-fill bench "${shape[@]}" --mask-fill random
+}
+
+# The reference makes a problem of each type; all of it, from its files, through both programs.
+test_reference_make() {
+    local files=(--query made/q.npy --key made/k.npy --value made/v.npy) dtype type
+    for dtype in f16 bf16; do
+        for type in bool float; do
+            "$build/vkattn_reference" make made --batch 2 --heads-q 4 --heads-kv 2 --seqlen 21 --seqlen-kv 70 --head-dim 32 \
+                --head-dim-v 48 --dtype "$dtype" --mask 4,21,70 --mask-type "$type" --kv-lengths
+            run_right --mask=made/mask.npy --kv-lengths=made/kv_lengths.npy --causal
+        done
+    done
+}
