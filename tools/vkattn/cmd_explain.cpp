@@ -25,9 +25,9 @@ void print(const Runtime& runtime, const Json& plan) {
     fmt::print("scratch  {} bytes\n", plan["scratch_bytes"].get<uint64_t>());
     fmt::print("segments {}\n", plan["segments"].get<uint32_t>());
     for (const Json& d : plan["dispatches"])
-        fmt::print("dispatch {} {} x {} x {}{}\n", d["variant"].get<std::string>(),
+        fmt::print("dispatch {} {} x {} x {}, {:.3g} GFLOP{}\n", d["variant"].get<std::string>(),
                    d["groups"][0].get<uint32_t>(), d["groups"][1].get<uint32_t>(),
-                   d["groups"][2].get<uint32_t>(),
+                   d["groups"][2].get<uint32_t>(), d["flops"].get<double>() * 1e-9,
                    d["barrier_before"].get<bool>() ? ", after a barrier" : "");
     for (const auto& [kernel, reason] : plan["refused"].items())
         fmt::print("refused  {}: {}\n", kernel, reason.get<std::string>());

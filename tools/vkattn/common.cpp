@@ -87,7 +87,7 @@ void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--window", window,
                    "LEFT,RIGHT: keys this far before and after a row's position; -1 = unbounded");
     app.add_option("--softcap", softcap, "Scores become softcap * tanh(score / softcap); 0 = none");
-    app.add_option("--kernel", kernel, "auto, or the kernel to use: tiles, materialized");
+    app.add_option("--kernel", kernel, "auto, or the kernel to use: rows, tiles, materialized");
     app.add_option("--tuning", tuning, "Numbers over the tuning row, as in rows=4,cols=8");
     app.add_option("--num-splits", num_splits,
                    "Parts that the keys are split into; 0 = the planner decides (default)");
