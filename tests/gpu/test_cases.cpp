@@ -1,7 +1,7 @@
 // The cases of tests/cases/forward.txt against the oracle, and the parser that reads them.
 #include <algorithm>
-#include <cstdlib>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "forward_run.hpp"

@@ -141,6 +141,12 @@ std::vector<Row> rows() {
     return all_pairs(counts, compatible, cost);
 }
 
+// lavapipe runs all rows at its default vector width (8 lanes); at the others every third has to do, each a different one.
+bool is_share(const vkattn::DeviceInfo& device, size_t number) {
+    const bool other_width = device.name.starts_with("llvmpipe") && device.subgroup_size != 8;
+    return !other_width || number % 3 == (device.subgroup_size == 4 ? 0 : 1);
+}
+
 }  // namespace
 
 TEST_CASE("the pairwise rows hold every pair, and no excluded one") {
@@ -163,8 +169,11 @@ TEST_CASE("the pairwise rows hold every pair, and no excluded one") {
 TEST_CASE_FIXTURE(OnDevice, "every two features together") {
     std::vector<Case> cases;
     std::set<std::string> pipelines;
+    size_t number = 0;
     for (const auto& row : rows()) {
-        cases.push_back(parse_case(text_of(row, cases.size()), fmt::format("pairwise {}", cases.size())));
+        const std::string text = text_of(row, number), where = fmt::format("pairwise {}", number);
+        if (!is_share(device.info(), number++)) continue;
+        cases.push_back(parse_case(text, where));
         pipelines.insert(cases.back().pipeline_key());
     }
     const std::vector<Report> reports = run_cases(cases);

@@ -188,7 +188,7 @@ TEST_CASE_FIXTURE(Recorded, "a plan for other lengths, batches, heads or bounds 
     const Plan first(fresh, a_case("s=33").problem);
     CHECK(between.pipelines_asked_for() == pipelines + 1);
     for (const char* text :
-         {"s=34", "sq=1 skv=9999", "b=7 s=33", "hq=12 hkv=4 s=33", "s=33 causal", "s=33 window=1,2",
+         {"s=34", "b=300 sq=40 skv=9999", "b=7 s=33", "hq=12 hkv=4 s=133", "s=33 causal", "s=33 window=1,2",
           "s=33 scale=-1", "s=33 layout=bshd pad=1", "s=33 align=offset offset=-4", "s=0"})
         const Plan other(fresh, a_case(text).problem);
     CHECK(between.pipelines_asked_for() == pipelines + 1);

@@ -239,7 +239,7 @@ void bench(const Bench& b) {
     VkattnProblem p = problem();
     b.attention.apply(p);
     b.shape.apply(p);
-    set_dense_alignment(p);
+    set_dense_layout(p, b.attention.bshd());
     Runtime runtime(b.attention.runtime_options());
     if (!b.sweep.empty()) return sweep(b, runtime, p);
     Plan plan;

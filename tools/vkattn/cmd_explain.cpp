@@ -13,6 +13,20 @@ struct Explain {
     ShapeOptions shape;
 };
 
+// Neighbours that are alike share a line.
+void print_dispatches(const Json& dispatches) {
+    for (size_t i = 0, same = 1; i < dispatches.size(); i += same) {
+        const Json& d = dispatches[i];
+        const Json& g = d["groups"];
+        for (same = 1; i + same < dispatches.size() && dispatches[i + same] == d;) same++;
+        fmt::print("dispatch {} {} x {} x {}, {:.3g} GFLOP{}{}\n", d["variant"].get<std::string>(),
+                   g[0].get<uint32_t>(), g[1].get<uint32_t>(), g[2].get<uint32_t>(),
+                   d["flops"].get<double>() * 1e-9,
+                   d["barrier_before"].get<bool>() ? ", after a barrier" : "",
+                   same > 1 ? fmt::format(", {} times", same) : "");
+    }
+}
+
 void print(const Runtime& runtime, const Json& plan) {
     fmt::print("device   {} ({})\n", runtime.device().name, runtime.device().driver);
     fmt::print("kernel   {}, tuning row {}\n", plan["kernel"].get<std::string>(),
@@ -24,11 +38,7 @@ void print(const Runtime& runtime, const Json& plan) {
                t["shared_bytes"].get<int>());
     fmt::print("scratch  {} bytes\n", plan["scratch_bytes"].get<uint64_t>());
     fmt::print("segments {}\n", plan["segments"].get<uint32_t>());
-    for (const Json& d : plan["dispatches"])
-        fmt::print("dispatch {} {} x {} x {}, {:.3g} GFLOP{}\n", d["variant"].get<std::string>(),
-                   d["groups"][0].get<uint32_t>(), d["groups"][1].get<uint32_t>(),
-                   d["groups"][2].get<uint32_t>(), d["flops"].get<double>() * 1e-9,
-                   d["barrier_before"].get<bool>() ? ", after a barrier" : "");
+    print_dispatches(plan["dispatches"]);
     for (const auto& [kernel, reason] : plan["refused"].items())
         fmt::print("refused  {}: {}\n", kernel, reason.get<std::string>());
 }
@@ -37,7 +47,7 @@ void explain(const Explain& e) {
     VkattnProblem p = problem();
     e.attention.apply(p);
     e.shape.apply(p);
-    set_dense_alignment(p);
+    set_dense_layout(p, e.attention.bshd());
     Runtime runtime(e.attention.runtime_options());
     try {
         const Plan plan = runtime.plan(p, e.attention.plan_options());

@@ -15,9 +15,8 @@ std::string version_text(uint32_t version) {
 
 Json to_json(const DeviceInfo& d) {
     Json dtypes = Json::object();
-    const std::string other = d.refusal.empty() ? "no kernel of this version stores it" : d.refusal;
-    dtypes["float32"] = d.refusal.empty() ? "yes" : d.refusal;
-    dtypes["float16"] = dtypes["bfloat16"] = other;
+    for (const char* type : {"float32", "float16", "bfloat16"})
+        dtypes[type] = d.refusal.empty() ? "yes" : d.refusal;
     return {{"index", d.index},
             {"name", d.name},
             {"driver", d.driver},
@@ -38,7 +37,7 @@ void print(const DeviceInfo& d) {
     fmt::print("   subgroup {}, shared memory {} bytes, {} invocations\n", d.subgroup_size,
                d.shared_memory_bytes, d.max_invocations);
     if (d.refusal.empty()) {
-        fmt::print("   forward: float32 yes; float16, bfloat16 no (no kernel of this version stores them)\n");
+        fmt::print("   forward: float32, float16, bfloat16\n");
         fmt::print("   backward: no (no kernel of this version)\n");
     } else {
         fmt::print("   not usable: {}\n", d.refusal);

@@ -31,12 +31,30 @@ NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::v
     return array;
 }
 
-void write(const std::string& argument, const std::string& path, const NpyArray& array) {
+// What `action` says of the file, said of the argument.
+template <class Action>
+auto with_argument(const std::string& argument, const std::string& path, Action action) {
     try {
-        write_npy(path, array);
+        return action();
     } catch (const NpyError& e) {
         throw UsageError(argument, fmt::format("{}: {}", path, e.what()));
     }
+}
+
+// Both or none.
+void write(const Run& run, const NpyArray& out, const NpyArray& lse) {
+    const auto prepare = [](const char* argument, const std::string& path, const NpyArray& array) {
+        return with_argument(argument, path, [&] { return std::make_unique<PendingNpy>(path, array); });
+    };
+    const auto pending_out = prepare("--out", run.out, out);
+    const auto pending_lse = run.lse.empty() ? nullptr : prepare("--lse", run.lse, lse);
+    if (pending_lse) with_argument("--lse", run.lse, [&] { pending_lse->commit(); });
+    with_argument("--out", run.out, [&] { pending_out->commit(); });
+}
+
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+    std::error_code ignored;
+    return std::filesystem::weakly_canonical(a, ignored) == std::filesystem::weakly_canonical(b, ignored);
 }
 
 struct Done {
@@ -88,7 +106,7 @@ Plan make_plan(const Run& run, const Runtime& runtime, const VkattnProblem& p) {
     try {
         return runtime.plan(p, run.attention.plan_options());
     } catch (const Error& error) {
-        rethrow_as_usage(error);
+        rethrow_as_usage(error, Shapes::of_files);
     }
 }
 
@@ -136,7 +154,9 @@ Results compute(Runtime& runtime, const Plan& plan, const RunInputs& in, bool ls
 }
 
 void execute(const Run& run) {
-    if (run.lse == run.out) throw UsageError("--lse", "is the same file as --out");
+    if (run.out.empty()) throw UsageError("--out", "is empty");
+    if (!run.lse.empty() && same_file(run.lse, run.out))
+        throw UsageError("--lse", "is the same file as --out");
     const RunInputs in = read_inputs(run.files, run.attention);
     Runtime runtime(run.attention.runtime_options());
     Done done;
@@ -146,14 +166,7 @@ void execute(const Run& run) {
         std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
     const Results results = compute(runtime, plan, in, !run.lse.empty(), done);
 
-    write("--out", run.out, results.out);
-    try {
-        if (!run.lse.empty()) write("--lse", run.lse, results.lse);
-    } catch (const UsageError&) {  // both or none
-        std::error_code ignored;
-        std::filesystem::remove(run.out, ignored);
-        throw;
-    }
+    write(run, results.out, results.lse);
     print(run, runtime, in.problem, Json::parse(plan.describe()), done);
 }
 
@@ -168,7 +181,6 @@ void add_run(CLI::App& app) {
     sub->add_option("--value", files.value, "4-D .npy")->required();
     sub->add_option("--out", run->out, "Written in the query's type and layout")->required();
     sub->add_option("--lse", run->lse, "Written as float32, (batch, heads, seqlen_q)");
-    sub->add_option("--layout", files.layout, "Order of the tensors' axes: bhsd (default) or bshd");
     sub->add_option(
         "--dtype", files.dtype,
         "f32, f16 or bf16: converts query, key, value and a float mask; default: the files' type");

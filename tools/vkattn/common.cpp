@@ -79,6 +79,7 @@ uint32_t element_bytes(VkattnDtype dtype) {
 }
 
 void AttentionOptions::add_to(CLI::App& app) {
+    app.add_option("--layout", layout, "Order of the tensors' axes: bhsd (default) or bshd");
     app.add_option("--scale", scale, "Softmax scale; default 1/sqrt(head_dim_qk)");
     app.add_flag("--causal", causal, "Query row i sees keys up to its own position");
     app.add_option(
@@ -115,6 +116,12 @@ void AttentionOptions::apply(VkattnProblem& problem) const {
     problem.softcap = softcap;
     parse_align(align, problem);
     parse_window(window, problem);
+}
+
+bool AttentionOptions::bshd() const {
+    if (layout != "bhsd" && layout != "bshd")
+        throw UsageError("--layout", fmt::format("'{}' is not bhsd or bshd", layout));
+    return layout == "bshd";
 }
 
 VkattnOptions AttentionOptions::plan_options() const {
@@ -171,10 +178,17 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     parse_mask_shape(mask_shape, problem);
 }
 
-void set_dense_alignment(VkattnProblem& problem) {
-    const uint32_t both = (problem.head_dim_qk | problem.head_dim_v) * element_bytes(problem.dtype);
-    problem.alignment_bytes =
-        std::min(256u, both & (~both + 1));  // the largest power of two that divides both
+void set_dense_layout(VkattnProblem& p, bool bshd) {
+    const auto strides = [&](uint64_t heads, uint64_t seqlen, uint64_t dim) {
+        const uint64_t whole = heads * seqlen * dim;
+        return bshd ? VkattnStrides{whole, dim, heads * dim} : VkattnStrides{whole, seqlen * dim, dim};
+    };
+    p.query_strides = strides(p.num_heads_q, p.seqlen_q, p.head_dim_qk);
+    p.key_strides = strides(p.num_heads_kv, p.seqlen_kv, p.head_dim_qk);
+    p.value_strides = strides(p.num_heads_kv, p.seqlen_kv, p.head_dim_v);
+    p.out_strides = strides(p.num_heads_q, p.seqlen_q, p.head_dim_v);
+    const uint32_t both = (p.head_dim_qk | p.head_dim_v) * element_bytes(p.dtype);
+    p.alignment_bytes = std::min(256u, both & (~both + 1));  // the largest power of two that divides both
 }
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim) {
@@ -192,31 +206,41 @@ std::string bytes_text(double bytes) {
                      : fmt::format("{:.3g} {}", bytes, units[unit]);
 }
 
-void rethrow_as_usage(const Error& error) {
-    static const std::map<std::string, std::string> arguments = {
-        {"problem.batch", "--batch"},
-        {"problem.num_heads_q", "--heads-q"},
-        {"problem.num_heads_kv", "--heads-kv"},
-        {"problem.seqlen_q", "--seqlen-q"},
-        {"problem.seqlen_kv", "--seqlen-kv"},
-        {"problem.head_dim_qk", "--head-dim-qk"},
-        {"problem.head_dim_v", "--head-dim-v"},
-        {"problem.softmax_scale", "--scale"},
-        {"problem.softcap", "--softcap"},
-        {"problem.window_left", "--window"},
-        {"problem.window_right", "--window"},
-        {"problem.align", "--align"},
-        {"problem.query_offset", "--align"},
-        {"options.kernel", "--kernel"},
-        {"options.tuning", "--tuning"},
-        {"problem.mask_extents", "--mask-shape"},
-        {"options.num_splits", "--num-splits"},
-        {"options.batch_invariant", "--batch-invariant"},
-        {"options.max_dispatch_flops", "--max-dispatch-gflop"},
+void rethrow_as_usage(const Error& error, Shapes shapes) {
+    // The option, and the file that says the same.
+    struct Names {
+        const char *option, *file;
+    };
+    static const std::map<std::string, Names> arguments = {
+        {"problem.batch", {"--batch", "--query"}},
+        {"problem.num_heads_q", {"--heads-q", "--query"}},
+        {"problem.num_heads_kv", {"--heads-kv", "--key"}},
+        {"problem.seqlen_q", {"--seqlen-q", "--query"}},
+        {"problem.seqlen_kv", {"--seqlen-kv", "--key"}},
+        {"problem.head_dim_qk", {"--head-dim-qk", "--query"}},
+        {"problem.head_dim_v", {"--head-dim-v", "--value"}},
+        {"problem.query_strides", {"--seqlen-q", "--query"}},
+        {"problem.key_strides", {"--seqlen-kv", "--key"}},
+        {"problem.value_strides", {"--seqlen-kv", "--value"}},
+        {"problem.out_strides", {"--seqlen-q", "--query"}},
+        {"problem.mask_extents", {"--mask-shape", "--mask"}},
+        {"problem.softmax_scale", {"--scale", "--scale"}},
+        {"problem.softcap", {"--softcap", "--softcap"}},
+        {"problem.window_left", {"--window", "--window"}},
+        {"problem.window_right", {"--window", "--window"}},
+        {"problem.align", {"--align", "--align"}},
+        {"problem.query_offset", {"--align", "--align"}},
+        {"options.kernel", {"--kernel", "--kernel"}},
+        {"options.tuning", {"--tuning", "--tuning"}},
+        {"options.num_splits", {"--num-splits", "--num-splits"}},
+        {"options.batch_invariant", {"--batch-invariant", "--batch-invariant"}},
+        {"options.max_dispatch_flops", {"--max-dispatch-gflop", "--max-dispatch-gflop"}},
     };
     if (error.status() != VKATTN_INVALID_ARGUMENT) throw error;
     const auto found = arguments.find(error.field());
-    throw UsageError(found != arguments.end() ? found->second : error.field(), error.message());
+    if (found == arguments.end()) throw UsageError(error.field(), error.message());
+    const Names& names = found->second;
+    throw UsageError(shapes == Shapes::of_files ? names.file : names.option, error.message());
 }
 
 }  // namespace vkattn::tools

@@ -26,7 +26,7 @@ class UsageError : public std::runtime_error {
 
 // Options of run, explain and bench that say what to compute and how.
 struct AttentionOptions {
-    std::string scale, align, window, kernel = "auto", tuning, device, pipeline_cache;
+    std::string layout = "bhsd", scale, align, window, kernel = "auto", tuning, device, pipeline_cache;
     float softcap = 0;
     double max_dispatch_gflop = 0;
     uint32_t num_splits = 0;
@@ -35,6 +35,7 @@ struct AttentionOptions {
     bool json = false;
 
     void add_to(CLI::App& app);
+    bool bshd() const;  // the layout; throws UsageError
     // Fills everything but shapes and strides. Throws UsageError.
     void apply(VkattnProblem& problem) const;
     VkattnOptions plan_options() const;  // points into this object
@@ -58,13 +59,15 @@ NpyDtype npy_dtype(VkattnDtype dtype);
 uint32_t element_bytes(VkattnDtype dtype);
 
 // Sets the alignment that dense tensors at 256-byte boundaries have, so that the widest loads are used.
-void set_dense_alignment(VkattnProblem& problem);
+// And the strides of dense tensors whose axes are (batch, heads, seqlen, dim) or, bshd, (batch, seqlen, heads, dim).
+void set_dense_layout(VkattnProblem& problem, bool bshd);
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim);
 std::string bytes_text(double bytes);  // "12.6 MB"
 
 // A library error from planning, with the fields of the problem named as the command line names them.
-[[noreturn]] void rethrow_as_usage(const Error& error);
+enum class Shapes { of_options, of_files };
+[[noreturn]] void rethrow_as_usage(const Error& error, Shapes shapes = Shapes::of_options);
 
 void add_info(CLI::App& app);
 void add_run(CLI::App& app);

@@ -330,9 +330,12 @@ class TemporaryFile {
         stream_.write(static_cast<const char*>(source), static_cast<std::streamsize>(bytes));
     }
 
-    void rename_to(const fs::path& target) {
+    void close() {
         stream_.close();
         if (!stream_) throw NpyError("cannot be written: the disk is full or failed");
+    }
+
+    void rename_to(const fs::path& target) {
         std::error_code error;
         fs::rename(path_, target, error);
         if (error) throw NpyError("cannot be written: " + error.message());
@@ -453,26 +456,39 @@ NpyArray read_npy(const fs::path& path) {
     return array;
 }
 
-void write_npy(const fs::path& path, const NpyArray& array) {
+struct PendingNpy::File : TemporaryFile {
+    using TemporaryFile::TemporaryFile;
+};
+
+PendingNpy::PendingNpy(const fs::path& path, const NpyArray& array) {
     require_consistent(array);
     std::error_code error;
-    const fs::path target =
-        fs::weakly_canonical(path, error);  // through links: a rename would replace the link
+    target_ = fs::weakly_canonical(path, error);  // through links: a rename would replace the link
     if (error) throw NpyError("cannot be written: " + error.message());
-    const fs::file_status status = fs::status(target, error);
+    const fs::file_status status = fs::status(target_, error);
     if (fs::exists(status) && !fs::is_regular_file(status)) throw NpyError("not a regular file");
 
-    TemporaryFile file(target.parent_path());
+    file_ = std::make_unique<File>(target_.parent_path());
     const std::string header = format_header(array);
-    file.write(header.data(), header.size());
+    file_->write(header.data(), header.size());
     if (array.big_endian != machine_is_big_endian) {
         std::vector<std::byte> swapped = array.data;
         swap_bytes(swapped, item_bytes(array.dtype));
-        file.write(swapped.data(), swapped.size());
+        file_->write(swapped.data(), swapped.size());
     } else {
-        file.write(array.data.data(), array.data.size());
+        file_->write(array.data.data(), array.data.size());
     }
-    file.rename_to(target);
+    file_->close();
+}
+
+PendingNpy::~PendingNpy() = default;
+
+void PendingNpy::commit() {
+    file_->rename_to(target_);
+}
+
+void write_npy(const fs::path& path, const NpyArray& array) {
+    PendingNpy(path, array).commit();
 }
 
 std::vector<float> to_float(const NpyArray& array) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string_view>
@@ -35,6 +36,20 @@ struct NpyArray {
 // file in the same folder that is renamed at the end: it happens whole or not at all.
 NpyArray read_npy(const std::filesystem::path& path);
 void write_npy(const std::filesystem::path& path, const NpyArray& array);
+
+// The two halves of write_npy, for files of which all or none should appear: the constructor writes the temporary file,
+// commit renames it. Both throw NpyError.
+class PendingNpy {
+  public:
+    PendingNpy(const std::filesystem::path& path, const NpyArray& array);
+    ~PendingNpy();
+    void commit();
+
+  private:
+    struct File;
+    std::filesystem::path target_;
+    std::unique_ptr<File> file_;
+};
 
 // Floating-point dtypes only, others throw NpyError. Narrowing rounds to nearest, ties to even.
 std::vector<float> to_float(const NpyArray& array);

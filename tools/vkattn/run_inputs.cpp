@@ -97,14 +97,8 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
         throw UsageError("--key", fmt::format("{} heads do not divide --query's {}", k.heads, q.heads));
 }
 
-VkattnStrides strides(uint32_t heads, uint32_t seqlen, uint32_t dim, bool bshd) {
-    const uint64_t whole = uint64_t{heads} * seqlen * dim;
-    return bshd ? VkattnStrides{whole, dim, uint64_t{heads} * dim}
-                : VkattnStrides{whole, uint64_t{seqlen} * dim, dim};
-}
-
-VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, const Tensor& k, const Tensor& v,
-                           bool bshd) {
+VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, const Tensor& k,
+                           const Tensor& v) {
     VkattnProblem p = problem();
     options.apply(p);
     p.dtype = *storage_dtype(q.array.dtype);
@@ -115,11 +109,7 @@ VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, con
     p.seqlen_kv = k.seqlen;
     p.head_dim_qk = q.dim;
     p.head_dim_v = v.dim;
-    p.query_strides = strides(q.heads, q.seqlen, q.dim, bshd);
-    p.key_strides = strides(k.heads, k.seqlen, k.dim, bshd);
-    p.value_strides = strides(v.heads, v.seqlen, v.dim, bshd);
-    p.out_strides = strides(q.heads, q.seqlen, v.dim, bshd);
-    set_dense_alignment(p);
+    set_dense_layout(p, options.bshd());
     return p;
 }
 
@@ -179,9 +169,7 @@ std::vector<int32_t> read_per_batch(const std::string& argument, const std::stri
 }  // namespace
 
 RunInputs read_inputs(const RunFiles& files, const AttentionOptions& options) {
-    if (files.layout != "bhsd" && files.layout != "bshd")
-        throw UsageError("--layout", fmt::format("'{}' is not bhsd or bshd", files.layout));
-    const bool bshd = files.layout == "bshd";
+    const bool bshd = options.bshd();
     std::optional<NpyDtype> wanted;
     if (files.dtype) wanted = npy_dtype(parse_dtype(*files.dtype));
     Tensor q = read_tensor("--query", files.query, bshd, wanted);
@@ -189,7 +177,7 @@ RunInputs read_inputs(const RunFiles& files, const AttentionOptions& options) {
     Tensor v = read_tensor("--value", files.value, bshd, wanted);
     check_shapes(q, k, v);
 
-    RunInputs in{make_problem(options, q, k, v, bshd),
+    RunInputs in{make_problem(options, q, k, v),
                  std::move(q.array),
                  std::move(k.array),
                  std::move(v.array),

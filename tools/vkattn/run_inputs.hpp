@@ -12,7 +12,7 @@ namespace vkattn::tools {
 
 // As on the command line.
 struct RunFiles {
-    std::string query, key, value, layout = "bhsd";
+    std::string query, key, value;
     std::optional<std::string> mask, kv_lengths, query_offsets, dtype;
 };
 
