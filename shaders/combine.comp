@@ -20,6 +20,7 @@ layout(constant_id = SPEC_THREADS) const uint THREADS = 64;
 layout(constant_id = SPEC_LANES) const uint LANES = 16;
 layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
 layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
+layout(constant_id = SPEC_UNROLL) const uint STEP = 4;  // parts of which the loads are under way at once
 layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
 layout(constant_id = SPEC_PARTS_MAX_SUM) const uint PARTS_MAX_SUM = 0;
 layout(constant_id = SPEC_PARTS_FLOAT32) const uint PARTS_FLOAT32 = 1;
@@ -31,26 +32,32 @@ const uint MINUS_INFINITY = 0xff800000u;
 const float LOG2_E = 1.44269504088896340736;
 const float LN_2 = 0.69314718055994530942;
 const float LOWEST = -3e38;
-const uint STEP = 4;
 
 // Of the workgroup: the same for all its rows.
 uint head = p.first_head + gl_WorkGroupID.x;
 uint first_row = (p.first_rows + gl_WorkGroupID.y) * (THREADS / LANES);
 
-// A row's place in (part, batch, num_heads, seqlen_q, elements), float32.
-RowStart statistics_of(uvec2 base, uint part, uint row, uint elements) {
-    uvec2 index = address_add(mul_wide(part, p.num_heads_all), uvec2(head, 0));
+// A row's place in (part, batch, num_heads, seqlen_q, elements), float32. Lanes ask for different parts: these lie
+// within 31-bit offsets of the first unless the planner says WIDE_ROWS.
+RowStart statistics_of(uvec2 base, uint first_part, uint part, uint row, uint elements) {
+    uvec2 index = address_add(mul_wide(first_part, p.num_heads_all), uvec2(head, 0));
     index = address_add(mul_wide(p.seqlen_q, index), uvec2(first_row, 0));
-    return RowStart(address_add(base, mul_wide(4 * elements, index)), (row - first_row) * elements);
+    const uint parts = part - first_part;
+    if (WIDE_ROWS != 0) {
+        index = address_add(index, mul_wide(p.seqlen_q, mul_wide(parts, p.num_heads_all)));
+        return RowStart(address_add(base, mul_wide(4 * elements, index)), (row - first_row) * elements);
+    }
+    return RowStart(address_add(base, mul_wide(4 * elements, index)),
+                    (parts * p.num_heads_all * p.seqlen_q + row - first_row) * elements);
 }
 
 // x: the part's lse or maximum; y: its sum, 0 if it saw nothing.
-vec2 part_statistics(uint part, uint row) {
+vec2 part_statistics(uint first_part, uint part, uint row) {
     if (PARTS_MAX_SUM != 0) {
-        const RowStart at = statistics_of(p.parts_lse, part, row, 2);
+        const RowStart at = statistics_of(p.parts_lse, first_part, part, row, 2);
         return vec2(FloatsIn(at.base).x[at.at], FloatsIn(at.base).x[at.at + 1]);
     }
-    const RowStart at = statistics_of(p.parts_lse, part, row, 1);
+    const RowStart at = statistics_of(p.parts_lse, first_part, part, row, 1);
     const uint bits = UintsIn(at.base).x[at.at];
     return vec2(uintBitsToFloat(bits), bits == MINUS_INFINITY ? 0 : 1);
 }
@@ -84,6 +91,13 @@ shared float told[THREADS];
 uint lane = gl_LocalInvocationIndex % LANES;
 uint first_of_row = gl_LocalInvocationIndex - lane;
 
+// Of part first + lane; none where there is no such part.
+vec2 lane_statistics(uint first, uint row) {
+    const uint part = first + lane;
+    const vec2 statistics = part_statistics(first, min(part, p.num_parts - 1), row);
+    return part < p.num_parts ? statistics : vec2(0);
+}
+
 float max_over_lanes(float x) {
     barrier();
     told[gl_LocalInvocationIndex] = x;
@@ -107,7 +121,7 @@ vec4 merged(uint row, uint d, float m, float total) {
     for (uint first = 0; first < p.num_parts; first += STEP)
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint part = min(first + i, p.num_parts - 1);
-            const vec2 statistics = part_statistics(part, row);
+            const vec2 statistics = part_statistics(part, part, row);
             const vec4 x = load_part(part, row, d);
             const bool counts = first + i < p.num_parts && statistics.y > 0;
             sum += counts ? weight(statistics, m) / total * x : vec4(0);
@@ -118,13 +132,13 @@ vec4 merged(uint row, uint d, float m, float total) {
 void main() {
     const uint row = min(first_row + gl_LocalInvocationIndex / LANES, p.seqlen_q - 1);
     float m = LOWEST, total = 0;
-    for (uint part = lane; part < p.num_parts; part += LANES) {
-        const vec2 statistics = part_statistics(part, row);
+    for (uint first = 0; first < p.num_parts; first += LANES) {
+        const vec2 statistics = lane_statistics(first, row);
         if (statistics.y > 0) m = max(m, statistics.x);
     }
     m = max_over_lanes(m);
-    for (uint part = lane; part < p.num_parts; part += LANES) {
-        const vec2 statistics = part_statistics(part, row);
+    for (uint first = 0; first < p.num_parts; first += LANES) {
+        const vec2 statistics = lane_statistics(first, row);
         if (statistics.y > 0) total += weight(statistics, m);
     }
     total = sum_over_lanes(total);
@@ -133,6 +147,6 @@ void main() {
     const RowStart at = row_of(p.outp, p.out_batch, p.out_head, p.out_seq, row, ELEMENT_BYTES);
     for (uint d = 4 * lane; d < HEAD_DIM_V; d += 4 * LANES) store4(at, d, HEAD_DIM_V, merged(row, d, m, total));
     if (lane != 0 || p.lse == uvec2(0)) return;
-    const RowStart to = statistics_of(p.lse, 0, row, 1);
+    const RowStart to = statistics_of(p.lse, 0, 0, row, 1);
     UintsOut(to.base).x[to.at] = total > 0 ? floatBitsToUint(lse_of(m, total)) : MINUS_INFINITY;
 }

@@ -196,14 +196,18 @@ std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Comb
         return fmt::format("combine: {} invocations", threads);
     if (lanes == 0 || threads % lanes != 0) return fmt::format("combine: {} lanes of {}", lanes, threads);
     const uint32_t rows = threads / lanes;
-    const bool far = far_rows(c.parts_strides, rows, part_bytes) || far_rows(c.out_strides, rows, bytes);
-    const bool nearly =
-        far_rows(c.parts_strides, rows + 2, part_bytes) || far_rows(c.out_strides, rows + 2, bytes);
+    // Each lane reads the statistics, 8 bytes a row at most, of a part of its own.
+    const uint64_t statistics = uint64_t{c.batch} * c.num_heads * c.seqlen_q * 8 * lanes;
+    const bool far = far_rows(c.parts_strides, rows, part_bytes) || far_rows(c.out_strides, rows, bytes) ||
+                     statistics > uint64_t{1} << 31;
+    const bool nearly = far_rows(c.parts_strides, rows + 2, part_bytes) ||
+                        far_rows(c.out_strides, rows + 2, bytes) || statistics > uint64_t{1} << 30;
     if (far && s[SPEC_WIDE_ROWS] == 0) return "combine: WIDE_ROWS is needed";
     if (!nearly && s[SPEC_WIDE_ROWS] != 0) return "combine: WIDE_ROWS is needless";
     std::array<uint32_t, SPEC_COUNT> expected{};
     expected[SPEC_THREADS] = threads;
     expected[SPEC_LANES] = lanes;
+    expected[SPEC_UNROLL] = caps.type == core::DeviceType::cpu ? 1 : 4;
     expected[SPEC_WIDE_ROWS] = s[SPEC_WIDE_ROWS];
     expected[SPEC_HEAD_DIM_V] = c.head_dim_v;
     expected[SPEC_WIDE_LOADS] = c.alignment_bytes >= 4 * std::max(bytes, part_bytes);

@@ -59,24 +59,21 @@ layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Uv
 float float_of(uint bits) { return unpackHalf2x16(bits).x; }
 vec2 floats_of(uint word) { return unpackHalf2x16(word); }
 
-// To nearest, ties to even: packHalf2x16 may round as it likes.
+// To nearest, ties to even: packHalf2x16 may round as it likes. Without branches, of which compilers make much.
 uint bits_of(float x) {
-    const uint bits = floatBitsToUint(x), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000) return sign | 0x7e00;   // NaN
-    if (magnitude >= 0x47800000) return sign | 0x7c00;  // 65536 and more
-    if (magnitude < 0x38800000)                         // subnormal: multiples of 2^-24
-        return sign | uint(roundEven(uintBitsToFloat(magnitude) * 16777216.0));
-    const uint rebased = magnitude - 0x38000000;
-    return sign | (rebased + 0xfff + (rebased >> 13 & 1)) >> 13;
+    const uint bits = floatBitsToUint(x), magnitude = bits & 0x7fffffff, rebased = magnitude - 0x38000000;
+    const uint normal = (rebased + 0xfff + (rebased >> 13 & 1)) >> 13;
+    const uint subnormal = uint(roundEven(min(uintBitsToFloat(magnitude), 1.0) * 16777216.0));  // multiples of 2^-24
+    const uint large = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;                                // NaN; 65536 and more
+    return bits >> 16 & 0x8000 | (magnitude < 0x38800000 ? subnormal : magnitude < 0x47800000 ? normal : large);
 }
 #else
 float float_of(uint bits) { return uintBitsToFloat(bits << 16); }
 vec2 floats_of(uint word) { return vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000)); }
 
 uint bits_of(float x) {
-    const uint bits = floatBitsToUint(x);
-    if ((bits & 0x7fffffff) > 0x7f800000) return bits >> 16 | 0x40;  // NaN
-    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const uint bits = floatBitsToUint(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded;  // NaN stays one
 }
 #endif
 

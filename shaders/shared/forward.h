@@ -84,7 +84,8 @@ static_assert(sizeof(CombinePush) == 112);
 #define SPEC_WIDE_ROWS 15   // 1: rows of a tile may lie 2^31 bytes apart
 #define SPEC_PACK 16        // 1: a tile's rows are those of a kv head's group: row i * group_size + head
 #define SPEC_MASK 17        // MASK_*
-#define SPEC_SPLIT 18  // 1: out is a float32 part, (part, batch, num_heads_q, seqlen_q, head_dim_v); lse row_max and row_sum
+#define SPEC_SPLIT \
+    18  // 1: out is a float32 part, (part, batch, num_heads_q, seqlen_q, head_dim_v); lse row_max and row_sum
 #define SPEC_INVARIANT 19  // 1: a row's arithmetic does not depend on its tile's other rows
 // Not told by null addresses: drivers load ahead of the test (lavapipe 26.1 does, where an address is the same for all).
 #define SPEC_KV_LENGTHS 20     // 1: per batch
@@ -92,7 +93,7 @@ static_assert(sizeof(CombinePush) == 112);
 #define SPEC_MASK_CLASSES 22   // 1: tiles of the mask are classified
 #define SPEC_COUNT 23
 
-// The combine kernel has these of them: THREADS, LANES, HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
+// The combine kernel has these of them: THREADS, LANES, UNROLL (parts), HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is
 #define SPEC_PARTS_MAX_SUM 13  // 1: for an lse, parts have row_max and row_sum, in base 2
 

@@ -35,10 +35,13 @@ Push make_push(const Combine& c) {
     return p;
 }
 
-// Whether a workgroup's rows lie within 31-bit offsets, in bytes.
+// Whether a workgroup's rows lie within 31-bit offsets, in bytes, and so do the statistics of as many parts as a row has
+// lanes.
 bool narrow_rows(const Combine& c, uint32_t rows) {
     const uint64_t limit = (uint64_t{1} << 31) - 4 * VKATTN_MAX_HEAD_DIM;
-    return c.out_strides.seq <= limit / c.element_bytes / rows &&
+    const uint64_t rows_of_part = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
+    return rows_of_part <= limit / 8 / (threads / rows) &&
+           c.out_strides.seq <= limit / c.element_bytes / rows &&
            c.parts_strides.seq <= limit / c.parts_element_bytes / rows;
 }
 
@@ -57,6 +60,8 @@ Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const C
     const uint32_t lanes = lanes_for(c.head_dim_v), rows = threads / lanes;
     d.specialization[SPEC_THREADS] = threads;
     d.specialization[SPEC_LANES] = lanes;
+    // CPUs gain nothing by loads ahead, and SwiftShader takes seconds to compile them.
+    d.specialization[SPEC_UNROLL] = caps.type == DeviceType::cpu ? 1 : 4;
     d.specialization[SPEC_HEAD_DIM_V] = c.head_dim_v;
     d.specialization[SPEC_WIDE_LOADS] = wide(c);
     d.specialization[SPEC_WIDE_ROWS] = !narrow_rows(c, rows);

@@ -141,10 +141,12 @@ std::vector<Row> rows() {
     return all_pairs(counts, compatible, cost);
 }
 
-// lavapipe runs all rows at its default vector width (8 lanes); at the others every third has to do, each a different one.
+// Building pipelines takes minutes on CPUs. lavapipe runs all rows at its default vector width (8 lanes); at the others, and
+// on SwiftShader, every third has to do, each a different one: together they are all rows once more.
 bool is_share(const vkattn::DeviceInfo& device, size_t number) {
-    const bool other_width = device.name.starts_with("llvmpipe") && device.subgroup_size != 8;
-    return !other_width || number % 3 == (device.subgroup_size == 4 ? 0 : 1);
+    const bool lavapipe = device.name.starts_with("llvmpipe");
+    if (device.type != "cpu" || (lavapipe && device.subgroup_size == 8)) return true;
+    return number % 3 == (!lavapipe ? 2 : device.subgroup_size == 4 ? 0 : 1);
 }
 
 }  // namespace

@@ -67,6 +67,8 @@ std::string fitting(const core::TuningRow& row) {
 }  // namespace
 
 TEST_CASE_FIXTURE(Recorded, "every tuning row is right on odd shapes") {
+    if (compiles_slowly() && device.info().subgroup_size != 4)
+        return skip("tuning rows: subgroups of 4 show more; lavapipe-128 and SwiftShader run them");
     size_t count = 0;
     const core::TuningRow* const rows = core::tuning_rows(count);
     std::vector<Case> cases;
