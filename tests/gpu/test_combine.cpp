@@ -238,9 +238,9 @@ class Shards {
         query_ = upload(inputs_.query.image);
         key_ = upload(inputs_.key.image);
         value_ = upload(inputs_.value.image);
-        parts_ = Guarded(on.device, count_ * part_bytes(), Place::end, 2);
+        parts_ = Guarded(on.device, count_ * part_bytes(), Place::end, element());
         parts_lse_ = Guarded(on.device, count_ * lse_bytes(), Place::end);
-        out_ = Guarded(on.device, part_bytes(), Place::end, 2);
+        out_ = Guarded(on.device, part_bytes(), Place::end, element());
         lse_ = Guarded(on.device, lse_bytes(), Place::end);
         uint32_t first = 0;
         for (const uint32_t length : lengths) {
@@ -289,12 +289,12 @@ class Shards {
         VkattnForwardArgs args;
     };
 
-    uint64_t element() const { return element_bytes(c_.problem.dtype); }
+    uint32_t element() const { return element_bytes(c_.problem.dtype); }
     uint64_t part_bytes() const { return rows_ * c_.problem.head_dim_v * element(); }
     uint64_t lse_bytes() const { return rows_ * sizeof(float); }
 
     Guarded upload(std::span<const std::byte> content) {
-        Guarded memory(on_.device, content.size(), Place::end, 2);
+        Guarded memory(on_.device, content.size(), Place::end, element());
         memory.write(content);
         return memory;
     }
