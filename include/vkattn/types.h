@@ -77,6 +77,9 @@ typedef struct VkattnStrides {
  *
  * A key j is visible to query row i, which stands at key position p = i + offset, if
  *   j < the batch's kv length,  and (causal)  j <= p,  and (window)  p - window_left <= j <= p + window_right.
+ * With an offset per batch, windows of 2^31 - 1 keys and more count as unbounded. A float mask's finite values are
+ * values, but sums beyond 7e37 in magnitude are cut there: a row of nothing but -FLT_MAX is a softmax of equal scores,
+ * with an lse of about -7e37.
  * A row that sees no key gives out = 0 and lse = -inf. batch, seqlen_q and seqlen_kv may be 0. */
 typedef struct VkattnProblem {
     size_t struct_size;
@@ -133,7 +136,8 @@ typedef struct VkattnOptions {
 /* Attention over some of the keys gives a partial out and lse; parts over disjoint keys merge to the whole:
  *   lse = log(sum over parts of exp(lse_part)),  out = sum over parts of exp(lse_part - lse) * out_part
  * Parts may be shards of other devices, or pages of a cache. A part with lse -inf counts nothing, whatever its out holds;
- * if all are, out = 0 and lse = -inf.
+ * if all are, out = 0 and lse = -inf. Rows with an lse of about -7e37 (see VkattnProblem) cannot be merged: it does not
+ * tell how many keys it stands for.
  *
  *   parts     (num_parts, batch, num_heads, seqlen_q, head_dim_v) of parts_dtype
  *   parts_lse (num_parts, batch, num_heads, seqlen_q) float32, contiguous
