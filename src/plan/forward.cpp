@@ -14,8 +14,8 @@ using Push = shared::ForwardPush;
 using Arguments = shared::ForwardArguments;
 
 constexpr uint64_t max_parts = 65535, max_span_tiles = 65535;  // 16 bits each in the push constants
-constexpr uint64_t least_keys_of_part = 256;  // below, a part's start and its merge cost more than it saves
-constexpr uint64_t least_tiles_to_classify = 16;
+// Guesses, not measured: below, a part's start and merge, or the pass over the mask, should cost more than they save.
+constexpr uint64_t least_keys_of_part = 256, least_tiles_to_classify = 16;
 constexpr uint64_t most_flops = uint64_t{1} << 62;
 
 // The forward kernel's grid, and how the keys are cut.
@@ -69,16 +69,6 @@ uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& op
     const uint64_t span = parts > 1 ? ceil_div(all, parts) : all;
     if (span >= all && !too_long) return 0;
     return std::min(span, too_long ? most : max_span_tiles);
-}
-
-uint64_t scratch_limit(const DeviceCaps& caps, const Options& options) {
-    return std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_max_scratch_bytes,
-                    caps.max_buffer_bytes);
-}
-
-uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan& plan) {
-    const uint64_t most = scratch_limit(caps, options);
-    return most - std::min(most, plan.scratch_bytes);
 }
 
 uint64_t rows_of_part(const Problem& p) {
@@ -143,22 +133,20 @@ void add_classes(const DeviceCaps& caps, const Options& options, const TileChoic
         g.query_tiles * key_tiles < least_tiles_to_classify || key_tiles > caps.max_workgroup_count[2] ||
         g.query_tiles > caps.max_workgroup_count[1])
         return;
-    Arguments a;
-    std::memcpy(&a, plan.arguments.data(), sizeof a);
-    a.class_heads = p.mask_strides[1] == 0 ? 1 : tiles.pack ? p.num_heads_kv : p.num_heads_q;
-    a.class_batches = p.mask_strides[0] == 0 ? 1 : p.batch;
-    std::memcpy(plan.arguments.data(), &a, sizeof a);
-    const uint64_t masks = uint64_t{a.class_heads} * a.class_batches,
-                   bytes = masks * g.query_tiles * key_tiles * 4;
+    const uint32_t heads = p.mask_strides[1] == 0 ? 1 : tiles.pack ? p.num_heads_kv : p.num_heads_q;
+    const uint32_t batches = p.mask_strides[0] == 0 ? 1 : p.batch;
+    const uint64_t masks = uint64_t{heads} * batches, all = masks * g.query_tiles * key_tiles,
+                   bytes = all * 4;
     const uint64_t unit = uint64_t{tiles.numbers.tile_q()} * tiles.numbers.tile_kv() * 4;
-    const uint64_t all = masks * g.query_tiles * key_tiles;
     const uint64_t room = std::min(default_max_scratch_bytes / 4,
                                    scratch_left(caps, options, plan) / scratch_alignment * scratch_alignment);
-    if (masks > caps.max_workgroup_count[0] || bytes > room || all > dispatch_limit(caps, options) / unit) {
-        a.class_heads = a.class_batches = 1;
-        std::memcpy(plan.arguments.data(), &a, sizeof a);
+    if (masks > caps.max_workgroup_count[0] || bytes > room || all > dispatch_limit(caps, options) / unit)
         return;
-    }
+    const auto set = [&](size_t at, uint32_t value) {
+        std::memcpy(plan.arguments.data() + at, &value, sizeof value);
+    };
+    set(offsetof(Arguments, class_heads), heads);
+    set(offsetof(Arguments, class_batches), batches);
     Dispatch d = forward_dispatch(p, variant_for(Variant::mask_classes_f32, p.dtype, caps), tiles);
     d.patches.push_back({offsetof(Push, outp), Region::mask_classes});
     d.reads |= bit(Region::mask);
@@ -183,7 +171,7 @@ Dispatch main_dispatch(const DeviceCaps& caps, const Options& options, const Til
     d.specialization[SPEC_SPLIT] = split;
     d.specialization[SPEC_INVARIANT] = options.batch_invariant;
     // Parts are numbered from the first key on, but those before the first visible one do not exist.
-    const uint64_t rows_before = g.first_part * p.batch * p.num_heads_q * p.seqlen_q;
+    const uint64_t rows_before = g.first_part * rows_of_part(p);
     d.patches.insert(
         d.patches.end(),
         {{offsetof(Push, query), Region::query},
@@ -229,13 +217,8 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     if (!tiles) return tiles.failure();
     const TileNumbers& n = tiles->numbers;
 
-    Plan plan;
-    plan.problem = problem;
-    plan.tuning_row = tiles->row;
-    plan.tuning = to_text(n);
-    plan.tiles = {n.tile_q(), n.tile_kv(), n.threads, tiles->pool_vec4 * 16};
+    Plan plan = begin_plan(problem, *tiles);
     if (problem.empty_output()) return plan;
-    add_arguments(plan);
     const Grid grid = make_grid(caps, options, *tiles, plan);
     plan.num_splits = static_cast<uint32_t>(grid.parts);
     if (grid.span_tiles != 0)

@@ -21,6 +21,12 @@ float finite(float x) {
     return std::clamp(x, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max());
 }
 
+// Whether the push constants are too small for this problem.
+bool needs_arguments(const Problem& p) {
+    return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 ||
+           p.align == VKATTN_ALIGN_OFFSETS;
+}
+
 shared::ForwardPush make_push(const Problem& p) {
     shared::ForwardPush c{};
     if (!needs_arguments(p)) {
@@ -44,19 +50,41 @@ shared::ForwardPush make_push(const Problem& p) {
     return c;
 }
 
+// The argument block, where it is needed.
+void add_arguments(Plan& plan) {
+    const Problem& p = plan.problem;
+    if (!needs_arguments(p)) return;
+    using Arguments = shared::ForwardArguments;
+    Arguments a{};
+    for (int t = 0; t < 4; t++) {
+        a.stride[3 * t] = p.strides(t).batch * p.element_bytes;
+        a.stride[3 * t + 1] = p.strides(t).head * p.element_bytes;
+        a.stride[3 * t + 2] = p.strides(t).seq * p.element_bytes;
+    }
+    std::copy(std::begin(p.mask_strides), std::end(p.mask_strides), a.mask_stride);
+    a.key_limit = p.key_limit;
+    a.mask_key_step = p.mask_per_key;
+    a.follow_lengths = p.follow_lengths;
+    a.class_heads = a.class_batches = 1;
+    plan.arguments.resize(sizeof a);
+    std::memcpy(plan.arguments.data(), &a, sizeof a);
+    const auto patch = [&](bool wanted, size_t at, Region region) {
+        if (wanted) plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
+    };
+    patch(p.mask != VKATTN_MASK_NONE, offsetof(Arguments, mask), Region::mask);
+    patch(p.kv_lengths != 0, offsetof(Arguments, kv_lengths), Region::kv_lengths);
+    patch(p.align == VKATTN_ALIGN_OFFSETS, offsetof(Arguments, query_offsets), Region::query_offsets);
+    reserve_scratch(plan, Region::arguments, sizeof a);
+}
+
 }  // namespace
 
 Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps) {
-    const auto first = static_cast<uint32_t>(float32);
-    const uint32_t packed = caps.storage_16bit ? 0 : 1;
-    switch (dtype) {
-        case VKATTN_DTYPE_FLOAT16:
-            return static_cast<Variant>(first + 1 + packed);
-        case VKATTN_DTYPE_BFLOAT16:
-            return static_cast<Variant>(first + 3 + packed);
-        default:
-            return float32;
-    }
+    if (dtype == VKATTN_DTYPE_FLOAT32) return float32;
+    const uint32_t first = static_cast<uint32_t>(float32) + (dtype == VKATTN_DTYPE_FLOAT16 ? 1 : 3);
+    const auto variant = static_cast<Variant>(first), packed = static_cast<Variant>(first + 1);
+    const bool lacks = (needs_of(variant) & NEED_16BIT_STORAGE) != 0 && !caps.storage_16bit;
+    return lacks ? packed : variant;
 }
 
 Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& tiles) {
@@ -96,40 +124,30 @@ Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& t
     return d;
 }
 
+uint64_t scratch_limit(const DeviceCaps& caps, const Options& options) {
+    return std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_max_scratch_bytes,
+                    caps.max_buffer_bytes);
+}
+
+uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan& plan) {
+    const uint64_t most = scratch_limit(caps, options);
+    return most - std::min(most, plan.scratch_bytes);
+}
+
+Plan begin_plan(const Problem& problem, const TileChoice& tiles) {
+    const TileNumbers& n = tiles.numbers;
+    Plan plan;
+    plan.problem = problem;
+    plan.tuning_row = tiles.row;
+    plan.tuning = to_text(n);
+    plan.tiles = {n.tile_q(), n.tile_kv(), n.threads, tiles.pool_vec4 * 16};
+    if (!problem.empty_output()) add_arguments(plan);
+    return plan;
+}
+
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes) {
     plan.scratch.push_back({region, plan.scratch_bytes, size_bytes});
     plan.scratch_bytes += (size_bytes + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
-}
-
-bool needs_arguments(const Problem& p) {
-    return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 ||
-           p.align == VKATTN_ALIGN_OFFSETS;
-}
-
-void add_arguments(Plan& plan) {
-    const Problem& p = plan.problem;
-    if (!needs_arguments(p)) return;
-    using Arguments = shared::ForwardArguments;
-    Arguments a{};
-    for (int t = 0; t < 4; t++) {
-        a.stride[3 * t] = p.strides(t).batch * p.element_bytes;
-        a.stride[3 * t + 1] = p.strides(t).head * p.element_bytes;
-        a.stride[3 * t + 2] = p.strides(t).seq * p.element_bytes;
-    }
-    std::copy(std::begin(p.mask_strides), std::end(p.mask_strides), a.mask_stride);
-    a.key_limit = p.key_limit;
-    a.mask_key_step = p.mask_per_key;
-    a.follow_lengths = p.follow_lengths;
-    a.class_heads = a.class_batches = 1;
-    plan.arguments.resize(sizeof a);
-    std::memcpy(plan.arguments.data(), &a, sizeof a);
-    const auto patch = [&](bool wanted, size_t at, Region region) {
-        if (wanted) plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
-    };
-    patch(p.mask != VKATTN_MASK_NONE, offsetof(Arguments, mask), Region::mask);
-    patch(p.kv_lengths != 0, offsetof(Arguments, kv_lengths), Region::kv_lengths);
-    patch(p.align == VKATTN_ALIGN_OFFSETS, offsetof(Arguments, query_offsets), Region::query_offsets);
-    reserve_scratch(plan, Region::arguments, sizeof a);
 }
 
 // A second on a slow device of the type: drivers kill what runs for two (Windows, amdgpu). The rates are guesses on the

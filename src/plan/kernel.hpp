@@ -21,6 +21,12 @@ Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
 
 constexpr uint64_t default_max_scratch_bytes = uint64_t{1} << 30;
+// Scratch that a plan may have in all, and what is left of it.
+uint64_t scratch_limit(const DeviceCaps& caps, const Options& options);
+uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan& plan);
+
+// A plan of these tiles, without dispatches but with the argument block that the problem needs.
+Plan begin_plan(const Problem& problem, const TileChoice& tiles);
 
 // Of the five variants of a kernel with storage types, `float32` being the first, the one for this type and device.
 Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps);
@@ -39,18 +45,13 @@ void set_push(Dispatch& dispatch, size_t at, const T& value) {
 // Reserves a region of scratch behind those that are there.
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 
-// Whether the push constants are too small for this problem.
-bool needs_arguments(const Problem& problem);
-// The argument block, where it is needed. Before any other reservation.
-void add_arguments(Plan& plan);
-
 // The merge of parts as dispatches. own_parts: those of a forward kernel, with row_max and row_sum for an lse. None costs more
 // than `limit`.
 Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& combine,
                                                  bool own_parts, uint64_t limit);
 
-// Cuts grid and heads into boxes that fit the device's grid and cost at most `limit` in all, at `unit` a workgroup.
-// Calls each(first, count), both (x, y, z); false if a single workgroup costs more, or boxes are too many.
+// Cuts a grid (x, y, z) into boxes that fit the device's and cost at most `limit` each, at `unit` a workgroup. Refuses if
+// one workgroup costs more, or boxes are too many.
 struct Box {
     std::array<uint64_t, 3> first, count;
 };

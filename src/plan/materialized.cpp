@@ -56,24 +56,15 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
     if (!tiles) return tiles.failure();
     tiles->pack = false;
     const TileNumbers& n = tiles->numbers;
-    Plan plan;
-    plan.problem = problem;
-    plan.tuning_row = tiles->row;
-    plan.tuning = to_text(n);
-    plan.tiles = {n.tile_q(), n.tile_kv(), n.threads, tiles->pool_vec4 * 16};
+    Plan plan = begin_plan(problem, *tiles);
     if (problem.empty_output()) return plan;
-    add_arguments(plan);
 
     const uint64_t row_elements = (uint64_t{problem.seqlen_kv} + 3) / 4 * 4;
     const uint64_t matrix_bytes = std::max<uint64_t>(16, problem.seqlen_q * row_elements * 4);
-    const uint64_t most =
-        std::min(options.max_scratch_bytes != 0 ? options.max_scratch_bytes : default_max_scratch_bytes,
-                 caps.max_buffer_bytes);
-    const uint64_t left = most - std::min(most, plan.scratch_bytes);
-    const uint64_t limit = left / scratch_alignment * scratch_alignment;
+    const uint64_t limit = scratch_left(caps, options, plan) / scratch_alignment * scratch_alignment;
     if (matrix_bytes > limit)
         return unsupported("", fmt::format("the scores of one head need {} bytes of scratch, the limit is {}",
-                                           matrix_bytes, most));
+                                           matrix_bytes, scratch_limit(caps, options)));
     const uint64_t heads = uint64_t{problem.batch} * problem.num_heads_q;
     const uint64_t piece = std::min({heads, limit / matrix_bytes, uint64_t{caps.max_workgroup_count[0]}});
     if (heads / piece > max_pieces)

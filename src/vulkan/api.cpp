@@ -114,13 +114,16 @@ Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out)
 // The plan with its pipelines, which are built unless they are there.
 Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&& plan) {
     auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(plan), {}});
+    const Dispatch* before = nullptr;  // cuts of one grid share their pipeline: no lookup for each
     for (const Dispatch& d : made->plan.dispatches) {
-        const bool as_before = !made->pipelines.empty() && d.variant == (&d)[-1].variant &&
-                               d.specialization == (&d)[-1].specialization;
-        const Result<VkPipeline> pipeline =
-            as_before ? Result<VkPipeline>(made->pipelines.back()) : context.pipelines.get(d);
-        if (!pipeline) return pipeline.failure();
-        made->pipelines.push_back(*pipeline);
+        if (before != nullptr && d.variant == before->variant && d.specialization == before->specialization) {
+            made->pipelines.push_back(made->pipelines.back());
+        } else {
+            const Result<VkPipeline> pipeline = context.pipelines.get(d);
+            if (!pipeline) return pipeline.failure();
+            made->pipelines.push_back(*pipeline);
+        }
+        before = &d;
     }
     return made;
 }
