@@ -14,6 +14,15 @@
 
 namespace vkattn::test {
 
+using core::DeviceCaps;
+using core::make_plan;
+using core::Options;
+using core::Plan;
+using core::Problem;
+
+inline constexpr HeadDims d64{64, 64}, d128{128, 128};
+inline constexpr uint32_t million = 1u << 20;
+
 // Flaws of many plans, each kind reported once.
 class Flaws {
   public:

@@ -41,6 +41,14 @@ inline VkattnProblem legal() {
     return p;
 }
 
+inline VkattnProblem with_seqlens(uint32_t q, uint32_t kv) {
+    VkattnProblem p = core::default_problem();
+    p.head_dim_qk = p.head_dim_v = 1;
+    p.seqlen_q = q;
+    p.seqlen_kv = kv;
+    return p;
+}
+
 using Change = std::function<void(VkattnProblem&)>;
 
 inline std::string bad_field(const Change& change) {

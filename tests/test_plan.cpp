@@ -18,15 +18,9 @@
 
 using namespace vkattn;
 using namespace vkattn::test;
-using core::DeviceCaps;
-using core::make_plan;
-using core::Options;
-using core::Plan;
-using core::Problem;
 
 namespace {
 
-constexpr HeadDims d64{64, 64};
 constexpr uint64_t default_scratch = uint64_t{1} << 30;
 
 // Why the baseline cannot take this problem, as words that its message must hold; "" if it must take it.

@@ -9,8 +9,6 @@
 using namespace vkattn;
 using namespace vkattn::test;
 using core::Combine;
-using core::DeviceCaps;
-using core::make_plan;
 
 namespace {
 

@@ -11,17 +11,9 @@
 
 using namespace vkattn;
 using namespace vkattn::test;
-using core::DeviceCaps;
-using core::make_plan;
-using core::Options;
-using core::Plan;
-using core::Problem;
 using core::Region;
 
 namespace {
-
-constexpr HeadDims d64{64, 64}, d128{128, 128};
-constexpr uint32_t million = 1u << 20;
 
 // Whether these options are a reason to have no plan: what was asked for does not fit.
 std::string refusal_flaw(const core::Failure& why, const Options& o) {

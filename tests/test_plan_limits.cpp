@@ -14,16 +14,8 @@
 
 using namespace vkattn;
 using namespace vkattn::test;
-using core::DeviceCaps;
-using core::make_plan;
-using core::Options;
-using core::Plan;
-using core::Problem;
 
 namespace {
-
-constexpr HeadDims d64{64, 64}, d128{128, 128};
-constexpr uint32_t million = 1u << 20;
 
 Options limited(uint64_t flops) {
     Options o;

@@ -13,11 +13,6 @@
 
 using namespace vkattn;
 using namespace vkattn::test;
-using core::DeviceCaps;
-using core::make_plan;
-using core::Options;
-using core::Plan;
-using core::Problem;
 
 namespace {
 

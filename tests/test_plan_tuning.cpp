@@ -11,16 +11,6 @@
 
 using namespace vkattn;
 using namespace vkattn::test;
-using core::DeviceCaps;
-using core::make_plan;
-using core::Plan;
-using core::Problem;
-
-namespace {
-
-constexpr HeadDims d64{64, 64};
-
-}  // namespace
 
 TEST_CASE("tuning: every row is well formed, and used by some device") {
     size_t count = 0;

@@ -110,14 +110,6 @@ std::string band_flaw(const VkattnProblem& given, const std::vector<uint32_t>& r
     return "";
 }
 
-VkattnProblem with_seqlens(uint32_t q, uint32_t kv) {
-    VkattnProblem p = core::default_problem();
-    p.head_dim_qk = p.head_dim_v = 1;
-    p.seqlen_q = q;
-    p.seqlen_kv = kv;
-    return p;
-}
-
 }  // namespace
 
 TEST_CASE("problem: defaults") {

@@ -219,14 +219,6 @@ std::string bounds_flaw(const VkattnProblem& given, const std::vector<uint32_t>&
     return "";
 }
 
-VkattnProblem with_seqlens(uint32_t q, uint32_t kv) {
-    VkattnProblem p = core::default_problem();
-    p.head_dim_qk = p.head_dim_v = 1;
-    p.seqlen_q = q;
-    p.seqlen_kv = kv;
-    return p;
-}
-
 }  // namespace
 
 TEST_CASE("bounds: with lengths and offsets of the batch's own, against the definition") {
