@@ -25,12 +25,10 @@ layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
 layout(constant_id = SPEC_PARTS_MAX_SUM) const uint PARTS_MAX_SUM = 0;
 layout(constant_id = SPEC_PARTS_FLOAT32) const uint PARTS_FLOAT32 = 1;
 #include "lib/storage.glsl"
+#include "lib/logarithms.glsl"
 
 layout(push_constant, std430) uniform Push { CombinePush p; };
 
-const uint MINUS_INFINITY = 0xff800000u;
-const float LOG2_E = 1.44269504088896340736;
-const float LN_2 = 0.69314718055994530942;
 const float LOWEST = -3e38;
 
 // Of the workgroup: the same for all its rows.

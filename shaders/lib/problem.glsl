@@ -1,4 +1,6 @@
 // Which (batch, head, query tile, part of the keys) a workgroup works on, where its tensors lie, which keys its rows see.
+#include "lib/logarithms.glsl"
+
 layout(push_constant, std430) uniform Push { ForwardPush p; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ArgumentsIn { ForwardArguments x; };
 
@@ -95,7 +97,7 @@ void store_out(RowStart at, uint d, vec4 x) {
 }
 
 float lse_of(float row_max, float row_sum) {
-    return row_sum > 0 ? 0.69314718055994530942 * (row_max + log2(row_sum)) : uintBitsToFloat(0xff800000u);
+    return row_sum > 0 ? LN_2 * (row_max + log2(row_sum)) : uintBitsToFloat(MINUS_INFINITY);
 }
 
 // lse or, of a part, what it comes from: of scores near the lowest, their number would vanish in the sum.

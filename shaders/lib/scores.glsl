@@ -6,7 +6,6 @@ const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;
 const float HIGHEST_BIAS = 1e38;   // so that no sum overflows before it is clamped
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
-const float LOG2_E = 1.44269504088896340736;
 
 // 1 - 2/(e^2x + 1) loses what is small, so the Taylor series stands in below 1/2, exact there to 1e-7. The clamp keeps
 // e^2x finite and changes no float32 result.
