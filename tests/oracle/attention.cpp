@@ -20,7 +20,7 @@ void attention(const Problem& p, std::span<const T> query, std::span<const T> ke
     const std::size_t rows = p.batch * p.num_heads_q * p.seqlen_q;
     out.assign(rows * p.head_dim_v, 0);
     lse.assign(rows, 0);
-    run_parallel(p.batch * p.num_heads_q, [&](std::size_t n) {
+    for_each_head(p, [&](std::size_t n) {
         const Head head(p, n);
         const std::vector<T> key_transposed = transpose(head.keys_of(key, p.head_dim_qk), p.head_dim_qk);
         const T* values = head.keys_of(value, p.head_dim_v).data();

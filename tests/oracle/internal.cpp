@@ -148,18 +148,22 @@ std::vector<T> transpose(std::span<const T> values, std::size_t columns) {
 
 template <typename T>
 void multiply(const T* rows, const T* transposed, std::size_t depth, Block<T>& block) {
-    for (std::size_t d = 0; d < depth; ++d)
-        for (std::size_t r = 0; r < block.rows; ++r)
-            add_scaled(rows[r * depth + d], transposed + d * block.row_length + block.keys.begin,
-                       block.row(r) + block.keys.begin, block.keys.size());
+    for (std::size_t begin = 0; begin < depth; begin += 4)
+        for (std::size_t r = 0; r < block.rows; ++r) {
+            Accumulator<T> sum(block.row(r) + block.keys.begin, block.keys.size());
+            for (std::size_t d = begin; d < std::min(begin + 4, depth); ++d)
+                sum.add(rows[r * depth + d], transposed + d * block.row_length + block.keys.begin);
+        }
 }
 
 template <typename T>
 void add_weighted(const Block<T>& block, const T* table, std::size_t width, T* sums) {
-    for (std::size_t j = block.keys.begin; j < block.keys.end; ++j)
-        for (std::size_t r = 0; r < block.rows; ++r)
-            if (const T weight = block.row(r)[j]; weight != 0)
-                add_scaled(weight, table + j * width, sums + r * width, width);
+    for (std::size_t begin = block.keys.begin; begin < block.keys.end; begin += 4)
+        for (std::size_t r = 0; r < block.rows; ++r) {
+            Accumulator<T> sum(sums + r * width, width);
+            for (std::size_t j = begin; j < std::min(begin + 4, block.keys.end); ++j)
+                if (const T weight = block.row(r)[j]; weight != 0) sum.add(weight, table + j * width);
+        }
 }
 
 template <typename T>

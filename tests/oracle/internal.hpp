@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <span>
@@ -87,23 +88,55 @@ void add_weighted(const Block<T>& block, const T* table, std::size_t width, T* s
 template <typename T>
 std::vector<T> transpose(std::span<const T> values, std::size_t columns);
 
+// sum += weight * row for each add, in their order. Four at a time load and store the sum once.
 template <typename T>
-void add_scaled(T factor, const T* __restrict x, T* __restrict sum, std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) sum[i] += factor * x[i];
-}
+class Accumulator {
+  public:
+    Accumulator(T* sum, std::size_t width) : sum_(sum), width_(width) {}
+    Accumulator(const Accumulator&) = delete;
+    Accumulator& operator=(const Accumulator&) = delete;
+    ~Accumulator() {
+        for (std::size_t n = 0; n < count_; ++n)
+            for (std::size_t i = 0; i < width_; ++i) sum_[i] += weights_[n] * rows_[n][i];
+    }
+
+    void add(T weight, const T* row) {
+        weights_[count_] = weight;
+        rows_[count_] = row;
+        if (++count_ == 4) add_four();
+    }
+
+  private:
+    void add_four() {
+        const auto [w0, w1, w2, w3] = weights_;
+        const auto [x0, x1, x2, x3] = rows_;
+        T* __restrict sum = sum_;
+        for (std::size_t i = 0; i < width_; ++i)
+            sum[i] = sum[i] + w0 * x0[i] + w1 * x1[i] + w2 * x2[i] + w3 * x3[i];
+        count_ = 0;
+    }
+
+    T* sum_;
+    std::size_t width_;
+    std::size_t count_ = 0;
+    std::array<T, 4> weights_{};
+    std::array<const T*, 4> rows_{};
+};
 
 std::vector<float> narrow(std::span<const double> values);
 
+// Each of `count` query heads on some thread. Threads cost more than small problems do.
 template <typename Work>
-void run_parallel(std::size_t count, Work work) {
+void for_each_head(const Problem& p, Work work) {
+    const std::size_t count = p.batch * p.num_heads_q;
     std::atomic<std::size_t> next = 0;
     const auto run = [&] {
         for (std::size_t n = next++; n < count; n = next++) work(n);
     };
     std::vector<std::thread> threads;
-    const std::size_t helpers =
-        std::min<std::size_t>(count, std::max(1u, std::thread::hardware_concurrency()));
-    for (std::size_t t = 1; t < helpers; ++t) threads.emplace_back(run);
+    const bool small = count * p.seqlen_q * p.seqlen_kv * (p.head_dim_qk + p.head_dim_v) < 100'000;
+    const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
+    for (std::size_t t = 1; t < (small ? 1 : std::min(count, cores)); ++t) threads.emplace_back(run);
     run();
     for (std::thread& thread : threads) thread.join();
 }

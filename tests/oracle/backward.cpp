@@ -1,0 +1,215 @@
+#include "backward.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "internal.hpp"
+
+namespace oracle {
+namespace {
+
+using namespace internal;
+
+template <typename T>
+struct Tensors {
+    std::span<const T> query, key, value, dout, dlse;
+};
+
+// What one query head adds to gradients that others share. Added up in the order of the heads, so that the
+// result does not depend on the threads.
+template <typename T>
+struct Share {
+    std::vector<T> key, value;
+    std::vector<T> mask;  // of the mask's plane that this head reads
+};
+
+// Some rows of a query head, their part of each tensor, and the head's keys.
+template <typename T>
+struct Rows {
+    Head head;
+    std::size_t first;
+    std::size_t last;
+    std::span<const T> query, dout, dlse;
+    const T* key;
+    const T* value;
+    const T* key_transposed;
+    const T* value_transposed;
+};
+
+bool mask_has_gradient(const Problem& p) {
+    return p.mask && p.mask->additive;
+}
+
+// The mask's elements that a head reads: mask_plane_size of them, from mask_plane on.
+std::size_t mask_plane(const Mask& mask, const Head& head) {
+    return mask_row(mask, head.batch, head.head, 0) * mask.extents.back();
+}
+std::size_t mask_plane_size(const Mask& mask) {
+    const std::size_t rank = mask.extents.size();
+    return (rank > 1 ? mask.extents[rank - 2] : 1) * mask.extents.back();
+}
+
+// sums (block.row_length x width) += transposed block * rows (block.rows x width)
+template <typename T>
+void add_weighted_rows(const Block<T>& block, const T* rows, std::size_t width, T* sums) {
+    for (std::size_t j = block.keys.begin; j < block.keys.end; ++j) {
+        Accumulator<T> sum(sums + j * width, width);
+        for (std::size_t r = 0; r < block.rows; ++r)
+            if (const T weight = block.row(r)[j]; weight != 0) sum.add(weight, rows + r * width);
+    }
+}
+
+// rowsum(dout * out), out rounded as it is stored.
+template <typename T, typename Round>
+std::vector<T> deltas(const Problem& p, const Rows<T>& rows, const Block<T>& rounded, Round round) {
+    std::vector<T> out(rounded.rows * p.head_dim_v);
+    add_weighted(rounded, rows.value, p.head_dim_v, out.data());
+    std::vector<T> result(rounded.rows);
+    for (std::size_t n = 0; n < out.size(); ++n) result[n / p.head_dim_v] += rows.dout[n] * round(out[n]);
+    return result;
+}
+
+// Of the final scores. Keys of probability 0 are hidden or as good as that: what stands there may be NaN.
+template <typename T>
+Block<T> score_gradients(const Problem& p, const Rows<T>& rows, const Block<T>& probabilities,
+                         const std::vector<T>& delta) {
+    Block<T> result(probabilities.rows, probabilities.row_length, probabilities.keys);
+    multiply(rows.dout.data(), rows.value_transposed, p.head_dim_v, result);
+    for (std::size_t r = 0; r < result.rows; ++r) {
+        const T added = (rows.dlse.empty() ? 0 : rows.dlse[r]) - delta[r];
+        for (std::size_t j = result.keys.begin; j < result.keys.end; ++j) {
+            const T probability = probabilities.row(r)[j];
+            T& gradient = result.row(r)[j];
+            gradient = probability == 0 ? 0 : probability * (gradient + added);
+        }
+    }
+    return result;
+}
+
+template <typename T>
+void add_mask_gradients(const Mask& mask, const Rows<T>& rows, const Block<T>& gradients,
+                        std::vector<T>& plane) {
+    const std::size_t columns = mask.extents.back();
+    const std::size_t end = columns == 1 ? gradients.keys.end : std::min(gradients.keys.end, columns);
+    for (std::size_t r = 0; r < gradients.rows; ++r) {
+        const std::size_t row = mask_row(mask, rows.head.batch, rows.head.head, rows.first + r) -
+                                mask_row(mask, rows.head.batch, rows.head.head, 0);
+        for (std::size_t j = gradients.keys.begin; j < end; ++j)
+            plane[row * columns + (columns == 1 ? 0 : j)] += gradients.row(r)[j];
+    }
+}
+
+// From the final scores to scale * (q.k), rounded.
+template <typename T, typename Round>
+void lead_through_softcap(const Block<T>& slopes, Block<T>& gradients, Round round) {
+    for (std::size_t n = 0; n < gradients.values.size(); ++n) {
+        T& gradient = gradients.values[n];
+        if (gradient != 0 && slopes.rows != 0) gradient *= slopes.values[n];
+        gradient = round(gradient);
+    }
+}
+
+template <typename T, typename Round>
+void add_rows(const Problem& p, const Rows<T>& rows, T* query_gradients, Share<T>& share, Round round) {
+    const Attended<T> attended =
+        attend(p, rows.head, rows.first, rows.last, rows.query.data(), rows.key_transposed);
+    Block<T> rounded = attended.probabilities;
+    for (T& x : rounded.values) x = round(x);
+    add_weighted_rows(rounded, rows.dout.data(), p.head_dim_v, share.value.data());
+
+    const std::vector<T> delta = deltas(p, rows, rounded, round);
+    Block<T> gradients = score_gradients(p, rows, attended.probabilities, delta);
+    if (mask_has_gradient(p)) add_mask_gradients(*p.mask, rows, gradients, share.mask);
+    lead_through_softcap(attended.slopes, gradients, round);
+    add_weighted(gradients, rows.key, p.head_dim_qk, query_gradients);
+    add_weighted_rows(gradients, rows.query.data(), p.head_dim_qk, share.key.data());
+}
+
+// Query head n. query_gradients: of the whole tensor.
+template <typename T, typename Round>
+Share<T> add_head(const Problem& p, const Tensors<T>& tensors, std::size_t n, T* query_gradients,
+                  Round round) {
+    const Head head(p, n);
+    const std::span<const T> key = head.keys_of(tensors.key, p.head_dim_qk);
+    const std::span<const T> value = head.keys_of(tensors.value, p.head_dim_v);
+    const std::vector<T> key_transposed = transpose(key, p.head_dim_qk);
+    const std::vector<T> value_transposed = transpose(value, p.head_dim_v);
+    Share<T> share{std::vector<T>(key.size()), std::vector<T>(value.size()), {}};
+    if (mask_has_gradient(p)) share.mask.resize(mask_plane_size(*p.mask));
+    for (std::size_t i = 0; i < p.seqlen_q; i += rows_per_block) {
+        const std::size_t last = std::min(i + rows_per_block, p.seqlen_q);
+        const std::size_t row = n * p.seqlen_q + i;
+        const auto rows_of = [&](std::span<const T> tensor, std::size_t width) {
+            return tensor.empty() ? tensor : tensor.subspan(row * width, (last - i) * width);
+        };
+        const Rows<T> rows{head,
+                           i,
+                           last,
+                           rows_of(tensors.query, p.head_dim_qk),
+                           rows_of(tensors.dout, p.head_dim_v),
+                           rows_of(tensors.dlse, 1),
+                           key.data(),
+                           value.data(),
+                           key_transposed.data(),
+                           value_transposed.data()};
+        add_rows(p, rows, query_gradients + row * p.head_dim_qk, share, round);
+    }
+    return share;
+}
+
+template <typename T>
+void add(const std::vector<T>& addend, T* sum) {
+    for (std::size_t n = 0; n < addend.size(); ++n) sum[n] += addend[n];
+}
+
+// `Result` is Gradients or NaiveGradients; all arithmetic in its type.
+template <typename Result, typename T, typename Round>
+Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round) {
+    validate(p, tensors.query.size(), tensors.key.size(), tensors.value.size());
+    const std::size_t rows = p.batch * p.num_heads_q * p.seqlen_q;
+    require(tensors.dout.size() == rows * p.head_dim_v, "dout size");
+    require(tensors.dlse.empty() || tensors.dlse.size() == rows, "dlse size");
+
+    Result result;
+    result.query.resize(tensors.query.size());
+    result.key.resize(tensors.key.size());
+    result.value.resize(tensors.value.size());
+    if (mask_has_gradient(p)) result.mask.resize(p.mask->values.size());
+
+    std::vector<Share<T>> shares(p.batch * p.num_heads_q);
+    for_each_head(p, [&](std::size_t n) { shares[n] = add_head(p, tensors, n, result.query.data(), round); });
+    for (std::size_t n = 0; n < shares.size(); ++n) {
+        const Head head(p, n);
+        add(shares[n].key, result.key.data() + head.first_key * p.head_dim_qk);
+        add(shares[n].value, result.value.data() + head.first_key * p.head_dim_v);
+        if (mask_has_gradient(p)) add(shares[n].mask, result.mask.data() + mask_plane(*p.mask, head));
+    }
+
+    const T scale = static_cast<T>(p.softmax_scale);
+    for (T& x : result.query) x = round(scale * x);
+    for (T& x : result.key) x = round(scale * x);
+    for (T& x : result.value) x = round(x);
+    for (T& x : result.mask) x = round(x);
+    return result;
+}
+
+}  // namespace
+
+Gradients backward(const Problem& problem, std::span<const double> query, std::span<const double> key,
+                   std::span<const double> value, std::span<const double> dout,
+                   std::span<const double> dlse) {
+    return all_gradients<Gradients>(problem, Tensors<double>{query, key, value, dout, dlse},
+                                    [](double x) { return x; });
+}
+
+NaiveGradients naive_backward(const Problem& problem, std::span<const double> query,
+                              std::span<const double> key, std::span<const double> value,
+                              std::span<const double> dout, std::span<const double> dlse,
+                              StorageType storage) {
+    const std::vector<float> q = narrow(query), k = narrow(key), v = narrow(value);
+    const std::vector<float> incoming = narrow(dout), incoming_lse = narrow(dlse);
+    return all_gradients<NaiveGradients>(problem, Tensors<float>{q, k, v, incoming, incoming_lse},
+                                         [storage](float x) { return round_to_storage(x, storage); });
+}
+
+}  // namespace oracle
