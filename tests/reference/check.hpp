@@ -1,4 +1,4 @@
-// check: files of results, held to the error rule.
+// check and check-grad: files of results, held to the error rule.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,7 +15,14 @@ struct CheckOptions {
 };
 void declare_check(CLI::App& command, CheckOptions& options);
 
-// A line for each tensor goes to `lines`. The exit code: 1 if a tensor breaks the rule. Throws UsageError.
+struct CheckGradOptions {
+    ProblemOptions problem;
+    std::filesystem::path dout, dlse, dq, dk, dv, dbias;
+};
+void declare_check_grad(CLI::App& command, CheckGradOptions& options);
+
+// A line for each tensor goes to `lines`. The exit code: 1 if a tensor breaks the rule. Both throw UsageError.
 int check(const CheckOptions& options, std::FILE* lines);
+int check_grad(const CheckGradOptions& options, std::FILE* lines);
 
 }  // namespace reference

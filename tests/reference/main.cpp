@@ -3,6 +3,7 @@
 //   make        writes q.npy, k.npy and v.npy of a small transformer layer that reads a text, and what goes with
 //               them
 //   check       recomputes attention and holds out (and lse) to the error rule
+//   check-grad  recomputes the gradients and holds those given to the error rule
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -18,13 +19,17 @@ int main(int argc, char** argv) {
     app.require_subcommand(1);
     MakeOptions make_options;
     CheckOptions check_options;
+    CheckGradOptions check_grad_options;
     CLI::App& make_command = *app.add_subcommand("make", "write q.npy, k.npy and v.npy of a small problem");
     CLI::App& check_command = *app.add_subcommand("check", "hold a result to the error rule");
+    CLI::App& check_grad_command = *app.add_subcommand("check-grad", "hold gradients to the error rule");
     declare_make(make_command, make_options);
     declare_check(check_command, check_options);
+    declare_check_grad(check_grad_command, check_grad_options);
     try {
         app.parse(argc, argv);
-        return make_command.parsed() ? make(make_options) : check(check_options, stdout);
+        if (make_command.parsed()) return make(make_options);
+        return check_command.parsed() ? check(check_options, stdout) : check_grad(check_grad_options, stdout);
     } catch (const CLI::ParseError& error) {
         return app.exit(error) == 0 ? 0 : 2;
     } catch (const std::exception& error) {

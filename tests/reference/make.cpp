@@ -202,6 +202,11 @@ int make(MakeOptions options) {
     write("v.npy", tensor(v, value));
     if (!options.mask.empty()) write("mask.npy", make_mask(options, random));
     if (options.kv_lengths) write("kv_lengths.npy", make_kv_lengths(options, options.seqlen_kv, random));
+    const Rows o{options.heads_q, options.seqlen, options.head_dim_v};
+    if (options.grad) write("do.npy", tensor(o, project(options, o, embedded, random)));
+    if (options.dlse)
+        write("dlse.npy", from_float(random.vector(options.batch * o.heads * o.seqlen),
+                                     {options.batch, o.heads, o.seqlen}, NpyDtype::float32));
     return 0;
 }
 
@@ -227,6 +232,8 @@ void declare_make(CLI::App& command, MakeOptions& options) {
         ->capture_default_str()
         ->check(CLI::IsMember({"bool", "float"}));
     command.add_flag("--kv-lengths", options.kv_lengths, "write kv_lengths.npy too");
+    CLI::Option* grad = command.add_flag("--grad", options.grad, "write do.npy too, the gradient of out");
+    command.add_flag("--dlse", options.dlse, "write dlse.npy too, the gradient of lse")->needs(grad);
     command.add_option("--seed", options.seed)->capture_default_str();
 }
 

@@ -25,6 +25,8 @@ struct MakeOptions {
     std::vector<std::uint64_t> mask;  // extents; none: no mask
     std::string mask_type = "bool";
     bool kv_lengths = false;
+    bool grad = false;
+    bool dlse = false;
     std::uint64_t seed = 1;
 
     // Queries are the last tokens of a sequence.

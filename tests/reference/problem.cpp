@@ -206,7 +206,7 @@ void declare_problem(CLI::App& command, ProblemOptions& options, std::string_vie
         ->required();
     command.add_option("--key", options.key, ".npy file")->required();
     command.add_option("--value", options.value, ".npy file")->required();
-    command.add_option("--layout", options.layout, "of all tensors but lse")
+    command.add_option("--layout", options.layout, "of query, key, value, out and their gradients")
         ->capture_default_str()
         ->check(CLI::IsMember({"bhsd", "bshd"}));
     command.add_option("--mask", options.mask, "bool, or a float type: added");

@@ -1,4 +1,4 @@
-// A problem
+// What check and check-grad share: a problem in .npy files, and tensors beside it.
 #pragma once
 
 #include <CLI/CLI.hpp>
