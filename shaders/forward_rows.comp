@@ -95,7 +95,7 @@ void softmax_group(Work w, MaskRows mask, uint first_key) {
             row_max[x] = mix(row_max[x], m, grown);
             row_sum[x] *= shrink;
             [[unroll]] for (uint r = 0; r < 4; r++)
-                [[unroll]] for (uint v = 0; v < OUT_VECS; v++) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
+                FOR_EACH(v, OUT_VECS) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
         }
         const vec4 e = exp2(s[x] - row_max[x]);
         row_sum[x] += e;
@@ -142,7 +142,7 @@ void merge_statistics() {
         }
         const vec4 shrink = exp2(max(row_max[x] - m, vec4(-256)));
         [[unroll]] for (uint r = 0; r < 4; r++)
-            [[unroll]] for (uint v = 0; v < OUT_VECS; v++) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
+            FOR_EACH(v, OUT_VECS) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
         row_max[x] = m;
         row_sum[x] = sum;
     }
@@ -155,7 +155,7 @@ void store_rows(Work w) {
         const uint row = w.first_row + r;
         const float sum = row_sum[r / 4][r % 4], scale = sum > 0 ? 1 / sum : 0;
         barrier();
-        [[unroll]] for (uint v = 0; v < OUT_VECS; v++) pool[group * V_STRIDE + v * LANES + lane] = acc[r * OUT_VECS + v];
+        FOR_EACH(v, OUT_VECS) pool[group * V_STRIDE + v * LANES + lane] = acc[r * OUT_VECS + v];
         barrier();
         if (row > w.last_row) continue;
         const RowStart at = out_row(w, o, row);
@@ -179,7 +179,7 @@ void main() {
         row_max[x] = vec4(NO_MAXIMUM);
         row_sum[x] = vec4(0);
     }
-    [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
+    FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
     load_q(w);
     for (uint first = keys.x / TILE_KV * TILE_KV; first < keys.y; first += TILE_KV) {
         k = tile_at(k, first);

@@ -32,7 +32,7 @@
 void store_row(Work w, Rows o, uint row, uint r) {
     const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
     const RowStart at = out_row(w, o, row);
-    [[unroll]] for (uint v = 0; v < OUT_VECS; v++) store_out(at, 4 * (v * LANES + lane), acc[r * OUT_VECS + v] * scale);
+    FOR_EACH(v, OUT_VECS) store_out(at, 4 * (v * LANES + lane), acc[r * OUT_VECS + v] * scale);
     if (lane == 0) store_statistics(w, row, row_max[r], row_sum[r]);
 }
 
@@ -66,7 +66,7 @@ void main() {
     const uint classes = MASK_CLASSES != 0 ? class_index(w) : 0;
 
     softmax_begin();
-    [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
+    FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
 
     k = tile_at(k, next_tile(classes, keys_begin / TILE_KV * TILE_KV, keys_end));
     if (k.first < keys_end) fetch_qk(q, k, 0);

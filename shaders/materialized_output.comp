@@ -35,7 +35,7 @@ void main() {
     Rows v = value_rows(w);
     v.begin = keys_begin;
     v.end = keys_end;
-    [[unroll]] for (uint x = 0; x < ROWS * OUT_VECS; x++) acc[x] = vec4(0);
+    FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
     v = tile_at(v, keys_begin / P_KEYS * P_KEYS);
     if (v.first < keys_end) fetch_v(v, 0);
     while (v.first < keys_end)
@@ -53,7 +53,7 @@ void main() {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
-        [[unroll]] for (uint x = 0; x < OUT_VECS; x++)
+        FOR_EACH(x, OUT_VECS)
             store4(row_start(o, row), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
     }
 }

@@ -43,10 +43,11 @@ void finish_scores(Work w, uint first_key, bool masked) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = min(w.first_row + group * ROWS + r, w.last_row);
         const ivec2 keys = visible_keys(w, row);
-        [[unroll]] for (uint c = 0; c < COLS; c++) {
-            const int key = int(first_key + 4 * (c / 4 * LANES + lane) + c % 4);
-            const uint x = r * (COLS / 4) + c / 4;
-            scores[x][c % 4] = finished(scores[x][c % 4], mask, row, keys, key, w.num_keys - 1, masked);
+        FOR_EACH(b, COLS / 4) {
+            const int key = int(first_key + 4 * (b * LANES + lane));
+            const uint x = r * (COLS / 4) + b;
+            [[unroll]] for (int i = 0; i < 4; i++)
+                scores[x][i] = finished(scores[x][i], mask, row, keys, key + i, w.num_keys - 1, masked);
         }
     }
 }
@@ -65,7 +66,7 @@ void softmax_tile(float factor) {
             const float shrink = exp2(max(row_max[r] - tile_max[r], -256.0));
             row_max[r] = tile_max[r];
             row_sum[r] *= shrink;
-            [[unroll]] for (uint o = 0; o < OUT_VECS; o++) acc[r * OUT_VECS + o] *= shrink;
+            FOR_EACH(o, OUT_VECS) acc[r * OUT_VECS + o] *= shrink;
         }
         vec4 sum = vec4(0);
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {

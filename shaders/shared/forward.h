@@ -91,7 +91,8 @@ static_assert(sizeof(CombinePush) == 112);
 #define SPEC_KV_LENGTHS 20     // 1: per batch
 #define SPEC_QUERY_OFFSETS 21  // 1: per batch
 #define SPEC_MASK_CLASSES 22   // 1: tiles of the mask are classified
-#define SPEC_COUNT 23
+#define SPEC_ROLLED 23         // 1: loops over private arrays stay loops: for CPUs, where these are memory
+#define SPEC_COUNT 24
 
 // The combine kernel has these of them: THREADS, LANES, UNROLL (parts), HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is

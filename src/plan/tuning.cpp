@@ -155,7 +155,7 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
         quirk_no_divergent_addresses(caps))
         return unsupported(
             "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
-    return TileChoice{row.name, *numbers, pool, row.residency, pack};
+    return TileChoice{row.name, *numbers, pool, row.residency, pack, caps.type == DeviceType::cpu};
 }
 
 }  // namespace

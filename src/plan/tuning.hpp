@@ -39,7 +39,8 @@ struct TileChoice {
     TileNumbers numbers;
     uint32_t pool_vec4;
     uint32_t residency;
-    bool pack;  // the query rows of a kv head's group share tiles
+    bool pack;    // the query rows of a kv head's group share tiles
+    bool rolled;  // SPEC_ROLLED
 };
 
 // Shared memory of a forward kernel in vec4; the shaders are given this number.
