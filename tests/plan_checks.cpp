@@ -61,11 +61,13 @@ bool wide_rows(const Problem& p, const TileNumbers& n, bool pack, uint64_t slack
 }
 
 // Of the tile kernels. PACK and WIDE_ROWS are taken over: they are the planner's choice within bounds.
-std::array<uint32_t, SPEC_COUNT> specialization_of(const Problem& p, const Model& m, Kind kind,
-                                                   const core::Options& options, const Dispatch& d) {
+std::array<uint32_t, SPEC_COUNT> specialization_of(const DeviceCaps& caps, const Problem& p, const Model& m,
+                                                   Kind kind, const core::Options& options,
+                                                   const Dispatch& d) {
     std::array<uint32_t, SPEC_COUNT> s{};
     for (const Number& number : all_numbers) s[number.specialization] = m.n.*number.at;
     s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
+    s[SPEC_ROLLED] = caps.type == core::DeviceType::cpu;
     s[SPEC_HEAD_DIM_V] = p.head_dim_v;
     s[SPEC_WIDE_LOADS] = p.alignment_bytes >= (p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8);
     s[SPEC_ARGUMENTS] = needs_arguments(p);
@@ -215,7 +217,7 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
         if (kind == Kind::forward && facts_of(d.variant).rows_kernel != n.of_rows_kernel())
             return fmt::format("{} with numbers of another kernel", name_of(d.variant));
         if (const std::string flaw = choices_flaw(p, m, d); !flaw.empty()) return flaw;
-        if (d.specialization != specialization_of(p, m, kind, options, d))
+        if (d.specialization != specialization_of(caps, p, m, kind, options, d))
             return fmt::format("specialization of {}", name_of(d.variant));
     }
     return "";
