@@ -45,21 +45,12 @@ void store_rows(Work w) {
     }
 }
 
-// The first tile from `first` on that the mask does not hide entirely.
-uint next_tile(uint classes, uint first, uint end) {
-    if (MASK_CLASSES != 0)
-        while (first < end && tile_class(classes, first) == CLASS_HIDDEN) first += TILE_KV;
-    return first;
-}
-
 void main() {
     const Work w = find_work();
     const Rows q = query_tile(w);
     // Keys that some row of the tile sees; the rest is neither computed nor read.
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
-    // Keys that every row of the tile sees: a tile of keys within them needs no hiding.
-    const int common_begin = visible_keys(w, w.last_row).x, common_end = visible_keys(w, w.first_row).y;
     Rows k = key_rows(w), v = value_rows(w);
     k.begin = v.begin = keys_begin;
     k.end = v.end = keys_end;
@@ -69,39 +60,15 @@ void main() {
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
 
     k = tile_at(k, next_tile(classes, keys_begin / TILE_KV * TILE_KV, keys_end));
-    if (k.first < keys_end) fetch_qk(q, k, 0);
+    if (k.first < keys_end) fetch_qk(q, k, 0, HEAD_DIM_QK);
     while (k.first < keys_end) {
-        [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
         v = tile_at(v, k.first);
-        for (uint chunk = 0; chunk < CHUNKS; chunk++) {
-            barrier();
-            store_qk(q, k, chunk);
-            barrier();
-            if (chunk + 1 < CHUNKS) fetch_qk(q, k, chunk + 1);
-            else fetch_v(v, 0);
-            multiply_qk();
-        }
-        const bool boundary = int(k.first) < common_begin || int(k.first + TILE_KV) > common_end;
-        const bool finish = boundary || SOFTCAP != 0 || MASK != MASK_NONE || INVARIANT != 0;
+        MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_v(v, 0))
+        const bool finish = needs_finish(w, k.first);
         if (finish) finish_scores(w, k.first, tile_class(classes, k.first) == CLASS_MIXED);
         softmax_tile(finish ? 1.0 : common_factor());
         k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));
-        [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS) {
-            for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
-                barrier();
-                if (slot == 0) store_p(b);
-                store_v(v, slot);
-                barrier();
-                if (slot + V_KEYS < P_KEYS) {
-                    fetch_v(v, slot + V_KEYS);
-                } else {
-                    v = tile_at(v, v.first + P_KEYS);
-                    if (b + P_BLOCKS < COLS / 4) fetch_v(v, 0);
-                    else if (k.first < keys_end) fetch_qk(q, k, 0);
-                }
-                multiply_pv(slot);
-            }
-        }
+        multiply_tile(q, k, k.first < keys_end, v);
     }
     store_rows(w);
 }

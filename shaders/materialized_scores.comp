@@ -22,15 +22,8 @@ void main() {
     const Rows q = query_tile(w);
     const Rows k = tile_at(key_rows(w), first_key);
 
-    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0);
-    fetch_qk(q, k, 0);
-    for (uint chunk = 0; chunk < CHUNKS; chunk++) {
-        barrier();
-        store_qk(q, k, chunk);
-        barrier();
-        if (chunk + 1 < CHUNKS) fetch_qk(q, k, chunk + 1);
-        multiply_qk();
-    }
+    fetch_qk(q, k, 0, HEAD_DIM_QK);
+    MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, {})
     finish_scores(w, first_key, false);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -46,14 +47,12 @@ bool overlaps_itself(const Extents& n, const VkattnStrides& s) {
     return false;
 }
 
-Result<bool> resolve_strides(Problem& p, int tensor) {
-    VkattnStrides* all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
-    VkattnStrides& s = *all[tensor];
-    const Extents n = extents_of(p, tensor);
+// Sets what is contiguous in `s`, the strides of a tensor with extents n.
+Result<bool> resolve_strides(const Problem& p, const Extents& n, const char* field, bool output,
+                             VkattnStrides& s) {
     if (s.seq == VKATTN_CONTIGUOUS) s.seq = n.dim;
     if (s.head == VKATTN_CONTIGUOUS) s.head = n.seq * n.dim;
     if (s.batch == VKATTN_CONTIGUOUS) s.batch = n.head * n.seq * n.dim;
-    const char* field = stride_fields[tensor];
     uint64_t last = n.dim;
     const uint64_t limit = max_bytes / p.element_bytes;
     if (s.seq > limit || s.head > limit || s.batch > limit || !span_fits(n.batch, s.batch, last) ||
@@ -65,13 +64,18 @@ Result<bool> resolve_strides(Problem& p, int tensor) {
             return invalid(field,
                            fmt::format("a stride of {} elements is not a multiple of alignment_bytes = {}",
                                        stride, p.alignment_bytes));
-    if (tensor == 3 && n.batch * n.head * n.seq != 0 && overlaps_itself(n, s))
+    if (output && n.batch * n.head * n.seq != 0 && overlaps_itself(n, s))
         return invalid(field, "is no nested layout: elements of the output could share an address");
     // A stride that is never taken must not cost the wide path.
     if (n.batch <= 1) s.batch = 0;
     if (n.head <= 1) s.head = 0;
     if (n.seq <= 1) s.seq = 0;
     return true;
+}
+
+Result<bool> resolve_strides(Problem& p, int tensor) {
+    VkattnStrides* all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
+    return resolve_strides(p, extents_of(p, tensor), stride_fields[tensor], tensor == 3, *all[tensor]);
 }
 
 Result<bool> check_shape(const VkattnProblem& p) {
@@ -129,6 +133,7 @@ Result<bool> resolve_mask(Problem& p) {
                            fmt::format("extent {} of dimension {} is neither 1 nor {}", extent, i, full[at]));
         extents[at] = extent;
     }
+    std::copy(std::begin(extents), std::end(extents), p.mask_shape);
     p.mask_per_key = extents[3] != 1;
     if (p.mask_per_key) p.key_limit = static_cast<uint32_t>(extents[3]);
     const uint64_t most = max_bytes / (p.mask == VKATTN_MASK_BOOL ? 1 : p.element_bytes);
@@ -221,6 +226,15 @@ VkattnCombine default_combine() {
     return c;
 }
 
+VkattnBackward default_backward() {
+    VkattnBackward b;
+    std::memset(&b, 0, sizeof b);
+    b.struct_size = sizeof b;
+    b.dout_strides = b.dquery_strides = b.dkey_strides =
+        b.dvalue_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+    return b;
+}
+
 VkattnOptions default_options() {
     VkattnOptions o;
     std::memset(&o, 0, sizeof o);
@@ -277,6 +291,23 @@ Result<Problem> resolve(const VkattnProblem& given) {
     p.group_size = p.num_heads_q / p.num_heads_kv;
     fold_bounds(p);
     return p;
+}
+
+Result<Backward> resolve(const Problem& p, const VkattnBackward& given) {
+    Backward b{given};
+    if (b.dbias != 0 && p.mask != VKATTN_MASK_FLOAT)
+        return invalid("backward.dbias", "is the gradient of a float mask, and the problem has none");
+    if (b.dbias != 0) std::copy(std::begin(p.mask_shape), std::end(p.mask_shape), b.dbias_extents);
+    const std::tuple<const char*, int, VkattnStrides*> tensors[] = {
+        {"backward.dout_strides", 3, &b.dout_strides},
+        {"backward.dquery_strides", 0, &b.dquery_strides},
+        {"backward.dkey_strides", 1, &b.dkey_strides},
+        {"backward.dvalue_strides", 2, &b.dvalue_strides},
+    };
+    for (const auto& [field, like, strides] : tensors)
+        if (auto ok = resolve_strides(p, extents_of(p, like), field, like != 3, *strides); !ok)
+            return ok.failure();
+    return b;
 }
 
 Result<Combine> resolve(const VkattnCombine& given) {

@@ -24,7 +24,8 @@ struct Problem : VkattnProblem {
     uint32_t key_limit = 0;
     // Of the mask, in elements, in the order batch, head, seq; 0 where it broadcasts.
     uint64_t mask_strides[3] = {};
-    bool mask_per_key = false;  // false: one element for all keys of a row
+    uint64_t mask_shape[4] = {};  // batch, head, query, key; all 0: no mask
+    bool mask_per_key = false;    // false: one element for all keys of a row
 
     bool empty_output() const { return batch == 0 || seqlen_q == 0; }
     // Whether every stride in bytes fits 32 bits.
@@ -42,6 +43,15 @@ struct Problem : VkattnProblem {
     }
 };
 
+// A resolved VkattnBackward of a Problem.
+struct Backward : VkattnBackward {
+    uint64_t dbias_extents[4] = {};                   // batch, head, query, key; all 0: not wanted
+    const VkattnStrides& strides(int tensor) const {  // 0 .. 3: dout, dquery, dkey, dvalue
+        const VkattnStrides* all[] = {&dout_strides, &dquery_strides, &dkey_strides, &dvalue_strides};
+        return *all[tensor];
+    }
+};
+
 // A resolved VkattnCombine: strides in elements, none of them VKATTN_CONTIGUOUS.
 struct Combine : VkattnCombine {
     uint32_t element_bytes = 4, parts_element_bytes = 4;
@@ -49,10 +59,12 @@ struct Combine : VkattnCombine {
 
 VkattnProblem default_problem();
 VkattnCombine default_combine();
+VkattnBackward default_backward();
 VkattnOptions default_options();
 
 Result<Problem> resolve(const VkattnProblem& given);
 Result<Combine> resolve(const VkattnCombine& given);
+Result<Backward> resolve(const Problem& problem, const VkattnBackward& given);
 uint32_t bytes_of(VkattnDtype dtype);
 const char* name_of(VkattnDtype dtype);
 

@@ -6,14 +6,16 @@ endif()
 
 # The cases travel inside the binary: it may run on a machine without this folder.
 set(gpu_cases "${CMAKE_BINARY_DIR}/vkattn_gpu_cases")
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${gpu_tests}/cases/forward.txt")
-file(READ "${gpu_tests}/cases/forward.txt" gpu_cases_text)
-file(CONFIGURE OUTPUT "${gpu_cases}/forward_cases.inc" CONTENT "R\"cases(@gpu_cases_text@)cases\"" @ONLY)
+foreach(pass forward backward)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${gpu_tests}/cases/${pass}.txt")
+  file(READ "${gpu_tests}/cases/${pass}.txt" gpu_cases_text)
+  file(CONFIGURE OUTPUT "${gpu_cases}/${pass}_cases.inc" CONTENT "R\"cases(@gpu_cases_text@)cases\"" @ONLY)
+endforeach()
 
 add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c"
   "${gpu_tests}/gpu/device.cpp" "${gpu_tests}/gpu/guarded.cpp" "${gpu_tests}/gpu/guard_probe.cpp"
   "${gpu_tests}/gpu/cases.cpp" "${gpu_tests}/gpu/storage.cpp"
-  "${gpu_tests}/gpu/inputs.cpp" "${gpu_tests}/gpu/forward_run.cpp" "${gpu_tests}/gpu/test_guard.cpp"
+  "${gpu_tests}/gpu/inputs.cpp" "${gpu_tests}/gpu/forward_run.cpp" "${gpu_tests}/gpu/backward_run.cpp" "${gpu_tests}/gpu/test_backward.cpp" "${gpu_tests}/gpu/test_guard.cpp"
   "${gpu_tests}/gpu/test_cases.cpp" "${gpu_tests}/gpu/interposer.cpp" "${gpu_tests}/gpu/test_record.cpp" "${gpu_tests}/gpu/test_runs.cpp" "${gpu_tests}/gpu/test_tunings.cpp"
   "${gpu_tests}/gpu/test_far.cpp" "${gpu_tests}/gpu/pairwise.cpp" "${gpu_tests}/gpu/test_pairwise.cpp" "${gpu_tests}/gpu/test_segments.cpp" "${gpu_tests}/gpu/test_invariance.cpp"
   "${gpu_tests}/gpu/test_combine.cpp" "${gpu_tests}/gpu/test_long.cpp" "${gpu_tests}/gpu/test_api.cpp" "${gpu_tests}/gpu/test_api_features.cpp")

@@ -262,7 +262,7 @@ TEST_CASE("refusal: tuning too large for the device") {
 
 TEST_CASE("refusal: rows whose pipelines failed are passed over, to the last") {
     size_t count = 0;
-    const core::TuningRow* rows = core::tuning_rows(count);
+    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles, count);
     const auto index_of = [&](const std::string& name) {
         size_t i = 0;
         while (i < count && name != rows[i].name) i++;

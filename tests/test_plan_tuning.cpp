@@ -14,7 +14,7 @@ using namespace vkattn::test;
 
 TEST_CASE("tuning: every row is well formed, and used by some device") {
     size_t count = 0;
-    const core::TuningRow* rows = core::tuning_rows(count);
+    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles, count);
     std::set<std::string> names, chosen;
     for (const Profile& device : usable_devices())
         for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
@@ -27,8 +27,8 @@ TEST_CASE("tuning: every row is well formed, and used by some device") {
         CHECK_EQ(numbers_flaw(rows[i].numbers), "");
         CHECK_EQ(to_text(rows[i].numbers), to_text(parse_numbers(to_text(rows[i].numbers))));
         CHECK(names.insert(rows[i].name).second);
-        CHECK_GE(rows[i].max_head_dim_v, 1);
-        CHECK_LE(rows[i].max_head_dim_v, VKATTN_MAX_HEAD_DIM);
+        CHECK_GE(rows[i].max_head_dim, 1);
+        CHECK_LE(rows[i].max_head_dim, VKATTN_MAX_HEAD_DIM);
         CHECK_EQ(chosen.count(rows[i].name), 1);
     }
 }
@@ -37,7 +37,7 @@ TEST_CASE("tuning: every row is well formed, and used by some device") {
 TEST_CASE("tuning: on real devices the first row for device and head dim fits") {
     using Device = core::TuningRow::Device;
     size_t count = 0;
-    const core::TuningRow* rows = core::tuning_rows(count);
+    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles, count);
     Flaws flaws;
     for (const Profile& device : usable_devices()) {
         if (device.name == "smallest") continue;
@@ -47,7 +47,7 @@ TEST_CASE("tuning: on real devices the first row for device and head dim fits") 
         for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
             for (const uint32_t seqlen : {1u, 8u, 100u}) {
                 const auto* first = std::find_if(rows, rows + count, [&](const core::TuningRow& row) {
-                    return (row.device == kind || row.device == Device::any) && dim <= row.max_head_dim_v &&
+                    return (row.device == kind || row.device == Device::any) && dim <= row.max_head_dim &&
                            seqlen <= row.max_rows;
                 });
                 REQUIRE_NE(first, rows + count);
@@ -77,15 +77,16 @@ TEST_CASE("tuning: a plan's tuning, fed back as an option, gives the same plan")
 
 TEST_CASE("tuning: a row fits for the smallest and the largest head dim that it is for") {
     size_t count = 0;
-    const core::TuningRow* rows = core::tuning_rows(count);
+    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles, count);
     DeviceCaps roomy = smallest_device();  // as Vulkan devices come at most, so that no row is passed over
     roomy.max_shared_bytes = 65536;
     roomy.max_invocations = roomy.max_workgroup_size[0] = 1024;
     for (size_t i = 0; i < count; i++)
-        for (const uint32_t dim : {1u, rows[i].max_head_dim_v}) {
+        for (const uint32_t dim : {1u, rows[i].max_head_dim}) {
             const Problem p = resolved(make_problem({VKATTN_MAX_HEAD_DIM, dim}, square(1, 1, 1)));
             INFO(rows[i].name << ", head_dim_v " << dim);
-            CHECK_EQ(core::pool_vec4(rows[i].numbers, p), pool_of_maps(rows[i].numbers, dim));
+            CHECK_EQ(core::pool_vec4(rows[i].numbers, p, core::KernelKind::tiles),
+                     pool_of_maps(rows[i].numbers, dim));
             const bool of_rows = rows[i].numbers.of_rows_kernel();
             CHECK(make_plan(roomy, p, tuning(to_text(rows[i].numbers), of_rows ? "rows" : "tiles")));
         }

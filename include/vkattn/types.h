@@ -158,6 +158,25 @@ typedef struct VkattnCombine {
     uint32_t alignment_bytes; /* as in VkattnProblem, of out and parts */
 } VkattnCombine;
 
+/* The backward of a problem: gradients of sum(dout * out) + sum(dlse * lse), out and lse being the forward's.
+ *
+ *   dout   as out         dquery as query    dkey as key    dvalue as value    (shapes; all of problem.dtype)
+ *   dlse   as lse, float32
+ *   dbias  as the mask: (mask_extents), contiguous, of problem.dtype: the scores' gradient, summed where the mask broadcasts
+ *
+ * dkey and dvalue are sums over the query heads of a group. Rows without visible keys give 0; keys that no row sees, those
+ * past a kv length too, have gradient 0. Summed in a fixed order, so that the same plan and input give the same bits. */
+typedef struct VkattnBackward {
+    size_t struct_size;
+    uint32_t dlse;  /* boolean; default false; true: args.dlse holds an incoming gradient of the lse */
+    uint32_t dbias; /* boolean; default false; true: args.dbias is written; problem.mask must be float */
+    /* Each stride defaults to VKATTN_CONTIGUOUS; problem.alignment_bytes holds for these tensors too. */
+    VkattnStrides dout_strides;
+    VkattnStrides dquery_strides;
+    VkattnStrides dkey_strides;
+    VkattnStrides dvalue_strides;
+} VkattnBackward;
+
 /* What a plan needs beside its tensors. */
 typedef struct VkattnScratch {
     size_t struct_size;

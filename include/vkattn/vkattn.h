@@ -7,6 +7,7 @@
  *     problem -> vkattn_plan_create (validates, chooses the kernel, builds its pipelines)
  *             -> vkattn_plan_scratch (how much scratch the caller must bring)
  *             -> vkattn_cmd_forward (records; any number of times, from any thread)
+ * and the same for its gradients: vkattn_backward_create, vkattn_plan_scratch, vkattn_cmd_backward.
  *
  * Tensors are device addresses with strides in elements. Semantics follow FlashAttention (Dao et al. 2022,
  * arXiv:2205.14135; Dao 2023, arXiv:2307.08691):
@@ -85,6 +86,28 @@ typedef struct VkattnForwardArgs {
     VkDeviceAddress scratch_address; /* of scratch_buffer at scratch_offset */
 } VkattnForwardArgs;
 
+/* Addresses of one backward; see VkattnBackward. Null is legal for empty tensors. */
+typedef struct VkattnBackwardArgs {
+    size_t struct_size;
+    VkDeviceAddress query;
+    VkDeviceAddress key;
+    VkDeviceAddress value;
+    VkDeviceAddress out; /* as the forward wrote them */
+    VkDeviceAddress lse;
+    VkDeviceAddress dout;
+    VkDeviceAddress dlse; /* backward.dlse */
+    VkDeviceAddress dquery;
+    VkDeviceAddress dkey;
+    VkDeviceAddress dvalue;
+    VkDeviceAddress dbias; /* backward.dbias; a multiple of its element */
+    VkDeviceAddress mask;  /* these three as in VkattnForwardArgs */
+    VkDeviceAddress kv_lengths;
+    VkDeviceAddress query_offsets;
+    VkBuffer scratch_buffer;
+    VkDeviceSize scratch_offset;
+    VkDeviceAddress scratch_address;
+} VkattnBackwardArgs;
+
 /* Addresses of one combine. Null is legal for empty tensors, and for lse, which is not written then. */
 typedef struct VkattnCombineArgs {
     size_t struct_size;
@@ -120,6 +143,8 @@ VKATTN_INIT_FUNCTION(VkattnForwardArgs, vkattn_forward_args_init)
 VKATTN_INIT_FUNCTION(VkattnScratch, vkattn_scratch_init)
 VKATTN_INIT_FUNCTION(VkattnCombine, vkattn_combine_init)
 VKATTN_INIT_FUNCTION(VkattnCombineArgs, vkattn_combine_args_init)
+VKATTN_INIT_FUNCTION(VkattnBackward, vkattn_backward_init)
+VKATTN_INIT_FUNCTION(VkattnBackwardArgs, vkattn_backward_args_init)
 
 /* What vkattn would like enabled on this device, given what it supports: extensions and a features chain that can
  * be merged into, or passed as, VkDeviceCreateInfo::pNext. UNSUPPORTED says which required feature is missing.
@@ -176,6 +201,27 @@ VKATTN_API uint32_t vkattn_plan_segments(const VkattnPlan* plan); /* 0 for null 
 VKATTN_API VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer command_buffer, const VkattnPlan* plan,
                                                  const VkattnForwardArgs* args, uint32_t first,
                                                  uint32_t count, VkattnError* error);
+
+/* The plan of a backward: gradients by recomputed tiles, nothing of seqlen_q x seqlen_kv in memory. `backward` and
+ * `options` may be null; of the options, num_splits must be 0 or 1. The bits of a gradient never depend on how its plan
+ * is cut. Scratch is at most, each term rounded up to 256 bytes,
+ *     376 + 16 * rows                                   rows = batch * num_heads_q * seqlen_q
+ *     + 4 * tiles of the mask, where they are classified (at most 256 MiB)
+ *     + 16 * max(rows * ceil4(head_dim_qk), batch * num_heads_kv * seqlen_kv * (ceil4(head_dim_qk) + ceil4(head_dim_v)))
+ *       only where one workgroup's loop exceeds max_dispatch_flops; ceil4(d): d / 4, rounded up to a multiple of the
+ *       invocations that share a row.
+ * Recorded by vkattn_cmd_backward only. Errors: as vkattn_plan_create. */
+VKATTN_API VkattnStatus vkattn_backward_create(VkattnContext* context, const VkattnProblem* problem,
+                                               const VkattnBackward* backward, const VkattnOptions* options,
+                                               VkattnPlan** plan, VkattnError* error);
+
+/* Records the backward; everything that vkattn_cmd_forward and vkattn_cmd_forward_range promise holds here. After a
+ * forward in the same command buffer the caller's barrier makes out and lse visible, as between any two recordings. */
+VKATTN_API VkattnStatus vkattn_cmd_backward(VkCommandBuffer command_buffer, const VkattnPlan* plan,
+                                            const VkattnBackwardArgs* args, VkattnError* error);
+VKATTN_API VkattnStatus vkattn_cmd_backward_range(VkCommandBuffer command_buffer, const VkattnPlan* plan,
+                                                  const VkattnBackwardArgs* args, uint32_t first,
+                                                  uint32_t count, VkattnError* error);
 
 /* Merging of partial outputs; see VkattnCombine. The plan needs no scratch and is recorded by vkattn_cmd_combine only.
  * Errors: as vkattn_plan_create. */

@@ -91,6 +91,17 @@ inline VkattnCombineArgs combine_args() {
     return a;
 }
 
+inline VkattnBackward backward() {
+    VkattnBackward b;
+    vkattn_backward_init(&b);
+    return b;
+}
+inline VkattnBackwardArgs backward_args() {
+    VkattnBackwardArgs a;
+    vkattn_backward_args_init(&a);
+    return a;
+}
+
 // What to enable before vkCreateDevice; see vkattn_requirements_create. Throws Error.
 class Requirements {
   public:
@@ -139,6 +150,17 @@ class Plan {
         handle_ = Handle(made);
     }
 
+    // Gradients; see vkattn_backward_create.
+    Plan(const Context& context, const VkattnProblem& problem, const VkattnBackward& backward,
+         const VkattnOptions& options = vkattn::options())
+        : Plan(context.get(), problem, backward, options) {}
+    Plan(VkattnContext* context, const VkattnProblem& problem, const VkattnBackward& backward,
+         const VkattnOptions& options = vkattn::options()) {
+        VkattnPlan* made = nullptr;
+        detail::call(vkattn_backward_create, context, &problem, &backward, &options, &made);
+        handle_ = Handle(made);
+    }
+
     // Merges partial outputs; see vkattn_combine_create.
     Plan(const Context& context, const VkattnCombine& combine) : Plan(context.get(), combine) {}
     Plan(VkattnContext* context, const VkattnCombine& combine) {
@@ -174,6 +196,13 @@ class Plan {
     void cmd_forward(VkCommandBuffer commands, const VkattnForwardArgs& args, uint32_t first,
                      uint32_t count) const {
         detail::call(vkattn_cmd_forward_range, commands, handle_.get(), &args, first, count);
+    }
+    void cmd_backward(VkCommandBuffer commands, const VkattnBackwardArgs& args) const {
+        detail::call(vkattn_cmd_backward, commands, handle_.get(), &args);
+    }
+    void cmd_backward(VkCommandBuffer commands, const VkattnBackwardArgs& args, uint32_t first,
+                      uint32_t count) const {
+        detail::call(vkattn_cmd_backward_range, commands, handle_.get(), &args, first, count);
     }
     void cmd_combine(VkCommandBuffer commands, const VkattnCombineArgs& args) const {
         detail::call(vkattn_cmd_combine, commands, handle_.get(), &args);

@@ -23,11 +23,17 @@ layout(constant_id = SPEC_KV_LENGTHS) const uint KV_LENGTHS = 0;
 layout(constant_id = SPEC_QUERY_OFFSETS) const uint QUERY_OFFSETS = 0;
 layout(constant_id = SPEC_MASK_CLASSES) const uint MASK_CLASSES = 0;
 layout(constant_id = SPEC_ROLLED) const uint ROLLED = 0;
+layout(constant_id = SPEC_DLSE) const uint DLSE = 0;
+layout(constant_id = SPEC_SAVED) const uint SAVED = 0;
 layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
 
 
 const uint GROUPS = THREADS / LANES;
-const uint V_STRIDE = POOL_V_STRIDE(HEAD_DIM_V, LANES);  // vec4 of a row of V or of the output, as many for every lane
+// Of a row of the output, and of what P is multiplied with: V, unless a kernel says otherwise.
+#ifndef OUT_DIM
+#define OUT_DIM HEAD_DIM_V
+#endif
+const uint V_STRIDE = POOL_V_STRIDE(OUT_DIM, LANES);  // in vec4, as many for every lane
 const uint OUT_VECS = V_STRIDE / LANES;
 
 // Private arrays are registers on a GPU: loops over them must be unrolled. On a CPU they are memory anyway, and what

@@ -74,3 +74,10 @@ uint tile_class(uint index, uint first_key) {
     if (MASK_CLASSES == 0) return CLASS_MIXED;
     return UintsIn(arguments().x.classes).x[index + min(first_key / TILE_KV, num_key_tiles() - 1)];
 }
+
+// The first tile from `first` on that the mask does not hide entirely.
+uint next_tile(uint classes, uint first, uint end) {
+    if (MASK_CLASSES != 0)
+        while (first < end && tile_class(classes, first) == CLASS_HIDDEN) first += TILE_KV;
+    return first;
+}

@@ -28,18 +28,23 @@ uvec2 stride_of(uint narrow, uint index) {
     return uvec2(narrow, 0);
 }
 
-// Rows of one head of a tensor whose strides are (batch, head, seq), in the push constants or, from `wide` on, in the
-// argument block. The caller places the tile.
-Rows rows_of(uvec2 base, uvec3 narrow, uint wide, uint batch, uint head, uint end) {
+// Rows of one head of a tensor. The caller places the tile.
+Rows rows_with(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uvec2 seq_stride, uint batch, uint head, uint end) {
     Rows t;
-    t.heads = stride_of(narrow.y, wide + 1);
-    t.head = address_add(base, mul_wide(batch, stride_of(narrow.x, wide)));
-    t.head = address_add(t.head, mul_wide(head, t.heads));
-    t.stride = stride_of(narrow.z, wide + 2);
+    t.heads = head_stride;
+    t.head = address_add(base, mul_wide(batch, batch_stride));
+    t.head = address_add(t.head, mul_wide(head, head_stride));
+    t.stride = seq_stride;
     t.group = 1;
     t.begin = 0;
     t.end = end;
     return t;
+}
+
+// The same with strides that stand in the push constants or, from `wide` on, in the argument block.
+Rows rows_of(uvec2 base, uvec3 narrow, uint wide, uint batch, uint head, uint end) {
+    return rows_with(base, stride_of(narrow.x, wide), stride_of(narrow.y, wide + 1), stride_of(narrow.z, wide + 2), batch,
+                     head, end);
 }
 
 // Rows of a tensor of queries: packed, those of the group's heads.
@@ -165,6 +170,12 @@ Work find_work() {
 ivec2 visible_keys(Work w, uint row) {
     const int i = int(query_of(row));
     return ivec2(max(0, i + w.lo), min(int(w.num_keys), i + w.hi + 1));
+}
+
+// Rows begin .. end-1 of which each may see some of the keys first_key .. end_key-1; (0, 0) if there is none.
+uvec2 seeing_rows(Work w, uint first_key, uint end_key) {
+    const int begin = max(0, int(first_key) - w.hi), end = min(int(p.seqlen_q), int(end_key) - w.lo);
+    return first_key < end_key && begin < end ? uvec2(begin, end) : uvec2(0);
 }
 
 // Keys begin .. end-1 that some row of the tile sees in this part; (0, 0) if there is none.

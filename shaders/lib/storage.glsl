@@ -120,6 +120,7 @@ const uint ELEMENT_BYTES = 4;
 #define STORED4 vec4
 vec4 floats_of(vec4 x) { return x; }
 float load_one(RowStart row, uint at) { return load_one_float32(row, at); }
+void store_one(RowStart row, uint at, float x) { store_one_float32(row, at, x); }
 vec4 load4_stored(RowStart row, uint d, uint extent, bool inside) { return load4_float32(row, d, extent, inside); }
 void store4(RowStart row, uint d, uint extent, vec4 x) { store4_float32(row, d, extent, x); }
 #endif

@@ -15,7 +15,7 @@
 const uint TILE_Q = ROWS * GROUPS;
 const uint TILE_KV = COLS * LANES;
 const uint CHUNK_VECS = CHUNK / 4;
-const uint CHUNKS = (HEAD_DIM_QK + CHUNK - 1) / CHUNK;
+#define CHUNKS_OF(head_dim) (((head_dim) + CHUNK - 1) / CHUNK)
 const uint Q_STRIDE = POOL_STRIDE(TILE_Q);
 const uint K_STRIDE = POOL_STRIDE(TILE_KV);
 const uint P_KEYS = 4 * P_BLOCKS * LANES;
@@ -53,12 +53,13 @@ void store_block(uint at, uint stride, Block block) {
     [[unroll]] for (uint i = 0; i < 4; i++) pool[at + i * stride] = columns[i];
 }
 
-// The blocks of a chunk in one list, Q's first, so that they spread evenly over the invocations.
-Block load_chunk_block(Rows q, Rows k, uint chunk, uint e) {
-    const bool inside = HEAD_DIM_QK % CHUNK == 0;
+// The blocks of a chunk in one list, Q's first, so that they spread evenly over the invocations. `extent`: head dims of
+// both.
+Block load_chunk_block(Rows q, Rows k, uint chunk, uint extent, uint e) {
+    const bool inside = extent % CHUNK == 0;
     const uint d = chunk * CHUNK + e % CHUNK_VECS * 4;
-    if (e < Q_BLOCKS) return load_block(q, q.first + e / CHUNK_VECS * 4, d, HEAD_DIM_QK, inside);
-    return load_block(k, k.first + (e - Q_BLOCKS) / CHUNK_VECS * 4, d, HEAD_DIM_QK, inside);
+    if (e < Q_BLOCKS) return load_block(q, q.first + e / CHUNK_VECS * 4, d, extent, inside);
+    return load_block(k, k.first + (e - Q_BLOCKS) / CHUNK_VECS * 4, d, extent, inside);
 }
 
 void store_chunk_block(uint e, Block block) {
@@ -76,7 +77,7 @@ uint key_of_slot(uint slot) {
 // Item e of a V stage: 4 head dims of the key in slot first_slot + e / V_STRIDE of the P_KEYS keys from v.first on.
 STORED4 load_v_item(Rows v, uint first_slot, uint e) {
     const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
-    return load4_stored(row_start(v, row), e % V_STRIDE * 4, HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
+    return load4_stored(row_start(v, row), e % V_STRIDE * 4, OUT_DIM, OUT_DIM % (4 * LANES) == 0);
 }
 
 // Staging in two steps: fetch_* issue the loads into registers while a chunk is being computed, store_* put them down
@@ -84,15 +85,15 @@ STORED4 load_v_item(Rows v, uint first_slot, uint e) {
 Block fetched_qk[PREFETCH != 0 ? QK_ITEMS : 1];
 STORED4 fetched_v[PREFETCH != 0 ? V_ITEMS : 1];
 
-void fetch_qk(Rows q, Rows k, uint chunk) {
+void fetch_qk(Rows q, Rows k, uint chunk, uint extent) {
     if (PREFETCH == 0) return;
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
-        if (t * THREADS + thread < QK_BLOCKS) fetched_qk[t] = load_chunk_block(q, k, chunk, t * THREADS + thread);
+        if (t * THREADS + thread < QK_BLOCKS) fetched_qk[t] = load_chunk_block(q, k, chunk, extent, t * THREADS + thread);
 }
 
-void store_qk(Rows q, Rows k, uint chunk) {
+void store_qk(Rows q, Rows k, uint chunk, uint extent) {
     if (PREFETCH == 0) {
-        for (uint e = thread; e < QK_BLOCKS; e += THREADS) store_chunk_block(e, load_chunk_block(q, k, chunk, e));
+        for (uint e = thread; e < QK_BLOCKS; e += THREADS) store_chunk_block(e, load_chunk_block(q, k, chunk, extent, e));
         return;
     }
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
@@ -132,6 +133,19 @@ void multiply_qk() {
         }
 }
 
+// scores = A . B^T over the `extent` head dims of both tiles, of which the first chunk is fetched already. `after` is done
+// while the last chunk is multiplied.
+#define MULTIPLY_CHUNKS(a, b, extent, after) \
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0); \
+    for (uint chunk = 0; chunk < CHUNKS_OF(extent); chunk++) { \
+        barrier(); \
+        store_qk(a, b, chunk, extent); \
+        barrier(); \
+        if (chunk + 1 < CHUNKS_OF(extent)) fetch_qk(a, b, chunk + 1, extent); \
+        else after; \
+        multiply_qk(); \
+    }
+
 // Puts columns 4*b .. of this lane's P where multiply_pv reads them: keys as they come from scores, rows as vec4.
 void store_p(uint b) {
     [[unroll]] for (uint n = 0; n < P_BLOCKS; n++)
@@ -162,4 +176,24 @@ void multiply_pv(uint first_slot) {
                     acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), v, acc[r * OUT_VECS + o]);
             }
         }
+}
+
+// acc += P . V, with P in scores. Meanwhile fetches the first chunk of the next tile of keys, if there is `more`.
+void multiply_tile(Rows q, Rows next, bool more, Rows v) {
+    [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS) {
+        for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
+            barrier();
+            if (slot == 0) store_p(b);
+            store_v(v, slot);
+            barrier();
+            if (slot + V_KEYS < P_KEYS) {
+                fetch_v(v, slot + V_KEYS);
+            } else {
+                v = tile_at(v, v.first + P_KEYS);
+                if (b + P_BLOCKS < COLS / 4) fetch_v(v, 0);
+                else if (more) fetch_qk(q, next, 0, HEAD_DIM_QK);
+            }
+            multiply_pv(slot);
+        }
+    }
 }

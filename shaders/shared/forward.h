@@ -50,6 +50,28 @@ struct ForwardArguments {
 #define CLASS_MIXED 1u
 #define CLASS_VISIBLE 2u  // nothing hidden, nothing added
 
+// What the backward kernels have instead of it. Their push constants are a ForwardPush, of which query, key and value
+// are used, and
+//   outp     of backward_delta: out
+//   out_batch, out_head, out_seq   with SPEC_SAVED: the first tile of a workgroup's loop that this dispatch does, the
+//                                  first that it leaves, SPAN_* bits
+//   splits   of backward_mask: the first tile of keys
+struct BackwardArguments {
+    ForwardArguments forward;
+    Address stride[12];  // bytes, in the order batch, head, seq of dout, dquery, dkey, dvalue
+    Address dout, lse, dlse, dquery, dkey, dvalue, dbias;
+    Address statistics;  // vec4 (batch, num_heads_q, seqlen_q): see lib/backward.glsl
+    Address saved;       // SPEC_SAVED: float32 accumulators between dispatches
+    Address padding;
+    float scale;                      // softmax_scale
+    uint dbias_heads, dbias_batches;  // 1, or all
+    uint dbias_queries;               // 1, or seqlen_q
+    uint dbias_keys;                  // the mask's last extent
+    uint batch;
+};
+#define SPAN_FIRST 1u  // accumulators begin at 0
+#define SPAN_LAST 2u   // they are the result
+
 // Push constants of the combine kernel. Strides in bytes.
 struct CombinePush {
     Address parts, parts_lse, outp, lse;
@@ -63,6 +85,7 @@ struct CombinePush {
 static_assert(sizeof(ForwardPush) == 128);
 static_assert(sizeof(ForwardArguments) == 176);
 static_assert(sizeof(CombinePush) == 112);
+static_assert(sizeof(BackwardArguments) == 376);
 #endif
 
 // Specialization constants of the tile kernels (lib/tiles.glsl). ROWS, COLS, CHUNK and V_KEYS are multiples of 4.
@@ -92,7 +115,9 @@ static_assert(sizeof(CombinePush) == 112);
 #define SPEC_QUERY_OFFSETS 21  // 1: per batch
 #define SPEC_MASK_CLASSES 22   // 1: tiles of the mask are classified
 #define SPEC_ROLLED 23         // 1: loops over private arrays stay loops: for CPUs, where these are memory
-#define SPEC_COUNT 24
+#define SPEC_SAVED 24          // 1: backward accumulators are kept in scratch between dispatches
+#define SPEC_DLSE 25           // 1: the lse has an incoming gradient
+#define SPEC_COUNT 26
 
 // The combine kernel has these of them: THREADS, LANES, UNROLL (parts), HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is

@@ -11,11 +11,10 @@ namespace vkattn::core {
 namespace {
 
 using Push = shared::ForwardPush;
-using Arguments = shared::ForwardArguments;
 
 constexpr uint64_t max_parts = 65535, max_span_tiles = 65535;  // 16 bits each in the push constants
-// Guesses, not measured: below, a part's start and merge, or the pass over the mask, should cost more than they save.
-constexpr uint64_t least_keys_of_part = 256, least_tiles_to_classify = 16;
+// A guess, not measured: below, a part's start and merge should cost more than they save.
+constexpr uint64_t least_keys_of_part = 256;
 constexpr uint64_t most_flops = uint64_t{1} << 62;
 
 // The forward kernel's grid, and how the keys are cut.
@@ -29,22 +28,6 @@ struct Grid {
 
 uint64_t flops_of(const Problem& p, uint64_t rows, uint64_t keys) {
     return 2 * rows * keys * (p.head_dim_qk + p.head_dim_v);
-}
-
-// Tiles of keys that a query tile goes through at most, by the window alone: the same for any lengths and offsets.
-uint64_t longest_of_window(const Problem& p, const TileNumbers& n) {
-    constexpr int64_t far = int64_t{1} << 40;
-    const int64_t right = p.causal != 0 ? 0 : p.window_right;
-    if (p.window_left < 0 || right < 0) return UINT64_MAX;
-    const int64_t band = std::min(p.window_left, far) + std::min(right, far) + 1;
-    return (static_cast<uint64_t>(band) + n.tile_q() - 1) / n.tile_kv() + 2;
-}
-
-// The same by all that is known of the problem, of `all` tiles of keys.
-uint64_t longest_of(const Problem& p, const TileNumbers& n, uint64_t all) {
-    if (p.dynamic_bounds) return std::min(all, longest_of_window(p, n));
-    const int64_t band = std::max<int64_t>(0, int64_t{p.bound_hi} - p.bound_lo + 1);
-    return std::min<uint64_t>(all, ceil_div(static_cast<uint64_t>(band) + n.tile_q(), n.tile_kv()) + 1);
 }
 
 // As many parts as keep the device busy.
@@ -64,8 +47,10 @@ uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& op
     const uint64_t most = std::min(limit, max_span_tiles), all = end - first;
     // A row's keys must be cut at the same places whatever other rows and keys there are.
     if (options.batch_invariant)
-        return longest_of_window(p, n) <= limit || first / most == (end - 1) / most ? 0 : most;
-    const bool too_long = longest_of(p, n, all) > limit;
+        return longest_in_window(p, n.tile_q(), n.tile_kv()) <= limit || first / most == (end - 1) / most
+                   ? 0
+                   : most;
+    const bool too_long = longest_loop(p, n.tile_q(), n.tile_kv(), all) > limit;
     const uint64_t span = parts > 1 ? ceil_div(all, parts) : all;
     if (span >= all && !too_long) return 0;
     return std::min(span, too_long ? most : max_span_tiles);
@@ -93,7 +78,7 @@ Grid make_grid(const DeviceCaps& caps, const Options& options, const TileChoice&
     g.query_tiles = ceil_div(uint64_t{p.seqlen_q} * (tiles.pack ? p.group_size : 1), n.tile_q());
     g.keys = p.visible_keys(0, p.seqlen_q - 1);
     const uint64_t first = g.keys.begin / n.tile_kv(), end = ceil_div(g.keys.end, n.tile_kv());
-    g.longest = std::max<uint64_t>(1, longest_of(p, n, end - first));
+    g.longest = std::max<uint64_t>(1, longest_loop(p, n.tile_q(), n.tile_kv(), end - first));
     if (first == end) return g;
     const auto cut = [&](uint64_t span) {
         g.span_tiles = span == 0 ? 0 : std::max<uint64_t>(span, ceil_div(end, max_parts));
@@ -123,43 +108,6 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
     return true;
 }
 
-// A pass that finds tiles which the mask hides entirely, or not at all. It reads the mask once, where the forward reads
-// it once for every head that shares it.
-void add_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles, const Grid& g,
-                 Plan& plan) {
-    const Problem& p = plan.problem;
-    const uint64_t key_tiles = ceil_div(p.seqlen_kv, tiles.numbers.tile_kv());
-    if (p.mask == VKATTN_MASK_NONE || tiles.numbers.of_rows_kernel() ||
-        g.query_tiles * key_tiles < least_tiles_to_classify || key_tiles > caps.max_workgroup_count[2] ||
-        g.query_tiles > caps.max_workgroup_count[1])
-        return;
-    const uint32_t heads = p.mask_strides[1] == 0 ? 1 : tiles.pack ? p.num_heads_kv : p.num_heads_q;
-    const uint32_t batches = p.mask_strides[0] == 0 ? 1 : p.batch;
-    const uint64_t masks = uint64_t{heads} * batches, all = masks * g.query_tiles * key_tiles,
-                   bytes = all * 4;
-    const uint64_t unit = uint64_t{tiles.numbers.tile_q()} * tiles.numbers.tile_kv() * 4;
-    const uint64_t room = std::min(default_max_scratch_bytes / 4,
-                                   scratch_left(caps, options, plan) / scratch_alignment * scratch_alignment);
-    if (masks > caps.max_workgroup_count[0] || bytes > room || all > dispatch_limit(caps, options) / unit)
-        return;
-    const auto set = [&](size_t at, uint32_t value) {
-        std::memcpy(plan.arguments.data() + at, &value, sizeof value);
-    };
-    set(offsetof(Arguments, class_heads), heads);
-    set(offsetof(Arguments, class_batches), batches);
-    Dispatch d = forward_dispatch(p, variant_for(Variant::mask_classes_f32, p.dtype, caps), tiles);
-    d.patches.push_back({offsetof(Push, outp), Region::mask_classes});
-    d.reads |= bit(Region::mask);
-    d.writes = bit(Region::mask_classes);
-    d.specialization[SPEC_POOL_VEC4] = 1;  // it has no use for more
-    d.groups = {static_cast<uint32_t>(masks), static_cast<uint32_t>(g.query_tiles),
-                static_cast<uint32_t>(key_tiles)};
-    d.flops = all * unit;
-    plan.dispatches.push_back(d);
-    plan.argument_patches.push_back({offsetof(Arguments, classes), Region::mask_classes});
-    reserve_scratch(plan, Region::mask_classes, bytes);
-}
-
 // The forward kernel's one dispatch before it is cut.
 Dispatch main_dispatch(const DeviceCaps& caps, const Options& options, const TileChoice& tiles, const Grid& g,
                        const Plan& plan) {
@@ -181,11 +129,7 @@ Dispatch main_dispatch(const DeviceCaps& caps, const Options& options, const Til
          {offsetof(Push, lse), split ? Region::parts_lse : Region::lse, 0 - rows_before * 8}});
     d.reads |= bit(Region::query) | bit(Region::key) | bit(Region::value);
     if (p.mask != VKATTN_MASK_NONE) d.reads |= bit(Region::mask);
-    for (const ScratchRegion& r : plan.scratch)
-        if (r.region == Region::mask_classes) {
-            d.specialization[SPEC_MASK_CLASSES] = 1;
-            d.reads |= bit(Region::mask_classes);
-        }
+    use_mask_classes(plan, d);
     d.writes = split ? bit(Region::parts) | bit(Region::parts_lse) : bit(Region::out) | bit(Region::lse);
     if (split) VKATTN_SET_PUSH(d, out_seq, p.batch * p.num_heads_q);
     return d;
@@ -209,11 +153,11 @@ Combine combine_of(const Problem& p, uint64_t parts) {
 }
 
 Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const Options& options,
-                          bool rows_kernel) {
+                          KernelKind kind) {
     if (options.batch_invariant && options.num_splits > 1)
         return invalid("options.num_splits",
                        "parts of the keys depend on seqlen_kv, batch_invariant forbids that");
-    const Result<TileChoice> tiles = choose_tiles(caps, problem, options, rows_kernel);
+    const Result<TileChoice> tiles = choose_tiles(caps, problem, options, kind);
     if (!tiles) return tiles.failure();
     const TileNumbers& n = tiles->numbers;
 
@@ -223,7 +167,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     plan.num_splits = static_cast<uint32_t>(grid.parts);
     if (grid.span_tiles != 0)
         if (auto ok = reserve_parts(caps, options, grid, plan); !ok) return ok.failure();
-    add_classes(caps, options, *tiles, grid, plan);
+    add_mask_classes(caps, options, *tiles, grid.query_tiles, plan);
 
     Dispatch dispatch = main_dispatch(caps, options, *tiles, grid, plan);
     const uint64_t tiles_of_keys =
@@ -260,11 +204,11 @@ Result<Plan> plan_forward_rows(const DeviceCaps& caps, const Problem& problem, c
     // The order in which it sums differs from that of the other kernel, which the same row may meet in another batch.
     if (options.batch_invariant)
         return unsupported("options.batch_invariant", "the kernel depends on how many rows there are");
-    return plan_forward(caps, problem, options, true);
+    return plan_forward(caps, problem, options, KernelKind::rows);
 }
 
 Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    return plan_forward(caps, problem, options, false);
+    return plan_forward(caps, problem, options, KernelKind::tiles);
 }
 
 }  // namespace vkattn::core

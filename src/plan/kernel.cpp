@@ -21,15 +21,9 @@ float finite(float x) {
     return std::clamp(x, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max());
 }
 
-// Whether the push constants are too small for this problem.
-bool needs_arguments(const Problem& p) {
-    return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 ||
-           p.align == VKATTN_ALIGN_OFFSETS;
-}
-
-shared::ForwardPush make_push(const Problem& p) {
+shared::ForwardPush make_push(const Problem& p, bool arguments) {
     shared::ForwardPush c{};
-    if (!needs_arguments(p)) {
+    if (!arguments) {
         const auto put = [&](const VkattnStrides& s, uint32_t* at) {
             at[0] = bytes(p, s.batch);
             at[1] = bytes(p, s.head);
@@ -50,12 +44,15 @@ shared::ForwardPush make_push(const Problem& p) {
     return c;
 }
 
-// The argument block, where it is needed.
-void add_arguments(Plan& plan) {
-    const Problem& p = plan.problem;
-    if (!needs_arguments(p)) return;
-    using Arguments = shared::ForwardArguments;
-    Arguments a{};
+}  // namespace
+
+bool needs_arguments(const Problem& p) {
+    return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 ||
+           p.align == VKATTN_ALIGN_OFFSETS;
+}
+
+shared::ForwardArguments forward_arguments(const Problem& p) {
+    shared::ForwardArguments a{};
     for (int t = 0; t < 4; t++) {
         a.stride[3 * t] = p.strides(t).batch * p.element_bytes;
         a.stride[3 * t + 1] = p.strides(t).head * p.element_bytes;
@@ -66,18 +63,20 @@ void add_arguments(Plan& plan) {
     a.mask_key_step = p.mask_per_key;
     a.follow_lengths = p.follow_lengths;
     a.class_heads = a.class_batches = 1;
-    plan.arguments.resize(sizeof a);
-    std::memcpy(plan.arguments.data(), &a, sizeof a);
+    return a;
+}
+
+void place_arguments(Plan& plan) {
+    const Problem& p = plan.problem;
+    using Arguments = shared::ForwardArguments;
     const auto patch = [&](bool wanted, size_t at, Region region) {
         if (wanted) plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
     };
     patch(p.mask != VKATTN_MASK_NONE, offsetof(Arguments, mask), Region::mask);
     patch(p.kv_lengths != 0, offsetof(Arguments, kv_lengths), Region::kv_lengths);
     patch(p.align == VKATTN_ALIGN_OFFSETS, offsetof(Arguments, query_offsets), Region::query_offsets);
-    reserve_scratch(plan, Region::arguments, sizeof a);
+    reserve_scratch(plan, Region::arguments, plan.arguments.size());
 }
-
-}  // namespace
 
 Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps) {
     if (dtype == VKATTN_DTYPE_FLOAT32) return float32;
@@ -87,7 +86,7 @@ Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps) 
     return lacks ? packed : variant;
 }
 
-Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& tiles) {
+Dispatch common_dispatch(const Problem& p, Variant variant, const TileChoice& tiles, bool arguments) {
     Dispatch d;
     d.variant = variant;
     const TileNumbers& n = tiles.numbers;
@@ -103,7 +102,7 @@ Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& t
     d.specialization[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
     d.specialization[SPEC_HEAD_DIM_V] = p.head_dim_v;
     d.specialization[SPEC_WIDE_LOADS] = p.alignment_bytes % (4 * p.element_bytes) == 0;
-    d.specialization[SPEC_ARGUMENTS] = needs_arguments(p);
+    d.specialization[SPEC_ARGUMENTS] = arguments;
     d.specialization[SPEC_WIDE_ROWS] = !p.narrow_rows(n.tile_q(), n.tile_kv(), tiles.pack);
     d.specialization[SPEC_SOFTCAP] = p.softcap > 0;
     d.specialization[SPEC_PACK] = tiles.pack;
@@ -114,9 +113,9 @@ Dispatch forward_dispatch(const Problem& p, Variant variant, const TileChoice& t
     d.specialization[SPEC_KV_LENGTHS] = p.kv_lengths != 0;
     d.specialization[SPEC_QUERY_OFFSETS] = p.align == VKATTN_ALIGN_OFFSETS;
     d.specialization[SPEC_POOL_VEC4] = tiles.pool_vec4;
-    const shared::ForwardPush push = make_push(p);
+    const shared::ForwardPush push = make_push(p, arguments);
     std::memcpy(d.push.data(), &push, sizeof push);
-    if (needs_arguments(p)) {
+    if (arguments) {
         d.patches.push_back({offsetof(shared::ForwardPush, query_batch), Region::arguments});
         d.reads |= bit(Region::arguments);
         if (p.kv_lengths != 0) d.reads |= bit(Region::kv_lengths);
@@ -135,14 +134,19 @@ uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan
     return most - std::min(most, plan.scratch_bytes);
 }
 
-Plan begin_plan(const Problem& problem, const TileChoice& tiles) {
+Plan begin_plan(const Problem& problem, const TileChoice& tiles, bool arguments) {
     const TileNumbers& n = tiles.numbers;
     Plan plan;
     plan.problem = problem;
     plan.tuning_row = tiles.row;
     plan.tuning = to_text(n);
     plan.tiles = {n.tile_q(), n.tile_kv(), n.threads, tiles.pool_vec4 * 16};
-    if (!problem.empty_output()) add_arguments(plan);
+    if (arguments && !problem.empty_output() && needs_arguments(problem)) {
+        const shared::ForwardArguments a = forward_arguments(problem);
+        plan.arguments.resize(sizeof a);
+        std::memcpy(plan.arguments.data(), &a, sizeof a);
+        place_arguments(plan);
+    }
     return plan;
 }
 

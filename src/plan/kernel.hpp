@@ -20,19 +20,50 @@ Result<Plan> plan_forward_rows(const DeviceCaps&, const Problem&, const Options&
 Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
 
+struct BackwardKernel {
+    const char* name;
+    bool automatic;
+    Result<Plan> (*make)(const DeviceCaps&, const Problem&, const Backward&, const Options&);
+};
+
+Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
+
 constexpr uint64_t default_max_scratch_bytes = uint64_t{1} << 30;
 // Scratch that a plan may have in all, and what is left of it.
 uint64_t scratch_limit(const DeviceCaps& caps, const Options& options);
 uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan& plan);
 
-// A plan of these tiles, without dispatches but with the argument block that the problem needs.
-Plan begin_plan(const Problem& problem, const TileChoice& tiles);
+// A plan of these tiles, without dispatches but with the argument block that the problem needs, if `arguments`.
+Plan begin_plan(const Problem& problem, const TileChoice& tiles, bool arguments = true);
 
 // Of the five variants of a kernel with storage types, `float32` being the first, the one for this type and device.
 Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps);
 
-// One launch of `variant` with the push constants and specialization that all forward kernels have in common.
-Dispatch forward_dispatch(const Problem& problem, Variant variant, const TileChoice& tiles);
+// Whether the push constants are too small for this problem, so that there is an argument block.
+bool needs_arguments(const Problem& problem);
+shared::ForwardArguments forward_arguments(const Problem& problem);
+// Places the block in scratch, and the addresses in it that begin with a ForwardArguments.
+void place_arguments(Plan& plan);
+
+// One launch of `variant` with the push constants and specialization that all kernels have in common. `arguments`: they
+// have an argument block.
+Dispatch common_dispatch(const Problem& problem, Variant variant, const TileChoice& tiles, bool arguments);
+inline Dispatch forward_dispatch(const Problem& problem, Variant variant, const TileChoice& tiles) {
+    return common_dispatch(problem, variant, tiles, needs_arguments(problem));
+}
+
+// A pass that finds tiles which the mask hides entirely, or not at all, where that pays. It reads the mask once, where
+// attention reads it once for every head that shares it. Its dispatch, its scratch, and what the plan's arguments say.
+void add_mask_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
+                      uint64_t query_tiles, Plan& plan);
+// Lets a dispatch use them, if there are any.
+void use_mask_classes(const Plan& plan, Dispatch& dispatch);
+
+// Tiles of `other` rows that the band of visible places leaves to a tile of `own` rows at most, of `all`: by what is known
+// without the batch's own lengths and offsets.
+uint64_t longest_loop(const Problem& problem, uint32_t own, uint32_t other, uint64_t all);
+// The same by the window alone: for any lengths and offsets.
+uint64_t longest_in_window(const Problem& problem, uint32_t own, uint32_t other);
 
 // Overwrites a member of the push constants, which begins at byte `at`.
 template <class T>

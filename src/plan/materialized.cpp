@@ -52,7 +52,7 @@ bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& 
 Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     if (const std::string what = beyond(problem, options); !what.empty())
         return unsupported("options.kernel", "the baseline has no " + what);
-    Result<TileChoice> tiles = choose_tiles(caps, problem, options, false);
+    Result<TileChoice> tiles = choose_tiles(caps, problem, options, KernelKind::tiles);
     if (!tiles) return tiles.failure();
     tiles->pack = false;
     const TileNumbers& n = tiles->numbers;

@@ -11,17 +11,23 @@ namespace vkattn::core {
 namespace {
 
 // In order of preference.
-constexpr Kernel kernels[] = {
+constexpr Kernel forward_kernels[] = {
     {"rows", true, plan_forward_rows},
     {"tiles", true, plan_forward_tiles},
     {"materialized", false, plan_materialized},
+};
+
+constexpr BackwardKernel backward_kernels[] = {
+    {"tiles", true, plan_backward_tiles},
 };
 
 // A dispatch waits if it reads what was written, or writes what was read or written, since the last barrier. No two
 // dispatches of a plan write the same element of an output, or of a part of it, so these alone make nobody wait.
 void place_barriers(Plan& plan) {
     constexpr uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::mask_classes) |
-                                 bit(Region::parts) | bit(Region::parts_lse);
+                                 bit(Region::parts) | bit(Region::parts_lse) | bit(Region::dquery) |
+                                 bit(Region::dkey) | bit(Region::dvalue) | bit(Region::dbias) |
+                                 bit(Region::statistics);
     uint32_t read = 0, written = 0;
     for (Dispatch& d : plan.dispatches) {
         d.barrier_before = ((d.reads & written) | (d.writes & (read | (written & ~outputs)))) != 0;
@@ -29,6 +35,50 @@ void place_barriers(Plan& plan) {
         read |= d.reads;
         written |= d.writes;
     }
+}
+
+template <class Kernels>
+std::vector<std::string> names_of(const Kernels& kernels) {
+    std::vector<std::string> names;
+    for (const auto& k : kernels) names.emplace_back(k.name);
+    return names;
+}
+
+// Of `kernels`, the one that is asked for or the first that fits. make(kernel) plans with it.
+template <class Kernels, class Make>
+Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const Kernels& kernels,
+                         const Make& make) {
+    if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
+    const bool automatic = options.kernel.empty() || options.kernel == "auto";
+    if (!automatic && std::none_of(std::begin(kernels), std::end(kernels),
+                                   [&](const auto& k) { return options.kernel == k.name; }))
+        return invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}",
+                                                     options.kernel, fmt::join(names_of(kernels), ", ")));
+    std::vector<Refusal> refused;
+    std::optional<Plan> chosen;
+    Failure last;
+    for (const auto& kernel : kernels) {
+        const bool wanted = automatic ? kernel.automatic && !chosen : options.kernel == kernel.name;
+        if (!wanted) {
+            const char* why = !automatic         ? "another kernel was asked for"
+                              : kernel.automatic ? "a preferred kernel fits"
+                                                 : "only by name: for comparison";
+            refused.push_back({kernel.name, why});
+            continue;
+        }
+        Result<Plan> plan = make(kernel);
+        if (plan) {
+            chosen = std::move(*plan);
+            chosen->kernel = kernel.name;
+        } else {
+            last = plan.failure();
+            refused.push_back({kernel.name, last.message});
+        }
+    }
+    if (!chosen) return last;
+    chosen->refused = std::move(refused);
+    place_barriers(*chosen);
+    return std::move(*chosen);
 }
 
 }  // namespace
@@ -53,15 +103,14 @@ uint32_t needs_of(Variant variant) {
 
 const char* name_of(Region region) {
     static constexpr const char* names[] = {
-        "query",         "key",       "value",  "out",          "lse",   "mask",     "kv_lengths",
-        "query_offsets", "arguments", "scores", "mask_classes", "parts", "parts_lse"};
+        "query",         "key",       "value",  "out",          "lse",   "mask",       "kv_lengths",
+        "query_offsets", "arguments", "scores", "mask_classes", "parts", "parts_lse",  "dout",
+        "dlse",          "dquery",    "dkey",   "dvalue",       "dbias", "statistics", "saved"};
     return names[static_cast<size_t>(region)];
 }
 
 std::vector<std::string> kernel_names() {
-    std::vector<std::string> names;
-    for (const Kernel& k : kernels) names.emplace_back(k.name);
-    return names;
+    return names_of(forward_kernels);
 }
 
 std::string refuse_device(const DeviceCaps& caps) {
@@ -73,37 +122,16 @@ std::string refuse_device(const DeviceCaps& caps) {
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
-    const bool automatic = options.kernel.empty() || options.kernel == "auto";
-    if (!automatic && std::none_of(std::begin(kernels), std::end(kernels),
-                                   [&](const Kernel& k) { return options.kernel == k.name; }))
-        return invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}",
-                                                     options.kernel, fmt::join(kernel_names(), ", ")));
-    std::vector<Refusal> refused;
-    std::optional<Plan> chosen;
-    Failure last;
-    for (const Kernel& kernel : kernels) {
-        const bool wanted = automatic ? kernel.automatic && !chosen : options.kernel == kernel.name;
-        if (!wanted) {
-            const char* why = !automatic         ? "another kernel was asked for"
-                              : kernel.automatic ? "a preferred kernel fits"
-                                                 : "only by name: for comparison";
-            refused.push_back({kernel.name, why});
-            continue;
-        }
-        Result<Plan> plan = kernel.make(caps, problem, options);
-        if (plan) {
-            chosen = std::move(*plan);
-            chosen->kernel = kernel.name;
-        } else {
-            last = plan.failure();
-            refused.push_back({kernel.name, last.message});
-        }
-    }
-    if (!chosen) return last;
-    chosen->refused = std::move(refused);
-    place_barriers(*chosen);
-    return std::move(*chosen);
+    return choose_plan(caps, options, forward_kernels,
+                       [&](const Kernel& kernel) { return kernel.make(caps, problem, options); });
+}
+
+Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                       const Options& options) {
+    if (options.num_splits > 1) return invalid("options.num_splits", "the backward does not split the keys");
+    return choose_plan(caps, options, backward_kernels, [&](const BackwardKernel& kernel) {
+        return kernel.make(caps, problem, backward, options);
+    });
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine) {

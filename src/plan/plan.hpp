@@ -45,6 +45,14 @@ enum class Region : uint32_t {
     mask_classes,
     parts,  // of the output, and of its lse: one for each part of the keys
     parts_lse,
+    dout,
+    dlse,
+    dquery,
+    dkey,
+    dvalue,
+    dbias,
+    statistics,  // of query rows, for the backward
+    saved,       // accumulators of the backward between dispatches
     count
 };
 
@@ -94,8 +102,9 @@ struct Plan {
     std::vector<Dispatch> dispatches;
     std::vector<std::byte> arguments;  // written to the scratch region `arguments` before the first dispatch
     std::vector<Patch> argument_patches;
-    uint32_t num_splits = 1;         // parts of the keys
-    std::optional<Combine> combine;  // the plan is one of vkattn_combine_create; problem says nothing then
+    uint32_t num_splits = 1;           // parts of the keys
+    std::optional<Backward> backward;  // the plan is one of vkattn_backward_create
+    std::optional<Combine> combine;    // the plan is one of vkattn_combine_create; problem says nothing then
     std::vector<ScratchRegion> scratch;
     uint64_t scratch_bytes = 0;
     std::vector<Refusal> refused;  // every other kernel, and why
@@ -114,6 +123,8 @@ struct Options {
 };
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options);
+Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                       const Options& options);
 Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine);
 
 // Why this device cannot run vkattn at all; empty if it can.

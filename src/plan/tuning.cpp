@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -57,7 +58,27 @@ constexpr TuningRow rows[] = {
     {"small-d128",      Device::any,    128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
     {"small-d576",      Device::any,    576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 };
+
+// Of the backward kernels: the larger head dim, and the numbers. gpu, small: not measured on their own devices.
+constexpr TuningRow backward_rows[] = {
+    {"nvidia-backward-d64",  Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
+    {"nvidia-backward-d128", Device::nvidia, 128, any_rows, 1, {256, 16, 8,  4, 16, 1, 16, 1, 16}},
+    {"nvidia-backward-d576", Device::nvidia, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8}},
+
+    {"cpu-backward-d128",    Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
+    {"cpu-backward-d576",    Device::cpu,    576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1}},
+
+    {"gpu-backward-d256",    Device::any,    256, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-backward-d576",    Device::any,    576, any_rows, 2, {128,  8, 4,  4, 16, 1,  4, 1,  4}},
+    {"small-backward-d128",  Device::any,    128, any_rows, 2, { 64,  8, 4,  4,  8, 1,  8, 0,  4}},
+    {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2}},
+};
 // clang-format on
+
+std::span<const TuningRow> table_of(KernelKind kind) {
+    if (kind == KernelKind::backward) return backward_rows;
+    return rows;
+}
 
 Device device_of(const DeviceCaps& caps) {
     if (caps.type == DeviceType::cpu) return Device::cpu;
@@ -81,7 +102,7 @@ std::vector<Field> fields_of(const TileNumbers& n) {
 }
 
 // Why these numbers make no kernel of those fields, or "".
-std::string malformed(const TileNumbers& n, const std::vector<Field>& fields) {
+std::string malformed(const TileNumbers& n, const std::vector<Field>& fields, KernelKind kind) {
     for (const auto& [name, at] : fields)
         if (at != &TileNumbers::prefetch && (n.*at == 0 || n.*at > 4096))
             return fmt::format("{} = {} is not within 1 .. 4096", name, n.*at);
@@ -90,13 +111,24 @@ std::string malformed(const TileNumbers& n, const std::vector<Field>& fields) {
         if (n.rows % 4 != 0) return "rows is not a multiple of 4";
         return n.lanes % n.unroll != 0 ? "unroll does not divide lanes" : "";
     }
-    if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 || n.v_keys % 4 != 0)
+    if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 ||
+        (n.v_keys % 4 != 0 && kind != KernelKind::backward))
         return "rows, cols, chunk and v_keys are multiples of 4";
     if (n.cols / 4 % n.p_blocks != 0) return "p_blocks does not divide cols / 4";
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "v_keys does not divide 4 * p_blocks * lanes";
     if (n.chunk % std::min(n.unroll, n.chunk) != 0 || n.v_keys % std::min(n.unroll, n.v_keys) != 0)
         return "unroll does not divide chunk and v_keys";
     if (n.prefetch > 1) return "prefetch is 0 or 1";
+    return "";
+}
+
+// What the sums over query rows ask for beyond that (backward_key_value.comp).
+std::string malformed_for_sums(const TileNumbers& n) {
+    if (n.tile_kv() % n.rows != 0 || n.threads % (n.tile_kv() / n.rows) != 0)
+        return "a backward's invocations do not share cols * lanes keys, rows each, evenly";
+    if (n.rows % n.p_blocks != 0) return "p_blocks does not divide rows";
+    if (n.threads / n.lanes * n.p_blocks % n.v_keys != 0)
+        return "v_keys does not divide p_blocks * threads / lanes";
     return "";
 }
 
@@ -111,7 +143,7 @@ std::string too_large(const DeviceCaps& caps, const TileNumbers& n, uint32_t poo
     return "";
 }
 
-Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text) {
+Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text, KernelKind kind) {
     const std::vector<Field> fields = fields_of(numbers);
     while (!text.empty()) {
         const std::string_view item = text.substr(0, text.find(','));
@@ -130,8 +162,9 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text) {
         if (parsed.ec != std::errc{} || parsed.ptr != end)
             return invalid("options.tuning", fmt::format("'{}' has no whole number", item));
     }
-    if (const std::string why = malformed(numbers, fields); !why.empty())
-        return invalid("options.tuning", why);
+    std::string why = malformed(numbers, fields, kind);
+    if (why.empty() && kind == KernelKind::backward) why = malformed_for_sums(numbers);
+    if (!why.empty()) return invalid("options.tuning", why);
     return numbers;
 }
 
@@ -144,13 +177,13 @@ bool packs(const Problem& p, const TileNumbers& n) {
 
 // The row that was chosen, with the caller's numbers over it.
 Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, const TuningRow& row,
-                               std::string_view tuning) {
-    const Result<TileNumbers> numbers = with_overrides(row.numbers, tuning);
+                               KernelKind kind, std::string_view tuning) {
+    const Result<TileNumbers> numbers = with_overrides(row.numbers, tuning, kind);
     if (!numbers) return numbers.failure();
-    const uint32_t pool = pool_vec4(*numbers, problem);
+    const uint32_t pool = pool_vec4(*numbers, problem, kind);
     if (const std::string why = too_large(caps, *numbers, pool); !why.empty())
         return unsupported("options.tuning", fmt::format("over row {}: {}", row.name, why));
-    const bool pack = packs(problem, *numbers);
+    const bool pack = kind != KernelKind::backward && packs(problem, *numbers);
     if (!problem.narrow_rows(numbers->tile_q(), numbers->tile_kv(), pack) &&
         quirk_no_divergent_addresses(caps))
         return unsupported(
@@ -160,9 +193,10 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
 
 }  // namespace
 
-const TuningRow* tuning_rows(size_t& count) {
-    count = std::size(rows);
-    return rows;
+const TuningRow* tuning_rows(KernelKind kind, size_t& count) {
+    const auto table = table_of(kind);
+    count = table.size();
+    return table.data();
 }
 
 uint32_t multiprocessors_of(const DeviceCaps& caps) {
@@ -178,7 +212,7 @@ std::string to_text(const TileNumbers& n) {
     return text;
 }
 
-uint32_t pool_vec4(const TileNumbers& n, const Problem& problem) {
+uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind) {
     const uint32_t v_stride = POOL_V_STRIDE(problem.head_dim_v, n.lanes);
     if (n.of_rows_kernel()) {
         const uint32_t row_vecs = n.rows / 4;
@@ -187,31 +221,37 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem) {
     }
     const uint32_t q_stride = POOL_STRIDE(n.tile_q()), k_stride = POOL_STRIDE(n.tile_kv());
     const uint32_t scores = n.chunk * (q_stride + k_stride);
-    const uint32_t maxima = n.threads * n.rows / 4;
-    const uint32_t output = 4 * n.p_blocks * n.lanes * q_stride + n.v_keys * v_stride;
-    return std::max({scores, maxima, output});
+    const uint32_t maxima = n.threads * n.rows / 4, p = 4 * n.p_blocks * n.lanes * q_stride;
+    if (kind != KernelKind::backward) return std::max({scores, maxima, p + n.v_keys * v_stride});
+    const uint32_t qk = problem.head_dim_qk, slots = n.threads / n.lanes * n.p_blocks, lanes = key_lanes(n);
+    const uint32_t kv_stride = POOL_V_STRIDE(qk, lanes) + POOL_V_STRIDE(problem.head_dim_v, lanes);
+    return std::max({scores, maxima, n.threads * n.cols / 4, p + n.v_keys * POOL_V_STRIDE(qk, n.lanes),
+                     2 * slots * k_stride + n.v_keys * kv_stride});
 }
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
-                                bool rows_kernel) {
+                                KernelKind kind) {
     std::string why;
     // Batch-invariant: the numbers, by which a row's sums are ordered, must not depend on how many rows there are.
     const uint64_t rows_of_kv_head =
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
-    for (const TuningRow& row : rows) {
-        if (row.numbers.of_rows_kernel() != rows_kernel) continue;
+    const uint32_t head_dim =
+        kind == KernelKind::backward ? std::max(problem.head_dim_qk, problem.head_dim_v) : problem.head_dim_v;
+    for (const TuningRow& row : table_of(kind)) {
+        if (row.numbers.of_rows_kernel() != (kind == KernelKind::rows)) continue;
         if (row.device != Device::any && row.device != device_of(caps)) continue;
-        if (problem.head_dim_v > row.max_head_dim_v || rows_of_kv_head > row.max_rows) continue;
+        if (head_dim > row.max_head_dim || rows_of_kv_head > row.max_rows) continue;
         if (std::find(options.rejected_rows.begin(), options.rejected_rows.end(), row.name) !=
             options.rejected_rows.end()) {
             why = fmt::format("row {}: the driver could not build its pipeline", row.name);
             continue;
         }
-        why = too_large(caps, row.numbers, pool_vec4(row.numbers, problem));
-        if (why.empty()) return with_tuning(caps, problem, row, options.tuning);
+        why = too_large(caps, row.numbers, pool_vec4(row.numbers, problem, kind));
+        if (why.empty()) return with_tuning(caps, problem, row, kind, options.tuning);
         why = fmt::format("row {}: {}", row.name, why);
     }
-    if (why.empty()) return unsupported("", rows_kernel ? "it is for fewer query rows" : "no tuning row");
+    if (why.empty())
+        return unsupported("", kind == KernelKind::rows ? "it is for fewer query rows" : "no tuning row");
     return unsupported("", "no tile shape fits this device: " + why);
 }
 

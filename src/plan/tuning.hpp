@@ -9,7 +9,9 @@
 
 namespace vkattn::core {
 
-// Numbers of the forward kernels; meanings in shaders/shared/forward.h. The rows kernel has threads, lanes, rows and
+enum class KernelKind { rows, tiles, backward };
+
+// Numbers of the kernels; meanings in shaders/shared/forward.h. The rows kernel has threads, lanes, rows and
 // unroll only, and cols = 0 says so.
 struct TileNumbers {
     uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll;
@@ -26,8 +28,8 @@ constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t row
 struct TuningRow {
     const char* name;
     enum class Device { any, cpu, nvidia } device;
-    uint32_t max_head_dim_v;
-    uint32_t max_rows;   // query rows that share a kv head
+    uint32_t max_head_dim;  // head_dim_v; of backward rows the larger of both
+    uint32_t max_rows;      // query rows that share a kv head
     uint32_t residency;  // workgroups of a multiprocessor that keep it busy: to how many the keys are split
     TileNumbers numbers;
 };
@@ -43,12 +45,16 @@ struct TileChoice {
     bool rolled;  // SPEC_ROLLED
 };
 
-// Shared memory of a forward kernel in vec4; the shaders are given this number.
-uint32_t pool_vec4(const TileNumbers& n, const Problem& problem);
+// Shared memory of a kernel in vec4; the shaders are given this number.
+uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind);
 
-// For the rows kernel, or for the others.
+// Invocations that share a key in the sums of backward_key_value.comp.
+inline uint32_t key_lanes(const TileNumbers& n) {
+    return n.threads / (n.tile_kv() / n.rows);
+}
+
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
-                                bool rows_kernel);
+                                KernelKind kind);
 
 // Of the device, or a guess by its type.
 uint32_t multiprocessors_of(const DeviceCaps& caps);
@@ -56,7 +62,7 @@ uint32_t multiprocessors_of(const DeviceCaps& caps);
 // "threads=256,lanes=16,...", the form that options.tuning takes.
 std::string to_text(const TileNumbers& numbers);
 
-// The whole table, for tests.
-const TuningRow* tuning_rows(size_t& count);
+// The whole table, for tests: of the forward kernels, or of the backward's.
+const TuningRow* tuning_rows(KernelKind kind, size_t& count);
 
 }  // namespace vkattn::core

@@ -138,7 +138,10 @@ bool blames_row(const Failure& failure, const Plan& plan) {
 }
 
 // A row that the driver cannot build is set aside for problems of this kind, and the next one is planned.
-Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options, VkattnPlan** out) {
+// plan_with(options) plans.
+template <class PlanWith>
+Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options,
+                         const PlanWith& plan_with, VkattnPlan** out) {
     const auto kind = std::tuple(problem.head_dim_qk, problem.head_dim_v, problem.dtype);
     std::optional<Failure> failed;
     for (;;) {
@@ -146,7 +149,7 @@ Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options
             const std::lock_guard lock(context.mutex);
             options.rejected_rows = context.rejected_rows[kind];
         }
-        Result<Plan> plan = make_plan(context.caps, problem, options);
+        Result<Plan> plan = plan_with(options);
         if (!plan) return failed ? *failed : plan.failure();
         auto made = with_pipelines(context, Plan(*plan));
         if (made) {
@@ -159,6 +162,26 @@ Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options
         const std::lock_guard lock(context.mutex);
         context.rejected_rows[kind].push_back(plan->tuning_row);
     }
+}
+
+Result<Problem> read_problem(const VkattnProblem* given) {
+    const auto read = read_struct("problem", given, default_problem());
+    if (!read) return read.failure();
+    return resolve(*read);
+}
+
+Result<Options> read_options(const VkattnOptions* given) {
+    Options chosen;
+    if (given == nullptr) return chosen;
+    const auto o = read_struct("options", given, default_options());
+    if (!o) return o.failure();
+    if (o->kernel != nullptr) chosen.kernel = o->kernel;
+    if (o->tuning != nullptr) chosen.tuning = o->tuning;
+    chosen.max_scratch_bytes = o->max_scratch_bytes;
+    chosen.max_dispatch_flops = o->max_dispatch_flops;
+    chosen.num_splits = o->num_splits;
+    chosen.batch_invariant = o->batch_invariant != 0;
+    return chosen;
 }
 
 Result<bool> create_combine(VkattnContext* context, const VkattnCombine* given, VkattnPlan** out) {
@@ -175,6 +198,23 @@ Result<bool> create_combine(VkattnContext* context, const VkattnCombine* given, 
     if (!made) return made.failure();
     *out = made->release();
     return true;
+}
+
+// Segments first .. first + count-1 of a plan, by `record`.
+template <class Args>
+Result<bool> record_range(VkCommandBuffer commands, const VkattnPlan* plan, const Args* given, uint32_t first,
+                          uint32_t count,
+                          Result<bool> (*record)(VkCommandBuffer, const VkattnPlan&, const Args&, uint32_t,
+                                                 uint32_t)) {
+    if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
+    if (plan == nullptr) return invalid("plan", "is null");
+    const auto args = read_struct("args", given, zeroed<Args>());
+    if (!args) return args.failure();
+    const uint32_t segments = vkattn_plan_segments(plan);
+    if (first > segments) return invalid("first", fmt::format("{}: there are {} segments", first, segments));
+    if (count > segments - first)
+        return invalid("count", fmt::format("{} from {} on: there are {} segments", count, first, segments));
+    return record(commands, *plan, *args, first, count);
 }
 
 }  // namespace
@@ -223,6 +263,12 @@ void vkattn_scratch_init_sized(VkattnScratch* scratch, size_t struct_size) {
 }
 void vkattn_combine_init_sized(VkattnCombine* combine, size_t struct_size) {
     init(combine, struct_size, default_combine());
+}
+void vkattn_backward_init_sized(VkattnBackward* backward, size_t struct_size) {
+    init(backward, struct_size, default_backward());
+}
+void vkattn_backward_args_init_sized(VkattnBackwardArgs* args, size_t struct_size) {
+    init(args, struct_size, zeroed<VkattnBackwardArgs>());
 }
 void vkattn_combine_args_init_sized(VkattnCombineArgs* args, size_t struct_size) {
     init(args, struct_size, zeroed<VkattnCombineArgs>());
@@ -286,22 +332,35 @@ VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* giv
         if (plan == nullptr) return invalid("plan", "is null");
         *plan = nullptr;
         if (context == nullptr) return invalid("context", "is null");
-        const auto read = read_struct("problem", given, default_problem());
-        if (!read) return read.failure();
-        const auto problem = resolve(*read);
+        const auto problem = read_problem(given);
         if (!problem) return problem.failure();
-        Options chosen;
-        if (options != nullptr) {
-            const auto o = read_struct("options", options, default_options());
-            if (!o) return o.failure();
-            if (o->kernel != nullptr) chosen.kernel = o->kernel;
-            if (o->tuning != nullptr) chosen.tuning = o->tuning;
-            chosen.max_scratch_bytes = o->max_scratch_bytes;
-            chosen.max_dispatch_flops = o->max_dispatch_flops;
-            chosen.num_splits = o->num_splits;
-            chosen.batch_invariant = o->batch_invariant != 0;
-        }
-        return create_plan(*context, *problem, std::move(chosen), plan);
+        auto chosen = read_options(options);
+        if (!chosen) return chosen.failure();
+        const auto plan_with = [&](const Options& o) { return make_plan(context->caps, *problem, o); };
+        return create_plan(*context, *problem, std::move(*chosen), plan_with, plan);
+    });
+}
+
+VkattnStatus vkattn_backward_create(VkattnContext* context, const VkattnProblem* given,
+                                    const VkattnBackward* backward, const VkattnOptions* options,
+                                    VkattnPlan** plan, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (plan == nullptr) return invalid("plan", "is null");
+        *plan = nullptr;
+        if (context == nullptr) return invalid("context", "is null");
+        const auto problem = read_problem(given);
+        if (!problem) return problem.failure();
+        const auto read = backward != nullptr ? read_struct("backward", backward, default_backward())
+                                              : Result<VkattnBackward>(default_backward());
+        if (!read) return read.failure();
+        const auto wanted = resolve(*problem, *read);
+        if (!wanted) return wanted.failure();
+        auto chosen = read_options(options);
+        if (!chosen) return chosen.failure();
+        const auto plan_with = [&](const Options& o) {
+            return make_plan(context->caps, *problem, *wanted, o);
+        };
+        return create_plan(*context, *problem, std::move(*chosen), plan_with, plan);
     });
 }
 
@@ -342,21 +401,20 @@ VkattnStatus vkattn_cmd_forward(VkCommandBuffer commands, const VkattnPlan* plan
 }
 
 VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer commands, const VkattnPlan* plan,
-                                      const VkattnForwardArgs* given, uint32_t first, uint32_t count,
+                                      const VkattnForwardArgs* args, uint32_t first, uint32_t count,
                                       VkattnError* error) {
-    return guarded(error, [&]() -> Result<bool> {
-        if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
-        if (plan == nullptr) return invalid("plan", "is null");
-        const auto args = read_struct("args", given, zeroed<VkattnForwardArgs>());
-        if (!args) return args.failure();
-        const uint32_t segments = vkattn_plan_segments(plan);
-        if (first > segments)
-            return invalid("first", fmt::format("{}: there are {} segments", first, segments));
-        if (count > segments - first)
-            return invalid("count",
-                           fmt::format("{} from {} on: there are {} segments", count, first, segments));
-        return record_forward(commands, *plan, *args, first, count);
-    });
+    return guarded(error, [&] { return record_range(commands, plan, args, first, count, record_forward); });
+}
+
+VkattnStatus vkattn_cmd_backward(VkCommandBuffer commands, const VkattnPlan* plan,
+                                 const VkattnBackwardArgs* args, VkattnError* error) {
+    return vkattn_cmd_backward_range(commands, plan, args, 0, vkattn_plan_segments(plan), error);
+}
+
+VkattnStatus vkattn_cmd_backward_range(VkCommandBuffer commands, const VkattnPlan* plan,
+                                       const VkattnBackwardArgs* args, uint32_t first, uint32_t count,
+                                       VkattnError* error) {
+    return guarded(error, [&] { return record_range(commands, plan, args, first, count, record_backward); });
 }
 
 VkattnStatus vkattn_combine_create(VkattnContext* context, const VkattnCombine* combine, VkattnPlan** plan,

@@ -25,6 +25,21 @@ uint64_t mask_elements(const Problem& p) {
     return p.mask != VKATTN_MASK_NONE && !p.empty_output() ? p.key_limit : 0;
 }
 
+template <class Args>
+Result<bool> check_scratch(const Plan& plan, const Args& args) {
+    if (plan.scratch_bytes == 0) return true;
+    if (args.scratch_address == 0)
+        return invalid("args.scratch_address",
+                       fmt::format("is null, the plan needs {} bytes", plan.scratch_bytes));
+    if (args.scratch_address % scratch_alignment != 0)
+        return invalid("args.scratch_address",
+                       fmt::format("is not a multiple of {} bytes", scratch_alignment));
+    if (args.scratch_offset % 4 != 0) return invalid("args.scratch_offset", "is not a multiple of 4 bytes");
+    if (!plan.arguments.empty() && args.scratch_buffer == VK_NULL_HANDLE)
+        return invalid("args.scratch_buffer", "is null, the plan writes its argument block there");
+    return true;
+}
+
 Result<bool> check(const Plan& plan, const VkattnForwardArgs& args) {
     const Problem& p = plan.problem;
     const uint64_t queries = uint64_t{p.batch} * p.seqlen_q;
@@ -41,33 +56,64 @@ Result<bool> check(const Plan& plan, const VkattnForwardArgs& args) {
     };
     for (const auto& [field, address, elements, alignment] : tensors)
         if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
-    if (plan.scratch_bytes == 0) return true;
-    if (args.scratch_address == 0)
-        return invalid("args.scratch_address",
-                       fmt::format("is null, the plan needs {} bytes", plan.scratch_bytes));
-    if (args.scratch_address % scratch_alignment != 0)
-        return invalid("args.scratch_address",
-                       fmt::format("is not a multiple of {} bytes", scratch_alignment));
-    if (args.scratch_offset % 4 != 0) return invalid("args.scratch_offset", "is not a multiple of 4 bytes");
-    if (!plan.arguments.empty() && args.scratch_buffer == VK_NULL_HANDLE)
-        return invalid("args.scratch_buffer", "is null, the plan writes its argument block there");
-    return true;
+    return check_scratch(plan, args);
 }
 
-Addresses addresses_of(const Plan& plan, const VkattnForwardArgs& args) {
+void put(Addresses& at, Region region, VkDeviceAddress address) {
+    at[static_cast<size_t>(region)] = address;
+}
+
+// What forward and backward both have.
+template <class Args>
+Addresses common_addresses(const Plan& plan, const Args& args) {
     Addresses at{};
-    const auto put = [&](Region region, VkDeviceAddress address) {
-        at[static_cast<size_t>(region)] = address;
+    put(at, Region::query, args.query);
+    put(at, Region::key, args.key);
+    put(at, Region::value, args.value);
+    put(at, Region::out, args.out);
+    put(at, Region::lse, args.lse);
+    put(at, Region::mask, args.mask);
+    put(at, Region::kv_lengths, args.kv_lengths);
+    put(at, Region::query_offsets, args.query_offsets);
+    for (const ScratchRegion& s : plan.scratch) put(at, s.region, args.scratch_address + s.offset_bytes);
+    return at;
+}
+
+Result<bool> check(const Plan& plan, const VkattnBackwardArgs& args) {
+    const Problem& p = plan.problem;
+    const Backward& b = *plan.backward;
+    const uint64_t queries = uint64_t{p.batch} * p.seqlen_q, keys = uint64_t{p.batch} * p.seqlen_kv;
+    const uint64_t bias =
+        b.dbias_extents[0] * b.dbias_extents[1] != 0 ? std::min(b.dbias_extents[2], b.dbias_extents[3]) : 0;
+    const std::tuple<const char*, VkDeviceAddress, uint64_t, uint32_t> tensors[] = {
+        {"args.query", args.query, queries, p.alignment_bytes},
+        {"args.key", args.key, p.seqlen_q != 0 ? keys : 0, p.alignment_bytes},
+        {"args.value", args.value, p.seqlen_q != 0 ? keys : 0, p.alignment_bytes},
+        {"args.out", args.out, queries, p.alignment_bytes},
+        {"args.lse", args.lse, queries, 4},
+        {"args.dout", args.dout, queries, p.alignment_bytes},
+        {"args.dlse", args.dlse, b.dlse != 0 ? queries : 0, 4},
+        {"args.dquery", args.dquery, queries, p.alignment_bytes},
+        {"args.dkey", args.dkey, keys, p.alignment_bytes},
+        {"args.dvalue", args.dvalue, keys, p.alignment_bytes},
+        {"args.dbias", args.dbias, bias, p.element_bytes},
+        {"args.mask", args.mask, mask_elements(p), p.mask == VKATTN_MASK_FLOAT ? p.element_bytes : 1},
+        {"args.kv_lengths", args.kv_lengths, p.kv_lengths != 0 ? p.batch : 0, 4},
+        {"args.query_offsets", args.query_offsets, p.align == VKATTN_ALIGN_OFFSETS ? p.batch : 0, 4},
     };
-    put(Region::query, args.query);
-    put(Region::key, args.key);
-    put(Region::value, args.value);
-    put(Region::out, args.out);
-    put(Region::lse, args.lse);
-    put(Region::mask, args.mask);
-    put(Region::kv_lengths, args.kv_lengths);
-    put(Region::query_offsets, args.query_offsets);
-    for (const ScratchRegion& s : plan.scratch) put(s.region, args.scratch_address + s.offset_bytes);
+    for (const auto& [field, address, elements, alignment] : tensors)
+        if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
+    return check_scratch(plan, args);
+}
+
+Addresses addresses_of(const Plan& plan, const VkattnBackwardArgs& args) {
+    Addresses at = common_addresses(plan, args);
+    put(at, Region::dout, args.dout);
+    put(at, Region::dlse, args.dlse);
+    put(at, Region::dquery, args.dquery);
+    put(at, Region::dkey, args.dkey);
+    put(at, Region::dvalue, args.dvalue);
+    put(at, Region::dbias, args.dbias);
     return at;
 }
 
@@ -88,8 +134,9 @@ void apply(const std::vector<Patch>& patches, const Addresses& at, std::span<std
     }
 }
 
-void write_arguments(const DeviceFunctions& vk, VkCommandBuffer commands, const Plan& plan,
-                     const VkattnForwardArgs& args, const Addresses& at) {
+template <class Args>
+void write_arguments(const DeviceFunctions& vk, VkCommandBuffer commands, const Plan& plan, const Args& args,
+                     const Addresses& at) {
     auto arguments = plan.arguments;
     apply(plan.argument_patches, at, arguments);
     for (const ScratchRegion& s : plan.scratch)
@@ -120,22 +167,37 @@ void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& a
     }
 }
 
-}  // namespace
-
-Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnForwardArgs& args,
-                            uint32_t first, uint32_t count) {
-    if (plan.plan.combine)
-        return invalid("plan", "is of vkattn_combine_create: vkattn_cmd_combine records it");
+template <class Args>
+Result<bool> record_checked(VkCommandBuffer commands, const VkattnPlan& plan, const Args& args,
+                            const Addresses& at, uint32_t first, uint32_t count) {
     if (auto ok = check(plan.plan, args); !ok) return ok;
-    const Addresses at = addresses_of(plan.plan, args);
     if (!plan.plan.arguments.empty() && first == 0 && count != 0)
         write_arguments(plan.context->vk, commands, plan.plan, args, at);
     record(commands, plan, at, first, count);
     return true;
 }
 
+}  // namespace
+
+Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnForwardArgs& args,
+                            uint32_t first, uint32_t count) {
+    if (plan.plan.combine)
+        return invalid("plan", "is of vkattn_combine_create: vkattn_cmd_combine records it");
+    if (plan.plan.backward)
+        return invalid("plan", "is of vkattn_backward_create: vkattn_cmd_backward records it");
+    return record_checked(commands, plan, args, common_addresses(plan.plan, args), first, count);
+}
+
+Result<bool> record_backward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnBackwardArgs& args,
+                             uint32_t first, uint32_t count) {
+    if (!plan.plan.backward)
+        return invalid("plan", "is not of vkattn_backward_create: vkattn_cmd_backward cannot record it");
+    return record_checked(commands, plan, args, addresses_of(plan.plan, args), first, count);
+}
+
 Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnCombineArgs& args) {
-    if (!plan.plan.combine) return invalid("plan", "is of vkattn_plan_create: vkattn_cmd_forward records it");
+    if (!plan.plan.combine)
+        return invalid("plan", "is not of vkattn_combine_create: vkattn_cmd_combine cannot record it");
     const Combine& c = *plan.plan.combine;
     const uint64_t rows = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
     const std::tuple<const char*, VkDeviceAddress, uint64_t, uint32_t> tensors[] = {

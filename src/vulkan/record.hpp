@@ -10,6 +10,8 @@ namespace vkattn::core {
 // Dispatches first .. first + count - 1 of the plan.
 Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnForwardArgs& args,
                             uint32_t first, uint32_t count);
+Result<bool> record_backward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnBackwardArgs& args,
+                             uint32_t first, uint32_t count);
 Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnCombineArgs& args);
 
 }  // namespace vkattn::core

@@ -186,6 +186,7 @@ const std::map<std::string, void (*)(Line&), std::less<>>& flags() {
         {"causal", [](Line& l) { l.result.problem.causal = 1; }},
         {"batch_invariant", [](Line& l) { l.result.batch_invariant = true; }},
         {"no_lse", [](Line& l) { l.result.lse = false; }},
+        {"dlse", [](Line& l) { l.result.dlse = true; }},
     };
     return all;
 }

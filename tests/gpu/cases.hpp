@@ -32,6 +32,7 @@ struct Case {
     uint32_t num_splits = 0;
     bool batch_invariant = false;
     bool lse = true;
+    bool dlse = false;  // of the backward: the lse has an incoming gradient
     uint32_t seed = 1;
     Values values = Values::normal;
     MaskFill mask_fill = MaskFill::random;

@@ -235,7 +235,7 @@ bool is_wanted(const Case& c) {
 }
 
 // One device's share of the cases.
-void run_share(int index, const std::vector<Case>& cases, const std::vector<int>& homes,
+void run_share(int index, const std::vector<Case>& cases, const std::vector<int>& homes, RunCase run,
                std::vector<Report>& reports) {
     Device& device = Device::get(index);
     VkattnContext* const context = index == 0 ? shared_context().get() : device.runtime().context();
@@ -243,7 +243,7 @@ void run_share(int index, const std::vector<Case>& cases, const std::vector<int>
         if (homes[i] != index) continue;
         if (!is_wanted(cases[i])) continue;
         try {
-            reports[i] = run_case(device, context, cases[i]);
+            reports[i] = run(device, context, cases[i]);
         } catch (const std::exception& e) {
             reports[i].failures.emplace_back(e.what());
         }
@@ -254,13 +254,29 @@ void run_share(int index, const std::vector<Case>& cases, const std::vector<int>
 
 }  // namespace
 
-std::vector<Report> run_cases(const std::vector<Case>& cases) {
+bool in_share(const DeviceInfo& device, size_t number) {
+    const bool lavapipe = device.name.starts_with("llvmpipe");
+    if (device.type != "cpu" || (lavapipe && device.subgroup_size == 8)) return true;
+    return number % 3 == (!lavapipe ? 2 : device.subgroup_size == 4 ? 0 : 1);
+}
+
+std::vector<Case> share_of(const Section& section) {
+    std::vector<Case> cases;
+    for (size_t i = 0; i < section.cases.size(); i++)
+        if (in_share(Device::get().info(), i)) cases.push_back(section.cases[i]);
+    if (cases.size() != section.cases.size())
+        std::printf("%s: %zu of %zu cases, this device's share\n", section.name.c_str(), cases.size(),
+                    section.cases.size());
+    return cases;
+}
+
+std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run) {
     Device::get();
     std::vector<Report> reports(cases.size());
     std::vector<int> homes;
     for (const Case& c : cases) homes.push_back(home_of(c.pipeline_key()));
-    std::thread other([&] { run_share(1, cases, homes, reports); });
-    run_share(0, cases, homes, reports);
+    std::thread other([&] { run_share(1, cases, homes, run, reports); });
+    run_share(0, cases, homes, run, reports);
     other.join();
     for (size_t i = 0; i < cases.size(); i++) {
         const std::string name = fmt::format("{}: {}", cases[i].where, cases[i].text);

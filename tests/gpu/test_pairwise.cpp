@@ -141,14 +141,6 @@ std::vector<Row> rows() {
     return all_pairs(counts, compatible, cost);
 }
 
-// Building pipelines takes minutes on CPUs. lavapipe runs all rows at its default vector width (8 lanes); at the others, and
-// on SwiftShader, every third has to do, each a different one: together they are all rows once more.
-bool is_share(const vkattn::DeviceInfo& device, size_t number) {
-    const bool lavapipe = device.name.starts_with("llvmpipe");
-    if (device.type != "cpu" || (lavapipe && device.subgroup_size == 8)) return true;
-    return number % 3 == (!lavapipe ? 2 : device.subgroup_size == 4 ? 0 : 1);
-}
-
 }  // namespace
 
 TEST_CASE("the pairwise rows hold every pair, and no excluded one") {
@@ -174,7 +166,7 @@ TEST_CASE_FIXTURE(OnDevice, "every two features together") {
     size_t number = 0;
     for (const auto& row : rows()) {
         const std::string text = text_of(row, number), where = fmt::format("pairwise {}", number);
-        if (!is_share(device.info(), number++)) continue;
+        if (!in_share(device.info(), number++)) continue;
         cases.push_back(parse_case(text, where));
         pipelines.insert(cases.back().pipeline_key());
     }

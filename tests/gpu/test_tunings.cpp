@@ -23,7 +23,7 @@ bool compiles_slowly() {
 // Head dims that are odd, and that the row is for.
 std::string shape_of(const core::TuningRow& row) {
     const uint32_t most = compiles_slowly() ? 8 * row.numbers.lanes : 512;
-    return fmt::format("dqk=27 dv={}", std::min(row.max_head_dim_v, most) - 5);
+    return fmt::format("dqk=27 dv={}", std::min(row.max_head_dim, most) - 5);
 }
 
 // "" if the device holds a plan with this tuning, else why not. Builds nothing.
@@ -70,7 +70,7 @@ TEST_CASE_FIXTURE(Recorded, "every tuning row is right on odd shapes") {
     if (compiles_slowly() && device.info().subgroup_size != 4)
         return skip("tuning rows: subgroups of 4 show more; lavapipe-128 and SwiftShader run them");
     size_t count = 0;
-    const core::TuningRow* const rows = core::tuning_rows(count);
+    const core::TuningRow* const rows = core::tuning_rows(core::KernelKind::tiles, count);
     std::vector<Case> cases;
     size_t run = 0;
     for (size_t i = 0; i < count; i++) {

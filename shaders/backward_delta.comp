@@ -1,0 +1,55 @@
+#version 460
+// What the backward's other kernels want to know of each query row (Dao et al., arXiv:2205.14135, appendix B.4).
+//
+//   statistics = (log2(e) * lse, rowsum(dout * out) - dlse, 1)        zeros for a row without visible keys
+//
+// Tile ownership: LANES invocations share a row; each loads every LANES-th vec4 of it, the first adds them all up: in the
+// order in which dP is summed, so that dP - delta is exactly 0 in a row that sees one key.
+// Shared memory: two vec4 an invocation.
+// Grid: heads of all batches, THREADS / LANES rows.
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "shared/forward.h"
+#include "lib/tiles.glsl"
+#include "lib/problem.glsl"
+#include "lib/mask.glsl"
+#include "lib/scores.glsl"
+#include "lib/backward_problem.glsl"
+
+shared vec4 out_vecs[THREADS], dout_vecs[THREADS];
+
+void main() {
+    BackwardIn a = backward();
+    Work w;
+    const uint head = p.first_head + gl_WorkGroupID.x, heads = num_heads_q();
+    w.batch = head / heads;
+    w.head = head % heads;
+    w.first_row = (p.first_tile + gl_WorkGroupID.y) * GROUPS;
+    w.last_row = min(w.first_row + GROUPS, p.seqlen_q) - 1;
+    const uint wanted = w.first_row + group, row = min(wanted, w.last_row);
+    const Rows o = tile_at(rows_of(p.outp, uvec3(0), 9, w.batch, w.head, p.seqlen_q), w.first_row);
+    const Rows dout = dout_tile(w);
+    const RowStart at_o = row_start(o, row), at_dout = row_start(dout, row);
+    float delta = 0;
+    for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
+        const uint d = first + 4 * lane;
+        barrier();
+        out_vecs[thread] = load4(at_o, d, HEAD_DIM_V, false);
+        dout_vecs[thread] = load4(at_dout, d, HEAD_DIM_V, false);
+        barrier();
+        for (uint l = 0; l < LANES && lane == 0; l++)
+            [[unroll]] for (uint i = 0; i < 4; i++) delta = fma(dout_vecs[thread + l][i], out_vecs[thread + l][i], delta);
+    }
+    if (lane != 0 || wanted > w.last_row) return;
+    const RowStart at_lse = dense_row(a.x.lse, 1, w, row);
+    const uint lse = UintsIn(at_lse.base).x[at_lse.at];
+    if (DLSE != 0) {
+        const RowStart at_dlse = dense_row(a.x.dlse, 1, w, row);
+        delta -= FloatsIn(at_dlse.base).x[at_dlse.at];
+    }
+    const RowStart to = statistics_of(w, row);
+    const bool empty = lse == MINUS_INFINITY;
+    // As scores are: a row of nothing but the lowest ones must not lie beyond them.
+    const float lse_log2 = clamp(LOG2_E * clamp(uintBitsToFloat(lse), -1e38, 1e38), LOWEST_SCORE, -LOWEST_SCORE);
+    Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 0) : vec4(lse_log2, delta, 1, 0);
+}

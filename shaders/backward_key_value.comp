@@ -1,0 +1,207 @@
+#version 460
+// dkey and dvalue: for each tile of keys one pass over the queries of all heads that read it (Dao, arXiv:2307.08691,
+// section 3.2).
+//
+//   for each query head of the group, each tile of TILE_Q queries of which some row sees some key of the tile:
+//     P, dS of the tile                                                  // lib/backward.glsl
+//     for each P_BLOCKS rows of every group of lanes:  stage their P and dS
+//       for each V_KEYS of these rows:  stage dout and query;  dV += P^T . dout;  dK += dS^T . query
+//   dvalue = dV;  dkey = softmax_scale * dK;  both 0 for keys that no row sees
+//
+// Tile ownership: a workgroup has TILE_KV keys of one kv head. P and dS are computed as lib/tiles.glsl says, query rows in
+// groups of LANES invocations; they lie in shared memory as they come from the registers, four keys to a vec4. For the
+// sums the invocations regroup: KEY_LANES share ROWS keys, each has every KEY_LANES-th vec4 of their rows.
+//
+// Shared memory (one pool, two maps that follow each other, a barrier at each change; in vec4):
+//   scores  as forward_tiles.comp
+//   sums    P and dS, SLOTS x K_STRIDE each    dout and query, V_KEYS x KV_STRIDE
+// Grid: kv heads of all batches, tiles of keys.
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "shared/forward.h"
+#include "lib/tiles.glsl"
+#include "lib/problem.glsl"
+#include "lib/mask.glsl"
+#include "lib/tile_scores.glsl"
+#include "lib/backward.glsl"
+
+const uint KEY_GROUPS = TILE_KV / ROWS;
+const uint KEY_LANES = THREADS / KEY_GROUPS;
+const uint V_VECS = POOL_V_STRIDE(HEAD_DIM_V, KEY_LANES) / KEY_LANES;
+const uint QK_VECS = POOL_V_STRIDE(HEAD_DIM_QK, KEY_LANES) / KEY_LANES;
+const uint KV_STRIDE = (V_VECS + QK_VECS) * KEY_LANES;
+const uint SLOTS = GROUPS * P_BLOCKS;
+const uint SUM_ITEMS = (V_KEYS * KV_STRIDE + THREADS - 1) / THREADS;
+const uint POOL_DS = SLOTS * K_STRIDE;
+const uint POOL_ROWS = 2 * SLOTS * K_STRIDE;
+
+uint key_lane = thread % KEY_LANES;
+uint key_group = thread / KEY_LANES;
+
+vec4 dvalue[ROWS * V_VECS];
+vec4 dkey[ROWS * QK_VECS];
+
+// Row r of the groups stands in slots r % P_BLOCKS * GROUPS ..
+void store_slots(uint first_r) {
+    [[unroll]] for (uint n = 0; n < P_BLOCKS; n++)
+        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+            const uint at = (n * GROUPS + group) * K_STRIDE + b * LANES + lane, x = (first_r + n) * (COLS / 4) + b;
+            pool[at] = weights[x];
+            pool[POOL_DS + at] = scores[x];
+        }
+}
+
+// Item e of a stage: 4 head dims of dout or query of the row in slot first_slot + e / KV_STRIDE.
+STORED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint e) {
+    const uint slot = first_slot + e / KV_STRIDE, vec = e % KV_STRIDE;
+    const uint row = q.first + slot % GROUPS * ROWS + first_r + slot / GROUPS;
+    if (vec < V_VECS * KEY_LANES) return load4_stored(row_start(dout, row), 4 * vec, HEAD_DIM_V, HEAD_DIM_V % (4 * KEY_LANES) == 0);
+    return load4_stored(row_start(q, row), 4 * (vec - V_VECS * KEY_LANES), HEAD_DIM_QK, HEAD_DIM_QK % (4 * KEY_LANES) == 0);
+}
+
+STORED4 fetched[PREFETCH != 0 ? SUM_ITEMS : 1];
+
+void fetch_items(Rows q, Rows dout, uint first_r, uint first_slot) {
+    if (PREFETCH == 0) return;
+    [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
+        if (t * THREADS + thread < V_KEYS * KV_STRIDE)
+            fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS + thread);
+}
+
+void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
+    if (PREFETCH == 0) {
+        for (uint e = thread; e < V_KEYS * KV_STRIDE; e += THREADS)
+            pool[POOL_ROWS + e] = floats_of(load_item(q, dout, first_r, first_slot, e));
+        return;
+    }
+    [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
+        if (t * THREADS + thread < V_KEYS * KV_STRIDE) pool[POOL_ROWS + t * THREADS + thread] = floats_of(fetched[t]);
+}
+
+Rows product_query, product_dout;
+void fetch_product() { fetch_items(product_query, product_dout, 0, 0); }
+
+// dvalue += P^T . dout, dkey += dS^T . query over the V_KEYS staged rows, which stand from first_slot on.
+void multiply_slots(uint first_slot) {
+    for (uint first = 0; first < V_KEYS; first += PV_UNROLL)
+        [[unroll]] for (uint i = 0; i < PV_UNROLL; i++) {
+            const uint k = first + i, at = (first_slot + k) * K_STRIDE + key_group * (ROWS / 4);
+            vec4 p[ROWS / 4], ds[ROWS / 4];
+            [[unroll]] for (uint x = 0; x < ROWS / 4; x++) {
+                p[x] = pool[at + x];
+                ds[x] = pool[POOL_DS + at + x];
+            }
+            FOR_EACH(o, V_VECS) {
+                const vec4 row = pool[POOL_ROWS + k * KV_STRIDE + o * KEY_LANES + key_lane];
+                [[unroll]] for (uint r = 0; r < ROWS; r++)
+                    dvalue[r * V_VECS + o] = fma(vec4(p[r / 4][r % 4]), row, dvalue[r * V_VECS + o]);
+            }
+            FOR_EACH(o, QK_VECS) {
+                const vec4 row = pool[POOL_ROWS + k * KV_STRIDE + (V_VECS + o) * KEY_LANES + key_lane];
+                [[unroll]] for (uint r = 0; r < ROWS; r++)
+                    dkey[r * QK_VECS + o] = fma(vec4(ds[r / 4][r % 4]), row, dkey[r * QK_VECS + o]);
+            }
+        }
+}
+
+void add_products(Rows q, Rows dout) {
+    [[unroll]] for (uint r = 0; r < ROWS; r += P_BLOCKS)
+        for (uint slot = 0; slot < SLOTS; slot += V_KEYS) {
+            barrier();
+            if (slot == 0) store_slots(r);
+            store_items(q, dout, r, slot);
+            barrier();
+            if (slot + V_KEYS < SLOTS) fetch_items(q, dout, r, slot + V_KEYS);
+            else if (r + P_BLOCKS < ROWS) fetch_items(q, dout, r + P_BLOCKS, 0);
+            multiply_slots(slot);
+        }
+}
+
+// What a query tile adds; nothing if no row of it sees a key of the tile that begins at first_key.
+void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
+    const uvec2 keys = tile_keys(w);
+    k.begin = v.begin = max(keys.x, first_key);
+    k.end = v.end = min(keys.y, first_key + TILE_KV);
+    if (k.begin >= k.end) return;
+    const uint kind = tile_class(MASK_CLASSES != 0 ? class_index(w) : 0, first_key);
+    if (kind == CLASS_HIDDEN) return;
+    k = tile_at(k, first_key);
+    v = tile_at(v, first_key);
+    const Rows q = query_tile(w), dout = dout_tile(w);
+    product_query = q;
+    product_dout = dout;
+    fetch_qk(q, k, 0, HEAD_DIM_QK);
+    load_statistics(w);
+    find_gradients(w, q, k, dout, v, kind == CLASS_MIXED);
+    apply_slopes();
+    add_products(q, dout);
+}
+
+uvec2 saved_rows(Work w, uint first_key) {
+    const uint heads = num_heads_q() / group_size();
+    return saved_base(w.batch * heads + w.head_kv, p.seqlen_kv, first_key, KV_STRIDE);
+}
+
+void load_accumulators(Work w, uint first_key) {
+    const uvec2 saved = saved_rows(w, first_key);
+    const bool begins = span_is(SPAN_FIRST);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = min(key_group * ROWS + r, p.seqlen_kv - 1 - first_key), at = row * KV_STRIDE + key_lane;
+        FOR_EACH(o, V_VECS) {
+            if (begins) dvalue[r * V_VECS + o] = vec4(0);
+            else dvalue[r * V_VECS + o] = Vec4sIn(saved).x[at + o * KEY_LANES];
+        }
+        FOR_EACH(o, QK_VECS) {
+            if (begins) dkey[r * QK_VECS + o] = vec4(0);
+            else dkey[r * QK_VECS + o] = Vec4sIn(saved).x[at + (V_VECS + o) * KEY_LANES];
+        }
+    }
+}
+
+void store_rows(Work w, uint first_key) {
+    const uvec2 saved = saved_rows(w, first_key);
+    BackwardIn a = backward();
+    const Rows dk = tile_at(gradient_rows(a.x.dkey, DKEY, w.batch, w.head_kv, p.seqlen_kv), first_key);
+    const Rows dv = tile_at(gradient_rows(a.x.dvalue, DVALUE, w.batch, w.head_kv, p.seqlen_kv), first_key);
+    const bool ends = span_is(SPAN_LAST);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint key = first_key + key_group * ROWS + r, at = (key_group * ROWS + r) * KV_STRIDE + key_lane;
+        if (key >= p.seqlen_kv) continue;
+        const RowStart to_k = row_start(dk, key), to_v = row_start(dv, key);
+        FOR_EACH(o, V_VECS) {
+            const vec4 x = dvalue[r * V_VECS + o];
+            if (ends) store4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, x);
+            else Vec4sOut(saved).x[at + o * KEY_LANES] = x;
+        }
+        FOR_EACH(o, QK_VECS) {
+            const vec4 x = dkey[r * QK_VECS + o];
+            if (ends) store4(to_k, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_QK, a.x.scale * x);
+            else Vec4sOut(saved).x[at + (V_VECS + o) * KEY_LANES] = x;
+        }
+    }
+}
+
+void main() {
+    const uint head = p.first_head + gl_WorkGroupID.x, heads = num_heads_q() / group_size();
+    const uint first_key = (p.first_tile + gl_WorkGroupID.y) * TILE_KV;
+    Work w;
+    w.batch = head / heads;
+    w.head_kv = head % heads;
+    w.part = 0;
+    find_bounds(w);
+    load_accumulators(w, first_key);
+    const uvec2 rows = seeing_rows(w, first_key, min(first_key + TILE_KV, w.num_keys));
+    const Rows k = key_rows(w), v = value_rows(w);
+    // The loop over heads and their query tiles, by one number, which is what a span counts.
+    for (uint h = 0; h < group_size(); h++) {
+        w.head = w.head_kv * group_size() + h;
+        for (uint first_row = rows.x / TILE_Q * TILE_Q; first_row < rows.y; first_row += TILE_Q) {
+            const uint step = h * num_tiles() + first_row / TILE_Q;
+            if (SAVED != 0 && (step < p.out_batch || step >= p.out_head)) continue;
+            w.first_row = first_row;
+            w.last_row = min(first_row + TILE_Q, p.seqlen_q) - 1;
+            add_query_tile(w, first_key, k, v);
+        }
+    }
+    store_rows(w, first_key);
+}

@@ -1,0 +1,147 @@
+#version 460
+// dbias, the gradient of a float mask, in the mask's own shape: the scores' gradient, summed where the mask broadcasts.
+//
+//   for each batch, each query head, each query tile that share the workgroup's tile of the mask:
+//     P, dS of the tile;  D += dS                                         // lib/backward.glsl
+//   dbias = D or, of a mask that all queries share, its columns' sums
+//   a mask that all keys share: dbias = sum of dlse, since one number for all keys changes no P
+//
+// Tile ownership and shared memory: as the scores of forward_tiles.comp; then column sums, THREADS x COLS/4.
+// Grid: heads and batches of the mask, its query tiles, its tiles of keys. One workgroup a tile sums in a fixed order.
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "shared/forward.h"
+#include "lib/tiles.glsl"
+#include "lib/problem.glsl"
+#include "lib/mask.glsl"
+#include "lib/tile_scores.glsl"
+#include "lib/backward.glsl"
+
+void fetch_product() {}
+
+vec4 sums[ROWS * COLS / 4];
+
+void add_tile(Work w, uint first_key) {
+    const uvec2 keys = tile_keys(w);
+    Rows k = key_rows(w), v = value_rows(w);
+    k.begin = v.begin = max(keys.x, first_key);
+    k.end = v.end = min(keys.y, first_key + TILE_KV);
+    if (k.begin >= k.end) return;
+    const uint kind = tile_class(MASK_CLASSES != 0 ? class_index(w) : 0, first_key);
+    if (kind == CLASS_HIDDEN) return;
+    k = tile_at(k, first_key);
+    v = tile_at(v, first_key);
+    const Rows q = query_tile(w);
+    fetch_qk(q, k, 0, HEAD_DIM_QK);
+    load_statistics(w);
+    find_gradients(w, q, k, dout_tile(w), v, kind == CLASS_MIXED);
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] += scores[x];
+}
+
+// Element `key` of a row of dbias.
+void store_element(uvec2 index_of_row, uint key, float x) {
+    if (key >= backward().x.dbias_keys) return;
+    const uvec2 bytes = mul_wide(ELEMENT_BYTES, index_of_row);
+    store_one(RowStart(address_add(backward().x.dbias, bytes), 0), key, x);
+}
+
+uvec2 index_of_row(uint mask, uint row) {
+    BackwardIn a = backward();
+    return mul_wide(a.x.dbias_keys, address_add(mul_wide(mask, a.x.dbias_queries), uvec2(row, 0)));
+}
+
+void store_tile(uint mask, uint first_row, uint first_key) {
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = first_row + group * ROWS + r;
+        if (row >= p.seqlen_q) continue;
+        const uvec2 index = index_of_row(mask, row);
+        FOR_EACH(b, COLS / 4)
+            [[unroll]] for (uint i = 0; i < 4; i++)
+                store_element(index, first_key + 4 * (b * LANES + lane) + i, sums[r * (COLS / 4) + b][i]);
+    }
+}
+
+void store_columns(uint mask, uint first_key) {
+    barrier();
+    [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+        vec4 sum = sums[b];
+        [[unroll]] for (uint r = 1; r < ROWS; r++) sum += sums[r * (COLS / 4) + b];
+        pool[thread * (COLS / 4) + b] = sum;
+    }
+    barrier();
+    if (group != 0) return;
+    const uvec2 index = index_of_row(mask, 0);
+    FOR_EACH(b, COLS / 4) {
+        vec4 sum = vec4(0);
+        for (uint g = 0; g < GROUPS; g++) sum += pool[(g * LANES + lane) * (COLS / 4) + b];
+        [[unroll]] for (uint i = 0; i < 4; i++) store_element(index, first_key + 4 * (b * LANES + lane) + i, sum[i]);
+    }
+}
+
+// dlse of a row that sees any key.
+float row_dlse(Work w, uint row) {
+    if (DLSE == 0) return 0;
+    const RowStart lse = dense_row(backward().x.lse, 1, w, row), at = dense_row(backward().x.dlse, 1, w, row);
+    return UintsIn(lse.base).x[lse.at] == MINUS_INFINITY ? 0 : FloatsIn(at.base).x[at.at];
+}
+
+// Batches first .. of the mask's: all, or its own.
+struct Shared {
+    uvec2 batches, heads;
+};
+
+void store_dlse(uint mask, Shared by) {
+    BackwardIn a = backward();
+    const bool one = a.x.dbias_queries == 1;
+    const uint first = one ? 0 : (p.first_tile + gl_WorkGroupID.y) * TILE_Q, end = one ? p.seqlen_q : min(first + TILE_Q, p.seqlen_q);
+    float all = 0;
+    for (uint row = first + thread; row < end; row += THREADS) {
+        float sum = 0;
+        Work w;
+        w.first_row = row;
+        w.part = 0;
+        for (w.batch = by.batches.x; w.batch < by.batches.y; w.batch++)
+            for (w.head = by.heads.x; w.head < by.heads.y; w.head++) sum += row_dlse(w, row);
+        if (one) all += sum;
+        else store_element(index_of_row(mask, row), 0, sum);
+    }
+    if (!one) return;
+    pool[thread] = vec4(all, 0, 0, 0);
+    barrier();
+    if (thread != 0) return;
+    float sum = 0;
+    for (uint t = 0; t < THREADS; t++) sum += pool[t].x;
+    store_element(index_of_row(mask, 0), 0, sum);
+}
+
+void main() {
+    BackwardIn a = backward();
+    const uint mask = p.first_head + gl_WorkGroupID.x;
+    const uint mask_batch = mask / a.x.dbias_heads, mask_head = mask % a.x.dbias_heads;
+    const Shared by = Shared(a.x.dbias_batches == 1 ? uvec2(0, a.x.batch) : uvec2(mask_batch, mask_batch + 1),
+                             a.x.dbias_heads == 1 ? uvec2(0, num_heads_q()) : uvec2(mask_head, mask_head + 1));
+    if (mask_key_step() == 0) {
+        store_dlse(mask, by);
+        return;
+    }
+    const bool one = a.x.dbias_queries == 1;
+    const uint first_key = (p.splits + gl_WorkGroupID.z) * TILE_KV, first_row = one ? 0 : (p.first_tile + gl_WorkGroupID.y) * TILE_Q;
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] = vec4(0);
+    Work w;
+    w.part = 0;
+    for (uint b = by.batches.x; b < by.batches.y; b++) {
+        w.batch = min(b, by.batches.y - 1);  // lavapipe loads ahead of the test
+        find_bounds(w);
+        const uvec2 rows = seeing_rows(w, first_key, min(first_key + TILE_KV, w.num_keys));
+        const uint begin = max(rows.x / TILE_Q * TILE_Q, first_row), end = one ? rows.y : min(rows.y, first_row + TILE_Q);
+        for (w.head = by.heads.x; w.head < by.heads.y; w.head++) {
+            w.head_kv = w.head / group_size();
+            for (w.first_row = begin; w.first_row < end; w.first_row += TILE_Q) {
+                w.last_row = min(w.first_row + TILE_Q, p.seqlen_q) - 1;
+                add_tile(w, first_key);
+            }
+        }
+    }
+    if (one) store_columns(mask, first_key);
+    else store_tile(mask, first_row, first_key);
+}

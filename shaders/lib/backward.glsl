@@ -1,0 +1,70 @@
+// A tile of P and of the gradient of its scores, recomputed from query, key, value, dout and the rows' statistics (Dao et
+// al., arXiv:2205.14135, appendix B.4), with query rows and keys as lib/tiles.glsl owns them:
+//
+//   S = Q . K^T;  P = 2^(score - lse);  dP = dO . V^T;  dS = P o (dP - delta)
+//
+// where score is what the forward makes of S. Of a hidden key P is 0, and so is dS whatever dP is: a hidden value may be
+// NaN. dS is the gradient of the finished score, thus of the mask; that of q.k is softmax_scale times it, and times
+// 1 - tanh^2 under a softcap.
+#include "lib/backward_problem.glsl"
+
+float row_lse[ROWS], row_delta[ROWS], row_factor[ROWS];
+
+void load_statistics(Work w) {
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const RowStart at = statistics_of(w, min(w.first_row + group * ROWS + r, w.last_row));
+        const vec4 x = Vec4sIn(at.base).x[at.at / 4];
+        row_lse[r] = x.x;
+        row_delta[r] = x.y;
+        row_factor[r] = x.z;
+    }
+}
+
+vec4 weights[ROWS * COLS / 4];                    // P
+vec4 slopes[SOFTCAP != 0 ? ROWS * COLS / 4 : 1];  // 1 - tanh^2
+
+// From scores, which are Q . K^T. lse is subtracted as early as possible, in one rounding: what is left is small where P is
+// not. (Not before a float mask is added, whose lowest values the lse of a row may stand for.)
+void find_weights(Work w, uint first_key, bool masked) {
+    const bool late = MASK == MASK_FLOAT;
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+            const uint x = r * (COLS / 4) + b;
+            const vec4 minus_lse = vec4(late ? 0 : -row_lse[r]);
+            if (SOFTCAP != 0) {
+                const vec4 t = tanh4(scores[x] * p.scale_log2);
+                slopes[x] = 1 - t * t;
+                scores[x] = fma(t, vec4(p.softcap_log2), minus_lse);
+            } else {
+                scores[x] = fma(scores[x], vec4(p.scale_log2), minus_lse);
+            }
+        }
+    if (needs_finish(w, first_key)) hide_scores(w, first_key, masked);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const bool exists = w.first_row + group * ROWS + r <= w.last_row;
+        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+            const uint x = r * (COLS / 4) + b;
+            const vec4 e = exp2(late ? scores[x] - row_lse[r] : scores[x]);
+            weights[x] = exists ? e * row_factor[r] : vec4(0);
+        }
+    }
+}
+
+// What the kernel multiplies P or dS with: its first rows are fetched while dP is computed.
+void fetch_product();
+
+// weights = P, scores = dS. The first chunk of q and k is fetched already. A score's slope is not in dS yet.
+void find_gradients(Work w, Rows q, Rows k, Rows dout, Rows v, bool masked) {
+    MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_qk(dout, v, 0, HEAD_DIM_V))
+    find_weights(w, k.first, masked);
+    MULTIPLY_CHUNKS(dout, v, HEAD_DIM_V, fetch_product())
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+            const uint x = r * (COLS / 4) + b;
+            scores[x] = mix(weights[x] * (scores[x] - row_delta[r]), vec4(0), equal(weights[x], vec4(0)));
+        }
+}
+
+void apply_slopes() {
+    if (SOFTCAP != 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] *= slopes[x];
+}

@@ -1,0 +1,47 @@
+// Scores of a tile in the registers of lib/tiles.glsl: finishing them, and what the lanes of a row tell each other.
+#include "lib/scores.glsl"
+
+// x[r] = the group's combination of x[r] over its lanes. All invocations call it; the pool is overwritten.
+#define ACROSS_LANES(x, combine) \
+    if (LANES > 1) { \
+        barrier(); \
+        [[unroll]] for (uint m = 0; m < ROWS / 4; m++) \
+            pool[thread * (ROWS / 4) + m] = vec4(x[4 * m], x[4 * m + 1], x[4 * m + 2], x[4 * m + 3]); \
+        barrier(); \
+        [[unroll]] for (uint m = 0; m < ROWS / 4; m++) { \
+            vec4 all = pool[group * LANES * (ROWS / 4) + m]; \
+            [[unroll]] for (uint l = 1; l < LANES; l++) \
+                all = combine(all, pool[(group * LANES + l) * (ROWS / 4) + m]); \
+            [[unroll]] for (uint i = 0; i < 4; i++) x[4 * m + i] = all[i]; \
+        } \
+    }
+vec4 sum_of(vec4 a, vec4 b) { return a + b; }
+vec4 max_of(vec4 a, vec4 b) { return max(a, b); }
+
+// Mask and hiding for the scaled scores of the tile that begins at first_key.
+void hide_scores(Work w, uint first_key, bool masked) {
+    const MaskRows mask = mask_rows(w);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = min(w.first_row + group * ROWS + r, w.last_row);
+        const ivec2 keys = visible_keys(w, row);
+        FOR_EACH(b, COLS / 4) {
+            const int key = int(first_key + 4 * (b * LANES + lane));
+            const uint x = r * (COLS / 4) + b;
+            [[unroll]] for (int i = 0; i < 4; i++)
+                scores[x][i] = finished(scores[x][i], mask, row, keys, key + i, w.num_keys - 1, masked);
+        }
+    }
+}
+
+void finish_scores(Work w, uint first_key, bool masked) {
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = scaled(scores[x]);
+    hide_scores(w, first_key, masked);
+}
+
+// Whether a tile's scores need finishing: where nothing is hidden, capped or masked, their factor is left to the
+// exponential.
+bool needs_finish(Work w, uint first_key) {
+    const int common_begin = visible_keys(w, w.last_row).x, common_end = visible_keys(w, w.first_row).y;
+    const bool boundary = int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
+    return boundary || SOFTCAP != 0 || MASK != MASK_NONE || INVARIANT != 0;
+}

@@ -1,0 +1,279 @@
+// The backward: row statistics, then dquery, then dkey and dvalue, then the gradient of the mask; each recomputes the
+// tiles that it needs. A workgroup whose loop would cost too much is spread over several dispatches, which pass its
+// accumulators on through scratch: the order of its sums does not change.
+#include <algorithm>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+#include "kernel.hpp"
+#include "quirks.hpp"
+
+namespace vkattn::core {
+namespace {
+
+using Push = shared::ForwardPush;
+using Arguments = shared::BackwardArguments;
+
+constexpr uint32_t delta_threads = 64;  // not measured: the pass is short, and bound by memory
+
+// All that the passes plan by.
+struct Context {
+    const DeviceCaps& caps;
+    const Options& options;
+    const TileChoice& tiles;
+    const Backward& backward;
+    uint64_t limit;  // of a dispatch's cost
+
+    const TileNumbers& numbers() const { return tiles.numbers; }
+};
+
+// A pass before it is cut: workgroups (heads, tiles), each with a loop of at most `longest` steps out of `steps` that are
+// numbered from 0 on.
+struct Pass {
+    Dispatch dispatch;
+    std::array<uint64_t, 3> grid;
+    uint64_t steps, longest;
+    uint64_t step_flops;
+    uint64_t saved_bytes = 0;  // accumulators of all workgroups; 0: its loop cannot be cut
+};
+
+uint64_t rows_of(const Problem& p) {
+    return uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
+}
+
+void set_span(Dispatch& d, uint64_t first, uint64_t end, uint64_t steps) {
+    VKATTN_SET_PUSH(d, out_batch, static_cast<uint32_t>(first));
+    VKATTN_SET_PUSH(d, out_head, static_cast<uint32_t>(end));
+    VKATTN_SET_PUSH(d, out_seq, (first == 0 ? SPAN_FIRST : 0) | (end >= steps ? SPAN_LAST : 0));
+}
+
+uint64_t saved_bytes_of(const Plan& plan) {
+    for (const ScratchRegion& r : plan.scratch)
+        if (r.region == Region::saved) return r.size_bytes;
+    return 0;
+}
+
+// Steps of a workgroup's loop that a dispatch may have; all of them unless accumulators can be kept in between.
+uint64_t span_of(const Context& c, const Pass& pass, const Plan& plan) {
+    const uint64_t most = std::max<uint64_t>(1, c.limit / pass.step_flops);
+    if (pass.longest <= most || pass.saved_bytes == 0) return pass.steps;
+    const bool fits = pass.saved_bytes <= scratch_left(c.caps, c.options, plan) + saved_bytes_of(plan);
+    return fits ? most : pass.steps;
+}
+
+// Appends a pass, cut so that no dispatch costs more than the limit. The default limit is no promise: rather longer
+// dispatches than none.
+Result<bool> add_pass(const Context& c, Pass& pass, Plan& plan) {
+    const uint64_t span = std::max<uint64_t>(1, span_of(c, pass, plan));
+    const bool cut = span < pass.steps;
+    const uint64_t unit = std::min(span, std::max<uint64_t>(1, pass.longest)) * pass.step_flops;
+    auto boxes = cut_grid(c.caps, pass.grid, unit, c.limit);
+    for (uint64_t limit = c.limit; !boxes && c.options.max_dispatch_flops == 0 && limit < uint64_t{1} << 62;)
+        boxes = cut_grid(c.caps, pass.grid, unit, limit *= 2);
+    if (!boxes) return boxes.failure();
+    const uint64_t spans = cut ? (pass.steps + span - 1) / span : 1;
+    if (spans > max_boxes / std::max<size_t>(1, boxes->size()))
+        return unsupported("options.max_dispatch_flops",
+                           fmt::format("this would take {} dispatches, at most {} are made",
+                                       spans * boxes->size(), max_boxes));
+    Dispatch& d = pass.dispatch;
+    d.specialization[SPEC_SAVED] = cut;
+    if (cut) {
+        d.reads |= bit(Region::saved);
+        d.writes |= bit(Region::saved);
+    }
+    for (const Box& box : *boxes) {
+        VKATTN_SET_PUSH(d, first_head, static_cast<uint32_t>(box.first[0]));
+        VKATTN_SET_PUSH(d, first_tile, static_cast<uint32_t>(box.first[1]));
+        VKATTN_SET_PUSH(d, splits, static_cast<uint32_t>(box.first[2]));
+        for (size_t i = 0; i < 3; i++) d.groups[i] = static_cast<uint32_t>(box.count[i]);
+        d.flops = box.count[0] * box.count[1] * box.count[2] * unit;
+        for (uint64_t s = 0; s < spans; s++) {
+            if (cut) set_span(d, s * span, std::min(pass.steps, (s + 1) * span), pass.steps);
+            plan.dispatches.push_back(d);
+        }
+    }
+    return true;
+}
+
+Dispatch backward_dispatch(const Context& c, const Plan& plan, Variant float32) {
+    const Problem& p = plan.problem;
+    Dispatch d = common_dispatch(p, variant_for(float32, p.dtype, c.caps), c.tiles, true);
+    d.specialization[SPEC_INVARIANT] = c.options.batch_invariant;
+    d.specialization[SPEC_DLSE] = c.backward.dlse != 0;
+    return d;
+}
+
+// One that recomputes tiles.
+Dispatch tile_dispatch(const Context& c, const Plan& plan, Variant float32) {
+    Dispatch d = backward_dispatch(c, plan, float32);
+    d.patches.insert(d.patches.end(), {{offsetof(Push, query), Region::query},
+                                       {offsetof(Push, key), Region::key},
+                                       {offsetof(Push, value), Region::value}});
+    for (const Region r : {Region::query, Region::key, Region::value, Region::dout, Region::statistics})
+        d.reads |= bit(r);
+    if (plan.problem.mask != VKATTN_MASK_NONE) d.reads |= bit(Region::mask);
+    use_mask_classes(plan, d);
+    return d;
+}
+
+Pass delta_pass(const Context& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    Pass pass{backward_dispatch(c, plan, Variant::backward_delta_f32), {}, 1, 1, 0};
+    Dispatch& d = pass.dispatch;
+    uint32_t lanes = 1;
+    while (lanes < 16 && 4 * lanes < p.head_dim_v) lanes *= 2;
+    const uint32_t rows = delta_threads / lanes;
+    d.specialization[SPEC_THREADS] = delta_threads;
+    d.specialization[SPEC_LANES] = lanes;
+    d.specialization[SPEC_POOL_VEC4] = 1;  // it has no use for more
+    d.patches.push_back({offsetof(Push, outp), Region::out});
+    d.reads |= bit(Region::out) | bit(Region::dout) | bit(Region::lse);
+    if (c.backward.dlse != 0) d.reads |= bit(Region::dlse);
+    d.writes = bit(Region::statistics);
+    pass.grid = {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, rows), 1};
+    pass.step_flops = uint64_t{rows} * 2 * p.head_dim_v;
+    return pass;
+}
+
+Pass query_pass(const Context& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    const TileNumbers& n = c.numbers();
+    Pass pass{tile_dispatch(c, plan, Variant::backward_query_f32), {}, 0, 0, 0};
+    pass.dispatch.writes = bit(Region::dquery) | bit(Region::statistics);
+    pass.grid = {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, n.tile_q()), 1};
+    pass.steps = ceil_div(p.visible_keys(0, p.seqlen_q - 1).end, n.tile_kv());
+    pass.longest = longest_loop(p, n.tile_q(), n.tile_kv(), pass.steps);
+    pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 * (2 * p.head_dim_qk + p.head_dim_v);
+    pass.saved_bytes = rows_of(p) * POOL_V_STRIDE(p.head_dim_qk, n.lanes) * 16;
+    return pass;
+}
+
+Pass key_value_pass(const Context& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    const TileNumbers& n = c.numbers();
+    Pass pass{tile_dispatch(c, plan, Variant::backward_key_value_f32), {}, 0, 0, 0};
+    pass.dispatch.writes = bit(Region::dkey) | bit(Region::dvalue);
+    pass.grid = {uint64_t{p.batch} * p.num_heads_kv, ceil_div(p.seqlen_kv, n.tile_kv()), 1};
+    const uint64_t query_tiles = ceil_div(p.seqlen_q, n.tile_q());
+    pass.steps = p.group_size * query_tiles;
+    pass.longest = p.group_size * longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles);
+    pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 4 * (p.head_dim_qk + p.head_dim_v);
+    const uint32_t lanes = key_lanes(n);
+    pass.saved_bytes = uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv * 16 *
+                       (POOL_V_STRIDE(p.head_dim_qk, lanes) + POOL_V_STRIDE(p.head_dim_v, lanes));
+    return pass;
+}
+
+// One workgroup sums what shares a tile of the mask, so that its loop cannot be cut.
+Pass mask_pass(const Context& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    const TileNumbers& n = c.numbers();
+    const auto& extents = c.backward.dbias_extents;
+    Pass pass{tile_dispatch(c, plan, Variant::backward_mask_f32), {}, 0, 0, 0};
+    Dispatch& d = pass.dispatch;
+    d.reads |= bit(Region::lse);
+    if (c.backward.dlse != 0) d.reads |= bit(Region::dlse);
+    d.writes = bit(Region::dbias);
+    const uint64_t query_tiles = ceil_div(p.seqlen_q, n.tile_q());
+    pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles,
+                 ceil_div(extents[3], n.tile_kv())};
+    const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{extents[1] == 1 ? p.num_heads_q : 1};
+    const uint64_t tiles = extents[2] == 1 ? longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles) : 1;
+    pass.steps = pass.longest = shared * tiles;
+    const uint64_t tile = uint64_t{n.tile_q()} * n.tile_kv();
+    pass.step_flops = p.mask_per_key ? tile * 2 * (p.head_dim_qk + p.head_dim_v) : n.tile_q();
+    return pass;
+}
+
+// Strides that a tile's offsets fit, or that the device can do without.
+Result<bool> check_rows(const Context& c, const Problem& p, bool& wide) {
+    const TileNumbers& n = c.numbers();
+    const uint64_t limit = (uint64_t{1} << 31) / p.element_bytes - VKATTN_MAX_HEAD_DIM;
+    const Backward& b = c.backward;
+    wide = !p.narrow_rows(std::max(n.tile_q(), delta_threads), n.tile_kv(), false);
+    for (const VkattnStrides* s : {&b.dout_strides, &b.dquery_strides})
+        wide |= s->seq > limit / std::max(n.tile_q(), delta_threads);
+    for (const VkattnStrides* s : {&b.dkey_strides, &b.dvalue_strides}) wide |= s->seq > limit / n.tile_kv();
+    if (wide && quirk_no_divergent_addresses(c.caps))
+        return unsupported(
+            "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
+    return true;
+}
+
+void add_arguments(const Context& c, Plan& plan) {
+    const Problem& p = plan.problem;
+    const Backward& b = c.backward;
+    Arguments a{};
+    a.forward = forward_arguments(p);
+    for (int t = 0; t < 4; t++) {
+        a.stride[3 * t] = b.strides(t).batch * p.element_bytes;
+        a.stride[3 * t + 1] = b.strides(t).head * p.element_bytes;
+        a.stride[3 * t + 2] = b.strides(t).seq * p.element_bytes;
+    }
+    a.scale = p.softmax_scale;
+    a.batch = p.batch;
+    a.dbias_batches = static_cast<uint32_t>(b.dbias_extents[0]);
+    a.dbias_heads = static_cast<uint32_t>(b.dbias_extents[1]);
+    a.dbias_queries = static_cast<uint32_t>(b.dbias_extents[2]);
+    a.dbias_keys = static_cast<uint32_t>(b.dbias_extents[3]);
+    plan.arguments.resize(sizeof a);
+    std::memcpy(plan.arguments.data(), &a, sizeof a);
+    place_arguments(plan);
+    const std::pair<size_t, Region> addresses[] = {
+        {offsetof(Arguments, dout), Region::dout},     {offsetof(Arguments, lse), Region::lse},
+        {offsetof(Arguments, dquery), Region::dquery}, {offsetof(Arguments, dkey), Region::dkey},
+        {offsetof(Arguments, dvalue), Region::dvalue}, {offsetof(Arguments, statistics), Region::statistics}};
+    for (const auto& [at, region] : addresses)
+        plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
+    if (b.dlse != 0) plan.argument_patches.push_back({offsetof(Arguments, dlse), Region::dlse});
+    if (b.dbias != 0) plan.argument_patches.push_back({offsetof(Arguments, dbias), Region::dbias});
+    reserve_scratch(plan, Region::statistics, rows_of(p) * 16);
+}
+
+Result<std::vector<Pass>> make_passes(const Context& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    std::vector<Pass> passes;
+    if (rows_of(p) != 0) {
+        passes.push_back(delta_pass(c, plan));
+        passes.push_back(query_pass(c, plan));
+    }
+    if (uint64_t{p.batch} * p.seqlen_kv != 0) passes.push_back(key_value_pass(c, plan));
+    const auto& e = c.backward.dbias_extents;
+    if (e[0] * e[1] != 0 && e[2] * e[3] != 0) passes.push_back(mask_pass(c, plan));
+    return passes;
+}
+
+}  // namespace
+
+Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                                 const Options& options) {
+    const Result<TileChoice> tiles = choose_tiles(caps, problem, options, KernelKind::backward);
+    if (!tiles) return tiles.failure();
+    const Context c{caps, options, *tiles, backward, dispatch_limit(caps, options)};
+    bool wide = false;
+    if (auto ok = check_rows(c, problem, wide); !ok) return ok.failure();
+
+    Plan plan = begin_plan(problem, *tiles, false);
+    plan.backward = backward;
+    add_arguments(c, plan);
+    if (!problem.empty_output())
+        add_mask_classes(caps, options, *tiles, ceil_div(problem.seqlen_q, tiles->numbers.tile_q()), plan);
+    auto passes = make_passes(c, plan);
+    if (!passes) return passes.failure();
+    uint64_t saved = 0;
+    for (const Pass& pass : *passes)
+        if (span_of(c, pass, plan) < pass.steps) saved = std::max(saved, pass.saved_bytes);
+    if (saved != 0) {
+        reserve_scratch(plan, Region::saved, saved);
+        plan.argument_patches.push_back({offsetof(Arguments, saved), Region::saved});
+    }
+    for (Pass& pass : *passes) {
+        pass.dispatch.specialization[SPEC_WIDE_ROWS] = wide;
+        if (auto ok = add_pass(c, pass, plan); !ok) return ok.failure();
+    }
+    return plan;
+}
+
+}  // namespace vkattn::core

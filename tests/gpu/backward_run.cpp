@@ -1,0 +1,243 @@
+#include "backward_run.hpp"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+namespace vkattn::test {
+namespace {
+
+constexpr uint32_t second_poison = 0xffffffff;  // NaN, too
+constexpr const char* names[] = {"dquery", "dkey", "dvalue"};
+
+std::vector<double> as_double(const std::vector<float>& x) {
+    return {x.begin(), x.end()};
+}
+
+std::vector<double> dense(const Tensor& t) {
+    return as_double(t.gather(t.image));
+}
+
+// Those of an input that an output cannot have, since its elements would share addresses.
+bool broadcasts(const VkattnStrides& s) {
+    return s.batch == 0 || s.head == 0 || s.seq == 0;
+}
+
+// A gradient lies as its tensor does, where that is possible.
+Tensor gradient_tensor(const Case& c, int tensor) {
+    Case own = c;
+    VkattnStrides* const all[] = {&own.problem.query_strides, &own.problem.key_strides,
+                                  &own.problem.value_strides};
+    const VkattnBackward b = backward_of(c);
+    const VkattnStrides strides[] = {b.dquery_strides, b.dkey_strides, b.dvalue_strides};
+    *all[tensor] = strides[tensor];
+    return tensor_of(own, tensor);
+}
+
+std::vector<float> normals(size_t count, uint32_t seed, VkattnDtype dtype) {
+    std::mt19937 engine(seed);
+    std::normal_distribution<double> normal;
+    std::vector<float> x(count);
+    for (float& value : x) value = static_cast<float>(rounded(normal(engine), dtype));
+    return x;
+}
+
+bool same(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+uint64_t mask_count(const VkattnProblem& p) {
+    uint64_t count = p.mask_rank == 0 ? 0 : 1;
+    for (uint32_t i = 0; i < p.mask_rank; i++) count *= p.mask_extents[i];
+    return count;
+}
+
+}  // namespace
+
+VkattnBackward backward_of(const Case& c) {
+    VkattnBackward b = backward();
+    b.dlse = c.dlse;
+    b.dbias = c.problem.mask == VKATTN_MASK_FLOAT && mask_count(c.problem) != 0;
+    b.dout_strides = c.problem.out_strides;
+    const auto like = [](const VkattnStrides& s, VkattnStrides& to) {
+        if (!broadcasts(s)) to = s;
+    };
+    like(c.problem.query_strides, b.dquery_strides);
+    like(c.problem.key_strides, b.dkey_strides);
+    like(c.problem.value_strides, b.dvalue_strides);
+    return b;
+}
+
+BackwardInputs::BackwardInputs(const Case& c, Poison poison)
+    : forward(make_inputs(c, poison)), out(tensor_of(c, 3, poison)), dout(tensor_of(c, 3, poison)) {
+    const oracle::Result exact = oracle::forward(oracle_problem(c, forward), dense(forward.query),
+                                                 dense(forward.key), dense(forward.value));
+    out.scatter(std::vector<float>(exact.out.begin(), exact.out.end()));
+    for (const double x : exact.lse) lse.push_back(static_cast<float>(x));
+    dout.scatter(normals(exact.out.size(), c.seed * 4 + 17, c.problem.dtype));
+    if (c.dlse) dlse = normals(lse.size(), c.seed * 4 + 18, VKATTN_DTYPE_FLOAT32);
+}
+
+ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs) {
+    const Inputs& f = inputs.forward;
+    const auto q = dense(f.query), k = dense(f.key), v = dense(f.value), dout = dense(inputs.dout);
+    const auto dlse = as_double(inputs.dlse);
+    const oracle::Problem p = oracle_problem(c, f);
+    const oracle::StorageType storage = storage_of(c.problem.dtype);
+    return {oracle::backward(p, q, k, v, dout, dlse), oracle::naive_backward(p, q, k, v, dout, dlse, storage),
+            storage};
+}
+
+bool Gradients::same_bits(const Gradients& other) const {
+    return same(query, other.query) && same(key, other.key) && same(value, other.value) &&
+           same(mask, other.mask);
+}
+
+std::string compare(const Gradients& got, const ExpectedGradients& expected) {
+    const auto& [exact, naive, storage] = expected;
+    const std::tuple<const char*, const std::vector<float>*, const std::vector<double>*,
+                     const std::vector<float>*>
+        all[] = {{"dquery", &got.query, &exact.query, &naive.query},
+                 {"dkey", &got.key, &exact.key, &naive.key},
+                 {"dvalue", &got.value, &exact.value, &naive.value},
+                 {"dbias", &got.mask, &exact.mask, &naive.mask}};
+    for (const auto& [name, x, wanted, yardstick] : all) {
+        if (x == &got.mask && x->empty()) continue;
+        const oracle::Bound bound = oracle::check(*x, *wanted, *yardstick, storage);
+        if (!bound.ok)
+            return fmt::format("{}[{}] = {}, the oracle has {}: the error {:.3g} exceeds {:.3g}", name,
+                               bound.worst, (*x)[bound.worst], (*wanted)[bound.worst], bound.measured,
+                               bound.allowed);
+    }
+    return "";
+}
+
+BackwardMemory::BackwardMemory(Device& device, const Plan& plan, const Case& c, const BackwardInputs& inputs,
+                               Place place, uint32_t old_content)
+    : dtype_(c.problem.dtype), old_content_(old_content) {
+    const VkattnProblem& p = c.problem;
+    const uint32_t element = element_bytes(p.dtype), alignment = std::max(p.alignment_bytes, element);
+    const auto bytes_of = [](const auto& values) { return std::as_bytes(std::span(values)); };
+    args_.query = add(device, "query", inputs.forward.query.image, place, alignment);
+    args_.key = add(device, "key", inputs.forward.key.image, place, alignment);
+    args_.value = add(device, "value", inputs.forward.value.image, place, alignment);
+    args_.out = add(device, "out", inputs.out.image, place, alignment);
+    args_.dout = add(device, "dout", inputs.dout.image, place, alignment);
+    args_.lse = add(device, "lse", bytes_of(inputs.lse), place, 4);
+    if (c.dlse) args_.dlse = add(device, "dlse", bytes_of(inputs.dlse), place, 4);
+    if (p.mask != VKATTN_MASK_NONE)
+        args_.mask =
+            add(device, "mask", inputs.forward.mask_image, place, p.mask == VKATTN_MASK_BOOL ? 1 : element);
+    if (p.kv_lengths != 0) args_.kv_lengths = add(device, "kv_lengths", bytes_of(c.kv_lengths), place, 4);
+    if (p.align == VKATTN_ALIGN_OFFSETS)
+        args_.query_offsets = add(device, "query_offsets", bytes_of(c.query_offsets), place, 4);
+    VkDeviceAddress* const addresses[] = {&args_.dquery, &args_.dkey, &args_.dvalue};
+    for (int t = 0; t < 3; t++) {
+        layouts_[t] = gradient_tensor(c, t);
+        outputs_[t] = Guarded(device, layouts_[t].image.size(), place, alignment);
+        outputs_[t].fill(old_content);
+        *addresses[t] = outputs_[t].address();
+    }
+    dbias_elements_ = backward_of(c).dbias != 0 ? mask_count(p) : 0;
+    dbias_ = Guarded(device, dbias_elements_ * element, place, element);
+    dbias_.fill(old_content);
+    args_.dbias = dbias_.address();
+    const VkattnScratch scratch = plan.scratch();
+    scratch_ = Guarded(device, scratch.size_bytes, place, static_cast<uint32_t>(scratch.alignment_bytes));
+    scratch_.fill(old_content);
+    args_.scratch_buffer = scratch_.buffer();
+    args_.scratch_offset = scratch_.offset_bytes();
+    args_.scratch_address = scratch_.address();
+}
+
+VkDeviceAddress BackwardMemory::add(Device& device, const char* name, std::span<const std::byte> content,
+                                    Place place, uint32_t alignment_bytes) {
+    inputs_.push_back(
+        {name, Guarded(device, content.size(), place, alignment_bytes), {content.begin(), content.end()}});
+    Guarded& memory = inputs_.back().memory;
+    memory.write(content);
+    memory.protect();
+    return memory.address();
+}
+
+Gradients BackwardMemory::gradients() const {
+    Gradients g{layouts_[0].gather(outputs_[0].read()),
+                layouts_[1].gather(outputs_[1].read()),
+                layouts_[2].gather(outputs_[2].read()),
+                {}};
+    const std::vector<std::byte> bias = dbias_.read();
+    for (uint64_t i = 0; i < dbias_elements_; i++)
+        g.mask.push_back(load(bias.data() + i * element_bytes(dtype_), dtype_));
+    return g;
+}
+
+std::string BackwardMemory::damage() const {
+    for (const Input& input : inputs_)
+        if (!input.memory.intact() || input.memory.read() != input.content)
+            return fmt::format("{} was written to", input.name);
+    if (!dbias_.intact() || !scratch_.intact()) return "memory beside dbias or scratch was written to";
+    std::byte old[sizeof old_content_];
+    std::memcpy(old, &old_content_, sizeof old);
+    for (int t = 0; t < 3; t++) {
+        if (!outputs_[t].intact()) return fmt::format("memory beside {} was written to", names[t]);
+        const std::vector<std::byte> content = outputs_[t].read();
+        const std::vector<bool> covered = layouts_[t].covered();
+        for (size_t i = 0; i < content.size(); i++)
+            if (!covered[i] && content[i] != old[i % sizeof old])
+                return fmt::format("padding of {} was written to, at byte {}", names[t], i);
+    }
+    return "";
+}
+
+Plan backward_plan_of(VkattnContext* context, const Case& c) {
+    VkattnOptions options = c.options();
+    options.num_splits = 0;  // of the forward alone
+    for (int doubled = 0;; doubled++) {
+        try {
+            return Plan(context, c.problem, backward_of(c), options);
+        } catch (const Error& e) {
+            if (e.status() != VKATTN_UNSUPPORTED || e.field() != "options.max_dispatch_flops" ||
+                doubled == 24)
+                throw;
+            options.max_dispatch_flops *= 2;
+        }
+    }
+}
+
+Report run_backward_case(Device& device, VkattnContext* context, const Case& c) {
+    Report report;
+    Plan plan;
+    try {
+        plan = backward_plan_of(context, c);
+    } catch (const Error& e) {
+        // Only a tuning that was asked for may be too large for the device.
+        if (e.status() == VKATTN_UNSUPPORTED && !c.tuning.empty())
+            report.skipped = e.what();
+        else
+            report.failures.emplace_back(e.what());
+        return report;
+    }
+    report.segments = plan.segments();
+    const BackwardInputs inputs[] = {BackwardInputs(c, Poison::nan), BackwardInputs(c, Poison::infinity)};
+    const ExpectedGradients expected = expect_gradients(c, inputs[0]);
+    std::optional<Gradients> first;
+    for (const Place place : places) {
+        const bool at_start = place == Place::start;
+        const std::string at = fmt::format("at the {}: ", name_of(place));
+        const BackwardMemory memory(device, plan, c, inputs[at_start ? 0 : 1], place,
+                                    at_start ? poison_word : second_poison);
+        device.runtime().submit(
+            [&](VkCommandBuffer commands) { plan.cmd_backward(commands, memory.args()); });
+        const Gradients got = memory.gradients();
+        for (const std::string& what : {memory.damage(), compare(got, expected)})
+            if (!what.empty()) report.failures.push_back(at + what);
+        if (first && !first->same_bits(got)) report.failures.push_back(at + "other bits than at the start");
+        first = got;
+    }
+    return report;
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,64 @@
+// From a case to a verdict on its gradients: as forward_run.hpp, for the backward.
+#pragma once
+
+#include "forward_run.hpp"
+#include "oracle/backward.hpp"
+
+namespace vkattn::test {
+
+// Tensors of a case's backward. out and lse are the oracle's, out as its storage type has it.
+struct BackwardInputs {
+    BackwardInputs(const Case& c, Poison poison = Poison::nan);
+    Inputs forward;
+    Tensor out, dout;
+    std::vector<float> lse, dlse;  // dlse is empty unless the case has one
+};
+
+struct ExpectedGradients {
+    oracle::Gradients exact;
+    oracle::NaiveGradients naive;
+    oracle::StorageType storage{};
+};
+ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs);
+
+struct Gradients {
+    std::vector<float> query, key, value, mask;  // dense; mask is empty unless the case has dbias
+    bool same_bits(const Gradients& other) const;
+};
+
+// "" if every gradient obeys the error rule.
+std::string compare(const Gradients& got, const ExpectedGradients& expected);
+
+// The memory of one backward: inputs are read-only, scratch and the gradients' old content are poison.
+class BackwardMemory {
+  public:
+    BackwardMemory(Device& device, const Plan& plan, const Case& c, const BackwardInputs& inputs, Place place,
+                   uint32_t old_content = poison_word);
+    const VkattnBackwardArgs& args() const { return args_; }
+    Gradients gradients() const;
+    std::string damage() const;
+
+  private:
+    struct Input {
+        const char* name;
+        Guarded memory;
+        std::vector<std::byte> content;
+    };
+    VkDeviceAddress add(Device& device, const char* name, std::span<const std::byte> content, Place place,
+                        uint32_t alignment_bytes);
+
+    std::vector<Input> inputs_;
+    Tensor layouts_[3];  // query, key, value
+    Guarded outputs_[3], dbias_, scratch_;
+    VkattnDtype dtype_;
+    uint64_t dbias_elements_ = 0;
+    uint32_t old_content_;
+    VkattnBackwardArgs args_ = backward_args();
+};
+
+VkattnBackward backward_of(const Case& c);
+Plan backward_plan_of(VkattnContext* context, const Case& c);
+
+Report run_backward_case(Device& device, VkattnContext* context, const Case& c);
+
+}  // namespace vkattn::test

@@ -1,0 +1,68 @@
+// The cases of tests/cases/backward.txt against the oracle's gradients.
+#include <algorithm>
+#include <cstdlib>
+
+#include "backward_run.hpp"
+
+using namespace vkattn::test;
+
+namespace {
+
+constexpr const char* case_text =
+#include "backward_cases.inc"
+    ;
+
+const std::vector<Section>& sections() {
+    static const std::vector<Section> all = parse_cases(case_text, "tests/cases/backward.txt");
+    return all;
+}
+
+std::vector<std::string>& names_run() {
+    static std::vector<std::string> names;
+    return names;
+}
+
+bool add_name(const char* name) {
+    names_run().emplace_back(name);
+    return true;
+}
+
+void run_section(const std::string& name) {
+    const auto section =
+        std::find_if(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
+    REQUIRE(section != sections().end());
+    run_cases(share_of(*section), run_backward_case);
+}
+
+}  // namespace
+
+#define SECTION_NAMED(id, name)                    \
+    static const bool id##_added = add_name(name); \
+    TEST_CASE("backward cases: " name) {           \
+        CHECK(id##_added);                         \
+        run_section(name);                         \
+    }
+
+SECTION_NAMED(shapes, "shapes")
+SECTION_NAMED(heads, "heads")
+SECTION_NAMED(visibility, "visibility")
+SECTION_NAMED(scores, "scores")
+SECTION_NAMED(masks, "masks")
+SECTION_NAMED(storage, "storage types")
+SECTION_NAMED(cuts, "cuts")
+SECTION_NAMED(empty, "empty")
+
+TEST_CASE("every section of the backward's case file is run") {
+    for (const Section& section : sections()) {
+        CAPTURE(section.name);
+        CHECK(std::count(names_run().begin(), names_run().end(), section.name) == 1);
+        CHECK(!section.cases.empty());
+    }
+}
+
+// As VKATTN_CASE of the forward.
+TEST_CASE("the backward case in VKATTN_CASE" * doctest::skip()) {
+    const char* const line = std::getenv("VKATTN_CASE");
+    REQUIRE(line != nullptr);
+    run_cases({parse_case(line, "VKATTN_CASE")}, run_backward_case);
+}
