@@ -6,7 +6,8 @@
 
 namespace vkattn::test {
 
-// Tensors of a case's backward. out and lse are the oracle's, out as its storage type has it.
+// Tensors of a case's backward. out and lse are the oracle's, out as its storage type has it, unless run_backward_case
+// replaces them.
 struct BackwardInputs {
     BackwardInputs(const Case& c, Poison poison = Poison::nan);
     Inputs forward;
