@@ -105,6 +105,10 @@ class Runtime {
     RuntimeHandles handles() const;
     VkattnContext* context() const;
 
+    Plan backward_plan(const VkattnProblem& problem, const VkattnBackward& backward,
+                       const VkattnOptions& options = vkattn::options()) const {
+        return Plan(context(), problem, backward, options);
+    }
     Plan plan(const VkattnProblem& problem, const VkattnOptions& options = vkattn::options()) const {
         return Plan(context(), problem, options);
     }

@@ -4,14 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <limits>
 #include <memory>
-#include <random>
-#include <span>
 
 #include "ceilings.hpp"
 #include "common.hpp"
-#include "submission.hpp"
+#include "workload.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -20,71 +17,18 @@ struct Bench {
     AttentionOptions attention;
     ShapeOptions shape;
     uint32_t repeats = 20;
-    std::string sweep, mask_fill = "visible";
-};
+    std::string sweep, mask_fill = "visible", pass_text = "forward";
 
-constexpr uint64_t rotate_bytes = uint64_t{256} << 20;  // several times any last-level cache
-constexpr double warm_ms = 200;                         // until clocks have settled
-constexpr double sweep_warm_ms = 60;
-constexpr int max_warm_runs = 1000;
-
-struct Tensors {
-    Buffer query, key, value, out, lse;
-};
-
-// A buffer of `bytes` that repeats `block`.
-Buffer repeat(Runtime& runtime, uint64_t bytes, std::span<const std::byte> block) {
-    Buffer b = runtime.allocate(bytes);
-    for (uint64_t done = 0; done < bytes; done += block.size())
-        runtime.upload(b, block.first(std::min<uint64_t>(block.size(), bytes - done)), done);
-    return b;
-}
-
-constexpr uint64_t block_elements = 1 << 22;  // of random data; more is repeated
-
-// Never zeros: they can run faster than real data.
-Buffer random_buffer(Runtime& runtime, uint64_t elements, VkattnDtype dtype, uint32_t seed) {
-    std::mt19937 engine(seed);
-    std::vector<float> values(std::min(elements, block_elements));
-    for (float& x : values) x = static_cast<float>(engine()) * 0x1p-31f - 1.0f;
-    const NpyArray block = from_float(values, {values.size()}, npy_dtype(dtype));
-    return repeat(runtime, elements * element_bytes(dtype), block.data);
-}
-
-// Hides nothing, or half of it.
-Buffer mask_buffer(Runtime& runtime, const VkattnProblem& p, bool random) {
-    uint64_t elements = p.mask == VKATTN_MASK_NONE ? 0 : 1;
-    for (uint32_t i = 0; i < p.mask_rank; i++) elements *= p.mask_extents[i];
-    const size_t count = std::min(elements, block_elements);
-    std::mt19937 engine(1);
-    std::vector<float> added(count);
-    std::vector<std::byte> visible(count, std::byte{1});
-    for (size_t i = 0; random && i < count; i++) {
-        if (engine() % 2 == 0) continue;
-        added[i] = -std::numeric_limits<float>::infinity();
-        visible[i] = std::byte{0};
+    Pass pass() const {
+        if (pass_text == "forward") return Pass::forward;
+        if (pass_text == "backward") return Pass::backward;
+        if (pass_text == "both") return Pass::both;
+        throw UsageError("--pass", fmt::format("'{}' is not forward, backward or both", pass_text));
     }
-    if (p.mask == VKATTN_MASK_BOOL) return repeat(runtime, elements, visible);
-    const NpyArray block = from_float(added, {count}, npy_dtype(p.dtype));
-    return repeat(runtime, elements * element_bytes(p.dtype), block.data);
-}
+};
 
-// Those of query, key, value and out: what attention must move at least.
-uint64_t tensor_bytes(const VkattnProblem& p) {
-    return element_bytes(p.dtype) *
-           (element_count(p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk + p.head_dim_v) +
-            element_count(p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk + p.head_dim_v));
-}
-
-Tensors make_tensors(Runtime& runtime, const VkattnProblem& p, uint32_t seed) {
-    const uint64_t rows = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1),
-                   keys = element_count(p.batch, p.num_heads_kv, p.seqlen_kv, 1);
-    return {random_buffer(runtime, rows * p.head_dim_qk, p.dtype, seed),
-            random_buffer(runtime, keys * p.head_dim_qk, p.dtype, seed + 1),
-            random_buffer(runtime, keys * p.head_dim_v, p.dtype, seed + 2),
-            runtime.allocate(rows * p.head_dim_v * element_bytes(p.dtype)),
-            runtime.allocate(rows * sizeof(float))};
-}
+constexpr double warm_ms = 200;  // until clocks have settled
+constexpr double sweep_warm_ms = 60;
 
 // Query-key pairs that are visible in one head: what must be computed.
 double visible_pairs(const VkattnProblem& p) {
@@ -109,56 +53,37 @@ double median(std::vector<double> values) {
     return values[values.size() / 2];
 }
 
-// Device milliseconds of single runs over rotating tensors, after a warm-up.
-class Workload {
-  public:
-    Workload(Runtime& runtime, const VkattnProblem& p, bool random_mask)
-        : runtime_(runtime), submitter_(runtime), mask_(mask_buffer(runtime, p, random_mask)) {
-        const uint64_t sets = rotate_bytes / std::max<uint64_t>(tensor_bytes(p), 1);
-        for (uint32_t i = 0; i < std::clamp<uint64_t>(sets, 1, 16); i++)
-            tensors_.push_back(make_tensors(runtime, p, 3 * i + 1));
-        if (p.kv_lengths == 0) return;
-        const std::vector<uint32_t> lengths(p.batch, p.seqlen_kv);
-        kv_lengths_ = repeat(runtime, lengths.size() * sizeof(uint32_t), std::as_bytes(std::span(lengths)));
+// By the products that must be computed at least: forward Q K^T and P V, backward S, dP, dQ, dK and dV.
+double tflops(const VkattnProblem& p, Pass pass, double ms) {
+    const double forward = p.head_dim_qk + p.head_dim_v, backward = 3 * p.head_dim_qk + 2 * p.head_dim_v;
+    const double dims = (pass != Pass::backward ? forward : 0) + (pass != Pass::forward ? backward : 0);
+    return 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * dims / (ms * 1e-3) * 1e-12;
+}
+
+// The pass's own plan has the options; the forward before a timed backward is the planner's choice.
+Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p, const char* tuning) {
+    VkattnOptions o = b.attention.plan_options();
+    if (tuning != nullptr) o.tuning = tuning;
+    Plans plans;
+    if (b.pass() == Pass::forward) {
+        plans.forward = runtime.plan(p, o);
+        return plans;
     }
+    VkattnBackward backward = vkattn::backward();
+    backward.dbias = p.mask == VKATTN_MASK_FLOAT;
+    backward.dout_strides = p.out_strides;
+    backward.dquery_strides = p.query_strides;
+    backward.dkey_strides = p.key_strides;
+    backward.dvalue_strides = p.value_strides;
+    plans.backward = runtime.backward_plan(p, backward, o);
+    o.tuning = nullptr;
+    o.kernel = nullptr;
+    plans.forward = runtime.plan(p, o);
+    return plans;
+}
 
-    std::vector<double> time(const Plan& plan, double warm_for_ms, uint32_t repeats) {
-        const Buffer scratch = runtime_.allocate(plan.scratch().size_bytes);
-        double warm = 0;
-        for (int i = 0; i < max_warm_runs && warm < warm_for_ms; i++) warm += run(plan, scratch);
-        std::vector<double> ms;
-        for (uint32_t i = 0; i < repeats; i++) ms.push_back(run(plan, scratch));
-        return ms;
-    }
-
-    uint32_t submissions() const { return submitter_.submissions(); }  // of the last run
-
-  private:
-    double run(const Plan& plan, const Buffer& scratch) {
-        const Tensors& t = tensors_[next_++ % tensors_.size()];
-        VkattnForwardArgs args = forward_args();
-        args.query = t.query.address();
-        args.key = t.key.address();
-        args.value = t.value.address();
-        args.out = t.out.address();
-        args.lse = t.lse.address();
-        args.mask = mask_.address();
-        args.kv_lengths = kv_lengths_.address();
-        args.scratch_buffer = scratch.handle();
-        args.scratch_address = scratch.address();
-        return submitter_.run(plan, args);
-    }
-
-    Runtime& runtime_;
-    Submitter submitter_;
-    std::vector<Tensors> tensors_;
-    Buffer mask_, kv_lengths_;
-    size_t next_ = 0;
-};
-
-double tflops(const VkattnProblem& p, double ms) {
-    return 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * (p.head_dim_qk + p.head_dim_v) / (ms * 1e-3) *
-           1e-12;
+const Plan& timed_plan(const Plans& plans, Pass pass) {
+    return pass == Pass::forward ? plans.forward : plans.backward;
 }
 
 struct Result {
@@ -167,13 +92,14 @@ struct Result {
     uint32_t segments, submissions;
 };
 
-void print_json(const DeviceInfo& d, const VkattnProblem& p, const Json& plan, const Result& r,
-                const Ceilings& ceilings) {
+void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProblem& p, const Json& plan,
+                const Result& r, const Ceilings& ceilings) {
     const auto [least, most] = std::minmax_element(r.ms.begin(), r.ms.end());
     const Json out{
         {"device", d.name},
         {"driver", d.driver},
         {"dtype", dtype_text(p.dtype)},
+        {"pass", pass},
         {"kernel", plan["kernel"]},
         {"tuning_row", plan["tuning_row"]},
         {"tuning", plan["tuning"]},
@@ -212,21 +138,19 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     std::ifstream file(b.sweep);
     if (!file || file.peek() == std::ifstream::traits_type::eof())
         throw UsageError("--sweep", fmt::format("cannot read a tuning from {}", b.sweep));
-    std::vector<std::pair<std::string, Plan>> plans;
+    std::vector<std::pair<std::string, Plans>> plans;
     for (std::string line; std::getline(file, line);) {
         if (line.empty() || line[0] == '#') continue;
-        VkattnOptions o = b.attention.plan_options();
-        o.tuning = line.c_str();
         try {
-            plans.emplace_back(line, runtime.plan(p, o));
+            plans.emplace_back(line, make_plans(b, runtime, p, line.c_str()));
         } catch (const Error& error) {
             fmt::print("refused  {}: {}\n", line, error.what());
         }
     }
-    Workload workload(runtime, p, b.mask_fill == "random");
+    Workload workload(runtime, p, b.pass(), b.mask_fill == "random");
     const Ceilings ceilings = measure_ceilings(runtime);
     for (const auto& [line, plan] : plans) {
-        const double rate = tflops(p, median(workload.time(plan, sweep_warm_ms, b.repeats)));
+        const double rate = tflops(p, b.pass(), median(workload.time(plan, sweep_warm_ms, b.repeats)));
         fmt::print("{:7.3f} TFLOP/s {:5.1f} %  {}\n", rate, 100 * rate / ceilings.fma_tflops, line);
         std::fflush(stdout);
     }
@@ -242,19 +166,20 @@ void bench(const Bench& b) {
     set_dense_layout(p, b.attention.bshd());
     Runtime runtime(b.attention.runtime_options());
     if (!b.sweep.empty()) return sweep(b, runtime, p);
-    Plan plan;
+    Plans plans;
     try {
-        plan = runtime.plan(p, b.attention.plan_options());
+        plans = make_plans(b, runtime, p, nullptr);
     } catch (const Error& error) {
         rethrow_as_usage(error);
     }
     const Ceilings ceilings = measure_ceilings(runtime);
-    Workload workload(runtime, p, b.mask_fill == "random");
-    Result r{workload.time(plan, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions()};
-    r.tflops = tflops(p, median(r.ms));
+    Workload workload(runtime, p, b.pass(), b.mask_fill == "random");
+    const Plan& plan = timed_plan(plans, b.pass());
+    Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions()};
+    r.tflops = tflops(p, b.pass(), median(r.ms));
     r.gbps = static_cast<double>(tensor_bytes(p)) / (median(r.ms) * 1e-3) * 1e-9;
     const Json description = Json::parse(plan.describe());
-    if (b.attention.json) return print_json(runtime.device(), p, description, r, ceilings);
+    if (b.attention.json) return print_json(runtime.device(), b.pass_text, p, description, r, ceilings);
     print_text(runtime.device(), description, r, ceilings);
 }
 
@@ -266,6 +191,8 @@ void add_bench(CLI::App& app) {
     auto b = std::make_shared<Bench>();
     b->shape.add_to(*sub);
     b->attention.add_to(*sub);
+    sub->add_option("--pass", b->pass_text,
+                    "forward (default), backward or both; --kernel and --tuning are then the backward's");
     sub->add_option("--repeats", b->repeats, "Timed runs; default 20");
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");

@@ -10,7 +10,18 @@ constexpr double wanted_ms = 250;  // Windows and amdgpu lose patience after abo
 }  // namespace
 
 double Submitter::run(const Plan& plan, const VkattnForwardArgs& args) {
-    const uint32_t segments = plan.segments();
+    return run(plan.segments(), [&](VkCommandBuffer c, uint32_t first, uint32_t count) {
+        plan.cmd_forward(c, args, first, count);
+    });
+}
+
+double Submitter::run(const Plan& plan, const VkattnBackwardArgs& args) {
+    return run(plan.segments(), [&](VkCommandBuffer c, uint32_t first, uint32_t count) {
+        plan.cmd_backward(c, args, first, count);
+    });
+}
+
+double Submitter::run(uint32_t segments, const Record& record) {
     double ms = 0;
     uint32_t first = 0;
     record_us_ = 0;
@@ -18,8 +29,7 @@ double Submitter::run(const Plan& plan, const VkattnForwardArgs& args) {
     do {
         const uint32_t count = std::min(segments_at_once_, segments - first);
         double record_us = 0;
-        const double took =
-            runtime_.submit([&](VkCommandBuffer c) { plan.cmd_forward(c, args, first, count); }, &record_us);
+        const double took = runtime_.submit([&](VkCommandBuffer c) { record(c, first, count); }, &record_us);
         ms += took;
         record_us_ += record_us;
         submissions_++;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "vkattn/runtime.hpp"
 
@@ -14,12 +15,16 @@ class Submitter {
 
     // Returns milliseconds on the device, the submissions' sum.
     double run(const Plan& plan, const VkattnForwardArgs& args);
+    double run(const Plan& plan, const VkattnBackwardArgs& args);
 
     // Of the last run.
     double record_us() const { return record_us_; }
     uint32_t submissions() const { return submissions_; }
 
   private:
+    using Record = std::function<void(VkCommandBuffer commands, uint32_t first, uint32_t count)>;
+    double run(uint32_t segments, const Record& record);
+
     Runtime& runtime_;
     uint32_t segments_at_once_ = 1;
     double record_us_ = 0;

@@ -1,0 +1,160 @@
+#include "workload.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <span>
+
+#include "common.hpp"
+
+namespace vkattn::tools {
+namespace {
+
+constexpr uint64_t rotate_bytes = uint64_t{256} << 20;  // several times any last-level cache
+constexpr int max_warm_runs = 1000;
+
+// A buffer of `bytes` that repeats `block`.
+Buffer repeat(Runtime& runtime, uint64_t bytes, std::span<const std::byte> block) {
+    Buffer b = runtime.allocate(bytes);
+    for (uint64_t done = 0; done < bytes; done += block.size())
+        runtime.upload(b, block.first(std::min<uint64_t>(block.size(), bytes - done)), done);
+    return b;
+}
+
+constexpr uint64_t block_elements = 1 << 22;  // of random data; more is repeated
+
+// Never zeros: they can run faster than real data.
+Buffer random_buffer(Runtime& runtime, uint64_t elements, VkattnDtype dtype, uint32_t seed) {
+    std::mt19937 engine(seed);
+    std::vector<float> values(std::min(elements, block_elements));
+    for (float& x : values) x = static_cast<float>(engine()) * 0x1p-31f - 1.0f;
+    const NpyArray block = from_float(values, {values.size()}, npy_dtype(dtype));
+    return repeat(runtime, elements * element_bytes(dtype), block.data);
+}
+
+// Hides nothing, or half of it.
+Buffer mask_buffer(Runtime& runtime, const VkattnProblem& p, bool random) {
+    uint64_t elements = p.mask == VKATTN_MASK_NONE ? 0 : 1;
+    for (uint32_t i = 0; i < p.mask_rank; i++) elements *= p.mask_extents[i];
+    const size_t count = std::min(elements, block_elements);
+    std::mt19937 engine(1);
+    std::vector<float> added(count);
+    std::vector<std::byte> visible(count, std::byte{1});
+    for (size_t i = 0; random && i < count; i++) {
+        if (engine() % 2 == 0) continue;
+        added[i] = -std::numeric_limits<float>::infinity();
+        visible[i] = std::byte{0};
+    }
+    if (p.mask == VKATTN_MASK_BOOL) return repeat(runtime, elements, visible);
+    const NpyArray block = from_float(added, {count}, npy_dtype(p.dtype));
+    return repeat(runtime, elements * element_bytes(p.dtype), block.data);
+}
+
+}  // namespace
+
+uint64_t tensor_bytes(const VkattnProblem& p) {
+    return element_bytes(p.dtype) *
+           (element_count(p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk + p.head_dim_v) +
+            element_count(p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk + p.head_dim_v));
+}
+
+Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) const {
+    const uint64_t rows = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1),
+                   keys = element_count(p.batch, p.num_heads_kv, p.seqlen_kv, 1),
+                   element = element_bytes(p.dtype);
+    Tensors t;
+    t.query = random_buffer(runtime_, rows * p.head_dim_qk, p.dtype, seed);
+    t.key = random_buffer(runtime_, keys * p.head_dim_qk, p.dtype, seed + 1);
+    t.value = random_buffer(runtime_, keys * p.head_dim_v, p.dtype, seed + 2);
+    t.out = runtime_.allocate(rows * p.head_dim_v * element);
+    t.lse = runtime_.allocate(rows * sizeof(float));
+    if (pass_ == Pass::forward) return t;
+    t.dout = random_buffer(runtime_, rows * p.head_dim_v, p.dtype, seed + 3);
+    t.dquery = runtime_.allocate(rows * p.head_dim_qk * element);
+    t.dkey = runtime_.allocate(keys * p.head_dim_qk * element);
+    t.dvalue = runtime_.allocate(keys * p.head_dim_v * element);
+    return t;
+}
+
+Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask)
+    : runtime_(runtime),
+      pass_(pass),
+      submitter_(runtime),
+      backward_submitter_(runtime),
+      mask_(mask_buffer(runtime, p, random_mask)) {
+    const uint64_t sets = rotate_bytes / std::max<uint64_t>(tensor_bytes(p), 1);
+    for (uint32_t i = 0; i < std::clamp<uint64_t>(sets, 1, 16); i++)
+        tensors_.push_back(make_tensors(p, 4 * i + 1));
+    if (p.kv_lengths != 0) {
+        const std::vector<uint32_t> lengths(p.batch, p.seqlen_kv);
+        kv_lengths_ = repeat(runtime, lengths.size() * sizeof(uint32_t), std::as_bytes(std::span(lengths)));
+    }
+    if (pass == Pass::forward || p.mask != VKATTN_MASK_FLOAT) return;
+    uint64_t elements = 1;
+    for (uint32_t i = 0; i < p.mask_rank; i++) elements *= p.mask_extents[i];
+    dbias_ = runtime.allocate(elements * element_bytes(p.dtype));
+}
+
+std::vector<double> Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) {
+    uint64_t scratch_bytes = 0;
+    for (const Plan* plan : {&plans.forward, &plans.backward})
+        if (plan->get() != nullptr) scratch_bytes = std::max(scratch_bytes, plan->scratch().size_bytes);
+    const Buffer scratch = runtime_.allocate(scratch_bytes);
+    for (Tensors& t : tensors_) {
+        if (pass_ == Pass::backward && !t.has_out) forward(plans.forward, t, scratch);
+        t.has_out = true;
+    }
+    double warm = 0;
+    for (int i = 0; i < max_warm_runs && warm < warm_for_ms; i++) warm += run(plans, scratch);
+    std::vector<double> ms;
+    for (uint32_t i = 0; i < repeats; i++) ms.push_back(run(plans, scratch));
+    return ms;
+}
+
+double Workload::run(const Plans& plans, const Buffer& scratch) {
+    const Tensors& t = tensors_[next_++ % tensors_.size()];
+    submissions_ = 0;
+    double ms = 0;
+    if (pass_ != Pass::backward) ms += forward(plans.forward, t, scratch);
+    if (pass_ != Pass::forward) ms += backward(plans.backward, t, scratch);
+    return ms;
+}
+
+double Workload::forward(const Plan& plan, const Tensors& t, const Buffer& scratch) {
+    VkattnForwardArgs args = forward_args();
+    args.query = t.query.address();
+    args.key = t.key.address();
+    args.value = t.value.address();
+    args.out = t.out.address();
+    args.lse = t.lse.address();
+    args.mask = mask_.address();
+    args.kv_lengths = kv_lengths_.address();
+    args.scratch_buffer = scratch.handle();
+    args.scratch_address = scratch.address();
+    const double ms = submitter_.run(plan, args);
+    submissions_ += submitter_.submissions();
+    return ms;
+}
+
+double Workload::backward(const Plan& plan, const Tensors& t, const Buffer& scratch) {
+    VkattnBackwardArgs args = backward_args();
+    args.query = t.query.address();
+    args.key = t.key.address();
+    args.value = t.value.address();
+    args.out = t.out.address();
+    args.lse = t.lse.address();
+    args.dout = t.dout.address();
+    args.dquery = t.dquery.address();
+    args.dkey = t.dkey.address();
+    args.dvalue = t.dvalue.address();
+    args.dbias = dbias_.address();
+    args.mask = mask_.address();
+    args.kv_lengths = kv_lengths_.address();
+    args.scratch_buffer = scratch.handle();
+    args.scratch_address = scratch.address();
+    const double ms = backward_submitter_.run(plan, args);
+    submissions_ += backward_submitter_.submissions();
+    return ms;
+}
+
+}  // namespace vkattn::tools

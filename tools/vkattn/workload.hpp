@@ -1,0 +1,46 @@
+// Tensors to time attention with: random, and enough sets of them that caches do not help.
+#pragma once
+
+#include <vector>
+
+#include "submission.hpp"
+
+namespace vkattn::tools {
+
+enum class Pass { forward, backward, both };
+
+// Of query, key, value and out: what attention must move at least.
+uint64_t tensor_bytes(const VkattnProblem& p);
+
+struct Plans {
+    Plan forward, backward;  // those that the pass needs
+};
+
+// Device milliseconds of single runs over rotating tensors, after a warm-up.
+class Workload {
+  public:
+    Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask);
+    // The backward's out and lse are the forward's; it runs before the clock does where only the backward is timed.
+    std::vector<double> time(const Plans& plans, double warm_for_ms, uint32_t repeats);
+    uint32_t submissions() const { return submissions_; }  // of the last run
+
+  private:
+    struct Tensors {
+        Buffer query, key, value, out, lse, dout, dquery, dkey, dvalue;
+        bool has_out = false;
+    };
+    Tensors make_tensors(const VkattnProblem& p, uint32_t seed) const;
+    double run(const Plans& plans, const Buffer& scratch);
+    double forward(const Plan& plan, const Tensors& t, const Buffer& scratch);
+    double backward(const Plan& plan, const Tensors& t, const Buffer& scratch);
+
+    Runtime& runtime_;
+    Pass pass_;
+    Submitter submitter_, backward_submitter_;
+    std::vector<Tensors> tensors_;
+    Buffer mask_, kv_lengths_, dbias_;
+    size_t next_ = 0;
+    uint32_t submissions_ = 0;
+};
+
+}  // namespace vkattn::tools
