@@ -41,14 +41,19 @@ uint key_group = thread / KEY_LANES;
 vec4 dvalue[ROWS * V_VECS];
 vec4 dkey[ROWS * QK_VECS];
 
-// Row r of the groups stands in slots r % P_BLOCKS * GROUPS ..
-void store_slots(uint first_r) {
+void store_rows_of_groups(uint first_r) {
     [[unroll]] for (uint n = 0; n < P_BLOCKS; n++)
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             const uint at = (n * GROUPS + group) * K_STRIDE + b * LANES + lane, x = (first_r + n) * (COLS / 4) + b;
             pool[at] = weights[x];
             pool[POOL_DS + at] = scores[x];
         }
+}
+
+// Row r of the groups goes to slots r % P_BLOCKS * GROUPS .. The comparison: see store_p.
+void store_slots(uint first_r) {
+    [[unroll]] for (uint r = 0; r < ROWS; r += P_BLOCKS)
+        if (r == first_r) store_rows_of_groups(r);
 }
 
 // Item e of a stage: 4 head dims of dout or query of the row in slot first_slot + e / KV_STRIDE.

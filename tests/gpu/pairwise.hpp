@@ -4,7 +4,10 @@
 
 #include <cstddef>
 #include <functional>
+#include <string>
 #include <vector>
+
+#include "vkattn/types.h"
 
 namespace vkattn::test {
 
@@ -24,5 +27,10 @@ using Cost = std::function<size_t(const std::vector<Row>&, const Row&)>;
 // leaves a factor without a level.
 std::vector<Row> all_pairs(const std::vector<size_t>& levels_of_factor, const Compatible& compatible,
                            const Cost& cost);
+
+// Words of a case line that depend on its shape. `row` varies them.
+std::string lengths_of(const VkattnProblem& p, size_t row);
+std::string offsets_of(const VkattnProblem& p, size_t row);
+std::string cut_of(const VkattnProblem& p);
 
 }  // namespace vkattn::test

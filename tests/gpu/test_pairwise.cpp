@@ -62,25 +62,6 @@ bool compatible(Level a, Level b) {
     return true;
 }
 
-// One number a batch, in turn: none, all, part of what there is.
-std::string lengths_of(const VkattnProblem& p, size_t row) {
-    const uint32_t n = p.seqlen_kv;
-    const uint32_t choices[] = {n, n / 2 + 1, n - n / 3, 0, n / 3 + 1};
-    std::string text;
-    for (uint32_t b = 0; b < p.batch; b++)
-        text += fmt::format("{}{}", b == 0 ? " lengths=" : ",", choices[(row + b) % std::size(choices)]);
-    return text;
-}
-
-std::string offsets_of(const VkattnProblem& p, size_t row) {
-    const int64_t n = p.seqlen_kv, m = p.seqlen_q;
-    const int64_t choices[] = {0, n - m, -3, n / 2, -m / 2, n - 5};
-    std::string text;
-    for (uint32_t b = 0; b < p.batch; b++)
-        text += fmt::format("{}{}", b == 0 ? " offsets=" : ",", choices[(row + b) % std::size(choices)]);
-    return text;
-}
-
 std::string mask_of(const VkattnProblem& p, size_t level) {
     const uint32_t b = p.batch, h = p.num_heads_q, m = p.seqlen_q, n = p.seqlen_kv;
     switch (level) {
@@ -99,13 +80,6 @@ std::string mask_of(const VkattnProblem& p, size_t level) {
         default:
             return "";
     }
-}
-
-// A fifth of the whole in a dispatch, but a few tiles at least.
-std::string cut_of(const VkattnProblem& p) {
-    const uint64_t per_key = 2 * (uint64_t{p.head_dim_qk} + p.head_dim_v);
-    const uint64_t whole = per_key * p.batch * p.num_heads_q * p.seqlen_q * p.seqlen_kv;
-    return fmt::format(" max_flops={}", std::max(whole / 5, per_key * 32 * 32));
 }
 
 std::string text_of(const Row& row, size_t number) {
