@@ -136,7 +136,7 @@ Dispatch tile_dispatch(const Context& c, const Plan& plan, Variant float32) {
                                        {offsetof(Push, key), Region::key},
                                        {offsetof(Push, value), Region::value}});
     for (const Region r : {Region::query, Region::key, Region::value, Region::dout}) d.reads |= bit(r);
-    d.reads |= bit(Region::statistics);
+    if (rows_of(plan.problem) != 0) d.reads |= bit(Region::statistics);
     if (plan.problem.mask != VKATTN_MASK_NONE) d.reads |= bit(Region::mask);
     use_mask_classes(plan, d);
     return d;
@@ -228,6 +228,16 @@ Result<bool> check_rows(const Context& c, const Problem& p, bool& wide) {
     return true;
 }
 
+// Of all scratch, what rows need is not to be had in pieces.
+Result<bool> check_statistics(const DeviceCaps& caps, const Problem& p) {
+    constexpr uint64_t unit = scratch_alignment, block = (sizeof(Arguments) + unit - 1) / unit * unit;
+    const uint64_t left = caps.max_buffer_bytes - std::min(caps.max_buffer_bytes, block);
+    if (product(rows_of(p), 16) <= left / unit * unit) return true;
+    return unsupported("", fmt::format("16 bytes of scratch for each of {} query rows exceed the device's "
+                                       "largest allocation of {}",
+                                       rows_of(p), caps.max_buffer_bytes));
+}
+
 void add_arguments(const Context& c, Plan& plan) {
     const Problem& p = plan.problem;
     const Backward& b = c.backward;
@@ -256,6 +266,7 @@ void add_arguments(const Context& c, Plan& plan) {
         plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
     if (b.dlse != 0) plan.argument_patches.push_back({offsetof(Arguments, dlse), Region::dlse});
     if (b.dbias != 0) plan.argument_patches.push_back({offsetof(Arguments, dbias), Region::dbias});
+    if (rows_of(p) == 0) return;
     plan.argument_patches.push_back({offsetof(Arguments, statistics), Region::statistics});
     reserve_scratch(plan, Region::statistics, rows_of(p) * 16);
 }
@@ -301,6 +312,8 @@ Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem,
 
     Plan plan = begin_plan(problem, *tiles, false);
     plan.backward = backward;
+    if (rows_of(problem) == 0 && !has_keys(problem) && !has_bias(backward)) return plan;
+    if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
     add_arguments(c, plan);
     if (!problem.empty_output())
         add_mask_classes(caps, options, *tiles, ceil_div(problem.seqlen_q, tiles->numbers.tile_q()), plan);
