@@ -174,6 +174,29 @@ void set_mask(VkattnProblem& p, VkattnMaskType mask, MaskShape shape) {
     }
 }
 
+core::Backward make_backward(const core::Problem& p, bool dlse) {
+    VkattnBackward b = core::default_backward();
+    const uint64_t unit = p.alignment_bytes / p.element_bytes;
+    const auto like = [&](const VkattnStrides& s, const Tensor& t, VkattnStrides& to) {
+        const bool broadcasts =
+            (s.batch == 0 && p.batch > 1) || (s.head == 0 && t.heads > 1) || (s.seq == 0 && t.seq > 1);
+        to = broadcasts ? strides_of(Layout::contiguous, unit, t) : s;
+    };
+    b.dlse = dlse;
+    b.dbias = p.mask == VKATTN_MASK_FLOAT;
+    b.dout_strides = p.out_strides;
+    like(p.query_strides, {p.num_heads_q, p.seqlen_q, p.head_dim_qk}, b.dquery_strides);
+    like(p.key_strides, {p.num_heads_kv, p.seqlen_kv, p.head_dim_qk}, b.dkey_strides);
+    like(p.value_strides, {p.num_heads_kv, p.seqlen_kv, p.head_dim_v}, b.dvalue_strides);
+    return resolved(p, b);
+}
+
+core::Backward resolved(const core::Problem& problem, const VkattnBackward& backward) {
+    const auto result = core::resolve(problem, backward);
+    if (!result) throw std::runtime_error(result.failure().field + ": " + result.failure().message);
+    return *result;
+}
+
 void set_features(VkattnProblem& p, const Features& f) {
     if (f.mask != VKATTN_MASK_NONE) set_mask(p, f.mask, f.mask_shape);
     p.kv_lengths = f.kv_lengths;

@@ -61,6 +61,8 @@ const char* name_of(Layout layout);
 VkattnProblem make_problem(HeadDims dims, const Shape& shape, Layout layout = Layout::contiguous,
                            uint32_t alignment_bytes = 4, VkattnDtype dtype = VKATTN_DTYPE_FLOAT32);
 void set_mask(VkattnProblem& problem, VkattnMaskType mask, MaskShape shape);
+// Gradients laid out as their tensors are, where these do not broadcast; dbias if there is a float mask.
+core::Backward make_backward(const core::Problem& problem, bool dlse = false);
 // All of the features but the dtype.
 void set_features(VkattnProblem& problem, const Features& features);
 core::Options options_of(const Features& features);
@@ -75,6 +77,7 @@ bool is_heavy(const core::Problem& problem);
 
 // core::resolve of a problem that is meant to be valid; throws the failure's text.
 core::Problem resolved(const VkattnProblem& problem);
+core::Backward resolved(const core::Problem& problem, const VkattnBackward& backward);
 
 std::string to_text(const core::Problem& problem);
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "plan_model.hpp"
+#include "plan_pieces.hpp"
 
 namespace vkattn::test {
 namespace {
@@ -33,7 +34,8 @@ constexpr Number all_numbers[] = {
 };
 static_assert(sizeof(TileNumbers) == sizeof(uint32_t) * std::size(all_numbers), "a number is missing above");
 
-// Whether `rows` rows of `stride`, and as many heads as share a tile, lie beyond 31-bit offsets in bytes.
+}  // namespace
+
 bool far_apart(const Problem& p, uint64_t rows, uint64_t stride, uint64_t heads, uint64_t head_stride,
                uint64_t inner) {
     const uint64_t limit = (uint64_t{1} << 31) / p.element_bytes;
@@ -41,6 +43,8 @@ bool far_apart(const Problem& p, uint64_t rows, uint64_t stride, uint64_t heads,
     if (heads > 1 && head_stride > limit) return true;
     return (rows - 1) * stride + (heads - 1) * head_stride + inner > limit;
 }
+
+namespace {
 
 // The same with `slack` rows more than a tile has: 0 for what the shaders really address.
 bool wide_rows(const Problem& p, const TileNumbers& n, bool pack, uint64_t slack) {
@@ -60,31 +64,36 @@ bool wide_rows(const Problem& p, const TileNumbers& n, bool pack, uint64_t slack
            far(keys, p.key_strides, 1) || far(keys, p.value_strides, 1) || far_mask;
 }
 
-// Of the tile kernels. PACK and WIDE_ROWS are taken over: they are the planner's choice within bounds.
-std::array<uint32_t, SPEC_COUNT> specialization_of(const DeviceCaps& caps, const Problem& p, const Model& m,
-                                                   Kind kind, const core::Options& options,
-                                                   const Dispatch& d) {
+}  // namespace
+
+Specialization specialization_of(const DeviceCaps& caps, const Problem& p, const Model& m, Kind kind,
+                                 const core::Options& options, const Dispatch& d) {
     std::array<uint32_t, SPEC_COUNT> s{};
     for (const Number& number : all_numbers) s[number.specialization] = m.n.*number.at;
     s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
     s[SPEC_ROLLED] = caps.type == core::DeviceType::cpu;
     s[SPEC_HEAD_DIM_V] = p.head_dim_v;
     s[SPEC_WIDE_LOADS] = p.alignment_bytes >= (p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8);
-    s[SPEC_ARGUMENTS] = needs_arguments(p);
+    s[SPEC_ARGUMENTS] = needs_arguments(p) || of_backward(kind);
     s[SPEC_SOFTCAP] = p.softcap > 0;
     s[SPEC_MASK] = p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
                    : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
                                                  : MASK_NONE;
-    s[SPEC_POOL_VEC4] = kind == Kind::classes ? 1 : pool_of_maps(m.n, p.head_dim_v);
+    const bool no_pool = kind == Kind::classes || kind == Kind::delta;
+    s[SPEC_POOL_VEC4] = no_pool            ? 1
+                        : recomputes(kind) ? pool_of_backward_maps(m.n, p.head_dim_qk, p.head_dim_v)
+                                           : pool_of_maps(m.n, p.head_dim_v);
     s[SPEC_PACK] = d.specialization[SPEC_PACK];
     s[SPEC_WIDE_ROWS] = d.specialization[SPEC_WIDE_ROWS];
     s[SPEC_KV_LENGTHS] = p.kv_lengths != 0;
     s[SPEC_QUERY_OFFSETS] = p.align == VKATTN_ALIGN_OFFSETS;
-    s[SPEC_MASK_CLASSES] = kind == Kind::forward && m.classified;
+    s[SPEC_MASK_CLASSES] = (kind == Kind::forward || recomputes(kind)) && m.classified;
     s[SPEC_SPLIT] = kind == Kind::forward && m.span != 0;
-    s[SPEC_INVARIANT] = kind == Kind::forward && options.batch_invariant;
+    s[SPEC_INVARIANT] = (kind == Kind::forward || of_backward(kind)) && options.batch_invariant;
     return s;
 }
+
+namespace {
 
 std::string choices_flaw(const Problem& p, const Model& m, const Dispatch& d) {
     const bool pack = d.specialization[SPEC_PACK] != 0, wide = d.specialization[SPEC_WIDE_ROWS] != 0;
@@ -95,6 +104,8 @@ std::string choices_flaw(const Problem& p, const Model& m, const Dispatch& d) {
     return "";
 }
 
+}  // namespace
+
 std::string variant_flaw(const DeviceCaps& caps, VkattnDtype dtype, core::Variant variant) {
     const VariantFacts facts = facts_of(variant);
     if (facts.dtype != dtype) return fmt::format("{} for {}", name_of(variant), core::name_of(dtype));
@@ -104,6 +115,8 @@ std::string variant_flaw(const DeviceCaps& caps, VkattnDtype dtype, core::Varian
         return fmt::format("{} where there is 16-bit storage", name_of(variant));
     return "";
 }
+
+namespace {
 
 std::string refusals_flaw(const Plan& plan) {
     std::multiset<std::string> names{plan.kernel};
@@ -132,15 +145,24 @@ std::string rows_kernel_flaw(const TileNumbers& n) {
     return "";
 }
 
+// backward_key_value.comp: other groups of invocations for the sums over query rows.
+std::string sums_flaw(const TileNumbers& n) {
+    if (n.tile_kv() % n.rows != 0) return "keys do not divide into groups of rows";
+    if (n.threads % (n.tile_kv() / n.rows) != 0) return "a group of key lanes is not whole";
+    if (n.rows % n.p_blocks != 0) return "rows do not divide into blocks of P";
+    if (n.threads / n.lanes * n.p_blocks % n.v_keys != 0) return "slots do not divide into stages of rows";
+    return "";
+}
+
 }  // namespace
 
-std::string numbers_flaw(const TileNumbers& n) {
-    if (n.of_rows_kernel()) return rows_kernel_flaw(n);
+std::string numbers_flaw(const TileNumbers& n, bool backward) {
+    if (n.of_rows_kernel()) return backward ? "numbers of the kernel for few rows" : rows_kernel_flaw(n);
     for (const Number& number : all_numbers)
         if (number.at != &TileNumbers::prefetch && n.*number.at == 0)
             return std::string(number.name) + " is 0";
     if (n.threads % n.lanes != 0) return "a group of lanes is not whole";
-    if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 || n.v_keys % 4 != 0)
+    if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 || (n.v_keys % 4 != 0 && !backward))
         return "not a multiple of 4";
     if (n.cols % (4 * n.p_blocks) != 0) return "P does not divide into its blocks";
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "a block of P does not divide into stages of V";
@@ -148,7 +170,7 @@ std::string numbers_flaw(const TileNumbers& n) {
         if (n.unroll < steps && steps % n.unroll != 0) return "loops do not unroll evenly";
     if (n.prefetch > 1) return "prefetch is not a boolean";
     if (n.tile_q() != n.threads / n.lanes * n.rows || n.tile_kv() != n.lanes * n.cols) return "tiles";
-    return "";
+    return backward ? sums_flaw(n) : "";
 }
 
 uint32_t pool_of_maps(const TileNumbers& n, uint32_t head_dim_v) {

@@ -13,11 +13,15 @@ namespace vkattn::test {
 // All of the checks below. `options`: those that the plan was made with.
 std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
                     const core::Options& options = {});
+// The same for a plan of vkattn_backward_create.
+std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem,
+                    const core::Backward& backward, const core::Plan& plan,
+                    const core::Options& options = {});
 // The same for a plan of vkattn_combine_create.
 std::string flaw_of(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan);
 
 // Numbers that lib/tiles.glsl can work with.
-std::string numbers_flaw(const core::TileNumbers& numbers);
+std::string numbers_flaw(const core::TileNumbers& numbers, bool backward = false);
 // The workgroup within the device's limits; tiles and specialization say what the tuning says; no variant that the
 // device lacks the features for.
 std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
@@ -43,6 +47,7 @@ std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& comb
 
 // Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
 uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v);
+uint32_t pool_of_backward_maps(const core::TileNumbers& numbers, uint32_t head_dim_qk, uint32_t head_dim_v);
 
 // The numbers in "threads=256,lanes=16,..."; throws if the text is not complete or says something else.
 core::TileNumbers parse_numbers(const std::string& text);

@@ -7,6 +7,7 @@
 
 #include "plan_checks.hpp"
 #include "plan_model.hpp"
+#include "plan_pieces.hpp"
 
 namespace vkattn::test {
 namespace {
@@ -22,23 +23,8 @@ using Push = shared::ForwardPush;
 using Arguments = shared::ForwardArguments;
 
 constexpr uint32_t scratch_regions = bit(Region::arguments) | bit(Region::scores) |
-                                     bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse);
-
-// What a dispatch's shader does: patches that it needs, and regions that it reaches through them, or through the
-// addresses in the argument block. `may_read` does no harm.
-struct Touches {
-    std::vector<Patch> patches;
-    uint32_t reads = 0, writes = 0, may_read = 0;
-
-    void reads_at(size_t at, Region region) {
-        patches.push_back({static_cast<uint32_t>(at), region});
-        reads |= bit(region);
-    }
-    void writes_at(size_t at, Region region, uint64_t add = 0) {
-        patches.push_back({static_cast<uint32_t>(at), region, add});
-        writes |= bit(region);
-    }
-};
+                                     bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
+                                     bit(Region::statistics) | bit(Region::saved);
 
 void touch_forward(const Problem& p, const Model& m, Touches& t) {
     t.reads_at(offsetof(Push, query), Region::query);
@@ -83,7 +69,7 @@ Touches touches_of(const Problem& p, const Model& m, Kind kind) {
             t.reads_at(offsetof(Push, value), Region::value);
             t.writes_at(offsetof(Push, outp), Region::out);
             break;
-        case Kind::combine:  // combine_flaw
+        default:  // combine_flaw, backward_flaw
             break;
     }
     return t;
@@ -92,6 +78,8 @@ Touches touches_of(const Problem& p, const Model& m, Kind kind) {
 bool same(const Patch& a, const Patch& b) {
     return a.at == b.at && a.region == b.region && a.add == b.add;
 }
+
+}  // namespace
 
 std::string patch_flaw(const std::vector<Patch>& patches, const std::vector<Patch>& expected) {
     if (patches.size() != expected.size())
@@ -109,6 +97,8 @@ std::string touches_flaw(const Touches& t, const Dispatch& d) {
     return patch_flaw(d.patches, t.patches);
 }
 
+namespace {
+
 std::string strides_flaw(const Problem& p, const Push& c, bool split) {
     const uint32_t narrow[12] = {c.query_batch, c.query_head, c.query_seq,   c.key_batch,
                                  c.key_head,    c.key_seq,    c.value_batch, c.value_head,
@@ -122,10 +112,10 @@ std::string strides_flaw(const Problem& p, const Push& c, bool split) {
     return "";
 }
 
-std::string numbers_in_push_flaw(const Problem& p, const Dispatch& d, bool split) {
-    const Push c = push_of(d);
+}  // namespace
+
+std::string numbers_in_push_flaw(const Problem& p, const Push& c) {
     if (c.query != 0 || c.key != 0 || c.value != 0 || c.outp != 0 || c.lse != 0) return "an address";
-    if (auto flaw = strides_flaw(p, c, split); !flaw.empty()) return flaw;
     if (c.seqlen_q != p.seqlen_q || c.seqlen_kv != p.seqlen_kv) return "seqlens";
     if ((c.heads & 0xffff) != p.num_heads_q || c.heads >> 16 != p.num_heads_q / p.num_heads_kv)
         return "heads";
@@ -138,8 +128,6 @@ std::string numbers_in_push_flaw(const Problem& p, const Dispatch& d, bool split
     return "";
 }
 
-}  // namespace
-
 std::string push_flaw(const Problem& p, const Plan& plan) {
     const Model m = model_of(p, plan);
     Touches touches;
@@ -150,8 +138,8 @@ std::string push_flaw(const Problem& p, const Plan& plan) {
         const bool split = kind == Kind::forward && m.span != 0;
         if (kind != Kind::forward && (push_of(d).first_tile != 0 || push_of(d).splits != 0))
             return fmt::format("{}: begins elsewhere", name_of(d.variant));
-        if (auto flaw = numbers_in_push_flaw(p, d, split); !flaw.empty())
-            return fmt::format("push constants of {}: {}", name_of(d.variant), flaw);
+        for (const auto& flaw : {numbers_in_push_flaw(p, push_of(d)), strides_flaw(p, push_of(d), split)})
+            if (!flaw.empty()) return fmt::format("push constants of {}: {}", name_of(d.variant), flaw);
         if (last == nullptr || last->variant != d.variant) touches = touches_of(p, m, kind);
         last = &d;
         if (auto flaw = touches_flaw(touches, d); !flaw.empty())
@@ -171,11 +159,8 @@ uint64_t bytes_used(const Problem& p, const Plan& plan, const Model& m, Region r
         case Region::scores:
             for (const Dispatch& d : plan.dispatches) most = std::max<uint64_t>(most, d.groups[0]);
             return most * matrix_bytes(p);
-        case Region::mask_classes: {
-            const auto strides = mask_strides(p);
-            return (strides[0] != 0 ? p.batch : 1) * (strides[1] != 0 ? p.num_heads_q / m.group : 1) *
-                   m.query_tiles * m.key_tiles * 4;
-        }
+        case Region::mask_classes:
+            return masks_of(p, m) * m.query_tiles * m.key_tiles * 4;
         case Region::parts:
             return m.parts * m.rows * p.head_dim_v * 4;
         case Region::parts_lse:
@@ -189,6 +174,11 @@ uint64_t bytes_used(const Problem& p, const Plan& plan, const Model& m, Region r
 
 std::string scratch_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
     const Model m = model_of(p, plan);
+    return regions_flaw(caps, plan, [&](Region region) { return bytes_used(p, plan, m, region); });
+}
+
+std::string regions_flaw(const DeviceCaps& caps, const Plan& plan,
+                         const std::function<uint64_t(Region)>& bytes_used) {
     uint64_t end = 0;
     uint32_t there = 0, used = 0;
     for (const core::ScratchRegion& r : plan.scratch) {
@@ -198,9 +188,9 @@ std::string scratch_flaw(const DeviceCaps& caps, const Problem& p, const Plan& p
             return fmt::format("{} at {}, not at {}", name_of(r.region), r.offset_bytes, end);
         if (r.size_bytes == 0 || (there & bit(r.region)) != 0)
             return fmt::format("{} empty or twice", name_of(r.region));
-        if (r.size_bytes != bytes_used(p, plan, m, r.region))
+        if (r.size_bytes != bytes_used(r.region))
             return fmt::format("{} of {} bytes, {} are used", name_of(r.region), r.size_bytes,
-                               bytes_used(p, plan, m, r.region));
+                               bytes_used(r.region));
         there |= bit(r.region);
         end = round_up(r.offset_bytes + r.size_bytes, core::scratch_alignment);
     }
@@ -220,6 +210,12 @@ std::string arguments_flaw(const Problem& p, const Plan& plan) {
     const Model m = model_of(p, plan);
     Arguments a;
     std::memcpy(&a, plan.arguments.data(), sizeof a);
+    if (const std::string flaw = arguments_flaw(p, m, a); !flaw.empty()) return flaw;
+    const std::string flaw = patch_flaw(plan.argument_patches, argument_patches(p, m));
+    return flaw.empty() ? "" : "argument block: " + flaw;
+}
+
+std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a) {
     const auto strides = stride_bytes(p);
     const auto mask = mask_strides(p);
     if (!std::equal(strides.begin(), strides.end(), a.stride)) return "strides in the argument block";
@@ -234,21 +230,26 @@ std::string arguments_flaw(const Problem& p, const Plan& plan) {
         return "follow_lengths";
     if (a.class_heads != (m.classified && mask[1] != 0 ? p.num_heads_q / m.group : 1)) return "class_heads";
     if (a.class_batches != (m.classified && mask[0] != 0 ? p.batch : 1)) return "class_batches";
+    return "";
+}
+
+std::vector<Patch> argument_patches(const Problem& p, const Model& m) {
     std::vector<Patch> expected;
-    if (masked) expected.push_back({offsetof(Arguments, mask), Region::mask});
+    if (p.mask != VKATTN_MASK_NONE) expected.push_back({offsetof(Arguments, mask), Region::mask});
     if (m.classified) expected.push_back({offsetof(Arguments, classes), Region::mask_classes});
     if (p.kv_lengths != 0) expected.push_back({offsetof(Arguments, kv_lengths), Region::kv_lengths});
     if (p.align == VKATTN_ALIGN_OFFSETS)
         expected.push_back({offsetof(Arguments, query_offsets), Region::query_offsets});
-    const std::string flaw = patch_flaw(plan.argument_patches, expected);
-    return flaw.empty() ? "" : "argument block: " + flaw;
+    return expected;
 }
 
 std::string barrier_flaw(const Plan& plan) {
     const std::vector<Dispatch>& all = plan.dispatches;
     // No two dispatches write the same element of these, so two writers do not wait for each other.
     const uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::parts) |
-                             bit(Region::parts_lse) | bit(Region::mask_classes);
+                             bit(Region::parts_lse) | bit(Region::mask_classes) | bit(Region::dquery) |
+                             bit(Region::dkey) | bit(Region::dvalue) | bit(Region::dbias) |
+                             bit(Region::statistics);
     struct Run {
         uint32_t reads = 0, writes = 0;
     } before, run;  // unions depend on a dispatch just if one of theirs does

@@ -6,6 +6,7 @@
 
 #include "plan_checks.hpp"
 #include "plan_model.hpp"
+#include "plan_pieces.hpp"
 
 namespace vkattn::test {
 namespace {
@@ -16,6 +17,8 @@ using core::Plan;
 using core::Problem;
 using Triple = Cover::Triple;
 
+}  // namespace
+
 std::string groups_flaw(const DeviceCaps& caps, const Dispatch& d) {
     for (size_t i = 0; i < 3; i++)
         if (d.groups[i] == 0 || d.groups[i] > caps.max_workgroup_count[i])
@@ -24,18 +27,27 @@ std::string groups_flaw(const DeviceCaps& caps, const Dispatch& d) {
     return "";
 }
 
+namespace {
+
 Triple groups_of(const Dispatch& d) {
     return {d.groups[0], d.groups[1], d.groups[2]};
 }
 
-std::string classes_flaw(const Problem& p, const Model& m, const Dispatch& d) {
+}  // namespace
+
+uint64_t masks_of(const Problem& p, const Model& m) {
     const auto strides = mask_strides(p);
-    const uint64_t masks = (strides[0] != 0 ? p.batch : 1) * (strides[1] != 0 ? p.num_heads_q / m.group : 1);
+    return (strides[0] != 0 ? p.batch : 1) * (strides[1] != 0 ? p.num_heads_q / m.group : 1);
+}
+
+std::string classes_flaw(const Problem& p, const Model& m, const Dispatch& d) {
     if (p.mask == VKATTN_MASK_NONE) return "classes without a mask";
-    if (groups_of(d) != Triple{masks, m.query_tiles, m.key_tiles})
+    if (groups_of(d) != Triple{masks_of(p, m), m.query_tiles, m.key_tiles})
         return fmt::format("classes of {} x {} x {} tiles", d.groups[0], d.groups[1], d.groups[2]);
     return "";
 }
+
+namespace {
 
 // [classes] forward ... [combine ...]
 std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {

@@ -79,4 +79,11 @@ inline core::Plan planned(const core::DeviceCaps& caps, const core::Problem& pro
     return std::move(*plan);
 }
 
+inline core::Plan planned(const core::DeviceCaps& caps, const core::Problem& problem,
+                          const core::Backward& backward, const core::Options& options = {}) {
+    auto plan = core::make_plan(caps, problem, backward, options);
+    if (!plan) throw std::runtime_error(plan.failure().field + ": " + plan.failure().message);
+    return std::move(*plan);
+}
+
 }  // namespace vkattn::test

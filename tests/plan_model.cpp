@@ -47,7 +47,11 @@ VariantFacts facts_of(core::Variant variant) {
                                      {"combine", Kind::combine},
                                      {"materialized_scores", Kind::scores},
                                      {"materialized_softmax", Kind::softmax},
-                                     {"materialized_output", Kind::output}})
+                                     {"materialized_output", Kind::output},
+                                     {"backward_delta", Kind::delta},
+                                     {"backward_query", Kind::dquery},
+                                     {"backward_key_value", Kind::dkey_dvalue},
+                                     {"backward_mask", Kind::dbias}})
         if (name == text) {
             facts.kind = kind;
             facts.rows_kernel = name == "forward_rows";

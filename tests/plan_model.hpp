@@ -11,7 +11,14 @@
 
 namespace vkattn::test {
 
-enum class Kind { forward, classes, combine, scores, softmax, output };
+enum class Kind { forward, classes, combine, scores, softmax, output, delta, dquery, dkey_dvalue, dbias };
+// Of the backward, those that recompute tiles.
+inline bool recomputes(Kind kind) {
+    return kind == Kind::dquery || kind == Kind::dkey_dvalue || kind == Kind::dbias;
+}
+inline bool of_backward(Kind kind) {
+    return kind == Kind::delta || recomputes(kind);
+}
 
 struct VariantFacts {
     Kind kind;

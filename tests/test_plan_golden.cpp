@@ -26,6 +26,7 @@ struct Case {
     Layout layout = Layout::contiguous;
     uint32_t alignment_bytes = 16;
     Features features{};
+    bool backward = false;
 };
 
 constexpr VkattnDtype f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
@@ -60,6 +61,17 @@ Features invariant() {
     Features f{};
     f.batch_invariant = true;
     return f;
+}
+
+Features biased(MaskShape shape) {
+    Features f = masked(shape);
+    f.mask = VKATTN_MASK_FLOAT;
+    return f;
+}
+
+Case backward(const char* name, HeadDims dims, const Shape& shape, const Features& features = {},
+              Layout layout = Layout::contiguous) {
+    return {name, "auto", dims, shape, layout, 16, features, true};
 }
 
 const std::vector<Case>& cases() {
@@ -119,6 +131,14 @@ const std::vector<Case>& cases() {
          16,
          with(f16)},
         {"d128-invariant", "auto", {128, 128}, {8, 32, 8, 1, 32768}, Layout::contiguous, 16, invariant()},
+        backward("backward-d64-4k", {64, 64}, {1, 16, 16, 4096, 4096}),
+        backward("backward-d128-gqa-causal", {128, 128}, {2, 32, 8, 4096, 4096, true}, with(f16),
+                 Layout::bshd),
+        backward("backward-d576-mla", {576, 512}, {1, 16, 1, 512, 512, true}, with(bf16)),
+        backward("backward-d64-bias", {64, 64}, {2, 8, 8, 2048, 2048}, biased(MaskShape::all_batches)),
+        backward("backward-d64-key-bias", {64, 64}, {2, 8, 8, 2048, 2048}, biased(MaskShape::keys)),
+        backward("backward-d128-cut", {128, 128}, {1, 8, 1, 16384, 16384, true}, cut(5'000'000'000)),
+        backward("backward-empty", {64, 64}, {2, 4, 4, 0, 512}),
     };
     return all;
 }
@@ -148,7 +168,9 @@ std::string line_of(const Profile& device, const Case& c) {
     core::Options options = options_of(c.features);
     options.kernel = c.kernel;
     const std::string head = fmt::format("{} {}: ", device.name, c.name);
-    const auto plan = make_plan(device.caps, resolved(problem), options);
+    const core::Problem p = resolved(problem);
+    const auto plan = c.backward ? make_plan(device.caps, p, make_backward(p), options)
+                                 : make_plan(device.caps, p, options);
     if (!plan) return head + fmt::format("UNSUPPORTED '{}' {}", plan.failure().field, plan.failure().message);
     return head + fmt::format("{} {} {}x{} threads {} shared {}; {}; parts {}, scratch {}", plan->kernel,
                               plan->tuning_row, plan->tiles.tile_q, plan->tiles.tile_kv, plan->tiles.threads,

@@ -42,59 +42,83 @@ uint64_t rows_of(const Problem& p) {
     return uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
 }
 
+bool has_keys(const Problem& p) {
+    return p.batch != 0 && p.seqlen_kv != 0;
+}
+
+bool has_bias(const Backward& b) {
+    return std::find(std::begin(b.dbias_extents), std::end(b.dbias_extents), 0u) == std::end(b.dbias_extents);
+}
+
 void set_span(Dispatch& d, uint64_t first, uint64_t end, uint64_t steps) {
     VKATTN_SET_PUSH(d, out_batch, static_cast<uint32_t>(first));
     VKATTN_SET_PUSH(d, out_head, static_cast<uint32_t>(end));
     VKATTN_SET_PUSH(d, out_seq, (first == 0 ? SPAN_FIRST : 0) | (end >= steps ? SPAN_LAST : 0));
 }
 
-uint64_t saved_bytes_of(const Plan& plan) {
-    for (const ScratchRegion& r : plan.scratch)
-        if (r.region == Region::saved) return r.size_bytes;
-    return 0;
+// What exceeds 64 bits exceeds every limit as well.
+uint64_t product(uint64_t a, uint64_t b) {
+    return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
 }
+
+// How a pass is cut: its grid into boxes, each workgroup's loop into spans of so many steps.
+struct Cut {
+    std::vector<Box> boxes;
+    uint64_t span, unit;  // unit: what a workgroup may cost in a span
+    bool loops = false;   // there is more than one span
+};
 
 // Steps of a workgroup's loop that a dispatch may have; all of them unless accumulators can be kept in between.
-uint64_t span_of(const Context& c, const Pass& pass, const Plan& plan) {
-    const uint64_t most = std::max<uint64_t>(1, c.limit / pass.step_flops);
-    if (pass.longest <= most || pass.saved_bytes == 0) return pass.steps;
-    const bool fits = pass.saved_bytes <= scratch_left(c.caps, c.options, plan) + saved_bytes_of(plan);
-    return fits ? most : pass.steps;
+uint64_t span_of(const Context& c, const Pass& pass, const Plan& plan, uint64_t limit) {
+    const uint64_t most = std::max<uint64_t>(1, limit / pass.step_flops);
+    const bool can_be_cut = pass.saved_bytes != 0 && pass.steps <= UINT32_MAX &&
+                            pass.saved_bytes <= scratch_left(c.caps, c.options, plan);
+    return pass.longest > most && can_be_cut ? most : std::max<uint64_t>(1, pass.steps);
 }
 
-// Appends a pass, cut so that no dispatch costs more than the limit. The default limit is no promise: rather longer
-// dispatches than none.
-Result<bool> add_pass(const Context& c, Pass& pass, Plan& plan) {
-    const uint64_t span = std::max<uint64_t>(1, span_of(c, pass, plan));
-    const bool cut = span < pass.steps;
-    const uint64_t unit = std::min(span, std::max<uint64_t>(1, pass.longest)) * pass.step_flops;
-    auto boxes = cut_grid(c.caps, pass.grid, unit, c.limit);
-    for (uint64_t limit = c.limit; !boxes && c.options.max_dispatch_flops == 0 && limit < uint64_t{1} << 62;)
-        boxes = cut_grid(c.caps, pass.grid, unit, limit *= 2);
+// So that no dispatch costs more than the limit.
+Result<Cut> cut_within(const Context& c, const Pass& pass, const Plan& plan, uint64_t limit) {
+    Cut cut;
+    cut.span = span_of(c, pass, plan, limit);
+    cut.loops = cut.span < pass.steps;
+    cut.unit = product(std::min(cut.span, std::max<uint64_t>(1, pass.longest)), pass.step_flops);
+    auto boxes = cut_grid(c.caps, pass.grid, cut.unit, limit);
     if (!boxes) return boxes.failure();
-    const uint64_t spans = cut ? (pass.steps + span - 1) / span : 1;
-    if (spans > max_boxes / std::max<size_t>(1, boxes->size()))
+    cut.boxes = std::move(*boxes);
+    const uint64_t spans = cut.loops ? (pass.steps + cut.span - 1) / cut.span : 1;
+    if (spans > max_boxes / std::max<size_t>(1, cut.boxes.size()))
         return unsupported("options.max_dispatch_flops",
                            fmt::format("this would take {} dispatches, at most {} are made",
-                                       spans * boxes->size(), max_boxes));
-    Dispatch& d = pass.dispatch;
-    d.specialization[SPEC_SAVED] = cut;
-    if (cut) {
+                                       spans * cut.boxes.size(), max_boxes));
+    return cut;
+}
+
+// The default limit is no promise: rather longer dispatches than none.
+Result<Cut> cut_pass(const Context& c, const Pass& pass, const Plan& plan) {
+    auto cut = cut_within(c, pass, plan, c.limit);
+    for (uint64_t limit = c.limit; !cut && c.options.max_dispatch_flops == 0 && limit < uint64_t{1} << 62;)
+        cut = cut_within(c, pass, plan, limit *= 2);
+    return cut;
+}
+
+void add_pass(const Pass& pass, const Cut& cut, Plan& plan) {
+    Dispatch d = pass.dispatch;
+    d.specialization[SPEC_SAVED] = cut.loops;
+    if (cut.loops) {
         d.reads |= bit(Region::saved);
         d.writes |= bit(Region::saved);
     }
-    for (const Box& box : *boxes) {
+    for (const Box& box : cut.boxes) {
         VKATTN_SET_PUSH(d, first_head, static_cast<uint32_t>(box.first[0]));
         VKATTN_SET_PUSH(d, first_tile, static_cast<uint32_t>(box.first[1]));
         VKATTN_SET_PUSH(d, splits, static_cast<uint32_t>(box.first[2]));
         for (size_t i = 0; i < 3; i++) d.groups[i] = static_cast<uint32_t>(box.count[i]);
-        d.flops = box.count[0] * box.count[1] * box.count[2] * unit;
-        for (uint64_t s = 0; s < spans; s++) {
-            if (cut) set_span(d, s * span, std::min(pass.steps, (s + 1) * span), pass.steps);
+        d.flops = box.count[0] * box.count[1] * box.count[2] * cut.unit;
+        for (uint64_t first = 0; first == 0 || first < pass.steps; first += cut.span) {
+            if (cut.loops) set_span(d, first, std::min(pass.steps, first + cut.span), pass.steps);
             plan.dispatches.push_back(d);
         }
     }
-    return true;
 }
 
 Dispatch backward_dispatch(const Context& c, const Plan& plan, Variant float32) {
@@ -111,8 +135,8 @@ Dispatch tile_dispatch(const Context& c, const Plan& plan, Variant float32) {
     d.patches.insert(d.patches.end(), {{offsetof(Push, query), Region::query},
                                        {offsetof(Push, key), Region::key},
                                        {offsetof(Push, value), Region::value}});
-    for (const Region r : {Region::query, Region::key, Region::value, Region::dout, Region::statistics})
-        d.reads |= bit(r);
+    for (const Region r : {Region::query, Region::key, Region::value, Region::dout}) d.reads |= bit(r);
+    if (rows_of(plan.problem) != 0) d.reads |= bit(Region::statistics);
     if (plan.problem.mask != VKATTN_MASK_NONE) d.reads |= bit(Region::mask);
     use_mask_classes(plan, d);
     return d;
@@ -146,7 +170,7 @@ Pass query_pass(const Context& c, const Plan& plan) {
     pass.steps = ceil_div(p.visible_keys(0, p.seqlen_q - 1).end, n.tile_kv());
     pass.longest = longest_loop(p, n.tile_q(), n.tile_kv(), pass.steps);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 * (2 * p.head_dim_qk + p.head_dim_v);
-    pass.saved_bytes = rows_of(p) * POOL_V_STRIDE(p.head_dim_qk, n.lanes) * 16;
+    pass.saved_bytes = product(rows_of(p), POOL_V_STRIDE(p.head_dim_qk, n.lanes) * 16);
     return pass;
 }
 
@@ -161,8 +185,9 @@ Pass key_value_pass(const Context& c, const Plan& plan) {
     pass.longest = p.group_size * longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 4 * (p.head_dim_qk + p.head_dim_v);
     const uint32_t lanes = key_lanes(n);
-    pass.saved_bytes = uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv * 16 *
-                       (POOL_V_STRIDE(p.head_dim_qk, lanes) + POOL_V_STRIDE(p.head_dim_v, lanes));
+    pass.saved_bytes =
+        product(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv,
+                16 * (POOL_V_STRIDE(p.head_dim_qk, lanes) + POOL_V_STRIDE(p.head_dim_v, lanes)));
     return pass;
 }
 
@@ -180,8 +205,9 @@ Pass mask_pass(const Context& c, const Plan& plan) {
     pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles,
                  ceil_div(extents[3], n.tile_kv())};
     const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{extents[1] == 1 ? p.num_heads_q : 1};
-    const uint64_t tiles = extents[2] == 1 ? longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles) : 1;
-    pass.steps = pass.longest = shared * tiles;
+    const uint64_t seeing =  // where no tile is recomputed, rows count that see nothing, too
+        p.mask_per_key ? longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles) : query_tiles;
+    pass.steps = pass.longest = shared * (extents[2] == 1 ? seeing : 1);
     const uint64_t tile = uint64_t{n.tile_q()} * n.tile_kv();
     pass.step_flops = p.mask_per_key ? tile * 2 * (p.head_dim_qk + p.head_dim_v) : n.tile_q();
     return pass;
@@ -200,6 +226,16 @@ Result<bool> check_rows(const Context& c, const Problem& p, bool& wide) {
         return unsupported(
             "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
     return true;
+}
+
+// Of all scratch, what rows need is not to be had in pieces.
+Result<bool> check_statistics(const DeviceCaps& caps, const Problem& p) {
+    constexpr uint64_t unit = scratch_alignment, block = (sizeof(Arguments) + unit - 1) / unit * unit;
+    const uint64_t left = caps.max_buffer_bytes - std::min(caps.max_buffer_bytes, block);
+    if (product(rows_of(p), 16) <= left / unit * unit) return true;
+    return unsupported("", fmt::format("16 bytes of scratch for each of {} query rows exceed the device's "
+                                       "largest allocation of {}",
+                                       rows_of(p), caps.max_buffer_bytes));
 }
 
 void add_arguments(const Context& c, Plan& plan) {
@@ -221,28 +257,47 @@ void add_arguments(const Context& c, Plan& plan) {
     plan.arguments.resize(sizeof a);
     std::memcpy(plan.arguments.data(), &a, sizeof a);
     place_arguments(plan);
-    const std::pair<size_t, Region> addresses[] = {
-        {offsetof(Arguments, dout), Region::dout},     {offsetof(Arguments, lse), Region::lse},
-        {offsetof(Arguments, dquery), Region::dquery}, {offsetof(Arguments, dkey), Region::dkey},
-        {offsetof(Arguments, dvalue), Region::dvalue}, {offsetof(Arguments, statistics), Region::statistics}};
+    const std::pair<size_t, Region> addresses[] = {{offsetof(Arguments, dout), Region::dout},
+                                                   {offsetof(Arguments, lse), Region::lse},
+                                                   {offsetof(Arguments, dquery), Region::dquery},
+                                                   {offsetof(Arguments, dkey), Region::dkey},
+                                                   {offsetof(Arguments, dvalue), Region::dvalue}};
     for (const auto& [at, region] : addresses)
         plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
     if (b.dlse != 0) plan.argument_patches.push_back({offsetof(Arguments, dlse), Region::dlse});
     if (b.dbias != 0) plan.argument_patches.push_back({offsetof(Arguments, dbias), Region::dbias});
+    if (rows_of(p) == 0) return;
+    plan.argument_patches.push_back({offsetof(Arguments, statistics), Region::statistics});
     reserve_scratch(plan, Region::statistics, rows_of(p) * 16);
 }
 
-Result<std::vector<Pass>> make_passes(const Context& c, const Plan& plan) {
+std::vector<Pass> make_passes(const Context& c, const Plan& plan) {
     const Problem& p = plan.problem;
     std::vector<Pass> passes;
     if (rows_of(p) != 0) {
         passes.push_back(delta_pass(c, plan));
         passes.push_back(query_pass(c, plan));
     }
-    if (uint64_t{p.batch} * p.seqlen_kv != 0) passes.push_back(key_value_pass(c, plan));
-    const auto& e = c.backward.dbias_extents;
-    if (e[0] * e[1] != 0 && e[2] * e[3] != 0) passes.push_back(mask_pass(c, plan));
+    if (has_keys(p)) passes.push_back(key_value_pass(c, plan));
+    if (has_bias(c.backward)) passes.push_back(mask_pass(c, plan));
     return passes;
+}
+
+Result<bool> add_passes(const Context& c, const std::vector<Pass>& passes, Plan& plan) {
+    std::vector<Cut> cuts;
+    uint64_t saved = 0;  // passes follow each other, so that they share it
+    for (const Pass& pass : passes) {
+        auto cut = cut_pass(c, pass, plan);
+        if (!cut) return cut.failure();
+        if (cut->loops) saved = std::max(saved, pass.saved_bytes);
+        cuts.push_back(std::move(*cut));
+    }
+    if (saved != 0) {
+        reserve_scratch(plan, Region::saved, saved);
+        plan.argument_patches.push_back({offsetof(Arguments, saved), Region::saved});
+    }
+    for (size_t i = 0; i < passes.size(); i++) add_pass(passes[i], cuts[i], plan);
+    return true;
 }
 
 }  // namespace
@@ -257,22 +312,14 @@ Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem,
 
     Plan plan = begin_plan(problem, *tiles, false);
     plan.backward = backward;
+    if (rows_of(problem) == 0 && !has_keys(problem) && !has_bias(backward)) return plan;
+    if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
     add_arguments(c, plan);
     if (!problem.empty_output())
         add_mask_classes(caps, options, *tiles, ceil_div(problem.seqlen_q, tiles->numbers.tile_q()), plan);
-    auto passes = make_passes(c, plan);
-    if (!passes) return passes.failure();
-    uint64_t saved = 0;
-    for (const Pass& pass : *passes)
-        if (span_of(c, pass, plan) < pass.steps) saved = std::max(saved, pass.saved_bytes);
-    if (saved != 0) {
-        reserve_scratch(plan, Region::saved, saved);
-        plan.argument_patches.push_back({offsetof(Arguments, saved), Region::saved});
-    }
-    for (Pass& pass : *passes) {
-        pass.dispatch.specialization[SPEC_WIDE_ROWS] = wide;
-        if (auto ok = add_pass(c, pass, plan); !ok) return ok.failure();
-    }
+    std::vector<Pass> passes = make_passes(c, plan);
+    for (Pass& pass : passes) pass.dispatch.specialization[SPEC_WIDE_ROWS] = wide;
+    if (auto ok = add_passes(c, passes, plan); !ok) return ok.failure();
     return plan;
 }
 

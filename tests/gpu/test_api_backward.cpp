@@ -1,0 +1,393 @@
+// As test_api.cpp: what the backward's functions refuse, and what they record.
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "api_calls.hpp"
+#include "backward_run.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using Kind = Command::Kind;
+
+namespace {
+
+using A = VkattnBackwardArgs;
+using B = VkattnBackward;
+
+Seen create_backward(VkattnContext* context, const VkattnProblem* problem, const VkattnBackward* backward,
+                     const VkattnOptions* options = nullptr) {
+    VkattnPlan* plan = reinterpret_cast<VkattnPlan*>(1);
+    const auto create = [&](VkattnError* error) {
+        const VkattnStatus status = vkattn_backward_create(context, problem, backward, options, &plan, error);
+        CHECK((plan != nullptr) == (status == VKATTN_OK));
+        vkattn_plan_destroy(plan);
+        return status;
+    };
+    return call(create);
+}
+
+// All that a backward may read or write, every element 16-bit.
+constexpr const char* featured =
+    "b=2 hq=4 hkv=2 sq=5 skv=9 dtype=f16 mask=float mask_shape=5,9 lengths=9,3 offsets=4,0 causal dlse";
+
+struct Made {
+    explicit Made(VkattnContext* context, const char* text)
+        : c(parse_case(text, "here")), plan(backward_plan_of(context, c)) {}
+    Case c;
+    Plan plan;
+};
+
+VkattnBackwardArgs args_at(const Buffer& memory) {
+    VkattnBackwardArgs args = backward_args();
+    for (VkDeviceAddress A::*const address :
+         {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout, &A::dlse, &A::dquery, &A::dkey,
+          &A::dvalue, &A::dbias, &A::mask, &A::kv_lengths, &A::query_offsets, &A::scratch_address})
+        args.*address = memory.address();
+    args.scratch_buffer = memory.handle();
+    return args;
+}
+
+bool guards_compute(const Command& c) {
+    constexpr VkAccessFlags both = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+    return c.kind == Kind::barrier && (c.from & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
+           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
+           (c.written & VK_ACCESS_SHADER_WRITE_BIT) != 0 && (c.used & both) == both;
+}
+
+bool guards_arguments(const Command& c) {
+    return c.kind == Kind::barrier && (c.from & VK_PIPELINE_STAGE_TRANSFER_BIT) != 0 &&
+           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
+           (c.written & VK_ACCESS_TRANSFER_WRITE_BIT) != 0 && (c.used & VK_ACCESS_SHADER_READ_BIT) != 0;
+}
+
+}  // namespace
+
+TEST_CASE("the init functions of backwards set the documented defaults") {
+    VkattnBackward b;
+    std::memset(&b, 0x55, sizeof b);
+    vkattn_backward_init(&b);
+    CHECK(b.struct_size == sizeof b);
+    CHECK(b.dlse == 0);
+    CHECK(b.dbias == 0);
+    for (const VkattnStrides B::*const strides :
+         {&B::dout_strides, &B::dquery_strides, &B::dkey_strides, &B::dvalue_strides}) {
+        CHECK((b.*strides).batch == VKATTN_CONTIGUOUS);
+        CHECK((b.*strides).head == VKATTN_CONTIGUOUS);
+        CHECK((b.*strides).seq == VKATTN_CONTIGUOUS);
+    }
+    VkattnBackwardArgs args, zeros{};
+    std::memset(&args, 0x55, sizeof args);
+    vkattn_backward_args_init(&args);
+    zeros.struct_size = sizeof zeros;
+    CHECK(std::memcmp(&args, &zeros, sizeof args) == 0);
+    vkattn_backward_init(nullptr);
+    vkattn_backward_args_init(nullptr);
+}
+
+TEST_CASE_FIXTURE(Abi, "a backward names what is null, or wrong") {
+    const VkattnProblem p = good_problem();
+    const VkattnBackward good = backward();
+    VkattnPlan* plan = nullptr;
+    const VkattnOptions* const none = nullptr;
+    CHECK(create_backward(c, &p, &good).returned == VKATTN_OK);
+    CHECK(create_backward(c, &p, nullptr).returned == VKATTN_OK);
+    check_invalid(create_backward(nullptr, &p, &good), "context");
+    check_invalid(create_backward(c, nullptr, &good), "problem");
+    check_invalid(call(vkattn_backward_create, c, &p, &good, none, static_cast<VkattnPlan**>(nullptr)),
+                  "plan");
+    CHECK(plan == nullptr);
+    const std::pair<const char*, void (*)(B&)> faults[] = {
+        {"backward.struct_size", [](B& b) { b.struct_size = 0; }},
+        {"backward.struct_size", [](B& b) { b.struct_size--; }},
+        {"backward.struct_size", [](B& b) { b.struct_size += 8; }},
+        {"backward.dbias", [](B& b) { b.dbias = 1; }},
+        {"backward.dout_strides", [](B& b) { b.dout_strides.head = uint64_t{1} << 62; }},
+        {"backward.dquery_strides", [](B& b) { b.dquery_strides.seq = 7; }},
+        {"backward.dquery_strides", [](B& b) { b.dquery_strides.batch = 0; }},
+        {"backward.dkey_strides", [](B& b) { b.dkey_strides.head = 8; }},
+        {"backward.dkey_strides", [](B& b) { b.dkey_strides.seq = uint64_t{1} << 62; }},
+        {"backward.dvalue_strides", [](B& b) { b.dvalue_strides.head = 0; }},
+    };
+    for (const auto& [field, spoil] : faults) {
+        VkattnBackward b = good;
+        spoil(b);
+        check_invalid(create_backward(c, &p, &b), field);
+    }
+    VkattnBackward broadcast = good;  // legal of an input
+    broadcast.dout_strides = {0, 0, 0};
+    broadcast.dlse = 2;
+    CHECK(create_backward(c, &p, &broadcast).returned == VKATTN_OK);
+    VkattnProblem spoilt = p;
+    spoilt.num_heads_kv = 3;
+    check_invalid(create_backward(c, &spoilt, &good), "problem.num_heads_kv");
+    spoilt = p;
+    spoilt.alignment_bytes = 16;
+    VkattnBackward odd = good;
+    odd.dvalue_strides.seq = 9;
+    check_invalid(create_backward(c, &spoilt, &odd), "backward.dvalue_strides");
+}
+
+TEST_CASE_FIXTURE(Abi, "a backward refuses options that it cannot follow") {
+    const VkattnProblem p = good_problem();
+    const auto refused = [&](const char* field, void (*spoil)(VkattnOptions&)) {
+        VkattnOptions o = options();
+        spoil(o);
+        check_invalid(create_backward(c, &p, nullptr, &o), field);
+    };
+    using O = VkattnOptions;
+    refused("options.struct_size", [](O& o) { o.struct_size = 1; });
+    refused("options.num_splits", [](O& o) { o.num_splits = 2; });
+    refused("options.kernel", [](O& o) { o.kernel = "materialized"; });
+    refused("options.tuning", [](O& o) { o.tuning = "rows=3"; });
+    refused("options.tuning", [](O& o) { o.tuning = "v_keys=3"; });
+    VkattnOptions o = options();
+    o.max_dispatch_flops = 1;
+    const Seen little = create_backward(c, &p, nullptr, &o);
+    CHECK(little.returned == VKATTN_UNSUPPORTED);
+    CHECK(little.field() == "options.max_dispatch_flops");
+    o = options();
+    o.kernel = "tiles";
+    o.num_splits = 1;
+    o.batch_invariant = 1;
+    CHECK(create_backward(c, &p, nullptr, &o).returned == VKATTN_OK);
+}
+
+TEST_CASE_FIXTURE(Abi, "recording a backward names the address that is null or misaligned") {
+    const Made made(c, featured);
+    const Buffer memory = runtime.allocate(1 << 16);
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    between.take_commands();
+    struct Tensor {
+        const char* field;
+        VkDeviceAddress A::*address;
+        uint32_t off;  // by which it is misaligned
+    };
+    const Tensor tensors[] = {{"args.query", &A::query, 1},
+                              {"args.key", &A::key, 1},
+                              {"args.value", &A::value, 1},
+                              {"args.out", &A::out, 1},
+                              {"args.lse", &A::lse, 2},
+                              {"args.dout", &A::dout, 1},
+                              {"args.dlse", &A::dlse, 2},
+                              {"args.dquery", &A::dquery, 1},
+                              {"args.dkey", &A::dkey, 1},
+                              {"args.dvalue", &A::dvalue, 1},
+                              {"args.dbias", &A::dbias, 1},
+                              {"args.mask", &A::mask, 1},
+                              {"args.kv_lengths", &A::kv_lengths, 2},
+                              {"args.query_offsets", &A::query_offsets, 2},
+                              {"args.scratch_address", &A::scratch_address, 16}};
+    for (const Tensor& t : tensors)
+        for (const bool null : {true, false}) {
+            VkattnBackwardArgs args = args_at(memory);
+            args.*t.address = null ? 0 : args.*t.address + t.off;
+            CAPTURE(std::string(t.field));
+            check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), &args), t.field);
+            check_invalid(call(vkattn_cmd_backward_range, commands, made.plan.get(), &args, 1u, 1u), t.field);
+        }
+    const std::pair<const char*, void (*)(A&)> faults[] = {
+        {"args.scratch_buffer", [](A& a) { a.scratch_buffer = VK_NULL_HANDLE; }},
+        {"args.scratch_offset", [](A& a) { a.scratch_offset = 2; }},
+        {"args.struct_size", [](A& a) { a.struct_size = 0; }},
+        {"args.struct_size", [](A& a) { a.struct_size += 8; }}};
+    for (const auto& [field, spoil] : faults) {
+        VkattnBackwardArgs args = args_at(memory);
+        spoil(args);
+        check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), &args), field);
+    }
+    const VkattnBackwardArgs args = args_at(memory);
+    const VkattnPlan* const no_plan = nullptr;
+    check_invalid(call(vkattn_cmd_backward, VkCommandBuffer{}, made.plan.get(), &args), "command_buffer");
+    check_invalid(call(vkattn_cmd_backward, commands, no_plan, &args), "plan");
+    check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), static_cast<const A*>(nullptr)),
+                  "args");
+    check_invalid(call(vkattn_cmd_backward_range, commands, no_plan, &args, 0u, 1u), "plan");
+    CHECK(between.take_commands().empty());
+    CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
+    recorder.end();
+}
+
+TEST_CASE_FIXTURE(Abi, "what a backward was not asked for needs no address") {
+    const Made made(c, "b=2 hq=4 hkv=2 sq=5 skv=9");
+    const Buffer memory = runtime.allocate(1 << 16);
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    VkattnBackwardArgs args = args_at(memory);
+    args.dlse = args.dbias = args.mask = args.kv_lengths = args.query_offsets = 1;
+    CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
+    args.dlse = args.dbias = args.mask = args.kv_lengths = args.query_offsets = 0;
+    CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
+
+    between.take_commands();
+    const VkattnBackwardArgs nothing = backward_args();
+    for (const char* text : {"b=0 s=5", "s=0", "b=0 s=5 mask=bool mask_shape=5"}) {
+        const Made empty(c, text);
+        CAPTURE(std::string(text));
+        CHECK(empty.plan.segments() == 0);
+        CHECK(empty.plan.scratch().size_bytes == 0);
+        CHECK(call(vkattn_cmd_backward, commands, empty.plan.get(), &nothing).returned == VKATTN_OK);
+    }
+    CHECK(between.take_commands().empty());
+    // Without queries the gradients of keys are zeros, without keys those of queries.
+    const Made no_queries(c, "sq=0 skv=5"), no_keys(c, "sq=5 skv=0");
+    args = args_at(memory);
+    args.query = args.key = args.value = args.out = args.lse = args.dout = args.dquery = 0;
+    CHECK(call(vkattn_cmd_backward, commands, no_queries.plan.get(), &args).returned == VKATTN_OK);
+    args.dvalue = 0;
+    check_invalid(call(vkattn_cmd_backward, commands, no_queries.plan.get(), &args), "args.dvalue");
+    args = args_at(memory);
+    args.key = args.value = args.dkey = args.dvalue = 0;
+    CHECK(call(vkattn_cmd_backward, commands, no_keys.plan.get(), &args).returned == VKATTN_OK);
+    args.dquery = 0;
+    check_invalid(call(vkattn_cmd_backward, commands, no_keys.plan.get(), &args), "args.dquery");
+    recorder.end();
+}
+
+TEST_CASE_FIXTURE(Abi, "each plan is recorded by its own functions only") {
+    const Made made(c, featured);
+    const Plan forward(c, good_problem());
+    VkattnCombine description;
+    vkattn_combine_init(&description);
+    description.seqlen_q = 5;
+    description.head_dim_v = 8;
+    const Plan combine(c, description);
+    const Buffer memory = runtime.allocate(1 << 16);
+    const VkattnBackwardArgs backward_of_it = args_at(memory);
+    VkattnForwardArgs forward_of_it = forward_args();
+    forward_of_it.query = forward_of_it.key = forward_of_it.value = forward_of_it.out = memory.address();
+    VkattnCombineArgs combine_of_it;
+    vkattn_combine_args_init(&combine_of_it);
+    combine_of_it.parts = combine_of_it.parts_lse = combine_of_it.out = memory.address();
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    between.take_commands();
+    for (const Plan* const other : {&forward, &combine}) {
+        check_invalid(call(vkattn_cmd_backward, commands, other->get(), &backward_of_it), "plan");
+        check_invalid(call(vkattn_cmd_backward_range, commands, other->get(), &backward_of_it, 0u, 0u),
+                      "plan");
+    }
+    for (const Plan* const other : {&std::as_const(made.plan), &combine}) {
+        check_invalid(call(vkattn_cmd_forward, commands, other->get(), &forward_of_it), "plan");
+        check_invalid(call(vkattn_cmd_forward_range, commands, other->get(), &forward_of_it, 0u, 0u), "plan");
+    }
+    for (const Plan* const other : {&std::as_const(made.plan), &forward})
+        check_invalid(call(vkattn_cmd_combine, commands, other->get(), &combine_of_it), "plan");
+    CHECK(between.take_commands().empty());
+    recorder.end();
+}
+
+TEST_CASE_FIXTURE(Abi, "ranges of a backward that its plan does not have are refused") {
+    const Made made(c, "b=2 hq=4 hkv=2 sq=97 skv=203 max_flops=2000000");
+    const Buffer memory = runtime.allocate(1 << 16);
+    const VkattnBackwardArgs args = args_at(memory);
+    const uint32_t segments = made.plan.segments();
+    REQUIRE(segments > 3);
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    between.take_commands();
+    for (const auto& [first, count] : {std::pair{0u, segments + 1},
+                                       {segments, 1u},
+                                       {segments + 1, 0u},
+                                       {1u, 0xffffffffu},
+                                       {0xffffffffu, 1u}}) {
+        const Seen seen = call(vkattn_cmd_backward_range, commands, made.plan.get(), &args, first, count);
+        CHECK(seen.returned == VKATTN_INVALID_ARGUMENT);
+        CHECK((seen.field() == "first" || seen.field() == "count"));
+    }
+    for (const uint32_t first : {0u, segments})
+        CHECK(call(vkattn_cmd_backward_range, commands, made.plan.get(), &args, first, 0u).returned ==
+              VKATTN_OK);
+    CHECK(between.take_commands().empty());
+    recorder.end();
+}
+
+namespace {
+
+bool is(const Command& c, Kind kind) {
+    return c.kind == kind;
+}
+
+// The argument block is written once, before all else, and waited for; then nothing but dispatches with their pipelines
+// and push constants, and barriers between them.
+void check_order(const std::vector<Command>& commands, const VkattnBackwardArgs& args) {
+    REQUIRE(commands.size() > 2);
+    CHECK(is(commands[0], Kind::update));
+    CHECK(commands[0].buffer == args.scratch_buffer);
+    CHECK(commands[0].offset == args.scratch_offset);
+    CHECK(commands[0].size == sizeof(shared::BackwardArguments));
+    CHECK(guards_arguments(commands[1]));
+    bool dispatched = false;
+    for (size_t i = 2; i < commands.size(); i++) {
+        CHECK_FALSE(is(commands[i], Kind::update));
+        if (is(commands[i], Kind::barrier)) {
+            CHECK(guards_compute(commands[i]));
+            CHECK(dispatched);
+        }
+        if (!is(commands[i], Kind::dispatch)) continue;
+        dispatched = true;
+        CHECK(commands[i].pipeline != VK_NULL_HANDLE);
+        const shared::ForwardPush& push = commands[i].push;
+        CHECK((push.query_batch | VkDeviceAddress{push.query_head} << 32) == args.scratch_address);
+    }
+    CHECK(is(commands.back(), Kind::dispatch));
+}
+
+// Dispatches of one pipeline are a pass; passes depend on each other, and spans of a box (cut, with flags) as well.
+// Returns how many such pairs there are.
+int check_barriers(const std::vector<Command>& commands) {
+    std::vector<size_t> at;
+    for (size_t i = 0; i < commands.size(); i++)
+        if (is(commands[i], Kind::dispatch)) at.push_back(i);
+    int pairs = 0;
+    for (size_t i = 0; i + 1 < at.size(); i++) {
+        const Command &a = commands[at[i]], &b = commands[at[i + 1]];
+        const bool continues =
+            a.pipeline == b.pipeline && b.push.out_seq != 0 && (b.push.out_seq & SPAN_FIRST) == 0;
+        if (a.pipeline == b.pipeline && !continues) continue;
+        pairs++;
+        CHECK(std::any_of(commands.begin() + static_cast<std::ptrdiff_t>(at[i]),
+                          commands.begin() + static_cast<std::ptrdiff_t>(at[i + 1]), guards_compute));
+    }
+    return pairs;
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(
+    Abi, "a backward records its argument block, then dispatches with a barrier between dependent ones") {
+    const Buffer memory = runtime.allocate(1 << 16);
+    VkattnBackwardArgs args = args_at(memory);
+    args.scratch_offset = 1024;
+    args.scratch_address += 1024;
+    const auto recorded = [&](const char* text) {
+        const Made made(c, text);
+        between.take_commands();
+        made.plan.cmd_backward(reinterpret_cast<VkCommandBuffer>(uintptr_t{16}), args);
+        const std::vector<Command> commands = between.take_commands();
+        CAPTURE(std::string(text));
+        check_order(commands, args);
+        const auto count = std::count_if(commands.begin(), commands.end(),
+                                         [](const Command& x) { return is(x, Kind::dispatch); });
+        CHECK(count == made.plan.segments());
+        return check_barriers(commands);
+    };
+    CHECK(recorded("b=2 hq=4 hkv=2 sq=41 skv=57") == 2);
+    CHECK(recorded("sq=0 skv=57") == 0);
+    CHECK(recorded("b=2 hq=4 hkv=2 sq=397 skv=403 max_flops=300000") > 10);
+}
+
+TEST_CASE_FIXTURE(Abi, "gradients for other lengths, batches or heads compile nothing") {
+    const int before = between.pipelines_asked_for();
+    const auto make = [&](const char* text) { const Made made(c, text); };
+    make("s=33");
+    const int after = between.pipelines_asked_for();
+    CHECK(after == before + 3);
+    for (const char* text : {"s=34", "b=30 sq=40 skv=9999", "hq=12 hkv=4 s=133", "s=33 causal",
+                             "s=33 window=1,2", "s=33 scale=-1", "s=33 layout=bshd pad=1", "sq=0 skv=7"})
+        make(text);
+    CHECK(between.pipelines_asked_for() == after);
+    make("s=33 d=9");
+    CHECK(between.pipelines_asked_for() == after + 3);
+}

@@ -1,0 +1,160 @@
+#include "plan_backward_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace vkattn::test {
+namespace {
+
+using core::Dispatch;
+using core::Problem;
+
+// Of one head: tiles of the other sequence that a tile goes through.
+struct Tiles {
+    uint64_t begin, end;
+    uint64_t count() const { return end > begin ? end - begin : 0; }
+};
+
+// Places low .. high-1, held to 0 .. all-1, in tiles.
+Tiles tiles_between(int64_t low, int64_t high, uint64_t all, uint64_t tile) {
+    const int64_t begin = std::max<int64_t>(0, low), end = std::min(static_cast<int64_t>(all), high);
+    if (begin >= end) return {0, 0};
+    return {static_cast<uint64_t>(begin) / tile, tiles_of(static_cast<uint64_t>(end), tile)};
+}
+
+// Where the bounds are the batch's own: `own` places of a tile and a band of known width, wherever it lies.
+Tiles most_tiles(const Problem& p, uint64_t own, uint64_t other, uint64_t all) {
+    const uint64_t tiles = tiles_of(all, other);
+    if (p.bound_lo == INT32_MIN || p.bound_hi == INT32_MAX) return {0, tiles};
+    const int64_t band = int64_t{p.bound_hi} - p.bound_lo + 1;
+    if (band <= 0 || own == 0) return {0, 0};
+    return {0, std::min(tiles, (static_cast<uint64_t>(band) + own - 1 + other - 2) / other + 1)};
+}
+
+Tiles key_tiles(const Problem& p, const Model& m, uint64_t query_tile) {
+    const uint64_t first = query_tile * m.n.tile_q(),
+                   end = std::min<uint64_t>(first + m.n.tile_q(), p.seqlen_q);
+    if (p.dynamic_bounds) return most_tiles(p, end - first, m.n.tile_kv(), p.key_limit);
+    return tiles_between(static_cast<int64_t>(first) + p.bound_lo, static_cast<int64_t>(end) + p.bound_hi,
+                         p.key_limit, m.n.tile_kv());
+}
+
+Tiles query_tiles(const Problem& p, const Model& m, uint64_t key_tile) {
+    const uint64_t first = key_tile * m.n.tile_kv(),
+                   end = std::min<uint64_t>(first + m.n.tile_kv(), p.key_limit);
+    if (first >= end) return {0, 0};
+    if (p.dynamic_bounds) return most_tiles(p, end - first, m.n.tile_q(), p.seqlen_q);
+    return tiles_between(static_cast<int64_t>(first) - p.bound_hi, static_cast<int64_t>(end) - p.bound_lo,
+                         p.seqlen_q, m.n.tile_q());
+}
+
+// Heads of all batches whose scores' gradients are summed into one element of dbias.
+uint64_t heads_that_share(const Problem& p, const BackwardModel& m) {
+    return (m.bias[0] == 1 ? p.batch : 1) * uint64_t{m.bias[1] == 1 ? p.num_heads_q : 1};
+}
+
+}  // namespace
+
+BackwardModel model_of(const Problem& p, const core::Backward& b, const core::Plan& plan) {
+    BackwardModel m;
+    m.of_tiles = model_of(p, plan);
+    m.rows = uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
+    m.keys = uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv;
+    if (b.dbias != 0) m.bias = mask_extents(p);
+    m.mask_per_key = p.mask != VKATTN_MASK_NONE && mask_extents(p)[3] != 1;
+    return m;
+}
+
+std::vector<Kind> kinds_of(const BackwardModel& m) {
+    std::vector<Kind> kinds;
+    if (m.of_tiles.classified) kinds.push_back(Kind::classes);
+    if (m.rows != 0) kinds.insert(kinds.end(), {Kind::delta, Kind::dquery});
+    if (m.keys != 0) kinds.push_back(Kind::dkey_dvalue);
+    if (std::count(m.bias.begin(), m.bias.end(), 0u) == 0) kinds.push_back(Kind::dbias);
+    return kinds;
+}
+
+Triple grid_of(const Problem& p, const BackwardModel& m, const Dispatch& d) {
+    const Model& t = m.of_tiles;
+    const auto& s = d.specialization;
+    switch (facts_of(d.variant).kind) {
+        case Kind::delta:
+            return {uint64_t{p.batch} * p.num_heads_q, tiles_of(p.seqlen_q, s[SPEC_THREADS] / s[SPEC_LANES]),
+                    1};
+        case Kind::dquery:
+            return {uint64_t{p.batch} * p.num_heads_q, t.query_tiles, 1};
+        case Kind::dkey_dvalue:
+            return {uint64_t{p.batch} * p.num_heads_kv, t.key_tiles, 1};
+        case Kind::dbias:
+            return {m.bias[0] * m.bias[1], tiles_of(m.bias[2], t.n.tile_q()),
+                    tiles_of(m.bias[3], t.n.tile_kv())};
+        default:
+            throw std::logic_error("no kind of a backward");
+    }
+}
+
+Triple begin_of(const Dispatch& d) {
+    const auto push = push_of(d);
+    return {push.first_head, push.first_tile, push.splits};
+}
+
+std::optional<Steps> span_of(const Dispatch& d) {
+    if (!is_cut(d)) return std::nullopt;
+    return Steps{push_of(d).out_batch, push_of(d).out_head};
+}
+
+uint64_t steps_of(const Problem& p, const BackwardModel& m, Kind kind) {
+    if (kind == Kind::dquery) return tiles_of(m.of_tiles.end, m.of_tiles.n.tile_kv());
+    return p.num_heads_q / p.num_heads_kv * m.of_tiles.query_tiles;
+}
+
+uint64_t steps_done(const Problem& p, const BackwardModel& m, Kind kind, const Triple& at,
+                    const std::optional<Steps>& span) {
+    const Model& t = m.of_tiles;
+    if (kind == Kind::delta) return 1;
+    if (kind == Kind::dbias && !m.mask_per_key)  // a step is a row
+        return heads_that_share(p, m) * (m.bias[2] == 1 ? p.seqlen_q : std::min(p.seqlen_q, t.n.tile_q()));
+    if (kind == Kind::dbias)
+        return heads_that_share(p, m) * (m.bias[2] == 1 ? query_tiles(p, t, at[2]).count() : 1);
+    const bool of_queries = kind == Kind::dquery;
+    const uint64_t heads = of_queries ? 1 : p.num_heads_q / p.num_heads_kv,
+                   in_head = of_queries ? t.key_tiles : t.query_tiles;
+    const Tiles tiles = of_queries ? key_tiles(p, t, t.query_tiles - 1 - at[1]) : query_tiles(p, t, at[1]);
+    if (!span) return heads * tiles.count();
+    if (p.dynamic_bounds) return std::min(heads * tiles.count(), span->end - span->begin);
+    // Steps are numbered head * in_head + tile.
+    const auto before = [&](uint64_t step) {
+        const uint64_t tile = std::clamp(step % in_head, tiles.begin, tiles.begin + tiles.count());
+        return step / in_head * tiles.count() + (tile - tiles.begin);
+    };
+    if (in_head == 0) return 0;
+    return before(std::min(span->end, heads * in_head)) - before(std::min(span->begin, heads * in_head));
+}
+
+double cost_of_step(const Problem& p, const BackwardModel& m, const Dispatch& d) {
+    const Model& t = m.of_tiles;
+    const double tile = double(t.n.tile_q()) * t.n.tile_kv(), qk = p.head_dim_qk, v = p.head_dim_v;
+    const auto& s = d.specialization;
+    switch (facts_of(d.variant).kind) {
+        case Kind::delta:
+            return 2 * v * std::min(p.seqlen_q, s[SPEC_THREADS] / s[SPEC_LANES]);
+        case Kind::dquery:  // q.k, dout.v, dS.k
+            return tile * 2 * (qk + v + qk);
+        case Kind::dkey_dvalue:  // q.k, dout.v, P.dout, dS.q
+            return tile * 2 * (qk + v + v + qk);
+        default:  // q.k, dout.v
+            return m.mask_per_key ? tile * 2 * (qk + v) : 1;
+    }
+}
+
+uint64_t saved_bytes(const Problem& p, const BackwardModel& m, Kind kind) {
+    const core::TileNumbers& n = m.of_tiles.n;
+    // float32 in vec4, as many for every invocation that shares a row.
+    const auto row = [](uint64_t head_dim, uint64_t lanes) { return round_up(head_dim, 4 * lanes) * 4; };
+    if (kind == Kind::dquery) return m.rows * row(p.head_dim_qk, n.lanes);
+    const uint64_t lanes = n.threads / (n.tile_kv() / n.rows);
+    return m.keys * (row(p.head_dim_qk, lanes) + row(p.head_dim_v, lanes));
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,387 @@
+// What must hold of a plan of vkattn_backward_create.
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "plan_backward_model.hpp"
+#include "plan_checks.hpp"
+#include "plan_pieces.hpp"
+
+namespace vkattn::test {
+namespace {
+
+using core::Backward;
+using core::bit;
+using core::DeviceCaps;
+using core::Dispatch;
+using core::Plan;
+using core::Problem;
+using core::Region;
+using Push = shared::ForwardPush;
+using Arguments = shared::BackwardArguments;
+
+const VkattnStrides& strides_of(const Backward& b, int tensor) {
+    const VkattnStrides* const all[] = {&b.dout_strides, &b.dquery_strides, &b.dkey_strides,
+                                        &b.dvalue_strides};
+    return *all[tensor];
+}
+
+// Whether rows of a tile of any tensor lie beyond 31-bit offsets in bytes. `slack`: rows more than the shaders address.
+bool wide_rows(const Problem& p, const Backward& b, uint64_t tile_q, uint64_t tile_kv, uint64_t slack) {
+    const bool exact = slack == 0;
+    const uint64_t queries = (exact ? std::min<uint64_t>(p.seqlen_q, tile_q) : tile_q) + slack,
+                   keys = (exact ? std::min<uint64_t>(p.seqlen_kv, tile_kv) : tile_kv) + slack;
+    const auto far = [&](uint64_t rows, const VkattnStrides& s) {
+        return rows != 0 && far_apart(p, rows, s.seq, 1, 0, exact ? 1 : VKATTN_MAX_HEAD_DIM);
+    };
+    if (p.mask != VKATTN_MASK_NONE && queries != 0 &&
+        far_apart(p, queries, mask_strides(p)[2] + (exact ? 0 : p.seqlen_kv), 1, 0, mask_extents(p)[3]))
+        return true;
+    return far(queries, p.query_strides) || far(queries, p.out_strides) || far(keys, p.key_strides) ||
+           far(keys, p.value_strides) || far(queries, b.dout_strides) || far(queries, b.dquery_strides) ||
+           far(keys, b.dkey_strides) || far(keys, b.dvalue_strides);
+}
+
+std::string rows_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Dispatch& d) {
+    const core::TileNumbers& n = m.of_tiles.n;
+    if (d.specialization[SPEC_PACK] != 0) return "packed";
+    const bool wide = d.specialization[SPEC_WIDE_ROWS] != 0;
+    const uint64_t rows = facts_of(d.variant).kind == Kind::delta
+                              ? d.specialization[SPEC_THREADS] / d.specialization[SPEC_LANES]
+                              : n.tile_q();
+    if (!wide && wide_rows(p, b, rows, n.tile_kv(), 0)) return "WIDE_ROWS is needed";
+    if (wide && !wide_rows(p, b, std::max(64u, n.tile_q()), n.tile_kv(), 2)) return "WIDE_ROWS is needless";
+    return "";
+}
+
+// Workgroups of its own size, which the row's numbers have no say in.
+std::string delta_flaw(const DeviceCaps& caps, const Problem& p, const Dispatch& d) {
+    const uint32_t threads = d.specialization[SPEC_THREADS], lanes = d.specialization[SPEC_LANES];
+    if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+        return fmt::format("delta: {} invocations", threads);
+    if (lanes == 0 || threads % lanes != 0) return fmt::format("delta: {} lanes of {}", lanes, threads);
+    if (lanes > 1 && 4 * lanes >= 2 * round_up(p.head_dim_v, 4)) return "delta: lanes without work";
+    if ((2 * threads + 1) * 16 > caps.max_shared_bytes) return "delta: shared memory";
+    return "";
+}
+
+std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b,
+                                const BackwardModel& m, const core::Options& options, const Dispatch& d) {
+    const Kind kind = facts_of(d.variant).kind;
+    if (kind == Kind::delta)
+        if (auto flaw = delta_flaw(caps, p, d); !flaw.empty()) return flaw;
+    if (kind != Kind::classes)
+        if (auto flaw = rows_flaw(p, b, m, d); !flaw.empty()) return flaw;
+    Specialization expected = specialization_of(caps, p, m.of_tiles, kind, options, d);
+    if (kind == Kind::delta)
+        for (const int at : {SPEC_THREADS, SPEC_LANES}) expected[at] = d.specialization[at];
+    expected[SPEC_DLSE] = kind != Kind::classes && b.dlse != 0;
+    expected[SPEC_SAVED] = d.specialization[SPEC_SAVED];  // coverage_flaw
+    for (size_t i = 0; i < expected.size(); i++)
+        if (d.specialization[i] != expected[i])
+            return fmt::format("specialization of {}: constant {} is {}, not {}", name_of(d.variant), i,
+                               d.specialization[i], expected[i]);
+    return "";
+}
+
+std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b,
+                            const BackwardModel& m, const Plan& plan, const core::Options& options) {
+    const core::TileNumbers n = parse_numbers(plan.tuning);
+    if (auto flaw = numbers_flaw(n, true); !flaw.empty()) return "tuning: " + flaw;
+    const core::Tiles& t = plan.tiles;
+    if (t.threads != n.threads || t.tile_q != n.tile_q() || t.tile_kv != n.tile_kv())
+        return "tiles against tuning";
+    if (t.threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+        return fmt::format("{} invocations", t.threads);
+    if (t.shared_bytes > caps.max_shared_bytes)
+        return fmt::format("{} bytes of shared memory", t.shared_bytes);
+    if (const uint32_t bytes = pool_of_backward_maps(n, p.head_dim_qk, p.head_dim_v) * 16;
+        bytes != t.shared_bytes)
+        return fmt::format("{} shared bytes, the maps come to {}", t.shared_bytes, bytes);
+    const Dispatch* last = nullptr;
+    for (const Dispatch& d : plan.dispatches) {
+        if (last != nullptr && d.variant == last->variant && d.specialization == last->specialization)
+            continue;
+        last = &d;
+        for (const auto& flaw :
+             {variant_flaw(caps, p.dtype, d.variant), specialization_flaw(caps, p, b, m, options, d)})
+            if (!flaw.empty()) return flaw;
+    }
+    return "";
+}
+
+// The boxes of a pass, and how far the spans of each have come. Spans of a box go in order, from the first step to the
+// last, since each continues what the one before left in scratch.
+class Boxes {
+  public:
+    std::string add(const Dispatch& d, uint64_t steps) {
+        const Triple begin = begin_of(d), count{d.groups[0], d.groups[1], d.groups[2]};
+        const auto push = push_of(d);
+        if (!is_cut(d)) {
+            if (push.out_batch != 0 || push.out_head != 0 || push.out_seq != 0) return "a span where none is";
+            cover_.add(begin, count);
+            return "";
+        }
+        auto [box, is_new] = open_.try_emplace(begin, Open{count, 0});
+        if (box->second.count != count) return "spans of different boxes";
+        if (push.out_batch != box->second.next || push.out_head <= push.out_batch)
+            return fmt::format("a span {} .. {}, after {}", push.out_batch, push.out_head, box->second.next);
+        const bool last = push.out_head >= steps;
+        if (push.out_seq != ((is_new ? SPAN_FIRST : 0) | (last ? SPAN_LAST : 0)))
+            return fmt::format("flags {} of span {} .. {} of {}", push.out_seq, push.out_batch, push.out_head,
+                               steps);
+        box->second.next = push.out_head;
+        if (last) {
+            cover_.add(begin, count);
+            open_.erase(box);
+        }
+        return "";
+    }
+    bool covers(const Triple& grid) const { return open_.empty() && cover_.is({0, 0, 0}, grid); }
+
+  private:
+    struct Open {
+        Triple count;
+        uint64_t next;
+    };
+    std::map<Triple, Open> open_;
+    Cover cover_;
+};
+
+// Every workgroup exactly once and, where loops are cut, each with all its steps.
+std::string coverage_flaw(const DeviceCaps& caps, const Problem& p, const BackwardModel& m,
+                          const Plan& plan) {
+    const std::vector<Dispatch>& all = plan.dispatches;
+    size_t at = 0;
+    for (const Kind kind : kinds_of(m)) {
+        if (at == all.size() || facts_of(all[at].variant).kind != kind)
+            return "a pass is missing, or out of turn";
+        const Dispatch& first = all[at];
+        Boxes boxes;
+        for (; at < all.size() && facts_of(all[at].variant).kind == kind; at++) {
+            const Dispatch& d = all[at];
+            if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
+            if (kind == Kind::classes) {
+                if (auto flaw = classes_flaw(p, m.of_tiles, d); !flaw.empty() || &d != &first)
+                    return "classes: " + flaw;
+                continue;
+            }
+            if (d.specialization != first.specialization) return "dispatches of a pass differ";
+            const Triple begin = begin_of(d), grid = grid_of(p, m, d);
+            for (size_t i = 0; i < 3; i++)
+                if (begin[i] + d.groups[i] > grid[i])
+                    return fmt::format("{}: workgroups {} .. {} of {} in dimension {}", name_of(d.variant),
+                                       begin[i], begin[i] + d.groups[i], grid[i], i);
+            if (is_cut(d) && kind != Kind::dquery && kind != Kind::dkey_dvalue)
+                return "cut, though it cannot be";
+            if (auto flaw = boxes.add(d, steps_of(p, m, kind)); !flaw.empty())
+                return fmt::format("{}: {}", name_of(d.variant), flaw);
+        }
+        if (kind != Kind::classes && !boxes.covers(grid_of(p, m, first)))
+            return fmt::format("{}: not every workgroup and step exactly once", name_of(first.variant));
+    }
+    return at == all.size() ? "" : "dispatches without work";
+}
+
+// A few workgroups of each dispatch against what it says that each costs.
+std::string costs_flaw(const Problem& p, const BackwardModel& m, const Plan& plan,
+                       const core::Options& options) {
+    for (const Dispatch& d : plan.dispatches) {
+        const uint64_t limit = options.max_dispatch_flops;
+        if (limit != 0 && d.flops > limit)
+            return fmt::format("{} costs {}, the limit is {}", name_of(d.variant), d.flops, limit);
+        const Kind kind = facts_of(d.variant).kind;
+        if (kind == Kind::classes) continue;
+        const double each = double(d.flops) / (double(d.groups[0]) * d.groups[1] * d.groups[2]);
+        const Triple begin = begin_of(d);
+        const auto some = [](uint32_t of) { return std::set<uint32_t>{0, of / 2, of - 1}; };
+        for (const uint32_t y : some(d.groups[1]))
+            for (const uint32_t z : some(d.groups[2])) {
+                const uint64_t steps =
+                    steps_done(p, m, kind, {begin[0], begin[1] + y, begin[2] + z}, span_of(d));
+                if (double(steps) * cost_of_step(p, m, d) > each * (1 + 1e-9))
+                    return fmt::format("{}: {} steps of {}, the dispatch says {}", name_of(d.variant), steps,
+                                       cost_of_step(p, m, d), each);
+            }
+    }
+    return "";
+}
+
+Touches touches_of(const Problem& p, const Backward& b, const BackwardModel& m, const Dispatch& d) {
+    const Kind kind = facts_of(d.variant).kind;
+    const uint32_t of_batch = (p.kv_lengths != 0 ? bit(Region::kv_lengths) : 0) |
+                              (p.align == VKATTN_ALIGN_OFFSETS ? bit(Region::query_offsets) : 0);
+    const uint32_t dlse = b.dlse != 0 ? bit(Region::dlse) : 0;
+    Touches t;
+    t.reads_at(offsetof(Push, query_batch), Region::arguments);
+    if (kind == Kind::classes) {
+        t.reads |= bit(Region::mask);
+        t.may_read = of_batch;
+        t.writes_at(offsetof(Push, outp), Region::mask_classes);
+        return t;
+    }
+    t.reads |= bit(Region::dout);
+    if (kind == Kind::delta) {
+        t.reads_at(offsetof(Push, outp), Region::out);
+        t.reads |= bit(Region::lse) | dlse;
+        t.may_read = of_batch;
+        t.writes = bit(Region::statistics);
+        return t;
+    }
+    t.reads_at(offsetof(Push, query), Region::query);
+    t.reads_at(offsetof(Push, key), Region::key);
+    t.reads_at(offsetof(Push, value), Region::value);
+    t.reads |= (m.rows != 0 ? bit(Region::statistics) : 0) | of_batch;
+    if (p.mask != VKATTN_MASK_NONE) t.reads |= bit(Region::mask);
+    if (m.of_tiles.classified) t.reads |= bit(Region::mask_classes);
+    if (kind == Kind::dquery) t.writes = bit(Region::dquery) | bit(Region::statistics);
+    if (kind == Kind::dkey_dvalue) t.writes = bit(Region::dkey) | bit(Region::dvalue);
+    if (kind == Kind::dbias) {
+        t.reads |= bit(Region::lse) | dlse;
+        t.writes = bit(Region::dbias);
+    }
+    if (is_cut(d)) {
+        t.reads |= bit(Region::saved);
+        t.writes |= bit(Region::saved);
+    }
+    return t;
+}
+
+// Of the strides only out's fields are in use, for spans (Boxes).
+bool has_strides(const Push& c) {
+    return (c.query_seq | c.key_batch | c.key_head | c.key_seq | c.value_batch | c.value_head | c.value_seq |
+            c.query_batch | c.query_head) != 0;
+}
+
+std::string pushes_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Plan& plan) {
+    Touches touches;
+    const Dispatch* last = nullptr;
+    for (const Dispatch& d : plan.dispatches) {
+        if (auto flaw = numbers_in_push_flaw(p, push_of(d)); !flaw.empty())
+            return fmt::format("push constants of {}: {}", name_of(d.variant), flaw);
+        if (has_strides(push_of(d)))
+            return fmt::format("{}: strides in the push constants", name_of(d.variant));
+        if (facts_of(d.variant).kind == Kind::classes && begin_of(d) != Triple{0, 0, 0})
+            return "classes begin elsewhere";
+        if (last == nullptr || last->variant != d.variant) touches = touches_of(p, b, m, d);
+        last = &d;
+        if (auto flaw = touches_flaw(touches, d); !flaw.empty())
+            return fmt::format("{}: {}", name_of(d.variant), flaw);
+    }
+    return "";
+}
+
+std::string block_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Plan& plan) {
+    if (plan.arguments.size() != sizeof(Arguments)) return "argument block";
+    Arguments a;
+    std::memcpy(&a, plan.arguments.data(), sizeof a);
+    if (auto flaw = arguments_flaw(p, m.of_tiles, a.forward); !flaw.empty()) return flaw;
+    const uint64_t bytes = p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+    for (int t = 0; t < 4; t++) {
+        const VkattnStrides& s = strides_of(b, t);
+        if (a.stride[3 * t] != s.batch * bytes || a.stride[3 * t + 1] != s.head * bytes ||
+            a.stride[3 * t + 2] != s.seq * bytes)
+            return fmt::format("strides of gradient {}", t);
+    }
+    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.saved |
+         a.padding) != 0)
+        return "an address in the argument block";
+    if (a.scale != p.softmax_scale || a.batch != p.batch) return "scale or batch";
+    if (a.dbias_batches != m.bias[0] || a.dbias_heads != m.bias[1] || a.dbias_queries != m.bias[2] ||
+        a.dbias_keys != m.bias[3])
+        return "extents of dbias";
+    return "";
+}
+
+std::string block_patches_flaw(const Problem& p, const Backward& b, const BackwardModel& m,
+                               const Plan& plan) {
+    std::vector<core::Patch> expected = argument_patches(p, m.of_tiles);
+    const auto add = [&](bool wanted, size_t at, Region region) {
+        if (wanted) expected.push_back({static_cast<uint32_t>(at), region});
+    };
+    add(true, offsetof(Arguments, dout), Region::dout);
+    add(true, offsetof(Arguments, lse), Region::lse);
+    add(b.dlse != 0, offsetof(Arguments, dlse), Region::dlse);
+    add(true, offsetof(Arguments, dquery), Region::dquery);
+    add(true, offsetof(Arguments, dkey), Region::dkey);
+    add(true, offsetof(Arguments, dvalue), Region::dvalue);
+    add(b.dbias != 0, offsetof(Arguments, dbias), Region::dbias);
+    add(m.rows != 0, offsetof(Arguments, statistics), Region::statistics);
+    add(std::any_of(plan.dispatches.begin(), plan.dispatches.end(), is_cut), offsetof(Arguments, saved),
+        Region::saved);
+    const std::string flaw = patch_flaw(plan.argument_patches, expected);
+    return flaw.empty() ? "" : "argument block: " + flaw;
+}
+
+// The formula that vkattn.h gives: linear in the sequences.
+std::string scratch_formula_flaw(const Problem& p, const BackwardModel& m, const Plan& plan) {
+    const uint64_t classes = m.of_tiles.classified
+                                 ? 4 * masks_of(p, m.of_tiles) * m.of_tiles.query_tiles * m.of_tiles.key_tiles
+                                 : 0;
+    uint64_t saved = 0;
+    for (const Dispatch& d : plan.dispatches)
+        if (is_cut(d)) saved = std::max(saved, saved_bytes(p, m, facts_of(d.variant).kind));
+    const uint64_t most =
+        round_up(376, 256) + round_up(16 * m.rows, 256) + round_up(classes, 256) + round_up(saved, 256);
+    if (plan.scratch_bytes != most)
+        return fmt::format("{} bytes of scratch, the formula gives {}", plan.scratch_bytes, most);
+    return classes > uint64_t{256} << 20 ? "more classes than 256 MiB" : "";
+}
+
+std::string memory_flaw(const DeviceCaps& caps, const Problem& p, const BackwardModel& m, const Plan& plan) {
+    uint64_t saved = 0;
+    for (const Dispatch& d : plan.dispatches)
+        if (is_cut(d)) saved = std::max(saved, saved_bytes(p, m, facts_of(d.variant).kind));
+    const auto used = [&](Region region) -> uint64_t {
+        if (region == Region::arguments) return sizeof(Arguments);
+        if (region == Region::statistics) return m.rows * 4 * sizeof(float);
+        if (region == Region::mask_classes)
+            return masks_of(p, m.of_tiles) * m.of_tiles.query_tiles * m.of_tiles.key_tiles * 4;
+        return region == Region::saved ? saved : 0;
+    };
+    if (auto flaw = regions_flaw(caps, plan, used); !flaw.empty()) return flaw;
+    return scratch_formula_flaw(p, m, plan);
+}
+
+}  // namespace
+
+uint32_t pool_of_backward_maps(const core::TileNumbers& n, uint32_t head_dim_qk, uint32_t head_dim_v) {
+    const auto odd = [](uint32_t x) { return x | 1; };
+    const auto row = [](uint32_t head_dim, uint32_t lanes) {
+        return static_cast<uint32_t>(round_up(head_dim, 4 * lanes)) / 4;
+    };
+    const uint32_t q_vecs = odd(n.tile_q() / 4), k_vecs = odd(n.tile_kv() / 4);
+    const uint32_t scores = n.chunk * (q_vecs + k_vecs);
+    const uint32_t sums_of_rows = n.threads * (n.rows / 4), sums_of_columns = n.threads * (n.cols / 4);
+    // backward_query: dS, then keys.
+    const uint32_t query = 4 * n.p_blocks * n.lanes * q_vecs + n.v_keys * row(head_dim_qk, n.lanes);
+    // backward_key_value: P and dS of some rows of every group, then dout and query.
+    const uint32_t slots = n.threads / n.lanes * n.p_blocks, lanes = n.threads / (n.tile_kv() / n.rows);
+    const uint32_t key_value =
+        2 * slots * k_vecs + n.v_keys * (row(head_dim_v, lanes) + row(head_dim_qk, lanes));
+    const uint32_t sums_of_dlse = n.threads;
+    return std::max({scores, sums_of_rows, sums_of_columns, query, key_value, sums_of_dlse});
+}
+
+std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b, const Plan& plan,
+                    const core::Options& options) {
+    if (!plan.backward || plan.combine || plan.kernel != "tiles") return "not a plan of a backward";
+    if (plan.num_splits != 1) return "parts of the keys";
+    const BackwardModel m = model_of(p, b, plan);
+    if (kinds_of(m).empty()) {
+        const bool nothing = plan.dispatches.empty() && plan.scratch_bytes == 0 && plan.scratch.empty() &&
+                             plan.arguments.empty() && plan.argument_patches.empty();
+        return nothing ? "" : "work or scratch, though there is nothing to write";
+    }
+    for (const auto& flaw :
+         {workgroups_flaw(caps, p, b, m, plan, options), coverage_flaw(caps, p, m, plan),
+          costs_flaw(p, m, plan, options), pushes_flaw(p, b, m, plan), block_flaw(p, b, m, plan),
+          block_patches_flaw(p, b, m, plan), memory_flaw(caps, p, m, plan), barrier_flaw(plan)})
+        if (!flaw.empty()) return flaw;
+    return "";
+}
+
+}  // namespace vkattn::test

@@ -1,0 +1,477 @@
+// Plans of vkattn_backward_create: on every device and many problems, cut and whole.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "plan_backward_model.hpp"
+#include "plan_flaws.hpp"
+#include "plan_pieces.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using core::Backward;
+using core::Region;
+
+namespace {
+
+// Whether there is a reason to have no plan: a limit that was asked for, or more rows than scratch can tell of.
+std::string refusal_flaw(const DeviceCaps& caps, const Problem& p, const core::Failure& why,
+                         const Options& o) {
+    if (why.status != VKATTN_UNSUPPORTED) return "refused: " + why.field + " " + why.message;
+    if (o.max_dispatch_flops != 0 && why.field == "options.max_dispatch_flops") return "";
+    const double statistics = 16.0 * p.batch * p.num_heads_q * p.seqlen_q;
+    if (statistics + 1024 > double(caps.max_buffer_bytes) &&
+        why.message.find("bytes of scratch") != std::string::npos)
+        return "";
+    return "refused: " + why.field + " " + why.message;
+}
+
+struct Counts {
+    size_t all = 0, planned = 0, cut = 0;
+};
+
+std::string planning_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b, const Options& o,
+                          Counts& counts) {
+    const auto plan = make_plan(caps, p, b, o);
+    counts.all++;
+    if (!plan) return refusal_flaw(caps, p, plan.failure(), o);
+    counts.planned++;
+    counts.cut += std::any_of(plan->dispatches.begin(), plan->dispatches.end(), is_cut);
+    if (auto flaw = flaw_of(caps, p, b, *plan, o); !flaw.empty()) return flaw;
+    if (plan->dispatches.size() > 1000) return "";  // long to compare
+    const auto again = make_plan(caps, p, b, o);
+    return again && difference(*plan, *again).empty() ? "" : "not deterministic";
+}
+
+Options limited(uint64_t flops, uint64_t scratch = 0) {
+    Options o;
+    o.max_dispatch_flops = flops;
+    o.max_scratch_bytes = scratch;
+    return o;
+}
+
+Problem masked(HeadDims dims, const Shape& shape, MaskShape mask, VkattnMaskType type = VKATTN_MASK_FLOAT) {
+    VkattnProblem p = make_problem(dims, shape);
+    set_mask(p, type, mask);
+    return resolved(p);
+}
+
+size_t count_of(const Plan& plan, Kind kind) {
+    return static_cast<size_t>(
+        std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
+                      [&](const auto& d) { return facts_of(d.variant).kind == kind; }));
+}
+
+size_t barriers_of(const Plan& plan) {
+    return static_cast<size_t>(std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
+                                             [](const auto& d) { return d.barrier_before; }));
+}
+
+// Whether the limit of these features cuts this problem into thousands.
+bool many_dispatches(const Problem& p, const Features& f) {
+    const double pairs = double(p.batch) * p.num_heads_q * p.seqlen_q * p.seqlen_kv;
+    return f.max_dispatch_flops != 0 &&
+           pairs * (p.head_dim_qk + p.head_dim_v) * 4 > 1e3 * double(f.max_dispatch_flops);
+}
+
+}  // namespace
+
+TEST_CASE("backward: every profile, head dim, shape and layout") {
+    Flaws flaws;
+    Counts counts;
+    size_t turn = 0;
+    for (const Profile& device : usable_devices()) {
+        turn++;
+        for (const HeadDims dims : all_head_dims())
+            for (const Shape& shape : all_shapes()) {
+                const auto layout = static_cast<Layout>(turn % static_cast<size_t>(Layout::count));
+                const uint32_t alignment = turn / static_cast<size_t>(Layout::count) % 2 == 0 ? 4 : 16;
+                turn++;
+                const Problem p = resolved(make_problem(dims, shape, layout, alignment));
+                if (is_heavy(p) && turn % 64 != 0) continue;
+                flaws.add(planning_flaw(device.caps, p, make_backward(p, turn % 3 == 0), {}, counts),
+                          device.name + ", " + name_of(layout), p);
+            }
+    }
+    CHECK_GT(counts.planned, counts.all * 8 / 10);  // the others have too many rows
+}
+
+TEST_CASE("backward: every feature, shape and device") {
+    Flaws flaws;
+    Counts counts;
+    size_t turn = 0;
+    for (const Profile& device : usable_devices())
+        for (const Features& f : all_features()) {
+            turn++;
+            for (const Shape& shape : all_shapes()) {
+                turn++;
+                if (f.num_splits > 1 || (f.query_offsets && shape.align == VKATTN_ALIGN_OFFSET)) continue;
+                const HeadDims dims = all_head_dims()[turn % all_head_dims().size()];
+                const auto layout = static_cast<Layout>(turn / 3 % static_cast<size_t>(Layout::count));
+                const uint32_t alignment = 2u << turn % 4;
+                VkattnProblem given =
+                    make_problem(dims, shape, layout, std::max(alignment, f.dtype == 0 ? 4u : 2u), f.dtype);
+                set_features(given, f);
+                const Problem p = resolved(given);
+                if ((is_heavy(p) || many_dispatches(p, f)) && turn % 64 != 0) continue;
+                const Backward b = make_backward(p, turn % 2 == 0);
+                flaws.add(planning_flaw(device.caps, p, b, options_of(f), counts),
+                          fmt::format("{}, {}, {}", device.name, f.name, name_of(layout)), p);
+            }
+        }
+    CHECK_GT(counts.planned, counts.all * 6 / 10);
+}
+
+namespace {
+
+// Problems of all sizes, most of them small enough that rare branches meet.
+class Fuzz {
+  public:
+    uint32_t below(uint32_t n) { return static_cast<uint32_t>(engine_() % n); }
+    bool one_in(uint32_t n) { return below(n) == 0; }
+    template <class T>
+    const T& of(const std::vector<T>& all) {
+        return all[below(static_cast<uint32_t>(all.size()))];
+    }
+
+    uint32_t length() { return below(1u << (1 + below(17))); }
+
+    Problem problem() {
+        const uint32_t heads = 1 + below(4), group = one_in(2) ? 1 : 1 + below(9);
+        Shape s{below(4), heads * group, heads, length(), length(), one_in(2)};
+        if (one_in(3)) s.window_left = below(300);
+        if (one_in(3)) s.window_right = below(300);
+        s.align = static_cast<VkattnAlign>(below(4));
+        s.query_offset = int64_t{below(5000)} - 2500;
+        const auto dtype = static_cast<VkattnDtype>(below(3));
+        const uint32_t unit = dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+        const auto layout = static_cast<Layout>(below(static_cast<uint32_t>(Layout::count)));
+        VkattnProblem p = make_problem({1 + below(300), 1 + below(300)}, s, layout, unit << below(3), dtype);
+        if (one_in(2))
+            set_mask(p, one_in(3) ? VKATTN_MASK_BOOL : VKATTN_MASK_FLOAT,
+                     static_cast<MaskShape>(below(static_cast<uint32_t>(MaskShape::count))));
+        p.kv_lengths = one_in(3);
+        if (one_in(4)) p.softcap = 30;
+        return resolved(p);
+    }
+
+    Options options() {
+        Options o;
+        if (one_in(2)) o.max_dispatch_flops = uint64_t{1} << (18 + below(20));
+        if (one_in(3)) o.max_scratch_bytes = uint64_t{1} << (8 + below(22));
+        o.batch_invariant = one_in(4);
+        o.num_splits = below(2);
+        return o;
+    }
+
+  private:
+    std::mt19937 engine_{20230717};
+};
+
+}  // namespace
+
+TEST_CASE("backward: problems and options at random") {
+    Flaws flaws;
+    Fuzz fuzz;
+    Counts counts;
+    for (size_t i = 0; i < 3000; i++) {
+        const Profile& device = fuzz.of(usable_devices());
+        const Problem p = fuzz.problem();
+        const Options o = fuzz.options();
+        const Backward b = make_backward(p, fuzz.one_in(2));
+        flaws.add(planning_flaw(device.caps, p, b, o, counts),
+                  fmt::format("problem {}, {}, limit {}", i, device.name, o.max_dispatch_flops), p);
+    }
+    CHECK_GT(counts.planned, counts.all * 6 / 10);
+    CHECK_GT(counts.cut, counts.all / 50);
+}
+
+namespace {
+
+// Pairs of a row and a key that a dispatch's boxes and span leave it, by the definition of visibility.
+uint64_t visible_pairs(const Problem& p, const BackwardModel& m, const core::Dispatch& d) {
+    const core::TileNumbers& n = m.of_tiles.n;
+    const bool of_queries = facts_of(d.variant).kind == Kind::dquery;
+    const uint64_t own = of_queries ? n.tile_q() : n.tile_kv(), other = of_queries ? n.tile_kv() : n.tile_q();
+    const uint64_t rows = of_queries ? p.seqlen_q : p.seqlen_kv,
+                   others = of_queries ? p.seqlen_kv : p.seqlen_q;
+    const uint64_t heads = of_queries ? 1 : p.num_heads_q / p.num_heads_kv;
+    const Steps span = span_of(d).value_or(Steps{0, UINT64_MAX});
+    uint64_t pairs = 0;
+    for (uint64_t y = 0; y < d.groups[1]; y++) {
+        const uint64_t at = begin_of(d)[1] + y, tile = of_queries ? m.of_tiles.query_tiles - 1 - at : at;
+        for (uint64_t h = 0; h < heads; h++)
+            for (uint64_t x = tile * own; x < std::min(tile * own + own, rows); x++)
+                for (uint64_t z = 0; z < others; z++) {
+                    const uint64_t step = h * m.of_tiles.query_tiles + z / other;
+                    if (step < span.begin || step >= span.end) continue;
+                    const auto i = static_cast<int64_t>(of_queries ? x : z),
+                               j = static_cast<int64_t>(of_queries ? z : x);
+                    pairs += sees(p, i, j, p.seqlen_kv);
+                }
+    }
+    return pairs * d.groups[0];
+}
+
+// Every visible pair in just one dispatch of each pass, and no more of them than it says that it costs.
+std::string count_flaw(const Problem& p, const Backward& b, const Plan& plan) {
+    const BackwardModel m = model_of(p, b, plan);
+    uint64_t expected = 0;
+    for (int64_t i = 0; i < p.seqlen_q; i++)
+        for (int64_t j = 0; j < p.seqlen_kv; j++) expected += sees(p, i, j, p.seqlen_kv);
+    expected *= p.batch * uint64_t{p.num_heads_q};
+    for (const Kind kind : {Kind::dquery, Kind::dkey_dvalue}) {
+        uint64_t all = 0;
+        for (const core::Dispatch& d : plan.dispatches) {
+            if (facts_of(d.variant).kind != kind) continue;
+            const uint64_t pairs = visible_pairs(p, m, d);
+            const double tile = double(m.of_tiles.n.tile_q()) * m.of_tiles.n.tile_kv();
+            if (double(pairs) / tile * cost_of_step(p, m, d) > double(d.flops))
+                return "more work than claimed";
+            all += pairs;
+        }
+        if (all != expected) return "not every visible pair is in just one dispatch";
+    }
+    return "";
+}
+
+const std::vector<Shape>& small_shapes() {
+    static const std::vector<Shape> shapes{
+        {1, 1, 1, 1, 1},
+        {1, 2, 1, 1, 300},
+        {2, 4, 2, 5, 200, true},
+        {1, 3, 1, 300, 150, true},
+        {1, 2, 2, 100, 400, true, 40},
+        {1, 1, 1, 250, 250, false, 10, 20},
+        {1, 4, 2, 200, 133, true, -1, -1, VKATTN_ALIGN_TOP_LEFT},
+        {3, 1, 1, 70, 233, true, -1, -1, VKATTN_ALIGN_OFFSET, -30},
+        {1, 1, 1, 70, 133, false, 0, 0, VKATTN_ALIGN_OFFSET, 200},
+    };
+    return shapes;
+}
+
+}  // namespace
+
+TEST_CASE("backward: an exact count of small problems stays within what dispatches say") {
+    Flaws flaws;
+    size_t refused = 0, cut = 0;
+    for (const char* name : {"nvidia_h200", "lavapipe", "apple_m1"})
+        for (const HeadDims dims : {HeadDims{8, 8}, HeadDims{128, 40}})
+            for (const Shape& shape : small_shapes()) {
+                const Problem p = resolved(make_problem(dims, shape));
+                const Backward b = make_backward(p);
+                const core::Tiles tiles = planned(profile(name), p, b).tiles;
+                const uint64_t step = 4ull * tiles.tile_q * tiles.tile_kv * (dims.qk + dims.v);
+                for (const uint64_t limit :
+                     {uint64_t{0}, uint64_t{1}, step - 1, step, 2 * step + 1, 5 * step}) {
+                    const Options o = limited(limit);
+                    const auto plan = make_plan(profile(name), p, b, o);
+                    const std::string where = fmt::format("{}, limit {}, step {}", name, limit, step);
+                    refused += !plan;
+                    if (!plan) {
+                        flaws.add(limit < step ? refusal_flaw(profile(name), p, plan.failure(), o)
+                                               : "refused, though a step fits: " + plan.failure().message,
+                                  where, p);
+                        continue;
+                    }
+                    cut += std::any_of(plan->dispatches.begin(), plan->dispatches.end(), is_cut);
+                    flaws.add(flaw_of(profile(name), p, b, *plan, o), where, p);
+                    flaws.add(count_flaw(p, b, *plan), where, p);
+                }
+            }
+    CHECK_GT(refused, 0);
+    CHECK_GT(cut, 50);
+}
+
+TEST_CASE("backward: loops are cut just where they exceed the limit, and scratch holds what they pass on") {
+    const DeviceCaps& caps = profile("lavapipe");
+    const Problem p = resolved(make_problem(d64, {1, 4, 1, 700, 900}));
+    const Backward b = make_backward(p);
+    const Plan whole = planned(caps, p, b);
+    CHECK_EQ(flaw_of(caps, p, b, whole), "");
+    for (const auto& d : whole.dispatches) CHECK_FALSE(is_cut(d));
+    uint64_t most_of_loop = 0;  // of a workgroup
+    for (const auto& d : whole.dispatches)
+        most_of_loop = std::max(most_of_loop, d.flops / (uint64_t{d.groups[0]} * d.groups[1]));
+    const auto cut_at = [&](uint64_t limit, uint64_t scratch) {
+        const Options o = limited(limit, scratch);
+        const auto plan = make_plan(caps, p, b, o);
+        if (!plan) return std::string("refused");
+        CHECK_EQ(flaw_of(caps, p, b, *plan, o), "");
+        CHECK((scratch == 0 || plan->scratch_bytes <= scratch));
+        return std::string(std::any_of(plan->dispatches.begin(), plan->dispatches.end(), is_cut) ? "cut"
+                                                                                                 : "whole");
+    };
+    CHECK_EQ(cut_at(most_of_loop, 0), "whole");
+    CHECK_EQ(cut_at(most_of_loop / 2, 0), "cut");
+    const uint64_t needed = planned(caps, p, b, limited(most_of_loop / 2)).scratch_bytes;
+    CHECK_EQ(cut_at(most_of_loop / 2, needed), "cut");
+    CHECK_EQ(cut_at(most_of_loop / 2, needed - 256), "refused");
+    CHECK_EQ(cut_at(most_of_loop, whole.scratch_bytes), "whole");
+}
+
+TEST_CASE(
+    "backward: without a limit, long dispatches rather than none, and short ones where that is possible") {
+    constexpr uint32_t giga = 1u << 30;
+    size_t turn = 0;
+    for (const Profile& device : usable_devices()) {
+        const uint64_t second =
+            device.caps.type == core::DeviceType::discrete ? 500'000'000'000 : 50'000'000'000;
+        for (const Shape& shape : {Shape{1, 16, 16, 4096, 4096}, Shape{1, 8, 1, 32768, 32768, true}}) {
+            const Problem p = resolved(make_problem(d128, shape));
+            const Backward b = make_backward(p);
+            const Plan plan = planned(device.caps, p, b);
+            INFO(device.name);
+            CHECK_EQ(flaw_of(device.caps, p, b, plan), "");
+            for (const auto& d : plan.dispatches) CHECK_LE(d.flops, second);
+        }
+        if (turn++ % 16 != 0) continue;
+        for (const Shape& shape : {Shape{1, 1, 1, 4 * million, giga}, Shape{1, 16, 1, million, giga, true},
+                                   Shape{1, 1, 1, 1000, giga}, Shape{1, 8, 1, 4 * million, 1000},
+                                   Shape{1, 1, 1, 16 * million, giga, true, 4096}})
+            for (const HeadDims dims : {HeadDims{4, 4}, HeadDims{576, 576}}) {
+                const Problem p = resolved(make_problem(dims, shape));
+                const Backward b = make_backward(p);
+                const auto plan = make_plan(device.caps, p, b, {});
+                INFO(device.name << ", " << to_text(p));
+                if (!plan) CHECK_EQ(refusal_flaw(device.caps, p, plan.failure(), {}), "");
+                if (plan) CHECK_EQ(flaw_of(device.caps, p, b, *plan), "");
+            }
+    }
+}
+
+TEST_CASE("backward: passes are there just when there is something to write") {
+    using Kinds = std::vector<Kind>;
+    const auto kinds = [](const Problem& p) {
+        for (const char* name : {"lavapipe", "nvidia_h200"}) {
+            const Plan plan = planned(profile(name), p, make_backward(p));
+            CHECK_EQ(flaw_of(profile(name), p, make_backward(p), plan), "");
+        }
+        Kinds seen;
+        for (const auto& d : planned(profile("lavapipe"), p, make_backward(p)).dispatches)
+            seen.push_back(facts_of(d.variant).kind);
+        return seen;
+    };
+    const auto plain = [&](const Shape& shape) { return kinds(resolved(make_problem(d64, shape))); };
+    const Kinds all{Kind::delta, Kind::dquery, Kind::dkey_dvalue, Kind::dbias};
+    CHECK(plain({2, 4, 2, 9, 9}) == Kinds{Kind::delta, Kind::dquery, Kind::dkey_dvalue});
+    CHECK(plain({2, 4, 2, 0, 9}) == Kinds{Kind::dkey_dvalue});
+    CHECK(plain({2, 4, 2, 9, 0}) == Kinds{Kind::delta, Kind::dquery});
+    CHECK(plain({2, 4, 2, 0, 0}).empty());
+    CHECK(plain({0, 4, 2, 9, 9}).empty());
+    const auto with = [&](const Shape& shape, MaskShape mask) { return kinds(masked(d64, shape, mask)); };
+    CHECK(with({2, 4, 2, 9, 9}, MaskShape::whole) == all);
+    CHECK(with({2, 4, 2, 0, 9}, MaskShape::whole) == Kinds{Kind::dkey_dvalue});
+    CHECK(with({2, 4, 2, 0, 9}, MaskShape::keys) == Kinds{Kind::dkey_dvalue, Kind::dbias});
+    CHECK(with({2, 4, 2, 9, 0}, MaskShape::whole) == Kinds{Kind::delta, Kind::dquery});
+    CHECK(with({2, 4, 2, 9, 0}, MaskShape::queries) == Kinds{Kind::delta, Kind::dquery, Kind::dbias});
+    CHECK(with({0, 4, 2, 9, 9}, MaskShape::shared) == Kinds{Kind::dbias});
+    CHECK(with({0, 4, 2, 0, 0}, MaskShape::one) == Kinds{Kind::dbias});
+    CHECK(kinds(masked(d64, {2, 4, 2, 9, 9}, MaskShape::whole, VKATTN_MASK_BOOL)) ==
+          Kinds{Kind::delta, Kind::dquery, Kind::dkey_dvalue});
+}
+
+TEST_CASE("backward: every mask shape on large and small grids") {
+    Flaws flaws;
+    Counts counts;
+    DeviceCaps few = smallest_device();
+    few.max_workgroup_count = {7, 3, 5};
+    for (const DeviceCaps& caps : {few, profile("nvidia_h200"), profile("swiftshader")})
+        for (uint32_t shape = 0; shape < static_cast<uint32_t>(MaskShape::count); shape++)
+            for (const Shape& s : {Shape{3, 6, 2, 3, 700, true}, Shape{2, 8, 1, 1, 500},
+                                   Shape{1, 4, 4, 900, 300}, Shape{1, 1, 1, 1, 1}, Shape{1, 2, 1, 70, 1}})
+                for (const uint64_t limit : {uint64_t{0}, uint64_t{1} << 27}) {
+                    const Problem p = masked(d64, s, static_cast<MaskShape>(shape));
+                    flaws.add(planning_flaw(caps, p, make_backward(p, true), limited(limit), counts),
+                              fmt::format("{}, mask {}", caps.name, shape), p);
+                }
+    CHECK_GT(counts.planned, 200);
+}
+
+TEST_CASE("backward: delta, then dquery, then what needs the rows' factors: two barriers") {
+    for (const Profile& device : usable_devices()) {
+        const Problem p = masked(d64, {2, 4, 2, 300, 500}, MaskShape::all_batches);
+        const Plan plan = planned(device.caps, p, make_backward(p));
+        INFO(device.name);
+        CHECK_EQ(barriers_of(plan), 2);
+        const auto is = [&](Kind kind) {
+            return std::find_if(plan.dispatches.begin(), plan.dispatches.end(),
+                                [&](const auto& d) { return facts_of(d.variant).kind == kind; });
+        };
+        CHECK(is(Kind::dquery)->barrier_before);
+        CHECK(is(Kind::dkey_dvalue)->barrier_before);
+        CHECK_FALSE(is(Kind::dbias)->barrier_before);
+        CHECK_FALSE(is(Kind::delta)->barrier_before);
+    }
+}
+
+TEST_CASE("backward: classes of mask tiles, where there are many and scratch has room") {
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const auto classified = [&](const Shape& shape, const Options& o = {}) {
+        const Problem p = masked(d64, shape, MaskShape::all_heads);
+        const Plan plan = planned(caps, p, make_backward(p), o);
+        CHECK_EQ(flaw_of(caps, p, make_backward(p), plan, o), "");
+        return count_of(plan, Kind::classes) == 1;
+    };
+    CHECK(classified({2, 4, 4, 2048, 2048}));
+    CHECK_FALSE(classified({2, 4, 4, 64, 64}));
+    CHECK_FALSE(classified({2, 4, 4, 2048, 2048}, limited(0, 1024)));
+}
+
+TEST_CASE("backward: specialization depends on neither lengths nor counts") {
+    Flaws flaws;
+    for (const Profile& device : usable_devices())
+        for (const HeadDims dims : all_head_dims()) {
+            const Problem first = resolved(make_problem(dims, square(1, 1, 1000)));
+            const Plan plan = planned(device.caps, first, make_backward(first));
+            for (const Shape& shape :
+                 {Shape{3, 6, 2, 597, 1025, true}, Shape{1, 8, 1, 1025, 97, false, 16, 3},
+                  Shape{70000, 1, 1, 30, 7}, Shape{1, 1, 1, 6553, 1}}) {
+                const Problem p = resolved(make_problem(dims, shape, Layout::bshd));
+                const Plan other = planned(device.caps, p, make_backward(p));
+                std::set<Specialization> before, now;
+                for (const auto& d : plan.dispatches) before.insert(d.specialization);
+                for (const auto& d : other.dispatches) now.insert(d.specialization);
+                flaws.add(before == now ? "" : "specialization", device.name, p);
+                flaws.add(plan.tuning_row == other.tuning_row ? "" : "row", device.name, p);
+            }
+        }
+}
+
+TEST_CASE("backward: a gradient's rows far apart need wide addresses") {
+    constexpr uint64_t rows_of_gib = uint64_t{1} << 28;
+    const DeviceCaps& caps = profile("amd_navi31");
+    const Problem p = resolved(make_problem(d64, square(1, 1, 300)));
+    VkattnStrides VkattnBackward::*const all[] = {
+        &VkattnBackward::dout_strides, &VkattnBackward::dquery_strides, &VkattnBackward::dkey_strides,
+        &VkattnBackward::dvalue_strides};
+    for (const auto strides : all)
+        for (const uint64_t seq : {uint64_t{64}, uint64_t{1} << 20, rows_of_gib}) {
+            VkattnBackward given = core::default_backward();
+            (given.*strides).seq = seq;
+            const Backward b = resolved(p, given);
+            const Plan plan = planned(caps, p, b);
+            CHECK_EQ(flaw_of(caps, p, b, plan), "");
+            for (const auto& d : plan.dispatches)
+                CHECK_EQ(d.specialization[SPEC_WIDE_ROWS], seq == rows_of_gib);
+        }
+}
+
+TEST_CASE("backward: describe says in JSON what the plan holds") {
+    const Problem p = masked(d64, {2, 4, 2, 97, 203}, MaskShape::whole);
+    const Plan plan = planned(profile("intel_dg2"), p, make_backward(p));
+    const auto json = nlohmann::json::parse(core::describe(plan));
+    CHECK_EQ(json.at("kernel"), "tiles");
+    CHECK_EQ(json.at("tuning_row"), plan.tuning_row);
+    CHECK_EQ(json.at("tuning"), plan.tuning);
+    CHECK_EQ(json.at("scratch_bytes"), plan.scratch_bytes);
+    REQUIRE_EQ(json.at("dispatches").size(), plan.dispatches.size());
+    for (size_t i = 0; i < plan.dispatches.size(); i++)
+        CHECK_EQ(json.at("dispatches").at(i).at("variant"), name_of(plan.dispatches[i].variant));
+    CHECK(json.at("refused").empty());
+}
