@@ -19,7 +19,7 @@ void execute(const Run& run) {
     const Inputs in = read_inputs(run.files, run.attention);
     const VkattnProblem& p = in.problem;
     Runtime runtime(run.attention.runtime_options());
-    Work work(runtime, p, run.attention.plan_options());
+    Work work("kernel", runtime, p, run.attention.plan_options());
 
     const DeviceInputs inputs(runtime, in);
     const uint64_t rows = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1);

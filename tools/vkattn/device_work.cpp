@@ -17,8 +17,8 @@ Json describe(const Work& work) {
             {"plan_us", work.plan_us}};
 }
 
-void print_work(const Json& w) {
-    fmt::print("kernel    {}, tiles of {} query rows x {} keys ({})\n", w["kernel"].get<std::string>(),
+void print_work(const char* what, const Json& w) {
+    fmt::print("{:9} {}, tiles of {} query rows x {} keys ({})\n", what, w["kernel"].get<std::string>(),
                w["tiles"]["tile_q"].get<int>(), w["tiles"]["tile_kv"].get<int>(),
                w["tuning_row"].get<std::string>());
     fmt::print(
@@ -73,11 +73,8 @@ void print_report(bool json, const Runtime& runtime, const VkattnProblem& p, con
                dtype_text(p.dtype), p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv,
                p.head_dim_qk, p.head_dim_v);
     fmt::print("device    {} ({})\n", d.name, d.driver);
-    if (forward != nullptr) {
-        print_work(describe(*forward));
-        fmt::print("backward\n");
-    }
-    print_work(described);
+    if (forward != nullptr) print_work("forward", describe(*forward));
+    print_work(work.name, described);
     fmt::print("memory    {} of tensors, {} of scratch; the score matrices would take {}\n",
                bytes_text(static_cast<double>(tensor_bytes)),
                bytes_text(described["scratch_bytes"].get<double>()),

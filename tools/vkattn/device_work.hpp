@@ -36,13 +36,15 @@ class DeviceInputs {
 
 // A plan, and what became of it.
 struct Work {
+    const char* name;  // for the report
     Plan plan;
     double plan_us = 0, record_us = 0, time_ms = 0;
     uint32_t submissions = 0;
 
     // Plan(context, arguments...); throws UsageError as rethrow_as_usage does.
     template <class... Arguments>
-    Work(Runtime& runtime, const VkattnProblem& problem, const Arguments&... arguments);
+    Work(const char* report_name, Runtime& runtime, const VkattnProblem& problem,
+         const Arguments&... arguments);
 
     // Executes a forward or a backward, as the arguments are, with scratch of its own.
     template <class Args>
@@ -50,7 +52,9 @@ struct Work {
 };
 
 template <class... Arguments>
-Work::Work(Runtime& runtime, const VkattnProblem& problem, const Arguments&... arguments) {
+Work::Work(const char* report_name, Runtime& runtime, const VkattnProblem& problem,
+           const Arguments&... arguments)
+    : name(report_name) {
     const auto start = std::chrono::steady_clock::now();
     try {
         plan = Plan(runtime.context(), problem, arguments...);
