@@ -39,25 +39,27 @@ void add_tile(Work w, uint first_key) {
 }
 
 // Element `key` of a row of dbias.
-void store_element(uvec2 index_of_row, uint key, float x) {
-    if (key >= backward().x.dbias_keys) return;
-    const uvec2 bytes = mul_wide(ELEMENT_BYTES, index_of_row);
-    store_one(RowStart(address_add(backward().x.dbias, bytes), 0), key, x);
+void store_element(RowStart row, uint key, float x) {
+    if (key < backward().x.dbias_keys) store_one(row, row.at + key, x);
 }
 
-uvec2 index_of_row(uint mask, uint row) {
+// The row `steps` behind first_row, which is the same for all invocations: within a tile offsets fit 32 bits.
+RowStart dbias_row(uint mask, uint first_row, uint steps) {
     BackwardIn a = backward();
-    return mul_wide(a.x.dbias_keys, address_add(mul_wide(mask, a.x.dbias_queries), uvec2(row, 0)));
+    uvec2 row = address_add(mul_wide(mask, a.x.dbias_queries), uvec2(first_row, 0));
+    if (WIDE_ROWS != 0) row = address_add(row, uvec2(steps, 0));
+    const uvec2 bytes = mul_wide(ELEMENT_BYTES, mul_wide(a.x.dbias_keys, row));
+    return RowStart(address_add(a.x.dbias, bytes), WIDE_ROWS != 0 ? 0 : steps * a.x.dbias_keys);
 }
 
 void store_tile(uint mask, uint first_row, uint first_key) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = first_row + group * ROWS + r;
-        if (row >= p.seqlen_q) continue;
-        const uvec2 index = index_of_row(mask, row);
+        const uint steps = group * ROWS + r;
+        if (first_row + steps >= p.seqlen_q) continue;
+        const RowStart row = dbias_row(mask, first_row, steps);
         FOR_EACH(b, COLS / 4)
             [[unroll]] for (uint i = 0; i < 4; i++)
-                store_element(index, first_key + 4 * (b * LANES + lane) + i, sums[r * (COLS / 4) + b][i]);
+                store_element(row, first_key + 4 * (b * LANES + lane) + i, sums[r * (COLS / 4) + b][i]);
     }
 }
 
@@ -70,11 +72,11 @@ void store_columns(uint mask, uint first_key) {
     }
     barrier();
     if (group != 0) return;
-    const uvec2 index = index_of_row(mask, 0);
+    const RowStart row = dbias_row(mask, 0, 0);
     FOR_EACH(b, COLS / 4) {
         vec4 sum = vec4(0);
         for (uint g = 0; g < GROUPS; g++) sum += pool[(g * LANES + lane) * (COLS / 4) + b];
-        [[unroll]] for (uint i = 0; i < 4; i++) store_element(index, first_key + 4 * (b * LANES + lane) + i, sum[i]);
+        [[unroll]] for (uint i = 0; i < 4; i++) store_element(row, first_key + 4 * (b * LANES + lane) + i, sum[i]);
     }
 }
 
@@ -98,12 +100,12 @@ void store_dlse(uint mask, Shared by) {
     for (uint row = first + thread; row < end; row += THREADS) {
         float sum = 0;
         Work w;
-        w.first_row = row;
+        w.first_row = first;
         w.part = 0;
         for (w.batch = by.batches.x; w.batch < by.batches.y; w.batch++)
             for (w.head = by.heads.x; w.head < by.heads.y; w.head++) sum += row_dlse(w, row);
         if (one) all += sum;
-        else store_element(index_of_row(mask, row), 0, sum);
+        else store_element(dbias_row(mask, first, row - first), 0, sum);
     }
     if (!one) return;
     pool[thread] = vec4(all, 0, 0, 0);
@@ -111,7 +113,7 @@ void store_dlse(uint mask, Shared by) {
     if (thread != 0) return;
     float sum = 0;
     for (uint t = 0; t < THREADS; t++) sum += pool[t].x;
-    store_element(index_of_row(mask, 0), 0, sum);
+    store_element(dbias_row(mask, 0, 0), 0, sum);
 }
 
 void main() {

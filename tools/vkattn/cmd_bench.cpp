@@ -69,12 +69,8 @@ Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p,
         plans.forward = runtime.plan(p, o);
         return plans;
     }
-    VkattnBackward backward = vkattn::backward();
+    VkattnBackward backward = dense_backward(p);
     backward.dbias = p.mask == VKATTN_MASK_FLOAT;
-    backward.dout_strides = p.out_strides;
-    backward.dquery_strides = p.query_strides;
-    backward.dkey_strides = p.key_strides;
-    backward.dvalue_strides = p.value_strides;
     plans.backward = runtime.backward_plan(p, backward, o);
     o.tuning = nullptr;
     o.kernel = nullptr;

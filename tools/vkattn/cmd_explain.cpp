@@ -11,7 +11,16 @@ namespace {
 struct Explain {
     AttentionOptions attention;
     ShapeOptions shape;
+    bool backward = false, dbias = false;
 };
+
+Plan make_plan(const Explain& e, const Runtime& runtime, const VkattnProblem& p) {
+    const VkattnOptions o = e.attention.plan_options();
+    if (!e.backward) return runtime.plan(p, o);
+    VkattnBackward b = dense_backward(p);
+    b.dbias = e.dbias;
+    return runtime.backward_plan(p, b, o);
+}
 
 // Neighbours that are alike share a line.
 void print_dispatches(const Json& dispatches) {
@@ -50,7 +59,7 @@ void explain(const Explain& e) {
     set_dense_layout(p, e.attention.bshd());
     Runtime runtime(e.attention.runtime_options());
     try {
-        const Plan plan = runtime.plan(p, e.attention.plan_options());
+        const Plan plan = make_plan(e, runtime, p);
         Json description = Json::parse(plan.describe());
         description["segments"] = plan.segments();
         if (!e.attention.json) return print(runtime, description);
@@ -70,6 +79,8 @@ void add_explain(CLI::App& app) {
     auto e = std::make_shared<Explain>();
     e->shape.add_to(*sub);
     e->attention.add_to(*sub);
+    CLI::Option* backward = sub->add_flag("--backward", e->backward, "The plan of the gradients instead");
+    sub->add_flag("--dbias", e->dbias, "The float mask's gradient, too")->needs(backward);
     sub->callback([e] { explain(*e); });
 }
 

@@ -191,6 +191,15 @@ void set_dense_layout(VkattnProblem& p, bool bshd) {
     p.alignment_bytes = std::min(256u, both & (~both + 1));  // the largest power of two that divides both
 }
 
+VkattnBackward dense_backward(const VkattnProblem& problem) {
+    VkattnBackward b = backward();
+    b.dout_strides = problem.out_strides;
+    b.dquery_strides = problem.query_strides;
+    b.dkey_strides = problem.key_strides;
+    b.dvalue_strides = problem.value_strides;
+    return b;
+}
+
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim) {
     return uint64_t{batch} * heads * seqlen * dim;
 }
@@ -230,6 +239,11 @@ void rethrow_as_usage(const Error& error, Shapes shapes) {
         {"problem.window_right", {"--window", "--window"}},
         {"problem.align", {"--align", "--align"}},
         {"problem.query_offset", {"--align", "--align"}},
+        {"backward.dbias", {"--dbias", "--dbias"}},
+        {"backward.dout_strides", {"--seqlen-q", "--dout"}},
+        {"backward.dquery_strides", {"--seqlen-q", "--dq"}},
+        {"backward.dkey_strides", {"--seqlen-kv", "--dk"}},
+        {"backward.dvalue_strides", {"--seqlen-kv", "--dv"}},
         {"options.kernel", {"--kernel", "--kernel"}},
         {"options.tuning", {"--tuning", "--tuning"}},
         {"options.num_splits", {"--num-splits", "--num-splits"}},

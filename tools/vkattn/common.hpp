@@ -24,7 +24,7 @@ class UsageError : public std::runtime_error {
         : std::runtime_error(argument + ": " + what) {}
 };
 
-// Options of run, explain and bench that say what to compute and how.
+// Options of run, grad, explain and bench that say what to compute and how.
 struct AttentionOptions {
     std::string layout = "bhsd", scale, align, window, kernel = "auto", tuning, device, pipeline_cache;
     float softcap = 0;
@@ -61,6 +61,8 @@ uint32_t element_bytes(VkattnDtype dtype);
 // Sets the alignment that dense tensors at 256-byte boundaries have, so that the widest loads are used.
 // And the strides of dense tensors whose axes are (batch, heads, seqlen, dim) or, bshd, (batch, seqlen, heads, dim).
 void set_dense_layout(VkattnProblem& problem, bool bshd);
+// Gradients that lie as the tensors of such a problem do.
+VkattnBackward dense_backward(const VkattnProblem& problem);
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim);
 std::string bytes_text(double bytes);  // "12.6 MB"
@@ -71,6 +73,7 @@ enum class Shapes { of_options, of_files };
 
 void add_info(CLI::App& app);
 void add_run(CLI::App& app);
+void add_grad(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_bench(CLI::App& app);
 

@@ -1,4 +1,5 @@
-// vkattn: attention from .npy to .npy, what a device can do, how a problem would be planned, how fast it is.
+// vkattn: attention and its gradients from .npy to .npy, what a device can do, how a problem would be
+// planned, how fast it is.
 //
 // Exit codes: 0 done; 2 bad usage or input, one line on stderr naming the argument; 3 device, driver or
 // UNSUPPORTED.
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
     app.require_subcommand(1);
     add_info(app);
     add_run(app);
+    add_grad(app);
     add_explain(app);
     add_bench(app);
     try {
@@ -41,8 +43,9 @@ int main(int argc, char** argv) {
         return app.exit(e);  // --help, --version
     } catch (const CLI::ParseError& e) {
         if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-')
-            return fail(exit_usage,
-                        fmt::format("'{}' is no subcommand; there are info, run, explain, bench", argv[1]));
+            return fail(
+                exit_usage,
+                fmt::format("'{}' is no subcommand; there are info, run, grad, explain, bench", argv[1]));
         return fail(exit_usage, e.what());
     } catch (const UsageError& e) {
         return fail(exit_usage, e.what());

@@ -1,4 +1,4 @@
-#include "run_inputs.hpp"
+#include "inputs.hpp"
 
 #include <fmt/format.h>
 
@@ -11,63 +11,26 @@ namespace {
 
 // A tensor of a file, with its extents by meaning rather than by position.
 struct Tensor {
-    NpyArray array;
+    FileArray file;
     uint32_t batch, heads, seqlen, dim;
 };
 
-NpyArray read(const std::string& argument, const std::string& path) {
-    try {
-        return read_npy(path);
-    } catch (const NpyError& e) {
-        throw UsageError(argument, fmt::format("{}: {}", path, e.what()));
-    }
-}
-
-// None where it is no storage type.
-std::optional<VkattnDtype> storage_dtype(NpyDtype dtype) {
-    for (VkattnDtype d : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16})
-        if (npy_dtype(d) == dtype) return d;
-    return std::nullopt;
-}
-
-// Into the storage type that was asked for; without one the file's must be a storage type.
-void make_storable(const std::string& argument, const std::optional<NpyDtype>& wanted, NpyArray& array) {
-    if (!wanted) {
-        if (storage_dtype(array.dtype)) return;
-        const bool convertible = array.dtype == NpyDtype::float64;
-        throw UsageError(
-            argument, fmt::format("dtype {} is not float32, float16 or bfloat16{}", dtype_name(array.dtype),
-                                  convertible ? "; --dtype converts it" : ""));
-    }
-    try {
-        array = convert(std::move(array), *wanted);
-    } catch (const NpyError& e) {
-        throw UsageError(argument, e.what());
-    }
-}
-
 Tensor read_tensor(const std::string& argument, const std::string& path, bool bshd,
                    const std::optional<NpyDtype>& wanted) {
-    Tensor t{read(argument, path), 0, 0, 0, 0};
-    const auto& shape = t.array.shape;
+    Tensor t{read_file(argument, path), 0, 0, 0, 0};
+    const auto& shape = t.file.array.shape;
     if (shape.size() != 4)
         throw UsageError(argument, fmt::format("has {} dimensions, 4 are needed", shape.size()));
     for (uint64_t extent : shape)
         if (extent > UINT32_MAX)
             throw UsageError(argument, fmt::format("an extent of {} is too large", extent));
-    make_storable(argument, wanted, t.array);
+    make_storable(argument, wanted, t.file);
     const auto extent = [&](size_t i) { return static_cast<uint32_t>(shape[i]); };
     t.batch = extent(0);
     t.heads = extent(bshd ? 2 : 1);
     t.seqlen = extent(bshd ? 1 : 2);
     t.dim = extent(3);
     return t;
-}
-
-void check_dtype(const std::string& argument, const NpyArray& array, NpyDtype query) {
-    if (array.dtype != query)
-        throw UsageError(argument, fmt::format("dtype {} differs from --query's {}; --dtype converts",
-                                               dtype_name(array.dtype), dtype_name(query)));
 }
 
 // What must agree between the files, said in terms of the files.
@@ -91,7 +54,7 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
                              fmt::format("head_dim {} is not within 1 .. {}", t->dim, VKATTN_MAX_HEAD_DIM));
         if (t->seqlen > VKATTN_MAX_SEQLEN)
             throw UsageError(argument, fmt::format("seqlen {} exceeds {}", t->seqlen, VKATTN_MAX_SEQLEN));
-        check_dtype(argument, t->array, q.array.dtype);
+        check_dtype(argument, t->file.array, q.file.array.dtype);
     }
     if (q.heads % k.heads != 0)
         throw UsageError("--key", fmt::format("{} heads do not divide --query's {}", k.heads, q.heads));
@@ -101,7 +64,7 @@ VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, con
                            const Tensor& v) {
     VkattnProblem p = problem();
     options.apply(p);
-    p.dtype = *storage_dtype(q.array.dtype);
+    p.dtype = *storage_dtype(q.file.array.dtype);
     p.batch = q.batch;
     p.num_heads_q = q.heads;
     p.num_heads_kv = k.heads;
@@ -128,26 +91,26 @@ void check_mask_extents(const VkattnProblem& p, const std::vector<uint64_t>& sha
     }
 }
 
-void read_mask(const std::string& path, const std::optional<NpyDtype>& wanted, RunInputs& in) {
+void read_mask(const std::string& path, const std::optional<NpyDtype>& wanted, Inputs& in) {
     VkattnProblem& p = in.problem;
-    in.mask = read("--mask", path);
-    check_mask_extents(p, in.mask.shape);
-    p.mask = in.mask.dtype == NpyDtype::boolean ? VKATTN_MASK_BOOL : VKATTN_MASK_FLOAT;
-    p.mask_rank = static_cast<uint32_t>(in.mask.shape.size());
-    for (size_t i = 0; i < in.mask.shape.size(); i++)
-        p.mask_extents[i] = static_cast<uint32_t>(in.mask.shape[i]);
+    in.mask = read_file("--mask", path);
+    const NpyArray& mask = in.mask.array;
+    check_mask_extents(p, mask.shape);
+    p.mask = mask.dtype == NpyDtype::boolean ? VKATTN_MASK_BOOL : VKATTN_MASK_FLOAT;
+    p.mask_rank = static_cast<uint32_t>(mask.shape.size());
+    for (size_t i = 0; i < mask.shape.size(); i++) p.mask_extents[i] = static_cast<uint32_t>(mask.shape[i]);
     if (p.mask == VKATTN_MASK_BOOL) return;
-    if (in.mask.dtype == NpyDtype::int32 || in.mask.dtype == NpyDtype::int64)
-        throw UsageError(
-            "--mask", fmt::format("dtype {} is neither bool nor floating point", dtype_name(in.mask.dtype)));
+    if (mask.dtype == NpyDtype::int32 || mask.dtype == NpyDtype::int64)
+        throw UsageError("--mask",
+                         fmt::format("dtype {} is neither bool nor floating point", dtype_name(mask.dtype)));
     make_storable("--mask", wanted, in.mask);
-    check_dtype("--mask", in.mask, in.query.dtype);
+    check_dtype("--mask", mask, in.query.array.dtype);
 }
 
 // One number a batch, each within least .. most.
 std::vector<int32_t> read_per_batch(const std::string& argument, const std::string& path, uint32_t batch,
                                     int32_t least, int32_t most) {
-    const NpyArray array = read(argument, path);
+    const NpyArray array = read_file(argument, path).array;
     if (array.shape != std::vector<uint64_t>{batch})
         throw UsageError(argument, fmt::format("the shape is not ({},), one number a batch", batch));
     std::vector<int64_t> wide;
@@ -168,22 +131,50 @@ std::vector<int32_t> read_per_batch(const std::string& argument, const std::stri
 
 }  // namespace
 
-RunInputs read_inputs(const RunFiles& files, const AttentionOptions& options) {
+void InputFiles::add_tensors(CLI::App& app) {
+    app.add_option("--query", query, "4-D .npy")->required();
+    app.add_option("--key", key, "4-D .npy")->required();
+    app.add_option("--value", value, "4-D .npy")->required();
+}
+
+void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
+    app.add_option("--dtype", dtype,
+                   "f32, f16 or bf16: converts the tensors and a float mask; default: the files' type");
+    app.add_option("--mask", mask,
+                   ".npy, bool (true = attend) or float (added), of up to 4 dimensions that broadcast to "
+                   "(batch, heads, seqlen_q, seqlen_kv)");
+    app.add_option("--kv-lengths", kv_lengths, ".npy of int32 or int64, (batch): each batch's keys");
+    CLI::Option* offsets = app.add_option("--query-offsets", query_offsets,
+                                          ".npy of int32 or int64, (batch): --align of each batch");
+    options.add_to(app);
+    offsets->excludes("--align");
+}
+
+std::optional<NpyDtype> InputFiles::wanted_dtype() const {
+    if (!dtype) return std::nullopt;
+    return npy_dtype(parse_dtype(*dtype));
+}
+
+std::vector<uint64_t> Inputs::out_shape() const {
+    std::vector<uint64_t> shape = query.array.shape;
+    shape[3] = problem.head_dim_v;
+    return shape;
+}
+
+std::vector<uint64_t> Inputs::lse_shape() const {
+    return {problem.batch, problem.num_heads_q, problem.seqlen_q};
+}
+
+Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
     const bool bshd = options.bshd();
-    std::optional<NpyDtype> wanted;
-    if (files.dtype) wanted = npy_dtype(parse_dtype(*files.dtype));
+    const std::optional<NpyDtype> wanted = files.wanted_dtype();
     Tensor q = read_tensor("--query", files.query, bshd, wanted);
     Tensor k = read_tensor("--key", files.key, bshd, wanted);
     Tensor v = read_tensor("--value", files.value, bshd, wanted);
     check_shapes(q, k, v);
 
-    RunInputs in{make_problem(options, q, k, v),
-                 std::move(q.array),
-                 std::move(k.array),
-                 std::move(v.array),
-                 {},
-                 {},
-                 {}};
+    Inputs in{
+        make_problem(options, q, k, v), std::move(q.file), std::move(k.file), std::move(v.file), {}, {}, {}};
     using Limits = std::numeric_limits<int32_t>;
     VkattnProblem& p = in.problem;
     if (files.mask) read_mask(*files.mask, wanted, in);

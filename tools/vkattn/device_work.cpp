@@ -1,0 +1,84 @@
+#include "device_work.hpp"
+
+namespace vkattn::tools {
+namespace {
+
+Json describe(const Work& work) {
+    const Json plan = Json::parse(work.plan.describe());
+    return {{"kernel", plan["kernel"]},
+            {"tuning_row", plan["tuning_row"]},
+            {"tiles", plan["tiles"]},
+            {"dispatches", plan["dispatches"].size()},
+            {"segments", work.plan.segments()},
+            {"submissions", work.submissions},
+            {"scratch_bytes", plan["scratch_bytes"]},
+            {"time_ms", work.time_ms},
+            {"record_us", work.record_us},
+            {"plan_us", work.plan_us}};
+}
+
+void print_work(const char* what, const Json& w) {
+    fmt::print("{:9} {}, tiles of {} query rows x {} keys ({})\n", what, w["kernel"].get<std::string>(),
+               w["tiles"]["tile_q"].get<int>(), w["tiles"]["tile_kv"].get<int>(),
+               w["tuning_row"].get<std::string>());
+    fmt::print(
+        "time      {:.3f} ms on the device in {} dispatches, {} submissions; planned in {:.0f} us, recorded "
+        "in {:.0f} us\n",
+        w["time_ms"].get<double>(), w["dispatches"].get<size_t>(), w["submissions"].get<uint32_t>(),
+        w["plan_us"].get<double>(), w["record_us"].get<double>());
+}
+
+}  // namespace
+
+Buffer upload(Runtime& runtime, std::span<const std::byte> data) {
+    Buffer buffer = runtime.allocate(data.size());
+    runtime.upload(buffer, data);
+    return buffer;
+}
+
+NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::vector<uint64_t> shape) {
+    NpyArray array{dtype, false, std::move(shape), std::vector<std::byte>(buffer.size_bytes())};
+    runtime.download(buffer, array.data);
+    return array;
+}
+
+DeviceInputs::DeviceInputs(Runtime& runtime, const Inputs& in)
+    : query_(upload(runtime, in.query.array.data)),
+      key_(upload(runtime, in.key.array.data)),
+      value_(upload(runtime, in.value.array.data)),
+      mask_(upload(runtime, in.mask.array.data)),
+      kv_lengths_(upload(runtime, std::as_bytes(std::span(in.kv_lengths)))),
+      query_offsets_(upload(runtime, std::as_bytes(std::span(in.query_offsets)))) {}
+
+uint64_t DeviceInputs::tensor_bytes() const {
+    return query_.size_bytes() + key_.size_bytes() + value_.size_bytes() + mask_.size_bytes();
+}
+
+void print_report(bool json, const Runtime& runtime, const VkattnProblem& p, const Work& work,
+                  uint64_t tensor_bytes, const Work* forward) {
+    const DeviceInfo& d = runtime.device();
+    const uint64_t matrix_bytes =
+        element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) * p.seqlen_kv * sizeof(float);
+    const Json described = describe(work);
+    if (json) {
+        Json out{{"device", d.name}, {"driver", d.driver}, {"dtype", dtype_text(p.dtype)}};
+        out.update(described);
+        out["tensor_bytes"] = tensor_bytes;
+        out["matrix_bytes"] = matrix_bytes;
+        if (forward != nullptr) out["forward"] = describe(*forward);
+        fmt::print("{}\n", out.dump());
+        return;
+    }
+    fmt::print("problem   {}, batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}\n",
+               dtype_text(p.dtype), p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv,
+               p.head_dim_qk, p.head_dim_v);
+    fmt::print("device    {} ({})\n", d.name, d.driver);
+    if (forward != nullptr) print_work("forward", describe(*forward));
+    print_work(work.name, described);
+    fmt::print("memory    {} of tensors, {} of scratch; the score matrices would take {}\n",
+               bytes_text(static_cast<double>(tensor_bytes)),
+               bytes_text(described["scratch_bytes"].get<double>()),
+               bytes_text(static_cast<double>(matrix_bytes)));
+}
+
+}  // namespace vkattn::tools

@@ -1,0 +1,82 @@
+// What run and grad do on a device, and what they say of it.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <span>
+
+#include "inputs.hpp"
+#include "submission.hpp"
+
+namespace vkattn::tools {
+
+Buffer upload(Runtime& runtime, std::span<const std::byte> data);
+NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::vector<uint64_t> shape);
+
+// A problem's files on the device.
+class DeviceInputs {
+  public:
+    DeviceInputs(Runtime& runtime, const Inputs& in);
+
+    // Fills what VkattnForwardArgs and VkattnBackwardArgs share.
+    template <class Args>
+    void fill(Args& args) const {
+        args.query = query_.address();
+        args.key = key_.address();
+        args.value = value_.address();
+        args.mask = mask_.address();
+        args.kv_lengths = kv_lengths_.address();
+        args.query_offsets = query_offsets_.address();
+    }
+    uint64_t tensor_bytes() const;  // the mask's too
+
+  private:
+    Buffer query_, key_, value_, mask_, kv_lengths_, query_offsets_;
+};
+
+// A plan, and what became of it.
+struct Work {
+    const char* name;  // for the report
+    Plan plan;
+    double plan_us = 0, record_us = 0, time_ms = 0;
+    uint32_t submissions = 0;
+
+    // Plan(context, arguments...); throws UsageError as rethrow_as_usage does.
+    template <class... Arguments>
+    Work(const char* report_name, Runtime& runtime, const VkattnProblem& problem,
+         const Arguments&... arguments);
+
+    // Executes a forward or a backward, as the arguments are, with scratch of its own.
+    template <class Args>
+    void run(Runtime& runtime, Args args);
+};
+
+template <class... Arguments>
+Work::Work(const char* report_name, Runtime& runtime, const VkattnProblem& problem,
+           const Arguments&... arguments)
+    : name(report_name) {
+    const auto start = std::chrono::steady_clock::now();
+    try {
+        plan = Plan(runtime.context(), problem, arguments...);
+    } catch (const Error& error) {
+        rethrow_as_usage(error, Shapes::of_files);
+    }
+    plan_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
+
+template <class Args>
+void Work::run(Runtime& runtime, Args args) {
+    const Buffer scratch = runtime.allocate(plan.scratch().size_bytes);
+    args.scratch_buffer = scratch.handle();
+    args.scratch_address = scratch.address();
+    Submitter submitter(runtime);
+    time_ms = submitter.run(plan, args);
+    record_us = submitter.record_us();
+    submissions = submitter.submissions();
+}
+
+// forward: what went before it, for grad.
+void print_report(bool json, const Runtime& runtime, const VkattnProblem& problem, const Work& work,
+                  uint64_t tensor_bytes, const Work* forward = nullptr);
+
+}  // namespace vkattn::tools

@@ -1,0 +1,37 @@
+// The files that describe a problem, for run and grad: made into the problem and its data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "files.hpp"
+
+namespace vkattn::tools {
+
+// As on the command line.
+struct InputFiles {
+    std::string query, key, value;
+    std::optional<std::string> mask, kv_lengths, query_offsets, dtype;
+
+    // Those of a problem, --query-offsets in place of the options' --align.
+    void add_tensors(CLI::App& app);
+    void add_features(CLI::App& app, AttentionOptions& options);
+    std::optional<NpyDtype> wanted_dtype() const;  // --dtype; throws UsageError
+};
+
+struct Inputs {
+    VkattnProblem problem;
+    FileArray query, key, value;  // all of the problem's dtype
+    FileArray mask;               // bool or of the problem's dtype
+    std::vector<int32_t> kv_lengths, query_offsets;
+
+    std::vector<uint64_t> out_shape() const;  // in the layout of the files
+    std::vector<uint64_t> lse_shape() const;
+};
+
+// Throws UsageError, naming the argument whose file is wrong or does not fit the others.
+Inputs read_inputs(const InputFiles& files, const AttentionOptions& options);
+
+}  // namespace vkattn::tools
