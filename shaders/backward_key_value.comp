@@ -22,7 +22,6 @@
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
 #include "lib/mask.glsl"
-#include "lib/tile_scores.glsl"
 #include "lib/backward.glsl"
 
 const uint KEY_GROUPS = TILE_KV / ROWS;
@@ -128,7 +127,7 @@ void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
     k.begin = v.begin = max(keys.x, first_key);
     k.end = v.end = min(keys.y, first_key + TILE_KV);
     if (k.begin >= k.end) return;
-    const uint kind = tile_class(MASK_CLASSES != 0 ? class_index(w) : 0, first_key);
+    const uint kind = tile_class(class_index(w), first_key);
     if (kind == CLASS_HIDDEN) return;
     k = tile_at(k, first_key);
     v = tile_at(v, first_key);

@@ -15,7 +15,6 @@
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
 #include "lib/mask.glsl"
-#include "lib/tile_scores.glsl"
 #include "lib/backward.glsl"
 
 Rows product_rows;
@@ -76,7 +75,7 @@ void main() {
         keys.x = max(keys.x, p.out_batch * TILE_KV);
         keys.y = min(keys.y, p.out_head * TILE_KV);
     }
-    const uint classes = MASK_CLASSES != 0 ? class_index(w) : 0;
+    const uint classes = class_index(w);
     load_statistics(w);
     load_accumulators(w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {

@@ -73,7 +73,7 @@ vec4 score_of(Work w, MaskRows mask, uint x, int key) {
     s = scaled(s);
     [[unroll]] for (uint r = 0; r < 4; r++) {
         const uint row = min(w.first_row + 4 * x + r, w.last_row);
-        s[r] = finished(s[r], mask, row, visible_keys(w, row), key, w.num_keys - 1, true);
+        s[r] = finished(s[r], 0, mask, row, visible_keys(w, row), key, w.num_keys - 1, true);
     }
     return s;
 }

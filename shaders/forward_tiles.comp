@@ -54,7 +54,7 @@ void main() {
     Rows k = key_rows(w), v = value_rows(w);
     k.begin = v.begin = keys_begin;
     k.end = v.end = keys_end;
-    const uint classes = MASK_CLASSES != 0 ? class_index(w) : 0;
+    const uint classes = class_index(w);
 
     softmax_begin();
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);

@@ -85,9 +85,6 @@ Specialization specialization_of(const DeviceCaps& caps, const Problem& p, const
                                            : pool_of_maps(m.n, p.head_dim_v);
     s[SPEC_PACK] = d.specialization[SPEC_PACK];
     s[SPEC_WIDE_ROWS] = d.specialization[SPEC_WIDE_ROWS];
-    s[SPEC_KV_LENGTHS] = p.kv_lengths != 0;
-    s[SPEC_QUERY_OFFSETS] = p.align == VKATTN_ALIGN_OFFSETS;
-    s[SPEC_MASK_CLASSES] = (kind == Kind::forward || recomputes(kind)) && m.classified;
     s[SPEC_SPLIT] = kind == Kind::forward && m.span != 0;
     s[SPEC_INVARIANT] = (kind == Kind::forward || of_backward(kind)) && options.batch_invariant;
     return s;

@@ -220,8 +220,12 @@ std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a)
     const auto mask = mask_strides(p);
     if (!std::equal(strides.begin(), strides.end(), a.stride)) return "strides in the argument block";
     if (!std::equal(mask.begin(), mask.end(), a.mask_stride)) return "mask strides";
-    if (a.mask != 0 || a.classes != 0 || a.kv_lengths != 0 || a.query_offsets != 0 || a.padding != 0)
+    if (a.mask != 0 || a.classes != 0 || a.kv_lengths != 0 || a.query_offsets != 0)
         return "an address in the argument block";
+    const uint32_t present = (m.classified ? PRESENT_CLASSES : 0) |
+                             (p.kv_lengths != 0 ? PRESENT_KV_LENGTHS : 0) |
+                             (p.align == VKATTN_ALIGN_OFFSETS ? PRESENT_QUERY_OFFSETS : 0);
+    if (a.present != present) return "what is present";
     const uint64_t keys = mask_extents(p)[3];
     const bool masked = p.mask != VKATTN_MASK_NONE;
     if (a.key_limit != (masked && keys != 1 ? keys : p.seqlen_kv)) return "key_limit";
@@ -236,10 +240,12 @@ std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a)
 std::vector<Patch> argument_patches(const Problem& p, const Model& m) {
     std::vector<Patch> expected;
     if (p.mask != VKATTN_MASK_NONE) expected.push_back({offsetof(Arguments, mask), Region::mask});
-    if (m.classified) expected.push_back({offsetof(Arguments, classes), Region::mask_classes});
-    if (p.kv_lengths != 0) expected.push_back({offsetof(Arguments, kv_lengths), Region::kv_lengths});
-    if (p.align == VKATTN_ALIGN_OFFSETS)
-        expected.push_back({offsetof(Arguments, query_offsets), Region::query_offsets});
+    // What is absent is loaded from the block itself.
+    const auto one_of = [](bool present, Region region) { return present ? region : Region::arguments; };
+    expected.push_back({offsetof(Arguments, classes), one_of(m.classified, Region::mask_classes)});
+    expected.push_back({offsetof(Arguments, kv_lengths), one_of(p.kv_lengths != 0, Region::kv_lengths)});
+    expected.push_back(
+        {offsetof(Arguments, query_offsets), one_of(p.align == VKATTN_ALIGN_OFFSETS, Region::query_offsets)});
     return expected;
 }
 

@@ -10,6 +10,9 @@
 
 float row_lse[ROWS], row_delta[ROWS], row_factor[ROWS];
 
+#define ROW_SHIFT(r) (MASK == MASK_FLOAT ? -row_lse[r] : 0.0)
+#include "lib/tile_scores.glsl"
+
 void load_statistics(Work w) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const RowStart at = statistics_of(w, min(w.first_row + group * ROWS + r, w.last_row));
@@ -23,8 +26,12 @@ void load_statistics(Work w) {
 vec4 weights[ROWS * COLS / 4];                    // P
 vec4 slopes[SOFTCAP != 0 ? ROWS * COLS / 4 : 1];  // 1 - tanh^2
 
+// Beyond this an lse cannot tell scores apart any more, nor how many it stands for: those that near to it are one to the
+// forward too, whose scores are float32.
+const float COARSE_LSE = 4e6, LSE_STEPS = 4e-7;
+
 // From scores, which are Q . K^T. lse is subtracted as early as possible, in one rounding: what is left is small where P is
-// not. (Not before a float mask is added, whose lowest values the lse of a row may stand for.)
+// not. With a float mask it is subtracted from what the mask adds.
 void find_weights(Work w, uint first_key, bool masked) {
     const bool late = MASK == MASK_FLOAT;
     [[unroll]] for (uint r = 0; r < ROWS; r++)
@@ -42,10 +49,13 @@ void find_weights(Work w, uint first_key, bool masked) {
     if (needs_finish(w, first_key)) hide_scores(w, first_key, masked);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const bool exists = w.first_row + group * ROWS + r <= w.last_row;
+        const float coarse = late && abs(row_lse[r]) > COARSE_LSE ? LSE_STEPS * abs(row_lse[r]) : 0;
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             const uint x = r * (COLS / 4) + b;
-            const vec4 e = exp2(late ? scores[x] - row_lse[r] : scores[x]);
-            weights[x] = exists ? e * row_factor[r] : vec4(0);
+            vec4 s = scores[x];
+            if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
+            const vec4 e = exp2(s) * row_factor[r];
+            weights[x] = exists ? e : vec4(0);
         }
     }
 }

@@ -63,6 +63,7 @@ uint num_key_tiles() { return (p.seqlen_kv + TILE_KV - 1) / TILE_KV; }
 
 // Which class of mask tiles belongs to a query tile and its first tile of keys.
 uint class_index(Work w) {
+    if (MASK == MASK_NONE) return 0;
     ArgumentsIn a = arguments();
     const uint head = a.x.class_heads == 1 ? 0 : w.head / rows_to_group();
     const uint batch = a.x.class_batches == 1 ? 0 : w.batch;
@@ -71,13 +72,16 @@ uint class_index(Work w) {
 
 // The next tile's class may be loaded ahead of the test whether there is one: it must be there.
 uint tile_class(uint index, uint first_key) {
-    if (MASK_CLASSES == 0) return CLASS_MIXED;
-    return UintsIn(arguments().x.classes).x[index + min(first_key / TILE_KV, num_key_tiles() - 1)];
+    if (MASK == MASK_NONE) return CLASS_MIXED;
+    const bool classes = is_present(PRESENT_CLASSES);
+    const uint at = classes ? index + min(first_key / TILE_KV, num_key_tiles() - 1) : 0;
+    const uint kind = UintsIn(arguments().x.classes).x[at];
+    return classes ? kind : CLASS_MIXED;
 }
 
 // The first tile from `first` on that the mask does not hide entirely.
 uint next_tile(uint classes, uint first, uint end) {
-    if (MASK_CLASSES != 0)
+    if (MASK != MASK_NONE)
         while (first < end && tile_class(classes, first) == CLASS_HIDDEN) first += TILE_KV;
     return first;
 }

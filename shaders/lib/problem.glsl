@@ -23,6 +23,8 @@ uint num_tiles() { return (num_rows() + TILE_Q - 1) / TILE_Q; }
 // Only where ARGUMENTS != 0.
 ArgumentsIn arguments() { return ArgumentsIn(uvec2(p.query_batch, p.query_head)); }
 
+bool is_present(uint bit) { return (arguments().x.present & bit) != 0; }
+
 uvec2 stride_of(uint narrow, uint index) {
     if (ARGUMENTS != 0) return arguments().x.stride[index];
     return uvec2(narrow, 0);
@@ -134,11 +136,12 @@ void find_bounds(inout Work w) {
     if (ARGUMENTS == 0) return;
     ArgumentsIn a = arguments();
     int shift = 0;
-    if (KV_LENGTHS != 0) {
-        w.num_keys = uint(clamp(IntsIn(a.x.kv_lengths).x[w.batch], 0, int(p.seqlen_kv)));
-        if (a.x.follow_lengths != 0) shift = int(w.num_keys);
-    }
-    if (QUERY_OFFSETS != 0) shift = IntsIn(a.x.query_offsets).x[w.batch];
+    const bool lengths = is_present(PRESENT_KV_LENGTHS), offsets = is_present(PRESENT_QUERY_OFFSETS);
+    const int length = IntsIn(a.x.kv_lengths).x[lengths ? w.batch : 0];
+    const int offset = IntsIn(a.x.query_offsets).x[offsets ? w.batch : 0];
+    if (lengths) w.num_keys = uint(clamp(length, 0, int(p.seqlen_kv)));
+    if (lengths && a.x.follow_lengths != 0) shift = int(w.num_keys);
+    if (offsets) shift = offset;
     w.num_keys = min(w.num_keys, a.x.key_limit);
     // Beyond these a bound hides, or leaves, everything; within them nothing overflows.
     w.lo = clamp(shifted(w.lo, shift), -int(p.seqlen_q), int(p.seqlen_kv));

@@ -4,7 +4,7 @@
 const float HIDDEN = -3e38;
 const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;
-const float HIGHEST_BIAS = 1e38;   // so that no sum overflows before it is clamped
+const float HIGHEST_BIAS = 6.9e37;  // times log2(e) within the lowest score: a row of nothing else keeps equal scores
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 
 // 1 - 2/(e^2x + 1) loses what is small, so the Taylor series stands in below 1/2, exact there to 1e-7. The clamp keeps
@@ -29,13 +29,15 @@ vec4 scaled(vec4 x) {
 
 // A scaled score with its mask; HIDDEN if the row, which sees `keys` of all, may not see the key. `masked` false: the mask
 // is known to change nothing here.
-float finished(float score, MaskRows mask, uint row, ivec2 keys, int key, uint last_key, bool masked) {
+// `shift` is added with the mask: the backward's -lse, which then cancels what large masks add before a score is lost in it.
+float finished(float score, float shift, MaskRows mask, uint row, ivec2 keys, int key, uint last_key, bool masked) {
     bool hidden = key < keys.x || key >= keys.y;
+    float added = 0;
     if (MASK != MASK_NONE && masked && !hidden) {
         // What is hidden anyway may be loaded too, ahead of the test: it must be there.
         const vec2 element = mask_element(mask_row(mask, row), min(uint(key), last_key) * mask_key_step());
         hidden = element.y != 0;
-        score += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
+        added = LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
     }
-    return hidden ? HIDDEN : clamp(score, LOWEST_SCORE, -LOWEST_SCORE);
+    return hidden ? HIDDEN : clamp(score + (added + shift), LOWEST_SCORE, -LOWEST_SCORE);
 }

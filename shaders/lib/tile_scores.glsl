@@ -1,6 +1,10 @@
 // Scores of a tile in the registers of lib/tiles.glsl: finishing them, and what the lanes of a row tell each other.
 #include "lib/scores.glsl"
 
+#ifndef ROW_SHIFT
+#define ROW_SHIFT(r) 0.0  // see finished
+#endif
+
 // x[r] = the group's combination of x[r] over its lanes. All invocations call it; the pool is overwritten.
 #define ACROSS_LANES(x, combine) \
     if (LANES > 1) { \
@@ -28,7 +32,7 @@ void hide_scores(Work w, uint first_key, bool masked) {
             const int key = int(first_key + 4 * (b * LANES + lane));
             const uint x = r * (COLS / 4) + b;
             [[unroll]] for (int i = 0; i < 4; i++)
-                scores[x][i] = finished(scores[x][i], mask, row, keys, key + i, w.num_keys - 1, masked);
+                scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), mask, row, keys, key + i, w.num_keys - 1, masked);
         }
     }
 }

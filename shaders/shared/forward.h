@@ -35,14 +35,20 @@ struct ForwardPush {
 struct ForwardArguments {
     Address stride[12];      // bytes, in the order batch, head, seq of query, key, value, out
     Address mask_stride[3];  // elements, in the order batch, head, seq; 0 = broadcast
-    Address mask, classes, kv_lengths, query_offsets;  // those that there are
+    Address mask;
+    // Those that are present; the others are the address of the block: drivers load ahead of a test (lavapipe 26.1 does,
+    // where an address is the same for all), and what they load must be there.
+    Address classes, kv_lengths, query_offsets;
     uint key_limit;       // keys from here on are hidden: the mask's last extent, or seqlen_kv
     uint mask_key_step;   // 0: one mask element for all keys of a row
     uint follow_lengths;  // 1: the batch's kv length is added to the bounds
     // Of the classes of mask tiles, those of this many heads and batches: 1, or all (packed: kv heads).
     uint class_heads, class_batches;
-    uint padding;
+    uint present;  // PRESENT_*
 };
+#define PRESENT_CLASSES 1u
+#define PRESENT_KV_LENGTHS 2u
+#define PRESENT_QUERY_OFFSETS 4u
 
 // What is known of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key
 // tile.
@@ -110,14 +116,10 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_SPLIT \
     18  // 1: out is a float32 part, (part, batch, num_heads_q, seqlen_q, head_dim_v); lse row_max and row_sum
 #define SPEC_INVARIANT 19  // 1: a row's arithmetic does not depend on its tile's other rows
-// Not told by null addresses: drivers load ahead of the test (lavapipe 26.1 does, where an address is the same for all).
-#define SPEC_KV_LENGTHS 20     // 1: per batch
-#define SPEC_QUERY_OFFSETS 21  // 1: per batch
-#define SPEC_MASK_CLASSES 22   // 1: tiles of the mask are classified
-#define SPEC_ROLLED 23         // 1: loops over private arrays stay loops: for CPUs, where these are memory
-#define SPEC_SAVED 24          // 1: backward accumulators are kept in scratch between dispatches
-#define SPEC_DLSE 25           // 1: the lse has an incoming gradient
-#define SPEC_COUNT 26
+#define SPEC_ROLLED 20     // 1: loops over private arrays stay loops: for CPUs, where these are memory
+#define SPEC_SAVED 21      // 1: backward accumulators are kept in scratch between dispatches
+#define SPEC_DLSE 22       // 1: the lse has an incoming gradient
+#define SPEC_COUNT 23
 
 // The combine kernel has these of them: THREADS, LANES, UNROLL (parts), HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is

@@ -59,16 +59,15 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
                 static_cast<uint32_t>(key_tiles)};
     d.flops = all * unit;
     plan.dispatches.push_back(d);
-    plan.argument_patches.push_back({offsetof(Arguments, classes), Region::mask_classes});
+    set(offsetof(Arguments, present), forward_arguments(p).present | PRESENT_CLASSES);
+    for (Patch& patch : plan.argument_patches)
+        if (patch.at == offsetof(Arguments, classes)) patch.region = Region::mask_classes;
     reserve_scratch(plan, Region::mask_classes, bytes);
 }
 
 void use_mask_classes(const Plan& plan, Dispatch& dispatch) {
     for (const ScratchRegion& r : plan.scratch)
-        if (r.region == Region::mask_classes) {
-            dispatch.specialization[SPEC_MASK_CLASSES] = 1;
-            dispatch.reads |= bit(Region::mask_classes);
-        }
+        if (r.region == Region::mask_classes) dispatch.reads |= bit(Region::mask_classes);
 }
 
 }  // namespace vkattn::core

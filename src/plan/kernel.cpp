@@ -63,18 +63,23 @@ shared::ForwardArguments forward_arguments(const Problem& p) {
     a.mask_key_step = p.mask_per_key;
     a.follow_lengths = p.follow_lengths;
     a.class_heads = a.class_batches = 1;
+    a.present = (p.kv_lengths != 0 ? PRESENT_KV_LENGTHS : 0) |
+                (p.align == VKATTN_ALIGN_OFFSETS ? PRESENT_QUERY_OFFSETS : 0);
     return a;
 }
 
 void place_arguments(Plan& plan) {
     const Problem& p = plan.problem;
     using Arguments = shared::ForwardArguments;
-    const auto patch = [&](bool wanted, size_t at, Region region) {
-        if (wanted) plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
+    const auto patch = [&](size_t at, Region region) {
+        plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
     };
-    patch(p.mask != VKATTN_MASK_NONE, offsetof(Arguments, mask), Region::mask);
-    patch(p.kv_lengths != 0, offsetof(Arguments, kv_lengths), Region::kv_lengths);
-    patch(p.align == VKATTN_ALIGN_OFFSETS, offsetof(Arguments, query_offsets), Region::query_offsets);
+    const auto or_block = [](bool present, Region region) { return present ? region : Region::arguments; };
+    if (p.mask != VKATTN_MASK_NONE) patch(offsetof(Arguments, mask), Region::mask);
+    patch(offsetof(Arguments, classes), Region::arguments);  // until there are classes
+    patch(offsetof(Arguments, kv_lengths), or_block(p.kv_lengths != 0, Region::kv_lengths));
+    patch(offsetof(Arguments, query_offsets),
+          or_block(p.align == VKATTN_ALIGN_OFFSETS, Region::query_offsets));
     reserve_scratch(plan, Region::arguments, plan.arguments.size());
 }
 
@@ -110,8 +115,6 @@ Dispatch common_dispatch(const Problem& p, Variant variant, const TileChoice& ti
     d.specialization[SPEC_MASK] = p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
                                   : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
                                                                 : MASK_NONE;
-    d.specialization[SPEC_KV_LENGTHS] = p.kv_lengths != 0;
-    d.specialization[SPEC_QUERY_OFFSETS] = p.align == VKATTN_ALIGN_OFFSETS;
     d.specialization[SPEC_POOL_VEC4] = tiles.pool_vec4;
     const shared::ForwardPush push = make_push(p, arguments);
     std::memcpy(d.push.data(), &push, sizeof push);
