@@ -49,7 +49,7 @@ void main() {
     }
     const RowStart to = statistics_of(w, row);
     const bool empty = lse == MINUS_INFINITY;
-    // As scores are: a row of nothing but the lowest ones must not lie beyond them.
-    const float lse_log2 = clamp(LOG2_E * clamp(uintBitsToFloat(lse), -1e38, 1e38), LOWEST_SCORE, -LOWEST_SCORE);
+    // As what masks add is: a row of nothing but the lowest numbers must not lie beyond them.
+    const float lse_log2 = LOG2_E * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
     Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 0) : vec4(lse_log2, delta, 1, 0);
 }

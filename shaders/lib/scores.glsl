@@ -4,7 +4,7 @@
 const float HIDDEN = -3e38;
 const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;
-const float HIGHEST_BIAS = 6.9e37;  // times log2(e) within the lowest score: a row of nothing else keeps equal scores
+const float HIGHEST_BIAS = 6.9e37;  // times log2(e) within the lowest score
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 
 // 1 - 2/(e^2x + 1) loses what is small, so the Taylor series stands in below 1/2, exact there to 1e-7. The clamp keeps
