@@ -15,12 +15,17 @@ int vkattn_c_abi_check(void) {
     VkattnContextInfo info;
     VkattnForwardArgs args;
     VkattnScratch scratch;
+    VkattnBackward backward;
+    VkattnBackwardArgs gradients;
+    VkattnPlan* plan = NULL;
     VkattnError error = {VKATTN_OK, 0, "", ""};
     vkattn_problem_init(&problem);
     vkattn_options_init(&options);
     vkattn_context_info_init(&info);
     vkattn_forward_args_init(&args);
     vkattn_scratch_init(&scratch);
+    vkattn_backward_init(&backward);
+    vkattn_backward_args_init(&gradients);
 
     EXPECT(problem.struct_size == sizeof problem);
     EXPECT(problem.dtype == VKATTN_DTYPE_FLOAT32);
@@ -42,9 +47,20 @@ int vkattn_c_abi_check(void) {
     EXPECT(args.query == 0 && args.lse == 0 && args.scratch_buffer == VK_NULL_HANDLE);
     EXPECT(scratch.struct_size == sizeof scratch && scratch.size_bytes == 0);
 
+    EXPECT(backward.struct_size == sizeof backward && backward.dlse == 0 && backward.dbias == 0);
+    EXPECT(backward.dout_strides.batch == VKATTN_CONTIGUOUS &&
+           backward.dvalue_strides.seq == VKATTN_CONTIGUOUS);
+    EXPECT(gradients.struct_size == sizeof gradients && gradients.dquery == 0 && gradients.dbias == 0);
+
     EXPECT(vkattn_version()[0] != 0);
     EXPECT(vkattn_status_name(VKATTN_UNSUPPORTED)[0] == 'U');
     EXPECT(vkattn_plan_create(NULL, &problem, &options, NULL, &error) == VKATTN_INVALID_ARGUMENT);
     EXPECT(error.status == VKATTN_INVALID_ARGUMENT && error.message[0] != 0);
+    EXPECT(vkattn_backward_create(NULL, &problem, &backward, &options, &plan, &error) ==
+           VKATTN_INVALID_ARGUMENT);
+    EXPECT(plan == NULL && error.field[0] == 'c');
+    EXPECT(vkattn_cmd_backward(VK_NULL_HANDLE, plan, &gradients, &error) == VKATTN_INVALID_ARGUMENT);
+    EXPECT(vkattn_cmd_backward_range(VK_NULL_HANDLE, plan, &gradients, 0, 1, NULL) ==
+           VKATTN_INVALID_ARGUMENT);
     return 0;
 }

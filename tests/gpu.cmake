@@ -15,7 +15,8 @@ endforeach()
 add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c"
   "${gpu_tests}/gpu/device.cpp" "${gpu_tests}/gpu/guarded.cpp" "${gpu_tests}/gpu/guard_probe.cpp"
   "${gpu_tests}/gpu/cases.cpp" "${gpu_tests}/gpu/storage.cpp"
-  "${gpu_tests}/gpu/inputs.cpp" "${gpu_tests}/gpu/forward_run.cpp" "${gpu_tests}/gpu/backward_run.cpp" "${gpu_tests}/gpu/test_backward.cpp" "${gpu_tests}/gpu/test_guard.cpp"
+  "${gpu_tests}/gpu/inputs.cpp" "${gpu_tests}/gpu/forward_run.cpp" "${gpu_tests}/gpu/backward_run.cpp" "${gpu_tests}/gpu/test_backward.cpp"
+  "${gpu_tests}/gpu/test_backward_runs.cpp" "${gpu_tests}/gpu/test_api_backward.cpp" "${gpu_tests}/gpu/test_guard.cpp"
   "${gpu_tests}/gpu/test_cases.cpp" "${gpu_tests}/gpu/interposer.cpp" "${gpu_tests}/gpu/test_record.cpp" "${gpu_tests}/gpu/test_runs.cpp" "${gpu_tests}/gpu/test_tunings.cpp"
   "${gpu_tests}/gpu/test_far.cpp" "${gpu_tests}/gpu/pairwise.cpp" "${gpu_tests}/gpu/test_pairwise.cpp" "${gpu_tests}/gpu/test_segments.cpp" "${gpu_tests}/gpu/test_invariance.cpp"
   "${gpu_tests}/gpu/test_combine.cpp" "${gpu_tests}/gpu/test_long.cpp" "${gpu_tests}/gpu/test_api.cpp" "${gpu_tests}/gpu/test_api_features.cpp")

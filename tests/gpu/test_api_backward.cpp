@@ -19,8 +19,7 @@ Seen create_backward(VkattnContext* context, const VkattnProblem* problem, const
                      const VkattnOptions* options = nullptr) {
     VkattnPlan* plan = reinterpret_cast<VkattnPlan*>(1);
     const auto create = [&](VkattnError* error) {
-        const VkattnStatus status =
-            vkattn_backward_create(context, problem, backward, options, &plan, error);
+        const VkattnStatus status = vkattn_backward_create(context, problem, backward, options, &plan, error);
         CHECK((plan != nullptr) == (status == VKATTN_OK));
         vkattn_plan_destroy(plan);
         return status;
@@ -42,8 +41,8 @@ struct Made {
 VkattnBackwardArgs args_at(const Buffer& memory) {
     VkattnBackwardArgs args = backward_args();
     for (VkDeviceAddress A::*const address :
-         {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout, &A::dlse, &A::dquery, &A::dkey, &A::dvalue,
-          &A::dbias, &A::mask, &A::kv_lengths, &A::query_offsets, &A::scratch_address})
+         {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout, &A::dlse, &A::dquery, &A::dkey,
+          &A::dvalue, &A::dbias, &A::mask, &A::kv_lengths, &A::query_offsets, &A::scratch_address})
         args.*address = memory.address();
     args.scratch_buffer = memory.handle();
     return args;
@@ -95,7 +94,8 @@ TEST_CASE_FIXTURE(Abi, "a backward names what is null, or wrong") {
     CHECK(create_backward(c, &p, nullptr).returned == VKATTN_OK);
     check_invalid(create_backward(nullptr, &p, &good), "context");
     check_invalid(create_backward(c, nullptr, &good), "problem");
-    check_invalid(call(vkattn_backward_create, c, &p, &good, none, static_cast<VkattnPlan**>(nullptr)), "plan");
+    check_invalid(call(vkattn_backward_create, c, &p, &good, none, static_cast<VkattnPlan**>(nullptr)),
+                  "plan");
     CHECK(plan == nullptr);
     const std::pair<const char*, void (*)(B&)> faults[] = {
         {"backward.struct_size", [](B& b) { b.struct_size = 0; }},
@@ -201,7 +201,8 @@ TEST_CASE_FIXTURE(Abi, "recording a backward names the address that is null or m
     const VkattnPlan* const no_plan = nullptr;
     check_invalid(call(vkattn_cmd_backward, VkCommandBuffer{}, made.plan.get(), &args), "command_buffer");
     check_invalid(call(vkattn_cmd_backward, commands, no_plan, &args), "plan");
-    check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), static_cast<const A*>(nullptr)), "args");
+    check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), static_cast<const A*>(nullptr)),
+                  "args");
     check_invalid(call(vkattn_cmd_backward_range, commands, no_plan, &args, 0u, 1u), "plan");
     CHECK(between.take_commands().empty());
     CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
@@ -264,7 +265,8 @@ TEST_CASE_FIXTURE(Abi, "each plan is recorded by its own functions only") {
     between.take_commands();
     for (const Plan* const other : {&forward, &combine}) {
         check_invalid(call(vkattn_cmd_backward, commands, other->get(), &backward_of_it), "plan");
-        check_invalid(call(vkattn_cmd_backward_range, commands, other->get(), &backward_of_it, 0u, 0u), "plan");
+        check_invalid(call(vkattn_cmd_backward_range, commands, other->get(), &backward_of_it, 0u, 0u),
+                      "plan");
     }
     for (const Plan* const other : {&std::as_const(made.plan), &combine}) {
         check_invalid(call(vkattn_cmd_forward, commands, other->get(), &forward_of_it), "plan");
@@ -341,7 +343,8 @@ int check_barriers(const std::vector<Command>& commands) {
     int pairs = 0;
     for (size_t i = 0; i + 1 < at.size(); i++) {
         const Command &a = commands[at[i]], &b = commands[at[i + 1]];
-        const bool continues = a.pipeline == b.pipeline && b.push.out_seq != 0 && (b.push.out_seq & SPAN_FIRST) == 0;
+        const bool continues =
+            a.pipeline == b.pipeline && b.push.out_seq != 0 && (b.push.out_seq & SPAN_FIRST) == 0;
         if (a.pipeline == b.pipeline && !continues) continue;
         pairs++;
         CHECK(std::any_of(commands.begin() + static_cast<std::ptrdiff_t>(at[i]),
@@ -352,7 +355,8 @@ int check_barriers(const std::vector<Command>& commands) {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Abi, "a backward records its argument block, then dispatches with a barrier between dependent ones") {
+TEST_CASE_FIXTURE(
+    Abi, "a backward records its argument block, then dispatches with a barrier between dependent ones") {
     const Buffer memory = runtime.allocate(1 << 16);
     VkattnBackwardArgs args = args_at(memory);
     args.scratch_offset = 1024;
@@ -380,8 +384,8 @@ TEST_CASE_FIXTURE(Abi, "gradients for other lengths, batches or heads compile no
     make("s=33");
     const int after = between.pipelines_asked_for();
     CHECK(after == before + 3);
-    for (const char* text : {"s=34", "b=30 sq=40 skv=9999", "hq=12 hkv=4 s=133", "s=33 causal", "s=33 window=1,2",
-                             "s=33 scale=-1", "s=33 layout=bshd pad=1", "sq=0 skv=7"})
+    for (const char* text : {"s=34", "b=30 sq=40 skv=9999", "hq=12 hkv=4 s=133", "s=33 causal",
+                             "s=33 window=1,2", "s=33 scale=-1", "s=33 layout=bshd pad=1", "sq=0 skv=7"})
         make(text);
     CHECK(between.pipelines_asked_for() == after);
     make("s=33 d=9");
