@@ -421,6 +421,12 @@ TEST_CASE("backward: classes of mask tiles, where there are many and scratch has
     CHECK(classified({2, 4, 4, 2048, 2048}));
     CHECK_FALSE(classified({2, 4, 4, 64, 64}));
     CHECK_FALSE(classified({2, 4, 4, 2048, 2048}, limited(0, 1024)));
+    // Nor where a loop's accumulators need the room.
+    const uint64_t limit = 100'000'000;
+    const Problem p = masked(d64, {1, 1, 1, 2048, 2048}, MaskShape::whole);
+    const uint64_t all = planned(caps, p, make_backward(p), limited(limit)).scratch_bytes;
+    CHECK(classified({1, 1, 1, 2048, 2048}, limited(limit, all)));
+    CHECK_FALSE(classified({1, 1, 1, 2048, 2048}, limited(limit, all - 256)));
 }
 
 TEST_CASE("backward: specialization depends on neither lengths nor counts") {

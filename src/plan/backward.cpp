@@ -283,10 +283,12 @@ std::vector<Pass> make_passes(const Context& c, const Plan& plan) {
     return passes;
 }
 
-Result<bool> add_passes(const Context& c, const std::vector<Pass>& passes, Plan& plan) {
+Result<bool> add_passes(const Context& c, bool wide, Plan& plan) {
+    std::vector<Pass> passes = make_passes(c, plan);
     std::vector<Cut> cuts;
     uint64_t saved = 0;  // passes follow each other, so that they share it
-    for (const Pass& pass : passes) {
+    for (Pass& pass : passes) {
+        pass.dispatch.specialization[SPEC_WIDE_ROWS] = wide;
         auto cut = cut_pass(c, pass, plan);
         if (!cut) return cut.failure();
         if (cut->loops) saved = std::max(saved, pass.saved_bytes);
@@ -315,11 +317,13 @@ Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem,
     if (rows_of(problem) == 0 && !has_keys(problem) && !has_bias(backward)) return plan;
     if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
     add_arguments(c, plan);
+    Plan classified = plan;
     if (!problem.empty_output())
-        add_mask_classes(caps, options, *tiles, ceil_div(problem.seqlen_q, tiles->numbers.tile_q()), plan);
-    std::vector<Pass> passes = make_passes(c, plan);
-    for (Pass& pass : passes) pass.dispatch.specialization[SPEC_WIDE_ROWS] = wide;
-    if (auto ok = add_passes(c, passes, plan); !ok) return ok.failure();
+        add_mask_classes(caps, options, *tiles, ceil_div(problem.seqlen_q, tiles->numbers.tile_q()),
+                         classified);
+    if (add_passes(c, wide, classified)) return classified;
+    // Classes only save work: they give way where accumulators need their scratch.
+    if (auto ok = add_passes(c, wide, plan); !ok) return ok.failure();
     return plan;
 }
 

@@ -162,7 +162,9 @@ void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes) {
 // low side; measured: lavapipe on 2 cores 2e10 a second, an H200 3.5e13.
 uint64_t dispatch_limit(const DeviceCaps& caps, const Options& options) {
     if (options.max_dispatch_flops != 0) return options.max_dispatch_flops;
-    return caps.type == DeviceType::discrete ? 500'000'000'000 : 50'000'000'000;
+    if (caps.type != DeviceType::discrete) return 50'000'000'000;
+    // Large devices must not idle: a fifth of a second for each multiprocessor that does 1e11 (an H200's do 2 to 3e11).
+    return std::max<uint64_t>(500'000'000'000, uint64_t{caps.multiprocessors} * 20'000'000'000);
 }
 
 // Heads stay together, then query tiles: parts of the keys are the last to be torn apart.

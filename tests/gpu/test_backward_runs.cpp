@@ -11,8 +11,9 @@ using namespace vkattn::test;
 
 namespace {
 
-// Loops over keys, and over the queries of a group, cut into spans; rows and heads into boxes.
-constexpr const char* cut_text = "b=2 hq=4 hkv=2 sq=97 skv=203 causal dlse max_flops=200000";
+// Loops over keys, and over the queries of a group, cut into spans; rows and heads into boxes. Of the pipelines that a
+// case of [cuts] has.
+constexpr const char* cut_text = "b=2 hq=4 hkv=2 sq=41 skv=71 causal max_flops=70000";
 
 struct BackwardJob {
     BackwardJob(VkattnContext* context, const char* text)
@@ -63,7 +64,7 @@ TEST_CASE_FIXTURE(Recorded,
     const uint32_t segments = job.plan.segments();
     REQUIRE(segments > 8);
     const Gradients whole = gradients_of_whole(device, job);
-    for (const uint32_t each : {1u, 3u, (segments + 1) / 2}) {
+    for (const uint32_t each : {1u, (segments + 1) / 2}) {
         CAPTURE(each);
         for (const bool together : {true, false}) {
             const BackwardMemory memory = job.memory(device, Place::start, together ? 0x7f800000 : 0);
@@ -88,7 +89,7 @@ TEST_CASE_FIXTURE(Recorded,
     const VkCommandBuffer commands = recorder.begin();
     for (uint32_t i = 0; i < job.plan.segments(); i++) job.plan.cmd_backward(commands, memory.args(), i, 1);
     recorder.end();
-    for (int run = 0; run < 20; run++) {
+    for (int run = 0; run < 8; run++) {
         Recorder::submit(device, {commands});
         CHECK(memory.gradients().same_bits(whole));
     }
