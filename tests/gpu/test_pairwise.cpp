@@ -36,7 +36,7 @@ const std::array<std::vector<const char*>, factor_count> levels = {{
     {"h=2", "hq=6 hkv=2", "hq=4 hkv=1"},
     {"sq=97", "sq=1", "sq=7", "sq=16", "sq=203"},
     {"skv=113", "skv=1", "skv=64", "skv=147", "skv=799"},
-    {"d=64", "d=8", "d=40", "dqk=59 dv=64", "dqk=80 dv=111", "d=128", "dqk=160 dv=96"},
+    {"d=64", "d=8", "dqk=59 dv=64", "dqk=80 dv=111"},
     {"", "layout=bshd", "layout=bshd pad=3"},
     {"", "causal", "causal align=top-left", "window=9,4", "causal window=30,0",
      "window=20,40 align=offset offset=-30", "causal align=offset offset=110"},
@@ -105,7 +105,7 @@ size_t cost(const std::vector<Row>& others, const Row& row) {
             if (r[f] != row[f]) return false;
         return mask_type(r) == mask_type(row) && few_rows(r) == few_rows(row) && extra(r) == extra(row);
     };
-    const bool slow = row[dims] >= 4;  // to build
+    const bool slow = row[dims] == 3;  // to build
     return std::any_of(others.begin(), others.end(), alike) ? 0 : slow ? 12 : 6;
 }
 
