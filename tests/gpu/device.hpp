@@ -16,13 +16,22 @@ namespace vkattn::test {
     X(vkAllocateMemory)                            \
     X(vkBeginCommandBuffer)                        \
     X(vkBindBufferMemory)                          \
+    X(vkCmdBindPipeline)                           \
     X(vkCmdCopyBuffer)                             \
+    X(vkCmdDispatch)                               \
     X(vkCmdFillBuffer)                             \
     X(vkCmdPipelineBarrier)                        \
+    X(vkCmdPushConstants)                          \
     X(vkCreateBuffer)                              \
     X(vkCreateCommandPool)                         \
+    X(vkCreateComputePipelines)                    \
+    X(vkCreatePipelineLayout)                      \
+    X(vkCreateShaderModule)                        \
     X(vkDestroyBuffer)                             \
     X(vkDestroyCommandPool)                        \
+    X(vkDestroyPipeline)                           \
+    X(vkDestroyPipelineLayout)                     \
+    X(vkDestroyShaderModule)                       \
     X(vkEndCommandBuffer)                          \
     X(vkFreeMemory)                                \
     X(vkGetBufferDeviceAddress)                    \
