@@ -311,5 +311,5 @@ test_explain_backward() {
     refuses 2 --backward explain "${shape[@]}" --dbias
     refuses 2 --dbias explain "${shape[@]}" --backward --dbias
     refuses 2 --num-splits explain "${shape[@]}" --backward --num-splits 2
-    refuses 2 --kernel explain "${shape[@]}" --backward --kernel materialized
+    refuses 2 --kernel explain "${shape[@]}" --backward --kernel rows
 }
