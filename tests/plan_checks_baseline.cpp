@@ -130,7 +130,8 @@ std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const 
     if (d.specialization[SPEC_PACK] != 0) return "packed";
     const uint32_t most = std::max({m.n.tile_q(), m.n.tile_kv(), 64u});
     const bool wide = d.specialization[SPEC_WIDE_ROWS] != 0;
-    if (wide ? !far_rows(p, b, most + 2) : far_rows(p, b, most / 2)) return "WIDE_ROWS";
+    if (wide ? !far_rows(p, b, most + 2) : far_rows(p, b, std::max(m.n.tile_q(), m.n.tile_kv())))
+        return "WIDE_ROWS";
     return d.specialization == expected ? "" : fmt::format("specialization of {}", name_of(d.variant));
 }
 
