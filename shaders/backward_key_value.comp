@@ -146,19 +146,36 @@ uvec2 saved_rows(Work w, uint first_key) {
     return saved_base(w.batch * heads + w.head_kv, p.seqlen_kv, first_key, KV_STRIDE);
 }
 
+// A row of the accumulators: dvalue's vec4, then dkey's. Loads and stores are too large for some drivers to unroll them over
+// rows (NVIDIA's, 16-bit stores), and accumulators with other than constant indices leave the registers: hence a copy, and
+// comparisons.
+vec4 row[V_VECS + QK_VECS];
+
+void take_row(uint index) {
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        if (r == index) {
+            FOR_EACH(o, V_VECS) row[o] = dvalue[r * V_VECS + o];
+            FOR_EACH(o, QK_VECS) row[V_VECS + o] = dkey[r * QK_VECS + o];
+        }
+}
+
+void put_row(uint index) {
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        if (r == index) {
+            FOR_EACH(o, V_VECS) dvalue[r * V_VECS + o] = row[o];
+            FOR_EACH(o, QK_VECS) dkey[r * QK_VECS + o] = row[V_VECS + o];
+        }
+}
+
 void load_accumulators(Work w, uint first_key) {
+    FOR_EACH(x, ROWS * V_VECS) dvalue[x] = vec4(0);
+    FOR_EACH(x, ROWS * QK_VECS) dkey[x] = vec4(0);
+    if (span_is(SPAN_FIRST)) return;
     const uvec2 saved = saved_rows(w, first_key);
-    const bool begins = span_is(SPAN_FIRST);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = min(key_group * ROWS + r, p.seqlen_kv - 1 - first_key), at = row * KV_STRIDE + key_lane;
-        FOR_EACH(o, V_VECS) {
-            if (begins) dvalue[r * V_VECS + o] = vec4(0);
-            else dvalue[r * V_VECS + o] = Vec4sIn(saved).x[at + o * KEY_LANES];
-        }
-        FOR_EACH(o, QK_VECS) {
-            if (begins) dkey[r * QK_VECS + o] = vec4(0);
-            else dkey[r * QK_VECS + o] = Vec4sIn(saved).x[at + (V_VECS + o) * KEY_LANES];
-        }
+    for (uint r = 0; r < ROWS; r++) {
+        const uint at = min(key_group * ROWS + r, p.seqlen_kv - 1 - first_key) * KV_STRIDE + key_lane;
+        for (uint o = 0; o < V_VECS + QK_VECS; o++) row[o] = Vec4sIn(saved).x[at + o * KEY_LANES];
+        put_row(r);
     }
 }
 
@@ -167,20 +184,17 @@ void store_rows(Work w, uint first_key) {
     BackwardIn a = backward();
     const Rows dk = tile_at(gradient_rows(a.x.dkey, DKEY, w.batch, w.head_kv, p.seqlen_kv), first_key);
     const Rows dv = tile_at(gradient_rows(a.x.dvalue, DVALUE, w.batch, w.head_kv, p.seqlen_kv), first_key);
-    const bool ends = span_is(SPAN_LAST);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+    for (uint r = 0; r < ROWS; r++) {
+        take_row(r);
         const uint key = first_key + key_group * ROWS + r, at = (key_group * ROWS + r) * KV_STRIDE + key_lane;
         if (key >= p.seqlen_kv) continue;
-        const RowStart to_k = row_start(dk, key), to_v = row_start(dv, key);
-        FOR_EACH(o, V_VECS) {
-            const vec4 x = dvalue[r * V_VECS + o];
-            if (ends) store4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, x);
-            else Vec4sOut(saved).x[at + o * KEY_LANES] = x;
-        }
-        FOR_EACH(o, QK_VECS) {
-            const vec4 x = dkey[r * QK_VECS + o];
-            if (ends) store4(to_k, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_QK, a.x.scale * x);
-            else Vec4sOut(saved).x[at + (V_VECS + o) * KEY_LANES] = x;
+        if (span_is(SPAN_LAST)) {
+            const RowStart to_k = row_start(dk, key), to_v = row_start(dv, key);
+            for (uint o = 0; o < V_VECS; o++) store4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
+            for (uint o = 0; o < QK_VECS; o++)
+                store4(to_k, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_QK, a.x.scale * row[V_VECS + o]);
+        } else {
+            for (uint o = 0; o < V_VECS + QK_VECS; o++) Vec4sOut(saved).x[at + o * KEY_LANES] = row[o];
         }
     }
 }

@@ -23,14 +23,34 @@ void fetch_product() { fetch_v(product_rows, 0); }
 float row_sum[ROWS];     // of P; this lane's part
 float row_before[ROWS];  // the same of earlier dispatches
 
+// A row of the accumulators: see backward_key_value.comp.
+vec4 row_acc[OUT_VECS];
+
+void take_row(uint index) {
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        if (r == index) FOR_EACH(o, OUT_VECS) row_acc[o] = acc[r * OUT_VECS + o];
+}
+
+void put_row(uint index) {
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        if (r == index) FOR_EACH(o, OUT_VECS) acc[r * OUT_VECS + o] = row_acc[o];
+}
+
+float factor_of(uint index) {
+    float factor = 1;
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        if (r == index) factor = row_factor[r];
+    return factor;
+}
+
 void load_accumulators(Work w) {
+    FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
+    if (span_is(SPAN_FIRST)) return;
     const uvec2 saved = saved_base(w.batch * num_heads_q() + w.head, p.seqlen_q, w.first_row, V_STRIDE);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = min(group * ROWS + r, w.last_row - w.first_row);
-        FOR_EACH(o, OUT_VECS) {
-            if (span_is(SPAN_FIRST)) acc[r * OUT_VECS + o] = vec4(0);
-            else acc[r * OUT_VECS + o] = Vec4sIn(saved).x[row * V_STRIDE + o * LANES + lane];
-        }
+    for (uint r = 0; r < ROWS; r++) {
+        const uint at = min(group * ROWS + r, w.last_row - w.first_row) * V_STRIDE + lane;
+        for (uint o = 0; o < OUT_VECS; o++) row_acc[o] = Vec4sIn(saved).x[at + o * LANES];
+        put_row(r);
     }
 }
 
@@ -49,17 +69,18 @@ void update_factors(Work w) {
 
 void store_rows(Work w) {
     const uvec2 saved = saved_base(w.batch * num_heads_q() + w.head, p.seqlen_q, w.first_row, V_STRIDE);
-    const Rows o = tile_at(gradient_rows(backward().x.dquery, DQUERY, w.batch, w.head, p.seqlen_q), w.first_row);
+    const Rows q = tile_at(gradient_rows(backward().x.dquery, DQUERY, w.batch, w.head, p.seqlen_q), w.first_row);
     const float scale = backward().x.scale;
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = w.first_row + group * ROWS + r;
+    for (uint r = 0; r < ROWS; r++) {
+        take_row(r);
+        const uint row = w.first_row + group * ROWS + r, at = (group * ROWS + r) * V_STRIDE + lane;
         if (row > w.last_row) continue;
-        const float factor = scale * row_factor[r];
-        const RowStart at = row_start(o, row);
-        FOR_EACH(v, OUT_VECS) {
-            const vec4 x = acc[r * OUT_VECS + v];
-            if (span_is(SPAN_LAST)) store4(at, 4 * (v * LANES + lane), OUT_DIM, factor * x);
-            else Vec4sOut(saved).x[(group * ROWS + r) * V_STRIDE + v * LANES + lane] = x;
+        if (span_is(SPAN_LAST)) {
+            const float factor = scale * factor_of(r);
+            const RowStart to = row_start(q, row);
+            for (uint o = 0; o < OUT_VECS; o++) store4(to, 4 * (o * LANES + lane), OUT_DIM, factor * row_acc[o]);
+        } else {
+            for (uint o = 0; o < OUT_VECS; o++) Vec4sOut(saved).x[at + o * LANES] = row_acc[o];
         }
     }
 }

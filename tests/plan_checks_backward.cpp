@@ -368,8 +368,10 @@ uint32_t pool_of_backward_maps(const core::TileNumbers& n, uint32_t head_dim_qk,
 
 std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b, const Plan& plan,
                     const core::Options& options) {
-    if (!plan.backward || plan.combine || plan.kernel != "tiles") return "not a plan of a backward";
+    if (!plan.backward || plan.combine) return "not a plan of a backward";
     if (plan.num_splits != 1) return "parts of the keys";
+    if (plan.kernel == "materialized") return baseline_backward_flaw(caps, p, b, plan);
+    if (plan.kernel != "tiles") return "plan_checks_backward.cpp does not know kernel " + plan.kernel;
     const BackwardModel m = model_of(p, b, plan);
     if (kinds_of(m).empty()) {
         const bool nothing = plan.dispatches.empty() && plan.scratch_bytes == 0 && plan.scratch.empty() &&

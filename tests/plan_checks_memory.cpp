@@ -24,7 +24,7 @@ using Arguments = shared::ForwardArguments;
 
 constexpr uint32_t scratch_regions = bit(Region::arguments) | bit(Region::scores) |
                                      bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
-                                     bit(Region::statistics) | bit(Region::saved);
+                                     bit(Region::statistics) | bit(Region::saved) | bit(Region::slopes);
 
 void touch_forward(const Problem& p, const Model& m, Touches& t) {
     t.reads_at(offsetof(Push, query), Region::query);

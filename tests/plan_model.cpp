@@ -48,6 +48,8 @@ VariantFacts facts_of(core::Variant variant) {
                                      {"materialized_scores", Kind::scores},
                                      {"materialized_softmax", Kind::softmax},
                                      {"materialized_output", Kind::output},
+                                     {"materialized_gradient", Kind::gradient},
+                                     {"materialized_transposed", Kind::transposed},
                                      {"backward_delta", Kind::delta},
                                      {"backward_query", Kind::dquery},
                                      {"backward_key_value", Kind::dkey_dvalue},

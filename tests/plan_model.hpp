@@ -11,7 +11,20 @@
 
 namespace vkattn::test {
 
-enum class Kind { forward, classes, combine, scores, softmax, output, delta, dquery, dkey_dvalue, dbias };
+enum class Kind {
+    forward,
+    classes,
+    combine,
+    scores,
+    softmax,
+    output,
+    delta,
+    dquery,
+    dkey_dvalue,
+    dbias,
+    gradient,
+    transposed
+};
 // Of the backward, those that recompute tiles.
 inline bool recomputes(Kind kind) {
     return kind == Kind::dquery || kind == Kind::dkey_dvalue || kind == Kind::dbias;

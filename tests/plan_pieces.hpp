@@ -52,6 +52,9 @@ std::string arguments_flaw(const core::Problem& problem, const Model& model,
                            const shared::ForwardArguments& arguments);
 // Of a ForwardArguments.
 std::vector<core::Patch> argument_patches(const core::Problem& problem, const Model& model);
+// All checks of the baseline's backward.
+std::string baseline_backward_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
+                                   const core::Backward& backward, const core::Plan& plan);
 std::string regions_flaw(const core::DeviceCaps& caps, const core::Plan& plan,
                          const std::function<uint64_t(core::Region)>& bytes_used);
 

@@ -2,9 +2,11 @@
 // planner keeps it below 2^31 elements.
 uint matrix_row_elements() { return (p.seqlen_kv + 3) / 4 * 4; }
 
-uvec2 matrix_base(uvec2 matrices) {
-    const uvec2 head = mul_wide(p.seqlen_q, matrix_row_elements() * 4);
-    return address_add(matrices, mul_wide(gl_WorkGroupID.x, head));
+// Of a head, counted from the first of the piece.
+uvec2 matrix_of(uvec2 matrices, uint head) {
+    return address_add(matrices, mul_wide(head, mul_wide(p.seqlen_q, matrix_row_elements() * 4)));
 }
+
+uvec2 matrix_base(uvec2 matrices) { return matrix_of(matrices, gl_WorkGroupID.x); }
 
 uint matrix_vec4(uint row, uint key) { return row * (matrix_row_elements() / 4) + key / 4; }

@@ -7,15 +7,12 @@
 #include <fmt/format.h>
 
 #include "kernel.hpp"
-#include "quirks.hpp"
 
 namespace vkattn::core {
 namespace {
 
 using Push = shared::ForwardPush;
 using Arguments = shared::BackwardArguments;
-
-constexpr uint32_t delta_threads = 64;  // not measured: the pass is short, and bound by memory
 
 // All that the passes plan by.
 struct Context {
@@ -37,14 +34,6 @@ struct Pass {
     uint64_t step_flops;
     uint64_t saved_bytes = 0;  // accumulators of all workgroups; 0: its loop cannot be cut
 };
-
-uint64_t rows_of(const Problem& p) {
-    return uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
-}
-
-bool has_keys(const Problem& p) {
-    return p.batch != 0 && p.seqlen_kv != 0;
-}
 
 bool has_bias(const Backward& b) {
     return std::find(std::begin(b.dbias_extents), std::end(b.dbias_extents), 0u) == std::end(b.dbias_extents);
@@ -144,18 +133,9 @@ Dispatch tile_dispatch(const Context& c, const Plan& plan, Variant float32) {
 
 Pass delta_pass(const Context& c, const Plan& plan) {
     const Problem& p = plan.problem;
-    Pass pass{backward_dispatch(c, plan, Variant::backward_delta_f32), {}, 1, 1, 0};
-    Dispatch& d = pass.dispatch;
-    uint32_t lanes = 1;
-    while (lanes < 16 && 4 * lanes < p.head_dim_v) lanes *= 2;
-    const uint32_t rows = delta_threads / lanes;
-    d.specialization[SPEC_THREADS] = delta_threads;
-    d.specialization[SPEC_LANES] = lanes;
-    d.specialization[SPEC_POOL_VEC4] = 1;  // it has no use for more
-    d.patches.push_back({offsetof(Push, outp), Region::out});
-    d.reads |= bit(Region::out) | bit(Region::dout) | bit(Region::lse);
-    if (c.backward.dlse != 0) d.reads |= bit(Region::dlse);
-    d.writes = bit(Region::statistics);
+    Pass pass{delta_dispatch(c.caps, p, c.backward, c.tiles), {}, 1, 1, 0};
+    pass.dispatch.specialization[SPEC_INVARIANT] = c.options.batch_invariant;
+    const uint32_t rows = delta_rows(p);
     pass.grid = {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, rows), 1};
     pass.step_flops = uint64_t{rows} * 2 * p.head_dim_v;
     return pass;
@@ -213,64 +193,6 @@ Pass mask_pass(const Context& c, const Plan& plan) {
     return pass;
 }
 
-// Strides that a tile's offsets fit, or that the device can do without.
-Result<bool> check_rows(const Context& c, const Problem& p, bool& wide) {
-    const TileNumbers& n = c.numbers();
-    const uint64_t limit = (uint64_t{1} << 31) / p.element_bytes - VKATTN_MAX_HEAD_DIM;
-    const Backward& b = c.backward;
-    wide = !p.narrow_rows(std::max(n.tile_q(), delta_threads), n.tile_kv(), false);
-    for (const VkattnStrides* s : {&b.dout_strides, &b.dquery_strides})
-        wide |= s->seq > limit / std::max(n.tile_q(), delta_threads);
-    for (const VkattnStrides* s : {&b.dkey_strides, &b.dvalue_strides}) wide |= s->seq > limit / n.tile_kv();
-    if (wide && quirk_no_divergent_addresses(c.caps))
-        return unsupported(
-            "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
-    return true;
-}
-
-// Of all scratch, what rows need is not to be had in pieces.
-Result<bool> check_statistics(const DeviceCaps& caps, const Problem& p) {
-    constexpr uint64_t unit = scratch_alignment, block = (sizeof(Arguments) + unit - 1) / unit * unit;
-    const uint64_t left = caps.max_buffer_bytes - std::min(caps.max_buffer_bytes, block);
-    if (product(rows_of(p), 16) <= left / unit * unit) return true;
-    return unsupported("", fmt::format("16 bytes of scratch for each of {} query rows exceed the device's "
-                                       "largest allocation of {}",
-                                       rows_of(p), caps.max_buffer_bytes));
-}
-
-void add_arguments(const Context& c, Plan& plan) {
-    const Problem& p = plan.problem;
-    const Backward& b = c.backward;
-    Arguments a{};
-    a.forward = forward_arguments(p);
-    for (int t = 0; t < 4; t++) {
-        a.stride[3 * t] = b.strides(t).batch * p.element_bytes;
-        a.stride[3 * t + 1] = b.strides(t).head * p.element_bytes;
-        a.stride[3 * t + 2] = b.strides(t).seq * p.element_bytes;
-    }
-    a.scale = p.softmax_scale;
-    a.batch = p.batch;
-    a.dbias_batches = static_cast<uint32_t>(b.dbias_extents[0]);
-    a.dbias_heads = static_cast<uint32_t>(b.dbias_extents[1]);
-    a.dbias_queries = static_cast<uint32_t>(b.dbias_extents[2]);
-    a.dbias_keys = static_cast<uint32_t>(b.dbias_extents[3]);
-    plan.arguments.resize(sizeof a);
-    std::memcpy(plan.arguments.data(), &a, sizeof a);
-    place_arguments(plan);
-    const std::pair<size_t, Region> addresses[] = {{offsetof(Arguments, dout), Region::dout},
-                                                   {offsetof(Arguments, lse), Region::lse},
-                                                   {offsetof(Arguments, dquery), Region::dquery},
-                                                   {offsetof(Arguments, dkey), Region::dkey},
-                                                   {offsetof(Arguments, dvalue), Region::dvalue}};
-    for (const auto& [at, region] : addresses)
-        plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
-    if (b.dlse != 0) plan.argument_patches.push_back({offsetof(Arguments, dlse), Region::dlse});
-    if (b.dbias != 0) plan.argument_patches.push_back({offsetof(Arguments, dbias), Region::dbias});
-    if (rows_of(p) == 0) return;
-    plan.argument_patches.push_back({offsetof(Arguments, statistics), Region::statistics});
-    reserve_scratch(plan, Region::statistics, rows_of(p) * 16);
-}
-
 std::vector<Pass> make_passes(const Context& c, const Plan& plan) {
     const Problem& p = plan.problem;
     std::vector<Pass> passes;
@@ -309,21 +231,21 @@ Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem,
     const Result<TileChoice> tiles = choose_tiles(caps, problem, options, KernelKind::backward);
     if (!tiles) return tiles.failure();
     const Context c{caps, options, *tiles, backward, dispatch_limit(caps, options)};
-    bool wide = false;
-    if (auto ok = check_rows(c, problem, wide); !ok) return ok.failure();
+    const TileNumbers& n = tiles->numbers;
+    const Result<bool> wide = find_wide_rows(caps, problem, backward, n.tile_q(), n.tile_kv());
+    if (!wide) return wide.failure();
 
     Plan plan = begin_plan(problem, *tiles, false);
     plan.backward = backward;
     if (rows_of(problem) == 0 && !has_keys(problem) && !has_bias(backward)) return plan;
     if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
-    add_arguments(c, plan);
+    add_backward_arguments(backward, plan);
     Plan classified = plan;
     if (!problem.empty_output())
-        add_mask_classes(caps, options, *tiles, ceil_div(problem.seqlen_q, tiles->numbers.tile_q()),
-                         classified);
-    if (add_passes(c, wide, classified)) return classified;
+        add_mask_classes(caps, options, *tiles, ceil_div(problem.seqlen_q, n.tile_q()), classified);
+    if (add_passes(c, *wide, classified)) return classified;
     // Classes only save work: they give way where accumulators need their scratch.
-    if (auto ok = add_passes(c, wide, plan); !ok) return ok.failure();
+    if (auto ok = add_passes(c, *wide, plan); !ok) return ok.failure();
     return plan;
 }
 

@@ -27,6 +27,7 @@ struct BackwardKernel {
 };
 
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
+Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 
 constexpr uint64_t default_max_scratch_bytes = uint64_t{1} << 30;
 // Scratch that a plan may have in all, and what is left of it.
@@ -64,6 +65,30 @@ void use_mask_classes(const Plan& plan, Dispatch& dispatch);
 uint64_t longest_loop(const Problem& problem, uint32_t own, uint32_t other, uint64_t all);
 // The same by the window alone: for any lengths and offsets.
 uint64_t longest_in_window(const Problem& problem, uint32_t own, uint32_t other);
+
+// What the baseline does not do, of all that a problem or an option may ask for; "" if nothing.
+std::string beyond_baseline(const Problem& problem, const Options& options);
+
+// Query rows of all heads and batches.
+inline uint64_t rows_of(const Problem& p) {
+    return uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
+}
+inline bool has_keys(const Problem& p) {
+    return p.batch != 0 && p.seqlen_kv != 0;
+}
+
+// Gives a backward's plan its BackwardArguments, `more` blocks right behind it, and scratch for the rows' statistics.
+void add_backward_arguments(const Backward& backward, Plan& plan,
+                            const std::vector<shared::ForwardArguments>& more = {});
+// Of all scratch, statistics are not to be had in pieces: refuses more of them than the device can allocate.
+Result<bool> check_statistics(const DeviceCaps& caps, const Problem& problem);
+// Whether rows of a tile, of gradients too, lie too far apart for narrow offsets. Refuses what the device cannot do.
+Result<bool> find_wide_rows(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                            uint32_t tile_q, uint32_t tile_kv);
+// The pass that writes the statistics, without its grid: heads of all batches, tiles of delta_rows.
+Dispatch delta_dispatch(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                        const TileChoice& tiles);
+uint32_t delta_rows(const Problem& problem);
 
 // Overwrites a member of the push constants, which begins at byte `at`.
 template <class T>

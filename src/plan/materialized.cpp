@@ -23,18 +23,6 @@ Dispatch step(const Problem& p, Variant variant, const TileChoice& tiles, uint64
     return d;
 }
 
-// What the baseline does not do, of all that a problem or an option may ask for; "" if nothing.
-std::string beyond(const Problem& p, const Options& options) {
-    if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
-    if (p.mask != VKATTN_MASK_NONE) return "mask";
-    if (p.kv_lengths != 0) return "kv lengths";
-    if (p.align == VKATTN_ALIGN_OFFSETS) return "offsets per batch";
-    if (options.num_splits > 1) return "parts of the keys";
-    if (options.max_dispatch_flops != 0) return "limit of a dispatch's cost";
-    if (options.batch_invariant) return "batch-invariant mode";
-    return "";
-}
-
 // Grid of heads x tiles, which go on in z where y is too short.
 bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& dispatch) {
     const uint64_t rows = std::min<uint64_t>(tiles, caps.max_workgroup_count[1]);
@@ -47,10 +35,21 @@ bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& 
 
 }  // namespace
 
+std::string beyond_baseline(const Problem& p, const Options& options) {
+    if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
+    if (p.mask != VKATTN_MASK_NONE) return "mask";
+    if (p.kv_lengths != 0) return "kv lengths";
+    if (p.align == VKATTN_ALIGN_OFFSETS) return "offsets per batch";
+    if (options.num_splits > 1) return "parts of the keys";
+    if (options.max_dispatch_flops != 0) return "limit of a dispatch's cost";
+    if (options.batch_invariant) return "batch-invariant mode";
+    return "";
+}
+
 // The three kernels read the score matrix through the address that the fused kernel does not need: `outp` for
 // scores and softmax, `query` for the output step. Rows are seqlen_kv rounded up to 4 elements apart.
 Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    if (const std::string what = beyond(problem, options); !what.empty())
+    if (const std::string what = beyond_baseline(problem, options); !what.empty())
         return unsupported("options.kernel", "the baseline has no " + what);
     Result<TileChoice> tiles = choose_tiles(caps, problem, options, KernelKind::tiles);
     if (!tiles) return tiles.failure();

@@ -19,6 +19,7 @@ constexpr Kernel forward_kernels[] = {
 
 constexpr BackwardKernel backward_kernels[] = {
     {"tiles", true, plan_backward_tiles},
+    {"materialized", false, plan_materialized_backward},
 };
 
 // A dispatch waits if it reads what was written, or writes what was read or written, since the last barrier. No two
@@ -103,9 +104,10 @@ uint32_t needs_of(Variant variant) {
 
 const char* name_of(Region region) {
     static constexpr const char* names[] = {
-        "query",         "key",       "value",  "out",          "lse",   "mask",       "kv_lengths",
-        "query_offsets", "arguments", "scores", "mask_classes", "parts", "parts_lse",  "dout",
-        "dlse",          "dquery",    "dkey",   "dvalue",       "dbias", "statistics", "saved"};
+        "query",      "key",           "value",     "out",    "lse",          "mask",
+        "kv_lengths", "query_offsets", "arguments", "scores", "mask_classes", "parts",
+        "parts_lse",  "dout",          "dlse",      "dquery", "dkey",         "dvalue",
+        "dbias",      "statistics",    "saved",     "slopes"};
     return names[static_cast<size_t>(region)];
 }
 

@@ -53,6 +53,7 @@ enum class Region : uint32_t {
     dbias,
     statistics,  // of query rows, for the backward
     saved,       // accumulators of the backward between dispatches
+    slopes,      // gradients of the scores, as a matrix that only the baseline has
     count
 };
 

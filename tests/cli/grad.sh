@@ -311,5 +311,8 @@ test_explain_backward() {
     refuses 2 --backward explain "${shape[@]}" --dbias
     refuses 2 --dbias explain "${shape[@]}" --backward --dbias
     refuses 2 --num-splits explain "${shape[@]}" --backward --num-splits 2
-    refuses 2 --kernel explain "${shape[@]}" --backward --kernel materialized
+    refuses 2 --kernel explain "${shape[@]}" --backward --kernel rows
+    succeeds explain "${shape[@]}" --backward --kernel materialized
+    holds "a step of the baseline is not named" grep -q '^dispatch materialized_transposed' stdout
+    refuses 3 "the baseline has no softcap" explain "${shape[@]}" --softcap 1 --backward --kernel materialized
 }

@@ -138,7 +138,7 @@ TEST_CASE_FIXTURE(Abi, "a backward refuses options that it cannot follow") {
     using O = VkattnOptions;
     refused("options.struct_size", [](O& o) { o.struct_size = 1; });
     refused("options.num_splits", [](O& o) { o.num_splits = 2; });
-    refused("options.kernel", [](O& o) { o.kernel = "materialized"; });
+    refused("options.kernel", [](O& o) { o.kernel = "rows"; });
     refused("options.tuning", [](O& o) { o.tuning = "rows=3"; });
     refused("options.tuning", [](O& o) { o.tuning = "v_keys=3"; });
     VkattnOptions o = options();

@@ -1,0 +1,105 @@
+// What the kernels of the backward share: their arguments, the statistics of query rows, how far rows lie apart.
+#include <algorithm>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+#include "kernel.hpp"
+#include "quirks.hpp"
+
+namespace vkattn::core {
+namespace {
+
+using Push = shared::ForwardPush;
+using Arguments = shared::BackwardArguments;
+
+constexpr uint32_t delta_threads = 64;  // not measured: the pass is short, and bound by memory
+
+uint32_t delta_lanes(const Problem& p) {
+    uint32_t lanes = 1;
+    while (lanes < 16 && 4 * lanes < p.head_dim_v) lanes *= 2;
+    return lanes;
+}
+
+Arguments make_arguments(const Problem& p, const Backward& b) {
+    Arguments a{};
+    a.forward = forward_arguments(p);
+    for (int t = 0; t < 4; t++) {
+        a.stride[3 * t] = b.strides(t).batch * p.element_bytes;
+        a.stride[3 * t + 1] = b.strides(t).head * p.element_bytes;
+        a.stride[3 * t + 2] = b.strides(t).seq * p.element_bytes;
+    }
+    a.scale = p.softmax_scale;
+    a.batch = p.batch;
+    a.dbias_batches = static_cast<uint32_t>(b.dbias_extents[0]);
+    a.dbias_heads = static_cast<uint32_t>(b.dbias_extents[1]);
+    a.dbias_queries = static_cast<uint32_t>(b.dbias_extents[2]);
+    a.dbias_keys = static_cast<uint32_t>(b.dbias_extents[3]);
+    return a;
+}
+
+}  // namespace
+
+uint32_t delta_rows(const Problem& p) {
+    return delta_threads / delta_lanes(p);
+}
+
+Dispatch delta_dispatch(const DeviceCaps& caps, const Problem& p, const Backward& backward,
+                        const TileChoice& tiles) {
+    Dispatch d = common_dispatch(p, variant_for(Variant::backward_delta_f32, p.dtype, caps), tiles, true);
+    d.specialization[SPEC_DLSE] = backward.dlse != 0;
+    d.specialization[SPEC_THREADS] = delta_threads;
+    d.specialization[SPEC_LANES] = delta_lanes(p);
+    d.specialization[SPEC_POOL_VEC4] = 1;  // it has no use for more
+    d.patches.push_back({offsetof(Push, outp), Region::out});
+    d.reads |= bit(Region::out) | bit(Region::dout) | bit(Region::lse);
+    if (backward.dlse != 0) d.reads |= bit(Region::dlse);
+    d.writes = bit(Region::statistics);
+    return d;
+}
+
+Result<bool> find_wide_rows(const DeviceCaps& caps, const Problem& p, const Backward& b, uint32_t tile_q,
+                            uint32_t tile_kv) {
+    const uint64_t limit = (uint64_t{1} << 31) / p.element_bytes - VKATTN_MAX_HEAD_DIM;
+    const uint32_t rows = std::max(tile_q, delta_threads);
+    bool wide = !p.narrow_rows(rows, tile_kv, false);
+    for (const VkattnStrides* s : {&b.dout_strides, &b.dquery_strides}) wide |= s->seq > limit / rows;
+    for (const VkattnStrides* s : {&b.dkey_strides, &b.dvalue_strides}) wide |= s->seq > limit / tile_kv;
+    if (wide && quirk_no_divergent_addresses(caps))
+        return unsupported(
+            "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
+    return wide;
+}
+
+Result<bool> check_statistics(const DeviceCaps& caps, const Problem& p) {
+    constexpr uint64_t unit = scratch_alignment, block = (sizeof(Arguments) + unit - 1) / unit * unit;
+    const uint64_t left = (caps.max_buffer_bytes - std::min(caps.max_buffer_bytes, block)) / unit * unit;
+    if (rows_of(p) <= left / 16) return true;
+    return unsupported("", fmt::format("16 bytes of scratch for each of {} query rows exceed the device's "
+                                       "largest allocation of {}",
+                                       rows_of(p), caps.max_buffer_bytes));
+}
+
+void add_backward_arguments(const Backward& b, Plan& plan,
+                            const std::vector<shared::ForwardArguments>& more) {
+    const Arguments a = make_arguments(plan.problem, b);
+    const size_t more_bytes = more.size() * sizeof(shared::ForwardArguments);
+    plan.arguments.resize(sizeof a + more_bytes);
+    std::memcpy(plan.arguments.data(), &a, sizeof a);
+    if (more_bytes != 0) std::memcpy(plan.arguments.data() + sizeof a, more.data(), more_bytes);
+    place_arguments(plan);
+    const std::pair<size_t, Region> addresses[] = {{offsetof(Arguments, dout), Region::dout},
+                                                   {offsetof(Arguments, lse), Region::lse},
+                                                   {offsetof(Arguments, dquery), Region::dquery},
+                                                   {offsetof(Arguments, dkey), Region::dkey},
+                                                   {offsetof(Arguments, dvalue), Region::dvalue}};
+    for (const auto& [at, region] : addresses)
+        plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
+    if (b.dlse != 0) plan.argument_patches.push_back({offsetof(Arguments, dlse), Region::dlse});
+    if (b.dbias != 0) plan.argument_patches.push_back({offsetof(Arguments, dbias), Region::dbias});
+    if (rows_of(plan.problem) == 0) return;
+    plan.argument_patches.push_back({offsetof(Arguments, statistics), Region::statistics});
+    reserve_scratch(plan, Region::statistics, rows_of(plan.problem) * 16);
+}
+
+}  // namespace vkattn::core
