@@ -15,14 +15,15 @@
 #include "lib/problem.glsl"
 #include "lib/score_matrix.glsl"
 
-// Neighbouring invocations read neighbouring keys. What does not exist is read from the last place that does, then dropped.
+// Neighbouring invocations read neighbouring keys. For what does not exist the nearest place that does is read: it is
+// dropped here for query rows, and with the result for keys.
 void stage_columns(uvec2 matrix, Rows v, uint first_key) {
     for (uint e = thread; e < P_KEYS * (TILE_Q / 4); e += THREADS) {
         const uint slot = e / (TILE_Q / 4), four = e % (TILE_Q / 4);
         const uint row = v.first + key_of_slot(slot), key = first_key + 4 * four;
         const uint near = clamp(row, v.begin, v.end - 1), last = matrix_row_elements() - 4;
         const vec4 x = Vec4sIn(matrix).x[matrix_vec4(near, min(key, last))];
-        pool[POOL_P + slot * Q_STRIDE + four] = row == near && key <= last ? x : vec4(0);
+        pool[POOL_P + slot * Q_STRIDE + four] = row == near ? x : vec4(0);
     }
 }
 
