@@ -1,7 +1,7 @@
 #version 460
 // What the backward's other kernels want to know of each query row (Dao et al., arXiv:2205.14135, appendix B.4).
 //
-//   statistics = (log2(e) * lse, rowsum(dout * out) - dlse, 1)        zeros for a row without visible keys
+//   statistics = (log2(e) * lse, rowsum(dout * out) - dlse, 1, 0)     (0, 0, 1, 0) for a row without visible keys
 //
 // Tile ownership: LANES invocations share a row; each loads every LANES-th vec4 of it, the first adds them all up: in the
 // order in which dP is summed, so that dP - delta is exactly 0 in a row that sees one key.

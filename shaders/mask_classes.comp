@@ -1,5 +1,5 @@
 #version 460
-// Classifies the tiles of a mask, so that the forward skips those that hide everything and does not read those that
+// Classifies the tiles of a mask, so that forward and backward skip those that hide everything and does not read those that
 // hide nothing (CLASS_* in shared/forward.h). What causal bound, window and lengths hide is not looked at.
 //
 //   for each row of the query tile, each key of the tile of keys:  seen |= visible;  changed |= hidden or bias != 0

@@ -123,7 +123,10 @@ typedef struct VkattnOptions {
     uint64_t max_scratch_bytes;
     /* No dispatch is estimated to cost more floating-point operations than this (2 * rows * keys * (head_dim_qk +
      * head_dim_v) of the tiles that can be visible): drivers kill dispatches that run for seconds. 0: a default for the
-     * type of the device. A plan is cut over queries, heads and keys; see vkattn_plan_segments. */
+     * type of the device. A plan is cut over queries, heads and keys; see vkattn_plan_segments. The backward counts, for
+     * each row and key, 2 * (2 * head_dim_qk + head_dim_v) for dquery, 4 * (head_dim_qk + head_dim_v) for dkey and
+     * dvalue, and 2 * (head_dim_qk + head_dim_v) for dbias, of which one workgroup does all that shares a tile of the
+     * mask: a limit below that is UNSUPPORTED. */
     uint64_t max_dispatch_flops;
     /* Parts that the keys are split into, merged by their lse; 0: the planner decides (few queries, many keys). */
     uint32_t num_splits;

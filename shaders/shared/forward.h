@@ -62,11 +62,13 @@ struct ForwardArguments {
 //   out_batch, out_head, out_seq   with SPEC_SAVED: the first tile of a workgroup's loop that this dispatch does, the
 //                                  first that it leaves, SPAN_* bits
 //   splits   of backward_mask: the first tile of keys
+//   first_head, first_tile   where this dispatch begins, counted upwards: of backward_key_value kv heads and tiles of keys,
+//                            of backward_mask heads of the mask, of backward_delta groups of rows; else as ForwardPush
 struct BackwardArguments {
     ForwardArguments forward;
     Address stride[12];  // bytes, in the order batch, head, seq of dout, dquery, dkey, dvalue
     Address dout, lse, dlse, dquery, dkey, dvalue, dbias;
-    Address statistics;  // vec4 (batch, num_heads_q, seqlen_q): see lib/backward.glsl
+    Address statistics;  // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
     Address saved;       // SPEC_SAVED: float32 accumulators between dispatches
     Address padding;
     float scale;                      // softmax_scale

@@ -1,6 +1,6 @@
 // The backward: row statistics, then dquery, then dkey and dvalue, then the gradient of the mask; each recomputes the
 // tiles that it needs. A workgroup whose loop would cost too much is spread over several dispatches, which pass its
-// accumulators on through scratch: the order of its sums does not change.
+// accumulators on through scratch.
 #include <algorithm>
 #include <cstddef>
 
