@@ -258,7 +258,8 @@ bool in_share(const DeviceInfo& device, size_t number) {
     const bool lavapipe = device.name.starts_with("llvmpipe");
     if (device.type != "cpu" || (lavapipe && device.subgroup_size == 8)) return true;
     if (std::getenv("VKATTN_ALL_CASES") != nullptr) return true;
-    return number % 3 == (!lavapipe ? 2 : device.subgroup_size == 4 ? 0 : 1);
+    if (!lavapipe) return number % 6 == 2;
+    return number % 3 == (device.subgroup_size == 4 ? 0 : 1);
 }
 
 std::vector<Case> share_of(const Section& section) {
