@@ -35,10 +35,6 @@ struct Pass {
     uint64_t saved_bytes = 0;  // accumulators of all workgroups; 0: its loop cannot be cut
 };
 
-bool has_bias(const Backward& b) {
-    return std::find(std::begin(b.dbias_extents), std::end(b.dbias_extents), 0u) == std::end(b.dbias_extents);
-}
-
 void set_span(Dispatch& d, uint64_t first, uint64_t end, uint64_t steps) {
     VKATTN_SET_PUSH(d, out_batch, static_cast<uint32_t>(first));
     VKATTN_SET_PUSH(d, out_head, static_cast<uint32_t>(end));
@@ -201,7 +197,7 @@ std::vector<Pass> make_passes(const Context& c, const Plan& plan) {
         passes.push_back(query_pass(c, plan));
     }
     if (has_keys(p)) passes.push_back(key_value_pass(c, plan));
-    if (has_bias(c.backward)) passes.push_back(mask_pass(c, plan));
+    if (c.backward.has_bias()) passes.push_back(mask_pass(c, plan));
     return passes;
 }
 
@@ -237,7 +233,7 @@ Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem,
 
     Plan plan = begin_plan(problem, *tiles, false);
     plan.backward = backward;
-    if (rows_of(problem) == 0 && !has_keys(problem) && !has_bias(backward)) return plan;
+    if (rows_of(problem) == 0 && !has_keys(problem) && !backward.has_bias()) return plan;
     if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
     add_backward_arguments(backward, plan);
     Plan classified = plan;

@@ -29,6 +29,10 @@ struct BackwardKernel {
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 
+// One head's matrix of the baseline in scratch, and into how many pieces its heads may be taken.
+constexpr uint64_t max_pieces = 4096;
+uint64_t matrix_bytes_of(const Problem& problem);
+
 constexpr uint64_t default_max_scratch_bytes = uint64_t{1} << 30;
 // Scratch that a plan may have in all, and what is left of it.
 uint64_t scratch_limit(const DeviceCaps& caps, const Options& options);

@@ -11,9 +11,6 @@
 namespace vkattn::core {
 namespace {
 
-constexpr uint64_t max_scratch_bytes = (uint64_t{1} << 31) - 256;  // offsets within a head fit 31 bits
-constexpr uint64_t max_pieces = 4096;
-
 // One of the three steps for the heads first_head .. of a piece.
 Dispatch step(const Problem& p, Variant variant, const TileChoice& tiles, uint64_t first_head,
               std::initializer_list<Patch> patches) {
@@ -34,6 +31,11 @@ bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& 
 }
 
 }  // namespace
+
+uint64_t matrix_bytes_of(const Problem& p) {
+    const uint64_t row_elements = (uint64_t{p.seqlen_kv} + 3) / 4 * 4;
+    return std::max<uint64_t>(16, p.seqlen_q * row_elements * 4);
+}
 
 std::string beyond_baseline(const Problem& p, const Options& options) {
     if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
@@ -58,8 +60,7 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
     Plan plan = begin_plan(problem, *tiles);
     if (problem.empty_output()) return plan;
 
-    const uint64_t row_elements = (uint64_t{problem.seqlen_kv} + 3) / 4 * 4;
-    const uint64_t matrix_bytes = std::max<uint64_t>(16, problem.seqlen_q * row_elements * 4);
+    const uint64_t matrix_bytes = matrix_bytes_of(problem);
     const uint64_t limit = scratch_left(caps, options, plan) / scratch_alignment * scratch_alignment;
     if (matrix_bytes > limit)
         return unsupported("", fmt::format("the scores of one head need {} bytes of scratch, the limit is {}",

@@ -15,8 +15,6 @@ namespace {
 
 using Push = shared::ForwardPush;
 
-constexpr uint64_t max_pieces = 4096;
-
 // A step's tensors stand where the forward's do: a problem with their strides and head dims, and an argument block of
 // its own behind the backward's.
 enum View : uint32_t { view_forward, view_slopes, view_dquery, view_dvalue, view_dkey, num_views };
@@ -190,8 +188,7 @@ Result<bool> check_grids(const Context& c, const Problem& p) {
 // Heads of a piece: both matrices of each fit what is left of the scratch, for which they are reserved.
 Result<uint64_t> reserve_matrices(const Context& c, const Options& options, Plan& plan) {
     const Problem& p = plan.problem;
-    const uint64_t row_elements = (uint64_t{p.seqlen_kv} + 3) / 4 * 4;
-    const uint64_t matrix_bytes = std::max<uint64_t>(16, p.seqlen_q * row_elements * 4);
+    const uint64_t matrix_bytes = matrix_bytes_of(p);
     const uint64_t limit = scratch_left(c.caps, options, plan) / 2 / scratch_alignment * scratch_alignment;
     const uint64_t fit = std::min<uint64_t>(limit / matrix_bytes, c.caps.max_workgroup_count[0]);
     if (fit < p.group_size)

@@ -83,8 +83,6 @@ Result<bool> check(const Plan& plan, const VkattnBackwardArgs& args) {
     const Problem& p = plan.problem;
     const Backward& b = *plan.backward;
     const uint64_t queries = uint64_t{p.batch} * p.seqlen_q, keys = uint64_t{p.batch} * p.seqlen_kv;
-    const uint64_t bias =
-        b.dbias_extents[0] * b.dbias_extents[1] != 0 ? std::min(b.dbias_extents[2], b.dbias_extents[3]) : 0;
     const std::tuple<const char*, VkDeviceAddress, uint64_t, uint32_t> tensors[] = {
         {"args.query", args.query, queries, p.alignment_bytes},
         {"args.key", args.key, p.seqlen_q != 0 ? keys : 0, p.alignment_bytes},
@@ -96,7 +94,7 @@ Result<bool> check(const Plan& plan, const VkattnBackwardArgs& args) {
         {"args.dquery", args.dquery, queries, p.alignment_bytes},
         {"args.dkey", args.dkey, keys, p.alignment_bytes},
         {"args.dvalue", args.dvalue, keys, p.alignment_bytes},
-        {"args.dbias", args.dbias, bias, p.element_bytes},
+        {"args.dbias", args.dbias, b.has_bias(), p.element_bytes},
         {"args.mask", args.mask, mask_elements(p), p.mask == VKATTN_MASK_FLOAT ? p.element_bytes : 1},
         {"args.kv_lengths", args.kv_lengths, p.kv_lengths != 0 ? p.batch : 0, 4},
         {"args.query_offsets", args.query_offsets, p.align == VKATTN_ALIGN_OFFSETS ? p.batch : 0, 4},
