@@ -30,7 +30,7 @@ const uint V_VECS = POOL_V_STRIDE(HEAD_DIM_V, KEY_LANES) / KEY_LANES;
 const uint QK_VECS = POOL_V_STRIDE(HEAD_DIM_QK, KEY_LANES) / KEY_LANES;
 const uint KV_STRIDE = (V_VECS + QK_VECS) * KEY_LANES;
 const uint SLOTS = GROUPS * P_BLOCKS;
-const uint SUM_ITEMS = (V_KEYS * KV_STRIDE + THREADS - 1) / THREADS;
+const uint SUM_ITEMS = (V_KEYS * KV_STRIDE + THREADS - 1) / THREADS;  // that an invocation stages
 const uint POOL_DS = SLOTS * K_STRIDE;
 const uint POOL_ROWS = 2 * SLOTS * K_STRIDE;
 
@@ -55,12 +55,38 @@ void store_slots(uint first_r) {
         if (r == first_r) store_rows_of_groups(r);
 }
 
-// Item e of a stage: 4 head dims of dout or query of the row in slot first_slot + e / KV_STRIDE.
-STORED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint e) {
-    const uint slot = first_slot + e / KV_STRIDE, vec = e % KV_STRIDE;
+// The items of a stage, 4 head dims of a row each, in one list, dout's first; `first` as in lib/tiles.glsl. Rows are those
+// in the slots from first_slot on.
+const uint V_PART = V_VECS * KEY_LANES, QK_PART = QK_VECS * KEY_LANES;
+const uint DOUT_ITEMS = V_KEYS * V_PART, ITEMS = V_KEYS * KV_STRIDE;
+
+struct Item {
+    bool of_q;
+    uint slot, vec;
+};
+
+Item item_at(uint first) {
+    const uint e = first + thread;
+    Item item;
+    item.of_q = (DOUT_ITEMS % THREADS == 0 ? first : e) >= DOUT_ITEMS;
+    const uint index = item.of_q ? e - DOUT_ITEMS : e, part = item.of_q ? QK_PART : V_PART;
+    item.slot = index / part;
+    item.vec = index % part;
+    return item;
+}
+
+STORED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) {
+    const Item item = item_at(first);
+    const uint slot = first_slot + item.slot, extent = item.of_q ? HEAD_DIM_QK : HEAD_DIM_V;
     const uint row = q.first + slot % GROUPS * ROWS + first_r + slot / GROUPS;
-    if (vec < V_VECS * KEY_LANES) return load4_stored(row_start(dout, row), 4 * vec, HEAD_DIM_V, HEAD_DIM_V % (4 * KEY_LANES) == 0);
-    return load4_stored(row_start(q, row), 4 * (vec - V_VECS * KEY_LANES), HEAD_DIM_QK, HEAD_DIM_QK % (4 * KEY_LANES) == 0);
+    Rows t = dout;
+    if (item.of_q) t = q;
+    return load4_stored(row_start(t, row), 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
+}
+
+void store_item(uint first, STORED4 x) {
+    const Item item = item_at(first);
+    pool[POOL_ROWS + item.slot * KV_STRIDE + (item.of_q ? V_PART : 0) + item.vec] = floats_of(x);
 }
 
 STORED4 fetched[PREFETCH != 0 ? SUM_ITEMS : 1];
@@ -68,18 +94,17 @@ STORED4 fetched[PREFETCH != 0 ? SUM_ITEMS : 1];
 void fetch_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (PREFETCH == 0) return;
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * KV_STRIDE)
-            fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS + thread);
+        if (t * THREADS + thread < ITEMS) fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS);
 }
 
 void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (PREFETCH == 0) {
-        for (uint e = thread; e < V_KEYS * KV_STRIDE; e += THREADS)
-            pool[POOL_ROWS + e] = floats_of(load_item(q, dout, first_r, first_slot, e));
+        for (uint first = 0; first + thread < ITEMS; first += THREADS)
+            store_item(first, load_item(q, dout, first_r, first_slot, first));
         return;
     }
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * KV_STRIDE) pool[POOL_ROWS + t * THREADS + thread] = floats_of(fetched[t]);
+        if (t * THREADS + thread < ITEMS) store_item(t * THREADS, fetched[t]);
 }
 
 Rows product_query, product_dout;
@@ -111,10 +136,10 @@ void multiply_slots(uint first_slot) {
 void add_products(Rows q, Rows dout) {
     [[unroll]] for (uint r = 0; r < ROWS; r += P_BLOCKS)
         for (uint slot = 0; slot < SLOTS; slot += V_KEYS) {
-            barrier();
+            sync();
             if (slot == 0) store_slots(r);
             store_items(q, dout, r, slot);
-            barrier();
+            sync();
             if (slot + V_KEYS < SLOTS) fetch_items(q, dout, r, slot + V_KEYS);
             else if (r + P_BLOCKS < ROWS) fetch_items(q, dout, r + P_BLOCKS, 0);
             multiply_slots(slot);

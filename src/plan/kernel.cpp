@@ -163,7 +163,8 @@ void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes) {
 uint64_t dispatch_limit(const DeviceCaps& caps, const Options& options) {
     if (options.max_dispatch_flops != 0) return options.max_dispatch_flops;
     if (caps.type != DeviceType::discrete) return 50'000'000'000;
-    // Large devices must not idle: a fifth of a second for each multiprocessor that does 1e11 (an H200's do 1.6e11 in the backward, 2.7e11 in the forward).
+    // Large devices must not idle: a fifth of a second for each multiprocessor that does 1e11. An H200's do 1.6e11 in
+    // the backward, 2.7e11 in the forward.
     return std::max<uint64_t>(500'000'000'000, uint64_t{caps.multiprocessors} * 20'000'000'000);
 }
 
