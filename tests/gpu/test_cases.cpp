@@ -217,8 +217,8 @@ TEST_CASE("hidden keys stay poison, by the heads that share them") {
     CHECK(inputs.mask_image.size() == 6);
 }
 
-// To look into one case: VKATTN_CASE='s=7 causal' vkattn_gpu_tests --no-skip -tc='the case in VKATTN_CASE'
-TEST_CASE("the case in VKATTN_CASE" * doctest::skip()) {
+// To look into one case: VKATTN_CASE='s=7 causal' vkattn_gpu_tests --no-skip -tc='the forward case in VKATTN_CASE'
+TEST_CASE("the forward case in VKATTN_CASE" * doctest::skip()) {
     const char* const line = std::getenv("VKATTN_CASE");
     REQUIRE(line != nullptr);
     run_cases({parse_case(line, "VKATTN_CASE")});
