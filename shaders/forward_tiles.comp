@@ -64,7 +64,7 @@ void main() {
     while (k.first < keys_end) {
         v = tile_at(v, k.first);
         MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_v(v, 0))
-        const bool finish = needs_finish(w, k.first);
+        const bool finish = SOFTCAP != 0 || needs_hiding(w, k.first);
         if (finish) finish_scores(w, k.first, tile_class(classes, k.first) == CLASS_MIXED);
         softmax_tile(finish ? 1.0 : common_factor());
         k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));

@@ -67,7 +67,7 @@ bool wide_rows(const Problem& p, const TileNumbers& n, bool pack, uint64_t slack
 }  // namespace
 
 Specialization specialization_of(const DeviceCaps& caps, const Problem& p, const Model& m, Kind kind,
-                                 const core::Options& options, const Dispatch& d) {
+                                 const Dispatch& d) {
     std::array<uint32_t, SPEC_COUNT> s{};
     for (const Number& number : all_numbers) s[number.specialization] = m.n.*number.at;
     s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
@@ -88,7 +88,6 @@ Specialization specialization_of(const DeviceCaps& caps, const Problem& p, const
     s[SPEC_PACK] = d.specialization[SPEC_PACK];
     s[SPEC_WIDE_ROWS] = d.specialization[SPEC_WIDE_ROWS];
     s[SPEC_SPLIT] = kind == Kind::forward && m.span != 0;
-    s[SPEC_INVARIANT] = (kind == Kind::forward || of_backward(kind)) && options.batch_invariant;
     return s;
 }
 
@@ -212,8 +211,7 @@ uint64_t matrix_bytes(const Problem& p) {
     return std::max<uint64_t>(16, p.seqlen_q * round_up(p.seqlen_kv, 4) * 4);
 }
 
-std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan,
-                           const core::Options& options) {
+std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
     const TileNumbers n = parse_numbers(plan.tuning);
     if (const std::string flaw = numbers_flaw(n); !flaw.empty()) return "tuning: " + flaw;
     const core::Tiles& t = plan.tiles;
@@ -238,7 +236,7 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
         if (kind == Kind::forward && facts_of(d.variant).rows_kernel != n.of_rows_kernel())
             return fmt::format("{} with numbers of another kernel", name_of(d.variant));
         if (const std::string flaw = choices_flaw(p, m, d); !flaw.empty()) return flaw;
-        if (d.specialization != specialization_of(caps, p, m, kind, options, d))
+        if (d.specialization != specialization_of(caps, p, m, kind, d))
             return fmt::format("specialization of {}", name_of(d.variant));
     }
     return "";
@@ -251,7 +249,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
     if (plan.combine) return "a plan of vkattn_combine_create";
     if (p.empty_output() && (!plan.dispatches.empty() || plan.scratch_bytes != 0))
         return "work for an empty output";
-    for (const auto& flaw : {workgroup_flaw(caps, p, plan, options), work_flaw(caps, p, plan),
+    for (const auto& flaw : {workgroup_flaw(caps, p, plan), work_flaw(caps, p, plan),
                              cost_flaw(p, plan, options), push_flaw(p, plan), scratch_flaw(caps, p, plan),
                              arguments_flaw(p, plan), barrier_flaw(plan), refusals_flaw(plan)})
         if (!flaw.empty()) return flaw;

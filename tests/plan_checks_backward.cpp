@@ -69,13 +69,13 @@ std::string delta_flaw(const DeviceCaps& caps, const Problem& p, const Dispatch&
 }
 
 std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b,
-                                const BackwardModel& m, const core::Options& options, const Dispatch& d) {
+                                const BackwardModel& m, const Dispatch& d) {
     const Kind kind = facts_of(d.variant).kind;
     if (kind == Kind::delta)
         if (auto flaw = delta_flaw(caps, p, d); !flaw.empty()) return flaw;
     if (kind != Kind::classes)
         if (auto flaw = rows_flaw(p, b, m, d); !flaw.empty()) return flaw;
-    Specialization expected = specialization_of(caps, p, m.of_tiles, kind, options, d);
+    Specialization expected = specialization_of(caps, p, m.of_tiles, kind, d);
     if (kind == Kind::delta)
         for (const int at : {SPEC_THREADS, SPEC_LANES}) expected[at] = d.specialization[at];
     expected[SPEC_DLSE] = kind != Kind::classes && b.dlse != 0;
@@ -88,7 +88,7 @@ std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const 
 }
 
 std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b,
-                            const BackwardModel& m, const Plan& plan, const core::Options& options) {
+                            const BackwardModel& m, const Plan& plan) {
     const core::TileNumbers n = parse_numbers(plan.tuning);
     if (auto flaw = numbers_flaw(n, true); !flaw.empty()) return "tuning: " + flaw;
     const core::Tiles& t = plan.tiles;
@@ -107,7 +107,7 @@ std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Back
             continue;
         last = &d;
         for (const auto& flaw :
-             {variant_flaw(caps, p.dtype, d.variant), specialization_flaw(caps, p, b, m, options, d)})
+             {variant_flaw(caps, p.dtype, d.variant), specialization_flaw(caps, p, b, m, d)})
             if (!flaw.empty()) return flaw;
     }
     return "";
@@ -212,8 +212,9 @@ std::string costs_flaw(const Problem& p, const BackwardModel& m, const Plan& pla
 
 Touches touches_of(const Problem& p, const Backward& b, const BackwardModel& m, const Dispatch& d) {
     const Kind kind = facts_of(d.variant).kind;
-    const uint32_t of_batch = (p.kv_lengths != 0 ? bit(Region::kv_lengths) : 0) |
-                              (p.align == VKATTN_ALIGN_OFFSETS ? bit(Region::query_offsets) : 0);
+    const uint32_t of_batch =
+        (p.kv_lengths != 0 && p.batch != 0 ? bit(Region::kv_lengths) : 0) |
+        (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? bit(Region::query_offsets) : 0);
     const uint32_t dlse = b.dlse != 0 ? bit(Region::dlse) : 0;
     Touches t;
     t.reads_at(offsetof(Push, query_batch), Region::arguments);
@@ -379,7 +380,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
         return nothing ? "" : "work or scratch, though there is nothing to write";
     }
     for (const auto& flaw :
-         {workgroups_flaw(caps, p, b, m, plan, options), coverage_flaw(caps, p, m, plan),
+         {workgroups_flaw(caps, p, b, m, plan), coverage_flaw(caps, p, m, plan),
           costs_flaw(p, m, plan, options), pushes_flaw(p, b, m, plan), block_flaw(p, b, m, plan),
           block_patches_flaw(p, b, m, plan), memory_flaw(caps, p, m, plan), barrier_flaw(plan)})
         if (!flaw.empty()) return flaw;

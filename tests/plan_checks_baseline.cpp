@@ -121,7 +121,7 @@ bool far_rows(const Problem& p, const Backward& b, uint64_t rows) {
 std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b, const Model& m,
                                 const Problem& view, const Dispatch& d) {
     const Kind kind = facts_of(d.variant).kind;
-    Specialization expected = specialization_of(caps, view, m, kind, {}, d);
+    Specialization expected = specialization_of(caps, view, m, kind, d);
     expected[SPEC_ARGUMENTS] = 1;
     if (kind == Kind::delta)
         for (const int at : {SPEC_THREADS, SPEC_LANES}) expected[at] = d.specialization[at];

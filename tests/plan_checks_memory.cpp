@@ -41,8 +41,9 @@ void touch_forward(const Problem& p, const Model& m, Touches& t) {
 
 Touches touches_of(const Problem& p, const Model& m, Kind kind) {
     Touches t;
-    const uint32_t of_batch = (p.kv_lengths != 0 ? bit(Region::kv_lengths) : 0) |
-                              (p.align == VKATTN_ALIGN_OFFSETS ? bit(Region::query_offsets) : 0);
+    const uint32_t of_batch =
+        (p.kv_lengths != 0 && p.batch != 0 ? bit(Region::kv_lengths) : 0) |
+        (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? bit(Region::query_offsets) : 0);
     if (needs_arguments(p)) t.reads_at(offsetof(Push, query_batch), Region::arguments);
     switch (kind) {
         case Kind::forward:
@@ -223,8 +224,8 @@ std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a)
     if (a.mask != 0 || a.classes != 0 || a.kv_lengths != 0 || a.query_offsets != 0)
         return "an address in the argument block";
     const uint32_t present = (m.classified ? PRESENT_CLASSES : 0) |
-                             (p.kv_lengths != 0 ? PRESENT_KV_LENGTHS : 0) |
-                             (p.align == VKATTN_ALIGN_OFFSETS ? PRESENT_QUERY_OFFSETS : 0);
+                             (p.kv_lengths != 0 && p.batch != 0 ? PRESENT_KV_LENGTHS : 0) |
+                             (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? PRESENT_QUERY_OFFSETS : 0);
     if (a.present != present) return "what is present";
     const uint64_t keys = mask_extents(p)[3];
     const bool masked = p.mask != VKATTN_MASK_NONE;
@@ -243,9 +244,10 @@ std::vector<Patch> argument_patches(const Problem& p, const Model& m) {
     // What is absent is loaded from the block itself.
     const auto one_of = [](bool present, Region region) { return present ? region : Region::arguments; };
     expected.push_back({offsetof(Arguments, classes), one_of(m.classified, Region::mask_classes)});
-    expected.push_back({offsetof(Arguments, kv_lengths), one_of(p.kv_lengths != 0, Region::kv_lengths)});
     expected.push_back(
-        {offsetof(Arguments, query_offsets), one_of(p.align == VKATTN_ALIGN_OFFSETS, Region::query_offsets)});
+        {offsetof(Arguments, kv_lengths), one_of(p.kv_lengths != 0 && p.batch != 0, Region::kv_lengths)});
+    expected.push_back({offsetof(Arguments, query_offsets),
+                        one_of(p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0, Region::query_offsets)});
     return expected;
 }
 

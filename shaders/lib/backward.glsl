@@ -30,23 +30,22 @@ vec4 slopes[SOFTCAP != 0 ? ROWS * COLS / 4 : 1];  // 1 - tanh^2
 // forward too, whose scores are float32.
 const float COARSE_LSE = 4e6, LSE_STEPS = 4e-7;
 
-// From scores, which are Q . K^T. lse is subtracted as early as possible, in one rounding: what is left is small where P is
-// not. With a float mask it is subtracted from what the mask adds.
+// From scores, which are Q . K^T. lse is subtracted as early as possible: what is left is small where P is not. With a float
+// mask it is subtracted from what the mask adds.
 void find_weights(Work w, uint first_key, bool masked) {
     const bool late = MASK == MASK_FLOAT;
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             const uint x = r * (COLS / 4) + b;
-            const vec4 minus_lse = vec4(late ? 0 : -row_lse[r]);
+            precise vec4 score = scores[x] * p.scale_log2;  // as scaled(), which has no slope
             if (SOFTCAP != 0) {
-                const vec4 t = tanh4(scores[x] * p.scale_log2);
+                const vec4 t = tanh4(score);
                 slopes[x] = 1 - t * t;
-                scores[x] = fma(t, vec4(p.softcap_log2), minus_lse);
-            } else {
-                scores[x] = fma(scores[x], vec4(p.scale_log2), minus_lse);
+                score = p.softcap_log2 * t;
             }
+            scores[x] = score - (late ? 0 : row_lse[r]);
         }
-    if (needs_finish(w, first_key)) hide_scores(w, first_key, masked);
+    if (needs_hiding(w, first_key)) hide_scores(w, first_key, masked);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const bool exists = w.first_row + group * ROWS + r <= w.last_row;
         const float coarse = late && abs(row_lse[r]) > COARSE_LSE ? LSE_STEPS * abs(row_lse[r]) : 0;

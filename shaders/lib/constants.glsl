@@ -18,7 +18,6 @@ layout(constant_id = SPEC_SOFTCAP) const uint SOFTCAP = 0;
 layout(constant_id = SPEC_PACK) const uint PACK = 0;
 layout(constant_id = SPEC_MASK) const uint MASK = MASK_NONE;
 layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
-layout(constant_id = SPEC_INVARIANT) const uint INVARIANT = 0;
 layout(constant_id = SPEC_ROLLED) const uint ROLLED = 0;
 layout(constant_id = SPEC_DLSE) const uint DLSE = 0;
 layout(constant_id = SPEC_SAVED) const uint SAVED = 0;

@@ -21,10 +21,12 @@ vec4 tanh4(vec4 x) {
     return mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
 }
 
-// q.k, scaled and capped.
+// q.k, scaled and capped. Rounded before anything is subtracted from it: then it is the same in every kernel and tile, and
+// P of the backward that of out. Where scores come to 100, one rounding more or less would cost dquery two digits.
 vec4 scaled(vec4 x) {
-    x *= p.scale_log2;
-    return SOFTCAP != 0 ? p.softcap_log2 * tanh4(x) : x;
+    precise vec4 score = x * p.scale_log2;
+    if (SOFTCAP != 0) score = p.softcap_log2 * tanh4(score);
+    return score;
 }
 
 // A scaled score with its mask; HIDDEN if the row, which sees `keys` of all, may not see the key. `masked` false: the mask

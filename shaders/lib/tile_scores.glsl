@@ -37,15 +37,14 @@ void hide_scores(Work w, uint first_key, bool masked) {
     }
 }
 
+// Whether a tile has scores to mask or to hide.
+bool needs_hiding(Work w, uint first_key) {
+    const int common_begin = visible_keys(w, w.last_row).x, common_end = visible_keys(w, w.first_row).y;
+    return MASK != MASK_NONE || int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
+}
+
+// From q.k of the tile to its scores.
 void finish_scores(Work w, uint first_key, bool masked) {
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = scaled(scores[x]);
     hide_scores(w, first_key, masked);
-}
-
-// Whether a tile's scores need finishing: where nothing is hidden, capped or masked, their factor is left to the
-// exponential.
-bool needs_finish(Work w, uint first_key) {
-    const int common_begin = visible_keys(w, w.last_row).x, common_end = visible_keys(w, w.first_row).y;
-    const bool boundary = int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
-    return boundary || SOFTCAP != 0 || MASK != MASK_NONE || INVARIANT != 0;
 }

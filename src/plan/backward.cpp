@@ -109,7 +109,6 @@ void add_pass(const Pass& pass, const Cut& cut, Plan& plan) {
 Dispatch backward_dispatch(const Context& c, const Plan& plan, Variant float32) {
     const Problem& p = plan.problem;
     Dispatch d = common_dispatch(p, variant_for(float32, p.dtype, c.caps), c.tiles, true);
-    d.specialization[SPEC_INVARIANT] = c.options.batch_invariant;
     d.specialization[SPEC_DLSE] = c.backward.dlse != 0;
     return d;
 }
@@ -130,7 +129,6 @@ Dispatch tile_dispatch(const Context& c, const Plan& plan, Variant float32) {
 Pass delta_pass(const Context& c, const Plan& plan) {
     const Problem& p = plan.problem;
     Pass pass{delta_dispatch(c.caps, p, c.backward, c.tiles), {}, 1, 1, 0};
-    pass.dispatch.specialization[SPEC_INVARIANT] = c.options.batch_invariant;
     const uint32_t rows = delta_rows(p);
     pass.grid = {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, rows), 1};
     pass.step_flops = uint64_t{rows} * 2 * p.head_dim_v;

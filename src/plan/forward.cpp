@@ -109,15 +109,13 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
 }
 
 // The forward kernel's one dispatch before it is cut.
-Dispatch main_dispatch(const DeviceCaps& caps, const Options& options, const TileChoice& tiles, const Grid& g,
-                       const Plan& plan) {
+Dispatch main_dispatch(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, const Plan& plan) {
     const Problem& p = plan.problem;
     const bool split = g.span_tiles != 0;
     const Variant variant =
         tiles.numbers.of_rows_kernel() ? Variant::forward_rows_f32 : Variant::forward_tiles_f32;
     Dispatch d = forward_dispatch(p, variant_for(variant, p.dtype, caps), tiles);
     d.specialization[SPEC_SPLIT] = split;
-    d.specialization[SPEC_INVARIANT] = options.batch_invariant;
     // Parts are numbered from the first key on, but those before the first visible one do not exist.
     const uint64_t rows_before = g.first_part * rows_of_part(p);
     d.patches.insert(
@@ -169,7 +167,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
         if (auto ok = reserve_parts(caps, options, grid, plan); !ok) return ok.failure();
     add_mask_classes(caps, options, *tiles, grid.query_tiles, plan);
 
-    Dispatch dispatch = main_dispatch(caps, options, *tiles, grid, plan);
+    Dispatch dispatch = main_dispatch(caps, *tiles, grid, plan);
     const uint64_t tiles_of_keys =
         grid.span_tiles != 0 ? std::min(grid.longest, grid.span_tiles) : grid.longest;
     const uint64_t unit = flops_of(problem, n.tile_q(), tiles_of_keys * n.tile_kv());

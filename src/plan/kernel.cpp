@@ -44,6 +44,15 @@ shared::ForwardPush make_push(const Problem& p, bool arguments) {
     return c;
 }
 
+// An array with an element for each batch is given, and may be read.
+bool has_lengths(const Problem& p) {
+    return p.kv_lengths != 0 && p.batch != 0;
+}
+
+bool has_offsets(const Problem& p) {
+    return p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0;
+}
+
 }  // namespace
 
 bool needs_arguments(const Problem& p) {
@@ -63,8 +72,7 @@ shared::ForwardArguments forward_arguments(const Problem& p) {
     a.mask_key_step = p.mask_per_key;
     a.follow_lengths = p.follow_lengths;
     a.class_heads = a.class_batches = 1;
-    a.present = (p.kv_lengths != 0 ? PRESENT_KV_LENGTHS : 0) |
-                (p.align == VKATTN_ALIGN_OFFSETS ? PRESENT_QUERY_OFFSETS : 0);
+    a.present = (has_lengths(p) ? PRESENT_KV_LENGTHS : 0) | (has_offsets(p) ? PRESENT_QUERY_OFFSETS : 0);
     return a;
 }
 
@@ -77,9 +85,8 @@ void place_arguments(Plan& plan) {
     const auto or_block = [](bool present, Region region) { return present ? region : Region::arguments; };
     if (p.mask != VKATTN_MASK_NONE) patch(offsetof(Arguments, mask), Region::mask);
     patch(offsetof(Arguments, classes), Region::arguments);  // until there are classes
-    patch(offsetof(Arguments, kv_lengths), or_block(p.kv_lengths != 0, Region::kv_lengths));
-    patch(offsetof(Arguments, query_offsets),
-          or_block(p.align == VKATTN_ALIGN_OFFSETS, Region::query_offsets));
+    patch(offsetof(Arguments, kv_lengths), or_block(has_lengths(p), Region::kv_lengths));
+    patch(offsetof(Arguments, query_offsets), or_block(has_offsets(p), Region::query_offsets));
     reserve_scratch(plan, Region::arguments, plan.arguments.size());
 }
 
@@ -121,8 +128,8 @@ Dispatch common_dispatch(const Problem& p, Variant variant, const TileChoice& ti
     if (arguments) {
         d.patches.push_back({offsetof(shared::ForwardPush, query_batch), Region::arguments});
         d.reads |= bit(Region::arguments);
-        if (p.kv_lengths != 0) d.reads |= bit(Region::kv_lengths);
-        if (p.align == VKATTN_ALIGN_OFFSETS) d.reads |= bit(Region::query_offsets);
+        if (has_lengths(p)) d.reads |= bit(Region::kv_lengths);
+        if (has_offsets(p)) d.reads |= bit(Region::query_offsets);
     }
     return d;
 }
