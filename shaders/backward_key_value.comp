@@ -30,7 +30,6 @@ const uint V_VECS = POOL_V_STRIDE(HEAD_DIM_V, KEY_LANES) / KEY_LANES;
 const uint QK_VECS = POOL_V_STRIDE(HEAD_DIM_QK, KEY_LANES) / KEY_LANES;
 const uint KV_STRIDE = (V_VECS + QK_VECS) * KEY_LANES;
 const uint SLOTS = GROUPS * P_BLOCKS;
-const uint SUM_ITEMS = (V_KEYS * KV_STRIDE + THREADS - 1) / THREADS;  // that an invocation stages
 const uint POOL_DS = SLOTS * K_STRIDE;
 const uint POOL_ROWS = 2 * SLOTS * K_STRIDE;
 
@@ -55,10 +54,11 @@ void store_slots(uint first_r) {
         if (r == first_r) store_rows_of_groups(r);
 }
 
-// The items of a stage, 4 head dims of a row each, in one list, dout's first; `first` as in lib/tiles.glsl. Rows are those
-// in the slots from first_slot on.
+// The items of a stage, 4 head dims of a row each, in one list, dout's first: see PLACE_BEHIND. Rows are those in the slots
+// from first_slot on.
 const uint V_PART = V_VECS * KEY_LANES, QK_PART = QK_VECS * KEY_LANES;
-const uint DOUT_ITEMS = V_KEYS * V_PART, ITEMS = V_KEYS * KV_STRIDE;
+const uint DOUT_ITEMS = V_KEYS * V_PART, QUERY_FIRST = PLACE_BEHIND(DOUT_ITEMS), ITEMS = QUERY_FIRST + V_KEYS * QK_PART;
+const uint SUM_ITEMS = (ITEMS + THREADS - 1) / THREADS;  // that an invocation stages
 
 struct Item {
     bool of_q;
@@ -68,8 +68,8 @@ struct Item {
 Item item_at(uint first) {
     const uint e = first + thread;
     Item item;
-    item.of_q = (DOUT_ITEMS % THREADS == 0 ? first : e) >= DOUT_ITEMS;
-    const uint index = item.of_q ? e - DOUT_ITEMS : e, part = item.of_q ? QK_PART : V_PART;
+    item.of_q = IS_BEHIND(QUERY_FIRST, first);
+    const uint index = item.of_q ? e - QUERY_FIRST : e, part = item.of_q ? QK_PART : V_PART;
     item.slot = index / part;
     item.vec = index % part;
     return item;
@@ -94,17 +94,18 @@ STORED4 fetched[PREFETCH != 0 ? SUM_ITEMS : 1];
 void fetch_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (PREFETCH == 0) return;
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (t * THREADS + thread < ITEMS) fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS);
+        if (IS_LISTED(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS);
 }
 
 void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (PREFETCH == 0) {
-        for (uint first = 0; first + thread < ITEMS; first += THREADS)
-            store_item(first, load_item(q, dout, first_r, first_slot, first));
+        for (uint first = 0; first < ITEMS; first += THREADS)
+            if (IS_LISTED(DOUT_ITEMS, QUERY_FIRST, ITEMS, first))
+                store_item(first, load_item(q, dout, first_r, first_slot, first));
         return;
     }
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (t * THREADS + thread < ITEMS) store_item(t * THREADS, fetched[t]);
+        if (IS_LISTED(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) store_item(t * THREADS, fetched[t]);
 }
 
 Rows product_query, product_dout;

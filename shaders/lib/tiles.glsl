@@ -22,7 +22,7 @@ const uint P_KEYS = 4 * P_BLOCKS * LANES;
 const uint QK_UNROLL = UNROLL < CHUNK ? UNROLL : CHUNK;
 const uint PV_UNROLL = UNROLL < V_KEYS ? UNROLL : V_KEYS;
 const uint Q_BLOCKS = TILE_Q / 4 * CHUNK_VECS, K_BLOCKS = TILE_KV / 4 * CHUNK_VECS;  // 4 x 4 blocks of a chunk
-const uint QK_BLOCKS = Q_BLOCKS + K_BLOCKS;
+const uint K_FIRST = PLACE_BEHIND(Q_BLOCKS), QK_BLOCKS = K_FIRST + K_BLOCKS;          // their list
 const uint QK_ITEMS = (QK_BLOCKS + THREADS - 1) / THREADS;  // of which an invocation stages this many
 const uint V_ITEMS = (V_KEYS * V_STRIDE + THREADS - 1) / THREADS;
 
@@ -53,25 +53,21 @@ void store_block(uint at, uint stride, Block block) {
     [[unroll]] for (uint i = 0; i < 4; i++) pool[at + i * stride] = columns[i];
 }
 
-// The blocks of a chunk in one list, Q's first, so that they spread evenly over the invocations: block e is the
-// invocation's own, `first` that of invocation 0. Where a round of them has one tensor, constants tell which: then no
-// invocation chooses (H200, D128: 37.7 for 36.0 TFLOP/s). `extent`: head dims of both.
-bool is_of_q(uint first, uint e) { return (Q_BLOCKS % THREADS == 0 ? first : e) < Q_BLOCKS; }
-
+// The blocks of a chunk in one list, Q's first: see PLACE_BEHIND. `extent`: head dims of both.
 Block load_chunk_block(Rows q, Rows k, uint chunk, uint extent, uint first) {
     const uint e = first + thread;
-    const bool of_q = is_of_q(first, e);
-    Rows t = k;
-    if (of_q) t = q;
-    const uint row = (of_q ? e : e - Q_BLOCKS) / CHUNK_VECS * 4;
+    const bool of_k = IS_BEHIND(K_FIRST, first);
+    Rows t = q;
+    if (of_k) t = k;
+    const uint row = (of_k ? e - K_FIRST : e) / CHUNK_VECS * 4;
     return load_block(t, t.first + row, chunk * CHUNK + e % CHUNK_VECS * 4, extent, extent % CHUNK == 0);
 }
 
 void store_chunk_block(uint first, Block block) {
     const uint e = first + thread;
-    const bool of_q = is_of_q(first, e);
-    const uint index = of_q ? e : e - Q_BLOCKS, stride = of_q ? Q_STRIDE : K_STRIDE;
-    store_block((of_q ? POOL_Q : POOL_K) + index % CHUNK_VECS * 4 * stride + index / CHUNK_VECS, stride, block);
+    const bool of_k = IS_BEHIND(K_FIRST, first);
+    const uint index = of_k ? e - K_FIRST : e, stride = of_k ? K_STRIDE : Q_STRIDE;
+    store_block((of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * 4 * stride + index / CHUNK_VECS, stride, block);
 }
 
 // Keys of the staged P and V are in an order that suits the lanes which store P: key 4 * (b * LANES + lane) + i stands
@@ -94,17 +90,18 @@ STORED4 fetched_v[PREFETCH != 0 ? V_ITEMS : 1];
 void fetch_qk(Rows q, Rows k, uint chunk, uint extent) {
     if (PREFETCH == 0) return;
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
-        if (t * THREADS + thread < QK_BLOCKS) fetched_qk[t] = load_chunk_block(q, k, chunk, extent, t * THREADS);
+        if (IS_LISTED(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) fetched_qk[t] = load_chunk_block(q, k, chunk, extent, t * THREADS);
 }
 
 void store_qk(Rows q, Rows k, uint chunk, uint extent) {
     if (PREFETCH == 0) {
-        for (uint first = 0; first + thread < QK_BLOCKS; first += THREADS)
-            store_chunk_block(first, load_chunk_block(q, k, chunk, extent, first));
+        for (uint first = 0; first < QK_BLOCKS; first += THREADS)
+            if (IS_LISTED(Q_BLOCKS, K_FIRST, QK_BLOCKS, first))
+                store_chunk_block(first, load_chunk_block(q, k, chunk, extent, first));
         return;
     }
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
-        if (t * THREADS + thread < QK_BLOCKS) store_chunk_block(t * THREADS, fetched_qk[t]);
+        if (IS_LISTED(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) store_chunk_block(t * THREADS, fetched_qk[t]);
 }
 
 void fetch_v(Rows v, uint first_slot) {
