@@ -33,10 +33,10 @@ void main() {
     float delta = 0;
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
         const uint d = first + 4 * lane;
-        sync();
+        barrier();
         out_vecs[thread] = load4(at_o, d, HEAD_DIM_V, false);
         dout_vecs[thread] = load4(at_dout, d, HEAD_DIM_V, false);
-        sync();
+        barrier();
         for (uint l = 0; l < LANES && lane == 0; l++)
             [[unroll]] for (uint i = 0; i < 4; i++) delta = fma(dout_vecs[thread + l][i], out_vecs[thread + l][i], delta);
     }

@@ -137,10 +137,10 @@ void multiply_slots(uint first_slot) {
 void add_products(Rows q, Rows dout) {
     [[unroll]] for (uint r = 0; r < ROWS; r += P_BLOCKS)
         for (uint slot = 0; slot < SLOTS; slot += V_KEYS) {
-            sync();
+            barrier();
             if (slot == 0) store_slots(r);
             store_items(q, dout, r, slot);
-            sync();
+            barrier();
             if (slot + V_KEYS < SLOTS) fetch_items(q, dout, r, slot + V_KEYS);
             else if (r + P_BLOCKS < ROWS) fetch_items(q, dout, r + P_BLOCKS, 0);
             multiply_slots(slot);

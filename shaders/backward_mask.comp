@@ -63,13 +63,13 @@ void store_tile(uint mask, uint first_row, uint first_key) {
 }
 
 void store_columns(uint mask, uint first_key) {
-    sync();
+    barrier();
     [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
         vec4 sum = sums[b];
         [[unroll]] for (uint r = 1; r < ROWS; r++) sum += sums[r * (COLS / 4) + b];
         pool[thread * (COLS / 4) + b] = sum;
     }
-    sync();
+    barrier();
     if (group != 0) return;
     const RowStart row = dbias_row(mask, 0, 0);
     FOR_EACH(b, COLS / 4) {
@@ -108,7 +108,7 @@ void store_dlse(uint mask, Shared by) {
     }
     if (!one) return;
     pool[thread] = vec4(all, 0, 0, 0);
-    sync();
+    barrier();
     if (thread != 0) return;
     float sum = 0;
     for (uint t = 0; t < THREADS; t++) sum += pool[t].x;

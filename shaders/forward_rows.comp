@@ -85,7 +85,7 @@ void softmax_group(Work w, MaskRows mask, uint first_key) {
         s[x] = score_of(w, mask, x, int(first_key + lane));
         pool[POOL_SCORES + thread * ROW_VECS + x] = s[x];
     }
-    sync();
+    barrier();
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
         vec4 m = s[x];
         [[unroll]] for (uint l = 0; l < LANES; l++) m = max(m, pool[POOL_SCORES + (group * LANES + l) * ROW_VECS + x]);
@@ -126,12 +126,12 @@ void multiply_pv(Rows v, uint first_key) {
 
 // Brings the groups to one maximum, and row_sum to the sum over all keys.
 void merge_statistics() {
-    sync();
+    barrier();
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
         pool[POOL_SCORES + thread * ROW_VECS + x] = row_sum[x];
         if (lane == 0) pool[group * ROW_VECS + x] = row_max[x];
     }
-    sync();
+    barrier();
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
         vec4 m = pool[x], sum = vec4(0);
         for (uint g = 1; g < GROUPS; g++) m = max(m, pool[g * ROW_VECS + x]);
@@ -154,9 +154,9 @@ void store_rows(Work w) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + r;
         const float sum = row_sum[r / 4][r % 4], scale = sum > 0 ? 1 / sum : 0;
-        sync();
+        barrier();
         FOR_EACH(v, OUT_VECS) pool[group * V_STRIDE + v * LANES + lane] = acc[r * OUT_VECS + v];
-        sync();
+        barrier();
         if (row > w.last_row) continue;
         const RowStart at = out_row(w, o, row);
         for (uint e = thread; e < V_STRIDE; e += THREADS) {
@@ -186,9 +186,9 @@ void main() {
         v = tile_at(v, first);
         const uint first_key = first + group * LANES;
         multiply_qk(k, first_key);
-        sync();
+        barrier();
         softmax_group(w, mask, first_key);
-        sync();
+        barrier();
         multiply_pv(v, first_key);
     }
     store_rows(w);

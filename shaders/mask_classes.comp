@@ -30,7 +30,7 @@ void main() {
     const MaskRows mask = mask_rows(w);
 
     if (thread == 0) found = 0;
-    sync();
+    barrier();
     uint mine = 0;
     for (uint e = thread; e < TILE_Q * TILE_KV; e += THREADS) {
         const uint row = w.first_row + e / TILE_KV, key = first_key + e % TILE_KV;
@@ -40,7 +40,7 @@ void main() {
         if (element.x != 0) mine |= CHANGED;
     }
     if (mine != 0) atomicOr(found, mine);
-    sync();
+    barrier();
     const uint kind = (found & SEEN) == 0 ? CLASS_HIDDEN : (found & CHANGED) != 0 ? CLASS_MIXED : CLASS_VISIBLE;
     if (thread == 0) UintsOut(p.outp).x[class_index(w) + gl_WorkGroupID.z] = kind;
 }

@@ -40,10 +40,10 @@ void main() {
     if (v.first < keys_end) fetch_v(v, 0);
     while (v.first < keys_end)
         for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
-            sync();
+            barrier();
             if (slot == 0) stage_p(matrix, v.first);
             store_v(v, slot);
-            sync();
+            barrier();
             const bool more = slot + V_KEYS < P_KEYS;
             if (!more) v = tile_at(v, v.first + P_KEYS);
             if (more || v.first < keys_end) fetch_v(v, more ? slot + V_KEYS : 0);

@@ -39,14 +39,14 @@ void main() {
         m = grown;
     }
     pool[thread] = vec4(m, l, 0, 0);
-    sync();
+    barrier();
     for (uint step = 1; step < THREADS; step *= 2) {
         if (thread % (2 * step) == 0 && thread + step < THREADS) {
             const vec2 a = pool[thread].xy, b = pool[thread + step].xy;
             const float both = max(a.x, b.x);
             pool[thread] = vec4(both, a.y * exp2(a.x - both) + b.y * exp2(b.x - both), 0, 0);
         }
-        sync();
+        barrier();
     }
     const vec2 total = pool[0].xy;
     const float scale = total.y > 0 ? 1 / total.y : 0;

@@ -33,10 +33,10 @@ void add_head(uvec2 matrix, Rows v, uint first_key) {
     if (v.first < v.end) fetch_v(v, 0);
     while (v.first < v.end)
         for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
-            sync();
+            barrier();
             if (slot == 0) stage_columns(matrix, v, first_key);
             store_v(v, slot);
-            sync();
+            barrier();
             const bool more = slot + V_KEYS < P_KEYS;
             if (!more) v = tile_at(v, v.first + P_KEYS);
             if (more || v.first < v.end) fetch_v(v, more ? slot + V_KEYS : 0);

@@ -72,8 +72,6 @@ Specialization specialization_of(const DeviceCaps& caps, const Problem& p, const
     for (const Number& number : all_numbers) s[number.specialization] = m.n.*number.at;
     s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
     s[SPEC_ROLLED] = caps.type == core::DeviceType::cpu;
-    s[SPEC_ONE_SUBGROUP] = caps.vendor_id == 0x10005 && caps.type == core::DeviceType::cpu &&
-                           d.specialization[SPEC_THREADS] <= caps.subgroup_size;
     s[SPEC_HEAD_DIM_V] = p.head_dim_v;
     s[SPEC_WIDE_LOADS] = p.alignment_bytes >= (p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8);
     s[SPEC_ARGUMENTS] = needs_arguments(p) || of_backward(kind);

@@ -21,7 +21,6 @@ layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
 layout(constant_id = SPEC_ROLLED) const uint ROLLED = 0;
 layout(constant_id = SPEC_DLSE) const uint DLSE = 0;
 layout(constant_id = SPEC_SAVED) const uint SAVED = 0;
-layout(constant_id = SPEC_ONE_SUBGROUP) const uint ONE_SUBGROUP = 0;
 layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
 
 const uint GROUPS = THREADS / LANES;
@@ -31,12 +30,6 @@ const uint GROUPS = THREADS / LANES;
 #endif
 const uint V_STRIDE = POOL_V_STRIDE(OUT_DIM, LANES);  // in vec4, as many for every lane
 const uint OUT_VECS = V_STRIDE / LANES;
-
-// All of the workgroup has come here, and what it wrote to shared memory can be read. ONE_SUBGROUP: see quirks.hpp.
-void sync() {
-    if (ONE_SUBGROUP != 0) memoryBarrierShared();
-    else barrier();
-}
 
 // Private arrays are registers on a GPU: loops over them must be unrolled. On a CPU they are memory anyway, and what
 // runs seldom stays a loop: lavapipe builds 16-bit pipelines 2 to 3 times faster, SwiftShader gains little.

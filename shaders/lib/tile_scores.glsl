@@ -8,10 +8,10 @@
 // x[r] = the group's combination of x[r] over its lanes. All invocations call it; the pool is overwritten.
 #define ACROSS_LANES(x, combine) \
     if (LANES > 1) { \
-        sync(); \
+        barrier(); \
         [[unroll]] for (uint m = 0; m < ROWS / 4; m++) \
             pool[thread * (ROWS / 4) + m] = vec4(x[4 * m], x[4 * m + 1], x[4 * m + 2], x[4 * m + 3]); \
-        sync(); \
+        barrier(); \
         [[unroll]] for (uint m = 0; m < ROWS / 4; m++) { \
             vec4 all = pool[group * LANES * (ROWS / 4) + m]; \
             [[unroll]] for (uint l = 1; l < LANES; l++) \

@@ -142,9 +142,9 @@ void multiply_qk() {
 #define MULTIPLY_CHUNKS(a, b, extent, after) \
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0); \
     for (uint chunk = 0; chunk < CHUNKS_OF(extent); chunk++) { \
-        sync(); \
+        barrier(); \
         store_qk(a, b, chunk, extent); \
-        sync(); \
+        barrier(); \
         if (chunk + 1 < CHUNKS_OF(extent)) fetch_qk(a, b, chunk + 1, extent); \
         else after; \
         multiply_qk(); \
@@ -193,10 +193,10 @@ void multiply_pv(uint first_slot) {
 void multiply_tile(Rows q, Rows next, bool more, Rows v) {
     [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS) {
         for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
-            sync();
+            barrier();
             if (slot == 0) store_p(b);
             store_v(v, slot);
-            sync();
+            barrier();
             if (slot + V_KEYS < P_KEYS) {
                 fetch_v(v, slot + V_KEYS);
             } else {

@@ -117,11 +117,10 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_MASK 17        // MASK_*
 #define SPEC_SPLIT \
     18  // 1: out is a float32 part, (part, batch, num_heads_q, seqlen_q, head_dim_v); lse row_max and row_sum
-#define SPEC_ONE_SUBGROUP 19  // 1: a workgroup is a single subgroup, whose invocations keep step
-#define SPEC_ROLLED 20        // 1: loops over private arrays stay loops: for CPUs, where these are memory
-#define SPEC_SAVED 21         // 1: backward accumulators are kept in scratch between dispatches
-#define SPEC_DLSE 22          // 1: the lse has an incoming gradient
-#define SPEC_COUNT 23
+#define SPEC_ROLLED 19  // 1: loops over private arrays stay loops: for CPUs, where these are memory
+#define SPEC_SAVED 20   // 1: backward accumulators are kept in scratch between dispatches
+#define SPEC_DLSE 21    // 1: the lse has an incoming gradient
+#define SPEC_COUNT 22
 
 // The combine kernel has these of them: THREADS, LANES, UNROLL (parts), HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is

@@ -6,7 +6,6 @@
 #include <fmt/ranges.h>
 
 #include "kernel.hpp"
-#include "quirks.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -37,11 +36,6 @@ void place_barriers(Plan& plan) {
         read |= d.reads;
         written |= d.writes;
     }
-}
-
-void find_single_subgroups(const DeviceCaps& caps, Plan& plan) {
-    for (Dispatch& d : plan.dispatches)
-        d.specialization[SPEC_ONE_SUBGROUP] = quirk_one_subgroup(caps, d.specialization[SPEC_THREADS]);
 }
 
 template <class Kernels>
@@ -85,7 +79,6 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
     if (!chosen) return last;
     chosen->refused = std::move(refused);
     place_barriers(*chosen);
-    find_single_subgroups(caps, *chosen);
     return std::move(*chosen);
 }
 

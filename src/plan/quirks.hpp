@@ -13,12 +13,4 @@ inline bool quirk_no_divergent_addresses(const DeviceCaps& caps) {
     return caps.vendor_id == 0x10005 && caps.type == DeviceType::cpu && caps.subgroup_size >= 16;
 }
 
-// lavapipe (vendor 0x10005, a CPU), Mesa 26.1: a workgroup of at most a subgroup is one vector, whose lanes keep step, so
-// that order in memory is all it needs of a barrier. For one between invocations, subgroupBarrier() too, the driver makes
-// LLVM coroutines: without them pipelines build 1.4 to 1.5 times faster. Remove when `vkattn grad` on a small problem takes
-// no longer with barrier() alone in sync() of shaders/lib/constants.glsl.
-inline bool quirk_one_subgroup(const DeviceCaps& caps, uint32_t threads) {
-    return caps.vendor_id == 0x10005 && caps.type == DeviceType::cpu && threads <= caps.subgroup_size;
-}
-
 }  // namespace vkattn::core
