@@ -68,7 +68,7 @@ struct Item {
 Item item_at(uint first) {
     const uint e = first + thread;
     Item item;
-    item.of_q = IS_BEHIND(QUERY_FIRST, first);
+    item.of_q = is_behind(QUERY_FIRST, first);
     const uint index = item.of_q ? e - QUERY_FIRST : e, part = item.of_q ? QK_PART : V_PART;
     item.slot = index / part;
     item.vec = index % part;
@@ -94,18 +94,18 @@ STORED4 fetched[PREFETCH != 0 ? SUM_ITEMS : 1];
 void fetch_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (PREFETCH == 0) return;
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (IS_LISTED(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS);
+        if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS);
 }
 
 void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (PREFETCH == 0) {
-        for (uint first = 0; first < ITEMS; first += THREADS)
-            if (IS_LISTED(DOUT_ITEMS, QUERY_FIRST, ITEMS, first))
+        STAYS_LOOP for (uint first = 0; first < ITEMS; first += THREADS)
+            if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, first))
                 store_item(first, load_item(q, dout, first_r, first_slot, first));
         return;
     }
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (IS_LISTED(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) store_item(t * THREADS, fetched[t]);
+        if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) store_item(t * THREADS, fetched[t]);
 }
 
 Rows product_query, product_dout;

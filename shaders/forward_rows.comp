@@ -51,7 +51,7 @@ void load_q(Work w) {
 
 // This lane's part of q . k for the keys of its group, into the pool.
 void multiply_qk(Rows k, uint first_key) {
-    for (uint first = 0; first < LANES; first += UNROLL)
+    STAYS_LOOP for (uint first = 0; first < LANES; first += UNROLL)
         [[unroll]] for (uint i = 0; i < UNROLL; i++) {
             const uint key = first + i;
             const RowStart at = row_start(k, first_key + key);
@@ -104,7 +104,7 @@ void softmax_group(Work w, MaskRows mask, uint first_key) {
 }
 
 void multiply_pv(Rows v, uint first_key) {
-    for (uint first = 0; first < LANES; first += UNROLL)
+    STAYS_LOOP for (uint first = 0; first < LANES; first += UNROLL)
         [[unroll]] for (uint i = 0; i < UNROLL; i++) {
             const uint key = first + i;
             const RowStart at = row_start(v, first_key + key);

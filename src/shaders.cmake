@@ -1,6 +1,21 @@
-# Compiles every variant of a variants.def and embeds the words: arrays code_NAME in a generated header.
+# vkattn_compile_shader(OUTPUT FILE MACROS): SPIR-V as text, the words separated by commas.
 # Vulkan 1.2 (SPIR-V 1.5) on purpose: 1.6 brings LocalSizeId and varying subgroups. No -O: the driver optimises.
+function(vkattn_compile_shader output file macros)
+  separate_arguments(macros UNIX_COMMAND "${macros}")
+  add_custom_command(
+    OUTPUT "${output}"
+    COMMAND "${VKATTN_SDK}/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
+            ${macros} -mfmt=num -MD -MF "${output}.d" -MT "${output}" "${VKATTN_SHADER_DIR}/${file}" -o "${output}"
+    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_SDK}/bin/glslc"
+    DEPFILE "${output}.d"
+    VERBATIM)
+endfunction()
+
+# Compiles every variant of a variants.def and embeds the words in a generated header: arrays code_NAME and
+# code_NAME_rolled, the same where a variant has one module. CPU_ONLY REGEX: only the variants that match, and of these
+# what runs on CPUs; the others are empty.
 function(vkattn_embed_shaders target variants output)
+  cmake_parse_arguments(PARSE_ARGV 3 arg "" "CPU_ONLY" "")
   file(STRINGS "${variants}" lines REGEX "^VKATTN_VARIANT")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${variants}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_shaders")
@@ -8,22 +23,37 @@ function(vkattn_embed_shaders target variants output)
   set(text "")
   set(words "")
   foreach(line IN LISTS lines)
-    if(NOT line MATCHES "^VKATTN_VARIANT\\(([a-z0-9_]+), \"([a-z0-9_.]+)\", \"([^\"]*)\", ")
+    if(NOT line MATCHES "^VKATTN_VARIANT\\(([a-z0-9_]+), \"([a-z0-9_.]+)\", \"([^\"]*)\", .*, ([12])\\)$")
       message(FATAL_ERROR "${variants}: cannot read '${line}'")
     endif()
     set(name "${CMAKE_MATCH_1}")
     set(file "${CMAKE_MATCH_2}")
-    separate_arguments(macros UNIX_COMMAND "${CMAKE_MATCH_3}")
-    set(inc "${folder}/${name}.inc")
-    add_custom_command(
-      OUTPUT "${inc}"
-      COMMAND "${VKATTN_SDK}/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
-              ${macros} -mfmt=num -MD -MF "${inc}.d" -MT "${inc}" "${VKATTN_SHADER_DIR}/${file}" -o "${inc}"
-      DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_SDK}/bin/glslc"
-      DEPFILE "${inc}.d"
-      VERBATIM)
-    string(APPEND text "constexpr uint32_t code_${name}[] = {\n#include \"${name}.inc\"\n};\n")
-    list(APPEND words "${inc}")
+    set(macros "${CMAKE_MATCH_3}")
+    set(modules "${name}" "${name}_rolled")
+    if(CMAKE_MATCH_4 EQUAL 1)
+      list(REMOVE_AT modules 1)
+    elseif(arg_CPU_ONLY)
+      list(REMOVE_AT modules 0)
+    endif()
+    if(arg_CPU_ONLY AND NOT name MATCHES "${arg_CPU_ONLY}")
+      string(APPEND text "constexpr uint32_t code_${name}[] = {0};\nconstexpr auto& code_${name}_rolled = code_${name};\n")
+      continue()
+    endif()
+    foreach(module IN LISTS modules)
+      set(inc "${folder}/${module}.inc")
+      if(module STREQUAL name)
+        vkattn_compile_shader("${inc}" "${file}" "${macros}")
+      else()
+        vkattn_compile_shader("${inc}" "${file}" "${macros} -DROLLED")
+      endif()
+      string(APPEND text "constexpr uint32_t code_${module}[] = {\n#include \"${module}.inc\"\n};\n")
+      list(APPEND words "${inc}")
+    endforeach()
+    foreach(other "${name}" "${name}_rolled")
+      if(NOT other IN_LIST modules)
+        string(APPEND text "constexpr auto& code_${other} = code_${modules};\n")
+      endif()
+    endforeach()
   endforeach()
   file(CONFIGURE OUTPUT "${folder}/${output}" CONTENT "${text}" @ONLY)
   target_sources(${target} PRIVATE ${words})

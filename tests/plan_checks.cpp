@@ -30,7 +30,7 @@ constexpr Number all_numbers[] = {
     {"rows", &TileNumbers::rows, SPEC_ROWS},          {"cols", &TileNumbers::cols, SPEC_COLS},
     {"chunk", &TileNumbers::chunk, SPEC_CHUNK},       {"p_blocks", &TileNumbers::p_blocks, SPEC_P_BLOCKS},
     {"v_keys", &TileNumbers::v_keys, SPEC_V_KEYS},    {"prefetch", &TileNumbers::prefetch, SPEC_PREFETCH},
-    {"unroll", &TileNumbers::unroll, SPEC_UNROLL},
+    {"unroll", &TileNumbers::unroll, SPEC_UNROLL},    {"rolled", &TileNumbers::rolled, SPEC_ROLLED},
 };
 static_assert(sizeof(TileNumbers) == sizeof(uint32_t) * std::size(all_numbers), "a number is missing above");
 
@@ -66,12 +66,10 @@ bool wide_rows(const Problem& p, const TileNumbers& n, bool pack, uint64_t slack
 
 }  // namespace
 
-Specialization specialization_of(const DeviceCaps& caps, const Problem& p, const Model& m, Kind kind,
-                                 const Dispatch& d) {
+Specialization specialization_of(const Problem& p, const Model& m, Kind kind, const Dispatch& d) {
     std::array<uint32_t, SPEC_COUNT> s{};
     for (const Number& number : all_numbers) s[number.specialization] = m.n.*number.at;
     s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
-    s[SPEC_ROLLED] = caps.type == core::DeviceType::cpu;
     s[SPEC_HEAD_DIM_V] = p.head_dim_v;
     s[SPEC_WIDE_LOADS] = p.alignment_bytes >= (p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8);
     s[SPEC_ARGUMENTS] = needs_arguments(p) || of_backward(kind);
@@ -137,6 +135,7 @@ std::string rows_kernel_flaw(const TileNumbers& n) {
     if (n.threads % n.lanes != 0) return "a group of lanes is not whole";
     if (n.rows % 4 != 0) return "not a multiple of 4";
     if (n.lanes % n.unroll != 0) return "loops do not unroll evenly";
+    if (n.rolled > 1) return "rolled is not a boolean";
     if (n.tile_q() != n.rows || n.tile_kv() != n.threads) return "tiles";
     return "";
 }
@@ -155,7 +154,7 @@ std::string sums_flaw(const TileNumbers& n) {
 std::string numbers_flaw(const TileNumbers& n, bool backward) {
     if (n.of_rows_kernel()) return backward ? "numbers of the kernel for few rows" : rows_kernel_flaw(n);
     for (const Number& number : all_numbers)
-        if (number.at != &TileNumbers::prefetch && n.*number.at == 0)
+        if (number.at != &TileNumbers::prefetch && number.at != &TileNumbers::rolled && n.*number.at == 0)
             return std::string(number.name) + " is 0";
     if (n.threads % n.lanes != 0) return "a group of lanes is not whole";
     if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 || (n.v_keys % 4 != 0 && !backward))
@@ -164,7 +163,8 @@ std::string numbers_flaw(const TileNumbers& n, bool backward) {
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "a block of P does not divide into stages of V";
     for (const uint32_t steps : {n.chunk, n.v_keys})  // a loop shorter than unroll is unrolled whole
         if (n.unroll < steps && steps % n.unroll != 0) return "loops do not unroll evenly";
-    if (n.prefetch > 1) return "prefetch is not a boolean";
+    if (n.prefetch > 1 || n.rolled > 1) return "not a boolean";
+    if (n.prefetch + n.rolled > 1) return "the module for CPUs does not prefetch";
     if (n.tile_q() != n.threads / n.lanes * n.rows || n.tile_kv() != n.lanes * n.cols) return "tiles";
     return backward ? sums_flaw(n) : "";
 }
@@ -196,8 +196,8 @@ TileNumbers parse_numbers(const std::string& text) {
         values[text.substr(at, equals - at)] = static_cast<uint32_t>(value);
         at = end + 1;
     }
-    const bool rows_kernel = values.count("cols") == 0;  // it has four of them
-    if (values.size() != (rows_kernel ? 4 : std::size(all_numbers)))
+    const bool rows_kernel = values.count("cols") == 0;  // it has five of them
+    if (values.size() != (rows_kernel ? 5 : std::size(all_numbers)))
         throw std::runtime_error("not all numbers: " + text);
     TileNumbers numbers{};
     for (const Number& number : all_numbers)
@@ -234,7 +234,7 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
         if (kind == Kind::forward && facts_of(d.variant).rows_kernel != n.of_rows_kernel())
             return fmt::format("{} with numbers of another kernel", name_of(d.variant));
         if (const std::string flaw = choices_flaw(p, m, d); !flaw.empty()) return flaw;
-        if (d.specialization != specialization_of(caps, p, m, kind, d))
+        if (d.specialization != specialization_of(p, m, kind, d))
             return fmt::format("specialization of {}", name_of(d.variant));
     }
     return "";

@@ -75,7 +75,7 @@ std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const 
         if (auto flaw = delta_flaw(caps, p, d); !flaw.empty()) return flaw;
     if (kind != Kind::classes)
         if (auto flaw = rows_flaw(p, b, m, d); !flaw.empty()) return flaw;
-    Specialization expected = specialization_of(caps, p, m.of_tiles, kind, d);
+    Specialization expected = specialization_of(p, m.of_tiles, kind, d);
     if (kind == Kind::delta)
         for (const int at : {SPEC_THREADS, SPEC_LANES}) expected[at] = d.specialization[at];
     expected[SPEC_DLSE] = kind != Kind::classes && b.dlse != 0;

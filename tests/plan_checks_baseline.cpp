@@ -118,10 +118,10 @@ bool far_rows(const Problem& p, const Backward& b, uint64_t rows) {
     });
 }
 
-std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b, const Model& m,
-                                const Problem& view, const Dispatch& d) {
+std::string specialization_flaw(const Problem& p, const Backward& b, const Model& m, const Problem& view,
+                                const Dispatch& d) {
     const Kind kind = facts_of(d.variant).kind;
-    Specialization expected = specialization_of(caps, view, m, kind, d);
+    Specialization expected = specialization_of(view, m, kind, d);
     expected[SPEC_ARGUMENTS] = 1;
     if (kind == Kind::delta)
         for (const int at : {SPEC_THREADS, SPEC_LANES}) expected[at] = d.specialization[at];
@@ -164,7 +164,7 @@ std::string delta_flaw(const DeviceCaps& caps, const Problem& p, const Backward&
         const Dispatch& d = plan.dispatches[at];
         if (facts_of(d.variant).kind != Kind::delta) break;
         for (const auto& flaw :
-             {groups_flaw(caps, d), touches_flaw(t, d), specialization_flaw(caps, p, b, m.of_tiles, p, d)})
+             {groups_flaw(caps, d), touches_flaw(t, d), specialization_flaw(p, b, m.of_tiles, p, d)})
             if (!flaw.empty()) return flaw;
         cover.add(begin_of(d), {d.groups[0], d.groups[1], d.groups[2]});
     }
@@ -184,7 +184,7 @@ std::string pieces_flaw(const DeviceCaps& caps, const Problem& p, const Backward
         for (size_t i = 0; i < steps.size(); i++) {
             const Dispatch& d = plan.dispatches[at + i];
             for (const auto& flaw : {step_flaw(caps, p, steps[i], d, count, first),
-                                     specialization_flaw(caps, p, b, m, steps[i].view, d)})
+                                     specialization_flaw(p, b, m, steps[i].view, d)})
                 if (!flaw.empty()) return fmt::format("{} {}: {}", i, name_of(d.variant), flaw);
         }
         if (first + count > heads) return "more heads than there are";

@@ -35,8 +35,8 @@ bool far_apart(const core::Problem& problem, uint64_t rows, uint64_t stride, uin
                uint64_t head_stride, uint64_t inner);
 
 // Of the tile kernels. PACK and WIDE_ROWS are taken over: they are the planner's choice within bounds.
-Specialization specialization_of(const core::DeviceCaps& caps, const core::Problem& problem,
-                                 const Model& model, Kind kind, const core::Dispatch& d);
+Specialization specialization_of(const core::Problem& problem, const Model& model, Kind kind,
+                                 const core::Dispatch& d);
 // The variant for this storage type and device.
 std::string variant_flaw(const core::DeviceCaps& caps, VkattnDtype dtype, core::Variant variant);
 

@@ -150,8 +150,8 @@ TEST_CASE("backward refusal: more rows than the device can allocate statistics f
 }
 
 TEST_CASE("backward refusal: tuning numbers that do not go together") {
-    const TileNumbers good =
-        parse_numbers("threads=64,lanes=8,rows=8,cols=16,chunk=16,p_blocks=2,v_keys=16,prefetch=0,unroll=8");
+    const TileNumbers good = parse_numbers(
+        "threads=64,lanes=8,rows=8,cols=16,chunk=16,p_blocks=2,v_keys=16,prefetch=0,unroll=8,rolled=0");
     const DeviceCaps& caps = profile("nvidia_h200");
     REQUIRE_EQ(refusal(caps, simple(), numbers(good)), "planned");
     const auto refused = [&](std::initializer_list<std::pair<uint32_t TileNumbers::*, uint32_t>> changes,
@@ -189,8 +189,8 @@ TEST_CASE("backward refusal: tuning too large for the device") {
         CHECK(begins(refusal(device.caps, simple(), tuning("threads=4096")), "UNSUPPORTED options.tuning: "));
         CHECK(begins(refusal(device.caps, simple(), tuning("chunk=4096")), "UNSUPPORTED options.tuning: "));
     }
-    const TileNumbers n =
-        parse_numbers("threads=128,lanes=8,rows=4,cols=4,chunk=16,p_blocks=1,v_keys=16,prefetch=0,unroll=2");
+    const TileNumbers n = parse_numbers(
+        "threads=128,lanes=8,rows=4,cols=4,chunk=16,p_blocks=1,v_keys=16,prefetch=0,unroll=2,rolled=0");
     DeviceCaps caps = smallest_device();
     caps.max_shared_bytes = pool_of_backward_maps(n, 64, 64) * 16;
     CHECK_EQ(refusal(caps, simple(), numbers(n)), "planned");
@@ -333,7 +333,7 @@ TEST_CASE("backward tuning: numbers of one's own") {
                 for (const uint32_t cols : {4u, 8u, 16u})
                     for (const uint32_t v_keys : {2u, 4u, 16u}) {
                         if (threads % lanes != 0) continue;
-                        const TileNumbers n{threads, lanes, rows, cols, 16, 1, v_keys, 0, 2};
+                        const TileNumbers n{threads, lanes, rows, cols, 16, 1, v_keys, 0, 2, 0};
                         const auto plan = make_plan(caps, p, b, numbers(n));
                         INFO(core::to_text(n));
                         const bool fits = numbers_flaw(n, true).empty() &&

@@ -181,6 +181,8 @@ TEST_CASE("refusal: malformed tuning") {
         {"threads=4097", "threads = 4097"},  //
         {"chunk=4294967292", "4294967292"},  //
         {"prefetch=2", "prefetch"},          //
+        {"rolled=2", "rolled"},              //
+        {"prefetch=1,rolled=1", "exclude"},  //
     };
     for (const auto& [given, named] : cases)
         for (const char* name : {"auto", "tiles", "materialized"}) {
@@ -197,7 +199,7 @@ TEST_CASE("refusal: tuning of one kernel for the other") {
         CHECK_EQ(refusal_flaw(caps, few, tuning(text, name), VKATTN_INVALID_ARGUMENT, "options.tuning", says),
                  "");
     };
-    bad("rows", "cols=4", "'cols=4' is not one of threads, lanes, rows, unroll");
+    bad("rows", "cols=4", "'cols=4' is not one of threads, lanes, rows, unroll, rolled");
     bad("rows", "rows=6", "multiple of 4");
     bad("rows", "unroll=3", "unroll does not divide lanes");
     bad("rows", "lanes=7", "multiple of lanes");
@@ -207,8 +209,8 @@ TEST_CASE("refusal: tuning of one kernel for the other") {
 }
 
 TEST_CASE("refusal: tuning numbers that do not go together") {
-    const core::TileNumbers good =
-        parse_numbers("threads=64,lanes=8,rows=8,cols=16,chunk=16,p_blocks=2,v_keys=32,prefetch=0,unroll=8");
+    const core::TileNumbers good = parse_numbers(
+        "threads=64,lanes=8,rows=8,cols=16,chunk=16,p_blocks=2,v_keys=32,prefetch=0,unroll=8,rolled=0");
     REQUIRE(make_plan(profile("nvidia_h200"), resolved(simple()), tuning(core::to_text(good))));
     const auto refused = [&](auto field, uint32_t value, const char* says) {
         core::TileNumbers n = good;
@@ -233,6 +235,15 @@ TEST_CASE("refusal: tuning numbers that do not go together") {
     refused(&Numbers::unroll, 3, "unroll does not divide");
     refused(&Numbers::unroll, 12, "unroll does not divide");
     refused(&Numbers::prefetch, 7, "prefetch");
+    refused(&Numbers::rolled, 7, "rolled");
+}
+
+TEST_CASE("refusal: addresses that differ between invocations, where a compiler does not survive them") {
+    DeviceCaps caps = profile("lavapipe");
+    caps.subgroup_size = 16;  // quirk_no_divergent_addresses
+    const Problem p = resolved(simple());
+    CHECK_EQ(unsupported(caps, p, "options.tuning", "rolled = 0", tuning("rolled=0")), "");
+    CHECK(make_plan(caps, resolved(make_problem({64, 64}, {1, 2, 1, 1, 97})), tuning("rolled=0", "rows")));
 }
 
 TEST_CASE("refusal: tuning too large for the device") {
@@ -242,13 +253,14 @@ TEST_CASE("refusal: tuning too large for the device") {
         CHECK_EQ(unsupported(device.caps, p, "options.tuning", "invocations", tuning("threads=4096")), "");
         CHECK_EQ(unsupported(device.caps, p, "options.tuning", "shared memory", tuning("chunk=4096")), "");
         const core::TileNumbers wraps = parse_numbers(  // 2^32 bytes and 32 KiB more
-            "threads=256,lanes=256,rows=4,cols=4096,chunk=1024,p_blocks=1,v_keys=4,prefetch=0,unroll=1");
+            "threads=256,lanes=256,rows=4,cols=4096,chunk=1024,p_blocks=1,v_keys=4,prefetch=0,unroll=1,"
+            "rolled=0");
         const char* says = device.caps.max_invocations < 256 ? "invocations" : "shared memory";
         CHECK_EQ(unsupported(device.caps, p, "options.tuning", says, tuning(core::to_text(wraps))), "");
     }
     DeviceCaps caps = smallest_device();  // at the limits exactly, and one below
-    const core::TileNumbers n =
-        parse_numbers("threads=128,lanes=8,rows=4,cols=4,chunk=16,p_blocks=1,v_keys=16,prefetch=0,unroll=2");
+    const core::TileNumbers n = parse_numbers(
+        "threads=128,lanes=8,rows=4,cols=4,chunk=16,p_blocks=1,v_keys=16,prefetch=0,unroll=2,rolled=0");
     caps.max_shared_bytes = pool_of_maps(n, 64) * 16;
     CHECK(make_plan(caps, p, tuning(core::to_text(n))));
     caps.max_shared_bytes--;

@@ -92,6 +92,17 @@ TEST_CASE("tuning: a row fits for the smallest and the largest head dim that it 
         }
 }
 
+TEST_CASE("tuning: CPUs have modules of their own, no other device has them") {
+    const Problem p = resolved(make_problem(d64, square(1, 1, 100)));
+    const core::Backward b = make_backward(p);
+    for (const Profile& device : usable_devices()) {
+        INFO(device.name);
+        const uint32_t wanted = device.caps.type == core::DeviceType::cpu;
+        CHECK_EQ(parse_numbers(planned(device.caps, p).tuning).rolled, wanted);
+        CHECK_EQ(parse_numbers(planned(device.caps, p, b).tuning).rolled, wanted);
+    }
+}
+
 TEST_CASE("tuning: numbers of one's own, one or all of them") {
     const Problem p = resolved(make_problem(d64, square(1, 1, 100)));
     const DeviceCaps& caps = profile("nvidia_h200");

@@ -14,7 +14,7 @@ float row_lse[ROWS], row_delta[ROWS], row_factor[ROWS];
 #include "lib/tile_scores.glsl"
 
 void load_statistics(Work w) {
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+    FOR_EACH(r, ROWS) {
         const RowStart at = statistics_of(w, min(w.first_row + group * ROWS + r, w.last_row));
         const vec4 x = Vec4sIn(at.base).x[at.at / 4];
         row_lse[r] = x.x;
@@ -34,8 +34,8 @@ const float COARSE_LSE = 4e6, LSE_STEPS = 4e-7;
 // mask it is subtracted from what the mask adds.
 void find_weights(Work w, uint first_key, bool masked) {
     const bool late = MASK == MASK_FLOAT;
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+    FOR_EACH(r, ROWS)
+        FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
             precise vec4 score = scores[x] * p.scale_log2;  // as scaled(), which has no slope
             if (SOFTCAP != 0) {
@@ -46,10 +46,10 @@ void find_weights(Work w, uint first_key, bool masked) {
             scores[x] = score - (late ? 0 : row_lse[r]);
         }
     if (needs_hiding(w, first_key)) hide_scores(w, first_key, masked);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+    FOR_EACH(r, ROWS) {
         const bool exists = w.first_row + group * ROWS + r <= w.last_row;
         const float coarse = late && abs(row_lse[r]) > COARSE_LSE ? LSE_STEPS * abs(row_lse[r]) : 0;
-        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+        FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
             vec4 s = scores[x];
             if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
@@ -67,13 +67,13 @@ void find_gradients(Work w, Rows q, Rows k, Rows dout, Rows v, bool masked) {
     MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_qk(dout, v, 0, HEAD_DIM_V))
     find_weights(w, k.first, masked);
     MULTIPLY_CHUNKS(dout, v, HEAD_DIM_V, fetch_product())
-    [[unroll]] for (uint r = 0; r < ROWS; r++)
-        [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
+    FOR_EACH(r, ROWS)
+        FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
             scores[x] = mix(weights[x] * (scores[x] - row_delta[r]), vec4(0), equal(weights[x], vec4(0)));
         }
 }
 
 void apply_slopes() {
-    if (SOFTCAP != 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] *= slopes[x];
+    if (SOFTCAP != 0) FOR_EACH(x, ROWS * COLS / 4) scores[x] *= slopes[x];
 }

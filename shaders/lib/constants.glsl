@@ -7,7 +7,11 @@ layout(constant_id = SPEC_COLS) const uint COLS = 4;
 layout(constant_id = SPEC_CHUNK) const uint CHUNK = 16;
 layout(constant_id = SPEC_P_BLOCKS) const uint P_BLOCKS = 1;
 layout(constant_id = SPEC_V_KEYS) const uint V_KEYS = 16;
+#ifdef ROLLED
+const uint PREFETCH = 0;
+#else
 layout(constant_id = SPEC_PREFETCH) const uint PREFETCH = 1;
+#endif
 layout(constant_id = SPEC_UNROLL) const uint UNROLL = 4;
 layout(constant_id = SPEC_HEAD_DIM_QK) const uint HEAD_DIM_QK = 64;
 layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
@@ -18,7 +22,6 @@ layout(constant_id = SPEC_SOFTCAP) const uint SOFTCAP = 0;
 layout(constant_id = SPEC_PACK) const uint PACK = 0;
 layout(constant_id = SPEC_MASK) const uint MASK = MASK_NONE;
 layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
-layout(constant_id = SPEC_ROLLED) const uint ROLLED = 0;
 layout(constant_id = SPEC_DLSE) const uint DLSE = 0;
 layout(constant_id = SPEC_SAVED) const uint SAVED = 0;
 layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
@@ -31,23 +34,35 @@ const uint GROUPS = THREADS / LANES;
 const uint V_STRIDE = POOL_V_STRIDE(OUT_DIM, LANES);  // in vec4, as many for every lane
 const uint OUT_VECS = V_STRIDE / LANES;
 
-// Private arrays are registers on a GPU: loops over them must be unrolled. On a CPU they are memory anyway, and what
-// runs seldom stays a loop: lavapipe builds 16-bit pipelines 2 to 3 times faster, SwiftShader gains little.
-#define FOR_EACH(i, count) \
-    for (uint i##_first = 0; i##_first < (count); i##_first += ROLLED != 0 ? 1 : (count)) \
-        [[unroll]] for (uint i##_step = 0, i = i##_first; i##_step < (ROLLED != 0 ? 1 : (count)); i##_step++, i++)
-
-// Items of two tensors in one list, so that they spread evenly over the invocations: item first + thread is an
-// invocation's own. Where every round of the list is of one tensor, `first` tells which, and nobody chooses between
-// addresses: on an H200 that takes 4 % (D128: 36.0 for 37.6 TFLOP/s); on CPUs, where lavapipe at 16 lanes does not survive
-// it (quirks.hpp), rounds are always of one tensor, if need be with a gap in the list.
-#define PLACE_BEHIND(count) (ROLLED != 0 ? ((count) + THREADS - 1) / THREADS * THREADS : (count))
-#define IS_BEHIND(place, first) ((place) % THREADS == 0 ? (first) >= (place) : (first) + thread >= (place))
-#define IS_LISTED(count, place, end, first) \
-    ((first) + thread < (end) && ((count) == (place) || (first) + thread < (count) || (first) + thread >= (place)))
+// Private arrays are registers on a GPU: loops over them must be unrolled. On a CPU they are memory anyway, and a pipeline
+// takes as long to build as its code is: modules for CPUs (ROLLED) leave loops what they are. lavapipe builds them 2 to 4
+// times faster, SwiftShader, which compiles branches of specialization constants that are never taken, 1.8 times.
+#ifdef ROLLED
+#define STAYS_LOOP [[dont_unroll]]
+#define FOR_EACH(i, count) [[dont_unroll]] for (uint i = 0; i < (count); i++)
+#else
+#define STAYS_LOOP
+#define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
+#endif
 
 shared vec4 pool[POOL_VEC4];
 
 uint thread = gl_LocalInvocationIndex;
 uint lane = thread % LANES;
 uint group = thread / LANES;
+
+// Items of two tensors in one list, so that they spread evenly over the invocations: item first + thread is an
+// invocation's own. Where every round of the list is of one tensor, `first` tells which, and nobody chooses between
+// addresses: on an H200 that takes 4 % (D128: 36.0 for 37.6 TFLOP/s). On CPUs rounds are always of one tensor, if need be
+// with a gap behind the first one's `count` items: lavapipe at 16 lanes does not survive the choice (quirks.hpp).
+#ifdef ROLLED
+#define PLACE_BEHIND(count) (((count) + THREADS - 1) / THREADS * THREADS)  // of the second tensor
+#else
+#define PLACE_BEHIND(count) (count)
+#endif
+
+bool is_behind(uint place, uint first) { return place % THREADS == 0 ? first >= place : first + thread >= place; }
+
+bool is_listed(uint count, uint place, uint end, uint first) {
+    return first + thread < end && (count == place || first + thread < count || first + thread >= place);
+}

@@ -25,7 +25,7 @@ vec4 max_of(vec4 a, vec4 b) { return max(a, b); }
 // Mask and hiding for the scaled scores of the tile that begins at first_key.
 void hide_scores(Work w, uint first_key, bool masked) {
     const MaskRows mask = mask_rows(w);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+    FOR_EACH(r, ROWS) {
         const uint row = min(w.first_row + group * ROWS + r, w.last_row);
         const ivec2 keys = visible_keys(w, row);
         FOR_EACH(b, COLS / 4) {

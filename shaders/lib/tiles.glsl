@@ -56,7 +56,7 @@ void store_block(uint at, uint stride, Block block) {
 // The blocks of a chunk in one list, Q's first: see PLACE_BEHIND. `extent`: head dims of both.
 Block load_chunk_block(Rows q, Rows k, uint chunk, uint extent, uint first) {
     const uint e = first + thread;
-    const bool of_k = IS_BEHIND(K_FIRST, first);
+    const bool of_k = is_behind(K_FIRST, first);
     Rows t = q;
     if (of_k) t = k;
     const uint row = (of_k ? e - K_FIRST : e) / CHUNK_VECS * 4;
@@ -65,7 +65,7 @@ Block load_chunk_block(Rows q, Rows k, uint chunk, uint extent, uint first) {
 
 void store_chunk_block(uint first, Block block) {
     const uint e = first + thread;
-    const bool of_k = IS_BEHIND(K_FIRST, first);
+    const bool of_k = is_behind(K_FIRST, first);
     const uint index = of_k ? e - K_FIRST : e, stride = of_k ? K_STRIDE : Q_STRIDE;
     store_block((of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * 4 * stride + index / CHUNK_VECS, stride, block);
 }
@@ -90,18 +90,18 @@ STORED4 fetched_v[PREFETCH != 0 ? V_ITEMS : 1];
 void fetch_qk(Rows q, Rows k, uint chunk, uint extent) {
     if (PREFETCH == 0) return;
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
-        if (IS_LISTED(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) fetched_qk[t] = load_chunk_block(q, k, chunk, extent, t * THREADS);
+        if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) fetched_qk[t] = load_chunk_block(q, k, chunk, extent, t * THREADS);
 }
 
 void store_qk(Rows q, Rows k, uint chunk, uint extent) {
     if (PREFETCH == 0) {
-        for (uint first = 0; first < QK_BLOCKS; first += THREADS)
-            if (IS_LISTED(Q_BLOCKS, K_FIRST, QK_BLOCKS, first))
+        STAYS_LOOP for (uint first = 0; first < QK_BLOCKS; first += THREADS)
+            if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, first))
                 store_chunk_block(first, load_chunk_block(q, k, chunk, extent, first));
         return;
     }
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
-        if (IS_LISTED(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) store_chunk_block(t * THREADS, fetched_qk[t]);
+        if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) store_chunk_block(t * THREADS, fetched_qk[t]);
 }
 
 void fetch_v(Rows v, uint first_slot) {
@@ -112,7 +112,8 @@ void fetch_v(Rows v, uint first_slot) {
 
 void store_v(Rows v, uint first_slot) {
     if (PREFETCH == 0) {
-        for (uint e = thread; e < V_KEYS * V_STRIDE; e += THREADS) pool[POOL_V + e] = floats_of(load_v_item(v, first_slot, e));
+        STAYS_LOOP for (uint e = thread; e < V_KEYS * V_STRIDE; e += THREADS)
+            pool[POOL_V + e] = floats_of(load_v_item(v, first_slot, e));
         return;
     }
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)

@@ -104,7 +104,7 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_CHUNK 4     // elements of head_dim_qk staged at a time
 #define SPEC_P_BLOCKS 5  // groups of 4 columns of P that go through shared memory at a time
 #define SPEC_V_KEYS 6    // keys of V staged at a time
-#define SPEC_PREFETCH 7  // 1: load the next chunk into registers while computing
+#define SPEC_PREFETCH 7  // 1: load the next chunk into registers while computing; not with SPEC_ROLLED
 #define SPEC_UNROLL 8    // steps of the products unrolled, at most CHUNK and V_KEYS, which it divides
 #define SPEC_HEAD_DIM_QK 9
 #define SPEC_HEAD_DIM_V 10
@@ -117,7 +117,7 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_MASK 17        // MASK_*
 #define SPEC_SPLIT \
     18  // 1: out is a float32 part, (part, batch, num_heads_q, seqlen_q, head_dim_v); lse row_max and row_sum
-#define SPEC_ROLLED 19  // 1: loops over private arrays stay loops: for CPUs, where these are memory
+#define SPEC_ROLLED 19  // 1: for CPUs. No constant: a kernel's other module, see lib/constants.glsl
 #define SPEC_SAVED 20   // 1: backward accumulators are kept in scratch between dispatches
 #define SPEC_DLSE 21    // 1: the lse has an incoming gradient
 #define SPEC_COUNT 22

@@ -86,7 +86,7 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
 
 const char* name_of(Variant variant) {
     static constexpr const char* names[] = {
-#define VKATTN_VARIANT(name, file, macros, needs) #name,
+#define VKATTN_VARIANT(name, file, macros, needs, modules) #name,
 #include "variants.def"
 #undef VKATTN_VARIANT
     };
@@ -95,7 +95,7 @@ const char* name_of(Variant variant) {
 
 uint32_t needs_of(Variant variant) {
     static constexpr uint32_t needs[] = {
-#define VKATTN_VARIANT(name, file, macros, needs) needs,
+#define VKATTN_VARIANT(name, file, macros, needs, modules) needs,
 #include "variants.def"
 #undef VKATTN_VARIANT
     };

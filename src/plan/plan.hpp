@@ -18,7 +18,7 @@
 namespace vkattn::core {
 
 enum class Variant : uint32_t {
-#define VKATTN_VARIANT(name, file, macros, needs) name,
+#define VKATTN_VARIANT(name, file, macros, needs, modules) name,
 #include "variants.def"
 #undef VKATTN_VARIANT
     count

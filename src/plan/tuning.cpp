@@ -32,31 +32,31 @@ constexpr uint64_t max_packed_rows = 512;
 //   gpu, small: not measured on their own devices. Few registers and 128 invocations, after DESIGN's findings.
 // clang-format off
 constexpr TuningRow rows[] = {
-    //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
+    //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll rolled
     {"nvidia-rows4",     Device::nvidia, 128,        4, 4, rows_kernel( 64,  8, 4, 4)},
     {"nvidia-rows8",     Device::nvidia, 128,        8, 4, rows_kernel( 64,  8, 8, 4)},
     {"nvidia-rows-d576", Device::nvidia, 576,        8, 4, rows_kernel( 64, 32, 4, 4)},
-    {"cpu-rows-d128",    Device::cpu,    128,        8, 1, rows_kernel(  8,  8, 4, 1)},
-    {"cpu-rows-d576",    Device::cpu,    576,        8, 1, rows_kernel( 16, 16, 4, 1)},
+    {"cpu-rows-d128",    Device::cpu,    128,        8, 1, rows_kernel(  8,  8, 4, 1, 1)},
+    {"cpu-rows-d576",    Device::cpu,    576,        8, 1, rows_kernel( 16, 16, 4, 1, 1)},
     {"gpu-rows-d128",    Device::any,    128,        4, 4, rows_kernel( 64,  8, 4, 2)},
     {"gpu-rows-d576",    Device::any,    576,        4, 4, rows_kernel( 32, 32, 4, 2)},
 
-    {"nvidia-d64",      Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
-    {"nvidia-d128",     Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
-    {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
-    {"nvidia-d576",     Device::nvidia, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
+    {"nvidia-d64",      Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32, 0}},
+    {"nvidia-d128",     Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16, 0}},
+    {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8, 0}},
+    {"nvidia-d576",     Device::nvidia, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32, 0}},
 
-    {"cpu-d128",        Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
-    {"cpu-d256",        Device::cpu,    256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
-    {"cpu-d576",        Device::cpu,    576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
+    {"cpu-d128",        Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1, 1}},
+    {"cpu-d256",        Device::cpu,    256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1, 1}},
+    {"cpu-d576",        Device::cpu,    576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1, 1}},
 
-    {"gpu-d64",         Device::any,     64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d128",        Device::any,    128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d256",        Device::any,    256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d576",        Device::any,    576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
+    {"gpu-d64",         Device::any,     64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4, 0}},
+    {"gpu-d128",        Device::any,    128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4, 0}},
+    {"gpu-d256",        Device::any,    256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4, 0}},
+    {"gpu-d576",        Device::any,    576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4, 0}},
 
-    {"small-d128",      Device::any,    128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
-    {"small-d576",      Device::any,    576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
+    {"small-d128",      Device::any,    128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4, 0}},
+    {"small-d576",      Device::any,    576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4, 0}},
 };
 
 // Of the backward kernels; max_head_dim is the larger one. Measured with `vkattn bench --pass backward --heads-q 16
@@ -64,17 +64,17 @@ constexpr TuningRow rows[] = {
 //   nvidia  H200, driver 580.159: D64 [24.3] of 60 candidates, D128 [24.4] of 29. d576 is not tuned: D256 [17.7], D512 [9.2].
 //   cpu     as the forward's; gpu, small: not measured on their own devices.
 constexpr TuningRow backward_rows[] = {
-    {"nvidia-backward-d64",  Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
-    {"nvidia-backward-d128", Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1,  8, 1, 16}},
-    {"nvidia-backward-d576", Device::nvidia, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8}},
+    {"nvidia-backward-d64",  Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16, 0}},
+    {"nvidia-backward-d128", Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1,  8, 1, 16, 0}},
+    {"nvidia-backward-d576", Device::nvidia, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8, 0}},
 
-    {"cpu-backward-d128",    Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
-    {"cpu-backward-d576",    Device::cpu,    576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1}},
+    {"cpu-backward-d128",    Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1, 1}},
+    {"cpu-backward-d576",    Device::cpu,    576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1, 1}},
 
-    {"gpu-backward-d256",    Device::any,    256, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-backward-d576",    Device::any,    576, any_rows, 2, {128,  8, 4,  4, 16, 1,  4, 1,  4}},
-    {"small-backward-d128",  Device::any,    128, any_rows, 2, { 64,  8, 4,  4,  8, 1,  8, 0,  4}},
-    {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2}},
+    {"gpu-backward-d256",    Device::any,    256, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4, 0}},
+    {"gpu-backward-d576",    Device::any,    576, any_rows, 2, {128,  8, 4,  4, 16, 1,  4, 1,  4, 0}},
+    {"small-backward-d128",  Device::any,    128, any_rows, 2, { 64,  8, 4,  4,  8, 1,  8, 0,  4, 0}},
+    {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2, 0}},
 };
 // clang-format on
 
@@ -100,15 +100,17 @@ std::vector<Field> fields_of(const TileNumbers& n) {
                                      {"p_blocks", &N::p_blocks},
                                      {"v_keys", &N::v_keys},
                                      {"prefetch", &N::prefetch}});
-    fields.emplace_back("unroll", &N::unroll);
+    fields.insert(fields.end(), {{"unroll", &N::unroll}, {"rolled", &N::rolled}});
     return fields;
 }
 
 // Why these numbers make no kernel of those fields, or "".
 std::string malformed(const TileNumbers& n, const std::vector<Field>& fields, KernelKind kind) {
     for (const auto& [name, at] : fields)
-        if (at != &TileNumbers::prefetch && (n.*at == 0 || n.*at > 4096))
+        if (at != &TileNumbers::prefetch && at != &TileNumbers::rolled && (n.*at == 0 || n.*at > 4096))
             return fmt::format("{} = {} is not within 1 .. 4096", name, n.*at);
+    if (n.prefetch > 1 || n.rolled > 1) return "prefetch and rolled are 0 or 1";
+    if (n.prefetch != 0 && n.rolled != 0) return "prefetch and rolled exclude each other";
     if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
     if (n.of_rows_kernel()) {
         if (n.rows % 4 != 0) return "rows is not a multiple of 4";
@@ -121,7 +123,6 @@ std::string malformed(const TileNumbers& n, const std::vector<Field>& fields, Ke
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "v_keys does not divide 4 * p_blocks * lanes";
     if (n.chunk % std::min(n.unroll, n.chunk) != 0 || n.v_keys % std::min(n.unroll, n.v_keys) != 0)
         return "unroll does not divide chunk and v_keys";
-    if (n.prefetch > 1) return "prefetch is 0 or 1";
     return "";
 }
 
@@ -186,12 +187,14 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
     const uint32_t pool = pool_vec4(*numbers, problem, kind);
     if (const std::string why = too_large(caps, *numbers, pool); !why.empty())
         return unsupported("options.tuning", fmt::format("over row {}: {}", row.name, why));
+    if (!numbers->of_rows_kernel() && numbers->rolled == 0 && quirk_no_divergent_addresses(caps))
+        return unsupported("options.tuning", "rolled = 0, which this driver's compiler does not survive");
     const bool pack = kind != KernelKind::backward && packs(problem, *numbers);
     if (!problem.narrow_rows(numbers->tile_q(), numbers->tile_kv(), pack) &&
         quirk_no_divergent_addresses(caps))
         return unsupported(
             "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
-    return TileChoice{row.name, *numbers, pool, row.residency, pack, caps.type == DeviceType::cpu};
+    return TileChoice{row.name, *numbers, pool, row.residency, pack};
 }
 
 }  // namespace

@@ -12,17 +12,18 @@ namespace vkattn::core {
 enum class KernelKind { rows, tiles, backward };
 
 // Numbers of the kernels; meanings in shaders/shared/forward.h. The rows kernel has threads, lanes, rows and
-// unroll only, and cols = 0 says so.
+// unroll only, and cols = 0 says so. rolled: of a kernel's two modules the one for CPUs (SPEC_ROLLED).
 struct TileNumbers {
-    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll;
+    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll, rolled;
 
     bool of_rows_kernel() const { return cols == 0; }
     uint32_t tile_q() const { return of_rows_kernel() ? rows : rows * (threads / lanes); }
     uint32_t tile_kv() const { return of_rows_kernel() ? threads : cols * lanes; }
 };
 
-constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t unroll) {
-    return {threads, lanes, rows, 0, 0, 0, 0, 0, unroll};
+constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t unroll,
+                                  uint32_t rolled = 0) {
+    return {threads, lanes, rows, 0, 0, 0, 0, 0, unroll, rolled};
 }
 
 struct TuningRow {
@@ -41,8 +42,7 @@ struct TileChoice {
     TileNumbers numbers;
     uint32_t pool_vec4;
     uint32_t residency;
-    bool pack;    // the query rows of a kv head's group share tiles
-    bool rolled;  // SPEC_ROLLED
+    bool pack;  // the query rows of a kv head's group share tiles
 };
 
 // Shared memory of a kernel in vec4; the shaders are given this number.

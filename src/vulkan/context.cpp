@@ -46,7 +46,7 @@ Result<VkPipeline> Pipelines::build(const Key& key) {
             fmt::format("{} of {} failed with VkResult {}", what, name_of(variant), static_cast<int>(result)),
             static_cast<int32_t>(result)};
     };
-    const Spirv code = spirv_of(variant);
+    const Spirv code = spirv_of(variant, specialization[SPEC_ROLLED] != 0);
     VkShaderModuleCreateInfo module_info{};
     module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     module_info.codeSize = code.word_count * sizeof(uint32_t);

@@ -10,6 +10,7 @@ struct Spirv {
     size_t word_count;
 };
 
-Spirv spirv_of(Variant variant);
+// rolled: the module for CPUs, where the variant has one (SPEC_ROLLED).
+Spirv spirv_of(Variant variant, bool rolled);
 
 }  // namespace vkattn::core
