@@ -21,4 +21,6 @@ target_link_libraries(vkattn_plan_tests PRIVATE vkattn_plan vkattn_warnings "$<T
 if(COMMAND vkattn_compile_fast)
   vkattn_compile_fast(vkattn_plan_tests)
 endif()
+target_precompile_headers(vkattn_plan_tests PRIVATE <doctest/doctest.h> <fmt/format.h> <fmt/ranges.h> <algorithm>
+                                                    <functional> <map> <string> <vector>)
 add_test(NAME plan COMMAND vkattn_plan_tests)
