@@ -254,24 +254,6 @@ void run_share(int index, const std::vector<Case>& cases, const std::vector<int>
 
 }  // namespace
 
-bool in_share(const DeviceInfo& device, size_t number) {
-    const bool lavapipe = device.name.starts_with("llvmpipe");
-    if (device.type != "cpu" || (lavapipe && device.subgroup_size == 8)) return true;
-    if (std::getenv("VKATTN_ALL_CASES") != nullptr) return true;
-    if (!lavapipe) return number % 6 == 2;
-    return number % 3 == (device.subgroup_size == 4 ? 0 : 1);
-}
-
-std::vector<Case> share_of(const Section& section) {
-    std::vector<Case> cases;
-    for (size_t i = 0; i < section.cases.size(); i++)
-        if (in_share(Device::get().info(), i)) cases.push_back(section.cases[i]);
-    if (cases.size() != section.cases.size())
-        std::printf("%s: %zu of %zu cases, this device's share\n", section.name.c_str(), cases.size(),
-                    section.cases.size());
-    return cases;
-}
-
 std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run) {
     Device::get();
     std::vector<Report> reports(cases.size());

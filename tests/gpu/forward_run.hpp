@@ -82,12 +82,6 @@ struct Report {
 // the same bits.
 Report run_case(Device& device, VkattnContext* context, const Case& c);
 
-// Building pipelines takes minutes on CPUs. lavapipe runs all cases at its default vector width (8 lanes); at the others
-// every third has to do, each a different one, and on SwiftShader, whose compiler is the slowest, every sixth, different
-// again. With VKATTN_ALL_CASES in the environment every device runs all.
-bool in_share(const DeviceInfo& device, size_t number);
-std::vector<Case> share_of(const Section& section);  // of this device; prints how many, if not all
-
 // All of them on both devices; cases with the same pipelines on the same one. Reports failures and skips to doctest.
 using RunCase = Report (*)(Device& device, VkattnContext* context, const Case& c);
 std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run = run_case);

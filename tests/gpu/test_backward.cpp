@@ -31,7 +31,7 @@ void run_section(const std::string& name) {
     const auto section =
         std::find_if(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
     REQUIRE(section != sections().end());
-    run_cases(share_of(*section), run_backward_case);
+    run_cases(section->cases, run_backward_case);
 }
 
 }  // namespace

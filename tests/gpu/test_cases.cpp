@@ -33,7 +33,7 @@ void run_section(const std::string& name) {
     const auto section =
         std::find_if(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
     REQUIRE(section != sections().end());
-    run_cases(share_of(*section));
+    run_cases(section->cases);
 }
 
 std::string error_of(const char* text) {
