@@ -202,6 +202,7 @@ TEST_CASE("refusal: tuning of one kernel for the other") {
     bad("rows", "cols=4", "'cols=4' is not one of threads, lanes, rows, unroll, rolled");
     bad("rows", "rows=6", "multiple of 4");
     bad("rows", "unroll=3", "unroll does not divide lanes");
+    bad("rows", "rolled=2", "rolled");
     bad("rows", "lanes=7", "multiple of lanes");
     bad("tiles", "cols=0,unroll=1", "cols = 0");  // which would make it the other kernel's
     CHECK(make_plan(caps, few, tuning("threads=32,lanes=4,rows=4,unroll=1", "rows")));
@@ -242,7 +243,13 @@ TEST_CASE("refusal: addresses that differ between invocations, where a compiler 
     DeviceCaps caps = profile("lavapipe");
     caps.subgroup_size = 16;  // quirk_no_divergent_addresses
     const Problem p = resolved(simple());
-    CHECK_EQ(unsupported(caps, p, "options.tuning", "rolled = 0", tuning("rolled=0")), "");
+    for (const char* const kernel : {"auto", "tiles", "materialized"})
+        CHECK_EQ(unsupported(caps, p, "options.tuning", "rolled = 0", tuning("rolled=0", kernel)), "");
+    for (const char* const kernel : {"tiles", "materialized"}) {
+        const auto plan = make_plan(caps, p, make_backward(p), tuning("rolled=0", kernel));
+        REQUIRE_FALSE(plan);
+        CHECK_EQ(plan.failure().field, "options.tuning");
+    }
     CHECK(make_plan(caps, resolved(make_problem({64, 64}, {1, 2, 1, 1, 97})), tuning("rolled=0", "rows")));
 }
 

@@ -93,14 +93,31 @@ TEST_CASE("tuning: a row fits for the smallest and the largest head dim that it 
 }
 
 TEST_CASE("tuning: CPUs have modules of their own, no other device has them") {
-    const Problem p = resolved(make_problem(d64, square(1, 1, 100)));
-    const core::Backward b = make_backward(p);
-    for (const Profile& device : usable_devices()) {
-        INFO(device.name);
-        const uint32_t wanted = device.caps.type == core::DeviceType::cpu;
-        CHECK_EQ(parse_numbers(planned(device.caps, p).tuning).rolled, wanted);
-        CHECK_EQ(parse_numbers(planned(device.caps, p, b).tuning).rolled, wanted);
-    }
+    for (const Profile& device : usable_devices())
+        for (const uint32_t dim : {64u, 128u, 256u, 576u})
+            for (const uint32_t rows : {1u, 100u}) {
+                const Problem p = resolved(make_problem({dim, dim}, square(1, 1, 100)));
+                const Problem few = resolved(make_problem({dim, dim}, {1, 1, 1, rows, 100}));
+                INFO(device.name << ", head dims " << dim << ", rows " << rows);
+                const bool is_cpu = device.caps.type == core::DeviceType::cpu;
+                for (const Plan& plan : {planned(device.caps, few), planned(device.caps, p, make_backward(p)),
+                                         planned(device.caps, p, tuning("", "materialized"))}) {
+                    CHECK_EQ(parse_numbers(plan.tuning).rolled, is_cpu);
+                    for (const core::Dispatch& d : plan.dispatches)
+                        CHECK_EQ(d.specialization[SPEC_ROLLED], is_cpu);
+                }
+            }
+}
+
+TEST_CASE("tuning: a CPU too small for the rows of CPUs has those of others, as its own module") {
+    DeviceCaps caps = profile("lavapipe");
+    caps.max_shared_bytes = 16384;
+    const Problem p = resolved(make_problem({512, 512}, square(1, 1, 100)));
+    const Plan plan = planned(caps, p);
+    CHECK_EQ(plan.tuning_row.substr(0, 4), "smal");
+    CHECK_EQ(parse_numbers(plan.tuning).rolled, 1);
+    CHECK_EQ(parse_numbers(plan.tuning).prefetch, 0);
+    CHECK_EQ(flaw_of(caps, p, plan), "");
 }
 
 TEST_CASE("tuning: numbers of one's own, one or all of them") {

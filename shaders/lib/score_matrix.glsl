@@ -1,5 +1,5 @@
-// The seqlen_q x seqlen_kv matrix of one head, which only the baseline has: float32, rows a multiple of 4 elements. It
-// fits the device's largest buffer, so 32 bits count its vec4.
+// The seqlen_q x seqlen_kv matrix of one head, which only the baseline has: float32, rows a multiple of 4 elements. The
+// planner keeps it below 2^32 vec4.
 uint matrix_row_elements() { return (p.seqlen_kv + 3) / 4 * 4; }
 
 // Of a head, counted from the first of the piece.

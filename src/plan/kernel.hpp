@@ -31,6 +31,7 @@ Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const
 
 // One head's matrix of the baseline in scratch, and into how many pieces its heads may be taken.
 constexpr uint64_t max_pieces = 4096;
+constexpr uint64_t max_matrix_bytes = uint64_t{1} << 36;  // of all heads: the kernels count vec4 in 32 bits
 uint64_t matrix_bytes_of(const Problem& problem);
 
 constexpr uint64_t default_max_scratch_bytes = uint64_t{1} << 30;

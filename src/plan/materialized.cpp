@@ -61,7 +61,8 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
     if (problem.empty_output()) return plan;
 
     const uint64_t matrix_bytes = matrix_bytes_of(problem);
-    const uint64_t limit = scratch_left(caps, options, plan) / scratch_alignment * scratch_alignment;
+    const uint64_t left = std::min(scratch_left(caps, options, plan), max_matrix_bytes);
+    const uint64_t limit = left / scratch_alignment * scratch_alignment;
     if (matrix_bytes > limit)
         return unsupported("", fmt::format("the scores of one head need {} bytes of scratch, the limit is {}",
                                            matrix_bytes, scratch_limit(caps, options)));

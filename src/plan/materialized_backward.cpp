@@ -189,7 +189,8 @@ Result<bool> check_grids(const Context& c, const Problem& p) {
 Result<uint64_t> reserve_matrices(const Context& c, const Options& options, Plan& plan) {
     const Problem& p = plan.problem;
     const uint64_t matrix_bytes = matrix_bytes_of(p);
-    const uint64_t limit = scratch_left(c.caps, options, plan) / 2 / scratch_alignment * scratch_alignment;
+    const uint64_t left = std::min(scratch_left(c.caps, options, plan) / 2, max_matrix_bytes);
+    const uint64_t limit = left / scratch_alignment * scratch_alignment;
     const uint64_t fit = std::min<uint64_t>(limit / matrix_bytes, c.caps.max_workgroup_count[0]);
     if (fit < p.group_size)
         return unsupported(

@@ -26,7 +26,7 @@ enum class Variant : uint32_t {
 
 const char* name_of(Variant variant);
 
-// What a variant needs of the device; bits of the last column of variants.def.
+// What a variant needs of the device; bits of the fourth column of variants.def.
 enum Need : uint32_t { NEED_16BIT_STORAGE = 1 };
 uint32_t needs_of(Variant variant);
 

@@ -182,7 +182,12 @@ bool packs(const Problem& p, const TileNumbers& n) {
 // The row that was chosen, with the caller's numbers over it.
 Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, const TuningRow& row,
                                KernelKind kind, std::string_view tuning) {
-    const Result<TileNumbers> numbers = with_overrides(row.numbers, tuning, kind);
+    TileNumbers own = row.numbers;
+    if (caps.type == DeviceType::cpu && row.device == Device::any) {  // where no row of theirs fits
+        own.prefetch = 0;
+        own.rolled = 1;
+    }
+    const Result<TileNumbers> numbers = with_overrides(own, tuning, kind);
     if (!numbers) return numbers.failure();
     const uint32_t pool = pool_vec4(*numbers, problem, kind);
     if (const std::string why = too_large(caps, *numbers, pool); !why.empty())

@@ -187,7 +187,7 @@ Report run_case(Device& device, VkattnContext* context, const Case& c) {
     try {
         plan = plan_of(context, c);
     } catch (const Error& e) {
-        // Only a tuning that was asked for may be too large for the device.
+        // Only a tuning that was asked for may be beyond the device.
         if (e.status() == VKATTN_UNSUPPORTED && !c.tuning.empty())
             report.skipped = e.what();
         else

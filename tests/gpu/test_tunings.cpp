@@ -26,6 +26,18 @@ std::string shape_of(const core::TuningRow& row) {
     return fmt::format("dqk=27 dv={}", std::min(row.max_head_dim, most) - 5);
 }
 
+// Partial tiles of both kinds, a diagonal, rows that see nothing.
+std::vector<std::string> sizes_for(const core::TuningRow& row) {
+    const uint32_t tile_q = row.numbers.tile_q(), tile_kv = row.numbers.tile_kv(), rows = row.max_rows;
+    if (row.numbers.of_rows_kernel())
+        return {fmt::format("hq=2 hkv=1 sq={} skv={}", rows / 2, 2 * tile_kv + 3),
+                fmt::format("b=2 sq={} skv={} causal layout=bshd", rows - 1, tile_kv + 9),
+                fmt::format("sq={} skv={} causal values=ascending", rows, rows - 1)};
+    return {fmt::format("hq=2 hkv=1 sq={} skv={}", tile_q + 5, 2 * tile_kv + 3),
+            fmt::format("b=2 sq={} skv={} causal layout=bshd", tile_q + 3, tile_kv + 9),
+            fmt::format("sq={} skv={} causal values=ascending", tile_q + 7, tile_q - 1)};
+}
+
 // "" if the device holds a plan with this tuning, else why not. Builds nothing.
 std::string refusal(const std::string& text) {
     Interposer& between = Interposer::get();
@@ -48,7 +60,8 @@ std::string fitting(const core::TuningRow& row) {
     if (compiles_slowly()) numbers.unroll = std::min(numbers.unroll, 2u);
     bool told = false;
     for (;;) {
-        const std::string tuning = "tuning=" + core::to_text(numbers);
+        const std::string tuning = fmt::format(
+            "kernel={} tuning={}", numbers.of_rows_kernel() ? "rows" : "tiles", core::to_text(numbers));
         const std::string why = refusal(fmt::format("s=1 {} {}", shape_of(row), tuning));
         if (why.empty()) return tuning;
         CAPTURE(why);
@@ -57,7 +70,7 @@ std::string fitting(const core::TuningRow& row) {
             skip(fmt::format("tuning row {} at its full size: {}", row.name, why));
         if (numbers.threads / 2 >= numbers.lanes)
             numbers.threads /= 2;
-        else if (numbers.chunk % 8 == 0)
+        else if (numbers.chunk != 0 && numbers.chunk % 8 == 0)
             numbers.chunk /= 2;
         else
             return "";
@@ -83,14 +96,9 @@ TEST_CASE_FIXTURE(Recorded, "every tuning row is right on odd shapes") {
             continue;
         }
         run++;
-        const uint32_t tile_q = row.numbers.tile_q(), tile_kv = row.numbers.tile_kv();
-        const std::string shape = shape_of(row), where = fmt::format("tuning row {}", row.name);
-        // Partial tiles of both kinds, a diagonal, rows that see nothing.
-        for (const std::string& sizes :
-             {fmt::format("hq=2 hkv=1 sq={} skv={}", tile_q + 5, 2 * tile_kv + 3),
-              fmt::format("b=2 sq={} skv={} causal layout=bshd", tile_q + 3, tile_kv + 9),
-              fmt::format("sq={} skv={} causal values=ascending", tile_q + 7, tile_q - 1)})
-            cases.push_back(parse_case(fmt::format("{} {} {}", sizes, shape, tuning), where));
+        for (const std::string& sizes : sizes_for(row))
+            cases.push_back(parse_case(fmt::format("{} {} {}", sizes, shape_of(row), tuning),
+                                       fmt::format("tuning row {}", row.name)));
     }
     CHECK(run >= count / 2);
     run_cases(cases);
