@@ -28,7 +28,8 @@ constexpr uint64_t max_packed_rows = 512;
 //   cpu-rows: lavapipe, 8/2 heads, 16,384 keys, D64 and D128: twice as fast as 64 invocations, three times the tile
 //           kernel.
 //   cpu     lavapipe 26.1, 2 cores: one lane a row reads K and V as scalars, 1.5 to 3 times faster than 2 or 4; at
-//           D256 and above it would compile for 4 to 26 s, so lanes are traded for compile time there (1.7 s).
+//           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
+//           time there (1.7 s).
 //   gpu, small: not measured on their own devices. Few registers and 128 invocations, after DESIGN's findings.
 // clang-format off
 constexpr TuningRow rows[] = {
