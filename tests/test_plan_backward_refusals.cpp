@@ -333,7 +333,7 @@ TEST_CASE("backward tuning: numbers of one's own") {
                 for (const uint32_t cols : {4u, 8u, 16u})
                     for (const uint32_t v_keys : {2u, 4u, 16u}) {
                         if (threads % lanes != 0) continue;
-                        const TileNumbers n{threads, lanes, rows, cols, 16, 1, v_keys, 0, 2, 0};
+                        const TileNumbers n{threads, lanes, rows, cols, 16, 1, v_keys, 0, 2};
                         const auto plan = make_plan(caps, p, b, numbers(n));
                         INFO(core::to_text(n));
                         const bool fits = numbers_flaw(n, true).empty() &&

@@ -136,6 +136,9 @@ TEST_CASE("refusal: scores too large for the baseline") {
     CHECK_EQ(unsupported(caps, p, "", fmt::format("the limit is {}", matrix_bytes(p) - 1), options), "");
     caps.max_buffer_bytes = 1000000;  // the device's limit counts too
     CHECK_EQ(unsupported(caps, p, "", "the limit is 1000000", options), "");
+    caps.max_buffer_bytes = options.max_scratch_bytes = uint64_t{1} << 40;  // and what 32 bits count of vec4
+    const Problem more = resolved(make_problem({64, 64}, square(1, 1, 1 << 18)));
+    CHECK_EQ(unsupported(caps, more, "", "the limit is 68719476736", options), "");
 }
 
 TEST_CASE("refusal: unknown kernels") {

@@ -114,7 +114,7 @@ TEST_CASE("tuning: a CPU too small for the rows of CPUs has those of others, as 
     caps.max_shared_bytes = 16384;
     const Problem p = resolved(make_problem({512, 512}, square(1, 1, 100)));
     const Plan plan = planned(caps, p);
-    CHECK_EQ(plan.tuning_row.substr(0, 4), "smal");
+    CHECK_EQ(plan.tuning_row.substr(0, 5), "small");
     CHECK_EQ(parse_numbers(plan.tuning).rolled, 1);
     CHECK_EQ(parse_numbers(plan.tuning).prefetch, 0);
     CHECK_EQ(flaw_of(caps, p, plan), "");

@@ -64,8 +64,9 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
     const uint64_t left = std::min(scratch_left(caps, options, plan), max_matrix_bytes);
     const uint64_t limit = left / scratch_alignment * scratch_alignment;
     if (matrix_bytes > limit)
-        return unsupported("", fmt::format("the scores of one head need {} bytes of scratch, the limit is {}",
-                                           matrix_bytes, scratch_limit(caps, options)));
+        return unsupported(
+            "", fmt::format("the scores of one head need {} bytes of scratch, the limit is {}", matrix_bytes,
+                            std::min(scratch_limit(caps, options), max_matrix_bytes)));
     const uint64_t heads = uint64_t{problem.batch} * problem.num_heads_q;
     const uint64_t piece = std::min({heads, limit / matrix_bytes, uint64_t{caps.max_workgroup_count[0]}});
     if (heads / piece > max_pieces)

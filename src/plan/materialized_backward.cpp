@@ -196,7 +196,8 @@ Result<uint64_t> reserve_matrices(const Context& c, const Options& options, Plan
         return unsupported(
             "", fmt::format("two matrices of {} bytes of scratch for each of the {} heads of a group "
                             "exceed the limit of {}",
-                            matrix_bytes, p.group_size, scratch_limit(c.caps, options)));
+                            matrix_bytes, p.group_size,
+                            std::min(scratch_limit(c.caps, options), max_matrix_bytes)));
     const uint64_t heads = uint64_t{p.batch} * p.num_heads_q;
     const uint64_t piece = std::min(heads, fit / p.group_size * p.group_size);
     if (heads / piece > max_pieces)

@@ -33,31 +33,31 @@ constexpr uint64_t max_packed_rows = 512;
 //   gpu, small: not measured on their own devices. Few registers and 128 invocations, after DESIGN's findings.
 // clang-format off
 constexpr TuningRow rows[] = {
-    //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll rolled
+    //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
     {"nvidia-rows4",     Device::nvidia, 128,        4, 4, rows_kernel( 64,  8, 4, 4)},
     {"nvidia-rows8",     Device::nvidia, 128,        8, 4, rows_kernel( 64,  8, 8, 4)},
     {"nvidia-rows-d576", Device::nvidia, 576,        8, 4, rows_kernel( 64, 32, 4, 4)},
-    {"cpu-rows-d128",    Device::cpu,    128,        8, 1, rows_kernel(  8,  8, 4, 1, 1)},
-    {"cpu-rows-d576",    Device::cpu,    576,        8, 1, rows_kernel( 16, 16, 4, 1, 1)},
+    {"cpu-rows-d128",    Device::cpu,    128,        8, 1, rows_kernel(  8,  8, 4, 1)},
+    {"cpu-rows-d576",    Device::cpu,    576,        8, 1, rows_kernel( 16, 16, 4, 1)},
     {"gpu-rows-d128",    Device::any,    128,        4, 4, rows_kernel( 64,  8, 4, 2)},
     {"gpu-rows-d576",    Device::any,    576,        4, 4, rows_kernel( 32, 32, 4, 2)},
 
-    {"nvidia-d64",      Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32, 0}},
-    {"nvidia-d128",     Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16, 0}},
-    {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8, 0}},
-    {"nvidia-d576",     Device::nvidia, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32, 0}},
+    {"nvidia-d64",      Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
+    {"nvidia-d128",     Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
+    {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
+    {"nvidia-d576",     Device::nvidia, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
 
-    {"cpu-d128",        Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1, 1}},
-    {"cpu-d256",        Device::cpu,    256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1, 1}},
-    {"cpu-d576",        Device::cpu,    576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1, 1}},
+    {"cpu-d128",        Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
+    {"cpu-d256",        Device::cpu,    256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
+    {"cpu-d576",        Device::cpu,    576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
 
-    {"gpu-d64",         Device::any,     64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4, 0}},
-    {"gpu-d128",        Device::any,    128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4, 0}},
-    {"gpu-d256",        Device::any,    256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4, 0}},
-    {"gpu-d576",        Device::any,    576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4, 0}},
+    {"gpu-d64",         Device::any,     64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d128",        Device::any,    128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d256",        Device::any,    256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d576",        Device::any,    576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
 
-    {"small-d128",      Device::any,    128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4, 0}},
-    {"small-d576",      Device::any,    576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4, 0}},
+    {"small-d128",      Device::any,    128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
+    {"small-d576",      Device::any,    576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 };
 
 // Of the backward kernels; max_head_dim is the larger one. Measured with `vkattn bench --pass backward --heads-q 16
@@ -65,17 +65,17 @@ constexpr TuningRow rows[] = {
 //   nvidia  H200, driver 580.159: D64 [24.3] of 60 candidates, D128 [24.4] of 29. d576 is not tuned: D256 [17.7], D512 [9.2].
 //   cpu     as the forward's; gpu, small: not measured on their own devices.
 constexpr TuningRow backward_rows[] = {
-    {"nvidia-backward-d64",  Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16, 0}},
-    {"nvidia-backward-d128", Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1,  8, 1, 16, 0}},
-    {"nvidia-backward-d576", Device::nvidia, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8, 0}},
+    {"nvidia-backward-d64",  Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
+    {"nvidia-backward-d128", Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1,  8, 1, 16}},
+    {"nvidia-backward-d576", Device::nvidia, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8}},
 
-    {"cpu-backward-d128",    Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1, 1}},
-    {"cpu-backward-d576",    Device::cpu,    576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1, 1}},
+    {"cpu-backward-d128",    Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
+    {"cpu-backward-d576",    Device::cpu,    576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1}},
 
-    {"gpu-backward-d256",    Device::any,    256, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4, 0}},
-    {"gpu-backward-d576",    Device::any,    576, any_rows, 2, {128,  8, 4,  4, 16, 1,  4, 1,  4, 0}},
-    {"small-backward-d128",  Device::any,    128, any_rows, 2, { 64,  8, 4,  4,  8, 1,  8, 0,  4, 0}},
-    {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2, 0}},
+    {"gpu-backward-d256",    Device::any,    256, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-backward-d576",    Device::any,    576, any_rows, 2, {128,  8, 4,  4, 16, 1,  4, 1,  4}},
+    {"small-backward-d128",  Device::any,    128, any_rows, 2, { 64,  8, 4,  4,  8, 1,  8, 0,  4}},
+    {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2}},
 };
 // clang-format on
 
@@ -184,10 +184,8 @@ bool packs(const Problem& p, const TileNumbers& n) {
 Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, const TuningRow& row,
                                KernelKind kind, std::string_view tuning) {
     TileNumbers own = row.numbers;
-    if (caps.type == DeviceType::cpu && row.device == Device::any) {  // where no row of theirs fits
-        own.prefetch = 0;
-        own.rolled = 1;
-    }
+    own.rolled = caps.type == DeviceType::cpu;
+    if (own.rolled != 0) own.prefetch = 0;  // a row of other devices, where none of CPUs fits
     const Result<TileNumbers> numbers = with_overrides(own, tuning, kind);
     if (!numbers) return numbers.failure();
     const uint32_t pool = pool_vec4(*numbers, problem, kind);

@@ -12,18 +12,18 @@ namespace vkattn::core {
 enum class KernelKind { rows, tiles, backward };
 
 // Numbers of the kernels; meanings in shaders/shared/forward.h. The rows kernel has threads, lanes, rows and
-// unroll only, and cols = 0 says so. rolled: of a kernel's two modules the one for CPUs (SPEC_ROLLED).
+// unroll only, and cols = 0 says so. rolled: of a kernel's two modules the one for CPUs (SPEC_ROLLED); no row has
+// it, it comes from the device.
 struct TileNumbers {
-    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll, rolled;
+    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll, rolled = 0;
 
     bool of_rows_kernel() const { return cols == 0; }
     uint32_t tile_q() const { return of_rows_kernel() ? rows : rows * (threads / lanes); }
     uint32_t tile_kv() const { return of_rows_kernel() ? threads : cols * lanes; }
 };
 
-constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t unroll,
-                                  uint32_t rolled = 0) {
-    return {threads, lanes, rows, 0, 0, 0, 0, 0, unroll, rolled};
+constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t unroll) {
+    return {threads, lanes, rows, 0, 0, 0, 0, 0, unroll};
 }
 
 struct TuningRow {
