@@ -10,24 +10,30 @@
 //
 // Tile ownership: a workgroup has TILE_KV keys of one kv head. P and dS are computed as lib/tiles.glsl says, query rows in
 // groups of LANES invocations; they lie in shared memory as they come from the registers, four keys to a vec4. For the
-// sums the invocations regroup: KEY_LANES share ROWS keys, each has every KEY_LANES-th vec4 of their rows.
+// sums the invocations regroup: KEY_LANES share ROWS keys, each has every KEY_LANES-th vec4 of their rows. Of several slices
+// (lib/backward_problem.glsl) even ones have a part of dV, for which they need no dS, and odd ones a part of dK.
 //
 // Shared memory (one pool, two maps that follow each other, a barrier at each change; in vec4):
 //   scores  as forward_tiles.comp
 //   sums    P and dS, SLOTS x K_STRIDE each    dout and query, V_KEYS x KV_STRIDE
-// Grid: kv heads of all batches, tiles of keys.
+// and TILE_Q statistics of rows behind both.
+// Grid: kv heads of all batches, tiles of keys, slices.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/forward.h"
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
 #include "lib/mask.glsl"
+#define SLOPED_WEIGHTS (SLICES > 1 && slice() % 2 != 0)
+#define KEPT_SLOPES (SLICES == 1)
 #include "lib/backward.glsl"
 
 const uint KEY_GROUPS = TILE_KV / ROWS;
 const uint KEY_LANES = THREADS / KEY_GROUPS;
-const uint V_VECS = POOL_V_STRIDE(HEAD_DIM_V, KEY_LANES) / KEY_LANES;
-const uint QK_VECS = POOL_V_STRIDE(HEAD_DIM_QK, KEY_LANES) / KEY_LANES;
+// Of a slice, what is said below of dK and the query holds for what it has.
+const uint PARTS = SLICES > 1 ? SLICES / 2 : 1, LARGER_DIM = HEAD_DIM_QK > HEAD_DIM_V ? HEAD_DIM_QK : HEAD_DIM_V;
+const uint V_VECS = SLICES > 1 ? 0 : POOL_V_STRIDE(HEAD_DIM_V, KEY_LANES) / KEY_LANES;
+const uint QK_VECS = POOL_SLICE_STRIDE(SLICES > 1 ? LARGER_DIM : HEAD_DIM_QK, KEY_LANES, PARTS) / KEY_LANES;
 const uint KV_STRIDE = (V_VECS + QK_VECS) * KEY_LANES;
 const uint SLOTS = GROUPS * P_BLOCKS;
 const uint POOL_DS = SLOTS * K_STRIDE;
@@ -36,8 +42,12 @@ const uint POOL_ROWS = 2 * SLOTS * K_STRIDE;
 uint key_lane = thread % KEY_LANES;
 uint key_group = thread / KEY_LANES;
 
-vec4 dvalue[ROWS * V_VECS];
+vec4 dvalue[SLICES > 1 ? 1 : ROWS * V_VECS];
 vec4 dkey[ROWS * QK_VECS];
+
+bool of_value() { return SLICES > 1 && slice() % 2 == 0; }
+// Before the slice's own, vec4 of a row.
+uint first_vec() { return SLICES > 1 ? slice() / 2 * QK_VECS * KEY_LANES : 0; }
 
 void store_rows_of_groups(uint first_r) {
     [[unroll]] for (uint n = 0; n < P_BLOCKS; n++)
@@ -81,7 +91,9 @@ STORED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) 
     const uint row = q.first + slot % GROUPS * ROWS + first_r + slot / GROUPS;
     Rows t = dout;
     if (item.of_q) t = q;
-    return load4_stored(row_start(t, row), 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
+    if (SLICES == 1) return load4_stored(row_start(t, row), 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
+    const bool inside = HEAD_DIM_QK == HEAD_DIM_V && HEAD_DIM_V % (4 * KEY_LANES * PARTS) == 0;
+    return load4_stored(row_start(t, row), 4 * (first_vec() + item.vec), of_value() ? HEAD_DIM_V : HEAD_DIM_QK, inside);
 }
 
 void store_item(uint first, STORED4 x) {
@@ -118,8 +130,8 @@ void multiply_slots(uint first_slot) {
             const uint k = first + i, at = (first_slot + k) * K_STRIDE + key_group * (ROWS / 4);
             vec4 p[ROWS / 4], ds[ROWS / 4];
             [[unroll]] for (uint x = 0; x < ROWS / 4; x++) {
-                p[x] = pool[at + x];
-                ds[x] = pool[POOL_DS + at + x];
+                if (V_VECS != 0) p[x] = pool[at + x];
+                ds[x] = pool[(of_value() ? 0 : POOL_DS) + at + x];
             }
             FOR_EACH(o, V_VECS) {
                 const vec4 row = pool[POOL_ROWS + k * KV_STRIDE + o * KEY_LANES + key_lane];
@@ -159,18 +171,22 @@ void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
     v = tile_at(v, first_key);
     const Rows q = query_tile(w), dout = dout_tile(w);
     product_query = q;
+    if (of_value()) product_query = dout;
     product_dout = dout;
     fetch_qk(q, k, 0, HEAD_DIM_QK);
     load_statistics(w);
-    find_gradients(w, q, k, dout, v, kind == CLASS_MIXED);
+    find_gradients(w, q, k, dout, v, kind == CLASS_MIXED, of_value());
     apply_slopes();
-    add_products(q, dout);
+    add_products(product_query, dout);
 }
 
 uvec2 saved_rows(Work w, uint first_key) {
     const uint heads = num_heads_q() / group_size();
-    return saved_base(w.batch * heads + w.head_kv, p.seqlen_kv, first_key, KV_STRIDE);
+    return saved_base(w.batch * heads + w.head_kv, p.seqlen_kv, first_key, SLICES * KV_STRIDE);
 }
+
+// In saved rows, this lane's first vec4 of a tile's row.
+uint saved_at(uint row) { return (row * SLICES + slice()) * KV_STRIDE + key_lane; }
 
 // A row of the accumulators: dvalue's vec4, then dkey's. Loads and stores are too large for some drivers to unroll them over
 // rows (NVIDIA's, 16-bit stores), and accumulators with other than constant indices leave the registers: hence a copy, and
@@ -194,12 +210,12 @@ void put_row(uint index) {
 }
 
 void load_accumulators(Work w, uint first_key) {
-    FOR_EACH(x, ROWS * V_VECS) dvalue[x] = vec4(0);
+    if (SLICES == 1) FOR_EACH(x, ROWS * V_VECS) dvalue[x] = vec4(0);
     FOR_EACH(x, ROWS * QK_VECS) dkey[x] = vec4(0);
     if (span_is(SPAN_FIRST)) return;
     const uvec2 saved = saved_rows(w, first_key);
     for (uint r = 0; r < ROWS; r++) {
-        const uint at = min(key_group * ROWS + r, p.seqlen_kv - 1 - first_key) * KV_STRIDE + key_lane;
+        const uint at = saved_at(min(key_group * ROWS + r, p.seqlen_kv - 1 - first_key));
         for (uint o = 0; o < V_VECS + QK_VECS; o++) row[o] = Vec4sIn(saved).x[at + o * KEY_LANES];
         put_row(r);
     }
@@ -208,17 +224,20 @@ void load_accumulators(Work w, uint first_key) {
 void store_rows(Work w, uint first_key) {
     const uvec2 saved = saved_rows(w, first_key);
     BackwardIn a = backward();
-    const Rows dk = tile_at(gradient_rows(a.x.dkey, DKEY, w.batch, w.head_kv, p.seqlen_kv), first_key);
     const Rows dv = tile_at(gradient_rows(a.x.dvalue, DVALUE, w.batch, w.head_kv, p.seqlen_kv), first_key);
+    Rows dk = tile_at(gradient_rows(a.x.dkey, DKEY, w.batch, w.head_kv, p.seqlen_kv), first_key);
+    if (of_value()) dk = dv;
+    const float scale = of_value() ? 1 : a.x.scale;
+    const uint extent = of_value() ? HEAD_DIM_V : HEAD_DIM_QK;
     for (uint r = 0; r < ROWS; r++) {
         take_row(r);
-        const uint key = first_key + key_group * ROWS + r, at = (key_group * ROWS + r) * KV_STRIDE + key_lane;
+        const uint key = first_key + key_group * ROWS + r, at = saved_at(key_group * ROWS + r);
         if (key >= p.seqlen_kv) continue;
         if (span_is(SPAN_LAST)) {
             const RowStart to_k = row_start(dk, key), to_v = row_start(dv, key);
             for (uint o = 0; o < V_VECS; o++) store4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
             for (uint o = 0; o < QK_VECS; o++)
-                store4(to_k, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_QK, a.x.scale * row[V_VECS + o]);
+                store4(to_k, 4 * (first_vec() + o * KEY_LANES + key_lane), extent, scale * row[V_VECS + o]);
         } else {
             for (uint o = 0; o < V_VECS + QK_VECS; o++) Vec4sOut(saved).x[at + o * KEY_LANES] = row[o];
         }

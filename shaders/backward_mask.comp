@@ -14,6 +14,8 @@
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
 #include "lib/mask.glsl"
+#define SLOPED_WEIGHTS false  // the mask is added behind the softcap
+#define KEPT_SLOPES false
 #include "lib/backward.glsl"
 
 void fetch_product() {}
@@ -33,7 +35,7 @@ void add_tile(Work w, uint first_key) {
     const Rows q = query_tile(w);
     fetch_qk(q, k, 0, HEAD_DIM_QK);
     load_statistics(w);
-    find_gradients(w, q, k, dout_tile(w), v, kind == CLASS_MIXED);
+    find_gradients(w, q, k, dout_tile(w), v, kind == CLASS_MIXED, false);
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] += scores[x];
 }
 

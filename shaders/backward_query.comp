@@ -6,22 +6,28 @@
 //     for each P_BLOCKS of dS:  stage dS;  for each V_KEYS keys:  stage K;  dQ += dS . K
 //   dquery = softmax_scale * dQ / rowsum(P);  1 / rowsum(P) is kept for the other kernels
 //
-// Tile ownership and shared memory: as forward_tiles.comp, with dS for P and K for V. Grid: heads of all batches, query
-// tiles.
+// Tile ownership and shared memory: as forward_tiles.comp, with dS for P and K for V; a workgroup has a slice of dQ's head
+// dims (lib/backward_problem.glsl). Statistics of rows lie behind both maps. Grid: heads of all batches, query tiles, slices.
 #extension GL_GOOGLE_include_directive : require
 #define OUT_DIM HEAD_DIM_QK
+#define OUT_FIRST (slice() * V_STRIDE)
+uint slice();
 #include "lib/extensions.glsl"
 #include "shared/forward.h"
 #include "lib/tiles.glsl"
 #include "lib/problem.glsl"
 #include "lib/mask.glsl"
+#define ROW_FACTOR(r) 1.0  // not known yet
+#define TAKE_WEIGHT(r, p) row_sum[r] += dot(p, vec4(1))
+#define SLOPED_WEIGHTS true
+#define KEPT_SLOPES false
+float row_sum[ROWS];  // of P; this lane's part
 #include "lib/backward.glsl"
 
 Rows product_rows;
 void fetch_product() { fetch_v(product_rows, 0); }
 
-float row_sum[ROWS];     // of P; this lane's part
-float row_before[ROWS];  // the same of earlier dispatches
+float row_factor[ROWS];  // at the end: see update_factors
 
 // A row of the accumulators: see backward_key_value.comp.
 vec4 row_acc[OUT_VECS];
@@ -46,39 +52,40 @@ float factor_of(uint index) {
 void load_accumulators(Work w) {
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
     if (span_is(SPAN_FIRST)) return;
-    const uvec2 saved = saved_base(w.batch * num_heads_q() + w.head, p.seqlen_q, w.first_row, V_STRIDE);
+    const uvec2 saved = saved_base(w.batch * num_heads_q() + w.head, p.seqlen_q, w.first_row, SLICES * V_STRIDE);
     for (uint r = 0; r < ROWS; r++) {
-        const uint at = min(group * ROWS + r, w.last_row - w.first_row) * V_STRIDE + lane;
+        const uint at = min(group * ROWS + r, w.last_row - w.first_row) * (SLICES * V_STRIDE) + OUT_FIRST + lane;
         for (uint o = 0; o < OUT_VECS; o++) row_acc[o] = Vec4sIn(saved).x[at + o * LANES];
         put_row(r);
     }
 }
 
-// Sums over all keys so far; after the last, factors.
+// Sums over all keys so far; after the last, factors. Slices find the same ones; where a loop is cut they take turns.
 void update_factors(Work w) {
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
-        const float sum = row_sum[r] + row_before[r];
+        const float sum = row_sum[r] + (span_is(SPAN_FIRST) ? 0 : row_statistics(r).z);  // of earlier dispatches
         row_factor[r] = !span_is(SPAN_LAST) ? sum : sum > 0 ? 1 / sum : 1;
-        if (lane != 0 || row > w.last_row) continue;
+        if (lane != 0 || gl_WorkGroupID.z != 0 || row > w.last_row) continue;
         const RowStart at = statistics_of(w, row);
         FloatsOut(at.base).x[at.at + 2] = row_factor[r];
     }
 }
 
 void store_rows(Work w) {
-    const uvec2 saved = saved_base(w.batch * num_heads_q() + w.head, p.seqlen_q, w.first_row, V_STRIDE);
+    const uvec2 saved = saved_base(w.batch * num_heads_q() + w.head, p.seqlen_q, w.first_row, SLICES * V_STRIDE);
     const Rows q = tile_at(gradient_rows(backward().x.dquery, DQUERY, w.batch, w.head, p.seqlen_q), w.first_row);
     const float scale = backward().x.scale;
     for (uint r = 0; r < ROWS; r++) {
         take_row(r);
-        const uint row = w.first_row + group * ROWS + r, at = (group * ROWS + r) * V_STRIDE + lane;
+        const uint row = w.first_row + group * ROWS + r;
+        const uint at = (group * ROWS + r) * (SLICES * V_STRIDE) + OUT_FIRST + lane;
         if (row > w.last_row) continue;
         if (span_is(SPAN_LAST)) {
             const float factor = scale * factor_of(r);
             const RowStart to = row_start(q, row);
-            for (uint o = 0; o < OUT_VECS; o++) store4(to, 4 * (o * LANES + lane), OUT_DIM, factor * row_acc[o]);
+            for (uint o = 0; o < OUT_VECS; o++) store4(to, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, factor * row_acc[o]);
         } else {
             for (uint o = 0; o < OUT_VECS; o++) Vec4sOut(saved).x[at + o * LANES] = row_acc[o];
         }
@@ -99,11 +106,7 @@ void main() {
     const uint classes = class_index(w);
     load_statistics(w);
     load_accumulators(w);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        row_before[r] = span_is(SPAN_FIRST) ? 0 : row_factor[r];
-        row_factor[r] = 1;
-        row_sum[r] = 0;
-    }
+    [[unroll]] for (uint r = 0; r < ROWS; r++) row_sum[r] = 0;
 
     uint first = next_tile(classes, keys.x / TILE_KV * TILE_KV, keys.y);
     if (first < keys.y) {
@@ -113,9 +116,7 @@ void main() {
     while (first < keys.y) {
         v = tile_at(v, first);
         product_rows = k;
-        find_gradients(w, q, k, dout, v, tile_class(classes, first) == CLASS_MIXED);
-        [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) row_sum[x / (COLS / 4)] += dot(weights[x], vec4(1));
-        apply_slopes();
+        find_gradients(w, q, k, dout, v, tile_class(classes, first) == CLASS_MIXED, false);
         first = next_tile(classes, first + TILE_KV, keys.y);
         if (first < keys.y) k = tile_at(k, first);
         multiply_tile(q, k, first < keys.y, product_rows);

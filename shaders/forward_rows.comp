@@ -148,15 +148,27 @@ void merge_statistics() {
     }
 }
 
+// This lane's part of a row into the pool; returns its row_max and row_sum. The rows are too much for some drivers to unroll
+// them (RADV, 16-bit stores), and registers need constant indices: hence comparisons.
+vec2 put_row(uint index) {
+    vec2 max_sum = vec2(0);
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        if (r == index) {
+            FOR_EACH(v, OUT_VECS) pool[group * V_STRIDE + v * LANES + lane] = acc[r * OUT_VECS + v];
+            max_sum = vec2(row_max[r / 4][r % 4], row_sum[r / 4][r % 4]);
+        }
+    return max_sum;
+}
+
 void store_rows(Work w) {
     const Rows o = out_tile(w);
     merge_statistics();
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+    for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + r;
-        const float sum = row_sum[r / 4][r % 4], scale = sum > 0 ? 1 / sum : 0;
         barrier();
-        FOR_EACH(v, OUT_VECS) pool[group * V_STRIDE + v * LANES + lane] = acc[r * OUT_VECS + v];
+        const vec2 max_sum = put_row(r);
         barrier();
+        const float sum = max_sum.y, scale = sum > 0 ? 1 / sum : 0;
         if (row > w.last_row) continue;
         const RowStart at = out_row(w, o, row);
         for (uint e = thread; e < V_STRIDE; e += THREADS) {
@@ -164,7 +176,7 @@ void store_rows(Work w) {
             for (uint g = 0; g < GROUPS; g++) all += pool[g * V_STRIDE + e];
             store_out(at, 4 * e, all * scale);
         }
-        if (thread == 0) store_statistics(w, row, row_max[r / 4][r % 4], sum);
+        if (thread == 0) store_statistics(w, row, max_sum.x, sum);
     }
 }
 

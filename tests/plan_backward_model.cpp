@@ -83,9 +83,9 @@ Triple grid_of(const Problem& p, const BackwardModel& m, const Dispatch& d) {
             return {uint64_t{p.batch} * p.num_heads_q, tiles_of(p.seqlen_q, s[SPEC_THREADS] / s[SPEC_LANES]),
                     1};
         case Kind::dquery:
-            return {uint64_t{p.batch} * p.num_heads_q, t.query_tiles, 1};
+            return {uint64_t{p.batch} * p.num_heads_q, t.query_tiles, t.n.q_slices};
         case Kind::dkey_dvalue:
-            return {uint64_t{p.batch} * p.num_heads_kv, t.key_tiles, 1};
+            return {uint64_t{p.batch} * p.num_heads_kv, t.key_tiles, t.n.kv_slices};
         case Kind::dbias:
             return {m.bias[0] * m.bias[1], tiles_of(m.bias[2], t.n.tile_q()),
                     tiles_of(m.bias[3], t.n.tile_kv())};
@@ -140,9 +140,12 @@ double cost_of_step(const Problem& p, const BackwardModel& m, const Dispatch& d)
         case Kind::delta:
             return 2 * v * std::min(p.seqlen_q, s[SPEC_THREADS] / s[SPEC_LANES]);
         case Kind::dquery:  // q.k, dout.v, dS.k
-            return tile * 2 * (qk + v + qk);
+            return tile * 2 * (qk + v + std::ceil(qk / s[SPEC_SLICES]));
         case Kind::dkey_dvalue:  // q.k, dout.v, P.dout, dS.q
-            return tile * 2 * (qk + v + v + qk);
+            // Of slices those of dkey cost most: q.k, dout.v and a part of dS.q.
+            return tile * 2 *
+                   (s[SPEC_SLICES] == 1 ? 2 * (qk + v)
+                                        : qk + v + std::ceil(std::max(qk, v) / (s[SPEC_SLICES] / 2)));
         default:  // q.k, dout.v
             return m.mask_per_key ? tile * 2 * (qk + v) : 1;
     }
@@ -152,8 +155,10 @@ uint64_t saved_bytes(const Problem& p, const BackwardModel& m, Kind kind) {
     const core::TileNumbers& n = m.of_tiles.n;
     // float32 in vec4, as many for every invocation that shares a row.
     const auto row = [](uint64_t head_dim, uint64_t lanes) { return round_up(head_dim, 4 * lanes) * 4; };
-    if (kind == Kind::dquery) return m.rows * row(p.head_dim_qk, n.lanes);
+    if (kind == Kind::dquery) return m.rows * row(p.head_dim_qk, n.lanes * n.q_slices);
     const uint64_t lanes = n.threads / (n.tile_kv() / n.rows);
+    if (n.kv_slices != 1)
+        return m.keys * 2 * row(std::max(p.head_dim_qk, p.head_dim_v), lanes * (n.kv_slices / 2));
     return m.keys * (row(p.head_dim_qk, lanes) + row(p.head_dim_v, lanes));
 }
 

@@ -26,11 +26,12 @@ struct Number {
 };
 
 constexpr Number all_numbers[] = {
-    {"threads", &TileNumbers::threads, SPEC_THREADS}, {"lanes", &TileNumbers::lanes, SPEC_LANES},
-    {"rows", &TileNumbers::rows, SPEC_ROWS},          {"cols", &TileNumbers::cols, SPEC_COLS},
-    {"chunk", &TileNumbers::chunk, SPEC_CHUNK},       {"p_blocks", &TileNumbers::p_blocks, SPEC_P_BLOCKS},
-    {"v_keys", &TileNumbers::v_keys, SPEC_V_KEYS},    {"prefetch", &TileNumbers::prefetch, SPEC_PREFETCH},
-    {"unroll", &TileNumbers::unroll, SPEC_UNROLL},    {"rolled", &TileNumbers::rolled, SPEC_ROLLED},
+    {"threads", &TileNumbers::threads, SPEC_THREADS},  {"lanes", &TileNumbers::lanes, SPEC_LANES},
+    {"rows", &TileNumbers::rows, SPEC_ROWS},           {"cols", &TileNumbers::cols, SPEC_COLS},
+    {"chunk", &TileNumbers::chunk, SPEC_CHUNK},        {"p_blocks", &TileNumbers::p_blocks, SPEC_P_BLOCKS},
+    {"v_keys", &TileNumbers::v_keys, SPEC_V_KEYS},     {"prefetch", &TileNumbers::prefetch, SPEC_PREFETCH},
+    {"unroll", &TileNumbers::unroll, SPEC_UNROLL},     {"rolled", &TileNumbers::rolled, SPEC_ROLLED},
+    {"q_slices", &TileNumbers::q_slices, SPEC_SLICES}, {"kv_slices", &TileNumbers::kv_slices, SPEC_SLICES},
 };
 static_assert(sizeof(TileNumbers) == sizeof(uint32_t) * std::size(all_numbers), "a number is missing above");
 
@@ -69,6 +70,7 @@ bool wide_rows(const Problem& p, const TileNumbers& n, bool pack, uint64_t slack
 Specialization specialization_of(const Problem& p, const Model& m, Kind kind, const Dispatch& d) {
     std::array<uint32_t, SPEC_COUNT> s{};
     for (const Number& number : all_numbers) s[number.specialization] = m.n.*number.at;
+    s[SPEC_SLICES] = kind == Kind::dkey_dvalue ? m.n.kv_slices : kind == Kind::dquery ? m.n.q_slices : 1;
     s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
     s[SPEC_HEAD_DIM_V] = p.head_dim_v;
     s[SPEC_WIDE_LOADS] = p.alignment_bytes >= (p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8);
@@ -142,6 +144,7 @@ std::string rows_kernel_flaw(const TileNumbers& n) {
 
 // backward_key_value.comp: other groups of invocations for the sums over query rows.
 std::string sums_flaw(const TileNumbers& n) {
+    if (n.kv_slices > 1 && n.kv_slices % 2 != 0) return "dkey and dvalue have different numbers of slices";
     if (n.tile_kv() % n.rows != 0) return "keys do not divide into groups of rows";
     if (n.threads % (n.tile_kv() / n.rows) != 0) return "a group of key lanes is not whole";
     if (n.rows % n.p_blocks != 0) return "rows do not divide into blocks of P";
@@ -164,6 +167,7 @@ std::string numbers_flaw(const TileNumbers& n, bool backward) {
     for (const uint32_t steps : {n.chunk, n.v_keys})  // a loop shorter than unroll is unrolled whole
         if (n.unroll < steps && steps % n.unroll != 0) return "loops do not unroll evenly";
     if (n.prefetch > 1 || n.rolled > 1) return "not a boolean";
+    if ((n.q_slices != 1 || n.kv_slices != 1) && !backward) return "slices of a forward";
     if (n.prefetch + n.rolled > 1) return "the module for CPUs does not prefetch";
     if (n.tile_q() != n.threads / n.lanes * n.rows || n.tile_kv() != n.lanes * n.cols) return "tiles";
     return backward ? sums_flaw(n) : "";
@@ -197,9 +201,12 @@ TileNumbers parse_numbers(const std::string& text) {
         at = end + 1;
     }
     const bool rows_kernel = values.count("cols") == 0;  // it has five of them
+    if (!rows_kernel)
+        for (const char* name : {"q_slices", "kv_slices"}) values.try_emplace(name, 1);
     if (values.size() != (rows_kernel ? 5 : std::size(all_numbers)))
         throw std::runtime_error("not all numbers: " + text);
     TileNumbers numbers{};
+    numbers.q_slices = numbers.kv_slices = 1;
     for (const Number& number : all_numbers)
         if (!rows_kernel || values.count(number.name) != 0) numbers.*number.at = values.at(number.name);
     return numbers;

@@ -125,6 +125,7 @@ class Boxes {
             cover_.add(begin, count);
             return "";
         }
+        if (count[2] != 1) return "cut loops of slices at a time: they share the sums of P";
         auto [box, is_new] = open_.try_emplace(begin, Open{count, 0});
         if (box->second.count != count) return "spans of different boxes";
         if (push.out_batch != box->second.next || push.out_head <= push.out_batch)
@@ -351,20 +352,24 @@ std::string memory_flaw(const DeviceCaps& caps, const Problem& p, const Backward
 
 uint32_t pool_of_backward_maps(const core::TileNumbers& n, uint32_t head_dim_qk, uint32_t head_dim_v) {
     const auto odd = [](uint32_t x) { return x | 1; };
-    const auto row = [](uint32_t head_dim, uint32_t lanes) {
-        return static_cast<uint32_t>(round_up(head_dim, 4 * lanes)) / 4;
+    const auto row = [](uint32_t head_dim, uint32_t lanes, uint32_t slices) {  // of a slice
+        return static_cast<uint32_t>(round_up(head_dim, 4 * lanes * slices)) / 4 / slices;
     };
     const uint32_t q_vecs = odd(n.tile_q() / 4), k_vecs = odd(n.tile_kv() / 4);
     const uint32_t scores = n.chunk * (q_vecs + k_vecs);
     const uint32_t sums_of_rows = n.threads * (n.rows / 4), sums_of_columns = n.threads * (n.cols / 4);
     // backward_query: dS, then keys.
-    const uint32_t query = 4 * n.p_blocks * n.lanes * q_vecs + n.v_keys * row(head_dim_qk, n.lanes);
+    const uint32_t query =
+        4 * n.p_blocks * n.lanes * q_vecs + n.v_keys * row(head_dim_qk, n.lanes, n.q_slices);
     // backward_key_value: P and dS of some rows of every group, then dout and query.
     const uint32_t slots = n.threads / n.lanes * n.p_blocks, lanes = n.threads / (n.tile_kv() / n.rows);
     const uint32_t key_value =
-        2 * slots * k_vecs + n.v_keys * (row(head_dim_v, lanes) + row(head_dim_qk, lanes));
+        2 * slots * k_vecs +
+        n.v_keys * (n.kv_slices == 1 ? row(head_dim_v, lanes, 1) + row(head_dim_qk, lanes, 1)
+                                     : row(std::max(head_dim_v, head_dim_qk), lanes, n.kv_slices / 2));
     const uint32_t sums_of_dlse = n.threads;
-    return std::max({scores, sums_of_rows, sums_of_columns, query, key_value, sums_of_dlse});
+    // Statistics of the tile's rows stand behind them all.
+    return std::max({scores, sums_of_rows, sums_of_columns, query, key_value, sums_of_dlse}) + n.tile_q();
 }
 
 std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b, const Plan& plan,

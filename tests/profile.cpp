@@ -34,6 +34,10 @@ class Values {
         throw std::runtime_error(fmt::format("{}: {} {}", file_, key, why));
     }
 
+    bool has(std::string_view key) const {
+        return std::any_of(words_.begin(), words_.end(), [&](const auto& word) { return word.first == key; });
+    }
+
     std::string_view text(std::string_view key) const {
         const auto named = [&](const auto& word) { return word.first == key; };
         const auto found = std::find_if(words_.begin(), words_.end(), named);
@@ -118,6 +122,7 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
     if (type > static_cast<uint32_t>(core::DeviceType::cpu)) values.fail("type", "is not a device type");
     caps.type = static_cast<core::DeviceType>(type);
     caps.api_version = values.version("api");
+    if (values.has("driverID")) caps.driver_id = values.number<uint32_t>("driverID");
     caps.subgroup_size = values.number<uint32_t>("sg");
     caps.max_shared_bytes = values.number<uint32_t>("shmem");
     caps.max_invocations = values.number<uint32_t>("wginv");

@@ -43,9 +43,10 @@ std::string planning_flaw(const DeviceCaps& caps, const Problem& p, size_t turn)
         if (!plan) {
             const core::Failure& why = plan.failure();
             const std::string obstacle = asked == "materialized" ? materialized_obstacle(caps, p, tiles)
-                                         : asked == "rows"
-                                             ? (rows > 4 ? "fewer query rows" : "no tile shape fits")
-                                             : "";
+                                         : asked == "rows"       ? (rows > 4             ? "fewer query rows"
+                                                                    : p.head_dim_v > 128 ? "too few registers"
+                                                                                         : "no tile shape fits")
+                                                                 : "";
             if (obstacle.empty() || why.status != VKATTN_UNSUPPORTED ||
                 why.message.find(obstacle) == std::string::npos)
                 return fmt::format("{}: refused: {} {}", name, why.field, why.message);

@@ -193,7 +193,7 @@ TEST_CASE("backward: problems and options at random") {
 
 namespace {
 
-// Pairs of a row and a key that a dispatch's boxes and span leave it, by the definition of visibility.
+// Pairs of a row and a key that a dispatch's boxes and span leave it, by the definition of visibility; once for each slice.
 uint64_t visible_pairs(const Problem& p, const BackwardModel& m, const core::Dispatch& d) {
     const core::TileNumbers& n = m.of_tiles.n;
     const bool of_queries = facts_of(d.variant).kind == Kind::dquery;
@@ -215,7 +215,7 @@ uint64_t visible_pairs(const Problem& p, const BackwardModel& m, const core::Dis
                     pairs += sees(p, i, j, p.seqlen_kv);
                 }
     }
-    return pairs * d.groups[0];
+    return pairs * d.groups[0] * d.groups[2];
 }
 
 // Every visible pair in just one dispatch of each pass, and no more of them than it says that it costs.
@@ -235,7 +235,8 @@ std::string count_flaw(const Problem& p, const Backward& b, const Plan& plan) {
                 return "more work than claimed";
             all += pairs;
         }
-        if (all != expected) return "not every visible pair is in just one dispatch";
+        if (all != expected * (kind == Kind::dquery ? m.of_tiles.n.q_slices : m.of_tiles.n.kv_slices))
+            return "not every visible pair is in just one dispatch";
     }
     return "";
 }

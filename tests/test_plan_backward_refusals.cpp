@@ -173,6 +173,9 @@ TEST_CASE("backward refusal: tuning numbers that do not go together") {
     refused({{&N::v_keys, 24}}, "v_keys does not divide");
     refused({{&N::unroll, 3}}, "unroll does not divide");
     refused({{&N::prefetch, 2}}, "prefetch");
+    refused({{&N::q_slices, 0}}, "q_slices = 0");
+    refused({{&N::kv_slices, 0}}, "kv_slices = 0");
+    refused({{&N::kv_slices, 3}}, "neither 1 nor even");
     refused({{&N::v_keys, 0}}, "v_keys = 0");
     // 128 keys in groups of 12; in 2 groups of 64 invocations' 3; 96 keys in 24 groups, which 64 invocations do not fill.
     refused({{&N::rows, 12}}, "do not share");
@@ -208,9 +211,14 @@ uint32_t end_of_accesses(const TileNumbers& n, uint32_t dim_qk, uint32_t dim_v) 
                    k_stride = stride(n.tile_kv());
     const uint32_t key_groups = n.tile_kv() / n.rows, key_lanes = n.threads / key_groups,
                    slots = groups * n.p_blocks;
-    const uint32_t v_vecs = vecs(dim_v, key_lanes), qk_vecs = vecs(dim_qk, key_lanes),
-                   kv_stride = (v_vecs + qk_vecs) * key_lanes, q_row = vecs(dim_qk, n.lanes) * n.lanes;
-    uint32_t end = 0;
+    const auto part = [&](uint32_t all, uint32_t parts) { return (all + parts - 1) / parts; };
+    const bool sliced = n.kv_slices > 1;  // each has one of both, in as many parts
+    const uint32_t v_vecs = sliced ? 0 : vecs(dim_v, key_lanes),
+                   qk_vecs = sliced ? part(vecs(std::max(dim_qk, dim_v), key_lanes), n.kv_slices / 2)
+                                    : vecs(dim_qk, key_lanes),
+                   kv_stride = (v_vecs + qk_vecs) * key_lanes,
+                   q_row = part(vecs(dim_qk, n.lanes), n.q_slices) * n.lanes;
+    uint32_t end = 0, statistics = 0;
     const auto touch = [&](uint32_t at) { end = std::max(end, at + 1); };
     for (uint32_t thread = 0; thread < n.threads; thread++) {
         const uint32_t lane = thread % n.lanes, group = thread / n.lanes;
@@ -228,11 +236,13 @@ uint32_t end_of_accesses(const TileNumbers& n, uint32_t dim_qk, uint32_t dim_v) 
                   lane);  // store_slots
         }
         touch(thread);  // store_dlse
+        for (uint32_t row = thread; row < n.tile_q(); row += n.threads)
+            statistics = std::max(statistics, row + 1);
         touch(2 * slots * k_stride + (n.v_keys - 1) * kv_stride + (v_vecs + qk_vecs - 1) * key_lanes +
               thread % key_lanes);
         touch(4 * n.p_blocks * n.lanes * q_stride + (n.v_keys - 1) * q_row + q_row - n.lanes + lane);
     }
-    return end;
+    return end + statistics;  // these stand at the pool's end
 }
 
 }  // namespace
@@ -333,7 +343,9 @@ TEST_CASE("backward tuning: numbers of one's own") {
                 for (const uint32_t cols : {4u, 8u, 16u})
                     for (const uint32_t v_keys : {2u, 4u, 16u}) {
                         if (threads % lanes != 0) continue;
-                        const TileNumbers n{threads, lanes, rows, cols, 16, 1, v_keys, 0, 2};
+                        TileNumbers n{threads, lanes, rows, cols, 16, 1, v_keys, 0, 2};
+                        n.q_slices = 1 + v_keys % 3;
+                        n.kv_slices = rows == 4 ? 1 : 2 * cols / 4;
                         const auto plan = make_plan(caps, p, b, numbers(n));
                         INFO(core::to_text(n));
                         const bool fits = numbers_flaw(n, true).empty() &&

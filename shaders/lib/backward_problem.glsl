@@ -3,6 +3,10 @@ layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Bac
 
 BackwardIn backward() { return BackwardIn(uvec2(p.query_batch, p.query_head)); }
 
+// Which SLICES-th of its gradients' head dims a workgroup sums: more than one where a device has too few registers for all
+// of them. What a slice recomputes is the same for all of them.
+uint slice() { return SLICES > 1 ? p.splits + gl_WorkGroupID.z : 0; }
+
 const uint DOUT = 0, DQUERY = 1, DKEY = 2, DVALUE = 3;
 
 Rows gradient_rows(uvec2 base, uint tensor, uint batch, uint head, uint end) {

@@ -24,6 +24,7 @@ layout(constant_id = SPEC_MASK) const uint MASK = MASK_NONE;
 layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
 layout(constant_id = SPEC_DLSE) const uint DLSE = 0;
 layout(constant_id = SPEC_SAVED) const uint SAVED = 0;
+layout(constant_id = SPEC_SLICES) const uint SLICES = 1;
 layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
 
 const uint GROUPS = THREADS / LANES;
@@ -31,7 +32,7 @@ const uint GROUPS = THREADS / LANES;
 #ifndef OUT_DIM
 #define OUT_DIM HEAD_DIM_V
 #endif
-const uint V_STRIDE = POOL_V_STRIDE(OUT_DIM, LANES);  // in vec4, as many for every lane
+const uint V_STRIDE = POOL_SLICE_STRIDE(OUT_DIM, LANES, SLICES);  // in vec4, as many for every lane
 const uint OUT_VECS = V_STRIDE / LANES;
 
 // Private arrays are registers on a GPU: loops over them must be unrolled. On a CPU they are memory anyway, and a pipeline

@@ -76,10 +76,14 @@ uint key_of_slot(uint slot) {
     return slot / (4 * LANES) * (4 * LANES) + slot % LANES * 4 + slot % (4 * LANES) / LANES;
 }
 
+#ifndef OUT_FIRST
+#define OUT_FIRST 0  // vec4 of a row before the workgroup's own
+#endif
+
 // Item e of a V stage: 4 head dims of the key in slot first_slot + e / V_STRIDE of the P_KEYS keys from v.first on.
 STORED4 load_v_item(Rows v, uint first_slot, uint e) {
     const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
-    return load4_stored(row_start(v, row), e % V_STRIDE * 4, OUT_DIM, OUT_DIM % (4 * LANES) == 0);
+    return load4_stored(row_start(v, row), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, OUT_DIM % (4 * LANES * SLICES) == 0);
 }
 
 // Staging in two steps: fetch_* issue the loads into registers while a chunk is being computed, store_* put them down

@@ -61,7 +61,7 @@ struct ForwardArguments {
 //   outp     of backward_delta: out
 //   out_batch, out_head, out_seq   with SPEC_SAVED: the first tile of a workgroup's loop that this dispatch does, the
 //                                  first that it leaves, SPAN_* bits
-//   splits   of backward_mask: the first tile of keys
+//   splits   of backward_mask: the first tile of keys; of backward_query and backward_key_value: the first slice
 //   first_head, first_tile   where this dispatch begins, counted upwards: of backward_key_value kv heads and tiles of keys,
 //                            of backward_mask heads of the mask, of backward_delta groups of rows; else as ForwardPush
 struct BackwardArguments {
@@ -120,7 +120,9 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_ROLLED 19  // 1: for CPUs. No constant: a kernel's other module, see lib/constants.glsl
 #define SPEC_SAVED 20   // 1: backward accumulators are kept in scratch between dispatches
 #define SPEC_DLSE 21    // 1: the lse has an incoming gradient
-#define SPEC_COUNT 22
+#define SPEC_SLICES \
+    22  // of a backward's gradients: each has these workgroups for it, with as many head dims each
+#define SPEC_COUNT 23
 
 // The combine kernel has these of them: THREADS, LANES, UNROLL (parts), HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is
@@ -134,6 +136,8 @@ static_assert(sizeof(BackwardArguments) == 376);
 // A tile's rows lie four to a vec4, padded to an odd stride so that neighbouring lines start in different banks.
 #define POOL_STRIDE(tile_rows) ((tile_rows) / 4 + 1 - (tile_rows) / 4 % 2)
 #define POOL_V_STRIDE(head_dim_v, lanes) (((head_dim_v) + 4 * (lanes)-1) / (4 * (lanes)) * (lanes))
+// Of one of `slices` equal parts of the head dims.
+#define POOL_SLICE_STRIDE(head_dim, lanes, slices) (POOL_V_STRIDE(head_dim, (lanes) * (slices)) / (slices))
 
 #ifdef __cplusplus
 }  // namespace vkattn::shared

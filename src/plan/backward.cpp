@@ -3,6 +3,7 @@
 // accumulators on through scratch.
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -25,7 +26,7 @@ struct Context {
     const TileNumbers& numbers() const { return tiles.numbers; }
 };
 
-// A pass before it is cut: workgroups (heads, tiles), each with a loop of at most `longest` steps out of `steps` that are
+// A pass before it is cut: workgroups (heads, tiles, slices or what the kernel says), each with a loop of at most `longest` steps out of `steps` that are
 // numbered from 0 on.
 struct Pass {
     Dispatch dispatch;
@@ -61,6 +62,16 @@ uint64_t span_of(const Context& c, const Pass& pass, const Plan& plan, uint64_t 
     return pass.longest > most && can_be_cut ? most : std::max<uint64_t>(1, pass.steps);
 }
 
+// Slices of dquery each sum a row's P, in one place between dispatches: cut loops take them one after the other.
+std::vector<Box> one_slice_each(const std::vector<Box>& boxes) {
+    std::vector<Box> all;
+    for (Box box : boxes)
+        for (const uint64_t end = box.first[2] + std::exchange(box.count[2], 1); box.first[2] < end;
+             box.first[2]++)
+            all.push_back(box);
+    return all;
+}
+
 // So that no dispatch costs more than the limit.
 Result<Cut> cut_within(const Context& c, const Pass& pass, const Plan& plan, uint64_t limit) {
     Cut cut;
@@ -69,7 +80,7 @@ Result<Cut> cut_within(const Context& c, const Pass& pass, const Plan& plan, uin
     cut.unit = product(std::min(cut.span, std::max<uint64_t>(1, pass.longest)), pass.step_flops);
     auto boxes = cut_grid(c.caps, pass.grid, cut.unit, limit);
     if (!boxes) return boxes.failure();
-    cut.boxes = std::move(*boxes);
+    cut.boxes = cut.loops ? one_slice_each(*boxes) : std::move(*boxes);
     const uint64_t spans = cut.loops ? (pass.steps + cut.span - 1) / cut.span : 1;
     if (spans > max_boxes / std::max<size_t>(1, cut.boxes.size()))
         return unsupported("options.max_dispatch_flops",
@@ -140,11 +151,13 @@ Pass query_pass(const Context& c, const Plan& plan) {
     const TileNumbers& n = c.numbers();
     Pass pass{tile_dispatch(c, plan, Variant::backward_query_f32), {}, 0, 0, 0};
     pass.dispatch.writes = bit(Region::dquery) | bit(Region::statistics);
-    pass.grid = {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, n.tile_q()), 1};
+    pass.dispatch.specialization[SPEC_SLICES] = n.q_slices;
+    pass.grid = {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, n.tile_q()), n.q_slices};
     pass.steps = ceil_div(p.visible_keys(0, p.seqlen_q - 1).end, n.tile_kv());
     pass.longest = longest_loop(p, n.tile_q(), n.tile_kv(), pass.steps);
-    pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 * (2 * p.head_dim_qk + p.head_dim_v);
-    pass.saved_bytes = product(rows_of(p), POOL_V_STRIDE(p.head_dim_qk, n.lanes) * 16);
+    pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 *
+                      (p.head_dim_qk + p.head_dim_v + ceil_div(p.head_dim_qk, n.q_slices));
+    pass.saved_bytes = product(rows_of(p), POOL_V_STRIDE(p.head_dim_qk, n.lanes * n.q_slices) * 16);
     return pass;
 }
 
@@ -153,15 +166,16 @@ Pass key_value_pass(const Context& c, const Plan& plan) {
     const TileNumbers& n = c.numbers();
     Pass pass{tile_dispatch(c, plan, Variant::backward_key_value_f32), {}, 0, 0, 0};
     pass.dispatch.writes = bit(Region::dkey) | bit(Region::dvalue);
-    pass.grid = {uint64_t{p.batch} * p.num_heads_kv, ceil_div(p.seqlen_kv, n.tile_kv()), 1};
+    pass.dispatch.specialization[SPEC_SLICES] = n.kv_slices;
+    pass.grid = {uint64_t{p.batch} * p.num_heads_kv, ceil_div(p.seqlen_kv, n.tile_kv()), n.kv_slices};
     const uint64_t query_tiles = ceil_div(p.seqlen_q, n.tile_q());
     pass.steps = p.group_size * query_tiles;
     pass.longest = p.group_size * longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles);
-    pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 4 * (p.head_dim_qk + p.head_dim_v);
-    const uint32_t lanes = key_lanes(n);
-    pass.saved_bytes =
-        product(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv,
-                16 * (POOL_V_STRIDE(p.head_dim_qk, lanes) + POOL_V_STRIDE(p.head_dim_v, lanes)));
+    const uint32_t dims = p.head_dim_qk + p.head_dim_v;
+    const uint32_t summed =  // in a slice of dkey, which costs more than one of dvalue
+        n.kv_slices == 1 ? dims : ceil_div(std::max(p.head_dim_qk, p.head_dim_v), n.kv_slices / 2);
+    pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 * (dims + summed);
+    pass.saved_bytes = product(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv, 16 * saved_kv_vec4(n, p));
     return pass;
 }
 

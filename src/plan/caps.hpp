@@ -13,6 +13,7 @@ struct DeviceCaps {
     std::string name;
     uint32_t vendor_id = 0;
     DeviceType type = DeviceType::other;
+    uint32_t driver_id = 0;    // VkDriverId; 0: not known
     uint32_t api_version = 0;  // as VK_MAKE_API_VERSION
     uint32_t subgroup_size = 1;
     uint32_t max_shared_bytes = 0;
@@ -25,6 +26,8 @@ struct DeviceCaps {
     bool buffer_device_address = false;  // enabled, not merely supported
     bool storage_16bit = false;          // storageBuffer16BitAccess, enabled
 };
+
+constexpr uint32_t driver_nvk = 24;  // VK_DRIVER_ID_MESA_NVK
 
 constexpr uint32_t version_1_2 = (1u << 22) | (2u << 12);
 

@@ -118,6 +118,7 @@ Dispatch common_dispatch(const Problem& p, Variant variant, const TileChoice& ti
     d.specialization[SPEC_WIDE_ROWS] = !p.narrow_rows(n.tile_q(), n.tile_kv(), tiles.pack);
     d.specialization[SPEC_SOFTCAP] = p.softcap > 0;
     d.specialization[SPEC_PACK] = tiles.pack;
+    d.specialization[SPEC_SLICES] = 1;
     d.specialization[SPEC_ROLLED] = n.rolled;
     d.specialization[SPEC_MASK] = p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
                                   : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT

@@ -30,50 +30,69 @@ constexpr uint64_t max_packed_rows = 512;
 //   cpu     lavapipe 26.1, 2 cores: one lane a row reads K and V as scalars, 1.5 to 3 times faster than 2 or 4; at
 //           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
 //           time there (1.7 s).
-//   gpu, small: not measured on their own devices. Few registers and 128 invocations, after DESIGN's findings.
+//   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels beyond
+//           D256, on no NVK device; few rows on none at all. Apple's and Adreno's compilers have 128 registers for an
+//           invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
 // clang-format off
 constexpr TuningRow rows[] = {
     //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
-    {"nvidia-rows4",     Device::nvidia, 128,        4, 4, rows_kernel( 64,  8, 4, 4)},
-    {"nvidia-rows8",     Device::nvidia, 128,        8, 4, rows_kernel( 64,  8, 8, 4)},
-    {"nvidia-rows-d576", Device::nvidia, 576,        8, 4, rows_kernel( 64, 32, 4, 4)},
-    {"cpu-rows-d128",    Device::cpu,    128,        8, 1, rows_kernel(  8,  8, 4, 1)},
-    {"cpu-rows-d576",    Device::cpu,    576,        8, 1, rows_kernel( 16, 16, 4, 1)},
-    {"gpu-rows-d128",    Device::any,    128,        4, 4, rows_kernel( 64,  8, 4, 2)},
-    {"gpu-rows-d576",    Device::any,    576,        4, 4, rows_kernel( 32, 32, 4, 2)},
+    {"nvidia-rows4",     Device::nvidia,         128,        4, 4, rows_kernel( 64,  8, 4, 4)},
+    {"nvidia-rows8",     Device::nvidia_driver,  128,        8, 4, rows_kernel( 64,  8, 8, 4)},
+    {"nvidia-rows-d576", Device::nvidia_driver,  576,        8, 4, rows_kernel( 64, 32, 4, 4)},
+    {"cpu-rows-d128",    Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 1)},
+    {"cpu-rows-d576",    Device::cpu,            576,        8, 1, rows_kernel( 16, 16, 4, 1)},
+    {"gpu-rows-d128",    Device::many_registers, 128,        4, 4, rows_kernel( 64,  8, 4, 2)},
+    {"gpu-rows-d256",    Device::many_registers, 256,        4, 4, rows_kernel( 32, 32, 4, 2)},
+    {"amd-rows-d576",    Device::amd,            576,        4, 4, rows_kernel( 32, 32, 4, 2)},
+    {"few-rows-d128",    Device::any,            128,        4, 4, rows_kernel( 32, 32, 4, 2)},
 
-    {"nvidia-d64",      Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
-    {"nvidia-d128",     Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
-    {"nvidia-d256",     Device::nvidia, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
-    {"nvidia-d576",     Device::nvidia, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
+    {"nvidia-d64",      Device::nvidia,         64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
+    {"nvidia-d128",     Device::nvidia,        128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
+    {"nvidia-d256",     Device::nvidia_driver, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
+    {"nvidia-d576",     Device::nvidia_driver, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
 
-    {"cpu-d128",        Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
-    {"cpu-d256",        Device::cpu,    256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
-    {"cpu-d576",        Device::cpu,    576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
+    {"cpu-d128",        Device::cpu,            128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
+    {"cpu-d256",        Device::cpu,            256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
+    {"cpu-d576",        Device::cpu,            576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
 
-    {"gpu-d64",         Device::any,     64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d128",        Device::any,    128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d256",        Device::any,    256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d576",        Device::any,    576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
+    {"gpu-d64",         Device::many_registers,  64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d128",        Device::many_registers, 128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d256",        Device::many_registers, 256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-d576",        Device::many_registers, 576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
 
-    {"small-d128",      Device::any,    128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
-    {"small-d576",      Device::any,    576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
+    {"few-d64",         Device::any,             64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 0,  4}},
+    {"few-d128",        Device::any,            128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 0,  4}},
+    {"few-d256",        Device::any,            256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 0,  4}},
+    {"small-d128",      Device::any,            128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
+    {"few-d512",        Device::any,            512, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 0,  4}},
+    {"few-d576",        Device::any,            576, any_rows, 2, {128,128, 4,  4,  4, 1,  4, 0,  4}},
+    {"small-d576",      Device::any,            576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 };
 
 // Of the backward kernels; max_head_dim is the larger one. Measured with `vkattn bench --pass backward --heads-q 16
 // --seqlen-q 4096 --head-dim-qk D --sweep FILE`, float32, TFLOP/s (of 10 N^2 D) in brackets.
 //   nvidia  H200, driver 580.159: D64 [24.3] of 60 candidates, D128 [24.4] of 29. d576 is not tuned: D256 [17.7], D512 [9.2].
-//   cpu     as the forward's; gpu, small: not measured on their own devices.
+//   cpu     as the forward's
+//   gpu, few, small: not run on their own devices. tools/gate: as few slices as spill nowhere, with every feature at once.
+//           Fewer do: D256 (1, 1) on NVK's Pascal 659, D576 (1, 2) on navi31 24; on M1 D64 (1, 1) 44, D128 (1, 2) 16, D576
+//           (5, 10) 48.
 constexpr TuningRow backward_rows[] = {
-    {"nvidia-backward-d64",  Device::nvidia,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
-    {"nvidia-backward-d128", Device::nvidia, 128, any_rows, 1, {256, 16, 8,  8, 32, 1,  8, 1, 16}},
-    {"nvidia-backward-d576", Device::nvidia, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8}},
+    {"nvidia-backward-d64",  Device::nvidia_driver,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
+    {"nvidia-backward-d128", Device::nvidia_driver, 128, any_rows, 1, {256, 16, 8,  8, 32, 1,  8, 1, 16}},
+    {"nvidia-backward-d576", Device::nvidia_driver, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8}},
 
-    {"cpu-backward-d128",    Device::cpu,    128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
-    {"cpu-backward-d576",    Device::cpu,    576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1}},
+    {"cpu-backward-d128",    Device::cpu,           128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
+    {"cpu-backward-d576",    Device::cpu,           576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1}},
 
-    {"gpu-backward-d256",    Device::any,    256, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-backward-d576",    Device::any,    576, any_rows, 2, {128,  8, 4,  4, 16, 1,  4, 1,  4}},
+    {"gpu-backward-d128", Device::many_registers, 128, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
+    {"gpu-backward-d256", Device::many_registers, 256, any_rows, 2, {256, 16, 4,  4, 16, 1,  8, 1,  4, 1, 2}},
+    {"gpu-backward-d576", Device::many_registers, 576, any_rows, 2, {256, 16, 4,  4, 16, 1,  8, 1,  4, 2, 4}},
+
+    {"few-backward-d64",  Device::any,             64, any_rows, 2, {256, 16, 4,  4,  8, 1,  8, 0,  4, 1, 2}},
+    {"few-backward-d128", Device::any,            128, any_rows, 2, {256, 16, 4,  4,  8, 1,  8, 0,  4, 2, 4}},
+    {"few-backward-d256", Device::any,            256, any_rows, 2, {256, 16, 4,  4,  8, 1,  8, 0,  4, 4, 8}},
+    {"few-backward-d576", Device::any,            576, any_rows, 2, {256, 16, 4,  4,  8, 1,  8, 0,  4, 9, 18}},
+
     {"small-backward-d128",  Device::any,    128, any_rows, 2, { 64,  8, 4,  4,  8, 1,  8, 0,  4}},
     {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2}},
 };
@@ -84,9 +103,24 @@ std::span<const TuningRow> table_of(KernelKind kind) {
     return rows;
 }
 
+// The most specific one.
 Device device_of(const DeviceCaps& caps) {
     if (caps.type == DeviceType::cpu) return Device::cpu;
-    return caps.vendor_id == 0x10de ? Device::nvidia : Device::any;
+    if (caps.vendor_id != 0x10de) return caps.vendor_id == 0x1002 ? Device::amd : Device::any;
+    return caps.driver_id == driver_nvk ? Device::nvidia : Device::nvidia_driver;
+}
+
+// What a kind of device is a kind of.
+Device kind_of(Device device) {
+    if (device == Device::nvidia_driver) return Device::nvidia;
+    if (device == Device::nvidia || device == Device::amd) return Device::many_registers;
+    return Device::any;
+}
+
+bool is_for(Device row, Device device) {
+    for (; device != Device::any; device = kind_of(device))
+        if (row == device) return true;
+    return row == Device::any;
 }
 
 using Field = std::pair<std::string_view, uint32_t TileNumbers::*>;
@@ -101,7 +135,10 @@ std::vector<Field> fields_of(const TileNumbers& n) {
                                      {"p_blocks", &N::p_blocks},
                                      {"v_keys", &N::v_keys},
                                      {"prefetch", &N::prefetch}});
-    fields.insert(fields.end(), {{"unroll", &N::unroll}, {"rolled", &N::rolled}});
+    fields.push_back({"unroll", &N::unroll});
+    if (!n.of_rows_kernel())
+        fields.insert(fields.end(), {{"q_slices", &N::q_slices}, {"kv_slices", &N::kv_slices}});
+    fields.push_back({"rolled", &N::rolled});
     return fields;
 }
 
@@ -111,6 +148,7 @@ std::string malformed(const TileNumbers& n, const std::vector<Field>& fields, Ke
         if (at != &TileNumbers::prefetch && at != &TileNumbers::rolled && (n.*at == 0 || n.*at > 4096))
             return fmt::format("{} = {} is not within 1 .. 4096", name, n.*at);
     if (n.prefetch > 1 || n.rolled > 1) return "prefetch and rolled are 0 or 1";
+    if (n.q_slices * n.kv_slices != 1 && kind != KernelKind::backward) return "only a backward has slices";
     if (n.prefetch != 0 && n.rolled != 0) return "prefetch and rolled exclude each other";
     if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
     if (n.of_rows_kernel()) {
@@ -131,6 +169,7 @@ std::string malformed(const TileNumbers& n, const std::vector<Field>& fields, Ke
 std::string malformed_for_sums(const TileNumbers& n) {
     if (n.tile_kv() % n.rows != 0 || n.threads % (n.tile_kv() / n.rows) != 0)
         return "a backward's invocations do not share cols * lanes keys, rows each, evenly";
+    if (n.kv_slices != 1 && n.kv_slices % 2 != 0) return "kv_slices is neither 1 nor even";
     if (n.rows % n.p_blocks != 0) return "p_blocks does not divide rows";
     if (n.threads / n.lanes * n.p_blocks % n.v_keys != 0)
         return "v_keys does not divide p_blocks * threads / lanes";
@@ -217,9 +256,18 @@ uint32_t multiprocessors_of(const DeviceCaps& caps) {
 
 std::string to_text(const TileNumbers& n) {
     std::string text;
-    for (const auto& [name, at] : fields_of(n))
+    for (const auto& [name, at] : fields_of(n)) {
+        if ((at == &TileNumbers::q_slices || at == &TileNumbers::kv_slices) && n.*at == 1)
+            continue;  // as nearly everywhere
         text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
+    }
     return text;
+}
+
+uint32_t saved_kv_vec4(const TileNumbers& n, const Problem& p) {
+    const uint32_t lanes = key_lanes(n);
+    if (n.kv_slices == 1) return POOL_V_STRIDE(p.head_dim_qk, lanes) + POOL_V_STRIDE(p.head_dim_v, lanes);
+    return 2 * POOL_V_STRIDE(std::max(p.head_dim_qk, p.head_dim_v), lanes * (n.kv_slices / 2));
 }
 
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind) {
@@ -233,15 +281,18 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
     const uint32_t scores = n.chunk * (q_stride + k_stride);
     const uint32_t maxima = n.threads * n.rows / 4, p = 4 * n.p_blocks * n.lanes * q_stride;
     if (kind != KernelKind::backward) return std::max({scores, maxima, p + n.v_keys * v_stride});
-    const uint32_t qk = problem.head_dim_qk, slots = n.threads / n.lanes * n.p_blocks, lanes = key_lanes(n);
-    const uint32_t kv_stride = POOL_V_STRIDE(qk, lanes) + POOL_V_STRIDE(problem.head_dim_v, lanes);
-    return std::max({scores, maxima, n.threads * n.cols / 4, p + n.v_keys * POOL_V_STRIDE(qk, n.lanes),
-                     2 * slots * k_stride + n.v_keys * kv_stride});
+    const uint32_t qk = problem.head_dim_qk, slots = n.threads / n.lanes * n.p_blocks;
+    const uint32_t kv_stride = saved_kv_vec4(n, problem) / n.kv_slices;
+    const uint32_t maps = std::max({scores, maxima, n.threads * n.cols / 4,
+                                    p + n.v_keys * POOL_SLICE_STRIDE(qk, n.lanes, n.q_slices),
+                                    2 * slots * k_stride + n.v_keys * kv_stride});
+    return maps + n.tile_q();  // and the statistics of rows
 }
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                 KernelKind kind) {
     std::string why;
+    bool few_enough = false;
     // Batch-invariant: the numbers, by which a row's sums are ordered, must not depend on how many rows there are.
     const uint64_t rows_of_kv_head =
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
@@ -249,8 +300,10 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         kind == KernelKind::backward ? std::max(problem.head_dim_qk, problem.head_dim_v) : problem.head_dim_v;
     for (const TuningRow& row : table_of(kind)) {
         if (row.numbers.of_rows_kernel() != (kind == KernelKind::rows)) continue;
-        if (row.device != Device::any && row.device != device_of(caps)) continue;
-        if (head_dim > row.max_head_dim || rows_of_kv_head > row.max_rows) continue;
+        if (!is_for(row.device, device_of(caps))) continue;
+        if (rows_of_kv_head > row.max_rows) continue;
+        few_enough = true;
+        if (head_dim > row.max_head_dim) continue;
         if (std::find(options.rejected_rows.begin(), options.rejected_rows.end(), row.name) !=
             options.rejected_rows.end()) {
             why = fmt::format("row {}: the driver could not build its pipeline", row.name);
@@ -261,7 +314,8 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         why = fmt::format("row {}: {}", row.name, why);
     }
     if (why.empty())
-        return unsupported("", kind == KernelKind::rows ? "it is for fewer query rows" : "no tuning row");
+        return unsupported("", few_enough ? "on this device it has too few registers for such head dims"
+                                          : "it is for fewer query rows");
     return unsupported("", "no tile shape fits this device: " + why);
 }
 

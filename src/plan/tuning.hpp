@@ -12,10 +12,11 @@ namespace vkattn::core {
 enum class KernelKind { rows, tiles, backward };
 
 // Numbers of the kernels; meanings in shaders/shared/forward.h. The rows kernel has threads, lanes, rows and
-// unroll only, and cols = 0 says so. rolled: of a kernel's two modules the one for CPUs (SPEC_ROLLED); no row has
+// unroll only, and cols = 0 says so. q_slices: SPEC_SLICES of dquery; kv_slices: of dkey and dvalue, 1 or even. rolled: of a kernel's two modules the one for CPUs (SPEC_ROLLED); no row has
 // it, it comes from the device.
 struct TileNumbers {
-    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll, rolled = 0;
+    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll, q_slices = 1,
+                                                                                    kv_slices = 1, rolled = 0;
 
     bool of_rows_kernel() const { return cols == 0; }
     uint32_t tile_q() const { return of_rows_kernel() ? rows : rows * (threads / lanes); }
@@ -28,7 +29,8 @@ constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t row
 
 struct TuningRow {
     const char* name;
-    enum class Device { any, cpu, nvidia } device;
+    // many_registers: 256 an invocation, as NVIDIA's and AMD's have; nvidia_driver: NVIDIA's own, not Mesa's NVK.
+    enum class Device { any, cpu, many_registers, amd, nvidia, nvidia_driver } device;
     uint32_t max_head_dim;  // head_dim_v; of backward rows the larger of both
     uint32_t max_rows;      // query rows that share a kv head
     uint32_t residency;  // workgroups of a multiprocessor that keep it busy: to how many the keys are split
@@ -52,6 +54,9 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
 inline uint32_t key_lanes(const TileNumbers& n) {
     return n.threads / (n.tile_kv() / n.rows);
 }
+
+// The same, saved rows of dkey and dvalue between dispatches, of all slices, in vec4.
+uint32_t saved_kv_vec4(const TileNumbers& n, const Problem& problem);
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                 KernelKind kind);

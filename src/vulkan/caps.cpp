@@ -82,9 +82,12 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     VkPhysicalDeviceSubgroupProperties subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
     subgroup.pNext = &maintenance;
+    VkPhysicalDeviceDriverProperties driver{};
+    driver.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES;
+    driver.pNext = &subgroup;
     VkPhysicalDeviceProperties2 properties{};
     properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    properties.pNext = &subgroup;
+    properties.pNext = &driver;  // a device before Vulkan 1.2, which is refused, may pass over it
     vk.vkGetPhysicalDeviceProperties2(device, &properties);
     const VkPhysicalDeviceProperties& p = properties.properties;
     const VkPhysicalDeviceLimits& l = p.limits;
@@ -93,6 +96,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.name = p.deviceName;
     caps.vendor_id = p.vendorID;
     caps.type = static_cast<DeviceType>(p.deviceType);
+    caps.driver_id = driver.driverID;
     caps.api_version = std::min(p.apiVersion, api_version);
     caps.subgroup_size = std::max(1u, subgroup.subgroupSize);
     caps.max_shared_bytes = l.maxComputeSharedMemorySize;

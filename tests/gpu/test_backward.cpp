@@ -51,6 +51,7 @@ SECTION_NAMED(masks, "masks")
 SECTION_NAMED(storage, "storage types")
 SECTION_NAMED(cuts, "cuts")
 SECTION_NAMED(empty, "empty")
+SECTION_NAMED(slices, "slices")
 SECTION_NAMED(materialized, "materialized")
 
 TEST_CASE("every section of the backward's case file is run") {
