@@ -1,0 +1,146 @@
+#include "gate/compiler.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <chrono>
+#include <vector>
+
+#include "vulkan/caps.hpp"
+#include "vulkan/spirv.hpp"
+
+namespace vkattn::test {
+namespace {
+
+void require(VkResult result, const char* what) {
+    if (result != VK_SUCCESS)
+        throw RuntimeError(fmt::format("{} failed: VkResult {}", what, static_cast<int>(result)));
+}
+
+template <class Function>
+Function load(const RuntimeHandles& h, const char* name) {
+    const auto function = reinterpret_cast<Function>(h.get_instance_proc_addr(h.instance, name));
+    if (function == nullptr) throw RuntimeError(fmt::format("the driver has no {}", name));
+    return function;
+}
+
+// Of a null device an extension's function may be there all the same, so the loader asks the device.
+VkDevice make_device(const RuntimeHandles& h) {
+    const Requirements needed(h.get_instance_proc_addr, h.instance, h.physical_device);
+    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR reports{};
+    reports.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR;
+    reports.pNext = const_cast<VkPhysicalDeviceFeatures2*>(needed.features());
+    reports.pipelineExecutableInfo = VK_TRUE;
+    std::vector<const char*> extensions = {VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME};
+    const char* const* wanted = nullptr;
+    const uint32_t count = needed.extensions(&wanted);
+    extensions.insert(extensions.end(), wanted, wanted + count);
+    const float priority = 1;
+    VkDeviceQueueCreateInfo queue{};
+    queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
+    queue.queueFamilyIndex = h.queue_family;
+    queue.queueCount = 1;
+    queue.pQueuePriorities = &priority;
+    VkDeviceCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
+    info.pNext = &reports;
+    info.queueCreateInfoCount = 1;
+    info.pQueueCreateInfos = &queue;
+    info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+    info.ppEnabledExtensionNames = extensions.data();
+    VkDevice device = VK_NULL_HANDLE;
+    require(load<PFN_vkCreateDevice>(h, "vkCreateDevice")(h.physical_device, &info, nullptr, &device),
+            "vkCreateDevice with pipelineExecutableInfo");
+    return device;
+}
+
+uint64_t number_of(const VkPipelineExecutableStatisticKHR& s) {
+    switch (s.format) {
+        case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_BOOL32_KHR:
+            return s.value.b32;
+        case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR:
+            return static_cast<uint64_t>(s.value.i64);
+        case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_FLOAT64_KHR:
+            return static_cast<uint64_t>(s.value.f64);
+        default:
+            return s.value.u64;
+    }
+}
+
+}  // namespace
+
+Compiler::Compiler() {
+    const auto instance = core::load_instance_functions(handles_.get_instance_proc_addr, handles_.instance);
+    if (!instance) throw RuntimeError(instance.failure().message);
+    caps_ = core::query_supported_caps(*instance, handles_.physical_device, VK_API_VERSION_1_3);
+    device_ = make_device(handles_);
+    destroy_device_ = load<PFN_vkDestroyDevice>(handles_, "vkDestroyDevice");
+    const auto functions = core::load_device_functions(*instance, device_);
+    if (!functions) throw RuntimeError(functions.failure().message);
+    vk_ = *functions;
+    get_statistics_ = reinterpret_cast<PFN_vkGetPipelineExecutableStatisticsKHR>(
+        instance->vkGetDeviceProcAddr(device_, "vkGetPipelineExecutableStatisticsKHR"));
+    const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(shared::ForwardPush)};
+    VkPipelineLayoutCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+    info.pushConstantRangeCount = 1;
+    info.pPushConstantRanges = &range;
+    require(vk_.vkCreatePipelineLayout(device_, &info, nullptr, &layout_), "vkCreatePipelineLayout");
+}
+
+Compiler::~Compiler() {
+    vk_.vkDestroyPipelineLayout(device_, layout_, nullptr);
+    destroy_device_(device_, nullptr);
+}
+
+Built Compiler::build(const core::Dispatch& dispatch) const {
+    const auto& constants = dispatch.specialization;
+    const core::Spirv code = core::spirv_of(dispatch.variant, constants[SPEC_ROLLED] != 0);
+    VkShaderModuleCreateInfo module_info{};
+    module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+    module_info.codeSize = code.word_count * sizeof(uint32_t);
+    module_info.pCode = code.words;
+    VkShaderModule module = VK_NULL_HANDLE;
+    Built built;
+    built.result = vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module);
+    if (built.result != VK_SUCCESS) return built;
+
+    std::array<VkSpecializationMapEntry, SPEC_COUNT> entries;
+    for (uint32_t i = 0; i < SPEC_COUNT; i++) entries[i] = {i, i * 4, sizeof(uint32_t)};
+    const VkSpecializationInfo specialization{SPEC_COUNT, entries.data(), sizeof constants, constants.data()};
+    VkComputePipelineCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+    info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
+    info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+    info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+    info.stage.module = module;
+    info.stage.pName = "main";
+    info.stage.pSpecializationInfo = &specialization;
+    info.layout = layout_;
+    VkPipeline pipeline = VK_NULL_HANDLE;
+    const auto start = std::chrono::steady_clock::now();
+    built.result = vk_.vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &pipeline);
+    built.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    vk_.vkDestroyShaderModule(device_, module, nullptr);
+    if (built.result != VK_SUCCESS) return built;
+    built.statistics = statistics_of(pipeline);
+    vk_.vkDestroyPipeline(device_, pipeline, nullptr);
+    return built;
+}
+
+std::map<std::string, uint64_t> Compiler::statistics_of(VkPipeline pipeline) const {
+    VkPipelineExecutableInfoKHR info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR;
+    info.pipeline = pipeline;
+    uint32_t count = 0;
+    require(get_statistics_(device_, &info, &count, nullptr), "vkGetPipelineExecutableStatisticsKHR");
+    VkPipelineExecutableStatisticKHR empty{};
+    empty.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR;
+    std::vector<VkPipelineExecutableStatisticKHR> all(count, empty);
+    require(get_statistics_(device_, &info, &count, all.data()), "vkGetPipelineExecutableStatisticsKHR");
+    std::map<std::string, uint64_t> numbers;
+    for (const VkPipelineExecutableStatisticKHR& s : all) numbers[s.name] = number_of(s);
+    return numbers;
+}
+
+}  // namespace vkattn::test

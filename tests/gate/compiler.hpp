@@ -1,0 +1,45 @@
+// Builds single pipelines on the current device, and tells what its driver says of them
+// (VK_KHR_pipeline_executable_properties).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "plan/plan.hpp"
+#include "vkattn/runtime.hpp"
+#include "vulkan/functions.hpp"
+
+namespace vkattn::test {
+
+struct Built {
+    VkResult result = VK_SUCCESS;
+    double ms = 0;                               // wall time of vkCreateComputePipelines
+    std::map<std::string, uint64_t> statistics;  // by the driver's own names; of a fraction the whole part
+};
+
+class Compiler {
+  public:
+    // Of the device that the runtime picks. Throws RuntimeError where it reports nothing on its pipelines.
+    Compiler();
+    ~Compiler();
+    Compiler(const Compiler&) = delete;
+
+    const core::DeviceCaps& caps() const { return caps_; }
+    const DeviceInfo& info() const { return runtime_.device(); }
+    Built build(const core::Dispatch& dispatch) const;
+
+  private:
+    std::map<std::string, uint64_t> statistics_of(VkPipeline pipeline) const;
+
+    Runtime runtime_;
+    RuntimeHandles handles_ = runtime_.handles();
+    core::DeviceCaps caps_;
+    VkDevice device_ = VK_NULL_HANDLE;
+    core::DeviceFunctions vk_;
+    PFN_vkDestroyDevice destroy_device_ = nullptr;
+    PFN_vkGetPipelineExecutableStatisticsKHR get_statistics_ = nullptr;
+    VkPipelineLayout layout_ = VK_NULL_HANDLE;
+};
+
+}  // namespace vkattn::test
