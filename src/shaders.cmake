@@ -4,9 +4,9 @@ function(vkattn_compile_shader output file macros)
   separate_arguments(macros UNIX_COMMAND "${macros}")
   add_custom_command(
     OUTPUT "${output}"
-    COMMAND "${VKATTN_SDK}/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
+    COMMAND "${VKATTN_GLSLC}" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
             ${macros} -mfmt=num -MD -MF "${output}.d" -MT "${output}" "${VKATTN_SHADER_DIR}/${file}" -o "${output}"
-    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_SDK}/bin/glslc"
+    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_GLSLC}"
     DEPFILE "${output}.d"
     VERBATIM)
 endfunction()

@@ -36,8 +36,11 @@
 extern "C" {
 #endif
 
-#if defined(_WIN32)
-#define VKATTN_API
+/* VKATTN_SHARED: the library is a DLL. VKATTN_BUILDING: this is the library. */
+#if defined(_WIN32) && defined(VKATTN_BUILDING)
+#define VKATTN_API __declspec(dllexport)
+#elif defined(_WIN32) && defined(VKATTN_SHARED)
+#define VKATTN_API __declspec(dllimport)
 #elif defined(__GNUC__)
 #define VKATTN_API __attribute__((visibility("default")))
 #else

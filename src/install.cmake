@@ -1,0 +1,72 @@
+# The package: libvkattn as a static and a shared library, and the optional runtime. Whoever links them finds the C ABI of
+# vkattn.h and nothing else: no symbol of ours, of fmt or of a kernel.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(parts $<TARGET_OBJECTS:vkattn_objects> $<TARGET_OBJECTS:vkattn_plan> $<TARGET_OBJECTS:vkattn_fmt>)
+set(headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+
+# vkattn_one_object(OUTPUT PARTS...): an archive's members would show each other's symbols to everybody. One object, in
+# which all but the interface is local, shows what a shared library does. Elsewhere than with GNU binutils the members stay.
+function(vkattn_one_object output)
+  if(NOT CMAKE_OBJCOPY OR APPLE OR WIN32)
+    set(${output} "${ARGN}" PARENT_SCOPE)
+    return()
+  endif()
+  set(object "${CMAKE_CURRENT_BINARY_DIR}/${output}.o")
+  add_custom_command(OUTPUT "${object}"
+    COMMAND "${CMAKE_LINKER}" -r --force-group-allocation -o "${object}" ${ARGN}
+    COMMAND "${CMAKE_OBJCOPY}" --wildcard "--keep-global-symbol=vkattn_*" "${object}"
+    DEPENDS ${ARGN} COMMAND_EXPAND_LISTS VERBATIM)
+  set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
+  set(${output} "${object}" PARENT_SCOPE)
+endfunction()
+
+vkattn_one_object(vkattn_whole ${parts})
+add_library(vkattn_static STATIC ${vkattn_whole})
+set_target_properties(vkattn_static PROPERTIES OUTPUT_NAME vkattn EXPORT_NAME static LINKER_LANGUAGE CXX
+                                               ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+target_include_directories(vkattn_static INTERFACE ${headers})
+# Named, for programs whose CMake knows no C++.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT APPLE AND NOT WIN32)
+  target_link_libraries(vkattn_static INTERFACE stdc++ m)
+endif()
+
+add_library(vkattn_shared SHARED ${parts})
+set_target_properties(vkattn_shared PROPERTIES OUTPUT_NAME vkattn EXPORT_NAME shared LINKER_LANGUAGE CXX
+  VERSION ${PROJECT_VERSION} SOVERSION "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}"
+  LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+target_compile_definitions(vkattn_shared INTERFACE VKATTN_SHARED)
+target_include_directories(vkattn_shared INTERFACE ${headers})
+if(UNIX AND NOT APPLE)
+  # Weak symbols of std that the compiler makes have their own visibility.
+  target_link_options(vkattn_shared PRIVATE "LINKER:--version-script=${CMAKE_CURRENT_LIST_DIR}/exports.map" "LINKER:-z,defs")
+  set_property(TARGET vkattn_shared PROPERTY LINK_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
+endif()
+if(VKATTN_SANITIZE)
+  target_link_options(vkattn_shared PRIVATE -fsanitize=${VKATTN_SANITIZE})
+endif()
+
+add_library(vkattn_runtime_static STATIC $<TARGET_OBJECTS:vkattn_runtime_objects> $<TARGET_OBJECTS:vkattn_fmt>)
+set_target_properties(vkattn_runtime_static PROPERTIES OUTPUT_NAME vkattn_runtime EXPORT_NAME runtime LINKER_LANGUAGE CXX
+                                                       ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+target_include_directories(vkattn_runtime_static INTERFACE ${headers})
+target_link_libraries(vkattn_runtime_static INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
+
+set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/vkattn")
+# From the folder of vkattn.pc up to the prefix, so that an installation can be moved.
+file(RELATIVE_PATH VKATTN_PC_UP "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+configure_file("${CMAKE_CURRENT_LIST_DIR}/vkattn.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/vkattn.pc" @ONLY)
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/vkattn-config.cmake.in"
+  "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake" INSTALL_DESTINATION "${package_dir}")
+# Of 0.x, a minor version may change the ABI: as the soname says.
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake" COMPATIBILITY SameMinorVersion)
+
+install(TARGETS vkattn_static vkattn_shared vkattn_runtime_static EXPORT vkattn
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+install(EXPORT vkattn NAMESPACE vkattn:: FILE vkattn-targets.cmake DESTINATION "${package_dir}")
+install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/vkattn" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake"
+  DESTINATION "${package_dir}")
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

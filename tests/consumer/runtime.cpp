@@ -1,0 +1,25 @@
+// A program without a Vulkan of its own: one key, so that the output is its value.
+#include <cmath>
+#include <cstdio>
+#include <vector>
+#include <vkattn/runtime.hpp>
+
+int main() {
+    vkattn::Runtime runtime;
+    VkattnProblem problem = vkattn::problem();
+    problem.seqlen_q = problem.seqlen_kv = 1;
+    problem.head_dim_qk = problem.head_dim_v = 8;
+    const vkattn::Plan plan = runtime.plan(problem);
+    std::vector<float> value(8, 0.25f), out(8);
+    const vkattn::Buffer in = runtime.allocate(32), result = runtime.allocate(32);
+    runtime.upload(in, std::as_bytes(std::span(value)));
+    VkattnForwardArgs args = vkattn::forward_args();
+    args.query = args.key = args.value = in.address();
+    args.out = result.address();
+    runtime.submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, args); });
+    runtime.download(result, std::as_writable_bytes(std::span(out)));
+    for (const float x : out)
+        if (std::abs(x - 0.25f) > 1e-6f) return std::printf("failed: runtime: wrong\n"), 1;
+    std::printf("runtime on %s: right\n", runtime.device().name.c_str());
+    return 0;
+}
