@@ -31,8 +31,8 @@ void hide_scores(Work w, uint first_key, bool masked) {
         FOR_EACH(b, COLS / 4) {
             const int key = int(first_key + 4 * (b * LANES + lane));
             const uint x = r * (COLS / 4) + b;
-            [[unroll]] for (int i = 0; i < 4; i++)
-                scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), mask, row, keys, key + i, w.num_keys - 1, masked);
+            FOR_EACH(i, 4)
+                scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), mask, row, keys, key + int(i), w.num_keys - 1, masked);
         }
     }
 }
@@ -45,6 +45,6 @@ bool needs_hiding(Work w, uint first_key) {
 
 // From q.k of the tile to its scores.
 void finish_scores(Work w, uint first_key, bool masked) {
-    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = scaled(scores[x]);
+    FOR_EACH(x, ROWS * COLS / 4) scores[x] = scaled(scores[x]);
     hide_scores(w, first_key, masked);
 }

@@ -8,6 +8,7 @@
 
 #include "ceilings.hpp"
 #include "common.hpp"
+#include "startup.hpp"
 #include "workload.hpp"
 
 namespace vkattn::tools {
@@ -60,6 +61,12 @@ double tflops(const VkattnProblem& p, Pass pass, double ms) {
     return 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * dims / (ms * 1e-3) * 1e-12;
 }
 
+VkattnBackward backward_of(const VkattnProblem& p) {
+    VkattnBackward backward = dense_backward(p);
+    backward.dbias = p.mask == VKATTN_MASK_FLOAT;
+    return backward;
+}
+
 // The pass's own plan has the options; the forward before a timed backward is the planner's choice.
 Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p, const char* tuning) {
     VkattnOptions o = b.attention.plan_options();
@@ -69,9 +76,7 @@ Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p,
         plans.forward = runtime.plan(p, o);
         return plans;
     }
-    VkattnBackward backward = dense_backward(p);
-    backward.dbias = p.mask == VKATTN_MASK_FLOAT;
-    plans.backward = runtime.backward_plan(p, backward, o);
+    plans.backward = runtime.backward_plan(p, backward_of(p), o);
     o.tuning = nullptr;
     o.kernel = nullptr;
     plans.forward = runtime.plan(p, o);
@@ -86,7 +91,48 @@ struct Result {
     std::vector<double> ms;
     double tflops, gbps;
     uint32_t segments, submissions;
+    Startup startup;
 };
+
+// Places for tensors of which nothing is read: recordings that are timed on the host only.
+template <class Args>
+Args with_addresses(Args args, const VkattnProblem& p) {
+    args.query = args.key = args.value = args.out = args.lse = VkDeviceAddress{1} << 20;
+    if (p.mask != VKATTN_MASK_NONE) args.mask = args.query;
+    if (p.kv_lengths != 0) args.kv_lengths = args.query;
+    if (p.align == VKATTN_ALIGN_OFFSETS) args.query_offsets = args.query;
+    return args;
+}
+
+// Of the pass's plan; of both passes the backward's.
+Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
+    const VkattnOptions o = b.attention.plan_options();
+    StartupWork work;
+    if (b.pass() == Pass::forward) {
+        work.plan = [&](VkattnContext* context, const VkattnProblem& problem) {
+            return Plan(context, problem, o);
+        };
+        work.record = [&](VkCommandBuffer c, const Plan& plan, const Buffer& scratch) {
+            VkattnForwardArgs args = with_addresses(forward_args(), p);
+            args.scratch_buffer = scratch.handle();
+            args.scratch_address = scratch.address();
+            plan.cmd_forward(c, args);
+        };
+    } else {
+        work.plan = [&](VkattnContext* context, const VkattnProblem& problem) {
+            return Plan(context, problem, backward_of(problem), o);
+        };
+        work.record = [&](VkCommandBuffer c, const Plan& plan, const Buffer& scratch) {
+            VkattnBackwardArgs args = with_addresses(backward_args(), p);
+            args.dout = args.dquery = args.dkey = args.dvalue = args.query;
+            if (p.mask == VKATTN_MASK_FLOAT) args.dbias = args.query;
+            args.scratch_buffer = scratch.handle();
+            args.scratch_address = scratch.address();
+            plan.cmd_backward(c, args);
+        };
+    }
+    return measure_startup(runtime, p, b.attention.bshd(), work);
+}
 
 void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProblem& p, const Json& plan,
                 const Result& r, const Ceilings& ceilings) {
@@ -108,7 +154,13 @@ void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProble
         {"fma_tflops", ceilings.fma_tflops},
         {"copy_gbps", ceilings.copy_gbps},
         {"fma_ratio", r.tflops / ceilings.fma_tflops},
-        {"copy_ratio", r.gbps / ceilings.copy_gbps}};
+        {"copy_ratio", r.gbps / ceilings.copy_gbps},
+        {"startup",
+         {{"cold_ms", r.startup.cold_ms},
+          {"warm_ms", r.startup.warm_ms},
+          {"plan_us", r.startup.plan_us},
+          {"record_us", r.startup.record_us},
+          {"pipelines_built", r.startup.built}}}};
     fmt::print("{}\n", out.dump());
 }
 
@@ -126,6 +178,10 @@ void print_text(const DeviceInfo& d, const Json& plan, const Result& r, const Ce
                100 * r.gbps / ceilings.copy_gbps);
     fmt::print("ceilings {:.3f} TFLOP/s float32 FMA, {:.1f} GB/s copy, both measured in this run\n",
                ceilings.fma_tflops, ceilings.copy_gbps);
+    fmt::print("startup  {:.1f} ms for context, plan and recording; {:.1f} ms with a pipeline cache\n",
+               r.startup.cold_ms, r.startup.warm_ms);
+    fmt::print("another length: plan {:.1f} us, recording {:.1f} us, {} pipelines built\n", r.startup.plan_us,
+               r.startup.record_us, r.startup.built);
 }
 
 // One line a tuning of the file, over the same tensors: how the rows of src/plan/tuning.cpp are found. All
@@ -168,10 +224,11 @@ void bench(const Bench& b) {
     } catch (const Error& error) {
         rethrow_as_usage(error);
     }
-    const Ceilings ceilings = measure_ceilings(runtime);
     Workload workload(runtime, p, b.pass(), b.mask_fill == "random");
     const Plan& plan = timed_plan(plans, b.pass());
-    Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions()};
+    Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions(), {}};
+    const Ceilings ceilings = measure_ceilings(runtime);  // behind the runs: the device's clock is up
+    r.startup = measure_startup(b, runtime, p);
     r.tflops = tflops(p, b.pass(), median(r.ms));
     r.gbps = static_cast<double>(tensor_bytes(p)) / (median(r.ms) * 1e-3) * 1e-9;
     const Json description = Json::parse(plan.describe());
