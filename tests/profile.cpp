@@ -122,7 +122,9 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
     if (type > static_cast<uint32_t>(core::DeviceType::cpu)) values.fail("type", "is not a device type");
     caps.type = static_cast<core::DeviceType>(type);
     caps.api_version = values.version("api");
+    // The first profiles had neither.
     if (values.has("driverID")) caps.driver_id = values.number<uint32_t>("driverID");
+    if (values.has("sms")) caps.multiprocessors = values.number<uint32_t>("sms");
     caps.subgroup_size = values.number<uint32_t>("sg");
     caps.max_shared_bytes = values.number<uint32_t>("shmem");
     caps.max_invocations = values.number<uint32_t>("wginv");

@@ -42,6 +42,10 @@ struct DeviceInfo {
 // All Vulkan devices of this machine. Throws RuntimeError where there is no Vulkan loader.
 std::vector<DeviceInfo> list_devices();
 
+// A device as text in the format of tests/profiles: all that the planner asks of one, and more. `index`: of list_devices.
+// Throws RuntimeError.
+std::string device_profile(uint32_t index);
+
 struct RuntimeOptions {
     // Index, part of the name (any case) or UUID. "": the environment's VKATTN_DEVICE, else the first usable
     // of discrete, integrated, virtual, CPU.

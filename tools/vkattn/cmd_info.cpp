@@ -37,8 +37,7 @@ void print(const DeviceInfo& d) {
     fmt::print("   subgroup {}, shared memory {} bytes, {} invocations\n", d.subgroup_size,
                d.shared_memory_bytes, d.max_invocations);
     if (d.refusal.empty()) {
-        fmt::print("   forward: float32, float16, bfloat16\n");
-        fmt::print("   backward: no (no kernel of this version)\n");
+        fmt::print("   forward and backward: float32, float16, bfloat16\n");
     } else {
         fmt::print("   not usable: {}\n", d.refusal);
     }
@@ -49,8 +48,12 @@ void print(const DeviceInfo& d) {
 void add_info(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("info", "Devices, what vkattn can use on each, what not and why");
     auto json = std::make_shared<bool>(false);
-    sub->add_flag("--json", *json, "One JSON object on stdout");
-    sub->callback([json] {
+    auto profile = std::make_shared<bool>(false);
+    auto* as_json = sub->add_flag("--json", *json, "One JSON object on stdout");
+    sub->add_flag("--profile", *profile,
+                  "Each device in the format of tests/profiles: to send in one that vkattn does not know")
+        ->excludes(as_json);
+    sub->callback([json, profile] {
         const std::vector<DeviceInfo> devices = list_devices();
         if (*json) {
             Json all = Json::array();
@@ -59,6 +62,10 @@ void add_info(CLI::App& app) {
             return;
         }
         if (devices.empty()) throw RuntimeError("there is no Vulkan device on this machine");
+        if (*profile) {
+            for (const DeviceInfo& d : devices) fmt::print("{}", device_profile(d.index));
+            return;
+        }
         for (const DeviceInfo& d : devices) print(d);
     });
 }

@@ -1,0 +1,181 @@
+// A device as a profile: text from which the planner can be tested without the device. One word a fact, key=value; the
+// format of tests/profiles.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "devices.hpp"
+
+namespace vkattn {
+namespace {
+
+// Of one device: chains are asked for what its version or an extension has.
+class Asker {
+  public:
+    explicit Asker(const vk::raii::PhysicalDevice& device)
+        : device_(device), version_(device.getProperties().apiVersion) {
+        for (const auto& e : device.enumerateDeviceExtensionProperties())
+            extensions_.insert(e.extensionName.data());
+    }
+    bool has(const char* extension, uint32_t since = UINT32_MAX) const {
+        return version_ >= since || extensions_.contains(extension);
+    }
+
+    // Zeros where the device does not know the struct.
+    template <class T>
+    T features(bool known) const {
+        if (!known) return {};
+        return device_.getFeatures2<vk::PhysicalDeviceFeatures2, T>().template get<T>();
+    }
+    template <class T>
+    T properties(bool known) const {
+        if (!known) return {};
+        return device_.getProperties2<vk::PhysicalDeviceProperties2, T>().template get<T>();
+    }
+
+    const vk::raii::PhysicalDevice& device() const { return device_; }
+    uint32_t version() const { return version_; }
+
+  private:
+    const vk::raii::PhysicalDevice& device_;
+    uint32_t version_;
+    std::set<std::string> extensions_;
+};
+
+std::string identity(const Asker& a) {
+    const auto p = a.device().getProperties();
+    const auto driver = a.properties<vk::PhysicalDeviceDriverProperties>(a.version() >= VK_API_VERSION_1_2);
+    return fmt::format(
+        "device=\"{}\" api={}.{} vendor={:#x} driverID={} driverVersion={:#x} driver=\"{} {}\" type={}\n",
+        p.deviceName.data(), VK_API_VERSION_MAJOR(p.apiVersion), VK_API_VERSION_MINOR(p.apiVersion),
+        p.vendorID, static_cast<uint32_t>(driver.driverID), p.driverVersion, driver.driverName.data(),
+        driver.driverInfo.data(), static_cast<uint32_t>(p.deviceType));
+}
+
+std::string multiprocessors(const Asker& a) {
+    if (a.has(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) {
+        const auto p = a.properties<vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV>(true);
+        return fmt::format(" sms={}", p.shaderSMCount);
+    }
+    if (a.has(VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) {
+        const auto p = a.properties<vk::PhysicalDeviceShaderCorePropertiesAMD>(true);
+        return fmt::format(" sms={}",
+                           p.shaderEngineCount * p.shaderArraysPerEngineCount * p.computeUnitsPerShaderArray);
+    }
+    if (a.has(VK_ARM_SHADER_CORE_BUILTINS_EXTENSION_NAME)) {
+        const auto p = a.properties<vk::PhysicalDeviceShaderCoreBuiltinsPropertiesARM>(true);
+        return fmt::format(" sms={}", p.shaderCoreCount);
+    }
+    return "";  // not known
+}
+
+std::string workgroups(const Asker& a) {
+    const auto l = a.device().getProperties().limits;
+    const auto subgroup = a.properties<vk::PhysicalDeviceSubgroupProperties>(true);
+    const bool sizes = a.has(VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME, VK_API_VERSION_1_3);
+    const auto control = a.properties<vk::PhysicalDeviceSubgroupSizeControlProperties>(sizes);
+    const auto may = a.features<vk::PhysicalDeviceSubgroupSizeControlFeatures>(sizes);
+    return fmt::format(
+        "  sg={} [{}..{}] sizectl={} full={} reqStages={:#x} wgsubgroups={} sgops={:#x} shmem={} wginv={} "
+        "wgsize={} wgcount={} "
+        "pc={}{}\n",
+        subgroup.subgroupSize, control.minSubgroupSize, control.maxSubgroupSize, may.subgroupSizeControl,
+        may.computeFullSubgroups, static_cast<uint32_t>(control.requiredSubgroupSizeStages),
+        control.maxComputeWorkgroupSubgroups, static_cast<uint32_t>(subgroup.supportedOperations),
+        l.maxComputeSharedMemorySize, l.maxComputeWorkGroupInvocations,
+        fmt::join(l.maxComputeWorkGroupSize, ","), fmt::join(l.maxComputeWorkGroupCount, ","),
+        l.maxPushConstantsSize, multiprocessors(a));
+}
+
+std::string types(const Asker& a) {
+    const auto l = a.device().getProperties().limits;
+    const auto basic = a.device().getFeatures();
+    const auto maintenance = a.properties<vk::PhysicalDeviceMaintenance3Properties>(true);
+    const auto arithmetic = a.features<vk::PhysicalDeviceShaderFloat16Int8Features>(
+        a.has(VK_KHR_SHADER_FLOAT16_INT8_EXTENSION_NAME, VK_API_VERSION_1_2));
+    const auto halves = a.features<vk::PhysicalDevice16BitStorageFeatures>(true);
+    const auto bytes = a.features<vk::PhysicalDevice8BitStorageFeatures>(
+        a.has(VK_KHR_8BIT_STORAGE_EXTENSION_NAME, VK_API_VERSION_1_2));
+    const auto bfloat =
+        a.features<vk::PhysicalDeviceShaderBfloat16FeaturesKHR>(a.has(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME));
+    const auto address = a.features<vk::PhysicalDeviceBufferDeviceAddressFeatures>(
+        a.has(VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME, VK_API_VERSION_1_2));
+    const auto model = a.features<vk::PhysicalDeviceVulkanMemoryModelFeatures>(
+        a.has(VK_KHR_VULKAN_MEMORY_MODEL_EXTENSION_NAME, VK_API_VERSION_1_2));
+    return fmt::format(
+        "  ssboRange={} uboRange={} maxAlloc={} ssboAlign={} f16={} i8={} s16={} s8={} i16={} i64={} bf16={} "
+        "bf16cm={} bda={} "
+        "vmm={} vmmDev={}\n",
+        l.maxStorageBufferRange, l.maxUniformBufferRange, maintenance.maxMemoryAllocationSize,
+        l.minStorageBufferOffsetAlignment, arithmetic.shaderFloat16, arithmetic.shaderInt8,
+        halves.storageBuffer16BitAccess, bytes.storageBuffer8BitAccess, basic.shaderInt16, basic.shaderInt64,
+        bfloat.shaderBFloat16Type, bfloat.shaderBFloat16CooperativeMatrix, address.bufferDeviceAddress,
+        model.vulkanMemoryModel, model.vulkanMemoryModelDeviceScope);
+}
+
+const char* short_name(vk::ComponentTypeKHR type) {
+    switch (type) {
+        case vk::ComponentTypeKHR::eFloat16:
+            return "f16";
+        case vk::ComponentTypeKHR::eFloat32:
+            return "f32";
+        case vk::ComponentTypeKHR::eFloat64:
+            return "f64";
+        case vk::ComponentTypeKHR::eBfloat16:
+            return "bf16";
+        case vk::ComponentTypeKHR::eSint8:
+            return "s8";
+        case vk::ComponentTypeKHR::eUint8:
+            return "u8";
+        case vk::ComponentTypeKHR::eSint32:
+            return "s32";
+        case vk::ComponentTypeKHR::eUint32:
+            return "u32";
+        default:
+            return "other";
+    }
+}
+
+std::string matrices(const Asker& a) {
+    const bool known = a.has(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+    const auto may = a.features<vk::PhysicalDeviceCooperativeMatrixFeaturesKHR>(known);
+    const auto second = a.features<vk::PhysicalDeviceCooperativeMatrix2FeaturesNV>(
+        a.has(VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME));
+    const bool any = second.cooperativeMatrixReductions || second.cooperativeMatrixConversions ||
+                     second.cooperativeMatrixPerElementOperations ||
+                     second.cooperativeMatrixFlexibleDimensions;
+    std::string text =
+        fmt::format("  coopmat={}(robust={}) coopmat2={} pipelineExec={}\n", may.cooperativeMatrix,
+                    may.cooperativeMatrixRobustBufferAccess, any ? 1 : 0,
+                    a.has(VK_KHR_PIPELINE_EXECUTABLE_PROPERTIES_EXTENSION_NAME) ? 1 : 0);
+    if (may.cooperativeMatrix)
+        for (const auto& m : a.device().getCooperativeMatrixPropertiesKHR())
+            text += fmt::format("   KHR {}x{}x{} A={} B={} C={} R={} sat={} scope={}\n", m.MSize, m.NSize,
+                                m.KSize, short_name(m.AType), short_name(m.BType), short_name(m.CType),
+                                short_name(m.ResultType), m.saturatingAccumulation,
+                                m.scope == vk::ScopeKHR::eSubgroup ? "subgroup" : "other");
+    if (any)
+        text +=
+            fmt::format("  cm2: wgscope={} flex={} reduc={} conv={} perElem={} tensorAddr={} blockLoads={}\n",
+                        second.cooperativeMatrixWorkgroupScope, second.cooperativeMatrixFlexibleDimensions,
+                        second.cooperativeMatrixReductions, second.cooperativeMatrixConversions,
+                        second.cooperativeMatrixPerElementOperations,
+                        second.cooperativeMatrixTensorAddressing, second.cooperativeMatrixBlockLoads);
+    return text;
+}
+
+}  // namespace
+
+std::string device_profile(uint32_t index) {
+    const runtime::Instance instance(false);
+    const auto devices = instance.instance.enumeratePhysicalDevices();
+    if (index >= devices.size()) throw RuntimeError(fmt::format("there is no device {}", index));
+    const vk::raii::PhysicalDevice& device = devices[index];
+    if (device.getProperties().apiVersion < VK_API_VERSION_1_1)
+        throw RuntimeError(fmt::format("device {}: Vulkan 1.1 is needed to ask it", index));
+    const Asker asker(device);
+    return identity(asker) + workgroups(asker) + types(asker) + matrices(asker);
+}
+
+}  // namespace vkattn
