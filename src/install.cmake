@@ -9,13 +9,18 @@ set(headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE
 # vkattn_one_object(OUTPUT PARTS...): an archive's members would show each other's symbols to everybody. One object, in
 # which all but the interface is local, shows what a shared library does. Elsewhere than with GNU binutils the members stay.
 function(vkattn_one_object output)
-  if(NOT CMAKE_OBJCOPY OR APPLE OR WIN32)
+  set(linker "${CMAKE_LINKER}")
+  if(linker MATCHES "lld") # Clang's, which cannot
+    find_program(VKATTN_GNU_LD ld.bfd)
+    set(linker "${VKATTN_GNU_LD}")
+  endif()
+  if(NOT CMAKE_OBJCOPY OR NOT linker OR APPLE OR WIN32)
     set(${output} "${ARGN}" PARENT_SCOPE)
     return()
   endif()
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${output}.o")
   add_custom_command(OUTPUT "${object}"
-    COMMAND "${CMAKE_LINKER}" -r --force-group-allocation -o "${object}" ${ARGN}
+    COMMAND "${linker}" -r --force-group-allocation -o "${object}" ${ARGN}
     COMMAND "${CMAKE_OBJCOPY}" --wildcard "--keep-global-symbol=vkattn_*" "${object}"
     DEPENDS ${ARGN} COMMAND_EXPAND_LISTS VERBATIM)
   set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
@@ -40,11 +45,13 @@ target_compile_definitions(vkattn_shared INTERFACE VKATTN_SHARED)
 target_include_directories(vkattn_shared INTERFACE ${headers})
 if(UNIX AND NOT APPLE)
   # Weak symbols of std that the compiler makes have their own visibility.
-  target_link_options(vkattn_shared PRIVATE "LINKER:--version-script=${CMAKE_CURRENT_LIST_DIR}/exports.map" "LINKER:-z,defs")
+  target_link_options(vkattn_shared PRIVATE "LINKER:--version-script=${CMAKE_CURRENT_LIST_DIR}/exports.map")
   set_property(TARGET vkattn_shared PROPERTY LINK_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
 endif()
 if(VKATTN_SANITIZE)
   target_link_options(vkattn_shared PRIVATE -fsanitize=${VKATTN_SANITIZE})
+elseif(UNIX AND NOT APPLE)
+  target_link_options(vkattn_shared PRIVATE "LINKER:-z,defs")
 endif()
 
 add_library(vkattn_runtime_static STATIC $<TARGET_OBJECTS:vkattn_runtime_objects> $<TARGET_OBJECTS:vkattn_fmt>)

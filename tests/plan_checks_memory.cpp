@@ -261,7 +261,7 @@ std::string barrier_flaw(const Plan& plan) {
     struct Run {
         uint32_t reads = 0, writes = 0;
     } before, run;  // unions depend on a dispatch just if one of theirs does
-    const auto depends = [outputs](const Run& a, const Dispatch& b) {
+    const auto depends = [](const Run& a, const Dispatch& b) {
         return (a.writes & (b.reads | (b.writes & ~outputs))) != 0 || (a.reads & b.writes) != 0;
     };
     if (!all.empty() && all[0].barrier_before) return "a barrier before the first dispatch";

@@ -122,8 +122,9 @@ using Change = std::function<void(Problem&)>;
 
 // Every change to a problem of odd sizes: plain, and with all else that changes which keys are seen.
 void check_changes(const std::vector<std::pair<const char*, Change>>& changes) {
-    for (const auto& [name, change] : changes)
+    for (const auto& [title, change] : changes)
         for (const bool among_others : {false, true}) {
+            const std::string name = title;
             INFO(name, among_others ? " with a cap, a mask and lengths" : "");
             Problem p{.batch = 2,
                       .num_heads_q = 4,

@@ -63,7 +63,7 @@ TEST_CASE("baseline backward: pieces of whole groups, as many as scratch holds")
     const Backward b = make_backward(p);
     const uint64_t matrix = matrix_bytes(p), fixed = planned(caps, p, b).scratch_bytes + 4 * 256 + 4 * 176;
     size_t before = 0;
-    for (const uint64_t heads : {12, 9, 6, 5, 3}) {
+    for (const uint64_t heads : {12u, 9u, 6u, 5u, 3u}) {
         const uint64_t limit = fixed + 2 * round_up(heads * matrix, 256) + 512;
         const Plan plan = planned(caps, p, b, baseline(limit));
         INFO(heads);

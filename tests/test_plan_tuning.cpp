@@ -50,8 +50,7 @@ TEST_CASE("tuning: on real devices the first row for device and head dim fits") 
         for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
             for (const uint32_t seqlen : {1u, 8u, 100u}) {
                 const auto* first = std::find_if(rows, rows + count, [&](const core::TuningRow& row) {
-                    return kinds.contains(row.device) && dim <= row.max_head_dim &&
-                           seqlen <= row.max_rows;
+                    return kinds.contains(row.device) && dim <= row.max_head_dim && seqlen <= row.max_rows;
                 });
                 REQUIRE_NE(first, rows + count);
                 const Problem p = resolved(make_problem({dim, dim}, square(1, 1, seqlen)));

@@ -117,9 +117,10 @@ void refused(const Made& made, const char* argument, const std::function<void(Ch
 }  // namespace
 
 TEST_CASE("reference: gradients are held to the error rule") {
-    for (const auto& [dtype, name] : dtypes) {
+    for (const auto& [dtype, title] : dtypes) {
+        const std::string name = title;
         CAPTURE(name);
-        Made made(dtype, name);
+        Made made(dtype, title);
         const oracle::NaiveGradients right = made.gradients();
         made.write_gradients(right);
         CHECK(exit_code(made.options) == 0);

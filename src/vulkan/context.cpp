@@ -39,7 +39,8 @@ Result<VkPipeline> Pipelines::get(const Dispatch& dispatch) {
 }
 
 Result<VkPipeline> Pipelines::build(const Key& key) {
-    const auto& [variant, specialization] = key;
+    const Variant variant = key.first;
+    const auto& specialization = key.second;
     const auto failed = [&](const char* what, VkResult result) {
         return Failure{
             VKATTN_DEVICE_ERROR, "",

@@ -160,10 +160,11 @@ TEST_CASE_FIXTURE(Abi, "recording refuses null and misaligned masks, lengths and
         {"args.scratch_buffer", [](A& a) { a.scratch_buffer = VK_NULL_HANDLE; }},
     };
     between.take_commands();
-    for (const auto& [field, spoil] : faults) {
+    for (const auto& [name, spoil] : faults) {
+        const std::string field = name;
         VkattnForwardArgs args = args_at(memory);
         spoil(args);
-        CAPTURE(std::string(field));
+        CAPTURE(field);
         check_invalid(call(vkattn_cmd_forward, commands, plan.get(), &args), field);
         check_invalid(call(vkattn_cmd_forward_range, commands, plan.get(), &args, 0u, 1u), field);
     }
@@ -246,10 +247,11 @@ TEST_CASE_FIXTURE(Abi, "a combine names the field that is wrong") {
         {"combine.alignment_bytes", [](C& x) { x.alignment_bytes = 2; }},
         {"combine.alignment_bytes", [](C& x) { x.alignment_bytes = 12; }},
     };
-    for (const auto& [field, spoil] : faults) {
+    for (const auto& [name, spoil] : faults) {
+        const std::string field = name;
         VkattnCombine x = good;
         spoil(x);
-        CAPTURE(std::string(field));
+        CAPTURE(field);
         check_invalid(create_combine(c, &x), field);
     }
     // Parts may overlap, or be one and the same; 16-bit out may have float32 parts.
@@ -293,10 +295,11 @@ TEST_CASE_FIXTURE(Abi, "recording a combine refuses null, misaligned addresses, 
         {"args.out", [](A& a) { a.out = 0; }},
         {"args.out", [](A& a) { a.out += 3; }},
         {"args.lse", [](A& a) { a.lse += 2; }}};
-    for (const auto& [field, spoil] : faults) {
+    for (const auto& [name, spoil] : faults) {
+        const std::string field = name;
         VkattnCombineArgs args = good;
         spoil(args);
-        CAPTURE(std::string(field));
+        CAPTURE(field);
         check_invalid(call(vkattn_cmd_combine, commands, plan.get(), &args), field);
     }
     CHECK(between.take_commands().empty());

@@ -137,13 +137,14 @@ TEST_CASE_FIXTURE(Recorded, "ranges that a plan does not have are refused, and n
     Recorder recorder(device);
     const VkCommandBuffer commands = recorder.begin();
     between.take_commands();
-    for (const auto& [first, count] : {std::pair{0u, segments + 1},
-                                       {segments, 1u},
-                                       {segments + 1, 0u},
-                                       {1u, segments},
-                                       {1u, 0xffffffffu},
-                                       {0xffffffffu, 1u},
-                                       {0xffffffffu, 0xffffffffu}}) {
+    for (const auto& range : {std::pair{0u, segments + 1},
+                              {segments, 1u},
+                              {segments + 1, 0u},
+                              {1u, segments},
+                              {1u, 0xffffffffu},
+                              {0xffffffffu, 1u},
+                              {0xffffffffu, 0xffffffffu}}) {
+        const uint32_t first = range.first, count = range.second;
         VkattnError error;
         CAPTURE(first);
         CAPTURE(count);
