@@ -157,7 +157,7 @@ Pass query_pass(const Context& c, const Plan& plan) {
     pass.longest = longest_loop(p, n.tile_q(), n.tile_kv(), pass.steps);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 *
                       (p.head_dim_qk + p.head_dim_v + ceil_div(p.head_dim_qk, n.q_slices));
-    pass.saved_bytes = product(rows_of(p), POOL_V_STRIDE(p.head_dim_qk, n.lanes * n.q_slices) * 16);
+    pass.saved_bytes = product(rows_of(p), uint64_t{16} * POOL_V_STRIDE(p.head_dim_qk, n.lanes * n.q_slices));
     return pass;
 }
 
@@ -175,7 +175,8 @@ Pass key_value_pass(const Context& c, const Plan& plan) {
     const uint32_t summed =  // in a slice of dkey, which costs more than one of dvalue
         n.kv_slices == 1 ? dims : ceil_div(std::max(p.head_dim_qk, p.head_dim_v), n.kv_slices / 2);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 * (dims + summed);
-    pass.saved_bytes = product(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv, 16 * saved_kv_vec4(n, p));
+    pass.saved_bytes =
+        product(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv, uint64_t{16} * saved_kv_vec4(n, p));
     return pass;
 }
 

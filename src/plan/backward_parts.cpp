@@ -24,7 +24,7 @@ uint32_t delta_lanes(const Problem& p) {
 Arguments make_arguments(const Problem& p, const Backward& b) {
     Arguments a{};
     a.forward = forward_arguments(p);
-    for (int t = 0; t < 4; t++) {
+    for (uint32_t t = 0; t < 4; t++) {
         a.stride[3 * t] = b.strides(t).batch * p.element_bytes;
         a.stride[3 * t + 1] = b.strides(t).head * p.element_bytes;
         a.stride[3 * t + 2] = b.strides(t).seq * p.element_bytes;

@@ -62,7 +62,7 @@ bool needs_arguments(const Problem& p) {
 
 shared::ForwardArguments forward_arguments(const Problem& p) {
     shared::ForwardArguments a{};
-    for (int t = 0; t < 4; t++) {
+    for (uint32_t t = 0; t < 4; t++) {
         a.stride[3 * t] = p.strides(t).batch * p.element_bytes;
         a.stride[3 * t + 1] = p.strides(t).head * p.element_bytes;
         a.stride[3 * t + 2] = p.strides(t).seq * p.element_bytes;

@@ -197,6 +197,7 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text, K
                                         [&](const Field& f) { return f.first == item.substr(0, equals); });
         if (equals == item.npos || field == fields.end()) {
             std::vector<std::string_view> names;
+            names.reserve(fields.size());
             for (const Field& f : fields) names.push_back(f.first);
             return invalid("options.tuning",
                            fmt::format("'{}' is not one of {} with =number", item, fmt::join(names, ", ")));

@@ -113,6 +113,7 @@ DeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& de
 
 uint32_t pick_device(const std::vector<DeviceInfo>& devices, const std::string& given) {
     if (devices.empty()) throw RuntimeError("there is no Vulkan device on this machine");
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here sets it
     const char* environment = std::getenv("VKATTN_DEVICE");
     const std::string wanted = lower(!given.empty() ? given : environment != nullptr ? environment : "");
     // A number is an index, or nothing: "2" is not to find an H200.

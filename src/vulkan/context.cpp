@@ -33,7 +33,7 @@ Result<VkPipeline> Pipelines::get(const Dispatch& dispatch) {
     const Key key{dispatch.variant, dispatch.specialization};
     const std::lock_guard lock(mutex_);
     if (const auto found = built_.find(key); found != built_.end()) return found->second;
-    const Result<VkPipeline> pipeline = build(key);
+    Result<VkPipeline> pipeline = build(key);
     if (pipeline) built_.emplace(key, *pipeline);
     return pipeline;
 }
