@@ -77,7 +77,8 @@ std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const 
         if (auto flaw = rows_flaw(p, b, m, d); !flaw.empty()) return flaw;
     Specialization expected = specialization_of(p, m.of_tiles, kind, d);
     if (kind == Kind::delta)
-        for (const size_t at : {size_t{SPEC_THREADS}, size_t{SPEC_LANES}}) expected[at] = d.specialization[at];
+        for (const size_t at : {size_t{SPEC_THREADS}, size_t{SPEC_LANES}})
+            expected[at] = d.specialization[at];
     expected[SPEC_DLSE] = kind != Kind::classes && b.dlse != 0;
     expected[SPEC_SAVED] = d.specialization[SPEC_SAVED];  // coverage_flaw
     for (size_t i = 0; i < expected.size(); i++)

@@ -124,7 +124,8 @@ std::string specialization_flaw(const Problem& p, const Backward& b, const Model
     Specialization expected = specialization_of(view, m, kind, d);
     expected[SPEC_ARGUMENTS] = 1;
     if (kind == Kind::delta)
-        for (const size_t at : {size_t{SPEC_THREADS}, size_t{SPEC_LANES}}) expected[at] = d.specialization[at];
+        for (const size_t at : {size_t{SPEC_THREADS}, size_t{SPEC_LANES}})
+            expected[at] = d.specialization[at];
     else
         expected[SPEC_POOL_VEC4] = pool_of_maps(m.n, std::max(p.head_dim_qk, p.head_dim_v));
     if (d.specialization[SPEC_PACK] != 0) return "packed";
