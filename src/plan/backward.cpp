@@ -157,7 +157,8 @@ Pass query_pass(const Context& c, const Plan& plan) {
     pass.longest = longest_loop(p, n.tile_q(), n.tile_kv(), pass.steps);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 *
                       (p.head_dim_qk + p.head_dim_v + ceil_div(p.head_dim_qk, n.q_slices));
-    pass.saved_bytes = product(rows_of(p), uint64_t{16} * POOL_V_STRIDE(p.head_dim_qk, n.lanes * n.q_slices));
+    const uint32_t saved_vec4 = POOL_V_STRIDE(p.head_dim_qk, n.lanes * n.q_slices);
+    pass.saved_bytes = product(rows_of(p), uint64_t{16} * saved_vec4);
     return pass;
 }
 

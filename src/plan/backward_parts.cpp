@@ -24,11 +24,10 @@ uint32_t delta_lanes(const Problem& p) {
 Arguments make_arguments(const Problem& p, const Backward& b) {
     Arguments a{};
     a.forward = forward_arguments(p);
-    for (uint32_t t = 0; t < 4; t++) {
-        a.stride[3 * t] = b.strides(t).batch * p.element_bytes;
-        a.stride[3 * t + 1] = b.strides(t).head * p.element_bytes;
-        a.stride[3 * t + 2] = b.strides(t).seq * p.element_bytes;
-    }
+    size_t at = 0;
+    for (int t = 0; t < 4; t++)
+        for (const uint64_t stride : {b.strides(t).batch, b.strides(t).head, b.strides(t).seq})
+            a.stride[at++] = stride * p.element_bytes;
     a.scale = p.softmax_scale;
     a.batch = p.batch;
     a.dbias_batches = static_cast<uint32_t>(b.dbias_extents[0]);

@@ -62,11 +62,10 @@ bool needs_arguments(const Problem& p) {
 
 shared::ForwardArguments forward_arguments(const Problem& p) {
     shared::ForwardArguments a{};
-    for (uint32_t t = 0; t < 4; t++) {
-        a.stride[3 * t] = p.strides(t).batch * p.element_bytes;
-        a.stride[3 * t + 1] = p.strides(t).head * p.element_bytes;
-        a.stride[3 * t + 2] = p.strides(t).seq * p.element_bytes;
-    }
+    size_t at = 0;
+    for (int t = 0; t < 4; t++)
+        for (const uint64_t stride : {p.strides(t).batch, p.strides(t).head, p.strides(t).seq})
+            a.stride[at++] = stride * p.element_bytes;
     std::copy(std::begin(p.mask_strides), std::end(p.mask_strides), a.mask_stride);
     a.key_limit = p.key_limit;
     a.mask_key_step = p.mask_per_key;

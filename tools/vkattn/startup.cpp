@@ -185,14 +185,23 @@ class Measurement {
         return ms;
     }
 
+    // By so many queries and keys, the mask too; decoding stays that.
+    VkattnProblem longer(uint32_t by) const {
+        VkattnProblem p = problem_;
+        uint32_t* const end = p.mask_extents + p.mask_rank;
+        if (p.mask_rank >= 1 && end[-1] == p.seqlen_kv) end[-1] += by;
+        if (p.mask_rank >= 2 && end[-2] == p.seqlen_q && p.seqlen_q > 1) end[-2] += by;
+        if (p.seqlen_q > 1) p.seqlen_q += by;
+        p.seqlen_kv += by;
+        set_dense_layout(p, bshd_);
+        return p;
+    }
+
     void time_later_uses(const Context& context, Commands& commands, Startup& s) {
         std::vector<double> plan_us, record_us;
         const uint32_t before = Counting::built;
         for (uint32_t i = 1; i <= lengths; i++) {
-            VkattnProblem other = problem_;
-            if (other.seqlen_q > 1) other.seqlen_q += i;  // decoding stays that
-            other.seqlen_kv += i;
-            set_dense_layout(other, bshd_);
+            const VkattnProblem other = longer(i);
             const Clock::time_point start = Clock::now();
             const Plan plan = work_.plan(context.get(), other);
             plan_us.push_back(1e3 * milliseconds_since(start));
