@@ -62,6 +62,7 @@ void load_accumulators(Work w) {
 
 // Sums over all keys so far; after the last, factors. Slices find the same ones; where a loop is cut they take turns.
 void update_factors(Work w) {
+    barrier();  // statistics may be as loaded, where there was no tile
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;

@@ -1,36 +1,43 @@
 # The package: libvkattn as a static and a shared library, and the optional runtime. Whoever links them finds the C ABI of
-# vkattn.h and nothing else: no symbol of ours, of fmt or of a kernel.
+# vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of VulkanMemoryAllocator or of a kernel.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(parts $<TARGET_OBJECTS:vkattn_objects> $<TARGET_OBJECTS:vkattn_plan> $<TARGET_OBJECTS:vkattn_fmt>)
 set(headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
-# vkattn_one_object(OUTPUT PARTS...): an archive's members would show each other's symbols to everybody. One object, in
-# which all but the interface is local, shows what a shared library does. Elsewhere than with GNU binutils the members stay.
-function(vkattn_one_object output)
+# vkattn_one_object(OUTPUT SYMBOLS PARTS...): an archive's members would show each other's symbols to everybody. One object,
+# in which all but SYMBOLS is local, shows what a shared library does. Elsewhere than with GNU binutils the members stay.
+function(vkattn_one_object output symbols)
   set(linker "${CMAKE_LINKER}")
-  if(linker MATCHES "lld") # Clang's, which cannot
+  if(linker MATCHES "lld")
     find_program(VKATTN_GNU_LD ld.bfd)
     set(linker "${VKATTN_GNU_LD}")
   endif()
-  if(NOT CMAKE_OBJCOPY OR NOT linker OR APPLE OR WIN32)
+  set(version "")
+  if(linker)
+    execute_process(COMMAND "${linker}" --version OUTPUT_VARIABLE version ERROR_QUIET)
+  endif()
+  if(NOT CMAKE_OBJCOPY OR NOT version MATCHES "^GNU ld" OR APPLE OR WIN32)
     set(${output} "${ARGN}" PARENT_SCOPE)
     return()
   endif()
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${output}.o")
   add_custom_command(OUTPUT "${object}"
     COMMAND "${linker}" -r --force-group-allocation -o "${object}" ${ARGN}
-    COMMAND "${CMAKE_OBJCOPY}" --wildcard "--keep-global-symbol=vkattn_*" "${object}"
+    COMMAND "${CMAKE_OBJCOPY}" --wildcard "--keep-global-symbol=${symbols}" "${object}"
     DEPENDS ${ARGN} COMMAND_EXPAND_LISTS VERBATIM)
   set_source_files_properties("${object}" PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
   set(${output} "${object}" PARENT_SCOPE)
 endfunction()
 
-vkattn_one_object(vkattn_whole ${parts})
+vkattn_one_object(vkattn_whole "vkattn_*" ${parts})
 add_library(vkattn_static STATIC ${vkattn_whole})
 set_target_properties(vkattn_static PROPERTIES OUTPUT_NAME vkattn EXPORT_NAME static LINKER_LANGUAGE CXX
                                                ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+if(WIN32) # where a shared library has an archive of this name
+  set_target_properties(vkattn_static PROPERTIES OUTPUT_NAME vkattn_static)
+endif()
 target_include_directories(vkattn_static INTERFACE ${headers})
 # Named, for programs whose CMake knows no C++.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT APPLE AND NOT WIN32)
@@ -54,7 +61,8 @@ elseif(UNIX AND NOT APPLE)
   target_link_options(vkattn_shared PRIVATE "LINKER:-z,defs")
 endif()
 
-add_library(vkattn_runtime_static STATIC $<TARGET_OBJECTS:vkattn_runtime_objects> $<TARGET_OBJECTS:vkattn_fmt>)
+vkattn_one_object(vkattn_runtime_whole "_Z*6vkattn*" $<TARGET_OBJECTS:vkattn_runtime_objects> $<TARGET_OBJECTS:vkattn_fmt>)
+add_library(vkattn_runtime_static STATIC ${vkattn_runtime_whole})
 set_target_properties(vkattn_runtime_static PROPERTIES OUTPUT_NAME vkattn_runtime EXPORT_NAME runtime LINKER_LANGUAGE CXX
                                                        ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 target_include_directories(vkattn_runtime_static INTERFACE ${headers})

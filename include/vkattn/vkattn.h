@@ -213,7 +213,7 @@ VKATTN_API VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer command_buffer,
  *     + 4 * tiles of the mask, where they are classified (at most 256 MiB)
  *     + 16 * max(rows * ceil4(head_dim_qk), batch * num_heads_kv * seqlen_kv * 2 * ceil4(larger head_dim))
  *       only where one workgroup's loop exceeds max_dispatch_flops; ceil4(d): d / 4, rounded up to a multiple of the
- *       invocations that share a row, times the slices of head dims that they take one after the other.
+ *       invocations that share a row, times the slices that head dims are in.
  * Recorded by vkattn_cmd_backward only. Errors: as vkattn_plan_create. */
 VKATTN_API VkattnStatus vkattn_backward_create(VkattnContext* context, const VkattnProblem* problem,
                                                const VkattnBackward* backward, const VkattnOptions* options,

@@ -3,7 +3,6 @@
 // accumulators on through scratch.
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -62,16 +61,6 @@ uint64_t span_of(const Context& c, const Pass& pass, const Plan& plan, uint64_t 
     return pass.longest > most && can_be_cut ? most : std::max<uint64_t>(1, pass.steps);
 }
 
-// Slices of dquery each sum a row's P, in one place between dispatches: cut loops take them one after the other.
-std::vector<Box> one_slice_each(const std::vector<Box>& boxes) {
-    std::vector<Box> all;
-    for (Box box : boxes)
-        for (const uint64_t end = box.first[2] + std::exchange(box.count[2], 1); box.first[2] < end;
-             box.first[2]++)
-            all.push_back(box);
-    return all;
-}
-
 // So that no dispatch costs more than the limit.
 Result<Cut> cut_within(const Context& c, const Pass& pass, const Plan& plan, uint64_t limit) {
     Cut cut;
@@ -80,7 +69,9 @@ Result<Cut> cut_within(const Context& c, const Pass& pass, const Plan& plan, uin
     cut.unit = product(std::min(cut.span, std::max<uint64_t>(1, pass.longest)), pass.step_flops);
     auto boxes = cut_grid(c.caps, pass.grid, cut.unit, limit);
     if (!boxes) return boxes.failure();
-    cut.boxes = cut.loops ? one_slice_each(*boxes) : std::move(*boxes);
+    // Of cut loops, which cost more than half the limit, each is a dispatch: slices of dquery, which keep their sums of P in
+    // one place, take turns.
+    cut.boxes = std::move(*boxes);
     const uint64_t spans = cut.loops ? (pass.steps + cut.span - 1) / cut.span : 1;
     if (spans > max_boxes / std::max<size_t>(1, cut.boxes.size()))
         return unsupported("options.max_dispatch_flops",

@@ -71,7 +71,7 @@ constexpr TuningRow rows[] = {
 
 // Of the backward kernels; max_head_dim is the larger one. Measured with `vkattn bench --pass backward --heads-q 16
 // --seqlen-q 4096 --head-dim-qk D --sweep FILE`, float32, TFLOP/s (of 10 N^2 D) in brackets.
-//   nvidia  H200, driver 580.159: D64 [24.3] of 60 candidates, D128 [24.4] of 29. d576 is not tuned: D256 [17.7], D512 [9.2].
+//   nvidia  H200, driver 580.159: D64 [24.4] of 60 candidates, D128 [24.8] of 29. d576 is not tuned: D256 [17.4], D512 [11.1].
 //   cpu     as the forward's
 //   gpu, few, small: not run on their own devices. tools/gate: as few slices as spill nowhere, with every feature at once.
 //           Fewer do: D256 (1, 1) on NVK's Pascal 659, D576 (1, 2) on navi31 24; on M1 D64 (1, 1) 44, D128 (1, 2) 16, D576

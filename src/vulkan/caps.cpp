@@ -7,6 +7,8 @@
 namespace vkattn::core {
 namespace {
 
+static_assert(driver_nvk == VK_DRIVER_ID_MESA_NVK);
+
 const VkBaseInStructure* find(const void* chain, VkStructureType type) {
     for (auto* s = static_cast<const VkBaseInStructure*>(chain); s != nullptr; s = s->pNext)
         if (s->sType == type) return s;

@@ -90,7 +90,7 @@ int gpu_load_cache(Gpu* gpu, const char* file) {
     info.pInitialData = data;
     require(gpu->vkCreatePipelineCache(gpu->device, &info, NULL, &gpu->cache), "vkCreatePipelineCache");
     free(data);
-    return in != NULL;
+    return size != 0;
 }
 
 void gpu_save_cache(Gpu* gpu, const char* file) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <set>
@@ -150,6 +151,8 @@ int run(int argc, char** argv) {
     app.add_flag("--table", table, "Print the whole table");
     CLI11_PARSE(app, argc, argv);
     if (const std::string why = refusal(); !why.empty()) {
+        if (std::filesystem::exists(kept))
+            throw std::runtime_error("there is a table of this device, but: " + why);
         fmt::print("skipped: {}\n0 passed, 0 failed, 1 skipped\n", why);
         return 0;
     }
@@ -157,7 +160,10 @@ int run(int argc, char** argv) {
     if (table) fmt::print("{}", to_text(now));
     print_summary(now);
     if (!update) return compare(now, kept);
-    std::ofstream(kept, std::ios::binary) << to_text(now);
+    std::ofstream file(kept, std::ios::binary);
+    file << to_text(now);
+    file.close();
+    if (!file) throw std::runtime_error(kept + " cannot be written");
     fmt::print("{} passed, 0 failed, 0 skipped\n", now.pipelines.size());
     return 0;
 }

@@ -180,7 +180,7 @@ void print_text(const DeviceInfo& d, const Json& plan, const Result& r, const Ce
                ceilings.fma_tflops, ceilings.copy_gbps);
     fmt::print("startup  {:.1f} ms for context, plan and recording; {:.1f} ms with a pipeline cache\n",
                r.startup.cold_ms, r.startup.warm_ms);
-    fmt::print("another length: plan {:.1f} us, recording {:.1f} us, {} pipelines built\n", r.startup.plan_us,
+    fmt::print("other lengths: plan {:.1f} us, recording {:.1f} us, {} pipelines built\n", r.startup.plan_us,
                r.startup.record_us, r.startup.built);
 }
 

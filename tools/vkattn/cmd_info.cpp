@@ -43,6 +43,15 @@ void print(const DeviceInfo& d) {
     }
 }
 
+// A device that is too old to be asked does not keep the others from being shown.
+void print_profile(const DeviceInfo& d) {
+    try {
+        fmt::print("{}", device_profile(d.index));
+    } catch (const RuntimeError& error) {
+        fmt::print("# {}: {}\n", d.name, error.what());
+    }
+}
+
 }  // namespace
 
 void add_info(CLI::App& app) {
@@ -63,7 +72,7 @@ void add_info(CLI::App& app) {
         }
         if (devices.empty()) throw RuntimeError("there is no Vulkan device on this machine");
         if (*profile) {
-            for (const DeviceInfo& d : devices) fmt::print("{}", device_profile(d.index));
+            for (const DeviceInfo& d : devices) print_profile(d);
             return;
         }
         for (const DeviceInfo& d : devices) print(d);

@@ -185,13 +185,9 @@ class Measurement {
         return ms;
     }
 
-    // By so many queries and keys, the mask too; decoding stays that.
+    // By so many keys, which a mask may leave out; more queries could take another kernel.
     VkattnProblem longer(uint32_t by) const {
         VkattnProblem p = problem_;
-        uint32_t* const end = p.mask_extents + p.mask_rank;
-        if (p.mask_rank >= 1 && end[-1] == p.seqlen_kv) end[-1] += by;
-        if (p.mask_rank >= 2 && end[-2] == p.seqlen_q && p.seqlen_q > 1) end[-2] += by;
-        if (p.seqlen_q > 1) p.seqlen_q += by;
         p.seqlen_kv += by;
         set_dense_layout(p, bshd_);
         return p;

@@ -8,9 +8,10 @@
 namespace vkattn::tools {
 
 struct Startup {
-    double cold_ms = 0;    // context, first plan and its recording, with an empty VkPipelineCache
+    double cold_ms =
+        0;  // context, first plan and its recording, with an empty VkPipelineCache (drivers have caches too)
     double warm_ms = 0;    // the same with what the cold start left in it
-    double plan_us = 0;    // a plan for another sequence length, median
+    double plan_us = 0;    // a plan for another number of keys, median
     double record_us = 0;  // its recording, median
     uint32_t built = 0;    // pipelines that these plans built
 };
