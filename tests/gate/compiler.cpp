@@ -24,7 +24,7 @@ Function load(const RuntimeHandles& h, const char* name) {
     return function;
 }
 
-// Of a null device an extension's function may be there all the same, so the loader asks the device.
+// As the runtime's, and it reports on pipelines.
 VkDevice make_device(const RuntimeHandles& h) {
     const Requirements needed(h.get_instance_proc_addr, h.instance, h.physical_device);
     VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR reports{};

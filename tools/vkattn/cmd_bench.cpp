@@ -49,11 +49,6 @@ double visible_pairs(const VkattnProblem& p) {
     return pairs;
 }
 
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
-
 // By the products that must be computed at least: forward Q K^T and P V, backward S, dP, dQ, dK and dV.
 double tflops(const VkattnProblem& p, Pass pass, double ms) {
     const double forward = p.head_dim_qk + p.head_dim_v, backward = 3 * p.head_dim_qk + 2 * p.head_dim_v;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -202,6 +204,11 @@ VkattnBackward dense_backward(const VkattnProblem& problem) {
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim) {
     return uint64_t{batch} * heads * seqlen * dim;
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    return values[values.size() / 2];
 }
 
 std::string bytes_text(double bytes) {

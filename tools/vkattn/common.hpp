@@ -7,6 +7,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "npy.hpp"
 #include "vkattn/runtime.hpp"
@@ -65,7 +66,8 @@ void set_dense_layout(VkattnProblem& problem, bool bshd);
 VkattnBackward dense_backward(const VkattnProblem& problem);
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim);
-std::string bytes_text(double bytes);  // "12.6 MB"
+double median(std::vector<double> values);  // of at least one
+std::string bytes_text(double bytes);       // "12.6 MB"
 
 // A library error from planning, with the fields of the problem named as the command line names them.
 enum class Shapes { of_options, of_files };

@@ -15,11 +15,6 @@ double milliseconds_since(Clock::time_point start) {
     return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
 }
 
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return values[values.size() / 2];
-}
-
 // Vulkan as the library sees it, with pipelines counted: Vulkan's functions have no room for a pointer of ours.
 struct Counting {
     static inline PFN_vkGetInstanceProcAddr get_instance_proc = nullptr;

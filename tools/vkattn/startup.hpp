@@ -8,9 +8,9 @@
 namespace vkattn::tools {
 
 struct Startup {
-    double cold_ms =
-        0;  // context, first plan and its recording, with an empty VkPipelineCache (drivers have caches too)
-    double warm_ms = 0;    // the same with what the cold start left in it
+    // Context, first plan and its recording, with an empty VkPipelineCache (drivers have caches of their own), then with what
+    // that start left in it.
+    double cold_ms = 0, warm_ms = 0;
     double plan_us = 0;    // a plan for another number of keys, median
     double record_us = 0;  // its recording, median
     uint32_t built = 0;    // pipelines that these plans built
