@@ -10,7 +10,13 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/forward.h"
-#include "lib/tiles.glsl"
+#include "lib/constants.glsl"
+
+const uint TILE_Q = ROWS * GROUPS;
+const uint TILE_KV = COLS * LANES;
+
+#include "lib/storage.glsl"
+#include "lib/rows.glsl"
 #include "lib/problem.glsl"
 #include "lib/mask.glsl"
 

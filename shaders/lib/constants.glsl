@@ -1,6 +1,5 @@
-// Specialization constants of the forward kernels; meanings in shared/forward.h.
-layout(local_size_x_id = SPEC_THREADS) in;
-layout(constant_id = SPEC_THREADS) const uint THREADS = 64;
+// Specialization constants of the portable kernels; meanings in shared/forward.h.
+#include "problem_constants.glsl"
 layout(constant_id = SPEC_LANES) const uint LANES = 8;
 layout(constant_id = SPEC_ROWS) const uint ROWS = 4;
 layout(constant_id = SPEC_COLS) const uint COLS = 4;
@@ -13,19 +12,8 @@ const uint PREFETCH = 0;
 layout(constant_id = SPEC_PREFETCH) const uint PREFETCH = 1;
 #endif
 layout(constant_id = SPEC_UNROLL) const uint UNROLL = 4;
-layout(constant_id = SPEC_HEAD_DIM_QK) const uint HEAD_DIM_QK = 64;
-layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
-layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
-layout(constant_id = SPEC_ARGUMENTS) const uint ARGUMENTS = 0;
-layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
-layout(constant_id = SPEC_SOFTCAP) const uint SOFTCAP = 0;
-layout(constant_id = SPEC_PACK) const uint PACK = 0;
-layout(constant_id = SPEC_MASK) const uint MASK = MASK_NONE;
-layout(constant_id = SPEC_SPLIT) const uint SPLIT = 0;
 layout(constant_id = SPEC_DLSE) const uint DLSE = 0;
 layout(constant_id = SPEC_SAVED) const uint SAVED = 0;
-layout(constant_id = SPEC_SLICES) const uint SLICES = 1;
-layout(constant_id = SPEC_POOL_VEC4) const uint POOL_VEC4 = 1024;
 
 const uint GROUPS = THREADS / LANES;
 // Of a row of the output, and of what P is multiplied with: V, unless a kernel says otherwise.
@@ -50,7 +38,6 @@ const uint OUT_VECS = V_STRIDE / LANES;
 
 shared vec4 pool[POOL_VEC4];
 
-uint thread = gl_LocalInvocationIndex;
 uint lane = thread % LANES;
 uint group = thread / LANES;
 

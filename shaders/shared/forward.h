@@ -122,7 +122,25 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_DLSE 21    // 1: the lse has an incoming gradient
 #define SPEC_SLICES \
     22  // of a backward's gradients: each has these workgroups for it, with as many head dims each
-#define SPEC_COUNT 23
+// The matrix kernel (lib/matrix.glsl) has THREADS, CHUNK, HEAD_DIM_*, WIDE_LOADS (2: rows begin at multiples of 8 elements),
+// ARGUMENTS .. SPLIT and SLICES (of the output's head dims, a workgroup each), and
+#define SPEC_SUBGROUP_SIZE 1
+#define SPEC_ROW_BLOCKS 2  // blocks of M query rows that a subgroup has
+#define SPEC_TILE_KV 3
+#define SPEC_Q_HELD 5    // steps of K head dims of Q that stay in registers; the rest lies in shared memory
+#define SPEC_MATRIX_M 6  // the shape of the matrix unit: M x K times K x N
+#define SPEC_MATRIX_N 7
+#define SPEC_MATRIX_K 8
+#define SPEC_P_MOVE 20       // MOVE_*
+#define SPEC_RUNNING_MAX 21  // 1: rows never depend on other rows of their tile
+#define SPEC_LAYOUT 23       // of an accumulator's elements; 0: not known. See lib/matrix_layout.glsl
+#define SPEC_COUNT 24
+
+// How the matrix kernel makes P, an accumulator, the left operand of P . V.
+#define MOVE_FRAGMENT 0      // element by element: both have the same layout
+#define MOVE_CONVERT 1       // VK_NV_cooperative_matrix2 converts
+#define MOVE_SHARED 2        // through shared memory, by way of 16-bit accumulators
+#define MOVE_SHARED_FLOAT 3  // through shared memory, where there are none
 
 // The combine kernel has these of them: THREADS, LANES, UNROLL (parts), HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is
@@ -138,6 +156,11 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define POOL_V_STRIDE(head_dim_v, lanes) (((head_dim_v) + 4 * (lanes)-1) / (4 * (lanes)) * (lanes))
 // Of one of `slices` equal parts of the head dims.
 #define POOL_SLICE_STRIDE(head_dim, lanes, slices) (POOL_V_STRIDE(head_dim, (lanes) * (slices)) / (slices))
+
+// Shared memory of the matrix kernel in vec4. Rows of 16-bit elements and of floats: odd strides, whole vec4.
+#define MATRIX_STEPS(extent, step) (((extent) + (step)-1) / (step))
+#define MATRIX_STRIDE(elements) (MATRIX_STEPS(elements, 8) | 1)
+#define MATRIX_FLOAT_STRIDE(elements) ((elements) / 4 | 1)
 
 #ifdef __cplusplus
 }  // namespace vkattn::shared

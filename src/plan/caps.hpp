@@ -4,10 +4,23 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "vkattn/types.h"
 
 namespace vkattn::core {
 
 enum class DeviceType : uint32_t { other = 0, integrated = 1, discrete = 2, virtual_gpu = 3, cpu = 4 };
+
+// A shape of the matrix unit, at subgroup scope: 16-bit operands, float32 accumulators.
+struct MatrixShape {
+    uint32_t m = 0, n = 0, k = 0;
+    VkattnDtype dtype{};
+    bool rounded = false;  // there are accumulators of the dtype too, to store float32 ones through
+    // Found by a probe (SPEC_LAYOUT): of accumulators, 0 not known, and whether the left operand has the same.
+    uint32_t layout = 0;
+    bool left_alike = false;
+};
 
 struct DeviceCaps {
     std::string name;
@@ -25,6 +38,11 @@ struct DeviceCaps {
     uint32_t multiprocessors = 0;        // 0: not known
     bool buffer_device_address = false;  // enabled, not merely supported
     bool storage_16bit = false;          // storageBuffer16BitAccess, enabled
+    uint32_t min_subgroup_size = 0, max_subgroup_size = 0;  // 0: not known
+    bool subgroup_size_control = false;  // a pipeline can be held to one of these, enabled
+    // Enabled with all that matrix kernels need beside them; empty: no matrix unit.
+    std::vector<MatrixShape> matrices;
+    bool matrix_conversions = false;  // of VK_NV_cooperative_matrix2, reductions too; enabled
 };
 
 constexpr uint32_t driver_nvk = 24;  // VK_DRIVER_ID_MESA_NVK

@@ -13,6 +13,20 @@ using Arguments = shared::ForwardArguments;
 // A guess, not measured: below, the pass over the mask should cost more than it saves.
 constexpr uint64_t least_tiles_to_classify = 16;
 
+// Numbers with which mask_classes.comp has the tiles of the matrix kernel: multiples of 8 rows and 8 keys.
+TileChoice for_classes(TileChoice tiles) {
+    if (tiles.matrix) {
+        constexpr uint32_t threads = 64, lanes = 8;
+        tiles.numbers = {};
+        tiles.numbers.threads = threads;
+        tiles.numbers.lanes = lanes;
+        tiles.numbers.rows = tiles.matrix->tile_q() * lanes / threads;
+        tiles.numbers.cols = tiles.matrix->tile_kv / lanes;
+        tiles.matrix.reset();
+    }
+    return tiles;
+}
+
 }  // namespace
 
 uint64_t longest_in_window(const Problem& p, uint32_t own, uint32_t other) {
@@ -32,15 +46,15 @@ uint64_t longest_loop(const Problem& p, uint32_t own, uint32_t other, uint64_t a
 void add_mask_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
                       uint64_t query_tiles, Plan& plan) {
     const Problem& p = plan.problem;
-    const uint64_t key_tiles = ceil_div(p.seqlen_kv, tiles.numbers.tile_kv());
-    if (p.mask == VKATTN_MASK_NONE || tiles.numbers.of_rows_kernel() ||
+    const uint64_t key_tiles = ceil_div(p.seqlen_kv, tiles.tile_kv());
+    if (p.mask == VKATTN_MASK_NONE || (!tiles.matrix && tiles.numbers.of_rows_kernel()) ||
         query_tiles * key_tiles < least_tiles_to_classify || key_tiles > caps.max_workgroup_count[2] ||
         query_tiles > caps.max_workgroup_count[1])
         return;
     const uint32_t heads = p.mask_strides[1] == 0 ? 1 : tiles.pack ? p.num_heads_kv : p.num_heads_q;
     const uint32_t batches = p.mask_strides[0] == 0 ? 1 : p.batch;
     const uint64_t masks = uint64_t{heads} * batches, all = masks * query_tiles * key_tiles, bytes = all * 4;
-    const uint64_t unit = uint64_t{tiles.numbers.tile_q()} * tiles.numbers.tile_kv() * 4;
+    const uint64_t unit = uint64_t{tiles.tile_q()} * tiles.tile_kv() * 4;
     const uint64_t room = std::min(default_max_scratch_bytes / 4,
                                    scratch_left(caps, options, plan) / scratch_alignment * scratch_alignment);
     if (masks > caps.max_workgroup_count[0] || bytes > room || all > dispatch_limit(caps, options) / unit)
@@ -50,7 +64,7 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
     };
     set(offsetof(Arguments, class_heads), heads);
     set(offsetof(Arguments, class_batches), batches);
-    Dispatch d = forward_dispatch(p, variant_for(Variant::mask_classes_f32, p.dtype, caps), tiles);
+    Dispatch d = forward_dispatch(p, variant_for(Variant::mask_classes_f32, p.dtype, caps), for_classes(tiles));
     d.patches.push_back({offsetof(Push, outp), Region::mask_classes});
     d.reads |= bit(Region::mask);
     d.writes = bit(Region::mask_classes);

@@ -1,4 +1,4 @@
-// The two portable kernels, `rows` for few query rows and `tiles`: over all keys at once, or over parts of them that
+// The forward kernels, `rows` for few query rows, `tiles`, and `matrix` on matrix units: over all keys at once, or over parts of them that
 // combine.comp merges.
 #include <algorithm>
 #include <cstddef>
@@ -34,14 +34,14 @@ uint64_t flops_of(const Problem& p, uint64_t rows, uint64_t keys) {
 uint64_t busy_parts(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, uint64_t all) {
     const uint64_t workgroups = std::max<uint64_t>(1, g.heads * g.query_tiles);
     return std::min(uint64_t{multiprocessors_of(caps)} * tiles.residency / workgroups,
-                    all * tiles.numbers.tile_kv() / least_keys_of_part);
+                    all * tiles.tile_kv() / least_keys_of_part);
 }
 
 // Tiles of keys in a part, where a row sees those from `first` to `end`: for so many parts, and no part beyond the limit
 // of a dispatch. 0: not cut.
 uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& options,
                      const TileChoice& tiles, uint64_t first, uint64_t end, uint64_t parts) {
-    const TileNumbers& n = tiles.numbers;
+    const TileChoice& n = tiles;
     const uint64_t limit =
         std::max<uint64_t>(1, dispatch_limit(caps, options) / flops_of(p, n.tile_q(), n.tile_kv()));
     const uint64_t most = std::min(limit, max_span_tiles), all = end - first;
@@ -72,7 +72,7 @@ uint64_t parts_that_fit(const DeviceCaps& caps, const Options& options, const Pl
 
 Grid make_grid(const DeviceCaps& caps, const Options& options, const TileChoice& tiles, const Plan& plan) {
     const Problem& p = plan.problem;
-    const TileNumbers& n = tiles.numbers;
+    const TileChoice& n = tiles;
     Grid g{};
     g.heads = uint64_t{p.batch} * (tiles.pack ? p.num_heads_kv : p.num_heads_q);
     g.query_tiles = ceil_div(uint64_t{p.seqlen_q} * (tiles.pack ? p.group_size : 1), n.tile_q());
@@ -112,9 +112,12 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
 Dispatch main_dispatch(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, const Plan& plan) {
     const Problem& p = plan.problem;
     const bool split = g.span_tiles != 0;
-    const Variant variant =
-        tiles.numbers.of_rows_kernel() ? Variant::forward_rows_f32 : Variant::forward_tiles_f32;
-    Dispatch d = forward_dispatch(p, variant_for(variant, p.dtype, caps), tiles);
+    Dispatch d = tiles.matrix ? matrix_dispatch(p, tiles)
+                              : forward_dispatch(p, variant_for(tiles.numbers.of_rows_kernel()
+                                                                    ? Variant::forward_rows_f32
+                                                                    : Variant::forward_tiles_f32,
+                                                                p.dtype, caps),
+                                                 tiles);
     d.specialization[SPEC_SPLIT] = split;
     // Parts are numbered from the first key on, but those before the first visible one do not exist.
     const uint64_t rows_before = g.first_part * rows_of_part(p);
@@ -155,9 +158,11 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     if (options.batch_invariant && options.num_splits > 1)
         return invalid("options.num_splits",
                        "parts of the keys depend on seqlen_kv, batch_invariant forbids that");
-    const Result<TileChoice> tiles = choose_tiles(caps, problem, options, kind);
+    const bool matrix = kind == KernelKind::matrix || kind == KernelKind::matrix_khr;
+    const Result<TileChoice> tiles =
+        matrix ? choose_matrix(caps, problem, options, kind) : choose_tiles(caps, problem, options, kind);
     if (!tiles) return tiles.failure();
-    const TileNumbers& n = tiles->numbers;
+    const TileChoice& n = *tiles;
 
     Plan plan = begin_plan(problem, *tiles);
     if (problem.empty_output()) return plan;
@@ -171,7 +176,8 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     const uint64_t tiles_of_keys =
         grid.span_tiles != 0 ? std::min(grid.longest, grid.span_tiles) : grid.longest;
     const uint64_t unit = flops_of(problem, n.tile_q(), tiles_of_keys * n.tile_kv());
-    const std::array<uint64_t, 3> workgroups{grid.heads, grid.query_tiles, grid.parts};
+    const std::array<uint64_t, 3> workgroups{grid.heads * dispatch.specialization[SPEC_SLICES], grid.query_tiles,
+                                             grid.parts};
     auto boxes = cut_grid(caps, workgroups, unit, dispatch_limit(caps, options));
     // The default limit is no promise: rather longer dispatches than none.
     for (uint64_t limit = dispatch_limit(caps, options);
@@ -203,6 +209,14 @@ Result<Plan> plan_forward_rows(const DeviceCaps& caps, const Problem& problem, c
     if (options.batch_invariant)
         return unsupported("options.batch_invariant", "the kernel depends on how many rows there are");
     return plan_forward(caps, problem, options, KernelKind::rows);
+}
+
+Result<Plan> plan_forward_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    return plan_forward(caps, problem, options, KernelKind::matrix);
+}
+
+Result<Plan> plan_forward_matrix_khr(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    return plan_forward(caps, problem, options, KernelKind::matrix_khr);
 }
 
 Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {

@@ -114,7 +114,7 @@ Dispatch common_dispatch(const Problem& p, Variant variant, const TileChoice& ti
     d.specialization[SPEC_HEAD_DIM_V] = p.head_dim_v;
     d.specialization[SPEC_WIDE_LOADS] = p.alignment_bytes % (4 * p.element_bytes) == 0;
     d.specialization[SPEC_ARGUMENTS] = arguments;
-    d.specialization[SPEC_WIDE_ROWS] = !p.narrow_rows(n.tile_q(), n.tile_kv(), tiles.pack);
+    d.specialization[SPEC_WIDE_ROWS] = !p.narrow_rows(tiles.tile_q(), tiles.tile_kv(), tiles.pack);
     d.specialization[SPEC_SOFTCAP] = p.softcap > 0;
     d.specialization[SPEC_PACK] = tiles.pack;
     d.specialization[SPEC_SLICES] = 1;
@@ -145,12 +145,11 @@ uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan
 }
 
 Plan begin_plan(const Problem& problem, const TileChoice& tiles, bool arguments) {
-    const TileNumbers& n = tiles.numbers;
     Plan plan;
     plan.problem = problem;
     plan.tuning_row = tiles.row;
-    plan.tuning = to_text(n);
-    plan.tiles = {n.tile_q(), n.tile_kv(), n.threads, tiles.pool_vec4 * 16};
+    plan.tuning = tiles.tuning();
+    plan.tiles = {tiles.tile_q(), tiles.tile_kv(), tiles.threads(), tiles.pool_vec4 * 16};
     if (arguments && !problem.empty_output() && needs_arguments(problem)) {
         const shared::ForwardArguments a = forward_arguments(problem);
         plan.arguments.resize(sizeof a);

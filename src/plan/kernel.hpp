@@ -17,6 +17,8 @@ struct Kernel {
 };
 
 Result<Plan> plan_forward_rows(const DeviceCaps&, const Problem&, const Options&);
+Result<Plan> plan_forward_matrix(const DeviceCaps&, const Problem&, const Options&);
+Result<Plan> plan_forward_matrix_khr(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
 
@@ -57,6 +59,9 @@ Dispatch common_dispatch(const Problem& problem, Variant variant, const TileChoi
 inline Dispatch forward_dispatch(const Problem& problem, Variant variant, const TileChoice& tiles) {
     return common_dispatch(problem, variant, tiles, needs_arguments(problem));
 }
+
+// The same for the matrix kernel.
+Dispatch matrix_dispatch(const Problem& problem, const TileChoice& tiles);
 
 // A pass that finds tiles which the mask hides entirely, or not at all, where that pays. It reads the mask once, where
 // attention reads it once for every head that shares it. Its dispatch, its scratch, and what the plan's arguments say.

@@ -13,6 +13,8 @@ namespace {
 // In order of preference.
 constexpr Kernel forward_kernels[] = {
     {"rows", true, plan_forward_rows},
+    {"matrix", true, plan_forward_matrix},
+    {"matrix_khr", false, plan_forward_matrix_khr},
     {"tiles", true, plan_forward_tiles},
     {"materialized", false, plan_materialized},
 };

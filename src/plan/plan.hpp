@@ -27,7 +27,10 @@ enum class Variant : uint32_t {
 const char* name_of(Variant variant);
 
 // What a variant needs of the device; bits of the fourth column of variants.def.
-enum Need : uint32_t { NEED_16BIT_STORAGE = 1 };
+enum Need : uint32_t {
+    NEED_16BIT_STORAGE = 1,
+    NEED_MATRIX = 2,  // a matrix unit, and subgroups of SPEC_SUBGROUP_SIZE
+};
 uint32_t needs_of(Variant variant);
 
 // What a dispatch can touch. Bits of Dispatch::reads and writes.

@@ -123,12 +123,12 @@ bool is_for(Device row, Device device) {
     return row == Device::any;
 }
 
-using Field = std::pair<std::string_view, uint32_t TileNumbers::*>;
+using Fields = NumberFields<TileNumbers>;
 
 // The numbers that a kernel has.
-std::vector<Field> fields_of(const TileNumbers& n) {
+Fields fields_of(const TileNumbers& n) {
     using N = TileNumbers;
-    std::vector<Field> fields = {{"threads", &N::threads}, {"lanes", &N::lanes}, {"rows", &N::rows}};
+    Fields fields = {{"threads", &N::threads}, {"lanes", &N::lanes}, {"rows", &N::rows}};
     if (!n.of_rows_kernel())
         fields.insert(fields.end(), {{"cols", &N::cols},
                                      {"chunk", &N::chunk},
@@ -143,7 +143,7 @@ std::vector<Field> fields_of(const TileNumbers& n) {
 }
 
 // Why these numbers make no kernel of those fields, or "".
-std::string malformed(const TileNumbers& n, const std::vector<Field>& fields, KernelKind kind) {
+std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kind) {
     for (const auto& [name, at] : fields)
         if (at != &TileNumbers::prefetch && at != &TileNumbers::rolled && (n.*at == 0 || n.*at > 4096))
             return fmt::format("{} = {} is not within 1 .. 4096", name, n.*at);
@@ -188,36 +188,12 @@ std::string too_large(const DeviceCaps& caps, const TileNumbers& n, uint32_t poo
 }
 
 Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text, KernelKind kind) {
-    const std::vector<Field> fields = fields_of(numbers);
-    while (!text.empty()) {
-        const std::string_view item = text.substr(0, text.find(','));
-        text.remove_prefix(std::min(text.size(), item.size() + 1));
-        const size_t equals = item.find('=');
-        const auto field = std::find_if(fields.begin(), fields.end(),
-                                        [&](const Field& f) { return f.first == item.substr(0, equals); });
-        if (equals == item.npos || field == fields.end()) {
-            std::vector<std::string_view> names;
-            names.reserve(fields.size());
-            for (const Field& f : fields) names.push_back(f.first);
-            return invalid("options.tuning",
-                           fmt::format("'{}' is not one of {} with =number", item, fmt::join(names, ", ")));
-        }
-        const char* const end = item.data() + item.size();
-        const auto parsed = std::from_chars(item.data() + equals + 1, end, numbers.*field->second);
-        if (parsed.ec != std::errc{} || parsed.ptr != end)
-            return invalid("options.tuning", fmt::format("'{}' has no whole number", item));
-    }
+    const Fields fields = fields_of(numbers);
+    if (const auto ok = set_numbers(numbers, text, fields); !ok) return ok.failure();
     std::string why = malformed(numbers, fields, kind);
     if (why.empty() && kind == KernelKind::backward) why = malformed_for_sums(numbers);
     if (!why.empty()) return invalid("options.tuning", why);
     return numbers;
-}
-
-// Where a head's own rows leave a tile empty, those of its group share one: keys and values are then read once. Rows
-// that are packed lie densely in scratch, within 31-bit offsets.
-bool packs(const Problem& p, const TileNumbers& n) {
-    return p.group_size > 1 && p.seqlen_q < n.tile_q() &&
-           uint64_t{p.group_size} * p.seqlen_q <= max_packed_rows;
 }
 
 // The row that was chosen, with the caller's numbers over it.
@@ -233,12 +209,12 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
         return unsupported("options.tuning", fmt::format("over row {}: {}", row.name, why));
     if (!numbers->of_rows_kernel() && numbers->rolled == 0 && quirk_no_divergent_addresses(caps))
         return unsupported("options.tuning", "rolled = 0, which this driver's compiler does not survive");
-    const bool pack = kind != KernelKind::backward && packs(problem, *numbers);
+    const bool pack = kind != KernelKind::backward && packs(problem, numbers->tile_q());
     if (!problem.narrow_rows(numbers->tile_q(), numbers->tile_kv(), pack) &&
         quirk_no_divergent_addresses(caps))
         return unsupported(
             "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
-    return TileChoice{row.name, *numbers, pool, row.residency, pack};
+    return TileChoice{row.name, *numbers, pool, row.residency, pack, {}};
 }
 
 }  // namespace
@@ -253,6 +229,45 @@ uint32_t multiprocessors_of(const DeviceCaps& caps) {
     if (caps.multiprocessors != 0) return caps.multiprocessors;
     if (caps.type == DeviceType::discrete) return 64;
     return caps.type == DeviceType::cpu ? 4 : 8;
+}
+
+bool packs(const Problem& p, uint32_t tile_q) {
+    return p.group_size > 1 && p.seqlen_q < tile_q &&
+           uint64_t{p.group_size} * p.seqlen_q <= max_packed_rows;
+}
+
+bool is_rejected(const Options& options, std::string_view row) {
+    return std::find(options.rejected_rows.begin(), options.rejected_rows.end(), row) !=
+           options.rejected_rows.end();
+}
+
+template <class Numbers>
+Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFields<Numbers>& fields) {
+    while (!text.empty()) {
+        const std::string_view item = text.substr(0, text.find(','));
+        text.remove_prefix(std::min(text.size(), item.size() + 1));
+        const size_t equals = item.find('=');
+        const auto field = std::find_if(fields.begin(), fields.end(),
+                                        [&](const auto& f) { return f.first == item.substr(0, equals); });
+        if (equals == item.npos || field == fields.end()) {
+            std::vector<std::string_view> names;
+            names.reserve(fields.size());
+            for (const auto& f : fields) names.push_back(f.first);
+            return invalid("options.tuning",
+                           fmt::format("'{}' is not one of {} with =number", item, fmt::join(names, ", ")));
+        }
+        const char* const end = item.data() + item.size();
+        const auto parsed = std::from_chars(item.data() + equals + 1, end, numbers.*field->second);
+        if (parsed.ec != std::errc{} || parsed.ptr != end)
+            return invalid("options.tuning", fmt::format("'{}' has no whole number", item));
+    }
+    return true;
+}
+template Result<bool> set_numbers(TileNumbers&, std::string_view, const NumberFields<TileNumbers>&);
+template Result<bool> set_numbers(MatrixNumbers&, std::string_view, const NumberFields<MatrixNumbers>&);
+
+std::string TileChoice::tuning() const {
+    return matrix ? to_text(*matrix) : to_text(numbers);
 }
 
 std::string to_text(const TileNumbers& n) {
@@ -305,8 +320,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         if (rows_of_kv_head > row.max_rows) continue;
         few_enough = true;
         if (head_dim > row.max_head_dim) continue;
-        if (std::find(options.rejected_rows.begin(), options.rejected_rows.end(), row.name) !=
-            options.rejected_rows.end()) {
+        if (is_rejected(options, row.name)) {
             why = fmt::format("row {}: the driver could not build its pipeline", row.name);
             continue;
         }

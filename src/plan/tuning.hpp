@@ -3,13 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "matrix.hpp"
 #include "plan.hpp"
 
 namespace vkattn::core {
 
-enum class KernelKind { rows, tiles, backward };
+enum class KernelKind { rows, tiles, matrix, matrix_khr, backward };
 
 // Numbers of the kernels; meanings in shaders/shared/forward.h. The rows kernel has threads, lanes, rows and
 // unroll only, and cols = 0 says so. q_slices: SPEC_SLICES of dquery; kv_slices: of dkey and dvalue, 1 or even. rolled: of a kernel's two modules the one for CPUs (SPEC_ROLLED); no row has
@@ -45,6 +50,12 @@ struct TileChoice {
     uint32_t pool_vec4;
     uint32_t residency;
     bool pack;  // the query rows of a kv head's group share tiles
+    std::optional<MatrixNumbers> matrix;  // of the matrix kernel, which has no other numbers
+
+    uint32_t tile_q() const { return matrix ? matrix->tile_q() : numbers.tile_q(); }
+    uint32_t tile_kv() const { return matrix ? matrix->tile_kv : numbers.tile_kv(); }
+    uint32_t threads() const { return matrix ? matrix->threads() : numbers.threads; }
+    std::string tuning() const;  // in the form that options.tuning takes
 };
 
 // Shared memory of a kernel in vec4; the shaders are given this number.
@@ -64,8 +75,25 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
 // Of the device, or a guess by its type.
 uint32_t multiprocessors_of(const DeviceCaps& caps);
 
+// The same for the matrix kernel, on what the device has of matrix units.
+Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options, KernelKind kind);
+
+// Where a head's own rows leave a tile empty, those of its group share one: keys and values are then read once. Rows
+// that are packed lie densely in scratch, within 31-bit offsets.
+bool packs(const Problem& p, uint32_t tile_q);
+
 // "threads=256,lanes=16,...", the form that options.tuning takes.
 std::string to_text(const TileNumbers& numbers);
+std::string to_text(const MatrixNumbers& numbers);
+
+// Sets those numbers of `fields` that "name=number,..." names.
+template <class Numbers>
+using NumberFields = std::vector<std::pair<std::string_view, uint32_t Numbers::*>>;
+template <class Numbers>
+Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFields<Numbers>& fields);
+
+// Rows are tried in order, without those whose pipelines this device could not build.
+bool is_rejected(const Options& options, std::string_view row);
 
 // The whole table, for tests: of the forward kernels, or of the backward's.
 const TuningRow* tuning_rows(KernelKind kind, size_t& count);

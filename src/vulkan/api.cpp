@@ -9,16 +9,14 @@
 
 #include "caps.hpp"
 #include "context.hpp"
+#include "features.hpp"
 #include "record.hpp"
 #include "vkattn/vkattn.h"
 
 using namespace vkattn::core;
 
 struct VkattnRequirements {
-    std::vector<const char*> extensions;
-    VkPhysicalDeviceFeatures2 features{};
-    VkPhysicalDeviceBufferDeviceAddressFeatures address{};
-    VkPhysicalDevice16BitStorageFeatures storage{};
+    Features features;
 };
 
 namespace {
@@ -289,15 +287,7 @@ VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstanc
         const DeviceCaps caps = query_supported_caps(*vk, device, VK_API_VERSION_1_4);
         if (const std::string why = refuse_device(caps); !why.empty())
             return unsupported("physical_device", why);
-        auto made = std::make_unique<VkattnRequirements>();
-        made->address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
-        made->address.bufferDeviceAddress = VK_TRUE;
-        made->features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-        made->features.pNext = &made->address;
-        made->storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
-        made->storage.storageBuffer16BitAccess = VK_TRUE;
-        if (caps.storage_16bit) made->address.pNext = &made->storage;
-        *requirements = made.release();
+        *requirements = new VkattnRequirements{{*vk, device, caps.api_version}};
         return true;
     });
 }
@@ -309,12 +299,12 @@ void vkattn_requirements_destroy(VkattnRequirements* requirements) {
 uint32_t vkattn_requirements_extensions(const VkattnRequirements* requirements,
                                         const char* const** extensions) {
     if (extensions != nullptr)
-        *extensions = requirements != nullptr ? requirements->extensions.data() : nullptr;
-    return requirements != nullptr ? static_cast<uint32_t>(requirements->extensions.size()) : 0;
+        *extensions = requirements != nullptr ? requirements->features.extensions().data() : nullptr;
+    return requirements != nullptr ? static_cast<uint32_t>(requirements->features.extensions().size()) : 0;
 }
 
 const VkPhysicalDeviceFeatures2* vkattn_requirements_features(const VkattnRequirements* requirements) {
-    return requirements != nullptr ? &requirements->features : nullptr;
+    return requirements != nullptr ? &requirements->features.chain() : nullptr;
 }
 
 VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext** context,

@@ -4,51 +4,16 @@
 #include <cstring>
 #include <vector>
 
+#include "features.hpp"
+
 namespace vkattn::core {
 namespace {
 
 static_assert(driver_nvk == VK_DRIVER_ID_MESA_NVK);
 
-const VkBaseInStructure* find(const void* chain, VkStructureType type) {
-    for (auto* s = static_cast<const VkBaseInStructure*>(chain); s != nullptr; s = s->pNext)
-        if (s->sType == type) return s;
-    return nullptr;
-}
-
-template <class T>
-const T* find(const void* chain, VkStructureType type) {
-    return reinterpret_cast<const T*>(find(chain, type));
-}
-
-bool address_enabled(const void* chain) {
-    if (auto* s = find<VkPhysicalDeviceVulkan12Features>(
-            chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES))
-        return s->bufferDeviceAddress != 0;
-    auto* s = find<VkPhysicalDeviceBufferDeviceAddressFeatures>(
-        chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES);
-    return s != nullptr && s->bufferDeviceAddress != 0;
-}
-
-bool storage_16bit_enabled(const void* chain) {
-    if (auto* s = find<VkPhysicalDeviceVulkan11Features>(
-            chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES))
-        return s->storageBuffer16BitAccess != 0;
-    auto* s = find<VkPhysicalDevice16BitStorageFeatures>(
-        chain, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
-    return s != nullptr && s->storageBuffer16BitAccess != 0;
-}
-
 // Vulkan itself does not tell; the vendors' extensions do, enabled or not.
 uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice device) {
-    uint32_t count = 0;
-    vk.vkEnumerateDeviceExtensionProperties(device, nullptr, &count, nullptr);
-    std::vector<VkExtensionProperties> all(count);
-    if (vk.vkEnumerateDeviceExtensionProperties(device, nullptr, &count, all.data()) != VK_SUCCESS) return 0;
-    const auto has = [&](const char* name) {
-        return std::any_of(all.begin(), all.end(), [&](const VkExtensionProperties& e) {
-            return std::strcmp(e.extensionName, name) == 0;
-        });
-    };
+    const auto has = [&](const char* name) { return has_extension(vk, device, name); };
     VkPhysicalDeviceProperties2 properties{};
     properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
     if (has(VK_NV_SHADER_SM_BUILTINS_EXTENSION_NAME)) {
@@ -75,15 +40,44 @@ uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice dev
     return 0;
 }
 
+// Shapes at subgroup scope with 16-bit operands and float32 accumulators, the largest first.
+std::vector<MatrixShape> find_matrices(const InstanceFunctions& vk, VkPhysicalDevice device, bool bfloat16) {
+    const auto query = vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR;
+    uint32_t count = 0;
+    if (query == nullptr || query(device, &count, nullptr) != VK_SUCCESS) return {};
+    VkCooperativeMatrixPropertiesKHR empty{};
+    empty.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+    std::vector<VkCooperativeMatrixPropertiesKHR> all(count, empty);
+    if (query(device, &count, all.data()) != VK_SUCCESS) return {};
+    std::erase_if(all, [](const auto& p) { return p.scope != VK_SCOPE_SUBGROUP_KHR; });
+    std::vector<MatrixShape> shapes;
+    for (const auto& p : all) {
+        const bool f16 = p.AType == VK_COMPONENT_TYPE_FLOAT16_KHR;
+        if (!f16 && (p.AType != VK_COMPONENT_TYPE_BFLOAT16_KHR || !bfloat16)) continue;
+        if (p.BType != p.AType || p.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || p.ResultType != p.CType) continue;
+        const bool rounded = std::any_of(all.begin(), all.end(), [&](const auto& other) {
+            return other.ResultType == p.AType && other.MSize == p.MSize && other.NSize == p.NSize;
+        });
+        shapes.push_back({p.MSize, p.NSize, p.KSize, f16 ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16, rounded});
+    }
+    std::stable_sort(shapes.begin(), shapes.end(), [](const MatrixShape& a, const MatrixShape& b) {
+        return a.m * a.n * a.k > b.m * b.n * b.k;
+    });
+    return shapes;
+}
+
 }  // namespace
 
 DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version,
                       const VkPhysicalDeviceFeatures2* features) {
     VkPhysicalDeviceMaintenance3Properties maintenance{
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, nullptr, 0, 0};
+    VkPhysicalDeviceSubgroupSizeControlProperties sizes{};
+    sizes.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES;
+    sizes.pNext = &maintenance;  // before Vulkan 1.3 a device may pass over it: it stays 0
     VkPhysicalDeviceSubgroupProperties subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
-    subgroup.pNext = &maintenance;
+    subgroup.pNext = &sizes;
     VkPhysicalDeviceDriverProperties driver{};
     driver.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES;
     driver.pNext = &subgroup;
@@ -108,22 +102,25 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.max_push_constant_bytes = l.maxPushConstantsSize;
     caps.max_buffer_bytes = maintenance.maxMemoryAllocationSize;
     caps.multiprocessors = count_multiprocessors(vk, device);
-    caps.buffer_device_address = features == nullptr || address_enabled(features);
-    caps.storage_16bit = storage_16bit_enabled(features);
+    const Enabled enabled = enabled_by(features);
+    caps.buffer_device_address = enabled.buffer_device_address;
+    caps.storage_16bit = enabled.storage_16bit;
+    caps.min_subgroup_size = sizes.minSubgroupSize;
+    caps.max_subgroup_size = sizes.maxSubgroupSize;
+    caps.subgroup_size_control =
+        enabled.subgroup_size_control && (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+    if (enabled.matrix && enabled.float16 && enabled.memory_model && enabled.storage_16bit)
+        caps.matrices = find_matrices(vk, device, enabled.bfloat16_matrix);
+    caps.matrix_conversions = enabled.matrix_conversions && enabled.maintenance4;
     return caps;
 }
 
 DeviceCaps query_supported_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version) {
-    VkPhysicalDeviceBufferDeviceAddressFeatures address{};
-    address.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES;
-    VkPhysicalDevice16BitStorageFeatures storage{};
-    storage.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES;
-    address.pNext = &storage;
-    VkPhysicalDeviceFeatures2 features{};
-    features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    features.pNext = &address;
-    vk.vkGetPhysicalDeviceFeatures2(device, &features);
-    return query_caps(vk, device, api_version, &features);
+    VkPhysicalDeviceProperties2 properties{};
+    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    vk.vkGetPhysicalDeviceProperties2(device, &properties);
+    const Features supported(vk, device, std::min(properties.properties.apiVersion, api_version));
+    return query_caps(vk, device, api_version, &supported.chain());
 }
 
 }  // namespace vkattn::core

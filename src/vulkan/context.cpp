@@ -6,8 +6,9 @@
 
 namespace vkattn::core {
 
-Pipelines::Pipelines(const DeviceFunctions& vk, VkDevice device, VkPipelineCache cache)
-    : vk_(vk), device_(device), cache_(cache) {}
+Pipelines::Pipelines(const DeviceFunctions& vk, const DeviceCaps& caps, VkDevice device,
+                     VkPipelineCache cache)
+    : vk_(vk), caps_(caps), device_(device), cache_(cache) {}
 
 Pipelines::~Pipelines() {
     for (const auto& [key, pipeline] : built_) vk_.vkDestroyPipeline(device_, pipeline, nullptr);
@@ -69,6 +70,10 @@ Result<VkPipeline> Pipelines::build(const Key& key) {
     info.stage.pName = "main";
     info.stage.pSpecializationInfo = &constants;
     info.layout = layout_;
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
+    subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
+    subgroup.requiredSubgroupSize = specialization[SPEC_SUBGROUP_SIZE];
+    if ((needs_of(variant) & NEED_MATRIX) != 0 && caps_.subgroup_size_control) info.stage.pNext = &subgroup;
     VkPipeline pipeline = VK_NULL_HANDLE;
     const VkResult r = vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, &pipeline);
     vk_.vkDestroyShaderModule(device_, module, nullptr);

@@ -16,7 +16,7 @@ namespace vkattn::core {
 // Compute pipelines by what they are built from. Safe to use from many threads.
 class Pipelines {
   public:
-    Pipelines(const DeviceFunctions& vk, VkDevice device, VkPipelineCache cache);
+    Pipelines(const DeviceFunctions& vk, const DeviceCaps& caps, VkDevice device, VkPipelineCache cache);
     ~Pipelines();
     Pipelines(const Pipelines&) = delete;
     Pipelines& operator=(const Pipelines&) = delete;
@@ -32,6 +32,7 @@ class Pipelines {
     Result<VkPipeline> build(const Key& key);
 
     const DeviceFunctions& vk_;
+    const DeviceCaps& caps_;
     VkDevice device_;
     VkPipelineCache cache_;
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
@@ -44,7 +45,7 @@ class Pipelines {
 struct VkattnContext {
     VkattnContext(const vkattn::core::DeviceFunctions& functions, const vkattn::core::DeviceCaps& device_caps,
                   VkDevice device, VkPipelineCache cache)
-        : vk(functions), caps(device_caps), pipelines(vk, device, cache) {}
+        : vk(functions), caps(device_caps), pipelines(vk, caps, device, cache) {}
 
     const vkattn::core::DeviceFunctions vk;
     const vkattn::core::DeviceCaps caps;

@@ -10,6 +10,9 @@ Result<InstanceFunctions> load_instance_functions(PFN_vkGetInstanceProcAddr get,
         return unsupported("instance", #name " is missing: the instance must be at least Vulkan 1.1");
     VKATTN_INSTANCE_FUNCTIONS(X)
 #undef X
+    vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR =
+        reinterpret_cast<PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR>(
+            get(instance, "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR"));
     return vk;
 }
 

@@ -31,6 +31,9 @@ struct InstanceFunctions {
 #define X(name) PFN_##name name = nullptr;
     VKATTN_INSTANCE_FUNCTIONS(X)
 #undef X
+    // Null where no driver has the extension.
+    PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR =
+        nullptr;
 };
 
 struct DeviceFunctions {

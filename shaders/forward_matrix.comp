@@ -1,0 +1,246 @@
+#version 460
+// FlashAttention forward on matrix units: VK_KHR_cooperative_matrix, 16-bit operands, float32 accumulators.
+// Dao et al., arXiv:2205.14135, and Dao, arXiv:2307.08691 (queries outside, keys inside).
+//
+// Two loops. The first has no maximum, no reduction and no rescaling in its common path. A row's offset stays what it was
+// set to: any offset within 2^14 of the true maximum gives the same softmax. A tile whose part of a row sum outgrows that
+// is left before P was used, and offsets are set from it:
+//
+//   K of the first tile -> shared
+//   do:
+//     S = Q . K^T;  offset = max(offset, rowmax(S));  O, row_sum *= 2^(change)
+//     for each tile of keys that some row of the query tile sees, from this one on:
+//       V -> shared;  fetch the next K
+//       S = Q . K^T;  finish it on boundary tiles;  P = 2^(S * scale - offset);  tile_sum = rowsum(P)
+//       if any tile_sum > 2^14 here: raise the flag
+//       barrier;  leave if the flag is up
+//       the next K -> shared;  fetch its V
+//       O += P . V;  row_sum += tile_sum;  barrier
+//   while left by the flag
+//
+// The second has a running maximum, stale by at most 2^8, so that a row's bits do not depend on its neighbours
+// (RUNNING_MAX). It takes head dims in chunks, and masks: keys that no row sees are zeroed, which is known after S.
+//
+//   for each tile:
+//     S = 0;  for each CHUNK head dims:  K, and what of Q is not held, -> shared;  S += Q . K^T
+//     finish;  where rowmax(S) > offset + 8: offset = rowmax(S), rescale;  P = 2^(S - offset)
+//     V -> shared;  O += P . V;  row_sum += rowsum(P)
+//
+//   O /= rowsum over invocations;  lse = ln 2 * (offset + log2(row_sum))
+//
+// Tile ownership: lib/matrix.glsl. A workgroup owns TILE_Q query rows of one head or, packed, of all heads that share a kv
+// head, and a slice of the head dims of V, against all keys or a part of them, which combine.comp merges.
+//
+// Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
+//   TILE_KV x CHUNK of K    TILE_KV x OUT_SPAN of V    TILE_Q x what of Q is not held
+//   places    M x N floats, where the layout of accumulators is not known
+//   scratch   of each subgroup: M x N floats, M x TILE_KV of P; where P does not stay in registers
+//   before and after the loop, over all of it, an equal share for each subgroup: Q on its way in, O on its way out
+//
+// What one multiprocessor of an H200 holds bounds the tiles: 255 registers an invocation, 48 KiB for all its workgroups.
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "lib/matrix_extensions.glsl"
+#include "shared/forward.h"
+#include "lib/matrix.glsl"
+#include "lib/problem.glsl"
+#include "lib/mask.glsl"
+#include "lib/matrix_softmax.glsl"
+
+shared uint grown_tile;  // of the first loop: the first key of the tile that outgrew its offsets, plus 1
+shared uint seen[MATRIX_STEPS(TILE_KV, 32)];  // of the second: keys that the mask leaves to some row
+
+struct Slice {
+    Work w;
+    Rows q, k, v;
+    uint first_dim;  // of V
+    uint end_key, classes;
+};
+
+Slice find_slice() {
+    Slice s;
+    const uint x = p.first_head + gl_WorkGroupID.x;
+    s.w = work_of_tile(x / SLICES, p.first_tile + gl_WorkGroupID.y);
+    if (SPLIT != 0) s.w.part = (p.splits & 0xffff) + gl_WorkGroupID.z;
+    s.first_dim = x % SLICES * OUT_SPAN;
+    const uvec2 keys = tile_keys(s.w);
+    s.q = query_tile(s.w);
+    s.k = key_rows(s.w);
+    s.v = value_rows(s.w);
+    s.k.begin = s.v.begin = keys.x;
+    s.k.end = s.v.end = s.end_key = keys.y;
+    s.classes = class_index(s.w);
+    s.k = tile_at(s.k, next_tile(s.classes, keys.x / TILE_KV * TILE_KV, s.end_key));
+    return s;
+}
+
+Rows tile_after(Slice s) { return tile_at(s.k, next_tile(s.classes, s.k.first + TILE_KV, s.end_key)); }
+
+// P of the staged tile, for the first loop. A macro's worth of code twice: `finish` is to be a constant in each.
+void find_p(Slice s, bool finish) {
+    clear_scores();
+    multiply_qk();
+    if (finish) finish_scores(s.w, s.k.first, false);
+    exponentials(finish ? 1.0 : p.scale_log2);
+}
+
+void set_offsets(Slice s) {
+    clear_scores();
+    multiply_qk();
+    const bool finish = needs_finish(s.w, s.k.first);
+    if (finish) finish_scores(s.w, s.k.first, false);
+    raise_offsets(finish ? 1.0 : p.scale_log2, 0.0);
+}
+
+void stale_loop(inout Slice s) {
+    fetch_k(s.k, 0);
+    store_k();
+    fetch_v(tile_at(s.v, s.k.first), s.first_dim);
+    uint set_tile = s.k.first;
+    bool outgrown;
+    [[dont_unroll]] do {
+        barrier();
+        if (thread == 0) grown_tile = 0;  // read after the next barrier only
+        set_offsets(s);
+        outgrown = false;
+        [[dont_unroll]] while (s.k.first < s.end_key) {
+            const Rows next = tile_after(s);
+            store_v();
+            if (next.first < s.end_key) fetch_k(next, 0);
+            if (needs_finish(s.w, s.k.first)) find_p(s, true);
+            else find_p(s, false);
+            if (outgrows() && s.k.first != set_tile) grown_tile = s.k.first + 1;
+            barrier();
+            outgrown = grown_tile == s.k.first + 1;
+            if (outgrown) break;
+            store_k();
+            if (next.first < s.end_key) fetch_v(tile_at(s.v, next.first), s.first_dim);
+            multiply_pv();
+            add_tile_sums();
+            s.k = next;
+            barrier();
+        }
+        if (outgrown) {
+            set_tile = s.k.first;
+            fetch_v(tile_at(s.v, s.k.first), s.first_dim);
+        }
+    } while (outgrown);
+}
+
+// Marks the keys that this subgroup's rows see.
+void mark_seen() {
+    const ACCUMULATOR places = read_places();
+    uint words[MATRIX_STEPS(TILE_KV, 32)];
+    FOR_EACH(i, MATRIX_STEPS(TILE_KV, 32)) words[i] = 0;
+    FOR_EACH(e, ELEMENTS) {
+        const uint column = place_of(places, e).y;
+        FOR_EACH(n, KEY_TILES)
+            FOR_EACH(r, ROW_BLOCKS)
+                if (scores[r * KEY_TILES + n][e] > NO_MAXIMUM) words[n * N / 32] |= 1u << (n * N % 32 + column);
+    }
+    FOR_EACH(i, MATRIX_STEPS(TILE_KV, 32)) atomicOr(seen[i], words[i]);
+}
+uvec4 if_seen(uint row, uvec4 x) { return (seen[row / 32] >> row % 32 & 1) != 0 ? x : uvec4(0); }
+void store_seen_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, if_seen(row, fetched[t])) }
+
+void running_loop(inout Slice s) {
+    fetch_k(s.k, 0);
+    [[dont_unroll]] while (s.k.first < s.end_key) {
+        if (MASK != MASK_NONE)
+            for (uint i = thread; i < MATRIX_STEPS(TILE_KV, 32); i += THREADS) seen[i] = 0;
+        clear_scores();
+        [[dont_unroll]] for (uint chunk = 0; chunk < CHUNKS; chunk++) {
+            if (chunk > 0) barrier();
+            store_k();
+            if (CHUNKS > 1) stage_lying_q(s.q, chunk);
+            barrier();
+            if (chunk + 1 < CHUNKS) fetch_k(s.k, chunk + 1);
+            else fetch_v(tile_at(s.v, s.k.first), s.first_dim);
+            multiply_qk();
+        }
+        const bool finish = needs_finish(s.w, s.k.first);
+        if (finish) finish_scores(s.w, s.k.first, tile_class(s.classes, s.k.first) == CLASS_MIXED);
+        const float factor = finish ? 1.0 : p.scale_log2;
+        raise_offsets(factor, GROWTH);
+        exponentials(factor);
+        add_tile_sums();
+        if (MASK != MASK_NONE) {
+            mark_seen();
+            barrier();
+            store_seen_v();
+        } else {
+            store_v();
+        }
+        s.k = tile_after(s);
+        barrier();
+        if (s.k.first < s.end_key) fetch_k(s.k, 0);
+        multiply_pv();
+    }
+}
+
+// Each subgroup through its share of the pool: M rows of as many tiles of the output as fit, then a vec4 a row for its
+// offset and sum.
+const uint STATISTICS = SHARE - M;
+const uint OUT_FIT = (STATISTICS / M - 1) / (N / 4), OUT_PIECE = OUT_TILES < OUT_FIT ? OUT_TILES : OUT_FIT;
+const uint OUT_VECS = OUT_PIECE * N / 4, OUT_STRIDE = OUT_VECS | 1;
+
+void put_statistics(Slice s, uint r, uint at) {
+    put_floats(with_elements(row_sum[r]), at);
+    subgroupBarrier();
+    for (uint i = lane; i < M; i += SUBGROUP_SIZE) {
+        float sum = 0;
+        for (uint n = 0; n < N; n++) sum += float_at(at, i, n);
+        pool[at + STATISTICS + i].y = floatBitsToUint(sum / (ELEMENTS / SLOTS));  // each part stands there as often
+    }
+    subgroupBarrier();
+    put_floats(with_elements(row_offset[r]), at);
+    subgroupBarrier();
+    for (uint i = lane; i < M; i += SUBGROUP_SIZE) {
+        pool[at + STATISTICS + i].x = floatBitsToUint(float_at(at, i, 0));
+        const uint row = s.w.first_row + subgroup_row + r * M + i;
+        const vec2 statistics = uintBitsToFloat(pool[at + STATISTICS + i].xy);
+        if (row <= s.w.last_row && s.first_dim == 0) store_statistics(s.w, row, statistics.x, statistics.y);
+    }
+    subgroupBarrier();
+}
+
+void store_piece(Slice s, Rows o, uint r, uint first_tile, uint at) {
+    for (uint i = lane; i < M * OUT_VECS; i += SUBGROUP_SIZE) {
+        const uint row = s.w.first_row + subgroup_row + r * M + i / OUT_VECS;
+        const float sum = uintBitsToFloat(pool[at + STATISTICS + i / OUT_VECS].y);
+        const vec4 x = uintBitsToFloat(pool[at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS]);
+        const uint d = s.first_dim + first_tile * N + i % OUT_VECS * 4;
+        if (row <= s.w.last_row) store_out(out_row(s.w, o, row), d, sum > 0 ? x / sum : vec4(0));
+    }
+}
+
+void store_rows(Slice s) {
+    const uint at = subgroup * SHARE;
+    const Rows o = out_tile(s.w);
+    barrier();
+    FOR_EACH(r, ROW_BLOCKS) {
+        put_statistics(s, r, at);
+        for (uint first = 0; first < OUT_TILES; first += OUT_PIECE) {
+            FOR_EACH(n, OUT_TILES)
+                if (n >= first && n < first + OUT_PIECE)
+                    coopMatStore(acc[r * OUT_TILES + n], pool, at + (n - first) * N / 4, OUT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            subgroupBarrier();
+            store_piece(s, o, r, first, at);
+            subgroupBarrier();
+        }
+    }
+}
+
+void main() {
+    Slice s = find_slice();
+    softmax_begin();
+    if (s.k.first < s.end_key) {
+        hold_q(s.q);
+        barrier();
+        write_places();
+        if (CHUNKS == 1) stage_lying_q(s.q, 0);
+        if (RUNNING_MAX != 0) running_loop(s);
+        else stale_loop(s);
+    }
+    store_rows(s);
+}

@@ -1,0 +1,155 @@
+// The machinery of the matrix kernel: types, shared memory, staging, the two products.
+//
+// Ownership. A subgroup owns ROW_BLOCKS blocks of M query rows, complete in keys and in the slice's head dims; nothing
+// but staged tiles crosses subgroups. All accumulators are M x N and so have one layout: what belongs to a row applies
+// to elements of the same number in every one of them.
+//     row i of block r of a subgroup    tile row   (subgroup * ROW_BLOCKS + r) * M + i
+//     scores[r * KEY_TILES + n]         keys       n * N ..      of the tile
+//     acc[r * OUT_TILES + n]            head dims  n * N ..      of the slice
+#include "problem_constants.glsl"
+layout(constant_id = SPEC_SUBGROUP_SIZE) const uint SUBGROUP_SIZE = 32;
+layout(constant_id = SPEC_ROW_BLOCKS) const uint ROW_BLOCKS = 1;
+layout(constant_id = SPEC_TILE_KV) const uint TILE_KV = 32;
+layout(constant_id = SPEC_CHUNK) const uint CHUNK = 64;
+layout(constant_id = SPEC_Q_HELD) const uint Q_HELD = 4;
+layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
+layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
+layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
+layout(constant_id = SPEC_P_MOVE) const uint P_MOVE = MOVE_SHARED;
+layout(constant_id = SPEC_RUNNING_MAX) const uint RUNNING_MAX = 0;
+layout(constant_id = SPEC_LAYOUT) const uint LAYOUT = 0;
+
+#define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
+
+#ifdef F16
+#define ELEMENT float16_t
+#else
+#define ELEMENT bfloat16_t
+#endif
+#define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#define ROUNDED coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
+#define RIGHT coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
+
+const uint SUBGROUPS = THREADS / SUBGROUP_SIZE;
+const uint TILE_Q = SUBGROUPS * ROW_BLOCKS * M;
+const uint KEY_TILES = TILE_KV / N;                           // of the scores
+const uint KEY_STEPS = TILE_KV / K;                           // of P . V
+const uint QK_STEPS = MATRIX_STEPS(HEAD_DIM_QK, K);           // of Q . K
+const uint CHUNK_STEPS = CHUNK / K;                           // of these, as many are staged at a time
+const uint CHUNKS = MATRIX_STEPS(QK_STEPS, CHUNK_STEPS);
+const uint OUT_TILES = MATRIX_STEPS(HEAD_DIM_V, N * SLICES);  // of a slice
+const uint OUT_SPAN = OUT_TILES * N;                          // head dims of a slice
+const uint Q_LYING = CHUNK_STEPS - Q_HELD;                    // steps of Q in shared memory
+const bool WITH_SCRATCH = LAYOUT == 0 || P_MOVE >= MOVE_SHARED;
+
+// Strides in vec4, and the map of the pool.
+const uint K_STRIDE = MATRIX_STRIDE(CHUNK);
+const uint V_STRIDE = MATRIX_STRIDE(OUT_SPAN);
+const uint Q_STRIDE = MATRIX_STRIDE(Q_LYING * K);
+const uint P_STRIDE = MATRIX_STRIDE(TILE_KV);
+const uint FLOAT_STRIDE = MATRIX_FLOAT_STRIDE(N);
+const uint POOL_V = TILE_KV * K_STRIDE;
+const uint POOL_Q = POOL_V + TILE_KV * V_STRIDE;
+const uint POOL_PLACE = POOL_Q + (Q_LYING == 0 ? 0 : TILE_Q * Q_STRIDE);
+const uint POOL_SCRATCH = POOL_PLACE + (LAYOUT == 0 ? M * FLOAT_STRIDE : 0);
+const uint SCRATCH_P = M * FLOAT_STRIDE;  // behind a block of floats
+const uint SCRATCH_SIZE = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
+const uint SHARE = POOL_VEC4 / SUBGROUPS;  // of the whole pool, before and after the tiles
+
+shared uvec4 pool[POOL_VEC4];
+
+#include "lib/storage.glsl"
+#include "lib/rows.glsl"
+
+uint subgroup = gl_SubgroupID;
+uint lane = gl_SubgroupInvocationID;
+uint subgroup_row = subgroup * ROW_BLOCKS * M;  // the subgroup's first row of the tile
+uint scratch = POOL_SCRATCH + subgroup * SCRATCH_SIZE;
+
+LEFT q_held[ROW_BLOCKS * (Q_HELD == 0 ? 1 : Q_HELD)];
+ACCUMULATOR scores[ROW_BLOCKS * KEY_TILES];
+LEFT p_left[ROW_BLOCKS * KEY_STEPS];
+ACCUMULATOR acc[ROW_BLOCKS * OUT_TILES];
+
+// Of a tile of K or V, an invocation moves vec4 number thread, thread + THREADS ...: through registers, so that the loads
+// are under way while the tile before is computed.
+const uint K_VECS = CHUNK / 8, V_VECS = MATRIX_STEPS(OUT_SPAN, 8);  // of a row
+const uint K_ITEMS = MATRIX_STEPS(TILE_KV * K_VECS, THREADS), V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
+uvec4 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
+
+// Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
+#define ROW_OF(item, vecs) (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
+#define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
+
+#define FETCH(tile, items, vecs, first_dim, extent) \
+    FOR_EACH(t, items) { \
+        const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
+        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) \
+            fetched[t] = load8(row_start(tile, tile.first + row), d, extent); \
+    }
+#define STORE(at, stride, items, vecs, value) \
+    FOR_EACH(t, items) { \
+        const uint row = ROW_OF(t, vecs); \
+        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) pool[(at) + row * (stride) + COLUMN_OF(t, vecs)] = value; \
+    }
+
+void fetch_k(Rows k, uint chunk) { FETCH(k, K_ITEMS, K_VECS, chunk * CHUNK, HEAD_DIM_QK) }
+void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, fetched[t]) }
+void fetch_v(Rows v, uint first_dim) { FETCH(v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V) }
+void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, fetched[t]) }
+
+// Elements of Q that are not held: of one chunk. By all invocations.
+void stage_lying_q(Rows q, uint chunk) {
+    const uint vecs = Q_LYING * K / 8;
+    for (uint e = thread; e < TILE_Q * vecs; e += THREADS) {
+        const uint row = e / vecs, d = chunk * CHUNK + Q_HELD * K + e % vecs * 8;
+        pool[POOL_Q + row * Q_STRIDE + e % vecs] = load8(row_start(q, q.first + row), d, HEAD_DIM_QK);
+    }
+}
+
+// The part of Q that is held, into registers: each subgroup through its share of the pool, as many steps at a time as fit.
+void hold_q(Rows q) {
+    const uint fitting = (SHARE / M - 1) / (K / 8), steps = Q_HELD < fitting ? Q_HELD : fitting;
+    const uint vecs = steps * K / 8, stride = MATRIX_STRIDE(steps * K), at = subgroup * SHARE;
+    FOR_EACH(r, ROW_BLOCKS)
+        for (uint first = 0; first < Q_HELD; first += steps) {
+            for (uint e = lane; e < M * vecs; e += SUBGROUP_SIZE) {
+                const uint row = subgroup_row + r * M + e / vecs;
+                pool[at + e / vecs * stride + e % vecs] = load8(row_start(q, q.first + row), first * K + e % vecs * 8, HEAD_DIM_QK);
+            }
+            subgroupBarrier();
+            FOR_EACH(d, Q_HELD)
+                if (d >= first && d < first + steps)
+                    coopMatLoad(q_held[r * Q_HELD + d], pool, at + (d - first) * K / 8, stride, gl_CooperativeMatrixLayoutRowMajor);
+            subgroupBarrier();
+        }
+}
+
+// scores += Q . K^T of the staged chunk
+void multiply_qk() {
+    FOR_EACH(d, CHUNK_STEPS) {
+        LEFT q[ROW_BLOCKS];
+        FOR_EACH(r, ROW_BLOCKS)
+            if (d < Q_HELD)
+                q[r] = q_held[r * Q_HELD + d];
+            else
+                coopMatLoad(q[r], pool, POOL_Q + (subgroup_row + r * M) * Q_STRIDE + (d - Q_HELD) * K / 8, Q_STRIDE,
+                            gl_CooperativeMatrixLayoutRowMajor);
+        FOR_EACH(n, KEY_TILES) {
+            RIGHT k;
+            coopMatLoad(k, pool, n * N * K_STRIDE + d * K / 8, K_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+            FOR_EACH(r, ROW_BLOCKS) scores[r * KEY_TILES + n] = coopMatMulAdd(q[r], k, scores[r * KEY_TILES + n]);
+        }
+    }
+}
+
+// acc += P . V
+void multiply_pv() {
+    FOR_EACH(k, KEY_STEPS)
+        FOR_EACH(n, OUT_TILES) {
+            RIGHT v;
+            coopMatLoad(v, pool, POOL_V + k * K * V_STRIDE + n * N / 8, V_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            FOR_EACH(r, ROW_BLOCKS) acc[r * OUT_TILES + n] = coopMatMulAdd(p_left[r * KEY_STEPS + k], v, acc[r * OUT_TILES + n]);
+        }
+}

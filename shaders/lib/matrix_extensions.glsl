@@ -1,0 +1,14 @@
+// What the matrix kernels need of GLSL beyond lib/extensions.glsl.
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+#ifdef F16
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#else
+#extension GL_EXT_bfloat16 : require
+#endif
+#ifdef COOPMAT2
+#extension GL_NV_cooperative_matrix2 : require
+#endif

@@ -1,0 +1,122 @@
+// What depends on where an accumulator's elements are: numbers that belong to rows, their maximum along a row, the place
+// of an element, the move of P. Each in as many ways as there are: by a known layout, by VK_NV_cooperative_matrix2
+// (macro COOPMAT2), through shared memory.
+//
+// LAYOUT: bits 0 .. 3 of an element's row, then of its column, four bits of LAYOUT each: 8 + i stands for bit i of the
+// element's number, 7 for none, less for that bit of the invocation's number in the subgroup. A probe has confirmed it.
+const bool KNOWN = LAYOUT != 0;
+
+uint place_bit(uint b, uint e) {
+    const uint from = LAYOUT >> (4 * b) & 15;
+    return from == 7 ? 0 : (from >= 8 ? e >> (from - 8) : lane >> from) & 1;
+}
+uint place_row(uint e) { return place_bit(0, e) | place_bit(1, e) << 1 | place_bit(2, e) << 2 | place_bit(3, e) << 3; }
+uint place_column(uint e) { return place_bit(4, e) | place_bit(5, e) << 1 | place_bit(6, e) << 2 | place_bit(7, e) << 3; }
+
+// Numbers of rows that an invocation keeps for a block: with a known layout one for each of its rows, of which element e
+// lies in number slot(e); else one for each element.
+const uint ELEMENTS = M * N / SUBGROUP_SIZE;
+const uint ROW_BITS = (LAYOUT >> 3 & 1) + (LAYOUT >> 7 & 1) + (LAYOUT >> 11 & 1) + (LAYOUT >> 15 & 1);
+const uint SLOTS = KNOWN ? 1 << ROW_BITS : ELEMENTS;
+uint slot(uint e) {
+    if (!KNOWN) return e;
+    uint at = 0, found = 0;
+    FOR_EACH(b, 4)
+        if ((LAYOUT >> (4 * b + 3) & 1) != 0) at |= (e >> (LAYOUT >> (4 * b) & 7) & 1) << found++;
+    return at;
+}
+
+// A block of floats in the subgroup's scratch.
+void put_floats(ACCUMULATOR x, uint at) {
+    coopMatStore(x, pool, at, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+}
+float float_at(uint at, uint row, uint column) { return uintBitsToFloat(pool[at + row * FLOAT_STRIDE + column / 4][column % 4]); }
+
+ACCUMULATOR with_elements(float numbers[SLOTS]) {
+    ACCUMULATOR x;
+    FOR_EACH(e, ELEMENTS) x[e] = numbers[slot(e)];
+    return x;
+}
+
+#ifdef COOPMAT2
+float larger(const in float a, const in float b) { return max(a, b); }
+#endif
+
+// Each number becomes the maximum along its row.
+void max_along_rows(inout float numbers[SLOTS]) {
+    if (KNOWN) {
+        FOR_EACH(b, 4) {
+            const uint from = LAYOUT >> (16 + 4 * b) & 15;
+            if (from < 7) FOR_EACH(s, SLOTS) numbers[s] = max(numbers[s], subgroupShuffleXor(numbers[s], 1u << from));
+        }
+        return;
+    }
+    ACCUMULATOR x = with_elements(numbers);
+#ifdef COOPMAT2
+    coopMatReduceNV(x, x, gl_CooperativeMatrixReduceRowNV, larger);
+#else
+    put_floats(x, scratch);
+    subgroupBarrier();
+    for (uint row = lane; row < M; row += SUBGROUP_SIZE) {
+        float most = float_at(scratch, row, 0);
+        for (uint n = 1; n < N; n++) most = max(most, float_at(scratch, row, n));
+        for (uint n = 0; n < N / 4; n++) pool[scratch + row * FLOAT_STRIDE + n] = uvec4(floatBitsToUint(most));
+    }
+    subgroupBarrier();
+    coopMatLoad(x, pool, scratch, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    subgroupBarrier();
+#endif
+    FOR_EACH(e, ELEMENTS) numbers[e] = x[e];
+}
+
+// Where the layout is not known, a table tells the place of each element: its row times 256 plus its column.
+void write_places() {
+    if (KNOWN) return;
+    for (uint e = thread; e < M * N / 4; e += THREADS) {
+        const uint row = e / (N / 4), column = e % (N / 4) * 4;
+        const vec4 places = vec4(row * 256 + column) + vec4(0, 1, 2, 3);
+        pool[POOL_PLACE + row * FLOAT_STRIDE + column / 4] = floatBitsToUint(places);
+    }
+}
+ACCUMULATOR read_places() {
+    ACCUMULATOR places;
+    if (!KNOWN) coopMatLoad(places, pool, POOL_PLACE, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    return places;
+}
+uvec2 place_of(ACCUMULATOR places, uint e) {
+    if (KNOWN) return uvec2(place_row(e), place_column(e));
+    const uint place = uint(places[e]);
+    return uvec2(place / 256, place % 256);
+}
+
+// P of one block of rows and tile of keys, on its way to p_left.
+void put_p(uint r, uint n, ACCUMULATOR p) {
+    if (P_MOVE == MOVE_FRAGMENT) {
+        FOR_EACH(e, ELEMENTS) p_left[r * KEY_STEPS + n][e] = ELEMENT(p[e]);
+    } else if (P_MOVE == MOVE_CONVERT) {
+#ifdef COOPMAT2
+        p_left[r * KEY_STEPS + n] = LEFT(p);
+#endif
+    } else if (P_MOVE == MOVE_SHARED) {
+        coopMatStore(ROUNDED(p), pool, scratch + SCRATCH_P + n * N / 8, P_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    } else {
+        put_floats(p, scratch);
+        subgroupBarrier();
+        for (uint e = lane; e < M * N / 8; e += SUBGROUP_SIZE) {
+            const uint row = e / (N / 8), column = e % (N / 8);
+            const uvec4 low = pool[scratch + row * FLOAT_STRIDE + 2 * column], high = pool[scratch + row * FLOAT_STRIDE + 2 * column + 1];
+            pool[scratch + SCRATCH_P + row * P_STRIDE + n * N / 8 + column] =
+                uvec4(stored_of(uintBitsToFloat(low)), stored_of(uintBitsToFloat(high)));
+        }
+        subgroupBarrier();
+    }
+}
+
+// Once all of a block of rows is put.
+void get_p(uint r) {
+    if (P_MOVE < MOVE_SHARED) return;
+    subgroupBarrier();
+    FOR_EACH(k, KEY_STEPS)
+        coopMatLoad(p_left[r * KEY_STEPS + k], pool, scratch + SCRATCH_P + k * K / 8, P_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    subgroupBarrier();
+}

@@ -1,0 +1,108 @@
+// Online softmax over the accumulators of the matrix kernel, in base 2. A row's offset is what its scores are relative to:
+// its running maximum, or a stale one (forward_matrix.comp).
+#include "lib/scores.glsl"
+#include "lib/matrix_layout.glsl"
+
+const float GROWN = 16384.0;  // a tile's part of a row sum beyond this sets offsets anew; within it P fits 16 bits
+
+float row_offset[ROW_BLOCKS][SLOTS];
+float row_sum[ROW_BLOCKS][SLOTS];  // this invocation's part
+float tile_sum[ROW_BLOCKS][SLOTS];
+
+void softmax_begin() {
+    FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(s, SLOTS) {
+            row_offset[r][s] = NO_MAXIMUM;
+            row_sum[r][s] = 0;
+        }
+    FOR_EACH(x, ROW_BLOCKS * OUT_TILES) acc[x] = ACCUMULATOR(0);
+}
+
+void clear_scores() {
+    FOR_EACH(x, ROW_BLOCKS * KEY_TILES) scores[x] = ACCUMULATOR(0);
+}
+
+// Whether a tile has scores to cap, to mask or to hide.
+bool needs_finish(Work w, uint first_key) {
+    const int common_begin = visible_keys(w, w.last_row).x, common_end = visible_keys(w, w.first_row).y;
+    return SOFTCAP != 0 || MASK != MASK_NONE || int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
+}
+
+// From q.k of the tile to its scores.
+void finish_scores(Work w, uint first_key, bool masked) {
+    const MaskRows mask = mask_rows(w);
+    const ACCUMULATOR places = read_places();
+    FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(e, ELEMENTS) {
+            const uvec2 place = place_of(places, e);
+            const uint row = min(w.first_row + subgroup_row + r * M + place.x, w.last_row);
+            const ivec2 keys = visible_keys(w, row);
+            FOR_EACH(n, KEY_TILES) {
+                const float score = scaled(vec4(scores[r * KEY_TILES + n][e])).x;
+                scores[r * KEY_TILES + n][e] =
+                    finished(score, 0, mask, row, keys, int(first_key + n * N + place.y), w.num_keys - 1, masked);
+            }
+        }
+}
+
+// A tile's largest score of each row, times a factor.
+void find_maximum(uint r, float factor, out float most[SLOTS]) {
+    FOR_EACH(s, SLOTS) most[s] = HIDDEN;
+    FOR_EACH(n, KEY_TILES)
+        FOR_EACH(e, ELEMENTS) most[slot(e)] = max(most[slot(e)], scores[r * KEY_TILES + n][e] * factor);
+    max_along_rows(most);
+}
+
+void rescale(uint r, float shrink[SLOTS]) {
+    FOR_EACH(s, SLOTS) row_sum[r][s] *= shrink[s];
+    FOR_EACH(n, OUT_TILES)
+        FOR_EACH(e, ELEMENTS) acc[r * OUT_TILES + n][e] *= shrink[slot(e)];
+}
+
+// Offsets become the maximum, of the scores times a factor, where that has outgrown them by `growth`.
+void raise_offsets(float factor, float growth) {
+    FOR_EACH(r, ROW_BLOCKS) {
+        float most[SLOTS], shrink[SLOTS];
+        find_maximum(r, factor, most);
+        bool grown = false;
+        FOR_EACH(s, SLOTS) {
+            const bool grows = most[s] > row_offset[r][s] + growth;
+            shrink[s] = grows ? exp2(max(row_offset[r][s] - most[s], -256.0)) : 1.0;
+            if (grows) row_offset[r][s] = most[s];
+            grown = grown || grows;
+        }
+        if (subgroupAny(grown)) rescale(r, shrink);
+    }
+}
+
+void exponentials_of(uint r, uint n, float factor) {
+    ACCUMULATOR p;
+    FOR_EACH(e, ELEMENTS) {
+        p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]));
+        tile_sum[r][slot(e)] += p[e];
+    }
+    put_p(r, n, p);
+}
+
+// Scores, times a factor, to P and its part of the row sums.
+void exponentials(float factor) {
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0;
+    if (P_MOVE < MOVE_SHARED) {
+        FOR_EACH(n, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
+    } else {
+        FOR_EACH(r, ROW_BLOCKS) {
+            FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor);
+            get_p(r);
+        }
+    }
+}
+
+bool outgrows() {
+    bool grown = false;
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) grown = grown || !(tile_sum[r][s] <= GROWN);
+    return grown;
+}
+
+void add_tile_sums() {
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) row_sum[r][s] += tile_sum[r][s];
+}

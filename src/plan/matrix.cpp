@@ -1,0 +1,190 @@
+// How the matrix kernel is planned: rows of numbers, what of the matrix unit they run on, the dispatch.
+#include "matrix.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "kernel.hpp"
+
+namespace vkattn::core {
+namespace {
+
+using Device = MatrixRow::Device;
+
+// Most specific first within a device. See tuning.cpp for how rows are meant.
+// clang-format off
+constexpr MatrixRow rows[] = {
+    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running
+    {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64}},
+    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  96}},
+    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256}},
+    {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1}},
+
+    {"cpu-matrix-d576",    Device::cpu,           576, 1, { 2, 1, 16,   0, 64, 128, 1}},
+
+    {"matrix-d64",         Device::any,            64, 2, { 4, 1, 32,  64}},
+    {"matrix-d128",        Device::any,           128, 1, { 4, 1, 32, 128}},
+    {"matrix-d576",        Device::any,           576, 1, { 4, 1, 32,   0, 64, 128, 1}},
+};
+// clang-format on
+
+Device device_of(const DeviceCaps& caps) {
+    if (caps.type == DeviceType::cpu) return Device::cpu;
+    return caps.vendor_id == 0x10de && caps.driver_id != driver_nvk ? Device::nvidia_driver : Device::any;
+}
+
+// A size that pipelines can be held to, or have anyway; 0: none. Matrix units work at the smallest: 32 of 32 and 64 on
+// AMD, 8 of 8 to 32 on Intel's first.
+uint32_t subgroup_size_of(const DeviceCaps& caps) {
+    if (caps.subgroup_size_control || caps.min_subgroup_size == caps.max_subgroup_size)
+        return caps.min_subgroup_size;
+    return 0;
+}
+
+// What the kernel is written for.
+bool is_usable(const MatrixShape& shape, uint32_t subgroup_size) {
+    return shape.m % 8 == 0 && shape.n % 8 == 0 && shape.k % 8 == 0 && shape.m <= 64 && shape.n <= 64 &&
+           shape.m * shape.n % (2 * subgroup_size) == 0;
+}
+
+// How P becomes an operand, the fastest way that the device is known to have.
+uint32_t move_of(const DeviceCaps& caps, const MatrixShape& shape, bool khr) {
+    const bool alike = shape.n == shape.k;
+    if (!khr && alike && shape.layout != 0 && shape.left_alike) return MOVE_FRAGMENT;
+    if (!khr && alike && caps.matrix_conversions) return MOVE_CONVERT;
+    return shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
+}
+
+const NumberFields<MatrixNumbers>& fields() {
+    using N = MatrixNumbers;
+    static const NumberFields<N> all = {
+        {"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks}, {"tile_kv", &N::tile_kv},
+        {"q_held", &N::q_held},       {"chunk", &N::chunk},           {"slice", &N::slice},
+        {"running", &N::running},     {"move", &N::move}};
+    return all;
+}
+
+// Why these numbers make no kernel, or "".
+std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile) {
+    const MatrixShape& s = n.shape;
+    if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0) return "subgroups, row_blocks and tile_kv are not 0";
+    if (n.subgroups > 64 || n.row_blocks > 16 || n.tile_kv > 1024) return "subgroups, row_blocks or tile_kv is too large";
+    if (n.tile_kv % s.n != 0 || n.tile_kv % s.k != 0)
+        return fmt::format("tile_kv is not a multiple of {} and {}", s.n, s.k);
+    if (n.running > 1) return "running is 0 or 1";
+    if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
+    if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
+    if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
+        return "move=0 needs a known layout that both matrices have";
+    if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
+        return "move=1 needs VK_NV_cooperative_matrix2";
+    if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs 16-bit accumulators";
+    if (n.threads() > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+        return fmt::format("{} invocations, the device has {}", n.threads(),
+                           std::min(caps.max_invocations, caps.max_workgroup_size[0]));
+    if (uint64_t{tile.pool_vec4} * 16 + 1024 > caps.max_shared_bytes)
+        return fmt::format("{} bytes of shared memory, the device has {}", uint64_t{tile.pool_vec4} * 16 + 1024,
+                           caps.max_shared_bytes);
+    return "";
+}
+
+// The shape that the numbers run on, with all that follows from it.
+MatrixNumbers on_shape(const DeviceCaps& caps, const Options& options, MatrixNumbers n, const MatrixShape& shape,
+                       bool khr, bool masked) {
+    n.shape = shape;
+    n.subgroup_size = subgroup_size_of(caps);
+    n.layout = khr ? 0 : shape.layout;
+    n.move = move_of(caps, shape, khr);
+    if (options.batch_invariant || masked) n.running = 1;
+    return n;
+}
+
+}  // namespace
+
+MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
+    MatrixTile t{};
+    const uint32_t k = n.shape.k, steps = MATRIX_STEPS(p.head_dim_qk, k);
+    const uint32_t chunk_steps = n.chunk == 0 ? steps : std::min(steps, std::max(1u, n.chunk / k));
+    t.chunk = chunk_steps * k;
+    t.chunks = MATRIX_STEPS(steps, chunk_steps);
+    t.q_steps_held = t.chunks > 1 ? 0 : std::min(chunk_steps, n.q_held / k);
+    t.slices = n.slice == 0 ? 1 : MATRIX_STEPS(p.head_dim_v, n.slice);
+    const uint32_t out_span = MATRIX_STEPS(p.head_dim_v, n.shape.n * t.slices) * n.shape.n;
+    const uint32_t lying = chunk_steps - t.q_steps_held, block = n.shape.m * MATRIX_FLOAT_STRIDE(n.shape.n);
+    uint32_t pool = n.tile_kv * (MATRIX_STRIDE(t.chunk) + MATRIX_STRIDE(out_span));
+    if (lying != 0) pool += n.tile_q() * MATRIX_STRIDE(lying * k);
+    const bool through_shared = n.move >= MOVE_SHARED;
+    if (n.layout == 0) pool += block;
+    if (n.layout == 0 || through_shared)
+        pool += n.subgroups * (block + (through_shared ? n.shape.m * MATRIX_STRIDE(n.tile_kv) : 0));
+    // Before and after the loop each subgroup has a share: rows of one step of Q, of one tile of the output and statistics.
+    const uint32_t share = n.shape.m * std::max(MATRIX_STRIDE(k) + 1, MATRIX_FLOAT_STRIDE(n.shape.n) + 1);
+    t.pool_vec4 = std::max(pool, n.subgroups * share);
+    return t;
+}
+
+std::string to_text(const MatrixNumbers& n) {
+    std::string text;
+    for (const auto& [name, at] : fields()) text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
+    return text;
+}
+
+Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,
+                                 KernelKind kind) {
+    if (p.dtype == VKATTN_DTYPE_FLOAT32) return unsupported("", "float32 in means float32 arithmetic");
+    if (caps.matrices.empty()) return unsupported("", "the device has no matrix unit, or it is not enabled");
+    const uint32_t subgroup_size = subgroup_size_of(caps);
+    if (subgroup_size == 0) return unsupported("", "subgroups of this device may have several sizes");
+    std::string why = fmt::format("the matrix unit has no shape for {}", name_of(p.dtype));
+    for (const MatrixRow& row : rows) {
+        if (row.device != device_of(caps) && row.device != Device::any) continue;
+        if (std::max(p.head_dim_qk, p.head_dim_v) > row.max_head_dim || is_rejected(options, row.name)) continue;
+        for (const MatrixShape& shape : caps.matrices) {
+            if (shape.dtype != p.dtype || !is_usable(shape, subgroup_size)) continue;
+            MatrixNumbers n = on_shape(caps, options, row.numbers, shape, kind == KernelKind::matrix_khr,
+                                       p.mask != VKATTN_MASK_NONE);
+            if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
+            const MatrixTile tile = matrix_tile(n, p);
+            why = malformed(caps, n, tile);
+            if (!why.empty() && !options.tuning.empty()) return invalid("options.tuning", why);
+            why = fmt::format("row {}: {}", row.name, why);
+            if (why.ends_with(": ")) {
+                const bool pack = packs(p, n.tile_q());
+                if (!p.narrow_rows(n.tile_q(), n.tile_kv, pack) && caps.type == DeviceType::cpu)
+                    return unsupported("", "rows of a tile lie 2^31 bytes apart");
+                return TileChoice{row.name, {}, tile.pool_vec4, row.residency, pack, n};
+            }
+        }
+    }
+    return unsupported("", why);
+}
+
+Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
+    const MatrixNumbers& n = *tiles.matrix;
+    const MatrixTile tile = matrix_tile(n, p);
+    const bool f16 = p.dtype == VKATTN_DTYPE_FLOAT16, second = n.move == MOVE_CONVERT;
+    const Variant variant = f16 ? (second ? Variant::forward_matrix_f16_nv2 : Variant::forward_matrix_f16)
+                                : (second ? Variant::forward_matrix_bf16_nv2 : Variant::forward_matrix_bf16);
+    Dispatch d = forward_dispatch(p, variant, tiles);
+    auto& s = d.specialization;
+    for (const uint32_t unused : {SPEC_PREFETCH, SPEC_UNROLL, SPEC_V_KEYS, SPEC_P_BLOCKS}) s[unused] = 0;
+    s[SPEC_THREADS] = n.threads();
+    s[SPEC_SUBGROUP_SIZE] = n.subgroup_size;
+    s[SPEC_ROW_BLOCKS] = n.row_blocks;
+    s[SPEC_TILE_KV] = n.tile_kv;
+    s[SPEC_CHUNK] = tile.chunk;
+    s[SPEC_Q_HELD] = tile.q_steps_held;
+    s[SPEC_MATRIX_M] = n.shape.m;
+    s[SPEC_MATRIX_N] = n.shape.n;
+    s[SPEC_MATRIX_K] = n.shape.k;
+    s[SPEC_P_MOVE] = n.move;
+    s[SPEC_RUNNING_MAX] = n.running;
+    s[SPEC_LAYOUT] = n.layout;
+    s[SPEC_SLICES] = tile.slices;
+    if (p.alignment_bytes % (8 * p.element_bytes) == 0) s[SPEC_WIDE_LOADS] = 2;
+    return d;
+}
+
+}  // namespace vkattn::core

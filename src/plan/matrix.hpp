@@ -1,0 +1,44 @@
+// The matrix kernel's numbers, and how they are chosen: a shape of the matrix unit, a way to move P, a tuning row.
+#pragma once
+
+#include "plan.hpp"
+
+namespace vkattn::core {
+
+// Meanings in shaders/shared/forward.h and shaders/lib/matrix.glsl. Head dims that a row does not limit are 0.
+struct MatrixNumbers {
+    uint32_t subgroups;     // of a workgroup
+    uint32_t row_blocks;    // of M query rows, of a subgroup
+    uint32_t tile_kv;       // keys
+    uint32_t q_held;        // head dims of Q that stay in registers; 0: none
+    uint32_t chunk = 0;     // head dims of K staged at a time; 0: all
+    uint32_t slice = 0;     // head dims of V of a workgroup; 0: all
+    uint32_t running = 0;   // SPEC_RUNNING_MAX
+    uint32_t move = MOVE_SHARED;
+    uint32_t layout = 0;
+    MatrixShape shape{};
+    uint32_t subgroup_size = 0;
+
+    uint32_t threads() const { return subgroups * subgroup_size; }
+    uint32_t tile_q() const { return subgroups * row_blocks * shape.m; }
+};
+
+struct MatrixRow {
+    const char* name;
+    enum class Device { any, cpu, nvidia_driver } device;
+    uint32_t max_head_dim;  // of both
+    uint32_t residency;     // as in TuningRow
+    MatrixNumbers numbers;
+};
+
+// What a workgroup of this problem is, from its numbers.
+struct MatrixTile {
+    uint32_t chunk;        // elements, a multiple of K
+    uint32_t chunks;
+    uint32_t q_steps_held;
+    uint32_t slices;       // of the head dims of V
+    uint32_t pool_vec4;
+};
+MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& problem);
+
+}  // namespace vkattn::core
