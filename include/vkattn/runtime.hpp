@@ -133,6 +133,7 @@ class Runtime {
   private:
     friend class Buffer;
     void release(Buffer& buffer) noexcept;
+    void probe();
     double submit_locked(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
     struct State;
     std::unique_ptr<State> state_;

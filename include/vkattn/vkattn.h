@@ -168,6 +168,21 @@ VKATTN_API VkattnStatus vkattn_context_create(const VkattnContextInfo* info, Vka
 /* After every plan of the context is destroyed and no recording is in use any more. Null is legal. */
 VKATTN_API void vkattn_context_destroy(VkattnContext* context);
 
+/* What no query tells of a device: where its matrix units keep the elements of a matrix. Plans made after
+ * vkattn_context_probed may keep more in registers and be faster; without it nothing is assumed. Optional, once a context:
+ *
+ *     vkattn_probe_size -> memory of that size with a device address, 4 bytes aligned, zeroed, readable by the host
+ *     vkattn_cmd_probe records a few short dispatches; submit them, wait, make their writes visible to the host
+ *     vkattn_context_probed with what the memory holds; no other call may use the context meanwhile
+ *
+ * A size of 0: there is nothing to probe. Errors: INVALID_ARGUMENT, DEVICE_ERROR (a pipeline could not be created),
+ * OUT_OF_HOST_MEMORY. */
+VKATTN_API uint64_t vkattn_probe_size(const VkattnContext* context); /* bytes; 0 for null */
+VKATTN_API VkattnStatus vkattn_cmd_probe(VkCommandBuffer command_buffer, VkattnContext* context,
+                                         VkDeviceAddress results, VkattnError* error);
+VKATTN_API VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results,
+                                              uint64_t size_bytes, VkattnError* error);
+
 /* Validates, plans, and builds the pipelines that the plan needs and the context does not have yet. Nothing is built for
  * a batch, a head count, a sequence length, a scale or a bound as such. But there are thresholds at which another
  * pipeline takes over, once a context: few query rows; keys split or not; strides from 4 GiB on, or rows of a tile

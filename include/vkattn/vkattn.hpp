@@ -131,6 +131,15 @@ class Context {
     }
     VkattnContext* get() const { return handle_.get(); }
 
+    // See vkattn_probe_size. Throw Error.
+    uint64_t probe_size() const { return vkattn_probe_size(get()); }
+    void record_probe(VkCommandBuffer commands, VkDeviceAddress results) const {
+        detail::call(vkattn_cmd_probe, commands, get(), results);
+    }
+    void probed(const void* results, uint64_t size_bytes) const {
+        detail::call(vkattn_context_probed, get(), results, size_bytes);
+    }
+
   private:
     using Handle = detail::Handle<VkattnContext, vkattn_context_destroy>;
     Handle handle_;

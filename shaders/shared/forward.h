@@ -157,6 +157,11 @@ static_assert(sizeof(BackwardArguments) == 376);
 // Of one of `slices` equal parts of the head dims.
 #define POOL_SLICE_STRIDE(head_dim, lanes, slices) (POOL_V_STRIDE(head_dim, (lanes) * (slices)) / (slices))
 
+// Results of probe_matrix.comp, in words: for each of two matrices, how many elements an invocation has, then their places.
+#define PROBE_INVOCATIONS 128
+#define PROBE_ELEMENTS 64
+#define PROBE_WORDS (1 + PROBE_INVOCATIONS * PROBE_ELEMENTS)
+
 // Shared memory of the matrix kernel in vec4. Rows of 16-bit elements and of floats: odd strides, whole vec4.
 #define MATRIX_STEPS(extent, step) (((extent) + (step)-1) / (step))
 #define MATRIX_STRIDE(elements) (MATRIX_STEPS(elements, 8) | 1)

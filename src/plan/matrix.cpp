@@ -35,20 +35,6 @@ Device device_of(const DeviceCaps& caps) {
     return caps.vendor_id == 0x10de && caps.driver_id != driver_nvk ? Device::nvidia_driver : Device::any;
 }
 
-// A size that pipelines can be held to, or have anyway; 0: none. Matrix units work at the smallest: 32 of 32 and 64 on
-// AMD, 8 of 8 to 32 on Intel's first.
-uint32_t subgroup_size_of(const DeviceCaps& caps) {
-    if (caps.subgroup_size_control || caps.min_subgroup_size == caps.max_subgroup_size)
-        return caps.min_subgroup_size;
-    return 0;
-}
-
-// What the kernel is written for.
-bool is_usable(const MatrixShape& shape, uint32_t subgroup_size) {
-    return shape.m % 8 == 0 && shape.n % 8 == 0 && shape.k % 8 == 0 && shape.m <= 64 && shape.n <= 64 &&
-           shape.m * shape.n % (2 * subgroup_size) == 0;
-}
-
 // How P becomes an operand, the fastest way that the device is known to have.
 uint32_t move_of(const DeviceCaps& caps, const MatrixShape& shape, bool khr) {
     const bool alike = shape.n == shape.k;
@@ -67,13 +53,14 @@ const NumberFields<MatrixNumbers>& fields() {
 }
 
 // Why these numbers make no kernel, or "".
-std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile) {
+std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile, bool masked) {
     const MatrixShape& s = n.shape;
     if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0) return "subgroups, row_blocks and tile_kv are not 0";
     if (n.subgroups > 64 || n.row_blocks > 16 || n.tile_kv > 1024) return "subgroups, row_blocks or tile_kv is too large";
     if (n.tile_kv % s.n != 0 || n.tile_kv % s.k != 0)
         return fmt::format("tile_kv is not a multiple of {} and {}", s.n, s.k);
     if (n.running > 1) return "running is 0 or 1";
+    if (masked && n.running == 0) return "masks need running=1";
     if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
     if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
@@ -94,7 +81,7 @@ std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
 MatrixNumbers on_shape(const DeviceCaps& caps, const Options& options, MatrixNumbers n, const MatrixShape& shape,
                        bool khr, bool masked) {
     n.shape = shape;
-    n.subgroup_size = subgroup_size_of(caps);
+    n.subgroup_size = matrix_subgroup_size(caps);
     n.layout = khr ? 0 : shape.layout;
     n.move = move_of(caps, shape, khr);
     if (options.batch_invariant || masked) n.running = 1;
@@ -102,6 +89,20 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Options& options, MatrixNum
 }
 
 }  // namespace
+
+// A size that pipelines can be held to, or have anyway; 0: none. Matrix units work at the smallest: 32 of 32 and 64 on
+// AMD, 8 of 8 to 32 on Intel's first.
+uint32_t matrix_subgroup_size(const DeviceCaps& caps) {
+    if (caps.subgroup_size_control || caps.min_subgroup_size == caps.max_subgroup_size)
+        return caps.min_subgroup_size;
+    return 0;
+}
+
+// What the kernel is written for.
+bool is_usable(const MatrixShape& shape, uint32_t subgroup_size) {
+    return shape.m % 8 == 0 && shape.n % 8 == 0 && shape.k % 8 == 0 && shape.m <= 64 && shape.n <= 64 &&
+           shape.m * shape.n % (2 * subgroup_size) == 0;
+}
 
 MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
     MatrixTile t{};
@@ -135,7 +136,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
                                  KernelKind kind) {
     if (p.dtype == VKATTN_DTYPE_FLOAT32) return unsupported("", "float32 in means float32 arithmetic");
     if (caps.matrices.empty()) return unsupported("", "the device has no matrix unit, or it is not enabled");
-    const uint32_t subgroup_size = subgroup_size_of(caps);
+    const uint32_t subgroup_size = matrix_subgroup_size(caps);
     if (subgroup_size == 0) return unsupported("", "subgroups of this device may have several sizes");
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(p.dtype));
     for (const MatrixRow& row : rows) {
@@ -147,7 +148,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
                                        p.mask != VKATTN_MASK_NONE);
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             const MatrixTile tile = matrix_tile(n, p);
-            why = malformed(caps, n, tile);
+            why = malformed(caps, n, tile, p.mask != VKATTN_MASK_NONE);
             if (!why.empty() && !options.tuning.empty()) return invalid("options.tuning", why);
             why = fmt::format("row {}: {}", row.name, why);
             if (why.ends_with(": ")) {

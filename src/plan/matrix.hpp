@@ -1,6 +1,9 @@
 // The matrix kernel's numbers, and how they are chosen: a shape of the matrix unit, a way to move P, a tuning row.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 #include "plan.hpp"
 
 namespace vkattn::core {
@@ -30,6 +33,17 @@ struct MatrixRow {
     uint32_t residency;     // as in TuningRow
     MatrixNumbers numbers;
 };
+
+// The size of subgroups that matrix kernels run with; 0: they can be held to none.
+uint32_t matrix_subgroup_size(const DeviceCaps& caps);
+bool is_usable(const MatrixShape& shape, uint32_t subgroup_size);  // by the kernel
+
+// What only the device itself can tell: where its matrix units keep their elements. A dispatch for each usable shape, each
+// with its results; Region::out is where all of them go.
+constexpr uint64_t probe_bytes = uint64_t{2} * PROBE_WORDS * 4;  // of a shape
+std::vector<Dispatch> probe_dispatches(const DeviceCaps& caps);
+// Notes in `caps` what their results say.
+void note_probe(DeviceCaps& caps, const std::byte* results);
 
 // What a workgroup of this problem is, from its numbers.
 struct MatrixTile {

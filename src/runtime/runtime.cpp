@@ -214,7 +214,22 @@ Buffer::~Buffer() {
     if (runtime_ != nullptr) runtime_->release(*this);
 }
 
-Runtime::Runtime(const RuntimeOptions& options) : state_(std::make_unique<State>(options)) {}
+Runtime::Runtime(const RuntimeOptions& options) : state_(std::make_unique<State>(options)) {
+    probe();
+}
+
+void Runtime::probe() {
+    const Context& context = state_->context;
+    const uint64_t size = context.probe_size();
+    if (size == 0) return;
+    const Buffer results = allocate(size);
+    fill(results, 0);
+    submit([&](VkCommandBuffer c) { context.record_probe(c, results.address()); });
+    std::vector<std::byte> data(size);
+    download(results, data, 0);
+    context.probed(data.data(), size);
+}
+
 Runtime::~Runtime() = default;
 
 const DeviceInfo& Runtime::device() const {

@@ -10,6 +10,7 @@
 #include "caps.hpp"
 #include "context.hpp"
 #include "features.hpp"
+#include "plan/matrix.hpp"
 #include "record.hpp"
 #include "vkattn/vkattn.h"
 
@@ -182,6 +183,18 @@ Result<Options> read_options(const VkattnOptions* given) {
     return chosen;
 }
 
+// Pipelines are built at once: no command is recorded if one fails.
+Result<bool> record_probe(VkCommandBuffer commands, VkattnContext& context, VkDeviceAddress results) {
+    VkattnPlan plan{&context, {}, {}};
+    plan.plan.dispatches = probe_dispatches(context.caps);
+    for (const Dispatch& d : plan.plan.dispatches) {
+        const Result<VkPipeline> pipeline = context.pipelines.get(d);
+        if (!pipeline) return pipeline.failure();
+        plan.pipelines.push_back(*pipeline);
+    }
+    return vkattn::core::record_probe(commands, plan, results);
+}
+
 Result<bool> create_combine(VkattnContext* context, const VkattnCombine* given, VkattnPlan** out) {
     if (out == nullptr) return invalid("plan", "is null");
     *out = nullptr;
@@ -314,6 +327,40 @@ VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext*
 
 void vkattn_context_destroy(VkattnContext* context) {
     delete context;
+}
+
+uint64_t vkattn_probe_size(const VkattnContext* context) {
+    if (context == nullptr) return 0;
+    try {
+        return probe_dispatches(context->caps).size() * probe_bytes;
+    } catch (...) {
+        return 0;
+    }
+}
+
+VkattnStatus vkattn_cmd_probe(VkCommandBuffer commands, VkattnContext* context, VkDeviceAddress results,
+                              VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
+        if (context == nullptr) return invalid("context", "is null");
+        if (vkattn_probe_size(context) == 0) return true;
+        if (results == 0 || results % 4 != 0) return invalid("results", "is null, or not a multiple of 4 bytes");
+        return record_probe(commands, *context, results);
+    });
+}
+
+VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results, uint64_t size_bytes,
+                                   VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        const uint64_t size = vkattn_probe_size(context);
+        if (size_bytes != size)
+            return invalid("size_bytes", fmt::format("{} is not the {} of vkattn_probe_size", size_bytes, size));
+        if (size == 0) return true;
+        if (results == nullptr) return invalid("results", "is null");
+        note_probe(context->caps, static_cast<const std::byte*>(results));
+        return true;
+    });
 }
 
 VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* given,

@@ -48,7 +48,7 @@ struct VkattnContext {
         : vk(functions), caps(device_caps), pipelines(vk, caps, device, cache) {}
 
     const vkattn::core::DeviceFunctions vk;
-    const vkattn::core::DeviceCaps caps;
+    vkattn::core::DeviceCaps caps;  // changed by vkattn_context_probed only
     vkattn::core::Pipelines pipelines;
     std::mutex mutex;  // guards rejected_rows
     // Tuning rows whose pipelines this driver could not build, by head_dim_qk, head_dim_v and dtype.

@@ -215,4 +215,11 @@ Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, co
     return true;
 }
 
+Result<bool> record_probe(VkCommandBuffer commands, const VkattnPlan& plan, VkDeviceAddress results) {
+    Addresses at{};
+    put(at, Region::out, results);
+    record(commands, plan, at, 0, static_cast<uint32_t>(plan.plan.dispatches.size()));
+    return true;
+}
+
 }  // namespace vkattn::core

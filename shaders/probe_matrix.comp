@@ -1,0 +1,58 @@
+#version 460
+// Where a matrix unit keeps its elements: which row and column, of an accumulator and of a left operand, element e of each
+// invocation of a subgroup is. VK_KHR_cooperative_matrix leaves that to the implementation; src/plan/probe.cpp reads it.
+//
+//   for accumulator, left operand:  write the rows' numbers, load them as a matrix, likewise the columns'
+//                                   results[number of the matrix][invocation][e] = row * 256 + column
+//   the first element of each matrix's results: how many there are
+//
+// Tile ownership: one subgroup, one matrix. Shared memory: a block of numbers, as floats and as 16-bit elements.
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "lib/matrix_extensions.glsl"
+#include "shared/forward.h"
+
+layout(local_size_x_id = SPEC_THREADS) in;
+layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
+layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
+layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
+
+layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results { uint x[]; };
+layout(push_constant, std430) uniform Push { ForwardPush p; };
+
+#ifdef F16
+#define ELEMENT float16_t
+#else
+#define ELEMENT bfloat16_t
+#endif
+
+shared float floats[M * N];
+shared ELEMENT elements[M * K];
+
+uint lane = gl_SubgroupInvocationID;
+
+void write_numbers(bool rows) {
+    barrier();
+    for (uint e = lane; e < M * N; e += gl_SubgroupSize) floats[e] = float(rows ? e / N : e % N);
+    for (uint e = lane; e < M * K; e += gl_SubgroupSize) elements[e] = ELEMENT(float(rows ? e / K : e % K));
+    barrier();
+}
+
+#define PROBE(number, type, from, columns) { \
+    type row, column; \
+    write_numbers(true); \
+    coopMatLoad(row, from, 0, columns, gl_CooperativeMatrixLayoutRowMajor); \
+    write_numbers(false); \
+    coopMatLoad(column, from, 0, columns, gl_CooperativeMatrixLayoutRowMajor); \
+    const uint first = (number) * PROBE_WORDS; \
+    if (lane == 0) Results(p.outp).x[first] = row.length(); \
+    for (uint e = 0; e < min(row.length(), PROBE_ELEMENTS) && lane < PROBE_INVOCATIONS; e++) \
+        Results(p.outp).x[first + 1 + lane * PROBE_ELEMENTS + e] = uint(float(row[e])) * 256 + uint(float(column[e])); \
+}
+#define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
+
+void main() {
+    PROBE(0, ACCUMULATOR, floats, N)
+    PROBE(1, LEFT, elements, K)
+}

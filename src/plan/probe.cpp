@@ -1,0 +1,104 @@
+// What a probe of the matrix units tells: whether elements lie by the bits of their number, and where.
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstring>
+
+#include "kernel.hpp"
+#include "matrix.hpp"
+
+namespace vkattn::core {
+namespace {
+
+constexpr uint32_t none = 7, of_element = 8;  // see SPEC_LAYOUT
+
+// The results of one matrix: rows x columns of places, row * 256 + column.
+struct Places {
+    const std::byte* words;
+    uint32_t rows, columns, invocations;
+
+    uint32_t word(size_t i) const {
+        uint32_t x = 0;
+        std::memcpy(&x, words + i * 4, 4);
+        return x;
+    }
+    uint32_t elements() const { return word(0); }
+    uint32_t at(uint32_t invocation, uint32_t e) const {
+        return word(1 + size_t{invocation} * PROBE_ELEMENTS + e);
+    }
+};
+
+// Bit b of a place, rows first, in the order of SPEC_LAYOUT.
+uint32_t place_bit(uint32_t place, uint32_t b) {
+    return (b < 4 ? place >> (8 + b) : place >> (b - 4)) & 1;
+}
+
+uint32_t predicted(uint32_t layout, uint32_t invocation, uint32_t e, uint32_t b) {
+    const uint32_t from = layout >> (4 * b) & 15;
+    if (from == none) return 0;
+    return (from >= of_element ? e >> (from - of_element) : invocation >> from) & 1;
+}
+
+// Of which bit of an invocation's number, or of an element's, bit b of the place is; none if it never changes.
+uint32_t source_of(const Places& places, uint32_t b) {
+    for (uint32_t i = 0; (1u << i) < places.elements(); i++)
+        if (place_bit(places.at(0, 1u << i), b) != 0) return of_element + i;
+    for (uint32_t i = 0; (1u << i) < places.invocations; i++)
+        if (place_bit(places.at(1u << i, 0), b) != 0) return i;
+    return none;
+}
+
+// The layout, if it is one of bits and every place is there once; else 0.
+uint32_t layout_of(const Places& places) {
+    const uint32_t elements = places.rows * places.columns / places.invocations;
+    if (places.rows > 16 || places.columns > 16 || places.invocations > PROBE_INVOCATIONS) return 0;
+    if (places.elements() != elements || elements > PROBE_ELEMENTS || !std::has_single_bit(elements)) return 0;
+    uint32_t layout = 0;
+    for (uint32_t b = 0; b < 8; b++) layout |= source_of(places, b) << (4 * b);
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < places.invocations; i++)
+        for (uint32_t e = 0; e < elements; e++) {
+            const uint32_t place = places.at(i, e);
+            if (place / 256 >= places.rows || place % 256 >= places.columns) return 0;
+            for (uint32_t b = 0; b < 8; b++)
+                if (place_bit(place, b) != predicted(layout, i, e, b)) return 0;
+            found++;
+        }
+    return found == places.rows * places.columns ? layout : 0;
+}
+
+}  // namespace
+
+std::vector<Dispatch> probe_dispatches(const DeviceCaps& caps) {
+    const uint32_t subgroup_size = matrix_subgroup_size(caps);
+    std::vector<Dispatch> all;
+    if (subgroup_size == 0) return all;
+    for (const MatrixShape& shape : caps.matrices) {
+        if (!is_usable(shape, subgroup_size)) continue;
+        Dispatch d;
+        d.variant =
+            shape.dtype == VKATTN_DTYPE_FLOAT16 ? Variant::probe_matrix_f16 : Variant::probe_matrix_bf16;
+        d.specialization[SPEC_THREADS] = d.specialization[SPEC_SUBGROUP_SIZE] = subgroup_size;
+        d.specialization[SPEC_MATRIX_M] = shape.m;
+        d.specialization[SPEC_MATRIX_N] = shape.n;
+        d.specialization[SPEC_MATRIX_K] = shape.k;
+        d.patches = {{offsetof(shared::ForwardPush, outp), Region::out, all.size() * probe_bytes}};
+        d.groups = {1, 1, 1};
+        d.writes = bit(Region::out);
+        all.push_back(d);
+    }
+    return all;
+}
+
+void note_probe(DeviceCaps& caps, const std::byte* results) {
+    const uint32_t subgroup_size = matrix_subgroup_size(caps);
+    for (MatrixShape& shape : caps.matrices) {
+        if (!is_usable(shape, subgroup_size)) continue;
+        shape.layout = layout_of({results, shape.m, shape.n, subgroup_size});
+        const uint32_t left = layout_of({results + size_t{PROBE_WORDS} * 4, shape.m, shape.k, subgroup_size});
+        shape.left_alike = shape.layout != 0 && shape.layout == left && shape.n == shape.k;
+        results += probe_bytes;
+    }
+}
+
+}  // namespace vkattn::core
