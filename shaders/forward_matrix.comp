@@ -74,15 +74,15 @@ Slice find_slice() {
     return s;
 }
 
-Rows tile_after(Slice s) { return tile_at(s.k, next_tile(s.classes, s.k.first + TILE_KV, s.end_key)); }
-
-// P of the staged tile, for the first loop. A macro's worth of code twice: `finish` is to be a constant in each.
-void find_p(Slice s, bool finish) {
-    clear_scores();
-    multiply_qk();
-    if (finish) finish_scores(s.w, s.k.first, false);
-    exponentials(finish ? 1.0 : p.scale_log2);
+// Without a test, where it exists whole.
+Rows inner_tile_after(Rows t) {
+    t.first += TILE_KV;
+    t.origin = t.first;
+    t.base = address_add(t.base, mul_wide(TILE_KV, t.stride));
+    return t;
 }
+
+Rows tile_after(Slice s) { return tile_at(s.k, next_tile(s.classes, s.k.first + TILE_KV, s.end_key)); }
 
 void set_offsets(Slice s) {
     clear_scores();
@@ -92,10 +92,58 @@ void set_offsets(Slice s) {
     raise_offsets(finish ? 1.0 : p.scale_log2, 0.0);
 }
 
+// A tile of the first loop up to P; fetches K of the next, which is returned. `inner`, a constant: it has nothing to
+// finish, and all rows of the next one exist.
+Rows stale_p(Slice s, uint set_tile, bool inner) {
+    Rows next = tile_at(s.k, s.k.first + TILE_KV);
+    if (inner) next = inner_tile_after(s.k);
+    store_v();
+    if (s.k.first + TILE_KV < s.end_key) {
+        if (inner) fetch_inner_k(next);
+        else fetch_k(next, 0);
+    }
+    clear_scores();
+    multiply_qk();
+    if (!inner) finish_scores(s.w, s.k.first, false);
+    exponentials(inner ? p.scale_log2 : 1.0);
+    if (outgrows() && s.k.first != set_tile) grown_tile = s.k.first + 1;
+    return next;
+}
+
+// Whether it outgrew the offsets in any row of the workgroup.
+bool has_outgrown(Slice s) {
+    barrier();
+#ifdef X2
+    return subgroupAny(grown_tile == s.k.first + 1);
+#else
+    return grown_tile == s.k.first + 1;
+#endif
+}
+
+// The rest of it; fetches V of the next.
+void stale_pv(inout Slice s, Rows next, bool inner) {
+    store_k();
+    if (inner) s.v = inner_tile_after(s.v);
+    else s.v = tile_at(s.v, next.first);
+    if (s.k.first + TILE_KV < s.end_key) {
+        if (inner) fetch_inner_v(s.v, s.first_dim);
+        else fetch_v(s.v, s.first_dim);
+    }
+    multiply_pv();
+    add_tile_sums();
+    s.k = next;
+    barrier();
+}
+
 void stale_loop(inout Slice s) {
+    // Tiles that need not be finished begin from first_inner to last_inner, and the tile behind each exists whole.
+    const ivec2 first_row = visible_keys(s.w, s.w.first_row), last_row = visible_keys(s.w, s.w.last_row);
+    const int first_inner = last_row.x, last_inner = min(first_row.y - int(TILE_KV), int(s.end_key) - 2 * int(TILE_KV));
+    const bool no_inner = SOFTCAP != 0 || WIDE_ROWS != 0;
     fetch_k(s.k, 0);
     store_k();
-    fetch_v(tile_at(s.v, s.k.first), s.first_dim);
+    s.v = tile_at(s.v, s.k.first);
+    fetch_v(s.v, s.first_dim);
     uint set_tile = s.k.first;
     bool outgrown;
     [[dont_unroll]] do {
@@ -103,26 +151,22 @@ void stale_loop(inout Slice s) {
         if (thread == 0) grown_tile = 0;  // read after the next barrier only
         set_offsets(s);
         outgrown = false;
-        [[dont_unroll]] while (s.k.first < s.end_key) {
-            const Rows next = tile_after(s);
-            store_v();
-            if (next.first < s.end_key) fetch_k(next, 0);
-            if (needs_finish(s.w, s.k.first)) find_p(s, true);
-            else find_p(s, false);
-            if (outgrows() && s.k.first != set_tile) grown_tile = s.k.first + 1;
-            barrier();
-            outgrown = grown_tile == s.k.first + 1;
+        [[dont_unroll]] while (s.k.first < s.end_key && !outgrown) {
+            [[dont_unroll]] while (!no_inner && int(s.k.first) >= first_inner && int(s.k.first) <= last_inner) {
+                const Rows next = stale_p(s, set_tile, true);
+                outgrown = has_outgrown(s);
+                if (outgrown) break;
+                stale_pv(s, next, true);
+            }
             if (outgrown) break;
-            store_k();
-            if (next.first < s.end_key) fetch_v(tile_at(s.v, next.first), s.first_dim);
-            multiply_pv();
-            add_tile_sums();
-            s.k = next;
-            barrier();
+            const Rows next = stale_p(s, set_tile, false);
+            outgrown = has_outgrown(s);
+            if (!outgrown) stale_pv(s, next, false);
         }
         if (outgrown) {
             set_tile = s.k.first;
-            fetch_v(tile_at(s.v, s.k.first), s.first_dim);
+            s.v = tile_at(s.v, s.k.first);
+            fetch_v(s.v, s.first_dim);
         }
     } while (outgrown);
 }

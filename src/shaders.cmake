@@ -13,6 +13,22 @@ function(vkattn_compile_shader output file macros)
     VERBATIM)
 endfunction()
 
+# The same of a matrix kernel, flattened: one function, no variables outside it. NVIDIA's driver keeps arrays of matrices in
+# registers only so (H200, 580.159, forward at D64: 38 for 319 TFLOP/s). Passes that go further, to SSA, undo it (37).
+function(vkattn_compile_matrix_shader output file macros)
+  separate_arguments(macros UNIX_COMMAND "${macros}")
+  add_custom_command(
+    OUTPUT "${output}"
+    COMMAND "${VKATTN_GLSLC}" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
+            ${macros} -MD -MF "${output}.d" -MT "${output}" "${VKATTN_SHADER_DIR}/${file}" -o "${output}.spv"
+    COMMAND "${VKATTN_SPIRV_OPT}" --merge-return --inline-entry-points-exhaustive --eliminate-dead-functions
+            --private-to-local "${output}.spv" -o "${output}.flat.spv"
+    COMMAND "${CMAKE_COMMAND}" "-DFROM=${output}.flat.spv" "-DTO=${output}" -P "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/spirv_text.cmake"
+    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_GLSLC}" "${VKATTN_SPIRV_OPT}"
+    DEPFILE "${output}.d"
+    VERBATIM)
+endfunction()
+
 # Compiles every variant of a variants.def and embeds the words in a generated header: arrays code_NAME and
 # code_NAME_rolled, the same where a variant has one module. CPU_ONLY REGEX: only the variants that match, and of these
 # what runs on CPUs; the others are empty.
@@ -25,14 +41,15 @@ function(vkattn_embed_shaders target variants output)
   set(text "")
   set(words "")
   foreach(line IN LISTS lines)
-    if(NOT line MATCHES "^VKATTN_VARIANT\\(([a-z0-9_]+), \"([a-z0-9_.]+)\", \"([^\"]*)\", .*, ([12])\\)$")
+    if(NOT line MATCHES "^VKATTN_VARIANT\\(([a-z0-9_]+), \"([a-z0-9_.]+)\", \"([^\"]*)\", (.*), ([12])\\)$")
       message(FATAL_ERROR "${variants}: cannot read '${line}'")
     endif()
     set(name "${CMAKE_MATCH_1}")
     set(file "${CMAKE_MATCH_2}")
     set(macros "${CMAKE_MATCH_3}")
+    set(needs "${CMAKE_MATCH_4}")
     set(modules "${name}" "${name}_rolled")
-    if(CMAKE_MATCH_4 EQUAL 1)
+    if(CMAKE_MATCH_5 EQUAL 1)
       list(REMOVE_AT modules 1)
     elseif(arg_CPU_ONLY)
       list(REMOVE_AT modules 0)
@@ -43,7 +60,9 @@ function(vkattn_embed_shaders target variants output)
     endif()
     foreach(module IN LISTS modules)
       set(inc "${folder}/${module}.inc")
-      if(module STREQUAL name)
+      if(needs STREQUAL "NEED_MATRIX")
+        vkattn_compile_matrix_shader("${inc}" "${file}" "${macros}")
+      elseif(module STREQUAL name)
         vkattn_compile_shader("${inc}" "${file}" "${macros}")
       else()
         vkattn_compile_shader("${inc}" "${file}" "${macros} -DROLLED -O")

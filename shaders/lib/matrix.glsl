@@ -82,21 +82,30 @@ uvec4 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 #define ROW_OF(item, vecs) (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
 #define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
 
-#define FETCH(tile, items, vecs, first_dim, extent) \
+#define FETCH(items, vecs, first_dim, row_start_of, extent, whole) \
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
-        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) \
-            fetched[t] = load8(row_start(tile, tile.first + row), d, extent); \
+        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) fetched[t] = load8(row_start_of, d, extent, whole); \
     }
+// The same where every row of the tile exists, and lies within 32-bit offsets: nothing is held to an end.
+#define FETCH_INNER(tile, items, vecs, first_dim, extent, whole) \
+    FETCH(items, vecs, first_dim, RowStart(tile.base, row * (tile.stride.x / ELEMENT_BYTES)), extent, whole)
 #define STORE(at, stride, items, vecs, value) \
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs); \
         if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) pool[(at) + row * (stride) + COLUMN_OF(t, vecs)] = value; \
     }
 
-void fetch_k(Rows k, uint chunk) { FETCH(k, K_ITEMS, K_VECS, chunk * CHUNK, HEAD_DIM_QK) }
+const bool WHOLE_K = HEAD_DIM_QK % CHUNK == 0, WHOLE_V = HEAD_DIM_V % OUT_SPAN == 0;
+void fetch_k(Rows k, uint chunk) {
+    FETCH(K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row), HEAD_DIM_QK, WHOLE_K)
+}
+void fetch_v(Rows v, uint first_dim) {
+    FETCH(V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row), HEAD_DIM_V, WHOLE_V)
+}
+void fetch_inner_k(Rows k) { FETCH_INNER(k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
+void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
 void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, fetched[t]) }
-void fetch_v(Rows v, uint first_dim) { FETCH(v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V) }
 void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, fetched[t]) }
 
 // Elements of Q that are not held: of one chunk. By all invocations.
@@ -104,7 +113,7 @@ void stage_lying_q(Rows q, uint chunk) {
     const uint vecs = Q_LYING * K / 8;
     for (uint e = thread; e < TILE_Q * vecs; e += THREADS) {
         const uint row = e / vecs, d = chunk * CHUNK + Q_HELD * K + e % vecs * 8;
-        pool[POOL_Q + row * Q_STRIDE + e % vecs] = load8(row_start(q, q.first + row), d, HEAD_DIM_QK);
+        pool[POOL_Q + row * Q_STRIDE + e % vecs] = load8(row_start(q, q.first + row), d, HEAD_DIM_QK, false);
     }
 }
 
@@ -116,7 +125,7 @@ void hold_q(Rows q) {
         for (uint first = 0; first < Q_HELD; first += steps) {
             for (uint e = lane; e < M * vecs; e += SUBGROUP_SIZE) {
                 const uint row = subgroup_row + r * M + e / vecs;
-                pool[at + e / vecs * stride + e % vecs] = load8(row_start(q, q.first + row), first * K + e % vecs * 8, HEAD_DIM_QK);
+                pool[at + e / vecs * stride + e % vecs] = load8(row_start(q, q.first + row), first * K + e % vecs * 8, HEAD_DIM_QK, false);
             }
             subgroupBarrier();
             FOR_EACH(d, Q_HELD)

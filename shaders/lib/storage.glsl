@@ -130,13 +130,14 @@ vec4 load4(RowStart row, uint d, uint extent, bool inside) { return floats_of(lo
 #if defined(F16) || defined(BF16)
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
 
-// Elements d .. d+7 as they are stored, zero from `extent` on, which d may exceed.
-uvec4 load8(RowStart row, uint d, uint extent) {
+// Elements d .. d+7 as they are stored, zero from `extent` on, which d may exceed. `inside` promises that d+7 < extent.
+uvec4 load8(RowStart row, uint d, uint extent, bool inside) {
+    if (WIDE_LOADS == 2 && inside) return Uvec4sIn(row.base).x[(row.at + d) / 8];
     if (WIDE_LOADS == 2 && extent % 8 == 0) {
         const uvec4 x = Uvec4sIn(row.base).x[(row.at + min(d, extent - 8)) / 8];
         return d < extent ? x : uvec4(0);
     }
-    return uvec4(load4_stored(row, d, extent, false), load4_stored(row, d + 4, extent, false));
+    return uvec4(load4_stored(row, d, extent, inside), load4_stored(row, d + 4, extent, inside));
 }
 
 uvec2 stored_of(vec4 x) { return uvec2(bits_of(x.x) | bits_of(x.y) << 16, bits_of(x.z) | bits_of(x.w) << 16); }

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <vector>
 
-#include "vulkan/caps.hpp"
 #include "vulkan/spirv.hpp"
 
 namespace vkattn::test {
@@ -72,7 +71,6 @@ uint64_t number_of(const VkPipelineExecutableStatisticKHR& s) {
 Compiler::Compiler() {
     const auto instance = core::load_instance_functions(handles_.get_instance_proc_addr, handles_.instance);
     if (!instance) throw RuntimeError(instance.failure().message);
-    caps_ = core::query_supported_caps(*instance, handles_.physical_device, VK_API_VERSION_1_3);
     device_ = make_device(handles_);
     destroy_device_ = load<PFN_vkDestroyDevice>(handles_, "vkDestroyDevice");
     const auto functions = core::load_device_functions(*instance, device_);
@@ -117,6 +115,11 @@ Built Compiler::build(const core::Dispatch& dispatch) const {
     info.stage.pName = "main";
     info.stage.pSpecializationInfo = &specialization;
     info.layout = layout_;
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
+    subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
+    subgroup.requiredSubgroupSize = constants[SPEC_SUBGROUP_SIZE];
+    if ((needs_of(dispatch.variant) & core::NEED_MATRIX) != 0 && caps().subgroup_size_control)
+        info.stage.pNext = &subgroup;
     VkPipeline pipeline = VK_NULL_HANDLE;
     const auto start = std::chrono::steady_clock::now();
     built.result = vk_.vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &pipeline);

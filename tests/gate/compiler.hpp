@@ -8,7 +8,7 @@
 
 #include "plan/plan.hpp"
 #include "vkattn/runtime.hpp"
-#include "vulkan/functions.hpp"
+#include "vulkan/context.hpp"
 
 namespace vkattn::test {
 
@@ -25,7 +25,7 @@ class Compiler {
     ~Compiler();
     Compiler(const Compiler&) = delete;
 
-    const core::DeviceCaps& caps() const { return caps_; }
+    const core::DeviceCaps& caps() const { return runtime_.context()->caps; }
     const DeviceInfo& info() const { return runtime_.device(); }
     Built build(const core::Dispatch& dispatch) const;
 
@@ -34,7 +34,6 @@ class Compiler {
 
     Runtime runtime_;
     RuntimeHandles handles_ = runtime_.handles();
-    core::DeviceCaps caps_;
     VkDevice device_ = VK_NULL_HANDLE;
     core::DeviceFunctions vk_;
     PFN_vkDestroyDevice destroy_device_ = nullptr;

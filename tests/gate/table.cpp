@@ -63,6 +63,12 @@ std::pair<std::string, Usage> parse_line(const std::string& line) {
     return {line.substr(0, end), usage};
 }
 
+std::string unknown(const std::map<std::string, uint64_t>& statistics) {
+    std::string text = "the driver's statistics are not known to tests/gate:";
+    for (const auto& [name, number] : statistics) text += fmt::format(" {} {};", name, number);
+    return text;
+}
+
 }  // namespace
 
 Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t declared_shared_bytes) {
@@ -75,7 +81,7 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
     const auto words = std::find_if(std::begin(all_words), std::end(all_words),
                                     [&](const Words& w) { return statistics.contains(w.occupancy); });
     if (words == std::end(all_words))
-        throw std::runtime_error("the driver's statistics are not known to tests/gate");
+        throw std::runtime_error(unknown(statistics));
     Usage usage;
     usage.registers = number(words->registers);
     for (const char* name : words->spills) usage.spills += number(name);
