@@ -113,11 +113,7 @@ Rows stale_p(Slice s, uint set_tile, bool inner) {
 // Whether it outgrew the offsets in any row of the workgroup.
 bool has_outgrown(Slice s) {
     barrier();
-#ifdef X2
-    return subgroupAny(grown_tile == s.k.first + 1);
-#else
     return grown_tile == s.k.first + 1;
-#endif
 }
 
 // The rest of it; fetches V of the next.
@@ -140,7 +136,6 @@ void stale_loop(inout Slice s) {
     const ivec2 first_row = visible_keys(s.w, s.w.first_row), last_row = visible_keys(s.w, s.w.last_row);
     const int first_inner = last_row.x, last_inner = min(first_row.y - int(TILE_KV), int(s.end_key) - 2 * int(TILE_KV));
     const bool no_inner = SOFTCAP != 0 || WIDE_ROWS != 0;
-    fetch_k(s.k, 0);
     store_k();
     s.v = tile_at(s.v, s.k.first);
     fetch_v(s.v, s.first_dim);
@@ -188,7 +183,6 @@ uvec4 if_seen(uint row, uvec4 x) { return (seen[row / 32] >> row % 32 & 1) != 0 
 void store_seen_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, if_seen(row, fetched[t])) }
 
 void running_loop(inout Slice s) {
-    fetch_k(s.k, 0);
     [[dont_unroll]] while (s.k.first < s.end_key) {
         if (MASK != MASK_NONE)
             for (uint i = thread; i < MATRIX_STEPS(TILE_KV, 32); i += THREADS) seen[i] = 0;
@@ -222,69 +216,74 @@ void running_loop(inout Slice s) {
     }
 }
 
-// Each subgroup through its share of the pool: M rows of as many tiles of the output as fit, then a vec4 a row for its
-// offset and sum.
-const uint STATISTICS = SHARE - M;
-const uint OUT_FIT = (STATISTICS / M - 1) / (N / 4), OUT_PIECE = OUT_TILES < OUT_FIT ? OUT_TILES : OUT_FIT;
-const uint OUT_VECS = OUT_PIECE * N / 4, OUT_STRIDE = OUT_VECS | 1;
+// The result of block r: statistics from where they are, the output through the subgroup's share of the pool, as many tiles
+// at a time as fit; an item is 8 elements of a row.
+const uint OUT_FIT = (SHARE / M - 1) / (N / 4), OUT_PIECE = OUT_TILES < OUT_FIT ? OUT_TILES : OUT_FIT;
+const uint OUT_VECS = OUT_PIECE * N / 8, OUT_STRIDE = OUT_VECS * 2 | 1;
+const uint OUT_ITEMS = MATRIX_STEPS(M * OUT_VECS, SUBGROUP_SIZE);
 
-void put_statistics(Slice s, uint r, uint at) {
-    put_floats(with_elements(row_sum[r]), at);
-    subgroupBarrier();
-    for (uint i = lane; i < M; i += SUBGROUP_SIZE) {
-        float sum = 0;
-        for (uint n = 0; n < N; n++) sum += float_at(at, i, n);
-        pool[at + STATISTICS + i].y = floatBitsToUint(sum / (ELEMENTS / SLOTS));  // each part stands there as often
+void store8_out(RowStart at, uint d, vec4 low, vec4 high) {
+    if (SPLIT == 0 && WIDE_LOADS == 2 && d + 8 <= HEAD_DIM_V) {
+        Uvec4sOut(at.base).x[(at.at + d) / 8] = uvec4(stored_of(low), stored_of(high));
+    } else {
+        store_out(at, d, low);
+        store_out(at, d + 4, high);
     }
-    subgroupBarrier();
-    put_floats(with_elements(row_offset[r]), at);
-    subgroupBarrier();
-    for (uint i = lane; i < M; i += SUBGROUP_SIZE) {
-        pool[at + STATISTICS + i].x = floatBitsToUint(float_at(at, i, 0));
-        const uint row = s.w.first_row + subgroup_row + r * M + i;
-        const vec2 statistics = uintBitsToFloat(pool[at + STATISTICS + i].xy);
-        if (row <= s.w.last_row && s.first_dim == 0) store_statistics(s.w, row, statistics.x, statistics.y);
-    }
-    subgroupBarrier();
 }
 
 void store_piece(Slice s, Rows o, uint r, uint first_tile, uint at) {
-    for (uint i = lane; i < M * OUT_VECS; i += SUBGROUP_SIZE) {
-        const uint row = s.w.first_row + subgroup_row + r * M + i / OUT_VECS;
-        const float sum = uintBitsToFloat(pool[at + STATISTICS + i / OUT_VECS].y);
-        const vec4 x = uintBitsToFloat(pool[at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS]);
-        const uint d = s.first_dim + first_tile * N + i % OUT_VECS * 4;
-        if (row <= s.w.last_row) store_out(out_row(s.w, o, row), d, sum > 0 ? x / sum : vec4(0));
+    FOR_EACH(t, OUT_ITEMS) {
+        const uint i = t * SUBGROUP_SIZE + lane, row = s.w.first_row + subgroup_row + r * M + i / OUT_VECS;
+        const uint d = first_tile * N + i % OUT_VECS * 8, from = at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS * 2;
+        // Of the last piece, tiles may be missing: what lies there is not of this slice.
+        if ((M * OUT_VECS % SUBGROUP_SIZE == 0 || i < M * OUT_VECS) && row <= s.w.last_row && d < OUT_SPAN)
+            store8_out(out_row(s.w, o, row), s.first_dim + d, uintBitsToFloat(pool[from]), uintBitsToFloat(pool[from + 1]));
+    }
+}
+
+void store_block(Slice s, Rows o, uint r, ACCUMULATOR places) {
+    const uint at = subgroup * SHARE;
+    float scale[SLOTS];
+    FOR_EACH(x, SLOTS) scale[x] = row_sum[r][x] > 0 ? 1 / row_sum[r][x] : 0;
+    FOR_EACH(e, ELEMENTS) {
+        const uvec2 place = place_of(places, e);
+        const uint row = s.w.first_row + subgroup_row + r * M + place.x;
+        if (place.y == 0 && row <= s.w.last_row && s.first_dim == 0)
+            store_statistics(s.w, row, row_offset[r][slot(e)], row_sum[r][slot(e)]);
+    }
+    for (uint first = 0; first < OUT_TILES; first += OUT_PIECE) {
+        FOR_EACH(n, OUT_TILES)
+            if (n >= first && n < first + OUT_PIECE) {
+                FOR_EACH(e, ELEMENTS) acc[r * OUT_TILES + n][e] *= scale[slot(e)];
+                coopMatStore(acc[r * OUT_TILES + n], pool, at + (n - first) * N / 4, OUT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            }
+        subgroupBarrier();
+        store_piece(s, o, r, first, at);
+        subgroupBarrier();
     }
 }
 
 void store_rows(Slice s) {
-    const uint at = subgroup * SHARE;
     const Rows o = out_tile(s.w);
-    barrier();
-    FOR_EACH(r, ROW_BLOCKS) {
-        put_statistics(s, r, at);
-        for (uint first = 0; first < OUT_TILES; first += OUT_PIECE) {
-            FOR_EACH(n, OUT_TILES)
-                if (n >= first && n < first + OUT_PIECE)
-                    coopMatStore(acc[r * OUT_TILES + n], pool, at + (n - first) * N / 4, OUT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-            subgroupBarrier();
-            store_piece(s, o, r, first, at);
-            subgroupBarrier();
-        }
-    }
+    const ACCUMULATOR places = read_places();
+    FOR_EACH(r, ROW_BLOCKS) sum_along_rows(row_sum[r]);
+    barrier();  // from the pool's map to equal shares of it
+    FOR_EACH(r, ROW_BLOCKS) store_block(s, o, r, places);
 }
 
 void main() {
     Slice s = find_slice();
-    softmax_begin();
-    if (s.k.first < s.end_key) {
+    const bool any = s.k.first < s.end_key;
+    if (any) {
+        fetch_k(s.k, 0);
         hold_q(s.q);
         barrier();
-        write_places();
         if (CHUNKS == 1) stage_lying_q(s.q, 0);
-        if (RUNNING_MAX != 0) running_loop(s);
-        else stale_loop(s);
     }
+    write_places();
+    softmax_begin();
+    if (any && RUNNING_MAX != 0) running_loop(s);
+    else if (any) stale_loop(s);
+    barrier();
     store_rows(s);
 }

@@ -23,6 +23,7 @@ layout(constant_id = SPEC_LAYOUT) const uint LAYOUT = 0;
 
 #ifdef F16
 #define ELEMENT float16_t
+#define HARDWARE_ROUNDS
 #else
 #define ELEMENT bfloat16_t
 #endif
@@ -87,9 +88,17 @@ uvec4 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
         const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
         if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) fetched[t] = load8(row_start_of, d, extent, whole); \
     }
-// The same where every row of the tile exists, and lies within 32-bit offsets: nothing is held to an end.
+// The same where every row of the tile exists, and lies within 32-bit offsets: nothing is held to an end. With the widest
+// loads an index is in vec4, and one for all rounds.
 #define FETCH_INNER(tile, items, vecs, first_dim, extent, whole) \
-    FETCH(items, vecs, first_dim, RowStart(tile.base, row * (tile.stride.x / ELEMENT_BYTES)), extent, whole)
+    if (WIDE_LOADS == 2 && whole && THREADS % (vecs) == 0) { \
+        const uint step = tile.stride.x / 16, at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)); \
+        FOR_EACH(t, items) \
+            if (TILE_KV * (vecs) % THREADS == 0 || thread / (vecs) + t * (THREADS / (vecs)) < TILE_KV) \
+                fetched[t] = Uvec4sIn(tile.base).x[at + t * (THREADS / (vecs) * step)]; \
+    } else { \
+        FETCH(items, vecs, first_dim, RowStart(tile.base, row * (tile.stride.x / ELEMENT_BYTES)), extent, whole) \
+    }
 #define STORE(at, stride, items, vecs, value) \
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs); \
@@ -108,28 +117,42 @@ void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(v, V_ITEMS, V_VECS, fir
 void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, fetched[t]) }
 void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, fetched[t]) }
 
-// Elements of Q that are not held: of one chunk. By all invocations.
+// A row of Q, of the tile.
+RowStart q_row(Rows q, uint row) { return row_start(q, q.first + row); }
+
+// Elements of Q that are not held: of one chunk. By all invocations; all loads are under way at once, here and below.
+const uint LYING_VECS = Q_LYING * K / 8, LYING_ITEMS = MATRIX_STEPS(TILE_Q * LYING_VECS, THREADS);
 void stage_lying_q(Rows q, uint chunk) {
-    const uint vecs = Q_LYING * K / 8;
-    for (uint e = thread; e < TILE_Q * vecs; e += THREADS) {
-        const uint row = e / vecs, d = chunk * CHUNK + Q_HELD * K + e % vecs * 8;
-        pool[POOL_Q + row * Q_STRIDE + e % vecs] = load8(row_start(q, q.first + row), d, HEAD_DIM_QK, false);
+    uvec4 x[LYING_ITEMS == 0 ? 1 : LYING_ITEMS];
+    FOR_EACH(t, LYING_ITEMS) {
+        const uint e = min(t * THREADS + thread, TILE_Q * LYING_VECS - 1);
+        x[t] = load8(q_row(q, e / LYING_VECS), chunk * CHUNK + Q_HELD * K + e % LYING_VECS * 8, HEAD_DIM_QK, false);
+    }
+    FOR_EACH(t, LYING_ITEMS) {
+        const uint e = t * THREADS + thread;
+        if (e < TILE_Q * LYING_VECS) pool[POOL_Q + e / LYING_VECS * Q_STRIDE + e % LYING_VECS] = x[t];
     }
 }
 
 // The part of Q that is held, into registers: each subgroup through its share of the pool, as many steps at a time as fit.
+const uint HELD_FIT = (SHARE / M - 1) / (K / 8), HELD_PIECE = Q_HELD < HELD_FIT ? Q_HELD : HELD_FIT;
+const uint HELD_VECS = HELD_PIECE * K / 8, HELD_ITEMS = MATRIX_STEPS(M * HELD_VECS, SUBGROUP_SIZE);
 void hold_q(Rows q) {
-    const uint fitting = (SHARE / M - 1) / (K / 8), steps = Q_HELD < fitting ? Q_HELD : fitting;
-    const uint vecs = steps * K / 8, stride = MATRIX_STRIDE(steps * K), at = subgroup * SHARE;
+    const uint stride = MATRIX_STRIDE(HELD_PIECE * K), at = subgroup * SHARE;
     FOR_EACH(r, ROW_BLOCKS)
-        for (uint first = 0; first < Q_HELD; first += steps) {
-            for (uint e = lane; e < M * vecs; e += SUBGROUP_SIZE) {
-                const uint row = subgroup_row + r * M + e / vecs;
-                pool[at + e / vecs * stride + e % vecs] = load8(row_start(q, q.first + row), first * K + e % vecs * 8, HEAD_DIM_QK, false);
+        for (uint first = 0; first < Q_HELD; first += HELD_PIECE) {
+            uvec4 x[HELD_ITEMS == 0 ? 1 : HELD_ITEMS];
+            FOR_EACH(t, HELD_ITEMS) {
+                const uint e = min(t * SUBGROUP_SIZE + lane, M * HELD_VECS - 1);
+                x[t] = load8(q_row(q, subgroup_row + r * M + e / HELD_VECS), first * K + e % HELD_VECS * 8, HEAD_DIM_QK, false);
+            }
+            FOR_EACH(t, HELD_ITEMS) {
+                const uint e = t * SUBGROUP_SIZE + lane;
+                if (e < M * HELD_VECS) pool[at + e / HELD_VECS * stride + e % HELD_VECS] = x[t];
             }
             subgroupBarrier();
             FOR_EACH(d, Q_HELD)
-                if (d >= first && d < first + steps)
+                if (d >= first && d < first + HELD_PIECE)
                     coopMatLoad(q_held[r * Q_HELD + d], pool, at + (d - first) * K / 8, stride, gl_CooperativeMatrixLayoutRowMajor);
             subgroupBarrier();
         }

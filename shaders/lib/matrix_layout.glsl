@@ -35,40 +35,45 @@ ACCUMULATOR with_elements(float numbers[SLOTS]) {
     return x;
 }
 
-#ifdef COOPMAT2
 float larger(const in float a, const in float b) { return max(a, b); }
-#endif
+float added(const in float a, const in float b) { return a + b; }
 
 // Over the invocations that differ in bit b of a place.
-#define MAX_ACROSS(b) \
-    if (SOURCE(b) < 7) FOR_EACH(s, SLOTS) numbers[s] = max(numbers[s], subgroupShuffleXor(numbers[s], 1u << SOURCE(b)));
+#define ACROSS(b, op) \
+    if (SOURCE(b) < 7) FOR_EACH(s, SLOTS) numbers[s] = op(numbers[s], subgroupShuffleXor(numbers[s], 1u << SOURCE(b)));
 
-// Each number becomes the maximum along its row.
-void max_along_rows(inout float numbers[SLOTS]) {
-    if (KNOWN) {
-        MAX_ACROSS(4)
-        MAX_ACROSS(5)
-        MAX_ACROSS(6)
-        MAX_ACROSS(7)
-        return;
-    }
-    ACCUMULATOR x = with_elements(numbers);
 #ifdef COOPMAT2
-    coopMatReduceNV(x, x, gl_CooperativeMatrixReduceRowNV, larger);
+#define REDUCE(x, op) coopMatReduceNV(x, x, gl_CooperativeMatrixReduceRowNV, op);
 #else
-    put_floats(x, scratch);
-    subgroupBarrier();
-    for (uint row = lane; row < M; row += SUBGROUP_SIZE) {
-        float most = float_at(scratch, row, 0);
-        for (uint n = 1; n < N; n++) most = max(most, float_at(scratch, row, n));
-        for (uint n = 0; n < N / 4; n++) pool[scratch + row * FLOAT_STRIDE + n] = uvec4(floatBitsToUint(most));
-    }
-    subgroupBarrier();
-    coopMatLoad(x, pool, scratch, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+#define REDUCE(x, op) \
+    put_floats(x, scratch); \
+    subgroupBarrier(); \
+    for (uint row = lane; row < M; row += SUBGROUP_SIZE) { \
+        float all = float_at(scratch, row, 0); \
+        for (uint n = 1; n < N; n++) all = op(all, float_at(scratch, row, n)); \
+        for (uint n = 0; n < N / 4; n++) pool[scratch + row * FLOAT_STRIDE + n] = uvec4(floatBitsToUint(all)); \
+    } \
+    subgroupBarrier(); \
+    coopMatLoad(x, pool, scratch, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor); \
     subgroupBarrier();
 #endif
-    FOR_EACH(e, ELEMENTS) numbers[e] = x[e];
-}
+
+// Each number becomes what `op` makes of all along its row.
+#define ALONG_ROWS(name, op) \
+    void name(inout float numbers[SLOTS]) { \
+        if (KNOWN) { \
+            ACROSS(4, op) \
+            ACROSS(5, op) \
+            ACROSS(6, op) \
+            ACROSS(7, op) \
+        } else { \
+            ACCUMULATOR x = with_elements(numbers); \
+            REDUCE(x, op) \
+            FOR_EACH(e, ELEMENTS) numbers[e] = x[e]; \
+        } \
+    }
+ALONG_ROWS(max_along_rows, larger)
+ALONG_ROWS(sum_along_rows, added)
 
 // Where the layout is not known, a table tells the place of each element: its row times 256 plus its column.
 void write_places() {

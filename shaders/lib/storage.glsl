@@ -129,6 +129,7 @@ vec4 load4(RowStart row, uint d, uint extent, bool inside) { return floats_of(lo
 
 #if defined(F16) || defined(BF16)
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Uvec4sOut { uvec4 x[]; };
 
 // Elements d .. d+7 as they are stored, zero from `extent` on, which d may exceed. `inside` promises that d+7 < extent.
 uvec4 load8(RowStart row, uint d, uint extent, bool inside) {
@@ -140,5 +141,9 @@ uvec4 load8(RowStart row, uint d, uint extent, bool inside) {
     return uvec4(load4_stored(row, d, extent, inside), load4_stored(row, d + 4, extent, inside));
 }
 
+#ifdef HARDWARE_ROUNDS  // to nearest, even, which a kernel that asks for it needs not in every bit
+uvec2 stored_of(vec4 x) { return uvec2(packFloat2x16(f16vec2(x.xy)), packFloat2x16(f16vec2(x.zw))); }
+#else
 uvec2 stored_of(vec4 x) { return uvec2(bits_of(x.x) | bits_of(x.y) << 16, bits_of(x.z) | bits_of(x.w) << 16); }
+#endif
 #endif
