@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "forward_run.hpp"
+#include "skip.hpp"
+#include "vulkan/context.hpp"
 
 using namespace vkattn::test;
 
@@ -70,6 +72,15 @@ SECTION_NAMED(masks, "masks")
 SECTION_NAMED(batches, "kv lengths and query offsets")
 SECTION_NAMED(cuts, "splits and cuts")
 SECTION_NAMED(materialized, "materialized")
+
+static const bool matrix_added = add_name("matrix");
+TEST_CASE("forward cases: matrix") {
+    CHECK(matrix_added);
+    const auto& shapes = Device::get().runtime().context()->caps.matrices;
+    if (std::none_of(shapes.begin(), shapes.end(), [](const auto& s) { return s.dtype == VKATTN_DTYPE_FLOAT16; }))
+        return vkattn::test::skip("the cases of matrix units: " + Device::get().info().name + " has none for float16");
+    run_section("matrix");
+}
 
 TEST_CASE("every section of the case file is run") {
     for (const Section& section : sections()) {
