@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <stdexcept>
 #include <utility>
 
@@ -134,6 +136,41 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
     caps.max_buffer_bytes = values.number<uint64_t>("maxAlloc");
     caps.buffer_device_address = values.flag("bda");
     caps.storage_16bit = values.flag("s16");
+    return caps;
+}
+
+void add_matrix_units(core::DeviceCaps& caps, std::string_view text) {
+    const auto has = [&](std::string_view words) { return text.find(words) != text.npos; };
+    const size_t range = text.find("sg=");
+    if (range == text.npos ||
+        std::sscanf(text.data() + range, "sg=%*u [%u..%u]", &caps.min_subgroup_size, &caps.max_subgroup_size) != 2)
+        throw std::runtime_error("no range of subgroup sizes");
+    unsigned stages = 0;
+    if (const size_t at = text.find("reqStages="); at != text.npos)
+        std::sscanf(text.data() + at, "reqStages=%x", &stages);
+    constexpr unsigned compute = 0x20;
+    caps.subgroup_size_control = has("sizectl=1") && (stages & compute) != 0;
+    caps.matrix_conversions = has("reduc=1") && has("conv=1");
+    std::istringstream lines{std::string(text)};
+    for (std::string line; std::getline(lines, line);) {
+        core::MatrixShape shape;
+        char type[8] = {};
+        if (std::sscanf(line.c_str(), " KHR %ux%ux%u A=%7[a-z0-9]", &shape.m, &shape.n, &shape.k, type) != 4) continue;
+        const std::string name = type;
+        if ((name != "f16" && name != "bf16") || line.find(" C=f32 R=f32 ") == line.npos) continue;
+        shape.dtype = name == "f16" ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16;
+        shape.rounded = has(fmt::format("KHR {}x{}x{} A={} B={} C={} R={} ", shape.m, shape.n, shape.k, name, name,
+                                        name, name));
+        caps.matrices.push_back(shape);
+    }
+}
+
+core::DeviceCaps load_with_matrix_units(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    if (!file) throw std::runtime_error(path.string() + ": cannot be read");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    core::DeviceCaps caps = parse_profile(text, path.string());
+    add_matrix_units(caps, text);
     return caps;
 }
 

@@ -19,6 +19,10 @@ struct Profile {
 // throws std::runtime_error with file and key.
 core::DeviceCaps parse_profile(std::string_view text, const std::string& file);
 
+// The same device with its matrix units, of which parse_profile says nothing: most tests are of the portable kernels.
+void add_matrix_units(core::DeviceCaps& caps, std::string_view text);
+core::DeviceCaps load_with_matrix_units(const std::filesystem::path& path);
+
 Profile load_profile(const std::filesystem::path& path);
 
 // All of a folder, by name. Throws where there is none.

@@ -300,7 +300,7 @@ VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstanc
         const DeviceCaps caps = query_supported_caps(*vk, device, VK_API_VERSION_1_4);
         if (const std::string why = refuse_device(caps); !why.empty())
             return unsupported("physical_device", why);
-        *requirements = new VkattnRequirements{{*vk, device, caps.api_version}};
+        *requirements = new VkattnRequirements{{*vk, device}};
         return true;
     });
 }

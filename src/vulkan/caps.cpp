@@ -111,15 +111,14 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
         enabled.subgroup_size_control && (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
     if (enabled.matrix && enabled.float16 && enabled.memory_model && enabled.storage_16bit)
         caps.matrices = find_matrices(vk, device, enabled.bfloat16_matrix);
-    caps.matrix_conversions = enabled.matrix_conversions && enabled.maintenance4;
+    // Its modules are SPIR-V 1.6, with sizes of workgroups by LocalSizeId.
+    caps.matrix_conversions =
+        enabled.matrix_conversions && enabled.maintenance4 && caps.api_version >= VK_API_VERSION_1_3;
     return caps;
 }
 
 DeviceCaps query_supported_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version) {
-    VkPhysicalDeviceProperties2 properties{};
-    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    vk.vkGetPhysicalDeviceProperties2(device, &properties);
-    const Features supported(vk, device, std::min(properties.properties.apiVersion, api_version));
+    const Features supported(vk, device);
     return query_caps(vk, device, api_version, &supported.chain());
 }
 

@@ -32,15 +32,15 @@ bool has_extension(const InstanceFunctions& vk, VkPhysicalDevice device, const c
     });
 }
 
-Features::Features(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version) {
+Features::Features(const InstanceFunctions& vk, VkPhysicalDevice device) {
     features_.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    link_known(vk, device, api_version);
+    link_known(vk, device);
     vk.vkGetPhysicalDeviceFeatures2(device, &features_);
     drop_unused();
 }
 
-// Those structs that a device of this version, with these extensions, knows.
-void Features::link_known(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version) {
+// Those structs that a device of Vulkan 1.2, with these extensions, knows.
+void Features::link_known(const InstanceFunctions& vk, VkPhysicalDevice device) {
     void** next = &features_.pNext;
     const auto link = [&](auto& features, VkStructureType type) {
         features.sType = type;
@@ -57,10 +57,11 @@ void Features::link_known(const InstanceFunctions& vk, VkPhysicalDevice device, 
     link(storage_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
     link(float16_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES);
     link(model_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES);
-    // Before Vulkan 1.3 no driver with cooperative matrices is known: the extensions that became its core are not asked for.
-    if (api_version < VK_API_VERSION_1_3) return;
-    link(subgroup_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES);
-    link(maintenance_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES);
+    // Core of Vulkan 1.3, by the extensions' names: the caller's instance may be of 1.2.
+    link_extension(subgroup_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES,
+                   VK_EXT_SUBGROUP_SIZE_CONTROL_EXTENSION_NAME);
+    link_extension(maintenance_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_4_FEATURES,
+                   VK_KHR_MAINTENANCE_4_EXTENSION_NAME);
     if (!link_extension(matrix_, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR,
                         VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME))
         return;

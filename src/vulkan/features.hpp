@@ -10,7 +10,7 @@ namespace vkattn::core {
 // Of one device: what it supports of them, as a chain to be queried or enabled.
 class Features {
   public:
-    Features(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version);
+    Features(const InstanceFunctions& vk, VkPhysicalDevice device);
     Features(const Features&) = delete;
     Features& operator=(const Features&) = delete;
 
@@ -18,7 +18,7 @@ class Features {
     const std::vector<const char*>& extensions() const { return extensions_; }
 
   private:
-    void link_known(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version);
+    void link_known(const InstanceFunctions& vk, VkPhysicalDevice device);
     void drop_unused();
 
     VkPhysicalDeviceFeatures2 features_{};

@@ -52,6 +52,7 @@ std::string name_of(const core::Dispatch& d, const core::Plan& plan) {
     const auto& s = d.specialization;
     std::string name = fmt::format("{} {} {}x{}", core::name_of(d.variant), plan.tuning_row,
                                    s[SPEC_HEAD_DIM_QK], s[SPEC_HEAD_DIM_V]);
+    const bool matrix = (needs_of(d.variant) & core::NEED_MATRIX) != 0;
     const std::pair<const char*, bool> words[] = {{"elements", s[SPEC_WIDE_LOADS] == 0},
                                                   {"wide-rows", s[SPEC_WIDE_ROWS] != 0},
                                                   {"pack", s[SPEC_PACK] != 0},
@@ -59,8 +60,9 @@ std::string name_of(const core::Dispatch& d, const core::Plan& plan) {
                                                   {"bool", s[SPEC_MASK] == MASK_BOOL},
                                                   {"float", s[SPEC_MASK] == MASK_FLOAT},
                                                   {"split", s[SPEC_SPLIT] != 0},
-                                                  {"saved", s[SPEC_SAVED] != 0},
-                                                  {"dlse", s[SPEC_DLSE] != 0}};
+                                                  {"saved", !matrix && s[SPEC_SAVED] != 0},
+                                                  {"dlse", !matrix && s[SPEC_DLSE] != 0},
+                                                  {"running", matrix && s[SPEC_RUNNING_MAX] != 0}};
     for (const auto& [word, holds] : words)
         if (holds) name += fmt::format(" {}", word);
     return name;
@@ -72,6 +74,7 @@ class Gate {
 
     void add(const Case& c, bool backward) {
         const auto plan = plan_of(compiler_.caps(), c, backward);
+        if (!plan && c.kernel == "matrix" && !has_matrices_for(c)) return;  // a line for other devices
         if (!plan) throw std::runtime_error(fmt::format("{}: {}", c.where, plan.failure().message));
         for (const core::Dispatch& d : plan->dispatches)
             if (seen_.insert({d.variant, d.specialization}).second) build(name_of(d, *plan), d);
@@ -79,6 +82,11 @@ class Gate {
     const Table& table() const { return table_; }
 
   private:
+    bool has_matrices_for(const Case& c) const {
+        const auto& shapes = compiler_.caps().matrices;
+        return std::any_of(shapes.begin(), shapes.end(),
+                           [&](const core::MatrixShape& s) { return s.dtype == c.problem.dtype; });
+    }
     void build(const std::string& name, const core::Dispatch& d) {
         const Built built = compiler_.build(d);
         Usage usage;

@@ -1,0 +1,215 @@
+// Plans on matrix units: on what the devices report of them, and what a probe tells.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "plan/matrix.hpp"
+#include "plan_cases.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using core::DeviceCaps;
+using core::Options;
+using core::Plan;
+
+namespace {
+
+DeviceCaps matrix_device(const std::string& name) {
+    return load_with_matrix_units(std::filesystem::path(VKATTN_TESTS_DIR "/profiles") / (name + ".txt"));
+}
+
+VkattnProblem half(HeadDims dims, const Shape& shape, uint32_t alignment_bytes = 16) {
+    return make_problem(dims, shape, Layout::contiguous, alignment_bytes, VKATTN_DTYPE_FLOAT16);
+}
+
+Options named(const char* kernel, const char* tuning = "") {
+    Options o;
+    o.kernel = kernel;
+    o.tuning = tuning;
+    return o;
+}
+
+Plan planned(const DeviceCaps& caps, const VkattnProblem& p, const Options& o = {}) {
+    auto plan = make_plan(caps, resolved(p), o);
+    if (!plan) throw std::runtime_error(plan.failure().field + " " + plan.failure().message);
+    return *plan;
+}
+
+std::string refusal(const DeviceCaps& caps, const VkattnProblem& p, const Options& o) {
+    const auto plan = make_plan(caps, resolved(p), o);
+    return plan ? "" : plan.failure().field + ": " + plan.failure().message;
+}
+
+// Of the forward's dispatch, counted anew: what the kernel's shared memory holds, in vec4.
+uint64_t pool_of(const core::Dispatch& d) {
+    const auto& s = d.specialization;
+    const auto steps = [](uint64_t n, uint64_t step) { return (n + step - 1) / step; };
+    const auto odd = [](uint64_t n) { return n % 2 == 0 ? n + 1 : n; };
+    const uint64_t m = s[SPEC_MATRIX_M], n = s[SPEC_MATRIX_N], k = s[SPEC_MATRIX_K], keys = s[SPEC_TILE_KV];
+    const uint64_t subgroups = s[SPEC_THREADS] / s[SPEC_SUBGROUP_SIZE];
+    const uint64_t out = steps(s[SPEC_HEAD_DIM_V], n * s[SPEC_SLICES]) * n;
+    const uint64_t lying = s[SPEC_CHUNK] - s[SPEC_Q_HELD] * k, floats = m * odd(n / 4);
+    uint64_t pool = keys * odd(steps(s[SPEC_CHUNK], 8)) + keys * odd(steps(out, 8));
+    if (lying != 0) pool += subgroups * s[SPEC_ROW_BLOCKS] * m * odd(steps(lying, 8));
+    const bool shared = s[SPEC_P_MOVE] >= MOVE_SHARED;
+    if (s[SPEC_LAYOUT] == 0) pool += floats;
+    if (s[SPEC_LAYOUT] == 0 || shared) pool += subgroups * (floats + (shared ? m * odd(steps(keys, 8)) : 0));
+    return pool;
+}
+
+const char* const with_units[] = {"amd_gfx1201", "amd_navi31", "amd_phoenix", "amd_strix1", "intel_dg2",
+                                  "lavapipe",    "nvidia_h200", "nvk_ampere", "nvk_turing"};
+
+}  // namespace
+
+TEST_CASE("matrix: every device with units for float16 plans them at any head dim") {
+    for (const char* name : with_units) {
+        const DeviceCaps caps = matrix_device(name);
+        CAPTURE(name);
+        REQUIRE(!caps.matrices.empty());
+        for (const HeadDims dims : {HeadDims{1, 1}, {40, 72}, {64, 64}, {80, 80}, {111, 59}, {128, 128}, {160, 160},
+                                    {256, 256}, {512, 512}, {576, 512}})
+            for (const uint32_t alignment : {2u, 8u, 16u}) {
+                CAPTURE(dims.qk);
+                CAPTURE(dims.v);
+                const Plan plan = planned(caps, half(dims, {2, 4, 2, 300, 500, true}, alignment));
+                CHECK(plan.kernel == "matrix");
+                for (const core::Dispatch& d : plan.dispatches) {
+                    if ((needs_of(d.variant) & core::NEED_MATRIX) == 0) continue;
+                    const auto& s = d.specialization;
+                    CHECK(s[SPEC_THREADS] <= caps.max_invocations);
+                    CHECK(s[SPEC_THREADS] % s[SPEC_SUBGROUP_SIZE] == 0);
+                    CHECK(s[SPEC_TILE_KV] % s[SPEC_MATRIX_N] == 0);
+                    CHECK(s[SPEC_TILE_KV] % s[SPEC_MATRIX_K] == 0);
+                    CHECK(s[SPEC_CHUNK] % s[SPEC_MATRIX_K] == 0);
+                    CHECK(s[SPEC_POOL_VEC4] >= pool_of(d));
+                    CHECK(uint64_t{s[SPEC_POOL_VEC4]} * 16 <= caps.max_shared_bytes);
+                    CHECK(s[SPEC_LAYOUT] == 0);
+                    CHECK(s[SPEC_WIDE_LOADS] == (alignment == 2 ? 0 : alignment / 8));
+                    const uint64_t tile_q = uint64_t{s[SPEC_THREADS]} / s[SPEC_SUBGROUP_SIZE] * s[SPEC_ROW_BLOCKS] * s[SPEC_MATRIX_M];
+                    CHECK(d.groups[0] == 8 * s[SPEC_SLICES]);
+                    CHECK(d.groups[1] == (300 + tile_q - 1) / tile_q);
+                    const bool second = caps.matrix_conversions && s[SPEC_MATRIX_N] == s[SPEC_MATRIX_K];
+                    const bool rounded = std::string(name) != "intel_dg2";  // which has no 16-bit accumulators
+                    CHECK(s[SPEC_P_MOVE] == (second ? MOVE_CONVERT : rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT));
+                }
+            }
+    }
+}
+
+TEST_CASE("matrix: only asked for, only what is there") {
+    const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = matrix_device("intel_skl");
+    const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
+    CHECK(planned(h200, make_problem({64, 64}, {1, 2, 2, 300, 300})).kernel == "tiles");
+    CHECK(refusal(h200, make_problem({64, 64}, {1, 2, 2, 300, 300}), named("matrix")).find("float32") != std::string::npos);
+    CHECK(planned(skl, p).kernel == "tiles");
+    CHECK(refusal(skl, p, named("matrix")).find("no matrix unit") != std::string::npos);
+    CHECK(planned(h200, half({64, 64}, {1, 2, 2, 1, 300})).kernel == "rows");
+    VkattnProblem bf16 = p;
+    bf16.dtype = VKATTN_DTYPE_BFLOAT16;
+    CHECK(planned(h200, bf16).kernel == "matrix");
+    CHECK(planned(matrix_device("amd_navi31"), bf16).kernel == "tiles");  // has units for float16 only
+    DeviceCaps varying = matrix_device("amd_navi31");
+    varying.subgroup_size_control = false;
+    CHECK(refusal(varying, p, named("matrix")).find("several sizes") != std::string::npos);
+    varying.max_subgroup_size = varying.min_subgroup_size;
+    CHECK(refusal(varying, p, named("matrix")) == "");
+}
+
+TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
+    DeviceCaps caps = matrix_device("nvidia_h200");
+    for (core::MatrixShape& shape : caps.matrices) {
+        shape.layout = 0xa9187654;
+        shape.left_alike = true;
+    }
+    const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
+    const auto moves = [&](const Options& o) {
+        const auto& s = planned(caps, p, o).dispatches.back().specialization;
+        return std::pair(s[SPEC_P_MOVE], s[SPEC_LAYOUT] != 0);
+    };
+    CHECK(moves({}) == std::pair(uint32_t{MOVE_FRAGMENT}, true));
+    CHECK(moves(named("matrix_khr")) == std::pair(uint32_t{MOVE_SHARED}, false));
+    CHECK(moves(named("matrix", "move=1")) == std::pair(uint32_t{MOVE_CONVERT}, true));
+    CHECK(planned(caps, p, named("matrix", "subgroups=2,tile_kv=32")).tiles.tile_kv == 32);
+    VkattnProblem masked = p;
+    set_mask(masked, VKATTN_MASK_BOOL, MaskShape::whole);
+    CHECK(planned(caps, masked).dispatches.back().specialization[SPEC_RUNNING_MAX] == 1);
+    Options invariant;
+    invariant.batch_invariant = true;
+    for (const uint32_t rows : {1u, 17u, 300u}) {
+        const Plan plan = planned(caps, half({64, 64}, {1, 8, 2, rows, 300}), invariant);
+        CHECK(plan.kernel == "matrix");
+        CHECK(plan.dispatches.back().specialization[SPEC_RUNNING_MAX] == 1);
+        CHECK(plan.tiles.tile_kv == planned(caps, p).tiles.tile_kv);
+    }
+    const std::pair<const char*, const char*> bad[] = {{"tile_kv=24", "multiple of 16"}, {"move=9", "move is 0 .. 3"},
+                                                       {"chunk=16", "running=1"},        {"rows=4", "is not one of"},
+                                                       {"subgroups=0", "not 0"},         {"subgroups=40", "invocations"},
+                                                       {"tile_kv=512", "shared memory"}};
+    for (const auto& [tuning, why] : bad) {
+        CAPTURE(tuning);
+        const std::string text = refusal(caps, p, named("matrix", tuning));
+        CHECK(text.starts_with("options.tuning: "));
+        CHECK(text.find(why) != std::string::npos);
+    }
+    CHECK(refusal(caps, masked, named("matrix", "running=0")).find("masks need running=1") != std::string::npos);
+    Options rejected;
+    rejected.rejected_rows = {"nvidia-matrix-d64"};
+    CHECK(planned(caps, p, rejected).tuning_row == "nvidia-matrix-d128");
+}
+
+namespace {
+
+// What a probe of a 16x16x16 unit with 32 invocations would write, by a function from (invocation, element) to a place.
+template <class PlaceOf>
+std::vector<std::byte> probe_results(size_t shapes, PlaceOf place_of) {
+    std::vector<uint32_t> words(shapes * 2 * PROBE_WORDS);
+    for (size_t matrix = 0; matrix < shapes * 2; matrix++) {
+        uint32_t* at = words.data() + matrix * PROBE_WORDS;
+        at[0] = 8;
+        for (uint32_t i = 0; i < 32; i++)
+            for (uint32_t e = 0; e < 8; e++) at[1 + i * PROBE_ELEMENTS + e] = place_of(matrix % 2 != 0, i, e);
+    }
+    std::vector<std::byte> bytes(words.size() * 4);
+    std::memcpy(bytes.data(), words.data(), bytes.size());
+    return bytes;
+}
+
+uint32_t nvidia_place(uint32_t i, uint32_t e) {
+    const uint32_t row = i / 4 + 8 * (e / 4), column = 2 * (i % 4) + e % 2 + 8 * (e / 2 % 2);
+    return row * 256 + column;
+}
+
+DeviceCaps probed(DeviceCaps caps, const std::vector<std::byte>& results) {
+    note_probe(caps, results.data());
+    return caps;
+}
+
+}  // namespace
+
+TEST_CASE("probe: a layout of bits is found, any other is not trusted") {
+    DeviceCaps caps = matrix_device("nvidia_h200");
+    std::erase_if(caps.matrices, [](const auto& s) { return s.n != 16 || s.k != 16; });
+    const size_t shapes = probe_dispatches(caps).size();
+    REQUIRE(shapes == 2);  // float16 and bfloat16
+    const auto same = probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i, e); }));
+    // Rows: bits 2, 3, 4 of the invocation, bit 2 of the element; columns: element 0, invocation 0, 1, element 1.
+    CHECK(same.matrices[0].layout == 0x9108a432);
+    CHECK(same.matrices[0].left_alike);
+    const auto other_left = probed(caps, probe_results(shapes, [](bool left, uint32_t i, uint32_t e) {
+        return left ? i % 16 * 256 + i / 16 * 8 + e : nvidia_place(i, e);
+    }));
+    CHECK(other_left.matrices[0].layout == 0x9108a432);
+    CHECK(!other_left.matrices[0].left_alike);
+    const auto shuffled = probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) {
+        const uint32_t place = nvidia_place(i, e);
+        return (place / 256 + place % 3) % 16 * 256 + place % 256;
+    }));
+    CHECK(shuffled.matrices[0].layout == 0);
+    CHECK(!shuffled.matrices[0].left_alike);
+    const auto nothing = probed(caps, std::vector<std::byte>(shapes * core::probe_bytes));
+    CHECK(nothing.matrices[0].layout == 0);
+    const auto twice = probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i / 2, e); }));
+    CHECK(twice.matrices[0].layout == 0);
+}
