@@ -279,6 +279,7 @@ void main() {
         hold_q(s.q);
         barrier();
         if (CHUNKS == 1) stage_lying_q(s.q, 0);
+        clear_padding();
     }
     write_places();
     softmax_begin();

@@ -75,7 +75,9 @@ ACCUMULATOR acc[ROW_BLOCKS * OUT_TILES];
 
 // Of a tile of K or V, an invocation moves vec4 number thread, thread + THREADS ...: through registers, so that the loads
 // are under way while the tile before is computed.
-const uint K_VECS = CHUNK / 8, V_VECS = MATRIX_STEPS(OUT_SPAN, 8);  // of a row
+// Of a row, only what exists is moved, where that is the same for every chunk and slice; clear_padding has the rest.
+const uint K_VECS = MATRIX_STEPS(CHUNKS == 1 ? HEAD_DIM_QK : CHUNK, 8);
+const uint V_VECS = MATRIX_STEPS(SLICES == 1 ? HEAD_DIM_V : OUT_SPAN, 8);
 const uint K_ITEMS = MATRIX_STEPS(TILE_KV * K_VECS, THREADS), V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
 uvec4 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 
@@ -105,7 +107,8 @@ uvec4 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
         if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) pool[(at) + row * (stride) + COLUMN_OF(t, vecs)] = value; \
     }
 
-const bool WHOLE_K = HEAD_DIM_QK % CHUNK == 0, WHOLE_V = HEAD_DIM_V % OUT_SPAN == 0;
+const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;
+const bool WHOLE_V = HEAD_DIM_V % (SLICES == 1 ? 8 : OUT_SPAN) == 0;
 void fetch_k(Rows k, uint chunk) {
     FETCH(K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row), HEAD_DIM_QK, WHOLE_K)
 }
@@ -116,6 +119,14 @@ void fetch_inner_k(Rows k) { FETCH_INNER(k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHO
 void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
 void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, fetched[t]) }
 void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, fetched[t]) }
+
+// Zeros where tiles of K and V have more head dims than the tensors.
+void clear_padding() {
+    const uint k_pad = CHUNK / 8 - K_VECS, v_pad = MATRIX_STEPS(OUT_SPAN, 8) - V_VECS;
+    for (uint e = thread; e < TILE_KV * k_pad; e += THREADS) pool[e / k_pad * K_STRIDE + K_VECS + e % k_pad] = uvec4(0);
+    for (uint e = thread; e < TILE_KV * v_pad; e += THREADS)
+        pool[POOL_V + e / v_pad * V_STRIDE + V_VECS + e % v_pad] = uvec4(0);
+}
 
 // A row of Q, of the tile.
 RowStart q_row(Rows q, uint row) { return row_start(q, q.first + row); }

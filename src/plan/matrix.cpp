@@ -25,7 +25,7 @@ constexpr MatrixRow rows[] = {
     {"cpu-matrix-d576",    Device::cpu,           576, 1, { 2, 1, 16,   0, 64, 128, 1}},
 
     {"matrix-d64",         Device::any,            64, 2, { 4, 1, 32,  64}},
-    {"matrix-d128",        Device::any,           128, 1, { 4, 1, 32, 128}},
+    {"matrix-d128",        Device::any,           128, 1, { 4, 1, 32, 112}},
     {"matrix-d576",        Device::any,           576, 1, { 4, 1, 32,   0, 64, 128, 1}},
 };
 // clang-format on
