@@ -142,8 +142,8 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
 void add_matrix_units(core::DeviceCaps& caps, std::string_view text) {
     const auto has = [&](std::string_view words) { return text.find(words) != text.npos; };
     const size_t range = text.find("sg=");
-    if (range == text.npos ||
-        std::sscanf(text.data() + range, "sg=%*u [%u..%u]", &caps.min_subgroup_size, &caps.max_subgroup_size) != 2)
+    if (range == text.npos || std::sscanf(text.data() + range, "sg=%*u [%u..%u]", &caps.min_subgroup_size,
+                                          &caps.max_subgroup_size) != 2)
         throw std::runtime_error("no range of subgroup sizes");
     unsigned stages = 0;
     if (const size_t at = text.find("reqStages="); at != text.npos)
@@ -155,12 +155,13 @@ void add_matrix_units(core::DeviceCaps& caps, std::string_view text) {
     for (std::string line; std::getline(lines, line);) {
         core::MatrixShape shape;
         char type[8] = {};
-        if (std::sscanf(line.c_str(), " KHR %ux%ux%u A=%7[a-z0-9]", &shape.m, &shape.n, &shape.k, type) != 4) continue;
+        if (std::sscanf(line.c_str(), " KHR %ux%ux%u A=%7[a-z0-9]", &shape.m, &shape.n, &shape.k, type) != 4)
+            continue;
         const std::string name = type;
         if ((name != "f16" && name != "bf16") || line.find(" C=f32 R=f32 ") == line.npos) continue;
         shape.dtype = name == "f16" ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16;
-        shape.rounded = has(fmt::format("KHR {}x{}x{} A={} B={} C={} R={} ", shape.m, shape.n, shape.k, name, name,
-                                        name, name));
+        shape.rounded = has(fmt::format("KHR {}x{}x{} A={} B={} C={} R={} ", shape.m, shape.n, shape.k, name,
+                                        name, name, name));
         caps.matrices.push_back(shape);
     }
 }

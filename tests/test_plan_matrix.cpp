@@ -58,8 +58,8 @@ uint64_t pool_of(const core::Dispatch& d) {
     return pool;
 }
 
-const char* const with_units[] = {"amd_gfx1201", "amd_navi31", "amd_phoenix", "amd_strix1", "intel_dg2",
-                                  "lavapipe",    "nvidia_h200", "nvk_ampere", "nvk_turing"};
+const char* const with_units[] = {"amd_gfx1201", "amd_navi31",  "amd_phoenix", "amd_strix1", "intel_dg2",
+                                  "lavapipe",    "nvidia_h200", "nvk_ampere",  "nvk_turing"};
 
 }  // namespace
 
@@ -68,8 +68,16 @@ TEST_CASE("matrix: every device with units for float16 plans them at any head di
         const DeviceCaps caps = matrix_device(name);
         CAPTURE(name);
         REQUIRE(!caps.matrices.empty());
-        for (const HeadDims dims : {HeadDims{1, 1}, {40, 72}, {64, 64}, {80, 80}, {111, 59}, {128, 128}, {160, 160},
-                                    {256, 256}, {512, 512}, {576, 512}})
+        for (const HeadDims dims : {HeadDims{1, 1},
+                                    {40, 72},
+                                    {64, 64},
+                                    {80, 80},
+                                    {111, 59},
+                                    {128, 128},
+                                    {160, 160},
+                                    {256, 256},
+                                    {512, 512},
+                                    {576, 512}})
             for (const uint32_t alignment : {2u, 8u, 16u}) {
                 CAPTURE(dims.qk);
                 CAPTURE(dims.v);
@@ -87,12 +95,16 @@ TEST_CASE("matrix: every device with units for float16 plans them at any head di
                     CHECK(uint64_t{s[SPEC_POOL_VEC4]} * 16 <= caps.max_shared_bytes);
                     CHECK(s[SPEC_LAYOUT] == 0);
                     CHECK(s[SPEC_WIDE_LOADS] == (alignment == 2 ? 0 : alignment / 8));
-                    const uint64_t tile_q = uint64_t{s[SPEC_THREADS]} / s[SPEC_SUBGROUP_SIZE] * s[SPEC_ROW_BLOCKS] * s[SPEC_MATRIX_M];
+                    const uint64_t tile_q = uint64_t{s[SPEC_THREADS]} / s[SPEC_SUBGROUP_SIZE] *
+                                            s[SPEC_ROW_BLOCKS] * s[SPEC_MATRIX_M];
                     CHECK(d.groups[0] == 8 * s[SPEC_SLICES]);
                     CHECK(d.groups[1] == (300 + tile_q - 1) / tile_q);
                     const bool second = caps.matrix_conversions && s[SPEC_MATRIX_N] == s[SPEC_MATRIX_K];
-                    const bool rounded = std::string(name) != "intel_dg2";  // which has no 16-bit accumulators
-                    CHECK(s[SPEC_P_MOVE] == (second ? MOVE_CONVERT : rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT));
+                    const bool rounded =
+                        std::string(name) != "intel_dg2";  // which has no 16-bit accumulators
+                    CHECK(s[SPEC_P_MOVE] == (second    ? MOVE_CONVERT
+                                             : rounded ? MOVE_SHARED
+                                                       : MOVE_SHARED_FLOAT));
                 }
             }
     }
@@ -102,7 +114,8 @@ TEST_CASE("matrix: only asked for, only what is there") {
     const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = matrix_device("intel_skl");
     const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
     CHECK(planned(h200, make_problem({64, 64}, {1, 2, 2, 300, 300})).kernel == "tiles");
-    CHECK(refusal(h200, make_problem({64, 64}, {1, 2, 2, 300, 300}), named("matrix")).find("float32") != std::string::npos);
+    CHECK(refusal(h200, make_problem({64, 64}, {1, 2, 2, 300, 300}), named("matrix")).find("float32") !=
+          std::string::npos);
     CHECK(planned(skl, p).kernel == "tiles");
     CHECK(refusal(skl, p, named("matrix")).find("no matrix unit") != std::string::npos);
     CHECK(planned(h200, half({64, 64}, {1, 2, 2, 1, 300})).kernel == "rows");
@@ -143,17 +156,18 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
         CHECK(plan.dispatches.back().specialization[SPEC_RUNNING_MAX] == 1);
         CHECK(plan.tiles.tile_kv == planned(caps, p).tiles.tile_kv);
     }
-    const std::pair<const char*, const char*> bad[] = {{"tile_kv=24", "multiple of 16"}, {"move=9", "move is 0 .. 3"},
-                                                       {"chunk=16", "running=1"},        {"rows=4", "is not one of"},
-                                                       {"subgroups=0", "not 0"},         {"subgroups=40", "invocations"},
-                                                       {"tile_kv=512", "shared memory"}};
+    const std::pair<const char*, const char*> bad[] = {
+        {"tile_kv=24", "multiple of 16"}, {"move=9", "move is 0 .. 3"}, {"chunk=16", "running=1"},
+        {"rows=4", "is not one of"},      {"subgroups=0", "not 0"},     {"subgroups=40", "invocations"},
+        {"tile_kv=512", "shared memory"}};
     for (const auto& [tuning, why] : bad) {
         CAPTURE(tuning);
         const std::string text = refusal(caps, p, named("matrix", tuning));
         CHECK(text.starts_with("options.tuning: "));
         CHECK(text.find(why) != std::string::npos);
     }
-    CHECK(refusal(caps, masked, named("matrix", "running=0")).find("masks need running=1") != std::string::npos);
+    CHECK(refusal(caps, masked, named("matrix", "running=0")).find("masks need running=1") !=
+          std::string::npos);
     Options rejected;
     rejected.rejected_rows = {"nvidia-matrix-d64"};
     CHECK(planned(caps, p, rejected).tuning_row == "nvidia-matrix-d128");
@@ -193,23 +207,25 @@ TEST_CASE("probe: a layout of bits is found, any other is not trusted") {
     std::erase_if(caps.matrices, [](const auto& s) { return s.n != 16 || s.k != 16; });
     const size_t shapes = probe_dispatches(caps).size();
     REQUIRE(shapes == 2);  // float16 and bfloat16
-    const auto same = probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i, e); }));
+    const auto same =
+        probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i, e); }));
     // Rows: bits 2, 3, 4 of the invocation, bit 2 of the element; columns: element 0, invocation 0, 1, element 1.
     CHECK(same.matrices[0].layout == 0x9108a432);
     CHECK(same.matrices[0].left_alike);
     const auto other_left = probed(caps, probe_results(shapes, [](bool left, uint32_t i, uint32_t e) {
-        return left ? i % 16 * 256 + i / 16 * 8 + e : nvidia_place(i, e);
-    }));
+                                       return left ? i % 16 * 256 + i / 16 * 8 + e : nvidia_place(i, e);
+                                   }));
     CHECK(other_left.matrices[0].layout == 0x9108a432);
     CHECK(!other_left.matrices[0].left_alike);
     const auto shuffled = probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) {
-        const uint32_t place = nvidia_place(i, e);
-        return (place / 256 + place % 3) % 16 * 256 + place % 256;
-    }));
+                                     const uint32_t place = nvidia_place(i, e);
+                                     return (place / 256 + place % 3) % 16 * 256 + place % 256;
+                                 }));
     CHECK(shuffled.matrices[0].layout == 0);
     CHECK(!shuffled.matrices[0].left_alike);
     const auto nothing = probed(caps, std::vector<std::byte>(shapes * core::probe_bytes));
     CHECK(nothing.matrices[0].layout == 0);
-    const auto twice = probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i / 2, e); }));
+    const auto twice = probed(
+        caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i / 2, e); }));
     CHECK(twice.matrices[0].layout == 0);
 }

@@ -64,7 +64,8 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
     };
     set(offsetof(Arguments, class_heads), heads);
     set(offsetof(Arguments, class_batches), batches);
-    Dispatch d = forward_dispatch(p, variant_for(Variant::mask_classes_f32, p.dtype, caps), for_classes(tiles));
+    Dispatch d =
+        forward_dispatch(p, variant_for(Variant::mask_classes_f32, p.dtype, caps), for_classes(tiles));
     d.patches.push_back({offsetof(Push, outp), Region::mask_classes});
     d.reads |= bit(Region::mask);
     d.writes = bit(Region::mask_classes);

@@ -113,11 +113,12 @@ Dispatch main_dispatch(const DeviceCaps& caps, const TileChoice& tiles, const Gr
     const Problem& p = plan.problem;
     const bool split = g.span_tiles != 0;
     Dispatch d = tiles.matrix ? matrix_dispatch(p, tiles)
-                              : forward_dispatch(p, variant_for(tiles.numbers.of_rows_kernel()
-                                                                    ? Variant::forward_rows_f32
-                                                                    : Variant::forward_tiles_f32,
-                                                                p.dtype, caps),
-                                                 tiles);
+                              : forward_dispatch(
+                                    p,
+                                    variant_for(tiles.numbers.of_rows_kernel() ? Variant::forward_rows_f32
+                                                                               : Variant::forward_tiles_f32,
+                                                p.dtype, caps),
+                                    tiles);
     d.specialization[SPEC_SPLIT] = split;
     // Parts are numbered from the first key on, but those before the first visible one do not exist.
     const uint64_t rows_before = g.first_part * rows_of_part(p);
@@ -176,8 +177,8 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     const uint64_t tiles_of_keys =
         grid.span_tiles != 0 ? std::min(grid.longest, grid.span_tiles) : grid.longest;
     const uint64_t unit = flops_of(problem, n.tile_q(), tiles_of_keys * n.tile_kv());
-    const std::array<uint64_t, 3> workgroups{grid.heads * dispatch.specialization[SPEC_SLICES], grid.query_tiles,
-                                             grid.parts};
+    const std::array<uint64_t, 3> workgroups{grid.heads * dispatch.specialization[SPEC_SLICES],
+                                             grid.query_tiles, grid.parts};
     auto boxes = cut_grid(caps, workgroups, unit, dispatch_limit(caps, options));
     // The default limit is no promise: rather longer dispatches than none.
     for (uint64_t limit = dispatch_limit(caps, options);

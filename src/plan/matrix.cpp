@@ -45,18 +45,20 @@ uint32_t move_of(const DeviceCaps& caps, const MatrixShape& shape, bool khr) {
 
 const NumberFields<MatrixNumbers>& fields() {
     using N = MatrixNumbers;
-    static const NumberFields<N> all = {
-        {"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks}, {"tile_kv", &N::tile_kv},
-        {"q_held", &N::q_held},       {"chunk", &N::chunk},           {"slice", &N::slice},
-        {"running", &N::running},     {"move", &N::move}};
+    static const NumberFields<N> all = {{"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks},
+                                        {"tile_kv", &N::tile_kv},     {"q_held", &N::q_held},
+                                        {"chunk", &N::chunk},         {"slice", &N::slice},
+                                        {"running", &N::running},     {"move", &N::move}};
     return all;
 }
 
 // Why these numbers make no kernel, or "".
 std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile, bool masked) {
     const MatrixShape& s = n.shape;
-    if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0) return "subgroups, row_blocks and tile_kv are not 0";
-    if (n.subgroups > 64 || n.row_blocks > 16 || n.tile_kv > 1024) return "subgroups, row_blocks or tile_kv is too large";
+    if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)
+        return "subgroups, row_blocks and tile_kv are not 0";
+    if (n.subgroups > 64 || n.row_blocks > 16 || n.tile_kv > 1024)
+        return "subgroups, row_blocks or tile_kv is too large";
     if (n.tile_kv % s.n != 0 || n.tile_kv % s.k != 0)
         return fmt::format("tile_kv is not a multiple of {} and {}", s.n, s.k);
     if (n.running > 1) return "running is 0 or 1";
@@ -72,14 +74,14 @@ std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
         return fmt::format("{} invocations, the device has {}", n.threads(),
                            std::min(caps.max_invocations, caps.max_workgroup_size[0]));
     if (uint64_t{tile.pool_vec4} * 16 + 1024 > caps.max_shared_bytes)
-        return fmt::format("{} bytes of shared memory, the device has {}", uint64_t{tile.pool_vec4} * 16 + 1024,
-                           caps.max_shared_bytes);
+        return fmt::format("{} bytes of shared memory, the device has {}",
+                           uint64_t{tile.pool_vec4} * 16 + 1024, caps.max_shared_bytes);
     return "";
 }
 
 // The shape that the numbers run on, with all that follows from it.
-MatrixNumbers on_shape(const DeviceCaps& caps, const Options& options, MatrixNumbers n, const MatrixShape& shape,
-                       bool khr, bool masked) {
+MatrixNumbers on_shape(const DeviceCaps& caps, const Options& options, MatrixNumbers n,
+                       const MatrixShape& shape, bool khr, bool masked) {
     n.shape = shape;
     n.subgroup_size = matrix_subgroup_size(caps);
     n.layout = khr ? 0 : shape.layout;
@@ -128,7 +130,8 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
 
 std::string to_text(const MatrixNumbers& n) {
     std::string text;
-    for (const auto& [name, at] : fields()) text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
+    for (const auto& [name, at] : fields())
+        text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
     return text;
 }
 
@@ -141,7 +144,8 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(p.dtype));
     for (const MatrixRow& row : rows) {
         if (row.device != device_of(caps) && row.device != Device::any) continue;
-        if (std::max(p.head_dim_qk, p.head_dim_v) > row.max_head_dim || is_rejected(options, row.name)) continue;
+        if (std::max(p.head_dim_qk, p.head_dim_v) > row.max_head_dim || is_rejected(options, row.name))
+            continue;
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != p.dtype || !is_usable(shape, subgroup_size)) continue;
             MatrixNumbers n = on_shape(caps, options, row.numbers, shape, kind == KernelKind::matrix_khr,

@@ -10,13 +10,13 @@ namespace vkattn::core {
 
 // Meanings in shaders/shared/forward.h and shaders/lib/matrix.glsl. Head dims that a row does not limit are 0.
 struct MatrixNumbers {
-    uint32_t subgroups;     // of a workgroup
-    uint32_t row_blocks;    // of M query rows, of a subgroup
-    uint32_t tile_kv;       // keys
-    uint32_t q_held;        // head dims of Q that stay in registers; 0: none
-    uint32_t chunk = 0;     // head dims of K staged at a time; 0: all
-    uint32_t slice = 0;     // head dims of V of a workgroup; 0: all
-    uint32_t running = 0;   // SPEC_RUNNING_MAX
+    uint32_t subgroups;    // of a workgroup
+    uint32_t row_blocks;   // of M query rows, of a subgroup
+    uint32_t tile_kv;      // keys
+    uint32_t q_held;       // head dims of Q that stay in registers; 0: none
+    uint32_t chunk = 0;    // head dims of K staged at a time; 0: all
+    uint32_t slice = 0;    // head dims of V of a workgroup; 0: all
+    uint32_t running = 0;  // SPEC_RUNNING_MAX
     uint32_t move = MOVE_SHARED;
     uint32_t layout = 0;
     MatrixShape shape{};
@@ -47,10 +47,10 @@ void note_probe(DeviceCaps& caps, const std::byte* results);
 
 // What a workgroup of this problem is, from its numbers.
 struct MatrixTile {
-    uint32_t chunk;        // elements, a multiple of K
+    uint32_t chunk;  // elements, a multiple of K
     uint32_t chunks;
     uint32_t q_steps_held;
-    uint32_t slices;       // of the head dims of V
+    uint32_t slices;  // of the head dims of V
     uint32_t pool_vec4;
 };
 MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& problem);

@@ -53,7 +53,8 @@ uint32_t source_of(const Places& places, uint32_t b) {
 uint32_t layout_of(const Places& places) {
     const uint32_t elements = places.rows * places.columns / places.invocations;
     if (places.rows > 16 || places.columns > 16 || places.invocations > PROBE_INVOCATIONS) return 0;
-    if (places.elements() != elements || elements > PROBE_ELEMENTS || !std::has_single_bit(elements)) return 0;
+    if (places.elements() != elements || elements > PROBE_ELEMENTS || !std::has_single_bit(elements))
+        return 0;
     uint32_t layout = 0;
     for (uint32_t b = 0; b < 8; b++) layout |= source_of(places, b) << (4 * b);
     std::array<bool, 256> found{};

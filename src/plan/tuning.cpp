@@ -232,8 +232,7 @@ uint32_t multiprocessors_of(const DeviceCaps& caps) {
 }
 
 bool packs(const Problem& p, uint32_t tile_q) {
-    return p.group_size > 1 && p.seqlen_q < tile_q &&
-           uint64_t{p.group_size} * p.seqlen_q <= max_packed_rows;
+    return p.group_size > 1 && p.seqlen_q < tile_q && uint64_t{p.group_size} * p.seqlen_q <= max_packed_rows;
 }
 
 bool is_rejected(const Options& options, std::string_view row) {

@@ -49,7 +49,7 @@ struct TileChoice {
     TileNumbers numbers;
     uint32_t pool_vec4;
     uint32_t residency;
-    bool pack;  // the query rows of a kv head's group share tiles
+    bool pack;                            // the query rows of a kv head's group share tiles
     std::optional<MatrixNumbers> matrix;  // of the matrix kernel, which has no other numbers
 
     uint32_t tile_q() const { return matrix ? matrix->tile_q() : numbers.tile_q(); }
@@ -76,7 +76,8 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
 uint32_t multiprocessors_of(const DeviceCaps& caps);
 
 // The same for the matrix kernel, on what the device has of matrix units.
-Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options, KernelKind kind);
+Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options,
+                                 KernelKind kind);
 
 // Where a head's own rows leave a tile empty, those of its group share one: keys and values are then read once. Rows
 // that are packed lie densely in scratch, within 31-bit offsets.

@@ -344,7 +344,8 @@ VkattnStatus vkattn_cmd_probe(VkCommandBuffer commands, VkattnContext* context, 
         if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
         if (context == nullptr) return invalid("context", "is null");
         if (vkattn_probe_size(context) == 0) return true;
-        if (results == 0 || results % 4 != 0) return invalid("results", "is null, or not a multiple of 4 bytes");
+        if (results == 0 || results % 4 != 0)
+            return invalid("results", "is null, or not a multiple of 4 bytes");
         return record_probe(commands, *context, results);
     });
 }
@@ -355,7 +356,8 @@ VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results, 
         if (context == nullptr) return invalid("context", "is null");
         const uint64_t size = vkattn_probe_size(context);
         if (size_bytes != size)
-            return invalid("size_bytes", fmt::format("{} is not the {} of vkattn_probe_size", size_bytes, size));
+            return invalid("size_bytes",
+                           fmt::format("{} is not the {} of vkattn_probe_size", size_bytes, size));
         if (size == 0) return true;
         if (results == nullptr) return invalid("results", "is null");
         note_probe(context->caps, static_cast<const std::byte*>(results));

@@ -54,11 +54,13 @@ std::vector<MatrixShape> find_matrices(const InstanceFunctions& vk, VkPhysicalDe
     for (const auto& p : all) {
         const bool f16 = p.AType == VK_COMPONENT_TYPE_FLOAT16_KHR;
         if (!f16 && (p.AType != VK_COMPONENT_TYPE_BFLOAT16_KHR || !bfloat16)) continue;
-        if (p.BType != p.AType || p.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || p.ResultType != p.CType) continue;
+        if (p.BType != p.AType || p.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || p.ResultType != p.CType)
+            continue;
         const bool rounded = std::any_of(all.begin(), all.end(), [&](const auto& other) {
             return other.ResultType == p.AType && other.MSize == p.MSize && other.NSize == p.NSize;
         });
-        shapes.push_back({p.MSize, p.NSize, p.KSize, f16 ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16, rounded});
+        shapes.push_back(
+            {p.MSize, p.NSize, p.KSize, f16 ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16, rounded});
     }
     std::stable_sort(shapes.begin(), shapes.end(), [](const MatrixShape& a, const MatrixShape& b) {
         return a.m * a.n * a.k > b.m * b.n * b.k;
@@ -107,8 +109,8 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.storage_16bit = enabled.storage_16bit;
     caps.min_subgroup_size = sizes.minSubgroupSize;
     caps.max_subgroup_size = sizes.maxSubgroupSize;
-    caps.subgroup_size_control =
-        enabled.subgroup_size_control && (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+    caps.subgroup_size_control = enabled.subgroup_size_control &&
+                                 (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
     if (enabled.matrix && enabled.float16 && enabled.memory_model && enabled.storage_16bit)
         caps.matrices = find_matrices(vk, device, enabled.bfloat16_matrix);
     // Its modules are SPIR-V 1.6, with sizes of workgroups by LocalSizeId.

@@ -126,8 +126,9 @@ Enabled enabled_by(const VkPhysicalDeviceFeatures2* features) {
     e.matrix_conversions =
         is(matrix2, &VkPhysicalDeviceCooperativeMatrix2FeaturesNV::cooperativeMatrixReductions) &&
         is(matrix2, &VkPhysicalDeviceCooperativeMatrix2FeaturesNV::cooperativeMatrixConversions);
-    e.bfloat16_matrix = is(bfloat16, &VkPhysicalDeviceShaderBfloat16FeaturesKHR::shaderBFloat16Type) &&
-                        is(bfloat16, &VkPhysicalDeviceShaderBfloat16FeaturesKHR::shaderBFloat16CooperativeMatrix);
+    e.bfloat16_matrix =
+        is(bfloat16, &VkPhysicalDeviceShaderBfloat16FeaturesKHR::shaderBFloat16Type) &&
+        is(bfloat16, &VkPhysicalDeviceShaderBfloat16FeaturesKHR::shaderBFloat16CooperativeMatrix);
     return e;
 }
 

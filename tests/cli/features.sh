@@ -332,6 +332,12 @@ test_feature_plans() {
     refuses 2 --mask-type explain "${shape[@]}" --mask-type bool
     refuses 2 --mask-fill bench "${shape[@]}" --mask-shape 40 --mask-fill half
     refuses 2 --mask-fill bench "${shape[@]}" --mask-fill random
+    succeeds bench --suite decode --dtype f16 --kernel materialized --json # which is refused: the whole takes seconds
+    holds "the suite's JSON lacks something" "$build/vkattn_json_check" suite=string copy_gbps=number cases.4.name=string \
+        cases.4.refused=string <stdout
+    refuses 2 --suite bench --suite nope
+    refuses 2 --seqlen-q bench --suite decode --seqlen-q 4
+    refuses 2 --seqlen-q bench --head-dim-qk 4
 }
 
 # The reference makes a problem of each type; all of it, from its files, through both programs.

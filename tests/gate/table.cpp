@@ -80,8 +80,7 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
     };
     const auto words = std::find_if(std::begin(all_words), std::end(all_words),
                                     [&](const Words& w) { return statistics.contains(w.occupancy); });
-    if (words == std::end(all_words))
-        throw std::runtime_error(unknown(statistics));
+    if (words == std::end(all_words)) throw std::runtime_error(unknown(statistics));
     Usage usage;
     usage.registers = number(words->registers);
     for (const char* name : words->spills) usage.spills += number(name);

@@ -77,8 +77,10 @@ static const bool matrix_added = add_name("matrix");
 TEST_CASE("forward cases: matrix") {
     CHECK(matrix_added);
     const auto& shapes = Device::get().runtime().context()->caps.matrices;
-    if (std::none_of(shapes.begin(), shapes.end(), [](const auto& s) { return s.dtype == VKATTN_DTYPE_FLOAT16; }))
-        return vkattn::test::skip("the cases of matrix units: " + Device::get().info().name + " has none for float16");
+    if (std::none_of(shapes.begin(), shapes.end(),
+                     [](const auto& s) { return s.dtype == VKATTN_DTYPE_FLOAT16; }))
+        return vkattn::test::skip("the cases of matrix units: " + Device::get().info().name +
+                                  " has none for float16");
     run_section("matrix");
 }
 

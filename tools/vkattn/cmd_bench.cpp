@@ -9,6 +9,7 @@
 #include "ceilings.hpp"
 #include "common.hpp"
 #include "startup.hpp"
+#include "suites.hpp"
 #include "workload.hpp"
 
 namespace vkattn::tools {
@@ -18,7 +19,7 @@ struct Bench {
     AttentionOptions attention;
     ShapeOptions shape;
     uint32_t repeats = 20;
-    std::string sweep, mask_fill = "visible", pass_text = "forward";
+    std::string sweep, mask_fill = "visible", pass_text = "forward", suite;
 
     Pass pass() const {
         if (pass_text == "forward") return Pass::forward;
@@ -30,31 +31,6 @@ struct Bench {
 
 constexpr double warm_ms = 200;  // until clocks have settled
 constexpr double sweep_warm_ms = 60;
-
-// Query-key pairs that are visible in one head: what must be computed.
-double visible_pairs(const VkattnProblem& p) {
-    const int64_t q = p.seqlen_q, kv = p.seqlen_kv;
-    const int64_t offset = p.align == VKATTN_ALIGN_TOP_LEFT ? 0
-                           : p.align == VKATTN_ALIGN_OFFSET ? p.query_offset
-                                                            : kv - q;
-    double pairs = 0;
-    for (int64_t i = 0; i < q; i++) {
-        const int64_t at = i + offset;
-        int64_t begin = 0, end = kv;
-        if (p.window_left >= 0) begin = std::max(begin, at - p.window_left);
-        if (p.window_right >= 0) end = std::min(end, at + p.window_right + 1);
-        if (p.causal != 0) end = std::min(end, at + 1);
-        pairs += static_cast<double>(std::max<int64_t>(0, end - begin));
-    }
-    return pairs;
-}
-
-// By the products that must be computed at least: forward Q K^T and P V, backward S, dP, dQ, dK and dV.
-double tflops(const VkattnProblem& p, Pass pass, double ms) {
-    const double forward = p.head_dim_qk + p.head_dim_v, backward = 3 * p.head_dim_qk + 2 * p.head_dim_v;
-    const double dims = (pass != Pass::backward ? forward : 0) + (pass != Pass::forward ? backward : 0);
-    return 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * dims / (ms * 1e-3) * 1e-12;
-}
 
 VkattnBackward backward_of(const VkattnProblem& p) {
     VkattnBackward backward = dense_backward(p);
@@ -207,6 +183,12 @@ void bench(const Bench& b) {
     if (b.repeats == 0) throw UsageError("--repeats", "is 0, at least 1 run is needed");
     if (b.mask_fill != "visible" && b.mask_fill != "random")
         throw UsageError("--mask-fill", fmt::format("'{}' is not visible or random", b.mask_fill));
+    if (!b.suite.empty()) {
+        check_suite(b.suite);
+        Runtime runtime(b.attention.runtime_options());
+        return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.attention.plan_options(), b.repeats,
+                         b.attention.json);
+    }
     VkattnProblem p = problem();
     b.attention.apply(p);
     b.shape.apply(p);
@@ -244,8 +226,16 @@ void add_bench(CLI::App& app) {
     sub->add_option("--repeats", b->repeats, "Timed runs; default 20");
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");
+    CLI::Option* suite = sub->add_option(
+        "--suite", b->suite, "A table of cases instead of one: prefill or decode, of --dtype (say f16)");
+    for (const char* name : {"--seqlen-q", "--head-dim-qk"})
+        sub->get_option(name)->required(false)->excludes(suite);
     sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors");
-    sub->callback([b] { bench(*b); });
+    sub->callback([b, sub] {
+        for (const char* name : {"--seqlen-q", "--head-dim-qk"})
+            if (b->suite.empty() && sub->count(name) == 0) throw UsageError(name, "is required");
+        bench(*b);
+    });
 }
 
 }  // namespace vkattn::tools

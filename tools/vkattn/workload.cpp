@@ -50,7 +50,31 @@ Buffer mask_buffer(Runtime& runtime, const VkattnProblem& p, bool random) {
     return repeat(runtime, elements * element_bytes(p.dtype), block.data);
 }
 
+// Query-key pairs that are visible in one head: what must be computed.
+double visible_pairs(const VkattnProblem& p) {
+    const int64_t q = p.seqlen_q, kv = p.seqlen_kv;
+    const int64_t offset = p.align == VKATTN_ALIGN_TOP_LEFT ? 0
+                           : p.align == VKATTN_ALIGN_OFFSET ? p.query_offset
+                                                            : kv - q;
+    double pairs = 0;
+    for (int64_t i = 0; i < q; i++) {
+        const int64_t at = i + offset;
+        int64_t begin = 0, end = kv;
+        if (p.window_left >= 0) begin = std::max(begin, at - p.window_left);
+        if (p.window_right >= 0) end = std::min(end, at + p.window_right + 1);
+        if (p.causal != 0) end = std::min(end, at + 1);
+        pairs += static_cast<double>(std::max<int64_t>(0, end - begin));
+    }
+    return pairs;
+}
+
 }  // namespace
+
+double tflops(const VkattnProblem& p, Pass pass, double ms) {
+    const double forward = p.head_dim_qk + p.head_dim_v, backward = 3 * p.head_dim_qk + 2 * p.head_dim_v;
+    const double dims = (pass != Pass::backward ? forward : 0) + (pass != Pass::forward ? backward : 0);
+    return 2.0 * p.batch * p.num_heads_q * visible_pairs(p) * dims / (ms * 1e-3) * 1e-12;
+}
 
 uint64_t tensor_bytes(const VkattnProblem& p) {
     return element_bytes(p.dtype) *
@@ -111,8 +135,28 @@ std::vector<double> Workload::time(const Plans& plans, double warm_for_ms, uint3
     return ms;
 }
 
+void Workload::poison() {
+    for (Tensors& t : tensors_) {
+        for (const Buffer* b : {&t.out, &t.lse}) runtime_.fill(*b, 0xffffffff);
+        t.ran = false;
+    }
+}
+
+bool Workload::is_poisoned() {
+    for (const Tensors& t : tensors_)
+        for (const Buffer* b : {&t.out, &t.lse}) {
+            std::vector<std::byte> data(t.ran ? b->size_bytes() / 4 * 4 : 0);
+            runtime_.download(*b, data);
+            for (size_t i = 0; i < data.size(); i += 4)
+                if (std::all_of(&data[i], &data[i] + 4, [](std::byte x) { return x == std::byte{0xff}; }))
+                    return true;
+        }
+    return false;
+}
+
 double Workload::run(const Plans& plans, const Buffer& scratch) {
-    const Tensors& t = tensors_[next_++ % tensors_.size()];
+    Tensors& t = tensors_[next_++ % tensors_.size()];
+    t.ran = true;
     submissions_ = 0;
     double ms = 0;
     if (pass_ != Pass::backward) ms += forward(plans.forward, t, scratch);

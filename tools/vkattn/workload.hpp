@@ -12,6 +12,9 @@ enum class Pass { forward, backward, both };
 // Of query, key, value and out: what attention must move at least.
 uint64_t tensor_bytes(const VkattnProblem& p);
 
+// TFLOP/s by the products that must be computed at least: forward Q K^T and P V, backward S, dP, dQ, dK and dV.
+double tflops(const VkattnProblem& p, Pass pass, double ms);
+
 struct Plans {
     Plan forward, backward;  // those that the pass needs
 };
@@ -22,12 +25,15 @@ class Workload {
     Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask);
     // The backward's out and lse are the forward's; it runs before the clock does where only the backward is timed.
     std::vector<double> time(const Plans& plans, double warm_for_ms, uint32_t repeats);
+    // NaN into every out and lse; and whether any is left in those of the sets that were run.
+    void poison();
+    bool is_poisoned();
     uint32_t submissions() const { return submissions_; }  // of the last run
 
   private:
     struct Tensors {
         Buffer query, key, value, out, lse, dout, dquery, dkey, dvalue;
-        bool has_out = false;
+        bool has_out = false, ran = false;
     };
     Tensors make_tensors(const VkattnProblem& p, uint32_t seed) const;
     double run(const Plans& plans, const Buffer& scratch);

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""The suites of `vkattn bench --suite` by PyTorch's attention backends, in the same JSON: one object on stdout.
+
+usage: torch_sdpa.py prefill|decode [--dtype f16|bf16|f32] [--backends flash,cudnn,efficient] [--repeats N]
+
+Needs PyTorch 2.5 or later with CUDA. Times are medians of CUDA events, behind a warm-up, a backend a case.
+"""
+import argparse
+import json
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+WARM_MS = 100
+
+
+def cases_of(suite):
+    """(name, batch, query heads, kv heads, queries, keys, head_dim, causal); the names are vkattn's."""
+    if suite == "decode":
+        for batch, n in ((1, 8192), (1, 65536), (8, 8192), (8, 65536), (32, 8192)):
+            yield f"decode b{batch} n{n}", batch, 32, 8, 1, n, 128, False
+        return
+    for d in (64, 128, 256):
+        for causal in (False, True):
+            for n in (512, 1024, 2048, 4096, 8192, 16384):
+                name = f"prefill d{d}{' causal' if causal else ''} n{n}"
+                yield name, 16384 // n, 2048 // d, 2048 // d, n, n, d, causal
+
+
+def time_ms(run, repeats):
+    def once():
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end)
+
+    warm = 0.0
+    while warm < WARM_MS:
+        warm += once()
+    return sorted(once() for _ in range(repeats))[repeats // 2]
+
+
+def measure(case, dtype, backend, repeats):
+    name, batch, heads_q, heads_kv, queries, keys, d, causal = case
+    q = torch.randn(batch, heads_q, queries, d, device="cuda", dtype=dtype)
+    k, v = (torch.randn(batch, heads_kv, keys, d, device="cuda", dtype=dtype) for _ in range(2))
+    out = {"name": name}
+    try:
+        with sdpa_kernel(backend):
+            ms = time_ms(
+                lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=heads_q != heads_kv),
+                repeats,
+            )
+    except RuntimeError as error:
+        return out | {"refused": str(error).splitlines()[0]}
+    pairs = queries * (queries + 1) / 2 if causal else queries * keys
+    moved = (2 * q.numel() + k.numel() + v.numel()) * q.element_size()
+    return out | {
+        "ms": ms,
+        "tflops": 4 * batch * heads_q * pairs * d / ms * 1e-9,
+        "gbps": moved / ms * 1e-6,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("suite", choices=("prefill", "decode"))
+    parser.add_argument("--dtype", choices=DTYPES, default="f16")
+    parser.add_argument("--backends", default="flash,cudnn,efficient")
+    parser.add_argument("--repeats", type=int, default=20)
+    arguments = parser.parse_args()
+    for name in arguments.backends.split(","):
+        if name not in BACKENDS:
+            parser.error(f"--backends: '{name}' is not one of {', '.join(BACKENDS)}")
+        print(
+            json.dumps(
+                {
+                    "tool": f"torch {torch.__version__} {name}",
+                    "device": torch.cuda.get_device_name(),
+                    "suite": arguments.suite,
+                    "dtype": arguments.dtype,
+                    "cases": [
+                        measure(case, DTYPES[arguments.dtype], BACKENDS[name], arguments.repeats)
+                        for case in cases_of(arguments.suite)
+                    ],
+                }
+            ),
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+#include "suites.hpp"
+
+#ifdef __unix__
+#include <unistd.h>
+#endif
+
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "ceilings.hpp"
+#include "common.hpp"
+#include "workload.hpp"
+
+namespace vkattn::tools {
+namespace {
+
+struct SuiteCase {
+    std::string name;
+    VkattnProblem problem;
+};
+
+VkattnProblem forward_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_q, uint32_t heads_kv, uint32_t queries,
+                              uint32_t keys, uint32_t head_dim) {
+    VkattnProblem p = problem();
+    p.dtype = dtype;
+    p.batch = batch;
+    p.num_heads_q = heads_q;
+    p.num_heads_kv = heads_kv;
+    p.seqlen_q = queries;
+    p.seqlen_kv = keys;
+    p.head_dim_qk = p.head_dim_v = head_dim;
+    set_dense_layout(p, false);
+    return p;
+}
+
+// batch * N = 16,384, heads * D = 2,048.
+std::vector<SuiteCase> prefill(VkattnDtype dtype) {
+    std::vector<SuiteCase> all;
+    for (const uint32_t d : {64u, 128u, 256u})
+        for (const bool causal : {false, true})
+            for (uint32_t n = 512; n <= 16384; n *= 2) {
+                VkattnProblem p = forward_problem(dtype, 16384 / n, 2048 / d, 2048 / d, n, n, d);
+                p.causal = causal ? 1 : 0;
+                all.push_back({fmt::format("prefill d{}{} n{}", d, causal ? " causal" : "", n), p});
+            }
+    return all;
+}
+
+// One query token, 32 query and 8 key heads, D128.
+std::vector<SuiteCase> decode(VkattnDtype dtype) {
+    std::vector<SuiteCase> all;
+    for (const auto& [batch, n] : {std::pair{1u, 8192u}, {1u, 65536u}, {8u, 8192u}, {8u, 65536u}, {32u, 8192u}})
+        all.push_back({fmt::format("decode b{} n{}", batch, n), forward_problem(dtype, batch, 32, 8, 1, n, 128)});
+    return all;
+}
+
+std::vector<SuiteCase> cases_of(const std::string& suite, VkattnDtype dtype) {
+    if (suite == "prefill") return prefill(dtype);
+    if (suite == "decode") return decode(dtype);
+    throw UsageError("--suite", fmt::format("'{}' is not prefill or decode", suite));
+}
+
+// On a terminal, one line that says how far it is.
+class Progress {
+  public:
+    explicit Progress(size_t all) : all_(all) {}
+    void show(size_t done, const std::string& name) const {
+        if (!terminal_) return;
+        constexpr size_t width = 30;
+        const size_t bars = all_ == 0 ? width : done * width / all_;
+        std::fprintf(stderr, "\r\x1b[K[%s%s] %zu/%zu %s", std::string(bars, '#').c_str(),
+                     std::string(width - bars, ' ').c_str(), done, all_, name.c_str());
+        if (done == all_) std::fprintf(stderr, "\r\x1b[K");
+    }
+
+  private:
+    size_t all_;
+#ifdef __unix__
+    bool terminal_ = isatty(2) == 1;
+#else
+    bool terminal_ = false;
+#endif
+};
+
+// After a while without work: an H200 that has idled while a pipeline was built or a tensor looked through needs longer
+// than the 200 ms of one bench (D128, N 512: 44 TFLOP/s for 215).
+constexpr double warm_ms = 500;
+
+// The plan, or why there is none.
+std::pair<Plans, std::string> plan_of(Runtime& runtime, const SuiteCase& c, const VkattnOptions& options) {
+    std::pair<Plans, std::string> made;
+    try {
+        made.first.forward = runtime.plan(c.problem, options);
+    } catch (const Error& error) {
+        made.second = error.what();
+    }
+    return made;
+}
+
+Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, uint32_t repeats) {
+    Workload workload(runtime, c.problem, Pass::forward, false);
+    workload.poison();
+    const double ms = median(workload.time(plans, warm_ms, repeats));
+    if (workload.is_poisoned()) throw RuntimeError(c.name + ": part of the output was not written");
+    const Json plan = Json::parse(plans.forward.describe());
+    return Json{{"name", c.name},
+                {"ms", ms},
+                {"tflops", tflops(c.problem, Pass::forward, ms)},
+                {"gbps", static_cast<double>(tensor_bytes(c.problem)) / ms * 1e-6},
+                {"kernel", plan["kernel"]},
+                {"tuning_row", plan["tuning_row"]},
+                {"tuning", plan["tuning"]}};
+}
+
+void print_line(const Json& r) {
+    if (r.contains("refused"))
+        fmt::print("{:24} {}\n", r["name"].get<std::string>(), r["refused"].get<std::string>());
+    else
+        fmt::print("{:24} {:10.4f} {:9.1f} {:8.0f}  {} {}\n", r["name"].get<std::string>(), r["ms"].get<double>(),
+                   r["tflops"].get<double>(), r["gbps"].get<double>(), r["kernel"].get<std::string>(),
+                   r["tuning_row"].get<std::string>());
+    std::fflush(stdout);
+}
+
+}  // namespace
+
+void check_suite(const std::string& suite) {
+    cases_of(suite, VKATTN_DTYPE_FLOAT16);
+}
+
+void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const VkattnOptions& options,
+               uint32_t repeats, bool json) {
+    const std::vector<SuiteCase> cases = cases_of(suite, dtype);
+    const Progress progress(cases.size());
+    std::vector<std::pair<Plans, std::string>> plans;
+    plans.reserve(cases.size());
+    for (const SuiteCase& c : cases) plans.push_back(plan_of(runtime, c, options));
+    Json results = Json::array();
+    if (!json) fmt::print("{:24} {:>10} {:>9} {:>8}  kernel\n", "case", "ms", "TFLOP/s", "GB/s");
+    for (size_t i = 0; i < cases.size(); i++) {
+        progress.show(i, cases[i].name);
+        const auto& [plan, why] = plans[i];
+        results.push_back(why.empty() ? measure(runtime, cases[i], plan, repeats)
+                                      : Json{{"name", cases[i].name}, {"refused", why}});
+        if (!json) print_line(results.back());
+    }
+    progress.show(cases.size(), "");
+    const Ceilings ceilings = measure_ceilings(runtime);
+    if (!json) {
+        fmt::print("ceilings {:.1f} TFLOP/s float32 FMA, {:.0f} GB/s copy, measured in this run on {}\n", ceilings.fma_tflops,
+                   ceilings.copy_gbps, runtime.device().name);
+        return;
+    }
+    fmt::print("{}\n", Json{{"tool", "vkattn"},
+                            {"device", runtime.device().name},
+                            {"driver", runtime.device().driver},
+                            {"suite", suite},
+                            {"dtype", dtype_text(dtype)},
+                            {"fma_tflops", ceilings.fma_tflops},
+                            {"copy_gbps", ceilings.copy_gbps},
+                            {"cases", results}}
+                           .dump());
+}
+
+}  // namespace vkattn::tools

@@ -1,0 +1,16 @@
+// Tables of cases that other libraries are measured by too: tools/peers has the same names.
+#pragma once
+
+#include "vkattn/runtime.hpp"
+
+namespace vkattn::tools {
+
+// Throws UsageError for an unknown suite.
+void check_suite(const std::string& suite);
+
+// Runs the forward of every case of a suite, with `options`, and prints a table or, json, one object. Outputs are poisoned
+// before and looked through after.
+void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const VkattnOptions& options,
+               uint32_t repeats, bool json);
+
+}  // namespace vkattn::tools
