@@ -47,7 +47,8 @@
 #include "lib/mask.glsl"
 #include "lib/matrix_softmax.glsl"
 
-shared uint grown_tile;  // of the first loop: the first key of the tile that outgrew its offsets, plus 1
+shared uint grown_tile;   // of the first loop: the first key of the tile that outgrew its offsets, plus 1
+shared uint large_scores;  // 1: every tile is finished, which rounds scores first
 shared uint seen[MATRIX_STEPS(TILE_KV, 32)];  // of the second: keys that the mask leaves to some row
 
 struct Slice {
@@ -141,13 +142,17 @@ void stale_loop(inout Slice s) {
     fetch_v(s.v, s.first_dim);
     uint set_tile = s.k.first;
     bool outgrown;
+    if (thread == 0) large_scores = 0;
     [[dont_unroll]] do {
         barrier();
         if (thread == 0) grown_tile = 0;  // read after the next barrier only
         set_offsets(s);
+        if (has_large_offset()) large_scores = 1;
+        barrier();
+        const bool inner_ones = !no_inner && large_scores == 0;
         outgrown = false;
         [[dont_unroll]] while (s.k.first < s.end_key && !outgrown) {
-            [[dont_unroll]] while (!no_inner && int(s.k.first) >= first_inner && int(s.k.first) <= last_inner) {
+            [[dont_unroll]] while (inner_ones && int(s.k.first) >= first_inner && int(s.k.first) <= last_inner) {
                 const Rows next = stale_p(s, set_tile, true);
                 outgrown = has_outgrown(s);
                 if (outgrown) break;

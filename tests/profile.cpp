@@ -160,8 +160,8 @@ void add_matrix_units(core::DeviceCaps& caps, std::string_view text) {
         const std::string name = type;
         if ((name != "f16" && name != "bf16") || line.find(" C=f32 R=f32 ") == line.npos) continue;
         shape.dtype = name == "f16" ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16;
-        shape.rounded = has(fmt::format("KHR {}x{}x{} A={} B={} C={} R={} ", shape.m, shape.n, shape.k, name,
-                                        name, name, name));
+        shape.rounded = name == "f16" && has(fmt::format("KHR {}x{}x{} A={} B={} C={} R={} ", shape.m,
+                                                         shape.n, shape.k, name, name, name, name));
         caps.matrices.push_back(shape);
     }
 }

@@ -55,7 +55,8 @@ uint64_t pool_of(const core::Dispatch& d) {
     const bool shared = s[SPEC_P_MOVE] >= MOVE_SHARED;
     if (s[SPEC_LAYOUT] == 0) pool += floats;
     if (s[SPEC_LAYOUT] == 0 || shared) pool += subgroups * (floats + (shared ? m * odd(steps(keys, 8)) : 0));
-    return pool;
+    // Before and after the loop, equal shares: rows of a step of Q, or of a tile of the output, with one vec4 more.
+    return std::max(pool, subgroups * m * (std::max(odd(steps(k, 8)), odd(n / 4)) + 1));
 }
 
 const char* const with_units[] = {"amd_gfx1201", "amd_navi31",  "amd_phoenix", "amd_strix1", "intel_dg2",
@@ -166,8 +167,15 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
         CHECK(text.starts_with("options.tuning: "));
         CHECK(text.find(why) != std::string::npos);
     }
-    CHECK(refusal(caps, masked, named("matrix", "running=0")).find("masks need running=1") !=
-          std::string::npos);
+    CHECK(refusal(caps, masked, named("matrix", "running=0")).find("need running=1") != std::string::npos);
+    Options stale = named("matrix", "running=0");
+    stale.batch_invariant = true;
+    CHECK(refusal(caps, p, stale).find("need running=1") != std::string::npos);
+    const auto slices = [&](const char* tuning) {
+        return planned(caps, p, named("matrix", tuning)).dispatches.back().specialization[SPEC_SLICES];
+    };
+    CHECK(slices("slice=4294967295") == 1);
+    CHECK(slices("slice=4") == 4);  // of 16 head dims, the least that a slice has
     Options rejected;
     rejected.rejected_rows = {"nvidia-matrix-d64"};
     CHECK(planned(caps, p, rejected).tuning_row == "nvidia-matrix-d128");

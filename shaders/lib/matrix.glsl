@@ -28,7 +28,9 @@ layout(constant_id = SPEC_LAYOUT) const uint LAYOUT = 0;
 #define ELEMENT bfloat16_t
 #endif
 #define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#ifdef ROUNDED_ACCUMULATORS  // not every device has them, and a module that names them is not for others
 #define ROUNDED coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#endif
 #define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
 #define RIGHT coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
 
@@ -42,7 +44,6 @@ const uint CHUNKS = MATRIX_STEPS(QK_STEPS, CHUNK_STEPS);
 const uint OUT_TILES = MATRIX_STEPS(HEAD_DIM_V, N * SLICES);  // of a slice
 const uint OUT_SPAN = OUT_TILES * N;                          // head dims of a slice
 const uint Q_LYING = CHUNK_STEPS - Q_HELD;                    // steps of Q in shared memory
-const bool WITH_SCRATCH = LAYOUT == 0 || P_MOVE >= MOVE_SHARED;
 
 // Strides in vec4, and the map of the pool.
 const uint K_STRIDE = MATRIX_STRIDE(CHUNK);

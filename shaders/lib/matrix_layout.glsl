@@ -104,7 +104,9 @@ void put_p(uint r, uint n, ACCUMULATOR p) {
         p_left[r * KEY_STEPS + n] = LEFT(p);
 #endif
     } else if (P_MOVE == MOVE_SHARED) {
+#ifdef ROUNDED_ACCUMULATORS
         coopMatStore(ROUNDED(p), pool, scratch + SCRATCH_P + n * N / 8, P_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+#endif
     } else {
         put_floats(p, scratch);
         subgroupBarrier();

@@ -78,7 +78,13 @@ void raise_offsets(float factor, float growth) {
 void exponentials_of(uint r, uint n, float factor) {
     ACCUMULATOR p;
     FOR_EACH(e, ELEMENTS) {
-        p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]));
+        if (RUNNING_MAX != 0) {
+            // Rounded before the offset is taken from it: then finished tiles and others give the same bits.
+            precise const float score = scores[r * KEY_TILES + n][e] * factor;
+            p[e] = exp2(score - row_offset[r][slot(e)]);
+        } else {
+            p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]));
+        }
         tile_sum[r][slot(e)] += p[e];
     }
     put_p(r, n, p);
@@ -95,6 +101,15 @@ void exponentials(float factor) {
             get_p(r);
         }
     }
+}
+
+// Of scores from here on, what a fused multiply-add does not round could by itself outgrow an offset, or vanish below it.
+const float LARGE_SCORE = 1e7;
+bool has_large_offset() {
+    bool large = false;
+    FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(s, SLOTS) large = large || (abs(row_offset[r][s]) > LARGE_SCORE && row_offset[r][s] > NO_MAXIMUM);
+    return large;
 }
 
 bool outgrows() {

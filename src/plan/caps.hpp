@@ -16,7 +16,7 @@ enum class DeviceType : uint32_t { other = 0, integrated = 1, discrete = 2, virt
 struct MatrixShape {
     uint32_t m = 0, n = 0, k = 0;
     VkattnDtype dtype{};
-    bool rounded = false;  // there are accumulators of the dtype too, to store float32 ones through
+    bool rounded = false;  // float16: there are accumulators of it too, to store float32 ones through
     // Found by a probe (SPEC_LAYOUT): of accumulators, 0 not known, and whether the left operand has the same.
     uint32_t layout = 0;
     bool left_alike = false;

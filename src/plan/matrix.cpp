@@ -53,7 +53,7 @@ const NumberFields<MatrixNumbers>& fields() {
 }
 
 // Why these numbers make no kernel, or "".
-std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile, bool masked) {
+std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile, bool no_stale) {
     const MatrixShape& s = n.shape;
     if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)
         return "subgroups, row_blocks and tile_kv are not 0";
@@ -62,14 +62,14 @@ std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
     if (n.tile_kv % s.n != 0 || n.tile_kv % s.k != 0)
         return fmt::format("tile_kv is not a multiple of {} and {}", s.n, s.k);
     if (n.running > 1) return "running is 0 or 1";
-    if (masked && n.running == 0) return "masks need running=1";
+    if (no_stale && n.running == 0) return "masks and batch_invariant need running=1";
     if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
     if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
         return "move=1 needs VK_NV_cooperative_matrix2";
-    if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs 16-bit accumulators";
+    if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
     if (n.threads() > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
         return fmt::format("{} invocations, the device has {}", n.threads(),
                            std::min(caps.max_invocations, caps.max_workgroup_size[0]));
@@ -103,7 +103,7 @@ uint32_t matrix_subgroup_size(const DeviceCaps& caps) {
 // What the kernel is written for.
 bool is_usable(const MatrixShape& shape, uint32_t subgroup_size) {
     return shape.m % 8 == 0 && shape.n % 8 == 0 && shape.k % 8 == 0 && shape.m <= 64 && shape.n <= 64 &&
-           shape.m * shape.n % (2 * subgroup_size) == 0;
+           32 % shape.n == 0 && shape.m * shape.n % (2 * subgroup_size) == 0;
 }
 
 MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
@@ -113,8 +113,10 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
     t.chunk = chunk_steps * k;
     t.chunks = MATRIX_STEPS(steps, chunk_steps);
     t.q_steps_held = t.chunks > 1 ? 0 : std::min(chunk_steps, n.q_held / k);
-    t.slices = n.slice == 0 ? 1 : MATRIX_STEPS(p.head_dim_v, n.slice);
-    const uint32_t out_span = MATRIX_STEPS(p.head_dim_v, n.shape.n * t.slices) * n.shape.n;
+    const uint32_t slice = n.slice == 0 ? p.head_dim_v : std::min(n.slice, p.head_dim_v);
+    const uint32_t out_span =
+        MATRIX_STEPS(p.head_dim_v, n.shape.n * MATRIX_STEPS(p.head_dim_v, slice)) * n.shape.n;
+    t.slices = MATRIX_STEPS(p.head_dim_v, out_span);  // none is empty
     const uint32_t lying = chunk_steps - t.q_steps_held, block = n.shape.m * MATRIX_FLOAT_STRIDE(n.shape.n);
     uint32_t pool = n.tile_kv * (MATRIX_STRIDE(t.chunk) + MATRIX_STRIDE(out_span));
     if (lying != 0) pool += n.tile_q() * MATRIX_STRIDE(lying * k);
@@ -152,7 +154,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
                                        p.mask != VKATTN_MASK_NONE);
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             const MatrixTile tile = matrix_tile(n, p);
-            why = malformed(caps, n, tile, p.mask != VKATTN_MASK_NONE);
+            why = malformed(caps, n, tile, p.mask != VKATTN_MASK_NONE || options.batch_invariant);
             if (!why.empty() && !options.tuning.empty()) return invalid("options.tuning", why);
             why = fmt::format("row {}: {}", row.name, why);
             if (why.ends_with(": ")) {
@@ -169,9 +171,11 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
 Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     const MatrixNumbers& n = *tiles.matrix;
     const MatrixTile tile = matrix_tile(n, p);
-    const bool f16 = p.dtype == VKATTN_DTYPE_FLOAT16, second = n.move == MOVE_CONVERT;
-    const Variant variant = f16 ? (second ? Variant::forward_matrix_f16_nv2 : Variant::forward_matrix_f16)
-                                : (second ? Variant::forward_matrix_bf16_nv2 : Variant::forward_matrix_bf16);
+    const bool f16 = p.dtype == VKATTN_DTYPE_FLOAT16;
+    Variant variant = f16 ? Variant::forward_matrix_f16 : Variant::forward_matrix_bf16;
+    if (n.move == MOVE_CONVERT)
+        variant = f16 ? Variant::forward_matrix_f16_nv2 : Variant::forward_matrix_bf16_nv2;
+    if (n.move == MOVE_SHARED) variant = Variant::forward_matrix_f16_rounded;
     Dispatch d = forward_dispatch(p, variant, tiles);
     auto& s = d.specialization;
     for (const uint32_t unused : {SPEC_PREFETCH, SPEC_UNROLL, SPEC_V_KEYS, SPEC_P_BLOCKS}) s[unused] = 0;

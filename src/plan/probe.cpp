@@ -99,8 +99,13 @@ void note_probe(DeviceCaps& caps, const std::byte* results) {
         shape.layout = layout_of({results, shape.m, shape.n, subgroup_size});
         const uint32_t left = layout_of({results + size_t{PROBE_WORDS} * 4, shape.m, shape.k, subgroup_size});
         shape.left_alike = shape.layout != 0 && shape.layout == left && shape.n == shape.k;
+        // Of a shape whose elements are more or fewer than an even share, the kernel would be wrong.
+        const uint32_t found = Places{results, shape.m, shape.n, subgroup_size}.elements();
+        if (found != 0 && found != shape.m * shape.n / subgroup_size) shape.dtype = VKATTN_DTYPE_MAX_ENUM;
         results += probe_bytes;
     }
+    std::erase_if(caps.matrices,
+                  [](const MatrixShape& shape) { return shape.dtype == VKATTN_DTYPE_MAX_ENUM; });
 }
 
 }  // namespace vkattn::core

@@ -222,12 +222,18 @@ void Runtime::probe() {
     const Context& context = state_->context;
     const uint64_t size = context.probe_size();
     if (size == 0) return;
-    const Buffer results = allocate(size);
-    fill(results, 0);
-    submit([&](VkCommandBuffer c) { context.record_probe(c, results.address()); });
-    std::vector<std::byte> data(size);
-    download(results, data, 0);
-    context.probed(data.data(), size);
+    // A device that fails it is as good as any for everything else.
+    try {
+        const Buffer results = allocate(size);
+        fill(results, 0);
+        submit([&](VkCommandBuffer c) { context.record_probe(c, results.address()); });
+        std::vector<std::byte> data(size);
+        download(results, data, 0);
+        context.probed(data.data(), size);
+    } catch (const std::exception& e) {
+        const std::lock_guard lock(state_->messages_mutex);
+        state_->messages.push_back(std::string("the probe of the matrix units failed: ") + e.what());
+    }
 }
 
 Runtime::~Runtime() = default;

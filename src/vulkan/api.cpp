@@ -183,13 +183,13 @@ Result<Options> read_options(const VkattnOptions* given) {
     return chosen;
 }
 
-// Pipelines are built at once: no command is recorded if one fails.
+// A shape whose pipeline cannot be built is left out: its results stay zero, which says nothing.
 Result<bool> record_probe(VkCommandBuffer commands, VkattnContext& context, VkDeviceAddress results) {
     VkattnPlan plan{&context, {}, {}};
-    plan.plan.dispatches = probe_dispatches(context.caps);
-    for (const Dispatch& d : plan.plan.dispatches) {
+    for (const Dispatch& d : probe_dispatches(context.caps)) {
         const Result<VkPipeline> pipeline = context.pipelines.get(d);
-        if (!pipeline) return pipeline.failure();
+        if (!pipeline) continue;
+        plan.plan.dispatches.push_back(d);
         plan.pipelines.push_back(*pipeline);
     }
     return vkattn::core::record_probe(commands, plan, results);

@@ -56,9 +56,10 @@ std::vector<MatrixShape> find_matrices(const InstanceFunctions& vk, VkPhysicalDe
         if (!f16 && (p.AType != VK_COMPONENT_TYPE_BFLOAT16_KHR || !bfloat16)) continue;
         if (p.BType != p.AType || p.CType != VK_COMPONENT_TYPE_FLOAT32_KHR || p.ResultType != p.CType)
             continue;
-        const bool rounded = std::any_of(all.begin(), all.end(), [&](const auto& other) {
-            return other.ResultType == p.AType && other.MSize == p.MSize && other.NSize == p.NSize;
-        });
+        const bool rounded =
+            f16 && std::any_of(all.begin(), all.end(), [&](const auto& other) {
+                return other.ResultType == p.AType && other.MSize == p.MSize && other.NSize == p.NSize;
+            });
         shapes.push_back(
             {p.MSize, p.NSize, p.KSize, f16 ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16, rounded});
     }
@@ -111,7 +112,11 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.max_subgroup_size = sizes.maxSubgroupSize;
     caps.subgroup_size_control = enabled.subgroup_size_control &&
                                  (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
-    if (enabled.matrix && enabled.float16 && enabled.memory_model && enabled.storage_16bit)
+    constexpr VkSubgroupFeatureFlags needed =
+        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    const bool subgroups = (subgroup.supportedOperations & needed) == needed &&
+                           (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+    if (subgroups && enabled.matrix && enabled.float16 && enabled.memory_model && enabled.storage_16bit)
         caps.matrices = find_matrices(vk, device, enabled.bfloat16_matrix);
     // Its modules are SPIR-V 1.6, with sizes of workgroups by LocalSizeId.
     caps.matrix_conversions =

@@ -5,6 +5,8 @@
 
 #include "forward_run.hpp"
 #include "interposer.hpp"
+#include "skip.hpp"
+#include "vulkan/context.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -130,4 +132,22 @@ TEST_CASE_FIXTURE(Recorded, "batch invariance: cuts for the watchdog") {
         check_invariance(
             device, context.get(), std::string(type) + " max_flops=400000", "h=2 sq=9 skv=399 lengths=399",
             {{"b=3 h=2 sq=97 skv=399 lengths=0,399,399", 1}, {"b=2 h=4 sq=9 skv=799 lengths=799,399", 1}});
+}
+
+// Through the runtime's own context, which has matrix units. Whether a tile of keys must be finished depends on a row's
+// neighbours; its bits must not.
+TEST_CASE_FIXTURE(Recorded, "batch invariance: matrix units") {
+    VkattnContext* const own = device.runtime().context();
+    if (own->caps.matrices.empty())
+        return vkattn::test::skip("batch invariance on matrix units: there are none");
+    const std::string type = "kernel=matrix dtype=f16 d=24";
+    check_invariance(device, own, type, "h=2 sq=33 skv=97 lengths=97 offsets=60 causal window=50,0",
+                     {{"b=2 h=2 sq=33 skv=799 lengths=97,799 offsets=60,700 causal window=50,0", 0},
+                      {"b=2 h=2 sq=203 skv=150 lengths=0,97 offsets=60,60 causal window=50,0", 1},
+                      {"b=4 h=5 sq=34 skv=98 lengths=1,97,2,3 offsets=0,60,1,2 causal window=50,0", 1}});
+    check_invariance(device, own, type, "hq=4 hkv=2 sq=1 skv=200 lengths=200 offsets=199 causal",
+                     {{"b=2 hq=4 hkv=2 sq=97 skv=300 lengths=200,300 offsets=199,3 causal", 0},
+                      {"b=1 hq=6 hkv=3 sq=1 skv=200 lengths=200 offsets=199 causal", 0}});
+    check_invariance(device, own, type + " values=ascending", "h=2 sq=5 skv=147 lengths=147",
+                     {{"b=2 h=2 sq=33 skv=300 lengths=147,300", 0}});
 }
