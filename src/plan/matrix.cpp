@@ -178,7 +178,8 @@ Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     if (n.move == MOVE_SHARED) variant = Variant::forward_matrix_f16_rounded;
     Dispatch d = forward_dispatch(p, variant, tiles);
     auto& s = d.specialization;
-    for (const uint32_t unused : {SPEC_PREFETCH, SPEC_UNROLL, SPEC_V_KEYS, SPEC_P_BLOCKS}) s[unused] = 0;
+    for (const int unused : {SPEC_PREFETCH, SPEC_UNROLL, SPEC_V_KEYS, SPEC_P_BLOCKS})
+        s[static_cast<size_t>(unused)] = 0;
     s[SPEC_THREADS] = n.threads();
     s[SPEC_SUBGROUP_SIZE] = n.subgroup_size;
     s[SPEC_ROW_BLOCKS] = n.row_blocks;
