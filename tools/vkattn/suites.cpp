@@ -20,8 +20,8 @@ struct SuiteCase {
     VkattnProblem problem;
 };
 
-VkattnProblem forward_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_q, uint32_t heads_kv, uint32_t queries,
-                              uint32_t keys, uint32_t head_dim) {
+VkattnProblem forward_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_q, uint32_t heads_kv,
+                              uint32_t queries, uint32_t keys, uint32_t head_dim) {
     VkattnProblem p = problem();
     p.dtype = dtype;
     p.batch = batch;
@@ -50,8 +50,10 @@ std::vector<SuiteCase> prefill(VkattnDtype dtype) {
 // One query token, 32 query and 8 key heads, D128.
 std::vector<SuiteCase> decode(VkattnDtype dtype) {
     std::vector<SuiteCase> all;
-    for (const auto& [batch, n] : {std::pair{1u, 8192u}, {1u, 65536u}, {8u, 8192u}, {8u, 65536u}, {32u, 8192u}})
-        all.push_back({fmt::format("decode b{} n{}", batch, n), forward_problem(dtype, batch, 32, 8, 1, n, 128)});
+    for (const auto& [batch, n] :
+         {std::pair{1u, 8192u}, {1u, 65536u}, {8u, 8192u}, {8u, 65536u}, {32u, 8192u}})
+        all.push_back(
+            {fmt::format("decode b{} n{}", batch, n), forward_problem(dtype, batch, 32, 8, 1, n, 128)});
     return all;
 }
 
@@ -117,9 +119,9 @@ void print_line(const Json& r) {
     if (r.contains("refused"))
         fmt::print("{:24} {}\n", r["name"].get<std::string>(), r["refused"].get<std::string>());
     else
-        fmt::print("{:24} {:10.4f} {:9.1f} {:8.0f}  {} {}\n", r["name"].get<std::string>(), r["ms"].get<double>(),
-                   r["tflops"].get<double>(), r["gbps"].get<double>(), r["kernel"].get<std::string>(),
-                   r["tuning_row"].get<std::string>());
+        fmt::print("{:24} {:10.4f} {:9.1f} {:8.0f}  {} {}\n", r["name"].get<std::string>(),
+                   r["ms"].get<double>(), r["tflops"].get<double>(), r["gbps"].get<double>(),
+                   r["kernel"].get<std::string>(), r["tuning_row"].get<std::string>());
     std::fflush(stdout);
 }
 
@@ -148,8 +150,8 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, co
     progress.show(cases.size(), "");
     const Ceilings ceilings = measure_ceilings(runtime);
     if (!json) {
-        fmt::print("ceilings {:.1f} TFLOP/s float32 FMA, {:.0f} GB/s copy, measured in this run on {}\n", ceilings.fma_tflops,
-                   ceilings.copy_gbps, runtime.device().name);
+        fmt::print("ceilings {:.1f} TFLOP/s float32 FMA, {:.0f} GB/s copy, measured in this run on {}\n",
+                   ceilings.fma_tflops, ceilings.copy_gbps, runtime.device().name);
         return;
     }
     fmt::print("{}\n", Json{{"tool", "vkattn"},
