@@ -132,8 +132,8 @@ namespace {
 
 std::string rows_kernel_flaw(const TileNumbers& n) {
     if (n.threads == 0 || n.lanes == 0 || n.rows == 0 || n.unroll == 0) return "a number is 0";
-    if (n.chunk != 0 || n.p_blocks != 0 || n.v_keys != 0 || n.prefetch != 0)
-        return "a number it does not have";
+    if (n.chunk != 0 || n.p_blocks != 0 || n.v_keys != 0) return "a number it does not have";
+    if (n.prefetch + n.rolled > 1) return "prefetched in rolled loops";
     if (n.threads % n.lanes != 0) return "a group of lanes is not whole";
     if (n.rows % 4 != 0) return "not a multiple of 4";
     if (n.lanes % n.unroll != 0) return "loops do not unroll evenly";
@@ -200,10 +200,10 @@ TileNumbers parse_numbers(const std::string& text) {
         values[text.substr(at, equals - at)] = static_cast<uint32_t>(value);
         at = end + 1;
     }
-    const bool rows_kernel = values.count("cols") == 0;  // it has five of them
+    const bool rows_kernel = values.count("cols") == 0;  // it has six of them
     if (!rows_kernel)
         for (const char* name : {"q_slices", "kv_slices"}) values.try_emplace(name, 1);
-    if (values.size() != (rows_kernel ? 5 : std::size(all_numbers)))
+    if (values.size() != (rows_kernel ? 6 : std::size(all_numbers)))
         throw std::runtime_error("not all numbers: " + text);
     TileNumbers numbers{};
     numbers.q_slices = numbers.kv_slices = 1;

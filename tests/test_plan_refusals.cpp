@@ -202,7 +202,7 @@ TEST_CASE("refusal: tuning of one kernel for the other") {
         CHECK_EQ(refusal_flaw(caps, few, tuning(text, name), VKATTN_INVALID_ARGUMENT, "options.tuning", says),
                  "");
     };
-    bad("rows", "cols=4", "'cols=4' is not one of threads, lanes, rows, unroll, rolled");
+    bad("rows", "cols=4", "'cols=4' is not one of threads, lanes, rows, prefetch, unroll, rolled");
     bad("rows", "rows=6", "multiple of 4");
     bad("rows", "unroll=3", "unroll does not divide lanes");
     bad("rows", "rolled=2", "rolled");

@@ -36,15 +36,15 @@ constexpr uint64_t max_packed_rows = 512;
 // clang-format off
 constexpr TuningRow rows[] = {
     //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
-    {"nvidia-rows4",     Device::nvidia,         128,        4, 4, rows_kernel( 64,  8, 4, 4)},
-    {"nvidia-rows8",     Device::nvidia_driver,  128,        8, 4, rows_kernel( 64,  8, 8, 4)},
-    {"nvidia-rows-d576", Device::nvidia_driver,  576,        8, 4, rows_kernel( 64, 32, 4, 4)},
-    {"cpu-rows-d128",    Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 1)},
-    {"cpu-rows-d576",    Device::cpu,            576,        8, 1, rows_kernel( 16, 16, 4, 1)},
-    {"gpu-rows-d128",    Device::many_registers, 128,        4, 4, rows_kernel( 64,  8, 4, 2)},
-    {"gpu-rows-d256",    Device::many_registers, 256,        4, 4, rows_kernel( 32, 32, 4, 2)},
-    {"amd-rows-d576",    Device::amd,            576,        4, 4, rows_kernel( 32, 32, 4, 2)},
-    {"few-rows-d128",    Device::any,            128,        4, 4, rows_kernel( 32, 32, 4, 2)},
+    {"nvidia-rows4",     Device::nvidia,         128,        4, 4, rows_kernel( 64,  8, 4, 1, 8)},
+    {"nvidia-rows8",     Device::nvidia_driver,  128,        8, 4, rows_kernel( 64,  8, 8, 0, 4)},
+    {"nvidia-rows-d576", Device::nvidia_driver,  576,        8, 4, rows_kernel( 64, 32, 4, 0, 4)},
+    {"cpu-rows-d128",    Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 0, 1)},
+    {"cpu-rows-d576",    Device::cpu,            576,        8, 1, rows_kernel( 16, 16, 4, 0, 1)},
+    {"gpu-rows-d128",    Device::many_registers, 128,        4, 4, rows_kernel( 64,  8, 4, 0, 2)},
+    {"gpu-rows-d256",    Device::many_registers, 256,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    {"amd-rows-d576",    Device::amd,            576,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    {"few-rows-d128",    Device::any,            128,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
 
     {"nvidia-d64",      Device::nvidia,         64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
     {"nvidia-d128",     Device::nvidia,        128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
@@ -130,12 +130,10 @@ Fields fields_of(const TileNumbers& n) {
     using N = TileNumbers;
     Fields fields = {{"threads", &N::threads}, {"lanes", &N::lanes}, {"rows", &N::rows}};
     if (!n.of_rows_kernel())
-        fields.insert(fields.end(), {{"cols", &N::cols},
-                                     {"chunk", &N::chunk},
-                                     {"p_blocks", &N::p_blocks},
-                                     {"v_keys", &N::v_keys},
-                                     {"prefetch", &N::prefetch}});
-    fields.push_back({"unroll", &N::unroll});
+        fields.insert(
+            fields.end(),
+            {{"cols", &N::cols}, {"chunk", &N::chunk}, {"p_blocks", &N::p_blocks}, {"v_keys", &N::v_keys}});
+    fields.insert(fields.end(), {{"prefetch", &N::prefetch}, {"unroll", &N::unroll}});
     if (!n.of_rows_kernel())
         fields.insert(fields.end(), {{"q_slices", &N::q_slices}, {"kv_slices", &N::kv_slices}});
     fields.push_back({"rolled", &N::rolled});

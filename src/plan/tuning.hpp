@@ -28,8 +28,9 @@ struct TileNumbers {
     uint32_t tile_kv() const { return of_rows_kernel() ? threads : cols * lanes; }
 };
 
-constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t unroll) {
-    return {threads, lanes, rows, 0, 0, 0, 0, 0, unroll};
+constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t prefetch,
+                                  uint32_t unroll) {
+    return {threads, lanes, rows, 0, 0, 0, 0, prefetch, unroll};
 }
 
 struct TuningRow {
