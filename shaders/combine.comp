@@ -9,8 +9,9 @@
 // no key: its out is not read. One part alone comes out bit for bit, so a row does not depend on how many empty ones there
 // are.
 //
-// Tile ownership: LANES invocations share a row, each has every LANES-th vec4 of it and of its parts' statistics every
-// LANES-th. Shared memory: a float an invocation, for what lanes of a row tell each other.
+// Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP parts; a lane has every
+// LANES-th vec4 of them, and of the parts' statistics every LANES-th. Shared memory: a float an invocation, for what lanes
+// of a row tell each other; a vec4 an invocation, a team's sum.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/forward.h"
@@ -21,6 +22,7 @@ layout(constant_id = SPEC_LANES) const uint LANES = 16;
 layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
 layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
 layout(constant_id = SPEC_UNROLL) const uint STEP = 4;  // parts of which the loads are under way at once
+layout(constant_id = SPEC_TEAMS) const uint TEAMS = 1;
 layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
 layout(constant_id = SPEC_PARTS_MAX_SUM) const uint PARTS_MAX_SUM = 0;
 layout(constant_id = SPEC_PARTS_FLOAT32) const uint PARTS_FLOAT32 = 1;
@@ -33,7 +35,7 @@ const float LOWEST = -3e38;
 
 // Of the workgroup: the same for all its rows.
 uint head = p.first_head + gl_WorkGroupID.x;
-uint first_row = (p.first_rows + gl_WorkGroupID.y) * (THREADS / LANES);
+uint first_row = (p.first_rows + gl_WorkGroupID.y) * (THREADS / (LANES * TEAMS));
 
 // A row's place in (part, batch, num_heads, seqlen_q, elements), float32. Lanes ask for different parts: these lie
 // within 31-bit offsets of the first unless the planner says WIDE_ROWS.
@@ -86,8 +88,10 @@ vec4 load_part(uint part, uint row, uint d) {
 }
 
 shared float told[THREADS];
+shared vec4 sums[TEAMS > 1 ? THREADS : 1];
 uint lane = gl_LocalInvocationIndex % LANES;
-uint first_of_row = gl_LocalInvocationIndex - lane;
+uint team = gl_LocalInvocationIndex / LANES % TEAMS;
+uint first_of_row = gl_LocalInvocationIndex - lane;  // of the team
 
 // Of part first + lane; none where there is no such part.
 vec2 lane_statistics(uint first, uint row) {
@@ -116,7 +120,7 @@ float sum_over_lanes(float x) {
 // Elements d .. d+3 of the merged row. Several parts' loads are under way at once, so none hangs on a test.
 vec4 merged(uint row, uint d, float m, float total) {
     vec4 sum = vec4(0);
-    for (uint first = 0; first < p.num_parts; first += STEP)
+    for (uint first = team * STEP; first < p.num_parts; first += TEAMS * STEP)
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint part = min(first + i, p.num_parts - 1);
             const vec2 statistics = part_statistics(part, part, row);
@@ -127,8 +131,18 @@ vec4 merged(uint row, uint d, float m, float total) {
     return sum;
 }
 
+vec4 sum_over_teams(vec4 x) {
+    if (TEAMS == 1) return x;
+    barrier();
+    sums[gl_LocalInvocationIndex] = x;
+    barrier();
+    vec4 sum = vec4(0);
+    for (uint t = 0; t < TEAMS; t++) sum += sums[first_of_row - team * LANES + t * LANES + lane];
+    return sum;
+}
+
 void main() {
-    const uint row = min(first_row + gl_LocalInvocationIndex / LANES, p.seqlen_q - 1);
+    const uint own_row = first_row + gl_LocalInvocationIndex / (LANES * TEAMS), row = min(own_row, p.seqlen_q - 1);
     float m = LOWEST, total = 0;
     for (uint first = 0; first < p.num_parts; first += LANES) {
         const vec2 statistics = lane_statistics(first, row);
@@ -140,11 +154,14 @@ void main() {
         if (statistics.y > 0) total += weight(statistics, m);
     }
     total = sum_over_lanes(total);
-    if (first_row + gl_LocalInvocationIndex / LANES >= p.seqlen_q) return;
-
+    const bool stores = own_row < p.seqlen_q && team == 0;
     const RowStart at = row_of(p.outp, p.out_batch, p.out_head, p.out_seq, row, ELEMENT_BYTES);
-    for (uint d = 4 * lane; d < HEAD_DIM_V; d += 4 * LANES) store4(at, d, HEAD_DIM_V, merged(row, d, m, total));
-    if (lane != 0 || p.lse == uvec2(0)) return;
+    for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
+        const uint d = first + 4 * lane;
+        const vec4 x = sum_over_teams(merged(row, d, m, total));
+        if (stores && d < HEAD_DIM_V) store4(at, d, HEAD_DIM_V, x);
+    }
+    if (!stores || lane != 0 || p.lse == uvec2(0)) return;
     const RowStart to = statistics_of(p.lse, 0, 0, row, 1);
     UintsOut(to.base).x[to.at] = total > 0 ? floatBitsToUint(lse_of(m, total)) : MINUS_INFINITY;
 }

@@ -203,11 +203,13 @@ std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Comb
     const uint32_t bytes = c.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2,
                    part_bytes = c.parts_dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
     auto s = d.specialization;
-    const uint32_t threads = s[SPEC_THREADS], lanes = s[SPEC_LANES];
+    const uint32_t threads = s[SPEC_THREADS], lanes = s[SPEC_LANES], teams = s[SPEC_TEAMS];
     if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
         return fmt::format("combine: {} invocations", threads);
-    if (lanes == 0 || threads % lanes != 0) return fmt::format("combine: {} lanes of {}", lanes, threads);
-    const uint32_t rows = threads / lanes;
+    if (lanes == 0 || teams == 0 || threads % (lanes * teams) != 0)
+        return fmt::format("combine: {} lanes in {} teams of {}", lanes, teams, threads);
+    if (!own_parts && teams != 1) return "combine: bits depend on the number of parts";
+    const uint32_t rows = threads / (lanes * teams);
     // Each lane reads the statistics, 8 bytes a row at most, of a part of its own.
     const uint64_t statistics = uint64_t{c.batch} * c.num_heads * c.seqlen_q * 8 * lanes;
     const bool far = far_rows(c.parts_strides, rows, part_bytes) || far_rows(c.out_strides, rows, bytes) ||
@@ -219,6 +221,7 @@ std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Comb
     std::array<uint32_t, SPEC_COUNT> expected{};
     expected[SPEC_THREADS] = threads;
     expected[SPEC_LANES] = lanes;
+    expected[SPEC_TEAMS] = teams;
     expected[SPEC_UNROLL] = caps.type == core::DeviceType::cpu ? 1 : 4;
     expected[SPEC_WIDE_ROWS] = s[SPEC_WIDE_ROWS];
     expected[SPEC_HEAD_DIM_V] = c.head_dim_v;
@@ -273,8 +276,9 @@ std::string combine_flaw(const DeviceCaps& caps, const core::Combine& c, const s
     if (heads * c.seqlen_q == 0) return first == all.size() ? "" : "combine: work for an empty output";
     if (first == all.size()) return "nothing combines the parts";
     const auto& s = all[first].specialization;
-    if (s[SPEC_LANES] == 0 || s[SPEC_THREADS] < s[SPEC_LANES]) return "combine: lanes";
-    const uint64_t rows = s[SPEC_THREADS] / s[SPEC_LANES];
+    const uint64_t of_row = uint64_t{s[SPEC_LANES]} * s[SPEC_TEAMS];
+    if (of_row == 0 || s[SPEC_THREADS] < of_row) return "combine: lanes";
+    const uint64_t rows = s[SPEC_THREADS] / of_row;
     Cover cover;
     for (size_t i = first; i < all.size(); i++) {
         const Dispatch& d = all[i];

@@ -196,7 +196,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     }
     if (grid.span_tiles == 0) return plan;
     const auto merge =
-        combine_dispatches(caps, combine_of(problem, grid.parts), true,
+        combine_dispatches(caps, combine_of(problem, grid.parts), true, !options.batch_invariant,
                            options.max_dispatch_flops != 0 ? options.max_dispatch_flops : UINT64_MAX);
     if (!merge) return merge.failure();
     plan.dispatches.insert(plan.dispatches.end(), merge->begin(), merge->end());

@@ -111,10 +111,10 @@ void set_push(Dispatch& dispatch, size_t at, const T& value) {
 // Reserves a region of scratch behind those that are there.
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 
-// The merge of parts as dispatches. own_parts: those of a forward kernel, with row_max and row_sum for an lse. None costs more
-// than `limit`.
+// The merge of parts as dispatches. own_parts: those of a forward kernel, with row_max and row_sum for an lse. any_order: bits
+// may depend on how many parts there are, empty ones too. None costs more than `limit`.
 Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& combine,
-                                                 bool own_parts, uint64_t limit);
+                                                 bool own_parts, bool any_order, uint64_t limit);
 
 // Cuts a grid (x, y, z) into boxes that fit the device's and cost at most `limit` each, at `unit` a workgroup. Refuses if
 // one workgroup costs more, or boxes are too many.

@@ -143,7 +143,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine) {
     Plan plan;
     plan.combine = combine;
     plan.kernel = "combine";
-    auto dispatches = combine_dispatches(caps, combine, false, UINT64_MAX);
+    auto dispatches = combine_dispatches(caps, combine, false, false, UINT64_MAX);
     if (!dispatches) return dispatches.failure();
     plan.dispatches = std::move(*dispatches);
     return plan;
