@@ -87,7 +87,7 @@ Rows tile_after(Slice s) { return tile_at(s.k, next_tile(s.classes, s.k.first + 
 
 void set_offsets(Slice s) {
     clear_scores();
-    multiply_qk();
+    multiply_all_qk();
     const bool finish = needs_finish(s.w, s.k.first);
     if (finish) finish_scores(s.w, s.k.first, false);
     raise_offsets(finish ? 1.0 : p.scale_log2, 0.0);
@@ -98,15 +98,19 @@ void set_offsets(Slice s) {
 Rows stale_p(Slice s, uint set_tile, bool inner) {
     Rows next = tile_at(s.k, s.k.first + TILE_KV);
     if (inner) next = inner_tile_after(s.k);
+    clear_scores();
+    const float factor = inner ? p.scale_log2 : 1.0;
+    if (PARTS == 2) multiply_qk(0);
     store_v();
     if (s.k.first + TILE_KV < s.end_key) {
         if (inner) fetch_inner_k(next);
         else fetch_k(next, 0);
     }
-    clear_scores();
-    multiply_qk();
+    if (PARTS == 2 && inner) exponentials(0, factor);
+    multiply_qk(PARTS - 1);
     if (!inner) finish_scores(s.w, s.k.first, false);
-    exponentials(inner ? p.scale_log2 : 1.0);
+    if (PARTS == 2 && !inner) exponentials(0, factor);
+    exponentials(PARTS - 1, factor);
     if (outgrows() && s.k.first != set_tile) grown_tile = s.k.first + 1;
     return next;
 }
@@ -119,6 +123,7 @@ bool has_outgrown(Slice s) {
 
 // The rest of it; fetches V of the next.
 void stale_pv(inout Slice s, Rows next, bool inner) {
+    if (PARTS == 2) multiply_pv(0);
     store_k();
     if (inner) s.v = inner_tile_after(s.v);
     else s.v = tile_at(s.v, next.first);
@@ -126,7 +131,7 @@ void stale_pv(inout Slice s, Rows next, bool inner) {
         if (inner) fetch_inner_v(s.v, s.first_dim);
         else fetch_v(s.v, s.first_dim);
     }
-    multiply_pv();
+    multiply_pv(PARTS - 1);
     add_tile_sums();
     s.k = next;
     barrier();
@@ -195,17 +200,21 @@ void running_loop(inout Slice s) {
         [[dont_unroll]] for (uint chunk = 0; chunk < CHUNKS; chunk++) {
             if (chunk > 0) barrier();
             store_k();
-            if (CHUNKS > 1) stage_lying_q(s.q, chunk);
+            if (CHUNKS > 1) {
+                fetch_lying_q(s.q, chunk);
+                store_lying_q();
+            }
             barrier();
             if (chunk + 1 < CHUNKS) fetch_k(s.k, chunk + 1);
             else fetch_v(tile_at(s.v, s.k.first), s.first_dim);
-            multiply_qk();
+            multiply_all_qk();
         }
         const bool finish = needs_finish(s.w, s.k.first);
         if (finish) finish_scores(s.w, s.k.first, tile_class(s.classes, s.k.first) == CLASS_MIXED);
         const float factor = finish ? 1.0 : p.scale_log2;
         raise_offsets(factor, GROWTH);
-        exponentials(factor);
+        if (PARTS == 2) exponentials(0, factor);
+        exponentials(PARTS - 1, factor);
         add_tile_sums();
         if (MASK != MASK_NONE) {
             mark_seen();
@@ -217,7 +226,8 @@ void running_loop(inout Slice s) {
         s.k = tile_after(s);
         barrier();
         if (s.k.first < s.end_key) fetch_k(s.k, 0);
-        multiply_pv();
+        if (PARTS == 2) multiply_pv(0);
+        multiply_pv(PARTS - 1);
     }
 }
 
@@ -281,9 +291,11 @@ void main() {
     const bool any = s.k.first < s.end_key;
     if (any) {
         fetch_k(s.k, 0);
-        hold_q(s.q);
+        fetch_held_q(s.q);
+        if (CHUNKS == 1) fetch_lying_q(s.q, 0);
+        hold_q();
         barrier();
-        if (CHUNKS == 1) stage_lying_q(s.q, 0);
+        if (CHUNKS == 1) store_lying_q();
         clear_padding();
     }
     write_places();

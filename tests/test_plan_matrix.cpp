@@ -54,7 +54,9 @@ uint64_t pool_of(const core::Dispatch& d) {
     if (lying != 0) pool += subgroups * s[SPEC_ROW_BLOCKS] * m * odd(steps(lying, 8));
     const bool shared = s[SPEC_P_MOVE] >= MOVE_SHARED;
     if (s[SPEC_LAYOUT] == 0) pool += floats;
-    if (s[SPEC_LAYOUT] == 0 || shared) pool += subgroups * (floats + (shared ? m * odd(steps(keys, 8)) : 0));
+    const uint64_t of_p = shared ? m * odd(steps(keys, 8)) : 0;  // in place of the floats, or behind them
+    if (s[SPEC_LAYOUT] == 0 || shared)
+        pool += subgroups * (s[SPEC_P_MOVE] == MOVE_SHARED ? std::max(floats, of_p) : floats + of_p);
     // Before and after the loop, equal shares: rows of a step of Q, or of a tile of the output, with one vec4 more.
     return std::max(pool, subgroups * m * (std::max(odd(steps(k, 8)), odd(n / 4)) + 1));
 }

@@ -18,6 +18,7 @@ layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
 layout(constant_id = SPEC_P_MOVE) const uint P_MOVE = MOVE_SHARED;
 layout(constant_id = SPEC_RUNNING_MAX) const uint RUNNING_MAX = 0;
 layout(constant_id = SPEC_LAYOUT) const uint LAYOUT = 0;
+layout(constant_id = SPEC_PARTS) const uint PARTS = 1;
 
 #define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
 
@@ -55,8 +56,9 @@ const uint POOL_V = TILE_KV * K_STRIDE;
 const uint POOL_Q = POOL_V + TILE_KV * V_STRIDE;
 const uint POOL_PLACE = POOL_Q + (Q_LYING == 0 ? 0 : TILE_Q * Q_STRIDE);
 const uint POOL_SCRATCH = POOL_PLACE + (LAYOUT == 0 ? M * FLOAT_STRIDE : 0);
-const uint SCRATCH_P = M * FLOAT_STRIDE;  // behind a block of floats
-const uint SCRATCH_SIZE = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
+const uint SCRATCH_P = P_MOVE == MOVE_SHARED ? 0 : M * FLOAT_STRIDE;  // behind a block of floats, or in its place
+const uint SCRATCH_END = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
+const uint SCRATCH_SIZE = SCRATCH_END > M * FLOAT_STRIDE ? SCRATCH_END : M * FLOAT_STRIDE;
 const uint SHARE = POOL_VEC4 / SUBGROUPS;  // of the whole pool, before and after the tiles
 
 shared uvec4 pool[POOL_VEC4];
@@ -132,46 +134,59 @@ void clear_padding() {
 // A row of Q, of the tile.
 RowStart q_row(Rows q, uint row) { return row_start(q, q.first + row); }
 
-// Elements of Q that are not held: of one chunk. By all invocations; all loads are under way at once, here and below.
+// Elements of Q that are not held: of one chunk, by all invocations.
 const uint LYING_VECS = Q_LYING * K / 8, LYING_ITEMS = MATRIX_STEPS(TILE_Q * LYING_VECS, THREADS);
-void stage_lying_q(Rows q, uint chunk) {
-    uvec4 x[LYING_ITEMS == 0 ? 1 : LYING_ITEMS];
+uvec4 lying[LYING_ITEMS == 0 ? 1 : LYING_ITEMS];
+void fetch_lying_q(Rows q, uint chunk) {
     FOR_EACH(t, LYING_ITEMS) {
         const uint e = min(t * THREADS + thread, TILE_Q * LYING_VECS - 1);
-        x[t] = load8(q_row(q, e / LYING_VECS), chunk * CHUNK + Q_HELD * K + e % LYING_VECS * 8, HEAD_DIM_QK, false);
+        lying[t] = load8(q_row(q, e / LYING_VECS), chunk * CHUNK + Q_HELD * K + e % LYING_VECS * 8, HEAD_DIM_QK, false);
     }
+}
+void store_lying_q() {
     FOR_EACH(t, LYING_ITEMS) {
         const uint e = t * THREADS + thread;
-        if (e < TILE_Q * LYING_VECS) pool[POOL_Q + e / LYING_VECS * Q_STRIDE + e % LYING_VECS] = x[t];
+        if (e < TILE_Q * LYING_VECS) pool[POOL_Q + e / LYING_VECS * Q_STRIDE + e % LYING_VECS] = lying[t];
     }
 }
 
-// The part of Q that is held, into registers: each subgroup through its share of the pool, as many steps at a time as fit.
+// The part of Q that is held: each subgroup through its share of the pool, as many steps at a time as fit. All loads are
+// under way before the first is used: at N = 512 what comes before the first tile is a tenth of the time (H200, D128).
 const uint HELD_FIT = (SHARE / M - 1) / (K / 8), HELD_PIECE = Q_HELD < HELD_FIT ? Q_HELD : HELD_FIT;
+const uint HELD_PIECES = Q_HELD == 0 ? 0 : MATRIX_STEPS(Q_HELD, HELD_PIECE);
 const uint HELD_VECS = HELD_PIECE * K / 8, HELD_ITEMS = MATRIX_STEPS(M * HELD_VECS, SUBGROUP_SIZE);
-void hold_q(Rows q) {
+const uint HELD_LOADS = ROW_BLOCKS * HELD_PIECES * HELD_ITEMS;
+uvec4 held[HELD_LOADS == 0 ? 1 : HELD_LOADS];
+void fetch_held_q(Rows q) {
+    FOR_EACH(i, HELD_LOADS) {
+        const uint e = min(i % HELD_ITEMS * SUBGROUP_SIZE + lane, M * HELD_VECS - 1);
+        const uint piece = i / HELD_ITEMS % HELD_PIECES, r = i / (HELD_ITEMS * HELD_PIECES);
+        held[i] = load8(q_row(q, subgroup_row + r * M + e / HELD_VECS), piece * HELD_PIECE * K + e % HELD_VECS * 8, HEAD_DIM_QK,
+                        false);
+    }
+}
+void hold_q() {
     const uint stride = MATRIX_STRIDE(HELD_PIECE * K), at = subgroup * SHARE;
-    FOR_EACH(r, ROW_BLOCKS)
-        for (uint first = 0; first < Q_HELD; first += HELD_PIECE) {
-            uvec4 x[HELD_ITEMS == 0 ? 1 : HELD_ITEMS];
-            FOR_EACH(t, HELD_ITEMS) {
-                const uint e = min(t * SUBGROUP_SIZE + lane, M * HELD_VECS - 1);
-                x[t] = load8(q_row(q, subgroup_row + r * M + e / HELD_VECS), first * K + e % HELD_VECS * 8, HEAD_DIM_QK, false);
-            }
-            FOR_EACH(t, HELD_ITEMS) {
-                const uint e = t * SUBGROUP_SIZE + lane;
-                if (e < M * HELD_VECS) pool[at + e / HELD_VECS * stride + e % HELD_VECS] = x[t];
-            }
-            subgroupBarrier();
-            FOR_EACH(d, Q_HELD)
-                if (d >= first && d < first + HELD_PIECE)
-                    coopMatLoad(q_held[r * Q_HELD + d], pool, at + (d - first) * K / 8, stride, gl_CooperativeMatrixLayoutRowMajor);
-            subgroupBarrier();
+    FOR_EACH(i, ROW_BLOCKS * HELD_PIECES) {
+        FOR_EACH(t, HELD_ITEMS) {
+            const uint e = t * SUBGROUP_SIZE + lane;
+            if (e < M * HELD_VECS) pool[at + e / HELD_VECS * stride + e % HELD_VECS] = held[i * HELD_ITEMS + t];
         }
+        subgroupBarrier();
+        FOR_EACH(d, HELD_PIECE)
+            if (i % HELD_PIECES * HELD_PIECE + d < Q_HELD)
+                coopMatLoad(q_held[i / HELD_PIECES * Q_HELD + i % HELD_PIECES * HELD_PIECE + d], pool, at + d * K / 8, stride,
+                            gl_CooperativeMatrixLayoutRowMajor);
+        subgroupBarrier();
+    }
 }
 
+// A tile's keys are multiplied in PARTS, 1 or 2. No loop goes over them: NVIDIA's compiler leaves it a loop (D128: 248
+// TFLOP/s for 311).
+#define FOR_PART(i, part, all) FOR_EACH(i, all) if ((i) >= (part) * (all) / PARTS && (i) < ((part) + 1) * (all) / PARTS)
+
 // scores += Q . K^T of the staged chunk
-void multiply_qk() {
+void multiply_qk(uint part) {
     FOR_EACH(d, CHUNK_STEPS) {
         LEFT q[ROW_BLOCKS];
         FOR_EACH(r, ROW_BLOCKS)
@@ -180,7 +195,7 @@ void multiply_qk() {
             else
                 coopMatLoad(q[r], pool, POOL_Q + (subgroup_row + r * M) * Q_STRIDE + (d - Q_HELD) * K / 8, Q_STRIDE,
                             gl_CooperativeMatrixLayoutRowMajor);
-        FOR_EACH(n, KEY_TILES) {
+        FOR_PART(n, part, KEY_TILES) {
             RIGHT k;
             coopMatLoad(k, pool, n * N * K_STRIDE + d * K / 8, K_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
             FOR_EACH(r, ROW_BLOCKS) scores[r * KEY_TILES + n] = coopMatMulAdd(q[r], k, scores[r * KEY_TILES + n]);
@@ -188,9 +203,14 @@ void multiply_qk() {
     }
 }
 
+void multiply_all_qk() {
+    if (PARTS == 2) multiply_qk(0);
+    multiply_qk(PARTS - 1);
+}
+
 // acc += P . V
-void multiply_pv() {
-    FOR_EACH(k, KEY_STEPS)
+void multiply_pv(uint part) {
+    FOR_PART(k, part, KEY_STEPS)
         FOR_EACH(n, OUT_TILES) {
             RIGHT v;
             coopMatLoad(v, pool, POOL_V + k * K * V_STRIDE + n * N / 8, V_STRIDE, gl_CooperativeMatrixLayoutRowMajor);

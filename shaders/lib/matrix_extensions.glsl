@@ -8,6 +8,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #else
 #extension GL_EXT_bfloat16 : require
+#extension GL_EXT_spirv_intrinsics : require
 #endif
 #ifdef COOPMAT2
 #extension GL_NV_cooperative_matrix2 : require

@@ -90,11 +90,11 @@ void exponentials_of(uint r, uint n, float factor) {
     put_p(r, n, p);
 }
 
-// Scores, times a factor, to P and its part of the row sums.
-void exponentials(float factor) {
-    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0;
+// Scores of a part of the keys, times a factor, to P and its part of the row sums.
+void exponentials(uint part, float factor) {
+    if (part == 0) FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0;
     if (P_MOVE < MOVE_SHARED) {
-        FOR_EACH(n, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
+        FOR_PART(n, part, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
     } else {
         FOR_EACH(r, ROW_BLOCKS) {
             FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor);

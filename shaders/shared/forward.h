@@ -134,7 +134,8 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_P_MOVE 20       // MOVE_*
 #define SPEC_RUNNING_MAX 21  // 1: rows never depend on other rows of their tile
 #define SPEC_LAYOUT 23       // of an accumulator's elements; 0: not known. See lib/matrix_layout.glsl
-#define SPEC_COUNT 24
+#define SPEC_PARTS 24        // in which the keys of a tile are multiplied, by the matrix kernel: 1 or 2
+#define SPEC_COUNT 25
 
 // How the matrix kernel makes P, an accumulator, the left operand of P . V.
 #define MOVE_FRAGMENT 0      // element by element: both have the same layout
@@ -143,6 +144,7 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define MOVE_SHARED_FLOAT 3  // through shared memory, where there are none
 
 // The combine kernel has these of them: THREADS, LANES, UNROLL (parts), HEAD_DIM_V, WIDE_LOADS, WIDE_ROWS, and
+#define SPEC_TEAMS 2           // of the invocations of a row: each merges every TEAMS-th step of parts
 #define SPEC_PARTS_FLOAT32 12  // 1: parts are float32 whatever out is
 #define SPEC_PARTS_MAX_SUM 13  // 1: for an lse, parts have row_max and row_sum, in base 2
 

@@ -16,10 +16,10 @@ using Device = MatrixRow::Device;
 // Most specific first within a device. See tuning.cpp for how rows are meant.
 // clang-format off
 constexpr MatrixRow rows[] = {
-    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running
+    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running parts
     {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64}},
-    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  96}},
-    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256}},
+    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2}},
+    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2}},
     {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1}},
 
     {"cpu-matrix-d576",    Device::cpu,           576, 1, { 2, 1, 16,   0, 64, 128, 1}},
@@ -45,10 +45,10 @@ uint32_t move_of(const DeviceCaps& caps, const MatrixShape& shape, bool khr) {
 
 const NumberFields<MatrixNumbers>& fields() {
     using N = MatrixNumbers;
-    static const NumberFields<N> all = {{"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks},
-                                        {"tile_kv", &N::tile_kv},     {"q_held", &N::q_held},
-                                        {"chunk", &N::chunk},         {"slice", &N::slice},
-                                        {"running", &N::running},     {"move", &N::move}};
+    static const NumberFields<N> all = {
+        {"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks}, {"tile_kv", &N::tile_kv},
+        {"q_held", &N::q_held},       {"chunk", &N::chunk},           {"slice", &N::slice},
+        {"running", &N::running},     {"parts", &N::parts},           {"move", &N::move}};
     return all;
 }
 
@@ -65,6 +65,8 @@ std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
     if (no_stale && n.running == 0) return "masks and batch_invariant need running=1";
     if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
+    if (n.parts != 1 && (n.parts != 2 || n.move >= MOVE_SHARED || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
+        return "parts is 1, or 2 where halves of a tile are whole and P stays in registers";
     if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
@@ -86,6 +88,7 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Options& options, MatrixNum
     n.subgroup_size = matrix_subgroup_size(caps);
     n.layout = khr ? 0 : shape.layout;
     n.move = move_of(caps, shape, khr);
+    if (n.move >= MOVE_SHARED) n.parts = 1;
     if (options.batch_invariant || masked) n.running = 1;
     return n;
 }
@@ -122,8 +125,10 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
     if (lying != 0) pool += n.tile_q() * MATRIX_STRIDE(lying * k);
     const bool through_shared = n.move >= MOVE_SHARED;
     if (n.layout == 0) pool += block;
-    if (n.layout == 0 || through_shared)
-        pool += n.subgroups * (block + (through_shared ? n.shape.m * MATRIX_STRIDE(n.tile_kv) : 0));
+    if (n.layout == 0 || through_shared) {
+        const uint32_t of_p = through_shared ? n.shape.m * MATRIX_STRIDE(n.tile_kv) : 0;
+        pool += n.subgroups * (n.move == MOVE_SHARED ? std::max(block, of_p) : block + of_p);
+    }
     // Before and after the loop each subgroup has a share: rows of one step of Q, of one tile of the output and statistics.
     const uint32_t share = n.shape.m * std::max(MATRIX_STRIDE(k) + 1, MATRIX_FLOAT_STRIDE(n.shape.n) + 1);
     t.pool_vec4 = std::max(pool, n.subgroups * share);
@@ -192,6 +197,7 @@ Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     s[SPEC_P_MOVE] = n.move;
     s[SPEC_RUNNING_MAX] = n.running;
     s[SPEC_LAYOUT] = n.layout;
+    s[SPEC_PARTS] = n.parts;
     s[SPEC_SLICES] = tile.slices;
     if (p.alignment_bytes % (8 * p.element_bytes) == 0) s[SPEC_WIDE_LOADS] = 2;
     return d;

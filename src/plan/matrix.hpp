@@ -17,6 +17,7 @@ struct MatrixNumbers {
     uint32_t chunk = 0;    // head dims of K staged at a time; 0: all
     uint32_t slice = 0;    // head dims of V of a workgroup; 0: all
     uint32_t running = 0;  // SPEC_RUNNING_MAX
+    uint32_t parts = 1;    // SPEC_PARTS
     uint32_t move = MOVE_SHARED;
     uint32_t layout = 0;
     MatrixShape shape{};
