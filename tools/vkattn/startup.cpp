@@ -167,13 +167,28 @@ class Measurement {
         return Context(info);
     }
 
+    // As the runtime does with its own context: else other pipelines than those of the bench would be built. Not timed: an
+    // embedder may keep the results from run to run.
+    void probe(const Context& context) {
+        std::vector<std::byte> data(context.probe_size());
+        if (data.empty()) return;
+        const Buffer results = runtime_.allocate(data.size());
+        runtime_.fill(results, 0);
+        runtime_.submit([&](VkCommandBuffer c) { context.record_probe(c, results.address()); });
+        runtime_.download(results, data);
+        context.probed(data.data(), data.size());
+    }
+
     // Milliseconds until the first recording is done; then the later ones, if they are wanted.
     double first_use(const Cache& cache, Startup* later) {
         Commands commands(vk_, h_);
         Clock::time_point start = Clock::now();
         const Context context = make_context(cache);
-        const Plan plan = work_.plan(context.get(), problem_);
         double ms = milliseconds_since(start);
+        probe(context);
+        start = Clock::now();
+        const Plan plan = work_.plan(context.get(), problem_);
+        ms += milliseconds_since(start);
         const Buffer scratch = runtime_.allocate(plan.scratch().size_bytes);
         ms += commands.time([&](VkCommandBuffer c) { work_.record(c, plan, scratch); });
         if (later != nullptr) time_later_uses(context, commands, *later);
