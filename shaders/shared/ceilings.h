@@ -13,11 +13,16 @@ using CeilingAddress = uint64_t;
 
 struct CeilingPush {
     CeilingAddress from, to;
-    uint32_t count;  // fma: rounds; copy: vec4 an invocation moves
+    uint32_t count;  // fma, matrix: rounds; copy: vec4 an invocation moves
 };
 
 #define CEILING_THREADS 256
-#define CEILING_CHAINS 8  // vec4 accumulators an invocation keeps busy
+#define CEILING_CHAINS 8  // accumulators kept busy: vec4 of an invocation, matrices of a subgroup
+
+// Specialization constants of ceiling_matrix: M x K times K x N.
+#define CEILING_SPEC_M 0
+#define CEILING_SPEC_N 1
+#define CEILING_SPEC_K 2
 
 #ifdef __cplusplus
 }  // namespace vkattn::shared

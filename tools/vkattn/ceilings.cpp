@@ -1,22 +1,35 @@
 #include "ceilings.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <span>
+
+#include <fmt/format.h>
 
 #include "ceilings.inc"
+#include "plan/matrix.hpp"
 #include "shared/ceilings.h"
+#include "vulkan/context.hpp"
 
 namespace vkattn::tools {
 namespace {
 
+// How a pipeline is specialized: constants 0, 1 ..., and the size that its subgroups are held to; 0: whatever it is.
+struct Specialization {
+    std::array<uint32_t, 3> constants{};
+    uint32_t subgroup_size = 0;
+};
+
 // A compute pipeline with CeilingPush as its only input, over plain Vulkan calls.
 class Kernel {
   public:
-    Kernel(Runtime& runtime, const uint32_t* words, size_t bytes) : h_(runtime.handles()) {
+    Kernel(const Runtime& runtime, std::span<const uint32_t> words, const Specialization& given = {})
+        : h_(runtime.handles()) {
         VkShaderModuleCreateInfo code{};
         code.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-        code.codeSize = bytes;
-        code.pCode = words;
+        code.codeSize = words.size_bytes();
+        code.pCode = words.data();
         VkShaderModule module = VK_NULL_HANDLE;
         check(load<PFN_vkCreateShaderModule>("vkCreateShaderModule")(h_.device, &code, nullptr, &module));
         const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(shared::CeilingPush)};
@@ -26,16 +39,9 @@ class Kernel {
         layout.pPushConstantRanges = &range;
         check(load<PFN_vkCreatePipelineLayout>("vkCreatePipelineLayout")(h_.device, &layout, nullptr,
                                                                          &layout_));
-        VkComputePipelineCreateInfo info{};
-        info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
-        info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
-        info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
-        info.stage.module = module;
-        info.stage.pName = "main";
-        info.layout = layout_;
-        check(load<PFN_vkCreateComputePipelines>("vkCreateComputePipelines")(h_.device, VK_NULL_HANDLE, 1,
-                                                                             &info, nullptr, &pipeline_));
+        const VkResult built = build(module, given);
         load<PFN_vkDestroyShaderModule>("vkDestroyShaderModule")(h_.device, module, nullptr);
+        check(built);
         bind_ = load<PFN_vkCmdBindPipeline>("vkCmdBindPipeline");
         push_ = load<PFN_vkCmdPushConstants>("vkCmdPushConstants");
         dispatch_ = load<PFN_vkCmdDispatch>("vkCmdDispatch");
@@ -54,6 +60,25 @@ class Kernel {
     }
 
   private:
+    VkResult build(VkShaderModule module, const Specialization& given) {
+        constexpr std::array<VkSpecializationMapEntry, 3> entries = {{{0, 0, 4}, {1, 4, 4}, {2, 8, 4}}};
+        const VkSpecializationInfo constants{entries.size(), entries.data(), sizeof given.constants,
+                                             given.constants.data()};
+        VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
+        subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
+        subgroup.requiredSubgroupSize = given.subgroup_size;
+        VkComputePipelineCreateInfo info{};
+        info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+        info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+        info.stage.pNext = given.subgroup_size != 0 ? &subgroup : nullptr;
+        info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
+        info.stage.module = module;
+        info.stage.pName = "main";
+        info.stage.pSpecializationInfo = &constants;
+        info.layout = layout_;
+        return load<PFN_vkCreateComputePipelines>("vkCreateComputePipelines")(h_.device, VK_NULL_HANDLE, 1,
+                                                                              &info, nullptr, &pipeline_);
+    }
     template <class F>
     F load(const char* name) const {
         return reinterpret_cast<F>(h_.get_instance_proc_addr(h_.instance, name));
@@ -89,36 +114,80 @@ double best_rate(uint32_t count, uint32_t max_count, double work_per_count, RunO
     return work_per_count * count / (ms * 1e-3);
 }
 
+// TFLOP/s of a kernel that runs rounds of `flops`.
+double best_tflops(Runtime& runtime, const Kernel& kernel, const Buffer& sink, uint32_t groups,
+                   double flops) {
+    return 1e-12 * best_rate(16, 1u << 20, flops, [&](uint32_t rounds) {
+               return runtime.submit([&](VkCommandBuffer b) {
+                   kernel.record(b, {0, sink.address(), rounds}, groups);
+               });
+           });
+}
+
+double measure_fma(Runtime& runtime, const Buffer& sink, uint32_t groups) {
+    const double flops =
+        2.0 * 4 * 4 * CEILING_CHAINS * CEILING_THREADS * groups;  // a round: 4 steps of vec4 chains
+    return best_tflops(runtime, Kernel(runtime, code_ceiling_fma), sink, groups, flops);
+}
+
+// By what the context knows: only what the runtime enabled, and shapes as its probe left them.
+std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint32_t groups) {
+    const core::DeviceCaps& caps = runtime.context()->caps;
+    const uint32_t subgroup_size = core::matrix_subgroup_size(caps);
+    if (subgroup_size == 0) return {};
+    const auto shape = std::ranges::find_if(caps.matrices, [&](const core::MatrixShape& s) {
+        return s.dtype == VKATTN_DTYPE_FLOAT16 && core::is_usable(s, subgroup_size);
+    });
+    if (shape == caps.matrices.end()) return {};
+    const Kernel kernel(runtime, code_ceiling_matrix,
+                        {{shape->m, shape->n, shape->k}, caps.subgroup_size_control ? subgroup_size : 0});
+    const double products = double{CEILING_CHAINS} * (CEILING_THREADS / subgroup_size) * groups;
+    return best_tflops(runtime, kernel, sink, groups, 2.0 * shape->m * shape->n * shape->k * products);
+}
+
+double measure_copy(Runtime& runtime, const Buffer& from, const Buffer& to) {
+    const Kernel copy(runtime, code_ceiling_copy);
+    constexpr uint32_t vecs = 16;
+    const auto groups = static_cast<uint32_t>(from.size_bytes() / (16 * vecs * CEILING_THREADS));
+    double best = 1e30;
+    for (int i = 0; i < 3 + repeats; i++)
+        best = std::min(best, runtime.submit([&](VkCommandBuffer b) {
+            copy.record(b, {from.address(), to.address(), vecs}, groups);
+        }));
+    return 2.0 * static_cast<double>(from.size_bytes()) / (best * 1e-3) * 1e-9;
+}
+
 }  // namespace
 
 Ceilings measure_ceilings(Runtime& runtime) {
     const bool cpu = runtime.device().type == "cpu";
-    Ceilings c;
     const uint32_t groups = cpu ? 64 : 8192;
     const uint64_t copy_bytes = uint64_t{cpu ? 64u : 1024u} << 20;
     const Buffer from = runtime.allocate(copy_bytes), to = runtime.allocate(copy_bytes);
     runtime.fill(from, 0x3f800001);
     runtime.fill(to, 0);
-
-    const Kernel fma(runtime, code_ceiling_fma, sizeof code_ceiling_fma);
-    const double flops =
-        2.0 * 4 * 4 * CEILING_CHAINS * CEILING_THREADS * groups;  // a round: 4 steps of vec4 chains
-    c.fma_tflops = 1e-12 * best_rate(16, 1u << 20, flops, [&](uint32_t rounds) {
-                       return runtime.submit([&](VkCommandBuffer b) {
-                           fma.record(b, {0, to.address(), rounds}, groups);
-                       });
-                   });
-
-    const Kernel copy(runtime, code_ceiling_copy, sizeof code_ceiling_copy);
-    constexpr uint32_t vecs = 16;
-    const auto copy_groups = static_cast<uint32_t>(copy_bytes / (16 * vecs * CEILING_THREADS));
-    double best = 1e30;
-    for (int i = 0; i < 3 + repeats; i++)
-        best = std::min(best, runtime.submit([&](VkCommandBuffer b) {
-            copy.record(b, {from.address(), to.address(), vecs}, copy_groups);
-        }));
-    c.copy_gbps = 2.0 * static_cast<double>(copy_bytes) / (best * 1e-3) * 1e-9;
+    Ceilings c;
+    c.fma_tflops = measure_fma(runtime, to, groups);
+    c.matrix_tflops = measure_matrix(runtime, to, groups);
+    c.copy_gbps = measure_copy(runtime, from, to);
     return c;
+}
+
+std::string to_text(const Ceilings& c) {
+    const std::string matrix =
+        c.matrix_tflops ? fmt::format("{:.3f} TFLOP/s float16 matrix, ", *c.matrix_tflops) : "";
+    return fmt::format("{:.3f} TFLOP/s float32 FMA, {}{:.1f} GB/s copy", c.fma_tflops, matrix, c.copy_gbps);
+}
+
+Json to_json(const Ceilings& c) {
+    return {{"fma_tflops", c.fma_tflops},
+            {"matrix_tflops", c.matrix_tflops ? Json(*c.matrix_tflops) : Json()},
+            {"copy_gbps", c.copy_gbps}};
+}
+
+RateCeiling rate_ceiling(const Ceilings& c, const std::string& kernel) {
+    if (c.matrix_tflops && kernel.starts_with("matrix")) return {*c.matrix_tflops, "float16 matrix"};
+    return {c.fma_tflops, "float32 FMA"};
 }
 
 }  // namespace vkattn::tools

@@ -1,15 +1,30 @@
-// What the device can do at most, measured: float32 FMA rate and copy bandwidth.
+// What the device can do at most, measured: float32 FMA rate, rate of the matrix units, copy bandwidth.
 #pragma once
 
-#include "vkattn/runtime.hpp"
+#include <optional>
+
+#include "common.hpp"
 
 namespace vkattn::tools {
 
 struct Ceilings {
     double fma_tflops = 0;  // 2 operations an FMA
-    double copy_gbps = 0;   // bytes read plus bytes written
+    // float16 operands, float32 accumulators, in the shape that the matrix kernels take; none: no matrix unit is enabled.
+    std::optional<double> matrix_tflops;
+    double copy_gbps = 0;  // bytes read plus bytes written
 };
 
 Ceilings measure_ceilings(Runtime& runtime);
+
+std::string to_text(const Ceilings& ceilings);
+// fma_tflops, matrix_tflops (null: none), copy_gbps
+Json to_json(const Ceilings& ceilings);
+
+// What the products of a kernel run on.
+struct RateCeiling {
+    double tflops;
+    const char* name;
+};
+RateCeiling rate_ceiling(const Ceilings& ceilings, const std::string& kernel);
 
 }  // namespace vkattn::tools

@@ -108,30 +108,29 @@ Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p
 void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProblem& p, const Json& plan,
                 const Result& r, const Ceilings& ceilings) {
     const auto [least, most] = std::minmax_element(r.ms.begin(), r.ms.end());
-    const Json out{
-        {"device", d.name},
-        {"driver", d.driver},
-        {"dtype", dtype_text(p.dtype)},
-        {"pass", pass},
-        {"kernel", plan["kernel"]},
-        {"tuning_row", plan["tuning_row"]},
-        {"tuning", plan["tuning"]},
-        {"scratch_bytes", plan["scratch_bytes"]},
-        {"segments", r.segments},
-        {"submissions", r.submissions},
-        {"time_ms", {{"median", median(r.ms)}, {"min", *least}, {"max", *most}, {"runs", r.ms.size()}}},
-        {"tflops", r.tflops},
-        {"gbps", r.gbps},
-        {"fma_tflops", ceilings.fma_tflops},
-        {"copy_gbps", ceilings.copy_gbps},
-        {"fma_ratio", r.tflops / ceilings.fma_tflops},
-        {"copy_ratio", r.gbps / ceilings.copy_gbps},
-        {"startup",
-         {{"cold_ms", r.startup.cold_ms},
-          {"warm_ms", r.startup.warm_ms},
-          {"plan_us", r.startup.plan_us},
-          {"record_us", r.startup.record_us},
-          {"pipelines_built", r.startup.built}}}};
+    Json out{{"device", d.name},
+             {"driver", d.driver},
+             {"dtype", dtype_text(p.dtype)},
+             {"pass", pass},
+             {"kernel", plan["kernel"]},
+             {"tuning_row", plan["tuning_row"]},
+             {"tuning", plan["tuning"]},
+             {"scratch_bytes", plan["scratch_bytes"]},
+             {"segments", r.segments},
+             {"submissions", r.submissions},
+             {"time_ms", {{"median", median(r.ms)}, {"min", *least}, {"max", *most}, {"runs", r.ms.size()}}},
+             {"tflops", r.tflops},
+             {"gbps", r.gbps},
+             {"rate_ratio", r.tflops / rate_ceiling(ceilings, plan["kernel"]).tflops},
+             {"fma_ratio", r.tflops / ceilings.fma_tflops},
+             {"copy_ratio", r.gbps / ceilings.copy_gbps},
+             {"startup",
+              {{"cold_ms", r.startup.cold_ms},
+               {"warm_ms", r.startup.warm_ms},
+               {"plan_us", r.startup.plan_us},
+               {"record_us", r.startup.record_us},
+               {"pipelines_built", r.startup.built}}}};
+    out.update(to_json(ceilings));
     fmt::print("{}\n", out.dump());
 }
 
@@ -143,12 +142,12 @@ void print_text(const DeviceInfo& d, const Json& plan, const Result& r, const Ce
     fmt::print(
         "time     {:.4f} ms, the median of {} runs ({:.4f} .. {:.4f}) of {} segments in {} submissions\n",
         median(r.ms), r.ms.size(), *least, *most, r.segments, r.submissions);
-    fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the float32 FMA rate\n", r.tflops,
-               100 * r.tflops / ceilings.fma_tflops);
+    const RateCeiling most_tflops = rate_ceiling(ceilings, plan["kernel"]);
+    fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the {} rate\n", r.tflops,
+               100 * r.tflops / most_tflops.tflops, most_tflops.name);
     fmt::print("traffic  {:.1f} GB/s of query, key, value and out, {:.1f} % of the copy bandwidth\n", r.gbps,
                100 * r.gbps / ceilings.copy_gbps);
-    fmt::print("ceilings {:.3f} TFLOP/s float32 FMA, {:.1f} GB/s copy, both measured in this run\n",
-               ceilings.fma_tflops, ceilings.copy_gbps);
+    fmt::print("ceilings {}, measured in this run\n", to_text(ceilings));
     fmt::print("startup  {:.1f} ms for context, plan and recording; {:.1f} ms with a pipeline cache\n",
                r.startup.cold_ms, r.startup.warm_ms);
     fmt::print("other lengths: plan {:.1f} us, recording {:.1f} us, {} pipelines built\n", r.startup.plan_us,
@@ -174,7 +173,9 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     const Ceilings ceilings = measure_ceilings(runtime);
     for (const auto& [line, plan] : plans) {
         const double rate = tflops(p, b.pass(), median(workload.time(plan, sweep_warm_ms, b.repeats)));
-        fmt::print("{:7.3f} TFLOP/s {:5.1f} %  {}\n", rate, 100 * rate / ceilings.fma_tflops, line);
+        const Json description = Json::parse(timed_plan(plan, b.pass()).describe());
+        const RateCeiling most = rate_ceiling(ceilings, description["kernel"]);
+        fmt::print("{:7.3f} TFLOP/s {:5.1f} % of {}  {}\n", rate, 100 * rate / most.tflops, most.name, line);
         std::fflush(stdout);
     }
 }

@@ -150,19 +150,17 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, co
     progress.show(cases.size(), "");
     const Ceilings ceilings = measure_ceilings(runtime);
     if (!json) {
-        fmt::print("ceilings {:.1f} TFLOP/s float32 FMA, {:.0f} GB/s copy, measured in this run on {}\n",
-                   ceilings.fma_tflops, ceilings.copy_gbps, runtime.device().name);
+        fmt::print("ceilings {}, measured in this run on {}\n", to_text(ceilings), runtime.device().name);
         return;
     }
-    fmt::print("{}\n", Json{{"tool", "vkattn"},
-                            {"device", runtime.device().name},
-                            {"driver", runtime.device().driver},
-                            {"suite", suite},
-                            {"dtype", dtype_text(dtype)},
-                            {"fma_tflops", ceilings.fma_tflops},
-                            {"copy_gbps", ceilings.copy_gbps},
-                            {"cases", results}}
-                           .dump());
+    Json out{{"tool", "vkattn"},
+             {"device", runtime.device().name},
+             {"driver", runtime.device().driver},
+             {"suite", suite},
+             {"dtype", dtype_text(dtype)}};
+    out.update(to_json(ceilings));
+    out["cases"] = results;
+    fmt::print("{}\n", out.dump());
 }
 
 }  // namespace vkattn::tools
