@@ -333,8 +333,10 @@ test_feature_plans() {
     refuses 2 --mask-fill bench "${shape[@]}" --mask-shape 40 --mask-fill half
     refuses 2 --mask-fill bench "${shape[@]}" --mask-fill random
     succeeds bench --suite decode --dtype f16 --kernel materialized --json # which is refused: the whole takes seconds
-    holds "the suite's JSON lacks something" "$build/vkattn_json_check" suite=string matrix_tflops=number copy_gbps=number cases.4.name=string \
-        cases.4.refused=string <stdout
+    holds "the suite's JSON lacks something" "$build/vkattn_json_check" suite=string matrix_tflops=number copy_gbps=number \
+        cases.4.name=string cases.4.refused=string <stdout
+    succeeds bench --suite llama --dtype f16 --kernel materialized
+    holds "the suite has not its four cases" test "$(grep -cE '^llama d(64|128) n(4096|16384) ' stdout)" -eq 4
     refuses 2 --suite bench --suite nope
     refuses 2 --seqlen-q bench --suite decode --seqlen-q 4
     refuses 2 --seqlen-q bench --head-dim-qk 4

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The suites of `vkattn bench --suite` by PyTorch's attention backends, in the same JSON: one object on stdout.
 
-usage: torch_sdpa.py prefill|decode [--dtype f16|bf16|f32] [--backends flash,cudnn,efficient] [--repeats N]
+usage: torch_sdpa.py prefill|decode|llama [--dtype f16|bf16|f32] [--backends flash,cudnn,efficient] [--repeats N]
 
 Needs PyTorch 2.5 or later with CUDA. Times are medians of CUDA events, behind a warm-up, a backend a case.
 """
@@ -26,6 +26,11 @@ def cases_of(suite):
     if suite == "decode":
         for batch, n in ((1, 8192), (1, 65536), (8, 8192), (8, 65536), (32, 8192)):
             yield f"decode b{batch} n{n}", batch, 32, 8, 1, n, 128, False
+        return
+    if suite == "llama":
+        for d in (64, 128):
+            for n in (4096, 16384):
+                yield f"llama d{d} n{n}", 1, 16, 16, n, n, d, False
         return
     for d in (64, 128, 256):
         for causal in (False, True):
@@ -73,7 +78,7 @@ def measure(case, dtype, backend, repeats):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("suite", choices=("prefill", "decode"))
+    parser.add_argument("suite", choices=("prefill", "decode", "llama"))
     parser.add_argument("--dtype", choices=DTYPES, default="f16")
     parser.add_argument("--backends", default="flash,cudnn,efficient")
     parser.add_argument("--repeats", type=int, default=20)

@@ -227,8 +227,9 @@ void add_bench(CLI::App& app) {
     sub->add_option("--repeats", b->repeats, "Timed runs; default 20");
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");
-    CLI::Option* suite = sub->add_option(
-        "--suite", b->suite, "A table of cases instead of one: prefill or decode, of --dtype (say f16)");
+    CLI::Option* suite =
+        sub->add_option("--suite", b->suite,
+                        "A table of cases instead of one: prefill, decode or llama, of --dtype (say f16)");
     for (const char* name : {"--seqlen-q", "--head-dim-qk"})
         sub->get_option(name)->required(false)->excludes(suite);
     sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors");

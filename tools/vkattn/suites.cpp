@@ -57,10 +57,20 @@ std::vector<SuiteCase> decode(VkattnDtype dtype) {
     return all;
 }
 
+// By which llama.cpp's Vulkan kernels were measured: 16 heads.
+std::vector<SuiteCase> llama(VkattnDtype dtype) {
+    std::vector<SuiteCase> all;
+    for (const uint32_t d : {64u, 128u})
+        for (const uint32_t n : {4096u, 16384u})
+            all.push_back({fmt::format("llama d{} n{}", d, n), forward_problem(dtype, 1, 16, 16, n, n, d)});
+    return all;
+}
+
 std::vector<SuiteCase> cases_of(const std::string& suite, VkattnDtype dtype) {
     if (suite == "prefill") return prefill(dtype);
     if (suite == "decode") return decode(dtype);
-    throw UsageError("--suite", fmt::format("'{}' is not prefill or decode", suite));
+    if (suite == "llama") return llama(dtype);
+    throw UsageError("--suite", fmt::format("'{}' is not prefill, decode or llama", suite));
 }
 
 // On a terminal, one line that says how far it is.
