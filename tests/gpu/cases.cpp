@@ -87,10 +87,12 @@ void set_align(Line& l, Value v) {
 
 void set_values(Line& l, Value v) {
     l.result.values = l.one_of<Values>(v, {{"normal", Values::normal},
+                                           {"large", Values::large},
                                            {"huge", Values::huge},
                                            {"equal", Values::equal},
                                            {"ascending", Values::ascending},
-                                           {"descending", Values::descending}});
+                                           {"descending", Values::descending},
+                                           {"spike", Values::spike}});
 }
 
 void set_dtype(Line& l, Value v) {

@@ -21,7 +21,7 @@ class CaseError : public std::runtime_error {
 };
 
 enum class Layout { bhsd, bshd };
-enum class Values { normal, huge, equal, ascending, descending };
+enum class Values { normal, large, huge, equal, ascending, descending, spike };
 enum class MaskFill { random, banded, rows, tail, lowest };
 
 struct Case {

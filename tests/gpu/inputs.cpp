@@ -28,13 +28,28 @@ struct Fill {
 // Scores that grow by this much (base e) from key to key: past every tile's rescaling threshold.
 constexpr double growth_of_score = 0.6;
 
-double value_of(const Case& c, double scale, int tensor, uint64_t row, Fill& fill) {
+// With values=spike a query row points along one head dim, and each of these has a key at a random place that answers with
+// this score: beside it the weights of all others vanish, and 2 to its power is beyond float32.
+constexpr double spike_score = 150, spike_query = 8;
+
+uint64_t key_of_spike(const Case& c, uint64_t dim) {
+    return (static_cast<uint32_t>(dim) + c.seed * 64) * 2654435761u % c.problem.seqlen_kv;
+}
+
+double spike_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t dim, double x) {
+    if (tensor == 0) return dim == row % c.problem.head_dim_qk ? spike_query + x / 16 : x / 16;
+    return tensor == 1 && row == key_of_spike(c, dim) ? spike_score / (spike_query * scale) : x;
+}
+
+double value_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t dim, Fill& fill) {
     const double x = fill.normal();
-    const double step = growth_of_score / (c.problem.head_dim_qk * (scale != 0 ? scale : 1));
+    const double divisor = scale != 0 ? scale : 1, step = growth_of_score / (c.problem.head_dim_qk * divisor);
     const auto j = static_cast<double>(row);
     switch (c.values) {
         case Values::normal:
             return x;
+        case Values::large:
+            return 5 * x;
         case Values::huge:  // as far as float16 reaches
             return x * (tensor != 2 ? 10 : c.problem.dtype == VKATTN_DTYPE_FLOAT16 ? 1e4 : 1e6);
         case Values::equal:
@@ -43,6 +58,8 @@ double value_of(const Case& c, double scale, int tensor, uint64_t row, Fill& fil
             return tensor == 0 ? 1 + x / 16 : tensor == 1 ? j * step : x;
         case Values::descending:
             return tensor == 0 ? 1 + x / 16 : tensor == 1 ? -j * step : x;
+        case Values::spike:
+            return spike_of(c, divisor, tensor, row, dim, x);
     }
     return x;
 }
@@ -56,7 +73,7 @@ void fill_tensor(const Case& c, int which, Tensor& t, const std::vector<bool>* r
             for (uint64_t s = 0; s < t.seqlen; s++)
                 for (uint64_t d = 0; d < t.dim; d++) {
                     if (rows != nullptr && !(*rows)[(b * t.heads + h) * t.seqlen + s]) break;
-                    store(t.row(b, h, s) + d * element_bytes(t.dtype), value_of(c, scale, which, s, fill),
+                    store(t.row(b, h, s) + d * element_bytes(t.dtype), value_of(c, scale, which, s, d, fill),
                           t.dtype);
                 }
 }

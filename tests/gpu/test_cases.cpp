@@ -206,6 +206,11 @@ TEST_CASE("16-bit elements are read back as they were written, bit by bit") {
     CHECK(rounded(1e5, VKATTN_DTYPE_FLOAT16) == std::numeric_limits<double>::infinity());
 }
 
+TEST_CASE("a spike is a key that has nearly all the weight of a row") {
+    const Case c = parse_case("b=2 h=2 sq=41 skv=57 dtype=f16 values=spike", "f:1");
+    for (const double lse : expect(c, make_inputs(c)).exact.lse) CHECK(lse > 100);
+}
+
 TEST_CASE("hidden keys stay poison, by the heads that share them") {
     // Causal from the top left: query row 0 sees key 0, row 1 keys 0 and 1, ...
     Case c = parse_case("hq=4 hkv=2 sq=3 skv=6 causal align=top-left mask=bool mask_shape=4,1,6", "f:1");
