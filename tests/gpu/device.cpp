@@ -5,6 +5,7 @@
 
 #include "guarded.hpp"
 #include "skip.hpp"
+#include "vulkan/context.hpp"
 
 namespace vkattn::test {
 namespace {
@@ -89,6 +90,11 @@ void Device::read_host_memory_limits() {
     vk_.vkGetPhysicalDeviceExternalBufferProperties(physical, &asked, &answer);
     unreported_import_ = (answer.externalMemoryProperties.externalMemoryFeatures &
                           VK_EXTERNAL_MEMORY_FEATURE_IMPORTABLE_BIT) == 0;
+}
+
+bool Device::has_matrix_unit(VkattnDtype dtype) const {
+    const auto& shapes = runtime_->context()->caps.matrices;
+    return std::any_of(shapes.begin(), shapes.end(), [&](const auto& s) { return s.dtype == dtype; });
 }
 
 std::vector<std::string> Device::take_messages() {

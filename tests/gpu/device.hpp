@@ -61,6 +61,8 @@ class Device {
     VkDevice handle() const { return runtime_->handles().device; }
     const DeviceInfo& info() const { return runtime_->device(); }
     bool validated() const { return validated_; }
+    // The runtime's context may use one for this type.
+    bool has_matrix_unit(VkattnDtype dtype) const;
     // A device address is a host pointer, so tensors can stand against pages that nobody may touch.
     bool has_guard_pages() const { return guard_pages_; }
     uint64_t page_bytes() const { return page_bytes_; }

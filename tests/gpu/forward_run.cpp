@@ -116,7 +116,7 @@ Forward::Forward(Device& device, const Plan& plan, const Case& c, const Inputs& 
     lse_ = Guarded(device, lse_count_ * sizeof(float), place);
     const VkattnScratch scratch = plan.scratch();
     scratch_ = Guarded(device, scratch.size_bytes, place, static_cast<uint32_t>(scratch.alignment_bytes));
-    for (Guarded* memory : {&out_, &lse_, &scratch_}) memory->fill(old_content);
+    poison();
     args_.out = out_.address();
     if (c.lse) args_.lse = lse_.address();
     if (scratch.size_bytes == 0) return;
@@ -133,6 +133,10 @@ VkDeviceAddress Forward::add_input(Device& device, const char* name, std::span<c
     memory.write(content);
     memory.protect();
     return memory.address();
+}
+
+void Forward::poison() {
+    for (Guarded* memory : {&out_, &lse_, &scratch_}) memory->fill(old_content_);
 }
 
 Outcome Forward::outcome() const {

@@ -31,6 +31,7 @@ class Forward {
     VkBuffer out_buffer() const { return out_.buffer(); }
     Guarded& out() { return out_; }
     Guarded& scratch() { return scratch_; }
+    void poison();  // scratch and outputs, as before the first run
     Outcome outcome() const;
     std::string damage() const;  // what was written, but should not have been; "" = nothing
 

@@ -6,7 +6,6 @@
 
 #include "forward_run.hpp"
 #include "skip.hpp"
-#include "vulkan/context.hpp"
 
 using namespace vkattn::test;
 
@@ -76,9 +75,7 @@ SECTION_NAMED(materialized, "materialized")
 static const bool matrix_added = add_name("matrix");
 TEST_CASE("forward cases: matrix") {
     CHECK(matrix_added);
-    const auto& shapes = Device::get().runtime().context()->caps.matrices;
-    if (std::none_of(shapes.begin(), shapes.end(),
-                     [](const auto& s) { return s.dtype == VKATTN_DTYPE_FLOAT16; }))
+    if (!Device::get().has_matrix_unit(VKATTN_DTYPE_FLOAT16))
         return vkattn::test::skip("the cases of matrix units: " + Device::get().info().name +
                                   " has none for float16");
     run_section("matrix");

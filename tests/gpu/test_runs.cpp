@@ -7,6 +7,7 @@
 
 #include "forward_run.hpp"
 #include "interposer.hpp"
+#include "skip.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -24,6 +25,24 @@ void barrier_to_next_forward(Device& device, VkCommandBuffer commands, VkPipelin
                                      nullptr);
 }
 
+// Outputs and scratch are poison before each.
+void run_a_hundred_times(Device& device, const Job& job) {
+    std::optional<Outcome> first;
+    Forward forward = job.forward(device);
+    int different = 0;
+    for (int run = 0; run < 100; run++) {
+        forward.poison();
+        device.runtime().submit(
+            [&](VkCommandBuffer commands) { job.plan.cmd_forward(commands, forward.args()); });
+        const Outcome outcome = forward.outcome();
+        if (!first) first = outcome;
+        if (!first->same_bits(outcome)) different++;
+    }
+    CAPTURE(job.c.text);
+    CHECK(different == 0);
+    check_right(job, forward);
+}
+
 // Shapes of which every kernel is one; the first two are tiles.
 constexpr const char* mixed[] = {"b=2 hq=4 hkv=2 s=57 causal", "sq=33 skv=71 layout=bshd h=3 pad=1 seed=5",
                                  "h=2 sq=29 skv=40 window=9,3 kernel=materialized",
@@ -39,19 +58,16 @@ TEST_CASE_FIXTURE(Recorded, "a hundred runs give the same bits") {
          {std::string("hq=4 hkv=2 sq=37 skv=71 causal"), std::string("h=2 s=37 kernel=materialized"),
           everything + "dtype=f32", everything + "dtype=f16", everything + "dtype=bf16"}) {
         const Job job(context.get(), text);
-        std::optional<Outcome> first;
-        const Forward forward(device, job.plan, job.c, job.inputs, Place::end);
-        int different = 0;
-        for (int run = 0; run < 100; run++) {
-            runtime.submit([&](VkCommandBuffer commands) { job.plan.cmd_forward(commands, forward.args()); });
-            const Outcome outcome = forward.outcome();
-            if (!first) first = outcome;
-            if (!first->same_bits(outcome)) different++;
-        }
-        CAPTURE(text);
-        CHECK(different == 0);
-        check_right(job, forward);
+        run_a_hundred_times(device, job);
     }
+}
+
+TEST_CASE_FIXTURE(Recorded, "a hundred runs on a matrix unit give the same bits") {
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
+        return skip("a hundred runs on a matrix unit: " + device.info().name + " has none for float16");
+    for (const char* text : {"hq=4 hkv=2 sq=37 skv=71 causal kernel=matrix dtype=f16",
+                             "hq=4 hkv=2 sq=7 skv=71 splits=3 kernel=matrix dtype=f16"})
+        run_a_hundred_times(device, Job(runtime.context(), text));
 }
 
 TEST_CASE_FIXTURE(Recorded, "results do not depend on what scratch and output held before") {
