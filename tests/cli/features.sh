@@ -338,6 +338,8 @@ test_feature_plans() {
     succeeds bench --suite llama --dtype f16 --kernel materialized
     holds "the suite has not its four cases" test "$(grep -cE '^llama d(64|128) n(4096|16384) ' stdout)" -eq 4
     refuses 2 --suite bench --suite nope
+    refuses 2 --suite bench --suite nope --list
+    refuses 2 --list bench --seqlen-q 4 --head-dim-qk 4 --list
     refuses 2 --seqlen-q bench --suite decode --seqlen-q 4
     refuses 2 --seqlen-q bench --head-dim-qk 4
 }

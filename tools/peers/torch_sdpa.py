@@ -2,22 +2,23 @@
 """The suites of `vkattn bench --suite` by PyTorch's attention backends, in the same JSON: one object on stdout.
 
 usage: torch_sdpa.py prefill|decode|llama [--dtype f16|bf16|f32] [--backends flash,cudnn,efficient] [--repeats N]
+       torch_sdpa.py prefill|decode|llama --list
 
-Needs PyTorch 2.5 or later with CUDA. Times are medians of CUDA events, behind a warm-up, a backend a case.
+Needs PyTorch 2.5 or later with CUDA; --list, the names of the cases, needs neither. Times are medians of CUDA events,
+behind a warm-up, a backend a case.
 """
 import argparse
 import json
 
-import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+try:
+    import torch
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+except ModuleNotFoundError:
+    torch = None
 
-BACKENDS = {
-    "flash": SDPBackend.FLASH_ATTENTION,
-    "cudnn": SDPBackend.CUDNN_ATTENTION,
-    "efficient": SDPBackend.EFFICIENT_ATTENTION,
-}
-DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 WARM_MS = 100
 
 
@@ -82,7 +83,13 @@ def main():
     parser.add_argument("--dtype", choices=DTYPES, default="f16")
     parser.add_argument("--backends", default="flash,cudnn,efficient")
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
+    if arguments.list:
+        print(*(case[0] for case in cases_of(arguments.suite)), sep="\n")
+        return
+    if torch is None:
+        parser.exit(1, "torch_sdpa.py: there is no PyTorch 2.5 or later\n")
     for name in arguments.backends.split(","):
         if name not in BACKENDS:
             parser.error(f"--backends: '{name}' is not one of {', '.join(BACKENDS)}")
@@ -94,7 +101,12 @@ def main():
                     "suite": arguments.suite,
                     "dtype": arguments.dtype,
                     "cases": [
-                        measure(case, DTYPES[arguments.dtype], BACKENDS[name], arguments.repeats)
+                        measure(
+                            case,
+                            getattr(torch, DTYPES[arguments.dtype]),
+                            getattr(SDPBackend, BACKENDS[name]),
+                            arguments.repeats,
+                        )
                         for case in cases_of(arguments.suite)
                     ],
                 }

@@ -20,6 +20,7 @@ struct Bench {
     ShapeOptions shape;
     uint32_t repeats = 20;
     std::string sweep, mask_fill = "visible", pass_text = "forward", suite;
+    bool list = false;
 
     Pass pass() const {
         if (pass_text == "forward") return Pass::forward;
@@ -185,6 +186,7 @@ void bench(const Bench& b) {
     if (b.mask_fill != "visible" && b.mask_fill != "random")
         throw UsageError("--mask-fill", fmt::format("'{}' is not visible or random", b.mask_fill));
     if (!b.suite.empty()) {
+        if (b.list) return list_suite(b.suite);
         check_suite(b.suite);
         Runtime runtime(b.attention.runtime_options());
         return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.attention.plan_options(), b.repeats,
@@ -230,6 +232,7 @@ void add_bench(CLI::App& app) {
     CLI::Option* suite =
         sub->add_option("--suite", b->suite,
                         "A table of cases instead of one: prefill, decode or llama, of --dtype (say f16)");
+    sub->add_flag("--list", b->list, "Only the names of the suite's cases")->needs(suite);
     for (const char* name : {"--seqlen-q", "--head-dim-qk"})
         sub->get_option(name)->required(false)->excludes(suite);
     sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors");

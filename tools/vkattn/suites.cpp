@@ -141,6 +141,10 @@ void check_suite(const std::string& suite) {
     cases_of(suite, VKATTN_DTYPE_FLOAT16);
 }
 
+void list_suite(const std::string& suite) {
+    for (const SuiteCase& c : cases_of(suite, VKATTN_DTYPE_FLOAT16)) fmt::print("{}\n", c.name);
+}
+
 void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const VkattnOptions& options,
                uint32_t repeats, bool json) {
     const std::vector<SuiteCase> cases = cases_of(suite, dtype);

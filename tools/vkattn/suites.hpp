@@ -8,6 +8,9 @@ namespace vkattn::tools {
 // Throws UsageError for an unknown suite.
 void check_suite(const std::string& suite);
 
+// The names of its cases, one a line.
+void list_suite(const std::string& suite);
+
 // Runs the forward of every case of a suite, with `options`, and prints a table or, json, one object. Outputs are poisoned
 // before and looked through after.
 void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const VkattnOptions& options,
