@@ -190,7 +190,7 @@ void mark_seen() {
     FOR_EACH(i, MATRIX_STEPS(TILE_KV, 32)) atomicOr(seen[i], words[i]);
 }
 uvec4 if_seen(uint row, uvec4 x) { return (seen[row / 32] >> row % 32 & 1) != 0 ? x : uvec4(0); }
-void store_seen_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, if_seen(row, fetched[t])) }
+void store_seen_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, if_seen(row, operands_of(fetched[t]))) }
 
 void running_loop(inout Slice s) {
     [[dont_unroll]] while (s.k.first < s.end_key) {
@@ -239,7 +239,7 @@ const uint OUT_ITEMS = MATRIX_STEPS(M * OUT_VECS, SUBGROUP_SIZE);
 
 void store8_out(RowStart at, uint d, vec4 low, vec4 high) {
     if (SPLIT == 0 && WIDE_LOADS == 2 && d + 8 <= HEAD_DIM_V) {
-        Uvec4sOut(at.base).x[(at.at + d) / 8] = uvec4(stored_of(low), stored_of(high));
+        store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, low, high);
     } else {
         store_out(at, d, low);
         store_out(at, d + 4, high);

@@ -41,6 +41,7 @@ int vkattn_c_abi_check(void) {
 
     EXPECT(options.struct_size == sizeof options);
     EXPECT(options.kernel == NULL && options.tuning == NULL && options.max_scratch_bytes == 0);
+    EXPECT(options.precision == VKATTN_PRECISION_STORAGE);
     EXPECT(info.struct_size == sizeof info);
     EXPECT(info.get_instance_proc_addr == NULL && info.device == VK_NULL_HANDLE && info.features == NULL);
     EXPECT(args.struct_size == sizeof args);

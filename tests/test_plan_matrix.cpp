@@ -1,4 +1,4 @@
-// Plans on matrix units: on what the devices report of them, and what a probe tells.
+// Plans on matrix units: on what the devices report of them, of float32 that may be rounded, and what a probe tells.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -181,6 +181,103 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     Options rejected;
     rejected.rejected_rows = {"nvidia-matrix-d64"};
     CHECK(planned(caps, p, rejected).tuning_row == "nvidia-matrix-d128");
+}
+
+namespace {
+
+Options rounding(VkattnPrecision precision, const char* kernel = "", const char* tuning = "") {
+    Options o = named(kernel, tuning);
+    o.precision = precision;
+    return o;
+}
+
+constexpr auto to_f16 = VKATTN_PRECISION_FLOAT16, to_bf16 = VKATTN_PRECISION_BFLOAT16;
+
+}  // namespace
+
+TEST_CASE("precision: float32 is rounded where it is asked for, by every device with units") {
+    for (const char* name : with_units) {
+        DeviceCaps caps = matrix_device(name);
+        CAPTURE(name);
+        for (const HeadDims dims : {HeadDims{1, 1}, {64, 64}, {111, 59}, {128, 128}, {576, 512}})
+            for (const uint32_t alignment : {4u, 8u, 16u, 32u}) {
+                const VkattnProblem p =
+                    make_problem(dims, {2, 4, 2, 300, 500, true}, Layout::contiguous, alignment);
+                CHECK(planned(caps, p).kernel == "tiles");
+                CHECK(planned(caps, p).operands == VKATTN_DTYPE_FLOAT32);
+                const Plan plan = planned(caps, p, rounding(to_f16));
+                CHECK(plan.kernel == "matrix");
+                CHECK(plan.operands == VKATTN_DTYPE_FLOAT16);
+                CHECK(describe(plan).find("\"precision\":\"float16\"") != std::string::npos);
+                const core::Dispatch& d = plan.dispatches.front();
+                CHECK(d.variant == core::Variant::forward_matrix_f16_of_f32);
+                CHECK(d.specialization[SPEC_P_MOVE] == MOVE_SHARED_FLOAT);
+                CHECK(d.specialization[SPEC_WIDE_LOADS] == (alignment < 16 ? 0 : 2));
+                CHECK(d.specialization[SPEC_POOL_VEC4] >= pool_of(d));
+                CHECK(uint64_t{d.specialization[SPEC_POOL_VEC4]} * 16 <= caps.max_shared_bytes);
+            }
+        for (core::MatrixShape& shape : caps.matrices) {
+            shape.layout = 0xa9187654;
+            shape.left_alike = true;
+            shape.k = shape.n;
+        }
+        const VkattnProblem p = make_problem({64, 64}, {1, 2, 2, 300, 300});
+        const auto move = [&](const char* kernel) {
+            return planned(caps, p, rounding(to_f16, kernel)).dispatches.front().specialization[SPEC_P_MOVE];
+        };
+        CHECK(move("") == MOVE_FRAGMENT);
+        CHECK(move("matrix_khr") == MOVE_SHARED_FLOAT);
+    }
+    const Plan bf16 =
+        planned(matrix_device("nvidia_h200"), make_problem({64, 64}, {1, 2, 2, 300, 300}), rounding(to_bf16));
+    CHECK(bf16.dispatches.front().variant == core::Variant::forward_matrix_bf16_of_f32);
+    CHECK(bf16.operands == VKATTN_DTYPE_BFLOAT16);
+}
+
+TEST_CASE("precision: few rows and what is named keep float32, all else is refused") {
+    const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = matrix_device("intel_skl");
+    const VkattnProblem p = make_problem({64, 64}, {1, 2, 2, 300, 300}),
+                        few = make_problem({64, 64}, {1, 2, 2, 1, 300});
+    const auto is = [](const Plan& plan, const char* kernel) {
+        return plan.kernel == kernel && plan.operands == VKATTN_DTYPE_FLOAT32;
+    };
+    for (const DeviceCaps* caps : {&h200, &skl}) {
+        CHECK(is(planned(*caps, few, rounding(to_f16)), "rows"));
+        CHECK(is(planned(*caps, p, rounding(to_f16, "tiles")), "tiles"));
+        CHECK(is(planned(*caps, p, rounding(to_f16, "materialized")), "materialized"));
+    }
+    for (const core::Refusal& r : planned(h200, p, rounding(to_f16)).refused)
+        if (r.kernel == "tiles") CHECK(r.reason == "only by name: it rounds no operands");
+    const std::string field = "options.precision: ";
+    CHECK(refusal(skl, p, rounding(to_f16)) == field + "the device has no matrix unit, or it is not enabled");
+    CHECK(refusal(matrix_device("amd_navi31"), p, rounding(to_bf16)) ==
+          field + "the matrix unit has no shape for bfloat16");
+    Options invariant = rounding(to_f16);
+    invariant.batch_invariant = true;
+    CHECK(planned(h200, few, invariant).kernel == "matrix");
+    CHECK(refusal(skl, few, invariant).starts_with(field));
+    for (const char* tuning : {"move=1", "move=2"})
+        CHECK(refusal(h200, p, rounding(to_f16, "matrix", tuning)) ==
+              "options.tuning: move=1 and move=2 are not for float32 storage");
+
+    VkattnProblem f16 = half({64, 64}, {1, 2, 2, 300, 300});
+    CHECK(planned(h200, f16, rounding(to_f16)).kernel == "matrix");
+    CHECK(planned(skl, f16, rounding(to_f16)).kernel == "tiles");  // it is the storage type
+    CHECK(refusal(h200, f16, rounding(to_bf16)) ==
+          field + "bfloat16 for a problem in float16: only float32 is rounded");
+    const auto unknown = make_plan(h200, resolved(p), rounding(static_cast<VkattnPrecision>(3)));
+    REQUIRE(!unknown);
+    CHECK(unknown.failure().status == VKATTN_INVALID_ARGUMENT);
+    CHECK(unknown.failure().message == "3 is not a VkattnPrecision");
+
+    const auto gradients = [&](const VkattnProblem& problem, VkattnPrecision precision) {
+        return make_plan(h200, resolved(problem), make_backward(resolved(problem)), rounding(precision));
+    };
+    CHECK(gradients(f16, to_f16));
+    CHECK(gradients(p, VKATTN_PRECISION_STORAGE));
+    REQUIRE(!gradients(p, to_f16));
+    CHECK(gradients(p, to_f16).failure().status == VKATTN_UNSUPPORTED);
+    CHECK(gradients(p, to_f16).failure().field == "options.precision");
 }
 
 namespace {

@@ -137,6 +137,7 @@ TEST_CASE("problem: defaults") {
     CHECK_EQ(o.kernel, nullptr);
     CHECK_EQ(o.tuning, nullptr);
     CHECK_EQ(o.max_scratch_bytes, 0);
+    CHECK_EQ(o.precision, VKATTN_PRECISION_STORAGE);
 }
 
 TEST_CASE("problem: what defaults resolve to") {

@@ -113,6 +113,15 @@ typedef struct VkattnProblem {
     uint32_t alignment_bytes;
 } VkattnProblem;
 
+/* To what the operands of the two products may be rounded: query, key and value as they are loaded, and the weights that
+ * the values are summed with. Scores, softmax and every sum stay float32. */
+typedef enum VkattnPrecision {
+    VKATTN_PRECISION_STORAGE = 0, /* problem.dtype: float32 in means float32 arithmetic */
+    VKATTN_PRECISION_FLOAT16 = 1, /* an input of 65520 and more counts as infinite: take bfloat16 */
+    VKATTN_PRECISION_BFLOAT16 = 2,
+    VKATTN_PRECISION_MAX_ENUM = 0x7fffffff
+} VkattnPrecision;
+
 /* How to compute it. vkattn_options_init sets the defaults. */
 typedef struct VkattnOptions {
     size_t struct_size;
@@ -134,6 +143,10 @@ typedef struct VkattnOptions {
      * alone, not on batch, on the lengths of other sequences, or on how many rows and heads there are. Slower where
      * few queries see many keys: the keys are not split for parallelism. */
     uint32_t batch_invariant;
+    /* Of float32 problems; of others the storage type, which changes nothing. Asked for, it means the matrix units: where
+     * they cannot serve the problem it is UNSUPPORTED, not slower. Only few query rows, whose time goes into loads, keep the
+     * kernel `rows` and float32, which is allowed, not promised; and so do kernels asked for by name. The backward has none. */
+    VkattnPrecision precision;
 } VkattnOptions;
 
 /* Attention over some of the keys gives a partial out and lse; parts over disjoint keys merge to the whole:

@@ -17,7 +17,9 @@
  *
  * Scores are computed in float32, so |s| must stay below 5e37.
  *
- * Query head h reads kv head h / (num_heads_q / num_heads_kv). Arithmetic is float32 whatever the storage type.
+ * Query head h reads kv head h / (num_heads_q / num_heads_kv). Arithmetic is float32 whatever the storage type, but for
+ * the operands of products on matrix units, which are 16-bit: those of 16-bit problems, and of float32 ones if
+ * options.precision asks for it.
  * The same device, driver, plan and input give the same bits.
  *
  * Thread safety: contexts and plans may be used from many threads at once. Both must outlive the command buffers

@@ -22,9 +22,8 @@ layout(constant_id = SPEC_PARTS) const uint PARTS = 1;
 
 #define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
 
-#ifdef F16
+#if defined(F16) || defined(F16_OPERANDS)
 #define ELEMENT float16_t
-#define HARDWARE_ROUNDS
 #else
 #define ELEMENT bfloat16_t
 #endif
@@ -64,6 +63,7 @@ const uint SHARE = POOL_VEC4 / SUBGROUPS;  // of the whole pool, before and afte
 shared uvec4 pool[POOL_VEC4];
 
 #include "lib/storage.glsl"
+#include "lib/operands.glsl"
 #include "lib/rows.glsl"
 
 uint subgroup = gl_SubgroupID;
@@ -82,7 +82,7 @@ ACCUMULATOR acc[ROW_BLOCKS * OUT_TILES];
 const uint K_VECS = MATRIX_STEPS(CHUNKS == 1 ? HEAD_DIM_QK : CHUNK, 8);
 const uint V_VECS = MATRIX_STEPS(SLICES == 1 ? HEAD_DIM_V : OUT_SPAN, 8);
 const uint K_ITEMS = MATRIX_STEPS(TILE_KV * K_VECS, THREADS), V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
-uvec4 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
+STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 
 // Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
 #define ROW_OF(item, vecs) (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
@@ -91,16 +91,16 @@ uvec4 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 #define FETCH(items, vecs, first_dim, row_start_of, extent, whole) \
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
-        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) fetched[t] = load8(row_start_of, d, extent, whole); \
+        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) fetched[t] = fetch8(row_start_of, d, extent, whole); \
     }
 // The same where every row of the tile exists, and lies within 32-bit offsets: nothing is held to an end. With the widest
 // loads an index is in vec4, and one for all rounds.
 #define FETCH_INNER(tile, items, vecs, first_dim, extent, whole) \
     if (WIDE_LOADS == 2 && whole && THREADS % (vecs) == 0) { \
-        const uint step = tile.stride.x / 16, at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)); \
+        const uint step = tile.stride.x / 16, at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)) * VECS_OF_8; \
         FOR_EACH(t, items) \
             if (TILE_KV * (vecs) % THREADS == 0 || thread / (vecs) + t * (THREADS / (vecs)) < TILE_KV) \
-                fetched[t] = Uvec4sIn(tile.base).x[at + t * (THREADS / (vecs) * step)]; \
+                fetched[t] = fetch_whole8(tile.base, at + t * (THREADS / (vecs) * step)); \
     } else { \
         FETCH(items, vecs, first_dim, RowStart(tile.base, row * (tile.stride.x / ELEMENT_BYTES)), extent, whole) \
     }
@@ -120,8 +120,8 @@ void fetch_v(Rows v, uint first_dim) {
 }
 void fetch_inner_k(Rows k) { FETCH_INNER(k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
 void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
-void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, fetched[t]) }
-void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, fetched[t]) }
+void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, operands_of(fetched[t])) }
+void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, operands_of(fetched[t])) }
 
 // Zeros where tiles of K and V have more head dims than the tensors.
 void clear_padding() {

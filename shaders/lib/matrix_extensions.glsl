@@ -4,7 +4,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
 #extension GL_KHR_shader_subgroup_shuffle : require
-#ifdef F16
+#if defined(F16) || defined(F16_OPERANDS)
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #else
 #extension GL_EXT_bfloat16 : require

@@ -96,7 +96,7 @@ uvec2 place_of(ACCUMULATOR places, uint e) {
 }
 
 // Two probabilities as operands.
-#ifdef F16
+#if defined(F16) || defined(F16_OPERANDS)
 #define PAIR f16vec2
 PAIR pair_of(float a, float b) { return PAIR(a, b); }
 #else
@@ -131,7 +131,7 @@ void put_p(uint r, uint n, ACCUMULATOR p) {
             const uint row = e / (N / 8), column = e % (N / 8);
             const uvec4 low = pool[scratch + row * FLOAT_STRIDE + 2 * column], high = pool[scratch + row * FLOAT_STRIDE + 2 * column + 1];
             pool[scratch + SCRATCH_P + row * P_STRIDE + n * N / 8 + column] =
-                uvec4(stored_of(uintBitsToFloat(low)), stored_of(uintBitsToFloat(high)));
+                operands_of(uintBitsToFloat(low), uintBitsToFloat(high));
         }
         subgroupBarrier();
     }

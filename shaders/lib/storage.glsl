@@ -49,13 +49,8 @@ vec4 load4_float32(RowStart row, uint d, uint extent, bool inside) {
 }
 void store4_float32(RowStart row, uint d, uint extent, vec4 x) { STORE4(store_wide_float32, store_one_float32) }
 
-#if defined(F16) || defined(BF16)
-const uint ELEMENT_BYTES = 2;
-#define STORED4 uvec2  // four elements as they are stored
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Uvec2sIn { uvec2 x[]; };
-layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Uvec2sOut { uvec2 x[]; };
-
-#ifdef F16
+// Of storage, or of the operands of a matrix unit.
+#if defined(F16) || defined(F16_OPERANDS)
 float float_of(uint bits) { return unpackHalf2x16(bits).x; }
 vec2 floats_of(uint word) { return unpackHalf2x16(word); }
 
@@ -67,7 +62,7 @@ uint bits_of(float x) {
     const uint large = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;                                // NaN; 65536 and more
     return bits >> 16 & 0x8000 | (magnitude < 0x38800000 ? subnormal : magnitude < 0x47800000 ? normal : large);
 }
-#else
+#elif defined(BF16) || defined(BF16_OPERANDS)
 float float_of(uint bits) { return uintBitsToFloat(bits << 16); }
 vec2 floats_of(uint word) { return vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000)); }
 
@@ -76,6 +71,12 @@ uint bits_of(float x) {
     return (bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded;  // NaN stays one
 }
 #endif
+
+#if defined(F16) || defined(BF16)
+const uint ELEMENT_BYTES = 2;
+#define STORED4 uvec2  // four elements as they are stored
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Uvec2sIn { uvec2 x[]; };
+layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Uvec2sOut { uvec2 x[]; };
 
 uvec2 load_wide(RowStart row, uint at) { return Uvec2sIn(row.base).x[at / 4]; }
 uvec2 packed4(uint a, uint b, uint c, uint d) { return uvec2(a | b << 16, c | d << 16); }
@@ -126,24 +127,3 @@ void store4(RowStart row, uint d, uint extent, vec4 x) { store4_float32(row, d, 
 #endif
 
 vec4 load4(RowStart row, uint d, uint extent, bool inside) { return floats_of(load4_stored(row, d, extent, inside)); }
-
-#if defined(F16) || defined(BF16)
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Uvec4sOut { uvec4 x[]; };
-
-// Elements d .. d+7 as they are stored, zero from `extent` on, which d may exceed. `inside` promises that d+7 < extent.
-uvec4 load8(RowStart row, uint d, uint extent, bool inside) {
-    if (WIDE_LOADS == 2 && inside) return Uvec4sIn(row.base).x[(row.at + d) / 8];
-    if (WIDE_LOADS == 2 && extent % 8 == 0) {
-        const uvec4 x = Uvec4sIn(row.base).x[(row.at + min(d, extent - 8)) / 8];
-        return d < extent ? x : uvec4(0);
-    }
-    return uvec4(load4_stored(row, d, extent, inside), load4_stored(row, d + 4, extent, inside));
-}
-
-#ifdef HARDWARE_ROUNDS  // to nearest, even, which a kernel that asks for it needs not in every bit
-uvec2 stored_of(vec4 x) { return uvec2(packFloat2x16(f16vec2(x.xy)), packFloat2x16(f16vec2(x.zw))); }
-#else
-uvec2 stored_of(vec4 x) { return uvec2(bits_of(x.x) | bits_of(x.y) << 16, bits_of(x.z) | bits_of(x.w) << 16); }
-#endif
-#endif

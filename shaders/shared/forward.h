@@ -122,7 +122,7 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_DLSE 21    // 1: the lse has an incoming gradient
 #define SPEC_SLICES \
     22  // of a backward's gradients: each has these workgroups for it, with as many head dims each
-// The matrix kernel (lib/matrix.glsl) has THREADS, CHUNK, HEAD_DIM_*, WIDE_LOADS (2: rows begin at multiples of 8 elements),
+// The matrix kernel (lib/matrix.glsl) has THREADS, CHUNK, HEAD_DIM_*, WIDE_LOADS (2: rows begin at multiples of 16 bytes),
 // ARGUMENTS .. SPLIT and SLICES (of the output's head dims, a workgroup each), and
 #define SPEC_SUBGROUP_SIZE 1
 #define SPEC_ROW_BLOCKS 2  // blocks of M query rows that a subgroup has

@@ -14,6 +14,7 @@ std::string describe(const Plan& plan) {
                     {"tile_kv", plan.tiles.tile_kv},
                     {"threads", plan.tiles.threads},
                     {"shared_bytes", plan.tiles.shared_bytes}};
+    out["precision"] = name_of(plan.operands);
     out["num_splits"] = plan.num_splits;
     out["scratch_bytes"] = plan.scratch_bytes;
     out["dispatches"] = Json::array();

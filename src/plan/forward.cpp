@@ -166,6 +166,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     const TileChoice& n = *tiles;
 
     Plan plan = begin_plan(problem, *tiles);
+    if (n.matrix) plan.operands = n.matrix->shape.dtype;
     if (problem.empty_output()) return plan;
     const Grid grid = make_grid(caps, options, *tiles, plan);
     plan.num_splits = static_cast<uint32_t>(grid.parts);

@@ -12,7 +12,7 @@ namespace vkattn::core {
 
 struct Kernel {
     const char* name;
-    bool automatic;  // false: only when asked for by name
+    const char* only_by_name;  // why it is never the planner's choice; null: it may be
     Result<Plan> (*make)(const DeviceCaps&, const Problem&, const Options&);
 };
 
@@ -24,12 +24,15 @@ Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&
 
 struct BackwardKernel {
     const char* name;
-    bool automatic;
+    const char* only_by_name;
     Result<Plan> (*make)(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 };
 
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const Backward&, const Options&);
+
+// What the operands of the products may be rounded to: the storage type, or what options.precision says.
+Result<VkattnDtype> operand_type(const Problem& problem, const Options& options);
 
 // One head's matrix of the baseline in scratch, and into how many pieces its heads may be taken.
 constexpr uint64_t max_pieces = 4096;

@@ -35,10 +35,11 @@ Device device_of(const DeviceCaps& caps) {
     return caps.vendor_id == 0x10de && caps.driver_id != driver_nvk ? Device::nvidia_driver : Device::any;
 }
 
-// How P becomes an operand, the fastest way that the device is known to have.
-uint32_t move_of(const DeviceCaps& caps, const MatrixShape& shape, bool khr) {
+// How P becomes an operand, the fastest way that the device is known to have. Float32 storage has modules for two only.
+uint32_t move_of(const DeviceCaps& caps, const Problem& p, const MatrixShape& shape, bool khr) {
     const bool alike = shape.n == shape.k;
     if (!khr && alike && shape.layout != 0 && shape.left_alike) return MOVE_FRAGMENT;
+    if (p.dtype == VKATTN_DTYPE_FLOAT32) return MOVE_SHARED_FLOAT;
     if (!khr && alike && caps.matrix_conversions) return MOVE_CONVERT;
     return shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
 }
@@ -53,7 +54,8 @@ const NumberFields<MatrixNumbers>& fields() {
 }
 
 // Why these numbers make no kernel, or "".
-std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile, bool no_stale) {
+std::string malformed(const DeviceCaps& caps, const Problem& p, const MatrixNumbers& n,
+                      const MatrixTile& tile, bool no_stale) {
     const MatrixShape& s = n.shape;
     if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)
         return "subgroups, row_blocks and tile_kv are not 0";
@@ -67,6 +69,8 @@ std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
     if (n.parts != 1 && (n.parts != 2 || n.move >= MOVE_SHARED || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
         return "parts is 1, or 2 where halves of a tile are whole and P stays in registers";
+    if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
+        return "move=1 and move=2 are not for float32 storage";
     if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
@@ -81,15 +85,25 @@ std::string malformed(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
     return "";
 }
 
+Variant module_of(const Problem& p, const MatrixNumbers& n) {
+    const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16;
+    if (p.dtype == VKATTN_DTYPE_FLOAT32)
+        return f16 ? Variant::forward_matrix_f16_of_f32 : Variant::forward_matrix_bf16_of_f32;
+    if (n.move == MOVE_CONVERT)
+        return f16 ? Variant::forward_matrix_f16_nv2 : Variant::forward_matrix_bf16_nv2;
+    if (n.move == MOVE_SHARED) return Variant::forward_matrix_f16_rounded;
+    return f16 ? Variant::forward_matrix_f16 : Variant::forward_matrix_bf16;
+}
+
 // The shape that the numbers run on, with all that follows from it.
-MatrixNumbers on_shape(const DeviceCaps& caps, const Options& options, MatrixNumbers n,
-                       const MatrixShape& shape, bool khr, bool masked) {
+MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& options, MatrixNumbers n,
+                       const MatrixShape& shape, bool khr) {
     n.shape = shape;
     n.subgroup_size = matrix_subgroup_size(caps);
     n.layout = khr ? 0 : shape.layout;
-    n.move = move_of(caps, shape, khr);
+    n.move = move_of(caps, p, shape, khr);
     if (n.move >= MOVE_SHARED) n.parts = 1;
-    if (options.batch_invariant || masked) n.running = 1;
+    if (options.batch_invariant || p.mask != VKATTN_MASK_NONE) n.running = 1;
     return n;
 }
 
@@ -144,44 +158,43 @@ std::string to_text(const MatrixNumbers& n) {
 
 Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,
                                  KernelKind kind) {
-    if (p.dtype == VKATTN_DTYPE_FLOAT32) return unsupported("", "float32 in means float32 arithmetic");
-    if (caps.matrices.empty()) return unsupported("", "the device has no matrix unit, or it is not enabled");
+    const VkattnDtype operands = *operand_type(p, options);
+    if (operands == VKATTN_DTYPE_FLOAT32)
+        return unsupported("",
+                           "float32 in means float32 arithmetic, unless options.precision says otherwise");
+    const char* const field = operands == p.dtype ? "" : "options.precision";
+    if (caps.matrices.empty())
+        return unsupported(field, "the device has no matrix unit, or it is not enabled");
     const uint32_t subgroup_size = matrix_subgroup_size(caps);
-    if (subgroup_size == 0) return unsupported("", "subgroups of this device may have several sizes");
-    std::string why = fmt::format("the matrix unit has no shape for {}", name_of(p.dtype));
+    if (subgroup_size == 0) return unsupported(field, "subgroups of this device may have several sizes");
+    std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
     for (const MatrixRow& row : rows) {
         if (row.device != device_of(caps) && row.device != Device::any) continue;
         if (std::max(p.head_dim_qk, p.head_dim_v) > row.max_head_dim || is_rejected(options, row.name))
             continue;
         for (const MatrixShape& shape : caps.matrices) {
-            if (shape.dtype != p.dtype || !is_usable(shape, subgroup_size)) continue;
-            MatrixNumbers n = on_shape(caps, options, row.numbers, shape, kind == KernelKind::matrix_khr,
-                                       p.mask != VKATTN_MASK_NONE);
+            if (shape.dtype != operands || !is_usable(shape, subgroup_size)) continue;
+            MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, kind == KernelKind::matrix_khr);
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             const MatrixTile tile = matrix_tile(n, p);
-            why = malformed(caps, n, tile, p.mask != VKATTN_MASK_NONE || options.batch_invariant);
+            why = malformed(caps, p, n, tile, p.mask != VKATTN_MASK_NONE || options.batch_invariant);
             if (!why.empty() && !options.tuning.empty()) return invalid("options.tuning", why);
             why = fmt::format("row {}: {}", row.name, why);
             if (why.ends_with(": ")) {
                 const bool pack = packs(p, n.tile_q());
                 if (!p.narrow_rows(n.tile_q(), n.tile_kv, pack) && caps.type == DeviceType::cpu)
-                    return unsupported("", "rows of a tile lie 2^31 bytes apart");
+                    return unsupported(field, "rows of a tile lie 2^31 bytes apart");
                 return TileChoice{row.name, {}, tile.pool_vec4, row.residency, pack, n};
             }
         }
     }
-    return unsupported("", why);
+    return unsupported(field, why);
 }
 
 Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     const MatrixNumbers& n = *tiles.matrix;
     const MatrixTile tile = matrix_tile(n, p);
-    const bool f16 = p.dtype == VKATTN_DTYPE_FLOAT16;
-    Variant variant = f16 ? Variant::forward_matrix_f16 : Variant::forward_matrix_bf16;
-    if (n.move == MOVE_CONVERT)
-        variant = f16 ? Variant::forward_matrix_f16_nv2 : Variant::forward_matrix_bf16_nv2;
-    if (n.move == MOVE_SHARED) variant = Variant::forward_matrix_f16_rounded;
-    Dispatch d = forward_dispatch(p, variant, tiles);
+    Dispatch d = forward_dispatch(p, module_of(p, n), tiles);
     auto& s = d.specialization;
     for (const int unused : {SPEC_PREFETCH, SPEC_UNROLL, SPEC_V_KEYS, SPEC_P_BLOCKS})
         s[static_cast<size_t>(unused)] = 0;
@@ -199,7 +212,7 @@ Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     s[SPEC_LAYOUT] = n.layout;
     s[SPEC_PARTS] = n.parts;
     s[SPEC_SLICES] = tile.slices;
-    if (p.alignment_bytes % (8 * p.element_bytes) == 0) s[SPEC_WIDE_LOADS] = 2;
+    if (p.alignment_bytes % 16 == 0) s[SPEC_WIDE_LOADS] = 2;
     return d;
 }
 

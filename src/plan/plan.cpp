@@ -10,18 +10,28 @@
 namespace vkattn::core {
 namespace {
 
+constexpr const char* for_comparison = "for comparison";
+
 // In order of preference.
 constexpr Kernel forward_kernels[] = {
-    {"rows", true, plan_forward_rows},
-    {"matrix", true, plan_forward_matrix},
-    {"matrix_khr", false, plan_forward_matrix_khr},
-    {"tiles", true, plan_forward_tiles},
-    {"materialized", false, plan_materialized},
+    {"rows", nullptr, plan_forward_rows},
+    {"matrix", nullptr, plan_forward_matrix},
+    {"matrix_khr", for_comparison, plan_forward_matrix_khr},
+    {"tiles", nullptr, plan_forward_tiles},
+    {"materialized", for_comparison, plan_materialized},
+};
+// Where operands of float32 problems may be rounded: `tiles` would be slower than what was asked for. `rows` goes by loads.
+constexpr Kernel rounding_kernels[] = {
+    {"rows", nullptr, plan_forward_rows},
+    {"matrix", nullptr, plan_forward_matrix},
+    {"matrix_khr", for_comparison, plan_forward_matrix_khr},
+    {"tiles", "it rounds no operands", plan_forward_tiles},
+    {"materialized", for_comparison, plan_materialized},
 };
 
 constexpr BackwardKernel backward_kernels[] = {
-    {"tiles", true, plan_backward_tiles},
-    {"materialized", false, plan_materialized_backward},
+    {"tiles", nullptr, plan_backward_tiles},
+    {"materialized", for_comparison, plan_materialized_backward},
 };
 
 // A dispatch waits if it reads what was written, or writes what was read or written, since the last barrier. No two
@@ -61,12 +71,12 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
     std::optional<Plan> chosen;
     Failure last;
     for (const auto& kernel : kernels) {
-        const bool wanted = automatic ? kernel.automatic && !chosen : options.kernel == kernel.name;
+        const bool by_name = kernel.only_by_name != nullptr;
+        const bool wanted = automatic ? !by_name && !chosen : options.kernel == kernel.name;
         if (!wanted) {
-            const char* why = !automatic         ? "another kernel was asked for"
-                              : kernel.automatic ? "a preferred kernel fits"
-                                                 : "only by name: for comparison";
-            refused.push_back({kernel.name, why});
+            refused.push_back({kernel.name, !automatic ? "another kernel was asked for"
+                                            : by_name  ? std::string("only by name: ") + kernel.only_by_name
+                                                       : "a preferred kernel fits"});
             continue;
         }
         Result<Plan> plan = make(kernel);
@@ -125,14 +135,33 @@ std::string refuse_device(const DeviceCaps& caps) {
     return "";
 }
 
+Result<VkattnDtype> operand_type(const Problem& problem, const Options& options) {
+    const auto given = static_cast<unsigned>(options.precision);
+    if (given > VKATTN_PRECISION_BFLOAT16)
+        return invalid("options.precision",
+                       fmt::format("{} is not a VkattnPrecision", static_cast<int>(given)));
+    if (given == VKATTN_PRECISION_STORAGE) return problem.dtype;
+    const VkattnDtype type = given == VKATTN_PRECISION_FLOAT16 ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16;
+    if (problem.dtype != VKATTN_DTYPE_FLOAT32 && problem.dtype != type)
+        return invalid("options.precision", fmt::format("{} for a problem in {}: only float32 is rounded",
+                                                        name_of(type), name_of(problem.dtype)));
+    return type;
+}
+
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    return choose_plan(caps, options, forward_kernels,
+    const auto operands = operand_type(problem, options);
+    if (!operands) return operands.failure();
+    return choose_plan(caps, options, *operands == problem.dtype ? forward_kernels : rounding_kernels,
                        [&](const Kernel& kernel) { return kernel.make(caps, problem, options); });
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
                        const Options& options) {
     if (options.num_splits > 1) return invalid("options.num_splits", "the backward does not split the keys");
+    const auto operands = operand_type(problem, options);
+    if (!operands) return operands.failure();
+    if (*operands != problem.dtype)
+        return unsupported("options.precision", "the backward has no kernel for matrix units yet");
     return choose_plan(caps, options, backward_kernels, [&](const BackwardKernel& kernel) {
         return kernel.make(caps, problem, backward, options);
     });

@@ -107,6 +107,7 @@ struct Plan {
     std::vector<std::byte> arguments;  // written to the scratch region `arguments` before the first dispatch
     std::vector<Patch> argument_patches;
     uint32_t num_splits = 1;           // parts of the keys
+    VkattnDtype operands{};            // of the products
     std::optional<Backward> backward;  // the plan is one of vkattn_backward_create
     std::optional<Combine> combine;    // the plan is one of vkattn_combine_create; problem says nothing then
     std::vector<ScratchRegion> scratch;
@@ -123,6 +124,7 @@ struct Options {
     uint64_t max_dispatch_flops = 0;
     uint32_t num_splits = 0;
     bool batch_invariant = false;
+    VkattnPrecision precision{};
     std::vector<std::string> rejected_rows;  // tuning rows whose pipelines this device failed to build
 };
 

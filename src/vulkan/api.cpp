@@ -141,7 +141,7 @@ bool blames_row(const Failure& failure, const Plan& plan) {
 template <class PlanWith>
 Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options,
                          const PlanWith& plan_with, VkattnPlan** out) {
-    const auto kind = std::tuple(problem.head_dim_qk, problem.head_dim_v, problem.dtype);
+    const auto kind = std::tuple(problem.head_dim_qk, problem.head_dim_v, problem.dtype, options.precision);
     std::optional<Failure> failed;
     for (;;) {
         {
@@ -180,6 +180,7 @@ Result<Options> read_options(const VkattnOptions* given) {
     chosen.max_dispatch_flops = o->max_dispatch_flops;
     chosen.num_splits = o->num_splits;
     chosen.batch_invariant = o->batch_invariant != 0;
+    chosen.precision = o->precision;
     return chosen;
 }
 

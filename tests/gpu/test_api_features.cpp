@@ -80,6 +80,7 @@ TEST_CASE("the init functions of combines set the documented defaults") {
     CHECK(o.max_dispatch_flops == 0);
     CHECK(o.num_splits == 0);
     CHECK(o.batch_invariant == 0);
+    CHECK(o.precision == VKATTN_PRECISION_STORAGE);
 }
 
 TEST_CASE_FIXTURE(Abi, "a plan names what is wrong with types, masks, lengths and offsets") {
@@ -198,6 +199,9 @@ TEST_CASE_FIXTURE(Abi, "options are refused where they contradict each other or 
     CHECK(create_with(c, good_problem(), &o).returned == VKATTN_OK);
     o.max_dispatch_flops = std::numeric_limits<uint64_t>::max();
     CHECK(create_with(c, good_problem(), &o).returned == VKATTN_OK);
+    o = options();
+    o.precision = static_cast<VkattnPrecision>(3);
+    check_invalid(create_with(c, good_problem(), &o), "options.precision");
 }
 
 TEST_CASE_FIXTURE(Abi, "ranges of segments refuse null") {
