@@ -467,6 +467,16 @@ TEST_CASE("naive: rounds where the error rule says") {
     CHECK(naive(p, thirds, StorageType::float32).out[0] == doctest::Approx(7.0 / 3).epsilon(1e-6));
     CHECK(naive(p, thirds, StorageType::float16).out[0] == 1194 * 0x1p-9f);
     CHECK(naive(p, thirds, StorageType::bfloat16).out[0] == 150 * 0x1p-6f);
+    // Operands of another type than the storage: out is not rounded, query, key and value are.
+    const auto rounding = [&](const Inputs& in) {
+        return naive_forward(p, in.query, in.key, in.value, StorageType::float32, StorageType::float16);
+    };
+    CHECK(rounding(thirds).out[0] == 7 * 0x1.554p-2f);
+    const double near = 1 + 0x1p-12;
+    CHECK(rounding({{0}, {0, 0, 0}, {near, 2, 4}}).out[0] == 7 * 0x1.554p-2f);
+    p = scalar_problem(1, 1);
+    CHECK(rounding({{near}, {2}, {0}}).lse[0] == 2);
+    CHECK(rounding({{2}, {near}, {0}}).lse[0] == 2);
 }
 
 TEST_CASE("naive: stays near the oracle") {

@@ -100,6 +100,11 @@ void set_dtype(Line& l, Value v) {
         v, {{"f32", VKATTN_DTYPE_FLOAT32}, {"f16", VKATTN_DTYPE_FLOAT16}, {"bf16", VKATTN_DTYPE_BFLOAT16}});
 }
 
+void set_precision(Line& l, Value v) {
+    l.result.precision = l.one_of<VkattnPrecision>(
+        v, {{"f16", VKATTN_PRECISION_FLOAT16}, {"bf16", VKATTN_PRECISION_BFLOAT16}});
+}
+
 void set_mask(Line& l, Value v) {
     l.result.problem.mask =
         l.one_of<VkattnMaskType>(v, {{"bool", VKATTN_MASK_BOOL}, {"float", VKATTN_MASK_FLOAT}});
@@ -158,6 +163,7 @@ const std::map<std::string, Setter, std::less<>>& words() {
         {"offset", field(&P::query_offset)},
         {"align_bytes", field(&P::alignment_bytes)},
         {"dtype", set_dtype},
+        {"precision", set_precision},
         {"mask", set_mask},
         {"mask_shape", set_mask_shape},
         {"mask_fill", set_mask_fill},
@@ -310,6 +316,7 @@ VkattnOptions Case::options() const {
     o.max_dispatch_flops = max_dispatch_flops;
     o.num_splits = num_splits;
     o.batch_invariant = batch_invariant ? 1 : 0;
+    o.precision = precision;
     return o;
 }
 
@@ -321,10 +328,10 @@ std::string Case::pipeline_key() const {
     };
     const bool wide_strides = wide(problem.query_strides) || wide(problem.key_strides) ||
                               wide(problem.value_strides) || wide(problem.out_strides);
-    return fmt::format("{} {} {} {} {} {}{}{}{}", kernel, tuning, name_of(problem.dtype),
-                       static_cast<int>(problem.mask), problem.head_dim_qk, problem.head_dim_v,
-                       problem.alignment_bytes >= 16 ? " aligned" : "", wide_strides ? " wide" : "",
-                       problem.softcap > 0 ? " capped" : "");
+    return fmt::format("{} {} {} {} {} {} {}{}{}{}", kernel, tuning, name_of(problem.dtype),
+                       static_cast<int>(precision), static_cast<int>(problem.mask), problem.head_dim_qk,
+                       problem.head_dim_v, problem.alignment_bytes >= 16 ? " aligned" : "",
+                       wide_strides ? " wide" : "", problem.softcap > 0 ? " capped" : "");
 }
 
 oracle::Problem oracle_problem(const Case& c) {

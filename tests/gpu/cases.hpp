@@ -31,6 +31,7 @@ struct Case {
     uint64_t max_scratch_bytes = 0, max_dispatch_flops = 0;
     uint32_t num_splits = 0;
     bool batch_invariant = false;
+    VkattnPrecision precision = VKATTN_PRECISION_STORAGE;
     bool lse = true;
     bool dlse = false;  // of the backward: the lse has an incoming gradient
     uint32_t seed = 1;

@@ -73,6 +73,13 @@ std::string compare_lse(const Outcome& outcome, const Expected& expected) {
     return "";
 }
 
+// What the products' operands may be rounded to.
+oracle::StorageType operands_of(const Case& c) {
+    if (c.precision == VKATTN_PRECISION_STORAGE) return storage_of(c.problem.dtype);
+    return c.precision == VKATTN_PRECISION_FLOAT16 ? oracle::StorageType::float16
+                                                   : oracle::StorageType::bfloat16;
+}
+
 }  // namespace
 
 Expected expect(const Case& c, const Inputs& inputs) {
@@ -80,8 +87,8 @@ Expected expect(const Case& c, const Inputs& inputs) {
                k = as_double(inputs.key.gather(inputs.key.image)),
                v = as_double(inputs.value.gather(inputs.value.image));
     const oracle::Problem p = oracle_problem(c, inputs);
-    const oracle::StorageType storage = storage_of(c.problem.dtype);
-    return {oracle::forward(p, q, k, v), oracle::naive_forward(p, q, k, v, storage), storage};
+    const oracle::StorageType storage = storage_of(c.problem.dtype), operands = operands_of(c);
+    return {oracle::forward(p, q, k, v), oracle::naive_forward(p, q, k, v, storage, operands), storage};
 }
 
 bool Outcome::same_bits(const Outcome& other) const {
@@ -246,7 +253,8 @@ void run_share(int index, const std::vector<Case>& cases, const std::vector<int>
         if (homes[i] != index) continue;
         if (!is_wanted(cases[i])) continue;
         // One device is used through a context with no feature but the address, unless a case needs more.
-        const bool all_features = index != 0 || cases[i].kernel.starts_with("matrix");
+        const bool all_features = index != 0 || cases[i].kernel.starts_with("matrix") ||
+                                  cases[i].precision != VKATTN_PRECISION_STORAGE;
         VkattnContext* const context = all_features ? device.runtime().context() : shared_context().get();
         try {
             reports[i] = run(device, context, cases[i]);

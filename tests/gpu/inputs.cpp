@@ -41,6 +41,10 @@ double spike_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t 
     return tensor == 1 && row == key_of_spike(c, dim) ? spike_score / (spike_query * scale) : x;
 }
 
+bool is_float16(const Case& c) {
+    return c.problem.dtype == VKATTN_DTYPE_FLOAT16 || c.precision == VKATTN_PRECISION_FLOAT16;
+}
+
 double value_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t dim, Fill& fill) {
     const double x = fill.normal();
     const double divisor = scale != 0 ? scale : 1, step = growth_of_score / (c.problem.head_dim_qk * divisor);
@@ -51,7 +55,7 @@ double value_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t 
         case Values::large:
             return 5 * x;
         case Values::huge:  // as far as float16 reaches
-            return x * (tensor != 2 ? 10 : c.problem.dtype == VKATTN_DTYPE_FLOAT16 ? 1e4 : 1e6);
+            return x * (tensor != 2 ? 10 : is_float16(c) ? 1e4 : 1e6);
         case Values::equal:
             return tensor == 2 ? x : 0.5;
         case Values::ascending:

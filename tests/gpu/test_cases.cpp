@@ -142,6 +142,8 @@ TEST_CASE("case lines with storage types, masks, lengths and offsets are read as
     CHECK(p.align == VKATTN_ALIGN_OFFSETS);
     CHECK(c.query_offsets == std::vector<int32_t>{-3, 7, 2147483647});
     CHECK(c.options().batch_invariant == 1);
+    CHECK(c.options().precision == VKATTN_PRECISION_STORAGE);
+    CHECK(parse_case("s=5 precision=bf16", "f:1").options().precision == VKATTN_PRECISION_BFLOAT16);
     CHECK(c.options().num_splits == 3);
     CHECK(c.options().max_dispatch_flops == 5000000000);
     const oracle::Problem o = oracle_problem(c);

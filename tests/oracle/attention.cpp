@@ -12,10 +12,10 @@ namespace {
 
 using namespace internal;
 
-// All arithmetic in T; `round` is applied to the probabilities and to out.
-template <typename T, typename Round>
+// All arithmetic in T; `round_weight` is applied to the probabilities, `round` to out.
+template <typename T, typename RoundWeight, typename Round>
 void attention(const Problem& p, std::span<const T> query, std::span<const T> key, std::span<const T> value,
-               std::vector<T>& out, std::vector<T>& lse, Round round) {
+               std::vector<T>& out, std::vector<T>& lse, RoundWeight round_weight, Round round) {
     validate(p, query.size(), key.size(), value.size());
     const std::size_t rows = p.batch * p.num_heads_q * p.seqlen_q;
     out.assign(rows * p.head_dim_v, 0);
@@ -31,7 +31,7 @@ void attention(const Problem& p, std::span<const T> query, std::span<const T> ke
                 attend(p, head, i, last, query.data() + row * p.head_dim_qk, key_transposed.data());
             std::copy(attended.lse.begin(), attended.lse.end(),
                       lse.begin() + static_cast<std::ptrdiff_t>(row));
-            for (T& x : attended.probabilities.values) x = round(x);
+            for (T& x : attended.probabilities.values) x = round_weight(x);
             add_weighted(attended.probabilities, values, p.head_dim_v, out.data() + row * p.head_dim_v);
         }
         for (T& x : std::span(out).subspan(n * p.seqlen_q * p.head_dim_v, p.seqlen_q * p.head_dim_v))
@@ -66,16 +66,24 @@ double distance(float x, double expected) {
 Result forward(const Problem& problem, std::span<const double> query, std::span<const double> key,
                std::span<const double> value) {
     Result result;
-    attention<double>(problem, query, key, value, result.out, result.lse, [](double x) { return x; });
+    const auto exact = [](double x) { return x; };
+    attention<double>(problem, query, key, value, result.out, result.lse, exact, exact);
     return result;
 }
 
 NaiveResult naive_forward(const Problem& problem, std::span<const double> query, std::span<const double> key,
-                          std::span<const double> value, StorageType storage) {
-    const std::vector<float> q = narrow(query), k = narrow(key), v = narrow(value);
+                          std::span<const double> value, StorageType storage,
+                          std::optional<StorageType> operands) {
+    const auto round = [storage](float x) { return round_to_storage(x, storage); };
+    const auto round_operand = [type = operands.value_or(storage)](float x) {
+        return round_to_storage(x, type);
+    };
+    std::vector<float> q = narrow(query), k = narrow(key), v = narrow(value);
+    if (operands)  // else they are of the storage type as they are
+        for (std::vector<float>* const tensor : {&q, &k, &v})
+            std::transform(tensor->begin(), tensor->end(), tensor->begin(), round_operand);
     NaiveResult result;
-    attention<float>(problem, q, k, v, result.out, result.lse,
-                     [storage](float x) { return round_to_storage(x, storage); });
+    attention<float>(problem, q, k, v, result.out, result.lse, round_operand, round);
     return result;
 }
 

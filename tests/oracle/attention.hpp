@@ -56,14 +56,15 @@ Result forward(const Problem& problem, std::span<const double> query, std::span<
 
 enum class StorageType { float32, float16, bfloat16 };
 
-// The yardstick of the error rule: the same attention, row by row, all arithmetic in float32, the normalised
-// probabilities and out rounded to the storage type.
+// The yardstick of the error rule: the same attention, row by row, all arithmetic in float32, out rounded to the storage
+// type, query, key, value and the normalised probabilities to that of the products' operands (no type: the storage's).
 struct NaiveResult {
     std::vector<float> out;
     std::vector<float> lse;
 };
 NaiveResult naive_forward(const Problem& problem, std::span<const double> query, std::span<const double> key,
-                          std::span<const double> value, StorageType storage);
+                          std::span<const double> value, StorageType storage,
+                          std::optional<StorageType> operands = {});
 
 // max |result - oracle| <= 2 * max |naive - oracle| + 1 storage ulp at max |oracle| (float32: + 1e-6 * max
 // |oracle|). -inf must stand exactly where the oracle has it; NaN never passes. For lse the storage type is

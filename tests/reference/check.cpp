@@ -47,6 +47,13 @@ NpyDtype gradient_dtype(const CheckGradOptions& options) {
     return common;
 }
 
+std::optional<oracle::StorageType> operands_of(const std::string& precision) {
+    if (precision == "storage") return {};
+    if (precision == "f16") return oracle::StorageType::float16;
+    if (precision == "bf16") return oracle::StorageType::bfloat16;
+    throw UsageError("--precision: is not storage, f16 or bf16");
+}
+
 std::vector<float> read_dbias(const CheckGradOptions& options, const oracle::Problem& problem,
                               NpyDtype storage) {
     if (!problem.mask || !problem.mask->additive)
@@ -70,8 +77,8 @@ int check(const CheckOptions& options, std::FILE* lines) {
     if (!options.lse.empty()) lse = read_rows("--lse", options.lse, given.problem);
 
     const oracle::Result expected = oracle::forward(given.problem, given.query, given.key, given.value);
-    const oracle::NaiveResult naive =
-        oracle::naive_forward(given.problem, given.query, given.key, given.value, storage);
+    const oracle::NaiveResult naive = oracle::naive_forward(
+        given.problem, given.query, given.key, given.value, storage, operands_of(options.precision));
     bool ok = report(lines, "out", oracle::check(out.values, expected.out, naive.out, storage));
     if (lse)
         ok &=
@@ -115,6 +122,8 @@ void declare_check(CLI::App& command, CheckOptions& options) {
     command.add_option("--out", options.out, "the result to check; its dtype is the storage type")
         ->required();
     command.add_option("--lse", options.lse, "the log-sum-exp to check: (batch, heads, seqlen) float32");
+    command.add_option("--precision", options.precision,
+                       "what the products' operands may be rounded to: storage (default), f16 or bf16");
 }
 
 void declare_check_grad(CLI::App& command, CheckGradOptions& options) {

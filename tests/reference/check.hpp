@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
+#include <string>
 
 #include "problem.hpp"
 
@@ -12,6 +13,7 @@ namespace reference {
 struct CheckOptions {
     ProblemOptions problem;
     std::filesystem::path out, lse;
+    std::string precision = "storage";
 };
 void declare_check(CLI::App& command, CheckOptions& options);
 
