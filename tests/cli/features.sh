@@ -308,6 +308,26 @@ test_segments() {
     refuses 2 --batch-invariant "${run[@]}" --batch-invariant=maybe
 }
 
+# ---- precision
+
+test_precision() {
+    run_right --precision=f16 --kernel=matrix --causal
+    run_right --precision=storage
+    succeeds run "${files[@]}" "${outputs[@]}" --precision f16 --json
+    holds "the JSON has not the precision" grep -q '"precision":"float16"' stdout
+    local shape=(--heads-q 2 --seqlen-q 64 --head-dim-qk 16)
+    succeeds explain "${shape[@]}" --precision f16
+    holds "the plan rounds nothing" grep -q '^kernel   matrix, .* products of float16$' stdout
+    succeeds explain "${shape[@]}" --precision f16 --dtype f16
+    succeeds bench "${shape[@]}" --precision f16 --repeats 1 --json
+    holds "the bench's JSON has not the precision" grep -q '"precision":"float16"' stdout
+    refuses 3 options.precision explain "${shape[@]}" --precision bf16 # lavapipe's matrices are of float16
+    refuses 3 options.precision explain "${shape[@]}" --precision f16 --backward
+    refuses 2 --precision explain "${shape[@]}" --precision bf16 --dtype f16
+    local value
+    for value in f32 '' half; do refuses 2 --precision explain "${shape[@]}" "--precision=$value"; done
+}
+
 # ---- explain and bench
 
 test_feature_plans() {

@@ -116,6 +116,7 @@ void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProble
              {"kernel", plan["kernel"]},
              {"tuning_row", plan["tuning_row"]},
              {"tuning", plan["tuning"]},
+             {"precision", plan["precision"]},
              {"scratch_bytes", plan["scratch_bytes"]},
              {"segments", r.segments},
              {"submissions", r.submissions},
@@ -138,8 +139,9 @@ void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProble
 void print_text(const DeviceInfo& d, const Json& plan, const Result& r, const Ceilings& ceilings) {
     const auto [least, most] = std::minmax_element(r.ms.begin(), r.ms.end());
     fmt::print("device   {} ({})\n", d.name, d.driver);
-    fmt::print("kernel   {} ({}: {})\n", plan["kernel"].get<std::string>(),
-               plan["tuning_row"].get<std::string>(), plan["tuning"].get<std::string>());
+    fmt::print("kernel   {} ({}: {}), products of {}\n", plan["kernel"].get<std::string>(),
+               plan["tuning_row"].get<std::string>(), plan["tuning"].get<std::string>(),
+               plan["precision"].get<std::string>());
     fmt::print(
         "time     {:.4f} ms, the median of {} runs ({:.4f} .. {:.4f}) of {} segments in {} submissions\n",
         median(r.ms), r.ms.size(), *least, *most, r.segments, r.submissions);

@@ -38,8 +38,8 @@ void print_dispatches(const Json& dispatches) {
 
 void print(const Runtime& runtime, const Json& plan) {
     fmt::print("device   {} ({})\n", runtime.device().name, runtime.device().driver);
-    fmt::print("kernel   {}, tuning row {}\n", plan["kernel"].get<std::string>(),
-               plan["tuning_row"].get<std::string>());
+    fmt::print("kernel   {}, tuning row {}, products of {}\n", plan["kernel"].get<std::string>(),
+               plan["tuning_row"].get<std::string>(), plan["precision"].get<std::string>());
     fmt::print("         {}\n", plan["tuning"].get<std::string>());
     const Json& t = plan["tiles"];
     fmt::print("tiles    {} query rows x {} keys, {} invocations, {} bytes of shared memory\n",

@@ -23,6 +23,13 @@ T parse_number(const std::string& argument, std::string_view text, const char* k
     return value;
 }
 
+VkattnPrecision parse_precision(const std::string& text) {
+    if (text == "storage") return VKATTN_PRECISION_STORAGE;
+    if (text == "f16") return VKATTN_PRECISION_FLOAT16;
+    if (text == "bf16") return VKATTN_PRECISION_BFLOAT16;
+    throw UsageError("--precision", fmt::format("'{}' is not storage, f16 or bf16", text));
+}
+
 void parse_align(const std::string& text, VkattnProblem& problem) {
     if (text.empty() || text == "bottom-right") {
         problem.align = VKATTN_ALIGN_BOTTOM_RIGHT;
@@ -90,8 +97,11 @@ void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--window", window,
                    "LEFT,RIGHT: keys this far before and after a row's position; -1 = unbounded");
     app.add_option("--softcap", softcap, "Scores become softcap * tanh(score / softcap); 0 = none");
-    app.add_option("--kernel", kernel, "auto, or the kernel to use: rows, tiles, materialized");
+    app.add_option("--kernel", kernel,
+                   "auto, or the kernel to use: rows, matrix, matrix_khr, tiles, materialized");
     app.add_option("--tuning", tuning, "Numbers over the tuning row, as in rows=4,cols=8");
+    app.add_option("--precision", precision,
+                   "Of the operands of float32's products: storage (default), f16 or bf16, on matrix units");
     app.add_option("--num-splits", num_splits,
                    "Parts that the keys are split into; 0 = the planner decides (default)");
     app.add_flag("--batch-invariant", batch_invariant,
@@ -130,6 +140,7 @@ VkattnOptions AttentionOptions::plan_options() const {
     VkattnOptions o = options();
     o.kernel = kernel.c_str();
     o.tuning = tuning.c_str();
+    o.precision = parse_precision(precision);
     o.num_splits = num_splits;
     o.batch_invariant = batch_invariant;
     o.max_dispatch_flops = static_cast<uint64_t>(std::ceil(max_dispatch_gflop * 1e9));
@@ -253,6 +264,7 @@ void rethrow_as_usage(const Error& error, Shapes shapes) {
         {"backward.dvalue_strides", {"--seqlen-kv", "--dv"}},
         {"options.kernel", {"--kernel", "--kernel"}},
         {"options.tuning", {"--tuning", "--tuning"}},
+        {"options.precision", {"--precision", "--precision"}},
         {"options.num_splits", {"--num-splits", "--num-splits"}},
         {"options.batch_invariant", {"--batch-invariant", "--batch-invariant"}},
         {"options.max_dispatch_flops", {"--max-dispatch-gflop", "--max-dispatch-gflop"}},

@@ -27,7 +27,8 @@ class UsageError : public std::runtime_error {
 
 // Options of run, grad, explain and bench that say what to compute and how.
 struct AttentionOptions {
-    std::string layout = "bhsd", scale, align, window, kernel = "auto", tuning, device, pipeline_cache;
+    std::string layout = "bhsd", scale, align, window, kernel = "auto", tuning, precision = "storage", device,
+                pipeline_cache;
     float softcap = 0;
     double max_dispatch_gflop = 0;
     uint32_t num_splits = 0;
@@ -39,7 +40,7 @@ struct AttentionOptions {
     bool bshd() const;  // the layout; throws UsageError
     // Fills everything but shapes and strides. Throws UsageError.
     void apply(VkattnProblem& problem) const;
-    VkattnOptions plan_options() const;  // points into this object
+    VkattnOptions plan_options() const;  // points into this object; throws UsageError
     RuntimeOptions runtime_options() const;
 };
 

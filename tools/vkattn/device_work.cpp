@@ -7,6 +7,7 @@ Json describe(const Work& work) {
     const Json plan = Json::parse(work.plan.describe());
     return {{"kernel", plan["kernel"]},
             {"tuning_row", plan["tuning_row"]},
+            {"precision", plan["precision"]},
             {"tiles", plan["tiles"]},
             {"dispatches", plan["dispatches"].size()},
             {"segments", work.plan.segments()},
@@ -18,9 +19,10 @@ Json describe(const Work& work) {
 }
 
 void print_work(const char* what, const Json& w) {
-    fmt::print("{:9} {}, tiles of {} query rows x {} keys ({})\n", what, w["kernel"].get<std::string>(),
-               w["tiles"]["tile_q"].get<int>(), w["tiles"]["tile_kv"].get<int>(),
-               w["tuning_row"].get<std::string>());
+    fmt::print("{:9} {}, tiles of {} query rows x {} keys ({}), products of {}\n", what,
+               w["kernel"].get<std::string>(), w["tiles"]["tile_q"].get<int>(),
+               w["tiles"]["tile_kv"].get<int>(), w["tuning_row"].get<std::string>(),
+               w["precision"].get<std::string>());
     fmt::print(
         "time      {:.3f} ms on the device in {} dispatches, {} submissions; planned in {:.0f} us, recorded "
         "in {:.0f} us\n",

@@ -122,7 +122,8 @@ Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, uint32_t 
                 {"gbps", static_cast<double>(tensor_bytes(c.problem)) / ms * 1e-6},
                 {"kernel", plan["kernel"]},
                 {"tuning_row", plan["tuning_row"]},
-                {"tuning", plan["tuning"]}};
+                {"tuning", plan["tuning"]},
+                {"precision", plan["precision"]}};
 }
 
 void print_line(const Json& r) {
