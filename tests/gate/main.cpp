@@ -38,6 +38,7 @@ core::Result<core::Plan> plan_of(const core::DeviceCaps& caps, const Case& c, bo
     options.tuning = c.tuning;
     options.max_dispatch_flops = c.max_dispatch_flops;
     options.num_splits = c.num_splits;
+    options.precision = c.precision;
     if (!backward) return core::make_plan(caps, *problem, options);
     VkattnBackward wanted = vkattn::backward();
     wanted.dlse = c.dlse ? 1 : 0;
@@ -84,8 +85,11 @@ class Gate {
   private:
     bool has_matrices_for(const Case& c) const {
         const auto& shapes = compiler_.caps().matrices;
+        const VkattnDtype operands = c.precision == VKATTN_PRECISION_STORAGE   ? c.problem.dtype
+                                     : c.precision == VKATTN_PRECISION_FLOAT16 ? VKATTN_DTYPE_FLOAT16
+                                                                               : VKATTN_DTYPE_BFLOAT16;
         return std::any_of(shapes.begin(), shapes.end(),
-                           [&](const core::MatrixShape& s) { return s.dtype == c.problem.dtype; });
+                           [&](const core::MatrixShape& s) { return s.dtype == operands; });
     }
     void build(const std::string& name, const core::Dispatch& d) {
         const Built built = compiler_.build(d);
