@@ -1,6 +1,6 @@
 #version 460
 // The rate of the matrix units: a subgroup has CEILING_CHAINS independent accumulators in registers, the products of ROWS x
-// COLUMNS operands, and `count` rounds of a multiply-add to each. No memory, no shared memory; one float a workgroup is
+// COLUMNS operands, and `count` rounds of CEILING_STEPS multiply-adds to each. No memory, no shared memory; one float a workgroup is
 // written so that nothing can be dropped.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
@@ -24,14 +24,15 @@ float16_t operand(uint number) {
 }
 
 void main() {
-    coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a[ROWS];
+    coopmat<float16_t, gl_ScopeSubgroup, M, K, gl_MatrixUseA> a[CEILING_STEPS * ROWS];
     coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB> b[COLUMNS];
     coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator> acc[CEILING_CHAINS];
-    FOR_EACH(r, ROWS) FOR_EACH(e, a[r].length()) a[r][e] = operand(r * 64 + e);
-    FOR_EACH(c, COLUMNS) FOR_EACH(e, b[c].length()) b[c][e] = operand((ROWS + c) * 64 + e);
+    FOR_EACH(r, CEILING_STEPS * ROWS) FOR_EACH(e, a[r].length()) a[r][e] = operand(r * 64 + e);
+    FOR_EACH(c, COLUMNS) FOR_EACH(e, b[c].length()) b[c][e] = operand((CEILING_STEPS * ROWS + c) * 64 + e);
     FOR_EACH(i, CEILING_CHAINS) acc[i] = coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>(0.0);
     for (uint n = 0; n < p.count; n++) {
-        FOR_EACH(i, CEILING_CHAINS) acc[i] = coopMatMulAdd(a[i % ROWS], b[i / ROWS], acc[i]);
+        FOR_EACH(s, CEILING_STEPS)
+            FOR_EACH(i, CEILING_CHAINS) acc[i] = coopMatMulAdd(a[s * ROWS + i % ROWS], b[i / ROWS], acc[i]);
         FOR_EACH(c, COLUMNS) b[c] = -b[c];  // lest products are moved out of the loop: lavapipe's multiply, then add
     }
     float sum = 0;

@@ -19,7 +19,7 @@
 //   while left by the flag
 //
 // The second has a running maximum, stale by at most 2^8, so that a row's bits do not depend on its neighbours
-// (RUNNING_MAX). It takes head dims in chunks, and masks: keys that no row sees are zeroed, which is known after S.
+// (RUNNING_MAX). It takes head dims in chunks. Masks: lib/matrix_mask.glsl.
 //
 //   for each tile:
 //     S = 0;  for each CHUNK head dims:  K, and what of Q is not held, -> shared;  S += Q . K^T
@@ -45,11 +45,10 @@
 #include "lib/matrix.glsl"
 #include "lib/problem.glsl"
 #include "lib/mask.glsl"
-#include "lib/matrix_softmax.glsl"
+#include "lib/matrix_softmax.glsl"  // and lib/matrix_mask.glsl
 
 shared uint grown_tile;   // of the first loop: the first key of the tile that outgrew its offsets, plus 1
 shared uint large_scores;  // 1: every tile is finished, which rounds scores first
-shared uint seen[MATRIX_STEPS(TILE_KV, 32)];  // of the second: keys that the mask leaves to some row
 
 struct Slice {
     Work w;
@@ -89,28 +88,34 @@ void set_offsets(Slice s) {
     clear_scores();
     multiply_all_qk();
     const bool finish = needs_finish(s.w, s.k.first);
-    if (finish) finish_scores(s.w, s.k.first, false);
+    if (finish) finish_scores(s.w, s.k.first, tile_class(s.classes, s.k.first) == CLASS_MIXED);
     raise_offsets(finish ? 1.0 : p.scale_log2, 0.0);
 }
 
 // A tile of the first loop up to P; fetches K of the next, which is returned. `inner`, a constant: it has nothing to
 // finish, and all rows of the next one exist.
 Rows stale_p(Slice s, uint set_tile, bool inner) {
-    Rows next = tile_at(s.k, s.k.first + TILE_KV);
-    if (inner) next = inner_tile_after(s.k);
+    const bool walks = inner && MASK == MASK_NONE;
+    Rows next = tile_after(s);
+    if (walks) next = inner_tile_after(s.k);
     clear_scores();
     const float factor = inner ? p.scale_log2 : 1.0;
-    if (PARTS == 2) multiply_qk(0);
+    if (PARTS == 2) {
+        if (inner) fetch_bias(s.k.first, 0);
+        multiply_qk(0);
+    }
     store_v();
-    if (s.k.first + TILE_KV < s.end_key) {
-        if (inner) fetch_inner_k(next);
+    if (MASK != MASK_NONE) find_odd_v(s.k.first);
+    if (next.first < s.end_key) {
+        if (walks) fetch_inner_k(next);
         else fetch_k(next, 0);
     }
-    if (PARTS == 2 && inner) exponentials(0, factor);
+    if (inner) fetch_bias(s.k.first, PARTS - 1);
+    if (PARTS == 2 && inner) exponentials(0, factor, inner);
     multiply_qk(PARTS - 1);
-    if (!inner) finish_scores(s.w, s.k.first, false);
-    if (PARTS == 2 && !inner) exponentials(0, factor);
-    exponentials(PARTS - 1, factor);
+    if (!inner) finish_scores(s.w, s.k.first, tile_class(s.classes, s.k.first) == CLASS_MIXED);
+    if (PARTS == 2 && !inner) exponentials(0, factor, inner);
+    exponentials(PARTS - 1, factor, inner);
     if (outgrows() && s.k.first != set_tile) grown_tile = s.k.first + 1;
     return next;
 }
@@ -123,18 +128,28 @@ bool has_outgrown(Slice s) {
 
 // The rest of it; fetches V of the next.
 void stale_pv(inout Slice s, Rows next, bool inner) {
+    const bool walks = inner && MASK == MASK_NONE;
+    if (MASK != MASK_NONE && odd_tile == s.k.first + 1) drop_unseen_v();
     if (PARTS == 2) multiply_pv(0);
     store_k();
-    if (inner) s.v = inner_tile_after(s.v);
+    if (walks) s.v = inner_tile_after(s.v);
     else s.v = tile_at(s.v, next.first);
-    if (s.k.first + TILE_KV < s.end_key) {
-        if (inner) fetch_inner_v(s.v, s.first_dim);
+    if (next.first < s.end_key) {
+        if (walks) fetch_inner_v(s.v, s.first_dim);
         else fetch_v(s.v, s.first_dim);
     }
     multiply_pv(PARTS - 1);
     add_tile_sums();
     s.k = next;
     barrier();
+}
+
+// Whether a tile's scores need nothing but what exponentials() does.
+bool is_inner(Slice s, int first_inner, int last_inner, uint set_tile) {
+    if (int(s.k.first) < first_inner || int(s.k.first) > last_inner) return false;
+    if (MASK == MASK_NONE) return true;
+    if (BIAS_AHEAD && mask_key_step() != 0) return s.k.first != set_tile;
+    return !BIAS_AHEAD && tile_class(s.classes, s.k.first) == CLASS_VISIBLE;
 }
 
 void stale_loop(inout Slice s) {
@@ -147,7 +162,8 @@ void stale_loop(inout Slice s) {
     fetch_v(s.v, s.first_dim);
     uint set_tile = s.k.first;
     bool outgrown;
-    if (thread == 0) large_scores = 0;
+    if (thread == 0) large_scores = odd_tile = 0;
+    find_bias(s.w);
     [[dont_unroll]] do {
         barrier();
         if (thread == 0) grown_tile = 0;  // read after the next barrier only
@@ -157,13 +173,13 @@ void stale_loop(inout Slice s) {
         const bool inner_ones = !no_inner && large_scores == 0;
         outgrown = false;
         [[dont_unroll]] while (s.k.first < s.end_key && !outgrown) {
-            [[dont_unroll]] while (inner_ones && int(s.k.first) >= first_inner && int(s.k.first) <= last_inner) {
+            [[dont_unroll]] while (inner_ones && is_inner(s, first_inner, last_inner, set_tile)) {
                 const Rows next = stale_p(s, set_tile, true);
                 outgrown = has_outgrown(s);
                 if (outgrown) break;
                 stale_pv(s, next, true);
             }
-            if (outgrown) break;
+            if (outgrown || s.k.first >= s.end_key) break;
             const Rows next = stale_p(s, set_tile, false);
             outgrown = has_outgrown(s);
             if (!outgrown) stale_pv(s, next, false);
@@ -176,26 +192,9 @@ void stale_loop(inout Slice s) {
     } while (outgrown);
 }
 
-// Marks the keys that this subgroup's rows see.
-void mark_seen() {
-    const ACCUMULATOR places = read_places();
-    uint words[MATRIX_STEPS(TILE_KV, 32)];
-    FOR_EACH(i, MATRIX_STEPS(TILE_KV, 32)) words[i] = 0;
-    FOR_EACH(e, ELEMENTS) {
-        const uint column = place_of(places, e).y;
-        FOR_EACH(n, KEY_TILES)
-            FOR_EACH(r, ROW_BLOCKS)
-                if (scores[r * KEY_TILES + n][e] > NO_MAXIMUM) words[n * N / 32] |= 1u << (n * N % 32 + column);
-    }
-    FOR_EACH(i, MATRIX_STEPS(TILE_KV, 32)) atomicOr(seen[i], words[i]);
-}
-uvec4 if_seen(uint row, uvec4 x) { return (seen[row / 32] >> row % 32 & 1) != 0 ? x : uvec4(0); }
-void store_seen_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, if_seen(row, operands_of(fetched[t]))) }
-
 void running_loop(inout Slice s) {
     [[dont_unroll]] while (s.k.first < s.end_key) {
-        if (MASK != MASK_NONE)
-            for (uint i = thread; i < MATRIX_STEPS(TILE_KV, 32); i += THREADS) seen[i] = 0;
+        if (MASK != MASK_NONE) forget_seen();
         clear_scores();
         [[dont_unroll]] for (uint chunk = 0; chunk < CHUNKS; chunk++) {
             if (chunk > 0) barrier();
@@ -213,8 +212,8 @@ void running_loop(inout Slice s) {
         if (finish) finish_scores(s.w, s.k.first, tile_class(s.classes, s.k.first) == CLASS_MIXED);
         const float factor = finish ? 1.0 : p.scale_log2;
         raise_offsets(factor, GROWTH);
-        if (PARTS == 2) exponentials(0, factor);
-        exponentials(PARTS - 1, factor);
+        if (PARTS == 2) exponentials(0, factor, false);
+        exponentials(PARTS - 1, factor, false);
         add_tile_sums();
         if (MASK != MASK_NONE) {
             mark_seen();

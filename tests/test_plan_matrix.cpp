@@ -150,7 +150,12 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     CHECK(planned(caps, p, named("matrix", "subgroups=2,tile_kv=32")).tiles.tile_kv == 32);
     VkattnProblem masked = p;
     set_mask(masked, VKATTN_MASK_BOOL, MaskShape::whole);
-    CHECK(planned(caps, masked).dispatches.back().specialization[SPEC_RUNNING_MAX] == 1);
+    const auto running = [&](const Options& o) {
+        return planned(caps, masked, o).dispatches.back().specialization[SPEC_RUNNING_MAX];
+    };
+    CHECK(running({}) == 0);
+    CHECK(running(named("matrix", "move=1,running=1")) == 1);
+    CHECK(running(named("matrix_khr")) == 1);  // weights in shared memory do not say which keys are seen
     Options invariant;
     invariant.batch_invariant = true;
     for (const uint32_t rows : {1u, 17u, 300u}) {
@@ -169,10 +174,11 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
         CHECK(text.starts_with("options.tuning: "));
         CHECK(text.find(why) != std::string::npos);
     }
-    CHECK(refusal(caps, masked, named("matrix", "running=0")).find("need running=1") != std::string::npos);
+    CHECK(refusal(caps, masked, named("matrix_khr", "running=0")).find("need running=1") !=
+          std::string::npos);
     Options stale = named("matrix", "running=0");
     stale.batch_invariant = true;
-    CHECK(refusal(caps, p, stale).find("need running=1") != std::string::npos);
+    CHECK(refusal(caps, p, stale).find("needs running=1") != std::string::npos);
     const auto slices = [&](const char* tuning) {
         return planned(caps, p, named("matrix", tuning)).dispatches.back().specialization[SPEC_SLICES];
     };

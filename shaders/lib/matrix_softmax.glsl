@@ -2,6 +2,7 @@
 // its running maximum, or a stale one (forward_matrix.comp).
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
+#include "lib/matrix_mask.glsl"
 
 const float GROWN = 16384.0;  // a tile's part of a row sum beyond this sets offsets anew; within it P fits 16 bits
 
@@ -75,7 +76,8 @@ void raise_offsets(float factor, float growth) {
     }
 }
 
-void exponentials_of(uint r, uint n, float factor) {
+// `biased`: of a tile whose float mask was fetched, the scores are without it.
+void exponentials_of(uint r, uint n, float factor, bool biased) {
     ACCUMULATOR p;
     FOR_EACH(e, ELEMENTS) {
         if (RUNNING_MAX != 0) {
@@ -83,7 +85,9 @@ void exponentials_of(uint r, uint n, float factor) {
             precise const float score = scores[r * KEY_TILES + n][e] * factor;
             p[e] = exp2(score - row_offset[r][slot(e)]);
         } else {
-            p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]));
+            const float offset = row_offset[r][slot(e)];
+            const float shift = biased && BIAS_AHEAD ? fma(bias_of(r, n, e), LOG2_E, -offset) : -offset;
+            p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, shift));
         }
         tile_sum[r][slot(e)] += p[e];
     }
@@ -91,13 +95,13 @@ void exponentials_of(uint r, uint n, float factor) {
 }
 
 // Scores of a part of the keys, times a factor, to P and its part of the row sums.
-void exponentials(uint part, float factor) {
+void exponentials(uint part, float factor, bool biased) {
     if (part == 0) FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0;
     if (P_MOVE < MOVE_SHARED) {
-        FOR_PART(n, part, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
+        FOR_PART(n, part, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor, biased);
     } else {
         FOR_EACH(r, ROW_BLOCKS) {
-            FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor);
+            FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor, false);
             get_p(r);
         }
     }

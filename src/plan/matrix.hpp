@@ -33,6 +33,7 @@ struct MatrixRow {
     uint32_t max_head_dim;  // of both
     uint32_t residency;     // as in TuningRow
     MatrixNumbers numbers;
+    bool through_shared = false;  // only where P goes through shared memory
 };
 
 // The size of subgroups that matrix kernels run with; 0: they can be held to none.

@@ -141,7 +141,8 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
     if (shape == caps.matrices.end()) return {};
     const Kernel kernel(runtime, code_ceiling_matrix,
                         {{shape->m, shape->n, shape->k}, caps.subgroup_size_control ? subgroup_size : 0});
-    const double products = double{CEILING_CHAINS} * (CEILING_THREADS / subgroup_size) * groups;
+    const double products =
+        double{CEILING_STEPS} * CEILING_CHAINS * (CEILING_THREADS / subgroup_size) * groups;
     return best_tflops(runtime, kernel, sink, groups, 2.0 * shape->m * shape->n * shape->k * products);
 }
 
