@@ -69,7 +69,8 @@ Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const C
     d.variant = variant_for(Variant::combine_f32, c.dtype, caps);
     // CPUs gain nothing by loads ahead, and SwiftShader takes seconds to compile them.
     const uint32_t step = caps.type == DeviceType::cpu ? 1 : 4, lanes = lanes_for(c.head_dim_v);
-    const uint32_t teams = any_order ? teams_for(caps, c.num_parts, step, lanes) : 1;
+    const bool one_team = !any_order || quirk_no_divergent_addresses(caps);
+    const uint32_t teams = one_team ? 1 : teams_for(caps, c.num_parts, step, lanes);
     const uint32_t threads = std::max(least_threads, lanes * teams), rows = threads / (lanes * teams);
     d.specialization[SPEC_THREADS] = threads;
     d.specialization[SPEC_LANES] = lanes;

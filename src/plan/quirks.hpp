@@ -8,8 +8,8 @@ namespace vkattn::core {
 // lavapipe (vendor 0x10005, a CPU), subgroup size 16 (LP_NATIVE_VECTOR_WIDTH=512), Mesa 26.1: a shader that builds an
 // address which differs between invocations from two 32-bit halves makes the driver overrun its stack and abort. So
 // tensors whose rows need that (2^31 bytes within a tile) are refused there, and so are the modules for GPUs of the tile
-// kernels (rolled = 0), whose invocations choose between two tensors. Remove when `tools/on lavapipe-512 --
-// build/vkattn_gpu_tests` passes the wide-row cases and the tunings with rolled=0 without it.
+// kernels (rolled = 0), whose invocations choose between two tensors; a row's parts are merged by one team. Remove when
+// `tools/on lavapipe-512 -- build/vkattn_gpu_tests` passes without it.
 inline bool quirk_no_divergent_addresses(const DeviceCaps& caps) {
     return caps.vendor_id == 0x10005 && caps.type == DeviceType::cpu && caps.subgroup_size >= 16;
 }

@@ -23,8 +23,9 @@ constexpr uint64_t max_packed_rows = 512;
 //   nvidia  H200, driver 580.159: D64 [34.9], D128 [37.1], D256 [31.4], D512 [24.0]; f16 D64 [36.0], D128 [39.1].
 //           Unrolling pays: 31.7 -> 34.4 at D64 from 8 to 32 steps. Residency: 16 heads, f16, D128: two parts at
 //           N 512 0.079 ms for 0.129, at N 1024 (128 workgroups) 0.270 for 0.238.
-//   nvidia-rows4: decoding, f16, 8 x 32/8 heads, 65,536 keys, D128: [12.2], 76 % of the copy bandwidth; of threads 32
-//           to 128, lanes 4 to 16 and unroll 2 to 8.
+//   nvidia-rows4: decoding, f16, 8 x 32/8 heads, 32,768 keys, D128: [14.2], 88 % of the copy bandwidth; a tile's keys
+//           ahead; four of them 12.3, none ahead 11.7, of lanes 16 11.6, of threads 128 13.3. NVK's compiler spills
+//           that, or fails: nvk-rows4 is what was before.
 //   cpu-rows: lavapipe, 8/2 heads, 16,384 keys, D64 and D128: twice as fast as 64 invocations, three times the tile
 //           kernel.
 //   cpu     lavapipe 26.1, 2 cores: one lane a row reads K and V as scalars, 1.5 to 3 times faster than 2 or 4; at
@@ -36,7 +37,8 @@ constexpr uint64_t max_packed_rows = 512;
 // clang-format off
 constexpr TuningRow rows[] = {
     //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
-    {"nvidia-rows4",     Device::nvidia,         128,        4, 4, rows_kernel( 64,  8, 4, 1, 8)},
+    {"nvidia-rows4",     Device::nvidia_driver,  128,        4, 4, rows_kernel( 64,  8, 4, 1, 8)},
+    {"nvk-rows4",        Device::nvidia,         128,        4, 4, rows_kernel( 64,  8, 4, 0, 4)},
     {"nvidia-rows8",     Device::nvidia_driver,  128,        8, 4, rows_kernel( 64,  8, 8, 0, 4)},
     {"nvidia-rows-d576", Device::nvidia_driver,  576,        8, 4, rows_kernel( 64, 32, 4, 0, 4)},
     {"cpu-rows-d128",    Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 0, 1)},
