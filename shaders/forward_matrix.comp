@@ -18,6 +18,9 @@
 //       O += P . V;  row_sum += tile_sum;  barrier
 //   while left by the flag
 //
+// With PARTS = 2, half of the keys are multiplied before a tile is staged, half behind it: P of the first half is made while
+// S of the second is.
+//
 // The second has a running maximum, stale by at most 2^8, so that a row's bits do not depend on its neighbours
 // (RUNNING_MAX). It takes head dims in chunks. Masks: lib/matrix_mask.glsl.
 //
@@ -34,7 +37,8 @@
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   TILE_KV x CHUNK of K    TILE_KV x OUT_SPAN of V    TILE_Q x what of Q is not held
 //   places    M x N floats, where the layout of accumulators is not known
-//   scratch   of each subgroup: M x N floats, M x TILE_KV of P; where P does not stay in registers
+//   scratch   of each subgroup: M x N floats, M x TILE_KV of P (as 16-bit accumulators: in their place); where P does not
+//             stay in registers
 //   before and after the loop, over all of it, an equal share for each subgroup: Q on its way in, O on its way out
 //
 // What one multiprocessor of an H200 holds bounds the tiles: 255 registers an invocation, 48 KiB for all its workgroups.

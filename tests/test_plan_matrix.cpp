@@ -66,6 +66,15 @@ const char* const with_units[] = {"amd_gfx1201", "amd_navi31",  "amd_phoenix", "
 
 }  // namespace
 
+TEST_CASE("matrix: not on a driver that loads matrices wrong") {
+    DeviceCaps caps = matrix_device("lavapipe");
+    const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
+    CHECK(planned(caps, p).kernel == "matrix");
+    caps.min_subgroup_size = caps.max_subgroup_size = caps.subgroup_size = 16;  // quirk_wrong_matrices
+    CHECK(planned(caps, p).kernel == "tiles");
+    CHECK(refusal(caps, p, named("matrix")).find("loads matrices wrong") != std::string::npos);
+}
+
 TEST_CASE("matrix: every device with units for float16 plans them at any head dim") {
     for (const char* name : with_units) {
         const DeviceCaps caps = matrix_device(name);

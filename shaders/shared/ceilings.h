@@ -19,7 +19,7 @@ struct CeilingPush {
 #define CEILING_THREADS 256
 #define CEILING_CHAINS 8  // accumulators kept busy: vec4 of an invocation, matrices of a subgroup
 
-#define CEILING_STEPS 4   // multiply-adds of a matrix in a round
+#define CEILING_STEPS 4  // multiply-adds of a matrix in a round
 
 // Specialization constants of ceiling_matrix: M x K times K x N.
 #define CEILING_SPEC_M 0

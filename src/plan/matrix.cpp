@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "kernel.hpp"
+#include "quirks.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -176,6 +177,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
     const char* const field = operands == p.dtype ? "" : "options.precision";
     if (caps.matrices.empty())
         return unsupported(field, "the device has no matrix unit, or it is not enabled");
+    if (quirk_wrong_matrices(caps)) return unsupported(field, "this driver loads matrices wrong at 16 lanes");
     const uint32_t subgroup_size = matrix_subgroup_size(caps);
     if (subgroup_size == 0) return unsupported(field, "subgroups of this device may have several sizes");
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));

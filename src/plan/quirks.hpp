@@ -14,4 +14,11 @@ inline bool quirk_no_divergent_addresses(const DeviceCaps& caps) {
     return caps.vendor_id == 0x10005 && caps.type == DeviceType::cpu && caps.subgroup_size >= 16;
 }
 
+// lavapipe, subgroup size 16, Mesa 26.1: a row-major load of an 8 x 8 matrix gives the upper eight lanes rows 1 to 4 for rows
+// 4 to 7, its length is twice what it holds, and the matrix kernel crashes the driver. Remove when the probe finds 4
+// elements a lane there, each place once (probe.cpp).
+inline bool quirk_wrong_matrices(const DeviceCaps& caps) {
+    return caps.vendor_id == 0x10005 && caps.type == DeviceType::cpu && caps.subgroup_size >= 16;
+}
+
 }  // namespace vkattn::core
