@@ -6,8 +6,8 @@
 //                  out = sum of w / total * part;  lse = m + ln(total)
 //
 // The forward's own parts have row_max for lse, and row_sum as a factor of w. A part with lse = -inf, or row_sum = 0, saw
-// no key: its out is not read. One part alone comes out bit for bit, so a row does not depend on how many empty ones there
-// are.
+// no key: its out is not read. One part alone comes out bit for bit. A single team sums in the order of the parts, so that a
+// row does not depend on how many empty ones there are, nor where.
 //
 // Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP parts; a lane has every
 // LANES-th vec4 of them, and of the parts' statistics every LANES-th. Shared memory: a float an invocation, for what lanes
@@ -108,11 +108,11 @@ float max_over_lanes(float x) {
     return x;
 }
 
-float sum_over_lanes(float x) {
+// The sum so far, and that of lanes 0, 1 ... in turn.
+float plus_lanes(float sum, float x) {
     barrier();
     told[gl_LocalInvocationIndex] = x;
     barrier();
-    float sum = 0;
     for (uint l = 0; l < LANES; l++) sum += told[first_of_row + l];
     return sum;
 }
@@ -151,9 +151,8 @@ void main() {
     m = max_over_lanes(m);
     for (uint first = 0; first < p.num_parts; first += LANES) {
         const vec2 statistics = lane_statistics(first, row);
-        if (statistics.y > 0) total += weight(statistics, m);
+        total = plus_lanes(total, statistics.y > 0 ? weight(statistics, m) : 0);
     }
-    total = sum_over_lanes(total);
     const bool stores = own_row < p.seqlen_q && team == 0;
     const RowStart at = row_of(p.outp, p.out_batch, p.out_head, p.out_seq, row, ELEMENT_BYTES);
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {

@@ -19,7 +19,7 @@
 //   while left by the flag
 //
 // With PARTS = 2, half of the keys are multiplied before a tile is staged, half behind it: P of the first half is made while
-// S of the second is.
+// S of the second is. A float mask is fetched ahead of either.
 //
 // The second has a running maximum, stale by at most 2^8, so that a row's bits do not depend on its neighbours
 // (RUNNING_MAX). It takes head dims in chunks. Masks: lib/matrix_mask.glsl.
@@ -37,9 +37,11 @@
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   TILE_KV x CHUNK of K    TILE_KV x OUT_SPAN of V    TILE_Q x what of Q is not held
 //   places    M x N floats, where the layout of accumulators is not known
-//   scratch   of each subgroup: M x N floats, M x TILE_KV of P (as 16-bit accumulators: in their place); where P does not
-//             stay in registers
+//   scratch   of each subgroup: M x N floats, M x TILE_KV of P (as 16-bit accumulators: in their place); where the layout is
+//             not known, or P goes through shared memory
 //   before and after the loop, over all of it, an equal share for each subgroup: Q on its way in, O on its way out
+//
+// Beside it, flags of the first loop, and a bit for each key that a mask leaves to some row.
 //
 // What one multiprocessor of an H200 holds bounds the tiles: 255 registers an invocation, 48 KiB for all its workgroups.
 #extension GL_GOOGLE_include_directive : require
@@ -152,8 +154,8 @@ void stale_pv(inout Slice s, Rows next, bool inner) {
 bool is_inner(Slice s, int first_inner, int last_inner, uint set_tile) {
     if (int(s.k.first) < first_inner || int(s.k.first) > last_inner) return false;
     if (MASK == MASK_NONE) return true;
-    if (BIAS_AHEAD && mask_key_step() != 0) return s.k.first != set_tile;
-    return !BIAS_AHEAD && tile_class(s.classes, s.k.first) == CLASS_VISIBLE;
+    if (BIAS_AHEAD) return bias_per_key && s.k.first != set_tile;
+    return tile_class(s.classes, s.k.first) == CLASS_VISIBLE;
 }
 
 void stale_loop(inout Slice s) {
@@ -166,9 +168,10 @@ void stale_loop(inout Slice s) {
     fetch_v(s.v, s.first_dim);
     uint set_tile = s.k.first;
     bool outgrown;
-    if (thread == 0) large_scores = odd_tile = 0;
+    if (thread == 0) odd_tile = 0;
     find_bias(s.w);
     [[dont_unroll]] do {
+        if (thread == 0) large_scores = 0;  // all have read it, before the last barrier
         barrier();
         if (thread == 0) grown_tile = 0;  // read after the next barrier only
         set_offsets(s);

@@ -76,7 +76,7 @@ void fetch_v(Rows v, uint first_key) {
 // This lane's part of q . k for the keys of its group, into the pool. K of the first ones is there; fetches V of the first.
 void multiply_qk(Rows k, Rows v, uint first_key) {
     STAYS_LOOP for (uint first = 0; first < LANES; first += STEP) {
-        FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
+        if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
         if (first + STEP < LANES) fetch_k(k, first_key + first + STEP);
         else fetch_v(v, first_key);
         [[unroll]] for (uint i = 0; i < STEP; i++) {
@@ -134,7 +134,7 @@ void softmax_group(Work w, MaskRows mask, uint first_key) {
 // V of the first keys is there; fetches K of the next tile's first.
 void multiply_pv(Rows v, Rows next_k, uint first_key) {
     STAYS_LOOP for (uint first = 0; first < LANES; first += STEP) {
-        FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
+        if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
         if (first + STEP < LANES) fetch_v(v, first_key + first + STEP);
         else fetch_k(next_k, first_key + TILE_KV);
         [[unroll]] for (uint i = 0; i < STEP; i++) {

@@ -55,20 +55,22 @@ void drop_unseen_v() {
 }
 
 // A float mask of 16-bit elements is fetched while Q . K^T is computed: elements 2 i and 2 i + 1 of an accumulator in one
-// word. Of tiles that lie within the bounds, and not of those that a row's offset is set at: there is no test for what is
-// hidden, whose weight is 2^-inf, nor for what overflows.
+// word. Of tiles that lie within the bounds, and not of those that a row's offset is set at: scores beyond what is finite
+// must have been seen by large_scores.
 const bool BIAS_OF_16 = MASK == MASK_FLOAT ? ELEMENT_BYTES == 2 : false;
 const bool BIAS_AHEAD = RUNNING_MAX == 0 ? (WIDE_ROWS == 0 ? BIAS_OF_16 : false) : false;
 const bool NEIGHBOURS = SOURCE(4) == 8;  // 2 i and 2 i + 1 are, in a row
 uint bias[BIAS_AHEAD ? ROW_BLOCKS * KEY_TILES * ELEMENTS / 2 : 1];
 uint bias_row[ROW_BLOCKS][SLOTS];  // where it begins, in elements from bias_base
 uvec2 bias_base;
-bool bias_words;  // neighbours lie in one word, in all rows
+bool bias_words;    // neighbours lie in one word, in all rows
+bool bias_per_key;  // not one element for all keys of a row
 
 void find_bias(Work w) {
     if (!BIAS_AHEAD) return;
     const MaskRows mask = mask_rows(w);
     bias_base = mask.base;
+    bias_per_key = mask_key_step() != 0;
     bias_words = NEIGHBOURS && ((mask.base.x >> 1 | mask.stride.x | mask.heads.x) & 1) == 0;
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(e, ELEMENTS)
@@ -94,3 +96,12 @@ float bias_of(uint r, uint n, uint e) { return floats_of(bias[(r * KEY_TILES + n
 void fetch_bias(uint first_key, uint part) {}
 float bias_of(uint r, uint n, uint e) { return 0; }
 #endif
+
+// 2^(score + bias - offset), in base 2; 0 of what is hidden, whose score may be anything.
+float biased_weight(float score, float bias, float factor, float offset) {
+    const bool hidden = floatBitsToUint(bias) == 0xff800000u;
+#ifdef BF16  // float16 has no number that large
+    bias = clamp(bias, -HIGHEST_BIAS, HIGHEST_BIAS);
+#endif
+    return hidden ? 0 : exp2(fma(score, factor, fma(bias, LOG2_E, -offset)));
+}

@@ -85,9 +85,9 @@ void exponentials_of(uint r, uint n, float factor, bool biased) {
             precise const float score = scores[r * KEY_TILES + n][e] * factor;
             p[e] = exp2(score - row_offset[r][slot(e)]);
         } else {
-            const float offset = row_offset[r][slot(e)];
-            const float shift = biased && BIAS_AHEAD ? fma(bias_of(r, n, e), LOG2_E, -offset) : -offset;
-            p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, shift));
+            const float score = scores[r * KEY_TILES + n][e], offset = row_offset[r][slot(e)];
+            if (biased && BIAS_AHEAD) p[e] = biased_weight(score, bias_of(r, n, e), factor, offset);
+            else p[e] = exp2(fma(score, factor, -offset));
         }
         tile_sum[r][slot(e)] += p[e];
     }

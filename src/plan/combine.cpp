@@ -9,7 +9,7 @@ namespace vkattn::core {
 namespace {
 
 using Push = shared::CombinePush;
-constexpr uint32_t least_threads = 64;  // not measured: the merge is short, and bound by memory
+constexpr uint32_t least_threads = 64;  // not measured: with one team the merge is short, and bound by memory
 constexpr uint32_t most_threads = 256, most_teams = 8;
 
 // Lanes of a row: a power of two, as many as there are vec4, so that no lane is idle on small head dims.
@@ -19,13 +19,13 @@ uint32_t lanes_for(uint32_t head_dim_v) {
     return lanes;
 }
 
-// Teams of a row, so that the loads of all its parts are under way at once. H200, one query of 32 heads, D128: a step of
-// parts takes 1.7 us (decoding at N 8,192: 44.7 us with 32 parts, 76 with 128).
+// Teams of a row, so that the loads of all its parts are under way at once: one or, for more than two steps of parts, as many
+// as there can be, so that no more than two pipelines are ever built. H200, one query of 32 heads, D128: a step of parts
+// takes 1.7 us (decoding at N 8,192: 44.7 us with 32 parts, 76 with 128).
 uint32_t teams_for(const DeviceCaps& caps, uint32_t parts, uint32_t step, uint32_t lanes) {
-    const uint32_t most =
-        std::min({most_threads, caps.max_invocations, caps.max_workgroup_size[0]}) / (2 * lanes);
+    const uint32_t most = std::min({most_threads, caps.max_invocations, caps.max_workgroup_size[0]}) / lanes;
     uint32_t teams = 1;
-    while (teams < most_teams && teams <= most && teams * step < parts) teams *= 2;
+    while (parts > 2 * step && teams < most_teams && 2 * teams <= most) teams *= 2;
     return teams;
 }
 

@@ -87,6 +87,11 @@ std::string malformed(const DeviceCaps& caps, const Problem& p, const MatrixNumb
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
         return "move=1 needs VK_NV_cooperative_matrix2";
     if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
+    return "";
+}
+
+// Why the device has no room for them, or "".
+std::string too_large(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile) {
     if (n.threads() > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
         return fmt::format("{} invocations, the device has {}", n.threads(),
                            std::min(caps.max_invocations, caps.max_workgroup_size[0]));
@@ -193,6 +198,8 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             const MatrixTile tile = matrix_tile(n, p);
             why = malformed(caps, p, n, tile, options.batch_invariant);
             if (!why.empty() && !options.tuning.empty()) return invalid("options.tuning", why);
+            if (why.empty()) why = too_large(caps, n, tile);
+            if (!why.empty() && !options.tuning.empty()) return unsupported("options.tuning", why);
             why = fmt::format("row {}: {}", row.name, why);
             if (why.ends_with(": ")) {
                 const bool pack = packs(p, n.tile_q());

@@ -146,7 +146,8 @@ Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options
     for (;;) {
         {
             const std::lock_guard lock(context.mutex);
-            options.rejected_rows = context.rejected_rows[kind];
+            const auto rejected = context.rejected_rows.find(kind);
+            if (rejected != context.rejected_rows.end()) options.rejected_rows = rejected->second;
         }
         Result<Plan> plan = plan_with(options);
         if (!plan) return failed ? *failed : plan.failure();

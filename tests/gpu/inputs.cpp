@@ -226,13 +226,15 @@ Tensor tensor_of(const Case& c, int tensor, Poison poison) {
     if (t.span() > most_elements)
         throw CaseError(c.where + ": a tensor of this case is too large for the tests");
     const uint64_t bytes = element_bytes(p.dtype);
-    std::array<std::byte, 4> pattern;
+    std::array<std::byte, 4> nan, other;
     // A NaN in every type: of float32 it takes two halves.
-    for (size_t i = 0; i < 4; i++) pattern[i] = i % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f};
-    if (poison == Poison::infinity) store(pattern.data(), std::numeric_limits<double>::infinity(), p.dtype);
+    for (size_t i = 0; i < 4; i++) nan[i] = i % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f};
+    store(other.data(), poison == Poison::finite ? 3 : std::numeric_limits<double>::infinity(), p.dtype);
     t.image.resize(t.span() * bytes);
-    for (uint64_t at = 0; at < t.image.size(); at += bytes)
-        std::memcpy(t.image.data() + at, pattern.data(), bytes);
+    for (uint64_t at = 0; at < t.image.size(); at += bytes) {
+        const bool is_nan = poison == Poison::alternating ? at / bytes % 2 == 0 : poison == Poison::nan;
+        std::memcpy(t.image.data() + at, (is_nan ? nan : other).data(), bytes);
+    }
     return t;
 }
 

@@ -34,7 +34,7 @@ struct Tensor {
 };
 
 // What stands where nobody may look, in the elements of the tensor's type.
-enum class Poison { nan, infinity };
+enum class Poison { nan, infinity, alternating, finite };  // alternating: between the first two
 
 // 0 .. 3: query, key, value, out; strides resolved, image all poison. Throws CaseError if it is too large.
 Tensor tensor_of(const Case& c, int tensor, Poison poison = Poison::nan);

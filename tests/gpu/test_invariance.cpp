@@ -13,17 +13,19 @@ using namespace vkattn::test;
 
 namespace {
 
-// Another batch around the sequence, which is its batch `slot` and begins at head, row and key 0 of it.
+// Another batch around the sequence, which is its batch `slot` and begins at head and key 0 of it, and at a query row.
 struct Company {
     const char* text;
     uint32_t slot;
+    uint32_t first_row = 0;
 };
 
-void copy_rows(const Tensor& from, Tensor& to, uint32_t slot, const std::vector<bool>* rows) {
+void copy_rows(const Tensor& from, Tensor& to, uint32_t slot, uint32_t first_row,
+               const std::vector<bool>* rows) {
     for (uint64_t h = 0; h < from.heads; h++)
         for (uint64_t s = 0; s < from.seqlen; s++)
             if (rows == nullptr || (*rows)[h * from.seqlen + s])
-                std::memcpy(to.row(slot, h, s), from.row(0, h, s), from.row_bytes());
+                std::memcpy(to.row(slot, h, first_row + s), from.row(0, h, s), from.row_bytes());
 }
 
 // Masks of rank 4 that broadcast nothing.
@@ -39,12 +41,12 @@ void copy_mask(const Case& alone, const Inputs& from, const Case& c, Inputs& to,
 }
 
 // The rows of the sequence in an outcome of the whole batch.
-Outcome rows_of(const Case& alone, const Case& c, const Outcome& all, uint32_t slot) {
+Outcome rows_of(const Case& alone, const Case& c, const Outcome& all, uint32_t slot, uint32_t first_row) {
     const VkattnProblem &p = alone.problem, &q = c.problem;
     Outcome rows;
     for (uint64_t h = 0; h < p.num_heads_q; h++)
         for (uint64_t i = 0; i < p.seqlen_q; i++) {
-            const uint64_t row = (slot * uint64_t{q.num_heads_q} + h) * q.seqlen_q + i;
+            const uint64_t row = (slot * uint64_t{q.num_heads_q} + h) * q.seqlen_q + first_row + i;
             const auto begin = all.out.begin() + static_cast<std::ptrdiff_t>(row * q.head_dim_v);
             rows.out.insert(rows.out.end(), begin, begin + q.head_dim_v);
             rows.lse.push_back(all.lse[row]);
@@ -66,16 +68,16 @@ void check_invariance(Device& device, VkattnContext* context, const std::string&
     const Job job(context, fmt::format("batch_invariant {} {}", common, alone_text));
     const Outcome alone = run(device, job.plan, job.c, job.inputs);
     const std::vector<bool> seen = visible_keys(job.c, job.inputs);
-    for (const auto& [text, slot] : companies) {
+    for (const auto& [text, slot, first_row] : companies) {
         const Case c = parse_case(fmt::format("batch_invariant seed=7 {} {}", common, text), "here");
         CAPTURE(c.text);
         Inputs inputs = make_inputs(c);
-        copy_rows(job.inputs.query, inputs.query, slot, nullptr);
-        copy_rows(job.inputs.key, inputs.key, slot, &seen);
-        copy_rows(job.inputs.value, inputs.value, slot, &seen);
+        copy_rows(job.inputs.query, inputs.query, slot, first_row, nullptr);
+        copy_rows(job.inputs.key, inputs.key, slot, 0, &seen);
+        copy_rows(job.inputs.value, inputs.value, slot, 0, &seen);
         copy_mask(job.c, job.inputs, c, inputs, slot);
         const Plan plan = plan_of(context, c);
-        const Outcome rows = rows_of(job.c, c, run(device, plan, c, inputs), slot);
+        const Outcome rows = rows_of(job.c, c, run(device, plan, c, inputs), slot, first_row);
         CHECK(rows.same_bits(alone));
     }
 }
@@ -132,6 +134,9 @@ TEST_CASE_FIXTURE(Recorded, "batch invariance: cuts for the watchdog") {
         check_invariance(
             device, context.get(), std::string(type) + " max_flops=400000", "h=2 sq=9 skv=399 lengths=399",
             {{"b=3 h=2 sq=97 skv=399 lengths=0,399,399", 1}, {"b=2 h=4 sq=9 skv=799 lengths=799,399", 1}});
+    // Bounds that are known beforehand: the first part that any row sees is another one.
+    check_invariance(device, context.get(), "max_flops=40000 window=100,0", "h=2 sq=20 skv=256 d=16",
+                     {{"h=2 sq=64 skv=256 d=16", 0, 44}, {"b=2 h=2 sq=40 skv=256 d=16", 1, 20}});
 }
 
 // Through the runtime's own context, which has matrix units. Whether a tile of keys must be finished depends on a row's
