@@ -1,7 +1,7 @@
 #version 460
 // The rate of the matrix units: a subgroup has CEILING_CHAINS independent accumulators in registers, the products of ROWS x
-// COLUMNS operands, and `count` rounds of CEILING_STEPS multiply-adds to each. No memory, no shared memory; one float a workgroup is
-// written so that nothing can be dropped.
+// COLUMNS operands, and `count` rounds of CEILING_STEPS multiply-adds to each. No memory, no shared memory; one float a
+// workgroup is written so that nothing can be dropped.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "lib/matrix_extensions.glsl"

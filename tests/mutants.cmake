@@ -1,6 +1,6 @@
 # The GPU tests over a copy of the shaders, into which tests/mutants/run plants faults: the same objects, with the
-# embedded SPIR-V in front of the library's, of float32 kernels for CPUs and of what the float16 matrix kernel needs. Not built by default; the copy must be there
-# first.
+# embedded SPIR-V in front of the library's, of float32 kernels for CPUs and of what the float16 matrix kernel needs. Not
+# built by default; the copy must be there first.
 add_executable(vkattn_mutant_tests EXCLUDE_FROM_ALL "${VKATTN_TEST_MAIN}" $<TARGET_OBJECTS:vkattn_gpu_tests>
   "${PROJECT_SOURCE_DIR}/src/vulkan/spirv.cpp")
 set(VKATTN_SHADER_DIR "${CMAKE_BINARY_DIR}/mutants/shaders")

@@ -151,7 +151,7 @@ void store_lying_q() {
 }
 
 // The part of Q that is held: each subgroup through its share of the pool, as many steps at a time as fit. All loads are
-// under way before the first is used: at N = 512 what comes before the first tile is a tenth of the time (H200, D128).
+// under way before the first is used.
 const uint HELD_FIT = (SHARE / M - 1) / (K / 8), HELD_PIECE = Q_HELD < HELD_FIT ? Q_HELD : HELD_FIT;
 const uint HELD_PIECES = MATRIX_STEPS(Q_HELD, HELD_PIECE == 0 ? 1 : HELD_PIECE);
 const uint HELD_VECS = HELD_PIECE * K / 8, HELD_ITEMS = MATRIX_STEPS(M * HELD_VECS, SUBGROUP_SIZE);

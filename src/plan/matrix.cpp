@@ -16,9 +16,9 @@ using Device = MatrixRow::Device;
 
 // Most specific first within a device. See tuning.cpp for how rows are meant. Measured with `vkattn bench --dtype f16 --batch 4
 // --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048; TFLOP/s in brackets.
-//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336], d128 [311; q_held 96 302, keys in one part 294, 4
+//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336], d128 [311; q_held 96 300, keys in one part 294, 4
 //           subgroups and 16 keys 247], d256 [285; keys in one part 271]. shared: --kernel matrix_khr, d64 [221; 32 keys
-//           194, 64 keys 190]; at d256 the common row [234; 16 keys 181].
+//           194, 64 keys 190]; at d256 the common row [234; 16 keys 181]. d576: not swept.
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
