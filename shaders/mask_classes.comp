@@ -38,7 +38,7 @@ void main() {
     if (thread == 0) found = 0;
     barrier();
     uint mine = 0;
-    for (uint e = thread; e < TILE_Q * TILE_KV; e += THREADS) {
+    for (uint e = thread; e < TILE_Q * TILE_KV && mine != (SEEN | CHANGED); e += THREADS) {
         const uint row = w.first_row + e / TILE_KV, key = first_key + e % TILE_KV;
         if (row > w.last_row || key >= num_keys) continue;
         const vec2 element = mask_element(mask_row(mask, row), key * mask_key_step());
