@@ -231,9 +231,9 @@ void add_bench(CLI::App& app) {
     sub->add_option("--repeats", b->repeats, "Timed runs; default 20");
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");
-    CLI::Option* suite =
-        sub->add_option("--suite", b->suite,
-                        "A table of cases instead of one: prefill, decode or llama, of --dtype (say f16)");
+    CLI::Option* suite = sub->add_option(
+        "--suite", b->suite,
+        "A table of cases instead of one: prefill, decode or llama, of float16 unless --dtype is given");
     sub->add_flag("--list", b->list, "Only the names of the suite's cases")->needs(suite);
     for (const char* name : {"--seqlen-q", "--head-dim-qk"})
         sub->get_option(name)->required(false)->excludes(suite);
@@ -241,6 +241,7 @@ void add_bench(CLI::App& app) {
     sub->callback([b, sub] {
         for (const char* name : {"--seqlen-q", "--head-dim-qk"})
             if (b->suite.empty() && sub->count(name) == 0) throw UsageError(name, "is required");
+        if (!b->suite.empty() && sub->count("--dtype") == 0) b->shape.dtype = "f16";
         bench(*b);
     });
 }

@@ -11,7 +11,9 @@ namespace vkattn::tools {
 namespace {
 
 constexpr uint64_t rotate_bytes = uint64_t{256} << 20;  // several times any last-level cache
-constexpr int max_warm_runs = 1000;
+constexpr double settled = 0.98;                        // of the time before: clocks rise no more
+constexpr double most_warming = 6;                      // times what was asked for
+constexpr double warm_block_ms = 20;                    // that are compared
 
 // A buffer of `bytes` that repeats `block`.
 Buffer repeat(Runtime& runtime, uint64_t bytes, std::span<const std::byte> block) {
@@ -128,11 +130,24 @@ std::vector<double> Workload::time(const Plans& plans, double warm_for_ms, uint3
         if (pass_ == Pass::backward && !t.has_out) forward(plans.forward, t, scratch);
         t.has_out = true;
     }
-    double warm = 0;
-    for (int i = 0; i < max_warm_runs && warm < warm_for_ms; i++) warm += run(plans, scratch);
+    warm_up(plans, scratch, warm_for_ms);
     std::vector<double> ms;
     for (uint32_t i = 0; i < repeats; i++) ms.push_back(run(plans, scratch));
     return ms;
+}
+
+// For so long at least, and until a block of runs is not faster than the one before. Short runs leave a device idle in
+// between: an H200 raises its clocks for them slowly.
+void Workload::warm_up(const Plans& plans, const Buffer& scratch, double warm_for_ms) {
+    double warm = run(plans, scratch), before = std::numeric_limits<double>::infinity();
+    const int block = static_cast<int>(std::clamp(warm_block_ms / std::max(warm, 1e-3), 1.0, 1000.0));
+    while (warm < most_warming * warm_for_ms) {
+        double ms = 0;
+        for (int i = 0; i < block; i++) ms += run(plans, scratch);
+        warm += ms;
+        if (warm >= warm_for_ms && ms >= settled * before) break;
+        before = ms;
+    }
 }
 
 void Workload::poison() {

@@ -37,6 +37,7 @@ class Workload {
     };
     Tensors make_tensors(const VkattnProblem& p, uint32_t seed) const;
     double run(const Plans& plans, const Buffer& scratch);
+    void warm_up(const Plans& plans, const Buffer& scratch, double warm_for_ms);
     double forward(const Plan& plan, const Tensors& t, const Buffer& scratch);
     double backward(const Plan& plan, const Tensors& t, const Buffer& scratch);
 
