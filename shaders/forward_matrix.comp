@@ -19,7 +19,7 @@
 //   while left by the flag
 //
 // With PARTS = 2, half of the keys are multiplied before a tile is staged, half behind it: P of the first half is made while
-// S of the second is. A float mask is fetched ahead of either.
+// S of the second is. A float mask is fetched while P . V of the tile before is computed, and is what S begins as.
 //
 // The second has a running maximum, stale by at most 2^8, so that a row's bits do not depend on its neighbours
 // (RUNNING_MAX). It takes head dims in chunks. Masks: lib/matrix_mask.glsl.
@@ -60,8 +60,31 @@ struct Slice {
     Work w;
     Rows q, k, v;
     uint first_dim;  // of V
-    uint end_key, classes;
+    uint end_key;
+    int first_inner, last_inner;  // tiles that begin from here to here exist whole, within every row's bounds; without a
+                                  // mask, the next one too or not at all
+    // With a mask:
+    Classes classes;
+    uint next_key;               // of the tile behind this one
+    bool visible, next_visible;  // whether the mask changes nothing: in this tile, in the next
 };
+
+void find_next(inout Slice s, uint from) {
+    s.next_key = next_in(s.classes, from, s.end_key);
+    s.next_visible = is_visible(s.classes, s.next_key);
+}
+uint next_first(Slice s) { return MASK == MASK_NONE ? s.k.first + TILE_KV : s.next_key; }
+
+void go_on(inout Slice s, Rows next) {
+    s.k = next;
+    s.visible = s.next_visible;
+    if (MASK != MASK_NONE) find_next(s, next.first + TILE_KV);
+}
+
+void go_to_first(inout Slice s) {
+    find_next(s, s.k.begin / TILE_KV * TILE_KV);
+    go_on(s, tile_at(s.k, s.next_key));
+}
 
 Slice find_slice() {
     Slice s;
@@ -75,8 +98,12 @@ Slice find_slice() {
     s.v = value_rows(s.w);
     s.k.begin = s.v.begin = keys.x;
     s.k.end = s.v.end = s.end_key = keys.y;
-    s.classes = class_index(s.w);
-    s.k = tile_at(s.k, next_tile(s.classes, keys.x / TILE_KV * TILE_KV, s.end_key));
+    s.classes = classes_of(s.w);
+    const ivec2 first_row = visible_keys(s.w, s.w.first_row), last_row = visible_keys(s.w, s.w.last_row);
+    s.first_inner = last_row.x;
+    s.last_inner = min(first_row.y, int(s.end_key)) - int(TILE_KV);
+    if (MASK == MASK_NONE && s.end_key % TILE_KV != 0) s.last_inner = min(s.last_inner, int(s.end_key) - 2 * int(TILE_KV));
+    go_to_first(s);
     return s;
 }
 
@@ -88,41 +115,56 @@ Rows inner_tile_after(Rows t) {
     return t;
 }
 
-Rows tile_after(Slice s) { return tile_at(s.k, next_tile(s.classes, s.k.first + TILE_KV, s.end_key)); }
+// Whether the mask of a tile is fetched ahead.
+bool is_biased(Slice s, uint first_key) {
+    return inverse_scale != 0 && int(first_key) >= s.first_inner && int(first_key) <= s.last_inner;
+}
 
-void set_offsets(Slice s) {
-    clear_scores();
+// Whether its scores need nothing but what exponentials() does, and the next tile's rows no test: they exist, and no mask
+// hides one entirely, or what it hides is finite as far as we know.
+bool is_inner(Slice s) {
+    const bool lies_inner = int(s.k.first) >= s.first_inner && int(s.k.first) <= s.last_inner;
+    if (MASK == MASK_NONE || !lies_inner) return lies_inner;
+    if (s.next_key < s.end_key && s.next_key + TILE_KV > s.end_key) return false;
+    if (BIAS_AHEAD) return inverse_scale != 0 && bias_aligned && !careful;
+    return s.visible && (s.next_visible || s.next_key >= s.end_key);
+}
+
+void set_offsets(Slice s, bool finish_all) {
+    const bool biased = !finish_all && is_biased(s, s.k.first);
+    if (biased) fetch_any_bias(s.k.first);
+    else no_bias();
+    begin_scores();
     multiply_all_qk();
-    const bool finish = needs_finish(s.w, s.k.first);
-    if (finish) finish_scores(s.w, s.k.first, tile_class(s.classes, s.k.first) == CLASS_MIXED);
+    const bool finish = !biased && needs_finish(s.w, s.k.first);
+    if (finish) finish_scores(s.w, s.k.first, !s.visible);
     raise_offsets(finish ? 1.0 : p.scale_log2, 0.0);
 }
 
-// A tile of the first loop up to P; fetches K of the next, which is returned. `inner`, a constant: it has nothing to
-// finish, and all rows of the next one exist.
-Rows stale_p(Slice s, uint set_tile, bool inner) {
-    const bool walks = inner && MASK == MASK_NONE;
-    Rows next = tile_after(s);
-    if (walks) next = inner_tile_after(s.k);
-    clear_scores();
-    const float factor = inner ? p.scale_log2 : 1.0;
-    if (PARTS == 2) {
-        if (inner) fetch_bias(s.k.first, 0);
-        multiply_qk(0);
-    }
-    store_v();
-    if (MASK != MASK_NONE) find_odd_v(s.k.first);
+// A tile of the first loop up to P; fetches K of the next, which is returned. `inner`, a constant: is_inner(). Others are
+// finished, unless `biased`: then their mask was fetched, and they give the same bits as inner ones.
+Rows stale_p(Slice s, uint set_tile, bool inner, bool biased) {
+    Rows next = tile_at(s.k, next_first(s));
+    if (inner && MASK == MASK_NONE) next = inner_tile_after(s.k);
+    if (!inner && !biased) no_bias();
+    begin_scores();
+    const float factor = inner || biased ? p.scale_log2 : 1.0;
+    if (PARTS == 2) multiply_qk(0);
+    if (drops_unseen(inner)) store_seen_v();
+    else store_v();
     if (next.first < s.end_key) {
-        if (walks) fetch_inner_k(next);
+        if (inner) fetch_inner_k(next);
         else fetch_k(next, 0);
     }
-    if (inner) fetch_bias(s.k.first, PARTS - 1);
-    if (PARTS == 2 && inner) exponentials(0, factor, inner);
+    if (PARTS == 2 && inner) exponentials(0, factor);
     multiply_qk(PARTS - 1);
-    if (!inner) finish_scores(s.w, s.k.first, tile_class(s.classes, s.k.first) == CLASS_MIXED);
-    if (PARTS == 2 && !inner) exponentials(0, factor, inner);
-    exponentials(PARTS - 1, factor, inner);
-    if (outgrows() && s.k.first != set_tile) grown_tile = s.k.first + 1;
+    if (!inner && !biased) finish_scores(s.w, s.k.first, !s.visible);
+    if (PARTS == 2 && !inner) exponentials(0, factor);
+    exponentials(PARTS - 1, factor);
+    if (outgrows()) {
+        if (MASK != MASK_NONE && has_odd_sum()) odd_result = 1;
+        if (s.k.first != set_tile) grown_tile = s.k.first + 1;
+    }
     return next;
 }
 
@@ -132,62 +174,63 @@ bool has_outgrown(Slice s) {
     return grown_tile == s.k.first + 1;
 }
 
-// The rest of it; fetches V of the next.
+// The rest of it; fetches V of the next, and its mask.
 void stale_pv(inout Slice s, Rows next, bool inner) {
-    const bool walks = inner && MASK == MASK_NONE;
-    if (MASK != MASK_NONE && odd_tile == s.k.first + 1) drop_unseen_v();
+    // Of an inner tile without a branch: where the next has none, this one's once more.
+    if (inner) fetch_bias(mix(s.k.first, next.first, int(next.first) <= s.last_inner));
+    else if (is_biased(s, next.first)) fetch_any_bias(next.first);
+    if (drops_unseen(inner) && next.first < s.end_key) find_seen(s.w, next.first);
     if (PARTS == 2) multiply_pv(0);
-    store_k();
-    if (walks) s.v = inner_tile_after(s.v);
+    if (drops_unseen(inner)) store_seen_k();
+    else store_k();
+    if (inner && MASK == MASK_NONE) s.v = inner_tile_after(s.v);
     else s.v = tile_at(s.v, next.first);
     if (next.first < s.end_key) {
-        if (walks) fetch_inner_v(s.v, s.first_dim);
+        if (inner) fetch_inner_v(s.v, s.first_dim);
         else fetch_v(s.v, s.first_dim);
     }
     multiply_pv(PARTS - 1);
     add_tile_sums();
-    s.k = next;
+    go_on(s, next);
     barrier();
 }
 
-// Whether a tile's scores need nothing but what exponentials() does.
-bool is_inner(Slice s, int first_inner, int last_inner, uint set_tile) {
-    if (int(s.k.first) < first_inner || int(s.k.first) > last_inner) return false;
-    if (MASK == MASK_NONE) return true;
-    if (BIAS_AHEAD) return bias_per_key && s.k.first != set_tile;
-    return tile_class(s.classes, s.k.first) == CLASS_VISIBLE;
-}
-
 void stale_loop(inout Slice s) {
-    // Tiles that need not be finished begin from first_inner to last_inner, and the tile behind each exists whole.
-    const ivec2 first_row = visible_keys(s.w, s.w.first_row), last_row = visible_keys(s.w, s.w.last_row);
-    const int first_inner = last_row.x, last_inner = min(first_row.y - int(TILE_KV), int(s.end_key) - 2 * int(TILE_KV));
     const bool no_inner = SOFTCAP != 0 || WIDE_ROWS != 0;
-    store_k();
+    if (drops_unseen(false)) {
+        find_seen(s.w, s.k.first);
+        store_seen_k();
+    } else {
+        store_k();
+    }
     s.v = tile_at(s.v, s.k.first);
     fetch_v(s.v, s.first_dim);
     uint set_tile = s.k.first;
-    bool outgrown;
-    if (thread == 0) odd_tile = 0;
+    bool outgrown, finish_all = false;
     find_bias(s.w);
     [[dont_unroll]] do {
         if (thread == 0) large_scores = 0;  // all have read it, before the last barrier
         barrier();
         if (thread == 0) grown_tile = 0;  // read after the next barrier only
-        set_offsets(s);
+        set_offsets(s, finish_all);
         if (has_large_offset()) large_scores = 1;
         barrier();
         const bool inner_ones = !no_inner && large_scores == 0;
-        outgrown = false;
+        outgrown = BIAS_AHEAD && large_scores != 0 && !finish_all;
+        finish_all = outgrown;
+        if (outgrown) {  // offsets of scores that begin as a mask: once more, finished
+            barrier();
+            continue;
+        }
         [[dont_unroll]] while (s.k.first < s.end_key && !outgrown) {
-            [[dont_unroll]] while (inner_ones && is_inner(s, first_inner, last_inner, set_tile)) {
-                const Rows next = stale_p(s, set_tile, true);
+            [[dont_unroll]] while (inner_ones && s.k.first < s.end_key && is_inner(s)) {
+                const Rows next = stale_p(s, set_tile, true, BIAS_AHEAD);
                 outgrown = has_outgrown(s);
                 if (outgrown) break;
                 stale_pv(s, next, true);
             }
             if (outgrown || s.k.first >= s.end_key) break;
-            const Rows next = stale_p(s, set_tile, false);
+            const Rows next = stale_p(s, set_tile, false, inner_ones && is_biased(s, s.k.first));
             outgrown = has_outgrown(s);
             if (!outgrown) stale_pv(s, next, false);
         }
@@ -199,10 +242,27 @@ void stale_loop(inout Slice s) {
     } while (outgrown);
 }
 
-void running_loop(inout Slice s) {
+// Once or, where a mask hides what is not finite, twice.
+void stale_loops(inout Slice s) {
+    if (MASK != MASK_NONE && thread == 0) odd_result = 0;
+    bool again;
+    [[dont_unroll]] do {
+        stale_loop(s);
+        again = MASK != MASK_NONE && !careful && has_odd_result();
+        if (again) {
+            careful = true;
+            softmax_begin();
+            go_to_first(s);
+            fetch_k(s.k, 0);
+        }
+    } while (again);
+}
+
+#ifndef BIAS
+void running_loop(inout Slice s) {  // PARTS is 1
     [[dont_unroll]] while (s.k.first < s.end_key) {
         if (MASK != MASK_NONE) forget_seen();
-        clear_scores();
+        begin_scores();
         [[dont_unroll]] for (uint chunk = 0; chunk < CHUNKS; chunk++) {
             if (chunk > 0) barrier();
             store_k();
@@ -213,14 +273,13 @@ void running_loop(inout Slice s) {
             barrier();
             if (chunk + 1 < CHUNKS) fetch_k(s.k, chunk + 1);
             else fetch_v(tile_at(s.v, s.k.first), s.first_dim);
-            multiply_all_qk();
+            multiply_qk(0);
         }
         const bool finish = needs_finish(s.w, s.k.first);
-        if (finish) finish_scores(s.w, s.k.first, tile_class(s.classes, s.k.first) == CLASS_MIXED);
+        if (finish) finish_scores(s.w, s.k.first, !s.visible);
         const float factor = finish ? 1.0 : p.scale_log2;
         raise_offsets(factor, GROWTH);
-        if (PARTS == 2) exponentials(0, factor, false);
-        exponentials(PARTS - 1, factor, false);
+        exponentials(0, factor);
         add_tile_sums();
         if (MASK != MASK_NONE) {
             mark_seen();
@@ -229,13 +288,13 @@ void running_loop(inout Slice s) {
         } else {
             store_v();
         }
-        s.k = tile_after(s);
+        go_on(s, tile_at(s.k, next_first(s)));
         barrier();
         if (s.k.first < s.end_key) fetch_k(s.k, 0);
-        if (PARTS == 2) multiply_pv(0);
-        multiply_pv(PARTS - 1);
+        multiply_pv(0);
     }
 }
+#endif
 
 // The result of block r: statistics from where they are, the output through the subgroup's share of the pool, as many tiles
 // at a time as fit; an item is 8 elements of a row.
@@ -306,8 +365,11 @@ void main() {
     }
     write_places();
     softmax_begin();
+#ifndef BIAS
     if (any && RUNNING_MAX != 0) running_loop(s);
-    else if (any) stale_loop(s);
+    else
+#endif
+        if (any) stale_loops(s);
     barrier();
     store_rows(s);
 }

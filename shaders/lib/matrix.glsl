@@ -19,6 +19,7 @@ layout(constant_id = SPEC_P_MOVE) const uint P_MOVE = MOVE_SHARED;
 layout(constant_id = SPEC_RUNNING_MAX) const uint RUNNING_MAX = 0;
 layout(constant_id = SPEC_LAYOUT) const uint LAYOUT = 0;
 layout(constant_id = SPEC_PARTS) const uint PARTS = 1;
+layout(constant_id = SPEC_MASK_UNIT) const uint MASK_UNIT = 2;
 
 #define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
 
@@ -65,6 +66,7 @@ shared uvec4 pool[POOL_VEC4];
 #include "lib/storage.glsl"
 #include "lib/operands.glsl"
 #include "lib/rows.glsl"
+#include "lib/matrix_keys.glsl"
 
 uint subgroup = gl_SubgroupID;
 uint lane = gl_SubgroupInvocationID;
@@ -86,6 +88,8 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 
 // Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
 #define ROW_OF(item, vecs) (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
+#define POOL_ROW(item, vecs) (SPLITS_ROWS(vecs) ? row_at(thread / (vecs)) + row_at((item) * (THREADS / (vecs))) : row_at(ROW_OF(item, vecs)))
+#define SPLITS_ROWS(vecs) (THREADS % (vecs) == 0 && (THREADS / (vecs) & THREADS / (vecs) - 1) == 0)
 #define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
 
 #define FETCH(items, vecs, first_dim, row_start_of, extent, whole) \
@@ -107,7 +111,7 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 #define STORE(at, stride, items, vecs, value) \
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs); \
-        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) pool[(at) + row * (stride) + COLUMN_OF(t, vecs)] = value; \
+        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) pool[(at) + POOL_ROW(t, vecs) * (stride) + COLUMN_OF(t, vecs)] = value; \
     }
 
 const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;

@@ -3,6 +3,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
+#extension GL_KHR_shader_subgroup_ballot : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #if defined(F16) || defined(F16_OPERANDS)
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require

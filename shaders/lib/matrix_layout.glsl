@@ -2,16 +2,17 @@
 // of an element, the move of P. Each in as many ways as there are: by a known layout, by VK_NV_cooperative_matrix2
 // (macro COOPMAT2), through shared memory.
 //
-// LAYOUT: bits 0 .. 3 of an element's row, then of its column, four bits of LAYOUT each: 8 + i stands for bit i of the
-// element's number, 7 for none, less for that bit of the invocation's number in the subgroup. A probe has confirmed it.
+// LAYOUT (lib/matrix_keys.glsl) is what a probe has confirmed.
 const bool KNOWN = LAYOUT != 0;
 
 // Written out: NVIDIA's compiler leaves loops over these bits loops, and what they index goes to memory (D64: 38 TFLOP/s).
-#define SOURCE(b) (LAYOUT >> (4 * (b)) & 15)
 #define OF_ELEMENT(b) (SOURCE(b) >> 3)
 #define BIT(b, e) (SOURCE(b) == 7 ? 0 : (SOURCE(b) >= 8 ? (e) >> (SOURCE(b) & 7) : lane >> SOURCE(b)) & 1)
 uint place_row(uint e) { return BIT(0, e) | BIT(1, e) << 1 | BIT(2, e) << 2 | BIT(3, e) << 3; }
 uint place_column(uint e) { return BIT(4, e) | BIT(5, e) << 1 | BIT(6, e) << 2 | BIT(7, e) << 3; }
+// Of it, what is the element's: place_column(e) - place_column(0).
+#define STEP_BIT(b, e) (OF_ELEMENT(b) * ((e) >> (SOURCE(b) & 7) & 1))
+uint step_column(uint e) { return STEP_BIT(4, e) | STEP_BIT(5, e) << 1 | STEP_BIT(6, e) << 2 | STEP_BIT(7, e) << 3; }
 
 // Numbers of rows that an invocation keeps for a block: with a known layout one for each of its rows, of which element e
 // lies in number slot(e); else one for each element.
@@ -110,13 +111,18 @@ PAIR pair_of(float a, float b) {
 
 // P of one block of rows and tile of keys, on its way to p_left.
 void put_p(uint r, uint n, ACCUMULATOR p) {
-    if (P_MOVE == MOVE_FRAGMENT) {
+#ifndef BIAS
+    if (P_MOVE == MOVE_FRAGMENT)
+#endif
+    {
         FOR_EACH(i, ELEMENTS / 2) {
             const PAIR pair = pair_of(p[2 * i], p[2 * i + 1]);
             p_left[r * KEY_STEPS + n][2 * i] = pair.x;
             p_left[r * KEY_STEPS + n][2 * i + 1] = pair.y;
         }
-    } else if (P_MOVE == MOVE_CONVERT) {
+    }
+#ifndef BIAS
+    else if (P_MOVE == MOVE_CONVERT) {
 #ifdef COOPMAT2
         p_left[r * KEY_STEPS + n] = LEFT(p);
 #endif
@@ -135,6 +141,7 @@ void put_p(uint r, uint n, ACCUMULATOR p) {
         }
         subgroupBarrier();
     }
+#endif
 }
 
 // Once all of a block of rows is put.

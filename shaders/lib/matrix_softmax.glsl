@@ -3,6 +3,7 @@
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"
+#include "lib/matrix_bias.glsl"
 
 const float GROWN = 16384.0;  // a tile's part of a row sum beyond this sets offsets anew; within it P fits 16 bits
 
@@ -17,10 +18,6 @@ void softmax_begin() {
             row_sum[r][s] = 0;
         }
     FOR_EACH(x, ROW_BLOCKS * OUT_TILES) acc[x] = ACCUMULATOR(0);
-}
-
-void clear_scores() {
-    FOR_EACH(x, ROW_BLOCKS * KEY_TILES) scores[x] = ACCUMULATOR(0);
 }
 
 // Whether a tile has scores to cap, to mask or to hide.
@@ -41,7 +38,7 @@ void finish_scores(Work w, uint first_key, bool masked) {
             FOR_EACH(n, KEY_TILES) {
                 const float score = scaled(vec4(scores[r * KEY_TILES + n][e])).x;
                 scores[r * KEY_TILES + n][e] =
-                    finished(score, 0, mask, row, keys, int(first_key + n * N + place.y), w.num_keys - 1, masked);
+                    finished(score, 0, mask, row, keys, int(first_key + key_at(n * N + place.y)), w.num_keys - 1, masked);
             }
         }
 }
@@ -76,50 +73,75 @@ void raise_offsets(float factor, float growth) {
     }
 }
 
-// `biased`: of a tile whose float mask was fetched, the scores are without it.
-void exponentials_of(uint r, uint n, float factor, bool biased) {
+void exponentials_of(uint r, uint n, float factor) {
     ACCUMULATOR p;
     FOR_EACH(e, ELEMENTS) {
+#ifndef BIAS
         if (RUNNING_MAX != 0) {
             // Rounded before the offset is taken from it: then finished tiles and others give the same bits.
             precise const float score = scores[r * KEY_TILES + n][e] * factor;
             p[e] = exp2(score - row_offset[r][slot(e)]);
-        } else {
-            const float score = scores[r * KEY_TILES + n][e], offset = row_offset[r][slot(e)];
-            if (biased && BIAS_AHEAD) p[e] = biased_weight(score, bias_of(r, n, e), factor, offset);
-            else p[e] = exp2(fma(score, factor, -offset));
-        }
+        } else
+#endif
+            p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]));
         tile_sum[r][slot(e)] += p[e];
     }
     put_p(r, n, p);
 }
 
 // Scores of a part of the keys, times a factor, to P and its part of the row sums.
-void exponentials(uint part, float factor, bool biased) {
+void exponentials(uint part, float factor) {
     if (part == 0) FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0;
     if (P_MOVE < MOVE_SHARED) {
-        FOR_PART(n, part, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor, biased);
+        FOR_PART(n, part, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
     } else {
         FOR_EACH(r, ROW_BLOCKS) {
-            FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor, false);
+            FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor);
             get_p(r);
         }
     }
 }
 
 // Of scores from here on, what a fused multiply-add does not round could by itself outgrow an offset, or vanish below it.
+// Where S begins as a mask, each of its steps rounds the sum: head_dim / 16 of them, 2^-24 of it.
+#ifdef BIAS
+const float LARGE_SCORE = 1024;
+#else
 const float LARGE_SCORE = 1e7;
+#endif
+#if defined(BIAS) && defined(BF16)  // a mask over the scale may pass what float32 has: such rows seem empty
+const float LEAST_OFFSET = -3.4e38;
+#else
+const float LEAST_OFFSET = NO_MAXIMUM;
+#endif
 bool has_large_offset() {
-    bool large = false;
+    float most = 0;
     FOR_EACH(r, ROW_BLOCKS)
-        FOR_EACH(s, SLOTS) large = large || (abs(row_offset[r][s]) > LARGE_SCORE && row_offset[r][s] > NO_MAXIMUM);
-    return large;
+        FOR_EACH(s, SLOTS) most = max(most, mix(0.0, abs(row_offset[r][s]), row_offset[r][s] > LEAST_OFFSET));
+    return most > LARGE_SCORE;
 }
 
 bool outgrows() {
     bool grown = false;
     FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) grown = grown || !(tile_sum[r][s] <= GROWN);
     return grown;
+}
+
+// Whether it does because what a mask hides is not finite.
+bool has_odd_sum() {
+    uint most = 0;
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) most = max(most, floatBitsToUint(tile_sum[r][s]) & 0x7fffffff);
+    return most > 0x7f800000;
+}
+
+// The same of the output, in any row of the workgroup.
+bool has_odd_result() {
+    uint most = 0;
+    FOR_EACH(x, ROW_BLOCKS * OUT_TILES)
+        FOR_EACH(e, ELEMENTS) most = max(most, floatBitsToUint(acc[x][e]) & 0x7fffffff);
+    if (most >= 0x7f800000) odd_result = 1;
+    barrier();
+    return odd_result != 0;
 }
 
 void add_tile_sums() {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -78,8 +79,9 @@ std::string malformed(const DeviceCaps& caps, const Problem& p, const MatrixNumb
         return "masks need running=1 or move=0";
     if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
-    if (n.parts != 1 && (n.parts != 2 || n.move >= MOVE_SHARED || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
-        return "parts is 1, or 2 where halves of a tile are whole and P stays in registers";
+    if (n.parts != 1 &&
+        (n.parts != 2 || n.running == 1 || n.move >= MOVE_SHARED || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
+        return "parts is 1, or 2 where halves of a tile are whole, P stays in registers and running is 0";
     if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
         return "move=1 and move=2 are not for float32 storage";
     if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
@@ -101,14 +103,32 @@ std::string too_large(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
     return "";
 }
 
-Variant module_of(const Problem& p, const MatrixNumbers& n) {
+// Whether a mask is fetched ahead: lib/matrix_bias.glsl says when.
+bool fetches_bias(const Problem& p, const TileChoice& tiles) {
+    const MatrixNumbers& n = *tiles.matrix;
+    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 &&
+           n.running == 0 && n.move == MOVE_FRAGMENT && p.narrow_rows(n.tile_q(), n.tile_kv, tiles.pack);
+}
+
+Variant module_of(const Problem& p, const TileChoice& tiles) {
+    const MatrixNumbers& n = *tiles.matrix;
     const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16;
+    if (fetches_bias(p, tiles))
+        return f16 ? Variant::forward_matrix_f16_bias : Variant::forward_matrix_bf16_bias;
     if (p.dtype == VKATTN_DTYPE_FLOAT32)
         return f16 ? Variant::forward_matrix_f16_of_f32 : Variant::forward_matrix_bf16_of_f32;
     if (n.move == MOVE_CONVERT)
         return f16 ? Variant::forward_matrix_f16_nv2 : Variant::forward_matrix_bf16_nv2;
     if (n.move == MOVE_SHARED) return Variant::forward_matrix_f16_rounded;
     return f16 ? Variant::forward_matrix_f16 : Variant::forward_matrix_bf16;
+}
+
+// Of the bytes that rows of the mask lie apart, the power of two that divides them, up to 16.
+uint32_t mask_unit(const Problem& p) {
+    uint64_t unit = 16;
+    for (const uint64_t stride : {p.mask_strides[0], p.mask_strides[1], p.mask_strides[2]})
+        unit = std::gcd(unit, stride * (p.mask == VKATTN_MASK_BOOL ? 1 : p.element_bytes));
+    return static_cast<uint32_t>(unit);
 }
 
 // The shape that the numbers run on, with all that follows from it.
@@ -120,6 +140,7 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.move = move_of(caps, p, shape, khr);
     if (n.move >= MOVE_SHARED) n.parts = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
+    if (options.batch_invariant) n.parts = 1;
     if (options.batch_invariant || (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT)) n.running = 1;
     return n;
 }
@@ -215,7 +236,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
 Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     const MatrixNumbers& n = *tiles.matrix;
     const MatrixTile tile = matrix_tile(n, p);
-    Dispatch d = forward_dispatch(p, module_of(p, n), tiles);
+    Dispatch d = forward_dispatch(p, module_of(p, tiles), tiles);
     auto& s = d.specialization;
     for (const int unused : {SPEC_PREFETCH, SPEC_UNROLL, SPEC_V_KEYS, SPEC_P_BLOCKS})
         s[static_cast<size_t>(unused)] = 0;
@@ -234,6 +255,7 @@ Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     s[SPEC_PARTS] = n.parts;
     s[SPEC_SLICES] = tile.slices;
     if (p.alignment_bytes % 16 == 0) s[SPEC_WIDE_LOADS] = 2;
+    if (p.mask != VKATTN_MASK_NONE) s[SPEC_MASK_UNIT] = mask_unit(p);
     return d;
 }
 

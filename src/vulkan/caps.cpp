@@ -112,8 +112,9 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.max_subgroup_size = sizes.maxSubgroupSize;
     caps.subgroup_size_control = enabled.subgroup_size_control &&
                                  (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
-    constexpr VkSubgroupFeatureFlags needed =
-        VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    constexpr VkSubgroupFeatureFlags needed = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT |
+                                              VK_SUBGROUP_FEATURE_BALLOT_BIT |
+                                              VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
     const bool subgroups = (subgroup.supportedOperations & needed) == needed &&
                            (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
     if (subgroups && enabled.matrix && enabled.float16 && enabled.memory_model && enabled.storage_16bit)

@@ -122,7 +122,8 @@ void set_mask_fill(Line& l, Value v) {
                                                 {"banded", MaskFill::banded},
                                                 {"rows", MaskFill::rows},
                                                 {"tail", MaskFill::tail},
-                                                {"lowest", MaskFill::lowest}});
+                                                {"lowest", MaskFill::lowest},
+                                                {"far", MaskFill::far}});
 }
 
 void set_lengths(Line& l, Value v) {
@@ -253,8 +254,9 @@ void check_whole(const Line& line) {
             line.fail(fmt::format("{} {} for {} batches", values->size(), name, p.batch));
     if ((p.align == VKATTN_ALIGN_OFFSETS) == c.query_offsets.empty()) line.fail("offsets exclude align");
     if ((p.mask == VKATTN_MASK_NONE) != (p.mask_rank == 0)) line.fail("mask and mask_shape go together");
-    if (c.mask_fill == MaskFill::lowest && p.mask != VKATTN_MASK_FLOAT)
-        line.fail("mask_fill=lowest is of float masks");
+    if (p.mask != VKATTN_MASK_FLOAT)
+        for (const auto& [name, fill] : {std::pair{"lowest", MaskFill::lowest}, {"far", MaskFill::far}})
+            if (c.mask_fill == fill) line.fail(fmt::format("mask_fill={} is of float masks", name));
 }
 
 std::string_view without_comment(std::string_view line) {

@@ -22,7 +22,7 @@ class CaseError : public std::runtime_error {
 
 enum class Layout { bhsd, bshd };
 enum class Values { normal, large, huge, equal, ascending, descending, spike };
-enum class MaskFill { random, banded, rows, tail, lowest };
+enum class MaskFill { random, banded, rows, tail, lowest, far };
 
 struct Case {
     std::string where, text;                    // "file:line"; the line itself

@@ -108,6 +108,7 @@ bool is_visible(MaskFill how, const MaskRow& row, uint64_t j, Fill& fill) {
     constexpr uint64_t bands = 3;
     switch (how) {
         case MaskFill::random:
+        case MaskFill::far:
             return chance;
         case MaskFill::banded:  // blocks on the diagonal; of a single row, the middle
             return row.rows == 1 ? j * bands / row.columns == 1
@@ -143,7 +144,8 @@ std::vector<double> make_mask(const Case& c) {
             else if (!is_visible(c.mask_fill, row, j, fill))
                 value = hidden;
             else if (p.mask == VKATTN_MASK_FLOAT)
-                value = fill.normal();
+                value = fill.normal() +
+                        (c.mask_fill == MaskFill::far ? 4096.0 * (static_cast<int>(row.index % 3) - 1) : 0);
             mask.push_back(p.mask == VKATTN_MASK_FLOAT ? rounded(value, p.dtype) : value);
         }
     }

@@ -1,0 +1,89 @@
+// Float masks of 16-bit elements in the matrix kernel, in modules of their own (macro BIAS): for a stale offset, P that moves
+// by a known layout, narrow rows and no softcap. Elsewhere masks are added element by element (finish_scores).
+//
+// A tile's mask is fetched while P . V of the tile before is computed, of tiles that lie within the bounds, and S begins as the
+// mask over the scale. What that rounds is in proportion to scores: see LARGE_SCORE.
+#ifdef BIAS
+#define BIAS_AHEAD true
+uint bias[ROW_BLOCKS * KEY_TILES * ELEMENTS / 2];  // elements 2 i and 2 i + 1 of an accumulator in a word
+uint bias_row[ROW_BLOCKS][SLOTS];  // where this invocation's part of a row begins, in bytes from bias_base
+uvec2 bias_base;
+const uint BIAS_BYTES = IN_EIGHTS ? 16 : IN_WORDS ? 4 : 2;  // that go at a time
+bool bias_aligned;                                          // they may
+float inverse_scale;                                        // 0: no tile's mask is fetched
+
+void find_bias(Work w) {
+    const MaskRows mask = mask_rows(w);
+    bias_base = mask.base;
+    bias_aligned = mask.base.x % BIAS_BYTES == 0;
+    FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(e, ELEMENTS) {
+            const uint row = min(w.first_row + subgroup_row + r * M + place_row(e), w.last_row);
+            bias_row[r][slot(e)] = 2 * (mask_row(mask, row).at + key_at(place_column(0)));
+        }
+    const float scale = p.scale_log2 * LN_2;
+    inverse_scale = mask_key_step() != 0 && scale > 1e-30 ? 1 / scale : 0;
+}
+
+#define FOR_BIAS(r, i) FOR_EACH(r, ROW_BLOCKS) FOR_EACH(i, ELEMENTS / 2)
+#define BIAS_AT(r, e) address_add(bias_base, uvec2(2 * first_key + bias_row[r][slot(e)], 0))
+#define BIAS_WORD(r, n, i) bias[((r) * KEY_TILES + (n)) * ELEMENTS / 2 + (i)]
+// Column bit 3, in the number of a pair of elements.
+#define COLUMN_8 (1u << ((SOURCE(7) & 7) - 1))
+// From an invocation's first key of a row to that of element e of tile n.
+#define BIAS_STEP(n, e) key_at((n) * N + step_column(e))
+void fetch_singly(uint first_key) {
+    FOR_BIAS(r, i) {
+        const RowStart even = RowStart(BIAS_AT(r, 2 * i), 0), odd = RowStart(BIAS_AT(r, 2 * i + 1), 0);
+        FOR_EACH(n, KEY_TILES)
+            BIAS_WORD(r, n, i) = load_bits(even, BIAS_STEP(n, 2 * i)) | load_bits(odd, BIAS_STEP(n, 2 * i + 1)) << 16;
+    }
+}
+void fetch_bias(uint first_key) {
+    if (BIAS_BYTES == 16) {
+        FOR_BIAS(r, i) {
+            const uvec2 at = BIAS_AT(r, 2 * i);
+            if (step_column(2 * i) == 0) FOR_EACH(n, KEY_TILES / 2) {
+                const uvec4 eight = Uvec4sIn(at).x[n * 4];
+                BIAS_WORD(r, 2 * n, i) = eight.x;
+                BIAS_WORD(r, 2 * n, i | COLUMN_8) = eight.y;
+                BIAS_WORD(r, 2 * n + 1, i) = eight.z;
+                BIAS_WORD(r, 2 * n + 1, i | COLUMN_8) = eight.w;
+            }
+        }
+    } else if (BIAS_BYTES == 4) {
+        FOR_BIAS(r, i) {
+            const uvec2 at = BIAS_AT(r, 2 * i);
+            FOR_EACH(n, KEY_TILES) BIAS_WORD(r, n, i) = UintsIn(at).x[BIAS_STEP(n, 2 * i) / 2];
+        }
+    } else {
+        fetch_singly(first_key);
+    }
+}
+void fetch_any_bias(uint first_key) {
+    if (bias_aligned) fetch_bias(first_key);
+    else fetch_singly(first_key);
+}
+void no_bias() { FOR_BIAS(r, i) FOR_EACH(n, KEY_TILES) BIAS_WORD(r, n, i) = 0; }
+
+void begin_scores() {
+    FOR_BIAS(r, i)
+        FOR_EACH(n, KEY_TILES) {
+            vec2 two = floats_of(BIAS_WORD(r, n, i)) * inverse_scale;
+#ifdef BF16
+            two = min(two, vec2(1e30));  // float16 has no number that large
+#endif
+            scores[r * KEY_TILES + n][2 * i] = two.x;
+            scores[r * KEY_TILES + n][2 * i + 1] = two.y;
+        }
+}
+#else
+#define BIAS_AHEAD false
+const float inverse_scale = 0;
+const bool bias_aligned = false;
+void find_bias(Work w) {}
+void fetch_bias(uint first_key) {}
+void fetch_any_bias(uint first_key) {}
+void no_bias() {}
+void begin_scores() { FOR_EACH(x, ROW_BLOCKS * KEY_TILES) scores[x] = ACCUMULATOR(0); }
+#endif
