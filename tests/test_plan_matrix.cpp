@@ -164,7 +164,7 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     };
     CHECK(running({}) == 0);
     CHECK(running(named("matrix", "move=1,running=1")) == 1);
-    CHECK(running(named("matrix_khr")) == 1);  // weights in shared memory do not say which keys are seen
+    CHECK(running(named("matrix_khr")) == 1);
     Options invariant;
     invariant.batch_invariant = true;
     for (const uint32_t rows : {1u, 17u, 300u}) {
@@ -174,9 +174,9 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
         CHECK(plan.tiles.tile_kv == planned(caps, p).tiles.tile_kv);
     }
     const std::pair<const char*, const char*> bad[] = {
-        {"tile_kv=24", "multiple of 16"}, {"move=9", "move is 0 .. 3"}, {"chunk=16", "running=1"},
-        {"rows=4", "is not one of"},      {"subgroups=0", "not 0"},     {"subgroups=40", "invocations"},
-        {"tile_kv=512", "shared memory"}};
+        {"tile_kv=24", "multiple of 16"},      {"move=9", "move is 0 .. 3"},    {"chunk=16", "running=1"},
+        {"running=1,parts=2", "running is 0"}, {"rows=4", "is not one of"},     {"subgroups=0", "not 0"},
+        {"subgroups=40", "invocations"},       {"tile_kv=512", "shared memory"}};
     for (const auto& [tuning, why] : bad) {
         CAPTURE(tuning);
         const std::string text = refusal(caps, p, named("matrix", tuning));
@@ -196,6 +196,41 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     Options rejected;
     rejected.rejected_rows = {"nvidia-matrix-d64"};
     CHECK(planned(caps, p, rejected).tuning_row == "nvidia-matrix-d128");
+}
+
+TEST_CASE("matrix: float masks of 16 bits have modules of their own, unless a score is wanted without them") {
+    DeviceCaps caps = matrix_device("nvidia_h200");
+    for (core::MatrixShape& shape : caps.matrices) {
+        shape.layout = 0xa9187654;
+        shape.left_alike = true;
+    }
+    const auto forward = [&](VkattnProblem p, VkattnMaskType mask, const Options& o = {}) {
+        set_mask(p, mask, MaskShape::whole);
+        for (const core::Dispatch& d : planned(caps, p, o).dispatches)
+            if ((needs_of(d.variant) & core::NEED_MATRIX) != 0)
+                return std::pair(d.variant, d.specialization[SPEC_MASK_UNIT]);
+        throw std::runtime_error("no dispatch is on matrix units");
+    };
+    const auto keys = [](uint32_t count) { return half({64, 64}, {1, 2, 2, 300, count}); };
+    using core::Variant;
+    for (const auto& [count, unit] : {std::pair{304u, 16u}, {300u, 8u}, {302u, 4u}, {301u, 2u}})
+        CHECK(forward(keys(count), VKATTN_MASK_FLOAT) == std::pair(Variant::forward_matrix_f16_bias, unit));
+    CHECK(forward(keys(304), VKATTN_MASK_BOOL) == std::pair(Variant::forward_matrix_f16, 16u));
+    VkattnProblem p = keys(300);
+    p.dtype = VKATTN_DTYPE_BFLOAT16;
+    CHECK(forward(p, VKATTN_MASK_FLOAT).first == Variant::forward_matrix_bf16_bias);
+    p = keys(300);
+    p.softcap = 30;
+    CHECK(forward(p, VKATTN_MASK_FLOAT).first == Variant::forward_matrix_f16);
+    Options o;
+    o.batch_invariant = true;
+    CHECK(forward(keys(300), VKATTN_MASK_FLOAT, o).first == Variant::forward_matrix_f16);
+    CHECK(forward(keys(300), VKATTN_MASK_FLOAT, named("matrix_khr")).first ==
+          Variant::forward_matrix_f16_rounded);
+    o = {};
+    o.precision = VKATTN_PRECISION_FLOAT16;
+    p = make_problem({64, 64}, {1, 2, 2, 300, 300});
+    CHECK(forward(p, VKATTN_MASK_FLOAT, o).first == Variant::forward_matrix_f16_of_f32);
 }
 
 namespace {
