@@ -130,15 +130,22 @@ bool is_inner(Slice s) {
     return s.visible && (s.next_visible || s.next_key >= s.end_key);
 }
 
-void set_offsets(Slice s, bool finish_all) {
-    const bool biased = !finish_all && is_biased(s, s.k.first);
+// The scores of a tile, with or without its mask fetched; what they are to be multiplied by.
+float score_tile(Slice s, bool biased) {
     if (biased) fetch_any_bias(s.k.first);
     else no_bias();
     begin_scores();
     multiply_all_qk();
     const bool finish = !biased && needs_finish(s.w, s.k.first);
     if (finish) finish_scores(s.w, s.k.first, !s.visible);
-    raise_offsets(finish ? 1.0 : p.scale_log2, 0.0);
+    return finish ? 1.0 : p.scale_log2;
+}
+
+// Whether scores that begin as a mask are too large for it, in any row of the workgroup. No offset has been raised by them.
+bool must_finish(float factor) {
+    if (has_large_maximum(factor)) large_scores = 1;
+    barrier();
+    return large_scores != 0;
 }
 
 // A tile of the first loop up to P; fetches K of the next, which is returned. `inner`, a constant: is_inner(). Others are
@@ -212,16 +219,19 @@ void stale_loop(inout Slice s) {
         if (thread == 0) large_scores = 0;  // all have read it, before the last barrier
         barrier();
         if (thread == 0) grown_tile = 0;  // read after the next barrier only
-        set_offsets(s, finish_all);
-        if (has_large_offset()) large_scores = 1;
-        barrier();
-        const bool inner_ones = !no_inner && large_scores == 0;
-        outgrown = BIAS_AHEAD && large_scores != 0 && !finish_all;
-        finish_all = outgrown;
-        if (outgrown) {  // offsets of scores that begin as a mask: once more, finished
+        const bool biased = !finish_all && is_biased(s, s.k.first);
+        const float factor = score_tile(s, biased);
+        outgrown = biased && must_finish(factor);
+        if (outgrown) {  // once more, finished
+            finish_all = true;
             barrier();
             continue;
         }
+        raise_offsets(factor, 0.0);
+        if (has_large_offset()) large_scores = 1;
+        barrier();
+        const bool inner_ones = !no_inner && !finish_all && large_scores == 0;
+        finish_all = false;
         [[dont_unroll]] while (s.k.first < s.end_key && !outgrown) {
             [[dont_unroll]] while (inner_ones && s.k.first < s.end_key && is_inner(s)) {
                 const Rows next = stale_p(s, set_tile, true, BIAS_AHEAD);

@@ -5,7 +5,9 @@
 #include "lib/matrix_mask.glsl"
 #include "lib/matrix_bias.glsl"
 
-const float GROWN = 16384.0;  // a tile's part of a row sum beyond this sets offsets anew; within it P fits 16 bits
+// A tile's part of a row sum beyond 2^14 sets offsets anew; within it P fits 16 bits. By its bits: drivers may assume that
+// there is no NaN, which is more than any number.
+const uint GROWN_BITS = 0x46800000;
 
 float row_offset[ROW_BLOCKS][SLOTS];
 float row_sum[ROW_BLOCKS][SLOTS];  // this invocation's part
@@ -114,16 +116,29 @@ const float LEAST_OFFSET = -3.4e38;
 #else
 const float LEAST_OFFSET = NO_MAXIMUM;
 #endif
+float size_of(float offset) { return mix(0.0, abs(offset), offset > LEAST_OFFSET); }
 bool has_large_offset() {
     float most = 0;
-    FOR_EACH(r, ROW_BLOCKS)
-        FOR_EACH(s, SLOTS) most = max(most, mix(0.0, abs(row_offset[r][s]), row_offset[r][s] > LEAST_OFFSET));
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) most = max(most, size_of(row_offset[r][s]));
     return most > LARGE_SCORE;
 }
+#ifdef BIAS
+bool has_large_maximum(float factor) {
+    float most = 0;
+    FOR_EACH(r, ROW_BLOCKS) {
+        float of_row[SLOTS];
+        find_maximum(r, factor, of_row);
+        FOR_EACH(s, SLOTS) most = max(most, size_of(of_row[s]));
+    }
+    return most > LARGE_SCORE;
+}
+#else
+bool has_large_maximum(float factor) { return false; }
+#endif
 
 bool outgrows() {
     bool grown = false;
-    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) grown = grown || !(tile_sum[r][s] <= GROWN);
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) grown = grown || floatBitsToUint(tile_sum[r][s]) > GROWN_BITS;
     return grown;
 }
 
@@ -139,6 +154,7 @@ bool has_odd_result() {
     uint most = 0;
     FOR_EACH(x, ROW_BLOCKS * OUT_TILES)
         FOR_EACH(e, ELEMENTS) most = max(most, floatBitsToUint(acc[x][e]) & 0x7fffffff);
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) most = max(most, floatBitsToUint(row_sum[r][s]) & 0x7fffffff);
     if (most >= 0x7f800000) odd_result = 1;
     barrier();
     return odd_result != 0;

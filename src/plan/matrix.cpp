@@ -140,7 +140,6 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.move = move_of(caps, p, shape, khr);
     if (n.move >= MOVE_SHARED) n.parts = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
-    if (options.batch_invariant) n.parts = 1;
     if (options.batch_invariant || (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT)) n.running = 1;
     return n;
 }
@@ -216,6 +215,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, kind == KernelKind::matrix_khr);
             if (row.through_shared && n.move < MOVE_SHARED) break;  // other shapes come after other rows
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
+            if (n.running == 1 && options.tuning.find("parts") == std::string::npos) n.parts = 1;
             const MatrixTile tile = matrix_tile(n, p);
             why = malformed(caps, p, n, tile, options.batch_invariant);
             if (!why.empty() && !options.tuning.empty()) return invalid("options.tuning", why);

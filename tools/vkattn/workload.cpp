@@ -14,6 +14,7 @@ constexpr uint64_t rotate_bytes = uint64_t{256} << 20;  // several times any las
 constexpr double settled = 0.98;                        // of the time before: clocks rise no more
 constexpr double most_warming = 6;                      // times what was asked for
 constexpr double warm_block_ms = 20;                    // that are compared
+constexpr int most_warm_runs = 50'000;
 
 // A buffer of `bytes` that repeats `block`.
 Buffer repeat(Runtime& runtime, uint64_t bytes, std::span<const std::byte> block) {
@@ -141,7 +142,7 @@ std::vector<double> Workload::time(const Plans& plans, double warm_for_ms, uint3
 void Workload::warm_up(const Plans& plans, const Buffer& scratch, double warm_for_ms) {
     double warm = run(plans, scratch), before = std::numeric_limits<double>::infinity();
     const int block = static_cast<int>(std::clamp(warm_block_ms / std::max(warm, 1e-3), 1.0, 1000.0));
-    while (warm < most_warming * warm_for_ms) {
+    for (int runs = 0; runs < most_warm_runs && warm < most_warming * warm_for_ms; runs += block) {
         double ms = 0;
         for (int i = 0; i < block; i++) ms += run(plans, scratch);
         warm += ms;
