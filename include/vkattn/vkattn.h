@@ -75,7 +75,9 @@ typedef struct VkattnPlan VkattnPlan;
 
 /* Addresses of one forward. Null addresses are legal for empty tensors; lse may be null: it is not written then.
  * Scratch is a range of a VkBuffer with STORAGE_BUFFER, SHADER_DEVICE_ADDRESS and TRANSFER_DST usage; null when
- * the plan needs none. Its content need not survive and is not shared between recordings that may overlap. */
+ * the plan needs none. Its content need not survive and is not shared between recordings that may overlap.
+ * On matrix units, masks are fastest at a multiple of 16, with rows of a multiple of 16 bytes; rows of a tile are computed
+ * twice where a key or value that the mask hides from all of them is not finite. */
 typedef struct VkattnForwardArgs {
     size_t struct_size;
     VkDeviceAddress query;
