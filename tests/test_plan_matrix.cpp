@@ -227,6 +227,14 @@ TEST_CASE("matrix: float masks of 16 bits have modules of their own, unless a sc
     CHECK(forward(keys(300), VKATTN_MASK_FLOAT, o).first == Variant::forward_matrix_f16);
     CHECK(forward(keys(300), VKATTN_MASK_FLOAT, named("matrix_khr")).first ==
           Variant::forward_matrix_f16_rounded);
+    const auto row = [&](VkattnMaskType mask) {
+        VkattnProblem wide = half({128, 128}, {1, 2, 2, 300, 300});
+        if (mask != VKATTN_MASK_NONE) set_mask(wide, mask, MaskShape::whole);
+        return planned(caps, wide).tuning_row;
+    };
+    CHECK(row(VKATTN_MASK_FLOAT) == "nvidia-bias-d128");
+    CHECK(row(VKATTN_MASK_BOOL) == "nvidia-matrix-d128");
+    CHECK(row(VKATTN_MASK_NONE) == "nvidia-matrix-d128");
     o = {};
     o.precision = VKATTN_PRECISION_FLOAT16;
     p = make_problem({64, 64}, {1, 2, 2, 300, 300});

@@ -14,20 +14,23 @@ namespace vkattn::core {
 namespace {
 
 using Device = MatrixRow::Device;
+using Use = MatrixRow::Use;
 
 // Most specific first within a device. See tuning.cpp for how rows are meant. Measured with `vkattn bench --dtype f16 --batch 4
 // --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048; TFLOP/s in brackets.
 //   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336], d128 [311; q_held 96 300, keys in one part 294, 4
 //           subgroups and 16 keys 247], d256 [285; keys in one part 271]. shared: --kernel matrix_khr, d64 [221; 32 keys
-//           194, 64 keys 190]; at d256 the common row [234; 16 keys 181]. d576: not swept.
+//           194, 64 keys 190]; with a float mask (--mask-type float --mask-shape 1,1,4096,4096): d128 [199; keys in two parts
+//           187], d64 [206; in two parts 203]. shared, at d256 the common row [234; 16 keys 181]. d576: not swept.
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
 constexpr MatrixRow rows[] = {
     //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running parts
-    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64}, true},
+    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64}, Use::through_shared},
     {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64}},
+    {"nvidia-bias-d128",   Device::nvidia_driver, 128, 1, { 8, 2, 32,  80}, Use::with_bias},
     {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2}},
     {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2}},
     {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1}},
@@ -104,16 +107,15 @@ std::string too_large(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
 }
 
 // Whether a mask is fetched ahead: lib/matrix_bias.glsl says when.
-bool fetches_bias(const Problem& p, const TileChoice& tiles) {
-    const MatrixNumbers& n = *tiles.matrix;
+bool fetches_bias(const Problem& p, const MatrixNumbers& n, bool pack) {
     return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 &&
-           n.running == 0 && n.move == MOVE_FRAGMENT && p.narrow_rows(n.tile_q(), n.tile_kv, tiles.pack);
+           n.running == 0 && n.move == MOVE_FRAGMENT && p.narrow_rows(n.tile_q(), n.tile_kv, pack);
 }
 
 Variant module_of(const Problem& p, const TileChoice& tiles) {
     const MatrixNumbers& n = *tiles.matrix;
     const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16;
-    if (fetches_bias(p, tiles))
+    if (fetches_bias(p, n, tiles.pack))
         return f16 ? Variant::forward_matrix_f16_bias : Variant::forward_matrix_bf16_bias;
     if (p.dtype == VKATTN_DTYPE_FLOAT32)
         return f16 ? Variant::forward_matrix_f16_of_f32 : Variant::forward_matrix_bf16_of_f32;
@@ -213,7 +215,9 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, subgroup_size)) continue;
             MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, kind == KernelKind::matrix_khr);
-            if (row.through_shared && n.move < MOVE_SHARED) break;  // other shapes come after other rows
+            // Other shapes come after other rows.
+            if (row.use == Use::through_shared && n.move < MOVE_SHARED) break;
+            if (row.use == Use::with_bias && !fetches_bias(p, n, packs(p, n.tile_q()))) break;
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             if (n.running == 1 && options.tuning.find("parts") == std::string::npos) n.parts = 1;
             const MatrixTile tile = matrix_tile(n, p);

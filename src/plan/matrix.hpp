@@ -33,7 +33,8 @@ struct MatrixRow {
     uint32_t max_head_dim;  // of both
     uint32_t residency;     // as in TuningRow
     MatrixNumbers numbers;
-    bool through_shared = false;  // only where P goes through shared memory
+    // any, or only: where P goes through shared memory; where a mask is fetched ahead
+    enum class Use { any, through_shared, with_bias } use = Use::any;
 };
 
 // The size of subgroups that matrix kernels run with; 0: they can be held to none.
