@@ -88,8 +88,6 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 
 // Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
 #define ROW_OF(item, vecs) (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
-#define POOL_ROW(item, vecs) (SPLITS_ROWS(vecs) ? row_at(thread / (vecs)) + row_at((item) * (THREADS / (vecs))) : row_at(ROW_OF(item, vecs)))
-#define SPLITS_ROWS(vecs) (THREADS % (vecs) == 0 && (THREADS / (vecs) & THREADS / (vecs) - 1) == 0)
 #define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
 
 #define FETCH(items, vecs, first_dim, row_start_of, extent, whole) \
@@ -111,7 +109,7 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 #define STORE(at, stride, items, vecs, value) \
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs); \
-        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) pool[(at) + POOL_ROW(t, vecs) * (stride) + COLUMN_OF(t, vecs)] = value; \
+        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) pool[(at) + ROW_AT(row, t, vecs) * (stride) + COLUMN_OF(t, vecs)] = value; \
     }
 
 const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;

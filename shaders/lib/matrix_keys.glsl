@@ -17,7 +17,12 @@ uint key_at(uint column) {
     return column & ~MOVED | ((column >> 3 & 1) << 1 | (column >> 4 & 1) << 2 | (column >> 1 & 3) << 3) & MOVED;
 }
 uint row_at(uint key) { return key & ~MOVED | ((key >> 1 & 1) << 3 | (key >> 2 & 1) << 4 | (key >> 3 & 3) << 1) & MOVED; }
+// Of a key that item `item` of a round is: where rounds are a power of two of keys, its bits move apart from the invocation's.
+#define ROW_AT(key, item, vecs) \
+    (ROUND_OF(vecs) == 0 || (ROUND_OF(vecs) & ROUND_OF(vecs) - 1) != 0 \
+         ? row_at(key) : row_at(thread / (vecs)) + row_at((item) * ROUND_OF(vecs)))
+#define ROUND_OF(vecs) (THREADS % (vecs) == 0 ? THREADS / (vecs) : 0)
 #else
 uint key_at(uint column) { return column; }
-uint row_at(uint key) { return key; }
+#define ROW_AT(key, item, vecs) (key)
 #endif
