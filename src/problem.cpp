@@ -136,7 +136,7 @@ Result<bool> resolve_mask(Problem& p) {
     std::copy(std::begin(extents), std::end(extents), p.mask_shape);
     p.mask_per_key = extents[3] != 1;
     if (p.mask_per_key) p.key_limit = static_cast<uint32_t>(extents[3]);
-    const uint64_t most = max_bytes / (p.mask == VKATTN_MASK_BOOL ? 1 : p.element_bytes);
+    const uint64_t most = max_bytes / p.mask_element_bytes();
     uint64_t inner = extents[3];
     for (int i = 2; i >= 0; i--) {
         p.mask_strides[i] = extents[i] > 1 ? inner : 0;

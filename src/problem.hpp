@@ -28,6 +28,7 @@ struct Problem : VkattnProblem {
     bool mask_per_key = false;    // false: one element for all keys of a row
 
     bool empty_output() const { return batch == 0 || seqlen_q == 0; }
+    uint32_t mask_element_bytes() const { return mask == VKATTN_MASK_BOOL ? 1 : element_bytes; }
     // Whether every stride in bytes fits 32 bits.
     bool narrow_strides() const;
     // Whether offsets within a tile fit 31 bits, in bytes. Packed: a query tile holds rows of all heads of a group.

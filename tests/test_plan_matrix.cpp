@@ -19,6 +19,15 @@ DeviceCaps matrix_device(const std::string& name) {
     return load_with_matrix_units(std::filesystem::path(VKATTN_TESTS_DIR "/profiles") / (name + ".txt"));
 }
 
+// Whose layouts a probe has found.
+DeviceCaps probed(DeviceCaps caps) {
+    for (core::MatrixShape& shape : caps.matrices) {
+        shape.layout = 0xa9187654;
+        shape.left_alike = true;
+    }
+    return caps;
+}
+
 VkattnProblem half(HeadDims dims, const Shape& shape, uint32_t alignment_bytes = 16) {
     return make_problem(dims, shape, Layout::contiguous, alignment_bytes, VKATTN_DTYPE_FLOAT16);
 }
@@ -143,11 +152,7 @@ TEST_CASE("matrix: only asked for, only what is there") {
 }
 
 TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
-    DeviceCaps caps = matrix_device("nvidia_h200");
-    for (core::MatrixShape& shape : caps.matrices) {
-        shape.layout = 0xa9187654;
-        shape.left_alike = true;
-    }
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
     const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
     const auto moves = [&](const Options& o) {
         const auto& s = planned(caps, p, o).dispatches.back().specialization;
@@ -199,11 +204,7 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
 }
 
 TEST_CASE("matrix: float masks of 16 bits have modules of their own, unless a score is wanted without them") {
-    DeviceCaps caps = matrix_device("nvidia_h200");
-    for (core::MatrixShape& shape : caps.matrices) {
-        shape.layout = 0xa9187654;
-        shape.left_alike = true;
-    }
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
     const auto forward = [&](VkattnProblem p, VkattnMaskType mask, const Options& o = {}) {
         set_mask(p, mask, MaskShape::whole);
         for (const core::Dispatch& d : planned(caps, p, o).dispatches)
@@ -274,9 +275,8 @@ TEST_CASE("precision: float32 is rounded where it is asked for, by every device 
                 CHECK(d.specialization[SPEC_POOL_VEC4] >= pool_of(d));
                 CHECK(uint64_t{d.specialization[SPEC_POOL_VEC4]} * 16 <= caps.max_shared_bytes);
             }
+        caps = probed(caps);
         for (core::MatrixShape& shape : caps.matrices) {
-            shape.layout = 0xa9187654;
-            shape.left_alike = true;
             shape.k = shape.n;
         }
         const VkattnProblem p = make_problem({64, 64}, {1, 2, 2, 300, 300});

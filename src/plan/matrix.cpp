@@ -129,7 +129,7 @@ Variant module_of(const Problem& p, const TileChoice& tiles) {
 uint32_t mask_unit(const Problem& p) {
     uint64_t unit = 16;
     for (const uint64_t stride : {p.mask_strides[0], p.mask_strides[1], p.mask_strides[2]})
-        unit = std::gcd(unit, stride * (p.mask == VKATTN_MASK_BOOL ? 1 : p.element_bytes));
+        unit = std::gcd(unit, stride * p.mask_element_bytes());
     return static_cast<uint32_t>(unit);
 }
 
@@ -219,7 +219,10 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             if (row.use == Use::through_shared && n.move < MOVE_SHARED) break;
             if (row.use == Use::with_bias && !fetches_bias(p, n, packs(p, n.tile_q()))) break;
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
-            if (n.running == 1 && options.tuning.find("parts") == std::string::npos) n.parts = 1;
+            if (n.running == 1) {  // then a row's parts are 1, unless the tuning says otherwise
+                n.parts = 1;
+                set_numbers(n, options.tuning, fields());
+            }
             const MatrixTile tile = matrix_tile(n, p);
             why = malformed(caps, p, n, tile, options.batch_invariant);
             if (!why.empty() && !options.tuning.empty()) return invalid("options.tuning", why);
