@@ -4,10 +4,11 @@
 usage: torch_sdpa.py prefill|decode|llama [--dtype f16|bf16|f32] [--backends flash,cudnn,efficient] [--repeats N]
        torch_sdpa.py prefill|decode|llama --list
 
-Needs PyTorch 2.5 or later with CUDA; --list, the names of the cases, needs neither. Times are medians of CUDA events,
-behind a warm-up, a backend a case.
+Needs PyTorch 2.5 or later with CUDA; --list, the names of the cases, needs neither. Times are medians of CUDA events
+around blocks of runs, behind a warm-up, a backend a case.
 """
 import argparse
+import itertools
 import json
 
 try:
@@ -19,7 +20,10 @@ except ModuleNotFoundError:
 
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "efficient": "EFFICIENT_ATTENTION"}
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
-WARM_MS = 100
+WARM_MS = 500
+BLOCK_MS = 40
+ROTATE_BYTES = 256 << 20  # several times the caches
+QUEUEING_CYCLES = 60_000  # 30 us: what a launch takes; more would be a pause in which the device cools
 
 
 def cases_of(suite):
@@ -41,39 +45,53 @@ def cases_of(suite):
 
 
 def time_ms(run, repeats):
-    def once():
+    """Of a run; short ones one behind the other, as vkattn's, and all queued before the first begins."""
+
+    def block(runs):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(QUEUEING_CYCLES * runs)
         start.record()
-        run()
+        for _ in range(runs):
+            run()
         end.record()
         torch.cuda.synchronize()
-        return start.elapsed_time(end)
+        return start.elapsed_time(end) / runs
 
+    block(1)
+    runs = max(1, min(int(BLOCK_MS / block(1)), 500))
     warm = 0.0
     while warm < WARM_MS:
-        warm += once()
-    return sorted(once() for _ in range(repeats))[repeats // 2]
+        warm += block(runs) * runs
+    return sorted(block(runs) for _ in range(repeats))[repeats // 2]
 
 
 def measure(case, dtype, backend, repeats):
     name, batch, heads_q, heads_kv, queries, keys, d, causal = case
-    q = torch.randn(batch, heads_q, queries, d, device="cuda", dtype=dtype)
-    k, v = (torch.randn(batch, heads_kv, keys, d, device="cuda", dtype=dtype) for _ in range(2))
+    elements = 2 * batch * d * (heads_q * queries + heads_kv * keys)  # of q, k, v and out
+    sets = max(1, min(ROTATE_BYTES // (elements * dtype.itemsize), 16))
+
+    def random(heads, n):
+        return torch.randn(batch, heads, n, d, device="cuda", dtype=dtype)
+
+    tensors = itertools.cycle(
+        [(random(heads_q, queries), random(heads_kv, keys), random(heads_kv, keys)) for _ in range(sets)]
+    )
     out = {"name": name}
     try:
         with sdpa_kernel(backend):
             ms = time_ms(
-                lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=heads_q != heads_kv),
+                lambda: F.scaled_dot_product_attention(
+                    *next(tensors), is_causal=causal, enable_gqa=heads_q != heads_kv
+                ),
                 repeats,
             )
     except RuntimeError as error:
         return out | {"refused": str(error).splitlines()[0]}
     pairs = queries * (queries + 1) / 2 if causal else queries * keys
-    moved = (2 * q.numel() + k.numel() + v.numel()) * q.element_size()
     return out | {
         "ms": ms,
         "tflops": 4 * batch * heads_q * pairs * d / ms * 1e-9,
-        "gbps": moved / ms * 1e-6,
+        "gbps": elements * dtype.itemsize / ms * 1e-6,
     }
 
 

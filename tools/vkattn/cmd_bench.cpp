@@ -60,7 +60,7 @@ const Plan& timed_plan(const Plans& plans, Pass pass) {
 }
 
 struct Result {
-    std::vector<double> ms;
+    Timing time;
     double tflops, gbps;
     uint32_t segments, submissions;
     Startup startup;
@@ -108,7 +108,7 @@ Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p
 
 void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProblem& p, const Json& plan,
                 const Result& r, const Ceilings& ceilings) {
-    const auto [least, most] = std::minmax_element(r.ms.begin(), r.ms.end());
+    const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
     Json out{{"device", d.name},
              {"driver", d.driver},
              {"dtype", dtype_text(p.dtype)},
@@ -120,7 +120,12 @@ void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProble
              {"scratch_bytes", plan["scratch_bytes"]},
              {"segments", r.segments},
              {"submissions", r.submissions},
-             {"time_ms", {{"median", median(r.ms)}, {"min", *least}, {"max", *most}, {"runs", r.ms.size()}}},
+             {"time_ms",
+              {{"median", median(r.time.ms)},
+               {"min", *least},
+               {"max", *most},
+               {"blocks", r.time.ms.size()},
+               {"runs_in_block", r.time.runs_in_block}}},
              {"tflops", r.tflops},
              {"gbps", r.gbps},
              {"rate_ratio", r.tflops / rate_ceiling(ceilings, plan["kernel"]).tflops},
@@ -137,14 +142,15 @@ void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProble
 }
 
 void print_text(const DeviceInfo& d, const Json& plan, const Result& r, const Ceilings& ceilings) {
-    const auto [least, most] = std::minmax_element(r.ms.begin(), r.ms.end());
+    const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
     fmt::print("device   {} ({})\n", d.name, d.driver);
     fmt::print("kernel   {} ({}: {}), products of {}\n", plan["kernel"].get<std::string>(),
                plan["tuning_row"].get<std::string>(), plan["tuning"].get<std::string>(),
                plan["precision"].get<std::string>());
     fmt::print(
-        "time     {:.4f} ms, the median of {} runs ({:.4f} .. {:.4f}) of {} segments in {} submissions\n",
-        median(r.ms), r.ms.size(), *least, *most, r.segments, r.submissions);
+        "time     {:.4f} ms, the median of {} blocks of {} runs ({:.4f} .. {:.4f}) of {} segments in {} "
+        "submissions\n",
+        median(r.time.ms), r.time.ms.size(), r.time.runs_in_block, *least, *most, r.segments, r.submissions);
     const RateCeiling most_tflops = rate_ceiling(ceilings, plan["kernel"]);
     fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the {} rate\n", r.tflops,
                100 * r.tflops / most_tflops.tflops, most_tflops.name);
@@ -175,7 +181,7 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     Workload workload(runtime, p, b.pass(), b.mask_fill == "random");
     const Ceilings ceilings = measure_ceilings(runtime);
     for (const auto& [line, plan] : plans) {
-        const double rate = tflops(p, b.pass(), median(workload.time(plan, sweep_warm_ms, b.repeats)));
+        const double rate = tflops(p, b.pass(), median(workload.time(plan, sweep_warm_ms, b.repeats).ms));
         const Json description = Json::parse(timed_plan(plan, b.pass()).describe());
         const RateCeiling most = rate_ceiling(ceilings, description["kernel"]);
         fmt::print("{:7.3f} TFLOP/s {:5.1f} % of {}  {}\n", rate, 100 * rate / most.tflops, most.name, line);
@@ -211,8 +217,8 @@ void bench(const Bench& b) {
     Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions(), {}};
     const Ceilings ceilings = measure_ceilings(runtime);  // behind the runs: the device's clock is up
     r.startup = measure_startup(b, runtime, p);
-    r.tflops = tflops(p, b.pass(), median(r.ms));
-    r.gbps = static_cast<double>(tensor_bytes(p)) / (median(r.ms) * 1e-3) * 1e-9;
+    r.tflops = tflops(p, b.pass(), median(r.time.ms));
+    r.gbps = static_cast<double>(tensor_bytes(p)) / (median(r.time.ms) * 1e-3) * 1e-9;
     const Json description = Json::parse(plan.describe());
     if (b.attention.json) return print_json(runtime.device(), b.pass_text, p, description, r, ceilings);
     print_text(runtime.device(), description, r, ceilings);

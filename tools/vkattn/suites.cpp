@@ -95,8 +95,7 @@ class Progress {
 #endif
 };
 
-// After a while without work: an H200 that has idled while a pipeline was built or a tensor looked through needs longer
-// than the 200 ms of one bench (D128, N 512: 44 TFLOP/s for 215).
+// An H200 that has idled while tensors were looked through takes longer than the 200 ms of one bench.
 constexpr double warm_ms = 500;
 
 // The plan, or why there is none.
@@ -113,7 +112,7 @@ std::pair<Plans, std::string> plan_of(Runtime& runtime, const SuiteCase& c, cons
 Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, uint32_t repeats) {
     Workload workload(runtime, c.problem, Pass::forward, false);
     workload.poison();
-    const double ms = median(workload.time(plans, warm_ms, repeats));
+    const double ms = median(workload.time(plans, warm_ms, repeats).ms);
     if (workload.is_poisoned()) throw RuntimeError(c.name + ": part of the output was not written");
     const Json plan = Json::parse(plans.forward.describe());
     return Json{{"name", c.name},

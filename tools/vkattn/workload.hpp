@@ -19,12 +19,18 @@ struct Plans {
     Plan forward, backward;  // those that the pass needs
 };
 
-// Device milliseconds of single runs over rotating tensors, after a warm-up.
+// Device milliseconds of a run: short ones one behind the other in a submission, a block, of which each is the mean.
+struct Timing {
+    std::vector<double> ms;  // of each block
+    uint32_t runs_in_block;
+};
+
+// Runs over rotating tensors, after a warm-up.
 class Workload {
   public:
     Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask);
     // The backward's out and lse are the forward's; it runs before the clock does where only the backward is timed.
-    std::vector<double> time(const Plans& plans, double warm_for_ms, uint32_t repeats);
+    Timing time(const Plans& plans, double warm_for_ms, uint32_t repeats);
     // NaN into every out and lse; and whether any is left in those of the sets that were run.
     void poison();
     bool is_poisoned();
@@ -37,15 +43,19 @@ class Workload {
     };
     Tensors make_tensors(const VkattnProblem& p, uint32_t seed) const;
     double run(const Plans& plans, const Buffer& scratch);
-    void warm_up(const Plans& plans, const Buffer& scratch, double warm_for_ms);
-    double forward(const Plan& plan, const Tensors& t, const Buffer& scratch);
-    double backward(const Plan& plan, const Tensors& t, const Buffer& scratch);
+    double run_block(const Plans& plans, const Buffer& scratch, uint32_t count);
+    uint32_t warm_up(const Plans& plans, const Buffer& scratch, double warm_for_ms);
+    Tensors& next();
+    VkattnForwardArgs forward_args(const Tensors& t, const Buffer& scratch) const;
+    VkattnBackwardArgs backward_args(const Tensors& t, const Buffer& scratch) const;
+    void barrier(VkCommandBuffer commands) const;
 
     Runtime& runtime_;
     Pass pass_;
     Submitter submitter_, backward_submitter_;
     std::vector<Tensors> tensors_;
     Buffer mask_, kv_lengths_, dbias_;
+    PFN_vkCmdPipelineBarrier barrier_ = nullptr;
     size_t next_ = 0;
     uint32_t submissions_ = 0;
 };
