@@ -20,6 +20,7 @@ layout(constant_id = SPEC_RUNNING_MAX) const uint RUNNING_MAX = 0;
 layout(constant_id = SPEC_LAYOUT) const uint LAYOUT = 0;
 layout(constant_id = SPEC_PARTS) const uint PARTS = 1;
 layout(constant_id = SPEC_MASK_UNIT) const uint MASK_UNIT = 2;
+layout(constant_id = SPEC_SECTION) const uint SECTION = 0;
 
 #define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
 

@@ -22,18 +22,21 @@ using Use = MatrixRow::Use;
 //           subgroups and 16 keys 247], d256 [285; keys in one part 271]. shared: --kernel matrix_khr, d64 [221; 32 keys
 //           194, 64 keys 190]; with a float mask (--mask-type float --mask-shape 1,1,4096,4096): d128 [199; keys in two parts
 //           187], d64 [206; in two parts 203]. shared, at d256 the common row [234; 16 keys 181]. d576: not swept.
+//           section: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261, 290,
+//           279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 N 1,024 281 [268, 281, 276], N 4,096 321
+//           [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike.
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
 constexpr MatrixRow rows[] = {
-    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running parts
-    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64}, Use::through_shared},
-    {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64}},
-    {"nvidia-bias-d128",   Device::nvidia_driver, 128, 1, { 8, 2, 32,  80}, Use::with_bias},
-    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2}},
-    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2}},
-    {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1}},
+    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running parts section
+    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384}, Use::through_shared},
+    {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64,  0,   0, 0, 1, 16384}},
+    {"nvidia-bias-d128",   Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 1, 16384}, Use::with_bias},
+    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2, 16384}},
+    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2, 16384}},
+    {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1, 1, 16384}},
 
     {"cpu-matrix-d576",    Device::cpu,           576, 1, { 2, 1, 16,   0, 64, 128, 1}},
 
@@ -59,10 +62,11 @@ uint32_t move_of(const DeviceCaps& caps, const Problem& p, const MatrixShape& sh
 
 const NumberFields<MatrixNumbers>& fields() {
     using N = MatrixNumbers;
-    static const NumberFields<N> all = {
-        {"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks}, {"tile_kv", &N::tile_kv},
-        {"q_held", &N::q_held},       {"chunk", &N::chunk},           {"slice", &N::slice},
-        {"running", &N::running},     {"parts", &N::parts},           {"move", &N::move}};
+    static const NumberFields<N> all = {{"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks},
+                                        {"tile_kv", &N::tile_kv},     {"q_held", &N::q_held},
+                                        {"chunk", &N::chunk},         {"slice", &N::slice},
+                                        {"running", &N::running},     {"parts", &N::parts},
+                                        {"section", &N::section},     {"move", &N::move}};
     return all;
 }
 
@@ -260,6 +264,7 @@ Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     s[SPEC_RUNNING_MAX] = n.running;
     s[SPEC_LAYOUT] = n.layout;
     s[SPEC_PARTS] = n.parts;
+    s[SPEC_SECTION] = n.section;
     s[SPEC_SLICES] = tile.slices;
     if (p.alignment_bytes % 16 == 0) s[SPEC_WIDE_LOADS] = 2;
     if (p.mask != VKATTN_MASK_NONE) s[SPEC_MASK_UNIT] = mask_unit(p);

@@ -18,6 +18,7 @@ struct MatrixNumbers {
     uint32_t slice = 0;    // head dims of V of a workgroup; 0: all
     uint32_t running = 0;  // SPEC_RUNNING_MAX
     uint32_t parts = 1;    // SPEC_PARTS
+    uint32_t section = 0;  // SPEC_SECTION
     uint32_t move = MOVE_SHARED;
     uint32_t layout = 0;
     MatrixShape shape{};
