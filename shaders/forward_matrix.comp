@@ -11,12 +11,14 @@
 //     S = Q . K^T;  offset = max(offset, rowmax(S));  O, row_sum *= 2^(change)
 //     for each tile of keys that some row of the query tile sees, from this one on:
 //       V -> shared;  fetch the next K
-//       S = Q . K^T;  finish it on boundary tiles;  P = 2^(S * scale - offset);  tile_sum = rowsum(P)
+//       S = Q . K^T;  finish it where some own row does not see all of it;  P = 2^(S * scale - offset);  tile_sum = rowsum(P)
 //       if any tile_sum > 2^14 here: raise the flag
 //       barrier;  leave if the flag is up
 //       the next K -> shared;  fetch its V
 //       O += P . V;  row_sum += tile_sum;  barrier
 //   while left by the flag
+//
+// A subgroup whose rows see nothing of a tile only stages it.
 //
 // With PARTS = 2, half of the keys are multiplied before a tile is staged, half behind it: P of the first half is made while
 // S of the second is. A float mask is fetched while P . V of the tile before is computed, and is what S begins as.
@@ -86,8 +88,6 @@ void go_to_first(inout Slice s) {
     go_on(s, tile_at(s.k, s.next_key));
 }
 
-Slice find_slice() {
-    Slice s;
 // Under a bound query tiles are of different lengths: short ones, which come last, level what long ones leave. H200, D128,
 // N 1,024: with 256 workgroups in a section 205 TFLOP/s, with 128 200; without a bound 276 and 281.
 const uint LEVELLING = 256;
@@ -105,6 +105,8 @@ uvec2 place_in_grid() {
     return uvec2(first + rest % width, rest / width);
 }
 
+Slice find_slice() {
+    Slice s;
     const uvec2 place = place_in_grid();
     const uint x = p.first_head + place.x;
     s.w = work_of_tile(x / SLICES, p.first_tile + place.y);
@@ -166,63 +168,79 @@ bool must_finish(float factor) {
     return large_scores != 0;
 }
 
-// A tile of the first loop up to P; fetches K of the next, which is returned. `inner`, a constant: is_inner(). Others are
-// finished, unless `biased`: then their mask was fetched, and they give the same bits as inner ones.
-Rows stale_p(Slice s, uint set_tile, bool inner, bool biased) {
+// A tile of the first loop up to P; fetches K of the next, which is returned.
+Rows inner_p(Slice s) {
     Rows next = tile_at(s.k, next_first(s));
-    if (inner && MASK == MASK_NONE) next = inner_tile_after(s.k);
-    if (!inner && !biased) no_bias();
+    if (MASK == MASK_NONE) next = inner_tile_after(s.k);
     begin_scores();
-    const float factor = inner || biased ? p.scale_log2 : 1.0;
     if (PARTS == 2) multiply_qk(0);
-    if (drops_unseen(inner)) store_seen_v();
-    else store_v();
-    if (next.first < s.end_key) {
-        if (inner) fetch_inner_k(next);
-        else fetch_k(next, 0);
-    }
-    if (PARTS == 2 && inner) exponentials(0, factor);
+    store_v();
+    if (next.first < s.end_key) fetch_inner_k(next);
+    if (PARTS == 2) exponentials(0, p.scale_log2);
     multiply_qk(PARTS - 1);
-    if (!inner && !biased) finish_scores(s.w, s.k.first, !s.visible);
-    if (PARTS == 2 && !inner) exponentials(0, factor);
-    exponentials(PARTS - 1, factor);
-    if (outgrows()) {
-        if (MASK != MASK_NONE && has_odd_sum()) odd_result = 1;
-        if (s.k.first != set_tile) grown_tile = s.k.first + 1;
+    exponentials(PARTS - 1, p.scale_log2);
+    return next;
+}
+
+// The rest of it; fetches V of the next, and its mask: without a branch, where the next has none this one's once more.
+void inner_pv(inout Slice s, Rows next) {
+    fetch_bias(mix(s.k.first, next.first, int(next.first) <= s.last_inner));
+    if (PARTS == 2) multiply_pv(0);
+    store_k();
+    if (MASK == MASK_NONE) s.v = inner_tile_after(s.v);
+    else s.v = tile_at(s.v, next.first);
+    if (next.first < s.end_key) fetch_inner_v(s.v, s.first_dim);
+    multiply_pv(PARTS - 1);
+    add_tile_sums();
+}
+
+// The same of other tiles. `biased`: its mask was fetched, and it gives the same bits as an inner one. `finish_all`: whether
+// its rows see all of it or not.
+Rows boundary_p(Slice s, bool biased, bool finish_all) {
+    const Rows next = tile_at(s.k, next_first(s));
+    if (drops_unseen()) store_seen_v();
+    else store_v();
+    if (next.first < s.end_key) fetch_k(next, 0);
+    no_tile_sums();
+    if (sees(s.w, s.k.first)) {
+        if (!biased) no_bias();
+        begin_scores();
+        multiply_all_qk();
+        const bool finish = !biased && (finish_all || needs_finish(s.w, s.k.first));
+        if (finish) finish_scores(s.w, s.k.first, !s.visible);
+        const float factor = finish ? 1.0 : p.scale_log2;
+        if (PARTS == 2) exponentials(0, factor);
+        exponentials(PARTS - 1, factor);
     }
     return next;
 }
 
-// Whether it outgrew the offsets in any row of the workgroup.
-bool has_outgrown(Slice s) {
+void boundary_pv(inout Slice s, Rows next) {
+    if (is_biased(s, next.first)) fetch_any_bias(next.first);
+    if (drops_unseen() && next.first < s.end_key) find_seen(s.w, next.first);
+    if (drops_unseen()) store_seen_k();
+    else store_k();
+    s.v = tile_at(s.v, next.first);
+    if (next.first < s.end_key) fetch_v(s.v, s.first_dim);
+    if (sees(s.w, s.k.first)) {
+        multiply_all_pv();
+        add_tile_sums();
+    }
+}
+
+// Whether a tile has outgrown the offsets, which were set from `set_tile`, in any row of the workgroup.
+bool has_outgrown(Slice s, uint set_tile) {
+    if (outgrows()) {
+        if (MASK != MASK_NONE && has_odd_sum()) odd_result = 1;
+        if (s.k.first != set_tile) grown_tile = s.k.first + 1;
+    }
     barrier();
     return grown_tile == s.k.first + 1;
 }
 
-// The rest of it; fetches V of the next, and its mask.
-void stale_pv(inout Slice s, Rows next, bool inner) {
-    // Of an inner tile without a branch: where the next has none, this one's once more.
-    if (inner) fetch_bias(mix(s.k.first, next.first, int(next.first) <= s.last_inner));
-    else if (is_biased(s, next.first)) fetch_any_bias(next.first);
-    if (drops_unseen(inner) && next.first < s.end_key) find_seen(s.w, next.first);
-    if (PARTS == 2) multiply_pv(0);
-    if (drops_unseen(inner)) store_seen_k();
-    else store_k();
-    if (inner && MASK == MASK_NONE) s.v = inner_tile_after(s.v);
-    else s.v = tile_at(s.v, next.first);
-    if (next.first < s.end_key) {
-        if (inner) fetch_inner_v(s.v, s.first_dim);
-        else fetch_v(s.v, s.first_dim);
-    }
-    multiply_pv(PARTS - 1);
-    add_tile_sums();
-    go_on(s, next);
-    barrier();
-}
-
 void stale_loop(inout Slice s) {
     const bool no_inner = SOFTCAP != 0 || WIDE_ROWS != 0;
-    if (drops_unseen(false)) {
+    if (drops_unseen()) {
         find_seen(s.w, s.k.first);
         store_seen_k();
     } else {
@@ -250,17 +268,22 @@ void stale_loop(inout Slice s) {
         barrier();
         const bool inner_ones = !no_inner && !finish_all && large_scores == 0;
         finish_all = false;
-        [[dont_unroll]] while (s.k.first < s.end_key && !outgrown) {
+        [[dont_unroll]] while (s.k.first < s.end_key) {
             [[dont_unroll]] while (inner_ones && s.k.first < s.end_key && is_inner(s)) {
-                const Rows next = stale_p(s, set_tile, true, BIAS_AHEAD);
-                outgrown = has_outgrown(s);
+                const Rows next = inner_p(s);
+                outgrown = has_outgrown(s, set_tile);
                 if (outgrown) break;
-                stale_pv(s, next, true);
+                inner_pv(s, next);
+                go_on(s, next);
+                barrier();
             }
             if (outgrown || s.k.first >= s.end_key) break;
-            const Rows next = stale_p(s, set_tile, false, inner_ones && is_biased(s, s.k.first));
-            outgrown = has_outgrown(s);
-            if (!outgrown) stale_pv(s, next, false);
+            const Rows next = boundary_p(s, inner_ones && is_biased(s, s.k.first), !inner_ones);
+            outgrown = has_outgrown(s, set_tile);
+            if (outgrown) break;
+            boundary_pv(s, next);
+            go_on(s, next);
+            barrier();
         }
         if (outgrown) {
             set_tile = s.k.first;

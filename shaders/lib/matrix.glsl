@@ -220,3 +220,8 @@ void multiply_pv(uint part) {
             FOR_EACH(r, ROW_BLOCKS) acc[r * OUT_TILES + n] = coopMatMulAdd(p_left[r * KEY_STEPS + k], v, acc[r * OUT_TILES + n]);
         }
 }
+
+void multiply_all_pv() {
+    if (PARTS == 2) multiply_pv(0);
+    multiply_pv(PARTS - 1);
+}

@@ -34,8 +34,7 @@ shared uint seen[MATRIX_STEPS(TILE_KV, 32)];  // keys of a tile, a bit each
 shared uint odd_result;                       // 1: a sum or an output of some row is not finite
 bool careful = false;
 
-// `inner`, a constant: is_inner().
-bool drops_unseen(bool inner) { return MASK != MASK_NONE && !inner && careful; }
+bool drops_unseen() { return MASK != MASK_NONE && careful; }  // not of inner tiles
 
 void forget_seen() {
     for (uint i = thread; i < MATRIX_STEPS(TILE_KV, 32); i += THREADS) seen[i] = 0;

@@ -22,9 +22,25 @@ void softmax_begin() {
     FOR_EACH(x, ROW_BLOCKS * OUT_TILES) acc[x] = ACCUMULATOR(0);
 }
 
-// Whether a tile has scores to cap, to mask or to hide.
+// Of this subgroup's rows. Its first and its last that exist; one that has none has the tile's last.
+uvec2 own_rows(Work w) {
+    const uint first = w.first_row + subgroup_row;
+    return min(uvec2(first, first + ROW_BLOCKS * M - 1), uvec2(w.last_row));
+}
+
+// Whether they see any key of a tile. Subgroups part ways by it: not where P goes through shared memory, as llvmpipe takes a
+// subgroup's barrier for the workgroup's; nor with a mask, where a second pass must give the first one's bits.
+bool sees(Work w, uint first_key) {
+    if (MASK != MASK_NONE || P_MOVE >= MOVE_SHARED) return true;
+    const uvec2 rows = own_rows(w);
+    return w.first_row + subgroup_row <= w.last_row && int(first_key + TILE_KV) > visible_keys(w, rows.x).x &&
+           int(first_key) < visible_keys(w, rows.y).y;
+}
+
+// Whether a tile has scores to cap, to mask or to hide from them.
 bool needs_finish(Work w, uint first_key) {
-    const int common_begin = visible_keys(w, w.last_row).x, common_end = visible_keys(w, w.first_row).y;
+    const uvec2 rows = own_rows(w);
+    const int common_begin = visible_keys(w, rows.y).x, common_end = visible_keys(w, rows.x).y;
     return SOFTCAP != 0 || MASK != MASK_NONE || int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
 }
 
@@ -92,8 +108,9 @@ void exponentials_of(uint r, uint n, float factor) {
 }
 
 // Scores of a part of the keys, times a factor, to P and its part of the row sums.
+void no_tile_sums() { FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0; }
 void exponentials(uint part, float factor) {
-    if (part == 0) FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0;
+    if (part == 0) no_tile_sums();
     if (P_MOVE < MOVE_SHARED) {
         FOR_PART(n, part, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
     } else {
