@@ -23,6 +23,7 @@ DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 WARM_MS = 500
 BLOCK_MS = 40
 ROTATE_BYTES = 256 << 20  # several times the caches
+MOST_RUNS = 300  # that fit a launch queue
 QUEUEING_CYCLES = 60_000  # 30 us: what a launch takes; more would be a pause in which the device cools
 
 
@@ -47,21 +48,24 @@ def cases_of(suite):
 def time_ms(run, repeats):
     """Of a run; short ones one behind the other, as vkattn's, and all queued before the first begins."""
 
-    def block(runs):
+    def block(runs, pause=QUEUEING_CYCLES):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(QUEUEING_CYCLES * runs)
+        torch.cuda._sleep(pause * runs)
         start.record()
         for _ in range(runs):
             run()
         end.record()
+        late = start.query()
         torch.cuda.synchronize()
-        return start.elapsed_time(end) / runs
+        # Launches that took longer than the pause would be timed, too.
+        again = late and runs > 1 and pause < 16 * QUEUEING_CYCLES
+        return block(runs, 2 * pause) if again else start.elapsed_time(end) / runs
 
-    block(1)
-    runs = max(1, min(int(BLOCK_MS / block(1)), 500))
-    warm = 0.0
+    runs, warm = 1, 0.0
     while warm < WARM_MS:
-        warm += block(runs) * runs
+        ms = block(runs)
+        warm += ms * runs
+        runs = max(1, min(int(BLOCK_MS / ms), 4 * runs, MOST_RUNS))
     return sorted(block(runs) for _ in range(repeats))[repeats // 2]
 
 

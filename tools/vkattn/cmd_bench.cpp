@@ -30,7 +30,6 @@ struct Bench {
     }
 };
 
-constexpr double warm_ms = 200;  // until clocks have settled
 constexpr double sweep_warm_ms = 60;
 
 VkattnBackward backward_of(const VkattnProblem& p) {
@@ -190,7 +189,7 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
 }
 
 void bench(const Bench& b) {
-    if (b.repeats == 0) throw UsageError("--repeats", "is 0, at least 1 run is needed");
+    if (b.repeats == 0) throw UsageError("--repeats", "is 0, at least 1 block of runs is needed");
     if (b.mask_fill != "visible" && b.mask_fill != "random")
         throw UsageError("--mask-fill", fmt::format("'{}' is not visible or random", b.mask_fill));
     if (!b.suite.empty()) {
@@ -234,7 +233,8 @@ void add_bench(CLI::App& app) {
     b->attention.add_to(*sub);
     sub->add_option("--pass", b->pass_text,
                     "forward (default), backward or both; --kernel and --tuning are then the backward's");
-    sub->add_option("--repeats", b->repeats, "Timed runs; default 20");
+    sub->add_option("--repeats", b->repeats,
+                    "Timed blocks of runs, short ones in one submission; default 20");
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");
     CLI::Option* suite = sub->add_option(

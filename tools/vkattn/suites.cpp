@@ -95,9 +95,6 @@ class Progress {
 #endif
 };
 
-// An H200 that has idled while tensors were looked through takes longer than the 200 ms of one bench.
-constexpr double warm_ms = 500;
-
 // The plan, or why there is none.
 std::pair<Plans, std::string> plan_of(Runtime& runtime, const SuiteCase& c, const VkattnOptions& options) {
     std::pair<Plans, std::string> made;

@@ -25,6 +25,9 @@ struct Timing {
     uint32_t runs_in_block;
 };
 
+// An H200 that has idled while a pipeline was built is not at full clock after 200.
+constexpr double warm_ms = 500;
+
 // Runs over rotating tensors, after a warm-up.
 class Workload {
   public:
@@ -34,7 +37,7 @@ class Workload {
     // NaN into every out and lse; and whether any is left in those of the sets that were run.
     void poison();
     bool is_poisoned();
-    uint32_t submissions() const { return submissions_; }  // of the last run
+    uint32_t submissions() const { return submissions_; }  // of the last block
 
   private:
     struct Tensors {
