@@ -18,10 +18,10 @@
 //       O += P . V;  row_sum += tile_sum;  barrier
 //   while left by the flag
 //
-// A subgroup whose rows see nothing of a tile only stages it.
+// A subgroup whose rows see nothing of a tile leaves out its products where it may (sees()).
 //
-// With PARTS = 2, half of the keys are multiplied before a tile is staged, half behind it: P of the first half is made while
-// S of the second is. A float mask is fetched while P . V of the tile before is computed, and is what S begins as.
+// With PARTS = 2, half of an inner tile's keys are multiplied before V is staged, half behind it: P of the first half is made
+// while S of the second is. A float mask is fetched while P . V of the tile before is computed, and is what S begins as.
 //
 // The second has a running maximum, stale by at most 2^8, so that a row's bits do not depend on its neighbours
 // (RUNNING_MAX). It takes head dims in chunks. Masks: lib/matrix_mask.glsl.
@@ -88,17 +88,15 @@ void go_to_first(inout Slice s) {
     go_on(s, tile_at(s.k, s.next_key));
 }
 
-// Under a bound query tiles are of different lengths: short ones, which come last, level what long ones leave. H200, D128,
-// N 1,024: with 256 workgroups in a section 205 TFLOP/s, with 128 200; without a bound 276 and 281.
-const uint LEVELLING = 256;
-
 // Heads (times SLICES) and query tiles of the grid: all tiles of a section of the heads first, of which caches hold K and V.
+// Under a bound the last tiles are the shortest, and level what long ones leave: of these a section needs some.
 uvec2 place_in_grid() {
     const uvec2 at = gl_WorkGroupID.xy, grid = gl_NumWorkGroups.xy;
-    if (SECTION == 0 || float(grid.x) * float(grid.y) > 4e9) return at;
+    const uint unit = (PACK != 0 ? 1 : group_size()) * SLICES;  // what shares K and V
     const float kib = float(p.seqlen_kv) * ((HEAD_DIM_QK + HEAD_DIM_V) * ELEMENT_BYTES / 1024.0);
-    uint wide = uint(max(1.0, SECTION / kib)) * (PACK != 0 ? 1 : group_size()) * SLICES;
-    if (p.bound_hi < int(p.seqlen_kv) - 1) wide = max(wide, LEVELLING / grid.y);
+    if (SECTION == 0 || float(SECTION) * unit >= kib * float(grid.x) || float(grid.x) * float(grid.y) > 4e9) return at;
+    uint wide = max(1u, uint(SECTION / kib)) * unit;
+    if (p.bound_hi < int(p.seqlen_kv) - 1 || p.bound_lo > -int(p.seqlen_q)) wide = max(wide, MATRIX_STEPS(LEVEL / grid.y, unit) * unit);
     if (wide >= grid.x) return at;
     const uint i = at.y * grid.x + at.x, first = i / (wide * grid.y) * wide, rest = i % (wide * grid.y);
     const uint width = min(wide, grid.x - first);
@@ -228,8 +226,8 @@ void boundary_pv(inout Slice s, Rows next) {
     }
 }
 
-// Whether a tile has outgrown the offsets, which were set from `set_tile`, in any row of the workgroup.
-bool has_outgrown(Slice s, uint set_tile) {
+// Raises the flag where a tile has outgrown the offsets, which were set from `set_tile`; whether any row's has.
+bool leaves_loop(Slice s, uint set_tile) {
     if (outgrows()) {
         if (MASK != MASK_NONE && has_odd_sum()) odd_result = 1;
         if (s.k.first != set_tile) grown_tile = s.k.first + 1;
@@ -271,7 +269,7 @@ void stale_loop(inout Slice s) {
         [[dont_unroll]] while (s.k.first < s.end_key) {
             [[dont_unroll]] while (inner_ones && s.k.first < s.end_key && is_inner(s)) {
                 const Rows next = inner_p(s);
-                outgrown = has_outgrown(s, set_tile);
+                outgrown = leaves_loop(s, set_tile);
                 if (outgrown) break;
                 inner_pv(s, next);
                 go_on(s, next);
@@ -279,7 +277,7 @@ void stale_loop(inout Slice s) {
             }
             if (outgrown || s.k.first >= s.end_key) break;
             const Rows next = boundary_p(s, inner_ones && is_biased(s, s.k.first), !inner_ones);
-            outgrown = has_outgrown(s, set_tile);
+            outgrown = leaves_loop(s, set_tile);
             if (outgrown) break;
             boundary_pv(s, next);
             go_on(s, next);

@@ -107,8 +107,9 @@ void exponentials_of(uint r, uint n, float factor) {
     put_p(r, n, p);
 }
 
-// Scores of a part of the keys, times a factor, to P and its part of the row sums.
 void no_tile_sums() { FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0; }
+
+// Scores of a part of the keys, times a factor, to P and its part of the row sums.
 void exponentials(uint part, float factor) {
     if (part == 0) no_tile_sums();
     if (P_MOVE < MOVE_SHARED) {

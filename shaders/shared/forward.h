@@ -137,7 +137,8 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define SPEC_PARTS 24        // in which the keys of a tile are multiplied, by the matrix kernel: 1 or 2
 #define SPEC_MASK_UNIT 25    // rows of a mask lie multiples of these bytes apart, a power of two up to 16
 #define SPEC_SECTION 26      // KiB of K and V that workgroups go through together; 0: all heads
-#define SPEC_COUNT 27
+#define SPEC_LEVEL 27  // workgroups of such a section, at least, where query tiles have different lengths
+#define SPEC_COUNT 28
 
 // How the matrix kernel makes P, an accumulator, the left operand of P . V.
 #define MOVE_FRAGMENT 0      // element by element: both have the same layout

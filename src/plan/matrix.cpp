@@ -24,19 +24,20 @@ using Use = MatrixRow::Use;
 //           187], d64 [206; in two parts 203]. shared, at d256 the common row [234; 16 keys 181]. d576: not swept.
 //           section: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261, 290,
 //           279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 N 1,024 281 [268, 281, 276], N 4,096 321
-//           [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike.
+//           [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike. level: causal, d128 N 1,024
+//           205 [128: 200], N 4,096 294 [291]; not causal, 256 would be 276 for 281.
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
 constexpr MatrixRow rows[] = {
-    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running parts section
-    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384}, Use::through_shared},
-    {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64,  0,   0, 0, 1, 16384}},
-    {"nvidia-bias-d128",   Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 1, 16384}, Use::with_bias},
-    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2, 16384}},
-    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2, 16384}},
-    {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1, 1, 16384}},
+    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running parts section level
+    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384, 256}, Use::through_shared},
+    {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64,  0,   0, 0, 1, 16384, 256}},
+    {"nvidia-bias-d128",   Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 1, 16384, 256}, Use::with_bias},
+    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2, 16384, 256}},
+    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2, 16384, 256}},
+    {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1, 1, 16384, 256}},
 
     {"cpu-matrix-d576",    Device::cpu,           576, 1, { 2, 1, 16,   0, 64, 128, 1}},
 
@@ -62,11 +63,11 @@ uint32_t move_of(const DeviceCaps& caps, const Problem& p, const MatrixShape& sh
 
 const NumberFields<MatrixNumbers>& fields() {
     using N = MatrixNumbers;
-    static const NumberFields<N> all = {{"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks},
-                                        {"tile_kv", &N::tile_kv},     {"q_held", &N::q_held},
-                                        {"chunk", &N::chunk},         {"slice", &N::slice},
-                                        {"running", &N::running},     {"parts", &N::parts},
-                                        {"section", &N::section},     {"move", &N::move}};
+    static const NumberFields<N> all = {
+        {"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks}, {"tile_kv", &N::tile_kv},
+        {"q_held", &N::q_held},       {"chunk", &N::chunk},           {"slice", &N::slice},
+        {"running", &N::running},     {"parts", &N::parts},           {"section", &N::section},
+        {"level", &N::level},         {"rolled", &N::rolled},         {"move", &N::move}};
     return all;
 }
 
@@ -86,6 +87,8 @@ std::string malformed(const DeviceCaps& caps, const Problem& p, const MatrixNumb
         return "masks need running=1 or move=0";
     if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
+    if (n.rolled > 1) return "rolled is 0 or 1";
+    if (n.section > 1u << 30 || n.level > 1u << 30) return "section or level is too large";
     if (n.parts != 1 &&
         (n.parts != 2 || n.running == 1 || n.move >= MOVE_SHARED || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
         return "parts is 1, or 2 where halves of a tile are whole, P stays in registers and running is 0";
@@ -144,6 +147,7 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.subgroup_size = matrix_subgroup_size(caps);
     n.layout = khr ? 0 : shape.layout;
     n.move = move_of(caps, p, shape, khr);
+    n.rolled = caps.type == DeviceType::cpu;
     if (n.move >= MOVE_SHARED) n.parts = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
     if (options.batch_invariant || (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT)) n.running = 1;
@@ -265,6 +269,8 @@ Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
     s[SPEC_LAYOUT] = n.layout;
     s[SPEC_PARTS] = n.parts;
     s[SPEC_SECTION] = n.section;
+    s[SPEC_LEVEL] = n.level;
+    s[SPEC_ROLLED] = n.rolled;
     s[SPEC_SLICES] = tile.slices;
     if (p.alignment_bytes % 16 == 0) s[SPEC_WIDE_LOADS] = 2;
     if (p.mask != VKATTN_MASK_NONE) s[SPEC_MASK_UNIT] = mask_unit(p);

@@ -19,6 +19,8 @@ struct MatrixNumbers {
     uint32_t running = 0;  // SPEC_RUNNING_MAX
     uint32_t parts = 1;    // SPEC_PARTS
     uint32_t section = 0;  // SPEC_SECTION
+    uint32_t level = 0;    // SPEC_LEVEL
+    uint32_t rolled = 0;   // 1: the module for CPUs
     uint32_t move = MOVE_SHARED;
     uint32_t layout = 0;
     MatrixShape shape{};
