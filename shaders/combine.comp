@@ -10,8 +10,8 @@
 // row does not depend on how many empty ones there are, nor where.
 //
 // Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP parts; a lane has every
-// LANES-th vec4 of them, and of the parts' statistics every LANES-th. Shared memory: a float an invocation, for what lanes
-// of a row tell each other; a vec4 an invocation, a team's sum.
+// LANES-th vec4 of them. Of the parts' statistics, each invocation of the row has every LANES * TEAMS-th. Shared memory: a
+// float an invocation, for what a row's tell each other; a vec4 an invocation, a team's sum.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/forward.h"
@@ -32,6 +32,7 @@ layout(constant_id = SPEC_PARTS_FLOAT32) const uint PARTS_FLOAT32 = 1;
 layout(push_constant, std430) uniform Push { CombinePush p; };
 
 const float LOWEST = -3e38;
+const uint NOTHING = 0x80000000;  // for a weight's bits: of a part that saw no key. A weight itself may be NaN
 
 // Of the workgroup: the same for all its rows.
 uint head = p.first_head + gl_WorkGroupID.x;
@@ -87,47 +88,49 @@ vec4 load_part(uint part, uint row, uint d) {
     return PARTS_FLOAT32 != 0 ? load4_float32(at, d, HEAD_DIM_V, false) : load4(at, d, HEAD_DIM_V, false);
 }
 
-shared float told[THREADS];
+const uint ROW_LANES = LANES * TEAMS;  // invocations of a row
+shared uint told[THREADS];  // bits of floats
 shared vec4 sums[TEAMS > 1 ? THREADS : 1];
 uint lane = gl_LocalInvocationIndex % LANES;
 uint team = gl_LocalInvocationIndex / LANES % TEAMS;
-uint first_of_row = gl_LocalInvocationIndex - lane;  // of the team
+uint own = gl_LocalInvocationIndex % ROW_LANES;
+uint first_of_row = gl_LocalInvocationIndex - own;
 
-// Of part first + lane; none where there is no such part.
-vec2 lane_statistics(uint first, uint row) {
-    const uint part = first + lane;
+// Of part first + own; none where there is no such part.
+vec2 own_statistics(uint first, uint row) {
+    const uint part = first + own;
     const vec2 statistics = part_statistics(first, min(part, p.num_parts - 1), row);
     return part < p.num_parts ? statistics : vec2(0);
 }
 
-float max_over_lanes(float x) {
+// To all of the row: entry `part - first` of told, of as many parts as there are from `first` on; how many.
+uint tell(uint x, uint first) {
     barrier();
     told[gl_LocalInvocationIndex] = x;
     barrier();
-    for (uint l = 0; l < LANES; l++) x = max(x, told[first_of_row + l]);
-    return x;
+    return min(ROW_LANES, p.num_parts - first);
 }
 
-// The sum so far, and that of lanes 0, 1 ... in turn.
-float plus_lanes(float sum, float x) {
-    barrier();
-    told[gl_LocalInvocationIndex] = x;
-    barrier();
-    for (uint l = 0; l < LANES; l++) sum += told[first_of_row + l];
-    return sum;
+// Parts of a step of the team, from `first` on: their loads are under way at once, so none hangs on a test.
+vec4 step[STEP];
+void load_step(uint first, uint row, uint d) {
+    [[unroll]] for (uint i = 0; i < STEP; i++) step[i] = load_part(min(first + i, p.num_parts - 1), row, d);
 }
 
-// Elements d .. d+3 of the merged row. Several parts' loads are under way at once, so none hangs on a test.
-vec4 merged(uint row, uint d, float m, float total) {
+// Elements d .. d+3 of the merged row, of which the team's first step is loaded. `own_first`: own_statistics(0, row).
+vec4 merged(vec2 own_first, uint row, uint d, float m, float total) {
     vec4 sum = vec4(0);
-    for (uint first = team * STEP; first < p.num_parts; first += TEAMS * STEP)
-        [[unroll]] for (uint i = 0; i < STEP; i++) {
-            const uint part = min(first + i, p.num_parts - 1);
-            const vec2 statistics = part_statistics(part, part, row);
-            const vec4 x = load_part(part, row, d);
-            const bool counts = first + i < p.num_parts && statistics.y > 0;
-            sum += counts ? weight(statistics, m) / total * x : vec4(0);
+    for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
+        const vec2 statistics = first == 0 ? own_first : own_statistics(first, row);
+        const uint count = tell(statistics.y > 0 ? floatBitsToUint(weight(statistics, m) / total) : NOTHING, first);
+        for (uint at = team * STEP; at < count; at += TEAMS * STEP) {
+            if (first + at > team * STEP) load_step(first + at, row, d);
+            [[unroll]] for (uint i = 0; i < STEP; i++) {
+                const uint w = at + i < count ? told[first_of_row + at + i] : NOTHING;
+                sum += w != NOTHING ? uintBitsToFloat(w) * step[i] : vec4(0);
+            }
         }
+    }
     return sum;
 }
 
@@ -137,27 +140,32 @@ vec4 sum_over_teams(vec4 x) {
     sums[gl_LocalInvocationIndex] = x;
     barrier();
     vec4 sum = vec4(0);
-    for (uint t = 0; t < TEAMS; t++) sum += sums[first_of_row - team * LANES + t * LANES + lane];
+    for (uint t = 0; t < TEAMS; t++) sum += sums[first_of_row + t * LANES + lane];
     return sum;
 }
 
 void main() {
-    const uint own_row = first_row + gl_LocalInvocationIndex / (LANES * TEAMS), row = min(own_row, p.seqlen_q - 1);
+    const uint own_row = first_row + gl_LocalInvocationIndex / ROW_LANES, row = min(own_row, p.seqlen_q - 1);
+    // What is loaded first hangs on nothing: H200, decoding of 64 parts: 5.2 us with three loads one behind the other.
+    const vec2 own_first = own_statistics(0, row);
+    load_step(team * STEP, row, 4 * lane);
     float m = LOWEST, total = 0;
-    for (uint first = 0; first < p.num_parts; first += LANES) {
-        const vec2 statistics = lane_statistics(first, row);
-        if (statistics.y > 0) m = max(m, statistics.x);
+    for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
+        const vec2 statistics = first == 0 ? own_first : own_statistics(first, row);
+        const uint count = tell(floatBitsToUint(statistics.y > 0 ? statistics.x : LOWEST), first);
+        for (uint i = 0; i < count; i++) m = max(m, uintBitsToFloat(told[first_of_row + i]));
     }
-    m = max_over_lanes(m);
-    for (uint first = 0; first < p.num_parts; first += LANES) {
-        const vec2 statistics = lane_statistics(first, row);
-        total = plus_lanes(total, statistics.y > 0 ? weight(statistics, m) : 0);
+    for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
+        const vec2 statistics = first == 0 ? own_first : own_statistics(first, row);
+        const uint count = tell(floatBitsToUint(statistics.y > 0 ? weight(statistics, m) : 0), first);
+        for (uint i = 0; i < count; i++) total += uintBitsToFloat(told[first_of_row + i]);  // in their order
     }
     const bool stores = own_row < p.seqlen_q && team == 0;
     const RowStart at = row_of(p.outp, p.out_batch, p.out_head, p.out_seq, row, ELEMENT_BYTES);
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
         const uint d = first + 4 * lane;
-        const vec4 x = sum_over_teams(merged(row, d, m, total));
+        if (first > 0) load_step(team * STEP, row, d);
+        const vec4 x = sum_over_teams(merged(own_first, row, d, m, total));
         if (stores && d < HEAD_DIM_V) store4(at, d, HEAD_DIM_V, x);
     }
     if (!stores || lane != 0 || p.lse == uvec2(0)) return;

@@ -345,14 +345,16 @@ void running_loop(inout Slice s) {  // PARTS is 1
 }
 #endif
 
-// The result of block r: statistics from where they are, the output through the subgroup's share of the pool, as many tiles
-// at a time as fit; an item is 8 elements of a row.
-const uint OUT_FIT = (SHARE / M - 1) / (N / 4), OUT_PIECE = OUT_TILES < OUT_FIT ? OUT_TILES : OUT_FIT;
-const uint OUT_VECS = OUT_PIECE * N / 8, OUT_STRIDE = OUT_VECS * 2 | 1;
+// The result of block r: statistics from where they are, the output through the subgroup's share of the pool, in as
+// few equal pieces as fit; an item is 8 elements of a row.
+const uint OUT_UNIT = OUT_ROUNDED ? 8 : 4;  // elements of a vec4 of the pool
+const uint OUT_FIT = (SHARE / M - 1) * OUT_UNIT / N;
+const uint OUT_PIECES = MATRIX_STEPS(OUT_TILES, OUT_FIT), OUT_PIECE = MATRIX_STEPS(OUT_TILES, OUT_PIECES);
+const uint OUT_VECS = OUT_PIECE * N / 8, OUT_STRIDE = OUT_PIECE * N / OUT_UNIT | 1;
 const uint OUT_ITEMS = MATRIX_STEPS(M * OUT_VECS, SUBGROUP_SIZE);
 
-void store8_out(RowStart at, uint d, vec4 low, vec4 high) {
-    if (SPLIT == 0 && WIDE_LOADS == 2 && d + 8 <= HEAD_DIM_V) {
+void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
+    if (whole) {
         store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, low, high);
     } else {
         store_out(at, d, low);
@@ -360,13 +362,23 @@ void store8_out(RowStart at, uint d, vec4 low, vec4 high) {
     }
 }
 
+void store8_out(RowStart at, uint d, uint from) {
+    const bool whole = SPLIT == 0 && WIDE_LOADS == 2 && d + 8 <= HEAD_DIM_V;
+#ifdef STORES_OPERANDS
+    if (OUT_ROUNDED && whole) store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, pool[from]);
+    else if (OUT_ROUNDED) store_floats8(at, d, floats_of(pool[from].xy), floats_of(pool[from].zw), false);
+    else
+#endif
+        store_floats8(at, d, uintBitsToFloat(pool[from]), uintBitsToFloat(pool[from + 1]), whole);
+}
+
 void store_piece(Slice s, Rows o, uint r, uint first_tile, uint at) {
     FOR_EACH(t, OUT_ITEMS) {
         const uint i = t * SUBGROUP_SIZE + lane, row = s.w.first_row + subgroup_row + r * M + i / OUT_VECS;
-        const uint d = first_tile * N + i % OUT_VECS * 8, from = at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS * 2;
+        const uint d = first_tile * N + i % OUT_VECS * 8;
         // Of the last piece, tiles may be missing: what lies there is not of this slice.
         if ((M * OUT_VECS % SUBGROUP_SIZE == 0 || i < M * OUT_VECS) && row <= s.w.last_row && d < OUT_SPAN)
-            store8_out(out_row(s.w, o, row), s.first_dim + d, uintBitsToFloat(pool[from]), uintBitsToFloat(pool[from + 1]));
+            store8_out(out_row(s.w, o, row), s.first_dim + d, at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS * (8 / OUT_UNIT));
     }
 }
 
@@ -374,17 +386,21 @@ void store_block(Slice s, Rows o, uint r, ACCUMULATOR places) {
     const uint at = subgroup * SHARE;
     float scale[SLOTS];
     FOR_EACH(x, SLOTS) scale[x] = row_sum[r][x] > 0 ? 1 / row_sum[r][x] : 0;
-    FOR_EACH(e, ELEMENTS) {
-        const uvec2 place = place_of(places, e);
-        const uint row = s.w.first_row + subgroup_row + r * M + place.x;
-        if (place.y == 0 && row <= s.w.last_row && s.first_dim == 0)
-            store_statistics(s.w, row, row_offset[r][slot(e)], row_sum[r][slot(e)]);
-    }
-    for (uint first = 0; first < OUT_TILES; first += OUT_PIECE) {
+    FOR_EACH(e, ELEMENTS)
+        if (!KNOWN || step_column(e) == 0) {
+            const uvec2 place = place_of(places, e);
+            const uint row = s.w.first_row + subgroup_row + r * M + place.x;
+            if (place.y == 0 && row <= s.w.last_row && s.first_dim == 0)
+                store_statistics(s.w, row, row_offset[r][slot(e)], row_sum[r][slot(e)]);
+        }
+    FOR_EACH(piece, OUT_PIECES) {
+        const uint first = piece * OUT_PIECE;
         FOR_EACH(n, OUT_TILES)
             if (n >= first && n < first + OUT_PIECE) {
+                const uint to = at + (n - first) * N / OUT_UNIT;
                 FOR_EACH(e, ELEMENTS) acc[r * OUT_TILES + n][e] *= scale[slot(e)];
-                coopMatStore(acc[r * OUT_TILES + n], pool, at + (n - first) * N / 4, OUT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                if (OUT_ROUNDED) put_rounded(acc[r * OUT_TILES + n], to, OUT_STRIDE);
+                else coopMatStore(acc[r * OUT_TILES + n], pool, to, OUT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             }
         subgroupBarrier();
         store_piece(s, o, r, first, at);

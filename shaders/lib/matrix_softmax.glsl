@@ -75,7 +75,8 @@ void rescale(uint r, float shrink[SLOTS]) {
         FOR_EACH(e, ELEMENTS) acc[r * OUT_TILES + n][e] *= shrink[slot(e)];
 }
 
-// Offsets become the maximum, of the scores times a factor, where that has outgrown them by `growth`.
+// Offsets become the maximum, of the scores times a factor, where that has outgrown them by `growth`. What has no sum yet has
+// nothing to rescale.
 void raise_offsets(float factor, float growth) {
     FOR_EACH(r, ROW_BLOCKS) {
         float most[SLOTS], shrink[SLOTS];
@@ -85,7 +86,7 @@ void raise_offsets(float factor, float growth) {
             const bool grows = most[s] > row_offset[r][s] + growth;
             shrink[s] = grows ? exp2(max(row_offset[r][s] - most[s], -256.0)) : 1.0;
             if (grows) row_offset[r][s] = most[s];
-            grown = grown || grows;
+            grown = grown || (grows && row_sum[r][s] > 0);
         }
         if (subgroupAny(grown)) rescale(r, shrink);
     }

@@ -15,10 +15,12 @@ const uint ELEMENTS_OF_VEC = 16 / ELEMENT_BYTES, VECS_OF_8 = 8 / ELEMENTS_OF_VEC
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Uvec4sOut { uvec4 x[]; };
 
+#define STORES_OPERANDS
 #define STORED8 uvec4
 uvec4 operands_of(uvec4 stored) { return stored; }
 uvec4 fetch_whole8(uvec2 base, uint vec) { return Uvec4sIn(base).x[vec]; }
-void store_whole8(uvec2 base, uint vec, vec4 low, vec4 high) { Uvec4sOut(base).x[vec] = operands_of(low, high); }
+void store_whole8(uvec2 base, uint vec, uvec4 stored) { Uvec4sOut(base).x[vec] = stored; }
+void store_whole8(uvec2 base, uint vec, vec4 low, vec4 high) { store_whole8(base, vec, operands_of(low, high)); }
 
 uvec4 fetch8(RowStart row, uint d, uint extent, bool inside) {
     if (WIDE_LOADS == 2 && inside) return fetch_whole8(row.base, (row.at + d) / ELEMENTS_OF_VEC);

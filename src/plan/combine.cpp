@@ -12,9 +12,9 @@ using Push = shared::CombinePush;
 constexpr uint32_t least_threads = 64;  // not measured: with one team the merge is short, and bound by memory
 constexpr uint32_t most_threads = 256, most_teams = 8;
 
-// Lanes of a row: a power of two, as many as there are vec4, so that no lane is idle on small head dims.
-uint32_t lanes_for(uint32_t head_dim_v) {
-    uint32_t lanes = 1;
+// Lanes of a row: a power of two, as many as there are vec4 and as a step has parts, which they share, too.
+uint32_t lanes_for(uint32_t head_dim_v, uint32_t step) {
+    uint32_t lanes = step;
     while (lanes < least_threads && 4 * lanes < head_dim_v) lanes *= 2;
     return lanes;
 }
@@ -48,11 +48,11 @@ Push make_push(const Combine& c) {
 }
 
 // Whether a workgroup's rows lie within 31-bit offsets, in bytes, and so do the statistics of as many parts as a row has
-// lanes.
-bool narrow_rows(const Combine& c, uint32_t rows, uint32_t lanes) {
+// invocations.
+bool narrow_rows(const Combine& c, uint32_t rows, uint32_t invocations) {
     const uint64_t limit = (uint64_t{1} << 31) - uint64_t{4} * VKATTN_MAX_HEAD_DIM;
     const uint64_t rows_of_part = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
-    return rows_of_part <= limit / 8 / lanes && c.out_strides.seq <= limit / c.element_bytes / rows &&
+    return rows_of_part <= limit / 8 / invocations && c.out_strides.seq <= limit / c.element_bytes / rows &&
            c.parts_strides.seq <= limit / c.parts_element_bytes / rows;
 }
 
@@ -69,7 +69,7 @@ Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const C
     Dispatch d;
     d.variant = variant_for(Variant::combine_f32, c.dtype, caps);
     // CPUs gain nothing by loads ahead, and SwiftShader takes seconds to compile them.
-    const uint32_t step = caps.type == DeviceType::cpu ? 1 : 4, lanes = lanes_for(c.head_dim_v);
+    const uint32_t step = caps.type == DeviceType::cpu ? 1 : 4, lanes = lanes_for(c.head_dim_v, step);
     const bool one_team = !any_order || quirk_no_divergent_addresses(caps);
     const uint32_t teams = one_team ? 1 : teams_for(caps, c.num_parts, step, lanes);
     const uint32_t threads = std::max(least_threads, lanes * teams), rows = threads / (lanes * teams);
@@ -79,10 +79,10 @@ Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const C
     d.specialization[SPEC_UNROLL] = step;
     d.specialization[SPEC_HEAD_DIM_V] = c.head_dim_v;
     d.specialization[SPEC_WIDE_LOADS] = wide(c);
-    d.specialization[SPEC_WIDE_ROWS] = !narrow_rows(c, rows, lanes);
+    d.specialization[SPEC_WIDE_ROWS] = !narrow_rows(c, rows, lanes * teams);
     d.specialization[SPEC_PARTS_MAX_SUM] = own_parts;
     d.specialization[SPEC_PARTS_FLOAT32] = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
-    if (!narrow_rows(c, rows, lanes) && quirk_no_divergent_addresses(caps))
+    if (!narrow_rows(c, rows, lanes * teams) && quirk_no_divergent_addresses(caps))
         return unsupported("", "rows lie 2^31 bytes apart, which this driver's compiler does not survive");
     Push push = make_push(c);
     d.patches = {{offsetof(Push, parts), Region::parts},
