@@ -200,7 +200,50 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     CHECK(slices("slice=4") == 4);  // of 16 head dims, the least that a slice has
     Options rejected;
     rejected.rejected_rows = {"nvidia-matrix-d64"};
-    CHECK(planned(caps, p, rejected).tuning_row == "nvidia-matrix-d128");
+    CHECK(planned(caps, p, rejected).tuning_row == "nvidia-wide-d80");
+}
+
+TEST_CASE(
+    "matrix: tiles that leave no register are for 16-bit rows in whole vectors, and nothing beside them") {
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    const Shape shape{1, 2, 2, 300, 304};
+    const auto row = [&](const VkattnProblem& p, const Options& o = {}) {
+        return planned(caps, p, o).tuning_row;
+    };
+    for (const auto& [head_dim, name] : {std::pair{64u, "nvidia-matrix-d64"},
+                                         {72u, "nvidia-wide-d80"},
+                                         {80u, "nvidia-wide-d80"},
+                                         {88u, "nvidia-wide-d96"},
+                                         {128u, "nvidia-wide-d128"},
+                                         {136u, "nvidia-matrix-d256"}})
+        CHECK(row(half({head_dim, head_dim}, shape)) == name);
+    CHECK(row(half({128, 64}, shape)) == "nvidia-wide-d128");
+    CHECK(row(half({111, 128}, shape)) == "nvidia-matrix-d128");
+    CHECK(row(half({128, 111}, shape)) == "nvidia-matrix-d128");
+    VkattnProblem p = half({128, 128}, shape);
+    p.dtype = VKATTN_DTYPE_BFLOAT16;
+    CHECK(row(p) == "nvidia-wide-bf16");
+    p = half({128, 128}, shape);
+    p.alignment_bytes = 8;
+    CHECK(row(p) == "nvidia-matrix-d128");
+    p = half({128, 128}, shape);
+    p.softcap = 30;
+    CHECK(row(p) == "nvidia-matrix-d128");
+    p = half({128, 128}, shape);
+    CHECK(row(p, named("matrix_khr")) ==
+          "nvidia-matrix-d256");  // with P beside it, the one before is too large
+    Options o;
+    o.batch_invariant = true;
+    CHECK(row(p, o) == "nvidia-matrix-d128");
+    o = {};
+    o.precision = VKATTN_PRECISION_FLOAT16;
+    CHECK(row(make_problem({128, 128}, shape), o) == "nvidia-matrix-d128");
+    p = half({256, 256}, shape);
+    set_mask(p, VKATTN_MASK_FLOAT, MaskShape::whole);
+    CHECK(row(p) == "nvidia-bias-d256");
+    p = half({111, 111}, shape);
+    set_mask(p, VKATTN_MASK_FLOAT, MaskShape::whole);
+    CHECK(row(p) == "nvidia-bias-d128");
 }
 
 TEST_CASE("matrix: float masks of 16 bits have modules of their own, unless a score is wanted without them") {
@@ -233,9 +276,9 @@ TEST_CASE("matrix: float masks of 16 bits have modules of their own, unless a sc
         if (mask != VKATTN_MASK_NONE) set_mask(wide, mask, MaskShape::whole);
         return planned(caps, wide).tuning_row;
     };
-    CHECK(row(VKATTN_MASK_FLOAT) == "nvidia-bias-d128");
-    CHECK(row(VKATTN_MASK_BOOL) == "nvidia-matrix-d128");
-    CHECK(row(VKATTN_MASK_NONE) == "nvidia-matrix-d128");
+    CHECK(row(VKATTN_MASK_FLOAT) == "nvidia-wide-bias");
+    CHECK(row(VKATTN_MASK_BOOL) == "nvidia-wide-d128");
+    CHECK(row(VKATTN_MASK_NONE) == "nvidia-wide-d128");
     o = {};
     o.precision = VKATTN_PRECISION_FLOAT16;
     p = make_problem({64, 64}, {1, 2, 2, 300, 300});

@@ -14,14 +14,21 @@ namespace vkattn::core {
 namespace {
 
 using Device = MatrixRow::Device;
-using Use = MatrixRow::Use;
 
 // Most specific first within a device. See tuning.cpp for how rows are meant. Measured with `vkattn bench --dtype f16 --batch 4
 // --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048; TFLOP/s in brackets.
-//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336], d128 [311; q_held 96 300, keys in one part 294, 4
-//           subgroups and 16 keys 247], d256 [285; keys in one part 271]. shared: --kernel matrix_khr, d64 [221; 32 keys
-//           194, 64 keys 190]; with a float mask (--mask-type float --mask-shape 1,1,4096,4096): d128 [199; keys in two parts
-//           187], d64 [206; in two parts 203]. shared, at d256 the common row [234; 16 keys 181]. d576: not swept.
+//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336, 32 285, 8 subgroups 315], d128 [320; q_held 96 300, keys in
+//           one part 294], d256 [291; keys in one part 271, 4 subgroups and 16 keys 217 for 262 at N 1,024].
+//           wide: two workgroups a multiprocessor, 24 KiB each; what an invocation stages of K and V is twice that of 8
+//           subgroups, so nothing else may take registers: d128 [332 for 320; keys in two parts 336, but causal 306 for
+//           317; q_held 96, one workgroup, 207 at N 1,024], N 512 259 for 247, causal 177 for 149. bf16 [305 for 277; in one
+//           part 271], 96 head dims [323 for 299; one part 315; bf16 328 for 293], 80 [326 for 310; 32 keys 322], 72 [297
+//           for 278; 287]. Not: softcap [176 for 183], 111 head dims [95 for 146], float32 storage [226 for 287],
+//           batch-invariant [214 for 257].
+//           bias, `--mask-type float --mask-shape 1,1,4096,4096`: d128 wide [239 for 203; keys in two parts 187], d256 [206;
+//           in two parts 197], at d64 the common row [217; 32 keys 194, q_held 48 132].
+//           shared: --kernel matrix_khr, d64 [221; 32 keys 194, 64 keys 190], at d256 the common row [234; 16 keys 181].
+//           d576: not swept.
 //           section: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261, 290,
 //           279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 N 1,024 281 [268, 281, 276], N 4,096 321
 //           [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike. level: causal, d128 N 1,024
@@ -32,10 +39,16 @@ using Use = MatrixRow::Use;
 // clang-format off
 constexpr MatrixRow rows[] = {
     //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running parts section level
-    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384, 256}, Use::through_shared},
+    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384, 256}, USE_SHARED},
     {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64,  0,   0, 0, 1, 16384, 256}},
-    {"nvidia-bias-d128",   Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 1, 16384, 256}, Use::with_bias},
+    {"nvidia-wide-bias",   Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
+    {"nvidia-bias-d128",   Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
+    {"nvidia-wide-bf16",   Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 2, 16384, 256}, USE_WIDE | USE_BFLOAT16},
+    {"nvidia-wide-d80",    Device::nvidia_driver,  80, 2, { 4, 2, 64,  80,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d96",    Device::nvidia_driver,  96, 2, { 4, 2, 32,  96,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d128",   Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE},
     {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2, 16384, 256}},
+    {"nvidia-bias-d256",   Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
     {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2, 16384, 256}},
     {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1, 1, 16384, 256}},
 
@@ -132,6 +145,17 @@ Variant module_of(const Problem& p, const TileChoice& tiles) {
     return f16 ? Variant::forward_matrix_f16 : Variant::forward_matrix_bf16;
 }
 
+// The USE_* bits of a problem on these numbers.
+uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
+    const bool in_registers = n.move == MOVE_FRAGMENT && n.running == 0 && p.softcap == 0;
+    const bool whole = p.alignment_bytes % 16 == 0 && p.head_dim_qk % 8 == 0 && p.head_dim_v % 8 == 0;
+    uint32_t uses = n.shape.dtype == VKATTN_DTYPE_BFLOAT16 ? USE_BFLOAT16 : 0;
+    if (n.move >= MOVE_SHARED) uses |= USE_SHARED;
+    if (fetches_bias(p, n, packs(p, n.tile_q()))) uses |= USE_BIAS;
+    if (in_registers && whole && p.dtype != VKATTN_DTYPE_FLOAT32) uses |= USE_WIDE;
+    return uses;
+}
+
 // Of the bytes that rows of the mask lie apart, the power of two that divides them, up to 16.
 uint32_t mask_unit(const Problem& p) {
     uint64_t unit = 16;
@@ -223,9 +247,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, subgroup_size)) continue;
             MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, kind == KernelKind::matrix_khr);
-            // Other shapes come after other rows.
-            if (row.use == Use::through_shared && n.move < MOVE_SHARED) break;
-            if (row.use == Use::with_bias && !fetches_bias(p, n, packs(p, n.tile_q()))) break;
+            if ((row.only & ~uses_of(p, n)) != 0) break;  // other shapes come after other rows
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             if (n.running == 1) {  // then a row's parts are 1, unless the tuning says otherwise
                 n.parts = 1;

@@ -36,9 +36,11 @@ struct MatrixRow {
     uint32_t max_head_dim;  // of both
     uint32_t residency;     // as in TuningRow
     MatrixNumbers numbers;
-    // any, or only: where P goes through shared memory; where a mask is fetched ahead
-    enum class Use { any, through_shared, with_bias } use = Use::any;
+    uint32_t only = 0;  // USE_* bits: what must be so
 };
+// P goes through shared memory; a mask is fetched ahead; bfloat16; K and V are loaded 16 bytes at a time, P and S stay in
+// registers, and nothing else takes them.
+constexpr uint32_t USE_SHARED = 1, USE_BIAS = 2, USE_BFLOAT16 = 4, USE_WIDE = 8;
 
 // The size of subgroups that matrix kernels run with; 0: they can be held to none.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);
