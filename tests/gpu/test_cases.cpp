@@ -72,13 +72,20 @@ SECTION_NAMED(batches, "kv lengths and query offsets")
 SECTION_NAMED(cuts, "splits and cuts")
 SECTION_NAMED(materialized, "materialized")
 
-static const bool matrix_added = add_name("matrix");
+static const bool matrix_added = add_name("matrix"), bfloat16_added = add_name("matrix bfloat16");
+static void run_matrix_section(const std::string& name, VkattnDtype dtype, const char* type) {
+    if (!Device::get().has_matrix_unit(dtype))
+        return vkattn::test::skip("the cases of matrix units: " + Device::get().info().name +
+                                  " has none for " + type);
+    run_section(name);
+}
 TEST_CASE("forward cases: matrix") {
     CHECK(matrix_added);
-    if (!Device::get().has_matrix_unit(VKATTN_DTYPE_FLOAT16))
-        return vkattn::test::skip("the cases of matrix units: " + Device::get().info().name +
-                                  " has none for float16");
-    run_section("matrix");
+    run_matrix_section("matrix", VKATTN_DTYPE_FLOAT16, "float16");
+}
+TEST_CASE("forward cases: matrix bfloat16") {
+    CHECK(bfloat16_added);
+    run_matrix_section("matrix bfloat16", VKATTN_DTYPE_BFLOAT16, "bfloat16");
 }
 
 TEST_CASE("every section of the case file is run") {
