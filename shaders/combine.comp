@@ -6,12 +6,12 @@
 //                  out = sum of w / total * part;  lse = m + ln(total)
 //
 // The forward's own parts have row_max for lse, and row_sum as a factor of w. A part with lse = -inf, or row_sum = 0, saw
-// no key: its out is not read. One part alone comes out bit for bit. A single team sums in the order of the parts, so that a
+// no key: its out does not count, whatever it is. One part alone comes out bit for bit. A single team sums in the order of the parts, so that a
 // row does not depend on how many empty ones there are, nor where.
 //
 // Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP parts; a lane has every
 // LANES-th vec4 of them. Of the parts' statistics, each invocation of the row has every LANES * TEAMS-th. Shared memory: a
-// float an invocation, for what a row's tell each other; a vec4 an invocation, a team's sum.
+// word an invocation, for what a row's tell each other; a vec4 an invocation, a team's sum.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/forward.h"
@@ -96,14 +96,17 @@ uint team = gl_LocalInvocationIndex / LANES % TEAMS;
 uint own = gl_LocalInvocationIndex % ROW_LANES;
 uint first_of_row = gl_LocalInvocationIndex - own;
 
-// Of part first + own; none where there is no such part.
-vec2 own_statistics(uint first, uint row) {
+// Of part first + own; none where there is no such part. Those of the first parts are kept.
+vec2 own_first;
+vec2 load_statistics(uint first, uint row) {
     const uint part = first + own;
     const vec2 statistics = part_statistics(first, min(part, p.num_parts - 1), row);
     return part < p.num_parts ? statistics : vec2(0);
 }
 
-// To all of the row: entry `part - first` of told, of as many parts as there are from `first` on; how many.
+vec2 own_statistics(uint first, uint row) { return first == 0 ? own_first : load_statistics(first, row); }
+
+// Tells x to the row: told[first_of_row + i] is of part first + i. Returns how many there are.
 uint tell(uint x, uint first) {
     barrier();
     told[gl_LocalInvocationIndex] = x;
@@ -112,22 +115,22 @@ uint tell(uint x, uint first) {
 }
 
 // Parts of a step of the team, from `first` on: their loads are under way at once, so none hangs on a test.
-vec4 step[STEP];
+vec4 loaded[STEP];
 void load_step(uint first, uint row, uint d) {
-    [[unroll]] for (uint i = 0; i < STEP; i++) step[i] = load_part(min(first + i, p.num_parts - 1), row, d);
+    [[unroll]] for (uint i = 0; i < STEP; i++) loaded[i] = load_part(min(first + i, p.num_parts - 1), row, d);
 }
 
-// Elements d .. d+3 of the merged row, of which the team's first step is loaded. `own_first`: own_statistics(0, row).
-vec4 merged(vec2 own_first, uint row, uint d, float m, float total) {
+// Elements d .. d+3 of the merged row, of which the team's first step is loaded.
+vec4 merged(uint row, uint d, float m, float total) {
     vec4 sum = vec4(0);
     for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
-        const vec2 statistics = first == 0 ? own_first : own_statistics(first, row);
+        const vec2 statistics = own_statistics(first, row);
         const uint count = tell(statistics.y > 0 ? floatBitsToUint(weight(statistics, m) / total) : NOTHING, first);
         for (uint at = team * STEP; at < count; at += TEAMS * STEP) {
             if (first + at > team * STEP) load_step(first + at, row, d);
             [[unroll]] for (uint i = 0; i < STEP; i++) {
                 const uint w = at + i < count ? told[first_of_row + at + i] : NOTHING;
-                sum += w != NOTHING ? uintBitsToFloat(w) * step[i] : vec4(0);
+                sum += w != NOTHING ? uintBitsToFloat(w) * loaded[i] : vec4(0);
             }
         }
     }
@@ -146,17 +149,17 @@ vec4 sum_over_teams(vec4 x) {
 
 void main() {
     const uint own_row = first_row + gl_LocalInvocationIndex / ROW_LANES, row = min(own_row, p.seqlen_q - 1);
-    // What is loaded first hangs on nothing: H200, decoding of 64 parts: 5.2 us with three loads one behind the other.
-    const vec2 own_first = own_statistics(0, row);
+    // What is loaded here hangs on nothing: H200, decoding, 64 parts: 80.4 us for 82.6 with three loads in a chain.
+    own_first = load_statistics(0, row);
     load_step(team * STEP, row, 4 * lane);
     float m = LOWEST, total = 0;
     for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
-        const vec2 statistics = first == 0 ? own_first : own_statistics(first, row);
+        const vec2 statistics = own_statistics(first, row);
         const uint count = tell(floatBitsToUint(statistics.y > 0 ? statistics.x : LOWEST), first);
         for (uint i = 0; i < count; i++) m = max(m, uintBitsToFloat(told[first_of_row + i]));
     }
     for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
-        const vec2 statistics = first == 0 ? own_first : own_statistics(first, row);
+        const vec2 statistics = own_statistics(first, row);
         const uint count = tell(floatBitsToUint(statistics.y > 0 ? weight(statistics, m) : 0), first);
         for (uint i = 0; i < count; i++) total += uintBitsToFloat(told[first_of_row + i]);  // in their order
     }
@@ -165,7 +168,7 @@ void main() {
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
         const uint d = first + 4 * lane;
         if (first > 0) load_step(team * STEP, row, d);
-        const vec4 x = sum_over_teams(merged(own_first, row, d, m, total));
+        const vec4 x = sum_over_teams(merged(row, d, m, total));
         if (stores && d < HEAD_DIM_V) store4(at, d, HEAD_DIM_V, x);
     }
     if (!stores || lane != 0 || p.lse == uvec2(0)) return;

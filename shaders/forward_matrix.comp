@@ -364,7 +364,7 @@ void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
 
 void store8_out(RowStart at, uint d, uint from) {
     const bool whole = SPLIT == 0 && WIDE_LOADS == 2 && d + 8 <= HEAD_DIM_V;
-#ifdef STORES_OPERANDS
+#if defined(F16) || defined(BF16)
     if (OUT_ROUNDED && whole) store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, pool[from]);
     else if (OUT_ROUNDED) store_floats8(at, d, floats_of(pool[from].xy), floats_of(pool[from].zw), false);
     else

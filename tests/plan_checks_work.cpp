@@ -210,8 +210,9 @@ std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Comb
         return fmt::format("combine: {} lanes in {} teams of {}", lanes, teams, threads);
     if (!own_parts && teams != 1) return "combine: bits depend on the number of parts";
     const uint32_t rows = threads / (lanes * teams);
-    // Each lane reads the statistics, 8 bytes a row at most, of a part of its own.
-    const uint64_t statistics = uint64_t{c.batch} * c.num_heads * c.seqlen_q * 8 * lanes;
+    // Each invocation of a row reads the statistics, 8 bytes a row at most, of a part of its own.
+    const uint64_t statistics =
+        uint64_t{c.batch} * c.num_heads * c.seqlen_q * 8 * std::min(lanes * teams, c.num_parts);
     const bool far = far_rows(c.parts_strides, rows, part_bytes) || far_rows(c.out_strides, rows, bytes) ||
                      statistics > uint64_t{1} << 31;
     const bool nearly = far_rows(c.parts_strides, rows + 2, part_bytes) ||

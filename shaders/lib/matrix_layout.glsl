@@ -100,6 +100,7 @@ uvec2 place_of(ACCUMULATOR places, uint e) {
 #if defined(F16) || defined(F16_OPERANDS)
 #define PAIR f16vec2
 PAIR pair_of(float a, float b) { return PAIR(a, b); }
+PAIR rounded_pair(float a, float b) { return pair_of(a, b); }
 #else
 // NVIDIA 580 converts bfloat16 in five instructions a pair more (H200, D128: -13 %). These are positive and finite.
 #define PAIR bf16vec2
@@ -107,6 +108,7 @@ spirv_instruction(id = 124) PAIR pair_of_word(uint word);  // OpBitcast
 PAIR pair_of(float a, float b) {
     return pair_of_word(floatBitsToUint(a) + 0x8000 >> 16 | floatBitsToUint(b) + 0x8000 & 0xffff0000);
 }
+PAIR rounded_pair(float a, float b) { return pair_of_word(bits_of(a) | bits_of(b) << 16); }  // any sign, NaN
 #endif
 
 // P of one block of rows and tile of keys, on its way to p_left.
@@ -153,16 +155,9 @@ void get_p(uint r) {
     subgroupBarrier();
 }
 
-// Of the output, two numbers of any sign, or NaN.
-#if defined(F16) || defined(F16_OPERANDS)
-PAIR rounded_pair(float a, float b) { return PAIR(a, b); }
-#else
-PAIR rounded_pair(float a, float b) { return pair_of_word(bits_of(a) | bits_of(b) << 16); }
-#endif
-
 // The output into the pool, as its storage has it, where P goes a way that gives 16-bit numbers: half the shared memory and
 // less than half the instructions (H200, D128: 7,200 cycles of a workgroup's 65,700 at N = 512 by way of floats).
-#ifdef STORES_OPERANDS
+#if defined(F16) || defined(BF16)
 const bool OUT_ROUNDED = SPLIT == 0 && P_MOVE != MOVE_SHARED_FLOAT;
 #else
 const bool OUT_ROUNDED = false;

@@ -75,8 +75,8 @@ void rescale(uint r, float shrink[SLOTS]) {
         FOR_EACH(e, ELEMENTS) acc[r * OUT_TILES + n][e] *= shrink[slot(e)];
 }
 
-// Offsets become the maximum, of the scores times a factor, where that has outgrown them by `growth`. What has no sum yet has
-// nothing to rescale.
+// Offsets become the maximum, of the scores times a factor, where that has outgrown them by `growth`. Rows without a sum,
+// which may be another invocation's, have nothing to rescale.
 void raise_offsets(float factor, float growth) {
     FOR_EACH(r, ROW_BLOCKS) {
         float most[SLOTS], shrink[SLOTS];

@@ -15,7 +15,6 @@ const uint ELEMENTS_OF_VEC = 16 / ELEMENT_BYTES, VECS_OF_8 = 8 / ELEMENTS_OF_VEC
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Uvec4sOut { uvec4 x[]; };
 
-#define STORES_OPERANDS
 #define STORED8 uvec4
 uvec4 operands_of(uvec4 stored) { return stored; }
 uvec4 fetch_whole8(uvec2 base, uint vec) { return Uvec4sIn(base).x[vec]; }

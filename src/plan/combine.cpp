@@ -12,7 +12,7 @@ using Push = shared::CombinePush;
 constexpr uint32_t least_threads = 64;  // not measured: with one team the merge is short, and bound by memory
 constexpr uint32_t most_threads = 256, most_teams = 8;
 
-// Lanes of a row: a power of two, as many as there are vec4 and as a step has parts, which they share, too.
+// Lanes of a row: a power of two, as many as there are vec4, and at least as many as a step has parts.
 uint32_t lanes_for(uint32_t head_dim_v, uint32_t step) {
     uint32_t lanes = step;
     while (lanes < least_threads && 4 * lanes < head_dim_v) lanes *= 2;
@@ -22,7 +22,7 @@ uint32_t lanes_for(uint32_t head_dim_v, uint32_t step) {
 // Teams of a row, so that the loads of all its parts are under way at once: one or, for more than two steps of parts, as many
 // as there can be, so that no more than two pipelines are ever built. H200, `vkattn bench --dtype f16 --heads-q 32 --heads-kv
 // 8 --seqlen-q 1 --seqlen-kv 8192 --head-dim-qk 128 --kernel rows --num-splits N`: with one team 49 us at N = 64, 76 at 128,
-// which is 1.7 us for a step of parts.
+// which is 1.7 us for a step of parts (when a step's loads came behind its statistics).
 uint32_t teams_for(const DeviceCaps& caps, uint32_t parts, uint32_t step, uint32_t lanes) {
     const uint32_t most = std::min({most_threads, caps.max_invocations, caps.max_workgroup_size[0]}) / lanes;
     uint32_t teams = 1;
@@ -52,7 +52,8 @@ Push make_push(const Combine& c) {
 bool narrow_rows(const Combine& c, uint32_t rows, uint32_t invocations) {
     const uint64_t limit = (uint64_t{1} << 31) - uint64_t{4} * VKATTN_MAX_HEAD_DIM;
     const uint64_t rows_of_part = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
-    return rows_of_part <= limit / 8 / invocations && c.out_strides.seq <= limit / c.element_bytes / rows &&
+    return rows_of_part <= limit / 8 / std::min(invocations, c.num_parts) &&
+           c.out_strides.seq <= limit / c.element_bytes / rows &&
            c.parts_strides.seq <= limit / c.parts_element_bytes / rows;
 }
 
@@ -79,10 +80,11 @@ Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const C
     d.specialization[SPEC_UNROLL] = step;
     d.specialization[SPEC_HEAD_DIM_V] = c.head_dim_v;
     d.specialization[SPEC_WIDE_LOADS] = wide(c);
-    d.specialization[SPEC_WIDE_ROWS] = !narrow_rows(c, rows, lanes * teams);
+    const bool narrow = narrow_rows(c, rows, lanes * teams);
+    d.specialization[SPEC_WIDE_ROWS] = !narrow;
     d.specialization[SPEC_PARTS_MAX_SUM] = own_parts;
     d.specialization[SPEC_PARTS_FLOAT32] = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
-    if (!narrow_rows(c, rows, lanes * teams) && quirk_no_divergent_addresses(caps))
+    if (!narrow && quirk_no_divergent_addresses(caps))
         return unsupported("", "rows lie 2^31 bytes apart, which this driver's compiler does not survive");
     Push push = make_push(c);
     d.patches = {{offsetof(Push, parts), Region::parts},
@@ -91,7 +93,7 @@ Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const C
                  {offsetof(Push, lse), Region::lse}};
     d.reads = bit(Region::parts) | bit(Region::parts_lse);
     d.writes = bit(Region::out) | bit(Region::lse);
-    // An exponential and a multiply-add for each element of each part.
+    // A multiply-add for each element of each part, and what each invocation is told of each part.
     const uint64_t unit = uint64_t{rows} * c.num_parts * (c.head_dim_v + teams * lanes) * 4;
     const auto boxes =
         cut_grid(caps, {uint64_t{c.batch} * c.num_heads, ceil_div(c.seqlen_q, rows), 1}, unit, limit);

@@ -38,9 +38,11 @@ struct MatrixRow {
     MatrixNumbers numbers;
     uint32_t only = 0;  // USE_* bits: what must be so
 };
-// P goes through shared memory; a mask is fetched ahead; bfloat16; K and V are loaded 16 bytes at a time, P and S stay in
-// registers, and nothing else takes them.
-constexpr uint32_t USE_SHARED = 1, USE_BIAS = 2, USE_BFLOAT16 = 4, USE_WIDE = 8;
+constexpr uint32_t USE_SHARED = 1;  // P goes through shared memory
+constexpr uint32_t USE_BIAS = 2;    // a mask is fetched ahead
+constexpr uint32_t USE_BFLOAT16 = 4;
+constexpr uint32_t USE_WIDE =
+    8;  // K and V are staged 16 bytes at a time; no softcap, float32 storage, running maximum
 
 // The size of subgroups that matrix kernels run with; 0: they can be held to none.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);
