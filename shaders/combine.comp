@@ -6,8 +6,8 @@
 //                  out = sum of w / total * part;  lse = m + ln(total)
 //
 // The forward's own parts have row_max for lse, and row_sum as a factor of w. A part with lse = -inf, or row_sum = 0, saw
-// no key: its out does not count, whatever it is. One part alone comes out bit for bit. A single team sums in the order of the parts, so that a
-// row does not depend on how many empty ones there are, nor where.
+// no key: its out does not count, whatever it is. One part alone comes out bit for bit. A single team sums in the order of
+// the parts, so that a row does not depend on how many empty ones there are, nor where.
 //
 // Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP parts; a lane has every
 // LANES-th vec4 of them. Of the parts' statistics, each invocation of the row has every LANES * TEAMS-th. Shared memory: a

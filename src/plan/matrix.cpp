@@ -25,12 +25,12 @@ using Device = MatrixRow::Device;
 //           part 271], 96 head dims [323 for 299; one part 315; bf16 328 for 293], 80 [326 for 310; 32 keys 322], 72 [297
 //           for 278; 287]. Not: softcap [176 for 183], 111 head dims [95 for 146], float32 storage [226 for 287],
 //           batch-invariant [214 for 257].
-//           bias, `--mask-type float --mask-shape 1,1,4096,4096`: d128 wide [239 for 203; keys in two parts 187], d256 [206;
+//           bias, `--mask-type float --mask-shape 1,1,4096,4096`: d128 [203; keys in two parts 187], wide 239, d256 [206;
 //           in two parts 197], at d64 the common row [217; 32 keys 194, q_held 48 132].
 //           shared: --kernel matrix_khr, d64 [221; 32 keys 194, 64 keys 190], at d256 the common row [234; 16 keys 181].
 //           d576: not swept.
 //           section: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261, 290,
-//           279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 N 1,024 281 [268, 281, 276], N 4,096 321
+//           279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 (8 subgroups) N 1,024 281 [268, 281, 276], N 4,096 321
 //           [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike. level: causal, d128 N 1,024
 //           205 [128: 200], N 4,096 294 [291]; not causal, 256 would be 276 for 281.
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
