@@ -31,8 +31,8 @@ size_t Pipelines::size() const {
 
 // The lock is held while building: two threads that want the same pipeline build it once.
 Result<VkPipeline> Pipelines::get(const Dispatch& dispatch) {
-    const Key key{dispatch.variant, dispatch.specialization};
     const std::lock_guard lock(mutex_);
+    const Key key{dispatch.variant, constants_.of(dispatch)};
     if (const auto found = built_.find(key); found != built_.end()) return found->second;
     Result<VkPipeline> pipeline = build(key);
     if (pipeline) built_.emplace(key, *pipeline);

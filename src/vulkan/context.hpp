@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "functions.hpp"
+#include "pipeline_constants.hpp"
 #include "plan/plan.hpp"
 
 namespace vkattn::core {
@@ -27,7 +28,7 @@ class Pipelines {
     size_t size() const;
 
   private:
-    using Key = std::pair<Variant, std::array<uint32_t, SPEC_COUNT>>;
+    using Key = std::pair<Variant, Specialization>;
 
     Result<VkPipeline> build(const Key& key);
 
@@ -38,6 +39,7 @@ class Pipelines {
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
     mutable std::mutex mutex_;
     std::map<Key, VkPipeline> built_;
+    PipelineConstants constants_;
 };
 
 }  // namespace vkattn::core

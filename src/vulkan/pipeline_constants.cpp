@@ -1,0 +1,71 @@
+#include "pipeline_constants.hpp"
+
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+namespace vkattn::core {
+namespace {
+
+// Numbers of the SPIR-V specification: sections 2.3 "Physical Layout", 3.20 "Decoration" and 3.49 "Instructions".
+constexpr uint32_t header_words = 5, decoration_spec_id = 1;
+constexpr uint32_t op_name = 5, op_member_name = 6, op_spec_constant_true = 48, op_spec_constant_op = 52,
+                   op_decorate = 71;
+
+struct Instruction {
+    uint32_t opcode;
+    std::span<const uint32_t> operands;
+};
+
+std::vector<Instruction> instructions_of(const Spirv& module) {
+    std::vector<Instruction> all;
+    for (size_t at = header_words; at < module.word_count;) {
+        const uint32_t length = module.words[at] >> 16;
+        all.push_back({module.words[at] & 0xffff, {module.words + at + 1, length - 1}});
+        at += length;
+    }
+    return all;
+}
+
+// Ids that code depends on, from the end to the beginning: operands of instructions, but of a constant only where the
+// constant is used itself. Literals are taken for ids too; a constant may then look read that is not, never the reverse.
+std::unordered_set<uint32_t> used_ids(const std::vector<Instruction>& all) {
+    std::unordered_set<uint32_t> used;
+    for (auto i = all.rbegin(); i != all.rend(); ++i) {
+        if (i->opcode == op_name || i->opcode == op_member_name || i->opcode == op_decorate) continue;
+        const bool constant = i->opcode >= op_spec_constant_true && i->opcode <= op_spec_constant_op;
+        if (!constant)
+            used.insert(i->operands.begin(), i->operands.end());
+        else if (used.contains(i->operands[1]))  // its result; operand 0 is its type
+            used.insert(i->operands.begin() + 2, i->operands.end());
+    }
+    return used;
+}
+
+}  // namespace
+
+uint32_t constants_read(const Spirv& module) {
+    static_assert(SPEC_COUNT <= 32);
+    const std::vector<Instruction> all = instructions_of(module);
+    const std::unordered_set<uint32_t> used = used_ids(all);
+    uint32_t read = 0;
+    for (const Instruction& i : all)
+        if (i.opcode == op_decorate && i.operands[1] == decoration_spec_id && i.operands[2] < SPEC_COUNT &&
+            used.contains(i.operands[0]))
+            read |= 1u << i.operands[2];
+    return read;
+}
+
+Specialization PipelineConstants::of(const Dispatch& dispatch) {
+    const bool rolled = dispatch.specialization[SPEC_ROLLED] != 0;
+    const auto [kept, is_new] = read_.try_emplace({dispatch.variant, rolled}, 0);
+    if (is_new) kept->second = constants_read(spirv_of(dispatch.variant, rolled));
+    uint32_t needed = kept->second | 1u << SPEC_ROLLED;
+    if ((needs_of(dispatch.variant) & NEED_MATRIX) != 0) needed |= 1u << SPEC_SUBGROUP_SIZE;
+    Specialization constants{};
+    for (size_t i = 0; i < SPEC_COUNT; i++)
+        if ((needed >> i & 1) != 0) constants[i] = dispatch.specialization[i];
+    return constants;
+}
+
+}  // namespace vkattn::core
