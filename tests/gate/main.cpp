@@ -10,7 +10,7 @@
 
 #include "gate/compiler.hpp"
 #include "gate/table.hpp"
-#include "gpu/cases.hpp"
+#include "gpu/case_plan.hpp"
 
 namespace vkattn::test {
 namespace {
@@ -28,24 +28,6 @@ std::vector<Case> in_all_types(const Case& c) {
     for (const char* type : {"f32", "f16", "bf16"})
         all.push_back(parse_case(c.text + " dtype=" + type, c.where));
     return all;
-}
-
-core::Result<core::Plan> plan_of(const core::DeviceCaps& caps, const Case& c, bool backward) {
-    const auto problem = core::resolve(c.problem);
-    if (!problem) return problem.failure();
-    core::Options options;
-    options.kernel = c.kernel;
-    options.tuning = c.tuning;
-    options.max_dispatch_flops = c.max_dispatch_flops;
-    options.num_splits = c.num_splits;
-    options.precision = c.precision;
-    if (!backward) return core::make_plan(caps, *problem, options);
-    VkattnBackward wanted = vkattn::backward();
-    wanted.dlse = c.dlse ? 1 : 0;
-    wanted.dbias = c.problem.mask == VKATTN_MASK_FLOAT ? 1 : 0;
-    const auto resolved = core::resolve(*problem, wanted);
-    if (!resolved) return resolved.failure();
-    return core::make_plan(caps, *problem, *resolved, options);
 }
 
 // By what a reader knows it. Constants that no word stands for follow from the row.
@@ -74,7 +56,7 @@ class Gate {
     explicit Gate(const Compiler& compiler) : compiler_(compiler) { table_.driver = compiler.info().driver; }
 
     void add(const Case& c, bool backward) {
-        const auto plan = plan_of(compiler_.caps(), c, backward);
+        const auto plan = core_plan_of(compiler_.caps(), c, backward);
         if (!plan && c.kernel == "matrix" && !has_matrices_for(c)) return;  // a line for other devices
         if (!plan) throw std::runtime_error(fmt::format("{}: {}", c.where, plan.failure().message));
         for (const core::Dispatch& d : plan->dispatches)

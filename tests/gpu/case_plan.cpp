@@ -1,0 +1,66 @@
+#include "gpu/case_plan.hpp"
+
+#include <cstddef>
+#include <span>
+
+#include "vulkan/spirv.hpp"
+
+namespace vkattn::test {
+namespace {
+
+struct Hash {
+    uint64_t value = 0xcbf29ce484222325;
+
+    void add(std::span<const std::byte> bytes) {
+        for (const std::byte b : bytes) value = (value ^ static_cast<uint64_t>(b)) * 0x100000001b3;
+    }
+    template <class T>
+    void add_all(const T& range) {
+        add(std::as_bytes(std::span(range)));
+    }
+    void add_number(uint64_t number) { add(std::as_bytes(std::span(&number, 1))); }
+};
+
+}  // namespace
+
+core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& c, bool backward) {
+    const auto problem = core::resolve(c.problem);
+    if (!problem) return problem.failure();
+    core::Options options;
+    options.kernel = c.kernel;
+    options.tuning = c.tuning;
+    options.max_scratch_bytes = c.max_scratch_bytes;
+    options.max_dispatch_flops = c.max_dispatch_flops;
+    options.num_splits = c.num_splits;
+    options.batch_invariant = c.batch_invariant;
+    options.precision = c.precision;
+    if (!backward) return core::make_plan(caps, *problem, options);
+    VkattnBackward wanted = vkattn::backward();
+    wanted.dlse = c.dlse ? 1 : 0;
+    wanted.dbias = c.problem.mask == VKATTN_MASK_FLOAT ? 1 : 0;
+    const auto resolved = core::resolve(*problem, wanted);
+    if (!resolved) return resolved.failure();
+    return core::make_plan(caps, *problem, *resolved, options);
+}
+
+uint64_t fingerprint(const core::Dispatch& dispatch, core::PipelineConstants& constants) {
+    const core::Specialization read = constants.of(dispatch);
+    const core::Spirv module = core::spirv_of(dispatch.variant, dispatch.specialization[SPEC_ROLLED] != 0);
+    Hash hash;
+    hash.add_all(std::span(module.words, module.word_count));
+    hash.add_all(read);
+    return hash.value;
+}
+
+uint64_t fingerprint(const core::Plan& plan, core::PipelineConstants& constants) {
+    Hash hash;
+    for (const core::Dispatch& d : plan.dispatches) {
+        hash.add_number(fingerprint(d, constants));
+        hash.add_all(d.groups);
+        hash.add_all(d.push);
+    }
+    hash.add_all(plan.arguments);
+    return hash.value;
+}
+
+}  // namespace vkattn::test

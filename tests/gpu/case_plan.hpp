@@ -1,0 +1,21 @@
+// Cases as the planner sees them, without building a pipeline; and what the plans' pipelines are made from, as numbers.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/cases.hpp"
+#include "plan/plan.hpp"
+#include "vulkan/pipeline_constants.hpp"
+
+namespace vkattn::test {
+
+// The plan of a case's forward, or of its backward, whose dbias is wanted where it has a float mask.
+core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& c, bool backward);
+
+// FNV-1a, 64 bits, of the words of a pipeline's module and of the constants that it reads. A pipeline of an equal
+// fingerprint on an equal driver is the same pipeline.
+uint64_t fingerprint(const core::Dispatch& dispatch, core::PipelineConstants& constants);
+// The same of all that a plan does: its pipelines, grids, push constants and argument block.
+uint64_t fingerprint(const core::Plan& plan, core::PipelineConstants& constants);
+
+}  // namespace vkattn::test
