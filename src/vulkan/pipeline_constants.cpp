@@ -7,8 +7,10 @@
 namespace vkattn::core {
 namespace {
 
-// Numbers of the SPIR-V specification: sections 2.3 "Physical Layout", 3.20 "Decoration" and 3.49 "Instructions".
-constexpr uint32_t header_words = 5, decoration_spec_id = 1;
+// Numbers of the SPIR-V specification: sections 2.3 "Physical Layout", 3.20 "Decoration", 3.21 "BuiltIn" and 3.49
+// "Instructions".
+constexpr uint32_t header_words = 5, decoration_spec_id = 1, decoration_builtin = 11,
+                   builtin_workgroup_size = 25;
 constexpr uint32_t op_name = 5, op_member_name = 6, op_spec_constant_true = 48, op_spec_constant_op = 52,
                    op_decorate = 71;
 
@@ -28,9 +30,14 @@ std::vector<Instruction> instructions_of(const Spirv& module) {
 }
 
 // Ids that code depends on, from the end to the beginning: operands of instructions, but of a constant only where the
-// constant is used itself. Literals are taken for ids too; a constant may then look read that is not, never the reverse.
+// constant is used itself. No code need use the workgroup's size, the driver does. Literals are taken for ids too; a
+// constant may then look read that is not, never the reverse.
 std::unordered_set<uint32_t> used_ids(const std::vector<Instruction>& all) {
     std::unordered_set<uint32_t> used;
+    for (const Instruction& i : all)
+        if (i.opcode == op_decorate && i.operands[1] == decoration_builtin &&
+            i.operands[2] == builtin_workgroup_size)
+            used.insert(i.operands[0]);
     for (auto i = all.rbegin(); i != all.rend(); ++i) {
         if (i->opcode == op_name || i->opcode == op_member_name || i->opcode == op_decorate) continue;
         const bool constant = i->opcode >= op_spec_constant_true && i->opcode <= op_spec_constant_op;
