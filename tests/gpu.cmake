@@ -13,7 +13,7 @@ foreach(pass forward backward)
 endforeach()
 
 # Devices, guarded memory, cases and their runs; then the tests of the interface, which are run under sanitizers too.
-set(gpu_support device.cpp guarded.cpp guard_probe.cpp cases.cpp storage.cpp inputs.cpp forward_run.cpp backward_run.cpp
+set(gpu_support device.cpp guarded.cpp guard_probe.cpp cases.cpp case_plan.cpp storage.cpp inputs.cpp forward_run.cpp backward_run.cpp
   interposer.cpp pairwise.cpp)
 set(gpu_api test_api.cpp test_api_features.cpp test_api_backward.cpp test_record.cpp test_runs.cpp)
 set(gpu_all ${gpu_support} ${gpu_api} test_guard.cpp test_cases.cpp test_pairwise.cpp test_tunings.cpp test_far.cpp

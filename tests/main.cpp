@@ -39,12 +39,20 @@ REGISTER_LISTENER("counter", 1, Counter);
 
 int main(int argc, char** argv) {
     doctest::Context context(argc, argv);
-    const int result = context.run();
-    if (finished) {
-        const unsigned ran = finished->numTestCasesPassingFilters, failed = finished->numTestCasesFailed;
-        const unsigned said = static_cast<unsigned>(vkattn::test::skip_count());
-        std::printf("%u passed, %u failed, %u skipped\n", ran - failed - empty_cases, failed,
-                    finished->numTestCases - ran + said);
-    }
+    int result = context.run();
+    if (!finished) return result;  // doctest was asked for its help, or a list
+    const unsigned ran = finished->numTestCasesPassingFilters;
+    unsigned failed = finished->numTestCasesFailed;
+    const auto fail_run = [&](const std::string& why) {
+        std::printf("%s\n", why.c_str());
+        failed++;
+        result = 1;
+    };
+    const unsigned passed = ran - failed - empty_cases;
+    if (ran == 0) fail_run("no test case has a name that was asked for");
+    for (const vkattn::test::RunCheck check : vkattn::test::run_checks())
+        if (const std::string why = check(); !why.empty()) fail_run(why);
+    const unsigned said = static_cast<unsigned>(vkattn::test::skip_count());
+    std::printf("%u passed, %u failed, %u skipped\n", passed, failed, finished->numTestCases - ran + said);
     return result;
 }

@@ -58,7 +58,7 @@ uint64_t mask_count(const VkattnProblem& p) {
 // Where scores are large, their rounding is felt in P, and out must be of the same P: delta is rowsum(P o dP) then, which
 // the oracle's out does not give. So the device's own forward runs first, as it does for every user.
 void use_own_forward(Device& device, VkattnContext* context, const Case& c, std::span<BackwardInputs> all) {
-    const Plan plan = plan_of(context, c);
+    const Plan plan = plan_of(context, with_possible_limit(context, c));
     const Forward forward(device, plan, c, all[0].forward, Place::end);
     device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
     const Outcome outcome = forward.outcome();
@@ -208,22 +208,20 @@ std::string BackwardMemory::damage() const {
 Plan backward_plan_of(VkattnContext* context, const Case& c) {
     VkattnOptions options = c.options();
     options.num_splits = 0;  // of the forward alone
-    for (int doubled = 0;; doubled++) {
-        try {
-            return Plan(context, c.problem, backward_of(c), options);
-        } catch (const Error& e) {
-            if (e.status() != VKATTN_UNSUPPORTED || e.field() != "options.max_dispatch_flops" ||
-                doubled == 24)
-                throw;
-            options.max_dispatch_flops *= 2;
-        }
-    }
+    return Plan(context, c.problem, backward_of(c), options);
 }
 
-Report run_backward_case(Device& device, VkattnContext* context, const Case& c) {
+Case with_possible_backward_limit(VkattnContext* context, Case c) {
+    raise_limit(c, [&](const Case& with_limit) { backward_plan_of(context, with_limit); });
+    return c;
+}
+
+Report run_backward_case(Device& device, VkattnContext* context, const Case& given) {
     Report report;
     Plan plan;
+    Case c = given;
     try {
+        c = with_possible_backward_limit(context, given);
         plan = backward_plan_of(context, c);
     } catch (const Error& e) {
         // Only a tuning that was asked for may be beyond the device.
@@ -233,6 +231,7 @@ Report run_backward_case(Device& device, VkattnContext* context, const Case& c) 
             report.failures.emplace_back(e.what());
         return report;
     }
+    report.skipped = uncut(context, c, true);
     report.segments = plan.segments();
     BackwardInputs inputs[] = {BackwardInputs(c, Poison::nan), BackwardInputs(c, Poison::infinity)};
     if (c.values != Values::normal) use_own_forward(device, context, c, inputs);

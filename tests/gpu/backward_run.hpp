@@ -59,6 +59,7 @@ class BackwardMemory {
 
 VkattnBackward backward_of(const Case& c);
 Plan backward_plan_of(VkattnContext* context, const Case& c);
+Case with_possible_backward_limit(VkattnContext* context, Case c);
 
 Report run_backward_case(Device& device, VkattnContext* context, const Case& c);
 

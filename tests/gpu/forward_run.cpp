@@ -12,8 +12,10 @@
 #include <mutex>
 #include <thread>
 
+#include "case_plan.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
+#include "vulkan/context.hpp"
 
 namespace vkattn::test {
 namespace {
@@ -167,21 +169,42 @@ std::string Forward::damage() const {
 }
 
 Plan plan_of(VkattnContext* context, const Case& c) {
-    VkattnOptions options = c.options();
+    return Plan(context, c.problem, c.options());
+}
+
+void raise_limit(Case& c, const std::function<void(const Case&)>& plan) {
+    const uint64_t asked = c.max_dispatch_flops;
     for (int doubled = 0;; doubled++) {
         try {
-            return Plan(context, c.problem, options);
+            plan(c);
+            break;
         } catch (const Error& e) {
-            if (e.status() != VKATTN_UNSUPPORTED || e.field() != "options.max_dispatch_flops" ||
-                doubled == 12)
-                throw;
-            options.max_dispatch_flops *= 2;
+            if (e.field() != "options.max_dispatch_flops" || doubled == 24) throw;
+            c.max_dispatch_flops *= 2;
         }
     }
+    if (c.max_dispatch_flops != asked)
+        fmt::print("note: a workgroup of this device costs more than max_flops={}, so it is {}: {}\n", asked,
+                   c.max_dispatch_flops, c.text);
+}
+
+Case with_possible_limit(VkattnContext* context, Case c) {
+    raise_limit(c, [&](const Case& with_limit) { plan_of(context, with_limit); });
+    return c;
+}
+
+std::string uncut(VkattnContext* context, const Case& c, bool backward) {
+    if (c.max_dispatch_flops == 0) return "";
+    Case free = c;
+    free.max_dispatch_flops = 0;
+    const auto cut = core_plan_of(context->caps, c, backward),
+               whole = core_plan_of(context->caps, free, backward);
+    if (!cut || !whole || cut->dispatches.size() != whole->dispatches.size()) return "";
+    return fmt::format("max_flops={}, the least that this device allows, cuts nothing", c.max_dispatch_flops);
 }
 
 Job::Job(VkattnContext* context, const std::string& text)
-    : c(parse_case(text, "here")),
+    : c(with_possible_limit(context, parse_case(text, "here"))),
       plan(plan_of(context, c)),
       inputs(make_inputs(c)),
       expected(expect(c, inputs)) {}
@@ -192,10 +215,12 @@ void check_right(const Job& job, const Forward& forward) {
     CHECK(compare(forward.outcome(), job.expected) == "");
 }
 
-Report run_case(Device& device, VkattnContext* context, const Case& c) {
+Report run_case(Device& device, VkattnContext* context, const Case& given) {
     Report report;
     Plan plan;
+    Case c = given;
     try {
+        c = with_possible_limit(context, given);
         plan = plan_of(context, c);
     } catch (const Error& e) {
         // Only a tuning that was asked for may be beyond the device.
@@ -206,6 +231,7 @@ Report run_case(Device& device, VkattnContext* context, const Case& c) {
         return report;
     }
     report.segments = plan.segments();
+    report.skipped = uncut(context, c, false);
     // Hidden content must not matter, whatever it is.
     const Inputs inputs[] = {make_inputs(c, Poison::alternating), make_inputs(c, Poison::finite)};
     const Expected expected = expect(c, inputs[0]);
@@ -235,15 +261,24 @@ int home_of(const std::string& key) {
     return homes.try_emplace(key, static_cast<int>(homes.size() % 2)).first->second;
 }
 
-// For who looks for a fault: with VKATTN_TEST_ONLY=TEXT, cases with this text run alone, and are named before they do;
-// a guard page may end the process.
+// Somebody who looks for a fault sets VKATTN_TEST_ONLY=TEXT. Then only cases with this text run, and each is named before
+// it does, because a guard page may end the process.
+std::atomic<bool> saw_wanted_case = false;
+
 bool is_wanted(const Case& c) {
     const char* const only = std::getenv("VKATTN_TEST_ONLY");
     if (only == nullptr) return true;
     const bool wanted = c.text.find(only) != std::string::npos;
     if (wanted) std::fprintf(stderr, "%s: %s\n", c.where.c_str(), c.text.c_str());
+    if (wanted) saw_wanted_case = true;
     return wanted;
 }
+
+const bool text_is_checked = at_end_of_run([]() -> std::string {
+    const char* const only = std::getenv("VKATTN_TEST_ONLY");
+    if (only == nullptr || saw_wanted_case) return "";
+    return fmt::format("no case with the text of VKATTN_TEST_ONLY was run: {}", only);
+});
 
 // One device's share of the cases.
 void run_share(int index, const std::vector<Case>& cases, const std::vector<int>& homes, RunCase run,

@@ -52,9 +52,14 @@ class Forward {
     VkattnForwardArgs args_ = forward_args();
 };
 
-// The case's plan. What a single workgroup costs at least is the device's: a max_flops below that is doubled until it
-// is not. Throws Error.
+// The case's plan. Throws Error.
 Plan plan_of(VkattnContext* context, const Case& c);
+
+// Doubles the case's max_flops until `plan` accepts it: tiles of large devices cost more than cases allow. Says so on
+// stdout, because another limit may cut other dispatches. `plan` throws what plan_of throws.
+void raise_limit(Case& c, const std::function<void(const Case&)>& plan);
+// The case with a max_flops that its forward can be planned with.
+Case with_possible_limit(VkattnContext* context, Case c);
 
 // A case with all that is needed to run and judge it.
 struct Job {
@@ -78,6 +83,8 @@ struct Report {
     std::string skipped;  // why the device cannot do it; "" = it did
     uint32_t segments = 0;
 };
+// Why a case with a max_flops tests no cut on this device, where it is planned as it is without one; "" if it does.
+std::string uncut(VkattnContext* context, const Case& c, bool backward);
 
 // At the start and at the end of guarded memory, with another poison in what nobody may look at: right, undamaged, and
 // the same bits.

@@ -33,7 +33,8 @@ constexpr const char* featured =
 
 struct Made {
     explicit Made(VkattnContext* context, const char* text)
-        : c(parse_case(text, "here")), plan(backward_plan_of(context, c)) {}
+        : c(with_possible_backward_limit(context, parse_case(text, "here"))),
+          plan(backward_plan_of(context, c)) {}
     Case c;
     Plan plan;
 };

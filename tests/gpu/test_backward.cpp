@@ -36,11 +36,10 @@ void run_section(const std::string& name) {
 
 }  // namespace
 
-#define SECTION_NAMED(id, name)                    \
-    static const bool id##_added = add_name(name); \
-    TEST_CASE("backward cases: " name) {           \
-        CHECK(id##_added);                         \
-        run_section(name);                         \
+#define SECTION_NAMED(id, name)                                     \
+    [[maybe_unused]] static const bool id##_added = add_name(name); \
+    TEST_CASE("backward cases: " name) {                            \
+        run_section(name);                                          \
     }
 
 SECTION_NAMED(shapes, "shapes")

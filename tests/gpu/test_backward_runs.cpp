@@ -17,7 +17,7 @@ constexpr const char* cut_text = "b=2 hq=4 hkv=2 sq=41 skv=71 causal max_flops=7
 
 struct BackwardJob {
     BackwardJob(VkattnContext* context, const char* text)
-        : c(parse_case(text, "here")),
+        : c(with_possible_backward_limit(context, parse_case(text, "here"))),
           plan(backward_plan_of(context, c)),
           inputs(c),
           expected(expect_gradients(c, inputs)) {}
@@ -119,7 +119,7 @@ TEST_CASE_FIXTURE(Recorded, "one backward recorded by two threads at once, with 
 
 TEST_CASE_FIXTURE(Recorded, "a forward feeds its backward by the documented stages and accesses") {
     const BackwardJob job(context.get(), cut_text);
-    const Plan plan = plan_of(context.get(), job.c);
+    const Plan plan = plan_of(context.get(), with_possible_limit(context.get(), job.c));
     const Forward forward(device, plan, job.c, job.inputs.forward, Place::end);
     const BackwardMemory memory = job.memory(device);
     VkattnBackwardArgs args = memory.args();

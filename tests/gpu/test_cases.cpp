@@ -49,11 +49,10 @@ std::string error_of(const char* text) {
 }  // namespace
 
 // A test case for each section, so that they can be chosen by name.
-#define SECTION_NAMED(id, name)                    \
-    static const bool id##_added = add_name(name); \
-    TEST_CASE("forward cases: " name) {            \
-        CHECK(id##_added);                         \
-        run_section(name);                         \
+#define SECTION_NAMED(id, name)                                     \
+    [[maybe_unused]] static const bool id##_added = add_name(name); \
+    TEST_CASE("forward cases: " name) {                             \
+        run_section(name);                                          \
     }
 
 SECTION_NAMED(head_dims, "head dims")
@@ -72,7 +71,8 @@ SECTION_NAMED(batches, "kv lengths and query offsets")
 SECTION_NAMED(cuts, "splits and cuts")
 SECTION_NAMED(materialized, "materialized")
 
-static const bool matrix_added = add_name("matrix"), bfloat16_added = add_name("matrix bfloat16");
+[[maybe_unused]] static const bool matrix_added = add_name("matrix"),
+                                   bfloat16_added = add_name("matrix bfloat16");
 static void run_matrix_section(const std::string& name, VkattnDtype dtype, const char* type) {
     if (!Device::get().has_matrix_unit(dtype))
         return vkattn::test::skip("the cases of matrix units: " + Device::get().info().name +
@@ -80,11 +80,9 @@ static void run_matrix_section(const std::string& name, VkattnDtype dtype, const
     run_section(name);
 }
 TEST_CASE("forward cases: matrix") {
-    CHECK(matrix_added);
     run_matrix_section("matrix", VKATTN_DTYPE_FLOAT16, "float16");
 }
 TEST_CASE("forward cases: matrix bfloat16") {
-    CHECK(bfloat16_added);
     run_matrix_section("matrix bfloat16", VKATTN_DTYPE_BFLOAT16, "bfloat16");
 }
 

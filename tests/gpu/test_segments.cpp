@@ -107,7 +107,7 @@ TEST_CASE_FIXTURE(Recorded, "a smaller limit makes more segments, and each recor
     uint32_t before = 1;
     for (const uint64_t limit : {uint64_t{0}, uint64_t{4000000}, uint64_t{1000000}, uint64_t{300000}}) {
         const Case c = parse_case(fmt::format("b=2 h=2 sq=203 skv=799 max_flops={}", limit), "here");
-        const Plan plan = plan_of(context.get(), c);
+        const Plan plan = plan_of(context.get(), with_possible_limit(context.get(), c));
         CAPTURE(limit);
         CHECK(plan.segments() >= before);
         before = plan.segments();
