@@ -52,6 +52,7 @@ SECTION_NAMED(cuts, "cuts")
 SECTION_NAMED(empty, "empty")
 SECTION_NAMED(slices, "slices")
 SECTION_NAMED(materialized, "materialized")
+SECTION_NAMED(gpu_modules, "modules of GPUs")
 
 TEST_CASE("every section of the backward's case file is run") {
     for (const Section& section : sections()) {
