@@ -192,9 +192,15 @@ struct Interposer::Hooks {
 
     static void VKAPI_CALL properties(VkPhysicalDevice device, VkPhysicalDeviceProperties2* properties) {
         real_vkGetPhysicalDeviceProperties2(device, properties);
-        if (!active().largest_grid) return;
-        std::copy_n(active().largest_grid->begin(), 3,
-                    properties->properties.limits.maxComputeWorkGroupCount);
+        if (active().largest_grid)
+            std::copy_n(active().largest_grid->begin(), 3,
+                        properties->properties.limits.maxComputeWorkGroupCount);
+        for (auto* next = static_cast<VkBaseOutStructure*>(properties->pNext); next != nullptr;
+             next = next->pNext)
+            if (active().largest_allocation &&
+                next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES)
+                reinterpret_cast<VkPhysicalDeviceMaintenance3Properties*>(next)->maxMemoryAllocationSize =
+                    *active().largest_allocation;
     }
 
     static PFN_vkVoidFunction VKAPI_CALL get_instance_proc(VkInstance instance, const char* name) {
@@ -244,6 +250,7 @@ void Interposer::reset() {
     pretend = false;
     before_pipeline = nullptr;
     largest_grid.reset();
+    largest_allocation.reset();
     take_commands();
 }
 

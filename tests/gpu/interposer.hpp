@@ -41,6 +41,8 @@ class Interposer {
     bool pretend = false;
     // Contexts made while this is set believe that the device has no larger grids.
     std::optional<std::array<uint32_t, 3>> largest_grid;
+    // And no smaller allocations than this.
+    std::optional<uint64_t> largest_allocation;
 
     int modules_created() const { return count(modules_); }
     int pipelines_asked_for() const { return count(pipelines_); }

@@ -1,0 +1,210 @@
+// Dense results past 4 GiB: lse, out and parts of the output of so many rows that their places need more than 32 bits. Only
+// a few segments of such a plan are run; address space costs nothing, and any place that is computed wrong faults, or is
+// not written.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "case_plan.hpp"
+#include "forward_run.hpp"
+#include "interposer.hpp"
+#include "skip.hpp"
+#include "vulkan/context.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+
+namespace {
+
+// Query rows first .. end-1 of heads first_head .. end_head-1, counted over all batches.
+struct Rows {
+    uint64_t first_head, end_head, first, end;
+};
+
+uint64_t heads_of(const VkattnProblem& p) {
+    return uint64_t{p.batch} * p.num_heads_q;
+}
+
+// What forward dispatch d writes, where heads do not share tiles. Query tiles are counted from the last.
+Rows rows_of(const core::Plan& plan, const core::Dispatch& d) {
+    shared::ForwardPush push;
+    std::memcpy(&push, d.push.data(), sizeof push);
+    const uint64_t tile_q = plan.tiles.tile_q, seqlen = plan.problem.seqlen_q,
+                   tiles = (seqlen + tile_q - 1) / tile_q, end_tile = tiles - push.first_tile,
+                   first_tile = end_tile - d.groups[1];
+    return {push.first_head, push.first_head + d.groups[0] / std::max(1u, d.specialization[SPEC_SLICES]),
+            first_tile * tile_q, std::min(end_tile * tile_q, seqlen)};
+}
+
+// What dispatch d of the combine kernel merges.
+Rows merged_rows(const core::Plan& plan, const core::Dispatch& d) {
+    shared::CombinePush push;
+    std::memcpy(&push, d.push.data(), sizeof push);
+    const auto& s = d.specialization;
+    const uint64_t each = s[SPEC_THREADS] / (s[SPEC_LANES] * s[SPEC_TEAMS]), first = push.first_rows * each;
+    return {push.first_head, push.first_head + d.groups[0], first,
+            std::min<uint64_t>(first + d.groups[1] * each, plan.problem.seqlen_q)};
+}
+
+uint64_t scratch_offset(const core::Plan& plan, core::Region region) {
+    for (const core::ScratchRegion& s : plan.scratch)
+        if (s.region == region) return s.offset_bytes;
+    throw RuntimeError(fmt::format("the plan keeps no {}", name_of(region)));
+}
+
+Case with_one_row(Case c) {
+    c.problem.batch = c.problem.seqlen_q = 1;
+    return c;
+}
+
+// Every query row of a head is the same (strides of 0), and so is every result. Address space for all results.
+class HugeForward {
+  public:
+    HugeForward(Device& device, VkattnContext* context, const std::string& text)
+        : device_(device),
+          c_(parse_case(text, "here")),
+          plan_(plan_of(context, c_)),
+          core_(*core_plan_of(context->caps, c_, false)),
+          inputs_(make_inputs(with_one_row(c_))),
+          rows_(heads_of(c_.problem) * c_.problem.seqlen_q),
+          out_(rows_ * c_.problem.head_dim_v * element_bytes(c_.problem.dtype)),
+          lse_(rows_ * 4),
+          scratch_(plan_.scratch().size_bytes + core::scratch_alignment) {
+        if (out_.base() == nullptr || lse_.base() == nullptr || scratch_.base() == nullptr)
+            throw RuntimeError("not so much address space");
+        const Tensor* const tensors[] = {&inputs_.query, &inputs_.key, &inputs_.value};
+        VkDeviceAddress* const addresses[] = {&args_.query, &args_.key, &args_.value};
+        for (size_t t = 0; t < 3; t++) {
+            memory_[t] = Guarded(device, tensors[t]->image.size(), Place::end);
+            memory_[t].write(tensors[t]->image);
+            *addresses[t] = memory_[t].address();
+        }
+        args_.out = address_of(out_);
+        args_.lse = address_of(lse_);
+        args_.scratch_address = address_of(scratch_);
+    }
+
+    const core::Plan& plan() const { return core_; }
+
+    // Makes what these rows write usable, parts of it too.
+    void enable(const Rows& rows) {
+        const uint64_t dim = c_.problem.head_dim_v, count = rows.end - rows.first;
+        const bool parts = core_.num_splits > 1;
+        for (uint64_t h = rows.first_head; h < rows.end_head; h++) {
+            const uint64_t first = h * c_.problem.seqlen_q + rows.first;
+            const uint64_t element = element_bytes(c_.problem.dtype);
+            out_.enable(first * dim * element, count * dim * element);
+            lse_.enable(first * 4, count * 4);
+            for (uint64_t part = 0; parts && part < core_.num_splits; part++) {
+                const uint64_t row = part * rows_ + first;
+                scratch_.enable(scratch_offset(core_, core::Region::parts) + row * dim * 4, count * dim * 4);
+                scratch_.enable(scratch_offset(core_, core::Region::parts_lse) + row * 8, count * 8);
+            }
+        }
+    }
+    void run(uint32_t first, uint32_t count) {
+        device_.runtime().submit(
+            [&](VkCommandBuffer commands) { plan_.cmd_forward(commands, args_, first, count); });
+    }
+
+    // The result of a row, with that of the same row by the oracle, against the error rule.
+    std::string flaw_of(uint64_t head, uint64_t row) const {
+        Case one = parse_case(c_.text, "here");
+        const VkattnProblem& p = c_.problem;
+        const uint64_t dim = p.head_dim_v, index = head * p.seqlen_q + row;
+        const uint32_t kv = static_cast<uint32_t>(head % p.num_heads_q / (p.num_heads_q / p.num_heads_kv));
+        // One batch, one head, one row: the first of Q, and this head's K and V.
+        one.problem.batch = one.problem.num_heads_q = one.problem.num_heads_kv = one.problem.seqlen_q = 1;
+        Inputs inputs{tensor_of(one, 0), tensor_of(one, 1), tensor_of(one, 2), {}, {}};
+        std::memcpy(inputs.query.row(0, 0, 0), inputs_.query.row(0, 0, 0), inputs.query.row_bytes());
+        for (uint64_t j = 0; j < p.seqlen_kv; j++) {
+            std::memcpy(inputs.key.row(0, 0, j), inputs_.key.row(0, kv, j), inputs.key.row_bytes());
+            std::memcpy(inputs.value.row(0, 0, j), inputs_.value.row(0, kv, j), inputs.value.row_bytes());
+        }
+        Outcome got{{}, {0}};
+        const uint64_t element = element_bytes(p.dtype);
+        for (uint64_t d = 0; d < dim; d++)
+            got.out.push_back(load(out_.base() + (index * dim + d) * element, p.dtype));
+        std::memcpy(got.lse.data(), lse_.base() + index * 4, 4);
+        const std::string what = compare(got, expect(one, inputs));
+        return what.empty() ? "" : fmt::format("head {}, row {}: {}", head, row, what);
+    }
+
+  private:
+    static VkDeviceAddress address_of(const Reservation& r) {
+        return (reinterpret_cast<uintptr_t>(r.base()) + core::scratch_alignment - 1) /
+               core::scratch_alignment * core::scratch_alignment;
+    }
+
+    Device& device_;
+    Case c_;
+    Plan plan_;
+    core::Plan core_;
+    Inputs inputs_;
+    uint64_t rows_;
+    Reservation out_, lse_, scratch_;
+    Guarded memory_[3];
+    VkattnForwardArgs args_ = forward_args();
+};
+
+// The corners of what one dispatch wrote.
+void check_corners(const HugeForward& forward, const Rows& rows) {
+    for (const uint64_t head : {rows.first_head, (rows.first_head + rows.end_head) / 2, rows.end_head - 1})
+        for (const uint64_t row : {rows.first, rows.end - 1}) CHECK(forward.flaw_of(head, row) == "");
+}
+
+void run_segment(HugeForward& forward, uint32_t segment) {
+    const Rows rows = rows_of(forward.plan(), forward.plan().dispatches[segment]);
+    forward.enable(rows);
+    forward.run(segment, 1);
+    check_corners(forward, rows);
+}
+
+}  // namespace
+
+// The first segment has the last rows of every head, the last one the last heads.
+TEST_CASE_FIXTURE(Recorded, "lse and out of more than 2^30 rows") {
+    if (!device.has_guard_pages()) return skip("results past 4 GiB: addresses are no host pointers here");
+    HugeForward long_heads(device, context.get(),
+                           "h=33 sq=134217728 skv=9 d=3 qs=0,0,0 kernel=tiles max_flops=100000000");
+    run_segment(long_heads, 0);
+    HugeForward many_heads(device, context.get(),
+                           "b=268435456 h=2 sq=3 skv=9 d=3 qs=0,0,0 ks=0,27,3 vs=0,27,3 kernel=rows");
+    run_segment(many_heads, static_cast<uint32_t>(many_heads.plan().dispatches.size() - 1));
+}
+
+TEST_CASE_FIXTURE(OnDevice, "lse and out of more than 2^30 rows on matrix units") {
+    if (!device.has_guard_pages()) return skip("results past 4 GiB: addresses are no host pointers here");
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
+        return skip("results past 4 GiB on matrix units: there are none");
+    HugeForward forward(device, runtime.context(),
+                        "h=33 sq=134217728 skv=9 d=8 qs=0,0,0 dtype=f16 kernel=matrix max_flops=100000000");
+    run_segment(forward, 0);
+}
+
+// Scratch of 2^38 bytes is no allocation of any device here; the library is told otherwise, and uses its address only.
+TEST_CASE_FIXTURE(Recorded, "parts of the output of more than 2^30 rows") {
+    if (!device.has_guard_pages()) return skip("parts past 4 GiB: addresses are no host pointers here");
+    between.largest_allocation = uint64_t{1} << 40;
+    const Context context_of_large_device = between.context();
+    HugeForward forward(device, context_of_large_device.get(),
+                        "h=17 sq=268435456 skv=97 d=3 qs=0,0,0 kernel=tiles splits=3 max_flops=200000000 "
+                        "max_scratch=1099511627776");
+    const auto& dispatches = forward.plan().dispatches;
+    const auto is_merge = [](const core::Dispatch& d) { return d.variant == core::Variant::combine_f32; };
+    const auto first_merge = std::find_if(dispatches.begin(), dispatches.end(), is_merge);
+    REQUIRE(first_merge != dispatches.end());
+    // All parts of the last rows of every head, then the last merge, which has these rows too.
+    const Rows rows = rows_of(forward.plan(), dispatches[0]),
+               merged = merged_rows(forward.plan(), dispatches.back());
+    REQUIRE(merged.first <= rows.end - 1);
+    forward.enable({rows.first_head, rows.end_head, std::min(rows.first, merged.first), rows.end});
+    uint32_t parts = 0;
+    while (rows_of(forward.plan(), dispatches[parts]).first == rows.first) parts++;
+    CHECK(parts >= 3);
+    forward.run(0, parts);
+    forward.run(static_cast<uint32_t>(dispatches.size() - 1), 1);
+    check_corners(forward, {rows.first_head, rows.end_head, std::max(rows.first, merged.first), rows.end});
+}
