@@ -12,6 +12,7 @@
 #include "features.hpp"
 #include "plan/matrix.hpp"
 #include "record.hpp"
+#include "struct_sizes.hpp"
 #include "vkattn/vkattn.h"
 
 using namespace vkattn::core;
@@ -19,6 +20,15 @@ using namespace vkattn::core;
 struct VkattnRequirements {
     Features features;
 };
+
+namespace vkattn::core {
+
+VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_info)
+VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
+VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)
+VKATTN_FIRST_VERSION(VkattnCombineArgs, lse, version_0_1::combine_args)
+
+}  // namespace vkattn::core
 
 namespace {
 
@@ -56,26 +66,6 @@ VkattnStatus guarded(VkattnError* error, Body body) {
     } catch (...) {
         return report(error, VKATTN_INTERNAL_ERROR, "", "an unknown exception");
     }
-}
-
-// A caller's struct, which may be of an older, shorter version: what it lacks keeps its default.
-template <class T>
-Result<T> read_struct(const char* name, const T* given, T defaults, size_t first_version_size = sizeof(T)) {
-    if (given == nullptr) return invalid(name, "is null");
-    if (given->struct_size < first_version_size || given->struct_size > sizeof(T))
-        return invalid(fmt::format("{}.struct_size", name),
-                       fmt::format("{} is no size of this struct ({}): call its init function",
-                                   given->struct_size, sizeof(T)));
-    std::memcpy(&defaults, given, given->struct_size);
-    return defaults;
-}
-
-// To its defaults, as far as the caller's struct goes.
-template <class T>
-void init(T* object, size_t struct_size, T defaults) {
-    if (object == nullptr) return;
-    defaults.struct_size = struct_size;
-    std::memcpy(object, &defaults, std::min(struct_size, sizeof defaults));
 }
 
 template <class T>
@@ -260,31 +250,31 @@ const char* vkattn_status_name(VkattnStatus status) {
 }
 
 void vkattn_problem_init_sized(VkattnProblem* problem, size_t struct_size) {
-    init(problem, struct_size, default_problem());
+    init_struct(problem, struct_size, default_problem());
 }
 void vkattn_options_init_sized(VkattnOptions* options, size_t struct_size) {
-    init(options, struct_size, default_options());
+    init_struct(options, struct_size, default_options());
 }
 void vkattn_context_info_init_sized(VkattnContextInfo* info, size_t struct_size) {
-    init(info, struct_size, zeroed<VkattnContextInfo>());
+    init_struct(info, struct_size, zeroed<VkattnContextInfo>());
 }
 void vkattn_forward_args_init_sized(VkattnForwardArgs* args, size_t struct_size) {
-    init(args, struct_size, zeroed<VkattnForwardArgs>());
+    init_struct(args, struct_size, zeroed<VkattnForwardArgs>());
 }
 void vkattn_scratch_init_sized(VkattnScratch* scratch, size_t struct_size) {
-    init(scratch, struct_size, zeroed<VkattnScratch>());
+    init_struct(scratch, struct_size, zeroed<VkattnScratch>());
 }
 void vkattn_combine_init_sized(VkattnCombine* combine, size_t struct_size) {
-    init(combine, struct_size, default_combine());
+    init_struct(combine, struct_size, default_combine());
 }
 void vkattn_backward_init_sized(VkattnBackward* backward, size_t struct_size) {
-    init(backward, struct_size, default_backward());
+    init_struct(backward, struct_size, default_backward());
 }
 void vkattn_backward_args_init_sized(VkattnBackwardArgs* args, size_t struct_size) {
-    init(args, struct_size, zeroed<VkattnBackwardArgs>());
+    init_struct(args, struct_size, zeroed<VkattnBackwardArgs>());
 }
 void vkattn_combine_args_init_sized(VkattnCombineArgs* args, size_t struct_size) {
-    init(args, struct_size, zeroed<VkattnCombineArgs>());
+    init_struct(args, struct_size, zeroed<VkattnCombineArgs>());
 }
 
 VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get, VkInstance instance,

@@ -1,0 +1,135 @@
+// Structs of callers that were compiled with another version of the header. No public struct has grown yet, so the growth is
+// tested on a struct of this file.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "problem.hpp"
+#include "struct_sizes.hpp"
+
+using namespace vkattn;
+using namespace vkattn::core;
+
+namespace {
+
+// Version 0.1 of a struct, its padding included, and today's, which has two fields more.
+struct First {
+    size_t struct_size;
+    uint64_t strides;
+    uint32_t heads;
+};
+struct Grown {
+    size_t struct_size;
+    uint64_t strides;
+    uint32_t heads;
+    uint64_t limit;
+    float scale;
+};
+static_assert(sizeof(First) == 24 && offsetof(Grown, limit) == 24 && sizeof(Grown) == 40);
+constexpr FirstVersion first_of_grown{24, 16};
+const Grown defaults{sizeof(Grown), 7, 8, 1000, 0.5f};
+
+// What is read of `size` bytes in which every field differs from its default.
+Result<Grown> read(size_t size) {
+    Grown given{size, 70, 80, 90, 100};
+    return read_struct("grown", &given, defaults);
+}
+
+template <class T>
+std::string field_at(T given, size_t size, T own) {
+    given.struct_size = size;
+    const auto result = read_struct("it", &given, own);
+    if (result) return "";
+    CHECK_EQ(result.failure().status, VKATTN_INVALID_ARGUMENT);
+    CHECK_EQ(result.failure().message,
+             fmt::format("{} is no size of this struct ({}): call its init function", size, sizeof(T)));
+    return result.failure().field;
+}
+
+}  // namespace
+
+namespace vkattn::core {
+VKATTN_FIRST_VERSION(Grown, heads, first_of_grown)
+}
+
+TEST_CASE("struct sizes: what an older caller's struct lacks keeps its default") {
+    const auto old = read(sizeof(First));
+    REQUIRE(old);
+    CHECK_EQ(old->strides, 70);
+    CHECK_EQ(old->heads, 80);
+    CHECK_EQ(old->limit, 1000);
+    CHECK_EQ(old->scale, 0.5f);
+    const auto between = read(32);  // a version that had one field more
+    REQUIRE(between);
+    CHECK_EQ(between->limit, 90);
+    CHECK_EQ(between->scale, 0.5f);
+    const auto now = read(sizeof(Grown));
+    REQUIRE(now);
+    CHECK_EQ(now->limit, 90);
+    CHECK_EQ(now->scale, 100);
+}
+
+TEST_CASE("struct sizes: nothing behind an older caller's struct is read") {
+    // The end of a heap block, which AddressSanitizer guards.
+    auto* const bytes = new unsigned char[sizeof(First)];
+    const First given{sizeof(First), 70, 80};
+    std::memcpy(bytes, &given, sizeof given);
+    const auto result = read_struct("grown", reinterpret_cast<const Grown*>(bytes), defaults);
+    delete[] bytes;
+    REQUIRE(result);
+    CHECK_EQ(result->heads, 80);
+    CHECK_EQ(result->limit, 1000);
+}
+
+TEST_CASE("struct sizes: smaller than the first version, or larger than the library's, is refused") {
+    for (const size_t size : {size_t{0}, size_t{1}, sizeof(size_t), sizeof(First) - 1, sizeof(Grown) + 1,
+                              sizeof(Grown) + 8, SIZE_MAX}) {
+        INFO(size);
+        CHECK_EQ(field_at(defaults, size, defaults), "it.struct_size");
+    }
+    const auto null = read_struct<Grown>("it", nullptr, defaults);
+    REQUIRE_FALSE(null);
+    CHECK_EQ(null.failure().field, "it");
+    CHECK_EQ(null.failure().message, "is null");
+}
+
+TEST_CASE("struct sizes: a struct is set to its defaults as far as the caller's goes") {
+    Grown object{1, 2, 3, 4, 5};
+    init_struct(&object, sizeof(First), defaults);
+    CHECK_EQ(object.struct_size, sizeof(First));
+    CHECK_EQ(object.strides, 7);
+    CHECK_EQ(object.heads, 8);
+    CHECK_EQ(object.limit, 4);
+    CHECK_EQ(object.scale, 5);
+    init_struct(&object, sizeof(Grown), defaults);
+    CHECK_EQ(object.limit, 1000);
+    CHECK_EQ(object.scale, 0.5f);
+    struct Newer {
+        Grown known;
+        uint64_t unknown;
+    } newer{{1, 2, 3, 4, 5}, 6};
+    init_struct(&newer.known, sizeof newer, defaults);
+    CHECK_EQ(newer.known.struct_size, sizeof newer);  // which read_struct refuses, and names
+    CHECK_EQ(newer.known.scale, 0.5f);
+    CHECK_EQ(newer.unknown, 6);
+    init_struct<Grown>(nullptr, sizeof(Grown), defaults);
+}
+
+TEST_CASE("struct sizes: public structs are read from version 0.1's size on") {
+    const auto check = [](auto own, FirstVersion first) {
+        CHECK_EQ(first_version<decltype(own)>.size, first.size);
+        CHECK_EQ(field_at(own, first.size, own), "");
+        CHECK_EQ(field_at(own, sizeof own, own), "");
+        CHECK_EQ(field_at(own, first.size - 1, own), "it.struct_size");
+        CHECK_EQ(field_at(own, sizeof own + 1, own), "it.struct_size");
+    };
+    VkattnScratch scratch{};
+    check(default_problem(), {224, 216});
+    check(default_options(), {56, 48});
+    check(default_combine(), {104, 96});
+    check(default_backward(), {112, 88});
+    check(scratch, {24, 16});
+}
