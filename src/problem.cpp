@@ -157,11 +157,13 @@ void fold_bounds(Problem& p) {
                            : p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? kv - q
                            : p.align == VKATTN_ALIGN_OFFSET       ? p.query_offset
                                                                   : 0;
-    const int64_t unbounded = int64_t{1} << 40;
-    const int64_t left = p.window_left < 0 ? unbounded : std::min(p.window_left, unbounded);
-    const int64_t right = p.window_right < 0 ? unbounded : std::min(p.window_right, unbounded);
-    const int64_t lo = offset - left, hi = offset + (p.causal != 0 ? 0 : right);
     using Range = std::numeric_limits<int32_t>;
+    const int64_t unbounded = int64_t{1} << 40;
+    // The device adds the batch's own offset in 32 bits, where wider windows cannot be told from unbounded ones.
+    const int64_t widest = p.align == VKATTN_ALIGN_OFFSETS ? Range::max() : unbounded;
+    const auto reach = [&](int64_t window) { return window < 0 || window >= widest ? unbounded : window; };
+    const int64_t lo = offset - reach(p.window_left),
+                  hi = offset + (p.causal != 0 ? 0 : reach(p.window_right));
     p.bound_lo = static_cast<int32_t>(p.dynamic_bounds ? std::clamp<int64_t>(lo, Range::min(), Range::max())
                                                        : std::clamp(lo, -q, kv));
     p.bound_hi = static_cast<int32_t>(p.dynamic_bounds ? std::clamp<int64_t>(hi, Range::min(), Range::max())
