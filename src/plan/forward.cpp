@@ -180,6 +180,10 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     const uint64_t unit = flops_of(problem, n.tile_q(), tiles_of_keys * n.tile_kv());
     const std::array<uint64_t, 3> workgroups{grid.heads * dispatch.specialization[SPEC_SLICES],
                                              grid.query_tiles, grid.parts};
+    if (workgroups[0] > uint64_t{1} << 32)
+        return unsupported(plan.operands == problem.dtype ? "" : "options.precision",
+                           fmt::format("{} heads of all batches in {} slices pass 2^32", grid.heads,
+                                       dispatch.specialization[SPEC_SLICES]));
     auto boxes = cut_grid(caps, workgroups, unit, dispatch_limit(caps, options));
     // The default limit is no promise: rather longer dispatches than none.
     for (uint64_t limit = dispatch_limit(caps, options);
