@@ -280,4 +280,34 @@ const std::vector<Profile>& usable_devices() {
     return devices;
 }
 
+const std::vector<Profile>& matrix_devices() {
+    static const std::vector<Profile> devices = [] {
+        std::vector<Profile> all;
+        for (const Profile& p : profiles()) {
+            if (!p.caps.buffer_device_address) continue;
+            Profile loaded{p.name,
+                           load_with_matrix_units(std::filesystem::path(VKATTN_TESTS_DIR "/profiles") /
+                                                  (p.name + ".txt"))};
+            if (!loaded.caps.matrices.empty()) all.push_back(std::move(loaded));
+        }
+        return all;
+    }();
+    return devices;
+}
+
+const core::DeviceCaps& matrix_device(const std::string& name) {
+    for (const Profile& p : matrix_devices())
+        if (p.name == name) return p.caps;
+    throw std::runtime_error("no profile with matrix units is named " + name);
+}
+
+core::DeviceCaps probed(core::DeviceCaps caps, bool left_alike) {
+    for (core::MatrixShape& shape : caps.matrices) {
+        // Rows: bits 2, 3, 4 of the invocation, bit 2 of the element; columns: element 0, invocation 0, 1, element 1.
+        shape.layout = 0x9108a432;
+        shape.left_alike = left_alike && shape.n == shape.k;
+    }
+    return caps;
+}
+
 }  // namespace vkattn::test

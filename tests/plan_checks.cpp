@@ -48,12 +48,12 @@ bool far_apart(const Problem& p, uint64_t rows, uint64_t stride, uint64_t heads,
 namespace {
 
 // The same with `slack` rows more than a tile has: 0 for what the shaders really address.
-bool wide_rows(const Problem& p, const TileNumbers& n, bool pack, uint64_t slack) {
+bool wide_rows(const Problem& p, const Model& m, bool pack, uint64_t slack) {
     const uint64_t group = pack ? p.group_size : 1;
     // Packed: a tile that does not begin with a query's first head ends within one query more.
-    const uint64_t all = (n.tile_q() + 2 * (group - 1)) / group;
+    const uint64_t all = (m.tile_q + 2 * (group - 1)) / group;
     const uint64_t queries = (slack != 0 ? all : std::min<uint64_t>(p.seqlen_q, all)) + slack;
-    const uint64_t keys = (slack != 0 ? n.tile_kv() : std::min(p.seqlen_kv, n.tile_kv())) + slack;
+    const uint64_t keys = (slack != 0 ? m.tile_kv : std::min(p.seqlen_kv, m.tile_kv)) + slack;
     const auto far = [&](uint64_t rows, const VkattnStrides& s, uint64_t heads) {
         return rows != 0 && far_apart(p, rows, s.seq, heads, s.head, slack != 0 ? VKATTN_MAX_HEAD_DIM : 1);
     };
@@ -89,24 +89,23 @@ Specialization specialization_of(const Problem& p, const Model& m, Kind kind, co
     return s;
 }
 
-namespace {
-
 std::string choices_flaw(const Problem& p, const Model& m, const Dispatch& d) {
     const bool pack = d.specialization[SPEC_PACK] != 0, wide = d.specialization[SPEC_WIDE_ROWS] != 0;
+    if (d.specialization[SPEC_PACK] > 1 || d.specialization[SPEC_WIDE_ROWS] > 1) return "not a boolean";
     if (pack != (m.group != 1)) return "not all dispatches pack";
-    if (pack && p.seqlen_q >= m.n.tile_q()) return "packed, though a head fills tiles of its own";
-    if (!wide && wide_rows(p, m.n, pack, 0)) return "WIDE_ROWS is needed";
-    if (wide && !wide_rows(p, m.n, pack, 2)) return "WIDE_ROWS is needless";
+    if (pack && p.seqlen_q >= m.tile_q) return "packed, though a head fills tiles of its own";
+    if (!wide && wide_rows(p, m, pack, 0)) return "WIDE_ROWS is needed";
+    if (wide && !wide_rows(p, m, pack, 2)) return "WIDE_ROWS is needless";
     return "";
 }
-
-}  // namespace
 
 std::string variant_flaw(const DeviceCaps& caps, VkattnDtype dtype, core::Variant variant) {
     const VariantFacts facts = facts_of(variant);
     if (facts.dtype != dtype) return fmt::format("{} for {}", name_of(variant), core::name_of(dtype));
     if ((needs_of(variant) & core::NEED_16BIT_STORAGE) != 0 && !caps.storage_16bit)
         return fmt::format("{} needs 16-bit storage", name_of(variant));
+    if ((needs_of(variant) & core::NEED_MATRIX) != 0 && caps.matrices.empty())
+        return fmt::format("{} needs matrix units", name_of(variant));
     if (facts.packed_words && caps.storage_16bit)
         return fmt::format("{} where there is 16-bit storage", name_of(variant));
     return "";
@@ -191,7 +190,7 @@ uint32_t pool_of_maps(const TileNumbers& n, uint32_t head_dim_v) {
     return std::max({scores, output, maxima, softmax_rows});
 }
 
-TileNumbers parse_numbers(const std::string& text) {
+std::map<std::string, uint32_t> values_in(const std::string& text) {
     std::map<std::string, uint32_t> values;
     for (size_t at = 0; at < text.size();) {
         const size_t equals = text.find('=', at), end = std::min(text.find(',', at), text.size());
@@ -200,6 +199,11 @@ TileNumbers parse_numbers(const std::string& text) {
         values[text.substr(at, equals - at)] = static_cast<uint32_t>(value);
         at = end + 1;
     }
+    return values;
+}
+
+TileNumbers parse_numbers(const std::string& text) {
+    std::map<std::string, uint32_t> values = values_in(text);
     const bool rows_kernel = values.count("cols") == 0;  // it has six of them
     if (!rows_kernel)
         for (const char* name : {"q_slices", "kv_slices"}) values.try_emplace(name, 1);
@@ -216,7 +220,10 @@ uint64_t matrix_bytes(const Problem& p) {
     return std::max<uint64_t>(16, p.seqlen_q * round_up(p.seqlen_kv, 4) * 4);
 }
 
-std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
+std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan,
+                           const core::Options& options) {
+    if (is_of_matrix_kernel(plan)) return matrix_workgroup_flaw(caps, p, plan, options);
+    if (plan.operands != VKATTN_DTYPE_FLOAT32) return "rounded operands";
     const TileNumbers n = parse_numbers(plan.tuning);
     if (const std::string flaw = numbers_flaw(n); !flaw.empty()) return "tuning: " + flaw;
     const core::Tiles& t = plan.tiles;
@@ -254,11 +261,16 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
     if (plan.combine) return "a plan of vkattn_combine_create";
     if (p.empty_output() && (!plan.dispatches.empty() || plan.scratch_bytes != 0))
         return "work for an empty output";
-    for (const auto& flaw : {workgroup_flaw(caps, p, plan), work_flaw(caps, p, plan),
-                             cost_flaw(p, plan, options), push_flaw(p, plan), scratch_flaw(caps, p, plan),
-                             arguments_flaw(p, plan), barrier_flaw(plan), refusals_flaw(plan)})
-        if (!flaw.empty()) return flaw;
-    return "";
+    // The later checks divide by numbers that the first has found to be sound.
+    std::string flaw = workgroup_flaw(caps, p, plan, options);
+    if (flaw.empty()) flaw = work_flaw(caps, p, plan);
+    if (flaw.empty()) flaw = cost_flaw(p, plan, options);
+    if (flaw.empty()) flaw = push_flaw(p, plan);
+    if (flaw.empty()) flaw = scratch_flaw(caps, p, plan);
+    if (flaw.empty()) flaw = arguments_flaw(p, plan);
+    if (flaw.empty()) flaw = barrier_flaw(plan);
+    if (flaw.empty()) flaw = refusals_flaw(plan);
+    return flaw;
 }
 
 std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const Plan& plan) {

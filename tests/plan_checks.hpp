@@ -24,8 +24,8 @@ std::string flaw_of(const core::DeviceCaps& caps, const core::Combine& combine, 
 std::string numbers_flaw(const core::TileNumbers& numbers, bool backward = false);
 // The workgroup within the device's limits; tiles and specialization say what the tuning says; no variant that the
 // device lacks the features for.
-std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
-                           const core::Plan& plan);
+std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
+                           const core::Options& options);
 // The grids within the device's limits; every (head, query tile, part of the keys), every tile of a mask that is
 // classified, and every row that is combined, covered exactly once.
 std::string work_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);

@@ -137,6 +137,8 @@ std::string push_flaw(const Problem& p, const Plan& plan) {
         const Kind kind = facts_of(d.variant).kind;
         if (kind == Kind::combine) continue;
         const bool split = kind == Kind::forward && m.span != 0;
+        if (kind == Kind::classes && push_of(d).first_head != 0)
+            return fmt::format("{}: begins elsewhere", name_of(d.variant));
         if (kind != Kind::forward && (push_of(d).first_tile != 0 || push_of(d).splits != 0))
             return fmt::format("{}: begins elsewhere", name_of(d.variant));
         for (const auto& flaw : {numbers_in_push_flaw(p, push_of(d)), strides_flaw(p, push_of(d), split)})

@@ -67,15 +67,15 @@ std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
         if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
         const auto push = push_of(d);
         const Triple first{push.first_head, push.first_tile, push.splits & 0xffff};
-        if ((push.splits >> 16) * uint64_t{m.n.tile_kv()} != m.span) return "parts of different spans";
+        if ((push.splits >> 16) * uint64_t{m.tile_kv} != m.span) return "parts of different spans";
         if (m.span == 0 && push.splits != 0) return "a part where there are none";
         for (size_t i = 0; i < 3; i++)  // ends in other boxes as well, so that no sum can be right by chance
-            if (first[i] + d.groups[i] > Triple{m.heads, m.query_tiles, m.first_part + m.parts}[i])
+            if (first[i] + d.groups[i] > Triple{m.heads * m.slices, m.query_tiles, m.first_part + m.parts}[i])
                 return fmt::format("workgroups {} .. {} in dimension {}", first[i], first[i] + d.groups[i],
                                    i);
         cover.add(first, groups_of(d));
     }
-    if (!cover.is({0, 0, m.first_part}, {m.heads, m.query_tiles, m.parts}))
+    if (!cover.is({0, 0, m.first_part}, {m.heads * m.slices, m.query_tiles, m.parts}))
         return fmt::format("{} heads, {} query tiles, parts {} .. {} are not covered exactly once", m.heads,
                            m.query_tiles, m.first_part, m.first_part + m.parts);
     if (plan.num_splits != m.parts) return fmt::format("num_splits {} of {}", plan.num_splits, m.parts);
@@ -136,7 +136,7 @@ std::string forward_cost_flaw(const Problem& p, const Model& m, const Dispatch& 
     const auto push = push_of(d);
     const uint64_t workgroups = uint64_t{d.groups[0]} * d.groups[1] * d.groups[2],
                    each = d.flops / workgroups;
-    const uint64_t tile = 2ull * m.n.tile_q() * m.n.tile_kv() * (p.head_dim_qk + p.head_dim_v);
+    const uint64_t tile = 2ull * m.tile_q * m.tile_kv * (p.head_dim_qk + p.head_dim_v);
     for (const uint64_t y : {uint64_t{0}, uint64_t{d.groups[1]} / 2, uint64_t{d.groups[1]} - 1})
         for (const uint64_t z : {uint64_t{0}, uint64_t{d.groups[2]} - 1}) {
             const uint64_t keys =
@@ -151,8 +151,8 @@ std::string forward_cost_flaw(const Problem& p, const Model& m, const Dispatch& 
 uint64_t least_cost(const Problem& p, const Model& m, const Dispatch& d) {
     switch (facts_of(d.variant).kind) {
         case Kind::classes:
-            return d.groups[0] * std::min<uint64_t>(p.seqlen_q * m.group, m.n.tile_q()) * d.groups[1] / 2 *
-                   std::min<uint64_t>(p.key_limit, m.n.tile_kv());
+            return d.groups[0] * std::min<uint64_t>(p.seqlen_q * m.group, m.tile_q) * d.groups[1] / 2 *
+                   std::min<uint64_t>(p.key_limit, m.tile_kv);
         case Kind::combine:
             return 2ull * d.groups[0] * (d.groups[1] - 1) * p.head_dim_v * m.parts;
         default:
@@ -164,7 +164,8 @@ uint64_t least_cost(const Problem& p, const Model& m, const Dispatch& d) {
 
 std::string work_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
     if (p.empty_output()) return plan.dispatches.empty() ? "" : "dispatches without work";
-    if (plan.kernel == "tiles" || plan.kernel == "rows") return tiles_flaw(caps, p, plan);
+    if (plan.kernel == "tiles" || plan.kernel == "rows" || is_of_matrix_kernel(plan))
+        return tiles_flaw(caps, p, plan);
     if (plan.kernel == "materialized") return baseline_flaw(caps, p, plan);
     return "plan_checks_work.cpp does not know kernel " + plan.kernel;
 }

@@ -1,6 +1,7 @@
 #include "plan_model.hpp"
 
 #include <algorithm>
+#include <map>
 #include <stdexcept>
 
 #include "plan_checks.hpp"
@@ -28,8 +29,34 @@ bool ends_with(const std::string& text, const std::string& end) {
 
 }  // namespace
 
-VariantFacts facts_of(core::Variant variant) {
-    std::string name = core::name_of(variant);
+namespace {
+
+// "_f16_bias": the storage's type, then the macros of the module.
+VariantFacts matrix_facts(const std::string& type_and_macros) {
+    constexpr auto f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16, f32 = VKATTN_DTYPE_FLOAT32;
+    struct Module {
+        const char* name;
+        VkattnDtype dtype, operands;
+        bool rounded_accumulators, conversions, bias;
+    };
+    for (const Module& m : {Module{"_f16", f16, f16, false, false, false},
+                            {"_f16_rounded", f16, f16, true, false, false},
+                            {"_f16_nv2", f16, f16, false, true, false},
+                            {"_f16_bias", f16, f16, false, false, true},
+                            {"_bf16", bf16, bf16, false, false, false},
+                            {"_bf16_nv2", bf16, bf16, false, true, false},
+                            {"_bf16_bias", bf16, bf16, false, false, true},
+                            {"_f16_of_f32", f32, f16, false, false, false},
+                            {"_bf16_of_f32", f32, bf16, false, false, false}})
+        if (type_and_macros == m.name)
+            return {Kind::forward,          m.dtype,       m.operands, false, false, true,
+                    m.rounded_accumulators, m.conversions, m.bias};
+    throw std::runtime_error("plan_model.cpp does not know the matrix variant " + type_and_macros);
+}
+
+VariantFacts facts_by_name(std::string name) {
+    if (const std::string matrix = "forward_matrix"; name.compare(0, matrix.size(), matrix) == 0)
+        return matrix_facts(name.substr(matrix.size()));
     VariantFacts facts{};
     facts.packed_words = ends_with(name, "_packed");
     if (facts.packed_words) name.resize(name.size() - 7);
@@ -39,7 +66,7 @@ VariantFacts facts_of(core::Variant variant) {
     const auto* dtype =
         std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& d) { return ends_with(name, d.first); });
     if (dtype == dtypes.end()) throw std::runtime_error(name + " does not say its dtype");
-    facts.dtype = dtype->second;
+    facts.dtype = facts.operands = dtype->second;
     name.resize(name.rfind('_'));
     for (const auto& [text, kind] : {std::pair{"forward_tiles", Kind::forward},
                                      {"forward_rows", Kind::forward},
@@ -62,15 +89,34 @@ VariantFacts facts_of(core::Variant variant) {
     throw std::runtime_error("plan_model.cpp does not know the variant " + name);
 }
 
+}  // namespace
+
+const VariantFacts& facts_of(core::Variant variant) {
+    static std::map<core::Variant, VariantFacts> known;  // plans have thousands of dispatches of one variant
+    const auto found = known.find(variant);
+    if (found != known.end()) return found->second;
+    return known.emplace(variant, facts_by_name(core::name_of(variant))).first->second;
+}
+
 uint64_t round_up(uint64_t x, uint64_t to) {
     return (x + to - 1) / to * to;
 }
 
 Model model_of(const core::Problem& p, const core::Plan& plan) {
     Model m;
-    m.n = parse_numbers(plan.tuning);
+    if (is_of_matrix_kernel(plan)) {
+        m.matrix = matrix_model_of(p, plan);
+        m.tile_q = plan.tiles.tile_q;  // workgroup_flaw has compared these with the shader's
+        m.tile_kv = plan.tiles.tile_kv;
+        m.slices = m.matrix->slices;
+        m.n = {};
+    } else {
+        m.n = parse_numbers(plan.tuning);
+        m.tile_q = m.n.tile_q();
+        m.tile_kv = m.n.tile_kv();
+    }
     m.rows = uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
-    m.key_tiles = tiles_of(p.seqlen_kv, m.n.tile_kv());
+    m.key_tiles = tiles_of(p.seqlen_kv, m.tile_kv);
     if (p.seqlen_q != 0) {
         const auto [begin, end] = keys_of_rows(p, 0, p.seqlen_q - 1);
         if (begin < end) {
@@ -87,10 +133,10 @@ Model model_of(const core::Problem& p, const core::Plan& plan) {
     }
     if (forward != nullptr) {
         if (forward->specialization[SPEC_PACK] != 0) m.group = p.num_heads_q / p.num_heads_kv;
-        m.span = uint64_t{push_of(*forward).splits >> 16} * m.n.tile_kv();
+        m.span = uint64_t{push_of(*forward).splits >> 16} * m.tile_kv;
     }
     m.heads = uint64_t{p.batch} * p.num_heads_q / m.group;
-    m.query_tiles = tiles_of(p.seqlen_q * m.group, m.n.tile_q());
+    m.query_tiles = tiles_of(p.seqlen_q * m.group, m.tile_q);
     if (m.span != 0) {
         m.first_part = m.begin / m.span;
         m.parts = tiles_of(m.end, m.span) - m.first_part;
@@ -99,8 +145,8 @@ Model model_of(const core::Problem& p, const core::Plan& plan) {
 }
 
 uint64_t key_tiles_of(const core::Problem& p, const Model& m, uint64_t query_tile, uint64_t part) {
-    const uint64_t first = query_tile * m.n.tile_q(), rows = p.seqlen_q * m.group;
-    const uint64_t last = std::min(first + m.n.tile_q(), rows) - 1;
+    const uint64_t first = query_tile * m.tile_q, rows = p.seqlen_q * m.group;
+    const uint64_t last = std::min(first + m.tile_q, rows) - 1;
     auto [begin, end] = keys_of_rows(p, first / m.group, last / m.group);
     if (m.span != 0) {
         begin = std::max(begin, static_cast<int64_t>(part * m.span));
@@ -108,13 +154,13 @@ uint64_t key_tiles_of(const core::Problem& p, const Model& m, uint64_t query_til
     }
     if (begin >= end) return 0;
     const uint64_t all =
-        tiles_of(static_cast<uint64_t>(end), m.n.tile_kv()) - static_cast<uint64_t>(begin) / m.n.tile_kv();
+        tiles_of(static_cast<uint64_t>(end), m.tile_kv) - static_cast<uint64_t>(begin) / m.tile_kv;
     if (!p.dynamic_bounds || p.bound_lo == INT32_MIN || p.bound_hi == INT32_MAX) return all;
     // A band of which only the width is known: it can begin with the last key of a tile.
     const int64_t band = int64_t{p.bound_hi} - p.bound_lo + 1;
     if (band <= 0) return 0;
     const uint64_t keys = static_cast<uint64_t>(band) + last / m.group - first / m.group;
-    return std::min(all, (keys + m.n.tile_kv() - 2) / m.n.tile_kv() + 1);
+    return std::min(all, (keys + m.tile_kv - 2) / m.tile_kv + 1);
 }
 
 std::array<uint64_t, 12> stride_bytes(const core::Problem& p) {
@@ -137,6 +183,7 @@ bool needs_arguments(const core::Problem& p) {
 
 std::array<uint64_t, 4> mask_extents(const core::Problem& p) {
     std::array<uint64_t, 4> extents{1, 1, 1, 1};
+    if (p.mask == VKATTN_MASK_NONE) return extents;  // rank and extents can be anything
     for (uint32_t i = 0; i < p.mask_rank; i++) extents[4 - p.mask_rank + i] = p.mask_extents[i];
     return extents;
 }

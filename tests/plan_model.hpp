@@ -4,10 +4,12 @@
 
 #include <array>
 #include <cstring>
+#include <optional>
 #include <string>
 
 #include "plan/plan.hpp"
 #include "plan/tuning.hpp"
+#include "plan_matrix_model.hpp"
 
 namespace vkattn::test {
 
@@ -35,12 +37,16 @@ inline bool of_backward(Kind kind) {
 
 struct VariantFacts {
     Kind kind;
-    VkattnDtype dtype;
+    VkattnDtype dtype;  // of the storage
+    VkattnDtype
+        operands;  // of the products; differs from dtype in the matrix kernel for float32 storage only
     bool rows_kernel;
     bool packed_words;  // 16-bit elements through the 32-bit word that they share
+    bool matrix_kernel;
+    bool rounded_accumulators, conversions, bias;  // macros of the matrix kernel's module
 };
 // By the variant's name; throws if it is of no known form.
-VariantFacts facts_of(core::Variant variant);
+const VariantFacts& facts_of(core::Variant variant);
 
 inline shared::ForwardPush push_of(const core::Dispatch& d) {
     shared::ForwardPush push;
@@ -56,7 +62,11 @@ inline uint64_t tiles_of(uint64_t x, uint64_t tile) {
 
 // The forward's grid, and what it is about.
 struct Model {
-    core::TileNumbers n;
+    core::TileNumbers n;                // all 0 where the matrix kernel is used
+    std::optional<MatrixModel> matrix;  // of the matrix kernel
+    uint32_t tile_q = 0, tile_kv = 0;
+    uint64_t slices =
+        1;  // workgroups that share a head's query tile, each with its own head dims of the output
     uint64_t group = 1;  // heads whose rows share a tile
     uint64_t heads = 0, query_tiles = 0, key_tiles = 0;
     uint64_t rows = 0;            // of the lse

@@ -3,12 +3,16 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "plan_model.hpp"
 
 namespace vkattn::test {
+
+// Values by their names in "name=number,name=number,...". Throws if the text has another form.
+std::map<std::string, uint32_t> values_in(const std::string& text);
 
 using Specialization = std::array<uint32_t, SPEC_COUNT>;
 
@@ -27,7 +31,7 @@ struct Touches {
         writes |= bit(region);
     }
 };
-std::string touches_flaw(const Touches& touches, const core::Dispatch& d);
+std::string touches_flaw(const Touches& touches, const core::Dispatch& dispatch);
 std::string patch_flaw(const std::vector<core::Patch>& patches, const std::vector<core::Patch>& expected);
 
 // Whether `rows` rows of `stride`, and as many heads as share a tile, lie beyond 31-bit offsets in bytes.
@@ -37,6 +41,11 @@ bool far_apart(const core::Problem& problem, uint64_t rows, uint64_t stride, uin
 // Of the tile kernels. PACK and WIDE_ROWS are taken over: they are the planner's choice within bounds.
 Specialization specialization_of(const core::Problem& problem, const Model& model, Kind kind,
                                  const core::Dispatch& d);
+// Everything that workgroup_flaw checks of a plan of the matrix kernel.
+std::string matrix_workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
+                                  const core::Plan& plan, const core::Options& options);
+// PACK and WIDE_ROWS of a dispatch, where these are the planner's choice within bounds.
+std::string choices_flaw(const core::Problem& problem, const Model& model, const core::Dispatch& dispatch);
 // The variant for this storage type and device.
 std::string variant_flaw(const core::DeviceCaps& caps, VkattnDtype dtype, core::Variant variant);
 

@@ -27,6 +27,7 @@ struct Case {
     uint32_t alignment_bytes = 16;
     Features features{};
     bool backward = false;
+    VkattnPrecision precision = VKATTN_PRECISION_STORAGE;
 };
 
 constexpr VkattnDtype f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
@@ -143,6 +144,62 @@ const std::vector<Case>& cases() {
     return all;
 }
 
+Features masked_half(VkattnMaskType type, MaskShape shape) {
+    Features f = with(f16);
+    f.mask = type;
+    f.mask_shape = shape;
+    return f;
+}
+
+Features half_in_parts(uint32_t num_splits) {
+    Features f = with(f16);
+    f.num_splits = num_splits;
+    return f;
+}
+
+Features half_invariant() {
+    Features f = with(f16);
+    f.batch_invariant = true;
+    return f;
+}
+
+Case matrix(const char* name, HeadDims dims, const Shape& shape, const Features& features,
+            uint32_t alignment_bytes = 16) {
+    return {name, "auto", dims, shape, Layout::contiguous, alignment_bytes, features};
+}
+
+Case rounded(const char* name, VkattnPrecision precision) {
+    Case c = matrix(name, {64, 64}, {1, 16, 16, 8192, 8192}, {});
+    c.precision = precision;
+    return c;
+}
+
+// On devices with matrix units. A name says the features; line_of adds what is known of the layout.
+const std::vector<Case>& matrix_cases() {
+    const Shape square{1, 16, 16, 4096, 4096}, gqa{2, 32, 8, 4096, 4096, true};
+    static const std::vector<Case> all{
+        matrix("d64-f16-8k", {64, 64}, {1, 16, 16, 8192, 8192}, with(f16)),
+        matrix("d128-f16-gqa-causal", {128, 128}, gqa, with(f16)),
+        matrix("d128-bf16-gqa-causal", {128, 128}, gqa, with(bf16)),
+        matrix("d80-f16", {80, 80}, square, with(f16)),
+        matrix("d96-f16", {96, 96}, square, with(f16)),
+        matrix("d111-f16-unaligned", {111, 59}, square, with(f16), 2),
+        matrix("d256-f16", {256, 256}, square, with(f16)),
+        matrix("d576-bf16-mla", {576, 512}, {1, 128, 1, 16, 8192, true}, with(bf16)),
+        matrix("d128-f16-decode", {128, 128}, {8, 32, 8, 1, 32768}, with(f16)),
+        matrix("d64-f16-window", {64, 64}, {1, 4, 4, 65536, 65536, true, 1024}, with(f16)),
+        matrix("d64-f16-bool-mask", {64, 64}, square, masked_half(VKATTN_MASK_BOOL, MaskShape::all_heads)),
+        matrix("d128-f16-float-mask", {128, 128}, square, masked_half(VKATTN_MASK_FLOAT, MaskShape::shared)),
+        matrix("d64-f16-3-parts", {64, 64}, {1, 8, 8, 1024, 8192}, half_in_parts(3)),
+        matrix("d128-f16-split", {128, 128}, {1, 16, 4, 16, 131072, true}, with(f16)),
+        matrix("d64-f16-invariant", {64, 64}, square, half_invariant()),
+        rounded("d64-f32-as-f16", VKATTN_PRECISION_FLOAT16),
+        rounded("d64-f32-as-bf16", VKATTN_PRECISION_BFLOAT16),
+        {"d64-f16-khr", "matrix_khr", {64, 64}, square, Layout::contiguous, 16, with(f16)},
+    };
+    return all;
+}
+
 // Dispatches of one shape are one item: "3 x scores[16,32,32]".
 std::string dispatches_of(const core::Plan& plan) {
     std::vector<std::pair<std::string, size_t>> items;
@@ -167,6 +224,7 @@ std::string line_of(const Profile& device, const Case& c) {
     set_features(problem, c.features);
     core::Options options = options_of(c.features);
     options.kernel = c.kernel;
+    options.precision = c.precision;
     const std::string head = fmt::format("{} {}: ", device.name, c.name);
     const core::Problem p = resolved(problem);
     const auto plan = c.backward ? make_plan(device.caps, p, make_backward(p), options)
@@ -182,6 +240,13 @@ std::vector<std::string> current_lines() {
     std::vector<std::string> lines;
     for (const Profile& device : profiles())
         for (const Case& c : cases()) lines.push_back(line_of(device, c));
+    // The same devices with their matrix units enabled, before a probe and after it.
+    for (const Profile& device : matrix_devices())
+        for (const Profile& state : {Profile{device.name + " unknown-layout", device.caps},
+                                     Profile{device.name + " nvidia-layout", probed(device.caps)}}) {
+            if (state.name.ends_with(" nvidia-layout") && device.name != "nvidia_h200") continue;
+            for (const Case& c : matrix_cases()) lines.push_back(line_of(state, c));
+        }
     return lines;
 }
 

@@ -33,8 +33,8 @@ uint64_t visible_pairs(const Problem& p, const Model& m, const core::Dispatch& d
     const auto push = push_of(d);
     uint64_t pairs = 0;
     for (uint64_t y = 0; y < d.groups[1]; y++) {
-        const uint64_t tile = m.query_tiles - 1 - (push.first_tile + y), first = tile * m.n.tile_q();
-        const uint64_t rows = std::min<uint64_t>(first + m.n.tile_q(), p.seqlen_q * m.group);
+        const uint64_t tile = m.query_tiles - 1 - (push.first_tile + y), first = tile * m.tile_q;
+        const uint64_t rows = std::min<uint64_t>(first + m.tile_q, p.seqlen_q * m.group);
         const uint64_t begin = m.span * (push.splits & 0xffff),
                        end = m.span != 0 ? begin + m.span * d.groups[2] : p.seqlen_kv;
         for (uint64_t row = first; row < rows; row++)

@@ -15,19 +15,6 @@ using core::Plan;
 
 namespace {
 
-DeviceCaps matrix_device(const std::string& name) {
-    return load_with_matrix_units(std::filesystem::path(VKATTN_TESTS_DIR "/profiles") / (name + ".txt"));
-}
-
-// Whose layouts a probe has found.
-DeviceCaps probed(DeviceCaps caps) {
-    for (core::MatrixShape& shape : caps.matrices) {
-        shape.layout = 0xa9187654;
-        shape.left_alike = true;
-    }
-    return caps;
-}
-
 VkattnProblem half(HeadDims dims, const Shape& shape, uint32_t alignment_bytes = 16) {
     return make_problem(dims, shape, Layout::contiguous, alignment_bytes, VKATTN_DTYPE_FLOAT16);
 }
@@ -84,6 +71,12 @@ TEST_CASE("matrix: not on a driver that loads matrices wrong") {
     CHECK(refusal(caps, p, named("matrix")).find("loads matrices wrong") != std::string::npos);
 }
 
+TEST_CASE("matrix: the profiles with units are these") {
+    std::vector<std::string> names;
+    for (const Profile& device : matrix_devices()) names.push_back(device.name);
+    CHECK(names == std::vector<std::string>(std::begin(with_units), std::end(with_units)));
+}
+
 TEST_CASE("matrix: every device with units for float16 plans them at any head dim") {
     for (const char* name : with_units) {
         const DeviceCaps caps = matrix_device(name);
@@ -132,7 +125,7 @@ TEST_CASE("matrix: every device with units for float16 plans them at any head di
 }
 
 TEST_CASE("matrix: only asked for, only what is there") {
-    const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = matrix_device("intel_skl");
+    const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = profile("intel_skl");
     const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
     CHECK(planned(h200, make_problem({64, 64}, {1, 2, 2, 300, 300})).kernel == "tiles");
     CHECK(refusal(h200, make_problem({64, 64}, {1, 2, 2, 300, 300}), named("matrix")).find("float32") !=
@@ -318,10 +311,8 @@ TEST_CASE("precision: float32 is rounded where it is asked for, by every device 
                 CHECK(d.specialization[SPEC_POOL_VEC4] >= pool_of(d));
                 CHECK(uint64_t{d.specialization[SPEC_POOL_VEC4]} * 16 <= caps.max_shared_bytes);
             }
+        for (core::MatrixShape& shape : caps.matrices) shape.k = shape.n;
         caps = probed(caps);
-        for (core::MatrixShape& shape : caps.matrices) {
-            shape.k = shape.n;
-        }
         const VkattnProblem p = make_problem({64, 64}, {1, 2, 2, 300, 300});
         const auto move = [&](const char* kernel) {
             return planned(caps, p, rounding(to_f16, kernel)).dispatches.front().specialization[SPEC_P_MOVE];
@@ -336,7 +327,7 @@ TEST_CASE("precision: float32 is rounded where it is asked for, by every device 
 }
 
 TEST_CASE("precision: few rows and what is named keep float32, all else is refused") {
-    const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = matrix_device("intel_skl");
+    const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = profile("intel_skl");
     const VkattnProblem p = make_problem({64, 64}, {1, 2, 2, 300, 300}),
                         few = make_problem({64, 64}, {1, 2, 2, 1, 300});
     const auto is = [](const Plan& plan, const char* kernel) {

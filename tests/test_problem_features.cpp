@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "plan_cases.hpp"
+#include "problem_bounds.hpp"
 #include "problem_fields.hpp"
 
 using namespace vkattn;
@@ -135,50 +136,6 @@ TEST_CASE("mask: 2^62 bytes are the most") {
 }
 
 namespace {
-
-// lib/problem.glsl, find_bounds and visible_keys, in its 32-bit arithmetic. `overflow` is set where that would wrap.
-int32_t shifted(int32_t bound, int32_t shift) {
-    const auto sum = static_cast<int32_t>(static_cast<uint32_t>(bound) + static_cast<uint32_t>(shift));
-    if (((bound ^ sum) & (shift ^ sum)) < 0) return bound < 0 ? int_min : int_max;
-    return bound == int_min || bound == int_max ? bound : sum;
-}
-
-std::pair<int64_t, int64_t> device_keys(const Problem& p, uint32_t i, int32_t length, int32_t offset,
-                                        bool& overflow) {
-    const auto q = static_cast<int32_t>(p.seqlen_q), kv = static_cast<int32_t>(p.seqlen_kv);
-    int32_t keys = p.kv_lengths != 0 ? std::clamp(length, 0, kv) : kv, shift = 0;
-    if (p.kv_lengths != 0 && p.follow_lengths) shift = keys;
-    if (p.align == VKATTN_ALIGN_OFFSETS) shift = offset;
-    keys = std::min(keys, static_cast<int32_t>(p.key_limit));
-    const int32_t lo = std::clamp(shifted(p.bound_lo, shift), -q, kv),
-                  hi = std::clamp(shifted(p.bound_hi, shift), -q - 1, kv - 1);
-    const int64_t begin = int64_t{i} + lo, end = int64_t{i} + hi + 1;
-    for (const int64_t x : {begin, end - 1, end}) overflow |= x < int_min || x > int_max;
-    return {std::max<int64_t>(0, begin), std::min<int64_t>(keys, end)};
-}
-
-// "" if the device shows row i just what the definition shows it, as far as the keys around the edges tell.
-std::string row_flaw(const VkattnProblem& given, const Problem& p, uint32_t i, int32_t length,
-                     int32_t offset) {
-    bool overflow = false;
-    const auto [begin, end] = device_keys(p, i, length, offset, overflow);
-    if (overflow) return "overflow";
-    VkattnProblem meant = given;
-    if (given.align ==
-        VKATTN_ALIGN_OFFSETS) {  // in 32 bits, wider windows cannot be told from unbounded ones
-        if (meant.window_left >= two_31) meant.window_left = -1;
-        if (meant.window_right >= two_31 - 1) meant.window_right = -1;
-    }
-    const int64_t kv = given.seqlen_kv,
-                  keys = given.kv_lengths != 0 ? std::clamp<int64_t>(length, 0, kv) : kv;
-    for (const int64_t edge : {int64_t{0}, begin, end, keys, int64_t{p.key_limit}, kv - 1, kv / 2})
-        for (int64_t j = std::max<int64_t>(0, edge - 3); j < std::min(kv, edge + 4); j++) {
-            const bool seen = j < p.key_limit && sees(meant, i, j, keys, offset);
-            if (seen != (j >= begin && j < end))
-                return fmt::format("row {} key {}: {} .. {}", i, j, begin, end);
-        }
-    return "";
-}
 
 const std::vector<int64_t> windows{-1,         0,          1,      3,          100,      two_31 - 7,
                                    two_31 - 2, two_31 - 1, two_31, two_31 + 5, INT64_MAX};

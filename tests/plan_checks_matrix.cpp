@@ -1,0 +1,278 @@
+// Plans of the matrix kernel: numbers that shaders/forward_matrix.comp and what it includes can work with, what the device
+// has of matrix units, and every constant of the specialization.
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "plan_checks.hpp"
+#include "plan_model.hpp"
+#include "plan_pieces.hpp"
+
+namespace vkattn::test {
+namespace {
+
+using core::DeviceCaps;
+using core::Dispatch;
+using core::Plan;
+using core::Problem;
+
+// Beside the pool: two flags of the first loop, the flag of odd results, and a bit for each key of a tile.
+uint64_t shared_bytes_of(const MatrixModel& model) {
+    return uint64_t{model.pool} * 16 + 4 * (3 + tiles_of(model.tuning.tile_kv, 32));
+}
+
+// The unit's shape: what the device has, and what the shaders' offsets in vec4 and their words of 32 keys allow.
+std::string shape_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixModel& model,
+                       const core::MatrixShape*& shape) {
+    const auto found = std::find_if(caps.matrices.begin(), caps.matrices.end(), [&](const auto& s) {
+        return s.m == model.m && s.n == model.n && s.k == model.k && s.dtype == plan.operands;
+    });
+    if (found == caps.matrices.end())
+        return fmt::format("no unit multiplies {} x {} x {}", model.m, model.n, model.k);
+    shape = &*found;
+    if (model.m % 8 != 0 || model.n % 8 != 0 || model.k % 8 != 0 || 32 % model.n != 0)
+        return "the shape does not lie in whole vec4";
+    if (model.m * model.n % (2 * model.subgroup_size) != 0)
+        return "an invocation has no whole pairs of elements";
+    if (model.layout != (plan.kernel == "matrix_khr" ? 0 : found->layout)) return "layout";
+    return "";
+}
+
+std::string subgroup_flaw(const DeviceCaps& caps, const MatrixModel& model) {
+    const bool fixed = caps.min_subgroup_size == caps.max_subgroup_size;
+    if (!fixed && !caps.subgroup_size_control) return "subgroups may have several sizes";
+    if (model.subgroup_size < caps.min_subgroup_size || model.subgroup_size > caps.max_subgroup_size)
+        return fmt::format("subgroups of {}", model.subgroup_size);
+    if (model.threads != model.tuning.subgroups * model.subgroup_size) return "threads against subgroups";
+    if (model.threads > caps.max_invocations || model.threads > caps.max_workgroup_size[0])
+        return fmt::format("{} invocations", model.threads);
+    return "";
+}
+
+// How P becomes the left operand, against what the unit, the layout and the storage allow.
+std::string move_flaw(const DeviceCaps& caps, const Problem& p, const MatrixModel& model,
+                      const core::MatrixShape& shape) {
+    const MatrixTuning& t = model.tuning;
+    const bool alike = model.n == model.k, f32 = p.dtype == VKATTN_DTYPE_FLOAT32;
+    switch (t.move) {
+        case MOVE_FRAGMENT:
+            return alike && model.layout != 0 && shape.left_alike ? ""
+                                                                  : "P has another layout than its operand";
+        case MOVE_CONVERT:
+            return alike && caps.matrix_conversions && !f32 ? "" : "the device converts no matrices";
+        case MOVE_SHARED:
+            return shape.rounded && !f32 ? "" : "the unit has no 16-bit accumulators";
+        case MOVE_SHARED_FLOAT:
+            return "";
+        default:
+            return "no way to move P";
+    }
+}
+
+// The loops: the first one has its offsets from a tile's scores and does not take head dims in chunks.
+std::string loop_flaw(const Problem& p, const MatrixModel& model, const core::Options& options) {
+    const MatrixTuning& t = model.tuning;
+    if (t.running > 1 || t.rolled > 1) return "not a boolean";
+    if (t.running == 0 && options.batch_invariant) return "offsets of other rows in a row's bits";
+    if (t.running == 0 && model.chunks != 1)
+        return "chunks of head dims in the loop without a running maximum";
+    if (t.running == 0 && p.mask != VKATTN_MASK_NONE && t.move != MOVE_FRAGMENT)
+        return "a mask in the loop without a running maximum, and P does not stay in registers";
+    if (t.parts == 1) return "";
+    const bool halves = t.tile_kv % (2 * model.n) == 0 && t.tile_kv % (2 * model.k) == 0;
+    if (t.parts != 2 || !halves || t.running != 0 || t.move >= MOVE_SHARED) return "parts of a tile";
+    return "";
+}
+
+// Tiles and constants, against the text of the tuning.
+std::string numbers_flaw(const MatrixModel& model) {
+    const MatrixTuning& t = model.tuning;
+    if (t.tile_kv % model.n != 0 || t.tile_kv % model.k != 0) return "a tile of keys is not whole";
+    if (model.chunk % model.k != 0) return "a chunk is not whole";
+    const uint32_t most = model.qk_steps * model.k;
+    const uint32_t chunk =
+        t.chunk == 0 ? most : std::min(most, std::max(model.k, t.chunk / model.k * model.k));
+    if (model.chunk != chunk) return fmt::format("chunks of {}, not {}", model.chunk, chunk);
+    // What is held of Q is the same for every chunk.
+    const uint32_t held = model.chunks > 1 ? 0 : std::min(model.chunk_steps, t.q_held / model.k);
+    if (model.q_held != held) return fmt::format("{} steps of Q are held, not {}", model.q_held, held);
+    return "";
+}
+
+std::string slices_flaw(const Problem& p, const MatrixModel& model) {
+    const uint64_t span = model.out_span, v = p.head_dim_v, wanted = model.tuning.slice;
+    if (span * model.slices < v) return "slices leave head dims out";
+    if (span * (model.slices - 1) >= v) return "an empty slice";
+    if (wanted == 0 || wanted >= v) return model.slices == 1 ? "" : "slices that nobody wants";
+    return span < wanted + model.n ? "" : "a slice has more head dims than the tuning says";
+}
+
+std::string pool_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixModel& model) {
+    const uint64_t map = end_of_matrix_map(model, model.tuning.tile_kv, model.tuning.move);
+    // Shares are at most a row of a step of Q or of a tile of the output, made odd, and one vec4 more.
+    const uint64_t shares = uint64_t{model.subgroups} * model.m * (std::max(model.k / 8, model.n / 4) + 2);
+    if (model.pool < map) return fmt::format("a pool of {} vec4, the map ends at {}", model.pool, map);
+    if (model.pool > std::max(map, shares)) return fmt::format("a pool of {} vec4 is too large", model.pool);
+    if (uint64_t{model.pool} * 16 != plan.tiles.shared_bytes) return "shared bytes against the pool";
+    if (shared_bytes_of(model) > caps.max_shared_bytes)
+        return fmt::format("{} bytes of shared memory", shared_bytes_of(model));
+    return "";
+}
+
+uint32_t mask_constant(const Problem& p) {
+    return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
+}
+
+// The largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes from its start.
+uint32_t mask_unit(const Problem& p) {
+    if (p.mask == VKATTN_MASK_NONE) return 0;
+    const uint64_t element = p.mask == VKATTN_MASK_BOOL ? 1 : p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+    uint64_t unit = 16;
+    for (const uint64_t stride : mask_strides(p))
+        while (stride * element % unit != 0) unit /= 2;
+    return static_cast<uint32_t>(unit);
+}
+
+// Constants that the matrix kernel and mask_classes.comp have in common.
+Specialization common_specialization(const Problem& p, const Dispatch& d) {
+    Specialization s{};
+    s[SPEC_THREADS] = d.specialization[SPEC_THREADS];
+    s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
+    s[SPEC_HEAD_DIM_V] = p.head_dim_v;
+    s[SPEC_ARGUMENTS] = needs_arguments(p);
+    s[SPEC_SOFTCAP] = p.softcap > 0;
+    s[SPEC_MASK] = mask_constant(p);
+    s[SPEC_PACK] = d.specialization[SPEC_PACK];
+    s[SPEC_WIDE_ROWS] = d.specialization[SPEC_WIDE_ROWS];
+    return s;
+}
+
+Specialization forward_specialization(const Problem& p, const Model& m, const Dispatch& d) {
+    const MatrixModel& model = *m.matrix;
+    const MatrixTuning& t = model.tuning;
+    Specialization s = common_specialization(p, d);
+    const uint32_t four = p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8;
+    s[SPEC_WIDE_LOADS] = p.alignment_bytes >= 16 ? 2 : p.alignment_bytes >= four ? 1 : 0;
+    s[SPEC_THREADS] = model.threads;
+    s[SPEC_SUBGROUP_SIZE] = model.subgroup_size;
+    s[SPEC_ROW_BLOCKS] = t.row_blocks;
+    s[SPEC_TILE_KV] = t.tile_kv;
+    s[SPEC_CHUNK] = model.chunk;
+    s[SPEC_Q_HELD] = model.q_held;
+    s[SPEC_MATRIX_M] = model.m;
+    s[SPEC_MATRIX_N] = model.n;
+    s[SPEC_MATRIX_K] = model.k;
+    s[SPEC_POOL_VEC4] = model.pool;
+    s[SPEC_SPLIT] = m.span != 0;
+    s[SPEC_ROLLED] = t.rolled;
+    s[SPEC_P_MOVE] = t.move;
+    s[SPEC_RUNNING_MAX] = t.running;
+    s[SPEC_SLICES] = model.slices;
+    s[SPEC_LAYOUT] = model.layout;
+    s[SPEC_PARTS] = t.parts;
+    s[SPEC_MASK_UNIT] = mask_unit(p);
+    s[SPEC_SECTION] = t.section;
+    s[SPEC_LEVEL] = t.level;
+    return s;
+}
+
+// mask_classes.comp with any workgroup that has the tiles of the matrix kernel.
+std::string classes_specialization_flaw(const DeviceCaps& caps, const Problem& p, const Model& m,
+                                        const Dispatch& d) {
+    const auto& s = d.specialization;
+    const uint32_t threads = s[SPEC_THREADS], lanes = s[SPEC_LANES];
+    if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+        return fmt::format("{} invocations", threads);
+    if (lanes == 0 || threads % lanes != 0 || s[SPEC_ROWS] * (threads / lanes) != m.tile_q ||
+        s[SPEC_COLS] * lanes != m.tile_kv)
+        return "the classes are of other tiles";
+    Specialization expected = common_specialization(p, d);
+    expected[SPEC_LANES] = lanes;
+    expected[SPEC_ROWS] = s[SPEC_ROWS];
+    expected[SPEC_COLS] = s[SPEC_COLS];
+    expected[SPEC_WIDE_LOADS] = p.alignment_bytes >= (p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8);
+    expected[SPEC_POOL_VEC4] = 1;
+    expected[SPEC_SLICES] = 1;
+    return s == expected ? "" : "specialization";
+}
+
+// The module, by its macros. BIAS is for float masks of 16 bits that tiles of the first loop begin with, in narrow rows.
+std::string module_flaw(const Problem& p, const Plan& plan, const MatrixModel& model, const Dispatch& d) {
+    const VariantFacts facts = facts_of(d.variant);
+    const MatrixTuning& t = model.tuning;
+    const bool bias = p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 &&
+                      t.running == 0 && t.move == MOVE_FRAGMENT && d.specialization[SPEC_WIDE_ROWS] == 0;
+    if (!facts.matrix_kernel) return fmt::format("{} in a plan of the matrix kernel", name_of(d.variant));
+    if (facts.operands != plan.operands || facts.bias != bias ||
+        facts.conversions != (t.move == MOVE_CONVERT) ||
+        facts.rounded_accumulators != (t.move == MOVE_SHARED))
+        return fmt::format("{} is another module than the numbers need", name_of(d.variant));
+    return "";
+}
+
+std::string dispatch_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const Model& m,
+                          const Dispatch& d) {
+    if (std::string flaw = variant_flaw(caps, p.dtype, d.variant); !flaw.empty()) return flaw;
+    const Kind kind = facts_of(d.variant).kind;
+    if (kind == Kind::combine) return "";
+    if (kind != Kind::forward && kind != Kind::classes) return "a variant of another kernel";
+    if (std::string flaw = choices_flaw(p, m, d); !flaw.empty()) return flaw;
+    if (kind == Kind::classes) return classes_specialization_flaw(caps, p, m, d);
+    if (std::string flaw = module_flaw(p, plan, *m.matrix, d); !flaw.empty()) return flaw;
+    const Specialization expected = forward_specialization(p, m, d);
+    for (size_t i = 0; i < SPEC_COUNT; i++)
+        if (d.specialization[i] != expected[i])
+            return fmt::format("constant {} is {}, not {}", i, d.specialization[i], expected[i]);
+    return "";
+}
+
+// Everything that the first dispatch of the forward decides for all of them.
+std::string model_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const MatrixModel& model,
+                       const core::Options& options) {
+    if (model.tile_q == 0) return "a number is 0";
+    const core::Tiles& tiles = plan.tiles;
+    if (tiles.tile_q != model.tile_q || tiles.tile_kv != model.tuning.tile_kv ||
+        tiles.threads != model.threads)
+        return "tiles against constants";
+    const core::MatrixShape* shape = nullptr;
+    std::string flaw = shape_flaw(caps, plan, model, shape);
+    if (flaw.empty()) flaw = subgroup_flaw(caps, model);
+    if (flaw.empty()) flaw = numbers_flaw(model);
+    if (flaw.empty()) flaw = slices_flaw(p, model);
+    if (flaw.empty()) flaw = move_flaw(caps, p, model, *shape);
+    if (flaw.empty()) flaw = loop_flaw(p, model, options);
+    if (flaw.empty()) flaw = pool_flaw(caps, plan, model);
+    if (!flaw.empty()) return flaw;
+    const bool rounded_out =
+        p.dtype != VKATTN_DTYPE_FLOAT32 && !model.split && model.tuning.move != MOVE_SHARED_FLOAT;
+    return share_flaw(model, rounded_out);
+}
+
+}  // namespace
+
+std::string matrix_workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan,
+                                  const core::Options& options) {
+    const VkattnDtype asked = options.precision == VKATTN_PRECISION_FLOAT16    ? VKATTN_DTYPE_FLOAT16
+                              : options.precision == VKATTN_PRECISION_BFLOAT16 ? VKATTN_DTYPE_BFLOAT16
+                                                                               : p.dtype;
+    if (plan.operands != asked || asked == VKATTN_DTYPE_FLOAT32)
+        return fmt::format("operands of {}", core::name_of(plan.operands));
+    const MatrixModel model = matrix_model_of(p, plan);
+    if (options.tuning.empty() && (model.tuning.rolled != 0) != (caps.type == core::DeviceType::cpu))
+        return "the module of another type of device";
+    if (plan.dispatches.empty()) return p.empty_output() ? "" : "no work";
+    if (auto flaw = model_flaw(caps, p, plan, model, options); !flaw.empty()) return flaw;
+    const Model m = model_of(p, plan);
+    const Dispatch* last = nullptr;  // thousands of dispatches are one and the same
+    for (const Dispatch& d : plan.dispatches) {
+        if (last != nullptr && d.variant == last->variant && d.specialization == last->specialization)
+            continue;
+        last = &d;
+        if (auto flaw = dispatch_flaw(caps, p, plan, m, d); !flaw.empty())
+            return fmt::format("{}: {}", name_of(d.variant), flaw);
+    }
+    return "";
+}
+
+}  // namespace vkattn::test

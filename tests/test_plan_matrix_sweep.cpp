@@ -1,0 +1,510 @@
+// Plans of the matrix kernel on every device with matrix units, crossed with layouts, features, head dims and shapes; faults
+// planted into such plans; the order of workgroups.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "plan_flaws.hpp"
+#include "plan_model.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+
+namespace {
+
+// A device in each state that the planner can meet it in.
+std::vector<Profile> states_of(const Profile& device) {
+    std::vector<Profile> states{{device.name + ", unknown layout", device.caps},
+                                {device.name + ", known layout", probed(device.caps)},
+                                {device.name + ", another left operand", probed(device.caps, false)}};
+    DeviceCaps other = device.caps;
+    other.matrix_conversions = !other.matrix_conversions;
+    states.push_back({device.name + ", conversions the other way", other});
+    return states;
+}
+
+bool multiplies(const DeviceCaps& caps, VkattnDtype dtype) {
+    return std::any_of(caps.matrices.begin(), caps.matrices.end(),
+                       [&](const auto& s) { return s.dtype == dtype; });
+}
+
+VkattnDtype operands_of(VkattnDtype dtype, const Options& o) {
+    return o.precision == VKATTN_PRECISION_FLOAT16    ? VKATTN_DTYPE_FLOAT16
+           : o.precision == VKATTN_PRECISION_BFLOAT16 ? VKATTN_DTYPE_BFLOAT16
+                                                      : dtype;
+}
+
+// "" if the refusal has one of the reasons that there are.
+std::string refusal_flaw(const DeviceCaps& caps, const Problem& p, const Options& o,
+                         const core::Failure& why) {
+    const auto says = [&](const char* text) { return why.message.find(text) != std::string::npos; };
+    if (why.status == VKATTN_UNSUPPORTED) {
+        if (!multiplies(caps, operands_of(p.dtype, o)) && says("the matrix unit has no shape for")) return "";
+        if (caps.type == core::DeviceType::cpu && says("lie 2^31 bytes apart")) return "";
+        const bool parts = o.num_splits > 1 || o.max_dispatch_flops != 0 || o.batch_invariant;
+        if (parts && says("bytes of scratch")) return "";
+        if (o.max_dispatch_flops != 0 && why.field == "options.max_dispatch_flops") return "";
+    }
+    return "refused: " + why.field + " " + why.message;
+}
+
+// Plans on matrix units and others, of how many problems.
+struct Count {
+    size_t matrix = 0, other = 0, refused = 0;
+};
+
+std::string planning_flaw(const DeviceCaps& caps, const Problem& p, const Options& o, Count& count) {
+    const auto plan = make_plan(caps, p, o);
+    if (!plan) {
+        count.refused++;
+        return refusal_flaw(caps, p, o, plan.failure());
+    }
+    (is_of_matrix_kernel(*plan) ? count.matrix : count.other)++;
+    return flaw_of(caps, p, *plan, o);
+}
+
+// Of 16-bit problems the kernel by name or the planner's choice; float32 ones are rounded.
+Options matrix_options(const Features& f, size_t turn) {
+    Options o = options_of(f);
+    static constexpr const char* kernels[] = {"matrix", "auto", "matrix_khr"};
+    o.kernel = kernels[turn % 3];
+    if (f.dtype == VKATTN_DTYPE_FLOAT32)
+        o.precision = turn % 4 == 3 ? VKATTN_PRECISION_BFLOAT16 : VKATTN_PRECISION_FLOAT16;
+    return o;
+}
+
+uint32_t alignment_of(VkattnDtype dtype, size_t turn) {
+    return std::max(2u << turn % 4, dtype == VKATTN_DTYPE_FLOAT32 ? 4u : 2u);
+}
+
+}  // namespace
+
+TEST_CASE("matrix plans: every feature and shape on every device, in every state of its layout") {
+    Flaws flaws;
+    Count count;
+    size_t turn = 0;
+    for (const Profile& device : matrix_devices())
+        for (const Profile& state : states_of(device))
+            for (const Features& f : all_features()) {
+                turn++;
+                for (const Shape& shape : all_shapes()) {
+                    turn++;
+                    if (f.query_offsets && shape.align == VKATTN_ALIGN_OFFSET) continue;
+                    const HeadDims dims = all_head_dims()[turn % all_head_dims().size()];
+                    const auto layout = static_cast<Layout>(turn / 3 % static_cast<size_t>(Layout::count));
+                    VkattnProblem given =
+                        make_problem(dims, shape, layout, alignment_of(f.dtype, turn / 5), f.dtype);
+                    set_features(given, f);
+                    given.softcap = turn % 7 == 0 ? 30.0f : 0.0f;
+                    const Problem p = resolved(given);
+                    if (is_heavy(p) && turn % 32 != 0) continue;
+                    flaws.add(planning_flaw(state.caps, p, matrix_options(f, turn / 2), count),
+                              fmt::format("{}, {}, {}", state.name, f.name, name_of(layout)), p);
+                }
+            }
+    CHECK_GT(count.matrix, 8000);
+    CHECK_GT(count.other, 500);
+}
+
+TEST_CASE("matrix plans: every head dim, shape and storage type") {
+    Flaws flaws;
+    Count count;
+    size_t turn = 0;
+    for (const Profile& device : matrix_devices()) {
+        const std::vector<Profile> states = states_of(device);
+        for (const HeadDims dims : all_head_dims())
+            for (const Shape& shape : all_shapes())
+                for (const auto dtype : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16}) {
+                    const Profile& state = states[turn++ % states.size()];
+                    const auto layout = static_cast<Layout>(turn / 7 % static_cast<size_t>(Layout::count));
+                    Features f{};
+                    f.dtype = dtype;
+                    const Problem p =
+                        resolved(make_problem(dims, shape, layout, alignment_of(dtype, turn / 11), dtype));
+                    if (is_heavy(p) && turn % 32 != 0) continue;
+                    flaws.add(planning_flaw(state.caps, p, matrix_options(f, turn / 3), count),
+                              fmt::format("{}, {}", state.name, name_of(layout)), p);
+                }
+    }
+    CHECK_GT(count.matrix, 4000);
+}
+
+TEST_CASE("matrix plans: heads and slices that pass 2^32 together are for another kernel") {
+    const DeviceCaps& caps = matrix_device("amd_navi31");
+    const auto problem = [](uint32_t batch) {
+        return resolved(
+            make_problem({64, 576}, {batch, 1, 1, 97, 97}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+    };
+    const Plan some = planned(caps, problem(1000)), most = planned(caps, problem(INT32_MAX));
+    REQUIRE_EQ(some.kernel, "matrix");
+    REQUIRE_EQ(some.dispatches.front().specialization[SPEC_SLICES], 5);
+    CHECK_EQ(most.kernel, "tiles");
+    const auto by_name = make_plan(caps, problem(INT32_MAX), kernel("matrix"));
+    REQUIRE_FALSE(by_name);
+    CHECK_EQ(by_name.failure().message, "2147483647 heads of all batches in 5 slices pass 2^32");
+}
+
+namespace {
+
+// Numbers that callers may ask for beside those of the table.
+const char* const tunings[] = {"chunk=32,running=1",
+                               "chunk=16,slice=64,running=1",
+                               "slice=64",
+                               "slice=40,q_held=0",
+                               "running=1",
+                               "running=1,q_held=16",
+                               "parts=2",
+                               "parts=1",
+                               "move=0",
+                               "move=1",
+                               "move=2",
+                               "move=3,parts=1",
+                               "move=3,parts=1,running=1",
+                               "subgroups=1",
+                               "subgroups=2,row_blocks=3",
+                               "tile_kv=16,parts=1",
+                               "tile_kv=96",
+                               "q_held=0",
+                               "q_held=33",
+                               "section=1,level=7",
+                               "section=0",
+                               "rolled=1"};
+
+}  // namespace
+
+TEST_CASE("matrix plans: other numbers than the table's make a sound plan or none") {
+    Flaws flaws;
+    size_t planned = 0, turn = 0;
+    std::map<std::string, size_t> with_plan;
+    for (const Profile& device : matrix_devices())
+        for (const Profile& state : states_of(device))
+            for (const char* text : tunings)
+                for (const HeadDims dims : {d64, d128, HeadDims{111, 59}, HeadDims{576, 512}}) {
+                    turn++;
+                    const auto dtype = turn % 5 == 0 ? VKATTN_DTYPE_FLOAT32 : VKATTN_DTYPE_FLOAT16;
+                    VkattnProblem given = make_problem(dims, {2, 8, 2, 300, 3000, turn % 2 == 0},
+                                                       Layout::contiguous, alignment_of(dtype, turn), dtype);
+                    if (turn % 3 == 0) set_mask(given, VKATTN_MASK_FLOAT, MaskShape::all_batches);
+                    const Problem p = resolved(given);
+                    Options o = tuning(text, turn % 7 == 0 ? "matrix_khr" : "matrix");
+                    o.num_splits = turn % 11 == 0 ? 3 : 0;
+                    if (dtype == VKATTN_DTYPE_FLOAT32) o.precision = VKATTN_PRECISION_FLOAT16;
+                    const auto plan = make_plan(state.caps, p, o);
+                    const std::string where = fmt::format("{}, {}, {}", state.name, o.kernel, text);
+                    if (!plan) {
+                        flaws.add(plan.failure().field == "options.tuning" ? "" : plan.failure().message,
+                                  where, p);
+                        continue;
+                    }
+                    planned++;
+                    with_plan[text]++;
+                    flaws.add(flaw_of(state.caps, p, *plan, o), where, p);
+                }
+    CHECK_GT(planned, turn / 4);
+    for (const char* text : tunings) {
+        INFO(text);
+        CHECK_GT(with_plan[text], 0);
+    }
+}
+
+namespace {
+
+// A sound plan of the matrix kernel, for faults to be planted into.
+struct Sound {
+    const char* name;
+    DeviceCaps caps;
+    Problem problem;
+    Options options;
+};
+
+Sound sound(const char* name, DeviceCaps caps, const VkattnProblem& p, const Options& o = kernel("matrix")) {
+    return {name, std::move(caps), resolved(p), o};
+}
+
+VkattnProblem with_dtype(HeadDims dims, const Shape& shape, VkattnDtype dtype, bool softcap = false) {
+    VkattnProblem p = make_problem(dims, shape, Layout::contiguous, 16, dtype);
+    p.softcap = softcap ? 30.0f : 0.0f;
+    return p;
+}
+
+// Each kind of module, loop, move of P and feature in some plan.
+std::vector<Sound> sound_plans() {
+    constexpr auto f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16, f32 = VKATTN_DTYPE_FLOAT32;
+    const DeviceCaps h200 = matrix_device("nvidia_h200"), known = probed(h200),
+                     navi = matrix_device("amd_navi31");
+    const Shape shape{2, 8, 2, 300, 3000, true};
+    VkattnProblem bias = with_dtype(d128, {2, 4, 2, 700, 900}, f16), lengths = bias;
+    set_mask(bias, VKATTN_MASK_FLOAT, MaskShape::all_batches);
+    set_mask(lengths, VKATTN_MASK_BOOL, MaskShape::whole);
+    lengths.kv_lengths = 1;
+    lengths.align = VKATTN_ALIGN_OFFSETS;
+    Options rounded = kernel("matrix"), parts = rounded, cut = rounded, invariant = rounded;
+    rounded.precision = VKATTN_PRECISION_FLOAT16;
+    parts.num_splits = 3;
+    cut.max_dispatch_flops = 2'000'000'000;
+    invariant.batch_invariant = true;
+    return {sound("registers", known, with_dtype(d64, shape, f16)),
+            sound("converted", h200, with_dtype(d128, shape, bf16, true)),
+            sound("rounded", navi, with_dtype(d128, shape, f16), kernel("matrix_khr")),
+            sound("of float32", known, with_dtype({111, 59}, shape, f32), rounded),
+            sound("chunks, slices", navi, with_dtype({576, 512}, shape, f16)),
+            sound("bias", known, bias),
+            sound("lengths, offsets, mask", h200, lengths),
+            sound("parts", known, with_dtype(d64, shape, f16), parts),
+            sound("cut", known, with_dtype(d64, {2, 16, 16, 2048, 2048}, bf16), cut),
+            sound("invariant", h200, with_dtype({72, 72}, shape, f16), invariant),
+            sound("packed", known, with_dtype(d64, {2, 16, 2, 9, 2048}, f16))};
+}
+
+// One fault after the other, each in a copy of the plan; those that no check notices.
+class Faults {
+  public:
+    explicit Faults(const Sound& s) : s_(s), plan_(planned(s.caps, s.problem, s.options)) {}
+
+    const Plan& plan() const { return plan_; }
+    template <class Change>
+    void plant(const std::string& what, const Change& change) {
+        Plan copy = plan_;
+        change(copy);
+        planted_++;
+        if (!is_noticed(copy)) unnoticed_ += what + "; ";
+    }
+    const std::string& unnoticed() const { return unnoticed_; }
+    size_t planted() const { return planted_; }
+
+  private:
+    // Text that nobody can parse is noticed, too.
+    bool is_noticed(const Plan& plan) const {
+        try {
+            return !flaw_of(s_.caps, s_.problem, plan, s_.options).empty();
+        } catch (const std::runtime_error&) {
+            return true;
+        }
+    }
+
+    const Sound& s_;
+    Plan plan_;
+    std::string unnoticed_;
+    size_t planted_ = 0;
+};
+
+// Dispatches of each kind, the first of them: the others are like it.
+std::vector<size_t> first_of_each_kind(const Plan& plan) {
+    std::vector<size_t> at;
+    std::set<core::Variant> seen;
+    for (size_t i = 0; i < plan.dispatches.size(); i++)
+        if (seen.insert(plan.dispatches[i].variant).second) at.push_back(i);
+    return at;
+}
+
+void plant_in_constants(Faults& f, size_t at) {
+    const std::string of = fmt::format("dispatch {} ", at);
+    for (size_t i = 0; i < SPEC_COUNT; i++)
+        for (const uint32_t change : {1u, 2u, 1u << 16})
+            f.plant(fmt::format("{}constant {} ^ {}", of, i, change),
+                    [&](Plan& p) { p.dispatches[at].specialization[i] ^= change; });
+    for (uint32_t v = 0; v < static_cast<uint32_t>(core::Variant::count); v++)
+        if (const auto variant = static_cast<core::Variant>(v); variant != f.plan().dispatches[at].variant)
+            f.plant(of + name_of(variant), [&](Plan& p) { p.dispatches[at].variant = variant; });
+}
+
+template <class Bytes>
+void flip(Bytes& bytes, size_t word, uint32_t bits) {
+    uint32_t value;
+    std::memcpy(&value, bytes.data() + 4 * word, 4);
+    value ^= bits;
+    std::memcpy(bytes.data() + 4 * word, &value, 4);
+}
+
+void plant_in_dispatch(Faults& f, size_t at) {
+    const std::string of = fmt::format("dispatch {} ", at);
+    const core::Dispatch& d = f.plan().dispatches[at];
+    const bool combine = facts_of(d.variant).kind == Kind::combine;
+    // Of a float, the last bits are rounding.
+    for (size_t word = 0; word < (combine ? sizeof(shared::CombinePush) : d.push.size()) / 4; word++)
+        f.plant(fmt::format("{}push word {}", of, word),
+                [&](Plan& p) { flip(p.dispatches[at].push, word, 1u << 20); });
+    for (size_t i = 0; i < 3; i++) {
+        f.plant(of + "more groups", [&](Plan& p) { p.dispatches[at].groups[i]++; });
+        f.plant(of + "fewer groups", [&](Plan& p) { p.dispatches[at].groups[i]--; });
+    }
+    for (size_t i = 0; i < d.patches.size(); i++) {
+        f.plant(of + "patch elsewhere", [&](Plan& p) { p.dispatches[at].patches[i].at += 8; });
+        f.plant(of + "patch added to", [&](Plan& p) { p.dispatches[at].patches[i].add += 16; });
+        f.plant(of + "patch of another region",
+                [&](Plan& p) { p.dispatches[at].patches[i].region = core::Region::dbias; });
+        f.plant(of + "no patch", [&](Plan& p) {
+            p.dispatches[at].patches.erase(p.dispatches[at].patches.begin() + ptrdiff_t(i));
+        });
+    }
+    for (uint32_t r = 0; r < static_cast<uint32_t>(core::Region::count); r++) {
+        const uint32_t region = core::bit(static_cast<core::Region>(r));
+        // A pass over a mask may load what it does not use.
+        const bool may =
+            facts_of(d.variant).kind == Kind::classes &&
+            (region & (core::bit(core::Region::kv_lengths) | core::bit(core::Region::query_offsets))) != 0;
+        if (!may) f.plant(of + "reads", [&](Plan& p) { p.dispatches[at].reads ^= region; });
+        f.plant(of + "writes", [&](Plan& p) { p.dispatches[at].writes ^= region; });
+    }
+    f.plant(of + "barrier",
+            [&](Plan& p) { p.dispatches[at].barrier_before = !p.dispatches[at].barrier_before; });
+    if (!combine) f.plant(of + "flops", [&](Plan& p) { p.dispatches[at].flops = 1; });
+    f.plant(of + "is missing", [&](Plan& p) { p.dispatches.erase(p.dispatches.begin() + ptrdiff_t(at)); });
+    f.plant(of + "twice", [&](Plan& p) { p.dispatches.insert(p.dispatches.begin() + ptrdiff_t(at), d); });
+}
+
+void plant_in_plan(Faults& f) {
+    for (const auto at :
+         {&core::Tiles::tile_q, &core::Tiles::tile_kv, &core::Tiles::threads, &core::Tiles::shared_bytes})
+        f.plant("tiles", [&](Plan& p) { p.tiles.*at += 16; });
+    for (const char* name : {"rows", "tiles", "materialized"})
+        f.plant(name, [&](Plan& p) { p.kernel = name; });
+    f.plant("num_splits", [](Plan& p) { p.num_splits++; });
+    for (const auto dtype : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16})
+        if (dtype != f.plan().operands) f.plant("operands", [&](Plan& p) { p.operands = dtype; });
+    for (size_t word = 0; word < f.plan().arguments.size() / 4; word++)
+        f.plant(fmt::format("argument {}", word), [&](Plan& p) { flip(p.arguments, word, 1); });
+    for (size_t i = 0; i < f.plan().argument_patches.size(); i++)
+        f.plant("argument patch", [&](Plan& p) { p.argument_patches[i].at ^= 8; });
+    for (size_t i = 0; i < f.plan().scratch.size(); i++) {
+        f.plant("scratch offset", [&](Plan& p) { p.scratch[i].offset_bytes += core::scratch_alignment; });
+        f.plant("scratch size", [&](Plan& p) { p.scratch[i].size_bytes -= 4; });
+    }
+    f.plant("scratch_bytes", [](Plan& p) { p.scratch_bytes += core::scratch_alignment; });
+    f.plant("refused", [](Plan& p) { p.refused.pop_back(); });
+}
+
+// Each number of the tuning's text by another value that means something else for this problem.
+void plant_in_tuning(Faults& f) {
+    const std::string text = f.plan().tuning;
+    const auto& s = f.plan().dispatches.back().specialization;
+    for (const char* name :
+         {"subgroups", "row_blocks", "tile_kv", "running", "parts", "section", "level", "rolled", "move"}) {
+        const std::string key = std::string(name) + "=";
+        const size_t at = text.find(key) + key.size(), end = std::min(text.find(',', at), text.size());
+        const unsigned long value = std::stoul(text.substr(at, end - at));
+        f.plant(std::string("tuning ") + name, [&](Plan& p) {
+            p.tuning = text.substr(0, at) + std::to_string(value + 1) + text.substr(end);
+        });
+        f.plant(std::string("tuning without ") + name, [&](Plan& p) {
+            p.tuning = text.substr(0, at - key.size()) + text.substr(std::min(end + 1, text.size()));
+        });
+    }
+    CHECK_NE(s[SPEC_THREADS], 0);
+}
+
+}  // namespace
+
+TEST_CASE("matrix plans: a fault in any field is noticed") {
+    for (const Sound& s : sound_plans()) {
+        INFO(std::string(s.name));
+        Faults f(s);
+        REQUIRE(is_of_matrix_kernel(f.plan()));
+        REQUIRE_EQ(flaw_of(s.caps, s.problem, f.plan(), s.options), "");
+        for (const size_t at : first_of_each_kind(f.plan())) {
+            plant_in_constants(f, at);
+            plant_in_dispatch(f, at);
+        }
+        plant_in_plan(f);
+        plant_in_tuning(f);
+        CHECK_EQ(f.unnoticed(), "");
+        CHECK_GT(f.planted(), 200);
+    }
+}
+
+namespace {
+
+// "" if every workgroup's place is within the grid, and no two have one.
+std::string order_flaw(const SectionCase& c, bool& is_reordered) {
+    const auto [width, height] = c.grid;
+    std::vector<bool> taken(size_t{width} * height);
+    for (uint32_t y = 0; y < height; y++)
+        for (uint32_t x = 0; x < width; x++) {
+            const auto place = place_in_grid(c, x, y);
+            if (place[0] >= width || place[1] >= height)
+                return fmt::format("{}, {} goes to {}, {}", x, y, place[0], place[1]);
+            const size_t at = size_t{place[1]} * width + place[0];
+            if (taken[at]) return fmt::format("two go to {}, {}", place[0], place[1]);
+            taken[at] = true;
+            is_reordered = is_reordered || place[0] != x || place[1] != y;
+        }
+    return "";
+}
+
+std::string text_of(const SectionCase& c) {
+    return fmt::format("section {} level {} unit {} KiB {} bounded {} grid {} x {}", c.section, c.level,
+                       c.unit, c.kib_of_head, c.bounded, c.grid[0], c.grid[1]);
+}
+
+}  // namespace
+
+TEST_CASE("sections: the order of workgroups takes each head and tile once") {
+    std::string flaw;
+    size_t all = 0, reordered = 0;
+    for (const uint32_t section : {0u, 1u, 17u, 16384u, 1u << 30})
+        for (const uint32_t level : {0u, 7u, 256u, 1u << 30})
+            for (const uint32_t unit : {1u, 2u, 3u, 12u})
+                for (const float kib : {0.0f, 0.0078125f, 1.0f, 5.3f, 40.0f, 9000.0f})
+                    for (const bool bounded : {false, true})
+                        for (const uint32_t width : {1u, 2u, 5u, 24u, 37u})
+                            for (const uint32_t height : {1u, 2u, 7u}) {
+                                const SectionCase c{section, level,   unit,
+                                                    kib,     bounded, {width * unit, height}};
+                                bool moved = false;
+                                const std::string found = order_flaw(c, moved);
+                                if (flaw.empty() && !found.empty()) flaw = text_of(c) + ": " + found;
+                                all++;
+                                reordered += moved;
+                            }
+    CHECK_EQ(flaw, "");
+    CHECK_GT(all, 10000);
+    CHECK_GT(reordered, 500);
+}
+
+TEST_CASE("sections: a grid that is cut between the heads of a group") {
+    std::string flaw;
+    size_t reordered = 0;
+    for (const uint32_t width : {1u, 5u, 23u, 25u, 97u})  // no multiple of the unit
+        for (const uint32_t section : {1u, 3u, 17u, 100u})
+            for (const uint32_t unit : {2u, 6u, 8u})
+                for (const uint32_t height : {1u, 3u, 8u}) {
+                    const SectionCase c{section, 20, unit, 2.5f, section % 2 != 0, {width, height}};
+                    bool moved = false;
+                    const std::string found = order_flaw(c, moved);
+                    if (flaw.empty() && !found.empty()) flaw = text_of(c) + ": " + found;
+                    reordered += moved;
+                }
+    CHECK_EQ(flaw, "");
+    CHECK_GT(reordered, 20);
+}
+
+TEST_CASE("sections: of plans") {
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    size_t reordered = 0;
+    for (const HeadDims dims : {d64, d128, HeadDims{576, 512}})
+        for (const Shape& shape : {Shape{16, 16, 16, 1024, 1024}, Shape{16, 16, 4, 1024, 1024, true},
+                                   Shape{3, 30, 6, 700, 5000, true, 100}, Shape{1, 2, 2, 300, 300}}) {
+            const Problem p =
+                resolved(make_problem(dims, shape, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+            for (const core::Dispatch& d : planned(caps, p, kernel("matrix")).dispatches) {
+                if (!facts_of(d.variant).matrix_kernel) continue;
+                const auto& s = d.specialization;
+                SectionCase c{s[SPEC_SECTION], s[SPEC_LEVEL]};
+                c.unit = (s[SPEC_PACK] != 0 ? 1 : p.group_size) * s[SPEC_SLICES];
+                c.kib_of_head = static_cast<float>(p.seqlen_kv) *
+                                (static_cast<float>((dims.qk + dims.v) * p.element_bytes) / 1024.0f);
+                c.bounded = p.bound_hi < static_cast<int32_t>(p.seqlen_kv) - 1 ||
+                            p.bound_lo > -static_cast<int32_t>(p.seqlen_q);
+                c.grid = {d.groups[0], d.groups[1]};
+                bool moved = false;
+                CAPTURE(text_of(c));
+                CHECK_EQ(order_flaw(c, moved), "");
+                reordered += moved;
+            }
+        }
+    CHECK_GT(reordered, 3);
+}
