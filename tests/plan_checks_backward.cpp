@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -48,6 +47,7 @@ bool wide_rows(const Problem& p, const Backward& b, uint64_t tile_q, uint64_t ti
 std::string rows_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Dispatch& d) {
     const core::TileNumbers& n = m.of_tiles.n;
     if (d.specialization[SPEC_PACK] != 0) return "packed";
+    if (d.specialization[SPEC_WIDE_ROWS] > 1 || d.specialization[SPEC_SAVED] > 1) return "not a boolean";
     const bool wide = d.specialization[SPEC_WIDE_ROWS] != 0;
     const uint64_t rows = facts_of(d.variant).kind == Kind::delta
                               ? d.specialization[SPEC_THREADS] / d.specialization[SPEC_LANES]
@@ -199,7 +199,9 @@ std::string costs_flaw(const Problem& p, const BackwardModel& m, const Plan& pla
         if (kind == Kind::classes) continue;
         const double each = double(d.flops) / (double(d.groups[0]) * d.groups[1] * d.groups[2]);
         const Triple begin = begin_of(d);
-        const auto some = [](uint32_t of) { return std::set<uint32_t>{0, of / 2, of - 1}; };
+        const auto some = [](uint32_t of) {
+            return of == 1 ? std::vector<uint32_t>{0} : std::vector<uint32_t>{0, of / 2, of - 1};
+        };
         for (const uint32_t y : some(d.groups[1]))
             for (const uint32_t z : some(d.groups[2])) {
                 const uint64_t steps =

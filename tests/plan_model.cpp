@@ -1,7 +1,6 @@
 #include "plan_model.hpp"
 
 #include <algorithm>
-#include <map>
 #include <stdexcept>
 
 #include "plan_checks.hpp"
@@ -92,10 +91,11 @@ VariantFacts facts_by_name(std::string name) {
 }  // namespace
 
 const VariantFacts& facts_of(core::Variant variant) {
-    static std::map<core::Variant, VariantFacts> known;  // plans have thousands of dispatches of one variant
-    const auto found = known.find(variant);
-    if (found != known.end()) return found->second;
-    return known.emplace(variant, facts_by_name(core::name_of(variant))).first->second;
+    // Plans have thousands of dispatches of one variant.
+    static std::array<std::optional<VariantFacts>, static_cast<size_t>(core::Variant::count)> known;
+    std::optional<VariantFacts>& facts = known[static_cast<size_t>(variant)];
+    if (!facts) facts = facts_by_name(core::name_of(variant));
+    return *facts;
 }
 
 uint64_t round_up(uint64_t x, uint64_t to) {

@@ -338,8 +338,11 @@ TEST_CASE("precision: few rows and what is named keep float32, all else is refus
         CHECK(is(planned(*caps, p, rounding(to_f16, "tiles")), "tiles"));
         CHECK(is(planned(*caps, p, rounding(to_f16, "materialized")), "materialized"));
     }
-    for (const core::Refusal& r : planned(h200, p, rounding(to_f16)).refused)
-        if (r.kernel == "tiles") CHECK(r.reason == "only by name: it rounds no operands");
+    const Plan rounded = planned(h200, p, rounding(to_f16));
+    const auto of_tiles = std::find_if(rounded.refused.begin(), rounded.refused.end(),
+                                       [](const core::Refusal& r) { return r.kernel == "tiles"; });
+    REQUIRE(of_tiles != rounded.refused.end());
+    CHECK(of_tiles->reason == "only by name: it rounds no operands");
     const std::string field = "options.precision: ";
     CHECK(refusal(skl, p, rounding(to_f16)) == field + "the device has no matrix unit, or it is not enabled");
     CHECK(refusal(matrix_device("amd_navi31"), p, rounding(to_bf16)) ==
