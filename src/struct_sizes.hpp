@@ -1,8 +1,9 @@
-// Callers' structs by their sizes. Public structs grow at their end only, so a caller that was compiled with an older header
-// has shorter ones; the fields that these lack keep their defaults. Version 0.1 is the oldest that is read.
+// This header reads callers' structs by their sizes. Public structs grow at their end only, so a caller that was
+// compiled with an older header has shorter ones; the fields that these lack keep their defaults. Version 0.1 is the
+// oldest one that is read.
 //
-// A new field must not lie in the padding at the end of version 0.1's struct: the size would not tell whether the caller set
-// it. VkattnError has no size, so it cannot grow.
+// A new field must not lie in the padding at the end of version 0.1's struct: the size would not tell whether the
+// caller set it. VkattnError has no size, so it cannot grow.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,7 @@
 
 namespace vkattn::core {
 
-// A struct of version 0.1 where pointers have 8 bytes.
+// This is the extent of a struct in version 0.1 where pointers have 8 bytes.
 struct FirstVersion {
     size_t size, last_offset;  // bytes; last_offset is that of its last field
 };
@@ -25,7 +26,7 @@ inline constexpr FirstVersion problem{224, 216}, options{56, 48}, combine{104, 9
     combine_args{40, 32};
 }
 
-// Which of these a struct is. Those of vkattn.h are named in vulkan/api.cpp.
+// Each public struct has a specialization. Those of vkattn.h stand in vulkan/api.cpp.
 template <class T>
 inline constexpr FirstVersion first_version{};
 
@@ -41,14 +42,14 @@ VKATTN_FIRST_VERSION(VkattnCombine, alignment_bytes, version_0_1::combine)
 VKATTN_FIRST_VERSION(VkattnBackward, dvalue_strides, version_0_1::backward)
 VKATTN_FIRST_VERSION(VkattnScratch, alignment_bytes, version_0_1::scratch)
 
-// The least size of a struct that is read. Where pointers are smaller than 8 bytes, only today's is.
+// Returns the least size of a struct that is read. Where pointers are smaller than 8 bytes, only today's size is.
 template <class T>
 constexpr size_t least_size() {
     static_assert(first_version<T>.size != 0, "the first version of this struct is not known");
     return sizeof(void*) == 8 ? first_version<T>.size : sizeof(T);
 }
 
-// The caller's struct, with the defaults of the fields that it lacks. `name` is what messages call it.
+// Returns the caller's struct, with the defaults of the fields that it lacks. `name` is what messages call it.
 template <class T>
 Result<T> read_struct(const char* name, const T* given, T defaults) {
     if (given == nullptr) return invalid(name, "is null");

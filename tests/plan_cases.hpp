@@ -92,11 +92,12 @@ core::DeviceCaps smallest_device();
 // Profiles that can run vkattn, and the smallest device.
 const std::vector<Profile>& usable_devices();
 
-// Profiles with matrix units for float16, with these units. Nothing is known of their layouts, as before a probe.
+// Returns the profiles that have matrix units, with these enabled. Nothing is known of their layouts, as before a
+// probe.
 const std::vector<Profile>& matrix_devices();
 const core::DeviceCaps& matrix_device(const std::string& name);
-// The device after a probe that found a layout of all its shapes: NVIDIA's of 16 x 16 x 16. `left_alike`: of square shapes
-// the left operand has it too.
+// Returns the device after a probe that found the same layout for all its shapes, that of NVIDIA's 16 x 16 x 16.
+// `left_alike`: of square shapes the left operand has it too.
 core::DeviceCaps probed(core::DeviceCaps caps, bool left_alike = true);
 
 }  // namespace vkattn::test

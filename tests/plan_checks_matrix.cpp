@@ -1,5 +1,5 @@
-// Plans of the matrix kernel: numbers that shaders/forward_matrix.comp and what it includes can work with, what the device
-// has of matrix units, and every constant of the specialization.
+// These checks judge plans of the matrix kernel: that shaders/forward_matrix.comp can work with the numbers, that the
+// device has such a matrix unit, and that every constant of the specialization is right.
 #include <algorithm>
 #include <numeric>
 
@@ -17,12 +17,12 @@ using core::Dispatch;
 using core::Plan;
 using core::Problem;
 
-// Beside the pool: two flags of the first loop, the flag of odd results, and a bit for each key of a tile.
+// Beside the pool there are two flags of the first loop, the flag of odd results, and a bit for each key of a tile.
 uint64_t shared_bytes_of(const MatrixModel& model) {
     return uint64_t{model.pool} * 16 + 4 * (3 + tiles_of(model.tuning.tile_kv, 32));
 }
 
-// The unit's shape: what the device has, and what the shaders' offsets in vec4 and their words of 32 keys allow.
+// The shape must be one of the device's, and fit the shaders' offsets in vec4 and their words of 32 keys.
 std::string shape_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixModel& model,
                        const core::MatrixShape*& shape) {
     const auto found = std::find_if(caps.matrices.begin(), caps.matrices.end(), [&](const auto& s) {
@@ -50,7 +50,7 @@ std::string subgroup_flaw(const DeviceCaps& caps, const MatrixModel& model) {
     return "";
 }
 
-// How P becomes the left operand, against what the unit, the layout and the storage allow.
+// The way in which P becomes the left operand must be one that unit, layout and storage allow.
 std::string move_flaw(const DeviceCaps& caps, const Problem& p, const MatrixModel& model,
                       const core::MatrixShape& shape) {
     const MatrixTuning& t = model.tuning;
@@ -70,7 +70,7 @@ std::string move_flaw(const DeviceCaps& caps, const Problem& p, const MatrixMode
     }
 }
 
-// The loops: the first one has its offsets from a tile's scores and does not take head dims in chunks.
+// The first loop has its offsets from a tile's scores and does not take head dims in chunks.
 std::string loop_flaw(const Problem& p, const MatrixModel& model, const core::Options& options) {
     const MatrixTuning& t = model.tuning;
     if (t.running > 1 || t.rolled > 1) return "not a boolean";
@@ -85,7 +85,7 @@ std::string loop_flaw(const Problem& p, const MatrixModel& model, const core::Op
     return "";
 }
 
-// Tiles and constants, against the text of the tuning.
+// Tiles and constants must agree with the text of the tuning.
 std::string numbers_flaw(const MatrixModel& model) {
     const MatrixTuning& t = model.tuning;
     if (t.tile_kv % model.n != 0 || t.tile_kv % model.k != 0) return "a tile of keys is not whole";
@@ -94,7 +94,7 @@ std::string numbers_flaw(const MatrixModel& model) {
     const uint32_t chunk =
         t.chunk == 0 ? most : std::min(most, std::max(model.k, t.chunk / model.k * model.k));
     if (model.chunk != chunk) return fmt::format("chunks of {}, not {}", model.chunk, chunk);
-    // What is held of Q is the same for every chunk.
+    // The part of Q that is held stays the same for every chunk, so there is none where chunks are several.
     const uint32_t held = model.chunks > 1 ? 0 : std::min(model.chunk_steps, t.q_held / model.k);
     if (model.q_held != held) return fmt::format("{} steps of Q are held, not {}", model.q_held, held);
     return "";
@@ -124,7 +124,8 @@ uint32_t mask_constant(const Problem& p) {
     return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
 }
 
-// The largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes from its start.
+// Returns the largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes from its
+// start.
 uint32_t mask_unit(const Problem& p) {
     if (p.mask == VKATTN_MASK_NONE) return 0;
     const uint64_t element = p.mask == VKATTN_MASK_BOOL ? 1 : p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
@@ -134,7 +135,7 @@ uint32_t mask_unit(const Problem& p) {
     return static_cast<uint32_t>(unit);
 }
 
-// Constants that the matrix kernel and mask_classes.comp have in common.
+// These are the constants that the matrix kernel and mask_classes.comp have in common.
 Specialization common_specialization(const Problem& p, const Dispatch& d) {
     Specialization s{};
     s[SPEC_THREADS] = d.specialization[SPEC_THREADS];
@@ -177,7 +178,7 @@ Specialization forward_specialization(const Problem& p, const Model& m, const Di
     return s;
 }
 
-// mask_classes.comp with any workgroup that has the tiles of the matrix kernel.
+// mask_classes.comp may have any workgroup that covers a tile of the matrix kernel.
 std::string classes_specialization_flaw(const DeviceCaps& caps, const Problem& p, const Model& m,
                                         const Dispatch& d) {
     const auto& s = d.specialization;
@@ -197,7 +198,8 @@ std::string classes_specialization_flaw(const DeviceCaps& caps, const Problem& p
     return s == expected ? "" : "specialization";
 }
 
-// The module, by its macros. BIAS is for float masks of 16 bits that tiles of the first loop begin with, in narrow rows.
+// The macros of the module must be those that the numbers need. BIAS is for float masks of 16 bits in narrow rows,
+// which tiles of the first loop begin with.
 std::string module_flaw(const Problem& p, const Plan& plan, const MatrixModel& model, const Dispatch& d) {
     const VariantFacts facts = facts_of(d.variant);
     const MatrixTuning& t = model.tuning;
@@ -227,7 +229,7 @@ std::string dispatch_flaw(const DeviceCaps& caps, const Problem& p, const Plan& 
     return "";
 }
 
-// Everything that the first dispatch of the forward decides for all of them.
+// This judges what the first dispatch of the forward decides for all of them.
 std::string model_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const MatrixModel& model,
                        const core::Options& options) {
     if (model.tile_q == 0) return "a number is 0";

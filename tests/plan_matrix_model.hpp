@@ -1,5 +1,5 @@
-// The numbers of the matrix kernel as shaders/lib/matrix.glsl derives them from its constants, and the order in which
-// shaders/forward_matrix.comp takes its workgroups. Written from the shaders, not from src/plan.
+// This model has the numbers of the matrix kernel as shaders/lib/matrix.glsl derives them from its constants, and the
+// order in which shaders/forward_matrix.comp takes its workgroups. Written from the shaders, not from src/plan.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace vkattn::test {
 
-// The text of a plan's tuning. Numbers of head dims that nothing limits are 0.
+// These are the numbers in the text of a plan's tuning. Numbers of head dims that nothing limits are 0.
 struct MatrixTuning {
     uint32_t subgroups, row_blocks, tile_kv, q_held, chunk, slice, running, parts, section, level, rolled,
         move;
@@ -31,12 +31,13 @@ struct MatrixModel {
 bool is_of_matrix_kernel(const core::Plan& plan);
 MatrixModel matrix_model_of(const core::Problem& problem, const core::Plan& plan);
 
-// Where the shader's map of the pool ends, in vec4: K, V, the part of Q that is not held, places, scratch.
+// Returns where the shader's map of the pool ends, in vec4: K, V, the part of Q that is not held, places, scratch.
 uint64_t end_of_matrix_map(const MatrixModel& model, uint32_t tile_kv, uint32_t move);
-// Why the equal shares of the pool, which subgroups have before and after the loop, do not hold what is put there.
+// Returns why the equal shares of the pool, which subgroups have before and after the loop, do not hold what is put
+// there; "" if they do.
 std::string share_flaw(const MatrixModel& model, bool out_is_rounded);
 
-// place_in_grid() of forward_matrix.comp for one workgroup.
+// place_in_grid() repeats the function of forward_matrix.comp for one workgroup.
 struct SectionCase {
     uint32_t section = 0, level = 0;  // SPEC_SECTION, SPEC_LEVEL
     uint32_t unit = 1;                // workgroups in x that share K and V

@@ -11,7 +11,7 @@
 
 namespace vkattn::test {
 
-// Values by their names in "name=number,name=number,...". Throws if the text has another form.
+// Returns values by their names in "name=number,name=number,...". Throws if the text has another form.
 std::map<std::string, uint32_t> values_in(const std::string& text);
 
 using Specialization = std::array<uint32_t, SPEC_COUNT>;
@@ -41,10 +41,10 @@ bool far_apart(const core::Problem& problem, uint64_t rows, uint64_t stride, uin
 // Of the tile kernels. PACK and WIDE_ROWS are taken over: they are the planner's choice within bounds.
 Specialization specialization_of(const core::Problem& problem, const Model& model, Kind kind,
                                  const core::Dispatch& d);
-// Everything that workgroup_flaw checks of a plan of the matrix kernel.
+// This does the work of workgroup_flaw for plans of the matrix kernel.
 std::string matrix_workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
                                   const core::Plan& plan, const core::Options& options);
-// PACK and WIDE_ROWS of a dispatch, where these are the planner's choice within bounds.
+// PACK and WIDE_ROWS of a dispatch are the planner's choice within bounds, which this checks.
 std::string choices_flaw(const core::Problem& problem, const Model& model, const core::Dispatch& dispatch);
 // The variant for this storage type and device.
 std::string variant_flaw(const core::DeviceCaps& caps, VkattnDtype dtype, core::Variant variant);

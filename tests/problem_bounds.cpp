@@ -15,7 +15,7 @@ using core::Problem;
 constexpr int32_t int_min = std::numeric_limits<int32_t>::min(),
                   int_max = std::numeric_limits<int32_t>::max();
 
-// The shader's function of this name, in its 32-bit arithmetic.
+// This is the shader's function of the same name, in its 32-bit arithmetic.
 int32_t shifted(int32_t bound, int32_t shift) {
     const auto sum = static_cast<int32_t>(static_cast<uint32_t>(bound) + static_cast<uint32_t>(shift));
     if (((bound ^ sum) & (shift ^ sum)) < 0) return bound < 0 ? int_min : int_max;
@@ -40,7 +40,7 @@ std::pair<int64_t, int64_t> device_keys(const Problem& p, uint32_t i, int32_t le
 
 namespace {
 
-// The definition's range of keys, for places to compare at. Nothing here comes near the ends of 64 bits.
+// Returns the definition's range of keys, for places to compare at. Nothing here comes near the ends of 64 bits.
 std::pair<int64_t, int64_t> defined_keys(const VkattnProblem& p, uint32_t i, int64_t keys, int64_t offset) {
     constexpr int64_t far = int64_t{1} << 40;
     if (p.align == VKATTN_ALIGN_BOTTOM_RIGHT) offset = keys - p.seqlen_q;

@@ -72,8 +72,8 @@ size_t barriers_of(const Plan& plan) {
                                              [](const auto& d) { return d.barrier_before; }));
 }
 
-// Whether the tiles of keys alone make tens of thousands of dispatches. Such plans take most of the time and differ little
-// between devices, so that every sixteenth is enough.
+// Returns true if a problem's tiles of keys alone make tens of thousands of dispatches, but for every sixteenth one:
+// such plans take most of the time and differ little between devices.
 bool many_keys(const Problem& p, size_t turn) {
     return p.seqlen_kv > 1u << 26 && turn % 16 != 0;
 }

@@ -1,5 +1,6 @@
-// Every integer field of a problem, its options, a backward and a combine at its extremes, every pair of them together:
-// a sound plan with the bounds that the definition has, or a refusal that names a field.
+// These tests set every integer field of a problem, its options, a backward and a combine to its extremes, every pair
+// of them together. There must be a sound plan with the bounds that the definition has, or a refusal that names a
+// field.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ constexpr int64_t two_30 = int64_t{1} << 30, two_31 = int64_t{1} << 31, two_32 =
 constexpr int32_t int_min = std::numeric_limits<int32_t>::min(),
                   int_max = std::numeric_limits<int32_t>::max();
 
-// Everything that a caller says of a forward, its backward or a combine.
+// A subject is all that a caller says of a forward, its backward or a combine.
 struct Subject {
     VkattnProblem problem = core::default_problem();
     VkattnBackward backward = core::default_backward();
@@ -32,15 +33,15 @@ struct Subject {
 
 using Set = std::function<void(Subject&)>;
 
-// A field with values that are legal beside most others, and with values of any kind.
+// A field has values that are legal beside most others, and hostile ones: values of any kind.
 struct Field {
     std::string name;
     std::vector<Set> legal, hostile;
     std::vector<bool> never_legal;  // of the hostile ones
 };
 
-// Rows that hold every pair of levels of any two of at most prime + 1 factors: an orthogonal array. Levels are numbers below
-// `prime`; those beyond a factor's own count wrap around.
+// Returns an orthogonal array: rows that hold every pair of levels of any two of at most prime + 1 factors. Levels are
+// numbers below `prime`; those beyond a factor's own count wrap around.
 std::vector<std::vector<size_t>> pairs(size_t factors, size_t prime) {
     std::vector<std::vector<size_t>> rows;
     for (size_t a = 0; a < prime; a++)
@@ -52,7 +53,7 @@ std::vector<std::vector<size_t>> pairs(size_t factors, size_t prime) {
     return rows;
 }
 
-// What no 32-bit and no 64-bit field can be surprised by.
+// These are the numbers at which 32-bit and 64-bit arithmetic goes wrong.
 const std::vector<int64_t> all_words{0,          1,      two_30,  two_30 + 1, two_31 - 1, two_31, -two_31, -1,
                                      two_32 - 1, two_32, -two_32, INT64_MAX,  INT64_MIN,  65535,  65536};
 // An enumeration has no values beyond these.
@@ -81,7 +82,7 @@ Field field(const std::string& name, At at, const std::vector<int64_t>& legal,
 
 #define AT(member) [](Subject& s) -> decltype(s.member)& { return s.member; }
 
-// The four tensors of a problem, or of its gradients.
+// Tensors 0 .. 3 are those of a problem, 4 .. 7 its gradients.
 VkattnStrides& strides_at(Subject& s, int tensor) {
     VkattnStrides* const all[] = {&s.problem.query_strides, &s.problem.key_strides,
                                   &s.problem.value_strides, &s.problem.out_strides,
@@ -154,7 +155,7 @@ Field strides(int tensor) {
     return f;
 }
 
-// Extents of a mask: of each dimension all or one; the last may be short, too.
+// A mask has the whole extent of each dimension or one element; the last extent may be short, too.
 Field mask_extents() {
     Field f{"problem.mask_extents", {}, {}, {}};
     for (uint32_t choice = 0; choice < 31; choice++)
@@ -176,7 +177,7 @@ Field mask_extents() {
     return f;
 }
 
-// In an order in which a legal value can depend on the fields before it.
+// The order is such that a legal value can depend on the fields before it.
 std::vector<Field> problem_fields() {
     const std::vector<int64_t> windows{-1, 0, 1, 97, two_31 - 2, two_31 - 1, two_31, two_32, INT64_MAX};
     const std::vector<int64_t> past_window{-2, -two_31, -two_32, INT64_MIN};
@@ -201,7 +202,7 @@ std::vector<Field> problem_fields() {
         field("problem.alignment_bytes", AT(problem.alignment_bytes), {0, 4, 16, 32}, {1, 3, two_32 - 1}),
         mask_extents(),
     };
-    // As many heads of all batches as there may be, and groups of every size.
+    // Heads of all batches may be as many as there can be, and groups have several sizes.
     all[3].legal.push_back(
         [](Subject& s) { s.problem.batch = static_cast<uint32_t>((two_31 - 1) / s.problem.num_heads_q); });
     all[2].legal.push_back([](Subject& s) { s.problem.num_heads_kv = s.problem.num_heads_q; });
@@ -243,7 +244,7 @@ std::vector<Field> backward_fields() {
     return all;
 }
 
-// Strides of a combine's parts (`parts`) or output, as in lay_out.
+// `parts`: the strides of a combine's parts; else those of its output.
 Field combine_strides(bool parts) {
     Field f{parts ? "combine.parts_strides" : "combine.out_strides", {}, {}, {}};
     const auto at = [=](Subject& s) -> VkattnStrides& {
@@ -298,7 +299,7 @@ std::vector<Field> fields_of(Of of) {
     return all;
 }
 
-// The shader's bounds against the definition, for lengths and offsets of the batch's own at their extremes.
+// This compares the shader's bounds with the definition, for lengths and offsets of the batch's own at their extremes.
 std::string bounds_flaw(const VkattnProblem& given, const core::Problem& p) {
     if (p.seqlen_q == 0) return "";
     const auto kv = static_cast<int32_t>(p.seqlen_kv), q = static_cast<int32_t>(p.seqlen_q);
@@ -312,13 +313,13 @@ std::string bounds_flaw(const VkattnProblem& given, const core::Problem& p) {
     return "";
 }
 
-// What becomes of a subject: the field of its refusal, or a plan; and what is wrong with that.
+// An outcome is what becomes of a subject, a refusal or a plan, and what is wrong with it.
 struct Outcome {
     bool resolved = false, planned = false;
     std::string field, flaw;
 };
 
-// A refusal as the contract has it: a status, a field that exists, one line of text.
+// A refusal must have a status of the contract, a field that exists and one line of text.
 Outcome refusal(const core::Failure& why, bool resolved, const std::set<std::string>& names) {
     Outcome o{resolved, false, why.field, ""};
     const bool is_invalid = why.status == VKATTN_INVALID_ARGUMENT;
@@ -329,15 +330,15 @@ Outcome refusal(const core::Failure& why, bool resolved, const std::set<std::str
     return o;
 }
 
-// Devices with and without matrix units, in turn.
+// Some devices have matrix units and some have none; they are taken in turn.
 const DeviceCaps& device(size_t turn) {
     static const std::vector<DeviceCaps> all{probed(matrix_device("nvidia_h200")), smallest_device(),
                                              matrix_device("lavapipe"), matrix_device("amd_navi31")};
     return all[turn % all.size()];
 }
 
-// A sound plan. Of more dispatches than `many`, which take long to check, and are like those of other plans, only that
-// there are no more than the boxes that a few grids may be cut into.
+// A plan must be sound. Plans of more dispatches than `many` take long to check and are like others: of those only the
+// number of dispatches is checked, against the boxes that a few grids may be cut into.
 template <class Check>
 Outcome plan_outcome(const core::Result<Plan>& plan, const std::set<std::string>& names, const Check& check) {
     constexpr size_t many = 300, most = 4 * 65536;
@@ -374,7 +375,7 @@ size_t prime_for(const std::vector<Field>& fields) {
     throw std::logic_error("no prime is large enough");
 }
 
-// The subjects of a kind, what becomes of them, and the first flaws.
+// A sweep makes the subjects of a kind, counts what becomes of them, and keeps the first flaws.
 class Sweep {
   public:
     explicit Sweep(Of of) : fields(fields_of(of)), of_(of), rows_(pairs(fields.size(), prime_for(fields))) {
@@ -421,7 +422,7 @@ class Sweep {
     std::string flaws_;
 };
 
-// Each value of any kind, among legal extremes. What is never legal is refused by its name.
+// This sets each hostile value among legal extremes. Values that are never legal must be refused by their field's name.
 void check_each(Of of, size_t tries) {
     Sweep sweep(of);
     size_t named = 0;
@@ -440,7 +441,7 @@ void check_each(Of of, size_t tries) {
     CHECK_GT(sweep.resolved, sweep.all / 4);
 }
 
-// Two fields of any values, among legal extremes.
+// This sets two fields to hostile values, among legal extremes.
 void check_two(Of of, size_t tries) {
     Sweep sweep(of);
     const auto& fields = sweep.fields;

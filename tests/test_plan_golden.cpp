@@ -174,7 +174,7 @@ Case rounded(const char* name, VkattnPrecision precision) {
     return c;
 }
 
-// On devices with matrix units. A name says the features; line_of adds what is known of the layout.
+// These cases are planned on devices with matrix units; the device part of a line says what is known of their layout.
 const std::vector<Case>& matrix_cases() {
     const Shape square{1, 16, 16, 4096, 4096}, gqa{2, 32, 8, 4096, 4096, true};
     static const std::vector<Case> all{
@@ -240,7 +240,7 @@ std::vector<std::string> current_lines() {
     std::vector<std::string> lines;
     for (const Profile& device : profiles())
         for (const Case& c : cases()) lines.push_back(line_of(device, c));
-    // The same devices with their matrix units enabled, before a probe and after it.
+    // Devices with matrix units are planned for once more with these enabled, before a probe and after it.
     for (const Profile& device : matrix_devices())
         for (const Profile& state : {Profile{device.name + " unknown-layout", device.caps},
                                      Profile{device.name + " nvidia-layout", probed(device.caps)}}) {

@@ -1,5 +1,5 @@
-// Plans of the matrix kernel on every device with matrix units, crossed with layouts, features, head dims and shapes; faults
-// planted into such plans; the order of workgroups.
+// These tests plan the matrix kernel on every device with matrix units, crossed with layouts, features, head dims and
+// shapes, plant faults into such plans, and check the order of workgroups.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using namespace vkattn::test;
 
 namespace {
 
-// A device in each state that the planner can meet it in.
+// Returns a device in each state that the planner can meet it in.
 std::vector<Profile> states_of(const Profile& device) {
     std::vector<Profile> states{{device.name + ", unknown layout", device.caps},
                                 {device.name + ", known layout", probed(device.caps)},
@@ -38,7 +38,7 @@ VkattnDtype operands_of(VkattnDtype dtype, const Options& o) {
                                                       : dtype;
 }
 
-// "" if the refusal has one of the reasons that there are.
+// Returns "" if the refusal has one of the reasons that there are.
 std::string refusal_flaw(const DeviceCaps& caps, const Problem& p, const Options& o,
                          const core::Failure& why) {
     const auto says = [&](const char* text) { return why.message.find(text) != std::string::npos; };
@@ -52,7 +52,7 @@ std::string refusal_flaw(const DeviceCaps& caps, const Problem& p, const Options
     return "refused: " + why.field + " " + why.message;
 }
 
-// Plans on matrix units and others, of how many problems.
+// This counts how many problems were planned on matrix units and otherwise.
 struct Count {
     size_t matrix = 0, other = 0, refused = 0;
 };
@@ -67,7 +67,7 @@ std::string planning_flaw(const DeviceCaps& caps, const Problem& p, const Option
     return flaw_of(caps, p, *plan, o);
 }
 
-// Of 16-bit problems the kernel by name or the planner's choice; float32 ones are rounded.
+// The kernel is asked for by name or left to the planner, in turn; float32 problems are rounded.
 Options matrix_options(const Features& f, size_t turn) {
     Options o = options_of(f);
     static constexpr const char* kernels[] = {"matrix", "auto", "matrix_khr"};
@@ -150,7 +150,7 @@ TEST_CASE("matrix plans: heads and slices that pass 2^32 together are for anothe
 
 namespace {
 
-// Numbers that callers may ask for beside those of the table.
+// Callers may ask for these numbers instead of the table's.
 const char* const tunings[] = {"chunk=32,running=1",
                                "chunk=16,slice=64,running=1",
                                "slice=64",
@@ -213,7 +213,7 @@ TEST_CASE("matrix plans: other numbers than the table's make a sound plan or non
 
 namespace {
 
-// A sound plan of the matrix kernel, for faults to be planted into.
+// Faults are planted into the plan of this problem, which is sound.
 struct Sound {
     const char* name;
     DeviceCaps caps;
@@ -231,7 +231,7 @@ VkattnProblem with_dtype(HeadDims dims, const Shape& shape, VkattnDtype dtype, b
     return p;
 }
 
-// Each kind of module, loop, move of P and feature in some plan.
+// Each kind of module, loop, move of P and feature is in some of these plans.
 std::vector<Sound> sound_plans() {
     constexpr auto f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16, f32 = VKATTN_DTYPE_FLOAT32;
     const DeviceCaps h200 = matrix_device("nvidia_h200"), known = probed(h200),
@@ -260,7 +260,7 @@ std::vector<Sound> sound_plans() {
             sound("packed", known, with_dtype(d64, {2, 16, 2, 9, 2048}, f16))};
 }
 
-// One fault after the other, each in a copy of the plan; those that no check notices.
+// This plants one fault after the other, each in a copy of the plan, and keeps those that no check notices.
 class Faults {
   public:
     explicit Faults(const Sound& s) : s_(s), plan_(planned(s.caps, s.problem, s.options)) {}
@@ -292,7 +292,7 @@ class Faults {
     size_t planted_ = 0;
 };
 
-// Dispatches of each kind, the first of them: the others are like it.
+// Returns the first dispatch of each variant: the others are like it.
 std::vector<size_t> first_of_each_kind(const Plan& plan) {
     std::vector<size_t> at;
     std::set<core::Variant> seen;
@@ -324,7 +324,7 @@ void plant_in_dispatch(Faults& f, size_t at) {
     const std::string of = fmt::format("dispatch {} ", at);
     const core::Dispatch& d = f.plan().dispatches[at];
     const bool combine = facts_of(d.variant).kind == Kind::combine;
-    // Of a float, the last bits are rounding.
+    // The flipped bit is a high one because the last bits of a float are rounding.
     for (size_t word = 0; word < (combine ? sizeof(shared::CombinePush) : d.push.size()) / 4; word++)
         f.plant(fmt::format("{}push word {}", of, word),
                 [&](Plan& p) { flip(p.dispatches[at].push, word, 1u << 20); });
@@ -378,7 +378,7 @@ void plant_in_plan(Faults& f) {
     f.plant("refused", [](Plan& p) { p.refused.pop_back(); });
 }
 
-// Each number of the tuning's text by another value that means something else for this problem.
+// Each number of the tuning's text is replaced by one that means something else for this problem.
 void plant_in_tuning(Faults& f) {
     const std::string text = f.plan().tuning;
     for (const char* name :
@@ -416,7 +416,7 @@ TEST_CASE("matrix plans: a fault in any field is noticed") {
 
 namespace {
 
-// "" if every workgroup's place is within the grid, and no two have one.
+// Returns "" if every workgroup's place is within the grid, and no two have one.
 std::string order_flaw(const SectionCase& c, bool& is_reordered) {
     const auto [width, height] = c.grid;
     std::vector<bool> taken(size_t{width} * height);

@@ -1,5 +1,5 @@
-// Structs of callers that were compiled with another version of the header. No public struct has grown yet, so the growth is
-// tested on a struct of this file.
+// These tests are about callers that were compiled with another version of the header. No public struct has grown yet,
+// so the growth is tested on a struct of this file.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -15,7 +15,7 @@ using namespace vkattn::core;
 
 namespace {
 
-// Version 0.1 of a struct, its padding included, and today's, which has two fields more.
+// First is version 0.1 of a struct, its padding included. Grown is today's version, which has two fields more.
 struct First {
     size_t struct_size;
     uint64_t strides;
@@ -32,7 +32,7 @@ static_assert(sizeof(First) == 24 && offsetof(Grown, limit) == 24 && sizeof(Grow
 constexpr FirstVersion first_of_grown{24, 16};
 const Grown defaults{sizeof(Grown), 7, 8, 1000, 0.5f};
 
-// What is read of `size` bytes in which every field differs from its default.
+// Returns what is read of `size` bytes in which every field differs from its default.
 Result<Grown> read(size_t size) {
     Grown given{size, 70, 80, 90, 100};
     return read_struct("grown", &given, defaults);

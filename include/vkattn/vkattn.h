@@ -137,7 +137,8 @@ VKATTN_API const char* vkattn_version(void);
 VKATTN_API const char* vkattn_status_name(VkattnStatus status);
 
 /* Each struct is set to its defaults by its init function. They are inline so that the caller's own idea of the
- * struct's size counts, should the library be newer: structs grow at their end only. Null is legal. */
+ * struct's size counts, should the library be newer: structs grow at their end only. Null is legal. A library reads the
+ * structs of every version from 0.1 to its own; fields that an older caller's struct lacks have their defaults. */
 #define VKATTN_INIT_FUNCTION(type, name)                            \
     VKATTN_API void name##_sized(type* object, size_t struct_size); \
     static inline void name(type* object) {                         \
