@@ -1,0 +1,174 @@
+# shellcheck shell=bash disable=SC2154,SC2034 # here, root and build are the caller's; it reads the tables
+# Sourced by tests/mutants/run: the table of faults, and how a fault gets into the modules of a folder.
+#
+# A fault lives in $work/NAME: shaders/ is a copy with the fault, modules/ has the SPIR-V that differs by it, in files named
+# as the variants are. $work/unchanged/modules has the modules of the shaders as they are.
+
+declare -A line_of file_of script_of what_of case_of  # by the fault's name
+names=()
+work=$build/mutants
+on=$root/tools/on
+
+# read_faults TEXT: the faults whose names have this text.
+read_faults() {
+    local line name file script what case
+    while IFS= read -r line; do
+        IFS=$'\t' read -r name file script what case < <(awk -F ' *[|] *' -v OFS='\t' '{ $1 = $1; print }' <<<"$line")
+        [[ -n $case ]] || die "mutants.txt: five columns are expected: $line"
+        [[ -z ${line_of[$name]-} ]] || die "mutants.txt: two faults are named $name"
+        line_of[$name]=$line file_of[$name]=$file script_of[$name]=$script what_of[$name]=$what case_of[$name]=$case
+        [[ $name != *"$1"* ]] || names+=("$name")
+    done < <(grep -vE '^(#|$)' "$here/mutants.txt")
+}
+
+# applies NAME: the fault's sed script still changes its file.
+applies() { ! sed -e "${script_of[$1]}" "$root/shaders/${file_of[$1]}" | cmp -s - "$root/shaders/${file_of[$1]}"; }
+
+# device_of CASE: where it runs. lavapipe-128 has subgroups of 4, so that workgroups have several and barriers count, but no
+# matrix unit.
+device_of() {
+    case $1 in
+        *kernel=matrix* | *precision=* | "test lavapipe: "*) echo lavapipe ;;
+        *) echo lavapipe-128 ;;
+    esac
+}
+
+# pass_of CASE: forward, backward or test. False if there is no such case.
+pass_of() {
+    if [[ $1 == "test: "* || $1 == "test lavapipe: "* ]]; then
+        echo test
+    elif grep -qxF -- "$1" "$root/tests/cases/backward.txt"; then
+        echo backward
+    else
+        grep -qxF -- "$1" "$root/tests/cases/forward.txt" && echo forward
+    fi
+}
+
+# ---- modules
+
+# every_module: the names of all modules, a line each.
+every_module() {
+    sed -nE 's/^VKATTN_VARIANT\(([a-z0-9_]+), .*, ([12])\)$/\1 \2/p' "$root/shaders/variants.def" |
+        while read -r name modules; do
+            echo "$name"
+            [[ $modules == 1 ]] || echo "${name}_rolled"
+        done
+}
+
+# modules_on DEVICE: those that a test there runs, unless it asks for the modules of GPUs by name.
+modules_on() {
+    every_module | awk -v matrix="$([[ $1 == lavapipe ]] && echo yes)" '
+        { name[NR] = $0; known[$0] }
+        END { for (i = 1; i <= NR; i++) if (!((name[i] "_rolled") in known) && (matrix || name[i] !~ /_matrix_/)) print name[i] }'
+}
+
+# compile SHADERS MODULE FOLDER: FOLDER/MODULE.spv as src/shaders.cmake compiles it, and what it depends on in MODULE.d.
+compile() {
+    local shaders=$1 module=$2 to=$3/$2.spv line
+    local form='^VKATTN_VARIANT\([a-z0-9_]+, "([^"]*)", "([^"]*)", (.*), [12]\)$'
+    line=$(grep "^VKATTN_VARIANT(${module%_rolled}," "$root/shaders/variants.def")
+    [[ $line =~ $form ]]
+    local file=${BASH_REMATCH[1]} needs=${BASH_REMATCH[3]} macros
+    read -ra macros <<<"${BASH_REMATCH[2]}"
+    [[ $module != *_rolled ]] || macros+=(-DROLLED -O)
+    "$root/.sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "$shaders" "${macros[@]}" \
+        -MD -MF "$3/$module.d" -MT "$module" "$shaders/$file" -o "$to.new" || return
+    if [[ $needs == NEED_MATRIX && $module != *_rolled ]]; then
+        "$root/.sdk/bin/spirv-opt" --merge-return --inline-entry-points-exhaustive --eliminate-dead-functions \
+            --private-to-local "$to.new" -o "$to.new" || return
+    fi
+    mv "$to.new" "$to"  # in one piece: an interrupted run leaves no half of a module
+}
+
+# two_at_a_time COMMAND...: in the background, as soon as fewer than two others run there.
+two_at_a_time() {
+    while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done
+    "$@" &
+}
+
+# compile_unchanged MODULE...: where they are not there yet. Those that are older than the sources or this file go first.
+compile_unchanged() {
+    local folder=$work/unchanged/modules newest module
+    mkdir -p "$folder"
+    newest=$(find "$root/shaders" "$here/faults.sh" -type f -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
+    find "$folder" -name '*.spv' ! -newer "$newest" -delete
+    for module in "$@"; do
+        [[ -e $folder/$module.spv ]] || two_at_a_time compile "$root/shaders" "$module" "$folder"
+    done
+    wait
+    for module in "$@"; do [[ -e $folder/$module.spv ]] || die "$module does not compile"; done
+}
+
+# plant NAME MODULE...: copies the sources with the fault to $work/NAME. Sets affected: those of the modules that include the
+# faulted file.
+plant() {
+    local folder=$work/$1 module
+    rm -rf "$folder"
+    mkdir -p "$folder/modules"
+    cp -r "$root/shaders" "$folder/shaders"
+    sed -i -e "${script_of[$1]}" "$folder/shaders/${file_of[$1]}"
+    affected=()
+    for module in "${@:2}"; do
+        ! grep -qF "/shaders/${file_of[$1]}" "$work/unchanged/modules/$module.d" || affected+=("$module")
+    done
+}
+
+# changes_a_module NAME: the fault makes a difference in one of the affected modules.
+changes_a_module() {
+    local module
+    for module in "${affected[@]}"; do
+        cmp -s "$work/unchanged/modules/$module.spv" "$work/$1/modules/$module.spv" || return 0
+    done
+    return 1
+}
+
+# all_compiled NAME: every affected module is there.
+all_compiled() {
+    local module
+    for module in "${affected[@]}"; do [[ -e $work/$1/modules/$module.spv ]] || return; done
+}
+
+# ---- keys
+
+toolchain() {
+    awk '$1 == "mesa-vulkan-drivers" { mesa = $2 } $1 == "glslc" { glslc = $2 }
+        END { print "Mesa " mesa ", glslc " glslc }' "$root/.sdk/versions.txt"
+}
+
+# hash: of standard input, in a few words' length.
+hash() { sha256sum | cut -c1-16; }
+
+# hash_of_files FOLDER...: of their names and contents.
+hash_of_files() { (cd "$root" && find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) | hash; }
+
+# find_plans: sets fingerprint_of and modules_of, by the case, for the faults in names. Both are the library's own answers,
+# without running anything. A test has no plan: its fingerprint is that of all sources, and any module may matter to it.
+declare -A fingerprint_of modules_of
+find_plans() {
+    local name case pass device sources
+    mkdir -p "$work"
+    rm -f "$work"/*.plans "$work"/*.cases
+    for name in "${names[@]}"; do
+        case=${case_of[$name]}
+        pass=$(pass_of "$case") || die "$name: mutants.txt has a case that is in no file of tests/cases: $case"
+        if [[ $pass == test ]]; then
+            : "${sources:=$(hash_of_files src shaders tests/gpu tests/cases)}"
+            fingerprint_of[$case]=$sources modules_of[$case]=$(modules_on "$(device_of "$case")")
+        else
+            printf '%s %s\n' "$pass" "$case" >>"$work/$(device_of "$case").cases"
+        fi
+    done
+    for device in lavapipe-128 lavapipe; do
+        [[ -e $work/$device.cases ]] || continue
+        plans_on "$device" >"$work/$device.plans" || die "vkattn_fingerprint failed on $device"
+        while IFS=$'\t' read -r case plan; do
+            fingerprint_of[${case#* }]=${plan%% *} modules_of[${case#* }]=${plan#* }
+        done < <(paste "$work/$device.cases" "$work/$device.plans")
+    done
+}
+
+# plans_on DEVICE: the fingerprints and modules of its cases.
+plans_on() { "$on" "$1" -- "$build/vkattn_fingerprint" <"$work/$1.cases"; }
+
+# key_of NAME: equal keys have equal verdicts.
+key_of() { printf '%s\n' "${line_of[$1]}" "${fingerprint_of[${case_of[$1]}]}" "$toolchain" | hash; }

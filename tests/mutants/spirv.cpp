@@ -1,0 +1,66 @@
+// Stands in front of core::spirv_of in the programs that tests/mutants/run starts (the linker's --wrap): a module that lies
+// as NAME.spv in the folder of VKATTN_SPIRV is taken from there, all others are the library's own.
+#include "vulkan/spirv.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace vkattn::core {
+
+// The names are those that --wrap gives to the function of tests/mutants.cmake.
+Spirv embedded_spirv(Variant variant, bool rolled) __asm__("__real__ZN6vkattn4core8spirv_ofENS0_7VariantEb");
+Spirv chosen_spirv(Variant variant, bool rolled) __asm__("__wrap__ZN6vkattn4core8spirv_ofENS0_7VariantEb");
+
+namespace {
+
+using Words = std::vector<uint32_t>;
+
+// tests/mutants/run knows this exit code: a module that cannot be read must not look like a fault that was noticed.
+constexpr int unreadable = 97;
+
+Words read_words(const std::string& path) {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(path, error);
+    Words words(error ? 0 : bytes / sizeof(uint32_t));
+    const auto wanted = static_cast<std::streamsize>(words.size() * sizeof(uint32_t));
+    std::ifstream file(path, std::ios::binary);
+    if (words.empty() || bytes % sizeof(uint32_t) != 0 ||
+        !file.read(reinterpret_cast<char*>(words.data()), wanted)) {
+        std::fprintf(stderr, "%s is no SPIR-V\n", path.c_str());
+        std::_Exit(unreadable);
+    }
+    return words;
+}
+
+// The folder's module, read once; null if it has none of this name.
+const Words* folder_module(const std::string& folder, const std::string& name) {
+    static std::mutex mutex;
+    static std::map<std::string, Words> modules;
+    const std::lock_guard lock(mutex);
+    const auto known = modules.find(name);
+    if (known != modules.end()) return &known->second;
+    const std::string path = folder + "/" + name + ".spv";
+    if (!std::filesystem::exists(path)) return nullptr;
+    return &modules.emplace(name, read_words(path)).first->second;
+}
+
+}  // namespace
+
+Spirv chosen_spirv(Variant variant, bool rolled) {
+    const char* const folder = std::getenv("VKATTN_SPIRV");
+    const Spirv embedded = embedded_spirv(variant, rolled);
+    if (folder == nullptr) return embedded;
+    // A variant with one module has it under its own name.
+    const bool two_modules = embedded_spirv(variant, !rolled).words != embedded.words;
+    const Words* const words =
+        folder_module(folder, std::string(name_of(variant)) + (rolled && two_modules ? "_rolled" : ""));
+    return words == nullptr ? embedded : Spirv{words->data(), words->size()};
+}
+
+}  // namespace vkattn::core
