@@ -30,10 +30,8 @@ function(vkattn_compile_matrix_shader output file macros)
 endfunction()
 
 # Compiles every variant of a variants.def and embeds the words in a generated header: arrays code_NAME and
-# code_NAME_rolled, the same where a variant has one module. CPU_ONLY REGEX: only the variants that match, and of these
-# what runs on CPUs; the others are empty.
+# code_NAME_rolled, the same where a variant has one module. tests/mutants/faults.sh compiles modules by the same commands.
 function(vkattn_embed_shaders target variants output)
-  cmake_parse_arguments(PARSE_ARGV 3 arg "" "CPU_ONLY" "")
   file(STRINGS "${variants}" lines REGEX "^VKATTN_VARIANT")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${variants}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_shaders")
@@ -52,12 +50,6 @@ function(vkattn_embed_shaders target variants output)
     set(modules "${name}" "${name}_rolled")
     if(CMAKE_MATCH_5 EQUAL 1)
       list(REMOVE_AT modules 1)
-    elseif(arg_CPU_ONLY)
-      list(REMOVE_AT modules 0)
-    endif()
-    if(arg_CPU_ONLY AND NOT name MATCHES "${arg_CPU_ONLY}")
-      string(APPEND text "constexpr uint32_t code_${name}[] = {0};\nconstexpr auto& code_${name}_rolled = code_${name};\n")
-      continue()
     endif()
     foreach(module IN LISTS modules)
       set(inc "${folder}/${module}.inc")

@@ -1,6 +1,6 @@
-# What tests/mutants/run needs. vkattn_fingerprint tells which faults have to be planted again. vkattn_mutant_tests is the
-# GPU tests' objects with modules that are read from a folder where it has them (mutants/spirv.cpp): a fault in a shader
-# then costs a run of glslc, and no C++ is compiled or linked. It is not built by default.
+# What tests/mutants/run needs. vkattn_fingerprint tells which faults have to be planted again. vkattn_mutant_tests is
+# the GPU tests' objects with modules that are read from a folder where it has them (mutants/spirv.cpp): a fault in a
+# shader then costs a run of glslc, and no C++ is compiled or linked. It is not built by default.
 add_executable(vkattn_fingerprint "${gpu_tests}/gpu/fingerprint.cpp" "${gpu_tests}/gpu/case_plan.cpp"
   "${gpu_tests}/gpu/cases.cpp" "${gpu_tests}/gpu/storage.cpp")
 target_include_directories(vkattn_fingerprint PRIVATE "${gpu_tests}")

@@ -7,7 +7,8 @@ source "$root/tools/lib/tiers.sh"
 declare -A blind_row  # this run's, by the fault's name
 notices=  # how the suites noticed the fault, or 'none'; empty where that is not known
 
-# suites_for NAME: the lines of everyday_gpu, those of matrix units first for a fault in their kernel.
+# suites_for NAME: prints the lines of everyday_gpu. For a fault in the matrix kernel, the suites of that kernel come
+# first.
 suites_for() {
     local own=matrix
     [[ ${file_of[$1]-} == *matrix* ]] || own='^$'
@@ -38,10 +39,11 @@ run_suites() {
     notices=none
 }
 
-# blind_key NAME: of what decides the verdict of a fault that is noticed.
+# blind_key NAME: equal keys have equal verdicts, as long as the tests stay as they are.
 blind_key() { { key_of "$1" && printf '%s\n' "${everyday_gpu[@]}"; } | hash; }
 
-# try_blind NAME: sets blind_row; none where there is no verdict. The keys of 'none' change with the tests, too.
+# try_blind NAME: sets the fault's blind_row, or returns 1 where there is no verdict. A fault that nothing noticed has
+# the tests in its key, too: new tests may notice it.
 try_blind() {
     local name=$1 log=$work/$1.log start=$SECONDS key module affected
     plant "$name" "${all_modules[@]}"
@@ -65,7 +67,10 @@ try_blind() {
 # The suites must pass without a fault, or what they notice means nothing.
 try_blind_unchanged() {
     local start=$SECONDS key
-    key=$({ hash_of_files src shaders tests && printf '%s\n' "$toolchain" "${everyday_gpu[@]}"; } | hash)
+    key=$({
+        hash_of_files src shaders tests/gpu tests/cases
+        printf '%s\n' "$toolchain" "${everyday_gpu[@]}"
+    } | hash)
     [[ ${kept_key[unchanged]-} != "$key" ]] || return 0
     run_suites unchanged "$work/unchanged.log"
     [[ $notices == none ]] || die "the suites fail without a fault: $notices"
@@ -73,20 +78,21 @@ try_blind_unchanged() {
     echo "${blind_row[unchanged]}"
 }
 
-# write_blind: rows of this run before rows that were kept.
+# write_blind: writes BLIND.md. A row of this run replaces the one that was kept.
 write_blind() {
     local name
     {
         printf '# Faults against the everyday suites\n\n'
-        printf 'Written by `tests/mutants/run --blind`: the first test of the everyday GPU suites (tools/lib/tiers.sh) that\n'
-        printf 'notices a fault, the fault'"'"'s own case among them, and the seconds until then. Toolchain: %s.\n\n' "$toolchain"
+        printf 'Written by tests/mutants/run --blind: the first test of the everyday GPU suites (tools/lib/tiers.sh)\n'
+        printf "that notices a fault (the fault's own case is one of them), and the seconds until then.\n"
+        printf 'Toolchain: %s.\n\n' "$toolchain"
         printf '| fault | what it is | first test that notices | s | key |\n|---|---|---|---|---|\n'
         for name in unchanged $(all_names); do echo "${blind_row[$name]:-${kept_row[$name]-}}"; done | grep . || true
     } >"$work/BLIND.md"
     mv "$work/BLIND.md" "$here/BLIND.md"
 }
 
-# is_known NAME: BLIND.md has its verdict.
+# is_known NAME: true if BLIND.md has its verdict.
 is_known() {
     local key
     key=$(blind_key "$1")
@@ -98,7 +104,7 @@ blind_run() {
     read_kept "$here/BLIND.md"
     mapfile -t all_modules < <(every_module)
     tests_hash=$(hash_of_files tests/gpu tests/cases)
-    cmake --build "$build" --target vkattn_mutant_tests >"$work/build.log" 2>&1 || die "the build failed: $work/build.log"
+    build_tests
     compile_unchanged "${all_modules[@]}"
     try_blind_unchanged
     for name in "${names[@]}"; do

@@ -1,12 +1,13 @@
-# shellcheck shell=bash disable=SC2154,SC2034 # here, root and build are the caller's; it reads the tables
+# shellcheck shell=bash disable=SC2154,SC2034 # here, root, build and blind are the caller's; it reads the tables
 # Sourced by tests/mutants/run: the table of faults, and how a fault gets into the modules of a folder.
 #
-# A fault lives in $work/NAME: shaders/ is a copy with the fault, modules/ has the SPIR-V that differs by it, in files named
-# as the variants are. $work/unchanged/modules has the modules of the shaders as they are.
+# A fault lives in $work/NAME: shaders/ is a copy with the fault, modules/ has the SPIR-V that differs by it, in files
+# named as the variants are. $work/unchanged/modules has the modules of the shaders as they are.
 
 declare -A line_of file_of script_of what_of case_of  # by the fault's name
 names=()
 work=$build/mutants
+! $blind || work=$build/mutants_blind  # which takes long: others may run meanwhile
 on=$root/tools/on
 
 # read_faults TEXT: the faults whose names have this text.
@@ -24,8 +25,8 @@ read_faults() {
 # applies NAME: the fault's sed script still changes its file.
 applies() { ! sed -e "${script_of[$1]}" "$root/shaders/${file_of[$1]}" | cmp -s - "$root/shaders/${file_of[$1]}"; }
 
-# device_of CASE: where it runs. lavapipe-128 has subgroups of 4, so that workgroups have several and barriers count, but no
-# matrix unit.
+# device_of CASE: prints where it runs. lavapipe-128 has subgroups of 4, so that workgroups have several and barriers
+# count, but no matrix unit.
 device_of() {
     case $1 in
         *kernel=matrix* | *precision=* | "test lavapipe: "*) echo lavapipe ;;
@@ -33,7 +34,7 @@ device_of() {
     esac
 }
 
-# pass_of CASE: forward, backward or test. False if there is no such case.
+# pass_of CASE: prints forward, backward or test. False if there is no such case.
 pass_of() {
     if [[ $1 == "test: "* || $1 == "test lavapipe: "* ]]; then
         echo test
@@ -46,7 +47,7 @@ pass_of() {
 
 # ---- modules
 
-# every_module: the names of all modules, a line each.
+# every_module: prints the names of all modules, a line each.
 every_module() {
     sed -nE 's/^VKATTN_VARIANT\(([a-z0-9_]+), .*, ([12])\)$/\1 \2/p' "$root/shaders/variants.def" |
         while read -r name modules; do
@@ -55,14 +56,19 @@ every_module() {
         done
 }
 
-# modules_on DEVICE: those that a test there runs, unless it asks for the modules of GPUs by name.
+# modules_on DEVICE: prints the modules that a test there runs, unless it asks for modules of GPUs (the tuning
+# rolled=0).
 modules_on() {
     every_module | awk -v matrix="$([[ $1 == lavapipe ]] && echo yes)" '
         { name[NR] = $0; known[$0] }
-        END { for (i = 1; i <= NR; i++) if (!((name[i] "_rolled") in known) && (matrix || name[i] !~ /_matrix_/)) print name[i] }'
+        END {
+            for (i = 1; i <= NR; i++)
+                if (!((name[i] "_rolled") in known) && (matrix || name[i] !~ /_matrix_/)) print name[i]
+        }'
 }
 
-# compile SHADERS MODULE FOLDER: FOLDER/MODULE.spv as src/shaders.cmake compiles it, and what it depends on in MODULE.d.
+# compile SHADERS MODULE FOLDER: makes FOLDER/MODULE.spv as src/shaders.cmake compiles it. FOLDER/MODULE.d lists the
+# files that the module includes.
 compile() {
     local shaders=$1 module=$2 to=$3/$2.spv line
     local form='^VKATTN_VARIANT\([a-z0-9_]+, "([^"]*)", "([^"]*)", (.*), [12]\)$'
@@ -80,17 +86,19 @@ compile() {
     mv "$to.new" "$to"  # in one piece: an interrupted run leaves no half of a module
 }
 
-# two_at_a_time COMMAND...: in the background, as soon as fewer than two others run there.
+# two_at_a_time COMMAND...: starts it in the background as soon as fewer than two others run there.
 two_at_a_time() {
     while (($(jobs -rp | wc -l) >= 2)); do wait -n || true; done
     "$@" &
 }
 
-# compile_unchanged MODULE...: where they are not there yet. Those that are older than the sources or this file go first.
+# compile_unchanged MODULE...: compiles those that are not there yet. Modules older than the sources, the SDK or this
+# file are removed before.
 compile_unchanged() {
     local folder=$work/unchanged/modules newest module
     mkdir -p "$folder"
-    newest=$(find "$root/shaders" "$here/faults.sh" -type f -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
+    newest=$(find "$root/shaders" "$root/.sdk/versions.txt" "$here/faults.sh" -type f -printf '%T@ %p\n' |
+        sort -n | tail -n 1 | cut -d' ' -f2-)
     find "$folder" -name '*.spv' ! -newer "$newest" -delete
     for module in "$@"; do
         [[ -e $folder/$module.spv ]] || two_at_a_time compile "$root/shaders" "$module" "$folder"
@@ -99,8 +107,8 @@ compile_unchanged() {
     for module in "$@"; do [[ -e $folder/$module.spv ]] || die "$module does not compile"; done
 }
 
-# plant NAME MODULE...: copies the sources with the fault to $work/NAME. Sets affected: those of the modules that include the
-# faulted file.
+# plant NAME MODULE...: copies the sources with the fault to $work/NAME. Sets affected: those of the modules that
+# include the faulted file.
 plant() {
     local folder=$work/$1 module
     rm -rf "$folder"
@@ -135,14 +143,14 @@ toolchain() {
         END { print "Mesa " mesa ", glslc " glslc }' "$root/.sdk/versions.txt"
 }
 
-# hash: of standard input, in a few words' length.
+# hash: prints 16 digits for standard input.
 hash() { sha256sum | cut -c1-16; }
 
-# hash_of_files FOLDER...: of their names and contents.
+# hash_of_files FOLDER...: prints the hash of the names and contents of all files.
 hash_of_files() { (cd "$root" && find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) | hash; }
 
-# find_plans: sets fingerprint_of and modules_of, by the case, for the faults in names. Both are the library's own answers,
-# without running anything. A test has no plan: its fingerprint is that of all sources, and any module may matter to it.
+# find_plans: sets fingerprint_of and modules_of, by the case, for the faults in names. vkattn_fingerprint asks the
+# planner and runs nothing. A test has no plan: its fingerprint is that of all sources, and any module may matter to it.
 declare -A fingerprint_of modules_of
 find_plans() {
     local name case pass device sources
@@ -167,7 +175,7 @@ find_plans() {
     done
 }
 
-# plans_on DEVICE: the fingerprints and modules of its cases.
+# plans_on DEVICE: prints the fingerprints and modules of its cases.
 plans_on() { "$on" "$1" -- "$build/vkattn_fingerprint" <"$work/$1.cases"; }
 
 # key_of NAME: equal keys have equal verdicts.

@@ -1,5 +1,5 @@
-// Stands in front of core::spirv_of in the programs that tests/mutants/run starts (the linker's --wrap): a module that lies
-// as NAME.spv in the folder of VKATTN_SPIRV is taken from there, all others are the library's own.
+// Stands in front of core::spirv_of in the programs that tests/mutants/run starts (the linker's --wrap): a module that
+// lies as NAME.spv in the folder of VKATTN_SPIRV is taken from there, all others are the library's own.
 #include "vulkan/spirv.hpp"
 
 #include <cstdio>

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced by tests/mutants/run: the GPU suites that run every day, one a line: NAME|DEVICE|DOCTEST ARGUMENTS.
+# Sourced by tests/mutants/blind.sh: the GPU suites that run every day, one a line: NAME|DEVICE|DOCTEST ARGUMENTS.
 everyday_gpu=(
     'lavapipe-128|lavapipe-128|'
     'matrix|lavapipe|-tc=*matrix*'
