@@ -44,7 +44,8 @@ if(VKATTN_SANITIZE)
 endif()
 
 # tools/gate: what the drivers' compilers make of every pipeline. It runs nothing.
-add_executable(vkattn_gate "${gpu_tests}/gate/main.cpp" "${gpu_tests}/gate/compiler.cpp" "${gpu_tests}/gate/table.cpp"
+add_executable(vkattn_gate "${gpu_tests}/gate/main.cpp" "${gpu_tests}/gate/compiler.cpp" "${gpu_tests}/gate/layouts.cpp"
+  "${gpu_tests}/gate/table.cpp"
   "${gpu_tests}/gpu/case_plan.cpp" "${gpu_tests}/gpu/cases.cpp" "${gpu_tests}/gpu/storage.cpp")
 set_target_properties(vkattn_gate PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
 target_include_directories(vkattn_gate PRIVATE "${gpu_tests}" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/shaders")

@@ -91,9 +91,8 @@ Compiler::~Compiler() {
     destroy_device_(device_, nullptr);
 }
 
-Built Compiler::build(const core::Dispatch& dispatch) const {
-    const auto& constants = dispatch.specialization;
-    const core::Spirv code = core::spirv_of(dispatch.variant, constants[SPEC_ROLLED] != 0);
+Built Compiler::build(core::Variant variant, const core::Specialization& constants) const {
+    const core::Spirv code = core::spirv_of(variant, constants[SPEC_ROLLED] != 0);
     VkShaderModuleCreateInfo module_info{};
     module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     module_info.codeSize = code.word_count * sizeof(uint32_t);
@@ -118,7 +117,7 @@ Built Compiler::build(const core::Dispatch& dispatch) const {
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
     subgroup.requiredSubgroupSize = constants[SPEC_SUBGROUP_SIZE];
-    if ((needs_of(dispatch.variant) & core::NEED_MATRIX) != 0 && caps().subgroup_size_control)
+    if ((needs_of(variant) & core::NEED_MATRIX) != 0 && caps().subgroup_size_control)
         info.stage.pNext = &subgroup;
     VkPipeline pipeline = VK_NULL_HANDLE;
     const auto start = std::chrono::steady_clock::now();

@@ -9,6 +9,7 @@
 #include "plan/plan.hpp"
 #include "vkattn/runtime.hpp"
 #include "vulkan/context.hpp"
+#include "vulkan/pipeline_constants.hpp"
 
 namespace vkattn::test {
 
@@ -27,7 +28,7 @@ class Compiler {
 
     const core::DeviceCaps& caps() const { return runtime_.context()->caps; }
     const DeviceInfo& info() const { return runtime_.device(); }
-    Built build(const core::Dispatch& dispatch) const;
+    Built build(core::Variant variant, const core::Specialization& constants) const;
 
   private:
     std::map<std::string, uint64_t> statistics_of(VkPipeline pipeline) const;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <sstream>
 #include <stdexcept>
 
@@ -33,8 +34,9 @@ struct Column {
 constexpr Column columns[] = {{"registers", &Usage::registers}, {"spills", &Usage::spills},
                               {"stack", &Usage::stack_bytes},   {"shared", &Usage::shared_bytes},
                               {"occupancy", &Usage::occupancy}, {"ms", &Usage::ms}};
-constexpr std::string_view gap =
-    "  ";  // between a pipeline's name and its numbers; the name has single blanks only
+// Separates a pipeline's name, which has single blanks only, from its key and numbers.
+constexpr std::string_view gap = "  ";
+constexpr int key_digits = 16;
 
 std::string worse(const Usage& kept, const Usage& now) {
     if (now.result != 0) return kept.result == 0 ? fmt::format("fails with VkResult {}", now.result) : "";
@@ -47,20 +49,33 @@ std::string worse(const Usage& kept, const Usage& now) {
     return "";
 }
 
-std::pair<std::string, Usage> parse_line(const std::string& line) {
+std::pair<std::string, Row> parse_line(const std::string& line) {
     const size_t end = line.find(gap);
     if (end == line.npos) throw std::runtime_error("no pipeline and its numbers: " + line);
-    Usage usage;
-    std::istringstream numbers(line.substr(end));
+    Row row;
+    std::istringstream fields(line.substr(end));
+    std::string key;
+    fields >> key;
+    const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), row.key, 16);
+    if (key.size() != key_digits || error != std::errc() || stop != key.data() + key.size())
+        throw std::runtime_error("no key: " + line);
     if (line.find(" failed ") != line.npos) {
         std::string word;
-        if (!(numbers >> word >> usage.result)) throw std::runtime_error("no VkResult: " + line);
-        return {line.substr(0, end), usage};
+        if (!(fields >> word >> row.usage.result)) throw std::runtime_error("no VkResult: " + line);
+        return {line.substr(0, end), row};
     }
     for (const Column& column : columns)
-        if (!(numbers >> usage.*column.at))
+        if (!(fields >> row.usage.*column.at))
             throw std::runtime_error(fmt::format("no number for {}: {}", column.name, line));
-    return {line.substr(0, end), usage};
+    return {line.substr(0, end), row};
+}
+
+// The next line of a table's head, without its sign.
+std::string head_line(std::istringstream& lines, const char* what) {
+    std::string line;
+    if (!std::getline(lines, line) || !line.starts_with("# "))
+        throw std::runtime_error(fmt::format("the head of the table names no {}", what));
+    return line.substr(2);
 }
 
 std::string unknown(const std::map<std::string, uint64_t>& statistics) {
@@ -92,15 +107,16 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
 
 std::string to_text(const Table& table) {
     size_t width = 8;
-    for (const auto& [name, usage] : table.pipelines) width = std::max(width, name.size());
-    std::string text = fmt::format("# {}\n{:{}}{}", table.driver, "# pipeline", width, gap);
+    for (const auto& [name, row] : table.pipelines) width = std::max(width, name.size());
+    std::string text = fmt::format("# {}\n# {}\n{:{}}{}{:>{}}", table.driver, table.shader_compiler,
+                                   "# pipeline", width, gap, "key", key_digits);
     for (const Column& column : columns) text += fmt::format("{:>10}", column.name);
-    for (const auto& [name, usage] : table.pipelines) {
-        text += fmt::format("\n{:{}}{}", name, width, gap);
-        if (usage.result != 0)
-            text += fmt::format("failed {}", usage.result);
+    for (const auto& [name, row] : table.pipelines) {
+        text += fmt::format("\n{:{}}{}{:0{}x}", name, width, gap, row.key, key_digits);
+        if (row.usage.result != 0)
+            text += fmt::format("{}failed {}", gap, row.usage.result);
         else
-            for (const Column& column : columns) text += fmt::format("{:>10}", usage.*column.at);
+            for (const Column& column : columns) text += fmt::format("{:>10}", row.usage.*column.at);
     }
     return text + "\n";
 }
@@ -108,29 +124,66 @@ std::string to_text(const Table& table) {
 Table parse_table(std::string_view text) {
     std::istringstream lines{std::string(text)};
     Table table;
-    std::string line;
-    if (!std::getline(lines, line) || !line.starts_with("# "))
-        throw std::runtime_error("the first line names no driver");
-    table.driver = line.substr(2);
-    while (std::getline(lines, line)) {
+    table.driver = head_line(lines, "driver");
+    table.shader_compiler = head_line(lines, "shader compiler");
+    if (!head_line(lines, "columns").starts_with("pipeline "))
+        throw std::runtime_error("the head of the table names no columns");
+    for (std::string line; std::getline(lines, line);) {
         if (line.empty() || line.starts_with('#')) continue;
         if (!table.pipelines.insert(parse_line(line)).second) throw std::runtime_error("twice: " + line);
     }
     return table;
 }
 
+TableBuilder::TableBuilder(std::string driver, std::string shader_compiler)
+    : table_{std::move(driver), std::move(shader_compiler), {}} {}
+
+void TableBuilder::keep(const Table& kept) {
+    for (const auto& [name, row] : kept.pipelines) kept_.emplace(row.key, row.usage);
+}
+
+void TableBuilder::add(const std::string& name, uint64_t key, const std::function<Usage()>& build) {
+    std::string free = name;
+    for (int i = 2; table_.pipelines.contains(free); i++) {
+        if (table_.pipelines.at(free).key == key) return;
+        free = fmt::format("{} ({})", name, i);
+    }
+    const auto kept = kept_.find(key);
+    if (kept == kept_.end() && !built_.contains(key)) built_.emplace(key, build());
+    table_.pipelines[free] = {key, kept != kept_.end() ? kept->second : built_.at(key)};
+}
+
+size_t TableBuilder::rows_kept() const {
+    return static_cast<size_t>(std::count_if(table_.pipelines.begin(), table_.pipelines.end(),
+                                             [&](const auto& p) { return kept_.contains(p.second.key); }));
+}
+
+std::string other_tools(const Table& kept, const Table& now) {
+    if (kept.driver == now.driver && kept.shader_compiler == now.shader_compiler) return "";
+    return fmt::format("the table is of {} and {}, these are {} and {}", kept.driver, kept.shader_compiler,
+                       now.driver, now.shader_compiler);
+}
+
 std::vector<std::string> regressions(const Table& kept, const Table& now) {
     std::vector<std::string> all;
-    for (const auto& [name, usage] : now.pipelines) {
+    for (const auto& [name, row] : now.pipelines) {
         const auto before = kept.pipelines.find(name);
         if (before == kept.pipelines.end())
             all.push_back(name + ": is not in the kept table");
-        else if (const std::string why = worse(before->second, usage); !why.empty())
+        else if (const std::string why = worse(before->second.usage, row.usage); !why.empty())
             all.push_back(name + ": " + why);
     }
-    for (const auto& [name, usage] : kept.pipelines)
+    for (const auto& [name, row] : kept.pipelines)
         if (!now.pipelines.contains(name)) all.push_back(name + ": is in the kept table only");
     return all;
+}
+
+size_t rows_of_other_keys(const Table& kept, const Table& now) {
+    return static_cast<size_t>(
+        std::count_if(now.pipelines.begin(), now.pipelines.end(), [&](const auto& pipeline) {
+            const auto before = kept.pipelines.find(pipeline.first);
+            return before == kept.pipelines.end() || before->second.key != pipeline.second.key;
+        }));
 }
 
 }  // namespace vkattn::test

@@ -1,7 +1,9 @@
 // What a driver's compiler made of each pipeline, as a table of text, and whether one has become worse than another.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -19,9 +21,15 @@ struct Usage {
     uint64_t ms = 0;         // to build it; not compared
 };
 
+struct Row {
+    uint64_t key =
+        0;  // fingerprint of the pipeline: pipelines of an equal key are built from the same words and constants
+    Usage usage;
+};
+
 struct Table {
-    std::string driver;  // name and version
-    std::map<std::string, Usage> pipelines;
+    std::string driver, shader_compiler;  // names and versions
+    std::map<std::string, Row> pipelines;
 };
 
 // From statistics by the names that Mesa's drivers give them. declared_shared_bytes: for drivers that do not report it.
@@ -31,8 +39,34 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
 std::string to_text(const Table& table);
 Table parse_table(std::string_view text);  // throws std::runtime_error
 
-// Where `now` is worse than `kept`, one line each: a pipeline that fails, spills more or has lost occupancy; and where the
-// kept table is not of these pipelines.
+// Makes a table row by row, and builds the pipeline of each key at most once.
+class TableBuilder {
+  public:
+    TableBuilder(std::string driver, std::string shader_compiler);
+
+    // Takes over the numbers of a table of the same driver and shader compiler: pipelines of its keys are not built.
+    void keep(const Table& kept);
+
+    // Adds a row. If the name already stands for a pipeline of another key, the row gets a number behind its name.
+    void add(const std::string& name, uint64_t key, const std::function<Usage()>& build);
+
+    const Table& table() const { return table_; }
+    const std::map<uint64_t, Usage>& built() const { return built_; }
+    size_t rows_kept() const;
+
+  private:
+    Table table_;
+    std::map<uint64_t, Usage> kept_, built_;  // by key
+};
+
+// Explains why the numbers of a kept table cannot stand for pipelines that are built now; empty if they can.
+std::string other_tools(const Table& kept, const Table& now);
+
+// Says where `now` is worse than `kept`, one line each: a pipeline that fails, spills more or has lost occupancy; and where
+// the kept table is not of these pipelines.
 std::vector<std::string> regressions(const Table& kept, const Table& now);
+
+// Counts the rows of `now` whose pipeline is not the one that the kept row was built from.
+size_t rows_of_other_keys(const Table& kept, const Table& now);
 
 }  // namespace vkattn::test
