@@ -39,7 +39,7 @@ Place rdna4_left(uint32_t i, uint32_t e) {
 }
 
 // radv_get_base_row() of the same file: rows of an accumulator alternate between the halves of a subgroup, and both halves
-// have all of a left operand.
+// have all of a left operand. The gate plans with it for navi31 alone, which stands for RDNA3's integrated GPUs too.
 Place rdna3(uint32_t i, uint32_t e) {
     return {2 * e + i / 16, i % 16};
 }
