@@ -1,5 +1,5 @@
-// The gate's tables: what is read is what was written, what is worse is said, what has not changed is not built, and the kept
-// tables have every module.
+// The gate's tables: what is read is what was written, what is worse is said, what has not changed is not built, and
+// the kept tables have every module.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -210,10 +210,11 @@ Table load(const std::filesystem::path& path) {
 
 // Modules that no device of the gate can build, and why.
 constexpr std::pair<std::string_view, const char*> in_no_table[] = {
-    {"forward_matrix_f16_nv2", "no driver of these offers VK_NV_cooperative_matrix2; lavapipe runs it"},
-    {"forward_matrix_bf16_nv2", "no driver of these offers VK_NV_cooperative_matrix2; lavapipe runs it"},
+    {"forward_matrix_f16_nv2",
+     "none of these drivers offers VK_NV_cooperative_matrix2; lavapipe does, and runs it"},
+    {"forward_matrix_bf16_nv2", "none of these drivers offers VK_NV_cooperative_matrix2"},
     {"forward_matrix_bf16_bias",
-     "the one device with bfloat16 matrices, gfx1201, lays out left operands unlike accumulators"},
+     "the only one with bfloat16 matrices, gfx1201, has left operands and accumulators in different layouts"},
 };
 
 constexpr std::string_view all_modules[] = {

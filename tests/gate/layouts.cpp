@@ -29,8 +29,8 @@ Place nvidia(uint32_t i, uint32_t e) {
     return {i / 4 + 8 * (e / 2 % 2), i % 4 * 2 + e % 2 + 8 * (e / 4)};
 }
 
-// The comment that opens Mesa's src/amd/vulkan/nir/radv_nir_lower_cooperative_matrix.c: an invocation has one column of an
-// accumulator, but one row of a left operand, so these two are not laid out alike.
+// The comment that opens Mesa's src/amd/vulkan/nir/radv_nir_lower_cooperative_matrix.c: an invocation has one column of
+// an accumulator, but one row of a left operand, so these two are not laid out alike.
 Place rdna4(uint32_t i, uint32_t e) {
     return {i / 16 * 8 + e, i % 16};
 }
@@ -38,8 +38,8 @@ Place rdna4_left(uint32_t i, uint32_t e) {
     return {i % 16, i / 16 * 8 + e};
 }
 
-// radv_get_base_row() of the same file: rows of an accumulator alternate between the halves of a subgroup, and both halves
-// have all of a left operand. The gate plans with it for navi31 alone, which stands for RDNA3's integrated GPUs too.
+// radv_get_base_row() of the same file: rows of an accumulator alternate between the halves of a subgroup, and both
+// halves have all of a left operand. The gate plans with it for navi31 alone, which stands for RDNA3's integrated GPUs.
 Place rdna3(uint32_t i, uint32_t e) {
     return {2 * e + i / 16, i % 16};
 }

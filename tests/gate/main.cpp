@@ -1,12 +1,14 @@
-// vkattn_gate: builds every pipeline that the planner chooses for the problems of problems.txt on the current device, and
-// compares what its compiler says of them with the kept table. With --changed it builds only pipelines that the kept table
-// does not have. Nothing is executed. Run by tools/gate.
+// vkattn_gate: builds every pipeline that the planner chooses for the problems of problems.txt on the current device,
+// and compares what its compiler says of them with the kept table. With --changed it builds only pipelines that the
+// kept table does not have. Nothing is executed. Run by tools/gate.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 
 #include "gate/compiler.hpp"
@@ -159,9 +161,7 @@ int compare(const Table& kept, const Table& now) {
         return skip(fmt::format("the table is of {}, this is {}: {} rows are worse, or not in it",
                                 kept.driver, now.driver, worse.size()));
     if (const size_t others = rows_of_other_keys(kept, now); others != 0)
-        fmt::print(
-            "{} rows are of pipelines that have changed since the table was written: --update writes it\n",
-            others);
+        fmt::print("rows whose pipelines are not those of the table: {} (--update writes them)\n", others);
     fmt::print("{} passed, {} failed, 0 skipped\n",
                now.pipelines.size() - std::min(now.pipelines.size(), worse.size()), worse.size());
     return worse.empty() ? 0 : 1;

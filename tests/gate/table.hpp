@@ -62,8 +62,8 @@ class TableBuilder {
 // Explains why the numbers of a kept table cannot stand for pipelines that are built now; empty if they can.
 std::string other_tools(const Table& kept, const Table& now);
 
-// Says where `now` is worse than `kept`, one line each: a pipeline that fails, spills more or has lost occupancy; and where
-// the kept table is not of these pipelines.
+// Says where `now` is worse than `kept`, one line each: a pipeline that fails, spills more or has lost occupancy; and
+// where the kept table is not of these pipelines.
 std::vector<std::string> regressions(const Table& kept, const Table& now);
 
 // Counts the rows of `now` whose pipeline is not the one that the kept row was built from.
