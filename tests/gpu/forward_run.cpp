@@ -280,6 +280,13 @@ const bool text_is_checked = at_end_of_run([]() -> std::string {
     return fmt::format("no case with the text of VKATTN_TEST_ONLY was run: {}", only);
 });
 
+// With --abort-after doctest is to stop at the first failure, but hears of none before all cases of a section have run.
+bool is_enough(const Report& report) {
+    static std::atomic<bool> failed = false;
+    if (!report.failures.empty()) failed = true;
+    return failed && doctest::getContextOptions()->abort_after > 0;
+}
+
 // One device's share of the cases.
 void run_share(int index, const std::vector<Case>& cases, const std::vector<int>& homes, RunCase run,
                std::vector<Report>& reports) {
@@ -298,6 +305,7 @@ void run_share(int index, const std::vector<Case>& cases, const std::vector<int>
         }
         for (const std::string& message : device.take_messages())
             reports[i].failures.push_back("validation: " + message);
+        if (is_enough(reports[i])) return;
     }
 }
 

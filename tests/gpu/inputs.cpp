@@ -145,7 +145,7 @@ std::vector<double> make_mask(const Case& c) {
                 value = hidden;
             else if (p.mask == VKATTN_MASK_FLOAT)
                 value = fill.normal() +
-                        (c.mask_fill == MaskFill::far ? 4096.0 * (static_cast<int>(row.index % 3) - 1) : 0);
+                        (c.mask_fill == MaskFill::far ? 49152.0 * (static_cast<int>(row.index % 3) - 1) : 0);
             mask.push_back(p.mask == VKATTN_MASK_FLOAT ? rounded(value, p.dtype) : value);
         }
     }
