@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(parts $<TARGET_OBJECTS:vkattn_objects> $<TARGET_OBJECTS:vkattn_plan> $<TARGET_OBJECTS:vkattn_fmt>)
+set(parts $<TARGET_OBJECTS:vkattn_objects> $<TARGET_OBJECTS:vkattn_spirv> $<TARGET_OBJECTS:vkattn_plan> $<TARGET_OBJECTS:vkattn_fmt>)
 set(headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 # vkattn_one_object(OUTPUT SYMBOLS PARTS...): an archive's members would show each other's symbols to everybody. One object,

@@ -12,36 +12,29 @@ foreach(pass forward backward)
   file(CONFIGURE OUTPUT "${gpu_cases}/${pass}_cases.inc" CONTENT "R\"cases(@gpu_cases_text@)cases\"" @ONLY)
 endforeach()
 
-# Devices, guarded memory, cases and their runs; then the tests of the interface, which are run under sanitizers too.
-set(gpu_support device.cpp guarded.cpp guard_probe.cpp cases.cpp case_plan.cpp storage.cpp inputs.cpp forward_run.cpp backward_run.cpp
-  interposer.cpp pairwise.cpp)
-set(gpu_api test_api.cpp test_api_features.cpp test_api_backward.cpp test_record.cpp test_runs.cpp)
-set(gpu_all ${gpu_support} ${gpu_api} test_guard.cpp test_cases.cpp test_pairwise.cpp test_tunings.cpp test_far.cpp test_far_results.cpp test_rounding.cpp
-  test_segments.cpp test_invariance.cpp test_combine.cpp test_long.cpp test_backward.cpp test_backward_pairwise.cpp
-  test_backward_runs.cpp test_training.cpp)
-
-function(vkattn_add_gpu_tests target)
-  list(TRANSFORM ARGN PREPEND "${gpu_tests}/gpu/")
-  add_executable(${target} "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c" ${ARGN})
-  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"
-    C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
-  target_include_directories(${target} PRIVATE "${gpu_tests}" "${gpu_cases}" "${PROJECT_SOURCE_DIR}/src"
-                                               "${PROJECT_SOURCE_DIR}/shaders")
-  target_link_libraries(${target} PRIVATE vkattn_runtime vkattn_oracle vkattn_warnings vkattn_fmt)
-  set(headers)
-  foreach(header doctest/doctest.h fmt/format.h algorithm functional map string vector)
-    list(APPEND headers "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
-  endforeach()
-  target_precompile_headers(${target} PRIVATE ${headers})
-  # The tests' own shaders; the library's folder stays what it is elsewhere.
+set(gpu_sources case_plan.cpp cases.cpp storage.cpp device.cpp guarded.cpp guard_probe.cpp inputs.cpp forward_run.cpp
+  backward_run.cpp interposer.cpp pairwise.cpp test_api.cpp test_api_features.cpp test_api_backward.cpp test_record.cpp
+  test_runs.cpp test_guard.cpp test_cases.cpp test_pairwise.cpp test_tunings.cpp test_far.cpp test_far_results.cpp
+  test_rounding.cpp test_segments.cpp test_invariance.cpp test_combine.cpp test_long.cpp test_backward.cpp
+  test_backward_pairwise.cpp test_backward_runs.cpp test_training.cpp)
+list(TRANSFORM gpu_sources PREPEND "${gpu_tests}/gpu/")
+add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c" ${gpu_sources})
+set_target_properties(vkattn_gpu_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"
+  C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+target_include_directories(vkattn_gpu_tests PRIVATE "${gpu_tests}" "${gpu_cases}" "${PROJECT_SOURCE_DIR}/src"
+                                                    "${PROJECT_SOURCE_DIR}/shaders")
+target_link_libraries(vkattn_gpu_tests PRIVATE vkattn_runtime vkattn_oracle vkattn_warnings vkattn_fmt)
+set(headers)
+foreach(header doctest/doctest.h fmt/format.h algorithm functional map string vector)
+  list(APPEND headers "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
+endforeach()
+target_precompile_headers(vkattn_gpu_tests PRIVATE ${headers})
+# The tests' own shaders; the library's folder stays what it is elsewhere.
+function(vkattn_embed_test_shaders)
   set(VKATTN_SHADER_DIR "${gpu_tests}/gpu")
-  vkattn_embed_shaders(${target} "${gpu_tests}/gpu/shaders.def" test_shaders.inc)
+  vkattn_embed_shaders(vkattn_gpu_tests "${gpu_tests}/gpu/shaders.def" test_shaders.inc)
 endfunction()
-
-vkattn_add_gpu_tests(vkattn_gpu_tests ${gpu_all})
-if(VKATTN_SANITIZE)
-  vkattn_add_gpu_tests(vkattn_api_tests ${gpu_support} ${gpu_api})
-endif()
+vkattn_embed_test_shaders()
 
 # tools/gate: what the drivers' compilers make of every pipeline. It runs nothing.
 add_executable(vkattn_gate "${gpu_tests}/gate/main.cpp" "${gpu_tests}/gate/compiler.cpp" "${gpu_tests}/gate/layouts.cpp"
