@@ -67,6 +67,10 @@ float weight(vec2 statistics, float m) {
     return statistics.y * exp2((statistics.x - m) * (PARTS_MAX_SUM != 0 ? 1 : LOG2_E));
 }
 
+// A part that saw all of a row's keys comes out bit for bit. Dividing equal numbers need not give 1: the H200's driver 580
+// multiplies by an approximate inverse.
+float share(float weight, float total) { return weight == total ? 1 : weight / total; }
+
 float lse_of(float m, float total) {
     if (PARTS_MAX_SUM != 0) return LN_2 * (m + log2(total));
     return total > 1 ? m + LN_2 * log2(total) : m;  // log2(1) need not be 0 in a driver
@@ -125,7 +129,7 @@ vec4 merged(uint row, uint d, float m, float total) {
     vec4 sum = vec4(0);
     for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
-        const uint count = tell(statistics.y > 0 ? floatBitsToUint(weight(statistics, m) / total) : NOTHING, first);
+        const uint count = tell(statistics.y > 0 ? floatBitsToUint(share(weight(statistics, m), total)) : NOTHING, first);
         for (uint at = team * STEP; at < count; at += TEAMS * STEP) {
             if (first + at > team * STEP) load_step(first + at, row, d);
             [[unroll]] for (uint i = 0; i < STEP; i++) {
