@@ -180,6 +180,10 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
 
 }  // namespace
 
+std::span<const MatrixRow> matrix_rows() {
+    return rows;
+}
+
 // A size that pipelines can be held to, or have anyway; 0: none. Matrix units work at the smallest: 32 of 32 and 64 on
 // AMD, 8 of 8 to 32 on Intel's first.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps) {

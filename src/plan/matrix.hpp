@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "plan.hpp"
@@ -43,6 +44,9 @@ constexpr uint32_t USE_BIAS = 2;    // a mask is fetched ahead
 constexpr uint32_t USE_BFLOAT16 = 4;
 constexpr uint32_t USE_WIDE =
     8;  // K and V are staged 16 bytes at a time; no softcap, float32 storage, running maximum
+
+// The whole table, for tests.
+std::span<const MatrixRow> matrix_rows();
 
 // The size of subgroups that matrix kernels run with; 0: they can be held to none.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);

@@ -1,35 +1,173 @@
-// Every row of the planner's tuning table, forced on whatever device this is: rows for GPUs run on CPUs too, where
-// workgroups of several subgroups show missing barriers.
+// Every row of the planner's tuning tables, forced on whatever device this is: rows for GPUs run on CPUs too, where
+// workgroups of several subgroups show missing barriers. A row is run, if need be in a smaller form that the test prints
+// with the reason, or it is skipped with a reason.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <utility>
+#include <numeric>
+#include <set>
+#include <span>
 
-#include "forward_run.hpp"
-#include "interposer.hpp"
+#include "backward_run.hpp"
+#include "case_plan.hpp"
 #include "plan/tuning.hpp"
 #include "skip.hpp"
+#include "vulkan/context.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
 
 namespace {
 
-// CPUs take seconds to compile what is unrolled: there, two vec4 of output a lane and short steps have to do.
-bool compiles_slowly() {
+using core::KernelKind;
+
+bool is_cpu() {
     return Device::get().info().type == "cpu";
 }
 
+// What the planner makes of a case on this device. Builds nothing.
+core::Result<core::Plan> plan_here(const std::string& text, bool backward) {
+    return core_plan_of(Device::get().runtime().context()->caps, parse_case(text, "here"), backward);
+}
+
+// The numbers that differ between two texts of one form, as "threads 256 -> 128, ...".
+std::string changes(std::string_view from, std::string_view to) {
+    std::vector<std::string> all;
+    const auto next = [](std::string_view& text) {
+        const std::string_view item = text.substr(0, text.find(','));
+        text.remove_prefix(std::min(text.size(), item.size() + 1));
+        return item;
+    };
+    while (!from.empty()) {
+        const std::string_view was = next(from), is = next(to);
+        if (was != is)
+            all.push_back(fmt::format("{} {} -> {}", was.substr(0, was.find('=')),
+                                      was.substr(was.find('=') + 1), is.substr(is.find('=') + 1)));
+    }
+    return fmt::format("{}", fmt::join(all, ", "));
+}
+
+// The rows of a table that this device runs, and how many it cannot.
+class Rows {
+  public:
+    explicit Rows(bool backward) : backward_(backward) {}
+
+    void skip_row(const std::string& row, const std::string& why) {
+        skip(fmt::format("tuning row {}: {}", row, why));
+        skipped_.insert(row);
+    }
+
+    // Adds the row's cases: each of `sizes` with what they have in common, a tuning for one.
+    void add(const std::string& row, const std::vector<std::string>& sizes, const std::string& common) {
+        for (const std::string& size : sizes) {
+            cases_.push_back(parse_case(size + " " + common, "tuning row " + row));
+            rows_.push_back(row);
+            const auto plan = plan_here(cases_.back().text, backward_);
+            CAPTURE(cases_.back().text);
+            CHECK((plan && plan->tuning == cases_.back().tuning));
+        }
+    }
+
+    // Runs the cases. Each of the table's rows must have been run, all its cases, or skipped.
+    void run(size_t row_count) const {
+        const std::vector<Report> reports = run_cases(cases_, backward_ ? run_backward_case : run_case);
+        std::set<std::string> done(rows_.begin(), rows_.end());
+        for (size_t i = 0; i < reports.size(); i++)
+            if (!reports[i].skipped.empty()) done.erase(rows_[i]);
+        fmt::print("note: {} of {} tuning rows were run, {} were skipped\n", done.size(), row_count,
+                   skipped_.size());
+        CHECK(done.size() + skipped_.size() == row_count);
+        CHECK(done.size() >= row_count / 2);
+    }
+
+  private:
+    bool backward_;
+    std::vector<Case> cases_;
+    std::vector<std::string> rows_;  // of each case
+    std::set<std::string> skipped_;
+};
+
+// The row's numbers as a CPU takes them: without long unrolled loops, which take seconds to compile. The forward's rows
+// for GPUs keep their modules; of the backward, tests/cases/backward.txt has cases of those.
+core::TileNumbers numbers_here(const core::TuningRow& row, bool backward) {
+    core::TileNumbers n = row.numbers;
+    if (!is_cpu()) return n;
+    n.unroll = std::min(n.unroll, 2u);
+    if (backward || row.device == core::TuningRow::Device::cpu) {
+        n.rolled = 1;
+        n.prefetch = 0;
+    }
+    return n;
+}
+
+// Makes a workgroup smaller whose invocations do what they did. False if it cannot be any smaller.
+bool shrink(core::TileNumbers& n, bool backward) {
+    if (n.threads / 2 >= n.lanes)
+        n.threads /= 2;
+    else if (n.chunk != 0 && n.chunk % 8 == 0)
+        n.chunk /= 2;
+    else
+        return false;
+    // The backward's groups of lanes, of which there are fewer now, share these keys evenly.
+    if (backward) n.v_keys = std::gcd(n.v_keys, n.p_blocks * n.threads / n.lanes);
+    return true;
+}
+
+// The words of a case that force these numbers.
+std::string words_of(const core::TileNumbers& n) {
+    return fmt::format("kernel={} tuning={}", n.of_rows_kernel() ? "rows" : "tiles", core::to_text(n));
+}
+
+// Head dims of a row: its largest or, on CPUs, as many as leave an invocation two vec4 of an output row, because more take
+// seconds to compile.
+uint32_t head_dim_here(const core::TuningRow& row) {
+    const core::TileNumbers& n = row.numbers;
+    return is_cpu() ? std::min(row.max_head_dim, 8 * n.lanes * n.q_slices) : row.max_head_dim;
+}
+
 // Head dims that are odd, and that the row is for.
-std::string shape_of(const core::TuningRow& row) {
-    const uint32_t most = compiles_slowly() ? 8 * row.numbers.lanes : 512;
-    return fmt::format("dqk=27 dv={}", std::min(row.max_head_dim, most) - 5);
+std::string shape_of(const core::TuningRow& row, bool backward) {
+    const uint32_t most = head_dim_here(row) - 5;
+    return backward ? fmt::format("dqk={} dv=27", most) : fmt::format("dqk=27 dv={}", most);
+}
+
+// Prints what of a row is not as the table has it. It counts as a skip where the device has no room for the row.
+void tell_reduced(const std::string& row, const std::string& changed, const std::string& why) {
+    if (!why.empty())
+        skip(fmt::format("tuning row {} at its full size: {}: {}", row, changed, why));
+    else if (!changed.empty())
+        fmt::print("note: tuning row {}, so that it compiles soon: {}\n", row, changed);
+}
+
+// The row's numbers, smaller where the device has no room for them. Skips the row, and is nothing, if it has none at all.
+std::optional<core::TileNumbers> fit(const core::TuningRow& row, bool backward, Rows& rows) {
+    core::TileNumbers n = numbers_here(row, backward);
+    std::string first_why;
+    for (;;) {
+        const auto plan = plan_here(fmt::format("s=1 {} {}", shape_of(row, backward), words_of(n)), backward);
+        if (plan) break;
+        const std::string& why = plan.failure().message;
+        if (first_why.empty()) first_why = why;
+        CAPTURE(why);
+        CHECK((why.find("shared memory") != why.npos || why.find("invocations") != why.npos));
+        if (!shrink(n, backward)) {
+            rows.skip_row(row.name, "even at its smallest: " + why);
+            return {};
+        }
+    }
+    const uint32_t most = head_dim_here(row);
+    tell_reduced(row.name,
+                 changes(fmt::format("{},head dims={}", core::to_text(row.numbers), row.max_head_dim),
+                         fmt::format("{},head dims={}", core::to_text(n), most)),
+                 first_why);
+    return n;
 }
 
 // Partial tiles of both kinds, a diagonal, rows that see nothing.
-std::vector<std::string> sizes_for(const core::TuningRow& row) {
-    const uint32_t tile_q = row.numbers.tile_q(), tile_kv = row.numbers.tile_kv(), rows = row.max_rows;
-    if (row.numbers.of_rows_kernel())
+std::vector<std::string> forward_sizes(const core::TuningRow& row, const core::TileNumbers& n) {
+    const uint32_t tile_q = n.tile_q(), tile_kv = n.tile_kv(), rows = row.max_rows;
+    if (n.of_rows_kernel())
         return {fmt::format("hq=2 hkv=1 sq={} skv={}", rows / 2, 2 * tile_kv + 3),
                 fmt::format("b=2 sq={} skv={} causal layout=bshd", rows - 1, tile_kv + 9),
                 fmt::format("sq={} skv={} causal values=ascending", rows, rows - 1)};
@@ -38,68 +176,115 @@ std::vector<std::string> sizes_for(const core::TuningRow& row) {
             fmt::format("sq={} skv={} causal values=ascending", tile_q + 7, tile_q - 1)};
 }
 
-// "" if the device holds a plan with this tuning, else why not. Builds nothing.
-std::string refusal(const std::string& text) {
-    Interposer& between = Interposer::get();
-    between.pretend = true;
-    const Context throwaway = between.context();
-    const Case c = parse_case(text, "here");
-    VkattnPlan* plan = nullptr;
-    VkattnError error;
-    const VkattnOptions options = c.options();
-    vkattn_plan_create(throwaway.get(), &c.problem, &options, &plan, &error);
-    vkattn_plan_destroy(plan);
-    between.pretend = false;
-    return error.message;
+// As forward_sizes, with all four gradients and that of the lse: the cases share their pipelines.
+std::vector<std::string> backward_sizes(const core::TileNumbers& n) {
+    const uint32_t q = n.tile_q() + 5, kv = n.tile_kv() + 9;
+    return {
+        fmt::format("hq=2 hkv=1 sq={} skv={} mask=float mask_shape={},{} mask_fill=rows dlse", q, kv, q, kv),
+        fmt::format("b=2 sq={0} skv={1} causal layout=bshd mask=float mask_shape={0},{1} dlse", kv, q)};
 }
 
-// The row's numbers, with fewer threads or shorter chunks where the device is too small for it: what an invocation
-// does stays the same. "": too small for even that.
-std::string fitting(const core::TuningRow& row) {
-    core::TileNumbers numbers = row.numbers;
-    if (compiles_slowly()) numbers.unroll = std::min(numbers.unroll, 2u);
-    bool told = false;
-    for (;;) {
-        const std::string tuning = fmt::format(
-            "kernel={} tuning={}", numbers.of_rows_kernel() ? "rows" : "tiles", core::to_text(numbers));
-        const std::string why = refusal(fmt::format("s=1 {} {}", shape_of(row), tuning));
-        if (why.empty()) return tuning;
-        CAPTURE(why);
-        CHECK((why.find("shared memory") != why.npos || why.find("invocations") != why.npos));
-        if (!std::exchange(told, true))
-            skip(fmt::format("tuning row {} at its full size: {}", row.name, why));
-        if (numbers.threads / 2 >= numbers.lanes)
-            numbers.threads /= 2;
-        else if (numbers.chunk != 0 && numbers.chunk % 8 == 0)
-            numbers.chunk /= 2;
-        else
-            return "";
+void run_table(KernelKind kind) {
+    const bool backward = kind == KernelKind::backward;
+    size_t count = 0;
+    const core::TuningRow* const table = core::tuning_rows(kind, count);
+    Rows rows(backward);
+    for (const core::TuningRow& row : std::span(table, count)) {
+        const auto n = fit(row, backward, rows);
+        if (!n) continue;
+        rows.add(row.name, backward ? backward_sizes(*n) : forward_sizes(row, *n),
+                 fmt::format("{} {}", shape_of(row, backward), words_of(*n)));
     }
+    rows.run(count);
+}
+
+bool others_show_more() {
+    if (!is_cpu() || Device::get().info().subgroup_size == 4) return false;
+    skip("tuning rows: subgroups of 4 show more; lavapipe-128 and SwiftShader run them");
+    return true;
+}
+
+bool is(const core::MatrixRow& row, uint32_t use) {
+    return (row.only & use) != 0;
+}
+
+// A case's words for a matrix row at these head dims: whole vectors of 16 bytes for rows that need them, else odd ones.
+std::string words_of(const core::MatrixRow& row, uint32_t head_dim, const std::string& dtype) {
+    const std::string shape = is(row, core::USE_WIDE)
+                                  ? fmt::format("dqk={} dv={} align_bytes=16", head_dim, head_dim - 8)
+                                  : fmt::format("dqk={} dv={}", head_dim - 5, head_dim - 3);
+    return fmt::format("{} dtype={} kernel={}", shape, dtype,
+                       is(row, core::USE_SHARED) ? "matrix_khr" : "matrix");
+}
+
+// As forward_sizes. A matrix unit's own shape is the device's, so the plan says what the tiles are. Strides of the masks
+// are divided by the same power of two, and the cases so share their pipelines.
+std::vector<std::string> matrix_sizes(const core::MatrixRow& row, const core::Tiles& tiles) {
+    std::vector<std::string> all;
+    for (const auto& [more_q, skv, words] : {std::tuple{5u, 2 * tiles.tile_kv + 10, "hq=2 hkv=1"},
+                                             {3u, tiles.tile_kv + 6, "b=2 causal layout=bshd"},
+                                             {7u, tiles.tile_q - 2, "causal values=ascending"}}) {
+        all.push_back(fmt::format("sq={} skv={} {}", tiles.tile_q + more_q, skv, words));
+        if (is(row, core::USE_BIAS))
+            all.back() += fmt::format(" mask=float mask_shape={},{}", tiles.tile_q + more_q, skv);
+    }
+    return all;
+}
+
+// The storage type that the row is for, or float16 where the device has no matrix unit for it.
+std::string dtype_of(const core::MatrixRow& row) {
+    if (!is(row, core::USE_BFLOAT16)) return "f16";
+    if (Device::get().has_matrix_unit(VKATTN_DTYPE_BFLOAT16)) return "bf16";
+    skip(fmt::format(
+        "tuning row {} in bfloat16: the device has no matrix unit for it; float16 runs its numbers",
+        row.name));
+    return "f16";
+}
+
+// Adds the row at the largest head dims that the device has room for; its numbers stay.
+void add_row(const core::MatrixRow& row, Rows& rows) {
+    const std::string dtype = dtype_of(row);
+    std::string first_why;
+    for (uint32_t head_dim = row.max_head_dim; head_dim >= 32; head_dim -= 16) {
+        const std::string words = words_of(row, head_dim, dtype);
+        const std::string mask = is(row, core::USE_BIAS) ? " mask=float mask_shape=2,2" : "";
+        const auto own = plan_here(fmt::format("s=2 {}{}", words, mask), false);
+        if (!own) return rows.skip_row(row.name, own.failure().message);
+        core::MatrixNumbers n = row.numbers;
+        n.rolled = is_cpu();
+        n.move = own->dispatches.back().specialization[SPEC_P_MOVE];
+        const std::string all = fmt::format("{} tuning={}", words, core::to_text(n));
+        const auto plan = plan_here(fmt::format("s=2 {}{}", all, mask), false);
+        if (plan) {
+            tell_reduced(row.name, fmt::format("head dims {} -> {}", row.max_head_dim, head_dim), first_why);
+            CHECK((n.move >= MOVE_SHARED) >= is(row, core::USE_SHARED));
+            const std::string module = core::name_of(plan->dispatches.back().variant);
+            CHECK(module.ends_with("_bias") == is(row, core::USE_BIAS));
+            return rows.add(row.name, matrix_sizes(row, plan->tiles), all);
+        }
+        const std::string& why = plan.failure().message;
+        if (first_why.empty()) first_why = why;
+        if (why.find("shared memory") == why.npos) break;
+    }
+    rows.skip_row(row.name, first_why);
 }
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Recorded, "every tuning row is right on odd shapes") {
-    if (compiles_slowly() && device.info().subgroup_size != 4)
-        return skip("tuning rows: subgroups of 4 show more; lavapipe-128 and SwiftShader run them");
-    size_t count = 0;
-    const core::TuningRow* const rows = core::tuning_rows(core::KernelKind::tiles, count);
-    std::vector<Case> cases;
-    size_t run = 0;
-    for (size_t i = 0; i < count; i++) {
-        const core::TuningRow& row = rows[i];
-        // A CPU's own rows: every other test runs them.
-        if (compiles_slowly() && row.device == core::TuningRow::Device::cpu) continue;
-        const std::string tuning = fitting(row);
-        if (tuning.empty()) {
-            skip(fmt::format("tuning row {} at any size", row.name));
-            continue;
-        }
-        run++;
-        for (const std::string& sizes : sizes_for(row))
-            cases.push_back(parse_case(fmt::format("{} {} {}", sizes, shape_of(row), tuning),
-                                       fmt::format("tuning row {}", row.name)));
-    }
-    CHECK(run >= count / 2);
-    run_cases(cases);
+TEST_CASE_FIXTURE(OnDevice, "every tuning row of the forward is right on odd shapes") {
+    if (!others_show_more()) run_table(KernelKind::tiles);
+}
+
+TEST_CASE_FIXTURE(OnDevice, "every tuning row of the backward is right on odd shapes") {
+    if (!others_show_more()) run_table(KernelKind::backward);
+}
+
+TEST_CASE_FIXTURE(OnDevice, "every tuning row of the matrix kernel is right on odd shapes") {
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
+        return skip("matrix tuning rows: there is no matrix unit");
+    if (is_cpu() && device.info().subgroup_size != 8)
+        return skip("matrix tuning rows: of CPUs, lavapipe at 256 bits runs them");
+    Rows rows(false);
+    for (const core::MatrixRow& row : core::matrix_rows()) add_row(row, rows);
+    rows.run(core::matrix_rows().size());
 }
