@@ -88,80 +88,57 @@ class Rows {
     std::set<std::string> skipped_;
 };
 
-// The row's numbers as a CPU takes them: without long unrolled loops, which take seconds to compile. The forward's rows
-// for GPUs keep their modules; of the backward, tests/cases/backward.txt has cases of those.
-core::TileNumbers numbers_here(const core::TuningRow& row, bool backward) {
+// The numbers that the row has on its own devices: CPUs choose their modules for every row of their own.
+core::TileNumbers numbers_of(const core::TuningRow& row) {
     core::TileNumbers n = row.numbers;
+    n.rolled = row.device == core::TuningRow::Device::cpu;
+    return n;
+}
+
+// Those numbers without what takes a CPU seconds to compile, which are unrolled loops. The forward's rows for GPUs keep
+// their modules. The backward's do not: tests/cases/backward.txt has a section for the modules.
+core::TileNumbers numbers_here(const core::TuningRow& row, bool backward) {
+    core::TileNumbers n = numbers_of(row);
     if (!is_cpu()) return n;
-    n.unroll = std::min(n.unroll, 2u);
-    if (backward || row.device == core::TuningRow::Device::cpu) {
+    if (backward) {
         n.rolled = 1;
         n.prefetch = 0;
     }
+    n.unroll = std::min(n.unroll, n.rolled != 0 ? 1u : 2u);
     return n;
 }
 
-// Makes a workgroup smaller whose invocations do what they did. False if it cannot be any smaller.
-bool shrink(core::TileNumbers& n, bool backward) {
-    if (n.threads / 2 >= n.lanes)
-        n.threads /= 2;
-    else if (n.chunk != 0 && n.chunk % 8 == 0)
-        n.chunk /= 2;
-    else
-        return false;
-    // The backward's groups of lanes, of which there are fewer now, share these keys evenly.
-    if (backward) n.v_keys = std::gcd(n.v_keys, n.p_blocks * n.threads / n.lanes);
-    return true;
+// The same invocations in smaller workgroups, largest first: with shorter chunks, then with fewer threads.
+std::vector<core::TileNumbers> smaller_workgroups(const core::TileNumbers& whole, bool backward) {
+    std::vector<core::TileNumbers> all;
+    for (core::TileNumbers n = whole; n.threads >= n.lanes; n.threads /= 2) {
+        // The backward's groups of lanes, of which there are fewer and fewer, share these keys evenly.
+        if (backward) n.v_keys = std::gcd(n.v_keys, n.p_blocks * n.threads / n.lanes);
+        n.chunk = whole.chunk;
+        for (all.push_back(n); n.chunk != 0 && n.chunk % 8 == 0; all.push_back(n)) n.chunk /= 2;
+    }
+    return all;
 }
 
-// The words of a case that force these numbers.
-std::string words_of(const core::TileNumbers& n) {
-    return fmt::format("kernel={} tuning={}", n.of_rows_kernel() ? "rows" : "tiles", core::to_text(n));
+// Head dims of a row: its largest or, of modules for GPUs on CPUs, as many as leave an invocation two vec4 of an output
+// row, because more take seconds to compile.
+uint32_t head_dim_here(const core::TuningRow& row, const core::TileNumbers& n) {
+    return is_cpu() && n.rolled == 0 ? std::min(row.max_head_dim, 8 * n.lanes) : row.max_head_dim;
 }
 
-// Head dims of a row: its largest or, on CPUs, as many as leave an invocation two vec4 of an output row, because more take
-// seconds to compile.
-uint32_t head_dim_here(const core::TuningRow& row) {
-    const core::TileNumbers& n = row.numbers;
-    return is_cpu() ? std::min(row.max_head_dim, 8 * n.lanes * n.q_slices) : row.max_head_dim;
+// The words of a case on these numbers, with head dims that are odd and that the row is for.
+std::string words_of(const core::TileNumbers& n, uint32_t head_dim, bool backward) {
+    return fmt::format("dqk={} dv={} kernel={} tuning={}", backward ? head_dim - 5 : 27,
+                       backward ? 27 : head_dim - 5, n.of_rows_kernel() ? "rows" : "tiles", core::to_text(n));
 }
 
-// Head dims that are odd, and that the row is for.
-std::string shape_of(const core::TuningRow& row, bool backward) {
-    const uint32_t most = head_dim_here(row) - 5;
-    return backward ? fmt::format("dqk={} dv=27", most) : fmt::format("dqk=27 dv={}", most);
-}
-
-// Prints what of a row is not as the table has it. It counts as a skip where the device has no room for the row.
-void tell_reduced(const std::string& row, const std::string& changed, const std::string& why) {
+// Prints which numbers of a row are not as the table has them. It counts as a skip where the device lacks room for them.
+void tell_changes(const std::string& row, const std::string& changed, const std::string& why) {
     if (!why.empty())
         skip(fmt::format("tuning row {} at its full size: {}: {}", row, changed, why));
     else if (!changed.empty())
-        fmt::print("note: tuning row {}, so that it compiles soon: {}\n", row, changed);
-}
-
-// The row's numbers, smaller where the device has no room for them. Skips the row, and is nothing, if it has none at all.
-std::optional<core::TileNumbers> fit(const core::TuningRow& row, bool backward, Rows& rows) {
-    core::TileNumbers n = numbers_here(row, backward);
-    std::string first_why;
-    for (;;) {
-        const auto plan = plan_here(fmt::format("s=1 {} {}", shape_of(row, backward), words_of(n)), backward);
-        if (plan) break;
-        const std::string& why = plan.failure().message;
-        if (first_why.empty()) first_why = why;
-        CAPTURE(why);
-        CHECK((why.find("shared memory") != why.npos || why.find("invocations") != why.npos));
-        if (!shrink(n, backward)) {
-            rows.skip_row(row.name, "even at its smallest: " + why);
-            return {};
-        }
-    }
-    const uint32_t most = head_dim_here(row);
-    tell_reduced(row.name,
-                 changes(fmt::format("{},head dims={}", core::to_text(row.numbers), row.max_head_dim),
-                         fmt::format("{},head dims={}", core::to_text(n), most)),
-                 first_why);
-    return n;
+        fmt::print("note: tuning row {}, because more would take a CPU seconds to compile: {}\n", row,
+                   changed);
 }
 
 // Partial tiles of both kinds, a diagonal, rows that see nothing.
@@ -184,17 +161,36 @@ std::vector<std::string> backward_sizes(const core::TileNumbers& n) {
         fmt::format("b=2 sq={0} skv={1} causal layout=bshd mask=float mask_shape={0},{1} dlse", kv, q)};
 }
 
+// Adds the row in the largest form that the device has room for, or skips it.
+void add_row(const core::TuningRow& row, bool backward, Rows& rows) {
+    const core::TileNumbers whole = numbers_here(row, backward);
+    const uint32_t head_dim = head_dim_here(row, whole);
+    std::string first_why;
+    for (const core::TileNumbers& n : smaller_workgroups(whole, backward)) {
+        const std::string words = words_of(n, head_dim, backward);
+        const auto plan = plan_here("s=1 " + words, backward);
+        if (plan) {
+            const auto text = [](const core::TileNumbers& numbers, uint32_t dim) {
+                return fmt::format("{},head dim={}", core::to_text(numbers), dim);
+            };
+            tell_changes(row.name, changes(text(numbers_of(row), row.max_head_dim), text(n, head_dim)),
+                         first_why);
+            return rows.add(row.name, backward ? backward_sizes(n) : forward_sizes(row, n), words);
+        }
+        const std::string& why = plan.failure().message;
+        if (first_why.empty()) first_why = why;
+        CAPTURE(why);
+        CHECK((why.find("shared memory") != why.npos || why.find("invocations") != why.npos));
+    }
+    rows.skip_row(row.name, "no room, however small its workgroups are: " + first_why);
+}
+
 void run_table(KernelKind kind) {
     const bool backward = kind == KernelKind::backward;
     size_t count = 0;
     const core::TuningRow* const table = core::tuning_rows(kind, count);
     Rows rows(backward);
-    for (const core::TuningRow& row : std::span(table, count)) {
-        const auto n = fit(row, backward, rows);
-        if (!n) continue;
-        rows.add(row.name, backward ? backward_sizes(*n) : forward_sizes(row, *n),
-                 fmt::format("{} {}", shape_of(row, backward), words_of(*n)));
-    }
+    for (const core::TuningRow& row : std::span(table, count)) add_row(row, backward, rows);
     rows.run(count);
 }
 
@@ -256,7 +252,10 @@ void add_row(const core::MatrixRow& row, Rows& rows) {
         const std::string all = fmt::format("{} tuning={}", words, core::to_text(n));
         const auto plan = plan_here(fmt::format("s=2 {}{}", all, mask), false);
         if (plan) {
-            tell_reduced(row.name, fmt::format("head dims {} -> {}", row.max_head_dim, head_dim), first_why);
+            tell_changes(
+                row.name,
+                changes(fmt::format("head dim={}", row.max_head_dim), fmt::format("head dim={}", head_dim)),
+                first_why);
             CHECK((n.move >= MOVE_SHARED) >= is(row, core::USE_SHARED));
             const std::string module = core::name_of(plan->dispatches.back().variant);
             CHECK(module.ends_with("_bias") == is(row, core::USE_BIAS));
