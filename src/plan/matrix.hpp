@@ -45,7 +45,7 @@ constexpr uint32_t USE_BFLOAT16 = 4;
 constexpr uint32_t USE_WIDE =
     8;  // K and V are staged 16 bytes at a time; no softcap, float32 storage, running maximum
 
-// The whole table, for tests.
+// Tests walk the whole table.
 std::span<const MatrixRow> matrix_rows();
 
 // The size of subgroups that matrix kernels run with; 0: they can be held to none.

@@ -1,6 +1,6 @@
-// Every row of the planner's tuning tables, forced on whatever device this is: rows for GPUs run on CPUs too, where
-// workgroups of several subgroups show missing barriers. A row is run, if need be in a smaller form that the test prints
-// with the reason, or it is skipped with a reason.
+// These tests force every row of the planner's tuning tables on whatever device this is. Rows for GPUs run on CPUs too,
+// where workgroups of several subgroups show missing barriers. A test runs each row or skips it with a reason. Where it
+// changes a row's numbers, because the device is too small or too slow for them, it prints the changes.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -26,12 +26,12 @@ bool is_cpu() {
     return Device::get().info().type == "cpu";
 }
 
-// What the planner makes of a case on this device. Builds nothing.
+// Plans a case on this device without building a pipeline.
 core::Result<core::Plan> plan_here(const std::string& text, bool backward) {
     return core_plan_of(Device::get().runtime().context()->caps, parse_case(text, "here"), backward);
 }
 
-// The numbers that differ between two texts of one form, as "threads 256 -> 128, ...".
+// Two texts name the same numbers in the same order. This lists those that differ, as "threads 256 -> 128, ...".
 std::string changes(std::string_view from, std::string_view to) {
     std::vector<std::string> all;
     const auto next = [](std::string_view& text) {
@@ -48,7 +48,7 @@ std::string changes(std::string_view from, std::string_view to) {
     return fmt::format("{}", fmt::join(all, ", "));
 }
 
-// The rows of a table that this device runs, and how many it cannot.
+// Collects the cases of a table's rows and notes which rows this device cannot run.
 class Rows {
   public:
     explicit Rows(bool backward) : backward_(backward) {}
@@ -58,7 +58,7 @@ class Rows {
         skipped_.insert(row);
     }
 
-    // Adds the row's cases: each of `sizes` with what they have in common, a tuning for one.
+    // Adds a case for each of `sizes`. All of them have the words `common`, which include the tuning.
     void add(const std::string& row, const std::vector<std::string>& sizes, const std::string& common) {
         for (const std::string& size : sizes) {
             cases_.push_back(parse_case(size + " " + common, "tuning row " + row));
@@ -69,7 +69,7 @@ class Rows {
         }
     }
 
-    // Runs the cases. Each of the table's rows must have been run, all its cases, or skipped.
+    // Runs the cases. Fails if the table has a row that was not skipped and of which a case did not run.
     void run(size_t row_count) const {
         const std::vector<Report> reports = run_cases(cases_, backward_ ? run_backward_case : run_case);
         std::set<std::string> done(rows_.begin(), rows_.end());
@@ -88,15 +88,15 @@ class Rows {
     std::set<std::string> skipped_;
 };
 
-// The numbers that the row has on its own devices: CPUs choose their modules for every row of their own.
+// The table leaves `rolled` to the device, so this sets it as the row's own devices do.
 core::TileNumbers numbers_of(const core::TuningRow& row) {
     core::TileNumbers n = row.numbers;
     n.rolled = row.device == core::TuningRow::Device::cpu;
     return n;
 }
 
-// Those numbers without what takes a CPU seconds to compile, which are unrolled loops. The forward's rows for GPUs keep
-// their modules. The backward's do not: tests/cases/backward.txt has a section for the modules.
+// CPUs take seconds to compile unrolled loops, so these numbers have fewer. The forward's rows for GPUs keep the modules
+// for GPUs. The backward's take those for CPUs: tests/cases/backward.txt has a section for its other modules.
 core::TileNumbers numbers_here(const core::TuningRow& row, bool backward) {
     core::TileNumbers n = numbers_of(row);
     if (!is_cpu()) return n;
@@ -108,7 +108,7 @@ core::TileNumbers numbers_here(const core::TuningRow& row, bool backward) {
     return n;
 }
 
-// The same invocations in smaller workgroups, largest first: with shorter chunks, then with fewer threads.
+// Lists ever smaller workgroups whose invocations do the same work. Threads show more than chunks, so chunks shrink first.
 std::vector<core::TileNumbers> smaller_workgroups(const core::TileNumbers& whole, bool backward) {
     std::vector<core::TileNumbers> all;
     for (core::TileNumbers n = whole; n.threads >= n.lanes; n.threads /= 2) {
@@ -127,13 +127,13 @@ uint32_t head_dim_here(const core::TuningRow& row, const core::TileNumbers& n) {
     return std::min(row.max_head_dim, n.rolled == 0 ? 8 * n.lanes : 128 * n.q_slices);
 }
 
-// The words of a case on these numbers, with head dims that are odd and that the row is for.
+// Writes the words of a case that force these numbers, with odd head dims that the row is for.
 std::string words_of(const core::TileNumbers& n, uint32_t head_dim, bool backward) {
     return fmt::format("dqk={} dv={} kernel={} tuning={}", backward ? head_dim - 5 : 27,
                        backward ? 27 : head_dim - 5, n.of_rows_kernel() ? "rows" : "tiles", core::to_text(n));
 }
 
-// Prints which numbers of a row are not as the table has them. It counts as a skip where the device lacks room for them.
+// Prints which numbers of a row are not the table's. It counts as a skip if the device has no room for the table's.
 void tell_changes(const std::string& row, const std::string& changed, const std::string& why) {
     if (!why.empty())
         skip(fmt::format("tuning row {} at its full size: {}: {}", row, changed, why));
@@ -141,7 +141,7 @@ void tell_changes(const std::string& row, const std::string& changed, const std:
         fmt::print("note: tuning row {}, because more would take a CPU seconds: {}\n", row, changed);
 }
 
-// Partial tiles of both kinds, a diagonal, rows that see nothing.
+// These lengths have partial tiles of queries and of keys, a diagonal, and rows that see nothing.
 std::vector<std::string> forward_sizes(const core::TuningRow& row, const core::TileNumbers& n) {
     const uint32_t tile_q = n.tile_q(), tile_kv = n.tile_kv(), rows = row.max_rows;
     if (n.of_rows_kernel())
@@ -153,7 +153,8 @@ std::vector<std::string> forward_sizes(const core::TuningRow& row, const core::T
             fmt::format("sq={} skv={} causal values=ascending", tile_q + 7, tile_q - 1)};
 }
 
-// As forward_sizes, with all four gradients and that of the lse: the cases share their pipelines.
+// These lengths are chosen as for the forward. Both cases take a gradient of the lse and compute that of the mask, and
+// so share their pipelines.
 std::vector<std::string> backward_sizes(const core::TileNumbers& n) {
     const uint32_t q = n.tile_q() + 5, kv = n.tile_kv() + 9;
     return {
@@ -204,7 +205,7 @@ bool is(const core::MatrixRow& row, uint32_t use) {
     return (row.only & use) != 0;
 }
 
-// A case's words for a matrix row at these head dims: whole vectors of 16 bytes for rows that need them, else odd ones.
+// Writes the words of a case for a matrix row. Head dims are whole vectors of 16 bytes if the row needs them, else odd.
 std::string words_of(const core::MatrixRow& row, uint32_t head_dim, const std::string& dtype) {
     const std::string shape = is(row, core::USE_WIDE)
                                   ? fmt::format("dqk={} dv={} align_bytes=16", head_dim, head_dim - 8)
@@ -213,8 +214,8 @@ std::string words_of(const core::MatrixRow& row, uint32_t head_dim, const std::s
                        is(row, core::USE_SHARED) ? "matrix_khr" : "matrix");
 }
 
-// As forward_sizes. A matrix unit's own shape is the device's, so the plan says what the tiles are. Strides of the masks
-// are divided by the same power of two, and the cases so share their pipelines.
+// These lengths are chosen as for the forward, from the plan's tiles, because the device's matrix unit determines them.
+// Masks have strides that the same power of two divides, so that the cases share their pipelines.
 std::vector<std::string> matrix_sizes(const core::MatrixRow& row, const core::Tiles& tiles) {
     std::vector<std::string> all;
     for (const auto& [more_q, skv, words] : {std::tuple{5u, 2 * tiles.tile_kv + 10, "hq=2 hkv=1"},
@@ -227,7 +228,7 @@ std::vector<std::string> matrix_sizes(const core::MatrixRow& row, const core::Ti
     return all;
 }
 
-// The storage type that the row is for, or float16 where the device has no matrix unit for it.
+// Returns the storage type that the row is for, or float16 if the device has no matrix unit for that.
 std::string dtype_of(const core::MatrixRow& row) {
     if (!is(row, core::USE_BFLOAT16)) return "f16";
     if (Device::get().has_matrix_unit(VKATTN_DTYPE_BFLOAT16)) return "bf16";
