@@ -95,8 +95,8 @@ core::TileNumbers numbers_of(const core::TuningRow& row) {
     return n;
 }
 
-// CPUs take seconds to compile unrolled loops, so these numbers have fewer. The forward's rows for GPUs keep the modules
-// for GPUs. The backward's take those for CPUs: tests/cases/backward.txt has a section for its other modules.
+// CPUs take seconds to compile unrolled loops, so these numbers have fewer. The forward's rows for GPUs keep the
+// modules for GPUs. The backward's take those for CPUs: tests/cases/backward.txt has a section for its other modules.
 core::TileNumbers numbers_here(const core::TuningRow& row, bool backward) {
     core::TileNumbers n = numbers_of(row);
     if (!is_cpu()) return n;
@@ -108,7 +108,7 @@ core::TileNumbers numbers_here(const core::TuningRow& row, bool backward) {
     return n;
 }
 
-// Lists ever smaller workgroups whose invocations do the same work. Threads show more than chunks, so chunks shrink first.
+// Lists ever smaller workgroups whose invocations do the same work. Chunks shrink first, because threads show more.
 std::vector<core::TileNumbers> smaller_workgroups(const core::TileNumbers& whole, bool backward) {
     std::vector<core::TileNumbers> all;
     for (core::TileNumbers n = whole; n.threads >= n.lanes; n.threads /= 2) {
