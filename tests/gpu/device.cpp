@@ -1,9 +1,12 @@
 #include "device.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 
 #include "guarded.hpp"
+#include "interposer.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"
 
@@ -20,6 +23,14 @@ std::unique_ptr<Runtime> make_runtime(bool validation, bool host_memory) {
     options.validation = validation;
     if (host_memory) options.extra_extensions = {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME};
     return std::make_unique<Runtime>(options);
+}
+
+// Most of a run's time goes into building pipelines. Those of throwaway contexts are not counted.
+std::string print_pipelines() {
+    size_t built = shared_context().get()->pipelines.size();
+    for (const int index : {0, 1}) built += Device::get(index).runtime().context()->pipelines.size();
+    fmt::print("{} pipelines built on {}\n", built, Device::get().info().name);
+    return "";
 }
 
 }  // namespace
@@ -59,6 +70,7 @@ Device& Device::get(int index) {
         if (!devices[0]->guard_pages_)
             skip("guard pages: addresses of " + devices[0]->info().name +
                  " are no host pointers; sentinels instead");
+        at_end_of_run(print_pipelines);
         return true;
     }();
     return *devices[told ? index : 0];
