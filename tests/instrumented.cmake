@@ -1,8 +1,8 @@
-# The library once more, with sanitizers or with counters of coverage, in the same build folder and not by default. Only the
-# code under test is compiled again; the tests' objects, fmt and the embedded SPIR-V are those of the build.
+# The library once more, with sanitizers or with counters of coverage, in the same build folder and not by default. Only
+# the code under test is compiled again; the tests' objects, fmt and the embedded SPIR-V are those of the build.
 
-# vkattn_again(NAME FROM FLAGS): the sources of target FROM as an object library, with flags of its own. The files that the
-# build generates for FROM are no sources of it, but must be there.
+# vkattn_again(NAME FROM FLAGS): the sources of target FROM as an object library, with flags of its own. The files that
+# the build generates for FROM are no sources of it, but must be there.
 function(vkattn_again name from flags)
   get_target_property(folder ${from} SOURCE_DIR)
   get_target_property(sources ${from} SOURCES)
@@ -22,11 +22,12 @@ function(vkattn_instrument kind flags)
     vkattn_again(vkattn_${part}_${kind} vkattn_${part} "${flags}")
     list(APPEND library $<TARGET_OBJECTS:vkattn_${part}_${kind}>)
   endforeach()
-  add_executable(vkattn_plan_tests_${kind} EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vkattn_plan_tests>
-                                                            $<TARGET_OBJECTS:vkattn_plan_${kind}>)
+  # The instrumented objects come first: of an inline function that others have too, the linker keeps the first copy.
+  add_executable(vkattn_plan_tests_${kind} EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vkattn_plan_${kind}>
+                                                            $<TARGET_OBJECTS:vkattn_plan_tests>)
   target_link_libraries(vkattn_plan_tests_${kind} PRIVATE vkattn_fmt)
-  add_executable(vkattn_gpu_tests_${kind} EXCLUDE_FROM_ALL ${VKATTN_TEST_MAIN} $<TARGET_OBJECTS:vkattn_gpu_tests>
-                                                           $<TARGET_OBJECTS:vkattn_spirv> ${library})
+  add_executable(vkattn_gpu_tests_${kind} EXCLUDE_FROM_ALL ${library} $<TARGET_OBJECTS:vkattn_gpu_tests>
+                                                           $<TARGET_OBJECTS:vkattn_spirv> ${VKATTN_TEST_MAIN})
   target_link_libraries(vkattn_gpu_tests_${kind} PRIVATE vkattn_oracle vkattn_fmt ${CMAKE_DL_LIBS} Threads::Threads)
   target_link_options(vkattn_plan_tests_${kind} PRIVATE ${flags})
   target_link_options(vkattn_gpu_tests_${kind} PRIVATE ${flags})
@@ -36,10 +37,10 @@ set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-
 vkattn_instrument(sanitized "${sanitizers}")
 vkattn_instrument(coverage "--coverage")
 
-# What reads files has no part in the library, but takes input from anywhere.
+# The readers of files are no part of the library, but they take input from anywhere.
 vkattn_again(vkattn_npy_sanitized vkattn_npy "${sanitizers}")
 vkattn_again(vkattn_reference_sanitized vkattn_reference_commands "${sanitizers}")
-add_executable(vkattn_unit_tests_sanitized EXCLUDE_FROM_ALL ${VKATTN_TEST_MAIN} $<TARGET_OBJECTS:vkattn_unit_tests>
-  $<TARGET_OBJECTS:vkattn_npy_sanitized> $<TARGET_OBJECTS:vkattn_reference_sanitized>)
+add_executable(vkattn_unit_tests_sanitized EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vkattn_npy_sanitized>
+  $<TARGET_OBJECTS:vkattn_reference_sanitized> $<TARGET_OBJECTS:vkattn_unit_tests> ${VKATTN_TEST_MAIN})
 target_link_libraries(vkattn_unit_tests_sanitized PRIVATE vkattn_cli11 vkattn_oracle vkattn_fmt)
 target_link_options(vkattn_unit_tests_sanitized PRIVATE ${sanitizers})

@@ -1,5 +1,5 @@
-// Skips are said and counted: a test that cannot run here must not look like one that passed. Nor must a run that tested
-// nothing.
+// Skips are said and counted: a test that cannot run here must not look like one that passed. Nor must a run that
+// tested nothing.
 #pragma once
 
 #include <cstdio>

@@ -200,7 +200,8 @@ TEST_CASE("backward: problems and options at random") {
 
 namespace {
 
-// Pairs of a row and a key that a dispatch's boxes and span leave it, by the definition of visibility; once for each slice.
+// Pairs of a row and a key that a dispatch's boxes and span leave it, by the definition of visibility; once for each
+// slice.
 uint64_t visible_pairs(const Problem& p, const BackwardModel& m, const core::Dispatch& d) {
     const core::TileNumbers& n = m.of_tiles.n;
     const bool of_queries = facts_of(d.variant).kind == Kind::dquery;

@@ -57,11 +57,9 @@ Result<VkPipeline> Pipelines::build(const Key& key) {
     if (VkResult r = vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module); r != VK_SUCCESS)
         return failed("vkCreateShaderModule", r);
 
-    std::array<VkSpecializationMapEntry, SPEC_COUNT> entries;
-    for (uint32_t i = 0; i < SPEC_COUNT; i++)
-        entries[i] = {i, static_cast<uint32_t>(i * sizeof(uint32_t)), sizeof(uint32_t)};
-    const VkSpecializationInfo constants{SPEC_COUNT, entries.data(), sizeof specialization,
-                                         specialization.data()};
+    const auto entries = constants_.entries_of(variant, specialization[SPEC_ROLLED] != 0);
+    const VkSpecializationInfo constants{static_cast<uint32_t>(entries.size()), entries.data(),
+                                         sizeof specialization, specialization.data()};
     VkComputePipelineCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;

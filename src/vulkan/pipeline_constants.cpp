@@ -29,23 +29,32 @@ std::vector<Instruction> instructions_of(const Spirv& module) {
     return all;
 }
 
-// Ids that code depends on, from the end to the beginning: operands of instructions, but of a constant only where the
-// constant is used itself. No code need use the workgroup's size, the driver does. Literals are taken for ids too; a
-// constant may then look read that is not, never the reverse.
+bool is_spec_constant(const Instruction& i) {
+    return i.opcode >= op_spec_constant_true && i.opcode <= op_spec_constant_op;
+}
+
+bool names_only(const Instruction& i) {
+    return i.opcode == op_name || i.opcode == op_member_name || i.opcode == op_decorate;
+}
+
+bool is_workgroup_size(const Instruction& i) {
+    return i.opcode == op_decorate && i.operands[1] == decoration_builtin &&
+           i.operands[2] == builtin_workgroup_size;
+}
+
+// Ids that something depends on: the operands of all instructions, but those of a constant only where the constant is
+// used itself. Constants are defined before their users, so they are looked at from the last to the first. No code
+// need use the workgroup's size, because the driver does. Literals are taken for ids too; a constant may then look
+// read that is not, never the reverse.
 std::unordered_set<uint32_t> used_ids(const std::vector<Instruction>& all) {
     std::unordered_set<uint32_t> used;
-    for (const Instruction& i : all)
-        if (i.opcode == op_decorate && i.operands[1] == decoration_builtin &&
-            i.operands[2] == builtin_workgroup_size)
-            used.insert(i.operands[0]);
-    for (auto i = all.rbegin(); i != all.rend(); ++i) {
-        if (i->opcode == op_name || i->opcode == op_member_name || i->opcode == op_decorate) continue;
-        const bool constant = i->opcode >= op_spec_constant_true && i->opcode <= op_spec_constant_op;
-        if (!constant)
-            used.insert(i->operands.begin(), i->operands.end());
-        else if (used.contains(i->operands[1]))  // its result; operand 0 is its type
-            used.insert(i->operands.begin() + 2, i->operands.end());
+    for (const Instruction& i : all) {
+        if (is_workgroup_size(i)) used.insert(i.operands[0]);
+        if (!is_spec_constant(i) && !names_only(i)) used.insert(i.operands.begin(), i.operands.end());
     }
+    for (auto i = all.rbegin(); i != all.rend(); ++i)
+        if (is_spec_constant(*i) && used.contains(i->operands[1]))  // its result; operand 0 is its type
+            used.insert(i->operands.begin() + 2, i->operands.end());
     return used;
 }
 
@@ -63,16 +72,29 @@ uint32_t constants_read(const Spirv& module) {
     return read;
 }
 
+uint32_t PipelineConstants::read_by(Variant variant, bool rolled) {
+    const auto [kept, is_new] = read_.try_emplace({variant, rolled}, 0);
+    if (is_new) kept->second = constants_read(spirv_of(variant, rolled));
+    return kept->second;
+}
+
 Specialization PipelineConstants::of(const Dispatch& dispatch) {
-    const bool rolled = dispatch.specialization[SPEC_ROLLED] != 0;
-    const auto [kept, is_new] = read_.try_emplace({dispatch.variant, rolled}, 0);
-    if (is_new) kept->second = constants_read(spirv_of(dispatch.variant, rolled));
-    uint32_t needed = kept->second | 1u << SPEC_ROLLED;
+    uint32_t needed =
+        read_by(dispatch.variant, dispatch.specialization[SPEC_ROLLED] != 0) | 1u << SPEC_ROLLED;
     if ((needs_of(dispatch.variant) & NEED_MATRIX) != 0) needed |= 1u << SPEC_SUBGROUP_SIZE;
     Specialization constants{};
     for (size_t i = 0; i < SPEC_COUNT; i++)
         if ((needed >> i & 1) != 0) constants[i] = dispatch.specialization[i];
     return constants;
+}
+
+std::vector<VkSpecializationMapEntry> PipelineConstants::entries_of(Variant variant, bool rolled) {
+    const uint32_t read = read_by(variant, rolled);
+    std::vector<VkSpecializationMapEntry> entries;
+    for (uint32_t i = 0; i < SPEC_COUNT; i++)
+        if ((read >> i & 1) != 0)
+            entries.push_back({i, static_cast<uint32_t>(i * sizeof(uint32_t)), sizeof(uint32_t)});
+    return entries;
 }
 
 }  // namespace vkattn::core

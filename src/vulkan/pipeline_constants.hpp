@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
+
+#include <vulkan/vulkan_core.h>
 
 #include "plan/plan.hpp"
 #include "spirv.hpp"
@@ -16,14 +19,21 @@ using Specialization = std::array<uint32_t, SPEC_COUNT>;
 // Bits 1 << SPEC_* of the constants that the module's code depends on.
 uint32_t constants_read(const Spirv& module);
 
-// The constants of a dispatch as its pipeline is built from them: those that its module does not read are 0, so that they
-// do not split pipelines. Two constants are kept in any case: SPEC_ROLLED chooses the module, and the subgroup size of a
-// matrix kernel is a property of its pipeline. Remembers what modules read, so one object is for one thread at a time.
+// Tells of dispatches what their pipelines are built from. Remembers what modules read, so one object is for one
+// thread at a time.
 class PipelineConstants {
   public:
+    // The dispatch's constants, with 0 for those that its module does not read, so that they do not split pipelines.
+    // Two are kept in any case: SPEC_ROLLED chooses the module, and the subgroup size of a matrix kernel is a
+    // property of its pipeline.
     Specialization of(const Dispatch& dispatch);
+    // What vkCreateComputePipelines is told: the constants that the module reads. The others keep the module's
+    // defaults: code that nobody uses may divide by them.
+    std::vector<VkSpecializationMapEntry> entries_of(Variant variant, bool rolled);
 
   private:
+    uint32_t read_by(Variant variant, bool rolled);
+
     std::map<std::pair<Variant, bool>, uint32_t> read_;
 };
 

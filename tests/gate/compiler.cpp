@@ -102,9 +102,10 @@ Built Compiler::build(core::Variant variant, const core::Specialization& constan
     built.result = vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module);
     if (built.result != VK_SUCCESS) return built;
 
-    std::array<VkSpecializationMapEntry, SPEC_COUNT> entries;
-    for (uint32_t i = 0; i < SPEC_COUNT; i++) entries[i] = {i, i * 4, sizeof(uint32_t)};
-    const VkSpecializationInfo specialization{SPEC_COUNT, entries.data(), sizeof constants, constants.data()};
+    core::PipelineConstants reader;
+    const auto entries = reader.entries_of(variant, constants[SPEC_ROLLED] != 0);
+    const VkSpecializationInfo specialization{static_cast<uint32_t>(entries.size()), entries.data(),
+                                              sizeof constants, constants.data()};
     VkComputePipelineCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
     info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;

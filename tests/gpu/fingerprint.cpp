@@ -1,5 +1,5 @@
-// vkattn_fingerprint: reads lines "forward CASE" and "backward CASE", and prints for each the fingerprint of what the case
-// runs on the current device, then the modules that it runs. Builds no pipeline and executes nothing.
+// vkattn_fingerprint: reads lines "forward CASE" and "backward CASE", and prints for each the fingerprint of what the
+// case runs on the current device, then the modules that it runs. Builds no pipeline and executes nothing.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -172,6 +172,9 @@ Plan plan_of(VkattnContext* context, const Case& c) {
     return Plan(context, c.problem, c.options());
 }
 
+// A workgroup of the largest devices costs a hundred times what one of a CPU costs.
+constexpr int most_doublings = 10;
+
 void raise_limit(Case& c, const std::function<void(const Case&)>& plan) {
     const uint64_t asked = c.max_dispatch_flops;
     for (int doubled = 0;; doubled++) {
@@ -179,7 +182,7 @@ void raise_limit(Case& c, const std::function<void(const Case&)>& plan) {
             plan(c);
             break;
         } catch (const Error& e) {
-            if (e.field() != "options.max_dispatch_flops" || doubled == 24) throw;
+            if (e.field() != "options.max_dispatch_flops" || doubled == most_doublings) throw;
             c.max_dispatch_flops *= 2;
         }
     }
@@ -261,8 +264,8 @@ int home_of(const std::string& key) {
     return homes.try_emplace(key, static_cast<int>(homes.size() % 2)).first->second;
 }
 
-// Somebody who looks for a fault sets VKATTN_TEST_ONLY=TEXT. Then only cases with this text run, and each is named before
-// it does, because a guard page may end the process.
+// Somebody who looks for a fault sets VKATTN_TEST_ONLY=TEXT. Then only cases with this text run, and each is named
+// before it does, because a guard page may end the process.
 std::atomic<bool> saw_wanted_case = false;
 
 bool is_wanted(const Case& c) {
@@ -289,14 +292,15 @@ bool is_enough(const Report& report) {
 
 // One device's share of the cases.
 void run_share(int index, const std::vector<Case>& cases, const std::vector<int>& homes, RunCase run,
-               std::vector<Report>& reports) {
+               Features features, std::vector<Report>& reports) {
     Device& device = Device::get(index);
     for (size_t i = 0; i < cases.size(); i++) {
         if (homes[i] != index) continue;
         if (!is_wanted(cases[i])) continue;
-        // One device is used through a context with no feature but the address, unless a case needs more.
-        const bool all_features = index != 0 || cases[i].kernel.starts_with("matrix") ||
-                                  cases[i].precision != VKATTN_PRECISION_STORAGE;
+        const bool needs_more =
+            cases[i].kernel.starts_with("matrix") || cases[i].precision != VKATTN_PRECISION_STORAGE;
+        const bool all_features =
+            features == Features::by_device ? index != 0 || needs_more : features == Features::all;
         VkattnContext* const context = all_features ? device.runtime().context() : shared_context().get();
         try {
             reports[i] = run(device, context, cases[i]);
@@ -311,13 +315,14 @@ void run_share(int index, const std::vector<Case>& cases, const std::vector<int>
 
 }  // namespace
 
-std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run) {
+std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run, Features features) {
     Device::get();
     std::vector<Report> reports(cases.size());
     std::vector<int> homes;
-    for (const Case& c : cases) homes.push_back(home_of(c.pipeline_key()));
-    std::thread other([&] { run_share(1, cases, homes, run, reports); });
-    run_share(0, cases, homes, run, reports);
+    // The context without features is of the first device.
+    for (const Case& c : cases) homes.push_back(features == Features::none ? 0 : home_of(c.pipeline_key()));
+    std::thread other([&] { run_share(1, cases, homes, run, features, reports); });
+    run_share(0, cases, homes, run, features, reports);
     other.join();
     for (size_t i = 0; i < cases.size(); i++) {
         const std::string name = fmt::format("{}: {}", cases[i].where, cases[i].text);

@@ -90,8 +90,14 @@ std::string uncut(VkattnContext* context, const Case& c, bool backward);
 // the same bits.
 Report run_case(Device& device, VkattnContext* context, const Case& c);
 
-// All of them on both devices; cases with the same pipelines on the same one. Reports failures and skips to doctest.
+// Contexts that cases run in. by_device: the first device's has no feature but the address, unless a case needs more,
+// the second's has all. Modules for 16-bit types differ by these features.
+enum class Features { by_device, all, none };
+
+// Runs all of them on both devices; cases with the same pipelines on the same one. Reports failures and skips to
+// doctest.
 using RunCase = Report (*)(Device& device, VkattnContext* context, const Case& c);
-std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run = run_case);
+std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run = run_case,
+                              Features features = Features::by_device);
 
 }  // namespace vkattn::test

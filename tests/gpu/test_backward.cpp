@@ -27,11 +27,11 @@ bool add_name(const char* name) {
     return true;
 }
 
-void run_section(const std::string& name) {
+void run_section(const std::string& name, Features features = Features::by_device) {
     const auto section =
         std::find_if(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
     REQUIRE(section != sections().end());
-    run_cases(section->cases, run_backward_case);
+    run_cases(section->cases, run_backward_case, features);
 }
 
 }  // namespace
@@ -52,7 +52,10 @@ SECTION_NAMED(cuts, "cuts")
 SECTION_NAMED(empty, "empty")
 SECTION_NAMED(slices, "slices")
 SECTION_NAMED(materialized, "materialized")
-SECTION_NAMED(gpu_modules, "modules of GPUs")
+[[maybe_unused]] static const bool gpu_modules_added = add_name("modules of GPUs");
+TEST_CASE("backward cases: modules of GPUs") {
+    for (const Features features : {Features::all, Features::none}) run_section("modules of GPUs", features);
+}
 
 TEST_CASE("every section of the backward's case file is run") {
     for (const Section& section : sections()) {

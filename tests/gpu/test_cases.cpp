@@ -30,11 +30,11 @@ bool add_name(const char* name) {
     return true;
 }
 
-void run_section(const std::string& name) {
+void run_section(const std::string& name, Features features = Features::by_device) {
     const auto section =
         std::find_if(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
     REQUIRE(section != sections().end());
-    run_cases(section->cases);
+    run_cases(section->cases, run_case, features);
 }
 
 std::string error_of(const char* text) {
@@ -65,6 +65,10 @@ SECTION_NAMED(windows, "windows")
 SECTION_NAMED(empty, "empty and hidden")
 SECTION_NAMED(strides, "strides that are never taken")
 SECTION_NAMED(tunings, "tunings")
+[[maybe_unused]] static const bool gpu_modules_added = add_name("modules of GPUs");
+TEST_CASE("forward cases: modules of GPUs") {
+    for (const Features features : {Features::all, Features::none}) run_section("modules of GPUs", features);
+}
 SECTION_NAMED(storage, "storage types")
 SECTION_NAMED(masks, "masks")
 SECTION_NAMED(batches, "kv lengths and query offsets")

@@ -1,6 +1,6 @@
-// Dense results past 4 GiB: lse, out and parts of the output of so many rows that their places need more than 32 bits. Only
-// a few segments of such a plan are run; address space costs nothing, and any place that is computed wrong faults, or is
-// not written.
+// Dense results past 4 GiB: lse, out and parts of the output of so many rows that their places need more than 32
+// bits. Only a few segments of such a plan are run; address space costs nothing, and any place that is computed wrong
+// faults, or is not written.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace vkattn::test;
 
 namespace {
 
-// Query rows first .. end-1 of heads first_head .. end_head-1, counted over all batches.
+// Query rows first .. end-1 of the heads first_head .. end_head-1, which are counted over all batches.
 struct Rows {
     uint64_t first_head, end_head, first, end;
 };
@@ -27,7 +27,7 @@ uint64_t heads_of(const VkattnProblem& p) {
     return uint64_t{p.batch} * p.num_heads_q;
 }
 
-// What forward dispatch d writes, where heads do not share tiles. Query tiles are counted from the last.
+// Returns the rows that forward dispatch d writes, where heads do not share tiles. It counts query tiles from the last.
 Rows rows_of(const core::Plan& plan, const core::Dispatch& d) {
     shared::ForwardPush push;
     std::memcpy(&push, d.push.data(), sizeof push);
@@ -38,7 +38,7 @@ Rows rows_of(const core::Plan& plan, const core::Dispatch& d) {
             first_tile * tile_q, std::min(end_tile * tile_q, seqlen)};
 }
 
-// What dispatch d of the combine kernel merges.
+// Returns the rows that dispatch d of the combine kernel merges.
 Rows merged_rows(const core::Plan& plan, const core::Dispatch& d) {
     shared::CombinePush push;
     std::memcpy(&push, d.push.data(), sizeof push);
@@ -189,9 +189,13 @@ TEST_CASE_FIXTURE(Recorded, "parts of the output of more than 2^30 rows") {
     if (!device.has_guard_pages()) return skip("parts past 4 GiB: addresses are no host pointers here");
     between.largest_allocation = uint64_t{1} << 40;
     const Context context_of_large_device = between.context();
-    HugeForward forward(device, context_of_large_device.get(),
-                        "h=17 sq=268435456 skv=97 d=3 qs=0,0,0 kernel=tiles splits=3 max_flops=200000000 "
-                        "max_scratch=1099511627776");
+    const std::string text =
+        "h=17 sq=268435456 skv=97 d=3 qs=0,0,0 kernel=tiles splits=3 max_flops=200000000 "
+        "max_scratch=1099511627776";
+    const auto plan = core_plan_of(context_of_large_device.get()->caps, parse_case(text, "here"), false);
+    if (!plan && plan.failure().message.find("driver's compiler") != std::string::npos)
+        return skip("parts past 4 GiB: " + plan.failure().message);  // a named quirk; see src/plan/quirks.hpp
+    HugeForward forward(device, context_of_large_device.get(), text);
     const auto& dispatches = forward.plan().dispatches;
     const auto is_merge = [](const core::Dispatch& d) { return d.variant == core::Variant::combine_f32; };
     const auto first_merge = std::find_if(dispatches.begin(), dispatches.end(), is_merge);

@@ -62,8 +62,8 @@ Outcome run(Device& device, const Plan& plan, const Case& c, const Inputs& input
     return forward.outcome();
 }
 
-// `common` holds for the sequence and for all its companies. So does the limit of a dispatch, because a row's keys are cut
-// by it.
+// `common` holds for the sequence and for all its companies. So does the limit of a dispatch, because a row's keys
+// are cut by it.
 void check_invariance(Device& device, VkattnContext* context, const std::string& common,
                       const char* alone_text, const std::vector<Company>& companies) {
     const auto read = [&](const char* text, int seed) {
@@ -142,8 +142,8 @@ TEST_CASE_FIXTURE(Recorded, "batch invariance: masks, softcap, scores that grow"
     }
 }
 
-// A workgroup with the tiles of a large GPU costs more than the limits below, which are then raised. All keys of the last
-// test's sequence are in one tile of 128, so that alone it is not cut at all, but in company it is.
+// A workgroup with the tiles of a large GPU costs more than the limits below, which are then raised. All keys of the
+// last test's sequence are in one tile of 128, so that alone it is not cut at all, but in company it is.
 constexpr const char* gpu_tiles =
     "tuning=threads=64,lanes=8,rows=8,cols=16,chunk=16,p_blocks=1,v_keys=8,prefetch=0,unroll=1,rolled=1";
 

@@ -1,6 +1,6 @@
-// 16-bit results, bit by bit: to nearest, ties to even. The error rule cannot tell ties that go up from ties that go to
-// even, because both are half an ulp away. Every result here is exact in float32, and half-way between two 16-bit numbers
-// that stand side by side; all finite numbers of the type have their turn.
+// 16-bit results, bit by bit: to nearest, ties to even. The error rule cannot tell ties that go up from ties that go
+// to even, because both are half an ulp away. Every result here is exact in float32, and half-way between two 16-bit
+// numbers that stand side by side; all finite numbers of the type have their turn.
 #include <fmt/format.h>
 
 #include <bit>
@@ -18,10 +18,10 @@ namespace {
 
 constexpr uint32_t dim = 64;
 
-// Pairs of neighbours, x and the next larger number, with alternating signs. A head has `dim` of them.
+// Pairs of neighbours, which are a number and the next larger one, with changing signs. A head has `dim` of them.
 struct Neighbours {
     explicit Neighbours(VkattnDtype type) : dtype(type) {
-        // Of bfloat16 without what float32 arithmetic flushes to zero, and what a sum of two takes to infinity.
+        // bfloat16 goes without numbers that float32 arithmetic flushes to zero, and those whose sum is infinite.
         const bool f16 = type == VKATTN_DTYPE_FLOAT16;
         const uint32_t begin = f16 ? 0 : 0x0100, end = f16 ? 0x7bff : 0x7eff;
         for (uint32_t bits = begin; bits < end; bits++) {
@@ -36,7 +36,7 @@ struct Neighbours {
     }
     float value_of(uint16_t bits) const { return load(reinterpret_cast<const std::byte*>(&bits), dtype); }
     uint32_t heads() const { return static_cast<uint32_t>(first.size() / dim); }
-    // (a + b) / 2, and (a - b) / 2 where b has the other sign, as the type has it.
+    // Returns the mean of pair i, rounded to the type.
     float mean(size_t i) const {
         return static_cast<float>(
             rounded((static_cast<double>(first[i]) + static_cast<double>(second[i])) / 2, dtype));
@@ -46,7 +46,7 @@ struct Neighbours {
     std::vector<float> first, second;
 };
 
-// Of each head two rows of `dim`: `first` and factor * `second`.
+// Returns two rows of `dim` for each head: `first`, and factor * `second`.
 std::vector<float> two_rows(const Neighbours& n, float factor) {
     std::vector<float> dense;
     for (size_t h = 0; h < n.heads(); h++) {
@@ -56,7 +56,7 @@ std::vector<float> two_rows(const Neighbours& n, float factor) {
     return dense;
 }
 
-// Each row of each head: these two numbers in turn, then zeros.
+// Returns rows for each head: row i begins with of_rows[i], the rest of it is zeros.
 std::vector<float> units(const Neighbours& n, uint32_t row_dim, std::vector<float> of_rows) {
     std::vector<float> dense;
     for (size_t h = 0; h < n.heads(); h++)
@@ -69,7 +69,7 @@ void fill(Tensor& tensor, float x) {
     tensor.scatter(std::vector<float>(tensor.batch * tensor.heads * tensor.seqlen * tensor.dim, x));
 }
 
-// The bits of row `row` of every head against the means, with a sign.
+// Compares row `row` of every head with the means, times `sign`, bit by bit. Returns the first that differs, or "".
 std::string flaw_of(const Neighbours& n, const std::vector<float>& got, uint32_t rows, uint32_t row,
                     float sign) {
     for (size_t i = 0; i < n.first.size(); i++) {
@@ -85,7 +85,7 @@ Case case_of(const Neighbours& n, const std::string& words) {
     return parse_case(fmt::format("h={} dtype={} {}", n.heads(), name_of(n.dtype), words), "here");
 }
 
-// Two keys of equal weight: out is the mean of their values.
+// Two keys have equal weights, so out is the mean of their values. Returns the first element that is not, or "".
 std::string forward_flaw(Device& device, VkattnContext* context, const Neighbours& n,
                          const std::string& words) {
     const Case c = case_of(n, fmt::format("sq=1 skv=2 dv={} scale=1 {}", dim, words));
@@ -99,8 +99,8 @@ std::string forward_flaw(Device& device, VkattnContext* context, const Neighbour
     return flaw_of(n, forward.outcome().out, 1, 0, 1);
 }
 
-// Two keys with dP of 1 and -1 and weights of 1/2: dS is 1/2 and -1/2, delta is 0. So dquery is half the difference of the
-// keys, where queries are 0; and dkey of the first key is the mean of two queries, where keys are 0.
+// Two keys with dP of 1 and -1 and weights of 1/2: dS is 1/2 and -1/2, delta is 0. So dquery is half the difference
+// of the keys, where queries are 0; and dkey of the first key is the mean of two queries, where keys are 0.
 struct BackwardRun {
     BackwardRun(Device& device, VkattnContext* context, const Neighbours& n, const std::string& words,
                 bool of_query) {
@@ -126,7 +126,7 @@ struct BackwardRun {
 
 constexpr VkattnDtype dtypes[] = {VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16};
 
-// Those of the modules with 16-bit storage, where the device has it, and of the modules without.
+// Returns a context whose modules use 16-bit storage, where the device has it, and one whose modules do not.
 std::vector<VkattnContext*> contexts(Device& device) {
     VkattnContext* const own = device.runtime().context();
     if (!own->caps.storage_16bit) return {own};

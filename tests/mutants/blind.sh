@@ -104,7 +104,7 @@ blind_run() {
     read_kept "$here/BLIND.md"
     mapfile -t all_modules < <(every_module)
     tests_hash=$(hash_of_files tests/gpu tests/cases)
-    build_tests
+    build_target vkattn_mutant_tests
     compile_unchanged "${all_modules[@]}"
     try_blind_unchanged
     for name in "${names[@]}"; do

@@ -150,19 +150,21 @@ hash() { sha256sum | cut -c1-16; }
 hash_of_files() { (cd "$root" && find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) | hash; }
 
 # find_plans: sets fingerprint_of and modules_of, by the case, for the faults in names. vkattn_fingerprint asks the
-# planner and runs nothing. A test has no plan: its fingerprint is that of its file, of the planner and of all shaders, and
-# any module may matter to it.
+# planner and runs nothing. A test has no plan: its fingerprint is that of its file and of all modules
+# (spirv_arrays.inc names folders of this build).
 declare -A fingerprint_of modules_of
 find_plans() {
-    local name case pass device sources
+    local name case pass device test_file
     mkdir -p "$work"
     rm -f "$work"/*.plans "$work"/*.cases
     for name in "${names[@]}"; do
         case=${case_of[$name]}
         pass=$(pass_of "$case") || die "$name: mutants.txt has a case that is in no file of tests/cases: $case"
         if [[ $pass == test ]]; then
-            sources=$(cd "$root" && grep -lF "\"${case#*: }\"" tests/gpu/*.cpp) || die "$name: there is no test '${case#*: }'"
-            fingerprint_of[$case]=$(hash_of_files src/plan shaders "$sources") modules_of[$case]=$(modules_on "$(device_of "$case")")
+            test_file=$(cd "$root" && grep -lF "\"${case#*: }\"" tests/gpu/*.cpp) && [[ $test_file != *$'\n'* ]] ||
+                die "$name: there is no test '${case#*: }', or there are several"
+            fingerprint_of[$case]=$(cat "$build"/src/vkattn_spirv_shaders/[!s]*.inc "$root/$test_file" | hash)
+            modules_of[$case]=$(modules_on "$(device_of "$case")")
         else
             printf '%s %s\n' "$pass" "$case" >>"$work/$(device_of "$case").cases"
         fi

@@ -29,11 +29,16 @@ count_one() {
 suite() {
     local name=$1 log=$logs/$1.log start=$EPOCHREALTIME code=0 line passed failed skipped
     shift
+    # Counts until there is a result: a suite that is killed with its shell must not be missing.
+    echo "0 passed, 1 failed, 0 skipped" >"$logs/$name.count"
     "$@" >"$log" 2>&1 </dev/null || code=$?
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1) || line='0 passed, 1 failed, 0 skipped'
     read -r passed _ failed _ skipped _ <<<"$line"
     if ((code != 0 && failed == 0)); then
         echo "the exit code is $code" >>"$log"
+        failed=1
+    elif ((passed + failed + skipped == 0)); then
+        echo "nothing was tested" >>"$log"
         failed=1
     fi
     # In one piece: others may be printing.

@@ -1,7 +1,6 @@
-# shellcheck shell=bash disable=SC2034 # for those that source this
-# Sourced by tools/check and by the blind run of tests/mutants: the suites of vkattn_gpu_tests in each tier, one a line:
-# NAME|DEVICE|DOCTEST ARGUMENTS. Most of their time goes into building pipelines, so the everyday tier does without LLVM's
-# optimisations (GALLIVM_PERF=nopt).
+# shellcheck shell=bash disable=SC2034 # for those that source this Sourced by tools/check and by the blind run of
+# tests/mutants: the suites of vkattn_gpu_tests in each tier, one a line: NAME|DEVICE|DOCTEST ARGUMENTS. Most of their
+# time goes into building pipelines, so the everyday tier does without LLVM's optimisations (GALLIVM_PERF=nopt).
 
 everyday_gpu=(
     'lavapipe-128|lavapipe-128|'
