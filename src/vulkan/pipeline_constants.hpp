@@ -27,7 +27,7 @@ class PipelineConstants {
     // Two are kept in any case: SPEC_ROLLED chooses the module, and the subgroup size of a matrix kernel is a
     // property of its pipeline.
     Specialization of(const Dispatch& dispatch);
-    // What vkCreateComputePipelines is told: the constants that the module reads. The others keep the module's
+    // Lists for vkCreateComputePipelines the constants that the module reads. The others keep the module's
     // defaults: code that nobody uses may divide by them.
     std::vector<VkSpecializationMapEntry> entries_of(Variant variant, bool rolled);
 
