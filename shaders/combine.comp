@@ -67,8 +67,8 @@ float weight(vec2 statistics, float m) {
     return statistics.y * exp2((statistics.x - m) * (PARTS_MAX_SUM != 0 ? 1 : LOG2_E));
 }
 
-// A part that saw all of a row's keys comes out bit for bit. Dividing equal numbers need not give 1: the H200's driver 580
-// multiplies by an approximate inverse.
+// A part that saw all of a row's keys comes out bit for bit. Dividing equal numbers need not give 1: without this,
+// rows on an H200 (driver 580.159) differed by whether their keys were cut.
 float share(float weight, float total) { return weight == total ? 1 : weight / total; }
 
 float lse_of(float m, float total) {

@@ -1,4 +1,4 @@
-// Where devices are known to keep the elements of their matrices. On real devices vkattn_cmd_probe finds that out; the
+// Lists where devices are known to keep the elements of matrices. On real devices vkattn_cmd_probe finds that out; the
 // gate's devices execute nothing, so the gate says it for them.
 #pragma once
 
