@@ -9,33 +9,42 @@
 // Grid: heads of all batches, THREADS / LANES rows.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
-#include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/backward_delta.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/backward_delta.def"
+} push;
+#include "lib/operands.glsl"
+#include "lib/rows.glsl"
+
+const uint GROUPS = THREADS / LANES;
+const uint TILE_Q = GROUPS, TILE_KV = 1;  // the query rows of a workgroup; it looks at no keys
+uint thread = gl_LocalInvocationIndex;
+uint lane = thread % LANES;
+uint group = thread / LANES;
+
+#include "lib/backward_problem.glsl"
 #include "lib/mask.glsl"
 #include "lib/scores.glsl"
-#include "lib/backward_problem.glsl"
 
 shared vec4 out_vecs[THREADS], dout_vecs[THREADS];
 
 void main() {
     BackwardIn a = backward();
-    Work w;
-    const uint head = p.first_head + gl_WorkGroupID.x, heads = num_heads_q();
-    w.batch = head / heads;
-    w.head = head % heads;
-    w.first_row = (p.first_tile + gl_WorkGroupID.y) * GROUPS;
-    w.last_row = min(w.first_row + GROUPS, p.seqlen_q) - 1;
+    const Work w = work_of_tile(push.first_x + gl_WorkGroupID.x, push.first_y + gl_WorkGroupID.y);
     const uint wanted = w.first_row + group, row = min(wanted, w.last_row);
-    const Rows o = tile_at(rows_of(p.outp, uvec3(0), 9, w.batch, w.head, p.seqlen_q), w.first_row);
+    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, w);
     const Rows dout = dout_tile(w);
     const RowStart at_o = row_start(o, row), at_dout = row_start(dout, row);
     float delta = 0;
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
         const uint d = first + 4 * lane;
         barrier();
-        out_vecs[thread] = load4(at_o, d, HEAD_DIM_V, false);
-        dout_vecs[thread] = load4(at_dout, d, HEAD_DIM_V, false);
+        out_vecs[thread] = load_out4(at_o, d, HEAD_DIM_V, false);
+        dout_vecs[thread] = query_floats(load_query4(at_dout, d, HEAD_DIM_V, false));
         barrier();
         for (uint l = 0; l < LANES && lane == 0; l++)
             [[unroll]] for (uint i = 0; i < 4; i++) delta = fma(dout_vecs[thread + l][i], out_vecs[thread + l][i], delta);
@@ -43,7 +52,7 @@ void main() {
     if (lane != 0 || wanted > w.last_row) return;
     const RowStart at_lse = dense_row(a.x.lse, 1, w, row);
     const uint lse = UintsIn(at_lse.base).x[at_lse.at];
-    if (DLSE != 0) {
+    if (HAS_DLSE) {
         const RowStart at_dlse = dense_row(a.x.dlse, 1, w, row);
         delta -= FloatsIn(at_dlse.base).x[at_dlse.at];
     }

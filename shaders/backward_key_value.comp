@@ -11,7 +11,7 @@
 // Tile ownership: a workgroup has TILE_KV keys of one kv head. P and dS are computed as lib/tiles.glsl says, query rows in
 // groups of LANES invocations; they lie in shared memory as they come from the registers, four keys to a vec4. For the
 // sums the invocations regroup: KEY_LANES share ROWS keys, each has every KEY_LANES-th vec4 of their rows. Of several slices
-// (lib/backward_problem.glsl) even ones have a part of dV, for which they need no dS, and odd ones a part of dK.
+// (lib/backward_passes.glsl) even ones have a part of dV, for which they need no dS, and odd ones a part of dK.
 //
 // Shared memory (one pool, two maps that follow each other, a barrier at each change; in vec4):
 //   scores  as forward_tiles.comp
@@ -20,20 +20,30 @@
 // Grid: kv heads of all batches, tiles of keys, slices.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/backward_key_value.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/backward_key_value.def"
+} push;
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "lib/backward_problem.glsl"
+#include "lib/backward_passes.glsl"
 #include "lib/mask.glsl"
-#define SLOPED_WEIGHTS (SLICES > 1 && slice() % 2 != 0)
-#define KEPT_SLOPES (SLICES == 1)
+#define WEIGHTS_TAKE_CAP (SLICES > 1 && slice() % 2 != 0)
+#define CAP_IS_KEPT (SLICES == 1)
 #include "lib/backward.glsl"
 
 const uint KEY_GROUPS = TILE_KV / ROWS;
 const uint KEY_LANES = THREADS / KEY_GROUPS;
-// Of a slice, what is said below of dK and the query holds for what it has.
-const uint PARTS = SLICES > 1 ? SLICES / 2 : 1, LARGER_DIM = HEAD_DIM_QK > HEAD_DIM_V ? HEAD_DIM_QK : HEAD_DIM_V;
+// Slices of one gradient. With more than one, everything below about dkey and the query applies to the gradient that the
+// workgroup's slice is of: an even slice takes dout for the query, and dvalue for dkey.
+const uint GRADIENT_SLICES = SLICES > 1 ? SLICES / 2 : 1;
+const uint LARGER_DIM = HEAD_DIM_QK > HEAD_DIM_V ? HEAD_DIM_QK : HEAD_DIM_V;
 const uint V_VECS = SLICES > 1 ? 0 : POOL_V_STRIDE(HEAD_DIM_V, KEY_LANES) / KEY_LANES;
-const uint QK_VECS = POOL_SLICE_STRIDE(SLICES > 1 ? LARGER_DIM : HEAD_DIM_QK, KEY_LANES, PARTS) / KEY_LANES;
+const uint QK_VECS = POOL_SLICE_STRIDE(SLICES > 1 ? LARGER_DIM : HEAD_DIM_QK, KEY_LANES, GRADIENT_SLICES) / KEY_LANES;
 const uint KV_STRIDE = (V_VECS + QK_VECS) * KEY_LANES;
 const uint SLOTS = GROUPS * P_BLOCKS;
 const uint POOL_DS = SLOTS * K_STRIDE;
@@ -46,7 +56,7 @@ vec4 dvalue[SLICES > 1 ? 1 : ROWS * V_VECS];
 vec4 dkey[ROWS * QK_VECS];
 
 bool of_value() { return SLICES > 1 && slice() % 2 == 0; }
-// Before the slice's own, vec4 of a row.
+// The first vec4 of a row that the slice has.
 uint first_vec() { return SLICES > 1 ? slice() / 2 * QK_VECS * KEY_LANES : 0; }
 
 void store_rows_of_groups(uint first_r) {
@@ -85,32 +95,33 @@ Item item_at(uint first) {
     return item;
 }
 
-STORED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) {
+STAGED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) {
     const Item item = item_at(first);
     const uint slot = first_slot + item.slot, extent = item.of_q ? HEAD_DIM_QK : HEAD_DIM_V;
     const uint row = q.first + slot % GROUPS * ROWS + first_r + slot / GROUPS;
     Rows t = dout;
     if (item.of_q) t = q;
-    if (SLICES == 1) return load4_stored(row_start(t, row), 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
-    const bool inside = HEAD_DIM_QK == HEAD_DIM_V && HEAD_DIM_V % (4 * KEY_LANES * PARTS) == 0;
-    return load4_stored(row_start(t, row), 4 * (first_vec() + item.vec), of_value() ? HEAD_DIM_V : HEAD_DIM_QK, inside);
+    if (SLICES == 1) return load_staged4(false, row_start(t, row), 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
+    const bool inside = HEAD_DIM_QK == HEAD_DIM_V && HEAD_DIM_V % (4 * KEY_LANES * GRADIENT_SLICES) == 0;
+    const uint dims = of_value() ? HEAD_DIM_V : HEAD_DIM_QK;
+    return load_staged4(false, row_start(t, row), 4 * (first_vec() + item.vec), dims, inside);
 }
 
-void store_item(uint first, STORED4 x) {
+void store_item(uint first, STAGED4 x) {
     const Item item = item_at(first);
-    pool[POOL_ROWS + item.slot * KV_STRIDE + (item.of_q ? V_PART : 0) + item.vec] = floats_of(x);
+    pool[POOL_ROWS + item.slot * KV_STRIDE + (item.of_q ? V_PART : 0) + item.vec] = staged_floats(false, x);
 }
 
-STORED4 fetched[PREFETCH != 0 ? SUM_ITEMS : 1];
+STAGED4 fetched[FETCHES_AHEAD ? SUM_ITEMS : 1];
 
 void fetch_items(Rows q, Rows dout, uint first_r, uint first_slot) {
-    if (PREFETCH == 0) return;
+    if (!FETCHES_AHEAD) return;
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
         if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS);
 }
 
 void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
-    if (PREFETCH == 0) {
+    if (!FETCHES_AHEAD) {
         STAYS_LOOP for (uint first = 0; first < ITEMS; first += THREADS)
             if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, first))
                 store_item(first, load_item(q, dout, first_r, first_slot, first));
@@ -124,26 +135,13 @@ Rows product_query, product_dout;
 void fetch_product() { fetch_items(product_query, product_dout, 0, 0); }
 
 // dvalue += P^T . dout, dkey += dS^T . query over the V_KEYS staged rows, which stand from first_slot on.
+#define P_OF_KEYS_AT(k) ((first_slot + (k)) * K_STRIDE + key_group * (ROWS / 4))
+#define WEIGHTS_AT(k) ((of_value() ? 0 : POOL_DS) + P_OF_KEYS_AT(k))
+#define DOUT_AT(k, o) (POOL_ROWS + (k) * KV_STRIDE + (o) * KEY_LANES + key_lane)
+#define QUERY_AT(k, o) DOUT_AT(k, V_VECS + (o))
 void multiply_slots(uint first_slot) {
-    for (uint first = 0; first < V_KEYS; first += PV_UNROLL)
-        [[unroll]] for (uint i = 0; i < PV_UNROLL; i++) {
-            const uint k = first + i, at = (first_slot + k) * K_STRIDE + key_group * (ROWS / 4);
-            vec4 p[ROWS / 4], ds[ROWS / 4];
-            [[unroll]] for (uint x = 0; x < ROWS / 4; x++) {
-                if (V_VECS != 0) p[x] = pool[at + x];
-                ds[x] = pool[(of_value() ? 0 : POOL_DS) + at + x];
-            }
-            FOR_EACH(o, V_VECS) {
-                const vec4 row = pool[POOL_ROWS + k * KV_STRIDE + o * KEY_LANES + key_lane];
-                [[unroll]] for (uint r = 0; r < ROWS; r++)
-                    dvalue[r * V_VECS + o] = fma(vec4(p[r / 4][r % 4]), row, dvalue[r * V_VECS + o]);
-            }
-            FOR_EACH(o, QK_VECS) {
-                const vec4 row = pool[POOL_ROWS + k * KV_STRIDE + (V_VECS + o) * KEY_LANES + key_lane];
-                [[unroll]] for (uint r = 0; r < ROWS; r++)
-                    dkey[r * QK_VECS + o] = fma(vec4(ds[r / 4][r % 4]), row, dkey[r * QK_VECS + o]);
-            }
-        }
+    if (V_VECS != 0) ADD_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
+    ADD_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
 }
 
 void add_products(Rows q, Rows dout) {
@@ -161,7 +159,7 @@ void add_products(Rows q, Rows dout) {
 
 // What a query tile adds; nothing if no row of it sees a key of the tile that begins at first_key.
 void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
-    const uvec2 keys = tile_keys(w);
+    const uvec2 keys = tile_keys(w, 0);
     k.begin = v.begin = max(keys.x, first_key);
     k.end = v.end = min(keys.y, first_key + TILE_KV);
     if (k.begin >= k.end) return;
@@ -169,24 +167,24 @@ void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
     if (kind == CLASS_HIDDEN) return;
     k = tile_at(k, first_key);
     v = tile_at(v, first_key);
-    const Rows q = query_tile(w), dout = dout_tile(w);
+    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w), dout = dout_tile(w);
     product_query = q;
     if (of_value()) product_query = dout;
     product_dout = dout;
     fetch_qk(q, k, 0, HEAD_DIM_QK);
     load_statistics(w);
     find_gradients(w, q, k, dout, v, kind == CLASS_MIXED, of_value());
-    apply_slopes();
+    apply_cap_derivative();
     add_products(product_query, dout);
 }
 
-uvec2 saved_rows(Work w, uint first_key) {
-    const uint heads = num_heads_q() / group_size();
-    return saved_base(w.batch * heads + w.head_kv, p.seqlen_kv, first_key, SLICES * KV_STRIDE);
+// Where the accumulators of the tile's keys are kept between dispatches.
+uvec2 kept_rows(Work w, uint first_key) {
+    return accumulators_at(w.batch * num_heads_kv() + w.head_kv, key_extent(), first_key, SLICES * KV_STRIDE);
 }
 
-// In saved rows, this lane's first vec4 of a tile's row.
-uint saved_at(uint row) { return (row * SLICES + slice()) * KV_STRIDE + key_lane; }
+// This lane's first vec4 of a key's kept row.
+uint kept_at(uint row) { return (row * SLICES + slice()) * KV_STRIDE + key_lane; }
 
 // A row of the accumulators: dvalue's vec4, then dkey's. Loads and stores are too large for some drivers to unroll them over
 // rows (NVIDIA's, 16-bit stores), and accumulators with other than constant indices leave the registers: hence a copy, and
@@ -212,57 +210,49 @@ void put_row(uint index) {
 void load_accumulators(Work w, uint first_key) {
     if (SLICES == 1) FOR_EACH(x, ROWS * V_VECS) dvalue[x] = vec4(0);
     FOR_EACH(x, ROWS * QK_VECS) dkey[x] = vec4(0);
-    if (span_is(SPAN_FIRST)) return;
-    const uvec2 saved = saved_rows(w, first_key);
+    if (starts_loop()) return;
+    const uvec2 kept = kept_rows(w, first_key);
     for (uint r = 0; r < ROWS; r++) {
-        const uint at = saved_at(min(key_group * ROWS + r, p.seqlen_kv - 1 - first_key));
-        for (uint o = 0; o < V_VECS + QK_VECS; o++) row[o] = Vec4sIn(saved).x[at + o * KEY_LANES];
+        const uint at = kept_at(min(key_group * ROWS + r, key_extent() - 1 - first_key));
+        for (uint o = 0; o < V_VECS + QK_VECS; o++) row[o] = Vec4sIn(kept).x[at + o * KEY_LANES];
         put_row(r);
     }
 }
 
 void store_rows(Work w, uint first_key) {
-    const uvec2 saved = saved_rows(w, first_key);
+    const uvec2 kept = kept_rows(w, first_key);
     BackwardIn a = backward();
-    const Rows dv = tile_at(gradient_rows(a.x.dvalue, DVALUE, w.batch, w.head_kv, p.seqlen_kv), first_key);
-    Rows dk = tile_at(gradient_rows(a.x.dkey, DKEY, w.batch, w.head_kv, p.seqlen_kv), first_key);
+    const Rows dv = tile_at(key_gradient_rows(a.x.dvalue, DVALUE, w), first_key);
+    Rows dk = tile_at(key_gradient_rows(a.x.dkey, DKEY, w), first_key);
     if (of_value()) dk = dv;
     const float scale = of_value() ? 1 : a.x.scale;
     const uint extent = of_value() ? HEAD_DIM_V : HEAD_DIM_QK;
     for (uint r = 0; r < ROWS; r++) {
         take_row(r);
-        const uint key = first_key + key_group * ROWS + r, at = saved_at(key_group * ROWS + r);
-        if (key >= p.seqlen_kv) continue;
-        if (span_is(SPAN_LAST)) {
+        const uint key = first_key + key_group * ROWS + r, at = kept_at(key_group * ROWS + r);
+        if (key >= key_extent()) continue;
+        if (ends_loop()) {
             const RowStart to_k = row_start(dk, key), to_v = row_start(dv, key);
-            for (uint o = 0; o < V_VECS; o++) store4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
+            for (uint o = 0; o < V_VECS; o++) store_key_value4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
             for (uint o = 0; o < QK_VECS; o++)
-                store4(to_k, 4 * (first_vec() + o * KEY_LANES + key_lane), extent, scale * row[V_VECS + o]);
+                store_key_value4(to_k, 4 * (first_vec() + o * KEY_LANES + key_lane), extent, scale * row[V_VECS + o]);
         } else {
-            for (uint o = 0; o < V_VECS + QK_VECS; o++) Vec4sOut(saved).x[at + o * KEY_LANES] = row[o];
+            for (uint o = 0; o < V_VECS + QK_VECS; o++) Vec4sOut(kept).x[at + o * KEY_LANES] = row[o];
         }
     }
 }
 
 void main() {
-    const uint head = p.first_head + gl_WorkGroupID.x, heads = num_heads_q() / group_size();
-    const uint first_key = (p.first_tile + gl_WorkGroupID.y) * TILE_KV;
-    Work w;
-    w.batch = head / heads;
-    w.head_kv = head % heads;
-    w.part = 0;
-    find_bounds(w);
+    const uint first_key = (push.first_y + gl_WorkGroupID.y) * TILE_KV;
+    Work w = work_of_keys(push.first_x + gl_WorkGroupID.x);
     load_accumulators(w, first_key);
     const uvec2 rows = seeing_rows(w, first_key, min(first_key + TILE_KV, w.num_keys));
-    const Rows k = key_rows(w), v = value_rows(w);
-    // The loop over heads and their query tiles, by one number, which is what a span counts.
+    const Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
+    // A step is a query tile of a head: all of the first head, then those of the next.
     for (uint h = 0; h < group_size(); h++) {
-        w.head = w.head_kv * group_size() + h;
         for (uint first_row = rows.x / TILE_Q * TILE_Q; first_row < rows.y; first_row += TILE_Q) {
-            const uint step = h * num_tiles() + first_row / TILE_Q;
-            if (SAVED != 0 && (step < p.out_batch || step >= p.out_head)) continue;
-            w.first_row = first_row;
-            w.last_row = min(first_row + TILE_Q, p.seqlen_q) - 1;
+            if (!has_step(h * query_tiles() + first_row / TILE_Q)) continue;
+            set_query_tile(w, w.head_kv * group_size() + h, first_row);
             add_query_tile(w, first_key, k, v);
         }
     }

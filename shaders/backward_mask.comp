@@ -10,12 +10,20 @@
 // Grid: heads and batches of the mask, its query tiles, its tiles of keys. One workgroup a tile sums in a fixed order.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/backward_mask.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/backward_mask.def"
+} push;
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "lib/backward_problem.glsl"
+#include "lib/backward_passes.glsl"
 #include "lib/mask.glsl"
-#define SLOPED_WEIGHTS false  // the mask is added behind the softcap
-#define KEPT_SLOPES false
+#define WEIGHTS_TAKE_CAP false  // the mask is added after the softcap
+#define CAP_IS_KEPT false
 #include "lib/backward.glsl"
 
 void fetch_product() {}
@@ -23,8 +31,8 @@ void fetch_product() {}
 vec4 sums[ROWS * COLS / 4];
 
 void add_tile(Work w, uint first_key) {
-    const uvec2 keys = tile_keys(w);
-    Rows k = key_rows(w), v = value_rows(w);
+    const uvec2 keys = tile_keys(w, 0);
+    Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = max(keys.x, first_key);
     k.end = v.end = min(keys.y, first_key + TILE_KV);
     if (k.begin >= k.end) return;
@@ -32,7 +40,7 @@ void add_tile(Work w, uint first_key) {
     if (kind == CLASS_HIDDEN) return;
     k = tile_at(k, first_key);
     v = tile_at(v, first_key);
-    const Rows q = query_tile(w);
+    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w);
     fetch_qk(q, k, 0, HEAD_DIM_QK);
     load_statistics(w);
     find_gradients(w, q, k, dout_tile(w), v, kind == CLASS_MIXED, false);
@@ -41,22 +49,22 @@ void add_tile(Work w, uint first_key) {
 
 // Element `key` of a row of dbias.
 void store_element(RowStart row, uint key, float x) {
-    if (key < backward().x.dbias_keys) store_one(row, row.at + key, x);
+    if (key < backward().x.dbias_keys) store_mask_gradient(row, row.at + key, x);
 }
 
 // The row `steps` behind first_row, which is the same for all invocations: within a tile offsets fit 32 bits.
 RowStart dbias_row(uint mask, uint first_row, uint steps) {
     BackwardIn a = backward();
     uvec2 row = address_add(mul_wide(mask, a.x.dbias_queries), uvec2(first_row, 0));
-    if (WIDE_ROWS != 0) row = address_add(row, uvec2(steps, 0));
-    const uvec2 bytes = mul_wide(ELEMENT_BYTES, mul_wide(a.x.dbias_keys, row));
-    return RowStart(address_add(a.x.dbias, bytes), WIDE_ROWS != 0 ? 0 : steps * a.x.dbias_keys);
+    if (FAR_ROWS) row = address_add(row, uvec2(steps, 0));
+    const uvec2 bytes = mul_wide(MASK_BYTES, mul_wide(a.x.dbias_keys, row));
+    return RowStart(address_add(a.x.dbias, bytes), FAR_ROWS ? 0 : steps * a.x.dbias_keys);
 }
 
 void store_tile(uint mask, uint first_row, uint first_key) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint steps = group * ROWS + r;
-        if (first_row + steps >= p.seqlen_q) continue;
+        if (first_row + steps >= query_extent()) continue;
         const RowStart row = dbias_row(mask, first_row, steps);
         FOR_EACH(b, COLS / 4)
             [[unroll]] for (uint i = 0; i < 4; i++)
@@ -83,7 +91,7 @@ void store_columns(uint mask, uint first_key) {
 
 // dlse of a row that sees any key.
 float row_dlse(Work w, uint row) {
-    if (DLSE == 0) return 0;
+    if (!HAS_DLSE) return 0;
     const RowStart lse = dense_row(backward().x.lse, 1, w, row), at = dense_row(backward().x.dlse, 1, w, row);
     return UintsIn(lse.base).x[lse.at] == MINUS_INFINITY ? 0 : FloatsIn(at.base).x[at.at];
 }
@@ -96,13 +104,14 @@ struct Shared {
 void store_dlse(uint mask, Shared by) {
     BackwardIn a = backward();
     const bool one = a.x.dbias_queries == 1;
-    const uint first = one ? 0 : (p.first_tile + gl_WorkGroupID.y) * TILE_Q, end = one ? p.seqlen_q : min(first + TILE_Q, p.seqlen_q);
+    const uint first = one ? 0 : (push.first_y + gl_WorkGroupID.y) * TILE_Q;
+    const uint end = one ? query_extent() : min(first + TILE_Q, query_extent());
     float all = 0;
     for (uint row = first + thread; row < end; row += THREADS) {
         float sum = 0;
         Work w;
         w.first_row = first;
-        w.part = 0;
+        w.first_query = 0;
         for (w.batch = by.batches.x; w.batch < by.batches.y; w.batch++)
             for (w.head = by.heads.x; w.head < by.heads.y; w.head++) sum += row_dlse(w, row);
         if (one) all += sum;
@@ -119,7 +128,7 @@ void store_dlse(uint mask, Shared by) {
 
 void main() {
     BackwardIn a = backward();
-    const uint mask = p.first_head + gl_WorkGroupID.x;
+    const uint mask = push.first_x + gl_WorkGroupID.x;
     const uint mask_batch = mask / a.x.dbias_heads, mask_head = mask % a.x.dbias_heads;
     const Shared by = Shared(a.x.dbias_batches == 1 ? uvec2(0, a.x.batch) : uvec2(mask_batch, mask_batch + 1),
                              a.x.dbias_heads == 1 ? uvec2(0, num_heads_q()) : uvec2(mask_head, mask_head + 1));
@@ -128,19 +137,20 @@ void main() {
         return;
     }
     const bool one = a.x.dbias_queries == 1;
-    const uint first_key = (p.splits + gl_WorkGroupID.z) * TILE_KV, first_row = one ? 0 : (p.first_tile + gl_WorkGroupID.y) * TILE_Q;
+    const uint first_key = (push.first_z + gl_WorkGroupID.z) * TILE_KV;
+    const uint first_row = one ? 0 : (push.first_y + gl_WorkGroupID.y) * TILE_Q;
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] = vec4(0);
     Work w;
-    w.part = 0;
+    w.split = 0;
     for (uint b = by.batches.x; b < by.batches.y; b++) {
         w.batch = min(b, by.batches.y - 1);  // lavapipe loads ahead of the test
-        find_bounds(w);
+        find_sequences(w);
         const uvec2 rows = seeing_rows(w, first_key, min(first_key + TILE_KV, w.num_keys));
         const uint begin = max(rows.x / TILE_Q * TILE_Q, first_row), end = one ? rows.y : min(rows.y, first_row + TILE_Q);
-        for (w.head = by.heads.x; w.head < by.heads.y; w.head++) {
-            w.head_kv = w.head / group_size();
-            for (w.first_row = begin; w.first_row < end; w.first_row += TILE_Q) {
-                w.last_row = min(w.first_row + TILE_Q, p.seqlen_q) - 1;
+        for (uint head = by.heads.x; head < by.heads.y; head++) {
+            w.head_kv = head / group_size();
+            for (uint row = begin; row < end; row += TILE_Q) {
+                set_query_tile(w, head, row);
                 add_tile(w, first_key);
             }
         }

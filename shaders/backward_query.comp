@@ -7,20 +7,28 @@
 //   dquery = softmax_scale * dQ / rowsum(P);  1 / rowsum(P) is kept for the other kernels
 //
 // Tile ownership and shared memory: as forward_tiles.comp, with dS for P and K for V; a workgroup has a slice of dQ's head
-// dims (lib/backward_problem.glsl). Statistics of rows lie behind both maps. Grid: heads of all batches, query tiles, slices.
+// dims (lib/backward_passes.glsl). Statistics of rows lie behind both maps. Grid: heads of all batches, query tiles, slices.
 #extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/backward_query.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/backward_query.def"
+} push;
 #define OUT_DIM HEAD_DIM_QK
 #define OUT_FIRST (slice() * V_STRIDE)
 uint slice();
-#include "lib/extensions.glsl"
-#include "shared/forward.h"
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "lib/backward_problem.glsl"
+#include "lib/backward_passes.glsl"
 #include "lib/mask.glsl"
 #define ROW_FACTOR(r) 1.0  // not known yet
 #define TAKE_WEIGHT(r, p) row_sum[r] += dot(p, vec4(1))
-#define SLOPED_WEIGHTS true
-#define KEPT_SLOPES false
+#define WEIGHTS_TAKE_CAP true
+#define CAP_IS_KEPT false
 float row_sum[ROWS];  // of P; this lane's part
 #include "lib/backward.glsl"
 
@@ -49,13 +57,18 @@ float factor_of(uint index) {
     return factor;
 }
 
+// Where the accumulators of the tile's rows are kept between dispatches.
+uvec2 kept_rows(Work w) {
+    return accumulators_at(w.batch * num_heads_q() + w.head, query_extent(), w.first_row, SLICES * V_STRIDE);
+}
+
 void load_accumulators(Work w) {
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
-    if (span_is(SPAN_FIRST)) return;
-    const uvec2 saved = saved_base(w.batch * num_heads_q() + w.head, p.seqlen_q, w.first_row, SLICES * V_STRIDE);
+    if (starts_loop()) return;
+    const uvec2 kept = kept_rows(w);
     for (uint r = 0; r < ROWS; r++) {
         const uint at = min(group * ROWS + r, w.last_row - w.first_row) * (SLICES * V_STRIDE) + OUT_FIRST + lane;
-        for (uint o = 0; o < OUT_VECS; o++) row_acc[o] = Vec4sIn(saved).x[at + o * LANES];
+        for (uint o = 0; o < OUT_VECS; o++) row_acc[o] = Vec4sIn(kept).x[at + o * LANES];
         put_row(r);
     }
 }
@@ -66,8 +79,8 @@ void update_factors(Work w) {
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
-        const float sum = row_sum[r] + (span_is(SPAN_FIRST) ? 0 : row_statistics(r).z);  // of earlier dispatches
-        row_factor[r] = !span_is(SPAN_LAST) ? sum : sum > 0 ? 1 / sum : 1;
+        const float sum = row_sum[r] + (starts_loop() ? 0 : row_statistics(r).z);  // of earlier dispatches
+        row_factor[r] = !ends_loop() ? sum : sum > 0 ? 1 / sum : 1;
         if (lane != 0 || gl_WorkGroupID.z != 0 || row > w.last_row) continue;
         const RowStart at = statistics_of(w, row);
         FloatsOut(at.base).x[at.at + 2] = row_factor[r];
@@ -75,34 +88,35 @@ void update_factors(Work w) {
 }
 
 void store_rows(Work w) {
-    const uvec2 saved = saved_base(w.batch * num_heads_q() + w.head, p.seqlen_q, w.first_row, SLICES * V_STRIDE);
-    const Rows q = tile_at(gradient_rows(backward().x.dquery, DQUERY, w.batch, w.head, p.seqlen_q), w.first_row);
+    const uvec2 kept = kept_rows(w);
+    const Rows q = gradient_tile(backward().x.dquery, DQUERY, w);
     const float scale = backward().x.scale;
     for (uint r = 0; r < ROWS; r++) {
         take_row(r);
         const uint row = w.first_row + group * ROWS + r;
         const uint at = (group * ROWS + r) * (SLICES * V_STRIDE) + OUT_FIRST + lane;
         if (row > w.last_row) continue;
-        if (span_is(SPAN_LAST)) {
+        if (ends_loop()) {
             const float factor = scale * factor_of(r);
             const RowStart to = row_start(q, row);
-            for (uint o = 0; o < OUT_VECS; o++) store4(to, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, factor * row_acc[o]);
+            for (uint o = 0; o < OUT_VECS; o++)
+                store_query4(to, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, factor * row_acc[o]);
         } else {
-            for (uint o = 0; o < OUT_VECS; o++) Vec4sOut(saved).x[at + o * LANES] = row_acc[o];
+            for (uint o = 0; o < OUT_VECS; o++) Vec4sOut(kept).x[at + o * LANES] = row_acc[o];
         }
     }
 }
 
 void main() {
-    const Work w = find_work();
-    const Rows q = query_tile(w), dout = dout_tile(w);
-    uvec2 keys = tile_keys(w);
-    Rows k = key_rows(w), v = value_rows(w);
+    const Work w = work_of_last_tile(push.first_x + gl_WorkGroupID.x, push.first_y + gl_WorkGroupID.y);
+    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w), dout = dout_tile(w);
+    uvec2 keys = tile_keys(w, 0);
+    Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys.x;
     k.end = v.end = keys.y;
-    if (SAVED != 0) {
-        keys.x = max(keys.x, p.out_batch * TILE_KV);
-        keys.y = min(keys.y, p.out_head * TILE_KV);
+    if (IS_RESUMED) {  // steps are tiles of keys
+        keys.x = max(keys.x, push.first_step * TILE_KV);
+        keys.y = min(keys.y, push.end_step * TILE_KV);
     }
     const uint classes = class_index(w);
     load_statistics(w);

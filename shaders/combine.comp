@@ -9,62 +9,56 @@
 // no key: its out does not count, whatever it is. One part alone comes out bit for bit. A single team sums in the order of
 // the parts, so that a row does not depend on how many empty ones there are, nor where.
 //
-// Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP parts; a lane has every
+// Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP_PARTS parts; a lane has every
 // LANES-th vec4 of them. Of the parts' statistics, each invocation of the row has every LANES * TEAMS-th. Shared memory: a
 // word an invocation, for what a row's tell each other; a vec4 an invocation, a team's sum.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
-
-layout(local_size_x_id = SPEC_THREADS) in;
-layout(constant_id = SPEC_THREADS) const uint THREADS = 64;
-layout(constant_id = SPEC_LANES) const uint LANES = 16;
-layout(constant_id = SPEC_HEAD_DIM_V) const uint HEAD_DIM_V = 64;
-layout(constant_id = SPEC_WIDE_LOADS) const uint WIDE_LOADS = 1;
-layout(constant_id = SPEC_UNROLL) const uint STEP = 4;  // parts of which the loads are under way at once
-layout(constant_id = SPEC_TEAMS) const uint TEAMS = 1;
-layout(constant_id = SPEC_WIDE_ROWS) const uint WIDE_ROWS = 0;
-layout(constant_id = SPEC_PARTS_MAX_SUM) const uint PARTS_MAX_SUM = 0;
-layout(constant_id = SPEC_PARTS_FLOAT32) const uint PARTS_FLOAT32 = 1;
-#include "lib/storage.glsl"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/combine.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/combine.def"
+} push;
+#include "lib/operands.glsl"
 #include "lib/logarithms.glsl"
-
-layout(push_constant, std430) uniform Push { CombinePush p; };
 
 const float LOWEST = -3e38;
 const uint NOTHING = 0x80000000;  // for a weight's bits: of a part that saw no key. A weight itself may be NaN
 
 // Of the workgroup: the same for all its rows.
-uint head = p.first_head + gl_WorkGroupID.x;
-uint first_row = (p.first_rows + gl_WorkGroupID.y) * (THREADS / (LANES * TEAMS));
+uint head = push.first_x + gl_WorkGroupID.x;
+uint first_row = (push.first_y + gl_WorkGroupID.y) * (THREADS / (LANES * TEAMS));
 
 // A row's place in (part, batch, num_heads, seqlen_q, elements), float32. Lanes ask for different parts: these lie
-// within 31-bit offsets of the first unless the planner says WIDE_ROWS.
+// within 31-bit offsets of the first unless the planner says FAR_ROWS.
 RowStart statistics_of(uvec2 base, uint first_part, uint part, uint row, uint elements) {
-    uvec2 index = address_add(mul_wide(first_part, p.num_heads_all), uvec2(head, 0));
-    index = address_add(mul_wide(p.seqlen_q, index), uvec2(first_row, 0));
+    uvec2 index = address_add(mul_wide(first_part, push.num_heads_all), uvec2(head, 0));
+    index = address_add(mul_wide(push.seqlen_q, index), uvec2(first_row, 0));
     const uint parts = part - first_part;
-    if (WIDE_ROWS != 0) {
-        index = address_add(index, mul_wide(p.seqlen_q, mul_wide(parts, p.num_heads_all)));
+    if (FAR_ROWS) {
+        index = address_add(index, mul_wide(push.seqlen_q, mul_wide(parts, push.num_heads_all)));
         return RowStart(address_add(base, mul_wide(4 * elements, index)), (row - first_row) * elements);
     }
     return RowStart(address_add(base, mul_wide(4 * elements, index)),
-                    (parts * p.num_heads_all * p.seqlen_q + row - first_row) * elements);
+                    (parts * push.num_heads_all * push.seqlen_q + row - first_row) * elements);
 }
 
 // x: the part's lse or maximum; y: its sum, 0 if it saw nothing.
 vec2 part_statistics(uint first_part, uint part, uint row) {
-    if (PARTS_MAX_SUM != 0) {
-        const RowStart at = statistics_of(p.parts_lse, first_part, part, row, 2);
+    if (PARTS_HAVE_MAX_SUM) {
+        const RowStart at = statistics_of(push.parts_lse, first_part, part, row, 2);
         return vec2(FloatsIn(at.base).x[at.at], FloatsIn(at.base).x[at.at + 1]);
     }
-    const RowStart at = statistics_of(p.parts_lse, first_part, part, row, 1);
+    const RowStart at = statistics_of(push.parts_lse, first_part, part, row, 1);
     const uint bits = UintsIn(at.base).x[at.at];
     return vec2(uintBitsToFloat(bits), bits == MINUS_INFINITY ? 0 : 1);
 }
 
 float weight(vec2 statistics, float m) {
-    return statistics.y * exp2((statistics.x - m) * (PARTS_MAX_SUM != 0 ? 1 : LOG2_E));
+    return statistics.y * exp2((statistics.x - m) * (PARTS_HAVE_MAX_SUM ? 1 : LOG2_E));
 }
 
 // A part that saw all of a row's keys comes out bit for bit. Dividing equal numbers need not give 1: without this,
@@ -72,24 +66,24 @@ float weight(vec2 statistics, float m) {
 float share(float weight, float total) { return weight == total ? 1 : weight / total; }
 
 float lse_of(float m, float total) {
-    if (PARTS_MAX_SUM != 0) return LN_2 * (m + log2(total));
+    if (PARTS_HAVE_MAX_SUM) return LN_2 * (m + log2(total));
     return total > 1 ? m + LN_2 * log2(total) : m;  // log2(1) need not be 0 in a driver
 }
 
-RowStart row_of(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uvec2 seq_stride, uint row, uint element_bytes) {
-    base = address_add(base, mul_wide(head / p.num_heads, batch_stride));
-    base = address_add(base, mul_wide(head % p.num_heads, head_stride));
+RowStart tensor_row(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uvec2 seq_stride, uint row, uint element_bytes) {
+    base = address_add(base, mul_wide(head / push.num_heads, batch_stride));
+    base = address_add(base, mul_wide(head % push.num_heads, head_stride));
     base = address_add(base, mul_wide(first_row, seq_stride));
     const uint steps = row - first_row;
-    if (WIDE_ROWS != 0) return RowStart(address_add(base, mul_wide(steps, seq_stride)), 0);
+    if (FAR_ROWS) return RowStart(address_add(base, mul_wide(steps, seq_stride)), 0);
     return RowStart(base, steps * (seq_stride.x / element_bytes));
 }
 
 vec4 load_part(uint part, uint row, uint d) {
-    const uvec2 base = address_add(p.parts, mul_wide(part, p.part_stride));
-    const uint element_bytes = PARTS_FLOAT32 != 0 ? 4 : ELEMENT_BYTES;
-    const RowStart at = row_of(base, p.part_batch, p.part_head, p.part_seq, row, element_bytes);
-    return PARTS_FLOAT32 != 0 ? load4_float32(at, d, HEAD_DIM_V, false) : load4(at, d, HEAD_DIM_V, false);
+    const uvec2 base = address_add(push.parts, mul_wide(part, push.part_stride));
+    const uint element_bytes = PARTS_ARE_FLOAT32 ? 4 : OUT_BYTES;
+    const RowStart at = tensor_row(base, push.part_batch, push.part_head, push.part_seq, row, element_bytes);
+    return PARTS_ARE_FLOAT32 ? load4_float32(at, d, HEAD_DIM_V, false) : load_out4(at, d, HEAD_DIM_V, false);
 }
 
 const uint ROW_LANES = LANES * TEAMS;  // invocations of a row
@@ -104,8 +98,8 @@ uint first_of_row = gl_LocalInvocationIndex - own;
 vec2 own_first;
 vec2 load_statistics(uint first, uint row) {
     const uint part = first + own;
-    const vec2 statistics = part_statistics(first, min(part, p.num_parts - 1), row);
-    return part < p.num_parts ? statistics : vec2(0);
+    const vec2 statistics = part_statistics(first, min(part, push.num_parts - 1), row);
+    return part < push.num_parts ? statistics : vec2(0);
 }
 
 vec2 own_statistics(uint first, uint row) { return first == 0 ? own_first : load_statistics(first, row); }
@@ -115,24 +109,24 @@ uint tell(uint x, uint first) {
     barrier();
     told[gl_LocalInvocationIndex] = x;
     barrier();
-    return min(ROW_LANES, p.num_parts - first);
+    return min(ROW_LANES, push.num_parts - first);
 }
 
 // Parts of a step of the team, from `first` on: their loads are under way at once, so none hangs on a test.
-vec4 loaded[STEP];
+vec4 loaded[STEP_PARTS];
 void load_step(uint first, uint row, uint d) {
-    [[unroll]] for (uint i = 0; i < STEP; i++) loaded[i] = load_part(min(first + i, p.num_parts - 1), row, d);
+    [[unroll]] for (uint i = 0; i < STEP_PARTS; i++) loaded[i] = load_part(min(first + i, push.num_parts - 1), row, d);
 }
 
 // Elements d .. d+3 of the merged row, of which the team's first step is loaded.
 vec4 merged(uint row, uint d, float m, float total) {
     vec4 sum = vec4(0);
-    for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
+    for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
         const uint count = tell(statistics.y > 0 ? floatBitsToUint(share(weight(statistics, m), total)) : NOTHING, first);
-        for (uint at = team * STEP; at < count; at += TEAMS * STEP) {
-            if (first + at > team * STEP) load_step(first + at, row, d);
-            [[unroll]] for (uint i = 0; i < STEP; i++) {
+        for (uint at = team * STEP_PARTS; at < count; at += TEAMS * STEP_PARTS) {
+            if (first + at > team * STEP_PARTS) load_step(first + at, row, d);
+            [[unroll]] for (uint i = 0; i < STEP_PARTS; i++) {
                 const uint w = at + i < count ? told[first_of_row + at + i] : NOTHING;
                 sum += w != NOTHING ? uintBitsToFloat(w) * loaded[i] : vec4(0);
             }
@@ -152,30 +146,30 @@ vec4 sum_over_teams(vec4 x) {
 }
 
 void main() {
-    const uint own_row = first_row + gl_LocalInvocationIndex / ROW_LANES, row = min(own_row, p.seqlen_q - 1);
+    const uint own_row = first_row + gl_LocalInvocationIndex / ROW_LANES, row = min(own_row, push.seqlen_q - 1);
     // What is loaded here hangs on nothing: H200, decoding, 64 parts: 80.4 us for 82.6 with three loads in a chain.
     own_first = load_statistics(0, row);
-    load_step(team * STEP, row, 4 * lane);
+    load_step(team * STEP_PARTS, row, 4 * lane);
     float m = LOWEST, total = 0;
-    for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
+    for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
         const uint count = tell(floatBitsToUint(statistics.y > 0 ? statistics.x : LOWEST), first);
         for (uint i = 0; i < count; i++) m = max(m, uintBitsToFloat(told[first_of_row + i]));
     }
-    for (uint first = 0; first < p.num_parts; first += ROW_LANES) {
+    for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
         const uint count = tell(floatBitsToUint(statistics.y > 0 ? weight(statistics, m) : 0), first);
         for (uint i = 0; i < count; i++) total += uintBitsToFloat(told[first_of_row + i]);  // in their order
     }
-    const bool stores = own_row < p.seqlen_q && team == 0;
-    const RowStart at = row_of(p.outp, p.out_batch, p.out_head, p.out_seq, row, ELEMENT_BYTES);
+    const bool stores = own_row < push.seqlen_q && team == 0;
+    const RowStart at = tensor_row(push.out_rows, push.out_batch, push.out_head, push.out_seq, row, OUT_BYTES);
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
         const uint d = first + 4 * lane;
-        if (first > 0) load_step(team * STEP, row, d);
+        if (first > 0) load_step(team * STEP_PARTS, row, d);
         const vec4 x = sum_over_teams(merged(row, d, m, total));
-        if (stores && d < HEAD_DIM_V) store4(at, d, HEAD_DIM_V, x);
+        if (stores && d < HEAD_DIM_V) store_out4(at, d, HEAD_DIM_V, x);
     }
-    if (!stores || lane != 0 || p.lse == uvec2(0)) return;
-    const RowStart to = statistics_of(p.lse, 0, 0, row, 1);
+    if (!stores || lane != 0 || push.lse == uvec2(0)) return;
+    const RowStart to = statistics_of(push.lse, 0, 0, row, 1);
     UintsOut(to.base).x[to.at] = total > 0 ? floatBitsToUint(lse_of(m, total)) : MINUS_INFINITY;
 }

@@ -5,7 +5,7 @@
 // With PREFETCH, what is multiplied next is under way, UNROLL keys ahead. Of float32 that would take the registers of what
 // is computed (H200, D128: 6.6 TFLOP/s for 8.2): it goes half as many keys at a time, none ahead.
 //
-//   for each tile of GROUPS x LANES keys, of this part of the keys:      group g has LANES neighbouring keys
+//   for each tile of GROUPS x LANES keys, of this split of the keys:      group g has LANES neighbouring keys
 //     for each key of the group:  own part of q . k for all ROWS rows -> pool
 //     s = sum over lanes of the parts of key number `lane`;  scale, softcap, mask, hide
 //     m = max over the group's keys of s;  where m > row_max + 8:  O, row_sum *= 2^(row_max - m);  row_max = m
@@ -22,7 +22,14 @@
 //   merge     (over all of it)  GROUPS x V_STRIDE of one row of O
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/forward_rows.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/forward_rows.def"
+} push;
 #include "lib/constants.glsl"
 
 const uint TILE_Q = ROWS;
@@ -32,11 +39,12 @@ const uint QK_VECS = (HEAD_DIM_QK + 4 * LANES - 1) / (4 * LANES);
 const uint POOL_SCORES = GROUPS * LANES * (LANES + 1) * ROW_VECS;
 const uint POOL_P = POOL_SCORES + THREADS * ROW_VECS;
 
-#include "lib/storage.glsl"
+#include "lib/operands.glsl"
 #include "lib/rows.glsl"
-#include "lib/problem.glsl"
+#include "lib/operand_layout.glsl"
 #include "lib/mask.glsl"
 #include "lib/scores.glsl"
+#include "lib/results.glsl"
 
 vec4 q[ROWS * QK_VECS];
 vec4 acc[ROWS * OUT_VECS];
@@ -44,25 +52,26 @@ vec4 row_max[ROW_VECS];  // the same in all lanes of a group
 vec4 row_sum[ROW_VECS];  // of the keys that this lane had
 
 void load_q(Work w) {
-    const Rows rows = query_tile(w);
+    const Rows rows = query_tile(push.query, QUERY, QUERY_BYTES, w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const RowStart at = row_start(rows, min(w.first_row + r, w.last_row));
         [[unroll]] for (uint v = 0; v < QK_VECS; v++)
-            q[r * QK_VECS + v] = load4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
+            q[r * QK_VECS + v] =
+                query_floats(load_query4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0));
     }
 }
 
 // This lane's part of STEP rows of K or V, as stored.
-const bool AHEAD = PREFETCH != 0 && ELEMENT_BYTES == 2;
-const uint STEP = !AHEAD && PREFETCH != 0 ? (UNROLL % 2 == 0 ? UNROLL / 2 : UNROLL) : UNROLL;
+const bool AHEAD = FETCHES_AHEAD && KEY_VALUE_BYTES == 2;
+const uint STEP = !AHEAD && FETCHES_AHEAD ? (UNROLL % 2 == 0 ? UNROLL / 2 : UNROLL) : UNROLL;
 const uint AHEAD_VECS = QK_VECS > OUT_VECS ? QK_VECS : OUT_VECS;
 const uint AHEAD_SIZE = AHEAD ? STEP * AHEAD_VECS : 1;
-STORED4 ahead[AHEAD_SIZE], now[AHEAD_SIZE];
-STORED4 load_k(RowStart at, uint v) {
-    return load4_stored(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
+KEY_VALUE_STORED4 ahead[AHEAD_SIZE], now[AHEAD_SIZE];
+KEY_VALUE_STORED4 load_k(RowStart at, uint v) {
+    return load_key_value4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
 }
-STORED4 load_v(RowStart at, uint o) {
-    return load4_stored(at, 4 * (o * LANES + lane), HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
+KEY_VALUE_STORED4 load_v(RowStart at, uint o) {
+    return load_key_value4(at, 4 * (o * LANES + lane), HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
 }
 void fetch_k(Rows k, uint first_key) {
     if (!AHEAD) return;
@@ -85,7 +94,7 @@ void multiply_qk(Rows k, Rows v, uint first_key) {
             vec4 part[ROW_VECS];
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++) part[x] = vec4(0);
             [[unroll]] for (uint v = 0; v < QK_VECS; v++) {
-                const vec4 x = floats_of(AHEAD ? now[i * AHEAD_VECS + v] : load_k(at, v));
+                const vec4 x = key_value_floats(AHEAD ? now[i * AHEAD_VECS + v] : load_k(at, v));
                 [[unroll]] for (uint r = 0; r < ROWS; r++) part[r / 4][r % 4] += dot(q[r * QK_VECS + v], x);
             }
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++)
@@ -101,7 +110,7 @@ vec4 score_of(Work w, MaskRows mask, uint x, int key) {
     s = scaled(s);
     [[unroll]] for (uint r = 0; r < 4; r++) {
         const uint row = min(w.first_row + 4 * x + r, w.last_row);
-        s[r] = finished(s[r], 0, mask, row, visible_keys(w, row), key, w.num_keys - 1, true);
+        s[r] = finished(s[r], 0, score_row(w, mask, row, true), key);
     }
     return s;
 }
@@ -142,13 +151,13 @@ void multiply_pv(Rows v, Rows next_k, uint first_key) {
             const RowStart at = row_start(v, first_key + key);
             // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
             vec4 p[ROW_VECS];
-            bool unseen = MASK != MASK_NONE;
+            bool unseen = MASK_KIND != MASK_NONE;
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
                 p[x] = pool[POOL_P + (group * LANES + key) * ROW_VECS + x];
                 unseen = unseen && p[x] == vec4(0);
             }
             [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
-                vec4 x = floats_of(AHEAD ? now[i * AHEAD_VECS + o] : load_v(at, o));
+                vec4 x = key_value_floats(AHEAD ? now[i * AHEAD_VECS + o] : load_v(at, o));
                 if (unseen) x = vec4(0);
                 [[unroll]] for (uint r = 0; r < ROWS; r++)
                     acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), x, acc[r * OUT_VECS + o]);
@@ -194,7 +203,7 @@ vec2 put_row(uint index) {
 }
 
 void store_rows(Work w) {
-    const Rows o = out_tile(w);
+    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, w);
     merge_statistics();
     for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + r;
@@ -207,7 +216,7 @@ void store_rows(Work w) {
         for (uint e = thread; e < V_STRIDE; e += THREADS) {
             vec4 all = vec4(0);
             for (uint g = 0; g < GROUPS; g++) all += pool[g * V_STRIDE + e];
-            store_out(at, 4 * e, all * scale);
+            store_result4(at, 4 * e, all * scale);
         }
         if (thread == 0) store_statistics(w, row, max_sum.x, sum);
     }
@@ -216,7 +225,7 @@ void store_rows(Work w) {
 void main() {
     const Work w = find_work();
     const uvec2 keys = tile_keys(w);
-    Rows k = key_rows(w), v = value_rows(w);
+    Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys.x;
     k.end = v.end = keys.y;
     const MaskRows mask = mask_rows(w);

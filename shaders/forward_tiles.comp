@@ -2,7 +2,7 @@
 // FlashAttention forward on any device: shared-memory tiles, float32 arithmetic, no matrix unit, no subgroup operation.
 // Dao et al., arXiv:2205.14135, and Dao, arXiv:2307.08691 (queries outside, keys inside).
 //
-//   for each tile of TILE_KV keys, of this part of the keys, that some row of the query tile sees:
+//   for each tile of TILE_KV keys, of this split of the keys, that some row of the query tile sees:
 //     S = 0;  for each chunk of CHUNK head dims:  stage Q and K chunk;  S += Q . K^T
 //     S = scale * S, softcap, mask;  on boundary tiles (only) hide what a row may not see
 //     m = rowmax(S)                                  // over the LANES of a row, through shared memory
@@ -12,7 +12,7 @@
 //   O /= rowsum over lanes;  lse = ln 2 * (row_max + log2(row_sum))
 //
 // Tile ownership: lib/tiles.glsl. A workgroup owns TILE_Q query rows of one head or, packed, of all heads that share a kv
-// head, against all keys or a part of them; nothing crosses workgroups. Parts are merged by combine.comp.
+// head, against all keys or a split of them; nothing crosses workgroups. The results of splits are merged by combine.comp.
 //
 // Shared memory (one pool, three maps that follow each other, a barrier at each change; in vec4, strides odd):
 //   scores    Q chunk CHUNK x TILE_Q/4     K chunk CHUNK x TILE_KV/4
@@ -23,21 +23,29 @@
 // multiprocessor, and any head_dim works. row_max is stale by at most a factor 2^8 (exact; saves most rescales).
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/forward_tiles.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/forward_tiles.def"
+} push;
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "lib/operand_layout.glsl"
 #include "lib/mask.glsl"
 #include "lib/softmax.glsl"
+#include "lib/results.glsl"
 
 void store_row(Work w, Rows o, uint row, uint r) {
     const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
     const RowStart at = out_row(w, o, row);
-    FOR_EACH(v, OUT_VECS) store_out(at, 4 * (v * LANES + lane), acc[r * OUT_VECS + v] * scale);
+    FOR_EACH(v, OUT_VECS) store_result4(at, 4 * (v * LANES + lane), acc[r * OUT_VECS + v] * scale);
     if (lane == 0) store_statistics(w, row, row_max[r], row_sum[r]);
 }
 
 void store_rows(Work w) {
-    const Rows o = out_tile(w);
+    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, w);
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
@@ -47,11 +55,11 @@ void store_rows(Work w) {
 
 void main() {
     const Work w = find_work();
-    const Rows q = query_tile(w);
+    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w);
     // Keys that some row of the tile sees; the rest is neither computed nor read.
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
-    Rows k = key_rows(w), v = value_rows(w);
+    Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys_begin;
     k.end = v.end = keys_end;
     const uint classes = class_index(w);
@@ -64,7 +72,7 @@ void main() {
     while (k.first < keys_end) {
         v = tile_at(v, k.first);
         MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_v(v, 0))
-        const bool finish = SOFTCAP != 0 || needs_hiding(w, k.first);
+        const bool finish = needs_finishing(w, tile_rows(w), k.first);
         if (finish) finish_scores(w, k.first, tile_class(classes, k.first) == CLASS_MIXED);
         softmax_tile(finish ? 1.0 : common_factor());
         k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));

@@ -1,6 +1,6 @@
 #version 460
-// Classifies the tiles of a mask, so that forward and backward skip those that hide everything and does not read those that
-// hide nothing (CLASS_* in shared/forward.h). What causal bound, window and lengths hide is not looked at.
+// Classifies the tiles of a mask, so that forward and backward skip those that hide everything and do not read those that
+// hide nothing (CLASS_* in shared/kernels.h). What causal bound, window and lengths hide is not looked at.
 //
 //   for each row of the query tile, each key of the tile of keys:  seen |= visible;  changed |= hidden or bias != 0
 //   class = seen ? changed ? MIXED : VISIBLE : HIDDEN
@@ -9,18 +9,21 @@
 // batches, y query tiles, z tiles of keys. Shared memory: one word.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
-#include "lib/constants.glsl"
-
-const uint TILE_Q = ROWS * GROUPS;
-const uint TILE_KV = COLS * LANES;
-
-#include "lib/storage.glsl"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/mask_classes.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/mask_classes.def"
+} push;
+#include "lib/operands.glsl"
 #include "lib/rows.glsl"
-#include "lib/problem.glsl"
+#include "lib/argument_block.glsl"
 #include "lib/mask.glsl"
 
 shared uint found;
+uint thread = gl_LocalInvocationIndex;
 const uint SEEN = 1, CHANGED = 2;
 
 void main() {
@@ -30,7 +33,7 @@ void main() {
     w.batch = gl_WorkGroupID.x / heads;
     w.head = gl_WorkGroupID.x % heads * rows_to_group();
     w.first_row = gl_WorkGroupID.y * TILE_Q;
-    w.last_row = min(w.first_row + TILE_Q, num_rows()) - 1;
+    w.last_row = min(w.first_row + TILE_Q, query_extent() * rows_to_group()) - 1;
     const uint first_key = gl_WorkGroupID.z * TILE_KV;
     const uint num_keys = min(first_key + TILE_KV, a.x.key_limit);
     const MaskRows mask = mask_rows(w);
@@ -48,5 +51,5 @@ void main() {
     if (mine != 0) atomicOr(found, mine);
     barrier();
     const uint kind = (found & SEEN) == 0 ? CLASS_HIDDEN : (found & CHANGED) != 0 ? CLASS_MIXED : CLASS_VISIBLE;
-    if (thread == 0) UintsOut(p.outp).x[class_index(w) + gl_WorkGroupID.z] = kind;
+    if (thread == 0) UintsOut(push.classes).x[class_index(w) + gl_WorkGroupID.z] = kind;
 }

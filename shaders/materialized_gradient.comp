@@ -1,5 +1,5 @@
 #version 460
-// Of the baseline's backward: dP becomes the gradient of q.k, in place. One workgroup a row; an invocation takes every
+// A step of the baseline's backward: dP becomes the gradient of q.k, in place. One workgroup a row; an invocation takes every
 // THREADS-th vec4.
 //
 //   row = softmax_scale * P o (dP - delta)        delta: backward_delta.comp
@@ -9,21 +9,27 @@
 // Shared memory: none. Grid: head, row (y and z).
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/materialized_gradient.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/materialized_gradient.def"
+} push;
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
 #include "lib/backward_problem.glsl"
 #include "lib/score_matrix.glsl"
 
-vec4 gradient(vec4 weights, vec4 slopes, float delta, float scale) {
-    return mix(scale * (weights * (slopes - delta)), vec4(0), equal(weights, vec4(0)));
+vec4 gradient(vec4 weights, vec4 dp, float delta, float scale) {
+    return mix(scale * (weights * (dp - delta)), vec4(0), equal(weights, vec4(0)));
 }
 
 void main() {
     const uint row = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
-    if (row >= p.seqlen_q) return;
-    const uvec2 weights = matrix_base(p.query), slopes = matrix_base(p.outp);
-    const Work w = work_of_tile(p.first_head + gl_WorkGroupID.x, num_tiles() - 1 - row / TILE_Q);
+    if (row >= query_extent()) return;
+    const uvec2 weights = matrix_base(push.weights), gradients = matrix_base(push.score_gradients);
+    const Work w = work_of_tile(push.first_x + gl_WorkGroupID.x, row / TILE_Q);
     const ivec2 keys = visible_keys(w, row);
     const uint begin = uint(keys.x) / 4 * 4, end = uint(max(keys.y, 0));
     const RowStart at = statistics_of(w, row);
@@ -31,7 +37,7 @@ void main() {
     for (uint key = 4 * thread; key < matrix_row_elements(); key += 4 * THREADS) {
         const uint i = matrix_vec4(row, key);
         vec4 x = vec4(0);
-        if (key + 4 > begin && key < end) x = gradient(Vec4sIn(weights).x[i], Vec4sIn(slopes).x[i], delta, scale);
-        Vec4sOut(slopes).x[i] = x;
+        if (key + 4 > begin && key < end) x = gradient(Vec4sIn(weights).x[i], Vec4sIn(gradients).x[i], delta, scale);
+        Vec4sOut(gradients).x[i] = x;
     }
 }

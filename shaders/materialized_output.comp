@@ -6,9 +6,16 @@
 // Tile ownership and shared memory (P and V): lib/tiles.glsl. Grid: head, query tile (y and z).
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/materialized_output.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/materialized_output.def"
+} push;
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "lib/operand_layout.glsl"
 #include "lib/score_matrix.glsl"
 
 void stage_p(Rows matrix, uint first_key) {
@@ -16,8 +23,8 @@ void stage_p(Rows matrix, uint first_key) {
         const uint four = e % (P_KEYS / 4) * 4;  // neighbouring keys stand LANES slots apart
         const uint slot = four / (4 * LANES) * (4 * LANES) + four % (4 * LANES) / 4;
         const uint row = matrix.first + e / (P_KEYS / 4) * 4;
-        store_block(POOL_P + slot * Q_STRIDE + e / (P_KEYS / 4), LANES * Q_STRIDE,
-                    load_block(matrix, row, first_key + four, matrix_row_elements(), false));
+        store_block(false, POOL_P + slot * Q_STRIDE + e / (P_KEYS / 4), LANES * Q_STRIDE,
+                    load_block(false, matrix, row, first_key + four, matrix_row_elements(), false));
     }
 }
 
@@ -25,14 +32,10 @@ void main() {
     const Work w = find_work();
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
-    Rows matrix;
-    matrix.head = matrix_base(p.query);
-    matrix.stride = uvec2(matrix_row_elements() * 4, 0);
-    matrix.group = 1;
-    matrix.begin = 0;
-    matrix.end = p.seqlen_q;
-    matrix = tile_at(matrix, w.first_row);
-    Rows v = value_rows(w);
+    const uvec2 matrix_stride = uvec2(matrix_row_elements() * 4, 0);
+    const Rows matrix =
+        tile_at(rows_of(matrix_base(push.weights), matrix_stride, uvec2(0), 4, 1, query_extent()), w.first_row);
+    Rows v = key_tensor_rows(push.value, VALUE, w);
     v.begin = keys_begin;
     v.end = keys_end;
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
@@ -49,11 +52,11 @@ void main() {
             if (more || v.first < keys_end) fetch_v(v, more ? slot + V_KEYS : 0);
             multiply_pv(slot);
         }
-    const Rows o = out_tile(w);
+    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
         FOR_EACH(x, OUT_VECS)
-            store4(row_start(o, row), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
+            store_out4(row_start(o, row), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
     }
 }

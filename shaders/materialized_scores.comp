@@ -7,9 +7,16 @@
 // Tile ownership and shared memory: lib/tiles.glsl. Grid: head, query tile, key tile.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/materialized_scores.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/materialized_scores.def"
+} push;
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "lib/operand_layout.glsl"
 #include "lib/mask.glsl"
 #include "lib/softmax.glsl"
 #include "lib/score_matrix.glsl"
@@ -19,8 +26,8 @@ void main() {
     const uint first_key = gl_WorkGroupID.z * TILE_KV;
     const ivec2 first = visible_keys(w, w.first_row), last = visible_keys(w, w.last_row);
     if (int(first_key) >= last.y || int(first_key + TILE_KV) <= first.x) return;
-    const Rows q = query_tile(w);
-    const Rows k = tile_at(key_rows(w), first_key);
+    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w);
+    const Rows k = tile_at(key_tensor_rows(push.key, KEY, w), first_key);
 
     fetch_qk(q, k, 0, HEAD_DIM_QK);
     MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, {})
@@ -30,7 +37,7 @@ void main() {
         if (row > w.last_row) continue;
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             const uint key = first_key + 4 * (b * LANES + lane);
-            if (key < matrix_row_elements()) Vec4sOut(matrix_base(p.outp)).x[matrix_vec4(row, key)] = scores[r * (COLS / 4) + b];
+            if (key < matrix_row_elements()) Vec4sOut(matrix_base(push.scores)).x[matrix_vec4(row, key)] = scores[r * (COLS / 4) + b];
         }
     }
 }

@@ -8,9 +8,16 @@
 // Shared memory: the first THREADS entries of the pool, (m, l) of each invocation. Grid: head, row (y and z).
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/materialized_softmax.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/materialized_softmax.def"
+} push;
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "lib/operand_layout.glsl"
 #include "lib/mask.glsl"
 #include "lib/softmax.glsl"
 #include "lib/score_matrix.glsl"
@@ -25,9 +32,9 @@ float max4(vec4 x) { return max(max(x.x, x.y), max(x.z, x.w)); }
 
 void main() {
     const uint row = gl_WorkGroupID.z * gl_NumWorkGroups.y + gl_WorkGroupID.y;
-    if (row >= p.seqlen_q) return;
-    const uvec2 matrix = matrix_base(p.outp);
-    const Work w = work_of_tile(p.first_head + gl_WorkGroupID.x, num_tiles() - 1 - row / TILE_Q);
+    if (row >= query_extent()) return;
+    const uvec2 matrix = matrix_base(push.scores);
+    const Work w = work_of_tile(push.first_x + gl_WorkGroupID.x, row / TILE_Q);
     const ivec2 keys = visible_keys(w, row);
     const uint begin = uint(keys.x) / 4 * 4, end = uint(max(keys.y, 0));
     float m = NO_MAXIMUM, l = 0;
@@ -55,5 +62,7 @@ void main() {
         const vec4 weights = seen ? exp2(visible_scores(matrix, row, key, keys) - total.x) * scale : vec4(0);
         Vec4sOut(matrix).x[matrix_vec4(row, key)] = weights;
     }
-    if (thread == 0) store_statistics(w, row, total.x, total.y);
+    if (thread != 0 || push.lse == uvec2(0)) return;
+    const RowStart at = dense_row(push.lse, 1, w, row);
+    FloatsOut(at.base).x[at.at] = lse_of(total.x, total.y);
 }

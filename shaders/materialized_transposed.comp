@@ -1,5 +1,5 @@
 #version 460
-// Of the baseline's backward: dV = P^T dO or dK = dS^T Q, with P or dS from memory. One workgroup TILE_Q keys of one kv
+// A step of the baseline's backward: dV = P^T dO or dK = dS^T Q, with P or dS from memory. One workgroup TILE_Q keys of one kv
 // head.
 //
 //   for each query head of the group, each P_KEYS query rows that see some key of the tile:
@@ -10,9 +10,16 @@
 // stands where P does, and lies in memory as it must there. Grid: kv head, tile of keys.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/materialized_transposed.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/materialized_transposed.def"
+} push;
 #include "lib/tiles.glsl"
-#include "lib/problem.glsl"
+#include "lib/operand_layout.glsl"
 #include "lib/score_matrix.glsl"
 
 // Neighbouring invocations read neighbouring keys. For what does not exist the nearest place that does is read: it is
@@ -45,26 +52,22 @@ void add_head(uvec2 matrix, Rows v, uint first_key) {
 }
 
 void main() {
-    const uint head = p.first_head / group_size() + gl_WorkGroupID.x, heads = num_heads_q() / group_size();
     const uint first_key = gl_WorkGroupID.y * TILE_Q;
-    Work w;
-    w.batch = head / heads;
-    w.head_kv = head % heads;
-    w.part = 0;
-    find_bounds(w);
+    const Work w = work_of_keys(push.first_x + gl_WorkGroupID.x);
     const uvec2 rows = seeing_rows(w, first_key, min(first_key + TILE_Q, w.num_keys));
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
     for (uint h = 0; h < group_size(); h++) {
-        Rows v = rows_of(p.value, uvec3(0), 6, w.batch, w.head_kv * group_size() + h, p.seqlen_q);
+        const uvec2 rows_of_head = head_address(push.value, VALUE, w.batch, w.head_kv * group_size() + h);
+        Rows v = rows_of(rows_of_head, stride_of(VALUE, 2), uvec2(0), QUERY_BYTES, 1, query_extent());
         v.begin = rows.x;
         v.end = rows.y;
-        add_head(matrix_of(p.query, gl_WorkGroupID.x * group_size() + h), v, first_key);
+        add_head(matrix_of(push.weights, gl_WorkGroupID.x * group_size() + h), v, first_key);
     }
-    const Rows o = tile_at(rows_of(p.outp, uvec3(0), 9, w.batch, w.head_kv, p.seqlen_kv), first_key);
+    const Rows o = tile_at(key_tensor_rows(push.out_rows, OUT, w), first_key);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint key = first_key + group * ROWS + r;
-        if (key >= p.seqlen_kv) continue;
+        if (key >= key_extent()) continue;
         FOR_EACH(x, OUT_VECS)
-            store4(row_start(o, key), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
+            store_key_value4(row_start(o, key), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
     }
 }

@@ -10,15 +10,17 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "lib/matrix_extensions.glsl"
-#include "shared/forward.h"
+#include "shared/kernels.h"
 
-layout(local_size_x_id = SPEC_THREADS) in;
-layout(constant_id = SPEC_MATRIX_M) const uint M = 16;
-layout(constant_id = SPEC_MATRIX_N) const uint N = 16;
-layout(constant_id = SPEC_MATRIX_K) const uint K = 16;
+#include "lib/as_constants.glsl"
+#include "interface/probe_matrix.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/probe_matrix.def"
+} push;
 
 layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Results { uint x[]; };
-layout(push_constant, std430) uniform Push { ForwardPush p; };
 
 #ifdef F16
 #define ELEMENT float16_t
@@ -45,9 +47,9 @@ void write_numbers(bool rows) {
     write_numbers(false); \
     coopMatLoad(column, from, 0, columns, gl_CooperativeMatrixLayoutRowMajor); \
     const uint first = (number) * PROBE_WORDS; \
-    if (lane == 0) Results(p.outp).x[first] = row.length(); \
+    if (lane == 0) Results(push.results).x[first] = row.length(); \
     for (uint e = 0; e < min(row.length(), PROBE_ELEMENTS) && lane < PROBE_INVOCATIONS; e++) \
-        Results(p.outp).x[first + 1 + lane * PROBE_ELEMENTS + e] = uint(float(row[e])) * 256 + uint(float(column[e])); \
+        Results(push.results).x[first + 1 + lane * PROBE_ELEMENTS + e] = uint(float(row[e])) * 256 + uint(float(column[e])); \
 }
 #define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 #define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>

@@ -13,8 +13,8 @@ function(vkattn_compile_shader output file macros)
     VERBATIM)
 endfunction()
 
-# The same of a matrix kernel, flattened: one function, no variables outside it. NVIDIA's driver keeps arrays of matrices in
-# registers only so (H200, 580.159, forward at D64: 38 for 319 TFLOP/s). Passes that go further, to SSA, undo it (37).
+# Compiles a matrix kernel, and flattens it: one function, no variables outside it. NVIDIA's driver keeps arrays of matrices
+# in registers only so (H200, 580.159, forward at D64: 38 for 319 TFLOP/s). Passes that go further, to SSA, undo it (37).
 function(vkattn_compile_matrix_shader output file macros)
   separate_arguments(macros UNIX_COMMAND "${macros}")
   add_custom_command(
@@ -29,26 +29,47 @@ function(vkattn_compile_matrix_shader output file macros)
     VERBATIM)
 endfunction()
 
-# Compiles every variant of a variants.def and embeds the words in a generated header: arrays code_NAME and
-# code_NAME_rolled, the same where a variant has one module. tests/mutants/faults.sh compiles modules by the same commands.
-function(vkattn_embed_shaders target variants output)
-  file(STRINGS "${variants}" lines REGEX "^VKATTN_VARIANT")
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${variants}")
+# vkattn_read_modules(OUTPUT LIST): the modules of a list of kernels as NAME|FILE|MACROS|NEEDS|FORMS, from its lines KERNEL and
+# MODULE and from those of the files that it includes. tests/mutants/faults.sh reads the same lines.
+function(vkattn_read_modules output list)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list}")
+  get_filename_component(folder "${list}" DIRECTORY)
+  file(STRINGS "${list}" lines REGEX "^(KERNEL|MODULE|#include)")
+  set(modules "")
+  set(kernel "")
+  foreach(line IN LISTS lines)
+    if(line MATCHES "^#include \"(interface/[a-z0-9_]+\\.def)\"$")
+      vkattn_read_modules(of_file "${folder}/${CMAKE_MATCH_1}")
+      list(APPEND modules ${of_file})
+    elseif(line MATCHES "^KERNEL\\(([a-z0-9_]+)\\)$")
+      set(kernel "${CMAKE_MATCH_1}")
+    elseif(line MATCHES "^MODULE\\(([a-z0-9_]+), \"([^\"]*)\", (.*), ([12])\\)$")
+      list(APPEND modules "${CMAKE_MATCH_1}|${kernel}.comp|${CMAKE_MATCH_2}|${CMAKE_MATCH_3}|${CMAKE_MATCH_4}")
+    elseif(line MATCHES "^(MODULE|KERNEL)[ (]")
+      message(FATAL_ERROR "${list}: cannot read '${line}'")
+    endif()
+  endforeach()
+  set(${output} "${modules}" PARENT_SCOPE)
+endfunction()
+
+# Compiles every module of a list of kernels and embeds the words in a generated header: arrays code_NAME and
+# code_NAME_rolled, the same where a module has one form. tests/mutants/faults.sh compiles modules by the same commands.
+function(vkattn_embed_shaders target list output)
+  vkattn_read_modules(lines "${list}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_shaders")
   file(MAKE_DIRECTORY "${folder}")
   file(RELATIVE_PATH within "${PROJECT_BINARY_DIR}" "${folder}")
   set(text "")
   set(words "")
   foreach(line IN LISTS lines)
-    if(NOT line MATCHES "^VKATTN_VARIANT\\(([a-z0-9_]+), \"([a-z0-9_.]+)\", \"([^\"]*)\", (.*), ([12])\\)$")
-      message(FATAL_ERROR "${variants}: cannot read '${line}'")
-    endif()
-    set(name "${CMAKE_MATCH_1}")
-    set(file "${CMAKE_MATCH_2}")
-    set(macros "${CMAKE_MATCH_3}")
-    set(needs "${CMAKE_MATCH_4}")
+    string(REPLACE "|" ";" line "${line}")
+    list(GET line 0 name)
+    list(GET line 1 file)
+    list(GET line 2 macros)
+    list(GET line 3 needs)
+    list(GET line 4 forms)
     set(modules "${name}" "${name}_rolled")
-    if(CMAKE_MATCH_5 EQUAL 1)
+    if(forms EQUAL 1)
       list(REMOVE_AT modules 1)
     endif()
     foreach(module IN LISTS modules)

@@ -1,33 +1,42 @@
-// Where the tensors of a backward lie, and what its kernels keep in scratch.
+// Where the tensors of a backward lie, and what its passes keep in scratch.
+#include "lib/argument_block.glsl"
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer BackwardIn { BackwardArguments x; };
 
-BackwardIn backward() { return BackwardIn(uvec2(p.query_batch, p.query_head)); }
+BackwardIn backward() { return BackwardIn(push.arguments); }
 
-// Which SLICES-th of its gradients' head dims a workgroup sums: more than one where a device has too few registers for all
-// of them. What a slice recomputes is the same for all of them.
-uint slice() { return SLICES > 1 ? p.splits + gl_WorkGroupID.z : 0; }
+// Tensors by the place of their strides in the argument block.
+const uint QUERY = 0, KEY = 1, VALUE = 2, OUT = 3;             // in .forward.stride
+const uint DOUT = 0, DQUERY = 1, DKEY = 2, DVALUE = 3;         // in .stride
 
-const uint DOUT = 0, DQUERY = 1, DKEY = 2, DVALUE = 3;
+uvec2 stride_of(uint tensor, uint dimension) { return arguments().x.stride[3 * tensor + dimension]; }
+uvec2 gradient_stride(uint tensor, uint dimension) { return backward().x.stride[3 * tensor + dimension]; }
 
-Rows gradient_rows(uvec2 base, uint tensor, uint batch, uint head, uint end) {
-    BackwardIn a = backward();
-    const uint at = 3 * tensor;
-    return rows_with(base, a.x.stride[at], a.x.stride[at + 1], a.x.stride[at + 2], batch, head, end);
+uvec2 head_address(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uint batch, uint head) {
+    return address_add(address_add(base, mul_wide(batch, batch_stride)), mul_wide(head, head_stride));
 }
 
-Rows dout_tile(Work w) {
-    return tile_at(gradient_rows(backward().x.dout, DOUT, w.batch, w.head, p.seqlen_q), w.first_row);
+// Rows of the query tile, of query or out; of dout or dquery.
+Rows query_tile(uvec2 base, uint tensor, uint element_bytes, Work w) {
+    const uvec2 head = head_address(base, stride_of(tensor, 0), stride_of(tensor, 1), w.batch, w.head);
+    return query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1), element_bytes);
+}
+Rows gradient_tile(uvec2 base, uint tensor, Work w) {
+    const uvec2 head = head_address(base, gradient_stride(tensor, 0), gradient_stride(tensor, 1), w.batch, w.head);
+    return query_rows(w, head, gradient_stride(tensor, 2), gradient_stride(tensor, 1), QUERY_BYTES);
 }
 
-// Of a query row, in backward().statistics: its lse in base 2; delta = rowsum(dout * out) - dlse; the factor that brings
-// its sum of P to 1, once backward_query has found it: a float32 lse is too coarse for that where scores are large.
+// Rows of the sequence of keys, of key or value; of dkey or dvalue.
+Rows key_tensor_rows(uvec2 base, uint tensor, Work w) {
+    const uvec2 head = head_address(base, stride_of(tensor, 0), stride_of(tensor, 1), w.batch, w.head_kv);
+    return key_rows(w, head, stride_of(tensor, 2), KEY_VALUE_BYTES);
+}
+Rows key_gradient_rows(uvec2 base, uint tensor, Work w) {
+    const uvec2 head = head_address(base, gradient_stride(tensor, 0), gradient_stride(tensor, 1), w.batch, w.head_kv);
+    return key_rows(w, head, gradient_stride(tensor, 2), KEY_VALUE_BYTES);
+}
+
+Rows dout_tile(Work w) { return gradient_tile(backward().x.dout, DOUT, w); }
+
+// The statistics of a query row: its lse in base 2; delta = rowsum(dout * out) - dlse; the factor that brings its sum of P to
+// 1, once backward_query has found it: a float32 lse is too coarse for that where scores are large.
 RowStart statistics_of(Work w, uint row) { return dense_row(backward().x.statistics, 4, w, row); }
-
-// With SAVED, a workgroup's loop is spread over several dispatches, between which its accumulators lie in memory: rows of
-// `vecs` vec4, dense over all heads of all batches, `rows` to a head.
-bool span_is(uint bit) { return SAVED == 0 || (p.out_seq & bit) != 0; }
-
-uvec2 saved_base(uint head, uint rows, uint first_row, uint vecs) {
-    const uvec2 index = address_add(mul_wide(rows, uvec2(head, 0)), uvec2(first_row, 0));
-    return address_add(backward().x.saved, mul_wide(16 * vecs, index));
-}

@@ -1,22 +1,8 @@
-// Specialization constants of the portable kernels; meanings in shared/forward.h.
-#include "problem_constants.glsl"
-layout(constant_id = SPEC_LANES) const uint LANES = 8;
-layout(constant_id = SPEC_ROWS) const uint ROWS = 4;
-layout(constant_id = SPEC_COLS) const uint COLS = 4;
-layout(constant_id = SPEC_CHUNK) const uint CHUNK = 16;
-layout(constant_id = SPEC_P_BLOCKS) const uint P_BLOCKS = 1;
-layout(constant_id = SPEC_V_KEYS) const uint V_KEYS = 16;
-#ifdef ROLLED
-const uint PREFETCH = 0;
-#else
-layout(constant_id = SPEC_PREFETCH) const uint PREFETCH = 1;
-#endif
-layout(constant_id = SPEC_UNROLL) const uint UNROLL = 4;
-layout(constant_id = SPEC_DLSE) const uint DLSE = 0;
-layout(constant_id = SPEC_SAVED) const uint SAVED = 0;
-
+// What the portable kernels derive from their constants, and how their loops are unrolled.
+uint thread = gl_LocalInvocationIndex;
 const uint GROUPS = THREADS / LANES;
-// Of a row of the output, and of what P is multiplied with: V, unless a kernel says otherwise.
+
+// Elements of a row of the output, and of what P is multiplied with: V, unless a kernel says otherwise.
 #ifndef OUT_DIM
 #define OUT_DIM HEAD_DIM_V
 #endif
@@ -31,9 +17,11 @@ const uint OUT_VECS = V_STRIDE / LANES;
 #ifdef ROLLED
 #define STAYS_LOOP [[dont_unroll]]
 #define FOR_EACH(i, count) [[dont_unroll]] for (uint i = 0; i < (count); i++)
+const bool FETCHES_AHEAD = false;
 #else
 #define STAYS_LOOP
 #define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
+const bool FETCHES_AHEAD = PREFETCH;
 #endif
 
 shared vec4 pool[POOL_VEC4];

@@ -21,7 +21,7 @@ void find_bias(Work w) {
             const uint row = min(w.first_row + subgroup_row + r * M + place_row(e), w.last_row);
             bias_row[r][slot(e)] = 2 * (mask_row(mask, row).at + key_at(place_column(0)));
         }
-    const float scale = p.scale_log2 * LN_2;
+    const float scale = push.scale_log2 * LN_2;
     inverse_scale = mask_key_step() != 0 && scale > 1e-20 ? 1 / scale : 0;
 }
 
@@ -36,7 +36,7 @@ void fetch_singly(uint first_key) {
     FOR_BIAS(r, i) {
         const RowStart even = RowStart(BIAS_AT(r, 2 * i), 0), odd = RowStart(BIAS_AT(r, 2 * i + 1), 0);
         FOR_EACH(n, KEY_TILES)
-            BIAS_WORD(r, n, i) = load_bits(even, BIAS_STEP(n, 2 * i)) | load_bits(odd, BIAS_STEP(n, 2 * i + 1)) << 16;
+            BIAS_WORD(r, n, i) = load_one_16bit(even, BIAS_STEP(n, 2 * i)) | load_one_16bit(odd, BIAS_STEP(n, 2 * i + 1)) << 16;
     }
 }
 void fetch_bias(uint first_key) {
@@ -69,7 +69,7 @@ void no_bias() { FOR_BIAS(r, i) FOR_EACH(n, KEY_TILES) BIAS_WORD(r, n, i) = 0; }
 void begin_scores() {
     FOR_BIAS(r, i)
         FOR_EACH(n, KEY_TILES) {
-            vec2 two = floats_of(BIAS_WORD(r, n, i)) * inverse_scale;
+            vec2 two = floats_of(QUERY_TYPE, BIAS_WORD(r, n, i)) * inverse_scale;
 #ifdef BF16
             two = min(two, vec2(1e30));  // float16 has no number that large
 #endif

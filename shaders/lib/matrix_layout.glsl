@@ -2,8 +2,8 @@
 // of an element, the move of P. Each in as many ways as there are: by a known layout, by VK_NV_cooperative_matrix2
 // (macro COOPMAT2), through shared memory.
 //
-// LAYOUT (lib/matrix_keys.glsl) is what a probe has confirmed.
-const bool KNOWN = LAYOUT != 0;
+// ELEMENT_LAYOUT (lib/matrix_keys.glsl) is what a probe has confirmed.
+const bool KNOWN = ELEMENT_LAYOUT != 0;
 
 // Written out: NVIDIA's compiler leaves loops over these bits loops, and what they index goes to memory (D64: 38 TFLOP/s).
 #define OF_ELEMENT(b) (SOURCE(b) >> 3)
@@ -108,7 +108,7 @@ spirv_instruction(id = 124) PAIR pair_of_word(uint word);  // OpBitcast
 PAIR pair_of(float a, float b) {
     return pair_of_word(floatBitsToUint(a) + 0x8000 >> 16 | floatBitsToUint(b) + 0x8000 & 0xffff0000);
 }
-PAIR rounded_pair(float a, float b) { return pair_of_word(bits_of(a) | bits_of(b) << 16); }  // any sign, NaN
+PAIR rounded_pair(float a, float b) { return pair_of_word(bfloat16_bits(a) | bfloat16_bits(b) << 16); }  // any sign, NaN
 #endif
 
 // P of one block of rows and tile of keys, on its way to p_left.
@@ -158,7 +158,7 @@ void get_p(uint r) {
 // The output into the pool, as its storage has it, where P goes a way that gives 16-bit numbers: half the shared memory and
 // less than half the instructions (H200, D128: 7,200 cycles of a workgroup's 65,700 at N = 512 by way of floats).
 #if defined(F16) || defined(BF16)
-const bool OUT_ROUNDED = SPLIT == 0 && P_MOVE != MOVE_SHARED_FLOAT;
+const bool OUT_ROUNDED = !IS_SPLIT && OUT_TYPE == QUERY_TYPE && P_MOVE != MOVE_SHARED_FLOAT;
 #else
 const bool OUT_ROUNDED = false;
 #endif

@@ -11,7 +11,7 @@ Classes classes_of(Work w) { return Classes(class_index(w), 0x80000000u, 0, 0); 
 
 // The first tile from `from` on that the mask does not hide entirely.
 uint next_in(inout Classes c, uint from, uint end) {
-    if (MASK == MASK_NONE) return from;
+    if (MASK_KIND == MASK_NONE) return from;
     uint rest = 0;
     [[dont_unroll]] while (from < end && rest == 0) {
         const uint tile = from / TILE_KV;
@@ -28,13 +28,13 @@ uint next_in(inout Classes c, uint from, uint end) {
 bool is_visible(Classes c, uint first) { return (c.visible >> (first / TILE_KV - c.first) % 32 & 1) != 0; }
 
 // Keys that no row of a tile may see can hold anything, and 0 * NaN is not 0. The loop with a running maximum has S before it
-// stages V, and zeroes such keys of it. The other one takes what is finite for what it is; else it starts again, and zeroes
-// such keys of K and V as it stages them (careful).
+// stages V, and zeroes such keys of V. The loop with stale offsets multiplies them as they are; if that gives a result that is
+// not finite it starts again, and zeroes such keys of K and V as it stages them (zero_hidden_keys).
 shared uint seen[MATRIX_STEPS(TILE_KV, 32)];  // keys of a tile, a bit each
-shared uint odd_result;                       // 1: a sum or an output of some row is not finite
-bool careful = false;
+shared uint saw_nonfinite;  // 1: a sum or an output of some row is not finite
+bool zero_hidden_keys = false;
 
-bool drops_unseen() { return MASK != MASK_NONE && careful; }  // not of inner tiles
+bool drops_unseen() { return MASK_KIND != MASK_NONE && zero_hidden_keys; }  // in tiles that are no inner ones
 
 void forget_seen() {
     for (uint i = thread; i < MATRIX_STEPS(TILE_KV, 32); i += THREADS) seen[i] = 0;
@@ -42,7 +42,7 @@ void forget_seen() {
 
 bool is_seen(uint key) { return (seen[key / 32] >> key % 32 & 1) != 0; }
 
-#ifndef BIAS
+#ifdef RUNNING_MAX
 // Marks the keys that this subgroup's rows see, by their scores.
 void mark_seen() {
     const ACCUMULATOR places = read_places();
@@ -65,7 +65,7 @@ void find_seen(Work w, uint first_key) {
     barrier();
     [[dont_unroll]] for (uint i = thread; i < TILE_Q * TILE_KV; i += THREADS) {
         const uint row = min(w.first_row + i / TILE_KV, w.last_row), key = i % TILE_KV;
-        const float score = finished(0, 0, mask, row, visible_keys(w, row), int(first_key + key), w.num_keys - 1, true);
+        const float score = finished(0, 0, score_row(w, mask, row, true), int(first_key + key));
         if (score > NO_MAXIMUM) atomicOr(seen[key / 32], 1u << key % 32);
     }
     barrier();

@@ -22,46 +22,39 @@ void softmax_begin() {
     FOR_EACH(x, ROW_BLOCKS * OUT_TILES) acc[x] = ACCUMULATOR(0);
 }
 
-// Of this subgroup's rows. Its first and its last that exist; one that has none has the tile's last.
+// This subgroup's first and last row that exist; a subgroup that has none has the tile's last row.
 uvec2 own_rows(Work w) {
     const uint first = w.first_row + subgroup_row;
     return min(uvec2(first, first + ROW_BLOCKS * M - 1), uvec2(w.last_row));
 }
 
-// Whether they see any key of a tile. Subgroups part ways by it: not where P goes through shared memory, as llvmpipe takes a
-// subgroup's barrier for the workgroup's; nor with a mask, where a second pass must give the first one's bits.
+// True if this subgroup's rows see any key of a tile. Subgroups part ways by it: not where P goes through shared memory,
+// because llvmpipe takes a subgroup's barrier for the workgroup's; nor with a mask, where a second pass must give the first
+// one's bits.
 bool sees(Work w, uint first_key) {
-    if (MASK != MASK_NONE || P_MOVE >= MOVE_SHARED) return true;
+    if (MASK_KIND != MASK_NONE || P_MOVE >= MOVE_SHARED) return true;
     const uvec2 rows = own_rows(w);
     return w.first_row + subgroup_row <= w.last_row && int(first_key + TILE_KV) > visible_keys(w, rows.x).x &&
            int(first_key) < visible_keys(w, rows.y).y;
 }
 
-// Whether a tile has scores to cap, to mask or to hide from them.
-bool needs_finish(Work w, uint first_key) {
-    const uvec2 rows = own_rows(w);
-    const int common_begin = visible_keys(w, rows.y).x, common_end = visible_keys(w, rows.x).y;
-    return SOFTCAP != 0 || MASK != MASK_NONE || int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
-}
-
-// From q.k of the tile to its scores.
-void finish_scores(Work w, uint first_key, bool masked) {
+// Brings q.k of the tile to its scores.
+void finish_scores(Work w, uint first_key, bool mask_is_mixed) {
     const MaskRows mask = mask_rows(w);
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(e, ELEMENTS) {
             const uvec2 place = place_of(places, e);
             const uint row = min(w.first_row + subgroup_row + r * M + place.x, w.last_row);
-            const ivec2 keys = visible_keys(w, row);
+            const ScoreRow score_of = score_row(w, mask, row, mask_is_mixed);
             FOR_EACH(n, KEY_TILES) {
                 const float score = scaled(vec4(scores[r * KEY_TILES + n][e])).x;
-                scores[r * KEY_TILES + n][e] =
-                    finished(score, 0, mask, row, keys, int(first_key + key_at(n * N + place.y)), w.num_keys - 1, masked);
+                scores[r * KEY_TILES + n][e] = finished(score, 0, score_of, int(first_key + key_at(n * N + place.y)));
             }
         }
 }
 
-// A tile's largest score of each row, times a factor.
+// Finds a tile's largest score of each row, times a factor.
 void find_maximum(uint r, float factor, out float most[SLOTS]) {
     FOR_EACH(s, SLOTS) most[s] = HIDDEN;
     FOR_EACH(n, KEY_TILES)
@@ -75,7 +68,7 @@ void rescale(uint r, float shrink[SLOTS]) {
         FOR_EACH(e, ELEMENTS) acc[r * OUT_TILES + n][e] *= shrink[slot(e)];
 }
 
-// Offsets become the maximum, of the scores times a factor, where that has outgrown them by `growth`. Rows without a sum,
+// Sets offsets to the maximum of the scores times a factor, where that has outgrown them by `growth`. Rows without a sum,
 // which may be another invocation's, have nothing to rescale.
 void raise_offsets(float factor, float growth) {
     FOR_EACH(r, ROW_BLOCKS) {
@@ -95,14 +88,13 @@ void raise_offsets(float factor, float growth) {
 void exponentials_of(uint r, uint n, float factor) {
     ACCUMULATOR p;
     FOR_EACH(e, ELEMENTS) {
-#ifndef BIAS
-        if (RUNNING_MAX != 0) {
-            // Rounded before the offset is taken from it: then finished tiles and others give the same bits.
-            precise const float score = scores[r * KEY_TILES + n][e] * factor;
-            p[e] = exp2(score - row_offset[r][slot(e)]);
-        } else
+#ifdef RUNNING_MAX
+        // It is rounded before the offset is taken from it: then finished tiles and others give the same bits.
+        precise const float score = scores[r * KEY_TILES + n][e] * factor;
+        p[e] = exp2(score - row_offset[r][slot(e)]);
+#else
+        p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]));
 #endif
-            p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]));
         tile_sum[r][slot(e)] += p[e];
     }
     put_p(r, n, p);
@@ -110,11 +102,11 @@ void exponentials_of(uint r, uint n, float factor) {
 
 void no_tile_sums() { FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0; }
 
-// Scores of a part of the keys, times a factor, to P and its part of the row sums.
-void exponentials(uint part, float factor) {
-    if (part == 0) no_tile_sums();
+// Brings the scores of a half of the keys, times a factor, to P, and adds its row sums.
+void exponentials(uint half_index, float factor) {
+    if (half_index == 0) no_tile_sums();
     if (P_MOVE < MOVE_SHARED) {
-        FOR_PART(n, part, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
+        FOR_HALF(n, half_index, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
     } else {
         FOR_EACH(r, ROW_BLOCKS) {
             FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor);
@@ -123,7 +115,7 @@ void exponentials(uint part, float factor) {
     }
 }
 
-// Of scores from here on, what a fused multiply-add does not round could by itself outgrow an offset, or vanish below it.
+// From this size of scores on, what a fused multiply-add does not round could by itself outgrow an offset, or vanish below it.
 // Where S begins as a mask, each of its steps rounds the sum: head_dim / 16 of them, 2^-24 of it. At 1,024, and 256 head dims,
 // that is 1e-3 of a weight at most: a bound, not a measurement.
 #ifdef BIAS
@@ -162,22 +154,22 @@ bool outgrows() {
     return grown;
 }
 
-// Whether it does because what a mask hides is not finite.
-bool has_odd_sum() {
+// True if a tile's sum is NaN, which only a masked key that is not finite can cause.
+bool has_nan_sum() {
     uint most = 0;
     FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) most = max(most, floatBitsToUint(tile_sum[r][s]) & 0x7fffffff);
     return most > 0x7f800000;
 }
 
-// The same of the output, in any row of the workgroup.
-bool has_odd_result() {
+// True if an output or a row sum of any row of the workgroup is not finite.
+bool has_nonfinite_result() {
     uint most = 0;
     FOR_EACH(x, ROW_BLOCKS * OUT_TILES)
         FOR_EACH(e, ELEMENTS) most = max(most, floatBitsToUint(acc[x][e]) & 0x7fffffff);
     FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) most = max(most, floatBitsToUint(row_sum[r][s]) & 0x7fffffff);
-    if (most >= 0x7f800000) odd_result = 1;
+    if (most >= 0x7f800000) saw_nonfinite = 1;
     barrier();
-    return odd_result != 0;
+    return saw_nonfinite != 0;
 }
 
 void add_tile_sums() {

@@ -1,48 +1,66 @@
-// Eight elements at a time, from global memory to the operands of a matrix unit: a vec4 of 16-bit numbers. Storage has them
-// already, or has float32 (macros F16_OPERANDS, BF16_OPERANDS): that is rounded on its way to shared memory, not when it is
-// fetched, so that no fetch is waited for. Where WIDE_LOADS is 2, rows begin at multiples of 16 bytes.
-#if defined(F16) || defined(F16_OPERANDS)  // the hardware rounds to nearest, even; no kernel needs that in every bit
-uvec2 operands_of(vec4 x) { return uvec2(packFloat2x16(f16vec2(x.xy)), packFloat2x16(f16vec2(x.zw))); }
-#else
-uvec2 operands_of(vec4 x) { return uvec2(bits_of(x.x) | bits_of(x.y) << 16, bits_of(x.z) | bits_of(x.w) << 16); }
-#endif
-uvec4 operands_of(vec4 low, vec4 high) { return uvec4(operands_of(low), operands_of(high)); }
+// How each operand is stored: its type, its loads, its stores. All that knows of an operand's type is here and in
+// lib/matrix_operands.glsl. There are three operands in the tiles of a kernel:
+//   query      query, dquery, dout   the type that the module was compiled for
+//   key_value  key, value, dkey, dvalue   likewise
+//   out        the constant OUT_TYPE where the module has 16-bit types, else float32
+// and the mask (lib/mask.glsl), whose type is MASK_TYPE in the same way. Registers hold elements of query, key and value as
+// they are stored (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an invocation would wait
+// for loads that it issues ahead (f16 at D128 on an H200: 32.3 for 39.1 TFLOP/s).
+#include "lib/storage.glsl"
 
-// fetch_whole8, store_whole8: `vec` counts vec4 of memory, of which eight elements take VECS_OF_8.
-// fetch8: elements d .. d+7 of a row, zero from `extent` on, which d may exceed. `inside` promises that d+7 < extent.
-const uint ELEMENTS_OF_VEC = 16 / ELEMENT_BYTES, VECS_OF_8 = 8 / ELEMENTS_OF_VEC;
+#ifdef F16
+#define QUERY_TYPE TYPE_FLOAT16
+#elif defined(BF16)
+#define QUERY_TYPE TYPE_BFLOAT16
+#else
+#define QUERY_TYPE TYPE_FLOAT32
+#endif
+#define KEY_VALUE_TYPE QUERY_TYPE
+
+#define BYTES_OF(type) ((type) == TYPE_FLOAT32 ? 4 : 2)
+const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_VALUE_BYTES = BYTES_OF(KEY_VALUE_TYPE);
+
+// load_NAME4, NAME_floats, store_NAME4 for an operand of a type that the module was compiled for.
+#define FLOAT32_OPERAND(name) \
+    vec4 load_##name##4(RowStart row, uint d, uint extent, bool inside) { return load4_float32(row, d, extent, inside); } \
+    vec4 name##_floats(vec4 x) { return x; } \
+    void store_##name##4(RowStart row, uint d, uint extent, vec4 x) { store4_float32(row, d, extent, x); }
+#define OPERAND_OF_16_BITS(name, type) \
+    uvec2 load_##name##4(RowStart row, uint d, uint extent, bool inside) { return load4_16bit(row, d, extent, inside); } \
+    vec4 name##_floats(uvec2 x) { return floats_of(type, x); } \
+    void store_##name##4(RowStart row, uint d, uint extent, vec4 x) { store4_16bit(row, d, extent, type, x); }
+
 #if defined(F16) || defined(BF16)
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Uvec4sOut { uvec4 x[]; };
+#define QUERY_STORED4 uvec2
+#define KEY_VALUE_STORED4 uvec2
+OPERAND_OF_16_BITS(query, QUERY_TYPE)
+OPERAND_OF_16_BITS(key_value, KEY_VALUE_TYPE)
 
-#define STORED8 uvec4
-uvec4 operands_of(uvec4 stored) { return stored; }
-uvec4 fetch_whole8(uvec2 base, uint vec) { return Uvec4sIn(base).x[vec]; }
-void store_whole8(uvec2 base, uint vec, uvec4 stored) { Uvec4sOut(base).x[vec] = stored; }
-void store_whole8(uvec2 base, uint vec, vec4 low, vec4 high) { store_whole8(base, vec, operands_of(low, high)); }
-
-uvec4 fetch8(RowStart row, uint d, uint extent, bool inside) {
-    if (WIDE_LOADS == 2 && inside) return fetch_whole8(row.base, (row.at + d) / ELEMENTS_OF_VEC);
-    if (WIDE_LOADS == 2 && extent % 8 == 0) {
-        const uvec4 x = fetch_whole8(row.base, (row.at + min(d, extent - 8)) / ELEMENTS_OF_VEC);
-        return d < extent ? x : uvec4(0);
-    }
-    return uvec4(load4_stored(row, d, extent, inside), load4_stored(row, d + 4, extent, inside));
+const uint STORED_OUT_TYPE = OUT_TYPE;
+vec4 load_out4(RowStart row, uint d, uint extent, bool inside) {
+    if (OUT_TYPE == TYPE_FLOAT32) return load4_float32(row, d, extent, inside);
+    return floats_of(OUT_TYPE, load4_16bit(row, d, extent, inside));
+}
+void store_out4(RowStart row, uint d, uint extent, vec4 x) {
+    if (OUT_TYPE == TYPE_FLOAT32) store4_float32(row, d, extent, x);
+    else store4_16bit(row, d, extent, OUT_TYPE, x);
 }
 #else
-struct Floats8 {
-    vec4 low, high;
-};
-#define STORED8 Floats8
-uvec4 operands_of(Floats8 x) { return operands_of(x.low, x.high); }
-Floats8 fetch_whole8(uvec2 base, uint vec) { return Floats8(Vec4sIn(base).x[vec], Vec4sIn(base).x[vec + 1]); }
-void store_whole8(uvec2 base, uint vec, vec4 low, vec4 high) {
-    Vec4sOut(base).x[vec] = low;
-    Vec4sOut(base).x[vec + 1] = high;
-}
+#define QUERY_STORED4 vec4
+#define KEY_VALUE_STORED4 vec4
+FLOAT32_OPERAND(query)
+FLOAT32_OPERAND(key_value)
 
-Floats8 fetch8(RowStart row, uint d, uint extent, bool inside) {
-    return Floats8(load4(row, d, extent, inside), load4(row, d + 4, extent, inside));
-}
+const uint STORED_OUT_TYPE = TYPE_FLOAT32;
+vec4 load_out4(RowStart row, uint d, uint extent, bool inside) { return load4_float32(row, d, extent, inside); }
+void store_out4(RowStart row, uint d, uint extent, vec4 x) { store4_float32(row, d, extent, x); }
 #endif
-uvec4 load8(RowStart row, uint d, uint extent, bool inside) { return operands_of(fetch8(row, d, extent, inside)); }
+const uint OUT_BYTES = BYTES_OF(STORED_OUT_TYPE);
+
+// Where query and key_value rows are staged in one list, whichever operand an item is of: one load for both while they have
+// one type, because a choice between two costs 4 % (lib/constants.glsl).
+#define STAGED4 QUERY_STORED4
+STAGED4 load_staged4(bool of_key_value, RowStart row, uint d, uint extent, bool inside) {
+    return load_query4(row, d, extent, inside);
+}
+vec4 staged_floats(bool of_key_value, STAGED4 x) { return query_floats(x); }

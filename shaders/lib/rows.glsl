@@ -1,43 +1,68 @@
-// Rows of tensors in global memory.
-// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read:
-// the nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever lies
-// outside, NaN too, changes no bit. Never empty where something is staged.
-// Of packed rows, `group` heads take turns: row i * group + g is row i of head g.
+// Rows of tensors in global memory: where staging loops get their addresses.
+//
+// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read: the
+// nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever lies outside, NaN
+// too, changes no bit. There is always at least one row where something is staged.
+// Of packed heads, the `group` heads of a group take turns: row i * group + g is row i of head g.
 struct Rows {
-    uvec2 head;    // address of row 0
-    uvec2 stride;  // bytes
-    uvec2 heads;   // bytes from head to head of a group
-    uint group;    // 1: not packed
+    uvec2 head;         // address of row 0
+    uvec2 stride;       // bytes from row to row
+    uvec2 head_stride;  // bytes from head to head of a group
+    uint step, head_step;  // the same in elements, where they fit 32 bits
+    uint group;         // 1 where heads are not packed
     uint begin, end;
     uint first;
-    uint origin;   // the first row of the tile that exists (packed: of its first head),
-    uvec2 base;    // and its address
+    uint origin;        // the first row of the tile that exists (with packed heads, of its first head),
+    uvec2 base;         // and its address
 };
+
+Rows rows_of(uvec2 head, uvec2 stride, uvec2 head_stride, uint element_bytes, uint group, uint end) {
+    Rows t;
+    t.head = head;
+    t.stride = stride;
+    t.head_stride = head_stride;
+    t.step = stride.x / element_bytes;
+    t.head_step = head_stride.x / element_bytes;
+    t.group = group;
+    t.begin = 0;
+    t.end = end;
+    return t;
+}
 
 // The same rows, with the tile at `first`.
 Rows tile_at(Rows t, uint first) {
     t.first = first;
     t.origin = clamp(first, t.begin, t.end - 1);
-    if (PACK != 0) t.origin /= t.group;
+    if (PACKED_HEADS) t.origin /= t.group;
     t.base = address_add(t.head, mul_wide(t.origin, t.stride));
     return t;
 }
 
-// A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless
-// the planner says WIDE_ROWS.
+// A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless the
+// planner says FAR_ROWS.
 RowStart row_start(Rows t, uint row) {
     uint steps = clamp(row, t.begin, t.end - 1), head = 0;
-    if (PACK != 0 && t.group > 1) {
+    if (PACKED_HEADS && t.group > 1) {
         head = steps % t.group;
         steps /= t.group;
     }
     steps -= t.origin;
-    if (WIDE_ROWS != 0) {
+    if (FAR_ROWS) {
         uvec2 offset = mul_wide(steps, t.stride);
-        if (PACK != 0) offset = address_add(offset, mul_wide(head, t.heads));
+        if (PACKED_HEADS) offset = address_add(offset, mul_wide(head, t.head_stride));
         return RowStart(address_add(t.base, offset), 0);
     }
-    uint at = steps * (t.stride.x / ELEMENT_BYTES);
-    if (PACK != 0) at += head * (t.heads.x / ELEMENT_BYTES);
+    uint at = steps * t.step;
+    if (PACKED_HEADS) at += head * t.head_step;
     return RowStart(t.base, at);
 }
+
+// The tile that follows, of `rows` rows, where all its rows exist: without a test.
+Rows next_whole_tile(Rows t, uint rows) {
+    t.first += rows;
+    t.origin = t.first;
+    t.base = address_add(t.base, mul_wide(rows, t.stride));
+    return t;
+}
+// A row of such a tile, counted from its first; heads are not packed, and rows not far.
+RowStart row_of_whole_tile(Rows t, uint row) { return RowStart(t.base, row * t.step); }

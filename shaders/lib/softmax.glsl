@@ -15,8 +15,8 @@ void softmax_begin() {
 // D64 has 35.7 TFLOP/s so, and 27.5 with scores that are always finished. It is not negative, so that it commutes with the
 // maximum.
 float common_factor() {
-    if (p.scale_log2 < 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = -scores[x];
-    return abs(p.scale_log2);
+    if (push.scale_log2 < 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = -scores[x];
+    return abs(push.scale_log2);
 }
 
 // Scores, times a factor that is not negative, to P; brings row_max, row_sum and the output accumulators up to date.

@@ -2,7 +2,7 @@
 #include "lib/scores.glsl"
 
 #ifndef ROW_SHIFT
-#define ROW_SHIFT(r) 0.0  // see finished
+#define ROW_SHIFT(r) 0.0  // see finished()
 #endif
 
 // x[r] = the group's combination of x[r] over its lanes. All invocations call it; the pool is overwritten.
@@ -22,29 +22,24 @@
 vec4 sum_of(vec4 a, vec4 b) { return a + b; }
 vec4 max_of(vec4 a, vec4 b) { return max(a, b); }
 
-// Mask and hiding for the scaled scores of the tile that begins at first_key.
-void hide_scores(Work w, uint first_key, bool masked) {
+// Rows of the query tile, first and last that exist: those for which a tile of keys is finished.
+uvec2 tile_rows(Work w) { return uvec2(w.first_row, w.last_row); }
+
+// Adds the terms to the scaled scores of the tile of keys that begins at first_key.
+void add_terms_to_scores(Work w, uint first_key, bool mask_is_mixed) {
     const MaskRows mask = mask_rows(w);
     FOR_EACH(r, ROWS) {
-        const uint row = min(w.first_row + group * ROWS + r, w.last_row);
-        const ivec2 keys = visible_keys(w, row);
+        const ScoreRow row = score_row(w, mask, min(w.first_row + group * ROWS + r, w.last_row), mask_is_mixed);
         FOR_EACH(b, COLS / 4) {
             const int key = int(first_key + 4 * (b * LANES + lane));
             const uint x = r * (COLS / 4) + b;
-            FOR_EACH(i, 4)
-                scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), mask, row, keys, key + int(i), w.num_keys - 1, masked);
+            FOR_EACH(i, 4) scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), row, key + int(i));
         }
     }
 }
 
-// Whether a tile has scores to mask or to hide.
-bool needs_hiding(Work w, uint first_key) {
-    const int common_begin = visible_keys(w, w.last_row).x, common_end = visible_keys(w, w.first_row).y;
-    return MASK != MASK_NONE || int(first_key) < common_begin || int(first_key + TILE_KV) > common_end;
-}
-
-// From q.k of the tile to its scores.
-void finish_scores(Work w, uint first_key, bool masked) {
+// Brings q.k of the tile to its scores.
+void finish_scores(Work w, uint first_key, bool mask_is_mixed) {
     FOR_EACH(x, ROWS * COLS / 4) scores[x] = scaled(scores[x]);
-    hide_scores(w, first_key, masked);
+    add_terms_to_scores(w, first_key, mask_is_mixed);
 }

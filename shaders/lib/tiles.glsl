@@ -31,24 +31,23 @@ const uint POOL_K = CHUNK * Q_STRIDE;     //         K chunk, CHUNK x K_STRIDE
 const uint POOL_P = 0;                    // output: P, P_KEYS x Q_STRIDE
 const uint POOL_V = P_KEYS * Q_STRIDE;    //         V, V_KEYS x V_STRIDE
 
-#include "lib/storage.glsl"
+#include "lib/operands.glsl"
 #include "lib/rows.glsl"
 
-// A 4 x 4 block: elements d .. d+3 of rows row .. row+3. As stored: were it converted at once, the invocation would wait
-// for the load that it issues ahead (f16 at D128 on an H200: 32.3 for 39.1 TFLOP/s).
+// A 4 x 4 block, as stored: elements d .. d+3 of rows row .. row+3 of key_value, or of query.
 struct Block {
-    STORED4 row[4];
+    STAGED4 row[4];
 };
 
-Block load_block(Rows t, uint row, uint d, uint extent, bool inside) {
+Block load_block(bool of_key_value, Rows t, uint row, uint d, uint extent, bool inside) {
     Block block;
-    FOR_EACH(i, 4) block.row[i] = load4_stored(row_start(t, row + i), d, extent, inside);
+    FOR_EACH(i, 4) block.row[i] = load_staged4(of_key_value, row_start(t, row + i), d, extent, inside);
     return block;
 }
 
-void store_block(uint at, uint stride, Block block) {
+void store_block(bool of_key_value, uint at, uint stride, Block block) {
     mat4 rows;
-    [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = floats_of(block.row[i]);
+    [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = staged_floats(of_key_value, block.row[i]);
     const mat4 columns = transpose(rows);
     [[unroll]] for (uint i = 0; i < 4; i++) pool[at + i * stride] = columns[i];
 }
@@ -60,14 +59,14 @@ Block load_chunk_block(Rows q, Rows k, uint chunk, uint extent, uint first) {
     Rows t = q;
     if (of_k) t = k;
     const uint row = (of_k ? e - K_FIRST : e) / CHUNK_VECS * 4;
-    return load_block(t, t.first + row, chunk * CHUNK + e % CHUNK_VECS * 4, extent, extent % CHUNK == 0);
+    return load_block(of_k, t, t.first + row, chunk * CHUNK + e % CHUNK_VECS * 4, extent, extent % CHUNK == 0);
 }
 
 void store_chunk_block(uint first, Block block) {
     const uint e = first + thread;
     const bool of_k = is_behind(K_FIRST, first);
     const uint index = of_k ? e - K_FIRST : e, stride = of_k ? K_STRIDE : Q_STRIDE;
-    store_block((of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * 4 * stride + index / CHUNK_VECS, stride, block);
+    store_block(of_k, (of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * 4 * stride + index / CHUNK_VECS, stride, block);
 }
 
 // Keys of the staged P and V are in an order that suits the lanes which store P: key 4 * (b * LANES + lane) + i stands
@@ -81,24 +80,24 @@ uint key_of_slot(uint slot) {
 #endif
 
 // Item e of a V stage: 4 head dims of the key in slot first_slot + e / V_STRIDE of the P_KEYS keys from v.first on.
-STORED4 load_v_item(Rows v, uint first_slot, uint e) {
+KEY_VALUE_STORED4 load_v_item(Rows v, uint first_slot, uint e) {
     const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
-    return load4_stored(row_start(v, row), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, OUT_DIM % (4 * LANES * SLICES) == 0);
+    return load_key_value4(row_start(v, row), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, OUT_DIM % (4 * LANES * SLICES) == 0);
 }
 
 // Staging in two steps: fetch_* issue the loads into registers while a chunk is being computed, store_* put them down
-// between barriers. Without PREFETCH (a CPU gains nothing by it) store_* do both.
-Block fetched_qk[PREFETCH != 0 ? QK_ITEMS : 1];
-STORED4 fetched_v[PREFETCH != 0 ? V_ITEMS : 1];
+// between barriers. Without FETCHES_AHEAD (a CPU gains nothing by it) store_* do both.
+Block fetched_qk[FETCHES_AHEAD ? QK_ITEMS : 1];
+KEY_VALUE_STORED4 fetched_v[FETCHES_AHEAD ? V_ITEMS : 1];
 
 void fetch_qk(Rows q, Rows k, uint chunk, uint extent) {
-    if (PREFETCH == 0) return;
+    if (!FETCHES_AHEAD) return;
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
         if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) fetched_qk[t] = load_chunk_block(q, k, chunk, extent, t * THREADS);
 }
 
 void store_qk(Rows q, Rows k, uint chunk, uint extent) {
-    if (PREFETCH == 0) {
+    if (!FETCHES_AHEAD) {
         STAYS_LOOP for (uint first = 0; first < QK_BLOCKS; first += THREADS)
             if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, first))
                 store_chunk_block(first, load_chunk_block(q, k, chunk, extent, first));
@@ -109,38 +108,58 @@ void store_qk(Rows q, Rows k, uint chunk, uint extent) {
 }
 
 void fetch_v(Rows v, uint first_slot) {
-    if (PREFETCH == 0) return;
+    if (!FETCHES_AHEAD) return;
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
         if (t * THREADS + thread < V_KEYS * V_STRIDE) fetched_v[t] = load_v_item(v, first_slot, t * THREADS + thread);
 }
 
 void store_v(Rows v, uint first_slot) {
-    if (PREFETCH == 0) {
+    if (!FETCHES_AHEAD) {
         STAYS_LOOP for (uint e = thread; e < V_KEYS * V_STRIDE; e += THREADS)
-            pool[POOL_V + e] = floats_of(load_v_item(v, first_slot, e));
+            pool[POOL_V + e] = key_value_floats(load_v_item(v, first_slot, e));
         return;
     }
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * V_STRIDE) pool[POOL_V + t * THREADS + thread] = floats_of(fetched_v[t]);
+        if (t * THREADS + thread < V_KEYS * V_STRIDE) pool[POOL_V + t * THREADS + thread] = key_value_floats(fetched_v[t]);
 }
 
 // Private to an invocation: its part of the scores (then of P), four keys to a vec4, and of the output tile.
 vec4 scores[ROWS * COLS / 4];
 vec4 acc[ROWS * OUT_VECS];
 
-// scores += Q chunk . K chunk^T
-void multiply_qk() {
-    for (uint first = 0; first < CHUNK; first += QK_UNROLL)
-        [[unroll]] for (uint i = 0; i < QK_UNROLL; i++) {
-            const uint d = first + i;
-            vec4 q[ROWS / 4], k[COLS / 4];
-            [[unroll]] for (uint x = 0; x < ROWS / 4; x++) q[x] = pool[POOL_Q + d * Q_STRIDE + group * (ROWS / 4) + x];
-            [[unroll]] for (uint b = 0; b < COLS / 4; b++) k[b] = pool[POOL_K + d * K_STRIDE + b * LANES + lane];
-            [[unroll]] for (uint r = 0; r < ROWS; r++)
-                [[unroll]] for (uint b = 0; b < COLS / 4; b++)
-                    scores[r * (COLS / 4) + b] = fma(vec4(q[r / 4][r % 4]), k[b], scores[r * (COLS / 4) + b]);
+// A product of two matrices in shared memory as a sum of outer products over `steps` lines, `unrolled` of them at a time:
+//   acc[r * right_vecs + c] += left[r] * right[c]
+// left_at(line) is the place of the first of a line's left_vecs vec4, whose components are the rows r; right_at(line, c) is
+// the place of its vec4 number c of right_vecs; each(c, count) is the loop over these. The statement `find_dropped`, which
+// may look at `left`, sets `drop` where the line counts as 0 whatever `right` is.
+#define ADD_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, each, steps, unrolled, find_dropped) \
+    for (uint first_line = 0; first_line < (steps); first_line += (unrolled)) \
+        [[unroll]] for (uint i = 0; i < (unrolled); i++) { \
+            const uint line = first_line + i; \
+            vec4 left[left_vecs]; \
+            [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = pool[left_at(line) + x]; \
+            bool drop = false; \
+            find_dropped \
+            each(c, right_vecs) { \
+                vec4 right = pool[right_at(line, c)]; \
+                if (drop) right = vec4(0); \
+                [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) \
+                    acc[r * (right_vecs) + c] = fma(vec4(left[r / 4][r % 4]), right, acc[r * (right_vecs) + c]); \
+            } \
         }
-}
+#define UNROLL_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
+
+// A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
+#define DROP_UNSEEN \
+    if (MASK_KIND != MASK_NONE) { \
+        drop = true; \
+        [[unroll]] for (uint x = 0; x < ROWS / 4; x++) drop = drop && left[x] == vec4(0); \
+    }
+
+// scores += Q chunk . K chunk^T
+#define Q_AT(d) (POOL_Q + (d) * Q_STRIDE + group * (ROWS / 4))
+#define K_AT(d, b) (POOL_K + (d) * K_STRIDE + (b) * LANES + lane)
+void multiply_qk() { ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, UNROLL_EACH, CHUNK, QK_UNROLL, {}) }
 
 // scores = A . B^T over the `extent` head dims of both tiles, of which the first chunk is fetched already. `after` is done
 // while the last chunk is multiplied.
@@ -174,24 +193,10 @@ void store_p(uint first) {
 }
 
 // acc += P . V over the V_KEYS staged keys, which stand from `first_slot` on in the staged P
+#define P_AT(k) (POOL_P + (first_slot + (k)) * Q_STRIDE + group * (ROWS / 4))
+#define V_AT(k, o) (POOL_V + (k) * V_STRIDE + (o) * LANES + lane)
 void multiply_pv(uint first_slot) {
-    for (uint first = 0; first < V_KEYS; first += PV_UNROLL)
-        [[unroll]] for (uint i = 0; i < PV_UNROLL; i++) {
-            const uint k = first + i;
-            vec4 p[ROWS / 4];
-            [[unroll]] for (uint x = 0; x < ROWS / 4; x++)
-                p[x] = pool[POOL_P + (first_slot + k) * Q_STRIDE + group * (ROWS / 4) + x];
-            // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
-            bool unseen = MASK != MASK_NONE;
-            [[unroll]] for (uint x = 0; x < ROWS / 4 && MASK != MASK_NONE; x++)
-                unseen = unseen && p[x] == vec4(0);
-            [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
-                vec4 v = pool[POOL_V + k * V_STRIDE + o * LANES + lane];
-                if (unseen) v = vec4(0);
-                [[unroll]] for (uint r = 0; r < ROWS; r++)
-                    acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), v, acc[r * OUT_VECS + o]);
-            }
-        }
+    ADD_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, V_KEYS, PV_UNROLL, DROP_UNSEEN)
 }
 
 // acc += P . V, with P in scores. Meanwhile fetches the first chunk of the next tile of keys, if there is `more`.

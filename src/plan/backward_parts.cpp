@@ -4,13 +4,12 @@
 
 #include <fmt/format.h>
 
-#include "kernel.hpp"
+#include "launch.hpp"
 #include "quirks.hpp"
 
 namespace vkattn::core {
 namespace {
 
-using Push = shared::ForwardPush;
 using Arguments = shared::BackwardArguments;
 
 constexpr uint32_t delta_threads = 64;  // not measured: the pass is short, and bound by memory
@@ -43,31 +42,32 @@ uint32_t delta_rows(const Problem& p) {
     return delta_threads / delta_lanes(p);
 }
 
-Dispatch delta_dispatch(const DeviceCaps& caps, const Problem& p, const Backward& backward,
-                        const TileChoice& tiles) {
-    Dispatch d = common_dispatch(p, variant_for(Variant::backward_delta_f32, p.dtype, caps), tiles, true);
-    d.specialization[SPEC_DLSE] = backward.dlse != 0;
-    d.specialization[SPEC_THREADS] = delta_threads;
-    d.specialization[SPEC_LANES] = delta_lanes(p);
-    d.specialization[SPEC_POOL_VEC4] = 1;  // it has no use for more
-    d.patches.push_back({offsetof(Push, outp), Region::out});
-    d.reads |= bit(Region::out) | bit(Region::dout) | bit(Region::lse);
-    if (backward.dlse != 0) d.reads |= bit(Region::dlse);
-    d.writes = bit(Region::statistics);
-    return d;
+Launch<kernels::backward_delta> delta_launch(const DeviceCaps& caps, const Problem& p,
+                                             const Backward& backward, const TileChoice& tiles) {
+    Launch<kernels::backward_delta> launch;
+    launch.module = module_for(Kernel::backward_delta, p.dtype, caps);
+    set_problem(launch, p, tiles, true);
+    launch.constants.has_dlse = backward.dlse != 0;
+    launch.constants.threads = delta_threads;
+    launch.constants.lanes = delta_lanes(p);
+    VKATTN_PATCH(launch, out_rows, Region::out);
+    launch.reads |= bit(Region::out) | bit(Region::dout) | bit(Region::lse);
+    if (backward.dlse != 0) launch.reads |= bit(Region::dlse);
+    launch.writes = bit(Region::statistics);
+    return launch;
 }
 
-Result<bool> find_wide_rows(const DeviceCaps& caps, const Problem& p, const Backward& b, uint32_t tile_q,
-                            uint32_t tile_kv) {
+Result<bool> has_far_rows(const DeviceCaps& caps, const Problem& p, const Backward& b, uint32_t tile_q,
+                          uint32_t tile_kv) {
     const uint64_t limit = (uint64_t{1} << 31) / p.element_bytes - VKATTN_MAX_HEAD_DIM;
     const uint32_t rows = std::max(tile_q, delta_threads);
-    bool wide = !p.narrow_rows(rows, tile_kv, false);
-    for (const VkattnStrides* s : {&b.dout_strides, &b.dquery_strides}) wide |= s->seq > limit / rows;
-    for (const VkattnStrides* s : {&b.dkey_strides, &b.dvalue_strides}) wide |= s->seq > limit / tile_kv;
-    if (wide && quirk_no_divergent_addresses(caps))
+    bool far = !p.narrow_rows(rows, tile_kv, false);
+    for (const VkattnStrides* s : {&b.dout_strides, &b.dquery_strides}) far |= s->seq > limit / rows;
+    for (const VkattnStrides* s : {&b.dkey_strides, &b.dvalue_strides}) far |= s->seq > limit / tile_kv;
+    if (far && quirk_no_divergent_addresses(caps))
         return unsupported(
             "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
-    return wide;
+    return far;
 }
 
 Result<bool> check_statistics(const DeviceCaps& caps, const Problem& p) {

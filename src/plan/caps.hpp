@@ -17,7 +17,7 @@ struct MatrixShape {
     uint32_t m = 0, n = 0, k = 0;
     VkattnDtype dtype{};
     bool rounded = false;  // float16: there are accumulators of it too, to store float32 ones through
-    // Found by a probe (SPEC_LAYOUT): of accumulators, 0 not known, and whether the left operand has the same.
+    // Found by a probe: the element_layout of accumulators, 0 if it is not known, and whether left operands have the same.
     uint32_t layout = 0;
     bool left_alike = false;
 };

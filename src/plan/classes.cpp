@@ -2,29 +2,30 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "kernel.hpp"
+#include "launch.hpp"
 
 namespace vkattn::core {
 namespace {
 
-using Push = shared::ForwardPush;
 using Arguments = shared::ForwardArguments;
 
 // A guess, not measured: below, the pass over the mask should cost more than it saves.
 constexpr uint64_t least_tiles_to_classify = 16;
 
-// Numbers with which mask_classes.comp has the tiles of the matrix kernel: multiples of 8 rows and 8 keys.
-TileChoice for_classes(TileChoice tiles) {
-    if (tiles.matrix) {
-        constexpr uint32_t threads = 64, lanes = 8;
-        tiles.numbers = {};
-        tiles.numbers.threads = threads;
-        tiles.numbers.lanes = lanes;
-        tiles.numbers.rows = tiles.matrix->tile_q() * lanes / threads;
-        tiles.numbers.cols = tiles.matrix->tile_kv / lanes;
-        tiles.matrix.reset();
-    }
-    return tiles;
+// mask_classes.comp with the tiles of the kernel that uses the classes.
+Launch<kernels::mask_classes> classes_launch(const DeviceCaps& caps, const Problem& p,
+                                             const TileChoice& tiles) {
+    constexpr uint32_t threads_for_matrix = 64;  // not measured: the pass is short
+    Launch<kernels::mask_classes> launch;
+    launch.module = module_for(Kernel::mask_classes, p.dtype, caps);
+    set_problem(launch, p, tiles, true);
+    launch.constants.threads = tiles.matrix ? threads_for_matrix : tiles.numbers.threads;
+    launch.constants.tile_q = tiles.tile_q();
+    launch.constants.tile_kv = tiles.tile_kv();
+    VKATTN_PATCH(launch, classes, Region::mask_classes);
+    launch.reads |= bit(Region::mask);
+    launch.writes = bit(Region::mask_classes);
+    return launch;
 }
 
 }  // namespace
@@ -64,25 +65,18 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
     };
     set(offsetof(Arguments, class_heads), heads);
     set(offsetof(Arguments, class_batches), batches);
-    Dispatch d =
-        forward_dispatch(p, variant_for(Variant::mask_classes_f32, p.dtype, caps), for_classes(tiles));
-    d.patches.push_back({offsetof(Push, outp), Region::mask_classes});
-    d.reads |= bit(Region::mask);
-    d.writes = bit(Region::mask_classes);
-    d.specialization[SPEC_POOL_VEC4] = 1;  // it has no use for more
-    d.groups = {static_cast<uint32_t>(masks), static_cast<uint32_t>(query_tiles),
-                static_cast<uint32_t>(key_tiles)};
-    d.flops = all * unit;
-    plan.dispatches.push_back(d);
+    const uint32_t pipeline = add_pipeline(plan, classes_launch(caps, p, tiles).pipeline());
+    add_dispatch(plan, pipeline, {masks, query_tiles, key_tiles}, {}, all * unit);
     set(offsetof(Arguments, present), forward_arguments(p).present | PRESENT_CLASSES);
     for (Patch& patch : plan.argument_patches)
         if (patch.at == offsetof(Arguments, classes)) patch.region = Region::mask_classes;
     reserve_scratch(plan, Region::mask_classes, bytes);
 }
 
-void use_mask_classes(const Plan& plan, Dispatch& dispatch) {
+uint32_t mask_class_reads(const Plan& plan) {
     for (const ScratchRegion& r : plan.scratch)
-        if (r.region == Region::mask_classes) dispatch.reads |= bit(Region::mask_classes);
+        if (r.region == Region::mask_classes) return bit(Region::mask_classes);
+    return 0;
 }
 
 }  // namespace vkattn::core

@@ -2,13 +2,13 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "kernel.hpp"
+#include "launch.hpp"
 #include "quirks.hpp"
 
 namespace vkattn::core {
 namespace {
 
-using Push = shared::CombinePush;
+using Push = push::combine;
 constexpr uint32_t least_threads = 64;  // not measured: with one team the merge is short, and bound by memory
 constexpr uint32_t most_threads = 256, most_teams = 8;
 
@@ -57,58 +57,54 @@ bool narrow_rows(const Combine& c, uint32_t rows, uint32_t invocations) {
            c.parts_strides.seq <= limit / c.parts_element_bytes / rows;
 }
 
-// Rows of four elements that can be loaded and stored at once, here and there.
-bool wide(const Combine& c) {
-    return c.alignment_bytes % (4 * c.element_bytes) == 0 &&
-           c.alignment_bytes % (4 * c.parts_element_bytes) == 0;
+// The widest load of parts and store of out for which rows are aligned: four elements of both, or single ones.
+uint32_t load_bytes(const Combine& c) {
+    const bool four = c.alignment_bytes % (4 * c.element_bytes) == 0 &&
+                      c.alignment_bytes % (4 * c.parts_element_bytes) == 0;
+    return four ? 4 * std::max(c.element_bytes, c.parts_element_bytes) : c.element_bytes;
 }
 
 }  // namespace
 
-Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& c, bool own_parts,
-                                                 bool any_order, uint64_t limit) {
-    Dispatch d;
-    d.variant = variant_for(Variant::combine_f32, c.dtype, caps);
+Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, bool own_parts, bool any_order,
+                         uint64_t limit, Plan& plan) {
+    Launch<kernels::combine> launch;
+    launch.module = module_for(Kernel::combine, c.dtype, caps);
     // CPUs gain nothing by loads ahead, and SwiftShader takes seconds to compile them.
     const uint32_t step = caps.type == DeviceType::cpu ? 1 : 4, lanes = lanes_for(c.head_dim_v, step);
     const bool one_team = !any_order || quirk_no_divergent_addresses(caps);
     const uint32_t teams = one_team ? 1 : teams_for(caps, c.num_parts, step, lanes);
     const uint32_t threads = std::max(least_threads, lanes * teams), rows = threads / (lanes * teams);
-    d.specialization[SPEC_THREADS] = threads;
-    d.specialization[SPEC_LANES] = lanes;
-    d.specialization[SPEC_TEAMS] = teams;
-    d.specialization[SPEC_UNROLL] = step;
-    d.specialization[SPEC_HEAD_DIM_V] = c.head_dim_v;
-    d.specialization[SPEC_WIDE_LOADS] = wide(c);
     const bool narrow = narrow_rows(c, rows, lanes * teams);
-    d.specialization[SPEC_WIDE_ROWS] = !narrow;
-    d.specialization[SPEC_PARTS_MAX_SUM] = own_parts;
-    d.specialization[SPEC_PARTS_FLOAT32] = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
     if (!narrow && quirk_no_divergent_addresses(caps))
         return unsupported("", "rows lie 2^31 bytes apart, which this driver's compiler does not survive");
-    Push push = make_push(c);
-    d.patches = {{offsetof(Push, parts), Region::parts},
-                 {offsetof(Push, parts_lse), Region::parts_lse},
-                 {offsetof(Push, outp), Region::out},
-                 {offsetof(Push, lse), Region::lse}};
-    d.reads = bit(Region::parts) | bit(Region::parts_lse);
-    d.writes = bit(Region::out) | bit(Region::lse);
+    auto& constants = launch.constants;
+    constants.threads = threads;
+    constants.lanes = lanes;
+    constants.teams = teams;
+    constants.step_parts = step;
+    constants.head_dim_v = c.head_dim_v;
+    constants.load_bytes = load_bytes(c);
+    constants.far_rows = !narrow;
+    constants.parts_have_max_sum = own_parts;
+    constants.parts_are_float32 = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
+    constants.out_type = type_of(c.dtype);
+    launch.push = make_push(c);
+    VKATTN_PATCH(launch, parts, Region::parts);
+    VKATTN_PATCH(launch, parts_lse, Region::parts_lse);
+    VKATTN_PATCH(launch, out_rows, Region::out);
+    VKATTN_PATCH(launch, lse, Region::lse);
+    launch.reads = bit(Region::parts) | bit(Region::parts_lse);
+    launch.writes = bit(Region::out) | bit(Region::lse);
     // A multiply-add for each element of each part, and what each invocation is told of each part.
     const uint64_t unit = uint64_t{rows} * c.num_parts * (c.head_dim_v + teams * lanes) * 4;
     const auto boxes =
         cut_grid(caps, {uint64_t{c.batch} * c.num_heads, ceil_div(c.seqlen_q, rows), 1}, unit, limit);
     if (!boxes) return boxes.failure();
-    std::vector<Dispatch> all;
-    for (const Box& box : *boxes) {
-        push.first_head = static_cast<uint32_t>(box.first[0]);
-        push.first_rows = static_cast<uint32_t>(box.first[1]);
-        static_assert(sizeof push <= sizeof d.push);
-        std::memcpy(d.push.data(), &push, sizeof push);
-        d.groups = {static_cast<uint32_t>(box.count[0]), static_cast<uint32_t>(box.count[1]), 1};
-        d.flops = box.count[0] * box.count[1] * unit;
-        all.push_back(d);
-    }
-    return all;
+    const uint32_t pipeline = add_pipeline(plan, launch.pipeline());
+    for (const Box& box : *boxes)
+        add_dispatch(plan, pipeline, box.count, cut_of(box), box.count[0] * box.count[1] * unit);
+    return true;
 }
 
 }  // namespace vkattn::core

@@ -19,7 +19,7 @@ std::string describe(const Plan& plan) {
     out["scratch_bytes"] = plan.scratch_bytes;
     out["dispatches"] = Json::array();
     for (const Dispatch& d : plan.dispatches)
-        out["dispatches"].push_back({{"variant", name_of(d.variant)},
+        out["dispatches"].push_back({{"variant", name_of(plan.pipelines[d.pipeline].module)},
                                      {"groups", d.groups},
                                      {"barrier_before", d.barrier_before},
                                      {"flops", d.flops}});

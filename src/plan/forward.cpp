@@ -5,14 +5,12 @@
 
 #include <fmt/format.h>
 
-#include "kernel.hpp"
+#include "launch.hpp"
 
 namespace vkattn::core {
 namespace {
 
-using Push = shared::ForwardPush;
-
-constexpr uint64_t max_parts = 65535, max_span_tiles = 65535;  // 16 bits each in the push constants
+constexpr uint64_t max_parts = 65535, max_span_tiles = 65535;
 // A guess, not measured: below, a part's start and merge should cost more than they save.
 constexpr uint64_t least_keys_of_part = 256;
 constexpr uint64_t most_flops = uint64_t{1} << 62;
@@ -108,33 +106,44 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
     return true;
 }
 
-// The forward kernel's one dispatch before it is cut.
-Dispatch main_dispatch(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, const Plan& plan) {
-    const Problem& p = plan.problem;
+// Lets a launch write the results of a split in place of out and lse. Splits are numbered from the first key on, but those
+// before the first visible one do not exist.
+template <class K>
+void set_results(Launch<K>& launch, const Problem& p, const Grid& g) {
     const bool split = g.span_tiles != 0;
-    Dispatch d = tiles.matrix ? matrix_dispatch(p, tiles)
-                              : forward_dispatch(
-                                    p,
-                                    variant_for(tiles.numbers.of_rows_kernel() ? Variant::forward_rows_f32
-                                                                               : Variant::forward_tiles_f32,
-                                                p.dtype, caps),
-                                    tiles);
-    d.specialization[SPEC_SPLIT] = split;
-    // Parts are numbered from the first key on, but those before the first visible one do not exist.
     const uint64_t rows_before = g.first_part * rows_of_part(p);
-    d.patches.insert(
-        d.patches.end(),
-        {{offsetof(Push, query), Region::query},
-         {offsetof(Push, key), Region::key},
-         {offsetof(Push, value), Region::value},
-         {offsetof(Push, outp), split ? Region::parts : Region::out, 0 - rows_before * p.head_dim_v * 4},
-         {offsetof(Push, lse), split ? Region::parts_lse : Region::lse, 0 - rows_before * 8}});
-    d.reads |= bit(Region::query) | bit(Region::key) | bit(Region::value);
-    if (p.mask != VKATTN_MASK_NONE) d.reads |= bit(Region::mask);
-    use_mask_classes(plan, d);
-    d.writes = split ? bit(Region::parts) | bit(Region::parts_lse) : bit(Region::out) | bit(Region::lse);
-    if (split) VKATTN_SET_PUSH(d, out_seq, p.batch * p.num_heads_q);
-    return d;
+    launch.constants.is_split = split;
+    VKATTN_PATCH(launch, out_rows, split ? Region::parts : Region::out, 0 - rows_before * p.head_dim_v * 4);
+    VKATTN_PATCH(launch, lse, split ? Region::parts_lse : Region::lse, 0 - rows_before * 8);
+    launch.writes = split ? bit(Region::parts) | bit(Region::parts_lse) : bit(Region::out) | bit(Region::lse);
+    if (!split) return;
+    launch.push.operand_layout[10] = static_cast<uint32_t>(g.span_tiles);
+    launch.push.operand_layout[11] = p.batch * p.num_heads_q;
+}
+
+// The forward kernel's pipeline.
+template <class K>
+Pipeline finish_launch(Launch<K> launch, const Grid& g, const Plan& plan) {
+    const Problem& p = plan.problem;
+    VKATTN_PATCH(launch, query, Region::query);
+    VKATTN_PATCH(launch, key, Region::key);
+    VKATTN_PATCH(launch, value, Region::value);
+    launch.reads |= bit(Region::query) | bit(Region::key) | bit(Region::value) | mask_class_reads(plan);
+    if (p.mask != VKATTN_MASK_NONE) launch.reads |= bit(Region::mask);
+    set_results(launch, p, g);
+    return launch.pipeline();
+}
+
+Pipeline forward_pipeline(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, const Plan& plan) {
+    const Problem& p = plan.problem;
+    if (tiles.matrix) return finish_launch(matrix_launch(p, tiles), g, plan);
+    const bool arguments = needs_arguments(p);
+    const auto launch = [&]<class K>(K) {
+        const Module module = module_for(K::id, p.dtype, caps);
+        return finish_launch(tile_launch<K>(p, module, tiles, arguments), g, plan);
+    };
+    return tiles.numbers.of_rows_kernel() ? launch(kernels::forward_rows{})
+                                          : launch(kernels::forward_tiles{});
 }
 
 Combine combine_of(const Problem& p, uint64_t parts) {
@@ -174,37 +183,32 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
         if (auto ok = reserve_parts(caps, options, grid, plan); !ok) return ok.failure();
     add_mask_classes(caps, options, *tiles, grid.query_tiles, plan);
 
-    Dispatch dispatch = main_dispatch(caps, *tiles, grid, plan);
+    const uint32_t pipeline = add_pipeline(plan, forward_pipeline(caps, *tiles, grid, plan));
+    const uint32_t slices = constant_of(plan.pipelines[pipeline], "slices");
     const uint64_t tiles_of_keys =
         grid.span_tiles != 0 ? std::min(grid.longest, grid.span_tiles) : grid.longest;
     const uint64_t unit = flops_of(problem, n.tile_q(), tiles_of_keys * n.tile_kv());
-    const std::array<uint64_t, 3> workgroups{grid.heads * dispatch.specialization[SPEC_SLICES],
-                                             grid.query_tiles, grid.parts};
+    const std::array<uint64_t, 3> workgroups{grid.heads * slices, grid.query_tiles, grid.parts};
     if (workgroups[0] > uint64_t{1} << 32)
         return unsupported(plan.operands == problem.dtype ? "" : "options.precision",
-                           fmt::format("{} heads of all batches in {} slices pass 2^32", grid.heads,
-                                       dispatch.specialization[SPEC_SLICES]));
+                           fmt::format("{} heads of all batches in {} slices pass 2^32", grid.heads, slices));
     auto boxes = cut_grid(caps, workgroups, unit, dispatch_limit(caps, options));
     // The default limit is no promise: rather longer dispatches than none.
     for (uint64_t limit = dispatch_limit(caps, options);
          !boxes && options.max_dispatch_flops == 0 && limit < most_flops;)
         boxes = cut_grid(caps, workgroups, unit, limit *= 2);
     if (!boxes) return boxes.failure();
-    for (const Box& box : *boxes) {
-        VKATTN_SET_PUSH(dispatch, first_head, static_cast<uint32_t>(box.first[0]));
-        VKATTN_SET_PUSH(dispatch, first_tile, static_cast<uint32_t>(box.first[1]));
-        VKATTN_SET_PUSH(dispatch, splits,
-                        static_cast<uint32_t>((grid.first_part + box.first[2]) | grid.span_tiles << 16));
-        for (size_t i = 0; i < 3; i++) dispatch.groups[i] = static_cast<uint32_t>(box.count[i]);
-        dispatch.flops = box.count[0] * box.count[1] * box.count[2] * unit;
-        plan.dispatches.push_back(dispatch);
+    for (Box box : *boxes) {
+        box.first[2] += grid.first_part;
+        add_dispatch(plan, pipeline, box.count, cut_of(box),
+                     box.count[0] * box.count[1] * box.count[2] * unit);
     }
     if (grid.span_tiles == 0) return plan;
-    const auto merge =
-        combine_dispatches(caps, combine_of(problem, grid.parts), true, !options.batch_invariant,
-                           options.max_dispatch_flops != 0 ? options.max_dispatch_flops : UINT64_MAX);
-    if (!merge) return merge.failure();
-    plan.dispatches.insert(plan.dispatches.end(), merge->begin(), merge->end());
+    if (auto ok =
+            add_combine(caps, combine_of(problem, grid.parts), true, !options.batch_invariant,
+                        options.max_dispatch_flops != 0 ? options.max_dispatch_flops : UINT64_MAX, plan);
+        !ok)
+        return ok.failure();
     return plan;
 }
 

@@ -1,4 +1,4 @@
-#include "kernel.hpp"
+#include "launch.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -12,39 +12,31 @@ namespace {
 
 constexpr float log2_e = 1.44269504088896340736f;
 
-uint32_t bytes(const Problem& p, uint64_t stride) {
-    return static_cast<uint32_t>(stride * p.element_bytes);
-}
-
 // Extreme scales stay numbers: 0 * inf in a kernel would be NaN.
 float finite(float x) {
     return std::clamp(x, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max());
 }
 
-shared::ForwardPush make_push(const Problem& p, bool arguments) {
-    shared::ForwardPush c{};
-    if (!arguments) {
-        const auto put = [&](const VkattnStrides& s, uint32_t* at) {
-            at[0] = bytes(p, s.batch);
-            at[1] = bytes(p, s.head);
-            at[2] = bytes(p, s.seq);
-        };
-        put(p.query_strides, &c.query_batch);
-        put(p.key_strides, &c.key_batch);
-        put(p.value_strides, &c.value_batch);
-        put(p.out_strides, &c.out_batch);
+// A Cut's words follow each other as they do in the push constants: they are copied at once.
+template <class Push>
+constexpr CutPlace place_of_cut() {
+    if constexpr (requires(Push p) { p.end_step; }) {
+        static_assert(offsetof(Push, end_step) == offsetof(Push, first_x) + offsetof(Cut, end_step));
+        return {offsetof(Push, first_x), sizeof(Cut)};
+    } else if constexpr (requires(Push p) { p.first_x; }) {
+        static_assert(offsetof(Push, first_z) == offsetof(Push, first_x) + 8);
+        return {offsetof(Push, first_x), 12};
     }
-    c.seqlen_q = p.seqlen_q;
-    c.seqlen_kv = p.seqlen_kv;
-    c.heads = p.num_heads_q | p.group_size << 16;
-    c.scale_log2 = finite(p.softcap > 0 ? p.softmax_scale / p.softcap : p.softmax_scale * log2_e);
-    c.softcap_log2 = finite(p.softcap * log2_e);
-    c.bound_lo = p.bound_lo;
-    c.bound_hi = p.bound_hi;
-    return c;
+    return {0, 0};
 }
 
-// An array with an element for each batch is given, and may be read.
+}  // namespace
+
+Scales scales_of(const Problem& p) {
+    return {finite(p.softcap > 0 ? p.softmax_scale / p.softcap : p.softmax_scale * log2_e),
+            finite(p.softcap * log2_e)};
+}
+
 bool has_lengths(const Problem& p) {
     return p.kv_lengths != 0 && p.batch != 0;
 }
@@ -52,8 +44,6 @@ bool has_lengths(const Problem& p) {
 bool has_offsets(const Problem& p) {
     return p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0;
 }
-
-}  // namespace
 
 bool needs_arguments(const Problem& p) {
     return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 ||
@@ -89,49 +79,50 @@ void place_arguments(Plan& plan) {
     reserve_scratch(plan, Region::arguments, plan.arguments.size());
 }
 
-Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps) {
-    if (dtype == VKATTN_DTYPE_FLOAT32) return float32;
-    const uint32_t first = static_cast<uint32_t>(float32) + (dtype == VKATTN_DTYPE_FLOAT16 ? 1 : 3);
-    const auto variant = static_cast<Variant>(first), packed = static_cast<Variant>(first + 1);
-    const bool lacks = (needs_of(variant) & NEED_16BIT_STORAGE) != 0 && !caps.storage_16bit;
-    return lacks ? packed : variant;
+Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps) {
+    const KernelInfo& info = info_of(kernel);
+    const char* const type = dtype == VKATTN_DTYPE_FLOAT32   ? "f32"
+                             : dtype == VKATTN_DTYPE_FLOAT16 ? "f16"
+                                                             : "bf16";
+    for (auto module = info.modules_begin; module != info.modules_end;
+         module = static_cast<Module>(static_cast<int32_t>(module) + 1)) {
+        const ModuleInfo& m = info_of(module);
+        const bool fits = (m.needs & NEED_16BIT_STORAGE) == 0 || caps.storage_16bit;
+        const std::string_view storage = m.name.substr(info.name.size() + 1);
+        if (fits && storage.substr(0, storage.find('_')) == type) return module;
+    }
+    return Module::count;
 }
 
-Dispatch common_dispatch(const Problem& p, Variant variant, const TileChoice& tiles, bool arguments) {
+CutPlace cut_place(Kernel kernel) {
+    static constexpr CutPlace places[] = {
+#define KERNEL(kernel) place_of_cut<push::kernel>(),
+#include "kernels.def"
+    };
+    return places[static_cast<size_t>(kernel)];
+}
+
+uint32_t constant_of(const Pipeline& pipeline, std::string_view name) {
+    const auto constants = info_of(info_of(pipeline.module).kernel).constants;
+    for (size_t i = 0; i < constants.size(); i++)
+        if (constants[i].name == name) return pipeline.constants[i];
+    return 0;
+}
+
+void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups, const Cut& cut,
+                  uint64_t flops) {
     Dispatch d;
-    d.variant = variant;
-    const TileNumbers& n = tiles.numbers;
-    d.specialization[SPEC_THREADS] = n.threads;
-    d.specialization[SPEC_LANES] = n.lanes;
-    d.specialization[SPEC_ROWS] = n.rows;
-    d.specialization[SPEC_COLS] = n.cols;
-    d.specialization[SPEC_CHUNK] = n.chunk;
-    d.specialization[SPEC_P_BLOCKS] = n.p_blocks;
-    d.specialization[SPEC_V_KEYS] = n.v_keys;
-    d.specialization[SPEC_PREFETCH] = n.prefetch;
-    d.specialization[SPEC_UNROLL] = n.unroll;
-    d.specialization[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
-    d.specialization[SPEC_HEAD_DIM_V] = p.head_dim_v;
-    d.specialization[SPEC_WIDE_LOADS] = p.alignment_bytes % (4 * p.element_bytes) == 0;
-    d.specialization[SPEC_ARGUMENTS] = arguments;
-    d.specialization[SPEC_WIDE_ROWS] = !p.narrow_rows(tiles.tile_q(), tiles.tile_kv(), tiles.pack);
-    d.specialization[SPEC_SOFTCAP] = p.softcap > 0;
-    d.specialization[SPEC_PACK] = tiles.pack;
-    d.specialization[SPEC_SLICES] = 1;
-    d.specialization[SPEC_ROLLED] = n.rolled;
-    d.specialization[SPEC_MASK] = p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
-                                  : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
-                                                                : MASK_NONE;
-    d.specialization[SPEC_POOL_VEC4] = tiles.pool_vec4;
-    const shared::ForwardPush push = make_push(p, arguments);
-    std::memcpy(d.push.data(), &push, sizeof push);
-    if (arguments) {
-        d.patches.push_back({offsetof(shared::ForwardPush, query_batch), Region::arguments});
-        d.reads |= bit(Region::arguments);
-        if (has_lengths(p)) d.reads |= bit(Region::kv_lengths);
-        if (has_offsets(p)) d.reads |= bit(Region::query_offsets);
-    }
-    return d;
+    d.pipeline = pipeline;
+    for (size_t i = 0; i < 3; i++) d.groups[i] = static_cast<uint32_t>(groups[i]);
+    d.cut = cut;
+    d.flops = flops;
+    plan.dispatches.push_back(d);
+}
+
+Cut cut_of(const Box& box) {
+    Cut cut;
+    for (size_t i = 0; i < 3; i++) cut.first[i] = static_cast<uint32_t>(box.first[i]);
+    return cut;
 }
 
 uint64_t scratch_limit(const DeviceCaps& caps, const Options& options) {

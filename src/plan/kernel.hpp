@@ -4,15 +4,17 @@
 
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "plan.hpp"
 #include "tuning.hpp"
 
 namespace vkattn::core {
 
-struct Kernel {
+struct ForwardKernel {
     const char* name;
-    const char* only_by_name;  // why it is never the planner's choice; null: it may be
+    const char* opt_in_reason;  // why the planner never chooses this kernel by itself; null if it may
     Result<Plan> (*make)(const DeviceCaps&, const Problem&, const Options&);
 };
 
@@ -24,7 +26,7 @@ Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&
 
 struct BackwardKernel {
     const char* name;
-    const char* only_by_name;
+    const char* opt_in_reason;
     Result<Plan> (*make)(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 };
 
@@ -47,8 +49,47 @@ uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan
 // A plan of these tiles, without dispatches but with the argument block that the problem needs, if `arguments`.
 Plan begin_plan(const Problem& problem, const TileChoice& tiles, bool arguments = true);
 
-// Of the five variants of a kernel with storage types, `float32` being the first, the one for this type and device.
-Variant variant_for(Variant float32, VkattnDtype dtype, const DeviceCaps& caps);
+// A pipeline while it is planned: the constants and push constants of its kernel by their names.
+template <class K>
+struct Launch {
+    using Kernel = K;
+    using Push = typename K::Push;
+
+    Module module{};
+    bool rolled = false;
+    typename K::Constants constants;
+    Push push;
+    std::vector<Patch> patches;
+    uint32_t reads = 0, writes = 0;
+    bool of_tuning_row = false;
+
+    void patch(size_t at, Region region, uint64_t add = 0) {
+        patches.push_back({static_cast<uint32_t>(at), region, add});
+    }
+    Pipeline pipeline() const {
+        Pipeline p{module, rolled, {}, {}, patches, reads, writes, of_tuning_row};
+        std::memcpy(p.constants.data(), &constants, sizeof constants);
+        std::memcpy(p.push.data(), &push, sizeof push);
+        return p;
+    }
+};
+// Has the address of a region written to a field of the push constants.
+#define VKATTN_PATCH(launch, field, ...) \
+    (launch).patch(offsetof(typename std::remove_reference_t<decltype(launch)>::Push, field), __VA_ARGS__)
+
+// Adds a pipeline to a plan; returns its place in it.
+inline uint32_t add_pipeline(Plan& plan, Pipeline pipeline) {
+    plan.pipelines.push_back(std::move(pipeline));
+    return static_cast<uint32_t>(plan.pipelines.size() - 1);
+}
+void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups, const Cut& cut,
+                  uint64_t flops);
+
+// Of a kernel with modules for all storage types, the one for this type and device.
+Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps);
+inline bool has_two_forms(Module module) {
+    return info_of(module).forms == 2;
+}
 
 // Whether the push constants are too small for this problem, so that there is an argument block.
 bool needs_arguments(const Problem& problem);
@@ -56,27 +97,20 @@ shared::ForwardArguments forward_arguments(const Problem& problem);
 // Places the block in scratch, and the addresses in it that begin with a ForwardArguments.
 void place_arguments(Plan& plan);
 
-// One launch of `variant` with the push constants and specialization that all kernels have in common. `arguments`: they
-// have an argument block.
-Dispatch common_dispatch(const Problem& problem, Variant variant, const TileChoice& tiles, bool arguments);
-inline Dispatch forward_dispatch(const Problem& problem, Variant variant, const TileChoice& tiles) {
-    return common_dispatch(problem, variant, tiles, needs_arguments(problem));
-}
-
-// The same for the matrix kernel.
-Dispatch matrix_dispatch(const Problem& problem, const TileChoice& tiles);
+// The matrix kernel's launch for this problem.
+Launch<kernels::forward_matrix> matrix_launch(const Problem& problem, const TileChoice& tiles);
 
 // A pass that finds tiles which the mask hides entirely, or not at all, where that pays. It reads the mask once, where
 // attention reads it once for every head that shares it. Its dispatch, its scratch, and what the plan's arguments say.
 void add_mask_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
                       uint64_t query_tiles, Plan& plan);
-// Lets a dispatch use them, if there are any.
-void use_mask_classes(const Plan& plan, Dispatch& dispatch);
+// Region bits that a pipeline reads which uses the classes: none, if there are none.
+uint32_t mask_class_reads(const Plan& plan);
 
-// Tiles of `other` rows that the band of visible places leaves to a tile of `own` rows at most, of `all`: by what is known
-// without the batch's own lengths and offsets.
+// Upper bound on the number of tiles of `other` rows, of `all`, that one tile of `own` rows can see, without the batch's own
+// lengths and offsets.
 uint64_t longest_loop(const Problem& problem, uint32_t own, uint32_t other, uint64_t all);
-// The same by the window alone: for any lengths and offsets.
+// The upper bound that the window alone gives, for any lengths and offsets.
 uint64_t longest_in_window(const Problem& problem, uint32_t own, uint32_t other);
 
 // What the baseline does not do, of all that a problem or an option may ask for; "" if nothing.
@@ -93,31 +127,24 @@ inline bool has_keys(const Problem& p) {
 // Gives a backward's plan its BackwardArguments, `more` blocks right behind it, and scratch for the rows' statistics.
 void add_backward_arguments(const Backward& backward, Plan& plan,
                             const std::vector<shared::ForwardArguments>& more = {});
-// Of all scratch, statistics are not to be had in pieces: refuses more of them than the device can allocate.
+// Row statistics cannot be processed in chunks. Fails if they exceed one allocation of the device.
 Result<bool> check_statistics(const DeviceCaps& caps, const Problem& problem);
-// Whether rows of a tile, of gradients too, lie too far apart for narrow offsets. Refuses what the device cannot do.
-Result<bool> find_wide_rows(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
-                            uint32_t tile_q, uint32_t tile_kv);
-// The pass that writes the statistics, without its grid: heads of all batches, tiles of delta_rows.
-Dispatch delta_dispatch(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
-                        const TileChoice& tiles);
+// True if rows of one tile (inputs or gradients) are too far apart for 32-bit offsets. Fails if the device cannot use wider
+// ones.
+Result<bool> has_far_rows(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                          uint32_t tile_q, uint32_t tile_kv);
+// The pass that writes the statistics. Its grid: heads of all batches, tiles of delta_rows.
+Launch<kernels::backward_delta> delta_launch(const DeviceCaps& caps, const Problem& problem,
+                                             const Backward& backward, const TileChoice& tiles);
 uint32_t delta_rows(const Problem& problem);
-
-// Overwrites a member of the push constants, which begins at byte `at`.
-template <class T>
-void set_push(Dispatch& dispatch, size_t at, const T& value) {
-    std::memcpy(dispatch.push.data() + at, &value, sizeof value);
-}
-#define VKATTN_SET_PUSH(dispatch, field, value) \
-    set_push<decltype(shared::ForwardPush::field)>(dispatch, offsetof(shared::ForwardPush, field), value)
 
 // Reserves a region of scratch behind those that are there.
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 
-// The merge of parts as dispatches. own_parts: those of a forward kernel, with row_max and row_sum for an lse. any_order: bits
-// may depend on how many parts there are, empty ones too. None costs more than `limit`.
-Result<std::vector<Dispatch>> combine_dispatches(const DeviceCaps& caps, const Combine& combine,
-                                                 bool own_parts, bool any_order, uint64_t limit);
+// Adds the merge of parts to a plan. own_parts: those of a forward kernel, with row_max and row_sum for an lse. any_order:
+// bits may depend on how many parts there are, empty ones too. No dispatch costs more than `limit`.
+Result<bool> add_combine(const DeviceCaps& caps, const Combine& combine, bool own_parts, bool any_order,
+                         uint64_t limit, Plan& plan);
 
 // Cuts a grid (x, y, z) into boxes that fit the device's and cost at most `limit` each, at `unit` a workgroup. Refuses if
 // one workgroup costs more, or boxes are too many.
@@ -130,6 +157,9 @@ Result<std::vector<Box>> cut_grid(const DeviceCaps& caps, std::array<uint64_t, 3
 
 // Floating-point operations that a dispatch may have.
 uint64_t dispatch_limit(const DeviceCaps& caps, const Options& options);
+
+// The box as a cut of the grid.
+Cut cut_of(const Box& box);
 
 constexpr uint32_t ceil_div(uint64_t a, uint64_t b) {
     return static_cast<uint32_t>((a + b - 1) / b);

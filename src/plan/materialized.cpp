@@ -6,27 +6,17 @@
 
 #include <fmt/format.h>
 
-#include "kernel.hpp"
+#include "launch.hpp"
 
 namespace vkattn::core {
 namespace {
 
-// One of the three steps for the heads first_head .. of a piece.
-Dispatch step(const Problem& p, Variant variant, const TileChoice& tiles, uint64_t first_head,
-              std::initializer_list<Patch> patches) {
-    Dispatch d = forward_dispatch(p, variant, tiles);
-    VKATTN_SET_PUSH(d, first_head, static_cast<uint32_t>(first_head));
-    d.patches.insert(d.patches.end(), patches);
-    return d;
-}
-
 // Grid of heads x tiles, which go on in z where y is too short.
-bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, Dispatch& dispatch) {
+bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, std::array<uint64_t, 3>& groups) {
     const uint64_t rows = std::min<uint64_t>(tiles, caps.max_workgroup_count[1]);
     const uint64_t layers = (tiles + rows - 1) / rows;
     if (heads > caps.max_workgroup_count[0] || layers > caps.max_workgroup_count[2]) return false;
-    dispatch.groups = {static_cast<uint32_t>(heads), static_cast<uint32_t>(rows),
-                       static_cast<uint32_t>(layers)};
+    groups = {heads, rows, layers};
     return true;
 }
 
@@ -48,8 +38,38 @@ std::string beyond_baseline(const Problem& p, const Options& options) {
     return "";
 }
 
-// The three kernels read the score matrix through the address that the fused kernel does not need: `outp` for
-// scores and softmax, `query` for the output step. Rows are seqlen_kv rounded up to 4 elements apart.
+// The pipelines of the three steps.
+struct Steps {
+    uint32_t scores, softmax, output;
+};
+
+Steps add_steps(const TileChoice& tiles, Plan& plan) {
+    const Problem& p = plan.problem;
+    const bool arguments = needs_arguments(p);
+    auto scores =
+        tile_launch<kernels::materialized_scores>(p, Module::materialized_scores_f32, tiles, arguments);
+    VKATTN_PATCH(scores, query, Region::query);
+    VKATTN_PATCH(scores, key, Region::key);
+    VKATTN_PATCH(scores, scores, Region::scores);
+    scores.reads |= bit(Region::query) | bit(Region::key);
+    scores.writes = bit(Region::scores);
+    auto softmax =
+        tile_launch<kernels::materialized_softmax>(p, Module::materialized_softmax_f32, tiles, arguments);
+    VKATTN_PATCH(softmax, scores, Region::scores);
+    VKATTN_PATCH(softmax, lse, Region::lse);
+    softmax.reads |= bit(Region::scores);
+    softmax.writes = bit(Region::scores) | bit(Region::lse);
+    auto output =
+        tile_launch<kernels::materialized_output>(p, Module::materialized_output_f32, tiles, arguments);
+    VKATTN_PATCH(output, weights, Region::scores);
+    VKATTN_PATCH(output, value, Region::value);
+    VKATTN_PATCH(output, out_rows, Region::out);
+    output.reads |= bit(Region::scores) | bit(Region::value);
+    output.writes = bit(Region::out);
+    return {add_pipeline(plan, scores.pipeline()), add_pipeline(plan, softmax.pipeline()),
+            add_pipeline(plan, output.pipeline())};
+}
+
 Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     if (const std::string what = beyond_baseline(problem, options); !what.empty())
         return unsupported("options.kernel", "the baseline has no " + what);
@@ -78,32 +98,18 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
                    kv_tiles = ceil_div(problem.seqlen_kv, n.tile_kv());
     if (kv_tiles > caps.max_workgroup_count[2])
         return unsupported("problem.seqlen_kv", "too many tiles for the grid");
-    using Push = shared::ForwardPush;
+    const Steps steps = add_steps(*tiles, plan);
     for (uint64_t first = 0; first < heads; first += piece) {
-        Dispatch scores = step(problem, Variant::materialized_scores_f32, *tiles, first,
-                               {{offsetof(Push, query), Region::query},
-                                {offsetof(Push, key), Region::key},
-                                {offsetof(Push, outp), Region::scores}});
-        scores.reads |= bit(Region::query) | bit(Region::key);
-        scores.writes = bit(Region::scores);
-        Dispatch softmax = step(problem, Variant::materialized_softmax_f32, *tiles, first,
-                                {{offsetof(Push, outp), Region::scores}, {offsetof(Push, lse), Region::lse}});
-        softmax.reads |= bit(Region::scores);
-        softmax.writes = bit(Region::scores) | bit(Region::lse);
-        Dispatch output = step(problem, Variant::materialized_output_f32, *tiles, first,
-                               {{offsetof(Push, query), Region::scores},
-                                {offsetof(Push, value), Region::value},
-                                {offsetof(Push, outp), Region::out}});
-        output.reads |= bit(Region::scores) | bit(Region::value);
-        output.writes = bit(Region::out);
         const uint64_t count = std::min(piece, heads - first);
-        if (!set_grid(caps, count, q_tiles, scores) || !set_grid(caps, count, problem.seqlen_q, softmax) ||
-            !set_grid(caps, count, q_tiles, output) || scores.groups[2] > 1 || output.groups[2] > 1)
+        std::array<uint64_t, 3> query_grid, row_grid;
+        if (!set_grid(caps, count, q_tiles, query_grid) ||
+            !set_grid(caps, count, problem.seqlen_q, row_grid) || query_grid[2] > 1)
             return unsupported("problem.seqlen_q", "more query tiles than the device's grid holds");
-        scores.groups[2] = kv_tiles;
-        if (kv_tiles != 0) plan.dispatches.push_back(scores);
-        plan.dispatches.push_back(softmax);
-        plan.dispatches.push_back(output);
+        Cut cut;
+        cut.first[0] = static_cast<uint32_t>(first);
+        if (kv_tiles != 0) add_dispatch(plan, steps.scores, {query_grid[0], query_grid[1], kv_tiles}, cut, 0);
+        add_dispatch(plan, steps.softmax, row_grid, cut, 0);
+        add_dispatch(plan, steps.output, query_grid, cut, 0);
     }
     return plan;
 }

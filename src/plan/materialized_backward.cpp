@@ -8,21 +8,19 @@
 
 #include <fmt/format.h>
 
-#include "kernel.hpp"
+#include "launch.hpp"
 
 namespace vkattn::core {
 namespace {
 
-using Push = shared::ForwardPush;
-
 // A step's tensors stand where the forward's do: a problem with their strides and head dims, and an argument block of
 // its own behind the backward's.
-enum View : uint32_t { view_forward, view_slopes, view_dquery, view_dvalue, view_dkey, num_views };
+enum View : uint32_t { view_forward, view_gradients, view_dquery, view_dvalue, view_dkey, num_views };
 
 Problem view_of(const Problem& p, const Backward& b, View view) {
     Problem v = p;
     switch (view) {
-        case view_slopes:
+        case view_gradients:
             v.query_strides = b.dout_strides;
             v.key_strides = p.value_strides;
             v.head_dim_qk = p.head_dim_v;
@@ -51,7 +49,7 @@ struct Context {
     const DeviceCaps& caps;
     const TileChoice& tiles;
     const Backward& backward;
-    bool wide;
+    bool far_rows;
 };
 
 uint64_t block_at(uint64_t view) {
@@ -62,11 +60,11 @@ uint64_t block_at(uint64_t view) {
 
 void add_arguments(const Context& c, Plan& plan) {
     std::vector<shared::ForwardArguments> more;
-    for (uint32_t view = view_slopes; view < num_views; view++)
+    for (uint32_t view = view_gradients; view < num_views; view++)
         more.push_back(forward_arguments(view_of(plan.problem, c.backward, static_cast<View>(view))));
     add_backward_arguments(c.backward, plan, more);
     using Arguments = shared::ForwardArguments;
-    for (uint32_t view = view_slopes; view < num_views; view++)
+    for (uint32_t view = view_gradients; view < num_views; view++)
         for (const size_t at : {offsetof(Arguments, classes), offsetof(Arguments, kv_lengths),
                                 offsetof(Arguments, query_offsets)})
             plan.argument_patches.push_back({static_cast<uint32_t>(block_at(view) + at), Region::arguments});
@@ -77,99 +75,121 @@ struct Piece {
     uint64_t first, count;
 };
 
-// A step without its grid, which reads all of `tensors` but the last, and writes that.
-Dispatch step(const Context& c, const Problem& p, Variant variant, View view, uint64_t first_head,
-              std::initializer_list<Patch> tensors) {
-    Dispatch d = common_dispatch(view_of(p, c.backward, view), variant, c.tiles, true);
-    d.patches.front().add = block_at(view);  // so far there is no other than the block's
-    d.specialization[SPEC_WIDE_ROWS] = c.wide;
-    VKATTN_SET_PUSH(d, first_head, static_cast<uint32_t>(first_head));
-    for (const Patch& tensor : tensors) {
-        d.patches.push_back(tensor);
-        d.reads |= d.writes;
-        d.writes = bit(tensor.region);
-    }
-    return d;
+// A step's launch, without its tensors.
+template <class K>
+Launch<K> step(const Context& c, const Problem& p, View view) {
+    auto launch = tile_launch<K>(view_of(p, c.backward, view), info_of(K::id).modules_begin, c.tiles, true);
+    launch.patches.front().add = block_at(view);  // so far there is no other than the block's
+    launch.constants.far_rows = c.far_rows;
+    return launch;
 }
 
-void set_groups(Dispatch& d, uint64_t x, uint64_t y, uint64_t z = 1) {
-    d.groups = {static_cast<uint32_t>(x), static_cast<uint32_t>(y), static_cast<uint32_t>(z)};
+uint32_t add_matrix_step(const Context& c, View view, Region query, Region key, Region matrix, Plan& plan) {
+    auto launch = step<kernels::materialized_scores>(c, plan.problem, view);
+    VKATTN_PATCH(launch, query, query);
+    VKATTN_PATCH(launch, key, key);
+    VKATTN_PATCH(launch, scores, matrix);
+    if (view == view_gradients) launch.push.scale_log2 = 1;
+    launch.reads |= bit(query) | bit(key);
+    launch.writes = bit(matrix);
+    return add_pipeline(plan, launch.pipeline());
 }
 
-// Rows go on in z where y is too short.
-void set_row_groups(const DeviceCaps& caps, Dispatch& d, uint64_t heads, uint64_t rows) {
-    const uint64_t y = std::min<uint64_t>(rows, caps.max_workgroup_count[1]);
-    set_groups(d, heads, y, (rows + y - 1) / y);
+// Without an address the lse, which is the caller's, is not written.
+uint32_t add_softmax_step(const Context& c, Plan& plan) {
+    auto launch = step<kernels::materialized_softmax>(c, plan.problem, view_forward);
+    VKATTN_PATCH(launch, scores, Region::scores);
+    launch.reads |= bit(Region::scores);
+    launch.writes = bit(Region::scores);
+    return add_pipeline(plan, launch.pipeline());
+}
+
+uint32_t add_gradient_step(const Context& c, Plan& plan) {
+    auto launch = step<kernels::materialized_gradient>(c, plan.problem, view_forward);
+    VKATTN_PATCH(launch, weights, Region::scores);
+    VKATTN_PATCH(launch, score_gradients, Region::score_gradients);
+    launch.reads |= bit(Region::scores) | bit(Region::score_gradients) | bit(Region::statistics);
+    launch.writes = bit(Region::score_gradients);
+    return add_pipeline(plan, launch.pipeline());
+}
+
+template <class K>
+uint32_t add_product_step(const Context& c, View view, Region matrix, Region rows, Region out, Plan& plan) {
+    auto launch = step<K>(c, plan.problem, view);
+    VKATTN_PATCH(launch, weights, matrix);
+    VKATTN_PATCH(launch, value, rows);
+    VKATTN_PATCH(launch, out_rows, out);
+    launch.reads |= bit(matrix) | bit(rows);
+    launch.writes = bit(out);
+    return add_pipeline(plan, launch.pipeline());
+}
+
+// The pipelines of all steps.
+struct Steps {
+    uint32_t scores, weight_gradients, softmax, gradient, dquery, dvalue, dkey;
+};
+
+Steps add_steps(const Context& c, Plan& plan) {
+    using kernels::materialized_output, kernels::materialized_transposed;
+    Steps s{};
+    s.scores = add_matrix_step(c, view_forward, Region::query, Region::key, Region::scores, plan);
+    s.weight_gradients =
+        add_matrix_step(c, view_gradients, Region::dout, Region::value, Region::score_gradients, plan);
+    s.softmax = add_softmax_step(c, plan);
+    s.gradient = add_gradient_step(c, plan);
+    s.dquery = add_product_step<materialized_output>(c, view_dquery, Region::score_gradients, Region::key,
+                                                     Region::dquery, plan);
+    s.dvalue = add_product_step<materialized_transposed>(c, view_dvalue, Region::scores, Region::dout,
+                                                         Region::dvalue, plan);
+    s.dkey = add_product_step<materialized_transposed>(c, view_dkey, Region::score_gradients, Region::query,
+                                                       Region::dkey, plan);
+    return s;
+}
+
+Cut cut_at(uint64_t head) {
+    Cut cut;
+    cut.first[0] = static_cast<uint32_t>(head);
+    return cut;
 }
 
 // P and dS of a piece.
-void add_matrices(const Context& c, const Piece& piece, Plan& plan) {
+void add_matrices(const Context& c, const Steps& steps, const Piece& piece, Plan& plan) {
     const Problem& p = plan.problem;
     const TileNumbers& n = c.tiles.numbers;
-    const uint32_t q_tiles = ceil_div(p.seqlen_q, n.tile_q()), kv_tiles = ceil_div(p.seqlen_kv, n.tile_kv());
-    Dispatch scores = step(c, p, Variant::materialized_scores_f32, view_forward, piece.first,
-                           {{offsetof(Push, query), Region::query},
-                            {offsetof(Push, key), Region::key},
-                            {offsetof(Push, outp), Region::scores}});
-    Dispatch slopes = step(c, p, Variant::materialized_scores_f32, view_slopes, piece.first,
-                           {{offsetof(Push, query), Region::dout},
-                            {offsetof(Push, key), Region::value},
-                            {offsetof(Push, outp), Region::slopes}});
-    VKATTN_SET_PUSH(slopes, scale_log2, 1.0f);
-    // Without an address the lse, which is the caller's, is not written.
-    Dispatch softmax = step(c, p, Variant::materialized_softmax_f32, view_forward, piece.first,
-                            {{offsetof(Push, outp), Region::scores}});
-    softmax.reads |= bit(Region::scores);
-    Dispatch gradient =
-        step(c, p, Variant::materialized_gradient_f32, view_forward, piece.first,
-             {{offsetof(Push, query), Region::scores}, {offsetof(Push, outp), Region::slopes}});
-    gradient.reads |= bit(Region::slopes) | bit(Region::statistics);
-    set_groups(scores, piece.count, q_tiles, kv_tiles);
-    set_groups(slopes, piece.count, q_tiles, kv_tiles);
-    set_row_groups(c.caps, softmax, piece.count, p.seqlen_q);
-    set_row_groups(c.caps, gradient, piece.count, p.seqlen_q);
-    plan.dispatches.insert(plan.dispatches.end(), {scores, slopes, softmax, gradient});
+    const std::array<uint64_t, 3> tiles{piece.count, ceil_div(p.seqlen_q, n.tile_q()),
+                                        ceil_div(p.seqlen_kv, n.tile_kv())};
+    // Rows go on in z where y is too short.
+    const uint64_t y = std::min<uint64_t>(p.seqlen_q, c.caps.max_workgroup_count[1]);
+    const std::array<uint64_t, 3> rows{piece.count, y, (p.seqlen_q + y - 1) / y};
+    const Cut cut = cut_at(piece.first);
+    add_dispatch(plan, steps.scores, tiles, cut, 0);
+    add_dispatch(plan, steps.weight_gradients, tiles, cut, 0);
+    add_dispatch(plan, steps.softmax, rows, cut, 0);
+    add_dispatch(plan, steps.gradient, rows, cut, 0);
 }
 
 // What is written of a piece: dquery of its heads, dkey and dvalue of their groups.
-void add_products(const Context& c, const Piece& piece, Plan& plan) {
+void add_products(const Context& c, const Steps& steps, const Piece& piece, Plan& plan) {
     const Problem& p = plan.problem;
     const uint32_t tile = c.tiles.numbers.tile_q();
-    const auto product = [&](Variant variant, View view, Region matrix, Region rows, Region out) {
-        return step(
-            c, p, variant, view, piece.first,
-            {{offsetof(Push, query), matrix}, {offsetof(Push, value), rows}, {offsetof(Push, outp), out}});
-    };
-    if (p.seqlen_q != 0) {
-        Dispatch dquery = product(Variant::materialized_output_f32, view_dquery, Region::slopes, Region::key,
-                                  Region::dquery);
-        set_groups(dquery, piece.count, ceil_div(p.seqlen_q, tile));
-        plan.dispatches.push_back(dquery);
-    }
+    if (p.seqlen_q != 0)
+        add_dispatch(plan, steps.dquery, {piece.count, ceil_div(p.seqlen_q, tile), 1}, cut_at(piece.first),
+                     0);
     if (p.seqlen_kv == 0) return;
-    Dispatch dvalue = product(Variant::materialized_transposed_f32, view_dvalue, Region::scores, Region::dout,
-                              Region::dvalue);
-    Dispatch dkey =
-        product(Variant::materialized_transposed_f32, view_dkey, Region::slopes, Region::query, Region::dkey);
-    for (Dispatch* d : {&dvalue, &dkey}) {
-        set_groups(*d, piece.count / p.group_size, ceil_div(p.seqlen_kv, tile));
-        plan.dispatches.push_back(*d);
-    }
+    for (const uint32_t of : {steps.dvalue, steps.dkey})
+        add_dispatch(plan, of, {piece.count / p.group_size, ceil_div(p.seqlen_kv, tile), 1},
+                     cut_at(piece.first / p.group_size), 0);
 }
 
 Result<bool> add_delta(const Context& c, Plan& plan) {
     const Problem& p = plan.problem;
-    Dispatch d = delta_dispatch(c.caps, p, c.backward, c.tiles);
-    d.specialization[SPEC_WIDE_ROWS] = c.wide;
+    auto launch = delta_launch(c.caps, p, c.backward, c.tiles);
+    launch.constants.far_rows = c.far_rows;
     const auto boxes = cut_grid(
         c.caps, {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, delta_rows(p)), 1}, 1, UINT64_MAX);
     if (!boxes) return boxes.failure();
-    for (const Box& box : *boxes) {
-        VKATTN_SET_PUSH(d, first_head, static_cast<uint32_t>(box.first[0]));
-        VKATTN_SET_PUSH(d, first_tile, static_cast<uint32_t>(box.first[1]));
-        set_groups(d, box.count[0], box.count[1], box.count[2]);
-        plan.dispatches.push_back(d);
-    }
+    const uint32_t pipeline = add_pipeline(plan, launch.pipeline());
+    for (const Box& box : *boxes) add_dispatch(plan, pipeline, box.count, cut_of(box), 0);
     return true;
 }
 
@@ -205,7 +225,7 @@ Result<uint64_t> reserve_matrices(const Context& c, const Options& options, Plan
             "", fmt::format("{} heads in pieces of {} would take too many dispatches", heads, piece));
     if (has_keys(p))
         reserve_scratch(plan, Region::scores, piece * matrix_bytes);  // dquery reads the other only
-    reserve_scratch(plan, Region::slopes, piece * matrix_bytes);
+    reserve_scratch(plan, Region::score_gradients, piece * matrix_bytes);
     return piece;
 }
 
@@ -237,9 +257,9 @@ Result<Plan> plan_materialized_backward(const DeviceCaps& caps, const Problem& p
     if (rows_of(problem) == 0 && !has_keys(problem)) return plan;
 
     const uint32_t tile = std::max(tiles->numbers.tile_q(), tiles->numbers.tile_kv());
-    const Result<bool> wide = find_wide_rows(caps, problem, backward, tile, tile);
-    if (!wide) return wide.failure();
-    const Context c{caps, *tiles, backward, *wide};
+    const Result<bool> far = has_far_rows(caps, problem, backward, tile, tile);
+    if (!far) return far.failure();
+    const Context c{caps, *tiles, backward, *far};
     for (const auto& ok : {check_statistics(caps, problem), check_grids(c, problem)})
         if (!ok) return ok.failure();
     add_arguments(c, plan);
@@ -249,10 +269,11 @@ Result<Plan> plan_materialized_backward(const DeviceCaps& caps, const Problem& p
         if (auto ok = add_delta(c, plan); !ok) return ok.failure();
     const bool pairs = rows_of(problem) != 0 && has_keys(problem);
     const uint64_t heads = uint64_t{problem.batch} * problem.num_heads_q;
+    const Steps steps = add_steps(c, plan);
     for (uint64_t first = 0; first < heads; first += *piece) {
         const Piece of{first, std::min(*piece, heads - first)};
-        if (pairs) add_matrices(c, of, plan);
-        add_products(c, of, plan);
+        if (pairs) add_matrices(c, steps, of, plan);
+        add_products(c, steps, of, plan);
     }
     return plan;
 }

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "kernel.hpp"
+#include "launch.hpp"
 #include "quirks.hpp"
 
 namespace vkattn::core {
@@ -17,28 +17,28 @@ using Device = MatrixRow::Device;
 
 // Most specific first within a device. See tuning.cpp for how rows are meant. Measured with `vkattn bench --dtype f16 --batch 4
 // --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048; TFLOP/s in brackets.
-//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336, 32 285, 8 subgroups 315], d128 [320; q_held 96 300, keys in
-//           one part 294], d256 [291; keys in one part 271, 4 subgroups and 16 keys 217 for 262 at N 1,024].
+//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336, 32 285, 8 subgroups 315], d128 [320; q_held 96 300, keys
+//           not halved 294], d256 [291; not halved 271, 4 subgroups and 16 keys 217 for 262 at N 1,024].
 //           wide: two workgroups a multiprocessor, 24 KiB each; what an invocation stages of K and V is twice that of 8
-//           subgroups, so nothing else may take registers: d128 [332 for 320; keys in two parts 336, but causal 306 for
+//           subgroups, so nothing else may take registers: d128 [332 for 320; keys by halves 336, but causal 306 for
 //           317; q_held 96, one workgroup, 207 at N 1,024], N 512 259 for 247, causal 177 for 149. bf16 [305 for 277; in one
-//           part 271], 96 head dims [323 for 299; one part 315; bf16 328 for 293], 80 [326 for 310; 32 keys 322], 72 [297
+//           part 271], 96 head dims [323 for 299; not halved 315; bf16 328 for 293], 80 [326 for 310; 32 keys 322], 72 [297
 //           for 278; 287]. Not: softcap [176 for 183], 111 head dims [95 for 146], float32 storage [226 for 287],
 //           batch-invariant [214 for 257].
-//           bias, `--mask-type float --mask-shape 1,1,4096,4096`: d128 [203; keys in two parts 187], wide 239, d256 [206;
-//           in two parts 197], at d64 the common row [217; 32 keys 194, q_held 48 132].
+//           bias, `--mask-type float --mask-shape 1,1,4096,4096`: d128 [203; keys by halves 187], wide 239, d256 [206;
+//           by halves 197], at d64 the common row [217; 32 keys 194, q_held 48 132].
 //           shared: --kernel matrix_khr, d64 [221; 32 keys 194, 64 keys 190], at d256 the common row [234; 16 keys 181].
 //           d576: not swept.
-//           section: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261, 290,
+//           l2_group: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261, 290,
 //           279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 (8 subgroups) N 1,024 281 [268, 281, 276], N 4,096 321
-//           [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike. level: causal, d128 N 1,024
+//           [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike. min_group: causal, d128 N 1,024
 //           205 [128: 200], N 4,096 294 [291]; not causal, 256 would be 276 for 281.
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
 constexpr MatrixRow rows[] = {
-    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running parts section level
+    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running halves l2_group min_group
     {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384, 256}, USE_SHARED},
     {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64,  0,   0, 0, 1, 16384, 256}},
     {"nvidia-wide-bias",   Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
@@ -76,11 +76,18 @@ uint32_t move_of(const DeviceCaps& caps, const Problem& p, const MatrixShape& sh
 
 const NumberFields<MatrixNumbers>& fields() {
     using N = MatrixNumbers;
-    static const NumberFields<N> all = {
-        {"subgroups", &N::subgroups}, {"row_blocks", &N::row_blocks}, {"tile_kv", &N::tile_kv},
-        {"q_held", &N::q_held},       {"chunk", &N::chunk},           {"slice", &N::slice},
-        {"running", &N::running},     {"parts", &N::parts},           {"section", &N::section},
-        {"level", &N::level},         {"rolled", &N::rolled},         {"move", &N::move}};
+    static const NumberFields<N> all = {{"subgroups", &N::subgroups},
+                                        {"row_blocks", &N::row_blocks},
+                                        {"tile_kv", &N::tile_kv},
+                                        {"q_held", &N::q_held},
+                                        {"chunk", &N::chunk},
+                                        {"slice", &N::slice},
+                                        {"running", &N::running},
+                                        {"halves", &N::halves},
+                                        {"l2_group_kib", &N::l2_group_kib},
+                                        {"min_group_workgroups", &N::min_group_workgroups},
+                                        {"rolled", &N::rolled},
+                                        {"move", &N::move}};
     return all;
 }
 
@@ -101,10 +108,11 @@ std::string malformed(const DeviceCaps& caps, const Problem& p, const MatrixNumb
     if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
     if (n.rolled > 1) return "rolled is 0 or 1";
-    if (n.section > 1u << 30 || n.level > 1u << 30) return "section or level is too large";
-    if (n.parts != 1 &&
-        (n.parts != 2 || n.running == 1 || n.move >= MOVE_SHARED || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
-        return "parts is 1, or 2 where halves of a tile are whole, P stays in registers and running is 0";
+    if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
+        return "l2_group_kib or min_group_workgroups is too large";
+    if (n.halves != 1 && (n.halves != 2 || n.running == 1 || n.move >= MOVE_SHARED ||
+                          n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
+        return "halves is 1, or 2 where halves of a tile are whole, P stays in registers and running is 0";
     if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
         return "move=1 and move=2 are not for float32 storage";
     if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
@@ -132,17 +140,22 @@ bool fetches_bias(const Problem& p, const MatrixNumbers& n, bool pack) {
            n.running == 0 && n.move == MOVE_FRAGMENT && p.narrow_rows(n.tile_q(), n.tile_kv, pack);
 }
 
-Variant module_of(const Problem& p, const TileChoice& tiles) {
+// The module's name: what it is compiled for, and which loop it has.
+Module module_of(const Problem& p, const TileChoice& tiles) {
     const MatrixNumbers& n = *tiles.matrix;
-    const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16;
-    if (fetches_bias(p, n, tiles.pack))
-        return f16 ? Variant::forward_matrix_f16_bias : Variant::forward_matrix_bf16_bias;
+    const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, running = n.running != 0;
+    const auto pick = [&](Module stale, Module with_maximum) { return running ? with_maximum : stale; };
+    using enum Module;
+    if (fetches_bias(p, n, tiles.pack)) return f16 ? forward_matrix_f16_bias : forward_matrix_bf16_bias;
     if (p.dtype == VKATTN_DTYPE_FLOAT32)
-        return f16 ? Variant::forward_matrix_f16_of_f32 : Variant::forward_matrix_bf16_of_f32;
+        return f16 ? pick(forward_matrix_f16_of_f32, forward_matrix_f16_of_f32_running)
+                   : pick(forward_matrix_bf16_of_f32, forward_matrix_bf16_of_f32_running);
     if (n.move == MOVE_CONVERT)
-        return f16 ? Variant::forward_matrix_f16_nv2 : Variant::forward_matrix_bf16_nv2;
-    if (n.move == MOVE_SHARED) return Variant::forward_matrix_f16_rounded;
-    return f16 ? Variant::forward_matrix_f16 : Variant::forward_matrix_bf16;
+        return f16 ? pick(forward_matrix_f16_nv2, forward_matrix_f16_nv2_running)
+                   : pick(forward_matrix_bf16_nv2, forward_matrix_bf16_nv2_running);
+    if (n.move == MOVE_SHARED) return pick(forward_matrix_f16_rounded, forward_matrix_f16_rounded_running);
+    return f16 ? pick(forward_matrix_f16, forward_matrix_f16_running)
+               : pick(forward_matrix_bf16, forward_matrix_bf16_running);
 }
 
 // The USE_* bits of a problem on these numbers.
@@ -156,8 +169,8 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     return uses;
 }
 
-// Of the bytes that rows of the mask lie apart, the power of two that divides them, up to 16.
-uint32_t mask_unit(const Problem& p) {
+// The power of two, up to 16, that divides the bytes by which rows of the mask lie apart.
+uint32_t mask_row_bytes(const Problem& p) {
     uint64_t unit = 16;
     for (const uint64_t stride : {p.mask_strides[0], p.mask_strides[1], p.mask_strides[2]})
         unit = std::gcd(unit, stride * p.mask_element_bytes());
@@ -172,7 +185,7 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.layout = khr ? 0 : shape.layout;
     n.move = move_of(caps, p, shape, khr);
     n.rolled = caps.type == DeviceType::cpu;
-    if (n.move >= MOVE_SHARED) n.parts = 1;
+    if (n.move >= MOVE_SHARED) n.halves = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
     if (options.batch_invariant || (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT)) n.running = 1;
     return n;
@@ -209,9 +222,9 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
     const uint32_t out_span =
         MATRIX_STEPS(p.head_dim_v, n.shape.n * MATRIX_STEPS(p.head_dim_v, slice)) * n.shape.n;
     t.slices = MATRIX_STEPS(p.head_dim_v, out_span);  // none is empty
-    const uint32_t lying = chunk_steps - t.q_steps_held, block = n.shape.m * MATRIX_FLOAT_STRIDE(n.shape.n);
+    const uint32_t staged = chunk_steps - t.q_steps_held, block = n.shape.m * MATRIX_FLOAT_STRIDE(n.shape.n);
     uint32_t pool = n.tile_kv * (MATRIX_STRIDE(t.chunk) + MATRIX_STRIDE(out_span));
-    if (lying != 0) pool += n.tile_q() * MATRIX_STRIDE(lying * k);
+    if (staged != 0) pool += n.tile_q() * MATRIX_STRIDE(staged * k);
     const bool through_shared = n.move >= MOVE_SHARED;
     if (n.layout == 0) pool += block;
     if (n.layout == 0 || through_shared) {
@@ -253,8 +266,8 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, kind == KernelKind::matrix_khr);
             if ((row.only & ~uses_of(p, n)) != 0) break;  // other shapes come after other rows
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
-            if (n.running == 1) {  // then a row's parts are 1, unless the tuning says otherwise
-                n.parts = 1;
+            if (n.running == 1) {  // then a row's halves are 1, unless the tuning says otherwise
+                n.halves = 1;
                 set_numbers(n, options.tuning, fields());
             }
             const MatrixTile tile = matrix_tile(n, p);
@@ -274,33 +287,33 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
     return unsupported(field, why);
 }
 
-Dispatch matrix_dispatch(const Problem& p, const TileChoice& tiles) {
+Launch<kernels::forward_matrix> matrix_launch(const Problem& p, const TileChoice& tiles) {
     const MatrixNumbers& n = *tiles.matrix;
     const MatrixTile tile = matrix_tile(n, p);
-    Dispatch d = forward_dispatch(p, module_of(p, tiles), tiles);
-    auto& s = d.specialization;
-    for (const int unused : {SPEC_PREFETCH, SPEC_UNROLL, SPEC_V_KEYS, SPEC_P_BLOCKS})
-        s[static_cast<size_t>(unused)] = 0;
-    s[SPEC_THREADS] = n.threads();
-    s[SPEC_SUBGROUP_SIZE] = n.subgroup_size;
-    s[SPEC_ROW_BLOCKS] = n.row_blocks;
-    s[SPEC_TILE_KV] = n.tile_kv;
-    s[SPEC_CHUNK] = tile.chunk;
-    s[SPEC_Q_HELD] = tile.q_steps_held;
-    s[SPEC_MATRIX_M] = n.shape.m;
-    s[SPEC_MATRIX_N] = n.shape.n;
-    s[SPEC_MATRIX_K] = n.shape.k;
-    s[SPEC_P_MOVE] = n.move;
-    s[SPEC_RUNNING_MAX] = n.running;
-    s[SPEC_LAYOUT] = n.layout;
-    s[SPEC_PARTS] = n.parts;
-    s[SPEC_SECTION] = n.section;
-    s[SPEC_LEVEL] = n.level;
-    s[SPEC_ROLLED] = n.rolled;
-    s[SPEC_SLICES] = tile.slices;
-    if (p.alignment_bytes % 16 == 0) s[SPEC_WIDE_LOADS] = 2;
-    if (p.mask != VKATTN_MASK_NONE) s[SPEC_MASK_UNIT] = mask_unit(p);
-    return d;
+    Launch<kernels::forward_matrix> launch;
+    launch.module = module_of(p, tiles);
+    launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
+    launch.of_tuning_row = true;
+    set_problem(launch, p, tiles, needs_arguments(p));
+    auto& c = launch.constants;
+    c.threads = n.threads();
+    c.subgroup_size = n.subgroup_size;
+    c.row_blocks = n.row_blocks;
+    c.tile_kv = n.tile_kv;
+    c.chunk = tile.chunk;
+    c.q_held_steps = tile.q_steps_held;
+    c.matrix_m = n.shape.m;
+    c.matrix_n = n.shape.n;
+    c.matrix_k = n.shape.k;
+    c.p_move = n.move;
+    c.element_layout = n.layout;
+    c.halves = n.halves;
+    c.l2_group_kib = n.l2_group_kib;
+    c.min_group_workgroups = n.min_group_workgroups;
+    c.slices = tile.slices;
+    if (p.alignment_bytes % 16 == 0) c.load_bytes = 16;
+    c.mask_row_bytes = p.mask != VKATTN_MASK_NONE ? mask_row_bytes(p) : 0;
+    return launch;
 }
 
 }  // namespace vkattn::core

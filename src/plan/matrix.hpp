@@ -9,7 +9,7 @@
 
 namespace vkattn::core {
 
-// Meanings in shaders/shared/forward.h and shaders/lib/matrix.glsl. Head dims that a row does not limit are 0.
+// Meanings in shaders/interface/forward_matrix.def and shaders/lib/matrix.glsl. Head dims that a row does not limit are 0.
 struct MatrixNumbers {
     uint32_t subgroups;    // of a workgroup
     uint32_t row_blocks;   // of M query rows, of a subgroup
@@ -17,11 +17,11 @@ struct MatrixNumbers {
     uint32_t q_held;       // head dims of Q that stay in registers; 0: none
     uint32_t chunk = 0;    // head dims of K staged at a time; 0: all
     uint32_t slice = 0;    // head dims of V of a workgroup; 0: all
-    uint32_t running = 0;  // SPEC_RUNNING_MAX
-    uint32_t parts = 1;    // SPEC_PARTS
-    uint32_t section = 0;  // SPEC_SECTION
-    uint32_t level = 0;    // SPEC_LEVEL
-    uint32_t rolled = 0;   // 1: the module for CPUs
+    uint32_t running = 0;  // 1: the loop with a running maximum; 0: the one with stale offsets
+    uint32_t halves = 1;   // 2: the keys of a tile are multiplied by halves
+    uint32_t l2_group_kib = 0;
+    uint32_t min_group_workgroups = 0;
+    uint32_t rolled = 0;  // 1: the module for CPUs
     uint32_t move = MOVE_SHARED;
     uint32_t layout = 0;
     MatrixShape shape{};
@@ -42,8 +42,8 @@ struct MatrixRow {
 constexpr uint32_t USE_SHARED = 1;  // P goes through shared memory
 constexpr uint32_t USE_BIAS = 2;    // a mask is fetched ahead
 constexpr uint32_t USE_BFLOAT16 = 4;
-constexpr uint32_t USE_WIDE =
-    8;  // K and V are staged 16 bytes at a time; no softcap, float32 storage, running maximum
+// Requires 16-byte staging and 16-bit storage; excludes softcap and the running maximum.
+constexpr uint32_t USE_WIDE = 8;
 
 // Tests walk the whole table.
 std::span<const MatrixRow> matrix_rows();
@@ -52,10 +52,11 @@ std::span<const MatrixRow> matrix_rows();
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);
 bool is_usable(const MatrixShape& shape, uint32_t subgroup_size);  // by the kernel
 
-// What only the device itself can tell: where its matrix units keep their elements. A dispatch for each usable shape, each
-// with its results; Region::out is where all of them go.
+// What only the device itself can tell: where its matrix units keep their elements. Adds a pipeline and a dispatch for each
+// usable shape, each with its own results; Region::out is where all of them go.
 constexpr uint64_t probe_bytes = uint64_t{2} * PROBE_WORDS * 4;  // of a shape
-std::vector<Dispatch> probe_dispatches(const DeviceCaps& caps);
+Plan probe_plan(const DeviceCaps& caps);
+uint64_t probe_size(const DeviceCaps& caps);
 // Notes in `caps` what their results say.
 void note_probe(DeviceCaps& caps, const std::byte* results);
 

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* for_comparison = "for comparison";
 
 // In order of preference.
-constexpr Kernel forward_kernels[] = {
+constexpr ForwardKernel forward_kernels[] = {
     {"rows", nullptr, plan_forward_rows},
     {"matrix", nullptr, plan_forward_matrix},
     {"matrix_khr", for_comparison, plan_forward_matrix_khr},
@@ -21,7 +21,7 @@ constexpr Kernel forward_kernels[] = {
     {"materialized", for_comparison, plan_materialized},
 };
 // Where operands of float32 problems may be rounded: `tiles` would be slower than what was asked for. `rows` goes by loads.
-constexpr Kernel rounding_kernels[] = {
+constexpr ForwardKernel rounding_kernels[] = {
     {"rows", nullptr, plan_forward_rows},
     {"matrix", nullptr, plan_forward_matrix},
     {"matrix_khr", for_comparison, plan_forward_matrix_khr},
@@ -43,10 +43,11 @@ void place_barriers(Plan& plan) {
                                  bit(Region::statistics);
     uint32_t read = 0, written = 0;
     for (Dispatch& d : plan.dispatches) {
-        d.barrier_before = ((d.reads & written) | (d.writes & (read | (written & ~outputs)))) != 0;
+        const Pipeline& p = plan.pipelines[d.pipeline];
+        d.barrier_before = ((p.reads & written) | (p.writes & (read | (written & ~outputs)))) != 0;
         if (d.barrier_before) read = written = 0;
-        read |= d.reads;
-        written |= d.writes;
+        read |= p.reads;
+        written |= p.writes;
     }
 }
 
@@ -71,11 +72,11 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
     std::optional<Plan> chosen;
     Failure last;
     for (const auto& kernel : kernels) {
-        const bool by_name = kernel.only_by_name != nullptr;
+        const bool by_name = kernel.opt_in_reason != nullptr;
         const bool wanted = automatic ? !by_name && !chosen : options.kernel == kernel.name;
         if (!wanted) {
             refused.push_back({kernel.name, !automatic ? "another kernel was asked for"
-                                            : by_name  ? std::string("only by name: ") + kernel.only_by_name
+                                            : by_name  ? std::string("only by name: ") + kernel.opt_in_reason
                                                        : "a preferred kernel fits"});
             continue;
         }
@@ -96,30 +97,12 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
 
 }  // namespace
 
-const char* name_of(Variant variant) {
-    static constexpr const char* names[] = {
-#define VKATTN_VARIANT(name, file, macros, needs, modules) #name,
-#include "variants.def"
-#undef VKATTN_VARIANT
-    };
-    return names[static_cast<size_t>(variant)];
-}
-
-uint32_t needs_of(Variant variant) {
-    static constexpr uint32_t needs[] = {
-#define VKATTN_VARIANT(name, file, macros, needs, modules) needs,
-#include "variants.def"
-#undef VKATTN_VARIANT
-    };
-    return needs[static_cast<size_t>(variant)];
-}
-
 const char* name_of(Region region) {
     static constexpr const char* names[] = {
-        "query",      "key",           "value",     "out",    "lse",          "mask",
-        "kv_lengths", "query_offsets", "arguments", "scores", "mask_classes", "parts",
-        "parts_lse",  "dout",          "dlse",      "dquery", "dkey",         "dvalue",
-        "dbias",      "statistics",    "saved",     "slopes"};
+        "query",          "key",       "value",  "out",          "lse",   "mask",       "kv_lengths",
+        "query_offsets",  "arguments", "scores", "mask_classes", "parts", "parts_lse",  "dout",
+        "dlse",           "dquery",    "dkey",   "dvalue",       "dbias", "statistics", "accumulators",
+        "score_gradients"};
     return names[static_cast<size_t>(region)];
 }
 
@@ -130,8 +113,7 @@ std::vector<std::string> kernel_names() {
 std::string refuse_device(const DeviceCaps& caps) {
     if (caps.api_version < version_1_2) return "Vulkan 1.2 is needed";
     if (!caps.buffer_device_address) return "the feature bufferDeviceAddress is needed";
-    if (caps.max_push_constant_bytes < sizeof(shared::ForwardPush))
-        return "128 bytes of push constants are needed";
+    if (caps.max_push_constant_bytes < max_push_bytes) return "128 bytes of push constants are needed";
     return "";
 }
 
@@ -152,7 +134,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
     return choose_plan(caps, options, *operands == problem.dtype ? forward_kernels : rounding_kernels,
-                       [&](const Kernel& kernel) { return kernel.make(caps, problem, options); });
+                       [&](const ForwardKernel& kernel) { return kernel.make(caps, problem, options); });
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
@@ -172,9 +154,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine) {
     Plan plan;
     plan.combine = combine;
     plan.kernel = "combine";
-    auto dispatches = combine_dispatches(caps, combine, false, false, UINT64_MAX);
-    if (!dispatches) return dispatches.failure();
-    plan.dispatches = std::move(*dispatches);
+    if (auto ok = add_combine(caps, combine, false, false, UINT64_MAX, plan); !ok) return ok.failure();
     return plan;
 }
 

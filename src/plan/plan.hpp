@@ -1,6 +1,6 @@
 // The planner: (DeviceCaps, Problem, Options) -> Plan, or the reason why not. Pure: no Vulkan, no globals, no
-// clock. A Plan is data: dispatches with everything but the addresses. src/vulkan executes it and decides
-// nothing.
+// clock. A Plan is data: pipelines, and dispatches that refer to them, with everything but the addresses. src/vulkan
+// executes it and decides nothing.
 #pragma once
 
 #include <array>
@@ -8,32 +8,17 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "caps.hpp"
+#include "interfaces.hpp"
 #include "problem.hpp"
 #include "result.hpp"
-#include "shared/forward.h"
 
 namespace vkattn::core {
 
-enum class Variant : uint32_t {
-#define VKATTN_VARIANT(name, file, macros, needs, modules) name,
-#include "variants.def"
-#undef VKATTN_VARIANT
-    count
-};
-
-const char* name_of(Variant variant);
-
-// What a variant needs of the device; bits of the fourth column of variants.def.
-enum Need : uint32_t {
-    NEED_16BIT_STORAGE = 1,
-    NEED_MATRIX = 2,  // a matrix unit, and subgroups of SPEC_SUBGROUP_SIZE
-};
-uint32_t needs_of(Variant variant);
-
-// What a dispatch can touch. Bits of Dispatch::reads and writes.
+// What a dispatch can touch. Bits of Pipeline::reads and writes.
 enum class Region : uint32_t {
     query,
     key,
@@ -54,9 +39,9 @@ enum class Region : uint32_t {
     dkey,
     dvalue,
     dbias,
-    statistics,  // of query rows, for the backward
-    saved,       // accumulators of the backward between dispatches
-    slopes,      // gradients of the scores, as a matrix that only the baseline has
+    statistics,       // of query rows, for the backward
+    accumulators,     // of the backward, between dispatches
+    score_gradients,  // as a matrix that only the baseline has
     count
 };
 
@@ -72,16 +57,41 @@ struct Patch {
     uint64_t add = 0;  // modulo 2^64: may stand for a place before the region
 };
 
-struct Dispatch {
-    Variant variant{};
-    std::array<uint32_t, SPEC_COUNT> specialization{};  // indexed by SPEC_*
-    std::array<uint32_t, 3> groups{};
-    std::array<std::byte, sizeof(shared::ForwardPush)> push{};
+// A pipeline of a plan, and what all its dispatches have in common.
+struct Pipeline {
+    Module module{};
+    bool rolled = false;  // of the module's two forms the one for CPUs
+    ConstantValues constants{};
+    PushBytes push{};  // without addresses, and without what a Cut says
     std::vector<Patch> patches;
     uint32_t reads = 0, writes = 0;
-    bool barrier_before = false;  // something that an earlier dispatch touched since the last barrier
-    uint64_t flops = 0;           // at most: what watchdogs are cut by
+    bool of_tuning_row = false;  // it is built from the numbers of the plan's tuning row
 };
+
+// Where a dispatch begins in its pipeline's whole grid, and which steps of its loop it does. The last push constants of a
+// kernel whose grid can be cut: interface/cut.def, and interface/backward_push.def for the steps.
+struct Cut {
+    std::array<uint32_t, 3> first{};
+    uint32_t first_step = 0, end_step = 0;
+};
+
+// One of up to 65,536 dispatches of a plan.
+struct Dispatch {
+    uint32_t pipeline = 0;        // place in Plan::pipelines
+    bool barrier_before = false;  // something that an earlier dispatch touched since the last barrier
+    std::array<uint32_t, 3> groups{};
+    Cut cut;
+    uint64_t flops = 0;  // at most: what watchdogs are cut by
+};
+
+// Bytes of the push constants that a Cut takes, and where they begin; none where a kernel's grid is not cut.
+struct CutPlace {
+    uint32_t offset_bytes, size_bytes;
+};
+CutPlace cut_place(Kernel kernel);
+
+// The value of a pipeline's constant by its name; 0 if its kernel has none of that name.
+uint32_t constant_of(const Pipeline& pipeline, std::string_view name);
 
 // Part of the scratch buffer, at offset_bytes from its start.
 struct ScratchRegion {
@@ -103,10 +113,11 @@ struct Plan {
     std::string kernel, tuning_row,
         tuning;  // tuning: the row's numbers, in the form that options.tuning takes
     Tiles tiles;
+    std::vector<Pipeline> pipelines;
     std::vector<Dispatch> dispatches;
     std::vector<std::byte> arguments;  // written to the scratch region `arguments` before the first dispatch
     std::vector<Patch> argument_patches;
-    uint32_t num_splits = 1;           // parts of the keys
+    uint32_t num_splits = 1;           // of the keys
     VkattnDtype operands{};            // of the products
     std::optional<Backward> backward;  // the plan is one of vkattn_backward_create
     std::optional<Combine> combine;    // the plan is one of vkattn_combine_create; problem says nothing then

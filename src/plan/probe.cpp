@@ -5,13 +5,13 @@
 #include <cstring>
 #include <utility>
 
-#include "kernel.hpp"
+#include "launch.hpp"
 #include "matrix.hpp"
 
 namespace vkattn::core {
 namespace {
 
-constexpr uint32_t none = 7, of_element = 8;  // see SPEC_LAYOUT
+constexpr uint32_t none = 7, of_element = 8;  // see element_layout
 
 // The results of one matrix: rows x columns of places, row * 256 + column.
 struct Places {
@@ -29,7 +29,7 @@ struct Places {
     }
 };
 
-// Bit b of a place, rows first, in the order of SPEC_LAYOUT.
+// Bit b of a place, rows first, in the order of the constant element_layout.
 uint32_t place_bit(uint32_t place, uint32_t b) {
     return (b < 4 ? place >> (8 + b) : place >> (b - 4)) & 1;
 }
@@ -71,25 +71,25 @@ uint32_t layout_of(const Places& places) {
 
 }  // namespace
 
-std::vector<Dispatch> probe_dispatches(const DeviceCaps& caps) {
+Plan probe_plan(const DeviceCaps& caps) {
     const uint32_t subgroup_size = matrix_subgroup_size(caps);
-    std::vector<Dispatch> all;
-    if (subgroup_size == 0) return all;
+    Plan plan;
+    if (subgroup_size == 0) return plan;
     for (const MatrixShape& shape : caps.matrices) {
         if (!is_usable(shape, subgroup_size)) continue;
-        Dispatch d;
-        d.variant =
-            shape.dtype == VKATTN_DTYPE_FLOAT16 ? Variant::probe_matrix_f16 : Variant::probe_matrix_bf16;
-        d.specialization[SPEC_THREADS] = d.specialization[SPEC_SUBGROUP_SIZE] = subgroup_size;
-        d.specialization[SPEC_MATRIX_M] = shape.m;
-        d.specialization[SPEC_MATRIX_N] = shape.n;
-        d.specialization[SPEC_MATRIX_K] = shape.k;
-        d.patches = {{offsetof(shared::ForwardPush, outp), Region::out, all.size() * probe_bytes}};
-        d.groups = {1, 1, 1};
-        d.writes = bit(Region::out);
-        all.push_back(d);
+        Launch<kernels::probe_matrix> launch;
+        launch.module =
+            shape.dtype == VKATTN_DTYPE_FLOAT16 ? Module::probe_matrix_f16 : Module::probe_matrix_bf16;
+        launch.constants = {subgroup_size, subgroup_size, shape.m, shape.n, shape.k};
+        VKATTN_PATCH(launch, results, Region::out, plan.pipelines.size() * probe_bytes);
+        launch.writes = bit(Region::out);
+        add_dispatch(plan, add_pipeline(plan, launch.pipeline()), {1, 1, 1}, {}, 0);
     }
-    return all;
+    return plan;
+}
+
+uint64_t probe_size(const DeviceCaps& caps) {
+    return probe_plan(caps).dispatches.size() * probe_bytes;
 }
 
 void note_probe(DeviceCaps& caps, const std::byte* results) {

@@ -279,7 +279,7 @@ std::string to_text(const TileNumbers& n) {
     return text;
 }
 
-uint32_t saved_kv_vec4(const TileNumbers& n, const Problem& p) {
+uint32_t kept_kv_vec4(const TileNumbers& n, const Problem& p) {
     const uint32_t lanes = key_lanes(n);
     if (n.kv_slices == 1) return POOL_V_STRIDE(p.head_dim_qk, lanes) + POOL_V_STRIDE(p.head_dim_v, lanes);
     return 2 * POOL_V_STRIDE(std::max(p.head_dim_qk, p.head_dim_v), lanes * (n.kv_slices / 2));
@@ -297,7 +297,7 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
     const uint32_t maxima = n.threads * n.rows / 4, p = 4 * n.p_blocks * n.lanes * q_stride;
     if (kind != KernelKind::backward) return std::max({scores, maxima, p + n.v_keys * v_stride});
     const uint32_t qk = problem.head_dim_qk, slots = n.threads / n.lanes * n.p_blocks;
-    const uint32_t kv_stride = saved_kv_vec4(n, problem) / n.kv_slices;
+    const uint32_t kv_stride = kept_kv_vec4(n, problem) / n.kv_slices;
     const uint32_t maps = std::max({scores, maxima, n.threads * n.cols / 4,
                                     p + n.v_keys * POOL_SLICE_STRIDE(qk, n.lanes, n.q_slices),
                                     2 * slots * k_stride + n.v_keys * kv_stride});

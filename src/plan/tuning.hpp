@@ -16,9 +16,9 @@ namespace vkattn::core {
 
 enum class KernelKind { rows, tiles, matrix, matrix_khr, backward };
 
-// Numbers of the kernels; meanings in shaders/shared/forward.h. The rows kernel has threads, lanes, rows and
-// unroll only, and cols = 0 says so. q_slices: SPEC_SLICES of dquery; kv_slices: of dkey and dvalue, 1 or even. rolled: of a kernel's two modules the one for CPUs (SPEC_ROLLED); no row has
-// it, it comes from the device.
+// Numbers of the kernels; meanings in shaders/interface. The rows kernel has threads, lanes, rows and unroll only, and
+// cols = 0 says so. q_slices: slices of dquery; kv_slices: slices of dkey and dvalue, 1 or even. rolled: 1 takes the form for
+// CPUs of a module that has two; no row has it, it comes from the device.
 struct TileNumbers {
     uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll, q_slices = 1,
                                                                                     kv_slices = 1, rolled = 0;
@@ -67,8 +67,8 @@ inline uint32_t key_lanes(const TileNumbers& n) {
     return n.threads / (n.tile_kv() / n.rows);
 }
 
-// The same, saved rows of dkey and dvalue between dispatches, of all slices, in vec4.
-uint32_t saved_kv_vec4(const TileNumbers& n, const Problem& problem);
+// Size, in vec4, of one key's dkey and dvalue accumulators of all slices, which are kept in scratch between dispatches.
+uint32_t kept_kv_vec4(const TileNumbers& n, const Problem& problem);
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                 KernelKind kind);

@@ -103,16 +103,12 @@ Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out)
 // The plan with its pipelines, which are built unless they are there.
 Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&& plan) {
     auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(plan), {}});
-    const Dispatch* before = nullptr;  // cuts of one grid share their pipeline: no lookup for each
+    made->pipelines.resize(made->plan.pipelines.size(), VK_NULL_HANDLE);
     for (const Dispatch& d : made->plan.dispatches) {
-        if (before != nullptr && d.variant == before->variant && d.specialization == before->specialization) {
-            made->pipelines.push_back(made->pipelines.back());
-        } else {
-            const Result<VkPipeline> pipeline = context.pipelines.get(d);
-            if (!pipeline) return pipeline.failure();
-            made->pipelines.push_back(*pipeline);
-        }
-        before = &d;
+        if (made->pipelines[d.pipeline] != VK_NULL_HANDLE) continue;
+        const Result<VkPipeline> pipeline = context.pipelines.get(made->plan.pipelines[d.pipeline]);
+        if (!pipeline) return pipeline.failure();
+        made->pipelines[d.pipeline] = *pipeline;
     }
     return made;
 }
@@ -177,13 +173,14 @@ Result<Options> read_options(const VkattnOptions* given) {
 
 // A shape whose pipeline cannot be built is left out: its results stay zero, which says nothing.
 Result<bool> record_probe(VkCommandBuffer commands, VkattnContext& context, VkDeviceAddress results) {
-    VkattnPlan plan{&context, {}, {}};
-    for (const Dispatch& d : probe_dispatches(context.caps)) {
-        const Result<VkPipeline> pipeline = context.pipelines.get(d);
-        if (!pipeline) continue;
-        plan.plan.dispatches.push_back(d);
-        plan.pipelines.push_back(*pipeline);
+    VkattnPlan plan{&context, probe_plan(context.caps), {}};
+    std::vector<Dispatch> built;
+    for (const Dispatch& d : plan.plan.dispatches) {
+        const Result<VkPipeline> pipeline = context.pipelines.get(plan.plan.pipelines[d.pipeline]);
+        plan.pipelines.push_back(pipeline ? *pipeline : VK_NULL_HANDLE);
+        if (pipeline) built.push_back(d);
     }
+    plan.plan.dispatches = std::move(built);
     return vkattn::core::record_probe(commands, plan, results);
 }
 
@@ -324,7 +321,7 @@ void vkattn_context_destroy(VkattnContext* context) {
 uint64_t vkattn_probe_size(const VkattnContext* context) {
     if (context == nullptr) return 0;
     try {
-        return probe_dispatches(context->caps).size() * probe_bytes;
+        return probe_size(context->caps);
     } catch (...) {
         return 0;
     }

@@ -16,7 +16,7 @@ Pipelines::~Pipelines() {
 }
 
 VkResult Pipelines::create_layout() {
-    const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(shared::ForwardPush)};
+    const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, max_push_bytes};
     VkPipelineLayoutCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
     info.pushConstantRangeCount = 1;
@@ -30,36 +30,44 @@ size_t Pipelines::size() const {
 }
 
 // The lock is held while building: two threads that want the same pipeline build it once.
-Result<VkPipeline> Pipelines::get(const Dispatch& dispatch) {
+Result<VkPipeline> Pipelines::get(const Pipeline& planned) {
     const std::lock_guard lock(mutex_);
-    const Key key{dispatch.variant, constants_.of(dispatch)};
+    const PipelineKey key = constants_.key_of(planned);
     if (const auto found = built_.find(key); found != built_.end()) return found->second;
     Result<VkPipeline> pipeline = build(key);
     if (pipeline) built_.emplace(key, *pipeline);
     return pipeline;
 }
 
-Result<VkPipeline> Pipelines::build(const Key& key) {
-    const Variant variant = key.first;
-    const auto& specialization = key.second;
+namespace {
+
+// The subgroup size that a matrix kernel's pipeline is held to.
+uint32_t subgroup_size_of(const PipelineKey& key) {
+    return constant_of({key.module, key.rolled, key.constants, {}, {}, 0, 0, false}, "subgroup_size");
+}
+
+}  // namespace
+
+Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
+    const ModuleInfo& module_info = info_of(key.module);
     const auto failed = [&](const char* what, VkResult result) {
         return Failure{
             VKATTN_DEVICE_ERROR, "",
-            fmt::format("{} of {} failed with VkResult {}", what, name_of(variant), static_cast<int>(result)),
+            fmt::format("{} of {} failed with VkResult {}", what, module_info.name, static_cast<int>(result)),
             static_cast<int32_t>(result)};
     };
-    const Spirv code = spirv_of(variant, specialization[SPEC_ROLLED] != 0);
-    VkShaderModuleCreateInfo module_info{};
-    module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-    module_info.codeSize = code.word_count * sizeof(uint32_t);
-    module_info.pCode = code.words;
+    const Spirv code = spirv_of(key.module, key.rolled);
+    VkShaderModuleCreateInfo code_info{};
+    code_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+    code_info.codeSize = code.word_count * sizeof(uint32_t);
+    code_info.pCode = code.words;
     VkShaderModule module = VK_NULL_HANDLE;
-    if (VkResult r = vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module); r != VK_SUCCESS)
+    if (VkResult r = vk_.vkCreateShaderModule(device_, &code_info, nullptr, &module); r != VK_SUCCESS)
         return failed("vkCreateShaderModule", r);
 
-    const auto entries = constants_.entries_of(variant, specialization[SPEC_ROLLED] != 0);
+    const auto entries = constants_.entries_of(key.module, key.rolled);
     const VkSpecializationInfo constants{static_cast<uint32_t>(entries.size()), entries.data(),
-                                         sizeof specialization, specialization.data()};
+                                         sizeof key.constants, key.constants.data()};
     VkComputePipelineCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
@@ -70,8 +78,8 @@ Result<VkPipeline> Pipelines::build(const Key& key) {
     info.layout = layout_;
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
-    subgroup.requiredSubgroupSize = specialization[SPEC_SUBGROUP_SIZE];
-    if ((needs_of(variant) & NEED_MATRIX) != 0 && caps_.subgroup_size_control) info.stage.pNext = &subgroup;
+    subgroup.requiredSubgroupSize = subgroup_size_of(key);
+    if ((module_info.needs & NEED_MATRIX) != 0 && caps_.subgroup_size_control) info.stage.pNext = &subgroup;
     VkPipeline pipeline = VK_NULL_HANDLE;
     const VkResult r = vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, &pipeline);
     vk_.vkDestroyShaderModule(device_, module, nullptr);

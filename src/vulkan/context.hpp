@@ -24,13 +24,11 @@ class Pipelines {
 
     VkResult create_layout();
     VkPipelineLayout layout() const { return layout_; }
-    Result<VkPipeline> get(const Dispatch& dispatch);
+    Result<VkPipeline> get(const Pipeline& pipeline);
     size_t size() const;
 
   private:
-    using Key = std::pair<Variant, Specialization>;
-
-    Result<VkPipeline> build(const Key& key);
+    Result<VkPipeline> build(const PipelineKey& key);
 
     const DeviceFunctions& vk_;
     const DeviceCaps& caps_;
@@ -38,7 +36,7 @@ class Pipelines {
     VkPipelineCache cache_;
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
     mutable std::mutex mutex_;
-    std::map<Key, VkPipeline> built_;
+    std::map<PipelineKey, VkPipeline> built_;
     PipelineConstants constants_;
 };
 
@@ -61,5 +59,6 @@ struct VkattnContext {
 struct VkattnPlan {
     VkattnContext* context;
     vkattn::core::Plan plan;
-    std::vector<VkPipeline> pipelines;  // one a dispatch; owned by the context
+    std::vector<VkPipeline>
+        pipelines;  // of plan.pipelines; null where no dispatch uses one. Owned by the context
 };

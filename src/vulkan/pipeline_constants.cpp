@@ -60,40 +60,42 @@ std::unordered_set<uint32_t> used_ids(const std::vector<Instruction>& all) {
 
 }  // namespace
 
-uint32_t constants_read(const Spirv& module) {
-    static_assert(SPEC_COUNT <= 32);
+uint64_t constants_read(const Spirv& module) {
     const std::vector<Instruction> all = instructions_of(module);
     const std::unordered_set<uint32_t> used = used_ids(all);
-    uint32_t read = 0;
+    uint64_t read = 0;
     for (const Instruction& i : all)
-        if (i.opcode == op_decorate && i.operands[1] == decoration_spec_id && i.operands[2] < SPEC_COUNT &&
+        if (i.opcode == op_decorate && i.operands[1] == decoration_spec_id && i.operands[2] < 64 &&
             used.contains(i.operands[0]))
-            read |= 1u << i.operands[2];
+            read |= uint64_t{1} << i.operands[2];
     return read;
 }
 
-uint32_t PipelineConstants::read_by(Variant variant, bool rolled) {
-    const auto [kept, is_new] = read_.try_emplace({variant, rolled}, 0);
-    if (is_new) kept->second = constants_read(spirv_of(variant, rolled));
+uint64_t PipelineConstants::read_by(Module module, bool rolled) {
+    const auto [kept, is_new] = read_.try_emplace({module, rolled}, 0);
+    if (is_new) kept->second = constants_read(spirv_of(module, rolled));
     return kept->second;
 }
 
-Specialization PipelineConstants::of(const Dispatch& dispatch) {
-    uint32_t needed =
-        read_by(dispatch.variant, dispatch.specialization[SPEC_ROLLED] != 0) | 1u << SPEC_ROLLED;
-    if ((needs_of(dispatch.variant) & NEED_MATRIX) != 0) needed |= 1u << SPEC_SUBGROUP_SIZE;
-    Specialization constants{};
-    for (size_t i = 0; i < SPEC_COUNT; i++)
-        if ((needed >> i & 1) != 0) constants[i] = dispatch.specialization[i];
-    return constants;
+PipelineKey PipelineConstants::key_of(const Pipeline& pipeline) {
+    const ModuleInfo& module = info_of(pipeline.module);
+    const uint64_t read = read_by(pipeline.module, pipeline.rolled);
+    const auto infos = info_of(module.kernel).constants;
+    PipelineKey key{pipeline.module, pipeline.rolled, {}};
+    for (size_t i = 0; i < infos.size(); i++) {
+        const bool kept = (module.needs & NEED_MATRIX) != 0 && infos[i].name == "subgroup_size";
+        if (kept || (read >> infos[i].id & 1) != 0) key.constants[i] = pipeline.constants[i];
+    }
+    return key;
 }
 
-std::vector<VkSpecializationMapEntry> PipelineConstants::entries_of(Variant variant, bool rolled) {
-    const uint32_t read = read_by(variant, rolled);
+std::vector<VkSpecializationMapEntry> PipelineConstants::entries_of(Module module, bool rolled) {
+    const uint64_t read = read_by(module, rolled);
+    const auto infos = info_of(info_of(module).kernel).constants;
     std::vector<VkSpecializationMapEntry> entries;
-    for (uint32_t i = 0; i < SPEC_COUNT; i++)
-        if ((read >> i & 1) != 0)
-            entries.push_back({i, static_cast<uint32_t>(i * sizeof(uint32_t)), sizeof(uint32_t)});
+    for (uint32_t i = 0; i < infos.size(); i++)
+        if ((read >> infos[i].id & 1) != 0)
+            entries.push_back({infos[i].id, static_cast<uint32_t>(i * sizeof(uint32_t)), sizeof(uint32_t)});
     return entries;
 }
 

@@ -1,7 +1,8 @@
-// Which specialization constants a module reads. Shaders declare more than that, because they share lib/constants.glsl.
+// Which specialization constants a module reads. Shaders declare more than that, because they share lists of them
+// (shaders/interface).
 #pragma once
 
-#include <array>
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <utility>
@@ -14,27 +15,31 @@
 
 namespace vkattn::core {
 
-using Specialization = std::array<uint32_t, SPEC_COUNT>;
+// Bits 1 << id of the constants that the module's code depends on.
+uint64_t constants_read(const Spirv& module);
 
-// Bits 1 << SPEC_* of the constants that the module's code depends on.
-uint32_t constants_read(const Spirv& module);
+// What a VkPipeline is built from.
+struct PipelineKey {
+    Module module{};
+    bool rolled = false;
+    ConstantValues constants{};
+    auto operator<=>(const PipelineKey&) const = default;
+};
 
-// Tells of dispatches what their pipelines are built from. Remembers what modules read, so one object is for one
-// thread at a time.
+// Tells of pipelines what they are built from. Remembers what modules read, so one object is for one thread at a time.
 class PipelineConstants {
   public:
-    // The dispatch's constants, with 0 for those that its module does not read, so that they do not split pipelines.
-    // Two are kept in any case: SPEC_ROLLED chooses the module, and the subgroup size of a matrix kernel is a
-    // property of its pipeline.
-    Specialization of(const Dispatch& dispatch);
+    // The pipeline's constants, with 0 for those that its module does not read, so that they do not split pipelines. The
+    // subgroup size of a matrix kernel is kept in any case: it is a property of the VkPipeline.
+    PipelineKey key_of(const Pipeline& pipeline);
     // Lists for vkCreateComputePipelines the constants that the module reads. The others keep the module's
     // defaults: code that nobody uses may divide by them.
-    std::vector<VkSpecializationMapEntry> entries_of(Variant variant, bool rolled);
+    std::vector<VkSpecializationMapEntry> entries_of(Module module, bool rolled);
 
   private:
-    uint32_t read_by(Variant variant, bool rolled);
+    uint64_t read_by(Module module, bool rolled);
 
-    std::map<std::pair<Variant, bool>, uint32_t> read_;
+    std::map<std::pair<Module, bool>, uint64_t> read_;
 };
 
 }  // namespace vkattn::core

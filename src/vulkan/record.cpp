@@ -148,19 +148,25 @@ void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& a
             uint32_t count) {
     const DeviceFunctions& vk = plan.context->vk;
     const VkPipelineLayout layout = plan.context->pipelines.layout();
-    VkPipeline bound = VK_NULL_HANDLE;
+    const Plan& planned = plan.plan;
+    PushBytes push{};
+    size_t of_pipeline = planned.pipelines.size();
     for (size_t i = first; i < first + count; i++) {
-        const Dispatch& d = plan.plan.dispatches[i];
-        auto push = d.push;
-        apply(d.patches, at, push);
+        const Dispatch& d = planned.dispatches[i];
+        const Pipeline& p = planned.pipelines[d.pipeline];
+        const Kernel kernel = info_of(p.module).kernel;
         if (d.barrier_before)
             barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT);
-        if (bound != plan.pipelines[i]) {
-            bound = plan.pipelines[i];
-            vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, bound);
+        if (of_pipeline != d.pipeline) {
+            of_pipeline = d.pipeline;
+            push = p.push;
+            apply(p.patches, at, push);
+            vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, plan.pipelines[d.pipeline]);
         }
-        vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
-                              static_cast<uint32_t>(push.size()), push.data());
+        const CutPlace cut = cut_place(kernel);
+        std::memcpy(push.data() + cut.offset_bytes, &d.cut, cut.size_bytes);
+        vk.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, info_of(kernel).push_bytes,
+                              push.data());
         vk.vkCmdDispatch(commands, d.groups[0], d.groups[1], d.groups[2]);
     }
 }

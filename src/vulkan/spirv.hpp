@@ -1,4 +1,4 @@
-// The compiled variants of shaders/variants.def, embedded by the build.
+// The compiled modules of shaders/kernels.def, embedded by the build.
 #pragma once
 
 #include "plan/plan.hpp"
@@ -10,7 +10,7 @@ struct Spirv {
     size_t word_count;
 };
 
-// rolled: the module for CPUs, where the variant has one (SPEC_ROLLED).
-Spirv spirv_of(Variant variant, bool rolled);
+// rolled: the module's form for CPUs, where it has two.
+Spirv spirv_of(Module module, bool rolled);
 
 }  // namespace vkattn::core

@@ -1,0 +1,70 @@
+// Where the matrix kernel's loop over tiles of keys stands, and which workgroup of the grid works on what.
+struct TileCursor {
+    Work w;
+    Rows q, k, v;    // k: the tile of keys at which the loop stands
+    uint first_dim;  // the first head dim of V that the workgroup's slice has
+    uint end_key;
+    // Tiles that begin from first_inner to last_inner are inner ones: all their keys exist, and are within every row's bounds.
+    // Without a mask, the tile that follows an inner one is inner too, or does not exist.
+    int first_inner, last_inner;
+    // With a mask:
+    Classes classes;
+    uint next_key;               // the first key of the tile that follows
+    bool visible, next_visible;  // true if the mask changes nothing in this tile; in the next
+};
+
+void find_next(inout TileCursor c, uint from) {
+    c.next_key = next_in(c.classes, from, c.end_key);
+    c.next_visible = is_visible(c.classes, c.next_key);
+}
+uint next_first(TileCursor c) { return MASK_KIND == MASK_NONE ? c.k.first + TILE_KV : c.next_key; }
+
+void go_on(inout TileCursor c, Rows next) {
+    c.k = next;
+    c.visible = c.next_visible;
+    if (MASK_KIND != MASK_NONE) find_next(c, next.first + TILE_KV);
+}
+
+void go_to_first(inout TileCursor c) {
+    find_next(c, c.k.begin / TILE_KV * TILE_KV);
+    go_on(c, tile_at(c.k, c.next_key));
+}
+
+// Which head (times SLICES) and query tile of the grid the workgroup has. A group of heads whose K and V fit L2_GROUP_KIB goes
+// first with all its tiles, so that the cache holds K and V for them. Where a bound makes the last tiles the shortest, they
+// fill the gaps that long ones leave: so a group has at least MIN_GROUP_WORKGROUPS workgroups.
+uvec2 place_in_grid() {
+    const uvec2 at = gl_WorkGroupID.xy, grid = gl_NumWorkGroups.xy;
+    const uint unit = (PACKED_HEADS ? 1 : group_size()) * SLICES;  // workgroups that share K and V
+    const float kib = float(key_extent()) * ((HEAD_DIM_QK + HEAD_DIM_V) * KEY_VALUE_BYTES / 1024.0);
+    if (L2_GROUP_KIB == 0 || float(L2_GROUP_KIB) * unit >= kib * float(grid.x)) return at;
+    if (float(grid.x) * float(grid.y) > 4e9) return at;
+    uint group_width = max(1u, uint(L2_GROUP_KIB / kib)) * unit;
+    if (tiles_differ_in_length())
+        group_width = max(group_width, MATRIX_STEPS(MIN_GROUP_WORKGROUPS / grid.y, unit) * unit);
+    if (group_width >= grid.x) return at;
+    const uint i = at.y * grid.x + at.x, first = i / (group_width * grid.y) * group_width;
+    const uint rest = i % (group_width * grid.y), width = min(group_width, grid.x - first);
+    return uvec2(first + rest % width, rest / width);
+}
+
+TileCursor find_cursor() {
+    TileCursor c;
+    const uvec2 place = place_in_grid();
+    const uint x = push.first_x + place.x;
+    c.w = work_at(x / SLICES, push.first_y + place.y, push.first_z + gl_WorkGroupID.z);
+    c.first_dim = x % SLICES * OUT_SPAN;
+    const uvec2 keys = tile_keys(c.w);
+    c.q = query_tile(push.query, QUERY, QUERY_BYTES, c.w);
+    c.k = key_tensor_rows(push.key, KEY, c.w);
+    c.v = key_tensor_rows(push.value, VALUE, c.w);
+    c.k.begin = c.v.begin = keys.x;
+    c.k.end = c.v.end = c.end_key = keys.y;
+    c.classes = classes_of(c.w);
+    const ivec2 first_row = visible_keys(c.w, c.w.first_row), last_row = visible_keys(c.w, c.w.last_row);
+    c.first_inner = last_row.x;
+    c.last_inner = min(first_row.y, int(c.end_key)) - int(TILE_KV);
+    if (MASK_KIND == MASK_NONE && c.end_key % TILE_KV != 0) c.last_inner = min(c.last_inner, int(c.end_key) - 2 * int(TILE_KV));
+    go_to_first(c);
+    return c;
+}

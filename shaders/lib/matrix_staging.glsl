@@ -1,0 +1,109 @@
+// Staging of the matrix kernel: K and V from global memory through registers to the pool, Q to the pool or to registers.
+
+// An invocation moves vec4 number thread, thread + THREADS ... of a tile of K or V: through registers, so that the loads are
+// under way while the tile before is computed. Head dims that do not exist are not moved, where that is the same for every
+// chunk and slice; clear_padding zeroes their place.
+const uint K_VECS = MATRIX_STEPS(CHUNKS == 1 ? HEAD_DIM_QK : CHUNK, 8);
+const uint V_VECS = MATRIX_STEPS(SLICES == 1 ? HEAD_DIM_V : OUT_SPAN, 8);
+const uint K_ITEMS = MATRIX_STEPS(TILE_KV * K_VECS, THREADS), V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
+STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
+
+// Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
+#define ROW_OF(item, vecs) \
+    (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
+#define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
+
+#define FETCH(items, vecs, first_dim, row_start_of, extent, whole) \
+    FOR_EACH(t, items) { \
+        const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
+        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) fetched[t] = fetch8(row_start_of, d, extent, whole); \
+    }
+// FETCH where every row of the tile exists and lies within 32-bit offsets: no row is held to an end. With the widest loads
+// an index counts vec4, and one index serves all rounds.
+#define FETCH_INNER(tile, items, vecs, first_dim, extent, whole) \
+    if (LOAD_BYTES == 16 && whole && THREADS % (vecs) == 0) { \
+        const uint step = tile.stride.x / 16, at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)) * VECS_OF_8; \
+        FOR_EACH(t, items) \
+            if (TILE_KV * (vecs) % THREADS == 0 || thread / (vecs) + t * (THREADS / (vecs)) < TILE_KV) \
+                fetched[t] = fetch_whole8(tile.base, at + t * (THREADS / (vecs) * step)); \
+    } else { \
+        FETCH(items, vecs, first_dim, row_of_whole_tile(tile, row), extent, whole) \
+    }
+#define STORE(at, stride, items, vecs, value) \
+    FOR_EACH(t, items) { \
+        const uint row = ROW_OF(t, vecs); \
+        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) \
+            pool[(at) + ROW_AT(row, t, vecs) * (stride) + COLUMN_OF(t, vecs)] = value; \
+    }
+
+const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;
+const bool WHOLE_V = HEAD_DIM_V % (SLICES == 1 ? 8 : OUT_SPAN) == 0;
+void fetch_k(Rows k, uint chunk) {
+    FETCH(K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row), HEAD_DIM_QK, WHOLE_K)
+}
+void fetch_v(Rows v, uint first_dim) {
+    FETCH(V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row), HEAD_DIM_V, WHOLE_V)
+}
+void fetch_inner_k(Rows k) { FETCH_INNER(k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
+void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
+void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, operands_of(fetched[t])) }
+void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, operands_of(fetched[t])) }
+
+// Zeros where tiles of K and V have more head dims than the tensors.
+void clear_padding() {
+    const uint k_pad = CHUNK / 8 - K_VECS, v_pad = MATRIX_STEPS(OUT_SPAN, 8) - V_VECS;
+    for (uint e = thread; e < TILE_KV * k_pad; e += THREADS) pool[e / k_pad * K_STRIDE + K_VECS + e % k_pad] = uvec4(0);
+    for (uint e = thread; e < TILE_KV * v_pad; e += THREADS)
+        pool[POOL_V + e / v_pad * V_STRIDE + V_VECS + e % v_pad] = uvec4(0);
+}
+
+RowStart q_row(Rows q, uint row_of_tile) { return row_start(q, q.first + row_of_tile); }
+
+// The steps of Q that are not held, of one chunk: staged by all invocations.
+const uint STAGED_VECS = Q_STAGED_STEPS * K / 8, STAGED_ITEMS = MATRIX_STEPS(TILE_Q * STAGED_VECS, THREADS);
+uvec4 staged_q[STAGED_ITEMS == 0 ? 1 : STAGED_ITEMS];
+void fetch_staged_q(Rows q, uint chunk) {
+    FOR_EACH(t, STAGED_ITEMS) {
+        const uint e = min(t * THREADS + thread, TILE_Q * STAGED_VECS - 1);
+        staged_q[t] = load_query8(q_row(q, e / STAGED_VECS), chunk * CHUNK + Q_HELD_STEPS * K + e % STAGED_VECS * 8, HEAD_DIM_QK);
+    }
+}
+void store_staged_q() {
+    FOR_EACH(t, STAGED_ITEMS) {
+        const uint e = t * THREADS + thread;
+        if (e < TILE_Q * STAGED_VECS) pool[POOL_Q + e / STAGED_VECS * Q_STRIDE + e % STAGED_VECS] = staged_q[t];
+    }
+}
+
+// The steps of Q that are held: each subgroup moves them through its share of the pool, as many at a time as fit. All loads
+// are under way before the first is used.
+const uint HELD_FIT = (SHARE / M - 1) / (K / 8), HELD_PIECE = Q_HELD_STEPS < HELD_FIT ? Q_HELD_STEPS : HELD_FIT;
+const uint HELD_PIECES = MATRIX_STEPS(Q_HELD_STEPS, HELD_PIECE == 0 ? 1 : HELD_PIECE);
+const uint HELD_VECS = HELD_PIECE * K / 8, HELD_ITEMS = MATRIX_STEPS(M * HELD_VECS, SUBGROUP_SIZE);
+const uint HELD_LOADS = ROW_BLOCKS * HELD_PIECES * HELD_ITEMS;
+uvec4 held[HELD_LOADS == 0 ? 1 : HELD_LOADS];
+void fetch_held_q(Rows q) {
+    FOR_EACH(i, HELD_LOADS) {
+        const uint e = min(i % HELD_ITEMS * SUBGROUP_SIZE + lane, M * HELD_VECS - 1);
+        const uint piece = i / HELD_ITEMS % HELD_PIECES, r = i / (HELD_ITEMS * HELD_PIECES);
+        const uint row = subgroup_row + r * M + e / HELD_VECS;
+        held[i] = load_query8(q_row(q, row), piece * HELD_PIECE * K + e % HELD_VECS * 8, HEAD_DIM_QK);
+    }
+}
+void hold_q() {
+    const uint stride = MATRIX_STRIDE(HELD_PIECE * K), at = subgroup * SHARE;
+    FOR_EACH(i, ROW_BLOCKS * HELD_PIECES) {
+        FOR_EACH(t, HELD_ITEMS) {
+            const uint e = t * SUBGROUP_SIZE + lane;
+            if (e < M * HELD_VECS) pool[at + e / HELD_VECS * stride + e % HELD_VECS] = held[i * HELD_ITEMS + t];
+        }
+        subgroupBarrier();
+        const uint r = i / HELD_PIECES, first_step = i % HELD_PIECES * HELD_PIECE;
+        FOR_EACH(d, HELD_PIECE)
+            if (first_step + d < Q_HELD_STEPS)
+                coopMatLoad(q_held[r * Q_HELD_STEPS + first_step + d], pool, at + d * K / 8, stride,
+                            gl_CooperativeMatrixLayoutRowMajor);
+        subgroupBarrier();
+    }
+}
+

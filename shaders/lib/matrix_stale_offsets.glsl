@@ -1,0 +1,181 @@
+// The matrix kernel's loop with stale offsets: forward_matrix.comp has its pseudocode. A row's offset is what the exponents
+// of its weights are relative to.
+shared uint grown_tile;    // the first key of the tile that outgrew its offsets, plus 1; 0 if none has
+shared uint large_scores;  // 1: every tile is finished, which rounds scores first
+
+// True if the mask of a tile is fetched ahead.
+bool is_biased(TileCursor c, uint first_key) {
+    return inverse_scale != 0 && int(first_key) >= c.first_inner && int(first_key) <= c.last_inner;
+}
+
+// True if the tile's scores need nothing but what exponentials() does, and the next tile's keys need no test: they exist, and
+// no mask hides one of them from all rows, or what it hides is finite as far as we know.
+bool is_inner(TileCursor c) {
+    const bool lies_inner = int(c.k.first) >= c.first_inner && int(c.k.first) <= c.last_inner;
+    if (MASK_KIND == MASK_NONE || !lies_inner) return lies_inner;
+    if (c.next_key < c.end_key && c.next_key + TILE_KV > c.end_key) return false;
+    if (BIAS_AHEAD) return inverse_scale != 0 && bias_aligned && !zero_hidden_keys;
+    return c.visible && (c.next_visible || c.next_key >= c.end_key);
+}
+
+// Finds the scores of a tile; `biased`: they begin as its mask. Returns what the scores are to be multiplied by.
+float score_tile(TileCursor c, bool biased) {
+    if (biased) fetch_any_bias(c.k.first);
+    else no_bias();
+    begin_scores();
+    multiply_all_qk();
+    const bool finish = !biased && needs_finishing(c.w, own_rows(c.w), c.k.first);
+    if (finish) finish_scores(c.w, c.k.first, !c.visible);
+    return finish ? 1.0 : push.scale_log2;
+}
+
+// True if scores that begin as a mask are too large for that, in any row of the workgroup. No offset has been raised yet.
+bool must_finish(float factor) {
+    if (has_large_maximum(factor)) large_scores = 1;
+    barrier();
+    return large_scores != 0;
+}
+
+// Computes P of an inner tile, and fetches K of the tile that follows, which is returned.
+Rows inner_p(TileCursor c) {
+    Rows next = tile_at(c.k, next_first(c));
+    if (MASK_KIND == MASK_NONE) next = next_whole_tile(c.k, TILE_KV);
+    begin_scores();
+    if (HALVES == 2) multiply_qk(0);
+    store_v();
+    if (next.first < c.end_key) fetch_inner_k(next);
+    if (HALVES == 2) exponentials(0, push.scale_log2);
+    multiply_qk(HALVES - 1);
+    exponentials(HALVES - 1, push.scale_log2);
+    return next;
+}
+
+// Adds P . V of an inner tile, and fetches V and the mask of the tile that follows. There is no branch: if the mask of that
+// tile is not wanted, the mask of this one is fetched once more.
+void inner_pv(inout TileCursor c, Rows next) {
+    fetch_bias(mix(c.k.first, next.first, int(next.first) <= c.last_inner));
+    if (HALVES == 2) multiply_pv(0);
+    store_k();
+    if (MASK_KIND == MASK_NONE) c.v = next_whole_tile(c.v, TILE_KV);
+    else c.v = tile_at(c.v, next.first);
+    if (next.first < c.end_key) fetch_inner_v(c.v, c.first_dim);
+    multiply_pv(HALVES - 1);
+    add_tile_sums();
+}
+
+// Computes P of a tile that is no inner one, and fetches K of the tile that follows. `biased`: its mask was fetched, and it
+// gives the same bits as an inner tile. `finish_all`: it is finished even if its rows see all of it.
+Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
+    const Rows next = tile_at(c.k, next_first(c));
+    if (drops_unseen()) store_seen_v();
+    else store_v();
+    if (next.first < c.end_key) fetch_k(next, 0);
+    no_tile_sums();
+    if (sees(c.w, c.k.first)) {
+        if (!biased) no_bias();
+        begin_scores();
+        multiply_all_qk();
+        const bool finish = !biased && (finish_all || needs_finishing(c.w, own_rows(c.w), c.k.first));
+        if (finish) finish_scores(c.w, c.k.first, !c.visible);
+        const float factor = finish ? 1.0 : push.scale_log2;
+        if (HALVES == 2) exponentials(0, factor);
+        exponentials(HALVES - 1, factor);
+    }
+    return next;
+}
+
+void boundary_pv(inout TileCursor c, Rows next) {
+    if (is_biased(c, next.first)) fetch_any_bias(next.first);
+    if (drops_unseen() && next.first < c.end_key) find_seen(c.w, next.first);
+    if (drops_unseen()) store_seen_k();
+    else store_k();
+    c.v = tile_at(c.v, next.first);
+    if (next.first < c.end_key) fetch_v(c.v, c.first_dim);
+    if (sees(c.w, c.k.first)) {
+        multiply_all_pv();
+        add_tile_sums();
+    }
+}
+
+// Raises the flag if this tile has outgrown the offsets of own rows, unless they were set from it (`set_tile`). True if the
+// tile has outgrown those of any row.
+bool leaves_loop(TileCursor c, uint set_tile) {
+    if (outgrows()) {
+        if (MASK_KIND != MASK_NONE && has_nan_sum()) saw_nonfinite = 1;
+        if (c.k.first != set_tile) grown_tile = c.k.first + 1;
+    }
+    barrier();
+    return grown_tile == c.k.first + 1;
+}
+
+void loop_with_stale_offsets(inout TileCursor c) {
+    const bool no_inner = HAS_SOFTCAP || FAR_ROWS;
+    if (drops_unseen()) {
+        find_seen(c.w, c.k.first);
+        store_seen_k();
+    } else {
+        store_k();
+    }
+    c.v = tile_at(c.v, c.k.first);
+    fetch_v(c.v, c.first_dim);
+    uint set_tile = c.k.first;
+    bool outgrown, finish_all = false;
+    find_bias(c.w);
+    [[dont_unroll]] do {
+        if (thread == 0) large_scores = 0;  // all have read it, before the last barrier
+        barrier();
+        if (thread == 0) grown_tile = 0;  // read after the next barrier only
+        const bool biased = !finish_all && is_biased(c, c.k.first);
+        const float factor = score_tile(c, biased);
+        outgrown = biased && must_finish(factor);
+        if (outgrown) {  // once more, finished
+            finish_all = true;
+            barrier();
+            continue;
+        }
+        raise_offsets(factor, 0.0);
+        if (has_large_offset()) large_scores = 1;
+        barrier();
+        const bool inner_ones = !no_inner && !finish_all && large_scores == 0;
+        finish_all = false;
+        [[dont_unroll]] while (c.k.first < c.end_key) {
+            [[dont_unroll]] while (inner_ones && c.k.first < c.end_key && is_inner(c)) {
+                const Rows next = inner_p(c);
+                outgrown = leaves_loop(c, set_tile);
+                if (outgrown) break;
+                inner_pv(c, next);
+                go_on(c, next);
+                barrier();
+            }
+            if (outgrown || c.k.first >= c.end_key) break;
+            const Rows next = boundary_p(c, inner_ones && is_biased(c, c.k.first), !inner_ones);
+            outgrown = leaves_loop(c, set_tile);
+            if (outgrown) break;
+            boundary_pv(c, next);
+            go_on(c, next);
+            barrier();
+        }
+        if (outgrown) {
+            set_tile = c.k.first;
+            c.v = tile_at(c.v, c.k.first);
+            fetch_v(c.v, c.first_dim);
+        }
+    } while (outgrown);
+}
+
+// Runs the loop. If a masked key or value was not finite, runs it again with hidden keys zeroed.
+void attend(inout TileCursor c) {
+    if (MASK_KIND != MASK_NONE && thread == 0) saw_nonfinite = 0;
+    bool again;
+    [[dont_unroll]] do {
+        loop_with_stale_offsets(c);
+        again = MASK_KIND != MASK_NONE && !zero_hidden_keys && has_nonfinite_result();
+        if (again) {
+            zero_hidden_keys = true;
+            softmax_begin();
+            go_to_first(c);
+            fetch_k(c.k, 0);
+        }
+    } while (again);
+}
+

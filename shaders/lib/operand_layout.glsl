@@ -1,0 +1,40 @@
+// Where query, key, value and out lie, by the push constant operand_layout, which has one of two forms:
+//   without HAS_ARGUMENTS   12 strides in bytes: batch, head, seq of query, key, value, out
+//   with HAS_ARGUMENTS      words 0 and 1: the address of the ForwardArguments, which have all strides
+// With IS_SPLIT, out is a part without strides, and in either form words 10 and 11 are free for what a split needs:
+//   word 10   tiles of keys in a split
+//   word 11   heads of all batches
+// The planner writes it in src/plan/kernel.cpp.
+#define ARGUMENTS_ADDRESS uvec2(push.operand_layout[0], push.operand_layout[1])
+#include "lib/sequences.glsl"
+
+const uint QUERY = 0, KEY = 1, VALUE = 2, OUT = 3;
+
+uvec2 stride_of(uint tensor, uint dimension) {
+    const uint index = 3 * tensor + dimension;
+    if (HAS_ARGUMENTS) return arguments().x.stride[index];
+    return uvec2(push.operand_layout[index], 0);
+}
+
+uvec2 head_address(uvec2 base, uint tensor, uint batch, uint head) {
+    return address_add(address_add(base, mul_wide(batch, stride_of(tensor, 0))), mul_wide(head, stride_of(tensor, 1)));
+}
+
+Rows query_tile(uvec2 base, uint tensor, uint element_bytes, Work w) {
+    return query_rows(w, head_address(base, tensor, w.batch, w.head), stride_of(tensor, 2), stride_of(tensor, 1), element_bytes);
+}
+Rows key_tensor_rows(uvec2 base, uint tensor, Work w) {
+    return key_rows(w, head_address(base, tensor, w.batch, w.head_kv), stride_of(tensor, 2), KEY_VALUE_BYTES);
+}
+
+uint split_tiles() { return push.operand_layout[10]; }
+uint heads_of_all_batches() { return push.operand_layout[11]; }
+
+// The work of a workgroup of a forward kernel: x of the grid counts heads of all batches, y query tiles, z splits.
+Work work_at(uint x, uint y, uint z) {
+    Work w = work_of_last_tile(x, y);
+    if (IS_SPLIT) w.split = z;
+    return w;
+}
+Work find_work() { return work_at(push.first_x + gl_WorkGroupID.x, push.first_y + gl_WorkGroupID.y, push.first_z + gl_WorkGroupID.z); }
+uvec2 tile_keys(Work w) { return tile_keys(w, IS_SPLIT ? split_tiles() * TILE_KV : 0); }

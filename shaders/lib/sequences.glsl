@@ -1,0 +1,160 @@
+// Where sequences lie: which (batch, head, query tile, split of the keys) a workgroup works on, how many rows and keys its
+// batch has, where they begin in their tensors, and which keys a row sees. This file alone reads lengths and bounds of the
+// push constants; kernels ask a Work for them.
+#include "lib/logarithms.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ArgumentsIn { ForwardArguments x; };
+ArgumentsIn arguments() { return ArgumentsIn(ARGUMENTS_ADDRESS); }  // only where HAS_ARGUMENTS
+bool is_present(uint bit) { return (arguments().x.present & bit) != 0; }
+
+struct Work {
+    uint batch, head_kv;
+    uint head;           // of the first row
+    uint first_query;    // row of the query tensors (query, out, dout ...) with which the batch's sequence begins
+    uint num_queries;    // query rows of the sequence, of one head
+    uint first_key;      // row of the key and value tensors with which the batch's sequence begins
+    uint num_keys;       // keys that the mask and the batch's kv length leave
+    int lo, hi;          // query row i sees key j only if i + lo <= j <= i + hi
+    uint first_row;      // of the query tile; rows count heads too where heads are packed
+    uint last_row;       // last row of the tile that exists
+    uint split;          // number of the split of the keys
+};
+
+uint num_heads_q() { return push.heads & 0xffff; }
+uint group_size() { return push.heads >> 16; }
+uint rows_to_group() { return PACKED_HEADS ? group_size() : 1; }
+uint num_heads_kv() { return num_heads_q() / group_size(); }
+
+// Rows of a head that results without strides have room for, and keys of a head, whatever the batch.
+uint query_extent() { return push.seqlen_q; }
+uint key_extent() { return push.seqlen_kv; }
+
+// Tiles of a head, whatever the batch: the grid and the classes of mask tiles are planned without the batch's lengths.
+uint query_tiles() { return (query_extent() * rows_to_group() + TILE_Q - 1) / TILE_Q; }
+uint key_tiles() { return (key_extent() + TILE_KV - 1) / TILE_KV; }
+
+// True if a bound makes some query tiles go through fewer keys than others.
+bool tiles_differ_in_length() {
+    return push.bound_hi < int(push.seqlen_kv) - 1 || push.bound_lo > -int(push.seqlen_q);
+}
+
+uint rows_of_sequence(Work w) { return w.num_queries * rows_to_group(); }
+
+// Query row, and head of the group, of a row.
+uint query_of(uint row) { return row / rows_to_group(); }
+uint head_of(uint row) { return row % rows_to_group(); }
+
+// bound + shift, held to the range; the ends stand for unbounded.
+int shifted(int bound, int shift) {
+    const int sum = bound + shift;
+    const bool overflow = ((bound ^ sum) & (shift ^ sum)) < 0;
+    const int least = int(0x80000000), most = 0x7fffffff;
+    if (overflow) return bound < 0 ? least : most;
+    return bound == least || bound == most ? bound : sum;
+}
+
+// Finds what is the batch's own: its sequences, and where its rows stand among its keys.
+void find_sequences(inout Work w) {
+    w.first_query = w.first_key = 0;
+    w.num_queries = push.seqlen_q;
+    w.num_keys = push.seqlen_kv;
+    w.lo = push.bound_lo;
+    w.hi = push.bound_hi;
+    if (!HAS_ARGUMENTS) return;
+    ArgumentsIn a = arguments();
+    int shift = 0;
+    const bool lengths = is_present(PRESENT_KV_LENGTHS), offsets = is_present(PRESENT_QUERY_OFFSETS);
+    const int length = IntsIn(a.x.kv_lengths).x[lengths ? w.batch : 0];
+    const int offset = IntsIn(a.x.query_offsets).x[offsets ? w.batch : 0];
+    if (lengths) w.num_keys = uint(clamp(length, 0, int(push.seqlen_kv)));
+    if (lengths && a.x.follow_lengths != 0) shift = int(w.num_keys);
+    if (offsets) shift = offset;
+    w.num_keys = min(w.num_keys, a.x.key_limit);
+    // Beyond these a bound hides, or leaves, everything; within them nothing overflows.
+    w.lo = clamp(shifted(w.lo, shift), -int(push.seqlen_q), int(push.seqlen_kv));
+    w.hi = clamp(shifted(w.hi, shift), -int(push.seqlen_q) - 1, int(push.seqlen_kv) - 1);
+}
+
+// The work on one query tile of one head, counted over all batches (with packed heads, of one kv head).
+Work work_of_tile(uint head, uint tile) {
+    Work w;
+    const uint heads = PACKED_HEADS ? num_heads_kv() : num_heads_q();
+    w.batch = head / heads;
+    w.head = head % heads * rows_to_group();
+    w.head_kv = w.head / group_size();
+    w.split = 0;
+    find_sequences(w);
+    w.first_row = tile * TILE_Q;
+    w.last_row = min(w.first_row + TILE_Q, rows_of_sequence(w)) - 1;
+    return w;
+}
+
+// The work on a query tile that is counted from the last one. Under a causal bound that one is the longest, so the
+// workgroups that start last are short.
+Work work_of_last_tile(uint head, uint tile) { return work_of_tile(head, query_tiles() - 1 - tile); }
+
+// The work on the keys of one kv head, counted over all batches. It has no query rows yet.
+Work work_of_keys(uint head) {
+    Work w;
+    w.batch = head / num_heads_kv();
+    w.head_kv = head % num_heads_kv();
+    w.split = 0;
+    find_sequences(w);
+    return w;
+}
+
+// Sets the query tile of a work that has none yet.
+void set_query_tile(inout Work w, uint head, uint first_row) {
+    w.head = head;
+    w.first_row = first_row;
+    w.last_row = min(first_row + TILE_Q, w.num_queries) - 1;
+}
+
+// Keys begin .. end-1 that a row may see; empty when end <= begin.
+ivec2 visible_keys(Work w, uint row) {
+    const int i = int(query_of(row));
+    return ivec2(max(0, i + w.lo), min(int(w.num_keys), i + w.hi + 1));
+}
+
+// Rows begin .. end-1 of which each may see some of the keys first_key .. end_key-1; (0, 0) if there is none.
+uvec2 seeing_rows(Work w, uint first_key, uint end_key) {
+    const int begin = max(0, int(first_key) - w.hi), end = min(int(w.num_queries), int(end_key) - w.lo);
+    return first_key < end_key && begin < end ? uvec2(begin, end) : uvec2(0);
+}
+
+// Keys begin .. end-1 that some row of the query tile sees, of a split of `split_keys` (0: not split); (0, 0) if none.
+uvec2 tile_keys(Work w, uint split_keys) {
+    int begin = visible_keys(w, w.first_row).x, end = visible_keys(w, w.last_row).y;
+    if (IS_SPLIT) {
+        begin = max(begin, int(w.split * split_keys));
+        end = min(end, int(w.split * split_keys + split_keys));
+    }
+    return begin < end ? uvec2(begin, end) : uvec2(0);
+}
+
+// Rows of the query tile, of a tensor of queries (query, out, dout, dquery). `head`: address of the head's row 0.
+Rows query_rows(Work w, uvec2 head, uvec2 stride, uvec2 head_stride, uint element_bytes) {
+    const Rows t = rows_of(address_add(head, mul_wide(w.first_query, stride)), stride, head_stride, element_bytes,
+                           rows_to_group(), rows_of_sequence(w));
+    return tile_at(t, w.first_row);
+}
+
+// Rows of the sequence of keys, of key, value or their gradients; the caller places the tile.
+Rows key_rows(Work w, uvec2 head, uvec2 stride, uint element_bytes) {
+    return rows_of(address_add(head, mul_wide(w.first_key, stride)), stride, uvec2(0), element_bytes, 1, key_extent());
+}
+
+// A row of a float32 tensor without strides, (batch, num_heads_q, seqlen_q) of `elements` each: lse, statistics. The row is
+// of a tile of w; offsets within a tile fit 31 bits, with packed heads too: their rows are few.
+RowStart dense_row(uvec2 base, uvec2 heads_before, uint elements, Work w, uint row) {
+    const uvec2 head = address_add(heads_before, uvec2(w.batch * num_heads_q() + w.head, 0));
+    const uint origin = query_of(w.first_row);
+    const uvec2 index = address_add(mul_wide(query_extent(), head), uvec2(w.first_query + origin, 0));
+    const uvec2 bytes = mul_wide(elements * 4, index);
+    return RowStart(address_add(base, bytes), (head_of(row) * query_extent() + query_of(row) - origin) * elements);
+}
+RowStart dense_row(uvec2 base, uint elements, Work w, uint row) { return dense_row(base, uvec2(0), elements, w, row); }
+
+float lse_of(float row_max, float row_sum) {
+    return row_sum > 0 ? LN_2 * (row_max + log2(row_sum)) : uintBitsToFloat(MINUS_INFINITY);
+}

@@ -1,0 +1,23 @@
+// The softcap, a term of the scores (lib/scores.glsl): c * tanh(s / c).
+
+// 1 - 2/(e^2x + 1) loses what is small, so the Taylor series stands in below 1/2, exact there to 1e-7. The clamp keeps
+// e^2x finite and changes no float32 result.
+vec4 tanh4(vec4 x) {
+    const vec4 y = x * x;
+    vec4 series = vec4(21844.0 / 6081075.0);
+    series = series * y - 1382.0 / 155925.0;
+    series = series * y + 62.0 / 2835.0;
+    series = series * y - 17.0 / 315.0;
+    series = series * y + 2.0 / 15.0;
+    series = series * y - 1.0 / 3.0;
+    const vec4 far = 1 - 2 / (exp2(2.88539008 * clamp(x, -20, 20)) + 1);
+    return mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
+}
+
+// The capped score of s / c, rounded by itself (see scaled()), and its derivative, 1 - tanh^2.
+vec4 capped(vec4 x, out vec4 derivative) {
+    const vec4 t = tanh4(x);
+    derivative = 1 - t * t;
+    precise const vec4 score = push.softcap_log2 * t;
+    return score;
+}

@@ -1,0 +1,95 @@
+// What the kernels and the host agree on beside the kernels' interfaces (kernels.def): argument blocks, values of
+// constants, sizes of shared memory. Included by GLSL and by C++, so that each is declared once.
+#ifndef VKATTN_SHARED_KERNELS_H
+#define VKATTN_SHARED_KERNELS_H
+
+#ifdef __cplusplus
+#include <cstdint>
+namespace vkattn::shared {
+using uint = uint32_t;
+using Address = uint64_t;
+#else
+#define Address uvec2  // 64-bit integers are not everywhere; buffer_reference_uvec2 needs none
+#endif
+
+// The argument block: what has no room among the push constants, or only some problems have.
+struct ForwardArguments {
+    Address stride[12];      // bytes, in the order batch, head, seq of query, key, value, out
+    Address mask_stride[3];  // elements, in the order batch, head, seq; 0 = broadcast
+    Address mask;
+    // Those that are absent have the address of the block: drivers load ahead of a test (lavapipe 26.1 does where an
+    // address is the same for all invocations), and what they load must be there.
+    Address classes, kv_lengths, query_offsets;
+    uint key_limit;       // keys from here on are hidden: the mask's last extent, or seqlen_kv
+    uint mask_key_step;   // 0: one mask element for all keys of a row
+    uint follow_lengths;  // 1: the batch's kv length is added to the bounds
+    uint class_heads;     // heads that have their own classes of mask tiles: 1, or all (kv heads, if heads are packed)
+    uint class_batches;   // batches that have: 1, or all
+    uint present;         // PRESENT_*
+};
+#define PRESENT_CLASSES 1u
+#define PRESENT_KV_LENGTHS 2u
+#define PRESENT_QUERY_OFFSETS 4u
+
+// The class of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key tile.
+#define CLASS_HIDDEN 0u   // no row sees any key
+#define CLASS_MIXED 1u    // anything else
+#define CLASS_VISIBLE 2u  // nothing is hidden, and nothing added
+
+// The backward's argument block.
+struct BackwardArguments {
+    ForwardArguments forward;
+    Address stride[12];  // bytes, in the order batch, head, seq of dout, dquery, dkey, dvalue
+    Address dout, lse, dlse, dquery, dkey, dvalue, dbias;
+    Address statistics;    // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
+    Address accumulators;  // float32, kept between dispatches (is_resumed)
+    Address padding;
+    float scale;                      // softmax_scale
+    uint dbias_heads, dbias_batches;  // 1, or all
+    uint dbias_queries;               // 1, or seqlen_q
+    uint dbias_keys;                  // the mask's last extent
+    uint batch;
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(ForwardArguments) == 176);
+static_assert(sizeof(BackwardArguments) == 376);
+#endif
+
+// Storage types of operands.
+#define TYPE_FLOAT32 0
+#define TYPE_FLOAT16 1
+#define TYPE_BFLOAT16 2
+
+// Kinds of mask.
+#define MASK_NONE 0
+#define MASK_BOOL 1
+#define MASK_FLOAT 2
+
+// How the matrix kernel makes P, an accumulator, the left operand of P . V.
+#define MOVE_FRAGMENT 0      // element by element: both have the same layout
+#define MOVE_CONVERT 1       // VK_NV_cooperative_matrix2 converts
+#define MOVE_SHARED 2        // through shared memory, by way of 16-bit accumulators
+#define MOVE_SHARED_FLOAT 3  // through shared memory, where there are none
+
+// Strides of shared memory in vec4; macros because they are constant expressions in both languages. A tile's rows lie four
+// to a vec4, padded to an odd stride so that neighbouring lines start in different banks.
+#define POOL_STRIDE(tile_rows) ((tile_rows) / 4 + 1 - (tile_rows) / 4 % 2)
+#define POOL_V_STRIDE(head_dim_v, lanes) (((head_dim_v) + 4 * (lanes)-1) / (4 * (lanes)) * (lanes))
+// The stride of one of `slices` equal slices of the head dims.
+#define POOL_SLICE_STRIDE(head_dim, lanes, slices) (POOL_V_STRIDE(head_dim, (lanes) * (slices)) / (slices))
+
+// Shared memory of the matrix kernel in vec4. Rows of 16-bit elements and of floats: odd strides, whole vec4.
+#define MATRIX_STEPS(extent, step) (((extent) + (step)-1) / (step))
+#define MATRIX_STRIDE(elements) (MATRIX_STEPS(elements, 8) | 1)
+#define MATRIX_FLOAT_STRIDE(elements) ((elements) / 4 | 1)
+
+// Results of probe_matrix.comp, in words: for each of two matrices, how many elements an invocation has, then their places.
+#define PROBE_INVOCATIONS 128
+#define PROBE_ELEMENTS 64
+#define PROBE_WORDS (1 + PROBE_INVOCATIONS * PROBE_ELEMENTS)
+
+#ifdef __cplusplus
+}  // namespace vkattn::shared
+#endif
+#endif

@@ -1,0 +1,72 @@
+#include "interfaces.hpp"
+
+namespace vkattn::core {
+namespace {
+
+// The constants of each kernel, behind a first line that stands for none: an array has at least one element.
+#define KERNEL(kernel) constexpr ConstantInfo constants_of_##kernel[] = {{UINT32_MAX, ""},
+#define KERNEL_END(kernel) \
+    }                      \
+    ;
+#define CONSTANT(id, type, name, NAME, value) {id, #name},
+#include "kernels.def"
+
+#define KERNEL(kernel)             \
+    namespace fields_of_##kernel { \
+        using Push = push::kernel; \
+        constexpr FieldInfo all[] = {
+#define KERNEL_END(kernel) \
+    }                      \
+    ;                      \
+    }
+#define FIELD(type, name) {#name, offsetof(Push, name), sizeof(Push::name)},
+#define FIELD_ARRAY(type, name, count) FIELD(type, name)
+#include "kernels.def"
+
+constexpr bool ids_differ(std::span<const ConstantInfo> all) {
+    for (size_t i = 0; i < all.size(); i++)
+        for (size_t j = 0; j < i; j++)
+            if (all[i].id == all[j].id) return false;
+    return true;
+}
+
+#define KERNEL(kernel)                                                                      \
+    static_assert(ids_differ(constants_of_##kernel), "no id stands for two constants");     \
+    static_assert(sizeof(constants::kernel) == 4 * (std::size(constants_of_##kernel) - 1)); \
+    static_assert(sizeof(constants::kernel) <= sizeof(ConstantValues));                     \
+    static_assert(sizeof(push::kernel) <= max_push_bytes, "the least that Vulkan guarantees");
+#include "kernels.def"
+
+constexpr KernelInfo kernel_infos[] = {
+#define KERNEL(kernel)                            \
+    {#kernel,                                     \
+     Module::kernel##_begin,                      \
+     Module::kernel##_end,                        \
+     std::span(constants_of_##kernel).subspan(1), \
+     fields_of_##kernel::all,                     \
+     sizeof(push::kernel)},
+#include "kernels.def"
+};
+
+constexpr Kernel kernel_of(Module module) {
+    uint32_t kernel = 0;
+    while (kernel_infos[kernel].modules_end <= module) kernel++;
+    return static_cast<Kernel>(kernel);
+}
+
+constexpr ModuleInfo module_infos[] = {
+#define MODULE(name, macros, needs, forms) {#name, kernel_of(Module::name), needs, forms},
+#include "kernels.def"
+};
+
+}  // namespace
+
+const KernelInfo& info_of(Kernel kernel) {
+    return kernel_infos[static_cast<size_t>(kernel)];
+}
+
+const ModuleInfo& info_of(Module module) {
+    return module_infos[static_cast<size_t>(module)];
+}
+
+}  // namespace vkattn::core

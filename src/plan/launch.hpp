@@ -1,0 +1,109 @@
+// What launches of different kernels have in common, by the names of their constants
+// and push constants. A kernel gets what it has a name for.
+#pragma once
+
+#include <algorithm>
+
+#include "kernel.hpp"
+
+namespace vkattn::core {
+
+// TYPE_* of the kernels.
+constexpr uint32_t type_of(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT32   ? TYPE_FLOAT32
+           : dtype == VKATTN_DTYPE_FLOAT16 ? TYPE_FLOAT16
+                                           : TYPE_BFLOAT16;
+}
+
+// The widest load for which rows of a problem are aligned, of those that the portable kernels have: four elements or one.
+inline uint32_t load_bytes_of(const Problem& p) {
+    return p.alignment_bytes % (4 * p.element_bytes) == 0 ? 4 * p.element_bytes : p.element_bytes;
+}
+
+constexpr uint32_t mask_kind_of(const Problem& p) {
+    return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
+}
+
+// Scales in base 2, as the kernels want them.
+struct Scales {
+    float scale_log2, softcap_log2;
+};
+Scales scales_of(const Problem& problem);
+
+// An array with an element for each batch is given, and may be read.
+bool has_lengths(const Problem& problem);
+bool has_offsets(const Problem& problem);
+
+template <class K>
+void set_tile_numbers(Launch<K>& launch, const TileNumbers& n) {
+    auto& c = launch.constants;
+    launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
+    c.threads = n.threads;
+    c.lanes = n.lanes;
+    c.prefetch = n.prefetch;
+    c.unroll = n.unroll;
+    c.rows = n.rows;
+    if constexpr (requires { c.cols; }) {
+        c.cols = n.cols;
+        c.chunk = n.chunk;
+        c.p_blocks = n.p_blocks;
+        c.v_keys = n.v_keys;
+    }
+}
+
+// The push constants of the problem, and of where its tensors lie.
+template <class Push>
+void set_problem_push(Push& push, const Problem& p, bool arguments) {
+    push.seqlen_q = p.seqlen_q;
+    push.seqlen_kv = p.seqlen_kv;
+    push.heads = p.num_heads_q | p.group_size << 16;
+    const Scales scales = scales_of(p);
+    push.scale_log2 = scales.scale_log2;
+    push.softcap_log2 = scales.softcap_log2;
+    push.bound_lo = p.bound_lo;
+    push.bound_hi = p.bound_hi;
+    if constexpr (requires { push.operand_layout; }) {
+        uint32_t* at = push.operand_layout;
+        for (int tensor = 0; tensor < 4 && !arguments; tensor++)
+            for (const uint64_t stride :
+                 {p.strides(tensor).batch, p.strides(tensor).head, p.strides(tensor).seq})
+                *at++ = static_cast<uint32_t>(stride * p.element_bytes);
+    }
+}
+
+template <class K>
+void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, bool arguments) {
+    auto& c = launch.constants;
+    c.head_dim_qk = p.head_dim_qk;
+    c.head_dim_v = p.head_dim_v;
+    c.load_bytes = load_bytes_of(p);
+    c.has_arguments = arguments;
+    c.far_rows = !p.narrow_rows(tiles.tile_q(), tiles.tile_kv(), tiles.pack);
+    c.has_softcap = p.softcap > 0;
+    c.packed_heads = tiles.pack;
+    c.mask_kind = mask_kind_of(p);
+    c.pool_vec4 = tiles.pool_vec4;
+    c.out_type = c.mask_type = type_of(p.dtype);
+    set_problem_push(launch.push, p, arguments);
+    if (!arguments) return;
+    if constexpr (requires { launch.push.operand_layout; })
+        VKATTN_PATCH(launch, operand_layout, Region::arguments);
+    else
+        VKATTN_PATCH(launch, arguments, Region::arguments);
+    launch.reads |= bit(Region::arguments);
+    if (has_lengths(p)) launch.reads |= bit(Region::kv_lengths);
+    if (has_offsets(p)) launch.reads |= bit(Region::query_offsets);
+}
+
+// A launch of a kernel with the row's tiles.
+template <class K>
+Launch<K> tile_launch(const Problem& problem, Module module, const TileChoice& tiles, bool arguments) {
+    Launch<K> launch;
+    launch.module = module;
+    launch.of_tuning_row = true;
+    set_tile_numbers(launch, tiles.numbers);
+    set_problem(launch, problem, tiles, arguments);
+    return launch;
+}
+
+}  // namespace vkattn::core
