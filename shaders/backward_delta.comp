@@ -1,12 +1,12 @@
 #version 460
-// What the backward's other kernels want to know of each query row (Dao et al., arXiv:2205.14135, appendix B.4).
+// Finds the numbers of each query row that the backward's other kernels need (Dao et al., arXiv:2205.14135, appendix
+// B.4).
 //
 //   statistics = (log2(e) * lse, rowsum(dout * out) - dlse, 1, 0)     (0, 0, 1, 0) for a row without visible keys
 //
-// Tile ownership: LANES invocations share a row; each loads every LANES-th vec4 of it, the first adds them all up: in the
-// order in which dP is summed, so that dP - delta is exactly 0 in a row that sees one key.
-// Shared memory: two vec4 an invocation.
-// Grid: heads of all batches, THREADS / LANES rows.
+// Tile ownership: LANES invocations share a row; each loads every LANES-th vec4 of it, the first adds them all up: in
+// the order in which dP is summed, so that dP - delta is exactly 0 in a row that sees one key. Shared memory: two vec4
+// an invocation. Grid: heads of all batches, THREADS / LANES rows.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/kernels.h"
@@ -47,7 +47,8 @@ void main() {
         dout_vecs[thread] = query_floats(load_query4(at_dout, d, HEAD_DIM_V, false));
         barrier();
         for (uint l = 0; l < LANES && lane == 0; l++)
-            [[unroll]] for (uint i = 0; i < 4; i++) delta = fma(dout_vecs[thread + l][i], out_vecs[thread + l][i], delta);
+            [[unroll]] for (uint i = 0; i < 4; i++)
+                delta = fma(dout_vecs[thread + l][i], out_vecs[thread + l][i], delta);
     }
     if (lane != 0 || wanted > w.last_row) return;
     const RowStart at_lse = dense_row(a.x.lse, 1, w, row);

@@ -8,10 +8,11 @@
 //       for each V_KEYS of these rows:  stage dout and query;  dV += P^T . dout;  dK += dS^T . query
 //   dvalue = dV;  dkey = softmax_scale * dK;  both 0 for keys that no row sees
 //
-// Tile ownership: a workgroup has TILE_KV keys of one kv head. P and dS are computed as lib/tiles.glsl says, query rows in
-// groups of LANES invocations; they lie in shared memory as they come from the registers, four keys to a vec4. For the
-// sums the invocations regroup: KEY_LANES share ROWS keys, each has every KEY_LANES-th vec4 of their rows. Of several slices
-// (lib/backward_passes.glsl) even ones have a part of dV, for which they need no dS, and odd ones a part of dK.
+// Tile ownership: a workgroup has TILE_KV keys of one kv head. P and dS are computed as lib/tiles.glsl says, query
+// rows in groups of LANES invocations; they lie in shared memory as they come from the registers, four keys to a vec4.
+// For the sums the invocations regroup: KEY_LANES share ROWS keys, each has every KEY_LANES-th vec4 of their rows. Of
+// several slices (lib/backward_passes.glsl) even ones have a part of dV, for which they need no dS, and odd ones a
+// part of dK.
 //
 // Shared memory (one pool, two maps that follow each other, a barrier at each change; in vec4):
 //   scores  as forward_tiles.comp
@@ -38,8 +39,8 @@ layout(push_constant, std430) uniform PushBlock {
 
 const uint KEY_GROUPS = TILE_KV / ROWS;
 const uint KEY_LANES = THREADS / KEY_GROUPS;
-// Slices of one gradient. With more than one, everything below about dkey and the query applies to the gradient that the
-// workgroup's slice is of: an even slice takes dout for the query, and dvalue for dkey.
+// Slices of one gradient. With more than one, everything below about dkey and the query applies to the gradient that
+// the workgroup's slice is of: an even slice takes dout for the query, and dvalue for dkey.
 const uint GRADIENT_SLICES = SLICES > 1 ? SLICES / 2 : 1;
 const uint LARGER_DIM = HEAD_DIM_QK > HEAD_DIM_V ? HEAD_DIM_QK : HEAD_DIM_V;
 const uint V_VECS = SLICES > 1 ? 0 : POOL_V_STRIDE(HEAD_DIM_V, KEY_LANES) / KEY_LANES;
@@ -74,8 +75,8 @@ void store_slots(uint first_r) {
         if (r == first_r) store_rows_of_groups(r);
 }
 
-// The items of a stage, 4 head dims of a row each, in one list, dout's first: see PLACE_BEHIND. Rows are those in the slots
-// from first_slot on.
+// The items of a stage, 4 head dims of a row each, in one list, dout's first: see PLACE_BEHIND. Rows are those in the
+// slots from first_slot on.
 const uint V_PART = V_VECS * KEY_LANES, QK_PART = QK_VECS * KEY_LANES;
 const uint DOUT_ITEMS = V_KEYS * V_PART, QUERY_FIRST = PLACE_BEHIND(DOUT_ITEMS), ITEMS = QUERY_FIRST + V_KEYS * QK_PART;
 const uint SUM_ITEMS = (ITEMS + THREADS - 1) / THREADS;  // that an invocation stages
@@ -117,7 +118,8 @@ STAGED4 fetched[FETCHES_AHEAD ? SUM_ITEMS : 1];
 void fetch_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (!FETCHES_AHEAD) return;
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS);
+        if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS))
+            fetched[t] = load_item(q, dout, first_r, first_slot, t * THREADS);
 }
 
 void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
@@ -157,7 +159,7 @@ void add_products(Rows q, Rows dout) {
         }
 }
 
-// What a query tile adds; nothing if no row of it sees a key of the tile that begins at first_key.
+// Adds what a query tile contributes: nothing if no row of it sees a key of the tile that begins at first_key.
 void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
     const uvec2 keys = tile_keys(w, 0);
     k.begin = v.begin = max(keys.x, first_key);
@@ -186,9 +188,9 @@ uvec2 kept_rows(Work w, uint first_key) {
 // This lane's first vec4 of a key's kept row.
 uint kept_at(uint row) { return (row * SLICES + slice()) * KV_STRIDE + key_lane; }
 
-// A row of the accumulators: dvalue's vec4, then dkey's. Loads and stores are too large for some drivers to unroll them over
-// rows (NVIDIA's, 16-bit stores), and accumulators with other than constant indices leave the registers: hence a copy, and
-// comparisons.
+// A row of the accumulators: dvalue's vec4, then dkey's. Loads and stores are too large for some drivers to unroll
+// them over rows (NVIDIA's, 16-bit stores), and accumulators with other than constant indices leave the registers:
+// hence a copy, and comparisons.
 vec4 row[V_VECS + QK_VECS];
 
 void take_row(uint index) {
@@ -233,7 +235,8 @@ void store_rows(Work w, uint first_key) {
         if (key >= key_extent()) continue;
         if (ends_loop()) {
             const RowStart to_k = row_start(dk, key), to_v = row_start(dv, key);
-            for (uint o = 0; o < V_VECS; o++) store_key_value4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
+            for (uint o = 0; o < V_VECS; o++)
+                store_key_value4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
             for (uint o = 0; o < QK_VECS; o++)
                 store_key_value4(to_k, 4 * (first_vec() + o * KEY_LANES + key_lane), extent, scale * row[V_VECS + o]);
         } else {

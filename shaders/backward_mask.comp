@@ -146,7 +146,8 @@ void main() {
         w.batch = min(b, by.batches.y - 1);  // lavapipe loads ahead of the test
         find_sequences(w);
         const uvec2 rows = seeing_rows(w, first_key, min(first_key + TILE_KV, w.num_keys));
-        const uint begin = max(rows.x / TILE_Q * TILE_Q, first_row), end = one ? rows.y : min(rows.y, first_row + TILE_Q);
+        const uint begin = max(rows.x / TILE_Q * TILE_Q, first_row);
+        const uint end = one ? rows.y : min(rows.y, first_row + TILE_Q);
         for (uint head = by.heads.x; head < by.heads.y; head++) {
             w.head_kv = head / group_size();
             for (uint row = begin; row < end; row += TILE_Q) {

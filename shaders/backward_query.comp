@@ -6,8 +6,9 @@
 //     for each P_BLOCKS of dS:  stage dS;  for each V_KEYS keys:  stage K;  dQ += dS . K
 //   dquery = softmax_scale * dQ / rowsum(P);  1 / rowsum(P) is kept for the other kernels
 //
-// Tile ownership and shared memory: as forward_tiles.comp, with dS for P and K for V; a workgroup has a slice of dQ's head
-// dims (lib/backward_passes.glsl). Statistics of rows lie behind both maps. Grid: heads of all batches, query tiles, slices.
+// Tile ownership and shared memory: as forward_tiles.comp, with dS for P and K for V; a workgroup has a slice of dQ's
+// head dims (lib/backward_passes.glsl). Statistics of rows lie behind both maps. Grid: heads of all batches, query
+// tiles, slices.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/kernels.h"

@@ -1,7 +1,7 @@
 #version 460
-// The rate of the matrix units: a subgroup has CEILING_CHAINS independent accumulators in registers, the products of ROWS x
-// COLUMNS operands, and `count` rounds of CEILING_STEPS multiply-adds to each. No memory, no shared memory; one float a
-// workgroup is written so that nothing can be dropped.
+// The rate of the matrix units: a subgroup has CEILING_CHAINS independent accumulators in registers, the products of
+// ROWS x COLUMNS operands, and `count` rounds of CEILING_STEPS multiply-adds to each. No memory, no shared memory; one
+// float a workgroup is written so that nothing can be dropped.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "lib/matrix_extensions.glsl"
@@ -16,8 +16,8 @@ layout(push_constant, std430) uniform Push { CeilingPush p; };
 #define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
 const uint ROWS = 4, COLUMNS = CEILING_CHAINS / ROWS;
 
-// Numbers around 0 that look random: equal ones would cost a GPU less power than those of a real product do, and raise its
-// clock. They depend on the push constants, so the compiler does not know them.
+// Numbers around 0 that look random: equal ones would cost a GPU less power than those of a real product do, and raise
+// its clock. They depend on the push constants, so the compiler does not know them.
 float16_t operand(uint number) {
     const uint mixed = (gl_LocalInvocationIndex * 131 + number * 7919 + p.count + 1) * 2654435761u;
     return float16_t(float(mixed >> 16) / 65536.0 - 0.5);

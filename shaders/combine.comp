@@ -1,17 +1,17 @@
 #version 460
-// Merges attention over disjoint parts of the keys by their lse (the merge step of FlashDecoding; Dao, arXiv:2307.08691,
-// section 3.1, has the algebra).
+// Merges attention over disjoint parts of the keys by their lse (the merge step of FlashDecoding; Dao,
+// arXiv:2307.08691, section 3.1, has the algebra).
 //
 //   for each row:  m = max over parts of lse;  w = e^(lse - m);  total = sum of w
 //                  out = sum of w / total * part;  lse = m + ln(total)
 //
-// The forward's own parts have row_max for lse, and row_sum as a factor of w. A part with lse = -inf, or row_sum = 0, saw
-// no key: its out does not count, whatever it is. One part alone comes out bit for bit. A single team sums in the order of
-// the parts, so that a row does not depend on how many empty ones there are, nor where.
+// The forward's own parts have row_max for lse, and row_sum as a factor of w. A part with lse = -inf, or row_sum = 0,
+// saw no key: its out does not count, whatever it is. One part alone comes out bit for bit. A single team sums in the
+// order of the parts, so that a row does not depend on how many empty ones there are, nor where.
 //
-// Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP_PARTS parts; a lane has every
-// LANES-th vec4 of them. Of the parts' statistics, each invocation of the row has every LANES * TEAMS-th. Shared memory: a
-// word an invocation, for what a row's tell each other; a vec4 an invocation, a team's sum.
+// Tile ownership: a row has TEAMS of LANES invocations. A team merges every TEAMS-th step of STEP_PARTS parts; a lane
+// has every LANES-th vec4 of them. Of the parts' statistics, each invocation of the row has every LANES * TEAMS-th.
+// Shared memory: a word an invocation, for what a row's tell each other; a vec4 an invocation, a team's sum.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/kernels.h"
@@ -28,7 +28,7 @@ layout(push_constant, std430) uniform PushBlock {
 const float LOWEST = -3e38;
 const uint NOTHING = 0x80000000;  // for a weight's bits: of a part that saw no key. A weight itself may be NaN
 
-// Of the workgroup: the same for all its rows.
+// The workgroup's head and first row are the same for all its invocations.
 uint head = push.first_x + gl_WorkGroupID.x;
 uint first_row = (push.first_y + gl_WorkGroupID.y) * (THREADS / (LANES * TEAMS));
 
@@ -94,7 +94,8 @@ uint team = gl_LocalInvocationIndex / LANES % TEAMS;
 uint own = gl_LocalInvocationIndex % ROW_LANES;
 uint first_of_row = gl_LocalInvocationIndex - own;
 
-// Of part first + own; none where there is no such part. Those of the first parts are kept.
+// Loads the statistics of part first + own, which are those of no key where there is no such part. The first ones are
+// kept.
 vec2 own_first;
 vec2 load_statistics(uint first, uint row) {
     const uint part = first + own;
@@ -123,7 +124,8 @@ vec4 merged(uint row, uint d, float m, float total) {
     vec4 sum = vec4(0);
     for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
-        const uint count = tell(statistics.y > 0 ? floatBitsToUint(share(weight(statistics, m), total)) : NOTHING, first);
+        const float share_of_part = share(weight(statistics, m), total);
+        const uint count = tell(statistics.y > 0 ? floatBitsToUint(share_of_part) : NOTHING, first);
         for (uint at = team * STEP_PARTS; at < count; at += TEAMS * STEP_PARTS) {
             if (first + at > team * STEP_PARTS) load_step(first + at, row, d);
             [[unroll]] for (uint i = 0; i < STEP_PARTS; i++) {
@@ -147,7 +149,7 @@ vec4 sum_over_teams(vec4 x) {
 
 void main() {
     const uint own_row = first_row + gl_LocalInvocationIndex / ROW_LANES, row = min(own_row, push.seqlen_q - 1);
-    // What is loaded here hangs on nothing: H200, decoding, 64 parts: 80.4 us for 82.6 with three loads in a chain.
+    // These loads depend on no other load: H200, decoding, 64 parts: 80.4 us for 82.6 with three loads in a chain.
     own_first = load_statistics(0, row);
     load_step(team * STEP_PARTS, row, 4 * lane);
     float m = LOWEST, total = 0;

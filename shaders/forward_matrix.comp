@@ -2,10 +2,10 @@
 // FlashAttention forward on matrix units: VK_KHR_cooperative_matrix, 16-bit operands, float32 accumulators.
 // Dao et al., arXiv:2205.14135, and Dao, arXiv:2307.08691 (queries outside, keys inside).
 //
-// There are two loops, each in modules of its own. The first one has no maximum, no reduction and no rescaling in its common
-// path (lib/matrix_stale_offsets.glsl). A row's offset, which its exponents are relative to, stays what it was set to: any
-// offset within 2^14 of the true maximum gives the same softmax. A tile whose part of a row sum outgrows that is left before
-// P was used, and offsets are set from it:
+// There are two loops, each in modules of its own. The first one has no maximum, no reduction and no rescaling in its
+// common path (lib/matrix_stale_offsets.glsl). A row's offset, which its exponents are relative to, stays what it was
+// set to: any offset within 2^14 of the true maximum gives the same softmax. A tile whose part of a row sum outgrows
+// that is left before P was used, and offsets are set from it:
 //
 //   K of the first tile -> shared
 //   do:
@@ -21,12 +21,12 @@
 //
 // A subgroup whose rows see nothing of a tile leaves out its products where it may (sees()).
 //
-// With HALVES = 2, half of an inner tile's keys are multiplied before V is staged, half after it: P of the first half is made
-// while S of the second is. A float mask is fetched while P . V of the tile before is computed, and is what S begins as
-// (lib/matrix_bias.glsl).
+// With HALVES = 2, half of an inner tile's keys are multiplied before V is staged, half after it: P of the first half
+// is made while S of the second is. A float mask is fetched while P . V of the tile before is computed, and is what S
+// begins as (lib/matrix_bias.glsl).
 //
-// The second loop (macro RUNNING_MAX, lib/matrix_running_maximum.glsl) has a running maximum, stale by at most 2^8, so that a
-// row's bits do not depend on its neighbours. It takes head dims in chunks. Masks: lib/matrix_mask.glsl.
+// The second loop (macro RUNNING_MAX, lib/matrix_running_maximum.glsl) has a running maximum, stale by at most 2^8, so
+// that a row's bits do not depend on its neighbours. It takes head dims in chunks. Masks: lib/matrix_mask.glsl.
 //
 //   for each tile:
 //     S = 0;  for each CHUNK head dims:  K, and what of Q is not held, -> shared;  S += Q . K^T
@@ -35,19 +35,20 @@
 //
 //   O /= rowsum over invocations;  lse = ln 2 * (offset + log2(row_sum))
 //
-// Tile ownership: lib/matrix.glsl. A workgroup owns TILE_Q query rows of one head or, with packed heads, of all heads that
-// share a kv head, and a slice of the head dims of V, against all keys or a split of them; combine.comp merges splits.
+// Tile ownership: lib/matrix.glsl. A workgroup owns TILE_Q query rows of one head or, with packed heads, of all heads
+// that share a kv head, and a slice of the head dims of V, against all keys or a split of them; combine.comp merges
+// splits.
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   TILE_KV x CHUNK of K    TILE_KV x OUT_SPAN of V    TILE_Q x what of Q is staged
 //   places    M x N floats, where the layout of accumulators is not known
-//   scratch   of each subgroup: M x N floats, M x TILE_KV of P (as 16-bit accumulators: in their place); where the layout is
-//             not known, or P goes through shared memory
+//   scratch   of each subgroup: M x N floats, M x TILE_KV of P (as 16-bit accumulators: in their place); where the
+//             layout is not known, or P goes through shared memory
 //   before and after the loop, over all of it, an equal share for each subgroup: Q on its way in, O on its way out
 //
 // Beside it lie the flags of the first loop, and a bit for each key that a mask leaves to some row.
 //
-// What one multiprocessor of an H200 holds bounds the tiles: 255 registers an invocation, 48 KiB for all its workgroups.
+// One multiprocessor of an H200 bounds the tiles: 255 registers an invocation, 48 KiB for all its workgroups.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "lib/matrix_extensions.glsl"

@@ -2,8 +2,8 @@
 // FlashAttention forward for few query rows (decoding): every key and value is read once, straight into registers, so
 // memory is the limit. Splitting the keys over workgroups and merging by lse is FlashDecoding (Dao et al., 2023).
 //
-// With PREFETCH, what is multiplied next is under way, UNROLL keys ahead. Of float32 that would take the registers of what
-// is computed (H200, D128: 6.6 TFLOP/s for 8.2): it goes half as many keys at a time, none ahead.
+// With PREFETCH, what is multiplied next is under way, UNROLL keys ahead. Of float32 that would take the registers of
+// what is computed (H200, D128: 6.6 TFLOP/s for 8.2): it goes half as many keys at a time, none ahead.
 //
 //   for each tile of GROUPS x LANES keys, of this split of the keys:      group g has LANES neighbouring keys
 //     for each key of the group:  own part of q . k for all ROWS rows -> pool
@@ -82,7 +82,8 @@ void fetch_v(Rows v, uint first_key) {
     FOR_EACH(i, STEP) FOR_EACH(o, OUT_VECS) ahead[i * AHEAD_VECS + o] = load_v(row_start(v, first_key + i), o);
 }
 
-// This lane's part of q . k for the keys of its group, into the pool. K of the first ones is there; fetches V of the first.
+// This lane's part of q . k for the keys of its group, into the pool. K of the first ones is there; fetches V of the
+// first.
 void multiply_qk(Rows k, Rows v, uint first_key) {
     STAYS_LOOP for (uint first = 0; first < LANES; first += STEP) {
         if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
@@ -190,8 +191,8 @@ void merge_statistics() {
     }
 }
 
-// This lane's part of a row into the pool; returns its row_max and row_sum. The rows are too much for some drivers to unroll
-// them (RADV, 16-bit stores), and registers need constant indices: hence comparisons.
+// This lane's part of a row into the pool; returns its row_max and row_sum. The rows are too much for some drivers to
+// unroll them (RADV, 16-bit stores), and registers need constant indices: hence comparisons.
 vec2 put_row(uint index) {
     vec2 max_sum = vec2(0);
     [[unroll]] for (uint r = 0; r < ROWS; r++)

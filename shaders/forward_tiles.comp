@@ -11,8 +11,9 @@
 //     for each P_BLOCKS of P:  stage P;  for each V_KEYS keys:  stage V;  O += P . V
 //   O /= rowsum over lanes;  lse = ln 2 * (row_max + log2(row_sum))
 //
-// Tile ownership: lib/tiles.glsl. A workgroup owns TILE_Q query rows of one head or, packed, of all heads that share a kv
-// head, against all keys or a split of them; nothing crosses workgroups. The results of splits are merged by combine.comp.
+// Tile ownership: lib/tiles.glsl. A workgroup owns TILE_Q query rows of one head or, packed, of all heads that share a
+// kv head, against all keys or a split of them; nothing crosses workgroups. The results of splits are merged by
+// combine.comp.
 //
 // Shared memory (one pool, three maps that follow each other, a barrier at each change; in vec4, strides odd):
 //   scores    Q chunk CHUNK x TILE_Q/4     K chunk CHUNK x TILE_KV/4

@@ -1,6 +1,6 @@
 #version 460
-// Classifies the tiles of a mask, so that forward and backward skip those that hide everything and do not read those that
-// hide nothing (CLASS_* in shared/kernels.h). What causal bound, window and lengths hide is not looked at.
+// Classifies the tiles of a mask, so that forward and backward skip those that hide everything and do not read those
+// that hide nothing (CLASS_* in shared/kernels.h). What causal bound, window and lengths hide is not looked at.
 //
 //   for each row of the query tile, each key of the tile of keys:  seen |= visible;  changed |= hidden or bias != 0
 //   class = seen ? changed ? MIXED : VISIBLE : HIDDEN

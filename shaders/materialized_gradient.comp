@@ -1,6 +1,6 @@
 #version 460
-// A step of the baseline's backward: dP becomes the gradient of q.k, in place. One workgroup a row; an invocation takes every
-// THREADS-th vec4.
+// A step of the baseline's backward: dP becomes the gradient of q.k, in place. One workgroup a row; an invocation
+// takes every THREADS-th vec4.
 //
 //   row = softmax_scale * P o (dP - delta)        delta: backward_delta.comp
 //

@@ -37,7 +37,8 @@ void main() {
         if (row > w.last_row) continue;
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             const uint key = first_key + 4 * (b * LANES + lane);
-            if (key < matrix_row_elements()) Vec4sOut(matrix_base(push.scores)).x[matrix_vec4(row, key)] = scores[r * (COLS / 4) + b];
+            if (key < matrix_row_elements())
+                Vec4sOut(matrix_base(push.scores)).x[matrix_vec4(row, key)] = scores[r * (COLS / 4) + b];
         }
     }
 }

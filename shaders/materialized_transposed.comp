@@ -1,13 +1,13 @@
 #version 460
-// A step of the baseline's backward: dV = P^T dO or dK = dS^T Q, with P or dS from memory. One workgroup TILE_Q keys of one kv
-// head.
+// A step of the baseline's backward: dV = P^T dO or dK = dS^T Q, with P or dS from memory. One workgroup TILE_Q keys
+// of one kv head.
 //
 //   for each query head of the group, each P_KEYS query rows that see some key of the tile:
 //     stage the matrix;  for each V_KEYS of these rows:  stage dO or Q;  acc += matrix^T . rows
 //   out = acc        0 for keys that no row sees
 //
-// Tile ownership and shared memory: lib/tiles.glsl, with keys for its query rows and query rows for its keys: the matrix
-// stands where P does, and lies in memory as it must there. Grid: kv head, tile of keys.
+// Tile ownership and shared memory: lib/tiles.glsl, with keys for its query rows and query rows for its keys: the
+// matrix stands where P does, and lies in memory as it must there. Grid: kv head, tile of keys.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/kernels.h"
@@ -34,7 +34,7 @@ void stage_columns(uvec2 matrix, Rows v, uint first_key) {
     }
 }
 
-// What one query head adds.
+// Adds what one query head contributes.
 void add_head(uvec2 matrix, Rows v, uint first_key) {
     v = tile_at(v, v.begin / P_KEYS * P_KEYS);
     if (v.first < v.end) fetch_v(v, 0);

@@ -1,6 +1,7 @@
 #version 460
-// Where a matrix unit keeps its elements: which row and column, of an accumulator and of a left operand, element e of each
-// invocation of a subgroup is. VK_KHR_cooperative_matrix leaves that to the implementation; src/plan/probe.cpp reads it.
+// Where a matrix unit keeps its elements: which row and column, of an accumulator and of a left operand, element e of
+// each invocation of a subgroup is. VK_KHR_cooperative_matrix leaves that to the implementation; src/plan/probe.cpp
+// reads it.
 //
 //   for accumulator, left operand:  write the rows' numbers, load them as a matrix, likewise the columns'
 //                                   results[number of the matrix][invocation][e] = row * 256 + column
@@ -49,7 +50,8 @@ void write_numbers(bool rows) {
     const uint first = (number) * PROBE_WORDS; \
     if (lane == 0) Results(push.results).x[first] = row.length(); \
     for (uint e = 0; e < min(row.length(), PROBE_ELEMENTS) && lane < PROBE_INVOCATIONS; e++) \
-        Results(push.results).x[first + 1 + lane * PROBE_ELEMENTS + e] = uint(float(row[e])) * 256 + uint(float(column[e])); \
+        Results(push.results).x[first + 1 + lane * PROBE_ELEMENTS + e] = \
+            uint(float(row[e])) * 256 + uint(float(column[e])); \
 }
 #define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 #define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>

@@ -1,13 +1,15 @@
-# The package: libvkattn as a static and a shared library, and the optional runtime. Whoever links them finds the C ABI of
-# vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of VulkanMemoryAllocator or of a kernel.
+# The package: libvkattn as a static and a shared library, and the optional runtime. Whoever links them finds the C ABI
+# of vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of VulkanMemoryAllocator or of a
+# kernel.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(parts $<TARGET_OBJECTS:vkattn_objects> $<TARGET_OBJECTS:vkattn_spirv> $<TARGET_OBJECTS:vkattn_plan> $<TARGET_OBJECTS:vkattn_fmt>)
 set(headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
-# vkattn_one_object(OUTPUT SYMBOLS PARTS...): an archive's members would show each other's symbols to everybody. One object,
-# in which all but SYMBOLS is local, shows what a shared library does. Elsewhere than with GNU binutils the members stay.
+# vkattn_one_object(OUTPUT SYMBOLS PARTS...): an archive's members would show each other's symbols to everybody. One
+# object, in which all but SYMBOLS is local, shows what a shared library does. Elsewhere than with GNU binutils the
+# members stay.
 function(vkattn_one_object output symbols)
   set(linker "${CMAKE_LINKER}")
   if(linker MATCHES "lld")

@@ -322,7 +322,7 @@ Result<Combine> resolve(const VkattnCombine& given) {
     c.element_bytes = bytes_of(c.dtype);
     c.parts_element_bytes = bytes_of(c.parts_dtype);
     if (c.num_parts == 0) return invalid("combine.num_parts", "is 0");
-    // What the parts have of a problem: an output, and a layout like it.
+    // Parts have an output as a problem has, and a layout like it.
     VkattnProblem p = default_problem();
     p.dtype = c.dtype;
     p.batch = c.batch;

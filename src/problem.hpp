@@ -22,16 +22,16 @@ struct Problem : VkattnProblem {
     bool follow_lengths = false;  // the batch's offset is its kv length (and what bounds hold)
     // Keys from here on are hidden: past a mask's short last extent; else seqlen_kv.
     uint32_t key_limit = 0;
-    // Of the mask, in elements, in the order batch, head, seq; 0 where it broadcasts.
+    // Strides of the mask in elements, in the order batch, head, seq; 0 where it broadcasts.
     uint64_t mask_strides[3] = {};
     uint64_t mask_shape[4] = {};  // batch, head, query, key; all 0: no mask
     bool mask_per_key = false;    // false: one element for all keys of a row
 
     bool empty_output() const { return batch == 0 || seqlen_q == 0; }
     uint32_t mask_element_bytes() const { return mask == VKATTN_MASK_BOOL ? 1 : element_bytes; }
-    // Whether every stride in bytes fits 32 bits.
+    // True if every stride in bytes fits 32 bits.
     bool narrow_strides() const;
-    // Whether offsets within a tile fit 31 bits, in bytes. Packed: a query tile holds rows of all heads of a group.
+    // True if offsets within a tile fit 31 bits, in bytes. Packed: a query tile holds rows of all heads of a group.
     bool narrow_rows(uint32_t tile_q, uint32_t tile_kv, bool packed) const;
     // Keys begin .. end-1 that some row of first .. last may see, as far as is known without the batch's lengths.
     struct Keys {

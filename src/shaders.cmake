@@ -1,7 +1,7 @@
 # vkattn_compile_shader(OUTPUT FILE MACROS): SPIR-V as text, the words separated by commas.
-# Vulkan 1.2 (SPIR-V 1.5) on purpose: 1.6 brings LocalSizeId and varying subgroups. GPU modules are not optimised here: the
-# driver does it better (-2 to -8 %). Modules for CPUs are, whose drivers then have less to do: forward_tiles of lavapipe 59
-# -> 28 ms, of SwiftShader 516 -> 357.
+# Vulkan 1.2 (SPIR-V 1.5) on purpose: 1.6 brings LocalSizeId and varying subgroups. GPU modules are not optimised here:
+# the driver does it better (-2 to -8 %). Modules for CPUs are, whose drivers then have less to do: forward_tiles of
+# lavapipe 59 -> 28 ms, of SwiftShader 516 -> 357.
 function(vkattn_compile_shader output file macros)
   separate_arguments(macros UNIX_COMMAND "${macros}")
   add_custom_command(
@@ -13,8 +13,9 @@ function(vkattn_compile_shader output file macros)
     VERBATIM)
 endfunction()
 
-# Compiles a matrix kernel, and flattens it: one function, no variables outside it. NVIDIA's driver keeps arrays of matrices
-# in registers only so (H200, 580.159, forward at D64: 38 for 319 TFLOP/s). Passes that go further, to SSA, undo it (37).
+# Compiles a matrix kernel, and flattens it: one function, no variables outside it. NVIDIA's driver keeps arrays of
+# matrices in registers only so (H200, 580.159, forward at D64: 38 for 319 TFLOP/s). Passes that go further, to SSA,
+# undo it (37).
 function(vkattn_compile_matrix_shader output file macros)
   separate_arguments(macros UNIX_COMMAND "${macros}")
   add_custom_command(
@@ -29,8 +30,8 @@ function(vkattn_compile_matrix_shader output file macros)
     VERBATIM)
 endfunction()
 
-# vkattn_read_modules(OUTPUT LIST): the modules of a list of kernels as NAME|FILE|MACROS|NEEDS|FORMS, from its lines KERNEL and
-# MODULE and from those of the files that it includes. tests/mutants/faults.sh reads the same lines.
+# vkattn_read_modules(OUTPUT LIST): the modules of a list of kernels as NAME|FILE|MACROS|NEEDS|FORMS, from its lines
+# KERNEL and MODULE and from those of the files that it includes. tests/mutants/faults.sh reads the same lines.
 function(vkattn_read_modules output list)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list}")
   get_filename_component(folder "${list}" DIRECTORY)

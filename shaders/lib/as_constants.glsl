@@ -1,4 +1,4 @@
-// What the lines of an interface mean in GLSL, first pass: specialization constants. See kernels.def.
+// Gives the lines of an interface (kernels.def) their first meaning in GLSL: specialization constants.
 #define KERNEL(name)
 #define KERNEL_END(name)
 #define MODULE(name, macros, needs, forms)

@@ -1,4 +1,4 @@
-// What the lines of an interface mean in GLSL, second pass: members of the block of push constants. See kernels.def.
+// Gives the lines of an interface (kernels.def) their second meaning in GLSL: members of the block of push constants.
 #undef CONSTANT
 #undef FIELD
 #undef FIELD_ARRAY

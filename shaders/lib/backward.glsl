@@ -1,13 +1,13 @@
-// A tile of P and of the gradient of its scores, recomputed from query, key, value, dout and the rows' statistics (Dao et
-// al., arXiv:2205.14135, appendix B.4), with query rows and keys as lib/tiles.glsl owns them:
+// A tile of P and of the gradient of its scores, recomputed from query, key, value, dout and the rows' statistics (Dao
+// et al., arXiv:2205.14135, appendix B.4), with query rows and keys as lib/tiles.glsl owns them:
 //
 //   S = Q . K^T;  P = 2^(score - lse);  dP = dO . V^T;  dS = P o (dP - delta)
 //
-// where score is what the forward makes of S (lib/scores.glsl). P of a hidden key is 0, and so is dS whatever dP is: a hidden
-// value may be NaN.
+// where score is what the forward makes of S (lib/scores.glsl). P of a hidden key is 0, and so is dS whatever dP is: a
+// hidden value may be NaN.
 
-// The statistics of the tile's rows stand at the pool's end. That takes 12 registers less than copies in every invocation,
-// which is what lets the kernels fit devices that have 128.
+// The statistics of the tile's rows stand at the pool's end. That takes 12 registers less than copies in every
+// invocation, which is what lets the kernels fit devices that have 128.
 const uint POOL_STATISTICS = POOL_VEC4 - TILE_Q;
 vec4 row_statistics(uint r) { return pool[POOL_STATISTICS + group * ROWS + r]; }
 float row_lse(uint r) { return row_statistics(r).x; }
@@ -30,19 +30,19 @@ void load_statistics(Work w) {
 
 vec4 weights[ROWS * COLS / 4];  // P
 
-// The derivative of the softcap. A kernel says what becomes of it: WEIGHTS_TAKE_CAP multiplies it into the weights, which are
-// P no more then; CAP_IS_KEPT keeps it for apply_cap_derivative, which the kernel calls.
+// The derivative of the softcap. A kernel says what becomes of it: WEIGHTS_TAKE_CAP multiplies it into the weights,
+// which are P no more then; CAP_IS_KEPT keeps it for apply_cap_derivative, which the kernel calls.
 vec4 cap_derivative[HAS_SOFTCAP && CAP_IS_KEPT ? ROWS * COLS / 4 : 1];
 #ifndef TAKE_WEIGHT
 #define TAKE_WEIGHT(r, p)  // what the kernel does with P of a row, before the derivative of the cap changes it
 #endif
 
-// Beyond this an lse cannot tell scores apart any more, nor how many it stands for: those that are that near to it are one
-// score to the forward too, whose scores are float32.
+// Beyond this an lse cannot tell scores apart any more, nor how many it stands for: those that are that near to it are
+// one score to the forward too, whose scores are float32.
 const float COARSE_LSE = 4e6, LSE_STEPS = 4e-7;
 
-// Brings scores, which are Q . K^T, to the weights P. The lse is subtracted as early as possible: what is left is small where
-// P is not. With a float mask it is subtracted from what the mask adds.
+// Brings scores, which are Q . K^T, to the weights P. The lse is subtracted as early as possible: what is left is
+// small where P is not. With a float mask it is subtracted from what the mask adds.
 void find_weights(Work w, uint first_key, bool mask_is_mixed) {
     const bool late = MASK_KIND == MASK_FLOAT;
     FOR_EACH(r, ROWS) {
@@ -50,7 +50,9 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
         FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
             vec4 derivative;
-            scores[x] = scaled(scores[x], derivative) - lse;
+            precise vec4 score = scores[x];  // everything that is made of scores is rounded step by step: see scaled()
+            score = scaled(score, derivative);
+            scores[x] = score - lse;
             if (HAS_SOFTCAP && CAP_IS_KEPT) cap_derivative[x] = derivative;
             else if (HAS_SOFTCAP && WEIGHTS_TAKE_CAP) weights[x] = derivative;
         }
@@ -74,8 +76,8 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
 // Fetches the first rows of what the kernel multiplies P or dS with, while dP is computed.
 void fetch_product();
 
-// Finds weights, and then the score gradients dS in `scores`, without a derivative of the cap that is kept. The first chunk
-// of q and k is fetched already. p_only: nothing of dS is wanted.
+// Finds weights, and then the score gradients dS in `scores`, without a derivative of the cap that is kept. The first
+// chunk of q and k is fetched already. p_only: nothing of dS is wanted.
 void find_gradients(Work w, Rows q, Rows k, Rows dout, Rows v, bool mask_is_mixed, bool p_only) {
     MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, if (p_only) fetch_product(); else fetch_qk(dout, v, 0, HEAD_DIM_V))
     find_weights(w, k.first, mask_is_mixed);

@@ -1,7 +1,7 @@
-// What the passes share that sum gradients over tiles: slices of head dims, and loops that are cut into dispatches.
+// Shared by the passes that sum gradients over tiles: slices of head dims, and loops that are cut into dispatches.
 
-// Which of the SLICES slices of its gradients' head dims a workgroup sums: there is more than one where a device has too few
-// registers for all of them. What a slice recomputes is the same for all of them.
+// Which of the SLICES slices of its gradients' head dims a workgroup sums: there is more than one where a device has
+// too few registers for all of them. What a slice recomputes is the same for all of them.
 uint slice() { return SLICES > 1 ? push.first_z + gl_WorkGroupID.z : 0; }
 
 // With IS_RESUMED, a workgroup's loop is spread over several dispatches, between which its accumulators lie in memory.

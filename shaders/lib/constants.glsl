@@ -1,4 +1,4 @@
-// What the portable kernels derive from their constants, and how their loops are unrolled.
+// Declares what the portable kernels derive from their constants, and how their loops are unrolled.
 uint thread = gl_LocalInvocationIndex;
 const uint GROUPS = THREADS / LANES;
 
@@ -9,11 +9,11 @@ const uint GROUPS = THREADS / LANES;
 const uint V_STRIDE = POOL_SLICE_STRIDE(OUT_DIM, LANES, SLICES);  // in vec4, as many for every lane
 const uint OUT_VECS = V_STRIDE / LANES;
 
-// Private arrays are registers on a GPU: loops over them must be unrolled. On a CPU they are memory anyway, and a pipeline
-// takes as long to build as its code is: modules for CPUs (ROLLED) unroll the inner products only. A macro, because hints to
-// unroll cannot depend on a constant. Forward and backward of 97 x 113, `MESA_SHADER_CACHE_DISABLE=1 tools/on DEVICE --
-// build/vkattn grad ... --tuning rolled=0`, user time: lavapipe 2.5 s, with rolled=1 1.8; SwiftShader, which compiles
-// branches of specialization constants that are never taken, 4.2 and 1.9.
+// Private arrays are registers on a GPU: loops over them must be unrolled. On a CPU they are memory anyway, and a
+// pipeline takes as long to build as its code is: modules for CPUs (ROLLED) unroll the inner products only. A macro,
+// because hints to unroll cannot depend on a constant. Forward and backward of 97 x 113, `MESA_SHADER_CACHE_DISABLE=1
+// tools/on DEVICE -- build/vkattn grad ... --tuning rolled=0`, user time: lavapipe 2.5 s, with rolled=1 1.8;
+// SwiftShader, which compiles branches of specialization constants that are never taken, 4.2 and 1.9.
 #ifdef ROLLED
 #define STAYS_LOOP [[dont_unroll]]
 #define FOR_EACH(i, count) [[dont_unroll]] for (uint i = 0; i < (count); i++)
@@ -31,8 +31,8 @@ uint group = thread / LANES;
 
 // Items of two tensors in one list, so that they spread evenly over the invocations: item first + thread is an
 // invocation's own. Where every round of the list is of one tensor, `first` tells which, and nobody chooses between
-// addresses: on an H200 that takes 4 % (D128: 36.0 for 37.6 TFLOP/s). On CPUs rounds are always of one tensor, if need be
-// with a gap behind the first one's `count` items: lavapipe at 16 lanes does not survive the choice (quirks.hpp).
+// addresses: on an H200 that takes 4 % (D128: 36.0 for 37.6 TFLOP/s). On CPUs rounds are always of one tensor, if need
+// be with a gap behind the first one's `count` items: lavapipe at 16 lanes does not survive the choice (quirks.hpp).
 #ifdef ROLLED
 #define PLACE_BEHIND(count) (((count) + THREADS - 1) / THREADS * THREADS)  // of the second tensor
 #else

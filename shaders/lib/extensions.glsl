@@ -1,4 +1,4 @@
-// What every kernel needs of GLSL.
+// Extensions of GLSL that every kernel needs.
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require

@@ -1,5 +1,5 @@
-// The caller's mask, a term of the scores (lib/scores.glsl): bool (one byte, nonzero = attend) or float (added to the score,
-// -inf hides), read through strides in which 0 broadcasts. A problem with a mask has an argument block.
+// The caller's mask, a term of the scores (lib/scores.glsl): bool (one byte, nonzero = attend) or float (added to the
+// score, -inf hides), read through strides in which 0 broadcasts. A problem with a mask has an argument block.
 #if defined(F16) || defined(BF16)
 const uint STORED_MASK_TYPE = MASK_TYPE;
 uint load_mask_bits(RowStart row, uint at) {
@@ -44,9 +44,10 @@ MaskRows mask_rows(Work w) {
 
 RowStart mask_row(MaskRows m, uint row) {
     const uint steps = query_of(row) - m.origin, head = head_of(row);
-    if (FAR_ROWS)
-        return RowStart(address_add(m.base, mask_bytes(address_add(mul_wide(steps, m.stride), mul_wide(head, m.head_stride)))),
-                        0);
+    if (FAR_ROWS) {
+        const uvec2 elements = address_add(mul_wide(steps, m.stride), mul_wide(head, m.head_stride));
+        return RowStart(address_add(m.base, mask_bytes(elements)), 0);
+    }
     return RowStart(m.base, steps * m.stride.x + head * m.head_stride.x);
 }
 

@@ -70,13 +70,13 @@ ACCUMULATOR scores[ROW_BLOCKS * KEY_TILES];
 LEFT p_left[ROW_BLOCKS * KEY_STEPS];
 ACCUMULATOR acc[ROW_BLOCKS * OUT_TILES];
 
-// The keys of a tile are multiplied in HALVES, 1 or 2: FOR_HALF goes over the items of all `count` that are of one half.
-// No loop goes over the halves: NVIDIA's compiler leaves it a loop (D128: 248 TFLOP/s for 311).
+// The keys of a tile are multiplied in HALVES, 1 or 2: FOR_HALF goes over the items of all `count` that are of one
+// half. No loop goes over the halves: NVIDIA's compiler leaves it a loop (D128: 248 TFLOP/s for 311).
 #define FOR_HALF(i, half_index, count) \
     FOR_EACH(i, count) if ((i) >= (half_index) * (count) / HALVES && (i) < ((half_index) + 1) * (count) / HALVES)
 
-// acc[r * columns + n] += left(r) . right, over the blocks n that the loop `each_n` goes over; right is at right_at(n) of the
-// pool, in rows of right_stride vec4.
+// acc[r * columns + n] += left(r) . right, over the blocks n that the loop `each_n` goes over; right is at right_at(n)
+// of the pool, in rows of right_stride vec4.
 #define ADD_MATRIX_PRODUCT(acc, columns, each_n, left, right_at, right_stride, right_order) \
     each_n { \
         RIGHT right; \

@@ -1,8 +1,9 @@
-// Float masks of 16-bit elements in the matrix kernel, in modules of their own (macro BIAS): for a stale offset, P that moves
-// by a known layout, narrow rows and no softcap. Elsewhere masks are added element by element (finish_scores).
+// Float masks of 16-bit elements in the matrix kernel, in modules of their own (macro BIAS): for a stale offset, P
+// that moves by a known layout, narrow rows and no softcap. Elsewhere masks are added element by element
+// (finish_scores).
 //
-// A tile's mask is fetched while P . V of the tile before is computed, of tiles that lie within the bounds, and S begins as the
-// mask over the scale. What that rounds is in proportion to scores: see LARGE_SCORE.
+// A tile's mask is fetched while P . V of the tile before is computed, of tiles that lie within the bounds, and S
+// begins as the mask over the scale. What that rounds is in proportion to scores: see LARGE_SCORE.
 #ifdef BIAS
 #define BIAS_AHEAD true
 uint bias[ROW_BLOCKS * KEY_TILES * ELEMENTS / 2];  // elements 2 i and 2 i + 1 of an accumulator in a word
@@ -36,7 +37,8 @@ void fetch_singly(uint first_key) {
     FOR_BIAS(r, i) {
         const RowStart even = RowStart(BIAS_AT(r, 2 * i), 0), odd = RowStart(BIAS_AT(r, 2 * i + 1), 0);
         FOR_EACH(n, KEY_TILES)
-            BIAS_WORD(r, n, i) = load_one_16bit(even, BIAS_STEP(n, 2 * i)) | load_one_16bit(odd, BIAS_STEP(n, 2 * i + 1)) << 16;
+            BIAS_WORD(r, n, i) =
+                load_one_16bit(even, BIAS_STEP(n, 2 * i)) | load_one_16bit(odd, BIAS_STEP(n, 2 * i + 1)) << 16;
     }
 }
 void fetch_bias(uint first_key) {

@@ -4,8 +4,8 @@ struct TileCursor {
     Rows q, k, v;    // k: the tile of keys at which the loop stands
     uint first_dim;  // the first head dim of V that the workgroup's slice has
     uint end_key;
-    // Tiles that begin from first_inner to last_inner are inner ones: all their keys exist, and are within every row's bounds.
-    // Without a mask, the tile that follows an inner one is inner too, or does not exist.
+    // Tiles that begin from first_inner to last_inner are inner ones: all their keys exist, and are within every row's
+    // bounds. Without a mask, the tile that follows an inner one is inner too, or does not exist.
     int first_inner, last_inner;
     // With a mask:
     Classes classes;
@@ -30,9 +30,10 @@ void go_to_first(inout TileCursor c) {
     go_on(c, tile_at(c.k, c.next_key));
 }
 
-// Which head (times SLICES) and query tile of the grid the workgroup has. A group of heads whose K and V fit L2_GROUP_KIB goes
-// first with all its tiles, so that the cache holds K and V for them. Where a bound makes the last tiles the shortest, they
-// fill the gaps that long ones leave: so a group has at least MIN_GROUP_WORKGROUPS workgroups.
+// Which head (times SLICES) and query tile of the grid the workgroup has. A group of heads whose K and V fit
+// L2_GROUP_KIB goes first with all its tiles, so that the cache holds K and V for them. Where a bound makes the last
+// tiles the shortest, they fill the gaps that long ones leave: so a group has at least MIN_GROUP_WORKGROUPS
+// workgroups.
 uvec2 place_in_grid() {
     const uvec2 at = gl_WorkGroupID.xy, grid = gl_NumWorkGroups.xy;
     const uint unit = (PACKED_HEADS ? 1 : group_size()) * SLICES;  // workgroups that share K and V
@@ -64,7 +65,8 @@ TileCursor find_cursor() {
     const ivec2 first_row = visible_keys(c.w, c.w.first_row), last_row = visible_keys(c.w, c.w.last_row);
     c.first_inner = last_row.x;
     c.last_inner = min(first_row.y, int(c.end_key)) - int(TILE_KV);
-    if (MASK_KIND == MASK_NONE && c.end_key % TILE_KV != 0) c.last_inner = min(c.last_inner, int(c.end_key) - 2 * int(TILE_KV));
+    if (MASK_KIND == MASK_NONE && c.end_key % TILE_KV != 0)
+        c.last_inner = min(c.last_inner, int(c.end_key) - 2 * int(TILE_KV));
     go_to_first(c);
     return c;
 }

@@ -1,4 +1,4 @@
-// What the matrix kernels need of GLSL beyond lib/extensions.glsl.
+// Extensions of GLSL that the matrix kernels need beyond lib/extensions.glsl.
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require

@@ -1,23 +1,28 @@
 // Which row of a staged tile holds which key: the order in which S and P have their columns.
 //
-// ELEMENT_LAYOUT: bits 0 .. 3 of an accumulator element's row, then of its column, four bits of ELEMENT_LAYOUT each: 8 + i stands for bit i
-// of the element's number, 7 for none, less for that bit of the invocation's number in the subgroup.
+// ELEMENT_LAYOUT: bits 0 .. 3 of an accumulator element's row, then of its column, four bits of ELEMENT_LAYOUT each: 8
+// + i stands for bit i of the element's number, 7 for none, less for that bit of the invocation's number in the
+// subgroup.
 #define SOURCE(b) (ELEMENT_LAYOUT >> (4 * (b)) & 15)
 
 #ifdef BIAS
-// Keys are in order, but where an invocation has columns q * 2 + {0, 1, 8, 9} of 16, as on NVIDIA, and rows of the mask lie
-// multiples of 16 bytes apart: of every 32 keys it then has q * 8 to q * 8 + 7, whose mask is one load (H200, D64: words one
-// by one 167 for 205 TFLOP/s).
+// Keys are in order, but where an invocation has columns q * 2 + {0, 1, 8, 9} of 16, as on NVIDIA, and rows of the
+// mask lie multiples of 16 bytes apart: of every 32 keys it then has q * 8 to q * 8 + 7, whose mask is one load (H200,
+// D64: words one by one 167 for 205 TFLOP/s).
 const bool SIXTEEN_APART = TILE_KV % 32 == 0 ? (N == 16 ? MASK_ROW_BYTES == 16 : false) : false;
 const bool FOUR_BY_TWO = SOURCE(4) == 8 ? (SOURCE(5) < 7 ? (SOURCE(6) < 7 ? SOURCE(7) > 8 : false) : false) : false;
 const bool IN_EIGHTS = SIXTEEN_APART ? FOUR_BY_TWO : false;
-const bool IN_WORDS = SOURCE(4) == 8 ? MASK_ROW_BYTES % 4 == 0 : false;  // elements 2 i and 2 i + 1 are neighbours in a row
+// Elements 2 i and 2 i + 1 are neighbours in a row, and aligned as words.
+const bool IN_WORDS = SOURCE(4) == 8 ? MASK_ROW_BYTES % 4 == 0 : false;
 const uint MOVED = IN_EIGHTS ? 30 : 0;  // bits of a key that move; without a branch, of which compilers make much
 uint key_at(uint column) {
     return column & ~MOVED | ((column >> 3 & 1) << 1 | (column >> 4 & 1) << 2 | (column >> 1 & 3) << 3) & MOVED;
 }
-uint row_at(uint key) { return key & ~MOVED | ((key >> 1 & 1) << 3 | (key >> 2 & 1) << 4 | (key >> 3 & 3) << 1) & MOVED; }
-// Of a key that item `item` of a round is: where rounds are a power of two of keys, its bits move apart from the invocation's.
+uint row_at(uint key) {
+    return key & ~MOVED | ((key >> 1 & 1) << 3 | (key >> 2 & 1) << 4 | (key >> 3 & 3) << 1) & MOVED;
+}
+// The staged row of the key that item `item` of a round moves: where a round is a power of two of keys, the bits of
+// the item and of the invocation are moved apart from each other.
 #define ROW_AT(key, item, vecs) \
     (ROUND_OF(vecs) == 0 || (ROUND_OF(vecs) & ROUND_OF(vecs) - 1) != 0 \
          ? row_at(key) : row_at(thread / (vecs)) + row_at((item) * ROUND_OF(vecs)))

@@ -1,21 +1,22 @@
-// What depends on where an accumulator's elements are: numbers that belong to rows, their maximum along a row, the place
-// of an element, the move of P. Each in as many ways as there are: by a known layout, by VK_NV_cooperative_matrix2
-// (macro COOPMAT2), through shared memory.
+// Everything that depends on where an accumulator keeps its elements: numbers that belong to rows, their maximum along
+// a row, the place of an element, the move of P. Each in as many ways as there are: by a known layout, by
+// VK_NV_cooperative_matrix2 (macro COOPMAT2), through shared memory.
 //
 // ELEMENT_LAYOUT (lib/matrix_keys.glsl) is what a probe has confirmed.
 const bool KNOWN = ELEMENT_LAYOUT != 0;
 
-// Written out: NVIDIA's compiler leaves loops over these bits loops, and what they index goes to memory (D64: 38 TFLOP/s).
+// Written out: NVIDIA's compiler leaves loops over these bits loops, and what they index goes to memory (D64: 38
+// TFLOP/s).
 #define OF_ELEMENT(b) (SOURCE(b) >> 3)
 #define BIT(b, e) (SOURCE(b) == 7 ? 0 : (SOURCE(b) >= 8 ? (e) >> (SOURCE(b) & 7) : lane >> SOURCE(b)) & 1)
 uint place_row(uint e) { return BIT(0, e) | BIT(1, e) << 1 | BIT(2, e) << 2 | BIT(3, e) << 3; }
 uint place_column(uint e) { return BIT(4, e) | BIT(5, e) << 1 | BIT(6, e) << 2 | BIT(7, e) << 3; }
-// Of it, what is the element's: place_column(e) - place_column(0).
+// The element's share of its column: place_column(e) - place_column(0).
 #define STEP_BIT(b, e) (OF_ELEMENT(b) * ((e) >> (SOURCE(b) & 7) & 1))
 uint step_column(uint e) { return STEP_BIT(4, e) | STEP_BIT(5, e) << 1 | STEP_BIT(6, e) << 2 | STEP_BIT(7, e) << 3; }
 
-// Numbers of rows that an invocation keeps for a block: with a known layout one for each of its rows, of which element e
-// lies in number slot(e); else one for each element.
+// Numbers of rows that an invocation keeps for a block: with a known layout one for each of its rows, of which element
+// e lies in number slot(e); else one for each element.
 const uint ELEMENTS = M * N / SUBGROUP_SIZE;
 const uint BITS_1 = OF_ELEMENT(0), BITS_2 = BITS_1 + OF_ELEMENT(1), BITS_3 = BITS_2 + OF_ELEMENT(2);
 const uint SLOTS = KNOWN ? 1 << (BITS_3 + OF_ELEMENT(3)) : ELEMENTS;
@@ -28,7 +29,9 @@ uint slot(uint e) {
 void put_floats(ACCUMULATOR x, uint at) {
     coopMatStore(x, pool, at, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
 }
-float float_at(uint at, uint row, uint column) { return uintBitsToFloat(pool[at + row * FLOAT_STRIDE + column / 4][column % 4]); }
+float float_at(uint at, uint row, uint column) {
+    return uintBitsToFloat(pool[at + row * FLOAT_STRIDE + column / 4][column % 4]);
+}
 
 ACCUMULATOR with_elements(float numbers[SLOTS]) {
     ACCUMULATOR x;
@@ -108,7 +111,8 @@ spirv_instruction(id = 124) PAIR pair_of_word(uint word);  // OpBitcast
 PAIR pair_of(float a, float b) {
     return pair_of_word(floatBitsToUint(a) + 0x8000 >> 16 | floatBitsToUint(b) + 0x8000 & 0xffff0000);
 }
-PAIR rounded_pair(float a, float b) { return pair_of_word(bfloat16_bits(a) | bfloat16_bits(b) << 16); }  // any sign, NaN
+// Numbers of any sign, and NaN.
+PAIR rounded_pair(float a, float b) { return pair_of_word(bfloat16_bits(a) | bfloat16_bits(b) << 16); }
 #endif
 
 // P of one block of rows and tile of keys, on its way to p_left.
@@ -137,7 +141,8 @@ void put_p(uint r, uint n, ACCUMULATOR p) {
         subgroupBarrier();
         for (uint e = lane; e < M * N / 8; e += SUBGROUP_SIZE) {
             const uint row = e / (N / 8), column = e % (N / 8);
-            const uvec4 low = pool[scratch + row * FLOAT_STRIDE + 2 * column], high = pool[scratch + row * FLOAT_STRIDE + 2 * column + 1];
+            const uint from = scratch + row * FLOAT_STRIDE + 2 * column;
+            const uvec4 low = pool[from], high = pool[from + 1];
             pool[scratch + SCRATCH_P + row * P_STRIDE + n * N / 8 + column] =
                 operands_of(uintBitsToFloat(low), uintBitsToFloat(high));
         }
@@ -151,12 +156,14 @@ void get_p(uint r) {
     if (P_MOVE < MOVE_SHARED) return;
     subgroupBarrier();
     FOR_EACH(k, KEY_STEPS)
-        coopMatLoad(p_left[r * KEY_STEPS + k], pool, scratch + SCRATCH_P + k * K / 8, P_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(p_left[r * KEY_STEPS + k], pool, scratch + SCRATCH_P + k * K / 8, P_STRIDE,
+                    gl_CooperativeMatrixLayoutRowMajor);
     subgroupBarrier();
 }
 
-// The output into the pool, as its storage has it, where P goes a way that gives 16-bit numbers: half the shared memory and
-// less than half the instructions (H200, D128: 7,200 cycles of a workgroup's 65,700 at N = 512 by way of floats).
+// The output into the pool, as its storage has it, where P goes a way that gives 16-bit numbers: half the shared
+// memory and less than half the instructions (H200, D128: 7,200 cycles of a workgroup's 65,700 at N = 512 by way of
+// floats).
 #if defined(F16) || defined(BF16)
 const bool OUT_ROUNDED = !IS_SPLIT && OUT_TYPE == QUERY_TYPE && P_MOVE != MOVE_SHARED_FLOAT;
 #else

@@ -1,7 +1,7 @@
 // Masks in the matrix kernel.
 
-// Classes of mask tiles, a bit each, as many as fit a word or a subgroup: loaded one by one they are waited for (H200, N 4,096,
-// a boolean mask that hides nothing, D128: 257 for 272 TFLOP/s; D64: the same 290).
+// Classes of mask tiles, a bit each, as many as fit a word or a subgroup: loaded one by one they are waited for (H200,
+// N 4,096, a boolean mask that hides nothing, D128: 257 for 272 TFLOP/s; D64: the same 290).
 struct Classes {
     uint index, first, hidden, visible;  // `first`: the tile of bit 0
 };
@@ -27,9 +27,10 @@ uint next_in(inout Classes c, uint from, uint end) {
 }
 bool is_visible(Classes c, uint first) { return (c.visible >> (first / TILE_KV - c.first) % 32 & 1) != 0; }
 
-// Keys that no row of a tile may see can hold anything, and 0 * NaN is not 0. The loop with a running maximum has S before it
-// stages V, and zeroes such keys of V. The loop with stale offsets multiplies them as they are; if that gives a result that is
-// not finite it starts again, and zeroes such keys of K and V as it stages them (zero_hidden_keys).
+// Keys that no row of a tile may see can hold anything, and 0 * NaN is not 0. The loop with a running maximum has S
+// before it stages V, and zeroes such keys of V. The loop with stale offsets multiplies them as they are; if that
+// gives a result that is not finite it starts again, and zeroes such keys of K and V as it stages them
+// (zero_hidden_keys).
 shared uint seen[MATRIX_STEPS(TILE_KV, 32)];  // keys of a tile, a bit each
 shared uint saw_nonfinite;  // 1: a sum or an output of some row is not finite
 bool zero_hidden_keys = false;

@@ -1,6 +1,6 @@
-// Eight elements at a time, from global memory to the operands of a matrix unit: a vec4 of 16-bit numbers. Query, key and
-// value are stored as that, or as float32 (macros F16_OPERANDS, BF16_OPERANDS), which is rounded on its way to shared memory,
-// not when it is fetched, so that no fetch is waited for.
+// Eight elements at a time, from global memory to the operands of a matrix unit: a vec4 of 16-bit numbers. Query, key
+// and value are stored as that, or as float32 (macros F16_OPERANDS, BF16_OPERANDS), which is rounded on its way to
+// shared memory, not when it is fetched, so that no fetch is waited for.
 #if defined(F16) || defined(F16_OPERANDS)  // the hardware rounds to nearest, even; no kernel needs that in every bit
 uvec2 operands_of(vec4 x) { return uvec2(packFloat2x16(f16vec2(x.xy)), packFloat2x16(f16vec2(x.zw))); }
 #else
@@ -46,5 +46,5 @@ Floats8 fetch8(RowStart row, uint d, uint extent, bool inside) {
 }
 #endif
 
-// Of a query row, which has the storage type of keys in all modules.
+// Loads from a query row, whose storage type is that of keys in all modules.
 uvec4 load_query8(RowStart row, uint d, uint extent) { return operands_of(fetch8(row, d, extent, false)); }

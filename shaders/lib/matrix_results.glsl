@@ -1,5 +1,5 @@
-// The matrix kernel's results. Statistics of rows are stored by the invocations that have them. The output goes through the
-// subgroup's share of the pool, in as few equal pieces as fit; an item is 8 elements of a row.
+// The matrix kernel's results. Statistics of rows are stored by the invocations that have them. The output goes
+// through the subgroup's share of the pool, in as few equal pieces as fit; an item is 8 elements of a row.
 const uint OUT_UNIT = OUT_ROUNDED ? 8 : 4;  // elements of a vec4 of the pool
 const uint OUT_FIT = (SHARE / M - 1) * OUT_UNIT / N;
 const uint OUT_PIECES = MATRIX_STEPS(OUT_TILES, OUT_FIT), OUT_PIECE = MATRIX_STEPS(OUT_TILES, OUT_PIECES);
@@ -19,7 +19,8 @@ void store_result8(RowStart at, uint d, uint from) {
     const bool whole = !IS_SPLIT && STORED_OUT_TYPE == QUERY_TYPE && LOAD_BYTES == 16 && d + 8 <= HEAD_DIM_V;
 #if defined(F16) || defined(BF16)
     if (OUT_ROUNDED && whole) store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, pool[from]);
-    else if (OUT_ROUNDED) store_floats8(at, d, floats_of(QUERY_TYPE, pool[from].xy), floats_of(QUERY_TYPE, pool[from].zw), false);
+    else if (OUT_ROUNDED)
+        store_floats8(at, d, floats_of(QUERY_TYPE, pool[from].xy), floats_of(QUERY_TYPE, pool[from].zw), false);
     else
 #endif
         store_floats8(at, d, uintBitsToFloat(pool[from]), uintBitsToFloat(pool[from + 1]), whole);
@@ -31,7 +32,8 @@ void store_piece(TileCursor c, Rows o, uint r, uint first_tile, uint at) {
         const uint d = first_tile * N + i % OUT_VECS * 8;
         // The last piece may have fewer tiles than the others: what lies in the place of the rest is not of this slice.
         if ((M * OUT_VECS % SUBGROUP_SIZE == 0 || i < M * OUT_VECS) && row <= c.w.last_row && d < OUT_SPAN)
-            store_result8(out_row(c.w, o, row), c.first_dim + d, at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS * (8 / OUT_UNIT));
+            store_result8(out_row(c.w, o, row), c.first_dim + d,
+                          at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS * (8 / OUT_UNIT));
     }
 }
 

@@ -1,12 +1,12 @@
-// Online softmax over the accumulators of the matrix kernel, in base 2. A row's offset is what its scores are relative to:
-// its running maximum, or a stale one (forward_matrix.comp).
+// Online softmax over the accumulators of the matrix kernel, in base 2. A row's offset is what its scores are relative
+// to: its running maximum, or a stale one (forward_matrix.comp).
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"
 #include "lib/matrix_bias.glsl"
 
-// A tile's part of a row sum beyond 2^14 sets offsets anew; within it P fits 16 bits. By its bits: drivers may assume that
-// there is no NaN, which is more than any number.
+// A tile's part of a row sum beyond 2^14 sets offsets anew; within it P fits 16 bits. By its bits: drivers may assume
+// that there is no NaN, which is more than any number.
 const uint GROWN_BITS = 0x46800000;
 
 float row_offset[ROW_BLOCKS][SLOTS];
@@ -28,9 +28,9 @@ uvec2 own_rows(Work w) {
     return min(uvec2(first, first + ROW_BLOCKS * M - 1), uvec2(w.last_row));
 }
 
-// True if this subgroup's rows see any key of a tile. Subgroups part ways by it: not where P goes through shared memory,
-// because llvmpipe takes a subgroup's barrier for the workgroup's; nor with a mask, where a second pass must give the first
-// one's bits.
+// True if this subgroup's rows see any key of a tile. Subgroups part ways by it: not where P goes through shared
+// memory, because llvmpipe takes a subgroup's barrier for the workgroup's; nor with a mask, where a second pass must
+// give the first one's bits.
 bool sees(Work w, uint first_key) {
     if (MASK_KIND != MASK_NONE || P_MOVE >= MOVE_SHARED) return true;
     const uvec2 rows = own_rows(w);
@@ -68,8 +68,8 @@ void rescale(uint r, float shrink[SLOTS]) {
         FOR_EACH(e, ELEMENTS) acc[r * OUT_TILES + n][e] *= shrink[slot(e)];
 }
 
-// Sets offsets to the maximum of the scores times a factor, where that has outgrown them by `growth`. Rows without a sum,
-// which may be another invocation's, have nothing to rescale.
+// Sets offsets to the maximum of the scores times a factor, where that has outgrown them by `growth`. Rows without a
+// sum, which may be another invocation's, have nothing to rescale.
 void raise_offsets(float factor, float growth) {
     FOR_EACH(r, ROW_BLOCKS) {
         float most[SLOTS], shrink[SLOTS];
@@ -115,9 +115,9 @@ void exponentials(uint half_index, float factor) {
     }
 }
 
-// From this size of scores on, what a fused multiply-add does not round could by itself outgrow an offset, or vanish below it.
-// Where S begins as a mask, each of its steps rounds the sum: head_dim / 16 of them, 2^-24 of it. At 1,024, and 256 head dims,
-// that is 1e-3 of a weight at most: a bound, not a measurement.
+// From this size of scores on, what a fused multiply-add does not round could by itself outgrow an offset, or vanish
+// below it. Where S begins as a mask, each of its steps rounds the sum: head_dim / 16 of them, 2^-24 of it. At 1,024,
+// and 256 head dims, that is 1e-3 of a weight at most: a bound, not a measurement.
 #ifdef BIAS
 const float LARGE_SCORE = 1024;
 #else

@@ -1,8 +1,9 @@
-// Staging of the matrix kernel: K and V from global memory through registers to the pool, Q to the pool or to registers.
+// Staging of the matrix kernel: K and V from global memory through registers to the pool, Q to the pool or to
+// registers.
 
-// An invocation moves vec4 number thread, thread + THREADS ... of a tile of K or V: through registers, so that the loads are
-// under way while the tile before is computed. Head dims that do not exist are not moved, where that is the same for every
-// chunk and slice; clear_padding zeroes their place.
+// An invocation moves vec4 number thread, thread + THREADS ... of a tile of K or V: through registers, so that the
+// loads are under way while the tile before is computed. Head dims that do not exist are not moved, where that is the
+// same for every chunk and slice; clear_padding zeroes their place.
 const uint K_VECS = MATRIX_STEPS(CHUNKS == 1 ? HEAD_DIM_QK : CHUNK, 8);
 const uint V_VECS = MATRIX_STEPS(SLICES == 1 ? HEAD_DIM_V : OUT_SPAN, 8);
 const uint K_ITEMS = MATRIX_STEPS(TILE_KV * K_VECS, THREADS), V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
@@ -18,11 +19,12 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
         const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
         if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) fetched[t] = fetch8(row_start_of, d, extent, whole); \
     }
-// FETCH where every row of the tile exists and lies within 32-bit offsets: no row is held to an end. With the widest loads
-// an index counts vec4, and one index serves all rounds.
+// FETCH where every row of the tile exists and lies within 32-bit offsets: no row is held to an end. With the widest
+// loads an index counts vec4, and one index serves all rounds.
 #define FETCH_INNER(tile, items, vecs, first_dim, extent, whole) \
     if (LOAD_BYTES == 16 && whole && THREADS % (vecs) == 0) { \
-        const uint step = tile.stride.x / 16, at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)) * VECS_OF_8; \
+        const uint step = tile.stride.x / 16; \
+        const uint at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)) * VECS_OF_8; \
         FOR_EACH(t, items) \
             if (TILE_KV * (vecs) % THREADS == 0 || thread / (vecs) + t * (THREADS / (vecs)) < TILE_KV) \
                 fetched[t] = fetch_whole8(tile.base, at + t * (THREADS / (vecs) * step)); \
@@ -65,7 +67,8 @@ uvec4 staged_q[STAGED_ITEMS == 0 ? 1 : STAGED_ITEMS];
 void fetch_staged_q(Rows q, uint chunk) {
     FOR_EACH(t, STAGED_ITEMS) {
         const uint e = min(t * THREADS + thread, TILE_Q * STAGED_VECS - 1);
-        staged_q[t] = load_query8(q_row(q, e / STAGED_VECS), chunk * CHUNK + Q_HELD_STEPS * K + e % STAGED_VECS * 8, HEAD_DIM_QK);
+        const uint d = chunk * CHUNK + Q_HELD_STEPS * K + e % STAGED_VECS * 8;
+        staged_q[t] = load_query8(q_row(q, e / STAGED_VECS), d, HEAD_DIM_QK);
     }
 }
 void store_staged_q() {
@@ -75,8 +78,8 @@ void store_staged_q() {
     }
 }
 
-// The steps of Q that are held: each subgroup moves them through its share of the pool, as many at a time as fit. All loads
-// are under way before the first is used.
+// The steps of Q that are held: each subgroup moves them through its share of the pool, as many at a time as fit. All
+// loads are under way before the first is used.
 const uint HELD_FIT = (SHARE / M - 1) / (K / 8), HELD_PIECE = Q_HELD_STEPS < HELD_FIT ? Q_HELD_STEPS : HELD_FIT;
 const uint HELD_PIECES = MATRIX_STEPS(Q_HELD_STEPS, HELD_PIECE == 0 ? 1 : HELD_PIECE);
 const uint HELD_VECS = HELD_PIECE * K / 8, HELD_ITEMS = MATRIX_STEPS(M * HELD_VECS, SUBGROUP_SIZE);

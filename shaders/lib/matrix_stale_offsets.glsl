@@ -1,5 +1,5 @@
-// The matrix kernel's loop with stale offsets: forward_matrix.comp has its pseudocode. A row's offset is what the exponents
-// of its weights are relative to.
+// The matrix kernel's loop with stale offsets: forward_matrix.comp has its pseudocode. A row's offset is what the
+// exponents of its weights are relative to.
 shared uint grown_tile;    // the first key of the tile that outgrew its offsets, plus 1; 0 if none has
 shared uint large_scores;  // 1: every tile is finished, which rounds scores first
 
@@ -8,8 +8,8 @@ bool is_biased(TileCursor c, uint first_key) {
     return inverse_scale != 0 && int(first_key) >= c.first_inner && int(first_key) <= c.last_inner;
 }
 
-// True if the tile's scores need nothing but what exponentials() does, and the next tile's keys need no test: they exist, and
-// no mask hides one of them from all rows, or what it hides is finite as far as we know.
+// True if the tile's scores need nothing but what exponentials() does, and the next tile's keys need no test: they
+// exist, and no mask hides one of them from all rows, or what it hides is finite as far as we know.
 bool is_inner(TileCursor c) {
     const bool lies_inner = int(c.k.first) >= c.first_inner && int(c.k.first) <= c.last_inner;
     if (MASK_KIND == MASK_NONE || !lies_inner) return lies_inner;
@@ -29,7 +29,8 @@ float score_tile(TileCursor c, bool biased) {
     return finish ? 1.0 : push.scale_log2;
 }
 
-// True if scores that begin as a mask are too large for that, in any row of the workgroup. No offset has been raised yet.
+// True if scores that begin as a mask are too large for that, in any row of the workgroup. No offset has been raised
+// yet.
 bool must_finish(float factor) {
     if (has_large_maximum(factor)) large_scores = 1;
     barrier();
@@ -50,8 +51,8 @@ Rows inner_p(TileCursor c) {
     return next;
 }
 
-// Adds P . V of an inner tile, and fetches V and the mask of the tile that follows. There is no branch: if the mask of that
-// tile is not wanted, the mask of this one is fetched once more.
+// Adds P . V of an inner tile, and fetches V and the mask of the tile that follows. There is no branch: if the mask of
+// that tile is not wanted, the mask of this one is fetched once more.
 void inner_pv(inout TileCursor c, Rows next) {
     fetch_bias(mix(c.k.first, next.first, int(next.first) <= c.last_inner));
     if (HALVES == 2) multiply_pv(0);
@@ -63,8 +64,8 @@ void inner_pv(inout TileCursor c, Rows next) {
     add_tile_sums();
 }
 
-// Computes P of a tile that is no inner one, and fetches K of the tile that follows. `biased`: its mask was fetched, and it
-// gives the same bits as an inner tile. `finish_all`: it is finished even if its rows see all of it.
+// Computes P of a tile that is no inner one, and fetches K of the tile that follows. `biased`: its mask was fetched,
+// and it gives the same bits as an inner tile. `finish_all`: it is finished even if its rows see all of it.
 Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
     const Rows next = tile_at(c.k, next_first(c));
     if (drops_unseen()) store_seen_v();
@@ -97,8 +98,8 @@ void boundary_pv(inout TileCursor c, Rows next) {
     }
 }
 
-// Raises the flag if this tile has outgrown the offsets of own rows, unless they were set from it (`set_tile`). True if the
-// tile has outgrown those of any row.
+// Raises the flag if this tile has outgrown the offsets of own rows, unless they were set from it (`set_tile`). True
+// if the tile has outgrown those of any row.
 bool leaves_loop(TileCursor c, uint set_tile) {
     if (outgrows()) {
         if (MASK_KIND != MASK_NONE && has_nan_sum()) saw_nonfinite = 1;

@@ -21,7 +21,8 @@ uvec2 head_address(uvec2 base, uint tensor, uint batch, uint head) {
 }
 
 Rows query_tile(uvec2 base, uint tensor, uint element_bytes, Work w) {
-    return query_rows(w, head_address(base, tensor, w.batch, w.head), stride_of(tensor, 2), stride_of(tensor, 1), element_bytes);
+    const uvec2 head = head_address(base, tensor, w.batch, w.head);
+    return query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1), element_bytes);
 }
 Rows key_tensor_rows(uvec2 base, uint tensor, Work w) {
     return key_rows(w, head_address(base, tensor, w.batch, w.head_kv), stride_of(tensor, 2), KEY_VALUE_BYTES);
@@ -36,5 +37,8 @@ Work work_at(uint x, uint y, uint z) {
     if (IS_SPLIT) w.split = z;
     return w;
 }
-Work find_work() { return work_at(push.first_x + gl_WorkGroupID.x, push.first_y + gl_WorkGroupID.y, push.first_z + gl_WorkGroupID.z); }
+Work find_work() {
+    const uvec3 at = uvec3(push.first_x, push.first_y, push.first_z) + gl_WorkGroupID;
+    return work_at(at.x, at.y, at.z);
+}
 uvec2 tile_keys(Work w) { return tile_keys(w, IS_SPLIT ? split_tiles() * TILE_KV : 0); }

@@ -3,9 +3,9 @@
 //   query      query, dquery, dout   the type that the module was compiled for
 //   key_value  key, value, dkey, dvalue   likewise
 //   out        the constant OUT_TYPE where the module has 16-bit types, else float32
-// and the mask (lib/mask.glsl), whose type is MASK_TYPE in the same way. Registers hold elements of query, key and value as
-// they are stored (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an invocation would wait
-// for loads that it issues ahead (f16 at D128 on an H200: 32.3 for 39.1 TFLOP/s).
+// and the mask (lib/mask.glsl), whose type is MASK_TYPE in the same way. Registers hold elements of query, key and
+// value as they are stored (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an
+// invocation would wait for loads that it issues ahead (f16 at D128 on an H200: 32.3 for 39.1 TFLOP/s).
 #include "lib/storage.glsl"
 
 #ifdef F16
@@ -22,11 +22,15 @@ const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_VALUE_BYTES = BYTES_OF(KEY_VA
 
 // load_NAME4, NAME_floats, store_NAME4 for an operand of a type that the module was compiled for.
 #define FLOAT32_OPERAND(name) \
-    vec4 load_##name##4(RowStart row, uint d, uint extent, bool inside) { return load4_float32(row, d, extent, inside); } \
+    vec4 load_##name##4(RowStart row, uint d, uint extent, bool inside) { \
+        return load4_float32(row, d, extent, inside); \
+    } \
     vec4 name##_floats(vec4 x) { return x; } \
     void store_##name##4(RowStart row, uint d, uint extent, vec4 x) { store4_float32(row, d, extent, x); }
 #define OPERAND_OF_16_BITS(name, type) \
-    uvec2 load_##name##4(RowStart row, uint d, uint extent, bool inside) { return load4_16bit(row, d, extent, inside); } \
+    uvec2 load_##name##4(RowStart row, uint d, uint extent, bool inside) { \
+        return load4_16bit(row, d, extent, inside); \
+    } \
     vec4 name##_floats(uvec2 x) { return floats_of(type, x); } \
     void store_##name##4(RowStart row, uint d, uint extent, vec4 x) { store4_16bit(row, d, extent, type, x); }
 
@@ -57,8 +61,8 @@ void store_out4(RowStart row, uint d, uint extent, vec4 x) { store4_float32(row,
 #endif
 const uint OUT_BYTES = BYTES_OF(STORED_OUT_TYPE);
 
-// Where query and key_value rows are staged in one list, whichever operand an item is of: one load for both while they have
-// one type, because a choice between two costs 4 % (lib/constants.glsl).
+// Where query and key_value rows are staged in one list, whichever operand an item is of: one load for both while they
+// have one type, because a choice between two costs 4 % (lib/constants.glsl).
 #define STAGED4 QUERY_STORED4
 STAGED4 load_staged4(bool of_key_value, RowStart row, uint d, uint extent, bool inside) {
     return load_query4(row, d, extent, inside);

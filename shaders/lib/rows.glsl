@@ -1,9 +1,9 @@
 // Rows of tensors in global memory: where staging loops get their addresses.
 //
-// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read: the
-// nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever lies outside, NaN
-// too, changes no bit. There is always at least one row where something is staged.
-// Of packed heads, the `group` heads of a group take turns: row i * group + g is row i of head g.
+// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never
+// read: the nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever
+// lies outside, NaN too, changes no bit. There is always at least one row where something is staged. With packed
+// heads, the `group` heads of a group take turns: row i * group + g is row i of head g.
 struct Rows {
     uvec2 head;         // address of row 0
     uvec2 stride;       // bytes from row to row
@@ -29,7 +29,7 @@ Rows rows_of(uvec2 head, uvec2 stride, uvec2 head_stride, uint element_bytes, ui
     return t;
 }
 
-// The same rows, with the tile at `first`.
+// Places the tile of these rows at `first`.
 Rows tile_at(Rows t, uint first) {
     t.first = first;
     t.origin = clamp(first, t.begin, t.end - 1);
@@ -38,8 +38,8 @@ Rows tile_at(Rows t, uint first) {
     return t;
 }
 
-// A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless the
-// planner says FAR_ROWS.
+// A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless
+// the planner says FAR_ROWS.
 RowStart row_start(Rows t, uint row) {
     uint steps = clamp(row, t.begin, t.end - 1), head = 0;
     if (PACKED_HEADS && t.group > 1) {

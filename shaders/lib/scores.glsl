@@ -6,12 +6,14 @@
 //
 // A term is a file with two functions, and a line in each of the two lists below:
 //   void add_NAME(inout Finish f, ScoreRow row, int key)         adds to the score of a key, or hides it
-//   bool NAME_finishes(Work w, uvec2 rows, uint first_key)       whether it does so in a tile of keys, for rows from .x to .y
-// A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times that, and
-// times the softcap's derivative. A kernel may let scores begin as a term in place of zeros (lib/matrix_bias.glsl).
+//   bool NAME_finishes(Work w, uvec2 rows, uint first_key)       true if it does so in a tile of keys, for rows .x .. .y
+// A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times
+// that, and times the softcap's derivative. A kernel may let scores begin as a term in place of zeros
+// (lib/matrix_bias.glsl).
 //
-// There are no infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the initial row
-// maximum, and that far below the lowest visible score: 2^(hidden - row_max) is 0 even in a row that has seen nothing.
+// There are no infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the initial
+// row maximum, and that far below the lowest visible score: 2^(hidden - row_max) is 0 even in a row that has seen
+// nothing.
 const float HIDDEN = -3e38;
 const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;
@@ -20,7 +22,7 @@ const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, f
 
 #include "lib/softcap.glsl"
 
-// What a row's scores depend on.
+// Holds what the scores of a row depend on.
 struct ScoreRow {
     ivec2 keys;        // the keys that bounds and lengths leave to the row, begin .. end-1
     RowStart mask;
@@ -41,7 +43,7 @@ ScoreRow score_row(Work w, MaskRows mask, uint row, bool mask_is_mixed) {
     return s;
 }
 
-// What the terms make of a scaled score.
+// Collects what the terms do to a scaled score.
 struct Finish {
     float added;
     bool hidden;
@@ -54,7 +56,7 @@ bool bounds_finish(Work w, uvec2 rows, uint first_key) {
 
 void add_mask(inout Finish f, ScoreRow row, int key) {
     if (MASK_KIND == MASK_NONE || !row.mask_is_mixed || f.hidden) return;
-    // What is hidden anyway may be loaded too, ahead of the test: it must be there.
+    // A driver may load the mask of a hidden key ahead of the test: it must be there.
     const vec2 element = mask_element(row.mask, min(uint(key), row.last_key) * row.mask_step);
     f.hidden = element.y != 0;
     f.added += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
@@ -70,9 +72,9 @@ bool terms_finish(Work w, uvec2 rows, uint first_key) {
     return bounds_finish(w, rows, first_key) || mask_finishes(w, rows, first_key);
 }
 
-// q.k, scaled and capped, and the derivative of the cap. It is rounded before anything is subtracted from it: then it is the
-// same in every kernel and tile, and P of the backward that of out. H200, 'values=ascending d=64' (scores to 98): otherwise
-// dquery is off by 1.9e-5, allowed 7.5e-6.
+// q.k, scaled and capped, and the derivative of the cap. It is rounded before anything is subtracted from it: then it
+// is the same in every kernel and tile, and P of the backward that of out. H200, 'values=ascending d=64' (scores to
+// 98): otherwise dquery is off by 1.9e-5, allowed 7.5e-6.
 vec4 scaled(vec4 x, out vec4 derivative) {
     precise vec4 score = x * push.scale_log2;
     derivative = vec4(1);
@@ -84,13 +86,13 @@ vec4 scaled(vec4 x) {
     return scaled(x, derivative);
 }
 
-// A scaled score with its terms; HIDDEN if the row may not see the key. `shift` is added with the terms: the backward's -lse,
-// which then cancels what large masks add before a score is lost in it.
+// A scaled score with its terms; HIDDEN if the row may not see the key. `shift` is added with the terms: the
+// backward's -lse, which then cancels what large masks add before a score is lost in it.
 float finished(float score, float shift, ScoreRow row, int key) {
     Finish f = Finish(0, false);
     add_terms(f, row, key);
     return f.hidden ? HIDDEN : clamp(score + (f.added + shift), LOWEST_SCORE, -LOWEST_SCORE);
 }
 
-// Whether a tile of keys has to be finished for rows from .x to .y. Where it has not, scores are q.k times scale_log2.
+// True if a tile of keys has to be finished for rows from .x to .y. If not, scores are q.k times scale_log2.
 bool needs_finishing(Work w, uvec2 rows, uint first_key) { return HAS_SOFTCAP || terms_finish(w, rows, first_key); }

@@ -1,6 +1,6 @@
-// Where sequences lie: which (batch, head, query tile, split of the keys) a workgroup works on, how many rows and keys its
-// batch has, where they begin in their tensors, and which keys a row sees. This file alone reads lengths and bounds of the
-// push constants; kernels ask a Work for them.
+// Where sequences lie: which (batch, head, query tile, split of the keys) a workgroup works on, how many rows and keys
+// its batch has, where they begin in their tensors, and which keys a row sees. This file alone reads lengths and
+// bounds of the push constants; kernels ask a Work for them.
 #include "lib/logarithms.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ArgumentsIn { ForwardArguments x; };
@@ -144,8 +144,8 @@ Rows key_rows(Work w, uvec2 head, uvec2 stride, uint element_bytes) {
     return rows_of(address_add(head, mul_wide(w.first_key, stride)), stride, uvec2(0), element_bytes, 1, key_extent());
 }
 
-// A row of a float32 tensor without strides, (batch, num_heads_q, seqlen_q) of `elements` each: lse, statistics. The row is
-// of a tile of w; offsets within a tile fit 31 bits, with packed heads too: their rows are few.
+// A row of a float32 tensor without strides, (batch, num_heads_q, seqlen_q) of `elements` each: lse, statistics. The
+// row is of a tile of w; offsets within a tile fit 31 bits, with packed heads too: their rows are few.
 RowStart dense_row(uvec2 base, uvec2 heads_before, uint elements, Work w, uint row) {
     const uvec2 head = address_add(heads_before, uvec2(w.batch * num_heads_q() + w.head, 0));
     const uint origin = query_of(w.first_row);

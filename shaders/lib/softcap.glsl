@@ -14,10 +14,10 @@ vec4 tanh4(vec4 x) {
     return mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
 }
 
-// The capped score of s / c, rounded by itself (see scaled()), and its derivative, 1 - tanh^2.
+// The capped score of s / c, and its derivative, 1 - tanh^2, both rounded step by step (see scaled()).
 vec4 capped(vec4 x, out vec4 derivative) {
     const vec4 t = tanh4(x);
-    derivative = 1 - t * t;
-    precise const vec4 score = push.softcap_log2 * t;
+    precise const vec4 square = t * t, score = push.softcap_log2 * t;
+    derivative = 1 - square;
     return score;
 }

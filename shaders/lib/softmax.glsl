@@ -11,9 +11,9 @@ void softmax_begin() {
     }
 }
 
-// Where nothing is hidden or capped, scores in base 2 are scores times a factor, which is left to softmax_tile: on an H200
-// D64 has 35.7 TFLOP/s so, and 27.5 with scores that are always finished. It is not negative, so that it commutes with the
-// maximum.
+// Where nothing is hidden or capped, scores in base 2 are scores times a factor, which is left to softmax_tile: on an
+// H200 D64 has 35.7 TFLOP/s so, and 27.5 with scores that are always finished. It is not negative, so that it commutes
+// with the maximum.
 float common_factor() {
     if (push.scale_log2 < 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = -scores[x];
     return abs(push.scale_log2);

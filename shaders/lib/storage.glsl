@@ -1,7 +1,7 @@
-// Elements in global memory: float32 and 16-bit types (TYPE_*), which become float32 in registers. Where rows are aligned
-// for it (LOAD_BYTES) four elements are moved at a time; that needs no 16-bit feature. Single 16-bit elements are moved
-// through 16-bit storage or, with the macro PACKED, through the 32-bit word that an element shares with another. Modules for
-// float32 storage (neither macro F16 nor BF16) have no 16-bit memory accesses.
+// Elements in global memory: float32 and 16-bit types (TYPE_*), which become float32 in registers. Where rows are
+// aligned for it (LOAD_BYTES) four elements are moved at a time; that needs no 16-bit feature. Single 16-bit elements
+// are moved through 16-bit storage or, with the macro PACKED, through the 32-bit word that an element shares with
+// another. Modules for float32 storage (neither macro F16 nor BF16) have no 16-bit memory accesses.
 #include "address.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer FloatsIn { float x[]; };
@@ -18,8 +18,8 @@ struct RowStart {
     uint at;
 };
 
-// Loads elements d .. d+3 of a row as they are stored, zero from `extent` on. It reads nothing outside 0 .. extent-1, and
-// has no branch: for what does not exist, the last element that does is read and dropped. `inside` promises that
+// Loads elements d .. d+3 of a row as they are stored, zero from `extent` on. It reads nothing outside 0 .. extent-1,
+// and has no branch: for what does not exist, the last element that does is read and dropped. `inside` promises that
 // d+3 < extent.
 #define LOAD4(type, bytes, load_four, load_one, make_four) \
     if (LOAD_BYTES >= 4 * bytes && inside) return load_four(row, row.at + d); \
@@ -54,13 +54,17 @@ void store4_float32(RowStart row, uint d, uint extent, vec4 x) {
 }
 
 // The type of a 16-bit number is a constant wherever these are called.
-float float_of(uint type, uint bits) { return type == TYPE_FLOAT16 ? unpackHalf2x16(bits).x : uintBitsToFloat(bits << 16); }
+float float_of(uint type, uint bits) {
+    return type == TYPE_FLOAT16 ? unpackHalf2x16(bits).x : uintBitsToFloat(bits << 16);
+}
 vec2 floats_of(uint type, uint word) {
-    return type == TYPE_FLOAT16 ? unpackHalf2x16(word) : vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000));
+    return type == TYPE_FLOAT16 ? unpackHalf2x16(word)
+                                : vec2(uintBitsToFloat(word << 16), uintBitsToFloat(word & 0xffff0000));
 }
 vec4 floats_of(uint type, uvec2 words) { return vec4(floats_of(type, words.x), floats_of(type, words.y)); }
 
-// Rounds to nearest, ties to even: packHalf2x16 may round as it likes. There are no branches, of which compilers make much.
+// Rounds to nearest, ties to even: packHalf2x16 may round as it likes. There are no branches, of which compilers make
+// much.
 uint float16_bits(float x) {
     const uint bits = floatBitsToUint(x), magnitude = bits & 0x7fffffff, rebased = magnitude - 0x38000000;
     const uint normal = (rebased + 0xfff + (rebased >> 13 & 1)) >> 13;
@@ -115,6 +119,7 @@ uvec2 load4_16bit(RowStart row, uint d, uint extent, bool inside) {
     LOAD4(uvec2, 2, load_four_16bit, load_one_16bit, packed4)
 }
 void store4_16bit(RowStart row, uint d, uint extent, uint type, vec4 x) {
-    STORE4(2, store_four_16bit(row, row.at + d, bits_of(type, x)), store_one_16bit(row, row.at + d + i, bits_of(type, x[i])))
+    STORE4(2, store_four_16bit(row, row.at + d, bits_of(type, x)),
+           store_one_16bit(row, row.at + d + i, bits_of(type, x[i])))
 }
 #endif

@@ -82,7 +82,8 @@ uint key_of_slot(uint slot) {
 // Item e of a V stage: 4 head dims of the key in slot first_slot + e / V_STRIDE of the P_KEYS keys from v.first on.
 KEY_VALUE_STORED4 load_v_item(Rows v, uint first_slot, uint e) {
     const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
-    return load_key_value4(row_start(v, row), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, OUT_DIM % (4 * LANES * SLICES) == 0);
+    const bool inside = OUT_DIM % (4 * LANES * SLICES) == 0;
+    return load_key_value4(row_start(v, row), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside);
 }
 
 // Staging in two steps: fetch_* issue the loads into registers while a chunk is being computed, store_* put them down
@@ -93,7 +94,8 @@ KEY_VALUE_STORED4 fetched_v[FETCHES_AHEAD ? V_ITEMS : 1];
 void fetch_qk(Rows q, Rows k, uint chunk, uint extent) {
     if (!FETCHES_AHEAD) return;
     [[unroll]] for (uint t = 0; t < QK_ITEMS; t++)
-        if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) fetched_qk[t] = load_chunk_block(q, k, chunk, extent, t * THREADS);
+        if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS))
+            fetched_qk[t] = load_chunk_block(q, k, chunk, extent, t * THREADS);
 }
 
 void store_qk(Rows q, Rows k, uint chunk, uint extent) {
@@ -120,18 +122,20 @@ void store_v(Rows v, uint first_slot) {
         return;
     }
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * V_STRIDE) pool[POOL_V + t * THREADS + thread] = key_value_floats(fetched_v[t]);
+        if (t * THREADS + thread < V_KEYS * V_STRIDE)
+            pool[POOL_V + t * THREADS + thread] = key_value_floats(fetched_v[t]);
 }
 
 // Private to an invocation: its part of the scores (then of P), four keys to a vec4, and of the output tile.
 vec4 scores[ROWS * COLS / 4];
 vec4 acc[ROWS * OUT_VECS];
 
-// A product of two matrices in shared memory as a sum of outer products over `steps` lines, `unrolled` of them at a time:
+// A product of two matrices in shared memory as a sum of outer products over `steps` lines, `unrolled` of them at a
+// time:
 //   acc[r * right_vecs + c] += left[r] * right[c]
-// left_at(line) is the place of the first of a line's left_vecs vec4, whose components are the rows r; right_at(line, c) is
-// the place of its vec4 number c of right_vecs; each(c, count) is the loop over these. The statement `find_dropped`, which
-// may look at `left`, sets `drop` where the line counts as 0 whatever `right` is.
+// left_at(line) is the place of the first of a line's left_vecs vec4, whose components are the rows r; right_at(line,
+// c) is the place of its vec4 number c of right_vecs; each(c, count) is the loop over these. The statement
+// `find_dropped`, which may look at `left`, sets `drop` where the line counts as 0 whatever `right` is.
 #define ADD_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, each, steps, unrolled, find_dropped) \
     for (uint first_line = 0; first_line < (steps); first_line += (unrolled)) \
         [[unroll]] for (uint i = 0; i < (unrolled); i++) { \
@@ -161,8 +165,8 @@ vec4 acc[ROWS * OUT_VECS];
 #define K_AT(d, b) (POOL_K + (d) * K_STRIDE + (b) * LANES + lane)
 void multiply_qk() { ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, UNROLL_EACH, CHUNK, QK_UNROLL, {}) }
 
-// scores = A . B^T over the `extent` head dims of both tiles, of which the first chunk is fetched already. `after` is done
-// while the last chunk is multiplied.
+// scores = A . B^T over the `extent` head dims of both tiles, of which the first chunk is fetched already. `after` is
+// done while the last chunk is multiplied.
 #define MULTIPLY_CHUNKS(a, b, extent, after) \
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0); \
     for (uint chunk = 0; chunk < CHUNKS_OF(extent); chunk++) { \
@@ -186,7 +190,8 @@ void store_p_blocks(uint b) {
 
 // Puts columns 4*first .. of this lane's P where multiply_pv reads them: keys as they come from scores, rows as vec4.
 // `first` comes from a loop that some drivers leave one in spite of the hint (NVIDIA's, in the backward), and registers
-// need constant indices: so a comparison finds the block. Without it the backward ran at 4 % of the FMA rate, with it 37 %.
+// need constant indices: so a comparison finds the block. Without it the backward ran at 4 % of the FMA rate, with it
+// 37 %.
 void store_p(uint first) {
     [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS)
         if (b == first) store_p_blocks(b);

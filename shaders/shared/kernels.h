@@ -1,5 +1,5 @@
-// What the kernels and the host agree on beside the kernels' interfaces (kernels.def): argument blocks, values of
-// constants, sizes of shared memory. Included by GLSL and by C++, so that each is declared once.
+// Declares what the kernels and the host agree on beside the kernels' interfaces (kernels.def): argument blocks,
+// values of constants, sizes of shared memory. Included by GLSL and by C++, so that each is declared once.
 #ifndef VKATTN_SHARED_KERNELS_H
 #define VKATTN_SHARED_KERNELS_H
 
@@ -72,8 +72,8 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define MOVE_SHARED 2        // through shared memory, by way of 16-bit accumulators
 #define MOVE_SHARED_FLOAT 3  // through shared memory, where there are none
 
-// Strides of shared memory in vec4; macros because they are constant expressions in both languages. A tile's rows lie four
-// to a vec4, padded to an odd stride so that neighbouring lines start in different banks.
+// Strides of shared memory in vec4; macros because they are constant expressions in both languages. A tile's rows lie
+// four to a vec4, padded to an odd stride so that neighbouring lines start in different banks.
 #define POOL_STRIDE(tile_rows) ((tile_rows) / 4 + 1 - (tile_rows) / 4 % 2)
 #define POOL_V_STRIDE(head_dim_v, lanes) (((head_dim_v) + 4 * (lanes)-1) / (4 * (lanes)) * (lanes))
 // The stride of one of `slices` equal slices of the head dims.
@@ -84,7 +84,8 @@ static_assert(sizeof(BackwardArguments) == 376);
 #define MATRIX_STRIDE(elements) (MATRIX_STEPS(elements, 8) | 1)
 #define MATRIX_FLOAT_STRIDE(elements) ((elements) / 4 | 1)
 
-// Results of probe_matrix.comp, in words: for each of two matrices, how many elements an invocation has, then their places.
+// Results of probe_matrix.comp, in words: for each of two matrices, how many elements an invocation has, then their
+// places.
 #define PROBE_INVOCATIONS 128
 #define PROBE_ELEMENTS 64
 #define PROBE_WORDS (1 + PROBE_INVOCATIONS * PROBE_ELEMENTS)

@@ -26,8 +26,8 @@ struct Context {
     const TileNumbers& numbers() const { return tiles.numbers; }
 };
 
-// A pass before it is cut: workgroups (heads, tiles, slices or what the kernel says), each with a loop of at most `longest`
-// steps out of `steps` that are numbered from 0 on.
+// A pass before it is cut: workgroups (heads, tiles, slices or what the kernel says), each with a loop of at most
+// `longest` steps out of `steps` that are numbered from 0 on.
 struct Pass {
     std::array<uint64_t, 3> grid{};
     uint64_t steps = 1, longest = 1;
@@ -38,7 +38,7 @@ struct Pass {
     std::function<Pipeline(bool resumed)> pipeline;
 };
 
-// What exceeds 64 bits exceeds every limit as well.
+// A product that exceeds 64 bits exceeds every limit as well.
 uint64_t product(uint64_t a, uint64_t b) {
     return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
 }
@@ -66,8 +66,8 @@ Result<PassCut> cut_within(const Context& c, const Pass& pass, const Plan& plan,
     cut.unit = product(std::min(cut.span, std::max<uint64_t>(1, pass.longest)), pass.step_flops);
     auto boxes = cut_grid(c.caps, pass.grid, cut.unit, limit);
     if (!boxes) return boxes.failure();
-    // Of cut loops, which cost more than half the limit, each is a dispatch: slices of dquery, which keep their sums of P in
-    // one place, take turns.
+    // Each cut loop is a dispatch of its own, because it costs more than half the limit: slices of dquery, which keep
+    // their sums of P in one place, take turns.
     cut.boxes = std::move(*boxes);
     const uint64_t spans = cut.loops ? (pass.steps + cut.span - 1) / cut.span : 1;
     if (spans > max_boxes / std::max<size_t>(1, cut.boxes.size()))

@@ -1,4 +1,4 @@
-// What the kernels of the backward share: their arguments, the statistics of query rows, how far rows lie apart.
+// Pieces that the kernels of the backward share: arguments, the statistics of query rows, how far rows lie apart.
 #include <algorithm>
 #include <cstddef>
 

@@ -1,4 +1,4 @@
-// What the planner knows of a device: filled from Vulkan by src/vulkan, from a text profile by the tests.
+// All that the planner knows of a device: filled from Vulkan by src/vulkan, from a text profile by the tests.
 #pragma once
 
 #include <array>
@@ -17,7 +17,8 @@ struct MatrixShape {
     uint32_t m = 0, n = 0, k = 0;
     VkattnDtype dtype{};
     bool rounded = false;  // float16: there are accumulators of it too, to store float32 ones through
-    // Found by a probe: the element_layout of accumulators, 0 if it is not known, and whether left operands have the same.
+    // Found by a probe: the element_layout of accumulators, 0 if it is not known, and whether left operands have the
+    // same.
     uint32_t layout = 0;
     bool left_alike = false;
 };

@@ -1,4 +1,5 @@
-// Classes of mask tiles, and how much of the other sequence a tile goes through: what forward and backward have in common.
+// Classes of mask tiles, and how much of the other sequence a tile goes through: what forward and backward have in
+// common.
 #include <algorithm>
 #include <cstddef>
 

@@ -19,10 +19,11 @@ uint32_t lanes_for(uint32_t head_dim_v, uint32_t step) {
     return lanes;
 }
 
-// Teams of a row, so that the loads of all its parts are under way at once: one or, for more than two steps of parts, as many
-// as there can be, so that no more than two pipelines are ever built. H200, `vkattn bench --dtype f16 --heads-q 32 --heads-kv
-// 8 --seqlen-q 1 --seqlen-kv 8192 --head-dim-qk 128 --kernel rows --num-splits N`: with one team 49 us at N = 64, 76 at 128,
-// which is 1.7 us for a step of parts (when a step's loads came behind its statistics).
+// Teams of a row, so that the loads of all its parts are under way at once: one or, for more than two steps of parts,
+// as many as there can be, so that no more than two pipelines are ever built. H200, `vkattn bench --dtype f16
+// --heads-q 32 --heads-kv 8 --seqlen-q 1 --seqlen-kv 8192 --head-dim-qk 128 --kernel rows --num-splits N`: with one
+// team 49 us at N = 64, 76 at 128, which is 1.7 us for a step of parts (when a step's loads came behind its
+// statistics).
 uint32_t teams_for(const DeviceCaps& caps, uint32_t parts, uint32_t step, uint32_t lanes) {
     const uint32_t most = std::min({most_threads, caps.max_invocations, caps.max_workgroup_size[0]}) / lanes;
     uint32_t teams = 1;
@@ -47,8 +48,8 @@ Push make_push(const Combine& c) {
     return p;
 }
 
-// Whether a workgroup's rows lie within 31-bit offsets, in bytes, and so do the statistics of as many parts as a row has
-// invocations.
+// True if a workgroup's rows lie within 31-bit offsets, in bytes, and so do the statistics of as many parts as a row
+// has invocations.
 bool narrow_rows(const Combine& c, uint32_t rows, uint32_t invocations) {
     const uint64_t limit = (uint64_t{1} << 31) - uint64_t{4} * VKATTN_MAX_HEAD_DIM;
     const uint64_t rows_of_part = uint64_t{c.batch} * c.num_heads * c.seqlen_q;

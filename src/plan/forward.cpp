@@ -1,5 +1,5 @@
-// The forward kernels, `rows` for few query rows, `tiles`, and `matrix` on matrix units: over all keys at once, or over parts of them that
-// combine.comp merges.
+// The forward kernels, `rows` for few query rows, `tiles`, and `matrix` on matrix units: over all keys at once, or
+// over parts of them that combine.comp merges.
 #include <algorithm>
 #include <cstddef>
 
@@ -35,8 +35,8 @@ uint64_t busy_parts(const DeviceCaps& caps, const TileChoice& tiles, const Grid&
                     all * tiles.tile_kv() / least_keys_of_part);
 }
 
-// Tiles of keys in a part, where a row sees those from `first` to `end`: for so many parts, and no part beyond the limit
-// of a dispatch. 0: not cut.
+// Tiles of keys in a part, where a row sees those from `first` to `end`: for so many parts, and no part beyond the
+// limit of a dispatch. 0: not cut.
 uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& options,
                      const TileChoice& tiles, uint64_t first, uint64_t end, uint64_t parts) {
     const TileChoice& n = tiles;
@@ -106,8 +106,8 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
     return true;
 }
 
-// Lets a launch write the results of a split in place of out and lse. Splits are numbered from the first key on, but those
-// before the first visible one do not exist.
+// Lets a launch write the results of a split in place of out and lse. Splits are numbered from the first key on, but
+// those before the first visible one do not exist.
 template <class K>
 void set_results(Launch<K>& launch, const Problem& p, const Grid& g) {
     const bool split = g.span_tiles != 0;

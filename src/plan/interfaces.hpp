@@ -1,5 +1,6 @@
-// The kernels' interfaces in C++, from shaders/kernels.def: for each kernel a struct of its specialization constants, one of
-// its push constants, and the names of both; for each module its kernel and what it needs. A new kernel needs no line here.
+// The kernels' interfaces in C++, from shaders/kernels.def: for each kernel a struct of its specialization constants,
+// one of its push constants, and the names of both; for each module its kernel and what it needs. A new kernel needs
+// no line here.
 #pragma once
 
 #include <array>
@@ -12,7 +13,7 @@
 
 namespace vkattn::core {
 
-// What a module needs of the device.
+// Bits of what a module needs of the device.
 enum Need : uint32_t {
     NEED_16BIT_STORAGE = 1,
     NEED_MATRIX = 2,  // a matrix unit, and pipelines held to subgroups of the constant subgroup_size
@@ -24,7 +25,8 @@ enum class Kernel : uint32_t {
     count
 };
 
-// All modules, those of a kernel from KERNEL_begin to before KERNEL_end. (An enumerator follows the one before it by 1.)
+// All modules, those of a kernel from KERNEL_begin to before KERNEL_end. (An enumerator follows the one before it by
+// 1.)
 enum class Module : int32_t {
 #define KERNEL(name) name##_begin, name##_before = name##_begin - 1,
 #define KERNEL_END(name) name##_end, name##_last = name##_end - 1,

@@ -1,4 +1,4 @@
-// What the kernels' planners share: a row in the list of kernels, and the pieces that every forward dispatch
+// Pieces that the kernels' planners share: a row in the list of kernels, and the parts that every forward dispatch
 // is made of.
 #pragma once
 
@@ -33,7 +33,7 @@ struct BackwardKernel {
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 
-// What the operands of the products may be rounded to: the storage type, or what options.precision says.
+// The type that operands of the products may be rounded to: the storage type, or the one of options.precision.
 Result<VkattnDtype> operand_type(const Problem& problem, const Options& options);
 
 // One head's matrix of the baseline in scratch, and into how many pieces its heads may be taken.
@@ -85,13 +85,13 @@ inline uint32_t add_pipeline(Plan& plan, Pipeline pipeline) {
 void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups, const Cut& cut,
                   uint64_t flops);
 
-// Of a kernel with modules for all storage types, the one for this type and device.
+// The module for this storage type and device, of a kernel that has one for each.
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps);
 inline bool has_two_forms(Module module) {
     return info_of(module).forms == 2;
 }
 
-// Whether the push constants are too small for this problem, so that there is an argument block.
+// True if the push constants are too small for this problem, so that there is an argument block.
 bool needs_arguments(const Problem& problem);
 shared::ForwardArguments forward_arguments(const Problem& problem);
 // Places the block in scratch, and the addresses in it that begin with a ForwardArguments.
@@ -107,13 +107,13 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
 // Region bits that a pipeline reads which uses the classes: none, if there are none.
 uint32_t mask_class_reads(const Plan& plan);
 
-// Upper bound on the number of tiles of `other` rows, of `all`, that one tile of `own` rows can see, without the batch's own
-// lengths and offsets.
+// Upper bound on the number of tiles of `other` rows, of `all`, that one tile of `own` rows can see, without the
+// batch's own lengths and offsets.
 uint64_t longest_loop(const Problem& problem, uint32_t own, uint32_t other, uint64_t all);
 // The upper bound that the window alone gives, for any lengths and offsets.
 uint64_t longest_in_window(const Problem& problem, uint32_t own, uint32_t other);
 
-// What the baseline does not do, of all that a problem or an option may ask for; "" if nothing.
+// Names something that the problem or an option asks for and the baseline does not do; "" if there is nothing.
 std::string beyond_baseline(const Problem& problem, const Options& options);
 
 // Query rows of all heads and batches.
@@ -129,8 +129,8 @@ void add_backward_arguments(const Backward& backward, Plan& plan,
                             const std::vector<shared::ForwardArguments>& more = {});
 // Row statistics cannot be processed in chunks. Fails if they exceed one allocation of the device.
 Result<bool> check_statistics(const DeviceCaps& caps, const Problem& problem);
-// True if rows of one tile (inputs or gradients) are too far apart for 32-bit offsets. Fails if the device cannot use wider
-// ones.
+// True if rows of one tile (inputs or gradients) are too far apart for 32-bit offsets. Fails if the device cannot use
+// wider ones.
 Result<bool> has_far_rows(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
                           uint32_t tile_q, uint32_t tile_kv);
 // The pass that writes the statistics. Its grid: heads of all batches, tiles of delta_rows.
@@ -141,13 +141,13 @@ uint32_t delta_rows(const Problem& problem);
 // Reserves a region of scratch behind those that are there.
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 
-// Adds the merge of parts to a plan. own_parts: those of a forward kernel, with row_max and row_sum for an lse. any_order:
-// bits may depend on how many parts there are, empty ones too. No dispatch costs more than `limit`.
+// Adds the merge of parts to a plan. own_parts: those of a forward kernel, with row_max and row_sum for an lse.
+// any_order: bits may depend on how many parts there are, empty ones too. No dispatch costs more than `limit`.
 Result<bool> add_combine(const DeviceCaps& caps, const Combine& combine, bool own_parts, bool any_order,
                          uint64_t limit, Plan& plan);
 
-// Cuts a grid (x, y, z) into boxes that fit the device's and cost at most `limit` each, at `unit` a workgroup. Refuses if
-// one workgroup costs more, or boxes are too many.
+// Cuts a grid (x, y, z) into boxes that fit the device's and cost at most `limit` each, at `unit` a workgroup. Refuses
+// if one workgroup costs more, or boxes are too many.
 struct Box {
     std::array<uint64_t, 3> first, count;
 };

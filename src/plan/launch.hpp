@@ -1,4 +1,4 @@
-// What launches of different kernels have in common, by the names of their constants
+// Sets what launches of different kernels have in common, by the names of their constants
 // and push constants. A kernel gets what it has a name for.
 #pragma once
 
@@ -15,7 +15,8 @@ constexpr uint32_t type_of(VkattnDtype dtype) {
                                            : TYPE_BFLOAT16;
 }
 
-// The widest load for which rows of a problem are aligned, of those that the portable kernels have: four elements or one.
+// The widest load for which rows of a problem are aligned, of those that the portable kernels have: four elements or
+// one.
 inline uint32_t load_bytes_of(const Problem& p) {
     return p.alignment_bytes % (4 * p.element_bytes) == 0 ? 4 * p.element_bytes : p.element_bytes;
 }

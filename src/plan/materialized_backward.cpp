@@ -168,7 +168,7 @@ void add_matrices(const Context& c, const Steps& steps, const Piece& piece, Plan
     add_dispatch(plan, steps.gradient, rows, cut, 0);
 }
 
-// What is written of a piece: dquery of its heads, dkey and dvalue of their groups.
+// Adds the products that write a piece's gradients: dquery of its heads, dkey and dvalue of their groups.
 void add_products(const Context& c, const Steps& steps, const Piece& piece, Plan& plan) {
     const Problem& p = plan.problem;
     const uint32_t tile = c.tiles.numbers.tile_q();

@@ -15,48 +15,51 @@ namespace {
 
 using Device = MatrixRow::Device;
 
-// Most specific first within a device. See tuning.cpp for how rows are meant. Measured with `vkattn bench --dtype f16 --batch 4
-// --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048; TFLOP/s in brackets.
-//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336, 32 285, 8 subgroups 315], d128 [320; q_held 96 300, keys
-//           not halved 294], d256 [291; not halved 271, 4 subgroups and 16 keys 217 for 262 at N 1,024].
+// Most specific first within a device. See tuning.cpp for how rows are meant. Measured with `vkattn bench --dtype f16
+// --batch 4 --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048; TFLOP/s in
+// brackets.
+//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336, 32 285, 8 subgroups 315], d128 [320; q_held 96
+//           300, not halved 294], d256 [291; not halved 271, 4 subgroups and 16 keys 217 for 262 at N 1,024].
 //           wide: two workgroups a multiprocessor, 24 KiB each; what an invocation stages of K and V is twice that of 8
 //           subgroups, so nothing else may take registers: d128 [332 for 320; keys by halves 336, but causal 306 for
-//           317; q_held 96, one workgroup, 207 at N 1,024], N 512 259 for 247, causal 177 for 149. bf16 [305 for 277; in one
-//           part 271], 96 head dims [323 for 299; not halved 315; bf16 328 for 293], 80 [326 for 310; 32 keys 322], 72 [297
-//           for 278; 287]. Not: softcap [176 for 183], 111 head dims [95 for 146], float32 storage [226 for 287],
+//           317; q_held 96, one workgroup, 207 at N 1,024], N 512 259 for 247, causal 177 for 149. bf16 [305 for 277;
+//           not halved 271], 96 head dims [323 for 299; not halved 315; bf16 328 for 293], 80 [326 for 310; 32 keys 322],
+//           72 [297 for 278; 287]. Not: softcap [176 for 183], 111 head dims [95 for 146], float32 storage [226 for 287],
 //           batch-invariant [214 for 257].
 //           bias, `--mask-type float --mask-shape 1,1,4096,4096`: d128 [203; keys by halves 187], wide 239, d256 [206;
 //           by halves 197], at d64 the common row [217; 32 keys 194, q_held 48 132].
-//           shared: --kernel matrix_khr, d64 [221; 32 keys 194, 64 keys 190], at d256 the common row [234; 16 keys 181].
+//           shared: --kernel matrix_khr, d64 [221; 32 keys 194, 64 keys 190], at d256 the common row [234; 16 keys
+//           181].
 //           d576: not swept.
-//           l2_group: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261, 290,
-//           279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 (8 subgroups) N 1,024 281 [268, 281, 276], N 4,096 321
-//           [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike. min_group: causal, d128 N 1,024
-//           205 [128: 200], N 4,096 294 [291]; not causal, 256 would be 276 for 281.
+//           l2_group: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261,
+//           290, 279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 (8 subgroups) N 1,024 281 [268,
+//           281, 276], N 4,096 321 [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike.
+//           min_group: causal, d128 N 1,024 205 [128: 200], N 4,096 294 [291]; not causal, 256 would be 276 for 281.
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
 constexpr MatrixRow rows[] = {
-    //                      max: head_dim  residency subgroups row_blocks tile_kv q_held chunk slice running halves l2_group min_group
-    {"nvidia-shared-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384, 256}, USE_SHARED},
-    {"nvidia-matrix-d64",  Device::nvidia_driver,  64, 2, { 4, 2, 64,  64,  0,   0, 0, 1, 16384, 256}},
-    {"nvidia-wide-bias",   Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
-    {"nvidia-bias-d128",   Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
-    {"nvidia-wide-bf16",   Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 2, 16384, 256}, USE_WIDE | USE_BFLOAT16},
-    {"nvidia-wide-d80",    Device::nvidia_driver,  80, 2, { 4, 2, 64,  80,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
-    {"nvidia-wide-d96",    Device::nvidia_driver,  96, 2, { 4, 2, 32,  96,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
-    {"nvidia-wide-d128",   Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE},
+    // max: head_dim, residency, {subgroups, row_blocks, tile_kv, q_held, chunk, slice, running, halves, l2_group_kib,
+    //  min_group_workgroups}, only
+    {"nvidia-shared-d64", Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384, 256}, USE_SHARED},
+    {"nvidia-matrix-d64", Device::nvidia_driver,  64, 2, { 4, 2, 64,  64,  0,   0, 0, 1, 16384, 256}},
+    {"nvidia-wide-bias",  Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
+    {"nvidia-bias-d128",  Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
+    {"nvidia-wide-bf16",  Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 2, 16384, 256}, USE_WIDE | USE_BFLOAT16},
+    {"nvidia-wide-d80",   Device::nvidia_driver,  80, 2, { 4, 2, 64,  80,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d96",   Device::nvidia_driver,  96, 2, { 4, 2, 32,  96,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d128",  Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE},
     {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2, 16384, 256}},
-    {"nvidia-bias-d256",   Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
+    {"nvidia-bias-d256",  Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
     {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2, 16384, 256}},
     {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1, 1, 16384, 256}},
 
-    {"cpu-matrix-d576",    Device::cpu,           576, 1, { 2, 1, 16,   0, 64, 128, 1}},
+    {"cpu-matrix-d576",   Device::cpu,           576, 1, { 2, 1, 16,   0, 64, 128, 1}},
 
-    {"matrix-d64",         Device::any,            64, 2, { 4, 1, 32,  64}},
-    {"matrix-d128",        Device::any,           128, 1, { 4, 1, 32, 112}},
-    {"matrix-d576",        Device::any,           576, 1, { 4, 1, 32,   0, 64, 128, 1}},
+    {"matrix-d64",        Device::any,            64, 2, { 4, 1, 32,  64}},
+    {"matrix-d128",       Device::any,           128, 1, { 4, 1, 32, 112}},
+    {"matrix-d576",       Device::any,           576, 1, { 4, 1, 32,   0, 64, 128, 1}},
 };
 // clang-format on
 
@@ -134,7 +137,7 @@ std::string too_large(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
     return "";
 }
 
-// Whether a mask is fetched ahead: lib/matrix_bias.glsl says when.
+// True if a mask is fetched ahead: lib/matrix_bias.glsl says when.
 bool fetches_bias(const Problem& p, const MatrixNumbers& n, bool pack) {
     return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 &&
            n.running == 0 && n.move == MOVE_FRAGMENT && p.narrow_rows(n.tile_q(), n.tile_kv, pack);
@@ -205,7 +208,7 @@ uint32_t matrix_subgroup_size(const DeviceCaps& caps) {
     return 0;
 }
 
-// What the kernel is written for.
+// True for shapes that the kernel is written for.
 bool is_usable(const MatrixShape& shape, uint32_t subgroup_size) {
     return shape.m % 8 == 0 && shape.n % 8 == 0 && shape.k % 8 == 0 && shape.m <= 64 && shape.n <= 64 &&
            32 % shape.n == 0 && shape.m * shape.n % (2 * subgroup_size) == 0;
@@ -231,7 +234,8 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
         const uint32_t of_p = through_shared ? n.shape.m * MATRIX_STRIDE(n.tile_kv) : 0;
         pool += n.subgroups * (n.move == MOVE_SHARED ? std::max(block, of_p) : block + of_p);
     }
-    // Before and after the loop each subgroup has a share: rows of one step of Q, of one tile of the output and statistics.
+    // Before and after the loop each subgroup has a share: rows of one step of Q, of one tile of the output and
+    // statistics.
     const uint32_t share = n.shape.m * std::max(MATRIX_STRIDE(k) + 1, MATRIX_FLOAT_STRIDE(n.shape.n) + 1);
     t.pool_vec4 = std::max(pool, n.subgroups * share);
     return t;

@@ -9,7 +9,8 @@
 
 namespace vkattn::core {
 
-// Meanings in shaders/interface/forward_matrix.def and shaders/lib/matrix.glsl. Head dims that a row does not limit are 0.
+// Meanings in shaders/interface/forward_matrix.def and shaders/lib/matrix.glsl. Head dims that a row does not limit
+// are 0.
 struct MatrixNumbers {
     uint32_t subgroups;    // of a workgroup
     uint32_t row_blocks;   // of M query rows, of a subgroup
@@ -52,15 +53,15 @@ std::span<const MatrixRow> matrix_rows();
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);
 bool is_usable(const MatrixShape& shape, uint32_t subgroup_size);  // by the kernel
 
-// What only the device itself can tell: where its matrix units keep their elements. Adds a pipeline and a dispatch for each
-// usable shape, each with its own results; Region::out is where all of them go.
+// Only the device itself can tell where its matrix units keep their elements. The plan has a pipeline and a dispatch
+// for each usable shape, each with its own results; Region::out is where all of them go.
 constexpr uint64_t probe_bytes = uint64_t{2} * PROBE_WORDS * 4;  // of a shape
 Plan probe_plan(const DeviceCaps& caps);
 uint64_t probe_size(const DeviceCaps& caps);
 // Notes in `caps` what their results say.
 void note_probe(DeviceCaps& caps, const std::byte* results);
 
-// What a workgroup of this problem is, from its numbers.
+// A workgroup of a problem, as it follows from the numbers.
 struct MatrixTile {
     uint32_t chunk;  // elements, a multiple of K
     uint32_t chunks;

@@ -20,7 +20,8 @@ constexpr ForwardKernel forward_kernels[] = {
     {"tiles", nullptr, plan_forward_tiles},
     {"materialized", for_comparison, plan_materialized},
 };
-// Where operands of float32 problems may be rounded: `tiles` would be slower than what was asked for. `rows` goes by loads.
+// Where operands of float32 problems may be rounded: `tiles` would be slower than what was asked for. `rows` goes by
+// loads.
 constexpr ForwardKernel rounding_kernels[] = {
     {"rows", nullptr, plan_forward_rows},
     {"matrix", nullptr, plan_forward_matrix},
@@ -58,7 +59,7 @@ std::vector<std::string> names_of(const Kernels& kernels) {
     return names;
 }
 
-// Of `kernels`, the one that is asked for or the first that fits. make(kernel) plans with it.
+// Plans with the kernel that is asked for, or with the first that fits. make(kernel) plans with one.
 template <class Kernels, class Make>
 Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const Kernels& kernels,
                          const Make& make) {

@@ -18,7 +18,7 @@
 
 namespace vkattn::core {
 
-// What a dispatch can touch. Bits of Pipeline::reads and writes.
+// Memory that a dispatch can touch: bits of Pipeline::reads and writes.
 enum class Region : uint32_t {
     query,
     key,
@@ -68,8 +68,8 @@ struct Pipeline {
     bool of_tuning_row = false;  // it is built from the numbers of the plan's tuning row
 };
 
-// Where a dispatch begins in its pipeline's whole grid, and which steps of its loop it does. The last push constants of a
-// kernel whose grid can be cut: interface/cut.def, and interface/backward_push.def for the steps.
+// Where a dispatch begins in its pipeline's whole grid, and which steps of its loop it does. The last push constants
+// of a kernel whose grid can be cut: interface/cut.def, and interface/backward_push.def for the steps.
 struct Cut {
     std::array<uint32_t, 3> first{};
     uint32_t first_step = 0, end_step = 0;

@@ -1,4 +1,4 @@
-// What a probe of the matrix units tells: whether elements lie by the bits of their number, and where.
+// Reads what a probe of the matrix units tells: whether elements lie by the bits of their number, and where.
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -40,7 +40,8 @@ uint32_t predicted(uint32_t layout, uint32_t invocation, uint32_t e, uint32_t b)
     return (from >= of_element ? e >> (from - of_element) : invocation >> from) & 1;
 }
 
-// Of which bit of an invocation's number, or of an element's, bit b of the place is; none if it never changes.
+// Finds the bit of an invocation's number, or of an element's, that decides bit b of the place; none if it never
+// changes.
 uint32_t source_of(const Places& places, uint32_t b) {
     for (uint32_t i = 0; (1u << i) < places.elements(); i++)
         if (place_bit(places.at(0, 1u << i), b) != 0) return of_element + i;
@@ -99,7 +100,7 @@ void note_probe(DeviceCaps& caps, const std::byte* results) {
         shape.layout = layout_of({results, shape.m, shape.n, subgroup_size});
         const uint32_t left = layout_of({results + size_t{PROBE_WORDS} * 4, shape.m, shape.k, subgroup_size});
         shape.left_alike = shape.layout != 0 && shape.layout == left && shape.n == shape.k;
-        // Of a shape whose elements are more or fewer than an even share, the kernel would be wrong.
+        // The kernel would be wrong with a shape whose elements are more or fewer than an even share.
         const uint32_t found = Places{results, shape.m, shape.n, subgroup_size}.elements();
         if (found != 0 && found != shape.m * shape.n / subgroup_size) shape.dtype = VKATTN_DTYPE_MAX_ENUM;
         results += probe_bytes;

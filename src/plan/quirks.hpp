@@ -12,16 +12,16 @@ inline bool is_wide_lavapipe(const DeviceCaps& caps) {
 
 // lavapipe (vendor 0x10005, a CPU), subgroup size 16, Mesa 26.1: a shader that builds an
 // address which differs between invocations from two 32-bit halves makes the driver overrun its stack and abort. So
-// tensors whose rows need that (2^31 bytes within a tile) are refused there, and so are the modules for GPUs of the tile
-// kernels (rolled = 0), whose invocations choose between two tensors; a row's parts are merged by one team. Remove when
-// `tools/on lavapipe-512 -- build/vkattn_gpu_tests` passes without it.
+// tensors whose rows need that (2^31 bytes within a tile) are refused there, and so are the modules for GPUs of the
+// tile kernels (rolled = 0), whose invocations choose between two tensors; a row's parts are merged by one team.
+// Remove when `tools/on lavapipe-512 -- build/vkattn_gpu_tests` passes without it.
 inline bool quirk_no_divergent_addresses(const DeviceCaps& caps) {
     return is_wide_lavapipe(caps);
 }
 
-// lavapipe, subgroup size 16, Mesa 26.1: a row-major load of an 8 x 8 matrix gives the upper eight lanes rows 1 to 4 for rows
-// 4 to 7, its length is 16 where a lane's share is 4, and the matrix kernel crashes the driver. Remove when the probe finds
-// each place once there (probe.cpp).
+// lavapipe, subgroup size 16, Mesa 26.1: a row-major load of an 8 x 8 matrix gives the upper eight lanes rows 1 to 4
+// for rows 4 to 7, its length is 16 where a lane's share is 4, and the matrix kernel crashes the driver. Remove when
+// the probe finds each place once there (probe.cpp).
 inline bool quirk_wrong_matrices(const DeviceCaps& caps) {
     return is_wide_lavapipe(caps);
 }

@@ -31,12 +31,12 @@ constexpr uint64_t max_packed_rows = 512;
 //   cpu     lavapipe 26.1, 2 cores: one lane a row reads K and V as scalars, 1.5 to 3 times faster than 2 or 4; at
 //           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
 //           time there (1.7 s).
-//   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels beyond
-//           D256, on no NVK device; few rows on none at all. Apple's and Adreno's compilers have 128 registers for an
+//   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
+//           beyond D256, on no NVK device; few rows on none at all. Apple's and Adreno's compilers have 128 registers for an
 //           invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
 // clang-format off
 constexpr TuningRow rows[] = {
-    //                   max:  head_dim_v  rows   residency   threads lanes rows cols chunk p_blocks v_keys prefetch unroll
+    // max: head_dim_v, rows, residency, {threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll}
     {"nvidia-rows4",     Device::nvidia_driver,  128,        4, 4, rows_kernel( 64,  8, 4, 1, 8)},
     {"nvk-rows4",        Device::nvidia,         128,        4, 4, rows_kernel( 64,  8, 4, 0, 4)},
     {"nvidia-rows8",     Device::nvidia_driver,  128,        8, 4, rows_kernel( 64,  8, 8, 0, 4)},
@@ -71,13 +71,14 @@ constexpr TuningRow rows[] = {
     {"small-d576",      Device::any,            576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 };
 
-// Of the backward kernels; max_head_dim is the larger one. Measured with `vkattn bench --pass backward --heads-q 16
-// --seqlen-q 4096 --head-dim-qk D --sweep FILE`, float32, TFLOP/s (of 10 N^2 D) in brackets.
-//   nvidia  H200, driver 580.159: D64 [24.4] of 60 candidates, D128 [24.8] of 29. d576 is not tuned: D256 [17.4], D512 [11.1].
+// Rows of the backward kernels, whose max_head_dim is the larger one. Measured with `vkattn bench --pass backward
+// --heads-q 16 --seqlen-q 4096 --head-dim-qk D --sweep FILE`, float32, TFLOP/s (of 10 N^2 D) in brackets.
+//   nvidia  H200, driver 580.159: D64 [24.4] of 60 candidates, D128 [24.8] of 29. d576 is not tuned: D256 [17.4], D512
+//           [11.1].
 //   cpu     as the forward's
-//   gpu, few, small: not run on their own devices. tools/gate: as few slices as spill nowhere, with every feature at once.
-//           Fewer do: D256 (1, 1) on NVK's Pascal 659, D576 (1, 2) on navi31 24; on M1 D64 (1, 1) 44, D128 (1, 2) 16, D576
-//           (5, 10) 48.
+//   gpu, few, small: not run on their own devices. tools/gate: as few slices as spill nowhere, with every feature at
+//           once. Fewer do: D256 (1, 1) on NVK's Pascal 659, D576 (1, 2) on navi31 24; on M1 D64 (1, 1) 44, D128 (1, 2)
+//           16, D576 (5, 10) 48.
 constexpr TuningRow backward_rows[] = {
     {"nvidia-backward-d64",  Device::nvidia_driver,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
     {"nvidia-backward-d128", Device::nvidia_driver, 128, any_rows, 1, {256, 16, 8,  8, 32, 1,  8, 1, 16}},
@@ -112,7 +113,7 @@ Device device_of(const DeviceCaps& caps) {
     return caps.driver_id == driver_nvk ? Device::nvidia : Device::nvidia_driver;
 }
 
-// What a kind of device is a kind of.
+// The more general kind that a kind of device belongs to.
 Device kind_of(Device device) {
     if (device == Device::nvidia_driver) return Device::nvidia;
     if (device == Device::nvidia || device == Device::amd) return Device::many_registers;
@@ -165,7 +166,7 @@ std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kin
     return "";
 }
 
-// What the sums over query rows ask for beyond that (backward_key_value.comp).
+// The sums over query rows ask for more (backward_key_value.comp): why these numbers do not have it, or "".
 std::string malformed_for_sums(const TileNumbers& n) {
     if (n.tile_kv() % n.rows != 0 || n.threads % (n.tile_kv() / n.rows) != 0)
         return "a backward's invocations do not share cols * lanes keys, rows each, evenly";

@@ -17,8 +17,8 @@ namespace vkattn::core {
 enum class KernelKind { rows, tiles, matrix, matrix_khr, backward };
 
 // Numbers of the kernels; meanings in shaders/interface. The rows kernel has threads, lanes, rows and unroll only, and
-// cols = 0 says so. q_slices: slices of dquery; kv_slices: slices of dkey and dvalue, 1 or even. rolled: 1 takes the form for
-// CPUs of a module that has two; no row has it, it comes from the device.
+// cols = 0 says so. q_slices: slices of dquery; kv_slices: slices of dkey and dvalue, 1 or even. rolled: 1 takes the
+// form for CPUs of a module that has two; no row has it, it comes from the device.
 struct TileNumbers {
     uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll, q_slices = 1,
                                                                                     kv_slices = 1, rolled = 0;
@@ -73,10 +73,10 @@ uint32_t kept_kv_vec4(const TileNumbers& n, const Problem& problem);
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                 KernelKind kind);
 
-// Of the device, or a guess by its type.
+// The device's multiprocessors, or a guess by its type.
 uint32_t multiprocessors_of(const DeviceCaps& caps);
 
-// The same for the matrix kernel, on what the device has of matrix units.
+// Chooses the numbers of the matrix kernel, on what the device has of matrix units.
 Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                  KernelKind kind);
 

@@ -68,7 +68,7 @@ const char* type_name(vk::PhysicalDeviceType type) {
     }
 }
 
-// What vkattn itself says of the device.
+// Asks vkattn itself whether the device can be used.
 std::string refusal(const Instance& instance, VkPhysicalDevice device) {
     VkattnRequirements* requirements = nullptr;
     VkattnError error;

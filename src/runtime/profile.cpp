@@ -10,7 +10,7 @@
 namespace vkattn {
 namespace {
 
-// Of one device: chains are asked for what its version or an extension has.
+// Structs are chained only if the device's version or one of its extensions has them.
 class Asker {
   public:
     explicit Asker(const vk::raii::PhysicalDevice& device)

@@ -34,7 +34,7 @@ auto with_errors(const char* what, Body body) {
     }
 }
 
-// What the library needs and what the user adds.
+// The extensions that the library needs, and those that the user adds.
 std::vector<const char*> extensions_of(const RuntimeOptions& options, const Requirements& requirements) {
     std::vector<const char*> all = options.extra_extensions;
     const char* const* wanted = nullptr;

@@ -113,7 +113,7 @@ Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&
     return made;
 }
 
-// Whether the failure says that this row of the tuning table is not for this driver: a lost device and memory that ran
+// True if the failure says that this row of the tuning table is not for this driver: a lost device and memory that ran
 // out do not, and neither does the baseline's.
 bool blames_row(const Failure& failure, const Plan& plan) {
     for (const VkResult r :

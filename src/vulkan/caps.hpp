@@ -10,7 +10,7 @@ namespace vkattn::core {
 DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version,
                       const VkPhysicalDeviceFeatures2* features);
 
-// The same with everything that the device supports.
+// The caps with everything enabled that the device supports.
 DeviceCaps query_supported_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version);
 
 }  // namespace vkattn::core

@@ -12,7 +12,7 @@ const VkBaseInStructure* find(const void* chain, VkStructureType type) {
     return nullptr;
 }
 
-// Whether one of a chain's structs says so: a feature of its own struct, or of that of a Vulkan version.
+// True if one of a chain's structs says so: a feature of its own struct, or of that of a Vulkan version.
 template <class T>
 bool says(const void* chain, VkStructureType type, VkBool32 T::*feature) {
     const auto* s = reinterpret_cast<const T*>(find(chain, type));

@@ -7,7 +7,7 @@
 
 namespace vkattn::core {
 
-// Of one device: what it supports of them, as a chain to be queried or enabled.
+// The features that one device supports, as a chain to be queried or enabled.
 class Features {
   public:
     Features(const InstanceFunctions& vk, VkPhysicalDevice device);
@@ -34,8 +34,8 @@ class Features {
     std::vector<const char*> extensions_;
 };
 
-// What a chain given to vkCreateDevice enables; each is found in its own struct or in that of a Vulkan version. null:
-// bufferDeviceAddress alone.
+// Reads what a chain given to vkCreateDevice enables; each feature is found in its own struct or in that of a Vulkan
+// version. null: bufferDeviceAddress alone.
 struct Enabled {
     bool buffer_device_address, storage_16bit, float16, memory_model, subgroup_size_control, maintenance4;
     bool matrix, matrix_conversions, bfloat16_matrix;

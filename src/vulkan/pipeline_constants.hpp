@@ -18,7 +18,7 @@ namespace vkattn::core {
 // Bits 1 << id of the constants that the module's code depends on.
 uint64_t constants_read(const Spirv& module);
 
-// What a VkPipeline is built from.
+// Everything that a VkPipeline is built from.
 struct PipelineKey {
     Module module{};
     bool rolled = false;
@@ -29,8 +29,8 @@ struct PipelineKey {
 // Tells of pipelines what they are built from. Remembers what modules read, so one object is for one thread at a time.
 class PipelineConstants {
   public:
-    // The pipeline's constants, with 0 for those that its module does not read, so that they do not split pipelines. The
-    // subgroup size of a matrix kernel is kept in any case: it is a property of the VkPipeline.
+    // The pipeline's constants, with 0 for those that its module does not read, so that they do not split pipelines.
+    // The subgroup size of a matrix kernel is kept in any case: it is a property of the VkPipeline.
     PipelineKey key_of(const Pipeline& pipeline);
     // Lists for vkCreateComputePipelines the constants that the module reads. The others keep the module's
     // defaults: code that nobody uses may divide by them.

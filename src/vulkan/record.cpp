@@ -20,7 +20,7 @@ Result<bool> check_address(const char* field, VkDeviceAddress address, uint64_t 
     return true;
 }
 
-// Whether any key's mask is ever read; the number itself does not matter.
+// Not 0 if any key's mask is ever read; the number itself does not matter.
 uint64_t mask_elements(const Problem& p) {
     return p.mask != VKATTN_MASK_NONE && !p.empty_output() ? p.key_limit : 0;
 }
@@ -63,7 +63,7 @@ void put(Addresses& at, Region region, VkDeviceAddress address) {
     at[static_cast<size_t>(region)] = address;
 }
 
-// What forward and backward both have.
+// The addresses that forward and backward both have.
 template <class Args>
 Addresses common_addresses(const Plan& plan, const Args& args) {
     Addresses at{};
