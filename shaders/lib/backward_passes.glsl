@@ -1,4 +1,5 @@
-// Shared by the passes that sum gradients over tiles: slices of head dims, and loops that are cut into dispatches.
+// Slices of head dims, and loops that are cut into dispatches: for the backward's passes that sum gradients over
+// tiles. It assumes push constants as in interface/backward_push.def.
 
 // Which of the SLICES slices of its gradients' head dims a workgroup sums: there is more than one where a device has
 // too few registers for all of them. What a slice recomputes is the same for all of them.

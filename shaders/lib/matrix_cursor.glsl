@@ -1,4 +1,5 @@
-// Where the matrix kernel's loop over tiles of keys stands, and which workgroup of the grid works on what.
+// Where the matrix kernel's loop over tiles of keys stands, and which workgroup of the grid works on what. Both loops
+// of forward_matrix.comp move the cursor. It assumes that at least one key is seen before the loop begins.
 struct TileCursor {
     Work w;
     Rows q, k, v;    // k: the tile of keys at which the loop stands

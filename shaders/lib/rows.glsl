@@ -1,4 +1,5 @@
-// Rows of tensors in global memory: where staging loops get their addresses.
+// Rows of tensors in global memory: where staging loops get their addresses, all of them from row_start and, where a
+// whole tile is known to exist, from row_of_whole_tile.
 //
 // Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never
 // read: the nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever

@@ -1,12 +1,14 @@
-// How q.k becomes a score, in base 2: one contract of all forward and backward kernels.
+// How q.k becomes a score, in base 2: one contract of all forward and backward kernels. tile_scores.glsl calls it for
+// tiles and the backward, forward_rows.comp and matrix_softmax.glsl for theirs. It assumes a Work whose sequences were
+// found.
 //
 //   score = scaled(q.k)                      scale, softcap; its derivative is for the backward
 //   score = finished(score, ...)             what terms add, and what they hide
 //   needs_finishing(...)                     whether a tile has to be finished at all
 //
 // A term is a file with two functions, and a line in each of the two lists below:
-//   void add_NAME(inout Finish f, ScoreRow row, int key)         adds to the score of a key, or hides it
-//   bool NAME_finishes(Work w, uvec2 rows, uint first_key)       true if it does so in a tile of keys, for rows .x .. .y
+//   void add_NAME(inout Finish f, ScoreRow row, int key)        adds to the score of a key, or hides it
+//   bool NAME_finishes(Work w, uvec2 rows, uint first_key)      true if it does so in a tile of keys, for rows .x .. .y
 // A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times
 // that, and times the softcap's derivative. A kernel may let scores begin as a term in place of zeros
 // (lib/matrix_bias.glsl).

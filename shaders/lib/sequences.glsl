@@ -1,6 +1,8 @@
 // Where sequences lie: which (batch, head, query tile, split of the keys) a workgroup works on, how many rows and keys
-// its batch has, where they begin in their tensors, and which keys a row sees. This file alone reads lengths and
-// bounds of the push constants; kernels ask a Work for them.
+// its batch has, where they begin in their tensors, and which keys a row sees. Every kernel that looks at an attention
+// problem includes it, by way of operand_layout.glsl or argument_block.glsl. This file alone reads the lengths and
+// bounds of the push constants: kernels ask a Work, which one of work_of_tile, work_of_last_tile and work_of_keys has
+// filled.
 #include "lib/logarithms.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ArgumentsIn { ForwardArguments x; };

@@ -1,4 +1,6 @@
-// Online softmax over tiles of scores in base 2 (Milakov and Gimelshein, arXiv:1805.02867), state per query row.
+// Online softmax over tiles of scores in base 2 (Milakov and Gimelshein, arXiv:1805.02867), with state for each query
+// row. forward_tiles.comp calls it for each tile of keys. It assumes that `scores` and `acc` are laid out as
+// lib/tiles.glsl says.
 #include "lib/tile_scores.glsl"
 
 float row_max[ROWS];  // the same in every lane of a group

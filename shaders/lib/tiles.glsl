@@ -1,4 +1,6 @@
 // The tile machinery of the portable kernels: staging into shared memory, the two small matrix products.
+// forward_tiles.comp, the backward's passes and the baseline include it. It assumes that the pool has the sizes which
+// src/plan/tuning.cpp computes, and that all invocations of a workgroup call what has a barrier.
 //
 // Ownership. LANES neighbouring invocations form a group; a group owns ROWS query rows, complete in keys and head
 // dims, so row statistics never leave the group. Of a tile of scores, a lane holds COLS columns in blocks of four

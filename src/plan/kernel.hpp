@@ -1,5 +1,6 @@
-// Pieces that the kernels' planners share: a row in the list of kernels, and the parts that every forward dispatch
-// is made of.
+// Pieces that the kernels' planners share: a row in the list of kernels, a launch (a pipeline while it is planned),
+// cuts of grids, scratch. The planners of src/plan include it (those that make launches, launch.hpp); nobody else
+// does. Problems are assumed to be valid: src/problem.cpp has resolved them.
 #pragma once
 
 #include <cstddef>

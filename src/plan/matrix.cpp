@@ -23,9 +23,9 @@ using Device = MatrixRow::Device;
 //           wide: two workgroups a multiprocessor, 24 KiB each; what an invocation stages of K and V is twice that of 8
 //           subgroups, so nothing else may take registers: d128 [332 for 320; keys by halves 336, but causal 306 for
 //           317; q_held 96, one workgroup, 207 at N 1,024], N 512 259 for 247, causal 177 for 149. bf16 [305 for 277;
-//           not halved 271], 96 head dims [323 for 299; not halved 315; bf16 328 for 293], 80 [326 for 310; 32 keys 322],
-//           72 [297 for 278; 287]. Not: softcap [176 for 183], 111 head dims [95 for 146], float32 storage [226 for 287],
-//           batch-invariant [214 for 257].
+//           not halved 271], 96 head dims [323 for 299; not halved 315; bf16 328 for 293], 80 [326 for 310; 32 keys
+//           322], 72 [297 for 278; 287]. Not: softcap [176 for 183], 111 head dims [95 for 146], float32 storage [226
+//           for 287], batch-invariant [214 for 257].
 //           bias, `--mask-type float --mask-shape 1,1,4096,4096`: d128 [203; keys by halves 187], wide 239, d256 [206;
 //           by halves 197], at d64 the common row [217; 32 keys 194, q_held 48 132].
 //           shared: --kernel matrix_khr, d64 [221; 32 keys 194, 64 keys 190], at d256 the common row [234; 16 keys
@@ -42,24 +42,24 @@ using Device = MatrixRow::Device;
 constexpr MatrixRow rows[] = {
     // max: head_dim, residency, {subgroups, row_blocks, tile_kv, q_held, chunk, slice, running, halves, l2_group_kib,
     //  min_group_workgroups}, only
-    {"nvidia-shared-d64", Device::nvidia_driver,  64, 2, { 4, 2, 48,  64,  0,   0, 0, 1, 16384, 256}, USE_SHARED},
-    {"nvidia-matrix-d64", Device::nvidia_driver,  64, 2, { 4, 2, 64,  64,  0,   0, 0, 1, 16384, 256}},
-    {"nvidia-wide-bias",  Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
-    {"nvidia-bias-d128",  Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
-    {"nvidia-wide-bf16",  Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 2, 16384, 256}, USE_WIDE | USE_BFLOAT16},
-    {"nvidia-wide-d80",   Device::nvidia_driver,  80, 2, { 4, 2, 64,  80,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
-    {"nvidia-wide-d96",   Device::nvidia_driver,  96, 2, { 4, 2, 32,  96,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
-    {"nvidia-wide-d128",  Device::nvidia_driver, 128, 2, { 4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE},
-    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1, { 8, 2, 32,  80,  0,   0, 0, 2, 16384, 256}},
-    {"nvidia-bias-d256",  Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
-    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1, { 8, 1, 32, 256,  0,   0, 0, 2, 16384, 256}},
-    {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1, { 8, 1, 32,   0, 64, 256, 1, 1, 16384, 256}},
+    {"nvidia-shared-d64", Device::nvidia_driver,  64, 2, {4, 2, 48,  64,  0,   0, 0, 1, 16384, 256}, USE_SHARED},
+    {"nvidia-matrix-d64", Device::nvidia_driver,  64, 2, {4, 2, 64,  64,  0,   0, 0, 1, 16384, 256}},
+    {"nvidia-wide-bias", Device::nvidia_driver, 128, 2, {4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
+    {"nvidia-bias-d128",  Device::nvidia_driver, 128, 1, {8, 2, 32,  80,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
+    {"nvidia-wide-bf16", Device::nvidia_driver, 128, 2, {4, 2, 32, 112,  0,   0, 0, 2, 16384, 256}, USE_WIDE | USE_BF16},
+    {"nvidia-wide-d80",   Device::nvidia_driver,  80, 2, {4, 2, 64,  80,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d96",   Device::nvidia_driver,  96, 2, {4, 2, 32,  96,  0,   0, 0, 2, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d128",  Device::nvidia_driver, 128, 2, {4, 2, 32, 112,  0,   0, 0, 1, 16384, 256}, USE_WIDE},
+    {"nvidia-matrix-d128",Device::nvidia_driver, 128, 1, {8, 2, 32,  80,  0,   0, 0, 2, 16384, 256}},
+    {"nvidia-bias-d256",  Device::nvidia_driver, 256, 1, {8, 1, 32, 256,  0,   0, 0, 1, 16384, 256}, USE_BIAS},
+    {"nvidia-matrix-d256",Device::nvidia_driver, 256, 1, {8, 1, 32, 256,  0,   0, 0, 2, 16384, 256}},
+    {"nvidia-matrix-d576",Device::nvidia_driver, 576, 1, {8, 1, 32,   0, 64, 256, 1, 1, 16384, 256}},
 
-    {"cpu-matrix-d576",   Device::cpu,           576, 1, { 2, 1, 16,   0, 64, 128, 1}},
+    {"cpu-matrix-d576",   Device::cpu,           576, 1, {2, 1, 16,   0, 64, 128, 1}},
 
-    {"matrix-d64",        Device::any,            64, 2, { 4, 1, 32,  64}},
-    {"matrix-d128",       Device::any,           128, 1, { 4, 1, 32, 112}},
-    {"matrix-d576",       Device::any,           576, 1, { 4, 1, 32,   0, 64, 128, 1}},
+    {"matrix-d64",        Device::any,            64, 2, {4, 1, 32,  64}},
+    {"matrix-d128",       Device::any,           128, 1, {4, 1, 32, 112}},
+    {"matrix-d576",       Device::any,           576, 1, {4, 1, 32,   0, 64, 128, 1}},
 };
 // clang-format on
 
@@ -165,7 +165,7 @@ Module module_of(const Problem& p, const TileChoice& tiles) {
 uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     const bool in_registers = n.move == MOVE_FRAGMENT && n.running == 0 && p.softcap == 0;
     const bool whole = p.alignment_bytes % 16 == 0 && p.head_dim_qk % 8 == 0 && p.head_dim_v % 8 == 0;
-    uint32_t uses = n.shape.dtype == VKATTN_DTYPE_BFLOAT16 ? USE_BFLOAT16 : 0;
+    uint32_t uses = n.shape.dtype == VKATTN_DTYPE_BFLOAT16 ? USE_BF16 : 0;
     if (n.move >= MOVE_SHARED) uses |= USE_SHARED;
     if (fetches_bias(p, n, packs(p, n.tile_q()))) uses |= USE_BIAS;
     if (in_registers && whole && p.dtype != VKATTN_DTYPE_FLOAT32) uses |= USE_WIDE;

@@ -42,7 +42,7 @@ struct MatrixRow {
 };
 constexpr uint32_t USE_SHARED = 1;  // P goes through shared memory
 constexpr uint32_t USE_BIAS = 2;    // a mask is fetched ahead
-constexpr uint32_t USE_BFLOAT16 = 4;
+constexpr uint32_t USE_BF16 = 4;
 // Requires 16-byte staging and 16-bit storage; excludes softcap and the running maximum.
 constexpr uint32_t USE_WIDE = 8;
 

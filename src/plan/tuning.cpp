@@ -32,8 +32,8 @@ constexpr uint64_t max_packed_rows = 512;
 //           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
 //           time there (1.7 s).
 //   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
-//           beyond D256, on no NVK device; few rows on none at all. Apple's and Adreno's compilers have 128 registers for an
-//           invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
+//           beyond D256, on no NVK device; few rows on none at all. Apple's and Adreno's compilers have 128
+//           registers an invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
 // clang-format off
 constexpr TuningRow rows[] = {
     // max: head_dim_v, rows, residency, {threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll}

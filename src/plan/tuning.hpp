@@ -1,5 +1,5 @@
-// Tuning as rows of data. The first row that matches the device and the head dims, and fits the device's
-// limits, wins.
+// Tuning as rows of data. The first row that matches the device and the head dims, and fits the device's limits, wins.
+// The planners of the portable kernels call choose_tiles, that of the matrix kernel choose_matrix.
 #pragma once
 
 #include <cstdint>

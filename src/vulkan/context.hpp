@@ -1,4 +1,5 @@
-// A device as the library sees it: functions, caps, and the pipelines built so far.
+// A device as the library sees it: functions, caps, and the pipelines built so far. The C ABI (api.cpp) makes one for
+// each VkattnContext. Everything here may be used from many threads, except for what its comment excludes.
 #pragma once
 
 #include <map>

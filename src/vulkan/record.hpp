@@ -1,4 +1,6 @@
-// Executes a plan into a command buffer. Decides nothing.
+// Executes a plan into a command buffer, and decides nothing: addresses are checked against the problem, written into
+// the push constants and the argument block, and the plan's dispatches recorded with their barriers. The C ABI
+// (api.cpp) calls it. It assumes that the plan's pipelines are built.
 #pragma once
 
 #include "context.hpp"
