@@ -252,8 +252,7 @@ bool Problem::narrow_strides() const {
 }
 
 bool Problem::narrow_rows(uint32_t tile_q, uint32_t tile_kv, bool packed) const {
-    // In bytes, though shaders index elements: SwiftShader multiplies an index into bytes in 32 bits, with a sign.
-    const uint64_t limit = (uint64_t{1} << 31) / element_bytes - VKATTN_MAX_HEAD_DIM;
+    const uint64_t limit = narrow_elements(element_bytes);
     const auto fits = [&](uint64_t rows, uint64_t stride, uint64_t heads, uint64_t head_stride) {
         if (stride > limit || (heads != 0 && head_stride > limit)) return false;
         return stride * rows + head_stride * heads <= limit;

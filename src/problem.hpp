@@ -61,6 +61,14 @@ struct Combine : VkattnCombine {
     uint32_t element_bytes = 4, parts_element_bytes = 4;
 };
 
+// Offsets within a tile are narrow if they are below this. Shaders index elements, but SwiftShader multiplies an index
+// into bytes in 32 bits, with a sign.
+constexpr uint64_t narrow_offset_bytes = uint64_t{1} << 31;
+// The most elements that rows of a tile may lie apart for that, with a row's own elements behind.
+constexpr uint64_t narrow_elements(uint32_t element_bytes) {
+    return narrow_offset_bytes / element_bytes - VKATTN_MAX_HEAD_DIM;
+}
+
 VkattnProblem default_problem();
 VkattnCombine default_combine();
 VkattnBackward default_backward();

@@ -20,8 +20,7 @@ struct Context {
     const Options& options;
     const TileChoice& tiles;
     const Backward& backward;
-    uint64_t limit;  // of a dispatch's cost
-    bool far_rows;   // the constant of that name, of all passes
+    bool far_rows;  // the constant of that name, of all passes
 
     const TileNumbers& numbers() const { return tiles.numbers; }
 };
@@ -77,12 +76,8 @@ Result<PassCut> cut_within(const Context& c, const Pass& pass, const Plan& plan,
     return cut;
 }
 
-// The default limit is no promise: rather longer dispatches than none.
 Result<PassCut> cut_pass(const Context& c, const Pass& pass, const Plan& plan) {
-    auto cut = cut_within(c, pass, plan, c.limit);
-    for (uint64_t limit = c.limit; !cut && c.options.max_dispatch_flops == 0 && limit < uint64_t{1} << 62;)
-        cut = cut_within(c, pass, plan, limit *= 2);
-    return cut;
+    return within_limit(c.caps, c.options, [&](uint64_t limit) { return cut_within(c, pass, plan, limit); });
 }
 
 void add_pass(const Pass& pass, const PassCut& cut, Plan& plan) {
@@ -244,7 +239,7 @@ Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem,
     const TileNumbers& n = tiles->numbers;
     const Result<bool> far = has_far_rows(caps, problem, backward, n.tile_q(), n.tile_kv());
     if (!far) return far.failure();
-    const Context c{caps, options, *tiles, backward, dispatch_limit(caps, options), *far};
+    const Context c{caps, options, *tiles, backward, *far};
 
     Plan plan = begin_plan(problem, *tiles, false);
     plan.backward = backward;

@@ -59,7 +59,7 @@ Launch<kernels::backward_delta> delta_launch(const DeviceCaps& caps, const Probl
 
 Result<bool> has_far_rows(const DeviceCaps& caps, const Problem& p, const Backward& b, uint32_t tile_q,
                           uint32_t tile_kv) {
-    const uint64_t limit = (uint64_t{1} << 31) / p.element_bytes - VKATTN_MAX_HEAD_DIM;
+    const uint64_t limit = narrow_elements(p.element_bytes);
     const uint32_t rows = std::max(tile_q, delta_threads);
     bool far = !p.narrow_rows(rows, tile_kv, false);
     for (const VkattnStrides* s : {&b.dout_strides, &b.dquery_strides}) far |= s->seq > limit / rows;

@@ -51,7 +51,7 @@ Push make_push(const Combine& c) {
 // True if a workgroup's rows lie within 31-bit offsets, in bytes, and so do the statistics of as many parts as a row
 // has invocations.
 bool narrow_rows(const Combine& c, uint32_t rows, uint32_t invocations) {
-    const uint64_t limit = (uint64_t{1} << 31) - uint64_t{4} * VKATTN_MAX_HEAD_DIM;
+    const uint64_t limit = narrow_offset_bytes - uint64_t{4} * VKATTN_MAX_HEAD_DIM;
     const uint64_t rows_of_part = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
     return rows_of_part <= limit / 8 / std::min(invocations, c.num_parts) &&
            c.out_strides.seq <= limit / c.element_bytes / rows &&

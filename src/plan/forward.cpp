@@ -13,7 +13,6 @@ namespace {
 constexpr uint64_t max_parts = 65535, max_span_tiles = 65535;
 // A guess, not measured: below, a part's start and merge should cost more than they save.
 constexpr uint64_t least_keys_of_part = 256;
-constexpr uint64_t most_flops = uint64_t{1} << 62;
 
 // The forward kernel's grid, and how the keys are cut.
 struct Grid {
@@ -192,11 +191,8 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     if (workgroups[0] > uint64_t{1} << 32)
         return unsupported(plan.operands == problem.dtype ? "" : "options.precision",
                            fmt::format("{} heads of all batches in {} slices pass 2^32", grid.heads, slices));
-    auto boxes = cut_grid(caps, workgroups, unit, dispatch_limit(caps, options));
-    // The default limit is no promise: rather longer dispatches than none.
-    for (uint64_t limit = dispatch_limit(caps, options);
-         !boxes && options.max_dispatch_flops == 0 && limit < most_flops;)
-        boxes = cut_grid(caps, workgroups, unit, limit *= 2);
+    const auto boxes =
+        within_limit(caps, options, [&](uint64_t limit) { return cut_grid(caps, workgroups, unit, limit); });
     if (!boxes) return boxes.failure();
     for (Box box : *boxes) {
         box.first[2] += grid.first_part;

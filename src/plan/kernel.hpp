@@ -13,23 +13,23 @@
 
 namespace vkattn::core {
 
-struct ForwardKernel {
+// A row in a list of kernels. Inputs: the problem and, of the backward, what is wanted of it.
+template <class... Inputs>
+struct KernelRow {
     const char* name;
     const char* opt_in_reason;  // why the planner never chooses this kernel by itself; null if it may
-    Result<Plan> (*make)(const DeviceCaps&, const Problem&, const Options&);
+    const char*
+        opt_in_for_rounding;  // why not, where operands of the products may be rounded; null if it may
+    Result<Plan> (*make)(const DeviceCaps&, const Inputs&..., const Options&);
 };
+using ForwardKernel = KernelRow<Problem>;
+using BackwardKernel = KernelRow<Problem, Backward>;
 
 Result<Plan> plan_forward_rows(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_matrix(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_matrix_khr(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
-
-struct BackwardKernel {
-    const char* name;
-    const char* opt_in_reason;
-    Result<Plan> (*make)(const DeviceCaps&, const Problem&, const Backward&, const Options&);
-};
 
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const Backward&, const Options&);
@@ -158,6 +158,17 @@ Result<std::vector<Box>> cut_grid(const DeviceCaps& caps, std::array<uint64_t, 3
 
 // Floating-point operations that a dispatch may have.
 uint64_t dispatch_limit(const DeviceCaps& caps, const Options& options);
+
+// attempt(limit) with the limit of a dispatch. The default limit is no promise: where the attempt fails with it, it is
+// doubled, because long dispatches are better than none.
+template <class Attempt>
+auto within_limit(const DeviceCaps& caps, const Options& options, const Attempt& attempt) {
+    constexpr uint64_t most = uint64_t{1} << 62;
+    uint64_t limit = dispatch_limit(caps, options);
+    auto result = attempt(limit);
+    while (!result && options.max_dispatch_flops == 0 && limit < most) result = attempt(limit *= 2);
+    return result;
+}
 
 // The box as a cut of the grid.
 Cut cut_of(const Box& box);

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "device_kind.hpp"
 #include "plan.hpp"
 
 namespace vkattn::core {
@@ -34,7 +35,7 @@ struct MatrixNumbers {
 
 struct MatrixRow {
     const char* name;
-    enum class Device { any, cpu, nvidia_driver } device;
+    DeviceKind device;
     uint32_t max_head_dim;  // of both
     uint32_t residency;     // as in TuningRow
     MatrixNumbers numbers;

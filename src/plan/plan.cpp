@@ -14,38 +14,34 @@ constexpr const char* for_comparison = "for comparison";
 
 // In order of preference.
 constexpr ForwardKernel forward_kernels[] = {
-    {"rows", nullptr, plan_forward_rows},
-    {"matrix", nullptr, plan_forward_matrix},
-    {"matrix_khr", for_comparison, plan_forward_matrix_khr},
-    {"tiles", nullptr, plan_forward_tiles},
-    {"materialized", for_comparison, plan_materialized},
-};
-// Where operands of float32 problems may be rounded: `tiles` would be slower than what was asked for. `rows` goes by
-// loads.
-constexpr ForwardKernel rounding_kernels[] = {
-    {"rows", nullptr, plan_forward_rows},
-    {"matrix", nullptr, plan_forward_matrix},
-    {"matrix_khr", for_comparison, plan_forward_matrix_khr},
-    {"tiles", "it rounds no operands", plan_forward_tiles},
-    {"materialized", for_comparison, plan_materialized},
+    {"rows", nullptr, nullptr, plan_forward_rows},  // it goes by loads: rounding costs it nothing
+    {"matrix", nullptr, nullptr, plan_forward_matrix},
+    {"matrix_khr", for_comparison, nullptr, plan_forward_matrix_khr},
+    {"tiles", nullptr, "it rounds no operands", plan_forward_tiles},
+    {"materialized", for_comparison, nullptr, plan_materialized},
 };
 
 constexpr BackwardKernel backward_kernels[] = {
-    {"tiles", nullptr, plan_backward_tiles},
-    {"materialized", for_comparison, plan_materialized_backward},
+    {"tiles", nullptr, nullptr, plan_backward_tiles},
+    {"materialized", for_comparison, nullptr, plan_materialized_backward},
 };
 
-// A dispatch waits if it reads what was written, or writes what was read or written, since the last barrier. No two
-// dispatches of a plan write the same element of an output, or of a part of it, so these alone make nobody wait.
+// Bits of the regions with this role.
+uint32_t regions_of(Role role) {
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < static_cast<uint32_t>(Region::count); i++)
+        if (role_of(static_cast<Region>(i)) == role) bits |= 1u << i;
+    return bits;
+}
+
+// A dispatch waits if it reads what was written, or writes what was read, or rewrites what was written, since the last
+// barrier.
 void place_barriers(Plan& plan) {
-    constexpr uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::mask_classes) |
-                                 bit(Region::parts) | bit(Region::parts_lse) | bit(Region::dquery) |
-                                 bit(Region::dkey) | bit(Region::dvalue) | bit(Region::dbias) |
-                                 bit(Region::statistics);
+    const uint32_t rewritten = regions_of(Role::rewritten);
     uint32_t read = 0, written = 0;
     for (Dispatch& d : plan.dispatches) {
         const Pipeline& p = plan.pipelines[d.pipeline];
-        d.barrier_before = ((p.reads & written) | (p.writes & (read | (written & ~outputs)))) != 0;
+        d.barrier_before = ((p.reads & written) | (p.writes & (read | (written & rewritten)))) != 0;
         if (d.barrier_before) read = written = 0;
         read |= p.reads;
         written |= p.writes;
@@ -59,9 +55,10 @@ std::vector<std::string> names_of(const Kernels& kernels) {
     return names;
 }
 
-// Plans with the kernel that is asked for, or with the first that fits. make(kernel) plans with one.
+// Plans with the kernel that is asked for, or with the first that fits. `rounds`: operands of the products may be
+// rounded. make(kernel) plans with one.
 template <class Kernels, class Make>
-Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const Kernels& kernels,
+Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const Kernels& kernels, bool rounds,
                          const Make& make) {
     if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
     const bool automatic = options.kernel.empty() || options.kernel == "auto";
@@ -73,11 +70,13 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
     std::optional<Plan> chosen;
     Failure last;
     for (const auto& kernel : kernels) {
-        const bool by_name = kernel.opt_in_reason != nullptr;
+        const char* const reason =
+            kernel.opt_in_reason != nullptr || !rounds ? kernel.opt_in_reason : kernel.opt_in_for_rounding;
+        const bool by_name = reason != nullptr;
         const bool wanted = automatic ? !by_name && !chosen : options.kernel == kernel.name;
         if (!wanted) {
             refused.push_back({kernel.name, !automatic ? "another kernel was asked for"
-                                            : by_name  ? std::string("only by name: ") + kernel.opt_in_reason
+                                            : by_name  ? std::string("only by name: ") + reason
                                                        : "a preferred kernel fits"});
             continue;
         }
@@ -100,11 +99,18 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
 
 const char* name_of(Region region) {
     static constexpr const char* names[] = {
-        "query",          "key",       "value",  "out",          "lse",   "mask",       "kv_lengths",
-        "query_offsets",  "arguments", "scores", "mask_classes", "parts", "parts_lse",  "dout",
-        "dlse",           "dquery",    "dkey",   "dvalue",       "dbias", "statistics", "accumulators",
-        "score_gradients"};
+#define REGION(name, role) #name,
+#include "regions.def"
+    };
     return names[static_cast<size_t>(region)];
+}
+
+Role role_of(Region region) {
+    static constexpr Role roles[] = {
+#define REGION(name, role) Role::role,
+#include "regions.def"
+    };
+    return roles[static_cast<size_t>(region)];
 }
 
 std::vector<std::string> kernel_names() {
@@ -134,7 +140,7 @@ Result<VkattnDtype> operand_type(const Problem& problem, const Options& options)
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
-    return choose_plan(caps, options, *operands == problem.dtype ? forward_kernels : rounding_kernels,
+    return choose_plan(caps, options, forward_kernels, *operands != problem.dtype,
                        [&](const ForwardKernel& kernel) { return kernel.make(caps, problem, options); });
 }
 
@@ -145,7 +151,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Bac
     if (!operands) return operands.failure();
     if (*operands != problem.dtype)
         return unsupported("options.precision", "the backward has no kernel for matrix units yet");
-    return choose_plan(caps, options, backward_kernels, [&](const BackwardKernel& kernel) {
+    return choose_plan(caps, options, backward_kernels, false, [&](const BackwardKernel& kernel) {
         return kernel.make(caps, problem, backward, options);
     });
 }

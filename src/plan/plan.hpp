@@ -18,37 +18,26 @@
 
 namespace vkattn::core {
 
+// How the dispatches of a plan use a region: by it barriers are placed.
+enum class Role : uint32_t {
+    given,      // read only
+    written,    // two dispatches never write the same element, so writers do not wait for each other
+    rewritten,  // dispatches may write what others wrote
+};
+
 // Memory that a dispatch can touch: bits of Pipeline::reads and writes.
 enum class Region : uint32_t {
-    query,
-    key,
-    value,
-    out,
-    lse,
-    mask,
-    kv_lengths,
-    query_offsets,
-    arguments,
-    scores,
-    mask_classes,
-    parts,  // of the output, and of its lse: one for each part of the keys
-    parts_lse,
-    dout,
-    dlse,
-    dquery,
-    dkey,
-    dvalue,
-    dbias,
-    statistics,       // of query rows, for the backward
-    accumulators,     // of the backward, between dispatches
-    score_gradients,  // as a matrix that only the baseline has
+#define REGION(name, role) name,
+#include "regions.def"
     count
 };
 
+static_assert(static_cast<uint32_t>(Region::count) <= 32, "a bit each");
 constexpr uint32_t bit(Region region) {
     return 1u << static_cast<uint32_t>(region);
 }
 const char* name_of(Region region);
+Role role_of(Region region);
 
 // Writes the address of a region, once it is known, at byte `at` of the push constants or of the argument block.
 struct Patch {

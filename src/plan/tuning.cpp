@@ -14,7 +14,7 @@
 namespace vkattn::core {
 namespace {
 
-using Device = TuningRow::Device;
+using Device = DeviceKind;
 
 constexpr uint64_t max_packed_rows = 512;
 
@@ -106,24 +106,11 @@ std::span<const TuningRow> table_of(KernelKind kind) {
     return rows;
 }
 
-// The most specific one.
-Device device_of(const DeviceCaps& caps) {
-    if (caps.type == DeviceType::cpu) return Device::cpu;
-    if (caps.vendor_id != 0x10de) return caps.vendor_id == 0x1002 ? Device::amd : Device::any;
-    return caps.driver_id == driver_nvk ? Device::nvidia : Device::nvidia_driver;
-}
-
 // The more general kind that a kind of device belongs to.
-Device kind_of(Device device) {
+Device more_general(Device device) {
     if (device == Device::nvidia_driver) return Device::nvidia;
     if (device == Device::nvidia || device == Device::amd) return Device::many_registers;
     return Device::any;
-}
-
-bool is_for(Device row, Device device) {
-    for (; device != Device::any; device = kind_of(device))
-        if (row == device) return true;
-    return row == Device::any;
 }
 
 using Fields = NumberFields<TileNumbers>;
@@ -219,6 +206,18 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
 }
 
 }  // namespace
+
+DeviceKind kind_of(const DeviceCaps& caps) {
+    if (caps.type == DeviceType::cpu) return Device::cpu;
+    if (caps.vendor_id != 0x10de) return caps.vendor_id == 0x1002 ? Device::amd : Device::any;
+    return caps.driver_id == driver_nvk ? Device::nvidia : Device::nvidia_driver;
+}
+
+bool is_for(DeviceKind row, DeviceKind device) {
+    for (; device != Device::any; device = more_general(device))
+        if (row == device) return true;
+    return row == Device::any;
+}
 
 const TuningRow* tuning_rows(KernelKind kind, size_t& count) {
     const auto table = table_of(kind);
@@ -316,7 +315,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         kind == KernelKind::backward ? std::max(problem.head_dim_qk, problem.head_dim_v) : problem.head_dim_v;
     for (const TuningRow& row : table_of(kind)) {
         if (row.numbers.of_rows_kernel() != (kind == KernelKind::rows)) continue;
-        if (!is_for(row.device, device_of(caps))) continue;
+        if (!is_for(row.device, kind_of(caps))) continue;
         if (rows_of_kv_head > row.max_rows) continue;
         few_enough = true;
         if (head_dim > row.max_head_dim) continue;

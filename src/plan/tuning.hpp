@@ -35,8 +35,7 @@ constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t row
 
 struct TuningRow {
     const char* name;
-    // many_registers: 256 an invocation, as NVIDIA's and AMD's have; nvidia_driver: NVIDIA's own, not Mesa's NVK.
-    enum class Device { any, cpu, many_registers, amd, nvidia, nvidia_driver } device;
+    DeviceKind device;
     uint32_t max_head_dim;  // head_dim_v; of backward rows the larger of both
     uint32_t max_rows;      // query rows that share a kv head
     uint32_t residency;  // workgroups of a multiprocessor that keep it busy: to how many the keys are split

@@ -1,0 +1,17 @@
+// Kinds of devices that tuning rows are for.
+#pragma once
+
+#include "caps.hpp"
+
+namespace vkattn::core {
+
+// many_registers: 256 an invocation, as NVIDIA's and AMD's have; nvidia_driver: NVIDIA's own, not Mesa's NVK.
+enum class DeviceKind { any, cpu, many_registers, amd, nvidia, nvidia_driver };
+
+// The most specific kind of a device.
+DeviceKind kind_of(const DeviceCaps& caps);
+
+// True if a row for `row` is for such devices: the kind itself, or a more general one.
+bool is_for(DeviceKind row, DeviceKind device);
+
+}  // namespace vkattn::core
