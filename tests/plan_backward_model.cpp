@@ -8,6 +8,7 @@ namespace vkattn::test {
 namespace {
 
 using core::Dispatch;
+using core::Pipeline;
 using core::Problem;
 
 // Of one head: tiles of the other sequence that a tile goes through.
@@ -54,6 +55,11 @@ uint64_t heads_that_share(const Problem& p, const BackwardModel& m) {
     return (m.bias[0] == 1 ? p.batch : 1) * uint64_t{m.bias[1] == 1 ? p.num_heads_q : 1};
 }
 
+// Query rows of a workgroup of backward_delta.comp.
+uint32_t rows_of_delta(const Pipeline& pipeline) {
+    return constant(pipeline, "threads") / constant(pipeline, "lanes");
+}
+
 }  // namespace
 
 BackwardModel model_of(const Problem& p, const core::Backward& b, const core::Plan& plan) {
@@ -75,13 +81,11 @@ std::vector<Kind> kinds_of(const BackwardModel& m) {
     return kinds;
 }
 
-Triple grid_of(const Problem& p, const BackwardModel& m, const Dispatch& d) {
+Triple grid_of(const Problem& p, const BackwardModel& m, const Pipeline& pipeline) {
     const Model& t = m.of_tiles;
-    const auto& s = d.specialization;
-    switch (facts_of(d.variant).kind) {
+    switch (kind_of(pipeline)) {
         case Kind::delta:
-            return {uint64_t{p.batch} * p.num_heads_q, tiles_of(p.seqlen_q, s[SPEC_THREADS] / s[SPEC_LANES]),
-                    1};
+            return {uint64_t{p.batch} * p.num_heads_q, tiles_of(p.seqlen_q, rows_of_delta(pipeline)), 1};
         case Kind::dquery:
             return {uint64_t{p.batch} * p.num_heads_q, t.query_tiles, t.n.q_slices};
         case Kind::dkey_dvalue:
@@ -94,14 +98,9 @@ Triple grid_of(const Problem& p, const BackwardModel& m, const Dispatch& d) {
     }
 }
 
-Triple begin_of(const Dispatch& d) {
-    const auto push = push_of(d);
-    return {push.first_head, push.first_tile, push.splits};
-}
-
-std::optional<Steps> span_of(const Dispatch& d) {
-    if (!is_cut(d)) return std::nullopt;
-    return Steps{push_of(d).out_batch, push_of(d).out_head};
+std::optional<Steps> span_of(const core::Plan& plan, const Dispatch& d) {
+    if (!is_cut(pipeline_of(plan, d))) return std::nullopt;
+    return Steps{d.cut.first_step, d.cut.end_step};
 }
 
 uint64_t steps_of(const Problem& p, const BackwardModel& m, Kind kind) {
@@ -132,26 +131,25 @@ uint64_t steps_done(const Problem& p, const BackwardModel& m, Kind kind, const T
     return before(std::min(span->end, heads * in_head)) - before(std::min(span->begin, heads * in_head));
 }
 
-double cost_of_step(const Problem& p, const BackwardModel& m, const Dispatch& d) {
+double cost_of_step(const Problem& p, const BackwardModel& m, const Pipeline& pipeline) {
     const Model& t = m.of_tiles;
     const double tile = double(t.n.tile_q()) * t.n.tile_kv(), qk = p.head_dim_qk, v = p.head_dim_v;
-    const auto& s = d.specialization;
-    switch (facts_of(d.variant).kind) {
+    switch (kind_of(pipeline)) {
         case Kind::delta:
-            return 2 * v * std::min(p.seqlen_q, s[SPEC_THREADS] / s[SPEC_LANES]);
+            return 2 * v * std::min(p.seqlen_q, rows_of_delta(pipeline));
         case Kind::dquery:  // q.k, dout.v, dS.k
-            return tile * 2 * (qk + v + std::ceil(qk / s[SPEC_SLICES]));
+            return tile * 2 * (qk + v + std::ceil(qk / t.n.q_slices));
         case Kind::dkey_dvalue:  // q.k, dout.v, P.dout, dS.q
             // Of slices those of dkey cost most: q.k, dout.v and a part of dS.q.
             return tile * 2 *
-                   (s[SPEC_SLICES] == 1 ? 2 * (qk + v)
-                                        : qk + v + std::ceil(std::max(qk, v) / (s[SPEC_SLICES] / 2)));
+                   (t.n.kv_slices == 1 ? 2 * (qk + v)
+                                       : qk + v + std::ceil(std::max(qk, v) / (t.n.kv_slices / 2)));
         default:  // q.k, dout.v
             return m.mask_per_key ? tile * 2 * (qk + v) : 1;
     }
 }
 
-uint64_t saved_bytes(const Problem& p, const BackwardModel& m, Kind kind) {
+uint64_t kept_bytes(const Problem& p, const BackwardModel& m, Kind kind) {
     const core::TileNumbers& n = m.of_tiles.n;
     // float32 in vec4, as many for every invocation that shares a row.
     const auto row = [](uint64_t head_dim, uint64_t lanes) { return round_up(head_dim, 4 * lanes) * 4; };

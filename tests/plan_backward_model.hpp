@@ -1,6 +1,7 @@
 // Of a backward plan: grids and loops of its kernels, worked out from shaders/backward_*.comp, not from src/plan.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
@@ -8,8 +9,6 @@
 #include "plan_model.hpp"
 
 namespace vkattn::test {
-
-using Triple = Cover::Triple;
 
 struct BackwardModel {
     Model of_tiles;                  // tiles, classes, keys that are seen; nothing is packed or in parts
@@ -21,30 +20,33 @@ BackwardModel model_of(const core::Problem& problem, const core::Backward& backw
 
 // Kinds of dispatches that must be there, in order.
 std::vector<Kind> kinds_of(const BackwardModel& model);
-// Workgroups of one kind; `d`: one of them, for what it may choose itself.
-Triple grid_of(const core::Problem& problem, const BackwardModel& model, const core::Dispatch& d);
-// Where a dispatch begins in it.
-Triple begin_of(const core::Dispatch& d);
+// Workgroups of a pass; `pipeline`: the pass's, for what it may choose itself.
+Triple grid_of(const core::Problem& problem, const BackwardModel& model, const core::Pipeline& pipeline);
 
 // Steps of a workgroup's loop, as they are numbered: those begin .. end-1 that a dispatch may do.
 struct Steps {
     uint64_t begin, end;
 };
 // nullopt: all of them.
-std::optional<Steps> span_of(const core::Dispatch& d);
+std::optional<Steps> span_of(const core::Plan& plan, const core::Dispatch& d);
 // As many as any workgroup of a kind has.
 uint64_t steps_of(const core::Problem& problem, const BackwardModel& model, Kind kind);
 // As many as a workgroup does at most, of those in `span`.
 uint64_t steps_done(const core::Problem& problem, const BackwardModel& model, Kind kind,
                     const Triple& workgroup, const std::optional<Steps>& span);
 // Operations of a step.
-double cost_of_step(const core::Problem& problem, const BackwardModel& model, const core::Dispatch& d);
+double cost_of_step(const core::Problem& problem, const BackwardModel& model, const core::Pipeline& pipeline);
 
 // Bytes of the accumulators that a kind keeps between dispatches.
-uint64_t saved_bytes(const core::Problem& problem, const BackwardModel& model, Kind kind);
+uint64_t kept_bytes(const core::Problem& problem, const BackwardModel& model, Kind kind);
 
-inline bool is_cut(const core::Dispatch& d) {
-    return d.specialization[SPEC_SAVED] != 0;
+// Whether a pass's loops are cut into dispatches.
+inline bool is_cut(const core::Pipeline& pipeline) {
+    return recomputes(kind_of(pipeline)) && constant(pipeline, "is_resumed") != 0;
+}
+inline bool is_cut(const core::Plan& plan) {
+    return std::any_of(plan.pipelines.begin(), plan.pipelines.end(),
+                       [](const core::Pipeline& pipeline) { return is_cut(pipeline); });
 }
 
 }  // namespace vkattn::test

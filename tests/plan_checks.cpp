@@ -15,6 +15,7 @@ namespace {
 
 using core::DeviceCaps;
 using core::Dispatch;
+using core::Pipeline;
 using core::Plan;
 using core::Problem;
 using core::TileNumbers;
@@ -22,16 +23,15 @@ using core::TileNumbers;
 struct Number {
     const char* name;
     uint32_t TileNumbers::*at;
-    uint32_t specialization;
 };
 
 constexpr Number all_numbers[] = {
-    {"threads", &TileNumbers::threads, SPEC_THREADS},  {"lanes", &TileNumbers::lanes, SPEC_LANES},
-    {"rows", &TileNumbers::rows, SPEC_ROWS},           {"cols", &TileNumbers::cols, SPEC_COLS},
-    {"chunk", &TileNumbers::chunk, SPEC_CHUNK},        {"p_blocks", &TileNumbers::p_blocks, SPEC_P_BLOCKS},
-    {"v_keys", &TileNumbers::v_keys, SPEC_V_KEYS},     {"prefetch", &TileNumbers::prefetch, SPEC_PREFETCH},
-    {"unroll", &TileNumbers::unroll, SPEC_UNROLL},     {"rolled", &TileNumbers::rolled, SPEC_ROLLED},
-    {"q_slices", &TileNumbers::q_slices, SPEC_SLICES}, {"kv_slices", &TileNumbers::kv_slices, SPEC_SLICES},
+    {"threads", &TileNumbers::threads},   {"lanes", &TileNumbers::lanes},
+    {"rows", &TileNumbers::rows},         {"cols", &TileNumbers::cols},
+    {"chunk", &TileNumbers::chunk},       {"p_blocks", &TileNumbers::p_blocks},
+    {"v_keys", &TileNumbers::v_keys},     {"prefetch", &TileNumbers::prefetch},
+    {"unroll", &TileNumbers::unroll},     {"rolled", &TileNumbers::rolled},
+    {"q_slices", &TileNumbers::q_slices}, {"kv_slices", &TileNumbers::kv_slices},
 };
 static_assert(sizeof(TileNumbers) == sizeof(uint32_t) * std::size(all_numbers), "a number is missing above");
 
@@ -48,7 +48,7 @@ bool far_apart(const Problem& p, uint64_t rows, uint64_t stride, uint64_t heads,
 namespace {
 
 // The same with `slack` rows more than a tile has: 0 for what the shaders really address.
-bool wide_rows(const Problem& p, const Model& m, bool pack, uint64_t slack) {
+bool far_rows(const Problem& p, const Model& m, bool pack, uint64_t slack) {
     const uint64_t group = pack ? p.group_size : 1;
     // Packed: a tile that does not begin with a query's first head ends within one query more.
     const uint64_t all = (m.tile_q + 2 * (group - 1)) / group;
@@ -67,47 +67,40 @@ bool wide_rows(const Problem& p, const Model& m, bool pack, uint64_t slack) {
 
 }  // namespace
 
-Specialization specialization_of(const Problem& p, const Model& m, Kind kind, const Dispatch& d) {
-    std::array<uint32_t, SPEC_COUNT> s{};
-    for (const Number& number : all_numbers) s[number.specialization] = m.n.*number.at;
-    s[SPEC_SLICES] = kind == Kind::dkey_dvalue ? m.n.kv_slices : kind == Kind::dquery ? m.n.q_slices : 1;
-    s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
-    s[SPEC_HEAD_DIM_V] = p.head_dim_v;
-    s[SPEC_WIDE_LOADS] = p.alignment_bytes >= (p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8);
-    s[SPEC_ARGUMENTS] = needs_arguments(p) || of_backward(kind);
-    s[SPEC_SOFTCAP] = p.softcap > 0;
-    s[SPEC_MASK] = p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
-                   : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
-                                                 : MASK_NONE;
-    const bool no_pool = kind == Kind::classes || kind == Kind::delta;
-    s[SPEC_POOL_VEC4] = no_pool            ? 1
-                        : recomputes(kind) ? pool_of_backward_maps(m.n, p.head_dim_qk, p.head_dim_v)
-                                           : pool_of_maps(m.n, p.head_dim_v);
-    s[SPEC_PACK] = d.specialization[SPEC_PACK];
-    s[SPEC_WIDE_ROWS] = d.specialization[SPEC_WIDE_ROWS];
-    s[SPEC_SPLIT] = kind == Kind::forward && m.span != 0;
-    return s;
+Values expected_constants(const Problem& p, const Model& m, const Pipeline& pipeline) {
+    const Kind kind = kind_of(pipeline);
+    Values values = problem_constants(p, m);
+    for (const Number& number : all_numbers) values[number.name] = m.n.*number.at;
+    if (kind == Kind::dquery) values["slices"] = m.n.q_slices;
+    if (kind == Kind::dkey_dvalue) values["slices"] = m.n.kv_slices;
+    if (kind == Kind::forward) values["is_split"] = m.span != 0;
+    if (of_backward(kind)) values["has_arguments"] = 1;
+    values["tile_q"] = m.tile_q;  // of the classes
+    values["tile_kv"] = m.tile_kv;
+    for (const char* choice : {"packed_heads", "far_rows"}) values[choice] = constant(pipeline, choice);
+    return values;
 }
 
-std::string choices_flaw(const Problem& p, const Model& m, const Dispatch& d) {
-    const bool pack = d.specialization[SPEC_PACK] != 0, wide = d.specialization[SPEC_WIDE_ROWS] != 0;
-    if (d.specialization[SPEC_PACK] > 1 || d.specialization[SPEC_WIDE_ROWS] > 1) return "not a boolean";
-    if (pack != (m.group != 1)) return "not all dispatches pack";
-    if (pack && p.seqlen_q >= m.tile_q) return "packed, though a head fills tiles of its own";
-    if (!wide && wide_rows(p, m, pack, 0)) return "WIDE_ROWS is needed";
-    if (wide && !wide_rows(p, m, pack, 2)) return "WIDE_ROWS is needless";
+std::string choices_flaw(const Problem& p, const Model& m, const Pipeline& pipeline) {
+    const uint32_t packed = constant(pipeline, "packed_heads"), far = constant(pipeline, "far_rows");
+    if (packed > 1 || far > 1) return "not a boolean";
+    if ((packed != 0) != (m.group != 1)) return "not all pipelines pack";
+    if (packed != 0 && p.seqlen_q >= m.tile_q) return "packed, though a head fills tiles of its own";
+    if (far == 0 && far_rows(p, m, packed != 0, 0)) return "far_rows is needed";
+    if (far != 0 && !far_rows(p, m, packed != 0, 2)) return "far_rows is needless";
     return "";
 }
 
-std::string variant_flaw(const DeviceCaps& caps, VkattnDtype dtype, core::Variant variant) {
-    const VariantFacts facts = facts_of(variant);
-    if (facts.dtype != dtype) return fmt::format("{} for {}", name_of(variant), core::name_of(dtype));
-    if ((needs_of(variant) & core::NEED_16BIT_STORAGE) != 0 && !caps.storage_16bit)
-        return fmt::format("{} needs 16-bit storage", name_of(variant));
-    if ((needs_of(variant) & core::NEED_MATRIX) != 0 && caps.matrices.empty())
-        return fmt::format("{} needs matrix units", name_of(variant));
+std::string module_flaw(const DeviceCaps& caps, VkattnDtype dtype, core::Module module) {
+    const ModuleFacts facts = facts_of(module);
+    const uint32_t needs = core::info_of(module).needs;
+    if (facts.dtype != dtype) return fmt::format("{} for {}", core::name_of(module), core::name_of(dtype));
+    if ((needs & core::NEED_16BIT_STORAGE) != 0 && !caps.storage_16bit)
+        return fmt::format("{} needs 16-bit storage", core::name_of(module));
+    if ((needs & core::NEED_MATRIX) != 0 && caps.matrices.empty())
+        return fmt::format("{} needs matrix units", core::name_of(module));
     if (facts.packed_words && caps.storage_16bit)
-        return fmt::format("{} where there is 16-bit storage", name_of(variant));
+        return fmt::format("{} where there is 16-bit storage", core::name_of(module));
     return "";
 }
 
@@ -190,18 +183,6 @@ uint32_t pool_of_maps(const TileNumbers& n, uint32_t head_dim_v) {
     return std::max({scores, output, maxima, softmax_rows});
 }
 
-std::map<std::string, uint32_t> values_in(const std::string& text) {
-    std::map<std::string, uint32_t> values;
-    for (size_t at = 0; at < text.size();) {
-        const size_t equals = text.find('=', at), end = std::min(text.find(',', at), text.size());
-        if (equals >= end) throw std::runtime_error("not key=value,...: " + text);
-        const unsigned long value = std::stoul(text.substr(equals + 1, end - equals - 1));
-        values[text.substr(at, equals - at)] = static_cast<uint32_t>(value);
-        at = end + 1;
-    }
-    return values;
-}
-
 TileNumbers parse_numbers(const std::string& text) {
     std::map<std::string, uint32_t> values = values_in(text);
     const bool rows_kernel = values.count("cols") == 0;  // it has six of them
@@ -237,32 +218,29 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
         return fmt::format("{} shared bytes, the maps come to {}", t.shared_bytes, bytes);
     if ((plan.kernel == "rows") != n.of_rows_kernel()) return "numbers of another kernel than " + plan.kernel;
     const Model m = model_of(p, plan);
-    const Dispatch* last = nullptr;  // thousands of dispatches are one and the same
-    for (const Dispatch& d : plan.dispatches) {
-        if (last != nullptr && d.variant == last->variant && d.specialization == last->specialization)
-            continue;
-        last = &d;
-        if (const std::string flaw = variant_flaw(caps, p.dtype, d.variant); !flaw.empty()) return flaw;
-        const Kind kind = facts_of(d.variant).kind;
+    for (const Pipeline& pipeline : plan.pipelines) {
+        if (const std::string flaw = module_flaw(caps, p.dtype, pipeline.module); !flaw.empty()) return flaw;
+        if (const std::string flaw = form_flaw(pipeline, n.rolled); !flaw.empty()) return flaw;
+        const Kind kind = kind_of(pipeline);
         if (kind == Kind::combine) continue;
-        if (kind == Kind::forward && facts_of(d.variant).rows_kernel != n.of_rows_kernel())
-            return fmt::format("{} with numbers of another kernel", name_of(d.variant));
-        if (const std::string flaw = choices_flaw(p, m, d); !flaw.empty()) return flaw;
-        if (d.specialization != specialization_of(p, m, kind, d))
-            return fmt::format("specialization of {}", name_of(d.variant));
+        if (kind == Kind::forward && facts_of(pipeline.module).rows_kernel != n.of_rows_kernel())
+            return fmt::format("{} with numbers of another kernel", name_of(pipeline));
+        for (const auto& flaw :
+             {choices_flaw(p, m, pipeline), constants_flaw(pipeline, expected_constants(p, m, pipeline))})
+            if (!flaw.empty()) return flaw;
     }
     return "";
 }
 
 std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
                     const core::Options& options) {
-    if (sizeof(shared::ForwardPush) > caps.max_push_constant_bytes)
-        return "more push constants than the device has";
+    if (core::max_push_bytes > caps.max_push_constant_bytes) return "more push constants than the device has";
     if (plan.combine) return "a plan of vkattn_combine_create";
-    if (p.empty_output() && (!plan.dispatches.empty() || plan.scratch_bytes != 0))
+    if (p.empty_output() && (!plan.dispatches.empty() || !plan.pipelines.empty() || plan.scratch_bytes != 0))
         return "work for an empty output";
-    // The later checks divide by numbers that the first has found to be sound.
-    std::string flaw = workgroup_flaw(caps, p, plan, options);
+    // The later checks divide by numbers that the first have found to be sound.
+    std::string flaw = pipelines_flaw(plan, plan.kernel == "materialized");
+    if (flaw.empty()) flaw = workgroup_flaw(caps, p, plan, options);
     if (flaw.empty()) flaw = work_flaw(caps, p, plan);
     if (flaw.empty()) flaw = cost_flaw(p, plan, options);
     if (flaw.empty()) flaw = push_flaw(p, plan);
@@ -276,11 +254,13 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
 std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const Plan& plan) {
     if (!plan.combine || plan.kernel != "combine") return "not a plan of vkattn_combine_create";
     if (plan.scratch_bytes != 0 || !plan.scratch.empty() || !plan.arguments.empty()) return "scratch";
-    for (const Dispatch& d : plan.dispatches) {
-        if (const std::string flaw = variant_flaw(caps, combine.dtype, d.variant); !flaw.empty()) return flaw;
+    if (const std::string flaw = pipelines_flaw(plan, false); !flaw.empty()) return flaw;
+    for (const Pipeline& pipeline : plan.pipelines)
+        if (const std::string flaw = module_flaw(caps, combine.dtype, pipeline.module); !flaw.empty())
+            return flaw;
+    for (const Dispatch& d : plan.dispatches)
         if (d.barrier_before) return "a barrier between dispatches that do not depend on each other";
-    }
-    return combine_flaw(caps, combine, plan.dispatches, 0, false);
+    return combine_flaw(caps, combine, plan, 0, false);
 }
 
 namespace {
@@ -298,10 +278,16 @@ bool same(const core::ScratchRegion& a, const core::ScratchRegion& b) {
 template <class T>
 bool all_same(const std::vector<T>& a, const std::vector<T>& b);
 
+bool same(const Pipeline& a, const Pipeline& b) {
+    return a.module == b.module && a.rolled == b.rolled && a.constants == b.constants && a.push == b.push &&
+           all_same(a.patches, b.patches) && a.reads == b.reads && a.writes == b.writes &&
+           a.of_tuning_row == b.of_tuning_row;
+}
+
 bool same(const Dispatch& a, const Dispatch& b) {
-    return a.variant == b.variant && a.specialization == b.specialization && a.groups == b.groups &&
-           a.push == b.push && all_same(a.patches, b.patches) && a.reads == b.reads && a.writes == b.writes &&
-           a.barrier_before == b.barrier_before && a.flops == b.flops;
+    return a.pipeline == b.pipeline && a.barrier_before == b.barrier_before && a.groups == b.groups &&
+           a.cut.first == b.cut.first && a.cut.first_step == b.cut.first_step &&
+           a.cut.end_step == b.cut.end_step && a.flops == b.flops;
 }
 
 template <class T>
@@ -320,6 +306,7 @@ std::string difference(const Plan& a, const Plan& b) {
         a.tiles.threads != b.tiles.threads || a.tiles.shared_bytes != b.tiles.shared_bytes)
         return "tiles";
     if (a.num_splits != b.num_splits) return "num_splits";
+    if (!all_same(a.pipelines, b.pipelines)) return "pipelines";
     if (!all_same(a.dispatches, b.dispatches)) return "dispatches";
     if (a.arguments != b.arguments || !all_same(a.argument_patches, b.argument_patches)) return "arguments";
     if (a.scratch_bytes != b.scratch_bytes || !all_same(a.scratch, b.scratch)) return "scratch";

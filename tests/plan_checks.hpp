@@ -22,8 +22,8 @@ std::string flaw_of(const core::DeviceCaps& caps, const core::Combine& combine, 
 
 // Numbers that lib/tiles.glsl can work with.
 std::string numbers_flaw(const core::TileNumbers& numbers, bool backward = false);
-// The workgroup within the device's limits; tiles and specialization say what the tuning says; no variant that the
-// device lacks the features for.
+// The workgroup within the device's limits; tiles and constants say what the tuning says; no module that the device
+// lacks the features for.
 std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
                            const core::Options& options);
 // The grids within the device's limits; every (head, query tile, part of the keys), every tile of a mask that is
@@ -31,7 +31,7 @@ std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& pr
 std::string work_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
 // No dispatch can cost more than it says, nor more than the options allow.
 std::string cost_flaw(const core::Problem& problem, const core::Plan& plan, const core::Options& options);
-// Push constants hold the problem; each region that a dispatch touches is patched into the field its shader
+// Push constants hold the problem; each region that a pipeline touches is patched into the field its shader
 // reads.
 std::string push_flaw(const core::Problem& problem, const core::Plan& plan);
 // Regions aligned, disjoint, of the size that is used, nothing unused.
@@ -40,10 +40,10 @@ std::string scratch_flaw(const core::DeviceCaps& caps, const core::Problem& prob
 std::string arguments_flaw(const core::Problem& problem, const core::Plan& plan);
 // A barrier between every two dispatches that depend on each other, none that separates nothing.
 std::string barrier_flaw(const core::Plan& plan);
-// Dispatches of the combine kernel, from `first` on: grid, specialization, push constants, patches. own_parts: those of
-// a forward kernel.
-std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& combine,
-                         const std::vector<core::Dispatch>& dispatches, size_t first, bool own_parts);
+// Dispatches of the combine kernel, from `first` on, and their pipeline: grid, constants, push constants, patches.
+// own_parts: those of a forward kernel.
+std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan,
+                         size_t first, bool own_parts);
 
 // Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
 uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v);

@@ -16,10 +16,10 @@ using core::Backward;
 using core::bit;
 using core::DeviceCaps;
 using core::Dispatch;
+using core::Pipeline;
 using core::Plan;
 using core::Problem;
 using core::Region;
-using Push = shared::ForwardPush;
 using Arguments = shared::BackwardArguments;
 
 const VkattnStrides& strides_of(const Backward& b, int tensor) {
@@ -29,7 +29,7 @@ const VkattnStrides& strides_of(const Backward& b, int tensor) {
 }
 
 // Whether rows of a tile of any tensor lie beyond 31-bit offsets in bytes. `slack`: rows more than the shaders address.
-bool wide_rows(const Problem& p, const Backward& b, uint64_t tile_q, uint64_t tile_kv, uint64_t slack) {
+bool far_rows(const Problem& p, const Backward& b, uint64_t tile_q, uint64_t tile_kv, uint64_t slack) {
     const bool exact = slack == 0;
     const uint64_t queries = (exact ? std::min<uint64_t>(p.seqlen_q, tile_q) : tile_q) + slack,
                    keys = (exact ? std::min<uint64_t>(p.seqlen_kv, tile_kv) : tile_kv) + slack;
@@ -44,22 +44,22 @@ bool wide_rows(const Problem& p, const Backward& b, uint64_t tile_q, uint64_t ti
            far(keys, b.dkey_strides) || far(keys, b.dvalue_strides);
 }
 
-std::string rows_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Dispatch& d) {
+std::string rows_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Pipeline& pipeline) {
     const core::TileNumbers& n = m.of_tiles.n;
-    if (d.specialization[SPEC_PACK] != 0) return "packed";
-    if (d.specialization[SPEC_WIDE_ROWS] > 1 || d.specialization[SPEC_SAVED] > 1) return "not a boolean";
-    const bool wide = d.specialization[SPEC_WIDE_ROWS] != 0;
-    const uint64_t rows = facts_of(d.variant).kind == Kind::delta
-                              ? d.specialization[SPEC_THREADS] / d.specialization[SPEC_LANES]
+    if (constant(pipeline, "packed_heads") != 0) return "packed";
+    const uint32_t far = constant(pipeline, "far_rows");
+    if (far > 1) return "not a boolean";
+    const uint64_t rows = kind_of(pipeline) == Kind::delta
+                              ? constant(pipeline, "threads") / constant(pipeline, "lanes")
                               : n.tile_q();
-    if (!wide && wide_rows(p, b, rows, n.tile_kv(), 0)) return "WIDE_ROWS is needed";
-    if (wide && !wide_rows(p, b, std::max(64u, n.tile_q()), n.tile_kv(), 2)) return "WIDE_ROWS is needless";
+    if (far == 0 && far_rows(p, b, rows, n.tile_kv(), 0)) return "far_rows is needed";
+    if (far != 0 && !far_rows(p, b, std::max(64u, n.tile_q()), n.tile_kv(), 2)) return "far_rows is needless";
     return "";
 }
 
 // Workgroups of its own size, which the row's numbers have no say in.
-std::string delta_flaw(const DeviceCaps& caps, const Problem& p, const Dispatch& d) {
-    const uint32_t threads = d.specialization[SPEC_THREADS], lanes = d.specialization[SPEC_LANES];
+std::string delta_flaw(const DeviceCaps& caps, const Problem& p, const Pipeline& pipeline) {
+    const uint32_t threads = constant(pipeline, "threads"), lanes = constant(pipeline, "lanes");
     if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
         return fmt::format("delta: {} invocations", threads);
     if (lanes == 0 || threads % lanes != 0) return fmt::format("delta: {} lanes of {}", lanes, threads);
@@ -68,24 +68,25 @@ std::string delta_flaw(const DeviceCaps& caps, const Problem& p, const Dispatch&
     return "";
 }
 
-std::string specialization_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b,
-                                const BackwardModel& m, const Dispatch& d) {
-    const Kind kind = facts_of(d.variant).kind;
+std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b, const BackwardModel& m,
+                          const Pipeline& pipeline) {
+    const Kind kind = kind_of(pipeline);
+    if (auto flaw = module_flaw(caps, p.dtype, pipeline.module); !flaw.empty()) return flaw;
+    if (kind != Kind::classes && !of_backward(kind))
+        return fmt::format("{} in a plan of the backward", name_of(pipeline));
     if (kind == Kind::delta)
-        if (auto flaw = delta_flaw(caps, p, d); !flaw.empty()) return flaw;
-    if (kind != Kind::classes)
-        if (auto flaw = rows_flaw(p, b, m, d); !flaw.empty()) return flaw;
-    Specialization expected = specialization_of(p, m.of_tiles, kind, d);
+        if (auto flaw = delta_flaw(caps, p, pipeline); !flaw.empty()) return flaw;
+    const std::string rows =
+        kind == Kind::classes ? choices_flaw(p, m.of_tiles, pipeline) : rows_flaw(p, b, m, pipeline);
+    if (!rows.empty()) return fmt::format("{}: {}", name_of(pipeline), rows);
+    Values expected = expected_constants(p, m.of_tiles, pipeline);
     if (kind == Kind::delta)
-        for (const size_t at : {size_t{SPEC_THREADS}, size_t{SPEC_LANES}})
-            expected[at] = d.specialization[at];
-    expected[SPEC_DLSE] = kind != Kind::classes && b.dlse != 0;
-    expected[SPEC_SAVED] = d.specialization[SPEC_SAVED];  // coverage_flaw
-    for (size_t i = 0; i < expected.size(); i++)
-        if (d.specialization[i] != expected[i])
-            return fmt::format("specialization of {}: constant {} is {}, not {}", name_of(d.variant), i,
-                               d.specialization[i], expected[i]);
-    return "";
+        for (const char* own : {"threads", "lanes"}) expected[own] = constant(pipeline, own);
+    expected["has_dlse"] = b.dlse != 0;
+    // Only these passes can be cut. Whether they are: coverage_flaw.
+    if (kind == Kind::dquery || kind == Kind::dkey_dvalue) expected["is_resumed"] = is_cut(pipeline);
+    if (auto flaw = form_flaw(pipeline, m.of_tiles.n.rolled); !flaw.empty()) return flaw;
+    return constants_flaw(pipeline, expected);
 }
 
 std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b,
@@ -102,15 +103,8 @@ std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Back
     if (const uint32_t bytes = pool_of_backward_maps(n, p.head_dim_qk, p.head_dim_v) * 16;
         bytes != t.shared_bytes)
         return fmt::format("{} shared bytes, the maps come to {}", t.shared_bytes, bytes);
-    const Dispatch* last = nullptr;
-    for (const Dispatch& d : plan.dispatches) {
-        if (last != nullptr && d.variant == last->variant && d.specialization == last->specialization)
-            continue;
-        last = &d;
-        for (const auto& flaw :
-             {variant_flaw(caps, p.dtype, d.variant), specialization_flaw(caps, p, b, m, d)})
-            if (!flaw.empty()) return flaw;
-    }
+    for (const Pipeline& pipeline : plan.pipelines)
+        if (auto flaw = pipeline_flaw(caps, p, b, m, pipeline); !flaw.empty()) return flaw;
     return "";
 }
 
@@ -118,25 +112,20 @@ std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Back
 // last, since each continues what the one before left in scratch.
 class Boxes {
   public:
-    std::string add(const Dispatch& d, uint64_t steps) {
-        const Triple begin = begin_of(d), count{d.groups[0], d.groups[1], d.groups[2]};
-        const auto push = push_of(d);
-        if (!is_cut(d)) {
-            if (push.out_batch != 0 || push.out_head != 0 || push.out_seq != 0) return "a span where none is";
+    std::string add(const Dispatch& d, const std::optional<Steps>& span, uint64_t steps) {
+        const Triple begin = begin_of(d), count = groups_of(d);
+        if (!span) {
+            if (d.cut.first_step != 0 || d.cut.end_step != 0) return "a span where none is";
             cover_.add(begin, count);
             return "";
         }
         if (count[2] != 1) return "cut loops of slices at a time: they share the sums of P";
         auto [box, is_new] = open_.try_emplace(begin, Open{count, 0});
         if (box->second.count != count) return "spans of different boxes";
-        if (push.out_batch != box->second.next || push.out_head <= push.out_batch)
-            return fmt::format("a span {} .. {}, after {}", push.out_batch, push.out_head, box->second.next);
-        const bool last = push.out_head >= steps;
-        if (push.out_seq != ((is_new ? SPAN_FIRST : 0) | (last ? SPAN_LAST : 0)))
-            return fmt::format("flags {} of span {} .. {} of {}", push.out_seq, push.out_batch, push.out_head,
-                               steps);
-        box->second.next = push.out_head;
-        if (last) {
+        if (span->begin != box->second.next || span->end <= span->begin)
+            return fmt::format("a span {} .. {}, after {}", span->begin, span->end, box->second.next);
+        box->second.next = span->end;
+        if (span->end >= steps) {
             cover_.add(begin, count);
             open_.erase(box);
         }
@@ -159,11 +148,12 @@ std::string coverage_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
     const std::vector<Dispatch>& all = plan.dispatches;
     size_t at = 0;
     for (const Kind kind : kinds_of(m)) {
-        if (at == all.size() || facts_of(all[at].variant).kind != kind)
-            return "a pass is missing, or out of turn";
+        if (at == all.size() || kind_of(plan, all[at]) != kind) return "a pass is missing, or out of turn";
         const Dispatch& first = all[at];
+        const Pipeline& pipeline = pipeline_of(plan, first);
+        const Triple grid = kind == Kind::classes ? Triple{} : grid_of(p, m, pipeline);
         Boxes boxes;
-        for (; at < all.size() && facts_of(all[at].variant).kind == kind; at++) {
+        for (; at < all.size() && all[at].pipeline == first.pipeline; at++) {
             const Dispatch& d = all[at];
             if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
             if (kind == Kind::classes) {
@@ -171,19 +161,15 @@ std::string coverage_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
                     return "classes: " + flaw;
                 continue;
             }
-            if (d.specialization != first.specialization) return "dispatches of a pass differ";
-            const Triple begin = begin_of(d), grid = grid_of(p, m, d);
             for (size_t i = 0; i < 3; i++)
-                if (begin[i] + d.groups[i] > grid[i])
-                    return fmt::format("{}: workgroups {} .. {} of {} in dimension {}", name_of(d.variant),
-                                       begin[i], begin[i] + d.groups[i], grid[i], i);
-            if (is_cut(d) && kind != Kind::dquery && kind != Kind::dkey_dvalue)
-                return "cut, though it cannot be";
-            if (auto flaw = boxes.add(d, steps_of(p, m, kind)); !flaw.empty())
-                return fmt::format("{}: {}", name_of(d.variant), flaw);
+                if (begin_of(d)[i] + d.groups[i] > grid[i])
+                    return fmt::format("{}: workgroups {} .. {} of {} in dimension {}", name_of(pipeline),
+                                       begin_of(d)[i], begin_of(d)[i] + d.groups[i], grid[i], i);
+            if (auto flaw = boxes.add(d, span_of(plan, d), steps_of(p, m, kind)); !flaw.empty())
+                return fmt::format("{}: {}", name_of(pipeline), flaw);
         }
-        if (kind != Kind::classes && !boxes.covers(grid_of(p, m, first)))
-            return fmt::format("{}: not every workgroup and step exactly once", name_of(first.variant));
+        if (kind != Kind::classes && !boxes.covers(grid))
+            return fmt::format("{}: not every workgroup and step exactly once", name_of(pipeline));
     }
     return at == all.size() ? "" : "dispatches without work";
 }
@@ -193,9 +179,10 @@ std::string costs_flaw(const Problem& p, const BackwardModel& m, const Plan& pla
                        const core::Options& options) {
     for (const Dispatch& d : plan.dispatches) {
         const uint64_t limit = options.max_dispatch_flops;
+        const Pipeline& pipeline = pipeline_of(plan, d);
+        const Kind kind = kind_of(pipeline);
         if (limit != 0 && d.flops > limit)
-            return fmt::format("{} costs {}, the limit is {}", name_of(d.variant), d.flops, limit);
-        const Kind kind = facts_of(d.variant).kind;
+            return fmt::format("{} costs {}, the limit is {}", name_of(pipeline), d.flops, limit);
         if (kind == Kind::classes) continue;
         const double each = double(d.flops) / (double(d.groups[0]) * d.groups[1] * d.groups[2]);
         const Triple begin = begin_of(d);
@@ -205,40 +192,41 @@ std::string costs_flaw(const Problem& p, const BackwardModel& m, const Plan& pla
         for (const uint32_t y : some(d.groups[1]))
             for (const uint32_t z : some(d.groups[2])) {
                 const uint64_t steps =
-                    steps_done(p, m, kind, {begin[0], begin[1] + y, begin[2] + z}, span_of(d));
-                if (double(steps) * cost_of_step(p, m, d) > each * (1 + 1e-9))
-                    return fmt::format("{}: {} steps of {}, the dispatch says {}", name_of(d.variant), steps,
-                                       cost_of_step(p, m, d), each);
+                    steps_done(p, m, kind, {begin[0], begin[1] + y, begin[2] + z}, span_of(plan, d));
+                const double cost = cost_of_step(p, m, pipeline);
+                if (double(steps) * cost > each * (1 + 1e-9))
+                    return fmt::format("{}: {} steps of {}, the dispatch says {}", name_of(pipeline), steps,
+                                       cost, each);
             }
     }
     return "";
 }
 
-Touches touches_of(const Problem& p, const Backward& b, const BackwardModel& m, const Dispatch& d) {
-    const Kind kind = facts_of(d.variant).kind;
+Touches touches_of(const Problem& p, const Backward& b, const BackwardModel& m, const Pipeline& pipeline) {
+    const Kind kind = kind_of(pipeline);
     const uint32_t of_batch =
         (p.kv_lengths != 0 && p.batch != 0 ? bit(Region::kv_lengths) : 0) |
         (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? bit(Region::query_offsets) : 0);
     const uint32_t dlse = b.dlse != 0 ? bit(Region::dlse) : 0;
-    Touches t;
-    t.reads_at(offsetof(Push, query_batch), Region::arguments);
+    Touches t(pipeline);
+    t.reads_arguments();
     if (kind == Kind::classes) {
         t.reads |= bit(Region::mask);
         t.may_read = of_batch;
-        t.writes_at(offsetof(Push, outp), Region::mask_classes);
+        t.writes_at("classes", Region::mask_classes);
         return t;
     }
     t.reads |= bit(Region::dout);
     if (kind == Kind::delta) {
-        t.reads_at(offsetof(Push, outp), Region::out);
+        t.reads_at("out_rows", Region::out);
         t.reads |= bit(Region::lse) | dlse;
         t.may_read = of_batch;
         t.writes = bit(Region::statistics);
         return t;
     }
-    t.reads_at(offsetof(Push, query), Region::query);
-    t.reads_at(offsetof(Push, key), Region::key);
-    t.reads_at(offsetof(Push, value), Region::value);
+    t.reads_at("query", Region::query);
+    t.reads_at("key", Region::key);
+    t.reads_at("value", Region::value);
     t.reads |= (m.rows != 0 ? bit(Region::statistics) : 0) | of_batch;
     if (p.mask != VKATTN_MASK_NONE) t.reads |= bit(Region::mask);
     if (m.of_tiles.classified) t.reads |= bit(Region::mask_classes);
@@ -248,33 +236,26 @@ Touches touches_of(const Problem& p, const Backward& b, const BackwardModel& m, 
         t.reads |= bit(Region::lse) | dlse;
         t.writes = bit(Region::dbias);
     }
-    if (is_cut(d)) {
-        t.reads |= bit(Region::saved);
-        t.writes |= bit(Region::saved);
+    if (is_cut(pipeline)) {
+        t.reads |= bit(Region::accumulators);
+        t.writes |= bit(Region::accumulators);
     }
     return t;
 }
 
-// Of the strides only out's fields are in use, for spans (Boxes).
-bool has_strides(const Push& c) {
-    return (c.query_seq | c.key_batch | c.key_head | c.key_seq | c.value_batch | c.value_head | c.value_seq |
-            c.query_batch | c.query_head) != 0;
-}
-
 std::string pushes_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Plan& plan) {
-    Touches touches;
-    const Dispatch* last = nullptr;
-    for (const Dispatch& d : plan.dispatches) {
-        if (auto flaw = numbers_in_push_flaw(p, push_of(d)); !flaw.empty())
-            return fmt::format("push constants of {}: {}", name_of(d.variant), flaw);
-        if (has_strides(push_of(d)))
-            return fmt::format("{}: strides in the push constants", name_of(d.variant));
-        if (facts_of(d.variant).kind == Kind::classes && begin_of(d) != Triple{0, 0, 0})
-            return "classes begin elsewhere";
-        if (last == nullptr || last->variant != d.variant) touches = touches_of(p, b, m, d);
-        last = &d;
-        if (auto flaw = touches_flaw(touches, d); !flaw.empty())
-            return fmt::format("{}: {}", name_of(d.variant), flaw);
+    for (const Pipeline& pipeline : plan.pipelines) {
+        const Kind kind = kind_of(pipeline);
+        Words words = words_of(p, pipeline);
+        if (kind == Kind::dquery || kind == Kind::dkey_dvalue)
+            words["num_steps"] = {
+                static_cast<uint32_t>(std::min<uint64_t>(steps_of(p, m, kind), UINT32_MAX))};
+        // The gradient of the mask is never cut, so its shader does not read this.
+        if (kind == Kind::dbias)
+            words["num_steps"] = {push_of<core::kernels::backward_mask>(pipeline).num_steps};
+        for (const auto& flaw :
+             {words_flaw(pipeline, words), touches_flaw(touches_of(p, b, m, pipeline), pipeline)})
+            if (!flaw.empty()) return flaw;
     }
     return "";
 }
@@ -291,7 +272,7 @@ std::string block_flaw(const Problem& p, const Backward& b, const BackwardModel&
             a.stride[3 * t + 2] != s.seq * bytes)
             return fmt::format("strides of gradient {}", t);
     }
-    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.saved |
+    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.accumulators |
          a.padding) != 0)
         return "an address in the argument block";
     if (a.scale != p.softmax_scale || a.batch != p.batch) return "scale or batch";
@@ -315,10 +296,17 @@ std::string block_patches_flaw(const Problem& p, const Backward& b, const Backwa
     add(true, offsetof(Arguments, dvalue), Region::dvalue);
     add(b.dbias != 0, offsetof(Arguments, dbias), Region::dbias);
     add(m.rows != 0, offsetof(Arguments, statistics), Region::statistics);
-    add(std::any_of(plan.dispatches.begin(), plan.dispatches.end(), is_cut), offsetof(Arguments, saved),
-        Region::saved);
+    add(is_cut(plan), offsetof(Arguments, accumulators), Region::accumulators);
     const std::string flaw = patch_flaw(plan.argument_patches, expected);
     return flaw.empty() ? "" : "argument block: " + flaw;
+}
+
+// Passes follow each other, so that they share the scratch for accumulators.
+uint64_t kept_bytes(const Problem& p, const BackwardModel& m, const Plan& plan) {
+    uint64_t most = 0;
+    for (const Pipeline& pipeline : plan.pipelines)
+        if (is_cut(pipeline)) most = std::max(most, kept_bytes(p, m, kind_of(pipeline)));
+    return most;
 }
 
 // The formula that vkattn.h gives: linear in the sequences.
@@ -326,26 +314,20 @@ std::string scratch_formula_flaw(const Problem& p, const BackwardModel& m, const
     const uint64_t classes = m.of_tiles.classified
                                  ? 4 * masks_of(p, m.of_tiles) * m.of_tiles.query_tiles * m.of_tiles.key_tiles
                                  : 0;
-    uint64_t saved = 0;
-    for (const Dispatch& d : plan.dispatches)
-        if (is_cut(d)) saved = std::max(saved, saved_bytes(p, m, facts_of(d.variant).kind));
-    const uint64_t most =
-        round_up(376, 256) + round_up(16 * m.rows, 256) + round_up(classes, 256) + round_up(saved, 256);
+    const uint64_t most = round_up(376, 256) + round_up(16 * m.rows, 256) + round_up(classes, 256) +
+                          round_up(kept_bytes(p, m, plan), 256);
     if (plan.scratch_bytes != most)
         return fmt::format("{} bytes of scratch, the formula gives {}", plan.scratch_bytes, most);
     return classes > uint64_t{256} << 20 ? "more classes than 256 MiB" : "";
 }
 
 std::string memory_flaw(const DeviceCaps& caps, const Problem& p, const BackwardModel& m, const Plan& plan) {
-    uint64_t saved = 0;
-    for (const Dispatch& d : plan.dispatches)
-        if (is_cut(d)) saved = std::max(saved, saved_bytes(p, m, facts_of(d.variant).kind));
     const auto used = [&](Region region) -> uint64_t {
         if (region == Region::arguments) return sizeof(Arguments);
         if (region == Region::statistics) return m.rows * 4 * sizeof(float);
         if (region == Region::mask_classes)
             return masks_of(p, m.of_tiles) * m.of_tiles.query_tiles * m.of_tiles.key_tiles * 4;
-        return region == Region::saved ? saved : 0;
+        return region == Region::accumulators ? kept_bytes(p, m, plan) : 0;
     };
     if (auto flaw = regions_flaw(caps, plan, used); !flaw.empty()) return flaw;
     return scratch_formula_flaw(p, m, plan);
@@ -379,12 +361,13 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
                     const core::Options& options) {
     if (!plan.backward || plan.combine) return "not a plan of a backward";
     if (plan.num_splits != 1) return "parts of the keys";
+    if (auto flaw = pipelines_flaw(plan, plan.kernel == "materialized"); !flaw.empty()) return flaw;
     if (plan.kernel == "materialized") return baseline_backward_flaw(caps, p, b, plan);
     if (plan.kernel != "tiles") return "plan_checks_backward.cpp does not know kernel " + plan.kernel;
     const BackwardModel m = model_of(p, b, plan);
     if (kinds_of(m).empty()) {
-        const bool nothing = plan.dispatches.empty() && plan.scratch_bytes == 0 && plan.scratch.empty() &&
-                             plan.arguments.empty() && plan.argument_patches.empty();
+        const bool nothing = plan.dispatches.empty() && plan.pipelines.empty() && plan.scratch_bytes == 0 &&
+                             plan.scratch.empty() && plan.arguments.empty() && plan.argument_patches.empty();
         return nothing ? "" : "work or scratch, though there is nothing to write";
     }
     for (const auto& flaw :

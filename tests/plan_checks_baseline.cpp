@@ -1,5 +1,6 @@
 // What must hold of the baseline's backward plan: P, then dS in a matrix each, for pieces of whole groups of heads.
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 
 #include <fmt/format.h>
@@ -16,10 +17,10 @@ using core::bit;
 using core::DeviceCaps;
 using core::Dispatch;
 using core::Patch;
+using core::Pipeline;
 using core::Plan;
 using core::Problem;
 using core::Region;
-using Push = shared::ForwardPush;
 using Block = shared::ForwardArguments;
 
 constexpr size_t backward_block = sizeof(shared::BackwardArguments);
@@ -30,52 +31,55 @@ struct Step {
     size_t block;  // where its arguments are
     Problem view;
     Touches touches;
-    uint64_t x, y, z;  // z = 0: it continues y
+    uint64_t heads_of_x = 1;      // a workgroup has so many heads
+    uint64_t y = 0, z = 0;        // z = 0: it continues y
+    bool scales_nothing = false;  // its scale is 1
 };
 
-Touches touches(size_t block, Region query, Region other, size_t at, Region out) {
-    Touches t;
-    t.patches.push_back({offsetof(Push, query_batch), Region::arguments, block});
-    t.reads = bit(Region::arguments);
-    t.reads_at(offsetof(Push, query), query);
-    t.reads_at(at, other);
-    t.writes_at(offsetof(Push, outp), out);
-    return t;
-}
-
 Step scores_step(const Problem& p, const Backward& b, bool gradient) {
-    Step s{Kind::scores, 0, p, {}, 0, 0, 0};
+    Step s{Kind::scores, 0, p, Touches(core::Kernel::materialized_scores)};
     if (gradient) {
         s.block = backward_block;
         s.view.query_strides = b.dout_strides;
         s.view.key_strides = p.value_strides;
         s.view.head_dim_qk = p.head_dim_v;
-        s.view.softmax_scale = 0.69314718f;  // 1 in base 2
+        s.scales_nothing = true;
     }
-    s.touches =
-        touches(s.block, gradient ? Region::dout : Region::query, gradient ? Region::value : Region::key,
-                offsetof(Push, key), gradient ? Region::slopes : Region::scores);
+    s.touches.reads_arguments(s.block);
+    s.touches.reads_at("query", gradient ? Region::dout : Region::query);
+    s.touches.reads_at("key", gradient ? Region::value : Region::key);
+    s.touches.writes_at("scores", gradient ? Region::score_gradients : Region::scores);
     return s;
 }
 
 // In place, a row a workgroup.
-Step row_step(const Problem& p, Kind kind) {
-    Step s{kind, 0, p, {}, 0, p.seqlen_q, 0};
-    s.touches.reads_at(offsetof(Push, query_batch), Region::arguments);
-    if (kind == Kind::gradient) {
-        s.touches.reads_at(offsetof(Push, query), Region::scores);
-        s.touches.reads |= bit(Region::statistics);
-    }
-    const Region matrix = kind == Kind::gradient ? Region::slopes : Region::scores;
-    s.touches.reads |= bit(matrix);
-    s.touches.writes_at(offsetof(Push, outp), matrix);
+Step softmax_step(const Problem& p) {
+    Step s{Kind::softmax, 0, p, Touches(core::Kernel::materialized_softmax)};
+    s.y = p.seqlen_q;
+    s.touches.reads_arguments();
+    s.touches.reads |= bit(Region::scores);
+    s.touches.writes_at("scores", Region::scores);
+    return s;
+}
+
+Step gradient_step(const Problem& p) {
+    Step s{Kind::gradient, 0, p, Touches(core::Kernel::materialized_gradient)};
+    s.y = p.seqlen_q;
+    s.touches.reads_arguments();
+    s.touches.reads_at("weights", Region::scores);
+    s.touches.reads |= bit(Region::statistics) | bit(Region::score_gradients);
+    s.touches.writes_at("score_gradients", Region::score_gradients);
     return s;
 }
 
 // The `index`-th of dquery, dvalue, dkey.
 Step product_step(const Problem& p, const Backward& b, size_t index) {
     const size_t block = backward_block + (index + 1) * sizeof(Block);
-    Step s{index == 0 ? Kind::output : Kind::transposed, block, p, {}, 0, 0, 1};
+    const bool transposed = index != 0;
+    Step s{transposed ? Kind::transposed : Kind::output, block, p,
+           Touches(transposed ? core::Kernel::materialized_transposed : core::Kernel::materialized_output)};
+    s.z = 1;
+    if (transposed) s.heads_of_x = p.num_heads_q / p.num_heads_kv;
     const Region outs[] = {Region::dquery, Region::dvalue, Region::dkey},
                  rows[] = {Region::key, Region::dout, Region::query};
     const VkattnStrides *const out_strides[] = {&b.dquery_strides, &b.dvalue_strides, &b.dkey_strides},
@@ -83,8 +87,10 @@ Step product_step(const Problem& p, const Backward& b, size_t index) {
     s.view.out_strides = *out_strides[index];
     s.view.value_strides = *row_strides[index];
     if (index != 1) s.view.head_dim_v = p.head_dim_qk;
-    s.touches = touches(block, index == 1 ? Region::scores : Region::slopes, rows[index],
-                        offsetof(Push, value), outs[index]);
+    s.touches.reads_arguments(block);
+    s.touches.reads_at("weights", index == 1 ? Region::scores : Region::score_gradients);
+    s.touches.reads_at("value", rows[index]);
+    s.touches.writes_at("out_rows", outs[index]);
     return s;
 }
 
@@ -97,15 +103,14 @@ std::vector<Step> steps_of(const Problem& p, const Backward& b, const Model& m) 
             steps.back().y = tiles;
             steps.back().z = tiles_of(p.seqlen_kv, m.n.tile_kv());
         }
-        steps.push_back(row_step(p, Kind::softmax));
-        steps.push_back(row_step(p, Kind::gradient));
+        steps.push_back(softmax_step(p));
+        steps.push_back(gradient_step(p));
     }
     for (size_t i = 0; i < 3; i++) {
         if ((i == 0 ? p.seqlen_q : p.seqlen_kv) == 0) continue;
         steps.push_back(product_step(p, b, i));
         steps.back().y = i == 0 ? tiles : tiles_of(p.seqlen_kv, m.n.tile_q());
     }
-    for (Step& s : steps) s.x = s.kind == Kind::transposed ? p.num_heads_q / p.num_heads_kv : 1;
     return steps;
 }
 
@@ -118,75 +123,90 @@ bool far_rows(const Problem& p, const Backward& b, uint64_t rows) {
     });
 }
 
-std::string specialization_flaw(const Problem& p, const Backward& b, const Model& m, const Problem& view,
-                                const Dispatch& d) {
-    const Kind kind = facts_of(d.variant).kind;
-    Specialization expected = specialization_of(view, m, kind, d);
-    expected[SPEC_ARGUMENTS] = 1;
-    if (kind == Kind::delta)
-        for (const size_t at : {size_t{SPEC_THREADS}, size_t{SPEC_LANES}})
-            expected[at] = d.specialization[at];
-    else
-        expected[SPEC_POOL_VEC4] = pool_of_maps(m.n, std::max(p.head_dim_qk, p.head_dim_v));
-    if (d.specialization[SPEC_PACK] != 0) return "packed";
-    const uint32_t most = std::max({m.n.tile_q(), m.n.tile_kv(), 64u});
-    const bool wide = d.specialization[SPEC_WIDE_ROWS] != 0;
-    if (wide ? !far_rows(p, b, most + 2) : far_rows(p, b, std::max(m.n.tile_q(), m.n.tile_kv())))
-        return "WIDE_ROWS";
-    return d.specialization == expected ? "" : fmt::format("specialization of {}", name_of(d.variant));
+// Constants and push constants of a pipeline of this view of the problem.
+std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b, const Model& m,
+                          const Problem& view, const Pipeline& pipeline) {
+    for (const auto& flaw : {module_flaw(caps, p.dtype, pipeline.module), form_flaw(pipeline, m.n.rolled)})
+        if (!flaw.empty()) return flaw;
+    Values expected = expected_constants(view, m, pipeline);
+    expected["has_arguments"] = 1;
+    if (kind_of(pipeline) == Kind::delta)
+        for (const char* own : {"threads", "lanes"}) expected[own] = constant(pipeline, own);
+    if (constant(pipeline, "packed_heads") != 0) return "packed";
+    const uint32_t most = std::max({m.n.tile_q(), m.n.tile_kv(), 64u}), far = constant(pipeline, "far_rows");
+    if (far > 1 ||
+        (far != 0 ? !far_rows(p, b, most + 2) : far_rows(p, b, std::max(m.n.tile_q(), m.n.tile_kv()))))
+        return "far_rows";
+    return constants_flaw(pipeline, expected);
+}
+
+// Its pipeline's, apart from constants.
+std::string push_flaw(const Step& s, const Pipeline& pipeline) {
+    Words words = words_of(s.view, pipeline);
+    words["operand_layout"] = layout_words(s.view, true);
+    if (s.scales_nothing) words["scale_log2"] = {std::bit_cast<uint32_t>(1.0f)};
+    const std::string flaw = words_flaw(pipeline, words);
+    return flaw.empty() ? touches_flaw(s.touches, pipeline) : flaw;
 }
 
 std::string step_flaw(const DeviceCaps& caps, const Problem& p, const Step& s, const Dispatch& d,
                       uint64_t heads, uint64_t first) {
-    if (facts_of(d.variant).kind != s.kind) return "out of turn";
     if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
     const uint64_t y = d.groups[1], z = d.groups[2];
-    if (d.groups[0] * s.x != heads) return fmt::format("{} workgroups for {} heads", d.groups[0], heads);
+    if (d.groups[0] * s.heads_of_x != heads)
+        return fmt::format("{} workgroups for {} heads", d.groups[0], heads);
     if (s.z != 0 ? y != s.y || z != s.z : y * z < s.y || y * (z - 1) >= s.y)
         return fmt::format("grid {} x {} for {} x {}", y, z, s.y, s.z);
-    const Push push = push_of(d);
-    if (push.first_head != first || push.first_tile != 0 || push.splits != 0) return "begins elsewhere";
+    // Heads of a group are added up by one workgroup, whose x counts heads of keys.
+    if (d.cut.first[0] * s.heads_of_x != first || d.cut.first[1] != 0 || d.cut.first[2] != 0)
+        return "begins elsewhere";
     if (heads % (p.num_heads_q / p.num_heads_kv) != 0) return "a group is cut";
-    for (const auto& flaw : {numbers_in_push_flaw(s.view, push), touches_flaw(s.touches, d)})
-        if (!flaw.empty()) return flaw;
     return "";
 }
 
 // The statistics of all rows come first.
 std::string delta_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b, const BackwardModel& m,
                        const Plan& plan, size_t& at) {
-    Cover cover;
-    Touches t;
-    t.reads_at(offsetof(Push, query_batch), Region::arguments);
-    t.reads_at(offsetof(Push, outp), Region::out);
+    if (m.rows == 0) return "";
+    if (plan.dispatches.empty() || kind_of(plan, plan.dispatches[0]) != Kind::delta) return "no statistics";
+    const uint32_t index = plan.dispatches[0].pipeline;
+    const Pipeline& pipeline = plan.pipelines[index];
+    Touches t(pipeline);
+    t.reads_arguments();
+    t.reads_at("out_rows", Region::out);
     t.reads |= bit(Region::dout) | bit(Region::lse);
     t.writes = bit(Region::statistics);
-    for (; at < plan.dispatches.size(); at++) {
+    for (const auto& flaw : {pipeline_flaw(caps, p, b, m.of_tiles, p, pipeline), touches_flaw(t, pipeline),
+                             words_flaw(pipeline, words_of(p, pipeline))})
+        if (!flaw.empty()) return flaw;
+    Cover cover;
+    for (; at < plan.dispatches.size() && plan.dispatches[at].pipeline == index; at++) {
         const Dispatch& d = plan.dispatches[at];
-        if (facts_of(d.variant).kind != Kind::delta) break;
-        for (const auto& flaw :
-             {groups_flaw(caps, d), touches_flaw(t, d), specialization_flaw(p, b, m.of_tiles, p, d)})
-            if (!flaw.empty()) return flaw;
-        cover.add(begin_of(d), {d.groups[0], d.groups[1], d.groups[2]});
+        if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
+        cover.add(begin_of(d), groups_of(d));
     }
-    if (m.rows == 0) return at == 0 ? "" : "statistics of no rows";
-    if (at == 0 || !cover.is({0, 0, 0}, grid_of(p, m, plan.dispatches[0]))) return "not all rows";
-    return "";
+    return cover.is({0, 0, 0}, grid_of(p, m, pipeline)) ? "" : "not all rows";
 }
 
+// All pieces have the same pipelines, so only those of the first are looked at.
 std::string pieces_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b, const Model& m,
                         const Plan& plan, size_t at, uint64_t& piece) {
     const std::vector<Step> steps = steps_of(p, b, m);
     const uint64_t heads = uint64_t{p.batch} * p.num_heads_q;
+    const size_t begin = at;
     for (uint64_t first = 0, count = 0; first < heads; first += count, at += steps.size()) {
         if (at + steps.size() > plan.dispatches.size()) return fmt::format("no heads from {} on", first);
-        count = plan.dispatches[at].groups[0] * steps[0].x;
+        count = plan.dispatches[at].groups[0] * steps[0].heads_of_x;
         piece = std::max(piece, count);
         for (size_t i = 0; i < steps.size(); i++) {
             const Dispatch& d = plan.dispatches[at + i];
-            for (const auto& flaw : {step_flaw(caps, p, steps[i], d, count, first),
-                                     specialization_flaw(p, b, m, steps[i].view, d)})
-                if (!flaw.empty()) return fmt::format("{} {}: {}", i, name_of(d.variant), flaw);
+            const Pipeline& pipeline = pipeline_of(plan, d);
+            if (d.pipeline != plan.dispatches[begin + i].pipeline || kind_of(pipeline) != steps[i].kind)
+                return fmt::format("{}: {} out of turn", i, name_of(pipeline));
+            std::string flaw = step_flaw(caps, p, steps[i], d, count, first);
+            if (flaw.empty() && first == 0) flaw = pipeline_flaw(caps, p, b, m, steps[i].view, pipeline);
+            if (flaw.empty() && first == 0) flaw = push_flaw(steps[i], pipeline);
+            if (!flaw.empty()) return fmt::format("{} {}: {}", i, name_of(pipeline), flaw);
         }
         if (first + count > heads) return "more heads than there are";
     }
@@ -233,6 +253,9 @@ std::string baseline_backward_flaw(const DeviceCaps& caps, const Problem& p, con
         return plan.dispatches.empty() && plan.scratch_bytes == 0 ? "" : "work for nothing";
     if (plan.tiles.shared_bytes > caps.max_shared_bytes) return "shared memory";
     if (auto flaw = numbers_flaw(m.of_tiles.n); !flaw.empty()) return "tuning: " + flaw;
+    // Products have rows of either head dim.
+    if (plan.tiles.shared_bytes != 16 * pool_of_maps(m.of_tiles.n, std::max(p.head_dim_qk, p.head_dim_v)))
+        return "shared memory is not what the maps come to";
     size_t at = 0;
     uint64_t piece = 0;
     for (const auto& flaw :
@@ -241,7 +264,7 @@ std::string baseline_backward_flaw(const DeviceCaps& caps, const Problem& p, con
     const auto used = [&](Region region) -> uint64_t {
         if (region == Region::arguments) return plan.arguments.size();
         if (region == Region::statistics) return m.rows * 4 * sizeof(float);
-        return region == Region::scores || region == Region::slopes ? piece * matrix_bytes(p) : 0;
+        return region == Region::scores || region == Region::score_gradients ? piece * matrix_bytes(p) : 0;
     };
     for (const auto& flaw : {blocks_flaw(p, b, m, plan), regions_flaw(caps, plan, used), barrier_flaw(plan)})
         if (!flaw.empty()) return flaw;

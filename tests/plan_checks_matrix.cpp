@@ -1,6 +1,7 @@
 // These checks judge plans of the matrix kernel: that shaders/forward_matrix.comp can work with the numbers, that the
-// device has such a matrix unit, and that every constant of the specialization is right.
+// device has such a matrix unit, and that every constant is right.
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -13,7 +14,7 @@ namespace vkattn::test {
 namespace {
 
 using core::DeviceCaps;
-using core::Dispatch;
+using core::Pipeline;
 using core::Plan;
 using core::Problem;
 
@@ -79,9 +80,9 @@ std::string loop_flaw(const Problem& p, const MatrixModel& model, const core::Op
         return "chunks of head dims in the loop without a running maximum";
     if (t.running == 0 && p.mask != VKATTN_MASK_NONE && t.move != MOVE_FRAGMENT)
         return "a mask in the loop without a running maximum, and P does not stay in registers";
-    if (t.parts == 1) return "";
-    const bool halves = t.tile_kv % (2 * model.n) == 0 && t.tile_kv % (2 * model.k) == 0;
-    if (t.parts != 2 || !halves || t.running != 0 || t.move >= MOVE_SHARED) return "parts of a tile";
+    if (t.halves == 1) return "";
+    const bool whole = t.tile_kv % (2 * model.n) == 0 && t.tile_kv % (2 * model.k) == 0;
+    if (t.halves != 2 || !whole || t.running != 0 || t.move >= MOVE_SHARED) return "halves of a tile";
     return "";
 }
 
@@ -120,13 +121,9 @@ std::string pool_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixMode
     return "";
 }
 
-uint32_t mask_constant(const Problem& p) {
-    return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
-}
-
 // Returns the largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes from its
 // start.
-uint32_t mask_unit(const Problem& p) {
+uint32_t mask_row_bytes(const Problem& p) {
     if (p.mask == VKATTN_MASK_NONE) return 0;
     const uint64_t element = p.mask == VKATTN_MASK_BOOL ? 1 : p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
     uint64_t unit = 16;
@@ -135,101 +132,78 @@ uint32_t mask_unit(const Problem& p) {
     return static_cast<uint32_t>(unit);
 }
 
-// These are the constants that the matrix kernel and mask_classes.comp have in common.
-Specialization common_specialization(const Problem& p, const Dispatch& d) {
-    Specialization s{};
-    s[SPEC_THREADS] = d.specialization[SPEC_THREADS];
-    s[SPEC_HEAD_DIM_QK] = p.head_dim_qk;
-    s[SPEC_HEAD_DIM_V] = p.head_dim_v;
-    s[SPEC_ARGUMENTS] = needs_arguments(p);
-    s[SPEC_SOFTCAP] = p.softcap > 0;
-    s[SPEC_MASK] = mask_constant(p);
-    s[SPEC_PACK] = d.specialization[SPEC_PACK];
-    s[SPEC_WIDE_ROWS] = d.specialization[SPEC_WIDE_ROWS];
-    return s;
-}
-
-Specialization forward_specialization(const Problem& p, const Model& m, const Dispatch& d) {
+Values forward_constants(const Problem& p, const Model& m, const Pipeline& pipeline) {
     const MatrixModel& model = *m.matrix;
     const MatrixTuning& t = model.tuning;
-    Specialization s = common_specialization(p, d);
-    const uint32_t four = p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8;
-    s[SPEC_WIDE_LOADS] = p.alignment_bytes >= 16 ? 2 : p.alignment_bytes >= four ? 1 : 0;
-    s[SPEC_THREADS] = model.threads;
-    s[SPEC_SUBGROUP_SIZE] = model.subgroup_size;
-    s[SPEC_ROW_BLOCKS] = t.row_blocks;
-    s[SPEC_TILE_KV] = t.tile_kv;
-    s[SPEC_CHUNK] = model.chunk;
-    s[SPEC_Q_HELD] = model.q_held;
-    s[SPEC_MATRIX_M] = model.m;
-    s[SPEC_MATRIX_N] = model.n;
-    s[SPEC_MATRIX_K] = model.k;
-    s[SPEC_POOL_VEC4] = model.pool;
-    s[SPEC_SPLIT] = m.span != 0;
-    s[SPEC_ROLLED] = t.rolled;
-    s[SPEC_P_MOVE] = t.move;
-    s[SPEC_RUNNING_MAX] = t.running;
-    s[SPEC_SLICES] = model.slices;
-    s[SPEC_LAYOUT] = model.layout;
-    s[SPEC_PARTS] = t.parts;
-    s[SPEC_MASK_UNIT] = mask_unit(p);
-    s[SPEC_SECTION] = t.section;
-    s[SPEC_LEVEL] = t.level;
-    return s;
+    Values values = problem_constants(p, m);
+    for (const char* choice : {"packed_heads", "far_rows"}) values[choice] = constant(pipeline, choice);
+    if (p.alignment_bytes >= 16) values["load_bytes"] = 16;
+    values["threads"] = t.subgroups * model.subgroup_size;
+    values["is_split"] = m.span != 0;
+    values["slices"] = model.slices;  // these are judged by flaws of their own
+    values["pool_vec4"] = model.pool;
+    values["subgroup_size"] = model.subgroup_size;
+    values["row_blocks"] = t.row_blocks;
+    values["tile_kv"] = t.tile_kv;
+    values["chunk"] = model.chunk;
+    values["q_held_steps"] = model.q_held;
+    values["matrix_m"] = model.m;
+    values["matrix_n"] = model.n;
+    values["matrix_k"] = model.k;
+    values["p_move"] = t.move;
+    values["element_layout"] = model.layout;
+    values["halves"] = t.halves;
+    values["mask_row_bytes"] = mask_row_bytes(p);
+    values["l2_group_kib"] = t.l2_group_kib;
+    values["min_group_workgroups"] = t.min_group_workgroups;
+    return values;
 }
 
-// mask_classes.comp may have any workgroup that covers a tile of the matrix kernel.
-std::string classes_specialization_flaw(const DeviceCaps& caps, const Problem& p, const Model& m,
-                                        const Dispatch& d) {
-    const auto& s = d.specialization;
-    const uint32_t threads = s[SPEC_THREADS], lanes = s[SPEC_LANES];
-    if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+// mask_classes.comp may have any workgroup, since its invocations go through a tile together. One that is no power of two
+// would leave a part of a subgroup idle.
+std::string classes_constants_flaw(const DeviceCaps& caps, const Problem& p, const Model& m,
+                                   const Pipeline& pipeline) {
+    const uint32_t threads = constant(pipeline, "threads");
+    if (!std::has_single_bit(threads) || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
         return fmt::format("{} invocations", threads);
-    if (lanes == 0 || threads % lanes != 0 || s[SPEC_ROWS] * (threads / lanes) != m.tile_q ||
-        s[SPEC_COLS] * lanes != m.tile_kv)
-        return "the classes are of other tiles";
-    Specialization expected = common_specialization(p, d);
-    expected[SPEC_LANES] = lanes;
-    expected[SPEC_ROWS] = s[SPEC_ROWS];
-    expected[SPEC_COLS] = s[SPEC_COLS];
-    expected[SPEC_WIDE_LOADS] = p.alignment_bytes >= (p.dtype == VKATTN_DTYPE_FLOAT32 ? 16 : 8);
-    expected[SPEC_POOL_VEC4] = 1;
-    expected[SPEC_SLICES] = 1;
-    return s == expected ? "" : "specialization";
+    Values values = problem_constants(p, m);
+    for (const char* choice : {"packed_heads", "far_rows"}) values[choice] = constant(pipeline, choice);
+    values["threads"] = threads;
+    values["tile_q"] = m.tile_q;
+    values["tile_kv"] = m.tile_kv;
+    return constants_flaw(pipeline, values);
 }
 
 // The macros of the module must be those that the numbers need. BIAS is for float masks of 16 bits in narrow rows,
 // which tiles of the first loop begin with.
-std::string module_flaw(const Problem& p, const Plan& plan, const MatrixModel& model, const Dispatch& d) {
-    const VariantFacts facts = facts_of(d.variant);
+std::string macros_flaw(const Problem& p, const Plan& plan, const MatrixModel& model,
+                        const Pipeline& pipeline) {
+    const ModuleFacts facts = facts_of(pipeline.module);
     const MatrixTuning& t = model.tuning;
     const bool bias = p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 &&
-                      t.running == 0 && t.move == MOVE_FRAGMENT && d.specialization[SPEC_WIDE_ROWS] == 0;
-    if (!facts.matrix_kernel) return fmt::format("{} in a plan of the matrix kernel", name_of(d.variant));
-    if (facts.operands != plan.operands || facts.bias != bias ||
+                      t.running == 0 && t.move == MOVE_FRAGMENT && constant(pipeline, "far_rows") == 0;
+    if (!facts.matrix_kernel) return fmt::format("{} in a plan of the matrix kernel", name_of(pipeline));
+    if (facts.operands != plan.operands || facts.bias != bias || facts.running != (t.running != 0) ||
         facts.conversions != (t.move == MOVE_CONVERT) ||
         facts.rounded_accumulators != (t.move == MOVE_SHARED))
-        return fmt::format("{} is another module than the numbers need", name_of(d.variant));
+        return fmt::format("{} is another module than the numbers need", name_of(pipeline));
     return "";
 }
 
-std::string dispatch_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const Model& m,
-                          const Dispatch& d) {
-    if (std::string flaw = variant_flaw(caps, p.dtype, d.variant); !flaw.empty()) return flaw;
-    const Kind kind = facts_of(d.variant).kind;
+std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const Model& m,
+                          const Pipeline& pipeline) {
+    if (std::string flaw = module_flaw(caps, p.dtype, pipeline.module); !flaw.empty()) return flaw;
+    const Kind kind = kind_of(pipeline);
     if (kind == Kind::combine) return "";
-    if (kind != Kind::forward && kind != Kind::classes) return "a variant of another kernel";
-    if (std::string flaw = choices_flaw(p, m, d); !flaw.empty()) return flaw;
-    if (kind == Kind::classes) return classes_specialization_flaw(caps, p, m, d);
-    if (std::string flaw = module_flaw(p, plan, *m.matrix, d); !flaw.empty()) return flaw;
-    const Specialization expected = forward_specialization(p, m, d);
-    for (size_t i = 0; i < SPEC_COUNT; i++)
-        if (d.specialization[i] != expected[i])
-            return fmt::format("constant {} is {}, not {}", i, d.specialization[i], expected[i]);
-    return "";
+    if (kind != Kind::forward && kind != Kind::classes) return "a module of another kernel";
+    if (std::string flaw = form_flaw(pipeline, m.matrix->tuning.rolled); !flaw.empty()) return flaw;
+    if (std::string flaw = choices_flaw(p, m, pipeline); !flaw.empty()) return flaw;
+    if (kind == Kind::classes) return classes_constants_flaw(caps, p, m, pipeline);
+    if (std::string flaw = macros_flaw(p, plan, *m.matrix, pipeline); !flaw.empty()) return flaw;
+    return constants_flaw(pipeline, forward_constants(p, m, pipeline));
 }
 
-// This judges what the first dispatch of the forward decides for all of them.
+// This judges what the constants of the forward's pipeline decide for the others.
 std::string model_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const MatrixModel& model,
                        const core::Options& options) {
     if (model.tile_q == 0) return "a number is 0";
@@ -266,14 +240,9 @@ std::string matrix_workgroup_flaw(const DeviceCaps& caps, const Problem& p, cons
     if (plan.dispatches.empty()) return p.empty_output() ? "" : "no work";
     if (auto flaw = model_flaw(caps, p, plan, model, options); !flaw.empty()) return flaw;
     const Model m = model_of(p, plan);
-    const Dispatch* last = nullptr;  // thousands of dispatches are one and the same
-    for (const Dispatch& d : plan.dispatches) {
-        if (last != nullptr && d.variant == last->variant && d.specialization == last->specialization)
-            continue;
-        last = &d;
-        if (auto flaw = dispatch_flaw(caps, p, plan, m, d); !flaw.empty())
-            return fmt::format("{}: {}", name_of(d.variant), flaw);
-    }
+    for (const Pipeline& pipeline : plan.pipelines)
+        if (auto flaw = pipeline_flaw(caps, p, plan, m, pipeline); !flaw.empty())
+            return fmt::format("{}: {}", name_of(pipeline), flaw);
     return "";
 }
 

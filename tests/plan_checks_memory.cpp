@@ -1,6 +1,5 @@
 // What the dispatches are told, and what they touch: push constants, argument block, scratch, barriers.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 
 #include <fmt/format.h>
@@ -16,36 +15,36 @@ using core::bit;
 using core::DeviceCaps;
 using core::Dispatch;
 using core::Patch;
+using core::Pipeline;
 using core::Plan;
 using core::Problem;
 using core::Region;
-using Push = shared::ForwardPush;
 using Arguments = shared::ForwardArguments;
 
 constexpr uint32_t scratch_regions = bit(Region::arguments) | bit(Region::scores) |
                                      bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
-                                     bit(Region::statistics) | bit(Region::saved) | bit(Region::slopes);
+                                     bit(Region::statistics) | bit(Region::accumulators) |
+                                     bit(Region::score_gradients);
 
 void touch_forward(const Problem& p, const Model& m, Touches& t) {
-    t.reads_at(offsetof(Push, query), Region::query);
-    t.reads_at(offsetof(Push, key), Region::key);
-    t.reads_at(offsetof(Push, value), Region::value);
+    t.reads_at("query", Region::query);
+    t.reads_at("key", Region::key);
+    t.reads_at("value", Region::value);
     // Parts are addressed from the first key on; scratch holds none before the first that exists.
     const uint64_t before = m.span != 0 ? m.first_part * m.rows : 0;
-    t.writes_at(offsetof(Push, outp), m.span != 0 ? Region::parts : Region::out,
-                0 - before * p.head_dim_v * 4);
-    t.writes_at(offsetof(Push, lse), m.span != 0 ? Region::parts_lse : Region::lse, 0 - before * 8);
+    t.writes_at("out_rows", m.span != 0 ? Region::parts : Region::out, 0 - before * p.head_dim_v * 4);
+    t.writes_at("lse", m.span != 0 ? Region::parts_lse : Region::lse, 0 - before * 8);
     if (p.mask != VKATTN_MASK_NONE) t.reads |= bit(Region::mask);
     if (m.classified) t.reads |= bit(Region::mask_classes);
 }
 
-Touches touches_of(const Problem& p, const Model& m, Kind kind) {
-    Touches t;
+Touches touches_of(const Problem& p, const Model& m, const Pipeline& pipeline) {
+    Touches t(pipeline);
     const uint32_t of_batch =
         (p.kv_lengths != 0 && p.batch != 0 ? bit(Region::kv_lengths) : 0) |
         (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? bit(Region::query_offsets) : 0);
-    if (needs_arguments(p)) t.reads_at(offsetof(Push, query_batch), Region::arguments);
-    switch (kind) {
+    if (needs_arguments(p)) t.reads_arguments();
+    switch (kind_of(pipeline)) {
         case Kind::forward:
             touch_forward(p, m, t);
             t.reads |= of_batch;
@@ -53,22 +52,22 @@ Touches touches_of(const Problem& p, const Model& m, Kind kind) {
         case Kind::classes:
             t.reads |= bit(Region::mask);
             t.may_read = of_batch;
-            t.writes_at(offsetof(Push, outp), Region::mask_classes);
+            t.writes_at("classes", Region::mask_classes);
             break;
         case Kind::scores:
-            t.reads_at(offsetof(Push, query), Region::query);
-            t.reads_at(offsetof(Push, key), Region::key);
-            t.writes_at(offsetof(Push, outp), Region::scores);
+            t.reads_at("query", Region::query);
+            t.reads_at("key", Region::key);
+            t.writes_at("scores", Region::scores);
             break;
         case Kind::softmax:
             t.reads |= bit(Region::scores);
-            t.writes_at(offsetof(Push, outp), Region::scores);
-            t.writes_at(offsetof(Push, lse), Region::lse);
+            t.writes_at("scores", Region::scores);
+            t.writes_at("lse", Region::lse);
             break;
         case Kind::output:
-            t.reads_at(offsetof(Push, query), Region::scores);
-            t.reads_at(offsetof(Push, value), Region::value);
-            t.writes_at(offsetof(Push, outp), Region::out);
+            t.reads_at("weights", Region::scores);
+            t.reads_at("value", Region::value);
+            t.writes_at("out_rows", Region::out);
             break;
         default:  // combine_flaw, backward_flaw
             break;
@@ -76,77 +75,21 @@ Touches touches_of(const Problem& p, const Model& m, Kind kind) {
     return t;
 }
 
-bool same(const Patch& a, const Patch& b) {
-    return a.at == b.at && a.region == b.region && a.add == b.add;
-}
-
 }  // namespace
-
-std::string patch_flaw(const std::vector<Patch>& patches, const std::vector<Patch>& expected) {
-    if (patches.size() != expected.size())
-        return fmt::format("{} patches, not {}", patches.size(), expected.size());
-    for (const Patch& e : expected)
-        if (std::none_of(patches.begin(), patches.end(), [&](const Patch& x) { return same(x, e); }))
-            return fmt::format("no patch of {} at {} with {:#x}", name_of(e.region), e.at, e.add);
-    return "";
-}
-
-std::string touches_flaw(const Touches& t, const Dispatch& d) {
-    if (d.writes != t.writes) return fmt::format("writes {:#x}, the shader {:#x}", d.writes, t.writes);
-    if ((d.reads & ~t.may_read) != t.reads)
-        return fmt::format("reads {:#x}, the shader {:#x}", d.reads, t.reads);
-    return patch_flaw(d.patches, t.patches);
-}
-
-namespace {
-
-std::string strides_flaw(const Problem& p, const Push& c, bool split) {
-    const uint32_t narrow[12] = {c.query_batch, c.query_head, c.query_seq,   c.key_batch,
-                                 c.key_head,    c.key_seq,    c.value_batch, c.value_head,
-                                 c.value_seq,   c.out_batch,  c.out_head,    c.out_seq};
-    const auto strides = stride_bytes(p);
-    for (size_t i = 0; i < 12; i++) {
-        uint64_t expected = needs_arguments(p) ? 0 : strides[i];
-        if (i == 11 && split) expected = uint64_t{p.batch} * p.num_heads_q;
-        if (narrow[i] != expected) return fmt::format("stride {} is {}", i, narrow[i]);
-    }
-    return "";
-}
-
-}  // namespace
-
-std::string numbers_in_push_flaw(const Problem& p, const Push& c) {
-    if (c.query != 0 || c.key != 0 || c.value != 0 || c.outp != 0 || c.lse != 0) return "an address";
-    if (c.seqlen_q != p.seqlen_q || c.seqlen_kv != p.seqlen_kv) return "seqlens";
-    if ((c.heads & 0xffff) != p.num_heads_q || c.heads >> 16 != p.num_heads_q / p.num_heads_kv)
-        return "heads";
-    if (c.bound_lo != p.bound_lo || c.bound_hi != p.bound_hi) return "bounds";
-    const double log2_e = 1.4426950408889634, scale = p.softmax_scale, cap = p.softcap;
-    const auto near = [](double a, double b) { return std::abs(a - b) <= 2e-7 * std::abs(b); };
-    if (!near(c.scale_log2, cap > 0 ? scale / cap : scale * log2_e))
-        return fmt::format("scale {}", c.scale_log2);
-    if (!near(c.softcap_log2, cap * log2_e)) return fmt::format("softcap {}", c.softcap_log2);
-    return "";
-}
 
 std::string push_flaw(const Problem& p, const Plan& plan) {
     const Model m = model_of(p, plan);
-    Touches touches;
-    const Dispatch* last = nullptr;
-    for (const Dispatch& d : plan.dispatches) {
-        const Kind kind = facts_of(d.variant).kind;
-        if (kind == Kind::combine) continue;
-        const bool split = kind == Kind::forward && m.span != 0;
-        if (kind == Kind::classes && push_of(d).first_head != 0)
-            return fmt::format("{}: begins elsewhere", name_of(d.variant));
-        if (kind != Kind::forward && (push_of(d).first_tile != 0 || push_of(d).splits != 0))
-            return fmt::format("{}: begins elsewhere", name_of(d.variant));
-        for (const auto& flaw : {numbers_in_push_flaw(p, push_of(d)), strides_flaw(p, push_of(d), split)})
-            if (!flaw.empty()) return fmt::format("push constants of {}: {}", name_of(d.variant), flaw);
-        if (last == nullptr || last->variant != d.variant) touches = touches_of(p, m, kind);
-        last = &d;
-        if (auto flaw = touches_flaw(touches, d); !flaw.empty())
-            return fmt::format("{}: {}", name_of(d.variant), flaw);
+    for (const Pipeline& pipeline : plan.pipelines) {
+        if (kind_of(pipeline) == Kind::combine) continue;  // combine_flaw
+        Words words = words_of(p, pipeline);
+        words["operand_layout"] = layout_words(p, needs_arguments(p));
+        if (kind_of(pipeline) == Kind::forward && m.span != 0) {
+            words["operand_layout"][10] = static_cast<uint32_t>(m.span / m.tile_kv);
+            words["operand_layout"][11] = p.batch * p.num_heads_q;
+        }
+        for (const auto& flaw :
+             {words_flaw(pipeline, words), touches_flaw(touches_of(p, m, pipeline), pipeline)})
+            if (!flaw.empty()) return flaw;
     }
     return "";
 }
@@ -201,7 +144,10 @@ std::string regions_flaw(const DeviceCaps& caps, const Plan& plan,
         return fmt::format("{} scratch bytes, regions end at {}", plan.scratch_bytes, end);
     if (plan.scratch_bytes > caps.max_buffer_bytes)
         return fmt::format("{} bytes of scratch", plan.scratch_bytes);
-    for (const Dispatch& d : plan.dispatches) used |= (d.reads | d.writes) & scratch_regions;
+    for (const Dispatch& d : plan.dispatches) {
+        const Pipeline& pipeline = pipeline_of(plan, d);
+        used |= (pipeline.reads | pipeline.writes) & scratch_regions;
+    }
     if (used != there) return fmt::format("regions {:#x} are used, {:#x} reserved", used, there);
     return "";
 }
@@ -263,7 +209,7 @@ std::string barrier_flaw(const Plan& plan) {
     struct Run {
         uint32_t reads = 0, writes = 0;
     } before, run;  // unions depend on a dispatch just if one of theirs does
-    const auto depends = [](const Run& a, const Dispatch& b) {
+    const auto depends = [](const Run& a, const Pipeline& b) {
         return (a.writes & (b.reads | (b.writes & ~outputs))) != 0 || (a.reads & b.writes) != 0;
     };
     if (!all.empty() && all[0].barrier_before) return "a barrier before the first dispatch";
@@ -276,10 +222,11 @@ std::string barrier_flaw(const Plan& plan) {
             run = {};
             separates = false;
         }
-        if (depends(run, d)) return fmt::format("no barrier before dispatch {}", i);
-        separates = separates || depends(before, d);
-        run.reads |= d.reads;
-        run.writes |= d.writes;
+        const Pipeline& pipeline = pipeline_of(plan, d);
+        if (depends(run, pipeline)) return fmt::format("no barrier before dispatch {}", i);
+        separates = separates || depends(before, pipeline);
+        run.reads |= pipeline.reads;
+        run.writes |= pipeline.writes;
     }
     return separates ? "" : "the last barrier separates nothing";
 }

@@ -13,9 +13,9 @@ namespace {
 
 using core::DeviceCaps;
 using core::Dispatch;
+using core::Pipeline;
 using core::Plan;
 using core::Problem;
-using Triple = Cover::Triple;
 
 }  // namespace
 
@@ -26,14 +26,6 @@ std::string groups_flaw(const DeviceCaps& caps, const Dispatch& d) {
                                caps.max_workgroup_count[i]);
     return "";
 }
-
-namespace {
-
-Triple groups_of(const Dispatch& d) {
-    return {d.groups[0], d.groups[1], d.groups[2]};
-}
-
-}  // namespace
 
 uint64_t masks_of(const Problem& p, const Model& m) {
     const auto strides = mask_strides(p);
@@ -55,7 +47,7 @@ std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
     Cover cover;
     size_t at = 0;
     const auto is = [&](Kind kind) {
-        return at < plan.dispatches.size() && facts_of(plan.dispatches[at].variant).kind == kind;
+        return at < plan.dispatches.size() && kind_of(plan, plan.dispatches[at]) == kind;
     };
     if (is(Kind::classes)) {
         if (auto flaw = groups_flaw(caps, plan.dispatches[at]); !flaw.empty()) return flaw;
@@ -65,10 +57,7 @@ std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
     for (; is(Kind::forward); at++) {
         const Dispatch& d = plan.dispatches[at];
         if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
-        const auto push = push_of(d);
-        const Triple first{push.first_head, push.first_tile, push.splits & 0xffff};
-        if ((push.splits >> 16) * uint64_t{m.tile_kv} != m.span) return "parts of different spans";
-        if (m.span == 0 && push.splits != 0) return "a part where there are none";
+        const Triple first = begin_of(d);
         for (size_t i = 0; i < 3; i++)  // ends in other boxes as well, so that no sum can be right by chance
             if (first[i] + d.groups[i] > Triple{m.heads * m.slices, m.query_tiles, m.first_part + m.parts}[i])
                 return fmt::format("workgroups {} .. {} in dimension {}", first[i], first[i] + d.groups[i],
@@ -79,10 +68,10 @@ std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
         return fmt::format("{} heads, {} query tiles, parts {} .. {} are not covered exactly once", m.heads,
                            m.query_tiles, m.first_part, m.first_part + m.parts);
     if (plan.num_splits != m.parts) return fmt::format("num_splits {} of {}", plan.num_splits, m.parts);
-    if (m.first_part + m.parts > 65536) return "a part's index needs more than 16 bits";
+    if ((m.first_part + m.parts) * m.span > INT32_MAX) return "keys of the last part pass 2^31";
     if (m.span == 0) return at == plan.dispatches.size() ? "" : "dispatches without work";
     if (m.begin >= m.end) return "parts of no keys";
-    return combine_flaw(caps, combine_of(p, m), plan.dispatches, at, true);
+    return combine_flaw(caps, combine_of(p, m), plan, at, true);
 }
 
 // The steps of the baseline: how many tiles (or rows) each has to cover in y and z.
@@ -92,8 +81,8 @@ struct Step {
     uint64_t z_exactly;  // 0: z continues y
 };
 
-std::string step_flaw(const DeviceCaps& caps, const Step& step, const Dispatch& d) {
-    if (facts_of(d.variant).kind != step.kind) return fmt::format("{} out of turn", name_of(d.variant));
+std::string step_flaw(const DeviceCaps& caps, const Step& step, const Pipeline& pipeline, const Dispatch& d) {
+    if (kind_of(pipeline) != step.kind) return fmt::format("{} out of turn", name_of(pipeline));
     if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
     const uint64_t y = d.groups[1], z = d.groups[2];
     if (step.z_exactly != 0) {
@@ -120,10 +109,10 @@ std::string baseline_flaw(const DeviceCaps& caps, const Problem& p, const Plan& 
         const uint64_t count = plan.dispatches[at].groups[0];
         for (size_t i = 0; i < steps.size(); i++) {
             const Dispatch& d = plan.dispatches[at + i];
-            if (auto flaw = step_flaw(caps, steps[i], d); !flaw.empty()) return flaw;
-            if (push_of(d).first_head != next || d.groups[0] != count)
-                return fmt::format("piece of {} heads from {}, not {} from {}", d.groups[0],
-                                   push_of(d).first_head, count, next);
+            if (auto flaw = step_flaw(caps, steps[i], pipeline_of(plan, d), d); !flaw.empty()) return flaw;
+            if (begin_of(d) != Triple{next, 0, 0} || d.groups[0] != count)
+                return fmt::format("piece of {} heads from {}, not {} from {}", d.groups[0], d.cut.first[0],
+                                   count, next);
         }
         next += count;
     }
@@ -133,14 +122,13 @@ std::string baseline_flaw(const DeviceCaps& caps, const Problem& p, const Plan& 
 
 // A workgroup of the forward against what the dispatch says each costs; a few of them, first and last included.
 std::string forward_cost_flaw(const Problem& p, const Model& m, const Dispatch& d) {
-    const auto push = push_of(d);
+    const Triple first = begin_of(d);
     const uint64_t workgroups = uint64_t{d.groups[0]} * d.groups[1] * d.groups[2],
                    each = d.flops / workgroups;
     const uint64_t tile = 2ull * m.tile_q * m.tile_kv * (p.head_dim_qk + p.head_dim_v);
     for (const uint64_t y : {uint64_t{0}, uint64_t{d.groups[1]} / 2, uint64_t{d.groups[1]} - 1})
         for (const uint64_t z : {uint64_t{0}, uint64_t{d.groups[2]} - 1}) {
-            const uint64_t keys =
-                key_tiles_of(p, m, m.query_tiles - 1 - (push.first_tile + y), (push.splits & 0xffff) + z);
+            const uint64_t keys = key_tiles_of(p, m, m.query_tiles - 1 - (first[1] + y), first[2] + z);
             if (keys * tile > each)
                 return fmt::format("a workgroup costs {}, the dispatch says {}", keys * tile, each);
         }
@@ -148,8 +136,8 @@ std::string forward_cost_flaw(const Problem& p, const Model& m, const Dispatch& 
 }
 
 // Least work that the other kernels do for what they write.
-uint64_t least_cost(const Problem& p, const Model& m, const Dispatch& d) {
-    switch (facts_of(d.variant).kind) {
+uint64_t least_cost(const Problem& p, const Model& m, Kind kind, const Dispatch& d) {
+    switch (kind) {
         case Kind::classes:
             return d.groups[0] * std::min<uint64_t>(p.seqlen_q * m.group, m.tile_q) * d.groups[1] / 2 *
                    std::min<uint64_t>(p.key_limit, m.tile_kv);
@@ -173,11 +161,13 @@ std::string work_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan
 std::string cost_flaw(const Problem& p, const Plan& plan, const core::Options& options) {
     const Model m = model_of(p, plan);
     for (const Dispatch& d : plan.dispatches) {
+        const Pipeline& pipeline = pipeline_of(plan, d);
+        const Kind kind = kind_of(pipeline);
         if (options.max_dispatch_flops != 0 && d.flops > options.max_dispatch_flops)
-            return fmt::format("{} costs {}, the limit is {}", name_of(d.variant), d.flops,
+            return fmt::format("{} costs {}, the limit is {}", name_of(pipeline), d.flops,
                                options.max_dispatch_flops);
-        if (d.flops < least_cost(p, m, d)) return fmt::format("{} costs more", name_of(d.variant));
-        if (facts_of(d.variant).kind != Kind::forward) continue;
+        if (d.flops < least_cost(p, m, kind, d)) return fmt::format("{} costs more", name_of(pipeline));
+        if (kind != Kind::forward) continue;
         if (auto flaw = forward_cost_flaw(p, m, d); !flaw.empty()) return flaw;
     }
     return "";
@@ -185,26 +175,17 @@ std::string cost_flaw(const Problem& p, const Plan& plan, const core::Options& o
 
 namespace {
 
-using Push = shared::CombinePush;
-
-Push combine_push_of(const Dispatch& d) {
-    Push push;
-    static_assert(sizeof push <= sizeof d.push);
-    std::memcpy(&push, d.push.data(), sizeof push);
-    return push;
-}
-
 // The last row's offset in bytes from its workgroup's first one.
 bool far_rows(const VkattnStrides& s, uint64_t rows, uint64_t bytes) {
     return s.seq > (uint64_t{1} << 31) / bytes || (rows - 1) * s.seq * bytes > uint64_t{1} << 31;
 }
 
-std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Combine& c, const Dispatch& d,
-                                        bool own_parts) {
+std::string combine_constants_flaw(const DeviceCaps& caps, const core::Combine& c, const Pipeline& pipeline,
+                                   bool own_parts) {
     const uint32_t bytes = c.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2,
                    part_bytes = c.parts_dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    auto s = d.specialization;
-    const uint32_t threads = s[SPEC_THREADS], lanes = s[SPEC_LANES], teams = s[SPEC_TEAMS];
+    const uint32_t threads = constant(pipeline, "threads"), lanes = constant(pipeline, "lanes"),
+                   teams = constant(pipeline, "teams"), far_apart = constant(pipeline, "far_rows");
     if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
         return fmt::format("combine: {} invocations", threads);
     if (lanes == 0 || teams == 0 || threads % (lanes * teams) != 0)
@@ -218,80 +199,72 @@ std::string combine_specialization_flaw(const DeviceCaps& caps, const core::Comb
                      statistics > uint64_t{1} << 31;
     const bool nearly = far_rows(c.parts_strides, rows + 2, part_bytes) ||
                         far_rows(c.out_strides, rows + 2, bytes) || statistics > uint64_t{1} << 30;
-    if (far && s[SPEC_WIDE_ROWS] == 0) return "combine: WIDE_ROWS is needed";
-    if (!nearly && s[SPEC_WIDE_ROWS] != 0) return "combine: WIDE_ROWS is needless";
-    std::array<uint32_t, SPEC_COUNT> expected{};
-    expected[SPEC_THREADS] = threads;
-    expected[SPEC_LANES] = lanes;
-    expected[SPEC_TEAMS] = teams;
-    expected[SPEC_UNROLL] = caps.type == core::DeviceType::cpu ? 1 : 4;
-    expected[SPEC_WIDE_ROWS] = s[SPEC_WIDE_ROWS];
-    expected[SPEC_HEAD_DIM_V] = c.head_dim_v;
-    expected[SPEC_WIDE_LOADS] = c.alignment_bytes >= 4 * std::max(bytes, part_bytes);
-    expected[SPEC_PARTS_FLOAT32] = part_bytes == 4;
-    expected[SPEC_PARTS_MAX_SUM] = own_parts;
-    return s == expected ? "" : "specialization of combine";
+    if (far && far_apart == 0) return "combine: far_rows is needed";
+    if ((!nearly && far_apart != 0) || far_apart > 1) return "combine: far_rows is needless";
+    // Four elements of parts and of out at a time, or one.
+    const uint32_t widest = std::max(bytes, part_bytes);
+    return constants_flaw(pipeline, {{"threads", threads},
+                                     {"lanes", lanes},
+                                     {"teams", teams},
+                                     {"step_parts", caps.type == core::DeviceType::cpu ? 1u : 4u},
+                                     {"head_dim_v", c.head_dim_v},
+                                     {"load_bytes", c.alignment_bytes >= 4 * widest ? 4 * widest : bytes},
+                                     {"far_rows", far_apart},
+                                     {"parts_are_float32", part_bytes == 4},
+                                     {"parts_have_max_sum", own_parts},
+                                     {"out_type", type_constant(c.dtype)}});
 }
 
-std::string combine_push_flaw(const core::Combine& c, const Push& push) {
+std::string combine_push_flaw(const core::Combine& c, const Pipeline& pipeline) {
     const uint64_t bytes = c.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2,
                    part_bytes = c.parts_dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    if (push.parts != 0 || push.parts_lse != 0 || push.outp != 0 || push.lse != 0)
-        return "combine: an address";
-    const std::array<uint64_t, 7> strides{push.part_stride, push.part_batch, push.part_head, push.part_seq,
-                                          push.out_batch,   push.out_head,   push.out_seq};
-    const std::array<uint64_t, 7> expected{
-        c.part_stride * part_bytes,        c.parts_strides.batch * part_bytes,
-        c.parts_strides.head * part_bytes, c.parts_strides.seq * part_bytes,
-        c.out_strides.batch * bytes,       c.out_strides.head * bytes,
-        c.out_strides.seq * bytes};
-    if (strides != expected) return "combine: strides";
-    if (push.num_parts != c.num_parts || push.num_heads != c.num_heads || push.seqlen_q != c.seqlen_q ||
-        push.num_heads_all != uint64_t{c.batch} * c.num_heads)
-        return "combine: counts";
-    return "";
+    const auto words = [](uint64_t x) {
+        return std::vector<uint32_t>{static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32)};
+    };
+    return words_flaw(pipeline, {{"part_stride", words(c.part_stride * part_bytes)},
+                                 {"part_batch", words(c.parts_strides.batch * part_bytes)},
+                                 {"part_head", words(c.parts_strides.head * part_bytes)},
+                                 {"part_seq", words(c.parts_strides.seq * part_bytes)},
+                                 {"out_batch", words(c.out_strides.batch * bytes)},
+                                 {"out_head", words(c.out_strides.head * bytes)},
+                                 {"out_seq", words(c.out_strides.seq * bytes)},
+                                 {"num_parts", {c.num_parts}},
+                                 {"num_heads", {c.num_heads}},
+                                 {"seqlen_q", {c.seqlen_q}},
+                                 {"num_heads_all", {c.batch * c.num_heads}}});
 }
 
-std::string combine_patches_flaw(const Dispatch& d) {
+std::string combine_touches_flaw(const Pipeline& pipeline) {
     using core::Region;
-    const core::Patch expected[] = {{offsetof(Push, parts), Region::parts},
-                                    {offsetof(Push, parts_lse), Region::parts_lse},
-                                    {offsetof(Push, outp), Region::out},
-                                    {offsetof(Push, lse), Region::lse}};
-    if (d.patches.size() != std::size(expected)) return "combine: patches";
-    for (const core::Patch& e : expected)
-        if (std::none_of(d.patches.begin(), d.patches.end(), [&](const core::Patch& x) {
-                return x.at == e.at && x.region == e.region && x.add == 0;
-            }))
-            return fmt::format("combine: no patch of {}", name_of(e.region));
-    if (d.reads != (bit(Region::parts) | bit(Region::parts_lse)) ||
-        d.writes != (bit(Region::out) | bit(Region::lse)))
-        return "combine: reads and writes";
-    return "";
+    Touches t(pipeline);
+    t.reads_at("parts", Region::parts);
+    t.reads_at("parts_lse", Region::parts_lse);
+    t.writes_at("out_rows", Region::out);
+    t.writes_at("lse", Region::lse);
+    return touches_flaw(t, pipeline);
 }
 
 }  // namespace
 
-std::string combine_flaw(const DeviceCaps& caps, const core::Combine& c, const std::vector<Dispatch>& all,
-                         size_t first, bool own_parts) {
+std::string combine_flaw(const DeviceCaps& caps, const core::Combine& c, const Plan& plan, size_t first,
+                         bool own_parts) {
+    const std::vector<Dispatch>& all = plan.dispatches;
     const uint64_t heads = uint64_t{c.batch} * c.num_heads;
     if (heads * c.seqlen_q == 0) return first == all.size() ? "" : "combine: work for an empty output";
     if (first == all.size()) return "nothing combines the parts";
-    const auto& s = all[first].specialization;
-    const uint64_t of_row = uint64_t{s[SPEC_LANES]} * s[SPEC_TEAMS];
-    if (of_row == 0 || s[SPEC_THREADS] < of_row) return "combine: lanes";
-    const uint64_t rows = s[SPEC_THREADS] / of_row;
+    const Pipeline& pipeline = pipeline_of(plan, all[first]);
+    if (kind_of(pipeline) != Kind::combine) return fmt::format("{} out of turn", name_of(pipeline));
+    for (const auto& flaw : {form_flaw(pipeline, 0), combine_constants_flaw(caps, c, pipeline, own_parts),
+                             combine_push_flaw(c, pipeline), combine_touches_flaw(pipeline)})
+        if (!flaw.empty()) return flaw;
+    const uint64_t of_row = uint64_t{constant(pipeline, "lanes")} * constant(pipeline, "teams"),
+                   rows = constant(pipeline, "threads") / of_row;
     Cover cover;
     for (size_t i = first; i < all.size(); i++) {
-        const Dispatch& d = all[i];
-        if (facts_of(d.variant).kind != Kind::combine)
-            return fmt::format("{} out of turn", name_of(d.variant));
-        const Push push = combine_push_of(d);
-        for (const auto& flaw : {groups_flaw(caps, d), combine_push_flaw(c, push), combine_patches_flaw(d)})
-            if (!flaw.empty()) return flaw;
-        if (i == first || d.specialization != all[first].specialization)
-            if (auto flaw = combine_specialization_flaw(caps, c, d, own_parts); !flaw.empty()) return flaw;
-        cover.add({push.first_head, push.first_rows, 0}, groups_of(d));
+        if (all[i].pipeline != all[first].pipeline)
+            return fmt::format("{} out of turn", name_of(pipeline_of(plan, all[i])));
+        if (auto flaw = groups_flaw(caps, all[i]); !flaw.empty()) return flaw;
+        cover.add(begin_of(all[i]), groups_of(all[i]));
     }
     if (!cover.is({0, 0, 0}, {heads, tiles_of(c.seqlen_q, rows), 1}))
         return fmt::format("combine: {} heads of {} rows are not covered exactly once", heads, c.seqlen_q);

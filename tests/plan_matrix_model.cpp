@@ -31,12 +31,18 @@ uint32_t float_stride(uint32_t elements) {
 MatrixTuning parse_matrix_tuning(const std::string& text) {
     MatrixTuning t{};
     const std::pair<const char*, uint32_t MatrixTuning::*> fields[] = {
-        {"subgroups", &MatrixTuning::subgroups}, {"row_blocks", &MatrixTuning::row_blocks},
-        {"tile_kv", &MatrixTuning::tile_kv},     {"q_held", &MatrixTuning::q_held},
-        {"chunk", &MatrixTuning::chunk},         {"slice", &MatrixTuning::slice},
-        {"running", &MatrixTuning::running},     {"parts", &MatrixTuning::parts},
-        {"section", &MatrixTuning::section},     {"level", &MatrixTuning::level},
-        {"rolled", &MatrixTuning::rolled},       {"move", &MatrixTuning::move}};
+        {"subgroups", &MatrixTuning::subgroups},
+        {"row_blocks", &MatrixTuning::row_blocks},
+        {"tile_kv", &MatrixTuning::tile_kv},
+        {"q_held", &MatrixTuning::q_held},
+        {"chunk", &MatrixTuning::chunk},
+        {"slice", &MatrixTuning::slice},
+        {"running", &MatrixTuning::running},
+        {"halves", &MatrixTuning::halves},
+        {"l2_group_kib", &MatrixTuning::l2_group_kib},
+        {"min_group_workgroups", &MatrixTuning::min_group_workgroups},
+        {"rolled", &MatrixTuning::rolled},
+        {"move", &MatrixTuning::move}};
     static_assert(sizeof t == sizeof(uint32_t) * std::size(fields), "a number is missing above");
     const auto values = values_in(text);
     if (values.size() != std::size(fields)) throw std::runtime_error("not all matrix numbers: " + text);
@@ -51,26 +57,26 @@ bool is_of_matrix_kernel(const core::Plan& plan) {
 MatrixModel matrix_model_of(const core::Problem& p, const core::Plan& plan) {
     MatrixModel model;
     model.tuning = parse_matrix_tuning(plan.tuning);
-    const auto forward = std::find_if(plan.dispatches.begin(), plan.dispatches.end(),
-                                      [](const auto& d) { return facts_of(d.variant).matrix_kernel; });
-    if (forward == plan.dispatches.end()) return model;
-    const auto& s = forward->specialization;
-    model.threads = s[SPEC_THREADS];
-    model.subgroup_size = s[SPEC_SUBGROUP_SIZE];
-    model.m = s[SPEC_MATRIX_M];
-    model.n = s[SPEC_MATRIX_N];
-    model.k = s[SPEC_MATRIX_K];
-    model.chunk = s[SPEC_CHUNK];
-    model.q_held = s[SPEC_Q_HELD];
-    model.slices = s[SPEC_SLICES];
-    model.layout = s[SPEC_LAYOUT];
-    model.pool = s[SPEC_POOL_VEC4];
-    model.split = s[SPEC_SPLIT] != 0;
+    const auto forward = std::find_if(plan.pipelines.begin(), plan.pipelines.end(),
+                                      [](const auto& x) { return facts_of(x.module).matrix_kernel; });
+    if (forward == plan.pipelines.end()) return model;
+    const auto of = [&](std::string_view name) { return constant(*forward, name); };
+    model.threads = of("threads");
+    model.subgroup_size = of("subgroup_size");
+    model.m = of("matrix_m");
+    model.n = of("matrix_n");
+    model.k = of("matrix_k");
+    model.chunk = of("chunk");
+    model.q_held = of("q_held_steps");
+    model.slices = of("slices");
+    model.layout = of("element_layout");
+    model.pool = of("pool_vec4");
+    model.split = of("is_split") != 0;
     if (model.subgroup_size == 0 || model.threads < model.subgroup_size || model.m == 0 || model.n == 0 ||
         model.k == 0 || model.chunk < model.k || model.slices == 0)
         return model;
     model.subgroups = model.threads / model.subgroup_size;
-    model.tile_q = model.subgroups * s[SPEC_ROW_BLOCKS] * model.m;
+    model.tile_q = model.subgroups * of("row_blocks") * model.m;
     model.elements = model.m * model.n / model.subgroup_size;
     model.qk_steps = steps(p.head_dim_qk, model.k);
     model.chunk_steps = model.chunk / model.k;
@@ -109,16 +115,16 @@ std::string share_flaw(const MatrixModel& model, bool out_is_rounded) {
     return "";
 }
 
-std::array<uint32_t, 2> place_in_grid(const SectionCase& c, uint32_t x, uint32_t y) {
+std::array<uint32_t, 2> place_in_grid(const GroupCase& c, uint32_t x, uint32_t y) {
     const uint32_t width_of_grid = c.grid[0], height = c.grid[1];
-    if (c.section == 0 ||
-        static_cast<float>(c.section) * static_cast<float>(c.unit) >=
+    if (c.l2_group_kib == 0 ||
+        static_cast<float>(c.l2_group_kib) * static_cast<float>(c.unit) >=
             c.kib_of_head * static_cast<float>(width_of_grid) ||
         static_cast<float>(width_of_grid) * static_cast<float>(height) > 4e9f)
         return {x, y};
     uint32_t wide =
-        std::max(1u, static_cast<uint32_t>(static_cast<float>(c.section) / c.kib_of_head)) * c.unit;
-    if (c.bounded) wide = std::max(wide, steps(c.level / height, c.unit) * c.unit);
+        std::max(1u, static_cast<uint32_t>(static_cast<float>(c.l2_group_kib) / c.kib_of_head)) * c.unit;
+    if (c.bounded) wide = std::max(wide, steps(c.min_group_workgroups / height, c.unit) * c.unit);
     if (wide >= width_of_grid) return {x, y};
     const uint32_t i = y * width_of_grid + x, first = i / (wide * height) * wide, rest = i % (wide * height);
     const uint32_t width = std::min(wide, width_of_grid - first);

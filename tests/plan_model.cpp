@@ -31,32 +31,37 @@ bool ends_with(const std::string& text, const std::string& end) {
 namespace {
 
 // "_f16_bias": the storage's type, then the macros of the module.
-VariantFacts matrix_facts(const std::string& type_and_macros) {
+ModuleFacts matrix_facts(const std::string& type_and_macros) {
     constexpr auto f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16, f32 = VKATTN_DTYPE_FLOAT32;
     struct Module {
         const char* name;
         VkattnDtype dtype, operands;
-        bool rounded_accumulators, conversions, bias;
+        bool rounded_accumulators, conversions, bias,
+            may_run;  // may_run: there is one with a running maximum, too
     };
-    for (const Module& m : {Module{"_f16", f16, f16, false, false, false},
-                            {"_f16_rounded", f16, f16, true, false, false},
-                            {"_f16_nv2", f16, f16, false, true, false},
-                            {"_f16_bias", f16, f16, false, false, true},
-                            {"_bf16", bf16, bf16, false, false, false},
-                            {"_bf16_nv2", bf16, bf16, false, true, false},
-                            {"_bf16_bias", bf16, bf16, false, false, true},
-                            {"_f16_of_f32", f32, f16, false, false, false},
-                            {"_bf16_of_f32", f32, bf16, false, false, false}})
-        if (type_and_macros == m.name)
+    const std::string running = "_running";
+    const bool runs = ends_with(type_and_macros, running);
+    const std::string rest =
+        type_and_macros.substr(0, type_and_macros.size() - (runs ? running.size() : size_t{0}));
+    for (const Module& m : {Module{"_f16", f16, f16, false, false, false, true},
+                            {"_f16_rounded", f16, f16, true, false, false, true},
+                            {"_f16_nv2", f16, f16, false, true, false, true},
+                            {"_f16_bias", f16, f16, false, false, true, false},
+                            {"_bf16", bf16, bf16, false, false, false, true},
+                            {"_bf16_nv2", bf16, bf16, false, true, false, true},
+                            {"_bf16_bias", bf16, bf16, false, false, true, false},
+                            {"_f16_of_f32", f32, f16, false, false, false, true},
+                            {"_bf16_of_f32", f32, bf16, false, false, false, true}})
+        if (rest == m.name && (!runs || m.may_run))
             return {Kind::forward,          m.dtype,       m.operands, false, false, true,
-                    m.rounded_accumulators, m.conversions, m.bias};
-    throw std::runtime_error("plan_model.cpp does not know the matrix variant " + type_and_macros);
+                    m.rounded_accumulators, m.conversions, m.bias,     runs};
+    throw std::runtime_error("plan_model.cpp does not know the matrix module " + type_and_macros);
 }
 
-VariantFacts facts_by_name(std::string name) {
+ModuleFacts facts_by_name(std::string name) {
     if (const std::string matrix = "forward_matrix"; name.compare(0, matrix.size(), matrix) == 0)
         return matrix_facts(name.substr(matrix.size()));
-    VariantFacts facts{};
+    ModuleFacts facts{};
     facts.packed_words = ends_with(name, "_packed");
     if (facts.packed_words) name.resize(name.size() - 7);
     const auto dtypes = {std::pair{"_bf16", VKATTN_DTYPE_BFLOAT16},
@@ -85,22 +90,55 @@ VariantFacts facts_by_name(std::string name) {
             facts.rows_kernel = name == "forward_rows";
             return facts;
         }
-    throw std::runtime_error("plan_model.cpp does not know the variant " + name);
+    throw std::runtime_error("plan_model.cpp does not know the module " + name);
 }
 
 }  // namespace
 
-const VariantFacts& facts_of(core::Variant variant) {
-    // Plans have thousands of dispatches of one variant.
-    static std::array<std::optional<VariantFacts>, static_cast<size_t>(core::Variant::count)> known;
-    std::optional<VariantFacts>& facts = known[static_cast<size_t>(variant)];
-    if (!facts) facts = facts_by_name(core::name_of(variant));
+const ModuleFacts& facts_of(core::Module module) {
+    // Plans have thousands of dispatches with one module.
+    static std::array<std::optional<ModuleFacts>, static_cast<size_t>(core::Module::count)> known;
+    std::optional<ModuleFacts>& facts = known.at(static_cast<size_t>(module));
+    if (!facts) facts = facts_by_name(std::string(core::name_of(module)));
     return *facts;
+}
+
+Values constants_of(const core::Pipeline& pipeline) {
+    Values values;
+    const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
+    for (size_t i = 0; i < constants.size(); i++) values[constants[i].name] = pipeline.constants[i];
+    return values;
+}
+
+uint32_t constant(const core::Pipeline& pipeline, std::string_view name) {
+    const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
+    for (size_t i = 0; i < constants.size(); i++)
+        if (constants[i].name == name) return pipeline.constants[i];
+    throw std::runtime_error(std::string(name_of(pipeline)) + " has no constant " + std::string(name));
+}
+
+const core::FieldInfo* find_field(core::Kernel kernel, std::string_view name) {
+    for (const core::FieldInfo& field : core::info_of(kernel).fields)
+        if (field.name == name) return &field;
+    return nullptr;
 }
 
 uint64_t round_up(uint64_t x, uint64_t to) {
     return (x + to - 1) / to * to;
 }
+
+namespace {
+
+// Word 10 of operand_layout: lib/operand_layout.glsl.
+uint32_t split_tiles_of(const core::Pipeline& pipeline) {
+    const core::FieldInfo* layout = find_field(core::info_of(pipeline.module).kernel, "operand_layout");
+    if (layout == nullptr || layout->size_bytes != 48) throw std::runtime_error("operands lie elsewhere");
+    uint32_t words[12];
+    std::memcpy(words, pipeline.push.data() + layout->offset_bytes, sizeof words);
+    return words[10];
+}
+
+}  // namespace
 
 Model model_of(const core::Problem& p, const core::Plan& plan) {
     Model m;
@@ -115,6 +153,7 @@ Model model_of(const core::Problem& p, const core::Plan& plan) {
         m.tile_q = m.n.tile_q();
         m.tile_kv = m.n.tile_kv();
     }
+    m.pool_vec4 = plan.tiles.shared_bytes / 16;
     m.rows = uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
     m.key_tiles = tiles_of(p.seqlen_kv, m.tile_kv);
     if (p.seqlen_q != 0) {
@@ -124,16 +163,12 @@ Model model_of(const core::Problem& p, const core::Plan& plan) {
             m.end = static_cast<uint64_t>(end);
         }
     }
-    const core::Dispatch* forward = nullptr;
-    for (const core::Dispatch& d : plan.dispatches) {
-        const Kind kind = facts_of(d.variant).kind;
+    for (const core::Pipeline& pipeline : plan.pipelines) {
+        const Kind kind = kind_of(pipeline);
         if (kind == Kind::classes) m.classified = true;
-        if (kind == Kind::forward && forward == nullptr) forward = &d;
-        if (forward != nullptr) break;
-    }
-    if (forward != nullptr) {
-        if (forward->specialization[SPEC_PACK] != 0) m.group = p.num_heads_q / p.num_heads_kv;
-        m.span = uint64_t{push_of(*forward).splits >> 16} * m.tile_kv;
+        if (kind != Kind::forward) continue;
+        if (constant(pipeline, "packed_heads") != 0) m.group = p.num_heads_q / p.num_heads_kv;
+        if (constant(pipeline, "is_split") != 0) m.span = uint64_t{split_tiles_of(pipeline)} * m.tile_kv;
     }
     m.heads = uint64_t{p.batch} * p.num_heads_q / m.group;
     m.query_tiles = tiles_of(p.seqlen_q * m.group, m.tile_q);

@@ -4,8 +4,11 @@
 
 #include <array>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "plan/plan.hpp"
 #include "plan/tuning.hpp"
@@ -35,7 +38,7 @@ inline bool of_backward(Kind kind) {
     return kind == Kind::delta || recomputes(kind);
 }
 
-struct VariantFacts {
+struct ModuleFacts {
     Kind kind;
     VkattnDtype dtype;  // of the storage
     VkattnDtype
@@ -43,15 +46,42 @@ struct VariantFacts {
     bool rows_kernel;
     bool packed_words;  // 16-bit elements through the 32-bit word that they share
     bool matrix_kernel;
-    bool rounded_accumulators, conversions, bias;  // macros of the matrix kernel's module
+    bool rounded_accumulators, conversions, bias, running;  // macros of the matrix kernel's module
 };
-// By the variant's name; throws if it is of no known form.
-const VariantFacts& facts_of(core::Variant variant);
+// By the module's name; throws if it is of no known form.
+const ModuleFacts& facts_of(core::Module module);
 
-inline shared::ForwardPush push_of(const core::Dispatch& d) {
-    shared::ForwardPush push;
-    static_assert(sizeof push == sizeof d.push);
-    std::memcpy(&push, d.push.data(), sizeof push);
+// The pipeline of a dispatch; throws if the plan has no such pipeline.
+inline const core::Pipeline& pipeline_of(const core::Plan& plan, const core::Dispatch& d) {
+    return plan.pipelines.at(d.pipeline);
+}
+inline Kind kind_of(const core::Pipeline& pipeline) {
+    return facts_of(pipeline.module).kind;
+}
+inline Kind kind_of(const core::Plan& plan, const core::Dispatch& d) {
+    return kind_of(pipeline_of(plan, d));
+}
+inline std::string_view name_of(const core::Pipeline& pipeline) {
+    return core::name_of(pipeline.module);
+}
+
+// Constants by their names.
+using Values = std::map<std::string_view, uint32_t>;
+Values constants_of(const core::Pipeline& pipeline);
+// One of them; throws if the kernel has none of this name.
+uint32_t constant(const core::Pipeline& pipeline, std::string_view name);
+
+// A member of a kernel's push constants; null if it has none of this name.
+const core::FieldInfo* find_field(core::Kernel kernel, std::string_view name);
+
+// The push constants as those of kernel K; throws if the pipeline is of another one.
+template <class K>
+typename K::Push push_of(const core::Pipeline& pipeline) {
+    if (core::info_of(pipeline.module).kernel != K::id)
+        throw std::runtime_error("push constants of another kernel");
+    typename K::Push push;
+    static_assert(sizeof push <= sizeof pipeline.push);
+    std::memcpy(&push, pipeline.push.data(), sizeof push);
     return push;
 }
 
@@ -65,6 +95,7 @@ struct Model {
     core::TileNumbers n;                // all 0 where the matrix kernel is used
     std::optional<MatrixModel> matrix;  // of the matrix kernel
     uint32_t tile_q = 0, tile_kv = 0;
+    uint32_t pool_vec4 = 0;  // shared memory, which workgroup_flaw compares with the shaders' maps
     uint64_t slices =
         1;  // workgroups that share a head's query tile, each with its own head dims of the output
     uint64_t group = 1;  // heads whose rows share a tile
@@ -75,7 +106,7 @@ struct Model {
     uint64_t first_part = 0, parts = 1;
     bool classified = false;
 };
-// From the first forward dispatch, which the others are checked to agree with.
+// From the forward's pipeline, which all its dispatches have.
 Model model_of(const core::Problem& problem, const core::Plan& plan);
 
 // Tiles of keys that a workgroup goes through at most.
@@ -104,5 +135,14 @@ class Cover {
     static uint64_t corners(const Triple& first, const Triple& count);
     uint64_t sum_ = 0;
 };
+using Triple = Cover::Triple;
+
+// Where a dispatch begins in its pipeline's whole grid, and its workgroups.
+inline Triple begin_of(const core::Dispatch& d) {
+    return {d.cut.first[0], d.cut.first[1], d.cut.first[2]};
+}
+inline Triple groups_of(const core::Dispatch& d) {
+    return {d.groups[0], d.groups[1], d.groups[2]};
+}
 
 }  // namespace vkattn::test

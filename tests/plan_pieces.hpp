@@ -14,48 +14,75 @@ namespace vkattn::test {
 // Returns values by their names in "name=number,name=number,...". Throws if the text has another form.
 std::map<std::string, uint32_t> values_in(const std::string& text);
 
-using Specialization = std::array<uint32_t, SPEC_COUNT>;
+// Compares the constants of a pipeline, and nothing behind them, with what they must be. `expected` may have more of them
+// than the kernel, but none may be missing.
+std::string constants_flaw(const core::Pipeline& pipeline, const Values& expected);
 
-// What a dispatch's shader does: patches that it needs, and regions that it reaches through them, or through the
+// Push constants in words, by the names of the fields.
+using Words = std::map<std::string_view, std::vector<uint32_t>>;
+// Compares the push constants of a pipeline, and that nothing lies behind them or between them, in the same way. Addresses
+// and what a dispatch's cut says are 0 in a pipeline: they need not be in `expected`.
+std::string words_flaw(const core::Pipeline& pipeline, const Words& expected);
+// The words that say what the problem is. Scales, which are rounded somehow, are as they are if they come close.
+Words words_of(const core::Problem& problem, const core::Pipeline& pipeline);
+// The strides of the operands, or none where an argument block has them.
+std::vector<uint32_t> layout_words(const core::Problem& problem, bool arguments);
+
+// What a pipeline's shader does: patches that it needs, and regions that it reaches through them, or through the
 // addresses in the argument block. `may_read` does no harm.
 struct Touches {
+    core::Kernel kernel;
     std::vector<core::Patch> patches;
     uint32_t reads = 0, writes = 0, may_read = 0;
 
-    void reads_at(size_t at, core::Region region) {
-        patches.push_back({static_cast<uint32_t>(at), region});
+    explicit Touches(core::Kernel of) : kernel(of) {}
+    explicit Touches(const core::Pipeline& pipeline) : Touches(core::info_of(pipeline.module).kernel) {}
+    // Through this field of the push constants; throws if there is none.
+    void patch(std::string_view field, core::Region region, uint64_t add = 0);
+    void reads_at(std::string_view field, core::Region region) {
+        patch(field, region);
         reads |= bit(region);
     }
-    void writes_at(size_t at, core::Region region, uint64_t add = 0) {
-        patches.push_back({static_cast<uint32_t>(at), region, add});
+    void writes_at(std::string_view field, core::Region region, uint64_t add = 0) {
+        patch(field, region, add);
         writes |= bit(region);
     }
+    // The argument block, from its byte `add` on: in a field of its own, or in place of the operands' strides.
+    void reads_arguments(uint64_t add = 0);
 };
-std::string touches_flaw(const Touches& touches, const core::Dispatch& dispatch);
+std::string touches_flaw(const Touches& touches, const core::Pipeline& pipeline);
 std::string patch_flaw(const std::vector<core::Patch>& patches, const std::vector<core::Patch>& expected);
 
 // Whether `rows` rows of `stride`, and as many heads as share a tile, lie beyond 31-bit offsets in bytes.
 bool far_apart(const core::Problem& problem, uint64_t rows, uint64_t stride, uint64_t heads,
                uint64_t head_stride, uint64_t inner);
 
-// Of the tile kernels. PACK and WIDE_ROWS are taken over: they are the planner's choice within bounds.
-Specialization specialization_of(const core::Problem& problem, const Model& model, Kind kind,
-                                 const core::Dispatch& d);
+// Every dispatch has a pipeline, every pipeline a dispatch, each pass just one pipeline; what a dispatch's cut says has a
+// field in its kernel. `spare`: the baseline has pipelines that not all problems need, and several of one kernel.
+std::string pipelines_flaw(const core::Plan& plan, bool spare);
+
+// TYPE_*, MASK_* of the shaders.
+uint32_t type_constant(VkattnDtype dtype);
+uint32_t mask_constant(const core::Problem& problem);
+// Constants that only the problem decides, and those that all kernels but a few leave at nothing special.
+Values problem_constants(const core::Problem& problem, const Model& model);
+// Of the tile kernels. packed_heads and far_rows are taken over: they are the planner's choice within bounds.
+Values expected_constants(const core::Problem& problem, const Model& model, const core::Pipeline& pipeline);
+// Whether it is the module's form for CPUs that is wanted, and numbers of the row that are in it.
+std::string form_flaw(const core::Pipeline& pipeline, uint32_t rolled);
 // This does the work of workgroup_flaw for plans of the matrix kernel.
 std::string matrix_workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
                                   const core::Plan& plan, const core::Options& options);
-// PACK and WIDE_ROWS of a dispatch are the planner's choice within bounds, which this checks.
-std::string choices_flaw(const core::Problem& problem, const Model& model, const core::Dispatch& dispatch);
-// The variant for this storage type and device.
-std::string variant_flaw(const core::DeviceCaps& caps, VkattnDtype dtype, core::Variant variant);
+// packed_heads and far_rows of a pipeline are the planner's choice within bounds, which this checks.
+std::string choices_flaw(const core::Problem& problem, const Model& model, const core::Pipeline& pipeline);
+// The module for this storage type and device.
+std::string module_flaw(const core::DeviceCaps& caps, VkattnDtype dtype, core::Module module);
 
 std::string groups_flaw(const core::DeviceCaps& caps, const core::Dispatch& d);
 // Masks of which tiles are classified, and the dispatch that does it.
 uint64_t masks_of(const core::Problem& problem, const Model& model);
 std::string classes_flaw(const core::Problem& problem, const Model& model, const core::Dispatch& d);
 
-// Push constants beside the strides.
-std::string numbers_in_push_flaw(const core::Problem& problem, const shared::ForwardPush& push);
 std::string arguments_flaw(const core::Problem& problem, const Model& model,
                            const shared::ForwardArguments& arguments);
 // Of a ForwardArguments.

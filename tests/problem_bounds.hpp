@@ -1,4 +1,4 @@
-// This models on the host which keys shaders/lib/problem.glsl shows a query row, and compares them with the definition.
+// This models on the host which keys shaders/lib/sequences.glsl shows a query row, and compares them with the definition.
 #pragma once
 
 #include <cstdint>

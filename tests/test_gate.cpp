@@ -218,9 +218,8 @@ constexpr std::pair<std::string_view, const char*> in_no_table[] = {
 };
 
 constexpr std::string_view all_modules[] = {
-#define VKATTN_VARIANT(name, file, macros, needs, modules) #name,
-#include "variants.def"
-#undef VKATTN_VARIANT
+#define MODULE(name, macros, needs, forms) #name,
+#include "kernels.def"
 };
 
 }  // namespace

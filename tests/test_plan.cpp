@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plan_flaws.hpp"
+#include "plan_model.hpp"
 
 #ifdef VULKAN_CORE_H_
 #error "the planner must not see Vulkan"
@@ -145,7 +146,7 @@ TEST_CASE("plan: more query tiles than the grid holds") {
     CHECK_EQ(refused.failure().status, VKATTN_UNSUPPORTED);
 }
 
-TEST_CASE("plan: specialization, so pipelines, depend on neither lengths nor counts") {
+TEST_CASE("plan: constants, so pipelines, depend on neither lengths nor counts") {
     Flaws flaws;
     for (const Profile& device : usable_devices())
         for (const HeadDims dims : all_head_dims()) {
@@ -155,10 +156,12 @@ TEST_CASE("plan: specialization, so pipelines, depend on neither lengths nor cou
                   Shape{70000, 1, 1, 300, 7}, Shape{1, 1, 1, 65537, 0}}) {
                 const Problem p = resolved(make_problem(dims, shape, Layout::bshd));
                 const auto other = planned(device.caps, p);
-                auto specialization = other.dispatches[0].specialization;
-                specialization[SPEC_SPLIT] = first.dispatches[0].specialization[SPEC_SPLIT];
-                flaws.add(specialization == first.dispatches[0].specialization ? "" : "specialization",
-                          device.name, p);
+                const core::Pipeline &a = first.pipelines[0], &b = other.pipelines[0];
+                Values before = constants_of(a), now = constants_of(b);
+                before.erase("is_split");
+                now.erase("is_split");
+                flaws.add(before == now ? "" : "constants", device.name, p);
+                flaws.add(a.module == b.module && a.rolled == b.rolled ? "" : "module", device.name, p);
                 flaws.add(first.tuning_row == other.tuning_row ? "" : "row", device.name, p);
             }
         }
@@ -235,8 +238,7 @@ TEST_CASE("plan: the scale is finite for every finite scale and softcap") {
             given.softmax_scale = scale;
             given.softcap = softcap;
             const Plan plan = planned(profile("lavapipe"), resolved(given));
-            shared::ForwardPush push;
-            std::memcpy(&push, plan.dispatches[0].push.data(), sizeof push);
+            const auto push = push_of<core::kernels::forward_rows>(plan.pipelines[0]);
             const std::string where = fmt::format("scale {}, softcap {}", scale, softcap);
             flaws.add(std::isfinite(push.scale_log2) ? "" : "scale_log2 is not finite", where,
                       resolved(given));
@@ -264,7 +266,7 @@ TEST_CASE("plan: describe says in JSON what the plan holds") {
         REQUIRE_EQ(json.at("dispatches").size(), plan.dispatches.size());
         for (size_t i = 0; i < plan.dispatches.size(); i++) {
             const auto& d = json.at("dispatches").at(i);
-            CHECK_EQ(d.at("variant"), name_of(plan.dispatches[i].variant));
+            CHECK_EQ(d.at("variant"), name_of(pipeline_of(plan, plan.dispatches[i])));
             CHECK_EQ(d.at("groups"), plan.dispatches[i].groups);
             CHECK_EQ(d.at("barrier_before"), plan.dispatches[i].barrier_before);
             CHECK_EQ(d.at("flops"), plan.dispatches[i].flops);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -41,7 +42,7 @@ std::string planning_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
     counts.all++;
     if (!plan) return refusal_flaw(caps, p, plan.failure(), o);
     counts.planned++;
-    counts.cut += std::any_of(plan->dispatches.begin(), plan->dispatches.end(), is_cut);
+    counts.cut += is_cut(*plan);
     if (auto flaw = flaw_of(caps, p, b, *plan, o); !flaw.empty()) return flaw;
     if (plan->dispatches.size() > 1000) return "";  // long to compare
     const auto again = make_plan(caps, p, b, o);
@@ -62,9 +63,8 @@ Problem masked(HeadDims dims, const Shape& shape, MaskShape mask, VkattnMaskType
 }
 
 size_t count_of(const Plan& plan, Kind kind) {
-    return static_cast<size_t>(
-        std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
-                      [&](const auto& d) { return facts_of(d.variant).kind == kind; }));
+    return static_cast<size_t>(std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
+                                             [&](const auto& d) { return kind_of(plan, d) == kind; }));
 }
 
 size_t barriers_of(const Plan& plan) {
@@ -202,14 +202,14 @@ namespace {
 
 // Pairs of a row and a key that a dispatch's boxes and span leave it, by the definition of visibility; once for each
 // slice.
-uint64_t visible_pairs(const Problem& p, const BackwardModel& m, const core::Dispatch& d) {
+uint64_t visible_pairs(const Problem& p, const BackwardModel& m, const Plan& plan, const core::Dispatch& d) {
     const core::TileNumbers& n = m.of_tiles.n;
-    const bool of_queries = facts_of(d.variant).kind == Kind::dquery;
+    const bool of_queries = kind_of(plan, d) == Kind::dquery;
     const uint64_t own = of_queries ? n.tile_q() : n.tile_kv(), other = of_queries ? n.tile_kv() : n.tile_q();
     const uint64_t rows = of_queries ? p.seqlen_q : p.seqlen_kv,
                    others = of_queries ? p.seqlen_kv : p.seqlen_q;
     const uint64_t heads = of_queries ? 1 : p.num_heads_q / p.num_heads_kv;
-    const Steps span = span_of(d).value_or(Steps{0, UINT64_MAX});
+    const Steps span = span_of(plan, d).value_or(Steps{0, UINT64_MAX});
     uint64_t pairs = 0;
     for (uint64_t y = 0; y < d.groups[1]; y++) {
         const uint64_t at = begin_of(d)[1] + y, tile = of_queries ? m.of_tiles.query_tiles - 1 - at : at;
@@ -236,10 +236,10 @@ std::string count_flaw(const Problem& p, const Backward& b, const Plan& plan) {
     for (const Kind kind : {Kind::dquery, Kind::dkey_dvalue}) {
         uint64_t all = 0;
         for (const core::Dispatch& d : plan.dispatches) {
-            if (facts_of(d.variant).kind != kind) continue;
-            const uint64_t pairs = visible_pairs(p, m, d);
+            if (kind_of(plan, d) != kind) continue;
+            const uint64_t pairs = visible_pairs(p, m, plan, d);
             const double tile = double(m.of_tiles.n.tile_q()) * m.of_tiles.n.tile_kv();
-            if (double(pairs) / tile * cost_of_step(p, m, d) > double(d.flops))
+            if (double(pairs) / tile * cost_of_step(p, m, pipeline_of(plan, d)) > double(d.flops))
                 return "more work than claimed";
             all += pairs;
         }
@@ -288,7 +288,7 @@ TEST_CASE("backward: an exact count of small problems stays within what dispatch
                                   where, p);
                         continue;
                     }
-                    cut += std::any_of(plan->dispatches.begin(), plan->dispatches.end(), is_cut);
+                    cut += is_cut(*plan);
                     flaws.add(flaw_of(profile(name), p, b, *plan, o), where, p);
                     flaws.add(count_flaw(p, b, *plan), where, p);
                 }
@@ -303,7 +303,7 @@ TEST_CASE("backward: loops are cut just where they exceed the limit, and scratch
     const Backward b = make_backward(p);
     const Plan whole = planned(caps, p, b);
     CHECK_EQ(flaw_of(caps, p, b, whole), "");
-    for (const auto& d : whole.dispatches) CHECK_FALSE(is_cut(d));
+    CHECK_FALSE(is_cut(whole));
     uint64_t most_of_loop = 0;  // of a workgroup
     for (const auto& d : whole.dispatches)
         most_of_loop = std::max(most_of_loop, d.flops / (uint64_t{d.groups[0]} * d.groups[1]));
@@ -313,8 +313,7 @@ TEST_CASE("backward: loops are cut just where they exceed the limit, and scratch
         if (!plan) return std::string("refused");
         CHECK_EQ(flaw_of(caps, p, b, *plan, o), "");
         CHECK((scratch == 0 || plan->scratch_bytes <= scratch));
-        return std::string(std::any_of(plan->dispatches.begin(), plan->dispatches.end(), is_cut) ? "cut"
-                                                                                                 : "whole");
+        return std::string(is_cut(*plan) ? "cut" : "whole");
     };
     CHECK_EQ(cut_at(most_of_loop, 0), "whole");
     CHECK_EQ(cut_at(most_of_loop / 2, 0), "cut");
@@ -362,8 +361,8 @@ TEST_CASE("backward: passes are there just when there is something to write") {
             CHECK_EQ(flaw_of(profile(name), p, make_backward(p), plan), "");
         }
         Kinds seen;
-        for (const auto& d : planned(profile("lavapipe"), p, make_backward(p)).dispatches)
-            seen.push_back(facts_of(d.variant).kind);
+        const Plan plan = planned(profile("lavapipe"), p, make_backward(p));
+        for (const auto& d : plan.dispatches) seen.push_back(kind_of(plan, d));
         return seen;
     };
     const auto plain = [&](const Shape& shape) { return kinds(resolved(make_problem(d64, shape))); };
@@ -410,7 +409,7 @@ TEST_CASE("backward: delta, then dquery, then what needs the rows' factors: two 
         CHECK_EQ(barriers_of(plan), 2);
         const auto is = [&](Kind kind) {
             return std::find_if(plan.dispatches.begin(), plan.dispatches.end(),
-                                [&](const auto& d) { return facts_of(d.variant).kind == kind; });
+                                [&](const auto& d) { return kind_of(plan, d) == kind; });
         };
         CHECK(is(Kind::dquery)->barrier_before);
         CHECK(is(Kind::dkey_dvalue)->barrier_before);
@@ -438,7 +437,19 @@ TEST_CASE("backward: classes of mask tiles, where there are many and scratch has
     CHECK_FALSE(classified({1, 1, 1, 2048, 2048}, limited(limit, all - 256)));
 }
 
-TEST_CASE("backward: specialization depends on neither lengths nor counts") {
+namespace {
+
+// What decides which pipelines are built.
+auto built(const Plan& plan) {
+    std::set<std::tuple<core::Module, bool, core::ConstantValues>> all;
+    for (const auto& pipeline : plan.pipelines)
+        all.emplace(pipeline.module, pipeline.rolled, pipeline.constants);
+    return all;
+}
+
+}  // namespace
+
+TEST_CASE("backward: constants depend on neither lengths nor counts") {
     Flaws flaws;
     for (const Profile& device : usable_devices())
         for (const HeadDims dims : all_head_dims()) {
@@ -449,10 +460,7 @@ TEST_CASE("backward: specialization depends on neither lengths nor counts") {
                   Shape{70000, 1, 1, 30, 7}, Shape{1, 1, 1, 6553, 1}}) {
                 const Problem p = resolved(make_problem(dims, shape, Layout::bshd));
                 const Plan other = planned(device.caps, p, make_backward(p));
-                std::set<Specialization> before, now;
-                for (const auto& d : plan.dispatches) before.insert(d.specialization);
-                for (const auto& d : other.dispatches) now.insert(d.specialization);
-                flaws.add(before == now ? "" : "specialization", device.name, p);
+                flaws.add(built(plan) == built(other) ? "" : "constants", device.name, p);
                 flaws.add(plan.tuning_row == other.tuning_row ? "" : "row", device.name, p);
             }
         }
@@ -472,8 +480,8 @@ TEST_CASE("backward: a gradient's rows far apart need wide addresses") {
             const Backward b = resolved(p, given);
             const Plan plan = planned(caps, p, b);
             CHECK_EQ(flaw_of(caps, p, b, plan), "");
-            for (const auto& d : plan.dispatches)
-                CHECK_EQ(d.specialization[SPEC_WIDE_ROWS], seq == rows_of_gib);
+            for (const auto& pipeline : plan.pipelines)
+                CHECK_EQ(constant(pipeline, "far_rows"), seq == rows_of_gib);
         }
 }
 
@@ -487,7 +495,7 @@ TEST_CASE("backward: describe says in JSON what the plan holds") {
     CHECK_EQ(json.at("scratch_bytes"), plan.scratch_bytes);
     REQUIRE_EQ(json.at("dispatches").size(), plan.dispatches.size());
     for (size_t i = 0; i < plan.dispatches.size(); i++)
-        CHECK_EQ(json.at("dispatches").at(i).at("variant"), name_of(plan.dispatches[i].variant));
+        CHECK_EQ(json.at("dispatches").at(i).at("variant"), name_of(pipeline_of(plan, plan.dispatches[i])));
     CHECK_EQ(json.at("refused").size(), 1);
     CHECK_EQ(json.at("refused").at("materialized"), "only by name: for comparison");
 }

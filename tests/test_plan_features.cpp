@@ -46,9 +46,8 @@ const core::ScratchRegion* region_of(const Plan& plan, Region region) {
 }
 
 size_t count_of(const Plan& plan, Kind kind) {
-    return static_cast<size_t>(
-        std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
-                      [&](const auto& d) { return facts_of(d.variant).kind == kind; }));
+    return static_cast<size_t>(std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
+                                             [&](const auto& d) { return kind_of(plan, d) == kind; }));
 }
 
 }  // namespace
@@ -107,9 +106,8 @@ TEST_CASE("features: a mask's rows far apart need wide addresses") {
         const Plan plan = planned(caps, p);
         CHECK_EQ(flaw_of(caps, p, plan), "");
         CHECK_GT(count_of(plan, Kind::forward), 0);
-        for (const auto& d : plan.dispatches)
-            if (facts_of(d.variant).kind == Kind::forward)
-                CHECK_EQ(d.specialization[SPEC_WIDE_ROWS], keys > 1u << 20);
+        for (const auto& pipeline : plan.pipelines)
+            if (kind_of(pipeline) == Kind::forward) CHECK_EQ(constant(pipeline, "far_rows"), keys > 1u << 20);
     }
 }
 
@@ -155,7 +153,7 @@ TEST_CASE("packing: the query rows of a group share tiles where a head's own do 
                     const Problem p = resolved(make_problem(dims, {2, 2 * group, 2, seqlen, 4096, true}));
                     const Plan plan = planned(device.caps, p);
                     flaws.add(flaw_of(device.caps, p, plan), device.name, p);
-                    const bool packed = plan.dispatches[0].specialization[SPEC_PACK] != 0;
+                    const bool packed = constant(plan.pipelines[0], "packed_heads") != 0;
                     const bool should = group > 1 && seqlen < plan.tiles.tile_q && group * seqlen <= 512;
                     flaws.add(packed == should ? "" : "packed: " + std::to_string(packed), device.name, p);
                     const uint64_t tiles = tiles_of(seqlen * (packed ? group : 1), plan.tiles.tile_q);
@@ -248,20 +246,20 @@ TEST_CASE("parts: nobody asked for them: given up where scratch is short") {
     }
 }
 
-TEST_CASE("dtypes: what the device stores decides the variant") {
+TEST_CASE("dtypes: what the device stores decides the module") {
     for (const Profile& device : usable_devices())
         for (const bool storage : {false, true}) {
             DeviceCaps caps = device.caps;
             caps.storage_16bit = storage;
-            const auto variant = [&](VkattnDtype dtype) {
+            const auto module = [&](VkattnDtype dtype) {
                 const Plan plan = planned(
                     caps, resolved(make_problem(d64, square(1, 1, 300), Layout::contiguous, 4, dtype)));
-                return std::string(name_of(plan.dispatches[0].variant));
+                return std::string(name_of(plan.pipelines[0]));
             };
-            CHECK_EQ(variant(VKATTN_DTYPE_FLOAT32), "forward_tiles_f32");
-            CHECK_EQ(variant(VKATTN_DTYPE_FLOAT16),
+            CHECK_EQ(module(VKATTN_DTYPE_FLOAT32), "forward_tiles_f32");
+            CHECK_EQ(module(VKATTN_DTYPE_FLOAT16),
                      storage ? "forward_tiles_f16" : "forward_tiles_f16_packed");
-            CHECK_EQ(variant(VKATTN_DTYPE_BFLOAT16),
+            CHECK_EQ(module(VKATTN_DTYPE_BFLOAT16),
                      storage ? "forward_tiles_bf16" : "forward_tiles_bf16_packed");
         }
 }

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "plan_cases.hpp"
+#include "plan_model.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -207,7 +208,7 @@ std::string dispatches_of(const core::Plan& plan) {
     for (const core::Dispatch& d : plan.dispatches) {
         barriers += d.barrier_before;
         const std::string text =
-            fmt::format("{}[{},{},{}]", name_of(d.variant), d.groups[0], d.groups[1], d.groups[2]);
+            fmt::format("{}[{},{},{}]", name_of(pipeline_of(plan, d)), d.groups[0], d.groups[1], d.groups[2]);
         size_t i = 0;
         while (i < items.size() && items[i].first != text) i++;
         if (i == items.size()) items.emplace_back(text, 0);

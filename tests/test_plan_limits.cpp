@@ -30,12 +30,12 @@ uint64_t tile_flops(const Plan& plan) {
 
 // Pairs of a row and a key in a box of the forward's workgroups, by the definition of visibility.
 uint64_t visible_pairs(const Problem& p, const Model& m, const core::Dispatch& d) {
-    const auto push = push_of(d);
+    const Triple from = begin_of(d);
     uint64_t pairs = 0;
     for (uint64_t y = 0; y < d.groups[1]; y++) {
-        const uint64_t tile = m.query_tiles - 1 - (push.first_tile + y), first = tile * m.tile_q;
+        const uint64_t tile = m.query_tiles - 1 - (from[1] + y), first = tile * m.tile_q;
         const uint64_t rows = std::min<uint64_t>(first + m.tile_q, p.seqlen_q * m.group);
-        const uint64_t begin = m.span * (push.splits & 0xffff),
+        const uint64_t begin = m.span * from[2],
                        end = m.span != 0 ? begin + m.span * d.groups[2] : p.seqlen_kv;
         for (uint64_t row = first; row < rows; row++)
             for (uint64_t j = begin; j < std::min<uint64_t>(end, p.seqlen_kv); j++)
@@ -68,7 +68,7 @@ std::string count_flaw(const Problem& p, const Plan& plan) {
         for (uint64_t part = m.first_part; part < m.first_part + m.parts; part++)
             longest = std::max(longest, key_tiles_of(p, m, t, part));
     for (const core::Dispatch& d : plan.dispatches) {
-        if (facts_of(d.variant).kind != Kind::forward) continue;
+        if (kind_of(plan, d) != Kind::forward) continue;
         const uint64_t pairs = visible_pairs(p, m, d), work = 2 * pairs * (p.head_dim_qk + p.head_dim_v);
         if (work > d.flops) return fmt::format("{} of work, the dispatch says {}", work, d.flops);
         const uint64_t workgroups = uint64_t{d.groups[0]} * d.groups[1] * d.groups[2];
@@ -184,18 +184,18 @@ Options invariant(uint64_t flops = 0) {
     return o;
 }
 
-// What may differ: how rows are addressed. SPLIT too, for one part that holds all keys combines to itself.
-auto arithmetic_of(const core::Dispatch& d) {
-    auto s = d.specialization;
-    for (const int at : {SPEC_PACK, SPEC_WIDE_ROWS, SPEC_ARGUMENTS, SPEC_SPLIT})
-        s[static_cast<size_t>(at)] = 0;
-    return s;
+// What may differ: how rows are addressed. is_split too, for one part that holds all keys combines to itself.
+auto arithmetic_of(const core::Pipeline& pipeline) {
+    Values values = constants_of(pipeline);
+    for (const char* name : {"packed_heads", "far_rows", "has_arguments", "is_split"})
+        if (values.erase(name) != 1) throw std::runtime_error(std::string("no constant ") + name);
+    return std::tuple(pipeline.module, pipeline.rolled, values);
 }
 
-const core::Dispatch& forward_of(const Plan& plan) {
-    for (const auto& d : plan.dispatches)
-        if (facts_of(d.variant).kind == Kind::forward) return d;
-    throw std::runtime_error("no forward dispatch");
+const core::Pipeline& forward_of(const Plan& plan) {
+    for (const auto& pipeline : plan.pipelines)
+        if (kind_of(pipeline) == Kind::forward) return pipeline;
+    throw std::runtime_error("no forward pipeline");
 }
 
 }  // namespace
@@ -216,10 +216,9 @@ TEST_CASE("invariance: the same numbers for any lengths, batch, heads") {
                 flaws.add(
                     other.tuning == first.tuning && other.tuning_row == first.tuning_row ? "" : "tuning",
                     device.name, p);
-                flaws.add(arithmetic_of(forward_of(other)) == arithmetic_of(forward_of(first))
-                              ? ""
-                              : "specialization",
-                          device.name, p);
+                flaws.add(
+                    arithmetic_of(forward_of(other)) == arithmetic_of(forward_of(first)) ? "" : "constants",
+                    device.name, p);
                 flaws.add(other.num_splits == 1 ? "" : "parts, though the limit is far", device.name, p);
             }
         }

@@ -6,6 +6,7 @@
 
 #include "plan/matrix.hpp"
 #include "plan_cases.hpp"
+#include "plan_model.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -37,24 +38,41 @@ std::string refusal(const DeviceCaps& caps, const VkattnProblem& p, const Option
     return plan ? "" : plan.failure().field + ": " + plan.failure().message;
 }
 
-// Of the forward's dispatch, counted anew: what the kernel's shared memory holds, in vec4.
-uint64_t pool_of(const core::Dispatch& d) {
-    const auto& s = d.specialization;
+// Of the forward's pipeline, counted anew: what the kernel's shared memory holds, in vec4.
+uint64_t pool_of(const core::Pipeline& pipeline) {
+    const auto of = [&](std::string_view name) { return uint64_t{constant(pipeline, name)}; };
     const auto steps = [](uint64_t n, uint64_t step) { return (n + step - 1) / step; };
     const auto odd = [](uint64_t n) { return n % 2 == 0 ? n + 1 : n; };
-    const uint64_t m = s[SPEC_MATRIX_M], n = s[SPEC_MATRIX_N], k = s[SPEC_MATRIX_K], keys = s[SPEC_TILE_KV];
-    const uint64_t subgroups = s[SPEC_THREADS] / s[SPEC_SUBGROUP_SIZE];
-    const uint64_t out = steps(s[SPEC_HEAD_DIM_V], n * s[SPEC_SLICES]) * n;
-    const uint64_t lying = s[SPEC_CHUNK] - s[SPEC_Q_HELD] * k, floats = m * odd(n / 4);
-    uint64_t pool = keys * odd(steps(s[SPEC_CHUNK], 8)) + keys * odd(steps(out, 8));
-    if (lying != 0) pool += subgroups * s[SPEC_ROW_BLOCKS] * m * odd(steps(lying, 8));
-    const bool shared = s[SPEC_P_MOVE] >= MOVE_SHARED;
-    if (s[SPEC_LAYOUT] == 0) pool += floats;
+    const uint64_t m = of("matrix_m"), n = of("matrix_n"), k = of("matrix_k"), keys = of("tile_kv");
+    const uint64_t subgroups = of("threads") / of("subgroup_size");
+    const uint64_t out = steps(of("head_dim_v"), n * of("slices")) * n;
+    const uint64_t lying = of("chunk") - of("q_held_steps") * k, floats = m * odd(n / 4);
+    uint64_t pool = keys * odd(steps(of("chunk"), 8)) + keys * odd(steps(out, 8));
+    if (lying != 0) pool += subgroups * of("row_blocks") * m * odd(steps(lying, 8));
+    const bool known = of("element_layout") != 0, shared = of("p_move") >= MOVE_SHARED;
+    if (!known) pool += floats;
     const uint64_t of_p = shared ? m * odd(steps(keys, 8)) : 0;  // in place of the floats, or behind them
-    if (s[SPEC_LAYOUT] == 0 || shared)
-        pool += subgroups * (s[SPEC_P_MOVE] == MOVE_SHARED ? std::max(floats, of_p) : floats + of_p);
+    if (!known || shared)
+        pool += subgroups * (of("p_move") == MOVE_SHARED ? std::max(floats, of_p) : floats + of_p);
     // Before and after the loop, equal shares: rows of a step of Q, or of a tile of the output, with one vec4 more.
     return std::max(pool, subgroups * m * (std::max(odd(steps(k, 8)), odd(n / 4)) + 1));
+}
+
+// The pipeline on matrix units.
+const core::Pipeline& forward_of(const Plan& plan) {
+    for (const core::Pipeline& pipeline : plan.pipelines)
+        if ((core::info_of(pipeline.module).needs & core::NEED_MATRIX) != 0) return pipeline;
+    throw std::runtime_error("no pipeline is on matrix units");
+}
+
+// One of the forward's constants in the plan of a problem.
+uint32_t planned_constant(const DeviceCaps& caps, const VkattnProblem& p, const Options& o,
+                          std::string_view name) {
+    return constant(forward_of(planned(caps, p, o)), name);
+}
+
+bool is_running(const Plan& plan) {
+    return name_of(forward_of(plan)).ends_with("_running");
 }
 
 const char* const with_units[] = {"amd_gfx1201", "amd_navi31",  "amd_phoenix", "amd_strix1", "intel_dg2",
@@ -97,28 +115,28 @@ TEST_CASE("matrix: every device with units for float16 plans them at any head di
                 CAPTURE(dims.v);
                 const Plan plan = planned(caps, half(dims, {2, 4, 2, 300, 500, true}, alignment));
                 CHECK(plan.kernel == "matrix");
+                const core::Pipeline& forward = forward_of(plan);
+                const auto of = [&](std::string_view constant_name) {
+                    return constant(forward, constant_name);
+                };
+                CHECK(of("threads") <= caps.max_invocations);
+                CHECK(of("threads") % of("subgroup_size") == 0);
+                CHECK(of("tile_kv") % of("matrix_n") == 0);
+                CHECK(of("tile_kv") % of("matrix_k") == 0);
+                CHECK(of("chunk") % of("matrix_k") == 0);
+                CHECK(of("pool_vec4") >= pool_of(forward));
+                CHECK(uint64_t{of("pool_vec4")} * 16 <= caps.max_shared_bytes);
+                CHECK(of("element_layout") == 0);
+                CHECK(of("load_bytes") == alignment);
+                const bool second = caps.matrix_conversions && of("matrix_n") == of("matrix_k");
+                const bool rounded = std::string(name) != "intel_dg2";  // which has no 16-bit accumulators
+                CHECK(of("p_move") == (second ? MOVE_CONVERT : rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT));
+                const uint64_t tile_q =
+                    uint64_t{of("threads")} / of("subgroup_size") * of("row_blocks") * of("matrix_m");
                 for (const core::Dispatch& d : plan.dispatches) {
-                    if ((needs_of(d.variant) & core::NEED_MATRIX) == 0) continue;
-                    const auto& s = d.specialization;
-                    CHECK(s[SPEC_THREADS] <= caps.max_invocations);
-                    CHECK(s[SPEC_THREADS] % s[SPEC_SUBGROUP_SIZE] == 0);
-                    CHECK(s[SPEC_TILE_KV] % s[SPEC_MATRIX_N] == 0);
-                    CHECK(s[SPEC_TILE_KV] % s[SPEC_MATRIX_K] == 0);
-                    CHECK(s[SPEC_CHUNK] % s[SPEC_MATRIX_K] == 0);
-                    CHECK(s[SPEC_POOL_VEC4] >= pool_of(d));
-                    CHECK(uint64_t{s[SPEC_POOL_VEC4]} * 16 <= caps.max_shared_bytes);
-                    CHECK(s[SPEC_LAYOUT] == 0);
-                    CHECK(s[SPEC_WIDE_LOADS] == (alignment == 2 ? 0 : alignment / 8));
-                    const uint64_t tile_q = uint64_t{s[SPEC_THREADS]} / s[SPEC_SUBGROUP_SIZE] *
-                                            s[SPEC_ROW_BLOCKS] * s[SPEC_MATRIX_M];
-                    CHECK(d.groups[0] == 8 * s[SPEC_SLICES]);
+                    if (&pipeline_of(plan, d) != &forward) continue;
+                    CHECK(d.groups[0] == 8 * of("slices"));
                     CHECK(d.groups[1] == (300 + tile_q - 1) / tile_q);
-                    const bool second = caps.matrix_conversions && s[SPEC_MATRIX_N] == s[SPEC_MATRIX_K];
-                    const bool rounded =
-                        std::string(name) != "intel_dg2";  // which has no 16-bit accumulators
-                    CHECK(s[SPEC_P_MOVE] == (second    ? MOVE_CONVERT
-                                             : rounded ? MOVE_SHARED
-                                                       : MOVE_SHARED_FLOAT));
                 }
             }
     }
@@ -148,8 +166,8 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
     const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
     const auto moves = [&](const Options& o) {
-        const auto& s = planned(caps, p, o).dispatches.back().specialization;
-        return std::pair(s[SPEC_P_MOVE], s[SPEC_LAYOUT] != 0);
+        return std::pair(planned_constant(caps, p, o, "p_move"),
+                         planned_constant(caps, p, o, "element_layout") != 0);
     };
     CHECK(moves({}) == std::pair(uint32_t{MOVE_FRAGMENT}, true));
     CHECK(moves(named("matrix_khr")) == std::pair(uint32_t{MOVE_SHARED}, false));
@@ -157,24 +175,22 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     CHECK(planned(caps, p, named("matrix", "subgroups=2,tile_kv=32")).tiles.tile_kv == 32);
     VkattnProblem masked = p;
     set_mask(masked, VKATTN_MASK_BOOL, MaskShape::whole);
-    const auto running = [&](const Options& o) {
-        return planned(caps, masked, o).dispatches.back().specialization[SPEC_RUNNING_MAX];
-    };
-    CHECK(running({}) == 0);
-    CHECK(running(named("matrix", "move=1,running=1")) == 1);
-    CHECK(running(named("matrix_khr")) == 1);
+    const auto running = [&](const Options& o) { return is_running(planned(caps, masked, o)); };
+    CHECK(!running({}));
+    CHECK(running(named("matrix", "move=1,running=1")));
+    CHECK(running(named("matrix_khr")));
     Options invariant;
     invariant.batch_invariant = true;
     for (const uint32_t rows : {1u, 17u, 300u}) {
         const Plan plan = planned(caps, half({64, 64}, {1, 8, 2, rows, 300}), invariant);
         CHECK(plan.kernel == "matrix");
-        CHECK(plan.dispatches.back().specialization[SPEC_RUNNING_MAX] == 1);
+        CHECK(is_running(plan));
         CHECK(plan.tiles.tile_kv == planned(caps, p).tiles.tile_kv);
     }
     const std::pair<const char*, const char*> bad[] = {
-        {"tile_kv=24", "multiple of 16"},      {"move=9", "move is 0 .. 3"},    {"chunk=16", "running=1"},
-        {"running=1,parts=2", "running is 0"}, {"rows=4", "is not one of"},     {"subgroups=0", "not 0"},
-        {"subgroups=40", "invocations"},       {"tile_kv=512", "shared memory"}};
+        {"tile_kv=24", "multiple of 16"},       {"move=9", "move is 0 .. 3"},    {"chunk=16", "running=1"},
+        {"running=1,halves=2", "running is 0"}, {"rows=4", "is not one of"},     {"subgroups=0", "not 0"},
+        {"subgroups=40", "invocations"},        {"tile_kv=512", "shared memory"}};
     for (const auto& [tuning, why] : bad) {
         CAPTURE(tuning);
         const std::string text = refusal(caps, p, named("matrix", tuning));
@@ -187,7 +203,7 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     stale.batch_invariant = true;
     CHECK(refusal(caps, p, stale).find("needs running=1") != std::string::npos);
     const auto slices = [&](const char* tuning) {
-        return planned(caps, p, named("matrix", tuning)).dispatches.back().specialization[SPEC_SLICES];
+        return planned_constant(caps, p, named("matrix", tuning), "slices");
     };
     CHECK(slices("slice=4294967295") == 1);
     CHECK(slices("slice=4") == 4);  // of 16 head dims, the least that a slice has
@@ -258,27 +274,25 @@ TEST_CASE("matrix: float masks of 16 bits have modules of their own, unless a sc
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
     const auto forward = [&](VkattnProblem p, VkattnMaskType mask, const Options& o = {}) {
         set_mask(p, mask, MaskShape::whole);
-        for (const core::Dispatch& d : planned(caps, p, o).dispatches)
-            if ((needs_of(d.variant) & core::NEED_MATRIX) != 0)
-                return std::pair(d.variant, d.specialization[SPEC_MASK_UNIT]);
-        throw std::runtime_error("no dispatch is on matrix units");
+        const Plan plan = planned(caps, p, o);
+        return std::pair(forward_of(plan).module, constant(forward_of(plan), "mask_row_bytes"));
     };
     const auto keys = [](uint32_t count) { return half({64, 64}, {1, 2, 2, 300, count}); };
-    using core::Variant;
+    using core::Module;
     for (const auto& [count, unit] : {std::pair{304u, 16u}, {300u, 8u}, {302u, 4u}, {301u, 2u}})
-        CHECK(forward(keys(count), VKATTN_MASK_FLOAT) == std::pair(Variant::forward_matrix_f16_bias, unit));
-    CHECK(forward(keys(304), VKATTN_MASK_BOOL) == std::pair(Variant::forward_matrix_f16, 16u));
+        CHECK(forward(keys(count), VKATTN_MASK_FLOAT) == std::pair(Module::forward_matrix_f16_bias, unit));
+    CHECK(forward(keys(304), VKATTN_MASK_BOOL) == std::pair(Module::forward_matrix_f16, 16u));
     VkattnProblem p = keys(300);
     p.dtype = VKATTN_DTYPE_BFLOAT16;
-    CHECK(forward(p, VKATTN_MASK_FLOAT).first == Variant::forward_matrix_bf16_bias);
+    CHECK(forward(p, VKATTN_MASK_FLOAT).first == Module::forward_matrix_bf16_bias);
     p = keys(300);
     p.softcap = 30;
-    CHECK(forward(p, VKATTN_MASK_FLOAT).first == Variant::forward_matrix_f16);
+    CHECK(forward(p, VKATTN_MASK_FLOAT).first == Module::forward_matrix_f16);
     Options o;
     o.batch_invariant = true;
-    CHECK(forward(keys(300), VKATTN_MASK_FLOAT, o).first == Variant::forward_matrix_f16);
+    CHECK(forward(keys(300), VKATTN_MASK_FLOAT, o).first == Module::forward_matrix_f16_running);
     CHECK(forward(keys(300), VKATTN_MASK_FLOAT, named("matrix_khr")).first ==
-          Variant::forward_matrix_f16_rounded);
+          Module::forward_matrix_f16_rounded_running);
     const auto row = [&](VkattnMaskType mask) {
         VkattnProblem wide = half({128, 128}, {1, 2, 2, 300, 300});
         if (mask != VKATTN_MASK_NONE) set_mask(wide, mask, MaskShape::whole);
@@ -290,7 +304,7 @@ TEST_CASE("matrix: float masks of 16 bits have modules of their own, unless a sc
     o = {};
     o.precision = VKATTN_PRECISION_FLOAT16;
     p = make_problem({64, 64}, {1, 2, 2, 300, 300});
-    CHECK(forward(p, VKATTN_MASK_FLOAT, o).first == Variant::forward_matrix_f16_of_f32);
+    CHECK(forward(p, VKATTN_MASK_FLOAT, o).first == Module::forward_matrix_f16_of_f32);
 }
 
 namespace {
@@ -319,25 +333,28 @@ TEST_CASE("precision: float32 is rounded where it is asked for, by every device 
                 CHECK(plan.kernel == "matrix");
                 CHECK(plan.operands == VKATTN_DTYPE_FLOAT16);
                 CHECK(describe(plan).find("\"precision\":\"float16\"") != std::string::npos);
-                const core::Dispatch& d = plan.dispatches.front();
-                CHECK(d.variant == core::Variant::forward_matrix_f16_of_f32);
-                CHECK(d.specialization[SPEC_P_MOVE] == MOVE_SHARED_FLOAT);
-                CHECK(d.specialization[SPEC_WIDE_LOADS] == (alignment < 16 ? 0 : 2));
-                CHECK(d.specialization[SPEC_POOL_VEC4] >= pool_of(d));
-                CHECK(uint64_t{d.specialization[SPEC_POOL_VEC4]} * 16 <= caps.max_shared_bytes);
+                const core::Pipeline& forward = forward_of(plan);
+                // Rows for CPUs, and those for the largest head dims, have a running maximum.
+                const bool running = caps.type == core::DeviceType::cpu || dims.qk > 128;
+                CHECK(forward.module == (running ? core::Module::forward_matrix_f16_of_f32_running
+                                                 : core::Module::forward_matrix_f16_of_f32));
+                CHECK(constant(forward, "p_move") == MOVE_SHARED_FLOAT);
+                CHECK(constant(forward, "load_bytes") == (alignment < 16 ? 4 : 16));
+                CHECK(constant(forward, "pool_vec4") >= pool_of(forward));
+                CHECK(uint64_t{constant(forward, "pool_vec4")} * 16 <= caps.max_shared_bytes);
             }
         for (core::MatrixShape& shape : caps.matrices) shape.k = shape.n;
         caps = probed(caps);
         const VkattnProblem p = make_problem({64, 64}, {1, 2, 2, 300, 300});
         const auto move = [&](const char* kernel) {
-            return planned(caps, p, rounding(to_f16, kernel)).dispatches.front().specialization[SPEC_P_MOVE];
+            return planned_constant(caps, p, rounding(to_f16, kernel), "p_move");
         };
         CHECK(move("") == MOVE_FRAGMENT);
         CHECK(move("matrix_khr") == MOVE_SHARED_FLOAT);
     }
     const Plan bf16 =
         planned(matrix_device("nvidia_h200"), make_problem({64, 64}, {1, 2, 2, 300, 300}), rounding(to_bf16));
-    CHECK(bf16.dispatches.front().variant == core::Variant::forward_matrix_bf16_of_f32);
+    CHECK(forward_of(bf16).module == core::Module::forward_matrix_bf16_of_f32);
     CHECK(bf16.operands == VKATTN_DTYPE_BFLOAT16);
 }
 
@@ -422,7 +439,7 @@ DeviceCaps probed(DeviceCaps caps, const std::vector<std::byte>& results) {
 TEST_CASE("probe: a layout of bits is found, any other is not trusted") {
     DeviceCaps caps = matrix_device("nvidia_h200");
     std::erase_if(caps.matrices, [](const auto& s) { return s.n != 16 || s.k != 16; });
-    const size_t shapes = probe_dispatches(caps).size();
+    const size_t shapes = probe_plan(caps).dispatches.size();
     REQUIRE(shapes == 2);  // float16 and bfloat16
     const auto same =
         probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i, e); }));

@@ -141,7 +141,7 @@ TEST_CASE("matrix plans: heads and slices that pass 2^32 together are for anothe
     };
     const Plan some = planned(caps, problem(1000)), most = planned(caps, problem(INT32_MAX));
     REQUIRE_EQ(some.kernel, "matrix");
-    REQUIRE_EQ(some.dispatches.front().specialization[SPEC_SLICES], 5);
+    REQUIRE_EQ(constant(some.pipelines.front(), "slices"), 5);
     CHECK_EQ(most.kernel, "tiles");
     const auto by_name = make_plan(caps, problem(INT32_MAX), kernel("matrix"));
     REQUIRE_FALSE(by_name);
@@ -157,21 +157,21 @@ const char* const tunings[] = {"chunk=32,running=1",
                                "slice=40,q_held=0",
                                "running=1",
                                "running=1,q_held=16",
-                               "parts=2",
-                               "parts=1",
+                               "halves=2",
+                               "halves=1",
                                "move=0",
                                "move=1",
                                "move=2",
-                               "move=3,parts=1",
-                               "move=3,parts=1,running=1",
+                               "move=3,halves=1",
+                               "move=3,halves=1,running=1",
                                "subgroups=1",
                                "subgroups=2,row_blocks=3",
-                               "tile_kv=16,parts=1",
+                               "tile_kv=16,halves=1",
                                "tile_kv=96",
                                "q_held=0",
                                "q_held=33",
-                               "section=1,level=7",
-                               "section=0",
+                               "l2_group_kib=1,min_group_workgroups=7",
+                               "l2_group_kib=0",
                                "rolled=1"};
 
 }  // namespace
@@ -292,26 +292,6 @@ class Faults {
     size_t planted_ = 0;
 };
 
-// Returns the first dispatch of each variant: the others are like it.
-std::vector<size_t> first_of_each_kind(const Plan& plan) {
-    std::vector<size_t> at;
-    std::set<core::Variant> seen;
-    for (size_t i = 0; i < plan.dispatches.size(); i++)
-        if (seen.insert(plan.dispatches[i].variant).second) at.push_back(i);
-    return at;
-}
-
-void plant_in_constants(Faults& f, size_t at) {
-    const std::string of = fmt::format("dispatch {} ", at);
-    for (size_t i = 0; i < SPEC_COUNT; i++)
-        for (const uint32_t change : {1u, 2u, 1u << 16})
-            f.plant(fmt::format("{}constant {} ^ {}", of, i, change),
-                    [&](Plan& p) { p.dispatches[at].specialization[i] ^= change; });
-    for (uint32_t v = 0; v < static_cast<uint32_t>(core::Variant::count); v++)
-        if (const auto variant = static_cast<core::Variant>(v); variant != f.plan().dispatches[at].variant)
-            f.plant(of + name_of(variant), [&](Plan& p) { p.dispatches[at].variant = variant; });
-}
-
 template <class Bytes>
 void flip(Bytes& bytes, size_t word, uint32_t bits) {
     uint32_t value;
@@ -320,41 +300,89 @@ void flip(Bytes& bytes, size_t word, uint32_t bits) {
     std::memcpy(bytes.data() + 4 * word, &value, 4);
 }
 
-void plant_in_dispatch(Faults& f, size_t at) {
-    const std::string of = fmt::format("dispatch {} ", at);
-    const core::Dispatch& d = f.plan().dispatches[at];
-    const bool combine = facts_of(d.variant).kind == Kind::combine;
+void plant_in_constants(Faults& f, size_t at) {
+    const core::Pipeline& pipeline = f.plan().pipelines[at];
+    const std::string of = fmt::format("{} ", name_of(pipeline));
+    for (size_t i = 0; i < pipeline.constants.size(); i++)
+        for (const uint32_t change : {1u, 2u, 1u << 16})
+            f.plant(fmt::format("{}constant {} ^ {}", of, i, change),
+                    [&](Plan& p) { p.pipelines[at].constants[i] ^= change; });
+    for (int32_t m = 0; m < static_cast<int32_t>(core::Module::count); m++)
+        if (const auto module = static_cast<core::Module>(m); module != pipeline.module)
+            f.plant(fmt::format("{}as {}", of, core::name_of(module)),
+                    [&](Plan& p) { p.pipelines[at].module = module; });
+    f.plant(of + "rolled", [&](Plan& p) { p.pipelines[at].rolled = !p.pipelines[at].rolled; });
+    f.plant(of + "of_tuning_row",
+            [&](Plan& p) { p.pipelines[at].of_tuning_row = !p.pipelines[at].of_tuning_row; });
+}
+
+void plant_in_patches(Faults& f, size_t at) {
+    const core::Pipeline& pipeline = f.plan().pipelines[at];
+    const std::string of = fmt::format("{} ", name_of(pipeline));
+    const auto plant = [&](const char* what, const auto& change) {
+        f.plant(of + what, [&](Plan& p) { change(p.pipelines[at].patches); });
+    };
+    for (size_t i = 0; i < pipeline.patches.size(); i++) {
+        plant("patch elsewhere", [&](auto& all) { all[i].at += 8; });
+        plant("patch added to", [&](auto& all) { all[i].add += 16; });
+        plant("patch of another region", [&](auto& all) { all[i].region = core::Region::dbias; });
+        plant("no patch", [&](auto& all) { all.erase(all.begin() + ptrdiff_t(i)); });
+        plant("patch twice", [&](auto& all) { all.push_back(all[i]); });
+    }
+}
+
+void plant_in_pipeline(Faults& f, size_t at) {
+    const core::Pipeline& pipeline = f.plan().pipelines[at];
+    const std::string of = fmt::format("{} ", name_of(pipeline));
     // The flipped bit is a high one because the last bits of a float are rounding.
-    for (size_t word = 0; word < (combine ? sizeof(shared::CombinePush) : d.push.size()) / 4; word++)
+    for (size_t word = 0; word < pipeline.push.size() / 4; word++)
         f.plant(fmt::format("{}push word {}", of, word),
-                [&](Plan& p) { flip(p.dispatches[at].push, word, 1u << 20); });
-    for (size_t i = 0; i < 3; i++) {
-        f.plant(of + "more groups", [&](Plan& p) { p.dispatches[at].groups[i]++; });
-        f.plant(of + "fewer groups", [&](Plan& p) { p.dispatches[at].groups[i]--; });
-    }
-    for (size_t i = 0; i < d.patches.size(); i++) {
-        f.plant(of + "patch elsewhere", [&](Plan& p) { p.dispatches[at].patches[i].at += 8; });
-        f.plant(of + "patch added to", [&](Plan& p) { p.dispatches[at].patches[i].add += 16; });
-        f.plant(of + "patch of another region",
-                [&](Plan& p) { p.dispatches[at].patches[i].region = core::Region::dbias; });
-        f.plant(of + "no patch", [&](Plan& p) {
-            p.dispatches[at].patches.erase(p.dispatches[at].patches.begin() + ptrdiff_t(i));
-        });
-    }
+                [&](Plan& p) { flip(p.pipelines[at].push, word, 1u << 20); });
     for (uint32_t r = 0; r < static_cast<uint32_t>(core::Region::count); r++) {
         const uint32_t region = core::bit(static_cast<core::Region>(r));
         // A pass over a mask may load what it does not use.
         const bool may =
-            facts_of(d.variant).kind == Kind::classes &&
+            kind_of(pipeline) == Kind::classes &&
             (region & (core::bit(core::Region::kv_lengths) | core::bit(core::Region::query_offsets))) != 0;
-        if (!may) f.plant(of + "reads", [&](Plan& p) { p.dispatches[at].reads ^= region; });
-        f.plant(of + "writes", [&](Plan& p) { p.dispatches[at].writes ^= region; });
+        if (!may) f.plant(of + "reads", [&](Plan& p) { p.pipelines[at].reads ^= region; });
+        f.plant(of + "writes", [&](Plan& p) { p.pipelines[at].writes ^= region; });
     }
-    f.plant(of + "barrier",
-            [&](Plan& p) { p.dispatches[at].barrier_before = !p.dispatches[at].barrier_before; });
-    if (!combine) f.plant(of + "flops", [&](Plan& p) { p.dispatches[at].flops = 1; });
+    f.plant(of + "twice", [&](Plan& p) { p.pipelines.push_back(pipeline); });
+    f.plant(of + "of another kind", [&](Plan& p) { std::swap(p.pipelines[at], p.pipelines.emplace_back()); });
+}
+
+void plant_in_dispatch(Faults& f, size_t at) {
+    const core::Dispatch& d = f.plan().dispatches[at];
+    const std::string of = fmt::format("dispatch {} ", at);
+    const auto plant = [&](const std::string& what, const auto& change) {
+        f.plant(of + what, [&](Plan& p) { change(p.dispatches[at]); });
+    };
+    for (uint32_t i = 0; i < f.plan().pipelines.size() + 2; i++)
+        if (i != d.pipeline) plant("another pipeline", [&](core::Dispatch& x) { x.pipeline = i; });
+    for (size_t i = 0; i < 3; i++) {
+        plant("more groups", [&](core::Dispatch& x) { x.groups[i]++; });
+        plant("fewer groups", [&](core::Dispatch& x) { x.groups[i]--; });
+        plant("begins elsewhere", [&](core::Dispatch& x) { x.cut.first[i]++; });
+        plant("begins before", [&](core::Dispatch& x) { x.cut.first[i]--; });
+    }
+    plant("first step", [&](core::Dispatch& x) { x.cut.first_step++; });
+    plant("end step", [&](core::Dispatch& x) { x.cut.end_step++; });
+    plant("barrier", [&](core::Dispatch& x) { x.barrier_before = !x.barrier_before; });
+    if (kind_of(f.plan(), d) != Kind::combine) plant("flops", [&](core::Dispatch& x) { x.flops = 1; });
     f.plant(of + "is missing", [&](Plan& p) { p.dispatches.erase(p.dispatches.begin() + ptrdiff_t(at)); });
     f.plant(of + "twice", [&](Plan& p) { p.dispatches.insert(p.dispatches.begin() + ptrdiff_t(at), d); });
+}
+
+// In each pipeline, and in the first dispatch that has it: the others are like it.
+void plant_in_work(Faults& f) {
+    for (size_t i = 0; i < f.plan().pipelines.size(); i++) {
+        plant_in_constants(f, i);
+        plant_in_patches(f, i);
+        plant_in_pipeline(f, i);
+        size_t at = 0;
+        while (f.plan().dispatches[at].pipeline != i) at++;
+        plant_in_dispatch(f, at);
+    }
 }
 
 void plant_in_plan(Faults& f) {
@@ -381,8 +409,8 @@ void plant_in_plan(Faults& f) {
 // Each number of the tuning's text is replaced by one that means something else for this problem.
 void plant_in_tuning(Faults& f) {
     const std::string text = f.plan().tuning;
-    for (const char* name :
-         {"subgroups", "row_blocks", "tile_kv", "running", "parts", "section", "level", "rolled", "move"}) {
+    for (const char* name : {"subgroups", "row_blocks", "tile_kv", "running", "halves", "l2_group_kib",
+                             "min_group_workgroups", "rolled", "move"}) {
         const std::string key = std::string(name) + "=";
         const size_t at = text.find(key) + key.size(), end = std::min(text.find(',', at), text.size());
         const unsigned long value = std::stoul(text.substr(at, end - at));
@@ -403,10 +431,7 @@ TEST_CASE("matrix plans: a fault in any field is noticed") {
         Faults f(s);
         REQUIRE(is_of_matrix_kernel(f.plan()));
         REQUIRE_EQ(flaw_of(s.caps, s.problem, f.plan(), s.options), "");
-        for (const size_t at : first_of_each_kind(f.plan())) {
-            plant_in_constants(f, at);
-            plant_in_dispatch(f, at);
-        }
+        plant_in_work(f);
         plant_in_plan(f);
         plant_in_tuning(f);
         CHECK_EQ(f.unnoticed(), "");
@@ -417,7 +442,7 @@ TEST_CASE("matrix plans: a fault in any field is noticed") {
 namespace {
 
 // Returns "" if every workgroup's place is within the grid, and no two have one.
-std::string order_flaw(const SectionCase& c, bool& is_reordered) {
+std::string order_flaw(const GroupCase& c, bool& is_reordered) {
     const auto [width, height] = c.grid;
     std::vector<bool> taken(size_t{width} * height);
     for (uint32_t y = 0; y < height; y++)
@@ -433,25 +458,26 @@ std::string order_flaw(const SectionCase& c, bool& is_reordered) {
     return "";
 }
 
-std::string text_of(const SectionCase& c) {
-    return fmt::format("section {} level {} unit {} KiB {} bounded {} grid {} x {}", c.section, c.level,
-                       c.unit, c.kib_of_head, c.bounded, c.grid[0], c.grid[1]);
+std::string text_of(const GroupCase& c) {
+    return fmt::format("{} KiB of at least {} workgroups, unit {}, {} KiB, bounded {}, grid {} x {}",
+                       c.l2_group_kib, c.min_group_workgroups, c.unit, c.kib_of_head, c.bounded, c.grid[0],
+                       c.grid[1]);
 }
 
 }  // namespace
 
-TEST_CASE("sections: the order of workgroups takes each head and tile once") {
+TEST_CASE("L2 groups: the order of workgroups takes each head and tile once") {
     std::string flaw;
     size_t all = 0, reordered = 0;
-    for (const uint32_t section : {0u, 1u, 17u, 16384u, 1u << 30})
-        for (const uint32_t level : {0u, 7u, 256u, 1u << 30})
+    for (const uint32_t group_kib : {0u, 1u, 17u, 16384u, 1u << 30})
+        for (const uint32_t least : {0u, 7u, 256u, 1u << 30})
             for (const uint32_t unit : {1u, 2u, 3u, 12u})
                 for (const float kib : {0.0f, 0.0078125f, 1.0f, 5.3f, 40.0f, 9000.0f})
                     for (const bool bounded : {false, true})
                         for (const uint32_t width : {1u, 2u, 5u, 24u, 37u})
                             for (const uint32_t height : {1u, 2u, 7u}) {
-                                const SectionCase c{section, level,   unit,
-                                                    kib,     bounded, {width * unit, height}};
+                                const GroupCase c{group_kib, least,   unit,
+                                                  kib,       bounded, {width * unit, height}};
                                 bool moved = false;
                                 const std::string found = order_flaw(c, moved);
                                 if (flaw.empty() && !found.empty()) flaw = text_of(c) + ": " + found;
@@ -463,14 +489,14 @@ TEST_CASE("sections: the order of workgroups takes each head and tile once") {
     CHECK_GT(reordered, 500);
 }
 
-TEST_CASE("sections: a grid that is cut between the heads of a group") {
+TEST_CASE("L2 groups: a grid that is cut between the heads of a group") {
     std::string flaw;
     size_t reordered = 0;
     for (const uint32_t width : {1u, 5u, 23u, 25u, 97u})  // no multiple of the unit
-        for (const uint32_t section : {1u, 3u, 17u, 100u})
+        for (const uint32_t group_kib : {1u, 3u, 17u, 100u})
             for (const uint32_t unit : {2u, 6u, 8u})
                 for (const uint32_t height : {1u, 3u, 8u}) {
-                    const SectionCase c{section, 20, unit, 2.5f, section % 2 != 0, {width, height}};
+                    const GroupCase c{group_kib, 20, unit, 2.5f, group_kib % 2 != 0, {width, height}};
                     bool moved = false;
                     const std::string found = order_flaw(c, moved);
                     if (flaw.empty() && !found.empty()) flaw = text_of(c) + ": " + found;
@@ -480,7 +506,7 @@ TEST_CASE("sections: a grid that is cut between the heads of a group") {
     CHECK_GT(reordered, 20);
 }
 
-TEST_CASE("sections: of plans") {
+TEST_CASE("L2 groups: of plans") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
     size_t reordered = 0;
     for (const HeadDims dims : {d64, d128, HeadDims{576, 512}})
@@ -488,11 +514,13 @@ TEST_CASE("sections: of plans") {
                                    Shape{3, 30, 6, 700, 5000, true, 100}, Shape{1, 2, 2, 300, 300}}) {
             const Problem p =
                 resolved(make_problem(dims, shape, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
-            for (const core::Dispatch& d : planned(caps, p, kernel("matrix")).dispatches) {
-                if (!facts_of(d.variant).matrix_kernel) continue;
-                const auto& s = d.specialization;
-                SectionCase c{s[SPEC_SECTION], s[SPEC_LEVEL]};
-                c.unit = (s[SPEC_PACK] != 0 ? 1 : p.group_size) * s[SPEC_SLICES];
+            const Plan plan = planned(caps, p, kernel("matrix"));
+            for (const core::Dispatch& d : plan.dispatches) {
+                const core::Pipeline& pipeline = pipeline_of(plan, d);
+                if (!facts_of(pipeline.module).matrix_kernel) continue;
+                GroupCase c{constant(pipeline, "l2_group_kib"), constant(pipeline, "min_group_workgroups")};
+                c.unit = (constant(pipeline, "packed_heads") != 0 ? 1 : p.group_size) *
+                         constant(pipeline, "slices");
                 c.kib_of_head = static_cast<float>(p.seqlen_kv) *
                                 (static_cast<float>((dims.qk + dims.v) * p.element_bytes) / 1024.0f);
                 c.bounded = p.bound_hi < static_cast<int32_t>(p.seqlen_kv) - 1 ||

@@ -106,8 +106,8 @@ TEST_CASE("tuning: CPUs have modules of their own, no other device has them") {
                 for (const Plan& plan : {planned(device.caps, few), planned(device.caps, p, make_backward(p)),
                                          planned(device.caps, p, tuning("", "materialized"))}) {
                     CHECK_EQ(parse_numbers(plan.tuning).rolled, is_cpu);
-                    for (const core::Dispatch& d : plan.dispatches)
-                        CHECK_EQ(d.specialization[SPEC_ROLLED], is_cpu);
+                    for (const core::Pipeline& pipeline : plan.pipelines)
+                        CHECK_EQ(pipeline.rolled, is_cpu && core::info_of(pipeline.module).forms == 2);
                 }
             }
 }

@@ -46,7 +46,7 @@ void check_values(const char* name, T VkattnProblem::*field, const std::vector<i
     }
 }
 
-// Keys begin .. end-1 that row i sees, in the shaders' 32-bit arithmetic (lib/problem.glsl, visible_keys);
+// Keys begin .. end-1 that row i sees, in the shaders' 32-bit arithmetic (lib/sequences.glsl, visible_keys);
 // overflow is set if that arithmetic wrapped.
 std::pair<int64_t, int64_t> visible_keys(const Problem& p, uint32_t i, bool& overflow) {
     const int64_t begin = int64_t{i} + p.bound_lo, end = int64_t{i} + p.bound_hi + 1;

@@ -102,6 +102,7 @@ Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, bool own_part
     const auto boxes =
         cut_grid(caps, {uint64_t{c.batch} * c.num_heads, ceil_div(c.seqlen_q, rows), 1}, unit, limit);
     if (!boxes) return boxes.failure();
+    if (boxes->empty()) return true;  // no rows
     const uint32_t pipeline = add_pipeline(plan, launch.pipeline());
     for (const Box& box : *boxes)
         add_dispatch(plan, pipeline, box.count, cut_of(box), box.count[0] * box.count[1] * unit);

@@ -1,0 +1,226 @@
+// What a pipeline is compared by: constants and push constants by their names, patches by the fields that they fill.
+#include "plan_pieces.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <stdexcept>
+
+#include <fmt/format.h>
+
+namespace vkattn::test {
+
+using core::Patch;
+using core::Pipeline;
+using core::Problem;
+
+std::map<std::string, uint32_t> values_in(const std::string& text) {
+    std::map<std::string, uint32_t> values;
+    for (size_t at = 0; at < text.size();) {
+        const size_t equals = text.find('=', at), end = std::min(text.find(',', at), text.size());
+        if (equals >= end) throw std::runtime_error("not key=value,...: " + text);
+        const unsigned long value = std::stoul(text.substr(equals + 1, end - equals - 1));
+        values[text.substr(at, equals - at)] = static_cast<uint32_t>(value);
+        at = end + 1;
+    }
+    return values;
+}
+
+std::string constants_flaw(const Pipeline& pipeline, const Values& expected) {
+    const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
+    for (size_t i = 0; i < constants.size(); i++) {
+        const std::string_view name = constants[i].name;
+        const auto found = expected.find(name);
+        if (found == expected.end())
+            return fmt::format("constants of {}: the checks do not know {}", name_of(pipeline), name);
+        if (pipeline.constants[i] != found->second)
+            return fmt::format("constants of {}: {} is {}, not {}", name_of(pipeline), name,
+                               pipeline.constants[i], found->second);
+    }
+    for (size_t i = constants.size(); i < pipeline.constants.size(); i++)
+        if (pipeline.constants[i] != 0)
+            return fmt::format("constants of {}: {} where there is none", name_of(pipeline),
+                               pipeline.constants[i]);
+    return "";
+}
+
+namespace {
+
+constexpr std::string_view addresses[] = {
+    "query",     "key",    "value",   "out_rows",        "lse",    "arguments", "classes", "parts",
+    "parts_lse", "scores", "weights", "score_gradients", "results"};
+constexpr std::string_view of_cut[] = {"first_x", "first_y", "first_z", "first_step", "end_step"};
+
+template <class All, class T>
+bool is_one_of(const All& names, const T& name) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+std::string name_of_word(const core::KernelInfo& kernel, size_t word) {
+    for (const core::FieldInfo& field : kernel.fields)
+        if (4 * word >= field.offset_bytes && 4 * word < field.offset_bytes + field.size_bytes)
+            return std::string(field.name);
+    return "what is no field";
+}
+
+}  // namespace
+
+std::string words_flaw(const Pipeline& pipeline, const Words& expected) {
+    const core::KernelInfo& kernel = core::info_of(core::info_of(pipeline.module).kernel);
+    std::array<uint32_t, core::max_push_bytes / 4> wanted{}, there{};
+    std::memcpy(there.data(), pipeline.push.data(), sizeof there);
+    for (const core::FieldInfo& field : kernel.fields) {
+        if (is_one_of(addresses, field.name) || is_one_of(of_cut, field.name)) continue;
+        const auto found = expected.find(field.name);
+        if (found == expected.end() || 4 * found->second.size() != field.size_bytes)
+            return fmt::format("push constants of {}: the checks do not know {}", name_of(pipeline),
+                               field.name);
+        std::copy(found->second.begin(), found->second.end(), wanted.begin() + field.offset_bytes / 4);
+    }
+    for (size_t word = 0; word < there.size(); word++)
+        if (there[word] != wanted[word])
+            return fmt::format("push constants of {}: word {}, of {}, is {}, not {}", name_of(pipeline), word,
+                               name_of_word(kernel, word), there[word], wanted[word]);
+    return "";
+}
+
+namespace {
+
+// The float in a field if it comes close to what it must be, else what it must be.
+uint32_t rounded_as(const Pipeline& pipeline, std::string_view name, double wanted) {
+    const core::FieldInfo* field = find_field(core::info_of(pipeline.module).kernel, name);
+    const auto most = double{std::numeric_limits<float>::max()};
+    wanted = std::clamp(wanted, -most, most);
+    auto given = static_cast<float>(wanted);
+    if (field != nullptr) {
+        float there;
+        std::memcpy(&there, pipeline.push.data() + field->offset_bytes, sizeof there);
+        if (std::abs(there - wanted) <= 2e-7 * std::abs(wanted)) given = there;
+    }
+    return std::bit_cast<uint32_t>(given);
+}
+
+}  // namespace
+
+Words words_of(const Problem& p, const Pipeline& pipeline) {
+    const double log2_e = 1.4426950408889634, scale = p.softmax_scale, cap = p.softcap;
+    return {{"seqlen_q", {p.seqlen_q}},
+            {"seqlen_kv", {p.seqlen_kv}},
+            {"heads", {p.num_heads_q + p.num_heads_q / p.num_heads_kv * 65536}},
+            {"scale_log2", {rounded_as(pipeline, "scale_log2", cap > 0 ? scale / cap : scale * log2_e)}},
+            {"softcap_log2", {rounded_as(pipeline, "softcap_log2", cap * log2_e)}},
+            {"bound_lo", {static_cast<uint32_t>(p.bound_lo)}},
+            {"bound_hi", {static_cast<uint32_t>(p.bound_hi)}}};
+}
+
+std::vector<uint32_t> layout_words(const Problem& p, bool arguments) {
+    std::vector<uint32_t> words(12);
+    const auto strides = stride_bytes(p);
+    for (size_t i = 0; i < words.size() && !arguments; i++) words[i] = static_cast<uint32_t>(strides[i]);
+    return words;
+}
+
+void Touches::patch(std::string_view field, core::Region region, uint64_t add) {
+    const core::FieldInfo* found = find_field(kernel, field);
+    if (found == nullptr) throw std::runtime_error(fmt::format("no push constant {}", field));
+    patches.push_back({found->offset_bytes, region, add});
+}
+
+void Touches::reads_arguments(uint64_t add) {
+    patch(find_field(kernel, "arguments") != nullptr ? "arguments" : "operand_layout",
+          core::Region::arguments, add);
+    reads |= bit(core::Region::arguments);
+}
+
+std::string patch_flaw(const std::vector<Patch>& patches, const std::vector<Patch>& expected) {
+    if (patches.size() != expected.size())
+        return fmt::format("{} patches, not {}", patches.size(), expected.size());
+    const auto same = [](const Patch& a, const Patch& b) {
+        return a.at == b.at && a.region == b.region && a.add == b.add;
+    };
+    for (const Patch& e : expected)
+        if (std::none_of(patches.begin(), patches.end(), [&](const Patch& x) { return same(x, e); }))
+            return fmt::format("no patch of {} at {} with {:#x}", name_of(e.region), e.at, e.add);
+    return "";
+}
+
+std::string touches_flaw(const Touches& t, const Pipeline& pipeline) {
+    if (pipeline.writes != t.writes)
+        return fmt::format("{} writes {:#x}, the shader {:#x}", name_of(pipeline), pipeline.writes, t.writes);
+    if ((pipeline.reads & ~t.may_read) != t.reads)
+        return fmt::format("{} reads {:#x}, the shader {:#x}", name_of(pipeline), pipeline.reads, t.reads);
+    const std::string flaw = patch_flaw(pipeline.patches, t.patches);
+    return flaw.empty() ? "" : fmt::format("{}: {}", name_of(pipeline), flaw);
+}
+
+namespace {
+
+// Words of a cut for which the kernel has no field.
+std::string cut_flaw(const Pipeline& pipeline, const core::Cut& cut) {
+    const core::Kernel kernel = core::info_of(pipeline.module).kernel;
+    const uint32_t words[] = {cut.first[0], cut.first[1], cut.first[2], cut.first_step, cut.end_step};
+    for (size_t i = 0; i < std::size(words); i++)
+        if (words[i] != 0 && find_field(kernel, of_cut[i]) == nullptr)
+            return fmt::format("{} has no {}, which is {}", name_of(pipeline), of_cut[i], words[i]);
+    return "";
+}
+
+}  // namespace
+
+std::string pipelines_flaw(const core::Plan& plan, bool spare) {
+    std::vector<bool> used(plan.pipelines.size());
+    for (const core::Dispatch& d : plan.dispatches) {
+        if (d.pipeline >= used.size()) return fmt::format("pipeline {} of {}", d.pipeline, used.size());
+        used[d.pipeline] = true;
+        if (auto flaw = cut_flaw(plan.pipelines[d.pipeline], d.cut); !flaw.empty()) return flaw;
+    }
+    if (spare) return "";
+    std::vector<core::Kernel> kernels;
+    for (size_t i = 0; i < used.size(); i++) {
+        const core::Kernel kernel = core::info_of(plan.pipelines[i].module).kernel;
+        if (!used[i]) return fmt::format("no dispatch has pipeline {}, {}", i, name_of(plan.pipelines[i]));
+        if (is_one_of(kernels, kernel)) return fmt::format("{} twice", name_of(plan.pipelines[i]));
+        kernels.push_back(kernel);
+    }
+    return "";
+}
+
+uint32_t type_constant(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT16    ? TYPE_FLOAT16
+           : dtype == VKATTN_DTYPE_BFLOAT16 ? TYPE_BFLOAT16
+                                            : TYPE_FLOAT32;
+}
+
+uint32_t mask_constant(const Problem& p) {
+    return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
+}
+
+Values problem_constants(const Problem& p, const Model& m) {
+    const uint32_t element = p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+    return {{"head_dim_qk", p.head_dim_qk},
+            {"head_dim_v", p.head_dim_v},
+            {"load_bytes", p.alignment_bytes >= 4 * element ? 4 * element : element},
+            {"has_arguments", needs_arguments(p)},
+            {"has_softcap", p.softcap > 0},
+            {"mask_kind", mask_constant(p)},
+            {"is_split", 0},
+            {"slices", 1},
+            {"pool_vec4", m.pool_vec4},
+            {"out_type", type_constant(p.dtype)},
+            {"mask_type", type_constant(p.dtype)},
+            {"has_dlse", 0},
+            {"is_resumed", 0}};
+}
+
+std::string form_flaw(const Pipeline& pipeline, uint32_t rolled) {
+    const core::ModuleInfo& module = core::info_of(pipeline.module);
+    if (pipeline.rolled != (rolled != 0 && module.forms == 2))
+        return fmt::format("{}: the form of another type of device", module.name);
+    const Kind kind = kind_of(pipeline);
+    const bool other_numbers = kind == Kind::classes || kind == Kind::delta || kind == Kind::combine;
+    if (pipeline.of_tuning_row == other_numbers)
+        return fmt::format("{}: of_tuning_row is {}", module.name, pipeline.of_tuning_row);
+    return "";
+}
+
+}  // namespace vkattn::test
