@@ -16,8 +16,9 @@ struct Failure {
     int32_t vk_result = 0;
 };
 
+// The compiler refuses to drop one, because a failure that nobody looks at is lost.
 template <class T>
-class Result {
+class [[nodiscard]] Result {
   public:
     Result(T value) : state_(std::move(value)) {}
     Result(Failure failure) : state_(std::move(failure)) {}

@@ -196,6 +196,21 @@ TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
     CHECK(planned(caps, p, rejected).tuning_row == "nvidia-wide-d80");
 }
 
+TEST_CASE("matrix: a row for which the device has no room is passed over, and named where it is the last") {
+    DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    const VkattnProblem p = half({128, 128}, {1, 2, 2, 300, 304});
+    const Plan usual = planned(caps, p);
+    caps.max_shared_bytes = usual.tiles.shared_bytes + 1023;  // the compiler may need 1,024 bytes of its own
+    const Plan next = planned(caps, p, named("matrix"));
+    CHECK(next.tuning_row != usual.tuning_row);
+    CHECK(next.tiles.shared_bytes < usual.tiles.shared_bytes);
+    caps.max_shared_bytes = 1024;
+    CHECK(refusal(caps, p, named("matrix")).starts_with(": row matrix-d576: "));
+    CHECK(refusal(caps, p, named("matrix")).ends_with(" bytes of shared memory, the device has 1024"));
+    // What is asked for is not passed over: the failure is that of the first row.
+    CHECK(refusal(caps, p, named("matrix", "level=0")).starts_with("options.tuning: "));
+}
+
 TEST_CASE(
     "matrix: tiles that leave no register are for 16-bit rows in whole vectors, and nothing beside them") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));

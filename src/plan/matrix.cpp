@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
+#include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -124,6 +127,26 @@ std::string too_large(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
         return fmt::format("{} bytes of shared memory, the device has {}",
                            uint64_t{tile.pool_vec4} * 16 + 1024, caps.max_shared_bytes);
     return "";
+}
+
+// Tells why these numbers cannot be used: they make no kernel, or the device has no room for them. Both failures name
+// options.tuning, because numbers that come from a row alone are passed over instead of reported.
+std::optional<Failure> why_unusable(const DeviceCaps& caps, const Problem& p, const Options& options,
+                                    const MatrixNumbers& n, const MatrixTile& tile) {
+    if (std::string why = malformed(caps, p, n, tile, options.batch_invariant); !why.empty())
+        return invalid("options.tuning", std::move(why));
+    if (std::string why = too_large(caps, n, tile); !why.empty())
+        return unsupported("options.tuning", std::move(why));
+    return std::nullopt;
+}
+
+// Puts the caller's numbers over those of a row. A running maximum takes the keys of a tile in one part, so that the
+// row's number of parts gives way to 1 there, but the caller's number stays.
+Result<bool> apply_tuning(MatrixNumbers& n, std::string_view tuning) {
+    if (auto ok = set_numbers(n, tuning, fields()); !ok) return ok;
+    if (n.running != 1) return true;
+    n.parts = 1;
+    return set_numbers(n, tuning, fields());
 }
 
 // Whether a mask is fetched ahead: lib/matrix_bias.glsl says when.
@@ -252,23 +275,17 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             if (shape.dtype != operands || !is_usable(shape, subgroup_size)) continue;
             MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, kind == KernelKind::matrix_khr);
             if ((row.only & ~uses_of(p, n)) != 0) break;  // other shapes come after other rows
-            if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
-            if (n.running == 1) {  // then a row's parts are 1, unless the tuning says otherwise
-                n.parts = 1;
-                set_numbers(n, options.tuning, fields());
-            }
+            if (const auto ok = apply_tuning(n, options.tuning); !ok) return ok.failure();
             const MatrixTile tile = matrix_tile(n, p);
-            why = malformed(caps, p, n, tile, options.batch_invariant);
-            if (!why.empty() && !options.tuning.empty()) return invalid("options.tuning", why);
-            if (why.empty()) why = too_large(caps, n, tile);
-            if (!why.empty() && !options.tuning.empty()) return unsupported("options.tuning", why);
-            why = fmt::format("row {}: {}", row.name, why);
-            if (why.ends_with(": ")) {
-                const bool pack = packs(p, n.tile_q());
-                if (!p.narrow_rows(n.tile_q(), n.tile_kv, pack) && caps.type == DeviceType::cpu)
-                    return unsupported(field, "rows of a tile lie 2^31 bytes apart");
-                return TileChoice{row.name, {}, tile.pool_vec4, row.residency, pack, n};
+            if (const auto failure = why_unusable(caps, p, options, n, tile)) {
+                if (!options.tuning.empty()) return *failure;
+                why = fmt::format("row {}: {}", row.name, failure->message);
+                continue;
             }
+            const bool pack = packs(p, n.tile_q());
+            if (!p.narrow_rows(n.tile_q(), n.tile_kv, pack) && caps.type == DeviceType::cpu)
+                return unsupported(field, "rows of a tile lie 2^31 bytes apart");
+            return TileChoice{row.name, {}, tile.pool_vec4, row.residency, pack, n};
         }
     }
     return unsupported(field, why);
