@@ -254,6 +254,16 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
     return "";
 }
 
+std::string of_row_flaw(const Plan& plan) {
+    for (const Dispatch& d : plan.dispatches) {
+        const Kind kind = facts_of(d.variant).kind;
+        const bool own = kind == Kind::forward || recomputes(kind);
+        if (d.of_row != own)
+            return fmt::format("{} may have the row rejected: {}", name_of(d.variant), d.of_row);
+    }
+    return "";
+}
+
 std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
                     const core::Options& options) {
     if (sizeof(shared::ForwardPush) > caps.max_push_constant_bytes)
@@ -269,6 +279,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
     if (flaw.empty()) flaw = scratch_flaw(caps, p, plan);
     if (flaw.empty()) flaw = arguments_flaw(p, plan);
     if (flaw.empty()) flaw = barrier_flaw(plan);
+    if (flaw.empty()) flaw = of_row_flaw(plan);
     if (flaw.empty()) flaw = refusals_flaw(plan);
     return flaw;
 }
@@ -280,6 +291,7 @@ std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const 
         if (const std::string flaw = variant_flaw(caps, combine.dtype, d.variant); !flaw.empty()) return flaw;
         if (d.barrier_before) return "a barrier between dispatches that do not depend on each other";
     }
+    if (auto flaw = of_row_flaw(plan); !flaw.empty()) return flaw;
     return combine_flaw(caps, combine, plan.dispatches, 0, false);
 }
 
@@ -301,7 +313,7 @@ bool all_same(const std::vector<T>& a, const std::vector<T>& b);
 bool same(const Dispatch& a, const Dispatch& b) {
     return a.variant == b.variant && a.specialization == b.specialization && a.groups == b.groups &&
            a.push == b.push && all_same(a.patches, b.patches) && a.reads == b.reads && a.writes == b.writes &&
-           a.barrier_before == b.barrier_before && a.flops == b.flops;
+           a.barrier_before == b.barrier_before && a.of_row == b.of_row && a.flops == b.flops;
 }
 
 template <class T>

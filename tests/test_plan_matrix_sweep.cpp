@@ -352,6 +352,7 @@ void plant_in_dispatch(Faults& f, size_t at) {
     }
     f.plant(of + "barrier",
             [&](Plan& p) { p.dispatches[at].barrier_before = !p.dispatches[at].barrier_before; });
+    f.plant(of + "of_row", [&](Plan& p) { p.dispatches[at].of_row = !p.dispatches[at].of_row; });
     if (!combine) f.plant(of + "flops", [&](Plan& p) { p.dispatches[at].flops = 1; });
     f.plant(of + "is missing", [&](Plan& p) { p.dispatches.erase(p.dispatches.begin() + ptrdiff_t(at)); });
     f.plant(of + "twice", [&](Plan& p) { p.dispatches.insert(p.dispatches.begin() + ptrdiff_t(at), d); });

@@ -118,6 +118,7 @@ Dispatch backward_dispatch(const Context& c, const Plan& plan, Variant float32) 
 // One that recomputes tiles.
 Dispatch tile_dispatch(const Context& c, const Plan& plan, Variant float32) {
     Dispatch d = backward_dispatch(c, plan, float32);
+    d.of_row = true;
     d.patches.insert(d.patches.end(), {{offsetof(Push, query), Region::query},
                                        {offsetof(Push, key), Region::key},
                                        {offsetof(Push, value), Region::value}});

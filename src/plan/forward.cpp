@@ -119,6 +119,7 @@ Dispatch main_dispatch(const DeviceCaps& caps, const TileChoice& tiles, const Gr
                                                                                : Variant::forward_tiles_f32,
                                                 p.dtype, caps),
                                     tiles);
+    d.of_row = true;
     d.specialization[SPEC_SPLIT] = split;
     // Parts are numbered from the first key on, but those before the first visible one do not exist.
     const uint64_t rows_before = g.first_part * rows_of_part(p);

@@ -80,7 +80,9 @@ struct Dispatch {
     std::vector<Patch> patches;
     uint32_t reads = 0, writes = 0;
     bool barrier_before = false;  // something that an earlier dispatch touched since the last barrier
-    uint64_t flops = 0;           // at most: what watchdogs are cut by
+    // Its pipeline is what the tuning row's numbers are for, so that a driver which cannot build it gets another row.
+    bool of_row = false;
+    uint64_t flops = 0;  // at most: what watchdogs are cut by
 };
 
 // Part of the scratch buffer, at offset_bytes from its start.

@@ -109,7 +109,11 @@ Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&
             made->pipelines.push_back(made->pipelines.back());
         } else {
             const Result<VkPipeline> pipeline = context.pipelines.get(d);
-            if (!pipeline) return pipeline.failure();
+            if (!pipeline) {
+                Failure failure = pipeline.failure();
+                failure.dispatch = made->pipelines.size();
+                return failure;
+            }
             made->pipelines.push_back(*pipeline);
         }
         before = &d;
@@ -117,13 +121,13 @@ Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&
     return made;
 }
 
-// Whether the failure says that this row of the tuning table is not for this driver: a lost device and memory that ran
-// out do not, and neither does the baseline's.
+// True if the failure says that this row of the tuning table is not for this driver. Only a pipeline that is built from
+// the row's numbers can say so; a lost device and memory that ran out cannot.
 bool blames_row(const Failure& failure, const Plan& plan) {
     for (const VkResult r :
          {VK_ERROR_DEVICE_LOST, VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY})
         if (failure.vk_result == r) return false;
-    return plan.kernel != "materialized";
+    return failure.dispatch && plan.dispatches.at(*failure.dispatch).of_row;
 }
 
 // A row that the driver cannot build is set aside for problems of this kind, and the next one is planned.
