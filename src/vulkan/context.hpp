@@ -1,8 +1,11 @@
 // A device as the library sees it: functions, caps, and the pipelines built so far.
 #pragma once
 
+#include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -14,7 +17,8 @@
 
 namespace vkattn::core {
 
-// Compute pipelines by what they are built from. Safe to use from many threads.
+// Compute pipelines by what they are built from. Safe to use from many threads: who wants a pipeline that is there, or
+// builds another one, does not wait while the driver compiles. Threads that want the same one build it once.
 class Pipelines {
   public:
     Pipelines(const DeviceFunctions& vk, const DeviceCaps& caps, VkDevice device, VkPipelineCache cache);
@@ -30,6 +34,19 @@ class Pipelines {
   private:
     using Key = std::pair<Variant, Specialization>;
 
+    // A pipeline that is there, or that a thread builds. A failure leaves the map, so that a later get() tries again.
+    struct Entry {
+        bool ended = false;                        // the building thread is done, and `result` stays as it is
+        std::optional<Result<VkPipeline>> result;  // empty if the building ended with an exception
+    };
+    // Ends an entry, however its building ends.
+    struct Ending {
+        Pipelines& all;
+        const Key& key;
+        Entry& entry;
+        ~Ending();
+    };
+
     Result<VkPipeline> build(const Key& key);
 
     const DeviceFunctions& vk_;
@@ -37,8 +54,9 @@ class Pipelines {
     VkDevice device_;
     VkPipelineCache cache_;
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
-    mutable std::mutex mutex_;
-    std::map<Key, VkPipeline> built_;
+    mutable std::mutex mutex_;  // guards entries_ and their `ended`; never held while a pipeline is built
+    std::condition_variable ended_;
+    std::map<Key, std::shared_ptr<Entry>> entries_;
     PipelineConstants constants_;
 };
 

@@ -73,9 +73,16 @@ uint32_t constants_read(const Spirv& module) {
 }
 
 uint32_t PipelineConstants::read_by(Variant variant, bool rolled) {
-    const auto [kept, is_new] = read_.try_emplace({variant, rolled}, 0);
-    if (is_new) kept->second = constants_read(spirv_of(variant, rolled));
-    return kept->second;
+    const std::pair key{variant, rolled};
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto known = read_.find(key); known != read_.end()) return known->second;
+    }
+    // A module is looked through without the lock. Two threads may do so at once, and find the same.
+    const uint32_t read = constants_read(spirv_of(variant, rolled));
+    const std::lock_guard lock(mutex_);
+    read_.emplace(key, read);
+    return read;
 }
 
 Specialization PipelineConstants::of(const Dispatch& dispatch) {

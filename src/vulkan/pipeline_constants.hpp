@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -19,8 +20,8 @@ using Specialization = std::array<uint32_t, SPEC_COUNT>;
 // Bits 1 << SPEC_* of the constants that the module's code depends on.
 uint32_t constants_read(const Spirv& module);
 
-// Tells of dispatches what their pipelines are built from. Remembers what modules read, so one object is for one
-// thread at a time.
+// Tells of dispatches what their pipelines are built from, and remembers what modules read. Safe to use from many
+// threads.
 class PipelineConstants {
   public:
     // The dispatch's constants, with 0 for those that its module does not read, so that they do not split pipelines.
@@ -34,6 +35,7 @@ class PipelineConstants {
   private:
     uint32_t read_by(Variant variant, bool rolled);
 
+    std::mutex mutex_;  // guards read_
     std::map<std::pair<Variant, bool>, uint32_t> read_;
 };
 
