@@ -1,6 +1,8 @@
 // A value, or why there is none. The library's inner error channel; the C ABI turns it into a VkattnError.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -14,6 +16,8 @@ struct Failure {
     std::string field;    // the argument at fault, "" where none is
     std::string message;  // one line
     int32_t vk_result = 0;
+    // The plan's pipeline that could not be built, where that is what failed.
+    std::optional<size_t> pipeline = std::nullopt;
 };
 
 // The compiler refuses to drop one, because a failure that nobody looks at is lost.

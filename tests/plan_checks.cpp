@@ -232,6 +232,15 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
     return "";
 }
 
+std::string of_row_flaw(const Plan& plan) {
+    for (const Pipeline& p : plan.pipelines) {
+        const bool own = kind_of(p) == Kind::forward || recomputes(kind_of(p));
+        if (p.of_tuning_row != own)
+            return fmt::format("{} may have the row rejected: {}", name_of(p), p.of_tuning_row);
+    }
+    return "";
+}
+
 std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
                     const core::Options& options) {
     if (core::max_push_bytes > caps.max_push_constant_bytes) return "more push constants than the device has";
@@ -247,6 +256,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
     if (flaw.empty()) flaw = scratch_flaw(caps, p, plan);
     if (flaw.empty()) flaw = arguments_flaw(p, plan);
     if (flaw.empty()) flaw = barrier_flaw(plan);
+    if (flaw.empty()) flaw = of_row_flaw(plan);
     if (flaw.empty()) flaw = refusals_flaw(plan);
     return flaw;
 }
@@ -260,6 +270,7 @@ std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const 
             return flaw;
     for (const Dispatch& d : plan.dispatches)
         if (d.barrier_before) return "a barrier between dispatches that do not depend on each other";
+    if (auto flaw = of_row_flaw(plan); !flaw.empty()) return flaw;
     return combine_flaw(caps, combine, plan, 0, false);
 }
 

@@ -40,6 +40,8 @@ std::string scratch_flaw(const core::DeviceCaps& caps, const core::Problem& prob
 std::string arguments_flaw(const core::Problem& problem, const core::Plan& plan);
 // A barrier between every two dispatches that depend on each other, none that separates nothing.
 std::string barrier_flaw(const core::Plan& plan);
+// Just the kernels that a tuning row is for may have the row rejected.
+std::string of_row_flaw(const core::Plan& plan);
 // Dispatches of the combine kernel, from `first` on, and their pipeline: grid, constants, push constants, patches.
 // own_parts: those of a forward kernel.
 std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan,

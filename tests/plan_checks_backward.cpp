@@ -370,10 +370,10 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
                              plan.scratch.empty() && plan.arguments.empty() && plan.argument_patches.empty();
         return nothing ? "" : "work or scratch, though there is nothing to write";
     }
-    for (const auto& flaw :
-         {workgroups_flaw(caps, p, b, m, plan), coverage_flaw(caps, p, m, plan),
-          costs_flaw(p, m, plan, options), pushes_flaw(p, b, m, plan), block_flaw(p, b, m, plan),
-          block_patches_flaw(p, b, m, plan), memory_flaw(caps, p, m, plan), barrier_flaw(plan)})
+    for (const auto& flaw : {workgroups_flaw(caps, p, b, m, plan), coverage_flaw(caps, p, m, plan),
+                             costs_flaw(p, m, plan, options), pushes_flaw(p, b, m, plan),
+                             block_flaw(p, b, m, plan), block_patches_flaw(p, b, m, plan),
+                             memory_flaw(caps, p, m, plan), barrier_flaw(plan), of_row_flaw(plan)})
         if (!flaw.empty()) return flaw;
     return "";
 }

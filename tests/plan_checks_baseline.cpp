@@ -266,7 +266,8 @@ std::string baseline_backward_flaw(const DeviceCaps& caps, const Problem& p, con
         if (region == Region::statistics) return m.rows * 4 * sizeof(float);
         return region == Region::scores || region == Region::score_gradients ? piece * matrix_bytes(p) : 0;
     };
-    for (const auto& flaw : {blocks_flaw(p, b, m, plan), regions_flaw(caps, plan, used), barrier_flaw(plan)})
+    for (const auto& flaw :
+         {blocks_flaw(p, b, m, plan), regions_flaw(caps, plan, used), barrier_flaw(plan), of_row_flaw(plan)})
         if (!flaw.empty()) return flaw;
     return "";
 }

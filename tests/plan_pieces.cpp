@@ -216,10 +216,6 @@ std::string form_flaw(const Pipeline& pipeline, uint32_t rolled) {
     const core::ModuleInfo& module = core::info_of(pipeline.module);
     if (pipeline.rolled != (rolled != 0 && module.forms == 2))
         return fmt::format("{}: the form of another type of device", module.name);
-    const Kind kind = kind_of(pipeline);
-    const bool other_numbers = kind == Kind::classes || kind == Kind::delta || kind == Kind::combine;
-    if (pipeline.of_tuning_row == other_numbers)
-        return fmt::format("{}: of_tuning_row is {}", module.name, pipeline.of_tuning_row);
     return "";
 }
 

@@ -65,7 +65,9 @@ typedef struct VkattnContextInfo {
     const char* const* enabled_extensions; /* device extensions */
     const VkPhysicalDeviceFeatures2*
         features;                   /* the chain given to vkCreateDevice; null: just bufferDeviceAddress */
-    VkPipelineCache pipeline_cache; /* may be null; must outlive the context */
+    /* May be null; must outlive the context. Threads that create plans use it at once, so it must not be of
+     * VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT. */
+    VkPipelineCache pipeline_cache;
 } VkattnContextInfo;
 
 /* What to enable before vkCreateDevice. Owned by the object; valid until vkattn_requirements_destroy. */

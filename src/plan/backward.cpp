@@ -101,6 +101,7 @@ Launch<K> pass_launch(const Context& c, const Plan& plan, uint64_t steps) {
     const Problem& p = plan.problem;
     Launch<K> launch = tile_launch<K>(p, module_for(K::id, p.dtype, c.caps), c.tiles, true);
     launch.constants.has_dlse = c.backward.dlse != 0;
+    launch.of_tuning_row = true;
     launch.constants.far_rows = c.far_rows;
     launch.push.num_steps = static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX));
     VKATTN_PATCH(launch, query, Region::query);

@@ -124,6 +124,7 @@ void set_results(Launch<K>& launch, const Problem& p, const Grid& g) {
 template <class K>
 Pipeline finish_launch(Launch<K> launch, const Grid& g, const Plan& plan) {
     const Problem& p = plan.problem;
+    launch.of_tuning_row = true;
     VKATTN_PATCH(launch, query, Region::query);
     VKATTN_PATCH(launch, key, Region::key);
     VKATTN_PATCH(launch, value, Region::value);

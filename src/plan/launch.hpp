@@ -101,7 +101,6 @@ template <class K>
 Launch<K> tile_launch(const Problem& problem, Module module, const TileChoice& tiles, bool arguments) {
     Launch<K> launch;
     launch.module = module;
-    launch.of_tuning_row = true;
     set_tile_numbers(launch, tiles.numbers);
     set_problem(launch, problem, tiles, arguments);
     return launch;

@@ -309,7 +309,6 @@ Launch<kernels::forward_matrix> matrix_launch(const Problem& p, const TileChoice
     Launch<kernels::forward_matrix> launch;
     launch.module = module_of(p, tiles);
     launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
-    launch.of_tuning_row = true;
     set_problem(launch, p, tiles, needs_arguments(p));
     auto& c = launch.constants;
     c.threads = n.threads();

@@ -54,7 +54,8 @@ struct Pipeline {
     PushBytes push{};  // without addresses, and without what a Cut says
     std::vector<Patch> patches;
     uint32_t reads = 0, writes = 0;
-    bool of_tuning_row = false;  // it is built from the numbers of the plan's tuning row
+    // It is what the tuning row's numbers are for, so that a driver which cannot build it gets another row.
+    bool of_tuning_row = false;
 };
 
 // Where a dispatch begins in its pipeline's whole grid, and which steps of its loop it does. The last push constants

@@ -7,12 +7,13 @@
 #include <fstream>
 #include <iterator>
 #include <mutex>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "cache_file.hpp"
 #include "devices.hpp"
-#include "vma.hpp"
+#include "memory.hpp"
 
 namespace vkattn {
 namespace {
@@ -53,8 +54,7 @@ struct Runtime::State {
     void load_cache();
     void save_cache() const;
     void make_context(const RuntimeOptions& options, const Requirements& requirements);
-    void make_allocator();
-    void make_staging();
+    void make_memory();
     static VKAPI_ATTR vk::Bool32 VKAPI_CALL on_message(vk::DebugUtilsMessageSeverityFlagBitsEXT,
                                                        vk::DebugUtilsMessageTypeFlagsEXT,
                                                        const vk::DebugUtilsMessengerCallbackDataEXT* data,
@@ -79,10 +79,7 @@ struct Runtime::State {
     vk::raii::QueryPool queries = nullptr;
     std::string cache_file;
     vk::raii::PipelineCache cache = nullptr;
-    VmaAllocator allocator = nullptr;
-    VkBuffer staging = VK_NULL_HANDLE;
-    VmaAllocation staging_allocation = nullptr;
-    void* staging_data = nullptr;
+    std::optional<runtime::Memory> memory;
     Context context;
     std::mutex mutex;  // queue, pool, queries, staging
 };
@@ -119,8 +116,7 @@ Runtime::State::State(const RuntimeOptions& options) : instance(options.validati
         cache_file = options.pipeline_cache;
         load_cache();
         make_context(options, requirements);
-        make_allocator();
-        make_staging();
+        make_memory();
     });
 }
 
@@ -172,7 +168,7 @@ void Runtime::State::make_context(const RuntimeOptions& options, const Requireme
     context = Context(i);
 }
 
-void Runtime::State::make_allocator() {
+void Runtime::State::make_memory() {
     VmaVulkanFunctions functions{};
     functions.vkGetInstanceProcAddr = get_proc();
     functions.vkGetDeviceProcAddr = instance.instance.getDispatcher()->vkGetDeviceProcAddr;
@@ -183,31 +179,11 @@ void Runtime::State::make_allocator() {
     i.device = *device;
     i.pVulkanFunctions = &functions;
     i.vulkanApiVersion = std::min(instance.version, info.api_version);
-    if (vmaCreateAllocator(&i, &allocator) != VK_SUCCESS)
-        throw RuntimeError("creating the memory allocator failed");
-}
-
-void Runtime::State::make_staging() {
-    VkBufferCreateInfo buffer{};
-    buffer.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
-    buffer.size = staging_bytes;
-    buffer.usage = VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
-    VmaAllocationCreateInfo memory{};
-    memory.usage = VMA_MEMORY_USAGE_AUTO_PREFER_HOST;
-    memory.flags = VMA_ALLOCATION_CREATE_MAPPED_BIT | VMA_ALLOCATION_CREATE_HOST_ACCESS_RANDOM_BIT;
-    VmaAllocationInfo result{};
-    if (vmaCreateBuffer(allocator, &buffer, &memory, &staging, &staging_allocation, &result) != VK_SUCCESS)
-        throw RuntimeError("out of memory for the staging buffer");
-    staging_data = result.pMappedData;
+    memory.emplace(i, staging_bytes);
 }
 
 Runtime::State::~State() {
     save_cache();
-    context = Context();
-    if (allocator != nullptr) {
-        vmaDestroyBuffer(allocator, staging, staging_allocation);
-        vmaDestroyAllocator(allocator);
-    }
 }
 
 Buffer::~Buffer() {
@@ -267,8 +243,8 @@ Buffer Runtime::allocate(uint64_t size_bytes) {
     VmaAllocationCreateInfo memory{};
     memory.usage = VMA_MEMORY_USAGE_AUTO_PREFER_DEVICE;
     VmaAllocation allocation = nullptr;
-    const VkResult r = vmaCreateBufferWithAlignment(state_->allocator, &info, &memory, 256, &b.buffer_,
-                                                    &allocation, nullptr);
+    const VkResult r = vmaCreateBufferWithAlignment(state_->memory->allocator(), &info, &memory, 256,
+                                                    &b.buffer_, &allocation, nullptr);
     if (r != VK_SUCCESS)
         throw RuntimeError(fmt::format("allocating {} bytes of device memory failed: {}", size_bytes,
                                        vk::to_string(static_cast<vk::Result>(r))));
@@ -280,7 +256,7 @@ Buffer Runtime::allocate(uint64_t size_bytes) {
 }
 
 void Runtime::release(Buffer& b) noexcept {
-    vmaDestroyBuffer(state_->allocator, b.buffer_, static_cast<VmaAllocation>(b.allocation_));
+    vmaDestroyBuffer(state_->memory->allocator(), b.buffer_, static_cast<VmaAllocation>(b.allocation_));
 }
 
 void Runtime::upload(const Buffer& to, std::span<const std::byte> data, uint64_t offset_bytes) {
@@ -289,10 +265,10 @@ void Runtime::upload(const Buffer& to, std::span<const std::byte> data, uint64_t
     for (uint64_t done = 0; done < data.size(); done += staging_bytes) {
         const uint64_t bytes = std::min<uint64_t>(staging_bytes, data.size() - done);
         const std::lock_guard lock(state_->mutex);
-        std::memcpy(state_->staging_data, data.data() + done, bytes);
-        vmaFlushAllocation(state_->allocator, state_->staging_allocation, 0, bytes);
+        std::memcpy(state_->memory->staging_data(), data.data() + done, bytes);
+        vmaFlushAllocation(state_->memory->allocator(), state_->memory->staging_allocation(), 0, bytes);
         submit_locked([&](VkCommandBuffer c) {
-            vk::CommandBuffer(c).copyBuffer(state_->staging, to.buffer_,
+            vk::CommandBuffer(c).copyBuffer(state_->memory->staging(), to.buffer_,
                                             vk::BufferCopy(0, offset_bytes + done, bytes),
                                             *state_->device.getDispatcher());
         });
@@ -306,12 +282,12 @@ void Runtime::download(const Buffer& from, std::span<std::byte> data, uint64_t o
         const uint64_t bytes = std::min<uint64_t>(staging_bytes, data.size() - done);
         const std::lock_guard lock(state_->mutex);
         submit_locked([&](VkCommandBuffer c) {
-            vk::CommandBuffer(c).copyBuffer(from.buffer_, state_->staging,
+            vk::CommandBuffer(c).copyBuffer(from.buffer_, state_->memory->staging(),
                                             vk::BufferCopy(offset_bytes + done, 0, bytes),
                                             *state_->device.getDispatcher());
         });
-        vmaInvalidateAllocation(state_->allocator, state_->staging_allocation, 0, bytes);
-        std::memcpy(data.data() + done, state_->staging_data, bytes);
+        vmaInvalidateAllocation(state_->memory->allocator(), state_->memory->staging_allocation(), 0, bytes);
+        std::memcpy(data.data() + done, state_->memory->staging_data(), bytes);
     }
 }
 

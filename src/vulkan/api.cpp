@@ -107,19 +107,23 @@ Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&
     for (const Dispatch& d : made->plan.dispatches) {
         if (made->pipelines[d.pipeline] != VK_NULL_HANDLE) continue;
         const Result<VkPipeline> pipeline = context.pipelines.get(made->plan.pipelines[d.pipeline]);
-        if (!pipeline) return pipeline.failure();
+        if (!pipeline) {
+            Failure failure = pipeline.failure();
+            failure.pipeline = d.pipeline;
+            return failure;
+        }
         made->pipelines[d.pipeline] = *pipeline;
     }
     return made;
 }
 
-// True if the failure says that this row of the tuning table is not for this driver: a lost device and memory that ran
-// out do not, and neither does the baseline's.
+// True if the failure says that this row of the tuning table is not for this driver. Only a pipeline that is built from
+// the row's numbers can say so; a lost device and memory that ran out cannot.
 bool blames_row(const Failure& failure, const Plan& plan) {
     for (const VkResult r :
          {VK_ERROR_DEVICE_LOST, VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY})
         if (failure.vk_result == r) return false;
-    return plan.kernel != "materialized";
+    return failure.pipeline && plan.pipelines.at(*failure.pipeline).of_tuning_row;
 }
 
 // A row that the driver cannot build is set aside for problems of this kind, and the next one is planned.

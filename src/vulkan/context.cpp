@@ -5,13 +5,24 @@
 #include "vulkan/spirv.hpp"
 
 namespace vkattn::core {
+namespace {
+
+// Destroys a module on every way out of the function that uses it.
+struct ModuleOwner {
+    const DeviceFunctions& vk;
+    VkDevice device;
+    VkShaderModule module;
+    ~ModuleOwner() { vk.vkDestroyShaderModule(device, module, nullptr); }
+};
+
+}  // namespace
 
 Pipelines::Pipelines(const DeviceFunctions& vk, const DeviceCaps& caps, VkDevice device,
                      VkPipelineCache cache)
     : vk_(vk), caps_(caps), device_(device), cache_(cache) {}
 
 Pipelines::~Pipelines() {
-    for (const auto& [key, pipeline] : built_) vk_.vkDestroyPipeline(device_, pipeline, nullptr);
+    for (const auto& [key, entry] : entries_) vk_.vkDestroyPipeline(device_, **entry->result, nullptr);
     vk_.vkDestroyPipelineLayout(device_, layout_, nullptr);
 }
 
@@ -26,17 +37,34 @@ VkResult Pipelines::create_layout() {
 
 size_t Pipelines::size() const {
     const std::lock_guard lock(mutex_);
-    return built_.size();
+    size_t built = 0;
+    for (const auto& [key, entry] : entries_) built += entry->ended;
+    return built;
 }
 
-// The lock is held while building: two threads that want the same pipeline build it once.
+// Who waits for another thread's building takes its failure, too: a driver that needs seconds to fail would need them
+// again. An exception says nothing of the pipeline, so that the next thread tries for itself.
 Result<VkPipeline> Pipelines::get(const Pipeline& planned) {
-    const std::lock_guard lock(mutex_);
     const PipelineKey key = constants_.key_of(planned);
-    if (const auto found = built_.find(key); found != built_.end()) return found->second;
-    Result<VkPipeline> pipeline = build(key);
-    if (pipeline) built_.emplace(key, *pipeline);
-    return pipeline;
+    std::unique_lock lock(mutex_);
+    for (auto found = entries_.find(key); found != entries_.end(); found = entries_.find(key)) {
+        const std::shared_ptr<Entry> entry = found->second;  // lives on where a failure leaves the map
+        ended_.wait(lock, [&] { return entry->ended; });
+        if (entry->result) return *entry->result;
+    }
+    const auto entry = std::make_shared<Entry>();
+    entries_.emplace(key, entry);
+    lock.unlock();
+    const Ending ending{*this, key, *entry};
+    entry->result = build(key);
+    return *entry->result;
+}
+
+Pipelines::Ending::~Ending() {
+    const std::lock_guard lock(all.mutex_);
+    entry.ended = true;
+    if (!entry.result || !*entry.result) all.entries_.erase(key);
+    all.ended_.notify_all();
 }
 
 namespace {
@@ -64,6 +92,7 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     VkShaderModule module = VK_NULL_HANDLE;
     if (VkResult r = vk_.vkCreateShaderModule(device_, &code_info, nullptr, &module); r != VK_SUCCESS)
         return failed("vkCreateShaderModule", r);
+    const ModuleOwner owner{vk_, device_, module};
 
     const auto entries = constants_.entries_of(key.module, key.rolled);
     const VkSpecializationInfo constants{static_cast<uint32_t>(entries.size()), entries.data(),
@@ -82,7 +111,6 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     if ((module_info.needs & NEED_MATRIX) != 0 && caps_.subgroup_size_control) info.stage.pNext = &subgroup;
     VkPipeline pipeline = VK_NULL_HANDLE;
     const VkResult r = vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, &pipeline);
-    vk_.vkDestroyShaderModule(device_, module, nullptr);
     if (r != VK_SUCCESS) return failed("vkCreateComputePipelines", r);
     return pipeline;
 }

@@ -2,8 +2,11 @@
 // each VkattnContext. Everything here may be used from many threads, except for what its comment excludes.
 #pragma once
 
+#include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -15,7 +18,8 @@
 
 namespace vkattn::core {
 
-// Compute pipelines by what they are built from. Safe to use from many threads.
+// Compute pipelines by what they are built from. Safe to use from many threads: who wants a pipeline that is there, or
+// builds another one, does not wait while the driver compiles. Threads that want the same one build it once.
 class Pipelines {
   public:
     Pipelines(const DeviceFunctions& vk, const DeviceCaps& caps, VkDevice device, VkPipelineCache cache);
@@ -29,6 +33,19 @@ class Pipelines {
     size_t size() const;
 
   private:
+    // A pipeline that is there, or that a thread builds. A failure leaves the map, so that a later get() tries again.
+    struct Entry {
+        bool ended = false;                        // the building thread is done, and `result` stays as it is
+        std::optional<Result<VkPipeline>> result;  // empty if the building ended with an exception
+    };
+    // Ends an entry, however its building ends.
+    struct Ending {
+        Pipelines& all;
+        const PipelineKey& key;
+        Entry& entry;
+        ~Ending();
+    };
+
     Result<VkPipeline> build(const PipelineKey& key);
 
     const DeviceFunctions& vk_;
@@ -36,8 +53,9 @@ class Pipelines {
     VkDevice device_;
     VkPipelineCache cache_;
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
-    mutable std::mutex mutex_;
-    std::map<PipelineKey, VkPipeline> built_;
+    mutable std::mutex mutex_;  // guards entries_ and their `ended`; never held while a pipeline is built
+    std::condition_variable ended_;
+    std::map<PipelineKey, std::shared_ptr<Entry>> entries_;
     PipelineConstants constants_;
 };
 

@@ -72,9 +72,16 @@ uint64_t constants_read(const Spirv& module) {
 }
 
 uint64_t PipelineConstants::read_by(Module module, bool rolled) {
-    const auto [kept, is_new] = read_.try_emplace({module, rolled}, 0);
-    if (is_new) kept->second = constants_read(spirv_of(module, rolled));
-    return kept->second;
+    const std::pair key{module, rolled};
+    {
+        const std::lock_guard lock(mutex_);
+        if (const auto known = read_.find(key); known != read_.end()) return known->second;
+    }
+    // A module is looked through without the lock. Two threads may do so at once, and find the same.
+    const uint64_t read = constants_read(spirv_of(module, rolled));
+    const std::lock_guard lock(mutex_);
+    read_.emplace(key, read);
+    return read;
 }
 
 PipelineKey PipelineConstants::key_of(const Pipeline& pipeline) {

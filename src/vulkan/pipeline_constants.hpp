@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct PipelineKey {
     auto operator<=>(const PipelineKey&) const = default;
 };
 
-// Tells of pipelines what they are built from. Remembers what modules read, so one object is for one thread at a time.
+// Tells of pipelines what they are built from, and remembers what modules read. Safe to use from many threads.
 class PipelineConstants {
   public:
     // The pipeline's constants, with 0 for those that its module does not read, so that they do not split pipelines.
@@ -39,6 +40,7 @@ class PipelineConstants {
   private:
     uint64_t read_by(Module module, bool rolled);
 
+    std::mutex mutex_;  // guards read_
     std::map<std::pair<Module, bool>, uint64_t> read_;
 };
 

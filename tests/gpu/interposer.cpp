@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "vulkan/spirv.hpp"
+
 namespace vkattn::test {
 // Each hook notes the call, then makes it.
 struct Interposer::Hooks {
@@ -43,8 +45,21 @@ struct Interposer::Hooks {
                                              const VkAllocationCallbacks* memory, VkShaderModule* module) {
         add(&Interposer::modules_, 1);
         const VkResult result = real_vkCreateShaderModule(device, info, memory, module);
-        if (result == VK_SUCCESS) add(&Interposer::alive_, 1);
+        if (result != VK_SUCCESS) return result;
+        add(&Interposer::alive_, 1);
+        const std::lock_guard lock(active().mutex_);
+        active().variants_[*module] = variant_of(info->pCode);
         return result;
+    }
+
+    // The library embeds each variant once, so that the address of the words tells which one it is.
+    static std::string variant_of(const uint32_t* words) {
+        for (uint32_t i = 0; i < static_cast<uint32_t>(core::Variant::count); i++) {
+            const auto variant = static_cast<core::Variant>(i);
+            for (const bool rolled : {false, true})
+                if (core::spirv_of(variant, rolled).words == words) return core::name_of(variant);
+        }
+        return "";
     }
 
     static void VKAPI_CALL destroy_module(VkDevice device, VkShaderModule module,
@@ -68,11 +83,13 @@ struct Interposer::Hooks {
 
     static VkResult verdict_on(const VkComputePipelineCreateInfo& info) {
         add(&Interposer::pipelines_, 1);
-        std::array<uint32_t, SPEC_COUNT> constants{};
-        const VkSpecializationInfo* given = info.stage.pSpecializationInfo;
-        if (given != nullptr && given->dataSize == sizeof constants)
-            std::memcpy(constants.data(), given->pData, sizeof constants);
-        return active().before_pipeline ? active().before_pipeline(constants) : VK_SUCCESS;
+        if (!active().before_pipeline) return VK_SUCCESS;
+        std::string variant;
+        {
+            const std::lock_guard lock(active().mutex_);
+            variant = active().variants_[info.stage.module];
+        }
+        return active().before_pipeline(variant);
     }
 
     static VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache cache, uint32_t count,

@@ -4,9 +4,12 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 
 #include "device.hpp"
 #include "shared/forward.h"
@@ -34,8 +37,8 @@ class Interposer {
     // A new context of the first device that goes through this object.
     Context context() const;
 
-    // Asked before each pipeline with its specialization constants; anything but VK_SUCCESS makes the creation fail.
-    std::function<VkResult(const std::array<uint32_t, SPEC_COUNT>&)> before_pipeline;
+    // Asked before each pipeline with the name of its variant; anything but VK_SUCCESS makes the creation fail.
+    std::function<VkResult(std::string_view variant)> before_pipeline;
     // Pipelines that pass are made up, and what is recorded reaches no driver: for tests that run nothing, on devices
     // that build slowly.
     bool pretend = false;
@@ -62,6 +65,7 @@ class Interposer {
     Device& device_;
     mutable std::mutex mutex_;
     int modules_ = 0, pipelines_ = 0, alive_ = 0;
+    std::map<VkShaderModule, std::string> variants_;
     std::set<VkPipeline> pretended_;
     std::vector<Command> commands_;
     shared::ForwardPush pushed_{};

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "forward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
+#include "vulkan/context.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -243,6 +245,65 @@ TEST_CASE_FIXTURE(Recorded, "a driver that cannot build a pipeline gets the next
     CHECK(tuning_row(Plan(fresh, a_case("s=34").problem)) == next);
     CHECK(between.pipelines_asked_for() == before + 2);
     run_in(between, fresh, c);
+}
+
+TEST_CASE_FIXTURE(Recorded, "a driver that cannot build a helper of all rows rejects none of them") {
+    between.pretend = true;
+    for (const auto& [helper, text, plain] :
+         {std::tuple{"combine", "sq=3 skv=799 splits=4 kernel=tiles", "s=33"},
+          {"mask_classes", "sq=403 skv=399 mask=bool mask_shape=403,399 mask_fill=banded", "sq=403 skv=399"},
+          {"materialized", "s=33 kernel=materialized", "s=33"}}) {
+        CAPTURE(std::string(helper));
+        const Context fresh = between.context();
+        const Case needs = a_case(text), plain_case = a_case(plain);
+        const std::string usual = tuning_row(Plan(fresh, plain_case.problem));
+        int refused = 0;
+        between.before_pipeline = [&](std::string_view variant) {
+            if (!variant.starts_with(helper)) return VK_SUCCESS;
+            refused++;
+            return VK_ERROR_UNKNOWN;
+        };
+        VkattnPlan* plan = nullptr;
+        VkattnError error;
+        const VkattnOptions options = needs.options();
+        CHECK(vkattn_plan_create(fresh.get(), &needs.problem, &options, &plan, &error) ==
+              VKATTN_DEVICE_ERROR);
+        CHECK(plan == nullptr);
+        CHECK(std::string(error.message).find(helper) != std::string::npos);
+        CHECK(refused == 1);
+        CHECK(fresh.get()->rejected_rows.empty());
+        CHECK(tuning_row(Plan(fresh, plain_case.problem)) == usual);
+        between.before_pipeline = nullptr;
+    }
+}
+
+TEST_CASE_FIXTURE(Recorded, "of a backward, just the kernels that recompute tiles reject a row") {
+    between.pretend = true;
+    const VkattnProblem problem = a_case("s=33 mask=float mask_shape=33,33").problem;
+    VkattnBackward wanted = backward();
+    wanted.dbias = 1;
+    for (const auto& [failing, rejects] : {std::pair{"backward_delta", false},
+                                           {"backward_query", true},
+                                           {"backward_key_value", true},
+                                           {"backward_mask", true}}) {
+        CAPTURE(std::string(failing));
+        const Context fresh = between.context();
+        const std::string usual = tuning_row(Plan(fresh, problem, wanted));
+        const Context other = between.context();
+        int refused = 0;
+        between.before_pipeline = [&](std::string_view variant) {
+            return variant.starts_with(failing) && refused++ == 0 ? VK_ERROR_UNKNOWN : VK_SUCCESS;
+        };
+        VkattnPlan* plan = nullptr;
+        VkattnError error;
+        const VkattnStatus status =
+            vkattn_backward_create(other.get(), &problem, &wanted, nullptr, &plan, &error);
+        CHECK(status == (rejects ? VKATTN_OK : VKATTN_DEVICE_ERROR));
+        vkattn_plan_destroy(plan);
+        CHECK(refused == 1 + int{rejects});
+        CHECK((tuning_row(Plan(other, problem, wanted)) == usual) == !rejects);
+        between.before_pipeline = nullptr;
+    }
 }
 
 TEST_CASE_FIXTURE(Recorded, "a device that can build no pipeline is an error with the VkResult") {

@@ -1,0 +1,37 @@
+// The runtime's memory allocator with the buffer that transfers go through.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "vma.hpp"
+
+namespace vkattn::runtime {
+
+class Memory {
+  public:
+    // Throws RuntimeError, and then leaves nothing behind.
+    Memory(const VmaAllocatorCreateInfo& info, uint64_t staging_bytes);
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+    ~Memory();
+
+    VmaAllocator allocator() const { return allocator_.get(); }
+    VkBuffer staging() const { return staging_; }
+    VmaAllocation staging_allocation() const { return staging_allocation_; }
+    void* staging_data() const { return staging_data_; }  // mapped as long as the object lives
+
+  private:
+    struct DestroyAllocator {
+        void operator()(VmaAllocator allocator) const { vmaDestroyAllocator(allocator); }
+    };
+
+    // A member of its own, because a constructor that throws destroys its members, but calls no destructor of the class.
+    std::unique_ptr<std::remove_pointer_t<VmaAllocator>, DestroyAllocator> allocator_;
+    VkBuffer staging_ = VK_NULL_HANDLE;
+    VmaAllocation staging_allocation_ = nullptr;
+    void* staging_data_ = nullptr;
+};
+
+}  // namespace vkattn::runtime
