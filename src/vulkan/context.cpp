@@ -51,8 +51,8 @@ Result<VkPipeline> Pipelines::build(const Key& key) {
     const Spirv code = spirv_of(variant, specialization[SPEC_ROLLED] != 0);
     VkShaderModuleCreateInfo module_info{};
     module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-    module_info.codeSize = code.word_count * sizeof(uint32_t);
-    module_info.pCode = code.words;
+    module_info.codeSize = code.size() * sizeof(uint32_t);
+    module_info.pCode = code.data();
     VkShaderModule module = VK_NULL_HANDLE;
     if (VkResult r = vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module); r != VK_SUCCESS)
         return failed("vkCreateShaderModule", r);

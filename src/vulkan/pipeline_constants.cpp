@@ -19,11 +19,11 @@ struct Instruction {
     std::span<const uint32_t> operands;
 };
 
-std::vector<Instruction> instructions_of(const Spirv& module) {
+std::vector<Instruction> instructions_of(std::span<const uint32_t> module) {
     std::vector<Instruction> all;
-    for (size_t at = header_words; at < module.word_count;) {
-        const uint32_t length = module.words[at] >> 16;
-        all.push_back({module.words[at] & 0xffff, {module.words + at + 1, length - 1}});
+    for (size_t at = header_words; at < module.size();) {
+        const uint32_t length = module[at] >> 16;
+        all.push_back({module[at] & 0xffff, module.subspan(at + 1, length - 1)});
         at += length;
     }
     return all;
@@ -73,9 +73,10 @@ uint32_t constants_read(const Spirv& module) {
 }
 
 uint32_t PipelineConstants::read_by(Variant variant, bool rolled) {
-    const auto [kept, is_new] = read_.try_emplace({variant, rolled}, 0);
-    if (is_new) kept->second = constants_read(spirv_of(variant, rolled));
-    return kept->second;
+    const std::pair module{variant, rolled};
+    if (const auto kept = read_.find(module); kept != read_.end()) return kept->second;
+    // Nothing is kept if this throws.
+    return read_.emplace(module, constants_read(spirv_of(variant, rolled))).first->second;
 }
 
 Specialization PipelineConstants::of(const Dispatch& dispatch) {
