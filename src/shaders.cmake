@@ -61,7 +61,7 @@ function(vkattn_compress_module spirv output)
 endfunction()
 
 # Compiles every variant of a variants.def and embeds it, compressed, in a generated header: arrays code_NAME and
-# code_NAME_rolled, the same where a variant has one module.
+# code_NAME_rolled, the same where a variant has one module. The module list of TARGET is what vkattn_print_sizes reads.
 function(vkattn_embed_shaders target variants output)
   file(STRINGS "${variants}" lines REGEX "^VKATTN_VARIANT")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${variants}")
@@ -69,6 +69,7 @@ function(vkattn_embed_shaders target variants output)
   file(MAKE_DIRECTORY "${folder}")
   file(RELATIVE_PATH within "${PROJECT_BINARY_DIR}" "${folder}")
   set(text "")
+  set(list "")
   foreach(line IN LISTS lines)
     vkattn_read_variant("${line}")
     foreach(module IN LISTS variant_modules)
@@ -80,11 +81,27 @@ function(vkattn_embed_shaders target variants output)
       vkattn_compress_module("${spirv}" "${folder}/${module}.inc")
       target_sources(${target} PRIVATE "${folder}/${module}.inc")
       string(APPEND text "constexpr uint8_t code_${module}[] = {\n#include \"${folder}/${module}.inc\"\n};\n")
+      string(APPEND list "${variant_file} ${spirv} ${folder}/${module}.spv.gz\n")
     endforeach()
     if(NOT "${variant}_rolled" IN_LIST variant_modules)
       string(APPEND text "constexpr auto& code_${variant}_rolled = code_${variant};\n")
     endif()
   endforeach()
   file(CONFIGURE OUTPUT "${folder}/${output}" CONTENT "${text}" @ONLY)
+  file(CONFIGURE OUTPUT "${folder}/list.txt" CONTENT "${list}" @ONLY)
   target_include_directories(${target} PRIVATE "${folder}")
+endfunction()
+
+# vkattn_print_sizes(TARGET): whenever an embedded module has changed, the build prints how large the kernels are.
+function(vkattn_print_sizes target)
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_modules")
+  set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/module_sizes.cmake")
+  get_target_property(texts ${target} SOURCES)
+  list(FILTER texts INCLUDE REGEX "\\.inc$")
+  add_custom_command(
+    OUTPUT "${folder}/sizes.txt"
+    COMMAND "${CMAKE_COMMAND}" "-DMODULES=${folder}/list.txt" "-DTABLE=${folder}/sizes.txt" -P "${script}"
+    DEPENDS ${texts} "${folder}/list.txt" "${script}"
+    VERBATIM)
+  target_sources(${target} PRIVATE "${folder}/sizes.txt")
 endfunction()
