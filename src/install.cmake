@@ -1,6 +1,6 @@
 # The package: libvkattn as a static and a shared library, and the optional runtime. Whoever links them finds the C ABI
-# of vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of VulkanMemoryAllocator or of a
-# kernel.
+# of vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of zlib, of VulkanMemoryAllocator or of
+# a kernel. They need none of those libraries to link, either.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -8,8 +8,9 @@ set(parts $<TARGET_OBJECTS:vkattn_objects> $<TARGET_OBJECTS:vkattn_spirv> $<TARG
 set(headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 # vkattn_one_object(OUTPUT SYMBOLS PARTS...): an archive's members would show each other's symbols to everybody. One
-# object, in which all but SYMBOLS is local, shows what a shared library does. Elsewhere than with GNU binutils the
-# members stay.
+# object, in which all but SYMBOLS is local, shows what a shared library does. Where a part is an archive, the object
+# has those of its members that the parts before it need. Without GNU binutils the members stay, and OUTPUT_archives is
+# what has to be linked besides.
 function(vkattn_one_object output symbols)
   set(linker "${CMAKE_LINKER}")
   if(linker MATCHES "lld")
@@ -21,7 +22,12 @@ function(vkattn_one_object output symbols)
     execute_process(COMMAND "${linker}" --version OUTPUT_VARIABLE version ERROR_QUIET)
   endif()
   if(NOT CMAKE_OBJCOPY OR NOT version MATCHES "^GNU ld" OR APPLE OR WIN32)
-    set(${output} "${ARGN}" PARENT_SCOPE)
+    set(members ${ARGN})
+    set(archives ${ARGN})
+    list(FILTER members EXCLUDE REGEX "\\.(a|lib)$")
+    list(FILTER archives INCLUDE REGEX "\\.(a|lib)$")
+    set(${output} "${members}" PARENT_SCOPE)
+    set(${output}_archives "${archives}" PARENT_SCOPE)
     return()
   endif()
   set(object "${CMAKE_CURRENT_BINARY_DIR}/${output}.o")
@@ -33,7 +39,7 @@ function(vkattn_one_object output symbols)
   set(${output} "${object}" PARENT_SCOPE)
 endfunction()
 
-vkattn_one_object(vkattn_whole "vkattn_*" ${parts})
+vkattn_one_object(vkattn_whole "vkattn_*" ${parts} "${VKATTN_ZLIB}")
 add_library(vkattn_static STATIC ${vkattn_whole})
 set_target_properties(vkattn_static PROPERTIES OUTPUT_NAME vkattn EXPORT_NAME static LINKER_LANGUAGE CXX
                                                ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
@@ -41,6 +47,7 @@ if(WIN32) # where a shared library has an archive of this name
   set_target_properties(vkattn_static PROPERTIES OUTPUT_NAME vkattn_static)
 endif()
 target_include_directories(vkattn_static INTERFACE ${headers})
+target_link_libraries(vkattn_static INTERFACE ${vkattn_whole_archives})
 # Named, for programs whose CMake knows no C++.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT APPLE AND NOT WIN32)
   target_link_libraries(vkattn_static INTERFACE stdc++ m)
@@ -52,6 +59,10 @@ set_target_properties(vkattn_shared PROPERTIES OUTPUT_NAME vkattn EXPORT_NAME sh
   LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 target_compile_definitions(vkattn_shared INTERFACE VKATTN_SHARED)
 target_include_directories(vkattn_shared INTERFACE ${headers})
+target_link_libraries(vkattn_shared PRIVATE "${VKATTN_ZLIB}")
+if(APPLE)
+  target_link_options(vkattn_shared PRIVATE "LINKER:-exported_symbol,_vkattn_*") # zlib's symbols are not hidden
+endif()
 if(UNIX AND NOT APPLE)
   # Weak symbols of std that the compiler makes have their own visibility.
   target_link_options(vkattn_shared PRIVATE "LINKER:--version-script=${CMAKE_CURRENT_LIST_DIR}/exports.map")

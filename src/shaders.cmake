@@ -1,33 +1,37 @@
-# vkattn_compile_shader(OUTPUT FILE MACROS): SPIR-V as text, the words separated by commas.
-# Vulkan 1.2 (SPIR-V 1.5) on purpose: 1.6 brings LocalSizeId and varying subgroups. GPU modules are not optimised here:
-# the driver does it better (-2 to -8 %). Modules for CPUs are, whose drivers then have less to do: forward_tiles of
-# lavapipe 59 -> 28 ms, of SwiftShader 516 -> 357.
-function(vkattn_compile_shader output file macros)
+# How kernels become part of a program. Each line MODULE of a kernel's interface gives a module in one or two forms, and
+# each form has three files in TARGET_modules: NAME.spv is the SPIR-V, NAME.spv.gz the compressed file, and NAME.inc
+# has its bytes as text.
+
+# vkattn_compile_shader(OUTPUT FILE MACROS PASSES): OUTPUT is the SPIR-V of a shader after these passes of spirv-opt. It
+# has no names, which nothing needs, but which were 8 % of the portable kernels' bytes. The target is Vulkan 1.2 (SPIR-V
+# 1.5) on purpose: 1.6 brings LocalSizeId and varying subgroups.
+function(vkattn_compile_shader output file macros passes)
   separate_arguments(macros UNIX_COMMAND "${macros}")
   add_custom_command(
     OUTPUT "${output}"
     COMMAND "${VKATTN_GLSLC}" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
-            ${macros} -mfmt=num -MD -MF "${output}.d" -MT "${output}" "${VKATTN_SHADER_DIR}/${file}" -o "${output}"
-    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_GLSLC}"
+            ${macros} -MD -MF "${output}.d" -MT "${output}" "${VKATTN_SHADER_DIR}/${file}" -o "${output}.named"
+    COMMAND "${VKATTN_SPIRV_OPT}" ${passes} --strip-debug "${output}.named" -o "${output}"
+    COMMAND "${CMAKE_COMMAND}" -E rm "${output}.named"
+    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_GLSLC}" "${VKATTN_SPIRV_OPT}"
     DEPFILE "${output}.d"
     VERBATIM)
 endfunction()
 
-# Compiles a matrix kernel, and flattens it: one function, no variables outside it. NVIDIA's driver keeps arrays of
-# matrices in registers only so (H200, 580.159, forward at D64: 38 for 319 TFLOP/s). Passes that go further, to SSA,
-# undo it (37).
-function(vkattn_compile_matrix_shader output file macros)
-  separate_arguments(macros UNIX_COMMAND "${macros}")
-  add_custom_command(
-    OUTPUT "${output}"
-    COMMAND "${VKATTN_GLSLC}" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
-            ${macros} -MD -MF "${output}.d" -MT "${output}" "${VKATTN_SHADER_DIR}/${file}" -o "${output}.spv"
-    COMMAND "${VKATTN_SPIRV_OPT}" --merge-return --inline-entry-points-exhaustive --eliminate-dead-functions
-            --private-to-local "${output}.spv" -o "${output}.flat.spv"
-    COMMAND "${CMAKE_COMMAND}" "-DFROM=${output}.flat.spv" "-DTO=${output}" -P "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/spirv_text.cmake"
-    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_GLSLC}" "${VKATTN_SPIRV_OPT}"
-    DEPFILE "${output}.d"
-    VERBATIM)
+# vkattn_compile_module(OUTPUT FORM): OUTPUT is a form of the module that was read last. GPU modules are not
+# optimised here: the driver does it better (-2 to -8 %). Modules for CPUs are, whose drivers then have less to do:
+# forward_tiles of lavapipe 59 -> 28 ms, of SwiftShader 516 -> 357. A matrix kernel is flattened to one function with no
+# variables outside it, because NVIDIA's driver keeps arrays of matrices in registers only so (H200, 580.159, forward at
+# D64: 38 for 319 TFLOP/s). Passes that go further, to SSA, undo it (37). tests/mutants/faults.sh compiles by the same
+# commands.
+function(vkattn_compile_module output form)
+  set(passes "")
+  if(NOT form STREQUAL module)
+    string(APPEND module_macros " -DROLLED -O")
+  elseif(module_needs STREQUAL "NEED_MATRIX")
+    set(passes --merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local)
+  endif()
+  vkattn_compile_shader("${output}" "${module_file}" "${module_macros}" "${passes}")
 endfunction()
 
 # vkattn_read_modules(OUTPUT LIST): the modules of a list of kernels as NAME|FILE|MACROS|NEEDS|FORMS, from its lines
@@ -53,47 +57,72 @@ function(vkattn_read_modules output list)
   set(${output} "${modules}" PARENT_SCOPE)
 endfunction()
 
-# Compiles every module of a list of kernels and embeds the words in a generated header: arrays code_NAME and
-# code_NAME_rolled, the same where a module has one form. tests/mutants/faults.sh compiles modules by the same commands.
-function(vkattn_embed_shaders target list output)
-  vkattn_read_modules(lines "${list}")
-  set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_shaders")
+# vkattn_split_module(LINE): sets module, module_file, module_macros, module_needs and module_forms, the names of its
+# forms, to what vkattn_read_modules says of a module.
+function(vkattn_split_module line)
+  string(REPLACE "|" ";" line "${line}")
+  foreach(name IN ITEMS module module_file module_macros module_needs count)
+    list(POP_FRONT line ${name})
+    set(${name} "${${name}}" PARENT_SCOPE)
+  endforeach()
+  set(module_forms "${module}" PARENT_SCOPE)
+  if(count EQUAL 2)
+    set(module_forms "${module}" "${module}_rolled" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# vkattn_compress_module(SPIRV OUTPUT): OUTPUT is what an array of the compressed bytes is made of.
+function(vkattn_compress_module spirv output)
+  set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/compressed_text.cmake")
+  string(REGEX REPLACE "inc$" "spv.gz" compressed "${output}")
+  add_custom_command(
+    OUTPUT "${output}" "${compressed}"
+    COMMAND "${CMAKE_COMMAND}" "-DFROM=${spirv}" "-DCOMPRESSED=${compressed}" "-DTEXT=${output}" -P "${script}"
+    DEPENDS "${spirv}" "${script}"
+    VERBATIM)
+endfunction()
+
+# Compiles every module of a list of kernels and embeds it, compressed, in a generated header: arrays code_NAME and
+# code_NAME_rolled, the same where a module has one form. The module list of TARGET is what vkattn_print_sizes reads.
+function(vkattn_embed_shaders target kernels output)
+  vkattn_read_modules(lines "${kernels}")
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_modules")
   file(MAKE_DIRECTORY "${folder}")
   file(RELATIVE_PATH within "${PROJECT_BINARY_DIR}" "${folder}")
   set(text "")
-  set(words "")
+  set(list "")
   foreach(line IN LISTS lines)
-    string(REPLACE "|" ";" line "${line}")
-    list(GET line 0 name)
-    list(GET line 1 file)
-    list(GET line 2 macros)
-    list(GET line 3 needs)
-    list(GET line 4 forms)
-    set(modules "${name}" "${name}_rolled")
-    if(forms EQUAL 1)
-      list(REMOVE_AT modules 1)
+    vkattn_split_module("${line}")
+    foreach(form IN LISTS module_forms)
+      set(spirv "${VKATTN_SPIRV_FROM}/${within}/${form}.spv")
+      if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${spirv}")
+        set(spirv "${folder}/${form}.spv")
+        vkattn_compile_module("${spirv}" "${form}")
+      endif()
+      vkattn_compress_module("${spirv}" "${folder}/${form}.inc")
+      target_sources(${target} PRIVATE "${folder}/${form}.inc")
+      string(APPEND text "constexpr uint8_t code_${form}[] = {\n#include \"${folder}/${form}.inc\"\n};\n")
+      string(APPEND list "${module_file} ${spirv} ${folder}/${form}.spv.gz\n")
+    endforeach()
+    if(NOT "${module}_rolled" IN_LIST module_forms)
+      string(APPEND text "constexpr auto& code_${module}_rolled = code_${module};\n")
     endif()
-    foreach(module IN LISTS modules)
-      set(inc "${folder}/${module}.inc")
-      if(VKATTN_SPIRV_FROM AND EXISTS "${VKATTN_SPIRV_FROM}/${within}/${module}.inc")
-        set(inc "${VKATTN_SPIRV_FROM}/${within}/${module}.inc")
-      elseif(NOT module STREQUAL name)
-        vkattn_compile_shader("${inc}" "${file}" "${macros} -DROLLED -O")
-      elseif(needs STREQUAL "NEED_MATRIX")
-        vkattn_compile_matrix_shader("${inc}" "${file}" "${macros}")
-      else()
-        vkattn_compile_shader("${inc}" "${file}" "${macros}")
-      endif()
-      string(APPEND text "constexpr uint32_t code_${module}[] = {\n#include \"${inc}\"\n};\n")
-      list(APPEND words "${inc}")
-    endforeach()
-    foreach(other "${name}" "${name}_rolled")
-      if(NOT other IN_LIST modules)
-        string(APPEND text "constexpr auto& code_${other} = code_${modules};\n")
-      endif()
-    endforeach()
   endforeach()
   file(CONFIGURE OUTPUT "${folder}/${output}" CONTENT "${text}" @ONLY)
-  target_sources(${target} PRIVATE ${words})
+  file(CONFIGURE OUTPUT "${folder}/list.txt" CONTENT "${list}" @ONLY)
   target_include_directories(${target} PRIVATE "${folder}")
+endfunction()
+
+# vkattn_print_sizes(TARGET): whenever an embedded module has changed, the build prints how large the kernels are.
+function(vkattn_print_sizes target)
+  set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_modules")
+  set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/module_sizes.cmake")
+  get_target_property(texts ${target} SOURCES)
+  list(FILTER texts INCLUDE REGEX "\\.inc$")
+  add_custom_command(
+    OUTPUT "${folder}/sizes.txt"
+    COMMAND "${CMAKE_COMMAND}" "-DMODULES=${folder}/list.txt" "-DTABLE=${folder}/sizes.txt" -P "${script}"
+    DEPENDS ${texts} "${folder}/list.txt" "${script}"
+    VERBATIM)
+  target_sources(${target} PRIVATE "${folder}/sizes.txt")
 endfunction()

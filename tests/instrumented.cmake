@@ -1,11 +1,14 @@
 # The library once more, with sanitizers or with counters of coverage, in the same build folder and not by default. Only
 # the code under test is compiled again; the tests' objects, fmt and the embedded SPIR-V are those of the build.
 
-# vkattn_again(NAME FROM FLAGS): the sources of target FROM as an object library, with flags of its own. The files that
-# the build generates for FROM are no sources of it, but must be there.
+# vkattn_again(NAME FROM FLAGS [FILE]): the sources of target FROM, or only this one, as an object library, with flags
+# of its own. The files that the build generates for FROM are no sources of it, but must be there.
 function(vkattn_again name from flags)
   get_target_property(folder ${from} SOURCE_DIR)
   get_target_property(sources ${from} SOURCES)
+  if(ARGN)
+    set(sources ${ARGN})
+  endif()
   list(FILTER sources INCLUDE REGEX "\\.cpp$")
   list(TRANSFORM sources PREPEND "${folder}/" REGEX "^[^/]")
   add_library(${name} OBJECT EXCLUDE_FROM_ALL ${sources})
@@ -28,7 +31,8 @@ function(vkattn_instrument kind flags)
   target_link_libraries(vkattn_plan_tests_${kind} PRIVATE vkattn_fmt)
   add_executable(vkattn_gpu_tests_${kind} EXCLUDE_FROM_ALL ${library} $<TARGET_OBJECTS:vkattn_gpu_tests>
                                                            $<TARGET_OBJECTS:vkattn_spirv> ${VKATTN_TEST_MAIN})
-  target_link_libraries(vkattn_gpu_tests_${kind} PRIVATE vkattn_oracle vkattn_fmt ${CMAKE_DL_LIBS} Threads::Threads)
+  target_link_libraries(vkattn_gpu_tests_${kind} PRIVATE vkattn_oracle vkattn_fmt "${VKATTN_ZLIB}" ${CMAKE_DL_LIBS}
+                                                         Threads::Threads)
   target_link_options(vkattn_plan_tests_${kind} PRIVATE ${flags})
   target_link_options(vkattn_gpu_tests_${kind} PRIVATE ${flags})
 endfunction()
@@ -37,10 +41,13 @@ set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-
 vkattn_instrument(sanitized "${sanitizers}")
 vkattn_instrument(coverage "--coverage")
 
-# The readers of files are no part of the library, but they take input from anywhere.
+# The readers of files are no part of the library, but they take input from anywhere. Of the library, the unit tests feed
+# what decompresses modules with damaged ones.
 vkattn_again(vkattn_npy_sanitized vkattn_npy "${sanitizers}")
 vkattn_again(vkattn_reference_sanitized vkattn_reference_commands "${sanitizers}")
+vkattn_again(vkattn_spirv_sanitized vkattn_objects "${sanitizers}" vulkan/spirv.cpp)
 add_executable(vkattn_unit_tests_sanitized EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vkattn_npy_sanitized>
-  $<TARGET_OBJECTS:vkattn_reference_sanitized> $<TARGET_OBJECTS:vkattn_unit_tests> ${VKATTN_TEST_MAIN})
-target_link_libraries(vkattn_unit_tests_sanitized PRIVATE vkattn_cli11 vkattn_oracle vkattn_fmt)
+  $<TARGET_OBJECTS:vkattn_reference_sanitized> $<TARGET_OBJECTS:vkattn_spirv_sanitized>
+  $<TARGET_OBJECTS:vkattn_unit_tests> ${VKATTN_TEST_MAIN})
+target_link_libraries(vkattn_unit_tests_sanitized PRIVATE vkattn_cli11 vkattn_oracle vkattn vkattn_fmt)
 target_link_options(vkattn_unit_tests_sanitized PRIVATE ${sanitizers})

@@ -87,8 +87,8 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     const Spirv code = spirv_of(key.module, key.rolled);
     VkShaderModuleCreateInfo code_info{};
     code_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-    code_info.codeSize = code.word_count * sizeof(uint32_t);
-    code_info.pCode = code.words;
+    code_info.codeSize = code.size() * sizeof(uint32_t);
+    code_info.pCode = code.data();
     VkShaderModule module = VK_NULL_HANDLE;
     if (VkResult r = vk_.vkCreateShaderModule(device_, &code_info, nullptr, &module); r != VK_SUCCESS)
         return failed("vkCreateShaderModule", r);

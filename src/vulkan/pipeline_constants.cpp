@@ -19,11 +19,11 @@ struct Instruction {
     std::span<const uint32_t> operands;
 };
 
-std::vector<Instruction> instructions_of(const Spirv& module) {
+std::vector<Instruction> instructions_of(std::span<const uint32_t> module) {
     std::vector<Instruction> all;
-    for (size_t at = header_words; at < module.word_count;) {
-        const uint32_t length = module.words[at] >> 16;
-        all.push_back({module.words[at] & 0xffff, {module.words + at + 1, length - 1}});
+    for (size_t at = header_words; at < module.size();) {
+        const uint32_t length = module[at] >> 16;
+        all.push_back({module[at] & 0xffff, module.subspan(at + 1, length - 1)});
         at += length;
     }
     return all;

@@ -95,8 +95,8 @@ Built Compiler::build(core::Variant variant, const core::Specialization& constan
     const core::Spirv code = core::spirv_of(variant, constants[SPEC_ROLLED] != 0);
     VkShaderModuleCreateInfo module_info{};
     module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-    module_info.codeSize = code.word_count * sizeof(uint32_t);
-    module_info.pCode = code.words;
+    module_info.codeSize = code.size() * sizeof(uint32_t);
+    module_info.pCode = code.data();
     VkShaderModule module = VK_NULL_HANDLE;
     Built built;
     built.result = vk_.vkCreateShaderModule(device_, &module_info, nullptr, &module);

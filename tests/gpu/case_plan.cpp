@@ -45,9 +45,8 @@ core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& 
 
 uint64_t fingerprint(const core::Dispatch& dispatch, core::PipelineConstants& constants) {
     const core::Specialization read = constants.of(dispatch);
-    const core::Spirv module = core::spirv_of(dispatch.variant, dispatch.specialization[SPEC_ROLLED] != 0);
     Hash hash;
-    hash.add_all(std::span(module.words, module.word_count));
+    hash.add_all(core::spirv_of(dispatch.variant, dispatch.specialization[SPEC_ROLLED] != 0));
     hash.add_all(read);
     return hash.value;
 }

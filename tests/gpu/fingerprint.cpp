@@ -50,13 +50,6 @@ core::Plan plan_of(const core::DeviceCaps& caps, Case c, bool backward) {
     }
 }
 
-// A variant with one module has it under its own name.
-std::string module_of(const core::Dispatch& d) {
-    const bool rolled = d.specialization[SPEC_ROLLED] != 0;
-    const bool two = core::spirv_of(d.variant, true).words != core::spirv_of(d.variant, false).words;
-    return std::string(core::name_of(d.variant)) + (rolled && two ? "_rolled" : "");
-}
-
 void print_case(const Contexts& contexts, const std::string& line) {
     const size_t space = std::min(line.find(' '), line.size());
     const std::string pass = line.substr(0, space);
@@ -73,7 +66,8 @@ void print_case(const Contexts& contexts, const std::string& line) {
     std::set<std::string> modules;
     for (const core::Plan& plan : plans) {
         fmt::print("{:016x}", fingerprint(plan, constants));
-        for (const core::Dispatch& d : plan.dispatches) modules.insert(module_of(d));
+        for (const core::Dispatch& d : plan.dispatches)
+            modules.insert(core::module_name(d.variant, d.specialization[SPEC_ROLLED] != 0));
     }
     for (const std::string& module : modules) fmt::print(" {}", module);
     fmt::print("\n");

@@ -11,6 +11,7 @@
 #include "device.hpp"
 #include "oracle/backward.hpp"
 #include "test_shaders.inc"
+#include "vulkan/spirv.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -78,10 +79,11 @@ class AddScaled {
 
     VkPipeline make_pipeline() const {
         const Vk& vk = device_.vk();
+        const core::Spirv words = core::decompress(code_add_scaled, "add_scaled");
         VkShaderModuleCreateInfo code{};
         code.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-        code.codeSize = sizeof code_add_scaled;
-        code.pCode = code_add_scaled;
+        code.codeSize = words.size() * sizeof(uint32_t);
+        code.pCode = words.data();
         VkComputePipelineCreateInfo info{};
         info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
         info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;

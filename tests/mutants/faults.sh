@@ -70,7 +70,7 @@ modules_on() {
 # compile SHADERS MODULE FOLDER: makes FOLDER/MODULE.spv as src/shaders.cmake compiles it. FOLDER/MODULE.d lists the
 # files that the module includes.
 compile() {
-    local shaders=$1 module=$2 to=$3/$2.spv line
+    local shaders=$1 module=$2 to=$3/$2.spv line passes=()
     local form='^VKATTN_VARIANT\([a-z0-9_]+, "([^"]*)", "([^"]*)", (.*), [12]\)$'
     line=$(grep "^VKATTN_VARIANT(${module%_rolled}," "$root/shaders/variants.def")
     [[ $line =~ $form ]]
@@ -79,10 +79,9 @@ compile() {
     [[ $module != *_rolled ]] || macros+=(-DROLLED -O)
     "$root/.sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "$shaders" "${macros[@]}" \
         -MD -MF "$3/$module.d" -MT "$module" "$shaders/$file" -o "$to.new" || return
-    if [[ $needs == NEED_MATRIX && $module != *_rolled ]]; then
-        "$root/.sdk/bin/spirv-opt" --merge-return --inline-entry-points-exhaustive --eliminate-dead-functions \
-            --private-to-local "$to.new" -o "$to.new" || return
-    fi
+    [[ $needs != NEED_MATRIX || $module == *_rolled ]] ||
+        passes=(--merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local)
+    "$root/.sdk/bin/spirv-opt" "${passes[@]}" --strip-debug "$to.new" -o "$to.new" || return
     mv "$to.new" "$to"  # in one piece: an interrupted run leaves no half of a module
 }
 
@@ -150,8 +149,7 @@ hash() { sha256sum | cut -c1-16; }
 hash_of_files() { (cd "$root" && find "$@" -type f -print0 | LC_ALL=C sort -z | xargs -0 sha256sum) | hash; }
 
 # find_plans: sets fingerprint_of and modules_of, by the case, for the faults in names. vkattn_fingerprint asks the
-# planner and runs nothing. A test has no plan: its fingerprint is that of its file and of all modules
-# (spirv_arrays.inc names folders of this build).
+# planner and runs nothing. A test has no plan: its fingerprint is that of its file and of all modules.
 declare -A fingerprint_of modules_of
 find_plans() {
     local name case pass device test_file
@@ -163,7 +161,7 @@ find_plans() {
         if [[ $pass == test ]]; then
             test_file=$(cd "$root" && grep -lF "\"${case#*: }\"" tests/gpu/*.cpp) && [[ $test_file != *$'\n'* ]] ||
                 die "$name: there is no test '${case#*: }', or there are several"
-            fingerprint_of[$case]=$(cat "$build"/src/vkattn_spirv_shaders/[!s]*.inc "$root/$test_file" | hash)
+            fingerprint_of[$case]=$(cat "$build"/src/vkattn_spirv_modules/*.spv "$root/$test_file" | hash)
             modules_of[$case]=$(modules_on "$(device_of "$case")")
         else
             printf '%s %s\n' "$pass" "$case" >>"$work/$(device_of "$case").cases"

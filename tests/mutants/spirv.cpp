@@ -9,7 +9,6 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
 
 namespace vkattn::core {
 
@@ -19,15 +18,13 @@ Spirv chosen_spirv(Variant variant, bool rolled) __asm__("__wrap__ZN6vkattn4core
 
 namespace {
 
-using Words = std::vector<uint32_t>;
-
 // tests/mutants/run knows this exit code: a module that cannot be read must not look like a fault that was noticed.
 constexpr int unreadable = 97;
 
-Words read_words(const std::string& path) {
+Spirv read_words(const std::string& path) {
     std::error_code error;
     const auto bytes = std::filesystem::file_size(path, error);
-    Words words(error ? 0 : bytes / sizeof(uint32_t));
+    Spirv words(error ? 0 : bytes / sizeof(uint32_t));
     const auto wanted = static_cast<std::streamsize>(words.size() * sizeof(uint32_t));
     std::ifstream file(path, std::ios::binary);
     if (words.empty() || bytes % sizeof(uint32_t) != 0 ||
@@ -39,9 +36,9 @@ Words read_words(const std::string& path) {
 }
 
 // The folder's module, read once; null if it has none of this name.
-const Words* folder_module(const std::string& folder, const std::string& name) {
+const Spirv* folder_module(const std::string& folder, const std::string& name) {
     static std::mutex mutex;
-    static std::map<std::string, Words> modules;
+    static std::map<std::string, Spirv> modules;
     const std::lock_guard lock(mutex);
     const auto known = modules.find(name);
     if (known != modules.end()) return &known->second;
@@ -54,13 +51,9 @@ const Words* folder_module(const std::string& folder, const std::string& name) {
 
 Spirv chosen_spirv(Variant variant, bool rolled) {
     const char* const folder = std::getenv("VKATTN_SPIRV");
-    const Spirv embedded = embedded_spirv(variant, rolled);
-    if (folder == nullptr) return embedded;
-    // A variant with one module has it under its own name.
-    const bool two_modules = embedded_spirv(variant, !rolled).words != embedded.words;
-    const Words* const words =
-        folder_module(folder, std::string(name_of(variant)) + (rolled && two_modules ? "_rolled" : ""));
-    return words == nullptr ? embedded : Spirv{words->data(), words->size()};
+    const Spirv* const words =
+        folder == nullptr ? nullptr : folder_module(folder, module_name(variant, rolled));
+    return words == nullptr ? embedded_spirv(variant, rolled) : *words;
 }
 
 }  // namespace vkattn::core

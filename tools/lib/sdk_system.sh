@@ -1,13 +1,28 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables of tools/sdk
 # Sourced by tools/sdk: is the system's own SDK recent enough to compile with, and where are its parts?
 
-# find_header NAME: prints the path of a header, or of a folder of headers, of the system.
-find_header() {
+# find_file NAME DIR...: prints the path of the first of them that exists.
+find_file() {
     local dir
-    for dir in ${VULKAN_SDK:+"$VULKAN_SDK/include" "$VULKAN_SDK/include/vma"} /usr/local/include /usr/include; do
+    for dir in "${@:2}"; do
         [[ -e $dir/$1 ]] && printf '%s\n' "$dir/$1" && return
     done
     return 1
+}
+
+# find_header NAME: prints the path of a header, or of a folder of headers, of the system.
+find_header() {
+    find_file "$1" ${VULKAN_SDK:+"$VULKAN_SDK/include" "$VULKAN_SDK/include/vma"} /usr/local/include /usr/include \
+        "/usr/include/$(uname -m)-linux-gnu"
+}
+
+# find_library NAME: prints the path of a static library of the system.
+find_library() { find_file "$1" /usr/local/lib "/usr/lib/$(uname -m)-linux-gnu" /usr/lib64 /usr/lib; }
+
+# system_has HEADER: the system has it and, if it is zlib's, all else that zlib1g-dev would bring.
+system_has() {
+    find_header "$1" >/dev/null || return
+    [[ $1 != zlib.h ]] || { find_header zconf.h >/dev/null && find_library libz.a >/dev/null; }
 }
 
 # system_can_compile: else it sets system_lacks to the first thing that is missing.

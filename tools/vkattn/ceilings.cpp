@@ -11,6 +11,7 @@
 #include "plan/matrix.hpp"
 #include "shared/ceilings.h"
 #include "vulkan/context.hpp"
+#include "vulkan/spirv.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -127,7 +128,8 @@ double best_tflops(Runtime& runtime, const Kernel& kernel, const Buffer& sink, u
 double measure_fma(Runtime& runtime, const Buffer& sink, uint32_t groups) {
     const double flops =
         2.0 * 4 * 4 * CEILING_CHAINS * CEILING_THREADS * groups;  // a round: 4 steps of vec4 chains
-    return best_tflops(runtime, Kernel(runtime, code_ceiling_fma), sink, groups, flops);
+    return best_tflops(runtime, Kernel(runtime, core::decompress(code_ceiling_fma, "ceiling_fma")), sink,
+                       groups, flops);
 }
 
 // By what the context knows: only what the runtime enabled, and shapes as its probe left them.
@@ -139,7 +141,7 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
         return s.dtype == VKATTN_DTYPE_FLOAT16 && core::is_usable(s, subgroup_size);
     });
     if (shape == caps.matrices.end()) return {};
-    const Kernel kernel(runtime, code_ceiling_matrix,
+    const Kernel kernel(runtime, core::decompress(code_ceiling_matrix, "ceiling_matrix"),
                         {{shape->m, shape->n, shape->k}, caps.subgroup_size_control ? subgroup_size : 0});
     const double products =
         double{CEILING_STEPS} * CEILING_CHAINS * (CEILING_THREADS / subgroup_size) * groups;
@@ -147,7 +149,7 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
 }
 
 double measure_copy(Runtime& runtime, const Buffer& from, const Buffer& to) {
-    const Kernel copy(runtime, code_ceiling_copy);
+    const Kernel copy(runtime, core::decompress(code_ceiling_copy, "ceiling_copy"));
     constexpr uint32_t vecs = 16;
     const auto groups = static_cast<uint32_t>(from.size_bytes() / (16 * vecs * CEILING_THREADS));
     double best = 1e30;

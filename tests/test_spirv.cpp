@@ -1,0 +1,126 @@
+// The embedded modules: each is SPIR-V without names, and of a stream that is not whole or has been changed nothing is
+// taken.
+#include <doctest/doctest.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <set>
+#include <stdexcept>
+
+#include "vulkan/spirv.hpp"
+
+using namespace vkattn::core;
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+Bytes compressed(std::span<const uint8_t> bytes) {
+    z_stream stream{};
+    REQUIRE_EQ(deflateInit2(&stream, 9, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
+    Bytes out(deflateBound(&stream, bytes.size()));
+    stream.next_in = const_cast<uint8_t*>(bytes.data());
+    stream.avail_in = static_cast<uInt>(bytes.size());
+    stream.next_out = out.data();
+    stream.avail_out = static_cast<uInt>(out.size());
+    REQUIRE_EQ(deflate(&stream, Z_FINISH), Z_STREAM_END);
+    out.resize(stream.total_out);
+    deflateEnd(&stream);
+    return out;
+}
+
+// Words that compress neither to nothing nor not at all.
+Bytes some_words(size_t count) {
+    Bytes bytes(count * sizeof(uint32_t));
+    uint32_t state = 1;
+    for (uint8_t& b : bytes) b = static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 29);
+    return bytes;
+}
+
+bool is_refused(std::span<const uint8_t> gzip) {
+    try {
+        decompress(gzip, "some_module");
+    } catch (const std::runtime_error& e) {
+        return std::string(e.what()).find("module some_module is damaged") != std::string::npos;
+    }
+    return false;
+}
+
+template <class Visit>
+void for_each_module(Visit visit) {
+    for (uint32_t i = 0; i < static_cast<uint32_t>(Variant::count); i++)
+        for (const bool rolled : {false, true}) visit(static_cast<Variant>(i), rolled);
+}
+
+}  // namespace
+
+TEST_CASE("spirv: what was compressed comes back") {
+    for (const size_t count : {size_t{1}, size_t{5}, size_t{1000}, size_t{300000}}) {
+        const Bytes bytes = some_words(count);
+        const Spirv words = decompress(compressed(bytes), "some_module");
+        REQUIRE_EQ(words.size(), count);
+        CHECK(std::ranges::equal(std::as_bytes(std::span(words)), std::as_bytes(std::span(bytes))));
+    }
+    // The densest that there is: all zeros.
+    CHECK_EQ(decompress(compressed(Bytes(4 << 20)), "some_module").size(), 1u << 20);
+}
+
+TEST_CASE("spirv: a stream that is cut off anywhere is refused") {
+    const Bytes whole = compressed(some_words(200));
+    for (size_t length = 0; length < whole.size(); length++)
+        CHECK(is_refused(Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(length))));
+}
+
+TEST_CASE("spirv: a stream with any byte changed is refused or gives the same words") {
+    const Bytes whole = compressed(some_words(200));
+    const Spirv words = decompress(whole, "some_module");
+    size_t accepted = 0;
+    for (size_t at = 0; at < whole.size(); at++)
+        for (const uint8_t change : Bytes{0x01, 0x10, 0x80, 0xff}) {
+            Bytes changed = whole;
+            changed[at] = static_cast<uint8_t>(changed[at] ^ change);
+            if (is_refused(changed)) continue;
+            accepted++;
+            CHECK_EQ(decompress(changed, "some_module"), words);
+        }
+    // Some bits mean nothing: the header's notes of time and system, and those behind the last code.
+    CHECK_LE(accepted, 32);
+}
+
+TEST_CASE("spirv: streams of something else than words are refused") {
+    CHECK(is_refused({}));
+    CHECK(is_refused(Bytes(1000)));
+    CHECK(is_refused(compressed({})));
+    CHECK(is_refused(compressed(Bytes(4001))));
+    Bytes twice = compressed(some_words(200));
+    twice.insert(twice.end(), twice.begin(), twice.end());
+    CHECK(is_refused(twice));
+    // A size of 4 GiB less 4 bytes must not be believed.
+    Bytes huge = compressed(some_words(200));
+    std::copy_n(Bytes{0xfc, 0xff, 0xff, 0xff}.begin(), 4, huge.end() - 4);
+    CHECK(is_refused(huge));
+}
+
+TEST_CASE("spirv: every module is embedded, whole and without names") {
+    std::set<std::string> names;
+    for_each_module([&](Variant variant, bool rolled) {
+        const std::string name = module_name(variant, rolled);
+        CAPTURE(name);
+        names.insert(name);
+        const Spirv words = spirv_of(variant, rolled);
+        REQUIRE_GE(words.size(), 5);
+        CHECK_EQ(words[0], 0x07230203);
+        size_t at = 5;
+        size_t named = 0;
+        while (at < words.size() && words[at] >> 16 != 0) {
+            const uint32_t opcode = words[at] & 0xffff;
+            named += opcode >= 2 && opcode <= 8 ? 1 : 0;  // OpSourceContinued to OpLine
+            at += words[at] >> 16;
+        }
+        CHECK_EQ(at, words.size());
+        CHECK_EQ(named, 0);
+    });
+    CHECK_GT(names.size(), static_cast<size_t>(Variant::count));
+    CHECK(names.contains("forward_tiles_f32_rolled"));
+    CHECK_FALSE(names.contains("combine_f32_rolled"));
+}
