@@ -81,12 +81,23 @@ std::string module_flaw(const core::DeviceCaps& caps, VkattnDtype dtype, core::M
 std::string groups_flaw(const core::DeviceCaps& caps, const core::Dispatch& d);
 // Masks of which tiles are classified, and the dispatch that does it.
 uint64_t masks_of(const core::Problem& problem, const Model& model);
+uint64_t least_cost_of_classes(const core::Problem& problem, const Model& model, const core::Dispatch& d);
 std::string classes_flaw(const core::Problem& problem, const Model& model, const core::Dispatch& d);
 
 std::string arguments_flaw(const core::Problem& problem, const Model& model,
                            const shared::ForwardArguments& arguments);
+// Of a BackwardArguments, with which the block begins.
+std::string backward_arguments_flaw(const core::Problem& problem, const core::Backward& backward,
+                                    const Model& model, const std::vector<std::byte>& block);
+// The chosen kernel and those that were refused are all of these.
+std::string refusals_flaw(const core::Plan& plan, const std::vector<std::string>& all);
 // Of a ForwardArguments.
 std::vector<core::Patch> argument_patches(const core::Problem& problem, const Model& model);
+// Workgroups of backward_delta.comp have a size of their own, which the row's numbers have no say in.
+std::string delta_workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
+                                 const core::Pipeline& pipeline);
+// Whether a grid has just `tiles` workgroups in y or, of rows that go on in z where y is too short, enough of them.
+std::string rows_grid_flaw(const core::Dispatch& d, uint64_t tiles);
 // All checks of the baseline's backward.
 std::string baseline_backward_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
                                    const core::Backward& backward, const core::Plan& plan);
