@@ -14,14 +14,14 @@ namespace vkattn::test {
 // Returns values by their names in "name=number,name=number,...". Throws if the text has another form.
 std::map<std::string, uint32_t> values_in(const std::string& text);
 
-// Compares the constants of a pipeline, and nothing behind them, with what they must be. `expected` may have more of them
-// than the kernel, but none may be missing.
+// Compares the constants of a pipeline with what they must be, and what lies behind them with nothing. `expected` may
+// have more of them than the kernel, but none may be missing.
 std::string constants_flaw(const core::Pipeline& pipeline, const Values& expected);
 
 // Push constants in words, by the names of the fields.
 using Words = std::map<std::string_view, std::vector<uint32_t>>;
-// Compares the push constants of a pipeline, and that nothing lies behind them or between them, in the same way. Addresses
-// and what a dispatch's cut says are 0 in a pipeline: they need not be in `expected`.
+// Compares the push constants of a pipeline in the same way, and what lies between or behind them with nothing.
+// Addresses and what a dispatch's cut says are 0 in a pipeline: they need not be in `expected`.
 std::string words_flaw(const core::Pipeline& pipeline, const Words& expected);
 // The words that say what the problem is. Scales, which are rounded somehow, are as they are if they come close.
 Words words_of(const core::Problem& problem, const core::Pipeline& pipeline);
@@ -57,8 +57,8 @@ std::string patch_flaw(const std::vector<core::Patch>& patches, const std::vecto
 bool far_apart(const core::Problem& problem, uint64_t rows, uint64_t stride, uint64_t heads,
                uint64_t head_stride, uint64_t inner);
 
-// Every dispatch has a pipeline, every pipeline a dispatch, each pass just one pipeline; what a dispatch's cut says has a
-// field in its kernel. `spare`: the baseline has pipelines that not all problems need, and several of one kernel.
+// Every dispatch has a pipeline, every pipeline a dispatch, each pass just one pipeline; what a dispatch's cut says
+// has a field in its kernel. `spare`: the baseline has pipelines that not all problems need, and several of one kernel.
 std::string pipelines_flaw(const core::Plan& plan, bool spare);
 
 // TYPE_*, MASK_* of the shaders.
