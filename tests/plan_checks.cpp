@@ -104,21 +104,16 @@ std::string module_flaw(const DeviceCaps& caps, VkattnDtype dtype, core::Module 
     return "";
 }
 
-namespace {
-
-std::string refusals_flaw(const Plan& plan) {
+std::string refusals_flaw(const Plan& plan, const std::vector<std::string>& all) {
     std::multiset<std::string> names{plan.kernel};
     for (const core::Refusal& r : plan.refused) {
         if (r.reason.empty()) return r.kernel + " was refused without a reason";
         names.insert(r.kernel);
     }
-    const std::vector<std::string> all = core::kernel_names();
     if (names != std::multiset<std::string>(all.begin(), all.end()))
         return "chosen and refused are not all kernels";
     return "";
 }
-
-}  // namespace
 
 namespace {
 
@@ -257,7 +252,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
     if (flaw.empty()) flaw = arguments_flaw(p, plan);
     if (flaw.empty()) flaw = barrier_flaw(plan);
     if (flaw.empty()) flaw = of_row_flaw(plan);
-    if (flaw.empty()) flaw = refusals_flaw(plan);
+    if (flaw.empty()) flaw = refusals_flaw(plan, core::kernel_names());
     return flaw;
 }
 

@@ -1,5 +1,6 @@
 // What must hold of a plan of vkattn_backward_create.
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <map>
 
@@ -57,17 +58,6 @@ std::string rows_flaw(const Problem& p, const Backward& b, const BackwardModel& 
     return "";
 }
 
-// Workgroups of its own size, which the row's numbers have no say in.
-std::string delta_flaw(const DeviceCaps& caps, const Problem& p, const Pipeline& pipeline) {
-    const uint32_t threads = constant(pipeline, "threads"), lanes = constant(pipeline, "lanes");
-    if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
-        return fmt::format("delta: {} invocations", threads);
-    if (lanes == 0 || threads % lanes != 0) return fmt::format("delta: {} lanes of {}", lanes, threads);
-    if (lanes > 1 && 4 * lanes >= 2 * round_up(p.head_dim_v, 4)) return "delta: lanes without work";
-    if ((2 * threads + 1) * 16 > caps.max_shared_bytes) return "delta: shared memory";
-    return "";
-}
-
 std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b, const BackwardModel& m,
                           const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
@@ -75,7 +65,7 @@ std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
     if (kind != Kind::classes && !of_backward(kind))
         return fmt::format("{} in a plan of the backward", name_of(pipeline));
     if (kind == Kind::delta)
-        if (auto flaw = delta_flaw(caps, p, pipeline); !flaw.empty()) return flaw;
+        if (auto flaw = delta_workgroup_flaw(caps, p, pipeline); !flaw.empty()) return flaw;
     const std::string rows =
         kind == Kind::classes ? choices_flaw(p, m.of_tiles, pipeline) : rows_flaw(p, b, m, pipeline);
     if (!rows.empty()) return fmt::format("{}: {}", name_of(pipeline), rows);
@@ -124,6 +114,7 @@ class Boxes {
         if (box->second.count != count) return "spans of different boxes";
         if (span->begin != box->second.next || span->end <= span->begin)
             return fmt::format("a span {} .. {}, after {}", span->begin, span->end, box->second.next);
+        if (span->end > steps) return fmt::format("a span to {}, of {} steps", span->end, steps);
         box->second.next = span->end;
         if (span->end >= steps) {
             cover_.add(begin, count);
@@ -183,6 +174,8 @@ std::string costs_flaw(const Problem& p, const BackwardModel& m, const Plan& pla
         const Kind kind = kind_of(pipeline);
         if (limit != 0 && d.flops > limit)
             return fmt::format("{} costs {}, the limit is {}", name_of(pipeline), d.flops, limit);
+        if (kind == Kind::classes && d.flops < least_cost_of_classes(p, m.of_tiles, d))
+            return "classes cost more";
         if (kind == Kind::classes) continue;
         const double each = double(d.flops) / (double(d.groups[0]) * d.groups[1] * d.groups[2]);
         const Triple begin = begin_of(d);
@@ -262,24 +255,7 @@ std::string pushes_flaw(const Problem& p, const Backward& b, const BackwardModel
 
 std::string block_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Plan& plan) {
     if (plan.arguments.size() != sizeof(Arguments)) return "argument block";
-    Arguments a;
-    std::memcpy(&a, plan.arguments.data(), sizeof a);
-    if (auto flaw = arguments_flaw(p, m.of_tiles, a.forward); !flaw.empty()) return flaw;
-    const uint64_t bytes = p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    for (int t = 0; t < 4; t++) {
-        const VkattnStrides& s = strides_of(b, t);
-        if (a.stride[3 * t] != s.batch * bytes || a.stride[3 * t + 1] != s.head * bytes ||
-            a.stride[3 * t + 2] != s.seq * bytes)
-            return fmt::format("strides of gradient {}", t);
-    }
-    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.accumulators |
-         a.padding) != 0)
-        return "an address in the argument block";
-    if (a.scale != p.softmax_scale || a.batch != p.batch) return "scale or batch";
-    if (a.dbias_batches != m.bias[0] || a.dbias_heads != m.bias[1] || a.dbias_queries != m.bias[2] ||
-        a.dbias_keys != m.bias[3])
-        return "extents of dbias";
-    return "";
+    return backward_arguments_flaw(p, b, m.of_tiles, plan.arguments);
 }
 
 std::string block_patches_flaw(const Problem& p, const Backward& b, const BackwardModel& m,
@@ -335,6 +311,40 @@ std::string memory_flaw(const DeviceCaps& caps, const Problem& p, const Backward
 
 }  // namespace
 
+std::string delta_workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Pipeline& pipeline) {
+    const uint32_t threads = constant(pipeline, "threads"), lanes = constant(pipeline, "lanes");
+    if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+        return fmt::format("delta: {} invocations", threads);
+    if (!std::has_single_bit(threads)) return "delta: invocations that leave a part of a subgroup idle";
+    if (lanes == 0 || threads % lanes != 0) return fmt::format("delta: {} lanes of {}", lanes, threads);
+    if (lanes > 1 && 4 * lanes >= 2 * round_up(p.head_dim_v, 4)) return "delta: lanes without work";
+    if ((2 * threads + 1) * 16 > caps.max_shared_bytes) return "delta: shared memory";
+    return "";
+}
+
+std::string backward_arguments_flaw(const Problem& p, const Backward& b, const Model& m,
+                                    const std::vector<std::byte>& block) {
+    Arguments a;
+    std::memcpy(&a, block.data(), sizeof a);
+    if (auto flaw = arguments_flaw(p, m, a.forward); !flaw.empty()) return flaw;
+    const uint64_t bytes = p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+    for (int t = 0; t < 4; t++) {
+        const VkattnStrides& s = strides_of(b, t);
+        if (a.stride[3 * t] != s.batch * bytes || a.stride[3 * t + 1] != s.head * bytes ||
+            a.stride[3 * t + 2] != s.seq * bytes)
+            return fmt::format("strides of gradient {}", t);
+    }
+    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.accumulators |
+         a.padding) != 0)
+        return "an address in the argument block";
+    if (a.scale != p.softmax_scale || a.batch != p.batch) return "scale or batch";
+    const auto bias = b.dbias != 0 ? mask_extents(p) : std::array<uint64_t, 4>{};
+    if (a.dbias_batches != bias[0] || a.dbias_heads != bias[1] || a.dbias_queries != bias[2] ||
+        a.dbias_keys != bias[3])
+        return "extents of dbias";
+    return "";
+}
+
 uint32_t pool_of_backward_maps(const core::TileNumbers& n, uint32_t head_dim_qk, uint32_t head_dim_v) {
     const auto odd = [](uint32_t x) { return x | 1; };
     const auto row = [](uint32_t head_dim, uint32_t lanes, uint32_t slices) {  // of a slice
@@ -361,6 +371,8 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
                     const core::Options& options) {
     if (!plan.backward || plan.combine) return "not a plan of a backward";
     if (plan.num_splits != 1) return "parts of the keys";
+    if (plan.operands != VKATTN_DTYPE_FLOAT32) return "rounded operands";
+    if (auto flaw = refusals_flaw(plan, {"tiles", "materialized"}); !flaw.empty()) return flaw;
     if (auto flaw = pipelines_flaw(plan, plan.kernel == "materialized"); !flaw.empty()) return flaw;
     if (plan.kernel == "materialized") return baseline_backward_flaw(caps, p, b, plan);
     if (plan.kernel != "tiles") return "plan_checks_backward.cpp does not know kernel " + plan.kernel;
@@ -370,12 +382,17 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
                              plan.scratch.empty() && plan.arguments.empty() && plan.argument_patches.empty();
         return nothing ? "" : "work or scratch, though there is nothing to write";
     }
-    for (const auto& flaw : {workgroups_flaw(caps, p, b, m, plan), coverage_flaw(caps, p, m, plan),
-                             costs_flaw(p, m, plan, options), pushes_flaw(p, b, m, plan),
-                             block_flaw(p, b, m, plan), block_patches_flaw(p, b, m, plan),
-                             memory_flaw(caps, p, m, plan), barrier_flaw(plan), of_row_flaw(plan)})
-        if (!flaw.empty()) return flaw;
-    return "";
+    // The later checks divide by numbers that the first has found to be sound.
+    std::string flaw = workgroups_flaw(caps, p, b, m, plan);
+    if (flaw.empty()) flaw = coverage_flaw(caps, p, m, plan);
+    if (flaw.empty()) flaw = costs_flaw(p, m, plan, options);
+    if (flaw.empty()) flaw = pushes_flaw(p, b, m, plan);
+    if (flaw.empty()) flaw = block_flaw(p, b, m, plan);
+    if (flaw.empty()) flaw = block_patches_flaw(p, b, m, plan);
+    if (flaw.empty()) flaw = memory_flaw(caps, p, m, plan);
+    if (flaw.empty()) flaw = of_row_flaw(plan);
+    if (flaw.empty()) flaw = barrier_flaw(plan);
+    return flaw;
 }
 
 }  // namespace vkattn::test

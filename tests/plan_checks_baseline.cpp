@@ -131,6 +131,8 @@ std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
     Values expected = expected_constants(view, m, pipeline);
     expected["has_arguments"] = 1;
     if (kind_of(pipeline) == Kind::delta)
+        if (auto flaw = delta_workgroup_flaw(caps, p, pipeline); !flaw.empty()) return flaw;
+    if (kind_of(pipeline) == Kind::delta)
         for (const char* own : {"threads", "lanes"}) expected[own] = constant(pipeline, own);
     if (constant(pipeline, "packed_heads") != 0) return "packed";
     const uint32_t most = std::max({m.n.tile_q(), m.n.tile_kv(), 64u}), far = constant(pipeline, "far_rows");
@@ -155,8 +157,9 @@ std::string step_flaw(const DeviceCaps& caps, const Problem& p, const Step& s, c
     const uint64_t y = d.groups[1], z = d.groups[2];
     if (d.groups[0] * s.heads_of_x != heads)
         return fmt::format("{} workgroups for {} heads", d.groups[0], heads);
-    if (s.z != 0 ? y != s.y || z != s.z : y * z < s.y || y * (z - 1) >= s.y)
-        return fmt::format("grid {} x {} for {} x {}", y, z, s.y, s.z);
+    if (s.z != 0 && (y != s.y || z != s.z)) return fmt::format("grid {} x {} for {} x {}", y, z, s.y, s.z);
+    if (s.z == 0)
+        if (auto flaw = rows_grid_flaw(d, s.y); !flaw.empty()) return flaw;
     // Heads of a group are added up by one workgroup, whose x counts heads of keys.
     if (d.cut.first[0] * s.heads_of_x != first || d.cut.first[1] != 0 || d.cut.first[2] != 0)
         return "begins elsewhere";
@@ -237,10 +240,7 @@ std::string blocks_flaw(const Problem& p, const Backward& b, const BackwardModel
             expected.push_back(patch);
         }
     }
-    All a;
-    std::memcpy(&a, plan.arguments.data(), sizeof a);
-    if (a.scale != p.softmax_scale) return "scale";
-    if (auto flaw = arguments_flaw(p, m.of_tiles, a.forward); !flaw.empty()) return flaw;
+    if (auto flaw = backward_arguments_flaw(p, b, m.of_tiles, plan.arguments); !flaw.empty()) return flaw;
     return patch_flaw(plan.argument_patches, expected);
 }
 
@@ -253,23 +253,29 @@ std::string baseline_backward_flaw(const DeviceCaps& caps, const Problem& p, con
         return plan.dispatches.empty() && plan.scratch_bytes == 0 ? "" : "work for nothing";
     if (plan.tiles.shared_bytes > caps.max_shared_bytes) return "shared memory";
     if (auto flaw = numbers_flaw(m.of_tiles.n); !flaw.empty()) return "tuning: " + flaw;
+    if (plan.tiles.threads != m.of_tiles.n.threads || plan.tiles.tile_q != m.of_tiles.n.tile_q() ||
+        plan.tiles.tile_kv != m.of_tiles.n.tile_kv())
+        return "tiles against tuning";
+    if (plan.tiles.threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+        return fmt::format("{} invocations", plan.tiles.threads);
     // Products have rows of either head dim.
     if (plan.tiles.shared_bytes != 16 * pool_of_maps(m.of_tiles.n, std::max(p.head_dim_qk, p.head_dim_v)))
         return "shared memory is not what the maps come to";
+    if (plan.pipelines.size() != 7 + (m.rows != 0 ? 1 : 0)) return "pipelines of no step";
     size_t at = 0;
     uint64_t piece = 0;
-    for (const auto& flaw :
-         {delta_flaw(caps, p, b, m, plan, at), pieces_flaw(caps, p, b, m.of_tiles, plan, at, piece)})
-        if (!flaw.empty()) return flaw;
+    std::string flaw = delta_flaw(caps, p, b, m, plan, at);
+    if (flaw.empty()) flaw = pieces_flaw(caps, p, b, m.of_tiles, plan, at, piece);
+    if (!flaw.empty()) return flaw;
     const auto used = [&](Region region) -> uint64_t {
         if (region == Region::arguments) return plan.arguments.size();
         if (region == Region::statistics) return m.rows * 4 * sizeof(float);
         return region == Region::scores || region == Region::score_gradients ? piece * matrix_bytes(p) : 0;
     };
-    for (const auto& flaw :
-         {blocks_flaw(p, b, m, plan), regions_flaw(caps, plan, used), barrier_flaw(plan), of_row_flaw(plan)})
-        if (!flaw.empty()) return flaw;
-    return "";
+    flaw = blocks_flaw(p, b, m, plan);
+    if (flaw.empty()) flaw = regions_flaw(caps, plan, used);
+    if (flaw.empty()) flaw = of_row_flaw(plan);
+    return flaw.empty() ? barrier_flaw(plan) : flaw;
 }
 
 }  // namespace vkattn::test

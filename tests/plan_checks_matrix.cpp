@@ -159,8 +159,8 @@ Values forward_constants(const Problem& p, const Model& m, const Pipeline& pipel
     return values;
 }
 
-// mask_classes.comp may have any workgroup, since its invocations go through a tile together. One that is no power of two
-// would leave a part of a subgroup idle.
+// mask_classes.comp may have any workgroup, since its invocations go through a tile together. One that is no power of
+// two would leave a part of a subgroup idle.
 std::string classes_constants_flaw(const DeviceCaps& caps, const Problem& p, const Model& m,
                                    const Pipeline& pipeline) {
     const uint32_t threads = constant(pipeline, "threads");

@@ -39,6 +39,11 @@ std::string classes_flaw(const Problem& p, const Model& m, const Dispatch& d) {
     return "";
 }
 
+uint64_t least_cost_of_classes(const Problem& p, const Model& m, const Dispatch& d) {
+    return d.groups[0] * std::min<uint64_t>(p.seqlen_q * m.group, m.tile_q) * d.groups[1] / 2 *
+           std::min<uint64_t>(p.key_limit, m.tile_kv);
+}
+
 namespace {
 
 // [classes] forward ... [combine ...]
@@ -74,6 +79,17 @@ std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
     return combine_flaw(caps, combine_of(p, m), plan, at, true);
 }
 
+}  // namespace
+
+std::string rows_grid_flaw(const Dispatch& d, uint64_t tiles) {
+    const uint64_t y = d.groups[1], z = d.groups[2];
+    return y * z < tiles || y * (z - 1) >= tiles || (z == 1 && y != tiles)
+               ? fmt::format("grid {} x {} does not fit {} rows", y, z, tiles)
+               : "";
+}
+
+namespace {
+
 // The steps of the baseline: how many tiles (or rows) each has to cover in y and z.
 struct Step {
     Kind kind;
@@ -88,18 +104,18 @@ std::string step_flaw(const DeviceCaps& caps, const Step& step, const Pipeline& 
     if (step.z_exactly != 0) {
         if (y != step.tiles || z != step.z_exactly)
             return fmt::format("grid {} x {} for {} x {} tiles", y, z, step.tiles, step.z_exactly);
-    } else if (y * z < step.tiles || y * (z - 1) >= step.tiles) {
-        return fmt::format("grid {} x {} does not fit {} tiles", y, z, step.tiles);
+        return "";
     }
-    return "";
+    return rows_grid_flaw(d, step.tiles);
 }
 
 std::string baseline_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
     const Model m = model_of(p, plan);
+    if (plan.num_splits != 1) return "parts of the baseline's keys";
     std::vector<Step> steps;
     if (m.key_tiles != 0) steps.push_back({Kind::scores, m.query_tiles, m.key_tiles});
     steps.push_back({Kind::softmax, p.seqlen_q, 0});
-    steps.push_back({Kind::output, m.query_tiles, 0});
+    steps.push_back({Kind::output, m.query_tiles, 1});  // whose shader knows no z
     const uint64_t heads = uint64_t{p.batch} * p.num_heads_q;
     uint64_t next = 0;  // the first head that no piece has covered
     size_t at = 0;
@@ -139,8 +155,7 @@ std::string forward_cost_flaw(const Problem& p, const Model& m, const Dispatch& 
 uint64_t least_cost(const Problem& p, const Model& m, Kind kind, const Dispatch& d) {
     switch (kind) {
         case Kind::classes:
-            return d.groups[0] * std::min<uint64_t>(p.seqlen_q * m.group, m.tile_q) * d.groups[1] / 2 *
-                   std::min<uint64_t>(p.key_limit, m.tile_kv);
+            return least_cost_of_classes(p, m, d);
         case Kind::combine:
             return 2ull * d.groups[0] * (d.groups[1] - 1) * p.head_dim_v * m.parts;
         default:

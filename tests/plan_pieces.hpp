@@ -14,14 +14,14 @@ namespace vkattn::test {
 // Returns values by their names in "name=number,name=number,...". Throws if the text has another form.
 std::map<std::string, uint32_t> values_in(const std::string& text);
 
-// Compares the constants of a pipeline, and nothing behind them, with what they must be. `expected` may have more of them
-// than the kernel, but none may be missing.
+// Compares the constants of a pipeline with what they must be, and what lies behind them with nothing. `expected` may
+// have more of them than the kernel, but none may be missing.
 std::string constants_flaw(const core::Pipeline& pipeline, const Values& expected);
 
 // Push constants in words, by the names of the fields.
 using Words = std::map<std::string_view, std::vector<uint32_t>>;
-// Compares the push constants of a pipeline, and that nothing lies behind them or between them, in the same way. Addresses
-// and what a dispatch's cut says are 0 in a pipeline: they need not be in `expected`.
+// Compares the push constants of a pipeline in the same way, and what lies between or behind them with nothing.
+// Addresses and what a dispatch's cut says are 0 in a pipeline: they need not be in `expected`.
 std::string words_flaw(const core::Pipeline& pipeline, const Words& expected);
 // The words that say what the problem is. Scales, which are rounded somehow, are as they are if they come close.
 Words words_of(const core::Problem& problem, const core::Pipeline& pipeline);
@@ -57,8 +57,8 @@ std::string patch_flaw(const std::vector<core::Patch>& patches, const std::vecto
 bool far_apart(const core::Problem& problem, uint64_t rows, uint64_t stride, uint64_t heads,
                uint64_t head_stride, uint64_t inner);
 
-// Every dispatch has a pipeline, every pipeline a dispatch, each pass just one pipeline; what a dispatch's cut says has a
-// field in its kernel. `spare`: the baseline has pipelines that not all problems need, and several of one kernel.
+// Every dispatch has a pipeline, every pipeline a dispatch, each pass just one pipeline; what a dispatch's cut says
+// has a field in its kernel. `spare`: the baseline has pipelines that not all problems need, and several of one kernel.
 std::string pipelines_flaw(const core::Plan& plan, bool spare);
 
 // TYPE_*, MASK_* of the shaders.
@@ -81,12 +81,23 @@ std::string module_flaw(const core::DeviceCaps& caps, VkattnDtype dtype, core::M
 std::string groups_flaw(const core::DeviceCaps& caps, const core::Dispatch& d);
 // Masks of which tiles are classified, and the dispatch that does it.
 uint64_t masks_of(const core::Problem& problem, const Model& model);
+uint64_t least_cost_of_classes(const core::Problem& problem, const Model& model, const core::Dispatch& d);
 std::string classes_flaw(const core::Problem& problem, const Model& model, const core::Dispatch& d);
 
 std::string arguments_flaw(const core::Problem& problem, const Model& model,
                            const shared::ForwardArguments& arguments);
+// Of a BackwardArguments, with which the block begins.
+std::string backward_arguments_flaw(const core::Problem& problem, const core::Backward& backward,
+                                    const Model& model, const std::vector<std::byte>& block);
+// The chosen kernel and those that were refused are all of these.
+std::string refusals_flaw(const core::Plan& plan, const std::vector<std::string>& all);
 // Of a ForwardArguments.
 std::vector<core::Patch> argument_patches(const core::Problem& problem, const Model& model);
+// Workgroups of backward_delta.comp have a size of their own, which the row's numbers have no say in.
+std::string delta_workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
+                                 const core::Pipeline& pipeline);
+// Whether a grid has just `tiles` workgroups in y or, of rows that go on in z where y is too short, enough of them.
+std::string rows_grid_flaw(const core::Dispatch& d, uint64_t tiles);
 // All checks of the baseline's backward.
 std::string baseline_backward_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
                                    const core::Backward& backward, const core::Plan& plan);

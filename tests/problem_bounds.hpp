@@ -1,4 +1,5 @@
-// This models on the host which keys shaders/lib/sequences.glsl shows a query row, and compares them with the definition.
+// This models on the host which keys shaders/lib/sequences.glsl shows a query row, and compares them with the
+// definition.
 #pragma once
 
 #include <cstdint>

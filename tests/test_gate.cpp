@@ -212,7 +212,10 @@ Table load(const std::filesystem::path& path) {
 constexpr std::pair<std::string_view, const char*> in_no_table[] = {
     {"forward_matrix_f16_nv2",
      "none of these drivers offers VK_NV_cooperative_matrix2; lavapipe does, and runs it"},
+    {"forward_matrix_f16_nv2_running",
+     "none of these drivers offers VK_NV_cooperative_matrix2; lavapipe does, and runs it"},
     {"forward_matrix_bf16_nv2", "none of these drivers offers VK_NV_cooperative_matrix2"},
+    {"forward_matrix_bf16_nv2_running", "none of these drivers offers VK_NV_cooperative_matrix2"},
     {"forward_matrix_bf16_bias",
      "the only one with bfloat16 matrices, gfx1201, has left operands and accumulators in different layouts"},
 };

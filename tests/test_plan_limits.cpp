@@ -118,6 +118,23 @@ TEST_CASE("limit: an exact count of small problems stays within what dispatches 
     CHECK_GT(tight, 100);
 }
 
+TEST_CASE("limit: of the most dispatches that a plan may have, each takes few bytes") {
+    static_assert(sizeof(core::Dispatch) <= 64);
+    DeviceCaps caps = smallest_device();
+    caps.max_workgroup_count = {1, 1, 1};
+    const auto problem = [](uint32_t seqlen_q) {
+        return resolved(make_problem(d64, {1, 256, 256, seqlen_q, 100}));
+    };
+    const uint32_t tile_q = planned(smallest_device(), problem(1000)).tiles.tile_q;
+    const Problem p = problem(256 * tile_q);
+    const Plan plan = planned(caps, p);
+    CHECK_EQ(plan.dispatches.size(), 65536);
+    CHECK_EQ(plan.pipelines.size(), 1);
+    CHECK_LE(plan.dispatches.size() * sizeof plan.dispatches[0], 65536 * 64);
+    CHECK_EQ(flaw_of(caps, p, plan), "");
+    CHECK_FALSE(make_plan(caps, problem(256 * tile_q + 1), {}));
+}
+
 TEST_CASE("limit: a million keys") {
     for (const char* name : {"nvidia_h200", "lavapipe", "adreno_740"})
         for (const Shape& shape :

@@ -7,6 +7,7 @@
 #include "plan/matrix.hpp"
 #include "plan_cases.hpp"
 #include "plan_model.hpp"
+#include "plan_pieces.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -435,6 +436,42 @@ DeviceCaps probed(DeviceCaps caps, const std::vector<std::byte>& results) {
 }
 
 }  // namespace
+
+TEST_CASE("probe: a pipeline for each shape that the kernel can work with, and results one after the other") {
+    for (const char* name : with_units) {
+        const DeviceCaps caps = matrix_device(name);
+        CAPTURE(name);
+        const Plan plan = probe_plan(caps);
+        std::vector<core::MatrixShape> shapes;
+        const uint32_t lanes = caps.min_subgroup_size;
+        for (const core::MatrixShape& s : caps.matrices)
+            if (s.m % 8 == 0 && s.n % 8 == 0 && s.k % 8 == 0 && std::max(s.m, s.k) <= 64 && 32 % s.n == 0 &&
+                s.m * s.n % (2 * lanes) == 0)
+                shapes.push_back(s);
+        REQUIRE(plan.pipelines.size() == shapes.size());
+        REQUIRE(plan.dispatches.size() == shapes.size());
+        CHECK(probe_size(caps) == shapes.size() * 2 * PROBE_WORDS * 4);
+        CHECK(pipelines_flaw(plan, true) == "");
+        for (uint32_t i = 0; i < shapes.size(); i++) {
+            const core::Pipeline& pipeline = plan.pipelines[i];
+            const core::MatrixShape& s = shapes[i];
+            CHECK(pipeline.module == (s.dtype == VKATTN_DTYPE_FLOAT16 ? core::Module::probe_matrix_f16
+                                                                      : core::Module::probe_matrix_bf16));
+            CHECK(constants_flaw(pipeline, {{"threads", lanes},
+                                            {"subgroup_size", lanes},
+                                            {"matrix_m", s.m},
+                                            {"matrix_n", s.n},
+                                            {"matrix_k", s.k}}) == "");
+            CHECK(words_flaw(pipeline, {}) == "");
+            Touches t(pipeline);
+            t.writes_at("results", core::Region::out, uint64_t{i} * 2 * PROBE_WORDS * 4);
+            CHECK(touches_flaw(t, pipeline) == "");
+            CHECK(!pipeline.rolled);
+            CHECK(plan.dispatches[i].pipeline == i);
+            CHECK(plan.dispatches[i].groups == std::array<uint32_t, 3>{1, 1, 1});
+        }
+    }
+}
 
 TEST_CASE("probe: a layout of bits is found, any other is not trusted") {
     DeviceCaps caps = matrix_device("nvidia_h200");

@@ -1,0 +1,133 @@
+// The kernels' interfaces: names, ids and places of constants and push constants, as shaders/kernels.def has them.
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "plan_flaws.hpp"
+#include "plan_model.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+using core::Kernel;
+using core::Module;
+
+namespace {
+
+template <class Each>
+void for_each_kernel(const Each& each) {
+    for (uint32_t k = 0; k < static_cast<uint32_t>(Kernel::count); k++) {
+        const core::KernelInfo& info = core::info_of(static_cast<Kernel>(k));
+        INFO(std::string(info.name));
+        each(static_cast<Kernel>(k), info);
+    }
+}
+
+core::Pipeline pipeline_with(Module module) {
+    core::Pipeline pipeline;
+    pipeline.module = module;
+    for (uint32_t i = 0; i < pipeline.constants.size(); i++) pipeline.constants[i] = 100 + i;
+    return pipeline;
+}
+
+}  // namespace
+
+TEST_CASE("interfaces: no id and no name stands for two constants") {
+    for_each_kernel([](Kernel, const core::KernelInfo& info) {
+        std::set<uint32_t> ids;
+        std::set<std::string_view> names;
+        for (const core::ConstantInfo& c : info.constants) {
+            CHECK(ids.insert(c.id).second);
+            CHECK(names.insert(c.name).second);
+        }
+        CHECK(ids.count(0) == 1);  // the shaders' local_size_x_id
+        CHECK(info.constants.front().name == "threads");
+    });
+}
+
+TEST_CASE("interfaces: a struct's members have the names and places of the list") {
+#define KERNEL(kernel)                                                                      \
+    {                                                                                       \
+        INFO(#kernel);                                                                      \
+        using Push = core::push::kernel;                                                    \
+        const core::KernelInfo& info = core::info_of(Kernel::kernel);                       \
+        const core::Pipeline pipeline = pipeline_with(Module::kernel##_begin);              \
+        core::constants::kernel values;                                                     \
+        std::memcpy(static_cast<void*>(&values), pipeline.constants.data(), sizeof values); \
+        CHECK_EQ(sizeof(Push), info.push_bytes);                                            \
+        size_t constants = 0, fields = 0;
+#define KERNEL_END(kernel)                      \
+    CHECK_EQ(constants, info.constants.size()); \
+    CHECK_EQ(fields, info.fields.size());       \
+    }
+#define CONSTANT(number, type, member, NAME, value)          \
+    CHECK_EQ(values.member, constant_of(pipeline, #member)); \
+    CHECK_EQ(info.constants[constants].name, #member);       \
+    CHECK_EQ(info.constants[constants++].id, number);
+#define FIELD(type, member)                                             \
+    CHECK_EQ(info.fields[fields].name, #member);                        \
+    CHECK_EQ(info.fields[fields].offset_bytes, offsetof(Push, member)); \
+    CHECK_EQ(info.fields[fields++].size_bytes, sizeof(Push::member));
+#define FIELD_ARRAY(type, member, count) FIELD(type, member)
+#include "kernels.def"
+    CHECK_EQ(constant_of(pipeline_with(Module::combine_f32), "head_dim_qk"), 0);
+}
+
+TEST_CASE("interfaces: push constants lie as GLSL's std430 has them") {
+    for_each_kernel([](Kernel, const core::KernelInfo& info) {
+        uint32_t end = 0;
+        for (const core::FieldInfo& field : info.fields) {
+            INFO(std::string(field.name));
+            const bool is_array = field.name == "operand_layout";
+            CHECK_EQ(field.size_bytes, is_array ? 48 : field.size_bytes == 8 ? 8 : 4);
+            const uint64_t alignment = field.size_bytes == 8 ? 8 : 4;
+            CHECK_EQ(field.offset_bytes, round_up(end, alignment));
+            end = field.offset_bytes + field.size_bytes;
+        }
+        CHECK_LE(end, info.push_bytes);
+        CHECK_LE(info.push_bytes, core::max_push_bytes);
+    });
+}
+
+TEST_CASE("interfaces: a dispatch's cut goes where the kernel has fields for it") {
+    constexpr std::string_view words[] = {"first_x", "first_y", "first_z", "first_step", "end_step"};
+    for_each_kernel([&](Kernel kernel, const core::KernelInfo&) {
+        const core::CutPlace place = core::cut_place(kernel);
+        uint32_t bytes = 0;
+        for (const std::string_view word : words) {
+            const core::FieldInfo* field = find_field(kernel, word);
+            if (field == nullptr) continue;
+            CHECK_EQ(field->offset_bytes, place.offset_bytes + bytes);
+            bytes += field->size_bytes;
+        }
+        CHECK_EQ(place.size_bytes, bytes);
+        CHECK((bytes == 0 || bytes == 12 || bytes == sizeof(core::Cut)));
+    });
+    CHECK_EQ(offsetof(core::Cut, first_step), 12);
+    CHECK_EQ(offsetof(core::Cut, end_step), 16);
+}
+
+TEST_CASE("interfaces: every module is of one kernel, and the checks know it") {
+    auto next = static_cast<Module>(0);
+    for_each_kernel([&](Kernel kernel, const core::KernelInfo& info) {
+        CHECK(info.modules_begin == next);
+        CHECK(info.modules_begin < info.modules_end);
+        for (; next != info.modules_end; next = static_cast<Module>(static_cast<int32_t>(next) + 1)) {
+            const core::ModuleInfo& module = core::info_of(next);
+            INFO(std::string(module.name));
+            CHECK(module.kernel == kernel);
+            CHECK(module.name.starts_with(std::string(info.name) + "_"));
+            CHECK((module.forms == 1 || module.forms == 2));
+            CHECK_EQ(core::name_of(next), module.name);
+            if (kernel == Kernel::probe_matrix) continue;  // no problem's plan has it
+            const ModuleFacts& facts = facts_of(next);
+            CHECK_EQ(facts.matrix_kernel, (module.needs & core::NEED_MATRIX) != 0);
+            const bool is_16bit = facts.dtype != VKATTN_DTYPE_FLOAT32;
+            CHECK_EQ((module.needs & core::NEED_16BIT_STORAGE) != 0,
+                     is_16bit && !facts.packed_words && !facts.matrix_kernel);
+        }
+    });
+    CHECK(next == Module::count);
+}
