@@ -1,5 +1,5 @@
 # How kernels become part of a program. Each line MODULE of a kernel's interface gives a module in one or two forms, and
-# each form has three files in TARGET_modules: NAME.spv is the SPIR-V, NAME.spv.gz the compressed file, and NAME.inc
+# each form has three files in TARGET_modules: NAME.spv is the SPIR-V, NAME.spv.xz the compressed file, and NAME.inc
 # has its bytes as text.
 
 # vkattn_compile_shader(OUTPUT FILE MACROS PASSES): OUTPUT is the SPIR-V of a shader after these passes of spirv-opt. It
@@ -74,7 +74,7 @@ endfunction()
 # vkattn_compress_module(SPIRV OUTPUT): OUTPUT is what an array of the compressed bytes is made of.
 function(vkattn_compress_module spirv output)
   set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/compressed_text.cmake")
-  string(REGEX REPLACE "inc$" "spv.gz" compressed "${output}")
+  string(REGEX REPLACE "inc$" "spv.xz" compressed "${output}")
   add_custom_command(
     OUTPUT "${output}" "${compressed}"
     COMMAND "${CMAKE_COMMAND}" "-DFROM=${spirv}" "-DCOMPRESSED=${compressed}" "-DTEXT=${output}" -P "${script}"
@@ -102,7 +102,7 @@ function(vkattn_embed_shaders target kernels output)
       vkattn_compress_module("${spirv}" "${folder}/${form}.inc")
       target_sources(${target} PRIVATE "${folder}/${form}.inc")
       string(APPEND text "constexpr uint8_t code_${form}[] = {\n#include \"${folder}/${form}.inc\"\n};\n")
-      string(APPEND list "${module_file} ${spirv} ${folder}/${form}.spv.gz\n")
+      string(APPEND list "${module_file} ${spirv} ${folder}/${form}.spv.xz\n")
     endforeach()
     if(NOT "${module}_rolled" IN_LIST module_forms)
       string(APPEND text "constexpr auto& code_${module}_rolled = code_${module};\n")

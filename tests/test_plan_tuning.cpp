@@ -35,7 +35,7 @@ TEST_CASE("tuning: every row is well formed, and used by some device") {
 
 // A device with rows of its own that ends up with another's runs, but slowly: nothing else would show it.
 TEST_CASE("tuning: on real devices the first row for device and head dim fits") {
-    using Device = core::TuningRow::Device;
+    using Device = core::DeviceKind;
     size_t count = 0;
     const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles, count);
     Flaws flaws;

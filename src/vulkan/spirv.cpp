@@ -5,8 +5,7 @@
 #include <stdexcept>
 
 #include <fmt/format.h>
-#define ZLIB_CONST  // makes zlib take its input by a pointer to const
-#include <zlib.h>
+#include <lzma.h>
 
 namespace vkattn::core {
 namespace {
@@ -14,39 +13,42 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "the embedded modules consist of little-endian words");
 
-constexpr size_t smallest_gzip = 18;    // bytes of a header and a trailer
-constexpr size_t largest_ratio = 1032;  // deflate spends at least 2 bits on 258 bytes
-constexpr int gzip_format = MAX_WBITS + 16;
+// More than a decoder of the highest level needs, so that a damaged stream does not allocate gigabytes.
+constexpr uint64_t most_memory_bytes = uint64_t{64} << 20;
 
-// A gzip stream ends with the number of bytes that were compressed. Returns 0 where it cannot be true, so that a
-// damaged number does not allocate gigabytes.
-size_t bytes_inside(std::span<const uint8_t> gzip) {
-    if (gzip.size() < smallest_gzip) return 0;
-    size_t bytes = 0;
-    for (size_t i = 1; i <= 4; i++) bytes = bytes << 8 | gzip[gzip.size() - i];
-    return bytes / largest_ratio > gzip.size() ? 0 : bytes;
+// The bytes of the decompressed data by the stream's index, which its footer finds from the end; 0 if they are damaged.
+uint64_t bytes_inside(std::span<const uint8_t> xz) {
+    lzma_stream_flags footer{};
+    if (xz.size() < 2 * LZMA_STREAM_HEADER_SIZE) return 0;
+    const size_t end = xz.size() - LZMA_STREAM_HEADER_SIZE;
+    if (lzma_stream_footer_decode(&footer, xz.data() + end) != LZMA_OK || footer.backward_size > end) return 0;
+    uint64_t memory_bytes = most_memory_bytes;
+    size_t at = end - static_cast<size_t>(footer.backward_size);
+    lzma_index* index = nullptr;
+    const lzma_ret result = lzma_index_buffer_decode(&index, &memory_bytes, nullptr, xz.data(), &at, end);
+    if (result == LZMA_MEM_ERROR) throw std::bad_alloc();
+    const uint64_t bytes = index != nullptr ? lzma_index_uncompressed_size(index) : 0;
+    lzma_index_end(index, nullptr);
+    return bytes <= most_memory_bytes ? bytes : 0;
 }
 
 }  // namespace
 
-Spirv decompress(std::span<const uint8_t> gzip, std::string_view name) {
+Spirv decompress(std::span<const uint8_t> xz, std::string_view name) {
     const auto check = [&](bool good) {
         if (!good)
             throw std::runtime_error(fmt::format("module {} is damaged inside this copy of vkattn", name));
     };
-    const size_t bytes = bytes_inside(gzip);
+    const uint64_t bytes = bytes_inside(xz);
     check(bytes != 0 && bytes % sizeof(uint32_t) == 0);
     Spirv words(bytes / sizeof(uint32_t));
-    z_stream stream{};
-    stream.next_in = gzip.data();
-    stream.avail_in = static_cast<uInt>(gzip.size());
-    stream.next_out = reinterpret_cast<Bytef*>(words.data());
-    stream.avail_out = static_cast<uInt>(bytes);
-    if (inflateInit2(&stream, gzip_format) != Z_OK) throw std::bad_alloc();
-    const int result = inflate(&stream, Z_FINISH);  // compares the checksum, too
-    inflateEnd(&stream);
-    if (result == Z_MEM_ERROR) throw std::bad_alloc();
-    check(result == Z_STREAM_END && stream.avail_in == 0 && stream.avail_out == 0);
+    uint64_t memory_bytes = most_memory_bytes;
+    size_t in = 0, out = 0;
+    const lzma_ret result =  // compares the checksum, too
+        lzma_stream_buffer_decode(&memory_bytes, 0, nullptr, xz.data(), &in, xz.size(),
+                                  reinterpret_cast<uint8_t*>(words.data()), &out, bytes);
+    if (result == LZMA_MEM_ERROR) throw std::bad_alloc();
+    check(result == LZMA_OK && in == xz.size() && out == bytes);
     return words;
 }
 

@@ -91,7 +91,7 @@ class Rows {
 // The table leaves `rolled` to the device, so this sets it as the row's own devices do.
 core::TileNumbers numbers_of(const core::TuningRow& row) {
     core::TileNumbers n = row.numbers;
-    n.rolled = row.device == core::TuningRow::Device::cpu;
+    n.rolled = row.device == core::DeviceKind::cpu;
     return n;
 }
 
@@ -164,7 +164,7 @@ std::vector<std::string> backward_sizes(const core::TileNumbers& n) {
 
 // Adds the row in the largest form that the device has room for, or skips it.
 void add_row(const core::TuningRow& row, bool backward, Rows& rows) {
-    if (row.device == core::TuningRow::Device::cpu && !is_cpu())
+    if (row.device == core::DeviceKind::cpu && !is_cpu())
         return rows.skip_row(row.name, "a GPU never chooses a row of CPUs");
     const core::TileNumbers whole = numbers_here(row, backward);
     const uint32_t head_dim = head_dim_here(row, whole);
