@@ -18,8 +18,8 @@ using Bytes = std::vector<uint8_t>;
 Bytes compressed(std::span<const uint8_t> bytes) {
     Bytes out(lzma_stream_buffer_bound(bytes.size()));
     size_t length = 0;
-    REQUIRE_EQ(lzma_easy_buffer_encode(6, LZMA_CHECK_CRC64, nullptr, bytes.data(), bytes.size(), out.data(), &length,
-                                       out.size()),
+    REQUIRE_EQ(lzma_easy_buffer_encode(6, LZMA_CHECK_CRC64, nullptr, bytes.data(), bytes.size(), out.data(),
+                                       &length, out.size()),
                LZMA_OK);
     out.resize(length);
     return out;

@@ -102,11 +102,15 @@ CutPlace cut_place(Kernel kernel) {
     return places[static_cast<size_t>(kernel)];
 }
 
-uint32_t constant_of(const Pipeline& pipeline, std::string_view name) {
-    const auto constants = info_of(info_of(pipeline.module).kernel).constants;
-    for (size_t i = 0; i < constants.size(); i++)
-        if (constants[i].name == name) return pipeline.constants[i];
+uint32_t constant_of(Module module, const ConstantValues& constants, std::string_view name) {
+    const auto infos = info_of(info_of(module).kernel).constants;
+    for (size_t i = 0; i < infos.size(); i++)
+        if (infos[i].name == name) return constants[i];
     return 0;
+}
+
+uint32_t constant_of(const Pipeline& pipeline, std::string_view name) {
+    return constant_of(pipeline.module, pipeline.constants, name);
 }
 
 void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups, const Cut& cut,

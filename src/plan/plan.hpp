@@ -82,6 +82,7 @@ CutPlace cut_place(Kernel kernel);
 
 // The value of a pipeline's constant by its name; 0 if its kernel has none of that name.
 uint32_t constant_of(const Pipeline& pipeline, std::string_view name);
+uint32_t constant_of(Module module, const ConstantValues& constants, std::string_view name);
 
 // Part of the scratch buffer, at offset_bytes from its start.
 struct ScratchRegion {

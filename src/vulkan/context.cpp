@@ -67,15 +67,6 @@ Pipelines::Ending::~Ending() {
     all.ended_.notify_all();
 }
 
-namespace {
-
-// The subgroup size that a matrix kernel's pipeline is held to.
-uint32_t subgroup_size_of(const PipelineKey& key) {
-    return constant_of({key.module, key.rolled, key.constants, {}, {}, 0, 0, false}, "subgroup_size");
-}
-
-}  // namespace
-
 Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     const ModuleInfo& module_info = info_of(key.module);
     const auto failed = [&](const char* what, VkResult result) {
@@ -107,7 +98,7 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     info.layout = layout_;
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
-    subgroup.requiredSubgroupSize = subgroup_size_of(key);
+    subgroup.requiredSubgroupSize = constant_of(key, "subgroup_size");
     if ((module_info.needs & NEED_MATRIX) != 0 && caps_.subgroup_size_control) info.stage.pNext = &subgroup;
     VkPipeline pipeline = VK_NULL_HANDLE;
     const VkResult r = vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, &pipeline);

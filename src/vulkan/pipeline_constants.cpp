@@ -84,6 +84,10 @@ uint64_t PipelineConstants::read_by(Module module, bool rolled) {
     return read;
 }
 
+uint32_t constant_of(const PipelineKey& key, std::string_view name) {
+    return constant_of(key.module, key.constants, name);
+}
+
 PipelineKey PipelineConstants::key_of(const Pipeline& pipeline) {
     const ModuleInfo& module = info_of(pipeline.module);
     const uint64_t read = read_by(pipeline.module, pipeline.rolled);

@@ -27,6 +27,8 @@ struct PipelineKey {
     auto operator<=>(const PipelineKey&) const = default;
 };
 
+uint32_t constant_of(const PipelineKey& key, std::string_view name);
+
 // Tells of pipelines what they are built from, and remembers what modules read. Safe to use from many threads.
 class PipelineConstants {
   public:

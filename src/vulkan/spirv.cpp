@@ -21,7 +21,8 @@ uint64_t bytes_inside(std::span<const uint8_t> xz) {
     lzma_stream_flags footer{};
     if (xz.size() < 2 * LZMA_STREAM_HEADER_SIZE) return 0;
     const size_t end = xz.size() - LZMA_STREAM_HEADER_SIZE;
-    if (lzma_stream_footer_decode(&footer, xz.data() + end) != LZMA_OK || footer.backward_size > end) return 0;
+    if (lzma_stream_footer_decode(&footer, xz.data() + end) != LZMA_OK || footer.backward_size > end)
+        return 0;
     uint64_t memory_bytes = most_memory_bytes;
     size_t at = end - static_cast<size_t>(footer.backward_size);
     lzma_index* index = nullptr;

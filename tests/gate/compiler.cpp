@@ -78,7 +78,7 @@ Compiler::Compiler() {
     vk_ = *functions;
     get_statistics_ = reinterpret_cast<PFN_vkGetPipelineExecutableStatisticsKHR>(
         instance->vkGetDeviceProcAddr(device_, "vkGetPipelineExecutableStatisticsKHR"));
-    const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(shared::ForwardPush)};
+    const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, core::max_push_bytes};
     VkPipelineLayoutCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
     info.pushConstantRangeCount = 1;
@@ -91,8 +91,8 @@ Compiler::~Compiler() {
     destroy_device_(device_, nullptr);
 }
 
-Built Compiler::build(core::Variant variant, const core::Specialization& constants) const {
-    const core::Spirv code = core::spirv_of(variant, constants[SPEC_ROLLED] != 0);
+Built Compiler::build(const core::PipelineKey& key) const {
+    const core::Spirv code = core::spirv_of(key.module, key.rolled);
     VkShaderModuleCreateInfo module_info{};
     module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     module_info.codeSize = code.size() * sizeof(uint32_t);
@@ -103,9 +103,9 @@ Built Compiler::build(core::Variant variant, const core::Specialization& constan
     if (built.result != VK_SUCCESS) return built;
 
     core::PipelineConstants reader;
-    const auto entries = reader.entries_of(variant, constants[SPEC_ROLLED] != 0);
+    const auto entries = reader.entries_of(key.module, key.rolled);
     const VkSpecializationInfo specialization{static_cast<uint32_t>(entries.size()), entries.data(),
-                                              sizeof constants, constants.data()};
+                                              sizeof key.constants, key.constants.data()};
     VkComputePipelineCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
     info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
@@ -117,8 +117,8 @@ Built Compiler::build(core::Variant variant, const core::Specialization& constan
     info.layout = layout_;
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
-    subgroup.requiredSubgroupSize = constants[SPEC_SUBGROUP_SIZE];
-    if ((needs_of(variant) & core::NEED_MATRIX) != 0 && caps().subgroup_size_control)
+    subgroup.requiredSubgroupSize = core::constant_of(key, "subgroup_size");
+    if ((core::info_of(key.module).needs & core::NEED_MATRIX) != 0 && caps().subgroup_size_control)
         info.stage.pNext = &subgroup;
     VkPipeline pipeline = VK_NULL_HANDLE;
     const auto start = std::chrono::steady_clock::now();

@@ -28,7 +28,7 @@ class Compiler {
 
     const core::DeviceCaps& caps() const { return runtime_.context()->caps; }
     const DeviceInfo& info() const { return runtime_.device(); }
-    Built build(core::Variant variant, const core::Specialization& constants) const;
+    Built build(const core::PipelineKey& key) const;
 
   private:
     std::map<std::string, uint64_t> statistics_of(VkPipeline pipeline) const;

@@ -8,8 +8,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <optional>
+#include <set>
 
 #include "gate/compiler.hpp"
 #include "gate/layouts.hpp"
@@ -36,22 +36,21 @@ std::vector<Case> in_all_types(const Case& c) {
 }
 
 // Names a pipeline by what a reader knows of it. Constants that no word stands for follow from the tuning row.
-std::string name_of(const core::Dispatch& d, const core::Plan& plan, const std::string& layout) {
-    const auto& s = d.specialization;
-    std::string name = fmt::format("{} {} {}x{}", core::name_of(d.variant), plan.tuning_row,
-                                   s[SPEC_HEAD_DIM_QK], s[SPEC_HEAD_DIM_V]);
-    const bool matrix = (needs_of(d.variant) & core::NEED_MATRIX) != 0;
-    const std::pair<const char*, bool> words[] = {{"elements", s[SPEC_WIDE_LOADS] == 0},
-                                                  {"wide-rows", s[SPEC_WIDE_ROWS] != 0},
-                                                  {"pack", s[SPEC_PACK] != 0},
-                                                  {"softcap", s[SPEC_SOFTCAP] != 0},
-                                                  {"bool", s[SPEC_MASK] == MASK_BOOL},
-                                                  {"float", s[SPEC_MASK] == MASK_FLOAT},
-                                                  {"split", s[SPEC_SPLIT] != 0},
-                                                  {"saved", !matrix && s[SPEC_SAVED] != 0},
-                                                  {"dlse", !matrix && s[SPEC_DLSE] != 0},
-                                                  {"running", matrix && s[SPEC_RUNNING_MAX] != 0},
-                                                  {layout.c_str(), matrix && s[SPEC_LAYOUT] != 0}};
+std::string name_of(const core::Pipeline& p, const core::Plan& plan, const std::string& layout) {
+    const auto constant = [&](const char* name) { return core::constant_of(p, name); };
+    std::string name = fmt::format("{} {} {}x{}", core::name_of(p.module), plan.tuning_row,
+                                   constant("head_dim_qk"), constant("head_dim_v"));
+    const bool by_elements = constant("load_bytes") <= 4 && constant("load_bytes") != 0;
+    const std::pair<const char*, bool> words[] = {{"elements", by_elements},
+                                                  {"far-rows", constant("far_rows") != 0},
+                                                  {"packed-heads", constant("packed_heads") != 0},
+                                                  {"softcap", constant("has_softcap") != 0},
+                                                  {"bool", constant("mask_kind") == MASK_BOOL},
+                                                  {"float", constant("mask_kind") == MASK_FLOAT},
+                                                  {"split", constant("is_split") != 0},
+                                                  {"resumed", constant("is_resumed") != 0},
+                                                  {"dlse", constant("has_dlse") != 0},
+                                                  {layout.c_str(), constant("element_layout") != 0}};
     for (const auto& [word, holds] : words)
         if (holds) name += fmt::format(" {}", word);
     return name;
@@ -65,6 +64,15 @@ bool has_matrices_for(const core::DeviceCaps& caps, const Case& c) {
                        [&](const core::MatrixShape& s) { return s.dtype == operands; });
 }
 
+// The baseline's plans have pipelines for all steps, of which a problem may need only some.
+std::vector<core::Pipeline> used_pipelines(const core::Plan& plan) {
+    std::set<uint32_t> used;
+    for (const core::Dispatch& d : plan.dispatches) used.insert(d.pipeline);
+    std::vector<core::Pipeline> pipelines;
+    for (const uint32_t i : used) pipelines.push_back(plan.pipelines[i]);
+    return pipelines;
+}
+
 class Gate {
   public:
     Gate(const Compiler& compiler, const std::string& shader_compiler)
@@ -73,12 +81,10 @@ class Gate {
     TableBuilder& rows() { return rows_; }
 
     void add_probe() {
-        for (const core::Dispatch& d : probe_dispatches(compiler_.caps())) {
-            const auto& s = d.specialization;
-            add(fmt::format("{} {}x{}x{}", core::name_of(d.variant), s[SPEC_MATRIX_M], s[SPEC_MATRIX_N],
-                            s[SPEC_MATRIX_K]),
-                d);
-        }
+        for (const core::Pipeline& p : probe_plan(compiler_.caps()).pipelines)
+            add(fmt::format("{} {}x{}x{}", core::name_of(p.module), core::constant_of(p, "matrix_m"),
+                            core::constant_of(p, "matrix_n"), core::constant_of(p, "matrix_k")),
+                p);
     }
     void add(const Case& c, bool backward) {
         for (const KnownDevice& device : devices_) {
@@ -86,26 +92,19 @@ class Gate {
             if (!plan && c.kernel == "matrix" && !has_matrices_for(device.caps, c))
                 return;  // a line for other devices
             if (!plan) throw std::runtime_error(fmt::format("{}: {}", c.where, plan.failure().message));
-            for (const core::Dispatch& d : plan->dispatches) add(name_of(d, *plan, device.layout), d);
+            for (const core::Pipeline& p : used_pipelines(*plan)) add(name_of(p, *plan, device.layout), p);
         }
     }
 
   private:
-    void add(const std::string& name, const core::Dispatch& d) {
-        const core::Specialization constants = constants_.of(d);
-        rows_.add(name, key_of(d, constants), [&] { return usage_now(d.variant, constants); });
+    void add(const std::string& name, const core::Pipeline& p) {
+        rows_.add(name, fingerprint(p, constants_), [&] { return usage_now(p); });
     }
-    // Plans have many dispatches of few pipelines, and a fingerprint reads a whole module.
-    uint64_t key_of(const core::Dispatch& d, const core::Specialization& constants) {
-        const auto [key, is_new] = keys_.try_emplace({d.variant, constants}, 0);
-        if (is_new) key->second = fingerprint(d, constants_);
-        return key->second;
-    }
-    Usage usage_now(core::Variant variant, const core::Specialization& constants) const {
-        const Built built = compiler_.build(variant, constants);
+    Usage usage_now(const core::Pipeline& p) {
+        const Built built = compiler_.build(constants_.key_of(p));
         Usage usage;
         if (built.result == VK_SUCCESS)
-            usage = usage_of(built.statistics, uint64_t{constants[SPEC_POOL_VEC4]} * 16);
+            usage = usage_of(built.statistics, uint64_t{core::constant_of(p, "pool_vec4")} * 16);
         usage.result = built.result;
         usage.ms = static_cast<uint64_t>(built.ms);
         return usage;
@@ -114,7 +113,6 @@ class Gate {
     const Compiler& compiler_;
     const std::vector<KnownDevice> devices_ = with_known_layouts(compiler_.caps());
     core::PipelineConstants constants_;
-    std::map<std::pair<core::Variant, core::Specialization>, uint64_t> keys_;
     TableBuilder rows_;
 };
 

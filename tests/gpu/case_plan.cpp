@@ -1,7 +1,9 @@
 #include "gpu/case_plan.hpp"
 
 #include <cstddef>
+#include <map>
 #include <span>
+#include <utility>
 
 #include "vulkan/spirv.hpp"
 
@@ -43,20 +45,41 @@ core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& 
     return core::make_plan(caps, *problem, *resolved, options);
 }
 
-uint64_t fingerprint(const core::Dispatch& dispatch, core::PipelineConstants& constants) {
-    const core::Specialization read = constants.of(dispatch);
+namespace {
+
+// The hash of a module's words. Plans share modules, and each is decompressed to look at it.
+uint64_t hash_of(core::Module module, bool rolled) {
+    static std::map<std::pair<core::Module, bool>, uint64_t> known;
+    const auto [kept, is_new] = known.try_emplace({module, rolled}, 0);
+    if (is_new) {
+        Hash hash;
+        hash.add_all(core::spirv_of(module, rolled));
+        kept->second = hash.value;
+    }
+    return kept->second;
+}
+
+}  // namespace
+
+uint64_t fingerprint(const core::Pipeline& pipeline, core::PipelineConstants& constants) {
     Hash hash;
-    hash.add_all(core::spirv_of(dispatch.variant, dispatch.specialization[SPEC_ROLLED] != 0));
-    hash.add_all(read);
+    hash.add_number(hash_of(pipeline.module, pipeline.rolled));
+    hash.add_all(constants.key_of(pipeline).constants);
     return hash.value;
 }
 
 uint64_t fingerprint(const core::Plan& plan, core::PipelineConstants& constants) {
     Hash hash;
+    for (const core::Pipeline& p : plan.pipelines) {
+        hash.add_number(fingerprint(p, constants));
+        hash.add_all(p.push);
+    }
     for (const core::Dispatch& d : plan.dispatches) {
-        hash.add_number(fingerprint(d, constants));
+        hash.add_number(d.pipeline);
         hash.add_all(d.groups);
-        hash.add_all(d.push);
+        hash.add_all(d.cut.first);
+        hash.add_number(d.cut.first_step);
+        hash.add_number(d.cut.end_step);
     }
     hash.add_all(plan.arguments);
     return hash.value;

@@ -14,7 +14,7 @@ core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& 
 
 // FNV-1a, 64 bits, of the words of a pipeline's module and of the constants that it reads. A pipeline of an equal
 // fingerprint on an equal driver is the same pipeline.
-uint64_t fingerprint(const core::Dispatch& dispatch, core::PipelineConstants& constants);
+uint64_t fingerprint(const core::Pipeline& pipeline, core::PipelineConstants& constants);
 // Covers all that a plan does: its pipelines, grids, push constants and argument block.
 uint64_t fingerprint(const core::Plan& plan, core::PipelineConstants& constants);
 

@@ -66,8 +66,10 @@ void print_case(const Contexts& contexts, const std::string& line) {
     std::set<std::string> modules;
     for (const core::Plan& plan : plans) {
         fmt::print("{:016x}", fingerprint(plan, constants));
-        for (const core::Dispatch& d : plan.dispatches)
-            modules.insert(core::module_name(d.variant, d.specialization[SPEC_ROLLED] != 0));
+        for (const core::Dispatch& d : plan.dispatches) {
+            const core::Pipeline& p = plan.pipelines[d.pipeline];
+            modules.insert(core::module_name(p.module, p.rolled));
+        }
     }
     for (const std::string& module : modules) fmt::print(" {}", module);
     fmt::print("\n");

@@ -37,6 +37,7 @@ struct Interposer::Hooks {
     static void note(Command command) {
         const std::lock_guard lock(active().mutex_);
         command.pipeline = active().bound_;
+        command.module = active().modules_of_pipelines_[active().bound_];
         command.push = active().pushed_;
         active().commands_.push_back(command);
     }
@@ -47,19 +48,24 @@ struct Interposer::Hooks {
         const VkResult result = real_vkCreateShaderModule(device, info, memory, module);
         if (result != VK_SUCCESS) return result;
         add(&Interposer::alive_, 1);
+        std::string name = module_of(*info);
         const std::lock_guard lock(active().mutex_);
-        active().variants_[*module] = variant_of(info->pCode);
+        active().modules_of_shaders_[*module] = std::move(name);
         return result;
     }
 
-    // The library embeds each variant once, so that the address of the words tells which one it is.
-    static std::string variant_of(const uint32_t* words) {
-        for (uint32_t i = 0; i < static_cast<uint32_t>(core::Variant::count); i++) {
-            const auto variant = static_cast<core::Variant>(i);
-            for (const bool rolled : {false, true})
-                if (core::spirv_of(variant, rolled).words == words) return core::name_of(variant);
-        }
-        return "";
+    // The name of the module that has these words, of all that the library embeds; "" if none has.
+    static std::string module_of(const VkShaderModuleCreateInfo& info) {
+        static const std::map<core::Spirv, std::string> names = [] {
+            std::map<core::Spirv, std::string> all;
+            for (int32_t i = 0; i < static_cast<int32_t>(core::Module::count); i++)
+                for (const bool rolled : {false, true})
+                    all[core::spirv_of(static_cast<core::Module>(i), rolled)] =
+                        core::name_of(static_cast<core::Module>(i));
+            return all;
+        }();
+        const auto found = names.find(core::Spirv(info.pCode, info.pCode + info.codeSize / sizeof(uint32_t)));
+        return found == names.end() ? "" : found->second;
     }
 
     static void VKAPI_CALL destroy_module(VkDevice device, VkShaderModule module,
@@ -81,15 +87,15 @@ struct Interposer::Hooks {
         real_vkDestroyPipelineLayout(device, layout, memory);
     }
 
+    static std::string module_of(VkShaderModule module) {
+        const std::lock_guard lock(active().mutex_);
+        return active().modules_of_shaders_[module];
+    }
+
     static VkResult verdict_on(const VkComputePipelineCreateInfo& info) {
         add(&Interposer::pipelines_, 1);
         if (!active().before_pipeline) return VK_SUCCESS;
-        std::string variant;
-        {
-            const std::lock_guard lock(active().mutex_);
-            variant = active().variants_[info.stage.module];
-        }
-        return active().before_pipeline(variant);
+        return active().before_pipeline(module_of(info.stage.module));
     }
 
     static VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache cache, uint32_t count,
@@ -105,7 +111,13 @@ struct Interposer::Hooks {
             make_up(pipelines, count);
         else
             result = real_vkCreateComputePipelines(device, cache, count, infos, memory, pipelines);
-        if (result == VK_SUCCESS) add(&Interposer::alive_, static_cast<int>(count));
+        if (result != VK_SUCCESS) return result;
+        add(&Interposer::alive_, static_cast<int>(count));
+        for (uint32_t i = 0; i < count; i++) {
+            std::string module = module_of(infos[i].stage.module);
+            const std::lock_guard lock(active().mutex_);
+            active().modules_of_pipelines_[pipelines[i]] = std::move(module);
+        }
         return result;
     }
 
@@ -134,7 +146,7 @@ struct Interposer::Hooks {
             const std::lock_guard lock(active().mutex_);
             active().bound_ = pipeline;
         }
-        note({Command::Kind::bind});
+        note(Command(Command::Kind::bind));
         if (!active().pretend) real_vkCmdBindPipeline(commands, point, pipeline);
     }
 
@@ -145,12 +157,12 @@ struct Interposer::Hooks {
             if (offset + size <= sizeof active().pushed_)
                 std::memcpy(reinterpret_cast<std::byte*>(&active().pushed_) + offset, values, size);
         }
-        note({Command::Kind::push});
+        note(Command(Command::Kind::push));
         if (!active().pretend) real_vkCmdPushConstants(commands, layout, stages, offset, size, values);
     }
 
     static void VKAPI_CALL dispatch(VkCommandBuffer commands, uint32_t x, uint32_t y, uint32_t z) {
-        Command command{Command::Kind::dispatch};
+        Command command(Command::Kind::dispatch);
         command.groups = {x, y, z};
         note(command);
         if (!active().pretend) real_vkCmdDispatch(commands, x, y, z);
@@ -161,7 +173,7 @@ struct Interposer::Hooks {
                                    const VkMemoryBarrier* memory, uint32_t buffer_count,
                                    const VkBufferMemoryBarrier* buffers, uint32_t image_count,
                                    const VkImageMemoryBarrier* images) {
-        Command command{Command::Kind::barrier};
+        Command command(Command::Kind::barrier);
         command.from = from;
         command.to = to;
         for (uint32_t i = 0; i < count; i++) {
@@ -176,7 +188,7 @@ struct Interposer::Hooks {
 
     static void VKAPI_CALL update(VkCommandBuffer commands, VkBuffer buffer, VkDeviceSize offset,
                                   VkDeviceSize size, const void* data) {
-        Command command{Command::Kind::update};
+        Command command(Command::Kind::update);
         command.buffer = buffer;
         command.offset = offset;
         command.size = size;
@@ -269,6 +281,34 @@ void Interposer::reset() {
     largest_grid.reset();
     largest_allocation.reset();
     take_commands();
+}
+
+namespace {
+
+const core::FieldInfo* find_field(const Command& command, std::string_view name) {
+    for (int32_t i = 0; i < static_cast<int32_t>(core::Module::count); i++) {
+        const core::ModuleInfo& module = core::info_of(static_cast<core::Module>(i));
+        if (module.name != command.module) continue;
+        for (const core::FieldInfo& field : core::info_of(module.kernel).fields)
+            if (field.name == name) return &field;
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+bool has_field(const Command& command, std::string_view field) {
+    return find_field(command, field) != nullptr;
+}
+
+uint64_t pushed(const Command& command, std::string_view field) {
+    const core::FieldInfo* const at = find_field(command, field);
+    if (at == nullptr)
+        throw std::runtime_error(command.module + " has no push constant " + std::string(field));
+    uint64_t value = 0;
+    std::memcpy(&value, command.push.data() + at->offset_bytes,
+                std::min<size_t>(at->size_bytes, sizeof value));
+    return value;
 }
 
 }  // namespace vkattn::test

@@ -12,21 +12,29 @@
 #include <string_view>
 
 #include "device.hpp"
-#include "shared/forward.h"
+#include "plan/interfaces.hpp"
 
 namespace vkattn::test {
 
 // One recorded call of a command buffer.
 struct Command {
     enum class Kind { bind, push, dispatch, barrier, update } kind;
-    shared::ForwardPush push{};            // what was pushed last
-    VkPipeline pipeline = VK_NULL_HANDLE;  // what was bound last
+    explicit Command(Kind k) : kind(k) {}
+
+    core::PushBytes push{};                // what was pushed last
+    VkPipeline pipeline = VK_NULL_HANDLE;  // what was bound last,
+    std::string module;                    // and the name of its module
     std::array<uint32_t, 3> groups{};
     VkPipelineStageFlags from = 0, to = 0;  // barrier
     VkAccessFlags written = 0, used = 0;
     VkBuffer buffer = VK_NULL_HANDLE;  // update
     VkDeviceSize offset = 0, size = 0;
 };
+
+// The value of a field of what was pushed before a command, by its name in the interface of the kernel that was bound; fails
+// if the kernel has none of this name.
+uint64_t pushed(const Command& command, std::string_view field);
+bool has_field(const Command& command, std::string_view field);
 
 // One in a process: Vulkan's functions have no room for a pointer of ours.
 class Interposer {
@@ -37,8 +45,8 @@ class Interposer {
     // A new context of the first device that goes through this object.
     Context context() const;
 
-    // Asked before each pipeline with the name of its variant; anything but VK_SUCCESS makes the creation fail.
-    std::function<VkResult(std::string_view variant)> before_pipeline;
+    // Asked before each pipeline with the name of its module; anything but VK_SUCCESS makes the creation fail.
+    std::function<VkResult(std::string_view module)> before_pipeline;
     // Pipelines that pass are made up, and what is recorded reaches no driver: for tests that run nothing, on devices
     // that build slowly.
     bool pretend = false;
@@ -65,10 +73,11 @@ class Interposer {
     Device& device_;
     mutable std::mutex mutex_;
     int modules_ = 0, pipelines_ = 0, alive_ = 0;
-    std::map<VkShaderModule, std::string> variants_;
+    std::map<VkShaderModule, std::string> modules_of_shaders_;
+    std::map<VkPipeline, std::string> modules_of_pipelines_;
     std::set<VkPipeline> pretended_;
     std::vector<Command> commands_;
-    shared::ForwardPush pushed_{};
+    core::PushBytes pushed_{};
     VkPipeline bound_ = VK_NULL_HANDLE;
 };
 

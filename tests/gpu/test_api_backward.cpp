@@ -329,13 +329,12 @@ void check_order(const std::vector<Command>& commands, const VkattnBackwardArgs&
         if (!is(commands[i], Kind::dispatch)) continue;
         dispatched = true;
         CHECK(commands[i].pipeline != VK_NULL_HANDLE);
-        const shared::ForwardPush& push = commands[i].push;
-        CHECK((push.query_batch | VkDeviceAddress{push.query_head} << 32) == args.scratch_address);
+        CHECK(pushed(commands[i], "arguments") == args.scratch_address);
     }
     CHECK(is(commands.back(), Kind::dispatch));
 }
 
-// Dispatches of one pipeline are a pass; passes depend on each other, and spans of a box (cut, with flags) as well.
+// Dispatches of one pipeline are a pass; passes depend on each other, and so do spans of one loop that is cut.
 // Returns how many such pairs there are.
 int check_barriers(const std::vector<Command>& commands) {
     std::vector<size_t> at;
@@ -345,7 +344,7 @@ int check_barriers(const std::vector<Command>& commands) {
     for (size_t i = 0; i + 1 < at.size(); i++) {
         const Command &a = commands[at[i]], &b = commands[at[i + 1]];
         const bool continues =
-            a.pipeline == b.pipeline && b.push.out_seq != 0 && (b.push.out_seq & SPAN_FIRST) == 0;
+            a.pipeline == b.pipeline && has_field(b, "first_step") && pushed(b, "first_step") != 0;
         if (a.pipeline == b.pipeline && !continues) continue;
         pairs++;
         CHECK(std::any_of(commands.begin() + static_cast<std::ptrdiff_t>(at[i]),

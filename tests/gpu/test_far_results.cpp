@@ -29,22 +29,21 @@ uint64_t heads_of(const VkattnProblem& p) {
 
 // Returns the rows that forward dispatch d writes, where heads do not share tiles. It counts query tiles from the last.
 Rows rows_of(const core::Plan& plan, const core::Dispatch& d) {
-    shared::ForwardPush push;
-    std::memcpy(&push, d.push.data(), sizeof push);
+    const uint64_t first_head = d.cut.first[0],
+                   slices = core::constant_of(plan.pipelines[d.pipeline], "slices");
     const uint64_t tile_q = plan.tiles.tile_q, seqlen = plan.problem.seqlen_q,
-                   tiles = (seqlen + tile_q - 1) / tile_q, end_tile = tiles - push.first_tile,
+                   tiles = (seqlen + tile_q - 1) / tile_q, end_tile = tiles - d.cut.first[1],
                    first_tile = end_tile - d.groups[1];
-    return {push.first_head, push.first_head + d.groups[0] / std::max(1u, d.specialization[SPEC_SLICES]),
-            first_tile * tile_q, std::min(end_tile * tile_q, seqlen)};
+    return {first_head, first_head + d.groups[0] / std::max<uint64_t>(1, slices), first_tile * tile_q,
+            std::min(end_tile * tile_q, seqlen)};
 }
 
 // Returns the rows that dispatch d of the combine kernel merges.
 Rows merged_rows(const core::Plan& plan, const core::Dispatch& d) {
-    shared::CombinePush push;
-    std::memcpy(&push, d.push.data(), sizeof push);
-    const auto& s = d.specialization;
-    const uint64_t each = s[SPEC_THREADS] / (s[SPEC_LANES] * s[SPEC_TEAMS]), first = push.first_rows * each;
-    return {push.first_head, push.first_head + d.groups[0], first,
+    const core::Pipeline& p = plan.pipelines[d.pipeline];
+    const uint64_t of_row = uint64_t{core::constant_of(p, "lanes")} * core::constant_of(p, "teams");
+    const uint64_t each = core::constant_of(p, "threads") / of_row, first = d.cut.first[1] * each;
+    return {d.cut.first[0], uint64_t{d.cut.first[0]} + d.groups[0], first,
             std::min<uint64_t>(first + d.groups[1] * each, plan.problem.seqlen_q)};
 }
 
@@ -197,7 +196,9 @@ TEST_CASE_FIXTURE(Recorded, "parts of the output of more than 2^30 rows") {
         return skip("parts past 4 GiB: " + plan.failure().message);  // a named quirk; see src/plan/quirks.hpp
     HugeForward forward(device, context_of_large_device.get(), text);
     const auto& dispatches = forward.plan().dispatches;
-    const auto is_merge = [](const core::Dispatch& d) { return d.variant == core::Variant::combine_f32; };
+    const auto is_merge = [&](const core::Dispatch& d) {
+        return forward.plan().pipelines[d.pipeline].module == core::Module::combine_f32;
+    };
     const auto first_merge = std::find_if(dispatches.begin(), dispatches.end(), is_merge);
     REQUIRE(first_merge != dispatches.end());
     // All parts of the last rows of every head, then the last merge, which has these rows too.

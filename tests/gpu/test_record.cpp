@@ -34,9 +34,12 @@ std::vector<Command> run_in(Interposer& between, const Context& context, const C
     return between.take_commands();
 }
 
-// Memory that several dispatches of a plan can share is the score matrix, whose address is in `query` or `outp`.
+// Memory that several dispatches of a plan can share is the score matrix, whose address is in `scores` or `weights`.
 bool share_scores(const Command& a, const Command& b, VkDeviceAddress scores) {
-    const auto touches = [&](const Command& c) { return c.push.query == scores || c.push.outp == scores; };
+    const auto has = [&](const Command& c, const char* field) {
+        return has_field(c, field) && pushed(c, field) == scores;
+    };
+    const auto touches = [&](const Command& c) { return has(c, "scores") || has(c, "weights"); };
     return touches(a) && touches(b);
 }
 
@@ -133,7 +136,7 @@ TEST_CASE_FIXTURE(Recorded, "the argument block is written to scratch, then wait
         CHECK(guards_arguments(commands[1]));
         for (const Command& command : commands)
             if (command.kind == Kind::dispatch)
-                CHECK((command.push.query_batch | VkDeviceAddress{command.push.query_head} << 32) ==
+                CHECK(pushed(command, has_field(command, "arguments") ? "arguments" : "operand_layout") ==
                       args.scratch_address + commands[0].offset - 2048);
     }
 }

@@ -236,7 +236,7 @@ std::vector<std::string> matrix_sizes(const core::MatrixRow& row, const core::Ti
 
 // Returns the storage type that the row is for, or float16 if the device has no matrix unit for that.
 std::string dtype_of(const core::MatrixRow& row) {
-    if (!is(row, core::USE_BFLOAT16)) return "f16";
+    if (!is(row, core::USE_BF16)) return "f16";
     if (Device::get().has_matrix_unit(VKATTN_DTYPE_BFLOAT16)) return "bf16";
     skip(fmt::format(
         "tuning row {} in bfloat16: the device has no matrix unit for it; float16 runs its numbers",
@@ -246,7 +246,7 @@ std::string dtype_of(const core::MatrixRow& row) {
 
 // Adds the row at the largest head dims that the device has room for; its numbers stay.
 void add_row(const core::MatrixRow& row, Rows& rows) {
-    if (row.device == core::MatrixRow::Device::cpu && !is_cpu())
+    if (row.device == core::DeviceKind::cpu && !is_cpu())
         return rows.skip_row(row.name, "a GPU never chooses a row of CPUs");
     const std::string dtype = dtype_of(row);
     std::string first_why;
@@ -257,7 +257,7 @@ void add_row(const core::MatrixRow& row, Rows& rows) {
         if (!own) return rows.skip_row(row.name, own.failure().message);
         core::MatrixNumbers n = row.numbers;
         n.rolled = is_cpu();
-        n.move = own->dispatches.back().specialization[SPEC_P_MOVE];
+        n.move = core::constant_of(own->pipelines.back(), "p_move");
         const std::string all = fmt::format("{} tuning={}", words, core::to_text(n));
         const auto plan = plan_here(fmt::format("s=2 {}{}", all, mask), false);
         if (plan) {
@@ -266,7 +266,7 @@ void add_row(const core::MatrixRow& row, Rows& rows) {
                 changes(fmt::format("head dim={}", row.max_head_dim), fmt::format("head dim={}", head_dim)),
                 first_why);
             if (is(row, core::USE_SHARED)) CHECK(n.move >= MOVE_SHARED);
-            const std::string module = core::name_of(plan->dispatches.back().variant);
+            const std::string module(core::name_of(plan->pipelines.back().module));
             CHECK(module.ends_with("_bias") == is(row, core::USE_BIAS));
             return rows.add(row.name, matrix_sizes(row, plan->tiles), all);
         }
