@@ -49,10 +49,10 @@ pass_of() {
 
 # every_module: prints the names of all modules, a line each.
 every_module() {
-    sed -nE 's/^VKATTN_VARIANT\(([a-z0-9_]+), .*, ([12])\)$/\1 \2/p' "$root/shaders/variants.def" |
-        while read -r name modules; do
+    sed -nE 's/^MODULE\(([a-z0-9_]+), .*, ([12])\)$/\1 \2/p' "$root"/shaders/interface/*.def |
+        while read -r name forms; do
             echo "$name"
-            [[ $modules == 1 ]] || echo "${name}_rolled"
+            [[ $forms == 1 ]] || echo "${name}_rolled"
         done
 }
 
@@ -71,11 +71,11 @@ modules_on() {
 # files that the module includes.
 compile() {
     local shaders=$1 module=$2 to=$3/$2.spv line passes=()
-    local form='^VKATTN_VARIANT\([a-z0-9_]+, "([^"]*)", "([^"]*)", (.*), [12]\)$'
-    line=$(grep "^VKATTN_VARIANT(${module%_rolled}," "$root/shaders/variants.def")
+    local form='^(.*)/interface/(.*)\.def:MODULE\([a-z0-9_]+, "([^"]*)", (.*), [12]\)$'
+    line=$(grep -H "^MODULE(${module%_rolled}," "$root"/shaders/interface/*.def)
     [[ $line =~ $form ]]
-    local file=${BASH_REMATCH[1]} needs=${BASH_REMATCH[3]} macros
-    read -ra macros <<<"${BASH_REMATCH[2]}"
+    local file=${BASH_REMATCH[2]}.comp needs=${BASH_REMATCH[4]} macros
+    read -ra macros <<<"${BASH_REMATCH[3]}"
     [[ $module != *_rolled ]] || macros+=(-DROLLED -O)
     "$root/.sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "$shaders" "${macros[@]}" \
         -MD -MF "$3/$module.d" -MT "$module" "$shaders/$file" -o "$to.new" || return
