@@ -3,7 +3,7 @@
 //
 //   for each P_KEYS keys that some row sees:  stage P;  for each V_KEYS of them:  stage V;  O += P . V
 //
-// Tile ownership and shared memory (P and V): lib/tiles.glsl. Grid: head, query tile (y and z).
+// Tile ownership and shared memory (P and V): lib/tiles.glsl. Grid: head, query tile.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/kernels.h"

@@ -41,8 +41,8 @@ set(sanitizers -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-
 vkattn_instrument(sanitized "${sanitizers}")
 vkattn_instrument(coverage "--coverage")
 
-# The readers of files are no part of the library, but they take input from anywhere. Of the library, the unit tests feed
-# what decompresses modules with damaged ones.
+# The readers of files are no part of the library, but they take input from anywhere. Of the library, the unit tests
+# feed what decompresses modules with damaged ones.
 vkattn_again(vkattn_npy_sanitized vkattn_npy "${sanitizers}")
 vkattn_again(vkattn_reference_sanitized vkattn_reference_commands "${sanitizers}")
 vkattn_again(vkattn_spirv_sanitized vkattn_objects "${sanitizers}" vulkan/spirv.cpp)

@@ -4,7 +4,7 @@
 // With IS_SPLIT, out is a part without strides, and in either form words 10 and 11 are free for what a split needs:
 //   word 10   tiles of keys in a split
 //   word 11   heads of all batches
-// The planner writes it in src/plan/kernel.cpp.
+// The planner writes it in src/plan/launch.hpp, and words 10 and 11 in src/plan/forward.cpp.
 #define ARGUMENTS_ADDRESS uvec2(push.operand_layout[0], push.operand_layout[1])
 #include "lib/sequences.glsl"
 

@@ -24,25 +24,18 @@ const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, f
 
 #include "lib/softcap.glsl"
 
-// Holds what the scores of a row depend on.
+// Holds what the scores of a row depend on. A term finds its own numbers from it when it needs them: numbers that are
+// kept for a whole row take registers, of which the matrix kernel has none left.
 struct ScoreRow {
-    ivec2 keys;        // the keys that bounds and lengths leave to the row, begin .. end-1
-    RowStart mask;
-    uint mask_step;    // elements from key to key
-    uint last_key;     // of the sequence
+    ivec2 keys;          // the keys that bounds and lengths leave to the row, begin .. end-1
+    uint row;
+    MaskRows mask;
+    uint last_key;       // of the sequence
     bool mask_is_mixed;  // false: the mask is known to change nothing in this tile
 };
 
 ScoreRow score_row(Work w, MaskRows mask, uint row, bool mask_is_mixed) {
-    ScoreRow s;
-    s.keys = visible_keys(w, row);
-    s.last_key = w.num_keys - 1;
-    s.mask_is_mixed = mask_is_mixed;
-    if (MASK_KIND != MASK_NONE) {
-        s.mask = mask_row(mask, row);
-        s.mask_step = mask_key_step();
-    }
-    return s;
+    return ScoreRow(visible_keys(w, row), row, mask, w.num_keys - 1, mask_is_mixed);
 }
 
 // Collects what the terms do to a scaled score.
@@ -59,7 +52,7 @@ bool bounds_finish(Work w, uvec2 rows, uint first_key) {
 void add_mask(inout Finish f, ScoreRow row, int key) {
     if (MASK_KIND == MASK_NONE || !row.mask_is_mixed || f.hidden) return;
     // A driver may load the mask of a hidden key ahead of the test: it must be there.
-    const vec2 element = mask_element(row.mask, min(uint(key), row.last_key) * row.mask_step);
+    const vec2 element = mask_element(mask_row(row.mask, row.row), min(uint(key), row.last_key) * mask_key_step());
     f.hidden = element.y != 0;
     f.added += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
 }

@@ -45,9 +45,9 @@ uint64_t longest_loop(const Problem& p, uint32_t own, uint32_t other, uint64_t a
     return std::min<uint64_t>(all, ceil_div(static_cast<uint64_t>(band) + own, other) + 1);
 }
 
-// The pass has the row's tile shape, but is not of_tuning_row: neither its registers nor its shared memory grow with a tile, so
-// that a driver which cannot build it for one row can build it for none. Rows would be rejected one after another, and
-// with them those of problems that have no mask.
+// The pass has the row's tile shape, but is not of_tuning_row: neither its registers nor its shared memory grow with a
+// tile, so that a driver which cannot build it for one row can build it for none. Rows would be rejected one after
+// another, and with them those of problems that have no mask.
 void add_mask_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
                       uint64_t query_tiles, Plan& plan) {
     const Problem& p = plan.problem;

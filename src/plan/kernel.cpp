@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -91,7 +92,7 @@ Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps) {
         const std::string_view storage = m.name.substr(info.name.size() + 1);
         if (fits && storage.substr(0, storage.find('_')) == type) return module;
     }
-    return Module::count;
+    throw std::logic_error(fmt::format("{} has no module in {}", info.name, type));
 }
 
 CutPlace cut_place(Kernel kernel) {

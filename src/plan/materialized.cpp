@@ -20,24 +20,6 @@ bool set_grid(const DeviceCaps& caps, uint64_t heads, uint64_t tiles, std::array
     return true;
 }
 
-}  // namespace
-
-uint64_t matrix_bytes_of(const Problem& p) {
-    const uint64_t row_elements = (uint64_t{p.seqlen_kv} + 3) / 4 * 4;
-    return std::max<uint64_t>(16, p.seqlen_q * row_elements * 4);
-}
-
-std::string beyond_baseline(const Problem& p, const Options& options) {
-    if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
-    if (p.mask != VKATTN_MASK_NONE) return "mask";
-    if (p.kv_lengths != 0) return "kv lengths";
-    if (p.align == VKATTN_ALIGN_OFFSETS) return "offsets per batch";
-    if (options.num_splits > 1) return "parts of the keys";
-    if (options.max_dispatch_flops != 0) return "limit of a dispatch's cost";
-    if (options.batch_invariant) return "batch-invariant mode";
-    return "";
-}
-
 // The pipelines of the three steps.
 struct Steps {
     uint32_t scores, softmax, output;
@@ -68,6 +50,24 @@ Steps add_steps(const TileChoice& tiles, Plan& plan) {
     output.writes = bit(Region::out);
     return {add_pipeline(plan, scores.pipeline()), add_pipeline(plan, softmax.pipeline()),
             add_pipeline(plan, output.pipeline())};
+}
+
+}  // namespace
+
+uint64_t matrix_bytes_of(const Problem& p) {
+    const uint64_t row_elements = (uint64_t{p.seqlen_kv} + 3) / 4 * 4;
+    return std::max<uint64_t>(16, p.seqlen_q * row_elements * 4);
+}
+
+std::string beyond_baseline(const Problem& p, const Options& options) {
+    if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
+    if (p.mask != VKATTN_MASK_NONE) return "mask";
+    if (p.kv_lengths != 0) return "kv lengths";
+    if (p.align == VKATTN_ALIGN_OFFSETS) return "offsets per batch";
+    if (options.num_splits > 1) return "parts of the keys";
+    if (options.max_dispatch_flops != 0) return "limit of a dispatch's cost";
+    if (options.batch_invariant) return "batch-invariant mode";
+    return "";
 }
 
 Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, const Options& options) {

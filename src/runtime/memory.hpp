@@ -27,7 +27,8 @@ class Memory {
         void operator()(VmaAllocator allocator) const { vmaDestroyAllocator(allocator); }
     };
 
-    // A member of its own, because a constructor that throws destroys its members, but calls no destructor of the class.
+    // A member of its own, because a constructor that throws destroys its members, but calls no destructor of the
+    // class.
     std::unique_ptr<std::remove_pointer_t<VmaAllocator>, DestroyAllocator> allocator_;
     VkBuffer staging_ = VK_NULL_HANDLE;
     VmaAllocation staging_allocation_ = nullptr;

@@ -178,11 +178,13 @@ Result<Options> read_options(const VkattnOptions* given) {
 // A shape whose pipeline cannot be built is left out: its results stay zero, which says nothing.
 Result<bool> record_probe(VkCommandBuffer commands, VkattnContext& context, VkDeviceAddress results) {
     VkattnPlan plan{&context, probe_plan(context.caps), {}};
+    plan.pipelines.resize(plan.plan.pipelines.size(), VK_NULL_HANDLE);
     std::vector<Dispatch> built;
     for (const Dispatch& d : plan.plan.dispatches) {
         const Result<VkPipeline> pipeline = context.pipelines.get(plan.plan.pipelines[d.pipeline]);
-        plan.pipelines.push_back(pipeline ? *pipeline : VK_NULL_HANDLE);
-        if (pipeline) built.push_back(d);
+        if (!pipeline) continue;
+        plan.pipelines[d.pipeline] = *pipeline;
+        built.push_back(d);
     }
     plan.plan.dispatches = std::move(built);
     return vkattn::core::record_probe(commands, plan, results);

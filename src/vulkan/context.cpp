@@ -75,7 +75,7 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
             fmt::format("{} of {} failed with VkResult {}", what, module_info.name, static_cast<int>(result)),
             static_cast<int32_t>(result)};
     };
-    const Spirv code = spirv_of(key.module, key.rolled);
+    const Spirv code = constants_.take_words(key.module, key.rolled);
     VkShaderModuleCreateInfo code_info{};
     code_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     code_info.codeSize = code.size() * sizeof(uint32_t);

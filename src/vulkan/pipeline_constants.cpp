@@ -78,10 +78,19 @@ uint64_t PipelineConstants::read_by(Module module, bool rolled) {
         if (const auto known = read_.find(key); known != read_.end()) return known->second;
     }
     // A module is looked through without the lock. Two threads may do so at once, and find the same.
-    const uint64_t read = constants_read(spirv_of(module, rolled));
+    Spirv words = spirv_of(module, rolled);
+    const uint64_t read = constants_read(words);
     const std::lock_guard lock(mutex_);
-    read_.emplace(key, read);
+    if (read_.emplace(key, read).second) words_.emplace(key, std::move(words));
     return read;
+}
+
+Spirv PipelineConstants::take_words(Module module, bool rolled) {
+    {
+        const std::lock_guard lock(mutex_);
+        if (auto words = words_.extract({module, rolled})) return std::move(words.mapped());
+    }
+    return spirv_of(module, rolled);
 }
 
 uint32_t constant_of(const PipelineKey& key, std::string_view name) {

@@ -38,12 +38,16 @@ class PipelineConstants {
     // Lists for vkCreateComputePipelines the constants that the module reads. The others keep the module's
     // defaults: code that nobody uses may divide by them.
     std::vector<VkSpecializationMapEntry> entries_of(Module module, bool rolled);
+    // The module's words. Those that were decompressed to see what the module reads are given out once, because
+    // a pipeline is usually built from them next.
+    Spirv take_words(Module module, bool rolled);
 
   private:
     uint64_t read_by(Module module, bool rolled);
 
-    std::mutex mutex_;  // guards read_
+    std::mutex mutex_;  // guards what follows
     std::map<std::pair<Module, bool>, uint64_t> read_;
+    std::map<std::pair<Module, bool>, Spirv> words_;
 };
 
 }  // namespace vkattn::core

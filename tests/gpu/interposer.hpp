@@ -31,8 +31,8 @@ struct Command {
     VkDeviceSize offset = 0, size = 0;
 };
 
-// The value of a field of what was pushed before a command, by its name in the interface of the kernel that was bound; fails
-// if the kernel has none of this name.
+// The value of a field of what was pushed before a command, by its name in the interface of the kernel that was bound;
+// fails if the kernel has none of this name.
 uint64_t pushed(const Command& command, std::string_view field);
 bool has_field(const Command& command, std::string_view field);
 

@@ -1,4 +1,5 @@
-// Pipelines that several threads want while the driver builds one: who waits for whom, and what a failure leaves behind.
+// Pipelines that several threads want while the driver builds one: who waits for whom, and what a failure leaves
+// behind.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -175,6 +176,7 @@ TEST_CASE_FIXTURE(Recorded, "a build that fails ends for all who wait, and is tr
     }
     CHECK(fresh.get()->pipelines.size() == 0);
     const int failed = driver.calls();
+    CHECK(failed == 1);  // who waits takes the failure of the one that builds
     driver.release(VK_SUCCESS);
     CHECK(Planner(fresh, "s=33").status() == VKATTN_OK);
     CHECK(driver.calls() == failed + 1);
