@@ -36,9 +36,9 @@ void main() {
     BackwardIn a = backward();
     const Work w = work_of_tile(push.first_x + gl_WorkGroupID.x, push.first_y + gl_WorkGroupID.y);
     const uint wanted = w.first_row + group, row = min(wanted, w.last_row);
-    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, w);
+    const Rows o = query_tile(push.out_rows, OUT, w);
     const Rows dout = dout_tile(w);
-    const RowStart at_o = row_start(o, row), at_dout = row_start(dout, row);
+    const RowStart at_o = row_start(o, row, OUT_BYTES), at_dout = row_start(dout, row, QUERY_BYTES);
     float delta = 0;
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
         const uint d = first + 4 * lane;

@@ -102,10 +102,11 @@ STAGED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) 
     const uint row = q.first + slot % GROUPS * ROWS + first_r + slot / GROUPS;
     Rows t = dout;
     if (item.of_q) t = q;
-    if (SLICES == 1) return load_staged4(false, row_start(t, row), 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
+    const RowStart at = row_start(t, row, STAGED_BYTES);
+    if (SLICES == 1) return load_staged4(false, at, 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
     const bool inside = HEAD_DIM_QK == HEAD_DIM_V && HEAD_DIM_V % (4 * KEY_LANES * GRADIENT_SLICES) == 0;
     const uint dims = of_value() ? HEAD_DIM_V : HEAD_DIM_QK;
-    return load_staged4(false, row_start(t, row), 4 * (first_vec() + item.vec), dims, inside);
+    return load_staged4(false, at, 4 * (first_vec() + item.vec), dims, inside);
 }
 
 void store_item(uint first, STAGED4 x) {
@@ -142,8 +143,8 @@ void fetch_product() { fetch_items(product_query, product_dout, 0, 0); }
 #define DOUT_AT(k, o) (POOL_ROWS + (k) * KV_STRIDE + (o) * KEY_LANES + key_lane)
 #define QUERY_AT(k, o) DOUT_AT(k, V_VECS + (o))
 void multiply_slots(uint first_slot) {
-    if (V_VECS != 0) ADD_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
-    ADD_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
+    if (V_VECS != 0) ADD_LONG_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
+    ADD_LONG_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
 }
 
 void add_products(Rows q, Rows dout) {
@@ -169,7 +170,7 @@ void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
     if (kind == CLASS_HIDDEN) return;
     k = tile_at(k, first_key);
     v = tile_at(v, first_key);
-    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w), dout = dout_tile(w);
+    const Rows q = query_tile(push.query, QUERY, w), dout = dout_tile(w);
     product_query = q;
     if (of_value()) product_query = dout;
     product_dout = dout;
@@ -234,7 +235,7 @@ void store_rows(Work w, uint first_key) {
         const uint key = first_key + key_group * ROWS + r, at = kept_at(key_group * ROWS + r);
         if (key >= key_extent()) continue;
         if (ends_loop()) {
-            const RowStart to_k = row_start(dk, key), to_v = row_start(dv, key);
+            const RowStart to_k = row_start(dk, key, KEY_VALUE_BYTES), to_v = row_start(dv, key, KEY_VALUE_BYTES);
             for (uint o = 0; o < V_VECS; o++)
                 store_key_value4(to_v, 4 * (o * KEY_LANES + key_lane), HEAD_DIM_V, row[o]);
             for (uint o = 0; o < QK_VECS; o++)

@@ -40,7 +40,7 @@ void add_tile(Work w, uint first_key) {
     if (kind == CLASS_HIDDEN) return;
     k = tile_at(k, first_key);
     v = tile_at(v, first_key);
-    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w);
+    const Rows q = query_tile(push.query, QUERY, w);
     fetch_qk(q, k, 0, HEAD_DIM_QK);
     load_statistics(w);
     find_gradients(w, q, k, dout_tile(w), v, kind == CLASS_MIXED, false);

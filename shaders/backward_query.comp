@@ -99,7 +99,7 @@ void store_rows(Work w) {
         if (row > w.last_row) continue;
         if (ends_loop()) {
             const float factor = scale * factor_of(r);
-            const RowStart to = row_start(q, row);
+            const RowStart to = row_start(q, row, QUERY_BYTES);
             for (uint o = 0; o < OUT_VECS; o++)
                 store_query4(to, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, factor * row_acc[o]);
         } else {
@@ -110,7 +110,7 @@ void store_rows(Work w) {
 
 void main() {
     const Work w = work_of_last_tile(push.first_x + gl_WorkGroupID.x, push.first_y + gl_WorkGroupID.y);
-    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w), dout = dout_tile(w);
+    const Rows q = query_tile(push.query, QUERY, w), dout = dout_tile(w);
     uvec2 keys = tile_keys(w, 0);
     Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys.x;

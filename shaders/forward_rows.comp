@@ -52,9 +52,9 @@ vec4 row_max[ROW_VECS];  // the same in all lanes of a group
 vec4 row_sum[ROW_VECS];  // of the keys that this lane had
 
 void load_q(Work w) {
-    const Rows rows = query_tile(push.query, QUERY, QUERY_BYTES, w);
+    const Rows rows = query_tile(push.query, QUERY, w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const RowStart at = row_start(rows, min(w.first_row + r, w.last_row));
+        const RowStart at = row_start(rows, min(w.first_row + r, w.last_row), QUERY_BYTES);
         [[unroll]] for (uint v = 0; v < QK_VECS; v++)
             q[r * QK_VECS + v] =
                 query_floats(load_query4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0));
@@ -75,11 +75,15 @@ KEY_VALUE_STORED4 load_v(RowStart at, uint o) {
 }
 void fetch_k(Rows k, uint first_key) {
     if (!AHEAD) return;
-    FOR_EACH(i, STEP) FOR_EACH(v, QK_VECS) ahead[i * AHEAD_VECS + v] = load_k(row_start(k, first_key + i), v);
+    FOR_EACH(i, STEP)
+        FOR_EACH(v, QK_VECS)
+            ahead[i * AHEAD_VECS + v] = load_k(row_start(k, first_key + i, KEY_VALUE_BYTES), v);
 }
 void fetch_v(Rows v, uint first_key) {
     if (!AHEAD) return;
-    FOR_EACH(i, STEP) FOR_EACH(o, OUT_VECS) ahead[i * AHEAD_VECS + o] = load_v(row_start(v, first_key + i), o);
+    FOR_EACH(i, STEP)
+        FOR_EACH(o, OUT_VECS)
+            ahead[i * AHEAD_VECS + o] = load_v(row_start(v, first_key + i, KEY_VALUE_BYTES), o);
 }
 
 // This lane's part of q . k for the keys of its group, into the pool. K of the first ones is there; fetches V of the
@@ -91,7 +95,7 @@ void multiply_qk(Rows k, Rows v, uint first_key) {
         else fetch_v(v, first_key);
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint key = first + i;
-            const RowStart at = row_start(k, first_key + key);
+            const RowStart at = row_start(k, first_key + key, KEY_VALUE_BYTES);
             vec4 part[ROW_VECS];
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++) part[x] = vec4(0);
             [[unroll]] for (uint v = 0; v < QK_VECS; v++) {
@@ -111,7 +115,7 @@ vec4 score_of(Work w, MaskRows mask, uint x, int key) {
     s = scaled(s);
     [[unroll]] for (uint r = 0; r < 4; r++) {
         const uint row = min(w.first_row + 4 * x + r, w.last_row);
-        s[r] = finished(s[r], 0, score_row(w, mask, row, true), key);
+        s[r] = finished(s[r], 0, mask, row, visible_keys(w, row), key, w.num_keys - 1, true);
     }
     return s;
 }
@@ -149,7 +153,7 @@ void multiply_pv(Rows v, Rows next_k, uint first_key) {
         else fetch_k(next_k, first_key + TILE_KV);
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint key = first + i;
-            const RowStart at = row_start(v, first_key + key);
+            const RowStart at = row_start(v, first_key + key, KEY_VALUE_BYTES);
             // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
             vec4 p[ROW_VECS];
             bool unseen = MASK_KIND != MASK_NONE;
@@ -204,7 +208,7 @@ vec2 put_row(uint index) {
 }
 
 void store_rows(Work w) {
-    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, w);
+    const Rows o = query_tile(push.out_rows, OUT, w);
     merge_statistics();
     for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + r;

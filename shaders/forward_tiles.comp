@@ -46,7 +46,7 @@ void store_row(Work w, Rows o, uint row, uint r) {
 }
 
 void store_rows(Work w) {
-    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, w);
+    const Rows o = query_tile(push.out_rows, OUT, w);
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
@@ -56,7 +56,7 @@ void store_rows(Work w) {
 
 void main() {
     const Work w = find_work();
-    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w);
+    const Rows q = query_tile(push.query, QUERY, w);
     // Keys that some row of the tile sees; the rest is neither computed nor read.
     const uvec2 keys = tile_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;

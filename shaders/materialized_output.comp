@@ -34,7 +34,7 @@ void main() {
     const uint keys_begin = keys.x, keys_end = keys.y;
     const uvec2 matrix_stride = uvec2(matrix_row_elements() * 4, 0);
     const Rows matrix =
-        tile_at(rows_of(matrix_base(push.weights), matrix_stride, uvec2(0), 4, 1, query_extent()), w.first_row);
+        tile_at(rows_of(matrix_base(push.weights), matrix_stride, uvec2(0), 1, query_extent()), w.first_row);
     Rows v = key_tensor_rows(push.value, VALUE, w);
     v.begin = keys_begin;
     v.end = keys_end;
@@ -52,11 +52,11 @@ void main() {
             if (more || v.first < keys_end) fetch_v(v, more ? slot + V_KEYS : 0);
             multiply_pv(slot);
         }
-    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, w);
+    const Rows o = query_tile(push.out_rows, OUT, w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
         FOR_EACH(x, OUT_VECS)
-            store_out4(row_start(o, row), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
+            store_out4(row_start(o, row, OUT_BYTES), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
     }
 }

@@ -26,7 +26,7 @@ void main() {
     const uint first_key = gl_WorkGroupID.z * TILE_KV;
     const ivec2 first = visible_keys(w, w.first_row), last = visible_keys(w, w.last_row);
     if (int(first_key) >= last.y || int(first_key + TILE_KV) <= first.x) return;
-    const Rows q = query_tile(push.query, QUERY, QUERY_BYTES, w);
+    const Rows q = query_tile(push.query, QUERY, w);
     const Rows k = tile_at(key_tensor_rows(push.key, KEY, w), first_key);
 
     fetch_qk(q, k, 0, HEAD_DIM_QK);

@@ -58,7 +58,7 @@ void main() {
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
     for (uint h = 0; h < group_size(); h++) {
         const uvec2 rows_of_head = head_address(push.value, VALUE, w.batch, w.head_kv * group_size() + h);
-        Rows v = rows_of(rows_of_head, stride_of(VALUE, 2), uvec2(0), QUERY_BYTES, 1, query_extent());
+        Rows v = rows_of(rows_of_head, stride_of(VALUE, 2), uvec2(0), 1, query_extent());
         v.begin = rows.x;
         v.end = rows.y;
         add_head(matrix_of(push.weights, gl_WorkGroupID.x * group_size() + h), v, first_key);
@@ -68,6 +68,7 @@ void main() {
         const uint key = first_key + group * ROWS + r;
         if (key >= key_extent()) continue;
         FOR_EACH(x, OUT_VECS)
-            store_key_value4(row_start(o, key), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
+            store_key_value4(row_start(o, key, KEY_VALUE_BYTES), 4 * (x * LANES + lane), HEAD_DIM_V,
+                             acc[r * OUT_VECS + x]);
     }
 }

@@ -1,10 +1,11 @@
 # The package: libvkattn as a static and a shared library, and the optional runtime. Whoever links them finds the C ABI
-# of vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of liblzma, of VulkanMemoryAllocator or of
-# a kernel. They need none of those libraries to link, either.
+# of vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of liblzma, of VulkanMemoryAllocator or
+# of a kernel. They need none of those libraries to link, either.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-set(parts $<TARGET_OBJECTS:vkattn_objects> $<TARGET_OBJECTS:vkattn_spirv> $<TARGET_OBJECTS:vkattn_plan> $<TARGET_OBJECTS:vkattn_fmt>)
+set(parts $<TARGET_OBJECTS:vkattn_objects> $<TARGET_OBJECTS:vkattn_spirv> $<TARGET_OBJECTS:vkattn_plan>
+          $<TARGET_OBJECTS:vkattn_fmt>)
 set(headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 
 # vkattn_one_object(OUTPUT SYMBOLS PARTS...): an archive's members would show each other's symbols to everybody. One
@@ -74,9 +75,11 @@ elseif(UNIX AND NOT APPLE)
   target_link_options(vkattn_shared PRIVATE "LINKER:-z,defs")
 endif()
 
-vkattn_one_object(vkattn_runtime_whole "_Z*6vkattn*" $<TARGET_OBJECTS:vkattn_runtime_objects> $<TARGET_OBJECTS:vkattn_fmt>)
+vkattn_one_object(vkattn_runtime_whole "_Z*6vkattn*" $<TARGET_OBJECTS:vkattn_runtime_objects>
+                  $<TARGET_OBJECTS:vkattn_fmt>)
 add_library(vkattn_runtime_static STATIC ${vkattn_runtime_whole})
-set_target_properties(vkattn_runtime_static PROPERTIES OUTPUT_NAME vkattn_runtime EXPORT_NAME runtime LINKER_LANGUAGE CXX
+set_target_properties(vkattn_runtime_static PROPERTIES OUTPUT_NAME vkattn_runtime EXPORT_NAME runtime
+                      LINKER_LANGUAGE CXX
                                                        ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 target_include_directories(vkattn_runtime_static INTERFACE ${headers})
 target_link_libraries(vkattn_runtime_static INTERFACE ${CMAKE_DL_LIBS} Threads::Threads)
@@ -88,13 +91,15 @@ configure_file("${CMAKE_CURRENT_LIST_DIR}/vkattn.pc.in" "${CMAKE_CURRENT_BINARY_
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/vkattn-config.cmake.in"
   "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake" INSTALL_DESTINATION "${package_dir}")
 # Of 0.x, a minor version may change the ABI: as the soname says.
-write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake" COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake"
+                                 COMPATIBILITY SameMinorVersion)
 
 install(TARGETS vkattn_static vkattn_shared vkattn_runtime_static EXPORT vkattn
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(EXPORT vkattn NAMESPACE vkattn:: FILE vkattn-targets.cmake DESTINATION "${package_dir}")
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/vkattn" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
-install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake" "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake"
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake"
+              "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake"
   DESTINATION "${package_dir}")
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")

@@ -7,12 +7,16 @@ endforeach()
 
 add_executable(vkattn_plan_tests
   "${tests_dir}/main.cpp" "${tests_dir}/plan_backward_model.cpp" "${tests_dir}/plan_cases.cpp"
-  "${tests_dir}/plan_checks.cpp" "${tests_dir}/plan_checks_backward.cpp" "${tests_dir}/plan_checks_matrix.cpp" "${tests_dir}/plan_matrix_model.cpp" "${tests_dir}/problem_bounds.cpp" "${tests_dir}/plan_checks_baseline.cpp" "${tests_dir}/plan_checks_memory.cpp"
-  "${tests_dir}/plan_checks_work.cpp" "${tests_dir}/plan_model.cpp" "${tests_dir}/plan_faults.cpp" "${tests_dir}/plan_pieces.cpp"
+  "${tests_dir}/plan_checks.cpp" "${tests_dir}/plan_checks_backward.cpp" "${tests_dir}/plan_checks_baseline.cpp"
+  "${tests_dir}/plan_checks_matrix.cpp" "${tests_dir}/plan_checks_memory.cpp" "${tests_dir}/plan_checks_work.cpp"
+  "${tests_dir}/plan_faults.cpp" "${tests_dir}/plan_matrix_model.cpp" "${tests_dir}/plan_model.cpp"
+  "${tests_dir}/plan_pieces.cpp" "${tests_dir}/problem_bounds.cpp"
   "${tests_dir}/test_plan_faults.cpp" "${tests_dir}/test_plan_interfaces.cpp"
   "${tests_dir}/profile.cpp" "${tests_dir}/test_plan.cpp" "${tests_dir}/test_plan_backward.cpp"
-  "${tests_dir}/test_plan_backward_refusals.cpp" "${tests_dir}/test_plan_baseline.cpp" "${tests_dir}/test_plan_combine.cpp"
-  "${tests_dir}/test_plan_features.cpp" "${tests_dir}/test_plan_golden.cpp" "${tests_dir}/test_plan_limits.cpp" "${tests_dir}/test_plan_matrix.cpp" "${tests_dir}/test_plan_matrix_sweep.cpp"
+  "${tests_dir}/test_plan_backward_refusals.cpp" "${tests_dir}/test_plan_baseline.cpp"
+  "${tests_dir}/test_plan_combine.cpp"
+  "${tests_dir}/test_plan_features.cpp" "${tests_dir}/test_plan_golden.cpp" "${tests_dir}/test_plan_limits.cpp"
+  "${tests_dir}/test_plan_matrix.cpp" "${tests_dir}/test_plan_matrix_sweep.cpp"
   "${tests_dir}/test_plan_refusals.cpp" "${tests_dir}/test_plan_tuning.cpp" "${tests_dir}/test_problem.cpp"
   "${tests_dir}/test_problem_features.cpp" "${tests_dir}/test_plan_extremes.cpp" "${tests_dir}/test_struct_sizes.cpp")
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")

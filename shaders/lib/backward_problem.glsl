@@ -16,23 +16,23 @@ uvec2 head_address(uvec2 base, uvec2 batch_stride, uvec2 head_stride, uint batch
 }
 
 // Rows of the query tile, of query or out; of dout or dquery.
-Rows query_tile(uvec2 base, uint tensor, uint element_bytes, Work w) {
+Rows query_tile(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, stride_of(tensor, 0), stride_of(tensor, 1), w.batch, w.head);
-    return query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1), element_bytes);
+    return query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1));
 }
 Rows gradient_tile(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, gradient_stride(tensor, 0), gradient_stride(tensor, 1), w.batch, w.head);
-    return query_rows(w, head, gradient_stride(tensor, 2), gradient_stride(tensor, 1), QUERY_BYTES);
+    return query_rows(w, head, gradient_stride(tensor, 2), gradient_stride(tensor, 1));
 }
 
 // Rows of the sequence of keys, of key or value; of dkey or dvalue.
 Rows key_tensor_rows(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, stride_of(tensor, 0), stride_of(tensor, 1), w.batch, w.head_kv);
-    return key_rows(w, head, stride_of(tensor, 2), KEY_VALUE_BYTES);
+    return key_rows(w, head, stride_of(tensor, 2));
 }
 Rows key_gradient_rows(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, gradient_stride(tensor, 0), gradient_stride(tensor, 1), w.batch, w.head_kv);
-    return key_rows(w, head, gradient_stride(tensor, 2), KEY_VALUE_BYTES);
+    return key_rows(w, head, gradient_stride(tensor, 2));
 }
 
 Rows dout_tile(Work w) { return gradient_tile(backward().x.dout, DOUT, w); }

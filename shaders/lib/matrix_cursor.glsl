@@ -57,7 +57,7 @@ TileCursor find_cursor() {
     c.w = work_at(x / SLICES, push.first_y + place.y, push.first_z + gl_WorkGroupID.z);
     c.first_dim = x % SLICES * OUT_SPAN;
     const uvec2 keys = tile_keys(c.w);
-    c.q = query_tile(push.query, QUERY, QUERY_BYTES, c.w);
+    c.q = query_tile(push.query, QUERY, c.w);
     c.k = key_tensor_rows(push.key, KEY, c.w);
     c.v = key_tensor_rows(push.value, VALUE, c.w);
     c.k.begin = c.v.begin = keys.x;

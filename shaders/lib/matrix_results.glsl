@@ -64,7 +64,7 @@ void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
 }
 
 void store_rows(TileCursor c) {
-    const Rows o = query_tile(push.out_rows, OUT, OUT_BYTES, c.w);
+    const Rows o = query_tile(push.out_rows, OUT, c.w);
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS) sum_along_rows(row_sum[r]);
     barrier();  // from the pool's map to equal shares of it

@@ -46,10 +46,12 @@ void finish_scores(Work w, uint first_key, bool mask_is_mixed) {
         FOR_EACH(e, ELEMENTS) {
             const uvec2 place = place_of(places, e);
             const uint row = min(w.first_row + subgroup_row + r * M + place.x, w.last_row);
-            const ScoreRow score_of = score_row(w, mask, row, mask_is_mixed);
+            const ivec2 keys = visible_keys(w, row);
             FOR_EACH(n, KEY_TILES) {
                 const float score = scaled(vec4(scores[r * KEY_TILES + n][e])).x;
-                scores[r * KEY_TILES + n][e] = finished(score, 0, score_of, int(first_key + key_at(n * N + place.y)));
+                scores[r * KEY_TILES + n][e] =
+                    finished(score, 0, mask, row, keys, int(first_key + key_at(n * N + place.y)), w.num_keys - 1,
+                             mask_is_mixed);
             }
         }
 }

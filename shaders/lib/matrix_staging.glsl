@@ -29,7 +29,7 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
             if (TILE_KV * (vecs) % THREADS == 0 || thread / (vecs) + t * (THREADS / (vecs)) < TILE_KV) \
                 fetched[t] = fetch_whole8(tile.base, at + t * (THREADS / (vecs) * step)); \
     } else { \
-        FETCH(items, vecs, first_dim, row_of_whole_tile(tile, row), extent, whole) \
+        FETCH(items, vecs, first_dim, row_of_whole_tile(tile, row, KEY_VALUE_BYTES), extent, whole) \
     }
 #define STORE(at, stride, items, vecs, value) \
     FOR_EACH(t, items) { \
@@ -41,10 +41,10 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;
 const bool WHOLE_V = HEAD_DIM_V % (SLICES == 1 ? 8 : OUT_SPAN) == 0;
 void fetch_k(Rows k, uint chunk) {
-    FETCH(K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row), HEAD_DIM_QK, WHOLE_K)
+    FETCH(K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row, KEY_VALUE_BYTES), HEAD_DIM_QK, WHOLE_K)
 }
 void fetch_v(Rows v, uint first_dim) {
-    FETCH(V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row), HEAD_DIM_V, WHOLE_V)
+    FETCH(V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
 }
 void fetch_inner_k(Rows k) { FETCH_INNER(k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
 void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
@@ -59,7 +59,7 @@ void clear_padding() {
         pool[POOL_V + e / v_pad * V_STRIDE + V_VECS + e % v_pad] = uvec4(0);
 }
 
-RowStart q_row(Rows q, uint row_of_tile) { return row_start(q, q.first + row_of_tile); }
+RowStart q_row(Rows q, uint row_of_tile) { return row_start(q, q.first + row_of_tile, QUERY_BYTES); }
 
 // The steps of Q that are not held, of one chunk: staged by all invocations.
 const uint STAGED_VECS = Q_STAGED_STEPS * K / 8, STAGED_ITEMS = MATRIX_STEPS(TILE_Q * STAGED_VECS, THREADS);

@@ -20,12 +20,12 @@ uvec2 head_address(uvec2 base, uint tensor, uint batch, uint head) {
     return address_add(address_add(base, mul_wide(batch, stride_of(tensor, 0))), mul_wide(head, stride_of(tensor, 1)));
 }
 
-Rows query_tile(uvec2 base, uint tensor, uint element_bytes, Work w) {
+Rows query_tile(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, tensor, w.batch, w.head);
-    return query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1), element_bytes);
+    return query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1));
 }
 Rows key_tensor_rows(uvec2 base, uint tensor, Work w) {
-    return key_rows(w, head_address(base, tensor, w.batch, w.head_kv), stride_of(tensor, 2), KEY_VALUE_BYTES);
+    return key_rows(w, head_address(base, tensor, w.batch, w.head_kv), stride_of(tensor, 2));
 }
 
 uint split_tiles() { return push.operand_layout[10]; }

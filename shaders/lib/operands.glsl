@@ -64,6 +64,7 @@ const uint OUT_BYTES = BYTES_OF(STORED_OUT_TYPE);
 // Where query and key_value rows are staged in one list, whichever operand an item is of: one load for both while they
 // have one type, because a choice between two costs 4 % (lib/constants.glsl).
 #define STAGED4 QUERY_STORED4
+const uint STAGED_BYTES = QUERY_BYTES;
 STAGED4 load_staged4(bool of_key_value, RowStart row, uint d, uint extent, bool inside) {
     return load_query4(row, d, extent, inside);
 }

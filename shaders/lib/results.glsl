@@ -7,7 +7,7 @@ RowStart part_row(uvec2 base, uint elements, Work w, uint row) {
 }
 
 RowStart out_row(Work w, Rows out_rows, uint row) {
-    return IS_SPLIT ? part_row(push.out_rows, HEAD_DIM_V, w, row) : row_start(out_rows, row);
+    return IS_SPLIT ? part_row(push.out_rows, HEAD_DIM_V, w, row) : row_start(out_rows, row, OUT_BYTES);
 }
 
 // Rows of a part are aligned for four elements if they are whole vec4, whatever the caller's rows are aligned to.

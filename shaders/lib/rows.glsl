@@ -9,7 +9,6 @@ struct Rows {
     uvec2 head;         // address of row 0
     uvec2 stride;       // bytes from row to row
     uvec2 head_stride;  // bytes from head to head of a group
-    uint step, head_step;  // the same in elements, where they fit 32 bits
     uint group;         // 1 where heads are not packed
     uint begin, end;
     uint first;
@@ -17,13 +16,11 @@ struct Rows {
     uvec2 base;         // and its address
 };
 
-Rows rows_of(uvec2 head, uvec2 stride, uvec2 head_stride, uint element_bytes, uint group, uint end) {
+Rows rows_of(uvec2 head, uvec2 stride, uvec2 head_stride, uint group, uint end) {
     Rows t;
     t.head = head;
     t.stride = stride;
     t.head_stride = head_stride;
-    t.step = stride.x / element_bytes;
-    t.head_step = head_stride.x / element_bytes;
     t.group = group;
     t.begin = 0;
     t.end = end;
@@ -40,8 +37,9 @@ Rows tile_at(Rows t, uint first) {
 }
 
 // A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless
-// the planner says FAR_ROWS.
-RowStart row_start(Rows t, uint row) {
+// the planner says FAR_ROWS. `element_bytes` is a constant of the operand; a step in elements beside the stride would
+// take a register for each tensor.
+RowStart row_start(Rows t, uint row, uint element_bytes) {
     uint steps = clamp(row, t.begin, t.end - 1), head = 0;
     if (PACKED_HEADS && t.group > 1) {
         head = steps % t.group;
@@ -53,8 +51,8 @@ RowStart row_start(Rows t, uint row) {
         if (PACKED_HEADS) offset = address_add(offset, mul_wide(head, t.head_stride));
         return RowStart(address_add(t.base, offset), 0);
     }
-    uint at = steps * t.step;
-    if (PACKED_HEADS) at += head * t.head_step;
+    uint at = steps * (t.stride.x / element_bytes);
+    if (PACKED_HEADS) at += head * (t.head_stride.x / element_bytes);
     return RowStart(t.base, at);
 }
 
@@ -66,4 +64,6 @@ Rows next_whole_tile(Rows t, uint rows) {
     return t;
 }
 // A row of such a tile, counted from its first; heads are not packed, and rows not far.
-RowStart row_of_whole_tile(Rows t, uint row) { return RowStart(t.base, row * t.step); }
+RowStart row_of_whole_tile(Rows t, uint row, uint element_bytes) {
+    return RowStart(t.base, row * (t.stride.x / element_bytes));
+}

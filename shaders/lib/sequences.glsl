@@ -135,15 +135,15 @@ uvec2 tile_keys(Work w, uint split_keys) {
 }
 
 // Rows of the query tile, of a tensor of queries (query, out, dout, dquery). `head`: address of the head's row 0.
-Rows query_rows(Work w, uvec2 head, uvec2 stride, uvec2 head_stride, uint element_bytes) {
-    const Rows t = rows_of(address_add(head, mul_wide(w.first_query, stride)), stride, head_stride, element_bytes,
+Rows query_rows(Work w, uvec2 head, uvec2 stride, uvec2 head_stride) {
+    const Rows t = rows_of(address_add(head, mul_wide(w.first_query, stride)), stride, head_stride,
                            rows_to_group(), rows_of_sequence(w));
     return tile_at(t, w.first_row);
 }
 
 // Rows of the sequence of keys, of key, value or their gradients; the caller places the tile.
-Rows key_rows(Work w, uvec2 head, uvec2 stride, uint element_bytes) {
-    return rows_of(address_add(head, mul_wide(w.first_key, stride)), stride, uvec2(0), element_bytes, 1, key_extent());
+Rows key_rows(Work w, uvec2 head, uvec2 stride) {
+    return rows_of(address_add(head, mul_wide(w.first_key, stride)), stride, uvec2(0), 1, key_extent());
 }
 
 // A row of a float32 tensor without strides, (batch, num_heads_q, seqlen_q) of `elements` each: lse, statistics. The

@@ -13,11 +13,3 @@ vec4 tanh4(vec4 x) {
     const vec4 far = 1 - 2 / (exp2(2.88539008 * clamp(x, -20, 20)) + 1);
     return mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
 }
-
-// The capped score of s / c, and its derivative, 1 - tanh^2, both rounded step by step (see scaled()).
-vec4 capped(vec4 x, out vec4 derivative) {
-    const vec4 t = tanh4(x);
-    precise const vec4 square = t * t, score = push.softcap_log2 * t;
-    derivative = 1 - square;
-    return score;
-}

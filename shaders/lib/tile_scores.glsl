@@ -29,11 +29,14 @@ uvec2 tile_rows(Work w) { return uvec2(w.first_row, w.last_row); }
 void add_terms_to_scores(Work w, uint first_key, bool mask_is_mixed) {
     const MaskRows mask = mask_rows(w);
     FOR_EACH(r, ROWS) {
-        const ScoreRow row = score_row(w, mask, min(w.first_row + group * ROWS + r, w.last_row), mask_is_mixed);
+        const uint row = min(w.first_row + group * ROWS + r, w.last_row);
+        const ivec2 keys = visible_keys(w, row);
         FOR_EACH(b, COLS / 4) {
             const int key = int(first_key + 4 * (b * LANES + lane));
             const uint x = r * (COLS / 4) + b;
-            FOR_EACH(i, 4) scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), row, key + int(i));
+            FOR_EACH(i, 4)
+                scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), mask, row, keys, key + int(i), w.num_keys - 1,
+                                        mask_is_mixed);
         }
     }
 }

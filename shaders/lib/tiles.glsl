@@ -43,7 +43,7 @@ struct Block {
 
 Block load_block(bool of_key_value, Rows t, uint row, uint d, uint extent, bool inside) {
     Block block;
-    FOR_EACH(i, 4) block.row[i] = load_staged4(of_key_value, row_start(t, row + i), d, extent, inside);
+    FOR_EACH(i, 4) block.row[i] = load_staged4(of_key_value, row_start(t, row + i, STAGED_BYTES), d, extent, inside);
     return block;
 }
 
@@ -85,7 +85,7 @@ uint key_of_slot(uint slot) {
 KEY_VALUE_STORED4 load_v_item(Rows v, uint first_slot, uint e) {
     const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
     const bool inside = OUT_DIM % (4 * LANES * SLICES) == 0;
-    return load_key_value4(row_start(v, row), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside);
+    return load_key_value4(row_start(v, row, KEY_VALUE_BYTES), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside);
 }
 
 // Staging in two steps: fetch_* issue the loads into registers while a chunk is being computed, store_* put them down
@@ -132,27 +132,41 @@ void store_v(Rows v, uint first_slot) {
 vec4 scores[ROWS * COLS / 4];
 vec4 acc[ROWS * OUT_VECS];
 
-// A product of two matrices in shared memory as a sum of outer products over `steps` lines, `unrolled` of them at a
-// time:
+// Products of two matrices in shared memory as sums of outer products over `steps` lines, `unrolled` of them at a time:
 //   acc[r * right_vecs + c] += left[r] * right[c]
 // left_at(line) is the place of the first of a line's left_vecs vec4, whose components are the rows r; right_at(line,
-// c) is the place of its vec4 number c of right_vecs; each(c, count) is the loop over these. The statement
-// `find_dropped`, which may look at `left`, sets `drop` where the line counts as 0 whatever `right` is.
-#define ADD_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, each, steps, unrolled, find_dropped) \
+// c) is the place of its vec4 number c of right_vecs.
+//
+// ADD_PRODUCT loads a line of both before it multiplies. ADD_LONG_PRODUCT loads the right one vec4 by vec4, because it
+// may not fit the registers: each(c, count) is the loop over them. Its statement `find_dropped`, which may look at
+// `left`, sets `drop` where the line counts as 0 whatever `right` is.
+#define FOR_LINES(steps, unrolled) \
     for (uint first_line = 0; first_line < (steps); first_line += (unrolled)) \
-        [[unroll]] for (uint i = 0; i < (unrolled); i++) { \
-            const uint line = first_line + i; \
-            vec4 left[left_vecs]; \
-            [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = pool[left_at(line) + x]; \
-            bool drop = false; \
-            find_dropped \
-            each(c, right_vecs) { \
-                vec4 right = pool[right_at(line, c)]; \
-                if (drop) right = vec4(0); \
-                [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) \
-                    acc[r * (right_vecs) + c] = fma(vec4(left[r / 4][r % 4]), right, acc[r * (right_vecs) + c]); \
-            } \
-        }
+        [[unroll]] for (uint i = 0; i < (unrolled); i++)
+#define ADD_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, steps, unrolled) \
+    FOR_LINES(steps, unrolled) { \
+        const uint line = first_line + i; \
+        vec4 left[left_vecs], right[right_vecs]; \
+        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = pool[left_at(line) + x]; \
+        [[unroll]] for (uint c = 0; c < (right_vecs); c++) right[c] = pool[right_at(line, c)]; \
+        [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) \
+            [[unroll]] for (uint c = 0; c < (right_vecs); c++) \
+                acc[r * (right_vecs) + c] = fma(vec4(left[r / 4][r % 4]), right[c], acc[r * (right_vecs) + c]); \
+    }
+#define ADD_LONG_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, each, steps, unrolled, find_dropped) \
+    FOR_LINES(steps, unrolled) { \
+        const uint line = first_line + i; \
+        vec4 left[left_vecs]; \
+        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = pool[left_at(line) + x]; \
+        bool drop = false; \
+        find_dropped \
+        each(c, right_vecs) { \
+            vec4 right = pool[right_at(line, c)]; \
+            if (drop) right = vec4(0); \
+            [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) \
+                acc[r * (right_vecs) + c] = fma(vec4(left[r / 4][r % 4]), right, acc[r * (right_vecs) + c]); \
+        } \
+    }
 #define UNROLL_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
 
 // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
@@ -165,7 +179,7 @@ vec4 acc[ROWS * OUT_VECS];
 // scores += Q chunk . K chunk^T
 #define Q_AT(d) (POOL_Q + (d) * Q_STRIDE + group * (ROWS / 4))
 #define K_AT(d, b) (POOL_K + (d) * K_STRIDE + (b) * LANES + lane)
-void multiply_qk() { ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, UNROLL_EACH, CHUNK, QK_UNROLL, {}) }
+void multiply_qk() { ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, CHUNK, QK_UNROLL) }
 
 // scores = A . B^T over the `extent` head dims of both tiles, of which the first chunk is fetched already. `after` is
 // done while the last chunk is multiplied.
@@ -203,7 +217,7 @@ void store_p(uint first) {
 #define P_AT(k) (POOL_P + (first_slot + (k)) * Q_STRIDE + group * (ROWS / 4))
 #define V_AT(k, o) (POOL_V + (k) * V_STRIDE + (o) * LANES + lane)
 void multiply_pv(uint first_slot) {
-    ADD_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, V_KEYS, PV_UNROLL, DROP_UNSEEN)
+    ADD_LONG_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, V_KEYS, PV_UNROLL, DROP_UNSEEN)
 }
 
 // acc += P . V, with P in scores. Meanwhile fetches the first chunk of the next tile of keys, if there is `more`.
