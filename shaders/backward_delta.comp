@@ -51,10 +51,10 @@ void main() {
                 delta = fma(dout_vecs[thread + l][i], out_vecs[thread + l][i], delta);
     }
     if (lane != 0 || wanted > w.last_row) return;
-    const RowStart at_lse = dense_row(a.x.lse, 1, w, row);
+    const RowStart at_lse = dense_row(a.x.lse, uvec2(0), 1, w, row);
     const uint lse = UintsIn(at_lse.base).x[at_lse.at];
     if (HAS_DLSE) {
-        const RowStart at_dlse = dense_row(a.x.dlse, 1, w, row);
+        const RowStart at_dlse = dense_row(a.x.dlse, uvec2(0), 1, w, row);
         delta -= FloatsIn(at_dlse.base).x[at_dlse.at];
     }
     const RowStart to = statistics_of(w, row);

@@ -92,7 +92,8 @@ void store_columns(uint mask, uint first_key) {
 // dlse of a row that sees any key.
 float row_dlse(Work w, uint row) {
     if (!HAS_DLSE) return 0;
-    const RowStart lse = dense_row(backward().x.lse, 1, w, row), at = dense_row(backward().x.dlse, 1, w, row);
+    const RowStart lse = dense_row(backward().x.lse, uvec2(0), 1, w, row);
+    const RowStart at = dense_row(backward().x.dlse, uvec2(0), 1, w, row);
     return UintsIn(lse.base).x[lse.at] == MINUS_INFINITY ? 0 : FloatsIn(at.base).x[at.at];
 }
 

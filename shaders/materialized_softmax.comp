@@ -63,6 +63,6 @@ void main() {
         Vec4sOut(matrix).x[matrix_vec4(row, key)] = weights;
     }
     if (thread != 0 || push.lse == uvec2(0)) return;
-    const RowStart at = dense_row(push.lse, 1, w, row);
+    const RowStart at = dense_row(push.lse, uvec2(0), 1, w, row);
     FloatsOut(at.base).x[at.at] = lse_of(total.x, total.y);
 }

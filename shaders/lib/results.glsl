@@ -1,13 +1,12 @@
 // Where a forward kernel's results go: out and lse, or those of one split, which combine.comp merges. The forward
 // kernels call it once for each row at their end. It assumes push constants as in interface/forward_push.def.
 
-// A split's results are float32 without strides: (split, batch, num_heads_q, seqlen_q) of `elements` each.
-RowStart part_row(uvec2 base, uint elements, Work w, uint row) {
-    return dense_row(base, mul_wide(w.split, heads_of_all_batches()), elements, w, row);
-}
+// A split's results are float32 without strides: (split, batch, num_heads_q, seqlen_q) of elements.
+uvec2 heads_of_splits_before(Work w) { return IS_SPLIT ? mul_wide(w.split, heads_of_all_batches()) : uvec2(0); }
 
 RowStart out_row(Work w, Rows out_rows, uint row) {
-    return IS_SPLIT ? part_row(push.out_rows, HEAD_DIM_V, w, row) : row_start(out_rows, row, OUT_BYTES);
+    return IS_SPLIT ? dense_row(push.out_rows, heads_of_splits_before(w), HEAD_DIM_V, w, row)
+                    : row_start(out_rows, row, OUT_BYTES);
 }
 
 // Rows of a part are aligned for four elements if they are whole vec4, whatever the caller's rows are aligned to.
@@ -25,11 +24,11 @@ void store_result4(RowStart at, uint d, vec4 x) {
 // Stores the lse or, of a split, what it comes from: of scores near the lowest, their number would vanish in the sum.
 void store_statistics(Work w, uint row, float row_max, float row_sum) {
     if (IS_SPLIT) {
-        const RowStart at = part_row(push.lse, 2, w, row);
+        const RowStart at = dense_row(push.lse, heads_of_splits_before(w), 2, w, row);
         FloatsOut(at.base).x[at.at] = row_max;
         FloatsOut(at.base).x[at.at + 1] = row_sum;
     } else if (push.lse != uvec2(0)) {
-        const RowStart at = dense_row(push.lse, 1, w, row);
+        const RowStart at = dense_row(push.lse, uvec2(0), 1, w, row);
         FloatsOut(at.base).x[at.at] = lse_of(row_max, row_sum);
     }
 }

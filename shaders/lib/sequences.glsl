@@ -146,8 +146,9 @@ Rows key_rows(Work w, uvec2 head, uvec2 stride) {
     return rows_of(address_add(head, mul_wide(w.first_key, stride)), stride, uvec2(0), 1, key_extent());
 }
 
-// A row of a float32 tensor without strides, (batch, num_heads_q, seqlen_q) of `elements` each: lse, statistics. The
-// row is of a tile of w; offsets within a tile fit 31 bits, with packed heads too: their rows are few.
+// A row of a float32 tensor without strides, (batch, num_heads_q, seqlen_q) of `elements` each, that lies behind
+// heads_before other heads: lse, statistics, splits. The row is of a tile of w; offsets within a tile fit 31 bits, with
+// packed heads too: their rows are few.
 RowStart dense_row(uvec2 base, uvec2 heads_before, uint elements, Work w, uint row) {
     const uvec2 head = address_add(heads_before, uvec2(w.batch * num_heads_q() + w.head, 0));
     const uint origin = query_of(w.first_row);
@@ -155,7 +156,6 @@ RowStart dense_row(uvec2 base, uvec2 heads_before, uint elements, Work w, uint r
     const uvec2 bytes = mul_wide(elements * 4, index);
     return RowStart(address_add(base, bytes), (head_of(row) * query_extent() + query_of(row) - origin) * elements);
 }
-RowStart dense_row(uvec2 base, uint elements, Work w, uint row) { return dense_row(base, uvec2(0), elements, w, row); }
 
 float lse_of(float row_max, float row_sum) {
     return row_sum > 0 ? LN_2 * (row_max + log2(row_sum)) : uintBitsToFloat(MINUS_INFINITY);
