@@ -1,5 +1,5 @@
 # The package: libvkattn as a static and a shared library, and the optional runtime. Whoever links them finds the C ABI
-# of vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of liblzma, of VulkanMemoryAllocator or
+# of vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of libzstd, of VulkanMemoryAllocator or
 # of a kernel. They need none of those libraries to link, either.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -40,7 +40,7 @@ function(vkattn_one_object output symbols)
   set(${output} "${object}" PARENT_SCOPE)
 endfunction()
 
-vkattn_one_object(vkattn_whole "vkattn_*" ${parts} "${VKATTN_LZMA}")
+vkattn_one_object(vkattn_whole "vkattn_*" ${parts} "${VKATTN_ZSTD}")
 add_library(vkattn_static STATIC ${vkattn_whole})
 set_target_properties(vkattn_static PROPERTIES OUTPUT_NAME vkattn EXPORT_NAME static LINKER_LANGUAGE CXX
                                                ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
@@ -60,9 +60,9 @@ set_target_properties(vkattn_shared PROPERTIES OUTPUT_NAME vkattn EXPORT_NAME sh
   LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 target_compile_definitions(vkattn_shared INTERFACE VKATTN_SHARED)
 target_include_directories(vkattn_shared INTERFACE ${headers})
-target_link_libraries(vkattn_shared PRIVATE "${VKATTN_LZMA}")
+target_link_libraries(vkattn_shared PRIVATE "${VKATTN_ZSTD}")
 if(APPLE)
-  target_link_options(vkattn_shared PRIVATE "LINKER:-exported_symbol,_vkattn_*") # liblzma's symbols are not hidden
+  target_link_options(vkattn_shared PRIVATE "LINKER:-exported_symbol,_vkattn_*") # libzstd's symbols are not hidden
 endif()
 if(UNIX AND NOT APPLE)
   # Weak symbols of std that the compiler makes have their own visibility.

@@ -1,5 +1,5 @@
 # How kernels become part of a program. Each line MODULE of a kernel's interface gives a module in one or two forms, and
-# each form has three files in TARGET_modules: NAME.spv is the SPIR-V, NAME.spv.xz the compressed file, and NAME.inc
+# each form has three files in TARGET_modules: NAME.spv is the SPIR-V, NAME.spv.zst the compressed file, and NAME.inc
 # has its bytes as text.
 
 # vkattn_compile_shader(OUTPUT FILE MACROS PASSES): OUTPUT is the SPIR-V of a shader after these passes of spirv-opt. It
@@ -71,14 +71,16 @@ function(vkattn_split_module line)
   endif()
 endfunction()
 
-# vkattn_compress_module(SPIRV OUTPUT): OUTPUT is what an array of the compressed bytes is made of.
+# vkattn_compress_module(SPIRV OUTPUT): OUTPUT is what an array of the compressed bytes is made of. The format is
+# Zstandard: xz takes 2.9 MB for 4.0, but 8 ms instead of 1 to give a matrix kernel's module back.
 function(vkattn_compress_module spirv output)
-  set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/compressed_text.cmake")
-  string(REGEX REPLACE "inc$" "spv.xz" compressed "${output}")
+  set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/bytes_as_text.cmake")
+  string(REGEX REPLACE "inc$" "spv.zst" compressed "${output}")
   add_custom_command(
     OUTPUT "${output}" "${compressed}"
-    COMMAND "${CMAKE_COMMAND}" "-DFROM=${spirv}" "-DCOMPRESSED=${compressed}" "-DTEXT=${output}" -P "${script}"
-    DEPENDS "${spirv}" "${script}"
+    COMMAND "${VKATTN_ZSTD_PROGRAM}" -q -f -19 "${spirv}" -o "${compressed}"
+    COMMAND "${CMAKE_COMMAND}" "-DFROM=${compressed}" "-DTO=${output}" -P "${script}"
+    DEPENDS "${spirv}" "${script}" "${VKATTN_ZSTD_PROGRAM}"
     VERBATIM)
 endfunction()
 
@@ -102,7 +104,7 @@ function(vkattn_embed_shaders target kernels output)
       vkattn_compress_module("${spirv}" "${folder}/${form}.inc")
       target_sources(${target} PRIVATE "${folder}/${form}.inc")
       string(APPEND text "constexpr uint8_t code_${form}[] = {\n#include \"${folder}/${form}.inc\"\n};\n")
-      string(APPEND list "${module_file} ${spirv} ${folder}/${form}.spv.xz\n")
+      string(APPEND list "${module_file} ${spirv} ${folder}/${form}.spv.zst\n")
     endforeach()
     if(NOT "${module}_rolled" IN_LIST module_forms)
       string(APPEND text "constexpr auto& code_${module}_rolled = code_${module};\n")

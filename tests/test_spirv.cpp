@@ -1,7 +1,7 @@
-// The embedded modules: each is SPIR-V without names, and of a stream that is not whole or has been changed nothing is
+// The embedded modules: each is SPIR-V without names, and of a frame that is not whole or has been changed nothing is
 // taken.
 #include <doctest/doctest.h>
-#include <lzma.h>
+#include <zstd.h>
 
 #include <algorithm>
 #include <set>
@@ -16,11 +16,12 @@ namespace {
 using Bytes = std::vector<uint8_t>;
 
 Bytes compressed(std::span<const uint8_t> bytes) {
-    Bytes out(lzma_stream_buffer_bound(bytes.size()));
-    size_t length = 0;
-    REQUIRE_EQ(lzma_easy_buffer_encode(6, LZMA_CHECK_CRC64, nullptr, bytes.data(), bytes.size(), out.data(),
-                                       &length, out.size()),
-               LZMA_OK);
+    Bytes out(ZSTD_compressBound(bytes.size()));
+    ZSTD_CCtx* context = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the program zstd does
+    const size_t length = ZSTD_compress2(context, out.data(), out.size(), bytes.data(), bytes.size());
+    ZSTD_freeCCtx(context);
+    REQUIRE_EQ(ZSTD_isError(length), 0);
     out.resize(length);
     return out;
 }
@@ -33,9 +34,9 @@ Bytes some_words(size_t count) {
     return bytes;
 }
 
-bool is_refused(std::span<const uint8_t> xz) {
+bool is_refused(std::span<const uint8_t> frame) {
     try {
-        decompress(xz, "some_module");
+        decompress(frame, "some_module");
     } catch (const std::runtime_error& e) {
         return std::string(e.what()).find("module some_module is damaged") != std::string::npos;
     }
@@ -61,13 +62,13 @@ TEST_CASE("spirv: what was compressed comes back") {
     CHECK_EQ(decompress(compressed(Bytes(4 << 20)), "some_module").size(), 1u << 20);
 }
 
-TEST_CASE("spirv: a stream that is cut off anywhere is refused") {
+TEST_CASE("spirv: a frame that is cut off anywhere is refused") {
     const Bytes whole = compressed(some_words(200));
     for (size_t length = 0; length < whole.size(); length++)
         CHECK(is_refused(Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(length))));
 }
 
-TEST_CASE("spirv: a stream with any byte changed is refused or gives the same words") {
+TEST_CASE("spirv: a frame with any byte changed is refused or gives the same words") {
     const Bytes whole = compressed(some_words(200));
     const Spirv words = decompress(whole, "some_module");
     size_t accepted = 0;
@@ -83,7 +84,7 @@ TEST_CASE("spirv: a stream with any byte changed is refused or gives the same wo
     CHECK_LE(accepted, 4);
 }
 
-TEST_CASE("spirv: streams of something else than words are refused") {
+TEST_CASE("spirv: frames of something else than words are refused") {
     CHECK(is_refused({}));
     CHECK(is_refused(Bytes(1000)));
     CHECK(is_refused(compressed({})));

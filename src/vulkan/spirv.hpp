@@ -1,4 +1,4 @@
-// The compiled modules of shaders/kernels.def, which the build embeds in the xz format. Pipelines are built from them
+// The compiled modules of shaders/kernels.def, which the build embeds as Zstandard frames. Pipelines are built from them
 // (context.cpp), and pipeline_constants.cpp looks for the constants that they read.
 #pragma once
 
@@ -14,16 +14,16 @@ namespace vkattn::core {
 
 using Spirv = std::vector<uint32_t>;
 
-// rolled asks for the module's form for CPUs, where it has two. Every call decompresses the module again, which takes
-// up to 10 milliseconds, so callers keep what they need more than once.
+// rolled asks for the module's form for CPUs, where it has two. Every call decompresses the module again, so
+// callers keep what they need more than once.
 Spirv spirv_of(Module module, bool rolled);
 
 // The module's name, with "_rolled" behind it for the form for CPUs of a module that has two.
 std::string module_name(Module module, bool rolled);
 
-// Throws std::runtime_error with the module's name if the bytes are not a whole, undamaged xz stream of words. An
+// Throws std::runtime_error with the module's name if the bytes are not a whole, undamaged Zstandard frame of words. An
 // exception and no Failure, because only a damaged library can be the cause: nobody shall choose another kernel then.
-Spirv decompress(std::span<const uint8_t> xz, std::string_view name);
+Spirv decompress(std::span<const uint8_t> frame, std::string_view name);
 
 // The module as it lies in the library.
 std::span<const uint8_t> compressed_spirv(Module module, bool rolled);

@@ -19,10 +19,10 @@ find_header() {
 # find_library NAME: prints the path of a static library of the system.
 find_library() { find_file "$1" /usr/local/lib "/usr/lib/$(uname -m)-linux-gnu" /usr/lib64 /usr/lib; }
 
-# system_has HEADER: the system has it and, if it is liblzma's, all else that liblzma-dev would bring.
+# system_has HEADER: the system has it and, if it is libzstd's, all else that libzstd-dev would bring.
 system_has() {
     find_header "$1" >/dev/null || return
-    [[ $1 != lzma.h ]] || { find_header lzma >/dev/null && find_library liblzma.a >/dev/null; }
+    [[ $1 != zstd.h ]] || { find_header zstd_errors.h >/dev/null && find_library libzstd.a >/dev/null; }
 }
 
 # system_can_compile: else it sets system_lacks to the first thing that is missing.
