@@ -90,7 +90,7 @@ file(RELATIVE_PATH VKATTN_PC_UP "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/pr
 configure_file("${CMAKE_CURRENT_LIST_DIR}/vkattn.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/vkattn.pc" @ONLY)
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/vkattn-config.cmake.in"
   "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake" INSTALL_DESTINATION "${package_dir}")
-# Of 0.x, a minor version may change the ABI: as the soname says.
+# While the version is 0.x, a minor version may change the ABI, as the soname says.
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake"
                                  COMPATIBILITY SameMinorVersion)
 

@@ -4,6 +4,7 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <stdexcept>
 
@@ -41,6 +42,25 @@ bool is_refused(std::span<const uint8_t> frame) {
         return std::string(e.what()).find("module some_module is damaged") != std::string::npos;
     }
     return false;
+}
+
+// Finds how deep the calls below main are nested. Words of the SPIR-V specification, section 3.49: 15 is OpEntryPoint,
+// 54 OpFunction, 57 OpFunctionCall.
+size_t call_depth(const Spirv& words) {
+    std::map<uint32_t, std::set<uint32_t>> calls;
+    uint32_t entry = 0, function = 0;
+    for (size_t at = 5; at < words.size(); at += words[at] >> 16) {
+        const uint32_t opcode = words[at] & 0xffff;
+        if (opcode == 15) entry = words[at + 2];
+        if (opcode == 54) function = words[at + 2];
+        if (opcode == 57) calls[function].insert(words[at + 3]);
+    }
+    const auto depth_below = [&](const auto& self, uint32_t caller) -> size_t {
+        size_t depth = 0;
+        for (const uint32_t callee : calls[caller]) depth = std::max(depth, 1 + self(self, callee));
+        return depth;
+    };
+    return depth_below(depth_below, entry);
 }
 
 template <class Visit>
@@ -118,4 +138,16 @@ TEST_CASE("spirv: every module is embedded, whole and without names") {
     CHECK_GT(names.size(), static_cast<size_t>(Module::count));
     CHECK(names.contains("forward_tiles_f32_rolled"));
     CHECK_FALSE(names.contains("combine_f32_rolled"));
+}
+
+TEST_CASE("spirv: calls of modules for GPUs are nested no deeper than kernels.def says") {
+    size_t deepest = 0;
+    for (uint32_t i = 0; i < static_cast<uint32_t>(Module::count); i++) {
+        const auto module = static_cast<Module>(i);
+        CAPTURE(module_name(module, false));
+        const size_t depth = call_depth(spirv_of(module, false));
+        CHECK_LE(depth, 7);
+        deepest = std::max(deepest, depth);
+    }
+    CHECK_GT(deepest, 0);
 }

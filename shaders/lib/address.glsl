@@ -18,6 +18,7 @@ uvec2 mul_wide(uint index, uint stride) {
 }
 
 uvec2 mul_wide(uint index, uvec2 stride) {
-    uvec2 product = mul_wide(index, stride.x);
-    return uvec2(product.x, product.y + index * stride.y);
+    uint high, low;
+    umulExtended(index, stride.x, high, low);
+    return uvec2(low, high + index * stride.y);
 }

@@ -1,28 +1,13 @@
 // The caller's mask, a term of the scores (lib/scores.glsl): bool (one byte, nonzero = attend) or float (added to the
 // score, -inf hides), read through strides in which 0 broadcasts. A problem with a mask has an argument block.
-// x: what an element of a float mask adds to the score; y: not 0 if it hides the key.
 #if defined(F16) || defined(BF16)
 const uint STORED_MASK_TYPE = MASK_TYPE;
-vec2 float_mask_element(RowStart row, uint at) {
-    if (MASK_TYPE == TYPE_FLOAT32) {
-        const uint bits = UintsIn(row.base).x[at];
-        return bits == 0xff800000u ? vec2(0, 1) : vec2(uintBitsToFloat(bits), 0);
-    }
-    const uint bits = load_one_16bit(row, at);
-    const bool hides = bits == (MASK_TYPE == TYPE_FLOAT16 ? 0xfc00 : 0xff80);
-    return vec2(hides ? 0 : float_of(MASK_TYPE, bits), hides ? 1 : 0);
-}
 void store_mask_gradient(RowStart row, uint at, float x) {
     if (MASK_TYPE == TYPE_FLOAT32) store_one_float32(row, at, x);
     else store_one_16bit(row, at, bits_of(MASK_TYPE, x));
 }
 #else
 const uint STORED_MASK_TYPE = TYPE_FLOAT32;
-vec2 float_mask_element(RowStart row, uint at) {
-    const uint bits = UintsIn(row.base).x[at];
-    const bool hides = bits == 0xff800000u;
-    return vec2(hides ? 0 : uintBitsToFloat(bits), hides ? 1 : 0);
-}
 void store_mask_gradient(RowStart row, uint at, float x) { store_one_float32(row, at, x); }
 #endif
 const uint MASK_BYTES = BYTES_OF(STORED_MASK_TYPE);
@@ -69,7 +54,16 @@ vec2 mask_element(RowStart row, uint key) {
         const uint word = UintsIn(uvec2(row.base.x & ~3u, row.base.y)).x[byte / 4];
         return vec2(0, (word >> (byte % 4 * 8) & 0xff) == 0 ? 1 : 0);
     }
-    return float_mask_element(row, at);
+#if defined(F16) || defined(BF16)
+    if (MASK_TYPE != TYPE_FLOAT32) {
+        const uint bits = load_one_16bit(row, at);
+        const bool hides = bits == (MASK_TYPE == TYPE_FLOAT16 ? 0xfc00 : 0xff80);
+        return vec2(hides ? 0 : float_of(MASK_TYPE, bits), hides ? 1 : 0);
+    }
+#endif
+    const uint bits = UintsIn(row.base).x[at];
+    const bool hides = bits == 0xff800000u;
+    return vec2(hides ? 0 : uintBitsToFloat(bits), hides ? 1 : 0);
 }
 
 uint mask_key_step() { return arguments().x.mask_key_step; }

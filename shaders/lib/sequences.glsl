@@ -22,9 +22,10 @@ struct Work {
     uint split;          // number of the split of the keys
 };
 
-uint num_heads_q() { return push.heads & 0xffff; }
-uint group_size() { return push.heads >> 16; }
-uint rows_to_group() { return PACKED_HEADS ? group_size() : 1; }
+// Macros, so that calls are not nested too deep (kernels.def).
+#define num_heads_q() (push.heads & 0xffff)
+#define group_size() (push.heads >> 16)
+#define rows_to_group() (PACKED_HEADS ? group_size() : 1)
 uint num_heads_kv() { return num_heads_q() / group_size(); }
 
 // Rows of a head that results without strides have room for, and keys of a head, whatever the batch.

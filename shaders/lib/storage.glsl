@@ -76,10 +76,10 @@ uint bfloat16_bits(float x) {
     const uint bits = floatBitsToUint(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return (bits & 0x7fffffff) > 0x7f800000 ? bits >> 16 | 0x40 : rounded;  // NaN stays one
 }
-uint bits_of(uint type, float x) { return type == TYPE_FLOAT16 ? float16_bits(x) : bfloat16_bits(x); }
-uvec2 bits_of(uint type, vec4 x) {
-    return uvec2(bits_of(type, x.x) | bits_of(type, x.y) << 16, bits_of(type, x.z) | bits_of(type, x.w) << 16);
-}
+#define PACK_BITS(bits, x) uvec2(bits(x.x) | bits(x.y) << 16, bits(x.z) | bits(x.w) << 16)
+uvec2 float16_bits(vec4 x) { return PACK_BITS(float16_bits, x); }
+uvec2 bfloat16_bits(vec4 x) { return PACK_BITS(bfloat16_bits, x); }
+#define bits_of(type, x) ((type) == TYPE_FLOAT16 ? float16_bits(x) : bfloat16_bits(x))
 
 #if defined(F16) || defined(BF16)
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Uvec2sIn { uvec2 x[]; };
@@ -92,8 +92,8 @@ void store_four_16bit(RowStart row, uint at, uvec2 bits) { Uvec2sOut(row.base).x
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Uints { uint x[]; };
 
 // Elements between the beginning of the word in which the row's base lies and element `at`.
-uint place_in_words(RowStart row, uint at) { return at + (row.base.x >> 1 & 1); }
-uvec2 word_base(RowStart row) { return uvec2(row.base.x & ~3u, row.base.y); }
+#define place_in_words(row, at) ((at) + (row.base.x >> 1 & 1))
+#define word_base(row) uvec2(row.base.x & ~3u, row.base.y)
 
 uint load_one_16bit(RowStart row, uint at) {
     const uint place = place_in_words(row, at);

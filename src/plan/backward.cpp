@@ -57,7 +57,7 @@ uint64_t span_of(const Context& c, const Pass& pass, const Plan& plan, uint64_t 
     return pass.longest > most && can_be_cut ? most : std::max<uint64_t>(1, pass.steps);
 }
 
-// So that no dispatch costs more than the limit.
+// Cuts a pass so that no dispatch costs more than the limit.
 Result<PassCut> cut_within(const Context& c, const Pass& pass, const Plan& plan, uint64_t limit) {
     PassCut cut;
     cut.span = span_of(c, pass, plan, limit);

@@ -1,5 +1,5 @@
 // The forward kernels, `rows` for few query rows, `tiles`, and `matrix` on matrix units: over all keys at once, or
-// over parts of them that combine.comp merges.
+// over splits of them, whose results combine.comp merges.
 #include <algorithm>
 #include <cstddef>
 
@@ -10,34 +10,34 @@
 namespace vkattn::core {
 namespace {
 
-constexpr uint64_t max_parts = 65535, max_span_tiles = 65535;
-// A guess, not measured: below, a part's start and merge should cost more than they save.
-constexpr uint64_t least_keys_of_part = 256;
+constexpr uint64_t max_splits = 65535, max_span_tiles = 65535;
+// A guess, not measured: below, a split's start and merge should cost more than they save.
+constexpr uint64_t least_keys_of_split = 256;
 
 // The forward kernel's grid, and how the keys are cut.
 struct Grid {
     uint64_t heads, query_tiles;
     Problem::Keys keys;       // that any row may see
     uint64_t longest = 1;     // tiles of keys that a query tile goes through, at most
-    uint64_t span_tiles = 0;  // tiles of keys in a part; 0: one part, not cut
-    uint64_t first_part = 0, parts = 1;
+    uint64_t span_tiles = 0;  // tiles of keys in a split; 0: the keys are not split
+    uint64_t first_split = 0, splits = 1;
 };
 
 uint64_t flops_of(const Problem& p, uint64_t rows, uint64_t keys) {
     return 2 * rows * keys * (p.head_dim_qk + p.head_dim_v);
 }
 
-// As many parts as keep the device busy.
-uint64_t busy_parts(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, uint64_t all) {
+// Counts the splits of the keys that keep the device busy.
+uint64_t busy_splits(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, uint64_t all) {
     const uint64_t workgroups = std::max<uint64_t>(1, g.heads * g.query_tiles);
     return std::min(uint64_t{multiprocessors_of(caps)} * tiles.residency / workgroups,
-                    all * tiles.tile_kv() / least_keys_of_part);
+                    all * tiles.tile_kv() / least_keys_of_split);
 }
 
-// Tiles of keys in a part, where a row sees those from `first` to `end`: for so many parts, and no part beyond the
+// Tiles of keys in a split, where a row sees those from `first` to `end`: for so many splits, and no split beyond the
 // limit of a dispatch. 0: not cut.
 uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& options,
-                     const TileChoice& tiles, uint64_t first, uint64_t end, uint64_t parts) {
+                     const TileChoice& tiles, uint64_t first, uint64_t end, uint64_t splits) {
     const TileChoice& n = tiles;
     const uint64_t limit =
         std::max<uint64_t>(1, dispatch_limit(caps, options) / flops_of(p, n.tile_q(), n.tile_kv()));
@@ -48,7 +48,7 @@ uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& op
                    ? 0
                    : most;
     const bool too_long = longest_loop(p, n.tile_q(), n.tile_kv(), all) > limit;
-    const uint64_t span = parts > 1 ? ceil_div(all, parts) : all;
+    const uint64_t span = splits > 1 ? ceil_div(all, splits) : all;
     if (span >= all && !too_long) return 0;
     return std::min(span, too_long ? most : max_span_tiles);
 }
@@ -62,7 +62,7 @@ uint64_t bytes_of_part(const Problem& p) {
 }
 
 // Parts for which scratch has room.
-uint64_t parts_that_fit(const DeviceCaps& caps, const Options& options, const Plan& plan) {
+uint64_t splits_that_fit(const DeviceCaps& caps, const Options& options, const Plan& plan) {
     const uint64_t left = scratch_left(caps, options, plan);
     return left < 2 * scratch_alignment ? 0 : (left - 2 * scratch_alignment) / bytes_of_part(plan.problem);
 }
@@ -78,14 +78,14 @@ Grid make_grid(const DeviceCaps& caps, const Options& options, const TileChoice&
     g.longest = std::max<uint64_t>(1, longest_loop(p, n.tile_q(), n.tile_kv(), end - first));
     if (first == end) return g;
     const auto cut = [&](uint64_t span) {
-        g.span_tiles = span == 0 ? 0 : std::max<uint64_t>(span, ceil_div(end, max_parts));
-        g.first_part = span == 0 ? 0 : first / g.span_tiles;
-        g.parts = span == 0 ? 1 : ceil_div(end, g.span_tiles) - g.first_part;
-        return span == 0 || g.parts <= parts_that_fit(caps, options, plan);
+        g.span_tiles = span == 0 ? 0 : std::max<uint64_t>(span, ceil_div(end, max_splits));
+        g.first_split = span == 0 ? 0 : first / g.span_tiles;
+        g.splits = span == 0 ? 1 : ceil_div(end, g.span_tiles) - g.first_split;
+        return span == 0 || g.splits <= splits_that_fit(caps, options, plan);
     };
     const bool asked = options.num_splits != 0 || options.batch_invariant;
-    const uint64_t parts = asked ? options.num_splits : busy_parts(caps, tiles, g, end - first);
-    if (cut(choose_span(caps, p, options, tiles, first, end, parts)) || options.num_splits > 1 ||
+    const uint64_t splits = asked ? options.num_splits : busy_splits(caps, tiles, g, end - first);
+    if (cut(choose_span(caps, p, options, tiles, first, end, splits)) || options.num_splits > 1 ||
         options.batch_invariant)
         return g;
     // Parts that nobody asked for are given up where they do not fit; those of the default limit are no promise.
@@ -93,15 +93,15 @@ Grid make_grid(const DeviceCaps& caps, const Options& options, const TileChoice&
     return g;
 }
 
-// The parts' outputs and lse, in scratch.
+// Reserves scratch for the splits' outputs and lse.
 Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const Grid& g, Plan& plan) {
     const Problem& p = plan.problem;
-    if (g.parts > parts_that_fit(caps, options, plan))
+    if (g.splits > splits_that_fit(caps, options, plan))
         return unsupported(
-            "", fmt::format("{} parts of the keys need {} bytes of scratch each, the limit is {}", g.parts,
+            "", fmt::format("{} splits of the keys need {} bytes of scratch each, the limit is {}", g.splits,
                             bytes_of_part(p), scratch_limit(caps, options)));
-    reserve_scratch(plan, Region::parts, g.parts * rows_of_part(p) * p.head_dim_v * 4);
-    reserve_scratch(plan, Region::parts_lse, g.parts * rows_of_part(p) * 8);
+    reserve_scratch(plan, Region::parts, g.splits * rows_of_part(p) * p.head_dim_v * 4);
+    reserve_scratch(plan, Region::parts_lse, g.splits * rows_of_part(p) * 8);
     return true;
 }
 
@@ -110,7 +110,7 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
 template <class K>
 void set_results(Launch<K>& launch, const Problem& p, const Grid& g) {
     const bool split = g.span_tiles != 0;
-    const uint64_t rows_before = g.first_part * rows_of_part(p);
+    const uint64_t rows_before = g.first_split * rows_of_part(p);
     launch.constants.is_split = split;
     VKATTN_PATCH(launch, out_rows, split ? Region::parts : Region::out, 0 - rows_before * p.head_dim_v * 4);
     VKATTN_PATCH(launch, lse, split ? Region::parts_lse : Region::lse, 0 - rows_before * 8);
@@ -146,10 +146,10 @@ Pipeline forward_pipeline(const DeviceCaps& caps, const TileChoice& tiles, const
                                           : launch(kernels::forward_tiles{});
 }
 
-Combine combine_of(const Problem& p, uint64_t parts) {
+Combine combine_of(const Problem& p, uint64_t splits) {
     VkattnCombine c = default_combine();
     c.dtype = p.dtype;
-    c.num_parts = static_cast<uint32_t>(parts);
+    c.num_parts = static_cast<uint32_t>(splits);
     c.batch = p.batch;
     c.num_heads = p.num_heads_q;
     c.seqlen_q = p.seqlen_q;
@@ -167,7 +167,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
                           KernelKind kind) {
     if (options.batch_invariant && options.num_splits > 1)
         return invalid("options.num_splits",
-                       "parts of the keys depend on seqlen_kv, batch_invariant forbids that");
+                       "splits of the keys depend on seqlen_kv, batch_invariant forbids that");
     const bool matrix = kind == KernelKind::matrix || kind == KernelKind::matrix_khr;
     const Result<TileChoice> tiles =
         matrix ? choose_matrix(caps, problem, options, kind) : choose_tiles(caps, problem, options, kind);
@@ -178,7 +178,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     if (n.matrix) plan.operands = n.matrix->shape.dtype;
     if (problem.empty_output()) return plan;
     const Grid grid = make_grid(caps, options, *tiles, plan);
-    plan.num_splits = static_cast<uint32_t>(grid.parts);
+    plan.num_splits = static_cast<uint32_t>(grid.splits);
     if (grid.span_tiles != 0)
         if (auto ok = reserve_parts(caps, options, grid, plan); !ok) return ok.failure();
     add_mask_classes(caps, options, *tiles, grid.query_tiles, plan);
@@ -188,7 +188,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     const uint64_t tiles_of_keys =
         grid.span_tiles != 0 ? std::min(grid.longest, grid.span_tiles) : grid.longest;
     const uint64_t unit = flops_of(problem, n.tile_q(), tiles_of_keys * n.tile_kv());
-    const std::array<uint64_t, 3> workgroups{grid.heads * slices, grid.query_tiles, grid.parts};
+    const std::array<uint64_t, 3> workgroups{grid.heads * slices, grid.query_tiles, grid.splits};
     if (workgroups[0] > uint64_t{1} << 32)
         return unsupported(plan.operands == problem.dtype ? "" : "options.precision",
                            fmt::format("{} heads of all batches in {} slices pass 2^32", grid.heads, slices));
@@ -196,13 +196,13 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
         within_limit(caps, options, [&](uint64_t limit) { return cut_grid(caps, workgroups, unit, limit); });
     if (!boxes) return boxes.failure();
     for (Box box : *boxes) {
-        box.first[2] += grid.first_part;
+        box.first[2] += grid.first_split;
         add_dispatch(plan, pipeline, box.count, cut_of(box),
                      box.count[0] * box.count[1] * box.count[2] * unit);
     }
     if (grid.span_tiles == 0) return plan;
     if (auto ok =
-            add_combine(caps, combine_of(problem, grid.parts), true, !options.batch_invariant,
+            add_combine(caps, combine_of(problem, grid.splits), true, !options.batch_invariant,
                         options.max_dispatch_flops != 0 ? options.max_dispatch_flops : UINT64_MAX, plan);
         !ok)
         return ok.failure();
