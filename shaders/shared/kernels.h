@@ -23,7 +23,7 @@ struct ForwardArguments {
     uint key_limit;       // keys from here on are hidden: the mask's last extent, or seqlen_kv
     uint mask_key_step;   // 0: one mask element for all keys of a row
     uint follow_lengths;  // 1: the batch's kv length is added to the bounds
-    uint class_heads;     // heads that have their own classes of mask tiles: 1, or all (kv heads, if heads are packed)
+    uint class_heads;     // heads that have their own classes of mask tiles: 1, or all
     uint class_batches;   // batches that have: 1, or all
     uint present;         // PRESENT_*
 };
