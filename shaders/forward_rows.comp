@@ -109,22 +109,22 @@ void multiply_qk(Rows k, Rows v, uint first_key) {
 }
 
 // The scores of one key, rows 4 * x .. 4 * x + 3.
-vec4 score_of(Work w, MaskRows mask, uint x, int key) {
+vec4 score_of(Terms terms, uint x, int key) {
     vec4 s = vec4(0);
     [[unroll]] for (uint l = 0; l < LANES; l++) s += pool[(thread * ROW_VECS + x) * (LANES + 1) + l];
     s = scaled(s);
     [[unroll]] for (uint r = 0; r < 4; r++) {
-        const uint row = min(w.first_row + 4 * x + r, w.last_row);
-        s[r] = finished(s[r], 0, mask, row, visible_keys(w, row), key, w.num_keys - 1, true);
+        const uint row = min(terms.w.first_row + 4 * x + r, terms.w.last_row);
+        s[r] = finished(s[r], 0, terms, row, visible_keys(terms.w, row), key);
     }
     return s;
 }
 
 // From the parts to P, both in the pool; row_max, row_sum and the accumulators follow.
-void softmax_group(Work w, MaskRows mask, uint first_key) {
+void softmax_group(Terms terms, uint first_key) {
     vec4 s[ROW_VECS];
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
-        s[x] = score_of(w, mask, x, int(first_key + lane));
+        s[x] = score_of(terms, x, int(first_key + lane));
         pool[POOL_SCORES + thread * ROW_VECS + x] = s[x];
     }
     barrier();
@@ -233,7 +233,7 @@ void main() {
     Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys.x;
     k.end = v.end = keys.y;
-    const MaskRows mask = mask_rows(w);
+    const Terms terms = terms_of(w, true);
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
         row_max[x] = vec4(NO_MAXIMUM);
         row_sum[x] = vec4(0);
@@ -247,7 +247,7 @@ void main() {
         const uint first_key = first + group * LANES;
         multiply_qk(k, v, first_key);
         barrier();
-        softmax_group(w, mask, first_key);
+        softmax_group(terms, first_key);
         barrier();
         k = tile_at(k, first + TILE_KV);
         multiply_pv(v, k, first_key);

@@ -6,7 +6,8 @@ struct TileCursor {
     uint first_dim;  // the first head dim of V that the workgroup's slice has
     uint end_key;
     // Tiles that begin from first_inner to last_inner are inner ones: all their keys exist, and are within every row's
-    // bounds. Without a mask, the tile that follows an inner one is inner too, or does not exist.
+    // bounds, so that their scores need no finishing but for what a mask does. Without a mask, the tile that follows an
+    // inner one is inner too, or does not exist.
     int first_inner, last_inner;
     // With a mask:
     Classes classes;

@@ -62,12 +62,12 @@ void mark_seen() {
 
 // Marks the keys that the tile's rows see, by the mask; by all invocations.
 void find_seen(Work w, uint first_key) {
-    const MaskRows mask = mask_rows(w);
+    const Terms terms = terms_of(w, true);
     forget_seen();
     barrier();
     [[dont_unroll]] for (uint i = thread; i < TILE_Q * TILE_KV; i += THREADS) {
         const uint row = min(w.first_row + i / TILE_KV, w.last_row), key = i % TILE_KV;
-        const float score = finished(0, 0, mask, row, visible_keys(w, row), int(first_key + key), w.num_keys - 1, true);
+        const float score = finished(0, 0, terms, row, visible_keys(w, row), int(first_key + key));
         if (score > NO_MAXIMUM) atomicOr(seen[key / 32], 1u << key % 32);
     }
     barrier();

@@ -40,7 +40,7 @@ bool sees(Work w, uint first_key) {
 
 // Brings q.k of the tile to its scores.
 void finish_scores(Work w, uint first_key, bool mask_is_mixed) {
-    const MaskRows mask = mask_rows(w);
+    const Terms terms = terms_of(w, mask_is_mixed);
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(e, ELEMENTS) {
@@ -50,8 +50,7 @@ void finish_scores(Work w, uint first_key, bool mask_is_mixed) {
             FOR_EACH(n, KEY_TILES) {
                 const float score = scaled(vec4(scores[r * KEY_TILES + n][e])).x;
                 scores[r * KEY_TILES + n][e] =
-                    finished(score, 0, mask, row, keys, int(first_key + key_at(n * N + place.y)), w.num_keys - 1,
-                             mask_is_mixed);
+                    finished(score, 0, terms, row, keys, int(first_key + key_at(n * N + place.y)));
             }
         }
 }

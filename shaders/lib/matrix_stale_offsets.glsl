@@ -110,7 +110,7 @@ bool leaves_loop(TileCursor c, uint set_tile) {
 }
 
 void loop_with_stale_offsets(inout TileCursor c) {
-    const bool no_inner = HAS_SOFTCAP || FAR_ROWS;
+    const bool no_inner = FINISHES_ALL_TILES || FAR_ROWS;
     if (drops_unseen()) {
         find_seen(c.w, c.k.first);
         store_seen_k();

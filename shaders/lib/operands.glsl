@@ -20,8 +20,8 @@
 #define BYTES_OF(type) ((type) == TYPE_FLOAT32 ? 4 : 2)
 const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_VALUE_BYTES = BYTES_OF(KEY_VALUE_TYPE);
 
-// load_NAME4, NAME_floats and store_NAME4 of each operand. Where the type is the module's they are macros, so that calls
-// are not nested too deep (kernels.def).
+// load_NAME4, NAME_floats and store_NAME4 of each operand. Where the type is the module's they are macros, so that
+// calls are not nested too deep (kernels.def).
 #if defined(F16) || defined(BF16)
 #define QUERY_STORED4 uvec2
 #define load_query4 load4_16bit

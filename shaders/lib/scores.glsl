@@ -6,11 +6,12 @@
 //   score = finished(score, ...)             what terms add, and what they hide
 //   needs_finishing(...)                     whether a tile has to be finished at all
 //
-// A term is a file of statements, lib/term_NAME.glsl, which finished() includes: it may read what finished() has, and
-// changes `added` and `hidden`. A line in terms_finish() says in which tiles of keys it does so. The statements are no
-// functions of a struct: with these, float32 at D64 took 2.57 ms for 1.90 on an H200. A term whose gradient is wanted
-// finds it in the gradient of the finished score, dS: q.k gets softmax_scale times that, and times the softcap's
-// derivative. A kernel may let scores begin as a term in place of zeros (lib/matrix_bias.glsl).
+// A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
+// finished() and the Terms; they add to `added`, in base 2 and no more than HIGHEST_BIAS * LOG2_E in size, or set
+// `hidden`. A term that needs more than the Work adds it to Terms. terms_finish() says in which tiles of keys the terms
+// change anything: a line there, or a bit in FINISHES_ALL_TILES, which the planner repeats (src/plan/launch.hpp). A
+// term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times that,
+// and times the softcap's derivative. A kernel may let scores begin as a term in place of zeros (lib/matrix_bias.glsl).
 //
 // There are no infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the initial
 // row maximum, and that far below the lowest visible score: 2^(hidden - row_max) is 0 even in a row that has seen
@@ -22,6 +23,18 @@ const float HIGHEST_BIAS = 6.9e37;  // times log2(e) within the lowest score
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 
 #include "lib/softcap.glsl"
+
+// True if a term changes every score. The mask is not among them: the matrix kernel knows of tiles in which it changes
+// nothing, and can fetch it ahead.
+const bool FINISHES_ALL_TILES = HAS_SOFTCAP;
+
+// What the terms know, beside the place of a score: a kernel asks for it once a tile.
+struct Terms {
+    Work w;
+    MaskRows mask;
+    bool mask_is_mixed;  // false: the mask is known to change nothing in this tile
+};
+Terms terms_of(Work w, bool mask_is_mixed) { return Terms(w, mask_rows(w), mask_is_mixed); }
 
 // True if a term changes scores in the tile of keys from first_key on, for rows from .x to .y.
 bool terms_finish(Work w, uvec2 rows, uint first_key) {
@@ -54,9 +67,8 @@ vec4 scaled(vec4 x, out vec4 derivative) {
 
 // A scaled score with its terms; HIDDEN if the row may not see the key, of which bounds and lengths leave it `keys`,
 // begin .. end-1. `shift` is added with the terms: the backward's -lse, which then cancels what large masks add before
-// a score is lost in it. `mask_is_mixed` false: the mask is known to change nothing in this tile.
-float finished(float score, float shift, MaskRows mask, uint row, ivec2 keys, int key, uint last_key,
-               bool mask_is_mixed) {
+// a score is lost in it.
+float finished(float score, float shift, Terms terms, uint row, ivec2 keys, int key) {
     bool hidden = key < keys.x || key >= keys.y;
     float added = 0;
 #include "lib/term_mask.glsl"
@@ -64,4 +76,6 @@ float finished(float score, float shift, MaskRows mask, uint row, ivec2 keys, in
 }
 
 // True if a tile of keys has to be finished for rows from .x to .y. If not, scores are q.k times scale_log2.
-bool needs_finishing(Work w, uvec2 rows, uint first_key) { return HAS_SOFTCAP || terms_finish(w, rows, first_key); }
+bool needs_finishing(Work w, uvec2 rows, uint first_key) {
+    return FINISHES_ALL_TILES || terms_finish(w, rows, first_key);
+}

@@ -56,7 +56,8 @@ int shifted(int bound, int shift) {
     return bound == least || bound == most ? bound : sum;
 }
 
-// Finds what is the batch's own: its sequences, and where its rows stand among its keys.
+// Finds what is the batch's own: its sequences, and where its rows stand among its keys. `shift` is the batch's part of
+// the rows' offset; the part that is the same for all batches is folded into the bounds of the push constants.
 void find_sequences(inout Work w) {
     w.first_query = w.first_key = 0;
     w.num_queries = push.seqlen_q;

@@ -1,7 +1,8 @@
     // The mask, as a term of lib/scores.glsl. A driver may load the mask of a hidden key ahead of the test: it must be
     // there.
-    if (MASK_KIND != MASK_NONE && mask_is_mixed && !hidden) {
-        const vec2 element = mask_element(mask_row(mask, row), min(uint(key), last_key) * mask_key_step());
+    if (MASK_KIND != MASK_NONE && terms.mask_is_mixed && !hidden) {
+        const uint at = min(uint(key), terms.w.num_keys - 1) * mask_key_step();
+        const vec2 element = mask_element(mask_row(terms.mask, row), at);
         hidden = element.y != 0;
-        added = LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
+        added += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
     }

@@ -27,7 +27,7 @@ uvec2 tile_rows(Work w) { return uvec2(w.first_row, w.last_row); }
 
 // Adds the terms to the scaled scores of the tile of keys that begins at first_key.
 void add_terms_to_scores(Work w, uint first_key, bool mask_is_mixed) {
-    const MaskRows mask = mask_rows(w);
+    const Terms terms = terms_of(w, mask_is_mixed);
     FOR_EACH(r, ROWS) {
         const uint row = min(w.first_row + group * ROWS + r, w.last_row);
         const ivec2 keys = visible_keys(w, row);
@@ -35,8 +35,7 @@ void add_terms_to_scores(Work w, uint first_key, bool mask_is_mixed) {
             const int key = int(first_key + 4 * (b * LANES + lane));
             const uint x = r * (COLS / 4) + b;
             FOR_EACH(i, 4)
-                scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), mask, row, keys, key + int(i), w.num_keys - 1,
-                                        mask_is_mixed);
+                scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), terms, row, keys, key + int(i));
         }
     }
 }

@@ -17,8 +17,9 @@ struct ForwardArguments {
     Address stride[12];      // bytes, in the order batch, head, seq of query, key, value, out
     Address mask_stride[3];  // elements, in the order batch, head, seq; 0 = broadcast
     Address mask;
-    // Those that are absent have the address of the block: drivers load ahead of a test (lavapipe 26.1 does where an
-    // address is the same for all invocations), and what they load must be there.
+    // The arrays that are absent have the address of the block: drivers load ahead of a test (lavapipe 26.1
+    // does where an address is the same for all invocations), and what they load must be there. The mask
+    // needs no such address, because MASK_KIND is a specialization constant.
     Address classes, kv_lengths, query_offsets;
     uint key_limit;       // keys from here on are hidden: the mask's last extent, or seqlen_kv
     uint mask_key_step;   // 0: one mask element for all keys of a row

@@ -38,17 +38,19 @@ Scales scales_of(const Problem& p) {
             finite(p.softcap * log2_e)};
 }
 
-bool has_lengths(const Problem& p) {
-    return p.kv_lengths != 0 && p.batch != 0;
-}
-
-bool has_offsets(const Problem& p) {
-    return p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0;
+std::array<OptionalArray, 2> optional_arrays(const Problem& p) {
+    using Arguments = shared::ForwardArguments;
+    const auto array = [&](Region region, size_t at, uint32_t present_bit, bool asked) {
+        return OptionalArray{region, at, present_bit, asked, asked && p.batch != 0};
+    };
+    return {array(Region::kv_lengths, offsetof(Arguments, kv_lengths), PRESENT_KV_LENGTHS, p.kv_lengths != 0),
+            array(Region::query_offsets, offsetof(Arguments, query_offsets), PRESENT_QUERY_OFFSETS,
+                  p.align == VKATTN_ALIGN_OFFSETS)};
 }
 
 bool needs_arguments(const Problem& p) {
-    return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 ||
-           p.align == VKATTN_ALIGN_OFFSETS;
+    return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE ||
+           std::ranges::any_of(optional_arrays(p), &OptionalArray::asked);
 }
 
 shared::ForwardArguments forward_arguments(const Problem& p) {
@@ -62,7 +64,7 @@ shared::ForwardArguments forward_arguments(const Problem& p) {
     a.mask_key_step = p.mask_per_key;
     a.follow_lengths = p.follow_lengths;
     a.class_heads = a.class_batches = 1;
-    a.present = (has_lengths(p) ? PRESENT_KV_LENGTHS : 0) | (has_offsets(p) ? PRESENT_QUERY_OFFSETS : 0);
+    for (const OptionalArray& array : optional_arrays(p)) a.present |= array.given ? array.present_bit : 0;
     return a;
 }
 
@@ -72,11 +74,10 @@ void place_arguments(Plan& plan) {
     const auto patch = [&](size_t at, Region region) {
         plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
     };
-    const auto or_block = [](bool present, Region region) { return present ? region : Region::arguments; };
     if (p.mask != VKATTN_MASK_NONE) patch(offsetof(Arguments, mask), Region::mask);
     patch(offsetof(Arguments, classes), Region::arguments);  // until there are classes
-    patch(offsetof(Arguments, kv_lengths), or_block(has_lengths(p), Region::kv_lengths));
-    patch(offsetof(Arguments, query_offsets), or_block(has_offsets(p), Region::query_offsets));
+    for (const OptionalArray& array : optional_arrays(p))
+        patch(array.at, array.given ? array.region : Region::arguments);
     reserve_scratch(plan, Region::arguments, plan.arguments.size());
 }
 

@@ -92,6 +92,17 @@ inline bool has_two_forms(Module module) {
     return info_of(module).forms == 2;
 }
 
+// An array that a problem may have, with an element for each batch, which kernels find through the argument block. A new
+// one is a line of optional_arrays, a region, and a bit and a member of ForwardArguments.
+struct OptionalArray {
+    Region region;
+    size_t at;  // bytes from the beginning of ForwardArguments to its address
+    uint32_t present_bit;
+    bool asked;  // the problem has it
+    bool given;  // it may be read: there is a batch
+};
+std::array<OptionalArray, 2> optional_arrays(const Problem& problem);
+
 // True if the push constants are too small for this problem, so that there is an argument block.
 bool needs_arguments(const Problem& problem);
 shared::ForwardArguments forward_arguments(const Problem& problem);

@@ -31,9 +31,10 @@ struct Scales {
 };
 Scales scales_of(const Problem& problem);
 
-// An array with an element for each batch is given, and may be read.
-bool has_lengths(const Problem& problem);
-bool has_offsets(const Problem& problem);
+// True if a term changes every score: FINISHES_ALL_TILES of shaders/lib/scores.glsl.
+constexpr bool finishes_all_tiles(const Problem& p) {
+    return p.softcap > 0;
+}
 
 template <class K>
 void set_tile_numbers(Launch<K>& launch, const TileNumbers& n) {
@@ -92,8 +93,8 @@ void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, b
     else
         VKATTN_PATCH(launch, arguments, Region::arguments);
     launch.reads |= bit(Region::arguments);
-    if (has_lengths(p)) launch.reads |= bit(Region::kv_lengths);
-    if (has_offsets(p)) launch.reads |= bit(Region::query_offsets);
+    for (const OptionalArray& array : optional_arrays(p))
+        if (array.given) launch.reads |= bit(array.region);
 }
 
 // A launch of a kernel with the row's tiles.

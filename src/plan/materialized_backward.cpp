@@ -64,10 +64,13 @@ void add_arguments(const Context& c, Plan& plan) {
         more.push_back(forward_arguments(view_of(plan.problem, c.backward, static_cast<View>(view))));
     add_backward_arguments(c.backward, plan, more);
     using Arguments = shared::ForwardArguments;
-    for (uint32_t view = view_gradients; view < num_views; view++)
-        for (const size_t at : {offsetof(Arguments, classes), offsetof(Arguments, kv_lengths),
-                                offsetof(Arguments, query_offsets)})
+    for (uint32_t view = view_gradients; view < num_views; view++) {
+        const auto absent = [&](size_t at) {
             plan.argument_patches.push_back({static_cast<uint32_t>(block_at(view) + at), Region::arguments});
+        };
+        absent(offsetof(Arguments, classes));
+        for (const OptionalArray& array : optional_arrays(plan.problem)) absent(array.at);
+    }
 }
 
 // Heads, of whole groups.

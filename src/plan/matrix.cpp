@@ -157,7 +157,7 @@ Result<bool> apply_tuning(MatrixNumbers& n, std::string_view tuning) {
 
 // True if a mask is fetched ahead: lib/matrix_bias.glsl says when.
 bool fetches_bias(const Problem& p, const MatrixNumbers& n, bool pack) {
-    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 &&
+    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && !finishes_all_tiles(p) &&
            n.running == 0 && n.move == MOVE_FRAGMENT && p.narrow_rows(n.tile_q(), n.tile_kv, pack);
 }
 
@@ -181,7 +181,7 @@ Module module_of(const Problem& p, const TileChoice& tiles) {
 
 // The USE_* bits of a problem on these numbers.
 uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
-    const bool in_registers = n.move == MOVE_FRAGMENT && n.running == 0 && p.softcap == 0;
+    const bool in_registers = n.move == MOVE_FRAGMENT && n.running == 0 && !finishes_all_tiles(p);
     const bool whole = p.alignment_bytes % 16 == 0 && p.head_dim_qk % 8 == 0 && p.head_dim_v % 8 == 0;
     uint32_t uses = n.shape.dtype == VKATTN_DTYPE_BFLOAT16 ? USE_BF16 : 0;
     if (n.move >= MOVE_SHARED) uses |= USE_SHARED;
