@@ -102,11 +102,10 @@ STAGED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) 
     const uint row = q.first + slot % GROUPS * ROWS + first_r + slot / GROUPS;
     Rows t = dout;
     if (item.of_q) t = q;
-    const RowStart at = row_start(t, row, STAGED_BYTES);
-    if (SLICES == 1) return load_staged4(false, at, 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
+    if (SLICES == 1) return load_staged4(false, t, row, 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
     const bool inside = HEAD_DIM_QK == HEAD_DIM_V && HEAD_DIM_V % (4 * KEY_LANES * GRADIENT_SLICES) == 0;
     const uint dims = of_value() ? HEAD_DIM_V : HEAD_DIM_QK;
-    return load_staged4(false, at, 4 * (first_vec() + item.vec), dims, inside);
+    return load_staged4(false, t, row, 4 * (first_vec() + item.vec), dims, inside);
 }
 
 void store_item(uint first, STAGED4 x) {

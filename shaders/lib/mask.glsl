@@ -1,6 +1,6 @@
 // The caller's mask, a term of the scores (lib/scores.glsl): bool (one byte, nonzero = attend) or float (added to the
 // score, -inf hides), read through strides in which 0 broadcasts. A problem with a mask has an argument block.
-#if defined(F16) || defined(BF16)
+#ifdef HAS_16BIT
 const uint STORED_MASK_TYPE = MASK_TYPE;
 void store_mask_gradient(RowStart row, uint at, float x) {
     if (MASK_TYPE == TYPE_FLOAT32) store_one_float32(row, at, x);
@@ -54,7 +54,7 @@ vec2 mask_element(RowStart row, uint key) {
         const uint word = UintsIn(uvec2(row.base.x & ~3u, row.base.y)).x[byte / 4];
         return vec2(0, (word >> (byte % 4 * 8) & 0xff) == 0 ? 1 : 0);
     }
-#if defined(F16) || defined(BF16)
+#ifdef HAS_16BIT
     if (MASK_TYPE != TYPE_FLOAT32) {
         const uint bits = load_one_16bit(row, at);
         const bool hides = bits == (MASK_TYPE == TYPE_FLOAT16 ? 0xfc00 : 0xff80);

@@ -22,17 +22,31 @@ const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_VALUE_BYTES = BYTES_OF(KEY_VA
 
 // load_NAME4, NAME_floats and store_NAME4 of each operand. Where the type is the module's they are macros, so that
 // calls are not nested too deep (kernels.def).
-#if defined(F16) || defined(BF16)
+#if QUERY_TYPE == TYPE_FLOAT32
+#define QUERY_STORED4 vec4
+#define load_query4 load4_float32
+#define query_floats(x) (x)
+#define store_query4 store4_float32
+#else
 #define QUERY_STORED4 uvec2
 #define load_query4 load4_16bit
 #define query_floats(x) floats_of(QUERY_TYPE, x)
 #define store_query4(row, d, extent, x) store4_16bit(row, d, extent, QUERY_TYPE, x)
+#endif
 
+#if KEY_VALUE_TYPE == TYPE_FLOAT32
+#define KEY_VALUE_STORED4 vec4
+#define load_key_value4 load4_float32
+#define key_value_floats(x) (x)
+#define store_key_value4 store4_float32
+#else
 #define KEY_VALUE_STORED4 uvec2
 #define load_key_value4 load4_16bit
 #define key_value_floats(x) floats_of(KEY_VALUE_TYPE, x)
 #define store_key_value4(row, d, extent, x) store4_16bit(row, d, extent, KEY_VALUE_TYPE, x)
+#endif
 
+#ifdef HAS_16BIT
 const uint STORED_OUT_TYPE = OUT_TYPE;
 vec4 load_out4(RowStart row, uint d, uint extent, bool inside) {
     if (OUT_TYPE == TYPE_FLOAT32) return load4_float32(row, d, extent, inside);
@@ -43,25 +57,16 @@ void store_out4(RowStart row, uint d, uint extent, vec4 x) {
     else store4_16bit(row, d, extent, OUT_TYPE, x);
 }
 #else
-#define QUERY_STORED4 vec4
-#define load_query4 load4_float32
-#define query_floats(x) (x)
-#define store_query4 store4_float32
-
-#define KEY_VALUE_STORED4 vec4
-#define load_key_value4 load4_float32
-#define key_value_floats(x) (x)
-#define store_key_value4 store4_float32
-
 const uint STORED_OUT_TYPE = TYPE_FLOAT32;
 #define load_out4 load4_float32
 #define store_out4 store4_float32
 #endif
 const uint OUT_BYTES = BYTES_OF(STORED_OUT_TYPE);
 
-// Where query and key_value rows are staged in one list, whichever operand an item is of: one load for both while they
-// have one type, because a choice between two costs 4 % (lib/constants.glsl).
+// Loads from rows of query and key_value that are staged in one list, whichever operand an item is of: from row `row`
+// of the Rows t. While both have one type there is one load for both, because a choice between two costs 4 %
+// (lib/constants.glsl), and of_key_value is not looked at.
 #define STAGED4 QUERY_STORED4
-const uint STAGED_BYTES = QUERY_BYTES;
-#define load_staged4(of_key_value, row, d, extent, inside) load_query4(row, d, extent, inside)
+#define load_staged4(of_key_value, t, row, d, extent, inside) \
+    load_query4(row_start(t, row, QUERY_BYTES), d, extent, inside)
 #define staged_floats(of_key_value, x) query_floats(x)

@@ -1,7 +1,7 @@
 // Elements in global memory: float32 and 16-bit types (TYPE_*), which become float32 in registers. Where rows are
 // aligned for it (LOAD_BYTES) four elements are moved at a time; that needs no 16-bit feature. Single 16-bit elements
 // are moved through 16-bit storage or, with the macro PACKED, through the 32-bit word that an element shares with
-// another. Modules for float32 storage (neither macro F16 nor BF16) have no 16-bit memory accesses.
+// another. Modules for float32 storage (without the macro HAS_16BIT) have no 16-bit memory accesses.
 #include "address.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer FloatsIn { float x[]; };
@@ -81,7 +81,7 @@ uvec2 float16_bits(vec4 x) { return PACK_BITS(float16_bits, x); }
 uvec2 bfloat16_bits(vec4 x) { return PACK_BITS(bfloat16_bits, x); }
 #define bits_of(type, x) ((type) == TYPE_FLOAT16 ? float16_bits(x) : bfloat16_bits(x))
 
-#if defined(F16) || defined(BF16)
+#ifdef HAS_16BIT
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Uvec2sIn { uvec2 x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Uvec2sOut { uvec2 x[]; };
 

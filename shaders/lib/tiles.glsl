@@ -43,7 +43,7 @@ struct Block {
 
 Block load_block(bool of_key_value, Rows t, uint row, uint d, uint extent, bool inside) {
     Block block;
-    FOR_EACH(i, 4) block.row[i] = load_staged4(of_key_value, row_start(t, row + i, STAGED_BYTES), d, extent, inside);
+    FOR_EACH(i, 4) block.row[i] = load_staged4(of_key_value, t, row + i, d, extent, inside);
     return block;
 }
 
