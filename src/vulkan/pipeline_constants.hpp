@@ -2,10 +2,10 @@
 // (shaders/interface).
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -24,7 +24,9 @@ struct PipelineKey {
     Module module{};
     bool rolled = false;
     ConstantValues constants{};
-    auto operator<=>(const PipelineKey&) const = default;
+    bool operator<(const PipelineKey& other) const {
+        return std::tie(module, rolled, constants) < std::tie(other.module, other.rolled, other.constants);
+    }
 };
 
 uint32_t constant_of(const PipelineKey& key, std::string_view name);
