@@ -28,7 +28,7 @@ const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, f
 // nothing, and can fetch it ahead.
 const bool FINISHES_ALL_TILES = HAS_SOFTCAP;
 
-// What the terms know, beside the place of a score: a kernel asks for it once a tile.
+// The terms know this beside the place of a score. A kernel asks for it once a tile.
 struct Terms {
     Work w;
     MaskRows mask;

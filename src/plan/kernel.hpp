@@ -92,8 +92,8 @@ inline bool has_two_forms(Module module) {
     return info_of(module).forms == 2;
 }
 
-// An array that a problem may have, with an element for each batch, which kernels find through the argument block. A new
-// one is a line of optional_arrays, a region, and a bit and a member of ForwardArguments.
+// An array that a problem may have, with an element for each batch. Kernels find it through the argument block. A
+// new one is a line of optional_arrays, a region, and a bit and a member of ForwardArguments.
 struct OptionalArray {
     Region region;
     size_t at;  // bytes from the beginning of ForwardArguments to its address
