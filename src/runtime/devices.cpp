@@ -11,11 +11,21 @@ namespace {
 
 constexpr const char* validation_layer = "VK_LAYER_KHRONOS_validation";
 
+// For people who meet Vulkan for the first time.
+constexpr const char* how_to_install =
+#if defined(_WIN32)
+    "the GPU's driver brings it";
+#elif defined(__APPLE__)
+    "MoltenVK brings it";
+#else
+    "Debian and Ubuntu have it in libvulkan1; a driver is needed, too: the GPU's, or mesa-vulkan-drivers";
+#endif
+
 vk::raii::Context load() {
     try {
         return {};
     } catch (const std::exception& e) {
-        throw RuntimeError(fmt::format("no Vulkan loader: {}", e.what()));
+        throw RuntimeError(fmt::format("no Vulkan loader ({}); {}", e.what(), how_to_install));
     }
 }
 

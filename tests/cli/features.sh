@@ -35,7 +35,7 @@ rounds() {
     make_input one_k 1,1,1,4
     make_input one_v "1,1,1,$count" "$2" c "=$3"
     rm -f out/*
-    succeeds run "${files[@]}" --out out/out.npy --dtype "$1"
+    succeeds run "${files[@]}" --out out/out.npy --dtype "$1" --out-dtype "$1"
     holds "$2 is not rounded to $1 as it should" \
         diff <(tail -c +129 out/out.npy | od -An -v -w2 -t x2 | tr -d ' ') <(echo "$wanted")
 }
@@ -70,8 +70,8 @@ test_dtype_odd_sizes() {
 
 test_dtype_refusals() {
     local run=(run "${files[@]}" "${outputs[@]}") value argument
-    for value in float32 F16 '' f64 half; do refuses 2 --dtype "${run[@]}" "--dtype=$value"; done
-    for value in -f '' bfloat16; do refuses 2 --dtype explain --seqlen-q 8 --head-dim-qk 8 "--dtype=$value"; done
+    for value in float8 F15 '' f64 halves; do refuses 2 --dtype "${run[@]}" "--dtype=$value"; done
+    for value in -f '' bfloat; do refuses 2 --dtype explain --seqlen-q 8 --head-dim-qk 8 "--dtype=$value"; done
     make_input object 2,4,37,24 '|O'
     make_input integers 2,4,37,24 '<i4' c =1
     for argument in --query --key --value; do
@@ -350,11 +350,11 @@ test_precision() {
     succeeds explain "${shape[@]}" --precision f16 --dtype f16
     succeeds bench "${shape[@]}" --precision f16 --repeats 1 --json
     holds "the bench's JSON has not the precision" grep -q '"precision":"float16"' stdout
-    refuses 3 options.precision explain "${shape[@]}" --precision bf16 # lavapipe's matrices are of float16
-    refuses 3 options.precision explain "${shape[@]}" --precision f16 --backward
+    refuses 3 '--precision: ' explain "${shape[@]}" --precision bf16 # lavapipe's matrices are of float16
+    refuses 3 '--precision: ' explain "${shape[@]}" --precision f16 --backward
     refuses 2 --precision explain "${shape[@]}" --precision bf16 --dtype f16
     local value
-    for value in f32 '' half; do refuses 2 --precision explain "${shape[@]}" "--precision=$value"; done
+    for value in f32 '' f8; do refuses 2 --precision explain "${shape[@]}" "--precision=$value"; done
 }
 
 # ---- explain and bench

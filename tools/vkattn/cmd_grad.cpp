@@ -54,7 +54,12 @@ GradInputs read_grad_inputs(const Grad& grad) {
 std::vector<OutputFile> outputs_of(const Grad& grad) {
     std::vector<OutputFile> outputs{{"--dq", grad.dq, {}}, {"--dk", grad.dk, {}}, {"--dv", grad.dv, {}}};
     if (grad.dbias) outputs.push_back({"--dbias", *grad.dbias, {}});
-    check_outputs(outputs);
+    std::vector<NamedFile> inputs = grad.files.named();
+    inputs.push_back({"--dout", grad.dout});
+    if (grad.dlse) inputs.push_back({"--dlse", *grad.dlse});
+    if (grad.out) inputs.push_back({"--out", *grad.out});
+    if (grad.lse) inputs.push_back({"--lse", *grad.lse});
+    check_outputs(outputs, inputs, grad.attention.pipeline_cache);
     return outputs;
 }
 
@@ -97,16 +102,9 @@ Forward make_forward(const Grad& grad, Runtime& runtime, const GradInputs& in, c
     return f;
 }
 
-// As the file that it belongs to: its type, byte order and shape.
-NpyArray download_like(Runtime& runtime, const Buffer& buffer, const FileArray& like) {
-    NpyArray array = convert(download(runtime, buffer, like.array.dtype, like.array.shape), like.file_dtype);
-    array.big_endian = like.file_big_endian;
-    return array;
-}
-
 // Fills outputs' arrays. Returns the bytes of dout, dlse and the gradients.
 uint64_t make_gradients(Runtime& runtime, const GradInputs& in, VkattnBackwardArgs args, Work& work,
-                        std::vector<OutputFile>& outputs) {
+                        const std::optional<NpyDtype>& out_dtype, std::vector<OutputFile>& outputs) {
     const Inputs& p = in.problem;
     const FileArray* const like[] = {&p.query, &p.key, &p.value, &p.mask};
     VkDeviceAddress* const addresses[] = {&args.dquery, &args.dkey, &args.dvalue, &args.dbias};
@@ -121,13 +119,17 @@ uint64_t make_gradients(Runtime& runtime, const GradInputs& in, VkattnBackwardAr
         bytes += gradients[i].size_bytes();
     }
     work.run(runtime, args);
-    for (size_t i = 0; i < outputs.size(); i++)
-        outputs[i].array = download_like(runtime, gradients[i], *like[i]);
+    for (size_t i = 0; i < outputs.size(); i++) {
+        const NpyArray& tensor = like[i]->array;
+        outputs[i].array =
+            like_file(download(runtime, gradients[i], tensor.dtype, tensor.shape), *like[i], out_dtype);
+    }
     return bytes;
 }
 
 void execute(const Grad& grad) {
     std::vector<OutputFile> outputs = outputs_of(grad);
+    const std::optional<NpyDtype> out_dtype = grad.files.wanted_out_dtype();
     const GradInputs in = read_grad_inputs(grad);
     const VkattnProblem& p = in.problem.problem;
     Runtime runtime(grad.attention.runtime_options());
@@ -143,7 +145,7 @@ void execute(const Grad& grad) {
     args.out = forward.out.address();
     args.lse = forward.lse.address();
     uint64_t bytes = inputs.tensor_bytes() + forward.out.size_bytes() + forward.lse.size_bytes();
-    bytes += make_gradients(runtime, in, args, work, outputs);
+    bytes += make_gradients(runtime, in, args, work, out_dtype, outputs);
     write_all(outputs);
     print_report(grad.attention.json, runtime, p, work, bytes, forward.work ? &*forward.work : nullptr);
 }

@@ -15,7 +15,8 @@ struct Run {
 void execute(const Run& run) {
     std::vector<OutputFile> outputs{{"--out", run.out, {}}};
     if (!run.lse.empty()) outputs.push_back({"--lse", run.lse, {}});
-    check_outputs(outputs);
+    check_outputs(outputs, run.files.named(), run.attention.pipeline_cache);
+    const std::optional<NpyDtype> out_dtype = run.files.wanted_out_dtype();
     const Inputs in = read_inputs(run.files, run.attention);
     const VkattnProblem& p = in.problem;
     Runtime runtime(run.attention.runtime_options());
@@ -31,8 +32,8 @@ void execute(const Run& run) {
     args.lse = lse.address();
     work.run(runtime, args);
 
-    outputs[0].array = download(runtime, out, in.query.array.dtype, in.out_shape());
-    outputs[0].array.big_endian = in.query.array.big_endian;
+    outputs[0].array =
+        like_file(download(runtime, out, in.query.array.dtype, in.out_shape()), in.query, out_dtype);
     if (!run.lse.empty()) outputs[1].array = download(runtime, lse, NpyDtype::float32, in.lse_shape());
     write_all(outputs);
     print_report(run.attention.json, runtime, p, work,
@@ -45,7 +46,7 @@ void add_run(CLI::App& app) {
     CLI::App* sub = app.add_subcommand("run", "Attention from .npy to .npy");
     auto run = std::make_shared<Run>();
     run->files.add_tensors(*sub);
-    sub->add_option("--out", run->out, "Written in the query's type and layout")->required();
+    sub->add_option("--out", run->out, "Written in the type and layout of --query")->required();
     sub->add_option("--lse", run->lse, "Written as float32, (batch, heads, seqlen_q)");
     run->files.add_features(*sub, run->attention);
     sub->callback([run] { execute(*run); });

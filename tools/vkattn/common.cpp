@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <map>
+#include <utility>
+
+#include "field_names.hpp"
+#include "numbers.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -23,10 +25,20 @@ T parse_number(const std::string& argument, std::string_view text, const char* k
     return value;
 }
 
+// A whole number, of which k and M are multiples.
+template <class T>
+T parse_whole(const std::string& argument, std::string_view text, const char* kind) {
+    const std::optional<int64_t> value = whole_number(text);
+    if (!value || !std::in_range<T>(*value))
+        throw UsageError(argument, fmt::format("'{}' is not {}", text, kind));
+    return static_cast<T>(*value);
+}
+
 VkattnPrecision parse_precision(const std::string& text) {
     if (text == "storage") return VKATTN_PRECISION_STORAGE;
-    if (text == "f16") return VKATTN_PRECISION_FLOAT16;
-    if (text == "bf16") return VKATTN_PRECISION_BFLOAT16;
+    const std::optional<VkattnDtype> dtype = dtype_named(text);
+    if (dtype == VKATTN_DTYPE_FLOAT16) return VKATTN_PRECISION_FLOAT16;
+    if (dtype == VKATTN_DTYPE_BFLOAT16) return VKATTN_PRECISION_BFLOAT16;
     throw UsageError("--precision", fmt::format("'{}' is not storage, f16 or bf16", text));
 }
 
@@ -38,7 +50,7 @@ void parse_align(const std::string& text, VkattnProblem& problem) {
     } else {
         problem.align = VKATTN_ALIGN_OFFSET;
         problem.query_offset =
-            parse_number<int64_t>("--align", text, "top-left, bottom-right or a whole number");
+            parse_whole<int64_t>("--align", text, "top-left, bottom-right or a whole number");
     }
 }
 
@@ -47,8 +59,8 @@ void parse_window(const std::string& text, VkattnProblem& problem) {
     const size_t comma = text.find(',');
     if (comma == std::string::npos) throw UsageError("--window", fmt::format("'{}' is not LEFT,RIGHT", text));
     const std::string_view view = text;
-    problem.window_left = parse_number<int64_t>("--window", view.substr(0, comma), "a whole number");
-    problem.window_right = parse_number<int64_t>("--window", view.substr(comma + 1), "a whole number");
+    problem.window_left = parse_whole<int64_t>("--window", view.substr(0, comma), "a whole number");
+    problem.window_right = parse_whole<int64_t>("--window", view.substr(comma + 1), "a whole number");
 }
 
 void parse_mask_shape(const std::string& text, VkattnProblem& problem) {
@@ -58,7 +70,7 @@ void parse_mask_shape(const std::string& text, VkattnProblem& problem) {
             throw UsageError("--mask-shape", fmt::format("'{}' has more than 4 extents", text));
         const size_t comma = rest.find(',');
         problem.mask_extents[problem.mask_rank] =
-            parse_number<uint32_t>("--mask-shape", rest.substr(0, comma), "a whole number");
+            parse_whole<uint32_t>("--mask-shape", rest.substr(0, comma), "a whole number");
         more = comma != rest.npos;
         if (more) rest.remove_prefix(comma + 1);
     }
@@ -67,10 +79,7 @@ void parse_mask_shape(const std::string& text, VkattnProblem& problem) {
 }  // namespace
 
 VkattnDtype parse_dtype(const std::string& text) {
-    if (text == "f32") return VKATTN_DTYPE_FLOAT32;
-    if (text == "f16") return VKATTN_DTYPE_FLOAT16;
-    if (text == "bf16") return VKATTN_DTYPE_BFLOAT16;
-    throw UsageError("--dtype", fmt::format("'{}' is not f32, f16 or bf16", text));
+    return parse_dtype_of("--dtype", text);
 }
 
 const char* dtype_text(VkattnDtype dtype) {
@@ -151,6 +160,8 @@ RuntimeOptions AttentionOptions::runtime_options() const {
     RuntimeOptions o;
     o.device = device;
     o.pipeline_cache = pipeline_cache;
+    if (pipeline_cache == "-")
+        throw UsageError("--pipeline-cache", "'-' names no file here: both reading and writing need one");
     const std::filesystem::path cache(pipeline_cache), folder = cache.parent_path();
     if (std::filesystem::is_directory(cache))
         throw UsageError("--pipeline-cache", pipeline_cache + " is a folder");
@@ -160,12 +171,16 @@ RuntimeOptions AttentionOptions::runtime_options() const {
 }
 
 void ShapeOptions::add_to(CLI::App& app) {
-    app.add_option("--batch", batch, "Default 1");
-    app.add_option("--heads-q", heads_q, "Query heads; default 1");
-    app.add_option("--heads-kv", heads_kv, "Key and value heads; default as --heads-q");
-    app.add_option("--seqlen-q", seqlen_q, "Query rows")->required();
-    app.add_option("--seqlen-kv", seqlen_kv, "Keys; default as --seqlen-q");
-    app.add_option("--head-dim-qk", head_dim_qk, "Head dimension of query and key")->required();
+    const CLI::Validator count = count_validator();
+    app.add_option("--batch", batch, "Default 1")->transform(count);
+    app.add_option("--heads-q", heads_q, "Query heads; default 1")->transform(count);
+    app.add_option("--heads-kv", heads_kv, "Key and value heads; default as --heads-q")->transform(count);
+    app.add_option("--seqlen-q", seqlen_q, "Query rows, as in 512 or 4k")->transform(count)->required();
+    app.add_option("--seqlen-kv", seqlen_kv, "Keys; default as --seqlen-q")->transform(count);
+    // One option under two names: without --head-dim-v it is that of value, too.
+    app.add_option("--head-dim-qk,--head-dim", head_dim_qk,
+                   "Head dimension of query and key, and of value where --head-dim-v is not given")
+        ->required();
     app.add_option("--head-dim-v", head_dim_v, "Head dimension of value; default as --head-dim-qk");
     app.add_option("--dtype", dtype, "Of query, key, value and out: f32 (default), f16 or bf16");
     CLI::Option* mask =
@@ -234,46 +249,10 @@ std::string bytes_text(double bytes) {
 }
 
 void rethrow_as_usage(const Error& error, Shapes shapes) {
-    // The option, and the file that says the same.
-    struct Names {
-        const char *option, *file;
-    };
-    static const std::map<std::string, Names> arguments = {
-        {"problem.batch", {"--batch", "--query"}},
-        {"problem.num_heads_q", {"--heads-q", "--query"}},
-        {"problem.num_heads_kv", {"--heads-kv", "--key"}},
-        {"problem.seqlen_q", {"--seqlen-q", "--query"}},
-        {"problem.seqlen_kv", {"--seqlen-kv", "--key"}},
-        {"problem.head_dim_qk", {"--head-dim-qk", "--query"}},
-        {"problem.head_dim_v", {"--head-dim-v", "--value"}},
-        {"problem.query_strides", {"--seqlen-q", "--query"}},
-        {"problem.key_strides", {"--seqlen-kv", "--key"}},
-        {"problem.value_strides", {"--seqlen-kv", "--value"}},
-        {"problem.out_strides", {"--seqlen-q", "--query"}},
-        {"problem.mask_extents", {"--mask-shape", "--mask"}},
-        {"problem.softmax_scale", {"--scale", "--scale"}},
-        {"problem.softcap", {"--softcap", "--softcap"}},
-        {"problem.window_left", {"--window", "--window"}},
-        {"problem.window_right", {"--window", "--window"}},
-        {"problem.align", {"--align", "--align"}},
-        {"problem.query_offset", {"--align", "--align"}},
-        {"backward.dbias", {"--dbias", "--dbias"}},
-        {"backward.dout_strides", {"--seqlen-q", "--dout"}},
-        {"backward.dquery_strides", {"--seqlen-q", "--dq"}},
-        {"backward.dkey_strides", {"--seqlen-kv", "--dk"}},
-        {"backward.dvalue_strides", {"--seqlen-kv", "--dv"}},
-        {"options.kernel", {"--kernel", "--kernel"}},
-        {"options.tuning", {"--tuning", "--tuning"}},
-        {"options.precision", {"--precision", "--precision"}},
-        {"options.num_splits", {"--num-splits", "--num-splits"}},
-        {"options.batch_invariant", {"--batch-invariant", "--batch-invariant"}},
-        {"options.max_dispatch_flops", {"--max-dispatch-gflop", "--max-dispatch-gflop"}},
-    };
-    if (error.status() != VKATTN_INVALID_ARGUMENT) throw error;
-    const auto found = arguments.find(error.field());
-    if (found == arguments.end()) throw UsageError(error.field(), error.message());
-    const Names& names = found->second;
-    throw UsageError(shapes == Shapes::of_files ? names.file : names.option, error.message());
+    const std::string name = with_option_names(error.field(), shapes),
+                      text = with_option_names(error.message(), shapes);
+    if (error.status() == VKATTN_INVALID_ARGUMENT) throw UsageError(name, text);
+    throw RuntimeError(name.empty() ? text : name + ": " + text);
 }
 
 }  // namespace vkattn::tools

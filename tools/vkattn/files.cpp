@@ -12,7 +12,17 @@ namespace {
 
 bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
     std::error_code ignored;
+    if (std::filesystem::equivalent(a, b, ignored)) return true;
+    // Files that are yet to be written are compared by their paths.
     return std::filesystem::weakly_canonical(a, ignored) == std::filesystem::weakly_canonical(b, ignored);
+}
+
+void check_name(const std::string& argument, const std::string& path) {
+    if (path.empty()) throw UsageError(argument, "is empty");
+    if (path == "-")
+        throw UsageError(argument,
+                         "'-' names no file: .npy is neither read from standard input nor written to "
+                         "standard output; ./- is a file of that name");
 }
 
 }  // namespace
@@ -59,12 +69,31 @@ void check_shape(const std::string& argument, const NpyArray& array, const std::
                                                whose, fmt::join(wanted, ", ")));
 }
 
-void check_outputs(std::span<const OutputFile> files) {
-    for (size_t i = 0; i < files.size(); i++) {
-        if (files[i].path.empty()) throw UsageError(files[i].argument, "is empty");
-        for (const OutputFile& earlier : files.first(i))
-            if (same_file(files[i].path, earlier.path))
-                throw UsageError(files[i].argument, "is the same file as " + earlier.argument);
+NpyArray like_file(NpyArray computed, const FileArray& like, const std::optional<NpyDtype>& wanted) {
+    const NpyDtype dtype = wanted.value_or(like.file_dtype);
+    NpyArray array = convert(std::move(computed), dtype);
+    array.big_endian = like.file_big_endian && dtype == like.file_dtype;
+    return array;
+}
+
+void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFile> inputs,
+                   const std::string& pipeline_cache) {
+    for (const NamedFile& input : inputs) check_name(input.argument, input.path);
+    std::vector<NamedFile> written;
+    for (const OutputFile& output : outputs) {
+        check_name(output.argument, output.path);
+        written.push_back({output.argument, output.path});
+    }
+    if (!pipeline_cache.empty()) written.push_back({"--pipeline-cache", pipeline_cache});
+    for (size_t i = 0; i < written.size(); i++) {
+        for (const NamedFile& input : inputs)
+            if (same_file(written[i].path, input.path))
+                throw UsageError(
+                    written[i].argument,
+                    fmt::format("is the same file as {}, which it would replace", input.argument));
+        for (const NamedFile& earlier : std::span(written).first(i))
+            if (same_file(written[i].path, earlier.path))
+                throw UsageError(written[i].argument, "is the same file as " + earlier.argument);
     }
 }
 

@@ -39,13 +39,22 @@ void check_shape(const std::string& argument, const NpyArray& array, const std::
 // None where it is no storage type.
 std::optional<VkattnDtype> storage_dtype(NpyDtype dtype);
 
+// What was computed, as its file is to have it: in the type and byte order of the file that it belongs to, or in the type
+// that was asked for.
+NpyArray like_file(NpyArray computed, const FileArray& like, const std::optional<NpyDtype>& wanted);
+
+struct NamedFile {
+    std::string argument, path;
+};
+
 struct OutputFile {
     std::string argument, path;
     NpyArray array;  // filled in later
 };
 
-// Each has a path of its own.
-void check_outputs(std::span<const OutputFile> files);
+// Each output has a path of its own, under which nothing lies that is read. pipeline_cache, which may be empty, is written.
+void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFile> inputs,
+                   const std::string& pipeline_cache);
 // All or none; the first appears last.
 void write_all(std::span<const OutputFile> files);
 

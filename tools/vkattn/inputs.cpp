@@ -6,6 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "numbers.hpp"
+
 namespace vkattn::tools {
 namespace {
 
@@ -140,6 +142,9 @@ void InputFiles::add_tensors(CLI::App& app) {
 void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
     app.add_option("--dtype", dtype,
                    "f32, f16 or bf16: converts the tensors and a float mask; default: the files' type");
+    app.add_option(
+        "--out-dtype", out_dtype,
+        "f32, f16 or bf16: what is written, but for lse; default: as the files that it belongs to");
     app.add_option("--mask", mask,
                    ".npy, bool (true = attend) or float (added), of up to 4 dimensions that broadcast to "
                    "(batch, heads, seqlen_q, seqlen_kv)");
@@ -153,6 +158,19 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
 std::optional<NpyDtype> InputFiles::wanted_dtype() const {
     if (!dtype) return std::nullopt;
     return npy_dtype(parse_dtype(*dtype));
+}
+
+std::optional<NpyDtype> InputFiles::wanted_out_dtype() const {
+    if (!out_dtype) return std::nullopt;
+    return npy_dtype(parse_dtype_of("--out-dtype", *out_dtype));
+}
+
+std::vector<NamedFile> InputFiles::named() const {
+    std::vector<NamedFile> files{{"--query", query}, {"--key", key}, {"--value", value}};
+    if (mask) files.push_back({"--mask", *mask});
+    if (kv_lengths) files.push_back({"--kv-lengths", *kv_lengths});
+    if (query_offsets) files.push_back({"--query-offsets", *query_offsets});
+    return files;
 }
 
 std::vector<uint64_t> Inputs::out_shape() const {

@@ -13,12 +13,14 @@ namespace vkattn::tools {
 // As on the command line.
 struct InputFiles {
     std::string query, key, value;
-    std::optional<std::string> mask, kv_lengths, query_offsets, dtype;
+    std::optional<std::string> mask, kv_lengths, query_offsets, dtype, out_dtype;
 
     // Those of a problem, --query-offsets in place of the options' --align.
     void add_tensors(CLI::App& app);
     void add_features(CLI::App& app, AttentionOptions& options);
-    std::optional<NpyDtype> wanted_dtype() const;  // --dtype; throws UsageError
+    std::optional<NpyDtype> wanted_dtype() const;      // --dtype; throws UsageError
+    std::optional<NpyDtype> wanted_out_dtype() const;  // --out-dtype; throws UsageError
+    std::vector<NamedFile> named() const;              // those that are given
 };
 
 struct Inputs {

@@ -1,18 +1,23 @@
 // vkattn: attention and its gradients from .npy to .npy, what a device can do, how a problem would be
 // planned, how fast it is.
 //
-// Exit codes: 0 done; 2 bad usage or input, one line on stderr naming the argument; 3 device, driver or
-// UNSUPPORTED.
+// Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, one line on stderr naming the
+// argument; 3 device, driver or UNSUPPORTED.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include <fmt/format.h>
 
 #include "common.hpp"
+#include "usage.hpp"
 
 using namespace vkattn;
 using namespace vkattn::tools;
 
 namespace {
+
+constexpr int exit_output = 1;  // the others are in common.hpp
 
 std::string one_line(std::string text) {
     for (char& c : text)
@@ -25,31 +30,47 @@ int fail(int code, const std::string& text) {
     return code;
 }
 
-}  // namespace
+// What was printed is only known to have arrived when the buffer is empty.
+int finish_output() {
+    const bool failed_before = std::ferror(stdout) != 0;
+    if (std::fflush(stdout) == 0 && !failed_before) return exit_done;
+    return fail(exit_output, failed_before ? "standard output: part of it cannot be written"
+                                           : fmt::format("standard output: {}", std::strerror(errno)));
+}
 
-int main(int argc, char** argv) {
-    CLI::App app("Exact attention on any Vulkan device, without the seqlen_q x seqlen_kv matrix.", "vkattn");
-    app.set_version_flag("--version", std::string("vkattn ") + vkattn_version());
-    app.require_subcommand(1);
-    add_info(app);
-    add_run(app);
-    add_grad(app);
-    add_explain(app);
-    add_bench(app);
+int run(CLI::App& app, int argc, char** argv) {
     try {
         app.parse(argc, argv);
         return exit_done;
     } catch (const CLI::Success& e) {
         return app.exit(e);  // --help, --version
     } catch (const CLI::ParseError& e) {
-        if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-')
-            return fail(
-                exit_usage,
-                fmt::format("'{}' is no subcommand; there are info, run, grad, explain, bench", argv[1]));
-        return fail(exit_usage, e.what());
+        return fail(exit_usage, usage_error(app, e));
     } catch (const UsageError& e) {
         return fail(exit_usage, e.what());
     } catch (const std::exception& e) {
+        if (std::ferror(stdout) != 0) return exit_done;  // finish_output says it
         return fail(exit_device, e.what());
     }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    CLI::App app("Exact attention on any Vulkan device, without the seqlen_q x seqlen_kv matrix.", "vkattn");
+    app.set_version_flag("--version", std::string("vkattn ") + vkattn_version());
+    app.require_subcommand(1);
+    app.footer(
+        "Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, in one line that "
+        "names the "
+        "argument; 3 device, driver, or a problem that the device does not support.");
+    add_info(app);
+    add_run(app);
+    add_grad(app);
+    add_explain(app);
+    add_bench(app);
+    add_help(app);
+    add_version(app);
+    const int code = run(app, argc, argv);
+    return code == exit_done ? finish_output() : code;
 }
