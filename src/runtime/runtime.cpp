@@ -93,7 +93,7 @@ Runtime::State::on_message(vk::DebugUtilsMessageSeverityFlagBitsEXT, vk::DebugUt
     return VK_FALSE;
 }
 
-Runtime::State::State(const RuntimeOptions& options) : instance(options.validation) {
+Runtime::State::State(const RuntimeOptions& options) : instance(options.validation, options.api_version) {
     using Severity = vk::DebugUtilsMessageSeverityFlagBitsEXT;
     using Type = vk::DebugUtilsMessageTypeFlagBitsEXT;
     if (options.validation)
