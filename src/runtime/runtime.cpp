@@ -30,6 +30,11 @@ template <class Body>
 auto with_errors(const char* what, Body body) {
     try {
         return body();
+    } catch (const vk::DeviceLostError&) {
+        throw RuntimeError(
+            "the device is lost: its driver has reset or removed it, and the Runtime can only be destroyed; "
+            "a dispatch "
+            "that ran longer than the driver allows may have been the cause");
     } catch (const vk::SystemError& e) {
         throw RuntimeError(fmt::format("{}: {}", what, e.what()));
     }
