@@ -90,8 +90,8 @@ TEST_CASE_FIXTURE(Recorded, "a lost device is said clearly, and the driver is no
         const int asked = between.pipelines_asked_for();
         VkattnProblem other = p;
         other.head_dim_qk = other.head_dim_v = 64;
-        for (const VkattnProblem* problem : {&other, &p}) {  // p's pipelines are there
-            const Seen seen = create_with(c, *problem);
+        for (const VkattnProblem& problem : {other, p}) {  // p's pipelines are there
+            const Seen seen = create_with(c, problem);
             CHECK(seen.returned == VKATTN_DEVICE_LOST);
             CHECK(seen.error.vk_result == VK_ERROR_DEVICE_LOST);
             CHECK(seen.field() == "");

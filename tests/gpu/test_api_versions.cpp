@@ -93,14 +93,17 @@ class OwnDevice {
     VkDevice device_ = VK_NULL_HANDLE;
 };
 
-// Merges into the chain, creates a device from it, and a context that must see all that the Runtime's sees.
-void check_merged(const OnVersion& on, uint32_t version, const OwnChain& chain) {
-    const Requirements needed(on.handles.get_instance_proc_addr, on.handles.instance,
-                              on.handles.physical_device);
+Requirements requirements_of(const OnVersion& on) {
+    return {on.handles.get_instance_proc_addr, on.handles.instance, on.handles.physical_device};
+}
+
+// Merges into the chain, creates a device from it, and a context that must see all that one with vkattn's own chain sees.
+void check_merged(const OnVersion& on, uint32_t version, const Requirements& needed, const OwnChain& chain) {
     needed.merge(chain.first);
     const OwnDevice own(on, needed, chain.first);
     const Context context(own.context_info(chain.first, version));
-    const core::DeviceCaps &seen = context.get()->caps, &all = on.runtime.context()->caps;
+    const Context other(own.context_info(needed.features(), version));
+    const core::DeviceCaps &seen = context.get()->caps, &all = other.get()->caps;
     CHECK(seen.buffer_device_address);
     CHECK(seen.storage_16bit == all.storage_16bit);
     CHECK(seen.subgroup_size_control == all.subgroup_size_control);
@@ -109,8 +112,7 @@ void check_merged(const OnVersion& on, uint32_t version, const OwnChain& chain) 
     CHECK(seen.matrices.size() == all.matrices.size());
     VkattnProblem p = good_problem();
     p.dtype = VKATTN_DTYPE_FLOAT16;
-    const Plan plan(context, p);
-    CHECK(plan.describe() == Plan(on.runtime.context(), p).describe());
+    CHECK(Plan(context, p).describe() == Plan(other, p).describe());
 }
 
 }  // namespace
@@ -188,7 +190,8 @@ TEST_CASE_FIXTURE(OnDevice, "features are merged into an application's chain of 
         v12.timelineSemaphore = VK_TRUE;
         const bool has_v13 = on.runtime.context()->caps.api_version >= VK_API_VERSION_1_3;
         const OwnChain chain = has_v13 ? OwnChain{&v12, &root, &v13, &v11} : OwnChain{&root, &v11, &v12};
-        check_merged(on, version, chain);
+        const Requirements needed = requirements_of(on);
+        check_merged(on, version, needed, chain);
         CHECK(v12.bufferDeviceAddress == VK_TRUE);
         CHECK(v12.timelineSemaphore == VK_TRUE);
         CHECK(v12.descriptorIndexing == VK_FALSE);
@@ -209,7 +212,8 @@ TEST_CASE_FIXTURE(OnDevice, "features are merged into an application's chain of 
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES);
     semaphores.timelineSemaphore = VK_TRUE;
     const OwnChain chain{&semaphores, &storage, &address};
-    check_merged(on, VK_API_VERSION_1_2, chain);
+    const Requirements needed = requirements_of(on);
+    check_merged(on, VK_API_VERSION_1_2, needed, chain);
     CHECK(address.bufferDeviceAddress == VK_TRUE);
     CHECK(storage.uniformAndStorageBuffer16BitAccess == VK_FALSE);
     CHECK(semaphores.timelineSemaphore == VK_TRUE);
@@ -223,7 +227,7 @@ TEST_CASE_FIXTURE(OnDevice, "features are merged into an application's chain of 
     auto model = make_struct<VkPhysicalDeviceVulkanMemoryModelFeatures>(
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_MEMORY_MODEL_FEATURES);
     const OwnChain mixed{&v11, &model};
-    check_merged(on, VK_API_VERSION_1_2, mixed);
+    check_merged(on, VK_API_VERSION_1_2, needed, mixed);
     CHECK(mixed.count(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES) == 0);
     CHECK(mixed.count(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES) == 1);
 }
