@@ -42,6 +42,7 @@ std::string shape_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixMod
 
 std::string subgroup_flaw(const DeviceCaps& caps, const MatrixModel& model) {
     const bool fixed = caps.min_subgroup_size == caps.max_subgroup_size;
+    if (!caps.full_subgroups) return "subgroups may be partly empty";
     if (!fixed && !caps.subgroup_size_control) return "subgroups may have several sizes";
     if (model.subgroup_size < caps.min_subgroup_size || model.subgroup_size > caps.max_subgroup_size)
         return fmt::format("subgroups of {}", model.subgroup_size);

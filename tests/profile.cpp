@@ -150,6 +150,7 @@ void add_matrix_units(core::DeviceCaps& caps, std::string_view text) {
         std::sscanf(text.data() + at, "reqStages=%x", &stages);
     constexpr unsigned compute = 0x20;
     caps.subgroup_size_control = has("sizectl=1") && (stages & compute) != 0;
+    caps.full_subgroups = has("full=1");
     caps.matrix_conversions = has("reduc=1") && has("conv=1");
     std::istringstream lines{std::string(text)};
     for (std::string line; std::getline(lines, line);) {

@@ -161,6 +161,9 @@ TEST_CASE("matrix: only asked for, only what is there") {
     CHECK(refusal(varying, p, named("matrix")).find("several sizes") != std::string::npos);
     varying.max_subgroup_size = varying.min_subgroup_size;
     CHECK(refusal(varying, p, named("matrix")) == "");
+    varying.full_subgroups = false;
+    CHECK(refusal(varying, p, named("matrix")).find("computeFullSubgroups") != std::string::npos);
+    CHECK(planned(varying, p).kernel == "tiles");
 }
 
 TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {

@@ -54,6 +54,8 @@ struct RuntimeOptions {
     std::vector<const char*> extra_extensions;  // device extensions to enable on top
     // File of compiled pipelines: read at the start if it is there, written at the end. "": none.
     std::string pipeline_cache;
+    // The instance is of this Vulkan version, or of an older one that the loader has; at least 1.2.
+    uint32_t api_version = VK_API_VERSION_1_3;
 };
 
 struct RuntimeHandles {

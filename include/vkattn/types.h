@@ -23,6 +23,7 @@ typedef enum VkattnStatus {
     VKATTN_OUT_OF_HOST_MEMORY = 3,
     VKATTN_DEVICE_ERROR = 4,   /* a Vulkan call failed; vk_result tells which way */
     VKATTN_INTERNAL_ERROR = 5, /* a fault of the library; please report the message */
+    VKATTN_DEVICE_LOST = 6,    /* the VkDevice is lost: nothing of it can be used again, only destroyed */
     VKATTN_STATUS_MAX_ENUM = 0x7fffffff
 } VkattnStatus;
 

@@ -67,6 +67,12 @@ typedef struct VkattnContextInfo {
     /* May be null; must outlive the context. Threads that create plans use it at once, so it must not be of
      * VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT. */
     VkPipelineCache pipeline_cache;
+    /* What the memory of an earlier vkattn_cmd_probe held, on the same physical device with the same driver, api_version
+     * and features: the context begins as if it had been given to vkattn_context_probed. Applications that keep it in a
+     * file keep VkPhysicalDeviceProperties::pipelineCacheUUID with it, and probe again when that has changed. Null: the
+     * default, there is none. It is read by vkattn_context_create only. */
+    const void* probe_results;
+    uint64_t probe_results_bytes; /* must be what vkattn_probe_size says of a context without them */
 } VkattnContextInfo;
 
 /* What to enable before vkCreateDevice. Owned by the object; valid until vkattn_requirements_destroy. */
@@ -74,9 +80,18 @@ typedef struct VkattnRequirements VkattnRequirements;
 typedef struct VkattnContext VkattnContext;
 typedef struct VkattnPlan VkattnPlan;
 
+/* Buffers. Every address lies in a VkBuffer with the usage SHADER_DEVICE_ADDRESS, on memory that was allocated with
+ * VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT. Tensors need no other usage: nothing is bound to a descriptor, so STORAGE_BUFFER is
+ * not needed. Scratch needs TRANSFER_DST too.
+ *
+ * Scratch is a range of such a buffer; null when the plan needs none. It needs no initial content, and what a recording
+ * leaves there has no meaning. Consecutive recordings, of the same plan or of different ones, may share it if a barrier from
+ * VKATTN_LAST_STAGES and VKATTN_LAST_ACCESS to VKATTN_FIRST_STAGES and VKATTN_FIRST_ACCESS stands between them: the barrier
+ * that a recording needs anyway if it reads what the one before has written. Recordings that may overlap (no barrier between
+ * them, or different queues) need scratch of their own. So do the segments of one plan while they are spread over
+ * submissions: nobody else may use its scratch before the last one has ended. */
+
 /* Addresses of one forward. Null addresses are legal for empty tensors; lse may be null: it is not written then.
- * Scratch is a range of a VkBuffer with STORAGE_BUFFER, SHADER_DEVICE_ADDRESS and TRANSFER_DST usage; null when
- * the plan needs none. Its content need not survive and is not shared between recordings that may overlap.
  * On matrix units, masks are fastest at a multiple of 16, with rows of a multiple of 16 bytes; rows of a tile are computed
  * twice where a key or value that the mask hides from all of them is not finite. */
 typedef struct VkattnForwardArgs {
@@ -155,9 +170,29 @@ VKATTN_INIT_FUNCTION(VkattnCombineArgs, vkattn_combine_args_init)
 VKATTN_INIT_FUNCTION(VkattnBackward, vkattn_backward_init)
 VKATTN_INIT_FUNCTION(VkattnBackwardArgs, vkattn_backward_args_init)
 
-/* What vkattn would like enabled on this device, given what it supports: extensions and a features chain that can
- * be merged into, or passed as, VkDeviceCreateInfo::pNext. UNSUPPORTED says which required feature is missing.
- * Errors: INVALID_ARGUMENT (null), UNSUPPORTED, OUT_OF_HOST_MEMORY. */
+/* What vkattn would like enabled on this device, given what it supports: extensions, and a features chain that can be
+ * passed as VkDeviceCreateInfo::pNext, or merged into the application's own by vkattn_requirements_merge. Only the first
+ * feature is required, and what an application leaves out is done without:
+ *
+ *     feature                              Vulkan, extension                  what it brings
+ *     bufferDeviceAddress                  1.2                                everything: it is required
+ *     storageBuffer16BitAccess             1.1                                float16 and bfloat16 without packed words,
+ *                                                                             which are slower
+ *     these five, and the one above: all                                      float16 problems on matrix units, and
+ *       shaderFloat16                      1.2                                float32 ones, see options.precision
+ *       vulkanMemoryModel                  1.2
+ *       vulkanMemoryModelDeviceScope       1.2
+ *       computeFullSubgroups               1.3, VK_EXT_subgroup_size_control
+ *       cooperativeMatrix                  VK_KHR_cooperative_matrix
+ *     subgroupSizeControl                  1.3, VK_EXT_subgroup_size_control  matrix units where subgroups have several
+ *                                                                             sizes (AMD, Intel)
+ *     shaderBFloat16Type, shader-          VK_KHR_shader_bfloat16             bfloat16 problems on matrix units
+ *       BFloat16CooperativeMatrix
+ *     cooperativeMatrixReductions,         VK_NV_cooperative_matrix2          faster matrix kernels without a probe, on
+ *       cooperativeMatrixConversions                                          instances of Vulkan 1.3 or later
+ *     maintenance4                         1.3, VK_KHR_maintenance4           needed by these two
+ *
+ * UNSUPPORTED says which required feature is missing. Errors: INVALID_ARGUMENT (null), UNSUPPORTED, OUT_OF_HOST_MEMORY. */
 VKATTN_API VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get_instance_proc_addr,
                                                    VkInstance instance, VkPhysicalDevice physical_device,
                                                    VkattnRequirements** requirements, VkattnError* error);
@@ -166,9 +201,23 @@ VKATTN_API uint32_t vkattn_requirements_extensions(const VkattnRequirements* req
                                                    const char* const** extensions);
 VKATTN_API const VkPhysicalDeviceFeatures2* vkattn_requirements_features(
     const VkattnRequirements* requirements);
+/* Sets the features in a chain that the application has for VkDeviceCreateInfo::pNext, given by its first struct of
+ * whatever type. A feature is set where the chain has a struct for it: its own, or VkPhysicalDeviceVulkan11Features,
+ * 12 or 13. Structs that are missing are added at the end of the chain; they are the requirements', so that the chain is
+ * valid until vkattn_requirements_destroy. Nothing else in the chain changes. The application adds those of
+ * vkattn_requirements_extensions that its own list does not have, and gives the chain to vkattn_context_create too.
+ * May be called for several chains; not for one object by several threads at once.
+ * Errors: INVALID_ARGUMENT (null), OUT_OF_HOST_MEMORY. */
+VKATTN_API VkattnStatus vkattn_requirements_merge(VkattnRequirements* requirements, void* chain,
+                                                  VkattnError* error);
 
 /* A context is a device as vkattn sees it, with the pipelines built so far.
- * Errors: INVALID_ARGUMENT, UNSUPPORTED (Vulkan below 1.2, bufferDeviceAddress not enabled), OUT_OF_HOST_MEMORY. */
+ * Errors: INVALID_ARGUMENT, UNSUPPORTED (Vulkan below 1.2, bufferDeviceAddress not enabled), DEVICE_ERROR,
+ * OUT_OF_HOST_MEMORY.
+ *
+ * A lost device: the first call to which the driver answers VK_ERROR_DEVICE_LOST, and each later one that needs a
+ * pipeline of this context, returns DEVICE_LOST, and the driver is not asked again. The library does not submit, so a loss
+ * is usually seen first by the application. Plans and context can still be destroyed, and nothing else is of use. */
 VKATTN_API VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext** context,
                                               VkattnError* error);
 /* After every plan of the context is destroyed and no recording is in use any more. Null is legal. */
@@ -181,8 +230,9 @@ VKATTN_API void vkattn_context_destroy(VkattnContext* context);
  *     vkattn_cmd_probe records a few short dispatches; submit them, wait, make their writes visible to the host
  *     vkattn_context_probed with what the memory holds; no other call may use the context meanwhile
  *
- * A size of 0: there is nothing to probe. Errors: INVALID_ARGUMENT, DEVICE_ERROR (a pipeline could not be created),
- * OUT_OF_HOST_MEMORY. */
+ * A size of 0: there is nothing to probe. The memory's content may be kept for later contexts, which begin probed then: see
+ * VkattnContextInfo::probe_results. tests/consumer/probe.c is a program that does all this.
+ * Errors: INVALID_ARGUMENT, DEVICE_LOST, OUT_OF_HOST_MEMORY. */
 VKATTN_API uint64_t vkattn_probe_size(const VkattnContext* context); /* bytes; 0 for null */
 VKATTN_API VkattnStatus vkattn_cmd_probe(VkCommandBuffer command_buffer, VkattnContext* context,
                                          VkDeviceAddress results, VkattnError* error);
@@ -194,7 +244,7 @@ VKATTN_API VkattnStatus vkattn_context_probed(VkattnContext* context, const void
  * pipeline takes over, once a context: few query rows; keys split or not; strides from 4 GiB on, or rows of a tile
  * 2 GiB apart. `options` may be null.
  * Errors: INVALID_ARGUMENT (error->field names the field), UNSUPPORTED (with the reason), OUT_OF_HOST_MEMORY,
- * DEVICE_ERROR (a pipeline could not be created even in the smallest variant). */
+ * DEVICE_ERROR (a pipeline could not be created even in the smallest variant), DEVICE_LOST. */
 VKATTN_API VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* problem,
                                            const VkattnOptions* options, VkattnPlan** plan,
                                            VkattnError* error);

@@ -114,6 +114,8 @@ class Requirements {
         return vkattn_requirements_extensions(handle_.get(), names);
     }
     const VkPhysicalDeviceFeatures2* features() const { return vkattn_requirements_features(handle_.get()); }
+    // See vkattn_requirements_merge. Throws Error.
+    void merge(void* chain) const { detail::call(vkattn_requirements_merge, handle_.get(), chain); }
 
   private:
     using Handle = detail::Handle<VkattnRequirements, vkattn_requirements_destroy>;

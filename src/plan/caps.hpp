@@ -41,6 +41,7 @@ struct DeviceCaps {
     bool storage_16bit = false;                             // storageBuffer16BitAccess, enabled
     uint32_t min_subgroup_size = 0, max_subgroup_size = 0;  // 0: not known
     bool subgroup_size_control = false;                     // a pipeline can be held to one of these, enabled
+    bool full_subgroups = false;                            // computeFullSubgroups, enabled
     // Enabled with all that matrix kernels need beside them; empty: no matrix unit.
     std::vector<MatrixShape> matrices;
     bool matrix_conversions = false;  // of VK_NV_cooperative_matrix2, reductions too; enabled

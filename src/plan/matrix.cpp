@@ -219,8 +219,10 @@ std::span<const MatrixRow> matrix_rows() {
 }
 
 // A size that pipelines can be held to, or have anyway; 0: none. Matrix units work at the smallest: 32 of 32 and 64 on
-// AMD, 8 of 8 to 32 on Intel's first.
+// AMD, 8 of 8 to 32 on Intel's first. Vulkan demands full subgroups of pipelines with matrices, but for modules of
+// SPIR-V 1.6, which not every matrix kernel is.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps) {
+    if (!caps.full_subgroups) return 0;
     if (caps.subgroup_size_control || caps.min_subgroup_size == caps.max_subgroup_size)
         return caps.min_subgroup_size;
     return 0;
@@ -276,6 +278,9 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
     if (caps.matrices.empty())
         return unsupported(field, "the device has no matrix unit, or it is not enabled");
     if (quirk_wrong_matrices(caps)) return unsupported(field, "this driver loads matrices wrong at 16 lanes");
+    if (!caps.full_subgroups)
+        return unsupported(field,
+                           "matrix kernels need the feature computeFullSubgroups, which is not enabled");
     const uint32_t subgroup_size = matrix_subgroup_size(caps);
     if (subgroup_size == 0) return unsupported(field, "subgroups of this device may have several sizes");
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));

@@ -50,7 +50,7 @@ constexpr uint32_t USE_WIDE = 8;
 // Tests walk the whole table.
 std::span<const MatrixRow> matrix_rows();
 
-// The size of subgroups that matrix kernels run with; 0: they can be held to none.
+// The size of subgroups that matrix kernels run with; 0: they can be held to none, or cannot be held to full ones.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);
 bool is_usable(const MatrixShape& shape, uint32_t subgroup_size);  // by the kernel
 

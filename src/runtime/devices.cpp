@@ -90,7 +90,7 @@ std::string refusal(const Instance& instance, VkPhysicalDevice device) {
 
 }  // namespace
 
-Instance::Instance(bool validation)
+Instance::Instance(bool validation, uint32_t api_version)
     : context(load()),
       instance(make_instance(context, std::min(context.enumerateInstanceVersion(), api_version), validation)),
       version(std::min(context.enumerateInstanceVersion(), api_version)) {}
@@ -155,7 +155,7 @@ uint32_t pick_device(const std::vector<DeviceInfo>& devices, const std::string& 
 namespace vkattn {
 
 std::vector<DeviceInfo> list_devices() {
-    const runtime::Instance instance(false);
+    const runtime::Instance instance(false, RuntimeOptions{}.api_version);
     std::vector<DeviceInfo> devices;
     for (const auto& device : instance.instance.enumeratePhysicalDevices())
         devices.push_back(runtime::describe(instance, device, static_cast<uint32_t>(devices.size())));

@@ -8,11 +8,9 @@
 
 namespace vkattn::runtime {
 
-constexpr uint32_t api_version = VK_API_VERSION_1_3;
-
 // The loader and an instance of at most `api_version`. Throws RuntimeError.
 struct Instance {
-    explicit Instance(bool validation);
+    Instance(bool validation, uint32_t api_version);
 
     vk::raii::Context context;
     vk::raii::Instance instance;

@@ -168,7 +168,7 @@ std::string matrices(const Asker& a) {
 }  // namespace
 
 std::string device_profile(uint32_t index) {
-    const runtime::Instance instance(false);
+    const runtime::Instance instance(false, RuntimeOptions{}.api_version);
     const auto devices = instance.instance.enumeratePhysicalDevices();
     if (index >= devices.size()) throw RuntimeError(fmt::format("there is no device {}", index));
     const vk::raii::PhysicalDevice& device = devices[index];

@@ -30,6 +30,11 @@ template <class Body>
 auto with_errors(const char* what, Body body) {
     try {
         return body();
+    } catch (const vk::DeviceLostError&) {
+        throw RuntimeError(
+            "the device is lost: its driver has reset or removed it, and the Runtime can only be destroyed; "
+            "a dispatch "
+            "that ran longer than the driver allows may have been the cause");
     } catch (const vk::SystemError& e) {
         throw RuntimeError(fmt::format("{}: {}", what, e.what()));
     }
@@ -93,7 +98,7 @@ Runtime::State::on_message(vk::DebugUtilsMessageSeverityFlagBitsEXT, vk::DebugUt
     return VK_FALSE;
 }
 
-Runtime::State::State(const RuntimeOptions& options) : instance(options.validation) {
+Runtime::State::State(const RuntimeOptions& options) : instance(options.validation, options.api_version) {
     using Severity = vk::DebugUtilsMessageSeverityFlagBitsEXT;
     using Type = vk::DebugUtilsMessageTypeFlagBitsEXT;
     if (options.validation)

@@ -96,6 +96,13 @@ Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out)
     auto context = std::make_unique<VkattnContext>(*device, caps, info->device, info->pipeline_cache);
     if (const VkResult r = context->pipelines.create_layout(); r != VK_SUCCESS)
         return Failure{VKATTN_DEVICE_ERROR, "", "vkCreatePipelineLayout failed", static_cast<int32_t>(r)};
+    if (info->probe_results != nullptr) {
+        const uint64_t size = probe_size(caps);
+        if (info->probe_results_bytes != size)
+            return invalid("info.probe_results_bytes", fmt::format("{} is not the {} of vkattn_probe_size",
+                                                                   info->probe_results_bytes, size));
+        note_probe(context->caps, static_cast<const std::byte*>(info->probe_results));
+    }
     *out = context.release();
     return true;
 }
@@ -182,6 +189,7 @@ Result<bool> record_probe(VkCommandBuffer commands, VkattnContext& context, VkDe
     std::vector<Dispatch> built;
     for (const Dispatch& d : plan.plan.dispatches) {
         const Result<VkPipeline> pipeline = context.pipelines.get(plan.plan.pipelines[d.pipeline]);
+        if (!pipeline && pipeline.failure().status == VKATTN_DEVICE_LOST) return pipeline.failure();
         if (!pipeline) continue;
         plan.pipelines[d.pipeline] = *pipeline;
         built.push_back(d);
@@ -247,6 +255,8 @@ const char* vkattn_status_name(VkattnStatus status) {
             return "DEVICE_ERROR";
         case VKATTN_INTERNAL_ERROR:
             return "INTERNAL_ERROR";
+        case VKATTN_DEVICE_LOST:
+            return "DEVICE_LOST";
         default:
             return "UNKNOWN";
     }
@@ -313,6 +323,15 @@ uint32_t vkattn_requirements_extensions(const VkattnRequirements* requirements,
 
 const VkPhysicalDeviceFeatures2* vkattn_requirements_features(const VkattnRequirements* requirements) {
     return requirements != nullptr ? &requirements->features.chain() : nullptr;
+}
+
+VkattnStatus vkattn_requirements_merge(VkattnRequirements* requirements, void* chain, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (requirements == nullptr) return invalid("requirements", "is null");
+        if (chain == nullptr) return invalid("chain", "is null");
+        requirements->features.merge_into(*static_cast<VkBaseOutStructure*>(chain));
+        return true;
+    });
 }
 
 VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext** context,

@@ -112,6 +112,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.max_subgroup_size = sizes.maxSubgroupSize;
     caps.subgroup_size_control = enabled.subgroup_size_control &&
                                  (sizes.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT) != 0;
+    caps.full_subgroups = enabled.full_subgroups;
     constexpr VkSubgroupFeatureFlags needed = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_VOTE_BIT |
                                               VK_SUBGROUP_FEATURE_BALLOT_BIT |
                                               VK_SUBGROUP_FEATURE_SHUFFLE_BIT;

@@ -15,6 +15,14 @@ struct ModuleOwner {
     ~ModuleOwner() { vk.vkDestroyShaderModule(device, module, nullptr); }
 };
 
+Failure device_lost() {
+    return {VKATTN_DEVICE_LOST, "",
+            "the device is lost: destroy what belongs to it and create a new VkDevice; a dispatch that ran "
+            "longer than "
+            "the driver allows may have been the cause (options.max_dispatch_flops)",
+            static_cast<int32_t>(VK_ERROR_DEVICE_LOST)};
+}
+
 }  // namespace
 
 Pipelines::Pipelines(const DeviceFunctions& vk, const DeviceCaps& caps, VkDevice device,
@@ -45,6 +53,7 @@ size_t Pipelines::size() const {
 // Who waits for another thread's building takes its failure, too: a driver that needs seconds to fail would need them
 // again. An exception says nothing of the pipeline, so that the next thread tries for itself.
 Result<VkPipeline> Pipelines::get(const Pipeline& planned) {
+    if (lost_) return device_lost();
     const PipelineKey key = constants_.key_of(planned);
     std::unique_lock lock(mutex_);
     for (auto found = entries_.find(key); found != entries_.end(); found = entries_.find(key)) {
@@ -70,6 +79,10 @@ Pipelines::Ending::~Ending() {
 Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     const ModuleInfo& module_info = info_of(key.module);
     const auto failed = [&](const char* what, VkResult result) {
+        if (result == VK_ERROR_DEVICE_LOST) {
+            lost_ = true;
+            return device_lost();
+        }
         return Failure{
             VKATTN_DEVICE_ERROR, "",
             fmt::format("{} of {} failed with VkResult {}", what, module_info.name, static_cast<int>(result)),
@@ -99,7 +112,10 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
     subgroup.requiredSubgroupSize = constant_of(key, "subgroup_size");
-    if ((module_info.needs & NEED_MATRIX) != 0 && caps_.subgroup_size_control) info.stage.pNext = &subgroup;
+    if ((module_info.needs & NEED_MATRIX) != 0) {
+        info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+        if (caps_.subgroup_size_control) info.stage.pNext = &subgroup;
+    }
     VkPipeline pipeline = VK_NULL_HANDLE;
     const VkResult r = vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, &pipeline);
     if (r != VK_SUCCESS) return failed("vkCreateComputePipelines", r);

@@ -2,6 +2,7 @@
 // each VkattnContext. Everything here may be used from many threads, except for what its comment excludes.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -29,6 +30,7 @@ class Pipelines {
 
     VkResult create_layout();
     VkPipelineLayout layout() const { return layout_; }
+    // Once the driver has said that the device is lost, this fails without asking it.
     Result<VkPipeline> get(const Pipeline& pipeline);
     size_t size() const;
 
@@ -55,6 +57,7 @@ class Pipelines {
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
     mutable std::mutex mutex_;  // guards entries_ and their `ended`; never held while a pipeline is built
     std::condition_variable ended_;
+    std::atomic<bool> lost_ = false;
     std::map<PipelineKey, std::shared_ptr<Entry>> entries_;
     PipelineConstants constants_;
 };

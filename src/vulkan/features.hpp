@@ -1,44 +1,42 @@
 // The device features and extensions that vkattn can use.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "functions.hpp"
 
 namespace vkattn::core {
 
-// The features that one device supports, as a chain to be queried or enabled.
+// The features that vkattn would like enabled on one device, as far as the device supports them.
 class Features {
   public:
     Features(const InstanceFunctions& vk, VkPhysicalDevice device);
     Features(const Features&) = delete;
     Features& operator=(const Features&) = delete;
 
-    const VkPhysicalDeviceFeatures2& chain() const { return features_; }
+    const VkPhysicalDeviceFeatures2& chain() const { return chain_; }
     const std::vector<const char*>& extensions() const { return extensions_; }
 
-  private:
-    void link_known(const InstanceFunctions& vk, VkPhysicalDevice device);
-    void drop_unused();
+    // Sets the features in a chain that somebody else owns: in the structs that are there, their own or those of a
+    // Vulkan version, and in new ones at its end otherwise. The new ones live as long as this object.
+    void merge_into(VkBaseOutStructure& chain);
 
-    VkPhysicalDeviceFeatures2 features_{};
-    VkPhysicalDeviceBufferDeviceAddressFeatures address_{};
-    VkPhysicalDevice16BitStorageFeatures storage_{};
-    VkPhysicalDeviceShaderFloat16Int8Features float16_{};
-    VkPhysicalDeviceVulkanMemoryModelFeatures model_{};
-    VkPhysicalDeviceSubgroupSizeControlFeatures subgroup_{};
-    VkPhysicalDeviceMaintenance4Features maintenance_{};
-    VkPhysicalDeviceCooperativeMatrixFeaturesKHR matrix_{};
-    VkPhysicalDeviceCooperativeMatrix2FeaturesNV matrix2_{};
-    VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16_{};
+  private:
+    void find_wanted(const InstanceFunctions& vk, VkPhysicalDevice device);
+
+    VkPhysicalDeviceFeatures2 chain_{};
+    std::vector<size_t> wanted_;  // indices into the table of features
     std::vector<const char*> extensions_;
+    std::vector<std::unique_ptr<uint64_t[]>> appended_;  // the structs that merge_into() has added to chains
 };
 
 // Reads what a chain given to vkCreateDevice enables; each feature is found in its own struct or in that of a Vulkan
 // version. null: bufferDeviceAddress alone.
 struct Enabled {
-    bool buffer_device_address, storage_16bit, float16, memory_model, subgroup_size_control, maintenance4;
-    bool matrix, matrix_conversions, bfloat16_matrix;
+    bool buffer_device_address, storage_16bit, float16, memory_model, subgroup_size_control, full_subgroups;
+    bool maintenance4, matrix, matrix_conversions, bfloat16_matrix;
 };
 Enabled enabled_by(const VkPhysicalDeviceFeatures2* features);
 

@@ -45,7 +45,7 @@ void gpu_make_instance(Gpu* gpu) {
     if (found < 0 || count == 0) fail("vkEnumeratePhysicalDevices", "no device");
 }
 
-void gpu_make_device(Gpu* gpu, const VkPhysicalDeviceFeatures2* features, uint32_t extension_count,
+void gpu_make_device(Gpu* gpu, const void* features, uint32_t extension_count,
                      const char* const* extensions) {
     const float priority = 1;
     VkDeviceQueueCreateInfo queue = {0};
@@ -64,6 +64,7 @@ void gpu_make_device(Gpu* gpu, const VkPhysicalDeviceFeatures2* features, uint32
     require(gpu->vkCreateDevice(gpu->physical, &info, NULL, &gpu->device), "vkCreateDevice");
     gpu->vkGetDeviceQueue(gpu->device, 0, 0, &gpu->queue);
     pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
     require(gpu->vkCreateCommandPool(gpu->device, &pool, NULL, &gpu->pool), "vkCreateCommandPool");
     commands.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
     commands.commandPool = gpu->pool;

@@ -33,6 +33,7 @@ extern "C" {
     X(vkGetBufferMemoryRequirements)       \
     X(vkGetDeviceQueue)                    \
     X(vkGetPhysicalDeviceMemoryProperties) \
+    X(vkGetPhysicalDeviceProperties)       \
     X(vkGetPipelineCacheData)              \
     X(vkMapMemory)                         \
     X(vkQueueSubmit)                       \
@@ -59,8 +60,8 @@ typedef struct Gpu {
 
 /* Each ends the program with a line of text where Vulkan fails. */
 void gpu_make_instance(Gpu* gpu);
-void gpu_make_device(Gpu* gpu, const VkPhysicalDeviceFeatures2* features, uint32_t extension_count,
-                     const char* const* extensions);
+/* `features`: a chain for VkDeviceCreateInfo::pNext. */
+void gpu_make_device(Gpu* gpu, const void* features, uint32_t extension_count, const char* const* extensions);
 int gpu_load_cache(Gpu* gpu, const char* file); /* returns whether there was one */
 void gpu_save_cache(Gpu* gpu, const char* file);
 void gpu_make_buffer(Gpu* gpu, VkDeviceSize size);

@@ -118,8 +118,10 @@ Built Compiler::build(const core::PipelineKey& key) const {
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
     subgroup.requiredSubgroupSize = core::constant_of(key, "subgroup_size");
-    if ((core::info_of(key.module).needs & core::NEED_MATRIX) != 0 && caps().subgroup_size_control)
-        info.stage.pNext = &subgroup;
+    if ((core::info_of(key.module).needs & core::NEED_MATRIX) != 0) {
+        info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
+        if (caps().subgroup_size_control) info.stage.pNext = &subgroup;
+    }
     VkPipeline pipeline = VK_NULL_HANDLE;
     const auto start = std::chrono::steady_clock::now();
     built.result = vk_.vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &pipeline);

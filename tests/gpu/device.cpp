@@ -18,8 +18,9 @@ void require(VkResult result, const char* what) {
         throw RuntimeError(std::string(what) + " failed: VkResult " + std::to_string(result));
 }
 
-std::unique_ptr<Runtime> make_runtime(bool validation, bool host_memory) {
+std::unique_ptr<Runtime> make_runtime(bool validation, bool host_memory, uint32_t api_version) {
     RuntimeOptions options;
+    options.api_version = api_version;
     options.validation = validation;
     if (host_memory) options.extra_extensions = {VK_EXT_EXTERNAL_MEMORY_HOST_EXTENSION_NAME};
     return std::make_unique<Runtime>(options);
@@ -35,14 +36,14 @@ std::string print_pipelines() {
 
 }  // namespace
 
-Device::Device(bool validation) {
+Device::Device(bool validation, uint32_t api_version) {
     // The fallback for devices without guard pages can be tested where there are some.
     const bool host_memory = std::getenv("VKATTN_TEST_NO_GUARD_PAGES") == nullptr;
     std::string why;
     for (const auto& [with_validation, with_host_memory] :
          {std::pair{validation, host_memory}, {validation, false}, {false, host_memory}, {false, false}}) {
         try {
-            runtime_ = make_runtime(with_validation, with_host_memory);
+            runtime_ = make_runtime(with_validation, with_host_memory, api_version);
             validated_ = with_validation;
             guard_pages_ = with_host_memory;
             break;

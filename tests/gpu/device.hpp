@@ -54,7 +54,8 @@ class Device {
     // Those of this process, made by the first call; they are one and the same physical device. Most tests use the
     // first; the second lets cases run on two threads. Throws RuntimeError where there is no usable device.
     static Device& get(int index = 0);
-    explicit Device(bool validation);
+    // On an instance of at most this Vulkan version.
+    explicit Device(bool validation, uint32_t api_version = RuntimeOptions{}.api_version);
 
     Runtime& runtime() { return *runtime_; }
     const Vk& vk() const { return vk_; }

@@ -170,7 +170,7 @@ TEST_CASE_FIXTURE(Recorded, "a build that fails ends for all who wait, and is tr
         REQUIRE(driver.saw_calls(1));
         Planner second(fresh, "s=34");
         CHECK_FALSE(driver.saw_calls(2, to_arrive));
-        driver.release(VK_ERROR_DEVICE_LOST);
+        driver.release(VK_ERROR_OUT_OF_DEVICE_MEMORY);
         CHECK(first.status() == VKATTN_DEVICE_ERROR);
         CHECK(second.status() == VKATTN_DEVICE_ERROR);
     }

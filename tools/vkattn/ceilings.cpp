@@ -20,6 +20,7 @@ namespace {
 struct Specialization {
     std::array<uint32_t, 3> constants{};
     uint32_t subgroup_size = 0;
+    bool full_subgroups = false;  // required: matrices need them
 };
 
 // A compute pipeline with CeilingPush as its only input, over plain Vulkan calls.
@@ -72,6 +73,8 @@ class Kernel {
         info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
         info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
         info.stage.pNext = given.subgroup_size != 0 ? &subgroup : nullptr;
+        if (given.full_subgroups)
+            info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
         info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
         info.stage.module = module;
         info.stage.pName = "main";
@@ -141,8 +144,9 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
         return s.dtype == VKATTN_DTYPE_FLOAT16 && core::is_usable(s, subgroup_size);
     });
     if (shape == caps.matrices.end()) return {};
-    const Kernel kernel(runtime, core::decompress(code_ceiling_matrix, "ceiling_matrix"),
-                        {{shape->m, shape->n, shape->k}, caps.subgroup_size_control ? subgroup_size : 0});
+    const Kernel kernel(
+        runtime, core::decompress(code_ceiling_matrix, "ceiling_matrix"),
+        {{shape->m, shape->n, shape->k}, caps.subgroup_size_control ? subgroup_size : 0, true});
     const double products =
         double{CEILING_STEPS} * CEILING_CHAINS * (CEILING_THREADS / subgroup_size) * groups;
     return best_tflops(runtime, kernel, sink, groups, 2.0 * shape->m * shape->n * shape->k * products);

@@ -1,0 +1,193 @@
+/* vkattn in a C program that has features of its own and wants matrix units: it merges the requirements into its chain,
+ * probes the device at the first start, keeps the results in a file, and gives them to the context at later starts.
+ * usage: consumer_probe PROBE_FILE */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+#include "vkattn/vkattn.h"
+
+enum { ROWS = 64, DIM = 64, ELEMENTS = ROWS * DIM, TENSOR_BYTES = 2 * ELEMENTS, PROBE = 4 * TENSOR_BYTES };
+
+static VkattnError error;
+
+static void require(VkattnStatus status, const char* what) {
+    if (status != VKATTN_OK) fail(what, error.message);
+}
+
+/* ---- the probe's file: which driver it was, then what the probe has written */
+
+typedef struct Probe {
+    uint8_t driver[VK_UUID_SIZE];
+    uint64_t bytes;
+    void* results; /* null: there are none for this driver */
+} Probe;
+
+static Probe load_probe(const Gpu* gpu, const char* file) {
+    Probe probe = {{0}, 0, NULL};
+    VkPhysicalDeviceProperties properties;
+    uint8_t driver[VK_UUID_SIZE];
+    FILE* const in = fopen(file, "rb");
+    long size;
+    gpu->vkGetPhysicalDeviceProperties(gpu->physical, &properties);
+    memcpy(probe.driver, properties.pipelineCacheUUID, sizeof probe.driver);
+    if (in == NULL) return probe;
+    fseek(in, 0, SEEK_END);
+    size = ftell(in);
+    rewind(in);
+    if (size > VK_UUID_SIZE && fread(driver, 1, sizeof driver, in) == sizeof driver &&
+        memcmp(driver, probe.driver, sizeof driver) == 0) {
+        probe.bytes = (uint64_t)size - VK_UUID_SIZE;
+        probe.results = malloc(probe.bytes);
+        if (fread(probe.results, 1, probe.bytes, in) != probe.bytes) fail(file, "cannot be read");
+    }
+    fclose(in);
+    return probe;
+}
+
+static void save_probe(const Probe* probe, const void* results, uint64_t bytes, const char* file) {
+    FILE* const out = fopen(file, "wb");
+    if (out == NULL || fwrite(probe->driver, 1, sizeof probe->driver, out) != sizeof probe->driver ||
+        fwrite(results, 1, bytes, out) != bytes || fclose(out) != 0)
+        fail(file, "cannot be written");
+}
+
+/* ---- device, context, probe */
+
+/* `own` is the chain that the device was created with. */
+static VkattnContext* make_context(const Gpu* gpu, const void* own, const Probe* probe) {
+    VkattnContextInfo info;
+    VkattnContext* context = NULL;
+    vkattn_context_info_init(&info);
+    info.get_instance_proc_addr = gpu->get;
+    info.instance = gpu->instance;
+    info.physical_device = gpu->physical;
+    info.device = gpu->device;
+    info.api_version = VK_API_VERSION_1_2;
+    info.features = own;
+    info.probe_results = probe->results;
+    info.probe_results_bytes = probe->bytes;
+    require(vkattn_context_create(&info, &context, &error), "vkattn_context_create");
+    return context;
+}
+
+/* Returns 1 if the device had something to probe. */
+static int run_probe(Gpu* gpu, VkattnContext* context, const Probe* probe, const char* file) {
+    const uint64_t bytes = vkattn_probe_size(context);
+    void* const results = (char*)gpu->data + PROBE;
+    if (bytes == 0) return 0;
+    memset(results, 0, bytes);
+    gpu_begin(gpu);
+    require(vkattn_cmd_probe(gpu->commands, context, gpu->address + PROBE, &error), "vkattn_cmd_probe");
+    gpu_run(gpu);
+    require(vkattn_context_probed(context, results, bytes, &error), "vkattn_context_probed");
+    save_probe(probe, results, bytes, file);
+    return 1;
+}
+
+/* ---- one float16 attention: query, key, value and out lie behind each other */
+
+/* For the numbers of this program: zero and multiples of 1/16. */
+static uint16_t to_half(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (x == 0) return 0;
+    return (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 23 & 0xff) - 112) << 10 | (bits >> 13 & 0x3ff));
+}
+
+static double from_half(uint16_t half) {
+    const int exponent = half >> 10 & 0x1f;
+    const double size =
+        exponent == 0 ? ldexp(half & 0x3ff, -24) : ldexp(0x400 | (half & 0x3ff), exponent - 25);
+    return (half & 0x8000) != 0 ? -size : size;
+}
+
+static void fill(uint16_t* tensors) {
+    uint32_t i, state = 1;
+    for (i = 0; i < 3 * ELEMENTS; i++) {
+        state = state * 1664525u + 1013904223u;
+        tensors[i] = to_half((float)(int)(state >> 27) / 16.0f - 1.0f);
+    }
+}
+
+static void check(const uint16_t* tensors) {
+    const uint16_t *q = tensors, *k = q + ELEMENTS, *v = k + ELEMENTS, *out = v + ELEMENTS;
+    int i, j, d;
+    for (i = 0; i < ROWS; i++) {
+        double weight[ROWS], sum = 0;
+        for (j = 0; j < ROWS; j++) {
+            double score = 0;
+            for (d = 0; d < DIM; d++) score += from_half(q[i * DIM + d]) * from_half(k[j * DIM + d]);
+            weight[j] = exp(score / sqrt(DIM));
+            sum += weight[j];
+        }
+        for (d = 0; d < DIM; d++) {
+            double right = 0;
+            for (j = 0; j < ROWS; j++) right += weight[j] / sum * from_half(v[j * DIM + d]);
+            if (!(fabs(from_half(out[i * DIM + d]) - right) < 2e-3)) fail("the output", "is wrong");
+        }
+    }
+}
+
+static void attend(Gpu* gpu, VkattnContext* context) {
+    VkattnProblem problem;
+    VkattnForwardArgs args;
+    VkattnScratch scratch;
+    VkattnPlan* plan = NULL;
+    char text[4096];
+    vkattn_problem_init(&problem);
+    problem.dtype = VKATTN_DTYPE_FLOAT16;
+    problem.seqlen_q = problem.seqlen_kv = ROWS;
+    problem.head_dim_qk = problem.head_dim_v = DIM;
+    problem.alignment_bytes = 16;
+    require(vkattn_plan_create(context, &problem, NULL, &plan, &error), "vkattn_plan_create");
+    vkattn_scratch_init(&scratch);
+    require(vkattn_plan_scratch(plan, &scratch, &error), "vkattn_plan_scratch");
+    if (scratch.size_bytes != 0) fail("vkattn_plan_scratch", "a plan of this size needs none");
+    require(vkattn_plan_describe(plan, text, sizeof text, NULL, &error), "vkattn_plan_describe");
+    printf("%s\n", text);
+    vkattn_forward_args_init(&args);
+    args.query = gpu->address;
+    args.key = gpu->address + TENSOR_BYTES;
+    args.value = gpu->address + 2 * TENSOR_BYTES;
+    args.out = gpu->address + 3 * TENSOR_BYTES;
+    gpu_begin(gpu);
+    require(vkattn_cmd_forward(gpu->commands, plan, &args, &error), "vkattn_cmd_forward");
+    gpu_run(gpu);
+    vkattn_plan_destroy(plan);
+}
+
+int main(int argc, char** argv) {
+    Gpu gpu;
+    Probe probe;
+    VkattnRequirements* needed = NULL;
+    VkPhysicalDeviceVulkan12Features own = {0};
+    const char* const* extensions = NULL;
+    uint32_t extension_count;
+    VkattnContext* context;
+    const char* origin = "from the file";
+    if (argc != 2) fail("usage", "consumer_probe PROBE_FILE");
+    gpu_make_instance(&gpu);
+    own.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES;
+    own.timelineSemaphore = VK_TRUE; /* the application's, not vkattn's */
+    require(vkattn_requirements_create(gpu.get, gpu.instance, gpu.physical, &needed, &error), "requirements");
+    require(vkattn_requirements_merge(needed, &own, &error), "vkattn_requirements_merge");
+    extension_count = vkattn_requirements_extensions(needed, &extensions);
+    gpu_make_device(&gpu, &own, extension_count, extensions);
+    gpu_make_buffer(&gpu, 1 << 20);
+    probe = load_probe(&gpu, argv[1]);
+    context = make_context(&gpu, &own, &probe);
+    if (probe.results == NULL) origin = run_probe(&gpu, context, &probe, argv[1]) ? "made now" : "not needed";
+    fill((uint16_t*)gpu.data);
+    attend(&gpu, context);
+    check((const uint16_t*)gpu.data);
+
+    free(probe.results);
+    vkattn_context_destroy(context);
+    vkattn_requirements_destroy(needed);
+    gpu_destroy(&gpu);
+    printf("the probe was %s: right\n", origin);
+    return 0;
+}
