@@ -68,7 +68,7 @@ TEST_CASE("missing kernels: what needs them is refused") {
              "this build has no forward_matrix");
     Options baseline;
     baseline.kernel = "materialized";
-    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::materialized_softmax}), problem, baseline)),
+    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::materialized_softmax}), problem_of(512), baseline)),
              "this build has no materialized_softmax");
     CHECK_EQ(
         message_of(make_plan(without(profile("lavapipe"), {Kernel::forward_tiles}), problem_of(512), {})),
@@ -92,7 +92,10 @@ TEST_CASE("missing kernels: keys are not split where nothing can merge the parts
     Options asked;
     asked.num_splits = 4;
     CHECK_EQ(message_of(make_plan(none, one, asked)), "this build has no combine");
-    const auto combine = core::resolve(core::default_combine());
+    VkattnCombine given = core::default_combine();
+    given.num_parts = given.batch = given.num_heads = given.seqlen_q = 2;
+    given.head_dim_v = 64;
+    const auto combine = core::resolve(given);
     REQUIRE(combine);
     CHECK_EQ(message_of(make_plan(h200, *combine)), "planned");
     CHECK_EQ(message_of(make_plan(none, *combine)), "this build has no combine");
