@@ -57,14 +57,16 @@ function(vkattn_read_modules output list)
   set(${output} "${modules}" PARENT_SCOPE)
 endfunction()
 
-# vkattn_split_module(LINE): sets module, module_file, module_macros, module_needs and module_forms, the names of its
-# forms, to what vkattn_read_modules says of a module.
+# vkattn_split_module(LINE): sets module, module_file, module_kernel, module_macros, module_needs and module_forms, the
+# names of its forms, to what vkattn_read_modules says of a module.
 function(vkattn_split_module line)
   string(REPLACE "|" ";" line "${line}")
   foreach(name IN ITEMS module module_file module_macros module_needs count)
     list(POP_FRONT line ${name})
     set(${name} "${${name}}" PARENT_SCOPE)
   endforeach()
+  string(REGEX REPLACE "\\.comp$" "" module_kernel "${module_file}")
+  set(module_kernel "${module_kernel}" PARENT_SCOPE)
   set(module_forms "${module}" PARENT_SCOPE)
   if(count EQUAL 2)
     set(module_forms "${module}" "${module}_rolled" PARENT_SCOPE)
@@ -84,8 +86,26 @@ function(vkattn_compress_module spirv output)
     VERBATIM)
 endfunction()
 
-# Compiles every module of a list of kernels and embeds it, compressed, in a generated header: arrays code_NAME and
-# code_NAME_rolled, the same where a module has one form. The module list of TARGET is what vkattn_print_sizes reads.
+# vkattn_find_module(FOLDER OTHER FORM): sets spirv, compressed and bytes to the files of a form of the module that was
+# read last. What the folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER.
+macro(vkattn_find_module folder other form)
+  set(spirv "${other}/${form}.spv")
+  set(compressed "${spirv}.zst")
+  set(bytes "${other}/${form}.inc")
+  if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${spirv}")
+    set(spirv "${folder}/${form}.spv")
+    vkattn_compile_module("${spirv}" "${form}")
+  endif()
+  if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${compressed}" OR NOT EXISTS "${bytes}")
+    set(compressed "${folder}/${form}.spv.zst")
+    set(bytes "${folder}/${form}.inc")
+    vkattn_compress_module("${spirv}" "${bytes}")
+  endif()
+endmacro()
+
+# vkattn_embed_shaders(TARGET KERNELS OUTPUT [KEPT...]): compiles the modules of a list of kernels, or of those that are
+# KEPT, and embeds them, compressed, in a generated header: arrays code_NAME and code_NAME_rolled, the same where a
+# module has one form, and empty ones for the other kernels. The module list of TARGET is what vkattn_print_sizes reads.
 function(vkattn_embed_shaders target kernels output)
   vkattn_read_modules(lines "${kernels}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_modules")
@@ -95,16 +115,15 @@ function(vkattn_embed_shaders target kernels output)
   set(list "")
   foreach(line IN LISTS lines)
     vkattn_split_module("${line}")
+    if(ARGN AND NOT module_kernel IN_LIST ARGN)
+      string(APPEND text "constexpr std::span<const uint8_t> code_${module}, code_${module}_rolled;\n")
+      continue()
+    endif()
     foreach(form IN LISTS module_forms)
-      set(spirv "${VKATTN_SPIRV_FROM}/${within}/${form}.spv")
-      if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${spirv}")
-        set(spirv "${folder}/${form}.spv")
-        vkattn_compile_module("${spirv}" "${form}")
-      endif()
-      vkattn_compress_module("${spirv}" "${folder}/${form}.inc")
-      target_sources(${target} PRIVATE "${folder}/${form}.inc")
-      string(APPEND text "constexpr uint8_t code_${form}[] = {\n#include \"${folder}/${form}.inc\"\n};\n")
-      string(APPEND list "${module_file} ${spirv} ${folder}/${form}.spv.zst\n")
+      vkattn_find_module("${folder}" "${VKATTN_SPIRV_FROM}/${within}" "${form}")
+      target_sources(${target} PRIVATE "${bytes}")
+      string(APPEND text "constexpr uint8_t code_${form}[] = {\n#include \"${bytes}\"\n};\n")
+      string(APPEND list "${module_file} ${spirv} ${compressed}\n")
     endforeach()
     if(NOT "${module}_rolled" IN_LIST module_forms)
       string(APPEND text "constexpr auto& code_${module}_rolled = code_${module};\n")

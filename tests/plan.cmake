@@ -16,7 +16,8 @@ add_executable(vkattn_plan_tests
   "${tests_dir}/test_plan_backward_refusals.cpp" "${tests_dir}/test_plan_baseline.cpp"
   "${tests_dir}/test_plan_combine.cpp"
   "${tests_dir}/test_plan_features.cpp" "${tests_dir}/test_plan_golden.cpp" "${tests_dir}/test_plan_limits.cpp"
-  "${tests_dir}/test_plan_matrix.cpp" "${tests_dir}/test_plan_matrix_sweep.cpp"
+  "${tests_dir}/test_plan_matrix.cpp" "${tests_dir}/test_plan_missing_kernels.cpp"
+  "${tests_dir}/test_plan_matrix_sweep.cpp"
   "${tests_dir}/test_plan_refusals.cpp" "${tests_dir}/test_plan_tuning.cpp" "${tests_dir}/test_problem.cpp"
   "${tests_dir}/test_problem_features.cpp" "${tests_dir}/test_plan_extremes.cpp" "${tests_dir}/test_struct_sizes.cpp")
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")

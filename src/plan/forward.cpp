@@ -61,8 +61,9 @@ uint64_t bytes_of_part(const Problem& p) {
     return rows_of_part(p) * (p.head_dim_v + 2) * 4;
 }
 
-// Parts for which scratch has room.
+// Parts for which scratch has room. Without a kernel to merge them there are none.
 uint64_t splits_that_fit(const DeviceCaps& caps, const Options& options, const Plan& plan) {
+    if (!has_kernel(caps, Kernel::combine)) return 0;
     const uint64_t left = scratch_left(caps, options, plan);
     return left < 2 * scratch_alignment ? 0 : (left - 2 * scratch_alignment) / bytes_of_part(plan.problem);
 }
@@ -96,6 +97,7 @@ Grid make_grid(const DeviceCaps& caps, const Options& options, const TileChoice&
 // Reserves scratch for the splits' outputs and lse.
 Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const Grid& g, Plan& plan) {
     const Problem& p = plan.problem;
+    if (!has_kernel(caps, Kernel::combine)) return missing_kernel(Kernel::combine);
     if (g.splits > splits_that_fit(caps, options, plan))
         return unsupported(
             "", fmt::format("{} splits of the keys need {} bytes of scratch each, the limit is {}", g.splits,

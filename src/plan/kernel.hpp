@@ -34,6 +34,9 @@ Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 
+// The refusal of a plan that needs a kernel which was left out of this build.
+Failure missing_kernel(Kernel kernel);
+
 // The type that operands of the products may be rounded to: the storage type, or the one of options.precision.
 Result<VkattnDtype> operand_type(const Problem& problem, const Options& options);
 

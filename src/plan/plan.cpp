@@ -34,6 +34,15 @@ uint32_t regions_of(Role role) {
     return bits;
 }
 
+// Refuses a plan that needs a kernel which was left out of this build.
+Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
+    for (const Pipeline& pipeline : plan.pipelines) {
+        const Kernel kernel = info_of(pipeline.module).kernel;
+        if (!has_kernel(caps, kernel)) return missing_kernel(kernel);
+    }
+    return true;
+}
+
 // A dispatch waits if it reads what was written, or writes what was read, or rewrites what was written, since the last
 // barrier.
 void place_barriers(Plan& plan) {
@@ -81,11 +90,12 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
             continue;
         }
         Result<Plan> plan = make(kernel);
-        if (plan) {
+        const Result<bool> complete = plan ? check_kernels(caps, *plan) : plan.failure();
+        if (complete) {
             chosen = std::move(*plan);
             chosen->kernel = kernel.name;
         } else {
-            last = plan.failure();
+            last = complete.failure();
             refused.push_back({kernel.name, last.message});
         }
     }
@@ -124,6 +134,10 @@ std::string refuse_device(const DeviceCaps& caps) {
     return "";
 }
 
+Failure missing_kernel(Kernel kernel) {
+    return unsupported("", fmt::format("this build has no {}", info_of(kernel).name));
+}
+
 Result<VkattnDtype> operand_type(const Problem& problem, const Options& options) {
     const auto given = static_cast<unsigned>(options.precision);
     if (given > VKATTN_PRECISION_BFLOAT16)
@@ -158,6 +172,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Bac
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine) {
     if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
+    if (!has_kernel(caps, Kernel::combine)) return missing_kernel(Kernel::combine);
     Plan plan;
     plan.combine = combine;
     plan.kernel = "combine";

@@ -119,6 +119,12 @@ struct Plan {
 
 constexpr uint64_t scratch_alignment = 256;
 
+// Says whether this build of the library has the kernel (VKATTN_KERNELS may leave it out).
+static_assert(static_cast<uint32_t>(Kernel::count) <= 32, "DeviceCaps::missing_kernels has a bit for each");
+constexpr bool has_kernel(const DeviceCaps& caps, Kernel kernel) {
+    return (caps.missing_kernels >> static_cast<uint32_t>(kernel) & 1) == 0;
+}
+
 struct Options {
     std::string kernel;  // "" = the planner chooses
     std::string tuning;  // "key=value,..." over the chosen row

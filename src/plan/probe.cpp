@@ -75,7 +75,7 @@ uint32_t layout_of(const Places& places) {
 Plan probe_plan(const DeviceCaps& caps) {
     const uint32_t subgroup_size = matrix_subgroup_size(caps);
     Plan plan;
-    if (subgroup_size == 0) return plan;
+    if (subgroup_size == 0 || !has_kernel(caps, Kernel::probe_matrix)) return plan;
     for (const MatrixShape& shape : caps.matrices) {
         if (!is_usable(shape, subgroup_size)) continue;
         Launch<kernels::probe_matrix> launch;
@@ -94,6 +94,7 @@ uint64_t probe_size(const DeviceCaps& caps) {
 }
 
 void note_probe(DeviceCaps& caps, const std::byte* results) {
+    if (probe_size(caps) == 0) return;
     const uint32_t subgroup_size = matrix_subgroup_size(caps);
     for (MatrixShape& shape : caps.matrices) {
         if (!is_usable(shape, subgroup_size)) continue;

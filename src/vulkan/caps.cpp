@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "features.hpp"
+#include "spirv.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -38,6 +39,15 @@ uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice dev
         return arm.shaderCoreCount;
     }
     return 0;
+}
+
+// Bits of the kernels that the build has left out.
+uint32_t find_missing_kernels() {
+    uint32_t missing = 0;
+    for (uint32_t kernel = 0; kernel < static_cast<uint32_t>(Kernel::count); kernel++)
+        if (compressed_spirv(info_of(static_cast<Kernel>(kernel)).modules_begin, false).empty())
+            missing |= 1u << kernel;
+    return missing;
 }
 
 // Shapes at subgroup scope with 16-bit operands and float32 accumulators, the largest first.
@@ -123,6 +133,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     // Its modules are SPIR-V 1.6, with sizes of workgroups by LocalSizeId.
     caps.matrix_conversions =
         enabled.matrix_conversions && enabled.maintenance4 && caps.api_version >= VK_API_VERSION_1_3;
+    caps.missing_kernels = find_missing_kernels();
     return caps;
 }
 

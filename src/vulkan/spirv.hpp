@@ -25,7 +25,7 @@ std::string module_name(Module module, bool rolled);
 // exception and no Failure, because only a damaged library can be the cause: nobody shall choose another kernel then.
 Spirv decompress(std::span<const uint8_t> frame, std::string_view name);
 
-// The module as it lies in the library.
+// The module as it lies in the library; empty if the build has left its kernel out.
 std::span<const uint8_t> compressed_spirv(Module module, bool rolled);
 
 }  // namespace vkattn::core
