@@ -62,8 +62,10 @@ typedef struct VkattnContextInfo {
     VkDevice device;
     uint32_t api_version; /* the instance's VkApplicationInfo::apiVersion; at least 1.2 */
     uint32_t enabled_extension_count;
-    const char* const* enabled_extensions;     /* device extensions */
-    const VkPhysicalDeviceFeatures2* features; /* of vkCreateDevice; null: just bufferDeviceAddress */
+    const char* const* enabled_extensions; /* device extensions */
+    /* The chain given to vkCreateDevice. It may begin with any struct, then cast to this type. Null: just
+     * bufferDeviceAddress. It is read by vkattn_context_create only. */
+    const VkPhysicalDeviceFeatures2* features;
     /* May be null; must outlive the context. Threads that create plans use it at once, so it must not be of
      * VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT. */
     VkPipelineCache pipeline_cache;
