@@ -162,6 +162,11 @@ std::vector<VkExtensionProperties> extensions_of(const InstanceFunctions& vk, Vk
     return all;
 }
 
+// Every struct of a chain begins with the members of this one.
+VkBaseOutStructure& base_of(void* first) {
+    return *static_cast<VkBaseOutStructure*>(first);
+}
+
 bool contains(const std::vector<VkExtensionProperties>& all, std::string_view name) {
     return std::ranges::any_of(all, [&](const auto& e) { return name == e.extensionName; });
 }
@@ -175,7 +180,7 @@ bool has_extension(const InstanceFunctions& vk, VkPhysicalDevice device, const c
 Features::Features(const InstanceFunctions& vk, VkPhysicalDevice device) {
     find_wanted(vk, device);
     chain_.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    merge_into(*reinterpret_cast<VkBaseOutStructure*>(&chain_));
+    merge_into(base_of(&chain_));
 }
 
 // Asks the device for those structs that it knows.
@@ -188,7 +193,7 @@ void Features::find_wanted(const InstanceFunctions& vk, VkPhysicalDevice device)
     for (const FeatureStruct& s : structs) {
         if (!has(s.extension) || !has(s.needs_extension)) continue;
         if (s.extension != nullptr) extensions_.push_back(s.extension);
-        memory.push_back(append(*reinterpret_cast<VkBaseOutStructure*>(&asked), s.type));
+        memory.push_back(append(base_of(&asked), s.type));
     }
     vk.vkGetPhysicalDeviceFeatures2(device, &asked);
     for (size_t i = 0; i < std::size(features); i++)
