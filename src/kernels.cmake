@@ -1,6 +1,6 @@
 # VKATTN_KERNELS: what it leaves out is not in the library, and the planner refuses what needs it.
 
-# Kernels that do nothing without others.
+# These kernels do nothing without others.
 set(needs_probe_matrix forward_matrix)
 set(needs_backward_delta backward_query backward_key_value)
 set(needs_backward_query backward_delta)

@@ -17,7 +17,8 @@ foreach(folder vulkan vk_video)
   file(CREATE_LINK "${VKATTN_SDK}/include/${folder}" "${headers}/${folder}" COPY_ON_ERROR SYMBOLIC)
 endforeach()
 
-# vkattn_package_target(TARGET NAME): TARGET is vkattn::NAME, in the installed package and in projects that add this one.
+# vkattn_package_target(TARGET NAME): TARGET is vkattn::NAME, in the installed package and in projects that add this
+# one.
 function(vkattn_package_target target name)
   add_library(vkattn::${name} ALIAS ${target})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} LINKER_LANGUAGE CXX
