@@ -37,8 +37,7 @@ Rows tile_at(Rows t, uint first) {
 }
 
 // A row of the tile or, where it does not exist, the nearest one that does. Offsets within a tile fit 32 bits unless
-// the planner says FAR_ROWS. `element_bytes` is a constant of the operand; a step in elements beside the stride would
-// take a register for each tensor.
+// the planner says FAR_ROWS. `element_bytes` is a constant of the operand.
 RowStart row_start(Rows t, uint row, uint element_bytes) {
     uint steps = clamp(row, t.begin, t.end - 1), head = 0;
     if (PACKED_HEADS && t.group > 1) {

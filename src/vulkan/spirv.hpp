@@ -1,5 +1,5 @@
-// The compiled modules of shaders/kernels.def, which the build embeds as Zstandard frames. Pipelines are built from them
-// (context.cpp), and pipeline_constants.cpp looks for the constants that they read.
+// The compiled modules of shaders/kernels.def, which the build embeds as Zstandard frames. Pipelines are built from
+// them (context.cpp), and pipeline_constants.cpp looks for the constants that they read.
 #pragma once
 
 #include <cstdint>
