@@ -7,7 +7,8 @@
 #include <vkattn/runtime.hpp>
 
 // Says whether a backward is refused because the build has no such kernel.
-static bool is_refused(const vkattn::Runtime& runtime, const VkattnProblem& problem, const std::string& kernel) {
+static bool is_refused(const vkattn::Runtime& runtime, const VkattnProblem& problem,
+                       const std::string& kernel) {
     try {
         runtime.backward_plan(problem, vkattn::backward());
     } catch (const vkattn::Error& error) {
