@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "forward_run.hpp"
+#include "interposer.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -23,7 +24,7 @@ constexpr const char* texts[] = {
     "h=2 sq=41 skv=57 mask=bool mask_shape=41,57 mask_fill=rows kernel=tiles",
     "h=2 sq=41 skv=57 mask=float mask_shape=41,57 softcap=3 kernel=tiles",
     "sq=1 skv=799 hq=4 hkv=2 kernel=rows splits=3",
-    "b=2 sq=3 skv=203 hq=4 hkv=2 mask=float mask_shape=2,1,3,203 kernel=rows dtype=bf16",
+    "b=2 sq=3 skv=203 hq=4 hkv=2 mask=float mask_shape=2,1,3,203 mask_fill=banded kernel=rows dtype=bf16",
     "sq=5 skv=203 causal softcap=5 kernel=rows",
 };
 
