@@ -60,6 +60,7 @@ void main() {
     const RowStart to = statistics_of(w, row);
     const bool empty = lse == MINUS_INFINITY;
     // The lse is held to the range of what masks add: a row of nothing but the lowest numbers must not lie beyond it.
-    const float lse_log2 = LOG2_E * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
+    const float held = LOG2_E * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
+    const float lse_log2 = IS_FINITE(uintBitsToFloat(lse)) ? held : uintBitsToFloat(NAN_BITS);
     Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 0) : vec4(lse_log2, delta, 1, 0);
 }

@@ -125,7 +125,7 @@ vec4 merged(uint row, uint d, float m, float total) {
     for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
         const float share_of_part = share(weight(statistics, m), total);
-        const uint count = tell(statistics.y > 0 ? floatBitsToUint(share_of_part) : NOTHING, first);
+        const uint count = tell(IS_ZERO(statistics.y) ? NOTHING : floatBitsToUint(share_of_part), first);
         for (uint at = team * STEP_PARTS; at < count; at += TEAMS * STEP_PARTS) {
             if (first + at > team * STEP_PARTS) load_step(first + at, row, d);
             [[unroll]] for (uint i = 0; i < STEP_PARTS; i++) {
@@ -155,12 +155,12 @@ void main() {
     float m = LOWEST, total = 0;
     for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
-        const uint count = tell(floatBitsToUint(statistics.y > 0 ? statistics.x : LOWEST), first);
+        const uint count = tell(floatBitsToUint(IS_ZERO(statistics.y) ? LOWEST : statistics.x), first);
         for (uint i = 0; i < count; i++) m = max(m, uintBitsToFloat(told[first_of_row + i]));
     }
     for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
-        const uint count = tell(floatBitsToUint(statistics.y > 0 ? weight(statistics, m) : 0), first);
+        const uint count = tell(floatBitsToUint(IS_ZERO(statistics.y) ? 0 : weight(statistics, m)), first);
         for (uint i = 0; i < count; i++) total += uintBitsToFloat(told[first_of_row + i]);  // in their order
     }
     const bool stores = own_row < push.seqlen_q && team == 0;
@@ -173,5 +173,5 @@ void main() {
     }
     if (!stores || lane != 0 || push.lse == uvec2(0)) return;
     const RowStart to = statistics_of(push.lse, 0, 0, row, 1);
-    UintsOut(to.base).x[to.at] = total > 0 ? floatBitsToUint(lse_of(m, total)) : MINUS_INFINITY;
+    UintsOut(to.base).x[to.at] = IS_ZERO(total) ? MINUS_INFINITY : floatBitsToUint(lse_of(m, total));
 }

@@ -139,7 +139,8 @@ void softmax_group(Terms terms, uint first_key) {
             [[unroll]] for (uint r = 0; r < 4; r++)
                 FOR_EACH(v, OUT_VECS) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
         }
-        const vec4 e = exp2(s[x] - row_max[x]);
+        vec4 e = exp2(s[x] - row_max[x]);
+        if (MASK_KIND != MASK_NONE) e += mix(vec4(LEAST_WEIGHT), vec4(0), equal(s[x], vec4(HIDDEN)));
         row_sum[x] += e;
         pool[POOL_P + thread * ROW_VECS + x] = e;
     }
@@ -215,7 +216,7 @@ void store_rows(Work w) {
         barrier();
         const vec2 max_sum = put_row(r);
         barrier();
-        const float sum = max_sum.y, scale = sum > 0 ? 1 / sum : 0;
+        const float sum = max_sum.y, scale = IS_ZERO(sum) ? 0 : 1 / sum;
         if (row > w.last_row) continue;
         const RowStart at = out_row(w, o, row);
         for (uint e = thread; e < V_STRIDE; e += THREADS) {

@@ -39,7 +39,7 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/results.glsl"
 
 void store_row(Work w, Rows o, uint row, uint r) {
-    const float scale = row_sum[r] > 0 ? 1 / row_sum[r] : 0;
+    const float scale = IS_ZERO(row_sum[r]) ? 0 : 1 / row_sum[r];
     const RowStart at = out_row(w, o, row);
     FOR_EACH(v, OUT_VECS) store_result4(at, 4 * (v * LANES + lane), acc[r * OUT_VECS + v] * scale);
     if (lane == 0) store_statistics(w, row, row_max[r], row_sum[r]);

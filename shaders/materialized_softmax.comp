@@ -56,7 +56,7 @@ void main() {
         barrier();
     }
     const vec2 total = pool[0].xy;
-    const float scale = total.y > 0 ? 1 / total.y : 0;
+    const float scale = IS_ZERO(total.y) ? 0 : 1 / total.y;
     for (uint key = 4 * thread; key < matrix_row_elements(); key += 4 * THREADS) {
         const bool seen = key + 4 > begin && key < end;
         const vec4 weights = seen ? exp2(visible_scores(matrix, row, key, keys) - total.x) * scale : vec4(0);

@@ -40,7 +40,7 @@ void store_piece(TileCursor c, Rows o, uint r, uint first_tile, uint at) {
 void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
     const uint at = subgroup * SHARE;
     float scale[SLOTS];
-    FOR_EACH(x, SLOTS) scale[x] = row_sum[r][x] > 0 ? 1 / row_sum[r][x] : 0;
+    FOR_EACH(x, SLOTS) scale[x] = IS_ZERO(row_sum[r][x]) ? 0 : 1 / row_sum[r][x];
     FOR_EACH(e, ELEMENTS)
         if (!KNOWN || step_column(e) == 0) {
             const uvec2 place = place_of(places, e);

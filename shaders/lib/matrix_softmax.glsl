@@ -80,7 +80,7 @@ void raise_offsets(float factor, float growth) {
             const bool grows = most[s] > row_offset[r][s] + growth;
             shrink[s] = grows ? exp2(max(row_offset[r][s] - most[s], -256.0)) : 1.0;
             if (grows) row_offset[r][s] = most[s];
-            grown = grown || (grows && row_sum[r][s] > 0);
+            grown = grown || (grows && !IS_ZERO(row_sum[r][s]));
         }
         if (subgroupAny(grown)) rescale(r, shrink);
     }

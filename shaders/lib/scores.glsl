@@ -13,13 +13,15 @@
 // term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times that,
 // and times the softcap's derivative. A kernel may let scores begin as a term in place of zeros (lib/matrix_bias.glsl).
 //
-// There are no infinities and no NaN tests: drivers may assume there are none. Hidden scores are far below the initial
-// row maximum, and that far below the lowest visible score: 2^(hidden - row_max) is 0 even in a row that has seen
-// nothing.
+// Hidden scores are no infinities, but far below the initial row maximum, and that far below the lowest visible score:
+// 2^(hidden - row_max) is 0 even in a row that has seen nothing. A visible score that is NaN or plus infinity becomes
+// NaN, and with it the row's sum and its results; minus infinity weighs nothing, as if it were hidden.
 const float HIDDEN = -3e38;
 const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;
 const float HIGHEST_BIAS = 6.9e37;  // times log2(e) within the lowest score
+// With a mask, what no row of a tile sees is told by weights of 0, so those of visible keys must not vanish: 2^-126.
+const float LEAST_WEIGHT = 1.17549435e-38;
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 
 #include "lib/softcap.glsl"
@@ -72,7 +74,11 @@ float finished(float score, float shift, Terms terms, uint row, ivec2 keys, int 
     bool hidden = key < keys.x || key >= keys.y;
     float added = 0;
 #include "lib/term_mask.glsl"
-    return hidden ? HIDDEN : clamp(score + (added + shift), LOWEST_SCORE, -LOWEST_SCORE);
+    hidden = hidden || floatBitsToUint(score) == MINUS_INFINITY;
+    const float bias = added + shift;
+    const float visible = IS_FINITE(score) && IS_FINITE(bias) ? clamp(score + bias, LOWEST_SCORE, -LOWEST_SCORE)
+                                                              : uintBitsToFloat(NAN_BITS);
+    return hidden ? HIDDEN : visible;
 }
 
 // True if a tile of keys has to be finished for rows from .x to .y. If not, scores are q.k times scale_log2.
