@@ -2,7 +2,7 @@
 // Finds the numbers of each query row that the backward's other kernels need (Dao et al., arXiv:2205.14135, appendix
 // B.4).
 //
-//   statistics = (log2(e) * lse, rowsum(dout * out) - dlse, 1, 0)     (0, 0, 1, 0) for a row without visible keys
+//   statistics = (log2(e) * lse, rowsum(dout * out) - dlse, 1, 0)     (0, 0, 1, 1) for a row without visible keys
 //
 // Tile ownership: LANES invocations share a row; each loads every LANES-th vec4 of it, the first adds them all up: in
 // the order in which dP is summed, so that dP - delta is exactly 0 in a row that sees one key. Shared memory: two vec4
@@ -62,5 +62,5 @@ void main() {
     // The lse is held to the range of what masks add: a row of nothing but the lowest numbers must not lie beyond it.
     const float held = LOG2_E * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
     const float lse_log2 = IS_FINITE(uintBitsToFloat(lse)) ? held : uintBitsToFloat(NAN_BITS);
-    Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 0) : vec4(lse_log2, delta, 1, 0);
+    Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 1) : vec4(lse_log2, delta, 1, 0);
 }

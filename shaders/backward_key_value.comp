@@ -96,10 +96,13 @@ Item item_at(uint first) {
     return item;
 }
 
+// The row of the query tile in a slot.
+uint row_of_slot(uint first_r, uint slot) { return slot % GROUPS * ROWS + first_r + slot / GROUPS; }
+
 STAGED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) {
     const Item item = item_at(first);
     const uint slot = first_slot + item.slot, extent = item.of_q ? HEAD_DIM_QK : HEAD_DIM_V;
-    const uint row = q.first + slot % GROUPS * ROWS + first_r + slot / GROUPS;
+    const uint row = q.first + row_of_slot(first_r, slot);
     Rows t = dout;
     if (item.of_q) t = q;
     if (SLICES == 1) return load_staged4(false, t, row, 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
@@ -108,9 +111,11 @@ STAGED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) 
     return load_staged4(false, t, row, 4 * (first_vec() + item.vec), dims, inside);
 }
 
-void store_item(uint first, STAGED4 x) {
+void store_item(uint first, STAGED4 x, uint first_r, uint first_slot) {
     const Item item = item_at(first);
-    pool[POOL_ROWS + item.slot * KV_STRIDE + (item.of_q ? V_PART : 0) + item.vec] = staged_floats(false, x);
+    vec4 floats = staged_floats(false, x);
+    if (tile_is_finished && is_empty(row_of_slot(first_r, first_slot + item.slot))) floats = vec4(0);
+    pool[POOL_ROWS + item.slot * KV_STRIDE + (item.of_q ? V_PART : 0) + item.vec] = floats;
 }
 
 STAGED4 fetched[FETCHES_AHEAD ? SUM_ITEMS : 1];
@@ -126,11 +131,11 @@ void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (!FETCHES_AHEAD) {
         STAYS_LOOP for (uint first = 0; first < ITEMS; first += THREADS)
             if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, first))
-                store_item(first, load_item(q, dout, first_r, first_slot, first));
+                store_item(first, load_item(q, dout, first_r, first_slot, first), first_r, first_slot);
         return;
     }
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) store_item(t * THREADS, fetched[t]);
+        if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) store_item(t * THREADS, fetched[t], first_r, first_slot);
 }
 
 Rows product_query, product_dout;
@@ -142,6 +147,11 @@ void fetch_product() { fetch_items(product_query, product_dout, 0, 0); }
 #define DOUT_AT(k, o) (POOL_ROWS + (k) * KV_STRIDE + (o) * KEY_LANES + key_lane)
 #define QUERY_AT(k, o) DOUT_AT(k, V_VECS + (o))
 void multiply_slots(uint first_slot) {
+    if (ISOLATES_ROWS && tile_is_finished) {
+        if (V_VECS != 0) ADD_ISOLATED_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, V_KEYS)
+        ADD_ISOLATED_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, V_KEYS)
+        return;
+    }
     if (V_VECS != 0) ADD_LONG_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
     ADD_LONG_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
 }

@@ -89,12 +89,15 @@ void store_columns(uint mask, uint first_key) {
     }
 }
 
-// dlse of a row that sees any key.
+// dlse of a row that sees any key, which is the sum of its dS; NaN if a dS is not finite.
 float row_dlse(Work w, uint row) {
+    const RowStart at_statistics = statistics_of(w, row);
+    const vec4 statistics = Vec4sIn(at_statistics.base).x[at_statistics.at / 4];
+    if (statistics.w != 0) return 0;
+    if (!IS_FINITE(statistics.x) || !IS_FINITE(statistics.y)) return uintBitsToFloat(NAN_BITS);
     if (!HAS_DLSE) return 0;
-    const RowStart lse = dense_row(backward().x.lse, uvec2(0), 1, w, row);
     const RowStart at = dense_row(backward().x.dlse, uvec2(0), 1, w, row);
-    return UintsIn(lse.base).x[lse.at] == MINUS_INFINITY ? 0 : FloatsIn(at.base).x[at.at];
+    return FloatsIn(at.base).x[at.at];
 }
 
 // Batches first .. of the mask's: all, or its own.

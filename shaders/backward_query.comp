@@ -100,8 +100,9 @@ void store_rows(Work w) {
         if (ends_loop()) {
             const float factor = scale * factor_of(r);
             const RowStart to = row_start(q, row, QUERY_BYTES);
+            const bool empty = is_empty(row - w.first_row);  // it has summed 0 * NaN, perhaps
             for (uint o = 0; o < OUT_VECS; o++)
-                store_query4(to, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, factor * row_acc[o]);
+                store_query4(to, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, empty ? vec4(0) : factor * row_acc[o]);
         } else {
             for (uint o = 0; o < OUT_VECS; o++) Vec4sOut(kept).x[at + o * LANES] = row_acc[o];
         }
@@ -133,6 +134,7 @@ void main() {
         v = tile_at(v, first);
         product_rows = k;
         find_gradients(w, q, k, dout, v, tile_class(classes, first) == CLASS_MIXED, false);
+        tile_is_isolated = tile_is_finished;
         first = next_tile(classes, first + TILE_KV, keys.y);
         if (first < keys.y) k = tile_at(k, first);
         multiply_tile(q, k, first < keys.y, product_rows);

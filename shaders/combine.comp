@@ -58,7 +58,8 @@ vec2 part_statistics(uint first_part, uint part, uint row) {
 }
 
 float weight(vec2 statistics, float m) {
-    return statistics.y * exp2((statistics.x - m) * (PARTS_HAVE_MAX_SUM ? 1 : LOG2_E));
+    const float difference = (statistics.x - m) * (PARTS_HAVE_MAX_SUM ? 1 : LOG2_E);
+    return statistics.y * EXP2(difference);
 }
 
 // A part that saw all of a row's keys comes out bit for bit. Dividing equal numbers need not give 1: without this,
@@ -66,6 +67,7 @@ float weight(vec2 statistics, float m) {
 float share(float weight, float total) { return weight == total ? 1 : weight / total; }
 
 float lse_of(float m, float total) {
+    if (!IS_FINITE(total)) return uintBitsToFloat(NAN_BITS);
     if (PARTS_HAVE_MAX_SUM) return LN_2 * (m + log2(total));
     return total > 1 ? m + LN_2 * log2(total) : m;  // log2(1) need not be 0 in a driver
 }

@@ -139,8 +139,9 @@ void softmax_group(Terms terms, uint first_key) {
             [[unroll]] for (uint r = 0; r < 4; r++)
                 FOR_EACH(v, OUT_VECS) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
         }
-        vec4 e = exp2(s[x] - row_max[x]);
-        if (MASK_KIND != MASK_NONE) e += mix(vec4(LEAST_WEIGHT), vec4(0), equal(s[x], vec4(HIDDEN)));
+        const vec4 difference = s[x] - row_max[x];
+        vec4 e = EXP2_4(difference);
+        if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), equal(s[x], vec4(HIDDEN)));
         row_sum[x] += e;
         pool[POOL_P + thread * ROW_VECS + x] = e;
     }
@@ -216,13 +217,13 @@ void store_rows(Work w) {
         barrier();
         const vec2 max_sum = put_row(r);
         barrier();
-        const float sum = max_sum.y, scale = IS_ZERO(sum) ? 0 : 1 / sum;
+        const float sum = max_sum.y;
         if (row > w.last_row) continue;
         const RowStart at = out_row(w, o, row);
         for (uint e = thread; e < V_STRIDE; e += THREADS) {
             vec4 all = vec4(0);
             for (uint g = 0; g < GROUPS; g++) all += pool[g * V_STRIDE + e];
-            store_result4(at, 4 * e, all * scale);
+            store_result4(at, 4 * e, IS_ZERO(sum) ? vec4(0) : all * (1 / sum));
         }
         if (thread == 0) store_statistics(w, row, max_sum.x, sum);
     }

@@ -39,9 +39,10 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/results.glsl"
 
 void store_row(Work w, Rows o, uint row, uint r) {
-    const float scale = IS_ZERO(row_sum[r]) ? 0 : 1 / row_sum[r];
     const RowStart at = out_row(w, o, row);
-    FOR_EACH(v, OUT_VECS) store_result4(at, 4 * (v * LANES + lane), acc[r * OUT_VECS + v] * scale);
+    const bool empty = IS_ZERO(row_sum[r]);  // its accumulators may be NaN all the same: 0 * NaN is
+    const float scale = 1 / row_sum[r];
+    FOR_EACH(v, OUT_VECS) store_result4(at, 4 * (v * LANES + lane), empty ? vec4(0) : acc[r * OUT_VECS + v] * scale);
     if (lane == 0) store_statistics(w, row, row_max[r], row_sum[r]);
 }
 
@@ -76,6 +77,7 @@ void main() {
         const bool finish = needs_finishing(w, tile_rows(w), k.first);
         if (finish) finish_scores(w, k.first, tile_class(classes, k.first) == CLASS_MIXED);
         softmax_tile(finish ? 1.0 : common_factor());
+        tile_is_isolated = ISOLATES_ROWS && terms_finish(w, tile_rows(w), k.first);
         k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));
         multiply_tile(q, k, k.first < keys_end, v);
     }

@@ -41,7 +41,7 @@ void main() {
     for (uint key = begin + 4 * thread; key < end; key += 4 * THREADS) {
         const vec4 s = visible_scores(matrix, row, key, keys);
         const float grown = max(m, max4(s));
-        const vec4 e = exp2(s - grown);
+        const vec4 difference = s - grown, e = EXP2_4(difference);
         l = l * exp2(m - grown) + (e.x + e.y) + (e.z + e.w);
         m = grown;
     }
@@ -59,7 +59,9 @@ void main() {
     const float scale = IS_ZERO(total.y) ? 0 : 1 / total.y;
     for (uint key = 4 * thread; key < matrix_row_elements(); key += 4 * THREADS) {
         const bool seen = key + 4 > begin && key < end;
-        const vec4 weights = seen ? exp2(visible_scores(matrix, row, key, keys) - total.x) * scale : vec4(0);
+        const vec4 s = seen ? visible_scores(matrix, row, key, keys) : vec4(HIDDEN), difference = s - total.x;
+        vec4 weights = seen ? EXP2_4(difference) * scale : vec4(0);
+        weights += mix(vec4(LEAST_WEIGHT), vec4(0), equal(s, vec4(HIDDEN)));  // a weight of 0 means hidden
         Vec4sOut(matrix).x[matrix_vec4(row, key)] = weights;
     }
     if (thread != 0 || push.lse == uvec2(0)) return;

@@ -4,7 +4,7 @@
 //   S = Q . K^T;  P = 2^(score - lse);  dP = dO . V^T;  dS = P o (dP - delta)
 //
 // where score is what the forward makes of S (lib/scores.glsl). P of a hidden key is 0, and so is dS whatever dP is: a
-// hidden value may be NaN.
+// hidden value may be NaN. P of a visible key is never 0, so that what is not finite in dP shows in dS.
 
 // The statistics of the tile's rows stand at the pool's end. That takes 12 registers less than copies in every
 // invocation, which is what lets the kernels fit devices that have 128.
@@ -12,11 +12,15 @@ const uint POOL_STATISTICS = POOL_VEC4 - TILE_Q;
 vec4 row_statistics(uint r) { return pool[POOL_STATISTICS + group * ROWS + r]; }
 float row_lse(uint r) { return row_statistics(r).x; }
 float row_delta(uint r) { return row_statistics(r).y; }
+// True if a row of the tile, counted from its first, sees no key: what dout and query have there counts for nothing.
+bool is_empty(uint row) { return pool[POOL_STATISTICS + row].w != 0; }
 #ifndef ROW_FACTOR
 #define ROW_FACTOR(r) row_statistics(r).z
 #endif
 
 #define ROW_SHIFT(r) (MASK_KIND == MASK_FLOAT ? -row_lse(r) : 0.0)
+// Of a visible score less the lse, where keys may be hidden. No sum of gradients can tell 2^-80 from 0.
+#define LEAST_SCORE -80.0
 #include "lib/tile_scores.glsl"
 
 // Loads the statistics of the tile's rows, which may be read after the next barrier.
@@ -29,6 +33,7 @@ void load_statistics(Work w) {
 }
 
 vec4 weights[ROWS * COLS / 4];  // P
+bool tile_is_finished;          // some key of the tile may be hidden from some row
 
 // The derivative of the softcap. A kernel says what becomes of it: WEIGHTS_TAKE_CAP multiplies it into the weights,
 // which are P no more then; CAP_IS_KEPT keeps it for apply_cap_derivative, which the kernel calls.
@@ -57,7 +62,8 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             else if (HAS_SOFTCAP && WEIGHTS_TAKE_CAP) weights[x] = derivative;
         }
     }
-    if (terms_finish(w, tile_rows(w), first_key)) add_terms_to_scores(w, first_key, mask_is_mixed);
+    tile_is_finished = terms_finish(w, tile_rows(w), first_key);
+    if (tile_is_finished) add_terms_to_scores(w, first_key, mask_is_mixed);
     FOR_EACH(r, ROWS) {
         const bool exists = w.first_row + group * ROWS + r <= w.last_row;
         const float size = late ? abs(row_lse(r)) : 0, coarse = size > COARSE_LSE ? LSE_STEPS * size : 0;
@@ -66,7 +72,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             const uint x = r * (COLS / 4) + b;
             vec4 s = scores[x];
             if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
-            const vec4 e = exists ? exp2(s) * factor : vec4(0);
+            const vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
             TAKE_WEIGHT(r, e);
             weights[x] = HAS_SOFTCAP && WEIGHTS_TAKE_CAP ? e * weights[x] : e;
         }
@@ -87,9 +93,11 @@ void find_gradients(Work w, Rows q, Rows k, Rows dout, Rows v, bool mask_is_mixe
         const float delta = row_delta(r);
         FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
-            scores[x] = mix(weights[x] * (scores[x] - delta), vec4(0), equal(weights[x], vec4(0)));
+            scores[x] = weights[x] * (scores[x] - delta);
         }
     }
+    if (tile_is_finished)
+        FOR_EACH(x, ROWS * COLS / 4) scores[x] = mix(scores[x], vec4(0), equal(weights[x], vec4(0)));
 }
 
 void apply_cap_derivative() {

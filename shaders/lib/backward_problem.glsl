@@ -38,5 +38,6 @@ Rows key_gradient_rows(uvec2 base, uint tensor, Work w) {
 Rows dout_tile(Work w) { return gradient_tile(backward().x.dout, DOUT, w); }
 
 // The statistics of a query row: its lse in base 2; delta = rowsum(dout * out) - dlse; the factor that brings its sum
-// of P to 1, once backward_query has found it: a float32 lse is too coarse for that where scores are large.
+// of P to 1, once backward_query has found it: a float32 lse is too coarse for that where scores are large; 1 if the
+// row sees no key, else 0.
 RowStart statistics_of(Work w, uint row) { return dense_row(backward().x.statistics, uvec2(0), 4, w, row); }

@@ -7,6 +7,12 @@ const uint MINUS_INFINITY = 0xff800000u;  // the bits of an lse of no key
 // calls are not nested too deep (kernels.def).
 const uint EXPONENT_BITS = 0x7f800000u;
 const uint NAN_BITS = 0x7fc00000u;
+const uint SIZE_BITS = 0x7fffffffu;  // all but the sign
 #define IS_FINITE(x) ((floatBitsToUint(x) & EXPONENT_BITS) != EXPONENT_BITS)
-// True for the sum of the weights of a row that sees no key; NaN is a sum like any other.
-#define IS_ZERO(row_sum) (floatBitsToUint(row_sum) == 0)
+// True for a weight that is hidden, and for the sum of a row that sees no key. NaN is a number like any other here.
+#define IS_ZERO(x) (floatBitsToUint(x) == 0)
+// exp2 of a number or a vec4; NaN where it is NaN.
+#define IS_NAN(x) ((floatBitsToUint(x) & SIZE_BITS) > EXPONENT_BITS)
+#define ARE_NAN4(x) greaterThan(floatBitsToUint(x) & SIZE_BITS, uvec4(EXPONENT_BITS))
+#define EXP2(x) (EXP2_LOSES_NAN && IS_NAN(x) ? (x) : exp2(x))
+#define EXP2_4(x) (EXP2_LOSES_NAN ? mix(exp2(x), x, ARE_NAN4(x)) : exp2(x))

@@ -17,8 +17,10 @@ uint thread = gl_LocalInvocationIndex;
 
 #if defined(F16) || defined(F16_OPERANDS)
 #define ELEMENT float16_t
+const uint OPERAND_EXPONENT = 0x7c00u;
 #else
 #define ELEMENT bfloat16_t
+const uint OPERAND_EXPONENT = 0x7f80u;
 #endif
 #define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 #ifdef ROUNDED_ACCUMULATORS  // not every device has them, and a module that names them is not for others

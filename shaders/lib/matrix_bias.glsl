@@ -74,7 +74,7 @@ void begin_scores() {
             vec2 two = floats_of(QUERY_TYPE, BIAS_WORD(r, n, i)) * inverse_scale;
 #ifdef BF16
             // float16 has no number that large. NaN and infinity stay what they are.
-            two = mix(two, min(two, vec2(1e30)), lessThan(floatBitsToUint(two) & 0x7fffffffu, uvec2(EXPONENT_BITS)));
+            two = mix(two, min(two, vec2(1e30)), lessThan(floatBitsToUint(two) & SIZE_BITS, uvec2(EXPONENT_BITS)));
 #endif
             scores[r * KEY_TILES + n][2 * i] = two.x;
             scores[r * KEY_TILES + n][2 * i + 1] = two.y;

@@ -40,7 +40,8 @@ void store_piece(TileCursor c, Rows o, uint r, uint first_tile, uint at) {
 void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
     const uint at = subgroup * SHARE;
     float scale[SLOTS];
-    FOR_EACH(x, SLOTS) scale[x] = IS_ZERO(row_sum[r][x]) ? 0 : 1 / row_sum[r][x];
+    FOR_EACH(x, SLOTS) scale[x] = 1 / row_sum[r][x];
+    if (ISOLATES_ROWS) FOR_EACH(x, SLOTS) scale[x] += row_spoiled[r][x];
     FOR_EACH(e, ELEMENTS)
         if (!KNOWN || step_column(e) == 0) {
             const uvec2 place = place_of(places, e);
@@ -53,7 +54,10 @@ void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
         FOR_EACH(n, OUT_TILES)
             if (n >= first && n < first + OUT_PIECE) {
                 const uint to = at + (n - first) * N / OUT_UNIT;
-                FOR_EACH(e, ELEMENTS) acc[r * OUT_TILES + n][e] *= scale[slot(e)];
+                FOR_EACH(e, ELEMENTS) {
+                    const float x = acc[r * OUT_TILES + n][e] * scale[slot(e)];
+                    acc[r * OUT_TILES + n][e] = IS_ZERO(row_sum[r][slot(e)]) ? 0 : x;
+                }
                 if (OUT_ROUNDED) put_rounded(acc[r * OUT_TILES + n], to, OUT_STRIDE);
                 else coopMatStore(acc[r * OUT_TILES + n], pool, to, OUT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             }
@@ -67,6 +71,7 @@ void store_rows(TileCursor c) {
     const Rows o = query_tile(push.out_rows, OUT, c.w);
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS) sum_along_rows(row_sum[r]);
+    if (ISOLATES_ROWS) FOR_EACH(r, ROW_BLOCKS) sum_along_rows(row_spoiled[r]);
     barrier();  // from the pool's map to equal shares of it
     FOR_EACH(r, ROW_BLOCKS) store_block(c, o, r, places);
 }

@@ -12,12 +12,14 @@ const uint GROWN_BITS = 0x46800000;
 float row_offset[ROW_BLOCKS][SLOTS];
 float row_sum[ROW_BLOCKS][SLOTS];  // this invocation's part
 float tile_sum[ROW_BLOCKS][SLOTS];
+float row_spoiled[ROW_BLOCKS][SLOTS];  // NaN where the row has seen what isolated() took away, else 0
 
 void softmax_begin() {
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(s, SLOTS) {
             row_offset[r][s] = NO_MAXIMUM;
             row_sum[r][s] = 0;
+            row_spoiled[r][s] = 0;
         }
     FOR_EACH(x, ROW_BLOCKS * OUT_TILES) acc[x] = ACCUMULATOR(0);
 }
@@ -92,9 +94,11 @@ void exponentials_of(uint r, uint n, float factor) {
 #ifdef RUNNING_MAX
         // It is rounded before the offset is taken from it: then finished tiles and others give the same bits.
         precise const float score = scores[r * KEY_TILES + n][e] * factor;
-        p[e] = exp2(score - row_offset[r][slot(e)]);
+        const float difference = score - row_offset[r][slot(e)];
+        p[e] = EXP2(difference);
 #else
-        p[e] = exp2(fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]));
+        const float difference = fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]);
+        p[e] = EXP2(difference);
 #endif
         tile_sum[r][slot(e)] += p[e];
     }

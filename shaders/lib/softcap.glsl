@@ -13,5 +13,5 @@ vec4 tanh4(vec4 x) {
     const vec4 far = 1 - 2 / (exp2(2.88539008 * clamp(x, -20, 20)) + 1);
     const vec4 result = mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
     // The clamp may turn NaN into a number.
-    return mix(result, x, greaterThan(floatBitsToUint(x) & 0x7fffffffu, uvec4(EXPONENT_BITS)));
+    return mix(result, x, ARE_NAN4(x));
 }

@@ -40,8 +40,9 @@ void softmax_tile(float factor) {
         vec4 sum = vec4(0);
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             precise const vec4 score = scores[r * (COLS / 4) + b] * factor;  // see scaled()
-            vec4 e = exp2(score - row_max[r]);
-            if (MASK_KIND != MASK_NONE) e += mix(vec4(LEAST_WEIGHT), vec4(0), equal(score, vec4(HIDDEN)));
+            const vec4 difference = score - row_max[r];
+            vec4 e = EXP2_4(difference);
+            if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), equal(score, vec4(HIDDEN)));
             scores[r * (COLS / 4) + b] = e;
             sum += e;
         }

@@ -139,7 +139,8 @@ vec4 acc[ROWS * OUT_VECS];
 //
 // ADD_PRODUCT loads a line of both before it multiplies. ADD_LONG_PRODUCT loads the right one vec4 by vec4, because it
 // may not fit the registers: each(c, count) is the loop over them. Its statement `find_dropped`, which may look at
-// `left`, sets `drop` where the line counts as 0 whatever `right` is.
+// `left`, sets `drop` where the line counts as 0 whatever `right` is. ADD_ISOLATED_PRODUCT is the same for
+// a tile in which a left element of 0 means hidden: it counts as 0 in its row alone.
 #define FOR_LINES(steps, unrolled) \
     for (uint first_line = 0; first_line < (steps); first_line += (unrolled)) \
         [[unroll]] for (uint i = 0; i < (unrolled); i++)
@@ -165,6 +166,18 @@ vec4 acc[ROWS * OUT_VECS];
             if (drop) right = vec4(0); \
             [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) \
                 acc[r * (right_vecs) + c] = fma(vec4(left[r / 4][r % 4]), right, acc[r * (right_vecs) + c]); \
+        } \
+    }
+#define ADD_ISOLATED_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, each, steps) \
+    for (uint line = 0; line < (steps); line++) { \
+        vec4 left[left_vecs]; \
+        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = pool[left_at(line) + x]; \
+        each(c, right_vecs) { \
+            const vec4 right = pool[right_at(line, c)]; \
+            [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) { \
+                const float x = left[r / 4][r % 4]; \
+                if (floatBitsToUint(x) != 0) acc[r * (right_vecs) + c] = fma(vec4(x), right, acc[r * (right_vecs) + c]); \
+            } \
         } \
     }
 #define UNROLL_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
@@ -213,10 +226,18 @@ void store_p(uint first) {
         if (b == first) store_p_blocks(b);
 }
 
+// True if the tile of keys at hand has to be multiplied row by row, because some of its keys are hidden from some rows:
+// what is not finite in them must not reach these rows.
+bool tile_is_isolated = false;
+
 // acc += P . V over the V_KEYS staged keys, which stand from `first_slot` on in the staged P
 #define P_AT(k) (POOL_P + (first_slot + (k)) * Q_STRIDE + group * (ROWS / 4))
 #define V_AT(k, o) (POOL_V + (k) * V_STRIDE + (o) * LANES + lane)
 void multiply_pv(uint first_slot) {
+    if (ISOLATES_ROWS && tile_is_isolated) {
+        ADD_ISOLATED_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, V_KEYS)
+        return;
+    }
     ADD_LONG_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, V_KEYS, PV_UNROLL, DROP_UNSEEN)
 }
 

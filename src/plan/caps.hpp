@@ -48,7 +48,8 @@ struct DeviceCaps {
     uint32_t missing_kernels = 0;     // a bit for each Kernel that this build of the library was made without
 };
 
-constexpr uint32_t driver_nvk = 24;  // VK_DRIVER_ID_MESA_NVK
+constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK
+constexpr uint32_t driver_swiftshader = 10;  // VK_DRIVER_ID_GOOGLE_SWIFTSHADER
 
 constexpr uint32_t version_1_2 = (1u << 22) | (2u << 12);
 

@@ -87,6 +87,7 @@ Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, bool own_part
     constants.head_dim_v = c.head_dim_v;
     constants.load_bytes = load_bytes(c);
     constants.far_rows = !narrow;
+    constants.exp2_loses_nan = quirk_exp2_loses_nan(caps);
     constants.parts_have_max_sum = own_parts;
     constants.parts_are_float32 = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
     constants.out_type = type_of(c.dtype);

@@ -85,6 +85,8 @@ void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, b
     c.packed_heads = tiles.pack;
     c.mask_kind = mask_kind_of(p);
     c.pool_vec4 = tiles.pool_vec4;
+    c.isolates_rows = tiles.isolates_rows;
+    c.exp2_loses_nan = tiles.exp2_loses_nan;
     c.out_type = c.mask_type = type_of(p.dtype);
     set_problem_push(launch.push, p, arguments);
     if (!arguments) return;

@@ -302,7 +302,9 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             const bool pack = packs(p, n.tile_q());
             if (!p.narrow_rows(n.tile_q(), n.tile_kv, pack) && caps.type == DeviceType::cpu)
                 return unsupported(field, "rows of a tile lie 2^31 bytes apart");
-            return TileChoice{row.name, {}, tile.pool_vec4, row.residency, pack, n};
+            TileChoice tiles{row.name, {}, tile.pool_vec4, row.residency, pack, n};
+            set_nonfinite_rules(tiles, caps, options);
+            return tiles;
         }
     }
     return unsupported(field, why);

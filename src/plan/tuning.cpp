@@ -304,6 +304,11 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
     return maps + n.tile_q();  // and the statistics of rows
 }
 
+void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Options& options) {
+    tiles.isolates_rows = options.batch_invariant;
+    tiles.exp2_loses_nan = quirk_exp2_loses_nan(caps);
+}
+
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                 KernelKind kind) {
     std::string why;
@@ -324,7 +329,11 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
             continue;
         }
         why = too_large(caps, row.numbers, pool_vec4(row.numbers, problem, kind));
-        if (why.empty()) return with_tuning(caps, problem, row, kind, options.tuning);
+        if (why.empty()) {
+            Result<TileChoice> tiles = with_tuning(caps, problem, row, kind, options.tuning);
+            if (tiles) set_nonfinite_rules(*tiles, caps, options);
+            return tiles;
+        }
         why = fmt::format("row {}: {}", row.name, why);
     }
     if (why.empty())

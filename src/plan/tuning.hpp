@@ -51,12 +51,17 @@ struct TileChoice {
     uint32_t residency;
     bool pack;                            // the query rows of a kv head's group share tiles
     std::optional<MatrixNumbers> matrix;  // of the matrix kernel, which has no other numbers
+    bool isolates_rows = false;           // what is not finite stays out of rows that do not see it
+    bool exp2_loses_nan = false;          // quirks.hpp
 
     uint32_t tile_q() const { return matrix ? matrix->tile_q() : numbers.tile_q(); }
     uint32_t tile_kv() const { return matrix ? matrix->tile_kv : numbers.tile_kv(); }
     uint32_t threads() const { return matrix ? matrix->threads() : numbers.threads; }
     std::string tuning() const;  // in the form that options.tuning takes
 };
+
+// Sets what a choice says of numbers that are not finite.
+void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Options& options);
 
 // Shared memory of a kernel in vec4; the shaders are given this number.
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind);
