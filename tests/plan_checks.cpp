@@ -244,6 +244,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
         return "work for an empty output";
     // The later checks divide by numbers that the first have found to be sound.
     std::string flaw = pipelines_flaw(plan, plan.kernel == "materialized");
+    if (flaw.empty()) flaw = nonfinite_flaw(caps, options, plan);
     if (flaw.empty()) flaw = workgroup_flaw(caps, p, plan, options);
     if (flaw.empty()) flaw = work_flaw(caps, p, plan);
     if (flaw.empty()) flaw = cost_flaw(p, plan, options);
@@ -260,6 +261,7 @@ std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const 
     if (!plan.combine || plan.kernel != "combine") return "not a plan of vkattn_combine_create";
     if (plan.scratch_bytes != 0 || !plan.scratch.empty() || !plan.arguments.empty()) return "scratch";
     if (const std::string flaw = pipelines_flaw(plan, false); !flaw.empty()) return flaw;
+    if (const std::string flaw = nonfinite_flaw(caps, {}, plan); !flaw.empty()) return flaw;
     for (const Pipeline& pipeline : plan.pipelines)
         if (const std::string flaw = module_flaw(caps, combine.dtype, pipeline.module); !flaw.empty())
             return flaw;

@@ -374,6 +374,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
     if (plan.operands != VKATTN_DTYPE_FLOAT32) return "rounded operands";
     if (auto flaw = refusals_flaw(plan, {"tiles", "materialized"}); !flaw.empty()) return flaw;
     if (auto flaw = pipelines_flaw(plan, plan.kernel == "materialized"); !flaw.empty()) return flaw;
+    if (auto flaw = nonfinite_flaw(caps, options, plan); !flaw.empty()) return flaw;
     if (plan.kernel == "materialized") return baseline_backward_flaw(caps, p, b, plan);
     if (plan.kernel != "tiles") return "plan_checks_backward.cpp does not know kernel " + plan.kernel;
     const BackwardModel m = model_of(p, b, plan);

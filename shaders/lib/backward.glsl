@@ -72,7 +72,8 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             const uint x = r * (COLS / 4) + b;
             vec4 s = scores[x];
             if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
-            const vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
+            vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
+            if (tile_is_finished) e = mix(e, vec4(0), lessThan(s, vec4(LEAST_SCORE)));  // the factor may be NaN
             TAKE_WEIGHT(r, e);
             weights[x] = HAS_SOFTCAP && WEIGHTS_TAKE_CAP ? e * weights[x] : e;
         }

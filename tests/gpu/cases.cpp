@@ -330,10 +330,11 @@ std::string Case::pipeline_key() const {
     };
     const bool wide_strides = wide(problem.query_strides) || wide(problem.key_strides) ||
                               wide(problem.value_strides) || wide(problem.out_strides);
-    return fmt::format("{} {} {} {} {} {} {}{}{}{}", kernel, tuning, name_of(problem.dtype),
+    return fmt::format("{} {} {} {} {} {} {}{}{}{}{}", kernel, tuning, name_of(problem.dtype),
                        static_cast<int>(precision), static_cast<int>(problem.mask), problem.head_dim_qk,
                        problem.head_dim_v, problem.alignment_bytes >= 16 ? " aligned" : "",
-                       wide_strides ? " wide" : "", problem.softcap > 0 ? " capped" : "");
+                       wide_strides ? " wide" : "", problem.softcap > 0 ? " capped" : "",
+                       batch_invariant ? " invariant" : "");
 }
 
 oracle::Problem oracle_problem(const Case& c) {

@@ -1,0 +1,61 @@
+// What the tests of numbers that are not finite have in common: which rows see which keys, told by the oracle.
+#pragma once
+
+#include <cmath>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "inputs.hpp"
+
+namespace vkattn::test {
+
+inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN(),
+                       infinity = std::numeric_limits<float>::infinity();
+
+// Rows are those of query, (batch, num_heads_q, seqlen_q), keys those of key, (batch, num_heads_kv, seqlen_kv).
+class Visibility {
+  public:
+    Visibility(const Case& c, const Inputs& inputs);
+
+    size_t rows() const { return rows_; }
+    // True if a row sees a key of its own batch and head; `key` counts keys of all batches and heads.
+    bool sees(size_t row, size_t key) const {
+        return key / keys_ == head_of(row) && weights_[row * keys_ + key % keys_] != 0;
+    }
+    bool is_empty(size_t row) const;
+    // The batch and kv head of a row, in one number.
+    size_t head_of(size_t row) const { return row / rows_of_head_ / group_; }
+
+  private:
+    size_t rows_, keys_, rows_of_head_, group_;
+    std::vector<double> weights_;  // of each key for each row
+};
+
+// The last row of a tensor but `back`, of its last batch and head: the index of the row in all of them.
+inline size_t row_of_last_head(const Tensor& t, uint64_t row) {
+    return (t.batch * t.heads - 1) * t.seqlen + row;
+}
+
+// Sets the last element of a row of the tensor's last batch and head.
+inline void set_element(Tensor& t, uint64_t row, float x) {
+    store(t.row(t.batch - 1, t.heads - 1, row) + (t.dim - 1) * element_bytes(t.dtype), x, t.dtype);
+}
+
+inline bool is_finite(std::span<const float> row) {
+    for (const float x : row)
+        if (!std::isfinite(x)) return false;
+    return true;
+}
+
+inline bool is_all_nan(std::span<const float> row) {
+    for (const float x : row)
+        if (!std::isnan(x)) return false;
+    return true;
+}
+
+inline std::span<const float> row_of(const std::vector<float>& all, size_t row, size_t dim) {
+    return std::span(all).subspan(row * dim, dim);
+}
+
+}  // namespace vkattn::test
