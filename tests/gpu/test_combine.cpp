@@ -192,6 +192,54 @@ TEST_CASE_FIXTURE(Recorded, "partial outputs merge by their lse") {
             check_combine(device, context, shape);
 }
 
+// The first row of which at least two parts saw something, and the first such part.
+std::pair<uint64_t, uint32_t> a_row_of_two(const Shape& s, const Parts& parts) {
+    for (uint64_t row = 0; row < parts.rows; row++) {
+        std::vector<uint32_t> seen;
+        for (uint32_t part = 0; part < s.num_parts; part++)
+            if (std::isfinite(parts.lse[part * parts.rows + row])) seen.push_back(part);
+        if (seen.size() > 1) return {row, seen[0]};
+    }
+    throw std::logic_error("no row has two parts");
+}
+
+TEST_CASE_FIXTURE(Recorded, "what is not finite in a part does not vanish from the merged row") {
+    const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+    for (const Shape& shape : {Shape{3, 2, 3, 7, 59, f32, f32}, {70, 1, 2, 5, 64, f16, f32}}) {
+        CAPTURE(text_of(shape));
+        const Parts clean_parts(shape);
+        const Plan plan(context, combine_of(shape, clean_parts));
+        const Outcome clean = run(device, plan, shape, clean_parts, Place::end);
+        const auto [row, part] = a_row_of_two(shape, clean_parts);
+        for (const auto& [of_lse, x] : {std::pair{true, nan}, {true, inf}, {false, nan}, {false, inf}}) {
+            CAPTURE(of_lse);
+            CAPTURE(x);
+            Parts parts = clean_parts;
+            if (of_lse)
+                parts.lse[part * parts.rows + row] = x;
+            else
+                store(parts.row(part, row, shape), x, shape.parts_dtype);
+            const Outcome got = run(device, plan, shape, parts, Place::end);
+            for (uint64_t r = 0; r < parts.rows; r++) {
+                const auto at = [&](const Outcome& o) {
+                    return std::span(o.out).subspan(r * shape.dim, shape.dim);
+                };
+                if (r != row) {
+                    CHECK(std::ranges::equal(at(got), at(clean)));
+                    CHECK(got.lse[r] == clean.lse[r]);
+                } else if (of_lse) {
+                    CHECK(std::ranges::all_of(at(got), [](float y) { return std::isnan(y); }));
+                    CHECK(std::isnan(got.lse[r]));
+                } else {
+                    CHECK(!std::isfinite(at(got)[0]));
+                    CHECK(std::ranges::equal(at(got).subspan(1), at(clean).subspan(1)));
+                    CHECK(got.lse[r] == clean.lse[r]);
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE_FIXTURE(Recorded, "empty combines record nothing") {
     for (const Shape& shape : {Shape{2, 0, 3, 7, 59, f32, f32}, {2, 1, 3, 0, 59, f16, f16}}) {
         const Parts parts(shape);
