@@ -140,6 +140,41 @@ TEST_CASE("spirv: every module is embedded, whole and without names") {
     CHECK_FALSE(names.contains("combine_f32_rolled"));
 }
 
+TEST_CASE("spirv: modules that preserve what is not finite say so once, and are the same otherwise") {
+    for_each_module([&](Module module, bool rolled) {
+        CAPTURE(module_name(module, rolled));
+        const Spirv words = spirv_of(module, rolled), changed = preserving_nonfinite(words);
+        const auto instructions = [](const Spirv& of) {
+            std::vector<Spirv> all;
+            for (size_t at = 5; at < of.size(); at += of[at] >> 16)
+                all.emplace_back(of.begin() + static_cast<ptrdiff_t>(at),
+                                 of.begin() + static_cast<ptrdiff_t>(at + (of[at] >> 16)));
+            return all;
+        };
+        const std::vector<Spirv> before = instructions(words);
+        size_t added = 0, next = 0;
+        uint32_t last_section = 0;
+        for (const Spirv& i : instructions(changed)) {
+            if (next < before.size() && i == before[next]) {
+                next++;
+                last_section = i[0] & 0xffff;
+            } else if (i[0] == 0x20011) {  // OpCapability SignedZeroInfNanPreserve
+                CHECK_EQ(i[1], 4466);
+                CHECK_EQ(last_section, 17);
+                added++;
+            } else {  // OpExecutionMode SignedZeroInfNanPreserve 32
+                CHECK_EQ(i[0], 0x40010);
+                CHECK_EQ(i[2], 4461);
+                CHECK_EQ(i[3], 32);
+                CHECK((last_section == 15 || last_section == 16 || last_section == 331));
+                added++;
+            }
+        }
+        CHECK_EQ(next, before.size());
+        CHECK_EQ(added, 2);
+    });
+}
+
 TEST_CASE("spirv: calls of modules for GPUs are nested no deeper than kernels.def says") {
     size_t deepest = 0;
     for (uint32_t i = 0; i < static_cast<uint32_t>(Module::count); i++) {

@@ -44,8 +44,9 @@ struct DeviceCaps {
     bool full_subgroups = false;                            // computeFullSubgroups, enabled
     // Enabled with all that matrix kernels need beside them; empty: no matrix unit.
     std::vector<MatrixShape> matrices;
-    bool matrix_conversions = false;  // of VK_NV_cooperative_matrix2, reductions too; enabled
-    uint32_t missing_kernels = 0;     // a bit for each Kernel that this build of the library was made without
+    bool matrix_conversions = false;   // of VK_NV_cooperative_matrix2, reductions too; enabled
+    bool preserves_nonfinite = false;  // float32, by an execution mode of modules; no plan depends on it
+    uint32_t missing_kernels = 0;  // a bit for each Kernel that this build of the library was made without
 };
 
 constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK

@@ -91,9 +91,12 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     VkPhysicalDeviceSubgroupProperties subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
     subgroup.pNext = &sizes;
+    VkPhysicalDeviceFloatControlsProperties floats{};
+    floats.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES;
+    floats.pNext = &subgroup;
     VkPhysicalDeviceDriverProperties driver{};
     driver.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES;
-    driver.pNext = &subgroup;
+    driver.pNext = &floats;
     VkPhysicalDeviceProperties2 properties{};
     properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
     properties.pNext = &driver;  // a device before Vulkan 1.2, which is refused, may pass over it
@@ -133,6 +136,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     // Its modules are SPIR-V 1.6, with sizes of workgroups by LocalSizeId.
     caps.matrix_conversions =
         enabled.matrix_conversions && enabled.maintenance4 && caps.api_version >= VK_API_VERSION_1_3;
+    caps.preserves_nonfinite = floats.shaderSignedZeroInfNanPreserveFloat32 != 0;
     caps.missing_kernels = find_missing_kernels();
     return caps;
 }

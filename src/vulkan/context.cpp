@@ -88,7 +88,8 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
             fmt::format("{} of {} failed with VkResult {}", what, module_info.name, static_cast<int>(result)),
             static_cast<int32_t>(result)};
     };
-    const Spirv code = constants_.take_words(key.module, key.rolled);
+    Spirv code = constants_.take_words(key.module, key.rolled);
+    if (caps_.preserves_nonfinite) code = preserving_nonfinite(code);
     VkShaderModuleCreateInfo code_info{};
     code_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     code_info.codeSize = code.size() * sizeof(uint32_t);

@@ -45,4 +45,26 @@ Spirv spirv_of(Module module, bool rolled) {
     return decompress(compressed_spirv(module, rolled), module_name(module, rolled));
 }
 
+Spirv preserving_nonfinite(const Spirv& module) {
+    constexpr uint32_t header_words = 5, op_entry_point = 15, op_execution_mode = 16, op_capability = 17,
+                       op_execution_mode_id = 331, capability = 4466, execution_mode = 4461, width = 32;
+    size_t capabilities_end = header_words, modes_end = 0;
+    uint32_t main = 0;
+    for (size_t at = header_words; at < module.size(); at += module[at] >> 16) {
+        const uint32_t opcode = module[at] & 0xffff;
+        const size_t end = at + (module[at] >> 16);
+        if (opcode == op_capability) capabilities_end = end;
+        if (opcode == op_entry_point) main = module[at + 2];
+        if (opcode == op_entry_point || opcode == op_execution_mode || opcode == op_execution_mode_id)
+            modes_end = end;
+    }
+    const uint32_t declares[] = {2u << 16 | op_capability, capability};
+    const uint32_t sets[] = {4u << 16 | op_execution_mode, main, execution_mode, width};
+    Spirv changed = module;
+    changed.insert(changed.begin() + static_cast<ptrdiff_t>(modes_end), std::begin(sets), std::end(sets));
+    changed.insert(changed.begin() + static_cast<ptrdiff_t>(capabilities_end), std::begin(declares),
+                   std::end(declares));
+    return changed;
+}
+
 }  // namespace vkattn::core

@@ -92,7 +92,8 @@ Compiler::~Compiler() {
 }
 
 Built Compiler::build(const core::PipelineKey& key) const {
-    const core::Spirv code = core::spirv_of(key.module, key.rolled);
+    core::Spirv code = core::spirv_of(key.module, key.rolled);
+    if (caps().preserves_nonfinite) code = core::preserving_nonfinite(code);
     VkShaderModuleCreateInfo module_info{};
     module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     module_info.codeSize = code.size() * sizeof(uint32_t);

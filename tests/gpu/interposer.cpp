@@ -59,9 +59,11 @@ struct Interposer::Hooks {
         static const std::map<core::Spirv, std::string> names = [] {
             std::map<core::Spirv, std::string> all;
             for (int32_t i = 0; i < static_cast<int32_t>(core::Module::count); i++)
-                for (const bool rolled : {false, true})
-                    all[core::spirv_of(static_cast<core::Module>(i), rolled)] =
-                        core::name_of(static_cast<core::Module>(i));
+                for (const bool rolled : {false, true}) {
+                    const auto module = static_cast<core::Module>(i);
+                    const core::Spirv words = core::spirv_of(module, rolled);
+                    all[words] = all[core::preserving_nonfinite(words)] = core::name_of(module);
+                }
             return all;
         }();
         const auto found = names.find(core::Spirv(info.pCode, info.pCode + info.codeSize / sizeof(uint32_t)));
