@@ -217,13 +217,14 @@ void store_rows(Work w) {
         barrier();
         const vec2 max_sum = put_row(r);
         barrier();
-        const float sum = max_sum.y;
+        const float sum = max_sum.y, scale = 1 / sum;
+        const bool empty = IS_ZERO(sum);  // its accumulators may be NaN all the same: 0 * NaN is
         if (row > w.last_row) continue;
         const RowStart at = out_row(w, o, row);
         for (uint e = thread; e < V_STRIDE; e += THREADS) {
             vec4 all = vec4(0);
             for (uint g = 0; g < GROUPS; g++) all += pool[g * V_STRIDE + e];
-            store_result4(at, 4 * e, IS_ZERO(sum) ? vec4(0) : all * (1 / sum));
+            store_result4(at, 4 * e, empty ? vec4(0) : all * scale);
         }
         if (thread == 0) store_statistics(w, row, max_sum.x, sum);
     }
