@@ -81,7 +81,15 @@ typedef struct VkattnStrides {
  * With an offset per batch, windows of 2^31 - 1 keys and more count as unbounded. A float mask's finite values are
  * values, but sums beyond 7e37 in magnitude are cut there: a row of nothing but -FLT_MAX is a softmax of equal scores,
  * with an lse of about -7e37.
- * A row that sees no key gives out = 0 and lse = -inf. batch, seqlen_q and seqlen_kv may be 0. */
+ * A row that sees no key gives out = 0 and lse = -inf. batch, seqlen_q and seqlen_kv may be 0.
+ *
+ * NaN and infinity that a row sees never vanish. A product of query and key that is NaN (or +inf, without a softcap) and
+ * a mask element that is NaN or +inf make out and lse of the row NaN; a product of -inf weighs nothing. A value that is
+ * not finite makes out of the row not finite. In a backward, what is not finite in dout, dlse, out or lse of a row that
+ * sees a key, or in a query, key, value or mask element that it sees, makes every gradient that depends on it not
+ * finite. It may spread in addition: in the forward from a value, in the backward from query, key, value and dout, to
+ * other rows and keys of the same tile (at most a few hundred neighbours of the same head); with batch_invariant it does
+ * not. What no row sees changes no bit. */
 typedef struct VkattnProblem {
     size_t struct_size;
     VkattnDtype dtype;     /* of query, key, value and out; default float32 */

@@ -32,9 +32,9 @@ inline bool quirk_exp2_loses_nan(const DeviceCaps& caps) {
     return caps.driver_id == driver_swiftshader;
 }
 
-// NVK (Mesa 26.1, Ampere): with SignedZeroInfNanPreserve its compiler takes 192 registers for 96 in the rows kernel of 256
-// head dims, which leaves room for 8 warps of 20 (tools/gate nvk:ampere). Without it the GPU tests of what is not finite are
-// the only proof. Remove when the table of nvk:ampere stays as it is without it.
+// NVK (Mesa 26.1, Ampere): with SignedZeroInfNanPreserve its compiler takes 192 registers for 96 in the rows kernel of
+// 256 head dims, which leaves room for 8 warps of 20 (tools/gate nvk:ampere). Kernels test bits wherever a result
+// depends on it, so they do without. Remove when the table of nvk:ampere stays as it is without this quirk.
 inline bool quirk_preserving_takes_registers(const DeviceCaps& caps) {
     return caps.driver_id == driver_nvk;
 }
