@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "plan_arrays.hpp"
 #include "plan_checks.hpp"
 #include "plan_model.hpp"
 #include "plan_pieces.hpp"
@@ -40,18 +41,15 @@ void touch_forward(const Problem& p, const Model& m, Touches& t) {
 
 Touches touches_of(const Problem& p, const Model& m, const Pipeline& pipeline) {
     Touches t(pipeline);
-    const uint32_t of_batch =
-        (p.kv_lengths != 0 && p.batch != 0 ? bit(Region::kv_lengths) : 0) |
-        (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? bit(Region::query_offsets) : 0);
     if (needs_arguments(p)) t.reads_arguments();
     switch (kind_of(pipeline)) {
         case Kind::forward:
             touch_forward(p, m, t);
-            t.reads |= of_batch;
+            t.reads |= given_arrays(p);
             break;
         case Kind::classes:
             t.reads |= bit(Region::mask);
-            t.may_read = of_batch;
+            t.may_read = given_arrays(p);
             t.writes_at("classes", Region::mask_classes);
             break;
         case Kind::scores:
@@ -169,11 +167,14 @@ std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a)
     const auto mask = mask_strides(p);
     if (!std::equal(strides.begin(), strides.end(), a.stride)) return "strides in the argument block";
     if (!std::equal(mask.begin(), mask.end(), a.mask_stride)) return "mask strides";
-    if (a.mask != 0 || a.classes != 0 || a.kv_lengths != 0 || a.query_offsets != 0)
-        return "an address in the argument block";
-    const uint32_t present = (m.classified ? PRESENT_CLASSES : 0) |
-                             (p.kv_lengths != 0 && p.batch != 0 ? PRESENT_KV_LENGTHS : 0) |
-                             (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? PRESENT_QUERY_OFFSETS : 0);
+    if (a.mask != 0 || a.classes != 0) return "an address in the argument block";
+    uint32_t present = m.classified ? PRESENT_CLASSES : 0;
+    for (const OptionalArray& array : optional_arrays_of(p)) {
+        uint64_t address;
+        std::memcpy(&address, reinterpret_cast<const char*>(&a) + array.at, sizeof address);
+        if (address != 0) return "an address in the argument block";
+        present |= array.given ? array.present_bit : 0;
+    }
     if (a.present != present) return "what is present";
     const uint64_t keys = mask_extents(p)[3];
     const bool masked = p.mask != VKATTN_MASK_NONE;
@@ -192,10 +193,8 @@ std::vector<Patch> argument_patches(const Problem& p, const Model& m) {
     // What is absent is loaded from the block itself.
     const auto one_of = [](bool present, Region region) { return present ? region : Region::arguments; };
     expected.push_back({offsetof(Arguments, classes), one_of(m.classified, Region::mask_classes)});
-    expected.push_back(
-        {offsetof(Arguments, kv_lengths), one_of(p.kv_lengths != 0 && p.batch != 0, Region::kv_lengths)});
-    expected.push_back({offsetof(Arguments, query_offsets),
-                        one_of(p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0, Region::query_offsets)});
+    for (const OptionalArray& array : optional_arrays_of(p))
+        expected.push_back({static_cast<uint32_t>(array.at), one_of(array.given, array.region)});
     return expected;
 }
 

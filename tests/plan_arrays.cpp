@@ -1,0 +1,109 @@
+#include "plan_arrays.hpp"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace vkattn::test {
+namespace {
+
+using core::Problem;
+using core::Region;
+using Arguments = shared::ForwardArguments;
+
+struct Expected {
+    Region region;
+    uint32_t alignment;
+    bool wanted, may_be_null = false;
+};
+
+uint32_t bytes_of_element(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+}
+
+std::string compare(const std::vector<core::CallerArray>& arrays, const std::vector<Expected>& expected) {
+    size_t wanted = 0;
+    for (const Expected& e : expected) {
+        const auto found = std::find_if(arrays.begin(), arrays.end(),
+                                        [&](const core::CallerArray& a) { return a.region == e.region; });
+        if ((found != arrays.end()) != e.wanted)
+            return fmt::format("the address of {} is {}checked", name_of(e.region), e.wanted ? "not " : "");
+        if (!e.wanted) continue;
+        wanted++;
+        if (found->alignment_bytes != e.alignment || found->may_be_null != e.may_be_null)
+            return fmt::format("the address of {} is held to {} bytes, not to {}", name_of(e.region),
+                               found->alignment_bytes, e.alignment);
+    }
+    return wanted == arrays.size() ? "" : "an address is checked that no recording is given";
+}
+
+// What forward and backward both read.
+std::vector<Expected> inputs_of(const Problem& p) {
+    const bool queries = p.batch != 0 && p.seqlen_q != 0, keys = queries && p.seqlen_kv != 0;
+    const uint32_t element = bytes_of_element(p.dtype);
+    return {{Region::query, p.alignment_bytes, queries},
+            {Region::key, p.alignment_bytes, keys},
+            {Region::value, p.alignment_bytes, keys},
+            {Region::out, p.alignment_bytes, queries},
+            {Region::mask, p.mask == VKATTN_MASK_BOOL ? 1 : element,
+             p.mask != VKATTN_MASK_NONE && queries && p.key_limit != 0}};
+}
+
+}  // namespace
+
+std::vector<OptionalArray> optional_arrays_of(const Problem& p) {
+    const auto array = [&](Region region, size_t at, uint32_t present_bit, bool asked) {
+        return OptionalArray{region, at, present_bit, asked, asked && p.batch != 0};
+    };
+    return {array(Region::kv_lengths, offsetof(Arguments, kv_lengths), PRESENT_KV_LENGTHS, p.kv_lengths != 0),
+            array(Region::query_offsets, offsetof(Arguments, query_offsets), PRESENT_QUERY_OFFSETS,
+                  p.align == VKATTN_ALIGN_OFFSETS)};
+}
+
+uint32_t given_arrays(const Problem& p) {
+    uint32_t bits = 0;
+    for (const OptionalArray& array : optional_arrays_of(p)) bits |= array.given ? bit(array.region) : 0;
+    return bits;
+}
+
+uint32_t all_optional_arrays() {
+    uint32_t bits = 0;
+    for (const OptionalArray& array : optional_arrays_of({})) bits |= bit(array.region);
+    return bits;
+}
+
+std::string caller_arrays_flaw(const Problem& p, const core::Plan& plan) {
+    auto expected = inputs_of(p);
+    expected.push_back({Region::lse, 4, true, true});
+    for (const OptionalArray& array : optional_arrays_of(p))
+        expected.push_back({array.region, 4, array.given && p.seqlen_q != 0});
+    return compare(plan.caller_arrays, expected);
+}
+
+std::string caller_arrays_flaw(const Problem& p, const core::Backward& b, const core::Plan& plan) {
+    const bool queries = p.batch != 0 && p.seqlen_q != 0, keys = p.batch != 0 && p.seqlen_kv != 0;
+    auto expected = inputs_of(p);
+    for (const OptionalArray& array : optional_arrays_of(p))
+        expected.push_back({array.region, 4, array.given});
+    const uint64_t* const bias = b.dbias_extents;
+    const uint32_t element = bytes_of_element(p.dtype);
+    expected.insert(expected.end(), {{Region::lse, 4, queries},
+                                     {Region::dout, p.alignment_bytes, queries},
+                                     {Region::dlse, 4, queries && b.dlse != 0},
+                                     {Region::dquery, p.alignment_bytes, queries},
+                                     {Region::dkey, p.alignment_bytes, keys},
+                                     {Region::dvalue, p.alignment_bytes, keys},
+                                     {Region::dbias, element, std::count(bias, bias + 4, 0u) == 0}});
+    return compare(plan.caller_arrays, expected);
+}
+
+std::string caller_arrays_flaw(const core::Combine& c, const core::Plan& plan) {
+    const bool rows = c.batch != 0 && c.num_heads != 0 && c.seqlen_q != 0;
+    return compare(plan.caller_arrays,
+                   {{Region::parts, std::max(c.alignment_bytes, bytes_of_element(c.parts_dtype)), rows},
+                    {Region::parts_lse, 4, rows},
+                    {Region::out, c.alignment_bytes, rows},
+                    {Region::lse, 4, true, true}});
+}
+
+}  // namespace vkattn::test
