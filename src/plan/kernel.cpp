@@ -70,17 +70,13 @@ void place_arguments(Plan& plan) {
 
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps) {
     const KernelInfo& info = info_of(kernel);
-    const char* const type = dtype == VKATTN_DTYPE_FLOAT32   ? "f32"
-                             : dtype == VKATTN_DTYPE_FLOAT16 ? "f16"
-                                                             : "bf16";
     for (auto module = info.modules_begin; module != info.modules_end;
          module = static_cast<Module>(static_cast<int32_t>(module) + 1)) {
         const ModuleInfo& m = info_of(module);
         const bool fits = (m.needs & NEED_16BIT_STORAGE) == 0 || caps.storage_16bit;
-        const std::string_view storage = m.name.substr(info.name.size() + 1);
-        if (fits && storage.substr(0, storage.find('_')) == type) return module;
+        if (fits && m.storage == dtype) return module;
     }
-    throw std::logic_error(fmt::format("{} has no module in {}", info.name, type));
+    throw std::logic_error(fmt::format("{} has no module for {}", info.name, name_of(dtype)));
 }
 
 CutPlace cut_place(Kernel kernel) {
