@@ -1,8 +1,12 @@
 #include "plan_arrays.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include <fmt/format.h>
+
+#include "plan_checks.hpp"
+#include "plan_pieces.hpp"
 
 namespace vkattn::test {
 namespace {
@@ -104,6 +108,50 @@ std::string caller_arrays_flaw(const core::Combine& c, const core::Plan& plan) {
                     {Region::parts_lse, 4, rows},
                     {Region::out, c.alignment_bytes, rows},
                     {Region::lse, 4, true, true}});
+}
+
+std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a) {
+    const auto strides = stride_bytes(p);
+    const auto mask = mask_strides(p);
+    if (!std::equal(strides.begin(), strides.end(), a.stride)) return "strides in the argument block";
+    if (!std::equal(mask.begin(), mask.end(), a.mask_stride)) return "mask strides";
+    if (a.mask != 0 || a.classes != 0) return "an address in the argument block";
+    uint32_t present = m.classified ? PRESENT_CLASSES : 0;
+    for (const OptionalArray& array : optional_arrays_of(p)) {
+        uint64_t address;
+        std::memcpy(&address, reinterpret_cast<const char*>(&a) + array.at, sizeof address);
+        if (address != 0) return "an address in the argument block";
+        present |= array.given ? array.present_bit : 0;
+    }
+    if (a.present != present) return "what is present";
+    const uint64_t keys = mask_extents(p)[3];
+    const bool masked = p.mask != VKATTN_MASK_NONE;
+    if (a.key_limit != (masked && keys != 1 ? keys : p.seqlen_kv)) return "key_limit";
+    if (a.mask_key_step != (masked && keys != 1)) return "mask_key_step";
+    if (a.follow_lengths != (p.kv_lengths != 0 && p.align == VKATTN_ALIGN_BOTTOM_RIGHT))
+        return "follow_lengths";
+    if (a.class_heads != (m.classified && mask[1] != 0 ? p.num_heads_q / m.group : 1)) return "class_heads";
+    if (a.class_batches != (m.classified && mask[0] != 0 ? p.batch : 1)) return "class_batches";
+    return "";
+}
+
+std::vector<core::Patch> argument_patches(const Problem& p, const Model& m) {
+    std::vector<core::Patch> expected;
+    if (p.mask != VKATTN_MASK_NONE) expected.push_back({offsetof(Arguments, mask), Region::mask});
+    // What is absent is loaded from the block itself.
+    const auto one_of = [](bool present, Region region) { return present ? region : Region::arguments; };
+    expected.push_back({offsetof(Arguments, classes), one_of(m.classified, Region::mask_classes)});
+    for (const OptionalArray& array : optional_arrays_of(p))
+        expected.push_back({static_cast<uint32_t>(array.at), one_of(array.given, array.region)});
+    return expected;
+}
+
+Values term_constants(const Problem& p) {
+    return {{"has_softcap", p.softcap > 0}, {"mask_kind", mask_constant(p)}};
+}
+
+bool terms_change_every_score(const Problem& p) {
+    return p.softcap > 0;
 }
 
 }  // namespace vkattn::test

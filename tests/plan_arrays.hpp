@@ -1,11 +1,11 @@
-// The arrays that a problem has by the contract (vkattn.h), worked out without src/plan: the one place where the
-// planner's checks list them.
+// The arrays that a problem has by the contract (vkattn.h), the argument block that leads to them, and the terms of the
+// scores, worked out without src/plan: the one place where the planner's checks list them.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "plan/plan.hpp"
+#include "plan_model.hpp"
 
 namespace vkattn::test {
 
@@ -18,6 +18,10 @@ struct OptionalArray {
     bool given;            // it may be read
 };
 std::vector<OptionalArray> optional_arrays_of(const core::Problem& problem);
+
+// The constants that say which terms a score has, and whether one changes the scores of every tile.
+Values term_constants(const core::Problem& problem);
+bool terms_change_every_score(const core::Problem& problem);
 
 // Region bits of those that may be read, and of all that there are.
 uint32_t given_arrays(const core::Problem& problem);

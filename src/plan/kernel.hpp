@@ -96,6 +96,7 @@ inline bool has_two_forms(Module module) {
 // is a line of optional_arrays, a region of the name that it has in the args, and a bit and a member of
 // ForwardArguments.
 struct OptionalArray {
+    const char* name;  // for messages
     Region region;
     size_t at;  // bytes from the beginning of ForwardArguments to its address
     uint32_t present_bit;
@@ -104,13 +105,14 @@ struct OptionalArray {
 };
 inline auto optional_arrays(const Problem& p) {
     using Arguments = shared::ForwardArguments;
-    const auto array = [&](Region region, size_t at, uint32_t present_bit, bool asked) {
-        return OptionalArray{region, at, present_bit, asked, asked && p.batch != 0};
+    const auto array = [&](const char* name, Region region, size_t at, uint32_t present_bit, bool asked) {
+        return OptionalArray{name, region, at, present_bit, asked, asked && p.batch != 0};
     };
     return std::array{
-        array(Region::kv_lengths, offsetof(Arguments, kv_lengths), PRESENT_KV_LENGTHS, p.kv_lengths != 0),
-        array(Region::query_offsets, offsetof(Arguments, query_offsets), PRESENT_QUERY_OFFSETS,
-              p.align == VKATTN_ALIGN_OFFSETS),
+        array("kv lengths", Region::kv_lengths, offsetof(Arguments, kv_lengths), PRESENT_KV_LENGTHS,
+              p.kv_lengths != 0),
+        array("offsets per batch", Region::query_offsets, offsetof(Arguments, query_offsets),
+              PRESENT_QUERY_OFFSETS, p.align == VKATTN_ALIGN_OFFSETS),
     };
 }
 
