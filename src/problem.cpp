@@ -47,23 +47,24 @@ bool overlaps_itself(const Extents& n, const VkattnStrides& s) {
     return false;
 }
 
-// Sets what is contiguous in `s`, the strides of a tensor with extents n.
-Result<bool> resolve_strides(const Problem& p, const Extents& n, const char* field, bool output,
-                             VkattnStrides& s) {
+// Sets what is contiguous in `s`, the strides of a tensor that is shaped and stored like tensor `like` of the problem.
+Result<bool> resolve_strides(const Problem& p, int like, const char* field, bool output, VkattnStrides& s) {
+    const Extents n = extents_of(p, like);
+    const uint32_t bytes = p.element_bytes_of(like), alignment = p.alignment_of(like);
     if (s.seq == VKATTN_CONTIGUOUS) s.seq = n.dim;
     if (s.head == VKATTN_CONTIGUOUS) s.head = n.seq * n.dim;
     if (s.batch == VKATTN_CONTIGUOUS) s.batch = n.head * n.seq * n.dim;
     uint64_t last = n.dim;
-    const uint64_t limit = max_bytes / p.element_bytes;
+    const uint64_t limit = max_bytes / bytes;
     if (s.seq > limit || s.head > limit || s.batch > limit || !span_fits(n.batch, s.batch, last) ||
         !span_fits(n.head, s.head, last) || !span_fits(n.seq, s.seq, last) || last > limit)
         return invalid(field, "the tensor would span 2^62 bytes or more");
-    const uint64_t unit = p.alignment_bytes / p.element_bytes;
+    const uint64_t unit = alignment / bytes;
     for (uint64_t stride : {s.batch, s.head, s.seq})
         if (stride % unit != 0)
             return invalid(field,
                            fmt::format("a stride of {} elements is not a multiple of alignment_bytes = {}",
-                                       stride, p.alignment_bytes));
+                                       stride, alignment));
     if (output && n.batch * n.head * n.seq != 0 && overlaps_itself(n, s))
         return invalid(field, "is no nested layout: elements of the output could share an address");
     // A stride that is never taken must not cost the wide path.
@@ -75,7 +76,7 @@ Result<bool> resolve_strides(const Problem& p, const Extents& n, const char* fie
 
 Result<bool> resolve_strides(Problem& p, int tensor) {
     VkattnStrides* all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
-    return resolve_strides(p, extents_of(p, tensor), stride_fields[tensor], tensor == 3, *all[tensor]);
+    return resolve_strides(p, tensor, stride_fields[tensor], tensor == 3, *all[tensor]);
 }
 
 Result<bool> check_shape(const VkattnProblem& p) {
@@ -145,6 +146,11 @@ Result<bool> resolve_mask(Problem& p) {
         inner *= extents[i];
     }
     return true;
+}
+
+void put_stride_bytes(std::array<uint64_t, 12>& to, size_t tensor, const VkattnStrides& s, uint64_t bytes) {
+    const uint64_t strides[] = {s.batch * bytes, s.head * bytes, s.seq * bytes};
+    std::copy(std::begin(strides), std::end(strides), to.begin() + static_cast<ptrdiff_t>(3 * tensor));
 }
 
 // Folds causal, window and offset. A query row stands at i + offset. Bounds that lie beyond what the
@@ -245,24 +251,39 @@ VkattnOptions default_options() {
 }
 
 bool Problem::narrow_strides() const {
-    for (int t = 0; t < 4; t++)
-        for (uint64_t s : {strides(t).batch, strides(t).head, strides(t).seq})
-            if (s > std::numeric_limits<uint32_t>::max() / element_bytes) return false;
-    return true;
+    return std::ranges::none_of(stride_bytes(),
+                                [](uint64_t bytes) { return bytes > std::numeric_limits<uint32_t>::max(); });
+}
+
+std::array<uint64_t, 12> Problem::stride_bytes() const {
+    std::array<uint64_t, 12> all{};
+    for (size_t t = 0; t < 4; t++) put_stride_bytes(all, t, strides(int(t)), element_bytes_of(int(t)));
+    return all;
+}
+
+std::array<uint64_t, 12> Backward::stride_bytes(const Problem& problem) const {
+    std::array<uint64_t, 12> all{};
+    for (size_t t = 0; t < 4; t++)
+        put_stride_bytes(all, t, strides(int(t)), problem.element_bytes_of(like(int(t))));
+    return all;
 }
 
 bool Problem::narrow_rows(uint32_t tile_q, uint32_t tile_kv, bool packed) const {
-    const uint64_t limit = narrow_elements(element_bytes);
-    const auto fits = [&](uint64_t rows, uint64_t stride, uint64_t heads, uint64_t head_stride) {
+    const auto fits = [](uint32_t bytes, uint64_t rows, uint64_t stride, uint64_t heads,
+                         uint64_t head_stride) {
+        const uint64_t limit = narrow_elements(bytes);
         if (stride > limit || (heads != 0 && head_stride > limit)) return false;
         return stride * rows + head_stride * heads <= limit;
     };
     const uint64_t queries = packed ? tile_q / group_size + 2 : tile_q, heads = packed ? group_size - 1 : 0;
-    return fits(queries, query_strides.seq, heads, query_strides.head) &&
-           fits(queries, out_strides.seq, heads, out_strides.head) && fits(tile_kv, key_strides.seq, 0, 0) &&
-           fits(tile_kv, value_strides.seq, 0, 0) &&
-           fits(queries, mask_strides[2] + seqlen_kv * uint64_t{mask != VKATTN_MASK_NONE}, heads,
-                mask_strides[1]);
+    for (int t = 0; t < 4; t++) {
+        const bool of_query = t == 0 || t == 3;
+        if (!fits(element_bytes_of(t), of_query ? queries : tile_kv, strides(t).seq, of_query ? heads : 0,
+                  of_query ? strides(t).head : 0))
+            return false;
+    }
+    return fits(element_bytes, queries, mask_strides[2] + seqlen_kv * uint64_t{mask != VKATTN_MASK_NONE},
+                heads, mask_strides[1]);
 }
 
 Problem::Keys Problem::visible_keys(uint64_t first_row, uint64_t last_row) const {
@@ -299,15 +320,17 @@ Result<Backward> resolve(const Problem& p, const VkattnBackward& given) {
     if (b.dbias != 0 && p.mask != VKATTN_MASK_FLOAT)
         return invalid("backward.dbias", "is the gradient of a float mask, and the problem has none");
     if (b.dbias != 0) std::copy(std::begin(p.mask_shape), std::end(p.mask_shape), b.dbias_extents);
-    const std::tuple<const char*, int, VkattnStrides*> tensors[] = {
-        {"backward.dout_strides", 3, &b.dout_strides},
-        {"backward.dquery_strides", 0, &b.dquery_strides},
-        {"backward.dkey_strides", 1, &b.dkey_strides},
-        {"backward.dvalue_strides", 2, &b.dvalue_strides},
+    const std::pair<const char*, VkattnStrides*> tensors[] = {
+        {"backward.dout_strides", &b.dout_strides},
+        {"backward.dquery_strides", &b.dquery_strides},
+        {"backward.dkey_strides", &b.dkey_strides},
+        {"backward.dvalue_strides", &b.dvalue_strides},
     };
-    for (const auto& [field, like, strides] : tensors)
-        if (auto ok = resolve_strides(p, extents_of(p, like), field, like != 3, *strides); !ok)
+    for (int t = 0; t < 4; t++) {
+        const auto& [field, strides] = tensors[t];
+        if (auto ok = resolve_strides(p, Backward::like(t), field, t != 0, *strides); !ok)
             return ok.failure();
+    }
     return b;
 }
 

@@ -2,6 +2,7 @@
 // that names the field. Independent of any device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "result.hpp"
@@ -10,7 +11,7 @@
 namespace vkattn::core {
 
 struct Problem : VkattnProblem {
-    uint32_t element_bytes = 4;
+    uint32_t element_bytes = 4;  // of the dtype; how an operand is stored say the functions at the end
     uint32_t group_size = 1;
     // Query row i sees key j only if i + bound_lo <= j <= i + bound_hi: causal, window and offset folded into
     // one band, cut to what the sequence lengths can tell apart, so that i + bound never overflows.
@@ -28,7 +29,6 @@ struct Problem : VkattnProblem {
     bool mask_per_key = false;    // false: one element for all keys of a row
 
     bool empty_output() const { return batch == 0 || seqlen_q == 0; }
-    uint32_t mask_element_bytes() const { return mask == VKATTN_MASK_BOOL ? 1 : element_bytes; }
     // True if every stride in bytes fits 32 bits.
     bool narrow_strides() const;
     // True if offsets within a tile fit 31 bits, in bytes. Packed: a query tile holds rows of all heads of a group.
@@ -38,10 +38,19 @@ struct Problem : VkattnProblem {
         uint64_t begin, end;
     };
     Keys visible_keys(uint64_t first_row, uint64_t last_row) const;
-    const VkattnStrides& strides(int tensor) const {  // 0 .. 3: query, key, value, out
+
+    // How operands are stored. Nobody else derives it from the dtype. Tensors 0 .. 3 are query, key, value, out.
+    const VkattnStrides& strides(int tensor) const {
         const VkattnStrides* all[] = {&query_strides, &key_strides, &value_strides, &out_strides};
         return *all[tensor];
     }
+    uint32_t element_bytes_of(int /*tensor*/) const { return element_bytes; }
+    // What the tensor's address, and its strides in bytes, are multiples of.
+    uint32_t alignment_of(int /*tensor*/) const { return alignment_bytes; }
+    uint32_t mask_element_bytes() const { return mask == VKATTN_MASK_BOOL ? 1 : element_bytes; }
+    uint32_t dbias_element_bytes() const { return element_bytes; }
+    // Strides in bytes: batch, head, seq of query, of key, of value, of out.
+    std::array<uint64_t, 12> stride_bytes() const;
 };
 
 // A resolved VkattnBackward of a Problem.
@@ -54,6 +63,10 @@ struct Backward : VkattnBackward {
         const VkattnStrides* all[] = {&dout_strides, &dquery_strides, &dkey_strides, &dvalue_strides};
         return *all[tensor];
     }
+    // The tensor of the problem that this one is shaped, stored and aligned like.
+    static int like(int tensor) { return tensor == 0 ? 3 : tensor - 1; }
+    // As those of the problem, in the order dout, dquery, dkey, dvalue.
+    std::array<uint64_t, 12> stride_bytes(const Problem& problem) const;
 };
 
 // A resolved VkattnCombine: strides in elements, none of them VKATTN_CONTIGUOUS.

@@ -201,6 +201,7 @@ void set_features(VkattnProblem& p, const Features& f) {
     if (f.mask != VKATTN_MASK_NONE) set_mask(p, f.mask, f.mask_shape);
     p.kv_lengths = f.kv_lengths;
     if (f.query_offsets) p.align = VKATTN_ALIGN_OFFSETS;
+    if (f.set_more != nullptr) f.set_more(p);
 }
 
 core::Options options_of(const Features& f) {

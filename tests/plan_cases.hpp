@@ -50,6 +50,7 @@ struct Features {
     uint32_t num_splits = 0;
     uint64_t max_dispatch_flops = 0;
     bool batch_invariant = false;
+    void (*set_more)(VkattnProblem&) = nullptr;  // what has no member above
 };
 
 const std::vector<HeadDims>& all_head_dims();

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "plan_arrays.hpp"
 #include "plan_model.hpp"
 #include "plan_pieces.hpp"
 
@@ -254,6 +255,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
     if (flaw.empty()) flaw = barrier_flaw(plan);
     if (flaw.empty()) flaw = of_row_flaw(plan);
     if (flaw.empty()) flaw = refusals_flaw(plan, core::kernel_names());
+    if (flaw.empty()) flaw = caller_arrays_flaw(p, plan);
     return flaw;
 }
 
@@ -262,6 +264,7 @@ std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const 
     if (plan.scratch_bytes != 0 || !plan.scratch.empty() || !plan.arguments.empty()) return "scratch";
     if (const std::string flaw = pipelines_flaw(plan, false); !flaw.empty()) return flaw;
     if (const std::string flaw = nonfinite_flaw(caps, {}, plan); !flaw.empty()) return flaw;
+    if (const std::string flaw = caller_arrays_flaw(combine, plan); !flaw.empty()) return flaw;
     for (const Pipeline& pipeline : plan.pipelines)
         if (const std::string flaw = module_flaw(caps, combine.dtype, pipeline.module); !flaw.empty())
             return flaw;
@@ -275,6 +278,9 @@ namespace {
 
 bool same(const core::Patch& a, const core::Patch& b) {
     return a.at == b.at && a.region == b.region && a.add == b.add;
+}
+bool same(const core::CallerArray& a, const core::CallerArray& b) {
+    return a.region == b.region && a.alignment_bytes == b.alignment_bytes && a.may_be_null == b.may_be_null;
 }
 bool same(const core::Refusal& a, const core::Refusal& b) {
     return a.kernel == b.kernel && a.reason == b.reason;
@@ -319,6 +325,7 @@ std::string difference(const Plan& a, const Plan& b) {
     if (a.arguments != b.arguments || !all_same(a.argument_patches, b.argument_patches)) return "arguments";
     if (a.scratch_bytes != b.scratch_bytes || !all_same(a.scratch, b.scratch)) return "scratch";
     if (!all_same(a.refused, b.refused)) return "refused";
+    if (!all_same(a.caller_arrays, b.caller_arrays)) return "arrays of the caller";
     return "";
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "plan_arrays.hpp"
 #include "plan_backward_model.hpp"
 #include "plan_checks.hpp"
 #include "plan_pieces.hpp"
@@ -197,9 +198,7 @@ std::string costs_flaw(const Problem& p, const BackwardModel& m, const Plan& pla
 
 Touches touches_of(const Problem& p, const Backward& b, const BackwardModel& m, const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
-    const uint32_t of_batch =
-        (p.kv_lengths != 0 && p.batch != 0 ? bit(Region::kv_lengths) : 0) |
-        (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? bit(Region::query_offsets) : 0);
+    const uint32_t of_batch = given_arrays(p);
     const uint32_t dlse = b.dlse != 0 ? bit(Region::dlse) : 0;
     Touches t(pipeline);
     t.reads_arguments();
@@ -375,6 +374,7 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
     if (auto flaw = refusals_flaw(plan, {"tiles", "materialized"}); !flaw.empty()) return flaw;
     if (auto flaw = pipelines_flaw(plan, plan.kernel == "materialized"); !flaw.empty()) return flaw;
     if (auto flaw = nonfinite_flaw(caps, options, plan); !flaw.empty()) return flaw;
+    if (auto flaw = caller_arrays_flaw(p, b, plan); !flaw.empty()) return flaw;
     if (plan.kernel == "materialized") return baseline_backward_flaw(caps, p, b, plan);
     if (plan.kernel != "tiles") return "plan_checks_backward.cpp does not know kernel " + plan.kernel;
     const BackwardModel m = model_of(p, b, plan);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "plan_arrays.hpp"
 #include "plan_checks.hpp"
 #include "plan_model.hpp"
 #include "plan_pieces.hpp"
@@ -181,8 +182,9 @@ std::string macros_flaw(const Problem& p, const Plan& plan, const MatrixModel& m
                         const Pipeline& pipeline) {
     const ModuleFacts facts = facts_of(pipeline.module);
     const MatrixTuning& t = model.tuning;
-    const bool bias = p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 &&
-                      t.running == 0 && t.move == MOVE_FRAGMENT && constant(pipeline, "far_rows") == 0;
+    const bool bias = p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 &&
+                      !terms_change_every_score(p) && t.running == 0 && t.move == MOVE_FRAGMENT &&
+                      constant(pipeline, "far_rows") == 0;
     if (!facts.matrix_kernel) return fmt::format("{} in a plan of the matrix kernel", name_of(pipeline));
     if (facts.operands != plan.operands || facts.bias != bias || facts.running != (t.running != 0) ||
         facts.conversions != (t.move == MOVE_CONVERT) ||

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "plan_arrays.hpp"
 #include "plan_checks.hpp"
 #include "plan_model.hpp"
 #include "plan_pieces.hpp"
@@ -40,18 +41,15 @@ void touch_forward(const Problem& p, const Model& m, Touches& t) {
 
 Touches touches_of(const Problem& p, const Model& m, const Pipeline& pipeline) {
     Touches t(pipeline);
-    const uint32_t of_batch =
-        (p.kv_lengths != 0 && p.batch != 0 ? bit(Region::kv_lengths) : 0) |
-        (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? bit(Region::query_offsets) : 0);
     if (needs_arguments(p)) t.reads_arguments();
     switch (kind_of(pipeline)) {
         case Kind::forward:
             touch_forward(p, m, t);
-            t.reads |= of_batch;
+            t.reads |= given_arrays(p);
             break;
         case Kind::classes:
             t.reads |= bit(Region::mask);
-            t.may_read = of_batch;
+            t.may_read = given_arrays(p);
             t.writes_at("classes", Region::mask_classes);
             break;
         case Kind::scores:
@@ -162,41 +160,6 @@ std::string arguments_flaw(const Problem& p, const Plan& plan) {
     if (const std::string flaw = arguments_flaw(p, m, a); !flaw.empty()) return flaw;
     const std::string flaw = patch_flaw(plan.argument_patches, argument_patches(p, m));
     return flaw.empty() ? "" : "argument block: " + flaw;
-}
-
-std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a) {
-    const auto strides = stride_bytes(p);
-    const auto mask = mask_strides(p);
-    if (!std::equal(strides.begin(), strides.end(), a.stride)) return "strides in the argument block";
-    if (!std::equal(mask.begin(), mask.end(), a.mask_stride)) return "mask strides";
-    if (a.mask != 0 || a.classes != 0 || a.kv_lengths != 0 || a.query_offsets != 0)
-        return "an address in the argument block";
-    const uint32_t present = (m.classified ? PRESENT_CLASSES : 0) |
-                             (p.kv_lengths != 0 && p.batch != 0 ? PRESENT_KV_LENGTHS : 0) |
-                             (p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0 ? PRESENT_QUERY_OFFSETS : 0);
-    if (a.present != present) return "what is present";
-    const uint64_t keys = mask_extents(p)[3];
-    const bool masked = p.mask != VKATTN_MASK_NONE;
-    if (a.key_limit != (masked && keys != 1 ? keys : p.seqlen_kv)) return "key_limit";
-    if (a.mask_key_step != (masked && keys != 1)) return "mask_key_step";
-    if (a.follow_lengths != (p.kv_lengths != 0 && p.align == VKATTN_ALIGN_BOTTOM_RIGHT))
-        return "follow_lengths";
-    if (a.class_heads != (m.classified && mask[1] != 0 ? p.num_heads_q / m.group : 1)) return "class_heads";
-    if (a.class_batches != (m.classified && mask[0] != 0 ? p.batch : 1)) return "class_batches";
-    return "";
-}
-
-std::vector<Patch> argument_patches(const Problem& p, const Model& m) {
-    std::vector<Patch> expected;
-    if (p.mask != VKATTN_MASK_NONE) expected.push_back({offsetof(Arguments, mask), Region::mask});
-    // What is absent is loaded from the block itself.
-    const auto one_of = [](bool present, Region region) { return present ? region : Region::arguments; };
-    expected.push_back({offsetof(Arguments, classes), one_of(m.classified, Region::mask_classes)});
-    expected.push_back(
-        {offsetof(Arguments, kv_lengths), one_of(p.kv_lengths != 0 && p.batch != 0, Region::kv_lengths)});
-    expected.push_back({offsetof(Arguments, query_offsets),
-                        one_of(p.align == VKATTN_ALIGN_OFFSETS && p.batch != 0, Region::query_offsets)});
-    return expected;
 }
 
 std::string barrier_flaw(const Plan& plan) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "plan_arrays.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
@@ -80,9 +81,8 @@ void plant_in_pipeline(Faults& f, size_t at) {
     for (uint32_t r = 0; r < static_cast<uint32_t>(core::Region::count); r++) {
         const uint32_t region = core::bit(static_cast<core::Region>(r));
         // These passes may load what they do not use.
-        const bool may =
-            (kind_of(pipeline) == Kind::classes || kind_of(pipeline) == Kind::delta) &&
-            (region & (core::bit(core::Region::kv_lengths) | core::bit(core::Region::query_offsets))) != 0;
+        const bool may = (kind_of(pipeline) == Kind::classes || kind_of(pipeline) == Kind::delta) &&
+                         (region & all_optional_arrays()) != 0;
         if (!may) f.plant(of + "reads", [&](Plan& p) { p.pipelines[at].reads ^= region; });
         f.plant(of + "writes", [&](Plan& p) { p.pipelines[at].writes ^= region; });
     }
@@ -151,6 +151,14 @@ void plant_in_plan(Faults& f) {
     f.plant("scratch_bytes", [](Plan& p) { p.scratch_bytes += core::scratch_alignment; });
     if (!f.plan().refused.empty()) f.plant("refused", [](Plan& p) { p.refused.pop_back(); });
     f.plant("another pipeline", [](Plan& p) { p.pipelines.emplace_back(); });
+    for (size_t i = 0; i < f.plan().caller_arrays.size(); i++) {
+        const auto plant = [&](const char* what, const auto& change) {
+            f.plant(what, [&](Plan& p) { change(p.caller_arrays); });
+        };
+        plant("array not checked", [&](auto& all) { all.erase(all.begin() + ptrdiff_t(i)); });
+        plant("array held to less", [&](auto& all) { all[i].alignment_bytes /= 2; });
+        plant("array may be null", [&](auto& all) { all[i].may_be_null = !all[i].may_be_null; });
+    }
 }
 
 void plant_in_tuning(Faults& f, const std::set<std::string>& but) {

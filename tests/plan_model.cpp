@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "plan_arrays.hpp"
 #include "plan_checks.hpp"
 
 namespace vkattn::test {
@@ -213,7 +214,7 @@ std::array<uint64_t, 12> stride_bytes(const core::Problem& p) {
 bool needs_arguments(const core::Problem& p) {
     const auto strides = stride_bytes(p);
     return std::any_of(strides.begin(), strides.end(), [](uint64_t s) { return s > UINT32_MAX; }) ||
-           p.mask != VKATTN_MASK_NONE || p.kv_lengths != 0 || p.align == VKATTN_ALIGN_OFFSETS;
+           p.mask != VKATTN_MASK_NONE || std::ranges::any_of(optional_arrays_of(p), &OptionalArray::asked);
 }
 
 std::array<uint64_t, 4> mask_extents(const core::Problem& p) {

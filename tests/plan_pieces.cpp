@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "plan_arrays.hpp"
+
 namespace vkattn::test {
 
 using core::Patch;
@@ -221,19 +223,19 @@ uint32_t mask_constant(const Problem& p) {
 
 Values problem_constants(const Problem& p, const Model& m) {
     const uint32_t element = p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    return {{"head_dim_qk", p.head_dim_qk},
-            {"head_dim_v", p.head_dim_v},
-            {"load_bytes", p.alignment_bytes >= 4 * element ? 4 * element : element},
-            {"has_arguments", needs_arguments(p)},
-            {"has_softcap", p.softcap > 0},
-            {"mask_kind", mask_constant(p)},
-            {"is_split", 0},
-            {"slices", 1},
-            {"pool_vec4", m.pool_vec4},
-            {"out_type", type_constant(p.dtype)},
-            {"mask_type", type_constant(p.dtype)},
-            {"has_dlse", 0},
-            {"is_resumed", 0}};
+    Values values{{"head_dim_qk", p.head_dim_qk},
+                  {"head_dim_v", p.head_dim_v},
+                  {"load_bytes", p.alignment_bytes >= 4 * element ? 4 * element : element},
+                  {"has_arguments", needs_arguments(p)},
+                  {"is_split", 0},
+                  {"slices", 1},
+                  {"pool_vec4", m.pool_vec4},
+                  {"out_type", type_constant(p.dtype)},
+                  {"mask_type", type_constant(p.dtype)},
+                  {"has_dlse", 0},
+                  {"is_resumed", 0}};
+    values.merge(term_constants(p));
+    return values;
 }
 
 std::string form_flaw(const Pipeline& pipeline, uint32_t rolled) {

@@ -221,7 +221,7 @@ constexpr std::pair<std::string_view, const char*> in_no_table[] = {
 };
 
 constexpr std::string_view all_modules[] = {
-#define MODULE(name, macros, needs, forms) #name,
+#define MODULE(name, storage, macros, needs, forms) #name,
 #include "kernels.def"
 };
 

@@ -123,6 +123,7 @@ TEST_CASE("interfaces: every module is of one kernel, and the checks know it") {
             CHECK_EQ(core::name_of(next), module.name);
             if (kernel == Kernel::probe_matrix) continue;  // no problem's plan has it
             const ModuleFacts& facts = facts_of(next);
+            CHECK(facts.dtype == module.storage);
             CHECK_EQ(facts.matrix_kernel, (module.needs & core::NEED_MATRIX) != 0);
             const bool is_16bit = facts.dtype != VKATTN_DTYPE_FLOAT32;
             CHECK_EQ((module.needs & core::NEED_16BIT_STORAGE) != 0,

@@ -28,8 +28,20 @@ struct Grown {
     uint64_t limit;
     float scale;
 };
+// Padded has a new field where version 0.1 has padding: its size does not tell.
+struct Padded {
+    size_t struct_size;
+    uint64_t strides;
+    uint32_t heads, hidden;
+};
+struct Counted {
+    const char* text;
+    VkattnStrides strides;  // counts once
+    uint32_t extents[4];    // count one by one
+    VkattnMaskType mask;
+};
 static_assert(sizeof(First) == 24 && offsetof(Grown, limit) == 24 && sizeof(Grown) == 40);
-constexpr FirstVersion first_of_grown{24, 16};
+constexpr FirstVersion first_of_grown{24, 16, 3};
 const Grown defaults{sizeof(Grown), 7, 8, 1000, 0.5f};
 
 // Returns what is read of `size` bytes in which every field differs from its default.
@@ -53,7 +65,9 @@ std::string field_at(T given, size_t size, T own) {
 
 namespace vkattn::core {
 VKATTN_FIRST_VERSION(Grown, heads, first_of_grown)
-}
+VKATTN_LATER_VERSIONS(Grown, limit, 32, 40)
+VKATTN_FIRST_VERSION(Padded, heads, first_of_grown)
+}  // namespace vkattn::core
 
 TEST_CASE("struct sizes: what an older caller's struct lacks keeps its default") {
     const auto old = read(sizeof(First));
@@ -96,6 +110,24 @@ TEST_CASE("struct sizes: smaller than the first version, or larger than the libr
     CHECK_EQ(null.failure().message, "is null");
 }
 
+TEST_CASE("struct sizes: a size that ends inside a field, or between versions, is refused") {
+    for (size_t size = sizeof(First); size <= sizeof(Grown); size++) {
+        INFO(size);
+        const bool is_version = size == 24 || size == 32 || size == 40;
+        CHECK_EQ(field_at(defaults, size, defaults), is_version ? "" : "it.struct_size");
+    }
+    CHECK_EQ(field_at(default_problem(), version_0_1::problem.size + 4, default_problem()), "it.struct_size");
+}
+
+TEST_CASE("struct sizes: a field in the padding of version 0.1 is noticed") {
+    CHECK_EQ(count_fields<First>(), 3);
+    CHECK_EQ(count_fields<Padded>(), 4);
+    CHECK_EQ(count_fields<Counted>(), 7);
+    CHECK(grows_in_the_open<Grown>());
+    CHECK_FALSE(grows_in_the_open<Padded>());
+    CHECK(grows_in_the_open<VkattnProblem>());
+}
+
 TEST_CASE("struct sizes: a struct is set to its defaults as far as the caller's goes") {
     Grown object{1, 2, 3, 4, 5};
     init_struct(&object, sizeof(First), defaults);
@@ -127,9 +159,9 @@ TEST_CASE("struct sizes: public structs are read from version 0.1's size on") {
         CHECK_EQ(field_at(own, sizeof own + 1, own), "it.struct_size");
     };
     VkattnScratch scratch{};
-    check(default_problem(), {224, 216});
-    check(default_options(), {56, 48});
-    check(default_combine(), {104, 96});
-    check(default_backward(), {112, 88});
-    check(scratch, {24, 16});
+    check(default_problem(), {224, 216, 28});
+    check(default_options(), {56, 48, 8});
+    check(default_combine(), {104, 96, 12});
+    check(default_backward(), {112, 88, 7});
+    check(scratch, {24, 16, 3});
 }

@@ -23,10 +23,7 @@ uint32_t delta_lanes(const Problem& p) {
 Arguments make_arguments(const Problem& p, const Backward& b) {
     Arguments a{};
     a.forward = forward_arguments(p);
-    size_t at = 0;
-    for (int t = 0; t < 4; t++)
-        for (const uint64_t stride : {b.strides(t).batch, b.strides(t).head, b.strides(t).seq})
-            a.stride[at++] = stride * p.element_bytes;
+    std::ranges::copy(b.stride_bytes(p), a.stride);
     a.scale = p.softmax_scale;
     a.batch = p.batch;
     a.dbias_batches = static_cast<uint32_t>(b.dbias_extents[0]);
@@ -59,11 +56,11 @@ Launch<kernels::backward_delta> delta_launch(const DeviceCaps& caps, const Probl
 
 Result<bool> has_far_rows(const DeviceCaps& caps, const Problem& p, const Backward& b, uint32_t tile_q,
                           uint32_t tile_kv) {
-    const uint64_t limit = narrow_elements(p.element_bytes);
     const uint32_t rows = std::max(tile_q, delta_threads);
     bool far = !p.narrow_rows(rows, tile_kv, false);
-    for (const VkattnStrides* s : {&b.dout_strides, &b.dquery_strides}) far |= s->seq > limit / rows;
-    for (const VkattnStrides* s : {&b.dkey_strides, &b.dvalue_strides}) far |= s->seq > limit / tile_kv;
+    for (int t = 0; t < 4; t++)  // dout and dquery have query rows, dkey and dvalue keys
+        far |= b.strides(t).seq >
+               narrow_elements(p.element_bytes_of(Backward::like(t))) / (t < 2 ? rows : tile_kv);
     if (far && quirk_no_divergent_addresses(caps))
         return unsupported(
             "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");

@@ -54,8 +54,11 @@ constexpr Kernel kernel_of(Module module) {
     return static_cast<Kernel>(kernel);
 }
 
+// The storage types as the interfaces name them.
+constexpr auto F32 = VKATTN_DTYPE_FLOAT32, F16 = VKATTN_DTYPE_FLOAT16, BF16 = VKATTN_DTYPE_BFLOAT16;
+
 constexpr ModuleInfo module_infos[] = {
-#define MODULE(name, macros, needs, forms) {#name, kernel_of(Module::name), needs, forms},
+#define MODULE(name, storage, macros, needs, forms) {#name, kernel_of(Module::name), storage, needs, forms},
 #include "kernels.def"
 };
 

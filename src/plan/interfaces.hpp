@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "shared/kernels.h"
+#include "vkattn/types.h"
 
 namespace vkattn::core {
 
@@ -30,7 +31,7 @@ enum class Kernel : uint32_t {
 enum class Module : int32_t {
 #define KERNEL(name) name##_begin, name##_before = name##_begin - 1,
 #define KERNEL_END(name) name##_end, name##_last = name##_end - 1,
-#define MODULE(name, macros, needs, forms) name,
+#define MODULE(name, storage, macros, needs, forms) name,
 #include "kernels.def"
     count
 };
@@ -91,8 +92,9 @@ const KernelInfo& info_of(Kernel kernel);
 struct ModuleInfo {
     std::string_view name;
     Kernel kernel;
-    uint32_t needs;  // Need bits
-    uint32_t forms;  // 2: there is one more for CPUs
+    VkattnDtype storage;  // of its tensors
+    uint32_t needs;       // Need bits
+    uint32_t forms;       // 2: there is one more for CPUs
 };
 const ModuleInfo& info_of(Module module);
 

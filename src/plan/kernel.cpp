@@ -38,16 +38,6 @@ Scales scales_of(const Problem& p) {
             finite(p.softcap * log2_e)};
 }
 
-std::array<OptionalArray, 2> optional_arrays(const Problem& p) {
-    using Arguments = shared::ForwardArguments;
-    const auto array = [&](Region region, size_t at, uint32_t present_bit, bool asked) {
-        return OptionalArray{region, at, present_bit, asked, asked && p.batch != 0};
-    };
-    return {array(Region::kv_lengths, offsetof(Arguments, kv_lengths), PRESENT_KV_LENGTHS, p.kv_lengths != 0),
-            array(Region::query_offsets, offsetof(Arguments, query_offsets), PRESENT_QUERY_OFFSETS,
-                  p.align == VKATTN_ALIGN_OFFSETS)};
-}
-
 bool needs_arguments(const Problem& p) {
     return !p.narrow_strides() || p.mask != VKATTN_MASK_NONE ||
            std::ranges::any_of(optional_arrays(p), &OptionalArray::asked);
@@ -55,10 +45,7 @@ bool needs_arguments(const Problem& p) {
 
 shared::ForwardArguments forward_arguments(const Problem& p) {
     shared::ForwardArguments a{};
-    size_t at = 0;
-    for (int t = 0; t < 4; t++)
-        for (const uint64_t stride : {p.strides(t).batch, p.strides(t).head, p.strides(t).seq})
-            a.stride[at++] = stride * p.element_bytes;
+    std::ranges::copy(p.stride_bytes(), a.stride);
     std::copy(std::begin(p.mask_strides), std::end(p.mask_strides), a.mask_stride);
     a.key_limit = p.key_limit;
     a.mask_key_step = p.mask_per_key;
@@ -83,17 +70,13 @@ void place_arguments(Plan& plan) {
 
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps) {
     const KernelInfo& info = info_of(kernel);
-    const char* const type = dtype == VKATTN_DTYPE_FLOAT32   ? "f32"
-                             : dtype == VKATTN_DTYPE_FLOAT16 ? "f16"
-                                                             : "bf16";
     for (auto module = info.modules_begin; module != info.modules_end;
          module = static_cast<Module>(static_cast<int32_t>(module) + 1)) {
         const ModuleInfo& m = info_of(module);
         const bool fits = (m.needs & NEED_16BIT_STORAGE) == 0 || caps.storage_16bit;
-        const std::string_view storage = m.name.substr(info.name.size() + 1);
-        if (fits && storage.substr(0, storage.find('_')) == type) return module;
+        if (fits && m.storage == dtype) return module;
     }
-    throw std::logic_error(fmt::format("{} has no module in {}", info.name, type));
+    throw std::logic_error(fmt::format("{} has no module for {}", info.name, name_of(dtype)));
 }
 
 CutPlace cut_place(Kernel kernel) {

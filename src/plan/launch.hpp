@@ -66,10 +66,8 @@ void set_problem_push(Push& push, const Problem& p, bool arguments) {
     push.bound_hi = p.bound_hi;
     if constexpr (requires { push.operand_layout; }) {
         uint32_t* at = push.operand_layout;
-        for (int tensor = 0; tensor < 4 && !arguments; tensor++)
-            for (const uint64_t stride :
-                 {p.strides(tensor).batch, p.strides(tensor).head, p.strides(tensor).seq})
-                *at++ = static_cast<uint32_t>(stride * p.element_bytes);
+        if (!arguments)
+            for (const uint64_t stride : p.stride_bytes()) *at++ = static_cast<uint32_t>(stride);
     }
 }
 

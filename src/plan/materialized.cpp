@@ -62,8 +62,8 @@ uint64_t matrix_bytes_of(const Problem& p) {
 std::string beyond_baseline(const Problem& p, const Options& options) {
     if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
     if (p.mask != VKATTN_MASK_NONE) return "mask";
-    if (p.kv_lengths != 0) return "kv lengths";
-    if (p.align == VKATTN_ALIGN_OFFSETS) return "offsets per batch";
+    for (const OptionalArray& array : optional_arrays(p))
+        if (array.asked) return array.name;
     if (options.num_splits > 1) return "parts of the keys";
     if (options.max_dispatch_flops != 0) return "limit of a dispatch's cost";
     if (options.batch_invariant) return "batch-invariant mode";

@@ -101,6 +101,8 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
     }
     if (!chosen) return last;
     chosen->refused = std::move(refused);
+    chosen->caller_arrays = chosen->backward ? caller_arrays_of(chosen->problem, *chosen->backward)
+                                             : caller_arrays_of(chosen->problem);
     place_barriers(*chosen);
     return std::move(*chosen);
 }
@@ -151,6 +153,10 @@ Result<VkattnDtype> operand_type(const Problem& problem, const Options& options)
     return type;
 }
 
+RowKind row_kind_of(const Problem& p, const Options& options) {
+    return {p.head_dim_qk, p.head_dim_v, p.dtype, options.precision};
+}
+
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
@@ -175,6 +181,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine) {
     if (!has_kernel(caps, Kernel::combine)) return missing_kernel(Kernel::combine);
     Plan plan;
     plan.combine = combine;
+    plan.caller_arrays = caller_arrays_of(combine);
     plan.kernel = "combine";
     if (auto ok = add_combine(caps, combine, false, false, UINT64_MAX, plan); !ok) return ok.failure();
     return plan;

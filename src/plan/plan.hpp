@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "caps.hpp"
@@ -99,6 +100,13 @@ struct Refusal {
     std::string kernel, reason;
 };
 
+// An array whose address a recording is given. Regions have the names that their addresses have in the args.
+struct CallerArray {
+    Region region{};
+    uint32_t alignment_bytes = 0;  // of the address
+    bool may_be_null = false;      // then it is not wanted; others are read or written
+};
+
 struct Plan {
     Problem problem;
     std::string kernel, tuning_row,
@@ -115,6 +123,8 @@ struct Plan {
     std::vector<ScratchRegion> scratch;
     uint64_t scratch_bytes = 0;
     std::vector<Refusal> refused;  // every other kernel, and why
+    std::vector<CallerArray>
+        caller_arrays;  // addresses are checked against them, in the order of the messages
 };
 
 constexpr uint64_t scratch_alignment = 256;
@@ -135,6 +145,11 @@ struct Options {
     VkattnPrecision precision{};
     std::vector<std::string> rejected_rows;  // tuning rows whose pipelines this device failed to build
 };
+
+// What the pipelines of a tuning row are made for, beside the device: problems that agree in it share the rows that
+// were rejected.
+using RowKind = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision>;
+RowKind row_kind_of(const Problem& problem, const Options& options);
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options);
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,

@@ -138,7 +138,7 @@ bool blames_row(const Failure& failure, const Plan& plan) {
 template <class PlanWith>
 Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options,
                          const PlanWith& plan_with, VkattnPlan** out) {
-    const auto kind = std::tuple(problem.head_dim_qk, problem.head_dim_v, problem.dtype, options.precision);
+    const RowKind kind = row_kind_of(problem, options);
     std::optional<Failure> failed;
     for (;;) {
         {

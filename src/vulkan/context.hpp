@@ -73,9 +73,8 @@ struct VkattnContext {
     vkattn::core::DeviceCaps caps;  // changed by vkattn_context_probed only
     vkattn::core::Pipelines pipelines;
     std::mutex mutex;  // guards rejected_rows
-    // Tuning rows whose pipelines this driver could not build, by head_dim_qk, head_dim_v, dtype and precision.
-    std::map<std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision>, std::vector<std::string>>
-        rejected_rows;
+    // Tuning rows whose pipelines this driver could not build.
+    std::map<vkattn::core::RowKind, std::vector<std::string>> rejected_rows;
 };
 
 struct VkattnPlan {

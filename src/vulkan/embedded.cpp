@@ -13,7 +13,7 @@ std::span<const uint8_t> compressed_spirv(Module module, bool rolled) {
     static constexpr struct {
         std::span<const uint8_t> plain, rolled;
     } all[] = {
-#define MODULE(name, macros, needs, forms) {code_##name, code_##name##_rolled},
+#define MODULE(name, storage, macros, needs, forms) {code_##name, code_##name##_rolled},
 #include "kernels.def"
     };
     const auto& forms = all[static_cast<size_t>(module)];

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -11,18 +10,14 @@ namespace {
 
 using Addresses = std::array<VkDeviceAddress, static_cast<size_t>(Region::count)>;
 
-Result<bool> check_address(const char* field, VkDeviceAddress address, uint64_t elements,
-                           uint32_t alignment_bytes) {
-    if (elements == 0) return true;
-    if (address == 0) return invalid(field, "is null, but the tensor is not empty");
-    if (address % alignment_bytes != 0)
-        return invalid(field, fmt::format("{:#x} is not a multiple of {} bytes", address, alignment_bytes));
+Result<bool> check_address(const CallerArray& array, VkDeviceAddress address) {
+    const auto field = [&] { return fmt::format("args.{}", name_of(array.region)); };
+    if (address == 0 && array.may_be_null) return true;
+    if (address == 0) return invalid(field(), "is null, but the tensor is not empty");
+    if (address % array.alignment_bytes != 0)
+        return invalid(field(),
+                       fmt::format("{:#x} is not a multiple of {} bytes", address, array.alignment_bytes));
     return true;
-}
-
-// Not 0 if any key's mask is ever read; the number itself does not matter.
-uint64_t mask_elements(const Problem& p) {
-    return p.mask != VKATTN_MASK_NONE && !p.empty_output() ? p.key_limit : 0;
 }
 
 template <class Args>
@@ -40,78 +35,22 @@ Result<bool> check_scratch(const Plan& plan, const Args& args) {
     return true;
 }
 
-Result<bool> check(const Plan& plan, const VkattnForwardArgs& args) {
-    const Problem& p = plan.problem;
-    const uint64_t queries = uint64_t{p.batch} * p.seqlen_q;
-    const uint64_t keys = p.empty_output() ? 0 : uint64_t{p.batch} * p.seqlen_kv;
-    const std::tuple<const char*, VkDeviceAddress, uint64_t, uint32_t> tensors[] = {
-        {"args.query", args.query, queries, p.alignment_bytes},
-        {"args.key", args.key, keys, p.alignment_bytes},
-        {"args.value", args.value, keys, p.alignment_bytes},
-        {"args.out", args.out, queries, p.alignment_bytes},
-        {"args.lse", args.lse, args.lse != 0, 4},
-        {"args.mask", args.mask, mask_elements(p), p.mask == VKATTN_MASK_FLOAT ? p.element_bytes : 1},
-        {"args.kv_lengths", args.kv_lengths, p.kv_lengths != 0 && queries != 0, 4},
-        {"args.query_offsets", args.query_offsets, p.align == VKATTN_ALIGN_OFFSETS && queries != 0, 4},
-    };
-    for (const auto& [field, address, elements, alignment] : tensors)
-        if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
-    return check_scratch(plan, args);
+Result<bool> check(const Plan& plan, const Addresses& at) {
+    for (const CallerArray& array : plan.caller_arrays)
+        if (auto ok = check_address(array, at[static_cast<size_t>(array.region)]); !ok) return ok;
+    return true;
 }
 
-void put(Addresses& at, Region region, VkDeviceAddress address) {
-    at[static_cast<size_t>(region)] = address;
-}
-
-// The addresses that forward and backward both have.
+// The addresses by their regions. Those that a caller gives are the members of args that have a region's name.
 template <class Args>
-Addresses common_addresses(const Plan& plan, const Args& args) {
+Addresses addresses_of(const Plan& plan, const Args& args) {
     Addresses at{};
-    put(at, Region::query, args.query);
-    put(at, Region::key, args.key);
-    put(at, Region::value, args.value);
-    put(at, Region::out, args.out);
-    put(at, Region::lse, args.lse);
-    put(at, Region::mask, args.mask);
-    put(at, Region::kv_lengths, args.kv_lengths);
-    put(at, Region::query_offsets, args.query_offsets);
-    for (const ScratchRegion& s : plan.scratch) put(at, s.region, args.scratch_address + s.offset_bytes);
-    return at;
-}
-
-Result<bool> check(const Plan& plan, const VkattnBackwardArgs& args) {
-    const Problem& p = plan.problem;
-    const Backward& b = *plan.backward;
-    const uint64_t queries = uint64_t{p.batch} * p.seqlen_q, keys = uint64_t{p.batch} * p.seqlen_kv;
-    const std::tuple<const char*, VkDeviceAddress, uint64_t, uint32_t> tensors[] = {
-        {"args.query", args.query, queries, p.alignment_bytes},
-        {"args.key", args.key, p.seqlen_q != 0 ? keys : 0, p.alignment_bytes},
-        {"args.value", args.value, p.seqlen_q != 0 ? keys : 0, p.alignment_bytes},
-        {"args.out", args.out, queries, p.alignment_bytes},
-        {"args.lse", args.lse, queries, 4},
-        {"args.dout", args.dout, queries, p.alignment_bytes},
-        {"args.dlse", args.dlse, b.dlse != 0 ? queries : 0, 4},
-        {"args.dquery", args.dquery, queries, p.alignment_bytes},
-        {"args.dkey", args.dkey, keys, p.alignment_bytes},
-        {"args.dvalue", args.dvalue, keys, p.alignment_bytes},
-        {"args.dbias", args.dbias, b.has_bias(), p.element_bytes},
-        {"args.mask", args.mask, mask_elements(p), p.mask == VKATTN_MASK_FLOAT ? p.element_bytes : 1},
-        {"args.kv_lengths", args.kv_lengths, p.kv_lengths != 0 ? p.batch : 0, 4},
-        {"args.query_offsets", args.query_offsets, p.align == VKATTN_ALIGN_OFFSETS ? p.batch : 0, 4},
-    };
-    for (const auto& [field, address, elements, alignment] : tensors)
-        if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
-    return check_scratch(plan, args);
-}
-
-Addresses addresses_of(const Plan& plan, const VkattnBackwardArgs& args) {
-    Addresses at = common_addresses(plan, args);
-    put(at, Region::dout, args.dout);
-    put(at, Region::dlse, args.dlse);
-    put(at, Region::dquery, args.dquery);
-    put(at, Region::dkey, args.dkey);
-    put(at, Region::dvalue, args.dvalue);
-    put(at, Region::dbias, args.dbias);
+#define REGION(name, role) \
+    if constexpr (requires { args.name; }) at[static_cast<size_t>(Region::name)] = args.name;
+#include "plan/regions.def"
+    if constexpr (requires { args.scratch_address; })
+        for (const ScratchRegion& s : plan.scratch)
+            at[static_cast<size_t>(s.region)] = args.scratch_address + s.offset_bytes;
     return at;
 }
 
@@ -173,8 +112,10 @@ void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& a
 
 template <class Args>
 Result<bool> record_checked(VkCommandBuffer commands, const VkattnPlan& plan, const Args& args,
-                            const Addresses& at, uint32_t first, uint32_t count) {
-    if (auto ok = check(plan.plan, args); !ok) return ok;
+                            uint32_t first, uint32_t count) {
+    const Addresses at = addresses_of(plan.plan, args);
+    if (auto ok = check(plan.plan, at); !ok) return ok;
+    if (auto ok = check_scratch(plan.plan, args); !ok) return ok;
     if (!plan.plan.arguments.empty() && first == 0 && count != 0)
         write_arguments(plan.context->vk, commands, plan.plan, args, at);
     record(commands, plan, at, first, count);
@@ -189,41 +130,28 @@ Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, co
         return invalid("plan", "is of vkattn_combine_create: vkattn_cmd_combine records it");
     if (plan.plan.backward)
         return invalid("plan", "is of vkattn_backward_create: vkattn_cmd_backward records it");
-    return record_checked(commands, plan, args, common_addresses(plan.plan, args), first, count);
+    return record_checked(commands, plan, args, first, count);
 }
 
 Result<bool> record_backward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnBackwardArgs& args,
                              uint32_t first, uint32_t count) {
     if (!plan.plan.backward)
         return invalid("plan", "is not of vkattn_backward_create: vkattn_cmd_backward cannot record it");
-    return record_checked(commands, plan, args, addresses_of(plan.plan, args), first, count);
+    return record_checked(commands, plan, args, first, count);
 }
 
 Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnCombineArgs& args) {
     if (!plan.plan.combine)
         return invalid("plan", "is not of vkattn_combine_create: vkattn_cmd_combine cannot record it");
-    const Combine& c = *plan.plan.combine;
-    const uint64_t rows = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
-    const std::tuple<const char*, VkDeviceAddress, uint64_t, uint32_t> tensors[] = {
-        {"args.parts", args.parts, rows, std::max(c.alignment_bytes, c.parts_element_bytes)},
-        {"args.parts_lse", args.parts_lse, rows, 4},
-        {"args.out", args.out, rows, c.alignment_bytes},
-        {"args.lse", args.lse, args.lse != 0, 4},
-    };
-    for (const auto& [field, address, elements, alignment] : tensors)
-        if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
-    Addresses at{};
-    at[static_cast<size_t>(Region::parts)] = args.parts;
-    at[static_cast<size_t>(Region::parts_lse)] = args.parts_lse;
-    at[static_cast<size_t>(Region::out)] = args.out;
-    at[static_cast<size_t>(Region::lse)] = args.lse;
+    const Addresses at = addresses_of(plan.plan, args);
+    if (auto ok = check(plan.plan, at); !ok) return ok;
     record(commands, plan, at, 0, static_cast<uint32_t>(plan.plan.dispatches.size()));
     return true;
 }
 
 Result<bool> record_probe(VkCommandBuffer commands, const VkattnPlan& plan, VkDeviceAddress results) {
     Addresses at{};
-    put(at, Region::out, results);
+    at[static_cast<size_t>(Region::out)] = results;
     record(commands, plan, at, 0, static_cast<uint32_t>(plan.plan.dispatches.size()));
     return true;
 }

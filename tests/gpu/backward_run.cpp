@@ -6,6 +6,8 @@
 #include <cstring>
 #include <random>
 
+#include "arrays.hpp"
+
 namespace vkattn::test {
 namespace {
 
@@ -132,25 +134,28 @@ BackwardMemory::BackwardMemory(Device& device, const Plan& plan, const Case& c, 
                                Place place, uint32_t old_content)
     : dtype_(c.problem.dtype), old_content_(old_content) {
     const VkattnProblem& p = c.problem;
-    const uint32_t element = element_bytes(p.dtype), alignment = std::max(p.alignment_bytes, element);
+    const uint32_t element = element_bytes(p.dtype);
+    const auto add_tensor = [&](const char* name, const Tensor& tensor) {
+        return add(device, name, tensor.image, place, alignment_of(c, tensor));
+    };
     const auto bytes_of = [](const auto& values) { return std::as_bytes(std::span(values)); };
-    args_.query = add(device, "query", inputs.forward.query.image, place, alignment);
-    args_.key = add(device, "key", inputs.forward.key.image, place, alignment);
-    args_.value = add(device, "value", inputs.forward.value.image, place, alignment);
-    args_.out = add(device, "out", inputs.out.image, place, alignment);
-    args_.dout = add(device, "dout", inputs.dout.image, place, alignment);
+    args_.query = add_tensor("query", inputs.forward.query);
+    args_.key = add_tensor("key", inputs.forward.key);
+    args_.value = add_tensor("value", inputs.forward.value);
+    args_.out = add_tensor("out", inputs.out);
+    args_.dout = add_tensor("dout", inputs.dout);
     args_.lse = add(device, "lse", bytes_of(inputs.lse), place, 4);
     if (c.dlse) args_.dlse = add(device, "dlse", bytes_of(inputs.dlse), place, 4);
     if (p.mask != VKATTN_MASK_NONE)
         args_.mask =
             add(device, "mask", inputs.forward.mask_image, place, p.mask == VKATTN_MASK_BOOL ? 1 : element);
-    if (p.kv_lengths != 0) args_.kv_lengths = add(device, "kv_lengths", bytes_of(c.kv_lengths), place, 4);
-    if (p.align == VKATTN_ALIGN_OFFSETS)
-        args_.query_offsets = add(device, "query_offsets", bytes_of(c.query_offsets), place, 4);
+    add_arrays(c, args_, [&](const char* name, auto content) {
+        return add(device, name, content, place, array_alignment);
+    });
     VkDeviceAddress* const addresses[] = {&args_.dquery, &args_.dkey, &args_.dvalue};
     for (int t = 0; t < 3; t++) {
         layouts_[t] = gradient_tensor(c, t);
-        outputs_[t] = Guarded(device, layouts_[t].image.size(), place, alignment);
+        outputs_[t] = Guarded(device, layouts_[t].image.size(), place, alignment_of(c, layouts_[t]));
         outputs_[t].fill(old_content);
         *addresses[t] = outputs_[t].address();
     }

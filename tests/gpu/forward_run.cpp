@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "arrays.hpp"
 #include "case_plan.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
@@ -106,21 +107,20 @@ std::string compare(const Outcome& outcome, const Expected& expected) {
 Forward::Forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs, Place place,
                  uint32_t old_content)
     : out_layout_(tensor_of(c, 3)), old_content_(old_content) {
-    const uint32_t element = element_bytes(c.problem.dtype),
-                   alignment = std::max(c.problem.alignment_bytes, element);
+    const uint32_t element = element_bytes(c.problem.dtype);
+    const auto add_tensor = [&](const char* name, const Tensor& tensor) {
+        return add_input(device, name, tensor.image, place, alignment_of(c, tensor));
+    };
     const auto add = [&](const char* name, std::span<const std::byte> content, uint32_t alignment_bytes) {
         return add_input(device, name, content, place, alignment_bytes);
     };
-    args_.query = add("query", inputs.query.image, alignment);
-    args_.key = add("key", inputs.key.image, alignment);
-    args_.value = add("value", inputs.value.image, alignment);
+    args_.query = add_tensor("query", inputs.query);
+    args_.key = add_tensor("key", inputs.key);
+    args_.value = add_tensor("value", inputs.value);
     if (c.problem.mask != VKATTN_MASK_NONE)
         args_.mask = add("mask", inputs.mask_image, c.problem.mask == VKATTN_MASK_BOOL ? 1 : element);
-    if (c.problem.kv_lengths != 0)
-        args_.kv_lengths = add("kv_lengths", std::as_bytes(std::span(c.kv_lengths)), 4);
-    if (c.problem.align == VKATTN_ALIGN_OFFSETS)
-        args_.query_offsets = add("query_offsets", std::as_bytes(std::span(c.query_offsets)), 4);
-    out_ = Guarded(device, out_layout_.image.size(), place, alignment);
+    add_arrays(c, args_, [&](const char* name, auto content) { return add(name, content, array_alignment); });
+    out_ = Guarded(device, out_layout_.image.size(), place, alignment_of(c, out_layout_));
     lse_count_ = c.lse ? uint64_t{c.problem.batch} * c.problem.num_heads_q * c.problem.seqlen_q : 0;
     lse_ = Guarded(device, lse_count_ * sizeof(float), place);
     const VkattnScratch scratch = plan.scratch();

@@ -240,6 +240,10 @@ Tensor tensor_of(const Case& c, int tensor, Poison poison) {
     return t;
 }
 
+uint32_t alignment_of(const Case& c, const Tensor& tensor) {
+    return std::max(c.problem.alignment_bytes, static_cast<uint32_t>(element_bytes(tensor.dtype)));
+}
+
 double mask_at(const Case& c, const Inputs& inputs, uint64_t b, uint64_t h, uint64_t i, uint64_t j) {
     const VkattnProblem& p = c.problem;
     if (p.mask == VKATTN_MASK_NONE) return 0;

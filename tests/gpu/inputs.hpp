@@ -39,6 +39,9 @@ enum class Poison { nan, infinity, alternating, finite };  // alternating: betwe
 // 0 .. 3: query, key, value, out; strides resolved, image all poison. Throws CaseError if it is too large.
 Tensor tensor_of(const Case& c, int tensor, Poison poison = Poison::nan);
 
+// What the address of a tensor of this case is a multiple of, and no more.
+uint32_t alignment_of(const Case& c, const Tensor& tensor);
+
 struct Inputs {
     Tensor query, key, value;
     std::vector<double> mask;           // in C order; empty: none

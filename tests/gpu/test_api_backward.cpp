@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "api_calls.hpp"
+#include "arrays.hpp"
 #include "backward_run.hpp"
 
 using namespace vkattn;
@@ -27,12 +28,11 @@ Seen create_backward(VkattnContext* context, const VkattnProblem* problem, const
     return call(create);
 }
 
-// All that a backward may read or write, every element 16-bit.
-constexpr const char* featured =
-    "b=2 hq=4 hkv=2 sq=5 skv=9 dtype=f16 mask=float mask_shape=5,9 lengths=9,3 offsets=4,0 causal dlse";
+// All that a backward may read or write.
+const std::string all_featured = featured<A>() + " dlse";
 
 struct Made {
-    explicit Made(VkattnContext* context, const char* text)
+    explicit Made(VkattnContext* context, const std::string& text)
         : c(with_possible_backward_limit(context, parse_case(text, "here"))),
           plan(backward_plan_of(context, c)) {}
     Case c;
@@ -43,8 +43,9 @@ VkattnBackwardArgs args_at(const Buffer& memory) {
     VkattnBackwardArgs args = backward_args();
     for (VkDeviceAddress A::*const address :
          {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout, &A::dlse, &A::dquery, &A::dkey,
-          &A::dvalue, &A::dbias, &A::mask, &A::kv_lengths, &A::query_offsets, &A::scratch_address})
+          &A::dvalue, &A::dbias, &A::mask, &A::scratch_address})
         args.*address = memory.address();
+    set_array_addresses(args, memory.address());
     args.scratch_buffer = memory.handle();
     return args;
 }
@@ -155,36 +156,37 @@ TEST_CASE_FIXTURE(Abi, "a backward refuses options that it cannot follow") {
 }
 
 TEST_CASE_FIXTURE(Abi, "recording a backward names the address that is null or misaligned") {
-    const Made made(c, featured);
+    const Made made(c, all_featured);
     const Buffer memory = runtime.allocate(1 << 16);
     Recorder recorder(device);
     const VkCommandBuffer commands = recorder.begin();
     between.take_commands();
     struct Tensor {
-        const char* field;
+        std::string field;
         VkDeviceAddress A::*address;
         uint32_t off;  // by which it is misaligned
     };
-    const Tensor tensors[] = {{"args.query", &A::query, 1},
-                              {"args.key", &A::key, 1},
-                              {"args.value", &A::value, 1},
-                              {"args.out", &A::out, 1},
-                              {"args.lse", &A::lse, 2},
-                              {"args.dout", &A::dout, 1},
-                              {"args.dlse", &A::dlse, 2},
-                              {"args.dquery", &A::dquery, 1},
-                              {"args.dkey", &A::dkey, 1},
-                              {"args.dvalue", &A::dvalue, 1},
-                              {"args.dbias", &A::dbias, 1},
-                              {"args.mask", &A::mask, 1},
-                              {"args.kv_lengths", &A::kv_lengths, 2},
-                              {"args.query_offsets", &A::query_offsets, 2},
-                              {"args.scratch_address", &A::scratch_address, 16}};
+    std::vector<Tensor> tensors = {{"args.query", &A::query, 1},
+                                   {"args.key", &A::key, 1},
+                                   {"args.value", &A::value, 1},
+                                   {"args.out", &A::out, 1},
+                                   {"args.lse", &A::lse, 2},
+                                   {"args.dout", &A::dout, 1},
+                                   {"args.dlse", &A::dlse, 2},
+                                   {"args.dquery", &A::dquery, 1},
+                                   {"args.dkey", &A::dkey, 1},
+                                   {"args.dvalue", &A::dvalue, 1},
+                                   {"args.dbias", &A::dbias, 1},
+                                   {"args.mask", &A::mask, 1},
+                                   {"args.scratch_address", &A::scratch_address, 16}};
+    for (const OptionalArray& array : optional_arrays)
+        if (array.backward != nullptr)
+            tensors.push_back({std::string("args.") + array.name, array.backward, 2});
     for (const Tensor& t : tensors)
         for (const bool null : {true, false}) {
             VkattnBackwardArgs args = args_at(memory);
             args.*t.address = null ? 0 : args.*t.address + t.off;
-            CAPTURE(std::string(t.field));
+            CAPTURE(t.field);
             check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), &args), t.field);
             check_invalid(call(vkattn_cmd_backward_range, commands, made.plan.get(), &args, 1u, 1u), t.field);
         }
@@ -216,9 +218,11 @@ TEST_CASE_FIXTURE(Abi, "what a backward was not asked for needs no address") {
     Recorder recorder(device);
     const VkCommandBuffer commands = recorder.begin();
     VkattnBackwardArgs args = args_at(memory);
-    args.dlse = args.dbias = args.mask = args.kv_lengths = args.query_offsets = 1;
+    args.dlse = args.dbias = args.mask = 1;
+    set_array_addresses(args, 1);
     CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
-    args.dlse = args.dbias = args.mask = args.kv_lengths = args.query_offsets = 0;
+    args.dlse = args.dbias = args.mask = 0;
+    set_array_addresses(args, 0);
     CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
 
     between.take_commands();
@@ -247,7 +251,7 @@ TEST_CASE_FIXTURE(Abi, "what a backward was not asked for needs no address") {
 }
 
 TEST_CASE_FIXTURE(Abi, "each plan is recorded by its own functions only") {
-    const Made made(c, featured);
+    const Made made(c, all_featured);
     const Plan forward(c, good_problem());
     VkattnCombine description;
     vkattn_combine_init(&description);

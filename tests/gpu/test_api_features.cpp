@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "api_calls.hpp"
+#include "arrays.hpp"
 #include "cases.hpp"
 #include "skip.hpp"
 
@@ -35,15 +36,11 @@ Seen create_combine(VkattnContext* context, const VkattnCombine* combine) {
     return call(create);
 }
 
-// All that a forward may read beside its tensors, every element 16-bit.
-constexpr const char* featured =
-    "b=2 hq=4 hkv=2 sq=5 skv=9 dtype=f16 mask=float mask_shape=5,9 lengths=9,3 offsets=4,0 causal";
-
-// Addresses that suit it.
+// Addresses that suit the case `featured`.
 VkattnForwardArgs args_at(const Buffer& memory) {
     VkattnForwardArgs args = forward_args();
     args.query = args.key = args.value = args.out = args.lse = args.mask = memory.address();
-    args.kv_lengths = args.query_offsets = memory.address() + 4;
+    set_array_addresses(args, memory.address() + 4);
     args.scratch_buffer = memory.handle();
     args.scratch_address = memory.address();
     return args;
@@ -144,25 +141,26 @@ TEST_CASE_FIXTURE(Abi, "types, masks, lengths and offsets are planned") {
 }
 
 TEST_CASE_FIXTURE(Abi, "recording refuses null and misaligned masks, lengths and offsets") {
-    const Plan plan(c, parse_case(featured, "here").problem);
+    const Plan plan(c, parse_case(featured<VkattnForwardArgs>(), "here").problem);
     const Buffer memory = runtime.allocate(1 << 16);
     Recorder recorder(device);
     const VkCommandBuffer commands = recorder.begin();
     using A = VkattnForwardArgs;
-    const std::pair<const char*, void (*)(A&)> faults[] = {
+    std::vector<std::pair<std::string, std::function<void(A&)>>> faults = {
         {"args.mask", [](A& a) { a.mask = 0; }},
         {"args.mask", [](A& a) { a.mask += 1; }},
-        {"args.kv_lengths", [](A& a) { a.kv_lengths = 0; }},
-        {"args.kv_lengths", [](A& a) { a.kv_lengths += 2; }},
-        {"args.query_offsets", [](A& a) { a.query_offsets = 0; }},
-        {"args.query_offsets", [](A& a) { a.query_offsets += 1; }},
         {"args.query", [](A& a) { a.query += 1; }},
         {"args.lse", [](A& a) { a.lse += 2; }},
         {"args.scratch_buffer", [](A& a) { a.scratch_buffer = VK_NULL_HANDLE; }},
     };
+    for (const OptionalArray& array : optional_arrays) {
+        const std::string field = std::string("args.") + array.name;
+        faults.emplace_back(field, [&](A& a) { a.*array.forward = 0; });
+        for (const uint32_t off : {1u, 2u})
+            faults.emplace_back(field, [&, off](A& a) { a.*array.forward += off; });
+    }
     between.take_commands();
-    for (const auto& [name, spoil] : faults) {
-        const std::string field = name;
+    for (const auto& [field, spoil] : faults) {
         VkattnForwardArgs args = args_at(memory);
         spoil(args);
         CAPTURE(field);
@@ -177,7 +175,7 @@ TEST_CASE_FIXTURE(Abi, "recording refuses null and misaligned masks, lengths and
     const Plan bytes(c, parse_case("s=5 mask=bool mask_shape=5,5", "here").problem);
     args = args_at(memory);
     args.mask += 3;
-    args.kv_lengths = args.query_offsets = 1;  // not looked at
+    set_array_addresses(args, 1);  // not looked at
     CHECK(call(vkattn_cmd_forward, commands, bytes.get(), &args).returned == VKATTN_OK);
     recorder.end();
 }

@@ -71,7 +71,7 @@ modules_on() {
 # files that the module includes.
 compile() {
     local shaders=$1 module=$2 to=$3/$2.spv line passes=()
-    local form='^(.*)/interface/(.*)\.def:MODULE\([a-z0-9_]+, "([^"]*)", (.*), [12]\)$'
+    local form='^(.*)/interface/(.*)\.def:MODULE\([a-z0-9_]+, [A-Z0-9]+, "([^"]*)", (.*), [12]\)$'
     line=$(grep -H "^MODULE(${module%_rolled}," "$root"/shaders/interface/*.def)
     [[ $line =~ $form ]]
     local file=${BASH_REMATCH[2]}.comp needs=${BASH_REMATCH[4]} macros
