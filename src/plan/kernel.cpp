@@ -59,7 +59,10 @@ shared::ForwardArguments forward_arguments(const Problem& p) {
     for (int t = 0; t < 4; t++)
         for (const uint64_t stride : {p.strides(t).batch, p.strides(t).head, p.strides(t).seq})
             a.stride[at++] = stride * p.element_bytes;
-    std::copy(std::begin(p.mask_strides), std::end(p.mask_strides), a.mask_stride);
+    at = 0;
+    for (const uint64_t stride : {p.mask_strides.batch, p.mask_strides.head, p.mask_strides.seq})
+        a.mask_stride[at++] = stride;
+    a.mask_group_size = p.mask_group_size;
     a.key_limit = p.key_limit;
     a.mask_key_step = p.mask_per_key;
     a.follow_lengths = p.follow_lengths;

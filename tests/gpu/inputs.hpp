@@ -42,7 +42,7 @@ Tensor tensor_of(const Case& c, int tensor, Poison poison = Poison::nan);
 struct Inputs {
     Tensor query, key, value;
     std::vector<double> mask;           // in C order; empty: none
-    std::vector<std::byte> mask_image;  // the same in memory
+    std::vector<std::byte> mask_image;  // the same in memory, by the mask's strides
 };
 
 // The same values for the same case. Keys and values of rows that no query row sees stay poison.
