@@ -97,7 +97,7 @@ float row_dlse(Work w, uint row) {
     return UintsIn(lse.base).x[lse.at] == MINUS_INFINITY ? 0 : FloatsIn(at.base).x[at.at];
 }
 
-// Batches and query heads first .. end-1 that share a part of the mask: all batches or its own, a mask head's query heads.
+// Batches and query heads first .. end-1 that share the workgroup's part of the mask.
 struct Shared {
     uvec2 batches, heads;
 };

@@ -21,13 +21,13 @@ struct ForwardArguments {
     // does where an address is the same for all invocations), and what they load must be there. The mask
     // needs no such address, because MASK_KIND is a specialization constant.
     Address classes, kv_lengths, query_offsets;
-    uint key_limit;       // keys from here on are hidden: the mask's last extent, or seqlen_kv
-    uint mask_key_step;   // 0: one mask element for all keys of a row
-    uint follow_lengths;  // 1: the batch's kv length is added to the bounds
+    uint key_limit;        // keys from here on are hidden: the mask's last extent, or seqlen_kv
+    uint mask_key_step;    // 0: one mask element for all keys of a row
     uint mask_group_size;  // query heads that read the same mask head
-    uint class_heads;     // heads that have their own classes of mask tiles; each stands for as many query heads
-    uint class_batches;   // batches that have: 1, or all
-    uint present;         // PRESENT_*
+    uint follow_lengths;   // 1: the batch's kv length is added to the bounds
+    uint class_heads;      // heads that have their own classes of mask tiles, each for as many query heads
+    uint class_batches;    // batches that have: 1, or all
+    uint present;          // PRESENT_*
     uint padding;
 };
 #define PRESENT_CLASSES 1u
