@@ -100,7 +100,7 @@ float row_dlse(Work w, uint row) {
     return FloatsIn(at.base).x[at.at];
 }
 
-// Batches first .. of the mask's: all, or its own.
+// Batches and query heads first .. end-1 that share the workgroup's part of the mask.
 struct Shared {
     uvec2 batches, heads;
 };
@@ -134,8 +134,9 @@ void main() {
     BackwardIn a = backward();
     const uint mask = push.first_x + gl_WorkGroupID.x;
     const uint mask_batch = mask / a.x.dbias_heads, mask_head = mask % a.x.dbias_heads;
+    const uint group = a.x.forward.mask_group_size;
     const Shared by = Shared(a.x.dbias_batches == 1 ? uvec2(0, a.x.batch) : uvec2(mask_batch, mask_batch + 1),
-                             a.x.dbias_heads == 1 ? uvec2(0, num_heads_q()) : uvec2(mask_head, mask_head + 1));
+                             uvec2(mask_head * group, mask_head * group + group));
     if (mask_key_step() == 0) {
         store_dlse(mask, by);
         return;

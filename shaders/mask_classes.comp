@@ -31,7 +31,7 @@ void main() {
     const uint heads = a.x.class_heads;
     Work w;
     w.batch = gl_WorkGroupID.x / heads;
-    w.head = gl_WorkGroupID.x % heads * rows_to_group();
+    w.head = gl_WorkGroupID.x % heads * (num_heads_q() / heads);
     w.first_row = gl_WorkGroupID.y * TILE_Q;
     w.last_row = min(w.first_row + TILE_Q, query_extent() * rows_to_group()) - 1;
     const uint first_key = gl_WorkGroupID.z * TILE_KV;

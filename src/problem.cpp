@@ -120,32 +120,63 @@ Result<bool> check_semantics(const VkattnProblem& p) {
     return true;
 }
 
+// Elements of a dense tensor, or more than `most`.
+uint64_t dense_elements(const uint64_t (&extents)[4], uint64_t most) {
+    uint64_t elements = 1;
+    for (const uint64_t extent : extents) {
+        if (extent == 0) return 0;
+        elements = elements > most / extent ? most + 1 : elements * extent;
+    }
+    return elements;
+}
+
+// Sets what is contiguous in the strides of the mask, and 0 where it broadcasts.
+Result<bool> resolve_mask_strides(Problem& p) {
+    const uint64_t(&n)[4] = p.mask_shape;
+    const uint64_t most = max_bytes / p.mask_element_bytes();
+    const uint64_t dense[] = {dense_elements({1, n[1], n[2], n[3]}, most),
+                              dense_elements({1, 1, n[2], n[3]}, most), n[3]};
+    uint64_t* const strides[] = {&p.mask_strides.batch, &p.mask_strides.head, &p.mask_strides.seq};
+    uint64_t last = n[3];
+    for (int i = 2; i >= 0; i--) {
+        uint64_t& stride = *strides[i];
+        const bool given = stride != VKATTN_CONTIGUOUS;
+        if (!given) stride = dense[i];
+        if (n[i] <= 1) stride = 0;
+        if (stride > most || !span_fits(n[i], stride, last) || last > most)
+            return invalid(given ? "problem.mask_strides" : "problem.mask_extents",
+                           "the mask would span 2^62 bytes or more");
+    }
+    return true;
+}
+
 Result<bool> resolve_mask(Problem& p) {
     p.key_limit = p.seqlen_kv;
-    if (p.mask == VKATTN_MASK_NONE) return true;
+    if (p.mask == VKATTN_MASK_NONE) {
+        p.mask_strides = {0, 0, 0};
+        return true;
+    }
     if (p.mask_rank == 0 || p.mask_rank > 4)
         return invalid("problem.mask_rank", fmt::format("{} is not within 1 .. 4", p.mask_rank));
     const uint32_t full[4] = {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv};
     uint64_t extents[4] = {1, 1, 1, 1};
     for (uint32_t i = 0; i < p.mask_rank; i++) {
         const uint32_t extent = p.mask_extents[i], at = 4 - p.mask_rank + i;
-        if (extent != 1 && extent != full[at] && !(at == 3 && extent < full[at]))
+        if (at == 1 && (extent == 0 || full[at] % extent != 0))
+            return invalid(
+                "problem.mask_extents",
+                fmt::format("num_heads_q = {} is not a whole multiple of extent {} of dimension {}", full[at],
+                            extent, i));
+        if (at != 1 && extent != 1 && extent != full[at] && !(at == 3 && extent < full[at]))
             return invalid("problem.mask_extents",
                            fmt::format("extent {} of dimension {} is neither 1 nor {}", extent, i, full[at]));
         extents[at] = extent;
     }
     std::copy(std::begin(extents), std::end(extents), p.mask_shape);
+    p.mask_group_size = p.num_heads_q / static_cast<uint32_t>(extents[1]);
     p.mask_per_key = extents[3] != 1;
     if (p.mask_per_key) p.key_limit = static_cast<uint32_t>(extents[3]);
-    const uint64_t most = max_bytes / p.mask_element_bytes();
-    uint64_t inner = extents[3];
-    for (int i = 2; i >= 0; i--) {
-        p.mask_strides[i] = extents[i] > 1 ? inner : 0;
-        if (extents[i] > 1 && inner > most / extents[i])
-            return invalid("problem.mask_extents", "the mask would span 2^62 bytes or more");
-        inner *= extents[i];
-    }
-    return true;
+    return resolve_mask_strides(p);
 }
 
 void put_stride_bytes(std::array<uint64_t, 12>& to, size_t tensor, const VkattnStrides& s, uint64_t bytes) {
@@ -219,8 +250,8 @@ VkattnProblem default_problem() {
     p.batch = p.num_heads_q = p.num_heads_kv = 1;
     p.softmax_scale = std::numeric_limits<float>::quiet_NaN();
     p.window_left = p.window_right = -1;
-    p.query_strides = p.key_strides = p.value_strides =
-        p.out_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+    p.query_strides = p.key_strides = p.value_strides = p.out_strides =
+        p.mask_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
     return p;
 }
 
@@ -282,8 +313,8 @@ bool Problem::narrow_rows(uint32_t tile_q, uint32_t tile_kv, bool packed) const 
                   of_query ? strides(t).head : 0))
             return false;
     }
-    return fits(element_bytes, queries, mask_strides[2] + seqlen_kv * uint64_t{mask != VKATTN_MASK_NONE},
-                heads, mask_strides[1]);
+    return fits(element_bytes, queries, mask_strides.seq + seqlen_kv * uint64_t{mask != VKATTN_MASK_NONE},
+                heads, mask_strides.head);
 }
 
 Problem::Keys Problem::visible_keys(uint64_t first_row, uint64_t last_row) const {
@@ -319,6 +350,9 @@ Result<Backward> resolve(const Problem& p, const VkattnBackward& given) {
     Backward b{given};
     if (b.dbias != 0 && p.mask != VKATTN_MASK_FLOAT)
         return invalid("backward.dbias", "is the gradient of a float mask, and the problem has none");
+    const uint64_t most = max_bytes / p.element_bytes;
+    if (b.dbias != 0 && dense_elements(p.mask_shape, most) > most)
+        return invalid("backward.dbias", "the gradient would have 2^62 bytes or more: it is contiguous");
     if (b.dbias != 0) std::copy(std::begin(p.mask_shape), std::end(p.mask_shape), b.dbias_extents);
     const std::pair<const char*, VkattnStrides*> tensors[] = {
         {"backward.dout_strides", &b.dout_strides},

@@ -23,10 +23,9 @@ struct Problem : VkattnProblem {
     bool follow_lengths = false;  // the batch's offset is its kv length plus what is folded into the bounds
     // Keys from here on are hidden: past a mask's short last extent; else seqlen_kv.
     uint32_t key_limit = 0;
-    // Strides of the mask in elements, in the order batch, head, seq; 0 where it broadcasts.
-    uint64_t mask_strides[3] = {};
-    uint64_t mask_shape[4] = {};  // batch, head, query, key; all 0: no mask
-    bool mask_per_key = false;    // false: one element for all keys of a row
+    uint64_t mask_shape[4] = {};   // batch, head, query, key; all 0: no mask
+    uint32_t mask_group_size = 1;  // query heads that read the same mask head
+    bool mask_per_key = false;     // false: one element for all keys of a row
 
     bool empty_output() const { return batch == 0 || seqlen_q == 0; }
     // True if every stride in bytes fits 32 bits.

@@ -37,6 +37,7 @@ int vkattn_c_abi_check(void) {
     EXPECT(problem.align == VKATTN_ALIGN_BOTTOM_RIGHT && problem.query_offset == 0);
     EXPECT(problem.kv_lengths == 0 && problem.mask == VKATTN_MASK_NONE);
     EXPECT(problem.query_strides.batch == VKATTN_CONTIGUOUS && problem.out_strides.seq == VKATTN_CONTIGUOUS);
+    EXPECT(problem.mask_strides.batch == VKATTN_CONTIGUOUS && problem.mask_strides.seq == VKATTN_CONTIGUOUS);
     EXPECT(problem.alignment_bytes == 0);
 
     EXPECT(options.struct_size == sizeof options);

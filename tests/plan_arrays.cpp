@@ -130,7 +130,9 @@ std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a)
     if (a.mask_key_step != (masked && keys != 1)) return "mask_key_step";
     if (a.follow_lengths != (p.kv_lengths != 0 && p.align == VKATTN_ALIGN_BOTTOM_RIGHT))
         return "follow_lengths";
-    if (a.class_heads != (m.classified && mask[1] != 0 ? p.num_heads_q / m.group : 1)) return "class_heads";
+    if (a.mask_group_size * mask_extents(p)[1] != (masked ? p.num_heads_q : 1)) return "mask_group_size";
+    if (a.class_heads != (m.classified ? class_heads(p, m) : 1)) return "class_heads";
+    if (a.padding != 0) return "padding";
     if (a.class_batches != (m.classified && mask[0] != 0 ? p.batch : 1)) return "class_batches";
     return "";
 }

@@ -52,7 +52,7 @@ Tiles query_tiles(const Problem& p, const Model& m, uint64_t key_tile) {
 
 // Heads of all batches whose scores' gradients are summed into one element of dbias.
 uint64_t heads_that_share(const Problem& p, const BackwardModel& m) {
-    return (m.bias[0] == 1 ? p.batch : 1) * uint64_t{m.bias[1] == 1 ? p.num_heads_q : 1};
+    return (m.bias[0] == 1 ? p.batch : 1) * (p.num_heads_q / m.bias[1]);
 }
 
 // Query rows of a workgroup of backward_delta.comp.

@@ -94,6 +94,8 @@ const std::vector<Features>& all_features() {
         {"bool queries", f32, boolean, M::queries},
         {"one bool", bf16, boolean, M::one},
         {"few keys", f32, added, M::few_keys},
+        {"few heads", f16, added, M::few_heads},
+        {"sliding", f32, boolean, M::sliding},
         {"lengths", f32, none, M::whole, true},
         {"f16 lengths, mask", f16, boolean, M::whole, true},
         {"offsets", f32, none, M::whole, false, true},
@@ -169,6 +171,11 @@ void set_mask(VkattnProblem& p, VkattnMaskType mask, MaskShape shape) {
             return set({1});
         case MaskShape::few_keys:
             return set({q, k / 2});
+        case MaskShape::few_heads:
+            return set({b, h % 3 == 0 ? h / 3 : h % 2 == 0 ? h / 2 : h, q, k});
+        case MaskShape::sliding:
+            p.mask_strides = {uint64_t{h} * (q + k), uint64_t{q} + k, 1};
+            return set({b, h, q, k});
         default:
             return set({b, h, q, k});
     }

@@ -26,7 +26,8 @@ struct Shape {
 enum class Layout { contiguous, bshd, padded, wide, broadcast, count };
 
 // Extents of the mask, from the whole (batch, num_heads_q, seqlen_q, seqlen_kv) to a single element. few_keys: a last
-// extent of half the keys, which hides the others.
+// extent of half the keys, which hides the others. few_heads: each mask head is read by some of the query heads, if
+// their number allows it. sliding: a row of the mask begins one element behind the row before.
 enum class MaskShape {
     whole,
     all_heads,
@@ -37,6 +38,8 @@ enum class MaskShape {
     queries,
     one,
     few_keys,
+    few_heads,
+    sliding,
     count
 };
 

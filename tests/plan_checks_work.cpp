@@ -29,7 +29,7 @@ std::string groups_flaw(const DeviceCaps& caps, const Dispatch& d) {
 
 uint64_t masks_of(const Problem& p, const Model& m) {
     const auto strides = mask_strides(p);
-    return (strides[0] != 0 ? p.batch : 1) * (strides[1] != 0 ? p.num_heads_q / m.group : 1);
+    return (strides[0] != 0 ? p.batch : 1) * class_heads(p, m);
 }
 
 std::string classes_flaw(const Problem& p, const Model& m, const Dispatch& d) {

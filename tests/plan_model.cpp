@@ -226,8 +226,13 @@ std::array<uint64_t, 4> mask_extents(const core::Problem& p) {
 
 std::array<uint64_t, 3> mask_strides(const core::Problem& p) {
     if (p.mask == VKATTN_MASK_NONE) return {};
-    const auto n = mask_extents(p);
-    return {n[0] > 1 ? n[1] * n[2] * n[3] : 0, n[1] > 1 ? n[2] * n[3] : 0, n[2] > 1 ? n[3] : 0};
+    return {p.mask_strides.batch, p.mask_strides.head, p.mask_strides.seq};
+}
+
+uint64_t class_heads(const core::Problem& p, const Model& m) {
+    if (mask_strides(p)[1] == 0) return 1;
+    const uint64_t of_mask = mask_extents(p)[1], of_tiles = p.num_heads_q / m.group;
+    return of_tiles % of_mask == 0 ? of_mask : of_tiles;
 }
 
 core::Combine combine_of(const core::Problem& p, const Model& m) {

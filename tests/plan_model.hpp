@@ -117,6 +117,9 @@ bool needs_arguments(const core::Problem& problem);
 std::array<uint64_t, 12> stride_bytes(const core::Problem& problem);
 // In elements: batch, head, seq.
 std::array<uint64_t, 3> mask_strides(const core::Problem& problem);
+// Heads that have classes of their own. Tiles of all heads that share a class must read the same mask head, or the same
+// ones.
+uint64_t class_heads(const core::Problem& problem, const Model& model);
 // The extents of a mask, aligned to batch, num_heads_q, seqlen_q, seqlen_kv.
 std::array<uint64_t, 4> mask_extents(const core::Problem& problem);
 

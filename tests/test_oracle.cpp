@@ -336,6 +336,19 @@ TEST_CASE("oracle: masks of rank 1 to 4 broadcast from the right") {
           Sets{1, 2, 4, 3, 5, 6, 7, 0});
 }
 
+TEST_CASE("oracle: query heads share the heads of a mask that has fewer, neighbours the same one") {
+    Problem p = scalar_problem(1, 3);
+    p.num_heads_q = 6;
+    p.num_heads_kv = 3;
+    p.mask = Mask{false, {2, 1, 3}, {1, 0, 0, 0, 1, 1}};
+    CHECK(visible_keys(p) == Sets{1, 1, 1, 6, 6, 6});
+    p.mask = Mask{false, {3, 1, 3}, {1, 0, 0, 0, 1, 0, 0, 0, 1}};
+    CHECK(visible_keys(p) == Sets{1, 1, 2, 2, 4, 4});
+    p.batch = 2;
+    p.mask = Mask{false, {2, 2, 1, 3}, {1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1}};
+    CHECK(visible_keys(p) == Sets{1, 1, 1, 2, 2, 2, 4, 4, 4, 7, 7, 7});
+}
+
 TEST_CASE("oracle: a short last extent hides the keys beyond it") {
     Problem p = scalar_problem(2, 5);
     p.mask = Mask{false, {2, 3}, {1, 1, 1, 0, 1, 1}};
@@ -448,6 +461,10 @@ TEST_CASE("oracle: sizes that do not fit are refused") {
     refused([](Problem& c) { c.alignment = Alignment::given; });
     refused([](Problem& c) { c.mask = Mask{false, {4}, {1, 1, 1, 1}}; });
     refused([](Problem& c) { c.mask = Mask{false, {3}, {1, 1}}; });
+    refused([](Problem& c) {
+        c.mask = Mask{false, {c.num_heads_q + 1, 1, 1}, Values(c.num_heads_q + 1, 1)};
+    });
+    refused([](Problem& c) { c.mask = Mask{false, {0, 1, 1}, {}}; });
     refused([](Problem& c) { c.mask = Mask{false, {3, 3}, Values(9, 1)}; });
     refused([](Problem& c) { c.mask = Mask{false, {1, 1, 1, 1, 1}, {1}}; });
     refused([](Problem& c) { c.mask = Mask{false, {}, {1}}; });

@@ -312,8 +312,14 @@ TEST_CASE("oracle backward: masks of every rank, broadcast and short") {
 }
 
 TEST_CASE("oracle backward: the mask's gradient over all the rest") {
-    for (const std::vector<std::size_t>& extents :
-         {std::vector<std::size_t>{1}, {7}, {5, 1}, {4, 1, 6}, {2, 1, 5, 7}, {1, 4, 1, 1}}) {
+    for (const std::vector<std::size_t>& extents : {std::vector<std::size_t>{1},
+                                                    {7},
+                                                    {5, 1},
+                                                    {4, 1, 6},
+                                                    {2, 1, 5, 7},
+                                                    {1, 4, 1, 1},
+                                                    {2, 5, 7},
+                                                    {2, 2, 1, 7}}) {
         CAPTURE(extents.size());
         check_changes({{"all", [&](Problem& p) {
                             p.mask = patchy_mask(true, extents);

@@ -401,6 +401,23 @@ TEST_CASE("backward: every mask shape on large and small grids") {
     CHECK_GT(counts.planned, 200);
 }
 
+TEST_CASE("backward: one workgroup sums dbias over the query heads of a mask head") {
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const auto dbias = [&](MaskShape shape) {
+        const Problem p = masked(d64, {2, 12, 4, 256, 256}, shape);
+        const Plan plan = planned(caps, p, make_backward(p));
+        const auto d = std::find_if(plan.dispatches.begin(), plan.dispatches.end(),
+                                    [&](const auto& x) { return kind_of(plan, x) == Kind::dbias; });
+        REQUIRE(d != plan.dispatches.end());
+        return std::pair{d->groups[0], d->flops};
+    };
+    const auto [all, flops] = dbias(MaskShape::whole);
+    const auto [few, same] = dbias(MaskShape::few_heads);  // 4 mask heads
+    CHECK_EQ(all, 24);
+    CHECK_EQ(few, 8);
+    CHECK_EQ(same, flops);
+}
+
 TEST_CASE("backward: delta, then dquery, then what needs the rows' factors: two barriers") {
     for (const Profile& device : usable_devices()) {
         const Problem p = masked(d64, {2, 4, 2, 300, 500}, MaskShape::all_batches);

@@ -132,6 +132,35 @@ TEST_CASE("classes: only where a mask is worth it, and within the limits") {
     CHECK_FALSE(classified({2, 8, 8, 4096, 4096}, MaskShape::whole, few));
 }
 
+TEST_CASE("classes: each mask head has its own, and so has a group of query heads that is torn between two") {
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const auto class_heads = [&](const Shape& shape, uint32_t mask_heads, uint64_t head_stride) {
+        VkattnProblem given = make_problem(d64, shape);
+        given.mask = VKATTN_MASK_BOOL;
+        given.mask_rank = 3;
+        const uint32_t extents[] = {mask_heads, shape.seqlen_q, shape.seqlen_kv};
+        std::copy(std::begin(extents), std::end(extents), given.mask_extents);
+        given.mask_strides.head = head_stride;
+        Options o;
+        o.kernel = "tiles";
+        const Problem p = resolved(given);
+        const Plan plan = planned(caps, p, o);
+        CHECK_EQ(flaw_of(caps, p, plan, o), "");
+        for (const auto& d : plan.dispatches)
+            if (kind_of(plan, d) == Kind::classes) return d.groups[0];
+        return 0u;
+    };
+    constexpr uint64_t dense = VKATTN_CONTIGUOUS;
+    const Shape square{2, 12, 4, 2048, 2048}, decode{2, 12, 4, 1, 65536};  // decode: tiles hold groups of 3
+    for (const uint32_t heads : {1u, 2u, 3u, 4u, 6u, 12u}) {
+        INFO(heads);
+        CHECK_EQ(class_heads(square, heads, dense), heads);
+        CHECK_EQ(class_heads(square, heads, 0), 1);
+        CHECK_EQ(class_heads(decode, heads, dense), heads == 1 || heads == 2 ? heads : 4);
+        CHECK_EQ(class_heads(decode, heads, 0), 1);
+    }
+}
+
 TEST_CASE("classes: give way where scratch is short") {
     const DeviceCaps& caps = profile("nvidia_h200");
     const Problem p =

@@ -130,7 +130,8 @@ TEST_CASE("problem: defaults") {
     CHECK_EQ(d.kv_lengths, 0);
     CHECK_EQ(d.mask, VKATTN_MASK_NONE);
     CHECK_EQ(d.alignment_bytes, 0);
-    for (const VkattnStrides& s : {d.query_strides, d.key_strides, d.value_strides, d.out_strides})
+    for (const VkattnStrides& s :
+         {d.query_strides, d.key_strides, d.value_strides, d.out_strides, d.mask_strides})
         for (const uint64_t stride : {s.batch, s.head, s.seq}) CHECK_EQ(stride, VKATTN_CONTIGUOUS);
     const VkattnOptions o = core::default_options();
     CHECK_EQ(o.struct_size, sizeof o);

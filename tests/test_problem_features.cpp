@@ -34,7 +34,7 @@ Problem masked(uint32_t rank, std::array<uint32_t, 4> extents, VkattnProblem p =
 }
 
 std::array<uint64_t, 3> strides(const Problem& p) {
-    return {p.mask_strides[0], p.mask_strides[1], p.mask_strides[2]};
+    return {p.mask_strides.batch, p.mask_strides.head, p.mask_strides.seq};
 }
 
 using Strides = std::array<uint64_t, 3>;
@@ -61,11 +61,17 @@ TEST_CASE("problem: mask shapes") {
     CHECK_EQ(masked(5, {1, 1, 1, 1}), "problem.mask_rank");
     CHECK_EQ(masked(UINT32_MAX, {1, 1, 1, 1}), "problem.mask_rank");
     CHECK_EQ(masked(4, {3, 6, 5, 9}), "problem.mask_extents");
-    CHECK_EQ(masked(4, {2, 3, 5, 9}), "problem.mask_extents");  // not the kv heads
+    CHECK_EQ(masked(4, {2, 3, 5, 9}), "");  // a divisor of the query heads
+    CHECK_EQ(masked(4, {2, 2, 5, 9}), "");
+    CHECK_EQ(masked(3, {2, 5, 9, 1000}), "");
+    for (const uint32_t heads : {0u, 4u, 5u, 7u, 12u, UINT32_MAX}) {
+        INFO(heads);
+        CHECK_EQ(masked(4, {2, heads, 5, 9}), "problem.mask_extents");
+        CHECK_EQ(masked(3, {heads, 5, 9, 1000}), "problem.mask_extents");
+    }
     CHECK_EQ(masked(4, {2, 6, 4, 9}), "problem.mask_extents");
     CHECK_EQ(masked(4, {2, 6, 5, 10}), "problem.mask_extents");
     CHECK_EQ(masked(4, {0, 6, 5, 9}), "problem.mask_extents");
-    CHECK_EQ(masked(3, {2, 5, 9, 1}), "problem.mask_extents");
     CHECK_EQ(masked(2, {9, 5, 1, 1}), "problem.mask_extents");
     CHECK_EQ(bad_field([](VkattnProblem& p) { p.mask_rank = 17; }),
              "");  // without a mask it counts for nothing
@@ -85,6 +91,78 @@ TEST_CASE("mask: strides of a dense mask, 0 where it broadcasts") {
     VkattnProblem none = legal();
     none.mask_rank = 4;
     CHECK(strides(resolved(none)) == Strides{0, 0, 0});
+}
+
+TEST_CASE("mask: query heads that read the same mask head") {
+    CHECK_EQ(masked(4, {2, 6, 5, 9}).mask_group_size, 1);
+    CHECK_EQ(masked(4, {2, 3, 5, 9}).mask_group_size, 2);
+    CHECK_EQ(masked(3, {2, 5, 9, 1000}).mask_group_size, 3);
+    CHECK_EQ(masked(4, {2, 1, 5, 9}).mask_group_size, 6);
+    CHECK_EQ(masked(2, {5, 9, 1000, 1000}).mask_group_size, 6);
+    CHECK(strides(masked(4, {2, 3, 5, 9})) == Strides{135, 45, 9});
+}
+
+TEST_CASE("mask: given strides") {
+    constexpr uint64_t dense = VKATTN_CONTIGUOUS;
+    const auto with = [](VkattnStrides s) {
+        VkattnProblem p = legal();
+        p.mask_strides = s;
+        return p;
+    };
+    CHECK(strides(masked(4, {2, 6, 5, 9}, with({1000, 100, 10}))) == Strides{1000, 100, 10});
+    CHECK(strides(masked(4, {2, 6, 5, 9}, with({7, 0, 1}))) == Strides{7, 0, 1});  // inputs may overlap
+    CHECK(strides(masked(4, {2, 6, 5, 9}, with({dense, dense, 10}))) == Strides{270, 45, 10});
+    CHECK(strides(masked(4, {2, 3, 5, 4}, with({dense, 99, dense}))) == Strides{60, 99, 4});
+    // Strides that are never taken count for nothing.
+    CHECK(strides(masked(4, {1, 1, 1, 9}, with({UINT64_MAX - 1, 100, 3}))) == Strides{0, 0, 0});
+    CHECK(strides(masked(2, {5, 9, 0, 0}, with({77, UINT64_MAX - 1, 10}))) == Strides{0, 0, 10});
+    VkattnProblem aligned = with({1001, 101, 11});  // alignment_bytes is not the mask's
+    aligned.alignment_bytes = 16;
+    CHECK(strides(masked(4, {2, 6, 5, 9}, aligned)) == Strides{1001, 101, 11});
+    CHECK(strides(resolved(with({1, 2, 3}))) == Strides{0, 0, 0});  // there is no mask
+}
+
+TEST_CASE("mask: given strides span 2^62 bytes at most") {
+    const auto field = [](VkattnMaskType mask, VkattnStrides s) {
+        VkattnProblem p = legal();
+        p.mask = mask;
+        p.mask_rank = 4;
+        const uint32_t extents[] = {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv};
+        std::copy(std::begin(extents), std::end(extents), p.mask_extents);
+        p.mask_strides = s;
+        return bad_field(p);
+    };
+    const std::string bad = "problem.mask_strides";
+    constexpr uint64_t most = uint64_t{1} << 62;
+    CHECK_EQ(field(VKATTN_MASK_BOOL, {most - 9, 0, 0}), "");  // from element 0 to most - 1
+    CHECK_EQ(field(VKATTN_MASK_BOOL, {most - 8, 0, 0}), bad);
+    CHECK_EQ(field(VKATTN_MASK_BOOL, {most - 9, 0, 1}), bad);
+    CHECK_EQ(field(VKATTN_MASK_BOOL, {0, (most - 9) / 5, 0}), "");
+    CHECK_EQ(field(VKATTN_MASK_BOOL, {0, (most - 9) / 5 + 1, 0}), bad);
+    CHECK_EQ(field(VKATTN_MASK_FLOAT, {most / 4 - 9, 0, 0}), "");
+    CHECK_EQ(field(VKATTN_MASK_FLOAT, {most / 4 - 8, 0, 0}), bad);
+    CHECK_EQ(field(VKATTN_MASK_FLOAT, {0, 0, UINT64_MAX - 1}), bad);
+    CHECK_EQ(field(VKATTN_MASK_FLOAT, {0, UINT64_MAX / 4, 0}), bad);
+}
+
+TEST_CASE("mask: strides of 0 span less than their extents, but dbias does not") {
+    VkattnProblem p = core::default_problem();
+    p.head_dim_qk = p.head_dim_v = 1;
+    p.num_heads_q = 2;
+    p.seqlen_q = p.seqlen_kv = VKATTN_MAX_SEQLEN;
+    p.mask = VKATTN_MASK_FLOAT;
+    p.mask_rank = 3;
+    p.mask_extents[0] = 2;
+    p.mask_extents[1] = p.mask_extents[2] = VKATTN_MAX_SEQLEN;
+    CHECK_EQ(bad_field(p), "problem.mask_extents");
+    p.mask_strides = {0, 0, 0};
+    CHECK_EQ(bad_field(p), "");
+    VkattnBackward wanted = core::default_backward();
+    CHECK_EQ(field_of(resolve(resolved(p), wanted)), "");
+    wanted.dbias = 1;
+    CHECK_EQ(field_of(resolve(resolved(p), wanted)), "backward.dbias");
+    p.mask_extents[0] = 1;
+    CHECK_EQ(field_of(resolve(resolved(p), wanted)), "");  // 2^62 bytes
 }
 
 TEST_CASE("mask: the last extent broadcasts, or hides the keys beyond it") {

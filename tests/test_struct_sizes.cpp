@@ -1,5 +1,5 @@
-// These tests are about callers that were compiled with another version of the header. No public struct has grown yet,
-// so the growth is tested on a struct of this file.
+// These tests are about callers that were compiled with another version of the header. Most are on a struct of this
+// file; VkattnProblem has grown by mask_strides.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -164,4 +164,22 @@ TEST_CASE("struct sizes: public structs are read from version 0.1's size on") {
     check(default_combine(), {104, 96, 12});
     check(default_backward(), {112, 88, 7});
     check(scratch, {24, 16, 3});
+}
+
+TEST_CASE("struct sizes: a problem of version 0.1 has a contiguous mask") {
+    VkattnProblem given = default_problem();
+    CHECK_EQ(offsetof(VkattnProblem, mask_strides), 224);  // behind the padding of version 0.1
+    given.struct_size = 224;
+    given.num_heads_q = 6;
+    given.mask_strides = {1, 2, 3};  // whatever lies behind an older caller's struct
+    const auto read = read_struct("problem", &given, default_problem());
+    REQUIRE(read);
+    CHECK_EQ(read->num_heads_q, 6);
+    CHECK_EQ(read->mask_strides.batch, VKATTN_CONTIGUOUS);
+    CHECK_EQ(read->mask_strides.head, VKATTN_CONTIGUOUS);
+    CHECK_EQ(read->mask_strides.seq, VKATTN_CONTIGUOUS);
+    given.struct_size = sizeof given;
+    const auto now = read_struct("problem", &given, default_problem());
+    REQUIRE(now);
+    CHECK_EQ(now->mask_strides.seq, 3);
 }

@@ -110,7 +110,10 @@ typedef struct VkattnProblem {
     uint32_t
         kv_lengths; /* boolean; default false; true: args.kv_lengths holds a key count per batch, int32 */
     VkattnMaskType mask; /* default none */
-    uint32_t mask_rank;  /* 1 .. 4, extents aligned from the right to (batch, heads_q, seqlen_q, seqlen_kv) */
+    /* The extents of the mask, 1 .. 4 of them, stand for (batch, num_heads_q, seqlen_q, seqlen_kv), aligned from the
+     * right. An extent of 1 broadcasts. A mask may have fewer heads, m, where m divides num_heads_q: query head h
+     * reads mask head h / (num_heads_q / m). A last extent below seqlen_kv, but not 1, hides the keys beyond it. */
+    uint32_t mask_rank;
     uint32_t mask_extents[4];
     /* Each stride defaults to VKATTN_CONTIGUOUS. */
     VkattnStrides query_strides;
@@ -120,6 +123,11 @@ typedef struct VkattnProblem {
     /* What every address, and every stride in bytes, of query, key, value and out is a multiple of. A power of two;
      * default 0 means one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
     uint32_t alignment_bytes;
+    /* How far apart neighbours of the mask lie, in elements of the mask; neighbours along the keys always lie 1
+     * apart. Each stride defaults to VKATTN_CONTIGUOUS, the distance in a dense tensor of mask_extents. 0 broadcasts.
+     * Strides of dimensions that the mask does not have, or has an extent of 1 in, are not read. alignment_bytes does
+     * not bind them. */
+    VkattnStrides mask_strides;
 } VkattnProblem;
 
 /* To what the operands of the two products may be rounded: query, key and value as they are loaded, and the weights that
@@ -187,7 +195,8 @@ typedef struct VkattnCombine {
  *
  *   dout   as out         dquery as query    dkey as key    dvalue as value    (shapes; all of problem.dtype)
  *   dlse   as lse, float32
- *   dbias  as the mask: (mask_extents), contiguous, of problem.dtype: the scores' gradient, summed where the mask broadcasts
+ *   dbias  (mask_extents), contiguous whatever the mask's strides are, of problem.dtype: the scores' gradient, summed
+ *          over dimensions in which the mask has an extent of 1, and over the query heads of each mask head
  *
  * dkey and dvalue are sums over the query heads of a group. Rows without visible keys give 0; keys that no row sees, those
  * past a kv length too, have gradient 0. Summed in a fixed order, so that the same plan and input give the same bits. */

@@ -103,7 +103,7 @@ typedef struct VkattnForwardArgs {
     VkDeviceAddress value;
     VkDeviceAddress out;
     VkDeviceAddress lse;
-    VkDeviceAddress mask;          /* problem.mask: contiguous, a multiple of its element */
+    VkDeviceAddress mask;          /* problem.mask, problem.mask_strides; a multiple of its element */
     VkDeviceAddress kv_lengths;    /* problem.kv_lengths: int32 (batch); clamped to 0 .. seqlen_kv */
     VkDeviceAddress query_offsets; /* VKATTN_ALIGN_OFFSETS: int32 (batch) */
     VkBuffer scratch_buffer;

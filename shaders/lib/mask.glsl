@@ -1,5 +1,6 @@
 // The caller's mask, a term of the scores (lib/scores.glsl): bool (one byte, nonzero = attend) or float (added to the
-// score, -inf hides), read through strides in which 0 broadcasts. A problem with a mask has an argument block.
+// score, -inf hides), read through strides in which 0 broadcasts. mask_group_size query heads read the same mask head.
+// A problem with a mask has an argument block.
 #ifdef HAS_16BIT
 const uint STORED_MASK_TYPE = MASK_TYPE;
 void store_mask_gradient(RowStart row, uint at, float x) {
@@ -13,10 +14,12 @@ void store_mask_gradient(RowStart row, uint at, float x) { store_one_float32(row
 const uint MASK_BYTES = BYTES_OF(STORED_MASK_TYPE);
 
 struct MaskRows {
-    uvec2 base;         // address of the element of (batch, head, the tile's first query, key 0)
+    uvec2 base;         // address of the element of (batch, mask head, the tile's first query, key 0)
     uvec2 stride;       // elements from query to query
-    uvec2 head_stride;  // elements from head to head
+    uvec2 head_stride;  // elements from mask head to mask head
     uint origin;        // the tile's first query
+    uint first_head;    // the tile's first query head, counted from the first one that reads the same mask head
+    uint group;         // query heads that read the same mask head
 };
 
 uvec2 mask_bytes(uvec2 elements) {
@@ -31,14 +34,17 @@ MaskRows mask_rows(Work w) {
     m.head_stride = a.x.mask_stride[1];
     m.stride = a.x.mask_stride[2];
     m.origin = query_of(w.first_row);
-    uvec2 at = address_add(mul_wide(w.batch, a.x.mask_stride[0]), mul_wide(w.head, m.head_stride));
+    m.group = a.x.mask_group_size;
+    m.first_head = w.head % m.group;
+    uvec2 at = address_add(mul_wide(w.batch, a.x.mask_stride[0]), mul_wide(w.head / m.group, m.head_stride));
     at = address_add(at, mul_wide(m.origin, m.stride));
     m.base = address_add(a.x.mask, mask_bytes(at));
     return m;
 }
 
 RowStart mask_row(MaskRows m, uint row) {
-    const uint steps = query_of(row) - m.origin, head = head_of(row);
+    const uint steps = query_of(row) - m.origin;
+    const uint head = PACKED_HEADS ? (m.first_head + head_of(row)) / m.group : 0;  // counted from the tile's first
     if (FAR_ROWS) {
         const uvec2 elements = address_add(mul_wide(steps, m.stride), mul_wide(head, m.head_stride));
         return RowStart(address_add(m.base, mask_bytes(elements)), 0);
@@ -72,7 +78,7 @@ uint mask_key_step() { return arguments().x.mask_key_step; }
 uint class_index(Work w) {
     if (MASK_KIND == MASK_NONE) return 0;
     ArgumentsIn a = arguments();
-    const uint head = a.x.class_heads == 1 ? 0 : w.head / rows_to_group();
+    const uint head = w.head * a.x.class_heads / num_heads_q();  // below 2^32: both are 16 bits long
     const uint batch = a.x.class_batches == 1 ? 0 : w.batch;
     return ((batch * a.x.class_heads + head) * query_tiles() + w.first_row / TILE_Q) * key_tiles();
 }

@@ -15,18 +15,20 @@ using Address = uint64_t;
 // The argument block: what has no room among the push constants, or only some problems have.
 struct ForwardArguments {
     Address stride[12];      // bytes, in the order batch, head, seq of query, key, value, out
-    Address mask_stride[3];  // elements, in the order batch, head, seq; 0 = broadcast
+    Address mask_stride[3];  // elements, in the order batch, mask head, seq; 0 = broadcast
     Address mask;
     // The arrays that are absent have the address of the block: drivers load ahead of a test (lavapipe 26.1
     // does where an address is the same for all invocations), and what they load must be there. The mask
     // needs no such address, because MASK_KIND is a specialization constant.
     Address classes, kv_lengths, query_offsets;
-    uint key_limit;       // keys from here on are hidden: the mask's last extent, or seqlen_kv
-    uint mask_key_step;   // 0: one mask element for all keys of a row
-    uint follow_lengths;  // 1: the batch's kv length is added to the bounds
-    uint class_heads;     // heads that have their own classes of mask tiles: 1, or all
-    uint class_batches;   // batches that have: 1, or all
-    uint present;         // PRESENT_*
+    uint key_limit;        // keys from here on are hidden: the mask's last extent, or seqlen_kv
+    uint mask_key_step;    // 0: one mask element for all keys of a row
+    uint mask_group_size;  // query heads that read the same mask head
+    uint follow_lengths;   // 1: the batch's kv length is added to the bounds
+    uint class_heads;      // heads that have their own classes of mask tiles, each for as many query heads
+    uint class_batches;    // batches that have: 1, or all
+    uint present;          // PRESENT_*
+    uint padding;
 };
 #define PRESENT_CLASSES 1u
 #define PRESENT_KV_LENGTHS 2u
@@ -46,15 +48,16 @@ struct BackwardArguments {
     Address accumulators;  // float32, kept between dispatches (is_resumed)
     Address padding;
     float scale;                      // softmax_scale
-    uint dbias_heads, dbias_batches;  // 1, or all
+    uint dbias_heads;                 // the mask's
+    uint dbias_batches;               // 1, or all
     uint dbias_queries;               // 1, or seqlen_q
     uint dbias_keys;                  // the mask's last extent
     uint batch;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(ForwardArguments) == 176);
-static_assert(sizeof(BackwardArguments) == 376);
+static_assert(sizeof(ForwardArguments) == 184);
+static_assert(sizeof(BackwardArguments) == 384);
 #endif
 
 // Storage types of operands.

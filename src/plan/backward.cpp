@@ -187,7 +187,7 @@ Pass mask_pass(const Context& c, const Plan& plan) {
     const uint64_t query_tiles = ceil_div(p.seqlen_q, n.tile_q());
     pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles,
                  ceil_div(extents[3], n.tile_kv())};
-    const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{extents[1] == 1 ? p.num_heads_q : 1};
+    const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
     const uint64_t seeing =  // where no tile is recomputed, rows count that see nothing, too
         p.mask_per_key ? longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles) : query_tiles;
     pass.steps = pass.longest = shared * (extents[2] == 1 ? seeing : 1);

@@ -29,6 +29,14 @@ Launch<kernels::mask_classes> classes_launch(const DeviceCaps& caps, const Probl
     return launch;
 }
 
+// Heads that have their own classes: those of the mask or, where a tile's rows are those of a group of query heads that
+// reads several of them, the groups.
+uint32_t class_heads_of(const Problem& p, bool pack) {
+    if (p.mask_strides.head == 0) return 1;
+    const bool torn = pack && p.mask_group_size % p.group_size != 0;
+    return torn ? p.num_heads_kv : p.num_heads_q / p.mask_group_size;
+}
+
 }  // namespace
 
 uint64_t longest_in_window(const Problem& p, uint32_t own, uint32_t other) {
@@ -57,8 +65,8 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
         query_tiles * key_tiles < least_tiles_to_classify || key_tiles > caps.max_workgroup_count[2] ||
         query_tiles > caps.max_workgroup_count[1])
         return;
-    const uint32_t heads = p.mask_strides[1] == 0 ? 1 : tiles.pack ? p.num_heads_kv : p.num_heads_q;
-    const uint32_t batches = p.mask_strides[0] == 0 ? 1 : p.batch;
+    const uint32_t heads = class_heads_of(p, tiles.pack);
+    const uint32_t batches = p.mask_strides.batch == 0 ? 1 : p.batch;
     const uint64_t masks = uint64_t{heads} * batches, all = masks * query_tiles * key_tiles, bytes = all * 4;
     const uint64_t unit = uint64_t{tiles.tile_q()} * tiles.tile_kv() * 4;
     const uint64_t room = std::min(default_max_scratch_bytes / 4,

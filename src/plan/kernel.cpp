@@ -1,6 +1,7 @@
 #include "launch.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -46,7 +47,9 @@ bool needs_arguments(const Problem& p) {
 shared::ForwardArguments forward_arguments(const Problem& p) {
     shared::ForwardArguments a{};
     std::ranges::copy(p.stride_bytes(), a.stride);
-    std::copy(std::begin(p.mask_strides), std::end(p.mask_strides), a.mask_stride);
+    const VkattnStrides& mask = p.mask_strides;
+    std::ranges::copy(std::array{mask.batch, mask.head, mask.seq}, a.mask_stride);
+    a.mask_group_size = p.mask_group_size;
     a.key_limit = p.key_limit;
     a.mask_key_step = p.mask_per_key;
     a.follow_lengths = p.follow_lengths;

@@ -193,7 +193,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
 // The power of two, up to 16, that divides the bytes by which rows of the mask lie apart.
 uint32_t mask_row_bytes(const Problem& p) {
     uint64_t unit = 16;
-    for (const uint64_t stride : {p.mask_strides[0], p.mask_strides[1], p.mask_strides[2]})
+    for (const uint64_t stride : {p.mask_strides.batch, p.mask_strides.head, p.mask_strides.seq})
         unit = std::gcd(unit, stride * p.mask_element_bytes());
     return static_cast<uint32_t>(unit);
 }

@@ -94,7 +94,7 @@ make_mask() { make_input mask "$1" "${2:-|b1}" c mask:7; }
 test_mask_shapes() {
     local shape descr
     for shape in 51 1 30 0 37,51 37,1 1,51 37,13 4,37,51 4,1,51 1,37,50 2,4,37,51 1,4,1,51 2,1,37,51 2,1,1,51 \
-        1,1,1,1 2,4,37,1 2,1,37,19; do
+        1,1,1,1 2,4,37,1 2,1,37,19 2,37,51 2,2,37,51 1,2,1,51; do
         for descr in '|b1' '<f4'; do
             make_mask "$shape" "$descr"
             run_right --mask=mask.npy
@@ -204,7 +204,7 @@ refuses_mask() {
 
 test_mask_refusals() {
     local shape descr dtype
-    for shape in - 52 2,51 37,52 36,51 3,37,51 2,37,51 3,4,37,51 2,2,37,51 2,4,38,51 2,4,37,52 1,2,4,37,51 1,1,1,1,1; do
+    for shape in - 52 2,51 37,52 36,51 3,37,51 0,37,51 3,4,37,51 2,8,37,51 2,4,38,51 2,4,37,52 1,2,4,37,51 1,1,1,1,1; do
         refuses_mask "$shape" '|b1'
     done
     for descr in '<i4' '<i8' '|O'; do

@@ -18,6 +18,7 @@ struct Shape {
     Layout layout = Layout::bhsd;
     uint64_t pad = 0;
     std::string strides[4];  // "batch,head,seq" of query, key, value, out; "" = by the layout
+    std::string mask_strides;
 };
 
 struct Line {
@@ -179,6 +180,7 @@ const std::map<std::string, Setter, std::less<>>& words() {
         {"ks", strides(1)},
         {"vs", strides(2)},
         {"os", strides(3)},
+        {"ms", [](Line& l, Value v) { l.shape.mask_strides = std::string(v); }},
         {"kernel", [](Line& l, Value v) { l.result.kernel = std::string(v); }},
         {"tuning", [](Line& l, Value v) { l.result.tuning = std::string(v); }},
         {"max_scratch", [](Line& l, Value v) { l.result.max_scratch_bytes = l.number<uint64_t>(v); }},
@@ -243,6 +245,9 @@ void set_strides(Line& line) {
             s.batch = padded(heads * s.head);
         }
     }
+    if (shape.mask_strides.empty()) return;
+    const auto given = line.numbers<uint64_t>(shape.mask_strides, 3);
+    p.mask_strides = {given[0], given[1], given[2]};
 }
 
 // What single words cannot know.
@@ -254,6 +259,7 @@ void check_whole(const Line& line) {
             line.fail(fmt::format("{} {} for {} batches", values->size(), name, p.batch));
     if ((p.align == VKATTN_ALIGN_OFFSETS) == c.query_offsets.empty()) line.fail("offsets exclude align");
     if ((p.mask == VKATTN_MASK_NONE) != (p.mask_rank == 0)) line.fail("mask and mask_shape go together");
+    if (p.mask == VKATTN_MASK_NONE && !line.shape.mask_strides.empty()) line.fail("ms is of masks");
     if (p.mask != VKATTN_MASK_FLOAT)
         for (const auto& [name, fill] : {std::pair{"lowest", MaskFill::lowest}, {"far", MaskFill::far}})
             if (c.mask_fill == fill) line.fail(fmt::format("mask_fill={} is of float masks", name));

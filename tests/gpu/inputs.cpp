@@ -123,6 +123,39 @@ bool is_visible(MaskFill how, const MaskRow& row, uint64_t j, Fill& fill) {
     return true;
 }
 
+// Where the rows of a mask lie, in elements: one after another in C order.
+std::vector<uint64_t> mask_rows(const VkattnProblem& p) {
+    uint64_t n[4] = {1, 1, 1, 1};
+    std::copy_n(p.mask_extents, p.mask_rank, n + 4 - p.mask_rank);
+    VkattnStrides s = p.mask_strides;
+    if (s.seq == VKATTN_CONTIGUOUS) s.seq = n[3];
+    if (s.head == VKATTN_CONTIGUOUS) s.head = n[2] * n[3];
+    if (s.batch == VKATTN_CONTIGUOUS) s.batch = n[1] * n[2] * n[3];
+    std::vector<uint64_t> rows;
+    rows.reserve(n[0] * n[1] * n[2]);
+    for (uint64_t b = 0; b < n[0]; b++)
+        for (uint64_t h = 0; h < n[1]; h++)
+            for (uint64_t i = 0; i < n[2]; i++) rows.push_back(b * s.batch + h * s.head + i * s.seq);
+    return rows;
+}
+
+// The elements from the first to the last one of the mask.
+uint64_t mask_span(const Case& c, const std::vector<uint64_t>& rows) {
+    const uint64_t columns = c.problem.mask_extents[c.problem.mask_rank - 1];
+    const uint64_t span = rows.empty() || columns == 0 ? 0 : *std::ranges::max_element(rows) + columns;
+    if (span > most_elements) throw CaseError(c.where + ": the mask is too large for the tests");
+    return span;
+}
+
+// Where rows overlap, elements that share a place become equal.
+void settle(const Case& c, std::vector<double>& mask) {
+    const std::vector<uint64_t> rows = mask_rows(c.problem);
+    std::vector<double> image(mask_span(c, rows));
+    const uint64_t columns = rows.empty() ? 0 : mask.size() / rows.size();
+    for (size_t n = 0; n < mask.size(); n++) image[rows[n / columns] + n % columns] = mask[n];
+    for (size_t n = 0; n < mask.size(); n++) mask[n] = image[rows[n / columns] + n % columns];
+}
+
 std::vector<double> make_mask(const Case& c) {
     const VkattnProblem& p = c.problem;
     if (p.mask == VKATTN_MASK_NONE) return {};
@@ -149,6 +182,7 @@ std::vector<double> make_mask(const Case& c) {
             mask.push_back(p.mask == VKATTN_MASK_FLOAT ? rounded(value, p.dtype) : value);
         }
     }
+    settle(c, mask);
     return mask;
 }
 
@@ -247,7 +281,8 @@ uint32_t alignment_of(const Case& c, const Tensor& tensor) {
 double mask_at(const Case& c, const Inputs& inputs, uint64_t b, uint64_t h, uint64_t i, uint64_t j) {
     const VkattnProblem& p = c.problem;
     if (p.mask == VKATTN_MASK_NONE) return 0;
-    const uint64_t place[] = {b, h, i, j};
+    uint64_t place[] = {b, h, i, j};
+    if (p.mask_rank >= 3) place[1] = h / (p.num_heads_q / p.mask_extents[p.mask_rank - 3]);
     uint64_t at = 0;
     for (uint32_t axis = 0; axis < p.mask_rank; axis++) {
         const uint64_t extent = p.mask_extents[axis], index = place[4 - p.mask_rank + axis];
@@ -278,11 +313,16 @@ std::vector<bool> visible_keys(const Case& c, const Inputs& inputs) {
 
 void write_mask_image(const Case& c, Inputs& inputs) {
     constexpr std::byte trues[] = {std::byte{1}, std::byte{0x80}, std::byte{0xff}, std::byte{2}};
+    if (c.problem.mask == VKATTN_MASK_NONE) return;
     const bool boolean = c.problem.mask == VKATTN_MASK_BOOL;
     const uint64_t bytes = boolean ? 1 : element_bytes(c.problem.dtype);
-    inputs.mask_image.resize(inputs.mask.size() * bytes);
+    const std::vector<uint64_t> rows = mask_rows(c.problem);
+    inputs.mask_image.resize(mask_span(c, rows) * bytes);
+    for (size_t n = 0; n < inputs.mask_image.size(); n++)  // NaN in every type, and true
+        inputs.mask_image[n] = n % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f};
+    const uint64_t columns = rows.empty() ? 0 : inputs.mask.size() / rows.size();
     for (size_t n = 0; n < inputs.mask.size(); n++) {
-        std::byte* const at = inputs.mask_image.data() + n * bytes;
+        std::byte* const at = inputs.mask_image.data() + (rows[n / columns] + n % columns) * bytes;
         if (boolean)  // nonzero is true
             *at = inputs.mask[n] == hidden ? std::byte{0} : trues[n % 4];
         else

@@ -45,7 +45,7 @@ uint32_t alignment_of(const Case& c, const Tensor& tensor);
 struct Inputs {
     Tensor query, key, value;
     std::vector<double> mask;           // in C order; empty: none
-    std::vector<std::byte> mask_image;  // the same in memory
+    std::vector<std::byte> mask_image;  // the same in memory, by the mask's strides
 };
 
 // The same values for the same case. Keys and values of rows that no query row sees stay poison.

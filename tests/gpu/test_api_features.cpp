@@ -94,7 +94,7 @@ TEST_CASE_FIXTURE(Abi, "a plan names what is wrong with types, masks, lengths an
         {"problem.mask_extents",
          [](P& p) {
              p.mask = VKATTN_MASK_BOOL, p.mask_rank = 3;
-             p.mask_extents[0] = 2, p.mask_extents[1] = p.mask_extents[2] = 10;  // heads are 4
+             p.mask_extents[0] = 3, p.mask_extents[1] = p.mask_extents[2] = 10;  // heads are 4
          }},
         {"problem.mask_extents",
          [](P& p) {
@@ -106,6 +106,11 @@ TEST_CASE_FIXTURE(Abi, "a plan names what is wrong with types, masks, lengths an
          [](P& p) {
              p.mask = VKATTN_MASK_FLOAT, p.mask_rank = 1,
              p.mask_extents[0] = std::numeric_limits<uint32_t>::max();
+         }},
+        {"problem.mask_strides",
+         [](P& p) {
+             p.mask = VKATTN_MASK_FLOAT, p.mask_rank = 2, p.mask_extents[0] = p.mask_extents[1] = 10;
+             p.mask_strides.seq = uint64_t{1} << 61;
          }},
         {"problem.alignment_bytes", [](P& p) { p.dtype = VKATTN_DTYPE_FLOAT16, p.alignment_bytes = 1; }},
         {"problem.alignment_bytes", [](P& p) { p.dtype = VKATTN_DTYPE_BFLOAT16, p.alignment_bytes = 6; }},

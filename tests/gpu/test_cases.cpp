@@ -71,6 +71,7 @@ TEST_CASE("forward cases: modules of GPUs") {
 }
 SECTION_NAMED(storage, "storage types")
 SECTION_NAMED(masks, "masks")
+SECTION_NAMED(mask_heads, "mask heads and strides")
 SECTION_NAMED(batches, "kv lengths and query offsets")
 SECTION_NAMED(cuts, "splits and cuts")
 SECTION_NAMED(materialized, "materialized")
@@ -181,6 +182,8 @@ TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("[a]\nlengths=2147483648") == "f:2: '2147483648' is no such number");
     CHECK(error_of("[a]\noffsets=1 align=top-left") == "f:2: offsets exclude align");
     CHECK(error_of("[a]\ns=1 mask=bool") == "f:2: mask and mask_shape go together");
+    CHECK(error_of("[a]\ns=1 ms=1,1,1") == "f:2: ms is of masks");
+    CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1 ms=1,1") == "f:2: '1,1' is not 3 numbers");
     CHECK(error_of("[a]\ns=1 mask_shape=1") == "f:2: mask and mask_shape go together");
     CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1,1,1,1,1") == "f:2: '1,1,1,1,1' has more than 4 extents");
     CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1 mask_fill=lowest") ==

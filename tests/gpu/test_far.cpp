@@ -58,15 +58,24 @@ class FarTensor {
     Reservation space_;
 };
 
-// One forward over far tensors, with scratch of its own.
+// A dense float mask of rank 4.
+Tensor mask_tensor(const VkattnProblem& p, const Inputs& inputs) {
+    const uint64_t heads = p.mask_extents[1], rows = p.mask_extents[2], columns = p.mask_extents[3];
+    const VkattnStrides strides{heads * rows * columns, rows * columns, columns};
+    return {p.mask_extents[0], heads, rows, columns, strides, p.dtype, inputs.mask_image};
+}
+
+// One forward over far tensors, or a far mask beside dense ones, with scratch of its own.
 struct FarForward {
     FarForward(Device& device, const Plan& plan, const Case& dense, const Inputs& inputs,
                const VkattnStrides& far)
-        : query(inputs.query, far),
-          key(inputs.key, far),
-          value(inputs.value, far),
-          out(tensor_of(dense, 3), far),
+        : masked(dense.problem.mask != VKATTN_MASK_NONE),
+          query(inputs.query, masked ? inputs.query.strides : far),
+          key(inputs.key, masked ? inputs.key.strides : far),
+          value(inputs.value, masked ? inputs.value.strides : far),
+          out(tensor_of(dense, 3), masked ? tensor_of(dense, 3).strides : far),
           scratch(device, plan.scratch().size_bytes, Place::end, 256) {
+        if (masked) args.mask = mask.emplace(mask_tensor(dense.problem, inputs), far).address();
         args.query = query.address();
         args.key = key.address();
         args.value = value.address();
@@ -75,7 +84,9 @@ struct FarForward {
         args.scratch_offset = scratch.offset_bytes();
         args.scratch_address = scratch.address();
     }
+    bool masked;
     FarTensor query, key, value, out;
+    std::optional<FarTensor> mask;
     Guarded scratch;
     VkattnForwardArgs args = forward_args();
 };
@@ -87,7 +98,11 @@ std::string run_far(Device& device, const Context& context, const std::string& t
     CAPTURE(text);
     const Case dense = parse_case(text, "here");
     Case c = dense;
-    c.problem.query_strides = c.problem.key_strides = c.problem.value_strides = c.problem.out_strides = far;
+    if (c.problem.mask != VKATTN_MASK_NONE)
+        c.problem.mask_strides = far;
+    else
+        c.problem.query_strides = c.problem.key_strides = c.problem.value_strides = c.problem.out_strides =
+            far;
     std::optional<Plan> planned;
     try {
         planned.emplace(context, c.problem, c.options());
@@ -153,5 +168,19 @@ TEST_CASE_FIXTURE(Recorded, "rows of a tile may lie as far apart as 31-bit offse
         for (uint64_t tile = 8; tile <= 256; tile *= 2)
             for (const uint64_t beyond : {0u, 1u})
                 runs.push_back({"sq=70 skv=70", {0, 0, (reach - VKATTN_MAX_HEAD_DIM) / tile + beyond}});
+    run_all(device, context, runs);
+}
+
+TEST_CASE_FIXTURE(Recorded, "rows of a mask may lie more than 4 GiB apart") {
+    if (!device.has_guard_pages())
+        return skip("rows of a mask 4 GiB apart: addresses are no host pointers here");
+    constexpr uint64_t gib = uint64_t{1} << 30;  // strides are in elements of 4 bytes
+    const VkattnStrides all{90 * gib + 10, 14 * gib + 6, 2 * gib + 3}, heads{9 * gib + 1, 5 * gib, 9};
+    const FarRuns runs = {
+        {"b=2 hq=6 hkv=3 sq=5 skv=6 causal mask=float mask_shape=2,6,5,6", all},
+        {"b=2 hq=6 hkv=2 sq=5 skv=6 mask=float mask_shape=2,3,5,6", all},
+        {"b=2 hq=6 hkv=2 sq=5 skv=6 mask=float mask_shape=2,3,5,6 kernel=tiles", heads},
+        {"b=2 hq=6 hkv=2 sq=37 skv=41 mask=float mask_shape=2,2,37,41", heads},
+        {"b=2 sq=37 skv=41 causal mask=float mask_shape=2,1,37,41", {100 * gib, 8, gib - 3}}};
     run_all(device, context, runs);
 }

@@ -16,8 +16,8 @@ namespace oracle {
 
 enum class Alignment { top_left, bottom_right, given };
 
-// Aligned from the right to (batch, num_heads_q, seqlen_q, seqlen_kv); extents of 1 broadcast. A last extent
-// shorter than seqlen_kv (and not 1) hides the keys beyond it.
+// Aligned from the right to (batch, num_heads_q, seqlen_q, seqlen_kv); extents of 1 broadcast. Of m heads, query head h
+// reads head h / (num_heads_q / m). A last extent shorter than seqlen_kv (and not 1) hides the keys beyond it.
 struct Mask {
     bool additive = false;             // added to the score, -inf hides; otherwise a key is visible if not 0
     std::vector<std::size_t> extents;  // rank 1 to 4

@@ -41,8 +41,8 @@ bool mask_has_gradient(const Problem& p) {
 }
 
 // The mask's elements that a head reads: mask_plane_size of them, from mask_plane on.
-std::size_t mask_plane(const Mask& mask, const Head& head) {
-    return mask_row(mask, head.batch, head.head, 0) * mask.extents.back();
+std::size_t mask_plane(const Problem& p, const Head& head) {
+    return mask_row(p, head.batch, head.head, 0) * p.mask->extents.back();
 }
 std::size_t mask_plane_size(const Mask& mask) {
     const std::size_t rank = mask.extents.size();
@@ -87,13 +87,13 @@ Block<T> score_gradients(const Problem& p, const Rows<T>& rows, const Block<T>& 
 }
 
 template <typename T>
-void add_mask_gradients(const Mask& mask, const Rows<T>& rows, const Block<T>& gradients,
+void add_mask_gradients(const Problem& p, const Rows<T>& rows, const Block<T>& gradients,
                         std::vector<T>& plane) {
-    const std::size_t columns = mask.extents.back();
+    const std::size_t columns = p.mask->extents.back();
     const std::size_t end = columns == 1 ? gradients.keys.end : std::min(gradients.keys.end, columns);
     for (std::size_t r = 0; r < gradients.rows; ++r) {
-        const std::size_t row = mask_row(mask, rows.head.batch, rows.head.head, rows.first + r) -
-                                mask_row(mask, rows.head.batch, rows.head.head, 0);
+        const std::size_t row = mask_row(p, rows.head.batch, rows.head.head, rows.first + r) -
+                                mask_row(p, rows.head.batch, rows.head.head, 0);
         for (std::size_t j = gradients.keys.begin; j < end; ++j)
             plane[row * columns + (columns == 1 ? 0 : j)] += gradients.row(r)[j];
     }
@@ -119,7 +119,7 @@ void add_rows(const Problem& p, const Rows<T>& rows, T* query_gradients, Share<T
 
     const std::vector<T> delta = deltas(p, rows, rounded, round);
     Block<T> gradients = score_gradients(p, rows, attended.probabilities, delta);
-    if (mask_has_gradient(p)) add_mask_gradients(*p.mask, rows, gradients, share.mask);
+    if (mask_has_gradient(p)) add_mask_gradients(p, rows, gradients, share.mask);
     lead_through_softcap(attended.slopes, gradients, round);
     add_weighted(gradients, rows.key, p.head_dim_qk, query_gradients);
     add_weighted_rows(gradients, rows.query.data(), p.head_dim_qk, share.key.data());
@@ -182,7 +182,7 @@ Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round) {
         const Head head(p, n);
         add(shares[n].key, result.key.data() + head.first_key * p.head_dim_qk);
         add(shares[n].value, result.value.data() + head.first_key * p.head_dim_v);
-        if (mask_has_gradient(p)) add(shares[n].mask, result.mask.data() + mask_plane(*p.mask, head));
+        if (mask_has_gradient(p)) add(shares[n].mask, result.mask.data() + mask_plane(p, head));
     }
 
     const T scale = static_cast<T>(p.softmax_scale);

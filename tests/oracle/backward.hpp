@@ -13,7 +13,8 @@
 namespace oracle {
 
 // Of the shapes of the tensors; grouped query heads add up. mask: in the mask's own extents, summed over the
-// dimensions in which it broadcasts, 0 where it is -inf; empty unless the mask is additive.
+// dimensions in which it broadcasts and the query heads that read the same mask head, 0 where it is -inf; empty unless
+// the mask is additive.
 struct Gradients {
     std::vector<double> query, key, value, mask;
 };

@@ -24,7 +24,8 @@ void validate(const Mask& mask, const Problem& p) {
         const std::size_t extent = mask.extents[axis];
         const std::size_t dimension = mask_dimensions(p)[axis + 4 - rank];
         const bool short_last = axis + 1 == rank && extent < dimension;
-        require(extent == dimension || extent == 1 || short_last, "mask extents");
+        const bool heads = axis + 4 - rank == 1 && extent != 0 && dimension % extent == 0;
+        require(extent == dimension || extent == 1 || short_last || heads, "mask extents");
         count *= extent;
     }
     require(mask.values.size() == count, "mask values");
@@ -61,7 +62,7 @@ KeyRange visible_to_any(const Problem& p, std::size_t batch, std::size_t first, 
 template <typename T>
 void apply_mask(const Problem& p, const Head& head, std::size_t i, KeyRange range, T* scores) {
     const Mask& mask = *p.mask;
-    const std::size_t row = mask_row(mask, head.batch, head.head, i);
+    const std::size_t row = mask_row(p, head.batch, head.head, i);
     const std::size_t columns = mask.extents.back();
     for (std::size_t j = range.begin; j < range.end; ++j) {
         double value = mask.additive ? hidden<double> : 0;  // beyond a short last extent
@@ -128,12 +129,14 @@ void validate(const Problem& p, std::size_t query, std::size_t key, std::size_t 
     if (p.mask) validate(*p.mask, p);
 }
 
-std::size_t mask_row(const Mask& mask, std::size_t batch, std::size_t head, std::size_t i) {
-    const std::array<std::size_t, 4> index = {batch, head, i, 0};
-    const std::size_t rank = mask.extents.size();
+std::size_t mask_row(const Problem& p, std::size_t batch, std::size_t head, std::size_t i) {
+    const std::vector<std::size_t>& extents = p.mask->extents;
+    std::array<std::size_t, 4> index = {batch, head, i, 0};
+    const std::size_t rank = extents.size();
+    if (rank >= 3) index[1] = head / (p.num_heads_q / extents[rank - 3]);
     std::size_t row = 0;
     for (std::size_t axis = 0; axis + 1 < rank; ++axis)
-        row = row * mask.extents[axis] + (mask.extents[axis] == 1 ? 0 : index[axis + 4 - rank]);
+        row = row * extents[axis] + (extents[axis] == 1 ? 0 : index[axis + 4 - rank]);
     return row;
 }
 

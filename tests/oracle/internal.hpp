@@ -20,7 +20,7 @@ void require(bool condition, const char* what);  // std::invalid_argument
 void validate(const Problem& p, std::size_t query, std::size_t key, std::size_t value);
 
 // Which row of the mask, flattened to (.., last extent), query row i reads.
-std::size_t mask_row(const Mask& mask, std::size_t batch, std::size_t head, std::size_t i);
+std::size_t mask_row(const Problem& problem, std::size_t batch, std::size_t head, std::size_t i);
 
 // Keys [begin, end).
 struct KeyRange {

@@ -86,10 +86,14 @@ void check_mask_extents(const VkattnProblem& p, const std::vector<uint64_t>& sha
     for (size_t i = 0; i < shape.size(); i++) {
         const size_t axis = 4 - shape.size() + i;
         const bool last = axis == 3;
+        if (axis == 1 && shape[i] != 0 && whole[axis] % shape[i] == 0) continue;
         if (shape[i] != 1 && shape[i] != whole[axis] && !(last && shape[i] < whole[axis]))
             throw UsageError(
                 "--mask", fmt::format("extent {} of dimension {} is neither 1 nor the {} of {}{}", shape[i],
-                                      i, names[axis], whole[axis], last ? " nor less" : ""));
+                                      i, names[axis], whole[axis],
+                                      last        ? " nor less"
+                                      : axis == 1 ? " nor a divisor of that"
+                                                  : ""));
     }
 }
 
@@ -147,7 +151,7 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
         "f32, f16 or bf16: what is written, but for lse; default: as the files that it belongs to");
     app.add_option("--mask", mask,
                    ".npy, bool (true = attend) or float (added), of up to 4 dimensions that broadcast to "
-                   "(batch, heads, seqlen_q, seqlen_kv)");
+                   "(batch, heads, seqlen_q, seqlen_kv); fewer heads that divide those of query are shared");
     app.add_option("--kv-lengths", kv_lengths, ".npy of int32 or int64, (batch): each batch's keys");
     CLI::Option* offsets = app.add_option("--query-offsets", query_offsets,
                                           ".npy of int32 or int64, (batch): --align of each batch");
