@@ -22,7 +22,7 @@ struct FirstVersion {
 };
 namespace version_0_1 {
 inline constexpr FirstVersion problem{224, 216}, options{56, 48}, combine{104, 96}, backward{112, 88},
-    scratch{24, 16}, context_info{72, 64}, forward_args{96, 88}, backward_args{144, 136},
+    scratch{24, 16}, plan_info{104, 96}, context_info{72, 64}, forward_args{96, 88}, backward_args{144, 136},
     combine_args{40, 32};
 }
 
@@ -41,6 +41,7 @@ VKATTN_FIRST_VERSION(VkattnOptions, precision, version_0_1::options)
 VKATTN_FIRST_VERSION(VkattnCombine, alignment_bytes, version_0_1::combine)
 VKATTN_FIRST_VERSION(VkattnBackward, dvalue_strides, version_0_1::backward)
 VKATTN_FIRST_VERSION(VkattnScratch, alignment_bytes, version_0_1::scratch)
+VKATTN_FIRST_VERSION(VkattnPlanInfo, max_segment_flops, version_0_1::plan_info)
 
 // Returns the least size of a struct that is read. Where pointers are smaller than 8 bytes, only today's size is.
 template <class T>

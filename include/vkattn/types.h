@@ -194,6 +194,30 @@ typedef struct VkattnBackward {
     VkattnStrides dvalue_strides;
 } VkattnBackward;
 
+/* Kernels by the names that VkattnOptions::kernel takes and VkattnPlanInfo::kernel gives. */
+#define VKATTN_KERNEL_AUTO "auto"     /* the planner chooses among those below that it may choose */
+#define VKATTN_KERNEL_ROWS "rows"     /* forward: few query rows over many keys, as in decoding */
+#define VKATTN_KERNEL_TILES "tiles"   /* forward and backward: float32 arithmetic, on every device */
+#define VKATTN_KERNEL_MATRIX "matrix" /* forward: 16-bit operands on matrix units */
+/* These two are for comparison, and used only where they are named: */
+#define VKATTN_KERNEL_MATRIX_KHR "matrix_khr" /* `matrix`, with nothing but VK_KHR_cooperative_matrix */
+#define VKATTN_KERNEL_MATERIALIZED \
+    "materialized"                      /* forward and backward: the whole score matrix in scratch */
+#define VKATTN_KERNEL_COMBINE "combine" /* of every vkattn_combine_create; no option names it */
+
+/* What was planned, in numbers: see vkattn_plan_info and vkattn_plan_check. vkattn_plan_info_init sets struct_size. */
+typedef struct VkattnPlanInfo {
+    size_t struct_size;
+    char kernel[32]; /* one of VKATTN_KERNEL_* */
+    char tuning_row
+        [32]; /* name of the tuning table's row; "" for kernels that have no rows, and for combines */
+    uint32_t segments;          /* dispatches; see vkattn_plan_segments. 0: there is nothing to compute */
+    uint32_t num_splits;        /* parts that the keys are split into; 1: they are not */
+    uint64_t scratch_bytes;     /* as in VkattnScratch */
+    uint64_t flops;             /* of all segments: at most so many, counted as for max_dispatch_flops */
+    uint64_t max_segment_flops; /* of the most expensive segment; merges and masks count too */
+} VkattnPlanInfo;
+
 /* What a plan needs beside its tensors. */
 typedef struct VkattnScratch {
     size_t struct_size;

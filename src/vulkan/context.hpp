@@ -64,18 +64,23 @@ class Pipelines {
 
 }  // namespace vkattn::core
 
+namespace vkattn::core {
+// Problems that a tuning row is rejected for together: head_dim_qk, head_dim_v, dtype and precision.
+using RowsOf = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision>;
+}  // namespace vkattn::core
+
 struct VkattnContext {
     VkattnContext(const vkattn::core::DeviceFunctions& functions, const vkattn::core::DeviceCaps& device_caps,
                   VkDevice device, VkPipelineCache cache)
-        : vk(functions), caps(device_caps), pipelines(vk, caps, device, cache) {}
+        : vk(functions), handle(device), caps(device_caps), pipelines(vk, caps, device, cache) {}
 
     const vkattn::core::DeviceFunctions vk;
+    const VkDevice handle;
     vkattn::core::DeviceCaps caps;  // changed by vkattn_context_probed only
     vkattn::core::Pipelines pipelines;
     std::mutex mutex;  // guards rejected_rows
-    // Tuning rows whose pipelines this driver could not build, by head_dim_qk, head_dim_v, dtype and precision.
-    std::map<std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision>, std::vector<std::string>>
-        rejected_rows;
+    // Tuning rows whose pipelines this driver could not build.
+    std::map<vkattn::core::RowsOf, std::vector<std::string>> rejected_rows;
 };
 
 struct VkattnPlan {

@@ -1,5 +1,7 @@
 #include "record.hpp"
 
+#include "aliasing.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +28,7 @@ uint64_t mask_elements(const Problem& p) {
 }
 
 template <class Args>
-Result<bool> check_scratch(const Plan& plan, const Args& args) {
+Result<bool> check_scratch(const VkattnContext& context, const Plan& plan, const Args& args) {
     if (plan.scratch_bytes == 0) return true;
     if (args.scratch_address == 0)
         return invalid("args.scratch_address",
@@ -34,9 +36,22 @@ Result<bool> check_scratch(const Plan& plan, const Args& args) {
     if (args.scratch_address % scratch_alignment != 0)
         return invalid("args.scratch_address",
                        fmt::format("is not a multiple of {} bytes", scratch_alignment));
-    if (args.scratch_offset % 4 != 0) return invalid("args.scratch_offset", "is not a multiple of 4 bytes");
-    if (!plan.arguments.empty() && args.scratch_buffer == VK_NULL_HANDLE)
+    if (args.scratch_bytes != 0 && args.scratch_bytes < plan.scratch_bytes)
+        return invalid("args.scratch_bytes",
+                       fmt::format("{}: the plan needs {}", args.scratch_bytes, plan.scratch_bytes));
+    if (args.scratch_buffer == VK_NULL_HANDLE) {
+        if (plan.arguments.empty()) return true;
         return invalid("args.scratch_buffer", "is null, the plan writes its argument block there");
+    }
+    VkBufferDeviceAddressInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
+    info.buffer = args.scratch_buffer;
+    const VkDeviceAddress base = context.vk.vkGetBufferDeviceAddress(context.handle, &info);
+    if (base + args.scratch_offset != args.scratch_address)
+        return invalid("args.scratch_offset",
+                       fmt::format("{}: there the address of args.scratch_buffer is {:#x}, and "
+                                   "args.scratch_address is {:#x}",
+                                   args.scratch_offset, base + args.scratch_offset, args.scratch_address));
     return true;
 }
 
@@ -56,7 +71,7 @@ Result<bool> check(const Plan& plan, const VkattnForwardArgs& args) {
     };
     for (const auto& [field, address, elements, alignment] : tensors)
         if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
-    return check_scratch(plan, args);
+    return true;
 }
 
 void put(Addresses& at, Region region, VkDeviceAddress address) {
@@ -101,7 +116,7 @@ Result<bool> check(const Plan& plan, const VkattnBackwardArgs& args) {
     };
     for (const auto& [field, address, elements, alignment] : tensors)
         if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
-    return check_scratch(plan, args);
+    return true;
 }
 
 Addresses addresses_of(const Plan& plan, const VkattnBackwardArgs& args) {
@@ -175,6 +190,8 @@ template <class Args>
 Result<bool> record_checked(VkCommandBuffer commands, const VkattnPlan& plan, const Args& args,
                             const Addresses& at, uint32_t first, uint32_t count) {
     if (auto ok = check(plan.plan, args); !ok) return ok;
+    if (auto ok = check_scratch(*plan.context, plan.plan, args); !ok) return ok;
+    if (auto ok = check_aliasing(plan.plan, args); !ok) return ok;
     if (!plan.plan.arguments.empty() && first == 0 && count != 0)
         write_arguments(plan.context->vk, commands, plan.plan, args, at);
     record(commands, plan, at, first, count);
@@ -212,6 +229,7 @@ Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, co
     };
     for (const auto& [field, address, elements, alignment] : tensors)
         if (auto ok = check_address(field, address, elements, alignment); !ok) return ok;
+    if (auto ok = check_aliasing(plan.plan, args); !ok) return ok;
     Addresses at{};
     at[static_cast<size_t>(Region::parts)] = args.parts;
     at[static_cast<size_t>(Region::parts_lse)] = args.parts_lse;
