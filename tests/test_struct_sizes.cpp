@@ -127,9 +127,11 @@ TEST_CASE("struct sizes: public structs are read from version 0.1's size on") {
         CHECK_EQ(field_at(own, sizeof own + 1, own), "it.struct_size");
     };
     VkattnScratch scratch{};
+    VkattnPlanInfo info{};
     check(default_problem(), {224, 216});
     check(default_options(), {56, 48});
     check(default_combine(), {104, 96});
     check(default_backward(), {112, 88});
     check(scratch, {24, 16});
+    check(info, {104, 96});
 }

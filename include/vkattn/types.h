@@ -109,8 +109,8 @@ typedef struct VkattnProblem {
     VkattnStrides key_strides;
     VkattnStrides value_strides;
     VkattnStrides out_strides;
-    /* What every address, and every stride in bytes, of query, key, value and out is a multiple of. A power of two;
-     * default 0 means one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
+    /* What every address, and every stride in bytes, of query, key, value and out is a multiple of; strides that are never
+     * taken, because there is one batch, one head or one row, may be anything. A power of two; default 0 means one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
     uint32_t alignment_bytes;
 } VkattnProblem;
 
@@ -211,11 +211,12 @@ typedef struct VkattnPlanInfo {
     char kernel[32]; /* one of VKATTN_KERNEL_* */
     char tuning_row
         [32]; /* name of the tuning table's row; "" for kernels that have no rows, and for combines */
-    uint32_t segments;          /* dispatches; see vkattn_plan_segments. 0: there is nothing to compute */
-    uint32_t num_splits;        /* parts that the keys are split into; 1: they are not */
-    uint64_t scratch_bytes;     /* as in VkattnScratch */
-    uint64_t flops;             /* of all segments: at most so many, counted as for max_dispatch_flops */
-    uint64_t max_segment_flops; /* of the most expensive segment; merges and masks count too */
+    uint32_t segments;      /* dispatches; see vkattn_plan_segments. 0: there is nothing to compute */
+    uint32_t num_splits;    /* parts that the keys are split into; 1: they are not */
+    uint64_t scratch_bytes; /* as in VkattnScratch */
+    uint64_t flops;         /* of all segments: at most so many, counted as for max_dispatch_flops */
+    uint64_t
+        max_segment_flops; /* of the most expensive segment. Both are 0 of `materialized`, whose cost is not estimated */
 } VkattnPlanInfo;
 
 /* What a plan needs beside its tensors. */
