@@ -59,6 +59,10 @@ Result<bool> resolve_strides(const Problem& p, int like, const char* field, bool
     if (s.seq > limit || s.head > limit || s.batch > limit || !span_fits(n.batch, s.batch, last) ||
         !span_fits(n.head, s.head, last) || !span_fits(n.seq, s.seq, last) || last > limit)
         return invalid(field, "the tensor would span 2^62 bytes or more");
+    // Frameworks carry odd strides that are never taken. They cost no error and not the wide path.
+    if (n.batch <= 1) s.batch = 0;
+    if (n.head <= 1) s.head = 0;
+    if (n.seq <= 1) s.seq = 0;
     const uint64_t unit = alignment / bytes;
     for (uint64_t stride : {s.batch, s.head, s.seq})
         if (stride % unit != 0)
@@ -67,10 +71,6 @@ Result<bool> resolve_strides(const Problem& p, int like, const char* field, bool
                                        stride, alignment));
     if (output && n.batch * n.head * n.seq != 0 && overlaps_itself(n, s))
         return invalid(field, "is no nested layout: elements of the output could share an address");
-    // A stride that is never taken must not cost the wide path.
-    if (n.batch <= 1) s.batch = 0;
-    if (n.head <= 1) s.head = 0;
-    if (n.seq <= 1) s.seq = 0;
     return true;
 }
 
@@ -399,6 +399,7 @@ Result<Combine> resolve(const VkattnCombine& given) {
         c.part_stride = uint64_t{c.batch} * c.num_heads * c.seqlen_q * c.head_dim_v;
     if (c.part_stride > max_bytes / c.parts_element_bytes / c.num_parts)
         return invalid("combine.part_stride", "the parts would span 2^62 bytes or more");
+    if (c.num_parts == 1) c.part_stride = 0;  // never taken
     if (c.part_stride * c.parts_element_bytes % parts.alignment_bytes != 0)
         return invalid("combine.part_stride",
                        fmt::format("is not a multiple of alignment_bytes = {}", parts.alignment_bytes));

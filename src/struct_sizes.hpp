@@ -27,7 +27,7 @@ struct FirstVersion {
 };
 namespace version_0_1 {
 inline constexpr FirstVersion problem{224, 216, 28}, options{56, 48, 8}, combine{104, 96, 12},
-    backward{112, 88, 7}, scratch{24, 16, 3}, context_info{72, 64, 10}, forward_args{96, 88, 12},
+    backward{112, 88, 7}, scratch{24, 16, 3}, plan_info{104, 96, 70}, context_info{72, 64, 10}, forward_args{96, 88, 12},
     backward_args{144, 136, 18}, combine_args{40, 32, 5};
 }
 
@@ -81,6 +81,7 @@ VKATTN_FIRST_VERSION(VkattnOptions, precision, version_0_1::options)
 VKATTN_FIRST_VERSION(VkattnCombine, alignment_bytes, version_0_1::combine)
 VKATTN_FIRST_VERSION(VkattnBackward, dvalue_strides, version_0_1::backward)
 VKATTN_FIRST_VERSION(VkattnScratch, alignment_bytes, version_0_1::scratch)
+VKATTN_FIRST_VERSION(VkattnPlanInfo, max_segment_flops, version_0_1::plan_info)
 
 // True if a version of the struct has this size. A size that ends inside a field is none.
 template <class T>

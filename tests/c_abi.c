@@ -46,6 +46,7 @@ int vkattn_c_abi_check(void) {
     EXPECT(info.struct_size == sizeof info);
     EXPECT(info.get_instance_proc_addr == NULL && info.device == VK_NULL_HANDLE && info.features == NULL);
     EXPECT(args.struct_size == sizeof args);
+    EXPECT(args.scratch_bytes == 0);
     EXPECT(args.query == 0 && args.lse == 0 && args.scratch_buffer == VK_NULL_HANDLE);
     EXPECT(scratch.struct_size == sizeof scratch && scratch.size_bytes == 0);
 

@@ -85,6 +85,32 @@ TEST_CASE("plan: every profile, head dim, shape and layout") {
     }
 }
 
+TEST_CASE("plan: odd strides that are never taken change nothing, wide loads included") {
+    for (const Profile& device : usable_devices())
+        for (const VkattnDtype dtype : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16})
+            for (const Shape& shape : {Shape{1, 4, 1, 97, 113}, {1, 1, 1, 97, 113}, {3, 4, 1, 1, 113}}) {
+                VkattnProblem p = make_problem(d64, shape, Layout::contiguous, 16, dtype);
+                const Problem plain = resolved(p);
+                if (p.batch == 1)
+                    p.query_strides.batch = p.key_strides.batch = p.value_strides.batch =
+                        p.out_strides.batch = 7777777;
+                if (p.num_heads_kv == 1) p.key_strides.head = p.value_strides.head = 77777;
+                if (p.num_heads_q == 1) p.query_strides.head = p.out_strides.head = 77777;
+                if (p.seqlen_q == 1) p.query_strides.seq = p.out_strides.seq = 777;
+                const Problem odd = resolved(p);
+                const Plan plan = planned(device.caps, odd);
+                INFO(device.name);
+                CHECK_EQ(difference(planned(device.caps, plain), plan), "");
+                bool wide = false;
+                for (const core::Pipeline& pipeline : plan.pipelines)
+                    if (pipeline.of_tuning_row) wide = core::constant_of(pipeline, "load_bytes") >= 8;
+                CHECK(wide);
+                CHECK_EQ(difference(planned(device.caps, plain, make_backward(plain)),
+                                    planned(device.caps, odd, make_backward(odd))),
+                         "");
+            }
+}
+
 TEST_CASE("plan: every layout and alignment") {
     Flaws flaws;
     for (const char* name : {"nvidia_h200", "swiftshader"})

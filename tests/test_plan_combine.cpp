@@ -79,6 +79,22 @@ TEST_CASE("combine: strides, alignment, and rows far apart") {
             }
 }
 
+TEST_CASE("combine: strides that are never taken have no alignment") {
+    VkattnCombine c = simple(1, 1, 1, 1, 64);
+    c.alignment_bytes = 16;
+    const auto plain = make_plan(profile("nvidia_h200"), combine(c));
+    c.part_stride = 77;
+    c.parts_strides = c.out_strides = {75, 71, 67};
+    const auto odd = make_plan(profile("nvidia_h200"), combine(c));
+    REQUIRE(plain);
+    REQUIRE(odd);
+    CHECK_EQ(difference(*plain, *odd), "");
+    c.num_parts = 2;
+    const auto taken = core::resolve(c);
+    REQUIRE_FALSE(taken);
+    CHECK_EQ(taken.failure().field, "combine.part_stride");
+}
+
 TEST_CASE("combine: a grid of few workgroups") {
     DeviceCaps caps = smallest_device();
     caps.max_workgroup_count = {7, 3, 1};

@@ -291,6 +291,49 @@ TEST_CASE("problem: alignment") {
     CHECK_EQ(bad_field(p), "problem.alignment_bytes");
 }
 
+TEST_CASE("problem: strides that are never taken have no alignment") {
+    // Batches, query heads, kv heads, query rows, keys: where there is one of them, its stride is odd.
+    for (uint32_t ones = 0; ones < 32; ones++)
+        for (uint32_t odd = 0; odd < 32; odd++) {
+            VkattnProblem p = core::default_problem();
+            const auto extent = [&](uint32_t bit, uint32_t many) {
+                return (ones >> bit & 1) != 0 ? 1 : many;
+            };
+            p.batch = extent(0, 2);
+            p.num_heads_kv = extent(2, 2);
+            p.num_heads_q = extent(1, 2) * p.num_heads_kv;
+            p.seqlen_q = extent(3, 5);
+            p.seqlen_kv = extent(4, 7);
+            p.head_dim_qk = p.head_dim_v = 16;
+            p.alignment_bytes = 16;
+            const VkattnStrides even = {16384, 1024, 16};
+            const auto strides = [&](uint32_t heads, uint32_t rows) {
+                const auto add = [&](uint32_t bit) { return uint64_t{odd >> bit & 1}; };
+                return VkattnStrides{even.batch + add(0), even.head + add(heads), even.seq + add(rows)};
+            };
+            p.query_strides = p.out_strides = strides(1, 3);
+            p.key_strides = p.value_strides = strides(2, 4);
+            const uint32_t single = (p.batch == 1 ? 1 : 0) | (p.num_heads_q == 1 ? 2 : 0) |
+                                    (p.num_heads_kv == 1 ? 4 : 0) | (p.seqlen_q == 1 ? 8 : 0) |
+                                    (p.seqlen_kv == 1 ? 16 : 0);
+            const uint32_t taken = odd & ~single, of_query = 1 | 2 | 8;
+            INFO("one of " << ones << ", odd " << odd);
+            CHECK_EQ(bad_field(p), taken == 0                ? ""
+                                   : (taken & of_query) != 0 ? "problem.query_strides"
+                                                             : "problem.key_strides");
+        }
+    VkattnProblem p = legal();
+    p.alignment_bytes = 16;
+    p.seqlen_q = 1;
+    VkattnBackward b = core::default_backward();
+    b.dquery_strides.seq = b.dout_strides.seq = 13;
+    CHECK(core::resolve(resolved(p), b));
+    b.dkey_strides.seq = 13;
+    const auto refused = core::resolve(resolved(p), b);
+    REQUIRE_FALSE(refused);
+    CHECK_EQ(refused.failure().field, "backward.dkey_strides");
+}
+
 TEST_CASE("problem: strides whose span overflows") {
     constexpr uint64_t limit = uint64_t{1} << 60;  // float32 elements of 2^62 bytes
     const auto spans = [](uint32_t batch, uint32_t seqlen, VkattnStrides strides, bool key) {

@@ -164,6 +164,7 @@ TEST_CASE("struct sizes: public structs are read from version 0.1's size on") {
     check(default_combine(), {104, 96, 12});
     check(default_backward(), {112, 88, 7});
     check(scratch, {24, 16, 3});
+    check(VkattnPlanInfo{}, {104, 96, 70});
 }
 
 TEST_CASE("struct sizes: a problem of version 0.1 has a contiguous mask") {

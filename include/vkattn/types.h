@@ -120,8 +120,8 @@ typedef struct VkattnProblem {
     VkattnStrides key_strides;
     VkattnStrides value_strides;
     VkattnStrides out_strides;
-    /* What every address, and every stride in bytes, of query, key, value and out is a multiple of. A power of two;
-     * default 0 means one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
+    /* What every address, and every stride in bytes, of query, key, value and out is a multiple of; strides that are never
+     * taken, because there is one batch, one head or one row, may be anything. A power of two; default 0 means one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
     uint32_t alignment_bytes;
     /* How far apart neighbours of the mask lie, in elements of the mask; neighbours along the keys always lie 1
      * apart. Each stride defaults to VKATTN_CONTIGUOUS, the distance in a dense tensor of mask_extents. 0 broadcasts.
@@ -210,6 +210,31 @@ typedef struct VkattnBackward {
     VkattnStrides dkey_strides;
     VkattnStrides dvalue_strides;
 } VkattnBackward;
+
+/* Kernels by the names that VkattnOptions::kernel takes and VkattnPlanInfo::kernel gives. */
+#define VKATTN_KERNEL_AUTO "auto"     /* the planner chooses among those below that it may choose */
+#define VKATTN_KERNEL_ROWS "rows"     /* forward: few query rows over many keys, as in decoding */
+#define VKATTN_KERNEL_TILES "tiles"   /* forward and backward: float32 arithmetic, on every device */
+#define VKATTN_KERNEL_MATRIX "matrix" /* forward: 16-bit operands on matrix units */
+/* These two are for comparison, and used only where they are named: */
+#define VKATTN_KERNEL_MATRIX_KHR "matrix_khr" /* `matrix`, with nothing but VK_KHR_cooperative_matrix */
+#define VKATTN_KERNEL_MATERIALIZED \
+    "materialized"                      /* forward and backward: the whole score matrix in scratch */
+#define VKATTN_KERNEL_COMBINE "combine" /* of every vkattn_combine_create; no option names it */
+
+/* What was planned, in numbers: see vkattn_plan_info and vkattn_plan_check. vkattn_plan_info_init sets struct_size. */
+typedef struct VkattnPlanInfo {
+    size_t struct_size;
+    char kernel[32]; /* one of VKATTN_KERNEL_* */
+    char tuning_row
+        [32]; /* name of the tuning table's row; "" for kernels that have no rows, and for combines */
+    uint32_t segments;      /* dispatches; see vkattn_plan_segments. 0: there is nothing to compute */
+    uint32_t num_splits;    /* parts that the keys are split into; 1: they are not */
+    uint64_t scratch_bytes; /* as in VkattnScratch */
+    uint64_t flops;         /* of all segments: at most so many, counted as for max_dispatch_flops */
+    uint64_t
+        max_segment_flops; /* of the most expensive segment. Both are 0 of `materialized`, whose cost is not estimated */
+} VkattnPlanInfo;
 
 /* What a plan needs beside its tensors. */
 typedef struct VkattnScratch {

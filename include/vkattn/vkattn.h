@@ -93,6 +93,13 @@ typedef struct VkattnPlan VkattnPlan;
  * them, or different queues) need scratch of their own. So do the segments of one plan while they are spread over
  * submissions: nobody else may use its scratch before the last one has ended. */
 
+/* Aliasing. Inputs may share memory with each other in any way. An output shares no element with an input, with another
+ * output or with scratch, and scratch none with anything (vkattn_cmd_combine may merge in place, see there). Elements count,
+ * not ranges: tensors may interleave by their strides, as query, key and value of a packed QKV buffer do, and their gradients
+ * in a packed dQKV buffer. Recording refuses arguments with INVALID_ARGUMENT where addresses and strides prove that an
+ * element is shared, and never otherwise: what it cannot prove, or cannot see (two addresses of one memory), is the
+ * caller's to avoid. */
+
 /* Addresses of one forward. Null addresses are legal for empty tensors; lse may be null: it is not written then.
  * On matrix units, masks are fastest at a multiple of 16, with rows of a multiple of 16 bytes; rows of a tile are computed
  * twice where a key or value that the mask hides from all of them is not finite. */
@@ -107,8 +114,9 @@ typedef struct VkattnForwardArgs {
     VkDeviceAddress kv_lengths;    /* problem.kv_lengths: int32 (batch); clamped to 0 .. seqlen_kv */
     VkDeviceAddress query_offsets; /* VKATTN_ALIGN_OFFSETS: int32 (batch) */
     VkBuffer scratch_buffer;
-    VkDeviceSize scratch_offset;     /* a multiple of the plan's scratch alignment */
-    VkDeviceAddress scratch_address; /* of scratch_buffer at scratch_offset */
+    VkDeviceSize scratch_offset;     /* where scratch_address lies in scratch_buffer */
+    VkDeviceAddress scratch_address; /* a multiple of the plan's scratch alignment */
+    VkDeviceSize scratch_bytes;      /* how much scratch there is from there on, to be checked; 0: not told */
 } VkattnForwardArgs;
 
 /* Addresses of one backward; see VkattnBackward. Null is legal for empty tensors. */
@@ -128,9 +136,10 @@ typedef struct VkattnBackwardArgs {
     VkDeviceAddress mask;  /* these three as in VkattnForwardArgs */
     VkDeviceAddress kv_lengths;
     VkDeviceAddress query_offsets;
-    VkBuffer scratch_buffer;
+    VkBuffer scratch_buffer; /* these four, too */
     VkDeviceSize scratch_offset;
     VkDeviceAddress scratch_address;
+    VkDeviceSize scratch_bytes;
 } VkattnBackwardArgs;
 
 /* Addresses of one combine. Null is legal for empty tensors, and for lse, which is not written then. */
@@ -167,6 +176,7 @@ VKATTN_INIT_FUNCTION(VkattnOptions, vkattn_options_init)
 VKATTN_INIT_FUNCTION(VkattnContextInfo, vkattn_context_info_init)
 VKATTN_INIT_FUNCTION(VkattnForwardArgs, vkattn_forward_args_init)
 VKATTN_INIT_FUNCTION(VkattnScratch, vkattn_scratch_init)
+VKATTN_INIT_FUNCTION(VkattnPlanInfo, vkattn_plan_info_init)
 VKATTN_INIT_FUNCTION(VkattnCombine, vkattn_combine_init)
 VKATTN_INIT_FUNCTION(VkattnCombineArgs, vkattn_combine_args_init)
 VKATTN_INIT_FUNCTION(VkattnBackward, vkattn_backward_init)
@@ -252,6 +262,17 @@ VKATTN_API VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnP
                                            VkattnError* error);
 VKATTN_API void vkattn_plan_destroy(VkattnPlan* plan); /* null is legal */
 
+/* Would this be planned, and how? Validates and plans as vkattn_plan_create does, with the same answers, but builds no
+ * pipeline and allocates nothing that stays: microseconds, for those who ask about thousands of shapes. `info` may be null.
+ * OK is no promise that the driver can build the pipelines; a tuning row that it has refused before is not planned again.
+ * Errors: as vkattn_plan_create, but DEVICE_ERROR and DEVICE_LOST. */
+VKATTN_API VkattnStatus vkattn_plan_check(VkattnContext* context, const VkattnProblem* problem,
+                                          const VkattnOptions* options, VkattnPlanInfo* info,
+                                          VkattnError* error);
+
+/* The same of a plan that was made: which kernel and tuning row, how many segments, how much scratch. */
+VKATTN_API VkattnStatus vkattn_plan_info(const VkattnPlan* plan, VkattnPlanInfo* info, VkattnError* error);
+
 /* Fills size and alignment of the scratch memory that each recording of this plan needs. */
 VKATTN_API VkattnStatus vkattn_plan_scratch(const VkattnPlan* plan, VkattnScratch* scratch,
                                             VkattnError* error);
@@ -264,14 +285,22 @@ VKATTN_API VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text,
 
 /* Records the forward. Overwrites the bound compute pipeline and push constants; illegal inside a render pass.
  * Records the barriers between its own dispatches, none before the first or after the last.
- * Errors: INVALID_ARGUMENT (null or misaligned address, missing scratch); nothing is recorded then. */
+ * Errors: INVALID_ARGUMENT (null or misaligned address; an output that overlaps something; scratch that is missing, too
+ * small, or not where scratch_buffer and scratch_offset say); nothing is recorded then. */
 VKATTN_API VkattnStatus vkattn_cmd_forward(VkCommandBuffer command_buffer, const VkattnPlan* plan,
                                            const VkattnForwardArgs* args, VkattnError* error);
 
 /* A plan is a sequence of segments, each a dispatch that no driver's watchdog should mind: vkattn_cmd_forward records
  * them all, vkattn_cmd_forward_range those from `first` on, so that a long forward can be spread over several command
  * buffers and submissions. Every segment must be recorded once, with the same arguments, and executed on one queue in
- * order; the barriers between segments are recorded by the later one. Scratch holds intermediate results all the while. */
+ * order; the barriers between segments are recorded by the later one. Scratch holds intermediate results all the while.
+ *
+ * A command buffer and a submission may take as many segments as the caller likes; what limits them is how long a queue may
+ * be busy. Windows and amdgpu give a submission about two seconds, and nothing else runs meanwhile. A segment costs at most
+ * VkattnPlanInfo::max_segment_flops, by default no more than 5e10, and on discrete devices 5e11 or, if that is more, 2e10
+ * for each multiprocessor (unless the work cannot be cut so fine): with the kernels for 32-bit arithmetic about a tenth of a
+ * second of a device that is used well. Callers that must not wait submit one or two, measure, and go on with as many
+ * as take a quarter of a second. */
 VKATTN_API uint32_t vkattn_plan_segments(const VkattnPlan* plan); /* 0 for null */
 /* Errors: as vkattn_cmd_forward; INVALID_ARGUMENT if first + count exceeds the number of segments. */
 VKATTN_API VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer command_buffer, const VkattnPlan* plan,
@@ -292,6 +321,11 @@ VKATTN_API VkattnStatus vkattn_backward_create(VkattnContext* context, const Vka
                                                const VkattnBackward* backward, const VkattnOptions* options,
                                                VkattnPlan** plan, VkattnError* error);
 
+/* As vkattn_plan_check, of vkattn_backward_create. */
+VKATTN_API VkattnStatus vkattn_backward_check(VkattnContext* context, const VkattnProblem* problem,
+                                              const VkattnBackward* backward, const VkattnOptions* options,
+                                              VkattnPlanInfo* info, VkattnError* error);
+
 /* Records the backward; everything that vkattn_cmd_forward and vkattn_cmd_forward_range promise holds here. After a
  * forward in the same command buffer the caller's barrier makes out and lse visible, as between any two recordings. */
 VKATTN_API VkattnStatus vkattn_cmd_backward(VkCommandBuffer command_buffer, const VkattnPlan* plan,
@@ -301,9 +335,17 @@ VKATTN_API VkattnStatus vkattn_cmd_backward_range(VkCommandBuffer command_buffer
                                                   uint32_t count, VkattnError* error);
 
 /* Merging of partial outputs; see VkattnCombine. The plan needs no scratch and is recorded by vkattn_cmd_combine only.
+ *
+ * It may merge in place: out may be one of the parts, if it has the part's address, strides and type
+ * (args.out = args.parts + p * part_stride in bytes, out_strides = parts_strides, dtype = parts_dtype), and lse may be the
+ * lse of one of them (args.lse = args.parts_lse + p * batch * num_heads * seqlen_q * 4), the same part's or another's. What
+ * is overwritten must share no element with the other parts. Any other overlap is refused, as above.
  * Errors: as vkattn_plan_create. */
 VKATTN_API VkattnStatus vkattn_combine_create(VkattnContext* context, const VkattnCombine* combine,
                                               VkattnPlan** plan, VkattnError* error);
+/* As vkattn_plan_check, of vkattn_combine_create. */
+VKATTN_API VkattnStatus vkattn_combine_check(VkattnContext* context, const VkattnCombine* combine,
+                                             VkattnPlanInfo* info, VkattnError* error);
 VKATTN_API VkattnStatus vkattn_cmd_combine(VkCommandBuffer command_buffer, const VkattnPlan* plan,
                                            const VkattnCombineArgs* args, VkattnError* error);
 

@@ -190,6 +190,13 @@ class Plan {
         return s;
     }
 
+    VkattnPlanInfo info() const {
+        VkattnPlanInfo i;
+        vkattn_plan_info_init(&i);
+        detail::call(vkattn_plan_info, handle_.get(), &i);
+        return i;
+    }
+
     // JSON; see vkattn_plan_describe.
     std::string describe() const {
         size_t length = 0;
@@ -223,5 +230,29 @@ class Plan {
     using Handle = detail::Handle<VkattnPlan, vkattn_plan_destroy>;
     Handle handle_;
 };
+
+// What a Plan of these would be, without its pipelines; see vkattn_plan_check. They throw Error where there would be no
+// plan; those for whom that is no exception call the C functions.
+inline VkattnPlanInfo check(VkattnContext* context, const VkattnProblem& problem,
+                            const VkattnOptions& options = vkattn::options()) {
+    VkattnPlanInfo info;
+    vkattn_plan_info_init(&info);
+    detail::call(vkattn_plan_check, context, &problem, &options, &info);
+    return info;
+}
+inline VkattnPlanInfo check(VkattnContext* context, const VkattnProblem& problem,
+                            const VkattnBackward& backward,
+                            const VkattnOptions& options = vkattn::options()) {
+    VkattnPlanInfo info;
+    vkattn_plan_info_init(&info);
+    detail::call(vkattn_backward_check, context, &problem, &backward, &options, &info);
+    return info;
+}
+inline VkattnPlanInfo check(VkattnContext* context, const VkattnCombine& combine) {
+    VkattnPlanInfo info;
+    vkattn_plan_info_init(&info);
+    detail::call(vkattn_combine_check, context, &combine, &info);
+    return info;
+}
 
 }  // namespace vkattn

@@ -19,7 +19,8 @@ struct KernelRow {
     const char* name;
     const char* opt_in_reason;  // why the planner never chooses this kernel by itself; null if it may
     const char*
-        opt_in_for_rounding;  // why not, where operands of the products may be rounded; null if it may
+        opt_in_for_rounding;     // why not, where operands of the products may be rounded; null if it may
+    const char* opt_in_on_cpus;  // why not on CPUs, where they need not be rounded; null if it may
     Result<Plan> (*make)(const DeviceCaps&, const Inputs&..., const Options&);
 };
 using ForwardKernel = KernelRow<Problem>;

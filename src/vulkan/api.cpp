@@ -26,7 +26,9 @@ namespace vkattn::core {
 VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_info)
 VKATTN_LATER_VERSIONS(VkattnContextInfo, probe_results, 88)
 VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
+VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104)
 VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)
+VKATTN_LATER_VERSIONS(VkattnBackwardArgs, scratch_bytes, 152)
 VKATTN_FIRST_VERSION(VkattnCombineArgs, lse, version_0_1::combine_args)
 
 }  // namespace vkattn::core
@@ -134,20 +136,30 @@ bool blames_row(const Failure& failure, const Plan& plan) {
     return failure.pipeline && plan.pipelines.at(*failure.pipeline).of_tuning_row;
 }
 
+// A forward, or the backward of one, as a caller wants it planned.
+struct Request {
+    Problem problem;
+    std::optional<Backward> backward;
+    Options options;
+
+};
+
+// Plans without the tuning rows that the context knows its driver cannot build.
+Result<Plan> plan_request(VkattnContext& context, Request& request) {
+    {
+        const std::lock_guard lock(context.mutex);
+        const auto rejected = context.rejected_rows.find(row_kind_of(request.problem, request.options));
+        if (rejected != context.rejected_rows.end()) request.options.rejected_rows = rejected->second;
+    }
+    return request.backward ? make_plan(context.caps, request.problem, *request.backward, request.options)
+                            : make_plan(context.caps, request.problem, request.options);
+}
+
 // A row that the driver cannot build is set aside for problems of this kind, and the next one is planned.
-// plan_with(options) plans.
-template <class PlanWith>
-Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options options,
-                         const PlanWith& plan_with, VkattnPlan** out) {
-    const RowKind kind = row_kind_of(problem, options);
+Result<bool> create_plan(VkattnContext& context, Request request, VkattnPlan** out) {
     std::optional<Failure> failed;
     for (;;) {
-        {
-            const std::lock_guard lock(context.mutex);
-            const auto rejected = context.rejected_rows.find(kind);
-            if (rejected != context.rejected_rows.end()) options.rejected_rows = rejected->second;
-        }
-        Result<Plan> plan = plan_with(options);
+        Result<Plan> plan = plan_request(context, request);
         if (!plan) return failed ? *failed : plan.failure();
         auto made = with_pipelines(context, Plan(*plan));
         if (made) {
@@ -156,9 +168,9 @@ Result<bool> create_plan(VkattnContext& context, const Problem& problem, Options
         }
         failed = made.failure();
         // A tuning that was asked for has no next row.
-        if (!options.tuning.empty() || !blames_row(*failed, *plan)) return *failed;
+        if (!request.options.tuning.empty() || !blames_row(*failed, *plan)) return *failed;
         const std::lock_guard lock(context.mutex);
-        context.rejected_rows[kind].push_back(plan->tuning_row);
+        context.rejected_rows[row_kind_of(request.problem, request.options)].push_back(plan->tuning_row);
     }
 }
 
@@ -183,6 +195,59 @@ Result<Options> read_options(const VkattnOptions* given) {
     return chosen;
 }
 
+Result<Request> read_request(const VkattnProblem* problem, const VkattnOptions* options) {
+    const auto read = read_problem(problem);
+    if (!read) return read.failure();
+    auto chosen = read_options(options);
+    if (!chosen) return chosen.failure();
+    return Request{*read, std::nullopt, std::move(*chosen)};
+}
+
+Result<Request> read_request(const VkattnProblem* problem, const VkattnBackward* backward,
+                             const VkattnOptions* options) {
+    const auto read = read_problem(problem);
+    if (!read) return read.failure();
+    const auto given = backward != nullptr ? read_struct("backward", backward, default_backward())
+                                           : Result<VkattnBackward>(default_backward());
+    if (!given) return given.failure();
+    auto wanted = resolve(*read, *given);
+    if (!wanted) return wanted.failure();
+    auto chosen = read_options(options);
+    if (!chosen) return chosen.failure();
+    return Request{*read, std::move(*wanted), std::move(*chosen)};
+}
+
+Result<Combine> read_combine(const VkattnCombine* given) {
+    const auto read = read_struct("combine", given, default_combine());
+    if (!read) return read.failure();
+    return resolve(*read);
+}
+
+// Fills what the caller's struct has room for.
+Result<bool> write_info(const Plan& plan, VkattnPlanInfo* given) {
+    const auto read = read_struct("info", given, zeroed<VkattnPlanInfo>());
+    if (!read) return read.failure();
+    VkattnPlanInfo info = *read;
+    copy_text(info.kernel, sizeof info.kernel, plan.kernel);
+    copy_text(info.tuning_row, sizeof info.tuning_row, plan.tuning_row);
+    info.segments = static_cast<uint32_t>(plan.dispatches.size());
+    info.num_splits = plan.num_splits;
+    info.scratch_bytes = plan.scratch_bytes;
+    info.flops = info.max_segment_flops = 0;
+    for (const Dispatch& d : plan.dispatches) {
+        info.max_segment_flops = std::max(info.max_segment_flops, d.flops);
+        info.flops += std::min(d.flops, UINT64_MAX - info.flops);
+    }
+    std::memcpy(given, &info, given->struct_size);
+    return true;
+}
+
+// The answer of the three calls that plan and build nothing.
+Result<bool> answer(const Result<Plan>& plan, VkattnPlanInfo* info) {
+    if (!plan) return plan.failure();
+    return info != nullptr ? write_info(*plan, info) : true;
+}
+
 // A shape whose pipeline cannot be built is left out: its results stay zero, which says nothing.
 Result<bool> record_probe(VkCommandBuffer commands, VkattnContext& context, VkDeviceAddress results) {
     VkattnPlan plan{&context, probe_plan(context.caps), {}};
@@ -203,9 +268,7 @@ Result<bool> create_combine(VkattnContext* context, const VkattnCombine* given, 
     if (out == nullptr) return invalid("plan", "is null");
     *out = nullptr;
     if (context == nullptr) return invalid("context", "is null");
-    const auto read = read_struct("combine", given, default_combine());
-    if (!read) return read.failure();
-    const auto combine = resolve(*read);
+    const auto combine = read_combine(given);
     if (!combine) return combine.failure();
     Result<Plan> plan = make_plan(context->caps, *combine);
     if (!plan) return plan.failure();
@@ -277,6 +340,9 @@ void vkattn_forward_args_init_sized(VkattnForwardArgs* args, size_t struct_size)
 }
 void vkattn_scratch_init_sized(VkattnScratch* scratch, size_t struct_size) {
     init_struct(scratch, struct_size, zeroed<VkattnScratch>());
+}
+void vkattn_plan_info_init_sized(VkattnPlanInfo* info, size_t struct_size) {
+    init_struct(info, struct_size, zeroed<VkattnPlanInfo>());
 }
 void vkattn_combine_init_sized(VkattnCombine* combine, size_t struct_size) {
     init_struct(combine, struct_size, default_combine());
@@ -380,41 +446,66 @@ VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results, 
     });
 }
 
-VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* given,
+VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* problem,
                                 const VkattnOptions* options, VkattnPlan** plan, VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (plan == nullptr) return invalid("plan", "is null");
         *plan = nullptr;
         if (context == nullptr) return invalid("context", "is null");
-        const auto problem = read_problem(given);
-        if (!problem) return problem.failure();
-        auto chosen = read_options(options);
-        if (!chosen) return chosen.failure();
-        const auto plan_with = [&](const Options& o) { return make_plan(context->caps, *problem, o); };
-        return create_plan(*context, *problem, std::move(*chosen), plan_with, plan);
+        auto request = read_request(problem, options);
+        if (!request) return request.failure();
+        return create_plan(*context, std::move(*request), plan);
     });
 }
 
-VkattnStatus vkattn_backward_create(VkattnContext* context, const VkattnProblem* given,
+VkattnStatus vkattn_backward_create(VkattnContext* context, const VkattnProblem* problem,
                                     const VkattnBackward* backward, const VkattnOptions* options,
                                     VkattnPlan** plan, VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (plan == nullptr) return invalid("plan", "is null");
         *plan = nullptr;
         if (context == nullptr) return invalid("context", "is null");
-        const auto problem = read_problem(given);
-        if (!problem) return problem.failure();
-        const auto read = backward != nullptr ? read_struct("backward", backward, default_backward())
-                                              : Result<VkattnBackward>(default_backward());
-        if (!read) return read.failure();
-        const auto wanted = resolve(*problem, *read);
-        if (!wanted) return wanted.failure();
-        auto chosen = read_options(options);
-        if (!chosen) return chosen.failure();
-        const auto plan_with = [&](const Options& o) {
-            return make_plan(context->caps, *problem, *wanted, o);
-        };
-        return create_plan(*context, *problem, std::move(*chosen), plan_with, plan);
+        auto request = read_request(problem, backward, options);
+        if (!request) return request.failure();
+        return create_plan(*context, std::move(*request), plan);
+    });
+}
+
+VkattnStatus vkattn_plan_check(VkattnContext* context, const VkattnProblem* problem,
+                               const VkattnOptions* options, VkattnPlanInfo* info, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        auto request = read_request(problem, options);
+        if (!request) return request.failure();
+        return answer(plan_request(*context, *request), info);
+    });
+}
+
+VkattnStatus vkattn_backward_check(VkattnContext* context, const VkattnProblem* problem,
+                                   const VkattnBackward* backward, const VkattnOptions* options,
+                                   VkattnPlanInfo* info, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        auto request = read_request(problem, backward, options);
+        if (!request) return request.failure();
+        return answer(plan_request(*context, *request), info);
+    });
+}
+
+VkattnStatus vkattn_combine_check(VkattnContext* context, const VkattnCombine* given, VkattnPlanInfo* info,
+                                  VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        const auto combine = read_combine(given);
+        if (!combine) return combine.failure();
+        return answer(make_plan(context->caps, *combine), info);
+    });
+}
+
+VkattnStatus vkattn_plan_info(const VkattnPlan* plan, VkattnPlanInfo* info, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (plan == nullptr) return invalid("plan", "is null");
+        return write_info(plan->plan, info);
     });
 }
 

@@ -67,9 +67,10 @@ class Pipelines {
 struct VkattnContext {
     VkattnContext(const vkattn::core::DeviceFunctions& functions, const vkattn::core::DeviceCaps& device_caps,
                   VkDevice device, VkPipelineCache cache)
-        : vk(functions), caps(device_caps), pipelines(vk, caps, device, cache) {}
+        : vk(functions), handle(device), caps(device_caps), pipelines(vk, caps, device, cache) {}
 
     const vkattn::core::DeviceFunctions vk;
+    const VkDevice handle;
     vkattn::core::DeviceCaps caps;  // changed by vkattn_context_probed only
     vkattn::core::Pipelines pipelines;
     std::mutex mutex;  // guards rejected_rows

@@ -21,6 +21,7 @@ namespace vkattn::core {
     X(vkDestroyPipelineLayout)     \
     X(vkCreateComputePipelines)    \
     X(vkDestroyPipeline)           \
+    X(vkGetBufferDeviceAddress)    \
     X(vkCmdBindPipeline)           \
     X(vkCmdPushConstants)          \
     X(vkCmdDispatch)               \

@@ -1,5 +1,7 @@
 #include "record.hpp"
 
+#include "aliasing.hpp"
+
 #include <fmt/format.h>
 
 #include <cstring>
@@ -21,7 +23,7 @@ Result<bool> check_address(const CallerArray& array, VkDeviceAddress address) {
 }
 
 template <class Args>
-Result<bool> check_scratch(const Plan& plan, const Args& args) {
+Result<bool> check_scratch(const VkattnContext& context, const Plan& plan, const Args& args) {
     if (plan.scratch_bytes == 0) return true;
     if (args.scratch_address == 0)
         return invalid("args.scratch_address",
@@ -29,9 +31,22 @@ Result<bool> check_scratch(const Plan& plan, const Args& args) {
     if (args.scratch_address % scratch_alignment != 0)
         return invalid("args.scratch_address",
                        fmt::format("is not a multiple of {} bytes", scratch_alignment));
-    if (args.scratch_offset % 4 != 0) return invalid("args.scratch_offset", "is not a multiple of 4 bytes");
-    if (!plan.arguments.empty() && args.scratch_buffer == VK_NULL_HANDLE)
+    if (args.scratch_bytes != 0 && args.scratch_bytes < plan.scratch_bytes)
+        return invalid("args.scratch_bytes",
+                       fmt::format("{}: the plan needs {}", args.scratch_bytes, plan.scratch_bytes));
+    if (args.scratch_buffer == VK_NULL_HANDLE) {
+        if (plan.arguments.empty()) return true;
         return invalid("args.scratch_buffer", "is null, the plan writes its argument block there");
+    }
+    VkBufferDeviceAddressInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
+    info.buffer = args.scratch_buffer;
+    const VkDeviceAddress base = context.vk.vkGetBufferDeviceAddress(context.handle, &info);
+    if (base + args.scratch_offset != args.scratch_address)
+        return invalid("args.scratch_offset",
+                       fmt::format("{}: there the address of args.scratch_buffer is {:#x}, and "
+                                   "args.scratch_address is {:#x}",
+                                   args.scratch_offset, base + args.scratch_offset, args.scratch_address));
     return true;
 }
 
@@ -115,7 +130,8 @@ Result<bool> record_checked(VkCommandBuffer commands, const VkattnPlan& plan, co
                             uint32_t first, uint32_t count) {
     const Addresses at = addresses_of(plan.plan, args);
     if (auto ok = check(plan.plan, at); !ok) return ok;
-    if (auto ok = check_scratch(plan.plan, args); !ok) return ok;
+    if (auto ok = check_scratch(*plan.context, plan.plan, args); !ok) return ok;
+    if (auto ok = check_aliasing(plan.plan, args); !ok) return ok;
     if (!plan.plan.arguments.empty() && first == 0 && count != 0)
         write_arguments(plan.context->vk, commands, plan.plan, args, at);
     record(commands, plan, at, first, count);
@@ -145,6 +161,7 @@ Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, co
         return invalid("plan", "is not of vkattn_combine_create: vkattn_cmd_combine cannot record it");
     const Addresses at = addresses_of(plan.plan, args);
     if (auto ok = check(plan.plan, at); !ok) return ok;
+    if (auto ok = check_aliasing(plan.plan, args); !ok) return ok;
     record(commands, plan, at, 0, static_cast<uint32_t>(plan.plan.dispatches.size()));
     return true;
 }

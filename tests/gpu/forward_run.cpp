@@ -290,6 +290,24 @@ bool is_enough(const Report& report) {
     return failed && doctest::getContextOptions()->abort_after > 0;
 }
 
+// On CPUs the planner leaves float16 to `tiles`. The cases that GPUs run on matrix units are run there once more, with the
+// kernel for these by name.
+std::vector<Case> with_matrix_cases(std::vector<Case> cases) {
+    Device& device = Device::get();
+    const core::DeviceCaps& caps = device.runtime().context()->caps;
+    if (caps.type != core::DeviceType::cpu || !device.has_matrix_unit(VKATTN_DTYPE_FLOAT16)) return cases;
+    for (size_t i = 0, given = cases.size(); i < given; i++) {
+        Case c = cases[i];
+        if (c.kernel != "auto" || !c.tuning.empty() || c.problem.dtype != VKATTN_DTYPE_FLOAT16) continue;
+        c.kernel = "matrix";
+        c.text += " kernel=matrix";
+        Case without_limit = c;  // which run_case raises
+        without_limit.max_dispatch_flops = 0;
+        if (core_plan_of(caps, without_limit, false)) cases.push_back(c);
+    }
+    return cases;
+}
+
 // One device's share of the cases.
 void run_share(int index, const std::vector<Case>& cases, const std::vector<int>& homes, RunCase run,
                Features features, std::vector<Report>& reports) {
@@ -315,8 +333,10 @@ void run_share(int index, const std::vector<Case>& cases, const std::vector<int>
 
 }  // namespace
 
-std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run, Features features) {
+std::vector<Report> run_cases(const std::vector<Case>& given, RunCase run, Features features) {
     Device::get();
+    const bool may_use_matrices = run == run_case && features == Features::by_device;
+    const std::vector<Case> cases = may_use_matrices ? with_matrix_cases(given) : given;
     std::vector<Report> reports(cases.size());
     std::vector<int> homes;
     // The context without features is of the first device.

@@ -41,7 +41,8 @@ int run_with(Fault fault) {
     o.tuning = "threads=4,lanes=1,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,prefetch=0";  // compiles fast
     const Plan plan = device.runtime().plan(p, o);
     VkattnForwardArgs args = forward_args();
-    args.query = query.address();
+    // An input that is written to is not this forward's own: it would refuse that.
+    args.query = fault == Fault::write_to_input ? value.address() : query.address();
     args.key = key.address();
     args.value = value.address();
     args.out = fault == Fault::write_to_input

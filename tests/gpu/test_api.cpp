@@ -327,9 +327,11 @@ TEST_CASE_FIXTURE(Abi, "recording refuses null and what the plan cannot use") {
     const Plan plan(c, p), plain(c, good_problem());
     const Buffer memory = runtime.allocate(1 << 16);
     VkattnForwardArgs args = forward_args();
-    args.query = args.key = args.value = args.out = memory.address();
+    args.query = args.key = args.value = memory.address();
+    args.out = memory.address() + (1 << 14);
     args.scratch_buffer = memory.handle();
-    args.scratch_address = memory.address();
+    args.scratch_offset = 1 << 15;
+    args.scratch_address = memory.address() + args.scratch_offset;
     Recorder recorder(device);
     const VkCommandBuffer commands = recorder.begin();
     const auto refused = [&](const char* field, const std::function<void(VkattnForwardArgs&)>& spoil) {
@@ -342,7 +344,12 @@ TEST_CASE_FIXTURE(Abi, "recording refuses null and what the plan cannot use") {
     refused("args.scratch_buffer", [](A& a) { a.scratch_buffer = VK_NULL_HANDLE; });
     refused("args.scratch_address", [](A& a) { a.scratch_address = 0; });
     refused("args.scratch_address", [](A& a) { a.scratch_address += 16; });
-    refused("args.scratch_offset", [](A& a) { a.scratch_offset = 2; });
+    for (const int64_t off : {-256, -1, 2, 4, 256})
+        refused("args.scratch_offset", [&](A& a) { a.scratch_offset += static_cast<uint64_t>(off); });
+    refused("args.scratch_offset", [](A& a) { a.scratch_address += 256; });
+    refused("args.scratch_bytes", [](A& a) { a.scratch_bytes = 1; });
+    const uint64_t needed = plan.scratch().size_bytes;
+    refused("args.scratch_bytes", [&](A& a) { a.scratch_bytes = needed - 1; });
     refused("args.query", [](A& a) { a.query = 0; });
     refused("args.query", [](A& a) { a.query += 1; });
     refused("args.lse", [](A& a) { a.lse = 6; });
@@ -350,8 +357,25 @@ TEST_CASE_FIXTURE(Abi, "recording refuses null and what the plan cannot use") {
     check_invalid(call(vkattn_cmd_forward, VkCommandBuffer{}, plan.get(), &args), "command_buffer");
     check_invalid(call(vkattn_cmd_forward, commands, static_cast<const VkattnPlan*>(nullptr), &args), "plan");
     check_invalid(call(vkattn_cmd_forward, commands, plain.get(), static_cast<const A*>(nullptr)), "args");
-    recorder.end();
     CHECK(between.take_commands().empty());
+    for (const uint64_t told : {uint64_t{0}, needed, needed + 1}) {
+        args.scratch_bytes = told;
+        CHECK(call(vkattn_cmd_forward, commands, plan.get(), &args).returned == VKATTN_OK);
+    }
+    CHECK_FALSE(between.take_commands().empty());
+    recorder.end();
+}
+
+TEST_CASE_FIXTURE(Abi, "a plan without scratch looks at nothing that is said of it") {
+    const Plan plan(c, good_problem());
+    REQUIRE(plan.scratch().size_bytes == 0);
+    VkattnForwardArgs args = forward_args();
+    args.query = args.key = args.value = 1 << 20;
+    args.out = 2 << 20;
+    args.scratch_offset = args.scratch_address = args.scratch_bytes = 3;
+    Recorder recorder(device);
+    CHECK(call(vkattn_cmd_forward, recorder.begin(), plan.get(), &args).returned == VKATTN_OK);
+    recorder.end();
 }
 
 TEST_CASE_FIXTURE(Abi, "empty tensors need no addresses") {

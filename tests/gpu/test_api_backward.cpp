@@ -39,14 +39,21 @@ struct Made {
     Plan plan;
 };
 
+// Inputs lie on top of each other; outputs, and scratch, have so many bytes each.
+constexpr uint64_t output_bytes = 1 << 15;
+
 VkattnBackwardArgs args_at(const Buffer& memory) {
     VkattnBackwardArgs args = backward_args();
-    for (VkDeviceAddress A::*const address :
-         {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout, &A::dlse, &A::dquery, &A::dkey,
-          &A::dvalue, &A::dbias, &A::mask, &A::scratch_address})
-        args.*address = memory.address();
+    for (VkDeviceAddress A::*const input : {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout,
+                                            &A::dlse, &A::mask})
+        args.*input = memory.address();
     set_array_addresses(args, memory.address());
+    VkDeviceAddress at = memory.address();
+    for (VkDeviceAddress A::*const output : {&A::dquery, &A::dkey, &A::dvalue, &A::dbias})
+        args.*output = at += output_bytes;
     args.scratch_buffer = memory.handle();
+    args.scratch_offset = 5 * output_bytes;
+    args.scratch_address = memory.address() + args.scratch_offset;
     return args;
 }
 

@@ -39,10 +39,13 @@ Seen create_combine(VkattnContext* context, const VkattnCombine* combine) {
 // Addresses that suit the case `featured`.
 VkattnForwardArgs args_at(const Buffer& memory) {
     VkattnForwardArgs args = forward_args();
-    args.query = args.key = args.value = args.out = args.lse = args.mask = memory.address();
+    args.query = args.key = args.value = args.mask = memory.address();
     set_array_addresses(args, memory.address() + 4);
+    args.out = memory.address() + 1024;
+    args.lse = memory.address() + 2048;
     args.scratch_buffer = memory.handle();
-    args.scratch_address = memory.address();
+    args.scratch_offset = 4096;
+    args.scratch_address = memory.address() + args.scratch_offset;
     return args;
 }
 
@@ -280,7 +283,10 @@ TEST_CASE_FIXTURE(Abi, "recording a combine refuses null, misaligned addresses, 
     const Buffer memory = runtime.allocate(1 << 16);
     VkattnCombineArgs good;
     vkattn_combine_args_init(&good);
-    good.parts = good.parts_lse = good.out = good.lse = memory.address();
+    good.parts = memory.address();
+    good.parts_lse = memory.address() + (1 << 13);
+    good.out = memory.address() + (1 << 14);
+    good.lse = memory.address() + (1 << 15);
     Recorder recorder(device);
     const VkCommandBuffer commands = recorder.begin();
     between.take_commands();

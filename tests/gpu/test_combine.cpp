@@ -240,6 +240,123 @@ TEST_CASE_FIXTURE(Recorded, "what is not finite in a part does not vanish from t
     }
 }
 
+namespace {
+
+// Merges into part `of_out`, and the lse into that of part `of_lse`. What was written; the other parts stay as they are.
+Outcome run_in_place(Device& device, const Plan& plan, const Shape& s, const Parts& parts, uint32_t of_out,
+                     uint32_t of_lse) {
+    const uint64_t bytes = element_bytes(s.dtype), at = of_out * parts.part_stride * bytes;
+    Guarded given(device, parts.image.size(), Place::end, 16), lse(device, parts.lse.size() * 4, Place::end);
+    given.write(parts.image);
+    lse.write(std::as_bytes(std::span(parts.lse)));
+    VkattnCombineArgs args = combine_args();
+    args.parts = given.address();
+    args.parts_lse = lse.address();
+    args.out = given.address() + at;
+    args.lse = lse.address() + of_lse * parts.rows * 4;
+    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_combine(commands, args); });
+    CHECK(given.intact());
+    CHECK(lse.intact());
+
+    std::vector<std::byte> content = given.read();
+    std::vector<float> statistics(parts.lse.size());
+    std::memcpy(statistics.data(), lse.read().data(), statistics.size() * 4);
+    const auto first = content.begin() + static_cast<std::ptrdiff_t>(at);
+    const std::vector<std::byte> part(first,
+                                      first + static_cast<std::ptrdiff_t>(parts.layout.span() * bytes));
+    const auto first_lse = statistics.begin() + static_cast<std::ptrdiff_t>(of_lse * parts.rows);
+    Outcome outcome{parts.layout.gather(part),
+                    {first_lse, first_lse + static_cast<std::ptrdiff_t>(parts.rows)}};
+
+    const std::vector<bool> covered = parts.layout.covered();
+    for (size_t i = 0; i < part.size(); i++)
+        if (covered[i]) content[at + i] = parts.image[at + i];
+    CHECK(content == parts.image);
+    std::copy_n(parts.lse.begin() + static_cast<std::ptrdiff_t>(of_lse * parts.rows), parts.rows, first_lse);
+    CHECK(statistics == parts.lse);
+    return outcome;
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Recorded, "a combine may merge in place, into any part and any lse") {
+    for (const VkattnDtype dtype : {f32, f16, bf16})
+        for (const Shape& shape : {Shape{2, 2, 3, 7, 59, dtype, dtype, 3},
+                                   {3, 2, 2, 5, 64, dtype, dtype, 0, true, 16},
+                                   {70, 2, 1, 3, 8, dtype, dtype, 5},
+                                   {7, 1, 2, 33, 111, dtype, dtype, 1},
+                                   {3, 1, 1, 3, 576, dtype, dtype},
+                                   {1, 1, 2, 9, 13, dtype, dtype}}) {
+            CAPTURE(text_of(shape));
+            const Parts parts(shape);
+            const Plan plan(context, combine_of(shape, parts));
+            const Outcome apart = run(device, plan, shape, parts, Place::end);
+            CHECK(compare(apart, expect(shape, parts)) == "");
+            const uint32_t last = shape.num_parts - 1;
+            for (const auto& [of_out, of_lse] : {std::pair{0u, 0u}, {last, last}, {last / 2, last}})
+                CHECK(run_in_place(device, plan, shape, parts, of_out, of_lse).same_bits(apart));
+        }
+}
+
+TEST_CASE_FIXTURE(Recorded, "a combine refuses every other overlap") {
+    between.pretend = true;
+    const Context fresh = between.context();
+    const VkCommandBuffer commands = reinterpret_cast<VkCommandBuffer>(uintptr_t{16});
+    VkattnCombine good = combine();
+    good.num_parts = 3;
+    good.batch = 2, good.num_heads = 2, good.seqlen_q = 5, good.head_dim_v = 8;
+    constexpr uint64_t rows = 2 * 2 * 5, row = 8 * 4, part = rows * row;
+    VkattnCombineArgs apart = combine_args();
+    apart.parts = 1 << 20, apart.parts_lse = 2 << 20, apart.out = 3 << 20, apart.lse = 4 << 20;
+    // "" if it is recorded, else the field that is refused.
+    const auto record = [&](const VkattnCombine& c, const VkattnCombineArgs& args) {
+        const Plan plan(fresh, c);
+        VkattnError error;
+        const VkattnStatus status = vkattn_cmd_combine(commands, plan.get(), &args, &error);
+        CHECK((status == VKATTN_OK || status == VKATTN_INVALID_ARGUMENT));
+        return std::string(error.field);
+    };
+    const auto with = [&](VkDeviceAddress VkattnCombineArgs::*field, VkDeviceAddress address) {
+        VkattnCombineArgs args = apart;
+        args.*field = address;
+        return record(good, args);
+    };
+    using A = VkattnCombineArgs;
+    CHECK(record(good, apart) == "");
+    for (uint64_t p = 0; p < 3; p++) CHECK(with(&A::out, apart.parts + p * part) == "");
+    for (uint64_t p = 0; p < 3; p++) CHECK(with(&A::lse, apart.parts_lse + p * rows * 4) == "");
+    CHECK(with(&A::out, apart.parts + 3 * part) == "");  // right behind
+    CHECK(with(&A::out, apart.parts - part) == "");
+    for (const uint64_t off : {row, part - row, 3 * part - row, uint64_t{4}})
+        CHECK(with(&A::out, apart.parts + off) == "args.out");
+    CHECK(with(&A::out, apart.parts_lse) == "args.out");
+    CHECK(with(&A::out, apart.lse) == "args.lse");
+    for (const uint64_t off : {uint64_t{4}, rows * 4 - 4, rows * 12 - 4})
+        CHECK(with(&A::lse, apart.parts_lse + off) == "args.lse");
+    CHECK(with(&A::lse, apart.parts + 2 * part) == "args.lse");
+
+    VkattnCombine other = good;  // out of a part's address, but not of its strides or type
+    VkattnCombineArgs in_place = apart;
+    in_place.out = apart.parts + part;
+    other.out_strides = {80, 8, 16};  // (batch, seq, head, dim)
+    CHECK(record(other, in_place) == "args.out");
+    other.parts_strides = other.out_strides;
+    CHECK(record(other, in_place) == "");
+    other = good;
+    other.dtype = f16;
+    CHECK(record(other, in_place) == "args.out");
+    other = good;
+    other.part_stride = 0;  // all parts are the one that is written
+    in_place.out = apart.parts;
+    CHECK(record(other, in_place) == "args.out");
+    other.part_stride = 8;  // parts interleave row by row
+    other.parts_strides = other.out_strides = {2 * 5 * 24, 5 * 24, 24};
+    in_place.out = apart.parts + row;
+    CHECK(record(other, in_place) == "");
+    in_place.out = apart.parts + row / 2;
+    CHECK(record(other, in_place) == "args.out");
+}
+
 TEST_CASE_FIXTURE(Recorded, "empty combines record nothing") {
     for (const Shape& shape : {Shape{2, 0, 3, 7, 59, f32, f32}, {2, 1, 3, 0, 59, f16, f16}}) {
         const Parts parts(shape);

@@ -122,7 +122,8 @@ TEST_CASE_FIXTURE(Recorded, "a plan whose pipelines are there does not wait whil
     const auto start = Clock::now();
     const Plan plan(fresh, parse_case("s=34", "here").problem);
     VkattnForwardArgs args = forward_args();
-    args.query = args.key = args.value = args.out = memory.address();
+    args.query = args.key = args.value = memory.address();
+    args.out = memory.address() + 2048;
     plan.cmd_forward(reinterpret_cast<VkCommandBuffer>(uintptr_t{16}), args);
     const double ms = Milliseconds(Clock::now() - start).count();
     const bool still_building = driver.is_building();

@@ -120,7 +120,8 @@ TEST_CASE_FIXTURE(Recorded, "the argument block is written to scratch, then wait
         const Plan plan(fresh, c.problem, c.options());
         REQUIRE(plan.scratch().size_bytes <= 2048);
         VkattnForwardArgs args = forward_args();
-        args.query = args.key = args.value = args.out = memory.address();
+        args.query = args.key = args.value = memory.address();
+        args.out = memory.address() + 1024;
         args.scratch_buffer = memory.handle();
         args.scratch_offset = 2048;
         args.scratch_address = memory.address() + 2048;
