@@ -196,6 +196,7 @@ const std::vector<Case>& matrix_cases() {
         matrix("d64-f16-invariant", {64, 64}, square, half_invariant()),
         rounded("d64-f32-as-f16", VKATTN_PRECISION_FLOAT16),
         rounded("d64-f32-as-bf16", VKATTN_PRECISION_BFLOAT16),
+        {"d64-f16-by-name", "matrix", {64, 64}, square, Layout::contiguous, 16, with(f16)},
         {"d64-f16-khr", "matrix_khr", {64, 64}, square, Layout::contiguous, 16, with(f16)},
     };
     return all;

@@ -81,12 +81,30 @@ const char* const with_units[] = {"amd_gfx1201", "amd_navi31",  "amd_phoenix", "
 
 }  // namespace
 
+TEST_CASE("matrix: on CPUs only by name, or where float32 is rounded") {
+    DeviceCaps caps = matrix_device("lavapipe");
+    const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
+    const auto reason = [](const Plan& plan) {
+        for (const core::Refusal& r : plan.refused)
+            if (r.kernel == "matrix") return r.reason;
+        return std::string();
+    };
+    const Plan plan = planned(caps, p);
+    CHECK(plan.kernel == "tiles");
+    CHECK(reason(plan).find("only by name: CPUs have no matrix unit") == 0);
+    CHECK(planned(caps, p, named("matrix")).kernel == "matrix");
+    Options rounded;
+    rounded.precision = VKATTN_PRECISION_FLOAT16;
+    CHECK(planned(caps, make_problem({64, 64}, {1, 2, 2, 300, 300}), rounded).kernel == "matrix");
+    caps.type = core::DeviceType::integrated;
+    CHECK(planned(caps, p).kernel == "matrix");
+}
+
 TEST_CASE("matrix: not on a driver that loads matrices wrong") {
     DeviceCaps caps = matrix_device("lavapipe");
     const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
-    CHECK(planned(caps, p).kernel == "matrix");
+    CHECK(planned(caps, p, named("matrix")).kernel == "matrix");
     caps.min_subgroup_size = caps.max_subgroup_size = caps.subgroup_size = 16;  // quirk_wrong_matrices
-    CHECK(planned(caps, p).kernel == "tiles");
     CHECK(refusal(caps, p, named("matrix")).find("loads matrices wrong") != std::string::npos);
 }
 
@@ -114,7 +132,11 @@ TEST_CASE("matrix: every device with units for float16 plans them at any head di
             for (const uint32_t alignment : {2u, 8u, 16u}) {
                 CAPTURE(dims.qk);
                 CAPTURE(dims.v);
-                const Plan plan = planned(caps, half(dims, {2, 4, 2, 300, 500, true}, alignment));
+                const Plan plan =
+                    planned(caps, half(dims, {2, 4, 2, 300, 500, true}, alignment), named("matrix"));
+                const bool cpu = caps.type == core::DeviceType::cpu;
+                CHECK(planned(caps, half(dims, {2, 4, 2, 300, 500, true}, alignment)).kernel ==
+                      (cpu ? "tiles" : "matrix"));
                 CHECK(plan.kernel == "matrix");
                 const core::Pipeline& forward = forward_of(plan);
                 const auto of = [&](std::string_view constant_name) {
