@@ -175,7 +175,7 @@ TEST_CASE_FIXTURE(Recorded, "rows of a mask may lie more than 4 GiB apart") {
     if (!device.has_guard_pages())
         return skip("rows of a mask 4 GiB apart: addresses are no host pointers here");
     constexpr uint64_t gib = uint64_t{1} << 30;  // strides are in elements of 4 bytes
-    const VkattnStrides all{90 * gib + 10, 14 * gib + 6, 2 * gib + 3}, heads{9 * gib + 1, 5 * gib, 9};
+    const VkattnStrides all{90 * gib + 10, 14 * gib + 6, 2 * gib + 3}, heads{9 * gib + 1, 5 * gib, 43};
     const FarRuns runs = {
         {"b=2 hq=6 hkv=3 sq=5 skv=6 causal mask=float mask_shape=2,6,5,6", all},
         {"b=2 hq=6 hkv=2 sq=5 skv=6 mask=float mask_shape=2,3,5,6", all},
