@@ -95,12 +95,17 @@ typedef struct VkattnRuntimeHandles {
  * of a plan goes on at the pace of the last one. */
 typedef struct VkattnRun {
     size_t struct_size;
-    double time_ms;   /* out: milliseconds on the device by timestamps, the submissions' sum; by the host's
-                                * clock where the queue has no timestamps */
-    double record_us; /* out: microseconds that recording took on the host */
+    /* Out: milliseconds on the device by timestamps, the submissions' sum; by the host's clock where the queue has no
+     * timestamps. */
+    double time_ms;
+    double record_us;     /* out: microseconds that recording took on the host */
     uint32_t submissions; /* out */
-    uint32_t
-        segments_at_once; /* in: segments of the first submission, 0 is 1; out: as many as fit the next one */
+    /* In: segments of the first submission; 0 is 1. Out: as many as fit the next one. */
+    uint32_t segments_at_once;
+    /* In: called after each submission of a run, on the caller's thread, with how many of its segments are done; may be
+     * null. It may use the runtime. */
+    void (*progress)(void* progress_user, uint32_t done, uint32_t segments);
+    void* progress_user;
 } VkattnRun;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnRun, vkattn_run_init)
 

@@ -16,7 +16,7 @@ namespace vkattn::core {
 // These structs are those of version 0.1 still.
 VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864}))
 VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40}))
-VKATTN_FIRST_VERSION(VkattnRun, segments_at_once, (FirstVersion{32, 28}))
+VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40}))
 
 }  // namespace vkattn::core
 

@@ -23,6 +23,7 @@ void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRan
         run.record_us += took.record_us;
         run.submissions++;
         first += count;
+        if (run.progress != nullptr) run.progress(run.progress_user, first, segments);
         // At most twice as many: segments are not all alike.
         const double most = std::clamp(2.0 * at_once, 1.0, std::max<double>(segments, 1));
         const double fitting = took.time_ms > 0 ? wanted_ms * count / took.time_ms : most;
