@@ -7,7 +7,8 @@
 #include <vkattn/runtime.hpp>
 
 // Says whether a backward is refused because the build has no such kernel.
-static bool is_refused(const vkattn::Runtime& runtime, const VkattnProblem& problem, const std::string& kernel) {
+static bool is_refused(const vkattn::Runtime& runtime, const VkattnProblem& problem,
+                       const std::string& kernel) {
     try {
         runtime.backward_plan(problem, vkattn::backward());
     } catch (const vkattn::Error& error) {
@@ -30,7 +31,7 @@ int main(int argc, char** argv) {
     VkattnForwardArgs args = vkattn::forward_args();
     args.query = args.key = args.value = in.address();
     args.out = result.address();
-    runtime.submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, args); });
+    runtime.run(plan, args);
     runtime.download(result, std::as_writable_bytes(std::span(out)));
     for (const float x : out)
         if (std::abs(x - 0.25f) > 1e-6f) return std::printf("failed: runtime: wrong\n"), 1;
