@@ -1,6 +1,6 @@
 // The C functions of the runtime: what they refuse, and that a run brings scratch and submits in pieces.
 #include <cstring>
-#include <numeric>
+#include <thread>
 
 #include "api_calls.hpp"
 #include "forward_run.hpp"
@@ -84,6 +84,24 @@ TEST_CASE_FIXTURE(OnRuntime, "a run brings scratch, submits in pieces and tells 
         CHECK(seen_progress.front() == std::pair{1u, segments});
         CHECK(seen_progress.back() == std::pair{segments, segments});
     }
+}
+
+TEST_CASE_FIXTURE(OnRuntime, "runs of one plan on several threads have scratch of their own") {
+    const Job job(runtime.context(), "b=2 h=3 s=33 kernel=materialized max_scratch=9728");
+    constexpr size_t threads = 3;
+    std::vector<Forward> memory;
+    for (size_t i = 0; i < threads; i++) memory.push_back(job.forward(device));
+    std::vector<std::thread> all;
+    for (const Forward& forward : memory)
+        all.emplace_back([&] {
+            VkattnForwardArgs args = forward.args();
+            args.scratch_buffer = VK_NULL_HANDLE;
+            VkattnRun run = run_info();
+            CHECK(vkattn_runtime_run_forward(r, job.plan.get(), &args, &run, nullptr) == VKATTN_OK);
+            CHECK(run.submissions > 1);
+        });
+    for (std::thread& thread : all) thread.join();
+    for (const Forward& forward : memory) check_right(job, forward);
 }
 
 TEST_CASE_FIXTURE(OnRuntime, "a run executes a backward and a combine") {
