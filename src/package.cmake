@@ -1,5 +1,6 @@
-# What others link: libvkattn and the optional libvkattn_runtime, each as a static and a shared library. Whoever links them
-# finds the C ABI of vkattn.h and of runtime.h: nothing of fmt, of libzstd, of VulkanMemoryAllocator or of a kernel. They need none of those libraries to link, either. A project that adds this one by add_subdirectory or
+# What others link: libvkattn and the optional libvkattn_runtime, each as a static and a shared library. Whoever links
+# them finds the C ABI of vkattn.h and of runtime.h: nothing of fmt, of libzstd, of VulkanMemoryAllocator or of a
+# kernel. They need none of those libraries to link, either. A project that adds this one by add_subdirectory or
 # FetchContent links the same targets, by the names that the installed package gives them.
 include(GNUInstallDirs)
 
@@ -56,8 +57,8 @@ function(vkattn_one_object output symbols)
   set(${output} "${object}" PARENT_SCOPE)
 endfunction()
 
-# vkattn_package_static(TARGET NAME OUTPUT PARTS ... ARCHIVES ...): vkattn::NAME, the archive of the targets PARTS and of
-# what they need of ARCHIVES.
+# vkattn_package_static(TARGET NAME OUTPUT PARTS ... ARCHIVES ...): vkattn::NAME, the archive of the targets PARTS and
+# of what they need of ARCHIVES.
 function(vkattn_package_static target name output)
   cmake_parse_arguments(PARSE_ARGV 3 of "" "" "PARTS;ARCHIVES")
   set(of_objects "")
@@ -109,8 +110,8 @@ vkattn_package_shared(vkattn_shared shared vkattn ${parts})
 target_compile_definitions(vkattn_shared INTERFACE VKATTN_SHARED)
 target_link_libraries(vkattn_shared PRIVATE "${VKATTN_ZSTD}")
 
-# The runtime is a library of its own: embedders with a Vulkan device do not load it. Other languages load the shared one,
-# which finds the shared libvkattn beside itself.
+# The runtime is a library of its own: embedders with a Vulkan device do not load it. Other languages load the shared
+# one, which finds the shared libvkattn beside itself.
 set(runtime_parts vkattn_runtime_objects vkattn_fmt)
 vkattn_package_static(vkattn_runtime_static runtime_static vkattn_runtime PARTS ${runtime_parts})
 target_link_libraries(vkattn_runtime_static INTERFACE vkattn_static ${CMAKE_DL_LIBS} Threads::Threads)

@@ -1,8 +1,8 @@
 // The runtime in C++20: owning handles and exceptions over the C functions of runtime.h, where the contract stands.
 // Header-only, as vkattn.hpp is over vkattn.h.
 //
-// Errors are exceptions: RuntimeError for what the functions of runtime.h return, vkattn::Error for those of vkattn.h. An
-// exception that leaves the function given to Runtime::submit reaches submit's caller.
+// Errors are exceptions: RuntimeError for what the functions of runtime.h return, vkattn::Error for those of vkattn.h.
+// An exception that leaves the function given to Runtime::submit reaches submit's caller.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@
 
 namespace vkattn {
 
-// What happened to the runtime: no Vulkan, no such device, out of memory, a lost device, an argument at fault.
+// The runtime throws it: there is no Vulkan, no such device, or no memory; the device is lost; or an argument is at
+// fault.
 class RuntimeError : public std::runtime_error {
   public:
     using std::runtime_error::runtime_error;
@@ -42,7 +43,7 @@ void call_runtime(Function function, Args... args) {
 
 }  // namespace detail
 
-// VkattnDeviceInfo as strings.
+// This is VkattnDeviceInfo with strings of its own.
 struct DeviceInfo {
     DeviceInfo() = default;
     explicit DeviceInfo(const VkattnDeviceInfo& d)
@@ -68,7 +69,7 @@ struct DeviceInfo {
     std::string refusal;
 };
 
-// VkattnRuntimeOptions as strings.
+// This is VkattnRuntimeOptions with strings of its own.
 struct RuntimeOptions {
     std::string device;
     bool validation = false;
@@ -106,7 +107,7 @@ inline std::string device_profile(uint32_t index) {
     return text;
 }
 
-// See vkattn_buffer_create. Must not outlive its Runtime.
+// See vkattn_buffer_create. A buffer must not outlive its Runtime.
 class Buffer {
   public:
     Buffer() = default;
@@ -169,8 +170,8 @@ class Runtime {
         detail::call_runtime(vkattn_buffer_fill, buffer.get(), word);
     }
 
-    // Brings scratch where the arguments have none, submits in pieces, waits; see vkattn_runtime_run_forward. `last`: what
-    // the last run of the plan returned, for its pace.
+    // Brings scratch where the arguments have none, submits in pieces, waits; see vkattn_runtime_run_forward. `last`:
+    // what the last run of the plan returned, for its pace.
     VkattnRun run(const Plan& plan, const VkattnForwardArgs& args, VkattnRun last = run_info()) {
         detail::call_runtime(vkattn_runtime_run_forward, get(), plan.get(), &args, &last);
         return last;
@@ -207,10 +208,11 @@ class Runtime {
         if (status != VKATTN_OK) throw RuntimeError(error);
         return run.time_ms;
     }
-    // The barrier between two recordings in one submission; see vkattn_runtime_barrier.
+    // Records the barrier between two recordings in one submission; see vkattn_runtime_barrier.
     void barrier(VkCommandBuffer commands) const { vkattn_runtime_barrier(get(), commands); }
 
-    // Messages of the validation layer so far, each one line or more; none is good. Only with options.validation.
+    // Returns the messages of the validation layer so far, each one line or more; none is good. There are some only
+    // with options.validation.
     std::vector<std::string> messages() const {
         std::vector<std::string> all;
         while (const char* text = vkattn_runtime_message(get(), static_cast<uint32_t>(all.size())))

@@ -51,7 +51,7 @@ VkattnStatus answer(VkattnError* error, const char* doing, Body body) {
     runtime::fail(VKATTN_INVALID_ARGUMENT, message, field);
 }
 
-// The caller's struct, with the defaults of the fields that it lacks.
+// Returns the caller's struct, with the defaults of the fields that it lacks.
 template <class T>
 T read_from(const char* name, const T* given) {
     T defaults{};
@@ -61,7 +61,7 @@ T read_from(const char* name, const T* given) {
     return *read;
 }
 
-// As much of a struct as the caller has.
+// Writes as much of a struct as the caller has.
 template <class T>
 void write_to(T* given, const T& made) {
     const size_t size = given->struct_size;

@@ -32,7 +32,7 @@ VkattnDeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevi
 std::vector<VkattnDeviceInfo> list_devices();
 std::string device_profile(uint32_t index);
 
-// Index of the device that `wanted` names; see VkattnRuntimeOptions::device. Throws Error.
+// Returns the index of the device that `wanted` names; see VkattnRuntimeOptions::device. Throws Error.
 uint32_t pick_device(const std::vector<VkattnDeviceInfo>& devices, const std::string& wanted);
 
 }  // namespace vkattn::runtime

@@ -32,8 +32,8 @@ void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRan
     run.segments_at_once = at_once;
 }
 
-// The caller's arguments, with scratch for the time of this object where they have none and the plan needs some. What the
-// library is to refuse is handed on as it is.
+// The caller's arguments, with scratch for the time of this object where they have none and the plan needs some. What
+// the library is to refuse is handed on as it is.
 template <class Args>
 class WithScratch {
   public:

@@ -1,4 +1,5 @@
-// What the handles of runtime.h stand for. Everything here throws: vkattn::Error, or vk::SystemError where Vulkan failed.
+// What the handles of runtime.h stand for. Everything here throws: vkattn::Error, or vk::SystemError where Vulkan
+// failed.
 #pragma once
 
 #include <deque>
@@ -13,7 +14,7 @@
 
 namespace vkattn::runtime {
 
-// VkattnRuntimeOptions, with no null left.
+// This is VkattnRuntimeOptions with no null left.
 struct Options {
     std::string device, pipeline_cache;
     std::vector<const char*> extra_extensions;
