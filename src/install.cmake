@@ -4,14 +4,16 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/vkattn")
 # From the folder of vkattn.pc up to the prefix, so that an installation can be moved.
 file(RELATIVE_PATH VKATTN_PC_UP "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
-configure_file("${CMAKE_CURRENT_LIST_DIR}/vkattn.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/vkattn.pc" @ONLY)
+foreach(name vkattn vkattn-runtime)
+  configure_file("${CMAKE_CURRENT_LIST_DIR}/${name}.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" @ONLY)
+endforeach()
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/vkattn-config.cmake.in"
   "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake" INSTALL_DESTINATION "${package_dir}")
 # While the version is 0.x, a minor version may change the ABI, as the soname says.
 write_basic_package_version_file("${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake"
                                  COMPATIBILITY SameMinorVersion)
 
-install(TARGETS vkattn_static vkattn_shared vkattn_runtime_static EXPORT vkattn
+install(TARGETS vkattn_static vkattn_shared vkattn_runtime_static vkattn_runtime_shared EXPORT vkattn
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 install(EXPORT vkattn NAMESPACE vkattn:: FILE vkattn-targets.cmake DESTINATION "${package_dir}")
@@ -19,7 +21,8 @@ install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/vkattn" DESTINATION "${CMAKE_IN
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake"
               "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config-version.cmake"
   DESTINATION "${package_dir}")
-install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn.pc" "${CMAKE_CURRENT_BINARY_DIR}/vkattn-runtime.pc"
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 if(VKATTN_TOOLS)
   install(TARGETS vkattn_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()

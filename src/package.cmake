@@ -1,14 +1,10 @@
-# What others link: libvkattn as a static and a shared library, and the optional runtime. Whoever links them finds the C
-# ABI of vkattn.h and, of the runtime, what is in namespace vkattn: nothing of fmt, of libzstd, of VulkanMemoryAllocator
-# or of a kernel. They need none of those libraries to link, either. A project that adds this one by add_subdirectory or
+# What others link: libvkattn and the optional libvkattn_runtime, each as a static and a shared library. Whoever links
+# them finds the C ABI of vkattn.h and of runtime.h: nothing of fmt, of libzstd, of VulkanMemoryAllocator or of a
+# kernel. They need none of those libraries to link, either. A project that adds this one by add_subdirectory or
 # FetchContent links the same targets, by the names that the installed package gives them.
 include(GNUInstallDirs)
 
 set(parts vkattn_objects vkattn_spirv vkattn_plan vkattn_fmt)
-set(objects "")
-foreach(part ${parts})
-  list(APPEND objects $<TARGET_OBJECTS:${part}>)
-endforeach()
 
 # The SDK has headers of other libraries too, which are not to get in the way of the embedder's own.
 set(headers "${PROJECT_BINARY_DIR}/vulkan_include")
@@ -61,52 +57,79 @@ function(vkattn_one_object output symbols)
   set(${output} "${object}" PARENT_SCOPE)
 endfunction()
 
-vkattn_one_object(vkattn_whole "vkattn_*" ${objects} "${VKATTN_ZSTD}")
-add_library(vkattn_static STATIC ${vkattn_whole})
-add_dependencies(vkattn_static ${parts})
-vkattn_package_target(vkattn_static static)
-set_target_properties(vkattn_static PROPERTIES OUTPUT_NAME vkattn)
-if(WIN32) # where a shared library has an archive of this name
-  set_target_properties(vkattn_static PROPERTIES OUTPUT_NAME vkattn_static)
-endif()
-target_link_libraries(vkattn_static INTERFACE ${vkattn_whole_archives})
+# vkattn_package_static(TARGET NAME OUTPUT PARTS ... ARCHIVES ...): vkattn::NAME, the archive of the targets PARTS and
+# of what they need of ARCHIVES.
+function(vkattn_package_static target name output)
+  cmake_parse_arguments(PARSE_ARGV 3 of "" "" "PARTS;ARCHIVES")
+  set(of_objects "")
+  foreach(part ${of_PARTS})
+    list(APPEND of_objects $<TARGET_OBJECTS:${part}>)
+  endforeach()
+  vkattn_one_object(${output}_whole "vkattn_*" ${of_objects} ${of_ARCHIVES})
+  add_library(${target} STATIC ${${output}_whole})
+  add_dependencies(${target} ${of_PARTS})
+  vkattn_package_target(${target} ${name})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output})
+  if(WIN32) # where a shared library has an archive of this name
+    set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output}_static)
+  endif()
+  target_link_libraries(${target} INTERFACE ${${output}_whole_archives})
+endfunction()
+
+# vkattn_package_shared(TARGET NAME OUTPUT PARTS...): vkattn::NAME, the shared library of the targets PARTS.
+function(vkattn_package_shared target name output)
+  set(of_objects "")
+  foreach(part ${ARGN})
+    list(APPEND of_objects $<TARGET_OBJECTS:${part}>)
+  endforeach()
+  add_library(${target} SHARED ${of_objects})
+  vkattn_package_target(${target} ${name})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output}
+    VERSION ${PROJECT_VERSION} SOVERSION "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+  if(APPLE)
+    target_link_options(${target} PRIVATE "LINKER:-exported_symbol,_vkattn_*") # libzstd's symbols are not hidden
+  endif()
+  if(UNIX AND NOT APPLE)
+    # Weak symbols of std that the compiler makes have their own visibility.
+    target_link_options(${target} PRIVATE "LINKER:--version-script=${PROJECT_SOURCE_DIR}/src/exports.map")
+    set_property(TARGET ${target} PROPERTY LINK_DEPENDS "${PROJECT_SOURCE_DIR}/src/exports.map")
+  endif()
+  if(VKATTN_SANITIZE)
+    target_link_options(${target} PRIVATE -fsanitize=${VKATTN_SANITIZE})
+  elseif(UNIX AND NOT APPLE)
+    target_link_options(${target} PRIVATE "LINKER:-z,defs")
+  endif()
+endfunction()
+
+vkattn_package_static(vkattn_static static vkattn PARTS ${parts} ARCHIVES "${VKATTN_ZSTD}")
 # Named, for programs whose CMake knows no C++.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT APPLE AND NOT WIN32)
   target_link_libraries(vkattn_static INTERFACE stdc++ m)
 endif()
-
-add_library(vkattn_shared SHARED ${objects})
-vkattn_package_target(vkattn_shared shared)
-set_target_properties(vkattn_shared PROPERTIES OUTPUT_NAME vkattn
-  VERSION ${PROJECT_VERSION} SOVERSION "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+vkattn_package_shared(vkattn_shared shared vkattn ${parts})
 target_compile_definitions(vkattn_shared INTERFACE VKATTN_SHARED)
 target_link_libraries(vkattn_shared PRIVATE "${VKATTN_ZSTD}")
+
+# The runtime is a library of its own: embedders with a Vulkan device do not load it. Other languages load the shared
+# one, which finds the shared libvkattn beside itself.
+set(runtime_parts vkattn_runtime_objects vkattn_fmt)
+vkattn_package_static(vkattn_runtime_static runtime_static vkattn_runtime PARTS ${runtime_parts})
+target_link_libraries(vkattn_runtime_static INTERFACE vkattn_static ${CMAKE_DL_LIBS} Threads::Threads)
+vkattn_package_shared(vkattn_runtime_shared runtime_shared vkattn_runtime ${runtime_parts})
+target_compile_definitions(vkattn_runtime_shared INTERFACE VKATTN_RUNTIME_SHARED)
+target_link_libraries(vkattn_runtime_shared PUBLIC vkattn_shared PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
 if(APPLE)
-  target_link_options(vkattn_shared PRIVATE "LINKER:-exported_symbol,_vkattn_*") # libzstd's symbols are not hidden
-endif()
-if(UNIX AND NOT APPLE)
-  # Weak symbols of std that the compiler makes have their own visibility.
-  target_link_options(vkattn_shared PRIVATE "LINKER:--version-script=${CMAKE_CURRENT_LIST_DIR}/exports.map")
-  set_property(TARGET vkattn_shared PROPERTY LINK_DEPENDS "${CMAKE_CURRENT_LIST_DIR}/exports.map")
-endif()
-if(VKATTN_SANITIZE)
-  target_link_options(vkattn_shared PRIVATE -fsanitize=${VKATTN_SANITIZE})
-elseif(UNIX AND NOT APPLE)
-  target_link_options(vkattn_shared PRIVATE "LINKER:-z,defs")
+  set_target_properties(vkattn_runtime_shared PROPERTIES INSTALL_RPATH "@loader_path")
+elseif(UNIX)
+  set_target_properties(vkattn_runtime_shared PROPERTIES INSTALL_RPATH "$ORIGIN")
 endif()
 
-# vkattn::vkattn is one of the two; src/vkattn-config.cmake.in says the same of the installed package.
+# vkattn::vkattn and vkattn::runtime are each one of the two; src/vkattn-config.cmake.in says the same of the installed
+# package.
 if(BUILD_SHARED_LIBS)
   add_library(vkattn::vkattn ALIAS vkattn_shared)
+  add_library(vkattn::runtime ALIAS vkattn_runtime_shared)
 else()
   add_library(vkattn::vkattn ALIAS vkattn_static)
+  add_library(vkattn::runtime ALIAS vkattn_runtime_static)
 endif()
-
-vkattn_one_object(vkattn_runtime_whole "_Z*6vkattn*" $<TARGET_OBJECTS:vkattn_runtime_objects>
-                  $<TARGET_OBJECTS:vkattn_fmt>)
-add_library(vkattn_runtime_static STATIC ${vkattn_runtime_whole})
-add_dependencies(vkattn_runtime_static vkattn_runtime_objects vkattn_fmt)
-vkattn_package_target(vkattn_runtime_static runtime)
-set_target_properties(vkattn_runtime_static PROPERTIES OUTPUT_NAME vkattn_runtime)
-target_link_libraries(vkattn_runtime_static INTERFACE $<BUILD_INTERFACE:vkattn::vkattn> ${CMAKE_DL_LIBS}
-                                                      Threads::Threads)

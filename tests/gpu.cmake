@@ -14,9 +14,9 @@ endforeach()
 
 set(gpu_sources case_plan.cpp cases.cpp storage.cpp device.cpp guarded.cpp guard_probe.cpp inputs.cpp forward_run.cpp
   backward_run.cpp interposer.cpp pairwise.cpp test_api.cpp test_api_features.cpp test_api_backward.cpp
-  test_api_context.cpp test_plan_check.cpp test_tensor_memory.cpp test_versions.cpp
-  test_memory.cpp nonfinite.cpp test_nonfinite.cpp test_nonfinite_backward.cpp test_pipelines.cpp test_record.cpp
-  test_runs.cpp test_guard.cpp test_cases.cpp test_pairwise.cpp test_tunings.cpp test_far.cpp test_far_results.cpp
+  test_api_context.cpp test_plan_check.cpp test_tensor_memory.cpp test_versions.cpp test_memory.cpp
+  nonfinite.cpp test_nonfinite.cpp test_nonfinite_backward.cpp test_pipelines.cpp test_record.cpp
+  test_runs.cpp test_runtime.cpp test_guard.cpp test_cases.cpp test_pairwise.cpp test_tunings.cpp test_far.cpp test_far_results.cpp
   test_rounding.cpp test_segments.cpp test_invariance.cpp test_combine.cpp test_long.cpp test_backward.cpp
   test_backward_pairwise.cpp test_backward_runs.cpp test_training.cpp)
 list(TRANSFORM gpu_sources PREPEND "${gpu_tests}/gpu/")

@@ -1,144 +1,229 @@
-// The batteries-included layer: owns instance, device, queue and buffers, for callers without a Vulkan
-// application. Everything it does goes through vkattn.h; an embedder with its own device needs none of it.
+// The runtime in C++20: owning handles and exceptions over the C functions of runtime.h, where the contract stands.
+// Header-only, as vkattn.hpp is over vkattn.h.
 //
-// Errors are exceptions: vkattn::Error for what the library refuses, vkattn::RuntimeError for everything else
-// (no Vulkan, no such device, out of memory, device lost), each with one line of text.
-//
-// Thread safety: plan() and command recording are free-threaded; submissions and transfers take a lock.
+// Errors are exceptions: RuntimeError for what the functions of runtime.h return, vkattn::Error for those of vkattn.h.
+// An exception that leaves the function given to Runtime::submit reaches submit's caller.
 #pragma once
 
-#include <array>
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
-#include <memory>
 #include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "vkattn/runtime.h"
 #include "vkattn/vkattn.hpp"
 
 namespace vkattn {
 
+// The runtime throws it: there is no Vulkan, no such device, or no memory; the device is lost; or an argument is at
+// fault.
 class RuntimeError : public std::runtime_error {
   public:
     using std::runtime_error::runtime_error;
+    explicit RuntimeError(const VkattnError& error)
+        : std::runtime_error(Error(error).what()), status_(error.status) {}
+    VkattnStatus status() const { return status_; }
+
+  private:
+    VkattnStatus status_ = VKATTN_DEVICE_ERROR;
 };
 
+namespace detail {
+
+template <class Function, class... Args>
+void call_runtime(Function function, Args... args) {
+    VkattnError error;
+    if (function(args..., &error) != VKATTN_OK) throw RuntimeError(error);
+}
+
+}  // namespace detail
+
+// This is VkattnDeviceInfo with strings of its own.
 struct DeviceInfo {
-    uint32_t index = 0;  // in vkEnumeratePhysicalDevices order
-    std::string name;
-    std::string driver;  // driver name and its own version text
-    std::string uuid;    // 32 hex digits
-    std::string type;    // discrete, integrated, virtual, cpu, other
+    DeviceInfo() = default;
+    explicit DeviceInfo(const VkattnDeviceInfo& d)
+        : index(d.index),
+          name(d.name),
+          driver(d.driver),
+          uuid(d.uuid),
+          type(d.type),
+          vendor_id(d.vendor_id),
+          api_version(d.api_version),
+          subgroup_size(d.subgroup_size),
+          shared_memory_bytes(d.shared_memory_bytes),
+          max_invocations(d.max_invocations),
+          refusal(d.refusal) {}
+
+    uint32_t index = 0;
+    std::string name, driver, uuid, type;
     uint32_t vendor_id = 0;
-    uint32_t api_version = 0;  // VK_MAKE_API_VERSION
+    uint32_t api_version = 0;
     uint32_t subgroup_size = 0;
     uint32_t shared_memory_bytes = 0;
     uint32_t max_invocations = 0;
-    std::string refusal;  // why vkattn cannot use it; "" if it can
+    std::string refusal;
 };
 
-// All Vulkan devices of this machine. Throws RuntimeError where there is no Vulkan loader.
-std::vector<DeviceInfo> list_devices();
-
-// A device as text in the format of tests/profiles: all that the planner asks of one, and more. `index`: of list_devices.
-// Throws RuntimeError.
-std::string device_profile(uint32_t index);
-
+// This is VkattnRuntimeOptions with strings of its own.
 struct RuntimeOptions {
-    // Index, part of the name (any case) or UUID. "": the environment's VKATTN_DEVICE, else the first usable
-    // of discrete, integrated, virtual, CPU.
     std::string device;
-    bool validation = false;  // the Khronos layer, core and synchronization checks; see Runtime::messages
-    std::vector<const char*> extra_extensions;  // device extensions to enable on top
-    // File of compiled pipelines: read at the start if it is there, written at the end. "": none.
+    bool validation = false;
+    std::vector<const char*> extra_extensions;
     std::string pipeline_cache;
-    // The instance is of this Vulkan version, or of an older one that the loader has; at least 1.2.
     uint32_t api_version = VK_API_VERSION_1_3;
 };
 
-struct RuntimeHandles {
-    PFN_vkGetInstanceProcAddr get_instance_proc_addr;
-    VkInstance instance;
-    VkPhysicalDevice physical_device;
-    VkDevice device;
-    VkQueue queue;
-    uint32_t queue_family;
-};
+using RuntimeHandles = VkattnRuntimeHandles;
 
-class Runtime;
+inline VkattnRun run_info() {
+    VkattnRun r;
+    vkattn_run_init(&r);
+    return r;
+}
 
-// Device memory with an address. Empty buffers (0 bytes) are legal and have address 0. Must not outlive its
-// Runtime.
+// See vkattn_runtime_devices.
+inline std::vector<DeviceInfo> list_devices() {
+    uint32_t count = 0;
+    detail::call_runtime(vkattn_runtime_devices, nullptr, 0u, &count);
+    VkattnDeviceInfo unknown;
+    vkattn_device_info_init(&unknown);
+    std::vector<VkattnDeviceInfo> devices(count, unknown);
+    detail::call_runtime(vkattn_runtime_devices, devices.data(), count, &count);
+    return {devices.begin(), devices.begin() + std::min<std::ptrdiff_t>(count, std::ssize(devices))};
+}
+
+// See vkattn_runtime_profile.
+inline std::string device_profile(uint32_t index) {
+    size_t length = 0;
+    detail::call_runtime(vkattn_runtime_profile, index, nullptr, size_t{0}, &length);
+    std::string text(length + 1, '\0');
+    detail::call_runtime(vkattn_runtime_profile, index, text.data(), text.size(), &length);
+    text.resize(length);
+    return text;
+}
+
+// See vkattn_buffer_create. A buffer must not outlive its Runtime.
 class Buffer {
   public:
     Buffer() = default;
-    Buffer(Buffer&& other) noexcept { swap(other); }
-    Buffer& operator=(Buffer&& other) noexcept {
-        swap(other);
-        return *this;
-    }
-    ~Buffer();
-    VkDeviceAddress address() const { return address_; }  // a multiple of 256
-    VkBuffer handle() const { return buffer_; }
-    uint64_t size_bytes() const { return size_; }
+    VkattnBuffer* get() const { return handle_.get(); }
+    VkDeviceAddress address() const { return vkattn_buffer_address(get()); }
+    VkBuffer handle() const { return vkattn_buffer_handle(get()); }
+    uint64_t size_bytes() const { return vkattn_buffer_size(get()); }
 
   private:
     friend class Runtime;
-    void swap(Buffer& other) noexcept {
-        std::swap(runtime_, other.runtime_);
-        std::swap(buffer_, other.buffer_);
-        std::swap(allocation_, other.allocation_);
-        std::swap(address_, other.address_);
-        std::swap(size_, other.size_);
-    }
-    Runtime* runtime_ = nullptr;
-    VkBuffer buffer_ = VK_NULL_HANDLE;
-    void* allocation_ = nullptr;
-    VkDeviceAddress address_ = 0;
-    uint64_t size_ = 0;
+    explicit Buffer(VkattnBuffer* buffer) : handle_(buffer) {}
+    detail::Handle<VkattnBuffer, vkattn_buffer_destroy> handle_;
 };
 
 class Runtime {
   public:
-    explicit Runtime(const RuntimeOptions& options = {});
-    ~Runtime();
+    explicit Runtime(const RuntimeOptions& options = {}) {
+        VkattnRuntimeOptions o;
+        vkattn_runtime_options_init(&o);
+        o.device = options.device.c_str();
+        o.validation = options.validation;
+        o.extra_extension_count = static_cast<uint32_t>(options.extra_extensions.size());
+        o.extra_extensions = options.extra_extensions.data();
+        o.pipeline_cache = options.pipeline_cache.c_str();
+        o.api_version = options.api_version;
+        VkattnRuntime* made = nullptr;
+        detail::call_runtime(vkattn_runtime_open, &o, &made);
+        handle_ = Handle(made);
+        device_ = DeviceInfo(*vkattn_runtime_device(made));
+    }
     Runtime(const Runtime&) = delete;
     Runtime& operator=(const Runtime&) = delete;
 
-    const DeviceInfo& device() const;
-    RuntimeHandles handles() const;
-    VkattnContext* context() const;
+    VkattnRuntime* get() const { return handle_.get(); }
+    VkattnContext* context() const { return vkattn_runtime_context(get()); }
+    const DeviceInfo& device() const { return device_; }
+    RuntimeHandles handles() const { return *vkattn_runtime_handles(get()); }
 
+    Plan plan(const VkattnProblem& problem, const VkattnOptions& options = vkattn::options()) const {
+        return Plan(context(), problem, options);
+    }
     Plan backward_plan(const VkattnProblem& problem, const VkattnBackward& backward,
                        const VkattnOptions& options = vkattn::options()) const {
         return Plan(context(), problem, backward, options);
     }
-    Plan plan(const VkattnProblem& problem, const VkattnOptions& options = vkattn::options()) const {
-        return Plan(context(), problem, options);
+    Plan combine_plan(const VkattnCombine& combine) const { return Plan(context(), combine); }
+
+    Buffer allocate(uint64_t size_bytes) {
+        VkattnBuffer* made = nullptr;
+        detail::call_runtime(vkattn_buffer_create, get(), size_bytes, &made);
+        return Buffer(made);
+    }
+    void upload(const Buffer& to, std::span<const std::byte> data, uint64_t offset_bytes = 0) {
+        detail::call_runtime(vkattn_buffer_write, to.get(), offset_bytes, data.data(), data.size());
+    }
+    void download(const Buffer& from, std::span<std::byte> data, uint64_t offset_bytes = 0) {
+        detail::call_runtime(vkattn_buffer_read, from.get(), offset_bytes, data.data(), data.size());
+    }
+    void fill(const Buffer& buffer, uint32_t word) {
+        detail::call_runtime(vkattn_buffer_fill, buffer.get(), word);
     }
 
-    Buffer allocate(uint64_t size_bytes);
-    void upload(const Buffer& to, std::span<const std::byte> data, uint64_t offset_bytes = 0);
-    void download(const Buffer& from, std::span<std::byte> data, uint64_t offset_bytes = 0);
-    void fill(const Buffer& buffer, uint32_t word);  // every 4 bytes; a trailing part of a word stays
+    // Brings scratch where the arguments have none, submits in pieces, waits; see vkattn_runtime_run_forward. `last`:
+    // what the last run of the plan returned, for its pace.
+    VkattnRun run(const Plan& plan, const VkattnForwardArgs& args, VkattnRun last = run_info()) {
+        detail::call_runtime(vkattn_runtime_run_forward, get(), plan.get(), &args, &last);
+        return last;
+    }
+    VkattnRun run(const Plan& plan, const VkattnBackwardArgs& args, VkattnRun last = run_info()) {
+        detail::call_runtime(vkattn_runtime_run_backward, get(), plan.get(), &args, &last);
+        return last;
+    }
+    VkattnRun run(const Plan& plan, const VkattnCombineArgs& args, VkattnRun last = run_info()) {
+        detail::call_runtime(vkattn_runtime_run_combine, get(), plan.get(), &args, &last);
+        return last;
+    }
 
-    // Records through `record`, submits, waits. Returns the time on the device in milliseconds, by timestamps
-    // around the recording (by the host's clock where the queue has none). record_us: time spent in `record`.
-    double submit(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
+    // Records through `record`, submits, waits; see vkattn_runtime_submit. Returns milliseconds on the device.
+    double submit(const std::function<void(VkCommandBuffer)>& record) {
+        struct Call {
+            const std::function<void(VkCommandBuffer)>& record;
+            std::exception_ptr thrown;
+        } call{record, nullptr};
+        const VkattnRecord kept = [](VkCommandBuffer commands, void* user, VkattnError*) {
+            auto& made = *static_cast<Call*>(user);
+            try {
+                made.record(commands);
+                return VKATTN_OK;
+            } catch (...) {
+                made.thrown = std::current_exception();
+                return VKATTN_INTERNAL_ERROR;
+            }
+        };
+        VkattnRun run = run_info();
+        VkattnError error;
+        const VkattnStatus status = vkattn_runtime_submit(get(), kept, &call, &run, &error);
+        if (call.thrown) std::rethrow_exception(call.thrown);
+        if (status != VKATTN_OK) throw RuntimeError(error);
+        return run.time_ms;
+    }
+    // Records the barrier between two recordings in one submission; see vkattn_runtime_barrier.
+    void barrier(VkCommandBuffer commands) const { vkattn_runtime_barrier(get(), commands); }
 
-    // Messages of the validation layer so far, each one line or more; empty is good. Only with
-    // options.validation.
-    std::vector<std::string> messages() const;
+    // Returns the messages of the validation layer so far, each one line or more; none is good. There are some only
+    // with options.validation.
+    std::vector<std::string> messages() const {
+        std::vector<std::string> all;
+        while (const char* text = vkattn_runtime_message(get(), static_cast<uint32_t>(all.size())))
+            all.emplace_back(text);
+        return all;
+    }
 
   private:
-    friend class Buffer;
-    void release(Buffer& buffer) noexcept;
-    void probe();
-    double submit_locked(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
-    struct State;
-    std::unique_ptr<State> state_;
+    using Handle = detail::Handle<VkattnRuntime, vkattn_runtime_close>;
+    Handle handle_;
+    DeviceInfo device_;
 };
 
 }  // namespace vkattn

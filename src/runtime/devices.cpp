@@ -6,6 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "guarded.hpp"
+#include "vkattn/vkattn.hpp"
+
 namespace vkattn::runtime {
 namespace {
 
@@ -25,7 +28,7 @@ vk::raii::Context load() {
     try {
         return {};
     } catch (const std::exception& e) {
-        throw RuntimeError(fmt::format("no Vulkan loader ({}); {}", e.what(), how_to_install));
+        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan loader ({}); {}", e.what(), how_to_install));
     }
 }
 
@@ -44,10 +47,10 @@ vk::raii::Instance make_instance(const vk::raii::Context& context, uint32_t vers
     try {
         return {context, info};
     } catch (const vk::LayerNotPresentError&) {
-        throw RuntimeError(
-            "validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed");
+        fail(VKATTN_UNSUPPORTED,
+             "validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed");
     } catch (const vk::SystemError& e) {
-        throw RuntimeError(fmt::format("no Vulkan driver: {}", e.what()));
+        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan driver: {}", e.what()));
     }
 }
 
@@ -58,7 +61,7 @@ std::string lower(std::string text) {
 }
 
 // Preference among devices when none is named; the lowest wins.
-int rank(const DeviceInfo& d) {
+int rank(const VkattnDeviceInfo& d) {
     const std::string order[] = {"discrete", "integrated", "virtual", "cpu"};
     return static_cast<int>(std::find(std::begin(order), std::end(order), d.type) - std::begin(order));
 }
@@ -78,6 +81,15 @@ const char* type_name(vk::PhysicalDeviceType type) {
     }
 }
 
+bool is_usable(const VkattnDeviceInfo& d) {
+    return d.refusal[0] == 0;
+}
+
+template <size_t Size>
+void set_text(char (&to)[Size], std::string_view text) {
+    core::copy_text(to, Size, text);
+}
+
 // Asks vkattn itself whether the device can be used.
 std::string refusal(const Instance& instance, VkPhysicalDevice device) {
     VkattnRequirements* requirements = nullptr;
@@ -90,51 +102,60 @@ std::string refusal(const Instance& instance, VkPhysicalDevice device) {
 
 }  // namespace
 
+void fail(VkattnStatus status, const std::string& message, const char* field, VkResult result) {
+    VkattnError error;
+    core::report(&error, status, field, message, result);
+    throw Error(error);
+}
+
 Instance::Instance(bool validation, uint32_t api_version)
     : context(load()),
       instance(make_instance(context, std::min(context.enumerateInstanceVersion(), api_version), validation)),
       version(std::min(context.enumerateInstanceVersion(), api_version)) {}
 
-DeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& device, uint32_t index) {
-    DeviceInfo d;
+VkattnDeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& device, uint32_t index) {
+    VkattnDeviceInfo d;
+    vkattn_device_info_init(&d);
     const auto basic = device.getProperties();
     d.index = index;
-    d.name = basic.deviceName.data();
-    d.type = type_name(basic.deviceType);
+    set_text(d.name, basic.deviceName.data());
+    set_text(d.type, type_name(basic.deviceType));
     d.vendor_id = basic.vendorID;
     d.api_version = basic.apiVersion;
     d.shared_memory_bytes = basic.limits.maxComputeSharedMemorySize;
     d.max_invocations = basic.limits.maxComputeWorkGroupInvocations;
     if (basic.apiVersion < VK_API_VERSION_1_2 || instance.version < VK_API_VERSION_1_2) {
-        d.refusal = "Vulkan 1.2 is needed";
+        set_text(d.refusal, "Vulkan 1.2 is needed");
         return d;
     }
     const auto chain =
         device.getProperties2<vk::PhysicalDeviceProperties2, vk::PhysicalDeviceDriverProperties,
                               vk::PhysicalDeviceIDProperties, vk::PhysicalDeviceSubgroupProperties>();
     const auto& driver = chain.get<vk::PhysicalDeviceDriverProperties>();
-    d.driver = fmt::format("{} {}", driver.driverName.data(), driver.driverInfo.data());
+    set_text(d.driver, fmt::format("{} {}", driver.driverName.data(), driver.driverInfo.data()));
+    std::string uuid;
     for (uint8_t byte : chain.get<vk::PhysicalDeviceIDProperties>().deviceUUID)
-        d.uuid += fmt::format("{:02x}", byte);
+        uuid += fmt::format("{:02x}", byte);
+    set_text(d.uuid, uuid);
     d.subgroup_size = chain.get<vk::PhysicalDeviceSubgroupProperties>().subgroupSize;
-    d.refusal = refusal(instance, *device);
+    set_text(d.refusal, refusal(instance, *device));
     return d;
 }
 
-uint32_t pick_device(const std::vector<DeviceInfo>& devices, const std::string& given) {
-    if (devices.empty()) throw RuntimeError("there is no Vulkan device on this machine");
+uint32_t pick_device(const std::vector<VkattnDeviceInfo>& devices, const std::string& given) {
+    if (devices.empty()) fail(VKATTN_UNSUPPORTED, "there is no Vulkan device on this machine");
     // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here sets it
     const char* environment = std::getenv("VKATTN_DEVICE");
     const std::string wanted = lower(!given.empty() ? given : environment != nullptr ? environment : "");
     // A number is an index, or nothing: "2" is not to find an H200.
     const bool is_index = !wanted.empty() && wanted.size() < 32 &&
                           std::ranges::all_of(wanted, [](char c) { return c >= '0' && c <= '9'; });
-    const DeviceInfo* best = nullptr;
-    for (const DeviceInfo& d : devices) {
+    const VkattnDeviceInfo* best = nullptr;
+    for (const VkattnDeviceInfo& d : devices) {
         std::string uuid = wanted;
         std::erase(uuid, '-');
         if (wanted.empty()) {
-            if (d.refusal.empty() && (best == nullptr || rank(d) < rank(*best))) best = &d;
+            if (is_usable(d) && (best == nullptr || rank(d) < rank(*best))) best = &d;
         } else if (wanted == std::to_string(d.index) || uuid == d.uuid) {
             return d.index;
         } else if (best == nullptr && !is_index && lower(d.name).find(wanted) != std::string::npos) {
@@ -143,23 +164,19 @@ uint32_t pick_device(const std::vector<DeviceInfo>& devices, const std::string& 
     }
     if (best != nullptr) return best->index;
     std::string names;
-    for (const DeviceInfo& d : devices)
+    for (const VkattnDeviceInfo& d : devices)
         names += fmt::format("{}{} {}{}", names.empty() ? "" : "; ", d.index, d.name,
-                             d.refusal.empty() ? "" : " (" + d.refusal + ")");
-    if (wanted.empty()) throw RuntimeError("no Vulkan device here can run vkattn: " + names);
-    throw RuntimeError(fmt::format("no device '{}'; there are: {}", wanted, names));
+                             is_usable(d) ? "" : fmt::format(" ({})", d.refusal));
+    if (wanted.empty()) fail(VKATTN_UNSUPPORTED, "no Vulkan device here can run vkattn: " + names);
+    fail(VKATTN_INVALID_ARGUMENT, fmt::format("no device '{}'; there are: {}", wanted, names));
 }
 
-}  // namespace vkattn::runtime
-
-namespace vkattn {
-
-std::vector<DeviceInfo> list_devices() {
-    const runtime::Instance instance(false, RuntimeOptions{}.api_version);
-    std::vector<DeviceInfo> devices;
+std::vector<VkattnDeviceInfo> list_devices() {
+    const Instance instance(false, default_api_version);
+    std::vector<VkattnDeviceInfo> devices;
     for (const auto& device : instance.instance.enumeratePhysicalDevices())
-        devices.push_back(runtime::describe(instance, device, static_cast<uint32_t>(devices.size())));
+        devices.push_back(describe(instance, device, static_cast<uint32_t>(devices.size())));
     return devices;
 }
 
-}  // namespace vkattn
+}  // namespace vkattn::runtime

@@ -4,11 +4,20 @@
 #define VULKAN_HPP_DISPATCH_LOADER_DYNAMIC 1
 #include <vulkan/vulkan_raii.hpp>
 
-#include "vkattn/runtime.hpp"
+#include <string>
+#include <vector>
+
+#include "vkattn/runtime.h"
 
 namespace vkattn::runtime {
 
-// The loader and an instance of at most `api_version`. Throws RuntimeError.
+constexpr uint32_t default_api_version = VK_API_VERSION_1_3;
+
+// The runtime's inner error channel is vkattn::Error; the C functions turn it into a VkattnError.
+[[noreturn]] void fail(VkattnStatus status, const std::string& message, const char* field = "",
+                       VkResult result = VK_SUCCESS);
+
+// The loader and an instance of at most `api_version`. Throws Error.
 struct Instance {
     Instance(bool validation, uint32_t api_version);
 
@@ -17,9 +26,13 @@ struct Instance {
     uint32_t version;  // of the instance
 };
 
-DeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& device, uint32_t index);
+VkattnDeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& device, uint32_t index);
 
-// Index of the device that `wanted` names; see RuntimeOptions::device. Throws RuntimeError.
-uint32_t pick_device(const std::vector<DeviceInfo>& devices, const std::string& wanted);
+// See vkattn_runtime_devices and vkattn_runtime_profile. Throw Error.
+std::vector<VkattnDeviceInfo> list_devices();
+std::string device_profile(uint32_t index);
+
+// Returns the index of the device that `wanted` names; see VkattnRuntimeOptions::device. Throws Error.
+uint32_t pick_device(const std::vector<VkattnDeviceInfo>& devices, const std::string& wanted);
 
 }  // namespace vkattn::runtime

@@ -9,10 +9,12 @@
 
 namespace vkattn::runtime {
 
+constexpr uint64_t staging_bytes = uint64_t{64} << 20;  // of the runtime; more is copied in pieces
+
 class Memory {
   public:
-    // Throws RuntimeError, and then leaves nothing behind.
-    Memory(const VmaAllocatorCreateInfo& info, uint64_t staging_bytes);
+    // Throws Error, and then leaves nothing behind.
+    Memory(const VmaAllocatorCreateInfo& info, uint64_t size_bytes);
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
     ~Memory();

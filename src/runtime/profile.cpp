@@ -7,7 +7,7 @@
 
 #include "devices.hpp"
 
-namespace vkattn {
+namespace vkattn::runtime {
 namespace {
 
 // Structs are chained only if the device's version or one of its extensions has them.
@@ -168,14 +168,15 @@ std::string matrices(const Asker& a) {
 }  // namespace
 
 std::string device_profile(uint32_t index) {
-    const runtime::Instance instance(false, RuntimeOptions{}.api_version);
+    const Instance instance(false, default_api_version);
     const auto devices = instance.instance.enumeratePhysicalDevices();
-    if (index >= devices.size()) throw RuntimeError(fmt::format("there is no device {}", index));
+    if (index >= devices.size())
+        fail(VKATTN_INVALID_ARGUMENT, fmt::format("there is no device {}", index), "index");
     const vk::raii::PhysicalDevice& device = devices[index];
     if (device.getProperties().apiVersion < VK_API_VERSION_1_1)
-        throw RuntimeError(fmt::format("device {}: Vulkan 1.1 is needed to ask it", index));
+        fail(VKATTN_UNSUPPORTED, fmt::format("device {}: Vulkan 1.1 is needed to ask it", index));
     const Asker asker(device);
     return identity(asker) + workgroups(asker) + types(asker) + matrices(asker);
 }
 
-}  // namespace vkattn
+}  // namespace vkattn::runtime

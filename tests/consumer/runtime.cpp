@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     VkattnForwardArgs args = vkattn::forward_args();
     args.query = args.key = args.value = in.address();
     args.out = result.address();
-    runtime.submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, args); });
+    runtime.run(plan, args);
     runtime.download(result, std::as_writable_bytes(std::span(out)));
     for (const float x : out)
         if (std::abs(x - 0.25f) > 1e-6f) return std::printf("failed: runtime: wrong\n"), 1;

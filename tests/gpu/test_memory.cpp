@@ -100,7 +100,7 @@ TEST_CASE_FIXTURE(OnDevice, "a runtime without memory for its staging buffer lea
         Counted::out_of_memory = out_of_memory;
         if (out_of_memory) {
             CHECK_THROWS_WITH_AS(runtime::Memory(info, 1 << 20), "out of memory for the staging buffer",
-                                 RuntimeError);
+                                 Error);
         } else {
             const runtime::Memory memory(info, 1 << 20);
             CHECK(memory.staging_data() != nullptr);

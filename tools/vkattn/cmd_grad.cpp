@@ -98,7 +98,7 @@ Forward make_forward(const Grad& grad, Runtime& runtime, const GradInputs& in, c
     args.out = f.out.address();
     args.lse = f.lse.address();
     f.work.emplace("forward", runtime, p, forward_options(grad));
-    f.work->run(runtime, args);
+    f.work->took = runtime.run(f.work->plan, args);
     return f;
 }
 
@@ -118,7 +118,7 @@ uint64_t make_gradients(Runtime& runtime, const GradInputs& in, VkattnBackwardAr
         *addresses[i] = gradients[i].address();
         bytes += gradients[i].size_bytes();
     }
-    work.run(runtime, args);
+    work.took = runtime.run(work.plan, args);
     for (size_t i = 0; i < outputs.size(); i++) {
         const NpyArray& tensor = like[i]->array;
         outputs[i].array =

@@ -30,7 +30,7 @@ void execute(const Run& run) {
     inputs.fill(args);
     args.out = out.address();
     args.lse = lse.address();
-    work.run(runtime, args);
+    work.took = runtime.run(work.plan, args);
 
     outputs[0].array =
         like_file(download(runtime, out, in.query.array.dtype, in.out_shape()), in.query, out_dtype);

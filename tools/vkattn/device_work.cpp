@@ -11,10 +11,10 @@ Json describe(const Work& work) {
             {"tiles", plan["tiles"]},
             {"dispatches", plan["dispatches"].size()},
             {"segments", work.plan.segments()},
-            {"submissions", work.submissions},
+            {"submissions", work.took.submissions},
             {"scratch_bytes", plan["scratch_bytes"]},
-            {"time_ms", work.time_ms},
-            {"record_us", work.record_us},
+            {"time_ms", work.took.time_ms},
+            {"record_us", work.took.record_us},
             {"plan_us", work.plan_us}};
 }
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "inputs.hpp"
-#include "submission.hpp"
+#include "vkattn/runtime.hpp"
 
 namespace vkattn::tools {
 
@@ -38,17 +38,13 @@ class DeviceInputs {
 struct Work {
     const char* name;  // for the report
     Plan plan;
-    double plan_us = 0, record_us = 0, time_ms = 0;
-    uint32_t submissions = 0;
+    double plan_us = 0;
+    VkattnRun took = run_info();
 
     // Plan(context, arguments...); throws UsageError as rethrow_as_usage does.
     template <class... Arguments>
     Work(const char* report_name, Runtime& runtime, const VkattnProblem& problem,
          const Arguments&... arguments);
-
-    // Executes a forward or a backward, as the arguments are, with scratch of its own.
-    template <class Args>
-    void run(Runtime& runtime, Args args);
 };
 
 template <class... Arguments>
@@ -62,17 +58,6 @@ Work::Work(const char* report_name, Runtime& runtime, const VkattnProblem& probl
         rethrow_as_usage(error, Shapes::of_files);
     }
     plan_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-}
-
-template <class Args>
-void Work::run(Runtime& runtime, Args args) {
-    const Buffer scratch = runtime.allocate(plan.scratch().size_bytes);
-    args.scratch_buffer = scratch.handle();
-    args.scratch_address = scratch.address();
-    Submitter submitter(runtime);
-    time_ms = submitter.run(plan, args);
-    record_us = submitter.record_us();
-    submissions = submitter.submissions();
 }
 
 // forward: what went before it, for grad.

@@ -105,14 +105,7 @@ Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) 
 }
 
 Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask)
-    : runtime_(runtime),
-      pass_(pass),
-      submitter_(runtime),
-      backward_submitter_(runtime),
-      mask_(mask_buffer(runtime, p, random_mask)) {
-    const RuntimeHandles h = runtime.handles();
-    barrier_ = reinterpret_cast<PFN_vkCmdPipelineBarrier>(
-        h.get_instance_proc_addr(h.instance, "vkCmdPipelineBarrier"));
+    : runtime_(runtime), pass_(pass), mask_(mask_buffer(runtime, p, random_mask)) {
     const uint64_t sets = rotate_bytes / std::max<uint64_t>(tensor_bytes(p), 1);
     for (uint32_t i = 0; i < std::clamp<uint64_t>(sets, 1, 16); i++)
         tensors_.push_back(make_tensors(p, 4 * i + 1));
@@ -132,7 +125,7 @@ Timing Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) 
         if (plan->get() != nullptr) scratch_bytes = std::max(scratch_bytes, plan->scratch().size_bytes);
     const Buffer scratch = runtime_.allocate(scratch_bytes);
     for (Tensors& t : tensors_) {
-        if (pass_ == Pass::backward && !t.has_out) submitter_.run(plans.forward, forward_args(t, scratch));
+        if (pass_ == Pass::backward && !t.has_out) runtime_.run(plans.forward, forward_args(t, scratch));
         t.has_out = true;
     }
     Timing timing{{}, warm_up(plans, scratch, warm_for_ms)};
@@ -186,23 +179,16 @@ double Workload::run(const Plans& plans, const Buffer& scratch) {
     submissions_ = 0;
     double ms = 0;
     if (pass_ != Pass::backward) {
-        ms += submitter_.run(plans.forward, forward_args(t, scratch));
-        submissions_ += submitter_.submissions();
+        forward_run_ = runtime_.run(plans.forward, forward_args(t, scratch), forward_run_);
+        ms += forward_run_.time_ms;
+        submissions_ += forward_run_.submissions;
     }
     if (pass_ != Pass::forward) {
-        ms += backward_submitter_.run(plans.backward, backward_args(t, scratch));
-        submissions_ += backward_submitter_.submissions();
+        backward_run_ = runtime_.run(plans.backward, backward_args(t, scratch), backward_run_);
+        ms += backward_run_.time_ms;
+        submissions_ += backward_run_.submissions;
     }
     return ms;
-}
-
-// What the contract asks for between two recordings that share memory.
-void Workload::barrier(VkCommandBuffer commands) const {
-    VkMemoryBarrier all{};
-    all.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    all.srcAccessMask = VKATTN_LAST_ACCESS;
-    all.dstAccessMask = VKATTN_FIRST_ACCESS;
-    barrier_(commands, VKATTN_LAST_STAGES, VKATTN_FIRST_STAGES, 0, 1, &all, 0, nullptr, 0, nullptr);
 }
 
 // Milliseconds of one of `count` runs, one behind the other in a submission.
@@ -212,9 +198,9 @@ double Workload::run_block(const Plans& plans, const Buffer& scratch, uint32_t c
         for (uint32_t i = 0; i < count; i++) {
             const Tensors& t = next();
             if (pass_ != Pass::backward) plans.forward.cmd_forward(commands, forward_args(t, scratch));
-            if (pass_ == Pass::both) barrier(commands);
+            if (pass_ == Pass::both) runtime_.barrier(commands);
             if (pass_ != Pass::forward) plans.backward.cmd_backward(commands, backward_args(t, scratch));
-            barrier(commands);
+            runtime_.barrier(commands);
         }
     });
     submissions_ = 1;

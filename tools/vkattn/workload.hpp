@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "submission.hpp"
+#include "vkattn/runtime.hpp"
 
 namespace vkattn::tools {
 
@@ -51,14 +51,12 @@ class Workload {
     Tensors& next();
     VkattnForwardArgs forward_args(const Tensors& t, const Buffer& scratch) const;
     VkattnBackwardArgs backward_args(const Tensors& t, const Buffer& scratch) const;
-    void barrier(VkCommandBuffer commands) const;
 
     Runtime& runtime_;
     Pass pass_;
-    Submitter submitter_, backward_submitter_;
+    VkattnRun forward_run_ = run_info(), backward_run_ = run_info();  // the last ones, for their pace
     std::vector<Tensors> tensors_;
     Buffer mask_, kv_lengths_, dbias_;
-    PFN_vkCmdPipelineBarrier barrier_ = nullptr;
     size_t next_ = 0;
     uint32_t submissions_ = 0;
 };

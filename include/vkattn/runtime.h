@@ -1,0 +1,198 @@
+/* vkattn's runtime in C: it owns instance, device, queue and memory, for programs and languages that have no Vulkan of
+ * their own. It is a library beside the one of vkattn.h, whose plans it runs; an embedder with a device needs none of
+ * it.
+ *
+ *     vkattn_runtime_open -> vkattn_runtime_context -> vkattn_plan_create and the other plans of vkattn.h
+ *             -> vkattn_buffer_create, vkattn_buffer_write (the tensors, on the device)
+ *             -> vkattn_runtime_run_forward (brings scratch, submits in pieces, waits)
+ *             -> vkattn_buffer_read -> vkattn_plan_destroy, vkattn_buffer_destroy, vkattn_runtime_close
+ *
+ * Statuses and VkattnError are those of vkattn.h. Each function that takes a VkattnError may return INTERNAL_ERROR and
+ * OUT_OF_HOST_MEMORY; each one that submits, DEVICE_ERROR and DEVICE_LOST, after which everything can only be
+ * destroyed.
+ *
+ * Ownership: who creates an object destroys it. Plans and buffers go before their runtime. What a function returns by a
+ * pointer to const belongs to the runtime and is valid until vkattn_runtime_close.
+ *
+ * Thread safety: a runtime and its buffers may be used from many threads at once; submissions and transfers wait for
+ * each other. A buffer is destroyed when no call uses it any more. */
+#ifndef VKATTN_RUNTIME_H
+#define VKATTN_RUNTIME_H
+
+#include <string.h>
+
+#include "vkattn/vkattn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* VKATTN_RUNTIME_SHARED: the runtime is a DLL. VKATTN_RUNTIME_BUILDING: this is the runtime. */
+#if defined(_WIN32) && defined(VKATTN_RUNTIME_BUILDING)
+#define VKATTN_RUNTIME_API __declspec(dllexport)
+#elif defined(_WIN32) && defined(VKATTN_RUNTIME_SHARED)
+#define VKATTN_RUNTIME_API __declspec(dllimport)
+#elif defined(__GNUC__)
+#define VKATTN_RUNTIME_API __attribute__((visibility("default")))
+#else
+#define VKATTN_RUNTIME_API
+#endif
+
+/* The defaults of the runtime's structs are zeros, and structs grow at their end only: a caller sets all bytes to zero
+ * and struct_size to the size that it knows, as these functions do. A runtime reads and writes no more than that. */
+#define VKATTN_RUNTIME_INIT_FUNCTION(type, name) \
+    static inline void name(type* object) {      \
+        memset(object, 0, sizeof(type));         \
+        object->struct_size = sizeof(type);      \
+    }
+
+/* A Vulkan device of this machine. */
+typedef struct VkattnDeviceInfo {
+    size_t struct_size;
+    uint32_t index; /* in vkEnumeratePhysicalDevices order */
+    uint32_t vendor_id;
+    uint32_t api_version; /* as VK_MAKE_API_VERSION has it */
+    uint32_t subgroup_size;
+    uint32_t shared_memory_bytes;
+    uint32_t max_invocations; /* of a workgroup */
+    char type[16];            /* discrete, integrated, virtual, cpu, other */
+    char name[256];
+    char driver[520];  /* the driver's name and its own version text */
+    char uuid[40];     /* 32 hex digits */
+    char refusal[320]; /* why vkattn cannot use it; "" if it can */
+} VkattnDeviceInfo;
+VKATTN_RUNTIME_INIT_FUNCTION(VkattnDeviceInfo, vkattn_device_info_init)
+
+typedef struct VkattnRuntimeOptions {
+    size_t struct_size;
+    /* Index, part of the name (any case) or UUID. Null or "": the environment's VKATTN_DEVICE, else the first usable of
+     * discrete, integrated, virtual, CPU. */
+    const char* device;
+    /* File of compiled pipelines: read by vkattn_runtime_open if it is there, written by vkattn_runtime_close. Null or
+     * "": none. */
+    const char* pipeline_cache;
+    /* Device extensions to enable on top of those that vkattn wants. */
+    const char* const* extra_extensions;
+    uint32_t extra_extension_count;
+    /* The instance is of this Vulkan version, or of an older one that the loader has. 0: 1.3; otherwise at least
+     * 1.2. */
+    uint32_t api_version;
+    uint32_t
+        validation; /* boolean: the Khronos layer, core and synchronization checks; see vkattn_runtime_message */
+} VkattnRuntimeOptions;
+VKATTN_RUNTIME_INIT_FUNCTION(VkattnRuntimeOptions, vkattn_runtime_options_init)
+
+/* What the runtime has made, for programs that call Vulkan themselves. */
+typedef struct VkattnRuntimeHandles {
+    size_t struct_size;
+    PFN_vkGetInstanceProcAddr get_instance_proc_addr;
+    VkInstance instance;
+    VkPhysicalDevice physical_device;
+    VkDevice device;
+    VkQueue queue; /* used by the runtime under a lock of its own */
+    uint32_t queue_family;
+} VkattnRuntimeHandles;
+
+/* What a run or a submission took. Drivers kill what runs for seconds, so a plan's segments are submitted a few at a
+ * time: one at first, then as many as fit a quarter of a second by the times so far. Whoever gives the same struct to
+ * the next run of a plan goes on at the pace of the last one. */
+typedef struct VkattnRun {
+    size_t struct_size;
+    /* Out: milliseconds on the device by timestamps, the submissions' sum; by the host's clock where the queue has no
+     * timestamps. */
+    double time_ms;
+    double record_us;     /* out: microseconds that recording took on the host */
+    uint32_t submissions; /* out */
+    /* In: segments of the first submission; 0 is 1. Out: as many as fit the next one. */
+    uint32_t segments_at_once;
+    /* In: called after each submission of a run, on the caller's thread, with how many of its segments are done; may be
+     * null. It may use the runtime. */
+    void (*progress)(void* progress_user, uint32_t done, uint32_t segments);
+    void* progress_user;
+} VkattnRun;
+VKATTN_RUNTIME_INIT_FUNCTION(VkattnRun, vkattn_run_init)
+
+typedef struct VkattnRuntime VkattnRuntime;
+typedef struct VkattnBuffer VkattnBuffer; /* device memory with an address */
+
+/* Describes the devices of this machine: as many as `capacity` allows, in the array `devices`, whose elements all have
+ * the struct_size that the first one says. Writes to *count how many there are; call with capacity 0 to ask.
+ * Errors: INVALID_ARGUMENT, UNSUPPORTED (no Vulkan loader or driver). */
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_devices(VkattnDeviceInfo* devices, uint32_t capacity,
+                                                       uint32_t* count, VkattnError* error);
+
+/* A device as text, one key=value a fact: all that the planner asks of it, and more. `index`: as in VkattnDeviceInfo.
+ * Writes at most `capacity` bytes with the final zero, and to *length the length without it; call with capacity 0 to
+ * ask. Errors: INVALID_ARGUMENT (null, no such device), UNSUPPORTED (no Vulkan, or a device below 1.1). */
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_profile(uint32_t index, char* text, size_t capacity,
+                                                       size_t* length, VkattnError* error);
+
+/* Picks a device and makes everything that plans need. `options` may be null. Where matrix units have to be probed for
+ * vkattn to be fast, this does it. Environment: VKATTN_DEVICE, see VkattnRuntimeOptions::device.
+ * Errors: INVALID_ARGUMENT (no such device; the message lists those that there are), UNSUPPORTED (no Vulkan loader or
+ * driver, no device, one that vkattn cannot use, no validation layer), DEVICE_ERROR. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_open(const VkattnRuntimeOptions* options,
+                                                    VkattnRuntime** runtime, VkattnError* error);
+/* After every plan and buffer of the runtime. Null is legal. */
+VKATTN_RUNTIME_API void vkattn_runtime_close(VkattnRuntime* runtime);
+
+/* The device as vkattn.h sees it, for vkattn_plan_create, vkattn_backward_create and vkattn_combine_create. These four
+ * return null for a null runtime. */
+VKATTN_RUNTIME_API VkattnContext* vkattn_runtime_context(const VkattnRuntime* runtime);
+VKATTN_RUNTIME_API const VkattnDeviceInfo* vkattn_runtime_device(const VkattnRuntime* runtime);
+VKATTN_RUNTIME_API const VkattnRuntimeHandles* vkattn_runtime_handles(const VkattnRuntime* runtime);
+/* A message of the validation layer, or null past the last so far; none is good. Only with options.validation. */
+VKATTN_RUNTIME_API const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index);
+
+/* Allocates device memory. 0 bytes are legal: such a buffer has address 0. The content is undefined.
+ * Errors: INVALID_ARGUMENT (null), DEVICE_ERROR (vk_result says whether memory ran out). */
+VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_create(VkattnRuntime* runtime, uint64_t size_bytes,
+                                                     VkattnBuffer** buffer, VkattnError* error);
+VKATTN_RUNTIME_API void vkattn_buffer_destroy(VkattnBuffer* buffer); /* null is legal */
+/* A null buffer is an empty one for these and for what follows. */
+VKATTN_RUNTIME_API VkDeviceAddress vkattn_buffer_address(const VkattnBuffer* buffer); /* a multiple of 256 */
+VKATTN_RUNTIME_API VkBuffer vkattn_buffer_handle(const VkattnBuffer* buffer);
+VKATTN_RUNTIME_API uint64_t
+vkattn_buffer_size(const VkattnBuffer* buffer); /* bytes, as they were asked for */
+
+/* Copies between the host's memory and the buffer, from its byte offset_bytes on; done when the function returns.
+ * Errors: INVALID_ARGUMENT (null data, bytes past the buffer's end). */
+VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_write(VkattnBuffer* buffer, uint64_t offset_bytes,
+                                                    const void* data, uint64_t size_bytes,
+                                                    VkattnError* error);
+VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_read(const VkattnBuffer* buffer, uint64_t offset_bytes,
+                                                   void* data, uint64_t size_bytes, VkattnError* error);
+/* Sets every 4 bytes of the buffer; a trailing part of a word stays. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_t word, VkattnError* error);
+
+/* Runs a plan of vkattn_plan_create, vkattn_backward_create or vkattn_combine_create, and waits: results may be read
+ * when the function returns. Scratch is allocated for the run where args.scratch_buffer is null; who runs a plan many
+ * times may bring scratch of his own, which saves the allocation. `run` may be null.
+ * Errors: as vkattn_cmd_forward, vkattn_cmd_backward and vkattn_cmd_combine; nothing has run then. DEVICE_ERROR (no
+ * memory for scratch). */
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_forward(VkattnRuntime* runtime, const VkattnPlan* plan,
+                                                           const VkattnForwardArgs* args, VkattnRun* run,
+                                                           VkattnError* error);
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_backward(VkattnRuntime* runtime, const VkattnPlan* plan,
+                                                            const VkattnBackwardArgs* args, VkattnRun* run,
+                                                            VkattnError* error);
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_combine(VkattnRuntime* runtime, const VkattnPlan* plan,
+                                                           const VkattnCombineArgs* args, VkattnRun* run,
+                                                           VkattnError* error);
+
+/* Records commands into one command buffer, submits it once and waits, for what a run does not do: several plans in one
+ * submission. `record` is called once, on this thread, with `user`; it must not submit, nor use the runtime's
+ * transfers. It returns VKATTN_OK, or else a status, with `error` filled: nothing is submitted then, and both are what
+ * vkattn_runtime_submit returns. `run` may be null. Errors: INVALID_ARGUMENT (null), and those of `record`. */
+typedef VkattnStatus (*VkattnRecord)(VkCommandBuffer command_buffer, void* user, VkattnError* error);
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, void* user,
+                                                      VkattnRun* run, VkattnError* error);
+
+/* Records the barrier that two recordings need where the later one reads what the earlier one has written, or has the
+ * same scratch: between plans, and between plans and copies. Nothing is recorded where an argument is null. */
+VKATTN_RUNTIME_API void vkattn_runtime_barrier(const VkattnRuntime* runtime, VkCommandBuffer command_buffer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

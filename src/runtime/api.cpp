@@ -1,0 +1,246 @@
+// The C functions of the runtime: checks what they are given, keeps exceptions in.
+#include <cstring>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "guarded.hpp"
+#include "runtime.hpp"
+#include "struct_sizes.hpp"
+
+using namespace vkattn;
+using namespace vkattn::core;
+
+namespace vkattn::core {
+
+// These structs are those of version 0.1 still.
+VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864}))
+VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40}))
+VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40}))
+
+}  // namespace vkattn::core
+
+namespace {
+
+constexpr const char* lost =
+    "the device is lost: its driver has reset or removed it, and the runtime can only be closed; a dispatch "
+    "that "
+    "ran longer than the driver allows may have been the cause";
+
+// Runs the body of an API function, which throws or returns. `doing`: what messages say of a Vulkan call that fails.
+template <class Body>
+VkattnStatus answer(VkattnError* error, const char* doing, Body body) {
+    return guarded(error, [&]() -> Result<bool> {
+        try {
+            body();
+            return true;
+        } catch (const Error& e) {
+            return Failure{e.status(), e.field(), e.message(), e.vk_result()};
+        } catch (const vk::DeviceLostError& e) {
+            return Failure{VKATTN_DEVICE_LOST, "", lost, e.code().value()};
+        } catch (const vk::OutOfHostMemoryError& e) {
+            return Failure{VKATTN_OUT_OF_HOST_MEMORY, "", fmt::format("{}: {}", doing, e.what()),
+                           e.code().value()};
+        } catch (const vk::SystemError& e) {
+            return Failure{VKATTN_DEVICE_ERROR, "", fmt::format("{}: {}", doing, e.what()), e.code().value()};
+        }
+    });
+}
+
+[[noreturn]] void refuse(const char* field, const char* message = "is null") {
+    runtime::fail(VKATTN_INVALID_ARGUMENT, message, field);
+}
+
+// Returns the caller's struct, with the defaults of the fields that it lacks.
+template <class T>
+T read_from(const char* name, const T* given) {
+    T defaults{};
+    defaults.struct_size = sizeof defaults;
+    const Result<T> read = read_struct(name, given, defaults);
+    if (!read) runtime::fail(read.failure().status, read.failure().message, read.failure().field.c_str());
+    return *read;
+}
+
+// Writes as much of a struct as the caller has.
+template <class T>
+void write_to(T* given, const T& made) {
+    const size_t size = given->struct_size;
+    std::memcpy(given, &made, size);
+    given->struct_size = size;
+}
+
+runtime::Options read_options(const VkattnRuntimeOptions* given) {
+    runtime::Options chosen;
+    if (given == nullptr) return chosen;
+    const VkattnRuntimeOptions o = read_from("options", given);
+    if (o.device != nullptr) chosen.device = o.device;
+    if (o.pipeline_cache != nullptr) chosen.pipeline_cache = o.pipeline_cache;
+    if (o.extra_extension_count != 0 && o.extra_extensions == nullptr)
+        refuse("options.extra_extensions", "is null, but its count is not 0");
+    chosen.extra_extensions.assign(o.extra_extensions, o.extra_extensions + o.extra_extension_count);
+    if (o.api_version != 0) chosen.api_version = o.api_version;
+    if (chosen.api_version < VK_API_VERSION_1_2) refuse("options.api_version", "is below Vulkan 1.2");
+    chosen.validation = o.validation != 0;
+    return chosen;
+}
+
+// Runs body(VkattnRun&) and gives the caller, who may not want it, what the run took.
+template <class Body>
+VkattnStatus run(VkattnRuntime* runtime, VkattnRun* given, VkattnError* error, Body body) {
+    return answer(error, "running on the device", [&] {
+        if (runtime == nullptr) refuse("runtime");
+        VkattnRun run{};
+        if (given != nullptr) run = read_from("run", given);
+        body(run);
+        if (given != nullptr) write_to(given, run);
+    });
+}
+
+}  // namespace
+
+VkattnStatus vkattn_runtime_devices(VkattnDeviceInfo* devices, uint32_t capacity, uint32_t* count,
+                                    VkattnError* error) {
+    return answer(error, "enumerating devices", [&] {
+        if (count == nullptr) refuse("count");
+        *count = 0;
+        size_t distance = 0;  // between the caller's structs
+        if (capacity != 0) distance = read_from("devices", devices).struct_size;
+        const std::vector<VkattnDeviceInfo> all = runtime::list_devices();
+        char* at = reinterpret_cast<char*>(devices);
+        for (size_t i = 0; i < std::min<size_t>(capacity, all.size()); i++, at += distance) {
+            std::memcpy(at, &all[i], distance);
+            std::memcpy(at, &distance, sizeof distance);
+        }
+        *count = static_cast<uint32_t>(all.size());
+    });
+}
+
+VkattnStatus vkattn_runtime_profile(uint32_t index, char* text, size_t capacity, size_t* length,
+                                    VkattnError* error) {
+    return answer(error, "asking the device", [&] {
+        if (length == nullptr) refuse("length");
+        if (text == nullptr && capacity != 0) refuse("text");
+        const std::string profile = runtime::device_profile(index);
+        *length = profile.size();
+        if (capacity != 0) copy_text(text, capacity, profile);
+    });
+}
+
+VkattnStatus vkattn_runtime_open(const VkattnRuntimeOptions* options, VkattnRuntime** runtime,
+                                 VkattnError* error) {
+    return answer(error, "creating the device", [&] {
+        if (runtime == nullptr) refuse("runtime");
+        *runtime = nullptr;
+        *runtime = std::make_unique<VkattnRuntime>(read_options(options)).release();
+    });
+}
+
+void vkattn_runtime_close(VkattnRuntime* runtime) {
+    delete runtime;
+}
+
+VkattnContext* vkattn_runtime_context(const VkattnRuntime* runtime) {
+    return runtime != nullptr ? runtime->context.get() : nullptr;
+}
+
+const VkattnDeviceInfo* vkattn_runtime_device(const VkattnRuntime* runtime) {
+    return runtime != nullptr ? &runtime->info : nullptr;
+}
+
+const VkattnRuntimeHandles* vkattn_runtime_handles(const VkattnRuntime* runtime) {
+    return runtime != nullptr ? &runtime->handles : nullptr;
+}
+
+const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index) {
+    if (runtime == nullptr) return nullptr;
+    const std::lock_guard lock(runtime->messages_mutex);
+    return index < runtime->messages.size() ? runtime->messages[index].c_str() : nullptr;
+}
+
+VkattnStatus vkattn_buffer_create(VkattnRuntime* runtime, uint64_t size_bytes, VkattnBuffer** buffer,
+                                  VkattnError* error) {
+    return answer(error, "allocating device memory", [&] {
+        if (buffer == nullptr) refuse("buffer");
+        *buffer = nullptr;
+        if (runtime == nullptr) refuse("runtime");
+        *buffer = std::make_unique<VkattnBuffer>(*runtime, size_bytes).release();
+    });
+}
+
+void vkattn_buffer_destroy(VkattnBuffer* buffer) {
+    delete buffer;
+}
+
+VkDeviceAddress vkattn_buffer_address(const VkattnBuffer* buffer) {
+    return buffer != nullptr ? buffer->address : 0;
+}
+
+VkBuffer vkattn_buffer_handle(const VkattnBuffer* buffer) {
+    return buffer != nullptr ? buffer->buffer : VK_NULL_HANDLE;
+}
+
+uint64_t vkattn_buffer_size(const VkattnBuffer* buffer) {
+    return buffer != nullptr ? buffer->size : 0;
+}
+
+VkattnStatus vkattn_buffer_write(VkattnBuffer* buffer, uint64_t offset_bytes, const void* data,
+                                 uint64_t size_bytes, VkattnError* error) {
+    return answer(error, "writing to device memory", [&] {
+        if (buffer != nullptr) return buffer->write(offset_bytes, data, size_bytes);
+        if (offset_bytes != 0 || size_bytes != 0) refuse("buffer");
+    });
+}
+
+VkattnStatus vkattn_buffer_read(const VkattnBuffer* buffer, uint64_t offset_bytes, void* data,
+                                uint64_t size_bytes, VkattnError* error) {
+    return answer(error, "reading from device memory", [&] {
+        if (buffer != nullptr) return buffer->read(offset_bytes, data, size_bytes);
+        if (offset_bytes != 0 || size_bytes != 0) refuse("buffer");
+    });
+}
+
+VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_t word, VkattnError* error) {
+    return answer(error, "filling device memory", [&] {
+        if (buffer != nullptr) buffer->fill(word);
+    });
+}
+
+VkattnStatus vkattn_runtime_run_forward(VkattnRuntime* runtime, const VkattnPlan* plan,
+                                        const VkattnForwardArgs* args, VkattnRun* run, VkattnError* error) {
+    return ::run(runtime, run, error, [&](VkattnRun& r) { runtime::run_forward(*runtime, plan, args, r); });
+}
+
+VkattnStatus vkattn_runtime_run_backward(VkattnRuntime* runtime, const VkattnPlan* plan,
+                                         const VkattnBackwardArgs* args, VkattnRun* run, VkattnError* error) {
+    return ::run(runtime, run, error, [&](VkattnRun& r) { runtime::run_backward(*runtime, plan, args, r); });
+}
+
+VkattnStatus vkattn_runtime_run_combine(VkattnRuntime* runtime, const VkattnPlan* plan,
+                                        const VkattnCombineArgs* args, VkattnRun* run, VkattnError* error) {
+    return ::run(runtime, run, error, [&](VkattnRun& r) { runtime::run_combine(*runtime, plan, args, r); });
+}
+
+VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, void* user, VkattnRun* run,
+                                   VkattnError* error) {
+    return ::run(runtime, run, error, [&](VkattnRun& r) {
+        if (record == nullptr) refuse("record");
+        const runtime::Took took = runtime->submit([&](VkCommandBuffer commands) {
+            VkattnError failed{};
+            failed.status = record(commands, user, &failed);
+            if (failed.status != VKATTN_OK) throw Error(failed);
+        });
+        r.time_ms = took.time_ms;
+        r.record_us = took.record_us;
+        r.submissions = 1;
+    });
+}
+
+void vkattn_runtime_barrier(const VkattnRuntime* runtime, VkCommandBuffer command_buffer) {
+    if (runtime == nullptr || command_buffer == nullptr) return;
+    const vk::MemoryBarrier all(vk::AccessFlags(VKATTN_LAST_ACCESS) | vk::AccessFlagBits::eTransferWrite,
+                                vk::AccessFlags(VKATTN_FIRST_ACCESS) | vk::AccessFlagBits::eTransferRead);
+    vk::CommandBuffer(command_buffer)
+        .pipelineBarrier(vk::PipelineStageFlags(VKATTN_LAST_STAGES) | vk::PipelineStageFlagBits::eTransfer,
+                         vk::PipelineStageFlags(VKATTN_FIRST_STAGES) | vk::PipelineStageFlagBits::eTransfer,
+                         {}, all, {}, {}, *runtime->device.getDispatcher());
+}

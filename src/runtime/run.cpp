@@ -1,0 +1,93 @@
+// Runs plans in submissions that no driver's watchdog minds, with scratch where the caller has brought none.
+#include <algorithm>
+#include <cstring>
+
+#include "runtime.hpp"
+
+namespace vkattn::runtime {
+namespace {
+
+constexpr double wanted_ms = 250;  // Windows and amdgpu lose patience after about 2 s
+
+using RecordRange = std::function<void(VkCommandBuffer commands, uint32_t first, uint32_t count)>;
+
+void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRange& record, VkattnRun& run) {
+    uint32_t first = 0;
+    uint32_t at_once = std::max(run.segments_at_once, 1u);
+    run.time_ms = run.record_us = 0;
+    run.submissions = 0;
+    do {
+        const uint32_t count = std::min(at_once, segments - first);
+        const Took took = runtime.submit([&](VkCommandBuffer c) { record(c, first, count); });
+        run.time_ms += took.time_ms;
+        run.record_us += took.record_us;
+        run.submissions++;
+        first += count;
+        if (run.progress != nullptr) run.progress(run.progress_user, first, segments);
+        // At most twice as many: segments are not all alike.
+        const double most = std::clamp(2.0 * at_once, 1.0, std::max<double>(segments, 1));
+        const double fitting = took.time_ms > 0 ? wanted_ms * count / took.time_ms : most;
+        at_once = static_cast<uint32_t>(std::clamp(fitting, 1.0, most));
+    } while (first < segments);
+    run.segments_at_once = at_once;
+}
+
+// The caller's arguments, with scratch for the time of this object where they have none and the plan needs some. What
+// the library is to refuse is handed on as it is.
+template <class Args>
+class WithScratch {
+  public:
+    WithScratch(VkattnRuntime& runtime, const VkattnPlan* plan, const Args* args) : args_(args) {
+        constexpr size_t least = offsetof(Args, scratch_address) + sizeof args->scratch_address;
+        if (plan == nullptr || args == nullptr || args->struct_size < least ||
+            args->struct_size > sizeof own_ || args->scratch_buffer != VK_NULL_HANDLE)
+            return;
+        VkattnScratch needed;
+        vkattn_scratch_init(&needed);
+        detail::call(vkattn_plan_scratch, plan, &needed);
+        if (needed.size_bytes == 0) return;
+        scratch_.emplace(runtime, needed.size_bytes);
+        std::memcpy(&own_, args, args->struct_size);
+        own_.scratch_buffer = scratch_->buffer;
+        own_.scratch_offset = 0;
+        own_.scratch_address = scratch_->address;
+        args_ = &own_;
+    }
+    const Args* get() const { return args_; }
+
+  private:
+    const Args* args_;
+    Args own_{};
+    std::optional<VkattnBuffer> scratch_;
+};
+
+}  // namespace
+
+void run_forward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,
+                 VkattnRun& run) {
+    const WithScratch all(runtime, plan, args);
+    const auto record = [&](VkCommandBuffer c, uint32_t first, uint32_t count) {
+        detail::call(vkattn_cmd_forward_range, c, plan, all.get(), first, count);
+    };
+    submit_in_pieces(runtime, vkattn_plan_segments(plan), record, run);
+}
+
+void run_backward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnBackwardArgs* args,
+                  VkattnRun& run) {
+    const WithScratch all(runtime, plan, args);
+    const auto record = [&](VkCommandBuffer c, uint32_t first, uint32_t count) {
+        detail::call(vkattn_cmd_backward_range, c, plan, all.get(), first, count);
+    };
+    submit_in_pieces(runtime, vkattn_plan_segments(plan), record, run);
+}
+
+// A combine has no ranges: it is short, however much there is to merge.
+void run_combine(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnCombineArgs* args,
+                 VkattnRun& run) {
+    const auto record = [&](VkCommandBuffer c, uint32_t, uint32_t) {
+        detail::call(vkattn_cmd_combine, c, plan, args);
+    };
+    submit_in_pieces(runtime, 1, record, run);
+}
+
+}  // namespace vkattn::runtime

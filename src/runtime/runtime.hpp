@@ -1,0 +1,100 @@
+// What the handles of runtime.h stand for. Everything here throws: vkattn::Error, or vk::SystemError where Vulkan
+// failed.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "devices.hpp"
+#include "memory.hpp"
+#include "vkattn/vkattn.hpp"
+
+namespace vkattn::runtime {
+
+// This is VkattnRuntimeOptions with no null left.
+struct Options {
+    std::string device, pipeline_cache;
+    std::vector<const char*> extra_extensions;
+    uint32_t api_version = default_api_version;
+    bool validation = false;
+};
+
+using Record = std::function<void(VkCommandBuffer)>;
+
+struct Took {
+    double time_ms = 0, record_us = 0;  // as in VkattnRun
+};
+
+}  // namespace vkattn::runtime
+
+struct VkattnRuntime {
+    explicit VkattnRuntime(const vkattn::runtime::Options& options);
+    VkattnRuntime(const VkattnRuntime&) = delete;
+    VkattnRuntime& operator=(const VkattnRuntime&) = delete;
+    ~VkattnRuntime();
+
+    // Records, submits, waits. The caller of submit_locked holds the mutex.
+    vkattn::runtime::Took submit(const vkattn::runtime::Record& record);
+    vkattn::runtime::Took submit_locked(const vkattn::runtime::Record& record);
+    void add_message(std::string text);
+
+    vkattn::runtime::Instance instance;
+    mutable std::mutex messages_mutex;
+    std::deque<std::string> messages;  // whose elements stay where they are
+    vk::raii::DebugUtilsMessengerEXT messenger = nullptr;
+    vk::raii::PhysicalDevice physical = nullptr;
+    VkattnDeviceInfo info{};
+    vk::raii::Device device = nullptr;
+    uint32_t family = UINT32_MAX;
+    uint32_t timestamp_bits = 0;
+    double timestamp_ns = 1;
+    vk::raii::Queue queue = nullptr;
+    vk::raii::CommandPool pool = nullptr;
+    vk::raii::QueryPool queries = nullptr;
+    std::string cache_file;
+    vk::raii::PipelineCache cache = nullptr;
+    std::optional<vkattn::runtime::Memory> memory;
+    vkattn::Context context;
+    VkattnRuntimeHandles handles{};
+    std::mutex mutex;  // queue, pool, queries, staging
+
+  private:
+    void make_device(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
+    void load_cache();
+    void save_cache() const;
+    void make_context(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
+    void make_memory();
+    void probe();
+};
+
+struct VkattnBuffer {
+    VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes);
+    VkattnBuffer(const VkattnBuffer&) = delete;
+    VkattnBuffer& operator=(const VkattnBuffer&) = delete;
+    ~VkattnBuffer();
+
+    void write(uint64_t offset_bytes, const void* data, uint64_t size_bytes);
+    void read(uint64_t offset_bytes, void* data, uint64_t size_bytes) const;
+    void fill(uint32_t word);
+
+    VkattnRuntime& runtime;
+    uint64_t size = 0;
+    VkBuffer buffer = VK_NULL_HANDLE;
+    VmaAllocation allocation = nullptr;
+    VkDeviceAddress address = 0;
+};
+
+namespace vkattn::runtime {
+
+// See vkattn_runtime_run_forward, vkattn_runtime_run_backward and vkattn_runtime_run_combine.
+void run_forward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,
+                 VkattnRun& run);
+void run_backward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnBackwardArgs* args,
+                  VkattnRun& run);
+void run_combine(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnCombineArgs* args,
+                 VkattnRun& run);
+
+}  // namespace vkattn::runtime

@@ -1,0 +1,129 @@
+// Buffers, the copies to and from them, and submissions.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "runtime.hpp"
+
+using namespace vkattn::runtime;
+
+namespace {
+
+double milliseconds(std::chrono::steady_clock::duration d) {
+    return std::chrono::duration<double, std::milli>(d).count();
+}
+
+void check_range(const VkattnBuffer& buffer, uint64_t offset_bytes, const void* data, uint64_t size_bytes,
+                 const char* what) {
+    if (offset_bytes > buffer.size || size_bytes > buffer.size - offset_bytes)
+        fail(VKATTN_INVALID_ARGUMENT,
+             fmt::format("{} {} bytes at {} goes past the end of the buffer, which has {}", what, size_bytes,
+                         offset_bytes, buffer.size),
+             "size_bytes");
+    if (data == nullptr && size_bytes != 0) fail(VKATTN_INVALID_ARGUMENT, "is null", "data");
+}
+
+}  // namespace
+
+VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes) : runtime(owner), size(size_bytes) {
+    if (size_bytes == 0) return;
+    VkBufferCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
+    info.size = (size_bytes + 3) / 4 * 4;
+    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
+                 VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    VmaAllocationCreateInfo memory{};
+    memory.usage = VMA_MEMORY_USAGE_AUTO_PREFER_DEVICE;
+    const VkResult r = vmaCreateBufferWithAlignment(runtime.memory->allocator(), &info, &memory, 256, &buffer,
+                                                    &allocation, nullptr);
+    if (r != VK_SUCCESS)
+        fail(VKATTN_DEVICE_ERROR,
+             fmt::format("allocating {} bytes of device memory failed: {}", size_bytes,
+                         vk::to_string(static_cast<vk::Result>(r))),
+             "", r);
+    address = runtime.device.getBufferAddress(vk::BufferDeviceAddressInfo(buffer));
+}
+
+VkattnBuffer::~VkattnBuffer() {
+    vmaDestroyBuffer(runtime.memory->allocator(), buffer, allocation);
+}
+
+void VkattnBuffer::write(uint64_t offset_bytes, const void* data, uint64_t size_bytes) {
+    check_range(*this, offset_bytes, data, size_bytes, "writing");
+    const Memory& memory = *runtime.memory;
+    for (uint64_t done = 0; done < size_bytes; done += staging_bytes) {
+        const uint64_t bytes = std::min<uint64_t>(staging_bytes, size_bytes - done);
+        const std::lock_guard lock(runtime.mutex);
+        std::memcpy(memory.staging_data(), static_cast<const std::byte*>(data) + done, bytes);
+        vmaFlushAllocation(memory.allocator(), memory.staging_allocation(), 0, bytes);
+        runtime.submit_locked([&](VkCommandBuffer c) {
+            vk::CommandBuffer(c).copyBuffer(memory.staging(), buffer,
+                                            vk::BufferCopy(0, offset_bytes + done, bytes),
+                                            *runtime.device.getDispatcher());
+        });
+    }
+}
+
+void VkattnBuffer::read(uint64_t offset_bytes, void* data, uint64_t size_bytes) const {
+    check_range(*this, offset_bytes, data, size_bytes, "reading");
+    const Memory& memory = *runtime.memory;
+    for (uint64_t done = 0; done < size_bytes; done += staging_bytes) {
+        const uint64_t bytes = std::min<uint64_t>(staging_bytes, size_bytes - done);
+        const std::lock_guard lock(runtime.mutex);
+        runtime.submit_locked([&](VkCommandBuffer c) {
+            vk::CommandBuffer(c).copyBuffer(buffer, memory.staging(),
+                                            vk::BufferCopy(offset_bytes + done, 0, bytes),
+                                            *runtime.device.getDispatcher());
+        });
+        vmaInvalidateAllocation(memory.allocator(), memory.staging_allocation(), 0, bytes);
+        std::memcpy(static_cast<std::byte*>(data) + done, memory.staging_data(), bytes);
+    }
+}
+
+void VkattnBuffer::fill(uint32_t word) {
+    if (size < 4) return;
+    runtime.submit([&](VkCommandBuffer c) {
+        vk::CommandBuffer(c).fillBuffer(buffer, 0, size / 4 * 4, word, *runtime.device.getDispatcher());
+    });
+}
+
+Took VkattnRuntime::submit(const Record& record) {
+    const std::lock_guard lock(mutex);
+    return submit_locked(record);
+}
+
+Took VkattnRuntime::submit_locked(const Record& record) {
+    using Clock = std::chrono::steady_clock;
+    Took took;
+    auto buffers = device.allocateCommandBuffers({*pool, vk::CommandBufferLevel::ePrimary, 1});
+    const vk::raii::CommandBuffer& c = buffers.front();
+    c.begin({vk::CommandBufferUsageFlagBits::eOneTimeSubmit});
+    if (timestamp_bits != 0) {
+        c.resetQueryPool(*queries, 0, 2);
+        c.writeTimestamp(vk::PipelineStageFlagBits::eTopOfPipe, *queries, 0);
+    }
+    const auto start = Clock::now();
+    record(*c);
+    took.record_us = 1e3 * milliseconds(Clock::now() - start);
+    if (timestamp_bits != 0) c.writeTimestamp(vk::PipelineStageFlagBits::eBottomOfPipe, *queries, 1);
+    // Whatever the recording wrote may be read by a copy or by the host afterwards.
+    const vk::MemoryBarrier all(vk::AccessFlagBits::eMemoryWrite,
+                                vk::AccessFlagBits::eMemoryRead | vk::AccessFlagBits::eHostRead);
+    c.pipelineBarrier(vk::PipelineStageFlagBits::eAllCommands,
+                      vk::PipelineStageFlagBits::eAllCommands | vk::PipelineStageFlagBits::eHost, {}, all, {},
+                      {});
+    c.end();
+    const vk::raii::Fence fence = device.createFence({});
+    const auto begin = Clock::now();
+    queue.submit(vk::SubmitInfo({}, {}, *c), *fence);
+    while (device.waitForFences(*fence, VK_TRUE, UINT64_MAX) == vk::Result::eTimeout) {
+    }
+    took.time_ms = milliseconds(Clock::now() - begin);
+    if (timestamp_bits == 0) return took;
+    const auto [result, ticks] = queries.getResults<uint64_t>(0, 2, 16, 8, vk::QueryResultFlagBits::e64);
+    const uint64_t mask = timestamp_bits == 64 ? UINT64_MAX : (uint64_t{1} << timestamp_bits) - 1;
+    took.time_ms = static_cast<double>((ticks[1] - ticks[0]) & mask) * timestamp_ns * 1e-6;
+    return took;
+}
