@@ -23,12 +23,12 @@ namespace vkattn::core {
 // This is the extent of a struct in version 0.1 where pointers have 8 bytes.
 struct FirstVersion {
     size_t size, last_offset;  // bytes; last_offset is that of its last field
-    size_t num_fields;         // as count_fields has it
+    size_t num_fields;  // as count_fields has it; 0: not counted, because there is no padding at the end
 };
 namespace version_0_1 {
 inline constexpr FirstVersion problem{224, 216, 28}, options{56, 48, 8}, combine{104, 96, 12},
-    backward{112, 88, 7}, scratch{24, 16, 3}, plan_info{104, 96, 70}, context_info{72, 64, 10}, forward_args{96, 88, 12},
-    backward_args{144, 136, 18}, combine_args{40, 32, 5};
+    backward{112, 88, 7}, scratch{24, 16, 3}, plan_info{104, 96, 70}, context_info{72, 64, 10},
+    forward_args{96, 88, 12}, backward_args{144, 136, 18}, combine_args{40, 32, 5};
 }
 
 // Each public struct has a specialization. Those of vkattn.h stand in vulkan/api.cpp.
@@ -57,8 +57,12 @@ constexpr size_t count_fields() {
 // False if a struct has other fields than version 0.1 had, and no list of its sizes.
 template <class T>
 constexpr bool grows_in_the_open() {
-    const FirstVersion first = first_version<T>;
-    return later_sizes<T>.size() != 0 || (sizeof(T) == first.size && count_fields<T>() == first.num_fields);
+    constexpr FirstVersion first = first_version<T>;
+    if constexpr (first.num_fields == 0)
+        return later_sizes<T>.size() != 0 || sizeof(T) == first.size;
+    else
+        return later_sizes<T>.size() != 0 ||
+               (sizeof(T) == first.size && count_fields<T>() == first.num_fields);
 }
 
 #define VKATTN_FIRST_VERSION(type, last_field, first)                                                  \

@@ -14,9 +14,9 @@ using namespace vkattn::core;
 namespace vkattn::core {
 
 // These structs are those of version 0.1 still.
-VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864}))
-VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40}))
-VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40}))
+VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864, 0}))
+VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40, 7}))
+VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40, 7}))
 
 }  // namespace vkattn::core
 

@@ -105,7 +105,6 @@ struct Request {
     Problem problem;
     std::optional<Backward> backward;
     Options options;
-
 };
 
 // Plans without the tuning rows that the context knows its driver cannot build.
