@@ -21,14 +21,7 @@ struct VkattnRequirements {
     Features features;
 };
 
-namespace vkattn::core {
-
-VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_info)
-VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
-VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)
-VKATTN_FIRST_VERSION(VkattnCombineArgs, lse, version_0_1::combine_args)
-
-}  // namespace vkattn::core
+namespace vkattn::core {}  // namespace vkattn::core
 
 namespace {
 
