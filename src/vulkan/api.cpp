@@ -21,8 +21,6 @@ struct VkattnRequirements {
     Features features;
 };
 
-namespace vkattn::core {}  // namespace vkattn::core
-
 namespace {
 
 void copy_text(char* to, size_t capacity, std::string_view text) {
