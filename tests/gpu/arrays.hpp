@@ -1,5 +1,5 @@
-// The arrays that a case may have beside its tensors and its mask: the one place where the GPU tests list them. Lines of
-// cases name them, runs put them into memory, and the tests of the C ABI spoil their addresses.
+// The arrays that a case may have beside its tensors and its mask: the one place where the GPU tests list them. Lines
+// of cases name them, runs put them into memory, and the tests of the C ABI spoil their addresses.
 #pragma once
 
 #include <algorithm>
