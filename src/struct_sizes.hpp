@@ -31,7 +31,7 @@ inline constexpr FirstVersion problem{224, 216, 28}, options{56, 48, 8}, combine
     forward_args{96, 88, 12}, backward_args{144, 136, 18}, combine_args{40, 32, 5};
 }
 
-// Each public struct has a specialization. Those of vkattn.h stand in vulkan/api.cpp.
+// Each public struct has a specialization.
 template <class T>
 inline constexpr FirstVersion first_version{};
 
@@ -86,6 +86,15 @@ VKATTN_FIRST_VERSION(VkattnCombine, alignment_bytes, version_0_1::combine)
 VKATTN_FIRST_VERSION(VkattnBackward, dvalue_strides, version_0_1::backward)
 VKATTN_FIRST_VERSION(VkattnScratch, alignment_bytes, version_0_1::scratch)
 VKATTN_FIRST_VERSION(VkattnPlanInfo, max_segment_flops, version_0_1::plan_info)
+#ifdef VKATTN_H  // the planner does not see these structs, which need Vulkan
+VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_info)
+VKATTN_LATER_VERSIONS(VkattnContextInfo, probe_results, 88)
+VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
+VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104)
+VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)
+VKATTN_LATER_VERSIONS(VkattnBackwardArgs, scratch_bytes, 152)
+VKATTN_FIRST_VERSION(VkattnCombineArgs, lse, version_0_1::combine_args)
+#endif
 
 // True if a version of the struct has this size. A size that ends inside a field is none.
 template <class T>

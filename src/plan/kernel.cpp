@@ -47,12 +47,7 @@ bool needs_arguments(const Problem& p) {
 shared::ForwardArguments forward_arguments(const Problem& p) {
     shared::ForwardArguments a{};
     std::ranges::copy(p.stride_bytes(), a.stride);
-    const VkattnStrides& mask = p.mask_strides;
-    std::ranges::copy(std::array{mask.batch, mask.head, mask.seq}, a.mask_stride);
-    a.mask_group_size = p.mask_group_size;
-    a.key_limit = p.key_limit;
-    a.mask_key_step = p.mask_per_key;
-    a.follow_lengths = p.follow_lengths;
+    set_term_arguments(a, p);
     a.class_heads = a.class_batches = 1;
     for (const OptionalArray& array : optional_arrays(p)) a.present |= array.given ? array.present_bit : 0;
     return a;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "plan.hpp"
+#include "terms.hpp"
 #include "tuning.hpp"
 
 namespace vkattn::core {
@@ -94,30 +95,6 @@ void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups,
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps);
 inline bool has_two_forms(Module module) {
     return info_of(module).forms == 2;
-}
-
-// An array of words that a problem may have beside its tensors. Kernels find it through the argument block. A new one
-// is a line of optional_arrays, a region of the name that it has in the args, and a bit and a member of
-// ForwardArguments.
-struct OptionalArray {
-    const char* name;  // for messages
-    Region region;
-    size_t at;  // bytes from the beginning of ForwardArguments to its address
-    uint32_t present_bit;
-    bool asked;  // the problem has it
-    bool given;  // it may be read: there is a batch
-};
-inline auto optional_arrays(const Problem& p) {
-    using Arguments = shared::ForwardArguments;
-    const auto array = [&](const char* name, Region region, size_t at, uint32_t present_bit, bool asked) {
-        return OptionalArray{name, region, at, present_bit, asked, asked && p.batch != 0};
-    };
-    return std::array{
-        array("kv lengths", Region::kv_lengths, offsetof(Arguments, kv_lengths), PRESENT_KV_LENGTHS,
-              p.kv_lengths != 0),
-        array("offsets per batch", Region::query_offsets, offsetof(Arguments, query_offsets),
-              PRESENT_QUERY_OFFSETS, p.align == VKATTN_ALIGN_OFFSETS),
-    };
 }
 
 // The arrays that recordings of a plan are given, by what it is of.

@@ -21,20 +21,11 @@ inline uint32_t load_bytes_of(const Problem& p) {
     return p.alignment_bytes % (4 * p.element_bytes) == 0 ? 4 * p.element_bytes : p.element_bytes;
 }
 
-constexpr uint32_t mask_kind_of(const Problem& p) {
-    return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
-}
-
 // Scales in base 2, as the kernels want them.
 struct Scales {
     float scale_log2, softcap_log2;
 };
 Scales scales_of(const Problem& problem);
-
-// True if a term changes every score: FINISHES_ALL_TILES of shaders/lib/scores.glsl.
-constexpr bool finishes_all_tiles(const Problem& p) {
-    return p.softcap > 0;
-}
 
 template <class K>
 void set_tile_numbers(Launch<K>& launch, const TileNumbers& n) {
@@ -79,9 +70,8 @@ void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, b
     c.load_bytes = load_bytes_of(p);
     c.has_arguments = arguments;
     c.far_rows = !p.narrow_rows(tiles.tile_q(), tiles.tile_kv(), tiles.pack);
-    c.has_softcap = p.softcap > 0;
     c.packed_heads = tiles.pack;
-    c.mask_kind = mask_kind_of(p);
+    set_term_constants(c, p);
     c.pool_vec4 = tiles.pool_vec4;
     c.isolates_rows = tiles.isolates_rows;
     c.exp2_loses_nan = tiles.exp2_loses_nan;

@@ -21,18 +21,6 @@ struct VkattnRequirements {
     Features features;
 };
 
-namespace vkattn::core {
-
-VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_info)
-VKATTN_LATER_VERSIONS(VkattnContextInfo, probe_results, 88)
-VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
-VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104)
-VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)
-VKATTN_LATER_VERSIONS(VkattnBackwardArgs, scratch_bytes, 152)
-VKATTN_FIRST_VERSION(VkattnCombineArgs, lse, version_0_1::combine_args)
-
-}  // namespace vkattn::core
-
 namespace {
 
 template <class T>

@@ -1,35 +1,62 @@
-// The arrays that a case may have beside its tensors and its mask: the one place where the GPU tests list them. Runs
-// put them into memory, and the tests of the C ABI spoil their addresses.
+// The arrays that a case may have beside its tensors and its mask: the one place where the GPU tests list them. Lines
+// of cases name them, runs put them into memory, and the tests of the C ABI spoil their addresses.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <span>
 #include <string>
+#include <variant>
+#include <vector>
 
-#include "cases.hpp"
+#include "oracle/attention.hpp"
+#include "vkattn/vkattn.hpp"
 
 namespace vkattn::test {
+
+// Empty: the case has none.
+struct CaseArrays {
+    std::vector<int32_t> kv_lengths, query_offsets;
+};
 
 struct OptionalArray {
     const char* name;  // of its address in the args
     VkDeviceAddress VkattnForwardArgs::*forward;
-    VkDeviceAddress VkattnBackwardArgs::*backward;       // null: no backward reads it
-    std::span<const std::byte> (*content)(const Case&);  // empty: the case has none
-    const char* word;  // of a case with 2 batches and 4 heads that has it: see `featured`
+    VkDeviceAddress VkattnBackwardArgs::*backward;  // null: no backward reads it
+    const char* word;                               // that gives a case its values
+    const char* example;                            // of values, for 2 batches and 4 heads
+    uint32_t VkattnProblem::*count;                 // of values, one for each of these
+    std::variant<std::vector<int32_t> CaseArrays::*, std::vector<float> CaseArrays::*> values;
+    void (*ask)(VkattnProblem&);  // sets what the problem says of it
+    void (*tell)(const CaseArrays&, const VkattnProblem&, oracle::Problem&);
 };
-
-inline constexpr OptionalArray optional_arrays[] = {
-    {"kv_lengths", &VkattnForwardArgs::kv_lengths, &VkattnBackwardArgs::kv_lengths,
-     [](const Case& c) { return std::as_bytes(std::span(c.kv_lengths)); }, "lengths=9,3"},
-    {"query_offsets", &VkattnForwardArgs::query_offsets, &VkattnBackwardArgs::query_offsets,
-     [](const Case& c) { return std::as_bytes(std::span(c.query_offsets)); }, "offsets=4,0"},
+inline const OptionalArray optional_arrays[] = {
+    {"kv_lengths", &VkattnForwardArgs::kv_lengths, &VkattnBackwardArgs::kv_lengths, "lengths", "9,3",
+     &VkattnProblem::batch, &CaseArrays::kv_lengths, [](VkattnProblem& p) { p.kv_lengths = 1; },
+     [](const CaseArrays& c, const VkattnProblem& p, oracle::Problem& o) {
+         for (const int32_t length : c.kv_lengths)  // the oracle takes no lengths that need clamping
+             o.kv_lengths.push_back(std::clamp<int64_t>(length, 0, p.seqlen_kv));
+     }},
+    {"query_offsets", &VkattnForwardArgs::query_offsets, &VkattnBackwardArgs::query_offsets, "offsets", "4,0",
+     &VkattnProblem::batch, &CaseArrays::query_offsets,
+     [](VkattnProblem& p) { p.align = VKATTN_ALIGN_OFFSETS; },
+     [](const CaseArrays& c, const VkattnProblem& p, oracle::Problem& o) {
+         if (p.align == VKATTN_ALIGN_OFFSETS)
+             o.query_offset.assign(c.query_offsets.begin(), c.query_offsets.end());
+     }},
 };
 constexpr uint32_t array_alignment = 4;
 
+inline std::span<const std::byte> content_of(const CaseArrays& c, const OptionalArray& array) {
+    return std::visit([&](auto at) { return std::as_bytes(std::span(c.*at)); }, array.values);
+}
+inline size_t count_of(const CaseArrays& c, const OptionalArray& array) {
+    return std::visit([&](auto at) { return (c.*at).size(); }, array.values);
+}
+
 // The member of Args for an array; null if Args has none.
 template <class Args>
-constexpr VkDeviceAddress Args::*address_in(const OptionalArray& array) {
+VkDeviceAddress Args::*address_in(const OptionalArray& array) {
     if constexpr (requires { &Args::dout; })
         return array.backward;
     else
@@ -38,9 +65,9 @@ constexpr VkDeviceAddress Args::*address_in(const OptionalArray& array) {
 
 // add(name, content) puts an array that the case has into memory, and returns its address.
 template <class Args, class Add>
-void add_arrays(const Case& c, Args& args, const Add& add) {
+void add_arrays(const CaseArrays& c, Args& args, const Add& add) {
     for (const OptionalArray& array : optional_arrays)
-        if (const auto content = array.content(c); !content.empty() && address_in<Args>(array) != nullptr)
+        if (const auto content = content_of(c, array); !content.empty() && address_in<Args>(array) != nullptr)
             args.*address_in<Args>(array) = add(array.name, content);
 }
 
@@ -55,7 +82,7 @@ template <class Args>
 std::string featured() {
     std::string text = "b=2 hq=4 hkv=2 sq=5 skv=9 dtype=f16 mask=float mask_shape=5,9 causal";
     for (const OptionalArray& array : optional_arrays)
-        if (address_in<Args>(array) != nullptr) text += std::string(" ") + array.word;
+        if (address_in<Args>(array) != nullptr) text += std::string(" ") + array.word + "=" + array.example;
     return text;
 }
 

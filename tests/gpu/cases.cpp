@@ -127,14 +127,12 @@ void set_mask_fill(Line& l, Value v) {
                                                 {"far", MaskFill::far}});
 }
 
-void set_lengths(Line& l, Value v) {
-    l.result.kv_lengths = l.numbers<int32_t>(v);
-    l.result.problem.kv_lengths = 1;
-}
-
-void set_offsets(Line& l, Value v) {
-    l.result.query_offsets = l.numbers<int32_t>(v);
-    l.result.problem.align = VKATTN_ALIGN_OFFSETS;
+Setter array_of(const OptionalArray& array) {
+    return [&](Line& l, Value v) {
+        const auto read = [&]<class T>(std::vector<T> CaseArrays::*at) { l.result.*at = l.numbers<T>(v); };
+        std::visit(read, array.values);
+        array.ask(l.result.problem);
+    };
 }
 
 Setter strides(int tensor) {
@@ -145,9 +143,11 @@ void set_both(Line& l, Value v, uint32_t VkattnProblem::*a, uint32_t VkattnProbl
     l.result.problem.*a = l.result.problem.*b = l.number<uint32_t>(v);
 }
 
-const std::map<std::string, Setter, std::less<>>& words() {
+using Setters = std::map<std::string, Setter, std::less<>>;
+
+Setters make_words() {
     using P = VkattnProblem;
-    static const std::map<std::string, Setter, std::less<>> all = {
+    Setters all = {
         {"b", field(&P::batch)},
         {"h", [](Line& l, Value v) { set_both(l, v, &P::num_heads_q, &P::num_heads_kv); }},
         {"hq", field(&P::num_heads_q)},
@@ -169,8 +169,6 @@ const std::map<std::string, Setter, std::less<>>& words() {
         {"mask", set_mask},
         {"mask_shape", set_mask_shape},
         {"mask_fill", set_mask_fill},
-        {"lengths", set_lengths},
-        {"offsets", set_offsets},
         {"layout",
          [](Line& l, Value v) {
              l.shape.layout = l.one_of<Layout>(v, {{"bhsd", Layout::bhsd}, {"bshd", Layout::bshd}});
@@ -189,6 +187,12 @@ const std::map<std::string, Setter, std::less<>>& words() {
         {"seed", [](Line& l, Value v) { l.result.seed = l.number<uint32_t>(v); }},
         {"values", set_values},
     };
+    for (const OptionalArray& array : optional_arrays) all.emplace(array.word, array_of(array));
+    return all;
+}
+
+const Setters& words() {
+    static const Setters all = make_words();
     return all;
 }
 
@@ -254,9 +258,10 @@ void set_strides(Line& line) {
 void check_whole(const Line& line) {
     const Case& c = line.result;
     const VkattnProblem& p = c.problem;
-    for (const auto& [name, values] : {std::pair{"lengths", &c.kv_lengths}, {"offsets", &c.query_offsets}})
-        if (!values->empty() && values->size() != p.batch)
-            line.fail(fmt::format("{} {} for {} batches", values->size(), name, p.batch));
+    for (const OptionalArray& array : optional_arrays)
+        if (const size_t given = count_of(c, array); given != 0 && given != p.*array.count)
+            line.fail(fmt::format("{} {} for {} {}", given, array.word, p.*array.count,
+                                  array.count == &VkattnProblem::batch ? "batches" : "heads"));
     if ((p.align == VKATTN_ALIGN_OFFSETS) == c.query_offsets.empty()) line.fail("offsets exclude align");
     if ((p.mask == VKATTN_MASK_NONE) != (p.mask_rank == 0)) line.fail("mask and mask_shape go together");
     if (p.mask == VKATTN_MASK_NONE && !line.shape.mask_strides.empty()) line.fail("ms is of masks");
@@ -364,10 +369,7 @@ oracle::Problem oracle_problem(const Case& c) {
                   : p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? oracle::Alignment::bottom_right
                                                          : oracle::Alignment::given;
     if (p.align == VKATTN_ALIGN_OFFSET) o.query_offset = {p.query_offset};
-    if (p.align == VKATTN_ALIGN_OFFSETS) o.query_offset = {c.query_offsets.begin(), c.query_offsets.end()};
-    // The oracle takes no lengths that need clamping.
-    for (const int32_t length : c.kv_lengths)
-        o.kv_lengths.push_back(std::clamp<int64_t>(length, 0, p.seqlen_kv));
+    for (const OptionalArray& array : optional_arrays) array.tell(c, p, o);
     return o;
 }
 

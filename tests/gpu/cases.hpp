@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "arrays.hpp"
 #include "oracle/attention.hpp"
 #include "vkattn/vkattn.hpp"
 
@@ -24,7 +25,7 @@ enum class Layout { bhsd, bshd };
 enum class Values { normal, large, huge, equal, ascending, descending, spike };
 enum class MaskFill { random, banded, rows, tail, lowest, far };
 
-struct Case {
+struct Case : CaseArrays {
     std::string where, text;                    // "file:line"; the line itself
     VkattnProblem problem = vkattn::problem();  // strides and all
     std::string kernel = "auto", tuning;
@@ -37,7 +38,6 @@ struct Case {
     uint32_t seed = 1;
     Values values = Values::normal;
     MaskFill mask_fill = MaskFill::random;
-    std::vector<int32_t> kv_lengths, query_offsets;  // one per batch, or none
 
     VkattnOptions options() const;  // points into this object
     // Cases of one key use the same pipelines.
