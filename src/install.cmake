@@ -23,6 +23,8 @@ install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn-config.cmake"
   DESTINATION "${package_dir}")
 install(FILES "${CMAKE_CURRENT_BINARY_DIR}/vkattn.pc" "${CMAKE_CURRENT_BINARY_DIR}/vkattn-runtime.pc"
   DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+# The notices are due with binaries. The sources that a package takes may lack the file.
+install(FILES "${PROJECT_SOURCE_DIR}/THIRD_PARTY.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}" OPTIONAL)
 if(VKATTN_TOOLS)
   install(TARGETS vkattn_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
