@@ -135,7 +135,8 @@ void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
         return;
     }
     [[unroll]] for (uint t = 0; t < SUM_ITEMS; t++)
-        if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS)) store_item(t * THREADS, fetched[t], first_r, first_slot);
+        if (is_listed(DOUT_ITEMS, QUERY_FIRST, ITEMS, t * THREADS))
+            store_item(t * THREADS, fetched[t], first_r, first_slot);
 }
 
 Rows product_query, product_dout;

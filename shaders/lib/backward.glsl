@@ -72,8 +72,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             const uint x = r * (COLS / 4) + b;
             vec4 s = scores[x];
             if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
-            vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
-            if (tile_is_finished) e = mix(e, vec4(0), lessThan(s, vec4(LEAST_SCORE)));  // the factor may be NaN
+            const vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
             TAKE_WEIGHT(r, e);
             weights[x] = HAS_SOFTCAP && WEIGHTS_TAKE_CAP ? e * weights[x] : e;
         }
@@ -90,15 +89,14 @@ void find_gradients(Work w, Rows q, Rows k, Rows dout, Rows v, bool mask_is_mixe
     find_weights(w, k.first, mask_is_mixed);
     if (p_only) return;
     MULTIPLY_CHUNKS(dout, v, HEAD_DIM_V, fetch_product())
+    const float hidden_weight = tile_is_finished ? 0 : -1;  // which no weight is
     FOR_EACH(r, ROWS) {
         const float delta = row_delta(r);
         FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
-            scores[x] = weights[x] * (scores[x] - delta);
+            scores[x] = mix(weights[x] * (scores[x] - delta), vec4(0), equal(weights[x], vec4(hidden_weight)));
         }
     }
-    if (tile_is_finished)
-        FOR_EACH(x, ROWS * COLS / 4) scores[x] = mix(scores[x], vec4(0), equal(weights[x], vec4(0)));
 }
 
 void apply_cap_derivative() {

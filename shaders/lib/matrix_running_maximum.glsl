@@ -1,8 +1,8 @@
 // The matrix kernel's loop with a running maximum: forward_matrix.comp has its pseudocode. HALVES is 1.
 //
-// ISOLATES_ROWS: a product of matrices spreads what is not finite in V to all rows. So in tiles that hide keys from some
-// rows, elements of V that are not finite are staged as 0, their keys are marked, and rows that see a marked key get an
-// out of NaN at the end (row_spoiled).
+// ISOLATES_ROWS: a product of matrices spreads what is not finite in V to all rows. So in tiles that hide keys from
+// some rows, elements of V that are not finite are staged as 0, their keys are marked, and rows that see a marked key
+// get an out of NaN at the end (row_spoiled).
 shared uint nonfinite[MATRIX_STEPS(TILE_KV, 32)];  // keys of a tile, a bit each
 
 // Zeroes what is not finite of eight elements of V, and marks their key.

@@ -175,8 +175,9 @@ vec4 acc[ROWS * OUT_VECS];
         each(c, right_vecs) { \
             const vec4 right = pool[right_at(line, c)]; \
             [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) { \
+                const uint at = r * (right_vecs) + c; \
                 const float x = left[r / 4][r % 4]; \
-                if (floatBitsToUint(x) != 0) acc[r * (right_vecs) + c] = fma(vec4(x), right, acc[r * (right_vecs) + c]); \
+                if (floatBitsToUint(x) != 0) acc[at] = fma(vec4(x), right, acc[at]); \
             } \
         } \
     }

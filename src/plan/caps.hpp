@@ -50,6 +50,7 @@ struct DeviceCaps {
 };
 
 constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK
+constexpr uint32_t driver_radv = 3;          // VK_DRIVER_ID_MESA_RADV
 constexpr uint32_t driver_swiftshader = 10;  // VK_DRIVER_ID_GOOGLE_SWIFTSHADER
 
 constexpr uint32_t version_1_2 = (1u << 22) | (2u << 12);

@@ -11,7 +11,8 @@
 namespace vkattn::core {
 namespace {
 
-static_assert(driver_nvk == VK_DRIVER_ID_MESA_NVK && driver_swiftshader == VK_DRIVER_ID_GOOGLE_SWIFTSHADER);
+static_assert(driver_nvk == VK_DRIVER_ID_MESA_NVK && driver_radv == VK_DRIVER_ID_MESA_RADV &&
+              driver_swiftshader == VK_DRIVER_ID_GOOGLE_SWIFTSHADER);
 
 // Vulkan itself does not tell; the vendors' extensions do, enabled or not.
 uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice device) {
