@@ -40,12 +40,12 @@ struct Made {
 };
 
 // Inputs lie on top of each other; outputs, and scratch, have so many bytes each.
-constexpr uint64_t output_bytes = 1 << 15;
+constexpr uint64_t output_bytes = 1 << 18;
 
 VkattnBackwardArgs args_at(const Buffer& memory) {
     VkattnBackwardArgs args = backward_args();
-    for (VkDeviceAddress A::*const input : {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout,
-                                            &A::dlse, &A::mask})
+    for (VkDeviceAddress A::*const input :
+         {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout, &A::dlse, &A::mask})
         args.*input = memory.address();
     set_array_addresses(args, memory.address());
     VkDeviceAddress at = memory.address();
@@ -370,7 +370,7 @@ TEST_CASE_FIXTURE(
     Abi, "a backward records its argument block, then dispatches with a barrier between dependent ones") {
     const Buffer memory = runtime.allocate(1 << 16);
     VkattnBackwardArgs args = args_at(memory);
-    args.scratch_offset = 1024;
+    args.scratch_offset += 1024;
     args.scratch_address += 1024;
     const auto recorded = [&](const char* text) {
         const Made made(c, text);
