@@ -46,6 +46,25 @@ std::vector<DeviceInfo> list_devices();
 // Throws RuntimeError.
 std::string device_profile(uint32_t index);
 
+// A shape of the matrix unit and the types of its elements, as profiles name them: A x B + C = result.
+struct MatrixUnit {
+    uint32_t m, n, k;
+    std::string a, b, c, result;
+    bool usable;  // has what the matrix kernels need
+};
+
+// What a device has beside float32 arithmetic. A reason is "" where the thing is there.
+struct DeviceUnits {
+    std::vector<MatrixUnit> matrices;
+    std::string no_matrices;           // why the matrix kernels cannot use these, or there are none
+    std::string no_bfloat16;           // arithmetic; tensors of bfloat16 need none
+    std::string no_bfloat16_matrices;  // operands of the matrix unit
+    std::string no_dot_products;       // of packed 8-bit integers, accelerated; vkattn uses none yet
+};
+
+// `index`: of list_devices. Throws RuntimeError.
+DeviceUnits device_units(uint32_t index);
+
 struct RuntimeOptions {
     // Index, part of the name (any case) or UUID. "": the environment's VKATTN_DEVICE, else the first usable
     // of discrete, integrated, virtual, CPU.
@@ -126,6 +145,8 @@ class Runtime {
 
     // Records through `record`, submits, waits. Returns the time on the device in milliseconds, by timestamps
     // around the recording (by the host's clock where the queue has none). record_us: time spent in `record`.
+    // The first call of this, upload, download or fill throws RuntimeError on a device that executes nothing, as
+    // compile-only drivers do; plans can be made on such a device.
     double submit(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
 
     // Messages of the validation layer so far, each one line or more; empty is good. Only with
@@ -136,6 +157,8 @@ class Runtime {
     friend class Buffer;
     void release(Buffer& buffer) noexcept;
     void probe();
+    void check_execution();
+    double execute(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
     double submit_locked(const std::function<void(VkCommandBuffer)>& record, double* record_us = nullptr);
     struct State;
     std::unique_ptr<State> state_;

@@ -20,6 +20,8 @@ namespace {
 
 constexpr uint64_t staging_bytes = uint64_t{64} << 20;
 constexpr uint32_t no_family = UINT32_MAX;
+constexpr uint32_t execution_words = 16;         // of the buffer that check_execution fills
+constexpr uint32_t execution_word = 0x5ca1ab1e;  // what it is filled with
 
 double milliseconds(std::chrono::steady_clock::duration d) {
     return std::chrono::duration<double, std::milli>(d).count();
@@ -86,7 +88,8 @@ struct Runtime::State {
     vk::raii::PipelineCache cache = nullptr;
     std::optional<runtime::Memory> memory;
     Context context;
-    std::mutex mutex;  // queue, pool, queries, staging
+    std::mutex mutex;       // queue, pool, queries, staging, executes
+    bool executes = false;  // the device has been seen to do what is submitted
 };
 
 VKAPI_ATTR vk::Bool32 VKAPI_CALL
@@ -270,6 +273,7 @@ void Runtime::upload(const Buffer& to, std::span<const std::byte> data, uint64_t
     for (uint64_t done = 0; done < data.size(); done += staging_bytes) {
         const uint64_t bytes = std::min<uint64_t>(staging_bytes, data.size() - done);
         const std::lock_guard lock(state_->mutex);
+        check_execution();  // it uses the staging memory
         std::memcpy(state_->memory->staging_data(), data.data() + done, bytes);
         vmaFlushAllocation(state_->memory->allocator(), state_->memory->staging_allocation(), 0, bytes);
         submit_locked([&](VkCommandBuffer c) {
@@ -309,7 +313,41 @@ double Runtime::submit(const std::function<void(VkCommandBuffer)>& record, doubl
     return submit_locked(record, record_us);
 }
 
+// Compile-only drivers, which pretend to be a GPU, accept every submission, signal its fence and do nothing. The pattern is
+// written to device memory and read back into memory that holds another one, once a Runtime and before its first result.
+// Plans can be made on such a device all the same.
+void Runtime::check_execution() {
+    State& s = *state_;
+    if (s.executes) return;
+    const Buffer buffer = allocate(execution_words * sizeof(uint32_t));
+    auto* const words = static_cast<uint32_t*>(s.memory->staging_data());
+    std::fill_n(words, execution_words, ~execution_word);
+    vmaFlushAllocation(s.memory->allocator(), s.memory->staging_allocation(), 0, buffer.size_bytes());
+    execute([&](VkCommandBuffer c) {
+        const vk::CommandBuffer commands(c);
+        const auto& functions = *s.device.getDispatcher();
+        commands.fillBuffer(buffer.handle(), 0, buffer.size_bytes(), execution_word, functions);
+        const vk::MemoryBarrier filled(vk::AccessFlagBits::eTransferWrite, vk::AccessFlagBits::eTransferRead);
+        commands.pipelineBarrier(vk::PipelineStageFlagBits::eTransfer, vk::PipelineStageFlagBits::eTransfer,
+                                 {}, filled, {}, {}, functions);
+        commands.copyBuffer(buffer.handle(), s.memory->staging(), vk::BufferCopy(0, 0, buffer.size_bytes()),
+                            functions);
+    });
+    vmaInvalidateAllocation(s.memory->allocator(), s.memory->staging_allocation(), 0, buffer.size_bytes());
+    s.executes = std::all_of(words, words + execution_words, [](uint32_t w) { return w == execution_word; });
+    if (!s.executes)
+        throw RuntimeError(
+            fmt::format("{} ({}) executes nothing: what was written to its memory did not arrive; its driver "
+                        "only compiles",
+                        s.info.name, s.info.driver));
+}
+
 double Runtime::submit_locked(const std::function<void(VkCommandBuffer)>& record, double* record_us) {
+    check_execution();
+    return execute(record, record_us);
+}
+
+double Runtime::execute(const std::function<void(VkCommandBuffer)>& record, double* record_us) {
     return with_errors("running on the device", [&] {
         State& s = *state_;
         auto buffers = s.device.allocateCommandBuffers({*s.pool, vk::CommandBufferLevel::ePrimary, 1});

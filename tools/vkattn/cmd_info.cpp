@@ -1,16 +1,34 @@
 // vkattn info: the devices, and what vkattn can use on each.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
+#include "call.hpp"
 #include "common.hpp"
 
 namespace vkattn::tools {
 namespace {
 
-std::string version_text(uint32_t version) {
-    return fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version),
-                       VK_API_VERSION_PATCH(version));
+Json to_json(const DeviceUnits& units) {
+    Json matrices = Json::array();
+    for (const MatrixUnit& m : units.matrices)
+        matrices.push_back({{"m", m.m},
+                            {"n", m.n},
+                            {"k", m.k},
+                            {"a", m.a},
+                            {"b", m.b},
+                            {"c", m.c},
+                            {"result", m.result},
+                            {"usable", m.usable}});
+    const auto available = [](const std::string& why_not) {
+        return Json{{"available", why_not.empty()}, {"why_not", why_not}};
+    };
+    return {{"matrices", matrices},
+            {"matrix_kernels", available(units.no_matrices)},
+            {"bfloat16", available(units.no_bfloat16)},
+            {"bfloat16_matrices", available(units.no_bfloat16_matrices)},
+            {"integer_dot_products", available(units.no_dot_products)}};
 }
 
 Json to_json(const DeviceInfo& d) {
@@ -28,7 +46,34 @@ Json to_json(const DeviceInfo& d) {
             {"max_invocations", d.max_invocations},
             {"usable", d.refusal.empty()},
             {"refusal", d.refusal},
-            {"dtypes", dtypes}};
+            {"dtypes", dtypes},
+            {"units", to_json(device_units(d.index))}};
+}
+
+std::string shape_text(const MatrixUnit& m) {
+    return fmt::format("{}x{}x{} {} x {} + {} = {}", m.m, m.n, m.k, m.a, m.b, m.c, m.result);
+}
+
+// Shapes that the kernels can use come first; each is named once, though it may be there saturating, too.
+void print_matrices(const DeviceUnits& units) {
+    std::vector<std::string> shown;
+    for (const bool usable : {true, false})
+        for (const MatrixUnit& m : units.matrices) {
+            if (m.usable != usable || std::ranges::find(shown, shape_text(m)) != shown.end()) continue;
+            shown.push_back(shape_text(m));
+            fmt::print("   matrix {}{}\n", shown.back(), usable ? "" : ", not used");
+        }
+    if (!units.no_matrices.empty()) fmt::print("   no matrix kernels: {}\n", units.no_matrices);
+}
+
+void print_units(const DeviceUnits& units) {
+    print_matrices(units);
+    const auto line = [](const char* what, const std::string& why_not) {
+        fmt::print("   {}: {}\n", what, why_not.empty() ? "yes" : "no, " + why_not);
+    };
+    line("bfloat16 arithmetic", units.no_bfloat16);
+    line("bfloat16 on matrix units", units.no_bfloat16_matrices);
+    line("fast integer dot products", units.no_dot_products);
 }
 
 void print(const DeviceInfo& d) {
@@ -41,6 +86,7 @@ void print(const DeviceInfo& d) {
     } else {
         fmt::print("   not usable: {}\n", d.refusal);
     }
+    print_units(device_units(d.index));
 }
 
 // A device that is too old to be asked does not keep the others from being shown.
