@@ -97,14 +97,26 @@ inline std::vector<DeviceInfo> list_devices() {
     return {devices.begin(), devices.begin() + std::min<std::ptrdiff_t>(count, std::ssize(devices))};
 }
 
-// See vkattn_runtime_profile.
-inline std::string device_profile(uint32_t index) {
+namespace detail {
+template <class Function>
+std::string device_text(Function function, uint32_t index) {
     size_t length = 0;
-    detail::call_runtime(vkattn_runtime_profile, index, nullptr, size_t{0}, &length);
+    call_runtime(function, index, nullptr, size_t{0}, &length);
     std::string text(length + 1, '\0');
-    detail::call_runtime(vkattn_runtime_profile, index, text.data(), text.size(), &length);
+    call_runtime(function, index, text.data(), text.size(), &length);
     text.resize(length);
     return text;
+}
+}  // namespace detail
+
+// See vkattn_runtime_profile.
+inline std::string device_profile(uint32_t index) {
+    return detail::device_text(vkattn_runtime_profile, index);
+}
+
+// See vkattn_runtime_units: JSON.
+inline std::string device_units(uint32_t index) {
+    return detail::device_text(vkattn_runtime_units, index);
 }
 
 // See vkattn_buffer_create. A buffer must not outlive its Runtime.

@@ -84,6 +84,18 @@ runtime::Options read_options(const VkattnRuntimeOptions* given) {
     return chosen;
 }
 
+// Gives the caller, who may only ask for its length, what is to be said of a device.
+VkattnStatus give_text(std::string (*text_of)(uint32_t), uint32_t index, char* text, size_t capacity,
+                       size_t* length, VkattnError* error) {
+    return answer(error, "asking the device", [&] {
+        if (length == nullptr) refuse("length");
+        if (text == nullptr && capacity != 0) refuse("text");
+        const std::string all = text_of(index);
+        *length = all.size();
+        if (capacity != 0) copy_text(text, capacity, all);
+    });
+}
+
 // Runs body(VkattnRun&) and gives the caller, who may not want it, what the run took.
 template <class Body>
 VkattnStatus run(VkattnRuntime* runtime, VkattnRun* given, VkattnError* error, Body body) {
@@ -117,13 +129,12 @@ VkattnStatus vkattn_runtime_devices(VkattnDeviceInfo* devices, uint32_t capacity
 
 VkattnStatus vkattn_runtime_profile(uint32_t index, char* text, size_t capacity, size_t* length,
                                     VkattnError* error) {
-    return answer(error, "asking the device", [&] {
-        if (length == nullptr) refuse("length");
-        if (text == nullptr && capacity != 0) refuse("text");
-        const std::string profile = runtime::device_profile(index);
-        *length = profile.size();
-        if (capacity != 0) copy_text(text, capacity, profile);
-    });
+    return give_text(runtime::device_profile, index, text, capacity, length, error);
+}
+
+VkattnStatus vkattn_runtime_units(uint32_t index, char* text, size_t capacity, size_t* length,
+                                  VkattnError* error) {
+    return give_text(runtime::device_units, index, text, capacity, length, error);
 }
 
 VkattnStatus vkattn_runtime_open(const VkattnRuntimeOptions* options, VkattnRuntime** runtime,

@@ -28,9 +28,10 @@ struct Instance {
 
 VkattnDeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& device, uint32_t index);
 
-// See vkattn_runtime_devices and vkattn_runtime_profile. Throw Error.
+// See vkattn_runtime_devices, vkattn_runtime_profile and vkattn_runtime_units. Throw Error.
 std::vector<VkattnDeviceInfo> list_devices();
 std::string device_profile(uint32_t index);
+std::string device_units(uint32_t index);
 
 // Returns the index of the device that `wanted` names; see VkattnRuntimeOptions::device. Throws Error.
 uint32_t pick_device(const std::vector<VkattnDeviceInfo>& devices, const std::string& wanted);

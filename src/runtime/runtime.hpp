@@ -39,6 +39,8 @@ struct VkattnRuntime {
     // Records, submits, waits. The caller of submit_locked holds the mutex.
     vkattn::runtime::Took submit(const vkattn::runtime::Record& record);
     vkattn::runtime::Took submit_locked(const vkattn::runtime::Record& record);
+    // Throws if the device executes nothing. The caller holds the mutex; the staging memory is overwritten once.
+    void check_execution();
     void add_message(std::string text);
 
     vkattn::runtime::Instance instance;
@@ -59,7 +61,8 @@ struct VkattnRuntime {
     std::optional<vkattn::runtime::Memory> memory;
     vkattn::Context context;
     VkattnRuntimeHandles handles{};
-    std::mutex mutex;  // queue, pool, queries, staging
+    std::mutex mutex;       // queue, pool, queries, staging, executes
+    bool executes = false;  // the device has been seen to do what is submitted
 
   private:
     void make_device(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
@@ -68,6 +71,7 @@ struct VkattnRuntime {
     void make_context(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void make_memory();
     void probe();
+    vkattn::runtime::Took execute(const vkattn::runtime::Record& record);
 };
 
 struct VkattnBuffer {

@@ -56,6 +56,7 @@ void VkattnBuffer::write(uint64_t offset_bytes, const void* data, uint64_t size_
     for (uint64_t done = 0; done < size_bytes; done += staging_bytes) {
         const uint64_t bytes = std::min<uint64_t>(staging_bytes, size_bytes - done);
         const std::lock_guard lock(runtime.mutex);
+        runtime.check_execution();
         std::memcpy(memory.staging_data(), static_cast<const std::byte*>(data) + done, bytes);
         vmaFlushAllocation(memory.allocator(), memory.staging_allocation(), 0, bytes);
         runtime.submit_locked([&](VkCommandBuffer c) {
@@ -94,7 +95,40 @@ Took VkattnRuntime::submit(const Record& record) {
     return submit_locked(record);
 }
 
+// Compile-only drivers, which pretend to be a GPU, accept every submission, signal its fence and do nothing. A pattern is
+// written to device memory and read back into memory that holds another one, once a runtime and before its first result.
+void VkattnRuntime::check_execution() {
+    if (executes) return;
+    constexpr uint32_t count = 16, word = 0x5ca1ab1e;
+    const VkattnBuffer written(*this, count * sizeof word);
+    auto* const words = static_cast<uint32_t*>(memory->staging_data());
+    std::fill_n(words, count, ~word);
+    vmaFlushAllocation(memory->allocator(), memory->staging_allocation(), 0, written.size);
+    execute([&](VkCommandBuffer c) {
+        const vk::CommandBuffer commands(c);
+        const auto& functions = *device.getDispatcher();
+        commands.fillBuffer(written.buffer, 0, written.size, word, functions);
+        const vk::MemoryBarrier filled(vk::AccessFlagBits::eTransferWrite, vk::AccessFlagBits::eTransferRead);
+        commands.pipelineBarrier(vk::PipelineStageFlagBits::eTransfer, vk::PipelineStageFlagBits::eTransfer,
+                                 {}, filled, {}, {}, functions);
+        commands.copyBuffer(written.buffer, memory->staging(), vk::BufferCopy(0, 0, written.size), functions);
+    });
+    vmaInvalidateAllocation(memory->allocator(), memory->staging_allocation(), 0, written.size);
+    executes = std::all_of(words, words + count, [](uint32_t w) { return w == word; });
+    if (!executes)
+        fail(
+            VKATTN_DEVICE_ERROR,
+            fmt::format("{} ({}) executes nothing: what was written to its memory did not arrive; its driver "
+                        "only compiles",
+                        info.name, info.driver));
+}
+
 Took VkattnRuntime::submit_locked(const Record& record) {
+    check_execution();
+    return execute(record);
+}
+
+Took VkattnRuntime::execute(const Record& record) {
     using Clock = std::chrono::steady_clock;
     Took took;
     auto buffers = device.allocateCommandBuffers({*pool, vk::CommandBufferLevel::ePrimary, 1});

@@ -118,6 +118,7 @@ test_dtype_names() {
         first=${names%% *}
         for name in $names; do
             succeeds explain "${shape[@]}" --dtype "$name"
+            sed -i 's/"arguments":\[[^]]*\],//' stdout
             [[ $name != "$first" ]] || cp stdout first
             holds "--dtype $name is not $first" cmp stdout first
         done

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 
+#include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
 #include "startup.hpp"
@@ -115,37 +116,39 @@ Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p
     return measure_startup(runtime, p, b.attention.bshd(), work);
 }
 
-void print_json(const DeviceInfo& d, const std::string& pass, const VkattnProblem& p, const Json& plan,
+void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, const Json& plan,
                 const Result& r, const Ceilings& ceilings) {
     const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
-    Json out{{"device", d.name},
-             {"driver", d.driver},
-             {"dtype", dtype_text(p.dtype)},
-             {"pass", pass},
-             {"kernel", plan["kernel"]},
-             {"tuning_row", plan["tuning_row"]},
-             {"tuning", plan["tuning"]},
-             {"precision", plan["precision"]},
-             {"scratch_bytes", plan["scratch_bytes"]},
-             {"segments", r.segments},
-             {"submissions", r.submissions},
-             {"time_ms",
-              {{"median", median(r.time.ms)},
-               {"min", *least},
-               {"max", *most},
-               {"blocks", r.time.ms.size()},
-               {"runs_in_block", r.time.runs_in_block}}},
-             {"tflops", r.tflops},
-             {"gbps", r.gbps},
-             {"rate_ratio", r.tflops / rate_ceiling(ceilings, plan["kernel"]).tflops},
-             {"fma_ratio", r.tflops / ceilings.fma_tflops},
-             {"copy_ratio", r.gbps / ceilings.copy_gbps},
-             {"startup",
-              {{"cold_ms", r.startup.cold_ms},
-               {"warm_ms", r.startup.warm_ms},
-               {"plan_us", r.startup.plan_us},
-               {"record_us", r.startup.record_us},
-               {"pipelines_built", r.startup.built}}}};
+    Json out = call_json(runtime);
+    out["dtype"] = dtype_text(p.dtype);
+    out["pass"] = b.pass_text;
+    out["problem"] = problem_json(p, b.attention.bshd());
+    out["options"] = options_json(b.attention);
+    out["options"].update({{"repeats", b.repeats}, {"mask_fill", b.mask_fill}});
+    out.update({{"kernel", plan["kernel"]},
+                {"tuning_row", plan["tuning_row"]},
+                {"tuning", plan["tuning"]},
+                {"precision", plan["precision"]},
+                {"scratch_bytes", plan["scratch_bytes"]},
+                {"segments", r.segments},
+                {"submissions", r.submissions},
+                {"time_ms",
+                 {{"median", median(r.time.ms)},
+                  {"min", *least},
+                  {"max", *most},
+                  {"blocks", r.time.ms.size()},
+                  {"runs_in_block", r.time.runs_in_block}}},
+                {"tflops", r.tflops},
+                {"gbps", r.gbps},
+                {"rate_ratio", r.tflops / rate_ceiling(ceilings, plan["kernel"]).tflops},
+                {"fma_ratio", r.tflops / ceilings.fma_tflops},
+                {"copy_ratio", r.gbps / ceilings.copy_gbps},
+                {"startup",
+                 {{"cold_ms", r.startup.cold_ms},
+                  {"warm_ms", r.startup.warm_ms},
+                  {"plan_us", r.startup.plan_us},
+                  {"record_us", r.startup.record_us},
+                  {"pipelines_built", r.startup.built}}}});
     out.update(to_json(ceilings));
     fmt::print("{}\n", out.dump());
 }
@@ -206,8 +209,7 @@ void bench(const Bench& b) {
         if (b.list) return list_suite(b.suite);
         check_suite(b.suite);
         Runtime runtime(b.attention.runtime_options());
-        return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.attention.plan_options(), b.repeats,
-                         b.attention.json);
+        return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.attention, b.repeats);
     }
     VkattnProblem p = problem();
     b.attention.apply(p);
@@ -229,7 +231,7 @@ void bench(const Bench& b) {
     r.tflops = tflops(p, b.pass(), median(r.time.ms));
     r.gbps = static_cast<double>(tensor_bytes(p)) / (median(r.time.ms) * 1e-3) * 1e-9;
     const Json description = Json::parse(plan.describe());
-    if (b.attention.json) return print_json(runtime.device(), b.pass_text, p, description, r, ceilings);
+    if (b.attention.json) return print_json(b, runtime, p, description, r, ceilings);
     print_text(runtime.device(), description, r, ceilings);
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "call.hpp"
 #include "common.hpp"
 
 namespace vkattn::tools {
@@ -63,7 +64,10 @@ void explain(const Explain& e) {
         Json description = Json::parse(plan.describe());
         description["segments"] = plan.segments();
         if (!e.attention.json) return print(runtime, description);
-        Json out{{"device", runtime.device().name}, {"driver", runtime.device().driver}};
+        Json out = call_json(runtime);
+        out["pass"] = e.backward ? "backward" : "forward";
+        out["problem"] = problem_json(p, e.attention.bshd());
+        out["options"] = options_json(e.attention);
         out.update(description);
         fmt::print("{}\n", out.dump());
     } catch (const Error& error) {

@@ -147,7 +147,7 @@ void execute(const Grad& grad) {
     uint64_t bytes = inputs.tensor_bytes() + forward.out.size_bytes() + forward.lse.size_bytes();
     bytes += make_gradients(runtime, in, args, work, out_dtype, outputs);
     write_all(outputs);
-    print_report(grad.attention.json, runtime, p, work, bytes, forward.work ? &*forward.work : nullptr);
+    print_report(grad.attention, runtime, p, work, bytes, forward.work ? &*forward.work : nullptr);
 }
 
 }  // namespace

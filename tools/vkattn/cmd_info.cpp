@@ -1,16 +1,17 @@
 // vkattn info: the devices, and what vkattn can use on each.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
+#include "call.hpp"
 #include "common.hpp"
 
 namespace vkattn::tools {
 namespace {
 
-std::string version_text(uint32_t version) {
-    return fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version),
-                       VK_API_VERSION_PATCH(version));
+Json units_of(const DeviceInfo& d) {
+    return Json::parse(device_units(d.index));
 }
 
 Json to_json(const DeviceInfo& d) {
@@ -28,7 +29,37 @@ Json to_json(const DeviceInfo& d) {
             {"max_invocations", d.max_invocations},
             {"usable", d.refusal.empty()},
             {"refusal", d.refusal},
-            {"dtypes", dtypes}};
+            {"dtypes", dtypes},
+            {"units", units_of(d)}};
+}
+
+std::string shape_text(const Json& m) {
+    const auto text = [&](const char* name) { return m[name].get<std::string>(); };
+    return fmt::format("{}x{}x{} {} x {} + {} = {}", m["m"].get<int>(), m["n"].get<int>(), m["k"].get<int>(),
+                       text("a"), text("b"), text("c"), text("result"));
+}
+
+// Shapes that the kernels can use come first; each is named once, though it may be there saturating, too.
+void print_matrices(const Json& units) {
+    std::vector<std::string> shown;
+    for (const bool usable : {true, false})
+        for (const Json& m : units["matrices"]) {
+            if (m["usable"] != usable || std::ranges::find(shown, shape_text(m)) != shown.end()) continue;
+            shown.push_back(shape_text(m));
+            fmt::print("   matrix {}{}\n", shown.back(), usable ? "" : ", not used");
+        }
+}
+
+void print_units(const Json& units) {
+    print_matrices(units);
+    const auto line = [&](const char* what, const char* name) {
+        const std::string why_not = units[name]["why_not"];
+        fmt::print("   {}: {}\n", what, why_not.empty() ? "yes" : "no, " + why_not);
+    };
+    line("matrix kernels", "matrix_kernels");
+    line("bfloat16 arithmetic", "bfloat16");
+    line("bfloat16 on matrix units", "bfloat16_matrices");
+    line("fast integer dot products", "integer_dot_products");
 }
 
 void print(const DeviceInfo& d) {
@@ -41,6 +72,7 @@ void print(const DeviceInfo& d) {
     } else {
         fmt::print("   not usable: {}\n", d.refusal);
     }
+    print_units(units_of(d));
 }
 
 // A device that is too old to be asked does not keep the others from being shown.

@@ -36,7 +36,7 @@ void execute(const Run& run) {
         like_file(download(runtime, out, in.query.array.dtype, in.out_shape()), in.query, out_dtype);
     if (!run.lse.empty()) outputs[1].array = download(runtime, lse, NpyDtype::float32, in.lse_shape());
     write_all(outputs);
-    print_report(run.attention.json, runtime, p, work,
+    print_report(run.attention, runtime, p, work,
                  inputs.tensor_bytes() + out.size_bytes() + lse.size_bytes());
 }
 

@@ -1,5 +1,7 @@
 #include "device_work.hpp"
 
+#include "call.hpp"
+
 namespace vkattn::tools {
 namespace {
 
@@ -56,14 +58,17 @@ uint64_t DeviceInputs::tensor_bytes() const {
     return query_.size_bytes() + key_.size_bytes() + value_.size_bytes() + mask_.size_bytes();
 }
 
-void print_report(bool json, const Runtime& runtime, const VkattnProblem& p, const Work& work,
-                  uint64_t tensor_bytes, const Work* forward) {
+void print_report(const AttentionOptions& options, const Runtime& runtime, const VkattnProblem& p,
+                  const Work& work, uint64_t tensor_bytes, const Work* forward) {
     const DeviceInfo& d = runtime.device();
     const uint64_t matrix_bytes =
         element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) * p.seqlen_kv * sizeof(float);
     const Json described = describe(work);
-    if (json) {
-        Json out{{"device", d.name}, {"driver", d.driver}, {"dtype", dtype_text(p.dtype)}};
+    if (options.json) {
+        Json out = call_json(runtime);
+        out["dtype"] = dtype_text(p.dtype);
+        out["problem"] = problem_json(p, options.bshd());
+        out["options"] = options_json(options);
         out.update(described);
         out["tensor_bytes"] = tensor_bytes;
         out["matrix_bytes"] = matrix_bytes;

@@ -61,7 +61,7 @@ Work::Work(const char* report_name, Runtime& runtime, const VkattnProblem& probl
 }
 
 // forward: what went before it, for grad.
-void print_report(bool json, const Runtime& runtime, const VkattnProblem& problem, const Work& work,
-                  uint64_t tensor_bytes, const Work* forward = nullptr);
+void print_report(const AttentionOptions& options, const Runtime& runtime, const VkattnProblem& problem,
+                  const Work& work, uint64_t tensor_bytes, const Work* forward = nullptr);
 
 }  // namespace vkattn::tools

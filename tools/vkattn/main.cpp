@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "call.hpp"
 #include "common.hpp"
 #include "usage.hpp"
 
@@ -57,6 +58,7 @@ int run(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    keep_arguments(argc, argv);
     CLI::App app("Exact attention on any Vulkan device, without the seqlen_q x seqlen_kv matrix.", "vkattn");
     app.set_version_flag("--version", std::string("vkattn ") + vkattn_version());
     app.require_subcommand(1);

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
 #include "workload.hpp"
@@ -113,6 +114,7 @@ Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, uint32_t 
     if (workload.is_poisoned()) throw RuntimeError(c.name + ": part of the output was not written");
     const Json plan = Json::parse(plans.forward.describe());
     return Json{{"name", c.name},
+                {"problem", problem_json(c.problem, false)},
                 {"ms", ms},
                 {"tflops", tflops(c.problem, Pass::forward, ms)},
                 {"gbps", static_cast<double>(tensor_bytes(c.problem)) / ms * 1e-6},
@@ -142,13 +144,14 @@ void list_suite(const std::string& suite) {
     for (const SuiteCase& c : cases_of(suite, VKATTN_DTYPE_FLOAT16)) fmt::print("{}\n", c.name);
 }
 
-void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const VkattnOptions& options,
-               uint32_t repeats, bool json) {
+void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const AttentionOptions& options,
+               uint32_t repeats) {
+    const bool json = options.json;
     const std::vector<SuiteCase> cases = cases_of(suite, dtype);
     const Progress progress(cases.size());
     std::vector<std::pair<Plans, std::string>> plans;
     plans.reserve(cases.size());
-    for (const SuiteCase& c : cases) plans.push_back(plan_of(runtime, c, options));
+    for (const SuiteCase& c : cases) plans.push_back(plan_of(runtime, c, options.plan_options()));
     Json results = Json::array();
     if (!json) fmt::print("{:24} {:>10} {:>9} {:>8}  kernel\n", "case", "ms", "TFLOP/s", "GB/s");
     for (size_t i = 0; i < cases.size(); i++) {
@@ -164,11 +167,11 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, co
         fmt::print("ceilings {}, measured in this run on {}\n", to_text(ceilings), runtime.device().name);
         return;
     }
-    Json out{{"tool", "vkattn"},
-             {"device", runtime.device().name},
-             {"driver", runtime.device().driver},
-             {"suite", suite},
-             {"dtype", dtype_text(dtype)}};
+    Json out = call_json(runtime);
+    out["suite"] = suite;
+    out["dtype"] = dtype_text(dtype);
+    out["options"] = options_json(options);
+    out["options"]["repeats"] = repeats;
     out.update(to_json(ceilings));
     out["cases"] = results;
     fmt::print("{}\n", out.dump());

@@ -1,7 +1,7 @@
 // Tables of cases that other libraries are measured by too: tools/peers has the same names.
 #pragma once
 
-#include "vkattn/runtime.hpp"
+#include "common.hpp"
 
 namespace vkattn::tools {
 
@@ -11,9 +11,9 @@ void check_suite(const std::string& suite);
 // The names of its cases, one a line.
 void list_suite(const std::string& suite);
 
-// Runs the forward of every case of a suite, with `options`, and prints a table or, json, one object. Outputs are poisoned
+// Runs the forward of every case of a suite, with `options`, and prints a table or, with --json, one object. Outputs are poisoned
 // before and looked through after.
-void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const VkattnOptions& options,
-               uint32_t repeats, bool json);
+void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const AttentionOptions& options,
+               uint32_t repeats);
 
 }  // namespace vkattn::tools

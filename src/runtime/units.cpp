@@ -1,0 +1,146 @@
+// What a device has beside float32 arithmetic, for people: matrix shapes, bfloat16, dot products, and why not.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "asker.hpp"
+
+namespace vkattn::runtime {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A reason is "" where the thing is there.
+struct Units {
+    Json matrices = Json::array();
+    std::string no_matrices;           // why the matrix kernels cannot use these, or there are none
+    std::string no_bfloat16;           // arithmetic; tensors of bfloat16 need none
+    std::string no_bfloat16_matrices;  // operands of the matrix unit
+    std::string no_dot_products;       // of packed 8-bit integers, accelerated; vkattn uses none yet
+};
+
+std::string no_extension(const char* name) {
+    return fmt::format("the device has no {}", name);
+}
+
+std::string off(const char* feature) {
+    return fmt::format("the device does not offer {}", feature);
+}
+
+// Why the kernels for matrix units cannot use a device that has some; src/vulkan/caps.cpp decides it.
+std::string missing_beside_matrices(const Asker& a) {
+    using Bits = vk::SubgroupFeatureFlagBits;
+    constexpr auto operations = Bits::eBasic | Bits::eVote | Bits::eBallot | Bits::eShuffle;
+    const auto subgroup = a.properties<vk::PhysicalDeviceSubgroupProperties>(true);
+    const auto halves = a.features<vk::PhysicalDevice16BitStorageFeatures>(true);
+    const bool known = a.version() >= VK_API_VERSION_1_2;
+    const auto arithmetic = a.features<vk::PhysicalDeviceShaderFloat16Int8Features>(known);
+    const auto model = a.features<vk::PhysicalDeviceVulkanMemoryModelFeatures>(known);
+    if (!arithmetic.shaderFloat16) return off("shaderFloat16");
+    if (!halves.storageBuffer16BitAccess) return off("storageBuffer16BitAccess");
+    if (!model.vulkanMemoryModel || !model.vulkanMemoryModelDeviceScope)
+        return off("vulkanMemoryModel with device scope");
+    if ((subgroup.supportedOperations & operations) != operations)
+        return "its subgroups lack one of basic, vote, ballot and shuffle";
+    if (!(subgroup.supportedStages & vk::ShaderStageFlagBits::eCompute))
+        return "its compute shaders have no subgroup operations";
+    return "";
+}
+
+// The types that the matrix kernels take: 16-bit operands, sums in float32.
+bool has_types_of_kernels(const vk::CooperativeMatrixPropertiesKHR& m, bool bfloat16) {
+    using Type = vk::ComponentTypeKHR;
+    const bool operands =
+        m.AType == m.BType && (m.AType == Type::eFloat16 || (m.AType == Type::eBfloat16 && bfloat16));
+    return operands && m.CType == Type::eFloat32 && m.ResultType == Type::eFloat32 &&
+           m.scope == vk::ScopeKHR::eSubgroup;
+}
+
+void ask_matrices(const Asker& a, Units& units) {
+    if (!a.has(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME)) {
+        units.no_matrices = no_extension(VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME);
+        return;
+    }
+    const auto may = a.features<vk::PhysicalDeviceCooperativeMatrixFeaturesKHR>(true);
+    if (!may.cooperativeMatrix) {
+        units.no_matrices = off("cooperativeMatrix");
+        return;
+    }
+    units.no_matrices = missing_beside_matrices(a);
+    bool any = false;
+    for (const auto& m : a.device().getCooperativeMatrixPropertiesKHR()) {
+        const bool fits = has_types_of_kernels(m, units.no_bfloat16_matrices.empty());
+        any |= fits;
+        units.matrices.push_back({{"m", m.MSize},
+                                  {"n", m.NSize},
+                                  {"k", m.KSize},
+                                  {"a", short_name(m.AType)},
+                                  {"b", short_name(m.BType)},
+                                  {"c", short_name(m.CType)},
+                                  {"result", short_name(m.ResultType)},
+                                  {"usable", fits && units.no_matrices.empty()}});
+    }
+    if (!any && units.no_matrices.empty())
+        units.no_matrices = "no shape has operands of 16 bits and sums in float32";
+}
+
+void ask_bfloat16(const Asker& a, Units& units) {
+    if (!a.has(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME)) {
+        units.no_bfloat16 = units.no_bfloat16_matrices = no_extension(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME);
+        return;
+    }
+    const auto may = a.features<vk::PhysicalDeviceShaderBfloat16FeaturesKHR>(true);
+    if (!may.shaderBFloat16Type) units.no_bfloat16 = off("shaderBFloat16Type");
+    units.no_bfloat16_matrices = units.no_bfloat16;
+    if (units.no_bfloat16_matrices.empty() && !may.shaderBFloat16CooperativeMatrix)
+        units.no_bfloat16_matrices = off("shaderBFloat16CooperativeMatrix");
+}
+
+void ask_dot_products(const Asker& a, Units& units) {
+    const char* const extension = VK_KHR_SHADER_INTEGER_DOT_PRODUCT_EXTENSION_NAME;
+    if (!a.has(extension, VK_API_VERSION_1_3)) {
+        units.no_dot_products = no_extension(extension);
+        return;
+    }
+    const auto may = a.features<vk::PhysicalDeviceShaderIntegerDotProductFeatures>(true);
+    const auto fast = a.properties<vk::PhysicalDeviceShaderIntegerDotProductProperties>(true);
+    if (!may.shaderIntegerDotProduct)
+        units.no_dot_products = off("shaderIntegerDotProduct");
+    else if (!fast.integerDotProduct4x8BitPackedSignedAccelerated)
+        units.no_dot_products = "those of packed 8-bit integers are not accelerated";
+}
+
+Units units_of(const vk::raii::PhysicalDevice& device) {
+    Units units;
+    if (device.getProperties().apiVersion < VK_API_VERSION_1_1) {
+        units.no_matrices = units.no_bfloat16 = units.no_bfloat16_matrices = units.no_dot_products =
+            "Vulkan 1.1 is needed to ask";
+        return units;
+    }
+    const Asker asker(device);
+    ask_bfloat16(asker, units);
+    ask_matrices(asker, units);
+    ask_dot_products(asker, units);
+    return units;
+}
+
+}  // namespace
+
+std::string device_units(uint32_t index) {
+    const Instance instance(false, default_api_version);
+    const auto devices = instance.instance.enumeratePhysicalDevices();
+    if (index >= devices.size())
+        fail(VKATTN_INVALID_ARGUMENT, fmt::format("there is no device {}", index), "index");
+    const Units units = units_of(devices[index]);
+    const auto available = [](const std::string& why_not) {
+        return Json{{"available", why_not.empty()}, {"why_not", why_not}};
+    };
+    return Json{{"matrices", units.matrices},
+                {"matrix_kernels", available(units.no_matrices)},
+                {"bfloat16", available(units.no_bfloat16)},
+                {"bfloat16_matrices", available(units.no_bfloat16_matrices)},
+                {"integer_dot_products", available(units.no_dot_products)}}
+        .dump();
+}
+
+}  // namespace vkattn::runtime

@@ -1,0 +1,86 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables and functions of tests/cli/run
+#
+# Tests of tests/cli/run: what the tool says. JSON that repeats a call, text for people, progress on a terminal.
+
+# ---- JSON
+
+call=(tool=string version=string arguments=array device=string device_uuid=string device_type=string driver=string
+    vulkan=string)
+shapes=(problem.dtype=string problem.layout=string problem.batch=number problem.heads_q=number problem.heads_kv=number
+    problem.seqlen_q=number problem.seqlen_kv=number problem.head_dim_qk=number problem.head_dim_v=number
+    problem.causal=boolean problem.window=array problem.scale=number problem.softcap=number problem.kv_lengths=boolean
+    options.kernel=string options.tuning=string options.precision=string options.num_splits=number
+    options.batch_invariant=boolean options.max_dispatch_gflop=number)
+
+has_json() { holds "the JSON lacks something" "$build/vkattn_json_check" "$@" <stdout; }
+
+test_json_holds_the_call() {
+    local files outputs=(--out out/out.npy)
+    use_grad g
+    succeeds grad "${files[@]}" "${gradients[@]}" --causal --json
+    has_json "${call[@]}" "${shapes[@]}" forward.kernel=string
+    local files=(--query q.npy --key k.npy --value v.npy)
+    make_input mask 37,51
+    succeeds run "${files[@]}" "${outputs[@]}" --mask mask.npy --window 5,2 --align -3 --softcap 2 --scale 0.25 --json
+    has_json "${call[@]}" "${shapes[@]}" problem.mask.type=string problem.mask.shape.1=number problem.align=number
+    holds "the shapes are not those of the files" grep -qF '"heads_q":4,"heads_kv":2,"seqlen_q":37,"seqlen_kv":51,"head_dim_qk":24,"head_dim_v":40' stdout
+    holds "the features are not the options'" grep -qF \
+        '"causal":false,"align":-3,"window":[5,2],"scale":0.25,"softcap":2.0,"mask":{"type":"float","shape":[37,51]}' stdout
+    succeeds bench --seqlen-q 16 --head-dim 8 --repeats 2 --json --batch-invariant
+    has_json "${call[@]}" "${shapes[@]}" options.repeats=number options.mask_fill=string
+    holds "an option is not there" grep -qF '"batch_invariant":true' stdout
+}
+
+# What explain says can be had again from its own arguments.
+test_json_repeats() {
+    local arguments
+    succeeds explain --heads-q 4 --heads-kv 2 --seqlen-q 1k --head-dim 40 --causal --dtype half --json --tuning rows=4
+    has_json "${call[@]}" "${shapes[@]}"
+    mapfile -t arguments < <(sed 's/.*"arguments":\[\([^]]*\)\].*/\1/' stdout | tr ',' '\n' | tr -d '"')
+    cp stdout first
+    succeeds "${arguments[@]}"
+    holds "the arguments do not repeat the call" cmp stdout first
+}
+
+# ---- info
+
+test_info_units() {
+    succeeds info --json
+    has_json devices.0.units.matrices.0.m=number devices.0.units.matrices.0.a=string devices.0.units.matrices.0.usable=boolean \
+        devices.0.units.matrix_kernels.available=boolean devices.0.units.bfloat16.why_not=string \
+        devices.0.units.bfloat16_matrices.available=boolean devices.0.units.integer_dot_products.why_not=string
+    holds "lavapipe's matrix is not usable" grep -qF \
+        '{"m":8,"n":8,"k":8,"a":"f16","b":"f16","c":"f32","result":"f32","usable":true}' stdout
+    succeeds info
+    holds "the text has no matrix shape" grep -qx '   matrix 8x8x8 f16 x f16 + f32 = f32' stdout
+    holds "the text says nothing of bfloat16" grep -qE '^   bfloat16 on matrix units: (yes|no, .+)$' stdout
+    holds "the text says nothing of dot products" grep -qE '^   fast integer dot products: (yes|no, .+)$' stdout
+    vkattn_two info
+    holds "it is not said why SwiftShader has no matrix kernels" grep -qx \
+        '   matrix kernels: no, the device has no VK_KHR_cooperative_matrix' stdout
+}
+
+# ---- devices that execute nothing
+
+# vkattn_compiling ARGUMENT...: on a driver that compiles for a GPU that is not there.
+vkattn_compiling() {
+    last_args="$* (compile-only device)"
+    code=0
+    "$root/tools/on" amd:navi31 -- "$build/vkattn" "$@" >stdout 2>stderr || code=$?
+}
+
+test_device_executes_nothing() {
+    local files subcommand shape=(--seqlen-q 16 --head-dim 8)
+    use_grad g
+    local calls=("run ${files[*]:0:6} --out out/out.npy" "grad ${files[*]} ${gradients[*]}" "bench ${shape[*]}"
+        "bench ${shape[*]} --pass backward --json" "bench --suite llama" "run ${files[*]:0:6} --out out/out.npy --dtype f16")
+    for subcommand in "${calls[@]}"; do
+        rm -rf out/*
+        # shellcheck disable=SC2086 # nothing in them has a space
+        vkattn_compiling $subcommand
+        holds "a device that executes nothing is not refused" complained 3 'NAVI31) (radv'
+        holds "the line does not say why" grep -q 'executes nothing' stderr
+    done
+    vkattn_compiling explain "${shape[@]}"
+    holds "explain, which executes nothing, does not work there" done_cleanly
+}
