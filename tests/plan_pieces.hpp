@@ -18,7 +18,8 @@ std::map<std::string, uint32_t> values_in(const std::string& text);
 // have more of them than the kernel, but none may be missing.
 std::string constants_flaw(const core::Pipeline& pipeline, const Values& expected);
 // Compares what kernels are told of numbers that are not finite with the driver and the options.
-std::string nonfinite_flaw(const core::DeviceCaps& caps, const core::Options& options, const core::Plan& plan);
+std::string nonfinite_flaw(const core::DeviceCaps& caps, const core::Options& options,
+                           const core::Plan& plan);
 
 // Push constants in words, by the names of the fields.
 using Words = std::map<std::string_view, std::vector<uint32_t>>;
