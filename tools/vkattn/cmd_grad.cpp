@@ -132,7 +132,8 @@ void execute(const Grad& grad) {
     const std::optional<NpyDtype> out_dtype = grad.files.wanted_out_dtype();
     const GradInputs in = read_grad_inputs(grad);
     const VkattnProblem& p = in.problem.problem;
-    Runtime runtime(grad.attention.runtime_options());
+    Runtime runtime = open_runtime(grad.attention);
+    require_execution(runtime);
     VkattnBackward b = dense_backward(p);
     b.dlse = grad.dlse.has_value();
     b.dbias = grad.dbias.has_value();

@@ -19,7 +19,8 @@ void execute(const Run& run) {
     const std::optional<NpyDtype> out_dtype = run.files.wanted_out_dtype();
     const Inputs in = read_inputs(run.files, run.attention);
     const VkattnProblem& p = in.problem;
-    Runtime runtime(run.attention.runtime_options());
+    Runtime runtime = open_runtime(run.attention);
+    require_execution(runtime);
     Work work("kernel", runtime, p, run.attention.plan_options());
 
     const DeviceInputs inputs(runtime, in);

@@ -1,6 +1,8 @@
 // What run and grad do on a device, and what they say of it.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <optional>
 #include <span>
@@ -11,6 +13,7 @@
 namespace vkattn::tools {
 
 Buffer upload(Runtime& runtime, std::span<const std::byte> data);
+Buffer upload(Runtime& runtime, std::span<const std::byte> data, Phase& progress);  // in bytes
 NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::vector<uint64_t> shape);
 
 // A problem's files on the device.
@@ -55,6 +58,7 @@ template <class... Arguments>
 Work::Work(const char* report_name, Runtime& runtime, const VkattnProblem& problem,
            const Arguments&... arguments)
     : name(report_name) {
+    const Phase phase(compiling_pipelines);
     const auto start = std::chrono::steady_clock::now();
     try {
         plan = Plan(runtime.context(), problem, arguments...);
@@ -69,7 +73,8 @@ void Work::run(Runtime& runtime, Args args) {
     const Buffer scratch = runtime.allocate(plan.scratch().size_bytes);
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
-    Submitter submitter(runtime);
+    Phase phase(fmt::format("running {}", name), plan.segments());
+    Submitter submitter(runtime, &phase);
     time_ms = submitter.run(plan, args);
     record_us = submitter.record_us();
     submissions = submitter.submissions();

@@ -34,6 +34,7 @@ double Submitter::run(uint32_t segments, const Record& record) {
         record_us_ += record_us;
         submissions_++;
         first += count;
+        if (progress_ != nullptr) progress_->advance(count);
         // At most twice as many: segments are not all alike.
         const double fitting = took > 0 ? wanted_ms * count / took : segments;
         segments_at_once_ = static_cast<uint32_t>(std::clamp(fitting, 1.0, 2.0 * segments_at_once_));

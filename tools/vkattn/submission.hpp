@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "progress.hpp"
 #include "vkattn/runtime.hpp"
 
 namespace vkattn::tools {
@@ -11,7 +12,9 @@ namespace vkattn::tools {
 // As many segments a submission as their times so far allow: one at first.
 class Submitter {
   public:
-    explicit Submitter(Runtime& runtime) : runtime_(runtime) {}
+    // progress, which may be null, is told of each segment that is done.
+    explicit Submitter(Runtime& runtime, Phase* progress = nullptr)
+        : runtime_(runtime), progress_(progress) {}
 
     // Returns milliseconds on the device, the submissions' sum.
     double run(const Plan& plan, const VkattnForwardArgs& args);
@@ -26,6 +29,7 @@ class Submitter {
     double run(uint32_t segments, const Record& record);
 
     Runtime& runtime_;
+    Phase* progress_;
     uint32_t segments_at_once_ = 1;
     double record_us_ = 0;
     uint32_t submissions_ = 0;
