@@ -84,3 +84,51 @@ test_device_executes_nothing() {
     vkattn_compiling explain "${shape[@]}"
     holds "explain, which executes nothing, does not work there" done_cleanly
 }
+
+# ---- progress
+
+# vkattn_terminal ARGUMENT...: on a terminal, which stdout shows; lines of progress come without waiting.
+vkattn_terminal() {
+    last_args="$* (terminal)"
+    code=0
+    local command
+    printf -v command '%q ' "$root/tools/on" lavapipe -- "$build/vkattn" "$@"
+    VKATTN_PROGRESS_AFTER=${patience-0} script -qec "$command" /dev/null </dev/null >stdout 2>stderr || code=$?
+    tr '\r' '\n' <stdout >lines
+}
+
+# says TEXT: the terminal has shown a line of progress that begins so.
+says() { holds "there was no line: $1" grep -qF $'\x1b[K'"$1" lines; }
+
+test_progress() {
+    local shape=(--seqlen-q 16 --head-dim 8 --repeats 2)
+    vkattn_terminal bench "${shape[@]}"
+    holds "bench does not work on a terminal" test "$code" = 0
+    says 'opening the device, '
+    says 'compiling pipelines (first run), '
+    says 'warming up, '
+    says 'timing 0 %, '
+    holds "no time is given" grep -qE 'timing 0 %, [0-9]+ s so far' lines
+    holds "the line is not removed before the report" grep -qE $'^(\x1b\\[K)?device ' lines
+    vkattn_terminal run "${files[@]}" "${outputs[@]}"
+    says 'reading q.npy, '
+    says 'uploading 0 %, '
+    says 'running kernel 0 %, '
+    says 'writing, '
+    local files
+    use_grad g
+    vkattn_terminal grad "${files[@]}" "${gradients[@]}" --max-dispatch-gflop 0.00008
+    says 'running forward 0 %, '
+    says 'running backward 0 %, '
+    printf 'rows=8,chunk=8\nrows=4,chunk=8\n' >sweep.txt
+    vkattn_terminal bench "${shape[@]}" --sweep sweep.txt
+    holds "no time is said to be left" grep -qE 'tunings 50 %, timing 0 %, [0-9]+ s left' lines
+}
+
+test_no_progress() {
+    local patience=3600
+    vkattn_terminal run "${files[@]}" "${outputs[@]}"
+    holds "short work has a line of progress" not grep -q $'\x1b' lines
+    VKATTN_PROGRESS_AFTER=0 succeeds run "${files[@]}" "${outputs[@]}" # with nothing on stderr, which is no terminal
+    holds "there is a line of progress without a terminal" not grep -q $'\x1b' stdout
+}

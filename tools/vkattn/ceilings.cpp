@@ -9,6 +9,7 @@
 
 #include "ceilings.inc"
 #include "plan/matrix.hpp"
+#include "progress.hpp"
 #include "shared/ceilings.h"
 #include "vulkan/context.hpp"
 #include "vulkan/spirv.hpp"
@@ -167,6 +168,7 @@ double measure_copy(Runtime& runtime, const Buffer& from, const Buffer& to) {
 }  // namespace
 
 Ceilings measure_ceilings(Runtime& runtime) {
+    const Phase phase("measuring the device's ceilings");
     const bool cpu = runtime.device().type == "cpu";
     const uint32_t groups = cpu ? 64 : 8192;
     const uint64_t copy_bytes = uint64_t{cpu ? 64u : 1024u} << 20;

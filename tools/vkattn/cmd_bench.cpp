@@ -9,6 +9,8 @@
 #include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
+#include "field_names.hpp"
+#include "progress.hpp"
 #include "startup.hpp"
 #include "suites.hpp"
 #include "workload.hpp"
@@ -41,6 +43,7 @@ VkattnBackward backward_of(const VkattnProblem& p) {
 
 // The pass's own plan has the options; the forward before a timed backward is the planner's choice.
 Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p, const char* tuning) {
+    const Phase phase(compiling_pipelines);
     VkattnOptions o = b.attention.plan_options();
     if (tuning != nullptr) o.tuning = tuning;
     Plans plans;
@@ -113,6 +116,7 @@ Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p
             plan.cmd_backward(c, args);
         };
     }
+    const Phase phase("measuring the first and later uses");
     return measure_startup(runtime, p, b.attention.bshd(), work);
 }
 
@@ -187,17 +191,20 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
         try {
             plans.emplace_back(line, make_plans(b, runtime, p, line.c_str()));
         } catch (const Error& error) {
-            fmt::print("refused  {}: {}\n", line, error.what());
+            print_row(
+                fmt::format("refused  {}: {}", line, with_option_names(error.what(), Shapes::of_options)));
         }
     }
     Workload workload(runtime, p, b.pass(), b.mask_fill == "random");
     const Ceilings ceilings = measure_ceilings(runtime);
+    Phase phase("tunings", static_cast<double>(plans.size()));
     for (const auto& [line, plan] : plans) {
         const double rate = tflops(p, b.pass(), median(workload.time(plan, sweep_warm_ms, b.repeats).ms));
         const Json description = Json::parse(timed_plan(plan, b.pass()).describe());
         const RateCeiling most = rate_ceiling(ceilings, description["kernel"]);
-        fmt::print("{:7.3f} TFLOP/s {:5.1f} % of {}  {}\n", rate, 100 * rate / most.tflops, most.name, line);
-        std::fflush(stdout);
+        print_row(fmt::format("{:7.3f} TFLOP/s {:5.1f} % of {}  {}", rate, 100 * rate / most.tflops,
+                              most.name, line));
+        phase.advance();
     }
 }
 
@@ -208,15 +215,16 @@ void bench(const Bench& b) {
     if (!b.suite.empty()) {
         if (b.list) return list_suite(b.suite);
         check_suite(b.suite);
-        Runtime runtime(b.attention.runtime_options());
-        runtime.submit([](VkCommandBuffer) {});  // refuses a device that executes nothing before a table begins
+        Runtime runtime = open_runtime(b.attention);
+        require_execution(runtime);
         return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.attention, b.repeats);
     }
     VkattnProblem p = problem();
     b.attention.apply(p);
     b.shape.apply(p);
     set_dense_layout(p, b.attention.bshd());
-    Runtime runtime(b.attention.runtime_options());
+    Runtime runtime = open_runtime(b.attention);
+    require_execution(runtime);
     if (!b.sweep.empty()) return sweep(b, runtime, p);
     Plans plans;
     try {

@@ -5,6 +5,7 @@
 
 #include "call.hpp"
 #include "common.hpp"
+#include "progress.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -16,6 +17,7 @@ struct Explain {
 };
 
 Plan make_plan(const Explain& e, const Runtime& runtime, const VkattnProblem& p) {
+    const Phase phase(compiling_pipelines);
     const VkattnOptions o = e.attention.plan_options();
     if (!e.backward) return runtime.plan(p, o);
     VkattnBackward b = dense_backward(p);
@@ -58,7 +60,7 @@ void explain(const Explain& e) {
     e.attention.apply(p);
     e.shape.apply(p);
     set_dense_layout(p, e.attention.bshd());
-    Runtime runtime(e.attention.runtime_options());
+    Runtime runtime = open_runtime(e.attention);
     try {
         const Plan plan = make_plan(e, runtime, p);
         Json description = Json::parse(plan.describe());

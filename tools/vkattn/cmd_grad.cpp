@@ -98,7 +98,7 @@ Forward make_forward(const Grad& grad, Runtime& runtime, const GradInputs& in, c
     args.out = f.out.address();
     args.lse = f.lse.address();
     f.work.emplace("forward", runtime, p, forward_options(grad));
-    f.work->took = runtime.run(f.work->plan, args);
+    f.work->run(runtime, args);
     return f;
 }
 
@@ -118,7 +118,7 @@ uint64_t make_gradients(Runtime& runtime, const GradInputs& in, VkattnBackwardAr
         *addresses[i] = gradients[i].address();
         bytes += gradients[i].size_bytes();
     }
-    work.took = runtime.run(work.plan, args);
+    work.run(runtime, args);
     for (size_t i = 0; i < outputs.size(); i++) {
         const NpyArray& tensor = like[i]->array;
         outputs[i].array =
@@ -132,7 +132,8 @@ void execute(const Grad& grad) {
     const std::optional<NpyDtype> out_dtype = grad.files.wanted_out_dtype();
     const GradInputs in = read_grad_inputs(grad);
     const VkattnProblem& p = in.problem.problem;
-    Runtime runtime(grad.attention.runtime_options());
+    Runtime runtime = open_runtime(grad.attention);
+    require_execution(runtime);
     VkattnBackward b = dense_backward(p);
     b.dlse = grad.dlse.has_value();
     b.dbias = grad.dbias.has_value();

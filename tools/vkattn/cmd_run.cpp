@@ -19,7 +19,8 @@ void execute(const Run& run) {
     const std::optional<NpyDtype> out_dtype = run.files.wanted_out_dtype();
     const Inputs in = read_inputs(run.files, run.attention);
     const VkattnProblem& p = in.problem;
-    Runtime runtime(run.attention.runtime_options());
+    Runtime runtime = open_runtime(run.attention);
+    require_execution(runtime);
     Work work("kernel", runtime, p, run.attention.plan_options());
 
     const DeviceInputs inputs(runtime, in);
@@ -30,7 +31,7 @@ void execute(const Run& run) {
     inputs.fill(args);
     args.out = out.address();
     args.lse = lse.address();
-    work.took = runtime.run(work.plan, args);
+    work.run(runtime, args);
 
     outputs[0].array =
         like_file(download(runtime, out, in.query.array.dtype, in.out_shape()), in.query, out_dtype);

@@ -10,6 +10,7 @@
 
 #include "field_names.hpp"
 #include "numbers.hpp"
+#include "progress.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -226,6 +227,15 @@ VkattnBackward dense_backward(const VkattnProblem& problem) {
     b.dkey_strides = problem.key_strides;
     b.dvalue_strides = problem.value_strides;
     return b;
+}
+
+Runtime open_runtime(const AttentionOptions& options) {
+    const Phase phase("opening the device");
+    return Runtime(options.runtime_options());
+}
+
+void require_execution(Runtime& runtime) {
+    runtime.submit([](VkCommandBuffer) {});
 }
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim) {

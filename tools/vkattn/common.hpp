@@ -66,6 +66,11 @@ void set_dense_layout(VkattnProblem& problem, bool bshd);
 // Gradients that lie as the tensors of such a problem do.
 VkattnBackward dense_backward(const VkattnProblem& problem);
 
+// Opens the device that the options name; said on a terminal where it takes long.
+Runtime open_runtime(const AttentionOptions& options);
+// Refuses a device that executes nothing before anything is compiled for it or printed about it.
+void require_execution(Runtime& runtime);
+
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim);
 double median(std::vector<double> values);  // of at least one
 std::string bytes_text(double bytes);       // "12.6 MB"

@@ -1,9 +1,22 @@
 #include "device_work.hpp"
 
+#include <algorithm>
+
 #include "call.hpp"
 
 namespace vkattn::tools {
 namespace {
+
+constexpr size_t piece_bytes = size_t{256} << 20;  // of a transfer, between two looks at the clock
+
+template <class Transfer>
+void for_each_piece(size_t size, Phase& progress, const Transfer& transfer) {
+    for (size_t at = 0; at < size; at += piece_bytes) {
+        const size_t bytes = std::min(piece_bytes, size - at);
+        transfer(at, bytes);
+        progress.advance(static_cast<double>(bytes));
+    }
+}
 
 Json describe(const Work& work) {
     const Json plan = Json::parse(work.plan.describe());
@@ -35,24 +48,37 @@ void print_work(const char* what, const Json& w) {
 }  // namespace
 
 Buffer upload(Runtime& runtime, std::span<const std::byte> data) {
+    Phase phase("uploading", static_cast<double>(data.size()));
+    return upload(runtime, data, phase);
+}
+
+Buffer upload(Runtime& runtime, std::span<const std::byte> data, Phase& progress) {
     Buffer buffer = runtime.allocate(data.size());
-    runtime.upload(buffer, data);
+    for_each_piece(data.size(), progress,
+                   [&](size_t at, size_t bytes) { runtime.upload(buffer, data.subspan(at, bytes), at); });
     return buffer;
 }
 
 NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::vector<uint64_t> shape) {
     NpyArray array{dtype, false, std::move(shape), std::vector<std::byte>(buffer.size_bytes())};
-    runtime.download(buffer, array.data);
+    Phase phase("downloading", static_cast<double>(buffer.size_bytes()));
+    const std::span<std::byte> data = array.data;
+    for_each_piece(data.size(), phase,
+                   [&](size_t at, size_t bytes) { runtime.download(buffer, data.subspan(at, bytes), at); });
     return array;
 }
 
-DeviceInputs::DeviceInputs(Runtime& runtime, const Inputs& in)
-    : query_(upload(runtime, in.query.array.data)),
-      key_(upload(runtime, in.key.array.data)),
-      value_(upload(runtime, in.value.array.data)),
-      mask_(upload(runtime, in.mask.array.data)),
-      kv_lengths_(upload(runtime, std::as_bytes(std::span(in.kv_lengths)))),
-      query_offsets_(upload(runtime, std::as_bytes(std::span(in.query_offsets)))) {}
+DeviceInputs::DeviceInputs(Runtime& runtime, const Inputs& in) {
+    size_t bytes = 0;
+    for (const FileArray* file : {&in.query, &in.key, &in.value, &in.mask}) bytes += file->array.data.size();
+    Phase phase("uploading", static_cast<double>(bytes));
+    query_ = upload(runtime, in.query.array.data, phase);
+    key_ = upload(runtime, in.key.array.data, phase);
+    value_ = upload(runtime, in.value.array.data, phase);
+    mask_ = upload(runtime, in.mask.array.data, phase);
+    kv_lengths_ = upload(runtime, std::as_bytes(std::span(in.kv_lengths)), phase);
+    query_offsets_ = upload(runtime, std::as_bytes(std::span(in.query_offsets)), phase);
+}
 
 uint64_t DeviceInputs::tensor_bytes() const {
     return query_.size_bytes() + key_.size_bytes() + value_.size_bytes() + mask_.size_bytes();

@@ -1,16 +1,20 @@
 // What run and grad do on a device, and what they say of it.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <optional>
 #include <span>
 
 #include "inputs.hpp"
+#include "progress.hpp"
 #include "vkattn/runtime.hpp"
 
 namespace vkattn::tools {
 
 Buffer upload(Runtime& runtime, std::span<const std::byte> data);
+Buffer upload(Runtime& runtime, std::span<const std::byte> data, Phase& progress);  // in bytes
 NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::vector<uint64_t> shape);
 
 // A problem's files on the device.
@@ -45,12 +49,17 @@ struct Work {
     template <class... Arguments>
     Work(const char* report_name, Runtime& runtime, const VkattnProblem& problem,
          const Arguments&... arguments);
+
+    // Runs the plan, segment by segment, and says how far it is.
+    template <class Args>
+    void run(Runtime& runtime, const Args& args);
 };
 
 template <class... Arguments>
 Work::Work(const char* report_name, Runtime& runtime, const VkattnProblem& problem,
            const Arguments&... arguments)
     : name(report_name) {
+    const Phase phase(compiling_pipelines);
     const auto start = std::chrono::steady_clock::now();
     try {
         plan = Plan(runtime.context(), problem, arguments...);
@@ -58,6 +67,22 @@ Work::Work(const char* report_name, Runtime& runtime, const VkattnProblem& probl
         rethrow_as_usage(error, Shapes::of_files);
     }
     plan_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
+
+template <class Args>
+void Work::run(Runtime& runtime, const Args& args) {
+    struct Watch {
+        Phase phase;
+        uint32_t seen = 0;
+    } watch{Phase(fmt::format("running {}", name), plan.segments())};
+    VkattnRun wanted = run_info();
+    wanted.progress_user = &watch;
+    wanted.progress = [](void* user, uint32_t done, uint32_t) {
+        auto& w = *static_cast<Watch*>(user);
+        w.phase.advance(done - w.seen);
+        w.seen = done;
+    };
+    took = runtime.run(plan, args, wanted);
 }
 
 // forward: what went before it, for grad.

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "progress.hpp"
+
 namespace vkattn::tools {
 namespace {
 
@@ -28,6 +30,7 @@ void check_name(const std::string& argument, const std::string& path) {
 }  // namespace
 
 FileArray read_file(const std::string& argument, const std::string& path) {
+    const Phase phase("reading " + path);
     FileArray file{with_argument(argument, path, [&] { return read_npy(path); })};
     file.file_dtype = file.array.dtype;
     file.file_big_endian = file.array.big_endian;
@@ -98,6 +101,7 @@ void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFil
 }
 
 void write_all(std::span<const OutputFile> files) {
+    const Phase phase("writing");
     std::vector<std::unique_ptr<PendingNpy>> pending;
     for (const OutputFile& f : files)
         pending.push_back(

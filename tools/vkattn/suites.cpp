@@ -1,16 +1,12 @@
 #include "suites.hpp"
 
-#ifdef __unix__
-#include <unistd.h>
-#endif
-
-#include <cstdio>
-
 #include <fmt/format.h>
 
 #include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
+#include "field_names.hpp"
+#include "progress.hpp"
 #include "workload.hpp"
 
 namespace vkattn::tools {
@@ -74,35 +70,13 @@ std::vector<SuiteCase> cases_of(const std::string& suite, VkattnDtype dtype) {
     throw UsageError("--suite", fmt::format("'{}' is not prefill, decode or llama", suite));
 }
 
-// On a terminal, one line that says how far it is.
-class Progress {
-  public:
-    explicit Progress(size_t all) : all_(all) {}
-    void show(size_t done, const std::string& name) const {
-        if (!terminal_) return;
-        constexpr size_t width = 30;
-        const size_t bars = all_ == 0 ? width : done * width / all_;
-        std::fprintf(stderr, "\r\x1b[K[%s%s] %zu/%zu %s", std::string(bars, '#').c_str(),
-                     std::string(width - bars, ' ').c_str(), done, all_, name.c_str());
-        if (done == all_) std::fprintf(stderr, "\r\x1b[K");
-    }
-
-  private:
-    size_t all_;
-#ifdef __unix__
-    bool terminal_ = isatty(2) == 1;
-#else
-    bool terminal_ = false;
-#endif
-};
-
 // The plan, or why there is none.
 std::pair<Plans, std::string> plan_of(Runtime& runtime, const SuiteCase& c, const VkattnOptions& options) {
     std::pair<Plans, std::string> made;
     try {
         made.first.forward = runtime.plan(c.problem, options);
     } catch (const Error& error) {
-        made.second = error.what();
+        made.second = with_option_names(error.what(), Shapes::of_options);
     }
     return made;
 }
@@ -126,12 +100,11 @@ Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, uint32_t 
 
 void print_line(const Json& r) {
     if (r.contains("refused"))
-        fmt::print("{:24} {}\n", r["name"].get<std::string>(), r["refused"].get<std::string>());
+        print_row(fmt::format("{:24} {}", r["name"].get<std::string>(), r["refused"].get<std::string>()));
     else
-        fmt::print("{:24} {:10.4f} {:9.1f} {:8.0f}  {} {}\n", r["name"].get<std::string>(),
-                   r["ms"].get<double>(), r["tflops"].get<double>(), r["gbps"].get<double>(),
-                   r["kernel"].get<std::string>(), r["tuning_row"].get<std::string>());
-    std::fflush(stdout);
+        print_row(fmt::format("{:24} {:10.4f} {:9.1f} {:8.0f}  {} {}", r["name"].get<std::string>(),
+                              r["ms"].get<double>(), r["tflops"].get<double>(), r["gbps"].get<double>(),
+                              r["kernel"].get<std::string>(), r["tuning_row"].get<std::string>()));
 }
 
 }  // namespace
@@ -148,20 +121,26 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, co
                uint32_t repeats) {
     const bool json = options.json;
     const std::vector<SuiteCase> cases = cases_of(suite, dtype);
-    const Progress progress(cases.size());
+    if (!json) print_row(fmt::format("{:24} {:>10} {:>9} {:>8}  kernel", "case", "ms", "TFLOP/s", "GB/s"));
     std::vector<std::pair<Plans, std::string>> plans;
     plans.reserve(cases.size());
-    for (const SuiteCase& c : cases) plans.push_back(plan_of(runtime, c, options.plan_options()));
+    Phase all(suite, static_cast<double>(cases.size()));
+    {
+        Phase phase(compiling_pipelines, static_cast<double>(cases.size()));
+        for (const SuiteCase& c : cases) {
+            plans.push_back(plan_of(runtime, c, options.plan_options()));
+            phase.advance();
+        }
+    }
     Json results = Json::array();
-    if (!json) fmt::print("{:24} {:>10} {:>9} {:>8}  kernel\n", "case", "ms", "TFLOP/s", "GB/s");
     for (size_t i = 0; i < cases.size(); i++) {
-        progress.show(i, cases[i].name);
+        const Phase phase(cases[i].name);
         const auto& [plan, why] = plans[i];
         results.push_back(why.empty() ? measure(runtime, cases[i], plan, repeats)
                                       : Json{{"name", cases[i].name}, {"refused", why}});
         if (!json) print_line(results.back());
+        all.advance();
     }
-    progress.show(cases.size(), "");
     const Ceilings ceilings = measure_ceilings(runtime);
     if (!json) {
         fmt::print("ceilings {}, measured in this run on {}\n", to_text(ceilings), runtime.device().name);

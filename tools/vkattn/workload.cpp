@@ -6,6 +6,7 @@
 #include <span>
 
 #include "common.hpp"
+#include "progress.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -107,8 +108,9 @@ Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) 
 Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask)
     : runtime_(runtime), pass_(pass), mask_(mask_buffer(runtime, p, random_mask)) {
     const uint64_t sets = rotate_bytes / std::max<uint64_t>(tensor_bytes(p), 1);
-    for (uint32_t i = 0; i < std::clamp<uint64_t>(sets, 1, 16); i++)
-        tensors_.push_back(make_tensors(p, 4 * i + 1));
+    const auto count = static_cast<uint32_t>(std::clamp<uint64_t>(sets, 1, 16));
+    Phase phase("making and uploading tensors", count);
+    for (uint32_t i = 0; i < count; i++, phase.advance()) tensors_.push_back(make_tensors(p, 4 * i + 1));
     if (p.kv_lengths != 0) {
         const std::vector<uint32_t> lengths(p.batch, p.seqlen_kv);
         kv_lengths_ = repeat(runtime, lengths.size() * sizeof(uint32_t), std::as_bytes(std::span(lengths)));
@@ -129,7 +131,8 @@ Timing Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) 
         t.has_out = true;
     }
     Timing timing{{}, warm_up(plans, scratch, warm_for_ms)};
-    for (uint32_t i = 0; i < repeats; i++)
+    Phase phase("timing", repeats);
+    for (uint32_t i = 0; i < repeats; i++, phase.advance())
         timing.ms.push_back(run_block(plans, scratch, timing.runs_in_block));
     return timing;
 }
@@ -138,6 +141,7 @@ Timing Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) 
 // whose runs are submitted one by one is idle 60 % of the time and stays at 525 of 1,980 MHz (D64, N 512: 1.04 ms for
 // 0.29).
 uint32_t Workload::warm_up(const Plans& plans, const Buffer& scratch, double warm_for_ms) {
+    const Phase phase("warming up");
     double warm = run(plans, scratch);  // a CPU compiles in its first: of no use for `before`
     double before = std::numeric_limits<double>::infinity();
     uint32_t runs = 1;
@@ -162,6 +166,7 @@ void Workload::poison() {
 }
 
 bool Workload::is_poisoned() {
+    const Phase phase("looking through the output");
     for (const Tensors& t : tensors_)
         for (const Buffer* b : {&t.out, &t.lse}) {
             std::vector<std::byte> data(t.ran ? b->size_bytes() / 4 * 4 : 0);
