@@ -61,6 +61,8 @@ void main() {
     const bool empty = lse == MINUS_INFINITY;
     // The lse is held to the range of what masks add: a row of nothing but the lowest numbers must not lie beyond it.
     const float held = LOG2_E * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
-    const float lse_log2 = IS_FINITE(uintBitsToFloat(lse)) ? held : uintBitsToFloat(NAN_BITS);
+    const bool finite = IS_FINITE(uintBitsToFloat(lse));
+    const float lse_log2 = finite ? held : uintBitsToFloat(NAN_BITS);
+    if (!finite) delta = uintBitsToFloat(NAN_BITS);
     Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 1) : vec4(lse_log2, delta, 1, 0);
 }

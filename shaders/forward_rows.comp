@@ -141,7 +141,7 @@ void softmax_group(Terms terms, uint first_key) {
         }
         const vec4 difference = s[x] - row_max[x];
         vec4 e = EXP2_4(difference);
-        if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), equal(s[x], vec4(HIDDEN)));
+        if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), lessThan(s[x], vec4(NO_MAXIMUM)));
         row_sum[x] += e;
         pool[POOL_P + thread * ROW_VECS + x] = e;
     }

@@ -56,7 +56,10 @@ void main() {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
         if (row > w.last_row) continue;
-        FOR_EACH(x, OUT_VECS)
-            store_out4(row_start(o, row, OUT_BYTES), 4 * (x * LANES + lane), HEAD_DIM_V, acc[r * OUT_VECS + x]);
+        const ivec2 seen = visible_keys(w, row);
+        FOR_EACH(x, OUT_VECS) {
+            const vec4 result = seen.x < seen.y ? acc[r * OUT_VECS + x] : vec4(0);  // not 0 * NaN
+            store_out4(row_start(o, row, OUT_BYTES), 4 * (x * LANES + lane), HEAD_DIM_V, result);
+        }
     }
 }

@@ -61,7 +61,7 @@ void main() {
         const bool seen = key + 4 > begin && key < end;
         const vec4 s = seen ? visible_scores(matrix, row, key, keys) : vec4(HIDDEN), difference = s - total.x;
         vec4 weights = seen ? EXP2_4(difference) * scale : vec4(0);
-        weights += mix(vec4(LEAST_WEIGHT), vec4(0), equal(s, vec4(HIDDEN)));  // a weight of 0 means hidden
+        weights += mix(vec4(LEAST_WEIGHT), vec4(0), lessThan(s, vec4(NO_MAXIMUM)));  // a weight of 0 means hidden
         Vec4sOut(matrix).x[matrix_vec4(row, key)] = weights;
     }
     if (thread != 0 || push.lse == uvec2(0)) return;

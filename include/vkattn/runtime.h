@@ -89,7 +89,9 @@ typedef struct VkattnRuntimeHandles {
     VkInstance instance;
     VkPhysicalDevice physical_device;
     VkDevice device;
-    VkQueue queue; /* used by the runtime under a lock of its own */
+    /* The runtime submits to it under a lock of its own: submit to it only while nobody uses the runtime, or through
+     * vkattn_runtime_submit. */
+    VkQueue queue;
     uint32_t queue_family;
 } VkattnRuntimeHandles;
 
@@ -148,7 +150,8 @@ VKATTN_RUNTIME_API void vkattn_runtime_close(VkattnRuntime* runtime);
 VKATTN_RUNTIME_API VkattnContext* vkattn_runtime_context(const VkattnRuntime* runtime);
 VKATTN_RUNTIME_API const VkattnDeviceInfo* vkattn_runtime_device(const VkattnRuntime* runtime);
 VKATTN_RUNTIME_API const VkattnRuntimeHandles* vkattn_runtime_handles(const VkattnRuntime* runtime);
-/* A message of the validation layer, or null past the last so far; none is good. Only with options.validation. */
+/* A message, or null past the last so far; none is good. They are those of the validation layer, with
+ * options.validation, and one where a probe of the matrix units has failed, which only costs speed. */
 VKATTN_RUNTIME_API const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index);
 
 /* Allocates device memory. 0 bytes are legal: such a buffer has address 0. The content is undefined.
@@ -188,8 +191,8 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_combine(VkattnRuntime* runtim
                                                            VkattnError* error);
 
 /* Records commands into one command buffer, submits it once and waits, for what a run does not do: several plans in one
- * submission. `record` is called once, on this thread, with `user`; it must not submit, nor use the runtime's
- * transfers. It returns VKATTN_OK, or else a status, with `error` filled: nothing is submitted then, and both are what
+ * submission. `record` is called once, on this thread, with `user`; it must call nothing of the runtime that submits: no
+ * run, no transfer, no submission, which would wait for this one for ever. It returns VKATTN_OK, or else a status, with `error` filled: nothing is submitted then, and both are what
  * vkattn_runtime_submit returns. `run` may be null. Errors: INVALID_ARGUMENT (null), and those of `record`. */
 typedef VkattnStatus (*VkattnRecord)(VkCommandBuffer command_buffer, void* user, VkattnError* error);
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, void* user,

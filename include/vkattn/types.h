@@ -89,7 +89,9 @@ typedef struct VkattnStrides {
  * sees a key, or in a query, key, value or mask element that it sees, makes every gradient that depends on it not
  * finite. It may spread in addition: in the forward from a value, in the backward from query, key, value and dout, to
  * other rows and keys of the same tile (at most a few hundred neighbours of the same head); with batch_invariant it does
- * not. What no row sees changes no bit. */
+ * not, but whether one head dim of a row's out or all of them show a value that is not finite may depend on how many rows
+ * there are. Where weights of 0 would hide what is not finite, they count as 2^-126: a value, or a gradient, of 1e30 and
+ * more then shows where its key weighs nothing. What no row sees changes no bit. */
 typedef struct VkattnProblem {
     size_t struct_size;
     VkattnDtype dtype;     /* of query, key, value and out; default float32 */

@@ -311,7 +311,7 @@ VKATTN_API VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer command_buffer,
  * `options` may be null; of the options, num_splits must be 0 or 1. One plan always gives the same bits; plans whose
  * loops are cut at different places (max_dispatch_flops, scratch) differ in the last ones, with batch_invariant too.
  * Scratch of the kernel `tiles` is at most, each term rounded up to 256 bytes,
- *     376 + 16 * rows                                   rows = batch * num_heads_q * seqlen_q
+ *     384 + 16 * rows                                   rows = batch * num_heads_q * seqlen_q
  *     + 4 * tiles of the mask, where they are classified (at most 256 MiB)
  *     + 16 * max(rows * ceil4(head_dim_qk), batch * num_heads_kv * seqlen_kv * 2 * ceil4(larger head_dim))
  *       only where one workgroup's loop exceeds max_dispatch_flops; ceil4(d): d / 4, rounded up to a multiple of the

@@ -4,7 +4,8 @@
 //   S = Q . K^T;  P = 2^(score - lse);  dP = dO . V^T;  dS = P o (dP - delta)
 //
 // where score is what the forward makes of S (lib/scores.glsl). P of a hidden key is 0, and so is dS whatever dP is: a
-// hidden value may be NaN. P of a visible key is never 0, so that what is not finite in dP shows in dS.
+// hidden value may be NaN. Where a tile
+// has hidden keys, P of a visible one is never 0, so that what is not finite in dP shows in dS.
 
 // The statistics of the tile's rows stand at the pool's end. That takes 12 registers less than copies in every
 // invocation, which is what lets the kernels fit devices that have 128.
@@ -19,8 +20,6 @@ bool is_empty(uint row) { return pool[POOL_STATISTICS + row].w != 0; }
 #endif
 
 #define ROW_SHIFT(r) (MASK_KIND == MASK_FLOAT ? -row_lse(r) : 0.0)
-// Of a visible score less the lse, where keys may be hidden. No sum of gradients can tell 2^-80 from 0.
-#define LEAST_SCORE -80.0
 #include "lib/tile_scores.glsl"
 
 // Loads the statistics of the tile's rows, which may be read after the next barrier.
@@ -67,7 +66,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
     FOR_EACH(r, ROWS) {
         const bool exists = w.first_row + group * ROWS + r <= w.last_row;
         const float size = late ? abs(row_lse(r)) : 0, coarse = size > COARSE_LSE ? LSE_STEPS * size : 0;
-        const float factor = ROW_FACTOR(r);
+        const float factor = ROW_FACTOR(r), least = tile_is_finished && exists ? LEAST_WEIGHT : 0;
         FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
             vec4 s = scores[x];
@@ -75,6 +74,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             const vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
             TAKE_WEIGHT(r, e);
             weights[x] = HAS_SOFTCAP && WEIGHTS_TAKE_CAP ? e * weights[x] : e;
+            weights[x] += mix(vec4(least), vec4(0), lessThan(s, vec4(NO_MAXIMUM)));
         }
     }
 }

@@ -23,9 +23,6 @@ const float HIGHEST_BIAS = 6.9e37;  // times log2(e) within the lowest score
 // Where weights of 0 tell which keys are hidden, those of visible keys must not vanish: 2^-126 is added to them.
 const float LEAST_WEIGHT = 1.17549435e-38;
 const bool ZERO_IS_HIDDEN = MASK_KIND != MASK_NONE || ISOLATES_ROWS;
-#ifndef LEAST_SCORE
-#define LEAST_SCORE LOWEST_SCORE  // of a visible key
-#endif
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 
 #include "lib/softcap.glsl"
@@ -58,16 +55,14 @@ vec4 scaled(vec4 x) {
     return score;
 }
 
-// Scales for the backward, with the derivative of the softcap, 1 - tanh^2. It is never 0, so that what is not finite in
-// the gradient shows: 2^-26 is less than what the subtraction rounds.
-const float LEAST_DERIVATIVE = 1.49011612e-8;
+// Scales for the backward, with the derivative of the softcap, 1 - tanh^2.
 vec4 scaled(vec4 x, out vec4 derivative) {
     precise vec4 score = x * push.scale_log2;
     derivative = vec4(1);
     if (HAS_SOFTCAP) {
         const vec4 t = tanh4(score);
         precise const vec4 square = t * t;
-        derivative = max(1 - square, vec4(LEAST_DERIVATIVE));
+        derivative = 1 - square;
         score = push.softcap_log2 * t;
     }
     return score;
@@ -82,7 +77,7 @@ float finished(float score, float shift, Terms terms, uint row, ivec2 keys, int 
 #include "lib/term_mask.glsl"
     hidden = hidden || floatBitsToUint(score) == MINUS_INFINITY;
     const float bias = added + shift;
-    const float visible = IS_FINITE(score) && IS_FINITE(bias) ? clamp(score + bias, LEAST_SCORE, -LOWEST_SCORE)
+    const float visible = IS_FINITE(score) && IS_FINITE(bias) ? clamp(score + bias, LOWEST_SCORE, -LOWEST_SCORE)
                                                               : uintBitsToFloat(NAN_BITS);
     return hidden ? HIDDEN : visible;
 }

@@ -42,7 +42,7 @@ void softmax_tile(float factor) {
             precise const vec4 score = scores[r * (COLS / 4) + b] * factor;  // see scaled()
             const vec4 difference = score - row_max[r];
             vec4 e = EXP2_4(difference);
-            if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), equal(score, vec4(HIDDEN)));
+            if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), lessThan(score, vec4(NO_MAXIMUM)));
             scores[r * (COLS / 4) + b] = e;
             sum += e;
         }

@@ -50,6 +50,7 @@ class WithScratch {
         std::memcpy(&own_, args, args->struct_size);
         own_.scratch_buffer = scratch_->buffer;
         own_.scratch_offset = 0;
+        own_.scratch_bytes = 0;  // whatever it said of the caller's
         own_.scratch_address = scratch_->address;
         args_ = &own_;
     }

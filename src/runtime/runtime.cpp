@@ -137,6 +137,8 @@ void VkattnRuntime::probe() {
         std::vector<std::byte> data(size);
         results.read(0, data.data(), size);
         context.probed(data.data(), size);
+    } catch (const vk::DeviceLostError&) {
+        throw;
     } catch (const std::exception& e) {
         add_message(std::string("the probe of the matrix units failed: ") + e.what());
     }

@@ -26,6 +26,7 @@ constexpr const char* texts[] = {
     "b=2 sq=3 skv=203 hq=4 hkv=2 mask=float mask_shape=2,1,3,203 mask_fill=banded kernel=rows dtype=bf16",
     "sq=5 skv=203 causal softcap=5 kernel=rows",
     "h=2 sq=41 skv=57 causal kernel=materialized",
+    "h=2 sq=57 skv=41 causal kernel=materialized",
 };
 constexpr const char* matrix_texts[] = {
     "h=2 sq=64 skv=97 d=24 causal kernel=matrix",
@@ -165,6 +166,47 @@ void check_case(Device& device, VkattnContext* context, const char* text) {
     }
 }
 
+// The last element of each query row of the last batch and kv head is 1, so that an infinite one of a key makes an infinite
+// product with all of them.
+Inputs with_infinite_keys(const Job& job, float x, uint64_t first_key, uint64_t end_key) {
+    Inputs inputs = job.inputs;
+    Tensor &q = inputs.query, &k = inputs.key;
+    const uint64_t group = q.heads / k.heads;
+    for (uint64_t h = q.heads - group; h < q.heads; h++)
+        for (uint64_t i = 0; i < q.seqlen; i++)
+            store(q.row(q.batch - 1, h, i) + (q.dim - 1) * element_bytes(q.dtype), 1, q.dtype);
+    for (uint64_t j = first_key; j < end_key; j++) set_element(k, j, x);
+    return inputs;
+}
+
+// Rows that see a product of +inf are NaN; one of -inf weighs nothing, and a row of nothing else is a row without keys.
+void check_infinite_products(Device& device, VkattnContext* context, const std::string& text) {
+    const Job job(context, text);
+    CAPTURE(job.c.text);
+    const Visibility visible(job.c, job.inputs);
+    const uint64_t keys = job.c.problem.seqlen_kv, at = keys / 2, dim = job.c.problem.head_dim_v;
+    const size_t key = row_of_last_head(job.inputs.key, at), head = visible.head_of(visible.rows() - 1);
+    const Outcome clean = run(device, job, with_infinite_keys(job, 1, at, at + 1)),
+                  high = run(device, job, with_infinite_keys(job, infinity, at, at + 1)),
+                  low = run(device, job, with_infinite_keys(job, -infinity, at, at + 1)),
+                  none = run(device, job, with_infinite_keys(job, -infinity, 0, keys));
+    size_t seen = 0;
+    for (size_t row = 0; row < visible.rows(); row++) {
+        CAPTURE(row);
+        const bool sees = visible.sees(row, key), own = visible.head_of(row) == head;
+        seen += sees ? 1 : 0;
+        CHECK(std::isnan(high.lse[row]) == sees);
+        CHECK(is_all_nan(row_of(high.out, row, dim)) == sees);
+        CHECK(!std::isnan(low.lse[row]));
+        CHECK(is_finite(row_of(low.out, row, dim)));
+        if (sees) CHECK(low.lse[row] < clean.lse[row]);
+        if (own) CHECK(none.lse[row] == -infinity);
+        for (const float x : row_of(none.out, row, dim))
+            if (own) CHECK(x == 0);
+    }
+    CHECK(seen > 0);
+}
+
 }  // namespace
 
 TEST_CASE_FIXTURE(Recorded, "what is not finite does not vanish from the forward") {
@@ -181,4 +223,22 @@ TEST_CASE_FIXTURE(OnDevice, "what is not finite does not vanish from the forward
         for (const char* text : matrix_texts)
             check_case(device, runtime.context(), fmt::format("{} dtype={}", text, word).c_str());
     }
+}
+
+TEST_CASE_FIXTURE(Recorded, "infinite products of query and key: NaN above, nothing below") {
+    for (const char* text :
+         {"h=2 sq=64 skv=64 causal kernel=tiles", "h=2 sq=64 skv=64 causal kernel=tiles batch_invariant",
+          "h=2 sq=64 skv=64 kernel=tiles batch_invariant",
+          "h=2 sq=41 skv=57 mask=bool mask_shape=41,57 kernel=tiles",
+          "h=2 sq=41 skv=57 mask=float mask_shape=41,57 kernel=tiles batch_invariant",
+          "sq=1 skv=799 hq=4 hkv=2 kernel=rows splits=3", "h=2 sq=8 skv=57 causal kernel=materialized"})
+        check_infinite_products(device, context.get(), text);
+}
+
+TEST_CASE_FIXTURE(OnDevice, "infinite products of query and key on matrix units") {
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16)) return skip("infinite products on matrix units: none");
+    for (const char* text : {"h=2 sq=64 skv=97 d=24 causal kernel=matrix dtype=f16",
+                             "h=2 sq=64 skv=97 d=24 causal kernel=matrix dtype=f16 batch_invariant",
+                             "sq=41 skv=97 d=24 mask=bool mask_shape=41,97 kernel=matrix dtype=f16"})
+        check_infinite_products(device, runtime.context(), text);
 }
