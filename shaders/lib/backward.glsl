@@ -32,6 +32,8 @@ void load_statistics(Work w) {
 }
 
 vec4 weights[ROWS * COLS / 4];  // P
+// x times the derivative of the softcap, which may be NaN where x is hidden: 0 stays 0.
+#define TIMES_CAP(x, derivative) mix((x) * (derivative), vec4(0), equal(x, vec4(0)))
 bool tile_is_finished;          // some key of the tile may be hidden from some row
 
 // The derivative of the softcap. A kernel says what becomes of it: WEIGHTS_TAKE_CAP multiplies it into the weights,
@@ -73,7 +75,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
             const vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
             TAKE_WEIGHT(r, e);
-            weights[x] = HAS_SOFTCAP && WEIGHTS_TAKE_CAP ? e * weights[x] : e;
+            weights[x] = HAS_SOFTCAP && WEIGHTS_TAKE_CAP ? TIMES_CAP(e, weights[x]) : e;
             weights[x] += mix(vec4(least), vec4(0), lessThan(s, vec4(NO_MAXIMUM)));
         }
     }
@@ -100,5 +102,6 @@ void find_gradients(Work w, Rows q, Rows k, Rows dout, Rows v, bool mask_is_mixe
 }
 
 void apply_cap_derivative() {
-    if (HAS_SOFTCAP && CAP_IS_KEPT) FOR_EACH(x, ROWS * COLS / 4) scores[x] *= cap_derivative[x];
+    if (HAS_SOFTCAP && CAP_IS_KEPT)
+        FOR_EACH(x, ROWS * COLS / 4) scores[x] = TIMES_CAP(scores[x], cap_derivative[x]);
 }
