@@ -325,7 +325,9 @@ TEST_CASE("refusal: a plan says why not the other kernels") {
     const char *comparison = "only by name: for comparison", *another = "another kernel was asked for";
     CHECK(reasons(many, {}) ==
           Reasons{{"tiles", ""},
-                  {"rows", "it is for fewer query rows"},
+                  {"rows",
+                   "it is for at most 8 query rows here, those of the 2 query heads of a key head counted "
+                   "together"},
                   {"matrix", "float32 in means float32 arithmetic, unless options.precision says otherwise"},
                   {"matrix_khr", comparison},
                   {"materialized", comparison}});
