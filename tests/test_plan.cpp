@@ -44,7 +44,7 @@ std::string planning_flaw(const DeviceCaps& caps, const Problem& p, size_t turn)
         if (!plan) {
             const core::Failure& why = plan.failure();
             const std::string obstacle = asked == "materialized" ? materialized_obstacle(caps, p, tiles)
-                                         : asked == "rows"       ? (rows > 4             ? "fewer query rows"
+                                         : asked == "rows"       ? (rows > 4             ? " query rows here"
                                                                     : p.head_dim_v > 128 ? "too few registers"
                                                                                          : "no tile shape fits")
                                                                  : "";

@@ -309,10 +309,19 @@ void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Option
     tiles.exp2_loses_nan = quirk_exp2_loses_nan(caps);
 }
 
+static std::string too_many_rows(uint64_t most, uint32_t group_size) {
+    const std::string group =
+        group_size == 1
+            ? ""
+            : fmt::format(", those of the {} query heads of a key head counted together", group_size);
+    return fmt::format("it is for at most {} query rows here{}", most, group);
+}
+
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                 KernelKind kind) {
     std::string why;
     bool few_enough = false;
+    uint64_t most_rows = 0;  // that a tuning row of this device is for
     // Batch-invariant: the numbers, by which a row's sums are ordered, must not depend on how many rows there are.
     const uint64_t rows_of_kv_head =
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
@@ -321,6 +330,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
     for (const TuningRow& row : table_of(kind)) {
         if (row.numbers.of_rows_kernel() != (kind == KernelKind::rows)) continue;
         if (!is_for(row.device, kind_of(caps))) continue;
+        most_rows = std::max<uint64_t>(most_rows, row.max_rows);
         if (rows_of_kv_head > row.max_rows) continue;
         few_enough = true;
         if (head_dim > row.max_head_dim) continue;
@@ -338,7 +348,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
     }
     if (why.empty())
         return unsupported("", few_enough ? "on this device it has too few registers for such head dims"
-                                          : "it is for fewer query rows");
+                                          : too_many_rows(most_rows, problem.group_size));
     return unsupported("", "no tile shape fits this device: " + why);
 }
 

@@ -225,8 +225,8 @@ vkattn_full() {
 }
 
 test_full_stdout() {
-    local words=(info "info --json" "info --profile" --help "run --help" --version help version
-        "explain --seqlen-q 8 --head-dim 8") word
+    local words=("bench --suite llama --list" "bench --seqlen-q 16 --head-dim 8 --repeats 1" info "info --json" "info --profile"
+        --help "run --help" --version help version "explain --seqlen-q 8 --head-dim 8") word
     rm -rf out/*
     for word in "${words[@]}"; do
         # shellcheck disable=SC2086 # several words

@@ -132,3 +132,66 @@ test_no_progress() {
     VKATTN_PROGRESS_AFTER=0 succeeds run "${files[@]}" "${outputs[@]}" # with nothing on stderr, which is no terminal
     holds "there is a line of progress without a terminal" not grep -q $'\x1b' stdout
 }
+
+# ---- text for people
+
+shows() { holds "the text does not say: $1" grep -qE -- "$1" stdout; }
+
+test_text() {
+    succeeds run "${files[@]}" "${outputs[@]}"
+    shows '^work +1 dispatch in 1 submission$'
+    shows '^plan +[0-9.]+ us$'
+    shows '^compile +[0-9.]+ ms for pipelines$'
+    shows '^time +[0-9.]+ ms on the device$'
+    shows '^memory +[0-9.]+ KB of tensors$'
+    shows '^ +60.4 KB more would be whole matrices of scores$' # 2 x 4 x 37 x 51 x 4 bytes
+    succeeds run "${files[@]}" "${outputs[@]}" --causal --max-dispatch-gflop 0.0005
+    shows '^work +[0-9]+ dispatches in [0-9]+ submissions$'
+    succeeds run "${files[@]}" "${outputs[@]}" --json
+    has_json plan_us=number compile_us=number
+    succeeds bench --seqlen-q 16 --head-dim 8 --repeats 1
+    shows '^runs +1 block of [0-9]+ runs?, each run of 1 segment in 1 submission$'
+    shows '^plan +[0-9.]+ us for another length, 0 pipelines built$'
+    shows '^ceiling +[0-9.]+ GB/s copy$'
+}
+
+test_refusals_have_numbers() {
+    succeeds explain --seqlen-q 16 --head-dim 8
+    shows '^refused +rows: it is for at most 8 query rows here$'
+    succeeds explain --seqlen-q 16 --head-dim 8 --heads-q 4 --heads-kv 2
+    shows '^refused +rows: it is for at most 8 query rows here, those of the 2 query heads of a key head counted together$'
+}
+
+test_explain_memory() {
+    local shape=(--batch 2 --heads-q 4 --seqlen-q 100 --seqlen-kv 200 --head-dim 16)
+    succeeds explain "${shape[@]}" --json
+    holds "other bytes of tensors" grep -qF '"tensor_bytes":310400,' stdout # 8 heads x (2 x 100 + 2 x 200) x 16 x 4, lse
+    holds "other bytes of matrices" grep -qF '"matrix_bytes":640000}' stdout # 8 heads x 100 x 200 x 4
+    succeeds explain "${shape[@]}" --json --backward --mask-shape 100,200 --mask-type float --dbias
+    holds "other bytes of tensors" grep -qF '"tensor_bytes":777600,' stdout # twice as many, lse, mask and dbias
+    holds "other bytes of matrices" grep -qF '"matrix_bytes":1280000}' stdout
+    succeeds explain "${shape[@]}"
+    shows '^tensors +310 KB$'
+    shows '^matrices +640 KB that a materialised attention would need, and this plan does not$'
+}
+
+# ---- names
+
+test_option_names_in_output() {
+    local field='(problem|options|backward)\.' shape=(--seqlen-q 16 --head-dim 8)
+    succeeds explain "${shape[@]}"
+    shows '^refused +matrix: .* unless --precision says otherwise$'
+    holds "a field is named" not grep -qE "$field" stdout
+    succeeds explain "${shape[@]}" --json
+    holds "a field is named in the JSON" not grep -qE "$field" stdout
+    printf 'rows=nonsense\nrows=8,chunk=8\n' >sweep.txt
+    succeeds bench "${shape[@]}" --repeats 1 --sweep sweep.txt
+    shows '^refused +rows=nonsense: --tuning: '
+    holds "a field is named" not grep -qE "$field" stdout
+    refuses 2 '--kernel: ' bench "${shape[@]}" --kernel nonesuch
+    holds "a field is named" not grep -qE "$field" stderr
+    refuses 2 '--num-splits: ' bench "${shape[@]}" --num-splits 2 --batch-invariant
+    holds "a field is named" not grep -qE "$field" stderr
+    refuses 2 "--sweep: '-' names no file" bench "${shape[@]}" --sweep -
+    refuses 2 --sweep bench "${shape[@]}" --sweep sweep.txt --json
+}

@@ -38,6 +38,15 @@ void keep_arguments(int argc, char** argv) {
     for (int i = 1; i < argc; i++) kept_arguments().push_back(argv[i]);
 }
 
+std::string count_text(uint64_t count, const std::string& word, const std::string& plural) {
+    return fmt::format("{} {}", count, count == 1 ? word : plural.empty() ? word + "s" : plural);
+}
+
+uint64_t matrix_bytes(const VkattnProblem& p, bool backward) {
+    const uint64_t matrices = backward ? 2 : 1;
+    return matrices * element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) * p.seqlen_kv * sizeof(float);
+}
+
 std::string version_text(uint32_t version) {
     return fmt::format("{}.{}.{}", VK_API_VERSION_MAJOR(version), VK_API_VERSION_MINOR(version),
                        VK_API_VERSION_PATCH(version));

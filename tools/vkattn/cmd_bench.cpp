@@ -159,29 +159,37 @@ void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, 
 
 void print_text(const DeviceInfo& d, const Json& plan, const Result& r, const Ceilings& ceilings) {
     const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
-    fmt::print("device   {} ({})\n", d.name, d.driver);
-    fmt::print("kernel   {} ({}: {}), products of {}\n", plan["kernel"].get<std::string>(),
-               plan["tuning_row"].get<std::string>(), plan["tuning"].get<std::string>(),
-               plan["precision"].get<std::string>());
-    fmt::print(
-        "time     {:.4f} ms, the median of {} blocks of {} runs ({:.4f} .. {:.4f}) of {} segments in {} "
-        "submissions\n",
-        median(r.time.ms), r.time.ms.size(), r.time.runs_in_block, *least, *most, r.segments, r.submissions);
     const RateCeiling most_tflops = rate_ceiling(ceilings, plan["kernel"]);
+    fmt::print("device   {}\n", d.name);
+    fmt::print("driver   {}\n", d.driver);
+    fmt::print("kernel   {}, products of {}\n", plan["kernel"].get<std::string>(),
+               plan["precision"].get<std::string>());
+    fmt::print("tuning   {}: {}\n", plan["tuning_row"].get<std::string>(), plan["tuning"].get<std::string>());
+    fmt::print("time     {:.4f} ms, the median; least {:.4f}, most {:.4f}\n", median(r.time.ms), *least,
+               *most);
+    fmt::print("runs     {} of {}, each run of {} in {}\n", count_text(r.time.ms.size(), "block"),
+               count_text(r.time.runs_in_block, "run"), count_text(r.segments, "segment"),
+               count_text(r.submissions, "submission"));
     fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the {} rate\n", r.tflops,
                100 * r.tflops / most_tflops.tflops, most_tflops.name);
     fmt::print("traffic  {:.1f} GB/s of query, key, value and out, {:.1f} % of the copy bandwidth\n", r.gbps,
                100 * r.gbps / ceilings.copy_gbps);
-    fmt::print("ceilings {}, measured in this run\n", to_text(ceilings));
-    fmt::print("startup  {:.1f} ms for context, plan and recording; {:.1f} ms with a pipeline cache\n",
-               r.startup.cold_ms, r.startup.warm_ms);
-    fmt::print("other lengths: plan {:.1f} us, recording {:.1f} us, {} pipelines built\n", r.startup.plan_us,
-               r.startup.record_us, r.startup.built);
+    fmt::print("ceiling  {:.3f} TFLOP/s float32 FMA, measured in this run\n", ceilings.fma_tflops);
+    if (ceilings.matrix_tflops)
+        fmt::print("ceiling  {:.3f} TFLOP/s float16 matrix\n", *ceilings.matrix_tflops);
+    fmt::print("ceiling  {:.1f} GB/s copy\n", ceilings.copy_gbps);
+    fmt::print("first    {:.1f} ms for context, plan, pipelines and recording\n", r.startup.cold_ms);
+    fmt::print("startup  {:.1f} ms for the same with a pipeline cache\n", r.startup.warm_ms);
+    fmt::print("plan     {:.1f} us for another length, {} built\n", r.startup.plan_us,
+               count_text(r.startup.built, "pipeline"));
+    fmt::print("record   {:.1f} us for another length\n", r.startup.record_us);
 }
 
 // One line a tuning of the file, over the same tensors: how the rows of src/plan/tuning.cpp are found. All
 // pipelines are built first: while one is built the device idles, and its clock drops.
 void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
+    if (b.sweep == "-")
+        throw UsageError("--sweep", "'-' names no file: tunings are not read from standard input");
     std::ifstream file(b.sweep);
     if (!file || file.peek() == std::ifstream::traits_type::eof())
         throw UsageError("--sweep", fmt::format("cannot read a tuning from {}", b.sweep));
@@ -264,7 +272,8 @@ void add_bench(CLI::App& app) {
     sub->add_flag("--list", b->list, "Only the names of the suite's cases")->needs(suite);
     for (const char* name : {"--seqlen-q", "--head-dim-qk"})
         sub->get_option(name)->required(false)->excludes(suite);
-    sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors");
+    sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors")
+        ->excludes("--json");
     sub->callback([b, sub] {
         for (const char* name : {"--seqlen-q", "--head-dim-qk"})
             if (b->suite.empty() && sub->count(name) == 0) throw UsageError(name, "is required");

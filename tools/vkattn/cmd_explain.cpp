@@ -5,7 +5,9 @@
 
 #include "call.hpp"
 #include "common.hpp"
+#include "field_names.hpp"
 #include "progress.hpp"
+#include "workload.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -23,6 +25,14 @@ Plan make_plan(const Explain& e, const Runtime& runtime, const VkattnProblem& p)
     VkattnBackward b = dense_backward(p);
     b.dbias = e.dbias;
     return runtime.backward_plan(p, b, o);
+}
+
+// Query, key, value, out and lse, the mask, and the gradients of a backward.
+uint64_t all_tensor_bytes(const VkattnProblem& p, bool backward, bool dbias) {
+    const uint64_t rows = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1);
+    uint64_t mask = p.mask == VKATTN_MASK_NONE ? 0 : p.mask == VKATTN_MASK_BOOL ? 1 : element_bytes(p.dtype);
+    for (uint32_t i = 0; i < p.mask_rank; i++) mask *= p.mask_extents[i];
+    return tensor_bytes(p) * (backward ? 2 : 1) + rows * sizeof(float) + mask * (dbias ? 2 : 1);
 }
 
 // Neighbours that are alike share a line.
@@ -48,7 +58,10 @@ void print(const Runtime& runtime, const Json& plan) {
     fmt::print("tiles    {} query rows x {} keys, {} invocations, {} bytes of shared memory\n",
                t["tile_q"].get<int>(), t["tile_kv"].get<int>(), t["threads"].get<int>(),
                t["shared_bytes"].get<int>());
+    fmt::print("tensors  {}\n", bytes_text(plan["tensor_bytes"].get<double>()));
     fmt::print("scratch  {} bytes\n", plan["scratch_bytes"].get<uint64_t>());
+    fmt::print("matrices {} that a materialised attention would need, and this plan does not\n",
+               bytes_text(plan["matrix_bytes"].get<double>()));
     fmt::print("segments {}\n", plan["segments"].get<uint32_t>());
     print_dispatches(plan["dispatches"]);
     for (const auto& [kernel, reason] : plan["refused"].items())
@@ -65,6 +78,10 @@ void explain(const Explain& e) {
         const Plan plan = make_plan(e, runtime, p);
         Json description = Json::parse(plan.describe());
         description["segments"] = plan.segments();
+        description["tensor_bytes"] = all_tensor_bytes(p, e.backward, e.dbias);
+        description["matrix_bytes"] = matrix_bytes(p, e.backward);
+        for (auto& [kernel, reason] : description["refused"].items())
+            reason = with_option_names(reason.get<std::string>(), Shapes::of_options);
         if (!e.attention.json) return print(runtime, description);
         Json out = call_json(runtime);
         out["pass"] = e.backward ? "backward" : "forward";

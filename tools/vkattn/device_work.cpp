@@ -30,19 +30,22 @@ Json describe(const Work& work) {
             {"scratch_bytes", plan["scratch_bytes"]},
             {"time_ms", work.took.time_ms},
             {"record_us", work.took.record_us},
-            {"plan_us", work.plan_us}};
+            {"plan_us", work.plan_us},
+            {"compile_us", work.compile_us}};
 }
 
+// A line for each thing that has a unit.
 void print_work(const char* what, const Json& w) {
-    fmt::print("{:9} {}, tiles of {} query rows x {} keys ({}), products of {}\n", what,
-               w["kernel"].get<std::string>(), w["tiles"]["tile_q"].get<int>(),
-               w["tiles"]["tile_kv"].get<int>(), w["tuning_row"].get<std::string>(),
-               w["precision"].get<std::string>());
-    fmt::print(
-        "time      {:.3f} ms on the device in {} dispatches, {} submissions; planned in {:.0f} us, recorded "
-        "in {:.0f} us\n",
-        w["time_ms"].get<double>(), w["dispatches"].get<size_t>(), w["submissions"].get<uint32_t>(),
-        w["plan_us"].get<double>(), w["record_us"].get<double>());
+    fmt::print("{:9} {}, tuning row {}, products of {}\n", what, w["kernel"].get<std::string>(),
+               w["tuning_row"].get<std::string>(), w["precision"].get<std::string>());
+    fmt::print("tiles     {} query rows x {} keys\n", w["tiles"]["tile_q"].get<int>(),
+               w["tiles"]["tile_kv"].get<int>());
+    fmt::print("plan      {:.1f} us\n", w["plan_us"].get<double>());
+    fmt::print("compile   {:.1f} ms for pipelines\n", 1e-3 * w["compile_us"].get<double>());
+    fmt::print("record    {:.1f} us\n", w["record_us"].get<double>());
+    fmt::print("time      {:.3f} ms on the device\n", w["time_ms"].get<double>());
+    fmt::print("work      {} in {}\n", count_text(w["dispatches"].get<size_t>(), "dispatch", "dispatches"),
+               count_text(w["submissions"].get<uint32_t>(), "submission"));
 }
 
 }  // namespace
@@ -87,8 +90,8 @@ uint64_t DeviceInputs::tensor_bytes() const {
 void print_report(const AttentionOptions& options, const Runtime& runtime, const VkattnProblem& p,
                   const Work& work, uint64_t tensor_bytes, const Work* forward) {
     const DeviceInfo& d = runtime.device();
-    const uint64_t matrix_bytes =
-        element_count(p.batch, p.num_heads_q, p.seqlen_q, 1) * p.seqlen_kv * sizeof(float);
+    const uint64_t matrices =
+        matrix_bytes(p, forward != nullptr || work.name == std::string_view("backward"));
     const Json described = describe(work);
     if (options.json) {
         Json out = call_json(runtime);
@@ -97,7 +100,7 @@ void print_report(const AttentionOptions& options, const Runtime& runtime, const
         out["options"] = options_json(options);
         out.update(described);
         out["tensor_bytes"] = tensor_bytes;
-        out["matrix_bytes"] = matrix_bytes;
+        out["matrix_bytes"] = matrices;
         if (forward != nullptr) out["forward"] = describe(*forward);
         fmt::print("{}\n", out.dump());
         return;
@@ -105,13 +108,14 @@ void print_report(const AttentionOptions& options, const Runtime& runtime, const
     fmt::print("problem   {}, batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}\n",
                dtype_text(p.dtype), p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv,
                p.head_dim_qk, p.head_dim_v);
-    fmt::print("device    {} ({})\n", d.name, d.driver);
+    fmt::print("device    {}\n", d.name);
+    fmt::print("driver    {}\n", d.driver);
     if (forward != nullptr) print_work("forward", describe(*forward));
     print_work(work.name, described);
-    fmt::print("memory    {} of tensors, {} of scratch; the score matrices would take {}\n",
-               bytes_text(static_cast<double>(tensor_bytes)),
-               bytes_text(described["scratch_bytes"].get<double>()),
-               bytes_text(static_cast<double>(matrix_bytes)));
+    fmt::print("memory    {} of tensors\n", bytes_text(static_cast<double>(tensor_bytes)));
+    fmt::print("          {} of scratch\n", bytes_text(described["scratch_bytes"].get<double>()));
+    fmt::print("          {} more would be whole matrices of scores\n",
+               bytes_text(static_cast<double>(matrices)));
 }
 
 }  // namespace vkattn::tools

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -42,7 +43,7 @@ class DeviceInputs {
 struct Work {
     const char* name;  // for the report
     Plan plan;
-    double plan_us = 0;
+    double plan_us = 0, compile_us = 0;
     VkattnRun took = run_info();
 
     // Plan(context, arguments...); throws UsageError as rethrow_as_usage does.
@@ -60,13 +61,18 @@ Work::Work(const char* report_name, Runtime& runtime, const VkattnProblem& probl
            const Arguments&... arguments)
     : name(report_name) {
     const Phase phase(compiling_pipelines);
-    const auto start = std::chrono::steady_clock::now();
-    try {
+    const auto make = [&] {
+        const auto start = std::chrono::steady_clock::now();
         plan = Plan(runtime.context(), problem, arguments...);
+        return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+    };
+    try {
+        const double both_us = make();
+        plan_us = make();  // its pipelines are there now
+        compile_us = std::max(0.0, both_us - plan_us);
     } catch (const Error& error) {
         rethrow_as_usage(error, Shapes::of_files);
     }
-    plan_us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 }
 
 template <class Args>
