@@ -180,10 +180,12 @@ test_explain_memory() {
 test_option_names_in_output() {
     local field='(problem|options|backward)\.' shape=(--seqlen-q 16 --head-dim 8)
     succeeds explain "${shape[@]}"
-    shows '^refused +matrix: .* unless --precision says otherwise$'
+    shows '^refused +matrix: only by name: CPUs have no matrix unit, .*$'
     holds "a field is named" not grep -qE "$field" stdout
     succeeds explain "${shape[@]}" --json
     holds "a field is named in the JSON" not grep -qE "$field" stdout
+    vkattn explain "${shape[@]}" --kernel matrix
+    holds "the option is not named" complained 3 'unless --precision says otherwise'
     printf 'rows=nonsense\nrows=8,chunk=8\n' >sweep.txt
     succeeds bench "${shape[@]}" --repeats 1 --sweep sweep.txt
     shows '^refused +rows=nonsense: --tuning: '
