@@ -165,7 +165,7 @@ Result<Request> read_request(const VkattnProblem* problem, const VkattnBackward*
     if (!wanted) return wanted.failure();
     auto chosen = read_options(options);
     if (!chosen) return chosen.failure();
-    return Request{*read, std::move(*wanted), std::move(*chosen)};
+    return Request{*read, *wanted, std::move(*chosen)};
 }
 
 Result<Combine> read_combine(const VkattnCombine* given) {
