@@ -138,8 +138,8 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     // Its modules are SPIR-V 1.6, with sizes of workgroups by LocalSizeId.
     caps.matrix_conversions =
         enabled.matrix_conversions && enabled.maintenance4 && caps.api_version >= VK_API_VERSION_1_3;
-    caps.preserves_nonfinite =
-        floats.shaderSignedZeroInfNanPreserveFloat32 != 0 && !quirk_preserving_takes_registers(caps);
+    caps.preserves_nonfinite = floats.shaderSignedZeroInfNanPreserveFloat32 != 0 &&
+                               !quirk_preserving_takes_registers(caps) && !quirk_preserving_takes_time(caps);
     caps.missing_kernels = find_missing_kernels();
     return caps;
 }
