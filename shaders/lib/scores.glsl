@@ -8,10 +8,11 @@
 //
 // A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
 // finished() and the Terms; they add to `added`, in base 2 and no more than HIGHEST_BIAS * LOG2_E in size, or set
-// `hidden`. A term that needs more than the Work adds it to Terms. terms_finish() says in which tiles of keys the terms
-// change anything: a line there, or a bit in FINISHES_ALL_TILES, which the planner repeats (src/plan/launch.hpp). A
-// term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times that,
-// and times the softcap's derivative. A kernel may let scores begin as a term in place of zeros (lib/matrix_bias.glsl).
+// `hidden`, or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms.
+// terms_finish() says in which tiles of keys the terms change anything: a line there, or a bit in FINISHES_ALL_TILES,
+// which the planner repeats (src/plan/terms.hpp). A term whose gradient is wanted finds it in the gradient of the
+// finished score, dS: q.k gets softmax_scale times that, and times the softcap's derivative. A kernel may let scores
+// begin as a term in place of zeros (lib/matrix_bias.glsl).
 //
 // Hidden scores are no infinities, but far below the initial row maximum, and that far below the lowest visible score:
 // 2^(hidden - row_max) is 0 even in a row that has seen nothing. A visible score that is NaN or plus infinity becomes
@@ -72,14 +73,15 @@ vec4 scaled(vec4 x, out vec4 derivative) {
 // begin .. end-1. `shift` is added with the terms: the backward's -lse, which then cancels what large masks add before
 // a score is lost in it.
 float finished(float score, float shift, Terms terms, uint row, ivec2 keys, int key) {
-    bool hidden = key < keys.x || key >= keys.y;
+    bool hidden = key < keys.x || key >= keys.y, spoiled = false;
     float added = 0;
 #include "lib/term_mask.glsl"
+    // A capped score is within the range without a clamp, which might make a number of NaN.
+    if (HAS_SOFTCAP && MASK_KIND == MASK_NONE) return hidden ? HIDDEN : score + shift;
     hidden = hidden || floatBitsToUint(score) == MINUS_INFINITY;
-    const float bias = added + shift;
-    const float visible = IS_FINITE(score) && IS_FINITE(bias) ? clamp(score + bias, LOWEST_SCORE, -LOWEST_SCORE)
-                                                              : uintBitsToFloat(NAN_BITS);
-    return hidden ? HIDDEN : visible;
+    spoiled = spoiled || !IS_FINITE(score) || !IS_FINITE(shift);
+    const float visible = clamp(score + (added + shift), LOWEST_SCORE, -LOWEST_SCORE);
+    return hidden ? HIDDEN : spoiled ? uintBitsToFloat(NAN_BITS) : visible;
 }
 
 // True if a tile of keys has to be finished for rows from .x to .y. If not, scores are q.k times scale_log2.

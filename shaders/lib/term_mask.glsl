@@ -4,6 +4,6 @@
         const uint at = min(uint(key), terms.w.num_keys - 1) * mask_key_step();
         const vec2 element = mask_element(mask_row(terms.mask, row), at);
         hidden = element.y != 0;
-        const float bias = clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
-        added += IS_FINITE(element.x) ? LOG2_E * bias : uintBitsToFloat(NAN_BITS);
+        spoiled = spoiled || !IS_FINITE(element.x);
+        added += LOG2_E * clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
     }

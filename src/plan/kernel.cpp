@@ -35,8 +35,10 @@ constexpr CutPlace place_of_cut() {
 }  // namespace
 
 Scales scales_of(const Problem& p) {
-    return {finite(p.softcap > 0 ? p.softmax_scale / p.softcap : p.softmax_scale * log2_e),
-            finite(p.softcap * log2_e)};
+    // No score is beyond the largest bias that a mask may add (HIGHEST_BIAS of shaders/lib/scores.glsl).
+    const float softcap = std::min(p.softcap, 6.9e37f);
+    return {finite(softcap > 0 ? p.softmax_scale / softcap : p.softmax_scale * log2_e),
+            finite(softcap * log2_e)};
 }
 
 bool needs_arguments(const Problem& p) {
