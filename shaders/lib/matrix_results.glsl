@@ -41,11 +41,11 @@ void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
     const uint at = subgroup * SHARE;
     float scale[SLOTS];
     FOR_EACH(x, SLOTS) scale[x] = 1 / row_sum[r][x];
-    if (ISOLATES_ROWS) FOR_EACH(x, SLOTS) scale[x] += row_spoiled[r][x];
     FOR_EACH(e, ELEMENTS)
         if (!KNOWN || step_column(e) == 0) {
             const uvec2 place = place_of(places, e);
-            const uint row = c.w.first_row + subgroup_row + r * M + place.x;
+            const uint row_of_tile = subgroup_row + r * M + place.x, row = c.w.first_row + row_of_tile;
+            if (ISOLATES_ROWS && is_spoiled(row_of_tile)) scale[slot(e)] = uintBitsToFloat(NAN_BITS);
             if (place.y == 0 && row <= c.w.last_row && c.first_dim == 0)
                 store_statistics(c.w, row, row_offset[r][slot(e)], row_sum[r][slot(e)]);
         }
@@ -71,7 +71,6 @@ void store_rows(TileCursor c) {
     const Rows o = query_tile(push.out_rows, OUT, c.w);
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS) sum_along_rows(row_sum[r]);
-    if (ISOLATES_ROWS) FOR_EACH(r, ROW_BLOCKS) sum_along_rows(row_spoiled[r]);
     barrier();  // from the pool's map to equal shares of it
     FOR_EACH(r, ROW_BLOCKS) store_block(c, o, r, places);
 }

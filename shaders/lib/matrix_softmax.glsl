@@ -12,14 +12,12 @@ const uint GROWN_BITS = 0x46800000;
 float row_offset[ROW_BLOCKS][SLOTS];
 float row_sum[ROW_BLOCKS][SLOTS];  // this invocation's part
 float tile_sum[ROW_BLOCKS][SLOTS];
-float row_spoiled[ROW_BLOCKS][SLOTS];  // NaN where the row has seen what isolated() took away, else 0
 
 void softmax_begin() {
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(s, SLOTS) {
             row_offset[r][s] = NO_MAXIMUM;
             row_sum[r][s] = 0;
-            row_spoiled[r][s] = 0;
         }
     FOR_EACH(x, ROW_BLOCKS * OUT_TILES) acc[x] = ACCUMULATOR(0);
 }
@@ -40,8 +38,9 @@ bool sees(Work w, uint first_key) {
            int(first_key) < visible_keys(w, rows.y).y;
 }
 
-// Brings q.k of the tile to its scores.
-void finish_scores(Work w, uint first_key, bool mask_is_mixed) {
+// Brings q.k of the tile to its scores. `only_hides`: they began as the mask, whose minus infinity may have met NaN, of
+// keys that other rows see. Then what is hidden becomes minus infinity again, and the rest stays what it is.
+void finish_scores(Work w, uint first_key, bool mask_is_mixed, bool only_hides) {
     const Terms terms = terms_of(w, mask_is_mixed);
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS)
@@ -50,9 +49,10 @@ void finish_scores(Work w, uint first_key, bool mask_is_mixed) {
             const uint row = min(w.first_row + subgroup_row + r * M + place.x, w.last_row);
             const ivec2 keys = visible_keys(w, row);
             FOR_EACH(n, KEY_TILES) {
-                const float score = scaled(vec4(scores[r * KEY_TILES + n][e])).x;
-                scores[r * KEY_TILES + n][e] =
-                    finished(score, 0, terms, row, keys, int(first_key + key_at(n * N + place.y)));
+                const float begun = scores[r * KEY_TILES + n][e], score = scaled(vec4(begun)).x;
+                const float done = finished(score, 0, terms, row, keys, int(first_key + key_at(n * N + place.y)));
+                const float kept = done == HIDDEN ? uintBitsToFloat(MINUS_INFINITY) : begun;
+                scores[r * KEY_TILES + n][e] = only_hides ? kept : done;
             }
         }
 }
@@ -82,7 +82,7 @@ void raise_offsets(float factor, float growth) {
             const bool grows = most[s] > row_offset[r][s] + growth;
             shrink[s] = grows ? exp2(max(row_offset[r][s] - most[s], -256.0)) : 1.0;
             if (grows) row_offset[r][s] = most[s];
-            grown = grown || (grows && !IS_ZERO(row_sum[r][s]));
+            grown = grown || (grows && row_sum[r][s] > 0);
         }
         if (subgroupAny(grown)) rescale(r, shrink);
     }

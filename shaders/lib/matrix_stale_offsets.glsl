@@ -25,7 +25,7 @@ float score_tile(TileCursor c, bool biased) {
     begin_scores();
     multiply_all_qk();
     const bool finish = !biased && needs_finishing(c.w, own_rows(c.w), c.k.first);
-    if (finish) finish_scores(c.w, c.k.first, !c.visible);
+    if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.visible, biased);
     return finish ? 1.0 : push.scale_log2;
 }
 
@@ -77,7 +77,7 @@ Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
         begin_scores();
         multiply_all_qk();
         const bool finish = !biased && (finish_all || needs_finishing(c.w, own_rows(c.w), c.k.first));
-        if (finish) finish_scores(c.w, c.k.first, !c.visible);
+        if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.visible, biased);
         const float factor = finish ? 1.0 : push.scale_log2;
         if (HALVES == 2) exponentials(0, factor);
         exponentials(HALVES - 1, factor);
@@ -180,3 +180,4 @@ void attend(inout TileCursor c) {
     } while (again);
 }
 
+bool is_spoiled(uint row) { return false; }

@@ -303,7 +303,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             if (!p.narrow_rows(n.tile_q(), n.tile_kv, pack) && caps.type == DeviceType::cpu)
                 return unsupported(field, "rows of a tile lie 2^31 bytes apart");
             TileChoice tiles{row.name, {}, tile.pool_vec4, row.residency, pack, n};
-            set_nonfinite_rules(tiles, caps, options);
+            set_nonfinite_rules(tiles, caps, p, options);
             return tiles;
         }
     }

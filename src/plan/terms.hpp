@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 
 #include "plan.hpp"
 
@@ -42,6 +43,14 @@ constexpr uint32_t mask_kind_of(const Problem& p) {
 // True if a term changes every score: FINISHES_ALL_TILES of shaders/lib/scores.glsl.
 constexpr bool finishes_all_tiles(const Problem& p) {
     return p.softcap > 0;
+}
+
+// True if some row of a head may see a key that another row of it may not. kv lengths hide keys from all rows alike.
+constexpr bool hides_from_some_rows(const Problem& p) {
+    const int64_t rows = p.seqlen_q, keys = p.seqlen_kv;
+    const bool below = p.dynamic_bounds ? p.bound_lo != INT32_MIN : p.bound_lo > -rows;
+    const bool above = p.dynamic_bounds ? p.bound_hi != INT32_MAX : p.bound_hi < keys - 1;
+    return below || above || p.mask != VKATTN_MASK_NONE;
 }
 
 // The constants that say which terms a score has.

@@ -61,7 +61,8 @@ struct TileChoice {
 };
 
 // Sets what a choice says of numbers that are not finite.
-void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Options& options);
+void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Problem& problem,
+                         const Options& options);
 
 // Shared memory of a kernel in vec4; the shaders are given this number.
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind);
