@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "quirks.hpp"
+#include "terms.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -73,15 +74,15 @@ constexpr TuningRow rows[] = {
 
 // Rows of the backward kernels, whose max_head_dim is the larger one. Measured with `vkattn bench --pass backward
 // --heads-q 16 --seqlen-q 4096 --head-dim-qk D --sweep FILE`, float32, TFLOP/s (of 10 N^2 D) in brackets.
-//   nvidia  H200, driver 580.159: D64 [24.4] of 60 candidates, D128 [24.8] of 29. d576 is not tuned: D256 [17.4], D512
-//           [11.1].
+//   nvidia  H200, driver 580.159: D64 [24.4] of 60 candidates, D128 [25.8; 32 head dims at a time and 8 keys 24.2, 32
+//           and 16 25.0, 16 and 8 25.1]. d576 is not tuned: D256 [17.4], D512 [11.1].
 //   cpu     as the forward's
 //   gpu, few, small: not run on their own devices. tools/gate: as few slices as spill nowhere, with every feature at
 //           once. Fewer do: D256 (1, 1) on NVK's Pascal 659, D576 (1, 2) on navi31 24; on M1 D64 (1, 1) 44, D128 (1, 2)
 //           16, D576 (5, 10) 48.
 constexpr TuningRow backward_rows[] = {
     {"nvidia-backward-d64",  Device::nvidia_driver,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
-    {"nvidia-backward-d128", Device::nvidia_driver, 128, any_rows, 1, {256, 16, 8,  8, 32, 1,  8, 1, 16}},
+    {"nvidia-backward-d128", Device::nvidia_driver, 128, any_rows, 1, {256, 16, 8,  8, 16, 1, 16, 1, 16}},
     {"nvidia-backward-d576", Device::nvidia_driver, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8}},
 
     {"cpu-backward-d128",    Device::cpu,           128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
@@ -304,8 +305,9 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
     return maps + n.tile_q();  // and the statistics of rows
 }
 
-void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Options& options) {
-    tiles.isolates_rows = options.batch_invariant;
+void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Problem& problem,
+                         const Options& options) {
+    tiles.isolates_rows = options.batch_invariant && hides_from_some_rows(problem);
     tiles.exp2_loses_nan = quirk_exp2_loses_nan(caps);
 }
 
@@ -341,7 +343,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         why = too_large(caps, row.numbers, pool_vec4(row.numbers, problem, kind));
         if (why.empty()) {
             Result<TileChoice> tiles = with_tuning(caps, problem, row, kind, options.tuning);
-            if (tiles) set_nonfinite_rules(*tiles, caps, options);
+            if (tiles) set_nonfinite_rules(*tiles, caps, problem, options);
             return tiles;
         }
         why = fmt::format("row {}: {}", row.name, why);
