@@ -93,6 +93,15 @@ class OwnDevice {
     VkDevice device_ = VK_NULL_HANDLE;
 };
 
+// An old loader holds a device to its own version, as Debian 12's does on a machine with a new driver.
+uint32_t loader_version(const OnVersion& on) {
+    const auto enumerate = reinterpret_cast<PFN_vkEnumerateInstanceVersion>(
+        on.handles.get_instance_proc_addr(VK_NULL_HANDLE, "vkEnumerateInstanceVersion"));
+    uint32_t version = VK_API_VERSION_1_0;
+    if (enumerate != nullptr) enumerate(&version);
+    return version;
+}
+
 Requirements requirements_of(const OnVersion& on) {
     return {on.handles.get_instance_proc_addr, on.handles.instance, on.handles.physical_device};
 }
@@ -123,7 +132,8 @@ TEST_CASE_FIXTURE(
         CAPTURE(version);
         OnVersion on(version);
         VkattnContext* const context = on.runtime.context();
-        CHECK(context->caps.api_version == std::min(version, on.device.info().api_version));
+        CHECK(context->caps.api_version ==
+              std::min({version, loader_version(on), on.device.info().api_version}));
         const bool matrix = on.device.has_matrix_unit(VKATTN_DTYPE_FLOAT16);
         if (!matrix) skip("matrix kernels by version: " + on.device.info().name + " has no unit for float16");
         for (const char* text :
