@@ -38,6 +38,33 @@ bool is_one_of(const All& names, const T& name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
+// Keys of row i, within those that there are.
+std::pair<int64_t, int64_t> keys_of(const core::Problem& p, int64_t i) {
+    const int64_t keys = p.seqlen_kv;
+    return {std::clamp<int64_t>(i + p.bound_lo, 0, keys), std::clamp<int64_t>(i + p.bound_hi + 1, 0, keys)};
+}
+
+// What is known of rows of a head: they all see the same keys, or all keys.
+bool rows_see_alike(const core::Problem& p) {
+    if (p.mask != VKATTN_MASK_NONE) return false;
+    if (p.seqlen_q <= 1) return true;
+    if (p.dynamic_bounds) return p.bound_lo == INT32_MIN && p.bound_hi == INT32_MAX;
+    return keys_of(p, 0) == keys_of(p, int64_t{p.seqlen_q} - 1);
+}
+bool rows_see_all(const core::Problem& p) {
+    return rows_see_alike(p) && (p.seqlen_q <= 1 || p.dynamic_bounds ||
+                                 keys_of(p, 0) == std::pair<int64_t, int64_t>{0, p.seqlen_kv});
+}
+
+// Why isolates_rows is wrong, or "".
+const char* isolation_flaw(const core::Options& options, const core::Plan& plan, uint32_t isolates) {
+    if (isolates > 1) return "not a boolean";
+    if (isolates == 0)
+        return options.batch_invariant && !rows_see_alike(plan.problem) ? "needed: NaN would spread" : "";
+    if (!options.batch_invariant) return "needless: it is not asked for";
+    return plan.problem.seqlen_kv != 0 && rows_see_all(plan.problem) ? "needless: rows see all keys" : "";
+}
+
 }  // namespace
 
 std::string nonfinite_flaw(const core::DeviceCaps& caps, const core::Options& options,
@@ -45,12 +72,13 @@ std::string nonfinite_flaw(const core::DeviceCaps& caps, const core::Options& op
     for (const Pipeline& pipeline : plan.pipelines) {
         const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
         for (size_t i = 0; i < constants.size(); i++) {
-            const bool of_device = constants[i].name == of_nonfinite[0];
-            if (!is_one_of(of_nonfinite, std::string_view(constants[i].name))) continue;
+            const uint32_t value = pipeline.constants[i];
             const bool swiftshader = caps.driver_id == 10;
-            if (pipeline.constants[i] != (of_device ? swiftshader : options.batch_invariant))
-                return fmt::format("{}: {} is {}", name_of(pipeline), constants[i].name,
-                                   pipeline.constants[i]);
+            if (constants[i].name == of_nonfinite[0] && value != swiftshader)
+                return fmt::format("{}: {} is {}", name_of(pipeline), constants[i].name, value);
+            if (constants[i].name != of_nonfinite[1]) continue;
+            if (const std::string why = isolation_flaw(options, plan, value); !why.empty())
+                return fmt::format("{}: {} is {}, {}", name_of(pipeline), constants[i].name, value, why);
         }
     }
     return "";

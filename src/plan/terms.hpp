@@ -48,9 +48,9 @@ constexpr bool finishes_all_tiles(const Problem& p) {
 // True if some row of a head may see a key that another row of it may not. kv lengths hide keys from all rows alike.
 constexpr bool hides_from_some_rows(const Problem& p) {
     const int64_t rows = p.seqlen_q, keys = p.seqlen_kv;
-    const bool below = p.dynamic_bounds ? p.bound_lo != INT32_MIN : p.bound_lo > -rows;
+    const bool below = p.dynamic_bounds ? p.bound_lo != INT32_MIN : p.bound_lo > 1 - rows;
     const bool above = p.dynamic_bounds ? p.bound_hi != INT32_MAX : p.bound_hi < keys - 1;
-    return below || above || p.mask != VKATTN_MASK_NONE;
+    return p.mask != VKATTN_MASK_NONE || (rows > 1 && (below || above));
 }
 
 // The constants that say which terms a score has.
