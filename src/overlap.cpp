@@ -90,8 +90,8 @@ bool overlap(const Placement& a, const Placement& b) {
                   distance + static_cast<int64_t>(b.run_bytes - 1)};
     const std::vector<Term> all = terms_of(a, b);
     std::span<const Term> terms = all;
-    // Multiples of a stride that is no longer than the window leave no gap: they widen it. So a dense tensor becomes one
-    // run, and the heads of a packed one do too.
+    // Multiples of a stride that is no longer than the window leave no gap: they widen it. So a dense tensor becomes
+    // one run, and the heads of a packed one do too.
     while (!terms.empty() && terms.front().stride <= window.high - window.low + 1) {
         const Term& t = terms.front();
         window = {window.low - t.high * t.stride, window.high - t.low * t.stride};

@@ -177,7 +177,8 @@ TEST_CASE("backward refusal: tuning numbers that do not go together") {
     refused({{&N::kv_slices, 0}}, "kv_slices = 0");
     refused({{&N::kv_slices, 3}}, "neither 1 nor even");
     refused({{&N::v_keys, 0}}, "v_keys = 0");
-    // 128 keys in groups of 12; in 2 groups of 64 invocations' 3; 96 keys in 24 groups, which 64 invocations do not fill.
+    // 128 keys in groups of 12; in 2 groups of 64 invocations' 3; 96 keys in 24 groups, which 64 invocations do not
+    // fill.
     refused({{&N::rows, 12}}, "do not share");
     refused({{&N::cols, 12}, {&N::rows, 4}, {&N::p_blocks, 1}, {&N::v_keys, 8}}, "do not share");
     refused({{&N::cols, 64}, {&N::p_blocks, 16}}, "p_blocks does not divide rows");

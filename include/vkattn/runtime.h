@@ -130,16 +130,18 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_profile(uint32_t index, char* tex
                                                        size_t* length, VkattnError* error);
 
 /* What a device has beside float32 arithmetic, as JSON text: `matrices`, the shapes m, n, k of its matrix unit with the
- * types of a x b + c = result, and if matrix kernels can use them; and `matrix_kernels`, `bfloat16`, `bfloat16_matrices`
- * and `integer_dot_products`, each with `available` and `why_not`. Otherwise as vkattn_runtime_profile. */
+ * types of a x b + c = result, and if matrix kernels can use them; and `matrix_kernels`, `bfloat16`,
+ * `bfloat16_matrices` and `integer_dot_products`, each with `available` and `why_not`. Otherwise as
+ * vkattn_runtime_profile. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_units(uint32_t index, char* text, size_t capacity,
                                                      size_t* length, VkattnError* error);
 
 /* Picks a device and makes everything that plans need. `options` may be null. Where matrix units have to be probed for
  * vkattn to be fast, this does it. A device that executes nothing, as compile-only drivers do, can be opened and plans
- * can be made on it; whatever is submitted to it, by any function, returns DEVICE_ERROR. Environment: VKATTN_DEVICE, see VkattnRuntimeOptions::device.
- * Errors: INVALID_ARGUMENT (no such device; the message lists those that there are), UNSUPPORTED (no Vulkan loader or
- * driver, no device, one that vkattn cannot use, no validation layer), DEVICE_ERROR. */
+ * can be made on it; whatever is submitted to it, by any function, returns DEVICE_ERROR. Environment: VKATTN_DEVICE,
+ * see VkattnRuntimeOptions::device. Errors: INVALID_ARGUMENT (no such device; the message lists those that there
+ * are), UNSUPPORTED (no Vulkan loader or driver, no device, one that vkattn cannot use, no validation layer),
+ * DEVICE_ERROR. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_open(const VkattnRuntimeOptions* options,
                                                     VkattnRuntime** runtime, VkattnError* error);
 /* After every plan and buffer of the runtime. Null is legal. */
@@ -191,9 +193,10 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_combine(VkattnRuntime* runtim
                                                            VkattnError* error);
 
 /* Records commands into one command buffer, submits it once and waits, for what a run does not do: several plans in one
- * submission. `record` is called once, on this thread, with `user`; it must call nothing of the runtime that submits: no
- * run, no transfer, no submission, which would wait for this one for ever. It returns VKATTN_OK, or else a status, with `error` filled: nothing is submitted then, and both are what
- * vkattn_runtime_submit returns. `run` may be null. Errors: INVALID_ARGUMENT (null), and those of `record`. */
+ * submission. `record` is called once, on this thread, with `user`; it must call nothing of the runtime that submits:
+ * no run, no transfer, no submission, which would wait for this one for ever. It returns VKATTN_OK, or else a status,
+ * with `error` filled: nothing is submitted then, and both are what vkattn_runtime_submit returns. `run` may be null.
+ * Errors: INVALID_ARGUMENT (null), and those of `record`. */
 typedef VkattnStatus (*VkattnRecord)(VkCommandBuffer command_buffer, void* user, VkattnError* error);
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, void* user,
                                                       VkattnRun* run, VkattnError* error);

@@ -83,15 +83,15 @@ typedef struct VkattnStrides {
  * with an lse of about -7e37.
  * A row that sees no key gives out = 0 and lse = -inf. batch, seqlen_q and seqlen_kv may be 0.
  *
- * NaN and infinity that a row sees never vanish. A product of query and key that is NaN (or +inf, without a softcap) and
- * a mask element that is NaN or +inf make out and lse of the row NaN; a product of -inf weighs nothing. A value that is
- * not finite makes out of the row not finite. In a backward, what is not finite in dout, dlse, out or lse of a row that
- * sees a key, or in a query, key, value or mask element that it sees, makes every gradient that depends on it not
- * finite. It may spread in addition: in the forward from a value, in the backward from query, key, value and dout, to
- * other rows and keys of the same tile (at most a few hundred neighbours of the same head); with batch_invariant it does
- * not, but whether one head dim of a row's out or all of them show a value that is not finite may depend on how many rows
- * there are. Where weights of 0 would hide what is not finite, they count as 2^-126: a value, or a gradient, of 1e30 and
- * more then shows where its key weighs nothing. What no row sees changes no bit. */
+ * NaN and infinity that a row sees never vanish. A product of query and key that is NaN (or +inf, without a softcap)
+ * and a mask element that is NaN or +inf make out and lse of the row NaN; a product of -inf weighs nothing. A value
+ * that is not finite makes out of the row not finite. In a backward, what is not finite in dout, dlse, out or lse of
+ * a row that sees a key, or in a query, key, value or mask element that it sees, makes every gradient that depends on
+ * it not finite. It may spread in addition: in the forward from a value, in the backward from query, key, value and
+ * dout, to other rows and keys of the same tile (at most a few hundred neighbours of the same head); with
+ * batch_invariant it does not, but whether one head dim of a row's out or all of them show a value that is not finite
+ * may depend on how many rows there are. Where weights of 0 would hide what is not finite, they count as 2^-126: a
+ * value, or a gradient, of 1e30 and more then shows where its key weighs nothing. What no row sees changes no bit. */
 typedef struct VkattnProblem {
     size_t struct_size;
     VkattnDtype dtype;     /* of query, key, value and out; default float32 */
@@ -122,8 +122,9 @@ typedef struct VkattnProblem {
     VkattnStrides key_strides;
     VkattnStrides value_strides;
     VkattnStrides out_strides;
-    /* What every address, and every stride in bytes, of query, key, value and out is a multiple of; strides that are never
-     * taken, because there is one batch, one head or one row, may be anything. A power of two; default 0 means one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
+    /* What every address, and every stride in bytes, of query, key, value and out is a multiple of; strides that are
+     * never taken, because there is one batch, one head or one row, may be anything. A power of two; default 0 means
+     * one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
     uint32_t alignment_bytes;
     /* How far apart neighbours of the mask lie, in elements of the mask; neighbours along the keys always lie 1
      * apart. Each stride defaults to VKATTN_CONTIGUOUS, the distance in a dense tensor of mask_extents. 0 broadcasts.
@@ -132,8 +133,8 @@ typedef struct VkattnProblem {
     VkattnStrides mask_strides;
 } VkattnProblem;
 
-/* To what the operands of the two products may be rounded: query, key and value as they are loaded, and the weights that
- * the values are summed with. Scores, softmax and every sum stay float32. */
+/* To what the operands of the two products may be rounded: query, key and value as they are loaded, and the weights
+ * that the values are summed with. Scores, softmax and every sum stay float32. */
 typedef enum VkattnPrecision {
     VKATTN_PRECISION_STORAGE = 0, /* problem.dtype: float32 in means float32 arithmetic */
     VKATTN_PRECISION_FLOAT16 = 1, /* an input of 65520 and more counts as infinite: take bfloat16 */
@@ -151,8 +152,8 @@ typedef struct VkattnOptions {
     uint64_t max_scratch_bytes;
     /* No dispatch is estimated to cost more floating-point operations than this (2 * rows * keys * (head_dim_qk +
      * head_dim_v) of the tiles that can be visible): drivers kill dispatches that run for seconds. 0: a default for the
-     * type of the device. A plan is cut over queries, heads and keys; see vkattn_plan_segments. The backward counts, for
-     * each row and key, 2 * (2 * head_dim_qk + head_dim_v) for dquery, 4 * (head_dim_qk + head_dim_v) for dkey and
+     * type of the device. A plan is cut over queries, heads and keys; see vkattn_plan_segments. The backward counts,
+     * for each row and key, 2 * (2 * head_dim_qk + head_dim_v) for dquery, 4 * (head_dim_qk + head_dim_v) for dkey and
      * dvalue, and 2 * (head_dim_qk + head_dim_v) for dbias, of which one workgroup does all that shares a tile of the
      * mask: a limit below that is UNSUPPORTED. */
     uint64_t max_dispatch_flops;
@@ -162,17 +163,18 @@ typedef struct VkattnOptions {
      * alone, not on batch, on the lengths of other sequences, or on how many rows and heads there are. Slower where
      * few queries see many keys: the keys are not split for parallelism. */
     uint32_t batch_invariant;
-    /* Of float32 problems; of others the storage type, which changes nothing. Asked for, it means the matrix units: where
-     * they cannot serve the problem it is UNSUPPORTED, not slower. Only few query rows, whose time goes into loads, keep the
-     * kernel `rows` and float32, which is allowed, not promised; and so do kernels asked for by name. The backward has none. */
+    /* Of float32 problems; of others the storage type, which changes nothing. Asked for, it means the matrix units:
+     * where they cannot serve the problem it is UNSUPPORTED, not slower. Only few query rows, whose time goes into
+     * loads, keep the kernel `rows` and float32, which is allowed, not promised; and so do kernels asked for by name.
+     * The backward has none. */
     VkattnPrecision precision;
 } VkattnOptions;
 
 /* Attention over some of the keys gives a partial out and lse; parts over disjoint keys merge to the whole:
  *   lse = log(sum over parts of exp(lse_part)),  out = sum over parts of exp(lse_part - lse) * out_part
- * Parts may be shards of other devices, or pages of a cache. A part with lse -inf counts nothing, whatever its out holds;
- * if all are, out = 0 and lse = -inf. Rows with an lse of about -7e37 (see VkattnProblem) cannot be merged: it does not
- * tell how many keys it stands for.
+ * Parts may be shards of other devices, or pages of a cache. A part with lse -inf counts nothing, whatever its out
+ * holds; if all are, out = 0 and lse = -inf. Rows with an lse of about -7e37 (see VkattnProblem) cannot be merged: it
+ * does not tell how many keys it stands for.
  *
  *   parts     (num_parts, batch, num_heads, seqlen_q, head_dim_v) of parts_dtype
  *   parts_lse (num_parts, batch, num_heads, seqlen_q) float32, contiguous
@@ -200,8 +202,9 @@ typedef struct VkattnCombine {
  *   dbias  (mask_extents), contiguous whatever the mask's strides are, of problem.dtype: the scores' gradient, summed
  *          over dimensions in which the mask has an extent of 1, and over the query heads of each mask head
  *
- * dkey and dvalue are sums over the query heads of a group. Rows without visible keys give 0; keys that no row sees, those
- * past a kv length too, have gradient 0. Summed in a fixed order, so that the same plan and input give the same bits. */
+ * dkey and dvalue are sums over the query heads of a group. Rows without visible keys give 0; keys that no row sees,
+ * those past a kv length too, have gradient 0. Summed in a fixed order, so that the same plan and input give the same
+ * bits. */
 typedef struct VkattnBackward {
     size_t struct_size;
     uint32_t dlse;  /* boolean; default false; true: args.dlse holds an incoming gradient of the lse */

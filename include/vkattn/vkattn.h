@@ -69,10 +69,10 @@ typedef struct VkattnContextInfo {
     /* May be null; must outlive the context. Threads that create plans use it at once, so it must not be of
      * VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT. */
     VkPipelineCache pipeline_cache;
-    /* What the memory of an earlier vkattn_cmd_probe held, on the same physical device with the same driver, api_version
-     * and features: the context begins as if it had been given to vkattn_context_probed. Applications that keep it in a
-     * file keep VkPhysicalDeviceProperties::pipelineCacheUUID with it, and probe again when that has changed. Null: the
-     * default, there is none. It is read by vkattn_context_create only. */
+    /* What the memory of an earlier vkattn_cmd_probe held, on the same physical device with the same driver,
+     * api_version and features: the context begins as if it had been given to vkattn_context_probed. Applications
+     * that keep it in a file keep VkPhysicalDeviceProperties::pipelineCacheUUID with it, and probe again when that
+     * has changed. Null: the default, there is none. It is read by vkattn_context_create only. */
     const void* probe_results;
     uint64_t probe_results_bytes; /* must be what vkattn_probe_size says of a context without them */
 } VkattnContextInfo;
@@ -83,26 +83,26 @@ typedef struct VkattnContext VkattnContext;
 typedef struct VkattnPlan VkattnPlan;
 
 /* Buffers. Every address lies in a VkBuffer with the usage SHADER_DEVICE_ADDRESS, on memory that was allocated with
- * VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT. Tensors need no other usage: nothing is bound to a descriptor, so STORAGE_BUFFER is
- * not needed. Scratch needs TRANSFER_DST too.
+ * VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT. Tensors need no other usage: nothing is bound to a descriptor, so
+ * STORAGE_BUFFER is not needed. Scratch needs TRANSFER_DST too.
  *
  * Scratch is a range of such a buffer; null when the plan needs none. It needs no initial content, and what a recording
- * leaves there has no meaning. Consecutive recordings, of the same plan or of different ones, may share it if a barrier from
- * VKATTN_LAST_STAGES and VKATTN_LAST_ACCESS to VKATTN_FIRST_STAGES and VKATTN_FIRST_ACCESS stands between them: the barrier
- * that a recording needs anyway if it reads what the one before has written. Recordings that may overlap (no barrier between
- * them, or different queues) need scratch of their own. So do the segments of one plan while they are spread over
- * submissions: nobody else may use its scratch before the last one has ended. */
+ * leaves there has no meaning. Consecutive recordings, of the same plan or of different ones, may share it if a
+ * barrier from VKATTN_LAST_STAGES and VKATTN_LAST_ACCESS to VKATTN_FIRST_STAGES and VKATTN_FIRST_ACCESS stands
+ * between them: the barrier that a recording needs anyway if it reads what the one before has written. Recordings
+ * that may overlap (no barrier between them, or different queues) need scratch of their own. So do the segments of
+ * one plan while they are spread over submissions: nobody else may use its scratch before the last one has ended. */
 
 /* Aliasing. Inputs may share memory with each other in any way. An output shares no element with an input, with another
- * output or with scratch, and scratch none with anything (vkattn_cmd_combine may merge in place, see there). Elements count,
- * not ranges: tensors may interleave by their strides, as query, key and value of a packed QKV buffer do, and their gradients
- * in a packed dQKV buffer. Recording refuses arguments with INVALID_ARGUMENT where addresses and strides prove that an
- * element is shared, and never otherwise: what it cannot prove, or cannot see (two addresses of one memory), is the
- * caller's to avoid. */
+ * output or with scratch, and scratch none with anything (vkattn_cmd_combine may merge in place, see there). Elements
+ * count, not ranges: tensors may interleave by their strides, as query, key and value of a packed QKV buffer do, and
+ * their gradients in a packed dQKV buffer. Recording refuses arguments with INVALID_ARGUMENT where addresses and
+ * strides prove that an element is shared, and never otherwise: what it cannot prove, or cannot see (two addresses of
+ * one memory), is the caller's to avoid. */
 
 /* Addresses of one forward. Null addresses are legal for empty tensors; lse may be null: it is not written then.
- * On matrix units, masks are fastest at a multiple of 16, with rows of a multiple of 16 bytes; rows of a tile are computed
- * twice where a key or value that the mask hides from all of them is not finite. */
+ * On matrix units, masks are fastest at a multiple of 16, with rows of a multiple of 16 bytes; rows of a tile are
+ * computed twice where a key or value that the mask hides from all of them is not finite. */
 typedef struct VkattnForwardArgs {
     size_t struct_size;
     VkDeviceAddress query;
@@ -183,8 +183,8 @@ VKATTN_INIT_FUNCTION(VkattnBackward, vkattn_backward_init)
 VKATTN_INIT_FUNCTION(VkattnBackwardArgs, vkattn_backward_args_init)
 
 /* What vkattn would like enabled on this device, given what it supports: extensions, and a features chain that can be
- * passed as VkDeviceCreateInfo::pNext, or merged into the application's own by vkattn_requirements_merge. Only the first
- * feature is required, and what an application leaves out is done without:
+ * passed as VkDeviceCreateInfo::pNext, or merged into the application's own by vkattn_requirements_merge. Only the
+ * first feature is required, and what an application leaves out is done without:
  *
  *     feature                              Vulkan, extension                  what it brings
  *     bufferDeviceAddress                  1.2                                everything: it is required
@@ -204,7 +204,8 @@ VKATTN_INIT_FUNCTION(VkattnBackwardArgs, vkattn_backward_args_init)
  *       cooperativeMatrixConversions                                          instances of Vulkan 1.3 or later
  *     maintenance4                         1.3, VK_KHR_maintenance4           needed by these two
  *
- * UNSUPPORTED says which required feature is missing. Errors: INVALID_ARGUMENT (null), UNSUPPORTED, OUT_OF_HOST_MEMORY. */
+ * UNSUPPORTED says which required feature is missing. Errors: INVALID_ARGUMENT (null), UNSUPPORTED,
+ * OUT_OF_HOST_MEMORY. */
 VKATTN_API VkattnStatus vkattn_requirements_create(PFN_vkGetInstanceProcAddr get_instance_proc_addr,
                                                    VkInstance instance, VkPhysicalDevice physical_device,
                                                    VkattnRequirements** requirements, VkattnError* error);
@@ -215,8 +216,8 @@ VKATTN_API const VkPhysicalDeviceFeatures2* vkattn_requirements_features(
     const VkattnRequirements* requirements);
 /* Sets the features in a chain that the application has for VkDeviceCreateInfo::pNext, given by its first struct of
  * whatever type. A feature is set where the chain has a struct for it: its own, or VkPhysicalDeviceVulkan11Features,
- * 12 or 13. Structs that are missing are added at the end of the chain; they are the requirements', so that the chain is
- * valid until vkattn_requirements_destroy. Nothing else in the chain changes. The application adds those of
+ * 12 or 13. Structs that are missing are added at the end of the chain; they are the requirements', so that the chain
+ * is valid until vkattn_requirements_destroy. Nothing else in the chain changes. The application adds those of
  * vkattn_requirements_extensions that its own list does not have, and gives the chain to vkattn_context_create too.
  * May be called for several chains; not for one object by several threads at once.
  * Errors: INVALID_ARGUMENT (null), OUT_OF_HOST_MEMORY. */
@@ -228,22 +229,24 @@ VKATTN_API VkattnStatus vkattn_requirements_merge(VkattnRequirements* requiremen
  * OUT_OF_HOST_MEMORY.
  *
  * A lost device: the first call to which the driver answers VK_ERROR_DEVICE_LOST, and each later one that needs a
- * pipeline of this context, returns DEVICE_LOST, and the driver is not asked again. The library does not submit, so a loss
- * is usually seen first by the application. Plans and context can still be destroyed, and nothing else is of use. */
+ * pipeline of this context, returns DEVICE_LOST, and the driver is not asked again. The library does not submit, so a
+ * loss is usually seen first by the application. Plans and context can still be destroyed, and nothing else is of
+ * use. */
 VKATTN_API VkattnStatus vkattn_context_create(const VkattnContextInfo* info, VkattnContext** context,
                                               VkattnError* error);
 /* After every plan of the context is destroyed and no recording is in use any more. Null is legal. */
 VKATTN_API void vkattn_context_destroy(VkattnContext* context);
 
 /* What no query tells of a device: where its matrix units keep the elements of a matrix. Plans made after
- * vkattn_context_probed may keep more in registers and be faster; without it nothing is assumed. Optional, once a context:
+ * vkattn_context_probed may keep more in registers and be faster; without it nothing is assumed. Optional, once a
+ * context:
  *
  *     vkattn_probe_size -> memory of that size with a device address, 4 bytes aligned, zeroed, readable by the host
  *     vkattn_cmd_probe records a few short dispatches; submit them, wait, make their writes visible to the host
  *     vkattn_context_probed with what the memory holds; no other call may use the context meanwhile
  *
- * A size of 0: there is nothing to probe. The memory's content may be kept for later contexts, which begin probed then: see
- * VkattnContextInfo::probe_results. tests/consumer/probe.c is a program that does all this.
+ * A size of 0: there is nothing to probe. The memory's content may be kept for later contexts, which begin probed
+ * then: see VkattnContextInfo::probe_results. tests/consumer/probe.c is a program that does all this.
  * Errors: INVALID_ARGUMENT, DEVICE_LOST, OUT_OF_HOST_MEMORY. */
 VKATTN_API uint64_t vkattn_probe_size(const VkattnContext* context); /* bytes; 0 for null */
 VKATTN_API VkattnStatus vkattn_cmd_probe(VkCommandBuffer command_buffer, VkattnContext* context,
@@ -251,8 +254,8 @@ VKATTN_API VkattnStatus vkattn_cmd_probe(VkCommandBuffer command_buffer, VkattnC
 VKATTN_API VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results,
                                               uint64_t size_bytes, VkattnError* error);
 
-/* Validates, plans, and builds the pipelines that the plan needs and the context does not have yet. Nothing is built for
- * a batch, a head count, a sequence length, a scale or a bound as such. But there are thresholds at which another
+/* Validates, plans, and builds the pipelines that the plan needs and the context does not have yet. Nothing is built
+ * for a batch, a head count, a sequence length, a scale or a bound as such. But there are thresholds at which another
  * pipeline takes over, once a context: few query rows; keys split or not; strides from 4 GiB on, or rows of a tile
  * 2 GiB apart. `options` may be null.
  * Errors: INVALID_ARGUMENT (error->field names the field), UNSUPPORTED (with the reason), OUT_OF_HOST_MEMORY,
@@ -263,9 +266,9 @@ VKATTN_API VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnP
 VKATTN_API void vkattn_plan_destroy(VkattnPlan* plan); /* null is legal */
 
 /* Would this be planned, and how? Validates and plans as vkattn_plan_create does, with the same answers, but builds no
- * pipeline and allocates nothing that stays: microseconds, for those who ask about thousands of shapes. `info` may be null.
- * OK is no promise that the driver can build the pipelines; a tuning row that it has refused before is not planned again.
- * Errors: as vkattn_plan_create, but DEVICE_ERROR and DEVICE_LOST. */
+ * pipeline and allocates nothing that stays: microseconds, for those who ask about thousands of shapes. `info` may be
+ * null. OK is no promise that the driver can build the pipelines; a tuning row that it has refused before is not
+ * planned again. Errors: as vkattn_plan_create, but DEVICE_ERROR and DEVICE_LOST. */
 VKATTN_API VkattnStatus vkattn_plan_check(VkattnContext* context, const VkattnProblem* problem,
                                           const VkattnOptions* options, VkattnPlanInfo* info,
                                           VkattnError* error);
@@ -295,12 +298,12 @@ VKATTN_API VkattnStatus vkattn_cmd_forward(VkCommandBuffer command_buffer, const
  * buffers and submissions. Every segment must be recorded once, with the same arguments, and executed on one queue in
  * order; the barriers between segments are recorded by the later one. Scratch holds intermediate results all the while.
  *
- * A command buffer and a submission may take as many segments as the caller likes; what limits them is how long a queue may
- * be busy. Windows and amdgpu give a submission about two seconds, and nothing else runs meanwhile. A segment costs at most
- * VkattnPlanInfo::max_segment_flops, by default no more than 5e10, and on discrete devices 5e11 or, if that is more, 2e10
- * for each multiprocessor (unless the work cannot be cut so fine): with the kernels for 32-bit arithmetic about a tenth of a
- * second of a device that is used well. Callers that must not wait submit one or two, measure, and go on with as many
- * as take a quarter of a second. */
+ * A command buffer and a submission may take as many segments as the caller likes; what limits them is how long a
+ * queue may be busy. Windows and amdgpu give a submission about two seconds, and nothing else runs meanwhile. A
+ * segment costs at most VkattnPlanInfo::max_segment_flops, by default no more than 5e10, and on discrete devices 5e11
+ * or, if that is more, 2e10 for each multiprocessor (unless the work cannot be cut so fine): with the kernels for
+ * 32-bit arithmetic about a tenth of a second of a device that is used well. Callers that must not wait submit one or
+ * two, measure, and go on with as many as take a quarter of a second. */
 VKATTN_API uint32_t vkattn_plan_segments(const VkattnPlan* plan); /* 0 for null */
 /* Errors: as vkattn_cmd_forward; INVALID_ARGUMENT if first + count exceeds the number of segments. */
 VKATTN_API VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer command_buffer, const VkattnPlan* plan,
@@ -337,9 +340,9 @@ VKATTN_API VkattnStatus vkattn_cmd_backward_range(VkCommandBuffer command_buffer
 /* Merging of partial outputs; see VkattnCombine. The plan needs no scratch and is recorded by vkattn_cmd_combine only.
  *
  * It may merge in place: out may be one of the parts, if it has the part's address, strides and type
- * (args.out = args.parts + p * part_stride in bytes, out_strides = parts_strides, dtype = parts_dtype), and lse may be the
- * lse of one of them (args.lse = args.parts_lse + p * batch * num_heads * seqlen_q * 4), the same part's or another's. What
- * is overwritten must share no element with the other parts. Any other overlap is refused, as above.
+ * (args.out = args.parts + p * part_stride in bytes, out_strides = parts_strides, dtype = parts_dtype), and lse may
+ * be the lse of one of them (args.lse = args.parts_lse + p * batch * num_heads * seqlen_q * 4), the same part's or
+ * another's. What is overwritten must share no element with the other parts. Any other overlap is refused, as above.
  * Errors: as vkattn_plan_create. */
 VKATTN_API VkattnStatus vkattn_combine_create(VkattnContext* context, const VkattnCombine* combine,
                                               VkattnPlan** plan, VkattnError* error);

@@ -12,9 +12,10 @@ namespace {
 
 constexpr const char* for_comparison = "for comparison";
 
-// In order of preference. A CPU's matrices are emulated: lavapipe at 256 bits, 2 cores, `vkattn bench --dtype f16 --heads-q 2
-// --seqlen-q N --head-dim-qk D --kernel K`, milliseconds of `tiles` and `matrix`: D64, N 512 52 and 217, causal 26 and 85;
-// D128, N 512 116 and 419; D256, N 256 135 and 323; D512, N 256 244 and 759; D16, N 64 0.3 and 8.
+// In order of preference. A CPU's matrices are emulated: lavapipe at 256 bits, 2 cores, `vkattn bench --dtype f16
+// --heads-q 2
+// --seqlen-q N --head-dim-qk D --kernel K`, milliseconds of `tiles` and `matrix`: D64, N 512 52 and 217, causal 26
+// and 85; D128, N 512 116 and 419; D256, N 256 135 and 323; D512, N 256 244 and 759; D16, N 64 0.3 and 8.
 constexpr ForwardKernel forward_kernels[] = {
     {"rows", nullptr, nullptr, nullptr, plan_forward_rows},  // it goes by loads: rounding costs it nothing
     {"matrix", nullptr, nullptr, "CPUs have no matrix unit, `tiles` is faster", plan_forward_matrix},

@@ -40,9 +40,9 @@ inline bool quirk_preserving_takes_registers(const DeviceCaps& caps) {
     return caps.driver_id == driver_nvk || caps.driver_id == driver_radv;
 }
 
-// NVIDIA's own driver (580.159, H200): SignedZeroInfNanPreserve makes the forward slower, beside the same binary without
-// it: float16 on matrix units D64 4 %, D128 2 %, with a float mask 5 %, decoding 4 %. Kernels test bits wherever a
-// result depends on it, so they do without. Remove when `vkattn bench` shows no difference.
+// NVIDIA's own driver (580.159, H200): SignedZeroInfNanPreserve makes the forward slower, beside the same binary
+// without it: float16 on matrix units D64 4 %, D128 2 %, with a float mask 5 %, decoding 4 %. Kernels test bits
+// wherever a result depends on it, so they do without. Remove when `vkattn bench` shows no difference.
 inline bool quirk_preserving_takes_time(const DeviceCaps& caps) {
     return caps.driver_id == driver_nvidia;
 }

@@ -95,8 +95,9 @@ Took VkattnRuntime::submit(const Record& record) {
     return submit_locked(record);
 }
 
-// Compile-only drivers, which pretend to be a GPU, accept every submission, signal its fence and do nothing. A pattern is
-// written to device memory and read back into memory that holds another one, once a runtime and before its first result.
+// Compile-only drivers, which pretend to be a GPU, accept every submission, signal its fence and do nothing. A
+// pattern is written to device memory and read back into memory that holds another one, once a runtime and before its
+// first result.
 void VkattnRuntime::check_execution() {
     if (executes) return;
     constexpr uint32_t count = 16, word = 0x5ca1ab1e;

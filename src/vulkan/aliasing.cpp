@@ -65,8 +65,8 @@ uint64_t part_at(VkDeviceAddress parts, uint64_t stride, uint64_t count, VkDevic
     return std::min(count, (address - parts) / stride);
 }
 
-// An output of a combine against the parts, of which it may be the one with number `in_place`. Dimension 0 of `parts` is
-// that of the parts.
+// An output of a combine against the parts, of which it may be the one with number `in_place`. Dimension 0 of `parts`
+// is that of the parts.
 Result<bool> check_parts(const Tensor& output, const Tensor& parts, uint64_t in_place) {
     Tensor before = parts, behind = parts;
     const auto [count, stride] = parts.at.dims[0];

@@ -18,8 +18,8 @@ using Spirv = std::vector<uint32_t>;
 // callers keep what they need more than once.
 Spirv spirv_of(Module module, bool rolled);
 
-// The module with the execution mode SignedZeroInfNanPreserve for float32 (SPIR-V 1.5, section 3.6): its compiler may then
-// not assume that there is no NaN and no infinity. For devices that have
+// The module with the execution mode SignedZeroInfNanPreserve for float32 (SPIR-V 1.5, section 3.6): its compiler may
+// then not assume that there is no NaN and no infinity. For devices that have
 // VkPhysicalDeviceFloatControlsProperties::shaderSignedZeroInfNanPreserveFloat32.
 Spirv preserving_nonfinite(const Spirv& module);
 

@@ -122,8 +122,8 @@ averages() {
         test "$(tail -c +129 out/out.npy | od -An -v -w2 -t x2 | sort -u | tr -d ' \n')" = 3800
 }
 
-# A mask that scores begin as, over the scale, is rounded otherwise than one that is added behind it: across the size from
-# which on the latter is done, and where q.k is far larger.
+# A mask that scores begin as, over the scale, is rounded otherwise than one that is added behind it: across the size
+# from which on the latter is done, and where q.k is far larger.
 test_mask_large() {
     averages 1 1 -15.9453125 -708
     averages 8 51040 65280 -65504

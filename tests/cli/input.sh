@@ -1,10 +1,12 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # variables and functions of tests/cli/run
 #
-# Tests of tests/cli/run: what people type. Names of files, types, numbers and options, and a standard output that is full.
+# Tests of tests/cli/run: what people type. Names of files, types, numbers and options, and a standard output that is
+# full.
 
 # ---- files
 
-# spares FILE TEXT ARGUMENT...: refused before a device is looked for, with a line that has TEXT in it; FILE stays as it was.
+# spares FILE TEXT ARGUMENT...: refused before a device is looked for, with a line that has TEXT in it; FILE stays as
+# it was.
 spares() {
     cp "$1" spared.npy
     refuses 2 "$2" "${@:3}" --device nonesuch

@@ -1,5 +1,5 @@
-/* The Vulkan application that vkattn is embedded into: an instance, a device, one buffer, one command buffer. None of it
- * is vkattn's. */
+/* The Vulkan application that vkattn is embedded into: an instance, a device, one buffer, one command buffer. None of
+ * it is vkattn's. */
 #ifndef GPU_H
 #define GPU_H
 

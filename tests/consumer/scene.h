@@ -1,6 +1,6 @@
-/* What both programs compute, in one buffer and one command buffer: causal attention of some queries; then the value of a
- * second problem is overwritten by a fill of the application's own, and one query attends to it; then its output is copied.
- * Offsets are in floats. */
+/* What both programs compute, in one buffer and one command buffer: causal attention of some queries; then the value
+ * of a second problem is overwritten by a fill of the application's own, and one query attends to it; then its output
+ * is copied. Offsets are in floats. */
 #ifndef SCENE_H
 #define SCENE_H
 

@@ -65,7 +65,8 @@ void write_matrix(std::span<uint32_t> words, PlaceOf place_of, uint32_t elements
         }
 }
 
-// Returns what the probe would write on a device of this layout. Shapes that it does not fit stay zeros, which tell nothing.
+// Returns what the probe would write on a device of this layout. Shapes that it does not fit stay zeros, which tell
+// nothing.
 std::vector<uint32_t> probe_results(const core::DeviceCaps& caps, const MatrixLayout& layout) {
     std::vector<uint32_t> words;
     for (const core::MatrixShape& shape : caps.matrices) {

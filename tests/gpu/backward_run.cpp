@@ -57,8 +57,8 @@ uint64_t mask_count(const VkattnProblem& p) {
     return count;
 }
 
-// Where scores are large, their rounding is felt in P, and out must be of the same P: delta is rowsum(P o dP) then, which
-// the oracle's out does not give. So the device's own forward runs first, as it does for every user.
+// Where scores are large, their rounding is felt in P, and out must be of the same P: delta is rowsum(P o dP) then,
+// which the oracle's out does not give. So the device's own forward runs first, as it does for every user.
 void use_own_forward(Device& device, VkattnContext* context, const Case& c, std::span<BackwardInputs> all) {
     const Plan plan = plan_of(context, with_possible_limit(context, c));
     const Forward forward(device, plan, c, all[0].forward, Place::end);

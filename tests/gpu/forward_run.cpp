@@ -290,8 +290,8 @@ bool is_enough(const Report& report) {
     return failed && doctest::getContextOptions()->abort_after > 0;
 }
 
-// On CPUs the planner leaves float16 to `tiles`. The cases that GPUs run on matrix units are run there once more, with the
-// kernel for these by name.
+// On CPUs the planner leaves float16 to `tiles`. The cases that GPUs run on matrix units are run there once more,
+// with the kernel for these by name.
 std::vector<Case> with_matrix_cases(std::vector<Case> cases) {
     Device& device = Device::get();
     const core::DeviceCaps& caps = device.runtime().context()->caps;

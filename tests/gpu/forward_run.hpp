@@ -94,8 +94,8 @@ Report run_case(Device& device, VkattnContext* context, const Case& c);
 // the second's has all. Modules for 16-bit types differ by these features.
 enum class Features { by_device, all, none };
 
-// Runs all of them on both devices, and on CPUs those of float16 on matrix units too; cases with the same pipelines on the same one. Reports failures and skips to
-// doctest.
+// Runs all of them on both devices, and on CPUs those of float16 on matrix units too; cases with the same pipelines
+// on the same one. Reports failures and skips to doctest.
 using RunCase = Report (*)(Device& device, VkattnContext* context, const Case& c);
 std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run = run_case,
                               Features features = Features::by_device);

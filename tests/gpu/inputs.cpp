@@ -28,8 +28,8 @@ struct Fill {
 // Scores that grow by this much (base e) from key to key: past every tile's rescaling threshold.
 constexpr double growth_of_score = 0.6;
 
-// With values=spike a query row points along one head dim, and each of these has a key at a random place that answers with
-// this score: beside it the weights of all others vanish, and 2 to its power is beyond float32.
+// With values=spike a query row points along one head dim, and each of these has a key at a random place that answers
+// with this score: beside it the weights of all others vanish, and 2 to its power is beyond float32.
 constexpr double spike_score = 150, spike_query = 8;
 
 uint64_t key_of_spike(const Case& c, uint64_t dim) {

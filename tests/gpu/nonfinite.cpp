@@ -4,8 +4,8 @@
 
 namespace vkattn::test {
 
-// With a value of 1 at one head dim of each key, the output is the weights. Queries of 0 leave what the mask adds, which
-// no weight vanishes by.
+// With a value of 1 at one head dim of each key, the output is the weights. Queries of 0 leave what the mask adds,
+// which no weight vanishes by.
 Visibility::Visibility(const Case& c, const Inputs& inputs) {
     oracle::Problem p = oracle_problem(c, inputs);
     rows_of_head_ = p.seqlen_q;

@@ -242,7 +242,8 @@ TEST_CASE_FIXTURE(Recorded, "what is not finite in a part does not vanish from t
 
 namespace {
 
-// Merges into part `of_out`, and the lse into that of part `of_lse`. What was written; the other parts stay as they are.
+// Merges into part `of_out`, and the lse into that of part `of_lse`. What was written; the other parts stay as they
+// are.
 Outcome run_in_place(Device& device, const Plan& plan, const Shape& s, const Parts& parts, uint32_t of_out,
                      uint32_t of_lse) {
     const uint64_t bytes = element_bytes(s.dtype), at = of_out * parts.part_stride * bytes;

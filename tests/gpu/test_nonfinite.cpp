@@ -206,8 +206,8 @@ void check_case(Device& device, VkattnContext* context, const char* text) {
     }
 }
 
-// The last element of each query row of the last batch and kv head is 1, so that an infinite one of a key makes an infinite
-// product with all of them.
+// The last element of each query row of the last batch and kv head is 1, so that an infinite one of a key makes an
+// infinite product with all of them.
 Inputs with_infinite_keys(const Job& job, float x, uint64_t first_key, uint64_t end_key) {
     Inputs inputs = job.inputs;
     Tensor &q = inputs.query, &k = inputs.key;

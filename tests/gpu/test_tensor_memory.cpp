@@ -1,5 +1,5 @@
-// Where tensors may lie: interleaved in packed buffers, in buffers of no other usage than an address, beside scratch that
-// plans share; and where they may not.
+// Where tensors may lie: interleaved in packed buffers, in buffers of no other usage than an address, beside scratch
+// that plans share; and where they may not.
 #include <fmt/format.h>
 
 #include <cstring>

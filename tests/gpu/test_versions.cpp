@@ -1,5 +1,5 @@
-// The library on instances of Vulkan 1.2, 1.3 and 1.4, under validation, with devices made as an application makes them:
-// 16-bit problems, the probe, features merged into chains of the application's own.
+// The library on instances of Vulkan 1.2, 1.3 and 1.4, under validation, with devices made as an application makes
+// them: 16-bit problems, the probe, features merged into chains of the application's own.
 #include <cstring>
 
 #include "api_calls.hpp"
@@ -106,7 +106,8 @@ Requirements requirements_of(const OnVersion& on) {
     return {on.handles.get_instance_proc_addr, on.handles.instance, on.handles.physical_device};
 }
 
-// Merges into the chain, creates a device from it, and a context that must see all that one with vkattn's own chain sees.
+// Merges into the chain, creates a device from it, and a context that must see all that one with vkattn's own chain
+// sees.
 void check_merged(const OnVersion& on, uint32_t version, const Requirements& needed, const OwnChain& chain) {
     needed.merge(chain.first);
     const OwnDevice own(on, needed, chain.first);

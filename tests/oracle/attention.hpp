@@ -56,8 +56,9 @@ Result forward(const Problem& problem, std::span<const double> query, std::span<
 
 enum class StorageType { float32, float16, bfloat16 };
 
-// The yardstick of the error rule: the same attention, row by row, all arithmetic in float32, out rounded to the storage
-// type, query, key, value and the normalised probabilities to that of the products' operands (no type: the storage's).
+// The yardstick of the error rule: the same attention, row by row, all arithmetic in float32, out rounded to the
+// storage type, query, key, value and the normalised probabilities to that of the products' operands (no type: the
+// storage's).
 struct NaiveResult {
     std::vector<float> out;
     std::vector<float> lse;

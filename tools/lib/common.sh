@@ -20,8 +20,8 @@ die() {
 # print_header FILE: the comment that FILE opens with is its help text.
 print_header() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p;}' "$1"; }
 
-# python_with MODULE: prints a python3 that has it. The system's packages are for the system's python3, which another one may
-# hide.
+# python_with MODULE: prints a python3 that has it. The system's packages are for the system's python3, which another
+# one may hide.
 python_with() {
     local python
     for python in python3 /usr/bin/python3; do

@@ -9,7 +9,8 @@ namespace vkattn::tools {
 
 struct Ceilings {
     double fma_tflops = 0;  // 2 operations an FMA
-    // float16 operands, float32 accumulators, in the shape that the matrix kernels take; none: no matrix unit is enabled.
+    // float16 operands, float32 accumulators, in the shape that the matrix kernels take; none: no matrix unit is
+    // enabled.
     std::optional<double> matrix_tflops;
     double copy_gbps = 0;  // bytes read plus bytes written
 };

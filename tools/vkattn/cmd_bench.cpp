@@ -69,8 +69,8 @@ struct Result {
     Startup startup;
 };
 
-// Places for tensors of which nothing is read: recordings that are timed on the host only. They are far from each other,
-// because outputs that overlap are refused, and from the scratch, which is real.
+// Places for tensors of which nothing is read: recordings that are timed on the host only. They are far from each
+// other, because outputs that overlap are refused, and from the scratch, which is real.
 constexpr VkDeviceAddress place(uint32_t number) {
     return VkDeviceAddress{number} << 57;
 }

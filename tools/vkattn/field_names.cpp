@@ -50,8 +50,8 @@ const std::map<std::string, Names>& all_names() {
     return names;
 }
 
-// Without its struct a field is only known by an underscore: "batch" and "mask" are words, too. A field that stands for an
-// extent of a file stays: "3 is not a multiple of --key" says less than num_heads_kv.
+// Without its struct a field is only known by an underscore: "batch" and "mask" are words, too. A field that stands
+// for an extent of a file stays: "3 is not a multiple of --key" says less than num_heads_kv.
 std::optional<std::string> bare_name(const std::string& word, Shapes shapes) {
     if (word.find('_') == std::string::npos || word.find('.') != std::string::npos) return std::nullopt;
     for (const char* owner : {"problem.", "options."}) {

@@ -39,8 +39,8 @@ void check_shape(const std::string& argument, const NpyArray& array, const std::
 // None where it is no storage type.
 std::optional<VkattnDtype> storage_dtype(NpyDtype dtype);
 
-// What was computed, as its file is to have it: in the type and byte order of the file that it belongs to, or in the type
-// that was asked for.
+// What was computed, as its file is to have it: in the type and byte order of the file that it belongs to, or in the
+// type that was asked for.
 NpyArray like_file(NpyArray computed, const FileArray& like, const std::optional<NpyDtype>& wanted);
 
 struct NamedFile {
@@ -52,7 +52,8 @@ struct OutputFile {
     NpyArray array;  // filled in later
 };
 
-// Each output has a path of its own, under which nothing lies that is read. pipeline_cache, which may be empty, is written.
+// Each output has a path of its own, under which nothing lies that is read. pipeline_cache, which may be empty, is
+// written.
 void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFile> inputs,
                    const std::string& pipeline_cache);
 // All or none; the first appears last.

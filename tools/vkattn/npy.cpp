@@ -382,8 +382,8 @@ std::uint16_t float_to_bfloat(float value) {
     return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// What lies between two floats becomes the one with an odd pattern: it is no tie of a narrower type, so that rounding it
-// once more, to nearest, is as rounding `value` itself.
+// What lies between two floats becomes the one with an odd pattern: it is no tie of a narrower type, so that rounding
+// it once more, to nearest, is as rounding `value` itself.
 float round_to_odd(double value) {
     const auto nearest = static_cast<float>(value);
     if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;

@@ -1,5 +1,5 @@
-// A terminal gets one line on stderr about work that takes longer than two seconds: what is being done, how far it is, how
-// long it will still take. Where stderr is no terminal nothing is written, and nothing is started.
+// A terminal gets one line on stderr about work that takes longer than two seconds: what is being done, how far it
+// is, how long it will still take. Where stderr is no terminal nothing is written, and nothing is started.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace vkattn::tools {
 
-// A piece of work, from construction to destruction, on the main thread. Pieces may be parts of others that began before
-// them; the line names them all.
+// A piece of work, from construction to destruction, on the main thread. Pieces may be parts of others that began
+// before them; the line names them all.
 class Phase {
   public:
     // total: how much there is to do, in whatever unit; 0 where nobody knows.

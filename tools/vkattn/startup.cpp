@@ -167,8 +167,8 @@ class Measurement {
         return Context(info);
     }
 
-    // As the runtime does with its own context: else other pipelines than those of the bench would be built. Not timed: an
-    // embedder may keep the results from run to run.
+    // As the runtime does with its own context: else other pipelines than those of the bench would be built. Not
+    // timed: an embedder may keep the results from run to run.
     void probe(const Context& context) {
         std::vector<std::byte> data(context.probe_size());
         if (data.empty()) return;

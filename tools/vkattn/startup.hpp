@@ -8,8 +8,8 @@
 namespace vkattn::tools {
 
 struct Startup {
-    // Context, first plan and its recording, with an empty VkPipelineCache (drivers have caches of their own), then with what
-    // that start left in it.
+    // Context, first plan and its recording, with an empty VkPipelineCache (drivers have caches of their own), then
+    // with what that start left in it.
     double cold_ms = 0, warm_ms = 0;
     double plan_us = 0;    // a plan for another number of keys, median
     double record_us = 0;  // its recording, median
