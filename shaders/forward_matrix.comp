@@ -65,6 +65,7 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/operand_layout.glsl"
 #include "lib/mask.glsl"
 #include "lib/matrix_softmax.glsl"
+#include "lib/matrix_grid.glsl"
 #include "lib/matrix_cursor.glsl"
 #ifdef RUNNING_MAX
 #include "lib/matrix_running_maximum.glsl"

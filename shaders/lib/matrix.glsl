@@ -1,4 +1,4 @@
-// The machinery of the matrix kernel: types, the map of shared memory, the two products.
+// The machinery of the forward on matrix units: the map of shared memory, the two products.
 //
 // Ownership. A subgroup owns ROW_BLOCKS blocks of M query rows, complete in keys and in the slice's head dims; nothing
 // but staged tiles crosses subgroups. All accumulators are M x N and so have one layout: what belongs to a row applies
@@ -6,30 +6,8 @@
 //     row i of block r of a subgroup    tile row   (subgroup * ROW_BLOCKS + r) * M + i
 //     scores[r * KEY_TILES + n]         keys       n * N ..      of the tile
 //     acc[r * OUT_TILES + n]            head dims  n * N ..      of the slice
-uint thread = gl_LocalInvocationIndex;
+#include "lib/matrix_units.glsl"
 
-// lib/constants.glsl says why. lavapipe, to build and run a forward of 130 x 130: D24 1.4 s for 2.8, D128 2.8 for 133.
-#ifdef ROLLED
-#define FOR_EACH(i, count) [[dont_unroll]] for (uint i = 0; i < (count); i++)
-#else
-#define FOR_EACH(i, count) [[unroll]] for (uint i = 0; i < (count); i++)
-#endif
-
-#if defined(F16) || defined(F16_OPERANDS)
-#define ELEMENT float16_t
-const uint OPERAND_EXPONENT = 0x7c00u;
-#else
-#define ELEMENT bfloat16_t
-const uint OPERAND_EXPONENT = 0x7f80u;
-#endif
-#define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
-#ifdef ROUNDED_ACCUMULATORS  // not every device has them, and a module that names them is not for others
-#define ROUNDED coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
-#endif
-#define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
-#define RIGHT coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
-
-const uint SUBGROUPS = THREADS / SUBGROUP_SIZE;
 const uint TILE_Q = SUBGROUPS * ROW_BLOCKS * M;
 const uint KEY_TILES = TILE_KV / N;                           // of the scores
 const uint KEY_STEPS = TILE_KV / K;                           // of P . V
@@ -62,8 +40,6 @@ shared uvec4 pool[POOL_VEC4];
 #include "lib/rows.glsl"
 #include "lib/matrix_keys.glsl"
 
-uint subgroup = gl_SubgroupID;
-uint lane = gl_SubgroupInvocationID;
 uint subgroup_row = subgroup * ROW_BLOCKS * M;  // the subgroup's first row of the tile
 uint scratch = POOL_SCRATCH + subgroup * SCRATCH_SIZE;
 
@@ -76,15 +52,6 @@ ACCUMULATOR acc[ROW_BLOCKS * OUT_TILES];
 // half. No loop goes over the halves: NVIDIA's compiler leaves it a loop (D128: 248 TFLOP/s for 311).
 #define FOR_HALF(i, half_index, count) \
     FOR_EACH(i, count) if ((i) >= (half_index) * (count) / HALVES && (i) < ((half_index) + 1) * (count) / HALVES)
-
-// acc[r * columns + n] += left(r) . right, over the blocks n that the loop `each_n` goes over; right is at right_at(n)
-// of the pool, in rows of right_stride vec4.
-#define ADD_MATRIX_PRODUCT(acc, columns, each_n, left, right_at, right_stride, right_order) \
-    each_n { \
-        RIGHT right; \
-        coopMatLoad(right, pool, right_at(n), right_stride, right_order); \
-        FOR_EACH(r, ROW_BLOCKS) acc[r * (columns) + n] = coopMatMulAdd(left(r), right, acc[r * (columns) + n]); \
-    }
 
 // The step d of Q, of row block r: held, or loaded from the pool.
 LEFT query_operand(uint r, uint d) {

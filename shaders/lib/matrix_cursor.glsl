@@ -32,28 +32,10 @@ void go_to_first(inout TileCursor c) {
     go_on(c, tile_at(c.k, c.next_key));
 }
 
-// Which head (times SLICES) and query tile of the grid the workgroup has. A group of heads whose K and V fit
-// L2_GROUP_KIB goes first with all its tiles, so that the cache holds K and V for them. Where a bound makes the last
-// tiles the shortest, they fill the gaps that long ones leave: so a group has at least MIN_GROUP_WORKGROUPS
-// workgroups.
-uvec2 place_in_grid() {
-    const uvec2 at = gl_WorkGroupID.xy, grid = gl_NumWorkGroups.xy;
-    const uint unit = (PACKED_HEADS ? 1 : group_size()) * SLICES;  // workgroups that share K and V
-    const float kib = float(key_extent()) * ((HEAD_DIM_QK + HEAD_DIM_V) * KEY_VALUE_BYTES / 1024.0);
-    if (L2_GROUP_KIB == 0 || float(L2_GROUP_KIB) * unit >= kib * float(grid.x)) return at;
-    if (float(grid.x) * float(grid.y) > 4e9) return at;
-    uint group_width = max(1u, uint(L2_GROUP_KIB / kib)) * unit;
-    if (tiles_differ_in_length())
-        group_width = max(group_width, MATRIX_STEPS(MIN_GROUP_WORKGROUPS / grid.y, unit) * unit);
-    if (group_width >= grid.x) return at;
-    const uint i = at.y * grid.x + at.x, first = i / (group_width * grid.y) * group_width;
-    const uint rest = i % (group_width * grid.y), width = min(group_width, grid.x - first);
-    return uvec2(first + rest % width, rest / width);
-}
-
 TileCursor find_cursor() {
     TileCursor c;
-    const uvec2 place = place_in_grid();
+    const uint unit = (PACKED_HEADS ? 1 : group_size()) * SLICES;  // workgroups that share K and V
+    const uvec2 place = place_in_grid(unit, key_extent());
     const uint x = push.first_x + place.x;
     c.w = work_at(x / SLICES, push.first_y + place.y, push.first_z + gl_WorkGroupID.z);
     c.first_dim = x % SLICES * OUT_SPAN;

@@ -115,14 +115,17 @@ PAIR pair_of(float a, float b) {
 PAIR rounded_pair(float a, float b) { return pair_of_word(bfloat16_bits(a) | bfloat16_bits(b) << 16); }
 #endif
 
-// P of one block of rows and tile of keys, on its way to p_left.
+// P of one block of rows and tile of keys, on its way to p_left. It is positive unless a kernel says otherwise.
+#ifndef P_PAIR
+#define P_PAIR pair_of
+#endif
 void put_p(uint r, uint n, ACCUMULATOR p) {
 #ifndef BIAS
     if (P_MOVE == MOVE_FRAGMENT)
 #endif
     {
         FOR_EACH(i, ELEMENTS / 2) {
-            const PAIR pair = pair_of(p[2 * i], p[2 * i + 1]);
+            const PAIR pair = P_PAIR(p[2 * i], p[2 * i + 1]);
             p_left[r * KEY_STEPS + n][2 * i] = pair.x;
             p_left[r * KEY_STEPS + n][2 * i + 1] = pair.y;
         }

@@ -72,6 +72,3 @@ void find_seen(Work w, uint first_key) {
     }
     barrier();
 }
-
-void store_seen_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }
-void store_seen_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }

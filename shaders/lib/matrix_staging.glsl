@@ -9,47 +9,25 @@ const uint V_VECS = MATRIX_STEPS(SLICES == 1 ? HEAD_DIM_V : OUT_SPAN, 8);
 const uint K_ITEMS = MATRIX_STEPS(TILE_KV * K_VECS, THREADS), V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
 STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 
-// Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
-#define ROW_OF(item, vecs) \
-    (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
-#define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
-
-#define FETCH(items, vecs, first_dim, row_start_of, extent, whole) \
-    FOR_EACH(t, items) { \
-        const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
-        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) fetched[t] = fetch8(row_start_of, d, extent, whole); \
-    }
-// FETCH where every row of the tile exists and lies within 32-bit offsets: no row is held to an end. With the widest
-// loads an index counts vec4, and one index serves all rounds.
-#define FETCH_INNER(tile, items, vecs, first_dim, extent, whole) \
-    if (LOAD_BYTES == 16 && whole && THREADS % (vecs) == 0) { \
-        const uint step = tile.stride.x / 16; \
-        const uint at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)) * VECS_OF_8; \
-        FOR_EACH(t, items) \
-            if (TILE_KV * (vecs) % THREADS == 0 || thread / (vecs) + t * (THREADS / (vecs)) < TILE_KV) \
-                fetched[t] = fetch_whole8(tile.base, at + t * (THREADS / (vecs) * step)); \
-    } else { \
-        FETCH(items, vecs, first_dim, row_of_whole_tile(tile, row, KEY_VALUE_BYTES), extent, whole) \
-    }
-#define STORE(at, stride, items, vecs, value) \
-    FOR_EACH(t, items) { \
-        const uint row = ROW_OF(t, vecs); \
-        if (TILE_KV * (vecs) % THREADS == 0 || row < TILE_KV) \
-            pool[(at) + ROW_AT(row, t, vecs) * (stride) + COLUMN_OF(t, vecs)] = value; \
-    }
+#define STAGED_ROWS TILE_KV
+#include "lib/matrix_fetch.glsl"
 
 const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;
 const bool WHOLE_V = HEAD_DIM_V % (SLICES == 1 ? 8 : OUT_SPAN) == 0;
 void fetch_k(Rows k, uint chunk) {
-    FETCH(K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row, KEY_VALUE_BYTES), HEAD_DIM_QK, WHOLE_K)
+    FETCH(fetched, K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row, KEY_VALUE_BYTES), HEAD_DIM_QK, WHOLE_K)
 }
 void fetch_v(Rows v, uint first_dim) {
-    FETCH(V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
+    FETCH(fetched, V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
 }
-void fetch_inner_k(Rows k) { FETCH_INNER(k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
-void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
+void fetch_inner_k(Rows k) { FETCH_INNER(fetched, k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
+void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(fetched, v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
 void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, operands_of(fetched[t])) }
 void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, operands_of(fetched[t])) }
+
+bool is_seen(uint key);  // lib/matrix_mask.glsl
+void store_seen_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }
+void store_seen_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }
 
 // Zeros where tiles of K and V have more head dims than the tensors.
 void clear_padding() {

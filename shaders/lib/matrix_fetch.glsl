@@ -1,0 +1,33 @@
+// How the kernels on matrix units move STAGED_ROWS rows of a tensor from global memory to the pool, with all invocations:
+// by way of registers, so that the loads are under way while something is computed. Item t of an invocation is vec4
+// number thread + t * THREADS of the rows, which have `vecs` vec4 each. lib/matrix_staging.glsl and
+// lib/backward_matrix_staging.glsl name the tensors.
+
+// Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
+#define ROW_OF(item, vecs) \
+    (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
+#define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
+
+#define FETCH(fetched, items, vecs, first_dim, row_start_of, extent, whole) \
+    FOR_EACH(t, items) { \
+        const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
+        if (STAGED_ROWS * (vecs) % THREADS == 0 || row < STAGED_ROWS) fetched[t] = fetch8(row_start_of, d, extent, whole); \
+    }
+// FETCH where every row of the tile exists and lies within 32-bit offsets: no row is held to an end. With the widest
+// loads an index counts vec4, and one index serves all rounds.
+#define FETCH_INNER(fetched, tile, items, vecs, first_dim, extent, whole) \
+    if (LOAD_BYTES == 16 && whole && THREADS % (vecs) == 0) { \
+        const uint step = tile.stride.x / 16; \
+        const uint at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)) * VECS_OF_8; \
+        FOR_EACH(t, items) \
+            if (STAGED_ROWS * (vecs) % THREADS == 0 || thread / (vecs) + t * (THREADS / (vecs)) < STAGED_ROWS) \
+                fetched[t] = fetch_whole8(tile.base, at + t * (THREADS / (vecs) * step)); \
+    } else { \
+        FETCH(fetched, items, vecs, first_dim, row_of_whole_tile(tile, row, KEY_VALUE_BYTES), extent, whole) \
+    }
+#define STORE(at, stride, items, vecs, value) \
+    FOR_EACH(t, items) { \
+        const uint row = ROW_OF(t, vecs); \
+        if (STAGED_ROWS * (vecs) % THREADS == 0 || row < STAGED_ROWS) \
+            pool[(at) + ROW_AT(row, t, vecs) * (stride) + COLUMN_OF(t, vecs)] = value; \
+    }
