@@ -1,0 +1,121 @@
+// Cuts the backward's passes into dispatches, and plans those that the portable backward and the one on matrix units
+// share.
+#include "backward_passes.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+namespace vkattn::core {
+namespace {
+
+// How a pass is cut: its grid into boxes, each workgroup's loop into spans of so many steps.
+struct PassCut {
+    std::vector<Box> boxes;
+    uint64_t span, unit;  // unit: what a workgroup may cost in a span
+    bool loops = false;   // there is more than one span
+};
+
+// Steps of a workgroup's loop that a dispatch may have; all of them unless accumulators can be kept in between.
+uint64_t span_of(const PassContext& c, const Pass& pass, const Plan& plan, uint64_t limit) {
+    const uint64_t most = std::max<uint64_t>(1, limit / pass.step_flops);
+    const bool can_be_cut = pass.kept_bytes != 0 && pass.steps <= UINT32_MAX &&
+                            pass.kept_bytes <= scratch_left(c.caps, c.options, plan);
+    return pass.longest > most && can_be_cut ? most : std::max<uint64_t>(1, pass.steps);
+}
+
+// Cuts a pass so that no dispatch costs more than the limit.
+Result<PassCut> cut_within(const PassContext& c, const Pass& pass, const Plan& plan, uint64_t limit) {
+    PassCut cut;
+    cut.span = span_of(c, pass, plan, limit);
+    cut.loops = cut.span < pass.steps;
+    cut.unit = product(std::min(cut.span, std::max<uint64_t>(1, pass.longest)), pass.step_flops);
+    auto boxes = cut_grid(c.caps, pass.grid, cut.unit, limit);
+    if (!boxes) return boxes.failure();
+    // Each cut loop is a dispatch of its own, because it costs more than half the limit: slices of dquery, which keep
+    // their sums of P in one place, take turns.
+    cut.boxes = std::move(*boxes);
+    const uint64_t spans = cut.loops ? (pass.steps + cut.span - 1) / cut.span : 1;
+    if (spans > max_boxes / std::max<size_t>(1, cut.boxes.size()))
+        return unsupported("options.max_dispatch_flops",
+                           fmt::format("this would take {} dispatches, at most {} are made",
+                                       spans * cut.boxes.size(), max_boxes));
+    return cut;
+}
+
+Result<PassCut> cut_pass(const PassContext& c, const Pass& pass, const Plan& plan) {
+    return within_limit(c.caps, c.options, [&](uint64_t limit) { return cut_within(c, pass, plan, limit); });
+}
+
+void add_pass(const Pass& pass, const PassCut& cut, Plan& plan) {
+    const uint32_t pipeline = add_pipeline(plan, pass.pipeline(cut.loops));
+    for (const Box& box : cut.boxes) {
+        Cut of_box = cut_of(box);
+        const uint64_t flops = box.count[0] * box.count[1] * box.count[2] * cut.unit;
+        for (uint64_t first = 0; first == 0 || first < pass.steps; first += cut.span) {
+            if (cut.loops) {
+                of_box.first_step = static_cast<uint32_t>(first);
+                of_box.end_step = static_cast<uint32_t>(std::min(pass.steps, first + cut.span));
+            }
+            add_dispatch(plan, pipeline, box.count, of_box, flops);
+        }
+    }
+}
+
+}  // namespace
+
+Pass delta_pass(const PassContext& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    Pass pass;
+    const uint32_t rows = delta_rows(p);
+    pass.grid = {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, rows), 1};
+    pass.step_flops = uint64_t{rows} * 2 * p.head_dim_v;
+    auto launch = delta_launch(c.caps, p, c.backward, c.tiles);
+    launch.constants.far_rows = c.far_rows;
+    pass.pipeline = [launch](bool) { return launch.pipeline(); };
+    return pass;
+}
+
+// One workgroup sums what shares a tile of the mask, so that its loop cannot be cut.
+Pass mask_pass(const PassContext& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    const TileNumbers& n = c.numbers();
+    const auto& extents = c.backward.dbias_extents;
+    Pass pass;
+    const uint64_t query_tiles = ceil_div(p.seqlen_q, n.tile_q());
+    pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles,
+                 ceil_div(extents[3], n.tile_kv())};
+    const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
+    const uint64_t seeing =  // where no tile is recomputed, rows count that see nothing, too
+        p.mask_per_key ? longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles) : query_tiles;
+    pass.steps = pass.longest = shared * (extents[2] == 1 ? seeing : 1);
+    const uint64_t tile = uint64_t{n.tile_q()} * n.tile_kv();
+    pass.step_flops = p.mask_per_key ? tile * 2 * (p.head_dim_qk + p.head_dim_v) : n.tile_q();
+    auto launch = tile_pass<kernels::backward_mask>(c, plan, pass.steps);
+    launch.reads |= bit(Region::lse);
+    if (c.backward.dlse != 0) launch.reads |= bit(Region::dlse);
+    launch.writes = bit(Region::dbias);
+    pass.pipeline = [launch](bool) { return launch.pipeline(); };
+    return pass;
+}
+
+Result<bool> add_passes(const PassContext& c, const std::vector<Pass>& passes, Plan& plan) {
+    std::vector<PassCut> cuts;
+    uint64_t kept = 0;  // passes follow each other, so that they share it
+    for (const Pass& pass : passes) {
+        auto cut = cut_pass(c, pass, plan);
+        if (!cut) return cut.failure();
+        if (cut->loops) kept = std::max(kept, pass.kept_bytes);
+        cuts.push_back(std::move(*cut));
+    }
+    if (kept != 0) {
+        reserve_scratch(plan, Region::accumulators, kept);
+        plan.argument_patches.push_back(
+            {offsetof(shared::BackwardArguments, accumulators), Region::accumulators});
+    }
+    for (size_t i = 0; i < passes.size(); i++) add_pass(passes[i], cuts[i], plan);
+    return true;
+}
+
+}  // namespace vkattn::core

@@ -1,0 +1,93 @@
+// Passes of the backward: what backward.cpp and backward_matrix.cpp plan a backward of. A pass is a pipeline whose grid,
+// and whose workgroups' loops, may be cut into dispatches; accumulators are passed on through scratch. Included by the
+// planners of the backward alone.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "launch.hpp"
+
+namespace vkattn::core {
+
+// All that the passes plan by.
+struct PassContext {
+    const DeviceCaps& caps;
+    const Options& options;
+    const TileChoice& tiles;
+    const Backward& backward;
+    bool far_rows;  // the constant of that name, of all passes
+
+    const TileNumbers& numbers() const { return tiles.numbers; }
+};
+
+// A pass before it is cut: workgroups (heads, tiles, slices or what the kernel says), each with a loop of at most
+// `longest` steps out of `steps` that are numbered from 0 on.
+struct Pass {
+    std::array<uint64_t, 3> grid{};
+    uint64_t steps = 1, longest = 1;
+    uint64_t step_flops = 0;
+    uint64_t kept_bytes =
+        0;  // accumulators of all workgroups, kept between dispatches; 0: its loop cannot be cut
+    // The pipeline; `resumed`: of a loop that is cut.
+    std::function<Pipeline(bool resumed)> pipeline;
+};
+
+// A product that exceeds 64 bits exceeds every limit as well.
+constexpr uint64_t product(uint64_t a, uint64_t b) {
+    return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
+}
+
+// True if a problem has anything to compute.
+inline bool has_work(const Problem& p, const Backward& backward) {
+    return rows_of(p) != 0 || has_keys(p) || backward.has_bias();
+}
+
+// What a launch of a pass that recomputes tiles reads, and which loop it has.
+template <class K>
+void set_pass(Launch<K>& launch, const PassContext& c, const Plan& plan, uint64_t steps) {
+    const Problem& p = plan.problem;
+    launch.constants.has_dlse = c.backward.dlse != 0;
+    launch.of_tuning_row = plan.tuning_row == c.tiles.row;
+    launch.constants.far_rows = c.far_rows;
+    launch.push.num_steps = static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX));
+    VKATTN_PATCH(launch, query, Region::query);
+    VKATTN_PATCH(launch, key, Region::key);
+    VKATTN_PATCH(launch, value, Region::value);
+    for (const Region r : {Region::query, Region::key, Region::value, Region::dout}) launch.reads |= bit(r);
+    if (rows_of(p) != 0) launch.reads |= bit(Region::statistics);
+    if (p.mask != VKATTN_MASK_NONE) launch.reads |= bit(Region::mask);
+    launch.reads |= mask_class_reads(plan);
+}
+
+// A launch of a portable pass that recomputes tiles, without what it writes.
+template <class K>
+Launch<K> tile_pass(const PassContext& c, const Plan& plan, uint64_t steps) {
+    Launch<K> launch =
+        tile_launch<K>(plan.problem, module_for(K::id, plan.problem.dtype, c.caps), c.tiles, true);
+    set_pass(launch, c, plan, steps);
+    return launch;
+}
+
+// The pipeline of a pass whose loop can be cut.
+template <class K>
+std::function<Pipeline(bool)> resumable(Launch<K> launch) {
+    return [launch](bool resumed) mutable {
+        launch.constants.is_resumed = resumed;
+        if (resumed) {
+            launch.reads |= bit(Region::accumulators);
+            launch.writes |= bit(Region::accumulators);
+        }
+        return launch.pipeline();
+    };
+}
+
+// The passes that every backward has: row statistics, and the gradient of the mask, by the portable kernel.
+Pass delta_pass(const PassContext& c, const Plan& plan);
+Pass mask_pass(const PassContext& c, const Plan& plan);
+
+// Adds passes to a plan, in order, each cut so that no dispatch costs more than the limit.
+Result<bool> add_passes(const PassContext& c, const std::vector<Pass>& passes, Plan& plan);
+
+}  // namespace vkattn::core
