@@ -43,10 +43,6 @@ vec4 cap_derivative[HAS_SOFTCAP && CAP_IS_KEPT ? ROWS * COLS / 4 : 1];
 #define TAKE_WEIGHT(r, p)  // what the kernel does with P of a row, before the derivative of the cap changes it
 #endif
 
-// Beyond this an lse cannot tell scores apart any more, nor how many it stands for: those that are that near to it are
-// one score to the forward too, whose scores are float32.
-const float COARSE_LSE = 4e6, LSE_STEPS = 4e-7;
-
 // Brings scores, which are Q . K^T, to the weights P. The lse is subtracted as early as possible: what is left is
 // small where P is not. With a float mask it is subtracted from what the mask adds.
 void find_weights(Work w, uint first_key, bool mask_is_mixed) {

@@ -41,3 +41,7 @@ Rows dout_tile(Work w) { return gradient_tile(backward().x.dout, DOUT, w); }
 // of P to 1, once backward_query has found it: a float32 lse is too coarse for that where scores are large; 1 if the
 // row sees no key, else 0.
 RowStart statistics_of(Work w, uint row) { return dense_row(backward().x.statistics, uvec2(0), 4, w, row); }
+
+// Beyond this an lse cannot tell scores apart any more, nor how many it stands for: those that are that near to it are
+// one score to the forward too, whose scores are float32.
+const float COARSE_LSE = 4e6, LSE_STEPS = 4e-7;

@@ -34,6 +34,8 @@ Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
 
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
+Result<Plan> plan_backward_matrix(const DeviceCaps&, const Problem&, const Backward&, const Options&);
+Result<Plan> plan_backward_matrix_khr(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 
 // The refusal of a plan that needs a kernel which was left out of this build.

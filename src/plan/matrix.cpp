@@ -66,15 +66,6 @@ constexpr MatrixRow rows[] = {
 };
 // clang-format on
 
-// How P becomes an operand, the fastest way that the device is known to have. Float32 storage has modules for two only.
-uint32_t move_of(const DeviceCaps& caps, const Problem& p, const MatrixShape& shape, bool khr) {
-    const bool alike = shape.n == shape.k;
-    if (!khr && alike && shape.layout != 0 && shape.left_alike) return MOVE_FRAGMENT;
-    if (p.dtype == VKATTN_DTYPE_FLOAT32) return MOVE_SHARED_FLOAT;
-    if (!khr && alike && caps.matrix_conversions) return MOVE_CONVERT;
-    return shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
-}
-
 const NumberFields<MatrixNumbers>& fields() {
     using N = MatrixNumbers;
     static const NumberFields<N> all = {{"subgroups", &N::subgroups},
@@ -204,7 +195,7 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.shape = shape;
     n.subgroup_size = matrix_subgroup_size(caps);
     n.layout = khr ? 0 : shape.layout;
-    n.move = move_of(caps, p, shape, khr);
+    n.move = matrix_move_of(caps, p, shape, khr);
     n.rolled = caps.type == DeviceType::cpu;
     if (n.move >= MOVE_SHARED) n.halves = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
@@ -216,6 +207,26 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
 
 std::span<const MatrixRow> matrix_rows() {
     return rows;
+}
+
+uint32_t matrix_move_of(const DeviceCaps& caps, const Problem& p, const MatrixShape& shape, bool khr) {
+    const bool alike = shape.n == shape.k;
+    if (!khr && alike && shape.layout != 0 && shape.left_alike) return MOVE_FRAGMENT;
+    if (p.dtype == VKATTN_DTYPE_FLOAT32) return MOVE_SHARED_FLOAT;
+    if (!khr && alike && caps.matrix_conversions) return MOVE_CONVERT;
+    return shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
+}
+
+std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field) {
+    if (caps.matrices.empty())
+        return unsupported(field, "the device has no matrix unit, or it is not enabled");
+    if (quirk_wrong_matrices(caps)) return unsupported(field, "this driver loads matrices wrong at 16 lanes");
+    if (!caps.full_subgroups)
+        return unsupported(field,
+                           "matrix kernels need the feature computeFullSubgroups, which is not enabled");
+    if (matrix_subgroup_size(caps) == 0)
+        return unsupported(field, "subgroups of this device may have several sizes");
+    return std::nullopt;
 }
 
 // A size that pipelines can be held to, or have anyway; 0: none. Matrix units work at the smallest: 32 of 32 and 64 on
@@ -275,14 +286,8 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
         return unsupported("",
                            "float32 in means float32 arithmetic, unless options.precision says otherwise");
     const char* const field = operands == p.dtype ? "" : "options.precision";
-    if (caps.matrices.empty())
-        return unsupported(field, "the device has no matrix unit, or it is not enabled");
-    if (quirk_wrong_matrices(caps)) return unsupported(field, "this driver loads matrices wrong at 16 lanes");
-    if (!caps.full_subgroups)
-        return unsupported(field,
-                           "matrix kernels need the feature computeFullSubgroups, which is not enabled");
+    if (auto failure = why_no_matrices(caps, field)) return *failure;
     const uint32_t subgroup_size = matrix_subgroup_size(caps);
-    if (subgroup_size == 0) return unsupported(field, "subgroups of this device may have several sizes");
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
     for (const MatrixRow& row : rows) {
         if (!is_for(row.device, kind_of(caps))) continue;
@@ -302,7 +307,12 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             const bool pack = packs(p, n.tile_q());
             if (!p.narrow_rows(n.tile_q(), n.tile_kv, pack) && caps.type == DeviceType::cpu)
                 return unsupported(field, "rows of a tile lie 2^31 bytes apart");
-            TileChoice tiles{row.name, {}, tile.pool_vec4, row.residency, pack, n};
+            TileChoice tiles{};
+            tiles.row = row.name;
+            tiles.pool_vec4 = tile.pool_vec4;
+            tiles.residency = row.residency;
+            tiles.pack = pack;
+            tiles.matrix = n;
             set_nonfinite_rules(tiles, caps, p, options);
             return tiles;
         }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,35 @@ struct MatrixNumbers {
     uint32_t tile_q() const { return subgroups * row_blocks * shape.m; }
 };
 
+// Meanings in shaders/interface/backward_matrix_constants.def and shaders/lib/backward_matrix.glsl. `q_` is of the pass
+// for dquery, `kv_` of that for dkey and dvalue.
+struct BackwardMatrixNumbers {
+    uint32_t q_subgroups, q_row_blocks, q_walked, q_stages;
+    uint32_t kv_subgroups, kv_row_blocks, kv_walked, kv_stages;
+    uint32_t q_slices = 1;   // of dquery's head dims, each a workgroup's
+    uint32_t kv_slices = 1;  // of those of dkey and dvalue
+    uint32_t kv_apart = 0;   // 1: dkey and dvalue have a pass each
+    uint32_t l2_group_kib = 0;
+    uint32_t min_group_workgroups = 0;
+    uint32_t rolled = 0;  // 1: the modules for CPUs
+    uint32_t move = MOVE_SHARED;
+    uint32_t layout = 0;
+    MatrixShape shape{};
+    uint32_t subgroup_size = 0;
+
+    uint32_t q_threads() const { return q_subgroups * subgroup_size; }
+    uint32_t kv_threads() const { return kv_subgroups * subgroup_size; }
+    uint32_t q_held() const { return q_subgroups * q_row_blocks * shape.m; }     // query rows of a workgroup
+    uint32_t kv_held() const { return kv_subgroups * kv_row_blocks * shape.m; }  // keys of a workgroup
+};
+
+struct BackwardMatrixRow {
+    const char* name;
+    DeviceKind device;
+    uint32_t max_head_dim;  // of both
+    BackwardMatrixNumbers numbers;
+};
+
 struct MatrixRow {
     const char* name;
     DeviceKind device;
@@ -47,8 +77,19 @@ constexpr uint32_t USE_BF16 = 4;
 // Requires 16-byte staging and 16-bit storage; excludes softcap and the running maximum.
 constexpr uint32_t USE_WIDE = 8;
 
-// Tests walk the whole table.
+// Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();
+std::span<const BackwardMatrixRow> backward_matrix_rows();
+
+// Shared memory of a pass of the backward in vec4, of so many walked rows at a time.
+uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& problem, bool of_keys);
+
+// Why no kernel on matrix units runs here, or nothing: failures name `field`.
+std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field);
+
+// How P becomes an operand, the fastest way that the device is known to have. `khr`: by what KHR_cooperative_matrix
+// says alone. Float32 storage has modules for two ways only.
+uint32_t matrix_move_of(const DeviceCaps& caps, const Problem& problem, const MatrixShape& shape, bool khr);
 
 // The size of subgroups that matrix kernels run with; 0: they can be held to none, or cannot be held to full ones.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);

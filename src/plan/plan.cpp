@@ -11,6 +11,8 @@ namespace vkattn::core {
 namespace {
 
 constexpr const char* for_comparison = "for comparison";
+constexpr const char* no_matrix_unit = "CPUs have no matrix unit, `tiles` is faster";
+constexpr const char* rounds_nothing = "it rounds no operands";
 
 // In order of preference. A CPU's matrices are emulated: lavapipe at 256 bits, 2 cores, `vkattn bench --dtype f16
 // --heads-q 2
@@ -18,14 +20,16 @@ constexpr const char* for_comparison = "for comparison";
 // and 85; D128, N 512 116 and 419; D256, N 256 135 and 323; D512, N 256 244 and 759; D16, N 64 0.3 and 8.
 constexpr ForwardKernel forward_kernels[] = {
     {"rows", nullptr, nullptr, nullptr, plan_forward_rows},  // it goes by loads: rounding costs it nothing
-    {"matrix", nullptr, nullptr, "CPUs have no matrix unit, `tiles` is faster", plan_forward_matrix},
+    {"matrix", nullptr, nullptr, no_matrix_unit, plan_forward_matrix},
     {"matrix_khr", for_comparison, nullptr, nullptr, plan_forward_matrix_khr},
-    {"tiles", nullptr, "it rounds no operands", nullptr, plan_forward_tiles},
+    {"tiles", nullptr, rounds_nothing, nullptr, plan_forward_tiles},
     {"materialized", for_comparison, nullptr, nullptr, plan_materialized},
 };
 
 constexpr BackwardKernel backward_kernels[] = {
-    {"tiles", nullptr, nullptr, nullptr, plan_backward_tiles},
+    {"matrix", nullptr, nullptr, no_matrix_unit, plan_backward_matrix},
+    {"matrix_khr", for_comparison, nullptr, nullptr, plan_backward_matrix_khr},
+    {"tiles", nullptr, rounds_nothing, nullptr, plan_backward_tiles},
     {"materialized", for_comparison, nullptr, nullptr, plan_materialized_backward},
 };
 
@@ -179,11 +183,9 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Bac
     if (options.num_splits > 1) return invalid("options.num_splits", "the backward does not split the keys");
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
-    if (*operands != problem.dtype)
-        return unsupported("options.precision", "the backward has no kernel for matrix units yet");
-    return choose_plan(caps, options, backward_kernels, false, [&](const BackwardKernel& kernel) {
-        return kernel.make(caps, problem, backward, options);
-    });
+    return choose_plan(
+        caps, options, backward_kernels, *operands != problem.dtype,
+        [&](const BackwardKernel& kernel) { return kernel.make(caps, problem, backward, options); });
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine) {

@@ -203,7 +203,13 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
         quirk_no_divergent_addresses(caps))
         return unsupported(
             "", "rows of a tile lie 2^31 bytes apart, which this driver's compiler does not survive");
-    return TileChoice{row.name, *numbers, pool, row.residency, pack, {}};
+    TileChoice tiles{};
+    tiles.row = row.name;
+    tiles.numbers = *numbers;
+    tiles.pool_vec4 = pool;
+    tiles.residency = row.residency;
+    tiles.pack = pack;
+    return tiles;
 }
 
 }  // namespace
@@ -265,9 +271,11 @@ Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFi
 }
 template Result<bool> set_numbers(TileNumbers&, std::string_view, const NumberFields<TileNumbers>&);
 template Result<bool> set_numbers(MatrixNumbers&, std::string_view, const NumberFields<MatrixNumbers>&);
+template Result<bool> set_numbers(BackwardMatrixNumbers&, std::string_view,
+                                  const NumberFields<BackwardMatrixNumbers>&);
 
 std::string TileChoice::tuning() const {
-    return matrix ? to_text(*matrix) : to_text(numbers);
+    return matrix ? to_text(*matrix) : backward_matrix ? to_text(*backward_matrix) : to_text(numbers);
 }
 
 std::string to_text(const TileNumbers& n) {

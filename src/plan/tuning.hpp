@@ -14,7 +14,7 @@
 
 namespace vkattn::core {
 
-enum class KernelKind { rows, tiles, matrix, matrix_khr, backward };
+enum class KernelKind { rows, tiles, matrix, matrix_khr, backward, backward_matrix, backward_matrix_khr };
 
 // Numbers of the kernels; meanings in shaders/interface. The rows kernel has threads, lanes, rows and unroll only, and
 // cols = 0 says so. q_slices: slices of dquery; kv_slices: slices of dkey and dvalue, 1 or even. rolled: 1 takes the
@@ -53,10 +53,18 @@ struct TileChoice {
     std::optional<MatrixNumbers> matrix;  // of the matrix kernel, which has no other numbers
     bool isolates_rows = false;           // what is not finite stays out of rows that do not see it
     bool exp2_loses_nan = false;          // quirks.hpp
+    std::optional<BackwardMatrixNumbers> backward_matrix;  // of the backward on matrix units, likewise
 
-    uint32_t tile_q() const { return matrix ? matrix->tile_q() : numbers.tile_q(); }
-    uint32_t tile_kv() const { return matrix ? matrix->tile_kv : numbers.tile_kv(); }
-    uint32_t threads() const { return matrix ? matrix->threads() : numbers.threads; }
+    // Of the backward on matrix units, those of the pass for dquery.
+    uint32_t tile_q() const {
+        return matrix ? matrix->tile_q() : backward_matrix ? backward_matrix->q_held() : numbers.tile_q();
+    }
+    uint32_t tile_kv() const {
+        return matrix ? matrix->tile_kv : backward_matrix ? backward_matrix->q_walked : numbers.tile_kv();
+    }
+    uint32_t threads() const {
+        return matrix ? matrix->threads() : backward_matrix ? backward_matrix->q_threads() : numbers.threads;
+    }
     std::string tuning() const;  // in the form that options.tuning takes
 };
 
@@ -85,6 +93,10 @@ uint32_t multiprocessors_of(const DeviceCaps& caps);
 Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                  KernelKind kind);
 
+// Chooses the numbers of the backward on matrix units.
+Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem& problem,
+                                          const Options& options, KernelKind kind);
+
 // Where a head's own rows leave a tile empty, those of its group share one: keys and values are then read once. Rows
 // that are packed lie densely in scratch, within 31-bit offsets.
 bool packs(const Problem& p, uint32_t tile_q);
@@ -92,6 +104,7 @@ bool packs(const Problem& p, uint32_t tile_q);
 // "threads=256,lanes=16,...", the form that options.tuning takes.
 std::string to_text(const TileNumbers& numbers);
 std::string to_text(const MatrixNumbers& numbers);
+std::string to_text(const BackwardMatrixNumbers& numbers);
 
 // Sets those numbers of `fields` that "name=number,..." names.
 template <class Numbers>

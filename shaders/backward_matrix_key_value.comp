@@ -1,0 +1,172 @@
+#version 460
+// dkey and dvalue on matrix units: VK_KHR_cooperative_matrix, 16-bit operands, float32 accumulators. For each tile of
+// keys one pass over the queries of all heads that read it (Dao, arXiv:2307.08691, section 3.2), with all scores
+// transposed: P^T and dS^T are then the left operands of the sums as they are.
+//
+//   K, V of the tile -> registers
+//   for each query head of the group, each tile of WALKED queries of which some row sees some key of the tile:
+//     Q, dO and the rows' statistics -> shared, while the tile before is multiplied
+//     for each block of it:
+//       S = K . Q^T;  dP = V . dO^T - delta
+//       P = 2^(score - lse);  dS = P o dP                      // lib/backward_matrix_scores.glsl
+//       dV += P . dO;  dK += dS . Q
+//   dvalue = dV;  dkey = softmax_scale * dK
+//
+// GRADIENTS leaves one of the two out, where registers do not hold both. Tile ownership: lib/backward_matrix.glsl. A
+// workgroup has HELD_ROWS keys of one kv head and a slice of the head dims of dK and dV. Grid: kv heads of all batches,
+// tiles of keys, slices.
+//
+// Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
+//   two buffers, each  WALKED x head dims of Q    WALKED x head dims of dO    -lse, -delta, factor of WALKED rows
+//   places and scratch as forward_matrix.comp
+//   before and after the loop, over all of it, an equal share for each subgroup: K and V on their way in, dK and dV out
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "lib/matrix_extensions.glsl"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/backward_matrix_key_value.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/backward_matrix_key_value.def"
+} push;
+#define KEY_VALUE
+#include "lib/backward_matrix.glsl"
+#include "lib/backward_problem.glsl"
+#include "lib/backward_passes.glsl"
+#include "lib/backward_matrix_staging.glsl"
+#include "lib/mask.glsl"
+#include "lib/backward_matrix_scores.glsl"
+#include "lib/matrix_grid.glsl"
+#include "lib/backward_matrix_results.glsl"
+
+Work work;
+#include "lib/backward_matrix_walk.glsl"
+uint first_key;  // of the workgroup's keys
+uvec2 rows;      // begin .. end-1, that see some of them
+uint placed_head = 0xffffffffu;
+
+Work work_at(Place at) {
+    Work w = work;
+    set_query_tile(w, w.head_kv * group_size() + at.head, at.first);
+    return w;
+}
+uint first_key_of(Place at) { return first_key; }
+
+bool is_end(Place at) { return at.head >= group_size(); }
+// A step is a query tile of a head: all of the first head, then those of the next.
+Place with_step(Place at) {
+    while (IS_RESUMED && !is_end(at) && !has_step(at.head * query_tiles() + at.first / WALKED)) {
+        at.first += WALKED;
+        if (at.first >= rows.y) at = Place(at.head + 1, rows.x / WALKED * WALKED);
+    }
+    return at;
+}
+Place first_place() { return rows.x < rows.y ? with_step(Place(0, rows.x / WALKED * WALKED)) : Place(group_size(), 0); }
+Place next_place(Place at) {
+    at.first += WALKED;
+    if (at.first >= rows.y) at = Place(at.head + 1, rows.x / WALKED * WALKED);
+    return with_step(at);
+}
+void place_walked(Place at) {
+    if (at.head != placed_head) {
+        const Work w = work_at(at);
+        walked_qk = query_tile(push.query, QUERY, w);
+        walked_v = dout_tile(w);
+        placed_head = at.head;
+    }
+    walked_qk = tile_at(walked_qk, at.first);
+    walked_v = tile_at(walked_v, at.first);
+}
+bool exists_whole(Place at) { return at.first + WALKED <= work.num_queries; }
+
+// True if rows from `first` to before `end` see all keys from .x to .y.
+bool see_all(uint first, uint end, uvec2 of_keys) {
+    return int(of_keys.x) >= visible_keys(work, end - 1).x && int(of_keys.y) < visible_keys(work, first).y;
+}
+bool is_inner(Place at) {
+    return exists_whole(at) && see_all(at.first, at.first + WALKED, uvec2(first_key, first_key + HELD_ROWS - 1));
+}
+
+uvec2 own_keys() {
+    const uint first = first_key + subgroup_row;
+    return uvec2(first, first + ROW_BLOCKS * M - 1);
+}
+bool is_inner_block(Work w, Place at, uint block) {
+    const uint first = at.first + block * BLOCK;
+    return MASK_KIND == MASK_NONE && !FINISHES_ALL_TILES && first + BLOCK <= work.num_queries &&
+           see_all(first, first + BLOCK, own_keys());
+}
+bool sees_block(Work w, Place at, uint block) {
+    if (P_MOVE >= MOVE_SHARED) return true;
+    const uint first = at.first + block * BLOCK;
+    const uvec2 of_keys = own_keys();
+    return first < work.num_queries && int(of_keys.y) >= visible_keys(work, first).x &&
+           int(of_keys.x) < visible_keys(work, min(first + BLOCK, work.num_queries) - 1).y;
+}
+
+void drop_rows(Place at, uint buf, bool odd) {
+    if (!odd) return;
+    ZERO_ROWS(buf, IS_ZERO(factor_of(buf, row)))
+    barrier();
+}
+
+const uint KEPT_QK = WANTS_DS ? ROW_BLOCKS * QK_TILES : 0, KEPT_V = WANTS_DV ? ROW_BLOCKS * V_TILES : 0;
+const uint KEPT = ROW_BLOCKS * (QK_TILES + V_TILES) * ELEMENTS;
+uvec2 kept_of_work() {
+    const uint head = work.batch * num_heads_kv() + work.head_kv;
+    return kept_base(head, first_key / HELD_ROWS, key_tiles(), KEPT);
+}
+
+void begin_sums() {
+    FOR_EACH(x, KEPT_QK) sum_qk[x] = ACCUMULATOR(0);
+    FOR_EACH(x, KEPT_V) sum_v[x] = ACCUMULATOR(0);
+    if (starts_loop()) return;
+    const uvec2 kept = kept_of_work();
+    LOAD_KEPT(sum_qk, 0, KEPT_QK)
+    LOAD_KEPT(sum_v, ROW_BLOCKS * QK_TILES * ELEMENTS, KEPT_V)
+}
+
+void keep_sums() {
+    const uvec2 kept = kept_of_work();
+    STORE_KEPT(sum_qk, 0, KEPT_QK)
+    STORE_KEPT(sum_v, ROW_BLOCKS * QK_TILES * ELEMENTS, KEPT_V)
+}
+
+void store_sums() {
+    const float scale = backward().x.scale;
+    const uint last = key_extent() - 1;
+    const Rows dk = tile_at(key_gradient_rows(backward().x.dkey, DKEY, work), first_key);
+    const Rows dv = tile_at(key_gradient_rows(backward().x.dvalue, DVALUE, work), first_key);
+    FOR_EACH(r, ROW_BLOCKS) {
+        if (WANTS_DS) {
+            FOR_EACH(n, QK_TILES) sum_qk[r * QK_TILES + n] *= scale;
+            STORE_SUM(sum_qk, QK_TILES, r, dk, last, HEAD_DIM_QK, false)
+        }
+        if (WANTS_DV) STORE_SUM(sum_v, V_TILES, r, dv, last, HEAD_DIM_V, false)
+    }
+}
+
+void main() {
+    const uvec2 place = place_in_grid(1, query_extent() * group_size());
+    first_key = (push.first_y + place.y) * HELD_ROWS;
+    work = work_of_keys(push.first_x + place.x);
+    rows = seeing_rows(work, first_key, min(first_key + HELD_ROWS, work.num_keys));
+    if (rows.x < rows.y) {
+        Rows k = key_tensor_rows(push.key, KEY, work), v = key_tensor_rows(push.value, VALUE, work);
+        k.end = v.end = work.num_keys;
+        k = tile_at(k, first_key);
+        v = tile_at(v, first_key);
+        HOLD_ROWS(held_qk, QK_STEPS, k, HEAD_DIM_QK)
+        if (WANTS_DS) HOLD_ROWS(held_v, V_STEPS, v, HEAD_DIM_V)
+        barrier();
+        clear_padding();
+        write_places();
+    }
+    begin_sums();
+    walk(true);
+    barrier();
+    if (ends_loop()) store_sums();
+    else keep_sums();
+}

@@ -1,0 +1,209 @@
+#version 460
+// dquery on matrix units: VK_KHR_cooperative_matrix, 16-bit operands, float32 accumulators. One pass over the keys for
+// each tile of queries (Dao, arXiv:2307.08691, section 3.2).
+//
+//   Q, dO of the tile -> registers
+//   for each tile of WALKED keys that some row of the query tile sees:
+//     K, V -> shared, while the tile before is multiplied
+//     for each block of it:
+//       S = Q . K^T;  dP = dO . V^T - delta
+//       P = 2^(score - lse);  dS = P o dP                      // lib/backward_matrix_scores.glsl
+//       dQ += dS . K
+//   dquery = softmax_scale * dQ;  where some lse is large, over rowsum(P), whose inverse is kept for the other kernel
+//
+// Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS query rows of one head and a slice of dQ's head
+// dims. Grid: heads of all batches, query tiles, slices.
+//
+// Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
+//   two buffers, each  WALKED x head dims of K    WALKED x head dims of V
+//   places and scratch as forward_matrix.comp
+//   before and after the loop, over all of it, an equal share for each subgroup: Q and dO on their way in, dQ out
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "lib/matrix_extensions.glsl"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/backward_matrix_query.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = 0) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/backward_matrix_query.def"
+} push;
+#include "lib/backward_matrix.glsl"
+#include "lib/backward_problem.glsl"
+#include "lib/backward_passes.glsl"
+#include "lib/backward_matrix_staging.glsl"
+#include "lib/mask.glsl"
+#include "lib/backward_matrix_scores.glsl"
+#include "lib/matrix_grid.glsl"
+#include "lib/backward_matrix_results.glsl"
+
+Work work;
+#include "lib/backward_matrix_walk.glsl"
+uvec2 keys;  // begin .. end-1, that the loop goes through
+
+Place first_place() { return Place(0, keys.x / WALKED * WALKED); }
+Place next_place(Place at) { return Place(0, at.first + WALKED); }
+bool is_end(Place at) { return at.first >= keys.y; }
+void place_walked(Place at) {
+    walked_qk = tile_at(walked_qk, at.first);
+    walked_v = tile_at(walked_v, at.first);
+}
+bool exists_whole(Place at) { return at.first >= walked_qk.begin && at.first + WALKED <= walked_qk.end; }
+
+// True if rows from .x to .y see all keys from `first` to before `end`.
+bool see_all(uvec2 rows, uint first, uint end) {
+    return int(first) >= visible_keys(work, rows.y).x && int(end) <= visible_keys(work, rows.x).y;
+}
+bool is_inner(Place at) {
+    return exists_whole(at) && see_all(uvec2(work.first_row, work.last_row), at.first, at.first + WALKED);
+}
+
+uvec2 own_rows() {
+    const uint first = work.first_row + subgroup_row;
+    return min(uvec2(first, first + ROW_BLOCKS * M - 1), uvec2(work.last_row));
+}
+bool is_inner_block(Work w, Place at, uint block) {
+    const uint first = at.first + block * BLOCK;
+    return MASK_KIND == MASK_NONE && !FINISHES_ALL_TILES && see_all(own_rows(), first, first + BLOCK);
+}
+bool sees_block(Work w, Place at, uint block) {
+    if (P_MOVE >= MOVE_SHARED) return true;
+    const uint first = at.first + block * BLOCK;
+    const uvec2 rows = own_rows();
+    return work.first_row + subgroup_row <= work.last_row && int(first + BLOCK) > visible_keys(work, rows.x).x &&
+           int(first) < visible_keys(work, rows.y).y;
+}
+Work work_at(Place at) { return work; }
+uint first_key_of(Place at) { return at.first; }
+
+void drop_rows(Place at, uint buf, bool odd) {
+    if (MASK_KIND == MASK_NONE || !zero_hidden_keys) return;
+    find_seen(work, at.first);
+    ZERO_ROWS(buf, !is_seen(row))
+    barrier();
+}
+
+shared uint odd_rows;  // 1: some row has a large lse, or is empty
+
+// Loads -lse and -delta of the held rows, through the subgroup's share of the pool.
+void hold_numbers() {
+    const uint at = subgroup * SHARE;
+    FOR_EACH(r, ROW_BLOCKS) {
+        for (uint i = lane; i < M; i += SUBGROUP_SIZE) {
+            const RowStart from = statistics_of(work, min(work.first_row + subgroup_row + r * M + i, work.last_row));
+            const vec4 numbers = Vec4sIn(from.base).x[from.at / 4];
+            pool[at + i / 4][i % 4] = floatBitsToUint(-numbers.x);
+            pool[at + M / 4 + i / 4][i % 4] = floatBitsToUint(-numbers.y);
+            if (is_large(numbers.x) || numbers.w != 0) odd_rows = 1;
+        }
+        subgroupBarrier();
+        ACCUMULATOR lse, delta;
+        coopMatLoad(lse, pool, at, 0, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatLoad(delta, pool, at + M / 4, 0, gl_CooperativeMatrixLayoutColumnMajor);
+        FOR_EACH(e, ELEMENTS) {
+            held_lse[r][slot(e)] = lse[e];
+            held_delta[r][slot(e)] = delta[e];
+        }
+        subgroupBarrier();
+    }
+}
+
+const uint KEPT_SUMS = ROW_BLOCKS * QK_TILES, KEPT = (KEPT_SUMS + ROW_BLOCKS) * ELEMENTS;
+uvec2 kept_of_work() {
+    const uint head = work.batch * num_heads_q() + work.head;
+    return kept_base(head, work.first_row / HELD_ROWS, query_tiles(), KEPT);
+}
+
+void begin_sums() {
+    FOR_EACH(x, KEPT_SUMS) sum_qk[x] = ACCUMULATOR(0);
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) row_sum[r][s] = 0;
+    if (starts_loop()) return;
+    const uvec2 kept = kept_of_work();
+    LOAD_KEPT(sum_qk, 0, KEPT_SUMS)
+    FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(s, SLOTS) row_sum[r][s] = FloatsIn(kept).x[KEPT_AT((KEPT_SUMS + r) * ELEMENTS + s)];
+}
+
+void keep_sums() {
+    const uvec2 kept = kept_of_work();
+    STORE_KEPT(sum_qk, 0, KEPT_SUMS)
+    FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(s, SLOTS) FloatsOut(kept).x[KEPT_AT((KEPT_SUMS + r) * ELEMENTS + s)] = row_sum[r][s];
+}
+
+bool has_nonfinite_sum() {
+    uint most = 0;
+    FOR_EACH(x, KEPT_SUMS) FOR_EACH(e, ELEMENTS) most = max(most, floatBitsToUint(sum_qk[x][e]) & SIZE_BITS);
+    if (most >= EXPONENT_BITS) saw_nonfinite = 1;
+    barrier();
+    return saw_nonfinite != 0;
+}
+
+// Brings row sums to factors; those of rows whose sum is not finite stay 1, because their weights are NaN anyway.
+void find_factors(bool odd) {
+    const ACCUMULATOR places = read_places();
+    FOR_EACH(r, ROW_BLOCKS) {
+        if (odd) sum_along_rows(row_sum[r]);
+        FOR_EACH(s, SLOTS)
+            row_sum[r][s] = !odd || IS_ZERO(row_sum[r][s]) || !IS_FINITE(row_sum[r][s]) ? 1 : 1 / row_sum[r][s];
+        if (odd && slice() == 0) FOR_EACH(e, ELEMENTS)
+            if (!KNOWN || step_column(e) == 0) {
+                const uvec2 place = place_of(places, e);
+                const uint row = work.first_row + subgroup_row + r * M + place.x;
+                if (place.y != 0 || row > work.last_row) continue;
+                const RowStart to = statistics_of(work, row);
+                FloatsOut(to.base).x[to.at + 2] = row_sum[r][slot(e)];
+            }
+    }
+}
+
+bool is_empty_row(uint row) {
+    const RowStart from = statistics_of(work, row);
+    return Vec4sIn(from.base).x[from.at / 4].w != 0;
+}
+
+void store_sums(bool odd) {
+    find_factors(odd);
+    const Rows q = gradient_tile(backward().x.dquery, DQUERY, work);
+    const float scale = backward().x.scale;
+    barrier();  // from the pool's map to equal shares of it
+    FOR_EACH(r, ROW_BLOCKS) {
+        FOR_EACH(n, QK_TILES) FOR_EACH(e, ELEMENTS) sum_qk[r * QK_TILES + n][e] *= scale * row_sum[r][slot(e)];
+        STORE_SUM(sum_qk, QK_TILES, r, q, work.last_row, HEAD_DIM_QK, odd && is_empty_row(row))
+    }
+}
+
+void main() {
+    const uvec2 place = place_in_grid(group_size(), key_extent());
+    work = work_of_last_tile(push.first_x + place.x, push.first_y + place.y);
+    const Rows q = query_tile(push.query, QUERY, work), dout = dout_tile(work);
+    keys = tile_keys(work, 0);
+    walked_qk = key_tensor_rows(push.key, KEY, work);
+    walked_v = key_tensor_rows(push.value, VALUE, work);
+    walked_qk.begin = walked_v.begin = keys.x;
+    walked_qk.end = walked_v.end = keys.y;
+    if (IS_RESUMED) {  // steps are tiles of keys
+        keys.x = max(keys.x, push.first_step * WALKED);
+        keys.y = min(keys.y, push.end_step * WALKED);
+    }
+    if (thread == 0) odd_rows = saw_nonfinite = 0;
+    barrier();
+    HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)
+    HOLD_ROWS(held_v, V_STEPS, dout, HEAD_DIM_V)
+    hold_numbers();
+    barrier();
+    clear_padding();
+    write_places();
+    const bool odd = odd_rows != 0;
+    bool again;
+    [[dont_unroll]] do {
+        begin_sums();
+        walk(!odd);
+        again = MASK_KIND != MASK_NONE && !zero_hidden_keys && has_nonfinite_sum();
+        if (again) zero_hidden_keys = true;
+    } while (again);
+    barrier();
+    if (ends_loop()) store_sums(odd);
+    else keep_sums();
+}

@@ -1,0 +1,110 @@
+// The machinery of the backward on matrix units: who owns what, the map of shared memory, the products. Both kernels
+// hold rows in registers and go through ("walk") rows of the other sequence:
+//
+//   kernel                      held           walked        S         sums
+//   backward_matrix_query       query, dout    key, value    Q . K^T   dQ += dS . K
+//   backward_matrix_key_value   key, value     query, dout   K . Q^T   dV += P . dO;  dK += dS . Q
+//
+// In the second one P and dS are transposed, so that they are left operands as they are. Names below: `qk` is query or
+// key, `v` is value or dout.
+//
+// Ownership. A subgroup owns ROW_BLOCKS blocks of M held rows; nothing but staged tiles crosses subgroups. The walked
+// tile is multiplied in blocks of BLOCK rows, the least that both products can take.
+//     row i of block r of a subgroup    held row      (subgroup * ROW_BLOCKS + r) * M + i of the workgroup's
+//     scores[r * BLOCK_TILES + n]       walked rows   n * N ..      of the block
+//     sum_qk[r * QK_TILES + n]          head dims     n * N ..      of the slice
+#define P_PAIR rounded_pair
+#include "lib/matrix_units.glsl"
+
+const uint HELD_ROWS = SUBGROUPS * ROW_BLOCKS * M;
+#ifdef KEY_VALUE
+const uint TILE_Q = WALKED, TILE_KV = HELD_ROWS;
+#define WANTS_DV ((GRADIENTS & 1) != 0)
+#define WANTS_DS ((GRADIENTS & 2) != 0)
+#else
+const uint TILE_Q = HELD_ROWS, TILE_KV = WALKED;
+#define WANTS_DV false
+#define WANTS_DS true
+#endif
+
+const uint BLOCK = N > K ? N : K;  // both are powers of two
+const uint BLOCKS = WALKED / BLOCK;
+const uint BLOCK_TILES = BLOCK / N;                           // of the scores of a block
+const uint KEY_STEPS = BLOCK / K;                             // of a sum over the rows of a block
+const uint QK_STEPS = MATRIX_STEPS(HEAD_DIM_QK, K);           // of S
+const uint V_STEPS = MATRIX_STEPS(HEAD_DIM_V, K);             // of dP
+const uint QK_TILES = MATRIX_STEPS(HEAD_DIM_QK, N * SLICES);  // of a slice of dQ or dK
+const uint V_TILES = MATRIX_STEPS(HEAD_DIM_V, N * SLICES);    // of a slice of dV
+
+// Strides in vec4, and the map of the pool: two buffers, each for a walked tile.
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+const uint QK_STRIDE = MATRIX_STRIDE(LARGER(QK_STEPS * K, QK_TILES * N * SLICES));
+const uint V_STRIDE = MATRIX_STRIDE(LARGER(V_STEPS * K, V_TILES * N * SLICES));
+const uint P_STRIDE = MATRIX_STRIDE(BLOCK);
+const uint FLOAT_STRIDE = MATRIX_FLOAT_STRIDE(N);
+const uint BUF_V = WALKED * QK_STRIDE;
+const uint BUF_NUMBERS = BUF_V + WALKED * V_STRIDE;
+#ifdef KEY_VALUE  // of the walked rows: -lse, -delta and the factor of each, WALKED floats after another
+const uint NUMBERS_STRIDE = WALKED / 4;
+const uint BUF_SIZE = BUF_NUMBERS + 3 * NUMBERS_STRIDE;
+#else
+const uint BUF_SIZE = BUF_NUMBERS;
+#endif
+const uint POOL_PLACE = 2 * BUF_SIZE;
+const uint POOL_SCRATCH = POOL_PLACE + (ELEMENT_LAYOUT == 0 ? M * FLOAT_STRIDE : 0);
+const uint SCRATCH_P = P_MOVE == MOVE_SHARED ? 0 : M * FLOAT_STRIDE;
+const uint SCRATCH_END = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
+const uint SCRATCH_SIZE = LARGER(SCRATCH_END, M * FLOAT_STRIDE);
+const uint SHARE = POOL_VEC4 / SUBGROUPS;  // of the whole pool, before and after the tiles
+
+shared uvec4 pool[POOL_VEC4];
+
+#include "lib/operands.glsl"
+#include "lib/matrix_operands.glsl"
+#include "lib/rows.glsl"
+#include "lib/matrix_keys.glsl"
+
+uint subgroup_row = subgroup * ROW_BLOCKS * M;  // the subgroup's first held row
+uint scratch = POOL_SCRATCH + subgroup * SCRATCH_SIZE;
+
+LEFT held_qk[ROW_BLOCKS * QK_STEPS];
+LEFT held_v[WANTS_DS ? ROW_BLOCKS * V_STEPS : 1];
+ACCUMULATOR scores[ROW_BLOCKS * BLOCK_TILES];  // S, then P, then dS
+ACCUMULATOR dp[ROW_BLOCKS * BLOCK_TILES];      // dP - delta
+LEFT p_left[ROW_BLOCKS * KEY_STEPS];           // P or dS as left operands
+ACCUMULATOR sum_qk[WANTS_DS ? ROW_BLOCKS * QK_TILES : 1];
+ACCUMULATOR sum_v[WANTS_DV ? ROW_BLOCKS * V_TILES : 1];
+
+uint slice();  // lib/backward_passes.glsl
+
+// The products of a block; `at` is where its first row of qk or v lies in the pool.
+#define HELD_QK(r) held_qk[(r) * QK_STEPS + d]
+#define HELD_V(r) held_v[(r) * V_STEPS + d]
+#define QK_COLUMNS_AT(n) (at_qk + (n) * N * QK_STRIDE + d * K / 8)
+#define V_COLUMNS_AT(n) (at_v + (n) * N * V_STRIDE + d * K / 8)
+
+// Adds S and dP, step by step in turns: the one's loads are under way while the other is multiplied.
+void multiply_scores(uint at_qk, uint at_v) {
+    FOR_EACH(d, LARGER(QK_STEPS, V_STEPS)) {
+        if (d < QK_STEPS)
+            ADD_MATRIX_PRODUCT(scores, BLOCK_TILES, FOR_EACH(n, BLOCK_TILES), HELD_QK, QK_COLUMNS_AT, QK_STRIDE,
+                               gl_CooperativeMatrixLayoutColumnMajor)
+        if (WANTS_DS && d < V_STEPS)
+            ADD_MATRIX_PRODUCT(dp, BLOCK_TILES, FOR_EACH(n, BLOCK_TILES), HELD_V, V_COLUMNS_AT, V_STRIDE,
+                               gl_CooperativeMatrixLayoutColumnMajor)
+    }
+}
+
+#define P_OPERAND(r) p_left[(r) * KEY_STEPS + k]
+#define QK_ROWS_AT(n) (at_qk + k * K * QK_STRIDE + (slice() * QK_TILES + (n)) * N / 8)
+#define V_ROWS_AT(n) (at_v + k * K * V_STRIDE + (slice() * V_TILES + (n)) * N / 8)
+void add_to_qk(uint at_qk) {
+    FOR_EACH(k, KEY_STEPS)
+        ADD_MATRIX_PRODUCT(sum_qk, QK_TILES, FOR_EACH(n, QK_TILES), P_OPERAND, QK_ROWS_AT, QK_STRIDE,
+                           gl_CooperativeMatrixLayoutRowMajor)
+}
+void add_to_v(uint at_v) {
+    FOR_EACH(k, KEY_STEPS)
+        ADD_MATRIX_PRODUCT(sum_v, V_TILES, FOR_EACH(n, V_TILES), P_OPERAND, V_ROWS_AT, V_STRIDE,
+                           gl_CooperativeMatrixLayoutRowMajor)
+}

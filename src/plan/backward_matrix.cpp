@@ -1,0 +1,372 @@
+// How the backward on matrix units is planned: rows of numbers, what of the matrix unit they run on, the passes. Cutting
+// them into dispatches is backward_passes.cpp's.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "backward_passes.hpp"
+
+namespace vkattn::core {
+namespace {
+
+using Device = DeviceKind;
+using Numbers = BackwardMatrixNumbers;
+
+// Most specific first within a device; tuning.cpp says how rows are meant. Measured with `vkattn bench --pass backward
+// --dtype f16 --batch 4 --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048;
+// milliseconds of all passes in brackets, figures of one line in one run.
+//   nvidia  H200, driver 580.159. d64 [5.97; l2_group 8 MiB 5.79, 32 MiB 6.03; kv_subgroups 8 6.13, 2 8.13; q_subgroups 2
+//           7.16], [5.70; kv_stages 2 6.38, kv_walked 16 6.42], [6.03; q_walked 64 6.70, kv_row_blocks 1 and 4 subgroups
+//           6.18, no l2_group 6.54]. d128 [6.27; l2_group 8 MiB 6.20, 32 MiB 6.28; q_stages 2 6.42, kv_stages 1 6.48,
+//           q_subgroups 6 6.78, kv_subgroups 6 7.52, kv_walked 16 7.09]. d256 [10.6; both gradients in one pass 40.8, in
+//           two slices 13.5; kv_subgroups 4 14.8, q_subgroups 4 15.9].
+//   cpu     as small as keeps pipelines quick to build.
+//   nvk, any  not run on their own devices: no spills by tools/gate. With more head dims registers do not hold a block of
+//           rows: D64 with both gradients in one pass spills 14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
+// clang-format off
+constexpr BackwardMatrixRow rows[] = {
+    // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
+    //  q_slices, kv_slices, kv_apart, l2_group_kib, min_group_workgroups}
+    {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64, {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 8192, 256}},
+    {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128, {8, 1, 32, 1, 8, 1, 32, 2, 1, 1, 0, 8192, 256}},
+    {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256, {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 8192, 256}},
+
+    {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0}},
+
+    {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0}},
+    {"nvk-backward-matrix-d128",    Device::nvidia,        128, {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1}},
+    {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1}},
+};
+// clang-format on
+
+// Head dims of which the registers of a device hold a block of rows.
+uint32_t most_head_dim(const DeviceCaps& caps) {
+    uint32_t most = 0;
+    for (const BackwardMatrixRow& row : rows)
+        if (is_for(row.device, kind_of(caps))) most = std::max(most, row.max_head_dim);
+    return most;
+}
+
+const NumberFields<Numbers>& fields() {
+    using N = Numbers;
+    static const NumberFields<N> all = {{"q_subgroups", &N::q_subgroups},
+                                        {"q_row_blocks", &N::q_row_blocks},
+                                        {"q_walked", &N::q_walked},
+                                        {"q_stages", &N::q_stages},
+                                        {"kv_subgroups", &N::kv_subgroups},
+                                        {"kv_row_blocks", &N::kv_row_blocks},
+                                        {"kv_walked", &N::kv_walked},
+                                        {"kv_stages", &N::kv_stages},
+                                        {"q_slices", &N::q_slices},
+                                        {"kv_slices", &N::kv_slices},
+                                        {"kv_apart", &N::kv_apart},
+                                        {"l2_group_kib", &N::l2_group_kib},
+                                        {"min_group_workgroups", &N::min_group_workgroups},
+                                        {"rolled", &N::rolled},
+                                        {"move", &N::move}};
+    return all;
+}
+
+// A pass's own numbers, and what follows from them.
+struct PassNumbers {
+    uint32_t subgroups, row_blocks, walked, stages, slices;
+};
+PassNumbers of_query(const Numbers& n) {
+    return {n.q_subgroups, n.q_row_blocks, n.q_walked, n.q_stages, n.q_slices};
+}
+PassNumbers of_keys(const Numbers& n) {
+    return {n.kv_subgroups, n.kv_row_blocks, n.kv_walked, n.kv_stages, n.kv_slices};
+}
+
+// Rows that a pass multiplies at a time.
+uint32_t block_of(const MatrixShape& s) {
+    return std::max(s.n, s.k);
+}
+
+std::string malformed_pass(const PassNumbers& n, const MatrixShape& s, uint32_t threads) {
+    if (n.subgroups == 0 || n.row_blocks == 0 || n.walked == 0 || n.stages == 0 || n.slices == 0)
+        return "subgroups, row_blocks, walked, stages and slices are not 0";
+    if (n.subgroups > 64 || n.row_blocks > 16 || n.walked > 1024 || n.slices > 32)
+        return "subgroups, row_blocks, walked or slices is too large";
+    if (n.walked % (block_of(s) * n.stages) != 0)
+        return fmt::format("walked is not a multiple of {} for each stage", block_of(s));
+    if (n.walked > threads) return "walked exceeds the invocations of a workgroup";
+    return "";
+}
+
+// Why these numbers make no kernel, or "".
+std::string malformed(const Problem& p, const Numbers& n) {
+    const MatrixShape& s = n.shape;
+    for (const auto& [pass, threads] : {std::pair{of_query(n), n.q_threads()}, {of_keys(n), n.kv_threads()}})
+        if (std::string why = malformed_pass(pass, s, threads); !why.empty()) return why;
+    if (n.kv_apart > 1 || n.rolled > 1) return "kv_apart and rolled are 0 or 1";
+    if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
+        return "l2_group_kib or min_group_workgroups is too large";
+    if (n.move > MOVE_SHARED_FLOAT || n.move == MOVE_CONVERT) return "move is 0, 2 or 3";
+    if (n.move == MOVE_SHARED && p.dtype == VKATTN_DTYPE_FLOAT32) return "move=2 is not for float32 storage";
+    if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
+        return "move=0 needs a known layout that both matrices have";
+    if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
+    return "";
+}
+
+// Why the device has no room for them, or "".
+std::string too_large(const DeviceCaps& caps, const Problem& p, const Numbers& n) {
+    const uint32_t threads = std::max(n.q_threads(), n.kv_threads());
+    const uint32_t most = std::min(caps.max_invocations, caps.max_workgroup_size[0]);
+    if (threads > most) return fmt::format("{} invocations, the device has {}", threads, most);
+    const uint64_t pool =
+        std::max(backward_matrix_pool(n, p, false), backward_matrix_pool(n, p, true)) * uint64_t{16} + 1024;
+    if (pool > caps.max_shared_bytes)
+        return fmt::format("{} bytes of shared memory, the device has {}", pool, caps.max_shared_bytes);
+    return "";
+}
+
+// The shape that the numbers run on, with all that follows from it.
+Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const MatrixShape& shape, bool khr) {
+    n.shape = shape;
+    n.subgroup_size = matrix_subgroup_size(caps);
+    n.layout = khr ? 0 : shape.layout;
+    n.move = matrix_move_of(caps, p, shape, khr);
+    if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
+    n.rolled = caps.type == DeviceType::cpu;
+    n.q_walked = std::max(n.q_walked, block_of(shape));
+    n.kv_walked = std::max(n.kv_walked, block_of(shape));
+    return n;
+}
+
+template <class K>
+Module module_of(const Problem& p, const Numbers& n) {
+    const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, rounded = n.move == MOVE_SHARED;
+    using enum Module;
+    if constexpr (K::id == Kernel::backward_matrix_query) {
+        if (p.dtype == VKATTN_DTYPE_FLOAT32)
+            return f16 ? backward_matrix_query_f16_of_f32 : backward_matrix_query_bf16_of_f32;
+        if (rounded) return backward_matrix_query_f16_rounded;
+        return f16 ? backward_matrix_query_f16 : backward_matrix_query_bf16;
+    } else {
+        if (p.dtype == VKATTN_DTYPE_FLOAT32)
+            return f16 ? backward_matrix_key_value_f16_of_f32 : backward_matrix_key_value_bf16_of_f32;
+        if (rounded) return backward_matrix_key_value_f16_rounded;
+        return f16 ? backward_matrix_key_value_f16 : backward_matrix_key_value_bf16;
+    }
+}
+
+template <class K>
+Launch<K> matrix_pass(const PassContext& c, const Plan& plan, const PassNumbers& own, uint64_t steps) {
+    const Problem& p = plan.problem;
+    const Numbers& n = *c.tiles.backward_matrix;
+    Launch<K> launch;
+    launch.module = module_of<K>(p, n);
+    launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
+    set_problem(launch, p, c.tiles, true);
+    set_pass(launch, c, plan, steps);
+    auto& k = launch.constants;
+    k.threads = own.subgroups * n.subgroup_size;
+    k.subgroup_size = n.subgroup_size;
+    k.row_blocks = own.row_blocks;
+    k.walked = own.walked;
+    k.stages = own.stages;
+    k.slices = own.slices;
+    k.matrix_m = n.shape.m;
+    k.matrix_n = n.shape.n;
+    k.matrix_k = n.shape.k;
+    k.p_move = n.move;
+    k.element_layout = n.layout;
+    k.l2_group_kib = n.l2_group_kib;
+    k.min_group_workgroups = n.min_group_workgroups;
+    k.pool_vec4 = backward_matrix_pool(n, p, K::id == Kernel::backward_matrix_key_value);
+    if (p.alignment_bytes % 16 == 0) k.load_bytes = 16;
+    return launch;
+}
+
+// Bytes of the accumulators that a workgroup keeps between dispatches, of so many matrices for each block of rows.
+uint64_t kept_bytes_of(const Numbers& n, const PassNumbers& own, uint32_t matrices) {
+    const uint64_t elements = n.shape.m * n.shape.n / n.subgroup_size;
+    return uint64_t{own.subgroups} * n.subgroup_size * own.row_blocks * matrices * elements * 4;
+}
+
+uint32_t matrices_of(const Numbers& n, const PassNumbers& own, uint32_t head_dim) {
+    return MATRIX_STEPS(head_dim, n.shape.n * own.slices);
+}
+
+uint64_t workgroups_of(const Pass& pass) {
+    return product(product(pass.grid[0], pass.grid[1]), pass.grid[2]);
+}
+
+Pass query_pass(const PassContext& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    const Numbers& n = *c.tiles.backward_matrix;
+    const PassNumbers own = of_query(n);
+    Pass pass;
+    pass.grid = {uint64_t{p.batch} * p.num_heads_q, ceil_div(p.seqlen_q, n.q_held()), own.slices};
+    pass.steps = ceil_div(p.visible_keys(0, p.seqlen_q - 1).end, own.walked);
+    pass.longest = longest_loop(p, n.q_held(), own.walked, pass.steps);
+    pass.step_flops = uint64_t{n.q_held()} * own.walked * 2 *
+                      (p.head_dim_qk + p.head_dim_v + ceil_div(p.head_dim_qk, own.slices));
+    pass.kept_bytes =
+        product(workgroups_of(pass), kept_bytes_of(n, own, matrices_of(n, own, p.head_dim_qk) + 1));
+    auto launch = matrix_pass<kernels::backward_matrix_query>(c, plan, own, pass.steps);
+    launch.writes = bit(Region::dquery) | bit(Region::statistics);
+    pass.pipeline = resumable(launch);
+    return pass;
+}
+
+// `gradients`: bits, as the constant of that name.
+Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) {
+    const Problem& p = plan.problem;
+    const Numbers& n = *c.tiles.backward_matrix;
+    const PassNumbers own = of_keys(n);
+    const bool dvalue = (gradients & 1) != 0, dkey = (gradients & 2) != 0;
+    Pass pass;
+    pass.grid = {uint64_t{p.batch} * p.num_heads_kv, ceil_div(p.seqlen_kv, n.kv_held()), own.slices};
+    const uint64_t query_tiles = ceil_div(p.seqlen_q, own.walked);
+    pass.steps = p.group_size * query_tiles;
+    pass.longest = p.group_size * longest_loop(p, n.kv_held(), own.walked, query_tiles);
+    const uint32_t of_dvalue = dvalue ? ceil_div(p.head_dim_v, own.slices) : 0;
+    const uint32_t of_dkey = dkey ? p.head_dim_v + ceil_div(p.head_dim_qk, own.slices) : 0;
+    pass.step_flops = uint64_t{n.kv_held()} * own.walked * 2 * (p.head_dim_qk + of_dvalue + of_dkey);
+    pass.kept_bytes = product(
+        workgroups_of(pass),
+        kept_bytes_of(n, own, matrices_of(n, own, p.head_dim_qk) + matrices_of(n, own, p.head_dim_v)));
+    auto launch = matrix_pass<kernels::backward_matrix_key_value>(c, plan, own, pass.steps);
+    launch.constants.gradients = gradients;
+    launch.writes = (dvalue ? bit(Region::dvalue) : 0) | (dkey ? bit(Region::dkey) : 0);
+    pass.pipeline = resumable(launch);
+    return pass;
+}
+
+// `mask`: what the gradient of the mask is planned by, which the portable kernel finds.
+std::vector<Pass> make_passes(const PassContext& c, const PassContext& mask, const Plan& plan) {
+    const Problem& p = plan.problem;
+    std::vector<Pass> passes;
+    if (rows_of(p) != 0) {
+        passes.push_back(delta_pass(c, plan));
+        passes.push_back(query_pass(c, plan));
+    }
+    if (has_keys(p) && c.tiles.backward_matrix->kv_apart != 0) {
+        passes.push_back(key_value_pass(c, plan, 1));
+        passes.push_back(key_value_pass(c, plan, 2));
+    } else if (has_keys(p)) {
+        passes.push_back(key_value_pass(c, plan, 3));
+    }
+    if (c.backward.has_bias()) passes.push_back(mask_pass(mask, plan));
+    return passes;
+}
+
+Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                              const Options& options, KernelKind kind) {
+    if (options.batch_invariant)
+        return unsupported("options.batch_invariant", "it may round a row otherwise than its neighbours");
+    const Result<TileChoice> tiles = choose_backward_matrix(caps, problem, options, kind);
+    if (!tiles) return tiles.failure();
+    const Numbers& n = *tiles->backward_matrix;
+    Options portable = options;
+    portable.tuning.clear();
+    Result<TileChoice> mask_tiles = *tiles;
+    if (backward.has_bias()) mask_tiles = choose_tiles(caps, problem, portable, KernelKind::backward);
+    if (!mask_tiles) return mask_tiles.failure();
+    const Result<bool> far =
+        has_far_rows(caps, problem, backward, std::max({n.q_held(), n.kv_walked, mask_tiles->tile_q()}),
+                     std::max({n.kv_held(), n.q_walked, mask_tiles->tile_kv()}));
+    if (!far) return far.failure();
+    const PassContext c{caps, options, *tiles, backward, *far};
+    const PassContext mask{caps, options, *mask_tiles, backward, *far};
+
+    Plan plan = begin_plan(problem, *tiles, false);
+    plan.operands = n.shape.dtype;
+    plan.backward = backward;
+    if (!has_work(problem, backward)) return plan;
+    if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
+    add_backward_arguments(backward, plan);
+    if (auto ok = add_passes(c, make_passes(c, mask, plan), plan); !ok) return ok.failure();
+    return plan;
+}
+
+}  // namespace
+
+std::span<const BackwardMatrixRow> backward_matrix_rows() {
+    return rows;
+}
+
+std::string to_text(const BackwardMatrixNumbers& n) {
+    std::string text;
+    for (const auto& [name, at] : fields())
+        text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
+    return text;
+}
+
+uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, bool keys) {
+    const PassNumbers own = keys ? of_keys(n) : of_query(n);
+    const MatrixShape& s = n.shape;
+    const auto stride = [&](uint32_t head_dim) {
+        const uint32_t of_steps = MATRIX_STEPS(head_dim, s.k) * s.k;
+        return MATRIX_STRIDE(std::max(of_steps, matrices_of(n, own, head_dim) * s.n * own.slices));
+    };
+    const uint32_t numbers = keys ? 3 * own.walked / 4 : 0;
+    const uint32_t block = s.m * MATRIX_FLOAT_STRIDE(s.n);
+    uint32_t pool = 2 * (own.walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)) + numbers);
+    const bool through_shared = n.move >= MOVE_SHARED;
+    if (n.layout == 0) pool += block;
+    if (n.layout == 0 || through_shared) {
+        const uint32_t of_p = through_shared ? s.m * MATRIX_STRIDE(block_of(s)) : 0;
+        pool += own.subgroups * (n.move == MOVE_SHARED ? std::max(block, of_p) : block + of_p);
+    }
+    // Before and after the loop each subgroup has a share: rows of one step of what is held, of one matrix of a sum, and
+    // two numbers for each row.
+    const uint32_t share = s.m * std::max(MATRIX_STRIDE(s.k) + 1, MATRIX_FLOAT_STRIDE(s.n) + 1);
+    return std::max(pool, own.subgroups * share);
+}
+
+Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,
+                                          KernelKind kind) {
+    const VkattnDtype operands = *operand_type(p, options);
+    if (operands == VKATTN_DTYPE_FLOAT32)
+        return unsupported("",
+                           "float32 in means float32 arithmetic, unless options.precision says otherwise");
+    const char* const field = operands == p.dtype ? "" : "options.precision";
+    if (auto failure = why_no_matrices(caps, field)) return *failure;
+    const uint32_t head_dim = std::max(p.head_dim_qk, p.head_dim_v);
+    if (const uint32_t most = most_head_dim(caps); head_dim > most)
+        return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
+    std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
+    for (const BackwardMatrixRow& row : rows) {
+        if (!is_for(row.device, kind_of(caps)) || head_dim > row.max_head_dim ||
+            is_rejected(options, row.name))
+            continue;
+        for (const MatrixShape& shape : caps.matrices) {
+            if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(caps))) continue;
+            Numbers n = on_shape(caps, p, row.numbers, shape, kind == KernelKind::backward_matrix_khr);
+            if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
+            std::string bad = malformed(p, n);
+            const bool wrong = !bad.empty();
+            if (!wrong) bad = too_large(caps, p, n);
+            if (!bad.empty() && !options.tuning.empty())
+                return wrong ? invalid("options.tuning", bad) : unsupported("options.tuning", bad);
+            if (!bad.empty()) {
+                why = fmt::format("row {}: {}", row.name, bad);
+                continue;
+            }
+            TileChoice tiles{};
+            tiles.row = row.name;
+            tiles.pool_vec4 = backward_matrix_pool(n, p, false);
+            tiles.residency = 1;
+            tiles.backward_matrix = n;
+            set_nonfinite_rules(tiles, caps, p, options);
+            return tiles;
+        }
+    }
+    return unsupported(field, why);
+}
+
+Result<Plan> plan_backward_matrix(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                                  const Options& options) {
+    return plan_on_matrices(caps, problem, backward, options, KernelKind::backward_matrix);
+}
+
+Result<Plan> plan_backward_matrix_khr(const DeviceCaps& caps, const Problem& problem,
+                                      const Backward& backward, const Options& options) {
+    return plan_on_matrices(caps, problem, backward, options, KernelKind::backward_matrix_khr);
+}
+
+}  // namespace vkattn::core
