@@ -102,8 +102,8 @@ ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs) 
     const auto dlse = as_double(inputs.dlse);
     const oracle::Problem p = oracle_problem(c, f);
     const oracle::StorageType storage = storage_of(c.problem.dtype);
-    return {oracle::backward(p, q, k, v, dout, dlse), oracle::naive_backward(p, q, k, v, dout, dlse, storage),
-            storage};
+    return {oracle::backward(p, q, k, v, dout, dlse),
+            oracle::naive_backward(p, q, k, v, dout, dlse, storage, operands_of(c)), storage};
 }
 
 bool Gradients::same_bits(const Gradients& other) const {

@@ -76,14 +76,13 @@ std::string compare_lse(const Outcome& outcome, const Expected& expected) {
     return "";
 }
 
-// What the products' operands may be rounded to.
+}  // namespace
+
 oracle::StorageType operands_of(const Case& c) {
     if (c.precision == VKATTN_PRECISION_STORAGE) return storage_of(c.problem.dtype);
     return c.precision == VKATTN_PRECISION_FLOAT16 ? oracle::StorageType::float16
                                                    : oracle::StorageType::bfloat16;
 }
-
-}  // namespace
 
 Expected expect(const Case& c, const Inputs& inputs) {
     const auto q = as_double(inputs.query.gather(inputs.query.image)),

@@ -12,6 +12,8 @@ struct Expected {
     oracle::StorageType storage{};
 };
 Expected expect(const Case& c, const Inputs& inputs);
+// What the products' operands may be rounded to.
+oracle::StorageType operands_of(const Case& c);
 
 // What the device wrote, dense; of 16-bit types, as floats.
 struct Outcome {

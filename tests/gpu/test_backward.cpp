@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "backward_run.hpp"
+#include "skip.hpp"
 
 using namespace vkattn::test;
 
@@ -53,6 +54,20 @@ SECTION_NAMED(cuts, "cuts")
 SECTION_NAMED(empty, "empty")
 SECTION_NAMED(slices, "slices")
 SECTION_NAMED(materialized, "materialized")
+[[maybe_unused]] static const bool matrix_added = add_name("matrix"),
+                                   bfloat16_added = add_name("matrix bfloat16");
+static void run_matrix_section(const std::string& name, VkattnDtype dtype, const char* type) {
+    if (!Device::get().has_matrix_unit(dtype))
+        return vkattn::test::skip("the backward's cases of matrix units: " + Device::get().info().name +
+                                  " multiplies no matrices of " + type);
+    run_section(name);
+}
+TEST_CASE("backward cases: matrix") {
+    run_matrix_section("matrix", VKATTN_DTYPE_FLOAT16, "float16");
+}
+TEST_CASE("backward cases: matrix bfloat16") {
+    run_matrix_section("matrix bfloat16", VKATTN_DTYPE_BFLOAT16, "bfloat16");
+}
 [[maybe_unused]] static const bool gpu_modules_added = add_name("modules of GPUs");
 TEST_CASE("backward cases: modules of GPUs") {
     for (const Features features : {Features::all, Features::none}) run_section("modules of GPUs", features);

@@ -5,6 +5,7 @@
 #include "backward_run.hpp"
 #include "interposer.hpp"
 #include "nonfinite.hpp"
+#include "skip.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -25,6 +26,18 @@ constexpr const char* texts[] = {
     "b=2 h=2 sq=41 skv=57 scale=30 lengths=20,57 window=9,3 dlse",
     "h=2 sq=97 skv=113 causal max_flops=70000",
     "h=2 sq=23 skv=37 dqk=576 dv=512 causal",
+};
+
+// On matrix units, whose operands have 16 bits.
+constexpr const char* matrix_texts[] = {
+    "h=2 sq=64 skv=97 d=24 causal dlse kernel=matrix dtype=f16",
+    "b=2 hq=4 hkv=2 sq=97 skv=64 d=24 causal kernel=matrix dtype=f16",
+    "h=2 sq=97 skv=64 d=24 causal kernel=matrix_khr dtype=f16",
+    "sq=41 skv=97 d=24 mask=bool mask_shape=97 dlse kernel=matrix dtype=f16",
+    "b=2 h=2 sq=41 skv=57 d=24 mask=float mask_shape=2,1,41,57 kernel=matrix dtype=f16",
+    "h=2 sq=97 skv=64 d=24 softcap=3 window=9,30 dlse kernel=matrix dtype=f16",
+    "b=2 sq=64 skv=97 d=24 lengths=97,61 kernel=matrix dtype=f16",
+    "h=2 sq=97 skv=113 d=24 causal max_flops=300000 kernel=matrix dtype=f16",
 };
 
 enum class Operand { query, key, value, out, lse, dout, dlse };
@@ -175,6 +188,11 @@ void check_case(Device& device, VkattnContext* context, const char* text) {
 
 TEST_CASE_FIXTURE(Recorded, "what is not finite does not vanish from the backward") {
     for (const char* text : texts) check_case(device, context.get(), text);
+}
+
+TEST_CASE_FIXTURE(OnDevice, "what is not finite does not vanish from the backward on matrix units") {
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16)) return skip("NaN on matrix units: there are none");
+    for (const char* text : matrix_texts) check_case(device, device.runtime().context(), text);
 }
 
 // Keys with a mask of -2e9 weigh nothing beside those with -1e9, whose lse can tell nothing smaller than 100 apart.

@@ -277,6 +277,40 @@ void add_row(const core::MatrixRow& row, Rows& rows) {
     rows.skip_row(row.name, first_why);
 }
 
+// Adds the row of the backward at the largest head dims that the device has room for; its numbers stay, but for those
+// that follow from the matrix unit. Both passes have more than one tile in both directions.
+void add_row(const core::BackwardMatrixRow& row, Rows& rows) {
+    if (row.device == core::DeviceKind::cpu && !is_cpu())
+        return rows.skip_row(row.name, "a GPU never chooses a row of CPUs");
+    std::string first_why;
+    for (uint32_t head_dim = row.max_head_dim; head_dim >= 24; head_dim -= 16) {
+        const std::string words =
+            fmt::format("dqk={} dv={} dtype=f16 kernel=matrix", head_dim - 5, head_dim - 3);
+        const auto own = plan_here("s=2 dqk=8 dv=8 dtype=f16 kernel=matrix", true);
+        if (!own) return rows.skip_row(row.name, own.failure().message);
+        core::BackwardMatrixNumbers n = row.numbers;
+        n.rolled = is_cpu();
+        n.move = core::constant_of(own->pipelines.back(), "p_move");
+        const std::string all = fmt::format("{} tuning={}", words, core::to_text(n));
+        const auto plan = plan_here(fmt::format("s=2 {}", all), true);
+        if (plan) {
+            tell_changes(
+                row.name,
+                changes(fmt::format("head dim={}", row.max_head_dim), fmt::format("head dim={}", head_dim)),
+                first_why);
+            const uint32_t held = std::max(plan->tiles.tile_q, n.kv_held());
+            return rows.add(row.name,
+                            {fmt::format("sq={} skv={} hq=2 hkv=1", held + 5, held + 10),
+                             fmt::format("sq={} skv={} b=2 causal layout=bshd", held + 3, held + 6)},
+                            all);
+        }
+        const std::string& why = plan.failure().message;
+        if (first_why.empty()) first_why = why;
+        if (why.find("shared memory") == why.npos && why.find("head dims") == why.npos) break;
+    }
+    rows.skip_row(row.name, first_why);
+}
+
 }  // namespace
 
 TEST_CASE_FIXTURE(OnDevice, "every tuning row of the forward is right on odd shapes") {
@@ -295,4 +329,14 @@ TEST_CASE_FIXTURE(OnDevice, "every tuning row of the matrix kernel is right on o
     Rows rows(false);
     for (const core::MatrixRow& row : core::matrix_rows()) add_row(row, rows);
     rows.run(core::matrix_rows().size());
+}
+
+TEST_CASE_FIXTURE(OnDevice, "every tuning row of the backward on matrix units is right on odd shapes") {
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
+        return skip("matrix tuning rows of the backward: there is no matrix unit");
+    if (is_cpu() && device.info().subgroup_size != 8)
+        return skip("matrix tuning rows of the backward: of CPUs, lavapipe at 256 bits runs them");
+    Rows rows(true);
+    for (const core::BackwardMatrixRow& row : core::backward_matrix_rows()) add_row(row, rows);
+    rows.run(core::backward_matrix_rows().size());
 }

@@ -109,15 +109,17 @@ void lead_through_softcap(const Block<T>& slopes, Block<T>& gradients, Round rou
     }
 }
 
-template <typename T, typename Round>
-void add_rows(const Problem& p, const Rows<T>& rows, T* query_gradients, Share<T>& share, Round round) {
+// `round` is for operands of products, `store` for what is stored.
+template <typename T, typename Round, typename Store>
+void add_rows(const Problem& p, const Rows<T>& rows, T* query_gradients, Share<T>& share, Round round,
+              Store store) {
     const Attended<T> attended =
         attend(p, rows.head, rows.first, rows.last, rows.query.data(), rows.key_transposed);
     Block<T> rounded = attended.probabilities;
     for (T& x : rounded.values) x = round(x);
     add_weighted_rows(rounded, rows.dout.data(), p.head_dim_v, share.value.data());
 
-    const std::vector<T> delta = deltas(p, rows, rounded, round);
+    const std::vector<T> delta = deltas(p, rows, rounded, store);
     Block<T> gradients = score_gradients(p, rows, attended.probabilities, delta);
     if (mask_has_gradient(p)) add_mask_gradients(p, rows, gradients, share.mask);
     lead_through_softcap(attended.slopes, gradients, round);
@@ -126,9 +128,9 @@ void add_rows(const Problem& p, const Rows<T>& rows, T* query_gradients, Share<T
 }
 
 // Query head n. query_gradients: of the whole tensor.
-template <typename T, typename Round>
-Share<T> add_head(const Problem& p, const Tensors<T>& tensors, std::size_t n, T* query_gradients,
-                  Round round) {
+template <typename T, typename Round, typename Store>
+Share<T> add_head(const Problem& p, const Tensors<T>& tensors, std::size_t n, T* query_gradients, Round round,
+                  Store store) {
     const Head head(p, n);
     const std::span<const T> key = head.keys_of(tensors.key, p.head_dim_qk);
     const std::span<const T> value = head.keys_of(tensors.value, p.head_dim_v);
@@ -152,7 +154,7 @@ Share<T> add_head(const Problem& p, const Tensors<T>& tensors, std::size_t n, T*
                            value.data(),
                            key_transposed.data(),
                            value_transposed.data()};
-        add_rows(p, rows, query_gradients + row * p.head_dim_qk, share, round);
+        add_rows(p, rows, query_gradients + row * p.head_dim_qk, share, round, store);
     }
     return share;
 }
@@ -163,8 +165,8 @@ void add(const std::vector<T>& addend, T* sum) {
 }
 
 // `Result` is Gradients or NaiveGradients; all arithmetic in its type.
-template <typename Result, typename T, typename Round>
-Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round) {
+template <typename Result, typename T, typename Round, typename Store>
+Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round, Store store) {
     validate(p, tensors.query.size(), tensors.key.size(), tensors.value.size());
     const std::size_t rows = p.batch * p.num_heads_q * p.seqlen_q;
     require(tensors.dout.size() == rows * p.head_dim_v, "dout size");
@@ -177,7 +179,8 @@ Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round) {
     if (mask_has_gradient(p)) result.mask.resize(p.mask->values.size());
 
     std::vector<Share<T>> shares(p.batch * p.num_heads_q);
-    for_each_head(p, [&](std::size_t n) { shares[n] = add_head(p, tensors, n, result.query.data(), round); });
+    for_each_head(
+        p, [&](std::size_t n) { shares[n] = add_head(p, tensors, n, result.query.data(), round, store); });
     for (std::size_t n = 0; n < shares.size(); ++n) {
         const Head head(p, n);
         add(shares[n].key, result.key.data() + head.first_key * p.head_dim_qk);
@@ -186,10 +189,10 @@ Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round) {
     }
 
     const T scale = static_cast<T>(p.softmax_scale);
-    for (T& x : result.query) x = round(scale * x);
-    for (T& x : result.key) x = round(scale * x);
-    for (T& x : result.value) x = round(x);
-    for (T& x : result.mask) x = round(x);
+    for (T& x : result.query) x = store(scale * x);
+    for (T& x : result.key) x = store(scale * x);
+    for (T& x : result.value) x = store(x);
+    for (T& x : result.mask) x = store(x);
     return result;
 }
 
@@ -198,18 +201,24 @@ Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round) {
 Gradients backward(const Problem& problem, std::span<const double> query, std::span<const double> key,
                    std::span<const double> value, std::span<const double> dout,
                    std::span<const double> dlse) {
-    return all_gradients<Gradients>(problem, Tensors<double>{query, key, value, dout, dlse},
-                                    [](double x) { return x; });
+    const auto as_it_is = [](double x) { return x; };
+    return all_gradients<Gradients>(problem, Tensors<double>{query, key, value, dout, dlse}, as_it_is,
+                                    as_it_is);
 }
 
 NaiveGradients naive_backward(const Problem& problem, std::span<const double> query,
                               std::span<const double> key, std::span<const double> value,
-                              std::span<const double> dout, std::span<const double> dlse,
-                              StorageType storage) {
-    const std::vector<float> q = narrow(query), k = narrow(key), v = narrow(value);
-    const std::vector<float> incoming = narrow(dout), incoming_lse = narrow(dlse);
-    return all_gradients<NaiveGradients>(problem, Tensors<float>{q, k, v, incoming, incoming_lse},
-                                         [storage](float x) { return round_to_storage(x, storage); });
+                              std::span<const double> dout, std::span<const double> dlse, StorageType storage,
+                              std::optional<StorageType> operands) {
+    const auto store = [storage](float x) { return round_to_storage(x, storage); };
+    const auto round = [type = operands.value_or(storage)](float x) { return round_to_storage(x, type); };
+    std::vector<float> q = narrow(query), k = narrow(key), v = narrow(value), incoming = narrow(dout);
+    if (operands)  // else they are of the storage type as they are
+        for (auto* tensor : {&q, &k, &v, &incoming})
+            for (float& x : *tensor) x = round(x);
+    const std::vector<float> incoming_lse = narrow(dlse);
+    return all_gradients<NaiveGradients>(problem, Tensors<float>{q, k, v, incoming, incoming_lse}, round,
+                                         store);
 }
 
 }  // namespace oracle

@@ -25,13 +25,14 @@ Gradients backward(const Problem& problem, std::span<const double> query, std::s
                    std::span<const double> value, std::span<const double> dout, std::span<const double> dlse);
 
 // The yardstick: all arithmetic in float32; out, P, the gradient of scale * (q.k) and the results rounded to the
-// storage type, the scores' gradient on its way to the mask's not.
+// storage type, the scores' gradient on its way to the mask's not. `operands`: what all that products multiply is
+// rounded to instead, query, key, value and dout too.
 struct NaiveGradients {
     std::vector<float> query, key, value, mask;
 };
 NaiveGradients naive_backward(const Problem& problem, std::span<const double> query,
                               std::span<const double> key, std::span<const double> value,
-                              std::span<const double> dout, std::span<const double> dlse,
-                              StorageType storage);
+                              std::span<const double> dout, std::span<const double> dlse, StorageType storage,
+                              std::optional<StorageType> operands = {});
 
 }  // namespace oracle
