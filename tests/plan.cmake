@@ -7,7 +7,8 @@ endforeach()
 
 add_executable(vkattn_plan_tests
   "${tests_dir}/main.cpp" "${tests_dir}/plan_arrays.cpp" "${tests_dir}/plan_backward_model.cpp" "${tests_dir}/plan_cases.cpp"
-  "${tests_dir}/plan_checks.cpp" "${tests_dir}/plan_checks_backward.cpp" "${tests_dir}/plan_checks_baseline.cpp"
+  "${tests_dir}/plan_checks.cpp" "${tests_dir}/plan_checks_backward.cpp"
+  "${tests_dir}/plan_checks_backward_matrix.cpp" "${tests_dir}/plan_checks_baseline.cpp"
   "${tests_dir}/plan_checks_matrix.cpp" "${tests_dir}/plan_checks_memory.cpp" "${tests_dir}/plan_checks_work.cpp"
   "${tests_dir}/plan_faults.cpp" "${tests_dir}/plan_matrix_model.cpp" "${tests_dir}/plan_model.cpp"
   "${tests_dir}/plan_pieces.cpp" "${tests_dir}/problem_bounds.cpp"

@@ -17,6 +17,9 @@ std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem, 
 std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem,
                     const core::Backward& backward, const core::Plan& plan,
                     const core::Options& options = {});
+// The workgroups and constants of the backward on matrix units.
+std::string backward_matrix_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
+                                 const core::Backward& backward, const core::Plan& plan);
 // The same for a plan of vkattn_combine_create.
 std::string flaw_of(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan);
 

@@ -30,23 +30,8 @@ const VkattnStrides& strides_of(const Backward& b, int tensor) {
     return *all[tensor];
 }
 
-// Whether rows of a tile of any tensor lie beyond 31-bit offsets in bytes. `slack`: rows more than the shaders address.
-bool far_rows(const Problem& p, const Backward& b, uint64_t tile_q, uint64_t tile_kv, uint64_t slack) {
-    const bool exact = slack == 0;
-    const uint64_t queries = (exact ? std::min<uint64_t>(p.seqlen_q, tile_q) : tile_q) + slack,
-                   keys = (exact ? std::min<uint64_t>(p.seqlen_kv, tile_kv) : tile_kv) + slack;
-    const auto far = [&](uint64_t rows, const VkattnStrides& s) {
-        return rows != 0 && far_apart(p, rows, s.seq, 1, 0, exact ? 1 : VKATTN_MAX_HEAD_DIM);
-    };
-    if (p.mask != VKATTN_MASK_NONE && queries != 0 &&
-        far_apart(p, queries, mask_strides(p)[2] + (exact ? 0 : p.seqlen_kv), 1, 0, mask_extents(p)[3]))
-        return true;
-    return far(queries, p.query_strides) || far(queries, p.out_strides) || far(keys, p.key_strides) ||
-           far(keys, p.value_strides) || far(queries, b.dout_strides) || far(queries, b.dquery_strides) ||
-           far(keys, b.dkey_strides) || far(keys, b.dvalue_strides);
-}
-
 std::string rows_flaw(const Problem& p, const Backward& b, const BackwardModel& m, const Pipeline& pipeline) {
+    if (m.on_matrices) return "";  // backward_matrix_flaw
     const core::TileNumbers& n = m.of_tiles.n;
     if (constant(pipeline, "packed_heads") != 0) return "packed";
     const uint32_t far = constant(pipeline, "far_rows");
@@ -82,6 +67,7 @@ std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
 
 std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Backward& b,
                             const BackwardModel& m, const Plan& plan) {
+    if (m.on_matrices) return backward_matrix_flaw(caps, p, b, plan);
     const core::TileNumbers n = parse_numbers(plan.tuning);
     if (auto flaw = numbers_flaw(n, true); !flaw.empty()) return "tuning: " + flaw;
     const core::Tiles& t = plan.tiles;
@@ -157,7 +143,8 @@ std::string coverage_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
                 if (begin_of(d)[i] + d.groups[i] > grid[i])
                     return fmt::format("{}: workgroups {} .. {} of {} in dimension {}", name_of(pipeline),
                                        begin_of(d)[i], begin_of(d)[i] + d.groups[i], grid[i], i);
-            if (auto flaw = boxes.add(d, span_of(plan, d), steps_of(p, m, kind)); !flaw.empty())
+            if (auto flaw = boxes.add(d, span_of(plan, d), recomputes(kind) ? steps_of(p, m, pipeline) : 1);
+                !flaw.empty())
                 return fmt::format("{}: {}", name_of(pipeline), flaw);
         }
         if (kind != Kind::classes && !boxes.covers(grid))
@@ -186,7 +173,7 @@ std::string costs_flaw(const Problem& p, const BackwardModel& m, const Plan& pla
         for (const uint32_t y : some(d.groups[1]))
             for (const uint32_t z : some(d.groups[2])) {
                 const uint64_t steps =
-                    steps_done(p, m, kind, {begin[0], begin[1] + y, begin[2] + z}, span_of(plan, d));
+                    steps_done(p, m, pipeline, {begin[0], begin[1] + y, begin[2] + z}, span_of(plan, d));
                 const double cost = cost_of_step(p, m, pipeline);
                 if (double(steps) * cost > each * (1 + 1e-9))
                     return fmt::format("{}: {} steps of {}, the dispatch says {}", name_of(pipeline), steps,
@@ -223,7 +210,10 @@ Touches touches_of(const Problem& p, const Backward& b, const BackwardModel& m, 
     if (p.mask != VKATTN_MASK_NONE) t.reads |= bit(Region::mask);
     if (m.of_tiles.classified) t.reads |= bit(Region::mask_classes);
     if (kind == Kind::dquery) t.writes = bit(Region::dquery) | bit(Region::statistics);
-    if (kind == Kind::dkey_dvalue) t.writes = bit(Region::dkey) | bit(Region::dvalue);
+    if (kind == Kind::dkey_dvalue) {
+        const uint32_t gradients = m.on_matrices ? constant(pipeline, "gradients") : 3;
+        t.writes = (gradients & 1 ? bit(Region::dvalue) : 0) | (gradients & 2 ? bit(Region::dkey) : 0);
+    }
     if (kind == Kind::dbias) {
         t.reads |= bit(Region::lse) | dlse;
         t.writes = bit(Region::dbias);
@@ -241,7 +231,7 @@ std::string pushes_flaw(const Problem& p, const Backward& b, const BackwardModel
         Words words = words_of(p, pipeline);
         if (kind == Kind::dquery || kind == Kind::dkey_dvalue)
             words["num_steps"] = {
-                static_cast<uint32_t>(std::min<uint64_t>(steps_of(p, m, kind), UINT32_MAX))};
+                static_cast<uint32_t>(std::min<uint64_t>(steps_of(p, m, pipeline), UINT32_MAX))};
         // The gradient of the mask is never cut, so its shader does not read this.
         if (kind == Kind::dbias)
             words["num_steps"] = {push_of<core::kernels::backward_mask>(pipeline).num_steps};
@@ -280,7 +270,7 @@ std::string block_patches_flaw(const Problem& p, const Backward& b, const Backwa
 uint64_t kept_bytes(const Problem& p, const BackwardModel& m, const Plan& plan) {
     uint64_t most = 0;
     for (const Pipeline& pipeline : plan.pipelines)
-        if (is_cut(pipeline)) most = std::max(most, kept_bytes(p, m, kind_of(pipeline)));
+        if (is_cut(pipeline)) most = std::max(most, kept_bytes(p, m, pipeline));
     return most;
 }
 
@@ -309,6 +299,21 @@ std::string memory_flaw(const DeviceCaps& caps, const Problem& p, const Backward
 }
 
 }  // namespace
+
+bool far_rows(const Problem& p, const Backward& b, uint64_t tile_q, uint64_t tile_kv, uint64_t slack) {
+    const bool exact = slack == 0;
+    const uint64_t queries = (exact ? std::min<uint64_t>(p.seqlen_q, tile_q) : tile_q) + slack,
+                   keys = (exact ? std::min<uint64_t>(p.seqlen_kv, tile_kv) : tile_kv) + slack;
+    const auto far = [&](uint64_t rows, const VkattnStrides& s) {
+        return rows != 0 && far_apart(p, rows, s.seq, 1, 0, exact ? 1 : VKATTN_MAX_HEAD_DIM);
+    };
+    if (p.mask != VKATTN_MASK_NONE && queries != 0 &&
+        far_apart(p, queries, mask_strides(p)[2] + (exact ? 0 : p.seqlen_kv), 1, 0, mask_extents(p)[3]))
+        return true;
+    return far(queries, p.query_strides) || far(queries, p.out_strides) || far(keys, p.key_strides) ||
+           far(keys, p.value_strides) || far(queries, b.dout_strides) || far(queries, b.dquery_strides) ||
+           far(keys, b.dkey_strides) || far(keys, b.dvalue_strides);
+}
 
 std::string delta_workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Pipeline& pipeline) {
     const uint32_t threads = constant(pipeline, "threads"), lanes = constant(pipeline, "lanes");
@@ -370,13 +375,16 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
                     const core::Options& options) {
     if (!plan.backward || plan.combine) return "not a plan of a backward";
     if (plan.num_splits != 1) return "parts of the keys";
-    if (plan.operands != VKATTN_DTYPE_FLOAT32) return "rounded operands";
-    if (auto flaw = refusals_flaw(plan, {"tiles", "materialized"}); !flaw.empty()) return flaw;
+    const bool matrix = plan.kernel == "matrix" || plan.kernel == "matrix_khr";
+    if (!matrix && plan.operands != VKATTN_DTYPE_FLOAT32) return "rounded operands";
+    if (auto flaw = refusals_flaw(plan, {"matrix", "matrix_khr", "tiles", "materialized"}); !flaw.empty())
+        return flaw;
     if (auto flaw = pipelines_flaw(plan, plan.kernel == "materialized"); !flaw.empty()) return flaw;
     if (auto flaw = nonfinite_flaw(caps, options, plan); !flaw.empty()) return flaw;
     if (auto flaw = caller_arrays_flaw(p, b, plan); !flaw.empty()) return flaw;
     if (plan.kernel == "materialized") return baseline_backward_flaw(caps, p, b, plan);
-    if (plan.kernel != "tiles") return "plan_checks_backward.cpp does not know kernel " + plan.kernel;
+    if (plan.kernel != "tiles" && !matrix)
+        return "plan_checks_backward.cpp does not know kernel " + plan.kernel;
     const BackwardModel m = model_of(p, b, plan);
     if (kinds_of(m).empty()) {
         const bool nothing = plan.dispatches.empty() && plan.pipelines.empty() && plan.scratch_bytes == 0 &&

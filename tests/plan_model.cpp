@@ -59,7 +59,19 @@ ModuleFacts matrix_facts(const std::string& type_and_macros) {
     throw std::runtime_error("plan_model.cpp does not know the matrix module " + type_and_macros);
 }
 
+// The same of a pass of the backward.
+ModuleFacts backward_matrix_facts(Kind kind, const std::string& type_and_macros) {
+    ModuleFacts facts = matrix_facts(type_and_macros);
+    if (facts.conversions || facts.bias || facts.running)
+        throw std::runtime_error("no module of the backward: " + type_and_macros);
+    facts.kind = kind;
+    return facts;
+}
+
 ModuleFacts facts_by_name(std::string name) {
+    for (const auto& [start, kind] : {std::pair{std::string("backward_matrix_query"), Kind::dquery},
+                                      {std::string("backward_matrix_key_value"), Kind::dkey_dvalue}})
+        if (name.starts_with(start)) return backward_matrix_facts(kind, name.substr(start.size()));
     if (const std::string matrix = "forward_matrix"; name.compare(0, matrix.size(), matrix) == 0)
         return matrix_facts(name.substr(matrix.size()));
     ModuleFacts facts{};
@@ -143,7 +155,10 @@ uint32_t split_tiles_of(const core::Pipeline& pipeline) {
 
 Model model_of(const core::Problem& p, const core::Plan& plan) {
     Model m;
-    if (is_of_matrix_kernel(plan)) {
+    if (plan.backward && is_of_matrix_kernel(plan)) {
+        m.tile_q = plan.tiles.tile_q;
+        m.tile_kv = plan.tiles.tile_kv;
+    } else if (is_of_matrix_kernel(plan)) {
         m.matrix = matrix_model_of(p, plan);
         m.tile_q = plan.tiles.tile_q;  // workgroup_flaw has compared these with the shader's
         m.tile_kv = plan.tiles.tile_kv;

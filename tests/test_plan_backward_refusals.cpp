@@ -102,9 +102,9 @@ TEST_CASE("backward refusal: options") {
     CHECK_EQ(refusal(caps, p, o), "planned");
     for (const char* name : {"rows", "Materialized", "tile", "Tiles", " "})
         CHECK_EQ(refusal(caps, p, kernel(name)),
-                 fmt::format(
-                     "INVALID options.kernel: no kernel is named '{}'; there are: auto, tiles, materialized",
-                     name));
+                 fmt::format("INVALID options.kernel: no kernel is named '{}'; there are: auto, matrix, "
+                             "matrix_khr, tiles, materialized",
+                             name));
     for (const char* name : {"", "auto", "tiles"}) CHECK_EQ(refusal(caps, p, kernel(name)), "planned");
     o = {};
     o.max_dispatch_flops = 1000;

@@ -198,6 +198,12 @@ const std::vector<Case>& matrix_cases() {
         rounded("d64-f32-as-bf16", VKATTN_PRECISION_BFLOAT16),
         {"d64-f16-by-name", "matrix", {64, 64}, square, Layout::contiguous, 16, with(f16)},
         {"d64-f16-khr", "matrix_khr", {64, 64}, square, Layout::contiguous, 16, with(f16)},
+        backward("backward-d64-f16", {64, 64}, square, with(f16)),
+        backward("backward-d128-bf16-gqa-causal", {128, 128}, gqa, with(bf16)),
+        backward("backward-d256-f16", {256, 256}, square, with(f16)),
+        backward("backward-d128-f16-float-mask", {128, 128}, square,
+                 masked_half(VKATTN_MASK_FLOAT, MaskShape::shared)),
+        backward("backward-d576-f16", {576, 512}, {1, 16, 1, 512, 512, true}, with(f16)),
     };
     return all;
 }

@@ -75,7 +75,16 @@ TEST_CASE("missing kernels: what needs them is refused") {
         "this build has no forward_tiles");
     const core::Backward backward = make_backward(problem);
     CHECK_EQ(message_of(make_plan(h200, problem, backward, Options{})), "planned");
-    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_key_value}), problem, backward, Options{})),
+    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_key_value}), problem, backward, matrix)),
+             "planned");
+    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_matrix_query}), problem, backward, matrix)),
+             "this build has no backward_matrix_query");
+    // Without a kernel that it prefers, the planner takes the next one.
+    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_matrix_query}), problem, backward, {})),
+             "planned");
+    Options tiles;
+    tiles.kernel = "tiles";
+    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_key_value}), problem, backward, tiles)),
              "this build has no backward_key_value");
 }
 
