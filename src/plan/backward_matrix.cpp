@@ -135,6 +135,14 @@ Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const Matr
     return n;
 }
 
+// True if no row may see more than one key. Its dP - delta is then dlse and nothing else, which only sums in one order
+// give exactly: H200, float16, one key: 2e-7 in place of 0.
+bool sees_one_key(const Problem& p) {
+    if (p.seqlen_q == 0) return false;
+    const Problem::Keys keys = p.visible_keys(0, p.seqlen_q - 1);
+    return p.key_limit == 1 || (keys.begin < keys.end && p.bound_lo == p.bound_hi);
+}
+
 template <class K>
 Module module_of(const Problem& p, const Numbers& n) {
     const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, rounded = n.move == MOVE_SHARED;
@@ -329,6 +337,7 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
     const uint32_t head_dim = std::max(p.head_dim_qk, p.head_dim_v);
     if (const uint32_t most = most_head_dim(caps); head_dim > most)
         return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
+    if (sees_one_key(p)) return unsupported(field, "rows see one key at most, whose dS is exactly dlse");
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
     for (const BackwardMatrixRow& row : rows) {
         if (!is_for(row.device, kind_of(caps)) || head_dim > row.max_head_dim ||

@@ -351,7 +351,9 @@ test_precision() {
     succeeds bench "${shape[@]}" --precision f16 --repeats 1 --json
     holds "the bench's JSON has not the precision" grep -q '"precision":"float16"' stdout
     refuses 3 '--precision: ' explain "${shape[@]}" --precision bf16 # lavapipe's matrices are of float16
-    refuses 3 '--precision: ' explain "${shape[@]}" --precision f16 --backward
+    succeeds explain "${shape[@]}" --precision f16 --backward
+    holds "the backward's plan rounds nothing" grep -q '^kernel   matrix, .* products of float16$' stdout
+    refuses 3 '--precision: ' explain --seqlen-q 64 --head-dim 300 --precision f16 --backward # too many for registers
     refuses 2 --precision explain "${shape[@]}" --precision bf16 --dtype f16
     local value
     for value in f32 '' f8; do refuses 2 --precision explain "${shape[@]}" "--precision=$value"; done
