@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The suites of `vkattn bench --suite` by PyTorch's attention backends, in the same JSON: one object on stdout.
 
-usage: torch_sdpa.py prefill|decode|llama [--dtype f16|bf16|f32] [--backends flash,cudnn,efficient] [--repeats N]
+usage: torch_sdpa.py prefill|decode|llama [--pass forward|backward|both] [--dtype f16|bf16|f32]
+                     [--backends flash,cudnn,efficient] [--repeats N]
        torch_sdpa.py prefill|decode|llama --list
 
 Needs PyTorch 2.5 or later with CUDA; --list, the names of the cases, needs neither. Times are medians of CUDA events
@@ -69,13 +70,46 @@ def time_ms(run, repeats):
     return sorted(block(runs) for _ in range(repeats))[repeats // 2]
 
 
-def measure(case, dtype, backend, repeats):
+def runs_of(which, tensors, attention):
+    """What is timed: each call takes the next set of tensors. The gradients are those of query, key and value."""
+    if which == "forward":
+        return lambda: attention(*next(tensors))
+    if which == "both":
+
+        def both():
+            qkv = next(tensors)
+            out = attention(*qkv)
+            torch.autograd.grad(out, qkv, out.detach())  # any gradient of out's shape
+
+        return both
+    # The forward has run before the clock does; its graph is kept.
+    first = next(tensors)
+    sets = [first]
+    while (qkv := next(tensors)) is not first:
+        sets.append(qkv)
+    graphs = itertools.cycle([(out, qkv, torch.randn_like(out)) for qkv in sets for out in [attention(*qkv)]])
+
+    def backward():
+        out, qkv, dout = next(graphs)
+        torch.autograd.grad(out, qkv, dout, retain_graph=True)
+
+    return backward
+
+
+# Products, of which each has 2 * head_dim operations for a row and a key.
+PRODUCTS = {"forward": 2, "backward": 5, "both": 7}
+
+
+def measure(case, which, dtype, backend, repeats):
     name, batch, heads_q, heads_kv, queries, keys, d, causal = case
     elements = 2 * batch * d * (heads_q * queries + heads_kv * keys)  # of q, k, v and out
     sets = max(1, min(ROTATE_BYTES // (elements * dtype.itemsize), 16))
 
     def random(heads, n):
-        return torch.randn(batch, heads, n, d, device="cuda", dtype=dtype)
+        return torch.randn(batch, heads, n, d, device="cuda", dtype=dtype, requires_grad=which != "forward")
+
+    def attention(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=heads_q != heads_kv)
 
     tensors = itertools.cycle(
         [(random(heads_q, queries), random(heads_kv, keys), random(heads_kv, keys)) for _ in range(sets)]
@@ -83,18 +117,13 @@ def measure(case, dtype, backend, repeats):
     out = {"name": name}
     try:
         with sdpa_kernel(backend):
-            ms = time_ms(
-                lambda: F.scaled_dot_product_attention(
-                    *next(tensors), is_causal=causal, enable_gqa=heads_q != heads_kv
-                ),
-                repeats,
-            )
+            ms = time_ms(runs_of(which, tensors, attention), repeats)
     except RuntimeError as error:
         return out | {"refused": str(error).splitlines()[0]}
     pairs = queries * (queries + 1) / 2 if causal else queries * keys
     return out | {
         "ms": ms,
-        "tflops": 4 * batch * heads_q * pairs * d / ms * 1e-9,
+        "tflops": PRODUCTS[which] * 2 * batch * heads_q * pairs * d / ms * 1e-9,
         "gbps": elements * dtype.itemsize / ms * 1e-6,
     }
 
@@ -102,6 +131,7 @@ def measure(case, dtype, backend, repeats):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("suite", choices=("prefill", "decode", "llama"))
+    parser.add_argument("--pass", dest="which", choices=PRODUCTS, default="forward")
     parser.add_argument("--dtype", choices=DTYPES, default="f16")
     parser.add_argument("--backends", default="flash,cudnn,efficient")
     parser.add_argument("--repeats", type=int, default=20)
@@ -121,10 +151,12 @@ def main():
                     "tool": f"torch {torch.__version__} {name}",
                     "device": torch.cuda.get_device_name(),
                     "suite": arguments.suite,
+                    "pass": arguments.which,
                     "dtype": arguments.dtype,
                     "cases": [
                         measure(
                             case,
+                            arguments.which,
                             getattr(torch, DTYPES[arguments.dtype]),
                             getattr(SDPBackend, BACKENDS[name]),
                             arguments.repeats,

@@ -35,31 +35,11 @@ struct Bench {
 
 constexpr double sweep_warm_ms = 60;
 
-VkattnBackward backward_of(const VkattnProblem& p) {
-    VkattnBackward backward = dense_backward(p);
-    backward.dbias = p.mask == VKATTN_MASK_FLOAT;
-    return backward;
-}
-
-// The pass's own plan has the options; the forward before a timed backward is the planner's choice.
 Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p, const char* tuning) {
     const Phase phase(compiling_pipelines);
     VkattnOptions o = b.attention.plan_options();
     if (tuning != nullptr) o.tuning = tuning;
-    Plans plans;
-    if (b.pass() == Pass::forward) {
-        plans.forward = runtime.plan(p, o);
-        return plans;
-    }
-    plans.backward = runtime.backward_plan(p, backward_of(p), o);
-    o.tuning = nullptr;
-    o.kernel = nullptr;
-    plans.forward = runtime.plan(p, o);
-    return plans;
-}
-
-const Plan& timed_plan(const Plans& plans, Pass pass) {
-    return pass == Pass::forward ? plans.forward : plans.backward;
+    return make_plans(runtime, p, o, b.pass());
 }
 
 struct Result {
@@ -225,7 +205,7 @@ void bench(const Bench& b) {
         check_suite(b.suite);
         Runtime runtime = open_runtime(b.attention);
         require_execution(runtime);
-        return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.attention, b.repeats);
+        return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.pass(), b.attention, b.repeats);
     }
     VkattnProblem p = problem();
     b.attention.apply(p);

@@ -71,26 +71,27 @@ std::vector<SuiteCase> cases_of(const std::string& suite, VkattnDtype dtype) {
 }
 
 // The plan, or why there is none.
-std::pair<Plans, std::string> plan_of(Runtime& runtime, const SuiteCase& c, const VkattnOptions& options) {
+std::pair<Plans, std::string> plan_of(const Runtime& runtime, const SuiteCase& c,
+                                      const VkattnOptions& options, Pass pass) {
     std::pair<Plans, std::string> made;
     try {
-        made.first.forward = runtime.plan(c.problem, options);
+        made.first = make_plans(runtime, c.problem, options, pass);
     } catch (const Error& error) {
         made.second = with_option_names(error.what(), Shapes::of_options);
     }
     return made;
 }
 
-Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, uint32_t repeats) {
-    Workload workload(runtime, c.problem, Pass::forward, false);
+Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass, uint32_t repeats) {
+    Workload workload(runtime, c.problem, pass, false);
     workload.poison();
     const double ms = median(workload.time(plans, warm_ms, repeats).ms);
     if (workload.is_poisoned()) throw RuntimeError(c.name + ": part of the output was not written");
-    const Json plan = Json::parse(plans.forward.describe());
+    const Json plan = Json::parse(timed_plan(plans, pass).describe());
     return Json{{"name", c.name},
                 {"problem", problem_json(c.problem, false)},
                 {"ms", ms},
-                {"tflops", tflops(c.problem, Pass::forward, ms)},
+                {"tflops", tflops(c.problem, pass, ms)},
                 {"gbps", static_cast<double>(tensor_bytes(c.problem)) / ms * 1e-6},
                 {"kernel", plan["kernel"]},
                 {"tuning_row", plan["tuning_row"]},
@@ -117,8 +118,8 @@ void list_suite(const std::string& suite) {
     for (const SuiteCase& c : cases_of(suite, VKATTN_DTYPE_FLOAT16)) fmt::print("{}\n", c.name);
 }
 
-void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, const AttentionOptions& options,
-               uint32_t repeats) {
+void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, Pass pass,
+               const AttentionOptions& options, uint32_t repeats) {
     const bool json = options.json;
     const std::vector<SuiteCase> cases = cases_of(suite, dtype);
     if (!json) print_row(fmt::format("{:24} {:>10} {:>9} {:>8}  kernel", "case", "ms", "TFLOP/s", "GB/s"));
@@ -128,7 +129,7 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, co
     {
         Phase phase(compiling_pipelines, static_cast<double>(cases.size()));
         for (const SuiteCase& c : cases) {
-            plans.push_back(plan_of(runtime, c, options.plan_options()));
+            plans.push_back(plan_of(runtime, c, options.plan_options(), pass));
             phase.advance();
         }
     }
@@ -136,7 +137,7 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, co
     for (size_t i = 0; i < cases.size(); i++) {
         const Phase phase(cases[i].name);
         const auto& [plan, why] = plans[i];
-        results.push_back(why.empty() ? measure(runtime, cases[i], plan, repeats)
+        results.push_back(why.empty() ? measure(runtime, cases[i], plan, pass, repeats)
                                       : Json{{"name", cases[i].name}, {"refused", why}});
         if (!json) print_line(results.back());
         all.advance();
@@ -148,6 +149,7 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, co
     }
     Json out = call_json(runtime);
     out["suite"] = suite;
+    out["pass"] = pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "both";
     out["dtype"] = dtype_text(dtype);
     out["options"] = options_json(options);
     out["options"]["repeats"] = repeats;

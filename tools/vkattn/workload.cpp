@@ -121,6 +121,29 @@ Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool ran
     dbias_ = runtime.allocate(elements * element_bytes(p.dtype));
 }
 
+VkattnBackward backward_of(const VkattnProblem& p) {
+    VkattnBackward backward = dense_backward(p);
+    backward.dbias = p.mask == VKATTN_MASK_FLOAT;
+    return backward;
+}
+
+Plans make_plans(const Runtime& runtime, const VkattnProblem& p, VkattnOptions options, Pass pass) {
+    Plans plans;
+    if (pass == Pass::forward) {
+        plans.forward = runtime.plan(p, options);
+        return plans;
+    }
+    plans.backward = runtime.backward_plan(p, backward_of(p), options);
+    options.tuning = nullptr;
+    options.kernel = nullptr;
+    plans.forward = runtime.plan(p, options);
+    return plans;
+}
+
+const Plan& timed_plan(const Plans& plans, Pass pass) {
+    return pass == Pass::forward ? plans.forward : plans.backward;
+}
+
 Timing Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) {
     uint64_t scratch_bytes = 0;
     for (const Plan* plan : {&plans.forward, &plans.backward})
@@ -160,7 +183,8 @@ uint32_t Workload::warm_up(const Plans& plans, const Buffer& scratch, double war
 
 void Workload::poison() {
     for (Tensors& t : tensors_) {
-        for (const Buffer* b : {&t.out, &t.lse}) runtime_.fill(*b, 0xffffffff);
+        for (const Buffer* b : {&t.out, &t.lse, &t.dquery, &t.dkey, &t.dvalue})
+            if (b->size_bytes() != 0) runtime_.fill(*b, 0xffffffff);
         t.ran = false;
     }
 }
@@ -168,9 +192,9 @@ void Workload::poison() {
 bool Workload::is_poisoned() {
     const Phase phase("looking through the output");
     for (const Tensors& t : tensors_)
-        for (const Buffer* b : {&t.out, &t.lse}) {
+        for (const Buffer* b : {&t.out, &t.lse, &t.dquery, &t.dkey, &t.dvalue}) {
             std::vector<std::byte> data(t.ran ? b->size_bytes() / 4 * 4 : 0);
-            runtime_.download(*b, data);
+            if (!data.empty()) runtime_.download(*b, data);
             for (size_t i = 0; i < data.size(); i += 4)
                 if (std::all_of(&data[i], &data[i] + 4, [](std::byte x) { return x == std::byte{0xff}; }))
                     return true;

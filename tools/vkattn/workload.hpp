@@ -19,6 +19,13 @@ struct Plans {
     Plan forward, backward;  // those that the pass needs
 };
 
+// The gradients that are timed: of a float mask, too.
+VkattnBackward backward_of(const VkattnProblem& p);
+
+// The pass's own plan has the options; the forward before a timed backward is the planner's choice.
+Plans make_plans(const Runtime& runtime, const VkattnProblem& p, VkattnOptions options, Pass pass);
+const Plan& timed_plan(const Plans& plans, Pass pass);
+
 // Device milliseconds of a run: short ones one behind the other in a submission, a block, of which each is the mean.
 struct Timing {
     std::vector<double> ms;  // of each block
@@ -34,7 +41,7 @@ class Workload {
     Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask);
     // The backward's out and lse are the forward's; it runs before the clock does where only the backward is timed.
     Timing time(const Plans& plans, double warm_for_ms, uint32_t repeats);
-    // NaN into every out and lse; and whether any is left in those of the sets that were run.
+    // NaN into every output; and whether any is left in those of the sets that were run.
     void poison();
     bool is_poisoned();
     uint32_t submissions() const { return submissions_; }  // of the last block
