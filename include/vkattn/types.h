@@ -166,7 +166,7 @@ typedef struct VkattnOptions {
     /* Of float32 problems; of others the storage type, which changes nothing. Asked for, it means the matrix units:
      * where they cannot serve the problem it is UNSUPPORTED, not slower. Only few query rows, whose time goes into
      * loads, keep the kernel `rows` and float32, which is allowed, not promised; and so do kernels asked for by name.
-     * The backward has none. */
+     * A backward rounds for head dims up to 256 at most, fewer where registers are. */
     VkattnPrecision precision;
 } VkattnOptions;
 
@@ -220,7 +220,7 @@ typedef struct VkattnBackward {
 #define VKATTN_KERNEL_AUTO "auto"     /* the planner chooses among those below that it may choose */
 #define VKATTN_KERNEL_ROWS "rows"     /* forward: few query rows over many keys, as in decoding */
 #define VKATTN_KERNEL_TILES "tiles"   /* forward and backward: float32 arithmetic, on every device */
-#define VKATTN_KERNEL_MATRIX "matrix" /* forward: 16-bit operands on matrix units */
+#define VKATTN_KERNEL_MATRIX "matrix" /* forward and backward: 16-bit operands on matrix units */
 /* These two are for comparison, and used only where they are named: */
 #define VKATTN_KERNEL_MATRIX_KHR "matrix_khr" /* `matrix`, with nothing but VK_KHR_cooperative_matrix */
 #define VKATTN_KERNEL_MATERIALIZED \

@@ -18,7 +18,8 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
         return;
     }
 #endif
-    const vec4 low = zero ? vec4(0) : uintBitsToFloat(pool[from]), high = zero ? vec4(0) : uintBitsToFloat(pool[from + 1]);
+    const vec4 low = zero ? vec4(0) : uintBitsToFloat(pool[from]);
+    const vec4 high = zero ? vec4(0) : uintBitsToFloat(pool[from + 1]);
     if (whole) {
         store_whole8(to.base, (to.at + d) / ELEMENTS_OF_VEC, low, high);
     } else {

@@ -1,7 +1,7 @@
 // What the backward on matrix units makes of S and dP of a block: P = 2^(score - lse) and dS = P o (dP - delta), as
 // lib/backward.glsl has it for the portable kernels. Most blocks take the short way, find_plain: every row sees every
-// key, nothing but the scale makes S a score, and no row has a factor or is empty. It is right for keys and rows that do
-// not exist as long as they are held, because no result of theirs is stored.
+// key, nothing but the scale makes S a score, and no row has a factor or is empty. It is right for keys and rows that
+// do not exist as long as they are held, because no result of theirs is stored.
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"

@@ -1,4 +1,5 @@
-// Staging of the backward on matrix units: walked rows from global memory to a buffer of the pool, held rows to registers.
+// Staging of the backward on matrix units: walked rows from global memory to a buffer of the pool, held rows to
+// registers.
 const uint STAGED_ROWS = WALKED / STAGES;
 #include "lib/matrix_fetch.glsl"
 
@@ -11,7 +12,8 @@ STORED8 fetched_qk[QK_ITEMS], fetched_v[V_ITEMS];
 // Fetches a stage of a tile; `fetch_whole_stage` does where all rows of the tile exist and none is far.
 void fetch_stage(Rows qk, Rows v, uint stage) {
     const uint from = stage * STAGED_ROWS;
-    FETCH(fetched_qk, QK_ITEMS, QK_VECS, 0, row_start(qk, qk.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_QK, WHOLE_QK)
+    FETCH(fetched_qk, QK_ITEMS, QK_VECS, 0, row_start(qk, qk.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_QK,
+          WHOLE_QK)
     FETCH(fetched_v, V_ITEMS, V_VECS, 0, row_start(v, v.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
 }
 void fetch_whole_stage(Rows qk, Rows v, uint stage) {
@@ -46,8 +48,8 @@ void clear_padding() {
         }
 
 // Loads the subgroup's blocks of rows into `left`, through its share of the pool, as many steps at a time as fit. All
-// loops have constant counts: around another one NVIDIA's compiler does not unroll, and then keeps the matrices in memory
-// (H200, 580.159, D128, WALKED 16: 58 for 219 TFLOP/s).
+// loops have constant counts: around another one NVIDIA's compiler does not unroll, and then keeps the matrices in
+// memory (H200, 580.159, D128, WALKED 16: 58 for 219 TFLOP/s).
 #define HOLD_ROWS(left, steps, t, extent) { \
     const uint fit = (SHARE / M - 1) / (K / 8), most = fit < (steps) ? fit : (steps); \
     const uint vecs = most * K / 8, stride = MATRIX_STRIDE(most * K), at = subgroup * SHARE; \

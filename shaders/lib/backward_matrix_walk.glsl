@@ -35,8 +35,8 @@ RowStart numbers_of(Place at) {
     return statistics_of(w, min(at.first + min(thread, WALKED - 1), w.last_row));
 }
 // With one stage, every invocation loads, and those of the first WALKED store: a test around the loads parts the plain
-// tile's code. With more, its registers are dearer (H200, 580.159, ms of D64 and D128 at N 4,096 with one stage: 5.70 and
-// 6.48, with a test 5.93 and 6.47; with two stages: 6.38 and 7.09, with a test 5.83 and 6.24).
+// tile's code. With more, its registers are dearer (H200, 580.159, ms of D64 and D128 at N 4,096 with one stage: 5.70
+// and 6.48, with a test 5.93 and 6.47; with two stages: 6.38 and 7.09, with a test 5.83 and 6.24).
 void fetch_numbers(Place at) {
     if (STAGES > 1 && thread >= WALKED) return;
     const RowStart from = numbers_of(at);

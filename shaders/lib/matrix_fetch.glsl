@@ -1,6 +1,6 @@
-// How the kernels on matrix units move STAGED_ROWS rows of a tensor from global memory to the pool, with all invocations:
-// by way of registers, so that the loads are under way while something is computed. Item t of an invocation is vec4
-// number thread + t * THREADS of the rows, which have `vecs` vec4 each. lib/matrix_staging.glsl and
+// How the kernels on matrix units move STAGED_ROWS rows of a tensor from global memory to the pool, with all
+// invocations: by way of registers, so that the loads are under way while something is computed. Item t of an
+// invocation is vec4 number thread + t * THREADS of the rows, which have `vecs` vec4 each. lib/matrix_staging.glsl and
 // lib/backward_matrix_staging.glsl name the tensors.
 
 // Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
@@ -11,7 +11,8 @@
 #define FETCH(fetched, items, vecs, first_dim, row_start_of, extent, whole) \
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
-        if (STAGED_ROWS * (vecs) % THREADS == 0 || row < STAGED_ROWS) fetched[t] = fetch8(row_start_of, d, extent, whole); \
+        if (STAGED_ROWS * (vecs) % THREADS == 0 || row < STAGED_ROWS) \
+            fetched[t] = fetch8(row_start_of, d, extent, whole); \
     }
 // FETCH where every row of the tile exists and lies within 32-bit offsets: no row is held to an end. With the widest
 // loads an index counts vec4, and one index serves all rounds.
