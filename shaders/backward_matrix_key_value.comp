@@ -44,8 +44,6 @@ layout(push_constant, std430) uniform PushBlock {
 Work work;
 #include "lib/backward_matrix_walk.glsl"
 uint first_key;  // of the workgroup's keys
-uvec2 rows;      // begin .. end-1, that see some of them
-uint placed_head = 0xffffffffu;
 
 Work work_at(Place at) {
     Work w = work;
@@ -54,41 +52,19 @@ Work work_at(Place at) {
 }
 uint first_key_of(Place at) { return first_key; }
 
-bool is_end(Place at) { return at.head >= group_size(); }
 // A step is a query tile of a head: all of the first head, then those of the next.
-Place with_step(Place at) {
-    while (IS_RESUMED && !is_end(at) && !has_step(at.head * query_tiles() + at.first / WALKED)) {
-        at.first += WALKED;
-        if (at.first >= rows.y) at = Place(at.head + 1, rows.x / WALKED * WALKED);
-    }
-    return at;
+bool has_place(Place at) { return has_step(at.head * query_tiles() + at.first / WALKED); }
+void place_head(Place at) {
+    const Work w = work_at(at);
+    walked_qk = tile_at(query_tile(push.query, QUERY, w), at.first);
+    walked_v = tile_at(dout_tile(w), at.first);
+    walked_statistics = tile_at(statistics_rows(w), at.first);
 }
-Place first_place() { return rows.x < rows.y ? with_step(Place(0, rows.x / WALKED * WALKED)) : Place(group_size(), 0); }
-Place next_place(Place at) {
-    at.first += WALKED;
-    if (at.first >= rows.y) at = Place(at.head + 1, rows.x / WALKED * WALKED);
-    return with_step(at);
-}
-void place_walked(Place at) {
-    if (at.head != placed_head) {
-        const Work w = work_at(at);
-        walked_qk = query_tile(push.query, QUERY, w);
-        walked_v = dout_tile(w);
-        placed_head = at.head;
-    }
-    walked_qk = tile_at(walked_qk, at.first);
-    walked_v = tile_at(walked_v, at.first);
-}
-bool exists_whole(Place at) { return at.first + WALKED <= work.num_queries; }
 
 // True if rows from `first` to before `end` see all keys from .x to .y.
 bool see_all(uint first, uint end, uvec2 of_keys) {
     return int(of_keys.x) >= visible_keys(work, end - 1).x && int(of_keys.y) < visible_keys(work, first).y;
 }
-bool is_inner(Place at) {
-    return exists_whole(at) && see_all(at.first, at.first + WALKED, uvec2(first_key, first_key + HELD_ROWS - 1));
-}
-
 uvec2 own_keys() {
     const uint first = first_key + subgroup_row;
     return uvec2(first, first + ROW_BLOCKS * M - 1);
@@ -152,8 +128,12 @@ void main() {
     const uvec2 place = place_in_grid(1, query_extent() * group_size());
     first_key = (push.first_y + place.y) * HELD_ROWS;
     work = work_of_keys(push.first_x + place.x);
-    rows = seeing_rows(work, first_key, min(first_key + HELD_ROWS, work.num_keys));
-    if (rows.x < rows.y) {
+    const uint end_key = min(first_key + HELD_ROWS, work.num_keys);
+    walked = seeing_rows(work, first_key, end_key);
+    // Held keys that no tensor has are stored nowhere, but those beyond the batch's length get zeros.
+    const bool all_count = end_key == first_key + HELD_ROWS || end_key == key_extent();
+    inner = all_count ? rows_seeing_all(work, first_key, end_key) : uvec2(0);
+    if (walked.x < walked.y) {
         Rows k = key_tensor_rows(push.key, KEY, work), v = key_tensor_rows(push.value, VALUE, work);
         k.end = v.end = work.num_keys;
         k = tile_at(k, first_key);

@@ -40,25 +40,16 @@ layout(push_constant, std430) uniform PushBlock {
 
 Work work;
 #include "lib/backward_matrix_walk.glsl"
-uvec2 keys;  // begin .. end-1, that the loop goes through
-
-Place first_place() { return Place(0, keys.x / WALKED * WALKED); }
-Place next_place(Place at) { return Place(0, at.first + WALKED); }
-bool is_end(Place at) { return at.first >= keys.y; }
-void place_walked(Place at) {
+void place_head(Place at) {
     walked_qk = tile_at(walked_qk, at.first);
     walked_v = tile_at(walked_v, at.first);
 }
-bool exists_whole(Place at) { return at.first >= walked_qk.begin && at.first + WALKED <= walked_qk.end; }
+bool has_place(Place at) { return has_step(at.first / WALKED); }
 
 // True if rows from .x to .y see all keys from `first` to before `end`.
 bool see_all(uvec2 rows, uint first, uint end) {
     return int(first) >= visible_keys(work, rows.y).x && int(end) <= visible_keys(work, rows.x).y;
 }
-bool is_inner(Place at) {
-    return exists_whole(at) && see_all(uvec2(work.first_row, work.last_row), at.first, at.first + WALKED);
-}
-
 uvec2 own_rows() {
     const uint first = work.first_row + subgroup_row;
     return min(uvec2(first, first + ROW_BLOCKS * M - 1), uvec2(work.last_row));
@@ -178,15 +169,12 @@ void main() {
     const uvec2 place = place_in_grid(group_size(), key_extent());
     work = work_of_last_tile(push.first_x + place.x, push.first_y + place.y);
     const Rows q = query_tile(push.query, QUERY, work), dout = dout_tile(work);
-    keys = tile_keys(work, 0);
+    walked = tile_keys(work, 0);
+    inner = uvec2(visible_keys(work, work.last_row).x, max(0, visible_keys(work, work.first_row).y));
     walked_qk = key_tensor_rows(push.key, KEY, work);
     walked_v = key_tensor_rows(push.value, VALUE, work);
-    walked_qk.begin = walked_v.begin = keys.x;
-    walked_qk.end = walked_v.end = keys.y;
-    if (IS_RESUMED) {  // steps are tiles of keys
-        keys.x = max(keys.x, push.first_step * WALKED);
-        keys.y = min(keys.y, push.end_step * WALKED);
-    }
+    walked_qk.begin = walked_v.begin = walked.x;
+    walked_qk.end = walked_v.end = walked.y;
     if (thread == 0) odd_rows = saw_nonfinite = 0;
     barrier();
     HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)

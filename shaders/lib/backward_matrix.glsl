@@ -13,7 +13,7 @@
 //     row i of block r of a subgroup    held row      (subgroup * ROW_BLOCKS + r) * M + i of the workgroup's
 //     scores[r * BLOCK_TILES + n]       walked rows   n * N ..      of the block
 //     sum_qk[r * QK_TILES + n]          head dims     n * N ..      of the slice
-#define P_PAIR rounded_pair
+#define P_PAIR converted_pair
 #include "lib/matrix_units.glsl"
 
 const uint HELD_ROWS = SUBGROUPS * ROW_BLOCKS * M;

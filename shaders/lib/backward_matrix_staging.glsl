@@ -7,24 +7,26 @@ const uint QK_VECS = MATRIX_STEPS(HEAD_DIM_QK, 8), V_VECS = MATRIX_STEPS(HEAD_DI
 const uint QK_ITEMS = MATRIX_STEPS(STAGED_ROWS * QK_VECS, THREADS);
 const uint V_ITEMS = MATRIX_STEPS(STAGED_ROWS * V_VECS, THREADS);
 const bool WHOLE_QK = HEAD_DIM_QK % 8 == 0, WHOLE_V = HEAD_DIM_V % 8 == 0;
-STORED8 fetched_qk[QK_ITEMS], fetched_v[V_ITEMS];
+struct Fetched {  // a stage of a tile, on its way from global memory to the pool
+    STORED8 qk[QK_ITEMS], v[V_ITEMS];
+};
 
-// Fetches a stage of a tile; `fetch_whole_stage` does where all rows of the tile exist and none is far.
-void fetch_stage(Rows qk, Rows v, uint stage) {
+// Fetches a stage of a tile; fetch_whole_stage does where all rows of the tile exist and none is far.
+void fetch_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
     const uint from = stage * STAGED_ROWS;
-    FETCH(fetched_qk, QK_ITEMS, QK_VECS, 0, row_start(qk, qk.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_QK,
+    FETCH(fetched.qk, QK_ITEMS, QK_VECS, 0, row_start(qk, qk.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_QK,
           WHOLE_QK)
-    FETCH(fetched_v, V_ITEMS, V_VECS, 0, row_start(v, v.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
+    FETCH(fetched.v, V_ITEMS, V_VECS, 0, row_start(v, v.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
 }
-void fetch_whole_stage(Rows qk, Rows v, uint stage) {
+void fetch_whole_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
     const Rows qk_stage = next_whole_tile(qk, stage * STAGED_ROWS), v_stage = next_whole_tile(v, stage * STAGED_ROWS);
-    FETCH_INNER(fetched_qk, qk_stage, QK_ITEMS, QK_VECS, 0, HEAD_DIM_QK, WHOLE_QK)
-    FETCH_INNER(fetched_v, v_stage, V_ITEMS, V_VECS, 0, HEAD_DIM_V, WHOLE_V)
+    FETCH_INNER(fetched.qk, qk_stage, QK_ITEMS, QK_VECS, 0, HEAD_DIM_QK, WHOLE_QK)
+    FETCH_INNER(fetched.v, v_stage, V_ITEMS, V_VECS, 0, HEAD_DIM_V, WHOLE_V)
 }
-void store_stage(uint buf, uint stage) {
+void store_stage(uint buf, uint stage, Fetched fetched) {
     const uint at_qk = buf + stage * STAGED_ROWS * QK_STRIDE, at_v = buf + BUF_V + stage * STAGED_ROWS * V_STRIDE;
-    STORE(at_qk, QK_STRIDE, QK_ITEMS, QK_VECS, operands_of(fetched_qk[t]))
-    STORE(at_v, V_STRIDE, V_ITEMS, V_VECS, operands_of(fetched_v[t]))
+    STORE(at_qk, QK_STRIDE, QK_ITEMS, QK_VECS, operands_of(fetched.qk[t]))
+    STORE(at_v, V_STRIDE, V_ITEMS, V_VECS, operands_of(fetched.v[t]))
 }
 
 // Zeros in both buffers where tiles have more head dims than the tensors.

@@ -40,6 +40,13 @@ Rows dout_tile(Work w) { return gradient_tile(backward().x.dout, DOUT, w); }
 // The statistics of a query row: its lse in base 2; delta = rowsum(dout * out) - dlse; the factor that brings its sum
 // of P to 1, once backward_query has found it: a float32 lse is too coarse for that where scores are large; 1 if the
 // row sees no key, else 0.
+const uint STATISTICS_BYTES = 16;
+Rows statistics_rows(Work w) {
+    const uvec2 before = mul_wide(query_extent(), uvec2(w.batch * num_heads_q() + w.head, 0));
+    const uvec2 head = address_add(backward().x.statistics,
+                                   mul_wide(STATISTICS_BYTES, address_add(before, uvec2(w.first_query, 0))));
+    return rows_of(head, uvec2(STATISTICS_BYTES, 0), uvec2(0), 1, w.num_queries);
+}
 RowStart statistics_of(Work w, uint row) { return dense_row(backward().x.statistics, uvec2(0), 4, w, row); }
 
 // Beyond this an lse cannot tell scores apart any more, nor how many it stands for: those that are that near to it are

@@ -55,6 +55,12 @@ RowStart row_start(Rows t, uint row, uint element_bytes) {
     return RowStart(t.base, at);
 }
 
+// Moves the tile on to `first`, a row that exists, without a test; heads are not packed.
+Rows tile_after(Rows t, uint first) {
+    t.base = address_add(t.base, mul_wide(first - t.origin, t.stride));
+    t.first = t.origin = first;
+    return t;
+}
 // The tile that follows, of `rows` rows, where all its rows exist: without a test.
 Rows next_whole_tile(Rows t, uint rows) {
     t.first += rows;

@@ -126,6 +126,12 @@ uvec2 seeing_rows(Work w, uint first_key, uint end_key) {
     return first_key < end_key && begin < end ? uvec2(begin, end) : uvec2(0);
 }
 
+// Rows begin .. end-1 of which each may see all of these keys, of which there are some; begin >= end if there is none.
+uvec2 rows_seeing_all(Work w, uint first_key, uint end_key) {
+    const int begin = max(0, int(end_key) - 1 - w.hi), end = min(int(w.num_queries), int(first_key) - w.lo + 1);
+    return uvec2(begin, max(0, end));
+}
+
 // Keys begin .. end-1 that some row of the query tile sees, of a split of `split_keys` (0: not split); (0, 0) if none.
 uvec2 tile_keys(Work w, uint split_keys) {
     int begin = visible_keys(w, w.first_row).x, end = visible_keys(w, w.last_row).y;
