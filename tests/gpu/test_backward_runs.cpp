@@ -5,6 +5,7 @@
 
 #include "backward_run.hpp"
 #include "interposer.hpp"
+#include "skip.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -77,6 +78,28 @@ TEST_CASE_FIXTURE(Recorded,
             check_right(job, memory);
             CHECK(memory.gradients().same_bits(whole));
         }
+    }
+}
+
+TEST_CASE_FIXTURE(Recorded, "a hundred runs of a backward on a matrix unit give the same bits") {
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
+        return skip("a hundred backward runs on a matrix unit: " + device.info().name +
+                    " has none for float16");
+    // With plain tiles, others and several heads a group; the second one's loops are cut.
+    for (const char* text : {"hq=4 hkv=2 sq=137 skv=171 d=64 causal align_bytes=16 kernel=matrix dtype=f16",
+                             "b=2 hq=4 hkv=2 sq=97 skv=203 max_flops=200000 kernel=matrix dtype=f16"}) {
+        const BackwardJob job(runtime.context(), text);
+        const Gradients whole = gradients_of_whole(device, job);
+        const BackwardMemory memory = job.memory(device);
+        Recorder recorder(device);
+        const VkCommandBuffer commands = recorder.begin();
+        job.plan.cmd_backward(commands, memory.args());
+        recorder.end();
+        for (int run = 0; run < 100; run++) {
+            Recorder::submit(device, {commands});
+            CHECK(memory.gradients().same_bits(whole));
+        }
+        check_right(job, memory);
     }
 }
 

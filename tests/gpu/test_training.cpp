@@ -8,10 +8,8 @@
 #include <random>
 #include <span>
 
-#include "device.hpp"
 #include "oracle/backward.hpp"
-#include "test_shaders.inc"
-#include "vulkan/spirv.hpp"
+#include "own_work.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -37,84 +35,7 @@ VkattnProblem layer() {
     return p;
 }
 
-// --- The caller's own arithmetic: to = a + scale * b, by buffer device addresses in push constants.
-
-class AddScaled {
-  public:
-    explicit AddScaled(Device& device)
-        : device_(device), layout_(make_layout()), pipeline_(make_pipeline()) {}
-    AddScaled(const AddScaled&) = delete;
-    ~AddScaled() {
-        device_.vk().vkDestroyPipeline(device_.handle(), pipeline_, nullptr);
-        device_.vk().vkDestroyPipelineLayout(device_.handle(), layout_, nullptr);
-    }
-
-    void record(VkCommandBuffer commands, VkDeviceAddress a, float scale, VkDeviceAddress b,
-                VkDeviceAddress to, uint32_t count) const {
-        const Push push{a, b, to, scale, count};
-        const Vk& vk = device_.vk();
-        vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_);
-        vk.vkCmdPushConstants(commands, layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof push, &push);
-        vk.vkCmdDispatch(commands, (count + threads - 1) / threads, 1, 1);
-    }
-
-  private:
-    static constexpr uint32_t threads = 64;  // as in add_scaled.comp, and so is Push
-    struct Push {
-        VkDeviceAddress a, b, to;
-        float scale;
-        uint32_t count;
-    };
-
-    VkPipelineLayout make_layout() const {
-        const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(Push)};
-        VkPipelineLayoutCreateInfo info{};
-        info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
-        info.pushConstantRangeCount = 1;
-        info.pPushConstantRanges = &range;
-        VkPipelineLayout made = VK_NULL_HANDLE;
-        REQUIRE(device_.vk().vkCreatePipelineLayout(device_.handle(), &info, nullptr, &made) == VK_SUCCESS);
-        return made;
-    }
-
-    VkPipeline make_pipeline() const {
-        const Vk& vk = device_.vk();
-        const core::Spirv words = core::decompress(code_add_scaled, "add_scaled");
-        VkShaderModuleCreateInfo code{};
-        code.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-        code.codeSize = words.size() * sizeof(uint32_t);
-        code.pCode = words.data();
-        VkComputePipelineCreateInfo info{};
-        info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
-        info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
-        info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
-        info.stage.pName = "main";
-        info.layout = layout_;
-        REQUIRE(vk.vkCreateShaderModule(device_.handle(), &code, nullptr, &info.stage.module) == VK_SUCCESS);
-        VkPipeline made = VK_NULL_HANDLE;
-        CHECK(vk.vkCreateComputePipelines(device_.handle(), VK_NULL_HANDLE, 1, &info, nullptr, &made) ==
-              VK_SUCCESS);
-        vk.vkDestroyShaderModule(device_.handle(), info.stage.module, nullptr);
-        return made;
-    }
-
-    Device& device_;
-    VkPipelineLayout layout_;
-    VkPipeline pipeline_;
-};
-
 // --- The training.
-
-// Where and how a piece of work touches memory first, or last.
-struct Use {
-    VkPipelineStageFlags stages;
-    VkAccessFlags access;
-};
-constexpr Use attention_first{VKATTN_FIRST_STAGES, VKATTN_FIRST_ACCESS};
-constexpr Use attention_last{VKATTN_LAST_STAGES, VKATTN_LAST_ACCESS};
-constexpr Use own_first{VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
-                        VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
-constexpr Use own_last{VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT};
 
 class Training {
   public:
@@ -152,9 +73,7 @@ class Training {
     // A barrier also orders what came before it against later writes to the same memory: lse, dout, the gradients
     // and scratch are written anew in every step.
     void barrier(VkCommandBuffer commands, const Use& from, const Use& to) const {
-        const VkMemoryBarrier all{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, from.access, to.access};
-        device_.vk().vkCmdPipelineBarrier(commands, from.stages, to.stages, 0, 1, &all, 0, nullptr, 0,
-                                          nullptr);
+        barrier_between(device_, commands, from, to);
     }
 
     // What forward and backward have in common.
