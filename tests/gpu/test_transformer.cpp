@@ -252,7 +252,7 @@ Numbers reordered(const Numbers& from, bool to_heads) {
 }
 
 Numbers weight_of(const Numbers& weights, const Weight& w) {
-    return {weights.begin() + w.first, weights.begin() + w.first + w.rows * w.columns};
+    return {weights.begin() + w.first, weights.begin() + w.first + ptrdiff_t{w.rows} * w.columns};
 }
 
 template <class T>
@@ -357,8 +357,8 @@ void train(Device& device, VkattnDtype dtype, const char* kernel, double toleran
     const std::vector<float> z = block.outputs();
     for (uint32_t step = 0; step < steps; step++) {
         CAPTURE(step);
-        const double loss =
-            loss_of(std::span(z).subspan(size_t{step} * tokens * embedding, tokens * embedding), task.target);
+        const double loss = loss_of(
+            std::span(z).subspan(size_t{step} * tokens * embedding, size_t{tokens} * embedding), task.target);
         CHECK(loss == doctest::Approx(exact[step]).epsilon(tolerance).scale(0));
     }
     CHECK(exact.back() < 0.25 * exact.front());
