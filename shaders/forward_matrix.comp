@@ -41,7 +41,7 @@
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   TILE_KV x CHUNK of K    TILE_KV x OUT_SPAN of V    TILE_Q x what of Q is staged
-//   places    M x N floats, where the layout of accumulators is not known
+//   places    0, 1, 2 ... to the larger of M and N, as floats, where the layout of accumulators is not known
 //   scratch   of each subgroup: M x N floats, M x TILE_KV of P (as 16-bit accumulators: in their place); where the
 //             layout is not known, or P goes through shared memory
 //   before and after the loop, over all of it, an equal share for each subgroup: Q on its way in, O on its way out

@@ -27,7 +27,7 @@ const uint FLOAT_STRIDE = MATRIX_FLOAT_STRIDE(N);
 const uint POOL_V = TILE_KV * K_STRIDE;
 const uint POOL_Q = POOL_V + TILE_KV * V_STRIDE;
 const uint POOL_PLACE = POOL_Q + (Q_STAGED_STEPS == 0 ? 0 : TILE_Q * Q_STRIDE);
-const uint POOL_SCRATCH = POOL_PLACE + (ELEMENT_LAYOUT == 0 ? M * FLOAT_STRIDE : 0);
+const uint POOL_SCRATCH = POOL_PLACE + (ELEMENT_LAYOUT == 0 ? MATRIX_PLACES(M, N) : 0);
 const uint SCRATCH_P = P_MOVE == MOVE_SHARED ? 0 : M * FLOAT_STRIDE;  // behind a block of floats, or in its place
 const uint SCRATCH_END = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
 const uint SCRATCH_SIZE = SCRATCH_END > M * FLOAT_STRIDE ? SCRATCH_END : M * FLOAT_STRIDE;

@@ -79,18 +79,20 @@ float added(const in float a, const in float b) { return a + b; }
 ALONG_ROWS(max_along_rows, larger)
 ALONG_ROWS(sum_along_rows, added)
 
-// Where the layout is not known, a table tells the place of each element: its row times 256 plus its column.
+// Where the layout is not known, the place of each element is found by loads with a stride of 0, which repeat the
+// numbers 0, 1, 2 ... down each column and along each row: its row times 256 plus its column.
 void write_places() {
     if (KNOWN) return;
-    for (uint e = thread; e < M * N / 4; e += THREADS) {
-        const uint row = e / (N / 4), column = e % (N / 4) * 4;
-        const vec4 places = vec4(row * 256 + column) + vec4(0, 1, 2, 3);
-        pool[POOL_PLACE + row * FLOAT_STRIDE + column / 4] = floatBitsToUint(places);
-    }
+    for (uint e = thread; e < MATRIX_PLACES(M, N); e += THREADS)
+        pool[POOL_PLACE + e] = floatBitsToUint(vec4(4 * e) + vec4(0, 1, 2, 3));
 }
 ACCUMULATOR read_places() {
-    ACCUMULATOR places;
-    if (!KNOWN) coopMatLoad(places, pool, POOL_PLACE, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    ACCUMULATOR places, columns;
+    if (!KNOWN) {
+        coopMatLoad(places, pool, POOL_PLACE, 0, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatLoad(columns, pool, POOL_PLACE, 0, gl_CooperativeMatrixLayoutRowMajor);
+        FOR_EACH(e, ELEMENTS) places[e] = places[e] * 256 + columns[e];
+    }
     return places;
 }
 uvec2 place_of(ACCUMULATOR places, uint e) {

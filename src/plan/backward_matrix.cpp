@@ -316,7 +316,7 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
     const uint32_t block = s.m * MATRIX_FLOAT_STRIDE(s.n);
     uint32_t pool = 2 * (own.walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)) + numbers);
     const bool through_shared = n.move >= MOVE_SHARED;
-    if (n.layout == 0) pool += block;
+    if (n.layout == 0) pool += MATRIX_PLACES(s.m, s.n);
     if (n.layout == 0 || through_shared) {
         const uint32_t of_p = through_shared ? s.m * MATRIX_STRIDE(block_of(s)) : 0;
         pool += own.subgroups * (n.move == MOVE_SHARED ? std::max(block, of_p) : block + of_p);

@@ -260,7 +260,7 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
     uint32_t pool = n.tile_kv * (MATRIX_STRIDE(t.chunk) + MATRIX_STRIDE(out_span));
     if (staged != 0) pool += n.tile_q() * MATRIX_STRIDE(staged * k);
     const bool through_shared = n.move >= MOVE_SHARED;
-    if (n.layout == 0) pool += block;
+    if (n.layout == 0) pool += MATRIX_PLACES(n.shape.m, n.shape.n);
     if (n.layout == 0 || through_shared) {
         const uint32_t of_p = through_shared ? n.shape.m * MATRIX_STRIDE(n.tile_kv) : 0;
         pool += n.subgroups * (n.move == MOVE_SHARED ? std::max(block, of_p) : block + of_p);
