@@ -25,6 +25,7 @@ layout(push_constant, std430) uniform PushBlock {
 #define WEIGHTS_TAKE_CAP false  // the mask is added after the softcap
 #define CAP_IS_KEPT false
 #include "lib/backward.glsl"
+#include "lib/mask_gradient.glsl"
 
 void fetch_product() {}
 
@@ -45,20 +46,6 @@ void add_tile(Work w, uint first_key) {
     load_statistics(w);
     find_gradients(w, q, k, dout_tile(w), v, kind == CLASS_MIXED, false);
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] += scores[x];
-}
-
-// Element `key` of a row of dbias.
-void store_element(RowStart row, uint key, float x) {
-    if (key < backward().x.dbias_keys) store_mask_gradient(row, row.at + key, x);
-}
-
-// The row `steps` behind first_row, which is the same for all invocations: within a tile offsets fit 32 bits.
-RowStart dbias_row(uint mask, uint first_row, uint steps) {
-    BackwardIn a = backward();
-    uvec2 row = address_add(mul_wide(mask, a.x.dbias_queries), uvec2(first_row, 0));
-    if (FAR_ROWS) row = address_add(row, uvec2(steps, 0));
-    const uvec2 bytes = mul_wide(MASK_BYTES, mul_wide(a.x.dbias_keys, row));
-    return RowStart(address_add(a.x.dbias, bytes), FAR_ROWS ? 0 : steps * a.x.dbias_keys);
 }
 
 void store_tile(uint mask, uint first_row, uint first_key) {
@@ -100,11 +87,6 @@ float row_dlse(Work w, uint row) {
     return FloatsIn(at.base).x[at.at];
 }
 
-// Batches and query heads first .. end-1 that share the workgroup's part of the mask.
-struct Shared {
-    uvec2 batches, heads;
-};
-
 void store_dlse(uint mask, Shared by) {
     BackwardIn a = backward();
     const bool one = a.x.dbias_queries == 1;
@@ -133,10 +115,7 @@ void store_dlse(uint mask, Shared by) {
 void main() {
     BackwardIn a = backward();
     const uint mask = push.first_x + gl_WorkGroupID.x;
-    const uint mask_batch = mask / a.x.dbias_heads, mask_head = mask % a.x.dbias_heads;
-    const uint group = a.x.forward.mask_group_size;
-    const Shared by = Shared(a.x.dbias_batches == 1 ? uvec2(0, a.x.batch) : uvec2(mask_batch, mask_batch + 1),
-                             uvec2(mask_head * group, mask_head * group + group));
+    const Shared by = shared_by(mask);
     if (mask_key_step() == 0) {
         store_dlse(mask, by);
         return;

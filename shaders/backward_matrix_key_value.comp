@@ -61,6 +61,12 @@ void place_head(Place at) {
     walked_statistics = tile_at(statistics_rows(w), at.first);
 }
 
+uvec2 mask_of(Place at) {
+    Work w = work;
+    set_query_tile(w, w.head_kv * group_size() + at.head, 0);
+    return mask_of_tile(w, first_key + subgroup_row, at.first);
+}
+
 // True if rows from `first` to before `end` see all keys from .x to .y.
 bool see_all(uint first, uint end, uvec2 of_keys) {
     return int(of_keys.x) >= visible_keys(work, end - 1).x && int(of_keys.y) < visible_keys(work, first).y;
@@ -75,7 +81,7 @@ bool is_inner_block(Work w, Place at, uint block) {
            see_all(first, first + BLOCK, own_keys());
 }
 bool sees_block(Work w, Place at, uint block) {
-    if (P_MOVE >= MOVE_SHARED) return true;
+    if (P_MOVE >= MOVE_SHARED || PAIRED) return true;
     const uint first = at.first + block * BLOCK;
     const uvec2 of_keys = own_keys();
     return first < work.num_queries && int(of_keys.y) >= visible_keys(work, first).x &&
@@ -88,8 +94,8 @@ void drop_rows(Place at, uint buf, bool odd) {
     barrier();
 }
 
-const uint KEPT_QK = WANTS_DS ? ROW_BLOCKS * QK_TILES : 0, KEPT_V = WANTS_DV ? ROW_BLOCKS * V_TILES : 0;
-const uint KEPT = ROW_BLOCKS * (QK_TILES + V_TILES) * ELEMENTS;
+const uint KEPT_QK = WANTS_DS ? ROW_BLOCKS * QK_TILES : 0, KEPT_V = WANTS_DV && !PAIRED ? ROW_BLOCKS * V_TILES : 0;
+const uint KEPT = ROW_BLOCKS * (QK_TILES + (PAIRED ? 0 : V_TILES)) * ELEMENTS;
 uvec2 kept_of_work() {
     const uint head = work.batch * num_heads_kv() + work.head_kv;
     return kept_base(head, first_key / HELD_ROWS, key_tiles(), KEPT);
@@ -115,6 +121,15 @@ void store_sums() {
     const uint last = key_extent() - 1;
     const Rows dk = tile_at(key_gradient_rows(backward().x.dkey, DKEY, work), first_key);
     const Rows dv = tile_at(key_gradient_rows(backward().x.dvalue, DVALUE, work), first_key);
+    if (PAIRED) {
+        Rows rows = dv;
+        if (finds_dkey) rows = dk;
+        FOR_EACH(r, ROW_BLOCKS) {
+            FOR_EACH(n, QK_TILES) sum_qk[r * QK_TILES + n] *= finds_dkey ? scale : 1;
+            STORE_SUM(sum_qk, QK_TILES, r, rows, last, HEAD_DIM_QK, false)
+        }
+        return;
+    }
     FOR_EACH(r, ROW_BLOCKS) {
         if (WANTS_DS) {
             FOR_EACH(n, QK_TILES) sum_qk[r * QK_TILES + n] *= scale;
@@ -138,14 +153,16 @@ void main() {
         k.end = v.end = work.num_keys;
         k = tile_at(k, first_key);
         v = tile_at(v, first_key);
-        HOLD_ROWS(held_qk, QK_STEPS, k, HEAD_DIM_QK)
-        if (WANTS_DS) HOLD_ROWS(held_v, V_STEPS, v, HEAD_DIM_V)
+        Rows first = k;
+        if (PAIRED && finds_dkey) first = v;
+        HOLD_ROWS(held_qk, QK_STEPS, first, HEAD_DIM_QK)
+        if (WANTS_DS && !PAIRED) HOLD_ROWS(held_v, V_STEPS, v, HEAD_DIM_V)
         barrier();
         clear_padding();
         write_places();
     }
     begin_sums();
-    walk(true);
+    walk(masks_are_plain(first_key + HELD_ROWS <= work.num_keys));
     barrier();
     if (ends_loop()) store_sums();
     else keep_sums();

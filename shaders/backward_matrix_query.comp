@@ -39,12 +39,15 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/backward_matrix_results.glsl"
 
 Work work;
+shared uint odd_rows;  // 1: some row has a large lse, or is empty
 #include "lib/backward_matrix_walk.glsl"
 void place_head(Place at) {
     walked_qk = tile_at(walked_qk, at.first);
     walked_v = tile_at(walked_v, at.first);
 }
 bool has_place(Place at) { return has_step(at.first / WALKED); }
+
+uvec2 mask_of(Place at) { return mask_of_tile(work, 0, at.first); }
 
 // True if rows from .x to .y see all keys from `first` to before `end`.
 bool see_all(uvec2 rows, uint first, uint end) {
@@ -73,31 +76,6 @@ void drop_rows(Place at, uint buf, bool odd) {
     find_seen(work, at.first);
     ZERO_ROWS(buf, !is_seen(row))
     barrier();
-}
-
-shared uint odd_rows;  // 1: some row has a large lse, or is empty
-
-// Loads -lse and -delta of the held rows, through the subgroup's share of the pool.
-void hold_numbers() {
-    const uint at = subgroup * SHARE;
-    FOR_EACH(r, ROW_BLOCKS) {
-        for (uint i = lane; i < M; i += SUBGROUP_SIZE) {
-            const RowStart from = statistics_of(work, min(work.first_row + subgroup_row + r * M + i, work.last_row));
-            const vec4 numbers = Vec4sIn(from.base).x[from.at / 4];
-            pool[at + i / 4][i % 4] = floatBitsToUint(-numbers.x);
-            pool[at + M / 4 + i / 4][i % 4] = floatBitsToUint(-numbers.y);
-            if (is_large(numbers.x) || numbers.w != 0) odd_rows = 1;
-        }
-        subgroupBarrier();
-        ACCUMULATOR lse, delta;
-        coopMatLoad(lse, pool, at, 0, gl_CooperativeMatrixLayoutColumnMajor);
-        coopMatLoad(delta, pool, at + M / 4, 0, gl_CooperativeMatrixLayoutColumnMajor);
-        FOR_EACH(e, ELEMENTS) {
-            held_lse[r][slot(e)] = lse[e];
-            held_delta[r][slot(e)] = delta[e];
-        }
-        subgroupBarrier();
-    }
 }
 
 const uint KEPT_SUMS = ROW_BLOCKS * QK_TILES, KEPT = (KEPT_SUMS + ROW_BLOCKS) * ELEMENTS;
@@ -179,15 +157,18 @@ void main() {
     barrier();
     HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)
     HOLD_ROWS(held_v, V_STEPS, dout, HEAD_DIM_V)
-    hold_numbers();
+    HeldNumbers numbers;
+    fetch_held_numbers(work, numbers);
+    if (hold_numbers(work, numbers)) odd_rows = 1;
     barrier();
     clear_padding();
     write_places();
     const bool odd = odd_rows != 0;
+    const bool plain = !odd && masks_are_plain(work.last_row + 1 == work.first_row + HELD_ROWS);
     bool again;
     [[dont_unroll]] do {
         begin_sums();
-        walk(!odd);
+        walk(plain && !zero_hidden_keys);
         again = MASK_KIND != MASK_NONE && !zero_hidden_keys && has_nonfinite_sum();
         if (again) zero_hidden_keys = true;
     } while (again);

@@ -125,7 +125,7 @@ std::string pool_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixMode
 
 // Returns the largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes from its
 // start.
-uint32_t mask_row_bytes(const Problem& p) {
+uint32_t unit_of_mask_rows(const Problem& p) {
     if (p.mask == VKATTN_MASK_NONE) return 0;
     const uint64_t element = p.mask == VKATTN_MASK_BOOL ? 1 : p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
     uint64_t unit = 16;
@@ -155,7 +155,7 @@ Values forward_constants(const Problem& p, const Model& m, const Pipeline& pipel
     values["p_move"] = t.move;
     values["element_layout"] = model.layout;
     values["halves"] = t.halves;
-    values["mask_row_bytes"] = mask_row_bytes(p);
+    values["mask_row_bytes"] = unit_of_mask_rows(p);
     values["l2_group_kib"] = t.l2_group_kib;
     values["min_group_workgroups"] = t.min_group_workgroups;
     return values;

@@ -4,6 +4,7 @@
 //   kernel                      held           walked        S         sums
 //   backward_matrix_query       query, dout    key, value    Q . K^T   dQ += dS . K
 //   backward_matrix_key_value   key, value     query, dout   K . Q^T   dV += P . dO;  dK += dS . Q
+//   backward_matrix_mask        query, dout    key, value    Q . K^T   D += dS
 //
 // In the second one P and dS are transposed, so that they are left operands as they are. Names below: `qk` is query or
 // key, `v` is value or dout.
@@ -16,7 +17,11 @@
 #define P_PAIR converted_pair
 #include "lib/matrix_units.glsl"
 
-const uint HELD_ROWS = SUBGROUPS * ROW_BLOCKS * M;
+#ifndef KEY_VALUE
+const bool PAIRED = false;
+#endif
+const uint OWNERS = PAIRED ? SUBGROUPS / 2 : SUBGROUPS;  // subgroups, or pairs of them, that own rows of their own
+const uint HELD_ROWS = OWNERS * ROW_BLOCKS * M;
 #ifdef KEY_VALUE
 const uint TILE_Q = WALKED, TILE_KV = HELD_ROWS;
 #define WANTS_DV ((GRADIENTS & 1) != 0)
@@ -27,6 +32,13 @@ const uint TILE_Q = HELD_ROWS, TILE_KV = WALKED;
 #define WANTS_DS true
 #endif
 
+// A subgroup stages the mask of its scores (lib/backward_matrix_masks.glsl): MASK_ROWS query rows of MASK_KEYS keys.
+#if defined(F16) || defined(BF16)
+const bool MASK_IS_PLAIN = MASK_KIND == MASK_FLOAT ? (P_MOVE == MOVE_FRAGMENT ? MASK_ROW_BYTES == 16 : false) : false;
+#else
+const bool MASK_IS_PLAIN = false;
+#endif
+
 const uint BLOCK = N > K ? N : K;  // both are powers of two
 const uint BLOCKS = WALKED / BLOCK;
 const uint BLOCK_TILES = BLOCK / N;                           // of the scores of a block
@@ -35,6 +47,18 @@ const uint QK_STEPS = MATRIX_STEPS(HEAD_DIM_QK, K);           // of S
 const uint V_STEPS = MATRIX_STEPS(HEAD_DIM_V, K);             // of dP
 const uint QK_TILES = MATRIX_STEPS(HEAD_DIM_QK, N * SLICES);  // of a slice of dQ or dK
 const uint V_TILES = MATRIX_STEPS(HEAD_DIM_V, N * SLICES);    // of a slice of dV
+
+#ifdef KEY_VALUE
+const uint MASK_ROWS = BLOCK, MASK_KEYS = ROW_BLOCKS * M;
+#else
+const uint MASK_ROWS = M, MASK_KEYS = WALKED;
+#endif
+const uint MASK_STRIDE = MATRIX_STRIDE(MASK_KEYS);
+#ifdef MASK_GRADIENT  // whose tile of the mask is held
+const uint TILE_KEYS = CHUNKS * WALKED, MASK_SIZE = 0;
+#else
+const uint MASK_SIZE = MASK_IS_PLAIN ? MASK_ROWS * MASK_STRIDE : 0;
+#endif
 
 // Strides in vec4, and the map of the pool: two buffers, each for a walked tile.
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
@@ -55,7 +79,15 @@ const uint POOL_SCRATCH = POOL_PLACE + (ELEMENT_LAYOUT == 0 ? MATRIX_PLACES(M, N
 const uint SCRATCH_P = P_MOVE == MOVE_SHARED ? 0 : M * FLOAT_STRIDE;
 const uint SCRATCH_END = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
 const uint SCRATCH_SIZE = LARGER(SCRATCH_END, M * FLOAT_STRIDE);
-const uint SHARE = POOL_VEC4 / SUBGROUPS;  // of the whole pool, before and after the tiles
+const uint POOL_MASKS = POOL_SCRATCH + (ELEMENT_LAYOUT == 0 || P_MOVE >= MOVE_SHARED ? SUBGROUPS * SCRATCH_SIZE : 0);
+const uint POOL_WEIGHTS = POOL_MASKS + SUBGROUPS * MASK_SIZE;
+// A subgroup's share of the pool: of all of it, before and after the tiles, or of what lies behind the tiles.
+#ifdef MASK_GRADIENT
+const uint POOL_SHARES = POOL_SCRATCH;
+#else
+const uint POOL_SHARES = 0;
+#endif
+const uint SHARE = (POOL_VEC4 - POOL_SHARES) / SUBGROUPS;
 
 shared uvec4 pool[POOL_VEC4];
 
@@ -64,16 +96,18 @@ shared uvec4 pool[POOL_VEC4];
 #include "lib/rows.glsl"
 #include "lib/matrix_keys.glsl"
 
-uint subgroup_row = subgroup * ROW_BLOCKS * M;  // the subgroup's first held row
+uint owner = subgroup % OWNERS;
+uint subgroup_row = owner * ROW_BLOCKS * M;  // the subgroup's first held row
 uint scratch = POOL_SCRATCH + subgroup * SCRATCH_SIZE;
 
 LEFT held_qk[ROW_BLOCKS * QK_STEPS];
-LEFT held_v[WANTS_DS ? ROW_BLOCKS * V_STEPS : 1];
+LEFT held_v[WANTS_DS && !PAIRED ? ROW_BLOCKS * V_STEPS : 1];
 ACCUMULATOR scores[ROW_BLOCKS * BLOCK_TILES];  // S, then P, then dS
-ACCUMULATOR dp[ROW_BLOCKS * BLOCK_TILES];      // dP - delta
+ACCUMULATOR dp[PAIRED ? 1 : ROW_BLOCKS * BLOCK_TILES];  // dP - delta
 LEFT p_left[ROW_BLOCKS * KEY_STEPS];           // P or dS as left operands
+uint share = POOL_SHARES + subgroup * SHARE;
 ACCUMULATOR sum_qk[WANTS_DS ? ROW_BLOCKS * QK_TILES : 1];
-ACCUMULATOR sum_v[WANTS_DV ? ROW_BLOCKS * V_TILES : 1];
+ACCUMULATOR sum_v[WANTS_DV && !PAIRED ? ROW_BLOCKS * V_TILES : 1];
 
 uint slice();  // lib/backward_passes.glsl
 
@@ -82,6 +116,13 @@ uint slice();  // lib/backward_passes.glsl
 #define HELD_V(r) held_v[(r) * V_STEPS + d]
 #define QK_COLUMNS_AT(n) (at_qk + (n) * N * QK_STRIDE + d * K / 8)
 #define V_COLUMNS_AT(n) (at_v + (n) * N * V_STRIDE + d * K / 8)
+
+// Adds the product of rows that are held in held_qk and walked rows from `at_qk` on.
+void multiply_held(uint at_qk) {
+    FOR_EACH(d, QK_STEPS)
+        ADD_MATRIX_PRODUCT(scores, BLOCK_TILES, FOR_EACH(n, BLOCK_TILES), HELD_QK, QK_COLUMNS_AT, QK_STRIDE,
+                           gl_CooperativeMatrixLayoutColumnMajor)
+}
 
 // Adds S and dP, step by step in turns: the one's loads are under way while the other is multiplied.
 void multiply_scores(uint at_qk, uint at_v) {

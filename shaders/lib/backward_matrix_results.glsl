@@ -31,7 +31,7 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
 // Stores block r of `sum`, `tiles` matrices wide, to rows of `t` from t.first on, which exist up to `last`, through the
 // subgroup's share of the pool in as few equal pieces as fit. `is_zero` is an expression of `row`.
 #define STORE_SUM(sum, tiles, r, t, last, extent, is_zero) { \
-    const uint most = PIECE_OF(tiles), vecs = most * N / 8, stride = most * N / OUT_UNIT | 1, at = subgroup * SHARE; \
+    const uint most = PIECE_OF(tiles), vecs = most * N / 8, stride = most * N / OUT_UNIT | 1, at = share; \
     FOR_EACH(piece, MATRIX_STEPS(tiles, most)) { \
         FOR_EACH(n, tiles) \
             if (n >= piece * most && n < (piece + 1) * most) { \

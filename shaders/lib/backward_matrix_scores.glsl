@@ -1,10 +1,12 @@
 // What the backward on matrix units makes of S and dP of a block: P = 2^(score - lse) and dS = P o (dP - delta), as
 // lib/backward.glsl has it for the portable kernels. Most blocks take the short way, find_plain: every row sees every
-// key, nothing but the scale makes S a score, and no row has a factor or is empty. It is right for keys and rows that
+// key, nothing but the scale and a mask that can be fetched as a matrix makes S a score, and no row has a factor or is
+// empty. It is right for keys and rows that
 // do not exist as long as they are held, because no result of theirs is stored.
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"
+#include "lib/backward_matrix_masks.glsl"
 
 // Beyond this size an lse in base 2 is too coarse in float32 for the weights to sum to 1: 2^-24 of it is more than the
 // 2^-15 of the exponent that operands of 16 bits leave unseen. Their rows get a factor, as all rows of the portable
@@ -27,8 +29,66 @@ ACCUMULATOR factors(uint buf, uint block, uint n) { return walked_numbers(NUMBER
 // The rows' numbers are those of the held rows.
 float held_lse[ROW_BLOCKS][SLOTS];    // negative
 float held_delta[ROW_BLOCKS][SLOTS];  // negative
+#ifdef MASK_GRADIENT
+float held_factor[ROW_BLOCKS][SLOTS];  // 0 for rows that are empty, or do not exist
+#else
 float row_sum[ROW_BLOCKS][SLOTS];     // of P; this invocation's part. Only where some row of the workgroup is large
 #endif
+
+const uint HELD_NUMBERS = MATRIX_STEPS(M, SUBGROUP_SIZE);
+struct HeldNumbers {
+    vec4 of_row[ROW_BLOCKS * HELD_NUMBERS];
+};
+void fetch_held_numbers(Work w, out HeldNumbers numbers) {
+    FOR_EACH(i, ROW_BLOCKS * HELD_NUMBERS) {
+        const uint of_block = min(i % HELD_NUMBERS * SUBGROUP_SIZE + lane, M - 1);
+        const uint row = w.first_row + subgroup_row + i / HELD_NUMBERS * M + of_block;
+        const RowStart from = statistics_of(w, min(row, w.last_row));
+        numbers.of_row[i] = Vec4sIn(from.base).x[from.at / 4];
+    }
+}
+// Takes the numbers of the held rows, through the subgroup's share of the pool. True if this invocation has seen a row
+// that has a large lse, or is empty.
+bool hold_numbers(Work w, HeldNumbers numbers) {
+    bool odd = false;
+    FOR_EACH(r, ROW_BLOCKS) {
+        FOR_EACH(item, HELD_NUMBERS) {
+            const uint i = item * SUBGROUP_SIZE + lane;
+            const vec4 of_row = numbers.of_row[r * HELD_NUMBERS + item];
+            odd = odd || is_large(of_row.x) || of_row.w != 0;
+            if (i >= M) continue;
+            pool[share + i / 4][i % 4] = floatBitsToUint(-of_row.x);
+            pool[share + M / 4 + i / 4][i % 4] = floatBitsToUint(-of_row.y);
+#ifdef MASK_GRADIENT
+            const float factor = of_row.w != 0 || w.first_row + subgroup_row + r * M + i > w.last_row ? 0 : of_row.z;
+            pool[share + 2 * M / 4 + i / 4][i % 4] = floatBitsToUint(factor);
+#endif
+        }
+        subgroupBarrier();
+        ACCUMULATOR lse, delta, factor;
+        coopMatLoad(lse, pool, share, 0, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatLoad(delta, pool, share + M / 4, 0, gl_CooperativeMatrixLayoutColumnMajor);
+#ifdef MASK_GRADIENT
+        coopMatLoad(factor, pool, share + 2 * M / 4, 0, gl_CooperativeMatrixLayoutColumnMajor);
+        FOR_EACH(e, ELEMENTS) held_factor[r][slot(e)] = factor[e];
+#endif
+        FOR_EACH(e, ELEMENTS) {
+            held_lse[r][slot(e)] = lse[e];
+            held_delta[r][slot(e)] = delta[e];
+        }
+        subgroupBarrier();
+    }
+    return odd;
+}
+#endif
+
+// Where PAIRED: the weights P of a block, on their way from the subgroup that finds dvalue to the one that finds dkey.
+// A weight of 0 is a hidden key's.
+// Blocks take turns with two places, so that the one is read while the other is written.
+uint weights_at(uint block, uint r, uint n) {
+    const uint place = block % 2 * OWNERS + owner;
+    return POOL_WEIGHTS + ((place * ROW_BLOCKS + r) * BLOCK_TILES + n) * M * FLOAT_STRIDE;
+}
 
 void begin_block(uint buf, uint block) {
     FOR_EACH(x, ROW_BLOCKS * BLOCK_TILES) scores[x] = ACCUMULATOR(0);
@@ -43,8 +103,15 @@ void begin_block(uint buf, uint block) {
     }
 }
 
-// The scores of a block to P, and dP to dS.
-void find_plain(uint buf, uint block) {
+// The scores of a block to P, and dP to dS. `mask`: where the block's masks begin among those of a row block.
+#ifdef KEY_VALUE
+const bool HIDES_IN_PLAIN = MASK_IS_PLAIN;
+#else
+// Where the mask hides a key, its P is 0 anyway, and dS if dP is finite. These kernels look at what they have summed, and
+// start again without plain tiles if that is not finite.
+const bool HIDES_IN_PLAIN = false;
+#endif
+void find_plain(uint buf, uint block, uint mask) {
     FOR_EACH(n, BLOCK_TILES) {
 #ifdef KEY_VALUE
         const ACCUMULATOR lse = minus_lse(buf, block, n);
@@ -54,11 +121,15 @@ void find_plain(uint buf, uint block) {
 #endif
         FOR_EACH(r, ROW_BLOCKS)
             FOR_EACH(e, ELEMENTS) {
-                const float exponent = fma(scores[r * BLOCK_TILES + n][e], push.scale_log2, MINUS_LSE(r, e));
-                const float p = EXP2(exponent);
-                scores[r * BLOCK_TILES + n][e] = p;
-                if (WANTS_DS) dp[r * BLOCK_TILES + n][e] *= p;
+                const uint x = r * BLOCK_TILES + n;
+                const float added = MASK_IS_PLAIN ? float(masks[r * MASKS_OF_ROW + mask + n][e]) : 0;
+                const bool hidden = HIDES_IN_PLAIN && floatBitsToUint(added) == MINUS_INFINITY;
+                const float shift = MASK_IS_PLAIN ? fma(added, LOG2_E, MINUS_LSE(r, e)) : MINUS_LSE(r, e);
+                const float p = hidden ? 0 : EXP2(fma(scores[x][e], push.scale_log2, shift));
+                scores[x][e] = p;
+                if (WANTS_DS && !PAIRED) dp[x][e] = hidden ? 0 : dp[x][e] * p;
             }
+        if (PAIRED) FOR_EACH(r, ROW_BLOCKS) put_floats(scores[r * BLOCK_TILES + n], weights_at(block, r, n));
     }
 }
 
@@ -82,7 +153,8 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
 #ifdef KEY_VALUE
         const ACCUMULATOR lse = minus_lse(buf, block, n), factor = factors(buf, block, n);
 #endif
-        FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(r, ROW_BLOCKS) {
+            ACCUMULATOR weights;
             FOR_EACH(e, ELEMENTS) {
                 const uvec2 place = place_of(places, e);
                 const uint held = subgroup_row + r * M + place.x, walked = block * BLOCK + n * N + place.y;
@@ -91,7 +163,11 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
                 const float lost = IS_ZERO(factor[e]) || row > w.last_row ? 0 : factor[e];
 #else
                 const uint row = w.first_row + held, key = first_key + walked;
+#ifdef MASK_GRADIENT
+                const float lost = held_factor[r][slot(e)];
+#else
                 const float lost = 1;
+#endif
 #endif
                 const uint x = r * BLOCK_TILES + n;
                 float derivative;
@@ -100,11 +176,17 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
                 const bool hidden = IS_ZERO(lost) || floatBitsToUint(exponent) == floatBitsToUint(HIDDEN);
                 const float p = hidden ? 0 : EXP2(exponent) * lost;
                 scores[x][e] = p;
-                if (WANTS_DS) dp[x][e] = hidden ? 0 : p * dp[x][e] * derivative;
-#ifndef KEY_VALUE
+#ifdef MASK_GRADIENT
+                derivative = 1;  // the mask is added after the softcap
+#endif
+                if (PAIRED) weights[e] = hidden ? 0 : p * derivative + LEAST_WEIGHT;
+                else if (WANTS_DS) dp[x][e] = hidden ? 0 : p * dp[x][e] * derivative;
+#if !defined(KEY_VALUE) && !defined(MASK_GRADIENT)
                 row_sum[r][slot(e)] += p;
 #endif
             }
+            if (PAIRED) put_floats(weights, weights_at(block, r, n));
+        }
     }
 }
 
@@ -115,11 +197,13 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
         get_p(r); \
     }
 
-// Adds a block to the sums; `find` is a call of find_plain or find_finished.
-#define ADD_BLOCK(buf, block, find) { \
+// Adds a block to the sums; `find` is a call of find_plain or find_finished, and `finish` says which.
+#define ADD_OWN_BLOCK(buf, block, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = (buf) + BUF_V + (block) * BLOCK * V_STRIDE; \
+    if (!(finish)) fetch_masks(block); \
     begin_block(buf, block); \
     multiply_scores(at_qk, at_v); \
+    if (!(finish)) hold_masks(block); \
     find; \
     if (WANTS_DV) { \
         MOVE_TO_LEFT(scores) \
@@ -129,4 +213,50 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
         MOVE_TO_LEFT(dp) \
         add_to_qk(at_qk); \
     } \
+    if (!(finish)) end_masks(); \
 }
+
+#ifdef KEY_VALUE
+bool finds_dkey = subgroupBroadcastFirst(gl_SubgroupID) >= OWNERS;
+
+void begin_paired_block(uint buf, uint block) {
+    FOR_EACH(n, BLOCK_TILES) {
+        ACCUMULATOR start = ACCUMULATOR(0);
+        if (finds_dkey) start = minus_delta(buf, block, n);
+        FOR_EACH(r, ROW_BLOCKS) scores[r * BLOCK_TILES + n] = start;
+    }
+}
+// dP - delta to dS. Finished weights may be 0, of keys whose dP may be anything.
+void take_weights(uint block, bool finished) {
+    FOR_EACH(n, BLOCK_TILES)
+        FOR_EACH(r, ROW_BLOCKS) {
+            ACCUMULATOR weights;
+            coopMatLoad(weights, pool, weights_at(block, r, n), FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            FOR_EACH(e, ELEMENTS) {
+                const float ds = scores[r * BLOCK_TILES + n][e] * weights[e];
+                scores[r * BLOCK_TILES + n][e] = finished && IS_ZERO(weights[e]) ? 0 : ds;
+            }
+        }
+}
+
+// lavapipe takes a subgroup's barrier for the workgroup's: both subgroups go through the same ones. ADD_BLOCK of two subgroups that share their keys: for dvalue S, P and the sum over dO, for dkey dP, dS and the sum
+// over Q. Walked rows of both kinds have the same head dims.
+#define ADD_PAIRED_BLOCK(buf, block, finish, find) { \
+    const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = at_qk + BUF_V; \
+    if (!(finish)) fetch_masks(block); \
+    begin_paired_block(buf, block); \
+    multiply_held(finds_dkey ? at_v : at_qk); \
+    if (!(finish)) hold_masks(block); \
+    if (!finds_dkey) find; \
+    barrier(); \
+    if (finds_dkey) take_weights(block, finish); \
+    MOVE_TO_LEFT(scores) \
+    add_to_qk(finds_dkey ? at_qk : at_v); \
+    if (!(finish)) end_masks(); \
+}
+#define ADD_BLOCK(buf, block, finish, find) \
+    if (PAIRED) ADD_PAIRED_BLOCK(buf, block, finish, find) \
+    else ADD_OWN_BLOCK(buf, block, finish, find)
+#else
+#define ADD_BLOCK(buf, block, finish, find) ADD_OWN_BLOCK(buf, block, finish, find)
+#endif

@@ -49,24 +49,42 @@ void clear_padding() {
             for (uint i = 0; i < V_VECS; i++) pool[(buf) + BUF_V + row * V_STRIDE + i] = uvec4(0); \
         }
 
-// Loads the subgroup's blocks of rows into `left`, through its share of the pool, as many steps at a time as fit. All
-// loops have constant counts: around another one NVIDIA's compiler does not unroll, and then keeps the matrices in
-// memory (H200, 580.159, D128, WALKED 16: 58 for 219 TFLOP/s).
-#define HOLD_ROWS(left, steps, t, extent) { \
-    const uint fit = (SHARE / M - 1) / (K / 8), most = fit < (steps) ? fit : (steps); \
-    const uint vecs = most * K / 8, stride = MATRIX_STRIDE(most * K), at = subgroup * SHARE; \
-    FOR_EACH(r, ROW_BLOCKS) \
-        FOR_EACH(piece, MATRIX_STEPS(steps, most)) { \
-            FOR_EACH(item, MATRIX_STEPS(M * vecs, SUBGROUP_SIZE)) { \
-                const uint e = min(item * SUBGROUP_SIZE + lane, M * vecs - 1); \
-                const uint row = t.first + subgroup_row + r * M + e / vecs, dim = piece * most * K + e % vecs * 8; \
-                pool[at + e / vecs * stride + e % vecs] = load_query8(row_start(t, row, QUERY_BYTES), dim, extent); \
-            } \
-            subgroupBarrier(); \
-            FOR_EACH(d, most) \
-                if (piece * most + d < (steps)) \
-                    coopMatLoad(left[r * (steps) + piece * most + d], pool, at + d * K / 8, stride, \
-                                gl_CooperativeMatrixLayoutRowMajor); \
-            subgroupBarrier(); \
+// HOLD_ROWS loads the subgroup's blocks of rows into `left`, through its share of the pool, in pieces of as many steps as
+// fit: FETCH_HELD loads them from global memory, all before the first is used, and PUT_HELD does the rest. All loops
+// have constant counts: around another one NVIDIA's compiler does not unroll, and then keeps the matrices in memory
+// (H200, 580.159, D128, WALKED 16: 58 for 219 TFLOP/s).
+const uint HELD_FIT = (SHARE / M - 1) / (K / 8);
+#define HELD_PIECE(steps) (HELD_FIT < (steps) ? HELD_FIT : (steps))
+#define HELD_PIECES(steps) MATRIX_STEPS(steps, HELD_PIECE(steps))
+#define HELD_VECS(steps) (HELD_PIECE(steps) * K / 8)
+#define HELD_ITEMS(steps) MATRIX_STEPS(M * HELD_VECS(steps), SUBGROUP_SIZE)
+#define HELD_LOADS(steps) (ROW_BLOCKS * HELD_PIECES(steps) * HELD_ITEMS(steps))
+#define FETCH_HELD(words, steps, t, extent) \
+    FOR_EACH(i, HELD_LOADS(steps)) { \
+        const uint e = min(i % HELD_ITEMS(steps) * SUBGROUP_SIZE + lane, M * HELD_VECS(steps) - 1); \
+        const uint piece = i / HELD_ITEMS(steps) % HELD_PIECES(steps); \
+        const uint r = i / (HELD_ITEMS(steps) * HELD_PIECES(steps)); \
+        const uint row = t.first + subgroup_row + r * M + e / HELD_VECS(steps); \
+        const uint dim = piece * HELD_PIECE(steps) * K + e % HELD_VECS(steps) * 8; \
+        words[i] = load_query8(row_start(t, row, QUERY_BYTES), dim, extent); \
+    }
+#define PUT_HELD(left, words, steps) \
+    FOR_EACH(i, ROW_BLOCKS * HELD_PIECES(steps)) { \
+        const uint r = i / HELD_PIECES(steps), first_step = i % HELD_PIECES(steps) * HELD_PIECE(steps); \
+        const uint stride = MATRIX_STRIDE(HELD_PIECE(steps) * K); \
+        FOR_EACH(item, HELD_ITEMS(steps)) { \
+            const uint e = item * SUBGROUP_SIZE + lane, at = share + e / HELD_VECS(steps) * stride; \
+            if (e < M * HELD_VECS(steps)) pool[at + e % HELD_VECS(steps)] = words[i * HELD_ITEMS(steps) + item]; \
         } \
+        subgroupBarrier(); \
+        FOR_EACH(d, HELD_PIECE(steps)) \
+            if (first_step + d < (steps)) \
+                coopMatLoad(left[r * (steps) + first_step + d], pool, share + d * K / 8, stride, \
+                            gl_CooperativeMatrixLayoutRowMajor); \
+        subgroupBarrier(); \
+    }
+#define HOLD_ROWS(left, steps, t, extent) { \
+    uvec4 words[HELD_LOADS(steps)]; \
+    FETCH_HELD(words, steps, t, extent) \
+    PUT_HELD(left, words, steps) \
 }

@@ -28,6 +28,7 @@ bool has_place(Place at);                           // the dispatch goes through
 bool is_inner_block(Work w, Place at, uint block);  // its rows are inner ones to the subgroup's rows
 bool sees_block(Work w, Place at, uint block);      // some row of them sees some key
 Work work_at(Place at);
+uvec2 mask_of(Place at);                            // address of the mask of plain blocks there
 uint first_key_of(Place at);
 void drop_rows(Place at, uint buf, bool odd);       // zeroes walked rows that count for nothing, between barriers
 
@@ -107,7 +108,7 @@ bool add_plain_tile(uint buf, uint other) {
         fetch_whole_stage(walked_qk, walked_v, stage, fetched);
         FOR_EACH(i, BLOCKS / STAGES) {
             const uint block = stage * (BLOCKS / STAGES) + i;
-            ADD_BLOCK(buf, block, find_plain(buf, block))
+            ADD_BLOCK(buf, block, false, find_plain(buf, block, FIRST_MASK(block)))
         }
         store_stage(other, stage, fetched);
         if (stage == 0) odd = store_numbers(other, numbers);
@@ -117,7 +118,7 @@ bool add_plain_tile(uint buf, uint other) {
 
 void find_any(bool finish, Work w, uint first_key, uint buf, uint block) {
     if (finish) find_finished(w, first_key, buf, block);
-    else find_plain(buf, block);
+    else find_plain(buf, block, FIRST_MASK(block));
 }
 
 // Multiplies any tile while the next one is staged. Returns what store_numbers does.
@@ -133,7 +134,7 @@ bool add_tile(Place here, bool plain, uint buf, uint other) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             if (!sees_block(w, here, block)) continue;
             const bool finish = !plain || !is_inner_block(w, here, block);
-            ADD_BLOCK(buf, block, find_any(finish, w, first_key_of(here), buf, block))
+            ADD_BLOCK(buf, block, finish, find_any(finish, w, first_key_of(here), buf, block))
         }
         store_stage(other, stage, fetched);
         if (stage == 0) odd = store_numbers(other, numbers);
@@ -141,7 +142,11 @@ bool add_tile(Place here, bool plain, uint buf, uint other) {
     return odd;
 }
 
-// Goes through all tiles. `rows_are_plain`: no held row has a factor or is empty.
+uvec2 mask_after(Place here, Place next) {
+    return next.head == here.head ? mask_moved(mask_here, next.first - here.first) : mask_of(next);
+}
+
+// Goes through all tiles. `rows_are_plain`: no held row has a factor or is empty, and their masks are plain.
 void walk(bool rows_are_plain) {
     Place here = walked.x < walked.y ? skipped(first_of(0)) : Place(walked_heads(), 0);
     if (is_end(here)) return;
@@ -156,10 +161,13 @@ void walk(bool rows_are_plain) {
     fetch_numbers(numbers);
     bool saw_odd = store_numbers(0, numbers);
     uint buf = 0;
-    const bool can_be_plain = rows_are_plain && !(FINISHES_ALL_TILES || MASK_KIND != MASK_NONE || FAR_ROWS);
+    bool has_masks = false;  // of the tile's first block are staged
+    if (MASK_IS_PLAIN) mask_here = mask_of(here);
+    const bool can_be_plain = rows_are_plain && PLAIN_SCORES && !FAR_ROWS;
     [[dont_unroll]] for (;;) {
         const Place next = skipped(next_place(here));
         const bool last = is_end(next);
+        if (MASK_IS_PLAIN) mask_next = mask_after(here, last ? here : next);
         if (!last) move_walked(next, here.head);  // the last one is fetched once more, for nothing
         const bool inside = can_be_plain && here.first >= inner.x && here.first + WALKED <= inner.y;
         const bool quick = inside && exists_whole(last ? here : next);
@@ -167,13 +175,17 @@ void walk(bool rows_are_plain) {
         const uint other = BUF_SIZE - buf;
         barrier();
         if (quick && !odd) {
+            begin_masks(has_masks);
             saw_odd = add_plain_tile(buf, other);
+            has_masks = true;
         } else {
+            has_masks = false;
             drop_rows(here, buf, odd);
             saw_odd = add_tile(here, can_be_plain && !odd, buf, other);
         }
         if (last) return;
         here = next;
+        mask_here = mask_next;
         buf = other;
     }
 }

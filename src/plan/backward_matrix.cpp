@@ -27,16 +27,17 @@ using Numbers = BackwardMatrixNumbers;
 // clang-format off
 constexpr BackwardMatrixRow rows[] = {
     // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
-    //  q_slices, kv_slices, kv_apart, l2_group_kib, min_group_workgroups}
-    {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64, {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 8192, 256}},
-    {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128, {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 8192, 256}},
-    {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256, {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 8192, 256}},
+    //  q_slices, kv_slices, kv_apart, kv_paired, mask_: subgroups, row_blocks, walked, chunks,
+    //  l2_group_kib, min_group_workgroups}
+    {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64, {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+    {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128, {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+    {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256, {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 8, 1, 16, 4, 8192, 256}},
 
-    {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0}},
+    {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
 
-    {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0}},
-    {"nvk-backward-matrix-d128",    Device::nvidia,        128, {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1}},
-    {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1}},
+    {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0, 0, 4, 1, 32, 2}},
+    {"nvk-backward-matrix-d128",    Device::nvidia,        128, {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 4}},
+    {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1, 0, 4, 1, 16, 2}},
 };
 // clang-format on
 
@@ -61,6 +62,11 @@ const NumberFields<Numbers>& fields() {
                                         {"q_slices", &N::q_slices},
                                         {"kv_slices", &N::kv_slices},
                                         {"kv_apart", &N::kv_apart},
+                                        {"kv_paired", &N::kv_paired},
+                                        {"mask_subgroups", &N::mask_subgroups},
+                                        {"mask_row_blocks", &N::mask_row_blocks},
+                                        {"mask_walked", &N::mask_walked},
+                                        {"mask_chunks", &N::mask_chunks},
                                         {"l2_group_kib", &N::l2_group_kib},
                                         {"min_group_workgroups", &N::min_group_workgroups},
                                         {"rolled", &N::rolled},
@@ -78,6 +84,19 @@ PassNumbers of_query(const Numbers& n) {
 PassNumbers of_keys(const Numbers& n) {
     return {n.kv_subgroups, n.kv_row_blocks, n.kv_walked, n.kv_stages, n.kv_slices};
 }
+PassNumbers of_mask(const Numbers& n) {
+    return {n.mask_subgroups, n.mask_row_blocks, n.mask_walked, 1, 1};
+}
+// True if the kernels stage masks: MASK_IS_PLAIN of lib/backward_matrix.glsl.
+bool stages_masks(const Numbers& n, const Problem& p) {
+    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && n.move == MOVE_FRAGMENT &&
+           mask_row_bytes(p) == 16;
+}
+
+PassNumbers of_pass(const Numbers& n, MatrixPass pass) {
+    return pass == MatrixPass::query ? of_query(n) : pass == MatrixPass::mask ? of_mask(n) : of_keys(n);
+}
+constexpr MatrixPass all_passes[] = {MatrixPass::query, MatrixPass::key_value, MatrixPass::mask};
 
 // Rows that a pass multiplies at a time.
 uint32_t block_of(const MatrixShape& s) {
@@ -98,9 +117,18 @@ std::string malformed_pass(const PassNumbers& n, const MatrixShape& s, uint32_t 
 // Why these numbers make no kernel, or "".
 std::string malformed(const Problem& p, const Numbers& n) {
     const MatrixShape& s = n.shape;
-    for (const auto& [pass, threads] : {std::pair{of_query(n), n.q_threads()}, {of_keys(n), n.kv_threads()}})
-        if (std::string why = malformed_pass(pass, s, threads); !why.empty()) return why;
-    if (n.kv_apart > 1 || n.rolled > 1) return "kv_apart and rolled are 0 or 1";
+    for (const MatrixPass pass : all_passes) {
+        const PassNumbers own = of_pass(n, pass);
+        if (std::string why = malformed_pass(own, s, own.subgroups * n.subgroup_size); !why.empty())
+            return why;
+    }
+    if (n.mask_chunks == 0 || n.mask_chunks > 16 || n.mask_chunks % 2 != 0)
+        return "mask_chunks is an even number up to 16";
+    if (n.kv_apart > 1 || n.kv_paired > 1 || n.rolled > 1) return "kv_apart, kv_paired and rolled are 0 or 1";
+    if (n.kv_paired != 0 && (n.kv_apart != 0 || n.kv_subgroups % 2 != 0))
+        return "kv_paired goes with an even kv_subgroups and kv_apart=0";
+    if (n.kv_paired != 0 && p.head_dim_qk != p.head_dim_v)
+        return "kv_paired needs one head dim for query and value";
     if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
         return "l2_group_kib or min_group_workgroups is too large";
     if (n.move > MOVE_SHARED_FLOAT || n.move == MOVE_CONVERT) return "move is 0, 2 or 3";
@@ -113,11 +141,12 @@ std::string malformed(const Problem& p, const Numbers& n) {
 
 // Why the device has no room for them, or "".
 std::string too_large(const DeviceCaps& caps, const Problem& p, const Numbers& n) {
-    const uint32_t threads = std::max(n.q_threads(), n.kv_threads());
+    const uint32_t threads = std::max({n.q_threads(), n.kv_threads(), n.mask_threads()});
     const uint32_t most = std::min(caps.max_invocations, caps.max_workgroup_size[0]);
     if (threads > most) return fmt::format("{} invocations, the device has {}", threads, most);
-    const uint64_t pool =
-        std::max(backward_matrix_pool(n, p, false), backward_matrix_pool(n, p, true)) * uint64_t{16} + 1024;
+    uint64_t pool = 0;
+    for (const MatrixPass pass : all_passes)
+        pool = std::max(pool, backward_matrix_pool(n, p, pass) * uint64_t{16} + 1024);
     if (pool > caps.max_shared_bytes)
         return fmt::format("{} bytes of shared memory, the device has {}", pool, caps.max_shared_bytes);
     return "";
@@ -133,6 +162,7 @@ Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const Matr
     n.rolled = caps.type == DeviceType::cpu;
     n.q_walked = std::max(n.q_walked, block_of(shape));
     n.kv_walked = std::max(n.kv_walked, block_of(shape));
+    n.mask_walked = std::max(n.mask_walked, block_of(shape));
     return n;
 }
 
@@ -144,6 +174,11 @@ bool sees_one_key(const Problem& p) {
     return p.key_limit == 1 || (keys.begin < keys.end && p.bound_lo == p.bound_hi);
 }
 
+// True if there is a gradient of a mask that takes products: one element for all keys changes no P.
+bool finds_bias(const Problem& p, const Backward& backward) {
+    return backward.has_bias() && p.mask_per_key;
+}
+
 template <class K>
 Module module_of(const Problem& p, const Numbers& n) {
     const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, rounded = n.move == MOVE_SHARED;
@@ -153,6 +188,10 @@ Module module_of(const Problem& p, const Numbers& n) {
             return f16 ? backward_matrix_query_f16_of_f32 : backward_matrix_query_bf16_of_f32;
         if (rounded) return backward_matrix_query_f16_rounded;
         return f16 ? backward_matrix_query_f16 : backward_matrix_query_bf16;
+    } else if constexpr (K::id == Kernel::backward_matrix_mask) {  // it moves no P
+        if (p.dtype == VKATTN_DTYPE_FLOAT32)
+            return f16 ? backward_matrix_mask_f16_of_f32 : backward_matrix_mask_bf16_of_f32;
+        return f16 ? backward_matrix_mask_f16 : backward_matrix_mask_bf16;
     } else {
         if (p.dtype == VKATTN_DTYPE_FLOAT32)
             return f16 ? backward_matrix_key_value_f16_of_f32 : backward_matrix_key_value_bf16_of_f32;
@@ -162,9 +201,10 @@ Module module_of(const Problem& p, const Numbers& n) {
 }
 
 template <class K>
-Launch<K> matrix_pass(const PassContext& c, const Plan& plan, const PassNumbers& own, uint64_t steps) {
+Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, uint64_t steps) {
     const Problem& p = plan.problem;
     const Numbers& n = *c.tiles.backward_matrix;
+    const PassNumbers own = of_pass(n, pass);
     Launch<K> launch;
     launch.module = module_of<K>(p, n);
     launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
@@ -184,7 +224,8 @@ Launch<K> matrix_pass(const PassContext& c, const Plan& plan, const PassNumbers&
     k.element_layout = n.layout;
     k.l2_group_kib = n.l2_group_kib;
     k.min_group_workgroups = n.min_group_workgroups;
-    k.pool_vec4 = backward_matrix_pool(n, p, K::id == Kernel::backward_matrix_key_value);
+    k.mask_row_bytes = mask_row_bytes(p);
+    k.pool_vec4 = backward_matrix_pool(n, p, pass);
     if (p.alignment_bytes % 16 == 0) k.load_bytes = 16;
     return launch;
 }
@@ -215,7 +256,7 @@ Pass query_pass(const PassContext& c, const Plan& plan) {
                       (p.head_dim_qk + p.head_dim_v + ceil_div(p.head_dim_qk, own.slices));
     pass.kept_bytes =
         product(workgroups_of(pass), kept_bytes_of(n, own, matrices_of(n, own, p.head_dim_qk) + 1));
-    auto launch = matrix_pass<kernels::backward_matrix_query>(c, plan, own, pass.steps);
+    auto launch = matrix_pass<kernels::backward_matrix_query>(c, plan, MatrixPass::query, pass.steps);
     launch.writes = bit(Region::dquery) | bit(Region::statistics);
     pass.pipeline = resumable(launch);
     return pass;
@@ -235,17 +276,29 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
     const uint32_t of_dvalue = dvalue ? ceil_div(p.head_dim_v, own.slices) : 0;
     const uint32_t of_dkey = dkey ? p.head_dim_v + ceil_div(p.head_dim_qk, own.slices) : 0;
     pass.step_flops = uint64_t{n.kv_held()} * own.walked * 2 * (p.head_dim_qk + of_dvalue + of_dkey);
-    pass.kept_bytes = product(
-        workgroups_of(pass),
-        kept_bytes_of(n, own, matrices_of(n, own, p.head_dim_qk) + matrices_of(n, own, p.head_dim_v)));
-    auto launch = matrix_pass<kernels::backward_matrix_key_value>(c, plan, own, pass.steps);
+    pass.kept_bytes = product(workgroups_of(pass),
+                              kept_bytes_of(n, own,
+                                            matrices_of(n, own, p.head_dim_qk) +
+                                                (n.kv_paired != 0 ? 0 : matrices_of(n, own, p.head_dim_v))));
+    auto launch = matrix_pass<kernels::backward_matrix_key_value>(c, plan, MatrixPass::key_value, pass.steps);
     launch.constants.gradients = gradients;
+    launch.constants.paired = n.kv_paired != 0;
     launch.writes = (dvalue ? bit(Region::dvalue) : 0) | (dkey ? bit(Region::dkey) : 0);
     pass.pipeline = resumable(launch);
     return pass;
 }
 
-// `mask`: what the gradient of the mask is planned by, which the portable kernel finds.
+Pass matrix_mask_pass(const PassContext& c, const Plan& plan) {
+    const Numbers& n = *c.tiles.backward_matrix;
+    Pass pass = mask_work(c, plan, n.mask_held(), n.mask_keys());
+    auto launch = matrix_pass<kernels::backward_matrix_mask>(c, plan, MatrixPass::mask, pass.steps);
+    launch.constants.chunks = n.mask_chunks;
+    launch.writes = bit(Region::dbias);
+    pass.pipeline = [launch](bool) { return launch.pipeline(); };
+    return pass;
+}
+
+// `mask`: what the gradient of a mask with one element for all keys is planned by: the portable kernel sums dlse.
 std::vector<Pass> make_passes(const PassContext& c, const PassContext& mask, const Plan& plan) {
     const Problem& p = plan.problem;
     std::vector<Pass> passes;
@@ -259,7 +312,8 @@ std::vector<Pass> make_passes(const PassContext& c, const PassContext& mask, con
     } else if (has_keys(p)) {
         passes.push_back(key_value_pass(c, plan, 3));
     }
-    if (c.backward.has_bias()) passes.push_back(mask_pass(mask, plan));
+    if (c.backward.has_bias())
+        passes.push_back(finds_bias(p, c.backward) ? matrix_mask_pass(c, plan) : mask_pass(mask, plan));
     return passes;
 }
 
@@ -273,11 +327,17 @@ Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, co
     Options portable = options;
     portable.tuning.clear();
     Result<TileChoice> mask_tiles = *tiles;
-    if (backward.has_bias()) mask_tiles = choose_tiles(caps, problem, portable, KernelKind::backward);
-    if (!mask_tiles) return mask_tiles.failure();
-    const Result<bool> far =
-        has_far_rows(caps, problem, backward, std::max({n.q_held(), n.kv_walked, mask_tiles->tile_q()}),
-                     std::max({n.kv_held(), n.q_walked, mask_tiles->tile_kv()}));
+    uint32_t tile_q = std::max(n.q_held(), n.kv_walked), tile_kv = std::max(n.kv_held(), n.q_walked);
+    if (finds_bias(problem, backward)) {
+        tile_q = std::max(tile_q, n.mask_held());
+        tile_kv = std::max(tile_kv, n.mask_keys());
+    } else if (backward.has_bias()) {
+        mask_tiles = choose_tiles(caps, problem, portable, KernelKind::backward);
+        if (!mask_tiles) return mask_tiles.failure();
+        tile_q = std::max(tile_q, mask_tiles->tile_q());
+        tile_kv = std::max(tile_kv, mask_tiles->tile_kv());
+    }
+    const Result<bool> far = has_far_rows(caps, problem, backward, tile_q, tile_kv);
     if (!far) return far.failure();
     const PassContext c{caps, options, *tiles, backward, *far};
     const PassContext mask{caps, options, *mask_tiles, backward, *far};
@@ -305,21 +365,34 @@ std::string to_text(const BackwardMatrixNumbers& n) {
     return text;
 }
 
-uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, bool keys) {
-    const PassNumbers own = keys ? of_keys(n) : of_query(n);
+uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, MatrixPass pass) {
+    const PassNumbers own = of_pass(n, pass);
     const MatrixShape& s = n.shape;
     const auto stride = [&](uint32_t head_dim) {
         const uint32_t of_steps = MATRIX_STEPS(head_dim, s.k) * s.k;
         return MATRIX_STRIDE(std::max(of_steps, matrices_of(n, own, head_dim) * s.n * own.slices));
     };
-    const uint32_t numbers = keys ? 3 * own.walked / 4 : 0;
+    const uint32_t numbers = pass == MatrixPass::key_value ? 3 * own.walked / 4 : 0;
     const uint32_t block = s.m * MATRIX_FLOAT_STRIDE(s.n);
     uint32_t pool = 2 * (own.walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)) + numbers);
-    const bool through_shared = n.move >= MOVE_SHARED;
     if (n.layout == 0) pool += MATRIX_PLACES(s.m, s.n);
+    // A share of two steps of what is held, or a matrix of a sum: behind the tiles.
+    if (pass == MatrixPass::mask)
+        return pool + own.subgroups * std::max(s.m * (MATRIX_STEPS(2 * s.k, 8) + 1), block);
+    const bool through_shared = n.move >= MOVE_SHARED;
     if (n.layout == 0 || through_shared) {
         const uint32_t of_p = through_shared ? s.m * MATRIX_STRIDE(block_of(s)) : 0;
         pool += own.subgroups * (n.move == MOVE_SHARED ? std::max(block, of_p) : block + of_p);
+    }
+    if (stages_masks(n, p)) {
+        const bool keys = pass == MatrixPass::key_value;
+        pool += own.subgroups *
+                (keys ? block_of(s) * MATRIX_STRIDE(own.row_blocks * s.m) : s.m * MATRIX_STRIDE(own.walked));
+    }
+    if (pass == MatrixPass::key_value &&
+        n.kv_paired != 0) {  // weights on their way: two blocks' if a tile has two
+        const uint32_t places = std::min(own.walked / block_of(s), 2u);
+        pool += places * n.kv_owners() * own.row_blocks * (block_of(s) / s.n) * block;
     }
     // Before and after the loop each subgroup has a share: rows of one step of what is held, of one matrix of a sum, and
     // two numbers for each row.
@@ -359,7 +432,7 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
             }
             TileChoice tiles{};
             tiles.row = row.name;
-            tiles.pool_vec4 = backward_matrix_pool(n, p, false);
+            tiles.pool_vec4 = backward_matrix_pool(n, p, MatrixPass::query);
             tiles.residency = 1;
             tiles.backward_matrix = n;
             set_nonfinite_rules(tiles, caps, p, options);

@@ -78,20 +78,24 @@ Pass delta_pass(const PassContext& c, const Plan& plan) {
 }
 
 // One workgroup sums what shares a tile of the mask, so that its loop cannot be cut.
-Pass mask_pass(const PassContext& c, const Plan& plan) {
+Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t tile_kv) {
     const Problem& p = plan.problem;
-    const TileNumbers& n = c.numbers();
     const auto& extents = c.backward.dbias_extents;
     Pass pass;
-    const uint64_t query_tiles = ceil_div(p.seqlen_q, n.tile_q());
-    pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles,
-                 ceil_div(extents[3], n.tile_kv())};
+    const uint64_t query_tiles = ceil_div(p.seqlen_q, tile_q);
+    pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles, ceil_div(extents[3], tile_kv)};
     const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
     const uint64_t seeing =  // where no tile is recomputed, rows count that see nothing, too
-        p.mask_per_key ? longest_loop(p, n.tile_kv(), n.tile_q(), query_tiles) : query_tiles;
+        p.mask_per_key ? longest_loop(p, tile_kv, tile_q, query_tiles) : query_tiles;
     pass.steps = pass.longest = shared * (extents[2] == 1 ? seeing : 1);
-    const uint64_t tile = uint64_t{n.tile_q()} * n.tile_kv();
-    pass.step_flops = p.mask_per_key ? tile * 2 * (p.head_dim_qk + p.head_dim_v) : n.tile_q();
+    const uint64_t tile = uint64_t{tile_q} * tile_kv;
+    pass.step_flops = p.mask_per_key ? tile * 2 * (p.head_dim_qk + p.head_dim_v) : tile_q;
+    return pass;
+}
+
+Pass mask_pass(const PassContext& c, const Plan& plan) {
+    const TileNumbers& n = c.numbers();
+    Pass pass = mask_work(c, plan, n.tile_q(), n.tile_kv());
     auto launch = tile_pass<kernels::backward_mask>(c, plan, pass.steps);
     launch.reads |= bit(Region::lse);
     if (c.backward.dlse != 0) launch.reads |= bit(Region::dlse);

@@ -83,9 +83,12 @@ std::function<Pipeline(bool)> resumable(Launch<K> launch) {
     };
 }
 
-// The passes that every backward has: row statistics, and the gradient of the mask, by the portable kernel.
+// The pass for row statistics, and the one for the gradient of the mask, by the portable kernel.
 Pass delta_pass(const PassContext& c, const Plan& plan);
 Pass mask_pass(const PassContext& c, const Plan& plan);
+
+// The pass for the gradient of the mask without its pipeline, whose workgroups have such tiles.
+Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t tile_kv);
 
 // Adds passes to a plan, in order, each cut so that no dispatch costs more than the limit.
 Result<bool> add_passes(const PassContext& c, const std::vector<Pass>& passes, Plan& plan);

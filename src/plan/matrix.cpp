@@ -181,14 +181,6 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     return uses;
 }
 
-// The power of two, up to 16, that divides the bytes by which rows of the mask lie apart.
-uint32_t mask_row_bytes(const Problem& p) {
-    uint64_t unit = 16;
-    for (const uint64_t stride : {p.mask_strides.batch, p.mask_strides.head, p.mask_strides.seq})
-        unit = std::gcd(unit, stride * p.mask_element_bytes());
-    return static_cast<uint32_t>(unit);
-}
-
 // The shape that the numbers run on, with all that follows from it.
 MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& options, MatrixNumbers n,
                        const MatrixShape& shape, bool khr) {
@@ -207,6 +199,14 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
 
 std::span<const MatrixRow> matrix_rows() {
     return rows;
+}
+
+uint32_t mask_row_bytes(const Problem& p) {
+    if (p.mask == VKATTN_MASK_NONE) return 0;
+    uint64_t unit = 16;
+    for (const uint64_t stride : {p.mask_strides.batch, p.mask_strides.head, p.mask_strides.seq})
+        unit = std::gcd(unit, stride * p.mask_element_bytes());
+    return static_cast<uint32_t>(unit);
 }
 
 uint32_t matrix_move_of(const DeviceCaps& caps, const Problem& p, const MatrixShape& shape, bool khr) {
@@ -344,7 +344,7 @@ Launch<kernels::forward_matrix> matrix_launch(const Problem& p, const TileChoice
     c.min_group_workgroups = n.min_group_workgroups;
     c.slices = tile.slices;
     if (p.alignment_bytes % 16 == 0) c.load_bytes = 16;
-    c.mask_row_bytes = p.mask != VKATTN_MASK_NONE ? mask_row_bytes(p) : 0;
+    c.mask_row_bytes = mask_row_bytes(p);
     return launch;
 }
 

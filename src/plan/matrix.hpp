@@ -42,6 +42,9 @@ struct BackwardMatrixNumbers {
     uint32_t q_slices = 1;   // of dquery's head dims, each a workgroup's
     uint32_t kv_slices = 1;  // of those of dkey and dvalue
     uint32_t kv_apart = 0;   // 1: dkey and dvalue have a pass each
+    uint32_t kv_paired = 0;  // 1: two subgroups share their keys, one finds dvalue and the other dkey
+    uint32_t mask_subgroups = 4, mask_row_blocks = 1, mask_walked = 16,
+             mask_chunks = 2;  // of the pass for dbias
     uint32_t l2_group_kib = 0;
     uint32_t min_group_workgroups = 0;
     uint32_t rolled = 0;  // 1: the modules for CPUs
@@ -52,8 +55,16 @@ struct BackwardMatrixNumbers {
 
     uint32_t q_threads() const { return q_subgroups * subgroup_size; }
     uint32_t kv_threads() const { return kv_subgroups * subgroup_size; }
-    uint32_t q_held() const { return q_subgroups * q_row_blocks * shape.m; }     // query rows of a workgroup
-    uint32_t kv_held() const { return kv_subgroups * kv_row_blocks * shape.m; }  // keys of a workgroup
+    uint32_t q_held() const { return q_subgroups * q_row_blocks * shape.m; }  // query rows of a workgroup
+    uint32_t kv_owners() const {
+        return kv_subgroups >> kv_paired;
+    }  // subgroups or pairs with keys of their own
+    uint32_t kv_held() const { return kv_owners() * kv_row_blocks * shape.m; }  // keys of a workgroup
+    uint32_t mask_threads() const { return mask_subgroups * subgroup_size; }
+    uint32_t mask_held() const {
+        return mask_subgroups * mask_row_blocks * shape.m;
+    }                                                                 // query rows of a workgroup
+    uint32_t mask_keys() const { return mask_chunks * mask_walked; }  // and its keys
 };
 
 struct BackwardMatrixRow {
@@ -81,8 +92,12 @@ constexpr uint32_t USE_WIDE = 8;
 std::span<const MatrixRow> matrix_rows();
 std::span<const BackwardMatrixRow> backward_matrix_rows();
 
-// Shared memory of a pass of the backward in vec4, of so many walked rows at a time.
-uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& problem, bool of_keys);
+// Shared memory of a pass of the backward in vec4.
+enum class MatrixPass { query, key_value, mask };
+uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& problem, MatrixPass pass);
+
+// The power of two, up to 16, that divides the bytes by which rows of the mask lie apart; 0 without a mask.
+uint32_t mask_row_bytes(const Problem& problem);
 
 // Why no kernel on matrix units runs here, or nothing: failures name `field`.
 std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field);
