@@ -64,14 +64,17 @@ uint64_t matrices_of(const Pipeline& pipeline, uint64_t head_dim) {
 }
 
 // lib/backward_matrix_results.glsl: every invocation keeps its elements of every matrix; that of dquery, and row sums
-// of as many elements as a matrix has; those of dkey and dvalue, both of them also where a pass has one.
+// of as many elements as a matrix has; those of dkey and dvalue, both of them also where a pass has one, but for pairs of
+// subgroups, each of which has one.
 uint64_t kept_bytes_of_matrices(const Problem& p, const BackwardModel& m, const Pipeline& pipeline) {
     const auto of = [&](const char* name) { return uint64_t{constant(pipeline, name)}; };
     const Triple grid = grid_of(p, m, pipeline);
     const uint64_t elements = of("matrix_m") * of("matrix_n") / of("subgroup_size");
-    const uint64_t matrices = kind_of(pipeline) == Kind::dquery ? matrices_of(pipeline, p.head_dim_qk) + 1
-                                                                : matrices_of(pipeline, p.head_dim_qk) +
-                                                                      matrices_of(pipeline, p.head_dim_v);
+    uint64_t matrices = matrices_of(pipeline, p.head_dim_qk);
+    if (kind_of(pipeline) == Kind::dquery)
+        matrices++;
+    else if (of("paired") == 0)
+        matrices += matrices_of(pipeline, p.head_dim_v);
     return grid[0] * grid[1] * grid[2] * of("threads") * of("row_blocks") * matrices * elements * 4;
 }
 
@@ -87,7 +90,8 @@ PassTile pass_tile(const Pipeline& pipeline) {
         return {of("threads") / of("lanes") * of("rows"), of("lanes") * of("cols"), of("slices")};
     const uint64_t held = of("threads") / of("subgroup_size") * of("row_blocks") * of("matrix_m");
     if (kind_of(pipeline) == Kind::dquery) return {held, of("walked"), of("slices")};
-    return {of("walked"), held, of("slices")};
+    if (kind_of(pipeline) == Kind::dbias) return {held, of("walked") * of("chunks"), 1};
+    return {of("walked"), of("paired") != 0 ? held / 2 : held, of("slices")};
 }
 
 BackwardModel model_of(const Problem& p, const core::Backward& b, const core::Plan& plan) {

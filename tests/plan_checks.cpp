@@ -230,8 +230,9 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
 
 std::string of_row_flaw(const Plan& plan) {
     for (const Pipeline& p : plan.pipelines) {
-        // The gradient of a mask has a row of its own where the others are found on matrix units.
-        const bool other_row = kind_of(p) == Kind::dbias && plan.kernel.starts_with("matrix");
+        // The portable kernel for dbias has a row of its own where the other gradients are found on matrix units.
+        const bool other_row = kind_of(p) == Kind::dbias && plan.kernel.starts_with("matrix") &&
+                               !facts_of(p.module).matrix_kernel;
         const bool own = kind_of(p) == Kind::forward || (recomputes(kind_of(p)) && !other_row);
         if (p.of_tuning_row != own)
             return fmt::format("{} may have the row rejected: {}", name_of(p), p.of_tuning_row);

@@ -215,7 +215,7 @@ Touches touches_of(const Problem& p, const Backward& b, const BackwardModel& m, 
         t.writes = (gradients & 1 ? bit(Region::dvalue) : 0) | (gradients & 2 ? bit(Region::dkey) : 0);
     }
     if (kind == Kind::dbias) {
-        t.reads |= bit(Region::lse) | dlse;
+        if (!facts_of(pipeline.module).matrix_kernel) t.reads |= bit(Region::lse) | dlse;
         t.writes = bit(Region::dbias);
     }
     if (is_cut(pipeline)) {
@@ -234,7 +234,9 @@ std::string pushes_flaw(const Problem& p, const Backward& b, const BackwardModel
                 static_cast<uint32_t>(std::min<uint64_t>(steps_of(p, m, pipeline), UINT32_MAX))};
         // The gradient of the mask is never cut, so its shader does not read this.
         if (kind == Kind::dbias)
-            words["num_steps"] = {push_of<core::kernels::backward_mask>(pipeline).num_steps};
+            words["num_steps"] = {facts_of(pipeline.module).matrix_kernel
+                                      ? push_of<core::kernels::backward_matrix_mask>(pipeline).num_steps
+                                      : push_of<core::kernels::backward_mask>(pipeline).num_steps};
         for (const auto& flaw :
              {words_flaw(pipeline, words), touches_flaw(touches_of(p, b, m, pipeline), pipeline)})
             if (!flaw.empty()) return flaw;

@@ -22,9 +22,11 @@ using Tuning = std::map<std::string, uint32_t>;
 
 constexpr const char* names_of_pass[] = {"subgroups", "row_blocks", "walked", "stages", "slices"};
 
-// A number of the pass: `q_` or `kv_` and its name.
+// A number of the pass: `q_`, `kv_` or `mask_` and its name. The pass for dbias has no stages and slices.
 uint32_t number(const Tuning& tuning, const Pipeline& pipeline, const std::string& name) {
-    return tuning.at((kind_of(pipeline) == Kind::dquery ? "q_" : "kv_") + name);
+    const Kind kind = kind_of(pipeline);
+    if (kind == Kind::dbias && (name == "stages" || name == "slices")) return 1;
+    return tuning.at((kind == Kind::dquery ? "q_" : kind == Kind::dbias ? "mask_" : "kv_") + name);
 }
 
 std::string tuning_flaw(const Tuning& tuning) {
@@ -32,12 +34,20 @@ std::string tuning_flaw(const Tuning& tuning) {
         for (const char* name : names_of_pass)
             if (!tuning.contains(std::string(pass) + name))
                 return fmt::format("tuning without {}{}", pass, name);
-    for (const char* name : {"kv_apart", "l2_group_kib", "min_group_workgroups", "rolled", "move"})
+    for (const char* name : {"kv_apart", "kv_paired", "mask_subgroups", "mask_row_blocks", "mask_walked",
+                             "mask_chunks", "l2_group_kib", "min_group_workgroups", "rolled", "move"})
         if (!tuning.contains(name)) return fmt::format("tuning without {}", name);
-    return tuning.size() == 15 ? "" : "more numbers than the kernels have";
+    return tuning.size() == 20 ? "" : "more numbers than the kernels have";
 }
 
-// The map of the pool, written from lib/backward_matrix.glsl: two buffers of walked rows, places, scratch.
+// True if masks are operands of the matrix unit, as lib/backward_matrix.glsl says.
+bool stages_masks(const Problem& p, const Pipeline& pipeline) {
+    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 &&
+           constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "mask_row_bytes") == 16;
+}
+
+// The map of the pool, written from lib/backward_matrix.glsl: two buffers of walked rows, places, scratch, masks, weights;
+// of the pass for dbias without the shares of subgroups.
 uint64_t end_of_map(const Problem& p, const Pipeline& pipeline) {
     const auto of = [&](const char* name) { return uint64_t{constant(pipeline, name)}; };
     const uint64_t m = of("matrix_m"), n = of("matrix_n"), k = of("matrix_k"), walked = of("walked");
@@ -49,11 +59,23 @@ uint64_t end_of_map(const Problem& p, const Pipeline& pipeline) {
     const uint64_t block = m * (n / 4 | 1);
     uint64_t end = 2 * (walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)) + numbers);
     const bool known = of("element_layout") != 0, shared = of("p_move") >= MOVE_SHARED;
-    if (!known) end += block;
-    if (known && !shared) return end;
-    const uint64_t p_at = of("p_move") == MOVE_SHARED ? 0 : block;
-    const uint64_t p_end = p_at + (shared ? m * (std::max(n, k) / 8 | 1) : 0);
-    return end + of("threads") / of("subgroup_size") * std::max(p_end, block);
+    const uint64_t subgroups = of("threads") / of("subgroup_size"), held = of("row_blocks") * m;
+    if (!known) end += tiles_of(std::max(m, n), 4);  // 0, 1, 2 ..
+    if (kind_of(pipeline) == Kind::dbias) return end;
+    if (!known || shared) {
+        const uint64_t p_at = of("p_move") == MOVE_SHARED ? 0 : block;
+        const uint64_t p_end = p_at + (shared ? m * (std::max(n, k) / 8 | 1) : 0);
+        end += subgroups * std::max(p_end, block);
+    }
+    const bool of_keys = kind_of(pipeline) == Kind::dkey_dvalue;
+    if (stages_masks(p, pipeline)) {
+        const uint64_t rows = of_keys ? walked : held, keys = of_keys ? held : walked;
+        end += subgroups * rows * (tiles_of(keys, 8) | 1);
+    }
+    if (!of_keys || of("paired") == 0) return end;
+    const uint64_t rows_at_a_time = std::max(n, k);  // of their weights, in turns if a tile has more
+    return end + (walked > rows_at_a_time ? 2 : 1) * subgroups / 2 * of("row_blocks") * (rows_at_a_time / n) *
+                     block;
 }
 
 std::string pool_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const Pipeline& pipeline) {
@@ -62,6 +84,13 @@ std::string pool_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan
     const uint64_t subgroups = of("threads") / of("subgroup_size");
     // A share holds a step of the held rows, or a matrix of floats, or two numbers for each row.
     const uint64_t least = m * std::max({of("matrix_k") / 8 + 1, of("matrix_n") / 4 + 1, uint64_t{1}});
+    if (kind_of(pipeline) ==
+        Kind::dbias) {  // a share holds two steps of a block of rows, or a matrix of floats
+        const uint64_t share = m * std::max(of("matrix_k") / 4 + 1, of("matrix_n") / 4 | 1);
+        if (pool != map + subgroups * share)
+            return fmt::format("a pool of {} vec4, the map ends at {}", pool, map);
+        return pool * 16 + 16 > caps.max_shared_bytes ? "shared memory" : "";
+    }
     if (pool < map) return fmt::format("a pool of {} vec4, the map ends at {}", pool, map);
     if (pool / subgroups < least) return "a share of the pool is too small";
     if (pool > std::max(map, subgroups * m * (std::max(of("matrix_k") / 8, of("matrix_n") / 4) + 2)))
@@ -102,6 +131,8 @@ std::string walk_flaw(const DeviceCaps& caps, const Pipeline& pipeline) {
         return fmt::format("{} invocations", of("threads"));
     if (of("walked") % (block * of("stages")) != 0) return "a stage is no whole number of blocks";
     if (of("walked") > of("threads")) return "more walked rows than invocations that load their numbers";
+    if (kind_of(pipeline) == Kind::dbias && (of("chunks") == 0 || of("chunks") % 2 != 0))
+        return "chunks do not take turns with two buffers";
     return "";
 }
 
@@ -122,7 +153,14 @@ std::string constants_of_pass_flaw(const Problem& p, const Backward& b, const Tu
     for (const char* judged :
          {"far_rows", "pool_vec4", "subgroup_size", "matrix_m", "matrix_n", "matrix_k", "element_layout"})
         values[judged] = constant(pipeline, judged);
-    if (kind_of(pipeline) == Kind::dkey_dvalue) values["gradients"] = constant(pipeline, "gradients");
+    values["mask_row_bytes"] = unit_of_mask_rows(p);
+    if (kind_of(pipeline) == Kind::dkey_dvalue) {
+        values["gradients"] = constant(pipeline, "gradients");
+        values["paired"] = tuning.at("kv_paired");
+        if (tuning.at("kv_paired") != 0 && (p.head_dim_qk != p.head_dim_v || values["gradients"] != 3))
+            return "pairs of subgroups need one head dim and both gradients";
+    }
+    if (kind_of(pipeline) == Kind::dbias) values["chunks"] = tuning.at("mask_chunks");
     return constants_flaw(pipeline, values);
 }
 
@@ -130,12 +168,12 @@ std::string module_of_pass_flaw(const Problem& p, const Plan& plan, const Tuning
                                 const Pipeline& pipeline) {
     const ModuleFacts facts = facts_of(pipeline.module);
     if (!facts.matrix_kernel || facts.dtype != p.dtype || facts.operands != plan.operands ||
-        facts.rounded_accumulators != (tuning.at("move") == MOVE_SHARED))
+        facts.rounded_accumulators != (tuning.at("move") == MOVE_SHARED && kind_of(pipeline) != Kind::dbias))
         return fmt::format("{} is another module than the numbers need", name_of(pipeline));
     return form_flaw(pipeline, tuning.at("rolled"));
 }
 
-// The gradient of the mask is the portable kernel's, with numbers that lib/tiles.glsl can work with.
+// The gradient of a mask with one element for all keys is the portable kernel's, with numbers that lib/tiles.glsl can work with.
 std::string mask_flaw(const Problem& p, const Backward& b, const Pipeline& pipeline) {
     const auto of = [&](const char* name) { return constant(pipeline, name); };
     core::TileNumbers n{
@@ -168,7 +206,10 @@ std::string backward_matrix_flaw(const DeviceCaps& caps, const Problem& p, const
         tile_kv = std::max(tile_kv, tile.kv);
         if (constant(pipeline, "far_rows") == 0 && far_rows(p, b, tile.q, tile.kv, 0))
             return "far_rows is needed";
-        if (kind == Kind::dbias) {
+        const bool on_matrices = facts_of(pipeline.module).matrix_kernel;
+        if (kind == Kind::dbias && on_matrices == (mask_extents(p)[3] == 1))
+            return "the other kernel for dbias";
+        if (!on_matrices) {
             if (auto flaw = mask_flaw(p, b, pipeline); !flaw.empty()) return flaw;
             continue;
         }

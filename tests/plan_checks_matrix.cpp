@@ -123,17 +123,6 @@ std::string pool_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixMode
     return "";
 }
 
-// Returns the largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes from its
-// start.
-uint32_t unit_of_mask_rows(const Problem& p) {
-    if (p.mask == VKATTN_MASK_NONE) return 0;
-    const uint64_t element = p.mask == VKATTN_MASK_BOOL ? 1 : p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    uint64_t unit = 16;
-    for (const uint64_t stride : mask_strides(p))
-        while (stride * element % unit != 0) unit /= 2;
-    return static_cast<uint32_t>(unit);
-}
-
 Values forward_constants(const Problem& p, const Model& m, const Pipeline& pipeline) {
     const MatrixModel& model = *m.matrix;
     const MatrixTuning& t = model.tuning;

@@ -71,8 +71,9 @@ void plant_in_pipeline(Faults& f, size_t at) {
     const core::Pipeline& pipeline = f.plan().pipelines[at];
     const std::string of = fmt::format("{} ", name_of(pipeline));
     // No shader reads this: the gradient of the mask is not cut.
-    const core::FieldInfo* num_steps =
-        kind_of(pipeline) == Kind::dbias ? find_field(core::Kernel::backward_mask, "num_steps") : nullptr;
+    const core::FieldInfo* num_steps = kind_of(pipeline) == Kind::dbias
+                                           ? find_field(core::info_of(pipeline.module).kernel, "num_steps")
+                                           : nullptr;
     // The flipped bit is a high one because the last bits of a float are rounding.
     for (size_t word = 0; word < pipeline.push.size() / 4; word++)
         if (num_steps == nullptr || 4 * word != num_steps->offset_bytes)

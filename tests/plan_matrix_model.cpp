@@ -93,7 +93,8 @@ uint64_t end_of_matrix_map(const MatrixModel& model, uint32_t tile_kv, uint32_t 
     const uint64_t pool_q = pool_v + uint64_t{tile_kv} * half_stride(model.out_span);
     const uint64_t pool_place =
         pool_q + (lying == 0 ? 0 : model.tile_q * half_stride(static_cast<uint32_t>(lying) * model.k));
-    const uint64_t pool_scratch = pool_place + (model.layout == 0 ? block : 0);
+    const uint64_t places = model.layout == 0 ? steps(std::max(model.m, model.n), 4) : 0;  // 0, 1, 2 ..
+    const uint64_t pool_scratch = pool_place + places;
     if (model.layout != 0 && move < MOVE_SHARED) return pool_scratch;  // nothing goes through scratch
     const uint64_t p_at = move == MOVE_SHARED ? 0 : block;
     const uint64_t p_end = p_at + (move >= MOVE_SHARED ? uint64_t{model.m} * half_stride(tile_kv) : 0);

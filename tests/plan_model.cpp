@@ -70,7 +70,8 @@ ModuleFacts backward_matrix_facts(Kind kind, const std::string& type_and_macros)
 
 ModuleFacts facts_by_name(std::string name) {
     for (const auto& [start, kind] : {std::pair{std::string("backward_matrix_query"), Kind::dquery},
-                                      {std::string("backward_matrix_key_value"), Kind::dkey_dvalue}})
+                                      {std::string("backward_matrix_key_value"), Kind::dkey_dvalue},
+                                      {std::string("backward_matrix_mask"), Kind::dbias}})
         if (name.starts_with(start)) return backward_matrix_facts(kind, name.substr(start.size()));
     if (const std::string matrix = "forward_matrix"; name.compare(0, matrix.size(), matrix) == 0)
         return matrix_facts(name.substr(matrix.size()));

@@ -276,4 +276,13 @@ std::string form_flaw(const Pipeline& pipeline, uint32_t rolled) {
     return "";
 }
 
+uint32_t unit_of_mask_rows(const Problem& p) {
+    if (p.mask == VKATTN_MASK_NONE) return 0;
+    const uint64_t element = p.mask == VKATTN_MASK_BOOL ? 1 : p.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+    uint64_t unit = 16;
+    for (const uint64_t stride : mask_strides(p))
+        while (stride * element % unit != 0) unit /= 2;
+    return static_cast<uint32_t>(unit);
+}
+
 }  // namespace vkattn::test

@@ -51,7 +51,7 @@ uint64_t pool_of(const core::Pipeline& pipeline) {
     uint64_t pool = keys * odd(steps(of("chunk"), 8)) + keys * odd(steps(out, 8));
     if (lying != 0) pool += subgroups * of("row_blocks") * m * odd(steps(lying, 8));
     const bool known = of("element_layout") != 0, shared = of("p_move") >= MOVE_SHARED;
-    if (!known) pool += floats;
+    if (!known) pool += std::max(m, n) / 4;                      // 0, 1, 2 ..
     const uint64_t of_p = shared ? m * odd(steps(keys, 8)) : 0;  // in place of the floats, or behind them
     if (!known || shared)
         pool += subgroups * (of("p_move") == MOVE_SHARED ? std::max(floats, of_p) : floats + of_p);

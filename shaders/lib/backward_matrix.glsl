@@ -49,9 +49,9 @@ const uint QK_TILES = MATRIX_STEPS(HEAD_DIM_QK, N * SLICES);  // of a slice of d
 const uint V_TILES = MATRIX_STEPS(HEAD_DIM_V, N * SLICES);    // of a slice of dV
 
 #ifdef KEY_VALUE
-const uint MASK_ROWS = BLOCK, MASK_KEYS = ROW_BLOCKS * M;
+const uint MASK_ROWS = WALKED, MASK_KEYS = ROW_BLOCKS * M;
 #else
-const uint MASK_ROWS = M, MASK_KEYS = WALKED;
+const uint MASK_ROWS = ROW_BLOCKS * M, MASK_KEYS = WALKED;
 #endif
 const uint MASK_STRIDE = MATRIX_STRIDE(MASK_KEYS);
 #ifdef MASK_GRADIENT  // whose tile of the mask is held

@@ -200,7 +200,6 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
 // Adds a block to the sums; `find` is a call of find_plain or find_finished, and `finish` says which.
 #define ADD_OWN_BLOCK(buf, block, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = (buf) + BUF_V + (block) * BLOCK * V_STRIDE; \
-    if (!(finish)) fetch_masks(block); \
     begin_block(buf, block); \
     multiply_scores(at_qk, at_v); \
     if (!(finish)) hold_masks(block); \
@@ -213,7 +212,6 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
         MOVE_TO_LEFT(dp) \
         add_to_qk(at_qk); \
     } \
-    if (!(finish)) end_masks(); \
 }
 
 #ifdef KEY_VALUE
@@ -239,11 +237,10 @@ void take_weights(uint block, bool finished) {
         }
 }
 
-// lavapipe takes a subgroup's barrier for the workgroup's: both subgroups go through the same ones. ADD_BLOCK of two subgroups that share their keys: for dvalue S, P and the sum over dO, for dkey dP, dS and the sum
+// ADD_BLOCK of two subgroups that share their keys: for dvalue S, P and the sum over dO, for dkey dP, dS and the sum
 // over Q. Walked rows of both kinds have the same head dims.
 #define ADD_PAIRED_BLOCK(buf, block, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = at_qk + BUF_V; \
-    if (!(finish)) fetch_masks(block); \
     begin_paired_block(buf, block); \
     multiply_held(finds_dkey ? at_v : at_qk); \
     if (!(finish)) hold_masks(block); \
@@ -252,7 +249,6 @@ void take_weights(uint block, bool finished) {
     if (finds_dkey) take_weights(block, finish); \
     MOVE_TO_LEFT(scores) \
     add_to_qk(finds_dkey ? at_qk : at_v); \
-    if (!(finish)) end_masks(); \
 }
 #define ADD_BLOCK(buf, block, finish, find) \
     if (PAIRED) ADD_PAIRED_BLOCK(buf, block, finish, find) \

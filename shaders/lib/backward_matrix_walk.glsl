@@ -101,6 +101,7 @@ void move_walked(Place at, uint head) {
 // Multiplies a plain tile while the next one is staged. Returns what store_numbers does.
 bool add_plain_tile(uint buf, uint other) {
     bool odd = false;
+    if (MASK_IS_PLAIN) fetch_masks(mask_next);
     FOR_EACH(stage, STAGES) {
         Fetched fetched;
         Numbers numbers;
@@ -108,17 +109,18 @@ bool add_plain_tile(uint buf, uint other) {
         fetch_whole_stage(walked_qk, walked_v, stage, fetched);
         FOR_EACH(i, BLOCKS / STAGES) {
             const uint block = stage * (BLOCKS / STAGES) + i;
-            ADD_BLOCK(buf, block, false, find_plain(buf, block, FIRST_MASK(block)))
+            ADD_BLOCK(buf, block, false, find_plain(buf, block, 0))
         }
         store_stage(other, stage, fetched);
         if (stage == 0) odd = store_numbers(other, numbers);
     }
+    if (MASK_IS_PLAIN) store_masks();
     return odd;
 }
 
 void find_any(bool finish, Work w, uint first_key, uint buf, uint block) {
     if (finish) find_finished(w, first_key, buf, block);
-    else find_plain(buf, block, FIRST_MASK(block));
+    else find_plain(buf, block, 0);
 }
 
 // Multiplies any tile while the next one is staged. Returns what store_numbers does.
@@ -175,7 +177,11 @@ void walk(bool rows_are_plain) {
         const uint other = BUF_SIZE - buf;
         barrier();
         if (quick && !odd) {
-            begin_masks(has_masks);
+            if (MASK_IS_PLAIN && !has_masks) {
+                fetch_masks(mask_here);
+                store_masks();
+                barrier();
+            }
             saw_odd = add_plain_tile(buf, other);
             has_masks = true;
         } else {

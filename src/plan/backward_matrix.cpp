@@ -21,6 +21,9 @@ using Numbers = BackwardMatrixNumbers;
 //           l2_group 8 MiB 6.20, 32 MiB 6.28; q_stages 2 6.42, q_subgroups 6 6.78, kv_subgroups 6 7.52], [6.52; kv_stages
 //           2 7.04], H100 [6.55; kv_walked 16 7.29]. d256 [10.6; both gradients in one pass 40.8, in two slices 13.5;
 //           kv_subgroups 4 14.8, q_subgroups 4 15.9].
+//           d256-paired [9.2 for 10.5 of d256]; pairs do not pay at d128 [6.95 for 6.55] and d64 [7.2 for 5.3]. With a
+//           mask (1,1,N,N): d64-mask [the pass for dkey and dvalue 5.8 for 7.4 of d64's, for dquery 3.5 for 5.5], dbias of
+//           d64 and d128 [4.9 and 4.4; mask_chunks 2 5.2 at d64, mask_subgroups 4 5.2].
 //   cpu     as small as keeps pipelines quick to build.
 //   nvk, any  not run on their own devices: no spills by tools/gate. With more head dims registers do not hold a block of
 //           rows: D64 with both gradients in one pass spills 14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
@@ -29,8 +32,12 @@ constexpr BackwardMatrixRow rows[] = {
     // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
     //  q_slices, kv_slices, kv_apart, kv_paired, mask_: subgroups, row_blocks, walked, chunks,
     //  l2_group_kib, min_group_workgroups}
+    {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
+     {4, 2, 16, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}, true},
     {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64, {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
     {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128, {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+    {"nvidia-backward-matrix-d256-paired", Device::nvidia_driver, 256,
+     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 8, 1, 16, 4, 8192, 256}},
     {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256, {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 8, 1, 16, 4, 8192, 256}},
 
     {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
@@ -385,9 +392,9 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
         pool += own.subgroups * (n.move == MOVE_SHARED ? std::max(block, of_p) : block + of_p);
     }
     if (stages_masks(n, p)) {
+        const uint32_t held = own.row_blocks * s.m;
         const bool keys = pass == MatrixPass::key_value;
-        pool += own.subgroups *
-                (keys ? block_of(s) * MATRIX_STRIDE(own.row_blocks * s.m) : s.m * MATRIX_STRIDE(own.walked));
+        pool += own.subgroups * (keys ? own.walked * MATRIX_STRIDE(held) : held * MATRIX_STRIDE(own.walked));
     }
     if (pass == MatrixPass::key_value &&
         n.kv_paired != 0) {  // weights on their way: two blocks' if a tile has two
@@ -420,6 +427,8 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(caps))) continue;
             Numbers n = on_shape(caps, p, row.numbers, shape, kind == KernelKind::backward_matrix_khr);
+            if (row.only_masks && !stages_masks(n, p)) continue;
+            if (row.numbers.kv_paired != 0 && p.head_dim_qk != p.head_dim_v) continue;
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             std::string bad = malformed(p, n);
             const bool wrong = !bad.empty();

@@ -72,6 +72,7 @@ struct BackwardMatrixRow {
     DeviceKind device;
     uint32_t max_head_dim;  // of both
     BackwardMatrixNumbers numbers;
+    bool only_masks = false;  // for problems whose masks are staged
 };
 
 struct MatrixRow {
