@@ -125,7 +125,8 @@ void find_plain(uint buf, uint block, uint mask) {
                 const float added = MASK_IS_PLAIN ? float(masks[r * MASKS_OF_ROW + mask + n][e]) : 0;
                 const bool hidden = HIDES_IN_PLAIN && floatBitsToUint(added) == MINUS_INFINITY;
                 const float shift = MASK_IS_PLAIN ? fma(added, LOG2_E, MINUS_LSE(r, e)) : MINUS_LSE(r, e);
-                const float p = hidden ? 0 : EXP2(fma(scores[x][e], push.scale_log2, shift));
+                const float least = PAIRED && HIDES_IN_PLAIN ? LEAST_WEIGHT : 0;  // a weight of 0 is a hidden key's
+                const float p = hidden ? 0 : EXP2(fma(scores[x][e], push.scale_log2, shift)) + least;
                 scores[x][e] = p;
                 if (WANTS_DS && !PAIRED) dp[x][e] = hidden ? 0 : dp[x][e] * p;
             }
@@ -224,15 +225,15 @@ void begin_paired_block(uint buf, uint block) {
         FOR_EACH(r, ROW_BLOCKS) scores[r * BLOCK_TILES + n] = start;
     }
 }
-// dP - delta to dS. Finished weights may be 0, of keys whose dP may be anything.
-void take_weights(uint block, bool finished) {
+// dP - delta to dS. `may_hide`: weights may be 0, of hidden keys whose dP may be anything.
+void take_weights(uint block, bool may_hide) {
     FOR_EACH(n, BLOCK_TILES)
         FOR_EACH(r, ROW_BLOCKS) {
             ACCUMULATOR weights;
             coopMatLoad(weights, pool, weights_at(block, r, n), FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             FOR_EACH(e, ELEMENTS) {
                 const float ds = scores[r * BLOCK_TILES + n][e] * weights[e];
-                scores[r * BLOCK_TILES + n][e] = finished && IS_ZERO(weights[e]) ? 0 : ds;
+                scores[r * BLOCK_TILES + n][e] = may_hide && IS_ZERO(weights[e]) ? 0 : ds;
             }
         }
 }
@@ -246,7 +247,7 @@ void take_weights(uint block, bool finished) {
     if (!(finish)) hold_masks(block); \
     if (!finds_dkey) find; \
     barrier(); \
-    if (finds_dkey) take_weights(block, finish); \
+    if (finds_dkey) take_weights(block, HIDES_IN_PLAIN || (finish)); \
     MOVE_TO_LEFT(scores) \
     add_to_qk(finds_dkey ? at_qk : at_v); \
 }

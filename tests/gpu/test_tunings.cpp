@@ -284,25 +284,30 @@ void add_row(const core::BackwardMatrixRow& row, Rows& rows) {
         return rows.skip_row(row.name, "a GPU never chooses a row of CPUs");
     std::string first_why;
     for (uint32_t head_dim = row.max_head_dim; head_dim >= 24; head_dim -= 16) {
-        const std::string words =
-            fmt::format("dqk={} dv={} dtype=f16 kernel=matrix", head_dim - 5, head_dim - 3);
+        const std::string words = fmt::format("dqk={} dv={} dtype=f16 kernel=matrix", head_dim - 5,
+                                              row.numbers.kv_paired != 0 ? head_dim - 5 : head_dim - 3);
         const auto own = plan_here("s=2 dqk=8 dv=8 dtype=f16 kernel=matrix", true);
         if (!own) return rows.skip_row(row.name, own.failure().message);
         core::BackwardMatrixNumbers n = row.numbers;
         n.rolled = is_cpu();
         n.move = core::constant_of(own->pipelines.back(), "p_move");
         const std::string all = fmt::format("{} tuning={}", words, core::to_text(n));
-        const auto plan = plan_here(fmt::format("s=2 {}", all), true);
+        const auto plan = plan_here(fmt::format("s=16 mask=float mask_shape=16,16 {}", all), true);
         if (plan) {
             tell_changes(
                 row.name,
                 changes(fmt::format("head dim={}", row.max_head_dim), fmt::format("head dim={}", head_dim)),
                 first_why);
             const uint32_t held = std::max(plan->tiles.tile_q, n.kv_held());
-            return rows.add(row.name,
-                            {fmt::format("sq={} skv={} hq=2 hkv=1", held + 5, held + 10),
-                             fmt::format("sq={} skv={} b=2 causal layout=bshd", held + 3, held + 6)},
-                            all);
+            // Rows of the mask lie 16 bytes apart or a multiple of that, and its tiles are more than one.
+            const uint32_t queries = 16 * (n.mask_subgroups * n.mask_row_blocks + 1),
+                           keys = n.mask_keys() + 48;
+            return rows.add(
+                row.name,
+                {fmt::format("sq={} skv={} hq=2 hkv=1", held + 5, held + 10),
+                 fmt::format("sq={} skv={} b=2 causal layout=bshd", held + 3, held + 6),
+                 fmt::format("sq={} skv={} h=2 mask=float mask_shape={},{}", queries, keys, queries, keys)},
+                all);
         }
         const std::string& why = plan.failure().message;
         if (first_why.empty()) first_why = why;
