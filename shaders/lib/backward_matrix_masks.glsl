@@ -10,8 +10,10 @@ const bool PLAIN_SCORES = !FINISHES_ALL_TILES && (MASK_KIND == MASK_NONE || MASK
 // True if that holds for the workgroup. `held_exist`: all its held rows do, so that their mask may be read.
 bool masks_are_plain(bool held_exist) {
     if (MASK_KIND == MASK_NONE) return true;
-    return MASK_IS_PLAIN && held_exist && mask_key_step() != 0 && arguments().x.mask.x % 16 == 0;
+    return MASK_IS_PLAIN && held_exist && mask_key_step() != 0;
 }
+// True if vec4 of the mask are aligned as such. If not, its elements are loaded one by one, and give the same bits.
+bool mask_is_aligned() { return !MASK_IS_PLAIN || arguments().x.mask.x % 16 == 0; }
 
 // Address of the mask of the subgroup's first held row and walked row `first_walked`. `w`: of the head, with the held
 // query rows or with query row 0. `first_held`: the subgroup's first key, if it holds keys.
@@ -44,11 +46,21 @@ LEFT masks[MASK_IS_PLAIN ? ROW_BLOCKS * MASKS_OF_ROW : 1];
 
 void hold_all_masks(uvec2 base) {
 #if defined(F16) || defined(BF16)
-    if (MASK_IS_PLAIN)
+    if (!MASK_IS_PLAIN) return;
+    if (!mask_is_aligned()) {
         FOR_EACH(r, ROW_BLOCKS)
             FOR_EACH(t, MASKS_OF_ROW)
-                coopMatLoad(masks[r * MASKS_OF_ROW + t], Uvec4sIn(base).x, r * M * mask_stride + t * N / 8,
-                            mask_stride, gl_CooperativeMatrixLayoutRowMajor);
+                FOR_EACH(e, ELEMENTS) {
+                    const uint row = r * M + place_row(e), key = t * N + place_column(e);
+                    const uint bits = load_one_16bit(RowStart(base, 0), row * mask_stride * 8 + key);
+                    masks[r * MASKS_OF_ROW + t][e] = ELEMENT(float_of(QUERY_TYPE, bits));
+                }
+        return;
+    }
+    FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(t, MASKS_OF_ROW)
+            coopMatLoad(masks[r * MASKS_OF_ROW + t], Uvec4sIn(base).x, r * M * mask_stride + t * N / 8, mask_stride,
+                        gl_CooperativeMatrixLayoutRowMajor);
 #endif
 }
 #else
@@ -66,12 +78,27 @@ void fetch_masks(uvec2 base) {
     }
 #endif
 }
+uvec4 eight_singly(uvec2 base, uint first) {
+    uvec4 eight = uvec4(0);
+#if defined(F16) || defined(BF16)
+    for (uint i = 0; i < 8; i++) eight[i / 2] |= load_one_16bit(RowStart(base, 0), first + i) << (16 * (i % 2));
+#endif
+    return eight;
+}
 void store_masks() {
     subgroupBarrier();
     FOR_EACH(i, MASK_ITEMS) {
         const uint e = i * SUBGROUP_SIZE + lane;
         if (e < MASK_ROWS * MASK_VECS) pool[mask_share + e / MASK_VECS * MASK_STRIDE + e % MASK_VECS] = mask_words[i];
     }
+}
+// Stages the masks of a tile whose vec4 are not aligned, by one subgroup for itself, and waits for them.
+void stage_masks_singly(uvec2 base) {
+    subgroupBarrier();
+    for (uint e = lane; e < MASK_ROWS * MASK_VECS; e += SUBGROUP_SIZE)
+        pool[mask_share + e / MASK_VECS * MASK_STRIDE + e % MASK_VECS] =
+            eight_singly(base, (e / MASK_VECS * mask_stride + e % MASK_VECS) * 8);
+    subgroupBarrier();
 }
 void hold_masks(uint block) {
     if (!MASK_IS_PLAIN) return;

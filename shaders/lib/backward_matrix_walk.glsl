@@ -123,10 +123,12 @@ void find_any(bool finish, Work w, uint first_key, uint buf, uint block) {
     else find_plain(buf, block, 0);
 }
 
-// Multiplies any tile while the next one is staged. Returns what store_numbers does.
-bool add_tile(Place here, bool plain, uint buf, uint other) {
+// Multiplies any tile while the next one is staged. Returns what store_numbers does. `has_plain_masks`: the tile is
+// plain, but its masks are loaded one by one.
+bool add_tile(Place here, bool plain, bool has_plain_masks, uint buf, uint other) {
     const Work w = work_at(here);
     bool odd = false;
+    if (MASK_IS_PLAIN && has_plain_masks) stage_masks_singly(mask_here);
     [[dont_unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         Fetched fetched;
         Numbers numbers;
@@ -135,7 +137,7 @@ bool add_tile(Place here, bool plain, uint buf, uint other) {
         [[dont_unroll]] for (uint i = 0; i < BLOCKS / STAGES; i++) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             if (!sees_block(w, here, block)) continue;
-            const bool finish = !plain || !is_inner_block(w, here, block);
+            const bool finish = !has_plain_masks && (!plain || !is_inner_block(w, here, block));
             ADD_BLOCK(buf, block, finish, find_any(finish, w, first_key_of(here), buf, block))
         }
         store_stage(other, stage, fetched);
@@ -163,7 +165,8 @@ void walk(bool rows_are_plain) {
     fetch_numbers(numbers);
     bool saw_odd = store_numbers(0, numbers);
     uint buf = 0;
-    bool has_masks = false;  // of the tile's first block are staged
+    bool has_masks = false;  // those of the tile are staged
+    const bool aligned = mask_is_aligned();
     if (MASK_IS_PLAIN) mask_here = mask_of(here);
     const bool can_be_plain = rows_are_plain && PLAIN_SCORES && !FAR_ROWS;
     [[dont_unroll]] for (;;) {
@@ -176,7 +179,7 @@ void walk(bool rows_are_plain) {
         const bool odd = subgroupAny(saw_odd);  // the same for all subgroups; in this place the compiler knows it
         const uint other = BUF_SIZE - buf;
         barrier();
-        if (quick && !odd) {
+        if (quick && !odd && aligned) {
             if (MASK_IS_PLAIN && !has_masks) {
                 fetch_masks(mask_here);
                 store_masks();
@@ -187,7 +190,7 @@ void walk(bool rows_are_plain) {
         } else {
             has_masks = false;
             drop_rows(here, buf, odd);
-            saw_odd = add_tile(here, can_be_plain && !odd, buf, other);
+            saw_odd = add_tile(here, can_be_plain && !odd, MASK_IS_PLAIN && quick && !odd, buf, other);
         }
         if (last) return;
         here = next;
