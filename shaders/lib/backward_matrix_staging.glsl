@@ -50,31 +50,34 @@ void clear_padding() {
         }
 
 // HOLD_ROWS loads the subgroup's blocks of rows into `left`, through its share of the pool, in pieces of as many steps as
-// fit: FETCH_HELD loads them from global memory, all before the first is used, and PUT_HELD does the rest. All loops
-// have constant counts: around another one NVIDIA's compiler does not unroll, and then keeps the matrices in memory
-// (H200, 580.159, D128, WALKED 16: 58 for 219 TFLOP/s).
+// fit. FETCH_HELD and PUT_HELD do the same in two halves: a kernel that comes back for other rows has them under way in
+// registers, `words`. All loops have constant counts: around another one NVIDIA's compiler does not unroll, and then
+// keeps the matrices in memory (H200, 580.159, D128, WALKED 16: 58 for 219 TFLOP/s).
 const uint HELD_FIT = (SHARE / M - 1) / (K / 8);
 #define HELD_PIECE(steps) (HELD_FIT < (steps) ? HELD_FIT : (steps))
 #define HELD_PIECES(steps) MATRIX_STEPS(steps, HELD_PIECE(steps))
 #define HELD_VECS(steps) (HELD_PIECE(steps) * K / 8)
 #define HELD_ITEMS(steps) MATRIX_STEPS(M * HELD_VECS(steps), SUBGROUP_SIZE)
 #define HELD_LOADS(steps) (ROW_BLOCKS * HELD_PIECES(steps) * HELD_ITEMS(steps))
-#define FETCH_HELD(words, steps, t, extent) \
-    FOR_EACH(i, HELD_LOADS(steps)) { \
-        const uint e = min(i % HELD_ITEMS(steps) * SUBGROUP_SIZE + lane, M * HELD_VECS(steps) - 1); \
-        const uint piece = i / HELD_ITEMS(steps) % HELD_PIECES(steps); \
-        const uint r = i / (HELD_ITEMS(steps) * HELD_PIECES(steps)); \
-        const uint row = t.first + subgroup_row + r * M + e / HELD_VECS(steps); \
-        const uint dim = piece * HELD_PIECE(steps) * K + e % HELD_VECS(steps) * 8; \
-        words[i] = load_query8(row_start(t, row, QUERY_BYTES), dim, extent); \
-    }
-#define PUT_HELD(left, words, steps) \
-    FOR_EACH(i, ROW_BLOCKS * HELD_PIECES(steps)) { \
-        const uint r = i / HELD_PIECES(steps), first_step = i % HELD_PIECES(steps) * HELD_PIECE(steps); \
+
+// Item `i` of all, or of the pieces: HELD_ITEMS for each piece of each block of rows.
+#define FETCHED_HELD(i, steps, t, extent) \
+    fetched_held(t, (i) / (HELD_ITEMS(steps) * HELD_PIECES(steps)), (i) / HELD_ITEMS(steps) % HELD_PIECES(steps), \
+                 (i) % HELD_ITEMS(steps), HELD_PIECE(steps), extent)
+uvec4 fetched_held(Rows t, uint r, uint piece, uint item, uint most, uint extent) {
+    const uint vecs = most * K / 8, e = min(item * SUBGROUP_SIZE + lane, M * vecs - 1);
+    const uint row = t.first + subgroup_row + r * M + e / vecs;
+    return load_query8(row_start(t, row, QUERY_BYTES), piece * most * K + e % vecs * 8, extent);
+}
+// Puts pieces to `left`; `word` is an expression of `i`.
+#define PUT_PIECES(left, steps, word) \
+    FOR_EACH(p, ROW_BLOCKS * HELD_PIECES(steps)) { \
+        const uint r = p / HELD_PIECES(steps), first_step = p % HELD_PIECES(steps) * HELD_PIECE(steps); \
         const uint stride = MATRIX_STRIDE(HELD_PIECE(steps) * K); \
         FOR_EACH(item, HELD_ITEMS(steps)) { \
-            const uint e = item * SUBGROUP_SIZE + lane, at = share + e / HELD_VECS(steps) * stride; \
-            if (e < M * HELD_VECS(steps)) pool[at + e % HELD_VECS(steps)] = words[i * HELD_ITEMS(steps) + item]; \
+            const uint i = p * HELD_ITEMS(steps) + item, e = item * SUBGROUP_SIZE + lane; \
+            if (e < M * HELD_VECS(steps)) \
+                pool[share + e / HELD_VECS(steps) * stride + e % HELD_VECS(steps)] = word; \
         } \
         subgroupBarrier(); \
         FOR_EACH(d, HELD_PIECE(steps)) \
@@ -83,8 +86,7 @@ const uint HELD_FIT = (SHARE / M - 1) / (K / 8);
                             gl_CooperativeMatrixLayoutRowMajor); \
         subgroupBarrier(); \
     }
-#define HOLD_ROWS(left, steps, t, extent) { \
-    uvec4 words[HELD_LOADS(steps)]; \
-    FETCH_HELD(words, steps, t, extent) \
-    PUT_HELD(left, words, steps) \
-}
+#define HOLD_ROWS(left, steps, t, extent) PUT_PIECES(left, steps, FETCHED_HELD(i, steps, t, extent))
+#define FETCH_HELD(words, steps, t, extent) \
+    FOR_EACH(i, HELD_LOADS(steps)) words[i] = FETCHED_HELD(i, steps, t, extent);
+#define PUT_HELD(left, words, steps) PUT_PIECES(left, steps, words[i])

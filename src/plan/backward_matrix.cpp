@@ -42,8 +42,8 @@ constexpr BackwardMatrixRow rows[] = {
 
     {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
 
-    {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0, 0, 4, 1, 32, 2}},
-    {"nvk-backward-matrix-d128",    Device::nvidia,        128, {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 4}},
+    {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}},
+    {"nvk-backward-matrix-d128",    Device::nvidia,        128, {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}},
     {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1, 0, 4, 1, 16, 2}},
 };
 // clang-format on
