@@ -12,15 +12,15 @@
 //       dV += P . dO;  dK += dS . Q
 //   dvalue = dV;  dkey = softmax_scale * dK
 //
-// Where registers do not hold both sums, GRADIENTS leaves one of the two out, or subgroups are PAIRED: two have the same
-// keys, one finds P and dV, and the other dP, dS and dK, for which it takes P from the first by way of the pool. Tile
-// ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS keys of one kv head and a slice of the head dims of dK
-// and dV. Grid: kv heads of all batches, tiles of keys, slices.
+// Where registers do not hold both sums, GRADIENTS leaves one of the two out, or subgroups are PAIRED: two have the
+// same keys, one finds P and dV, and the other dP, dS and dK, for which it takes P from the first by way of the pool.
+// Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS keys of one kv head and a slice of the head dims
+// of dK and dV. Grid: kv heads of all batches, tiles of keys, slices.
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   two buffers, each  WALKED x head dims of Q    WALKED x head dims of dO    -lse, -delta, factor of WALKED rows
-//   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_IS_PLAIN), then
-//   for each pair P of one or two blocks
+//   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_IS_PLAIN),
+//   then for each pair P of one or two blocks
 //   before and after the loop, over all of it, an equal share for each subgroup: K and V on their way in, dK and dV out
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"

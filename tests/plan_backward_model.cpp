@@ -64,8 +64,8 @@ uint64_t matrices_of(const Pipeline& pipeline, uint64_t head_dim) {
 }
 
 // lib/backward_matrix_results.glsl: every invocation keeps its elements of every matrix; that of dquery, and row sums
-// of as many elements as a matrix has; those of dkey and dvalue, both of them also where a pass has one, but for pairs of
-// subgroups, each of which has one.
+// of as many elements as a matrix has; those of dkey and dvalue, both of them also where a pass has one, but for pairs
+// of subgroups, each of which has one.
 uint64_t kept_bytes_of_matrices(const Problem& p, const BackwardModel& m, const Pipeline& pipeline) {
     const auto of = [&](const char* name) { return uint64_t{constant(pipeline, name)}; };
     const Triple grid = grid_of(p, m, pipeline);

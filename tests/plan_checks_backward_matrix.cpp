@@ -46,8 +46,8 @@ bool stages_masks(const Problem& p, const Pipeline& pipeline) {
            constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "mask_row_bytes") == 16;
 }
 
-// The map of the pool, written from lib/backward_matrix.glsl: two buffers of walked rows, places, scratch, masks, weights;
-// of the pass for dbias without the shares of subgroups.
+// The map of the pool, written from lib/backward_matrix.glsl: two buffers of walked rows, places, scratch, masks,
+// weights; of the pass for dbias without the shares of subgroups.
 uint64_t end_of_map(const Problem& p, const Pipeline& pipeline) {
     const auto of = [&](const char* name) { return uint64_t{constant(pipeline, name)}; };
     const uint64_t m = of("matrix_m"), n = of("matrix_n"), k = of("matrix_k"), walked = of("walked");
@@ -173,7 +173,8 @@ std::string module_of_pass_flaw(const Problem& p, const Plan& plan, const Tuning
     return form_flaw(pipeline, tuning.at("rolled"));
 }
 
-// The gradient of a mask with one element for all keys is the portable kernel's, with numbers that lib/tiles.glsl can work with.
+// The gradient of a mask with one element for all keys is the portable kernel's, with numbers that lib/tiles.glsl can
+// work with.
 std::string mask_flaw(const Problem& p, const Backward& b, const Pipeline& pipeline) {
     const auto of = [&](const char* name) { return constant(pipeline, name); };
     core::TileNumbers n{

@@ -107,8 +107,8 @@ std::string baseline_backward_flaw(const core::DeviceCaps& caps, const core::Pro
 std::string regions_flaw(const core::DeviceCaps& caps, const core::Plan& plan,
                          const std::function<uint64_t(core::Region)>& bytes_used);
 
-// The largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes from its start; 0 without
-// a mask.
+// The largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes from its start; 0
+// without a mask.
 uint32_t unit_of_mask_rows(const core::Problem& p);
 
 }  // namespace vkattn::test

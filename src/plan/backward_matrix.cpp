@@ -21,12 +21,13 @@ using Numbers = BackwardMatrixNumbers;
 //           l2_group 8 MiB 6.20, 32 MiB 6.28; q_stages 2 6.42, q_subgroups 6 6.78, kv_subgroups 6 7.52], [6.52; kv_stages
 //           2 7.04], H100 [6.55; kv_walked 16 7.29]. d256 [10.6; both gradients in one pass 40.8, in two slices 13.5;
 //           kv_subgroups 4 14.8, q_subgroups 4 15.9].
-//           d256-paired [9.2 for 10.5 of d256]; pairs do not pay at d128 [6.95 for 6.55] and d64 [7.2 for 5.3]. With a
-//           mask (1,1,N,N): d64-mask [the pass for dkey and dvalue 5.8 for 7.4 of d64's, for dquery 3.5 for 5.5], dbias of
-//           d64 and d128 [4.9 and 4.4; mask_chunks 2 5.2 at d64, mask_subgroups 4 5.2].
+//           d256-paired [9.2 for 10.5 of d256]; pairs do not pay at d128 [6.95 for 6.55] and d64 [7.2 for 5.3].
+//           With a mask (1,1,N,N): d64-mask [the pass for dkey and dvalue 5.8 for 7.4 of d64's, for dquery 3.5 for
+//           5.5], dbias of d64 and d128 [4.9 and 4.4; mask_chunks 2 5.2 at d64, mask_subgroups 4 5.2].
 //   cpu     as small as keeps pipelines quick to build.
-//   nvk, any  not run on their own devices: no spills by tools/gate. With more head dims registers do not hold a block of
-//           rows: D64 with both gradients in one pass spills 14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
+//   nvk, any  not run on their own devices. By tools/gate only dquery at D128 with a boolean mask spills, on NVK, 10
+//           registers and in float32 18; RDNA moves 5 to 10 scalars to vector registers where masks are read one by one.
+//           With more head dims registers do not hold a block of rows: D64 with both gradients in one pass spills 14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
 // clang-format off
 constexpr BackwardMatrixRow rows[] = {
     // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
@@ -34,11 +35,14 @@ constexpr BackwardMatrixRow rows[] = {
     //  l2_group_kib, min_group_workgroups}
     {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
      {4, 2, 16, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}, true},
-    {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64, {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
-    {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128, {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+    {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64,
+     {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+    {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128,
+     {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
     {"nvidia-backward-matrix-d256-paired", Device::nvidia_driver, 256,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 8, 1, 16, 4, 8192, 256}},
-    {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256, {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 8, 1, 16, 4, 8192, 256}},
+    {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256,
+     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 8, 1, 16, 4, 8192, 256}},
 
     {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
 

@@ -36,7 +36,8 @@ constexpr const char* matrix_texts[] = {
     "sq=41 skv=97 d=24 mask=bool mask_shape=97 dlse kernel=matrix dtype=f16",
     "b=2 h=2 sq=41 skv=57 d=24 mask=float mask_shape=2,1,41,57 kernel=matrix dtype=f16",
     "b=2 h=2 sq=64 skv=128 d=24 mask=float mask_shape=1,2,64,128 mask_fill=rows kernel=matrix dtype=f16",
-    "h=2 sq=64 skv=128 d=24 mask=float mask_shape=64,128 kernel=matrix dtype=f16 tuning=kv_paired=1,kv_apart=0",
+    "h=2 sq=64 skv=128 d=24 mask=float mask_shape=64,128 kernel=matrix dtype=f16 "
+    "tuning=kv_paired=1,kv_apart=0",
     "h=2 sq=97 skv=64 d=24 softcap=3 window=9,30 dlse kernel=matrix dtype=f16",
     "b=2 sq=64 skv=97 d=24 lengths=97,61 kernel=matrix dtype=f16",
     "h=2 sq=97 skv=113 d=24 causal max_flops=300000 kernel=matrix dtype=f16",
