@@ -10,7 +10,8 @@
 // key, `v` is value or dout.
 //
 // Ownership. A subgroup, or a pair of them (PAIRED), owns ROW_BLOCKS blocks of M held rows; nothing but staged tiles,
-// and P between the two of a pair, crosses subgroups. The walked tile is multiplied in blocks of BLOCK rows, the least that both products can take.
+// and P between the two of a pair, crosses subgroups. The walked tile is multiplied in blocks of BLOCK rows, the least
+// that both products can take.
 //     row i of block r of a subgroup    held row      (subgroup * ROW_BLOCKS + r) * M + i of the workgroup's
 //     scores[r * BLOCK_TILES + n]       walked rows   n * N ..      of the block
 //     sum_qk[r * QK_TILES + n]          head dims     n * N ..      of the slice

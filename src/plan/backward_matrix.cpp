@@ -26,8 +26,9 @@ using Numbers = BackwardMatrixNumbers;
 //           5.5], dbias of d64 and d128 [4.9 and 4.4; mask_chunks 2 5.2 at d64, mask_subgroups 4 5.2].
 //   cpu     as small as keeps pipelines quick to build.
 //   nvk, any  not run on their own devices. By tools/gate only dquery at D128 with a boolean mask spills, on NVK, 10
-//           registers and in float32 18; RDNA moves 5 to 10 scalars to vector registers where masks are read one by one.
-//           With more head dims registers do not hold a block of rows: D64 with both gradients in one pass spills 14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
+//           registers and in float32 18; RDNA moves 5 to 10 scalars to vector registers, where masks are read one by
+//           one. With more head dims registers do not hold a block of rows: D64 with both gradients in one pass spills
+//           14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
 // clang-format off
 constexpr BackwardMatrixRow rows[] = {
     // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
@@ -405,8 +406,8 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
         const uint32_t places = std::min(own.walked / block_of(s), 2u);
         pool += places * n.kv_owners() * own.row_blocks * (block_of(s) / s.n) * block;
     }
-    // Before and after the loop each subgroup has a share: rows of one step of what is held, of one matrix of a sum, and
-    // two numbers for each row.
+    // Before and after the loop each subgroup has a share: rows of one step of what is held, of one matrix of a sum,
+    // and two numbers for each row.
     const uint32_t share = s.m * std::max(MATRIX_STRIDE(s.k) + 1, MATRIX_FLOAT_STRIDE(s.n) + 1);
     return std::max(pool, own.subgroups * share);
 }
