@@ -82,8 +82,8 @@ bool hold_numbers(Work w, HeldNumbers numbers) {
 }
 #endif
 
-// Where PAIRED: the weights P of a block, on their way from the subgroup that finds dvalue to the one that finds dkey.
-// A weight of 0 is a hidden key's.
+// PAIRED subgroups exchange the weights P of a block: the one that finds dvalue puts them here for the one that finds
+// dkey. A weight of 0 is a hidden key's.
 // Blocks take turns with two places, so that the one is read while the other is written.
 uint weights_at(uint block, uint r, uint n) {
     const uint place = block % 2 * OWNERS + owner;

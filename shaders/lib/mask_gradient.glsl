@@ -1,4 +1,4 @@
-// Where elements of dbias lie, and what is summed to one: for the kernels that find it.
+// This file tells the kernels that find dbias where its elements lie, and what is summed to one of them.
 // Element `key` of a row of dbias.
 void store_element(RowStart row, uint key, float x) {
     if (key < backward().x.dbias_keys) store_mask_gradient(row, row.at + key, x);
