@@ -12,7 +12,7 @@
 //       dV += P . dO;  dK += dS . Q
 //   dvalue = dV;  dkey = softmax_scale * dK
 //
-// Where registers do not hold both sums, GRADIENTS leaves one of the two out, or subgroups are PAIRED: two have the
+// If registers do not hold both sums, GRADIENTS leaves one of the two out, or subgroups are PAIRED: two have the
 // same keys, one finds P and dV, and the other dP, dS and dK, for which it takes P from the first by way of the pool.
 // Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS keys of one kv head and a slice of the head dims
 // of dK and dV. Grid: kv heads of all batches, tiles of keys, slices.

@@ -107,8 +107,8 @@ void begin_block(uint buf, uint block) {
 #ifdef KEY_VALUE
 const bool HIDES_IN_PLAIN = MASK_IS_PLAIN;
 #else
-// Where the mask hides a key, its P is 0 anyway, and dS if dP is finite. These kernels look at what they have summed,
-// and start again without plain tiles if that is not finite.
+// A key that the mask hides has a P of 0 anyway, and a dS of 0 if its dP is finite. These kernels look at what they
+// have summed, and start again without plain tiles if that is not finite.
 const bool HIDES_IN_PLAIN = false;
 #endif
 void find_plain(uint buf, uint block, uint mask) {

@@ -79,7 +79,7 @@ float added(const in float a, const in float b) { return a + b; }
 ALONG_ROWS(max_along_rows, larger)
 ALONG_ROWS(sum_along_rows, added)
 
-// Where the layout is not known, the place of each element is found by loads with a stride of 0, which repeat the
+// Loads with a stride of 0 find the place of each element if the layout is not known: they repeat the
 // numbers 0, 1, 2 ... down each column and along each row: its row times 256 plus its column.
 void write_places() {
     if (KNOWN) return;

@@ -1,5 +1,5 @@
-// How the backward on matrix units is planned: rows of numbers, what of the matrix unit they run on, the passes. Cutting
-// them into dispatches is backward_passes.cpp's.
+// How the backward on matrix units is planned: rows of numbers, what of the matrix unit they run on, the passes.
+// Cutting them into dispatches is backward_passes.cpp's.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -15,15 +15,16 @@ using Numbers = BackwardMatrixNumbers;
 // Most specific first within a device; tuning.cpp says how rows are meant. Measured with `vkattn bench --pass backward
 // --dtype f16 --batch 4 --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048;
 // milliseconds of all passes in brackets, figures of one line in one run.
-//   nvidia  H200, driver 580.159. d64 [5.97; l2_group 8 MiB 5.79, 32 MiB 6.03; kv_subgroups 8 6.13, 2 8.13; q_subgroups 2
-//           7.16], [5.70; kv_stages 2 6.38, kv_walked 16 6.42], [6.03; q_walked 64 6.70, kv_row_blocks 1 and 4 subgroups
-//           6.18, no l2_group 6.54], H100 [5.31; kv_stages 2 6.03, kv_subgroups 8 6.27, kv_walked 64 6.63]. d128 [6.27;
-//           l2_group 8 MiB 6.20, 32 MiB 6.28; q_stages 2 6.42, q_subgroups 6 6.78, kv_subgroups 6 7.52], [6.52; kv_stages
-//           2 7.04], H100 [6.55; kv_walked 16 7.29]. d256 [10.6; both gradients in one pass 40.8, in two slices 13.5;
-//           kv_subgroups 4 14.8, q_subgroups 4 15.9].
+//   nvidia  H200, driver 580.159. d64 [5.97; l2_group 8 MiB 5.79, 32 MiB 6.03; kv_subgroups 8 6.13, 2 8.13;
+//           q_subgroups 2 7.16], [5.70; kv_stages 2 6.38, kv_walked 16 6.42], [6.03; q_walked 64 6.70, kv_row_blocks 1
+//           and 4 subgroups 6.18, no l2_group 6.54], H100 [5.31; kv_stages 2 6.03, kv_subgroups 8 6.27, kv_walked 64
+//           6.63]. d128 [6.27; l2_group 8 MiB 6.20, 32 MiB 6.28; q_stages 2 6.42, q_subgroups 6 6.78, kv_subgroups 6
+//           7.52], [6.52; kv_stages 2 7.04], H100 [6.55; kv_walked 16 7.29]. d256 [10.6; both gradients in one pass
+//           40.8, in two slices 13.5; kv_subgroups 4 14.8, q_subgroups 4 15.9].
 //           d256-paired [9.2 for 10.5 of d256]; pairs do not pay at d128 [6.95 for 6.55] and d64 [7.2 for 5.3].
 //           With a mask (1,1,N,N): d64-mask [the pass for dkey and dvalue 5.8 for 7.4 of d64's, for dquery 3.5 for
-//           5.5], dbias of d64 and d128 [4.9 and 4.4; mask_chunks 2 5.2 at d64, mask_subgroups 4 5.2].
+//           5.5], dbias of d64 and d128 [4.9 and 4.4; at d64 mask_subgroups 4 5.2, and 5.2 with 2 row blocks
+//           and 2 chunks too]. These are times of one pass: the other kernels of the build returned at once.
 //   cpu     as small as keeps pipelines quick to build.
 //   nvk, any  not run on their own devices. By tools/gate only dquery at D128 with a boolean mask spills, on NVK, 10
 //           registers and in float32 18; RDNA moves 5 to 10 scalars to vector registers, where masks are read one by
