@@ -55,12 +55,12 @@ Work work_at(Place at) {
 uint first_key_of(Place at) { return first_key; }
 
 // A step is a query tile of a head: all of the first head, then those of the next.
-bool has_place(Place at) { return has_step(at.head * query_tiles() + at.first / WALKED); }
+uint step_of(Place at) { return at.head * query_tiles() + at.first / WALKED; }
 void place_head(Place at) {
     const Work w = work_at(at);
-    walked_qk = tile_at(query_tile(push.query, QUERY, w), at.first);
-    walked_v = tile_at(dout_tile(w), at.first);
-    walked_statistics = tile_at(statistics_rows(w), at.first);
+    walked_qk = walked_tile_at(query_tile(push.query, QUERY, w), at.first);
+    walked_v = walked_tile_at(dout_tile(w), at.first);
+    walked_statistics = walked_tile_at(statistics_rows(w), at.first);
 }
 
 uvec2 mask_of(Place at) {

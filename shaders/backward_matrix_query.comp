@@ -42,10 +42,10 @@ Work work;
 shared uint odd_rows;  // 1: some row has a large lse, or is empty
 #include "lib/backward_matrix_walk.glsl"
 void place_head(Place at) {
-    walked_qk = tile_at(walked_qk, at.first);
-    walked_v = tile_at(walked_v, at.first);
+    walked_qk = walked_tile_at(walked_qk, at.first);
+    walked_v = walked_tile_at(walked_v, at.first);
 }
-bool has_place(Place at) { return has_step(at.first / WALKED); }
+uint step_of(Place at) { return at.first / WALKED; }
 
 uvec2 mask_of(Place at) { return mask_of_tile(work, 0, at.first); }
 

@@ -18,7 +18,7 @@ bool mask_is_aligned() { return !MASK_IS_PLAIN || arguments().x.mask.x % 16 == 0
 // Address of the mask of the subgroup's first held row and walked row `first_walked`. `w`: of the head, with the held
 // query rows or with query row 0. `first_held`: the subgroup's first key, if it holds keys.
 uint mask_stride;            // from query to query, in vec4
-uvec2 mask_here, mask_next;  // such addresses of this walked tile and of the next one
+uvec2 mask_next;             // such an address, of the next walked tile
 uvec2 mask_of_tile(Work w, uint first_held, uint first_walked) {
     const MaskRows mask = mask_rows(w);
     mask_stride = mask.stride.x / 8;
@@ -92,12 +92,17 @@ void store_masks() {
         if (e < MASK_ROWS * MASK_VECS) pool[mask_share + e / MASK_VECS * MASK_STRIDE + e % MASK_VECS] = mask_words[i];
     }
 }
-// Stages the masks of a tile whose vec4 are not aligned, by one subgroup for itself, and waits for them.
-void stage_masks_singly(uvec2 base) {
-    subgroupBarrier();
-    for (uint e = lane; e < MASK_ROWS * MASK_VECS; e += SUBGROUP_SIZE)
-        pool[mask_share + e / MASK_VECS * MASK_STRIDE + e % MASK_VECS] =
-            eight_singly(base, (e / MASK_VECS * mask_stride + e % MASK_VECS) * 8);
+// Stages the masks of a tile, by one subgroup for itself, and waits for them.
+void stage_masks(uvec2 base) {
+    if (mask_is_aligned()) {
+        fetch_masks(base);
+        store_masks();
+    } else {
+        subgroupBarrier();
+        for (uint e = lane; e < MASK_ROWS * MASK_VECS; e += SUBGROUP_SIZE)
+            pool[mask_share + e / MASK_VECS * MASK_STRIDE + e % MASK_VECS] =
+                eight_singly(base, (e / MASK_VECS * mask_stride + e % MASK_VECS) * 8);
+    }
     subgroupBarrier();
 }
 void hold_masks(uint block) {

@@ -8,8 +8,8 @@
 // out.
 //
 // The tile that follows is fetched while this one is multiplied, and stored to the other buffer: a barrier a tile.
-// Whatever decides about a tile is known before its barrier, and takes few instructions: two subgroups of an SM's
-// quarter cannot hide much between the products.
+// Between two tiles of a head stand few instructions, because two subgroups of an SM's quarter cannot hide many: what
+// can be found once for a head is found before its first tile.
 struct Place {
     uint head;   // of the group
     uint first;  // row or key
@@ -24,7 +24,7 @@ Rows walked_qk, walked_v;
 #define walked_heads() 1
 #endif
 void place_head(Place at);                          // puts walked_qk and walked_v to the place
-bool has_place(Place at);                           // the dispatch goes through it
+uint step_of(Place at);                             // its number among the steps that dispatches share
 bool is_inner_block(Work w, Place at, uint block);  // its rows are inner ones to the subgroup's rows
 bool sees_block(Work w, Place at, uint block);      // some row of them sees some key
 Work work_at(Place at);
@@ -32,20 +32,24 @@ uvec2 mask_of(Place at);                            // address of the mask of pl
 uint first_key_of(Place at);
 void drop_rows(Place at, uint buf, bool odd);       // zeroes walked rows that count for nothing, between barriers
 
-bool is_end(Place at) { return at.head >= walked_heads(); }
-Place first_of(uint head) { return Place(head, walked.x / WALKED * WALKED); }
-Place next_place(Place at) {
-    at.first += WALKED;
-    return at.first < walked.y ? at : first_of(at.head + 1);
+// Of a head: the first row of its first tile, and of the tile behind its last one, in this dispatch.
+uvec2 tiles_of_head(uint head) {
+    uvec2 tiles = uvec2(walked.x / WALKED, (walked.y + WALKED - 1) / WALKED);
+    if (IS_RESUMED) {
+        const uint first_step = step_of(Place(head, 0));
+        tiles.x = max(tiles.x, max(push.first_step, first_step) - first_step);
+        tiles.y = min(tiles.y, max(push.end_step, first_step) - first_step);
+    }
+    return tiles * WALKED;
 }
-// The place itself or the next one that the dispatch goes through.
-Place skipped(Place at) {
-    if (IS_RESUMED)
-        [[dont_unroll]] while (!is_end(at) && !has_place(at)) at = next_place(at);
-    return at;
-}
-bool exists_whole(Place at) { return at.first >= walked_qk.begin && at.first + WALKED <= walked_qk.end; }
 
+// Of the tiles of a head: the first rows of those that are inner ones, and followed by no tile or a whole one.
+uvec2 inner_tiles(uvec2 tiles) {
+    const uint last = tiles.y - WALKED;
+    uint end = max(inner.y, WALKED) - WALKED + 1;
+    if (last + WALKED > walked_qk.end) end = min(end, max(last, WALKED) - WALKED);
+    return uvec2(inner.x, inner.y < WALKED ? 0 : end);
+}
 #ifdef KEY_VALUE
 Rows walked_statistics;
 // Every subgroup loads them for itself, so that it knows before the barrier whether the tile has an odd row.
@@ -86,30 +90,19 @@ void fetch_numbers(out Numbers numbers) {}
 bool store_numbers(uint buf, Numbers numbers) { return false; }
 #endif
 
-void move_walked(Place at, uint head) {
-    if (at.head != head) {
-        place_head(at);
-        return;
-    }
-    walked_qk = tile_after(walked_qk, at.first);
-    walked_v = tile_after(walked_v, at.first);
-#ifdef KEY_VALUE
-    walked_statistics = tile_after(walked_statistics, at.first);
-#endif
-}
-
-// Multiplies a plain tile while the next one is staged. Returns what store_numbers does.
+// Multiplies a plain tile while the next one, which exists whole and has its masks at mask_next, is staged. Returns what
+// store_numbers does.
 bool add_plain_tile(uint buf, uint other) {
     bool odd = false;
     if (MASK_IS_PLAIN) fetch_masks(mask_next);
     FOR_EACH(stage, STAGES) {
         Fetched fetched;
         Numbers numbers;
-        if (stage == 0) fetch_numbers(numbers);
         fetch_whole_stage(walked_qk, walked_v, stage, fetched);
         FOR_EACH(i, BLOCKS / STAGES) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             ADD_BLOCK(buf, block, false, find_plain(buf, block, 0))
+            if (block == 0) fetch_numbers(numbers);  // earlier it holds registers for longer (H200, D64: -4 %)
         }
         store_stage(other, stage, fetched);
         if (stage == 0) odd = store_numbers(other, numbers);
@@ -123,12 +116,14 @@ void find_any(bool finish, Work w, uint first_key, uint buf, uint block) {
     else find_plain(buf, block, 0);
 }
 
-// Multiplies any tile while the next one is staged. Returns what store_numbers does. `has_plain_masks`: the tile is
-// plain, but its masks are loaded one by one.
-bool add_tile(Place here, bool plain, bool has_plain_masks, uint buf, uint other) {
+// Multiplies any tile while the next one is staged. Returns what store_numbers does. `can_be_plain`: the tile is plain
+// if it is an inner one.
+bool add_tile(Place here, bool can_be_plain, uint buf, uint other) {
     const Work w = work_at(here);
     bool odd = false;
-    if (MASK_IS_PLAIN && has_plain_masks) stage_masks_singly(mask_here);
+    const bool is_inner = here.first >= inner.x && here.first + WALKED <= inner.y;
+    const bool has_plain_masks = MASK_IS_PLAIN && can_be_plain && is_inner;
+    if (has_plain_masks) stage_masks(mask_of(here));
     [[dont_unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         Fetched fetched;
         Numbers numbers;
@@ -137,7 +132,7 @@ bool add_tile(Place here, bool plain, bool has_plain_masks, uint buf, uint other
         [[dont_unroll]] for (uint i = 0; i < BLOCKS / STAGES; i++) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             if (!sees_block(w, here, block)) continue;
-            const bool finish = !has_plain_masks && (!plain || !is_inner_block(w, here, block));
+            const bool finish = !has_plain_masks && (!can_be_plain || !is_inner_block(w, here, block));
             ADD_BLOCK(buf, block, finish, find_any(finish, w, first_key_of(here), buf, block))
         }
         store_stage(other, stage, fetched);
@@ -146,14 +141,19 @@ bool add_tile(Place here, bool plain, bool has_plain_masks, uint buf, uint other
     return odd;
 }
 
-uvec2 mask_after(Place here, Place next) {
-    return next.head == here.head ? mask_moved(mask_here, next.first - here.first) : mask_of(next);
+void move_on_by_tile() {
+    walked_qk = next_whole_tile(walked_qk, WALKED);
+    walked_v = next_whole_tile(walked_v, WALKED);
+#ifdef KEY_VALUE
+    walked_statistics = next_whole_tile(walked_statistics, WALKED);
+#endif
 }
 
-// Goes through all tiles. `rows_are_plain`: no held row has a factor or is empty, and their masks are plain.
-void walk(bool rows_are_plain) {
-    Place here = walked.x < walked.y ? skipped(first_of(0)) : Place(walked_heads(), 0);
-    if (is_end(here)) return;
+// Goes through the tiles of a head. `can_be_plain`: those which are inner ones, and have no odd row, are plain.
+void walk_head(uint head, bool can_be_plain) {
+    const uvec2 tiles = tiles_of_head(head);
+    if (tiles.x >= tiles.y) return;
+    Place here = Place(head, tiles.x);
     place_head(here);
     barrier();
     FOR_EACH(stage, STAGES) {
@@ -166,35 +166,33 @@ void walk(bool rows_are_plain) {
     bool saw_odd = store_numbers(0, numbers);
     uint buf = 0;
     bool has_masks = false;  // those of the tile are staged
-    const bool aligned = mask_is_aligned();
-    if (MASK_IS_PLAIN) mask_here = mask_of(here);
-    const bool can_be_plain = rows_are_plain && PLAIN_SCORES && !FAR_ROWS;
-    [[dont_unroll]] for (;;) {
-        const Place next = skipped(next_place(here));
-        const bool last = is_end(next);
-        if (MASK_IS_PLAIN) mask_next = mask_after(here, last ? here : next);
-        if (!last) move_walked(next, here.head);  // the last one is fetched once more, for nothing
-        const bool inside = can_be_plain && here.first >= inner.x && here.first + WALKED <= inner.y;
-        const bool quick = inside && exists_whole(last ? here : next);
+    const uvec2 quick = can_be_plain && mask_is_aligned() ? inner_tiles(tiles) : uvec2(0);
+    [[dont_unroll]] for (; here.first < tiles.y; here.first += WALKED) {
+        // The last tile is fetched once more, for nothing.
+        if (here.first + WALKED < tiles.y) move_on_by_tile();
         const bool odd = subgroupAny(saw_odd);  // the same for all subgroups; in this place the compiler knows it
         const uint other = BUF_SIZE - buf;
         barrier();
-        if (quick && !odd && aligned) {
+        if (here.first >= quick.x && here.first < quick.y && !odd) {
             if (MASK_IS_PLAIN && !has_masks) {
-                fetch_masks(mask_here);
-                store_masks();
-                barrier();
+                mask_next = mask_of(here);
+                stage_masks(mask_next);
             }
+            if (MASK_IS_PLAIN && here.first + WALKED < tiles.y) mask_next = mask_moved(mask_next, WALKED);
             saw_odd = add_plain_tile(buf, other);
             has_masks = true;
         } else {
-            has_masks = false;
             drop_rows(here, buf, odd);
-            saw_odd = add_tile(here, can_be_plain && !odd, MASK_IS_PLAIN && quick && !odd, buf, other);
+            saw_odd = add_tile(here, can_be_plain && !odd, buf, other);
+            has_masks = false;
         }
-        if (last) return;
-        here = next;
-        mask_here = mask_next;
         buf = other;
     }
+}
+
+// Goes through all tiles. `rows_are_plain`: no held row has a factor or is empty, and their masks are plain.
+void walk(bool rows_are_plain) {
+    if (walked.x >= walked.y) return;
+    [[dont_unroll]] for (uint head = 0; head < walked_heads(); head++)
+        walk_head(head, rows_are_plain && PLAIN_SCORES && !FAR_ROWS);
 }

@@ -55,13 +55,13 @@ RowStart row_start(Rows t, uint row, uint element_bytes) {
     return RowStart(t.base, at);
 }
 
-// Moves the tile on to `first`, a row that exists, without a test; heads are not packed.
-Rows tile_after(Rows t, uint first) {
-    t.base = address_add(t.base, mul_wide(first - t.origin, t.stride));
+// tile_at for tiles of which some row exists, if not the first; heads are not packed.
+Rows walked_tile_at(Rows t, uint first) {
     t.first = t.origin = first;
+    t.base = address_add(t.head, mul_wide(first, t.stride));
     return t;
 }
-// The tile that follows, of `rows` rows, where all its rows exist: without a test.
+// The tile that follows one of `rows` rows, where both exist in part or as a whole; heads are not packed.
 Rows next_whole_tile(Rows t, uint rows) {
     t.first += rows;
     t.origin = t.first;
