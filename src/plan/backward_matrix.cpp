@@ -27,8 +27,9 @@ using Numbers = BackwardMatrixNumbers;
 //           and 2 chunks too]. These are times of one pass: the other kernels of the build returned at once.
 //   cpu     as small as keeps pipelines quick to build.
 //   nvk, any  not run on their own devices. By tools/gate only dquery at D128 with a boolean mask spills, on NVK, 5
-//           to 7 registers; RDNA moves 8 to 10 scalars to vector registers, where masks are read one by one. With more head dims registers do not hold a block of rows: D64 with both gradients in one pass spills
-//           14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
+//           to 7 registers; RDNA moves 8 to 10 scalars to vector registers, where masks are read one by one. With
+//           more head dims registers do not hold a block of rows: D64 with both gradients in one pass spills 14 on
+//           RDNA3, D128 in two slices 101, D256 on NVK 63.
 // clang-format off
 constexpr BackwardMatrixRow rows[] = {
     // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
