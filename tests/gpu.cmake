@@ -4,16 +4,7 @@ if(NOT VKATTN_TEST_MAIN)
   set(VKATTN_TEST_MAIN "${gpu_tests}/main.cpp")
 endif()
 
-# The cases travel inside the binary: it may run on a machine without this folder.
-set(gpu_cases "${CMAKE_BINARY_DIR}/vkattn_gpu_cases")
-foreach(pass forward backward)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${gpu_tests}/cases/${pass}.txt")
-  file(READ "${gpu_tests}/cases/${pass}.txt" gpu_cases_text)
-  file(CONFIGURE OUTPUT "${gpu_cases}/${pass}_cases.inc" CONTENT "R\"cases(@gpu_cases_text@)cases\"" @ONLY)
-endforeach()
-
-set(gpu_sources case_plan.cpp cases.cpp storage.cpp device.cpp guarded.cpp guard_probe.cpp inputs.cpp forward_run.cpp
-  backward_run.cpp interposer.cpp pairwise.cpp test_api.cpp test_api_features.cpp test_api_backward.cpp
+set(gpu_sources fixture.cpp case_suite.cpp interposer.cpp pairwise.cpp test_api.cpp test_api_features.cpp test_api_backward.cpp
   test_api_context.cpp test_plan_check.cpp test_tensor_memory.cpp test_versions.cpp test_memory.cpp
   nonfinite.cpp test_nonfinite.cpp test_nonfinite_backward.cpp test_pipelines.cpp test_record.cpp
   test_runs.cpp test_runtime.cpp test_guard.cpp test_cases.cpp test_pairwise.cpp test_tunings.cpp test_far.cpp test_far_results.cpp
@@ -23,9 +14,7 @@ list(TRANSFORM gpu_sources PREPEND "${gpu_tests}/gpu/")
 add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c" ${gpu_sources})
 set_target_properties(vkattn_gpu_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"
   C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
-target_include_directories(vkattn_gpu_tests PRIVATE "${gpu_tests}" "${gpu_cases}" "${PROJECT_SOURCE_DIR}/src"
-                                                    "${PROJECT_SOURCE_DIR}/shaders")
-target_link_libraries(vkattn_gpu_tests PRIVATE vkattn_runtime vkattn_oracle vkattn_warnings vkattn_fmt)
+target_link_libraries(vkattn_gpu_tests PRIVATE vkattn_cases vkattn_warnings)
 set(headers)
 foreach(header doctest/doctest.h fmt/format.h algorithm functional map string vector)
   list(APPEND headers "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
@@ -40,8 +29,6 @@ vkattn_embed_test_shaders()
 
 # tools/gate: what the drivers' compilers make of every pipeline. It runs nothing.
 add_executable(vkattn_gate "${gpu_tests}/gate/main.cpp" "${gpu_tests}/gate/compiler.cpp" "${gpu_tests}/gate/layouts.cpp"
-  "${gpu_tests}/gate/table.cpp"
-  "${gpu_tests}/gpu/case_plan.cpp" "${gpu_tests}/gpu/cases.cpp" "${gpu_tests}/gpu/storage.cpp")
+  "${gpu_tests}/gate/table.cpp")
 set_target_properties(vkattn_gate PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
-target_include_directories(vkattn_gate PRIVATE "${gpu_tests}" "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/shaders")
-target_link_libraries(vkattn_gate PRIVATE vkattn_cli11 vkattn_runtime vkattn_oracle vkattn_warnings vkattn_fmt)
+target_link_libraries(vkattn_gate PRIVATE vkattn_cli11 vkattn_cases vkattn_warnings)

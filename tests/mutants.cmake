@@ -1,14 +1,11 @@
 # What tests/mutants/run needs. vkattn_fingerprint tells which faults have to be planted again. vkattn_mutant_tests is
 # the GPU tests' objects with modules that are read from a folder where it has them (mutants/spirv.cpp): a fault in a
 # shader then costs a run of glslc, and no C++ is compiled or linked. It is not built by default.
-add_executable(vkattn_fingerprint "${gpu_tests}/gpu/fingerprint.cpp" "${gpu_tests}/gpu/case_plan.cpp"
-  "${gpu_tests}/gpu/cases.cpp" "${gpu_tests}/gpu/storage.cpp")
-target_include_directories(vkattn_fingerprint PRIVATE "${gpu_tests}")
+add_executable(vkattn_fingerprint "${gpu_tests}/gpu/fingerprint.cpp")
 add_executable(vkattn_mutant_tests EXCLUDE_FROM_ALL "${VKATTN_TEST_MAIN}" $<TARGET_OBJECTS:vkattn_gpu_tests>)
 
 foreach(program vkattn_fingerprint vkattn_mutant_tests)
   target_sources(${program} PRIVATE "${gpu_tests}/mutants/spirv.cpp")
-  target_include_directories(${program} PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/shaders")
-  target_link_libraries(${program} PRIVATE vkattn_runtime vkattn_oracle vkattn_fmt vkattn_warnings)
+  target_link_libraries(${program} PRIVATE vkattn_cases vkattn_warnings)
   target_link_options(${program} PRIVATE -Wl,--wrap=_ZN6vkattn4core8spirv_ofENS0_6ModuleEb)
 endforeach()

@@ -111,23 +111,19 @@ bool Gradients::same_bits(const Gradients& other) const {
            same(mask, other.mask);
 }
 
-std::string compare(const Gradients& got, const ExpectedGradients& expected) {
+Verdict judge(const Gradients& got, const ExpectedGradients& expected) {
     const auto& [exact, naive, storage] = expected;
-    const std::tuple<const char*, const std::vector<float>*, const std::vector<double>*,
-                     const std::vector<float>*>
-        all[] = {{"dquery", &got.query, &exact.query, &naive.query},
-                 {"dkey", &got.key, &exact.key, &naive.key},
-                 {"dvalue", &got.value, &exact.value, &naive.value},
-                 {"dbias", &got.mask, &exact.mask, &naive.mask}};
-    for (const auto& [name, x, wanted, yardstick] : all) {
-        if (x == &got.mask && x->empty()) continue;
-        const oracle::Bound bound = oracle::check(*x, *wanted, *yardstick, storage);
-        if (!bound.ok)
-            return fmt::format("{}[{}] = {}, the oracle has {}: the error {:.3g} exceeds {:.3g}", name,
-                               bound.worst, (*x)[bound.worst], (*wanted)[bound.worst], bound.measured,
-                               bound.allowed);
-    }
-    return "";
+    Verdict verdict;
+    verdict.add("dquery", got.extents[0], got.query, exact.query, naive.query, storage);
+    verdict.add("dkey", got.extents[1], got.key, exact.key, naive.key, storage);
+    verdict.add("dvalue", got.extents[2], got.value, exact.value, naive.value, storage);
+    const uint64_t elements[] = {got.mask.size()};
+    if (!got.mask.empty()) verdict.add("dbias", elements, got.mask, exact.mask, naive.mask, storage);
+    return verdict;
+}
+
+std::string compare(const Gradients& got, const ExpectedGradients& expected) {
+    return judge(got, expected).failure;
 }
 
 BackwardMemory::BackwardMemory(Device& device, const Plan& plan, const Case& c, const BackwardInputs& inputs,
@@ -185,7 +181,10 @@ Gradients BackwardMemory::gradients() const {
     Gradients g{layouts_[0].gather(outputs_[0].read()),
                 layouts_[1].gather(outputs_[1].read()),
                 layouts_[2].gather(outputs_[2].read()),
+                {},
                 {}};
+    for (int t = 0; t < 3; t++)
+        g.extents[t] = {layouts_[t].batch, layouts_[t].heads, layouts_[t].seqlen, layouts_[t].dim};
     const std::vector<std::byte> bias = dbias_.read();
     for (uint64_t i = 0; i < dbias_elements_; i++)
         g.mask.push_back(load(bias.data() + i * element_bytes(dtype_), dtype_));
@@ -238,6 +237,8 @@ Report run_backward_case(Device& device, VkattnContext* context, const Case& giv
     }
     report.skipped = uncut(context, c, true);
     report.segments = plan.segments();
+    report.kernel = plan.info().kernel;
+    report.note = c.note;
     BackwardInputs inputs[] = {BackwardInputs(c, Poison::nan), BackwardInputs(c, Poison::infinity)};
     if (c.values != Values::normal) use_own_forward(device, context, c, inputs);
     const ExpectedGradients expected = expect_gradients(c, inputs[0]);
@@ -250,8 +251,7 @@ Report run_backward_case(Device& device, VkattnContext* context, const Case& giv
         device.runtime().submit(
             [&](VkCommandBuffer commands) { plan.cmd_backward(commands, memory.args()); });
         const Gradients got = memory.gradients();
-        for (const std::string& what : {memory.damage(), compare(got, expected)})
-            if (!what.empty()) report.failures.push_back(at + what);
+        report.add(at, memory.damage(), judge(got, expected));
         if (first && !first->same_bits(got)) report.failures.push_back(at + "other bits than at the start");
         first = got;
     }

@@ -24,9 +24,11 @@ ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs);
 
 struct Gradients {
     std::vector<float> query, key, value, mask;  // dense; mask is empty unless the case has dbias
+    std::array<uint64_t, 4> extents[3]{};        // of the first three: batch, head, row, head dim
     bool same_bits(const Gradients& other) const;
 };
 
+Verdict judge(const Gradients& got, const ExpectedGradients& expected);
 // "" if every gradient obeys the error rule.
 std::string compare(const Gradients& got, const ExpectedGradients& expected);
 

@@ -38,6 +38,7 @@ struct Case : CaseArrays {
     uint32_t seed = 1;
     Values values = Values::normal;
     MaskFill mask_fill = MaskFill::random;
+    std::string note;  // what was changed of it for a device
 
     VkattnOptions options() const;  // points into this object
     // Cases of one key use the same pipelines.

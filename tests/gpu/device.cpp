@@ -1,13 +1,9 @@
 #include "device.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdlib>
 
 #include "guarded.hpp"
-#include "interposer.hpp"
-#include "skip.hpp"
 #include "vulkan/context.hpp"
 
 namespace vkattn::test {
@@ -26,15 +22,11 @@ std::unique_ptr<Runtime> make_runtime(bool validation, bool host_memory, uint32_
     return std::make_unique<Runtime>(options);
 }
 
-// Most of a run's time goes into building pipelines. Those of throwaway contexts are not counted.
-std::string print_pipelines() {
-    size_t built = shared_context().get()->pipelines.size();
-    for (const int index : {0, 1}) built += Device::get(index).runtime().context()->pipelines.size();
-    fmt::print("{} pipelines built on {}\n", built, Device::get().info().name);
-    return "";
-}
-
 }  // namespace
+
+Device::Device(const RuntimeOptions& options) : runtime_(std::make_unique<Runtime>(options)) {
+    load();
+}
 
 Device::Device(bool validation, uint32_t api_version) {
     // The fallback for devices without guard pages can be tested where there are some.
@@ -56,25 +48,6 @@ Device::Device(bool validation, uint32_t api_version) {
     if (!guard_pages_) return;
     read_host_memory_limits();
     guard_pages_ = addresses_are_host_pointers(*this);
-}
-
-Device& Device::get(int index) {
-    // Never destroyed: driver and layer have statics of their own, which may go first.
-    static Device* const devices[2] = {[] {
-                                           // Before there is any driver thread in this process: children would miss it.
-                                           start_guard_probes();
-                                           return std::make_unique<Device>(true).release();
-                                       }(),
-                                       std::make_unique<Device>(true).release()};
-    static const bool told = [] {
-        if (!devices[0]->validated_) skip("validation of the GPU tests: the layer is not installed");
-        if (!devices[0]->guard_pages_)
-            skip("guard pages: addresses of " + devices[0]->info().name +
-                 " are no host pointers; sentinels instead");
-        at_end_of_run(print_pipelines);
-        return true;
-    }();
-    return *devices[told ? index : 0];
 }
 
 void Device::load() {
@@ -120,10 +93,6 @@ std::vector<std::string> Device::take_messages() {
                    message.find("handleType-09861") != std::string::npos;
         });
     return fresh;
-}
-
-OnDevice::~OnDevice() {
-    for (const std::string& message : device.take_messages()) FAIL_CHECK("validation: " << message);
 }
 
 Recorder::Recorder(Device& device) : device_(device) {

@@ -1,8 +1,5 @@
-// The device under test: one Runtime a process, with core and synchronization validation, and the few Vulkan calls that
-// the tests make themselves.
+// The device under test: a Runtime, and the few Vulkan calls that the tests make themselves.
 #pragma once
-
-#include <doctest/doctest.h>
 
 #include <memory>
 #include <string>
@@ -52,9 +49,12 @@ struct Vk {
 
 class Device {
   public:
-    // Those of this process, made by the first call; they are one and the same physical device. Most tests use the
-    // first; the second lets cases run on two threads. Throws RuntimeError where there is no usable device.
+    // Those of a test process, made by the first call, with core and synchronization validation; they are one and the
+    // same physical device. Most tests use the first; the second lets cases run on two threads. Throws RuntimeError
+    // where there is no usable device. Defined by fixture.cpp.
     static Device& get(int index = 0);
+    // Without validation and guard pages, for a user's machine.
+    explicit Device(const RuntimeOptions& options);
     // On an instance of at most this Vulkan version.
     explicit Device(bool validation, uint32_t api_version = RuntimeOptions{}.api_version);
 
@@ -83,15 +83,6 @@ class Device {
     bool unreported_import_ = false;
     uint64_t page_bytes_ = 4096;
     size_t messages_seen_ = 0;
-};
-
-// Fixture of the tests that use the device. Every validation message fails the test case that caused it.
-struct OnDevice {
-    OnDevice() = default;
-    OnDevice(const OnDevice&) = delete;
-    ~OnDevice();
-    Device& device = Device::get();
-    Runtime& runtime = device.runtime();
 };
 
 // A command pool and the command buffers from it, for tests that do not record through Runtime::submit. One thread at

@@ -3,19 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <thread>
+#include <optional>
 
 #include "arrays.hpp"
 #include "case_plan.hpp"
-#include "interposer.hpp"
-#include "skip.hpp"
 #include "vulkan/context.hpp"
 
 namespace vkattn::test {
@@ -38,12 +31,14 @@ bool same(const std::vector<float>& a, const std::vector<float>& b) {
            (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-std::string compare(const char* name, std::span<const float> got, std::span<const double> exact,
-                    std::span<const float> naive, oracle::StorageType storage) {
-    const oracle::Bound bound = oracle::check(got, exact, naive, storage);
-    if (bound.ok) return "";
-    return fmt::format("{}[{}] = {}, the oracle has {}: the error {:.3g} exceeds {:.3g}", name, bound.worst,
-                       got[bound.worst], exact[bound.worst], bound.measured, bound.allowed);
+// The place of an element, as in "[0, 3, 17, 5]".
+std::string place_of(size_t index, std::span<const uint64_t> extents) {
+    std::string place;
+    for (size_t i = extents.size(); i-- > 0;) {
+        place = fmt::format("{}{}{}", index % extents[i], place.empty() ? "" : ", ", place);
+        index /= extents[i];
+    }
+    return "[" + place + "]";
 }
 
 // Log-sum-exps of rows whose only visible scores stand at the lowest float: the library clamps such scores before it
@@ -52,28 +47,27 @@ constexpr double clamped_lse = -1e37;
 // Rows with scores this large are compared on their own, lest their rounding loosens the others' bound.
 constexpr double large_lse = 1e4;
 
-std::string compare_lse(const Outcome& outcome, const Expected& expected) {
+void judge_lse(Verdict& verdict, const Outcome& outcome, const Expected& expected) {
+    constexpr float not_compared = 0;
     std::vector<float> got[2], naive[2];
     std::vector<double> exact[2];
+    const auto extents = std::span(outcome.extents).first<3>();
     for (size_t i = 0; i < outcome.lse.size(); i++) {
         const double x = expected.exact.lse[i];
-        if (std::isfinite(x) && x < clamped_lse) {
-            if (!std::isfinite(outcome.lse[i]) || static_cast<double>(outcome.lse[i]) > clamped_lse / 2)
-                return fmt::format("lse[{}] = {}, the oracle has {}", i, outcome.lse[i], x);
-            continue;
-        }
+        const bool clamped = std::isfinite(x) && x < clamped_lse;
+        if (clamped && (!std::isfinite(outcome.lse[i]) || static_cast<double>(outcome.lse[i]) > clamped_lse / 2))
+            verdict.failure = fmt::format("lse{} = {}, the oracle has {}", place_of(i, extents), outcome.lse[i], x);
         const size_t group = std::isfinite(x) && std::fabs(x) > large_lse ? 1 : 0;
-        got[group].push_back(outcome.lse[i]);
-        naive[group].push_back(expected.naive.lse[i]);
-        exact[group].push_back(x);
+        for (const size_t g : {0u, 1u}) {
+            const bool compared = g == group && !clamped;
+            got[g].push_back(compared ? outcome.lse[i] : not_compared);
+            naive[g].push_back(compared ? expected.naive.lse[i] : not_compared);
+            exact[g].push_back(compared ? x : 0);
+        }
     }
-    for (size_t group : {0u, 1u}) {
-        const char* const name = group == 0 ? "lse" : "lse, of those beyond 1e4,";
-        const std::string what =
-            compare(name, got[group], exact[group], naive[group], oracle::StorageType::float32);
-        if (!what.empty()) return what;
-    }
-    return "";
+    for (const size_t g : {0u, 1u})
+        verdict.add(g == 0 ? "lse" : "lse, of those beyond 1e4,", extents, got[g], exact[g], naive[g],
+                    oracle::StorageType::float32);
 }
 
 }  // namespace
@@ -97,10 +91,31 @@ bool Outcome::same_bits(const Outcome& other) const {
     return same(out, other.out) && same(lse, other.lse);
 }
 
+void Verdict::add(const char* name, std::span<const uint64_t> extents, std::span<const float> got,
+                  std::span<const double> exact, std::span<const float> naive, oracle::StorageType storage) {
+    const oracle::Bound bound = oracle::check(got, exact, naive, storage);
+    if (bound.measured > 0) worst = std::max(worst, bound.measured / bound.allowed);
+    if (bound.ok || !failure.empty()) return;
+    failure = fmt::format("{}{} = {}, the oracle has {}: the error {:.3g} exceeds {:.3g}", name,
+                          place_of(bound.worst, extents), got[bound.worst], exact[bound.worst], bound.measured,
+                          bound.allowed);
+}
+
+Verdict judge(const Outcome& outcome, const Expected& expected) {
+    Verdict verdict;
+    verdict.add("out", outcome.extents, outcome.out, expected.exact.out, expected.naive.out, expected.storage);
+    judge_lse(verdict, outcome, expected);
+    return verdict;
+}
+
 std::string compare(const Outcome& outcome, const Expected& expected) {
-    const std::string out =
-        compare("out", outcome.out, expected.exact.out, expected.naive.out, expected.storage);
-    return out.empty() ? compare_lse(outcome, expected) : out;
+    return judge(outcome, expected).failure;
+}
+
+void Report::add(const std::string& where, const std::string& damage, const Verdict& verdict) {
+    for (const std::string& what : {damage, verdict.failure})
+        if (!what.empty()) failures.push_back(where + what);
+    worst = std::max(worst, verdict.worst);
 }
 
 Forward::Forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs, Place place,
@@ -148,7 +163,8 @@ void Forward::poison() {
 }
 
 Outcome Forward::outcome() const {
-    return {out_layout_.gather(out_.read()), floats_of(lse_.read())};
+    const Tensor& t = out_layout_;
+    return {t.gather(out_.read()), floats_of(lse_.read()), {t.batch, t.heads, t.seqlen, t.dim}};
 }
 
 std::string Forward::damage() const {
@@ -186,8 +202,8 @@ void raise_limit(Case& c, const std::function<void(const Case&)>& plan) {
         }
     }
     if (c.max_dispatch_flops != asked)
-        fmt::print("note: a workgroup of this device costs more than max_flops={}, so it is {}: {}\n", asked,
-                   c.max_dispatch_flops, c.text);
+        c.note = fmt::format("a workgroup of this device costs more than max_flops={}, so it is {}", asked,
+                             c.max_dispatch_flops);
 }
 
 Case with_possible_limit(VkattnContext* context, Case c) {
@@ -203,18 +219,6 @@ std::string uncut(VkattnContext* context, const Case& c, bool backward) {
                whole = core_plan_of(context->caps, free, backward);
     if (!cut || !whole || cut->dispatches.size() != whole->dispatches.size()) return "";
     return fmt::format("max_flops={}, the least that this device allows, cuts nothing", c.max_dispatch_flops);
-}
-
-Job::Job(VkattnContext* context, const std::string& text)
-    : c(with_possible_limit(context, parse_case(text, "here"))),
-      plan(plan_of(context, c)),
-      inputs(make_inputs(c)),
-      expected(expect(c, inputs)) {}
-
-void check_right(const Job& job, const Forward& forward) {
-    CAPTURE(job.c.text);
-    CHECK(forward.damage() == "");
-    CHECK(compare(forward.outcome(), job.expected) == "");
 }
 
 Report run_case(Device& device, VkattnContext* context, const Case& given) {
@@ -233,6 +237,8 @@ Report run_case(Device& device, VkattnContext* context, const Case& given) {
         return report;
     }
     report.segments = plan.segments();
+    report.kernel = plan.info().kernel;
+    report.note = c.note;
     report.skipped = uncut(context, c, false);
     // Hidden content must not matter, whatever it is.
     const Inputs inputs[] = {make_inputs(c, Poison::alternating), make_inputs(c, Poison::finite)};
@@ -246,110 +252,12 @@ Report run_case(Device& device, VkattnContext* context, const Case& given) {
         device.runtime().submit(
             [&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
         const Outcome outcome = forward.outcome();
-        for (const std::string& what : {forward.damage(), compare(outcome, expected)})
-            if (!what.empty()) report.failures.push_back(at + what);
+        report.add(at, forward.damage(), judge(outcome, expected));
         if (first && !first->same_bits(outcome))
             report.failures.push_back(at + "other bits than at the start");
         first = outcome;
     }
     return report;
-}
-
-namespace {
-
-// Which device has the pipelines of a key; stays so for the life of the process.
-int home_of(const std::string& key) {
-    static std::map<std::string, int> homes;
-    return homes.try_emplace(key, static_cast<int>(homes.size() % 2)).first->second;
-}
-
-// Somebody who looks for a fault sets VKATTN_TEST_ONLY=TEXT. Then only cases with this text run, and each is named
-// before it does, because a guard page may end the process.
-std::atomic<bool> saw_wanted_case = false;
-
-bool is_wanted(const Case& c) {
-    const char* const only = std::getenv("VKATTN_TEST_ONLY");
-    if (only == nullptr) return true;
-    const bool wanted = c.text.find(only) != std::string::npos;
-    if (wanted) std::fprintf(stderr, "%s: %s\n", c.where.c_str(), c.text.c_str());
-    if (wanted) saw_wanted_case = true;
-    return wanted;
-}
-
-const bool text_is_checked = at_end_of_run([]() -> std::string {
-    const char* const only = std::getenv("VKATTN_TEST_ONLY");
-    if (only == nullptr || saw_wanted_case) return "";
-    return fmt::format("no case with the text of VKATTN_TEST_ONLY was run: {}", only);
-});
-
-// With --abort-after doctest is to stop at the first failure, but hears of none before all cases of a section have run.
-bool is_enough(const Report& report) {
-    static std::atomic<bool> failed = false;
-    if (!report.failures.empty()) failed = true;
-    return failed && doctest::getContextOptions()->abort_after > 0;
-}
-
-// On CPUs the planner leaves float16 to `tiles`. The cases that GPUs run on matrix units are run there once more,
-// with the kernel for these by name.
-std::vector<Case> with_matrix_cases(std::vector<Case> cases) {
-    Device& device = Device::get();
-    const core::DeviceCaps& caps = device.runtime().context()->caps;
-    if (caps.type != core::DeviceType::cpu || !device.has_matrix_unit(VKATTN_DTYPE_FLOAT16)) return cases;
-    for (size_t i = 0, given = cases.size(); i < given; i++) {
-        Case c = cases[i];
-        if (c.kernel != "auto" || !c.tuning.empty() || c.problem.dtype != VKATTN_DTYPE_FLOAT16) continue;
-        c.kernel = "matrix";
-        c.text += " kernel=matrix";
-        Case without_limit = c;  // which run_case raises
-        without_limit.max_dispatch_flops = 0;
-        if (core_plan_of(caps, without_limit, false)) cases.push_back(c);
-    }
-    return cases;
-}
-
-// One device's share of the cases.
-void run_share(int index, const std::vector<Case>& cases, const std::vector<int>& homes, RunCase run,
-               Features features, std::vector<Report>& reports) {
-    Device& device = Device::get(index);
-    for (size_t i = 0; i < cases.size(); i++) {
-        if (homes[i] != index) continue;
-        if (!is_wanted(cases[i])) continue;
-        const bool needs_more =
-            cases[i].kernel.starts_with("matrix") || cases[i].precision != VKATTN_PRECISION_STORAGE;
-        const bool all_features =
-            features == Features::by_device ? index != 0 || needs_more : features == Features::all;
-        VkattnContext* const context = all_features ? device.runtime().context() : shared_context().get();
-        try {
-            reports[i] = run(device, context, cases[i]);
-        } catch (const std::exception& e) {
-            reports[i].failures.emplace_back(e.what());
-        }
-        for (const std::string& message : device.take_messages())
-            reports[i].failures.push_back("validation: " + message);
-        if (is_enough(reports[i])) return;
-    }
-}
-
-}  // namespace
-
-std::vector<Report> run_cases(const std::vector<Case>& given, RunCase run, Features features) {
-    Device::get();
-    const bool may_use_matrices = run == run_case && features == Features::by_device;
-    const std::vector<Case> cases = may_use_matrices ? with_matrix_cases(given) : given;
-    std::vector<Report> reports(cases.size());
-    std::vector<int> homes;
-    // The context without features is of the first device.
-    for (const Case& c : cases) homes.push_back(features == Features::none ? 0 : home_of(c.pipeline_key()));
-    std::thread other([&] { run_share(1, cases, homes, run, features, reports); });
-    run_share(0, cases, homes, run, features, reports);
-    other.join();
-    for (size_t i = 0; i < cases.size(); i++) {
-        const std::string name = fmt::format("{}: {}", cases[i].where, cases[i].text);
-        if (!reports[i].skipped.empty()) skip(name + ": " + reports[i].skipped);
-        for (const std::string& failure : reports[i].failures) FAIL_CHECK(name << "\n    " << failure);
-        CHECK(reports[i].failures.empty());
-    }
-    return reports;
 }
 
 }  // namespace vkattn::test

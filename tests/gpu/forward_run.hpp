@@ -1,6 +1,12 @@
 // From a case to a verdict: inputs, what the oracle expects, one forward on the device between guards, the comparison.
 #pragma once
 
+#include <array>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
 #include "guarded.hpp"
 #include "inputs.hpp"
 
@@ -18,9 +24,20 @@ oracle::StorageType operands_of(const Case& c);
 // What the device wrote, dense; of 16-bit types, as floats.
 struct Outcome {
     std::vector<float> out, lse;
+    std::array<uint64_t, 4> extents{};  // of out: batch, head, row, head dim
     bool same_bits(const Outcome& other) const;
 };
 
+// What the error rule says of results.
+struct Verdict {
+    std::string failure;  // of the first tensor that breaks it; "" = none
+    double worst = 0;     // the largest error as a part of what is allowed, over all tensors
+
+    // `extents`: of the tensor, outermost first; its dense elements are compared.
+    void add(const char* name, std::span<const uint64_t> extents, std::span<const float> got,
+             std::span<const double> exact, std::span<const float> naive, oracle::StorageType storage);
+};
+Verdict judge(const Outcome& outcome, const Expected& expected);
 // "" if the outcome obeys the error rule.
 std::string compare(const Outcome& outcome, const Expected& expected);
 
@@ -57,33 +74,21 @@ class Forward {
 // The case's plan. Throws Error.
 Plan plan_of(VkattnContext* context, const Case& c);
 
-// Doubles the case's max_flops until `plan` accepts it: tiles of large devices cost more than cases allow. Says so on
-// stdout, because another limit may cut other dispatches. `plan` throws what plan_of throws.
+// Doubles the case's max_flops until `plan` accepts it: tiles of large devices cost more than cases allow. Says so in
+// the case's note, because another limit may cut other dispatches. `plan` throws what plan_of throws.
 void raise_limit(Case& c, const std::function<void(const Case&)>& plan);
 // The case with a max_flops that its forward can be planned with.
 Case with_possible_limit(VkattnContext* context, Case c);
 
-// A case with all that is needed to run and judge it.
-struct Job {
-    Job(VkattnContext* context, const std::string& text);
-    Job(const Job&) = delete;
-    Forward forward(Device& device, Place place = Place::end, uint32_t old_content = poison_word) const {
-        return Forward(device, plan, c, inputs, place, old_content);
-    }
-
-    Case c;
-    Plan plan;
-    Inputs inputs;
-    Expected expected;
-};
-
-// To doctest: undamaged, and by the error rule right.
-void check_right(const Job& job, const Forward& forward);
-
 struct Report {
     std::vector<std::string> failures;
     std::string skipped;  // why the device cannot do it; "" = it did
+    std::string note;     // what was changed of the case for this device
+    std::string kernel;   // that was planned
     uint32_t segments = 0;
+    double worst = 0;  // Verdict::worst
+
+    void add(const std::string& where, const std::string& damage, const Verdict& verdict);
 };
 // Why a case with a max_flops tests no cut on this device, where it is planned as it is without one; "" if it does.
 std::string uncut(VkattnContext* context, const Case& c, bool backward);
@@ -91,15 +96,5 @@ std::string uncut(VkattnContext* context, const Case& c, bool backward);
 // At the start and at the end of guarded memory, with another poison in what nobody may look at: right, undamaged, and
 // the same bits.
 Report run_case(Device& device, VkattnContext* context, const Case& c);
-
-// Contexts that cases run in. by_device: the first device's has no feature but the address, unless a case needs more,
-// the second's has all. Modules for 16-bit types differ by these features.
-enum class Features { by_device, all, none };
-
-// Runs all of them on both devices, and on CPUs those of float16 on matrix units too; cases with the same pipelines
-// on the same one. Reports failures and skips to doctest.
-using RunCase = Report (*)(Device& device, VkattnContext* context, const Case& c);
-std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run = run_case,
-                              Features features = Features::by_device);
 
 }  // namespace vkattn::test

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "device.hpp"
+#include "fixture.hpp"
 #include "plan/interfaces.hpp"
 
 namespace vkattn::test {

@@ -5,6 +5,7 @@
 
 #include "api_calls.hpp"
 #include "arrays.hpp"
+#include "fixture.hpp"
 #include "backward_run.hpp"
 
 using namespace vkattn;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "case_suite.hpp"
 #include "backward_run.hpp"
 #include "skip.hpp"
 

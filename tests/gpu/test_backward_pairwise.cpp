@@ -5,6 +5,7 @@
 #include <array>
 #include <set>
 
+#include "case_suite.hpp"
 #include "backward_run.hpp"
 #include "interposer.hpp"
 #include "pairwise.hpp"

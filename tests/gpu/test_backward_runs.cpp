@@ -3,6 +3,7 @@
 #include <list>
 #include <thread>
 
+#include "case_suite.hpp"
 #include "backward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "forward_run.hpp"
+#include "case_suite.hpp"
 #include "skip.hpp"
 
 using namespace vkattn::test;

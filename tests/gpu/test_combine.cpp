@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "fixture.hpp"
 #include "forward_run.hpp"
 #include "interposer.hpp"
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "fixture.hpp"
 #include "forward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "case_plan.hpp"
+#include "fixture.hpp"
 #include "forward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"

@@ -1,4 +1,5 @@
 // Tests of the tests: guard pages, sentinels and the validation layer notice what they are there to notice.
+#include "fixture.hpp"
 #include "guarded.hpp"
 #include "skip.hpp"
 

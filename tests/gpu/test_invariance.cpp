@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "fixture.hpp"
 #include "forward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"

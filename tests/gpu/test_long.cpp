@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "fixture.hpp"
 #include "forward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"

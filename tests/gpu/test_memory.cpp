@@ -4,7 +4,7 @@
 #include <map>
 #include <mutex>
 
-#include "device.hpp"
+#include "fixture.hpp"
 #include "runtime/memory.hpp"
 
 using namespace vkattn;

@@ -2,7 +2,7 @@
 // semantics). Each operand of a case gets one element that is not finite; the oracle tells which rows see it.
 #include <fmt/format.h>
 
-#include "forward_run.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 #include "nonfinite.hpp"
 #include "skip.hpp"

@@ -2,6 +2,7 @@
 // semantics). One element at a time, of each tensor that the backward reads.
 #include <fmt/format.h>
 
+#include "fixture.hpp"
 #include "backward_run.hpp"
 #include "interposer.hpp"
 #include "nonfinite.hpp"

@@ -5,7 +5,7 @@
 #include <array>
 #include <set>
 
-#include "forward_run.hpp"
+#include "case_suite.hpp"
 #include "pairwise.hpp"
 
 using namespace vkattn::test;

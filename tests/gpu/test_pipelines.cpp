@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "cases.hpp"
+#include "fixture.hpp"
 #include "interposer.hpp"
 #include "vulkan/context.hpp"
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "api_calls.hpp"
+#include "fixture.hpp"
 #include "backward_run.hpp"
 #include "plan/plan.hpp"
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 
+#include "fixture.hpp"
 #include "backward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"

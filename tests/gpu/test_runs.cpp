@@ -5,7 +5,7 @@
 #include <list>
 #include <thread>
 
-#include "forward_run.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 

@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "api_calls.hpp"
-#include "forward_run.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 

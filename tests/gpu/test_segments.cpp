@@ -2,7 +2,7 @@
 // whole.
 #include <fmt/format.h>
 
-#include "forward_run.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 
 using namespace vkattn;

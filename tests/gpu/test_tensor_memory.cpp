@@ -6,6 +6,7 @@
 #include <list>
 
 #include "api_calls.hpp"
+#include "case_suite.hpp"
 #include "backward_run.hpp"
 #include "skip.hpp"
 

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "oracle/backward.hpp"
+#include "fixture.hpp"
 #include "own_work.hpp"
 
 using namespace vkattn;

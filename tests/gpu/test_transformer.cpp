@@ -12,6 +12,7 @@
 #include <span>
 
 #include "oracle/backward.hpp"
+#include "fixture.hpp"
 #include "own_work.hpp"
 #include "skip.hpp"
 

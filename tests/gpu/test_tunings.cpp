@@ -9,6 +9,7 @@
 #include <set>
 #include <span>
 
+#include "case_suite.hpp"
 #include "backward_run.hpp"
 #include "case_plan.hpp"
 #include "plan/tuning.hpp"

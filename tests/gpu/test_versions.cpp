@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "api_calls.hpp"
+#include "fixture.hpp"
 #include "backward_run.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"

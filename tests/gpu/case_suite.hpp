@@ -1,0 +1,36 @@
+// Cases as test cases: many of them on both devices, or one with all that a test of its own needs.
+#pragma once
+
+#include "fixture.hpp"
+#include "forward_run.hpp"
+
+namespace vkattn::test {
+
+// A case with all that is needed to run and judge it.
+struct Job {
+    Job(VkattnContext* context, const std::string& text);
+    Job(const Job&) = delete;
+    Forward forward(Device& device, Place place = Place::end, uint32_t old_content = poison_word) const {
+        return Forward(device, plan, c, inputs, place, old_content);
+    }
+
+    Case c;
+    Plan plan;
+    Inputs inputs;
+    Expected expected;
+};
+
+// To doctest: undamaged, and by the error rule right.
+void check_right(const Job& job, const Forward& forward);
+
+// Contexts that cases run in. by_device: the first device's has no feature but the address, unless a case needs more,
+// the second's has all. Modules for 16-bit types differ by these features.
+enum class Features { by_device, all, none };
+
+// Runs all of them on both devices, and on CPUs those of float16 on matrix units too; cases with the same pipelines
+// on the same one. Reports failures and skips to doctest.
+using RunCase = Report (*)(Device& device, VkattnContext* context, const Case& c);
+std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run = run_case,
+                              Features features = Features::by_device);
+
+}  // namespace vkattn::test
