@@ -55,8 +55,10 @@ void judge_lse(Verdict& verdict, const Outcome& outcome, const Expected& expecte
     for (size_t i = 0; i < outcome.lse.size(); i++) {
         const double x = expected.exact.lse[i];
         const bool clamped = std::isfinite(x) && x < clamped_lse;
-        if (clamped && (!std::isfinite(outcome.lse[i]) || static_cast<double>(outcome.lse[i]) > clamped_lse / 2))
-            verdict.failure = fmt::format("lse{} = {}, the oracle has {}", place_of(i, extents), outcome.lse[i], x);
+        if (clamped &&
+            (!std::isfinite(outcome.lse[i]) || static_cast<double>(outcome.lse[i]) > clamped_lse / 2))
+            verdict.failure =
+                fmt::format("lse{} = {}, the oracle has {}", place_of(i, extents), outcome.lse[i], x);
         const size_t group = std::isfinite(x) && std::fabs(x) > large_lse ? 1 : 0;
         for (const size_t g : {0u, 1u}) {
             const bool compared = g == group && !clamped;
@@ -97,13 +99,14 @@ void Verdict::add(const char* name, std::span<const uint64_t> extents, std::span
     if (bound.measured > 0) worst = std::max(worst, bound.measured / bound.allowed);
     if (bound.ok || !failure.empty()) return;
     failure = fmt::format("{}{} = {}, the oracle has {}: the error {:.3g} exceeds {:.3g}", name,
-                          place_of(bound.worst, extents), got[bound.worst], exact[bound.worst], bound.measured,
-                          bound.allowed);
+                          place_of(bound.worst, extents), got[bound.worst], exact[bound.worst],
+                          bound.measured, bound.allowed);
 }
 
 Verdict judge(const Outcome& outcome, const Expected& expected) {
     Verdict verdict;
-    verdict.add("out", outcome.extents, outcome.out, expected.exact.out, expected.naive.out, expected.storage);
+    verdict.add("out", outcome.extents, outcome.out, expected.exact.out, expected.naive.out,
+                expected.storage);
     judge_lse(verdict, outcome, expected);
     return verdict;
 }

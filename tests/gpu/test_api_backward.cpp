@@ -5,8 +5,8 @@
 
 #include "api_calls.hpp"
 #include "arrays.hpp"
-#include "fixture.hpp"
 #include "backward_run.hpp"
+#include "fixture.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;

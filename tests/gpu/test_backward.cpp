@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "case_suite.hpp"
 #include "backward_run.hpp"
+#include "case_suite.hpp"
 #include "skip.hpp"
 
 using namespace vkattn::test;

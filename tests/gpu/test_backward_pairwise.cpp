@@ -5,8 +5,8 @@
 #include <array>
 #include <set>
 
-#include "case_suite.hpp"
 #include "backward_run.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 #include "pairwise.hpp"
 

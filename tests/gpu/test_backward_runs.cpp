@@ -3,8 +3,8 @@
 #include <list>
 #include <thread>
 
-#include "case_suite.hpp"
 #include "backward_run.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 

@@ -2,8 +2,8 @@
 // semantics). One element at a time, of each tensor that the backward reads.
 #include <fmt/format.h>
 
-#include "fixture.hpp"
 #include "backward_run.hpp"
+#include "fixture.hpp"
 #include "interposer.hpp"
 #include "nonfinite.hpp"
 #include "skip.hpp"

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "api_calls.hpp"
-#include "fixture.hpp"
 #include "backward_run.hpp"
+#include "fixture.hpp"
 #include "plan/plan.hpp"
 
 using namespace vkattn;

@@ -6,8 +6,8 @@
 #include <bit>
 #include <cmath>
 
-#include "fixture.hpp"
 #include "backward_run.hpp"
+#include "fixture.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"

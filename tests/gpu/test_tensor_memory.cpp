@@ -6,8 +6,8 @@
 #include <list>
 
 #include "api_calls.hpp"
-#include "case_suite.hpp"
 #include "backward_run.hpp"
+#include "case_suite.hpp"
 #include "skip.hpp"
 
 using namespace vkattn;

@@ -8,8 +8,8 @@
 #include <random>
 #include <span>
 
-#include "oracle/backward.hpp"
 #include "fixture.hpp"
+#include "oracle/backward.hpp"
 #include "own_work.hpp"
 
 using namespace vkattn;

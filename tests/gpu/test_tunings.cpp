@@ -9,9 +9,9 @@
 #include <set>
 #include <span>
 
-#include "case_suite.hpp"
 #include "backward_run.hpp"
 #include "case_plan.hpp"
+#include "case_suite.hpp"
 #include "plan/tuning.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "api_calls.hpp"
-#include "fixture.hpp"
 #include "backward_run.hpp"
+#include "fixture.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"
 

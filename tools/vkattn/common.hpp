@@ -16,7 +16,12 @@ namespace vkattn::tools {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int exit_done = 0, exit_usage = 2, exit_device = 3;
+constexpr int exit_done = 0, exit_usage = 2, exit_device = 3, exit_not_right = 4;
+
+// Thrown by a subcommand that has said everything: ends the program with this code.
+struct ExitCode {
+    int code;
+};
 
 // Bad usage or input: exit code 2. The text names the argument first.
 class UsageError : public std::runtime_error {
@@ -84,5 +89,6 @@ void add_run(CLI::App& app);
 void add_grad(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_conformance(CLI::App& app);
 
 }  // namespace vkattn::tools

@@ -2,7 +2,7 @@
 // planned, how fast it is.
 //
 // Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, one line on stderr naming the
-// argument; 3 device, driver or UNSUPPORTED.
+// argument; 3 device, driver or UNSUPPORTED; 4 a check of conformance failed.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -47,6 +47,9 @@ int run(CLI::App& app, int argc, char** argv) {
         return app.exit(e);  // --help, --version
     } catch (const CLI::ParseError& e) {
         return fail(exit_usage, usage_error(app, e));
+    } catch (const ExitCode& e) {
+        std::fflush(stdout);
+        return e.code;
     } catch (const UsageError& e) {
         return fail(exit_usage, e.what());
     } catch (const std::exception& e) {
@@ -65,12 +68,14 @@ int main(int argc, char** argv) {
     app.footer(
         "Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, in one line that "
         "names the "
-        "argument; 3 device, driver, or a problem that the device does not support.");
+        "argument; 3 device, driver, or a problem that the device does not support; 4 a check of conformance "
+        "failed.");
     add_info(app);
     add_run(app);
     add_grad(app);
     add_explain(app);
     add_bench(app);
+    add_conformance(app);
     add_help(app);
     add_version(app);
     const int code = run(app, argc, argv);

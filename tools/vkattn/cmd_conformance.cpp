@@ -1,0 +1,144 @@
+// vkattn conformance: proves a device right, or says where it is wrong.
+#include <fmt/format.h>
+
+#include <charconv>
+#include <csignal>
+#include <fstream>
+#include <memory>
+
+#include "conformance_report.hpp"
+
+namespace vkattn::tools {
+namespace {
+
+using namespace conformance;
+
+struct Options {
+    std::string level = "standard", filter = "*", shard = "1/1", device, json, junit, html, line;
+    uint64_t seed = 1;
+    double fuzz_seconds = 0;
+    bool list = false;
+};
+
+extern "C" void request_stop(int) {
+    stop_requested() = true;
+}
+
+std::pair<uint32_t, uint32_t> parse_shard(const std::string& text) {
+    uint32_t index = 0, count = 0;
+    const char* const end = text.data() + text.size();
+    const auto first = std::from_chars(text.data(), end, index);
+    if (first.ec == std::errc{} && first.ptr != end && *first.ptr == '/') {
+        const auto second = std::from_chars(first.ptr + 1, end, count);
+        if (second.ec == std::errc{} && second.ptr == end && index >= 1 && index <= count)
+            return {index, count};
+    }
+    throw UsageError("--shard", fmt::format("'{}' is not I/N with 1 <= I <= N", text));
+}
+
+std::vector<DeviceInfo> devices_of(const Options& options) {
+    if (options.device != "all") {
+        RuntimeOptions opened;
+        opened.device = options.device;
+        return {Runtime(opened).device()};
+    }
+    std::vector<DeviceInfo> usable;
+    for (const DeviceInfo& device : list_devices())
+        if (device.refusal.empty())
+            usable.push_back(device);
+        else
+            fmt::print("not usable: {}: {}\n", device.name, device.refusal);
+    if (usable.empty()) throw RuntimeError("there is no usable Vulkan device on this machine");
+    return usable;
+}
+
+std::vector<Check> checks_for(const Options& options) {
+    if (!options.line.empty()) return {check_of(options.line)};
+    const auto [index, count] = parse_shard(options.shard);
+    std::vector<Check> checks = chosen(checks_of(parse_level(options.level)), options.filter, index, count);
+    if (checks.empty())
+        throw UsageError("--filter",
+                         fmt::format("no check of level {} and shard {} matches '{}'; --list shows them",
+                                     options.level, options.shard, options.filter));
+    return checks;
+}
+
+// An empty path: not asked for.
+void write(const char* option, const std::string& path, const std::string& text) {
+    if (path.empty()) return;
+    std::ofstream file(path, std::ios::binary);
+    file << text;
+    file.flush();
+    if (!file) throw UsageError(option, fmt::format("{} cannot be written", path));
+}
+
+// Before minutes of work: can its results be written?
+void check_writable(const Options& options) {
+    for (const auto& [option, path] :
+         {std::pair{"--json", options.json}, {"--junit", options.junit}, {"--report", options.html}})
+        write(option, path, "");
+}
+
+void run(const Options& options) {
+    if (options.list) {
+        for (const Check& check : checks_for(options)) fmt::print("{}\n", check.name);
+        return;
+    }
+    const bool fuzzes = options.fuzz_seconds > 0;
+    const std::vector<Check> checks = fuzzes ? std::vector<Check>() : checks_for(options);
+    check_writable(options);
+    std::signal(SIGINT, request_stop);
+    std::signal(SIGTERM, request_stop);
+    std::vector<DeviceRun> runs;
+    const Report report{fuzzes                  ? "fuzz"
+                        : !options.line.empty() ? "case"
+                                                : options.level,
+                        fuzzes ? options.seed : 0,
+                        options.shard,
+                        {}};
+    bool good = true;
+    for (const DeviceInfo& device : devices_of(options)) {
+        if (stop_requested()) break;
+        runs.push_back(fuzzes ? fuzz(device, options.seed, options.fuzz_seconds)
+                              : conformance::run(device, checks));
+        print_table(runs.back());
+        good = good && runs.back().is_good();
+        // Written after each device: what ends the process at the next one loses nothing of this one.
+        Report so_far = report;
+        so_far.devices = runs;
+        write("--json", options.json, to_json(so_far).dump() + "\n");
+        write("--junit", options.junit, to_junit(so_far));
+        write("--report", options.html, to_html(so_far));
+    }
+    if (!good) throw ExitCode{exit_not_right};
+}
+
+}  // namespace
+
+void add_conformance(CLI::App& app) {
+    CLI::App* sub = app.add_subcommand(
+        "conformance", "Proves a device right: forward and backward against an fp64 oracle, on each kernel");
+    auto options = std::make_shared<Options>();
+    sub->add_option("--level", options->level,
+                    "smoke: a minute at most; standard; full: each case on each kernel");
+    sub->add_option("--filter", options->filter,
+                    "Runs the checks with such names; * and ? stand for any text");
+    sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
+    sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
+    auto* line =
+        sub->add_option("--case", options->line, "Runs one case: forward or backward, and its words");
+    auto* fuzz_for =
+        sub->add_option("--fuzz", options->fuzz_seconds, "Runs random problems for so many seconds")
+            ->check(CLI::PositiveNumber);
+    sub->add_option("--seed", options->seed, "Of --fuzz: the same seed makes the same problems");
+    sub->add_option("--device", options->device, "Index, UUID or part of the name; all: one after the other");
+    sub->add_option("--json", options->json, "Writes the results to this file as JSON");
+    sub->add_option("--junit", options->junit, "Writes them as JUnit XML");
+    sub->add_option("--report", options->html, "Writes them as one HTML page, to be sent in");
+    fuzz_for->excludes(line);
+    sub->footer(
+        "Ends with exit code 4 if a check failed, or if the run was interrupted before all were run.");
+    sub->callback([options] { run(*options); });
+}
+
+}  // namespace vkattn::tools

@@ -1,0 +1,88 @@
+// vkattn conformance: is vkattn right on this device? It runs the cases of tests/cases, which the project's own GPU
+// tests run too, and compares results with the fp64 oracle. A check is a case with the kernel that it runs on.
+#pragma once
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpu/forward_run.hpp"
+
+namespace vkattn::tools::conformance {
+
+// smoke: the first small case of each section. standard: all cases, those of float16 on matrix units too. full: each
+// case on each kernel.
+enum class Level { smoke, standard, full };
+Level parse_level(const std::string& text);  // throws UsageError
+
+struct Check {
+    std::string name;     // stable: pass/section/words of the case, and /kernel where the check names one
+    std::string feature;  // pass/section
+    bool backward = false;
+    bool forced = false;  // the level names the kernel, not the case
+    test::Case c;
+
+    std::string line() const;  // for --case
+};
+
+// All checks of a level, in the order of the case files; they do not depend on the device.
+std::vector<Check> checks_of(Level level);
+// "forward" or "backward" and the words of a case. Throws UsageError.
+Check check_of(const std::string& line);
+
+// Keeps the checks whose names match the pattern, in which * stands for any text and ? for any character, and of these
+// shard `index` (from 1) of `count`.
+bool matches(std::string_view pattern, std::string_view name);
+std::vector<Check> chosen(std::vector<Check> checks, const std::string& pattern, uint32_t index,
+                          uint32_t count);
+
+enum class Status { passed, failed, skipped };
+struct Result {
+    Status status = Status::skipped;
+    std::string reason;                 // of a skip
+    std::string kernel;                 // that was planned
+    std::vector<std::string> failures;  // one line each
+    double worst = 0;                   // the largest error as a part of what is allowed
+    double seconds = 0;
+    bool ran = false;  // false: the run was interrupted before
+};
+
+// What a run on one device has found.
+struct DeviceRun {
+    DeviceInfo device;
+    std::vector<Check> checks;
+    std::vector<Result> results;  // of each check
+    bool interrupted = false;
+    double seconds = 0;
+
+    size_t count(Status status) const;
+    bool is_good() const { return !interrupted && count(Status::failed) == 0; }
+};
+
+// Set by Ctrl-C: checks under way are finished, the others are not begun.
+std::atomic<bool>& stop_requested();
+
+// One check. Does not throw: what goes wrong is the result. The device is opened again if it was lost.
+class Worker {
+  public:
+    explicit Worker(std::string device) : device_name_(std::move(device)) {}
+    Result run(const Check& check);
+
+  private:
+    std::string device_name_;
+    std::optional<test::Device> device_;
+};
+
+// How many checks to run at a time: pipelines are compiled and the oracle computes on the host.
+uint32_t workers_for(const DeviceInfo& device);
+
+DeviceRun run(const DeviceInfo& device, std::vector<Check> checks);
+
+// The failing case made smaller: words are dropped and numbers are lowered as long as it fails.
+Check shrunk(Worker& worker, const Check& failing);
+// Checks of random problems until the time is over, made from `seed`: the same ones for the same seed.
+Check random_check(uint64_t seed);
+DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds);
+
+}  // namespace vkattn::tools::conformance

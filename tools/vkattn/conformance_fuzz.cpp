@@ -1,0 +1,229 @@
+// Random problems from a seed, and how a failing one is made small.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <mutex>
+#include <random>
+#include <thread>
+
+#include "common.hpp"
+#include "conformance.hpp"
+#include "progress.hpp"
+
+namespace vkattn::tools::conformance {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Multiplications of the oracle for a check: some tenths of a second on one core.
+constexpr double most_work = 2e7;
+constexpr int most_attempts = 300;  // to shrink a case
+
+class Random {
+  public:
+    explicit Random(uint64_t seed) : engine_(seed * 0x9e3779b97f4a7c15 + 1) {}
+    uint32_t upto(uint32_t least, uint32_t most) {
+        return least + static_cast<uint32_t>(engine_() % (uint64_t{most} - least + 1));
+    }
+    bool chance(uint32_t percent) { return upto(1, 100) <= percent; }
+    template <class T>
+    T one_of(std::initializer_list<T> all) {
+        return all.begin()[upto(0, static_cast<uint32_t>(all.size()) - 1)];
+    }
+
+  private:
+    std::mt19937_64 engine_;
+};
+
+// Lengths about which something is odd, more often than any.
+uint32_t length(Random& r) {
+    if (r.chance(5)) return r.one_of({0u, 1u, 2u});
+    if (r.chance(40))
+        return r.one_of({16u, 31u, 32u, 33u, 63u, 64u, 65u, 127u, 128u, 129u, 255u, 256u, 257u});
+    return r.chance(70) ? r.upto(1, 140) : r.upto(141, 700);
+}
+uint32_t head_dim(Random& r) {
+    if (r.chance(70)) return r.one_of({8u, 16u, 32u, 40u, 64u, 72u, 80u, 96u, 128u});
+    return r.chance(80) ? r.upto(1, 128) : r.upto(129, 256);
+}
+
+struct Shape {
+    uint32_t b, hq, hkv, sq, skv, dqk, dv;
+    double work() const { return 2.0 * b * hq * sq * skv * (dqk + dv); }
+};
+
+Shape shape(Random& r) {
+    for (;;) {
+        Shape s{};
+        s.b = r.chance(60) ? 1 : r.upto(2, 4);
+        s.hkv = r.upto(1, 3);
+        s.hq = s.hkv * (r.chance(50) ? 1 : r.upto(2, 5));
+        s.sq = length(r);
+        s.skv = length(r);
+        s.dqk = head_dim(r);
+        s.dv = r.chance(75) ? s.dqk : head_dim(r);
+        if (s.work() <= most_work) return s;
+    }
+}
+
+std::string list(Random& r, uint32_t count, int least, int most) {
+    std::string text;
+    for (uint32_t i = 0; i < count; i++)
+        text += fmt::format("{}{}", i == 0 ? "" : ",",
+                            least + static_cast<int>(r.upto(0, static_cast<uint32_t>(most - least))));
+    return text;
+}
+
+void add_visibility(Random& r, const Shape& s, std::string& line) {
+    const int most = static_cast<int>(s.skv) + 4;
+    if (r.chance(40)) line += " causal";
+    if (r.chance(20)) line += fmt::format(" window={}", list(r, 2, -1, most));
+    if (r.chance(10))
+        line += fmt::format(" offsets={}", list(r, s.b, -most, most));
+    else if (r.chance(30))
+        line += r.one_of<std::string>({" align=top-left", " align=bottom-right",
+                                       fmt::format(" align=offset offset={}", list(r, 1, -most, most))});
+    if (r.chance(20)) line += fmt::format(" lengths={}", list(r, s.b, -1, most));
+}
+
+void add_mask(Random& r, const Shape& s, std::string& line) {
+    if (!r.chance(35) || s.sq == 0 || s.skv == 0) return;
+    const bool is_float = r.chance(60);
+    const auto either = [&](uint32_t extent) { return r.chance(50) ? 1 : extent; };
+    line += fmt::format(" mask={} mask_shape={},{},{},{}", is_float ? "float" : "bool", either(s.b),
+                        r.chance(30) ? s.hkv : either(s.hq), r.chance(75) ? s.sq : 1, s.skv);
+    line += fmt::format(" mask_fill={}", is_float && r.chance(20)
+                                             ? r.one_of<const char*>({"lowest", "far"})
+                                             : r.one_of<const char*>({"random", "banded", "rows", "tail"}));
+}
+
+std::string random_line(uint64_t seed) {
+    Random r(seed);
+    const bool backward = r.chance(40);
+    const Shape s = shape(r);
+    std::string line =
+        fmt::format("{} b={} hq={} hkv={} sq={} skv={} dqk={} dv={}", backward ? "backward" : "forward", s.b,
+                    s.hq, s.hkv, s.sq, s.skv, s.dqk, s.dv);
+    const std::string dtype = r.one_of<std::string>({"f32", "f16", "f16", "bf16"});
+    line += " dtype=" + dtype;
+    if (dtype == "f32" && r.chance(15)) line += r.one_of<const char*>({" precision=f16", " precision=bf16"});
+    add_visibility(r, s, line);
+    add_mask(r, s, line);
+    if (r.chance(15)) line += fmt::format(" softcap={}", r.upto(1, 40));
+    if (r.chance(10)) line += fmt::format(" scale={}", r.one_of<const char*>({"0.05", "0.3", "-0.2", "0"}));
+    if (r.chance(25))
+        line += fmt::format(" values={}",
+                            r.one_of<const char*>({"large", "equal", "ascending", "descending", "spike"}));
+    if (r.chance(30)) line += " layout=bshd";
+    if (r.chance(30)) line += fmt::format(" pad={}", r.upto(1, 9));
+    if (r.chance(40)) line += fmt::format(" align_bytes={}", r.one_of({4u, 8u, 16u, 64u, 256u}));
+    if (r.chance(40))
+        line += fmt::format(" kernel={}",
+                            r.one_of<const char*>({"tiles", "matrix", "matrix_khr", "materialized"}));
+    if (r.chance(10)) line += fmt::format(" max_flops={}", r.one_of({100000u, 1000000u, 10000000u}));
+    if (backward && r.chance(40)) line += " dlse";
+    if (!backward && r.chance(10)) line += fmt::format(" splits={}", r.upto(2, 7));
+    if (!backward && r.chance(8)) line += " batch_invariant";
+    return line + fmt::format(" seed={}", 1 + seed % 1000);
+}
+
+std::vector<std::string> words_of(const std::string& line) {
+    std::vector<std::string> words;
+    for (size_t begin = 0; begin <= line.size();) {
+        const size_t end = std::min(line.find(' ', begin), line.size());
+        words.push_back(line.substr(begin, end - begin));
+        begin = end + 1;
+    }
+    return words;
+}
+
+// The word with a smaller number, "" where it has none that can be smaller.
+std::string lowered(const std::string& word, uint32_t by) {
+    const size_t equals = word.find('=');
+    uint32_t number = 0;
+    const char* const end = word.data() + word.size();
+    if (equals == word.npos || equals + 1 == word.size()) return "";
+    const auto [stop, error] = std::from_chars(word.data() + equals + 1, end, number);
+    if (error != std::errc{} || stop != end || number <= 1) return "";
+    const uint32_t less = by == 0 ? number / 2 : number - std::min(by, number - 1);
+    return word.substr(0, equals + 1) + std::to_string(less);
+}
+
+}  // namespace
+
+Check random_check(uint64_t seed) {
+    Check check = check_of(random_line(seed));
+    check.feature = check.backward ? "backward/fuzz" : "forward/fuzz";
+    check.name = fmt::format("{}/{}", check.feature, seed);
+    return check;
+}
+
+Check shrunk(Worker& worker, const Check& failing) {
+    Check best = failing;
+    int attempts = 0;
+    const auto still_fails = [&](const std::vector<std::string>& words) {
+        if (++attempts > most_attempts || stop_requested()) return false;
+        try {
+            Check smaller = check_of(fmt::format("{}", fmt::join(words, " ")));
+            if (worker.run(smaller).status != Status::failed) return false;
+            smaller.name = failing.name;
+            smaller.feature = failing.feature;
+            best = std::move(smaller);
+            return true;
+        } catch (const UsageError&) {  // the words no longer fit together
+            return false;
+        }
+    };
+    for (bool smaller = true; smaller && attempts < most_attempts;) {
+        smaller = false;
+        for (size_t i = 1; i < words_of(best.line()).size(); i++) {
+            std::vector<std::string> words = words_of(best.line());
+            const std::string word = words[i];
+            words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
+            if (still_fails(words)) {
+                smaller = true;
+                i--;
+                continue;
+            }
+            words.insert(words.begin() + static_cast<std::ptrdiff_t>(i), word);
+            for (const uint32_t by : {0u, 8u, 1u}) {
+                words[i] = lowered(word, by);
+                if (words[i].empty() || !still_fails(words)) continue;
+                smaller = true;
+                break;
+            }
+        }
+    }
+    return best;
+}
+
+DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds) {
+    const Clock::time_point start = Clock::now();
+    const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+    DeviceRun all{device, {}, {}, false, 0};
+    std::mutex mutex;
+    std::atomic<uint64_t> next = seed;
+    std::vector<std::thread> threads;
+    const Phase phase(fmt::format("fuzzing {}", device.name));
+    for (uint32_t t = workers_for(device); t-- > 0;)
+        threads.emplace_back([&] {
+            Worker worker(device.uuid);
+            while (elapsed() < seconds && !stop_requested()) {
+                Check check = random_check(next++);
+                Result result = worker.run(check);
+                if (result.status == Status::failed) check = shrunk(worker, check);
+                const std::lock_guard lock(mutex);
+                all.checks.push_back(std::move(check));
+                all.results.push_back(std::move(result));
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    all.interrupted = stop_requested();
+    all.seconds = elapsed();
+    return all;
+}
+
+}  // namespace vkattn::tools::conformance

@@ -1,0 +1,175 @@
+#include "conformance_report.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+
+#include "call.hpp"
+
+namespace vkattn::tools::conformance {
+namespace {
+
+// For a POSIX shell.
+std::string quoted(const std::string& text) {
+    std::string all = "'";
+    for (const char c : text) all += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return all + "'";
+}
+
+// The kernel that a check ran on or was meant for.
+std::string kernel_of(const Check& check, const Result& result) {
+    return result.kernel.empty() ? check.c.kernel : result.kernel;
+}
+
+Json to_json(const DeviceRun& run, const Check& check, const Result& result) {
+    Json all = {{"name", check.name},
+                {"status", result.ran ? name_of(result.status) : "not run"},
+                {"kernel", kernel_of(check, result)},
+                {"worst", result.worst},
+                {"seconds", result.seconds}};
+    if (!result.reason.empty()) all["reason"] = result.reason;
+    if (!result.failures.empty()) {
+        all["failures"] = result.failures;
+        all["reproduce"] = reproduction(run, check);
+    }
+    return all;
+}
+
+Json to_json(const DeviceRun& run) {
+    const DeviceInfo& d = run.device;
+    Json checks = Json::array();
+    for (size_t i = 0; i < run.checks.size(); i++)
+        checks.push_back(to_json(run, run.checks[i], run.results[i]));
+    return {{"device", d.name},
+            {"uuid", d.uuid},
+            {"driver", d.driver},
+            {"type", d.type},
+            {"vulkan", version_text(d.api_version)},
+            {"passed", run.count(Status::passed)},
+            {"failed", run.count(Status::failed)},
+            {"skipped", run.count(Status::skipped)},
+            {"interrupted", run.interrupted},
+            {"seconds", run.seconds},
+            {"checks", checks}};
+}
+
+}  // namespace
+
+std::string escaped(const std::string& text) {
+    std::string all;
+    for (const char c : text) {
+        if (c == '<')
+            all += "&lt;";
+        else if (c == '>')
+            all += "&gt;";
+        else if (c == '&')
+            all += "&amp;";
+        else if (c == '"')
+            all += "&quot;";
+        else if (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t')
+            all += ' ';
+        else
+            all += c;
+    }
+    return all;
+}
+
+const char* name_of(Status status) {
+    switch (status) {
+        case Status::passed:
+            return "passed";
+        case Status::failed:
+            return "failed";
+        case Status::skipped:
+            break;
+    }
+    return "skipped";
+}
+
+std::string reproduction(const DeviceRun& run, const Check& check) {
+    return fmt::format("vkattn conformance --device {} --case {}", run.device.uuid, quoted(check.line()));
+}
+
+std::vector<Row> rows_of(const DeviceRun& run) {
+    std::vector<Row> rows;
+    for (size_t i = 0; i < run.checks.size(); i++) {
+        const Result& r = run.results[i];
+        if (!r.ran) continue;
+        const std::string kernel = kernel_of(run.checks[i], r);
+        auto at = std::ranges::find_if(rows, [&](const Row& row) {
+            return row.feature == run.checks[i].feature && row.kernel == kernel;
+        });
+        if (at == rows.end()) at = rows.insert(rows.end(), {run.checks[i].feature, kernel, {}});
+        Cell& cell = at->cell;
+        cell.passed += r.status == Status::passed;
+        cell.failed += r.status == Status::failed;
+        cell.skipped += r.status == Status::skipped;
+        cell.worst = std::max(cell.worst, r.worst);
+        cell.seconds += r.seconds;
+    }
+    return rows;
+}
+
+void print_table(const DeviceRun& run) {
+    fmt::print("{}  {}\n", run.device.name, run.device.driver);
+    fmt::print("{:<44}{:<14}{:>7}{:>7}{:>8}{:>12}{:>9}\n", "feature", "kernel", "passed", "failed", "skipped",
+               "worst/bound", "seconds");
+    for (const auto& [feature, kernel, cell] : rows_of(run))
+        fmt::print("{:<44}{:<14}{:>7}{:>7}{:>8}{:>12.3f}{:>9.1f}\n", feature, kernel, cell.passed,
+                   cell.failed, cell.skipped, cell.worst, cell.seconds);
+    std::map<std::string, size_t> reasons;
+    for (const Result& r : run.results)
+        if (r.ran && r.status == Status::skipped) reasons[r.reason]++;
+    for (const auto& [reason, count] : reasons) fmt::print("skipped {}: {}\n", count, reason);
+    for (size_t i = 0; i < run.checks.size(); i++) {
+        if (run.results[i].failures.empty()) continue;
+        fmt::print("FAILED {}\n", run.checks[i].name);
+        for (const std::string& what : run.results[i].failures) fmt::print("    {}\n", what);
+        fmt::print("    {}\n", reproduction(run, run.checks[i]));
+    }
+    const size_t ran = static_cast<size_t>(std::ranges::count_if(run.results, &Result::ran));
+    if (run.interrupted)
+        fmt::print("interrupted: {} of {} checks were not run\n", run.checks.size() - ran, run.checks.size());
+    fmt::print("{} passed, {} failed, {} skipped in {:.1f} s\n", run.count(Status::passed),
+               run.count(Status::failed), run.count(Status::skipped), run.seconds);
+}
+
+Json to_json(const Report& report) {
+    Json devices = Json::array();
+    for (const DeviceRun& run : report.devices) devices.push_back(to_json(run));
+    return {{"tool", "vkattn"},    {"version", vkattn_version()}, {"level", report.level},
+            {"seed", report.seed}, {"shard", report.shard},       {"devices", devices}};
+}
+
+std::string to_junit(const Report& report) {
+    std::string xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n";
+    for (const DeviceRun& run : report.devices) {
+        const size_t ran = static_cast<size_t>(std::ranges::count_if(run.results, &Result::ran));
+        xml += fmt::format(
+            "<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{:.3f}\">\n",
+            escaped(run.device.name), ran, run.count(Status::failed), run.count(Status::skipped),
+            run.seconds);
+        for (size_t i = 0; i < run.checks.size(); i++) {
+            const Result& r = run.results[i];
+            if (!r.ran) continue;
+            xml += fmt::format("<testcase classname=\"{}\" name=\"{}\" time=\"{:.3f}\"",
+                               escaped(run.checks[i].feature), escaped(run.checks[i].name), r.seconds);
+            if (r.status == Status::passed) {
+                xml += "/>\n";
+            } else if (r.status == Status::skipped) {
+                xml += fmt::format("><skipped message=\"{}\"/></testcase>\n", escaped(r.reason));
+            } else {
+                xml += fmt::format("><failure message=\"{}\">{}</failure></testcase>\n",
+                                   escaped(r.failures.front()),
+                                   escaped(fmt::format("{}\n{}", fmt::join(r.failures, "\n"),
+                                                       reproduction(run, run.checks[i]))));
+            }
+        }
+        xml += "</testsuite>\n";
+    }
+    return xml + "</testsuites>\n";
+}
+
+}  // namespace vkattn::tools::conformance

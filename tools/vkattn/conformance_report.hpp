@@ -1,0 +1,41 @@
+// What a conformance run has found, for people and for programs.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "common.hpp"
+#include "conformance.hpp"
+
+namespace vkattn::tools::conformance {
+
+struct Report {
+    std::string level;  // "smoke", "standard", "full"; "case" or "fuzz" where no level was run
+    uint64_t seed = 0;  // of fuzz
+    std::string shard;  // as it was asked for
+    std::span<const DeviceRun> devices;
+};
+
+// The command that repeats a check.
+std::string reproduction(const DeviceRun& run, const Check& check);
+
+// By feature and kernel, then why checks were skipped, then the failures.
+void print_table(const DeviceRun& run);
+Json to_json(const Report& report);
+std::string to_junit(const Report& report);  // one test suite for each device
+std::string to_html(const Report& report);   // one file, nothing loaded from elsewhere
+
+// Numbers of a feature and kernel.
+struct Cell {
+    size_t passed = 0, failed = 0, skipped = 0;
+    double worst = 0, seconds = 0;
+};
+struct Row {
+    std::string feature, kernel;
+    Cell cell;
+};
+std::vector<Row> rows_of(const DeviceRun& run);  // in the order of the checks
+const char* name_of(Status status);
+std::string escaped(const std::string& text);  // for HTML and XML
+
+}  // namespace vkattn::tools::conformance

@@ -1,0 +1,155 @@
+// Runs checks on a device, several at a time.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "common.hpp"
+#include "conformance.hpp"
+#include "gpu/backward_run.hpp"
+#include "gpu/case_plan.hpp"
+#include "progress.hpp"
+#include "vulkan/context.hpp"
+
+namespace vkattn::tools::conformance {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Why the device does not run the check, where the kernel was named: "" if it does.
+std::string refusal(const core::DeviceCaps& caps, const Check& check) {
+    if (check.c.kernel == "auto") return "";  // the planner has a kernel for every problem
+    test::Case c = check.c;
+    c.max_dispatch_flops = 0;  // which is raised if a workgroup costs more
+    const auto plan = test::core_plan_of(caps, c, check.backward);
+    if (!plan) return plan.failure().status == VKATTN_UNSUPPORTED ? plan.failure().message : "";
+    if (!check.forced) return "";
+    c.kernel = "auto";
+    const auto own = test::core_plan_of(caps, c, check.backward);
+    return own && own->kernel == check.c.kernel ? "the planner chooses this kernel by itself" : "";
+}
+
+Result result_of(const test::Report& report) {
+    Result result;
+    result.failures = report.failures;
+    result.reason = report.failures.empty() ? report.skipped : "";
+    result.kernel = report.kernel;
+    result.worst = report.worst;
+    result.status = !report.failures.empty() ? Status::failed
+                    : report.skipped.empty() ? Status::passed
+                                             : Status::skipped;
+    return result;
+}
+
+// Checks on their way to the workers: those that share pipelines go to one worker.
+class Queue {
+  public:
+    explicit Queue(const std::vector<Check>& checks) {
+        std::map<std::string, size_t> groups;
+        for (size_t i = 0; i < checks.size(); i++) {
+            const std::string key = checks[i].c.pipeline_key() + (checks[i].backward ? " backward" : "");
+            const auto [at, is_new] = groups.try_emplace(key, groups_.size());
+            if (is_new) groups_.emplace_back();
+            groups_[at->second].push_back(i);
+        }
+    }
+    const std::vector<size_t>* next() {
+        const size_t i = at_++;
+        return i < groups_.size() ? &groups_[i] : nullptr;
+    }
+
+  private:
+    std::vector<std::vector<size_t>> groups_;
+    std::atomic<size_t> at_ = 0;
+};
+
+}  // namespace
+
+std::atomic<bool>& stop_requested() {
+    static std::atomic<bool> stop = false;
+    return stop;
+}
+
+size_t DeviceRun::count(Status status) const {
+    return static_cast<size_t>(
+        std::ranges::count_if(results, [&](const Result& r) { return r.ran && r.status == status; }));
+}
+
+Result Worker::run(const Check& check) {
+    const Clock::time_point start = Clock::now();
+    Result result;
+    try {
+        if (!device_) {
+            RuntimeOptions options;
+            options.device = device_name_;
+            device_.emplace(options);
+        }
+        VkattnContext* const context = device_->runtime().context();
+        result.reason = refusal(context->caps, check);
+        if (result.reason.empty())
+            result = result_of(check.backward ? test::run_backward_case(*device_, context, check.c)
+                                              : test::run_case(*device_, context, check.c));
+    } catch (const std::exception& error) {
+        result.status = Status::failed;
+        result.failures.emplace_back(error.what());
+        device_.reset();  // it may be lost, and the next check shall not fail for that
+    }
+    result.ran = true;
+    result.seconds = seconds_since(start);
+    return result;
+}
+
+uint32_t workers_for(const DeviceInfo& device) {
+    const uint32_t cores = std::max(1u, std::thread::hardware_concurrency());
+    return device.type == "cpu" ? std::min(cores, 2u)
+                                : std::min(cores, 16u);  // a CPU device has threads of its own
+}
+
+DeviceRun run(const DeviceInfo& device, std::vector<Check> checks) {
+    const Clock::time_point start = Clock::now();
+    DeviceRun all{device, std::move(checks), {}, false, 0};
+    all.results.resize(all.checks.size());
+    Queue queue(all.checks);
+    std::mutex mutex;
+    std::condition_variable changed;
+    size_t done = 0, working = workers_for(device);
+    std::vector<std::thread> threads;
+    for (size_t t = working; t-- > 0;)
+        threads.emplace_back([&] {
+            Worker worker(device.uuid);
+            for (const std::vector<size_t>* group = queue.next(); group != nullptr; group = queue.next())
+                for (const size_t i : *group) {
+                    if (stop_requested()) break;
+                    all.results[i] = worker.run(all.checks[i]);
+                    const std::lock_guard lock(mutex);
+                    done++;
+                    changed.notify_one();
+                }
+            const std::lock_guard lock(mutex);
+            working--;
+            changed.notify_one();
+        });
+    {
+        Phase phase(fmt::format("checking {}", device.name), static_cast<double>(all.checks.size()));
+        std::unique_lock lock(mutex);
+        for (size_t shown = 0; working != 0 || shown != done;) {
+            changed.wait(lock, [&] { return working == 0 || shown != done; });
+            phase.advance(static_cast<double>(done - shown));
+            shown = done;
+        }
+    }
+    for (std::thread& thread : threads) thread.join();
+    all.interrupted = done != all.checks.size();
+    all.seconds = seconds_since(start);
+    return all;
+}
+
+}  // namespace vkattn::tools::conformance
