@@ -21,6 +21,7 @@ struct Check {
     std::string feature;  // pass/section
     bool backward = false;
     bool forced = false;  // the level names the kernel, not the case
+    bool random = false;  // it may be a problem that the library refuses, which says nothing
     test::Case c;
 
     std::string line() const;  // for --case

@@ -156,6 +156,7 @@ std::string lowered(const std::string& word, uint32_t by) {
 
 Check random_check(uint64_t seed) {
     Check check = check_of(random_line(seed));
+    check.random = true;
     check.feature = check.backward ? "backward/fuzz" : "forward/fuzz";
     check.name = fmt::format("{}/{}", check.feature, seed);
     return check;
@@ -168,6 +169,7 @@ Check shrunk(Worker& worker, const Check& failing) {
         if (++attempts > most_attempts || stop_requested()) return false;
         try {
             Check smaller = check_of(fmt::format("{}", fmt::join(words, " ")));
+            smaller.random = true;
             if (worker.run(smaller).status != Status::failed) return false;
             smaller.name = failing.name;
             smaller.feature = failing.feature;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -24,13 +25,18 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Why the device does not run the check, where the kernel was named: "" if it does.
+// Why the device does not run the check: "" if it does, or if it fails for not doing so.
 std::string refusal(const core::DeviceCaps& caps, const Check& check) {
-    if (check.c.kernel == "auto") return "";  // the planner has a kernel for every problem
     test::Case c = check.c;
     c.max_dispatch_flops = 0;  // which is raised if a workgroup costs more
     const auto plan = test::core_plan_of(caps, c, check.backward);
-    if (!plan) return plan.failure().status == VKATTN_UNSUPPORTED ? plan.failure().message : "";
+    if (!plan) {
+        const core::Failure& why = plan.failure();
+        if (check.random && why.status == VKATTN_INVALID_ARGUMENT) return "no valid problem: " + why.field;
+        // The planner has a kernel for every problem, unless one is named or products are to be rounded.
+        const bool may_refuse = c.kernel != "auto" || c.precision != VKATTN_PRECISION_STORAGE;
+        return why.status == VKATTN_UNSUPPORTED && may_refuse ? why.message : "";
+    }
     if (!check.forced) return "";
     c.kernel = "auto";
     const auto own = test::core_plan_of(caps, c, check.backward);
@@ -60,6 +66,8 @@ class Queue {
             if (is_new) groups_.emplace_back();
             groups_[at->second].push_back(i);
         }
+        // The largest first: none shall be left for the end, when all other workers have nothing to do.
+        std::ranges::stable_sort(groups_, std::greater(), &std::vector<size_t>::size);
     }
     const std::vector<size_t>* next() {
         const size_t i = at_++;

@@ -1,0 +1,107 @@
+# shellcheck shell=bash disable=SC2034,SC2154 # variables and functions of tests/cli/run
+#
+# Tests of tests/cli/run: vkattn conformance. What it must find is planted: vkattn_mutant is the tool with modules that
+# are read from a folder (tests/mutants/spirv.cpp).
+
+# plant FILE SCRIPT MODULE...: compiles these modules of the shaders with a fault into the folder `modules`.
+plant() {
+    local file=$1 script=$2 module
+    rm -rf faulty modules
+    cp -r "$root/shaders" faulty
+    mkdir modules
+    sed -i -e "$script" "faulty/$file"
+    for module in "${@:3}"; do
+        "$sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -I faulty -DROLLED -O "faulty/$module.comp" \
+            -o "modules/${module}_f32_rolled.spv"
+    done
+}
+
+# with_fault ARGUMENT...: vkattn with the modules of that folder.
+with_fault() {
+    last_args="$* (with a planted fault)"
+    code=0
+    VKATTN_SPIRV=$PWD/modules "$root/tools/on" lavapipe -- "$build/vkattn_mutant" "$@" >stdout 2>stderr || code=$?
+}
+
+test_conformance_smoke() {
+    succeeds conformance --level smoke --json out/r.json --junit out/r.xml --report out/r.html
+    holds "the last line does not count" grep -qE '^[1-9][0-9]* passed, 0 failed, [0-9]+ skipped in [0-9.]+ s$' stdout
+    holds "no kernel of matrix units has run" grep -qE '^forward/matrix +matrix +[1-9]' stdout
+    holds "the JSON lacks something" "$build/vkattn_json_check" level=string devices.0.device=string \
+        devices.0.passed=number devices.0.failed=number devices.0.interrupted=boolean devices.0.checks.0.name=string \
+        devices.0.checks.0.status=string devices.0.checks.0.kernel=string devices.0.checks.0.worst=number <out/r.json
+    holds "the XML has no test case" grep -q '<testcase classname="backward/heads"' out/r.xml
+    holds "the page has no heat map" grep -q 'class="cell"' out/r.html
+    holds "the page lacks the profile" grep -q 'driverID=' out/r.html
+}
+
+test_conformance_choice() {
+    local shard
+    succeeds conformance --list --level smoke
+    sort stdout >all
+    : >shards
+    for shard in 1/3 2/3 3/3; do
+        succeeds conformance --list --level smoke --shard "$shard"
+        cat stdout >>shards
+    done
+    sort shards | cmp -s - all || fail "the shards are not the whole"
+    succeeds conformance --list --level full --filter 'backward/heads/*/materialized'
+    holds "the filter chooses something else" not grep -qv '^backward/heads/.*/materialized$' stdout
+    succeeds conformance --list --level full
+    holds "two checks have one name" test -z "$(sort stdout | uniq -d)"
+    refuses 2 --level conformance --level most
+    refuses 2 --shard conformance --shard 3/2
+    refuses 2 --shard conformance --shard 1
+    refuses 2 --filter conformance --filter 'no such check'
+    refuses 2 --case conformance --case 's=7'
+    refuses 2 "unknown word 'foo'" conformance --case 'forward foo=7'
+    refuses 2 --json conformance --level smoke --json no/such/folder.json
+    refuses 2 --fuzz conformance --fuzz 0
+    refuses 3 "no device" conformance --device nonesuch --level smoke
+    vkattn_two conformance --device all --case 'forward s=7 d=8 causal'
+    holds "two devices do not pass" test "$(grep -c '^1 passed, 0 failed' stdout)" = 2
+}
+
+test_conformance_failure() {
+    plant lib/sequences.glsl 's/i + w\.hi + 1/i + w.hi + 2/' forward_tiles
+    with_fault conformance --level standard --filter 'forward/causal/*' --json out/r.json --junit out/r.xml --report out/r.html
+    ((code == 4)) || fail "the exit code is $code, not 4"
+    holds "the failure has no name" grep -q '^FAILED forward/causal/' stdout
+    holds "the worst element is not told" grep -qE '^    at the start: out\[[0-9, ]+\] = .*the oracle has .*exceeds' stdout
+    holds "XML without the failure" grep -q '<failure message=' out/r.xml
+    holds "a page without the failure" grep -q '<h2>Failures</h2>' out/r.html
+    # The command that is printed repeats it.
+    local line
+    line=$(sed -n "s/^ *vkattn conformance .*--case '\(.*\)'$/\1/p" stdout | head -n 1)
+    with_fault conformance --case "$line"
+    ((code == 4)) || fail "the printed case does not fail: $line"
+    vkattn conformance --case "$line"
+    ((code == 0)) || fail "the printed case fails without the fault: $line"
+}
+
+# Random problems find it, too, and one of a few words is left.
+test_conformance_fuzz() {
+    plant lib/sequences.glsl 's/i + w\.hi + 1/i + w.hi + 2/' forward_tiles
+    with_fault conformance --fuzz 2 --seed 40
+    ((code == 4)) || fail "the exit code is $code, not 4"
+    local line
+    line=$(sed -n "s/^ *vkattn conformance .*--case '\(.*\)'$/\1/p" stdout | awk '{ print NF, $0 }' | sort -n | head -n 1)
+    ((${line%% *} <= 8)) || fail "the smallest case has ${line%% *} words: ${line#* }"
+    with_fault conformance --case "${line#* }"
+    ((code == 4)) || fail "the smallest case does not fail: ${line#* }"
+}
+
+# What was finished before Ctrl-C is reported.
+test_conformance_interrupted() {
+    local pid
+    last_args="conformance --level full, interrupted"
+    "$root/tools/on" lavapipe -- "$build/vkattn" conformance --level full --json out/r.json >stdout 2>stderr &
+    pid=$!
+    sleep 4
+    kill -INT "$pid" # tools/on becomes the program
+    code=0
+    wait "$pid" || code=$?
+    ((code == 4)) || fail "the exit code is $code, not 4"
+    holds "the report does not say that it is partial" grep -q '^interrupted: ' stdout
+    holds "the JSON is not whole" "$build/vkattn_json_check" devices.0.interrupted=boolean <out/r.json
+}
