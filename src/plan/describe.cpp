@@ -1,31 +1,45 @@
-#include <nlohmann/json.hpp>
+// A plan as JSON. Written out, because nlohmann-json allocates where it destroys an object, which ends the process when
+// host memory is out.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "plan.hpp"
 
 namespace vkattn::core {
+namespace {
+
+std::string quoted(std::string_view text) {
+    std::string all = "\"";
+    for (const char c : text) {
+        if (c == '"' || c == '\\') all += '\\';
+        if (static_cast<unsigned char>(c) < 0x20)
+            all += fmt::format("\\u{:04x}", c);
+        else
+            all += c;
+    }
+    return all + "\"";
+}
+
+std::string describe(const Plan& plan, const Dispatch& d) {
+    return fmt::format(R"({{"variant":{},"groups":[{}],"barrier_before":{},"flops":{}}})",
+                       quoted(name_of(plan.pipelines[d.pipeline].module)), fmt::join(d.groups, ","),
+                       d.barrier_before, d.flops);
+}
+
+}  // namespace
 
 std::string describe(const Plan& plan) {
-    using Json = nlohmann::ordered_json;
-    Json out;
-    out["kernel"] = plan.kernel;
-    out["tuning_row"] = plan.tuning_row;
-    out["tuning"] = plan.tuning;
-    out["tiles"] = {{"tile_q", plan.tiles.tile_q},
-                    {"tile_kv", plan.tiles.tile_kv},
-                    {"threads", plan.tiles.threads},
-                    {"shared_bytes", plan.tiles.shared_bytes}};
-    out["precision"] = name_of(plan.operands);
-    out["num_splits"] = plan.num_splits;
-    out["scratch_bytes"] = plan.scratch_bytes;
-    out["dispatches"] = Json::array();
-    for (const Dispatch& d : plan.dispatches)
-        out["dispatches"].push_back({{"variant", name_of(plan.pipelines[d.pipeline].module)},
-                                     {"groups", d.groups},
-                                     {"barrier_before", d.barrier_before},
-                                     {"flops", d.flops}});
-    out["refused"] = Json::object();
-    for (const Refusal& r : plan.refused) out["refused"][r.kernel] = r.reason;
-    return out.dump();
+    std::vector<std::string> dispatches, refused;
+    for (const Dispatch& d : plan.dispatches) dispatches.push_back(describe(plan, d));
+    for (const Refusal& r : plan.refused)
+        refused.push_back(fmt::format("{}:{}", quoted(r.kernel), quoted(r.reason)));
+    return fmt::format(
+        R"({{"kernel":{},"tuning_row":{},"tuning":{},)"
+        R"("tiles":{{"tile_q":{},"tile_kv":{},"threads":{},"shared_bytes":{}}},)"
+        R"("precision":{},"num_splits":{},"scratch_bytes":{},"dispatches":[{}],"refused":{{{}}}}})",
+        quoted(plan.kernel), quoted(plan.tuning_row), quoted(plan.tuning), plan.tiles.tile_q,
+        plan.tiles.tile_kv, plan.tiles.threads, plan.tiles.shared_bytes, quoted(name_of(plan.operands)),
+        plan.num_splits, plan.scratch_bytes, fmt::join(dispatches, ","), fmt::join(refused, ","));
 }
 
 }  // namespace vkattn::core
