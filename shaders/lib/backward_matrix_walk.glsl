@@ -2,10 +2,10 @@
 // rows are walked (walked, inner), where they lie (place_head), and says what of a tile is seen (is_inner_block,
 // sees_block) and which rows of it are dropped (drop_rows).
 //
-// A tile is plain if all its rows exist and see every key, nothing but the scale makes its scores, and no row has a
-// factor or is empty. Plain tiles whose follower exists as a whole are multiplied without a branch (H200, 580.159, D64:
-// with one a block 188 TFLOP/s for 192); others go block by block, and blocks that no row of the subgroup sees are left
-// out.
+// A tile is plain if all its rows exist and see every key, if nothing but the scale and a mask that can be staged makes
+// its scores, and if no row has a factor or is empty. Plain tiles that are followed by a whole tile or by none, and
+// whose masks are aligned, are multiplied without a branch (H200, 580.159, D64: with one a block 188 TFLOP/s for 192).
+// Others go block by block, and blocks that no row of the subgroup sees are left out.
 //
 // The tile that follows is fetched while this one is multiplied, and stored to the other buffer: a barrier a tile.
 // Between two tiles of a head stand few instructions, because two subgroups of an SM's quarter cannot hide many: what
@@ -32,7 +32,7 @@ uvec2 mask_of(Place at);                            // address of the mask of pl
 uint first_key_of(Place at);
 void drop_rows(Place at, uint buf, bool odd);       // zeroes walked rows that count for nothing, between barriers
 
-// Of a head: the first row of its first tile, and of the tile behind its last one, in this dispatch.
+// Returns the first row of a head's first tile in this dispatch, and of the tile behind its last one.
 uvec2 tiles_of_head(uint head) {
     uvec2 tiles = uvec2(walked.x / WALKED, (walked.y + WALKED - 1) / WALKED);
     if (IS_RESUMED) {
@@ -43,13 +43,15 @@ uvec2 tiles_of_head(uint head) {
     return tiles * WALKED;
 }
 
-// Of the tiles of a head: the first rows of those that are inner ones, and followed by no tile or a whole one.
+// Returns begin .. end-1: a tile of the head is an inner one, and is followed by a whole tile or by none, if its first
+// row is among these.
 uvec2 inner_tiles(uvec2 tiles) {
     const uint last = tiles.y - WALKED;
     uint end = max(inner.y, WALKED) - WALKED + 1;
     if (last + WALKED > walked_qk.end) end = min(end, max(last, WALKED) - WALKED);
     return uvec2(inner.x, inner.y < WALKED ? 0 : end);
 }
+
 #ifdef KEY_VALUE
 Rows walked_statistics;
 // Every subgroup loads them for itself, so that it knows before the barrier whether the tile has an odd row.
@@ -90,8 +92,8 @@ void fetch_numbers(out Numbers numbers) {}
 bool store_numbers(uint buf, Numbers numbers) { return false; }
 #endif
 
-// Multiplies a plain tile while the next one, which exists whole and has its masks at mask_next, is staged. Returns what
-// store_numbers does.
+// Multiplies a plain tile while the next one (or itself, if it is the last) is staged: that one exists whole, and its
+// masks are at mask_next. Returns what store_numbers does.
 bool add_plain_tile(uint buf, uint other) {
     bool odd = false;
     if (MASK_IS_PLAIN) fetch_masks(mask_next);

@@ -55,7 +55,7 @@ RowStart row_start(Rows t, uint row, uint element_bytes) {
     return RowStart(t.base, at);
 }
 
-// tile_at for tiles of which some row exists, if not the first; heads are not packed.
+// tile_at for a tile whose first row may not exist, though some row does; heads are not packed.
 Rows walked_tile_at(Rows t, uint first) {
     t.first = t.origin = first;
     t.base = address_add(t.head, mul_wide(first, t.stride));

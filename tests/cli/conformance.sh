@@ -23,6 +23,9 @@ with_fault() {
     VKATTN_SPIRV=$PWD/modules "$root/tools/on" lavapipe -- "$build/vkattn_mutant" "$@" >stdout 2>stderr || code=$?
 }
 
+# printed_cases: of the commands that repeat failures.
+printed_cases() { sed -n "s/^ *vkattn conformance .*--case '\(.*\)'$/\1/p" stdout; }
+
 test_conformance_smoke() {
     succeeds conformance --level smoke --json out/r.json --junit out/r.xml --report out/r.html
     holds "the last line does not count" grep -qE '^[1-9][0-9]* passed, 0 failed, [0-9]+ skipped in [0-9.]+ s$' stdout
@@ -57,6 +60,10 @@ test_conformance_choice() {
     refuses 2 "unknown word 'foo'" conformance --case 'forward foo=7'
     refuses 2 --json conformance --level smoke --json no/such/folder.json
     refuses 2 --fuzz conformance --fuzz 0
+    refuses 2 --filter conformance --fuzz 1 --filter '*'
+    refuses 2 --case conformance --case ''
+    vkattn conformance --case 'forward s=7 kernel=matrix'
+    ((code == 4)) || fail "a run in which nothing passed has the exit code $code, not 4"
     refuses 3 "no device" conformance --device nonesuch --level smoke
     vkattn_two conformance --device all --case 'forward s=7 d=8 causal'
     holds "two devices do not pass" test "$(grep -c '^1 passed, 0 failed' stdout)" = 2
@@ -64,15 +71,17 @@ test_conformance_choice() {
 
 test_conformance_failure() {
     plant lib/sequences.glsl 's/i + w\.hi + 1/i + w.hi + 2/' forward_tiles
-    with_fault conformance --level standard --filter 'forward/causal/*' --json out/r.json --junit out/r.xml --report out/r.html
+    with_fault conformance --level standard --filter 'forward/causal/*' --json out/r.json --junit out/r.xml \
+        --report out/r.html
     ((code == 4)) || fail "the exit code is $code, not 4"
     holds "the failure has no name" grep -q '^FAILED forward/causal/' stdout
-    holds "the worst element is not told" grep -qE '^    at the start: out\[[0-9, ]+\] = .*the oracle has .*exceeds' stdout
+    holds "the worst element is not told" \
+        grep -qE '^    at the start: out\[[0-9, ]+\] = .*the oracle has .*exceeds' stdout
     holds "XML without the failure" grep -q '<failure message=' out/r.xml
     holds "a page without the failure" grep -q '<h2>Failures</h2>' out/r.html
     # The command that is printed repeats it.
     local line
-    line=$(sed -n "s/^ *vkattn conformance .*--case '\(.*\)'$/\1/p" stdout | head -n 1)
+    line=$(printed_cases | head -n 1)
     with_fault conformance --case "$line"
     ((code == 4)) || fail "the printed case does not fail: $line"
     vkattn conformance --case "$line"
@@ -85,13 +94,13 @@ test_conformance_fuzz() {
     with_fault conformance --fuzz 2 --seed 40
     ((code == 4)) || fail "the exit code is $code, not 4"
     local line
-    line=$(sed -n "s/^ *vkattn conformance .*--case '\(.*\)'$/\1/p" stdout | awk '{ print NF, $0 }' | sort -n | head -n 1)
+    line=$(printed_cases | awk '{ print NF, $0 }' | sort -n | head -n 1)
     ((${line%% *} <= 8)) || fail "the smallest case has ${line%% *} words: ${line#* }"
     with_fault conformance --case "${line#* }"
     ((code == 4)) || fail "the smallest case does not fail: ${line#* }"
 }
 
-# What was finished before Ctrl-C is reported.
+# A run that was interrupted says so, and its files are whole.
 test_conformance_interrupted() {
     local pid
     last_args="conformance --level full, interrupted"

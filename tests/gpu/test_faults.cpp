@@ -1,5 +1,5 @@
-// Things that go wrong: a Vulkan call that fails, and host memory that ends. The library returns a status with one line,
-// leaks nothing, and what it has made before stays usable. Every call that can fail does, one at a time.
+// Things that go wrong: a Vulkan call that fails, and host memory that ends. The library returns a status with one
+// line, leaks nothing, and what it has made before stays usable. Every call that can fail does, one at a time.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -275,7 +275,7 @@ class Session {
     bool lost_ = false;
 };
 
-// One session; true if everything it made is gone afterwards.
+// One session, after which nothing is left of what it made. Returns the step that failed, "" if none did.
 std::string session(Device& device) {
     std::string failed;
     {

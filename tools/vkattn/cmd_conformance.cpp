@@ -17,11 +17,13 @@ struct Options {
     std::string level = "standard", filter = "*", shard = "1/1", device, json, junit, html, line;
     uint64_t seed = 1;
     double fuzz_seconds = 0;
-    bool list = false;
+    bool list = false, has_line = false;
 };
 
-extern "C" void request_stop(int) {
+// The first signal lets the checks under way finish; a second one ends the program, should the device hang.
+extern "C" void request_stop(int number) {
     stop_requested() = true;
+    std::signal(number, SIG_DFL);
 }
 
 std::pair<uint32_t, uint32_t> parse_shard(const std::string& text) {
@@ -53,7 +55,7 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
 }
 
 std::vector<Check> checks_for(const Options& options) {
-    if (!options.line.empty()) return {check_of(options.line)};
+    if (options.has_line) return {check_of(options.line)};
     const auto [index, count] = parse_shard(options.shard);
     std::vector<Check> checks = chosen(checks_of(parse_level(options.level)), options.filter, index, count);
     if (checks.empty())
@@ -90,18 +92,22 @@ void run(const Options& options) {
     std::signal(SIGINT, request_stop);
     std::signal(SIGTERM, request_stop);
     std::vector<DeviceRun> runs;
-    const Report report{fuzzes                  ? "fuzz"
-                        : !options.line.empty() ? "case"
-                                                : options.level,
+    const Report report{fuzzes             ? "fuzz"
+                        : options.has_line ? "case"
+                                           : options.level,
                         fuzzes ? options.seed : 0,
                         options.shard,
                         {}};
     bool good = true;
     for (const DeviceInfo& device : devices_of(options)) {
-        if (stop_requested()) break;
+        if (stop_requested()) {
+            good = false;
+            break;
+        }
         runs.push_back(fuzzes ? fuzz(device, options.seed, options.fuzz_seconds)
                               : conformance::run(device, checks));
         print_table(runs.back());
+        std::fflush(stdout);
         good = good && runs.back().is_good();
         // Written after each device: what ends the process at the next one loses nothing of this one.
         Report so_far = report;
@@ -119,12 +125,12 @@ void add_conformance(CLI::App& app) {
     CLI::App* sub = app.add_subcommand(
         "conformance", "Proves a device right: forward and backward against an fp64 oracle, on each kernel");
     auto options = std::make_shared<Options>();
-    sub->add_option("--level", options->level,
-                    "smoke: a minute at most; standard; full: each case on each kernel");
-    sub->add_option("--filter", options->filter,
-                    "Runs the checks with such names; * and ? stand for any text");
+    auto* level = sub->add_option("--level", options->level,
+                                  "smoke: a minute at most; standard; full: each case on each kernel");
+    auto* filter = sub->add_option("--filter", options->filter,
+                                   "Runs the checks with such names; * and ? stand for any text");
     sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
-    sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
+    auto* shard = sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
     auto* line =
         sub->add_option("--case", options->line, "Runs one case: forward or backward, and its words");
     auto* fuzz_for =
@@ -136,9 +142,12 @@ void add_conformance(CLI::App& app) {
     sub->add_option("--junit", options->junit, "Writes them as JUnit XML");
     sub->add_option("--report", options->html, "Writes them as one HTML page, to be sent in");
     fuzz_for->excludes(line);
-    sub->footer(
-        "Ends with exit code 4 if a check failed, or if the run was interrupted before all were run.");
-    sub->callback([options] { run(*options); });
+    sub->footer("Ends with exit code 4 if a check failed, if none passed, or if the run was interrupted.");
+    for (CLI::Option* chooses : {level, filter, shard}) chooses->excludes(line)->excludes(fuzz_for);
+    sub->callback([options, line] {
+        options->has_line = line->count() != 0;
+        run(*options);
+    });
 }
 
 }  // namespace vkattn::tools

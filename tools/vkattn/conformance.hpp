@@ -11,8 +11,8 @@
 
 namespace vkattn::tools::conformance {
 
-// smoke: the first small case of each section. standard: all cases, those of float16 on matrix units too. full: each
-// case on each kernel.
+// smoke: the first small case of each section. standard: all cases. Both run those of float16 on matrix units, too.
+// full: each case on each kernel.
 enum class Level { smoke, standard, full };
 Level parse_level(const std::string& text);  // throws UsageError
 
@@ -58,7 +58,8 @@ struct DeviceRun {
     double seconds = 0;
 
     size_t count(Status status) const;
-    bool is_good() const { return !interrupted && count(Status::failed) == 0; }
+    // A run in which nothing passed has proved nothing.
+    bool is_good() const { return !interrupted && count(Status::failed) == 0 && count(Status::passed) != 0; }
 };
 
 // Set by Ctrl-C: checks under way are finished, the others are not begun.
@@ -67,11 +68,12 @@ std::atomic<bool>& stop_requested();
 // One check. Does not throw: what goes wrong is the result. The device is opened again if it was lost.
 class Worker {
   public:
-    explicit Worker(std::string device) : device_name_(std::move(device)) {}
+    // Of the device of this index: drivers may share a UUID.
+    explicit Worker(uint32_t index) : index_(index) {}
     Result run(const Check& check);
 
   private:
-    std::string device_name_;
+    uint32_t index_;
     std::optional<test::Device> device_;
 };
 
@@ -80,8 +82,9 @@ uint32_t workers_for(const DeviceInfo& device);
 
 DeviceRun run(const DeviceInfo& device, std::vector<Check> checks);
 
-// The failing case made smaller: words are dropped and numbers are lowered as long as it fails.
-Check shrunk(Worker& worker, const Check& failing);
+// Makes a failing case smaller, and `result` that of what is left: words are dropped and numbers are lowered as long
+// as it fails.
+void shrink(Worker& worker, Check& failing, Result& result);
 // Checks of random problems until the time is over, made from `seed`: the same ones for the same seed.
 Check random_check(uint64_t seed);
 DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds);

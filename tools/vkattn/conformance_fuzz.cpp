@@ -92,12 +92,16 @@ void add_visibility(Random& r, const Shape& s, std::string& line) {
 void add_mask(Random& r, const Shape& s, std::string& line) {
     if (!r.chance(35) || s.sq == 0 || s.skv == 0) return;
     const bool is_float = r.chance(60);
-    const auto either = [&](uint32_t extent) { return r.chance(50) ? 1 : extent; };
-    line += fmt::format(" mask={} mask_shape={},{},{},{}", is_float ? "float" : "bool", either(s.b),
-                        r.chance(30) ? s.hkv : either(s.hq), r.chance(75) ? s.sq : 1, s.skv);
-    line += fmt::format(" mask_fill={}", is_float && r.chance(20)
-                                             ? r.one_of<const char*>({"lowest", "far"})
-                                             : r.one_of<const char*>({"random", "banded", "rows", "tail"}));
+    // One statement for each number: the order in which a call's arguments are evaluated is the compiler's.
+    const uint32_t batches = r.chance(50) ? 1 : s.b;
+    const uint32_t heads = r.chance(30) ? s.hkv : r.chance(50) ? 1 : s.hq;
+    const uint32_t rows = r.chance(75) ? s.sq : 1;
+    line += fmt::format(" mask={} mask_shape={},{},{},{}", is_float ? "float" : "bool", batches, heads, rows,
+                        s.skv);
+    const bool extreme = is_float && r.chance(20);
+    line += " mask_fill=";
+    line += extreme ? r.one_of<const char*>({"lowest", "far"})
+                    : r.one_of<const char*>({"random", "banded", "rows", "tail"});
 }
 
 std::string random_line(uint64_t seed) {
@@ -162,15 +166,17 @@ Check random_check(uint64_t seed) {
     return check;
 }
 
-Check shrunk(Worker& worker, const Check& failing) {
-    Check best = failing;
+void shrink(Worker& worker, Check& failing, Result& result) {
+    Check& best = failing;
     int attempts = 0;
     const auto still_fails = [&](const std::vector<std::string>& words) {
         if (++attempts > most_attempts || stop_requested()) return false;
         try {
             Check smaller = check_of(fmt::format("{}", fmt::join(words, " ")));
             smaller.random = true;
-            if (worker.run(smaller).status != Status::failed) return false;
+            Result found = worker.run(smaller);
+            if (found.status != Status::failed) return false;
+            result = std::move(found);
             smaller.name = failing.name;
             smaller.feature = failing.feature;
             best = std::move(smaller);
@@ -199,7 +205,6 @@ Check shrunk(Worker& worker, const Check& failing) {
             }
         }
     }
-    return best;
 }
 
 DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds) {
@@ -208,21 +213,21 @@ DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds) {
     DeviceRun all{device, {}, {}, false, 0};
     std::mutex mutex;
     std::atomic<uint64_t> next = seed;
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     const Phase phase(fmt::format("fuzzing {}", device.name));
     for (uint32_t t = workers_for(device); t-- > 0;)
         threads.emplace_back([&] {
-            Worker worker(device.uuid);
+            Worker worker(device.index);
             while (elapsed() < seconds && !stop_requested()) {
                 Check check = random_check(next++);
                 Result result = worker.run(check);
-                if (result.status == Status::failed) check = shrunk(worker, check);
+                if (result.status == Status::failed) shrink(worker, check, result);
                 const std::lock_guard lock(mutex);
                 all.checks.push_back(std::move(check));
                 all.results.push_back(std::move(result));
             }
         });
-    for (std::thread& thread : threads) thread.join();
+    threads.clear();  // joins them
     all.interrupted = stop_requested();
     all.seconds = elapsed();
     return all;

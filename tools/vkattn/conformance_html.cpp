@@ -32,7 +32,7 @@ svg text { fill: var(--fg); font-size: 11px; }
 </style></head><body>
 )";
 
-// Green where all passed, the greyer the more was skipped, red where anything failed.
+// Red where anything failed, grey where nothing ran, else green.
 std::string colour_of(const Cell& cell) {
     if (cell.failed != 0) return "var(--fail)";
     return cell.passed == 0 ? "var(--skip)" : "var(--pass)";
@@ -76,7 +76,8 @@ std::string distribution(const DeviceRun& run) {
     size_t counts[bars] = {}, most = 1;
     for (const Result& r : run.results)
         if (r.ran && r.status != Status::skipped) {
-            const double tenth = std::isfinite(r.worst) ? std::floor(r.worst * 10) : bars;
+            const bool beyond = r.status == Status::failed || r.worst > 1;
+            const double tenth = beyond ? bars : std::min(std::floor(r.worst * 10), bars - 2.0);
             most = std::max(most, ++counts[static_cast<size_t>(std::clamp(tenth, 0.0, bars - 1.0))]);
         }
     std::string svg =

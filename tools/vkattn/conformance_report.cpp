@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "call.hpp"
@@ -18,6 +19,11 @@ std::string quoted(const std::string& text) {
     return all + "'";
 }
 
+// JSON has no infinity, which is the error of a NaN.
+Json number_or_text(double x) {
+    return std::isfinite(x) ? Json(x) : Json("inf");
+}
+
 // The kernel that a check ran on or was meant for.
 std::string kernel_of(const Check& check, const Result& result) {
     return result.kernel.empty() ? check.c.kernel : result.kernel;
@@ -27,7 +33,7 @@ Json to_json(const DeviceRun& run, const Check& check, const Result& result) {
     Json all = {{"name", check.name},
                 {"status", result.ran ? name_of(result.status) : "not run"},
                 {"kernel", kernel_of(check, result)},
-                {"worst", result.worst},
+                {"worst", number_or_text(result.worst)},
                 {"seconds", result.seconds}};
     if (!result.reason.empty()) all["reason"] = result.reason;
     if (!result.failures.empty()) {
@@ -89,7 +95,7 @@ const char* name_of(Status status) {
 }
 
 std::string reproduction(const DeviceRun& run, const Check& check) {
-    return fmt::format("vkattn conformance --device {} --case {}", run.device.uuid, quoted(check.line()));
+    return fmt::format("vkattn conformance --device {} --case {}", run.device.index, quoted(check.line()));
 }
 
 std::vector<Row> rows_of(const DeviceRun& run) {
@@ -146,20 +152,19 @@ Json to_json(const Report& report) {
 std::string to_junit(const Report& report) {
     std::string xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n";
     for (const DeviceRun& run : report.devices) {
-        const size_t ran = static_cast<size_t>(std::ranges::count_if(run.results, &Result::ran));
+        const size_t failed = run.count(Status::failed), judged = failed + run.count(Status::passed);
         xml += fmt::format(
             "<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{:.3f}\">\n",
-            escaped(run.device.name), ran, run.count(Status::failed), run.count(Status::skipped),
-            run.seconds);
+            escaped(run.device.name), run.checks.size(), failed, run.checks.size() - judged, run.seconds);
         for (size_t i = 0; i < run.checks.size(); i++) {
             const Result& r = run.results[i];
-            if (!r.ran) continue;
             xml += fmt::format("<testcase classname=\"{}\" name=\"{}\" time=\"{:.3f}\"",
                                escaped(run.checks[i].feature), escaped(run.checks[i].name), r.seconds);
             if (r.status == Status::passed) {
                 xml += "/>\n";
             } else if (r.status == Status::skipped) {
-                xml += fmt::format("><skipped message=\"{}\"/></testcase>\n", escaped(r.reason));
+                xml += fmt::format("><skipped message=\"{}\"/></testcase>\n",
+                                   escaped(r.ran ? r.reason : "not run"));
             } else {
                 xml += fmt::format("><failure message=\"{}\">{}</failure></testcase>\n",
                                    escaped(r.failures.front()),

@@ -25,10 +25,13 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+constexpr const char* planned_by_itself = "the planner chooses this kernel by itself";
+
 // Why the device does not run the check: "" if it does, or if it fails for not doing so.
 std::string refusal(const core::DeviceCaps& caps, const Check& check) {
     test::Case c = check.c;
-    c.max_dispatch_flops = 0;  // which is raised if a workgroup costs more
+    // A limit is raised if a workgroup costs more: that there is one matters here, not how low it is.
+    if (c.max_dispatch_flops != 0) c.max_dispatch_flops = UINT64_MAX;
     const auto plan = test::core_plan_of(caps, c, check.backward);
     if (!plan) {
         const core::Failure& why = plan.failure();
@@ -38,9 +41,10 @@ std::string refusal(const core::DeviceCaps& caps, const Check& check) {
         return why.status == VKATTN_UNSUPPORTED && may_refuse ? why.message : "";
     }
     if (!check.forced) return "";
+    c = check.c;
     c.kernel = "auto";
     const auto own = test::core_plan_of(caps, c, check.backward);
-    return own && own->kernel == check.c.kernel ? "the planner chooses this kernel by itself" : "";
+    return own && own->kernel == check.c.kernel ? planned_by_itself : "";
 }
 
 Result result_of(const test::Report& report) {
@@ -97,7 +101,7 @@ Result Worker::run(const Check& check) {
     try {
         if (!device_) {
             RuntimeOptions options;
-            options.device = device_name_;
+            options.device = std::to_string(index_);
             device_.emplace(options);
         }
         VkattnContext* const context = device_->runtime().context();
@@ -129,10 +133,10 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks) {
     std::mutex mutex;
     std::condition_variable changed;
     size_t done = 0, working = workers_for(device);
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (size_t t = working; t-- > 0;)
         threads.emplace_back([&] {
-            Worker worker(device.uuid);
+            Worker worker(device.index);
             for (const std::vector<size_t>* group = queue.next(); group != nullptr; group = queue.next())
                 for (const size_t i : *group) {
                     if (stop_requested()) break;
@@ -154,7 +158,7 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks) {
             shown = done;
         }
     }
-    for (std::thread& thread : threads) thread.join();
+    threads.clear();  // joins them
     all.interrupted = done != all.checks.size();
     all.seconds = seconds_since(start);
     return all;
