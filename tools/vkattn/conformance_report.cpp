@@ -31,6 +31,7 @@ std::string kernel_of(const Check& check, const Result& result) {
 
 Json to_json(const DeviceRun& run, const Check& check, const Result& result) {
     Json all = {{"name", check.name},
+                {"case", check.line()},
                 {"status", result.ran ? name_of(result.status) : "not run"},
                 {"kernel", kernel_of(check, result)},
                 {"worst", number_or_text(result.worst)},

@@ -12,9 +12,7 @@
 #include "common.hpp"
 #include "conformance.hpp"
 #include "gpu/backward_run.hpp"
-#include "gpu/case_plan.hpp"
 #include "progress.hpp"
-#include "vulkan/context.hpp"
 
 namespace vkattn::tools::conformance {
 namespace {
@@ -27,24 +25,45 @@ double seconds_since(Clock::time_point start) {
 
 constexpr const char* planned_by_itself = "the planner chooses this kernel by itself";
 
+struct Planned {
+    VkattnStatus status = VKATTN_OK;
+    VkattnError error{};
+    VkattnPlanInfo info{};
+};
+
+Planned plan_of(VkattnContext* context, const test::Case& c, bool backward) {
+    Planned planned;
+    vkattn_plan_info_init(&planned.info);
+    VkattnOptions options = c.options();
+    if (backward) {
+        options.num_splits = 0;  // of the forward alone
+        const VkattnBackward wanted = test::backward_of(c);
+        planned.status =
+            vkattn_backward_check(context, &c.problem, &wanted, &options, &planned.info, &planned.error);
+    } else {
+        planned.status = vkattn_plan_check(context, &c.problem, &options, &planned.info, &planned.error);
+    }
+    return planned;
+}
+
 // Why the device does not run the check: "" if it does, or if it fails for not doing so.
-std::string refusal(const core::DeviceCaps& caps, const Check& check) {
+std::string refusal(VkattnContext* context, const Check& check) {
     test::Case c = check.c;
     // A limit is raised if a workgroup costs more: that there is one matters here, not how low it is.
     if (c.max_dispatch_flops != 0) c.max_dispatch_flops = UINT64_MAX;
-    const auto plan = test::core_plan_of(caps, c, check.backward);
-    if (!plan) {
-        const core::Failure& why = plan.failure();
-        if (check.random && why.status == VKATTN_INVALID_ARGUMENT) return "no valid problem: " + why.field;
+    const Planned named = plan_of(context, c, check.backward);
+    if (named.status != VKATTN_OK) {
+        if (check.random && named.status == VKATTN_INVALID_ARGUMENT)
+            return std::string("no valid problem: ") + named.error.field;
         // The planner has a kernel for every problem, unless one is named or products are to be rounded.
         const bool may_refuse = c.kernel != "auto" || c.precision != VKATTN_PRECISION_STORAGE;
-        return why.status == VKATTN_UNSUPPORTED && may_refuse ? why.message : "";
+        return named.status == VKATTN_UNSUPPORTED && may_refuse ? named.error.message : "";
     }
     if (!check.forced) return "";
     c = check.c;
     c.kernel = "auto";
-    const auto own = test::core_plan_of(caps, c, check.backward);
-    return own && own->kernel == check.c.kernel ? planned_by_itself : "";
+    const Planned own = plan_of(context, c, check.backward);
+    return own.status == VKATTN_OK && own.info.kernel == check.c.kernel ? planned_by_itself : "";
 }
 
 Result result_of(const test::Report& report) {
@@ -105,7 +124,7 @@ Result Worker::run(const Check& check) {
             device_.emplace(options);
         }
         VkattnContext* const context = device_->runtime().context();
-        result.reason = refusal(context->caps, check);
+        result.reason = refusal(context, check);
         if (result.reason.empty())
             result = result_of(check.backward ? test::run_backward_case(*device_, context, check.c)
                                               : test::run_case(*device_, context, check.c));
