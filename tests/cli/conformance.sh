@@ -79,6 +79,10 @@ test_conformance_failure() {
         grep -qE '^    at the start: out\[[0-9, ]+\] = .*the oracle has .*exceeds' stdout
     holds "XML without the failure" grep -q '<failure message=' out/r.xml
     holds "a page without the failure" grep -q '<h2>Failures</h2>' out/r.html
+    with_fault conformance --level standard --filter 'forward/causal/*' --until-failure
+    ((code == 4)) || fail "the exit code is $code, not 4"
+    holds "it goes on after a failure" grep -q '^interrupted: ' stdout
+    with_fault conformance --level standard --filter 'forward/causal/*'
     # The command that is printed repeats it.
     local line
     line=$(printed_cases | head -n 1)

@@ -8,6 +8,7 @@ declare -A line_of file_of script_of what_of case_of  # by the fault's name
 names=()
 work=$build/mutants
 ! $blind || work=$build/mutants_blind  # which takes long: others may run meanwhile
+! $conformance || work=$build/mutants_conformance
 on=$root/tools/on
 
 # read_faults TEXT: the faults whose names have this text.

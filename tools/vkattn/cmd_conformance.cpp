@@ -17,7 +17,7 @@ struct Options {
     std::string level = "standard", filter = "*", shard = "1/1", device, json, junit, html, line;
     uint64_t seed = 1;
     double fuzz_seconds = 0;
-    bool list = false, has_line = false;
+    bool list = false, has_line = false, until_failure = false;
 };
 
 // The first signal lets the checks under way finish; a second one ends the program, should the device hang.
@@ -105,7 +105,7 @@ void run(const Options& options) {
             break;
         }
         runs.push_back(fuzzes ? fuzz(device, options.seed, options.fuzz_seconds)
-                              : conformance::run(device, checks));
+                              : conformance::run(device, checks, options.until_failure));
         print_table(runs.back());
         std::fflush(stdout);
         good = good && runs.back().is_good();
@@ -133,6 +133,7 @@ void add_conformance(CLI::App& app) {
     auto* shard = sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
     auto* line =
         sub->add_option("--case", options->line, "Runs one case: forward or backward, and its words");
+    sub->add_flag("--until-failure", options->until_failure, "Begins no further check once one has failed");
     auto* fuzz_for =
         sub->add_option("--fuzz", options->fuzz_seconds, "Runs random problems for so many seconds")
             ->check(CLI::PositiveNumber);

@@ -80,7 +80,8 @@ class Worker {
 // How many checks to run at a time: pipelines are compiled and the oracle computes on the host.
 uint32_t workers_for(const DeviceInfo& device);
 
-DeviceRun run(const DeviceInfo& device, std::vector<Check> checks);
+// `until_failure`: requests a stop once a check has failed.
+DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, bool until_failure = false);
 
 // Makes a failing case smaller, and `result` that of what is left: words are dropped and numbers are lowered as long
 // as it fails.

@@ -144,7 +144,7 @@ uint32_t workers_for(const DeviceInfo& device) {
                                 : std::min(cores, 16u);  // a CPU device has threads of its own
 }
 
-DeviceRun run(const DeviceInfo& device, std::vector<Check> checks) {
+DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, bool until_failure) {
     const Clock::time_point start = Clock::now();
     DeviceRun all{device, std::move(checks), {}, false, 0};
     all.results.resize(all.checks.size());
@@ -160,6 +160,7 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks) {
                 for (const size_t i : *group) {
                     if (stop_requested()) break;
                     all.results[i] = worker.run(all.checks[i]);
+                    if (until_failure && all.results[i].status == Status::failed) stop_requested() = true;
                     const std::lock_guard lock(mutex);
                     done++;
                     changed.notify_one();
