@@ -24,9 +24,13 @@ bool fails_now() {
 
 }  // namespace
 
-// Of the whole test program.
+// Of the whole test program. AddressSanitizer brings functions of its own for those that are not here, and takes memory
+// that one of its own has allocated and one of these has freed for a fault: so they are pairs.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+    return fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
+}
 void* operator new(std::size_t size) {
-    void* const memory = fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
+    void* const memory = operator new(size, std::nothrow);
     if (memory == nullptr) throw std::bad_alloc();
     return memory;
 }
@@ -34,5 +38,8 @@ void operator delete(void* memory) noexcept {
     std::free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept {
+    std::free(memory);
+}
+void operator delete(void* memory, const std::nothrow_t&) noexcept {
     std::free(memory);
 }
