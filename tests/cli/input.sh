@@ -182,7 +182,8 @@ test_typos() {
     refuses 2 'did you mean --json?' info --jsno
     refuses 2 'did you mean --dq or --dk or --dv?' grad --dw out/dv.npy
     refuses 2 'did you mean --version?' --verison
-    refuses 2 "'rum' is no subcommand; there are info, run, grad, explain, bench, help, version; did you mean run?" rum
+    local all="info, run, grad, explain, bench, conformance, help, version"
+    refuses 2 "'rum' is no subcommand; there are $all; did you mean run?" rum
     refuses 2 'did you mean explain?' exlpain "${shape[@]}"
     refuses 2 'did you mean explain?' help exlpain
     refuses 2 'come after its name, as in vkattn run --causal' --causal "${run[@]}"
