@@ -1,5 +1,4 @@
-// What test cases have in common: the devices of the process, whose validation messages fail the test case that caused
-// them.
+// Test cases share the devices of the process, whose validation messages fail the test case that caused them.
 #pragma once
 
 #include <doctest/doctest.h>

@@ -28,7 +28,7 @@ struct Outcome {
     bool same_bits(const Outcome& other) const;
 };
 
-// What the error rule says of results.
+// A verdict says whether results obey the error rule, and how near they come to its bound.
 struct Verdict {
     std::string failure;  // of the first tensor that breaks it; "" = none
     double worst = 0;     // the largest error as a part of what is allowed, over all tensors

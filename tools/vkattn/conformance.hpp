@@ -49,7 +49,7 @@ struct Result {
     bool ran = false;  // false: the run was interrupted before
 };
 
-// What a run on one device has found.
+// A DeviceRun holds the checks that were asked for on one device, and their results.
 struct DeviceRun {
     DeviceInfo device;
     std::vector<Check> checks;
@@ -68,7 +68,7 @@ std::atomic<bool>& stop_requested();
 // One check. Does not throw: what goes wrong is the result. The device is opened again if it was lost.
 class Worker {
   public:
-    // Of the device of this index: drivers may share a UUID.
+    // A worker opens the device by its index, because two drivers may share a UUID.
     explicit Worker(uint32_t index) : index_(index) {}
     Result run(const Check& check);
 

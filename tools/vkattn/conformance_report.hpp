@@ -1,4 +1,4 @@
-// What a conformance run has found, for people and for programs.
+// These functions tell what a conformance run has found, to people and to programs.
 #pragma once
 
 #include <span>
