@@ -237,8 +237,8 @@ typedef struct VkattnPlanInfo {
     uint32_t num_splits;    /* parts that the keys are split into; 1: they are not */
     uint64_t scratch_bytes; /* as in VkattnScratch */
     uint64_t flops;         /* of all segments: at most so many, counted as for max_dispatch_flops */
-    uint64_t
-        max_segment_flops; /* of the most expensive segment. Both are 0 of `materialized`, whose cost is not estimated */
+    /* Those of the most expensive segment. Both are 0 of `materialized`, whose cost is not estimated. */
+    uint64_t max_segment_flops;
 } VkattnPlanInfo;
 
 /* What a plan needs beside its tensors. */

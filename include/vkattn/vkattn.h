@@ -188,8 +188,8 @@ VKATTN_INIT_FUNCTION(VkattnBackwardArgs, vkattn_backward_args_init)
  *
  *     feature                              Vulkan, extension                  what it brings
  *     bufferDeviceAddress                  1.2                                everything: it is required
- *     storageBuffer16BitAccess             1.1                                float16 and bfloat16 without packed words,
- *                                                                             which are slower
+ *     storageBuffer16BitAccess             1.1                                float16 and bfloat16 without packed
+ *                                                                             words, which are slower
  *     these five, and the one above: all                                      float16 problems on matrix units, and
  *       shaderFloat16                      1.2                                float32 ones, see options.precision
  *       vulkanMemoryModel                  1.2

@@ -1,6 +1,6 @@
-// Passes of the backward: what backward.cpp and backward_matrix.cpp plan a backward of. A pass is a pipeline whose grid,
-// and whose workgroups' loops, may be cut into dispatches; accumulators are passed on through scratch. Included by the
-// planners of the backward alone.
+// backward.cpp and backward_matrix.cpp plan a backward of passes. A pass is a pipeline whose grid, and whose
+// workgroups' loops, may be cut into dispatches; accumulators are passed on through scratch. The planners of the
+// backward alone include this.
 #pragma once
 
 #include <algorithm>

@@ -24,8 +24,8 @@ bool fails_now() {
 
 }  // namespace
 
-// These serve the whole test program. AddressSanitizer brings functions of its own for those that are not here, and takes memory
-// that one of its own has allocated and one of these has freed for a fault: so they are pairs.
+// These serve the whole test program. AddressSanitizer brings functions of its own for those that are not here, and
+// takes memory that one of its own has allocated and one of these has freed for a fault: so they are pairs.
 void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
     return fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
 }

@@ -341,8 +341,8 @@ std::vector<double> exact_losses(const Task& task) {
 }
 
 // A step of 16-bit attention is off by its rounding, and later steps neither damp nor feed that much at this rate (at
-// twice the rate they feed it). lavapipe's losses were off by 1.9e-3 at worst in float16, on matrix units 1.1e-3, and by
-// 8.5e-3 in bfloat16.
+// twice the rate they feed it). lavapipe's losses were off by 1.9e-3 at worst in float16, on matrix units 1.1e-3, and
+// by 8.5e-3 in bfloat16.
 constexpr double tolerance_float16 = 5e-3, tolerance_bfloat16 = 2e-2;
 
 // Trains with one kernel; `tolerance` bounds how far a loss may be from the exact one, relatively.
