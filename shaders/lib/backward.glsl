@@ -88,11 +88,13 @@ void find_gradients(Work w, Rows q, Rows k, Rows dout, Rows v, bool mask_is_mixe
     if (p_only) return;
     MULTIPLY_CHUNKS(dout, v, HEAD_DIM_V, fetch_product())
     const float hidden_weight = tile_is_finished ? 0 : -1;  // which no weight is
+    const float least = tile_is_finished ? LEAST_WEIGHT : 0;
     FOR_EACH(r, ROWS) {
         const float delta = row_delta(r);
         FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
-            scores[x] = mix(weights[x] * (scores[x] - delta), vec4(0), equal(weights[x], vec4(hidden_weight)));
+            const vec4 ds = (weights[x] - least) * (scores[x] - delta);
+            scores[x] = mix(ds, vec4(0), equal(weights[x], vec4(hidden_weight)));
         }
     }
 }

@@ -227,12 +227,13 @@ void begin_paired_block(uint buf, uint block) {
 }
 // dP - delta to dS. `may_hide`: weights may be 0, of hidden keys whose dP may be anything.
 void take_weights(uint block, bool may_hide) {
+    const float least = may_hide ? LEAST_WEIGHT : 0;
     FOR_EACH(n, BLOCK_TILES)
         FOR_EACH(r, ROW_BLOCKS) {
             ACCUMULATOR weights;
             coopMatLoad(weights, pool, weights_at(block, r, n), FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             FOR_EACH(e, ELEMENTS) {
-                const float ds = scores[r * BLOCK_TILES + n][e] * weights[e];
+                const float ds = scores[r * BLOCK_TILES + n][e] * (weights[e] - least);
                 scores[r * BLOCK_TILES + n][e] = may_hide && IS_ZERO(weights[e]) ? 0 : ds;
             }
         }

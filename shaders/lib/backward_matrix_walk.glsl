@@ -39,6 +39,7 @@ uvec2 tiles_of_head(uint head) {
         const uint first_step = step_of(Place(head, 0));
         tiles.x = max(tiles.x, max(push.first_step, first_step) - first_step);
         tiles.y = min(tiles.y, max(push.end_step, first_step) - first_step);
+        tiles.x = min(tiles.x, tiles.y);  // of a head behind the end: its number of rows may not fit 32 bits
     }
     return tiles * WALKED;
 }
