@@ -20,11 +20,11 @@ add_executable(vkattn_plan_tests
   "${tests_dir}/test_plan_matrix.cpp" "${tests_dir}/test_plan_missing_kernels.cpp"
   "${tests_dir}/test_plan_matrix_sweep.cpp"
   "${tests_dir}/test_plan_refusals.cpp" "${tests_dir}/test_plan_tuning.cpp" "${tests_dir}/test_problem.cpp"
-  "${tests_dir}/test_overlap.cpp" "${tests_dir}/test_problem_features.cpp" "${tests_dir}/test_plan_extremes.cpp" "${tests_dir}/test_struct_sizes.cpp")
+  "${tests_dir}/test_overlap.cpp" "${tests_dir}/test_problem_features.cpp" "${tests_dir}/test_plan_extremes.cpp" "${tests_dir}/test_struct_sizes.cpp" "${tests_dir}/test_self_test.cpp" "${tests_dir}/test_plan_watchdog.cpp")
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")
 target_include_directories(vkattn_plan_tests SYSTEM PRIVATE "${CMAKE_BINARY_DIR}/plan_tests_include")
 add_dependencies(vkattn_plan_tests vkattn_fmt)
-target_link_libraries(vkattn_plan_tests PRIVATE vkattn_plan vkattn_warnings "$<TARGET_FILE:vkattn_fmt>")
+target_link_libraries(vkattn_plan_tests PRIVATE vkattn_plan vkattn_oracle vkattn_warnings "$<TARGET_FILE:vkattn_fmt>")
 if(COMMAND vkattn_compile_fast)
   vkattn_compile_fast(vkattn_plan_tests)
 endif()

@@ -35,6 +35,18 @@ void call(Function function, Args... args) {
     if (function(args..., &error) != VKATTN_OK) throw Error(error);
 }
 
+// What vkattn_plan_describe and its like say of an object.
+template <class T>
+std::string text_of(VkattnStatus (*function)(const T*, char*, size_t, size_t*, VkattnError*),
+                    const T* object) {
+    size_t length = 0;
+    call(function, object, nullptr, size_t{0}, &length);
+    std::string text(length + 1, '\0');
+    call(function, object, text.data(), text.size(), &length);
+    text.resize(length);
+    return text;
+}
+
 // A handle that is destroyed once; movable, not copyable.
 template <class T, void (*Destroy)(T*)>
 class Handle {
@@ -141,6 +153,18 @@ class Context {
     void probed(const void* results, uint64_t size_bytes) const {
         detail::call(vkattn_context_probed, get(), results, size_bytes);
     }
+    // See vkattn_self_test_size. Throw Error.
+    uint64_t self_test_size() const { return vkattn_self_test_size(get()); }
+    void record_self_test(VkCommandBuffer commands, VkBuffer buffer, VkDeviceSize offset,
+                          VkDeviceAddress address) const {
+        detail::call(vkattn_cmd_self_test, commands, get(), buffer, offset, address);
+    }
+    void self_tested(const void* results, uint64_t size_bytes) const {
+        detail::call(vkattn_context_self_tested, get(), results, size_bytes);
+    }
+    std::string self_test_verdicts() const {
+        return detail::text_of(vkattn_self_test_verdicts, static_cast<const VkattnContext*>(get()));
+    }
 
   private:
     using Handle = detail::Handle<VkattnContext, vkattn_context_destroy>;
@@ -199,12 +223,7 @@ class Plan {
 
     // JSON; see vkattn_plan_describe.
     std::string describe() const {
-        size_t length = 0;
-        detail::call(vkattn_plan_describe, handle_.get(), nullptr, size_t{0}, &length);
-        std::string text(length + 1, '\0');
-        detail::call(vkattn_plan_describe, handle_.get(), text.data(), text.size(), &length);
-        text.resize(length);
-        return text;
+        return detail::text_of(vkattn_plan_describe, static_cast<const VkattnPlan*>(handle_.get()));
     }
 
     // Records only; see vkattn_cmd_forward.

@@ -23,6 +23,14 @@ struct MatrixShape {
     bool left_alike = false;
 };
 
+// What a self-test has found out about a kernel on problems of these types (self_test.hpp).
+struct KernelVerdict {
+    bool backward = false;
+    std::string kernel;
+    VkattnDtype dtype{}, operands{};
+    std::string failure;  // what is wrong, in one line; "" if the kernel is right
+};
+
 struct DeviceCaps {
     std::string name;
     uint32_t vendor_id = 0;
@@ -44,8 +52,9 @@ struct DeviceCaps {
     bool full_subgroups = false;                            // computeFullSubgroups, enabled
     // Enabled with all that matrix kernels need beside them; empty: no matrix unit.
     std::vector<MatrixShape> matrices;
-    bool matrix_conversions = false;   // of VK_NV_cooperative_matrix2, reductions too; enabled
-    bool preserves_nonfinite = false;  // float32, by an execution mode of modules; no plan depends on it
+    bool matrix_conversions = false;      // of VK_NV_cooperative_matrix2, reductions too; enabled
+    bool preserves_nonfinite = false;     // float32, by an execution mode of modules; no plan depends on it
+    std::vector<KernelVerdict> verdicts;  // of self-tests; kernels that failed are not planned
     uint32_t missing_kernels = 0;  // a bit for each Kernel that this build of the library was made without
 };
 

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "kernel.hpp"
+#include "self_test.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -58,6 +59,14 @@ Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
     return true;
 }
 
+// Refuses a kernel that a self-test has seen to be wrong on this device, also where it is asked for by name.
+Result<bool> check_verdict(const DeviceCaps& caps, const Plan& plan, const char* kernel) {
+    const KernelVerdict* const verdict =
+        verdict_on(caps, plan.backward.has_value(), kernel, plan.problem.dtype, plan.operands);
+    if (verdict == nullptr || verdict->failure.empty()) return true;
+    return unsupported("", "it failed the self-test on this device: " + verdict->failure);
+}
+
 // A dispatch waits if it reads what was written, or writes what was read, or rewrites what was written, since the last
 // barrier.
 void place_barriers(Plan& plan) {
@@ -104,12 +113,13 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
             continue;
         }
         Result<Plan> plan = make(kernel);
-        const Result<bool> complete = plan ? check_kernels(caps, *plan) : plan.failure();
-        if (complete) {
+        Result<bool> usable = plan ? check_kernels(caps, *plan) : plan.failure();
+        if (usable) usable = check_verdict(caps, *plan, kernel.name);
+        if (usable) {
             chosen = std::move(*plan);
             chosen->kernel = kernel.name;
         } else {
-            last = complete.failure();
+            last = usable.failure();
             refused.push_back({kernel.name, last.message});
         }
     }

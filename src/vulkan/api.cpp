@@ -8,10 +8,12 @@
 
 #include "caps.hpp"
 #include "context.hpp"
+#include "create.hpp"
 #include "features.hpp"
 #include "guarded.hpp"
 #include "plan/matrix.hpp"
 #include "record.hpp"
+#include "self_test.hpp"
 #include "struct_sizes.hpp"
 #include "vkattn/vkattn.h"
 
@@ -58,71 +60,10 @@ Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out)
                                                                    info->probe_results_bytes, size));
         note_probe(context->caps, static_cast<const std::byte*>(info->probe_results));
     }
+    if (info->self_test_verdicts != nullptr)
+        context->caps.verdicts = verdicts_of(info->self_test_verdicts, vkattn_version());
     *out = context.release();
     return true;
-}
-
-// The plan with its pipelines, which are built unless they are there.
-Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&& plan) {
-    auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(plan), {}});
-    made->pipelines.resize(made->plan.pipelines.size(), VK_NULL_HANDLE);
-    for (const Dispatch& d : made->plan.dispatches) {
-        if (made->pipelines[d.pipeline] != VK_NULL_HANDLE) continue;
-        const Result<VkPipeline> pipeline = context.pipelines.get(made->plan.pipelines[d.pipeline]);
-        if (!pipeline) {
-            Failure failure = pipeline.failure();
-            failure.pipeline = d.pipeline;
-            return failure;
-        }
-        made->pipelines[d.pipeline] = *pipeline;
-    }
-    return made;
-}
-
-// True if the failure says that this row of the tuning table is not for this driver. Only a pipeline that is built from
-// the row's numbers can say so; a lost device and memory that ran out cannot.
-bool blames_row(const Failure& failure, const Plan& plan) {
-    for (const VkResult r :
-         {VK_ERROR_DEVICE_LOST, VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY})
-        if (failure.vk_result == r) return false;
-    return failure.pipeline && plan.pipelines.at(*failure.pipeline).of_tuning_row;
-}
-
-// A forward, or the backward of one, as a caller wants it planned.
-struct Request {
-    Problem problem;
-    std::optional<Backward> backward;
-    Options options;
-};
-
-// Plans without the tuning rows that the context knows its driver cannot build.
-Result<Plan> plan_request(VkattnContext& context, Request& request) {
-    {
-        const std::lock_guard lock(context.mutex);
-        const auto rejected = context.rejected_rows.find(row_kind_of(request.problem, request.options));
-        if (rejected != context.rejected_rows.end()) request.options.rejected_rows = rejected->second;
-    }
-    return request.backward ? make_plan(context.caps, request.problem, *request.backward, request.options)
-                            : make_plan(context.caps, request.problem, request.options);
-}
-
-// A row that the driver cannot build is set aside for problems of this kind, and the next one is planned.
-Result<bool> create_plan(VkattnContext& context, Request request, VkattnPlan** out) {
-    std::optional<Failure> failed;
-    for (;;) {
-        Result<Plan> plan = plan_request(context, request);
-        if (!plan) return failed ? *failed : plan.failure();
-        auto made = with_pipelines(context, Plan(*plan));
-        if (made) {
-            *out = made->release();
-            return true;
-        }
-        failed = made.failure();
-        // A tuning that was asked for has no next row.
-        if (!request.options.tuning.empty() || !blames_row(*failed, *plan)) return *failed;
-        const std::lock_guard lock(context.mutex);
-        context.rejected_rows[row_kind_of(request.problem, request.options)].push_back(plan->tuning_row);
-    }
 }
 
 Result<Problem> read_problem(const VkattnProblem* given) {
@@ -226,6 +167,14 @@ Result<bool> create_combine(VkattnContext* context, const VkattnCombine* given, 
     auto made = with_pipelines(*context, std::move(*plan));
     if (!made) return made.failure();
     *out = made->release();
+    return true;
+}
+
+// Gives the caller, who may only ask for its length, a text.
+Result<bool> give_text(const std::string& all, char* text, size_t capacity, size_t* length) {
+    if (text == nullptr && capacity != 0) return invalid("text", "is null, but capacity is not 0");
+    if (length != nullptr) *length = all.size();
+    if (capacity != 0) copy_text(text, capacity, all);
     return true;
 }
 
@@ -397,6 +346,48 @@ VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results, 
     });
 }
 
+uint64_t vkattn_self_test_size(const VkattnContext* context) {
+    if (context == nullptr) return 0;
+    try {
+        return self_test_size(context->caps);
+    } catch (...) {
+        return 0;
+    }
+}
+
+VkattnStatus vkattn_cmd_self_test(VkCommandBuffer commands, VkattnContext* context, VkBuffer buffer,
+                                  VkDeviceSize offset, VkDeviceAddress address, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
+        if (context == nullptr) return invalid("context", "is null");
+        if (self_test_size(context->caps) == 0) return true;
+        if (buffer == VK_NULL_HANDLE) return invalid("buffer", "is null");
+        if (offset % 4 != 0) return invalid("offset", "is not a multiple of 4 bytes");
+        if (address == 0 || address % scratch_alignment != 0)
+            return invalid("address",
+                           fmt::format("is null, or not a multiple of {} bytes", scratch_alignment));
+        return record_self_test(commands, *context, {buffer, offset, address});
+    });
+}
+
+VkattnStatus vkattn_context_self_tested(VkattnContext* context, const void* results, uint64_t size_bytes,
+                                        VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        if (size_bytes == 0 && self_test_size(context->caps) == 0) return true;
+        if (results == nullptr) return invalid("results", "is null");
+        return note_self_test(*context, {static_cast<const std::byte*>(results), size_bytes});
+    });
+}
+
+VkattnStatus vkattn_self_test_verdicts(const VkattnContext* context, char* text, size_t capacity,
+                                       size_t* length, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        return give_text(text_of(context->caps.verdicts, vkattn_version()), text, capacity, length);
+    });
+}
+
 VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* problem,
                                 const VkattnOptions* options, VkattnPlan** plan, VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
@@ -405,7 +396,10 @@ VkattnStatus vkattn_plan_create(VkattnContext* context, const VkattnProblem* pro
         if (context == nullptr) return invalid("context", "is null");
         auto request = read_request(problem, options);
         if (!request) return request.failure();
-        return create_plan(*context, std::move(*request), plan);
+        auto made = create_plan(*context, std::move(*request));
+        if (!made) return made.failure();
+        *plan = made->release();
+        return true;
     });
 }
 
@@ -418,7 +412,10 @@ VkattnStatus vkattn_backward_create(VkattnContext* context, const VkattnProblem*
         if (context == nullptr) return invalid("context", "is null");
         auto request = read_request(problem, backward, options);
         if (!request) return request.failure();
-        return create_plan(*context, std::move(*request), plan);
+        auto made = create_plan(*context, std::move(*request));
+        if (!made) return made.failure();
+        *plan = made->release();
+        return true;
     });
 }
 
@@ -479,11 +476,7 @@ VkattnStatus vkattn_plan_describe(const VkattnPlan* plan, char* text, size_t cap
                                   VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (plan == nullptr) return invalid("plan", "is null");
-        if (text == nullptr && capacity != 0) return invalid("text", "is null, but capacity is not 0");
-        const std::string description = describe(plan->plan);
-        if (length != nullptr) *length = description.size();
-        if (capacity != 0) copy_text(text, capacity, description);
-        return true;
+        return give_text(describe(plan->plan), text, capacity, length);
     });
 }
 

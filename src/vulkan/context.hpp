@@ -16,6 +16,7 @@
 #include "functions.hpp"
 #include "pipeline_constants.hpp"
 #include "plan/plan.hpp"
+#include "plan/self_test.hpp"
 
 namespace vkattn::core {
 
@@ -71,7 +72,9 @@ struct VkattnContext {
 
     const vkattn::core::DeviceFunctions vk;
     const VkDevice handle;
-    vkattn::core::DeviceCaps caps;  // changed by vkattn_context_probed only
+    vkattn::core::DeviceCaps caps;  // changed by vkattn_context_probed and vkattn_context_self_tested only
+    // Those of vkattn_cmd_self_test, until vkattn_context_self_tested.
+    std::vector<vkattn::core::PlannedTest> recorded_tests;
     vkattn::core::Pipelines pipelines;
     std::mutex mutex;  // guards rejected_rows
     // Tuning rows whose pipelines this driver could not build.

@@ -26,7 +26,8 @@ namespace vkattn::core {
     X(vkCmdPushConstants)          \
     X(vkCmdDispatch)               \
     X(vkCmdPipelineBarrier)        \
-    X(vkCmdUpdateBuffer)
+    X(vkCmdUpdateBuffer)           \
+    X(vkCmdFillBuffer)
 
 struct InstanceFunctions {
 #define X(name) PFN_##name name = nullptr;

@@ -1,0 +1,253 @@
+#include "self_test.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include <fmt/format.h>
+
+namespace vkattn::core {
+namespace {
+
+using Shape = SelfTestShape;
+
+constexpr struct {
+    VkattnDtype dtype;
+    VkattnPrecision precision;
+} types[] = {
+    {VKATTN_DTYPE_FLOAT32, VKATTN_PRECISION_STORAGE},  {VKATTN_DTYPE_FLOAT16, VKATTN_PRECISION_STORAGE},
+    {VKATTN_DTYPE_BFLOAT16, VKATTN_PRECISION_STORAGE}, {VKATTN_DTYPE_FLOAT32, VKATTN_PRECISION_FLOAT16},
+    {VKATTN_DTYPE_FLOAT32, VKATTN_PRECISION_BFLOAT16},
+};
+
+// Half a step of a type's numbers below 1.
+double rounding_of(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT32 ? 0x1p-24 : dtype == VKATTN_DTYPE_FLOAT16 ? 0x1p-11 : 0x1p-8;
+}
+
+// A 16-bit format with this many bits of exponent; numbers of the test are far from its largest.
+struct Format {
+    int exponent_bits;
+    int fraction_bits() const { return 15 - exponent_bits; }
+    int bias() const { return (1 << (exponent_bits - 1)) - 1; }
+};
+Format format_of(VkattnDtype dtype) {
+    return {dtype == VKATTN_DTYPE_FLOAT16 ? 5 : 8};
+}
+
+// To nearest, ties to even, as nearbyint rounds. Numbers below the normal ones have the exponent of the smallest.
+uint16_t encode(double x, Format format) {
+    if (x == 0) return 0;
+    int exponent = 0;
+    std::frexp(x, &exponent);
+    const int scale = std::max(exponent - 1, 1 - format.bias());
+    const double fraction = std::nearbyint(std::ldexp(std::fabs(x), format.fraction_bits() - scale));
+    // A fraction that was rounded up to the next power of two carries into the exponent, and one below 2^bits is not
+    // normal, whose exponent is 0.
+    const auto bits = static_cast<int64_t>(fraction) +
+                      (static_cast<int64_t>(scale + format.bias() - 1) << format.fraction_bits());
+    return static_cast<uint16_t>(bits | (std::signbit(x) ? 0x8000 : 0));
+}
+
+double decode(uint16_t bits, Format format) {
+    const int fraction = bits & ((1 << format.fraction_bits()) - 1);
+    const int exponent = (bits >> format.fraction_bits()) & ((1 << format.exponent_bits) - 1);
+    double x = 0;
+    if (exponent == (1 << format.exponent_bits) - 1)
+        x = fraction != 0 ? NAN : INFINITY;
+    else if (exponent == 0)
+        x = std::ldexp(fraction, 1 - format.bias() - format.fraction_bits());
+    else
+        x = std::ldexp(fraction + (1 << format.fraction_bits()),
+                       exponent - format.bias() - format.fraction_bits());
+    return (bits & 0x8000) != 0 ? -x : x;
+}
+
+// A test compares with it.
+struct Comparison {
+    const char* name;
+    const std::vector<double>& got;
+    std::span<const double> expected;
+    double allowed;  // as a part of the largest expected number
+
+    // The first element that is off, NaN included. "" = none.
+    std::string failure() const {
+        double largest = 0;
+        for (const double x : expected) largest = std::max(largest, std::fabs(x));
+        if (got.size() != expected.size()) return fmt::format("{} has {} elements", name, got.size());
+        for (size_t i = 0; i < got.size(); i++)
+            if (!(std::fabs(got[i] - expected[i]) <= allowed * largest))
+                return fmt::format("{}[{}] is {:.6g} instead of {:.6g}", name, i, got[i], expected[i]);
+        return "";
+    }
+};
+
+// The last row of each head.
+std::vector<double> last_rows(const std::vector<double>& all, size_t width) {
+    std::vector<double> some;
+    for (uint32_t head = 1; head <= Shape::heads_q; head++) {
+        const auto end = all.begin() + static_cast<std::ptrdiff_t>(head * Shape::rows * width);
+        some.insert(some.end(), end - static_cast<std::ptrdiff_t>(width), end);
+    }
+    return some;
+}
+
+std::string first_failure(std::initializer_list<Comparison> all) {
+    for (const Comparison& one : all)
+        if (std::string failure = one.failure(); !failure.empty()) return failure;
+    return "";
+}
+
+Result<Plan> plan_of(const DeviceCaps& caps, const SelfTest& test) {
+    Options options;
+    options.precision = test.precision;
+    const Problem problem = test.problem();
+    if (!test.backward) return make_plan(caps, problem, options);
+    const auto backward = resolve(problem, default_backward());
+    if (!backward) return backward.failure();
+    return make_plan(caps, problem, *backward, options);
+}
+
+std::string first_line(std::string_view version) {
+    return fmt::format("vkattn {} self-test\n", version);
+}
+
+// What stands before the separator, which is removed from the text, too.
+std::string_view take(std::string_view& text, char separator) {
+    const size_t at = std::min(text.find(separator), text.size());
+    const std::string_view taken = text.substr(0, at);
+    text.remove_prefix(std::min(at + 1, text.size()));
+    return taken;
+}
+
+std::optional<VkattnDtype> dtype_of(std::string_view name) {
+    for (const VkattnDtype dtype : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16})
+        if (name == name_of(dtype)) return dtype;
+    return std::nullopt;
+}
+
+}  // namespace
+
+Problem SelfTest::problem() const {
+    VkattnProblem p = default_problem();
+    p.dtype = dtype;
+    p.batch = 1;
+    p.num_heads_q = Shape::heads_q;
+    p.num_heads_kv = Shape::heads_kv;
+    p.seqlen_q = rows;
+    p.seqlen_kv = Shape::keys;
+    p.head_dim_qk = p.head_dim_v = Shape::head_dim;
+    p.causal = 1;
+    p.alignment_bytes = 16;
+    p.query_strides.head = uint64_t{Shape::rows} * Shape::head_dim;
+    return *resolve(p);  // nothing of it is wrong on any device
+}
+
+std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
+    std::vector<PlannedTest> pending;
+    const auto add = [&](const SelfTest& test) {
+        const Result<Plan> plan = plan_of(caps, test);
+        // What the device cannot do, or what no kernel that is right can do, is refused when somebody asks for it.
+        if (!plan || verdict_on(caps, test.backward, plan->kernel, test.dtype, plan->operands) != nullptr)
+            return;
+        KernelVerdict verdict{test.backward, plan->kernel, test.dtype, plan->operands, ""};
+        // The kernel of few rows does not round, so that several precisions come to the same test.
+        const bool is_there = std::ranges::any_of(pending, [&](const PlannedTest& other) {
+            return other.test.rows == test.rows && is_of(other.verdict, verdict);
+        });
+        if (!is_there) pending.push_back({test, std::move(verdict)});
+    };
+    for (const auto& [dtype, precision] : types)
+        for (const uint32_t rows : {Shape::rows, 1u}) add({false, dtype, precision, rows});
+    for (const auto& [dtype, precision] : types) add({true, dtype, precision, Shape::rows});
+    return pending;
+}
+
+// Allowed are multiples of what rounding the operands and the result costs, as parts of the largest element. The largest
+// errors seen were TODO.
+std::string judge(const PlannedTest& planned, const SelfTestOutputs& got,
+                  const SelfTestReference& reference) {
+    const double allowed =
+        16 * std::max(rounding_of(planned.verdict.operands), rounding_of(planned.verdict.dtype));
+    if (planned.test.backward)
+        return first_failure({{"dquery", got.dquery, reference.dquery, allowed},
+                              {"dkey", got.dkey, reference.dkey, allowed},
+                              {"dvalue", got.dvalue, reference.dvalue, allowed}});
+    const double of_scores = 16 * rounding_of(VKATTN_DTYPE_FLOAT32);
+    if (planned.test.rows != 1)
+        return first_failure(
+            {{"out", got.out, reference.out, allowed}, {"lse", got.lse, reference.lse, of_scores}});
+    const std::vector<double> out = last_rows(reference.out, Shape::head_dim),
+                              lse = last_rows(reference.lse, 1);
+    return first_failure({{"out", got.out, out, allowed}, {"lse", got.lse, lse, of_scores}});
+}
+
+std::vector<std::byte> stored(std::span<const double> values, VkattnDtype dtype) {
+    std::vector<std::byte> bytes(values.size() * bytes_of(dtype));
+    for (size_t i = 0; i < values.size(); i++)
+        if (dtype == VKATTN_DTYPE_FLOAT32) {
+            const auto x = static_cast<float>(values[i]);
+            std::memcpy(&bytes[i * sizeof x], &x, sizeof x);
+        } else {
+            const uint16_t x = encode(values[i], format_of(dtype));
+            std::memcpy(&bytes[i * sizeof x], &x, sizeof x);
+        }
+    return bytes;
+}
+
+std::vector<double> loaded(std::span<const std::byte> bytes, VkattnDtype dtype) {
+    std::vector<double> values(bytes.size() / bytes_of(dtype));
+    for (size_t i = 0; i < values.size(); i++)
+        if (dtype == VKATTN_DTYPE_FLOAT32) {
+            float x = 0;
+            std::memcpy(&x, &bytes[i * sizeof x], sizeof x);
+            values[i] = static_cast<double>(x);
+        } else {
+            uint16_t x = 0;
+            std::memcpy(&x, &bytes[i * sizeof x], sizeof x);
+            values[i] = decode(x, format_of(dtype));
+        }
+    return values;
+}
+
+bool is_of(const KernelVerdict& verdict, const KernelVerdict& other) {
+    return verdict.backward == other.backward && verdict.kernel == other.kernel &&
+           verdict.dtype == other.dtype && verdict.operands == other.operands;
+}
+
+const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::string_view kernel,
+                                VkattnDtype dtype, VkattnDtype operands) {
+    for (const KernelVerdict& v : caps.verdicts)
+        if (v.backward == backward && v.kernel == kernel && v.dtype == dtype && v.operands == operands)
+            return &v;
+    return nullptr;
+}
+
+std::string text_of(const std::vector<KernelVerdict>& verdicts, std::string_view version) {
+    std::string text = first_line(version);
+    for (const KernelVerdict& v : verdicts)
+        text +=
+            fmt::format("{} {} {} {} {}\n", v.backward ? "backward" : "forward", v.kernel, name_of(v.dtype),
+                        name_of(v.operands), v.failure.empty() ? "passed" : "failed " + v.failure);
+    return text;
+}
+
+std::vector<KernelVerdict> verdicts_of(std::string_view text, std::string_view version) {
+    const std::string first = first_line(version);
+    if (!text.starts_with(first)) return {};
+    text.remove_prefix(first.size());
+    std::vector<KernelVerdict> verdicts;
+    while (!text.empty()) {
+        std::string_view line = take(text, '\n');
+        const std::string_view pass = take(line, ' '), kernel = take(line, ' ');
+        const auto dtype = dtype_of(take(line, ' ')), operands = dtype_of(take(line, ' '));
+        const std::string_view word = take(line, ' ');
+        const bool known = (pass == "forward" || pass == "backward") && !kernel.empty() && dtype && operands;
+        if (!known || !(word == "failed" ? !line.empty() : word == "passed" && line.empty())) return {};
+        verdicts.push_back({pass == "backward", std::string(kernel), *dtype, *operands, std::string(line)});
+    }
+    return verdicts;
+}
+
+}  // namespace vkattn::core

@@ -1,0 +1,80 @@
+// The self-test: small problems through the kernels that the planner chooses on a device, judged by a float64
+// reference on the host. Drivers miscompile; a kernel that is seen to be wrong is not planned any more (choose_plan),
+// and the next one is tested in its place. Pure, as the planner is: src/vulkan/self_test.cpp records the tests.
+//
+// All tests share one set of inputs, whose elements every storage type has exactly, so that one reference serves all.
+// Keys grow with their number: a row's maximum is exceeded tile after tile.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan.hpp"
+
+namespace vkattn::core {
+
+// Scratch that suffices for every test on every device.
+constexpr uint64_t self_test_scratch_bytes = uint64_t{4} << 20;
+
+// The shapes of the tests: several tiles of queries and of keys, none of them whole, causal, two query heads to a key
+// head.
+struct SelfTestShape {
+    static constexpr uint32_t rows = 150, keys = 200, heads_q = 2, heads_kv = 1, head_dim = 64;
+    static constexpr size_t query_elements = size_t{heads_q} * rows * head_dim;
+    static constexpr size_t key_elements = size_t{heads_kv} * keys * head_dim;
+    static constexpr size_t lse_elements = size_t{heads_q} * rows;
+};
+
+// Dense tensors (head, row, head dim), those of the reference too.
+struct SelfTestInputs {
+    std::vector<double> query, key, value, dout;
+};
+struct SelfTestReference {
+    std::vector<double> out, lse, dquery, dkey, dvalue;
+};
+SelfTestInputs self_test_inputs();
+SelfTestReference self_test_reference(const SelfTestInputs& inputs);
+
+// One test: whether it is a backward, of which storage type, with which operands, of how many rows. A forward of one
+// row takes the last row of each head: few rows have a kernel of their own.
+struct SelfTest {
+    bool backward = false;
+    VkattnDtype dtype{};
+    VkattnPrecision precision{};
+    uint32_t rows = 0;
+
+    Problem problem() const;
+};
+
+// Tests for kernels that the planner would choose on this device and that have no verdict in caps.verdicts yet, in the
+// order in which they are run. Empty: all is known.
+struct PlannedTest {
+    SelfTest test;
+    KernelVerdict verdict;  // whom it is about; the failure is not known yet
+};
+std::vector<PlannedTest> pending_tests(const DeviceCaps& caps);
+
+// What a test wrote, in float64, against the reference. "" or what is wrong, in one line.
+struct SelfTestOutputs {
+    std::vector<double> out, lse;              // of a forward
+    std::vector<double> dquery, dkey, dvalue;  // of a backward
+};
+std::string judge(const PlannedTest& planned, const SelfTestOutputs& got, const SelfTestReference& reference);
+
+// Elements of a storage type and float64.
+std::vector<std::byte> stored(std::span<const double> values, VkattnDtype dtype);
+std::vector<double> loaded(std::span<const std::byte> bytes, VkattnDtype dtype);
+
+// Verdicts as lines of text, which later contexts on the same driver begin with. The first line names the version of
+// vkattn: what another version says is not about these kernels, and gives no verdicts.
+std::string text_of(const std::vector<KernelVerdict>& verdicts, std::string_view version);
+std::vector<KernelVerdict> verdicts_of(std::string_view text, std::string_view version);
+// True if both are about the same kernel and types.
+bool is_of(const KernelVerdict& verdict, const KernelVerdict& other);
+// The verdict on a kernel; null if there is none.
+const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::string_view kernel,
+                                VkattnDtype dtype, VkattnDtype operands);
+
+}  // namespace vkattn::core

@@ -1,0 +1,165 @@
+// The self-test on a device: kernels that are right pass, results that are wrong take a kernel out, and verdicts can be
+// given to a later context. What is judged, and how, is tested without a device (test_self_test.cpp).
+#include <cstring>
+
+#include "api_calls.hpp"
+#include "cases.hpp"
+#include "skip.hpp"
+#include "vulkan/context.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+
+namespace {
+
+struct SelfTested : OnDevice {
+    Requirements needed{runtime.handles().get_instance_proc_addr, runtime.handles().instance,
+                        runtime.handles().physical_device};
+    VkattnContextInfo info = context_info();
+
+    SelfTested() {
+        const RuntimeHandles h = runtime.handles();
+        info.get_instance_proc_addr = h.get_instance_proc_addr;
+        info.instance = h.instance;
+        info.physical_device = h.physical_device;
+        info.device = h.device;
+        info.api_version = VK_API_VERSION_1_2;
+        info.features = needed.features();
+    }
+
+    // One round; `damage` may change what the device wrote.
+    void round(const Context& context, const std::function<void(std::vector<std::byte>&)>& damage = {}) {
+        std::vector<std::byte> data(context.self_test_size());
+        CHECK_LE(data.size(), size_t{16} << 20);
+        const Buffer memory = runtime.allocate(data.size());
+        runtime.submit(
+            [&](VkCommandBuffer c) { context.record_self_test(c, memory.handle(), 0, memory.address()); });
+        runtime.download(memory, data, 0);
+        if (damage) damage(data);
+        context.self_tested(data.data(), data.size());
+    }
+    // Rounds until all is known.
+    int rounds(const Context& context) {
+        int count = 0;
+        for (; context.self_test_size() != 0; count++) {
+            REQUIRE_LT(count, 4);
+            round(context);
+        }
+        return count;
+    }
+};
+
+VkattnProblem small_problem() {
+    return parse_case("h=2 sq=20 skv=30 d=64 dtype=f16", "here").problem;
+}
+
+std::string chosen_kernel(const Context& context) {
+    return Plan(context, small_problem()).info().kernel;
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(SelfTested, "self-test: the kernels of this device are right, in one round") {
+    const Context context(info);
+    const std::string before = Plan(context, small_problem()).describe();
+    CHECK_EQ(rounds(context), 1);
+    const std::string verdicts = context.self_test_verdicts();
+    INFO(verdicts);
+    CHECK_EQ(verdicts.find("failed"), std::string::npos);
+    CHECK_NE(verdicts.find("\nforward rows float16 float32 passed\n"), std::string::npos);
+    CHECK_NE(verdicts.find("\nbackward " + chosen_kernel(context) + " bfloat16"), std::string::npos);
+    CHECK_EQ(Plan(context, small_problem()).describe(), before);
+
+    // A later context begins with them.
+    info.self_test_verdicts = verdicts.c_str();
+    const Context told(info);
+    CHECK_EQ(told.self_test_size(), 0);
+    CHECK_EQ(told.self_test_verdicts(), verdicts);
+    info.self_test_verdicts = "of something else";
+    CHECK_NE(Context(info).self_test_size(), 0);
+    // A caller that was compiled against an earlier version has no such field.
+    info.self_test_verdicts = verdicts.c_str();
+    info.struct_size = offsetof(VkattnContextInfo, self_test_verdicts);
+    CHECK_NE(Context(info).self_test_size(), 0);
+}
+
+TEST_CASE_FIXTURE(SelfTested,
+                  "self-test: a device that writes nothing right has no kernel left, and says why") {
+    const Context context(info);
+    const std::string first = chosen_kernel(context);
+    // As if nothing had been written: poison stays in the outputs.
+    const auto poison = [](std::vector<std::byte>& data) { std::memset(data.data(), 0xff, data.size()); };
+    round(context, poison);
+    const std::string verdicts = context.self_test_verdicts();
+    INFO(verdicts);
+    CHECK_EQ(verdicts.find("passed"), std::string::npos);
+    CHECK_NE(verdicts.find("forward " + first + " float16 "), std::string::npos);
+    CHECK_NE(verdicts.find("nan instead of "), std::string::npos);
+    for (int i = 0; context.self_test_size() != 0; i++) {
+        REQUIRE_LT(i, 4);
+        round(context, poison);
+    }
+    VkattnPlanInfo plan_info;
+    vkattn_plan_info_init(&plan_info);
+    const VkattnProblem problem = small_problem();
+    const Seen seen = call(vkattn_plan_check, context.get(), &problem, nullptr, &plan_info);
+    CHECK_EQ(seen.returned, VKATTN_UNSUPPORTED);
+    CHECK_NE(std::string(seen.error.message).find("failed the self-test on this device"), std::string::npos);
+}
+
+TEST_CASE_FIXTURE(SelfTested, "self-test: verdicts that a context is told take a kernel out of its plans") {
+    const std::string first = chosen_kernel(Context(info));
+    std::string text = std::string("vkattn ") + vkattn_version() + " self-test\n";
+    for (const char* operands : {"float16", "float32"})  // those of matrix units, and of `tiles`
+        text += "forward " + first + " float16 " + operands + " failed out[3] is 1 instead of 2\n";
+    info.self_test_verdicts = text.c_str();
+    const Context told(info);
+    VkattnProblem problem = small_problem();
+    VkattnPlanInfo plan_info;
+    vkattn_plan_info_init(&plan_info);
+    const Seen seen = call(vkattn_plan_check, told.get(), &problem, nullptr, &plan_info);
+    if (first == "tiles") {
+        CHECK_EQ(seen.returned, VKATTN_UNSUPPORTED);
+    } else {
+        REQUIRE_EQ(seen.returned, VKATTN_OK);
+        CHECK_NE(std::string(plan_info.kernel), first);
+        CHECK_NE(Plan(told, problem).describe().find("out[3] is 1 instead of 2"), std::string::npos);
+    }
+    problem.dtype = VKATTN_DTYPE_FLOAT32;
+    CHECK_EQ(call(vkattn_plan_check, told.get(), &problem, nullptr, &plan_info).returned, VKATTN_OK);
+}
+
+TEST_CASE_FIXTURE(SelfTested, "self-test: bad arguments are refused by name") {
+    const Context context(info);
+    const Buffer memory = runtime.allocate(context.self_test_size());
+    const std::vector<std::byte> data(context.self_test_size());
+    check_invalid(call(vkattn_context_self_tested, context.get(), data.data(), data.size()), "size_bytes");
+    runtime.submit([&](VkCommandBuffer c) {
+        const VkBuffer buffer = memory.handle();
+        const VkDeviceAddress at = memory.address();
+        check_invalid(
+            call(vkattn_cmd_self_test, VkCommandBuffer{}, context.get(), buffer, VkDeviceSize{0}, at),
+            "command_buffer");
+        check_invalid(
+            call(vkattn_cmd_self_test, c, static_cast<VkattnContext*>(nullptr), buffer, VkDeviceSize{0}, at),
+            "context");
+        check_invalid(call(vkattn_cmd_self_test, c, context.get(), VkBuffer{}, VkDeviceSize{0}, at),
+                      "buffer");
+        check_invalid(call(vkattn_cmd_self_test, c, context.get(), buffer, VkDeviceSize{2}, at), "offset");
+        check_invalid(call(vkattn_cmd_self_test, c, context.get(), buffer, VkDeviceSize{0}, at + 4),
+                      "address");
+        check_invalid(
+            call(vkattn_cmd_self_test, c, context.get(), buffer, VkDeviceSize{0}, VkDeviceAddress{0}),
+            "address");
+        context.record_self_test(c, buffer, 0, at);
+    });
+    check_invalid(call(vkattn_context_self_tested, context.get(), data.data(), data.size() - 1),
+                  "size_bytes");
+    check_invalid(
+        call(vkattn_context_self_tested, context.get(), static_cast<const void*>(nullptr), data.size()),
+        "results");
+    check_invalid(
+        call(vkattn_context_self_tested, static_cast<VkattnContext*>(nullptr), data.data(), data.size()),
+        "context");
+    CHECK_EQ(vkattn_self_test_size(nullptr), 0);
+}

@@ -1,0 +1,213 @@
+// The self-test without a device: its reference against the oracle, its judgement, and what the planner makes of
+// verdicts. That drivers' results pass is tested in gpu/test_self_test.cpp.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "oracle/backward.hpp"
+#include "plan/self_test.hpp"
+#include "profile.hpp"
+
+using namespace vkattn::core;
+using Shape = SelfTestShape;
+
+namespace {
+
+constexpr const char* version = "1.2.3";
+constexpr VkattnDtype dtypes[] = {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16};
+
+DeviceCaps device(const std::string& name) {
+    return vkattn::test::load_with_matrix_units(std::string(VKATTN_TESTS_DIR "/profiles/") + name + ".txt");
+}
+
+void check_near(const std::vector<double>& got, const std::vector<double>& expected) {
+    REQUIRE_EQ(got.size(), expected.size());
+    double worst = 0;
+    for (size_t i = 0; i < got.size(); i++) worst = std::max(worst, std::fabs(got[i] - expected[i]));
+    CHECK_LT(worst, 1e-12);
+}
+
+// Says that a kernel has failed each of its pending tests on the device.
+void fail_all(DeviceCaps& caps, const std::string& kernel) {
+    for (PlannedTest& planned : pending_tests(caps))
+        if (planned.verdict.kernel == kernel) {
+            planned.verdict.failure = "out[0] is 2 instead of 1";
+            caps.verdicts.push_back(planned.verdict);
+        }
+}
+
+std::vector<std::string> kernels_of(const std::vector<PlannedTest>& tests) {
+    std::vector<std::string> kernels;
+    for (const PlannedTest& t : tests) kernels.push_back(t.verdict.kernel);
+    return kernels;
+}
+
+Problem problem_of(VkattnDtype dtype) {
+    return SelfTest{false, dtype, VKATTN_PRECISION_STORAGE, Shape::rows}.problem();
+}
+
+}  // namespace
+
+TEST_CASE("self-test: its reference is the oracle's attention") {
+    const SelfTestInputs in = self_test_inputs();
+    const SelfTestReference reference = self_test_reference(in);
+    oracle::Problem p;
+    p.num_heads_q = Shape::heads_q;
+    p.num_heads_kv = Shape::heads_kv;
+    p.seqlen_q = Shape::rows;
+    p.seqlen_kv = Shape::keys;
+    p.head_dim_qk = p.head_dim_v = Shape::head_dim;
+    p.softmax_scale = 1 / std::sqrt(static_cast<double>(Shape::head_dim));
+    p.causal = true;
+    const oracle::Result forward = oracle::forward(p, in.query, in.key, in.value);
+    check_near(reference.out, forward.out);
+    check_near(reference.lse, forward.lse);
+    const oracle::Gradients gradients = oracle::backward(p, in.query, in.key, in.value, in.dout, {});
+    check_near(reference.dquery, gradients.query);
+    check_near(reference.dkey, gradients.key);
+    check_near(reference.dvalue, gradients.value);
+}
+
+TEST_CASE("self-test: every storage type has the inputs exactly, and the largest scores stand last") {
+    const SelfTestInputs in = self_test_inputs();
+    for (const VkattnDtype dtype : dtypes)
+        for (const auto& x : {in.query, in.key, in.value, in.dout})
+            CHECK(loaded(stored(x, dtype), dtype) == x);
+    const auto reach = [&](size_t key) {
+        const auto first = in.key.begin() + static_cast<std::ptrdiff_t>(key * Shape::head_dim);
+        return *std::max_element(first, first + Shape::head_dim);
+    };
+    CHECK_GT(reach(Shape::keys - 1), 3 * reach(0));
+}
+
+TEST_CASE("self-test: numbers are rounded to storage types as the oracle rounds them") {
+    for (int exponent = -30; exponent <= 15; exponent++)
+        for (const double fraction : {1.0, 1.00048828125, 1.0009765625, 1.00146484375, 1.00390625, 1.01171875,
+                                      1.7, 1.9990, 1.99951171875, 1.99999})
+            for (const double sign : {1.0, -1.0}) {
+                const double x = sign * std::ldexp(fraction, exponent);
+                if (std::fabs(x) > 65504) continue;
+                CAPTURE(x);
+                const auto rounded = [&](oracle::StorageType type) {
+                    return static_cast<double>(oracle::round_to_storage(static_cast<float>(x), type));
+                };
+                const std::vector<double> one = {static_cast<double>(static_cast<float>(x))};
+                CHECK_EQ(loaded(stored(one, VKATTN_DTYPE_FLOAT16), VKATTN_DTYPE_FLOAT16)[0],
+                         rounded(oracle::StorageType::float16));
+                CHECK_EQ(loaded(stored(one, VKATTN_DTYPE_BFLOAT16), VKATTN_DTYPE_BFLOAT16)[0],
+                         rounded(oracle::StorageType::bfloat16));
+            }
+    const std::vector<double> zeros = {0.0};
+    for (const VkattnDtype dtype : dtypes) CHECK_EQ(loaded(stored(zeros, dtype), dtype)[0], 0);
+    const std::vector<std::byte> poison(8, std::byte{0xff});
+    for (const VkattnDtype dtype : dtypes) CHECK(std::isnan(loaded(poison, dtype)[0]));
+}
+
+TEST_CASE("self-test: one wrong element of any tensor is a failure, and is named") {
+    const SelfTestReference reference = self_test_reference(self_test_inputs());
+    for (const VkattnDtype dtype : dtypes) {
+        CAPTURE(dtype);
+        const auto rounded = [&](const std::vector<double>& x) { return loaded(stored(x, dtype), dtype); };
+        const PlannedTest forward{{false, dtype, VKATTN_PRECISION_STORAGE, Shape::rows},
+                                  {false, "tiles", dtype, dtype, ""}};
+        PlannedTest backward = forward;
+        backward.test.backward = backward.verdict.backward = true;
+        SelfTestOutputs of_forward, of_backward;
+        of_forward.out = rounded(reference.out);
+        of_forward.lse = loaded(stored(reference.lse, VKATTN_DTYPE_FLOAT32), VKATTN_DTYPE_FLOAT32);
+        of_backward.dquery = rounded(reference.dquery);
+        of_backward.dkey = rounded(reference.dkey);
+        of_backward.dvalue = rounded(reference.dvalue);
+        CHECK_EQ(judge(forward, of_forward, reference), "");
+        CHECK_EQ(judge(backward, of_backward, reference), "");
+
+        const auto check_notices = [&](const PlannedTest& test, SelfTestOutputs& got,
+                                       std::vector<double>& tensor, const std::string& name) {
+            for (const size_t at : {size_t{0}, tensor.size() / 2, tensor.size() - 1})
+                for (const double wrong : {tensor[at] + 1, tensor[at] - 1, std::nan("")}) {
+                    const double right = std::exchange(tensor[at], wrong);
+                    CHECK_EQ(judge(test, got, reference).rfind(name + "[" + std::to_string(at) + "] is ", 0),
+                             0);
+                    tensor[at] = right;
+                }
+            const double last = tensor.back();
+            tensor.pop_back();
+            CHECK_NE(judge(test, got, reference), "");
+            tensor.push_back(last);
+        };
+        check_notices(forward, of_forward, of_forward.out, "out");
+        check_notices(forward, of_forward, of_forward.lse, "lse");
+        check_notices(backward, of_backward, of_backward.dquery, "dquery");
+        check_notices(backward, of_backward, of_backward.dkey, "dkey");
+        check_notices(backward, of_backward, of_backward.dvalue, "dvalue");
+    }
+}
+
+TEST_CASE("self-test: a kernel that failed is not planned, and its successor is tested") {
+    DeviceCaps caps = device("nvidia_h200");
+    const Problem f16 = problem_of(VKATTN_DTYPE_FLOAT16), f32 = problem_of(VKATTN_DTYPE_FLOAT32);
+    REQUIRE_EQ(make_plan(caps, f16, Options{})->kernel, "matrix");
+    const auto at_first = kernels_of(pending_tests(caps));
+    CHECK(at_first == std::vector<std::string>{"tiles", "rows", "matrix", "rows", "matrix", "rows", "matrix",
+                                               "matrix", "tiles", "matrix", "matrix", "matrix", "matrix"});
+    fail_all(caps, "matrix");
+    const auto plan = make_plan(caps, f16, Options{});
+    REQUIRE(plan);
+    CHECK_EQ(plan->kernel, "tiles");
+    const auto refusal = std::ranges::find(plan->refused, "matrix", &Refusal::kernel);
+    REQUIRE(refusal != plan->refused.end());
+    CHECK_EQ(refusal->reason, "it failed the self-test on this device: out[0] is 2 instead of 1");
+    // Types with which it has not failed are not concerned, and neither are products that nobody may do without it.
+    CHECK_EQ(make_plan(caps, f32, Options{})->kernel, "tiles");
+    Options named;
+    named.kernel = "matrix";
+    const auto forced = make_plan(caps, f16, named);
+    REQUIRE(!forced);
+    CHECK_EQ(forced.failure().status, VKATTN_UNSUPPORTED);
+    CHECK_NE(forced.failure().message.find("failed the self-test"), std::string::npos);
+
+    CHECK(kernels_of(pending_tests(caps)) == std::vector<std::string>{"tiles", "rows", "tiles", "rows",
+                                                                      "tiles", "rows", "tiles", "tiles",
+                                                                      "tiles"});
+    fail_all(caps, "tiles");
+    const auto none = make_plan(caps, f16, Options{});
+    REQUIRE(!none);
+    CHECK_EQ(none.failure().status, VKATTN_UNSUPPORTED);
+}
+
+TEST_CASE("self-test: every device is through with it once all kernels have a verdict") {
+    for (const auto& profile : vkattn::test::load_profiles(VKATTN_TESTS_DIR "/profiles")) {
+        CAPTURE(profile.name);
+        DeviceCaps caps = device(profile.name);
+        if (!refuse_device(caps).empty()) continue;
+        const auto tests = pending_tests(caps);
+        CHECK_GE(tests.size(), 6);
+        for (const PlannedTest& planned : tests) caps.verdicts.push_back(planned.verdict);
+        CHECK(pending_tests(caps).empty());
+    }
+}
+
+TEST_CASE("self-test: verdicts are kept as text, which another version does not believe") {
+    const std::vector<KernelVerdict> verdicts = {
+        {false, "tiles", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT32, ""},
+        {true, "matrix", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_BFLOAT16, "dkey[7] is nan instead of 0.25"}};
+    const std::string text = text_of(verdicts, version);
+    CHECK_EQ(text,
+             "vkattn 1.2.3 self-test\n"
+             "forward tiles float32 float32 passed\n"
+             "backward matrix float32 bfloat16 failed dkey[7] is nan instead of 0.25\n");
+    CHECK_EQ(text_of(verdicts_of(text, version), version), text);
+    CHECK_EQ(verdicts_of(text, version).size(), 2);
+    CHECK(verdicts_of(text, "1.2.4").empty());
+    const std::string first = "vkattn 1.2.3 self-test\n";
+    for (const char* damaged :
+         {"", "x", "forward tiles float32 float32\n", "sideways tiles float32 float32 passed\n",
+          "forward tiles float31 float32 passed\n", "forward tiles float32 float32 failed \n",
+          "forward tiles float32 float32 passed away\n", "forward  float32 float32 passed\n", "\n\n"}) {
+        CAPTURE(damaged);
+        CHECK(verdicts_of(first + damaged, version).empty());
+    }
+    for (size_t length = 0; length < text.size(); length++)
+        CHECK_LT(verdicts_of(text.substr(0, length), version).size(), 3);
+}
