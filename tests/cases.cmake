@@ -2,7 +2,7 @@
 # ones. The cases travel inside the binary, which may run on a machine without this folder.
 set(cases_folder "${CMAKE_CURRENT_LIST_DIR}")
 set(case_texts "${CMAKE_BINARY_DIR}/vkattn_gpu_cases")
-foreach(pass forward backward)
+foreach(pass forward backward combine behaviour)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${cases_folder}/cases/${pass}.txt")
   file(READ "${cases_folder}/cases/${pass}.txt" cases_text)
   file(CONFIGURE OUTPUT "${case_texts}/${pass}_cases.inc" CONTENT "R\"cases(@cases_text@)cases\"" @ONLY)
@@ -14,7 +14,7 @@ target_include_directories(vkattn_oracle PUBLIC "${cases_folder}")
 target_link_libraries(vkattn_oracle PUBLIC Threads::Threads PRIVATE vkattn_warnings)
 
 set(case_sources case_plan.cpp cases.cpp storage.cpp device.cpp guarded.cpp guard_probe.cpp inputs.cpp forward_run.cpp
-  backward_run.cpp)
+  backward_run.cpp combine_run.cpp behaviour.cpp job.cpp)
 list(TRANSFORM case_sources PREPEND "${cases_folder}/gpu/")
 add_library(vkattn_cases STATIC ${case_sources})
 target_compile_options(vkattn_cases PRIVATE $<$<CONFIG:Release>:-O1>) # what takes time is the oracle

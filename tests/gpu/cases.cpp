@@ -96,9 +96,17 @@ void set_values(Line& l, Value v) {
                                            {"spike", Values::spike}});
 }
 
-void set_dtype(Line& l, Value v) {
-    l.result.problem.dtype = l.one_of<VkattnDtype>(
+VkattnDtype dtype_named(const Line& l, Value v) {
+    return l.one_of<VkattnDtype>(
         v, {{"f32", VKATTN_DTYPE_FLOAT32}, {"f16", VKATTN_DTYPE_FLOAT16}, {"bf16", VKATTN_DTYPE_BFLOAT16}});
+}
+
+void set_dtype(Line& l, Value v) {
+    l.result.problem.dtype = dtype_named(l, v);
+}
+
+void set_parts_dtype(Line& l, Value v) {
+    l.result.parts_dtype = dtype_named(l, v);
 }
 
 void set_precision(Line& l, Value v) {
@@ -166,6 +174,8 @@ Setters make_words() {
         {"align_bytes", field(&P::alignment_bytes)},
         {"dtype", set_dtype},
         {"precision", set_precision},
+        {"parts", [](Line& l, Value v) { l.result.num_parts = l.number<uint32_t>(v); }},
+        {"parts_dtype", set_parts_dtype},
         {"mask", set_mask},
         {"mask_shape", set_mask_shape},
         {"mask_fill", set_mask_fill},

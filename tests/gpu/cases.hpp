@@ -35,6 +35,9 @@ struct Case : CaseArrays {
     VkattnPrecision precision = VKATTN_PRECISION_STORAGE;
     bool lse = true;
     bool dlse = false;  // of the backward: the lse has an incoming gradient
+    // Of a combine, whose problem says what is merged, by batch, num_heads_q, seqlen_q and head_dim_v.
+    uint32_t num_parts = 1;
+    VkattnDtype parts_dtype = VKATTN_DTYPE_FLOAT32;
     uint32_t seed = 1;
     Values values = Values::normal;
     MaskFill mask_fill = MaskFill::random;

@@ -1,8 +1,5 @@
-// The backward's promises about running: the same bits however its segments are spread, whatever lay in memory before,
-// next to another recording of the same plan; and after a forward, by the documented stages alone.
-#include <list>
-#include <thread>
-
+// The backward's promises about running beside those of behaviour.txt: the same bits in a hundred runs and in segments of
+// one command buffer; and after a forward, by the documented stages alone.
 #include "backward_run.hpp"
 #include "case_suite.hpp"
 #include "interposer.hpp"
@@ -49,38 +46,7 @@ Gradients gradients_of_whole(Device& device, const BackwardJob& job) {
     return memory.gradients();
 }
 
-// All segments, so many into a command buffer.
-void record(Recorder& recorder, const BackwardJob& job, const BackwardMemory& memory, uint32_t each) {
-    const uint32_t all = job.plan.segments();
-    for (uint32_t first = 0; first < all; first += each) {
-        job.plan.cmd_backward(recorder.begin(), memory.args(), first, std::min(each, all - first));
-        recorder.end();
-    }
-}
-
 }  // namespace
-
-TEST_CASE_FIXTURE(Recorded,
-                  "a backward's segments in several command buffers and submissions give the same bits") {
-    const BackwardJob job(context.get(), cut_text);
-    const uint32_t segments = job.plan.segments();
-    REQUIRE(segments > 8);
-    const Gradients whole = gradients_of_whole(device, job);
-    for (const uint32_t each : {1u, (segments + 1) / 2}) {
-        CAPTURE(each);
-        for (const bool together : {true, false}) {
-            const BackwardMemory memory = job.memory(device, Place::start, together ? 0x7f800000 : 0);
-            Recorder recorder(device);
-            record(recorder, job, memory, each);
-            if (together)
-                Recorder::submit(device, recorder.recorded());
-            else
-                for (VkCommandBuffer commands : recorder.recorded()) Recorder::submit(device, {commands});
-            check_right(job, memory);
-            CHECK(memory.gradients().same_bits(whole));
-        }
-    }
-}
 
 TEST_CASE_FIXTURE(Recorded, "a hundred runs of a backward on a matrix unit give the same bits") {
     if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
@@ -118,27 +84,6 @@ TEST_CASE_FIXTURE(Recorded,
         CHECK(memory.gradients().same_bits(whole));
     }
     check_right(job, memory);
-}
-
-TEST_CASE_FIXTURE(Recorded, "one backward recorded by two threads at once, with scratch of their own") {
-    const BackwardJob job(context.get(), cut_text);
-    std::list<BackwardMemory> memories;
-    std::list<Recorder> recorders;
-    for (int t = 0; t < 2; t++) {
-        memories.push_back(job.memory(device));
-        recorders.emplace_back(device);
-    }
-    const auto record_whole = [&](Recorder& recorder, const BackwardMemory& memory) {
-        job.plan.cmd_backward(recorder.begin(), memory.args());
-        recorder.end();
-    };
-    std::thread other([&] { record_whole(recorders.back(), memories.back()); });
-    record_whole(recorders.front(), memories.front());
-    other.join();
-    // Nothing between the two on the queue, so they may overlap.
-    Recorder::submit(device, {recorders.front().recorded().front(), recorders.back().recorded().front()});
-    for (const BackwardMemory& memory : memories) check_right(job, memory);
-    CHECK(memories.front().gradients().same_bits(memories.back().gradients()));
 }
 
 TEST_CASE_FIXTURE(Recorded, "a forward feeds its backward by the documented stages and accesses") {

@@ -1,14 +1,10 @@
 // Merging of partial outputs: against fp64 arithmetic done here, and of shards of the keys against the oracle.
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
 
-#include "fixture.hpp"
-#include "forward_run.hpp"
+#include "combine_run.hpp"
 #include "interposer.hpp"
 
 using namespace vkattn;
@@ -16,188 +12,43 @@ using namespace vkattn::test;
 
 namespace {
 
-constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
+constexpr const char* combine_text =
+#include "combine_cases.inc"
+    ;
 
-struct Shape {
-    uint32_t num_parts, batch, heads, seqlen, dim;
-    VkattnDtype dtype, parts_dtype;
-    uint32_t pad = 0;  // elements left free after each row, head, batch and part
-    bool lse = true;
-    uint32_t alignment_bytes = 0;
-};
-
-std::string text_of(const Shape& s) {
-    return fmt::format("parts={} b={} h={} sq={} d={} {} of {} pad={} align_bytes={}", s.num_parts, s.batch,
-                       s.heads, s.seqlen, s.dim, name_of(s.dtype), name_of(s.parts_dtype), s.pad,
-                       s.alignment_bytes);
+Case a_case(const std::string& text) {
+    return parse_case(text, "here");
 }
 
-// (batch, heads, seqlen, dim) with padding, or dense by the library's defaults where there is none.
-VkattnStrides strides_of(const Shape& s) {
-    const uint64_t row = s.dim + s.pad, head = s.seqlen * row + s.pad;
-    return {s.heads * head + s.pad, head, row};
+// Fails the test where memory is damaged.
+Outcome run(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place) {
+    const CombineRun run = run_combine(device, plan, c, parts, place);
+    CHECK_EQ(run.damage, "");
+    return run.outcome;
 }
-
-// Parts are a tensor of the same shape, part after part, with random content; what no element covers is poison.
-struct Parts {
-    explicit Parts(const Shape& s);
-    std::byte* row(uint32_t part, uint64_t row_index, const Shape& s);
-    double at(uint32_t part, uint64_t n) const { return dense[part * per_part + n]; }
-
-    uint64_t rows, per_part;
-    uint64_t part_stride;
-    Tensor layout;              // of one part
-    std::vector<double> dense;  // as stored
-    std::vector<float> lse;     // (part, row)
-    std::vector<std::byte> image;
-};
-
-Parts::Parts(const Shape& s) {
-    layout.batch = s.batch, layout.heads = s.heads, layout.seqlen = s.seqlen, layout.dim = s.dim;
-    layout.strides = strides_of(s);
-    layout.dtype = s.parts_dtype;
-    rows = uint64_t{s.batch} * s.heads * s.seqlen;
-    per_part = rows * s.dim;
-    part_stride = s.batch * layout.strides.batch + s.pad;
-    const uint64_t bytes = element_bytes(s.parts_dtype);
-    image.resize(rows == 0 ? 0 : ((s.num_parts - 1) * part_stride + layout.span()) * bytes);
-    for (size_t i = 0; i < image.size(); i++) image[i] = i % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f};
-    std::mt19937 random(s.num_parts + s.dim);
-    const auto uniform = [&] { return static_cast<double>(random()) / 4294967296.0 * 2 - 1; };
-    for (uint32_t part = 0; part < s.num_parts; part++)
-        for (uint64_t r = 0; r < rows; r++) {
-            // Of each row some parts saw nothing; of every fifth row, all.
-            const bool empty = r % 5 == 4 || random() % 4 == 0;
-            lse.push_back(static_cast<float>(empty ? minus_infinity : 20 * uniform()));
-            for (uint64_t d = 0; d < s.dim; d++) {
-                const double x = empty ? std::nan("") : rounded(uniform(), s.parts_dtype);
-                dense.push_back(x);
-                if (!empty) store(row(part, r, s) + d * bytes, x, s.parts_dtype);
-            }
-        }
-}
-
-std::byte* Parts::row(uint32_t part, uint64_t r, const Shape& s) {
-    const uint64_t at = layout.at(r / s.seqlen / s.heads, r / s.seqlen % s.heads, r % s.seqlen);
-    return image.data() + (part * part_stride + at) * element_bytes(s.parts_dtype);
-}
-
-// T is double, or float for the yardstick of the error rule.
-template <class T>
-void merge(const Shape& s, const Parts& parts, std::vector<T>& out, std::vector<T>& lse) {
-    out.assign(parts.per_part, 0);
-    for (uint64_t r = 0; r < parts.rows; r++) {
-        T most = -std::numeric_limits<T>::infinity(), sum = 0;
-        const auto lse_of = [&](uint32_t part) { return static_cast<T>(parts.lse[part * parts.rows + r]); };
-        for (uint32_t part = 0; part < s.num_parts; part++) most = std::max(most, lse_of(part));
-        lse.push_back(most);
-        if (!std::isfinite(most)) continue;
-        for (uint32_t part = 0; part < s.num_parts; part++) sum += std::exp(lse_of(part) - most);
-        lse.back() = most + std::log(sum);
-        for (uint32_t part = 0; part < s.num_parts; part++) {
-            const T weight = std::exp(lse_of(part) - most) / sum;
-            for (uint64_t n = r * s.dim; n < (r + 1) * s.dim && weight != 0; n++)
-                out[n] += weight * static_cast<T>(parts.at(part, n));
-        }
-    }
-}
-
-Expected expect(const Shape& s, const Parts& parts) {
-    Expected expected;
-    merge(s, parts, expected.exact.out, expected.exact.lse);
-    merge(s, parts, expected.naive.out, expected.naive.lse);
-    expected.storage = storage_of(s.dtype);
-    for (float& x : expected.naive.out) x = oracle::round_to_storage(x, expected.storage);
-    return expected;
-}
-
-VkattnCombine combine_of(const Shape& s, const Parts& parts) {
-    VkattnCombine c;
-    vkattn_combine_init(&c);
-    c.dtype = s.dtype;
-    c.parts_dtype = s.parts_dtype;
-    c.num_parts = s.num_parts;
-    c.batch = s.batch;
-    c.num_heads = s.heads;
-    c.seqlen_q = s.seqlen;
-    c.head_dim_v = s.dim;
-    c.alignment_bytes = s.alignment_bytes;
-    if (s.pad == 0) return c;  // the defaults
-    c.part_stride = parts.part_stride;
-    c.parts_strides = c.out_strides = strides_of(s);
-    return c;
-}
-
-// In guarded memory; fails the test where anything is wrong, and returns what was written.
-Outcome run(Device& device, const Plan& plan, const Shape& s, const Parts& parts, Place place) {
-    const uint32_t parts_alignment = std::max(s.alignment_bytes, element_bytes(s.parts_dtype)),
-                   alignment = std::max(s.alignment_bytes, element_bytes(s.dtype));
-    Tensor layout = parts.layout;
-    layout.dtype = s.dtype;
-    Guarded given(device, parts.image.size(), place, parts_alignment),
-        given_lse(device, parts.lse.size() * sizeof(float), place),
-        out(device, layout.span() * element_bytes(s.dtype), place, alignment),
-        lse(device, s.lse ? parts.rows * sizeof(float) : 0, place);
-    given.write(parts.image);
-    given_lse.write(std::as_bytes(std::span(parts.lse)));
-    for (Guarded* memory : {&given, &given_lse}) memory->protect();
-    for (Guarded* memory : {&out, &lse}) memory->fill(poison_word);
-    VkattnCombineArgs args;
-    vkattn_combine_args_init(&args);
-    args.parts = given.address();
-    args.parts_lse = given_lse.address();
-    args.out = out.address();
-    args.lse = s.lse ? lse.address() : 0;
-    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_combine(commands, args); });
-    for (const Guarded* memory : {&given, &given_lse, &out, &lse}) CHECK(memory->intact());
-    const std::vector<std::byte> content = out.read();
-    const std::vector<bool> covered = layout.covered();
-    size_t damaged = 0;
-    for (size_t i = 0; i < content.size(); i++)
-        if (!covered[i] && content[i] != (i % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f})) damaged++;
-    CHECK(damaged == 0);
-    Outcome outcome{layout.gather(content), std::vector<float>(s.lse ? parts.rows : 0)};
-    const std::vector<std::byte> lse_content = lse.read();
-    if (!lse_content.empty()) std::memcpy(outcome.lse.data(), lse_content.data(), lse_content.size());
-    return outcome;
-}
-
-void check_combine(Device& device, const Context& context, const Shape& shape) {
-    CAPTURE(text_of(shape));
-    const Parts parts(shape);
-    const Plan plan(context, combine_of(shape, parts));
-    CHECK(plan.scratch().size_bytes == 0);
-    CHECK(plan.describe().size() > 2);
-    const Expected expected = expect(shape, parts);
-    const Outcome start = run(device, plan, shape, parts, Place::start),
-                  end = run(device, plan, shape, parts, Place::end);
-    CHECK(compare(start, expected) == "");
-    CHECK(start.same_bits(end));
-}
-
-constexpr VkattnDtype f32 = VKATTN_DTYPE_FLOAT32, f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Recorded, "partial outputs merge by their lse") {
-    for (const auto& [dtype, parts_dtype] :
-         {std::pair{f32, f32}, {f16, f32}, {bf16, f32}, {f16, f16}, {bf16, bf16}})
-        for (const Shape& shape : {Shape{1, 2, 3, 7, 59, dtype, parts_dtype},
-                                   {2, 2, 3, 7, 59, dtype, parts_dtype, 3},
-                                   {7, 1, 2, 33, 111, dtype, parts_dtype, 1},
-                                   {7, 3, 4, 1, 64, dtype, parts_dtype},
-                                   {3, 1, 1, 5, 1, dtype, parts_dtype},
-                                   {70, 2, 1, 3, 8, dtype, parts_dtype, 5, false},
-                                   {4, 2, 2, 5, 64, dtype, parts_dtype, 0, true, 16},
-                                   {2, 1, 1, 3, 576, dtype, parts_dtype}})
-            check_combine(device, context, shape);
+TEST_CASE_FIXTURE(Recorded, "combine cases: ") {
+    size_t run = 0;
+    for (const Section& section : parse_cases(combine_text, "combine.txt"))
+        for (const Case& c : section.cases) {
+            CAPTURE(c.text);
+            const Report report = run_combine_case(device, context.get(), c);
+            for (const std::string& failure : report.failures) FAIL_CHECK(failure);
+            const Plan plan(context.get(), combine_of(c, Parts(c)));
+            CHECK(plan.scratch().size_bytes == 0);
+            CHECK(plan.describe().size() > 2);
+            run++;
+        }
+    CHECK(run == 40);
 }
 
 // The first row of which at least two parts saw something, and the first such part.
-std::pair<uint64_t, uint32_t> a_row_of_two(const Shape& s, const Parts& parts) {
+std::pair<uint64_t, uint32_t> a_row_of_two(const Case& c, const Parts& parts) {
     for (uint64_t row = 0; row < parts.rows; row++) {
         std::vector<uint32_t> seen;
-        for (uint32_t part = 0; part < s.num_parts; part++)
+        for (uint32_t part = 0; part < c.num_parts; part++)
             if (std::isfinite(parts.lse[part * parts.rows + row])) seen.push_back(part);
         if (seen.size() > 1) return {row, seen[0]};
     }
@@ -206,12 +57,13 @@ std::pair<uint64_t, uint32_t> a_row_of_two(const Shape& s, const Parts& parts) {
 
 TEST_CASE_FIXTURE(Recorded, "what is not finite in a part does not vanish from the merged row") {
     const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-    for (const Shape& shape : {Shape{3, 2, 3, 7, 59, f32, f32}, {70, 1, 2, 5, 64, f16, f32}}) {
-        CAPTURE(text_of(shape));
-        const Parts clean_parts(shape);
-        const Plan plan(context, combine_of(shape, clean_parts));
-        const Outcome clean = run(device, plan, shape, clean_parts, Place::end);
-        const auto [row, part] = a_row_of_two(shape, clean_parts);
+    for (const char* text : {"parts=3 b=2 h=3 sq=7 dv=59", "parts=70 h=2 sq=5 dv=64 dtype=f16"}) {
+        CAPTURE(text);
+        const Case c = a_case(text);
+        const Parts clean_parts(c);
+        const Plan plan(context, combine_of(c, clean_parts));
+        const Outcome clean = run(device, plan, c, clean_parts, Place::end);
+        const auto [row, part] = a_row_of_two(c, clean_parts);
         for (const auto& [of_lse, x] : {std::pair{true, nan}, {true, inf}, {false, nan}, {false, inf}}) {
             CAPTURE(of_lse);
             CAPTURE(x);
@@ -219,11 +71,11 @@ TEST_CASE_FIXTURE(Recorded, "what is not finite in a part does not vanish from t
             if (of_lse)
                 parts.lse[part * parts.rows + row] = x;
             else
-                store(parts.row(part, row, shape), x, shape.parts_dtype);
-            const Outcome got = run(device, plan, shape, parts, Place::end);
+                store(parts.row(part, row), x, c.parts_dtype);
+            const Outcome got = run(device, plan, c, parts, Place::end);
             for (uint64_t r = 0; r < parts.rows; r++) {
                 const auto at = [&](const Outcome& o) {
-                    return std::span(o.out).subspan(r * shape.dim, shape.dim);
+                    return std::span(o.out).subspan(r * c.problem.head_dim_v, c.problem.head_dim_v);
                 };
                 if (r != row) {
                     CHECK(std::ranges::equal(at(got), at(clean)));
@@ -245,9 +97,8 @@ namespace {
 
 // Merges into part `of_out`, and the lse into that of part `of_lse`. What was written; the other parts stay as they
 // are.
-Outcome run_in_place(Device& device, const Plan& plan, const Shape& s, const Parts& parts, uint32_t of_out,
-                     uint32_t of_lse) {
-    const uint64_t bytes = element_bytes(s.dtype), at = of_out * parts.part_stride * bytes;
+Outcome run_in_place(Device& device, const Plan& plan, const Parts& parts, uint32_t of_out, uint32_t of_lse) {
+    const uint64_t bytes = element_bytes(parts.layout.dtype), at = of_out * parts.part_stride * bytes;
     Guarded given(device, parts.image.size(), Place::end, 16), lse(device, parts.lse.size() * 4, Place::end);
     given.write(parts.image);
     lse.write(std::as_bytes(std::span(parts.lse)));
@@ -282,21 +133,20 @@ Outcome run_in_place(Device& device, const Plan& plan, const Shape& s, const Par
 }  // namespace
 
 TEST_CASE_FIXTURE(Recorded, "a combine may merge in place, into any part and any lse") {
-    for (const VkattnDtype dtype : {f32, f16, bf16})
-        for (const Shape& shape : {Shape{2, 2, 3, 7, 59, dtype, dtype, 3},
-                                   {3, 2, 2, 5, 64, dtype, dtype, 0, true, 16},
-                                   {70, 2, 1, 3, 8, dtype, dtype, 5},
-                                   {7, 1, 2, 33, 111, dtype, dtype, 1},
-                                   {3, 1, 1, 3, 576, dtype, dtype},
-                                   {1, 1, 2, 9, 13, dtype, dtype}}) {
-            CAPTURE(text_of(shape));
-            const Parts parts(shape);
-            const Plan plan(context, combine_of(shape, parts));
-            const Outcome apart = run(device, plan, shape, parts, Place::end);
-            CHECK(compare(apart, expect(shape, parts)) == "");
-            const uint32_t last = shape.num_parts - 1;
+    for (const char* types : {"dtype=f32", "dtype=f16 parts_dtype=f16", "dtype=bf16 parts_dtype=bf16"})
+        for (const char* text :
+             {"parts=2 b=2 h=3 sq=7 dv=59 pad=3 ", "parts=3 b=2 h=2 sq=5 dv=64 align_bytes=16 ",
+              "parts=70 b=2 sq=3 dv=8 pad=5 ", "parts=7 h=2 sq=33 dv=111 pad=1 ", "parts=3 sq=3 dv=576 ",
+              "h=2 sq=9 dv=13 "}) {
+            const Case c = a_case(std::string(text) + types);
+            CAPTURE(c.text);
+            const Parts parts(c);
+            const Plan plan(context, combine_of(c, parts));
+            const Outcome apart = run(device, plan, c, parts, Place::end);
+            CHECK(compare(apart, vkattn::test::expect(c, parts)) == "");
+            const uint32_t last = c.num_parts - 1;
             for (const auto& [of_out, of_lse] : {std::pair{0u, 0u}, {last, last}, {last / 2, last}})
-                CHECK(run_in_place(device, plan, shape, parts, of_out, of_lse).same_bits(apart));
+                CHECK(run_in_place(device, plan, parts, of_out, of_lse).same_bits(apart));
         }
 }
 
@@ -345,7 +195,7 @@ TEST_CASE_FIXTURE(Recorded, "a combine refuses every other overlap") {
     other.parts_strides = other.out_strides;
     CHECK(record(other, in_place) == "");
     other = good;
-    other.dtype = f16;
+    other.dtype = VKATTN_DTYPE_FLOAT16;
     CHECK(record(other, in_place) == "args.out");
     other = good;
     other.part_stride = 0;  // all parts are the one that is written
@@ -360,10 +210,11 @@ TEST_CASE_FIXTURE(Recorded, "a combine refuses every other overlap") {
 }
 
 TEST_CASE_FIXTURE(Recorded, "empty combines record nothing") {
-    for (const Shape& shape : {Shape{2, 0, 3, 7, 59, f32, f32}, {2, 1, 3, 0, 59, f16, f16}}) {
-        const Parts parts(shape);
-        const Plan plan(context, combine_of(shape, parts));
-        CAPTURE(text_of(shape));
+    for (const char* text : {"parts=2 b=0 h=3 sq=7 dv=59", "parts=2 h=3 dv=59 dtype=f16 parts_dtype=f16"}) {
+        const Case c = a_case(text);
+        const Parts parts(c);
+        const Plan plan(context, combine_of(c, parts));
+        CAPTURE(text);
         VkattnCombineArgs args;
         vkattn_combine_args_init(&args);
         Recorder recorder(device);
@@ -375,11 +226,11 @@ TEST_CASE_FIXTURE(Recorded, "empty combines record nothing") {
 }
 
 TEST_CASE_FIXTURE(Recorded, "a combine records one dispatch, whatever the lengths, of one pipeline") {
-    const Shape shape{3, 2, 2, 5, 64, f32, f32}, other{9, 1, 4, 50, 64, f32, f32};
+    const Case c = a_case("parts=3 b=2 h=2 sq=5 dv=64"), other = a_case("parts=9 h=4 sq=50 dv=64");
     between.pretend = true;
     const Context fresh = between.context();
     const int before = between.pipelines_asked_for();
-    const Plan plan(fresh, combine_of(shape, Parts(shape))), longer(fresh, combine_of(other, Parts(other)));
+    const Plan plan(fresh, combine_of(c, Parts(c))), longer(fresh, combine_of(other, Parts(other)));
     CHECK(between.pipelines_asked_for() == before + 1);
     VkattnCombineArgs args;
     vkattn_combine_args_init(&args);
