@@ -246,9 +246,9 @@ void add_bench(CLI::App& app) {
                     "Timed blocks of runs, short ones in one submission; default 20");
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");
-    CLI::Option* suite = sub->add_option(
-        "--suite", b->suite,
-        "A table of cases instead of one: prefill, decode or llama, of float16 unless --dtype is given");
+    CLI::Option* suite = sub->add_option("--suite", b->suite,
+                                         "A table of cases instead of one: prefill, decode, llama or "
+                                         "watchdog, of float16 unless --dtype is given");
     sub->add_flag("--list", b->list, "Only the names of the suite's cases")->needs(suite);
     for (const char* name : {"--seqlen-q", "--head-dim-qk"})
         sub->get_option(name)->required(false)->excludes(suite);

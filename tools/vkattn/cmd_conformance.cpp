@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "conformance_report.hpp"
+#include "problem.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -42,7 +43,9 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
     if (options.device != "all") {
         RuntimeOptions opened;
         opened.device = options.device;
-        return {Runtime(opened).device()};
+        Runtime runtime(opened);
+        require_execution(runtime);
+        return {runtime.device()};
     }
     std::vector<DeviceInfo> usable;
     for (const DeviceInfo& device : list_devices())
@@ -54,8 +57,21 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
     return usable;
 }
 
+// A case that somebody has written is refused if it is no problem of vkattn's, or needs more than the oracle can hold.
+Check given_check(const std::string& line) {
+    const Check check = check_of(line);
+    if (const auto problem = core::resolve(check.c.problem); !problem)
+        throw UsageError("--case", fmt::format("{}: {}", problem.failure().field, problem.failure().message));
+    try {
+        for (int tensor = 0; tensor < 4; tensor++) test::tensor_of(check.c, tensor);
+    } catch (const test::CaseError& error) {
+        throw UsageError("--case", error.what());
+    }
+    return check;
+}
+
 std::vector<Check> checks_for(const Options& options) {
-    if (options.has_line) return {check_of(options.line)};
+    if (options.has_line) return {given_check(options.line)};
     const auto [index, count] = parse_shard(options.shard);
     std::vector<Check> checks = chosen(checks_of(parse_level(options.level)), options.filter, index, count);
     if (checks.empty())
@@ -66,19 +82,20 @@ std::vector<Check> checks_for(const Options& options) {
 }
 
 // An empty path: not asked for.
-void write(const char* option, const std::string& path, const std::string& text) {
+void write(const char* option, const std::string& path, const std::string& text,
+           std::ios::openmode mode = std::ios::trunc) {
     if (path.empty()) return;
-    std::ofstream file(path, std::ios::binary);
+    std::ofstream file(path, std::ios::binary | mode);
     file << text;
     file.flush();
     if (!file) throw UsageError(option, fmt::format("{} cannot be written", path));
 }
 
-// Before minutes of work: can its results be written?
+// Before minutes of work: can its results be written? What is there stays, for as long as there are none.
 void check_writable(const Options& options) {
     for (const auto& [option, path] :
          {std::pair{"--json", options.json}, {"--junit", options.junit}, {"--report", options.html}})
-        write(option, path, "");
+        write(option, path, "", std::ios::app);
 }
 
 void run(const Options& options) {
@@ -123,7 +140,8 @@ void run(const Options& options) {
 
 void add_conformance(CLI::App& app) {
     CLI::App* sub = app.add_subcommand(
-        "conformance", "Proves a device right: forward and backward against an fp64 oracle, on each kernel");
+        "conformance",
+        "Proves a device right: each kernel against an fp64 oracle, and the promises about running");
     auto options = std::make_shared<Options>();
     auto* level = sub->add_option("--level", options->level,
                                   "smoke: a minute at most; standard; full: each case on each kernel");
@@ -131,8 +149,8 @@ void add_conformance(CLI::App& app) {
                                    "Runs the checks with such names; * and ? stand for any text");
     sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
     auto* shard = sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
-    auto* line =
-        sub->add_option("--case", options->line, "Runs one case: forward or backward, and its words");
+    auto* line = sub->add_option("--case", options->line,
+                                 "Runs one case: forward, backward, combine or a promise, and its words");
     sub->add_flag("--until-failure", options->until_failure, "Begins no further check once one has failed");
     auto* fuzz_for =
         sub->add_option("--fuzz", options->fuzz_seconds, "Runs random problems for so many seconds")

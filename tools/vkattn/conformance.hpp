@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,10 +17,18 @@ namespace vkattn::tools::conformance {
 enum class Level { smoke, standard, full };
 Level parse_level(const std::string& text);  // throws UsageError
 
-struct Check {
-    std::string name;     // stable: pass/section/words of the case, and /kernel where the check names one
-    std::string feature;  // pass/section
+// What is done with a case: forward, backward, combine, or a promise about running (tests/gpu/behaviour.hpp).
+struct Pass {
+    std::string name;  // the first word of --case
     bool backward = false;
+    std::function<test::Report(test::Device&, VkattnContext*, const test::Case&)> run;
+};
+const std::vector<Pass>& passes();
+
+struct Check {
+    std::string name;     // stable: feature/words of the case, and /kernel where the check names one
+    std::string feature;  // forward, backward, combine or behaviour, and the section
+    const Pass* pass = nullptr;
     bool forced = false;  // the level names the kernel, not the case
     bool random = false;  // it may be a problem that the library refuses, which says nothing
     test::Case c;
@@ -29,7 +38,7 @@ struct Check {
 
 // All checks of a level, in the order of the case files; they do not depend on the device.
 std::vector<Check> checks_of(Level level);
-// "forward" or "backward" and the words of a case. Throws UsageError.
+// The name of a pass and the words of a case. Throws UsageError.
 Check check_of(const std::string& line);
 
 // Keeps the checks whose names match the pattern, in which * stands for any text and ? for any character, and of these
@@ -42,6 +51,7 @@ enum class Status { passed, failed, skipped };
 struct Result {
     Status status = Status::skipped;
     std::string reason;                 // of a skip
+    std::string note;                   // what was changed of the case for this device
     std::string kernel;                 // that was planned
     std::vector<std::string> failures;  // one line each
     double worst = 0;                   // the largest error as a part of what is allowed

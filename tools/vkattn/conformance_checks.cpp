@@ -1,5 +1,6 @@
 // Which checks there are, and which of them are asked for.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -7,6 +8,9 @@
 
 #include "common.hpp"
 #include "conformance.hpp"
+#include "gpu/backward_run.hpp"
+#include "gpu/behaviour.hpp"
+#include "gpu/combine_run.hpp"
 
 namespace vkattn::tools::conformance {
 namespace {
@@ -17,13 +21,15 @@ constexpr const char* forward_text =
 constexpr const char* backward_text =
 #include "backward_cases.inc"
     ;
+constexpr const char* combine_text =
+#include "combine_cases.inc"
+    ;
+constexpr const char* behaviour_text =
+#include "behaviour_cases.inc"
+    ;
 
 // Head dims that every device builds pipelines for in a second or two.
 constexpr uint32_t most_smoke_head_dim = 96;
-
-const char* pass_of(bool backward) {
-    return backward ? "backward" : "forward";
-}
 
 std::string dashed(std::string text) {
     std::ranges::replace(text, ' ', '-');
@@ -44,17 +50,36 @@ std::string words_of(const std::string& text) {
     return words;
 }
 
+const Pass* pass_named(const std::string& name) {
+    const auto found = std::ranges::find(passes(), name, &Pass::name);
+    return found != passes().end() ? &*found : nullptr;
+}
+
+std::vector<Pass> make_passes() {
+    std::vector<Pass> all = {{"forward", false, test::run_case},
+                             {"backward", true, test::run_backward_case},
+                             {"combine", false, test::run_combine_case}};
+    for (const test::Behaviour& behaviour : test::behaviours())
+        for (const bool backward : {false, true})
+            all.push_back(
+                {dashed(fmt::format("{}{}", backward ? "backward " : "", behaviour.name)), backward,
+                 [&behaviour, backward](test::Device& device, VkattnContext* context, const test::Case& c) {
+                     return test::run_behaviour(device, context, behaviour, c, backward);
+                 }});
+    return all;
+}
+
 struct Maker {
     Level level;
     std::vector<Check> checks;
     std::map<std::string, int> names;
 
-    void add(const test::Section& section, const test::Case& c, bool backward, const char* kernel) {
+    void add(const std::string& feature, const Pass& pass, const test::Case& c, const char* kernel) {
         Check check;
-        check.backward = backward;
+        check.pass = &pass;
         check.c = c;
         check.c.text = words_of(c.text);
-        check.feature = fmt::format("{}/{}", pass_of(backward), dashed(section.name));
+        check.feature = feature;
         std::string words = check.c.text;
         std::ranges::replace(words, ' ', ',');
         check.name = fmt::format("{}/{}", check.feature, words);
@@ -69,29 +94,43 @@ struct Maker {
         checks.push_back(std::move(check));
     }
 
-    void add_all(const std::vector<test::Section>& sections, bool backward) {
-        for (const test::Section& section : sections) {
+    // The kernels that a level forces beside the planner's own choice.
+    void add_forced(const std::string& feature, const Pass& pass, const test::Case& c) {
+        if (c.kernel != "auto" || !c.tuning.empty()) return;
+        if (level != Level::full) {
+            if (c.problem.dtype == VKATTN_DTYPE_FLOAT16) add(feature, pass, c, "matrix");
+            return;
+        }
+        for (const char* kernel : {"rows", "tiles", "matrix", "matrix_khr", "materialized"})
+            if (!pass.backward || std::string_view(kernel) != "rows") add(feature, pass, c, kernel);
+    }
+
+    // `group`: the first part of names. Sections of behaviours name their own pass.
+    void add_all(const char* group, const char* text) {
+        const std::string name = group;
+        const bool behaviours = name == "behaviour";
+        for (const test::Section& section : test::parse_cases(text, name + ".txt")) {
+            const std::string feature = fmt::format("{}/{}", name, dashed(section.name));
+            const Pass& pass = *pass_named(behaviours ? dashed(section.name) : name);
             bool has_smoke = false;
             for (const test::Case& c : section.cases) {
                 const bool small =
                     std::max(c.problem.head_dim_qk, c.problem.head_dim_v) <= most_smoke_head_dim;
                 if (level == Level::smoke && (has_smoke || !small)) continue;
                 has_smoke = true;
-                add(section, c, backward, nullptr);
-                if (c.kernel != "auto" || !c.tuning.empty()) continue;
-                if (level == Level::full) {
-                    for (const char* kernel : {"rows", "tiles", "matrix", "matrix_khr", "materialized"})
-                        if (!backward || std::string_view(kernel) != "rows")
-                            add(section, c, backward, kernel);
-                } else if (c.problem.dtype == VKATTN_DTYPE_FLOAT16) {
-                    add(section, c, backward, "matrix");
-                }
+                add(feature, pass, c, nullptr);
+                if (name == "forward" || name == "backward") add_forced(feature, pass, c);
             }
         }
     }
 };
 
 }  // namespace
+
+const std::vector<Pass>& passes() {
+    static const std::vector<Pass> all = make_passes();
+    return all;
+}
 
 Level parse_level(const std::string& text) {
     if (text == "smoke") return Level::smoke;
@@ -101,25 +140,30 @@ Level parse_level(const std::string& text) {
 }
 
 std::string Check::line() const {
-    return fmt::format("{} {}", pass_of(backward), c.text);
+    return fmt::format("{} {}", pass->name, c.text);
 }
 
 std::vector<Check> checks_of(Level level) {
     Maker maker{level, {}, {}};
-    maker.add_all(test::parse_cases(forward_text, "forward.txt"), false);
-    maker.add_all(test::parse_cases(backward_text, "backward.txt"), true);
+    maker.add_all("forward", forward_text);
+    maker.add_all("backward", backward_text);
+    maker.add_all("combine", combine_text);
+    maker.add_all("behaviour", behaviour_text);
     return std::move(maker.checks);
 }
 
 Check check_of(const std::string& given) {
     const std::string line = words_of(given);
     const size_t blank = std::min(line.find(' '), line.size());
-    const std::string pass = line.substr(0, blank);
-    if (pass != "forward" && pass != "backward")
-        throw UsageError("--case", fmt::format("'{}' is neither forward nor backward", pass));
+    const std::string name = line.substr(0, blank);
     Check check;
-    check.backward = pass == "backward";
-    check.feature = pass + "/case";
+    check.pass = pass_named(name);
+    if (check.pass == nullptr) {
+        std::vector<std::string> names;
+        for (const Pass& pass : passes()) names.push_back(pass.name);
+        throw UsageError("--case", fmt::format("'{}' is none of {}", name, fmt::join(names, ", ")));
+    }
+    check.feature = name + "/case";
     check.name = check.feature;
     try {
         check.c = test::parse_case(line.substr(std::min(blank + 1, line.size())), "--case");

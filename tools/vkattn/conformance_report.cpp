@@ -37,6 +37,7 @@ Json to_json(const DeviceRun& run, const Check& check, const Result& result) {
                 {"worst", number_or_text(result.worst)},
                 {"seconds", result.seconds}};
     if (!result.reason.empty()) all["reason"] = result.reason;
+    if (!result.note.empty()) all["note"] = result.note;
     if (!result.failures.empty()) {
         all["failures"] = result.failures;
         all["reproduce"] = reproduction(run, check);
@@ -130,6 +131,12 @@ void print_table(const DeviceRun& run) {
     for (const Result& r : run.results)
         if (r.ran && r.status == Status::skipped) reasons[r.reason]++;
     for (const auto& [reason, count] : reasons) fmt::print("skipped {}: {}\n", count, reason);
+    const auto changed = std::ranges::count_if(run.results, [](const Result& r) { return !r.note.empty(); });
+    if (changed != 0)
+        fmt::print(
+            "changed {}: a workgroup of this device costs more than the limit of the case, which was "
+            "raised\n",
+            changed);
     for (size_t i = 0; i < run.checks.size(); i++) {
         if (run.results[i].failures.empty()) continue;
         fmt::print("FAILED {}\n", run.checks[i].name);

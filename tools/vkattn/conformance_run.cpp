@@ -51,7 +51,8 @@ std::string refusal(VkattnContext* context, const Check& check) {
     test::Case c = check.c;
     // A limit is raised if a workgroup costs more: that there is one matters here, not how low it is.
     if (c.max_dispatch_flops != 0) c.max_dispatch_flops = UINT64_MAX;
-    const Planned named = plan_of(context, c, check.backward);
+    if (check.pass->name == "combine") return "";  // every device merges
+    const Planned named = plan_of(context, c, check.pass->backward);
     if (named.status != VKATTN_OK) {
         if (check.random && named.status == VKATTN_INVALID_ARGUMENT)
             return std::string("no valid problem: ") + named.error.field;
@@ -62,7 +63,7 @@ std::string refusal(VkattnContext* context, const Check& check) {
     if (!check.forced) return "";
     c = check.c;
     c.kernel = "auto";
-    const Planned own = plan_of(context, c, check.backward);
+    const Planned own = plan_of(context, c, check.pass->backward);
     return own.status == VKATTN_OK && own.info.kernel == check.c.kernel ? planned_by_itself : "";
 }
 
@@ -70,6 +71,7 @@ Result result_of(const test::Report& report) {
     Result result;
     result.failures = report.failures;
     result.reason = report.failures.empty() ? report.skipped : "";
+    result.note = report.note;
     result.kernel = report.kernel;
     result.worst = report.worst;
     result.status = !report.failures.empty() ? Status::failed
@@ -84,7 +86,8 @@ class Queue {
     explicit Queue(const std::vector<Check>& checks) {
         std::map<std::string, size_t> groups;
         for (size_t i = 0; i < checks.size(); i++) {
-            const std::string key = checks[i].c.pipeline_key() + (checks[i].backward ? " backward" : "");
+            const std::string key =
+                checks[i].c.pipeline_key() + (checks[i].pass->backward ? " backward" : "");
             const auto [at, is_new] = groups.try_emplace(key, groups_.size());
             if (is_new) groups_.emplace_back();
             groups_[at->second].push_back(i);
@@ -125,9 +128,7 @@ Result Worker::run(const Check& check) {
         }
         VkattnContext* const context = device_->runtime().context();
         result.reason = refusal(context, check);
-        if (result.reason.empty())
-            result = result_of(check.backward ? test::run_backward_case(*device_, context, check.c)
-                                              : test::run_case(*device_, context, check.c));
+        if (result.reason.empty()) result = result_of(check.pass->run(*device_, context, check.c));
     } catch (const std::exception& error) {
         result.status = Status::failed;
         result.failures.emplace_back(error.what());

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
+
 #include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
@@ -63,11 +65,39 @@ std::vector<SuiteCase> llama(VkattnDtype dtype) {
     return all;
 }
 
+// Problems of many kinds, each of some hundredths of a second on a small GPU: is a plan's cost, counted as for
+// max_dispatch_flops, in proportion to its time? The first case on each kernel calibrates the others.
+std::vector<SuiteCase> watchdog(VkattnDtype dtype) {
+    std::vector<SuiteCase> all;
+    const auto add = [&](const std::string& name, const VkattnProblem& p) {
+        all.push_back({"watchdog " + name, p});
+    };
+    add("d128", forward_problem(dtype, 2, 16, 16, 2048, 2048, 128));
+    add("decode", forward_problem(dtype, 8, 32, 8, 1, 16384, 128));
+    for (const uint32_t d : {32u, 64u, 80u, 256u})
+        add(fmt::format("d{}", d), forward_problem(dtype, 2, 16, 16, 2048, 2048, d));
+    for (const uint32_t n : {512u, 8192u})
+        add(fmt::format("d128 n{}", n),
+            forward_problem(dtype, 32768 / n, 16, 16, n, std::min(n, 2048u), 128));
+    VkattnProblem p = forward_problem(dtype, 2, 16, 4, 4096, 4096, 128);
+    p.causal = 1;
+    add("d128 causal 4:1", p);
+    p.window_left = 512;
+    add("d128 window", p);
+    p = forward_problem(dtype, 2, 16, 16, 2048, 2048, 64);
+    p.softcap = 30;
+    add("d64 softcap", p);
+    add("decode mha", forward_problem(dtype, 8, 16, 16, 1, 16384, 64));
+    add("decode 8 rows", forward_problem(dtype, 8, 32, 8, 8, 16384, 128));
+    return all;
+}
+
 std::vector<SuiteCase> cases_of(const std::string& suite, VkattnDtype dtype) {
+    if (suite == "watchdog") return watchdog(dtype);
     if (suite == "prefill") return prefill(dtype);
     if (suite == "decode") return decode(dtype);
     if (suite == "llama") return llama(dtype);
-    throw UsageError("--suite", fmt::format("'{}' is not prefill, decode or llama", suite));
+    throw UsageError("--suite", fmt::format("'{}' is not prefill, decode, llama or watchdog", suite));
 }
 
 // The plan, or why there is none.
@@ -93,10 +123,32 @@ Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass
                 {"ms", ms},
                 {"tflops", tflops(c.problem, pass, ms)},
                 {"gbps", static_cast<double>(tensor_bytes(c.problem)) / ms * 1e-6},
+                {"flops", timed_plan(plans, pass).info().flops},
                 {"kernel", plan["kernel"]},
                 {"tuning_row", plan["tuning_row"]},
                 {"tuning", plan["tuning"]},
                 {"precision", plan["precision"]}};
+}
+
+// Adds to each result what its time is as a multiple of the estimate, by the first result of its kernel.
+void add_estimates(Json& results) {
+    std::map<std::string, double> ms_of_flop;
+    for (Json& r : results) {
+        if (r.contains("refused")) continue;
+        const double cost = r["ms"].get<double>() / r["flops"].get<double>();
+        const double calibrated = ms_of_flop.try_emplace(r["kernel"], cost).first->second;
+        r["estimate_ms"] = r["flops"].get<double>() * calibrated;
+        r["of_estimate"] = cost / calibrated;
+    }
+}
+
+void print_estimates(const Json& results) {
+    print_row("time as a multiple of the estimate; the first case of a kernel calibrates it");
+    for (const Json& r : results)
+        if (r.contains("of_estimate"))
+            print_row(fmt::format("{:24} {:10.4f} {:9.4f} {:8.2f}  {}", r["name"].get<std::string>(),
+                                  r["ms"].get<double>(), r["estimate_ms"].get<double>(),
+                                  r["of_estimate"].get<double>(), r["kernel"].get<std::string>()));
 }
 
 void print_line(const Json& r) {
@@ -141,6 +193,10 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, Pa
                                       : Json{{"name", cases[i].name}, {"refused", why}});
         if (!json) print_line(results.back());
         all.advance();
+    }
+    if (suite == "watchdog") {
+        add_estimates(results);
+        if (!json) print_estimates(results);
     }
     const Ceilings ceilings = measure_ceilings(runtime);
     if (!json) {
