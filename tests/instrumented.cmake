@@ -42,12 +42,13 @@ vkattn_instrument(sanitized "${sanitizers}")
 vkattn_instrument(coverage "--coverage")
 
 # The readers of files are no part of the library, but they take input from anywhere. Of the library, the unit tests
-# feed what decompresses modules with damaged ones.
+# feed what decompresses modules with damaged ones, and the reader of the runtime's cache with damaged files.
 vkattn_again(vkattn_npy_sanitized vkattn_npy "${sanitizers}")
 vkattn_again(vkattn_reference_sanitized vkattn_reference_commands "${sanitizers}")
 vkattn_again(vkattn_spirv_sanitized vkattn_objects "${sanitizers}" vulkan/spirv.cpp)
+vkattn_again(vkattn_cache_file_sanitized vkattn_runtime_objects "${sanitizers}" runtime/cache_file.cpp)
 add_executable(vkattn_unit_tests_sanitized EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vkattn_npy_sanitized>
   $<TARGET_OBJECTS:vkattn_reference_sanitized> $<TARGET_OBJECTS:vkattn_spirv_sanitized>
-  $<TARGET_OBJECTS:vkattn_unit_tests> ${VKATTN_TEST_MAIN})
+  $<TARGET_OBJECTS:vkattn_cache_file_sanitized> $<TARGET_OBJECTS:vkattn_unit_tests> ${VKATTN_TEST_MAIN})
 target_link_libraries(vkattn_unit_tests_sanitized PRIVATE vkattn_cli11 vkattn_oracle vkattn vkattn_fmt)
 target_link_options(vkattn_unit_tests_sanitized PRIVATE ${sanitizers})

@@ -68,8 +68,9 @@ typedef struct VkattnRuntimeOptions {
     /* Index, part of the name (any case) or UUID. Null or "": the environment's VKATTN_DEVICE, else the first usable of
      * discrete, integrated, virtual, CPU. */
     const char* device;
-    /* File of compiled pipelines: read by vkattn_runtime_open if it is there, written by vkattn_runtime_close. Null or
-     * "": none. */
+    /* File of compiled pipelines: read by vkattn_runtime_open if it is there, written by vkattn_runtime_close. Its form
+     * is vkattn's own. Nothing is taken from a file that is damaged, or that another device, driver or version of vkattn
+     * has written; it is replaced. Null or "": none. */
     const char* pipeline_cache;
     /* Device extensions to enable on top of those that vkattn wants. */
     const char* const* extra_extensions;

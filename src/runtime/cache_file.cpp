@@ -3,8 +3,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <random>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -12,44 +12,103 @@
 namespace vkattn::runtime {
 namespace {
 
+namespace fs = std::filesystem;
+
+// A file is this and `size` bytes more: the key, then name and content of each section. Each of them is a text, which
+// is its length in 8 bytes and then its bytes. Numbers are in the host's order: a file is of no use on another machine.
 struct Header {
-    char magic[8] = {'v', 'k', 'a', 't', 't', 'n', 'p', '1'};
+    std::array<char, 8> magic{'v', 'k', 'a', 't', 't', 'n', 'c', '1'};
     uint64_t size = 0;
     uint64_t checksum = 0;
 };
 
-// FNV-1a: against accidents, not against intent.
-uint64_t checksum_of(std::span<const uint8_t> data) {
+// FNV-1a: against accidents, not against intent. It differs where any one byte does.
+uint64_t checksum_of(std::string_view data) {
     uint64_t hash = 14695981039346656037u;
-    for (const uint8_t byte : data) hash = (hash ^ byte) * 1099511628211u;
+    for (const char byte : data) hash = (hash ^ static_cast<uint8_t>(byte)) * 1099511628211u;
     return hash;
+}
+
+Header header_of(std::string_view body) {
+    Header header;
+    header.size = body.size();
+    header.checksum = checksum_of(body);
+    return header;
+}
+
+template <class T>
+void append_bytes(std::string& to, const T& value) {
+    to.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+void append_text(std::string& to, std::string_view text) {
+    append_bytes(to, uint64_t{text.size()});
+    to += text;
+}
+
+// Takes a text from the front of `from`; nothing if it is not all there.
+bool take_text(std::string_view& from, std::string_view& text) {
+    uint64_t length = 0;
+    if (from.size() < sizeof length) return false;
+    std::memcpy(&length, from.data(), sizeof length);
+    from.remove_prefix(sizeof length);
+    if (length > from.size()) return false;
+    text = from.substr(0, length);
+    from.remove_prefix(length);
+    return true;
+}
+
+std::string text_of(const CacheKey& key) {
+    std::string text;
+    for (const uint32_t number : {key.vendor_id, key.device_id, key.driver_version, key.api_version})
+        append_bytes(text, number);
+    append_bytes(text, key.pipeline_cache_uuid);
+    return text + key.vkattn_version;
+}
+
+// What follows the header, if it is what was written; else nothing.
+std::string read_body(const std::string& path) {
+    std::error_code failed;
+    if (!fs::is_regular_file(path, failed)) return {};
+    const uint64_t size = fs::file_size(path, failed);
+    if (failed || size < sizeof(Header) || size > largest_cache_bytes) return {};
+    std::ifstream file(path, std::ios::binary);
+    Header found;
+    if (!file.read(reinterpret_cast<char*>(&found), sizeof found)) return {};
+    std::string body(size - sizeof found, '\0');
+    if (!file.read(body.data(), static_cast<std::streamsize>(body.size()))) return {};
+    const Header expected = header_of(body);
+    return std::memcmp(&found, &expected, sizeof found) == 0 ? body : std::string();
 }
 
 }  // namespace
 
-std::vector<char> read_cache_file(const std::string& path) {
-    std::error_code ignored;
-    if (!std::filesystem::is_regular_file(path, ignored)) return {};
-    std::ifstream file(path, std::ios::binary);
-    Header expected, found;
-    if (!file.read(reinterpret_cast<char*>(&found), sizeof found)) return {};
-    std::vector<char> data{std::istreambuf_iterator<char>(file), {}};
-    expected.size = data.size();
-    expected.checksum = checksum_of({reinterpret_cast<const uint8_t*>(data.data()), data.size()});
-    if (std::memcmp(&found, &expected, sizeof found) != 0) data.clear();
-    return data;
+CacheSections read_cache_file(const std::string& path, const CacheKey& key) {
+    const std::string body = read_body(path);
+    std::string_view rest = body, owner, name, content;
+    if (!take_text(rest, owner) || owner != text_of(key)) return {};
+    CacheSections sections;
+    while (!rest.empty()) {
+        if (!take_text(rest, name) || !take_text(rest, content)) return {};
+        sections[std::string(name)].assign(content.begin(), content.end());
+    }
+    return sections;
 }
 
-void write_cache_file(const std::string& path, std::span<const uint8_t> data) {
-    namespace fs = std::filesystem;
+void write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections) {
     if (fs::exists(path) && !fs::is_regular_file(path)) return;
+    std::string body;
+    append_text(body, text_of(key));
+    for (const auto& [name, content] : sections) {
+        append_text(body, name);
+        append_text(body, {content.data(), content.size()});
+    }
+    if (body.size() > largest_cache_bytes - sizeof(Header)) return;
+    const Header header = header_of(body);
     const std::string temporary = fmt::format("{}.{:08x}", path, std::random_device()());
-    Header header;
-    header.size = data.size();
-    header.checksum = checksum_of(data);
     std::ofstream file(temporary, std::ios::binary);
     file.write(reinterpret_cast<const char*>(&header), sizeof header);
-    file.write(reinterpret_cast<const char*>(data.data()), static_cast<std::streamsize>(data.size()));
+    file.write(body.data(), static_cast<std::streamsize>(body.size()));
     file.close();
     std::error_code failed;
     if (file) fs::rename(temporary, path, failed);

@@ -1,18 +1,34 @@
-// A pipeline cache in a file. Vulkan trusts the data that it is given, so a checksum tells what was written here from
-// what was cut off or altered since.
+// What the runtime keeps between two runs of a program, in one file: sections of bytes by name, for one device, driver
+// and version of vkattn. Vulkan trusts the pipeline cache that it is given, so nothing is taken from a file that has
+// been cut off or altered, or that another driver or another vkattn has written.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <span>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace vkattn::runtime {
 
-// Empty if there is no such file, or its content is not to be trusted.
-std::vector<char> read_cache_file(const std::string& path);
+// Whose content it is. What was kept under another key is of no use.
+struct CacheKey {
+    uint32_t vendor_id = 0, device_id = 0, driver_version = 0;
+    uint32_t api_version = 0;  // of the device
+    std::array<uint8_t, 16> pipeline_cache_uuid{};
+    std::string vkattn_version;
+};
 
-// In one step, through a temporary file beside it. What is no regular file, a device for instance, stays as it is.
-void write_cache_file(const std::string& path, std::span<const uint8_t> data);
+using CacheSections = std::map<std::string, std::vector<char>>;
+
+// Files past this size are neither read nor written.
+constexpr uint64_t largest_cache_bytes = uint64_t{1} << 30;
+
+// All sections, or none: if there is no such file, if its content is not to be trusted, or if it has another key.
+CacheSections read_cache_file(const std::string& path, const CacheKey& key);
+
+// In one step, through a temporary file beside it. What is no regular file, a device for instance, stays as it is, and
+// so does a file that cannot be replaced. May throw what std::filesystem does.
+void write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections);
 
 }  // namespace vkattn::runtime

@@ -2,13 +2,19 @@
 #include "runtime.hpp"
 
 #include <algorithm>
-
-#include "cache_file.hpp"
+#include <utility>
 
 using namespace vkattn;
 using namespace vkattn::runtime;
 
 namespace {
+
+constexpr const char* pipelines_section = "pipelines";  // of the cache file: what Vulkan says of its cache
+
+CacheKey key_of(const vk::PhysicalDeviceProperties& device) {
+    return {device.vendorID,   device.deviceID,          device.driverVersion,
+            device.apiVersion, device.pipelineCacheUUID, vkattn_version()};
+}
 
 // The extensions that the library needs, and those that the user adds.
 std::vector<const char*> extensions_of(const Options& options, const Requirements& requirements) {
@@ -84,15 +90,25 @@ void VkattnRuntime::make_device(const Options& options, const Requirements& requ
 }
 
 void VkattnRuntime::load_cache() {
-    const std::vector<char> data = read_cache_file(cache_file);
-    cache = device.createPipelineCache(vk::PipelineCacheCreateInfo({}, data.size(), data.data()));
+    cache_key = key_of(physical.getProperties());
+    if (!cache_file.empty()) cache_sections = read_cache_file(cache_file, cache_key);
+    const std::vector<char> data = std::exchange(cache_sections[pipelines_section], {});
+    try {
+        cache = device.createPipelineCache(vk::PipelineCacheCreateInfo({}, data.size(), data.data()));
+    } catch (const vk::DeviceLostError&) {
+        throw;
+    } catch (const vk::SystemError&) {
+        cache = device.createPipelineCache({});  // the driver may have disliked the data
+    }
 }
 
 // Best effort, from a destructor: a cache that cannot be written costs time at the next start, nothing else.
-void VkattnRuntime::save_cache() const {
+void VkattnRuntime::save_cache() {
     if (cache_file.empty()) return;
     try {
-        write_cache_file(cache_file, cache.getData());
+        const std::vector<uint8_t> data = cache.getData();
+        cache_sections[pipelines_section].assign(data.begin(), data.end());
+        write_cache_file(cache_file, cache_key, cache_sections);
     } catch (const std::exception&) {
     }
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "cache_file.hpp"
 #include "devices.hpp"
 #include "memory.hpp"
 #include "vkattn/vkattn.hpp"
@@ -57,6 +58,8 @@ struct VkattnRuntime {
     vk::raii::CommandPool pool = nullptr;
     vk::raii::QueryPool queries = nullptr;
     std::string cache_file;
+    vkattn::runtime::CacheKey cache_key;
+    vkattn::runtime::CacheSections cache_sections;  // of the file, but for the pipelines, which `cache` has
     vk::raii::PipelineCache cache = nullptr;
     std::optional<vkattn::runtime::Memory> memory;
     vkattn::Context context;
@@ -67,7 +70,7 @@ struct VkattnRuntime {
   private:
     void make_device(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void load_cache();
-    void save_cache() const;
+    void save_cache();
     void make_context(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void make_memory();
     void probe();
