@@ -108,6 +108,13 @@ void fail(VkattnStatus status, const std::string& message, const char* field, Vk
     throw Error(error);
 }
 
+void check(VkResult result, const std::string& doing) {
+    if (result == VK_SUCCESS) return;
+    if (result == VK_ERROR_DEVICE_LOST) throw vk::DeviceLostError(doing);
+    fail(result == VK_ERROR_OUT_OF_HOST_MEMORY ? VKATTN_OUT_OF_HOST_MEMORY : VKATTN_DEVICE_ERROR,
+         fmt::format("{} failed: {}", doing, vk::to_string(static_cast<vk::Result>(result))), "", result);
+}
+
 Instance::Instance(bool validation, uint32_t api_version)
     : context(load()),
       instance(make_instance(context, std::min(context.enumerateInstanceVersion(), api_version), validation)),

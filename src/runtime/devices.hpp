@@ -17,6 +17,10 @@ constexpr uint32_t default_api_version = VK_API_VERSION_1_3;
 [[noreturn]] void fail(VkattnStatus status, const std::string& message, const char* field = "",
                        VkResult result = VK_SUCCESS);
 
+// Throws, with the status that vulkan.hpp's exceptions become, unless a call of Vulkan or of VulkanMemoryAllocator has
+// succeeded. `doing`: what it was to do.
+void check(VkResult result, const std::string& doing);
+
 // The loader and an instance of at most `api_version`. Throws Error.
 struct Instance {
     Instance(bool validation, uint32_t api_version);

@@ -21,8 +21,11 @@ class Memory {
 
     VmaAllocator allocator() const { return allocator_.get(); }
     VkBuffer staging() const { return staging_; }
-    VmaAllocation staging_allocation() const { return staging_allocation_; }
     void* staging_data() const { return staging_data_; }  // mapped as long as the object lives
+    // Of the first bytes of the staging buffer: what the host has written reaches the device, and what the device has
+    // written reaches the host. Throw Error.
+    void flush(uint64_t size_bytes) const;
+    void invalidate(uint64_t size_bytes) const;
 
   private:
     struct DestroyAllocator {

@@ -36,13 +36,10 @@ VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes) : runtime(
                  VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
     VmaAllocationCreateInfo memory{};
     memory.usage = VMA_MEMORY_USAGE_AUTO_PREFER_DEVICE;
-    const VkResult r = vmaCreateBufferWithAlignment(runtime.memory->allocator(), &info, &memory, 256, &buffer,
-                                                    &allocation, nullptr);
-    if (r != VK_SUCCESS)
-        fail(VKATTN_DEVICE_ERROR,
-             fmt::format("allocating {} bytes of device memory failed: {}", size_bytes,
-                         vk::to_string(static_cast<vk::Result>(r))),
-             "", r);
+    const std::string doing = fmt::format("allocating {} bytes of device memory", size_bytes);
+    check(vmaCreateBufferWithAlignment(runtime.memory->allocator(), &info, &memory, 256, &buffer, &allocation,
+                                       nullptr),
+          doing);
     address = runtime.device.getBufferAddress(vk::BufferDeviceAddressInfo(buffer));
 }
 
@@ -58,7 +55,7 @@ void VkattnBuffer::write(uint64_t offset_bytes, const void* data, uint64_t size_
         const std::lock_guard lock(runtime.mutex);
         runtime.check_execution();
         std::memcpy(memory.staging_data(), static_cast<const std::byte*>(data) + done, bytes);
-        vmaFlushAllocation(memory.allocator(), memory.staging_allocation(), 0, bytes);
+        memory.flush(bytes);
         runtime.submit_locked([&](VkCommandBuffer c) {
             vk::CommandBuffer(c).copyBuffer(memory.staging(), buffer,
                                             vk::BufferCopy(0, offset_bytes + done, bytes),
@@ -78,7 +75,7 @@ void VkattnBuffer::read(uint64_t offset_bytes, void* data, uint64_t size_bytes) 
                                             vk::BufferCopy(offset_bytes + done, 0, bytes),
                                             *runtime.device.getDispatcher());
         });
-        vmaInvalidateAllocation(memory.allocator(), memory.staging_allocation(), 0, bytes);
+        memory.invalidate(bytes);
         std::memcpy(static_cast<std::byte*>(data) + done, memory.staging_data(), bytes);
     }
 }
@@ -104,7 +101,7 @@ void VkattnRuntime::check_execution() {
     const VkattnBuffer written(*this, count * sizeof word);
     auto* const words = static_cast<uint32_t*>(memory->staging_data());
     std::fill_n(words, count, ~word);
-    vmaFlushAllocation(memory->allocator(), memory->staging_allocation(), 0, written.size);
+    memory->flush(written.size);
     execute([&](VkCommandBuffer c) {
         const vk::CommandBuffer commands(c);
         const auto& functions = *device.getDispatcher();
@@ -114,7 +111,7 @@ void VkattnRuntime::check_execution() {
                                  {}, filled, {}, {}, functions);
         commands.copyBuffer(written.buffer, memory->staging(), vk::BufferCopy(0, 0, written.size), functions);
     });
-    vmaInvalidateAllocation(memory->allocator(), memory->staging_allocation(), 0, written.size);
+    memory->invalidate(written.size);
     executes = std::all_of(words, words + count, [](uint32_t w) { return w == word; });
     if (!executes)
         fail(
