@@ -49,8 +49,12 @@ vk::raii::Instance make_instance(const vk::raii::Context& context, uint32_t vers
     } catch (const vk::LayerNotPresentError&) {
         fail(VKATTN_UNSUPPORTED,
              "validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed");
-    } catch (const vk::SystemError& e) {
-        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan driver: {}", e.what()));
+    } catch (const vk::IncompatibleDriverError& e) {
+        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan driver: {}", e.what()), "",
+             VK_ERROR_INCOMPATIBLE_DRIVER);
+    } catch (const vk::InitializationFailedError& e) {
+        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan driver: {}", e.what()), "",
+             VK_ERROR_INITIALIZATION_FAILED);
     }
 }
 
@@ -90,13 +94,15 @@ void set_text(char (&to)[Size], std::string_view text) {
     core::copy_text(to, Size, text);
 }
 
-// Asks vkattn itself whether the device can be used.
+// Asks vkattn itself whether the device can be used. That there is no memory to answer with says nothing of the device.
 std::string refusal(const Instance& instance, VkPhysicalDevice device) {
     VkattnRequirements* requirements = nullptr;
     VkattnError error;
-    vkattn_requirements_create(instance.context.getDispatcher()->vkGetInstanceProcAddr, *instance.instance,
-                               device, &requirements, &error);
+    const VkattnStatus status =
+        vkattn_requirements_create(instance.context.getDispatcher()->vkGetInstanceProcAddr,
+                                   *instance.instance, device, &requirements, &error);
     vkattn_requirements_destroy(requirements);
+    if (status != VKATTN_OK && status != VKATTN_UNSUPPORTED) throw Error(error);
     return error.message;
 }
 
