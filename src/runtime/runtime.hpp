@@ -75,6 +75,7 @@ struct VkattnRuntime {
     void make_memory();
     void probe();
     vkattn::runtime::Took execute(const vkattn::runtime::Record& record);
+    void wait_for(const vk::raii::Fence& fence);
 };
 
 struct VkattnBuffer {

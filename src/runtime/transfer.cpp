@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -126,6 +127,21 @@ Took VkattnRuntime::submit_locked(const Record& record) {
     return execute(record);
 }
 
+// Nothing that commands use may be freed before they have ended, so a wait that fails is not the last one. Memory that
+// has run out may come back; a device that is lost uses nothing any more.
+void VkattnRuntime::wait_for(const vk::raii::Fence& fence) {
+    try {
+        while (device.waitForFences(*fence, VK_TRUE, UINT64_MAX) == vk::Result::eTimeout) {
+        }
+    } catch (const vk::SystemError&) {
+        const auto wait = [&] { return device.getDispatcher()->vkDeviceWaitIdle(*device); };
+        for (VkResult r = wait(); r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
+             r = wait())
+            std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        throw;
+    }
+}
+
 Took VkattnRuntime::execute(const Record& record) {
     using Clock = std::chrono::steady_clock;
     Took took;
@@ -150,8 +166,7 @@ Took VkattnRuntime::execute(const Record& record) {
     const vk::raii::Fence fence = device.createFence({});
     const auto begin = Clock::now();
     queue.submit(vk::SubmitInfo({}, {}, *c), *fence);
-    while (device.waitForFences(*fence, VK_TRUE, UINT64_MAX) == vk::Result::eTimeout) {
-    }
+    wait_for(fence);
     took.time_ms = milliseconds(Clock::now() - begin);
     if (timestamp_bits == 0) return took;
     const auto [result, ticks] = queries.getResults<uint64_t>(0, 2, 16, 8, vk::QueryResultFlagBits::e64);
