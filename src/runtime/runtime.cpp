@@ -25,10 +25,14 @@ std::vector<const char*> extensions_of(const Options& options, const Requirement
     return all;
 }
 
+// Its caller is C: a message for which there is no memory is lost.
 VKAPI_ATTR vk::Bool32 VKAPI_CALL on_message(vk::DebugUtilsMessageSeverityFlagBitsEXT,
                                             vk::DebugUtilsMessageTypeFlagsEXT,
                                             const vk::DebugUtilsMessengerCallbackDataEXT* data, void* user) {
-    static_cast<VkattnRuntime*>(user)->add_message(data->pMessage);
+    try {
+        static_cast<VkattnRuntime*>(user)->add_message(data->pMessage);
+    } catch (const std::exception&) {
+    }
     return VK_FALSE;
 }
 
