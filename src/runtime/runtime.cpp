@@ -160,6 +160,8 @@ void VkattnRuntime::probe() {
     } catch (const vk::DeviceLostError&) {
         throw;
     } catch (const std::exception& e) {
+        const auto* const of_library = dynamic_cast<const Error*>(&e);
+        if (of_library != nullptr && of_library->status() == VKATTN_DEVICE_LOST) throw;
         add_message(std::string("the probe of the matrix units failed: ") + e.what());
     }
 }
