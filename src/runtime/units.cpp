@@ -1,22 +1,20 @@
-// What a device has beside float32 arithmetic, for people: matrix shapes, bfloat16, dot products, and why not.
+// What a device has beside float32 arithmetic, for people: matrix shapes, bfloat16, dot products, and why not. The JSON
+// is put together as text, in which nothing has to be escaped: the tree of a library may need memory to be destroyed.
 #include <fmt/format.h>
-
-#include <nlohmann/json.hpp>
+#include <fmt/ranges.h>
 
 #include "asker.hpp"
 
 namespace vkattn::runtime {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 // A reason is "" where the thing is there.
 struct Units {
-    Json matrices = Json::array();
-    std::string no_matrices;           // why the matrix kernels cannot use these, or there are none
-    std::string no_bfloat16;           // arithmetic; tensors of bfloat16 need none
-    std::string no_bfloat16_matrices;  // operands of the matrix unit
-    std::string no_dot_products;       // of packed 8-bit integers, accelerated; vkattn uses none yet
+    std::vector<std::string> matrices;  // JSON
+    std::string no_matrices;            // why the matrix kernels cannot use these, or there are none
+    std::string no_bfloat16;            // arithmetic; tensors of bfloat16 need none
+    std::string no_bfloat16_matrices;   // operands of the matrix unit
+    std::string no_dot_products;        // of packed 8-bit integers, accelerated; vkattn uses none yet
 };
 
 std::string no_extension(const char* name) {
@@ -71,14 +69,10 @@ void ask_matrices(const Asker& a, Units& units) {
     for (const auto& m : a.device().getCooperativeMatrixPropertiesKHR()) {
         const bool fits = has_types_of_kernels(m, units.no_bfloat16_matrices.empty());
         any |= fits;
-        units.matrices.push_back({{"m", m.MSize},
-                                  {"n", m.NSize},
-                                  {"k", m.KSize},
-                                  {"a", short_name(m.AType)},
-                                  {"b", short_name(m.BType)},
-                                  {"c", short_name(m.CType)},
-                                  {"result", short_name(m.ResultType)},
-                                  {"usable", fits && units.no_matrices.empty()}});
+        units.matrices.push_back(
+            fmt::format(R"({{"m":{},"n":{},"k":{},"a":"{}","b":"{}","c":"{}","result":"{}","usable":{}}})",
+                        m.MSize, m.NSize, m.KSize, short_name(m.AType), short_name(m.BType),
+                        short_name(m.CType), short_name(m.ResultType), fits && units.no_matrices.empty()));
     }
     if (!any && units.no_matrices.empty())
         units.no_matrices = "no shape has operands of 16 bits and sums in float32";
@@ -133,14 +127,13 @@ std::string device_units(uint32_t index) {
         fail(VKATTN_INVALID_ARGUMENT, fmt::format("there is no device {}", index), "index");
     const Units units = units_of(devices[index]);
     const auto available = [](const std::string& why_not) {
-        return Json{{"available", why_not.empty()}, {"why_not", why_not}};
+        return fmt::format(R"({{"available":{},"why_not":"{}"}})", why_not.empty(), why_not);
     };
-    return Json{{"matrices", units.matrices},
-                {"matrix_kernels", available(units.no_matrices)},
-                {"bfloat16", available(units.no_bfloat16)},
-                {"bfloat16_matrices", available(units.no_bfloat16_matrices)},
-                {"integer_dot_products", available(units.no_dot_products)}}
-        .dump();
+    return fmt::format(R"({{"matrices":[{}],"matrix_kernels":{},"bfloat16":{},"bfloat16_matrices":{},)"
+                       R"("integer_dot_products":{}}})",
+                       fmt::join(units.matrices, ","), available(units.no_matrices),
+                       available(units.no_bfloat16), available(units.no_bfloat16_matrices),
+                       available(units.no_dot_products));
 }
 
 }  // namespace vkattn::runtime
