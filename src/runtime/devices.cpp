@@ -32,6 +32,21 @@ vk::raii::Context load() {
     }
 }
 
+// vulkan.hpp allocates its table of functions when Vulkan has made an object, and drops the object where that fails.
+vk::raii::Instance own_instance(const vk::raii::Context& context, const VkInstanceCreateInfo& info) {
+    VkInstance made = VK_NULL_HANDLE;
+    const auto& functions = *context.getDispatcher();
+    vk::detail::resultCheck(vk::Result(functions.vkCreateInstance(&info, nullptr, &made)),
+                            "vkCreateInstance");
+    try {
+        return {context, made};
+    } catch (...) {
+        const PFN_vkVoidFunction destroy = functions.vkGetInstanceProcAddr(made, "vkDestroyInstance");
+        reinterpret_cast<PFN_vkDestroyInstance>(destroy)(made, nullptr);
+        throw;
+    }
+}
+
 vk::raii::Instance make_instance(const vk::raii::Context& context, uint32_t version, bool validation) {
     const vk::ApplicationInfo application("vkattn", 0, "vkattn", 0, version);
     const vk::ValidationFeatureEnableEXT sync = vk::ValidationFeatureEnableEXT::eSynchronizationValidation;
@@ -45,7 +60,7 @@ vk::raii::Instance make_instance(const vk::raii::Context& context, uint32_t vers
         info.setPNext(&checks);
     }
     try {
-        return {context, info};
+        return own_instance(context, info);
     } catch (const vk::LayerNotPresentError&) {
         fail(VKATTN_UNSUPPORTED,
              "validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed");
@@ -119,6 +134,20 @@ void check(VkResult result, const std::string& doing) {
     if (result == VK_ERROR_DEVICE_LOST) throw vk::DeviceLostError(doing);
     fail(result == VK_ERROR_OUT_OF_HOST_MEMORY ? VKATTN_OUT_OF_HOST_MEMORY : VKATTN_DEVICE_ERROR,
          fmt::format("{} failed: {}", doing, vk::to_string(static_cast<vk::Result>(result))), "", result);
+}
+
+vk::raii::Device own_device(const vk::raii::PhysicalDevice& physical, const VkDeviceCreateInfo& info) {
+    VkDevice made = VK_NULL_HANDLE;
+    const auto& functions = *physical.getDispatcher();
+    vk::detail::resultCheck(vk::Result(functions.vkCreateDevice(*physical, &info, nullptr, &made)),
+                            "vkCreateDevice");
+    try {
+        return {physical, made};
+    } catch (...) {
+        const PFN_vkVoidFunction destroy = functions.vkGetDeviceProcAddr(made, "vkDestroyDevice");
+        reinterpret_cast<PFN_vkDestroyDevice>(destroy)(made, nullptr);
+        throw;
+    }
 }
 
 Instance::Instance(bool validation, uint32_t api_version)

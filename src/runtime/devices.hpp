@@ -30,6 +30,9 @@ struct Instance {
     uint32_t version;  // of the instance
 };
 
+// Creates a device, and leaves none behind where there is no memory for what belongs to it. Throws.
+vk::raii::Device own_device(const vk::raii::PhysicalDevice& physical, const VkDeviceCreateInfo& info);
+
 VkattnDeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& device, uint32_t index);
 
 // See vkattn_runtime_devices, vkattn_runtime_profile and vkattn_runtime_units. Throw Error.

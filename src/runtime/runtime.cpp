@@ -84,7 +84,7 @@ void VkattnRuntime::make_device(const Options& options, const Requirements& requ
     const vk::DeviceQueueCreateInfo queue_info({}, family, 1, &priority);
     vk::DeviceCreateInfo device_info({}, queue_info, {}, extensions);
     device_info.setPNext(requirements.features());
-    device = physical.createDevice(device_info);
+    device = own_device(physical, device_info);
     queue = device.getQueue(family, 0);
     handles.device = *device;
     handles.queue = *queue;

@@ -145,8 +145,12 @@ void VkattnRuntime::wait_for(const vk::raii::Fence& fence) {
 Took VkattnRuntime::execute(const Record& record) {
     using Clock = std::chrono::steady_clock;
     Took took;
-    auto buffers = device.allocateCommandBuffers({*pool, vk::CommandBufferLevel::ePrimary, 1});
-    const vk::raii::CommandBuffer& c = buffers.front();
+    // Not by vulkan.hpp, which allocates host memory afterwards and drops the command buffer if there is none.
+    const vk::CommandBufferAllocateInfo one(*pool, vk::CommandBufferLevel::ePrimary, 1);
+    vk::CommandBuffer allocated;
+    vk::detail::resultCheck((*device).allocateCommandBuffers(&one, &allocated, *device.getDispatcher()),
+                            "vkAllocateCommandBuffers");
+    const vk::raii::CommandBuffer c(device, allocated, *pool);
     c.begin({vk::CommandBufferUsageFlagBits::eOneTimeSubmit});
     if (timestamp_bits != 0) {
         c.resetQueryPool(*queries, 0, 2);
