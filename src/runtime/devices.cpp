@@ -27,6 +27,8 @@ constexpr const char* how_to_install =
 vk::raii::Context load() {
     try {
         return {};
+    } catch (const std::bad_alloc&) {
+        throw;
     } catch (const std::exception& e) {
         fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan loader ({}); {}", e.what(), how_to_install));
     }
