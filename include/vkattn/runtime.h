@@ -8,8 +8,8 @@
  *             -> vkattn_buffer_read -> vkattn_plan_destroy, vkattn_buffer_destroy, vkattn_runtime_close
  *
  * Statuses and VkattnError are those of vkattn.h. Each function that takes a VkattnError may return INTERNAL_ERROR and
- * OUT_OF_HOST_MEMORY; each one that submits, DEVICE_ERROR and DEVICE_LOST, after which everything can only be
- * destroyed.
+ * OUT_OF_HOST_MEMORY; each one that submits, DEVICE_ERROR and DEVICE_LOST. What fails leaves nothing behind, and can be
+ * called again; after DEVICE_LOST everything can only be destroyed.
  *
  * Ownership: who creates an object destroys it. Plans and buffers go before their runtime. What a function returns by a
  * pointer to const belongs to the runtime and is valid until vkattn_runtime_close.
