@@ -9,7 +9,8 @@ set(gpu_sources fixture.cpp case_suite.cpp interposer.cpp pairwise.cpp test_api.
   nonfinite.cpp test_nonfinite.cpp test_nonfinite_backward.cpp test_pipelines.cpp test_record.cpp
   test_runs.cpp test_runtime.cpp test_guard.cpp test_cases.cpp test_pairwise.cpp test_tunings.cpp test_far.cpp test_far_results.cpp
   test_rounding.cpp test_segments.cpp test_invariance.cpp test_combine.cpp test_long.cpp test_backward.cpp
-  test_backward_pairwise.cpp test_backward_runs.cpp own_work.cpp faulty_new.cpp test_faults.cpp test_self_test.cpp test_behaviour.cpp test_training.cpp test_transformer.cpp)
+  test_backward_pairwise.cpp test_backward_runs.cpp own_work.cpp faulty_new.cpp test_faults.cpp test_self_test.cpp test_behaviour.cpp
+  faulty_vulkan.cpp test_runtime_faults.cpp test_training.cpp test_transformer.cpp)
 list(TRANSFORM gpu_sources PREPEND "${gpu_tests}/gpu/")
 add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c" ${gpu_sources})
 set_target_properties(vkattn_gpu_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "guarded.hpp"
+#include "loader.hpp"
 #include "vkattn/vkattn.hpp"
 
 namespace vkattn::runtime {
@@ -26,7 +27,13 @@ constexpr const char* how_to_install =
 
 vk::raii::Context load() {
     try {
-        return {};
+        vk::raii::Context context;
+        // The class has no other way to be given functions, but its table may be written to.
+        if (stands_between != nullptr) {
+            auto& functions = const_cast<vk::raii::detail::ContextDispatcher&>(*context.getDispatcher());
+            functions = {stands_between(functions.vkGetInstanceProcAddr)};
+        }
+        return context;
     } catch (const std::bad_alloc&) {
         throw;
     } catch (const std::exception& e) {

@@ -12,4 +12,17 @@ struct HostMemory {
 };
 HostMemory& host_memory();  // of this thread
 
+// Whose allocations may fail while it lives: those of the library, and not of the driver that it calls.
+struct Allocating {
+    explicit Allocating(bool of_library) : before(host_memory().of_library) {
+        host_memory().of_library = of_library;
+    }
+    Allocating(const Allocating&) = delete;
+    ~Allocating() { host_memory().of_library = before; }
+    bool before;
+};
+struct InDriver : Allocating {
+    InDriver() : Allocating(false) {}
+};
+
 }  // namespace vkattn::test

@@ -18,19 +18,6 @@ namespace {
 
 // ---- Vulkan in which the call number `fail_at` fails. Pipelines and commands are made up: nothing is executed.
 
-// Whose allocations may fail: those of the library, and not of the driver that it calls.
-struct Allocating {
-    explicit Allocating(bool of_library) : before(host_memory().of_library) {
-        host_memory().of_library = of_library;
-    }
-    Allocating(const Allocating&) = delete;
-    ~Allocating() { host_memory().of_library = before; }
-    bool before;
-};
-struct InDriver : Allocating {
-    InDriver() : Allocating(false) {}
-};
-
 struct Calls {
     int made = 0, fail_at = 0;  // of those that can fail, from 1
     VkResult error = VK_SUCCESS;
