@@ -77,7 +77,10 @@ struct Launch {
     Pipeline pipeline() const {
         Pipeline p{module, rolled, {}, {}, patches, reads, writes, of_tuning_row};
         std::memcpy(p.constants.data(), &constants, sizeof constants);
-        std::memcpy(p.push.data(), &push, sizeof push);
+        // By field: between two of them may lie bytes that are no field's, which stay 0.
+        for (const FieldInfo& f : info_of(K::id).fields)
+            std::memcpy(p.push.data() + f.offset_bytes,
+                        reinterpret_cast<const std::byte*>(&push) + f.offset_bytes, f.size_bytes);
         return p;
     }
 };
