@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -37,6 +38,15 @@ class [[nodiscard]] Result {
   private:
     std::variant<T, Failure> state_;
 };
+
+// Text of a caller's, fit for a message: it is short, and has one line.
+inline std::string excerpt(std::string_view text) {
+    constexpr size_t most = 40;
+    std::string result(text.substr(0, most));
+    for (char& c : result)
+        if (c < ' ' || c > '~') c = '?';
+    return text.size() > most ? result + "..." : result;
+}
 
 inline Failure invalid(std::string field, std::string message) {
     return {VKATTN_INVALID_ARGUMENT, std::move(field), std::move(message)};

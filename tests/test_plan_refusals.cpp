@@ -195,6 +195,27 @@ TEST_CASE("refusal: malformed tuning") {
         }
 }
 
+TEST_CASE("refusal: of what a caller wrote a message says a short piece, in one line") {
+    const std::string longest(1000, 'x');
+    for (const auto& [text, says] : {std::pair<std::string, std::string>{"ti\nles\t", "'ti?les?'"},
+                                     {"\xc3\xa4", "'?\?'"},
+                                     {longest, "'" + longest.substr(0, 40) + "...'"}}) {
+        const std::string &wrong = text, &quoted = says;
+        CHECK_EQ(invalid(kernel(wrong.c_str()), "options.kernel", quoted), "");
+        for (const char* name : {"tiles", "rows", "matrix", "matrix_khr", "materialized"})
+            for (const std::string& item : {wrong, "subgroups=" + wrong, "threads=" + wrong}) {
+                const auto plan =
+                    make_plan(matrix_device("nvidia_h200"),
+                              resolved(make_problem({64, 64}, {1, 2, 1, 1, 97}, Layout::contiguous, 4,
+                                                    VKATTN_DTYPE_FLOAT16)),
+                              tuning(item, name));
+                REQUIRE_FALSE(plan);
+                CHECK_LT(plan.failure().message.size(), sizeof(VkattnError::message));
+                CHECK_EQ(plan.failure().message.find_first_of("\n\t"), std::string::npos);
+            }
+    }
+}
+
 TEST_CASE("refusal: tuning of one kernel for the other") {
     const DeviceCaps& caps = profile("nvidia_h200");
     const Problem few = resolved(make_problem({64, 64}, {1, 2, 1, 1, 97}));

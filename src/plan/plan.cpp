@@ -97,8 +97,9 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
     const bool automatic = options.kernel.empty() || options.kernel == "auto";
     if (!automatic && std::none_of(std::begin(kernels), std::end(kernels),
                                    [&](const auto& k) { return options.kernel == k.name; }))
-        return invalid("options.kernel", fmt::format("no kernel is named '{}'; there are: auto, {}",
-                                                     options.kernel, fmt::join(names_of(kernels), ", ")));
+        return invalid("options.kernel",
+                       fmt::format("no kernel is named '{}'; there are: auto, {}", excerpt(options.kernel),
+                                   fmt::join(names_of(kernels), ", ")));
     std::vector<Refusal> refused;
     std::optional<Plan> chosen;
     Failure last;

@@ -259,13 +259,13 @@ Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFi
             std::vector<std::string_view> names;
             names.reserve(fields.size());
             for (const auto& f : fields) names.push_back(f.first);
-            return invalid("options.tuning",
-                           fmt::format("'{}' is not one of {} with =number", item, fmt::join(names, ", ")));
+            return invalid("options.tuning", fmt::format("'{}' is not one of {} with =number", excerpt(item),
+                                                         fmt::join(names, ", ")));
         }
         const char* const end = item.data() + item.size();
         const auto parsed = std::from_chars(item.data() + equals + 1, end, numbers.*field->second);
         if (parsed.ec != std::errc{} || parsed.ptr != end)
-            return invalid("options.tuning", fmt::format("'{}' has no whole number", item));
+            return invalid("options.tuning", fmt::format("'{}' has no whole number", excerpt(item)));
     }
     return true;
 }
