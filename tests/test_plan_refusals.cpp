@@ -289,6 +289,13 @@ TEST_CASE("refusal: tuning too large for the device") {
         const char* says = device.caps.max_invocations < 256 ? "invocations" : "shared memory";
         CHECK_EQ(unsupported(device.caps, p, "options.tuning", says, tuning(core::to_text(wraps))), "");
     }
+    DeviceCaps large = smallest_device();
+    large.max_invocations = large.max_workgroup_size[0] = 1024;
+    large.max_shared_bytes = 232448;
+    const core::TileNumbers wraps = parse_numbers(  // 2^32 vec4 and 8,192 more
+        "threads=1024,lanes=1024,rows=4,cols=4096,chunk=4096,p_blocks=1,v_keys=4,prefetch=0,unroll=4,"
+        "rolled=0");
+    CHECK_EQ(unsupported(large, p, "options.tuning", "shared memory", tuning(core::to_text(wraps))), "");
     DeviceCaps caps = smallest_device();  // at the limits exactly, and one below
     const core::TileNumbers n = parse_numbers(
         "threads=128,lanes=8,rows=4,cols=4,chunk=16,p_blocks=1,v_keys=16,prefetch=0,unroll=2,rolled=0");

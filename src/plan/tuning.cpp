@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -294,23 +295,27 @@ uint32_t kept_kv_vec4(const TileNumbers& n, const Problem& p) {
     return 2 * POOL_V_STRIDE(std::max(p.head_dim_qk, p.head_dim_v), lanes * (n.kv_slices / 2));
 }
 
+// A caller's numbers can make it more than 32 bits count: then it is UINT32_MAX, which no device has.
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind) {
-    const uint32_t v_stride = POOL_V_STRIDE(problem.head_dim_v, n.lanes);
+    const auto counted = [](uint64_t vec4) {
+        return static_cast<uint32_t>(std::min<uint64_t>(vec4, std::numeric_limits<uint32_t>::max()));
+    };
+    const uint64_t threads = n.threads, v_stride = POOL_V_STRIDE(problem.head_dim_v, n.lanes);
     if (n.of_rows_kernel()) {
-        const uint32_t row_vecs = n.rows / 4;
-        return std::max(n.threads * (n.lanes + 1) * row_vecs + 2 * n.threads * row_vecs,
-                        n.threads / n.lanes * v_stride);
+        const uint64_t row_vecs = n.rows / 4;
+        return counted(std::max(threads * (n.lanes + 1) * row_vecs + 2 * threads * row_vecs,
+                                threads / n.lanes * v_stride));
     }
-    const uint32_t q_stride = POOL_STRIDE(n.tile_q()), k_stride = POOL_STRIDE(n.tile_kv());
-    const uint32_t scores = n.chunk * (q_stride + k_stride);
-    const uint32_t maxima = n.threads * n.rows / 4, p = 4 * n.p_blocks * n.lanes * q_stride;
-    if (kind != KernelKind::backward) return std::max({scores, maxima, p + n.v_keys * v_stride});
-    const uint32_t qk = problem.head_dim_qk, slots = n.threads / n.lanes * n.p_blocks;
-    const uint32_t kv_stride = kept_kv_vec4(n, problem) / n.kv_slices;
-    const uint32_t maps = std::max({scores, maxima, n.threads * n.cols / 4,
+    const uint64_t q_stride = POOL_STRIDE(n.tile_q()), k_stride = POOL_STRIDE(n.tile_kv());
+    const uint64_t scores = n.chunk * (q_stride + k_stride);
+    const uint64_t maxima = threads * n.rows / 4, p = q_stride * 4 * n.p_blocks * n.lanes;
+    if (kind != KernelKind::backward) return counted(std::max({scores, maxima, p + n.v_keys * v_stride}));
+    const uint64_t qk = problem.head_dim_qk, slots = threads / n.lanes * n.p_blocks;
+    const uint64_t kv_stride = kept_kv_vec4(n, problem) / n.kv_slices;
+    const uint64_t maps = std::max({scores, maxima, threads * n.cols / 4,
                                     p + n.v_keys * POOL_SLICE_STRIDE(qk, n.lanes, n.q_slices),
                                     2 * slots * k_stride + n.v_keys * kv_stride});
-    return maps + n.tile_q();  // and the statistics of rows
+    return counted(maps + n.tile_q());  // and the statistics of rows
 }
 
 void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Problem& problem,
