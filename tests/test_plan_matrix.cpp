@@ -468,6 +468,16 @@ DeviceCaps probed(DeviceCaps caps, const std::vector<std::byte>& results) {
 
 }  // namespace
 
+TEST_CASE("matrix: a shape without rows, columns or depth is not used") {
+    for (uint32_t core::MatrixShape::*size :
+         {&core::MatrixShape::m, &core::MatrixShape::n, &core::MatrixShape::k}) {
+        core::MatrixShape shape{16, 16, 16, VKATTN_DTYPE_FLOAT16};
+        CHECK(core::is_usable(shape, 32));
+        shape.*size = 0;
+        CHECK_FALSE(core::is_usable(shape, 32));
+    }
+}
+
 TEST_CASE("probe: a pipeline for each shape that the kernel can work with, and results one after the other") {
     for (const char* name : with_units) {
         const DeviceCaps caps = matrix_device(name);
