@@ -149,7 +149,8 @@ uint32_t rounded_as(const Pipeline& pipeline, std::string_view name, double want
     if (field != nullptr) {
         float there;
         std::memcpy(&there, pipeline.push.data() + field->offset_bytes, sizeof there);
-        if (std::abs(there - wanted) <= 2e-7 * std::abs(wanted)) given = there;
+        const double smallest = std::numeric_limits<float>::denorm_min();
+        if (std::abs(there - wanted) <= 2e-7 * std::abs(wanted) + 2 * smallest) given = there;
     }
     return std::bit_cast<uint32_t>(given);
 }
@@ -157,7 +158,9 @@ uint32_t rounded_as(const Pipeline& pipeline, std::string_view name, double want
 }  // namespace
 
 Words words_of(const Problem& p, const Pipeline& pipeline) {
-    const double log2_e = 1.4426950408889634, scale = p.softmax_scale, cap = p.softcap;
+    // No score is beyond what a mask may add, HIGHEST_BIAS of lib/scores.glsl: a larger softcap counts as this one.
+    const double highest = 6.9e37f, cap = std::min<double>(p.softcap, highest);
+    const double log2_e = 1.4426950408889634, scale = p.softmax_scale;
     return {{"seqlen_q", {p.seqlen_q}},
             {"seqlen_kv", {p.seqlen_kv}},
             {"heads", {p.num_heads_q + p.num_heads_q / p.num_heads_kv * 65536}},
