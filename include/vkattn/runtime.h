@@ -63,6 +63,17 @@ typedef struct VkattnDeviceInfo {
 } VkattnDeviceInfo;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnDeviceInfo, vkattn_device_info_init)
 
+/* When the runtime runs the self-test of vkattn_self_test_size. It builds up to 15 pipelines, which takes a second on
+ * some drivers and half a minute on others. */
+typedef enum VkattnSelfTest {
+    /* Once for a driver, if there is a pipeline_cache file, which keeps the verdicts: the default. Without a file it is
+     * not run. */
+    VKATTN_SELF_TEST_ONCE = 0,
+    VKATTN_SELF_TEST_ALWAYS = 1,
+    VKATTN_SELF_TEST_NEVER = 2, /* what a file says of earlier tests is not read, either */
+    VKATTN_SELF_TEST_MAX_ENUM = 0x7fffffff
+} VkattnSelfTest;
+
 typedef struct VkattnRuntimeOptions {
     size_t struct_size;
     /* Index, part of the name (any case) or UUID. Null or "": the environment's VKATTN_DEVICE, else the first usable of
@@ -80,6 +91,7 @@ typedef struct VkattnRuntimeOptions {
     uint32_t api_version;
     uint32_t
         validation; /* boolean: the Khronos layer, core and synchronization checks; see vkattn_runtime_message */
+    uint64_t self_test; /* a VkattnSelfTest */
 } VkattnRuntimeOptions;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnRuntimeOptions, vkattn_runtime_options_init)
 
@@ -154,7 +166,8 @@ VKATTN_RUNTIME_API VkattnContext* vkattn_runtime_context(const VkattnRuntime* ru
 VKATTN_RUNTIME_API const VkattnDeviceInfo* vkattn_runtime_device(const VkattnRuntime* runtime);
 VKATTN_RUNTIME_API const VkattnRuntimeHandles* vkattn_runtime_handles(const VkattnRuntime* runtime);
 /* A message, or null past the last so far; none is good. They are those of the validation layer, with
- * options.validation, and one where a probe of the matrix units has failed, which only costs speed. */
+ * options.validation, one where a probe of the matrix units has failed, which only costs speed, and one for each kernel
+ * that the self-test has found wrong, which is not used then. */
 VKATTN_RUNTIME_API const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index);
 
 /* Allocates device memory. 0 bytes are legal: such a buffer has address 0. The content is undefined.

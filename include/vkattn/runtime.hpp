@@ -76,6 +76,7 @@ struct RuntimeOptions {
     std::vector<const char*> extra_extensions;
     std::string pipeline_cache;
     uint32_t api_version = VK_API_VERSION_1_3;
+    VkattnSelfTest self_test = VKATTN_SELF_TEST_ONCE;
 };
 
 using RuntimeHandles = VkattnRuntimeHandles;
@@ -145,6 +146,7 @@ class Runtime {
         o.extra_extensions = options.extra_extensions.data();
         o.pipeline_cache = options.pipeline_cache.c_str();
         o.api_version = options.api_version;
+        o.self_test = static_cast<uint64_t>(options.self_test);
         VkattnRuntime* made = nullptr;
         detail::call_runtime(vkattn_runtime_open, &o, &made);
         handle_ = Handle(made);

@@ -13,9 +13,10 @@ using namespace vkattn::core;
 
 namespace vkattn::core {
 
-// These structs are those of version 0.1 still.
+// What the runtime's structs were in version 0.1, and have become.
 VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864, 0}))
 VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40, 7}))
+VKATTN_LATER_VERSIONS(VkattnRuntimeOptions, self_test, 56)
 VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40, 7}))
 
 }  // namespace vkattn::core
@@ -81,6 +82,8 @@ runtime::Options read_options(const VkattnRuntimeOptions* given) {
     if (o.api_version != 0) chosen.api_version = o.api_version;
     if (chosen.api_version < VK_API_VERSION_1_2) refuse("options.api_version", "is below Vulkan 1.2");
     chosen.validation = o.validation != 0;
+    if (o.self_test > VKATTN_SELF_TEST_NEVER) refuse("options.self_test", "is not a VkattnSelfTest");
+    chosen.self_test = static_cast<VkattnSelfTest>(o.self_test);
     return chosen;
 }
 

@@ -2,14 +2,28 @@
 #include "runtime.hpp"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
+
+#include <fmt/format.h>
 
 using namespace vkattn;
 using namespace vkattn::runtime;
 
 namespace {
 
-constexpr const char* pipelines_section = "pipelines";  // of the cache file: what Vulkan says of its cache
+// Sections of the cache file: what Vulkan says of its cache, and the verdicts of the self-test. The features that kernels
+// use, and thereby which kernels there are, depend on the instance's version.
+constexpr const char* pipelines_section = "pipelines";
+std::string verdicts_section(uint32_t version) {
+    return fmt::format("self-test, Vulkan {}.{}", VK_API_VERSION_MAJOR(version),
+                       VK_API_VERSION_MINOR(version));
+}
+
+bool is_lost(const std::exception& error) {
+    const auto* const of_library = dynamic_cast<const Error*>(&error);
+    return of_library != nullptr && of_library->status() == VKATTN_DEVICE_LOST;
+}
 
 CacheKey key_of(const vk::PhysicalDeviceProperties& device) {
     return {device.vendorID,   device.deviceID,          device.driverVersion,
@@ -65,6 +79,9 @@ VkattnRuntime::VkattnRuntime(const Options& options) : instance(options.validati
     make_context(options, requirements);
     make_memory();
     probe();
+    if (options.self_test == VKATTN_SELF_TEST_ALWAYS ||
+        (options.self_test == VKATTN_SELF_TEST_ONCE && !cache_file.empty()))
+        self_test();
 }
 
 VkattnRuntime::~VkattnRuntime() {
@@ -129,6 +146,9 @@ void VkattnRuntime::make_context(const Options& options, const Requirements& req
     i.enabled_extensions = extensions.data();
     i.features = requirements.features();
     i.pipeline_cache = *cache;
+    const std::vector<char>& kept = cache_sections[verdicts_section(instance.version)];
+    const std::string verdicts(kept.begin(), kept.end());
+    if (options.self_test == VKATTN_SELF_TEST_ONCE) i.self_test_verdicts = verdicts.c_str();
     context = Context(i);
 }
 
@@ -160,10 +180,32 @@ void VkattnRuntime::probe() {
     } catch (const vk::DeviceLostError&) {
         throw;
     } catch (const std::exception& e) {
-        const auto* const of_library = dynamic_cast<const Error*>(&e);
-        if (of_library != nullptr && of_library->status() == VKATTN_DEVICE_LOST) throw;
+        if (is_lost(e)) throw;
         add_message(std::string("the probe of the matrix units failed: ") + e.what());
     }
+}
+
+// A kernel that fails is not planned, which the caller hears of. A test that cannot be run says nothing of any kernel.
+void VkattnRuntime::self_test() {
+    try {
+        while (const uint64_t size = context.self_test_size()) {
+            VkattnBuffer tested(*this, size);
+            submit([&](VkCommandBuffer c) { context.record_self_test(c, tested.buffer, 0, tested.address); });
+            std::vector<std::byte> data(size);
+            tested.read(0, data.data(), size);
+            context.self_tested(data.data(), size);
+        }
+        const std::string verdicts = context.self_test_verdicts();
+        cache_sections[verdicts_section(instance.version)].assign(verdicts.begin(), verdicts.end());
+    } catch (const vk::DeviceLostError&) {
+        throw;
+    } catch (const std::exception& e) {
+        if (is_lost(e)) throw;
+        add_message(std::string("the self-test of the kernels could not be run: ") + e.what());
+    }
+    std::istringstream lines(context.self_test_verdicts());
+    for (std::string line; std::getline(lines, line);)
+        if (line.find(" failed ") != line.npos) add_message("the self-test found a wrong kernel: " + line);
 }
 
 void VkattnRuntime::add_message(std::string text) {

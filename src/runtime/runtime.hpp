@@ -21,6 +21,7 @@ struct Options {
     std::vector<const char*> extra_extensions;
     uint32_t api_version = default_api_version;
     bool validation = false;
+    VkattnSelfTest self_test = VKATTN_SELF_TEST_ONCE;
 };
 
 using Record = std::function<void(VkCommandBuffer)>;
@@ -74,6 +75,7 @@ struct VkattnRuntime {
     void make_context(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void make_memory();
     void probe();
+    void self_test();
     vkattn::runtime::Took execute(const vkattn::runtime::Record& record);
     void wait_for(const vk::raii::Fence& fence);
 };

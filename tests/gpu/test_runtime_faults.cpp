@@ -205,6 +205,7 @@ class Session {
         vkattn_runtime_options_init(&options);
         options.device = device_.c_str();
         options.pipeline_cache = cache_.c_str();
+        options.self_test = VKATTN_SELF_TEST_NEVER;  // which makes no other calls than a session does
         const VkattnStatus status = vkattn_runtime_open(&options, &runtime_, error);
         CHECK((runtime_ != nullptr) == (status == VKATTN_OK));
         if (const char* message = vkattn_runtime_message(runtime_, 0); message != nullptr) message_ = message;

@@ -2,9 +2,14 @@
 // given to a later context. What is judged, and how, is tested without a device (test_self_test.cpp).
 #include <cstring>
 
+#include <unistd.h>
+
+#include <filesystem>
+
 #include "api_calls.hpp"
 #include "cases.hpp"
-#include "skip.hpp"
+#include "runtime/cache_file.hpp"
+#include "runtime/runtime.hpp"
 #include "vulkan/context.hpp"
 
 using namespace vkattn;
@@ -162,4 +167,75 @@ TEST_CASE_FIXTURE(SelfTested, "self-test: bad arguments are refused by name") {
         call(vkattn_context_self_tested, static_cast<VkattnContext*>(nullptr), data.data(), data.size()),
         "context");
     CHECK_EQ(vkattn_self_test_size(nullptr), 0);
+}
+
+namespace {
+
+// A cache file of this test's own, which is gone at its end.
+struct CacheFile {
+    CacheFile() { std::filesystem::remove(path); }
+    ~CacheFile() { std::filesystem::remove(path); }
+    std::string path =
+        (std::filesystem::temp_directory_path() / ("vkattn_self_test_" + std::to_string(::getpid())))
+            .string();
+};
+
+std::vector<std::string> messages_of(const Runtime& runtime) {
+    std::vector<std::string> all;
+    for (uint32_t i = 0; vkattn_runtime_message(runtime.get(), i) != nullptr; i++)
+        all.emplace_back(vkattn_runtime_message(runtime.get(), i));
+    return all;
+}
+
+std::string verdicts_of(const Runtime& runtime) {
+    return detail::text_of(vkattn_self_test_verdicts, static_cast<const VkattnContext*>(runtime.context()));
+}
+
+}  // namespace
+
+TEST_CASE_FIXTURE(OnDevice,
+                  "self-test: the runtime runs it once for a driver, and remembers it in its cache file") {
+    const CacheFile file;
+    RuntimeOptions options;
+    options.device = device.info().uuid;
+    options.api_version = VK_API_VERSION_1_2;
+    const std::string none = verdicts_of(Runtime(options));  // without a file
+    CHECK_EQ(none, std::string("vkattn ") + vkattn_version() + " self-test\n");
+    options.pipeline_cache = file.path;
+    std::string first;
+    vkattn::runtime::CacheKey key;
+    {
+        const Runtime tested(options);
+        first = verdicts_of(tested);
+        CHECK_EQ(vkattn_self_test_size(tested.context()), 0);
+        CHECK_NE(first.find(" passed\n"), std::string::npos);
+        CHECK(messages_of(tested).empty());
+        key = tested.get()->cache_key;
+    }
+    // A file that tells of a failure is believed by the next start, which shows that the test was not run again.
+    auto sections = vkattn::runtime::read_cache_file(file.path, key);
+    std::string text = first;
+    text.replace(text.find("passed"), 6, "failed out[1] is 2 instead of 1");
+    bool found = false;
+    for (auto& [name, content] : sections) {
+        if (std::string(content.begin(), content.end()) != first) continue;
+        content.assign(text.begin(), text.end());
+        found = true;
+    }
+    REQUIRE(found);
+    vkattn::runtime::write_cache_file(file.path, key, sections);
+    {
+        const Runtime told(options);
+        CHECK_EQ(verdicts_of(told), text);
+        REQUIRE_EQ(messages_of(told).size(), 1);
+        CHECK_NE(messages_of(told)[0].find("out[1] is 2 instead of 1"), std::string::npos);
+    }
+    options.self_test = VKATTN_SELF_TEST_NEVER;
+    CHECK_EQ(verdicts_of(Runtime(options)), none);
+    options.self_test = VKATTN_SELF_TEST_ALWAYS;
+    CHECK_EQ(verdicts_of(Runtime(options)), first);
+    options.self_test = VKATTN_SELF_TEST_ONCE;
+    CHECK_EQ(verdicts_of(Runtime(options)), first);  // what was found last is what is kept
+    options.self_test = static_cast<VkattnSelfTest>(3);
+    CHECK_THROWS_WITH_AS(Runtime{options}, "options.self_test: is not a VkattnSelfTest", RuntimeError);
 }

@@ -236,6 +236,7 @@ Runtime open_runtime(const AttentionOptions& options) {
 
 void require_execution(Runtime& runtime) {
     runtime.submit([](VkCommandBuffer) {});
+    for (const std::string& message : runtime.messages()) fmt::print(stderr, "vkattn: {}\n", message);
 }
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim) {

@@ -73,7 +73,8 @@ VkattnBackward dense_backward(const VkattnProblem& problem);
 
 // Opens the device that the options name; said on a terminal where it takes long.
 Runtime open_runtime(const AttentionOptions& options);
-// Refuses a device that executes nothing before anything is compiled for it or printed about it.
+// Refuses a device that executes nothing before anything is compiled for it or printed about it, and says on standard
+// error which kernels the self-test has found wrong.
 void require_execution(Runtime& runtime);
 
 uint64_t element_count(uint32_t batch, uint32_t heads, uint32_t seqlen, uint32_t dim);
