@@ -225,6 +225,8 @@ Case with_possible_backward_limit(VkattnContext* context, Case c) {
 }
 
 Report run_backward_case(Device& device, VkattnContext* context, const Case& given) {
+    if (given.far != Far::none) return {{"far is of forward cases"}, {}, {}, {}, 0, 0};
+    if (given.nonfinite) return run_nonfinite_backward_case(device, context, given);
     Report report;
     Plan plan;
     Case c = given;

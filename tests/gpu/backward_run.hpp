@@ -64,5 +64,7 @@ Plan backward_plan_of(VkattnContext* context, const Case& c);
 Case with_possible_backward_limit(VkattnContext* context, Case c);
 
 Report run_backward_case(Device& device, VkattnContext* context, const Case& c);
+// That of a case with `nonfinite`: see nonfinite_run.cpp.
+Report run_nonfinite_backward_case(Device& device, VkattnContext* context, const Case& c);
 
 }  // namespace vkattn::test

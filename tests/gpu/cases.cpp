@@ -93,7 +93,12 @@ void set_values(Line& l, Value v) {
                                            {"equal", Values::equal},
                                            {"ascending", Values::ascending},
                                            {"descending", Values::descending},
-                                           {"spike", Values::spike}});
+                                           {"spike", Values::spike},
+                                           {"quarters", Values::quarters}});
+}
+
+void set_far(Line& l, Value v) {
+    l.result.far = l.one_of<Far>(v, {{"batch", Far::batch}, {"head", Far::head}, {"row", Far::row}});
 }
 
 VkattnDtype dtype_named(const Line& l, Value v) {
@@ -196,6 +201,7 @@ Setters make_words() {
         {"splits", [](Line& l, Value v) { l.result.num_splits = l.number<uint32_t>(v); }},
         {"seed", [](Line& l, Value v) { l.result.seed = l.number<uint32_t>(v); }},
         {"values", set_values},
+        {"far", set_far},
     };
     for (const OptionalArray& array : optional_arrays) all.emplace(array.word, array_of(array));
     return all;
@@ -212,6 +218,7 @@ const std::map<std::string, void (*)(Line&), std::less<>>& flags() {
         {"batch_invariant", [](Line& l) { l.result.batch_invariant = true; }},
         {"no_lse", [](Line& l) { l.result.lse = false; }},
         {"dlse", [](Line& l) { l.result.dlse = true; }},
+        {"nonfinite", [](Line& l) { l.result.nonfinite = true; }},
     };
     return all;
 }
@@ -280,6 +287,29 @@ void check_whole(const Line& line) {
             if (c.mask_fill == fill) line.fail(fmt::format("mask_fill={} is of float masks", name));
 }
 
+void check_far(const Line& line) {
+    const VkattnProblem& p = line.result.problem;
+    const Far far = line.result.far;
+    if (far == Far::none) return;
+    const bool two = far == Far::batch  ? p.batch == 2
+                     : far == Far::head ? p.num_heads_q == 2 && p.num_heads_kv == 2
+                                        : p.seqlen_q == 2 && p.seqlen_kv == 2;
+    if (!two) line.fail("far needs two of its dimension");
+    const Shape& shape = line.shape;
+    if (shape.layout != Layout::bhsd || shape.pad != 0 ||
+        std::ranges::any_of(shape.strides, [](const std::string& s) { return !s.empty(); }))
+        line.fail("far excludes other strides");
+    if (p.mask != VKATTN_MASK_NONE || line.result.nonfinite) line.fail("far excludes a mask and nonfinite");
+}
+
+// Their means are exact, and a quarter, a half or three quarters of the way from one number to the next.
+void check_quarters(const Line& line) {
+    const VkattnProblem& p = line.result.problem;
+    if (line.result.values != Values::quarters) return;
+    if (p.seqlen_kv != 4 || p.softmax_scale != 0 || p.mask != VKATTN_MASK_NONE || p.causal != 0)
+        line.fail("values=quarters needs skv=4 and scale=0, and nothing that hides a key");
+}
+
 std::string_view without_comment(std::string_view line) {
     return line.substr(0, line.find('#'));
 }
@@ -304,8 +334,27 @@ Case parse_case(std::string_view text, const std::string& where) {
     line.result.problem.head_dim_qk = line.result.problem.head_dim_v = 8;
     for (const std::string_view word : split(text)) read_word(line, word);
     check_whole(line);
+    check_far(line);
+    check_quarters(line);
     set_strides(line);
+    constexpr uint64_t example_bytes = uint64_t{5} << 30;  // for whoever asks for the plan alone
+    if (line.result.far != Far::none) set_far_strides(line.result, example_bytes);
     return line.result;
+}
+
+void set_far_strides(Case& c, uint64_t bytes) {
+    VkattnProblem& p = c.problem;
+    VkattnStrides* const all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
+    for (int t = 0; t < 4; t++) {
+        const bool of_query = t == 0 || t == 3;
+        const uint64_t heads = of_query ? p.num_heads_q : p.num_heads_kv,
+                       rows = of_query ? p.seqlen_q : p.seqlen_kv, dim = t < 2 ? p.head_dim_qk : p.head_dim_v;
+        VkattnStrides& s = *all[t];
+        s = {heads * rows * dim, rows * dim, dim};
+        (c.far == Far::batch  ? s.batch
+         : c.far == Far::head ? s.head
+                              : s.seq) = bytes / element_bytes(p.dtype);
+    }
 }
 
 std::vector<Section> parse_cases(std::string_view text, const std::string& file) {

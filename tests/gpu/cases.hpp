@@ -22,7 +22,9 @@ class CaseError : public std::runtime_error {
 };
 
 enum class Layout { bhsd, bshd };
-enum class Values { normal, large, huge, equal, ascending, descending, spike };
+enum class Values { normal, large, huge, equal, ascending, descending, spike, quarters };
+// Of which dimension there are two, more than 4 GiB apart.
+enum class Far { none, batch, head, row };
 enum class MaskFill { random, banded, rows, tail, lowest, far };
 
 struct Case : CaseArrays {
@@ -41,6 +43,8 @@ struct Case : CaseArrays {
     uint32_t seed = 1;
     Values values = Values::normal;
     MaskFill mask_fill = MaskFill::random;
+    Far far = Far::none;  // the strides of the problem are examples then: see set_far_strides
+    bool nonfinite = false;
     std::string note;  // what was changed of it for a device
 
     VkattnOptions options() const;  // points into this object
@@ -56,6 +60,9 @@ struct Section {
 // Throws CaseError. `file` is for messages only.
 std::vector<Section> parse_cases(std::string_view text, const std::string& file);
 Case parse_case(std::string_view line, const std::string& where);
+
+// Of a case with `far`: lays its tensors out densely, but for the far dimension, whose stride becomes this many bytes.
+void set_far_strides(Case& c, uint64_t bytes);
 
 constexpr int64_t widest_window = int64_t{1} << 40;
 

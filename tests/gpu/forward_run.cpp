@@ -89,7 +89,12 @@ Expected expect(const Case& c, const Inputs& inputs) {
                v = as_double(inputs.value.gather(inputs.value.image));
     const oracle::Problem p = oracle_problem(c, inputs);
     const oracle::StorageType storage = storage_of(c.problem.dtype), operands = operands_of(c);
-    return {oracle::forward(p, q, k, v), oracle::naive_forward(p, q, k, v, storage, operands), storage};
+    Expected expected{oracle::forward(p, q, k, v), oracle::naive_forward(p, q, k, v, storage, operands),
+                      storage};
+    if (c.values == Values::quarters)
+        for (const double x : expected.exact.out)
+            expected.rounded.push_back(static_cast<float>(rounded(x, c.problem.dtype)));
+    return expected;
 }
 
 bool Outcome::same_bits(const Outcome& other) const {
@@ -112,6 +117,10 @@ Verdict judge(const Outcome& outcome, const Expected& expected) {
     verdict.add("out", outcome.extents, outcome.out, expected.exact.out, expected.naive.out,
                 expected.storage);
     judge_lse(verdict, outcome, expected);
+    for (size_t i = 0; i < expected.rounded.size() && verdict.failure.empty(); i++)
+        if (outcome.out[i] != expected.rounded[i])
+            verdict.failure = fmt::format("out{} = {}, but {} is rounded to {}", place_of(i, outcome.extents),
+                                          outcome.out[i], expected.exact.out[i], expected.rounded[i]);
     return verdict;
 }
 
@@ -229,6 +238,8 @@ std::string uncut(VkattnContext* context, const Case& c, bool backward) {
 }
 
 Report run_case(Device& device, VkattnContext* context, const Case& given) {
+    if (given.far != Far::none) return run_far_case(device, context, given);
+    if (given.nonfinite) return run_nonfinite_case(device, context, given);
     Report report;
     Plan plan;
     Case c = given;

@@ -16,6 +16,7 @@ struct Expected {
     oracle::Result exact;
     oracle::NaiveResult naive;
     oracle::StorageType storage{};
+    std::vector<float> rounded{};  // out to the bit, of values=quarters; empty: by the error rule
 };
 Expected expect(const Case& c, const Inputs& inputs);
 // What the products' operands may be rounded to.
@@ -92,6 +93,10 @@ struct Report {
 };
 // Why a case with a max_flops tests no cut on this device, where it is planned as it is without one; "" if it does.
 std::string uncut(VkattnContext* context, const Case& c, bool backward);
+
+// Runs of cases with `far` and `nonfinite`: see far_run.cpp and nonfinite_run.cpp.
+Report run_far_case(Device& device, VkattnContext* context, const Case& c);
+Report run_nonfinite_case(Device& device, VkattnContext* context, const Case& c);
 
 // At the start and at the end of guarded memory, with another poison in what nobody may look at: right, undamaged, and
 // the same bits.

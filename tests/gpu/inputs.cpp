@@ -41,6 +41,18 @@ double spike_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t 
     return tensor == 1 && row == key_of_spike(c, dim) ? spike_score / (spike_query * scale) : x;
 }
 
+// With values=quarters each head dim of the value has a number and the next larger one of its type: 0 to 3 of the four
+// keys have the latter, so that their mean is as many quarters of the way. The numbers are odd and even ones, of either
+// sign, and of float16 subnormal ones too.
+double quarter_of(const Case& c, uint64_t row, uint64_t dim) {
+    const uint64_t bits = c.problem.dtype == VKATTN_DTYPE_BFLOAT16 ? 7 : 10;  // of the fraction
+    const uint64_t fraction = (dim * 37 + c.seed * 64) % ((uint64_t{1} << bits) - 1);
+    const bool is_subnormal = c.problem.dtype == VKATTN_DTYPE_FLOAT16 && dim % 5 == 4;
+    const uint64_t steps = fraction + (is_subnormal ? 0 : uint64_t{1} << bits) + (row < dim / 2 % 4 ? 1 : 0);
+    const double size = std::ldexp(static_cast<double>(steps), is_subnormal ? -24 : -static_cast<int>(bits));
+    return dim % 3 == 1 ? -size : size;
+}
+
 bool is_float16(const Case& c) {
     return c.problem.dtype == VKATTN_DTYPE_FLOAT16 || c.precision == VKATTN_PRECISION_FLOAT16;
 }
@@ -64,6 +76,8 @@ double value_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t 
             return tensor == 0 ? 1 + x / 16 : tensor == 1 ? -j * step : x;
         case Values::spike:
             return spike_of(c, divisor, tensor, row, dim, x);
+        case Values::quarters:
+            return tensor == 2 ? quarter_of(c, row, dim) : x;
     }
     return x;
 }

@@ -1,4 +1,4 @@
-// What the tests of numbers that are not finite have in common: which rows see which keys, told by the oracle.
+// What runs of numbers that are not finite have in common: which rows see which keys, told by the oracle.
 #pragma once
 
 #include <cmath>

@@ -55,7 +55,9 @@ SECTION_NAMED(cuts, "cuts")
 SECTION_NAMED(empty, "empty")
 SECTION_NAMED(slices, "slices")
 SECTION_NAMED(materialized, "materialized")
+SECTION_NAMED(nonfinite, "not finite")
 [[maybe_unused]] static const bool matrix_added = add_name("matrix"),
+                                   nonfinite_matrix_added = add_name("not finite on matrix units"),
                                    bfloat16_added = add_name("matrix bfloat16");
 static void run_matrix_section(const std::string& name, VkattnDtype dtype, const char* type) {
     if (!Device::get().has_matrix_unit(dtype))
@@ -65,6 +67,9 @@ static void run_matrix_section(const std::string& name, VkattnDtype dtype, const
 }
 TEST_CASE("backward cases: matrix") {
     run_matrix_section("matrix", VKATTN_DTYPE_FLOAT16, "float16");
+}
+TEST_CASE("backward cases: not finite on matrix units") {
+    run_matrix_section("not finite on matrix units", VKATTN_DTYPE_FLOAT16, "float16");
 }
 TEST_CASE("backward cases: matrix bfloat16") {
     run_matrix_section("matrix bfloat16", VKATTN_DTYPE_BFLOAT16, "bfloat16");

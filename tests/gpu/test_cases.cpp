@@ -75,8 +75,12 @@ SECTION_NAMED(mask_heads, "mask heads and strides")
 SECTION_NAMED(batches, "kv lengths and query offsets")
 SECTION_NAMED(cuts, "splits and cuts")
 SECTION_NAMED(materialized, "materialized")
+SECTION_NAMED(far, "far")
+SECTION_NAMED(rounding, "rounding")
+SECTION_NAMED(nonfinite, "not finite")
 
 [[maybe_unused]] static const bool matrix_added = add_name("matrix"),
+                                   nonfinite_matrix_added = add_name("not finite on matrix units"),
                                    bfloat16_added = add_name("matrix bfloat16");
 static void run_matrix_section(const std::string& name, VkattnDtype dtype, const char* type) {
     if (!Device::get().has_matrix_unit(dtype))
@@ -86,6 +90,9 @@ static void run_matrix_section(const std::string& name, VkattnDtype dtype, const
 }
 TEST_CASE("forward cases: matrix") {
     run_matrix_section("matrix", VKATTN_DTYPE_FLOAT16, "float16");
+}
+TEST_CASE("forward cases: not finite on matrix units") {
+    run_matrix_section("not finite on matrix units", VKATTN_DTYPE_FLOAT16, "float16");
 }
 TEST_CASE("forward cases: matrix bfloat16") {
     run_matrix_section("matrix bfloat16", VKATTN_DTYPE_BFLOAT16, "bfloat16");

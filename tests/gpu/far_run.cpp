@@ -1,0 +1,207 @@
+// Runs a case with `far`: its tensors lie in two places of device memory that are more than 4 GiB apart, one place for
+// each of the two batches (heads, rows). A stride is any distance, so the memory in between need not be the tensors':
+// buffers are allocated until two of them are that far apart, and little of them is ever touched. A device that has not
+// so much memory skips the case.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "forward_run.hpp"
+
+namespace vkattn::test {
+namespace {
+
+constexpr uint64_t buffer_bytes = uint64_t{1} << 30, least_distance = (uint64_t{1} << 32) + buffer_bytes / 2;
+constexpr size_t most_buffers = 8;
+constexpr uint64_t unit_bytes = 256;  // what the addresses of tensors are multiples of
+
+// Two buffers among those that were allocated.
+struct FarPlaces {
+    std::vector<Buffer> buffers;
+    size_t low = 0, high = 0;
+
+    // Returns why there are no such places, "" if there are.
+    std::string find(Device& device) {
+        while (distance() < least_distance) {
+            if (buffers.size() == most_buffers)
+                return fmt::format("{} buffers of 1 GiB do not lie 4 GiB apart", most_buffers);
+            try {
+                buffers.push_back(device.runtime().allocate(buffer_bytes));
+            } catch (const Error& e) {
+                return fmt::format("memory that lies 4 GiB apart: {}", e.what());
+            }
+            const size_t made = buffers.size() - 1;
+            if (buffers[made].address() < buffers[low].address()) low = made;
+            if (buffers[made].address() > buffers[high].address()) high = made;
+        }
+        return "";
+    }
+    uint64_t distance() const {
+        return buffers.empty() ? 0 : buffers[high].address() - buffers[low].address();
+    }
+    const Buffer& at(uint64_t place) const { return buffers[place == 0 ? low : high]; }
+};
+
+// The same offsets serve both places.
+class FarTensors {
+  public:
+    explicit FarTensors(Far far) : far_(far) {}
+
+    void add(const Tensor& dense) {
+        parts_.push_back({dense, size_});
+        size_ += (dense.image.size() + unit_bytes - 1) / unit_bytes * unit_bytes;
+    }
+    uint64_t offset_bytes(size_t tensor) const { return parts_[tensor].offset; }
+
+    // What lies in a place: its rows of all tensors, and poison.
+    std::vector<std::byte> image(uint64_t place, uint32_t poison) const {
+        std::vector<std::byte> all(size_);
+        for (size_t at = 0; at < size_; at += sizeof poison)
+            std::memcpy(all.data() + at, &poison, sizeof poison);
+        for (size_t t = 0; t + 1 < parts_.size(); t++)  // the last one is out
+            each_row(t, place, [&](uint64_t at, uint64_t row) {
+                const Tensor& dense = parts_[t].dense;
+                std::memcpy(all.data() + at, dense.image.data() + row, dense.row_bytes());
+            });
+        return all;
+    }
+    // Moves out's rows from a place to `dense`, and leaves poison in their stead: then all must be as it was.
+    void take_out(uint64_t place, std::vector<std::byte>& all, uint32_t poison,
+                  std::vector<std::byte>& dense) const {
+        each_row(parts_.size() - 1, place, [&](uint64_t at, uint64_t row) {
+            const uint64_t bytes = parts_.back().dense.row_bytes();
+            std::memcpy(dense.data() + row, all.data() + at, bytes);
+            for (uint64_t i = 0; i < bytes; i++)
+                all[at + i] = static_cast<std::byte>(poison >> ((at + i) % sizeof poison * 8));
+        });
+    }
+
+  private:
+    struct Part {
+        Tensor dense;
+        uint64_t offset;
+    };
+    // body(where the row lies in the place, where in the dense image)
+    template <class Body>
+    void each_row(size_t tensor, uint64_t place, Body body) const {
+        const auto& [t, offset] = parts_[tensor];
+        const uint64_t element = element_bytes(t.dtype);
+        for (uint64_t b = 0; b < t.batch; b++)
+            for (uint64_t h = 0; h < t.heads; h++)
+                for (uint64_t s = 0; s < t.seqlen; s++) {
+                    const uint64_t far = far_ == Far::batch ? b : far_ == Far::head ? h : s;
+                    if (far != place) continue;
+                    const uint64_t near =
+                        t.at(far_ == Far::batch ? 0 : b, far_ == Far::head ? 0 : h, far_ == Far::row ? 0 : s);
+                    body(offset + near * element, t.at(b, h, s) * element);
+                }
+    }
+
+    Far far_;
+    std::vector<Part> parts_;
+    uint64_t size_ = 0;
+};
+
+Case as_dense(Case c) {
+    VkattnProblem& p = c.problem;
+    for (VkattnStrides* const s : {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides})
+        *s = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+    return c;
+}
+
+std::vector<float> floats_in(const Guarded& memory) {
+    const std::vector<std::byte> bytes = memory.read();
+    std::vector<float> x(bytes.size() / sizeof(float));
+    if (!x.empty()) std::memcpy(x.data(), bytes.data(), bytes.size());
+    return x;
+}
+
+struct FarRun {
+    FarRun(Device& on, const FarPlaces& in, const Case& c, const Case& dense, const Inputs& inputs)
+        : device(on), two_places(in), out(tensor_of(dense, 3)), tensors(c.far) {
+        for (const Tensor* const t : {&inputs.query, &inputs.key, &inputs.value, &std::as_const(out)})
+            tensors.add(*t);
+    }
+
+    Outcome run(const Plan& plan, const Case& c, uint32_t poison, std::string& damage) const {
+        std::vector<std::byte> images[2];
+        for (const uint64_t place : {0u, 1u}) {
+            images[place] = tensors.image(place, poison);
+            device.runtime().upload(two_places.at(place), images[place]);
+        }
+        const VkattnScratch needed = plan.scratch();
+        Guarded scratch(device, needed.size_bytes, Place::end, static_cast<uint32_t>(needed.alignment_bytes));
+        Guarded lse(device, c.lse ? out.batch * out.heads * out.seqlen * sizeof(float) : 0, Place::end);
+        for (Guarded* const memory : {&scratch, &lse}) memory->fill(poison);
+        VkattnForwardArgs args = forward_args();
+        VkDeviceAddress* const addresses[] = {&args.query, &args.key, &args.value, &args.out};
+        for (size_t t = 0; t < 4; t++) *addresses[t] = two_places.at(0).address() + tensors.offset_bytes(t);
+        args.lse = c.lse ? lse.address() : 0;
+        if (needed.size_bytes != 0) {
+            args.scratch_buffer = scratch.buffer();
+            args.scratch_offset = scratch.offset_bytes();
+            args.scratch_address = scratch.address();
+        }
+        device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, args); });
+        std::vector<std::byte> result(out.image.size());
+        for (const uint64_t place : {0u, 1u}) {
+            std::vector<std::byte> now(images[place].size());
+            device.runtime().download(two_places.at(place), now);
+            tensors.take_out(place, now, poison, result);
+            if (now != images[place]) damage = "memory beside out was written to";
+        }
+        if (!scratch.intact() || !lse.intact()) damage = "memory beside lse or scratch was written to";
+        return {out.gather(result), floats_in(lse), {out.batch, out.heads, out.seqlen, out.dim}};
+    }
+
+    Device& device;
+    const FarPlaces& two_places;
+    Tensor out;
+    FarTensors tensors;
+};
+
+}  // namespace
+
+Report run_far_case(Device& device, VkattnContext* context, const Case& given) {
+    static std::mutex one_at_a_time;  // for the memory's sake
+    const std::lock_guard lock(one_at_a_time);
+    Report report;
+    FarPlaces found;
+    report.skipped = found.find(device);
+    if (!report.skipped.empty()) return report;
+    Case c = given;
+    Plan plan;
+    try {
+        set_far_strides(c, found.distance());
+        plan = plan_of(context, c);
+    } catch (const Error& e) {
+        // A named quirk (src/plan/quirks.hpp), or a tuning that is beyond the device.
+        const bool quirk = e.message().find("driver's compiler") != std::string::npos;
+        if (e.status() == VKATTN_UNSUPPORTED && (quirk || !c.tuning.empty()))
+            report.skipped = e.what();
+        else
+            report.failures.emplace_back(e.what());
+        return report;
+    }
+    report.segments = plan.segments();
+    report.kernel = plan.info().kernel;
+    const Case dense = as_dense(c);
+    const Inputs inputs = make_inputs(dense, Poison::alternating);
+    const Expected expected = expect(dense, inputs);
+    const FarRun far(device, found, c, dense, inputs);
+    std::optional<Outcome> first;
+    for (const uint32_t poison : {poison_word, 0xffffffffu}) {
+        const std::string at = first ? "once more: " : "";
+        std::string damage;
+        const Outcome outcome = far.run(plan, c, poison, damage);
+        report.add(at, damage, judge(outcome, expected));
+        if (first && !first->same_bits(outcome)) report.failures.push_back(at + "other bits than before");
+        first = outcome;
+    }
+    return report;
+}
+
+}  // namespace vkattn::test
