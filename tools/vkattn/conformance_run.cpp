@@ -80,10 +80,22 @@ Result result_of(const test::Report& report) {
     return result;
 }
 
-// Checks on their way to the workers: those that share pipelines go to one worker.
+// Checks on their way to the workers: those that share pipelines go to one worker. Of a run that ends with the first
+// failure the features take turns, so that none is far from having had a check.
 class Queue {
   public:
-    explicit Queue(const std::vector<Check>& checks) {
+    Queue(const std::vector<Check>& checks, bool features_take_turns) {
+        if (features_take_turns) {
+            std::map<std::string, size_t> had;  // checks of each feature
+            std::vector<size_t> turn;
+            for (size_t i = 0; i < checks.size(); i++) {
+                turn.push_back(had[checks[i].feature]++);
+                groups_.push_back({i});
+            }
+            std::ranges::stable_sort(groups_, {},
+                                     [&](const std::vector<size_t>& group) { return turn[group[0]]; });
+            return;
+        }
         std::map<std::string, size_t> groups;
         for (size_t i = 0; i < checks.size(); i++) {
             const std::string key =
@@ -149,7 +161,7 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, bool until_fa
     const Clock::time_point start = Clock::now();
     DeviceRun all{device, std::move(checks), {}, false, 0};
     all.results.resize(all.checks.size());
-    Queue queue(all.checks);
+    Queue queue(all.checks, until_failure);
     std::mutex mutex;
     std::condition_variable changed;
     size_t done = 0, working = workers_for(device);
