@@ -196,6 +196,12 @@ TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1 mask_fill=lowest") ==
           "f:2: mask_fill=lowest is of float masks");
     CHECK(error_of("[a]\nbatch_invariant=1") == "f:2: unknown word 'batch_invariant'");
+    CHECK(error_of("[a]\nb=3 far=batch") == "f:2: far needs two of its dimension");
+    CHECK(error_of("[a]\nhq=2 hkv=1 far=head") == "f:2: far needs two of its dimension");
+    CHECK(error_of("[a]\nb=2 pad=1 far=batch") == "f:2: far excludes other strides");
+    CHECK(error_of("[a]\nb=2 nonfinite far=batch") == "f:2: far excludes a mask and nonfinite");
+    CHECK(error_of("[a]\nskv=4 values=quarters") ==
+          "f:2: values=quarters needs skv=4 and scale=0, and nothing that hides a key");
     CHECK(error_of("\n\n[a") == "f:3: ']' is missing");
 }
 
