@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <thread>
 
 #include "common.hpp"
@@ -80,20 +81,31 @@ Result result_of(const test::Report& report) {
     return result;
 }
 
+// Checks in an order in which the features take turns: a turn has a sixteenth of each feature's checks, but at least
+// one. Neighbours are alike, so a feature goes through its own in strides.
+std::vector<size_t> in_turns(const std::vector<Check>& checks) {
+    constexpr size_t turns = 16;
+    std::map<std::string, std::vector<size_t>> features;
+    for (size_t i = 0; i < checks.size(); i++) features[checks[i].feature].push_back(i);
+    std::vector<size_t> order;
+    for (size_t turn = 0; order.size() < checks.size(); turn++)
+        for (const auto& [name, own] : features) {
+            const size_t count = own.size(), share = (count + turns - 1) / turns;
+            size_t stride = std::max<size_t>(1, count * 5 / 8);
+            while (std::gcd(stride, count) != 1) stride++;
+            for (size_t i = turn * share; i < std::min(count, (turn + 1) * share); i++)
+                order.push_back(own[i * stride % count]);
+        }
+    return order;
+}
+
 // Checks on their way to the workers: those that share pipelines go to one worker. Of a run that ends with the first
 // failure the features take turns, so that none is far from having had a check.
 class Queue {
   public:
     Queue(const std::vector<Check>& checks, bool features_take_turns) {
         if (features_take_turns) {
-            std::map<std::string, size_t> had;  // checks of each feature
-            std::vector<size_t> turn;
-            for (size_t i = 0; i < checks.size(); i++) {
-                turn.push_back(had[checks[i].feature]++);
-                groups_.push_back({i});
-            }
-            std::ranges::stable_sort(groups_, {},
-                                     [&](const std::vector<size_t>& group) { return turn[group[0]]; });
+            for (const size_t i : in_turns(checks)) groups_.push_back({i});
             return;
         }
         std::map<std::string, size_t> groups;
