@@ -11,15 +11,18 @@ work=$build/mutants
 ! $conformance || work=$build/mutants_conformance
 on=$root/tools/on
 
-# read_faults TEXT: the faults whose names have this text.
+# read_faults [TEXT...]: all faults, or those whose names have one of these texts.
 read_faults() {
-    local line name file script what case
+    local line name file script what case text wanted=("$@")
+    ((${#wanted[@]} > 0)) || wanted=("")
     while IFS= read -r line; do
         IFS=$'\t' read -r name file script what case < <(awk -F ' *[|] *' -v OFS='\t' '{ $1 = $1; print }' <<<"$line")
         [[ -n $case ]] || die "mutants.txt: five columns are expected: $line"
         [[ -z ${line_of[$name]-} ]] || die "mutants.txt: two faults are named $name"
         line_of[$name]=$line file_of[$name]=$file script_of[$name]=$script what_of[$name]=$what case_of[$name]=$case
-        [[ $name != *"$1"* ]] || names+=("$name")
+        for text in "${wanted[@]}"; do
+            [[ $name != *"$text"* ]] || { names+=("$name") && break; }
+        done
     done < <(grep -vE '^(#|$)' "$here/mutants.txt")
 }
 
@@ -68,17 +71,24 @@ modules_on() {
         }'
 }
 
+glslc=("$root/.sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute)
+
+# find_module MODULE: sets file, needs and macros to what its interface says.
+find_module() {
+    local line form='^(.*)/interface/(.*)\.def:MODULE\([a-z0-9_]+, [A-Z0-9]+, "([^"]*)", (.*), [12]\)$'
+    line=$(grep -H "^MODULE(${1%_rolled}," "$root"/shaders/interface/*.def)
+    [[ $line =~ $form ]]
+    file=${BASH_REMATCH[2]}.comp needs=${BASH_REMATCH[4]}
+    read -ra macros <<<"${BASH_REMATCH[3]}"
+    [[ $1 != *_rolled ]] || macros+=(-DROLLED -O)
+}
+
 # compile SHADERS MODULE FOLDER: makes FOLDER/MODULE.spv as src/shaders.cmake compiles it. FOLDER/MODULE.d lists the
 # files that the module includes.
 compile() {
-    local shaders=$1 module=$2 to=$3/$2.spv line passes=()
-    local form='^(.*)/interface/(.*)\.def:MODULE\([a-z0-9_]+, [A-Z0-9]+, "([^"]*)", (.*), [12]\)$'
-    line=$(grep -H "^MODULE(${module%_rolled}," "$root"/shaders/interface/*.def)
-    [[ $line =~ $form ]]
-    local file=${BASH_REMATCH[2]}.comp needs=${BASH_REMATCH[4]} macros
-    read -ra macros <<<"${BASH_REMATCH[3]}"
-    [[ $module != *_rolled ]] || macros+=(-DROLLED -O)
-    "$root/.sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "$shaders" "${macros[@]}" \
+    local shaders=$1 module=$2 to=$3/$2.spv passes=() file needs macros
+    find_module "$module"
+    "${glslc[@]}" -Werror -I "$shaders" "${macros[@]}" \
         -MD -MF "$3/$module.d" -MT "$module" "$shaders/$file" -o "$to.new" || return
     [[ $needs != NEED_MATRIX || $module == *_rolled ]] ||
         passes=(--merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local)
@@ -105,6 +115,24 @@ compile_unchanged() {
     done
     wait
     for module in "$@"; do [[ -e $folder/$module.spv ]] || die "$module does not compile"; done
+}
+
+# preprocess SHADERS MODULE: prints a hash of what is left of the module's sources.
+preprocess() {
+    local file needs macros
+    find_module "$2"
+    "${glslc[@]}" -E -I "$1" "${macros[@]}" "$1/$file" | grep -vE '^(#line.*|[[:space:]]*)$' | hash
+}
+
+# take_unchanged MODULE...: as compile_unchanged, but takes the modules from the build, which is up to date.
+take_unchanged() {
+    local folder=$work/unchanged/modules module
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    for module in "$@"; do
+        cp "$build/src/vkattn_spirv_modules/$module.spv" "$folder"
+        cp "$build/src/vkattn_spirv_modules/$module.spv.d" "$folder/$module.d"
+    done
 }
 
 # plant NAME MODULE...: copies the sources with the fault to $work/NAME. Sets affected: those of the modules that
