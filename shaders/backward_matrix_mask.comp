@@ -67,7 +67,7 @@ void find_work() {
 // Places the tensors of the first head, or goes on to the query tile or batch whose rows see a key.
 void place_part() {
     [[dont_unroll]] for (; !is_end(); tile++) {
-        if (tile == query_tiles_of_mask) {
+        if (tile >= query_tiles_of_mask) {  // of no query rows there are none
             tile = 0;
             batch++;
             if (is_end()) return;

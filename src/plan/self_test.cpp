@@ -21,9 +21,10 @@ constexpr struct {
     {VKATTN_DTYPE_FLOAT32, VKATTN_PRECISION_BFLOAT16},
 };
 
-// Half a step of a type's numbers below 1.
+// What one operation of a type may be off by, relatively: half a step for types of 16 bits; for float32 what exp2 is off
+// by on GPUs, some steps.
 double rounding_of(VkattnDtype dtype) {
-    return dtype == VKATTN_DTYPE_FLOAT32 ? 0x1p-24 : dtype == VKATTN_DTYPE_FLOAT16 ? 0x1p-11 : 0x1p-8;
+    return dtype == VKATTN_DTYPE_FLOAT32 ? 0x1p-20 : dtype == VKATTN_DTYPE_FLOAT16 ? 0x1p-11 : 0x1p-8;
 }
 
 // A 16-bit format with this many bits of exponent; numbers of the test are far from its largest.
@@ -164,8 +165,8 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
     return pending;
 }
 
-// Allowed are multiples of what rounding the operands and the result costs, as parts of the largest element. The largest
-// errors seen were TODO.
+// Sixteen roundings, as a part of the tensor's largest element: 1.5e-5 of float32, 0.8 % of float16, 6 % of bfloat16.
+// float32's dvalue is off by more than 1e-6 on an H100. A kernel that is wrong is off by far more.
 std::string judge(const PlannedTest& planned, const SelfTestOutputs& got,
                   const SelfTestReference& reference) {
     const double allowed =

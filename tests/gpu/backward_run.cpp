@@ -62,6 +62,7 @@ uint64_t mask_count(const VkattnProblem& p) {
 // first, as it does for every user.
 void use_own_forward(Device& device, VkattnContext* context, Case c, const std::string& kernel,
                      std::span<BackwardInputs> all) {
+    c.tuning.clear();  // it is of the backward's kernel
     // Few rows have a kernel that does not round.
     if (c.precision != VKATTN_PRECISION_STORAGE) c.kernel = kernel;
     const Plan plan = plan_of(context, with_possible_limit(context, c));

@@ -99,8 +99,8 @@ TEST_CASE_FIXTURE(OnDevice, "a runtime without memory for its staging buffer lea
         CAPTURE(out_of_memory);
         Counted::out_of_memory = out_of_memory;
         if (out_of_memory) {
-            CHECK_THROWS_WITH_AS(runtime::Memory(info, 1 << 20), "out of memory for the staging buffer",
-                                 Error);
+            CHECK_THROWS_WITH_AS(runtime::Memory(info, 1 << 20),
+                                 "allocating the staging buffer failed: ErrorOutOfDeviceMemory", Error);
         } else {
             const runtime::Memory memory(info, 1 << 20);
             CHECK(memory.staging_data() != nullptr);
