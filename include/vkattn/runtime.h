@@ -63,8 +63,9 @@ typedef struct VkattnDeviceInfo {
 } VkattnDeviceInfo;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnDeviceInfo, vkattn_device_info_init)
 
-/* When the runtime runs the self-test of vkattn_self_test_size. It builds up to 15 pipelines, which takes a second on
- * some drivers and half a minute on others. */
+/* When the runtime runs the self-test of vkattn_self_test_size. It builds some twenty pipelines, which takes seconds on
+ * some drivers and half a minute on others. A driver that it hangs loses the device: vkattn_runtime_open returns
+ * DEVICE_LOST then, and the next one with the same file leaves the test out, with a message. */
 typedef enum VkattnSelfTest {
     /* Once for a driver, if there is a pipeline_cache file, which keeps the verdicts: the default. Without a file it is
      * not run. */
@@ -80,8 +81,8 @@ typedef struct VkattnRuntimeOptions {
      * discrete, integrated, virtual, CPU. */
     const char* device;
     /* File of compiled pipelines: read by vkattn_runtime_open if it is there, written by vkattn_runtime_close. Its form
-     * is vkattn's own. Nothing is taken from a file that is damaged, or that another device, driver or version of vkattn
-     * has written; it is replaced. Null or "": none. */
+     * is vkattn's own. Nothing is taken from a file that is damaged, or that another device, driver or version of
+     * vkattn has written; it is replaced. Null or "": none. */
     const char* pipeline_cache;
     /* Device extensions to enable on top of those that vkattn wants. */
     const char* const* extra_extensions;
@@ -166,8 +167,8 @@ VKATTN_RUNTIME_API VkattnContext* vkattn_runtime_context(const VkattnRuntime* ru
 VKATTN_RUNTIME_API const VkattnDeviceInfo* vkattn_runtime_device(const VkattnRuntime* runtime);
 VKATTN_RUNTIME_API const VkattnRuntimeHandles* vkattn_runtime_handles(const VkattnRuntime* runtime);
 /* A message, or null past the last so far; none is good. They are those of the validation layer, with
- * options.validation, one where a probe of the matrix units has failed, which only costs speed, and one for each kernel
- * that the self-test has found wrong, which is not used then. */
+ * options.validation, one where a probe of the matrix units has failed, which only costs speed, one for each kernel
+ * that the self-test has found wrong, which is not used then, and one where the self-test could not be run. */
 VKATTN_RUNTIME_API const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index);
 
 /* Allocates device memory. 0 bytes are legal: such a buffer has address 0. The content is undefined.

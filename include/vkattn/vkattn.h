@@ -75,9 +75,9 @@ typedef struct VkattnContextInfo {
      * has changed. Null: the default, there is none. It is read by vkattn_context_create only. */
     const void* probe_results;
     uint64_t probe_results_bytes; /* must be what vkattn_probe_size says of a context without them */
-    /* What vkattn_self_test_verdicts has said of an earlier context, on the same terms as probe_results, and zero-ended:
-     * the context begins with these verdicts. Those of another version of vkattn, and text that is none of it, are
-     * ignored. Null: the default, there are none. It is read by vkattn_context_create only. */
+    /* What vkattn_self_test_verdicts has said of an earlier context, on the same terms as probe_results, and
+     * zero-ended: the context begins with these verdicts. Those of another version of vkattn, and text that is none of
+     * it, are ignored. Null: the default, there are none. It is read by vkattn_context_create only. */
     const char* self_test_verdicts;
 } VkattnContextInfo;
 
@@ -258,31 +258,32 @@ VKATTN_API VkattnStatus vkattn_cmd_probe(VkCommandBuffer command_buffer, VkattnC
 VKATTN_API VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results,
                                               uint64_t size_bytes, VkattnError* error);
 
-/* Are the kernels right on this device? Drivers miscompile. A self-test runs small problems through the kernels that the
- * planner would choose here, and compares the results with a float64 reference on the host. Plans that are made later
- * do without kernels that failed: the planner takes the next one, and vkattn_plan_describe says why. Optional, and after
- * the probe:
+/* Are the kernels right on this device? Drivers miscompile. A self-test runs small problems through the kernels that
+ * the planner would choose here, and compares the results with a float64 reference on the host. Plans that are made
+ * later do without kernels that failed: the planner takes the next one, and vkattn_plan_describe says why. Optional,
+ * and after the probe:
  *
- *     while vkattn_self_test_size is not 0, because a kernel took the place of one that failed, or at the first time:
- *         memory of that size, at most 16 MiB, in a buffer with the usages TRANSFER_DST and SHADER_DEVICE_ADDRESS, at an
- *         address that is a multiple of 256 bytes, readable by the host
- *         vkattn_cmd_self_test builds up to 15 pipelines, which takes seconds on some drivers, and records; submit,
- *         wait, make the writes of LAST_STAGES and LAST_ACCESS visible to the host
- *         vkattn_context_self_tested with what the memory holds; no other call may use the context meanwhile
+ *     while vkattn_self_test_size is not 0, because a kernel that would be planned has no verdict yet:
+ *         memory of that size, at most 16 MiB, in a buffer with the usages TRANSFER_DST and SHADER_DEVICE_ADDRESS, at
+ *         an address that is a multiple of 256 bytes, readable by the host
+ *         vkattn_cmd_self_test builds some twenty pipelines, which takes half a minute on some drivers, and records;
+ *         submit, wait, make the writes of LAST_STAGES and LAST_ACCESS visible to the host
+ *         vkattn_context_self_tested with what the memory holds
  *     vkattn_self_test_verdicts -> text to be kept for later contexts: see VkattnContextInfo::self_test_verdicts
  *
- * A failure is a verdict on a kernel with problems of these storage and operand types, forward or backward. Where no
- * kernel is left, plans are UNSUPPORTED, with the reason; so are those that name a kernel which failed.
- * Errors: INVALID_ARGUMENT (results that were not recorded, too), DEVICE_LOST, DEVICE_ERROR (memory ran out),
- * OUT_OF_HOST_MEMORY. */
+ * From vkattn_cmd_self_test to vkattn_context_self_tested no other call may use the context. A failure is a verdict on
+ * a kernel with problems of these storage and operand types, forward or backward; a driver that cannot build the kernel
+ * has failed, too. Where no kernel is left, plans are UNSUPPORTED, with the reason; so are those that name a kernel
+ * which failed. vkattn_self_test_size is also 0 where the host's memory has run out. Errors: INVALID_ARGUMENT (results
+ * that were not recorded, too), DEVICE_LOST, DEVICE_ERROR (memory ran out), OUT_OF_HOST_MEMORY. */
 VKATTN_API uint64_t vkattn_self_test_size(const VkattnContext* context); /* bytes; 0 for null */
 VKATTN_API VkattnStatus vkattn_cmd_self_test(VkCommandBuffer command_buffer, VkattnContext* context,
                                              VkBuffer buffer, VkDeviceSize offset, VkDeviceAddress address,
                                              VkattnError* error);
 VKATTN_API VkattnStatus vkattn_context_self_tested(VkattnContext* context, const void* results,
                                                    uint64_t size_bytes, VkattnError* error);
-/* One line for the version of vkattn, then one for each verdict: the pass, the kernel, the types of storage and operands,
- * `passed`, or `failed` and what is wrong. `text`, `capacity` and `length` are as in vkattn_plan_describe. */
+/* One line for the version of vkattn, then one for each verdict: the pass, the kernel, the types of storage and
+ * operands, `passed`, or `failed` and what is wrong. `text`, `capacity` and `length` are as in vkattn_plan_describe. */
 VKATTN_API VkattnStatus vkattn_self_test_verdicts(const VkattnContext* context, char* text, size_t capacity,
                                                   size_t* length, VkattnError* error);
 

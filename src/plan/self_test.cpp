@@ -12,6 +12,8 @@ namespace {
 
 using Shape = SelfTestShape;
 
+constexpr size_t longest_failure = 160;  // of a verdict, in bytes
+
 constexpr struct {
     VkattnDtype dtype;
     VkattnPrecision precision;
@@ -21,8 +23,8 @@ constexpr struct {
     {VKATTN_DTYPE_FLOAT32, VKATTN_PRECISION_BFLOAT16},
 };
 
-// What one operation of a type may be off by, relatively: half a step for types of 16 bits; for float32 what exp2 is off
-// by on GPUs, some steps.
+// What one operation of a type may be off by, relatively: half a step for types of 16 bits; for float32 what exp2 is
+// off by on GPUs, some steps.
 double rounding_of(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? 0x1p-20 : dtype == VKATTN_DTYPE_FLOAT16 ? 0x1p-11 : 0x1p-8;
 }
@@ -157,7 +159,7 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
         const bool is_there = std::ranges::any_of(pending, [&](const PlannedTest& other) {
             return other.test.rows == test.rows && is_of(other.verdict, verdict);
         });
-        if (!is_there) pending.push_back({test, std::move(verdict)});
+        if (!is_there) pending.push_back({test, std::move(verdict), plan->scratch_bytes});
     };
     for (const auto& [dtype, precision] : types)
         for (const uint32_t rows : {Shape::rows, 1u}) add({false, dtype, precision, rows});
@@ -245,7 +247,12 @@ std::vector<KernelVerdict> verdicts_of(std::string_view text, std::string_view v
         const auto dtype = dtype_of(take(line, ' ')), operands = dtype_of(take(line, ' '));
         const std::string_view word = take(line, ' ');
         const bool known = (pass == "forward" || pass == "backward") && !kernel.empty() && dtype && operands;
-        if (!known || !(word == "failed" ? !line.empty() : word == "passed" && line.empty())) return {};
+        // They will be part of messages, which are one short line.
+        const bool is_plain =
+            line.size() <= longest_failure &&
+            std::ranges::all_of(line, [](unsigned char c) { return c >= 0x20 && c != 0x7f; });
+        if (!known || !is_plain || !(word == "failed" ? !line.empty() : word == "passed" && line.empty()))
+            return {};
         verdicts.push_back({pass == "backward", std::string(kernel), *dtype, *operands, std::string(line)});
     }
     return verdicts;

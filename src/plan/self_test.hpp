@@ -53,6 +53,7 @@ struct SelfTest {
 struct PlannedTest {
     SelfTest test;
     KernelVerdict verdict;  // whom it is about; the failure is not known yet
+    uint64_t scratch_bytes = 0;
 };
 std::vector<PlannedTest> pending_tests(const DeviceCaps& caps);
 

@@ -75,6 +75,8 @@ std::string read_body(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     Header found;
     if (!file.read(reinterpret_cast<char*>(&found), sizeof found)) return {};
+    if (found.magic != Header{}.magic || found.size != size - sizeof found)
+        return {};  // before it is allocated
     std::string body(size - sizeof found, '\0');
     if (!file.read(body.data(), static_cast<std::streamsize>(body.size()))) return {};
     const Header expected = header_of(body);

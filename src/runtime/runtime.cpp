@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,13 +13,15 @@ using namespace vkattn::runtime;
 
 namespace {
 
-// Sections of the cache file: what Vulkan says of its cache, and the verdicts of the self-test. The features that kernels
-// use, and thereby which kernels there are, depend on the instance's version.
+// Sections of the cache file: what Vulkan says of its cache, and the verdicts of the self-test. The features that
+// kernels use, and thereby which kernels there are, depend on the instance's version.
 constexpr const char* pipelines_section = "pipelines";
 std::string verdicts_section(uint32_t version) {
     return fmt::format("self-test, Vulkan {}.{}", VK_API_VERSION_MAJOR(version),
                        VK_API_VERSION_MINOR(version));
 }
+
+constexpr std::string_view test_begun = "begun";  // stands where verdicts will
 
 bool is_lost(const std::exception& error) {
     const auto* const of_library = dynamic_cast<const Error*>(&error);
@@ -81,7 +84,7 @@ VkattnRuntime::VkattnRuntime(const Options& options) : instance(options.validati
     probe();
     if (options.self_test == VKATTN_SELF_TEST_ALWAYS ||
         (options.self_test == VKATTN_SELF_TEST_ONCE && !cache_file.empty()))
-        self_test();
+        self_test(options.self_test);
 }
 
 VkattnRuntime::~VkattnRuntime() {
@@ -186,8 +189,18 @@ void VkattnRuntime::probe() {
 }
 
 // A kernel that fails is not planned, which the caller hears of. A test that cannot be run says nothing of any kernel.
-void VkattnRuntime::self_test() {
+// A test that never ended, because it lost the device or ended the process, is not begun again: the file remembers it.
+void VkattnRuntime::self_test(VkattnSelfTest when) {
+    std::vector<char>& kept = cache_sections[verdicts_section(instance.version)];
+    const bool has_begun = std::ranges::equal(kept, test_begun);
+    if (has_begun && when == VKATTN_SELF_TEST_ONCE)
+        return add_message(
+            "the self-test of the kernels was begun at an earlier start and did not end, so it is left out");
     try {
+        if (!cache_file.empty() && context.self_test_size() != 0) {
+            kept.assign(test_begun.begin(), test_begun.end());
+            write_cache_file(cache_file, cache_key, cache_sections);
+        }
         while (const uint64_t size = context.self_test_size()) {
             VkattnBuffer tested(*this, size);
             submit([&](VkCommandBuffer c) { context.record_self_test(c, tested.buffer, 0, tested.address); });
@@ -196,11 +209,12 @@ void VkattnRuntime::self_test() {
             context.self_tested(data.data(), size);
         }
         const std::string verdicts = context.self_test_verdicts();
-        cache_sections[verdicts_section(instance.version)].assign(verdicts.begin(), verdicts.end());
+        kept.assign(verdicts.begin(), verdicts.end());
     } catch (const vk::DeviceLostError&) {
         throw;
     } catch (const std::exception& e) {
         if (is_lost(e)) throw;
+        kept.clear();
         add_message(std::string("the self-test of the kernels could not be run: ") + e.what());
     }
     std::istringstream lines(context.self_test_verdicts());

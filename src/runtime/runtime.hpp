@@ -75,7 +75,7 @@ struct VkattnRuntime {
     void make_context(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void make_memory();
     void probe();
-    void self_test();
+    void self_test(VkattnSelfTest when);
     vkattn::runtime::Took execute(const vkattn::runtime::Record& record);
     void wait_for(const vk::raii::Fence& fence);
 };

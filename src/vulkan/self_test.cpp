@@ -42,7 +42,7 @@ struct Layout {
             inputs[i] = {take(query), take(key), take(key), take(query), take(query)};
         }
         lse = take(Shape::lse_elements * sizeof(float));
-        for (const auto& [test, verdict] : tests) {
+        for (const auto& [test, verdict, scratch_bytes] : tests) {
             const uint64_t row = uint64_t{Shape::heads_q} * Shape::head_dim * bytes_of(test.dtype);
             Outputs o;
             if (test.backward)
@@ -208,6 +208,7 @@ Result<bool> record_self_test(VkCommandBuffer commands, VkattnContext& context, 
         recording.barrier();
         if (auto ok = recording.record(layout, tests[i].test, layout.outputs[i], *plans[i]); !ok) return ok;
     }
+    const std::lock_guard lock(context.mutex);
     context.recorded_tests = std::move(tests);
     return true;
 }

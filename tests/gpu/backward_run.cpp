@@ -57,9 +57,9 @@ uint64_t mask_count(const VkattnProblem& p) {
     return count;
 }
 
-// Where scores are large or made of rounded operands, their rounding is felt in P, and out and lse must be of the same P:
-// delta is rowsum(P o dP) then, which the oracle's out does not give, and P sums to 1. So the device's own forward runs
-// first, as it does for every user.
+// Where scores are large or made of rounded operands, their rounding is felt in P, and out and lse must be of the same
+// P: delta is rowsum(P o dP) then, which the oracle's out does not give, and P sums to 1. So the device's own forward
+// runs first, as it does for every user.
 void use_own_forward(Device& device, VkattnContext* context, Case c, const std::string& kernel,
                      std::span<BackwardInputs> all) {
     c.tuning.clear();  // it is of the backward's kernel

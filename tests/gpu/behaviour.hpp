@@ -1,5 +1,6 @@
 // The promises about running, which hold for every plan: the same bits every time, wherever and whenever it runs, next
-// to whatever else. The GPU tests and `vkattn conformance` run the same ones, over the cases of tests/cases/behaviour.txt.
+// to whatever else. The GPU tests and `vkattn conformance` run the same ones, over the cases of
+// tests/cases/behaviour.txt.
 #pragma once
 
 #include <span>

@@ -300,13 +300,25 @@ void check_far(const Line& line) {
         std::ranges::any_of(shape.strides, [](const std::string& s) { return !s.empty(); }))
         line.fail("far excludes other strides");
     if (p.mask != VKATTN_MASK_NONE || line.result.nonfinite) line.fail("far excludes a mask and nonfinite");
+    for (const OptionalArray& array : optional_arrays)
+        if (count_of(line.result, array) != 0) line.fail(fmt::format("far excludes {}", array.word));
+    if (line.result.max_dispatch_flops != 0) line.fail("far excludes max_flops");
+}
+
+// Elements are replaced at the fourth key at most, and results are looked at by their rows.
+void check_nonfinite(const Line& line) {
+    const VkattnProblem& p = line.result.problem;
+    if (line.result.nonfinite && (p.batch == 0 || p.seqlen_q == 0 || p.seqlen_kv < 4 || !line.result.lse))
+        line.fail("nonfinite needs a batch, a row, four keys and lse");
 }
 
 // Their means are exact, and a quarter, a half or three quarters of the way from one number to the next.
 void check_quarters(const Line& line) {
     const VkattnProblem& p = line.result.problem;
     if (line.result.values != Values::quarters) return;
-    if (p.seqlen_kv != 4 || p.softmax_scale != 0 || p.mask != VKATTN_MASK_NONE || p.causal != 0)
+    const bool hides = p.mask != VKATTN_MASK_NONE || p.causal != 0 || p.window_left != -1 ||
+                       p.window_right != -1 || !line.result.kv_lengths.empty();
+    if (p.seqlen_kv != 4 || p.softmax_scale != 0 || hides)
         line.fail("values=quarters needs skv=4 and scale=0, and nothing that hides a key");
 }
 
@@ -335,6 +347,7 @@ Case parse_case(std::string_view text, const std::string& where) {
     for (const std::string_view word : split(text)) read_word(line, word);
     check_whole(line);
     check_far(line);
+    check_nonfinite(line);
     check_quarters(line);
     set_strides(line);
     constexpr uint64_t example_bytes = uint64_t{5} << 30;  // for whoever asks for the plan alone

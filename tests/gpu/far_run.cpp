@@ -30,7 +30,8 @@ struct FarPlaces {
                 return fmt::format("{} buffers of 1 GiB do not lie 4 GiB apart", most_buffers);
             try {
                 buffers.push_back(device.runtime().allocate(buffer_bytes));
-            } catch (const Error& e) {
+            } catch (const RuntimeError& e) {
+                if (e.status() == VKATTN_DEVICE_LOST) throw;
                 return fmt::format("memory that lies 4 GiB apart: {}", e.what());
             }
             const size_t made = buffers.size() - 1;

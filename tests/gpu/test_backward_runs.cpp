@@ -1,5 +1,5 @@
-// The backward's promises about running beside those of behaviour.txt: the same bits in a hundred runs and in segments of
-// one command buffer; and after a forward, by the documented stages alone.
+// The backward's promises about running beside those of behaviour.txt: the same bits in a hundred runs and in segments
+// of one command buffer; and after a forward, by the documented stages alone.
 #include "backward_run.hpp"
 #include "case_suite.hpp"
 #include "interposer.hpp"

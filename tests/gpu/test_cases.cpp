@@ -196,6 +196,11 @@ TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1 mask_fill=lowest") ==
           "f:2: mask_fill=lowest is of float masks");
     CHECK(error_of("[a]\nbatch_invariant=1") == "f:2: unknown word 'batch_invariant'");
+    CHECK(error_of("[a]\nb=2 far=batch max_flops=1000") == "f:2: far excludes max_flops");
+    CHECK(error_of("[a]\nb=2 far=batch lengths=1,2") == "f:2: far excludes lengths");
+    for (const char* words : {"skv=3 sq=1", "skv=4", "b=0 s=4", "s=4 no_lse"})
+        CHECK(error_of((std::string("[a]\nnonfinite ") + words).c_str()) ==
+              "f:2: nonfinite needs a batch, a row, four keys and lse");
     CHECK(error_of("[a]\nb=3 far=batch") == "f:2: far needs two of its dimension");
     CHECK(error_of("[a]\nhq=2 hkv=1 far=head") == "f:2: far needs two of its dimension");
     CHECK(error_of("[a]\nb=2 pad=1 far=batch") == "f:2: far excludes other strides");

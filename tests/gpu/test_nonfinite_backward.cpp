@@ -1,5 +1,5 @@
-// Weights that vanish in the backward though their keys are visible. That NaN and infinity never vanish is tested by the
-// cases with `nonfinite`.
+// Weights that vanish in the backward though their keys are visible. That NaN and infinity never vanish is tested by
+// the cases with `nonfinite`.
 #include <fmt/format.h>
 
 #include "backward_run.hpp"

@@ -230,6 +230,16 @@ TEST_CASE_FIXTURE(OnDevice,
         REQUIRE_EQ(messages_of(told).size(), 1);
         CHECK_NE(messages_of(told)[0].find("out[1] is 2 instead of 1"), std::string::npos);
     }
+    // So is one that tells of a test which never ended.
+    for (auto& [name, content] : sections)
+        if (std::string(content.begin(), content.end()) == text) content = {'b', 'e', 'g', 'u', 'n'};
+    vkattn::runtime::write_cache_file(file.path, key, sections);
+    {
+        const Runtime warned(options);
+        CHECK_EQ(verdicts_of(warned), none);
+        REQUIRE_EQ(messages_of(warned).size(), 1);
+        CHECK_NE(messages_of(warned)[0].find("did not end"), std::string::npos);
+    }
     options.self_test = VKATTN_SELF_TEST_NEVER;
     CHECK_EQ(verdicts_of(Runtime(options)), none);
     options.self_test = VKATTN_SELF_TEST_ALWAYS;

@@ -57,11 +57,21 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
     return usable;
 }
 
+constexpr uint32_t most_parts = 4096;  // of a combine: all of them are made on the host
+
 // A case that somebody has written is refused if it is no problem of vkattn's, or needs more than the oracle can hold.
 Check given_check(const std::string& line) {
     const Check check = check_of(line);
+    const bool is_forward = check.pass->name == "forward", is_backward = check.pass->name == "backward";
+    if (check.c.far != test::Far::none && !is_forward) throw UsageError("--case", "far is of forward cases");
+    if (check.c.nonfinite && !is_forward && !is_backward)
+        throw UsageError("--case", "nonfinite is of forward and backward cases");
+    if (check.c.num_parts == 0 || check.c.num_parts > most_parts)
+        throw UsageError("--case",
+                         fmt::format("parts={} is not within 1 .. {}", check.c.num_parts, most_parts));
     if (const auto problem = core::resolve(check.c.problem); !problem)
         throw UsageError("--case", fmt::format("{}: {}", problem.failure().field, problem.failure().message));
+    if (check.c.far != test::Far::none) return check;  // its tensors are made without what lies between
     try {
         for (int tensor = 0; tensor < 4; tensor++) test::tensor_of(check.c, tensor);
     } catch (const test::CaseError& error) {

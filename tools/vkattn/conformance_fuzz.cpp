@@ -111,8 +111,8 @@ const char* kernel(Random& r, bool backward, bool has_16_bit_operands) {
     return !backward && r.chance(30) ? "rows" : "tiles";
 }
 
-// No spikes for gradients: where one weight of a row is 1, dP - delta is nothing but its rounding, and the rule knows no
-// bound for that.
+// No spikes for gradients: where one weight of a row is 1, dP - delta is nothing but its rounding, and the rule knows
+// no bound for that.
 std::string values(Random& r, bool backward) {
     return fmt::format(" values={}",
                        backward
