@@ -75,8 +75,8 @@ typedef struct VkattnContextInfo {
      * has changed. Null: the default, there is none. It is read by vkattn_context_create only. */
     const void* probe_results;
     uint64_t probe_results_bytes; /* must be what vkattn_probe_size says of a context without them */
-    /* What vkattn_self_test_verdicts has said of an earlier context, on the same terms as probe_results, and
-     * zero-ended: the context begins with these verdicts. Those of another version of vkattn, and text that is none of
+    /* The context begins with these verdicts: the zero-ended text that vkattn_self_test_verdicts has given for an
+     * earlier context, on the same terms as probe_results. Those of another version of vkattn, and text that is none of
      * it, are ignored. Null: the default, there are none. It is read by vkattn_context_create only. */
     const char* self_test_verdicts;
 } VkattnContextInfo;

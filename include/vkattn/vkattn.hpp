@@ -35,7 +35,7 @@ void call(Function function, Args... args) {
     if (function(args..., &error) != VKATTN_OK) throw Error(error);
 }
 
-// What vkattn_plan_describe and its like say of an object.
+// Returns the text that vkattn_plan_describe or a function like it gives for an object.
 template <class T>
 std::string text_of(VkattnStatus (*function)(const T*, char*, size_t, size_t*, VkattnError*),
                     const T* object) {

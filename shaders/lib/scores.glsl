@@ -21,8 +21,8 @@ const float HIDDEN = -3e38;
 const float NO_MAXIMUM = -2e38;
 const float LOWEST_SCORE = -1e38;
 const float HIGHEST_BIAS = 6.9e37;  // times log2(e) within the lowest score
-// Where weights of 0 tell which keys are hidden, those of visible keys must not vanish: 2^-126 is added to them. Score
-// gradients take it off again: all of a row's weights but one may be smaller.
+// Some loops know hidden keys by their weight of 0. The weights of visible keys must not vanish there, so 2^-126 is
+// added to them. Score gradients take it off again, because all of a row's weights but one may be smaller.
 const float LEAST_WEIGHT = 1.17549435e-38;
 const bool ZERO_IS_HIDDEN = MASK_KIND != MASK_NONE || ISOLATES_ROWS;
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow

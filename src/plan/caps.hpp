@@ -23,7 +23,7 @@ struct MatrixShape {
     bool left_alike = false;
 };
 
-// What a self-test has found out about a kernel on problems of these types (self_test.hpp).
+// A verdict says whether a self-test has found a kernel right on problems of these types (self_test.hpp).
 struct KernelVerdict {
     bool backward = false;
     std::string kernel;

@@ -23,8 +23,8 @@ constexpr struct {
     {VKATTN_DTYPE_FLOAT32, VKATTN_PRECISION_BFLOAT16},
 };
 
-// What one operation of a type may be off by, relatively: half a step for types of 16 bits; for float32 what exp2 is
-// off by on GPUs, some steps.
+// Returns by how much one operation of a type may be off, relatively: half a step for types of 16 bits, and for float32
+// some steps, which is the error of exp2 on GPUs.
 double rounding_of(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? 0x1p-20 : dtype == VKATTN_DTYPE_FLOAT16 ? 0x1p-11 : 0x1p-8;
 }
@@ -116,7 +116,7 @@ std::string first_line(std::string_view version) {
     return fmt::format("vkattn {} self-test\n", version);
 }
 
-// What stands before the separator, which is removed from the text, too.
+// Takes the part before the separator off the text, and the separator with it.
 std::string_view take(std::string_view& text, char separator) {
     const size_t at = std::min(text.find(separator), text.size());
     const std::string_view taken = text.substr(0, at);
@@ -151,7 +151,7 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
     std::vector<PlannedTest> pending;
     const auto add = [&](const SelfTest& test) {
         const Result<Plan> plan = plan_of(caps, test);
-        // What the device cannot do, or what no kernel that is right can do, is refused when somebody asks for it.
+        // There is nothing to test where the device has no kernel: whoever asks for a plan is told why.
         if (!plan || verdict_on(caps, test.backward, plan->kernel, test.dtype, plan->operands) != nullptr)
             return;
         KernelVerdict verdict{test.backward, plan->kernel, test.dtype, plan->operands, ""};

@@ -57,7 +57,8 @@ struct PlannedTest {
 };
 std::vector<PlannedTest> pending_tests(const DeviceCaps& caps);
 
-// What a test wrote, in float64, against the reference. "" or what is wrong, in one line.
+// These are the tensors that a test wrote. judge() compares them with the reference, and returns "" or one line that
+// says which element is wrong.
 struct SelfTestOutputs {
     std::vector<double> out, lse;              // of a forward
     std::vector<double> dquery, dkey, dvalue;  // of a backward

@@ -1,4 +1,5 @@
-// What the self-test's kernels are given and should find, in float64: the definition of attention, one row at a time.
+// This file makes the inputs of the self-test and the results that its kernels should find, in float64, by the
+// definition of attention, one row at a time.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

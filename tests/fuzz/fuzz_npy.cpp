@@ -1,5 +1,7 @@
 // The reader of .npy files: any bytes give one line of error, or an array that the writer writes and the reader reads
 // again, bit for bit. A file that was read is exactly as long as it says, and means the same in Fortran's order.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -21,11 +23,11 @@ namespace {
 // A folder of this process, which goes when it ends well. It belongs into memory: TMPDIR says where.
 const fs::path& folder() {
     static const fs::path path = [] {
-        std::string name = (fs::temp_directory_path() / "vkattn_fuzz_XXXXXX").string();
-        check(mkdtemp(name.data()) != nullptr, "no folder for files");
-        static const std::string made = name;
+        static const std::string made =
+            (fs::temp_directory_path() / ("vkattn_fuzz_" + std::to_string(getpid()))).string();
+        fs::create_directories(made);
         std::atexit([] { fs::remove_all(made); });
-        return fs::path(name);
+        return fs::path(made);
     }();
     return path;
 }
