@@ -18,6 +18,7 @@
 #include "fixture.hpp"
 #include "runtime/cache_file.hpp"
 #include "skip.hpp"
+#include "vulkan/context.hpp"
 
 namespace vkattn::test {
 namespace {
@@ -350,9 +351,18 @@ bool is_harmless(const std::string& function, VkResult error, const std::string&
            function == "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR";
 }
 
+// A session allocates 300 MiB, and SwiftShader writes zeros to all of it: the sessions of a test took over an hour on
+// 2 cores. True, and the test is skipped, on SwiftShader.
+bool takes_too_long(Device& device) {
+    if (device.runtime().context()->caps.driver_id != core::driver_swiftshader) return false;
+    skip("hundreds of failing sessions: SwiftShader writes to all memory that it allocates, 300 MiB a session");
+    return true;
+}
+
 }  // namespace
 
 TEST_CASE_FIXTURE(FaultyRuntime, "every Vulkan call of the runtime may fail") {
+    if (takes_too_long(device)) return;
     CHECK(session() == "");  // makes what sessions share
     vulkan.start();
     CHECK(session() == "");
@@ -416,6 +426,7 @@ TEST_CASE_FIXTURE(FaultyRuntime, "the runtime waits for the device until it has 
 // Every allocation of the first ones, and then some of those that fill containers one after another;
 // VKATTN_TEST_ALL_ALLOCATIONS=1: every one.
 TEST_CASE_FIXTURE(FaultyRuntime, "host memory may end at every allocation of the runtime") {
+    if (takes_too_long(device)) return;
     CHECK(session() == "");
     const bool all = std::getenv("VKATTN_TEST_ALL_ALLOCATIONS") != nullptr;
     HostMemory& memory = host_memory();
