@@ -226,9 +226,12 @@ Case with_possible_backward_limit(VkattnContext* context, Case c) {
 }
 
 Report run_backward_case(Device& device, VkattnContext* context, const Case& given) {
-    if (given.far != Far::none) return {{"far is of forward cases"}, {}, {}, {}, 0, 0};
-    if (given.nonfinite) return run_nonfinite_backward_case(device, context, given);
     Report report;
+    if (given.far != Far::none) {
+        report.failures.emplace_back("far is of forward cases");
+        return report;
+    }
+    if (given.nonfinite) return run_nonfinite_backward_case(device, context, given);
     Plan plan;
     Case c = given;
     try {

@@ -106,7 +106,9 @@ void Verdict::add(const char* name, std::span<const uint64_t> extents, std::span
     const oracle::Bound bound = oracle::check(got, exact, naive, storage);
     const double part = bound.measured > 0 ? bound.measured / bound.allowed : 0;
     worst = std::isfinite(part) ? std::max(worst, part) : std::numeric_limits<double>::infinity();
+    judged.push_back({name, storage, bound});
     if (bound.ok || !failure.empty()) return;
+    is_inexact = std::isfinite(bound.measured) && std::isfinite(bound.allowed);
     failure = fmt::format("{}{} = {}, the oracle has {}: the error {:.3g} exceeds {:.3g}", name,
                           place_of(bound.worst, extents), got[bound.worst], exact[bound.worst],
                           bound.measured, bound.allowed);
@@ -132,6 +134,8 @@ void Report::add(const std::string& where, const std::string& damage, const Verd
     for (const std::string& what : {damage, verdict.failure})
         if (!what.empty()) failures.push_back(where + what);
     worst = std::max(worst, verdict.worst);
+    judged.insert(judged.end(), verdict.judged.begin(), verdict.judged.end());
+    inexact += verdict.is_inexact ? 1 : 0;
 }
 
 Forward::Forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs, Place place,

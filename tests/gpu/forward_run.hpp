@@ -29,10 +29,19 @@ struct Outcome {
     bool same_bits(const Outcome& other) const;
 };
 
+// A tensor and its error.
+struct Judged {
+    std::string tensor;
+    oracle::StorageType storage{};
+    oracle::Bound bound;
+};
+
 // A verdict says whether results obey the error rule, and how near they come to its bound.
 struct Verdict {
     std::string failure;  // of the first tensor that breaks it; "" = none
     double worst = 0;     // the largest error as a part of what is allowed, over all tensors
+    std::vector<Judged> judged;
+    bool is_inexact = false;  // the failure is an error beyond its bound, and no NaN or infinity
 
     // `extents`: of the tensor, outermost first; its dense elements are compared.
     void add(const char* name, std::span<const uint64_t> extents, std::span<const float> got,
@@ -88,6 +97,8 @@ struct Report {
     std::string kernel;   // that was planned
     uint32_t segments = 0;
     double worst = 0;  // Verdict::worst
+    std::vector<Judged> judged;
+    size_t inexact = 0;  // how many of the failures are errors beyond their bounds
 
     void add(const std::string& where, const std::string& damage, const Verdict& verdict);
 };

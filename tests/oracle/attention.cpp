@@ -87,23 +87,25 @@ NaiveResult naive_forward(const Problem& problem, std::span<const double> query,
     return result;
 }
 
+double allowed_error(double naive_error, double largest, StorageType storage) {
+    const double unit = storage == StorageType::float32 ? 1e-6 * largest : storage_ulp(largest, storage);
+    return 2 * naive_error + unit;
+}
+
 Bound check(std::span<const float> result, std::span<const double> oracle, std::span<const float> naive,
             StorageType storage) {
     require(result.size() == oracle.size() && naive.size() == oracle.size(), "sizes to compare");
     Bound bound;
-    double naive_error = 0;
-    double largest = 0;
     for (std::size_t n = 0; n < oracle.size(); ++n) {
         const double error = distance(result[n], oracle[n]);
         if (error > bound.measured) {
             bound.measured = error;
             bound.worst = n;
         }
-        naive_error = std::max(naive_error, distance(naive[n], oracle[n]));
-        if (std::isfinite(oracle[n])) largest = std::max(largest, std::fabs(oracle[n]));
+        bound.naive_error = std::max(bound.naive_error, distance(naive[n], oracle[n]));
+        if (std::isfinite(oracle[n])) bound.largest = std::max(bound.largest, std::fabs(oracle[n]));
     }
-    const double unit = storage == StorageType::float32 ? 1e-6 * largest : storage_ulp(largest, storage);
-    bound.allowed = 2 * naive_error + unit;
+    bound.allowed = allowed_error(bound.naive_error, bound.largest, storage);
     bound.ok = std::isfinite(bound.allowed) && bound.measured <= bound.allowed;
     return bound;
 }

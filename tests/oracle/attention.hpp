@@ -71,11 +71,15 @@ NaiveResult naive_forward(const Problem& problem, std::span<const double> query,
 // |oracle|). -inf must stand exactly where the oracle has it; NaN never passes. For lse the storage type is
 // float32.
 struct Bound {
-    double measured = 0;    // inf at a NaN or a misplaced infinity
-    double allowed = 0;     // inf, and never ok, if the naive result overflowed
-    std::size_t worst = 0;  // index of the measured error
+    double measured = 0;     // inf at a NaN or a misplaced infinity
+    double allowed = 0;      // inf, and never ok, if the naive result overflowed
+    std::size_t worst = 0;   // index of the measured error
+    double naive_error = 0;  // its largest
+    double largest = 0;      // of the finite numbers of the oracle, without their signs
     bool ok = false;
 };
+// The error that the rule allows.
+double allowed_error(double naive_error, double largest, StorageType storage);
 Bound check(std::span<const float> result, std::span<const double> oracle, std::span<const float> naive,
             StorageType storage);
 

@@ -59,13 +59,15 @@ void add_weighted_rows(const Block<T>& block, const T* rows, std::size_t width, 
     }
 }
 
-// rowsum(dout * out), out rounded as it is stored.
+// rowsum(dout * out), out rounded as it is stored. The sum begins at the last head dim, that of dP at the first: a row
+// that sees one key has dP = delta, and a yardstick whose roundings are the same in both would allow no error there.
+// FlashAttention computes them in two programs.
 template <typename T, typename Round>
 std::vector<T> deltas(const Problem& p, const Rows<T>& rows, const Block<T>& rounded, Round round) {
     std::vector<T> out(rounded.rows * p.head_dim_v);
     add_weighted(rounded, rows.value, p.head_dim_v, out.data());
     std::vector<T> result(rounded.rows);
-    for (std::size_t n = 0; n < out.size(); ++n) result[n / p.head_dim_v] += rows.dout[n] * round(out[n]);
+    for (std::size_t n = out.size(); n-- > 0;) result[n / p.head_dim_v] += rows.dout[n] * round(out[n]);
     return result;
 }
 

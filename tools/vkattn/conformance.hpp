@@ -55,6 +55,9 @@ struct Result {
     std::string kernel;                 // that was planned
     std::vector<std::string> failures;  // one line each
     double worst = 0;                   // the largest error as a part of what is allowed
+    std::vector<test::Judged> judged;   // the errors
+    bool only_inexact = false;          // all failures are errors beyond their bounds
+    bool judged_by_seeds = false;       // of a random check: see run_random
     double seconds = 0;
     bool ran = false;  // false: the run was interrupted before
 };

@@ -38,6 +38,7 @@ Json to_json(const DeviceRun& run, const Check& check, const Result& result) {
                 {"seconds", result.seconds}};
     if (!result.reason.empty()) all["reason"] = result.reason;
     if (!result.note.empty()) all["note"] = result.note;
+    if (result.judged_by_seeds) all["judged_by_seeds"] = true;
     if (!result.failures.empty()) {
         all["failures"] = result.failures;
         all["reproduce"] = reproduction(run, check);
@@ -137,6 +138,9 @@ void print_table(const DeviceRun& run) {
             "changed {}: a workgroup of this device costs more than the limit of the case, which was "
             "raised\n",
             changed);
+    const auto by_seeds = std::ranges::count_if(run.results, &Result::judged_by_seeds);
+    if (by_seeds != 0)
+        fmt::print("judged by eight other seeds {}: an error was up to twice its bound\n", by_seeds);
     for (size_t i = 0; i < run.checks.size(); i++) {
         if (run.results[i].failures.empty()) continue;
         fmt::print("FAILED {}\n", run.checks[i].name);

@@ -75,6 +75,8 @@ Result result_of(const test::Report& report) {
     result.note = report.note;
     result.kernel = report.kernel;
     result.worst = report.worst;
+    result.judged = report.judged;
+    result.only_inexact = report.inexact != 0 && report.inexact == report.failures.size();
     result.status = !report.failures.empty() ? Status::failed
                     : report.skipped.empty() ? Status::passed
                                              : Status::skipped;
