@@ -29,7 +29,8 @@ inline VkattnStatus report(VkattnError* error, VkattnStatus status, std::string_
     return status;
 }
 
-// Runs the body of an API function; whatever it throws becomes a status.
+// Runs the body of an API function; whatever it throws becomes a status. A Failure is thrown where there is no Result to
+// return, as in constructors.
 template <class Body>
 VkattnStatus guarded(VkattnError* error, Body body) {
     if (error != nullptr) std::memset(error, 0, sizeof *error);
@@ -37,6 +38,8 @@ VkattnStatus guarded(VkattnError* error, Body body) {
         const Result<bool> done = body();
         if (done) return VKATTN_OK;
         const Failure& f = done.failure();
+        return report(error, f.status, f.field, f.message, f.vk_result);
+    } catch (const Failure& f) {
         return report(error, f.status, f.field, f.message, f.vk_result);
     } catch (const std::bad_alloc&) {
         return report(error, VKATTN_OUT_OF_HOST_MEMORY, "", "out of host memory");

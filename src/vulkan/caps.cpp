@@ -55,12 +55,15 @@ uint32_t find_missing_kernels() {
 // Shapes at subgroup scope with 16-bit operands and float32 accumulators, the largest first.
 std::vector<MatrixShape> find_matrices(const InstanceFunctions& vk, VkPhysicalDevice device, bool bfloat16) {
     const auto query = vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR;
+    if (query == nullptr) return {};
+    constexpr const char* name = "vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR";
     uint32_t count = 0;
-    if (query == nullptr || query(device, &count, nullptr) != VK_SUCCESS) return {};
+    require_success(query(device, &count, nullptr), name);
     VkCooperativeMatrixPropertiesKHR empty{};
     empty.sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
     std::vector<VkCooperativeMatrixPropertiesKHR> all(count, empty);
-    if (query(device, &count, all.data()) != VK_SUCCESS) return {};
+    require_success(query(device, &count, all.data()), name);
+    all.resize(count);
     std::erase_if(all, [](const auto& p) { return p.scope != VK_SCOPE_SUBGROUP_KHR; });
     std::vector<MatrixShape> shapes;
     for (const auto& p : all) {

@@ -155,10 +155,15 @@ std::unique_ptr<uint64_t[]> append(VkBaseOutStructure& chain, VkStructureType ty
 }
 
 std::vector<VkExtensionProperties> extensions_of(const InstanceFunctions& vk, VkPhysicalDevice device) {
+    const auto enumerate = [&](uint32_t* count, VkExtensionProperties* all) {
+        require_success(vk.vkEnumerateDeviceExtensionProperties(device, nullptr, count, all),
+                        "vkEnumerateDeviceExtensionProperties");
+    };
     uint32_t count = 0;
-    vk.vkEnumerateDeviceExtensionProperties(device, nullptr, &count, nullptr);
+    enumerate(&count, nullptr);
     std::vector<VkExtensionProperties> all(count);
-    if (vk.vkEnumerateDeviceExtensionProperties(device, nullptr, &count, all.data()) != VK_SUCCESS) return {};
+    enumerate(&count, all.data());
+    all.resize(count);
     return all;
 }
 

@@ -1,6 +1,14 @@
 #include "functions.hpp"
 
+#include <fmt/format.h>
+
 namespace vkattn::core {
+
+void require_success(VkResult result, const char* function) {
+    if (result < 0)
+        throw Failure{VKATTN_DEVICE_ERROR, "", fmt::format("{} failed", function),
+                      static_cast<int32_t>(result)};
+}
 
 Result<InstanceFunctions> load_instance_functions(PFN_vkGetInstanceProcAddr get, VkInstance instance) {
     InstanceFunctions vk;

@@ -44,6 +44,9 @@ struct DeviceFunctions {
 #undef X
 };
 
+// Throws a Failure that names the function, unless its result is a success.
+void require_success(VkResult result, const char* function);
+
 Result<InstanceFunctions> load_instance_functions(PFN_vkGetInstanceProcAddr get, VkInstance instance);
 Result<DeviceFunctions> load_device_functions(const InstanceFunctions& vk, VkDevice device);
 
