@@ -16,7 +16,7 @@ constexpr const char* head = R"(<!doctype html>
 <title>vkattn conformance</title>
 <style>
 :root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #6b7280; --line: #d7dbe0; --pass: #1a7f4b;
-        --fail: #c22f2f; --skip: #8a8f98; --bar: #3b6fb6; }
+        --fail: #c22f2f; --skip: #8a8f98; --bar: #3b6fb6; --near: #b3760b; }
 @media (prefers-color-scheme: dark) { :root { --fg: #e6e8eb; --bg: #14171b; --soft: #9aa2ad; --line: #333941; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(--bg); max-width: 64em;
        margin: 2em auto; padding: 0 1em; }
@@ -32,10 +32,12 @@ svg text { fill: var(--fg); font-size: 11px; }
 </style></head><body>
 )";
 
-// Red where anything failed, grey where nothing ran, else green.
+// Red where anything failed, grey where nothing ran; else from green, no error, to amber, an error at its bound.
 std::string colour_of(const Cell& cell) {
     if (cell.failed != 0) return "var(--fail)";
-    return cell.passed == 0 ? "var(--skip)" : "var(--pass)";
+    if (cell.passed == 0) return "var(--skip)";
+    return fmt::format("color-mix(in srgb, var(--near) {:.0f}%, var(--pass))",
+                       100 * std::clamp(cell.worst, 0.0, 1.0));
 }
 
 std::string heat_map(const std::vector<Row>& rows) {
@@ -67,7 +69,10 @@ std::string heat_map(const std::vector<Row>& rows) {
         }
         html += "</tr>\n";
     }
-    return html + "</table>\n";
+    return html +
+           "</table>\n<p class=\"soft\">A cell has the number of checks that passed. Green is no error, "
+           "amber an error "
+           "at its bound.</p>\n";
 }
 
 // How near the worst error of each check came to its bound, in tenths of it; the last bar is of those beyond.
