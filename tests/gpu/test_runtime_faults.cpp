@@ -355,7 +355,9 @@ bool is_harmless(const std::string& function, VkResult error, const std::string&
 // 2 cores. True, and the test is skipped, on SwiftShader.
 bool takes_too_long(Device& device) {
     if (device.runtime().context()->caps.driver_id != core::driver_swiftshader) return false;
-    skip("hundreds of failing sessions: SwiftShader writes to all memory that it allocates, 300 MiB a session");
+    skip(
+        "hundreds of failing sessions: SwiftShader writes to all memory that it allocates, 300 MiB a "
+        "session");
     return true;
 }
 
