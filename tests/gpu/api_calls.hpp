@@ -62,6 +62,23 @@ inline Seen create_with(VkattnContext* context, const VkattnProblem& p,
     return call(create);
 }
 
+// What a context of the Runtime's device is made from, with all features of the device.
+struct AllFeatures {
+    explicit AllFeatures(Device& device)
+        : needed(device.runtime().handles().get_instance_proc_addr, device.runtime().handles().instance,
+                 device.runtime().handles().physical_device) {
+        const RuntimeHandles h = device.runtime().handles();
+        info.get_instance_proc_addr = h.get_instance_proc_addr;
+        info.instance = h.instance;
+        info.physical_device = h.physical_device;
+        info.device = h.device;
+        info.api_version = VK_API_VERSION_1_2;
+        info.features = needed.features();
+    }
+    Requirements needed;
+    VkattnContextInfo info = context_info();
+};
+
 // No pipelines are built in these tests, and a plan is never run.
 struct Abi : Recorded {
     Abi() { between.pretend = true; }

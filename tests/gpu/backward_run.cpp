@@ -234,21 +234,12 @@ Report run_backward_case(Device& device, VkattnContext* context, const Case& giv
     if (given.nonfinite) return run_nonfinite_backward_case(device, context, given);
     Plan plan;
     Case c = given;
-    try {
-        c = with_possible_backward_limit(context, given);
-        plan = backward_plan_of(context, c);
-    } catch (const Error& e) {
-        // Only a tuning that was asked for may be beyond the device.
-        if (e.status() == VKATTN_UNSUPPORTED && !c.tuning.empty())
-            report.skipped = e.what();
-        else
-            report.failures.emplace_back(e.what());
-        return report;
-    }
+    const auto make = [&](Case& limited, Plan& made) {
+        limited = with_possible_backward_limit(context, limited);
+        made = backward_plan_of(context, limited);
+    };
+    if (!is_planned(report, c, plan, make)) return report;
     report.skipped = uncut(context, c, true);
-    report.segments = plan.segments();
-    report.kernel = plan.info().kernel;
-    report.note = c.note;
     BackwardInputs inputs[] = {BackwardInputs(c, Poison::nan), BackwardInputs(c, Poison::infinity)};
     if (c.values != Values::normal || c.precision != VKATTN_PRECISION_STORAGE)
         use_own_forward(device, context, c, report.kernel, inputs);

@@ -175,20 +175,14 @@ Report run_far_case(Device& device, VkattnContext* context, const Case& given) {
     if (!report.skipped.empty()) return report;
     Case c = given;
     Plan plan;
-    try {
-        set_far_strides(c, found.distance());
-        plan = plan_of(context, c);
-    } catch (const Error& e) {
-        // A named quirk (src/plan/quirks.hpp), or a tuning that is beyond the device.
-        const bool quirk = e.message().find("driver's compiler") != std::string::npos;
-        if (e.status() == VKATTN_UNSUPPORTED && (quirk || !c.tuning.empty()))
-            report.skipped = e.what();
-        else
-            report.failures.emplace_back(e.what());
-        return report;
-    }
-    report.segments = plan.segments();
-    report.kernel = plan.info().kernel;
+    const auto make = [&](Case& strided, Plan& made) {
+        set_far_strides(strided, found.distance());
+        made = plan_of(context, strided);
+    };
+    const auto is_quirk = [](const std::string& message) {  // src/plan/quirks.hpp
+        return message.find("driver's compiler") != std::string::npos;
+    };
+    if (!is_planned(report, c, plan, make, is_quirk)) return report;
     const Case dense = as_dense(c);
     const Inputs inputs = make_inputs(dense, Poison::alternating);
     const Expected expected = expect(dense, inputs);

@@ -241,26 +241,35 @@ std::string uncut(VkattnContext* context, const Case& c, bool backward) {
     return fmt::format("max_flops={}, the least that this device allows, cuts nothing", c.max_dispatch_flops);
 }
 
+bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Case&, Plan&)>& make,
+                const std::function<bool(const std::string&)>& may_be_refused) {
+    try {
+        make(c, plan);
+    } catch (const Error& e) {
+        const bool allowed = !c.tuning.empty() || (may_be_refused && may_be_refused(e.message()));
+        if (e.status() == VKATTN_UNSUPPORTED && allowed)
+            report.skipped = e.what();
+        else
+            report.failures.emplace_back(e.what());
+        return false;
+    }
+    report.segments = plan.segments();
+    report.kernel = plan.info().kernel;
+    report.note = c.note;
+    return true;
+}
+
 Report run_case(Device& device, VkattnContext* context, const Case& given) {
     if (given.far != Far::none) return run_far_case(device, context, given);
     if (given.nonfinite) return run_nonfinite_case(device, context, given);
     Report report;
     Plan plan;
     Case c = given;
-    try {
-        c = with_possible_limit(context, given);
-        plan = plan_of(context, c);
-    } catch (const Error& e) {
-        // Only a tuning that was asked for may be beyond the device.
-        if (e.status() == VKATTN_UNSUPPORTED && !c.tuning.empty())
-            report.skipped = e.what();
-        else
-            report.failures.emplace_back(e.what());
-        return report;
-    }
-    report.segments = plan.segments();
-    report.kernel = plan.info().kernel;
-    report.note = c.note;
+    const auto make = [&](Case& limited, Plan& made) {
+        limited = with_possible_limit(context, limited);
+        made = plan_of(context, limited);
+    };
+    if (!is_planned(report, c, plan, make)) return report;
     report.skipped = uncut(context, c, false);
     // Hidden content must not matter, whatever it is.
     const Inputs inputs[] = {make_inputs(c, Poison::alternating), make_inputs(c, Poison::finite)};

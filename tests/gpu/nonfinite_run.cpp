@@ -13,24 +13,6 @@
 namespace vkattn::test {
 namespace {
 
-// Plans a case by `make`, which may change it. False where that is not possible, which the report says.
-bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Case&, Plan&)>& make) {
-    try {
-        make(c, plan);
-    } catch (const Error& e) {
-        // Only a tuning that was asked for may be beyond the device.
-        if (e.status() == VKATTN_UNSUPPORTED && !c.tuning.empty())
-            report.skipped = e.what();
-        else
-            report.failures.emplace_back(e.what());
-        return false;
-    }
-    report.segments = plan.segments();
-    report.kernel = plan.info().kernel;
-    report.note = c.note;
-    return true;
-}
-
 // Calls check(row, key), which says whether some row sees the element there, for three places.
 void check_places(const VkattnProblem& p, Report& report,
                   const std::function<bool(uint64_t, uint64_t)>& check) {

@@ -13,23 +13,6 @@ using namespace vkattn::test;
 
 namespace {
 
-// A context of the Runtime's device with all features of the device.
-struct AllFeatures {
-    explicit AllFeatures(Device& device)
-        : needed(device.runtime().handles().get_instance_proc_addr, device.runtime().handles().instance,
-                 device.runtime().handles().physical_device) {
-        const RuntimeHandles h = device.runtime().handles();
-        info.get_instance_proc_addr = h.get_instance_proc_addr;
-        info.instance = h.instance;
-        info.physical_device = h.physical_device;
-        info.device = h.device;
-        info.api_version = VK_API_VERSION_1_2;
-        info.features = needed.features();
-    }
-    Requirements needed;
-    VkattnContextInfo info = context_info();
-};
-
 std::vector<std::byte> probe(Runtime& runtime, const Context& context) {
     std::vector<std::byte> data(context.probe_size());
     const Buffer results = runtime.allocate(data.size());

@@ -18,19 +18,8 @@ using namespace vkattn::test;
 namespace {
 
 struct SelfTested : OnDevice {
-    Requirements needed{runtime.handles().get_instance_proc_addr, runtime.handles().instance,
-                        runtime.handles().physical_device};
-    VkattnContextInfo info = context_info();
-
-    SelfTested() {
-        const RuntimeHandles h = runtime.handles();
-        info.get_instance_proc_addr = h.get_instance_proc_addr;
-        info.instance = h.instance;
-        info.physical_device = h.physical_device;
-        info.device = h.device;
-        info.api_version = VK_API_VERSION_1_2;
-        info.features = needed.features();
-    }
+    AllFeatures all{device};
+    VkattnContextInfo& info = all.info;
 
     // One round; `damage` may change what the device wrote.
     void round(const Context& context, const std::function<void(std::vector<std::byte>&)>& damage = {}) {
