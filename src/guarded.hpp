@@ -29,8 +29,8 @@ inline VkattnStatus report(VkattnError* error, VkattnStatus status, std::string_
     return status;
 }
 
-// Runs the body of an API function; whatever it throws becomes a status. A Failure is thrown where there is no Result to
-// return, as in constructors.
+// Runs the body of an API function; whatever it throws becomes a status. Constructors have no Result to return, so they
+// throw a Failure.
 template <class Body>
 VkattnStatus guarded(VkattnError* error, Body body) {
     if (error != nullptr) std::memset(error, 0, sizeof *error);

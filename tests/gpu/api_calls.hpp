@@ -62,7 +62,7 @@ inline Seen create_with(VkattnContext* context, const VkattnProblem& p,
     return call(create);
 }
 
-// What a context of the Runtime's device is made from, with all features of the device.
+// AllFeatures holds what a context needs to use all features of the Runtime's device.
 struct AllFeatures {
     explicit AllFeatures(Device& device)
         : needed(device.runtime().handles().get_instance_proc_addr, device.runtime().handles().instance,

@@ -102,8 +102,8 @@ struct Report {
 
     void add(const std::string& where, const std::string& damage, const Verdict& verdict);
 };
-// Plans a case by `make`, which may change it. False where that is not possible, which the report says: it fails, unless
-// a tuning is asked for that is beyond the device, or `may_be_refused` says so of the message.
+// Plans a case by `make`, which may change it. False where that is not possible, which the report says: it fails, or is
+// skipped if a tuning is asked for that is beyond the device, or if `may_be_refused` is true of the message.
 bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Case&, Plan&)>& make,
                 const std::function<bool(const std::string&)>& may_be_refused = {});
 // Why a case with a max_flops tests no cut on this device, where it is planned as it is without one; "" if it does.
