@@ -90,7 +90,7 @@ struct Comparison {
 std::vector<double> last_rows(const std::vector<double>& all, size_t width) {
     std::vector<double> some;
     for (uint32_t head = 1; head <= Shape::heads_q; head++) {
-        const auto end = all.begin() + static_cast<std::ptrdiff_t>(head * Shape::rows * width);
+        const auto end = all.begin() + static_cast<std::ptrdiff_t>(width) * head * Shape::rows;
         some.insert(some.end(), end - static_cast<std::ptrdiff_t>(width), end);
     }
     return some;

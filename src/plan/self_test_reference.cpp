@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "self_test.hpp"
 
@@ -57,7 +58,7 @@ struct Row {
 
     void forward(std::vector<double>& weights) const {
         const double* q = &in.query[row * Shape::head_dim];
-        double most = -INFINITY, sum = 0;
+        double most = -std::numeric_limits<double>::infinity(), sum = 0;
         for (uint32_t j = 0; j < keys; j++) {
             weights[j] = scale * dot(q, &in.key[size_t{j} * Shape::head_dim]);
             most = std::max(most, weights[j]);

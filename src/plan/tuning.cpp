@@ -300,7 +300,7 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
     const auto counted = [](uint64_t vec4) {
         return static_cast<uint32_t>(std::min<uint64_t>(vec4, std::numeric_limits<uint32_t>::max()));
     };
-    const uint64_t threads = n.threads, v_stride = POOL_V_STRIDE(problem.head_dim_v, n.lanes);
+    const uint64_t threads = n.threads, lanes = n.lanes, v_stride = POOL_V_STRIDE(problem.head_dim_v, lanes);
     if (n.of_rows_kernel()) {
         const uint64_t row_vecs = n.rows / 4;
         return counted(std::max(threads * (n.lanes + 1) * row_vecs + 2 * threads * row_vecs,
@@ -313,7 +313,7 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
     const uint64_t qk = problem.head_dim_qk, slots = threads / n.lanes * n.p_blocks;
     const uint64_t kv_stride = kept_kv_vec4(n, problem) / n.kv_slices;
     const uint64_t maps = std::max({scores, maxima, threads * n.cols / 4,
-                                    p + n.v_keys * POOL_SLICE_STRIDE(qk, n.lanes, n.q_slices),
+                                    p + n.v_keys * POOL_SLICE_STRIDE(qk, lanes, n.q_slices),
                                     2 * slots * k_stride + n.v_keys * kv_stride});
     return counted(maps + n.tile_q());  // and the statistics of rows
 }
