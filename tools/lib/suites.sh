@@ -62,12 +62,25 @@ stop_suites() {
     ((${#suites[@]} == 0)) || kill "${suites[@]}" 2>/dev/null || true
 }
 
-# print_summary: the reasons of all skips, and the totals as the last line. False if something failed.
+# print_failures: the names of the suites that failed, with the end of their logs. They come after the skips, because
+# some readers keep only the end of what the check prints.
+print_failures() {
+    local count name
+    for count in "$logs"/*.count; do
+        name=$(basename "$count" .count)
+        grep -q ' 0 failed' "$count" && continue
+        tail -n 20 "$logs/$name.log" 2>/dev/null | sed "s/^/failed: $name: /" || true
+    done
+}
+
+# print_summary: the reasons of all skips, the ends of the logs of suites that failed, and the totals as the last line.
+# False if something failed.
 print_summary() {
     local log
     for log in "$logs"/*.log; do
         sed -n "s|^skipped: |skipped: $(basename "$log" .log): |p" "$log"
     done | sort | uniq -c | sed -E 's/^ *1 //; s/^ *([0-9]+) (.*)/\2 (\1 times)/'
+    print_failures
     cat "$logs"/*.count | awk '
         { passed += $1; failed += $3; skipped += $5 }
         END { printf "%d passed, %d failed, %d skipped\n", passed, failed, skipped; exit failed > 0 }'
