@@ -7,7 +7,7 @@
 //   needs_finishing(...)                     whether a tile has to be finished at all
 //
 // A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
-// finished() and the Terms; they add to `added`, in base 2 and no more than HIGHEST_BIAS * LOG2_E in size, or set
+// finished() and the Terms; they add to `added`, whose parts to_base_2() makes of no more than HIGHEST_BIAS, or set
 // `hidden`, or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms.
 // terms_finish() says in which tiles of keys the terms change anything: a line there, or a bit in FINISHES_ALL_TILES,
 // which the planner repeats (src/plan/terms.hpp). A term whose gradient is wanted finds it in the gradient of the
@@ -75,13 +75,13 @@ vec4 scaled(vec4 x, out vec4 derivative) {
 // a score is lost in it.
 float finished(float score, float shift, Terms terms, uint row, ivec2 keys, int key) {
     bool hidden = key < keys.x || key >= keys.y, spoiled = false;
-    float added = 0;
+    vec2 added = vec2(0);
 #include "lib/term_mask.glsl"
     // A capped score is within the range without a clamp, which might make a number of NaN.
     if (HAS_SOFTCAP && MASK_KIND == MASK_NONE) return hidden ? HIDDEN : score + shift;
     hidden = hidden || floatBitsToUint(score) == MINUS_INFINITY;
     spoiled = spoiled || !IS_FINITE(score) || !IS_FINITE(shift);
-    const float visible = clamp(score + (added + shift), LOWEST_SCORE, -LOWEST_SCORE);
+    const float visible = clamp(score + added.y + (added.x + shift), LOWEST_SCORE, -LOWEST_SCORE);
     return hidden ? HIDDEN : spoiled ? uintBitsToFloat(NAN_BITS) : visible;
 }
 
