@@ -140,7 +140,7 @@ void print_table(const DeviceRun& run) {
             changed);
     const auto by_seeds = std::ranges::count_if(run.results, &Result::judged_by_seeds);
     if (by_seeds != 0)
-        fmt::print("judged by eight other seeds {}: an error was up to twice its bound\n", by_seeds);
+        fmt::print("judged together with eight more seeds {}: an error was beyond its bound\n", by_seeds);
     for (size_t i = 0; i < run.checks.size(); i++) {
         if (run.results[i].failures.empty()) continue;
         fmt::print("FAILED {}\n", run.checks[i].name);
