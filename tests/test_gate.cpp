@@ -185,6 +185,22 @@ TEST_CASE("gate: only pipelines that have changed are built, and a regression of
              std::vector<std::string>{"c: spills 9, kept 0", "d: is not in the kept table"});
 }
 
+TEST_CASE("gate: a share of what has not changed is built again") {
+    Tree first;
+    for (const uint64_t key : {4, 5, 6, 7}) first.add(std::to_string(key), key);
+    const Table kept = parse_table(to_text(first.rows.table()));
+
+    for (const uint64_t index : {0, 1, 2}) {
+        Tree again;
+        again.rows.keep(kept, Share{index, 3});
+        for (const uint64_t key : {4, 5, 6, 7}) again.add(std::to_string(key), key);
+        CAPTURE(index);
+        CHECK_EQ(again.built, index == 1   ? std::vector<uint64_t>{4, 7}
+                              : index == 2 ? std::vector<uint64_t>{5}
+                                           : std::vector<uint64_t>{6});
+    }
+}
+
 TEST_CASE("gate: numbers are kept for the driver and the shader compiler that they were made with") {
     const Table kept = one(good);
     Table now = kept;

@@ -1,10 +1,11 @@
 // vkattn_gate: builds every pipeline that the planner chooses for the problems of problems.txt on the current device,
 // and compares what its compiler says of them with the kept table. With --changed it builds only pipelines that the
-// kept table does not have. Nothing is executed. Run by tools/gate.
+// kept table does not have, and a share of the others if asked. Nothing is executed. Run by tools/gate.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -168,7 +169,7 @@ int compare(const Table& kept, const Table& now) {
 }
 
 struct Arguments {
-    std::string problems, kept, shader_compiler;
+    std::string problems, kept, shader_compiler, again;
     bool update = false, table = false, changed = false;
 };
 
@@ -179,6 +180,17 @@ int write(const Table& now, const std::string& kept_file) {
     if (!file) throw std::runtime_error(kept_file + " cannot be written");
     fmt::print("{} passed, 0 failed, 0 skipped\n", now.pipelines.size());
     return 0;
+}
+
+// From "I/N"; no share from "".
+Share parse_share(const std::string& text) {
+    if (text.empty()) return {};
+    unsigned index = 0, count = 0;
+    int end = 0;
+    const bool is_read = std::sscanf(text.c_str(), "%u/%u%n", &index, &count, &end) == 2;
+    if (!is_read || size_t(end) != text.size() || index < 1 || index > count)
+        throw std::runtime_error(fmt::format("--again takes I/N with 1 <= I <= N, not '{}'", text));
+    return {index - 1, count};
 }
 
 int run(const Arguments& a) {
@@ -194,7 +206,7 @@ int run(const Arguments& a) {
     if (a.changed) {
         if (const std::string why = other_tools(*kept, gate.rows().table()); !why.empty())
             return skip(why + ": nothing was built, run tools/gate without --changed");
-        gate.rows().keep(*kept);
+        gate.rows().keep(*kept, parse_share(a.again));
     }
     add_all(gate, a.problems);
     const Table& now = gate.rows().table();
@@ -212,6 +224,7 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--shader-compiler", a.shader_compiler, "Name and version of what compiled the shaders")
         ->required();
     app.add_flag("--changed", a.changed, "Build only pipelines that the table does not have");
+    app.add_option("--again", a.again, "I/N: with --changed, builds this share of what the table has, too");
     app.add_flag("--update", a.update, "Write the table instead");
     app.add_flag("--table", a.table, "Print the whole table");
     CLI11_PARSE(app, argc, argv);

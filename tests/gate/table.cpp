@@ -138,8 +138,9 @@ Table parse_table(std::string_view text) {
 TableBuilder::TableBuilder(std::string driver, std::string shader_compiler)
     : table_{std::move(driver), std::move(shader_compiler), {}} {}
 
-void TableBuilder::keep(const Table& kept) {
-    for (const auto& [name, row] : kept.pipelines) kept_.emplace(row.key, row.usage);
+void TableBuilder::keep(const Table& kept, Share again) {
+    for (const auto& [name, row] : kept.pipelines)
+        if (!again.has(row.key)) kept_.emplace(row.key, row.usage);
 }
 
 void TableBuilder::add(const std::string& name, uint64_t key, const std::function<Usage()>& build) {

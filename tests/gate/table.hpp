@@ -22,8 +22,7 @@ struct Usage {
 };
 
 struct Row {
-    uint64_t key =
-        0;  // fingerprint of the pipeline: pipelines of an equal key are built from the same words and constants
+    uint64_t key = 0;  // the pipeline's fingerprint: equal keys stand for the same words and constants
     Usage usage;
 };
 
@@ -39,13 +38,20 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
 std::string to_text(const Table& table);
 Table parse_table(std::string_view text);  // throws std::runtime_error
 
+// Share number `index` (from 0) of `count` equal ones of all keys; there is none where the count is 0.
+struct Share {
+    uint64_t index = 0, count = 0;
+    bool has(uint64_t key) const { return count != 0 && key % count == index; }
+};
+
 // Makes a table row by row, and builds the pipeline of each key at most once.
 class TableBuilder {
   public:
     TableBuilder(std::string driver, std::string shader_compiler);
 
-    // Takes over the numbers of a table of the same driver and shader compiler: pipelines of its keys are not built.
-    void keep(const Table& kept);
+    // Takes over the numbers of a table of the same driver and shader compiler: pipelines of its keys are not built,
+    // except for a share that is built again.
+    void keep(const Table& kept, Share again = {});
 
     // Adds a row. If the name already stands for a pipeline of another key, the row gets a number behind its name.
     void add(const std::string& name, uint64_t key, const std::function<Usage()>& build);
