@@ -3,6 +3,9 @@
 // key, nothing but the scale and a mask that can be fetched as a matrix makes S a score, and no row has a factor or is
 // empty. It is right for keys and rows that
 // do not exist as long as they are held, because no result of theirs is stored.
+// find_plain and find_finished must find the same bits, and find_plain multiplies and adds at once. So the mask is
+// rounded in base 2 here, which is finer than operands of 16 bits are.
+#define MASK_IN_BASE_2(x) vec2(LOG2_E * (x), 0)
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"

@@ -7,8 +7,9 @@
 //   needs_finishing(...)                     whether a tile has to be finished at all
 //
 // A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
-// finished() and the Terms; they add to `added`, whose parts to_base_2() makes of no more than HIGHEST_BIAS, or set
-// `hidden`, or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms.
+// finished() and the Terms; they add to `added` two parts of a number in base 2, as to_base_2() makes them of a number
+// of at most HIGHEST_BIAS in size. Or they set `hidden`, or `spoiled` where the score becomes NaN. A term that needs more
+// than the Work adds it to Terms.
 // terms_finish() says in which tiles of keys the terms change anything: a line there, or a bit in FINISHES_ALL_TILES,
 // which the planner repeats (src/plan/terms.hpp). A term whose gradient is wanted finds it in the gradient of the
 // finished score, dS: q.k gets softmax_scale times that, and times the softcap's derivative. A kernel may let scores
@@ -27,6 +28,9 @@ const float LEAST_WEIGHT = 1.17549435e-38;
 const bool ZERO_IS_HIDDEN = MASK_KIND != MASK_NONE || ISOLATES_ROWS;
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 
+#ifndef MASK_IN_BASE_2
+#define MASK_IN_BASE_2(x) to_base_2(x)
+#endif
 #include "lib/softcap.glsl"
 
 // True if a term changes every score. The mask is not among them: the matrix kernel knows of tiles in which it changes
