@@ -96,12 +96,12 @@ test_conformance_failure() {
 test_conformance_fuzz() {
     plant lib/sequences.glsl 's/i + w\.hi + 1/i + w.hi + 2/' forward_tiles
     with_fault conformance --fuzz 2 --seed 40
-    ((code == 4)) || fail "the exit code is $code, not 4"
+    holds "the exit code is $code, not 4" [ "$code" = 4 ]
     local line
     line=$(printed_cases | awk '{ print NF, $0 }' | sort -n | head -n 1)
-    ((${line%% *} <= 8)) || fail "the smallest case has ${line%% *} words: ${line#* }"
+    holds "the smallest case has ${line%% *} words: ${line#* }" [ "${line%% *}" -le 8 ]
     with_fault conformance --case "${line#* }"
-    ((code == 4)) || fail "the smallest case does not fail: ${line#* }"
+    holds "the smallest case does not fail: ${line#* }" [ "$code" = 4 ]
 }
 
 # A run that was interrupted says so, and its files are whole.
