@@ -204,9 +204,11 @@ int run(const Arguments& a) {
     std::optional<Table> kept;
     if (a.changed || !a.update) kept = parse_table(read(a.kept));
     if (a.changed) {
-        if (const std::string why = other_tools(*kept, gate.rows().table()); !why.empty())
+        const std::string why = other_tools(*kept, gate.rows().table());
+        if (!why.empty() && a.again.empty())
             return skip(why + ": nothing was built, run tools/gate without --changed");
-        gate.rows().keep(*kept, parse_share(a.again));
+        const Share again = parse_share(a.again);
+        if (why.empty()) gate.rows().keep(*kept, again);
     }
     add_all(gate, a.problems);
     const Table& now = gate.rows().table();
