@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "api_calls.hpp"
 #include "faulty_new.hpp"
@@ -126,6 +127,7 @@ PFN_vkVoidFunction replacement(std::string_view name) {
     OWN(vkCmdDispatch, Nothing<real_vkCmdDispatch>::call)
     OWN(vkCmdPipelineBarrier, Nothing<real_vkCmdPipelineBarrier>::call)
     OWN(vkCmdUpdateBuffer, Nothing<real_vkCmdUpdateBuffer>::call)
+    OWN(vkCmdFillBuffer, Nothing<real_vkCmdFillBuffer>::call)
 #undef OWN
 #define X(function) \
     if (name == #function) return generic(&Hook<real_##function>::call);
@@ -162,6 +164,9 @@ PFN_vkVoidFunction VKAPI_CALL instance_function(VkInstance instance, const char*
 }
 
 // ---- what a user does, step by step; each step is made once more if it fails
+
+const auto commands = reinterpret_cast<VkCommandBuffer>(uintptr_t{1});
+const auto buffer = reinterpret_cast<VkBuffer>(uintptr_t{1});
 
 class Session {
   public:
@@ -207,6 +212,7 @@ class Session {
         step("check", [&](VkattnError* e) { return vkattn_plan_check(context_, &p, nullptr, nullptr, e); });
         step("describe", [&](VkattnError* e) { return describe(e); });
         step("recording", [&](VkattnError* e) { return record(e); });
+        self_test();
     }
     const std::string& failed_step() const { return failed_step_; }
 
@@ -241,8 +247,25 @@ class Session {
         return vkattn_plan_describe(backward_, nullptr, 0, &length, error);
     }
 
+    // It comes last, because nothing is executed: what the memory holds is wrong, and the verdicts are that the kernels
+    // are. It is slow, and a session in which something has failed before does without it.
+    void self_test() {
+        if (lost_ || !failed_step_.empty()) return;
+        const std::vector<std::byte> results(vkattn_self_test_size(context_));
+        CHECK(!results.empty());
+        step("self-test", [&](VkattnError* e) {
+            return vkattn_cmd_self_test(commands, context_, buffer, 0, 20 * place, e);
+        });
+        step("self-tested", [&](VkattnError* e) {
+            return vkattn_context_self_tested(context_, results.data(), results.size(), e);
+        });
+        step("verdicts", [&](VkattnError* e) {
+            size_t length = 0;
+            return vkattn_self_test_verdicts(context_, nullptr, 0, &length, e);
+        });
+    }
+
     VkattnStatus record(VkattnError* error) {
-        const auto commands = reinterpret_cast<VkCommandBuffer>(uintptr_t{1});
         VkattnForwardArgs args = forward_args();
         args.query = place;
         args.key = 2 * place;
@@ -250,7 +273,7 @@ class Session {
         args.mask = 4 * place;
         args.out = 5 * place;
         args.lse = 6 * place;
-        args.scratch_buffer = reinterpret_cast<VkBuffer>(uintptr_t{1});
+        args.scratch_buffer = buffer;
         args.scratch_address = 20 * place;
         return vkattn_cmd_forward(commands, forward_, &args, error);
     }
@@ -313,15 +336,16 @@ TEST_CASE_FIXTURE(WithoutFaults, "every Vulkan call of the library may fail") {
     MESSAGE(count << " calls failed with each of 4 errors; " << survived << " sessions went on without one");
 }
 
-// Every allocation of the first steps, and one in 31 of the others, which fill containers one after another;
-// VKATTN_TEST_ALL_ALLOCATIONS=1: every one, in two minutes.
+// Every allocation of the first steps, one in 31 of those that follow, which fill containers one after another, and one
+// in 499 of the self-test's, which are 77,000; VKATTN_TEST_ALL_ALLOCATIONS=1: every one, in two hours.
 TEST_CASE_FIXTURE(WithoutFaults, "host memory may end at every allocation of the library") {
     CHECK(session(device) == "");
     const bool all = std::getenv("VKATTN_TEST_ALL_ALLOCATIONS") != nullptr;
     HostMemory& memory = host_memory();
     int failed = 0;
     memory.has_failed = true;
-    for (uint64_t allocation = 1; memory.has_failed; allocation += all || allocation < 200 ? 1 : 31) {
+    const auto step = [&](uint64_t made) { return all || made < 200 ? 1 : made < 7000 ? 31 : 499; };
+    for (uint64_t allocation = 1; memory.has_failed; allocation += step(allocation)) {
         memory.has_failed = false;
         CAPTURE(allocation);
         memory.until_failure = allocation;
