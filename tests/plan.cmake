@@ -5,22 +5,17 @@ foreach(library fmt nlohmann doctest)
   file(CREATE_LINK "${VKATTN_SDK}/include/${library}" "${CMAKE_BINARY_DIR}/plan_tests_include/${library}" SYMBOLIC)
 endforeach()
 
-add_executable(vkattn_plan_tests
-  "${tests_dir}/main.cpp" "${tests_dir}/plan_arrays.cpp" "${tests_dir}/plan_backward_model.cpp" "${tests_dir}/plan_cases.cpp"
-  "${tests_dir}/plan_checks.cpp" "${tests_dir}/plan_checks_backward.cpp"
-  "${tests_dir}/plan_checks_backward_matrix.cpp" "${tests_dir}/plan_checks_baseline.cpp"
-  "${tests_dir}/plan_checks_matrix.cpp" "${tests_dir}/plan_checks_memory.cpp" "${tests_dir}/plan_checks_work.cpp"
-  "${tests_dir}/plan_faults.cpp" "${tests_dir}/plan_matrix_model.cpp" "${tests_dir}/plan_model.cpp"
-  "${tests_dir}/plan_pieces.cpp" "${tests_dir}/problem_bounds.cpp"
-  "${tests_dir}/test_plan_faults.cpp" "${tests_dir}/test_plan_interfaces.cpp"
-  "${tests_dir}/profile.cpp" "${tests_dir}/test_plan.cpp" "${tests_dir}/test_plan_backward.cpp"
-  "${tests_dir}/test_plan_backward_refusals.cpp" "${tests_dir}/test_plan_baseline.cpp"
-  "${tests_dir}/test_plan_combine.cpp"
-  "${tests_dir}/test_plan_features.cpp" "${tests_dir}/test_plan_golden.cpp" "${tests_dir}/test_plan_limits.cpp"
-  "${tests_dir}/test_plan_matrix.cpp" "${tests_dir}/test_plan_missing_kernels.cpp"
-  "${tests_dir}/test_plan_matrix_sweep.cpp"
-  "${tests_dir}/test_plan_refusals.cpp" "${tests_dir}/test_plan_tuning.cpp" "${tests_dir}/test_problem.cpp"
-  "${tests_dir}/test_overlap.cpp" "${tests_dir}/test_problem_features.cpp" "${tests_dir}/test_plan_extremes.cpp" "${tests_dir}/test_struct_sizes.cpp" "${tests_dir}/test_self_test.cpp" "${tests_dir}/test_plan_watchdog.cpp")
+set(plan_sources
+  main.cpp plan_arrays.cpp plan_backward_model.cpp plan_cases.cpp plan_checks.cpp plan_checks_backward.cpp
+  plan_checks_backward_matrix.cpp plan_checks_baseline.cpp plan_checks_matrix.cpp plan_checks_memory.cpp
+  plan_checks_work.cpp plan_faults.cpp plan_matrix_model.cpp plan_model.cpp plan_pieces.cpp problem_bounds.cpp
+  test_plan_faults.cpp test_plan_interfaces.cpp profile.cpp test_plan.cpp test_plan_backward.cpp
+  test_plan_backward_refusals.cpp test_plan_baseline.cpp test_plan_combine.cpp test_plan_features.cpp
+  test_plan_golden.cpp test_plan_limits.cpp test_plan_matrix.cpp test_plan_missing_kernels.cpp
+  test_plan_matrix_sweep.cpp test_plan_refusals.cpp test_plan_tuning.cpp test_problem.cpp test_overlap.cpp
+  test_problem_features.cpp test_plan_extremes.cpp test_struct_sizes.cpp test_self_test.cpp test_plan_watchdog.cpp)
+list(TRANSFORM plan_sources PREPEND "${tests_dir}/")
+add_executable(vkattn_plan_tests ${plan_sources})
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")
 target_include_directories(vkattn_plan_tests SYSTEM PRIVATE "${CMAKE_BINARY_DIR}/plan_tests_include")
 add_dependencies(vkattn_plan_tests vkattn_fmt)
