@@ -168,7 +168,8 @@ VKATTN_RUNTIME_API const VkattnDeviceInfo* vkattn_runtime_device(const VkattnRun
 VKATTN_RUNTIME_API const VkattnRuntimeHandles* vkattn_runtime_handles(const VkattnRuntime* runtime);
 /* A message, or null past the last so far; none is good. They are those of the validation layer, with
  * options.validation, one where a probe of the matrix units has failed, which only costs speed, one for each kernel
- * that the self-test has found wrong, which is not used then, and one where the self-test could not be run. */
+ * that the self-test has found wrong, which is not used then, and one where the self-test could not be run, or is left
+ * out because it did not end at two earlier starts: the device was lost, or the process ended. */
 VKATTN_RUNTIME_API const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index);
 
 /* Allocates device memory. 0 bytes are legal: such a buffer has address 0. The content is undefined.

@@ -98,7 +98,8 @@ CacheSections read_cache_file(const std::string& path, const CacheKey& key) {
 }
 
 void write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections) {
-    if (fs::exists(path) && !fs::is_regular_file(path)) return;
+    std::error_code failed;
+    if (fs::exists(path, failed) && !fs::is_regular_file(path, failed)) return;
     std::string body;
     append_text(body, text_of(key));
     for (const auto& [name, content] : sections) {
@@ -112,7 +113,6 @@ void write_cache_file(const std::string& path, const CacheKey& key, const CacheS
     file.write(reinterpret_cast<const char*>(&header), sizeof header);
     file.write(body.data(), static_cast<std::streamsize>(body.size()));
     file.close();
-    std::error_code failed;
     if (file) fs::rename(temporary, path, failed);
     if (!file || failed) fs::remove(temporary, failed);
 }

@@ -28,7 +28,7 @@ constexpr uint64_t largest_cache_bytes = uint64_t{1} << 30;
 CacheSections read_cache_file(const std::string& path, const CacheKey& key);
 
 // In one step, through a temporary file beside it. What is no regular file, a device for instance, stays as it is, and
-// so does a file that cannot be replaced. May throw what std::filesystem does.
+// so does a file that cannot be replaced.
 void write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections);
 
 }  // namespace vkattn::runtime

@@ -21,7 +21,9 @@ std::string verdicts_section(uint32_t version) {
                        VK_API_VERSION_MINOR(version));
 }
 
-constexpr std::string_view test_begun = "begun";  // stands where verdicts will
+// These stand where verdicts will: a test that does not end is begun twice. Once may be a user's Ctrl-C, or another
+// process that is at it.
+constexpr std::string_view test_begun = "begun", test_begun_twice = "begun twice";
 
 bool is_lost(const std::exception& error) {
     const auto* const of_library = dynamic_cast<const Error*>(&error);
@@ -88,7 +90,7 @@ VkattnRuntime::VkattnRuntime(const Options& options) : instance(options.validati
 }
 
 VkattnRuntime::~VkattnRuntime() {
-    save_cache();
+    keep_pipelines();
 }
 
 void VkattnRuntime::make_device(const Options& options, const Requirements& requirements) {
@@ -115,8 +117,11 @@ void VkattnRuntime::make_device(const Options& options, const Requirements& requ
 
 void VkattnRuntime::load_cache() {
     cache_key = key_of(physical.getProperties());
-    if (!cache_file.empty()) cache_sections = read_cache_file(cache_file, cache_key);
-    const std::vector<char> data = std::exchange(cache_sections[pipelines_section], {});
+    CacheSections sections;
+    if (!cache_file.empty()) sections = read_cache_file(cache_file, cache_key);
+    const std::vector<char>& data = sections[pipelines_section];
+    const std::vector<char>& verdicts = sections[verdicts_section(instance.version)];
+    kept_verdicts.assign(verdicts.begin(), verdicts.end());
     try {
         cache = device.createPipelineCache(vk::PipelineCacheCreateInfo({}, data.size(), data.data()));
     } catch (const vk::DeviceLostError&) {
@@ -126,13 +131,24 @@ void VkattnRuntime::load_cache() {
     }
 }
 
-// Best effort, from a destructor: a cache that cannot be written costs time at the next start, nothing else.
-void VkattnRuntime::save_cache() {
+// Best effort: a cache that cannot be written costs time at the next start, nothing else. The file's other sections
+// stay as they are now, because another process may have written them since this one began.
+void VkattnRuntime::keep(const std::string& section, const std::vector<char>& content) {
     if (cache_file.empty()) return;
     try {
+        CacheSections sections = read_cache_file(cache_file, cache_key);
+        sections[section] = content;
+        write_cache_file(cache_file, cache_key, sections);
+    } catch (const std::exception&) {
+    }
+}
+void VkattnRuntime::keep_verdicts(std::string_view text) {
+    keep(verdicts_section(instance.version), {text.begin(), text.end()});
+}
+void VkattnRuntime::keep_pipelines() {
+    try {
         const std::vector<uint8_t> data = cache.getData();
-        cache_sections[pipelines_section].assign(data.begin(), data.end());
-        write_cache_file(cache_file, cache_key, cache_sections);
+        keep(pipelines_section, {data.begin(), data.end()});
     } catch (const std::exception&) {
     }
 }
@@ -149,9 +165,7 @@ void VkattnRuntime::make_context(const Options& options, const Requirements& req
     i.enabled_extensions = extensions.data();
     i.features = requirements.features();
     i.pipeline_cache = *cache;
-    const std::vector<char>& kept = cache_sections[verdicts_section(instance.version)];
-    const std::string verdicts(kept.begin(), kept.end());
-    if (options.self_test == VKATTN_SELF_TEST_ONCE) i.self_test_verdicts = verdicts.c_str();
+    if (options.self_test == VKATTN_SELF_TEST_ONCE) i.self_test_verdicts = kept_verdicts.c_str();
     context = Context(i);
 }
 
@@ -189,18 +203,16 @@ void VkattnRuntime::probe() {
 }
 
 // A kernel that fails is not planned, which the caller hears of. A test that cannot be run says nothing of any kernel.
-// A test that never ended, because it lost the device or ended the process, is not begun again: the file remembers it.
+// A test that has twice not ended, because it lost the device or ended the process, is not begun again: the file
+// remembers it, and for that has to be told before the test, and right after it.
 void VkattnRuntime::self_test(VkattnSelfTest when) {
-    std::vector<char>& kept = cache_sections[verdicts_section(instance.version)];
-    const bool has_begun = std::ranges::equal(kept, test_begun);
-    if (has_begun && when == VKATTN_SELF_TEST_ONCE)
+    if (kept_verdicts == test_begun_twice && when == VKATTN_SELF_TEST_ONCE)
         return add_message(
-            "the self-test of the kernels was begun at an earlier start and did not end, so it is left out");
+            "the self-test of the kernels was begun at two earlier starts and did not end, so it is left "
+            "out");
     try {
-        if (!cache_file.empty() && context.self_test_size() != 0) {
-            kept.assign(test_begun.begin(), test_begun.end());
-            write_cache_file(cache_file, cache_key, cache_sections);
-        }
+        const bool tests = context.self_test_size() != 0;
+        if (tests) keep_verdicts(kept_verdicts == test_begun ? test_begun_twice : test_begun);
         while (const uint64_t size = context.self_test_size()) {
             VkattnBuffer tested(*this, size);
             submit([&](VkCommandBuffer c) { context.record_self_test(c, tested.buffer, 0, tested.address); });
@@ -208,13 +220,12 @@ void VkattnRuntime::self_test(VkattnSelfTest when) {
             tested.read(0, data.data(), size);
             context.self_tested(data.data(), size);
         }
-        const std::string verdicts = context.self_test_verdicts();
-        kept.assign(verdicts.begin(), verdicts.end());
+        if (tests) keep_verdicts(context.self_test_verdicts());
     } catch (const vk::DeviceLostError&) {
         throw;
     } catch (const std::exception& e) {
         if (is_lost(e)) throw;
-        kept.clear();
+        keep_verdicts({});
         add_message(std::string("the self-test of the kernels could not be run: ") + e.what());
     }
     std::istringstream lines(context.self_test_verdicts());

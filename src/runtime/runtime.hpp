@@ -60,7 +60,7 @@ struct VkattnRuntime {
     vk::raii::QueryPool queries = nullptr;
     std::string cache_file;
     vkattn::runtime::CacheKey cache_key;
-    vkattn::runtime::CacheSections cache_sections;  // of the file, but for the pipelines, which `cache` has
+    std::string kept_verdicts;  // of the self-test, as the file had them
     vk::raii::PipelineCache cache = nullptr;
     std::optional<vkattn::runtime::Memory> memory;
     vkattn::Context context;
@@ -71,7 +71,9 @@ struct VkattnRuntime {
   private:
     void make_device(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void load_cache();
-    void save_cache();
+    void keep(const std::string& section, const std::vector<char>& content);
+    void keep_verdicts(std::string_view text);
+    void keep_pipelines();
     void make_context(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void make_memory();
     void probe();

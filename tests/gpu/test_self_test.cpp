@@ -1,5 +1,6 @@
 // The self-test on a device: kernels that are right pass, results that are wrong take a kernel out, and verdicts can be
 // given to a later context. What is judged, and how, is tested without a device (test_self_test.cpp).
+#include <algorithm>
 #include <cstring>
 
 #include <unistd.h>
@@ -219,10 +220,27 @@ TEST_CASE_FIXTURE(OnDevice,
         REQUIRE_EQ(messages_of(told).size(), 1);
         CHECK_NE(messages_of(told)[0].find("out[1] is 2 instead of 1"), std::string::npos);
     }
-    // So is one that tells of a test which never ended.
-    for (auto& [name, content] : sections)
-        if (std::string(content.begin(), content.end()) == text) content = {'b', 'e', 'g', 'u', 'n'};
-    vkattn::runtime::write_cache_file(file.path, key, sections);
+    const auto keep = [&](const std::string& old, std::string_view kept) {
+        for (auto& [name, content] : sections)
+            if (std::string(content.begin(), content.end()) == old) content = {kept.begin(), kept.end()};
+        vkattn::runtime::write_cache_file(file.path, key, sections);
+    };
+    // One that tells of a test which did not end is not: the process may have been interrupted.
+    keep(text, "begun");
+    {
+        const Runtime again(options);
+        CHECK_EQ(verdicts_of(again), first);
+        CHECK(messages_of(again).empty());
+        // It is kept at once, in case that this process is interrupted, too.
+        const auto now = vkattn::runtime::read_cache_file(file.path, key);
+        CHECK(std::ranges::any_of(now, [&](const auto& one) {
+            return std::string(one.second.begin(), one.second.end()) == first;
+        }));
+        // The pipelines of earlier starts are still there.
+        CHECK_EQ(now.size(), sections.size());
+    }
+    // One that tells of a test which twice did not end is.
+    keep("begun", "begun twice");
     {
         const Runtime warned(options);
         CHECK_EQ(verdicts_of(warned), none);
