@@ -61,10 +61,14 @@ test_conformance_choice() {
     refuses 2 --json conformance --level smoke --json no/such/folder.json
     refuses 2 --fuzz conformance --fuzz 0
     refuses 2 --filter conformance --fuzz 1 --filter '*'
+    refuses 2 --list conformance --fuzz 1 --list
+    refuses 2 --seed conformance --seed 7
+    refuses 2 --junit conformance --level smoke --json out/r --junit ./out/../out/r
     refuses 2 --case conformance --case ''
     vkattn conformance --case 'forward s=7 kernel=matrix'
     ((code == 4)) || fail "a run in which nothing passed has the exit code $code, not 4"
-    refuses 3 "no device" conformance --device nonesuch --level smoke
+    refuses 3 "no device" conformance --device nonesuch --level smoke --json out/r.json
+    holds "a report of nothing" not test -e out/r.json
     vkattn_two conformance --device all --case 'forward s=7 d=8 causal'
     holds "two devices do not pass" test "$(grep -c '^1 passed, 0 failed' stdout)" = 2
 }
@@ -106,15 +110,22 @@ test_conformance_fuzz() {
 
 # A run that was interrupted says so, and its files are whole.
 test_conformance_interrupted() {
-    local pid
+    local pid i caught
     last_args="conformance --level full, interrupted"
     "$root/tools/on" lavapipe -- "$build/vkattn" conformance --level full --json out/r.json >stdout 2>stderr &
     pid=$!
-    sleep 4
-    kill -INT "$pid" # tools/on becomes the program
+    # Bash starts it with SIGINT ignored. So this is SIGTERM, 15, once the program (which tools/on becomes) catches it.
+    for ((i = 0; i < 600; i++)); do
+        caught=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$pid/status")
+        if (((0x$caught >> 14 & 1) != 0)); then break; fi
+        sleep 0.1
+    done
+    sleep 1 # for checks to begin
+    kill -TERM "$pid"
     code=0
     wait "$pid" || code=$?
     ((code == 4)) || fail "the exit code is $code, not 4"
     holds "the report does not say that it is partial" grep -q '^interrupted: ' stdout
     holds "the JSON is not whole" "$build/vkattn_json_check" devices.0.interrupted=boolean <out/r.json
+    holds "the JSON does not say that it is partial" grep -q '"interrupted":true' out/r.json
 }

@@ -58,10 +58,10 @@ void judge_lse(Verdict& verdict, const Outcome& outcome, const Expected& expecte
     for (size_t i = 0; i < outcome.lse.size(); i++) {
         const double x = expected.exact.lse[i];
         const bool clamped = std::isfinite(x) && x < clamped_lse;
-        if (clamped && verdict.failure.empty() &&
+        if (clamped && !verdict.is_wrong() &&
             (!std::isfinite(outcome.lse[i]) || static_cast<double>(outcome.lse[i]) > clamped_lse / 2))
-            verdict.failure =
-                fmt::format("lse{} = {}, the oracle has {}", place_of(i, extents), outcome.lse[i], x);
+            verdict.fail(
+                fmt::format("lse{} = {}, the oracle has {}", place_of(i, extents), outcome.lse[i], x));
         const size_t group = std::isfinite(x) && std::fabs(x) > large_lse ? 1 : 0;
         for (const size_t g : {0u, 1u}) {
             const bool compared = g == group && !clamped;
@@ -119,10 +119,10 @@ Verdict judge(const Outcome& outcome, const Expected& expected) {
     verdict.add("out", outcome.extents, outcome.out, expected.exact.out, expected.naive.out,
                 expected.storage);
     judge_lse(verdict, outcome, expected);
-    for (size_t i = 0; i < expected.rounded.size() && verdict.failure.empty(); i++)
+    for (size_t i = 0; i < expected.rounded.size() && !verdict.is_wrong(); i++)
         if (outcome.out[i] != expected.rounded[i])
-            verdict.failure = fmt::format("out{} = {}, but {} is rounded to {}", place_of(i, outcome.extents),
-                                          outcome.out[i], expected.exact.out[i], expected.rounded[i]);
+            verdict.fail(fmt::format("out{} = {}, but {} is rounded to {}", place_of(i, outcome.extents),
+                                     outcome.out[i], expected.exact.out[i], expected.rounded[i]));
     return verdict;
 }
 

@@ -43,6 +43,13 @@ struct Verdict {
     std::vector<Judged> judged;
     bool is_inexact = false;  // the failure is an error beyond its bound, and no NaN or infinity
 
+    bool is_wrong() const { return !failure.empty() && !is_inexact; }
+    // Of what no seed excuses; it takes the place of an error beyond its bound.
+    void fail(std::string what) {
+        failure = std::move(what);
+        is_inexact = false;
+    }
+
     // `extents`: of the tensor, outermost first; its dense elements are compared.
     void add(const char* name, std::span<const uint64_t> extents, std::span<const float> got,
              std::span<const double> exact, std::span<const float> naive, oracle::StorageType storage);

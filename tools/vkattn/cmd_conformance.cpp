@@ -3,7 +3,9 @@
 
 #include <charconv>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 
 #include "conformance_report.hpp"
@@ -13,6 +15,7 @@ namespace vkattn::tools {
 namespace {
 
 using namespace conformance;
+namespace fs = std::filesystem;
 
 struct Options {
     std::string level = "standard", filter = "*", shard = "1/1", device, json, junit, html, line;
@@ -103,9 +106,22 @@ void write(const char* option, const std::string& path, const std::string& text,
 
 // Before minutes of work: can its results be written? What is there stays, for as long as there are none.
 void check_writable(const Options& options) {
+    std::map<fs::path, const char*> earlier;
     for (const auto& [option, path] :
-         {std::pair{"--json", options.json}, {"--junit", options.junit}, {"--report", options.html}})
+         {std::pair{"--json", options.json}, {"--junit", options.junit}, {"--report", options.html}}) {
+        if (path.empty()) continue;
+        const auto [at, is_new] = earlier.try_emplace(fs::absolute(path).lexically_normal(), option);
+        if (!is_new) throw UsageError(option, fmt::format("is the same file as {}", at->second));
+        const bool was_there = fs::exists(path);
         write(option, path, "", std::ios::app);
+        if (!was_there) fs::remove(path);
+    }
+}
+
+void write_reports(const Options& options, const Report& report) {
+    write("--json", options.json, to_json(report).dump() + "\n");
+    write("--junit", options.junit, to_junit(report));
+    write("--report", options.html, to_html(report));
 }
 
 void run(const Options& options) {
@@ -119,29 +135,25 @@ void run(const Options& options) {
     std::signal(SIGINT, request_stop);
     std::signal(SIGTERM, request_stop);
     std::vector<DeviceRun> runs;
-    const Report report{fuzzes             ? "fuzz"
-                        : options.has_line ? "case"
-                                           : options.level,
-                        fuzzes ? options.seed : 0,
-                        options.shard,
-                        {}};
+    Report report{fuzzes             ? "fuzz"
+                  : options.has_line ? "case"
+                                     : options.level,
+                  fuzzes ? options.seed : 0,
+                  options.shard,
+                  {}};
     bool good = true;
     for (const DeviceInfo& device : devices_of(options)) {
-        if (stop_requested()) {
-            good = false;
-            break;
-        }
-        runs.push_back(fuzzes ? fuzz(device, options.seed, options.fuzz_seconds)
-                              : conformance::run(device, checks, options.until_failure));
+        if (stop_requested())
+            runs.push_back({device, checks, std::vector<Result>(checks.size()), true, 0});
+        else
+            runs.push_back(fuzzes ? fuzz(device, options.seed, options.fuzz_seconds, options.until_failure)
+                                  : conformance::run(device, checks, options.until_failure));
         print_table(runs.back());
         std::fflush(stdout);
         good = good && runs.back().is_good();
-        // Written after each device: what ends the process at the next one loses nothing of this one.
-        Report so_far = report;
-        so_far.devices = runs;
-        write("--json", options.json, to_json(so_far).dump() + "\n");
-        write("--junit", options.junit, to_junit(so_far));
-        write("--report", options.html, to_html(so_far));
+        // After each device: what ends the process at the next one loses nothing of this one.
+        report.devices = runs;
+        write_reports(options, report);
     }
     if (!good) throw ExitCode{exit_not_right};
 }
@@ -157,7 +169,7 @@ void add_conformance(CLI::App& app) {
                                   "smoke: a minute at most; standard; full: each case on each kernel");
     auto* filter = sub->add_option("--filter", options->filter,
                                    "Runs the checks with such names; * and ? stand for any text");
-    sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
+    auto* list = sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
     auto* shard = sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
     auto* line = sub->add_option("--case", options->line,
                                  "Runs one case: forward, backward, combine or a promise, and its words");
@@ -165,12 +177,13 @@ void add_conformance(CLI::App& app) {
     auto* fuzz_for =
         sub->add_option("--fuzz", options->fuzz_seconds, "Runs random problems for so many seconds")
             ->check(CLI::PositiveNumber);
-    sub->add_option("--seed", options->seed, "Of --fuzz: the same seed makes the same problems");
+    sub->add_option("--seed", options->seed, "Of --fuzz: the same seed makes the same problems")
+        ->needs(fuzz_for);
     sub->add_option("--device", options->device, "Index, UUID or part of the name; all: one after the other");
     sub->add_option("--json", options->json, "Writes the results to this file as JSON");
     sub->add_option("--junit", options->junit, "Writes them as JUnit XML");
     sub->add_option("--report", options->html, "Writes them as one HTML page, to be sent in");
-    fuzz_for->excludes(line);
+    fuzz_for->excludes(line)->excludes(list);
     sub->footer("Ends with exit code 4 if a check failed, if none passed, or if the run was interrupted.");
     for (CLI::Option* chooses : {level, filter, shard}) chooses->excludes(line)->excludes(fuzz_for);
     sub->callback([options, line] {

@@ -101,6 +101,6 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, bool until_fa
 void shrink(Worker& worker, Check& failing, Result& result);
 // Checks of random problems until the time is over, made from `seed`: the same ones for the same seed.
 Check random_check(uint64_t seed);
-DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds);
+DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds, bool until_failure = false);
 
 }  // namespace vkattn::tools::conformance

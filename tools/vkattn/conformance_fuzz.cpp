@@ -197,16 +197,17 @@ Result run_random(Worker& worker, const Check& check) {
         Check other = check;
         other.c.seed += 1000 * i;  // lines have seeds up to 1000
         const Result found = worker.run(other);
+        result.seconds += found.seconds;
         const bool is_judged = found.status == Status::passed || found.only_inexact;
         if (!is_judged || found.judged.empty()) return result;
         add_errors(all, found);
     }
     double worst = 0;
-    for (const auto& [tensor, one] : all)
-        if (one.bound.measured > 0)
-            worst =
-                std::max(worst, one.bound.measured / oracle::allowed_error(one.bound.naive_error,
-                                                                           one.bound.largest, one.storage));
+    for (const auto& [tensor, one] : all) {
+        const double allowed = oracle::allowed_error(one.bound.naive_error, one.bound.largest, one.storage);
+        if (!std::isfinite(allowed)) return result;
+        if (one.bound.measured > 0) worst = std::max(worst, one.bound.measured / allowed);
+    }
     if (worst > 1) return result;
     result.status = Status::passed;
     result.failures.clear();
@@ -266,7 +267,7 @@ void shrink(Worker& worker, Check& failing, Result& result) {
     }
 }
 
-DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds) {
+DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds, bool until_failure) {
     const Clock::time_point start = Clock::now();
     const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     DeviceRun all{device, {}, {}, false, 0};
@@ -280,7 +281,10 @@ DeviceRun fuzz(const DeviceInfo& device, uint64_t seed, double seconds) {
             while (elapsed() < seconds && !stop_requested()) {
                 Check check = random_check(next++);
                 Result result = run_random(worker, check);
-                if (result.status == Status::failed) shrink(worker, check, result);
+                if (result.status == Status::failed) {
+                    shrink(worker, check, result);
+                    if (until_failure) stop_requested() = true;
+                }
                 const std::lock_guard lock(mutex);
                 all.checks.push_back(std::move(check));
                 all.results.push_back(std::move(result));
