@@ -64,7 +64,7 @@ function(vkattn_package_static target name output)
   set(of_objects "")
   foreach(part ${of_PARTS})
     # CMake counts a precompiled header among the objects, and ld cannot read it.
-    list(APPEND of_objects "$<FILTER:$<TARGET_OBJECTS:${part}>,EXCLUDE,[.]gch$>")
+    list(APPEND of_objects "$<FILTER:$<TARGET_OBJECTS:${part}>,EXCLUDE,[.](gch|pch)$>")
   endforeach()
   vkattn_one_object(${output}_whole "vkattn_*" ${of_objects} ${of_ARCHIVES})
   add_library(${target} STATIC ${${output}_whole})

@@ -351,10 +351,10 @@ bool is_harmless(const std::string& function, VkResult error, const std::string&
     return function == "vkCreateComputePipelines" || function == "vkCreateShaderModule";
 }
 
-// Sessions that fail, one after the other, are run where they are cheap. A session allocates 300 MiB, and SwiftShader writes zeros to all
-// of it: on 2 cores its suite did not end within 70 minutes. What lavapipe does with them does not depend on the width
-// of its vectors, and the calls that fail took it 36 s at 512 bits, 10 s at 256. Returns true, and skips the test,
-// elsewhere than on GPUs and on lavapipe at 256 bits.
+// Sessions that fail, one after the other, are run where they are cheap. A session allocates 300 MiB, and SwiftShader
+// writes zeros to all of it: on 2 cores its suite did not end within 70 minutes. What lavapipe does with them does not
+// depend on the width of its vectors, and the calls that fail took it 36 s at 512 bits, 10 s at 256. Returns true, and
+// skips the test, elsewhere than on GPUs and on lavapipe at 256 bits.
 bool takes_too_long(Device& device) {
     const core::DeviceCaps& caps = device.runtime().context()->caps;
     if (caps.type != core::DeviceType::cpu ||
