@@ -30,6 +30,11 @@ uint group = thread / LANES;
 #include "lib/mask.glsl"
 #include "lib/scores.glsl"
 
+// dP - delta has to be of one dout: a row's dS sum to 0, and what they sum to else is multiplied by the keys.
+vec4 as_operand(vec4 dout) {
+    return DOUT_TYPE == TYPE_FLOAT32 ? dout : floats_of(DOUT_TYPE, bits_of(DOUT_TYPE, dout));
+}
+
 shared vec4 out_vecs[THREADS], dout_vecs[THREADS];
 
 void main() {
@@ -44,7 +49,7 @@ void main() {
         const uint d = first + 4 * lane;
         barrier();
         out_vecs[thread] = load_out4(at_o, d, HEAD_DIM_V, false);
-        dout_vecs[thread] = query_floats(load_query4(at_dout, d, HEAD_DIM_V, false));
+        dout_vecs[thread] = as_operand(query_floats(load_query4(at_dout, d, HEAD_DIM_V, false)));
         barrier();
         for (uint l = 0; l < LANES && lane == 0; l++)
             [[unroll]] for (uint i = 0; i < 4; i++)

@@ -19,7 +19,6 @@ bool is_empty(uint row) { return pool[POOL_STATISTICS + row].w != 0; }
 #define ROW_FACTOR(r) row_statistics(r).z
 #endif
 
-#define ROW_SHIFT(r) (MASK_KIND == MASK_FLOAT ? -row_lse(r) : 0.0)
 #include "lib/tile_scores.glsl"
 
 // Loads the statistics of the tile's rows, which may be read after the next barrier.
@@ -43,8 +42,9 @@ vec4 cap_derivative[HAS_SOFTCAP && CAP_IS_KEPT ? ROWS * COLS / 4 : 1];
 #define TAKE_WEIGHT(r, p)  // what the kernel does with P of a row, before the derivative of the cap changes it
 #endif
 
-// Brings scores, which are Q . K^T, to the weights P. The lse is subtracted as early as possible: what is left is
-// small where P is not. With a float mask it is subtracted from what the mask adds.
+// Brings scores, which are Q . K^T, to the weights P. The lse is subtracted as early as possible, because what is left
+// is small where P is not; but not from a score to which a float mask is still to be added. That sum is rounded as the
+// forward rounds it: P has to be that of out, of which delta is made, or the dS of a row do not sum to 0.
 void find_weights(Work w, uint first_key, bool mask_is_mixed) {
     const bool late = MASK_KIND == MASK_FLOAT;
     FOR_EACH(r, ROWS) {
@@ -67,12 +67,14 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
         const float factor = ROW_FACTOR(r), least = tile_is_finished && exists ? LEAST_WEIGHT : 0;
         FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
-            vec4 s = scores[x];
+            const vec4 score = scores[x];
+            const bvec4 hidden = lessThan(score, vec4(NO_MAXIMUM));
+            vec4 s = late ? mix(score - row_lse(r), score, hidden) : score;
             if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
             const vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
             TAKE_WEIGHT(r, e);
             weights[x] = HAS_SOFTCAP && WEIGHTS_TAKE_CAP ? TIMES_CAP(e, weights[x]) : e;
-            weights[x] += mix(vec4(least), vec4(0), lessThan(s, vec4(NO_MAXIMUM)));
+            weights[x] += mix(vec4(least), vec4(0), hidden);
         }
     }
 }

@@ -1,21 +1,34 @@
 // What the backward on matrix units makes of S and dP of a block: P = 2^(score - lse) and dS = P o (dP - delta), as
 // lib/backward.glsl has it for the portable kernels. Most blocks take the short way, find_plain: every row sees every
 // key, nothing but the scale and a mask that can be fetched as a matrix makes S a score, and no row has a factor or is
-// empty. It is right for keys and rows that
-// do not exist as long as they are held, because no result of theirs is stored.
-// find_plain and find_finished must find the same bits, and find_plain multiplies and adds at once. So the mask is
-// rounded in base 2 here, which is finer than operands of 16 bits are.
-#define MASK_IN_BASE_2(x) vec2(LOG2_E * (x), 0)
-#include "lib/scores.glsl"
-#include "lib/matrix_layout.glsl"
-#include "lib/matrix_mask.glsl"
-#include "lib/backward_matrix_masks.glsl"
+// empty. It is right for keys and rows that do not exist as long as they are held, because no result of theirs is
+// stored.
 
 // Beyond this size an lse in base 2 is too coarse in float32 for the weights to sum to 1: 2^-24 of it is more than the
 // 2^-15 of the exponent that operands of 16 bits leave unseen. Their rows get a factor, as all rows of the portable
 // kernels do. NaN needs none, and shall not change how other rows are rounded.
 const float LARGE_LSE = 512;
 bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
+
+// The exponent of P in find_plain: score + mask - lse, multiplied and added at once.
+#define PLAIN_EXPONENT(qk, mask, minus_lse) fma(qk, push.scale_log2, fma(mask, LOG2_E, minus_lse))
+// In find_finished finished() is given q.k, or the capped score if there is a softcap, and finds the same exponent as
+// find_plain in rows without a large lse, bit by bit: a kernel that begins again with finished blocks, because what is
+// hidden was not finite, must store the same gradients. In rows with a large lse the score and its mask are rounded as
+// the forward rounds them before the lse is subtracted (see find_weights in lib/backward.glsl).
+#define MASK_PARTS(x) vec2(x, 0)
+#define SUM_OF_TERMS(score, added, minus_lse) \
+    (HAS_SOFTCAP || abs(minus_lse) > LARGE_LSE \
+         ? clamp(add_mask(HAS_SOFTCAP ? score : scaled(vec4(score)).x, (added).x), LOWEST_SCORE, -LOWEST_SCORE) + (minus_lse) \
+         : PLAIN_EXPONENT(score, (added).x, minus_lse))
+float add_mask(float score, float mask) {
+    const vec2 parts = to_base_2(mask);
+    return score + parts.y + parts.x;
+}
+#include "lib/scores.glsl"
+#include "lib/matrix_layout.glsl"
+#include "lib/matrix_mask.glsl"
+#include "lib/backward_matrix_masks.glsl"
 
 #ifdef KEY_VALUE
 // The rows' numbers are those of the walked rows: accumulators in which every row is alike.
@@ -127,9 +140,8 @@ void find_plain(uint buf, uint block, uint mask) {
                 const uint x = r * BLOCK_TILES + n;
                 const float added = MASK_IS_PLAIN ? float(masks[r * MASKS_OF_ROW + mask + n][e]) : 0;
                 const bool hidden = HIDES_IN_PLAIN && floatBitsToUint(added) == MINUS_INFINITY;
-                const float shift = MASK_IS_PLAIN ? fma(added, LOG2_E, MINUS_LSE(r, e)) : MINUS_LSE(r, e);
                 const float least = PAIRED && HIDES_IN_PLAIN ? LEAST_WEIGHT : 0;  // a weight of 0 is a hidden key's
-                const float p = hidden ? 0 : EXP2(fma(scores[x][e], push.scale_log2, shift)) + least;
+                const float p = hidden ? 0 : EXP2(PLAIN_EXPONENT(scores[x][e], added, MINUS_LSE(r, e))) + least;
                 scores[x][e] = p;
                 if (WANTS_DS && !PAIRED) dp[x][e] = hidden ? 0 : dp[x][e] * p;
             }
@@ -138,15 +150,14 @@ void find_plain(uint buf, uint block, uint mask) {
 }
 
 // A score less the lse, and the derivative of the softcap; HIDDEN where the row does not see the key.
-float finished_exponent(float qk, float lse, Terms terms, uint row, int key, out float derivative) {
+float finished_exponent(float qk, float minus_lse, Terms terms, uint row, int key, out float derivative) {
     vec4 derivatives;
-    precise const float score = scaled(vec4(qk), derivatives).x;
+    const float capped = scaled(vec4(qk), derivatives).x;
     derivative = derivatives.x;
-    const ivec2 keys = visible_keys(terms.w, row);
-    if (MASK_KIND != MASK_FLOAT) return finished(score + lse, 0, terms, row, keys, key);
-    const float exponent = finished(score, lse, terms, row, keys, key);
-    const float coarse = abs(lse) > COARSE_LSE ? LSE_STEPS * abs(lse) : 0;
-    return abs(exponent) < coarse ? 0 : exponent;
+    const float score = HAS_SOFTCAP ? capped : qk;
+    const float exponent = finished(score, minus_lse, terms, row, visible_keys(terms.w, row), key);
+    const bool coarse = MASK_KIND == MASK_FLOAT && abs(minus_lse) > COARSE_LSE;
+    return coarse && abs(exponent) < LSE_STEPS * abs(minus_lse) ? 0 : exponent;
 }
 
 // Does what find_plain does for blocks of any kind. `first_key`: of the tile of keys, walked or held.

@@ -28,8 +28,9 @@ const float LEAST_WEIGHT = 1.17549435e-38;
 const bool ZERO_IS_HIDDEN = MASK_KIND != MASK_NONE || ISOLATES_ROWS;
 const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 
-#ifndef MASK_IN_BASE_2
-#define MASK_IN_BASE_2(x) to_base_2(x)
+#ifndef MASK_PARTS
+#define MASK_PARTS(x) to_base_2(x)
+#define SUM_OF_TERMS(score, added, shift) ((score) + (added).y + ((added).x + (shift)))
 #endif
 #include "lib/softcap.glsl"
 
@@ -75,8 +76,8 @@ vec4 scaled(vec4 x, out vec4 derivative) {
 }
 
 // A scaled score with its terms; HIDDEN if the row may not see the key, of which bounds and lengths leave it `keys`,
-// begin .. end-1. `shift` is added with the terms: the backward's -lse, which then cancels what large masks add before
-// a score is lost in it.
+// begin .. end-1. `shift`, too, is added to it: the -lse of the backward on matrix units, which says in SUM_OF_TERMS how
+// it adds; 0 elsewhere.
 float finished(float score, float shift, Terms terms, uint row, ivec2 keys, int key) {
     bool hidden = key < keys.x || key >= keys.y, spoiled = false;
     vec2 added = vec2(0);
@@ -85,7 +86,7 @@ float finished(float score, float shift, Terms terms, uint row, ivec2 keys, int 
     if (HAS_SOFTCAP && MASK_KIND == MASK_NONE) return hidden ? HIDDEN : score + shift;
     hidden = hidden || floatBitsToUint(score) == MINUS_INFINITY;
     spoiled = spoiled || !IS_FINITE(score) || !IS_FINITE(shift);
-    const float visible = clamp(score + added.y + (added.x + shift), LOWEST_SCORE, -LOWEST_SCORE);
+    const float visible = clamp(SUM_OF_TERMS(score, added, shift), LOWEST_SCORE, -LOWEST_SCORE);
     return hidden ? HIDDEN : spoiled ? uintBitsToFloat(NAN_BITS) : visible;
 }
 

@@ -1,10 +1,6 @@
 // Scores of a tile in the registers of lib/tiles.glsl: finishing them, and what the lanes of a row tell each other.
 #include "lib/scores.glsl"
 
-#ifndef ROW_SHIFT
-#define ROW_SHIFT(r) 0.0  // see finished()
-#endif
-
 // x[r] = the group's combination of x[r] over its lanes. All invocations call it; the pool is overwritten.
 #define ACROSS_LANES(x, combine) \
     if (LANES > 1) { \
@@ -35,7 +31,7 @@ void add_terms_to_scores(Work w, uint first_key, bool mask_is_mixed) {
             const int key = int(first_key + 4 * (b * LANES + lane));
             const uint x = r * (COLS / 4) + b;
             FOR_EACH(i, 4)
-                scores[x][i] = finished(scores[x][i], ROW_SHIFT(r), terms, row, keys, key + int(i));
+                scores[x][i] = finished(scores[x][i], 0, terms, row, keys, key + int(i));
         }
     }
 }

@@ -47,6 +47,8 @@ Launch<kernels::backward_delta> delta_launch(const DeviceCaps& caps, const Probl
     launch.constants.has_dlse = backward.dlse != 0;
     launch.constants.threads = delta_threads;
     launch.constants.lanes = delta_lanes(p);
+    if (tiles.backward_matrix && p.dtype == VKATTN_DTYPE_FLOAT32)
+        launch.constants.dout_type = type_of(tiles.backward_matrix->shape.dtype);
     VKATTN_PATCH(launch, out_rows, Region::out);
     launch.reads |= bit(Region::out) | bit(Region::dout) | bit(Region::lse);
     if (backward.dlse != 0) launch.reads |= bit(Region::dlse);
