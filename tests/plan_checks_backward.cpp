@@ -56,8 +56,10 @@ std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
         kind == Kind::classes ? choices_flaw(p, m.of_tiles, pipeline) : rows_flaw(p, b, m, pipeline);
     if (!rows.empty()) return fmt::format("{}: {}", name_of(pipeline), rows);
     Values expected = expected_constants(p, m.of_tiles, pipeline);
-    if (kind == Kind::delta)
+    if (kind == Kind::delta) {
         for (const char* own : {"threads", "lanes"}) expected[own] = constant(pipeline, own);
+        expected["dout_type"] = 0;  // nothing is rounded
+    }
     expected["has_dlse"] = b.dlse != 0;
     // Only these passes can be cut. Whether they are: coverage_flaw.
     if (kind == Kind::dquery || kind == Kind::dkey_dvalue) expected["is_resumed"] = is_cut(pipeline);

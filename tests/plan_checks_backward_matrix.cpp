@@ -200,6 +200,10 @@ std::string backward_matrix_flaw(const DeviceCaps& caps, const Problem& p, const
         const Kind kind = kind_of(pipeline);
         if (kind == Kind::delta) {
             if (auto flaw = delta_workgroup_flaw(caps, p, pipeline); !flaw.empty()) return flaw;
+            const bool rounded = p.dtype == VKATTN_DTYPE_FLOAT32;
+            const uint32_t rounds_to = plan.operands == VKATTN_DTYPE_FLOAT16 ? 1 : 2;
+            if (constant(pipeline, "dout_type") != (rounded ? rounds_to : 0))
+                return "delta is of another dout";
             continue;
         }
         const PassTile tile = pass_tile(pipeline);

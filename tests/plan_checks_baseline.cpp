@@ -132,8 +132,10 @@ std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
     expected["has_arguments"] = 1;
     if (kind_of(pipeline) == Kind::delta)
         if (auto flaw = delta_workgroup_flaw(caps, p, pipeline); !flaw.empty()) return flaw;
-    if (kind_of(pipeline) == Kind::delta)
+    if (kind_of(pipeline) == Kind::delta) {
         for (const char* own : {"threads", "lanes"}) expected[own] = constant(pipeline, own);
+        expected["dout_type"] = 0;  // nothing is rounded
+    }
     if (constant(pipeline, "packed_heads") != 0) return "packed";
     const uint32_t most = std::max({m.n.tile_q(), m.n.tile_kv(), 64u}), far = constant(pipeline, "far_rows");
     if (far > 1 ||

@@ -12,19 +12,15 @@ bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
 
 // The exponent of P in find_plain: score + mask - lse, multiplied and added at once.
 #define PLAIN_EXPONENT(qk, mask, minus_lse) fma(qk, push.scale_log2, fma(mask, LOG2_E, minus_lse))
-// In find_finished finished() is given q.k, or the capped score if there is a softcap, and finds the same exponent as
-// find_plain in rows without a large lse, bit by bit: a kernel that begins again with finished blocks, because what is
-// hidden was not finite, must store the same gradients. In rows with a large lse the score and its mask are rounded as
-// the forward rounds them before the lse is subtracted (see find_weights in lib/backward.glsl).
+// With a mask find_finished finds the same exponent bit by bit, unless there is a softcap: a kernel that begins again
+// with finished blocks, because what is hidden was not finite, must store the same gradients. So finished() is given
+// q.k and not the score. In rows with a large lse this is finer than the forward, which rounds the score and its mask
+// together, so that P is not quite that of out (lib/backward.glsl): see tests/cases/backward.txt.
 #define MASK_PARTS(x) vec2(x, 0)
 #define SUM_OF_TERMS(score, added, minus_lse) \
-    (HAS_SOFTCAP || abs(minus_lse) > LARGE_LSE \
-         ? clamp(add_mask(HAS_SOFTCAP ? score : scaled(vec4(score)).x, (added).x), LOWEST_SCORE, -LOWEST_SCORE) + (minus_lse) \
-         : PLAIN_EXPONENT(score, (added).x, minus_lse))
-float add_mask(float score, float mask) {
-    const vec2 parts = to_base_2(mask);
-    return score + parts.y + parts.x;
-}
+    (MASK_KIND != MASK_FLOAT ? (score) \
+     : HAS_SOFTCAP           ? (score) + fma((added).x, LOG2_E, minus_lse) \
+                             : PLAIN_EXPONENT(score, (added).x, minus_lse))
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"
@@ -152,12 +148,16 @@ void find_plain(uint buf, uint block, uint mask) {
 // A score less the lse, and the derivative of the softcap; HIDDEN where the row does not see the key.
 float finished_exponent(float qk, float minus_lse, Terms terms, uint row, int key, out float derivative) {
     vec4 derivatives;
-    const float capped = scaled(vec4(qk), derivatives).x;
+    precise const float score = scaled(vec4(qk), derivatives).x;
     derivative = derivatives.x;
-    const float score = HAS_SOFTCAP ? capped : qk;
-    const float exponent = finished(score, minus_lse, terms, row, visible_keys(terms.w, row), key);
-    const bool coarse = MASK_KIND == MASK_FLOAT && abs(minus_lse) > COARSE_LSE;
-    return coarse && abs(exponent) < LSE_STEPS * abs(minus_lse) ? 0 : exponent;
+    const ivec2 keys = visible_keys(terms.w, row);
+    if (MASK_KIND != MASK_FLOAT) {
+        const bool may_begin_again = MASK_KIND != MASK_NONE && !HAS_SOFTCAP;
+        return finished(may_begin_again ? PLAIN_EXPONENT(qk, 0, minus_lse) : score + minus_lse, 0, terms, row, keys, key);
+    }
+    const float exponent = finished(HAS_SOFTCAP ? score : qk, minus_lse, terms, row, keys, key);
+    const float coarse = abs(minus_lse) > COARSE_LSE ? LSE_STEPS * abs(minus_lse) : 0;
+    return abs(exponent) < coarse ? 0 : exponent;
 }
 
 // Does what find_plain does for blocks of any kind. `first_key`: of the tile of keys, walked or held.
