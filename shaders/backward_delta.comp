@@ -2,7 +2,9 @@
 // Finds the numbers of each query row that the backward's other kernels need (Dao et al., arXiv:2205.14135, appendix
 // B.4).
 //
-//   statistics = (log2(e) * lse, rowsum(dout * out) - dlse, 1, 0)     (0, 0, 1, 1) for a row without visible keys
+//   statistics = (lse, rowsum(dout * out) - dlse, 1, 0)     (0, 0, 1, 1) for a row without visible keys
+//
+// where the lse is natural or in base 2, as scores are (lib/scores.glsl).
 //
 // Tile ownership: LANES invocations share a row; each loads every LANES-th vec4 of it, the first adds them all up: in
 // the order in which dP is summed, so that dP - delta is exactly 0 in a row that sees one key. Shared memory: two vec4
@@ -35,6 +37,8 @@ vec4 as_operand(vec4 dout) {
     return DOUT_TYPE == TYPE_FLOAT32 ? dout : floats_of(DOUT_TYPE, bits_of(DOUT_TYPE, dout));
 }
 
+#define FROM_NATURAL (MASK_KIND == MASK_FLOAT ? 1.0 : LOG2_E)  // to the scores' kind
+
 shared vec4 out_vecs[THREADS], dout_vecs[THREADS];
 
 void main() {
@@ -65,9 +69,9 @@ void main() {
     const RowStart to = statistics_of(w, row);
     const bool empty = lse == MINUS_INFINITY;
     // The lse is held to the range of what masks add: a row of nothing but the lowest numbers must not lie beyond it.
-    const float held = LOG2_E * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
+    const float held = FROM_NATURAL * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
     const bool finite = IS_FINITE(uintBitsToFloat(lse));
-    const float lse_log2 = finite ? held : uintBitsToFloat(NAN_BITS);
+    const float row_lse = finite ? held : uintBitsToFloat(NAN_BITS);
     if (!finite) delta = uintBitsToFloat(NAN_BITS);
-    Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 1) : vec4(lse_log2, delta, 1, 0);
+    Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 1) : vec4(row_lse, delta, 1, 0);
 }

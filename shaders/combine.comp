@@ -58,7 +58,7 @@ vec2 part_statistics(uint first_part, uint part, uint row) {
 }
 
 float weight(vec2 statistics, float m) {
-    const float difference = (statistics.x - m) * (PARTS_HAVE_MAX_SUM ? 1 : LOG2_E);
+    const float difference = (statistics.x - m) * (PARTS_ARE_NATURAL ? LOG2_E : 1);
     return statistics.y * EXP2(difference);
 }
 
@@ -68,7 +68,7 @@ float share(float weight, float total) { return weight == total ? 1 : weight / t
 
 float lse_of(float m, float total) {
     if (!IS_FINITE(total)) return uintBitsToFloat(NAN_BITS);
-    if (PARTS_HAVE_MAX_SUM) return LN_2 * (m + log2(total));
+    if (PARTS_HAVE_MAX_SUM) return PARTS_ARE_NATURAL ? m + LN_2 * log2(total) : LN_2 * (m + log2(total));
     return total > 1 ? m + LN_2 * log2(total) : m;  // log2(1) need not be 0 in a driver
 }
 

@@ -115,7 +115,7 @@ vec4 score_of(Terms terms, uint x, int key) {
     s = scaled(s);
     [[unroll]] for (uint r = 0; r < 4; r++) {
         const uint row = min(terms.w.first_row + 4 * x + r, terms.w.last_row);
-        s[r] = finished(s[r], 0, terms, row, visible_keys(terms.w, row), key);
+        s[r] = finished(s[r], terms, row, visible_keys(terms.w, row), key);
     }
     return s;
 }
@@ -133,14 +133,14 @@ void softmax_group(Terms terms, uint first_key) {
         [[unroll]] for (uint l = 0; l < LANES; l++) m = max(m, pool[POOL_SCORES + (group * LANES + l) * ROW_VECS + x]);
         const bvec4 grown = greaterThan(m, row_max[x] + GROWTH);
         if (any(grown)) {
-            const vec4 shrink = mix(vec4(1), exp2(max(row_max[x] - m, vec4(-256))), grown);
+            const vec4 shrink = mix(vec4(1), exp2(max(EXPONENT(row_max[x], m), vec4(-256))), grown);
             row_max[x] = mix(row_max[x], m, grown);
             row_sum[x] *= shrink;
             [[unroll]] for (uint r = 0; r < 4; r++)
                 FOR_EACH(v, OUT_VECS) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
         }
-        const vec4 difference = s[x] - row_max[x];
-        vec4 e = EXP2_4(difference);
+        const vec4 exponent = EXPONENT(s[x], row_max[x]);
+        vec4 e = EXP2_4(exponent);
         if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), lessThan(s[x], vec4(NO_MAXIMUM)));
         row_sum[x] += e;
         pool[POOL_P + thread * ROW_VECS + x] = e;
@@ -187,9 +187,9 @@ void merge_statistics() {
         for (uint g = 0; g < GROUPS; g++) {
             vec4 of_group = vec4(0);
             for (uint l = 0; l < LANES; l++) of_group += pool[POOL_SCORES + (g * LANES + l) * ROW_VECS + x];
-            sum += of_group * exp2(max(pool[g * ROW_VECS + x] - m, vec4(-256)));
+            sum += of_group * exp2(max(EXPONENT(pool[g * ROW_VECS + x], m), vec4(-256)));
         }
-        const vec4 shrink = exp2(max(row_max[x] - m, vec4(-256)));
+        const vec4 shrink = exp2(max(EXPONENT(row_max[x], m), vec4(-256)));
         [[unroll]] for (uint r = 0; r < 4; r++)
             FOR_EACH(v, OUT_VECS) acc[(4 * x + r) * OUT_VECS + v] *= shrink[r];
         row_max[x] = m;

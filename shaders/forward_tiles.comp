@@ -4,7 +4,7 @@
 //
 //   for each tile of TILE_KV keys, of this split of the keys, that some row of the query tile sees:
 //     S = 0;  for each chunk of CHUNK head dims:  stage Q and K chunk;  S += Q . K^T
-//     S = scale * S, softcap, mask;  on boundary tiles (only) hide what a row may not see
+//     S = scale * S, softcap, mask, in base 2;  on boundary tiles (only) hide what a row may not see
 //     m = rowmax(S)                                  // over the LANES of a row, through shared memory
 //     where m > row_max + 8:  O, row_sum *= 2^(row_max - m);  row_max = m
 //     P = 2^(S - row_max);  row_sum += own part of rowsum(P)

@@ -274,7 +274,7 @@ std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const 
     for (const Dispatch& d : plan.dispatches)
         if (d.barrier_before) return "a barrier between dispatches that do not depend on each other";
     if (auto flaw = of_row_flaw(plan); !flaw.empty()) return flaw;
-    return combine_flaw(caps, combine, plan, 0, false);
+    return combine_flaw(caps, combine, plan, 0, false, true);
 }
 
 namespace {

@@ -46,9 +46,9 @@ std::string barrier_flaw(const core::Plan& plan);
 // Just the kernels that a tuning row is for may have the row rejected.
 std::string of_row_flaw(const core::Plan& plan);
 // Dispatches of the combine kernel, from `first` on, and their pipeline: grid, constants, push constants, patches.
-// own_parts: those of a forward kernel.
+// own_parts: those of a forward kernel; natural: of one whose scores are natural.
 std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan,
-                         size_t first, bool own_parts);
+                         size_t first, bool own_parts, bool natural);
 
 // Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
 uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v);

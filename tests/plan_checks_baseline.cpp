@@ -148,7 +148,7 @@ std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Backwa
 std::string push_flaw(const Step& s, const Pipeline& pipeline) {
     Words words = words_of(s.view, pipeline);
     words["operand_layout"] = layout_words(s.view, true);
-    if (s.scales_nothing) words["scale_log2"] = {std::bit_cast<uint32_t>(1.0f)};
+    if (s.scales_nothing) words["score_scale"] = {std::bit_cast<uint32_t>(1.0f)};
     const std::string flaw = words_flaw(pipeline, words);
     return flaw.empty() ? touches_flaw(s.touches, pipeline) : flaw;
 }

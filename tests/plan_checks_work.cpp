@@ -76,7 +76,7 @@ std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
     if ((m.first_part + m.parts) * m.span > INT32_MAX) return "keys of the last part pass 2^31";
     if (m.span == 0) return at == plan.dispatches.size() ? "" : "dispatches without work";
     if (m.begin >= m.end) return "parts of no keys";
-    return combine_flaw(caps, combine_of(p, m), plan, at, true);
+    return combine_flaw(caps, combine_of(p, m), plan, at, true, p.mask == VKATTN_MASK_FLOAT);
 }
 
 }  // namespace
@@ -196,7 +196,7 @@ bool far_rows(const VkattnStrides& s, uint64_t rows, uint64_t bytes) {
 }
 
 std::string combine_constants_flaw(const DeviceCaps& caps, const core::Combine& c, const Pipeline& pipeline,
-                                   bool own_parts) {
+                                   bool own_parts, bool natural) {
     const uint32_t bytes = c.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2,
                    part_bytes = c.parts_dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
     const uint32_t threads = constant(pipeline, "threads"), lanes = constant(pipeline, "lanes"),
@@ -227,6 +227,7 @@ std::string combine_constants_flaw(const DeviceCaps& caps, const core::Combine& 
                                      {"far_rows", far_apart},
                                      {"parts_are_float32", part_bytes == 4},
                                      {"parts_have_max_sum", own_parts},
+                                     {"parts_are_natural", !own_parts || natural},
                                      {"out_type", type_constant(c.dtype)}});
 }
 
@@ -262,15 +263,16 @@ std::string combine_touches_flaw(const Pipeline& pipeline) {
 }  // namespace
 
 std::string combine_flaw(const DeviceCaps& caps, const core::Combine& c, const Plan& plan, size_t first,
-                         bool own_parts) {
+                         bool own_parts, bool natural) {
     const std::vector<Dispatch>& all = plan.dispatches;
     const uint64_t heads = uint64_t{c.batch} * c.num_heads;
     if (heads * c.seqlen_q == 0) return first == all.size() ? "" : "combine: work for an empty output";
     if (first == all.size()) return "nothing combines the parts";
     const Pipeline& pipeline = pipeline_of(plan, all[first]);
     if (kind_of(pipeline) != Kind::combine) return fmt::format("{} out of turn", name_of(pipeline));
-    for (const auto& flaw : {form_flaw(pipeline, 0), combine_constants_flaw(caps, c, pipeline, own_parts),
-                             combine_push_flaw(c, pipeline), combine_touches_flaw(pipeline)})
+    for (const auto& flaw :
+         {form_flaw(pipeline, 0), combine_constants_flaw(caps, c, pipeline, own_parts, natural),
+          combine_push_flaw(c, pipeline), combine_touches_flaw(pipeline)})
         if (!flaw.empty()) return flaw;
     const uint64_t of_row = uint64_t{constant(pipeline, "lanes")} * constant(pipeline, "teams"),
                    rows = constant(pipeline, "threads") / of_row;

@@ -160,12 +160,12 @@ uint32_t rounded_as(const Pipeline& pipeline, std::string_view name, double want
 Words words_of(const Problem& p, const Pipeline& pipeline) {
     // No score is beyond what a mask may add, HIGHEST_BIAS of lib/scores.glsl: a larger softcap counts as this one.
     const double highest = 6.9e37f, cap = std::min<double>(p.softcap, highest);
-    const double log2_e = 1.4426950408889634, scale = p.softmax_scale;
+    const double unit = p.mask == VKATTN_MASK_FLOAT ? 1 : 1.4426950408889634, scale = p.softmax_scale;
     return {{"seqlen_q", {p.seqlen_q}},
             {"seqlen_kv", {p.seqlen_kv}},
             {"heads", {p.num_heads_q + p.num_heads_q / p.num_heads_kv * 65536}},
-            {"scale_log2", {rounded_as(pipeline, "scale_log2", cap > 0 ? scale / cap : scale * log2_e)}},
-            {"softcap_log2", {rounded_as(pipeline, "softcap_log2", cap * log2_e)}},
+            {"score_scale", {rounded_as(pipeline, "score_scale", cap > 0 ? scale / cap : scale * unit)}},
+            {"score_softcap", {rounded_as(pipeline, "score_softcap", cap * unit)}},
             {"bound_lo", {static_cast<uint32_t>(p.bound_lo)}},
             {"bound_hi", {static_cast<uint32_t>(p.bound_hi)}}};
 }

@@ -266,12 +266,12 @@ TEST_CASE("plan: the scale is finite for every finite scale and softcap") {
             const Plan plan = planned(profile("lavapipe"), resolved(given));
             const auto push = push_of<core::kernels::forward_rows>(plan.pipelines[0]);
             const std::string where = fmt::format("scale {}, softcap {}", scale, softcap);
-            flaws.add(std::isfinite(push.scale_log2) ? "" : "scale_log2 is not finite", where,
+            flaws.add(std::isfinite(push.score_scale) ? "" : "score_scale is not finite", where,
                       resolved(given));
-            flaws.add(std::isfinite(push.softcap_log2) ? "" : "softcap_log2 is not finite", where,
+            flaws.add(std::isfinite(push.score_softcap) ? "" : "score_softcap is not finite", where,
                       resolved(given));
             INFO(where);
-            CHECK_EQ(push.softcap_log2 != 0, softcap != 0);
+            CHECK_EQ(push.score_softcap != 0, softcap != 0);
         }
 }
 

@@ -69,7 +69,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             const uint x = r * (COLS / 4) + b;
             const vec4 score = scores[x];
             const bvec4 hidden = lessThan(score, vec4(NO_MAXIMUM));
-            vec4 s = late ? mix(score - row_lse(r), score, hidden) : score;
+            vec4 s = late ? mix(EXPONENT(score, row_lse(r)), score, hidden) : score;
             if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
             const vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
             TAKE_WEIGHT(r, e);

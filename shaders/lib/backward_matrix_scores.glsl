@@ -10,17 +10,12 @@
 const float LARGE_LSE = 512;
 bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
 
-// The exponent of P in find_plain: score + mask - lse, multiplied and added at once.
-#define PLAIN_EXPONENT(qk, mask, minus_lse) fma(qk, push.scale_log2, fma(mask, LOG2_E, minus_lse))
-// With a mask find_finished finds the same exponent bit by bit, unless there is a softcap: a kernel that begins again
-// with finished blocks, because what is hidden was not finite, must store the same gradients. So finished() is given
-// q.k and not the score. In rows with a large lse this is finer than the forward, which rounds the score and its mask
-// together, so that P is not quite that of out (lib/backward.glsl): see tests/cases/backward.txt.
-#define MASK_PARTS(x) vec2(x, 0)
-#define SUM_OF_TERMS(score, added, minus_lse) \
-    (MASK_KIND != MASK_FLOAT ? (score) \
-     : HAS_SOFTCAP           ? (score) + fma((added).x, LOG2_E, minus_lse) \
-                             : PLAIN_EXPONENT(score, (added).x, minus_lse))
+// The exponent of P in find_plain. With a mask and no softcap finished_exponent() finds the same one bit by bit: a kernel
+// that begins again with finished blocks, because what is hidden was not finite, must store the same gradients. The
+// score of a float mask is rounded as finished() rounds it, so that P is that of out.
+#define PLAIN_EXPONENT(qk, mask, minus_lse) \
+    (MASK_KIND == MASK_FLOAT ? EXPONENT(fma(qk, push.score_scale, mask), -(minus_lse)) \
+                             : fma(qk, push.score_scale, minus_lse))
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"
@@ -153,11 +148,12 @@ float finished_exponent(float qk, float minus_lse, Terms terms, uint row, int ke
     const ivec2 keys = visible_keys(terms.w, row);
     if (MASK_KIND != MASK_FLOAT) {
         const bool may_begin_again = MASK_KIND != MASK_NONE && !HAS_SOFTCAP;
-        return finished(may_begin_again ? PLAIN_EXPONENT(qk, 0, minus_lse) : score + minus_lse, 0, terms, row, keys, key);
+        return finished(may_begin_again ? PLAIN_EXPONENT(qk, 0, minus_lse) : score + minus_lse, terms, row, keys, key);
     }
-    const float exponent = finished(HAS_SOFTCAP ? score : qk, minus_lse, terms, row, keys, key);
+    const float visible = finished(score, terms, row, keys, key);
+    const float exponent = EXPONENT(visible, -minus_lse);
     const float coarse = abs(minus_lse) > COARSE_LSE ? LSE_STEPS * abs(minus_lse) : 0;
-    return abs(exponent) < coarse ? 0 : exponent;
+    return visible == HIDDEN ? HIDDEN : abs(exponent) < coarse ? 0 : exponent;
 }
 
 // Does what find_plain does for blocks of any kind. `first_key`: of the tile of keys, walked or held.

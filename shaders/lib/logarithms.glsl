@@ -16,12 +16,3 @@ const uint SIZE_BITS = 0x7fffffffu;  // all but the sign
 #define ARE_NAN4(x) greaterThan(floatBitsToUint(x) & SIZE_BITS, uvec4(EXPONENT_BITS))
 #define EXP2(x) (EXP2_LOSES_NAN && IS_NAN(x) ? (x) : exp2(x))
 #define EXP2_4(x) (EXP2_LOSES_NAN ? mix(exp2(x), x, ARE_NAN4(x)) : exp2(x))
-
-// x * log2(e) as a sum, whose first part is exact: 11 bits of x times 13 bits of log2(e). A product that is rounded at
-// the size of x is too coarse where large masks differ by little (mask_fill=far in tests/cases).
-const float LOG2_E_COARSE = 1.442626953125, LOG2_E_REST = 6.808776396340736e-5;
-vec2 to_base_2(float x) {
-    precise const float coarse = uintBitsToFloat(floatBitsToUint(x) & 0xffffe000u);
-    precise const float rest = LOG2_E_COARSE * (x - coarse) + LOG2_E_REST * x;
-    return vec2(LOG2_E_COARSE * coarse, rest);
-}

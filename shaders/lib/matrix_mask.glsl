@@ -67,7 +67,7 @@ void find_seen(Work w, uint first_key) {
     barrier();
     [[dont_unroll]] for (uint i = thread; i < TILE_Q * TILE_KV; i += THREADS) {
         const uint row = min(w.first_row + i / TILE_KV, w.last_row), key = i % TILE_KV;
-        const float score = finished(0, 0, terms, row, visible_keys(w, row), int(first_key + key));
+        const float score = finished(0, terms, row, visible_keys(w, row), int(first_key + key));
         if (score > NO_MAXIMUM) atomicOr(seen[key / 32], 1u << key % 32);
     }
     barrier();

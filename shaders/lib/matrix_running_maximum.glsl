@@ -54,7 +54,7 @@ bool sees_nonfinite(Terms terms, uint row, uint first_key) {
     const ivec2 keys = visible_keys(terms.w, row);
     [[dont_unroll]] for (uint key = 0; key < TILE_KV; key++)
         if ((nonfinite[key / 32] >> key % 32 & 1) != 0)
-            sees_any = sees_any || finished(0, 0, terms, row, keys, int(first_key + key)) > NO_MAXIMUM;
+            sees_any = sees_any || finished(0, terms, row, keys, int(first_key + key)) > NO_MAXIMUM;
     return sees_any;
 }
 
@@ -94,9 +94,9 @@ void loop_with_running_maximum(inout TileCursor c) {
         }
         const bool finish = needs_finishing(c.w, own_rows(c.w), c.k.first);
         if (finish) finish_scores(c.w, c.k.first, !c.visible, false);
-        const float factor = finish ? 1.0 : push.scale_log2;
+        const float factor = finish ? 1.0 : push.score_scale;
         raise_offsets(factor, GROWTH);
-        exponentials(0, factor);
+        exponentials(0, factor, finish);
         add_tile_sums();
         if (DROPS_UNSEEN) {
             mark_seen();

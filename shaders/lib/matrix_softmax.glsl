@@ -1,5 +1,5 @@
-// Online softmax over the accumulators of the matrix kernel, in base 2. A row's offset is what its scores are relative
-// to: its running maximum, or a stale one (forward_matrix.comp).
+// Online softmax over the accumulators of the matrix kernel. A row's offset is what its scores are relative to: its
+// running maximum, or a stale one (forward_matrix.comp).
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"
@@ -50,7 +50,7 @@ void finish_scores(Work w, uint first_key, bool mask_is_mixed, bool only_hides) 
             const ivec2 keys = visible_keys(w, row);
             FOR_EACH(n, KEY_TILES) {
                 const float begun = scores[r * KEY_TILES + n][e], score = scaled(vec4(begun)).x;
-                const float done = finished(score, 0, terms, row, keys, int(first_key + key_at(n * N + place.y)));
+                const float done = finished(score, terms, row, keys, int(first_key + key_at(n * N + place.y)));
                 const float kept = done == HIDDEN ? uintBitsToFloat(MINUS_INFINITY) : begun;
                 scores[r * KEY_TILES + n][e] = only_hides ? kept : done;
             }
@@ -80,7 +80,7 @@ void raise_offsets(float factor, float growth) {
         bool grown = false;
         FOR_EACH(s, SLOTS) {
             const bool grows = most[s] > row_offset[r][s] + growth;
-            shrink[s] = grows ? exp2(max(row_offset[r][s] - most[s], -256.0)) : 1.0;
+            shrink[s] = grows ? exp2(max(EXPONENT(row_offset[r][s], most[s]), -256.0)) : 1.0;
             if (grows) row_offset[r][s] = most[s];
             grown = grown || (grows && row_sum[r][s] > 0);
         }
@@ -88,18 +88,21 @@ void raise_offsets(float factor, float growth) {
     }
 }
 
-void exponentials_of(uint r, uint n, float factor) {
+// `finished`: the scores are, so that they may be large. Then the offset is taken from them first.
+void exponentials_of(uint r, uint n, float factor, bool finished) {
     ACCUMULATOR p;
     FOR_EACH(e, ELEMENTS) {
+        const float score = scores[r * KEY_TILES + n][e], offset = row_offset[r][slot(e)];
 #ifdef RUNNING_MAX
         // It is rounded before the offset is taken from it: then finished tiles and others give the same bits.
-        precise const float score = scores[r * KEY_TILES + n][e] * factor;
-        const float difference = score - row_offset[r][slot(e)];
-        p[e] = EXP2(difference);
+        precise const float scaled_score = score * factor;
+        const float exponent = EXPONENT(scaled_score, offset);
 #else
-        const float difference = fma(scores[r * KEY_TILES + n][e], factor, -row_offset[r][slot(e)]);
-        p[e] = EXP2(difference);
+        const bool is_natural = MASK_KIND == MASK_FLOAT && finished;
+        const float exponent =
+            is_natural ? EXPONENT(score, offset) : fma(score, factor * TO_BASE_2, -offset * TO_BASE_2);
 #endif
+        p[e] = EXP2(exponent);
         tile_sum[r][slot(e)] += p[e];
     }
     put_p(r, n, p);
@@ -108,23 +111,23 @@ void exponentials_of(uint r, uint n, float factor) {
 void no_tile_sums() { FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] = 0; }
 
 // Brings the scores of a half of the keys, times a factor, to P, and adds its row sums.
-void exponentials(uint half_index, float factor) {
+void exponentials(uint half_index, float factor, bool finished) {
     if (half_index == 0) no_tile_sums();
     if (P_MOVE < MOVE_SHARED) {
-        FOR_HALF(n, half_index, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor);
+        FOR_HALF(n, half_index, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor, finished);
     } else {
         FOR_EACH(r, ROW_BLOCKS) {
-            FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor);
+            FOR_EACH(n, KEY_TILES) exponentials_of(r, n, factor, finished);
             get_p(r);
         }
     }
 }
 
 // From this size of scores on, what a fused multiply-add does not round could by itself outgrow an offset, or vanish
-// below it. Where S begins as a mask, each of its steps rounds the sum: head_dim / 16 of them, 2^-24 of it. At 1,024,
+// below it. Where S begins as a mask, each of its steps rounds the sum: head_dim / 16 of them, 2^-24 of it. At 700,
 // and 256 head dims, that is 1e-3 of a weight at most: a bound, not a measurement.
 #ifdef BIAS
-const float LARGE_SCORE = 1024;
+const float LARGE_SCORE = 700;
 #else
 const float LARGE_SCORE = 1e7;
 #endif

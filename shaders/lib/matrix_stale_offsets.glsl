@@ -26,7 +26,7 @@ float score_tile(TileCursor c, bool biased) {
     multiply_all_qk();
     const bool finish = !biased && needs_finishing(c.w, own_rows(c.w), c.k.first);
     if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.visible, biased);
-    return finish ? 1.0 : push.scale_log2;
+    return finish ? 1.0 : push.score_scale;
 }
 
 // True if scores that begin as a mask are too large for that, in any row of the workgroup. No offset has been raised
@@ -45,9 +45,9 @@ Rows inner_p(TileCursor c) {
     if (HALVES == 2) multiply_qk(0);
     store_v();
     if (next.first < c.end_key) fetch_inner_k(next);
-    if (HALVES == 2) exponentials(0, push.scale_log2);
+    if (HALVES == 2) exponentials(0, push.score_scale, false);
     multiply_qk(HALVES - 1);
-    exponentials(HALVES - 1, push.scale_log2);
+    exponentials(HALVES - 1, push.score_scale, false);
     return next;
 }
 
@@ -78,9 +78,9 @@ Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
         multiply_all_qk();
         const bool finish = !biased && (finish_all || needs_finishing(c.w, own_rows(c.w), c.k.first));
         if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.visible, biased);
-        const float factor = finish ? 1.0 : push.scale_log2;
-        if (HALVES == 2) exponentials(0, factor);
-        exponentials(HALVES - 1, factor);
+        const float factor = finish ? 1.0 : push.score_scale;
+        if (HALVES == 2) exponentials(0, factor, finish);
+        exponentials(HALVES - 1, factor, finish);
     }
     return next;
 }

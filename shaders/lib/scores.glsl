@@ -1,15 +1,17 @@
-// How q.k becomes a score, in base 2: one contract of all forward and backward kernels. tile_scores.glsl calls it for
-// tiles and the backward, forward_rows.comp and matrix_softmax.glsl for theirs. It assumes a Work whose sequences were
-// found.
+// How q.k becomes a score: one contract of all forward and backward kernels. tile_scores.glsl calls it for tiles and
+// the backward, forward_rows.comp and matrix_softmax.glsl for theirs. It assumes a Work whose sequences were found.
 //
 //   score = scaled(q.k)                      scale, softcap; its derivative is for the backward
 //   score = finished(score, ...)             what terms add, and what they hide
 //   needs_finishing(...)                     whether a tile has to be finished at all
 //
+// Scores are in base 2. With a float mask they are natural, because near 49,152 a sum in base 2 would be rounded 1.44
+// times as coarsely (mask_fill=far in tests/cases). Row maxima and the lse of the backward are of the scores' kind, and
+// EXPONENT() brings a difference of two to base 2.
+//
 // A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
-// finished() and the Terms; they add to `added` two parts of a number in base 2, as to_base_2() makes them of a number
-// of at most HIGHEST_BIAS in size. Or they set `hidden`, or `spoiled` where the score becomes NaN. A term that needs more
-// than the Work adds it to Terms.
+// finished() and the Terms; they add to `added` a natural number of at most HIGHEST_BIAS in size. Or they set `hidden`,
+// or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms.
 // terms_finish() says in which tiles of keys the terms change anything: a line there, or a bit in FINISHES_ALL_TILES,
 // which the planner repeats (src/plan/terms.hpp). A term whose gradient is wanted finds it in the gradient of the
 // finished score, dS: q.k gets softmax_scale times that, and times the softcap's derivative. A kernel may let scores
@@ -18,20 +20,24 @@
 // Hidden scores are no infinities, but far below the initial row maximum, and that far below the lowest visible score:
 // 2^(hidden - row_max) is 0 even in a row that has seen nothing. A visible score that is NaN or plus infinity becomes
 // NaN, and with it the row's sum and its results; minus infinity weighs nothing, as if it were hidden.
-const float HIDDEN = -3e38;
-const float NO_MAXIMUM = -2e38;
-const float LOWEST_SCORE = -1e38;
-const float HIGHEST_BIAS = 6.9e37;  // times log2(e) within the lowest score
+const float HIDDEN = -1.5e38;
+const float NO_MAXIMUM = -1.3e38;
+const float HIGHEST_BIAS = 6.9e37;
+#define HIGHEST_SCORE (MASK_KIND == MASK_FLOAT ? HIGHEST_BIAS : 1e38)  // 1e38 in base 2 either way
 // Some loops know hidden keys by their weight of 0. The weights of visible keys must not vanish there, so 2^-126 is
 // added to them. Score gradients take it off again, because all of a row's weights but one may be smaller.
 const float LEAST_WEIGHT = 1.17549435e-38;
 const bool ZERO_IS_HIDDEN = MASK_KIND != MASK_NONE || ISOLATES_ROWS;
-const float GROWTH = 8.0;  // row_max may lag by this much: P stays below 2^8, far from overflow
 
-#ifndef MASK_PARTS
-#define MASK_PARTS(x) to_base_2(x)
-#define SUM_OF_TERMS(score, added, shift) ((score) + (added).y + ((added).x + (shift)))
-#endif
+// From a score to base 2.
+#define TO_BASE_2 (MASK_KIND == MASK_FLOAT ? LOG2_E : 1.0)
+#define EXPONENT(score, offset) (((score) - (offset)) * TO_BASE_2)
+#define GROWTH (8.0 / TO_BASE_2)  // row_max may lag by this much: P stays below 2^8, far from overflow
+
+// Without a softcap finished() multiplies q.k by the scale and adds the mask at once: so does find_plain() of the
+// backward on matrix units, whose P has to be that of out.
+const bool SCALED_WITH_MASK = MASK_KIND == MASK_FLOAT && !HAS_SOFTCAP;
+
 #include "lib/softcap.glsl"
 
 // True if a term changes every score. The mask is not among them: the matrix kernel knows of tiles in which it changes
@@ -57,40 +63,41 @@ bool terms_finish(Work w, uvec2 rows, uint first_key) {
 // tile, and P of the backward that of out. H200, 'values=ascending d=64' (scores to 98): otherwise dquery is off by
 // 1.9e-5, allowed 7.5e-6.
 vec4 scaled(vec4 x) {
-    precise vec4 score = x * push.scale_log2;
-    if (HAS_SOFTCAP) score = push.softcap_log2 * tanh4(score);
+    precise vec4 score = SCALED_WITH_MASK ? x : x * push.score_scale;
+    if (HAS_SOFTCAP) score = push.score_softcap * tanh4(score);
     return score;
 }
 
 // Scales for the backward, with the derivative of the softcap, 1 - tanh^2.
 vec4 scaled(vec4 x, out vec4 derivative) {
-    precise vec4 score = x * push.scale_log2;
+    precise vec4 score = SCALED_WITH_MASK ? x : x * push.score_scale;
     derivative = vec4(1);
     if (HAS_SOFTCAP) {
         const vec4 t = tanh4(score);
         precise const vec4 square = t * t;
         derivative = 1 - square;
-        score = push.softcap_log2 * t;
+        score = push.score_softcap * t;
     }
     return score;
 }
 
-// A scaled score with its terms; HIDDEN if the row may not see the key, of which bounds and lengths leave it `keys`,
-// begin .. end-1. `shift`, too, is added to it: the -lse of the backward on matrix units, which says in SUM_OF_TERMS how
-// it adds; 0 elsewhere.
-float finished(float score, float shift, Terms terms, uint row, ivec2 keys, int key) {
+// What scaled() returned, with its terms; HIDDEN if the row may not see the key, of which bounds and lengths leave it
+// `keys`, begin .. end-1.
+float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
     bool hidden = key < keys.x || key >= keys.y, spoiled = false;
-    vec2 added = vec2(0);
+    float added = 0;
 #include "lib/term_mask.glsl"
     // A capped score is within the range without a clamp, which might make a number of NaN.
-    if (HAS_SOFTCAP && MASK_KIND == MASK_NONE) return hidden ? HIDDEN : score + shift;
-    hidden = hidden || floatBitsToUint(score) == MINUS_INFINITY;
-    spoiled = spoiled || !IS_FINITE(score) || !IS_FINITE(shift);
-    const float visible = clamp(SUM_OF_TERMS(score, added, shift), LOWEST_SCORE, -LOWEST_SCORE);
+    if (HAS_SOFTCAP && MASK_KIND == MASK_NONE) return hidden ? HIDDEN : score;
+    precise float sum = score;
+    if (MASK_KIND == MASK_FLOAT) sum = SCALED_WITH_MASK ? fma(score, push.score_scale, added) : score + added;
+    hidden = hidden || floatBitsToUint(sum) == MINUS_INFINITY;
+    spoiled = spoiled || !IS_FINITE(sum);
+    const float visible = clamp(sum, -HIGHEST_SCORE, HIGHEST_SCORE);
     return hidden ? HIDDEN : spoiled ? uintBitsToFloat(NAN_BITS) : visible;
 }
 
-// True if a tile of keys has to be finished for rows from .x to .y. If not, scores are q.k times scale_log2.
+// True if a tile of keys has to be finished for rows from .x to .y. If not, scores are q.k times score_scale.
 bool needs_finishing(Work w, uvec2 rows, uint first_key) {
     return FINISHES_ALL_TILES || terms_finish(w, rows, first_key);
 }

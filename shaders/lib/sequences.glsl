@@ -167,5 +167,6 @@ RowStart dense_row(uvec2 base, uvec2 heads_before, uint elements, Work w, uint r
 
 float lse_of(float row_max, float row_sum) {
     if (IS_ZERO(row_sum)) return uintBitsToFloat(MINUS_INFINITY);
-    return IS_FINITE(row_sum) ? LN_2 * (row_max + log2(row_sum)) : uintBitsToFloat(NAN_BITS);
+    const float lse = MASK_KIND == MASK_FLOAT ? row_max + LN_2 * log2(row_sum) : LN_2 * (row_max + log2(row_sum));
+    return IS_FINITE(row_sum) ? lse : uintBitsToFloat(NAN_BITS);
 }

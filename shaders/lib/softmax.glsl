@@ -17,8 +17,8 @@ void softmax_begin() {
 // H200 D64 has 35.7 TFLOP/s so, and 27.5 with scores that are always finished. It is not negative, so that it commutes
 // with the maximum.
 float common_factor() {
-    if (push.scale_log2 < 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = -scores[x];
-    return abs(push.scale_log2);
+    if (push.score_scale < 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = -scores[x];
+    return abs(push.score_scale);
 }
 
 // Scores, times a factor that is not negative, to P; brings row_max, row_sum and the output accumulators up to date.
@@ -32,7 +32,7 @@ void softmax_tile(float factor) {
     ACROSS_LANES(tile_max, max_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         if (tile_max[r] > row_max[r] + GROWTH) {
-            const float shrink = exp2(max(row_max[r] - tile_max[r], -256.0));
+            const float shrink = exp2(max(EXPONENT(row_max[r], tile_max[r]), -256.0));
             row_max[r] = tile_max[r];
             row_sum[r] *= shrink;
             FOR_EACH(o, OUT_VECS) acc[r * OUT_VECS + o] *= shrink;
@@ -40,8 +40,8 @@ void softmax_tile(float factor) {
         vec4 sum = vec4(0);
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
             precise const vec4 score = scores[r * (COLS / 4) + b] * factor;  // see scaled()
-            const vec4 difference = score - row_max[r];
-            vec4 e = EXP2_4(difference);
+            const vec4 exponent = EXPONENT(score, row_max[r]);
+            vec4 e = EXP2_4(exponent);
             if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), lessThan(score, vec4(NO_MAXIMUM)));
             scores[r * (COLS / 4) + b] = e;
             sum += e;

@@ -5,5 +5,5 @@
         const vec2 element = mask_element(mask_row(terms.mask, row), at);
         hidden = element.y != 0;
         spoiled = spoiled || !IS_FINITE(element.x);
-        added += MASK_PARTS(clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS));
+        added += clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
     }

@@ -31,7 +31,7 @@ void add_terms_to_scores(Work w, uint first_key, bool mask_is_mixed) {
             const int key = int(first_key + 4 * (b * LANES + lane));
             const uint x = r * (COLS / 4) + b;
             FOR_EACH(i, 4)
-                scores[x][i] = finished(scores[x][i], 0, terms, row, keys, key + int(i));
+                scores[x][i] = finished(scores[x][i], terms, row, keys, key + int(i));
         }
     }
 }

@@ -67,7 +67,7 @@ uint32_t load_bytes(const Combine& c) {
 
 }  // namespace
 
-Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, bool own_parts, bool any_order,
+Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, PartStatistics statistics, bool any_order,
                          uint64_t limit, Plan& plan) {
     Launch<kernels::combine> launch;
     launch.module = module_for(Kernel::combine, c.dtype, caps);
@@ -88,7 +88,8 @@ Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, bool own_part
     constants.load_bytes = load_bytes(c);
     constants.far_rows = !narrow;
     constants.exp2_loses_nan = quirk_exp2_loses_nan(caps);
-    constants.parts_have_max_sum = own_parts;
+    constants.parts_have_max_sum = statistics != PartStatistics::lse;
+    constants.parts_are_natural = statistics != PartStatistics::max_sum_log2;
     constants.parts_are_float32 = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
     constants.out_type = type_of(c.dtype);
     launch.push = make_push(c);

@@ -203,9 +203,11 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
                      box.count[0] * box.count[1] * box.count[2] * unit);
     }
     if (grid.span_tiles == 0) return plan;
-    if (auto ok =
-            add_combine(caps, combine_of(problem, grid.splits), true, !options.batch_invariant,
-                        options.max_dispatch_flops != 0 ? options.max_dispatch_flops : UINT64_MAX, plan);
+    const auto statistics =
+        problem.mask == VKATTN_MASK_FLOAT ? PartStatistics::max_sum_natural : PartStatistics::max_sum_log2;
+    const uint64_t limit = options.max_dispatch_flops != 0 ? options.max_dispatch_flops : UINT64_MAX;
+    if (auto ok = add_combine(caps, combine_of(problem, grid.splits), statistics, !options.batch_invariant,
+                              limit, plan);
         !ok)
         return ok.failure();
     return plan;

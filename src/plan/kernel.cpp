@@ -37,8 +37,8 @@ constexpr CutPlace place_of_cut() {
 Scales scales_of(const Problem& p) {
     // No score is beyond the largest bias that a mask may add (HIGHEST_BIAS of shaders/lib/scores.glsl).
     const float softcap = std::min(p.softcap, 6.9e37f);
-    return {finite(softcap > 0 ? p.softmax_scale / softcap : p.softmax_scale * log2_e),
-            finite(softcap * log2_e)};
+    const float unit = p.mask == VKATTN_MASK_FLOAT ? 1 : log2_e;
+    return {finite(softcap > 0 ? p.softmax_scale / softcap : p.softmax_scale * unit), finite(softcap * unit)};
 }
 
 bool needs_arguments(const Problem& p) {

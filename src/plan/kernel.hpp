@@ -157,10 +157,14 @@ uint32_t delta_rows(const Problem& problem);
 // Reserves a region of scratch behind those that are there.
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 
-// Adds the merge of parts to a plan. own_parts: those of a forward kernel, with row_max and row_sum for an lse.
-// any_order: bits may depend on how many parts there are, empty ones too. No dispatch costs more than `limit`.
-Result<bool> add_combine(const DeviceCaps& caps, const Combine& combine, bool own_parts, bool any_order,
-                         uint64_t limit, Plan& plan);
+// What parts have for each row: an lse or, from a forward kernel, row_max and row_sum. row_max is of the scores' kind
+// (shaders/lib/scores.glsl).
+enum class PartStatistics { lse, max_sum_log2, max_sum_natural };
+
+// Adds the merge of parts to a plan. any_order: bits may depend on how many parts there are, empty ones too. No
+// dispatch costs more than `limit`.
+Result<bool> add_combine(const DeviceCaps& caps, const Combine& combine, PartStatistics statistics,
+                         bool any_order, uint64_t limit, Plan& plan);
 
 // Cuts a grid (x, y, z) into boxes that fit the device's and cost at most `limit` each, at `unit` a workgroup. Refuses
 // if one workgroup costs more, or boxes are too many.

@@ -21,9 +21,9 @@ inline uint32_t load_bytes_of(const Problem& p) {
     return p.alignment_bytes % (4 * p.element_bytes) == 0 ? 4 * p.element_bytes : p.element_bytes;
 }
 
-// Scales in base 2, as the kernels want them.
+// How q.k becomes a score, which is natural with a float mask and else in base 2 (shaders/lib/scores.glsl).
 struct Scales {
-    float scale_log2, softcap_log2;
+    float scale, softcap;
 };
 Scales scales_of(const Problem& problem);
 
@@ -51,8 +51,8 @@ void set_problem_push(Push& push, const Problem& p, bool arguments) {
     push.seqlen_kv = p.seqlen_kv;
     push.heads = p.num_heads_q | p.group_size << 16;
     const Scales scales = scales_of(p);
-    push.scale_log2 = scales.scale_log2;
-    push.softcap_log2 = scales.softcap_log2;
+    push.score_scale = scales.scale;
+    push.score_softcap = scales.softcap;
     push.bound_lo = p.bound_lo;
     push.bound_hi = p.bound_hi;
     if constexpr (requires { push.operand_layout; }) {

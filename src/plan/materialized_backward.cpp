@@ -92,7 +92,7 @@ uint32_t add_matrix_step(const Context& c, View view, Region query, Region key, 
     VKATTN_PATCH(launch, query, query);
     VKATTN_PATCH(launch, key, key);
     VKATTN_PATCH(launch, scores, matrix);
-    if (view == view_gradients) launch.push.scale_log2 = 1;
+    if (view == view_gradients) launch.push.score_scale = 1;
     launch.reads |= bit(query) | bit(key);
     launch.writes = bit(matrix);
     return add_pipeline(plan, launch.pipeline());
