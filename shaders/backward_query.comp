@@ -27,7 +27,7 @@ uint slice();
 #include "lib/backward_passes.glsl"
 #include "lib/mask.glsl"
 #define ROW_FACTOR(r) 1.0  // not known yet
-#define ADD_TO_ROW_SUM(r, p) row_sum[r] += (p.x + p.y) + (p.z + p.w)
+#define ADD_TO_ROW_SUM(r, of_tile) row_sum[r] += of_tile
 #define WEIGHTS_TAKE_CAP true
 #define CAP_IS_KEPT false
 float row_sum[ROWS];  // of P; this lane's part

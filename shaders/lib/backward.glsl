@@ -38,8 +38,8 @@ bool tile_is_finished;          // some key of the tile may be hidden from some 
 // The derivative of the softcap. A kernel says what becomes of it: WEIGHTS_TAKE_CAP multiplies it into the weights,
 // which are P no more then; CAP_IS_KEPT keeps it for apply_cap_derivative, which the kernel calls.
 vec4 cap_derivative[HAS_SOFTCAP && CAP_IS_KEPT ? ROWS * COLS / 4 : 1];
-// ADD_TO_ROW_SUM(r, p) of a kernel adds the sums over a tile of P of a row, before the derivative of the cap changes it.
-// They are summed tile by tile: one long sum of 649 equal weights was off by 2e-6 of itself.
+// ADD_TO_ROW_SUM(r, of_tile) of a kernel adds this lane's sum of P of a row over a tile. A tile is summed by itself: one
+// long sum of 649 equal weights was off by 2e-6 of itself. A vec4 for it takes two waves of RDNA2 at 256 head dims.
 
 // Brings scores, which are Q . K^T, to the weights P. The lse is subtracted as early as possible, because what is left
 // is small where P is not; but not from a score to which a float mask is still to be added. That sum is rounded as the
@@ -65,7 +65,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
         const float size = late ? abs(row_lse(r)) : 0, coarse = size > COARSE_LSE ? LSE_STEPS * size : 0;
         const float factor = ROW_FACTOR(r), least = tile_is_finished && exists ? LEAST_WEIGHT : 0;
 #ifdef ADD_TO_ROW_SUM
-        vec4 of_tile = vec4(0);
+        float of_tile = 0;
 #endif
         FOR_EACH(b, COLS / 4) {
             const uint x = r * (COLS / 4) + b;
@@ -75,7 +75,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             if (late) s = mix(s, vec4(0), lessThan(abs(s), vec4(coarse)));
             const vec4 e = exists ? EXP2_4(s) * factor : vec4(0);
 #ifdef ADD_TO_ROW_SUM
-            of_tile += e;
+            of_tile += (e.x + e.y) + (e.z + e.w);  // before the derivative of the cap changes it
 #endif
             weights[x] = HAS_SOFTCAP && WEIGHTS_TAKE_CAP ? TIMES_CAP(e, weights[x]) : e;
             weights[x] += mix(vec4(least), vec4(0), hidden);
