@@ -158,8 +158,8 @@ uint32_t rounded_as(const Pipeline& pipeline, std::string_view name, double want
 }  // namespace
 
 Words words_of(const Problem& p, const Pipeline& pipeline) {
-    // No score is beyond what a mask may add, HIGHEST_BIAS of lib/scores.glsl: a larger softcap counts as this one.
-    const double highest = 6.9e37f, cap = std::min<double>(p.softcap, highest);
+    // A larger softcap counts as this one: twice it, in base 2, is within NO_MAXIMUM of lib/scores.glsl.
+    const double highest = 4.4e37f, cap = std::min<double>(p.softcap, highest);
     const double unit = p.mask == VKATTN_MASK_FLOAT ? 1 : 1.4426950408889634, scale = p.softmax_scale;
     return {{"seqlen_q", {p.seqlen_q}},
             {"seqlen_kv", {p.seqlen_kv}},

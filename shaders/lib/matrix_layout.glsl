@@ -126,8 +126,9 @@ PAIR converted_pair(float a, float b) { return PAIR(vec2(a, b)); }
 #else
 PAIR converted_pair(float a, float b) {
     const vec2 x = vec2(a, b);
-    precise const vec2 shifted = fma(x, vec2(65536), x);  // rounded to 2^16 times the unit of a bfloat16
-    precise const vec2 rounded = fma(x, vec2(-65536), shifted);
+    // 65535 x and 65536 x are of one binade where it matters: 65537 x is not, for x just below a power of two.
+    precise const vec2 shifted = fma(x, vec2(65536), -x);
+    precise const vec2 rounded = fma(x, vec2(65536), -shifted);
     return PAIR(rounded);
 }
 #endif

@@ -35,8 +35,8 @@ constexpr CutPlace place_of_cut() {
 }  // namespace
 
 Scales scales_of(const Problem& p) {
-    // No score is beyond the largest bias that a mask may add (HIGHEST_BIAS of shaders/lib/scores.glsl).
-    const float softcap = std::min(p.softcap, 6.9e37f);
+    // A capped score less an lse must stay above NO_MAXIMUM of shaders/lib/scores.glsl, in base 2.
+    const float softcap = std::min(p.softcap, 4.4e37f);
     const float unit = p.mask == VKATTN_MASK_FLOAT ? 1 : log2_e;
     return {finite(softcap > 0 ? p.softmax_scale / softcap : p.softmax_scale * unit), finite(softcap * unit)};
 }
