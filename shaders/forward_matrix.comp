@@ -35,6 +35,8 @@
 //
 //   O /= rowsum over invocations;  lse = ln 2 * (offset + log2(row_sum))
 //
+// Scores and offsets are in base 2 here. With a float mask they are natural (lib/scores.glsl).
+//
 // Tile ownership: lib/matrix.glsl. A workgroup owns TILE_Q query rows of one head or, with packed heads, of all heads
 // that share a kv head, and a slice of the head dims of V, against all keys or a split of them; combine.comp merges
 // splits.

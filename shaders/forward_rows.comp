@@ -13,6 +13,8 @@
 //     for each key of the group:  O += p . v                              // own head dims
 //   merge the groups by their row_max:  O, row_sum
 //
+// s and row_max are in base 2 here. With a float mask they are natural (lib/scores.glsl).
+//
 // Tile ownership. All groups have the same ROWS query rows (packed: of all heads that share a kv head), and different
 // keys. Of a row of Q, K, V or O, a lane has every LANES-th vec4; of the scores, it has all rows of one key.
 //

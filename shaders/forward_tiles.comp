@@ -4,12 +4,14 @@
 //
 //   for each tile of TILE_KV keys, of this split of the keys, that some row of the query tile sees:
 //     S = 0;  for each chunk of CHUNK head dims:  stage Q and K chunk;  S += Q . K^T
-//     S = scale * S, softcap, mask, in base 2;  on boundary tiles (only) hide what a row may not see
+//     S = scale * S, softcap, mask;  on boundary tiles (only) hide what a row may not see
 //     m = rowmax(S)                                  // over the LANES of a row, through shared memory
 //     where m > row_max + 8:  O, row_sum *= 2^(row_max - m);  row_max = m
 //     P = 2^(S - row_max);  row_sum += own part of rowsum(P)
 //     for each P_BLOCKS of P:  stage P;  for each V_KEYS keys:  stage V;  O += P . V
 //   O /= rowsum over lanes;  lse = ln 2 * (row_max + log2(row_sum))
+//
+// S and row_max are in base 2 here. With a float mask they are natural (lib/scores.glsl).
 //
 // Tile ownership: lib/tiles.glsl. A workgroup owns TILE_Q query rows of one head or, packed, of all heads that share a
 // kv head, against all keys or a split of them; nothing crosses workgroups. The results of splits are merged by

@@ -38,8 +38,8 @@ bool tile_is_finished;          // some key of the tile may be hidden from some 
 // The derivative of the softcap. A kernel says what becomes of it: WEIGHTS_TAKE_CAP multiplies it into the weights,
 // which are P no more then; CAP_IS_KEPT keeps it for apply_cap_derivative, which the kernel calls.
 vec4 cap_derivative[HAS_SOFTCAP && CAP_IS_KEPT ? ROWS * COLS / 4 : 1];
-// ADD_TO_ROW_SUM(r, of_tile) of a kernel adds this lane's sum of P of a row over a tile. A tile is summed by itself: one
-// long sum of 649 equal weights was off by 2e-6 of itself. A vec4 for it takes two waves of RDNA2 at 256 head dims.
+// ADD_TO_ROW_SUM(r, of_tile) of a kernel adds this lane's sum of P of a row over a tile. A tile is summed by itself:
+// one long sum of 649 equal weights was off by 2e-6 of itself. A vec4 for it takes two waves of RDNA2 at 256 head dims.
 
 // Brings scores, which are Q . K^T, to the weights P. The lse is subtracted as early as possible, because what is left
 // is small where P is not; but not from a score to which a float mask is still to be added. That sum is rounded as the

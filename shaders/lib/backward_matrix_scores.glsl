@@ -4,15 +4,15 @@
 // empty. It is right for keys and rows that do not exist as long as they are held, because no result of theirs is
 // stored.
 
-// Beyond this size an lse in base 2 is too coarse in float32 for the weights to sum to 1: 2^-24 of it is more than the
-// 2^-15 of the exponent that operands of 16 bits leave unseen. Their rows get a factor, as all rows of the portable
+// Beyond this size an lse is too coarse in float32 for the weights to sum to 1: 2^-24 of it is more than the 2^-15 of
+// the exponent that operands of 16 bits leave unseen. Their rows get a factor, as all rows of the portable
 // kernels do. NaN needs none, and shall not change how other rows are rounded.
 const float LARGE_LSE = 512;
 bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
 
-// The exponent of P in find_plain. With a mask and no softcap finished_exponent() finds the same one bit by bit: a kernel
-// that begins again with finished blocks, because what is hidden was not finite, must store the same gradients. The
-// score of a float mask is rounded as finished() rounds it, so that P is that of out.
+// The exponent of P in find_plain. With a mask and no softcap finished_exponent() finds the same one bit by bit: a
+// kernel that begins again with finished blocks, because what is hidden was not finite, must store the same gradients.
+// The score of a float mask is rounded as finished() rounds it, so that P is that of out.
 #define PLAIN_EXPONENT(qk, mask, minus_lse) \
     (MASK_KIND == MASK_FLOAT ? EXPONENT(fma(qk, push.score_scale, mask), -(minus_lse)) \
                              : fma(qk, push.score_scale, minus_lse))

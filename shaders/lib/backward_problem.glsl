@@ -37,9 +37,9 @@ Rows key_gradient_rows(uvec2 base, uint tensor, Work w) {
 
 Rows dout_tile(Work w) { return gradient_tile(backward().x.dout, DOUT, w); }
 
-// The statistics of a query row: its lse in base 2; delta = rowsum(dout * out) - dlse; the factor that brings its sum
-// of P to 1, once backward_query has found it: a float32 lse is too coarse for that where scores are large; 1 if the
-// row sees no key, else 0.
+// The statistics of a query row: its lse, natural or in base 2 as scores are (scores.glsl); delta = rowsum(dout * out)
+// - dlse; the factor that brings its sum of P to 1, once backward_query has found it: a float32 lse is too coarse for
+// that where scores are large; 1 if the row sees no key, else 0.
 const uint STATISTICS_BYTES = 16;
 Rows statistics_rows(Work w) {
     const uvec2 before = mul_wide(query_extent(), uvec2(w.batch * num_heads_q() + w.head, 0));

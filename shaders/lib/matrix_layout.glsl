@@ -117,10 +117,10 @@ PAIR pair_of(float a, float b) {
 PAIR rounded_pair(float a, float b) { return pair_of_word(bfloat16_bits(a) | bfloat16_bits(b) << 16); }
 #endif
 
-// Numbers of any sign, and NaN, by the driver's conversion, which takes two in one instruction (H200, 580.159, backward,
-// D64: 242 TFLOP/s, with rounded_pair 179). NVIDIA 580 cuts bfloat16 off, so that dkey of 393 equal rows was at 1.6 times
-// its bound: the bits that would go are rounded off first. Of ties the even one stays; numbers above 2^111 become
-// infinite or NaN. H100, bfloat16, D64: 221 TFLOP/s for 231; D128: 217 for 215.
+// Numbers of any sign, and NaN, by the driver's conversion, which takes two in one instruction (H200, 580.159,
+// backward, D64: 242 TFLOP/s, with rounded_pair 179). NVIDIA 580 cuts bfloat16 off, so that dkey of 393 equal rows was
+// at 1.6 times its bound: the bits that would go are rounded off first. Of ties the even one stays; numbers above 2^111
+// become infinite or NaN. H100, bfloat16, D64: 221 TFLOP/s for 231; D128: 217 for 215.
 #if defined(F16) || defined(F16_OPERANDS)
 PAIR converted_pair(float a, float b) { return PAIR(vec2(a, b)); }
 #else

@@ -1,8 +1,8 @@
 // How q.k becomes a score: one contract of all forward and backward kernels. tile_scores.glsl calls it for tiles and
 // the backward, forward_rows.comp and matrix_softmax.glsl for theirs. It assumes a Work whose sequences were found.
 //
-//   score = scaled(q.k)                      scale, softcap; its derivative is for the backward
-//   score = finished(score, ...)             what terms add, and what they hide
+//   x = scaled(q.k)                          scale, softcap; its derivative is for the backward
+//   score = finished(x, ...)                 what terms add, and what they hide
 //   needs_finishing(...)                     whether a tile has to be finished at all
 //
 // Scores are in base 2. With a float mask they are natural, because near 49,152 a sum in base 2 would be rounded 1.44
@@ -20,6 +20,8 @@
 // Hidden scores are no infinities, but far below the initial row maximum, and that far below the lowest visible score:
 // 2^(hidden - row_max) is 0 even in a row that has seen nothing. A visible score that is NaN or plus infinity becomes
 // NaN, and with it the row's sum and its results; minus infinity weighs nothing, as if it were hidden.
+// A difference of any two of these and HIGHEST_SCORE is finite in base 2, with a float mask too; and twice the largest
+// softcap, in base 2, is above NO_MAXIMUM (scales_of() in src/plan/kernel.cpp).
 const float HIDDEN = -1.5e38;
 const float NO_MAXIMUM = -1.3e38;
 const float HIGHEST_BIAS = 6.9e37;
@@ -59,9 +61,9 @@ bool terms_finish(Work w, uvec2 rows, uint first_key) {
            || MASK_KIND != MASK_NONE;
 }
 
-// q.k, scaled and capped. It is rounded before anything is subtracted from it: then it is the same in every kernel and
-// tile, and P of the backward that of out. H200, 'values=ascending d=64' (scores to 98): otherwise dquery is off by
-// 1.9e-5, allowed 7.5e-6.
+// q.k, scaled and capped; q.k as it is where SCALED_WITH_MASK. It is rounded before anything is subtracted from it:
+// then it is the same in every kernel and tile, and P of the backward that of out. H200, 'values=ascending d=64'
+// (scores to 98): otherwise dquery is off by 1.9e-5, allowed 7.5e-6.
 vec4 scaled(vec4 x) {
     precise vec4 score = SCALED_WITH_MASK ? x : x * push.score_scale;
     if (HAS_SOFTCAP) score = push.score_softcap * tanh4(score);

@@ -1,6 +1,6 @@
-// Online softmax over tiles of scores in base 2 (Milakov and Gimelshein, arXiv:1805.02867), with state for each query
-// row. forward_tiles.comp calls it for each tile of keys. It assumes that `scores` and `acc` are laid out as
-// lib/tiles.glsl says.
+// Online softmax over tiles of scores (Milakov and Gimelshein, arXiv:1805.02867), with state for each query row. Scores
+// and row_max are natural or in base 2, as scores.glsl says. forward_tiles.comp calls it for each tile of keys. It
+// assumes that `scores` and `acc` are laid out as lib/tiles.glsl says.
 #include "lib/tile_scores.glsl"
 
 float row_max[ROWS];  // the same in every lane of a group
@@ -13,9 +13,9 @@ void softmax_begin() {
     }
 }
 
-// Where nothing is hidden or capped, scores in base 2 are scores times a factor, which is left to softmax_tile: on an
-// H200 D64 has 35.7 TFLOP/s so, and 27.5 with scores that are always finished. It is not negative, so that it commutes
-// with the maximum.
+// Where nothing is hidden, capped or added, scores in base 2 are q.k times a factor, which is left to softmax_tile: on
+// an H200 D64 has 35.7 TFLOP/s so, and 27.5 with scores that are always finished. It is not negative, so that it
+// commutes with the maximum.
 float common_factor() {
     if (push.score_scale < 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = -scores[x];
     return abs(push.score_scale);
