@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -331,6 +332,31 @@ struct FaultyRuntime : OnDevice {
         return all.failed_step();
     }
 
+    struct Start {
+        VkattnStatus status;
+        size_t calls;  // up to its end
+        std::string verdicts;
+    };
+    // Opens a runtime and closes it, after which nothing is left of what it made.
+    Start start(VkattnSelfTest self_test) {
+        VkattnRuntimeOptions options;
+        vkattn_runtime_options_init(&options);
+        const std::string index = std::to_string(device.info().index);
+        options.device = index.c_str();
+        options.self_test = self_test;
+        VkattnRuntime* opened = nullptr;
+        Start made{vkattn_runtime_open(&options, &opened, nullptr), vulkan.calls.size(), {}};
+        const char* const told = vkattn_runtime_message(opened, 0);
+        message = told != nullptr ? told : "";
+        if (opened != nullptr)
+            made.verdicts = detail::text_of(
+                vkattn_self_test_verdicts, static_cast<const VkattnContext*>(vkattn_runtime_context(opened)));
+        vkattn_runtime_close(opened);
+        CHECK(vulkan.wrong == std::vector<std::string>{});
+        CHECK(vulkan.alive() == std::vector<std::string>{});
+        return made;
+    }
+
     const fs::path folder =
         fs::temp_directory_path() / ("vkattn_faults_" + std::to_string(std::random_device{}()));
     const fs::path cache = folder / "cache";
@@ -450,6 +476,44 @@ TEST_CASE_FIXTURE(FaultyRuntime, "host memory may end at every allocation of the
     }
     MESSAGE(failed << " allocations failed, one at a time");
     CHECK(failed > 200);
+}
+
+// Without its results a kernel counts as right, and the runtime says that it could not be tested.
+TEST_CASE_FIXTURE(FaultyRuntime, "every Vulkan call of the runtime's self-test may fail") {
+    if (takes_too_long(device)) return;
+    start(VKATTN_SELF_TEST_ALWAYS);  // makes the pipelines that all starts share
+    vulkan.start();
+    const size_t first = start(VKATTN_SELF_TEST_NEVER).calls;
+    vulkan.start();
+    const Start right = start(VKATTN_SELF_TEST_ALWAYS);
+    CHECK(right.status == VKATTN_OK);
+    CHECK(message == "");
+    struct Places {
+        size_t first, last;
+    };
+    std::map<std::string, Places> calls;  // of each function
+    for (size_t i = first; i < right.calls; i++)
+        calls.try_emplace(vulkan.calls[i], Places{i, i}).first->second.last = i;
+    CHECK(calls.size() >= 12);
+    for (const auto& [function, of] : calls)
+        for (const auto& [error, place] : {std::pair{VK_ERROR_OUT_OF_HOST_MEMORY, of.last},
+                                           {VK_ERROR_UNKNOWN, of.first},
+                                           {VK_ERROR_DEVICE_LOST, of.first}}) {
+            vulkan.start(static_cast<int>(place) + 1, error);
+            CAPTURE(function);
+            CAPTURE(error);
+            const Start failed = start(VKATTN_SELF_TEST_ALWAYS);
+            CAPTURE(message);
+            CHECK(vulkan.failed == function);
+            if (failed.status == VKATTN_DEVICE_LOST) {
+                CHECK(error == VK_ERROR_DEVICE_LOST);
+                continue;
+            }
+            CHECK(failed.status == VKATTN_OK);
+            CHECK((message.starts_with("the self-test ") || is_harmless(function, error, message)));
+            CHECK(failed.verdicts.find(" failed ") == failed.verdicts.npos);
+        }
+    MESSAGE(calls.size() << " functions of the self-test failed with each of 3 errors");
 }
 
 TEST_CASE_FIXTURE(OnDevice, "a message for which there is no memory is lost") {
