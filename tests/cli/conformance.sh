@@ -60,12 +60,15 @@ test_conformance_choice() {
     refuses 2 "unknown word 'foo'" conformance --case 'forward foo=7'
     refuses 2 --json conformance --level smoke --json no/such/folder.json
     refuses 2 --fuzz conformance --fuzz 0
+    refuses 2 --fuzz conformance --fuzz nan
+    refuses 2 '--case: a tensor of this case' conformance --case 'forward s=99999999'
     refuses 2 --filter conformance --fuzz 1 --filter '*'
     refuses 2 --list conformance --fuzz 1 --list
     refuses 2 --seed conformance --seed 7
     refuses 2 --junit conformance --level smoke --json out/r --junit ./out/../out/r
     refuses 2 --case conformance --case ''
-    vkattn conformance --case 'forward s=7 kernel=matrix'
+    vkattn conformance --case 'forward s=7 kernel=matrix' --report out/r.html
+    holds "the page does not say why a check was skipped" grep -q '<p class="soft">skipped 1: ' out/r.html
     ((code == 4)) || fail "a run in which nothing passed has the exit code $code, not 4"
     refuses 3 "no device" conformance --device nonesuch --level smoke --json out/r.json
     holds "a report of nothing" not test -e out/r.json
@@ -112,7 +115,8 @@ test_conformance_fuzz() {
 test_conformance_interrupted() {
     local pid i caught
     last_args="conformance --level full, interrupted"
-    "$root/tools/on" lavapipe -- "$build/vkattn" conformance --level full --json out/r.json >stdout 2>stderr &
+    "$root/tools/on" lavapipe -- "$build/vkattn" conformance --level full --json out/r.json \
+        --junit out/r.xml --report out/r.html >stdout 2>stderr &
     pid=$!
     # Bash starts it with SIGINT ignored. So this is SIGTERM, 15, once the program (which tools/on becomes) catches it.
     for ((i = 0; i < 600; i++)); do
@@ -128,4 +132,7 @@ test_conformance_interrupted() {
     holds "the report does not say that it is partial" grep -q '^interrupted: ' stdout
     holds "the JSON is not whole" "$build/vkattn_json_check" devices.0.interrupted=boolean <out/r.json
     holds "the JSON does not say that it is partial" grep -q '"interrupted":true' out/r.json
+    holds "the XML takes checks that were not run for good" grep -q '<error message="not run"/>' out/r.xml
+    holds "the page does not say that it is partial" grep -q 'checks were not run' out/r.html
+    holds "it is not said that checks are being finished" grep -q 'finishing the checks under way' stderr
 }

@@ -1,7 +1,9 @@
 // vkattn conformance: proves a device right, or says where it is wrong.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -28,6 +30,10 @@ struct Options {
 extern "C" void request_stop(int number) {
     stop_requested() = true;
     std::signal(number, SIG_DFL);
+    constexpr std::string_view said =
+        "\nfinishing the checks under way; the same signal again ends the program at once, "
+        "without a report\n";
+    if (write(STDERR_FILENO, said.data(), said.size()) < 0) return;  // there is nobody to tell
 }
 
 std::pair<uint32_t, uint32_t> parse_shard(const std::string& text) {
@@ -78,7 +84,7 @@ Check given_check(const std::string& line) {
     try {
         for (int tensor = 0; tensor < 4; tensor++) test::tensor_of(check.c, tensor);
     } catch (const test::CaseError& error) {
-        throw UsageError("--case", error.what());
+        throw UsageError("--case", std::string(error.what()).substr(check.c.where.size() + 2));
     }
     return check;
 }
@@ -134,12 +140,14 @@ void run(const Options& options) {
     check_writable(options);
     std::signal(SIGINT, request_stop);
     std::signal(SIGTERM, request_stop);
+    std::signal(SIGHUP, request_stop);  // of a terminal that is gone
     std::vector<DeviceRun> runs;
     Report report{fuzzes             ? "fuzz"
                   : options.has_line ? "case"
                                      : options.level,
                   fuzzes ? options.seed : 0,
                   options.shard,
+                  options.filter,
                   {}};
     bool good = true;
     for (const DeviceInfo& device : devices_of(options)) {
@@ -186,7 +194,9 @@ void add_conformance(CLI::App& app) {
     fuzz_for->excludes(line)->excludes(list);
     sub->footer("Ends with exit code 4 if a check failed, if none passed, or if the run was interrupted.");
     for (CLI::Option* chooses : {level, filter, shard}) chooses->excludes(line)->excludes(fuzz_for);
-    sub->callback([options, line] {
+    sub->callback([options, line, fuzz_for] {
+        if (fuzz_for->count() != 0 && std::isnan(options->fuzz_seconds))
+            throw UsageError("--fuzz", "is not a number of seconds");
         options->has_line = line->count() != 0;
         run(*options);
     });

@@ -146,9 +146,15 @@ std::string section(const DeviceRun& run) {
         "failed</div><div class=\"soft\"><b>{}</b>skipped</div><div><b>{:.0f}</b>seconds</div></div>\n",
         run.count(Status::passed), run.count(Status::failed), run.count(Status::skipped), run.seconds);
     if (run.interrupted)
-        html += "<p class=\"fail\">The run was interrupted: the report is of what had run.</p>\n";
+        html += fmt::format(
+            "<p class=\"fail\">The run was interrupted: {} of {} checks were not run, and the report is of "
+            "the "
+            "others.</p>\n",
+            not_run(run), run.checks.size());
     html += failures(run);
     html += "<h2>Features and kernels</h2>\n" + heat_map(rows_of(run));
+    for (const auto& [reason, count] : skip_reasons(run))
+        html += fmt::format("<p class=\"soft\">skipped {}: {}</p>\n", count, escaped(reason));
     html += "<h2>The worst error of each check, as a part of its bound</h2>\n" + distribution(run);
     html += "<h2>Where the time went</h2>\n" + slowest(run);
     html += fmt::format("<h2>What the device reports</h2>\n<pre>{}</pre>\n", escaped(profile_of(d)));
@@ -160,8 +166,11 @@ std::string section(const DeviceRun& run) {
 std::string to_html(const Report& report) {
     std::string html = head;
     for (const DeviceRun& run : report.devices) html += section(run);
-    return html + fmt::format("<p class=\"soft\">vkattn conformance, level {}{}</p></body></html>\n",
-                              report.level, report.seed != 0 ? fmt::format(", seed {}", report.seed) : "");
+    std::string what = "level " + report.level;
+    if (report.seed != 0) what += fmt::format(", seed {}", report.seed);
+    if (report.shard != "1/1") what += ", shard " + report.shard;
+    if (report.filter != "*") what += ", checks named " + escaped(report.filter);
+    return html + fmt::format("<p class=\"soft\">vkattn conformance, {}</p></body></html>\n", what);
 }
 
 }  // namespace vkattn::tools::conformance

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "call.hpp"
 
@@ -121,6 +120,17 @@ std::vector<Row> rows_of(const DeviceRun& run) {
     return rows;
 }
 
+std::map<std::string, size_t> skip_reasons(const DeviceRun& run) {
+    std::map<std::string, size_t> reasons;
+    for (const Result& r : run.results)
+        if (r.ran && r.status == Status::skipped) reasons[r.reason]++;
+    return reasons;
+}
+
+size_t not_run(const DeviceRun& run) {
+    return run.results.size() - static_cast<size_t>(std::ranges::count_if(run.results, &Result::ran));
+}
+
 void print_table(const DeviceRun& run) {
     fmt::print("{}  {}\n", run.device.name, run.device.driver);
     fmt::print("{:<44}{:<14}{:>7}{:>7}{:>8}{:>12}{:>9}\n", "feature", "kernel", "passed", "failed", "skipped",
@@ -128,10 +138,7 @@ void print_table(const DeviceRun& run) {
     for (const auto& [feature, kernel, cell] : rows_of(run))
         fmt::print("{:<44}{:<14}{:>7}{:>7}{:>8}{:>12.3f}{:>9.1f}\n", feature, kernel, cell.passed,
                    cell.failed, cell.skipped, cell.worst, cell.seconds);
-    std::map<std::string, size_t> reasons;
-    for (const Result& r : run.results)
-        if (r.ran && r.status == Status::skipped) reasons[r.reason]++;
-    for (const auto& [reason, count] : reasons) fmt::print("skipped {}: {}\n", count, reason);
+    for (const auto& [reason, count] : skip_reasons(run)) fmt::print("skipped {}: {}\n", count, reason);
     const auto changed = std::ranges::count_if(run.results, [](const Result& r) { return !r.note.empty(); });
     if (changed != 0)
         fmt::print(
@@ -147,9 +154,8 @@ void print_table(const DeviceRun& run) {
         for (const std::string& what : run.results[i].failures) fmt::print("    {}\n", what);
         fmt::print("    {}\n", reproduction(run, run.checks[i]));
     }
-    const size_t ran = static_cast<size_t>(std::ranges::count_if(run.results, &Result::ran));
     if (run.interrupted)
-        fmt::print("interrupted: {} of {} checks were not run\n", run.checks.size() - ran, run.checks.size());
+        fmt::print("interrupted: {} of {} checks were not run\n", not_run(run), run.checks.size());
     fmt::print("{} passed, {} failed, {} skipped in {:.1f} s\n", run.count(Status::passed),
                run.count(Status::failed), run.count(Status::skipped), run.seconds);
 }
@@ -158,25 +164,29 @@ Json to_json(const Report& report) {
     Json devices = Json::array();
     for (const DeviceRun& run : report.devices) devices.push_back(to_json(run));
     return {{"tool", "vkattn"},    {"version", vkattn_version()}, {"level", report.level},
-            {"seed", report.seed}, {"shard", report.shard},       {"devices", devices}};
+            {"seed", report.seed}, {"shard", report.shard},       {"filter", report.filter},
+            {"devices", devices}};
 }
 
 std::string to_junit(const Report& report) {
     std::string xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n";
     for (const DeviceRun& run : report.devices) {
-        const size_t failed = run.count(Status::failed), judged = failed + run.count(Status::passed);
+        // What an interruption left out is an error: who reads nothing but the XML must not take the run for good.
         xml += fmt::format(
-            "<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" skipped=\"{}\" time=\"{:.3f}\">\n",
-            escaped(run.device.name), run.checks.size(), failed, run.checks.size() - judged, run.seconds);
+            "<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" "
+            "time=\"{:.3f}\">\n",
+            escaped(run.device.name), run.checks.size(), run.count(Status::failed), not_run(run),
+            run.count(Status::skipped), run.seconds);
         for (size_t i = 0; i < run.checks.size(); i++) {
             const Result& r = run.results[i];
             xml += fmt::format("<testcase classname=\"{}\" name=\"{}\" time=\"{:.3f}\"",
                                escaped(run.checks[i].feature), escaped(run.checks[i].name), r.seconds);
-            if (r.status == Status::passed) {
+            if (!r.ran) {
+                xml += "><error message=\"not run\"/></testcase>\n";
+            } else if (r.status == Status::passed) {
                 xml += "/>\n";
             } else if (r.status == Status::skipped) {
-                xml += fmt::format("><skipped message=\"{}\"/></testcase>\n",
-                                   escaped(r.ran ? r.reason : "not run"));
+                xml += fmt::format("><skipped message=\"{}\"/></testcase>\n", escaped(r.reason));
             } else {
                 xml += fmt::format("><failure message=\"{}\">{}</failure></testcase>\n",
                                    escaped(r.failures.front()),

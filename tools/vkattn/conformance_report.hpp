@@ -1,6 +1,7 @@
 // These functions tell what a conformance run has found, to people and to programs.
 #pragma once
 
+#include <map>
 #include <span>
 #include <string>
 
@@ -13,6 +14,7 @@ struct Report {
     std::string level;  // "smoke", "standard", "full"; "case" or "fuzz" where no level was run
     uint64_t seed = 0;  // of fuzz
     std::string shard;  // as it was asked for
+    std::string filter;
     std::span<const DeviceRun> devices;
 };
 
@@ -34,7 +36,9 @@ struct Row {
     std::string feature, kernel;
     Cell cell;
 };
-std::vector<Row> rows_of(const DeviceRun& run);  // in the order of the checks
+std::vector<Row> rows_of(const DeviceRun& run);                    // in the order of the checks
+std::map<std::string, size_t> skip_reasons(const DeviceRun& run);  // and how many checks each was given for
+size_t not_run(const DeviceRun& run);                              // checks that an interruption left out
 const char* name_of(Status status);
 std::string escaped(const std::string& text);  // for HTML and XML
 
