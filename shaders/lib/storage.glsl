@@ -68,8 +68,8 @@ vec4 floats_of(uint type, uvec2 words) { return vec4(floats_of(type, words.x), f
 uint float16_bits(float x) {
     const uint bits = floatBitsToUint(x), magnitude = bits & 0x7fffffff, rebased = magnitude - 0x38000000;
     const uint normal = (rebased + 0xfff + (rebased >> 13 & 1)) >> 13;
-    // Float32 from 1/2 to 1 are multiples of 2^-24, as subnormal float16 are: a sum with 1/2 rounds to them. roundEven()
-    // would not do: lavapipe at 512 bits (Mesa 26.1) takes its ties away from zero.
+    // Subnormal float16 are multiples of 2^-24, and so are float32 between 1/2 and 1. Adding 1/2 therefore rounds to
+    // them. roundEven() is not used, because lavapipe at 512 bits (Mesa 26.1) rounds its ties away from zero.
     precise const float sum = uintBitsToFloat(magnitude) + 0.5;
     const uint subnormal = floatBitsToUint(sum) - floatBitsToUint(0.5);
     const uint large = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;                                // NaN; 65536 and more

@@ -84,7 +84,7 @@ Check given_check(const std::string& line) {
     try {
         for (int tensor = 0; tensor < 4; tensor++) test::tensor_of(check.c, tensor);
     } catch (const test::CaseError& error) {
-        throw UsageError("--case", std::string(error.what()).substr(check.c.where.size() + 2));
+        throw case_error(error);
     }
     return check;
 }
@@ -140,7 +140,7 @@ void run(const Options& options) {
     check_writable(options);
     std::signal(SIGINT, request_stop);
     std::signal(SIGTERM, request_stop);
-    std::signal(SIGHUP, request_stop);  // of a terminal that is gone
+    std::signal(SIGHUP, request_stop);  // This one is sent when the terminal goes away.
     std::vector<DeviceRun> runs;
     Report report{fuzzes             ? "fuzz"
                   : options.has_line ? "case"

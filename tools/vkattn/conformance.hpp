@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common.hpp"
 #include "gpu/forward_run.hpp"
 
 namespace vkattn::tools::conformance {
@@ -38,6 +39,8 @@ struct Check {
 
 // All checks of a level, in the order of the case files; they do not depend on the device.
 std::vector<Check> checks_of(Level level);
+// Returns what is wrong with a case that was given by --case, as the error of that option.
+UsageError case_error(const test::CaseError& error);
 // The name of a pass and the words of a case. Throws UsageError.
 Check check_of(const std::string& line);
 

@@ -152,6 +152,11 @@ std::vector<Check> checks_of(Level level) {
     return std::move(maker.checks);
 }
 
+UsageError case_error(const test::CaseError& error) {
+    const std::string what = error.what(), prefix = "--case: ";
+    return {"--case", what.starts_with(prefix) ? what.substr(prefix.size()) : what};
+}
+
 Check check_of(const std::string& given) {
     const std::string line = words_of(given);
     const size_t blank = std::min(line.find(' '), line.size());
@@ -168,8 +173,7 @@ Check check_of(const std::string& given) {
     try {
         check.c = test::parse_case(line.substr(std::min(blank + 1, line.size())), "--case");
     } catch (const test::CaseError& error) {
-        const std::string what = error.what(), prefix = "--case: ";
-        throw UsageError("--case", what.starts_with(prefix) ? what.substr(prefix.size()) : what);
+        throw case_error(error);
     }
     return check;
 }

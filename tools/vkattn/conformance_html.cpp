@@ -146,11 +146,8 @@ std::string section(const DeviceRun& run) {
         "failed</div><div class=\"soft\"><b>{}</b>skipped</div><div><b>{:.0f}</b>seconds</div></div>\n",
         run.count(Status::passed), run.count(Status::failed), run.count(Status::skipped), run.seconds);
     if (run.interrupted)
-        html += fmt::format(
-            "<p class=\"fail\">The run was interrupted: {} of {} checks were not run, and the report is of "
-            "the "
-            "others.</p>\n",
-            not_run(run), run.checks.size());
+        html += fmt::format("<p class=\"fail\">The run was interrupted: {} of {} checks were not run.</p>\n",
+                            not_run(run), run.checks.size());
     html += failures(run);
     html += "<h2>Features and kernels</h2>\n" + heat_map(rows_of(run));
     for (const auto& [reason, count] : skip_reasons(run))

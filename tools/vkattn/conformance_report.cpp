@@ -171,7 +171,8 @@ Json to_json(const Report& report) {
 std::string to_junit(const Report& report) {
     std::string xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n";
     for (const DeviceRun& run : report.devices) {
-        // What an interruption left out is an error: who reads nothing but the XML must not take the run for good.
+        // A check that was not run counts as an error, so that a reader of the XML alone does not take an interrupted
+        // run for one that passed.
         xml += fmt::format(
             "<testsuite name=\"{}\" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" "
             "time=\"{:.3f}\">\n",
