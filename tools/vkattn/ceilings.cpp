@@ -104,8 +104,8 @@ constexpr double long_enough_ms = 20;
 constexpr int repeats = 7;
 constexpr double warm_ms = 200;  // an idle device needs this long to raise its clock
 constexpr int max_warm_runs = 50;
-constexpr double long_copies_ms =
-    500;  // No copy begins after this time, so that a CPU's do not take seconds.
+// No copy begins after this time, so that a CPU's copies do not take seconds.
+constexpr double long_copies_ms = 500;
 
 // The best rate of several runs, once a run is long enough: a ceiling is what the device can reach.
 template <class RunOnce>
