@@ -98,7 +98,11 @@ void set_values(Line& l, Value v) {
 }
 
 void set_far(Line& l, Value v) {
-    l.result.far = l.one_of<Far>(v, {{"batch", Far::batch}, {"head", Far::head}, {"row", Far::row}});
+    l.result.far = l.one_of<Far>(v, {{"batch", Far::batch},
+                                     {"head", Far::head},
+                                     {"row", Far::row},
+                                     {"part", Far::part},
+                                     {"lse", Far::lse}});
 }
 
 VkattnDtype dtype_named(const Line& l, Value v) {
@@ -202,6 +206,7 @@ Setters make_words() {
         {"seed", [](Line& l, Value v) { l.result.seed = l.number<uint32_t>(v); }},
         {"values", set_values},
         {"far", set_far},
+        {"company", [](Line& l, Value v) { l.result.company = l.number<uint32_t>(v); }},
     };
     for (const OptionalArray& array : optional_arrays) all.emplace(array.word, array_of(array));
     return all;
@@ -235,7 +240,9 @@ void read_word(Line& line, std::string_view word) {
         return;
     }
     const auto setter = words().find(name);
-    if (setter == words().end()) line.fail(fmt::format("unknown word '{}'", name));
+    if (setter == words().end())
+        line.fail(flags().contains(name) ? fmt::format("'{}' takes no value", name)
+                                         : fmt::format("unknown word '{}'", name));
     setter->second(line, word.substr(equals + 1));
 }
 
@@ -287,13 +294,32 @@ void check_whole(const Line& line) {
             if (c.mask_fill == fill) line.fail(fmt::format("mask_fill={} is of float masks", name));
 }
 
+// The rows that such a case looks at are those of its last 32 batches.
+void check_far_lse(const Line& line) {
+    const VkattnProblem& p = line.result.problem;
+    const uint64_t least = uint64_t{1} << 30;
+    if (p.batch < 32 || uint64_t{p.batch} * p.num_heads_q * p.seqlen_q <= least || !line.result.lse)
+        line.fail("far=lse needs lse, 32 batches and more than 2^30 rows");
+    for (size_t t = 0; t < 3; t++)
+        if (!line.shape.strides[t].starts_with("0,"))
+            line.fail("far=lse needs qs, ks and vs of 0 for the batches");
+    if (!line.shape.strides[3].empty() || line.shape.pad != 0 || line.shape.layout != Layout::bhsd)
+        line.fail("far=lse excludes strides of out");
+    if (p.mask != VKATTN_MASK_NONE || line.result.nonfinite)
+        line.fail("far=lse excludes a mask and nonfinite");
+    for (const OptionalArray& array : optional_arrays)
+        if (count_of(line.result, array) != 0) line.fail(fmt::format("far=lse excludes {}", array.word));
+}
+
 void check_far(const Line& line) {
     const VkattnProblem& p = line.result.problem;
     const Far far = line.result.far;
     if (far == Far::none) return;
-    const bool two = far == Far::batch  ? p.batch == 2
-                     : far == Far::head ? p.num_heads_q == 2 && p.num_heads_kv == 2
-                                        : p.seqlen_q == 2 && p.seqlen_kv == 2;
+    if (far == Far::lse) return check_far_lse(line);
+    const bool two = far == Far::part    ? line.result.num_parts == 2
+                     : far == Far::batch ? p.batch == 2
+                     : far == Far::head  ? p.num_heads_q == 2 && p.num_heads_kv == 2
+                                         : p.seqlen_q == 2 && p.seqlen_kv == 2;
     if (!two) line.fail("far needs two of its dimension");
     const Shape& shape = line.shape;
     if (shape.layout != Layout::bhsd || shape.pad != 0 ||
@@ -308,6 +334,7 @@ void check_far(const Line& line) {
 // Elements are replaced at the fourth key at most, and results are looked at by their rows.
 void check_nonfinite(const Line& line) {
     const VkattnProblem& p = line.result.problem;
+    if (line.result.num_parts > 1) return;  // a combine has no keys
     if (line.result.nonfinite && (p.batch == 0 || p.seqlen_q == 0 || p.seqlen_kv < 4 || !line.result.lse))
         line.fail("nonfinite needs a batch, a row, four keys and lse");
 }
@@ -320,6 +347,18 @@ void check_quarters(const Line& line) {
                        p.window_right != -1 || !line.result.kv_lengths.empty();
     if (p.seqlen_kv != 4 || p.softmax_scale != 0 || hides)
         line.fail("values=quarters needs skv=4 and scale=0, and nothing that hides a key");
+}
+
+// Rows that come before others must not change what these see.
+void check_company(const Line& line) {
+    const Case& c = line.result;
+    if (c.company == 0) return;
+    const bool is_plain = c.problem.mask == VKATTN_MASK_NONE &&
+                          c.problem.align == VKATTN_ALIGN_BOTTOM_RIGHT && c.kv_lengths.empty() &&
+                          c.query_offsets.empty() && c.far == Far::none && !c.nonfinite;
+    if (!c.batch_invariant || !c.lse || !is_plain)
+        line.fail(
+            "company needs batch_invariant and lse, and excludes masks, align, lengths, far and nonfinite");
 }
 
 std::string_view without_comment(std::string_view line) {
@@ -339,6 +378,10 @@ std::vector<std::string_view> split(std::string_view line) {
 
 }  // namespace
 
+bool is_strided(Far far) {
+    return far == Far::batch || far == Far::head || far == Far::row;
+}
+
 Case parse_case(std::string_view text, const std::string& where) {
     Line line;
     line.where = line.result.where = where;
@@ -349,9 +392,10 @@ Case parse_case(std::string_view text, const std::string& where) {
     check_far(line);
     check_nonfinite(line);
     check_quarters(line);
+    check_company(line);
     set_strides(line);
     constexpr uint64_t example_bytes = uint64_t{5} << 30;  // for whoever asks for the plan alone
-    if (line.result.far != Far::none) set_far_strides(line.result, example_bytes);
+    if (is_strided(line.result.far)) set_far_strides(line.result, example_bytes);
     return line.result;
 }
 

@@ -23,9 +23,11 @@ class CaseError : public std::runtime_error {
 
 enum class Layout { bhsd, bshd };
 enum class Values { normal, large, huge, equal, ascending, descending, spike, quarters };
-// Of which dimension there are two, more than 4 GiB apart.
-enum class Far { none, batch, head, row };
+// Of which dimension there are two, more than 4 GiB apart; lse: the first row's and the last ones'.
+enum class Far { none, batch, head, row, part, lse };
 enum class MaskFill { random, banded, rows, tail, lowest, far };
+
+bool is_strided(Far far);  // the tensors' own elements are far from each other
 
 struct Case : CaseArrays {
     std::string where, text;                    // "file:line"; the line itself
@@ -43,7 +45,8 @@ struct Case : CaseArrays {
     uint32_t seed = 1;
     Values values = Values::normal;
     MaskFill mask_fill = MaskFill::random;
-    Far far = Far::none;  // the strides of the problem are examples then: see set_far_strides
+    Far far = Far::none;   // of batches, heads and rows the strides are examples: see set_far_strides
+    uint32_t company = 0;  // query rows that a second run has before the case's own
     bool nonfinite = false;
     std::string note;  // what was changed of it for a device
 
@@ -61,7 +64,7 @@ struct Section {
 std::vector<Section> parse_cases(std::string_view text, const std::string& file);
 Case parse_case(std::string_view line, const std::string& where);
 
-// Of a case with `far`: lays its tensors out densely, but for the far dimension, whose stride becomes this many bytes.
+// Of a case with far batches, heads or rows: lays its tensors out densely, but for the far dimension, whose stride becomes this many bytes.
 void set_far_strides(Case& c, uint64_t bytes);
 
 constexpr int64_t widest_window = int64_t{1} << 40;

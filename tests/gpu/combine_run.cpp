@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 
 namespace vkattn::test {
@@ -92,18 +93,25 @@ VkattnCombine combine_of(const Case& c, const Parts& parts) {
 }
 
 CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place) {
-    Tensor layout = parts.layout;
-    layout.dtype = c.problem.dtype;
     Guarded given(device, parts.image.size(), place, alignment_of(c, parts.layout)),
-        given_lse(device, parts.lse.size() * sizeof(float), place),
-        out(device, layout.span() * element_bytes(layout.dtype), place, alignment_of(c, layout)),
-        lse(device, c.lse ? parts.rows * sizeof(float) : 0, place);
+        given_lse(device, parts.lse.size() * sizeof(float), place);
     given.write(parts.image);
     given_lse.write(std::as_bytes(std::span(parts.lse)));
     for (Guarded* memory : {&given, &given_lse}) memory->protect();
+    CombineRun run = run_combine(device, plan, c, parts, given.address(), given_lse, place);
+    if (!given.intact()) run.damage = "memory beside parts was written to";
+    return run;
+}
+
+CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts,
+                       VkDeviceAddress address, Guarded& given_lse, Place place) {
+    Tensor layout = parts.layout;
+    layout.dtype = c.problem.dtype;
+    Guarded out(device, layout.span() * element_bytes(layout.dtype), place, alignment_of(c, layout)),
+        lse(device, c.lse ? parts.rows * sizeof(float) : 0, place);
     for (Guarded* memory : {&out, &lse}) memory->fill(poison_word);
     VkattnCombineArgs args = combine_args();
-    args.parts = given.address();
+    args.parts = address;
     args.parts_lse = given_lse.address();
     args.out = out.address();
     args.lse = c.lse ? lse.address() : 0;
@@ -115,8 +123,7 @@ CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Pa
                    ""};
     const std::vector<std::byte> lse_content = lse.read(), content = out.read();
     if (!lse_content.empty()) std::memcpy(run.outcome.lse.data(), lse_content.data(), lse_content.size());
-    for (const auto& [name, memory] :
-         {std::pair{"parts", &given}, {"parts_lse", &given_lse}, {"out", &out}, {"lse", &lse}})
+    for (const auto& [name, memory] : {std::pair{"parts_lse", &given_lse}, {"out", &out}, {"lse", &lse}})
         if (!memory->intact()) run.damage = fmt::format("memory beside {} was written to", name);
     const std::vector<bool> covered = layout.covered();
     for (size_t i = 0; i < content.size(); i++)
@@ -125,7 +132,83 @@ CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Pa
     return run;
 }
 
+namespace {
+
+// Where a row has two parts at least: the row, and the first such part.
+struct RowOfParts {
+    uint64_t row;
+    uint32_t part;
+};
+std::optional<RowOfParts> row_of_two(const Case& c, const Parts& parts) {
+    for (uint64_t row = 0; row < parts.rows; row++) {
+        std::vector<uint32_t> seen;
+        for (uint32_t part = 0; part < c.num_parts; part++)
+            if (std::isfinite(parts.lse[part * parts.rows + row])) seen.push_back(part);
+        if (seen.size() > 1) return RowOfParts{row, seen[0]};
+    }
+    return std::nullopt;
+}
+
+std::span<const float> row_in(const Outcome& outcome, const Parts& parts, uint64_t row) {
+    return std::span(outcome.out).subspan(row * parts.layout.dim, parts.layout.dim);
+}
+
+// What is wrong with a row whose part has something that is not finite as its lse, or else as its first element.
+std::string flaw_of_reached(const Outcome& got, const Outcome& clean, const Parts& parts, uint64_t row,
+                            bool of_lse) {
+    const std::span<const float> now = row_in(got, parts, row), before = row_in(clean, parts, row);
+    if (of_lse) {
+        const bool all_nan = std::ranges::all_of(now, [](float x) { return std::isnan(x); });
+        return all_nan && std::isnan(got.lse[row]) ? "" : "not all of the row and its lse are NaN";
+    }
+    if (std::isfinite(now[0])) return "its element of the merged row is finite";
+    const bool others =
+        std::ranges::equal(now.subspan(1), before.subspan(1)) && got.lse[row] == clean.lse[row];
+    return others ? "" : "other elements, or the lse, have changed";
+}
+
+// NaN and infinity in a part must reach the row that it is merged into, and no other.
+Report run_nonfinite_combine(Device& device, VkattnContext* context, const Case& c) {
+    Report report;
+    report.kernel = VKATTN_KERNEL_COMBINE;
+    const Parts clean_parts(c);
+    const std::optional<RowOfParts> place = row_of_two(c, clean_parts);
+    if (!place) {
+        report.skipped = "no row has two parts that saw something";
+        return report;
+    }
+    const Plan plan(context, combine_of(c, clean_parts));
+    report.segments = plan.segments();
+    const CombineRun clean = run_combine(device, plan, c, clean_parts, Place::end);
+    report.add("", clean.damage, judge(clean.outcome, expect(c, clean_parts)));
+    const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+    for (const auto& [of_lse, x] : {std::pair{true, nan}, {true, inf}, {false, nan}, {false, inf}}) {
+        Parts parts = clean_parts;
+        if (of_lse)
+            parts.lse[place->part * parts.rows + place->row] = x;
+        else
+            store(parts.row(place->part, place->row), x, c.parts_dtype);
+        const CombineRun run = run_combine(device, plan, c, parts, Place::end);
+        std::string flaw = run.damage;
+        if (flaw.empty()) flaw = flaw_of_reached(run.outcome, clean.outcome, parts, place->row, of_lse);
+        for (uint64_t row = 0; row < parts.rows && flaw.empty(); row++)
+            if (row != place->row &&
+                (!std::ranges::equal(row_in(run.outcome, parts, row), row_in(clean.outcome, parts, row)) ||
+                 run.outcome.lse[row] != clean.outcome.lse[row]))
+                flaw = fmt::format("row {} has changed", row);
+        if (!flaw.empty())
+            report.failures.push_back(fmt::format("{} in {} of part {}, row {}: {}", x,
+                                                  of_lse ? "the lse" : "element 0", place->part, place->row,
+                                                  flaw));
+    }
+    return report;
+}
+
+}  // namespace
+
 Report run_combine_case(Device& device, VkattnContext* context, const Case& c) {
+    if (c.far == Far::part) return run_far_combine_case(device, context, c);
+    if (c.nonfinite) return run_nonfinite_combine(device, context, c);
     Report report;
     report.kernel = VKATTN_KERNEL_COMBINE;
     const Parts parts(c);

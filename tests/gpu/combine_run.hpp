@@ -27,7 +27,12 @@ struct CombineRun {
     std::string damage;  // what was written, but should not have been; "" = nothing
 };
 CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place);
+// The same over parts that lie at an address already.
+CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts,
+                       VkDeviceAddress address, Guarded& given_lse, Place place);
 
 Report run_combine_case(Device& device, VkattnContext* context, const Case& c);
+// Of cases with far=part: see far_results_run.cpp.
+Report run_far_combine_case(Device& device, VkattnContext* context, const Case& c);
 
 }  // namespace vkattn::test

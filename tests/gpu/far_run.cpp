@@ -1,50 +1,18 @@
 // Runs a case with `far`: its tensors lie in two places of device memory that are more than 4 GiB apart, one place for
-// each of the two batches (heads, rows). A stride is any distance, so the memory in between need not be the tensors':
-// buffers are allocated until two of them are that far apart, and little of them is ever touched. A device that has not
-// so much memory skips the case.
+// each of the two batches (heads, rows). A stride is any distance, so the memory in between need not be the tensors'.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <optional>
 
+#include "far_places.hpp"
 #include "forward_run.hpp"
 
 namespace vkattn::test {
 namespace {
 
-constexpr uint64_t buffer_bytes = uint64_t{1} << 30, least_distance = (uint64_t{1} << 32) + buffer_bytes / 2;
-constexpr size_t most_buffers = 8;
 constexpr uint64_t unit_bytes = 256;  // what the addresses of tensors are multiples of
-
-// Two buffers among those that were allocated.
-struct FarPlaces {
-    std::vector<Buffer> buffers;
-    size_t low = 0, high = 0;
-
-    // Returns why there are no such places, "" if there are.
-    std::string find(Device& device) {
-        while (distance() < least_distance) {
-            if (buffers.size() == most_buffers)
-                return fmt::format("{} buffers of 1 GiB do not lie 4 GiB apart", most_buffers);
-            try {
-                buffers.push_back(device.runtime().allocate(buffer_bytes));
-            } catch (const RuntimeError& e) {
-                if (e.status() == VKATTN_DEVICE_LOST) throw;
-                return fmt::format("memory that lies 4 GiB apart: {}", e.what());
-            }
-            const size_t made = buffers.size() - 1;
-            if (buffers[made].address() < buffers[low].address()) low = made;
-            if (buffers[made].address() > buffers[high].address()) high = made;
-        }
-        return "";
-    }
-    uint64_t distance() const {
-        return buffers.empty() ? 0 : buffers[high].address() - buffers[low].address();
-    }
-    const Buffer& at(uint64_t place) const { return buffers[place == 0 ? low : high]; }
-};
 
 // The same offsets serve both places.
 class FarTensors {
@@ -167,8 +135,7 @@ struct FarRun {
 }  // namespace
 
 Report run_far_case(Device& device, VkattnContext* context, const Case& given) {
-    static std::mutex one_at_a_time;  // for the memory's sake
-    const std::lock_guard lock(one_at_a_time);
+    const std::lock_guard lock(FarPlaces::one_at_a_time());
     Report report;
     FarPlaces found;
     report.skipped = found.find(device);
@@ -178,9 +145,6 @@ Report run_far_case(Device& device, VkattnContext* context, const Case& given) {
     const auto make = [&](Case& strided, Plan& made) {
         set_far_strides(strided, found.distance());
         made = plan_of(context, strided);
-    };
-    const auto is_quirk = [](const std::string& message) {  // src/plan/quirks.hpp
-        return message.find("driver's compiler") != std::string::npos;
     };
     if (!is_planned(report, c, plan, make, is_quirk)) return report;
     const Case dense = as_dense(c);

@@ -260,7 +260,9 @@ bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Ca
 }
 
 Report run_case(Device& device, VkattnContext* context, const Case& given) {
+    if (given.far == Far::lse) return run_far_lse_case(device, context, given);
     if (given.far != Far::none) return run_far_case(device, context, given);
+    if (given.company != 0) return run_company_case(device, context, given);
     if (given.nonfinite) return run_nonfinite_case(device, context, given);
     Report report;
     Plan plan;

@@ -116,8 +116,11 @@ bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Ca
 // Why a case with a max_flops tests no cut on this device, where it is planned as it is without one; "" if it does.
 std::string uncut(VkattnContext* context, const Case& c, bool backward);
 
-// Runs of cases with `far` and `nonfinite`: see far_run.cpp and nonfinite_run.cpp.
+// Runs of cases with `far`, `nonfinite` and `company`: see far_run.cpp, far_results_run.cpp, nonfinite_run.cpp and
+// company_run.cpp.
 Report run_far_case(Device& device, VkattnContext* context, const Case& c);
+Report run_far_lse_case(Device& device, VkattnContext* context, const Case& c);
+Report run_company_case(Device& device, VkattnContext* context, const Case& c);
 Report run_nonfinite_case(Device& device, VkattnContext* context, const Case& c);
 
 // At the start and at the end of guarded memory, with another poison in what nobody may look at: right, undamaged, and

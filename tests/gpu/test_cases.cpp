@@ -195,7 +195,7 @@ TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1,1,1,1,1") == "f:2: '1,1,1,1,1' has more than 4 extents");
     CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1 mask_fill=lowest") ==
           "f:2: mask_fill=lowest is of float masks");
-    CHECK(error_of("[a]\nbatch_invariant=1") == "f:2: unknown word 'batch_invariant'");
+    CHECK(error_of("[a]\nbatch_invariant=1") == "f:2: 'batch_invariant' takes no value");
     CHECK(error_of("[a]\nb=2 far=batch max_flops=1000") == "f:2: far excludes max_flops");
     CHECK(error_of("[a]\nb=2 far=batch lengths=1,2") == "f:2: far excludes lengths");
     for (const char* words : {"skv=3 sq=1", "skv=4", "b=0 s=4", "s=4 no_lse"})
@@ -207,6 +207,17 @@ TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("[a]\nb=2 nonfinite far=batch") == "f:2: far excludes a mask and nonfinite");
     CHECK(error_of("[a]\nskv=4 values=quarters") ==
           "f:2: values=quarters needs skv=4 and scale=0, and nothing that hides a key");
+    for (const char* words : {"b=9 h=2 s=1", "b=1073741824 s=1", "b=1073741825 s=1 no_lse"})
+        CHECK(error_of((std::string("[a]\nfar=lse ") + words).c_str()) ==
+              "f:2: far=lse needs lse, 32 batches and more than 2^30 rows");
+    CHECK(error_of("[a]\nb=1073741825 s=1 far=lse") ==
+          "f:2: far=lse needs qs, ks and vs of 0 for the batches");
+    CHECK(error_of("[a]\nparts=3 far=part") == "f:2: far needs two of its dimension");
+    for (const char* words : {"s=5", "s=5 batch_invariant no_lse", "s=5 batch_invariant align=top-left",
+                              "s=5 batch_invariant mask=bool mask_shape=1", "s=5 batch_invariant lengths=4"})
+        CHECK(error_of((std::string("[a]\ncompany=3 ") + words).c_str()) ==
+              "f:2: company needs batch_invariant and lse, and excludes masks, align, lengths, far and "
+              "nonfinite");
     CHECK(error_of("\n\n[a") == "f:3: ']' is missing");
 }
 

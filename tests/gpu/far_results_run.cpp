@@ -1,0 +1,142 @@
+// Runs cases with far=lse, whose last rows have their lse more than 4 GiB behind that of the first row, and combines
+// with far=part, whose two parts lie more than 4 GiB apart.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <mutex>
+#include <optional>
+
+#include "combine_run.hpp"
+#include "far_places.hpp"
+#include "forward_run.hpp"
+
+namespace vkattn::test {
+namespace {
+
+constexpr uint64_t room_bytes = uint64_t{1}
+                                << 26;  // before the ends of lse and out: for what a segment writes
+constexpr uint64_t unit_bytes = 256;    // what addresses of inputs are multiples of
+constexpr uint32_t batches_looked_at = 32;
+
+std::vector<std::byte> poisoned(uint64_t bytes) {
+    std::vector<std::byte> all(bytes);
+    for (size_t at = 0; at + sizeof poison_word <= all.size(); at += sizeof poison_word)
+        std::memcpy(all.data() + at, &poison_word, sizeof poison_word);
+    return all;
+}
+
+// Batches share Q, K and V, and no memory is needed for rows that no segment writes: lse and out begin wherever they
+// must for their last rows to lie at the end of a room. The last segments are run.
+struct FarLse {
+    FarLse(Device& on, const FarPlaces& in, const Case& c, const Inputs& inputs)
+        : device(on),
+          places(in),
+          rows(uint64_t{c.problem.batch} * c.problem.num_heads_q * c.problem.seqlen_q) {
+        out_bytes = rows * c.problem.head_dim_v * element_bytes(c.problem.dtype);
+        uint64_t at = room_bytes + unit_bytes;
+        VkDeviceAddress* const addresses[] = {&args.query, &args.key, &args.value};
+        const Tensor* const tensors[] = {&inputs.query, &inputs.key, &inputs.value};
+        for (size_t t = 0; t < 3; t++) {
+            device.runtime().upload(places.at(1), tensors[t]->image, at);
+            *addresses[t] = places.at(1).address() + at;
+            at += (tensors[t]->image.size() + unit_bytes - 1) / unit_bytes * unit_bytes;
+        }
+        for (const uint64_t place : {0u, 1u})
+            device.runtime().upload(places.at(place), poisoned(room_bytes + unit_bytes));
+        args.lse = places.at(0).address() + room_bytes - rows * sizeof(float);
+        args.out = places.at(1).address() + room_bytes - out_bytes;
+    }
+
+    // Why this device cannot run it; "" = it can.
+    std::string obstacle() const {
+        if (places.at(0).address() + room_bytes <= rows * sizeof(float)) return "addresses are too small";
+        return out_bytes > places.distance() ? "out would reach to the lse" : "";
+    }
+    void run(const Plan& plan) const {
+        const uint32_t count = std::min(plan.segments(), 2u);
+        device.runtime().submit([&](VkCommandBuffer commands) {
+            plan.cmd_forward(commands, args, plan.segments() - count, count);
+        });
+    }
+    // The end of a room, and whether what lies behind it is as it was.
+    std::vector<std::byte> end_of(uint64_t place, uint64_t bytes, bool& intact) const {
+        std::vector<std::byte> all(bytes + unit_bytes);
+        device.runtime().download(places.at(place), all, room_bytes - bytes);
+        const std::vector<std::byte> behind(all.begin() + static_cast<std::ptrdiff_t>(bytes), all.end());
+        intact = intact && behind == poisoned(unit_bytes);
+        all.resize(bytes);
+        return all;
+    }
+
+    Device& device;
+    const FarPlaces& places;
+    uint64_t rows, out_bytes = 0;
+    VkattnForwardArgs args = forward_args();
+};
+
+// The last batches of a case.
+Case last_batches(Case c) {
+    c.problem.batch = batches_looked_at;
+    return c;
+}
+
+}  // namespace
+
+Report run_far_lse_case(Device& device, VkattnContext* context, const Case& given) {
+    const std::lock_guard lock(FarPlaces::one_at_a_time());
+    Report report;
+    FarPlaces found;
+    report.skipped = found.find(device);
+    if (!report.skipped.empty()) return report;
+    Case c = given;
+    Plan plan;
+    const auto make = [&](Case& limited, Plan& made) {
+        limited = with_possible_limit(context, limited);
+        made = plan_of(context, limited);
+    };
+    if (!is_planned(report, c, plan, make, is_quirk)) return report;
+    const Case looked_at = last_batches(c);
+    const Inputs inputs = make_inputs(looked_at);
+    const FarLse far(device, found, c, inputs);
+    report.skipped = far.obstacle();
+    if (!report.skipped.empty()) return report;
+    far.run(plan);
+    bool intact = true;
+    const Tensor out = tensor_of(looked_at, 3);
+    std::vector<float> lse(out.batch * out.heads * out.seqlen);
+    const std::vector<std::byte> lse_bytes = far.end_of(0, lse.size() * sizeof(float), intact);
+    std::memcpy(lse.data(), lse_bytes.data(), lse_bytes.size());
+    const Outcome outcome{out.gather(far.end_of(1, out.image.size(), intact)),
+                          lse,
+                          {out.batch, out.heads, out.seqlen, out.dim}};
+    report.add("the last batches: ", intact ? "" : "memory behind lse or out was written to",
+               judge(outcome, expect(looked_at, inputs)));
+    return report;
+}
+
+Report run_far_combine_case(Device& device, VkattnContext* context, const Case& c) {
+    const std::lock_guard lock(FarPlaces::one_at_a_time());
+    Report report;
+    report.kernel = VKATTN_KERNEL_COMBINE;
+    FarPlaces found;
+    report.skipped = found.find(device);
+    if (!report.skipped.empty()) return report;
+    Parts parts(c);
+    const uint64_t bytes = element_bytes(c.parts_dtype), of_part = parts.layout.span() * bytes;
+    for (const uint64_t part : {0u, 1u})
+        device.runtime().upload(found.at(part),
+                                std::span(parts.image).subspan(part * parts.part_stride * bytes, of_part));
+    parts.part_stride = found.distance() / bytes;
+    VkattnCombine combine = combine_of(c, parts);
+    combine.part_stride = parts.part_stride;
+    combine.parts_strides = combine.out_strides = parts.layout.strides;
+    const Plan plan(context, combine);
+    report.segments = plan.segments();
+    Guarded given_lse(device, parts.lse.size() * sizeof(float), Place::end);
+    given_lse.write(std::as_bytes(std::span(parts.lse)));
+    const CombineRun run = run_combine(device, plan, c, parts, found.at(0).address(), given_lse, Place::end);
+    report.add("", run.damage, judge(run.outcome, expect(c, parts)));
+    return report;
+}
+
+}  // namespace vkattn::test
