@@ -93,13 +93,13 @@ std::vector<std::string> names_of(const Kernels& kernels) {
 template <class Kernels, class Make>
 Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const Kernels& kernels, bool rounds,
                          const Make& make) {
-    if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
     const bool automatic = options.kernel.empty() || options.kernel == "auto";
     if (!automatic && std::none_of(std::begin(kernels), std::end(kernels),
                                    [&](const auto& k) { return options.kernel == k.name; }))
         return invalid("options.kernel",
                        fmt::format("no kernel is named '{}'; there are: auto, {}", excerpt(options.kernel),
                                    fmt::join(names_of(kernels), ", ")));
+    if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
     std::vector<Refusal> refused;
     std::optional<Plan> chosen;
     Failure last;

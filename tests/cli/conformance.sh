@@ -36,6 +36,7 @@ test_conformance_smoke() {
     holds "the XML has no test case" grep -q '<testcase classname="backward/heads"' out/r.xml
     holds "the page has no heat map" grep -q 'class="cell"' out/r.html
     holds "the page lacks the profile" grep -q 'driverID=' out/r.html
+    holds "the page has no date" grep -q "$(date -u +%Y-)[0-9-]* [0-9:]* UTC" out/r.html
 }
 
 test_conformance_choice() {
@@ -67,6 +68,13 @@ test_conformance_choice() {
     refuses 2 --seed conformance --seed 7
     refuses 2 --junit conformance --level smoke --json out/r --junit ./out/../out/r
     refuses 2 --case conformance --case ''
+    refuses 2 "no kernel is named 'banana'" conformance --case 'forward s=7 kernel=banana'
+    refuses 2 'the oracle would need' conformance --case 'forward s=20000 h=1000'
+    refuses 2 "'causal' takes no value" conformance --case 'forward s=7 causal=1'
+    refuses 2 'far=part is of combines' conformance --case 'forward b=2 s=7 parts=2 far=part'
+    refuses 2 'company is of forward cases' conformance --case 'backward s=7 company=3 batch_invariant'
+    refuses 2 --list conformance --list --json out/r.json
+    refuses 2 'not the name of a file' conformance --level smoke --json ''
     vkattn conformance --case 'forward s=7 kernel=matrix' --report out/r.html
     holds "the page does not say why a check was skipped" grep -q '<p class="soft">skipped 1: ' out/r.html
     ((code == 4)) || fail "a run in which nothing passed has the exit code $code, not 4"

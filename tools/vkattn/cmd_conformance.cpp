@@ -5,12 +5,14 @@
 #include <charconv>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 
 #include "conformance_report.hpp"
+#include "gpu/case_plan.hpp"
 #include "problem.hpp"
 
 namespace vkattn::tools {
@@ -66,27 +68,59 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
     return usable;
 }
 
-constexpr uint32_t most_parts = 4096;  // of a combine: all of them are made on the host
+constexpr uint32_t most_parts = 4096;   // of a combine: all of them are made on the host
+constexpr double most_products = 1e11;  // of the oracle, whose threads do about 1e8 a second each
+
+// Multiply-adds of the oracle's two products; a backward has five.
+double oracle_products(const test::Case& c) {
+    const VkattnProblem& p = c.problem;
+    const double rows = double{1} * p.batch * p.num_heads_q * p.seqlen_q;
+    return rows * p.seqlen_kv * (double{1} * p.head_dim_qk + p.head_dim_v);
+}
+
+// Throws where the library knows no such kernel, on whatever device.
+void check_kernel(const Check& check) {
+    const auto plan = test::core_plan_of({}, check.c, check.pass->backward);
+    if (!plan && plan.failure().status == VKATTN_INVALID_ARGUMENT && plan.failure().field == "options.kernel")
+        throw UsageError("--case", plan.failure().message);
+}
 
 // A case that somebody has written is refused if it is no problem of vkattn's, or needs more than the oracle can hold.
 Check given_check(const std::string& line) {
     const Check check = check_of(line);
     const bool is_forward = check.pass->name == "forward", is_backward = check.pass->name == "backward";
-    if (check.c.far != test::Far::none && !is_forward) throw UsageError("--case", "far is of forward cases");
-    if (check.c.nonfinite && !is_forward && !is_backward)
-        throw UsageError("--case", "nonfinite is of forward and backward cases");
+    const bool is_combine = check.pass->name == "combine", is_far = check.c.far != test::Far::none;
+    if (is_far && !is_forward && !is_combine)
+        throw UsageError("--case", "far is of forward cases and combines");
+    if (is_far && is_combine != (check.c.far == test::Far::part))
+        throw UsageError("--case", "far=part is of combines, and what else may be far is of forward cases");
+    if (check.c.nonfinite && !is_forward && !is_backward && !is_combine)
+        throw UsageError("--case", "nonfinite is of forward and backward cases, and of combines");
+    if (check.c.company != 0 && !is_forward) throw UsageError("--case", "company is of forward cases");
     if (check.c.num_parts == 0 || check.c.num_parts > most_parts)
         throw UsageError("--case",
                          fmt::format("parts={} is not within 1 .. {}", check.c.num_parts, most_parts));
     if (const auto problem = core::resolve(check.c.problem); !problem)
         throw UsageError("--case", fmt::format("{}: {}", problem.failure().field, problem.failure().message));
+    check_kernel(check);
     if (check.c.far != test::Far::none) return check;  // its tensors are made without what lies between
+    if (const double products = oracle_products(check.c); products > most_products)
+        throw UsageError(
+            "--case", fmt::format("the oracle would need {:.0e} multiply-adds; the most is {:.0e}", products,
+                                  most_products));
     try {
         for (int tensor = 0; tensor < 4; tensor++) test::tensor_of(check.c, tensor);
     } catch (const test::CaseError& error) {
         throw case_error(error);
     }
     return check;
+}
+
+std::string date_now() {
+    const std::time_t now = std::time(nullptr);
+    std::string text(64, ' ');
+    text.resize(std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", std::gmtime(&now)));
+    return text;
 }
 
 std::vector<Check> checks_for(const Options& options) {
@@ -148,6 +182,7 @@ void run(const Options& options) {
                   fuzzes ? options.seed : 0,
                   options.shard,
                   options.filter,
+                  date_now(),
                   {}};
     bool good = true;
     for (const DeviceInfo& device : devices_of(options)) {
@@ -187,14 +222,19 @@ void add_conformance(CLI::App& app) {
             ->check(CLI::PositiveNumber);
     sub->add_option("--seed", options->seed, "Of --fuzz: the same seed makes the same problems")
         ->needs(fuzz_for);
-    sub->add_option("--device", options->device, "Index, UUID or part of the name; all: one after the other");
-    sub->add_option("--json", options->json, "Writes the results to this file as JSON");
-    sub->add_option("--junit", options->junit, "Writes them as JUnit XML");
-    sub->add_option("--report", options->html, "Writes them as one HTML page, to be sent in");
+    auto* device = sub->add_option("--device", options->device,
+                                   "Index, UUID or part of the name; all: one after the other");
+    auto* json = sub->add_option("--json", options->json, "Writes the results to this file as JSON");
+    auto* junit = sub->add_option("--junit", options->junit, "Writes them as JUnit XML");
+    auto* page = sub->add_option("--report", options->html, "Writes them as one HTML page, to be sent in");
     fuzz_for->excludes(line)->excludes(list);
+    for (CLI::Option* of_run : {device, json, junit, page}) of_run->excludes(list);
     sub->footer("Ends with exit code 4 if a check failed, if none passed, or if the run was interrupted.");
     for (CLI::Option* chooses : {level, filter, shard}) chooses->excludes(line)->excludes(fuzz_for);
-    sub->callback([options, line, fuzz_for] {
+    sub->callback([options, line, fuzz_for, json, junit, page] {
+        for (CLI::Option* file : {json, junit, page})
+            if (file->count() != 0 && file->as<std::string>().empty())
+                throw UsageError(file->get_name(), "is not the name of a file");
         if (fuzz_for->count() != 0 && std::isnan(options->fuzz_seconds))
             throw UsageError("--fuzz", "is not a number of seconds");
         options->has_line = line->count() != 0;

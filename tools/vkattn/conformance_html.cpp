@@ -167,7 +167,8 @@ std::string to_html(const Report& report) {
     if (report.seed != 0) what += fmt::format(", seed {}", report.seed);
     if (report.shard != "1/1") what += ", shard " + report.shard;
     if (report.filter != "*") what += ", checks named " + escaped(report.filter);
-    return html + fmt::format("<p class=\"soft\">vkattn conformance, {}</p></body></html>\n", what);
+    return html +
+           fmt::format("<p class=\"soft\">vkattn conformance, {}, {}</p></body></html>\n", what, report.date);
 }
 
 }  // namespace vkattn::tools::conformance

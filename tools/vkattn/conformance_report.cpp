@@ -165,7 +165,7 @@ Json to_json(const Report& report) {
     for (const DeviceRun& run : report.devices) devices.push_back(to_json(run));
     return {{"tool", "vkattn"},    {"version", vkattn_version()}, {"level", report.level},
             {"seed", report.seed}, {"shard", report.shard},       {"filter", report.filter},
-            {"devices", devices}};
+            {"date", report.date}, {"devices", devices}};
 }
 
 std::string to_junit(const Report& report) {

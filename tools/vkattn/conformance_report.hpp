@@ -15,6 +15,7 @@ struct Report {
     uint64_t seed = 0;  // of fuzz
     std::string shard;  // as it was asked for
     std::string filter;
+    std::string date;  // when the run began
     std::span<const DeviceRun> devices;
 };
 
