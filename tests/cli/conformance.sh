@@ -62,7 +62,7 @@ test_conformance_choice() {
     refuses 2 --json conformance --level smoke --json no/such/folder.json
     refuses 2 --fuzz conformance --fuzz 0
     refuses 2 --fuzz conformance --fuzz nan
-    refuses 2 '--case: a tensor of this case' conformance --case 'forward s=99999999'
+    refuses 2 '--case: a tensor of this case' conformance --case 'forward sq=1 skv=99999999 d=256'
     refuses 2 --filter conformance --fuzz 1 --filter '*'
     refuses 2 --list conformance --fuzz 1 --list
     refuses 2 --seed conformance --seed 7

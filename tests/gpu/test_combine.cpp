@@ -30,7 +30,7 @@ Outcome run(Device& device, const Plan& plan, const Case& c, const Parts& parts,
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Recorded, "combine cases: ") {
+TEST_CASE_FIXTURE(Recorded, "combine cases, of every section") {
     size_t run = 0;
     for (const Section& section : parse_cases(combine_text, "combine.txt"))
         for (const Case& c : section.cases) {

@@ -71,11 +71,14 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
 constexpr uint32_t most_parts = 4096;   // of a combine: all of them are made on the host
 constexpr double most_products = 1e11;  // of the oracle, whose threads do about 1e8 a second each
 
-// Multiply-adds of the oracle's two products; a backward has five.
+// Multiply-adds of the oracle's two products, of which a backward has five.
 double oracle_products(const test::Case& c) {
     const VkattnProblem& p = c.problem;
     const double rows = double{1} * p.batch * p.num_heads_q * p.seqlen_q;
-    return rows * p.seqlen_kv * (double{1} * p.head_dim_qk + p.head_dim_v);
+    double keys = p.seqlen_kv;
+    if (p.window_left >= 0 && p.window_right >= 0)
+        keys = std::min(keys, static_cast<double>(p.window_left) + static_cast<double>(p.window_right) + 1);
+    return rows * keys * (double{1} * p.head_dim_qk + p.head_dim_v);
 }
 
 // Throws where the library knows no such kernel, on whatever device.
@@ -106,7 +109,7 @@ Check given_check(const std::string& line) {
     if (check.c.far != test::Far::none) return check;  // its tensors are made without what lies between
     if (const double products = oracle_products(check.c); products > most_products)
         throw UsageError(
-            "--case", fmt::format("the oracle would need {:.0e} multiply-adds; the most is {:.0e}", products,
+            "--case", fmt::format("the oracle would need {:.2g} multiply-adds; the most is {:.2g}", products,
                                   most_products));
     try {
         for (int tensor = 0; tensor < 4; tensor++) test::tensor_of(check.c, tensor);
