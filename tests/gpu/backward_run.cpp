@@ -231,8 +231,8 @@ Report run_backward_case(Device& device, VkattnContext* context, const Case& giv
         report.failures.emplace_back("far is of forward cases");
         return report;
     }
-    if (given.company != 0) {
-        report.failures.emplace_back("company is of forward cases");
+    if (given.company != 0 || given.num_parts != 1) {
+        report.failures.emplace_back("company is of forward cases, and parts are of combines");
         return report;
     }
     if (given.nonfinite) return run_nonfinite_backward_case(device, context, given);

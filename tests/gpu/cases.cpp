@@ -294,21 +294,28 @@ void check_whole(const Line& line) {
             if (c.mask_fill == fill) line.fail(fmt::format("mask_fill={} is of float masks", name));
 }
 
-// The rows that such a case looks at are those of its last 32 batches.
+bool has_plain_layout(const Line& line) {
+    const Shape& shape = line.shape;
+    return shape.layout == Layout::bhsd && shape.pad == 0 && shape.strides[3].empty() &&
+           line.result.problem.alignment_bytes == vkattn::problem().alignment_bytes;
+}
+
+// Such a case looks at the rows of its last 32 batches, which a segment or two must write, and not much more.
 void check_far_lse(const Line& line) {
-    const VkattnProblem& p = line.result.problem;
-    const uint64_t least = uint64_t{1} << 30;
-    if (p.batch < 32 || uint64_t{p.batch} * p.num_heads_q * p.seqlen_q <= least || !line.result.lse)
-        line.fail("far=lse needs lse, 32 batches and more than 2^30 rows");
+    const Case& c = line.result;
+    const VkattnProblem& p = c.problem;
+    if (p.batch < far_lse_batches || uint64_t{p.batch} * p.num_heads_q <= uint64_t{1} << 30)
+        line.fail("far=lse needs 32 batches, and more than 2^30 heads in all of them");
+    if (p.seqlen_q != 1 || p.num_heads_q != p.num_heads_kv || p.num_heads_q > 64 || p.head_dim_v > 8 ||
+        c.num_splits != 1 || c.max_dispatch_flops == 0 || !c.lse)
+        line.fail("far=lse needs sq=1, h of 64 at most, dv of 8 at most, splits=1, max_flops and lse");
     for (size_t t = 0; t < 3; t++)
         if (!line.shape.strides[t].starts_with("0,"))
             line.fail("far=lse needs qs, ks and vs of 0 for the batches");
-    if (!line.shape.strides[3].empty() || line.shape.pad != 0 || line.shape.layout != Layout::bhsd)
-        line.fail("far=lse excludes strides of out");
-    if (p.mask != VKATTN_MASK_NONE || line.result.nonfinite)
-        line.fail("far=lse excludes a mask and nonfinite");
+    if (!has_plain_layout(line)) line.fail("far=lse excludes pad, layout, os and align_bytes");
+    if (p.mask != VKATTN_MASK_NONE || c.nonfinite) line.fail("far=lse excludes a mask and nonfinite");
     for (const OptionalArray& array : optional_arrays)
-        if (count_of(line.result, array) != 0) line.fail(fmt::format("far=lse excludes {}", array.word));
+        if (count_of(c, array) != 0) line.fail(fmt::format("far=lse excludes {}", array.word));
 }
 
 void check_far(const Line& line) {
@@ -334,6 +341,8 @@ void check_far(const Line& line) {
 // Elements are replaced at the fourth key at most, and results are looked at by their rows.
 void check_nonfinite(const Line& line) {
     const VkattnProblem& p = line.result.problem;
+    if (line.result.nonfinite && line.result.num_parts > 1 && !line.result.lse)
+        line.fail("nonfinite needs lse");
     if (line.result.num_parts > 1) return;  // a combine has no keys
     if (line.result.nonfinite && (p.batch == 0 || p.seqlen_q == 0 || p.seqlen_kv < 4 || !line.result.lse))
         line.fail("nonfinite needs a batch, a row, four keys and lse");
@@ -349,16 +358,21 @@ void check_quarters(const Line& line) {
         line.fail("values=quarters needs skv=4 and scale=0, and nothing that hides a key");
 }
 
-// Rows that come before others must not change what these see.
+// Rows that come before others must not change what these see, nor where they lie.
 void check_company(const Line& line) {
     const Case& c = line.result;
     if (c.company == 0) return;
+    if (c.company > 65536) line.fail("company is at most 65536");
     const bool is_plain = c.problem.mask == VKATTN_MASK_NONE &&
                           c.problem.align == VKATTN_ALIGN_BOTTOM_RIGHT && c.kv_lengths.empty() &&
                           c.query_offsets.empty() && c.far == Far::none && !c.nonfinite;
+    const bool has_strides =
+        std::ranges::any_of(line.shape.strides, [](const std::string& given) { return !given.empty(); });
     if (!c.batch_invariant || !c.lse || !is_plain)
         line.fail(
             "company needs batch_invariant and lse, and excludes masks, align, lengths, far and nonfinite");
+    if (has_strides || !has_plain_layout(line))
+        line.fail("company excludes pad, layout, strides and align_bytes");
 }
 
 std::string_view without_comment(std::string_view line) {

@@ -23,11 +23,13 @@ class CaseError : public std::runtime_error {
 
 enum class Layout { bhsd, bshd };
 enum class Values { normal, large, huge, equal, ascending, descending, spike, quarters };
-// Of which dimension there are two, more than 4 GiB apart; lse: the first row's and the last ones'.
+// What lies more than 4 GiB apart: the two batches, heads, rows or parts of a combine, or, of very many
+// batches, the lse of the first and of the last ones.
 enum class Far { none, batch, head, row, part, lse };
 enum class MaskFill { random, banded, rows, tail, lowest, far };
 
-bool is_strided(Far far);  // the tensors' own elements are far from each other
+bool is_strided(Far far);                 // batch, head or row: a stride of the tensors says how far
+constexpr uint32_t far_lse_batches = 32;  // the last ones, which are looked at
 
 struct Case : CaseArrays {
     std::string where, text;                    // "file:line"; the line itself
@@ -64,7 +66,8 @@ struct Section {
 std::vector<Section> parse_cases(std::string_view text, const std::string& file);
 Case parse_case(std::string_view line, const std::string& where);
 
-// Of a case with far batches, heads or rows: lays its tensors out densely, but for the far dimension, whose stride becomes this many bytes.
+// Of a case with far batches, heads or rows: lays its tensors out densely, but for the far dimension, whose
+// stride becomes this many bytes.
 void set_far_strides(Case& c, uint64_t bytes);
 
 constexpr int64_t widest_window = int64_t{1} << 40;

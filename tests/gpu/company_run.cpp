@@ -64,6 +64,7 @@ Report run_company_case(Device& device, VkattnContext* context, const Case& give
     };
     if (!is_planned(report, c, plan, make)) return report;
     const Case together = with_company(c);
+    report.skipped = uncut(context, together, false);
     const Inputs alone_inputs = make_inputs(c);
     Inputs inputs = make_inputs(together);
     const std::vector<bool> seen = visible_keys(c, alone_inputs);  // poison stands in for the others
@@ -72,7 +73,7 @@ Report run_company_case(Device& device, VkattnContext* context, const Case& give
     copy_rows(alone_inputs.value, inputs.value, 0, &seen);
     const Outcome alone = run(device, context, c, alone_inputs, report),
                   all = run(device, context, together, inputs, report);
-    if (const Outcome rows = own_rows(all, c); rows.out != alone.out || rows.lse != alone.lse)
+    if (!own_rows(all, c).same_bits(alone))
         report.failures.push_back(fmt::format("with {} rows before them, rows have other bits", c.company));
     return report;
 }

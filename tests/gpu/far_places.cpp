@@ -36,8 +36,4 @@ uint64_t FarPlaces::distance() const {
     return buffers_.empty() ? 0 : buffers_[high_].address() - buffers_[low_].address();
 }
 
-bool is_quirk(const std::string& message) {
-    return message.find("driver's compiler") != std::string::npos;
-}
-
 }  // namespace vkattn::test

@@ -25,7 +25,4 @@ class FarPlaces {
     size_t low_ = 0, high_ = 0;
 };
 
-// True of what the planner says where a device cannot have such a plan for a reason that src/plan/quirks.hpp names.
-bool is_quirk(const std::string& message);
-
 }  // namespace vkattn::test

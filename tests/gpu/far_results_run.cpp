@@ -6,17 +6,18 @@
 #include <mutex>
 #include <optional>
 
+#include "case_plan.hpp"
 #include "combine_run.hpp"
 #include "far_places.hpp"
 #include "forward_run.hpp"
+#include "vulkan/context.hpp"
 
 namespace vkattn::test {
 namespace {
 
-constexpr uint64_t room_bytes = uint64_t{1}
-                                << 26;  // before the ends of lse and out: for what a segment writes
-constexpr uint64_t unit_bytes = 256;    // what addresses of inputs are multiples of
-constexpr uint32_t batches_looked_at = 32;
+// Before the ends of lse and out, for what the segments write that are run.
+constexpr uint64_t room_bytes = uint64_t{1} << 26;
+constexpr uint64_t unit_bytes = 256;  // what addresses of inputs are multiples of
 
 std::vector<std::byte> poisoned(uint64_t bytes) {
     std::vector<std::byte> all(bytes);
@@ -28,11 +29,16 @@ std::vector<std::byte> poisoned(uint64_t bytes) {
 // Batches share Q, K and V, and no memory is needed for rows that no segment writes: lse and out begin wherever they
 // must for their last rows to lie at the end of a room. The last segments are run.
 struct FarLse {
-    FarLse(Device& on, const FarPlaces& in, const Case& c, const Inputs& inputs)
+    FarLse(Device& on, const FarPlaces& in, const Case& c)
         : device(on),
           places(in),
           rows(uint64_t{c.problem.batch} * c.problem.num_heads_q * c.problem.seqlen_q) {
         out_bytes = rows * c.problem.head_dim_v * element_bytes(c.problem.dtype);
+        args.lse = places.at(0).address() + room_bytes - rows * sizeof(float);
+        args.out = places.at(1).address() + room_bytes - out_bytes;
+    }
+
+    void upload(const Inputs& inputs) {
         uint64_t at = room_bytes + unit_bytes;
         VkDeviceAddress* const addresses[] = {&args.query, &args.key, &args.value};
         const Tensor* const tensors[] = {&inputs.query, &inputs.key, &inputs.value};
@@ -43,19 +49,25 @@ struct FarLse {
         }
         for (const uint64_t place : {0u, 1u})
             device.runtime().upload(places.at(place), poisoned(room_bytes + unit_bytes));
-        args.lse = places.at(0).address() + room_bytes - rows * sizeof(float);
-        args.out = places.at(1).address() + room_bytes - out_bytes;
     }
 
     // Why this device cannot run it; "" = it can.
-    std::string obstacle() const {
+    std::string obstacle(const core::Plan& plan, uint64_t rows_looked_at) const {
+        const uint64_t written = rows - plan.dispatches[first_segment(plan)].cut.first[0];
+        const uint64_t bytes_of_row = std::max<uint64_t>(sizeof(float), out_bytes / rows);
+        if (written < rows_looked_at) return "two segments do not write the last batches";
+        if (written * bytes_of_row > room_bytes)
+            return "the limit of this device lets a segment write too much";
         if (places.at(0).address() + room_bytes <= rows * sizeof(float)) return "addresses are too small";
         return out_bytes > places.distance() ? "out would reach to the lse" : "";
     }
-    void run(const Plan& plan) const {
-        const uint32_t count = std::min(plan.segments(), 2u);
+    static uint32_t first_segment(const core::Plan& plan) {
+        const auto all = static_cast<uint32_t>(plan.dispatches.size());
+        return all - std::min(all, 2u);
+    }
+    void run(const Plan& plan, uint32_t first) const {
         device.runtime().submit([&](VkCommandBuffer commands) {
-            plan.cmd_forward(commands, args, plan.segments() - count, count);
+            plan.cmd_forward(commands, args, first, plan.segments() - first);
         });
     }
     // The end of a room, and whether what lies behind it is as it was.
@@ -76,7 +88,7 @@ struct FarLse {
 
 // The last batches of a case.
 Case last_batches(Case c) {
-    c.problem.batch = batches_looked_at;
+    c.problem.batch = far_lse_batches;
     return c;
 }
 
@@ -97,12 +109,15 @@ Report run_far_lse_case(Device& device, VkattnContext* context, const Case& give
     if (!is_planned(report, c, plan, make, is_quirk)) return report;
     const Case looked_at = last_batches(c);
     const Inputs inputs = make_inputs(looked_at);
-    const FarLse far(device, found, c, inputs);
-    report.skipped = far.obstacle();
-    if (!report.skipped.empty()) return report;
-    far.run(plan);
-    bool intact = true;
+    FarLse far(device, found, c);
+    const auto core_plan = core_plan_of(context->caps, c, false);
+    if (!core_plan) throw RuntimeError(core_plan.failure().message);
     const Tensor out = tensor_of(looked_at, 3);
+    report.skipped = far.obstacle(*core_plan, out.batch * out.heads * out.seqlen);
+    if (!report.skipped.empty()) return report;
+    far.upload(inputs);
+    far.run(plan, FarLse::first_segment(*core_plan));
+    bool intact = true;
     std::vector<float> lse(out.batch * out.heads * out.seqlen);
     const std::vector<std::byte> lse_bytes = far.end_of(0, lse.size() * sizeof(float), intact);
     std::memcpy(lse.data(), lse_bytes.data(), lse_bytes.size());

@@ -241,6 +241,10 @@ std::string uncut(VkattnContext* context, const Case& c, bool backward) {
     return fmt::format("max_flops={}, the least that this device allows, cuts nothing", c.max_dispatch_flops);
 }
 
+bool is_quirk(const std::string& message) {
+    return message.find("driver's compiler") != std::string::npos;
+}
+
 bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Case&, Plan&)>& make,
                 const std::function<bool(const std::string&)>& may_be_refused) {
     try {
@@ -260,6 +264,11 @@ bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Ca
 }
 
 Report run_case(Device& device, VkattnContext* context, const Case& given) {
+    if (given.num_parts != 1) {
+        Report refused;
+        refused.failures.emplace_back("parts are of combines");
+        return refused;
+    }
     if (given.far == Far::lse) return run_far_lse_case(device, context, given);
     if (given.far != Far::none) return run_far_case(device, context, given);
     if (given.company != 0) return run_company_case(device, context, given);

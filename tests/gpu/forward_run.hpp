@@ -113,6 +113,8 @@ struct Report {
 // skipped if a tuning is asked for that is beyond the device, or if `may_be_refused` is true of the message.
 bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Case&, Plan&)>& make,
                 const std::function<bool(const std::string&)>& may_be_refused = {});
+// True of what the planner says where a device cannot have such a plan for a reason that src/plan/quirks.hpp names.
+bool is_quirk(const std::string& message);
 // Why a case with a max_flops tests no cut on this device, where it is planned as it is without one; "" if it does.
 std::string uncut(VkattnContext* context, const Case& c, bool backward);
 

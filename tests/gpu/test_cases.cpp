@@ -207,11 +207,21 @@ TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("[a]\nb=2 nonfinite far=batch") == "f:2: far excludes a mask and nonfinite");
     CHECK(error_of("[a]\nskv=4 values=quarters") ==
           "f:2: values=quarters needs skv=4 and scale=0, and nothing that hides a key");
-    for (const char* words : {"b=9 h=2 s=1", "b=1073741824 s=1", "b=1073741825 s=1 no_lse"})
+    for (const char* words : {"b=9 h=2 sq=1", "b=1073741824 sq=1"})
         CHECK(error_of((std::string("[a]\nfar=lse ") + words).c_str()) ==
-              "f:2: far=lse needs lse, 32 batches and more than 2^30 rows");
-    CHECK(error_of("[a]\nb=1073741825 s=1 far=lse") ==
+              "f:2: far=lse needs 32 batches, and more than 2^30 heads in all of them");
+    for (const char* words :
+         {"sq=2 splits=1 max_flops=9", "sq=1 splits=1", "sq=1 splits=1 max_flops=9 no_lse",
+          "sq=1 splits=2 max_flops=9", "sq=1 splits=1 max_flops=9 dv=9"})
+        CHECK(error_of((std::string("[a]\nb=1073741825 far=lse ") + words).c_str()) ==
+              "f:2: far=lse needs sq=1, h of 64 at most, dv of 8 at most, splits=1, max_flops and lse");
+    CHECK(error_of("[a]\nb=1073741825 sq=1 splits=1 max_flops=9 far=lse") ==
           "f:2: far=lse needs qs, ks and vs of 0 for the batches");
+    CHECK(error_of("[a]\nparts=3 no_lse nonfinite") == "f:2: nonfinite needs lse");
+    CHECK(error_of("[a]\ns=5 batch_invariant company=65537") == "f:2: company is at most 65536");
+    for (const char* words : {"pad=1", "layout=bshd", "os=9,8,8", "align_bytes=16"})
+        CHECK(error_of((std::string("[a]\ns=5 batch_invariant company=3 ") + words).c_str()) ==
+              "f:2: company excludes pad, layout, strides and align_bytes");
     CHECK(error_of("[a]\nparts=3 far=part") == "f:2: far needs two of its dimension");
     for (const char* words : {"s=5", "s=5 batch_invariant no_lse", "s=5 batch_invariant align=top-left",
                               "s=5 batch_invariant mask=bool mask_shape=1", "s=5 batch_invariant lengths=4"})

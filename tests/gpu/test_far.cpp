@@ -107,8 +107,8 @@ std::string run_far(Device& device, const Context& context, const std::string& t
     std::optional<Plan> planned;
     try {
         planned.emplace(context, c.problem, c.options());
-    } catch (const Error& e) {  // a named quirk; see src/plan/quirks.hpp
-        if (e.message().find("driver's compiler") == std::string::npos) throw;
+    } catch (const Error& e) {
+        if (!is_quirk(e.message())) throw;
         return e.message();
     }
     const Plan& plan = *planned;

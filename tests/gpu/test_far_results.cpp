@@ -193,8 +193,7 @@ TEST_CASE_FIXTURE(Recorded, "parts of the output of more than 2^30 rows") {
         "h=17 sq=268435456 skv=97 d=3 qs=0,0,0 kernel=tiles splits=3 max_flops=200000000 "
         "max_scratch=1099511627776";
     const auto plan = core_plan_of(context_of_large_device.get()->caps, parse_case(text, "here"), false);
-    if (!plan && plan.failure().message.find("driver's compiler") != std::string::npos)
-        return skip("parts past 4 GiB: " + plan.failure().message);  // a named quirk; see src/plan/quirks.hpp
+    if (!plan && is_quirk(plan.failure().message)) return skip("parts past 4 GiB: " + plan.failure().message);
     HugeForward forward(device, context_of_large_device.get(), text);
     const auto& dispatches = forward.plan().dispatches;
     const auto is_merge = [&](const core::Dispatch& d) {

@@ -69,16 +69,37 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
 }
 
 constexpr uint32_t most_parts = 4096;   // of a combine: all of them are made on the host
-constexpr double most_products = 1e11;  // of the oracle, whose threads do about 1e8 a second each
+constexpr double most_products = 1e11;  // of the oracle: minutes
 
-// Multiply-adds of the oracle's two products, of which a backward has five.
-double oracle_products(const test::Case& c) {
+// Multiply-adds of the oracle: of both products, or of merging.
+double oracle_products(const Check& check) {
+    const test::Case& c = check.c;
     const VkattnProblem& p = c.problem;
-    const double rows = double{1} * p.batch * p.num_heads_q * p.seqlen_q;
+    const double batches = c.far == test::Far::lse ? test::far_lse_batches : p.batch;
+    const double rows = batches * p.num_heads_q * (double{1} * p.seqlen_q + c.company);
+    if (check.pass->name == "combine") return rows * c.num_parts * p.head_dim_v;
     double keys = p.seqlen_kv;
     if (p.window_left >= 0 && p.window_right >= 0)
         keys = std::min(keys, static_cast<double>(p.window_left) + static_cast<double>(p.window_right) + 1);
-    return rows * keys * (double{1} * p.head_dim_qk + p.head_dim_v);
+    constexpr double backward_products = 5.0 / 2;  // of the forward's
+    return rows * keys * (double{1} * p.head_dim_qk + p.head_dim_v) *
+           (check.pass->backward ? backward_products : 1);
+}
+
+// Throws where the host would compute or hold too much.
+void check_size(const Check& check) {
+    const double products = oracle_products(check);
+    if (products > most_products)
+        throw UsageError(
+            "--case", fmt::format("the oracle would need {:.2g} multiply-adds; the most is {:.2g}", products,
+                                  most_products));
+    constexpr double most_elements = 1e9;  // of all parts, which are made on the host
+    if (check.pass->name == "combine" && products > most_elements)
+        throw UsageError("--case", fmt::format("the parts have over {:.0g} elements", most_elements));
+    constexpr uint32_t most_nonfinite = 4096;  // for which there is a table of rows by keys
+    const VkattnProblem& p = check.c.problem;
+    if (check.c.nonfinite && std::max(p.seqlen_q, p.seqlen_kv) > most_nonfinite)
+        throw UsageError("--case", fmt::format("nonfinite is for sequences of {} at most", most_nonfinite));
 }
 
 // Throws where the library knows no such kernel, on whatever device.
@@ -99,6 +120,7 @@ Check given_check(const std::string& line) {
         throw UsageError("--case", "far=part is of combines, and what else may be far is of forward cases");
     if (check.c.nonfinite && !is_forward && !is_backward && !is_combine)
         throw UsageError("--case", "nonfinite is of forward and backward cases, and of combines");
+    if (check.c.num_parts != 1 && !is_combine) throw UsageError("--case", "parts are of combines");
     if (check.c.company != 0 && !is_forward) throw UsageError("--case", "company is of forward cases");
     if (check.c.num_parts == 0 || check.c.num_parts > most_parts)
         throw UsageError("--case",
@@ -106,11 +128,8 @@ Check given_check(const std::string& line) {
     if (const auto problem = core::resolve(check.c.problem); !problem)
         throw UsageError("--case", fmt::format("{}: {}", problem.failure().field, problem.failure().message));
     check_kernel(check);
+    check_size(check);
     if (check.c.far != test::Far::none) return check;  // its tensors are made without what lies between
-    if (const double products = oracle_products(check.c); products > most_products)
-        throw UsageError(
-            "--case", fmt::format("the oracle would need {:.2g} multiply-adds; the most is {:.2g}", products,
-                                  most_products));
     try {
         for (int tensor = 0; tensor < 4; tensor++) test::tensor_of(check.c, tensor);
     } catch (const test::CaseError& error) {
