@@ -22,7 +22,7 @@ Table one(Usage usage, const std::string& name = "forward_tiles_f32 gpu-d64 64x6
     return t;
 }
 
-constexpr Usage good{0, 100, 0, 0, 12800, 8, 97};
+const Usage good{0, 100, 0, 0, 12800, 8, 97};
 
 // The only thing that a table says of another, or "".
 std::string says(const Usage& kept, const Usage& now) {
@@ -273,4 +273,156 @@ TEST_CASE("gate: matrix kernels are built with the layouts that devices are know
         CHECK_EQ(known, unknown);
         CHECK_GE(known, 8);
     }
+}
+
+// ---- steady loops
+
+namespace {
+
+// A loop over tiles as RADV prints it: a pass multiplies, exponentiates and loads ahead. What stands for tiles in which
+// something is hidden (BB3), for the last tile, which loads nothing (BB5), and for the code around it must not count.
+constexpr const char* aco_loop = R"(BB0:
+	v_mov_b32_e32 v0, 0                                         ; 7e000280
+BB1:
+	v_wmma_f32_16x16x16_f16 v[8:15], v[0:7], v[16:23], v[8:15]   ; cc404008
+	ds_load_b64 v[2:3], v1                                      ; d9d80000
+	ds_load_u16_d16_hi v4, v1                                   ; d9d80000
+	s_cbranch_scc0 BB3                                          ; bfa10002
+BB2:
+	s_branch BB4                                                ; bfa00001
+BB3:
+	v_cndmask_b32_e64 v4, v5, v6, s1                            ; d5010004
+	v_cndmask_b32_e64 v7, v8, v9, s1                            ; d5010007
+BB4:
+	v_exp_f32_e32 v4, v4                                        ; 7e084b04
+	s_waitcnt lgkmcnt(0)                                        ; bf89fc07
+	s_cbranch_scc1 BB6                                          ; bfa20002
+BB5:
+	s_delay_alu instid0(VALU_DEP_1)                             ; bf870001
+	global_load_b128 v[20:23], v1, s[2:3]                       ; dc5e0000
+BB6:
+	v_dual_fmac_f32 v1, v2, v3 :: v_dual_mov_b32 v4, v5          ; c8000000
+	v_dual_dot2acc_f32_f16 v1, v2, v3 :: v_dual_fmac_f32 v4, v5, v6 ; c8000000
+	ds_store_b128 v1, v[20:23]                                  ; db7c0000
+	s_barrier                                                   ; bfbd0000
+	s_add_u32 s4, s4, 1                                         ; 80048104
+	s_cbranch_scc1 BB1                                          ; bfa2fff0
+BB7:
+	s_endpgm                                                    ; bfb00000
+)";
+
+}  // namespace
+
+TEST_CASE("gate: a steady loop goes where nothing is hidden, and loads ahead") {
+    const LoopCounts loop = steady_loop(Assembly::aco, aco_loop);
+    CHECK_EQ(loop.matrix, 1);
+    CHECK_EQ(loop.fma, 2);
+    CHECK_EQ(loop.dot, 1);
+    CHECK_EQ(loop.transcendental, 1);
+    CHECK_EQ(loop.vector, 0);  // a move beside a multiply-add takes no time
+    CHECK_EQ(loop.scalar, 5);  // four branches and an addition
+    CHECK_EQ(loop.global_loads, 1);
+    CHECK_EQ(loop.waits, 1);
+    CHECK_EQ(loop.barriers, 1);
+    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{16, 1}, {64, 1}});
+    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{128, 1}});
+}
+
+TEST_CASE("gate: code without products in a loop has no steady loop") {
+    for (const Assembly language : {Assembly::aco, Assembly::ir3, Assembly::nak})
+        CHECK_EQ(steady_loop(language, "").multiplications(), 0);
+    const std::string straight = std::string(aco_loop).replace(std::string(aco_loop).rfind("BB1 "), 3, "BB7");
+    CHECK_EQ(steady_loop(Assembly::aco, straight).multiplications(), 0);
+}
+
+TEST_CASE("gate: the innermost loop with products and exponents is the steady one") {
+    // The loop of l2 multiplies alone, as one over head dims does; that of l0 has more products, most of them outside.
+    const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
+mad.f32 r0.x, r0.y, r0.z, r0.w
+(rpt3)mad.f32 r1.x, r0.y, r0.z, r0.w
+l1:
+(ss)(sy)mad.f32 r2.x, r0.y, r0.z, r0.w
+l2:
+(rpt1)mad.f32 r3.x, r0.y, r0.z, r0.w
+ldl.u32 r4.x, l[r5.x], 4
+br !p0.x, #l2
+exp2 r6.x, r7.x
+(nop2) add.f r1.x, r2.x, r3.x
+stl.f32 l[r5.x], r4.x, 4
+br !p0.x, #l1
+jump #l0
+end
+)");
+    CHECK_EQ(loop.fma, 3);
+    CHECK_EQ(loop.transcendental, 1);
+    CHECK_EQ(loop.vector, 1);
+    CHECK_EQ(loop.waits, 1);
+    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{32, 1}});
+    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{32, 1}});
+}
+
+TEST_CASE("gate: NAK's blocks, predicates and uniform registers") {
+    const LoopCounts loop = steady_loop(Assembly::nak, R"(block.u 0 L2 [] -> {
+      r0        = ffma.ftz r1 r2 r3                                     // delay=4
+block.u 1 L4 [0, 2] -> {
+      r4..8     = hmma.m16n8k16.f32 r8..12 r12..14 r4..8                // delay=2
+      r9        = mufu.exp2.f32 r9                                      // delay=1 wr:0
+      ur1       = iadd3 ur1 ur3 rZ                                      // delay=3
+      r12..16   = ld.shared.strong.cta.b128 [r1]                        // delay=1
+@!p0              bra pT L3                                             // delay=1
+block 2 L9 [1] -> {
+                  st.shared.strong.cta.b64 [r1] r4..6                   // delay=1
+                  bra L4                                                // delay=1
+block.u 3 L3 [1] -> {
+                  exit                                                  // delay=1
+)");
+    CHECK_EQ(loop.matrix, 1);
+    CHECK_EQ(loop.fma, 0);
+    CHECK_EQ(loop.transcendental, 1);
+    CHECK_EQ(loop.scalar, 1);
+    CHECK_EQ(loop.vector, 0);
+    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{128, 1}});
+    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{64, 1}});
+}
+
+TEST_CASE("gate: the unit that takes most clocks bounds a loop") {
+    LoopCounts loop;
+    loop.matrix = 32;
+    loop.vector = 100;
+    loop.transcendental = 16;
+    loop.lds_loads = {{16, 256}, {64, 76}};
+    const UnitRates* const rdna3 = rates_of("AMD Radeon RX 7900 XTX (RADV NAVI31)");
+    REQUIRE(rdna3 != nullptr);
+    const LoopBound bound = bound_of(loop, *rdna3);
+    CHECK_EQ(bound.matrix, 32 * 32);
+    CHECK_EQ(bound.vector, 32 * 32 + 100 + 16);
+    CHECK_EQ(bound.lds, 2 * (256 + 2 * 76));
+    CHECK_EQ(std::string(bound.unit()), "matrix");
+    loop.lds_loads[128] = 300;
+    CHECK_EQ(std::string(bound_of(loop, *rdna3).unit()), "lds");
+    CHECK(rates_of("Adreno 740") == nullptr);
+}
+
+TEST_CASE("gate: a table of loops is read as it was written, and a longer loop is worse") {
+    Usage usage = loop_usage_of({{"Assembly", aco_loop}, {"ACO IR", ""}}, "RADV NAVI31");
+    CHECK_EQ(usage.unit, "matrix");
+    CHECK_EQ(loop_usage_of({{"IR3 Assembly", "end"}}, "Turnip").unit, "none");
+    CHECK_THROWS_AS(loop_usage_of({{"NIR", ""}}, "RADV NAVI31"), std::runtime_error);
+    Table table = one(usage);
+    table.form = Form::loops;
+    table.pipelines["combine_f32 few-d64 61x61"] = {7, loop_usage_of({{"Assembly", ""}}, "RADV NAVI31")};
+    const std::string text = to_text(table);
+    const Table again = parse_table(text, Form::loops);
+    CHECK_EQ(to_text(again), text);
+    CHECK(again.pipelines.begin()->second.usage.loop == table.pipelines.begin()->second.usage.loop);
+    CHECK(regressions(table, again).empty());
+    CHECK_THROWS_AS(parse_table(std::string(text).replace(text.find("16:1"), 4, "16;1"), Form::loops),
+                    std::runtime_error);
+    CHECK_THROWS_AS(parse_table(to_text(one(good)), Form::loops), std::runtime_error);
+    Table longer = table;
+    uint64_t& clocks = longer.pipelines.at(one(usage).pipelines.begin()->first).usage.clocks;
+    clocks = usage.clocks * 105 / 100;
+    CHECK(regressions(table, longer).empty());
+    clocks = usage.clocks * 105 / 100 + 1;
+    CHECK_EQ(regressions(table, longer).size(), 1);
 }

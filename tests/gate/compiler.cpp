@@ -78,6 +78,8 @@ Compiler::Compiler() {
     vk_ = *functions;
     get_statistics_ = reinterpret_cast<PFN_vkGetPipelineExecutableStatisticsKHR>(
         instance->vkGetDeviceProcAddr(device_, "vkGetPipelineExecutableStatisticsKHR"));
+    get_code_ = reinterpret_cast<PFN_vkGetPipelineExecutableInternalRepresentationsKHR>(
+        instance->vkGetDeviceProcAddr(device_, "vkGetPipelineExecutableInternalRepresentationsKHR"));
     const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, core::max_push_bytes};
     VkPipelineLayoutCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
@@ -91,7 +93,7 @@ Compiler::~Compiler() {
     destroy_device_(device_, nullptr);
 }
 
-Built Compiler::build(const core::PipelineKey& key) const {
+Built Compiler::build(const core::PipelineKey& key, bool with_code) const {
     core::Spirv code = core::spirv_of(key.module, key.rolled);
     if (caps().preserves_nonfinite) code = core::preserving_nonfinite(code);
     VkShaderModuleCreateInfo module_info{};
@@ -110,6 +112,7 @@ Built Compiler::build(const core::PipelineKey& key) const {
     VkComputePipelineCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
     info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
+    if (with_code) info.flags |= VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
     info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
     info.stage.module = module;
@@ -130,6 +133,7 @@ Built Compiler::build(const core::PipelineKey& key) const {
     vk_.vkDestroyShaderModule(device_, module, nullptr);
     if (built.result != VK_SUCCESS) return built;
     built.statistics = statistics_of(pipeline);
+    if (with_code) built.code = code_of(pipeline);
     vk_.vkDestroyPipeline(device_, pipeline, nullptr);
     return built;
 }
@@ -147,6 +151,29 @@ std::map<std::string, uint64_t> Compiler::statistics_of(VkPipeline pipeline) con
     std::map<std::string, uint64_t> numbers;
     for (const VkPipelineExecutableStatisticKHR& s : all) numbers[s.name] = number_of(s);
     return numbers;
+}
+
+std::map<std::string, std::string> Compiler::code_of(VkPipeline pipeline) const {
+    VkPipelineExecutableInfoKHR info{};
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR;
+    info.pipeline = pipeline;
+    uint32_t count = 0;
+    constexpr const char* what = "vkGetPipelineExecutableInternalRepresentationsKHR";
+    require(get_code_(device_, &info, &count, nullptr), what);
+    VkPipelineExecutableInternalRepresentationKHR empty{};
+    empty.sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR;
+    std::vector<VkPipelineExecutableInternalRepresentationKHR> all(count, empty);
+    require(get_code_(device_, &info, &count, all.data()), what);
+    std::vector<std::vector<char>> texts;
+    for (VkPipelineExecutableInternalRepresentationKHR& r : all) {
+        texts.emplace_back(r.dataSize + 1, '\0');
+        r.pData = texts.back().data();
+    }
+    require(get_code_(device_, &info, &count, all.data()), what);
+    std::map<std::string, std::string> code;
+    for (size_t i = 0; i < all.size(); i++)
+        if (all[i].isText) code[all[i].name] = texts[i].data();
+    return code;
 }
 
 }  // namespace vkattn::test

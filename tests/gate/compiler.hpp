@@ -17,6 +17,7 @@ struct Built {
     VkResult result = VK_SUCCESS;
     double ms = 0;                               // wall time of vkCreateComputePipelines
     std::map<std::string, uint64_t> statistics;  // by the driver's own names; of a fraction the whole part
+    std::map<std::string, std::string> code;     // texts by the driver's own names, where they were asked for
 };
 
 class Compiler {
@@ -28,10 +29,12 @@ class Compiler {
 
     const core::DeviceCaps& caps() const { return runtime_.context()->caps; }
     const DeviceInfo& info() const { return runtime_.device(); }
-    Built build(const core::PipelineKey& key) const;
+    // `with_code`: with the driver's texts of the code, from its first form to the machine's.
+    Built build(const core::PipelineKey& key, bool with_code = false) const;
 
   private:
     std::map<std::string, uint64_t> statistics_of(VkPipeline pipeline) const;
+    std::map<std::string, std::string> code_of(VkPipeline pipeline) const;
 
     Runtime runtime_;
     RuntimeHandles handles_ = runtime_.handles();
@@ -39,6 +42,7 @@ class Compiler {
     core::DeviceFunctions vk_;
     PFN_vkDestroyDevice destroy_device_ = nullptr;
     PFN_vkGetPipelineExecutableStatisticsKHR get_statistics_ = nullptr;
+    PFN_vkGetPipelineExecutableInternalRepresentationsKHR get_code_ = nullptr;
     VkPipelineLayout layout_ = VK_NULL_HANDLE;
 };
 

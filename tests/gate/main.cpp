@@ -76,8 +76,8 @@ std::vector<core::Pipeline> used_pipelines(const core::Plan& plan) {
 
 class Gate {
   public:
-    Gate(const Compiler& compiler, const std::string& shader_compiler)
-        : compiler_(compiler), rows_(compiler.info().driver, shader_compiler) {}
+    Gate(const Compiler& compiler, const std::string& shader_compiler, Form form)
+        : compiler_(compiler), rows_(compiler.info().driver, shader_compiler, form) {}
 
     TableBuilder& rows() { return rows_; }
 
@@ -104,9 +104,12 @@ class Gate {
         rows_.add(name, fingerprint(p, constants_), [&] { return usage_now(p); });
     }
     Usage usage_now(const core::Pipeline& p) {
-        const Built built = compiler_.build(constants_.key_of(p));
+        const bool loops = rows_.table().form == Form::loops;
+        const Built built = compiler_.build(constants_.key_of(p), loops);
         Usage usage;
-        if (built.result == VK_SUCCESS)
+        if (built.result == VK_SUCCESS && loops)
+            usage = loop_usage_of(built.code, compiler_.info().name);
+        else if (built.result == VK_SUCCESS)
             usage = usage_of(built.statistics, uint64_t{core::constant_of(p, "pool_vec4")} * 16);
         usage.result = built.result;
         usage.ms = static_cast<uint64_t>(built.ms);
@@ -143,7 +146,8 @@ void print_summary(const TableBuilder& rows) {
         worst = std::max(worst, usage.ms);
         total += usage.ms;
     }
-    fmt::print("{} rows, {} failed, {} spill; {} built, {} kept\n", table.pipelines.size(), failed, spilling,
+    const std::string spill = table.form == Form::usage ? fmt::format(" {} spill;", spilling) : "";
+    fmt::print("{} rows, {} failed;{} {} built, {} kept\n", table.pipelines.size(), failed, spill,
                table.pipelines.size() - rows.rows_kept(), rows.rows_kept());
     fmt::print("{} pipelines built in {:.1f} s, the slowest in {:.1f} s; {}; {}\n", rows.built().size(),
                double(total) / 1e3, double(worst) / 1e3, table.driver, table.shader_compiler);
@@ -170,7 +174,7 @@ int compare(const Table& kept, const Table& now) {
 
 struct Arguments {
     std::string problems, kept, shader_compiler, again;
-    bool update = false, table = false, changed = false;
+    bool update = false, table = false, changed = false, loops = false;
 };
 
 int write(const Table& now, const std::string& kept_file) {
@@ -199,10 +203,11 @@ int run(const Arguments& a) {
             throw std::runtime_error("there is a table of this device, but: " + why);
         return skip(why);
     }
+    const Form form = a.loops ? Form::loops : Form::usage;
     const Compiler compiler;
-    Gate gate(compiler, a.shader_compiler);
+    Gate gate(compiler, a.shader_compiler, form);
     std::optional<Table> kept;
-    if (a.changed || !a.update) kept = parse_table(read(a.kept));
+    if (a.changed || !a.update) kept = parse_table(read(a.kept), form);
     if (a.changed) {
         const std::string why = other_tools(*kept, gate.rows().table());
         if (!why.empty() && a.again.empty())
@@ -228,6 +233,7 @@ int parse_and_run(int argc, char** argv) {
     app.add_flag("--changed", a.changed, "Build only pipelines that the table does not have");
     app.add_option("--again", a.again, "I/N: with --changed, builds this share of what the table has, too");
     app.add_flag("--update", a.update, "Write the table instead");
+    app.add_flag("--loops", a.loops, "Look at steady loops, of which the tables are others");
     app.add_flag("--table", a.table, "Print the whole table");
     CLI11_PARSE(app, argc, argv);
     return run(a);

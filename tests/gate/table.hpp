@@ -9,7 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "gate/loops.hpp"
+
 namespace vkattn::test {
+
+// What a table is about: what the driver reports of whole pipelines, or their steady loops.
+enum class Form { usage, loops };
 
 struct Usage {
     int64_t result = 0;        // VkResult of its creation; the rest says nothing unless it is 0
@@ -19,6 +24,11 @@ struct Usage {
     uint64_t shared_bytes = 0;
     uint64_t occupancy = 0;  // what the driver calls it: subgroups of a SIMD or core, invocations
     uint64_t ms = 0;         // to build it; not compared
+
+    // Of tables of loops, which have nothing else.
+    LoopCounts loop{};
+    uint64_t clocks = 0;        // of the unit that takes most in a pass; without known rates, instructions
+    std::string unit = "none";  // that unit; "none" where no loop multiplies
 };
 
 struct Row {
@@ -29,14 +39,19 @@ struct Row {
 struct Table {
     std::string driver, shader_compiler;  // names and versions
     std::map<std::string, Row> pipelines;
+    Form form = Form::usage;
 };
 
 // From statistics by the names that Mesa's drivers give them. declared_shared_bytes: for drivers that do not report it.
 // Throws std::runtime_error where the driver's names are none of those known.
 Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t declared_shared_bytes);
 
+// From a pipeline's texts by the names that Mesa's drivers give them. Throws std::runtime_error where there
+// is no assembly among them.
+Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name);
+
 std::string to_text(const Table& table);
-Table parse_table(std::string_view text);  // throws std::runtime_error
+Table parse_table(std::string_view text, Form form = Form::usage);  // throws std::runtime_error
 
 // Share number `index` (from 0) of `count` equal ones of all keys; there is none where the count is 0.
 struct Share {
@@ -47,7 +62,7 @@ struct Share {
 // Makes a table row by row, and builds the pipeline of each key at most once.
 class TableBuilder {
   public:
-    TableBuilder(std::string driver, std::string shader_compiler);
+    TableBuilder(std::string driver, std::string shader_compiler, Form form = Form::usage);
 
     // Takes over the numbers of a table of the same driver and shader compiler: pipelines of its keys are not built,
     // except for a share that is built again.
@@ -68,8 +83,8 @@ class TableBuilder {
 // Explains why the numbers of a kept table cannot stand for pipelines that are built now; empty if they can.
 std::string other_tools(const Table& kept, const Table& now);
 
-// Says where `now` is worse than `kept`, one line each: a pipeline that fails, spills more or has lost occupancy; and
-// where the kept table is not of these pipelines.
+// Says where `now` is worse than `kept`, one line each: a pipeline that fails, spills more or has lost
+// occupancy, or whose steady loop takes over 5 % more; and where the kept table is not of these pipelines.
 std::vector<std::string> regressions(const Table& kept, const Table& now);
 
 // Counts the rows of `now` whose pipeline is not the one that the kept row was built from.

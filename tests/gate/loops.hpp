@@ -1,0 +1,73 @@
+// What a driver's compiler made of a kernel's steady loop, which is the innermost loop that has both products and
+// exponents: the path through it with the most multiplications, then the most loads of tiles to come and, of those, the
+// fewest other instructions, because tiles in which nothing is hidden go that way. It is read from the disassembly that
+// VK_KHR_pipeline_executable_properties gives.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace vkattn::test {
+
+// Instructions of a subgroup, in one pass through the loop. A loop inside it counts as one pass, too.
+struct LoopCounts {
+    uint64_t matrix = 0;          // products of matrices
+    uint64_t fma = 0;             // multiply-adds of floats; two where one instruction has two
+    uint64_t dot = 0;             // dot products of 16-bit floats
+    uint64_t transcendental = 0;  // exp2, log2, reciprocals, roots
+    uint64_t vector = 0;          // all other instructions of the vector unit
+    uint64_t scalar = 0;
+    uint64_t global_loads = 0;
+    uint64_t waits = 0, barriers = 0;
+    std::map<uint32_t, uint64_t> lds_loads, lds_stores;  // by bits of an invocation
+
+    uint64_t multiplications() const { return matrix + fma + dot; }
+    uint64_t instructions() const;
+    bool operator==(const LoopCounts&) const = default;
+};
+
+// Drivers' assembly languages, by the names of the texts.
+enum class Assembly { aco, ir3, nak };
+
+// One instruction of a disassembly, or a label.
+struct AssemblyLine {
+    enum class Kind { label, instruction, branch, jump } kind = Kind::instruction;
+    std::string name;    // of the label or the instruction
+    std::string target;  // of a branch, which may go on behind itself, or of a jump, which does not
+    uint64_t times = 1;  // that it is executed
+};
+std::vector<AssemblyLine> parse_assembly(Assembly language, std::string_view text);
+
+// Adds one execution of an instruction.
+void count(Assembly language, const AssemblyLine& line, LoopCounts& counts);
+
+// The steady loop; all zeros where no loop multiplies.
+LoopCounts steady_loop(Assembly language, std::string_view text);
+
+// Clocks of each unit of a SIMD in one pass of one subgroup, by published rates. Real loops wait besides.
+struct LoopBound {
+    double matrix = 0;          // the products of matrices
+    double vector = 0;          // these and all vector instructions, because one port issues both
+    double transcendental = 0;  // of a unit of their own
+    double lds = 0;             // where all SIMDs that share the LDS run this loop
+    double scalar = 0;
+
+    double most() const;
+    const char* unit() const;  // the one that takes most
+};
+
+// Rates of a GPU, in clocks of a SIMD for an instruction of a subgroup.
+struct UnitRates {
+    const char* device;  // part of the device's name
+    double matrix, vector, transcendental;
+    double simds;    // that share an LDS, which moves 128 bytes a clock
+    uint32_t lanes;  // of a subgroup
+};
+// Null where no rates are published or known to us.
+const UnitRates* rates_of(std::string_view device_name);
+LoopBound bound_of(const LoopCounts& counts, const UnitRates& rates);
+
+}  // namespace vkattn::test
