@@ -1,7 +1,8 @@
-// What a driver's compiler made of a kernel's steady loop, which is the innermost loop that has both products and
-// exponents: the path through it with the most multiplications, then the most loads of tiles to come and, of those, the
-// fewest other instructions, because tiles in which nothing is hidden go that way. It is read from the disassembly that
-// VK_KHR_pipeline_executable_properties gives.
+// These functions find the steady loop of a kernel in the disassembly that VK_KHR_pipeline_executable_properties
+// gives, and count its instructions. The steady loop is the innermost loop that has both products and exponents.
+// Of the ways through it, the one with the most multiplications is counted; among equals, the one with the most
+// loads from memory, and then the one with the fewest instructions. That is the way of a tile in which nothing is
+// hidden, while the next tile is loaded.
 #pragma once
 
 #include <cstdint>

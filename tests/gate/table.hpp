@@ -13,7 +13,7 @@
 
 namespace vkattn::test {
 
-// What a table is about: what the driver reports of whole pipelines, or their steady loops.
+// A table has either what the driver reports of whole pipelines, or the instructions of their steady loops.
 enum class Form { usage, loops };
 
 struct Usage {
@@ -25,7 +25,7 @@ struct Usage {
     uint64_t occupancy = 0;  // what the driver calls it: subgroups of a SIMD or core, invocations
     uint64_t ms = 0;         // to build it; not compared
 
-    // Of tables of loops, which have nothing else.
+    // Tables of loops have only these; other tables do not have them.
     LoopCounts loop{};
     uint64_t clocks = 0;        // of the unit that takes most in a pass; without known rates, instructions
     std::string unit = "none";  // that unit; "none" where no loop multiplies

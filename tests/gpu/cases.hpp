@@ -23,8 +23,8 @@ class CaseError : public std::runtime_error {
 
 enum class Layout { bhsd, bshd };
 enum class Values { normal, large, huge, equal, ascending, descending, spike, quarters };
-// What lies more than 4 GiB apart: the two batches, heads, rows or parts of a combine, or, of very many
-// batches, the lse of the first and of the last ones.
+// This says what lies more than 4 GiB apart. `batch`, `head`, `row` and `part` (of a combine) need two of theirs;
+// `lse` needs so many batches that the lse of the last one lies that far behind the lse of the first one.
 enum class Far { none, batch, head, row, part, lse };
 enum class MaskFill { random, banded, rows, tail, lowest, far };
 
@@ -66,8 +66,8 @@ struct Section {
 std::vector<Section> parse_cases(std::string_view text, const std::string& file);
 Case parse_case(std::string_view line, const std::string& where);
 
-// Of a case with far batches, heads or rows: lays its tensors out densely, but for the far dimension, whose
-// stride becomes this many bytes.
+// Lays the tensors of a case with far batches, heads or rows out densely, except that the stride of the far
+// dimension becomes `bytes`.
 void set_far_strides(Case& c, uint64_t bytes);
 
 constexpr int64_t widest_window = int64_t{1} << 40;

@@ -134,7 +134,7 @@ CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Pa
 
 namespace {
 
-// Where a row has two parts at least: the row, and the first such part.
+// A row into which at least two parts are merged, and the first of these parts.
 struct RowOfParts {
     uint64_t row;
     uint32_t part;
@@ -159,7 +159,8 @@ bool same_row(const Outcome& a, const Outcome& b, const Parts& parts, uint64_t r
            std::memcmp(&a.lse[row], &b.lse[row], sizeof(float)) == 0;
 }
 
-// What is wrong with a row whose part has something that is not finite as its lse, or else as its first element.
+// Returns what is wrong with a merged row after NaN or infinity was put into one of its parts: into the part's lse, or
+// into its first element.
 std::string flaw_of_reached(const Outcome& got, const Outcome& clean, const Parts& parts, uint64_t row,
                             bool of_lse) {
     const std::span<const float> now = row_in(got, parts, row), before = row_in(clean, parts, row);

@@ -27,7 +27,7 @@ struct CombineRun {
     std::string damage;  // what was written, but should not have been; "" = nothing
 };
 CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place);
-// The same over parts that lie at an address already.
+// Merges parts that the caller has put at `address`, with an lse that the caller has put into `given_lse`.
 CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts,
                        VkDeviceAddress address, Guarded& given_lse, Place place);
 
