@@ -1,10 +1,8 @@
 #include "gate/loops.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <optional>
-#include <set>
 
 namespace vkattn::test {
 namespace {

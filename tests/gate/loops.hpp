@@ -13,7 +13,7 @@
 
 namespace vkattn::test {
 
-// Instructions of a subgroup, in one pass through the loop. A loop inside it counts as one pass, too.
+// These are the instructions of a subgroup in one pass through the loop. A loop inside it counts as one pass, too.
 struct LoopCounts {
     uint64_t matrix = 0;          // products of matrices
     uint64_t fma = 0;             // multiply-adds of floats; two where one instruction has two
@@ -45,10 +45,11 @@ std::vector<AssemblyLine> parse_assembly(Assembly language, std::string_view tex
 // Adds one execution of an instruction.
 void count(Assembly language, const AssemblyLine& line, LoopCounts& counts);
 
-// The steady loop; all zeros where no loop multiplies.
+// Returns the counts of the steady loop, which are zeros where no loop multiplies.
 LoopCounts steady_loop(Assembly language, std::string_view text);
 
-// Clocks of each unit of a SIMD in one pass of one subgroup, by published rates. Real loops wait besides.
+// A bound has the clocks that each unit of a SIMD needs for one pass of one subgroup, by published rates. It leaves out
+// bank conflicts and waiting.
 struct LoopBound {
     double matrix = 0;          // the products of matrices
     double vector = 0;          // these and all vector instructions, because one port issues both
@@ -67,7 +68,7 @@ struct UnitRates {
     double simds;    // that share an LDS, which moves 128 bytes a clock
     uint32_t lanes;  // of a subgroup
 };
-// Null where no rates are published or known to us.
+// Returns null for devices whose rates are not in the list.
 const UnitRates* rates_of(std::string_view device_name);
 LoopBound bound_of(const LoopCounts& counts, const UnitRates& rates);
 

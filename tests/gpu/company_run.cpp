@@ -14,7 +14,7 @@ Case with_company(Case c) {
     return c;
 }
 
-// `chosen`: only these rows.
+// Copies all rows, or only those that are `chosen`, to places that are `rows_before` further on.
 void copy_rows(const Tensor& from, Tensor& to, uint64_t rows_before,
                const std::vector<bool>* chosen = nullptr) {
     for (uint64_t b = 0; b < from.batch; b++)
@@ -34,7 +34,7 @@ Outcome run(Device& device, VkattnContext* context, const Case& c, const Inputs&
     return outcome;
 }
 
-// The rows of the case in an outcome with company.
+// Returns the rows of the case from an outcome that has rows of company before them.
 Outcome own_rows(const Outcome& all, const Case& c) {
     const VkattnProblem& p = c.problem;
     const size_t dim = p.head_dim_v, more = c.company, rows = more + p.seqlen_q;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstring>
+
 namespace vkattn::test {
 namespace {
 
@@ -10,9 +12,10 @@ constexpr size_t most_buffers = 8;
 
 }  // namespace
 
-std::mutex& FarPlaces::one_at_a_time() {
-    static std::mutex mutex;
-    return mutex;
+FarPlaces::FarPlaces(Device& device) {
+    static std::mutex one_at_a_time;
+    lock_ = std::unique_lock(one_at_a_time);
+    obstacle_ = find(device);
 }
 
 std::string FarPlaces::find(Device& device) {
@@ -34,6 +37,13 @@ std::string FarPlaces::find(Device& device) {
 
 uint64_t FarPlaces::distance() const {
     return buffers_.empty() ? 0 : buffers_[high_].address() - buffers_[low_].address();
+}
+
+std::vector<std::byte> filled(uint64_t bytes, uint32_t word) {
+    std::vector<std::byte> all(bytes);
+    for (size_t at = 0; at + sizeof word <= all.size(); at += sizeof word)
+        std::memcpy(all.data() + at, &word, sizeof word);
+    return all;
 }
 
 }  // namespace vkattn::test

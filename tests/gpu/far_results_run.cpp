@@ -2,9 +2,8 @@
 // with far=part, whose two parts lie more than 4 GiB apart.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
-#include <mutex>
-#include <optional>
 
 #include "case_plan.hpp"
 #include "combine_run.hpp"
@@ -15,19 +14,12 @@
 namespace vkattn::test {
 namespace {
 
-// Before the ends of lse and out, for what the segments write that are run.
+// A room is the memory that lies before the end of lse, or of out, and takes what the last segments write.
 constexpr uint64_t room_bytes = uint64_t{1} << 26;
 constexpr uint64_t unit_bytes = 256;  // what addresses of inputs are multiples of
 
-std::vector<std::byte> poisoned(uint64_t bytes) {
-    std::vector<std::byte> all(bytes);
-    for (size_t at = 0; at + sizeof poison_word <= all.size(); at += sizeof poison_word)
-        std::memcpy(all.data() + at, &poison_word, sizeof poison_word);
-    return all;
-}
-
-// Batches share Q, K and V, and no memory is needed for rows that no segment writes: lse and out begin wherever they
-// must for their last rows to lie at the end of a room. The last segments are run.
+// FarLse runs the last segments of a plan whose batches share Q, K and V. Only the rows that these segments write need
+// memory, so lse and out begin wherever they must for their last rows to lie at the end of a room.
 struct FarLse {
     FarLse(Device& on, const FarPlaces& in, const Case& c)
         : device(on),
@@ -48,10 +40,10 @@ struct FarLse {
             at += (tensors[t]->image.size() + unit_bytes - 1) / unit_bytes * unit_bytes;
         }
         for (const uint64_t place : {0u, 1u})
-            device.runtime().upload(places.at(place), poisoned(room_bytes + unit_bytes));
+            device.runtime().upload(places.at(place), filled(room_bytes + unit_bytes, poison_word));
     }
 
-    // Why this device cannot run it; "" = it can.
+    // Returns why this device cannot run it, or "" if it can.
     std::string obstacle(const core::Plan& plan, uint64_t rows_looked_at) const {
         const uint64_t written = rows - plan.dispatches[first_segment(plan)].cut.first[0];
         const uint64_t bytes_of_row = std::max<uint64_t>(sizeof(float), out_bytes / rows);
@@ -70,12 +62,12 @@ struct FarLse {
             plan.cmd_forward(commands, args, first, plan.segments() - first);
         });
     }
-    // The end of a room, and whether what lies behind it is as it was.
+    // Returns the last bytes of a room, and clears `intact` if what lies behind the room has changed.
     std::vector<std::byte> end_of(uint64_t place, uint64_t bytes, bool& intact) const {
         std::vector<std::byte> all(bytes + unit_bytes);
         device.runtime().download(places.at(place), all, room_bytes - bytes);
         const std::vector<std::byte> behind(all.begin() + static_cast<std::ptrdiff_t>(bytes), all.end());
-        intact = intact && behind == poisoned(unit_bytes);
+        intact = intact && behind == filled(unit_bytes, poison_word);
         all.resize(bytes);
         return all;
     }
@@ -86,7 +78,7 @@ struct FarLse {
     VkattnForwardArgs args = forward_args();
 };
 
-// The last batches of a case.
+// Returns the case that has only the batches that are looked at.
 Case last_batches(Case c) {
     c.problem.batch = far_lse_batches;
     return c;
@@ -95,10 +87,9 @@ Case last_batches(Case c) {
 }  // namespace
 
 Report run_far_lse_case(Device& device, VkattnContext* context, const Case& given) {
-    const std::lock_guard lock(FarPlaces::one_at_a_time());
     Report report;
-    FarPlaces found;
-    report.skipped = found.find(device);
+    const FarPlaces found(device);
+    report.skipped = found.obstacle();
     if (!report.skipped.empty()) return report;
     Case c = given;
     Plan plan;
@@ -130,11 +121,10 @@ Report run_far_lse_case(Device& device, VkattnContext* context, const Case& give
 }
 
 Report run_far_combine_case(Device& device, VkattnContext* context, const Case& c) {
-    const std::lock_guard lock(FarPlaces::one_at_a_time());
     Report report;
     report.kernel = VKATTN_KERNEL_COMBINE;
-    FarPlaces found;
-    report.skipped = found.find(device);
+    const FarPlaces found(device);
+    report.skipped = found.obstacle();
     if (!report.skipped.empty()) return report;
     Parts parts(c);
     const uint64_t bytes = element_bytes(c.parts_dtype), of_part = parts.layout.span() * bytes;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <mutex>
 #include <optional>
 
 #include "far_places.hpp"
@@ -27,9 +26,7 @@ class FarTensors {
 
     // What lies in a place: its rows of all tensors, and poison.
     std::vector<std::byte> image(uint64_t place, uint32_t poison) const {
-        std::vector<std::byte> all(size_);
-        for (size_t at = 0; at < size_; at += sizeof poison)
-            std::memcpy(all.data() + at, &poison, sizeof poison);
+        std::vector<std::byte> all = filled(size_, poison);
         for (size_t t = 0; t + 1 < parts_.size(); t++)  // the last one is out
             each_row(t, place, [&](uint64_t at, uint64_t row) {
                 const Tensor& dense = parts_[t].dense;
@@ -135,10 +132,9 @@ struct FarRun {
 }  // namespace
 
 Report run_far_case(Device& device, VkattnContext* context, const Case& given) {
-    const std::lock_guard lock(FarPlaces::one_at_a_time());
     Report report;
-    FarPlaces found;
-    report.skipped = found.find(device);
+    const FarPlaces found(device);
+    report.skipped = found.obstacle();
     if (!report.skipped.empty()) return report;
     Case c = given;
     Plan plan;

@@ -69,9 +69,9 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
 }
 
 constexpr uint32_t most_parts = 4096;   // of a combine: all of them are made on the host
-constexpr double most_products = 1e11;  // of the oracle: minutes
+constexpr double most_products = 1e11;  // of the oracle; more is refused
 
-// Multiply-adds of the oracle: of both products, or of merging.
+// Returns how many multiply-adds the oracle needs for the products, or for merging parts.
 double oracle_products(const Check& check) {
     const test::Case& c = check.c;
     const VkattnProblem& p = c.problem;
