@@ -320,6 +320,8 @@ TEST_CASE("gate: a steady loop goes where nothing is hidden, and loads ahead") {
     CHECK_EQ(loop.dot, 1);
     CHECK_EQ(loop.transcendental, 1);
     CHECK_EQ(loop.vector, 0);  // a move beside a multiply-add takes no time
+    CHECK_EQ(loop.paired, 1);  // the multiply-add beside the dot product
+    CHECK_EQ(bound_of(loop, *rates_of("RADV NAVI31")).vector, 32 + 2 + 1);
     CHECK_EQ(loop.scalar, 5);  // four branches and an addition
     CHECK_EQ(loop.global_loads, 1);
     CHECK_EQ(loop.waits, 1);

@@ -137,6 +137,7 @@ void count_aco(const AssemblyLine& line, LoopCounts& c) {
             n.remove_prefix(7);
         else
             n.remove_prefix(2);
+        const uint64_t multiplications = c.multiplications();
         if (starts_with_any(n, {"wmma", "swmmac", "mfma"}))
             c.matrix++;
         else if (n.starts_with("dot2"))
@@ -147,6 +148,7 @@ void count_aco(const AssemblyLine& line, LoopCounts& c) {
             c.transcendental++;
         else
             c.vector += line.times;
+        if (line.times == 0) c.paired += c.multiplications() - multiplications;
     }
 }
 
@@ -248,8 +250,8 @@ struct Path {
 void add(const LoopCounts& more, LoopCounts& sum) {
     for (uint64_t LoopCounts::*const field :
          {&LoopCounts::matrix, &LoopCounts::fma, &LoopCounts::dot, &LoopCounts::transcendental,
-          &LoopCounts::vector, &LoopCounts::scalar, &LoopCounts::global_loads, &LoopCounts::waits,
-          &LoopCounts::barriers})
+          &LoopCounts::vector, &LoopCounts::paired, &LoopCounts::scalar, &LoopCounts::global_loads,
+          &LoopCounts::waits, &LoopCounts::barriers})
         sum.*field += more.*field;
     for (const auto& [bits, times] : more.lds_loads) sum.lds_loads[bits] += times;
     for (const auto& [bits, times] : more.lds_stores) sum.lds_stores[bits] += times;
@@ -299,7 +301,8 @@ std::optional<Loop> best_innermost(const std::vector<Loop>& loops, const Wanted&
 // ones; two SIMDs share a compute unit and its LDS of 128 bytes a clock (AMD, "RDNA Architecture",
 // whitepaper of 2019, and the ISA guides of RDNA2 to RDNA4). A product of 16x16x16 matrices, 8,192
 // operations, takes 32 clocks by RDNA3's 512 operations of float16 a clock and compute unit (AMD GPUOpen,
-// "How to accelerate AI applications on RDNA 3 using WMMA"), and 16 by RDNA4's 1,024. GCN: four SIMDs of 16
+// "How to accelerate AI applications on RDNA 3 using WMMA"), and 16 by RDNA4's 1,024 (AMD GPUOpen, "Using
+// the Matrix Cores of AMD RDNA 4 architecture GPUs"). GCN: four SIMDs of 16
 // lanes share an LDS of as many bytes and issue 64 lanes in four clocks (AMD, "Graphics Core Next",
 // whitepaper of 2012).
 constexpr UnitRates all_rates[] = {
@@ -319,8 +322,9 @@ LoopBound bound_of(const LoopCounts& counts, const UnitRates& rates) {
     const auto number = [](uint64_t n) { return static_cast<double>(n); };
     LoopBound bound;
     bound.matrix = number(counts.matrix) * rates.matrix;
-    bound.vector =
-        bound.matrix + number(counts.fma + counts.dot + counts.vector + counts.transcendental) * rates.vector;
+    bound.vector = bound.matrix +
+                   number(counts.fma + counts.dot - counts.paired + counts.vector + counts.transcendental) *
+                       rates.vector;
     bound.transcendental = number(counts.transcendental) * rates.transcendental;
     bound.scalar = number(counts.scalar);
     constexpr double lds_bytes = 128;
@@ -342,7 +346,8 @@ const char* LoopBound::unit() const {
 }
 
 uint64_t LoopCounts::instructions() const {
-    uint64_t sum = multiplications() + transcendental + vector + scalar + global_loads + waits + barriers;
+    uint64_t sum =
+        multiplications() - paired + transcendental + vector + scalar + global_loads + waits + barriers;
     for (const auto& [bits, times] : lds_loads) sum += times;
     for (const auto& [bits, times] : lds_stores) sum += times;
     return sum;

@@ -20,6 +20,7 @@ struct LoopCounts {
     uint64_t dot = 0;             // dot products of 16-bit floats
     uint64_t transcendental = 0;  // exp2, log2, reciprocals, roots
     uint64_t vector = 0;          // all other instructions of the vector unit
+    uint64_t paired = 0;          // of fma and dot: those that are issued together with another instruction
     uint64_t scalar = 0;
     uint64_t global_loads = 0;
     uint64_t waits = 0, barriers = 0;
@@ -38,7 +39,8 @@ struct AssemblyLine {
     enum class Kind { label, instruction, branch, jump } kind = Kind::instruction;
     std::string name;    // of the label or the instruction
     std::string target;  // of a branch, which may go on behind itself, or of a jump, which does not
-    uint64_t times = 1;  // that it is executed
+    uint64_t times =
+        1;  // that it is executed; 0 for the second half of a dual instruction, which takes no time
 };
 std::vector<AssemblyLine> parse_assembly(Assembly language, std::string_view text);
 

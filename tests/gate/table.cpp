@@ -39,15 +39,12 @@ struct LoopColumn {
     uint64_t LoopCounts::*at;
 };
 
-constexpr LoopColumn loop_columns[] = {{"matrix", &LoopCounts::matrix},
-                                       {"fma", &LoopCounts::fma},
-                                       {"dot", &LoopCounts::dot},
-                                       {"transc", &LoopCounts::transcendental},
-                                       {"vector", &LoopCounts::vector},
-                                       {"scalar", &LoopCounts::scalar},
-                                       {"global", &LoopCounts::global_loads},
-                                       {"waits", &LoopCounts::waits},
-                                       {"barriers", &LoopCounts::barriers}};
+constexpr LoopColumn loop_columns[] = {
+    {"matrix", &LoopCounts::matrix}, {"fma", &LoopCounts::fma},
+    {"dot", &LoopCounts::dot},       {"transc", &LoopCounts::transcendental},
+    {"vector", &LoopCounts::vector}, {"paired", &LoopCounts::paired},
+    {"scalar", &LoopCounts::scalar}, {"global", &LoopCounts::global_loads},
+    {"waits", &LoopCounts::waits},   {"barriers", &LoopCounts::barriers}};
 constexpr int column_width = 10, unit_width = 16;
 // Separates a pipeline's name, which has single blanks only, from its key and numbers.
 constexpr std::string_view gap = "  ";
