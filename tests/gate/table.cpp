@@ -34,6 +34,7 @@ struct Column {
 constexpr Column columns[] = {{"registers", &Usage::registers}, {"spills", &Usage::spills},
                               {"stack", &Usage::stack_bytes},   {"shared", &Usage::shared_bytes},
                               {"occupancy", &Usage::occupancy}, {"ms", &Usage::ms}};
+
 struct LoopColumn {
     const char* name;
     uint64_t LoopCounts::*at;
@@ -69,7 +70,8 @@ std::string worse(const Usage& kept, const Usage& now, Form form) {
     return "";
 }
 
-// LDS accesses as "16:256,64:76": bits of an invocation, and how many; "-" where there is none.
+// Returns LDS accesses as "16:256,64:76": before each colon are the bits of an invocation, behind it is how many there
+// are. "-" stands for none.
 std::string text_of(const std::map<uint32_t, uint64_t>& accesses) {
     std::string text;
     for (const auto& [bits, times] : accesses)

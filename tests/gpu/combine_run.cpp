@@ -169,9 +169,9 @@ std::string flaw_of_reached(const Outcome& got, const Outcome& clean, const Part
         return all_nan && std::isnan(got.lse[row]) ? "" : "not all of the row and its lse are NaN";
     }
     if (std::isfinite(now[0])) return "its element of the merged row is finite";
-    const bool others =
+    const bool others_stay =
         std::ranges::equal(now.subspan(1), before.subspan(1)) && got.lse[row] == clean.lse[row];
-    return others ? "" : "other elements, or the lse, have changed";
+    return others_stay ? "" : "other elements, or the lse, have changed";
 }
 
 // NaN and infinity in a part must reach the row that it is merged into, and no other.

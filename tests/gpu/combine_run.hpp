@@ -32,7 +32,7 @@ CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Pa
                        VkDeviceAddress address, Guarded& given_lse, Place place);
 
 Report run_combine_case(Device& device, VkattnContext* context, const Case& c);
-// Of cases with far=part: see far_results_run.cpp.
+// Runs a case with far=part; it is in far_results_run.cpp.
 Report run_far_combine_case(Device& device, VkattnContext* context, const Case& c);
 
 }  // namespace vkattn::test

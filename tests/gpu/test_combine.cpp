@@ -1,8 +1,6 @@
 // Merging of partial outputs: against fp64 arithmetic done here, and of shards of the keys against the oracle.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "combine_run.hpp"
 #include "interposer.hpp"
