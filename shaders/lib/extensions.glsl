@@ -10,3 +10,11 @@
 #if defined(HAS_16BIT) && !defined(PACKED)
 #extension GL_EXT_shader_16bit_storage : require
 #endif
+// 16-bit dot products: lib/dot2.glsl.
+#ifdef DOT
+#extension GL_EXT_spirv_intrinsics : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#ifdef BF16
+#extension GL_EXT_bfloat16 : require
+#endif
+#endif

@@ -14,6 +14,12 @@
 // and P lie transposed in shared memory, four rows to a vec4; the transposition happens in registers, 4 x 4 at a time.
 #include "lib/constants.glsl"
 
+#ifdef DOT
+#define LINES_OF(elements) ((elements) / 2)  // lib/lines.glsl
+#else
+#define LINES_OF(elements) (elements)
+#endif
+
 const uint TILE_Q = ROWS * GROUPS;
 const uint TILE_KV = COLS * LANES;
 const uint CHUNK_VECS = CHUNK / 4;
@@ -21,20 +27,22 @@ const uint CHUNK_VECS = CHUNK / 4;
 const uint Q_STRIDE = POOL_STRIDE(TILE_Q);
 const uint K_STRIDE = POOL_STRIDE(TILE_KV);
 const uint P_KEYS = 4 * P_BLOCKS * LANES;
-const uint QK_UNROLL = UNROLL < CHUNK ? UNROLL : CHUNK;
-const uint PV_UNROLL = UNROLL < V_KEYS ? UNROLL : V_KEYS;
+const uint QK_UNROLL = UNROLL < LINES_OF(CHUNK) ? UNROLL : LINES_OF(CHUNK);
+const uint PV_UNROLL = UNROLL < LINES_OF(V_KEYS) ? UNROLL : LINES_OF(V_KEYS);
 const uint Q_BLOCKS = TILE_Q / 4 * CHUNK_VECS, K_BLOCKS = TILE_KV / 4 * CHUNK_VECS;  // 4 x 4 blocks of a chunk
 const uint K_FIRST = PLACE_BEHIND(Q_BLOCKS), QK_BLOCKS = K_FIRST + K_BLOCKS;          // their list
 const uint QK_ITEMS = (QK_BLOCKS + THREADS - 1) / THREADS;  // of which an invocation stages this many
-const uint V_ITEMS = (V_KEYS * V_STRIDE + THREADS - 1) / THREADS;
+const uint V_ITEMS = (LINES_OF(V_KEYS) * V_STRIDE + THREADS - 1) / THREADS;
 
-const uint POOL_Q = 0;                    // scores: Q chunk, CHUNK x Q_STRIDE
-const uint POOL_K = CHUNK * Q_STRIDE;     //         K chunk, CHUNK x K_STRIDE
-const uint POOL_P = 0;                    // output: P, P_KEYS x Q_STRIDE
-const uint POOL_V = P_KEYS * Q_STRIDE;    //         V, V_KEYS x V_STRIDE
+const uint POOL_Q = 0;                                // scores: Q chunk, lines of CHUNK x Q_STRIDE
+const uint POOL_K = LINES_OF(CHUNK) * Q_STRIDE;       //         K chunk, lines of CHUNK x K_STRIDE
+const uint POOL_P = 0;                                // output: P, lines of P_KEYS x Q_STRIDE
+const uint POOL_V = LINES_OF(P_KEYS) * Q_STRIDE;      //         V, lines of V_KEYS x V_STRIDE
+
 
 #include "lib/operands.glsl"
 #include "lib/rows.glsl"
+#include "lib/lines.glsl"
 
 // A 4 x 4 block, as stored: elements d .. d+3 of rows row .. row+3 of key_value, or of query.
 struct Block {
@@ -47,12 +55,20 @@ Block load_block(bool of_key_value, Rows t, uint row, uint d, uint extent, bool 
     return block;
 }
 
+#ifdef DOT
+void store_block(bool of_key_value, uint at, uint stride, Block block) {
+    [[unroll]] for (uint i = 0; i < 2; i++)
+        pool[at + i * stride] =
+            stored_line4(uvec4(block.row[0][i], block.row[1][i], block.row[2][i], block.row[3][i]));
+}
+#else
 void store_block(bool of_key_value, uint at, uint stride, Block block) {
     mat4 rows;
     [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = staged_floats(of_key_value, block.row[i]);
     const mat4 columns = transpose(rows);
     [[unroll]] for (uint i = 0; i < 4; i++) pool[at + i * stride] = columns[i];
 }
+#endif
 
 // The blocks of a chunk in one list, Q's first: see PLACE_BEHIND. `extent`: head dims of both.
 Block load_chunk_block(Rows q, Rows k, uint chunk, uint extent, uint first) {
@@ -68,30 +84,38 @@ void store_chunk_block(uint first, Block block) {
     const uint e = first + thread;
     const bool of_k = is_behind(K_FIRST, first);
     const uint index = of_k ? e - K_FIRST : e, stride = of_k ? K_STRIDE : Q_STRIDE;
-    store_block(of_k, (of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * 4 * stride + index / CHUNK_VECS, stride, block);
+    store_block(of_k, (of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * LINES_OF(4) * stride + index / CHUNK_VECS, stride,
+                block);
 }
 
-// Keys of the staged P and V are in an order that suits the lanes which store P: key 4 * (b * LANES + lane) + i stands
-// in slot (4 * b + i) * LANES + lane.
+// Lines of the staged P and V are in an order that suits the lanes which store P: key 4 * (b * LANES + lane) + i stands
+// in slot (4 * b + i) * LANES + lane or, of lines that are pairs of keys, pair 2 * (b * LANES + lane) + i in slot
+// (2 * b + i) * LANES + lane. Returns the line's first key.
 uint key_of_slot(uint slot) {
+#ifdef DOT
+    return slot / (2 * LANES) * (4 * LANES) + slot % LANES * 4 + slot % (2 * LANES) / LANES * 2;
+#else
     return slot / (4 * LANES) * (4 * LANES) + slot % LANES * 4 + slot % (4 * LANES) / LANES;
+#endif
 }
 
 #ifndef OUT_FIRST
 #define OUT_FIRST 0  // vec4 of a row before the workgroup's own
 #endif
 
-// Item e of a V stage: 4 head dims of the key in slot first_slot + e / V_STRIDE of the P_KEYS keys from v.first on.
-KEY_VALUE_STORED4 load_v_item(Rows v, uint first_slot, uint e) {
+// Item e of a V stage: 4 head dims of the line in slot first_slot + e / V_STRIDE of the P_KEYS keys from v.first on.
+V_ITEM load_v_item(Rows v, uint first_slot, uint e) {
     const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
     const bool inside = OUT_DIM % (4 * LANES * SLICES) == 0;
-    return load_key_value4(row_start(v, row, KEY_VALUE_BYTES), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside);
+#define LOAD_V(row) \
+    load_key_value4(row_start(v, row, KEY_VALUE_BYTES), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside)
+    return V_ITEM_OF(row, LOAD_V);
 }
 
 // Staging in two steps: fetch_* issue the loads into registers while a chunk is being computed, store_* put them down
 // between barriers. Without FETCHES_AHEAD (a CPU gains nothing by it) store_* do both.
 Block fetched_qk[FETCHES_AHEAD ? QK_ITEMS : 1];
-KEY_VALUE_STORED4 fetched_v[FETCHES_AHEAD ? V_ITEMS : 1];
+V_ITEM fetched_v[FETCHES_AHEAD ? V_ITEMS : 1];
 
 void fetch_qk(Rows q, Rows k, uint chunk, uint extent) {
     if (!FETCHES_AHEAD) return;
@@ -114,18 +138,19 @@ void store_qk(Rows q, Rows k, uint chunk, uint extent) {
 void fetch_v(Rows v, uint first_slot) {
     if (!FETCHES_AHEAD) return;
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * V_STRIDE) fetched_v[t] = load_v_item(v, first_slot, t * THREADS + thread);
+        if (t * THREADS + thread < LINES_OF(V_KEYS) * V_STRIDE)
+            fetched_v[t] = load_v_item(v, first_slot, t * THREADS + thread);
 }
 
 void store_v(Rows v, uint first_slot) {
     if (!FETCHES_AHEAD) {
-        STAYS_LOOP for (uint e = thread; e < V_KEYS * V_STRIDE; e += THREADS)
-            pool[POOL_V + e] = key_value_floats(load_v_item(v, first_slot, e));
+        STAYS_LOOP for (uint e = thread; e < LINES_OF(V_KEYS) * V_STRIDE; e += THREADS)
+            pool[POOL_V + e] = v_line4(load_v_item(v, first_slot, e));
         return;
     }
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
-        if (t * THREADS + thread < V_KEYS * V_STRIDE)
-            pool[POOL_V + t * THREADS + thread] = key_value_floats(fetched_v[t]);
+        if (t * THREADS + thread < LINES_OF(V_KEYS) * V_STRIDE)
+            pool[POOL_V + t * THREADS + thread] = v_line4(fetched_v[t]);
 }
 
 // Private to an invocation: its part of the scores (then of P), four keys to a vec4, and of the output tile.
@@ -138,46 +163,46 @@ vec4 acc[ROWS * OUT_VECS];
 // c) is the place of its vec4 number c of right_vecs.
 //
 // ADD_PRODUCT loads a line of both before it multiplies. ADD_LONG_PRODUCT loads the right one vec4 by vec4, because it
-// may not fit the registers: each(c, count) is the loop over them. Its statement `find_dropped`, which may look at
-// `left`, sets `drop` where the line counts as 0 whatever `right` is. ADD_ISOLATED_PRODUCT is the same for
-// a tile in which a left element of 0 means hidden: it counts as 0 in its row alone.
+// may not fit the registers: each(c, count) is the loop over them. Its statement `find_dropped` is {} or DROP_UNSEEN,
+// after which a key counts as 0, whatever `right` is, where `left` is 0 in all rows. ADD_ISOLATED_PRODUCT is the same
+// for a tile in which a left element of 0 means hidden: it counts as 0 in its row alone.
 #define FOR_LINES(steps, unrolled) \
     for (uint first_line = 0; first_line < (steps); first_line += (unrolled)) \
         [[unroll]] for (uint i = 0; i < (unrolled); i++)
 #define ADD_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, steps, unrolled) \
     FOR_LINES(steps, unrolled) { \
         const uint line = first_line + i; \
-        vec4 left[left_vecs], right[right_vecs]; \
-        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = pool[left_at(line) + x]; \
-        [[unroll]] for (uint c = 0; c < (right_vecs); c++) right[c] = pool[right_at(line, c)]; \
+        LINE4 left[left_vecs], right[right_vecs]; \
+        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = line4_at(left_at(line) + x); \
+        [[unroll]] for (uint c = 0; c < (right_vecs); c++) right[c] = line4_at(right_at(line, c)); \
         [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) \
             [[unroll]] for (uint c = 0; c < (right_vecs); c++) \
-                acc[r * (right_vecs) + c] = fma(vec4(left[r / 4][r % 4]), right[c], acc[r * (right_vecs) + c]); \
+                ADD_LINE(left[r / 4][r % 4], right[c], acc[r * (right_vecs) + c]); \
     }
 #define ADD_LONG_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, each, steps, unrolled, find_dropped) \
     FOR_LINES(steps, unrolled) { \
         const uint line = first_line + i; \
-        vec4 left[left_vecs]; \
-        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = pool[left_at(line) + x]; \
-        bool drop = false; \
+        LINE4 left[left_vecs]; \
+        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = line4_at(left_at(line) + x); \
+        NOTHING_DROPPED \
         find_dropped \
         each(c, right_vecs) { \
-            vec4 right = pool[right_at(line, c)]; \
-            if (drop) right = vec4(0); \
+            LINE4 right = line4_at(right_at(line, c)); \
+            DROP_FROM(right) \
             [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) \
-                acc[r * (right_vecs) + c] = fma(vec4(left[r / 4][r % 4]), right, acc[r * (right_vecs) + c]); \
+                ADD_LINE(left[r / 4][r % 4], right, acc[r * (right_vecs) + c]); \
         } \
     }
 #define ADD_ISOLATED_PRODUCT(acc, left_vecs, left_at, right_vecs, right_at, each, steps) \
     for (uint line = 0; line < (steps); line++) { \
-        vec4 left[left_vecs]; \
-        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = pool[left_at(line) + x]; \
+        LINE4 left[left_vecs]; \
+        [[unroll]] for (uint x = 0; x < (left_vecs); x++) left[x] = line4_at(left_at(line) + x); \
         each(c, right_vecs) { \
-            const vec4 right = pool[right_at(line, c)]; \
+            const LINE4 right = line4_at(right_at(line, c)); \
             [[unroll]] for (uint r = 0; r < 4 * (left_vecs); r++) { \
                 const uint at = r * (right_vecs) + c; \
-                const float x = left[r / 4][r % 4]; \
-                if (floatBitsToUint(x) != 0) acc[at] = fma(vec4(x), right, acc[at]); \
+                const LINE1 x = left[r / 4][r % 4]; \
+                ADD_SEEN_LINE(x, right, acc[at]); \
             } \
         } \
     }
@@ -185,15 +210,12 @@ vec4 acc[ROWS * OUT_VECS];
 
 // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
 #define DROP_UNSEEN \
-    if (MASK_KIND != MASK_NONE) { \
-        drop = true; \
-        [[unroll]] for (uint x = 0; x < ROWS / 4; x++) drop = drop && left[x] == vec4(0); \
-    }
+    if (MASK_KIND != MASK_NONE) { DROP_WHERE_ALL_ARE_HIDDEN }
 
 // scores += Q chunk . K chunk^T
-#define Q_AT(d) (POOL_Q + (d) * Q_STRIDE + group * (ROWS / 4))
-#define K_AT(d, b) (POOL_K + (d) * K_STRIDE + (b) * LANES + lane)
-void multiply_qk() { ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, CHUNK, QK_UNROLL) }
+#define Q_AT(line) (POOL_Q + (line) * Q_STRIDE + group * (ROWS / 4))
+#define K_AT(line, b) (POOL_K + (line) * K_STRIDE + (b) * LANES + lane)
+void multiply_qk() { ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, LINES_OF(CHUNK), QK_UNROLL) }
 
 // scores = A . B^T over the `extent` head dims of both tiles, of which the first chunk is fetched already. `after` is
 // done while the last chunk is multiplied.
@@ -210,11 +232,13 @@ void multiply_qk() { ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, CHUNK, 
 
 void store_p_blocks(uint b) {
     [[unroll]] for (uint n = 0; n < P_BLOCKS; n++)
-        [[unroll]] for (uint i = 0; i < 4; i++)
+        [[unroll]] for (uint i = 0; i < LINES_OF(4); i++)
             [[unroll]] for (uint x = 0; x < ROWS / 4; x++) {
-                vec4 rows;
-                [[unroll]] for (uint r = 0; r < 4; r++) rows[r] = scores[(4 * x + r) * (COLS / 4) + b + n][i];
-                pool[POOL_P + ((4 * n + i) * LANES + lane) * Q_STRIDE + group * (ROWS / 4) + x] = rows;
+                LINE4 rows;
+                [[unroll]] for (uint r = 0; r < 4; r++)
+                    rows[r] = weights_of_line(scores[(4 * x + r) * (COLS / 4) + b + n], i);
+                pool[POOL_P + ((LINES_OF(4) * n + i) * LANES + lane) * Q_STRIDE + group * (ROWS / 4) + x] =
+                    stored_line4(rows);
             }
 }
 
@@ -231,27 +255,27 @@ void store_p(uint first) {
 // what is not finite in them must not reach these rows.
 bool tile_is_isolated = false;
 
-// acc += P . V over the V_KEYS staged keys, which stand from `first_slot` on in the staged P
-#define P_AT(k) (POOL_P + (first_slot + (k)) * Q_STRIDE + group * (ROWS / 4))
-#define V_AT(k, o) (POOL_V + (k) * V_STRIDE + (o) * LANES + lane)
+// acc += P . V over the V_KEYS staged keys, whose lines stand from `first_slot` on in the staged P
+#define P_AT(line) (POOL_P + (first_slot + (line)) * Q_STRIDE + group * (ROWS / 4))
+#define V_AT(line, o) (POOL_V + (line) * V_STRIDE + (o) * LANES + lane)
 void multiply_pv(uint first_slot) {
     if (ISOLATES_ROWS && tile_is_isolated) {
-        ADD_ISOLATED_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, V_KEYS)
+        ADD_ISOLATED_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, LINES_OF(V_KEYS))
         return;
     }
-    ADD_LONG_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, V_KEYS, PV_UNROLL, DROP_UNSEEN)
+    ADD_LONG_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, LINES_OF(V_KEYS), PV_UNROLL, DROP_UNSEEN)
 }
 
 // acc += P . V, with P in scores. Meanwhile fetches the first chunk of the next tile of keys, if there is `more`.
 void multiply_tile(Rows q, Rows next, bool more, Rows v) {
     [[unroll]] for (uint b = 0; b < COLS / 4; b += P_BLOCKS) {
-        for (uint slot = 0; slot < P_KEYS; slot += V_KEYS) {
+        for (uint slot = 0; slot < LINES_OF(P_KEYS); slot += LINES_OF(V_KEYS)) {
             barrier();
             if (slot == 0) store_p(b);
             store_v(v, slot);
             barrier();
-            if (slot + V_KEYS < P_KEYS) {
-                fetch_v(v, slot + V_KEYS);
+            if (slot + LINES_OF(V_KEYS) < LINES_OF(P_KEYS)) {
+                fetch_v(v, slot + LINES_OF(V_KEYS));
             } else {
                 v = tile_at(v, v.first + P_KEYS);
                 if (b + P_BLOCKS < COLS / 4) fetch_v(v, 0);

@@ -1,0 +1,45 @@
+// What the tiles of lib/tiles.glsl consist of in shared memory, and how they are multiplied: lines, which are one head
+// dim of Q and K, and one key of P and V, in float32. With the macro DOT a line is two of them, side by side in
+// 16 bits, and the products are dot products of pairs: half as many lines, of as many vec4.
+#ifdef DOT
+#include "lib/dot2.glsl"
+
+#define LINE1 uint  // a place of a line, and four of them
+#define LINE4 uvec4
+#define line4_at(place) floatBitsToUint(pool[place])
+#define stored_line4(x) uintBitsToFloat(x)
+#define ADD_LINE(left, right, sum) sum = dot2(left, right, sum)
+#define weights_of_line(p, line) pair_of_weights(p[2 * (line)], p[2 * (line) + 1])
+
+// Of a line of V, a pair of keys, those are dropped whose weights are 0 in all rows, or in one.
+#define NOTHING_DROPPED uint kept = 0xffffffff;
+#define DROP_FROM(right) right &= kept;
+#define DROP_WHERE_ALL_ARE_HIDDEN \
+    uint weights = 0; \
+    [[unroll]] for (uint x = 0; x < ROWS / 4; x++) weights |= left[x].x | left[x].y | left[x].z | left[x].w; \
+    kept = halves_of(weights);
+#define ADD_SEEN_LINE(left, right, sum) sum = dot2(left, right & halves_of(left), sum)
+
+// Four head dims of a line of V, as stored: those of the first key, then those of the second.
+#define V_ITEM uvec4
+#define V_ITEM_OF(first_key, load) uvec4(load(first_key), load(first_key + 1))
+#define v_line4(item) stored_line4(pairs_of_rows(item.xy, item.zw))
+#else
+#define LINE1 float
+#define LINE4 vec4
+#define line4_at(place) pool[place]
+#define stored_line4(x) (x)
+#define ADD_LINE(left, right, sum) sum = fma(vec4(left), right, sum)
+#define weights_of_line(p, line) p[line]
+
+#define NOTHING_DROPPED bool drop = false;
+#define DROP_FROM(right) if (drop) right = vec4(0);
+#define DROP_WHERE_ALL_ARE_HIDDEN \
+    drop = true; \
+    [[unroll]] for (uint x = 0; x < ROWS / 4; x++) drop = drop && left[x] == vec4(0);
+#define ADD_SEEN_LINE(left, right, sum) if (floatBitsToUint(left) != 0) sum = fma(vec4(left), right, sum)
+
+#define V_ITEM KEY_VALUE_STORED4
+#define V_ITEM_OF(key, load) load(key)
+#define v_line4(item) key_value_floats(item)
+#endif
