@@ -100,6 +100,9 @@ std::string module_flaw(const DeviceCaps& caps, VkattnDtype dtype, core::Module 
         return fmt::format("{} needs 16-bit storage", core::name_of(module));
     if ((needs & core::NEED_MATRIX) != 0 && caps.matrices.empty())
         return fmt::format("{} needs matrix units", core::name_of(module));
+    if ((needs & core::NEED_DOT) != 0 &&
+        !(dtype == VKATTN_DTYPE_FLOAT16 ? caps.dot_float16 : caps.dot_bfloat16))
+        return fmt::format("{} needs 16-bit dot products", core::name_of(module));
     if (facts.packed_words && caps.storage_16bit)
         return fmt::format("{} where there is 16-bit storage", core::name_of(module));
     return "";
@@ -142,7 +145,7 @@ std::string sums_flaw(const TileNumbers& n) {
 
 }  // namespace
 
-std::string numbers_flaw(const TileNumbers& n, bool backward) {
+std::string numbers_flaw(const TileNumbers& n, bool backward, bool dot) {
     if (n.of_rows_kernel()) return backward ? "numbers of the kernel for few rows" : rows_kernel_flaw(n);
     for (const Number& number : all_numbers)
         if (number.at != &TileNumbers::prefetch && number.at != &TileNumbers::rolled && n.*number.at == 0)
@@ -152,7 +155,9 @@ std::string numbers_flaw(const TileNumbers& n, bool backward) {
         return "not a multiple of 4";
     if (n.cols % (4 * n.p_blocks) != 0) return "P does not divide into its blocks";
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "a block of P does not divide into stages of V";
-    for (const uint32_t steps : {n.chunk, n.v_keys})  // a loop shorter than unroll is unrolled whole
+    const uint32_t line = dot ? 2 : 1;
+    for (const uint32_t steps :
+         {n.chunk / line, n.v_keys / line})  // a loop shorter than unroll is unrolled whole
         if (n.unroll < steps && steps % n.unroll != 0) return "loops do not unroll evenly";
     if (n.prefetch > 1 || n.rolled > 1) return "not a boolean";
     if ((n.q_slices != 1 || n.kv_slices != 1) && !backward) return "slices of a forward";
@@ -161,7 +166,7 @@ std::string numbers_flaw(const TileNumbers& n, bool backward) {
     return backward ? sums_flaw(n) : "";
 }
 
-uint32_t pool_of_maps(const TileNumbers& n, uint32_t head_dim_v) {
+uint32_t pool_of_maps(const TileNumbers& n, uint32_t head_dim_v, bool dot) {
     uint32_t v_vecs = 0;  // lanes take turns, so a row of V is a whole number of vec4 for each
     while (v_vecs * 4 < head_dim_v) v_vecs += n.lanes;
     if (n.of_rows_kernel()) {
@@ -172,8 +177,9 @@ uint32_t pool_of_maps(const TileNumbers& n, uint32_t head_dim_v) {
     const auto odd = [](uint32_t x) { return x | 1; };
     const uint32_t q_vecs = n.threads / n.lanes * n.rows / 4, k_vecs = n.lanes * n.cols / 4;
     const uint32_t p_keys = 4 * n.p_blocks * n.lanes;
-    const uint32_t scores = n.chunk * odd(q_vecs) + n.chunk * odd(k_vecs);
-    const uint32_t output = p_keys * odd(q_vecs) + n.v_keys * v_vecs;
+    const uint32_t line = dot ? 2 : 1;  // elements side by side
+    const uint32_t scores = (n.chunk * odd(q_vecs) + n.chunk * odd(k_vecs)) / line;
+    const uint32_t output = (p_keys * odd(q_vecs) + n.v_keys * v_vecs) / line;
     const uint32_t maxima = n.threads * (n.rows / 4);
     const uint32_t softmax_rows = n.threads;  // materialized_softmax: one entry an invocation
     return std::max({scores, output, maxima, softmax_rows});
@@ -200,9 +206,11 @@ uint64_t matrix_bytes(const Problem& p) {
 std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan,
                            const core::Options& options) {
     if (is_of_matrix_kernel(plan)) return matrix_workgroup_flaw(caps, p, plan, options);
-    if (plan.operands != VKATTN_DTYPE_FLOAT32) return "rounded operands";
+    const bool dot = plan.kernel == "tiles_dot";
+    if (plan.operands != (dot ? p.dtype : VKATTN_DTYPE_FLOAT32)) return "operands";
+    if (dot && p.dtype == VKATTN_DTYPE_FLOAT32) return "rounded float32";
     const TileNumbers n = parse_numbers(plan.tuning);
-    if (const std::string flaw = numbers_flaw(n); !flaw.empty()) return "tuning: " + flaw;
+    if (const std::string flaw = numbers_flaw(n, false, dot); !flaw.empty()) return "tuning: " + flaw;
     const core::Tiles& t = plan.tiles;
     if (t.threads != n.threads || t.tile_q != n.tile_q() || t.tile_kv != n.tile_kv())
         return "tiles against tuning";
@@ -210,7 +218,7 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
     if (t.threads > caps.max_workgroup_size[0]) return fmt::format("a workgroup of {}", t.threads);
     if (t.shared_bytes > caps.max_shared_bytes)
         return fmt::format("{} bytes of shared memory", t.shared_bytes);
-    if (const uint32_t bytes = pool_of_maps(n, p.head_dim_v) * 16; bytes != t.shared_bytes)
+    if (const uint32_t bytes = pool_of_maps(n, p.head_dim_v, dot) * 16; bytes != t.shared_bytes)
         return fmt::format("{} shared bytes, the maps come to {}", t.shared_bytes, bytes);
     if ((plan.kernel == "rows") != n.of_rows_kernel()) return "numbers of another kernel than " + plan.kernel;
     const Model m = model_of(p, plan);
@@ -221,6 +229,8 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
         if (kind == Kind::combine) continue;
         if (kind == Kind::forward && facts_of(pipeline.module).rows_kernel != n.of_rows_kernel())
             return fmt::format("{} with numbers of another kernel", name_of(pipeline));
+        if (facts_of(pipeline.module).dot != (dot && kind == Kind::forward))
+            return fmt::format("{} of {}", name_of(pipeline), plan.kernel);
         for (const auto& flaw :
              {choices_flaw(p, m, pipeline), constants_flaw(pipeline, expected_constants(p, m, pipeline))})
             if (!flaw.empty()) return flaw;

@@ -24,7 +24,7 @@ std::string backward_matrix_flaw(const core::DeviceCaps& caps, const core::Probl
 std::string flaw_of(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan);
 
 // Numbers that lib/tiles.glsl can work with.
-std::string numbers_flaw(const core::TileNumbers& numbers, bool backward = false);
+std::string numbers_flaw(const core::TileNumbers& numbers, bool backward = false, bool dot = false);
 // The workgroup within the device's limits; tiles and constants say what the tuning says; no module that the device
 // lacks the features for.
 std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
@@ -51,7 +51,7 @@ std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& comb
                          size_t first, bool own_parts, bool natural);
 
 // Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
-uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v);
+uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v, bool dot = false);
 uint32_t pool_of_backward_maps(const core::TileNumbers& numbers, uint32_t head_dim_qk, uint32_t head_dim_v);
 
 // The numbers in "threads=256,lanes=16,..."; throws if the text is not complete or says something else.

@@ -55,7 +55,7 @@ ModuleFacts matrix_facts(const std::string& type_and_macros) {
                             {"_bf16_of_f32", f32, bf16, false, false, false, true}})
         if (rest == m.name && (!runs || m.may_run))
             return {Kind::forward,          m.dtype,       m.operands, false, false, true,
-                    m.rounded_accumulators, m.conversions, m.bias,     runs};
+                    m.rounded_accumulators, m.conversions, m.bias,     runs,  false};
     throw std::runtime_error("plan_model.cpp does not know the matrix module " + type_and_macros);
 }
 
@@ -78,6 +78,8 @@ ModuleFacts facts_by_name(std::string name) {
     ModuleFacts facts{};
     facts.packed_words = ends_with(name, "_packed");
     if (facts.packed_words) name.resize(name.size() - 7);
+    facts.dot = ends_with(name, "_dot");
+    if (facts.dot) name.resize(name.size() - 4);
     const auto dtypes = {std::pair{"_bf16", VKATTN_DTYPE_BFLOAT16},
                          {"_f16", VKATTN_DTYPE_FLOAT16},
                          {"_f32", VKATTN_DTYPE_FLOAT32}};

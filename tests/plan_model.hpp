@@ -47,6 +47,7 @@ struct ModuleFacts {
     bool packed_words;  // 16-bit elements through the 32-bit word that they share
     bool matrix_kernel;
     bool rounded_accumulators, conversions, bias, running;  // macros of the matrix kernel's module
+    bool dot;                                               // products are 16-bit dot products
 };
 // By the module's name; throws if it is of no known form.
 const ModuleFacts& facts_of(core::Module module);

@@ -136,6 +136,8 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
     caps.max_buffer_bytes = values.number<uint64_t>("maxAlloc");
     caps.buffer_device_address = values.flag("bda");
     caps.storage_16bit = values.flag("s16");
+    if (values.has("dotf16")) caps.dot_float16 = values.flag("dotf16");
+    if (values.has("dotbf16")) caps.dot_bfloat16 = values.flag("dotbf16");
     return caps;
 }
 

@@ -282,7 +282,8 @@ TEST_CASE("dtypes: what the device stores decides the module") {
             caps.storage_16bit = storage;
             const auto module = [&](VkattnDtype dtype) {
                 const Plan plan = planned(
-                    caps, resolved(make_problem(d64, square(1, 1, 300), Layout::contiguous, 4, dtype)));
+                    caps, resolved(make_problem(d64, square(1, 1, 300), Layout::contiguous, 4, dtype)),
+                    kernel("tiles"));
                 return std::string(name_of(plan.pipelines[0]));
             };
             CHECK_EQ(module(VKATTN_DTYPE_FLOAT32), "forward_tiles_f32");

@@ -128,6 +128,7 @@ TEST_CASE("interfaces: every module is of one kernel, and the checks know it") {
             const bool is_16bit = facts.dtype != VKATTN_DTYPE_FLOAT32;
             CHECK_EQ((module.needs & core::NEED_16BIT_STORAGE) != 0,
                      is_16bit && !facts.packed_words && !facts.matrix_kernel);
+            CHECK_EQ(facts.dot, (module.needs & core::NEED_DOT) != 0);
         }
     });
     CHECK(next == Module::count);

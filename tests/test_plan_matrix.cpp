@@ -185,7 +185,7 @@ TEST_CASE("matrix: only asked for, only what is there") {
     CHECK(refusal(varying, p, named("matrix")) == "");
     varying.full_subgroups = false;
     CHECK(refusal(varying, p, named("matrix")).find("computeFullSubgroups") != std::string::npos);
-    CHECK(planned(varying, p).kernel == "tiles");
+    CHECK(planned(varying, p).kernel == "tiles_dot");
 }
 
 TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {

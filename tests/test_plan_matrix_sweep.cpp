@@ -143,7 +143,7 @@ TEST_CASE("matrix plans: heads and slices that pass 2^32 together are for anothe
     const Plan some = planned(caps, problem(1000)), most = planned(caps, problem(INT32_MAX));
     REQUIRE_EQ(some.kernel, "matrix");
     REQUIRE_EQ(constant(some.pipelines.front(), "slices"), 5);
-    CHECK_EQ(most.kernel, "tiles");
+    CHECK_EQ(most.kernel, "tiles_dot");
     const auto by_name = make_plan(caps, problem(INT32_MAX), kernel("matrix"));
     REQUIRE_FALSE(by_name);
     CHECK_EQ(by_name.failure().message, "2147483647 heads of all batches in 5 slices pass 2^32");

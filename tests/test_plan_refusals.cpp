@@ -202,7 +202,7 @@ TEST_CASE("refusal: of what a caller wrote a message says a short piece, in one 
                                      {longest, "'" + longest.substr(0, 40) + "...'"}}) {
         const std::string &wrong = text, &quoted = says;
         CHECK_EQ(invalid(kernel(wrong.c_str()), "options.kernel", quoted), "");
-        for (const char* name : {"tiles", "rows", "matrix", "matrix_khr", "materialized"})
+        for (const char* name : {"tiles", "rows", "matrix", "matrix_khr", "tiles_dot", "materialized"})
             for (const std::string& item : {wrong, "subgroups=" + wrong, "threads=" + wrong}) {
                 const auto plan =
                     make_plan(matrix_device("nvidia_h200"),
@@ -351,7 +351,8 @@ TEST_CASE("refusal: a plan says why not the other kernels") {
     };
     const Problem many = resolved(simple()), few = resolved(make_problem({64, 64}, {1, 2, 1, 1, 97}));
     const char *comparison = "only by name: for comparison", *another = "another kernel was asked for",
-               *cpu = "only by name: CPUs have no matrix unit, `tiles` is faster";
+               *cpu = "only by name: CPUs have no matrix unit, `tiles` is faster",
+               *no_dot = "only by name: CPUs have no 16-bit dot products, `tiles` is faster";
     CHECK(reasons(many, {}) ==
           Reasons{{"tiles", ""},
                   {"rows",
@@ -359,16 +360,19 @@ TEST_CASE("refusal: a plan says why not the other kernels") {
                    "together"},
                   {"matrix", cpu},
                   {"matrix_khr", comparison},
+                  {"tiles_dot", no_dot},
                   {"materialized", comparison}});
     CHECK(reasons(few, {}) == Reasons{{"rows", ""},
                                       {"matrix", cpu},
                                       {"matrix_khr", comparison},
+                                      {"tiles_dot", no_dot},
                                       {"tiles", "a preferred kernel fits"},
                                       {"materialized", comparison}});
     CHECK(reasons(few, kernel("materialized")) == Reasons{{"materialized", ""},
                                                           {"rows", another},
                                                           {"matrix", another},
                                                           {"matrix_khr", another},
+                                                          {"tiles_dot", another},
                                                           {"tiles", another}});
     Options invariant;
     invariant.batch_invariant = true;

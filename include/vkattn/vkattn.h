@@ -19,7 +19,7 @@
  *
  * Query head h reads kv head h / (num_heads_q / num_heads_kv). Arithmetic is float32 whatever the storage type, but for
  * the operands of products on matrix units, which are 16-bit: those of 16-bit problems, and of float32 ones if
- * options.precision asks for it.
+ * options.precision asks for it; and for those of 16-bit dot products, which only 16-bit problems have.
  * The same device, driver, plan and input give the same bits.
  *
  * Thread safety: contexts and plans may be used from many threads at once. Both must outlive the command buffers
@@ -207,6 +207,11 @@ VKATTN_INIT_FUNCTION(VkattnBackwardArgs, vkattn_backward_args_init)
  *     cooperativeMatrixReductions,         VK_NV_cooperative_matrix2          faster matrix kernels without a probe, on
  *       cooperativeMatrixConversions                                          instances of Vulkan 1.3 or later
  *     maintenance4                         1.3, VK_KHR_maintenance4           needed by these two
+ *     shaderMixedFloatDotProductFloat16-   VK_VALVE_shader_mixed_float_-      16-bit dot products of float16 problems
+ *       AccFloat32                           dot_product                      without matrix units, with shaderFloat16
+ *                                                                             and storageBuffer16BitAccess
+ *     shaderMixedFloatDotProductBFloat16-  the same                           those of bfloat16 problems, with these
+ *       Acc                                                                   and shaderBFloat16Type
  *
  * UNSUPPORTED says which required feature is missing. Errors: INVALID_ARGUMENT (null), UNSUPPORTED,
  * OUT_OF_HOST_MEMORY. */

@@ -43,10 +43,11 @@ struct DeviceCaps {
     std::array<uint32_t, 3> max_workgroup_size{};
     std::array<uint32_t, 3> max_workgroup_count{};
     uint32_t max_push_constant_bytes = 0;
-    uint64_t max_buffer_bytes = 0;                          // the largest allocation, for scratch
-    uint32_t multiprocessors = 0;                           // 0: not known
-    bool buffer_device_address = false;                     // enabled, not merely supported
-    bool storage_16bit = false;                             // storageBuffer16BitAccess, enabled
+    uint64_t max_buffer_bytes = 0;                   // the largest allocation, for scratch
+    uint32_t multiprocessors = 0;                    // 0: not known
+    bool buffer_device_address = false;              // enabled, not merely supported
+    bool storage_16bit = false;                      // storageBuffer16BitAccess, enabled
+    bool dot_float16 = false, dot_bfloat16 = false;  // products of such pairs, summed in float32; enabled
     uint32_t min_subgroup_size = 0, max_subgroup_size = 0;  // 0: not known
     bool subgroup_size_control = false;                     // a pipeline can be held to one of these, enabled
     bool full_subgroups = false;                            // computeFullSubgroups, enabled

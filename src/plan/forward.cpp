@@ -141,7 +141,7 @@ Pipeline forward_pipeline(const DeviceCaps& caps, const TileChoice& tiles, const
     if (tiles.matrix) return finish_launch(matrix_launch(p, tiles), g, plan);
     const bool arguments = needs_arguments(p);
     const auto launch = [&]<class K>(K) {
-        const Module module = module_for(K::id, p.dtype, caps);
+        const Module module = module_for(K::id, p.dtype, caps, tiles.dot);
         return finish_launch(tile_launch<K>(p, module, tiles, arguments), g, plan);
     };
     return tiles.numbers.of_rows_kernel() ? launch(kernels::forward_rows{})
@@ -178,6 +178,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
 
     Plan plan = begin_plan(problem, *tiles);
     if (n.matrix) plan.operands = n.matrix->shape.dtype;
+    if (n.dot) plan.operands = problem.dtype;
     if (problem.empty_output()) return plan;
     const Grid grid = make_grid(caps, options, *tiles, plan);
     plan.num_splits = static_cast<uint32_t>(grid.splits);
@@ -213,6 +214,14 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     return plan;
 }
 
+// Refuses what 16-bit dot products cannot do on this device.
+Result<bool> check_dot_products(const DeviceCaps& caps, const Problem& p) {
+    if (p.dtype == VKATTN_DTYPE_FLOAT32)
+        return unsupported("", "its products are of 16-bit types, not float32");
+    if (has_dot_products(caps, p.dtype)) return true;
+    return unsupported("", fmt::format("the device has no 16-bit dot products of {}", name_of(p.dtype)));
+}
+
 }  // namespace
 
 Result<Plan> plan_forward_rows(const DeviceCaps& caps, const Problem& problem, const Options& options) {
@@ -232,6 +241,11 @@ Result<Plan> plan_forward_matrix_khr(const DeviceCaps& caps, const Problem& prob
 
 Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     return plan_forward(caps, problem, options, KernelKind::tiles);
+}
+
+Result<Plan> plan_forward_tiles_dot(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    if (const auto ok = check_dot_products(caps, problem); !ok) return ok.failure();
+    return plan_forward(caps, problem, options, KernelKind::tiles_dot);
 }
 
 }  // namespace vkattn::core

@@ -18,6 +18,7 @@ namespace vkattn::core {
 enum Need : uint32_t {
     NEED_16BIT_STORAGE = 1,
     NEED_MATRIX = 2,  // a matrix unit, and pipelines held to subgroups of the constant subgroup_size
+    NEED_DOT = 4,     // 16-bit dot products of the storage type, summed in float32
 };
 
 enum class Kernel : uint32_t {

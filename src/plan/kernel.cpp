@@ -68,13 +68,18 @@ void place_arguments(Plan& plan) {
     reserve_scratch(plan, Region::arguments, plan.arguments.size());
 }
 
-Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps) {
+bool has_dot_products(const DeviceCaps& caps, VkattnDtype dtype) {
+    return caps.storage_16bit && ((dtype == VKATTN_DTYPE_FLOAT16 && caps.dot_float16) ||
+                                  (dtype == VKATTN_DTYPE_BFLOAT16 && caps.dot_bfloat16));
+}
+
+Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot) {
     const KernelInfo& info = info_of(kernel);
     for (auto module = info.modules_begin; module != info.modules_end;
          module = static_cast<Module>(static_cast<int32_t>(module) + 1)) {
         const ModuleInfo& m = info_of(module);
         const bool fits = (m.needs & NEED_16BIT_STORAGE) == 0 || caps.storage_16bit;
-        if (fits && m.storage == dtype) return module;
+        if (fits && m.storage == dtype && ((m.needs & NEED_DOT) != 0) == dot) return module;
     }
     throw std::logic_error(fmt::format("{} has no module for {}", info.name, name_of(dtype)));
 }

@@ -31,6 +31,7 @@ Result<Plan> plan_forward_rows(const DeviceCaps&, const Problem&, const Options&
 Result<Plan> plan_forward_matrix(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_matrix_khr(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_forward_tiles(const DeviceCaps&, const Problem&, const Options&);
+Result<Plan> plan_forward_tiles_dot(const DeviceCaps&, const Problem&, const Options&);
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
 
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
@@ -96,8 +97,10 @@ inline uint32_t add_pipeline(Plan& plan, Pipeline pipeline) {
 void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups, const Cut& cut,
                   uint64_t flops);
 
-// The module for this storage type and device, of a kernel that has one for each.
-Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps);
+// The module for this storage type and device, of a kernel that has one for each. `dot`: the one whose products are
+// 16-bit dot products, which the device has for this type.
+Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot = false);
+bool has_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
 inline bool has_two_forms(Module module) {
     return info_of(module).forms == 2;
 }

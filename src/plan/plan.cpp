@@ -13,7 +13,9 @@ namespace {
 
 constexpr const char* for_comparison = "for comparison";
 constexpr const char* no_matrix_unit = "CPUs have no matrix unit, `tiles` is faster";
+constexpr const char* no_dot_products = "CPUs have no 16-bit dot products, `tiles` is faster";
 constexpr const char* rounds_nothing = "it rounds no operands";
+constexpr const char* takes_no_float32 = "it rounds no float32";
 
 // In order of preference. A CPU's matrices are emulated: lavapipe at 256 bits, 2 cores, `vkattn bench --dtype f16
 // --heads-q 2
@@ -23,6 +25,7 @@ constexpr ForwardKernel forward_kernels[] = {
     {"rows", nullptr, nullptr, nullptr, plan_forward_rows},  // it goes by loads: rounding costs it nothing
     {"matrix", nullptr, nullptr, no_matrix_unit, plan_forward_matrix},
     {"matrix_khr", for_comparison, nullptr, nullptr, plan_forward_matrix_khr},
+    {"tiles_dot", nullptr, takes_no_float32, no_dot_products, plan_forward_tiles_dot},
     {"tiles", nullptr, rounds_nothing, nullptr, plan_forward_tiles},
     {"materialized", for_comparison, nullptr, nullptr, plan_materialized},
 };

@@ -73,6 +73,29 @@ constexpr TuningRow rows[] = {
     {"small-d576",      Device::any,            576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 };
 
+// Rows of kernels with 16-bit dot products, of which shared memory has twice as many elements. None was run on a device
+// that has them.
+//   gpu     navi21 (tools/gate): registers and waves of a SIMD 128 and 8 at D64, for 112 and 8 of float32 products; at
+//           D128 128 and 8 for 128 and 6; at D256 128 and 8 for 144 and 4. Larger tiles take more registers: of D64,
+//           8 columns 168 and 6 for 6 % fewer vector instructions.
+//   cpu     as those of float32, for the tests, which compute the products otherwise.
+//   few     fits 16 KiB of shared memory.
+constexpr TuningRow dot_rows[] = {
+    {"cpu-dot-d128",    Device::cpu,            128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
+    {"cpu-dot-d256",    Device::cpu,            256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
+    {"cpu-dot-d576",    Device::cpu,            576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
+
+    {"gpu-dot-d64",     Device::many_registers,  64, any_rows, 2, {128,  8, 4,  4, 64, 1, 32, 1,  4}},
+    {"gpu-dot-d128",    Device::many_registers, 128, any_rows, 2, {128, 16, 4,  4, 64, 1, 32, 1,  4}},
+    {"gpu-dot-d256",    Device::many_registers, 256, any_rows, 2, {128, 32, 4,  4, 32, 1, 16, 1,  4}},
+    {"gpu-dot-d576",    Device::many_registers, 576, any_rows, 2, {128, 64, 4,  4, 32, 1,  8, 1,  4}},
+
+    {"few-dot-d64",     Device::any,             64, any_rows, 2, {128,  8, 4,  4, 32, 1, 32, 0,  4}},
+    {"few-dot-d128",    Device::any,            128, any_rows, 2, {128, 16, 4,  4, 32, 1, 32, 0,  4}},
+    {"few-dot-d256",    Device::any,            256, any_rows, 2, {128, 32, 4,  4, 32, 1, 16, 0,  4}},
+    {"few-dot-d576",    Device::any,            576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 0,  4}},
+};
+
 // Rows of the backward kernels, whose max_head_dim is the larger one. Measured with `vkattn bench --pass backward
 // --heads-q 16 --seqlen-q 4096 --head-dim-qk D --sweep FILE`, float32, TFLOP/s (of 10 N^2 D) in brackets.
 //   nvidia  H200, driver 580.159: D64 [24.4] of 60 candidates, D128 [25.8; 32 head dims at a time and 8 keys 24.2, 32
@@ -105,6 +128,7 @@ constexpr TuningRow backward_rows[] = {
 
 std::span<const TuningRow> table_of(KernelKind kind) {
     if (kind == KernelKind::backward) return backward_rows;
+    if (kind == KernelKind::tiles_dot) return dot_rows;
     return rows;
 }
 
@@ -132,12 +156,18 @@ Fields fields_of(const TileNumbers& n) {
     return fields;
 }
 
+// Elements that stand side by side in shared memory (shaders/lib/lines.glsl).
+uint32_t elements_of_line(KernelKind kind) {
+    return kind == KernelKind::tiles_dot ? 2 : 1;
+}
+
 // Why these numbers make no kernel of those fields, or "".
 std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kind) {
     for (const auto& [name, at] : fields)
         if (at != &TileNumbers::prefetch && at != &TileNumbers::rolled && (n.*at == 0 || n.*at > 4096))
             return fmt::format("{} = {} is not within 1 .. 4096", name, n.*at);
     if (n.prefetch > 1 || n.rolled > 1) return "prefetch and rolled are 0 or 1";
+    const uint32_t line = elements_of_line(kind);
     if (n.q_slices * n.kv_slices != 1 && kind != KernelKind::backward) return "only a backward has slices";
     if (n.prefetch != 0 && n.rolled != 0) return "prefetch and rolled exclude each other";
     if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
@@ -150,8 +180,10 @@ std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kin
         return "rows, cols, chunk and v_keys are multiples of 4";
     if (n.cols / 4 % n.p_blocks != 0) return "p_blocks does not divide cols / 4";
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "v_keys does not divide 4 * p_blocks * lanes";
-    if (n.chunk % std::min(n.unroll, n.chunk) != 0 || n.v_keys % std::min(n.unroll, n.v_keys) != 0)
-        return "unroll does not divide chunk and v_keys";
+    for (const uint32_t lines : {n.chunk / line, n.v_keys / line})
+        if (lines % std::min(n.unroll, lines) != 0)
+            return line == 1 ? "unroll does not divide chunk and v_keys"
+                             : "unroll does not divide the pairs of chunk and v_keys";
     return "";
 }
 
@@ -307,9 +339,10 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
                                 threads / n.lanes * v_stride));
     }
     const uint64_t q_stride = POOL_STRIDE(n.tile_q()), k_stride = POOL_STRIDE(n.tile_kv());
-    const uint64_t scores = n.chunk * (q_stride + k_stride);
-    const uint64_t maxima = threads * n.rows / 4, p = q_stride * 4 * n.p_blocks * n.lanes;
-    if (kind != KernelKind::backward) return counted(std::max({scores, maxima, p + n.v_keys * v_stride}));
+    const uint64_t line = elements_of_line(kind), scores = n.chunk / line * (q_stride + k_stride);
+    const uint64_t maxima = threads * n.rows / 4, p = q_stride * 4 * n.p_blocks * n.lanes / line;
+    if (kind != KernelKind::backward)
+        return counted(std::max({scores, maxima, p + n.v_keys / line * v_stride}));
     const uint64_t qk = problem.head_dim_qk, slots = threads / n.lanes * n.p_blocks;
     const uint64_t kv_stride = kept_kv_vec4(n, problem) / n.kv_slices;
     const uint64_t maps = std::max({scores, maxima, threads * n.cols / 4,
@@ -357,6 +390,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         if (why.empty()) {
             Result<TileChoice> tiles = with_tuning(caps, problem, row, kind, options.tuning);
             if (tiles) set_nonfinite_rules(*tiles, caps, problem, options);
+            if (tiles) tiles->dot = kind == KernelKind::tiles_dot;
             return tiles;
         }
         why = fmt::format("row {}: {}", row.name, why);

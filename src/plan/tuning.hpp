@@ -14,7 +14,16 @@
 
 namespace vkattn::core {
 
-enum class KernelKind { rows, tiles, matrix, matrix_khr, backward, backward_matrix, backward_matrix_khr };
+enum class KernelKind {
+    rows,
+    tiles,
+    tiles_dot,
+    matrix,
+    matrix_khr,
+    backward,
+    backward_matrix,
+    backward_matrix_khr
+};
 
 // Numbers of the kernels; meanings in shaders/interface. The rows kernel has threads, lanes, rows and unroll only, and
 // cols = 0 says so. q_slices: slices of dquery; kv_slices: slices of dkey and dvalue, 1 or even. rolled: 1 takes the
@@ -53,6 +62,7 @@ struct TileChoice {
     std::optional<MatrixNumbers> matrix;  // of the matrix kernel, which has no other numbers
     bool isolates_rows = false;           // what is not finite stays out of rows that do not see it
     bool exp2_loses_nan = false;          // quirks.hpp
+    bool dot = false;                     // products are 16-bit dot products
     std::optional<BackwardMatrixNumbers> backward_matrix;  // of the backward on matrix units, likewise
 
     // Of the backward on matrix units, those of the pass for dquery.

@@ -67,19 +67,22 @@ std::string types(const Asker& a) {
         a.has(VK_KHR_8BIT_STORAGE_EXTENSION_NAME, VK_API_VERSION_1_2));
     const auto bfloat =
         a.features<vk::PhysicalDeviceShaderBfloat16FeaturesKHR>(a.has(VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME));
+    const auto dot = a.features<vk::PhysicalDeviceShaderMixedFloatDotProductFeaturesVALVE>(
+        a.has(VK_VALVE_SHADER_MIXED_FLOAT_DOT_PRODUCT_EXTENSION_NAME));
     const auto address = a.features<vk::PhysicalDeviceBufferDeviceAddressFeatures>(
         a.has(VK_KHR_BUFFER_DEVICE_ADDRESS_EXTENSION_NAME, VK_API_VERSION_1_2));
     const auto model = a.features<vk::PhysicalDeviceVulkanMemoryModelFeatures>(
         a.has(VK_KHR_VULKAN_MEMORY_MODEL_EXTENSION_NAME, VK_API_VERSION_1_2));
     return fmt::format(
         "  ssboRange={} uboRange={} maxAlloc={} ssboAlign={} f16={} i8={} s16={} s8={} i16={} i64={} bf16={} "
-        "bf16cm={} bda={} "
+        "bf16cm={} dotf16={} dotbf16={} bda={} "
         "vmm={} vmmDev={}\n",
         l.maxStorageBufferRange, l.maxUniformBufferRange, maintenance.maxMemoryAllocationSize,
         l.minStorageBufferOffsetAlignment, arithmetic.shaderFloat16, arithmetic.shaderInt8,
         halves.storageBuffer16BitAccess, bytes.storageBuffer8BitAccess, basic.shaderInt16, basic.shaderInt64,
-        bfloat.shaderBFloat16Type, bfloat.shaderBFloat16CooperativeMatrix, address.bufferDeviceAddress,
-        model.vulkanMemoryModel, model.vulkanMemoryModelDeviceScope);
+        bfloat.shaderBFloat16Type, bfloat.shaderBFloat16CooperativeMatrix,
+        dot.shaderMixedFloatDotProductFloat16AccFloat32, dot.shaderMixedFloatDotProductBFloat16Acc,
+        address.bufferDeviceAddress, model.vulkanMemoryModel, model.vulkanMemoryModelDeviceScope);
 }
 
 std::string matrices(const Asker& a) {

@@ -20,6 +20,7 @@ using Maintenance4 = VkPhysicalDeviceMaintenance4Features;
 using Matrix = VkPhysicalDeviceCooperativeMatrixFeaturesKHR;
 using Matrix2 = VkPhysicalDeviceCooperativeMatrix2FeaturesNV;
 using Bfloat16 = VkPhysicalDeviceShaderBfloat16FeaturesKHR;
+using Dot = VkPhysicalDeviceShaderMixedFloatDotProductFeaturesVALVE;
 
 constexpr auto no_struct = VK_STRUCTURE_TYPE_MAX_ENUM;
 template <class T>
@@ -48,6 +49,8 @@ template <>
 constexpr auto type_of<Matrix2> = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_2_FEATURES_NV;
 template <>
 constexpr auto type_of<Bfloat16> = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR;
+template <>
+constexpr auto type_of<Dot> = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_MIXED_FLOAT_DOT_PRODUCT_FEATURES_VALVE;
 
 // A struct of features as a device of Vulkan 1.2 knows it, with the extension that it needs beside that version.
 struct FeatureStruct {
@@ -69,6 +72,7 @@ constexpr FeatureStruct structs[] = {
      VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME},
     {type_of<Bfloat16>, sizeof(Bfloat16), VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME,
      VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME},
+    {type_of<Dot>, sizeof(Dot), VK_VALVE_SHADER_MIXED_FLOAT_DOT_PRODUCT_EXTENSION_NAME},
 };
 
 // A feature in its own struct, and in that of the Vulkan version that took it in.
@@ -96,11 +100,13 @@ constexpr Feature matrix_reductions = OF_EXTENSION(Matrix2, cooperativeMatrixRed
 constexpr Feature matrix_conversions = OF_EXTENSION(Matrix2, cooperativeMatrixConversions);
 constexpr Feature bfloat16_type = OF_EXTENSION(Bfloat16, shaderBFloat16Type);
 constexpr Feature bfloat16_matrix = OF_EXTENSION(Bfloat16, shaderBFloat16CooperativeMatrix);
+constexpr Feature dot_float16 = OF_EXTENSION(Dot, shaderMixedFloatDotProductFloat16AccFloat32);
+constexpr Feature dot_bfloat16 = OF_EXTENSION(Dot, shaderMixedFloatDotProductBFloat16Acc);
 
 constexpr Feature features[] = {
     buffer_device_address, storage_16bit,  float16,         memory_model, memory_model_device_scope,
     subgroup_size_control, full_subgroups, maintenance4,    matrix,       matrix_reductions,
-    matrix_conversions,    bfloat16_type,  bfloat16_matrix,
+    matrix_conversions,    bfloat16_type,  bfloat16_matrix, dot_float16,  dot_bfloat16,
 };
 
 const VkBaseInStructure* find(const void* chain, VkStructureType type) {
@@ -232,6 +238,8 @@ Enabled enabled_by(const VkPhysicalDeviceFeatures2* chain) {
     e.matrix = says(chain, matrix);
     e.matrix_conversions = says(chain, matrix_reductions) && says(chain, matrix_conversions);
     e.bfloat16_matrix = says(chain, bfloat16_type) && says(chain, bfloat16_matrix);
+    e.dot_float16 = says(chain, dot_float16);
+    e.dot_bfloat16 = says(chain, bfloat16_type) && says(chain, dot_bfloat16);
     return e;
 }
 

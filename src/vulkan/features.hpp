@@ -36,7 +36,7 @@ class Features {
 // version. null: bufferDeviceAddress alone.
 struct Enabled {
     bool buffer_device_address, storage_16bit, float16, memory_model, subgroup_size_control, full_subgroups;
-    bool maintenance4, matrix, matrix_conversions, bfloat16_matrix;
+    bool maintenance4, matrix, matrix_conversions, bfloat16_matrix, dot_float16, dot_bfloat16;
 };
 Enabled enabled_by(const VkPhysicalDeviceFeatures2* features);
 

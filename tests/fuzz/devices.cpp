@@ -21,8 +21,8 @@ constexpr const char* tuning_names[] = {"threads",     "lanes",          "rows",
                                         "kv_walked",   "kv_stages",      "kv_apart",
                                         "kv_paired",   "mask_subgroups", "mask_row_blocks",
                                         "mask_walked", "mask_chunks",    "min_group_workgroups"};
-constexpr const char* kernels[] = {"",      "auto",         "rows", "matrix", "matrix_khr",
-                                   "tiles", "materialized", "?",    "combine"};
+constexpr const char* kernels[] = {"",      "auto",         "rows", "matrix",  "matrix_khr",
+                                   "tiles", "materialized", "?",    "combine", "tiles_dot"};
 
 std::string tuning_of(Bytes& bytes) {
     if (bytes.one_in(64)) return bytes.ConsumeRandomLengthString(400);
@@ -118,6 +118,8 @@ core::DeviceCaps device_of(Bytes& bytes) {
         for (uint32_t count = bytes.below(5); count > 0; count--) caps.matrices.push_back(shape_of(bytes));
     constexpr uint32_t all = (1u << static_cast<uint32_t>(core::Kernel::count)) - 1;
     if (bytes.one_in(4)) caps.missing_kernels = bytes.ConsumeIntegral<uint32_t>() & all;
+    caps.dot_float16 = caps.storage_16bit && bytes.ConsumeBool();
+    caps.dot_bfloat16 = caps.storage_16bit && bytes.ConsumeBool();
     return caps;
 }
 

@@ -16,6 +16,7 @@
 #include "gate/layouts.hpp"
 #include "gate/table.hpp"
 #include "gpu/case_plan.hpp"
+#include "plan/kernel.hpp"
 #include "plan/matrix.hpp"
 
 namespace vkattn::test {
@@ -94,6 +95,8 @@ class Gate {
                 (!has_matrices_for(device.caps, c) ||
                  plan.failure().message.starts_with("registers of this")))
                 return;  // a line for other devices
+            if (!plan && c.kernel == "tiles_dot" && !core::has_dot_products(device.caps, c.problem.dtype))
+                return;  // likewise
             if (!plan) throw std::runtime_error(fmt::format("{}: {}", c.where, plan.failure().message));
             for (const core::Pipeline& p : used_pipelines(*plan)) add(name_of(p, *plan, device.layout), p);
         }

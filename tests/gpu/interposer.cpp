@@ -3,6 +3,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "dot_emulation.hpp"
+#include "vulkan/context.hpp"
 #include "vulkan/spirv.hpp"
 
 namespace vkattn::test {
@@ -45,13 +47,27 @@ struct Interposer::Hooks {
     static VkResult VKAPI_CALL create_module(VkDevice device, const VkShaderModuleCreateInfo* info,
                                              const VkAllocationCallbacks* memory, VkShaderModule* module) {
         add(&Interposer::modules_, 1);
-        const VkResult result = real_vkCreateShaderModule(device, info, memory, module);
+        std::string name = module_of(*info);
+        core::Spirv words = words_of(*info);
+        if (!has_dot_products_for(name)) words = without_dot_products(words);
+        VkShaderModuleCreateInfo changed = *info;
+        changed.codeSize = words.size() * sizeof(uint32_t);
+        changed.pCode = words.data();
+        const VkResult result = real_vkCreateShaderModule(device, &changed, memory, module);
         if (result != VK_SUCCESS) return result;
         add(&Interposer::alive_, 1);
-        std::string name = module_of(*info);
         const std::lock_guard lock(active().mutex_);
         active().modules_of_shaders_[*module] = std::move(name);
         return result;
+    }
+
+    static bool has_dot_products_for(std::string_view module) {
+        const core::DeviceCaps& caps = active().device_.runtime().context()->caps;
+        return module.find("_bf16") != module.npos ? caps.dot_bfloat16 : caps.dot_float16;
+    }
+
+    static core::Spirv words_of(const VkShaderModuleCreateInfo& info) {
+        return {info.pCode, info.pCode + info.codeSize / sizeof(uint32_t)};
     }
 
     // The name of the module that has these words, of all that the library embeds; "" if none has.
@@ -66,7 +82,7 @@ struct Interposer::Hooks {
                 }
             return all;
         }();
-        const auto found = names.find(core::Spirv(info.pCode, info.pCode + info.codeSize / sizeof(uint32_t)));
+        const auto found = names.find(words_of(info));
         return found == names.end() ? "" : found->second;
     }
 
@@ -264,6 +280,17 @@ Context Interposer::context() const {
     info.physical_device = h.physical_device;
     info.device = h.device;
     info.api_version = VK_API_VERSION_1_2;
+    if (!dot_products) return Context(info);
+    const Requirements all(h.get_instance_proc_addr, h.instance, h.physical_device);
+    VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};
+    bfloat16.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR;
+    bfloat16.pNext = const_cast<VkPhysicalDeviceFeatures2*>(all.features());
+    bfloat16.shaderBFloat16Type = VK_TRUE;
+    VkPhysicalDeviceShaderMixedFloatDotProductFeaturesVALVE dots{};
+    dots.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_MIXED_FLOAT_DOT_PRODUCT_FEATURES_VALVE;
+    dots.pNext = &bfloat16;
+    dots.shaderMixedFloatDotProductFloat16AccFloat32 = dots.shaderMixedFloatDotProductBFloat16Acc = VK_TRUE;
+    info.features = reinterpret_cast<const VkPhysicalDeviceFeatures2*>(&dots);
     return Context(info);
 }
 
@@ -282,6 +309,7 @@ void Interposer::reset() {
     before_pipeline = nullptr;
     largest_grid.reset();
     largest_allocation.reset();
+    dot_products = false;
     take_commands();
 }
 

@@ -94,6 +94,8 @@ struct Maker {
         checks.push_back(std::move(check));
     }
 
+    static bool is_of_forward(std::string_view kernel) { return kernel == "rows" || kernel == "tiles_dot"; }
+
     // The kernels that a level forces beside the planner's own choice.
     void add_forced(const std::string& feature, const Pass& pass, const test::Case& c) {
         if (c.kernel != "auto" || !c.tuning.empty()) return;
@@ -101,8 +103,8 @@ struct Maker {
             if (c.problem.dtype == VKATTN_DTYPE_FLOAT16) add(feature, pass, c, "matrix");
             return;
         }
-        for (const char* kernel : {"rows", "tiles", "matrix", "matrix_khr", "materialized"})
-            if (!pass.backward || std::string_view(kernel) != "rows") add(feature, pass, c, kernel);
+        for (const char* kernel : {"rows", "tiles", "matrix", "matrix_khr", "tiles_dot", "materialized"})
+            if (!pass.backward || !is_of_forward(kernel)) add(feature, pass, c, kernel);
     }
 
     // `group`: the first part of names. Sections of behaviours name their own pass.

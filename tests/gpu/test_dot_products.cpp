@@ -1,0 +1,93 @@
+// The kernels with 16-bit dot products, on every device: where it lacks them, with modules that compute the same
+// (dot_emulation.hpp).
+#include <algorithm>
+#include <string>
+
+#include "case_suite.hpp"
+#include "interposer.hpp"
+#include "skip.hpp"
+#include "vulkan/context.hpp"
+
+using namespace vkattn::test;
+namespace core = vkattn::core;
+
+namespace {
+
+constexpr const char* case_text =
+#include "forward_cases.inc"
+    ;
+
+// Of the first device, which this context believes to have 16-bit dot products of both types.
+VkattnContext* dot_context() {
+    static vkattn::Context* const one = [] {
+        Interposer& between = Interposer::get();
+        between.dot_products = true;
+        auto* const made = new vkattn::Context(between.context());
+        between.dot_products = false;
+        return made;
+    }();
+    return one->get();
+}
+
+Report run_dot_case(Device& device, VkattnContext*, const Case& c) {
+    Report report = run_case(device, dot_context(), c);
+    if (report.skipped.empty() && report.failures.empty() && report.kernel != c.kernel)
+        report.failures.push_back("planned " + report.kernel);
+    return report;
+}
+
+// The section's cases of this type, or of none, with the kernel that has dot products in place of `tiles` and of the
+// planner's choice.
+std::vector<Case> dot_cases(const Section& section, const std::string& type) {
+    std::vector<Case> cases;
+    for (const Case& c : section.cases) {
+        if ((c.kernel != "auto" && c.kernel != "tiles") || c.precision != VKATTN_PRECISION_STORAGE) continue;
+        std::string text = c.text;
+        if (text.find("dtype=") == text.npos) text += " dtype=" + type;
+        if (text.find("dtype=" + type) == text.npos) continue;
+        const std::string tiles = "kernel=tiles";
+        if (const size_t at = text.find(tiles); at != text.npos) text.erase(at, tiles.size());
+        cases.push_back(parse_case(text + " kernel=tiles_dot", c.where));
+    }
+    return cases;
+}
+
+bool has_what_modules_need() {
+    const core::DeviceCaps& caps = dot_context()->caps;
+    if (caps.dot_float16 && caps.dot_bfloat16) return true;
+    skip("16-bit dot products: " + Device::get().info().name + " lacks what their modules need beside them");
+    return false;
+}
+
+void run_section(const std::string& name, const std::string& type) {
+    if (!has_what_modules_need()) return;
+    for (const Section& section : parse_cases(case_text, "tests/cases/forward.txt")) {
+        if (section.name != name) continue;
+        const std::vector<Case> cases = dot_cases(section, type);
+        REQUIRE(!cases.empty());
+        run_cases(cases, run_dot_case, Features::none);
+        return;
+    }
+    FAIL("no such section");
+}
+
+}  // namespace
+
+// Sections that are about what these modules have of their own: staging, products, weights that are hidden. A CPU takes
+// minutes to build the pipelines of all of them, in both types.
+#define SECTION_NAMED(name, type)                                         \
+    TEST_CASE_FIXTURE(OnDevice, "16-bit dot products, " type ": " name) { \
+        run_section(name, type);                                          \
+    }
+
+SECTION_NAMED("head dims", "f16")
+SECTION_NAMED("causal", "f16")
+SECTION_NAMED("masks", "f16")
+SECTION_NAMED("splits and cuts", "f16")
+SECTION_NAMED("not finite", "f16")
+SECTION_NAMED("modules of GPUs", "f16")
+SECTION_NAMED("rounding", "f16")
+SECTION_NAMED("storage types", "f16")
+SECTION_NAMED("modules of GPUs", "bf16")
+SECTION_NAMED("storage types", "bf16")
+SECTION_NAMED("not finite", "bf16")

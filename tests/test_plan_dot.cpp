@@ -1,0 +1,140 @@
+// The kernels with 16-bit dot products: on which devices and problems the planner takes them, and that what it plans
+// with them holds.
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include <fmt/format.h>
+
+#include "plan/self_test.hpp"
+#include "plan_flaws.hpp"
+#include "plan_model.hpp"
+
+using namespace vkattn;
+using namespace vkattn::test;
+
+namespace {
+
+constexpr VkattnDtype f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16, f32 = VKATTN_DTYPE_FLOAT32;
+
+Problem many_rows(VkattnDtype dtype, HeadDims dims = d128) {
+    return resolved(make_problem(dims, square(1, 2, 300), Layout::contiguous, 16, dtype));
+}
+
+Options of_dots(const char* tuning_text = "") {
+    return tuning(tuning_text, "tiles_dot");
+}
+
+// The device, as if it had 16-bit dot products of both types.
+DeviceCaps with_dots(DeviceCaps caps) {
+    caps.storage_16bit = caps.dot_float16 = caps.dot_bfloat16 = true;
+    return caps;
+}
+
+std::string forward_module(const Plan& plan) {
+    return std::string(core::name_of(plan.pipelines.at(0).module));
+}
+
+std::string refusal_of(const DeviceCaps& caps, const Problem& p, const Options& options) {
+    const auto plan = make_plan(caps, p, options);
+    return plan ? "planned" : plan.failure().message;
+}
+
+}  // namespace
+
+TEST_CASE("dot products: float16 problems take them where a device has them and no matrix unit") {
+    const DeviceCaps& navi21 = profile("amd_navi21");
+    CHECK(navi21.dot_float16);
+    CHECK_FALSE(navi21.dot_bfloat16);
+    const Plan plan = planned(navi21, many_rows(f16));
+    CHECK_EQ(plan.kernel, "tiles_dot");
+    CHECK_EQ(forward_module(plan), "forward_tiles_f16_dot");
+    CHECK(plan.operands == f16);
+    CHECK_EQ(planned(navi21, many_rows(bf16)).kernel, "tiles");
+    CHECK_EQ(planned(navi21, many_rows(f32)).kernel, "tiles");
+    CHECK_EQ(planned(matrix_device("amd_gfx1201"), many_rows(f16)).kernel, "matrix");
+    CHECK_EQ(forward_module(planned(matrix_device("amd_gfx1201"), many_rows(bf16), of_dots())),
+             "forward_tiles_bf16_dot");
+    CHECK_EQ(planned(with_dots(profile("lavapipe")), many_rows(f16)).kernel, "tiles");
+    CHECK_EQ(planned(with_dots(profile("lavapipe")), many_rows(f16), of_dots()).kernel, "tiles_dot");
+}
+
+TEST_CASE("dot products: refusals name what is missing") {
+    const DeviceCaps& navi21 = profile("amd_navi21");
+    CHECK_EQ(refusal_of(navi21, many_rows(f32), of_dots()), "its products are of 16-bit types, not float32");
+    Options rounded = of_dots();
+    rounded.precision = VKATTN_PRECISION_FLOAT16;
+    CHECK_EQ(refusal_of(navi21, many_rows(f32), rounded), "its products are of 16-bit types, not float32");
+    CHECK_EQ(refusal_of(navi21, many_rows(bf16), of_dots()),
+             "the device has no 16-bit dot products of bfloat16");
+    CHECK_EQ(refusal_of(profile("nvidia_h200"), many_rows(f16), of_dots()),
+             "the device has no 16-bit dot products of float16");
+    DeviceCaps no_storage = navi21;
+    no_storage.storage_16bit = false;  // which their modules need
+    CHECK_EQ(forward_module(planned(no_storage, many_rows(f16))), "forward_tiles_f16_packed");
+    CHECK_EQ(refusal_of(navi21, many_rows(f16), of_dots("chunk=8,unroll=8,v_keys=8")),
+             "planned");  // a loop shorter than unroll is unrolled whole
+    CHECK_EQ(refusal_of(navi21, many_rows(f16), of_dots("chunk=24,unroll=8")),
+             "unroll does not divide the pairs of chunk and v_keys");
+}
+
+TEST_CASE("dot products: the self-test tests them, whose rounding is the device's") {
+    const auto tests = core::pending_tests(profile("amd_navi21"));
+    CHECK_EQ(std::ranges::count_if(tests,
+                                   [](const core::PlannedTest& test) {
+                                       return !test.test.backward && test.verdict.kernel == "tiles_dot" &&
+                                              test.verdict.dtype == f16 && test.verdict.operands == f16;
+                                   }),
+             1);
+}
+
+// A driver that miscompiles them, or a device that computes otherwise, leaves the kernel without them.
+TEST_CASE("dot products: where a self-test has failed, `tiles` follows") {
+    DeviceCaps caps = profile("amd_navi21");
+    caps.verdicts.push_back({false, "tiles_dot", f16, f16, "out[0] is 2 instead of 1"});
+    const Plan plan = planned(caps, many_rows(f16));
+    CHECK_EQ(plan.kernel, "tiles");
+    CHECK_EQ(forward_module(plan), "forward_tiles_f16");
+    CHECK(plan.operands == f32);
+}
+
+TEST_CASE("dot products: plans hold on every device, for all head dims, shapes and features") {
+    Flaws flaws;
+    size_t turn = 0;
+    for (const Profile& device : usable_devices()) {
+        const DeviceCaps caps = with_dots(device.caps);
+        for (const HeadDims dims : all_head_dims())
+            for (const VkattnDtype dtype : {f16, bf16}) {
+                const Shape& shape = all_shapes()[++turn % all_shapes().size()];
+                const Features& features = all_features()[turn % all_features().size()];
+                const auto layout = static_cast<Layout>(turn % static_cast<size_t>(Layout::count));
+                VkattnProblem asked = make_problem(dims, shape, layout, turn % 2 == 0 ? 16 : 2, dtype);
+                set_features(asked, features);
+                const Problem p = resolved(asked);
+                if (is_heavy(p)) continue;
+                Options options = options_of(features);
+                options.kernel = "tiles_dot";
+                const auto plan = make_plan(caps, p, options);
+                if (plan) flaws.add(flaw_of(caps, p, *plan, options), device.name, p);
+            }
+    }
+}
+
+TEST_CASE("dot products: every tuning row is well formed, fits where it is chosen, and is chosen somewhere") {
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles_dot, count);
+    std::set<std::string> names, chosen;
+    for (const Profile& device : usable_devices())
+        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
+            chosen.insert(planned(with_dots(device.caps), many_rows(f16, {dim, dim}), of_dots()).tuning_row);
+    for (size_t i = 0; i < count; i++) {
+        INFO(std::string(rows[i].name));
+        CHECK_EQ(numbers_flaw(rows[i].numbers, false, true), "");
+        CHECK(names.insert(rows[i].name).second);
+        CHECK_EQ(chosen.count(rows[i].name), 1);
+        for (const uint32_t dim : {1u, rows[i].max_head_dim})
+            CHECK_EQ(core::pool_vec4(rows[i].numbers, many_rows(f16, {VKATTN_MAX_HEAD_DIM, dim}),
+                                     core::KernelKind::tiles_dot),
+                     pool_of_maps(rows[i].numbers, dim, true));
+    }
+}
