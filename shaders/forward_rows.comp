@@ -18,6 +18,9 @@
 // Tile ownership. All groups have the same ROWS query rows (packed: of all heads that share a kv head), and different
 // keys. Of a row of Q, K, V or O, a lane has every LANES-th vec4; of the scores, it has all rows of one key.
 //
+// With the macro DOT products are 16-bit dot products (lib/dot2.glsl): of pairs of head dims in q . k, and of pairs of
+// keys in p . v, for which p is rounded when it is stored.
+//
 // Shared memory (one pool, in vec4; one vec4 is four query rows):
 //   parts     of q . k: GROUPS x LANES keys x (LANES + 1), for each four rows
 //   scores    one of each key, for each four rows            P   likewise
@@ -43,12 +46,28 @@ const uint POOL_P = POOL_SCORES + THREADS * ROW_VECS;
 
 #include "lib/operands.glsl"
 #include "lib/rows.glsl"
+#ifdef DOT
+#include "lib/dot2.glsl"
+#endif
 #include "lib/operand_layout.glsl"
 #include "lib/mask.glsl"
 #include "lib/scores.glsl"
 #include "lib/results.glsl"
 
-vec4 q[ROWS * QK_VECS];
+#ifdef DOT
+#define Q4 QUERY_STORED4
+#define q4_of(stored) (stored)
+#define K4 KEY_VALUE_STORED4
+#define k4_of(stored) (stored)
+#define ADD_QK(q, k, sum) sum = dot2(q.y, k.y, dot2(q.x, k.x, sum))
+#else
+#define Q4 vec4
+#define q4_of(stored) query_floats(stored)
+#define K4 vec4
+#define k4_of(stored) key_value_floats(stored)
+#define ADD_QK(q, k, sum) sum += dot(q, k)
+#endif
+Q4 q[ROWS * QK_VECS];
 vec4 acc[ROWS * OUT_VECS];
 vec4 row_max[ROW_VECS];  // the same in all lanes of a group
 vec4 row_sum[ROW_VECS];  // of the keys that this lane had
@@ -59,7 +78,7 @@ void load_q(Work w) {
         const RowStart at = row_start(rows, min(w.first_row + r, w.last_row), QUERY_BYTES);
         [[unroll]] for (uint v = 0; v < QK_VECS; v++)
             q[r * QK_VECS + v] =
-                query_floats(load_query4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0));
+                q4_of(load_query4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0));
     }
 }
 
@@ -101,8 +120,8 @@ void multiply_qk(Rows k, Rows v, uint first_key) {
             vec4 part[ROW_VECS];
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++) part[x] = vec4(0);
             [[unroll]] for (uint v = 0; v < QK_VECS; v++) {
-                const vec4 x = key_value_floats(AHEAD ? now[i * AHEAD_VECS + v] : load_k(at, v));
-                [[unroll]] for (uint r = 0; r < ROWS; r++) part[r / 4][r % 4] += dot(q[r * QK_VECS + v], x);
+                const K4 x = k4_of(AHEAD ? now[i * AHEAD_VECS + v] : load_k(at, v));
+                [[unroll]] for (uint r = 0; r < ROWS; r++) ADD_QK(q[r * QK_VECS + v], x, part[r / 4][r % 4]);
             }
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++)
                 pool[((group * LANES + key) * ROW_VECS + x) * (LANES + 1) + lane] = part[x];
@@ -121,6 +140,16 @@ vec4 score_of(Terms terms, uint x, int key) {
     }
     return s;
 }
+
+#ifdef DOT
+// Each in the lower half of a word.
+vec4 stored_weights(vec4 p) {
+    return uintBitsToFloat(uvec4(pair_of_weights(p.x, 0), pair_of_weights(p.y, 0), pair_of_weights(p.z, 0),
+                                 pair_of_weights(p.w, 0)));
+}
+#else
+#define stored_weights(p) (p)
+#endif
 
 // From the parts to P, both in the pool; row_max, row_sum and the accumulators follow.
 void softmax_group(Terms terms, uint first_key) {
@@ -145,9 +174,32 @@ void softmax_group(Terms terms, uint first_key) {
         vec4 e = EXP2_4(exponent);
         if (ZERO_IS_HIDDEN) e += mix(vec4(LEAST_WEIGHT), vec4(0), lessThan(s[x], vec4(NO_MAXIMUM)));
         row_sum[x] += e;
-        pool[POOL_P + thread * ROW_VECS + x] = e;
+        pool[POOL_P + thread * ROW_VECS + x] = stored_weights(e);
     }
 }
+
+#ifdef DOT
+// Adds p . v of keys first + i and the next. A mask may hide a key that others around it see: see below.
+void add_pv_of_pair(Rows v, uint first_key, uint first, uint i) {
+    const RowStart a = row_start(v, first_key + first + i, KEY_VALUE_BYTES),
+                   b = row_start(v, first_key + first + i + 1, KEY_VALUE_BYTES);
+    uvec4 p[ROW_VECS];
+    uint weights = 0;
+    [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
+        const uint at = POOL_P + (group * LANES + first + i) * ROW_VECS + x;
+        p[x] = floatBitsToUint(pool[at]) | floatBitsToUint(pool[at + ROW_VECS]) << 16;
+        weights |= p[x].x | p[x].y | p[x].z | p[x].w;
+    }
+    const uint kept = MASK_KIND != MASK_NONE ? halves_of(weights) : 0xffffffff;
+    [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
+        const uvec2 x = AHEAD ? now[i * AHEAD_VECS + o] : load_v(a, o),
+                    y = AHEAD ? now[(i + 1) * AHEAD_VECS + o] : load_v(b, o);
+        const uvec4 pairs = pairs_of_rows(x, y) & kept;
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
+            acc[r * OUT_VECS + o] = dot2(p[r / 4][r % 4], pairs, acc[r * OUT_VECS + o]);
+    }
+}
+#endif
 
 // V of the first keys is there; fetches K of the next tile's first.
 void multiply_pv(Rows v, Rows next_k, uint first_key) {
@@ -155,6 +207,9 @@ void multiply_pv(Rows v, Rows next_k, uint first_key) {
         if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
         if (first + STEP < LANES) fetch_v(v, first_key + first + STEP);
         else fetch_k(next_k, first_key + TILE_KV);
+#ifdef DOT
+        [[unroll]] for (uint i = 0; i < STEP; i += 2) add_pv_of_pair(v, first_key, first, i);
+#else
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint key = first + i;
             const RowStart at = row_start(v, first_key + key, KEY_VALUE_BYTES);
@@ -172,6 +227,7 @@ void multiply_pv(Rows v, Rows next_k, uint first_key) {
                     acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), x, acc[r * OUT_VECS + o]);
             }
         }
+#endif
     }
 }
 

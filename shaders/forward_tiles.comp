@@ -21,6 +21,7 @@
 //   scores    Q chunk CHUNK x TILE_Q/4     K chunk CHUNK x TILE_KV/4
 //   maxima    a row's LANES partial maxima, THREADS x ROWS/4
 //   output    P       P_KEYS x TILE_Q/4    V       V_KEYS x head_dim_v/4 rounded up to LANES
+// With the macro DOT two head dims (of V and P two keys) share a place, in 16 bits: lib/lines.glsl.
 //
 // Q is staged again for every tile of keys: shared memory then does not grow with head_dim, two workgroups fit a
 // multiprocessor, and any head_dim works. row_max is stale by at most a factor 2^8 (exact; saves most rescales).

@@ -146,6 +146,7 @@ std::string sums_flaw(const TileNumbers& n) {
 }  // namespace
 
 std::string numbers_flaw(const TileNumbers& n, bool backward, bool dot) {
+    if (n.of_rows_kernel() && dot && n.unroll % 2 != 0) return "half a pair of keys";
     if (n.of_rows_kernel()) return backward ? "numbers of the kernel for few rows" : rows_kernel_flaw(n);
     for (const Number& number : all_numbers)
         if (number.at != &TileNumbers::prefetch && number.at != &TileNumbers::rolled && n.*number.at == 0)
@@ -206,7 +207,7 @@ uint64_t matrix_bytes(const Problem& p) {
 std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan,
                            const core::Options& options) {
     if (is_of_matrix_kernel(plan)) return matrix_workgroup_flaw(caps, p, plan, options);
-    const bool dot = plan.kernel == "tiles_dot";
+    const bool dot = plan.kernel.ends_with("_dot");
     if (plan.operands != (dot ? p.dtype : VKATTN_DTYPE_FLOAT32)) return "operands";
     if (dot && p.dtype == VKATTN_DTYPE_FLOAT32) return "rounded float32";
     const TileNumbers n = parse_numbers(plan.tuning);
@@ -220,7 +221,8 @@ std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan&
         return fmt::format("{} bytes of shared memory", t.shared_bytes);
     if (const uint32_t bytes = pool_of_maps(n, p.head_dim_v, dot) * 16; bytes != t.shared_bytes)
         return fmt::format("{} shared bytes, the maps come to {}", t.shared_bytes, bytes);
-    if ((plan.kernel == "rows") != n.of_rows_kernel()) return "numbers of another kernel than " + plan.kernel;
+    if (plan.kernel.starts_with("rows") != n.of_rows_kernel())
+        return "numbers of another kernel than " + plan.kernel;
     const Model m = model_of(p, plan);
     for (const Pipeline& pipeline : plan.pipelines) {
         if (const std::string flaw = module_flaw(caps, p.dtype, pipeline.module); !flaw.empty()) return flaw;

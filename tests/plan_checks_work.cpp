@@ -167,7 +167,8 @@ uint64_t least_cost(const Problem& p, const Model& m, Kind kind, const Dispatch&
 
 std::string work_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
     if (p.empty_output()) return plan.dispatches.empty() ? "" : "dispatches without work";
-    if (plan.kernel == "tiles" || plan.kernel == "tiles_dot" || plan.kernel == "rows" || is_of_matrix_kernel(plan))
+    if (plan.kernel == "tiles" || plan.kernel == "tiles_dot" || plan.kernel == "rows" ||
+        plan.kernel == "rows_dot" || is_of_matrix_kernel(plan))
         return tiles_flaw(caps, p, plan);
     if (plan.kernel == "materialized") return baseline_flaw(caps, p, plan);
     return "plan_checks_work.cpp does not know kernel " + plan.kernel;

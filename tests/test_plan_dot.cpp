@@ -21,6 +21,10 @@ Problem many_rows(VkattnDtype dtype, HeadDims dims = d128) {
     return resolved(make_problem(dims, square(1, 2, 300), Layout::contiguous, 16, dtype));
 }
 
+Problem few_rows(VkattnDtype dtype, HeadDims dims = d128) {
+    return resolved(make_problem(dims, {1, 4, 1, 1, 300}, Layout::contiguous, 16, dtype));
+}
+
 Options of_dots(const char* tuning_text = "") {
     return tuning(tuning_text, "tiles_dot");
 }
@@ -50,6 +54,10 @@ TEST_CASE("dot products: float16 problems take them where a device has them and 
     CHECK_EQ(plan.kernel, "tiles_dot");
     CHECK_EQ(forward_module(plan), "forward_tiles_f16_dot");
     CHECK(plan.operands == f16);
+    CHECK_EQ(planned(navi21, few_rows(f16)).kernel, "rows_dot");
+    CHECK_EQ(forward_module(planned(navi21, few_rows(f16))), "forward_rows_f16_dot");
+    CHECK_EQ(planned(navi21, few_rows(bf16)).kernel, "rows");
+    CHECK_EQ(planned(navi21, few_rows(f32)).kernel, "rows");
     CHECK_EQ(planned(navi21, many_rows(bf16)).kernel, "tiles");
     CHECK_EQ(planned(navi21, many_rows(f32)).kernel, "tiles");
     CHECK_EQ(planned(matrix_device("amd_gfx1201"), many_rows(f16)).kernel, "matrix");
@@ -76,16 +84,19 @@ TEST_CASE("dot products: refusals name what is missing") {
              "planned");  // a loop shorter than unroll is unrolled whole
     CHECK_EQ(refusal_of(navi21, many_rows(f16), of_dots("chunk=24,unroll=8")),
              "unroll does not divide the pairs of chunk and v_keys");
+    CHECK_EQ(refusal_of(navi21, few_rows(f16), tuning("unroll=1", "rows_dot")),
+             "unroll is not a multiple of 2, a pair of keys");
 }
 
 TEST_CASE("dot products: the self-test tests them, whose rounding is the device's") {
     const auto tests = core::pending_tests(profile("amd_navi21"));
-    CHECK_EQ(std::ranges::count_if(tests,
-                                   [](const core::PlannedTest& test) {
-                                       return !test.test.backward && test.verdict.kernel == "tiles_dot" &&
-                                              test.verdict.dtype == f16 && test.verdict.operands == f16;
-                                   }),
-             1);
+    for (const char* name : {"tiles_dot", "rows_dot"})
+        CHECK_EQ(std::ranges::count_if(tests,
+                                       [&](const core::PlannedTest& test) {
+                                           return !test.test.backward && test.verdict.kernel == name &&
+                                                  test.verdict.dtype == f16 && test.verdict.operands == f16;
+                                       }),
+                 1);
 }
 
 // A driver that miscompiles them, or a device that computes otherwise, leaves the kernel without them.
@@ -96,6 +107,9 @@ TEST_CASE("dot products: where a self-test has failed, `tiles` follows") {
     CHECK_EQ(plan.kernel, "tiles");
     CHECK_EQ(forward_module(plan), "forward_tiles_f16");
     CHECK(plan.operands == f32);
+    caps.verdicts.back().kernel = "rows_dot";
+    CHECK_EQ(planned(caps, many_rows(f16)).kernel, "tiles_dot");
+    CHECK_EQ(planned(caps, few_rows(f16)).kernel, "rows");
 }
 
 TEST_CASE("dot products: plans hold on every device, for all head dims, shapes and features") {
@@ -113,9 +127,11 @@ TEST_CASE("dot products: plans hold on every device, for all head dims, shapes a
                 const Problem p = resolved(asked);
                 if (is_heavy(p)) continue;
                 Options options = options_of(features);
-                options.kernel = "tiles_dot";
-                const auto plan = make_plan(caps, p, options);
-                if (plan) flaws.add(flaw_of(caps, p, *plan, options), device.name, p);
+                for (const char* name : {"tiles_dot", "rows_dot"}) {
+                    options.kernel = name;
+                    const auto plan = make_plan(caps, p, options);
+                    if (plan) flaws.add(flaw_of(caps, p, *plan, options), device.name, p);
+                }
             }
     }
 }
@@ -125,8 +141,12 @@ TEST_CASE("dot products: every tuning row is well formed, fits where it is chose
     const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles_dot, count);
     std::set<std::string> names, chosen;
     for (const Profile& device : usable_devices())
-        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
-            chosen.insert(planned(with_dots(device.caps), many_rows(f16, {dim, dim}), of_dots()).tuning_row);
+        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++) {
+            const DeviceCaps caps = with_dots(device.caps);
+            chosen.insert(planned(caps, many_rows(f16, {dim, dim}), of_dots()).tuning_row);
+            const auto few = make_plan(caps, few_rows(f16, {dim, dim}), kernel("rows_dot"));
+            if (few) chosen.insert(few->tuning_row);
+        }
     for (size_t i = 0; i < count; i++) {
         INFO(std::string(rows[i].name));
         CHECK_EQ(numbers_flaw(rows[i].numbers, false, true), "");
@@ -134,7 +154,8 @@ TEST_CASE("dot products: every tuning row is well formed, fits where it is chose
         CHECK_EQ(chosen.count(rows[i].name), 1);
         for (const uint32_t dim : {1u, rows[i].max_head_dim})
             CHECK_EQ(core::pool_vec4(rows[i].numbers, many_rows(f16, {VKATTN_MAX_HEAD_DIM, dim}),
-                                     core::KernelKind::tiles_dot),
+                                     rows[i].numbers.of_rows_kernel() ? core::KernelKind::rows_dot
+                                                                      : core::KernelKind::tiles_dot),
                      pool_of_maps(rows[i].numbers, dim, true));
     }
 }

@@ -202,7 +202,8 @@ TEST_CASE("refusal: of what a caller wrote a message says a short piece, in one 
                                      {longest, "'" + longest.substr(0, 40) + "...'"}}) {
         const std::string &wrong = text, &quoted = says;
         CHECK_EQ(invalid(kernel(wrong.c_str()), "options.kernel", quoted), "");
-        for (const char* name : {"tiles", "rows", "matrix", "matrix_khr", "tiles_dot", "materialized"})
+        for (const char* name :
+             {"tiles", "rows", "matrix", "matrix_khr", "rows_dot", "tiles_dot", "materialized"})
             for (const std::string& item : {wrong, "subgroups=" + wrong, "threads=" + wrong}) {
                 const auto plan =
                     make_plan(matrix_device("nvidia_h200"),
@@ -355,6 +356,7 @@ TEST_CASE("refusal: a plan says why not the other kernels") {
                *no_dot = "only by name: CPUs have no 16-bit dot products, `tiles` is faster";
     CHECK(reasons(many, {}) ==
           Reasons{{"tiles", ""},
+                  {"rows_dot", no_dot},
                   {"rows",
                    "it is for at most 8 query rows here, those of the 2 query heads of a key head counted "
                    "together"},
@@ -363,12 +365,14 @@ TEST_CASE("refusal: a plan says why not the other kernels") {
                   {"tiles_dot", no_dot},
                   {"materialized", comparison}});
     CHECK(reasons(few, {}) == Reasons{{"rows", ""},
+                                      {"rows_dot", no_dot},
                                       {"matrix", cpu},
                                       {"matrix_khr", comparison},
                                       {"tiles_dot", no_dot},
                                       {"tiles", "a preferred kernel fits"},
                                       {"materialized", comparison}});
     CHECK(reasons(few, kernel("materialized")) == Reasons{{"materialized", ""},
+                                                          {"rows_dot", another},
                                                           {"rows", another},
                                                           {"matrix", another},
                                                           {"matrix_khr", another},

@@ -208,8 +208,9 @@ VKATTN_INIT_FUNCTION(VkattnBackwardArgs, vkattn_backward_args_init)
  *       cooperativeMatrixConversions                                          instances of Vulkan 1.3 or later
  *     maintenance4                         1.3, VK_KHR_maintenance4           needed by these two
  *     shaderMixedFloatDotProductFloat16-   VK_VALVE_shader_mixed_float_-      16-bit dot products of float16 problems
- *       AccFloat32                           dot_product                      without matrix units, with shaderFloat16
- *                                                                             and storageBuffer16BitAccess
+ *       AccFloat32                           dot_product                      without matrix units, or of few rows;
+ *                                                                             with shaderFloat16 and storage-
+ *                                                                             Buffer16BitAccess
  *     shaderMixedFloatDotProductBFloat16-  the same                           those of bfloat16 problems, with these
  *       Acc                                                                   and shaderBFloat16Type
  *

@@ -222,13 +222,23 @@ Result<bool> check_dot_products(const DeviceCaps& caps, const Problem& p) {
     return unsupported("", fmt::format("the device has no 16-bit dot products of {}", name_of(p.dtype)));
 }
 
-}  // namespace
-
-Result<Plan> plan_forward_rows(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+Result<Plan> plan_rows(const DeviceCaps& caps, const Problem& problem, const Options& options,
+                       KernelKind kind) {
     // The order in which it sums differs from that of the other kernel, which the same row may meet in another batch.
     if (options.batch_invariant)
         return unsupported("options.batch_invariant", "the kernel depends on how many rows there are");
-    return plan_forward(caps, problem, options, KernelKind::rows);
+    return plan_forward(caps, problem, options, kind);
+}
+
+}  // namespace
+
+Result<Plan> plan_forward_rows(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    return plan_rows(caps, problem, options, KernelKind::rows);
+}
+
+Result<Plan> plan_forward_rows_dot(const DeviceCaps& caps, const Problem& problem, const Options& options) {
+    if (const auto ok = check_dot_products(caps, problem); !ok) return ok.failure();
+    return plan_rows(caps, problem, options, KernelKind::rows_dot);
 }
 
 Result<Plan> plan_forward_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options) {

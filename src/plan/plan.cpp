@@ -22,6 +22,7 @@ constexpr const char* takes_no_float32 = "it rounds no float32";
 // --seqlen-q N --head-dim-qk D --kernel K`, milliseconds of `tiles` and `matrix`: D64, N 512 52 and 217, causal 26
 // and 85; D128, N 512 116 and 419; D256, N 256 135 and 323; D512, N 256 244 and 759; D16, N 64 0.3 and 8.
 constexpr ForwardKernel forward_kernels[] = {
+    {"rows_dot", nullptr, takes_no_float32, no_dot_products, plan_forward_rows_dot},
     {"rows", nullptr, nullptr, nullptr, plan_forward_rows},  // it goes by loads: rounding costs it nothing
     {"matrix", nullptr, nullptr, no_matrix_unit, plan_forward_matrix},
     {"matrix_khr", for_comparison, nullptr, nullptr, plan_forward_matrix_khr},

@@ -78,9 +78,17 @@ constexpr TuningRow rows[] = {
 //   gpu     navi21 (tools/gate): registers and waves of a SIMD 128 and 8 at D64, for 112 and 8 of float32 products; at
 //           D128 128 and 8 for 128 and 6; at D256 128 and 8 for 144 and 4. Larger tiles take more registers: of D64,
 //           8 columns 168 and 6 for 6 % fewer vector instructions.
+//           rows kernels have the registers and waves of those of float32 products, at D256 224 registers for 256.
 //   cpu     as those of float32, for the tests, which compute the products otherwise.
 //   few     fits 16 KiB of shared memory.
 constexpr TuningRow dot_rows[] = {
+    {"cpu-dot-rows-d128", Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 0, 2)},
+    {"cpu-dot-rows-d576", Device::cpu,            576,        8, 1, rows_kernel( 16, 16, 4, 0, 2)},
+    {"gpu-dot-rows-d128", Device::many_registers, 128,        4, 4, rows_kernel( 64,  8, 4, 0, 2)},
+    {"gpu-dot-rows-d256", Device::many_registers, 256,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    {"amd-dot-rows-d576", Device::amd,            576,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    {"few-dot-rows-d128", Device::any,            128,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+
     {"cpu-dot-d128",    Device::cpu,            128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
     {"cpu-dot-d256",    Device::cpu,            256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
     {"cpu-dot-d576",    Device::cpu,            576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
@@ -126,9 +134,13 @@ constexpr TuningRow backward_rows[] = {
 };
 // clang-format on
 
+bool has_dots(KernelKind kind) {
+    return kind == KernelKind::tiles_dot || kind == KernelKind::rows_dot;
+}
+
 std::span<const TuningRow> table_of(KernelKind kind) {
     if (kind == KernelKind::backward) return backward_rows;
-    if (kind == KernelKind::tiles_dot) return dot_rows;
+    if (has_dots(kind)) return dot_rows;
     return rows;
 }
 
@@ -158,7 +170,7 @@ Fields fields_of(const TileNumbers& n) {
 
 // Elements that stand side by side in shared memory (shaders/lib/lines.glsl).
 uint32_t elements_of_line(KernelKind kind) {
-    return kind == KernelKind::tiles_dot ? 2 : 1;
+    return has_dots(kind) ? 2 : 1;
 }
 
 // Why these numbers make no kernel of those fields, or "".
@@ -173,6 +185,7 @@ std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kin
     if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
     if (n.of_rows_kernel()) {
         if (n.rows % 4 != 0) return "rows is not a multiple of 4";
+        if (n.unroll % line != 0) return "unroll is not a multiple of 2, a pair of keys";
         return n.lanes % n.unroll != 0 ? "unroll does not divide lanes" : "";
     }
     if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 ||
@@ -376,7 +389,8 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
     const uint32_t head_dim =
         kind == KernelKind::backward ? std::max(problem.head_dim_qk, problem.head_dim_v) : problem.head_dim_v;
     for (const TuningRow& row : table_of(kind)) {
-        if (row.numbers.of_rows_kernel() != (kind == KernelKind::rows)) continue;
+        const bool of_rows = kind == KernelKind::rows || kind == KernelKind::rows_dot;
+        if (row.numbers.of_rows_kernel() != of_rows) continue;
         if (!is_for(row.device, kind_of(caps))) continue;
         most_rows = std::max<uint64_t>(most_rows, row.max_rows);
         if (rows_of_kv_head > row.max_rows) continue;
@@ -390,7 +404,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         if (why.empty()) {
             Result<TileChoice> tiles = with_tuning(caps, problem, row, kind, options.tuning);
             if (tiles) set_nonfinite_rules(*tiles, caps, problem, options);
-            if (tiles) tiles->dot = kind == KernelKind::tiles_dot;
+            if (tiles) tiles->dot = has_dots(kind);
             return tiles;
         }
         why = fmt::format("row {}: {}", row.name, why);

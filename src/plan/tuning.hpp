@@ -16,6 +16,7 @@ namespace vkattn::core {
 
 enum class KernelKind {
     rows,
+    rows_dot,
     tiles,
     tiles_dot,
     matrix,

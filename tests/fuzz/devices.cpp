@@ -21,8 +21,9 @@ constexpr const char* tuning_names[] = {"threads",     "lanes",          "rows",
                                         "kv_walked",   "kv_stages",      "kv_apart",
                                         "kv_paired",   "mask_subgroups", "mask_row_blocks",
                                         "mask_walked", "mask_chunks",    "min_group_workgroups"};
-constexpr const char* kernels[] = {"",      "auto",         "rows", "matrix",  "matrix_khr",
-                                   "tiles", "materialized", "?",    "combine", "tiles_dot"};
+constexpr const char* kernels[] = {"",           "auto",      "rows",         "matrix",
+                                   "matrix_khr", "tiles",     "materialized", "?",
+                                   "combine",    "tiles_dot", "rows_dot"};
 
 std::string tuning_of(Bytes& bytes) {
     if (bytes.one_in(64)) return bytes.ConsumeRandomLengthString(400);

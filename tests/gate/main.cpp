@@ -95,7 +95,7 @@ class Gate {
                 (!has_matrices_for(device.caps, c) ||
                  plan.failure().message.starts_with("registers of this")))
                 return;  // a line for other devices
-            if (!plan && c.kernel == "tiles_dot" && !core::has_dot_products(device.caps, c.problem.dtype))
+            if (!plan && c.kernel.ends_with("_dot") && !core::has_dot_products(device.caps, c.problem.dtype))
                 return;  // likewise
             if (!plan) throw std::runtime_error(fmt::format("{}: {}", c.where, plan.failure().message));
             for (const core::Pipeline& p : used_pipelines(*plan)) add(name_of(p, *plan, device.layout), p);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "case_plan.hpp"
 #include "case_suite.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
@@ -36,18 +37,23 @@ Report run_dot_case(Device& device, VkattnContext*, const Case& c) {
     return report;
 }
 
-// The section's cases of this type, or of none, with the kernel that has dot products in place of `tiles` and of the
-// planner's choice.
+// The section's cases of this type, or of none, with the kernels that have dot products in place of `tiles`, `rows` and
+// the planner's choice; but for tunings that divide no pairs.
 std::vector<Case> dot_cases(const Section& section, const std::string& type) {
     std::vector<Case> cases;
     for (const Case& c : section.cases) {
-        if ((c.kernel != "auto" && c.kernel != "tiles") || c.precision != VKATTN_PRECISION_STORAGE) continue;
+        const bool of_rows = c.kernel == "rows";
+        if ((c.kernel != "auto" && c.kernel != "tiles" && !of_rows) ||
+            c.precision != VKATTN_PRECISION_STORAGE)
+            continue;
         std::string text = c.text;
         if (text.find("dtype=") == text.npos) text += " dtype=" + type;
         if (text.find("dtype=" + type) == text.npos) continue;
-        const std::string tiles = "kernel=tiles";
-        if (const size_t at = text.find(tiles); at != text.npos) text.erase(at, tiles.size());
-        cases.push_back(parse_case(text + " kernel=tiles_dot", c.where));
+        const std::string named = " kernel=" + c.kernel;
+        if (const size_t at = text.find(named); at != text.npos) text.erase(at, named.size());
+        const Case of_dots = parse_case(text + " kernel=" + (of_rows ? "rows_dot" : "tiles_dot"), c.where);
+        const auto plan = core_plan_of(dot_context()->caps, of_dots, false);
+        if (plan || plan.failure().message.find("pair") == std::string::npos) cases.push_back(of_dots);
     }
     return cases;
 }
@@ -87,6 +93,7 @@ SECTION_NAMED("splits and cuts", "f16")
 SECTION_NAMED("not finite", "f16")
 SECTION_NAMED("modules of GPUs", "f16")
 SECTION_NAMED("rounding", "f16")
+SECTION_NAMED("tunings", "f16")
 SECTION_NAMED("storage types", "f16")
 SECTION_NAMED("modules of GPUs", "bf16")
 SECTION_NAMED("storage types", "bf16")

@@ -107,8 +107,9 @@ void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--window", window,
                    "LEFT,RIGHT: keys this far before and after a row's position; -1 = unbounded");
     app.add_option("--softcap", softcap, "Scores become softcap * tanh(score / softcap); 0 = none");
-    app.add_option("--kernel", kernel,
-                   "auto, or the kernel to use: rows, matrix, matrix_khr, tiles_dot, tiles, materialized");
+    app.add_option(
+        "--kernel", kernel,
+        "auto, or the kernel to use: rows_dot, rows, matrix, matrix_khr, tiles_dot, tiles, materialized");
     app.add_option("--tuning", tuning, "Numbers over the tuning row, as in rows=4,cols=8");
     app.add_option("--precision", precision,
                    "Of the operands of float32's products: storage (default), f16 or bf16, on matrix units");

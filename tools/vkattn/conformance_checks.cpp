@@ -94,7 +94,9 @@ struct Maker {
         checks.push_back(std::move(check));
     }
 
-    static bool is_of_forward(std::string_view kernel) { return kernel == "rows" || kernel == "tiles_dot"; }
+    static bool is_of_forward(std::string_view kernel) {
+        return kernel.starts_with("rows") || kernel == "tiles_dot";
+    }
 
     // The kernels that a level forces beside the planner's own choice.
     void add_forced(const std::string& feature, const Pass& pass, const test::Case& c) {
@@ -103,7 +105,8 @@ struct Maker {
             if (c.problem.dtype == VKATTN_DTYPE_FLOAT16) add(feature, pass, c, "matrix");
             return;
         }
-        for (const char* kernel : {"rows", "tiles", "matrix", "matrix_khr", "tiles_dot", "materialized"})
+        for (const char* kernel :
+             {"rows", "tiles", "matrix", "matrix_khr", "rows_dot", "tiles_dot", "materialized"})
             if (!pass.backward || !is_of_forward(kernel)) add(feature, pass, c, kernel);
     }
 
