@@ -104,8 +104,8 @@ uvec2 kept_of_work() {
 }
 
 void begin_sums() {
-    FOR_EACH(x, KEPT_QK) sum_qk[x] = ACCUMULATOR(0);
-    FOR_EACH(x, KEPT_V) sum_v[x] = ACCUMULATOR(0);
+    FOR_EACH(x, KEPT_QK) sum_qk[x] = ZEROS;
+    FOR_EACH(x, KEPT_V) sum_v[x] = ZEROS;
     if (starts_loop()) return;
     const uvec2 kept = kept_of_work();
     LOAD_KEPT(sum_qk, 0, KEPT_QK)

@@ -278,7 +278,7 @@ void main() {
     [[dont_unroll]] do {
         if (thread < 2) odd_rows[thread] = 0;
         barrier();
-        FOR_EACH(x, ROW_BLOCKS * TILE_KEYS / N) sums[x] = ACCUMULATOR(0);
+        FOR_EACH(x, ROW_BLOCKS * TILE_KEYS / N) sums[x] = ZEROS;
         add_parts(plain);
         again = plain && has_nonfinite_sum();
         plain = false;

@@ -85,7 +85,7 @@ uvec2 kept_of_work() {
 }
 
 void begin_sums() {
-    FOR_EACH(x, KEPT_SUMS) sum_qk[x] = ACCUMULATOR(0);
+    FOR_EACH(x, KEPT_SUMS) sum_qk[x] = ZEROS;
     FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) row_sum[r][s] = 0;
     if (starts_loop()) return;
     const uvec2 kept = kept_of_work();

@@ -90,6 +90,7 @@ void main() {
         clear_padding();
     }
     write_places();
+    find_offsets(cursor.k, cursor.v, cursor.first_dim);
     softmax_begin();
     if (any) attend(cursor);
     barrier();

@@ -1,9 +1,10 @@
 #version 460
-// Where a matrix unit keeps its elements: which row and column, of an accumulator and of a left operand, element e of
+// Where a matrix unit keeps its elements: which row and column, of an accumulator and of operands, element e of
 // each invocation of a subgroup is. VK_KHR_cooperative_matrix leaves that to the implementation; src/plan/probe.cpp
 // reads it.
 //
-//   for accumulator, left operand:  write the rows' numbers, load them as a matrix, likewise the columns'
+//   for accumulator, left operand, right operand:
+//                                   write the rows' numbers, load them as a matrix, likewise the columns'
 //                                   results[number of the matrix][invocation][e] = row * 256 + column
 //   the first element of each matrix's results: how many there are
 //
@@ -30,33 +31,36 @@ layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Re
 #endif
 
 shared float floats[M * N];
-shared ELEMENT elements[M * K];
+shared ELEMENT elements[(M > N ? M : N) * K];
 
 uint lane = gl_SubgroupInvocationID;
 
-void write_numbers(bool rows) {
+void write_numbers(bool rows, uint columns) {
     barrier();
-    for (uint e = lane; e < M * N; e += gl_SubgroupSize) floats[e] = float(rows ? e / N : e % N);
-    for (uint e = lane; e < M * K; e += gl_SubgroupSize) elements[e] = ELEMENT(float(rows ? e / K : e % K));
+    for (uint e = lane; e < M * N; e += gl_SubgroupSize) floats[e] = float(rows ? e / columns : e % columns);
+    for (uint e = lane; e < (M > N ? M : N) * K; e += gl_SubgroupSize)
+        elements[e] = ELEMENT(float(rows ? e / columns : e % columns));
     barrier();
 }
 
 #define PROBE(number, type, from, columns) { \
-    type row, column; \
-    write_numbers(true); \
-    coopMatLoad(row, from, 0, columns, gl_CooperativeMatrixLayoutRowMajor); \
-    write_numbers(false); \
-    coopMatLoad(column, from, 0, columns, gl_CooperativeMatrixLayoutRowMajor); \
+    type of_row, of_column; \
+    write_numbers(true, columns); \
+    coopMatLoad(of_row, from, 0, columns, gl_CooperativeMatrixLayoutRowMajor); \
+    write_numbers(false, columns); \
+    coopMatLoad(of_column, from, 0, columns, gl_CooperativeMatrixLayoutRowMajor); \
     const uint first = (number) * PROBE_WORDS; \
-    if (lane == 0) Results(push.results).x[first] = row.length(); \
-    for (uint e = 0; e < min(row.length(), PROBE_ELEMENTS) && lane < PROBE_INVOCATIONS; e++) \
+    if (lane == 0) Results(push.results).x[first] = of_row.length(); \
+    for (uint e = 0; e < min(of_row.length(), PROBE_ELEMENTS) && lane < PROBE_INVOCATIONS; e++) \
         Results(push.results).x[first + 1 + lane * PROBE_ELEMENTS + e] = \
-            uint(float(row[e])) * 256 + uint(float(column[e])); \
+            uint(float(of_row[e])) * 256 + uint(float(of_column[e])); \
 }
 #define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 #define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
+#define RIGHT coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
 
 void main() {
     PROBE(0, ACCUMULATOR, floats, N)
     PROBE(1, LEFT, elements, K)
+    PROBE(2, RIGHT, elements, N)
 }

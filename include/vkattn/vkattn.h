@@ -207,6 +207,8 @@ VKATTN_INIT_FUNCTION(VkattnBackwardArgs, vkattn_backward_args_init)
  *     cooperativeMatrixReductions,         VK_NV_cooperative_matrix2          faster matrix kernels without a probe, on
  *       cooperativeMatrixConversions                                          instances of Vulkan 1.3 or later
  *     maintenance4                         1.3, VK_KHR_maintenance4           needed by these two
+ *     shaderInt64                          1.0                                faster 16-bit forwards on matrix units
+ *                                                                             that are laid out as AMD's are
  *     shaderMixedFloatDotProductFloat16-   VK_VALVE_shader_mixed_float_-      16-bit dot products of float16 problems
  *       AccFloat32                           dot_product                      without matrix units, or of few rows;
  *                                                                             with shaderFloat16 and storage-

@@ -105,7 +105,7 @@ LEFT held_qk[ROW_BLOCKS * QK_STEPS];
 LEFT held_v[WANTS_DS && !PAIRED ? ROW_BLOCKS * V_STEPS : 1];
 ACCUMULATOR scores[ROW_BLOCKS * BLOCK_TILES];  // S, then P, then dS
 ACCUMULATOR dp[PAIRED ? 1 : ROW_BLOCKS * BLOCK_TILES];  // dP - delta
-LEFT p_left[ROW_BLOCKS * KEY_STEPS];           // P or dS as left operands
+LEFT p_own[ROW_BLOCKS * KEY_STEPS];           // P or dS as left operands
 uint share = POOL_SHARES + subgroup * SHARE;
 ACCUMULATOR sum_qk[WANTS_DS ? ROW_BLOCKS * QK_TILES : 1];
 ACCUMULATOR sum_v[WANTS_DV && !PAIRED ? ROW_BLOCKS * V_TILES : 1];
@@ -137,7 +137,7 @@ void multiply_scores(uint at_qk, uint at_v) {
     }
 }
 
-#define P_OPERAND(r) p_left[(r) * KEY_STEPS + k]
+#define P_OPERAND(r) p_own[(r) * KEY_STEPS + k]
 #define QK_ROWS_AT(n) (at_qk + k * K * QK_STRIDE + (slice() * QK_TILES + (n)) * N / 8)
 #define V_ROWS_AT(n) (at_v + k * K * V_STRIDE + (slice() * V_TILES + (n)) * N / 8)
 void add_to_qk(uint at_qk) {

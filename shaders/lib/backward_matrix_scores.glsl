@@ -98,7 +98,7 @@ uint weights_at(uint block, uint r, uint n) {
 }
 
 void begin_block(uint buf, uint block) {
-    FOR_EACH(x, ROW_BLOCKS * BLOCK_TILES) scores[x] = ACCUMULATOR(0);
+    FOR_EACH(x, ROW_BLOCKS * BLOCK_TILES) scores[x] = ZEROS;
     if (!WANTS_DS) return;
     FOR_EACH(n, BLOCK_TILES) {
 #ifdef KEY_VALUE
@@ -201,7 +201,7 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
     }
 }
 
-// Moves P or dS of a block to p_left.
+// Moves P or dS of a block to p_own.
 #define MOVE_TO_LEFT(x) \
     FOR_EACH(r, ROW_BLOCKS) { \
         FOR_EACH(n, BLOCK_TILES) put_p(r, n, x[r * BLOCK_TILES + n]); \
@@ -230,7 +230,7 @@ bool finds_dkey = subgroupBroadcastFirst(gl_SubgroupID) >= OWNERS;
 
 void begin_paired_block(uint buf, uint block) {
     FOR_EACH(n, BLOCK_TILES) {
-        ACCUMULATOR start = ACCUMULATOR(0);
+        ACCUMULATOR start = ZEROS;
         if (finds_dkey) start = minus_delta(buf, block, n);
         FOR_EACH(r, ROW_BLOCKS) scores[r * BLOCK_TILES + n] = start;
     }

@@ -6,6 +6,8 @@
 //     row i of block r of a subgroup    tile row   (subgroup * ROW_BLOCKS + r) * M + i
 //     scores[r * KEY_TILES + n]         keys       n * N ..      of the tile
 //     acc[r * OUT_TILES + n]            head dims  n * N ..      of the slice
+//
+// With TURNED (lib/matrix_turned.glsl) the accumulators are S^T and O^T: rows are their columns.
 #include "lib/matrix_units.glsl"
 
 const uint TILE_Q = SUBGROUPS * ROW_BLOCKS * M;
@@ -18,22 +20,34 @@ const uint OUT_TILES = MATRIX_STEPS(HEAD_DIM_V, N * SLICES);  // of a slice
 const uint OUT_SPAN = OUT_TILES * N;                          // head dims of a slice
 const uint Q_STAGED_STEPS = CHUNK_STEPS - Q_HELD_STEPS;       // steps of Q in shared memory
 
-// Strides in vec4, and the map of the pool.
+// Strides, and the map of the pool, in elements of the pool, each of so many numbers of 16 bits.
+const uint NUMBERS = 8 / UNIT;
+#ifdef TURNED  // V lies transposed
+const uint K_STRIDE = TURNED_STRIDE(CHUNK);
+const uint V_STRIDE = TURNED_STRIDE(TILE_KV);
+const uint V_ROWS = OUT_SPAN;
+#else
 const uint K_STRIDE = MATRIX_STRIDE(CHUNK);
 const uint V_STRIDE = MATRIX_STRIDE(OUT_SPAN);
-const uint Q_STRIDE = MATRIX_STRIDE(Q_STAGED_STEPS * K);
+const uint V_ROWS = TILE_KV;
+#endif
+const uint Q_STRIDE = MATRIX_STRIDE(Q_STAGED_STEPS * K) * UNIT;
 const uint P_STRIDE = MATRIX_STRIDE(TILE_KV);
 const uint FLOAT_STRIDE = MATRIX_FLOAT_STRIDE(N);
 const uint POOL_V = TILE_KV * K_STRIDE;
-const uint POOL_Q = POOL_V + TILE_KV * V_STRIDE;
+const uint POOL_Q = (POOL_V + V_ROWS * V_STRIDE + UNIT - 1) / UNIT * UNIT;
 const uint POOL_PLACE = POOL_Q + (Q_STAGED_STEPS == 0 ? 0 : TILE_Q * Q_STRIDE);
 const uint POOL_SCRATCH = POOL_PLACE + (ELEMENT_LAYOUT == 0 ? MATRIX_PLACES(M, N) : 0);
 const uint SCRATCH_P = P_MOVE == MOVE_SHARED ? 0 : M * FLOAT_STRIDE;  // behind a block of floats, or in its place
 const uint SCRATCH_END = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
 const uint SCRATCH_SIZE = SCRATCH_END > M * FLOAT_STRIDE ? SCRATCH_END : M * FLOAT_STRIDE;
-const uint SHARE = POOL_VEC4 / SUBGROUPS;  // of the whole pool, before and after the tiles
+const uint SHARE = POOL_VEC4 / SUBGROUPS;  // of the whole pool, before and after the tiles; in vec4
 
+#ifdef TURNED
+shared uvec2 pool[POOL_VEC4 * UNIT];
+#else
 shared uvec4 pool[POOL_VEC4];
+#endif
 
 #include "lib/operands.glsl"
 #include "lib/matrix_operands.glsl"
@@ -43,10 +57,13 @@ shared uvec4 pool[POOL_VEC4];
 uint subgroup_row = subgroup * ROW_BLOCKS * M;  // the subgroup's first row of the tile
 uint scratch = POOL_SCRATCH + subgroup * SCRATCH_SIZE;
 
-LEFT q_held[ROW_BLOCKS * (Q_HELD_STEPS == 0 ? 1 : Q_HELD_STEPS)];
+OWN_OPERAND q_held[ROW_BLOCKS * (Q_HELD_STEPS == 0 ? 1 : Q_HELD_STEPS)];
 ACCUMULATOR scores[ROW_BLOCKS * KEY_TILES];
-LEFT p_left[ROW_BLOCKS * KEY_STEPS];
+OWN_OPERAND p_own[ROW_BLOCKS * KEY_STEPS];
 ACCUMULATOR acc[ROW_BLOCKS * OUT_TILES];
+#ifdef TURNED
+#include "lib/matrix_turned.glsl"
+#endif
 
 // The keys of a tile are multiplied in HALVES, 1 or 2: FOR_HALF goes over the items of all `count` that are of one
 // half. No loop goes over the halves: NVIDIA's compiler leaves it a loop (D128: 248 TFLOP/s for 311).
@@ -54,22 +71,26 @@ ACCUMULATOR acc[ROW_BLOCKS * OUT_TILES];
     FOR_EACH(i, count) if ((i) >= (half_index) * (count) / HALVES && (i) < ((half_index) + 1) * (count) / HALVES)
 
 // The step d of Q, of row block r: held, or loaded from the pool.
-LEFT query_operand(uint r, uint d) {
-    LEFT q;
+OWN_OPERAND query_operand(uint r, uint d) {
+    OWN_OPERAND q;
     if (d < Q_HELD_STEPS)
         q = q_held[r * Q_HELD_STEPS + d];
     else
-        coopMatLoad(q, pool, POOL_Q + (subgroup_row + r * M) * Q_STRIDE + (d - Q_HELD_STEPS) * K / 8, Q_STRIDE,
-                    gl_CooperativeMatrixLayoutRowMajor);
+        coopMatLoad(q, pool, POOL_Q + (subgroup_row + r * M) * Q_STRIDE + (d - Q_HELD_STEPS) * K / NUMBERS, Q_STRIDE,
+                    OWN_ORDER);
     return q;
 }
 
 // scores += Q . K^T of the staged chunk
 #define Q_OPERAND(r) q[r]
-#define K_OPERAND_AT(n) ((n) * N * K_STRIDE + d * K / 8)
+#ifdef TURNED
+#define K_OPERAND_AT(n) (k_place + (n) * N * K_STRIDE + d * K / NUMBERS)
+#else
+#define K_OPERAND_AT(n) ((n) * N * K_STRIDE + d * K / NUMBERS)
+#endif
 void multiply_qk(uint half_index) {
     FOR_EACH(d, CHUNK_STEPS) {
-        LEFT q[ROW_BLOCKS];
+        OWN_OPERAND q[ROW_BLOCKS];
         FOR_EACH(r, ROW_BLOCKS) q[r] = query_operand(r, d);
         ADD_MATRIX_PRODUCT(scores, KEY_TILES, FOR_HALF(n, half_index, KEY_TILES), Q_OPERAND, K_OPERAND_AT, K_STRIDE,
                            gl_CooperativeMatrixLayoutColumnMajor)
@@ -82,8 +103,12 @@ void multiply_all_qk() {
 }
 
 // acc += P . V
-#define P_OPERAND(r) p_left[(r) * KEY_STEPS + k]
-#define V_OPERAND_AT(n) (POOL_V + k * K * V_STRIDE + (n) * N / 8)
+#define P_OPERAND(r) p_own[(r) * KEY_STEPS + k]
+#ifdef TURNED
+#define V_OPERAND_AT(n) (v_place + (n) * N * V_STRIDE + k * K / NUMBERS)
+#else
+#define V_OPERAND_AT(n) (POOL_V + k * K * V_STRIDE + (n) * N / NUMBERS)
+#endif
 void multiply_pv(uint half_index) {
     FOR_HALF(k, half_index, KEY_STEPS)
         ADD_MATRIX_PRODUCT(acc, OUT_TILES, FOR_EACH(n, OUT_TILES), P_OPERAND, V_OPERAND_AT, V_STRIDE,

@@ -87,5 +87,5 @@ void find_bias(Work w) {}
 void fetch_bias(uint first_key) {}
 void fetch_any_bias(uint first_key) {}
 void no_bias() {}
-void begin_scores() { FOR_EACH(x, ROW_BLOCKS * KEY_TILES) scores[x] = ACCUMULATOR(0); }
+void begin_scores() { FOR_EACH(x, ROW_BLOCKS * KEY_TILES) scores[x] = ZEROS; }
 #endif

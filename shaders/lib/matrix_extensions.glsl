@@ -11,6 +11,9 @@
 #extension GL_EXT_bfloat16 : require
 #extension GL_EXT_spirv_intrinsics : require
 #endif
+#ifdef TURNED
+#extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#endif
 #ifdef COOPMAT2
 #extension GL_NV_cooperative_matrix2 : require
 #endif

@@ -30,5 +30,5 @@
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs); \
         if (STAGED_ROWS * (vecs) % THREADS == 0 || row < STAGED_ROWS) \
-            pool[(at) + ROW_AT(row, t, vecs) * (stride) + COLUMN_OF(t, vecs)] = value; \
+            PUT8((at) + ROW_AT(row, t, vecs) * (stride) + COLUMN_OF(t, vecs) * UNIT, value) \
     }

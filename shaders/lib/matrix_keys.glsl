@@ -5,15 +5,18 @@
 // subgroup.
 #define SOURCE(b) (ELEMENT_LAYOUT >> (4 * (b)) & 15)
 
-#ifdef BIAS
+#if defined(TURNED)
+uint key_at(uint column) { return column; }
+// A staged row for each key. ELEMENT_LAYOUT says already which key is where: lib/matrix_turned.glsl.
+#define ROW_AT(key, item, vecs) (P_EXCHANGED ? (key) & ~15 | ((key) & 7) << 1 | (key) >> 3 & 1 : (key))
+const bool IN_EIGHTS = false;
+#elif defined(BIAS)
 // Keys are in order, but where an invocation has columns q * 2 + {0, 1, 8, 9} of 16, as on NVIDIA, and rows of the
 // mask lie multiples of 16 bytes apart: of every 32 keys it then has q * 8 to q * 8 + 7, whose mask is one load (H200,
 // D64: words one by one 167 for 205 TFLOP/s).
 const bool SIXTEEN_APART = TILE_KV % 32 == 0 ? (N == 16 ? MASK_ROW_BYTES == 16 : false) : false;
 const bool FOUR_BY_TWO = SOURCE(4) == 8 ? (SOURCE(5) < 7 ? (SOURCE(6) < 7 ? SOURCE(7) > 8 : false) : false) : false;
 const bool IN_EIGHTS = SIXTEEN_APART ? FOUR_BY_TWO : false;
-// Elements 2 i and 2 i + 1 are neighbours in a row, and aligned as words.
-const bool IN_WORDS = SOURCE(4) == 8 ? MASK_ROW_BYTES % 4 == 0 : false;
 const uint MOVED = IN_EIGHTS ? 30 : 0;  // bits of a key that move; without a branch, of which compilers make much
 uint key_at(uint column) {
     return column & ~MOVED | ((column >> 3 & 1) << 1 | (column >> 4 & 1) << 2 | (column >> 1 & 3) << 3) & MOVED;
@@ -30,4 +33,9 @@ uint row_at(uint key) {
 #else
 uint key_at(uint column) { return column; }
 #define ROW_AT(key, item, vecs) (key)
+#endif
+
+#ifdef BIAS
+// Elements 2 i and 2 i + 1 are neighbours in a row, and aligned as words.
+const bool IN_WORDS = SOURCE(4) == 8 ? MASK_ROW_BYTES % 4 == 0 : false;
 #endif

@@ -46,7 +46,9 @@ float added(const in float a, const in float b) { return a + b; }
 #define ACROSS(b, op) \
     if (SOURCE(b) < 7) FOR_EACH(s, SLOTS) numbers[s] = op(numbers[s], subgroupShuffleXor(numbers[s], 1u << SOURCE(b)));
 
-#ifdef COOPMAT2
+#ifdef TURNED  // the layout is known
+#define REDUCE(x, op)
+#elif defined(COOPMAT2)
 #define REDUCE(x, op) coopMatReduceNV(x, x, gl_CooperativeMatrixReduceRowNV, op);
 #else
 #define REDUCE(x, op) \
@@ -82,9 +84,11 @@ ALONG_ROWS(sum_along_rows, added)
 // Loads with a stride of 0 find the place of each element if the layout is not known: they repeat the
 // numbers 0, 1, 2 ... down each column and along each row: its row times 256 plus its column.
 void write_places() {
+#ifndef TURNED
     if (KNOWN) return;
     for (uint e = thread; e < MATRIX_PLACES(M, N); e += THREADS)
         pool[POOL_PLACE + e] = floatBitsToUint(vec4(4 * e) + vec4(0, 1, 2, 3));
+#endif
 }
 ACCUMULATOR read_places() {
     ACCUMULATOR places, columns;
@@ -133,10 +137,30 @@ PAIR converted_pair(float a, float b) {
 }
 #endif
 
-// P of one block of rows and tile of keys, on its way to p_left. It is positive unless a kernel says otherwise.
+// P of one block of rows and tile of keys, on its way to p_own. It is positive unless a kernel says otherwise.
 #ifndef P_PAIR
 #define P_PAIR pair_of
 #endif
+#ifdef TURNED  // in registers
+void put_p(uint r, uint n, ACCUMULATOR p) {
+    FOR_EACH(i, ELEMENTS / 2) {
+        const PAIR own = P_PAIR(p[2 * i], p[2 * i + 1]);
+        PAIR low = own;
+#ifdef F16
+        if (P_EXCHANGED) {
+            const uint word = packFloat2x16(own), other = subgroupShuffleXor(word, SUBGROUP_SIZE / 2);
+            const PAIR high = unpackFloat2x16(in_lower_half ? other : word);
+            low = unpackFloat2x16(in_lower_half ? word : other);
+            p_own[r * KEY_STEPS + n][ELEMENTS + 2 * i] = high.x;
+            p_own[r * KEY_STEPS + n][ELEMENTS + 2 * i + 1] = high.y;
+        }
+#endif
+        p_own[r * KEY_STEPS + n][2 * i] = low.x;
+        p_own[r * KEY_STEPS + n][2 * i + 1] = low.y;
+    }
+}
+void get_p(uint r) {}
+#else
 void put_p(uint r, uint n, ACCUMULATOR p) {
 #ifndef BIAS
     if (P_MOVE == MOVE_FRAGMENT)
@@ -144,14 +168,14 @@ void put_p(uint r, uint n, ACCUMULATOR p) {
     {
         FOR_EACH(i, ELEMENTS / 2) {
             const PAIR pair = P_PAIR(p[2 * i], p[2 * i + 1]);
-            p_left[r * KEY_STEPS + n][2 * i] = pair.x;
-            p_left[r * KEY_STEPS + n][2 * i + 1] = pair.y;
+            p_own[r * KEY_STEPS + n][2 * i] = pair.x;
+            p_own[r * KEY_STEPS + n][2 * i + 1] = pair.y;
         }
     }
 #ifndef BIAS
     else if (P_MOVE == MOVE_CONVERT) {
 #ifdef COOPMAT2
-        p_left[r * KEY_STEPS + n] = LEFT(p);
+        p_own[r * KEY_STEPS + n] = LEFT(p);
 #endif
     } else if (P_MOVE == MOVE_SHARED) {
 #ifdef ROUNDED_ACCUMULATORS
@@ -177,10 +201,11 @@ void get_p(uint r) {
     if (P_MOVE < MOVE_SHARED) return;
     subgroupBarrier();
     FOR_EACH(k, KEY_STEPS)
-        coopMatLoad(p_left[r * KEY_STEPS + k], pool, scratch + SCRATCH_P + k * K / 8, P_STRIDE,
+        coopMatLoad(p_own[r * KEY_STEPS + k], pool, scratch + SCRATCH_P + k * K / 8, P_STRIDE,
                     gl_CooperativeMatrixLayoutRowMajor);
     subgroupBarrier();
 }
+#endif
 
 // The output into the pool, as its storage has it, where P goes a way that gives 16-bit numbers: half the shared
 // memory and less than half the instructions (H200, D128: 7,200 cycles of a workgroup's 65,700 at N = 512 by way of
@@ -190,6 +215,21 @@ const bool OUT_ROUNDED = !IS_SPLIT && OUT_TYPE == QUERY_TYPE && P_MOVE != MOVE_S
 #else
 const bool OUT_ROUNDED = false;
 #endif
+#ifdef TURNED
+void put_rounded(ACCUMULATOR x, uint at, uint stride) {
+#ifdef ROUNDED_ACCUMULATORS
+    coopMatStore(ROUNDED(x), pool, at, stride, OWN_ORDER);
+#else
+    OWN_OPERAND own;
+    FOR_EACH(i, ELEMENTS / 2) {
+        const PAIR pair = rounded_pair(x[2 * i], x[2 * i + 1]);
+        own[2 * i] = pair.x;
+        own[2 * i + 1] = pair.y;
+    }
+    coopMatStore(own, pool, at, stride, OWN_ORDER);
+#endif
+}
+#else
 void put_rounded(ACCUMULATOR x, uint at, uint stride) {
 #ifndef BIAS
     if (P_MOVE == MOVE_FRAGMENT)
@@ -215,3 +255,4 @@ void put_rounded(ACCUMULATOR x, uint at, uint stride) {
     }
 #endif
 }
+#endif

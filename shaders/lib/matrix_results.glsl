@@ -3,7 +3,7 @@
 const uint OUT_UNIT = OUT_ROUNDED ? 8 : 4;  // elements of a vec4 of the pool
 const uint OUT_FIT = (SHARE / M - 1) * OUT_UNIT / N;
 const uint OUT_PIECES = MATRIX_STEPS(OUT_TILES, OUT_FIT), OUT_PIECE = MATRIX_STEPS(OUT_TILES, OUT_PIECES);
-const uint OUT_VECS = OUT_PIECE * N / 8, OUT_STRIDE = OUT_PIECE * N / OUT_UNIT | 1;
+const uint OUT_VECS = OUT_PIECE * N / 8, OUT_STRIDE = (OUT_PIECE * N / OUT_UNIT | 1) * UNIT;
 const uint OUT_ITEMS = MATRIX_STEPS(M * OUT_VECS, SUBGROUP_SIZE);
 
 void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
@@ -18,12 +18,12 @@ void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
 void store_result8(RowStart at, uint d, uint from) {
     const bool whole = !IS_SPLIT && STORED_OUT_TYPE == QUERY_TYPE && LOAD_BYTES == 16 && d + 8 <= HEAD_DIM_V;
 #if defined(F16) || defined(BF16)
-    if (OUT_ROUNDED && whole) store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, pool[from]);
+    if (OUT_ROUNDED && whole) store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, GET8(from));
     else if (OUT_ROUNDED)
-        store_floats8(at, d, floats_of(QUERY_TYPE, pool[from].xy), floats_of(QUERY_TYPE, pool[from].zw), false);
+        store_floats8(at, d, floats_of(QUERY_TYPE, GET8(from).xy), floats_of(QUERY_TYPE, GET8(from).zw), false);
     else
 #endif
-        store_floats8(at, d, uintBitsToFloat(pool[from]), uintBitsToFloat(pool[from + 1]), whole);
+        store_floats8(at, d, uintBitsToFloat(GET8(from)), uintBitsToFloat(GET8(from + UNIT)), whole);
 }
 
 void store_piece(TileCursor c, Rows o, uint r, uint first_tile, uint at) {
@@ -33,12 +33,12 @@ void store_piece(TileCursor c, Rows o, uint r, uint first_tile, uint at) {
         // The last piece may have fewer tiles than the others: what lies in the place of the rest is not of this slice.
         if ((M * OUT_VECS % SUBGROUP_SIZE == 0 || i < M * OUT_VECS) && row <= c.w.last_row && d < OUT_SPAN)
             store_result8(out_row(c.w, o, row), c.first_dim + d,
-                          at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS * (8 / OUT_UNIT));
+                          at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS * (8 / OUT_UNIT * UNIT));
     }
 }
 
 void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
-    const uint at = subgroup * SHARE;
+    const uint at = subgroup * SHARE * UNIT;
     float scale[SLOTS];
     FOR_EACH(x, SLOTS) scale[x] = 1 / row_sum[r][x];
     FOR_EACH(e, ELEMENTS)
@@ -53,13 +53,13 @@ void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
         const uint first = piece * OUT_PIECE;
         FOR_EACH(n, OUT_TILES)
             if (n >= first && n < first + OUT_PIECE) {
-                const uint to = at + (n - first) * N / OUT_UNIT;
+                const uint to = at + (n - first) * N / OUT_UNIT * UNIT;
                 FOR_EACH(e, ELEMENTS) {
                     const float x = acc[r * OUT_TILES + n][e] * scale[slot(e)];
                     acc[r * OUT_TILES + n][e] = IS_ZERO(row_sum[r][slot(e)]) ? 0 : x;
                 }
                 if (OUT_ROUNDED) put_rounded(acc[r * OUT_TILES + n], to, OUT_STRIDE);
-                else coopMatStore(acc[r * OUT_TILES + n], pool, to, OUT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                else coopMatStore(acc[r * OUT_TILES + n], pool, to, OUT_STRIDE, OWN_ORDER);
             }
         subgroupBarrier();
         store_piece(c, o, r, first, at);

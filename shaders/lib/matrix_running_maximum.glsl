@@ -31,7 +31,7 @@ void store_finite_v() {
     if (dropped == 0) {
         store_v();
     } else {
-        STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, finite_part(operands_of(fetched[t])))
+        STORE_V(finite_part(operands_of(fetched[t])))
         staged_nonfinite = 1;
     }
 }

@@ -19,7 +19,7 @@ void softmax_begin() {
             row_offset[r][s] = NO_MAXIMUM;
             row_sum[r][s] = 0;
         }
-    FOR_EACH(x, ROW_BLOCKS * OUT_TILES) acc[x] = ACCUMULATOR(0);
+    FOR_EACH(x, ROW_BLOCKS * OUT_TILES) acc[x] = ZEROS;
 }
 
 // This subgroup's first and last row that exist; a subgroup that has none has the tile's last row.

@@ -6,7 +6,13 @@
 // same for every chunk and slice; clear_padding zeroes their place.
 const uint K_VECS = MATRIX_STEPS(CHUNKS == 1 ? HEAD_DIM_QK : CHUNK, 8);
 const uint V_VECS = MATRIX_STEPS(SLICES == 1 ? HEAD_DIM_V : OUT_SPAN, 8);
-const uint K_ITEMS = MATRIX_STEPS(TILE_KV * K_VECS, THREADS), V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
+const uint K_ITEMS = MATRIX_STEPS(TILE_KV * K_VECS, THREADS);
+#ifdef TURNED  // by patches of TURNED_KEYS keys
+const uint TURNED_KEYS = TILE_KV * V_VECS >= 4 * THREADS ? 4 : 2;
+const uint PATCHES = TILE_KV / TURNED_KEYS * V_VECS, V_ITEMS = MATRIX_STEPS(PATCHES, THREADS) * TURNED_KEYS;
+#else
+const uint V_ITEMS = MATRIX_STEPS(TILE_KV * V_VECS, THREADS);
+#endif
 STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 
 #define STAGED_ROWS TILE_KV
@@ -17,24 +23,39 @@ const bool WHOLE_V = HEAD_DIM_V % (SLICES == 1 ? 8 : OUT_SPAN) == 0;
 void fetch_k(Rows k, uint chunk) {
     FETCH(fetched, K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row, KEY_VALUE_BYTES), HEAD_DIM_QK, WHOLE_K)
 }
+
+#ifdef TURNED
+#include "lib/matrix_turned_staging.glsl"
+#else
 void fetch_v(Rows v, uint first_dim) {
     FETCH(fetched, V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
 }
 void fetch_inner_k(Rows k) { FETCH_INNER(fetched, k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
 void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(fetched, v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
+void find_offsets(Rows k, Rows v, uint first_dim) {}
+#define STORE_V(value) STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, value)
+#endif
+
 void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, operands_of(fetched[t])) }
-void store_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, operands_of(fetched[t])) }
+void store_v() { STORE_V(operands_of(fetched[t])) }
 
 bool is_seen(uint key);  // lib/matrix_mask.glsl
 void store_seen_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }
-void store_seen_v() { STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }
+void store_seen_v() { STORE_V(is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }
 
 // Zeros where tiles of K and V have more head dims than the tensors.
 void clear_padding() {
-    const uint k_pad = CHUNK / 8 - K_VECS, v_pad = MATRIX_STEPS(OUT_SPAN, 8) - V_VECS;
-    for (uint e = thread; e < TILE_KV * k_pad; e += THREADS) pool[e / k_pad * K_STRIDE + K_VECS + e % k_pad] = uvec4(0);
+    const uint k_pad = CHUNK / 8 - K_VECS;
+    for (uint e = thread; e < TILE_KV * k_pad; e += THREADS)
+        PUT8(e / k_pad * K_STRIDE + (K_VECS + e % k_pad) * UNIT, uvec4(0))
+#ifdef TURNED
+    for (uint e = POOL_V + V_VECS * 8 * V_STRIDE + thread; e < POOL_V + V_ROWS * V_STRIDE; e += THREADS)
+        pool[e] = uvec2(0);
+#else
+    const uint v_pad = MATRIX_STEPS(OUT_SPAN, 8) - V_VECS;
     for (uint e = thread; e < TILE_KV * v_pad; e += THREADS)
-        pool[POOL_V + e / v_pad * V_STRIDE + V_VECS + e % v_pad] = uvec4(0);
+        PUT8(POOL_V + e / v_pad * V_STRIDE + (V_VECS + e % v_pad) * UNIT, uvec4(0))
+#endif
 }
 
 RowStart q_row(Rows q, uint row_of_tile) { return row_start(q, q.first + row_of_tile, QUERY_BYTES); }
@@ -52,7 +73,8 @@ void fetch_staged_q(Rows q, uint chunk) {
 void store_staged_q() {
     FOR_EACH(t, STAGED_ITEMS) {
         const uint e = t * THREADS + thread;
-        if (e < TILE_Q * STAGED_VECS) pool[POOL_Q + e / STAGED_VECS * Q_STRIDE + e % STAGED_VECS] = staged_q[t];
+        if (e < TILE_Q * STAGED_VECS)
+            PUT8(POOL_Q + e / STAGED_VECS * Q_STRIDE + e % STAGED_VECS * UNIT, staged_q[t])
     }
 }
 
@@ -72,18 +94,18 @@ void fetch_held_q(Rows q) {
     }
 }
 void hold_q() {
-    const uint stride = MATRIX_STRIDE(HELD_PIECE * K), at = subgroup * SHARE;
+    const uint stride = MATRIX_STRIDE(HELD_PIECE * K) * UNIT, at = subgroup * SHARE * UNIT;
     FOR_EACH(i, ROW_BLOCKS * HELD_PIECES) {
         FOR_EACH(t, HELD_ITEMS) {
             const uint e = t * SUBGROUP_SIZE + lane;
-            if (e < M * HELD_VECS) pool[at + e / HELD_VECS * stride + e % HELD_VECS] = held[i * HELD_ITEMS + t];
+            if (e < M * HELD_VECS)
+                PUT8(at + e / HELD_VECS * stride + e % HELD_VECS * UNIT, held[i * HELD_ITEMS + t])
         }
         subgroupBarrier();
         const uint r = i / HELD_PIECES, first_step = i % HELD_PIECES * HELD_PIECE;
         FOR_EACH(d, HELD_PIECE)
             if (first_step + d < Q_HELD_STEPS)
-                coopMatLoad(q_held[r * Q_HELD_STEPS + first_step + d], pool, at + d * K / 8, stride,
-                            gl_CooperativeMatrixLayoutRowMajor);
+                coopMatLoad(q_held[r * Q_HELD_STEPS + first_step + d], pool, at + d * K / NUMBERS, stride, OWN_ORDER);
         subgroupBarrier();
     }
 }

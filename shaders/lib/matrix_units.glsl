@@ -17,22 +17,44 @@ const uint OPERAND_EXPONENT = 0x7c00u;
 #define ELEMENT bfloat16_t
 const uint OPERAND_EXPONENT = 0x7f80u;
 #endif
-#define ACCUMULATOR coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
-#ifdef ROUNDED_ACCUMULATORS  // not every device has them, and a module that names them is not for others
-#define ROUNDED coopmat<ELEMENT, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
+#include "lib/matrix_types.glsl"
+
+// A product has an own operand, of rows that a subgroup owns, and one that is loaded from shared memory. OWN_ORDER is the
+// order in which a matrix with own rows lies in memory if each row is contiguous there. With TURNED the product is
+// that of the transposed matrices: own rows are the columns of operands and accumulators, and M, N and K are one
+// number. The pool has UNIT elements for each vec4.
+#ifdef TURNED
+#define OWN_OPERAND RIGHT
+#define STAGED_OPERAND LEFT
+#define MULTIPLIED(own, staged, sum) coopMatMulAdd(staged, own, sum)
+#define OWN_ORDER gl_CooperativeMatrixLayoutColumnMajor
+#define UNIT 2
+#define GET8(at) uvec4(pool[at], pool[(at) + 1])
+#define PUT8(at, x) { \
+        const uvec4 eight = x; \
+        pool[at] = eight.xy; \
+        pool[(at) + 1] = eight.zw; \
+    }
+#else
+#define OWN_OPERAND LEFT
+#define STAGED_OPERAND RIGHT
+#define MULTIPLIED(own, staged, sum) coopMatMulAdd(own, staged, sum)
+#define OWN_ORDER gl_CooperativeMatrixLayoutRowMajor
+#define UNIT 1
+#define GET8(at) pool[at]
+#define PUT8(at, x) pool[at] = x;
+#define LOAD_STAGED(x, at, stride, order) coopMatLoad(x, pool, at, stride, order)
 #endif
-#define LEFT coopmat<ELEMENT, gl_ScopeSubgroup, M, K, gl_MatrixUseA>
-#define RIGHT coopmat<ELEMENT, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
 
 const uint SUBGROUPS = THREADS / SUBGROUP_SIZE;
 uint subgroup = gl_SubgroupID;
 uint lane = gl_SubgroupInvocationID;
 
-// acc[r * columns + n] += left(r) . right, over the blocks n that the loop `each_n` goes over; right is at right_at(n)
-// of the pool, in rows of right_stride vec4.
-#define ADD_MATRIX_PRODUCT(acc, columns, each_n, left, right_at, right_stride, right_order) \
+// acc[r * columns + n] += own(r) . staged, over the blocks n that the loop `each_n` goes over; staged is at
+// staged_at(n) of the pool, in rows of staged_stride elements of the pool.
+#define ADD_MATRIX_PRODUCT(acc, columns, each_n, own, staged_at, staged_stride, staged_order) \
     each_n { \
-        RIGHT right; \
-        coopMatLoad(right, pool, right_at(n), right_stride, right_order); \
-        FOR_EACH(r, ROW_BLOCKS) acc[r * (columns) + n] = coopMatMulAdd(left(r), right, acc[r * (columns) + n]); \
+        STAGED_OPERAND staged; \
+        LOAD_STAGED(staged, staged_at(n), staged_stride, staged_order); \
+        FOR_EACH(r, ROW_BLOCKS) acc[r * (columns) + n] = MULTIPLIED(own(r), staged, acc[r * (columns) + n]); \
     }

@@ -21,6 +21,11 @@ struct MatrixShape {
     // same.
     uint32_t layout = 0;
     bool left_alike = false;
+    // Likewise found: how turned products (shaders/lib/matrix_turned.glsl) name the places of an accumulator, queries
+    // before keys, where it becomes a right operand in registers; else 0. `exchanges`: halves of a subgroup exchange
+    // their keys on the way.
+    uint32_t turned_layout = 0;
+    bool exchanges = false;
 };
 
 // A verdict says whether a self-test has found a kernel right on problems of these types (self_test.hpp).
@@ -47,6 +52,7 @@ struct DeviceCaps {
     uint32_t multiprocessors = 0;                    // 0: not known
     bool buffer_device_address = false;              // enabled, not merely supported
     bool storage_16bit = false;                      // storageBuffer16BitAccess, enabled
+    bool int64 = false;                              // shaderInt64, enabled
     bool dot_float16 = false, dot_bfloat16 = false;  // products of such pairs, summed in float32; enabled
     uint32_t min_subgroup_size = 0, max_subgroup_size = 0;  // 0: not known
     bool subgroup_size_control = false;                     // a pipeline can be held to one of these, enabled

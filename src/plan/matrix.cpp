@@ -39,6 +39,12 @@ using Device = DeviceKind;
 //           281, 276], N 4,096 321 [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike.
 //           min_group: causal, d128 N 1,024 205 [128: 200], N 4,096 294 [291]; not causal, 256 would be 276 for 281.
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
+//   rdna    not run on their own devices. `tools/gate --loops`, clocks of a SIMD for 32 products that take 1,024 on
+//           navi31 and 512 on gfx1201, with waves of a SIMD: rdna3 wide d128 1,178, 8 waves [32 keys 1,180, 5; halved
+//           1,141, 5; 12 subgroups, 32 keys, halved 1,130, 6, but 67 registers spill where a SIMD has 1,024 of them
+//           (phoenix, strix1); 16 subgroups 1,149, and 1 spills]; with masks or softcap 4 to 13 spill unless a step of Q
+//           is staged. d64, for 16 products, 618, 8 [2 row blocks 630, 5; 64 keys 625]. rdna4 d128 591, 8 [8 subgroups
+//           609, not halved 601], d64 326, 8 [1 row block and halved 334, 10].
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
@@ -60,6 +66,14 @@ constexpr MatrixRow rows[] = {
 
     {"cpu-matrix-d576",   Device::cpu,           576, 1, {2, 1, 16,   0, 64, 128, 1}},
 
+    {"rdna3-turned-d64",  Device::amd,            64, 2, {8, 1, 32,  64, 0, 0, 0, 2}, USE_TURNED | USE_EXCHANGED},
+    {"rdna3-bias-d128",   Device::amd,           128, 2, {8, 1, 32, 112}, USE_TURNED | USE_EXCHANGED | USE_BIAS},
+    {"rdna3-wide-d128",   Device::amd,           128, 2, {8, 1, 16, 128},
+     USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
+    {"rdna3-turned-d128", Device::amd,           128, 2, {8, 1, 32, 112}, USE_TURNED | USE_EXCHANGED},
+    {"rdna4-turned-d64",  Device::amd,            64, 2, {8, 2, 32,  64}, USE_TURNED},
+    {"rdna4-turned-d128", Device::amd,           128, 2, {16, 1, 32, 128, 0, 0, 0, 2}, USE_TURNED},
+
     {"matrix-d64",        Device::any,            64, 2, {4, 1, 32,  64}},
     {"matrix-d128",       Device::any,           128, 1, {4, 1, 32, 112}},
     {"matrix-d576",       Device::any,           576, 1, {4, 1, 32,   0, 64, 128, 1}},
@@ -79,13 +93,13 @@ const NumberFields<MatrixNumbers>& fields() {
                                         {"l2_group_kib", &N::l2_group_kib},
                                         {"min_group_workgroups", &N::min_group_workgroups},
                                         {"rolled", &N::rolled},
-                                        {"move", &N::move}};
+                                        {"move", &N::move},
+                                        {"turned", &N::turned}};
     return all;
 }
 
 // Why these numbers make no kernel, or "".
-std::string malformed(const DeviceCaps& caps, const Problem& p, const MatrixNumbers& n,
-                      const MatrixTile& tile, bool invariant) {
+std::string malformed(const Problem& p, const MatrixNumbers& n, const MatrixTile& tile, bool invariant) {
     const MatrixShape& s = n.shape;
     if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)
         return "subgroups, row_blocks and tile_kv are not 0";
@@ -95,19 +109,28 @@ std::string malformed(const DeviceCaps& caps, const Problem& p, const MatrixNumb
         return fmt::format("tile_kv is not a multiple of {} and {}", s.n, s.k);
     if (n.running > 1) return "running is 0 or 1";
     if (invariant && n.running == 0) return "batch_invariant needs running=1";
-    if (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
-        return "masks need running=1 or move=0";
     if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
     if (n.rolled > 1) return "rolled is 0 or 1";
     if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
         return "l2_group_kib or min_group_workgroups is too large";
-    if (n.halves != 1 && (n.halves != 2 || n.running == 1 || n.move >= MOVE_SHARED ||
-                          n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
-        return "halves is 1, or 2 where halves of a tile are whole, P stays in registers and running is 0";
+    if (n.halves != 1 && (n.halves != 2 || n.running == 1 || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
+        return "halves is 1, or 2 where halves of a tile are whole and running is 0";
     if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
         return "move=1 and move=2 are not for float32 storage";
-    if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
+    if (n.turned > 1) return "turned is 0 or 1";
+    return "";
+}
+
+// Why the device's matrix unit cannot be used so, or "". Cases that are written for another unit are skipped by it.
+std::string unfit(const DeviceCaps& caps, const Problem& p, const MatrixNumbers& n) {
+    const MatrixShape& s = n.shape;
+    if (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
+        return "masks need running=1 or move=0";
+    if (n.halves == 2 && n.move >= MOVE_SHARED) return "halves=2 needs P to stay in registers";
+    if (n.turned == 1 && (s.turned_layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
+        return "turned=1 needs move=0, 16-bit storage and accumulators that become right operands";
+    if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
         return "move=1 needs VK_NV_cooperative_matrix2";
@@ -126,12 +149,14 @@ std::string too_large(const DeviceCaps& caps, const MatrixNumbers& n, const Matr
     return "";
 }
 
-// Tells why these numbers cannot be used: they make no kernel, or the device has no room for them. Both failures name
+// Tells why these numbers cannot be used: they make no kernel, or none for this device. Both failures name
 // options.tuning, because numbers that come from a row alone are passed over instead of reported.
 std::optional<Failure> why_unusable(const DeviceCaps& caps, const Problem& p, const Options& options,
                                     const MatrixNumbers& n, const MatrixTile& tile) {
-    if (std::string why = malformed(caps, p, n, tile, options.batch_invariant); !why.empty())
+    if (std::string why = malformed(p, n, tile, options.batch_invariant); !why.empty())
         return invalid("options.tuning", std::move(why));
+    if (std::string why = unfit(caps, p, n); !why.empty())
+        return unsupported("options.tuning", std::move(why));
     if (std::string why = too_large(caps, n, tile); !why.empty())
         return unsupported("options.tuning", std::move(why));
     return std::nullopt;
@@ -158,6 +183,12 @@ Module module_of(const Problem& p, const TileChoice& tiles) {
     const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, running = n.running != 0;
     const auto pick = [&](Module stale, Module with_maximum) { return running ? with_maximum : stale; };
     using enum Module;
+    if (n.turned != 0) {
+        if (fetches_bias(p, n, tiles.pack))
+            return f16 ? forward_matrix_f16_turned_bias : forward_matrix_bf16_turned_bias;
+        return f16 ? pick(forward_matrix_f16_turned, forward_matrix_f16_turned_running)
+                   : pick(forward_matrix_bf16_turned, forward_matrix_bf16_turned_running);
+    }
     if (fetches_bias(p, n, tiles.pack)) return f16 ? forward_matrix_f16_bias : forward_matrix_bf16_bias;
     if (p.dtype == VKATTN_DTYPE_FLOAT32)
         return f16 ? pick(forward_matrix_f16_of_f32, forward_matrix_f16_of_f32_running)
@@ -178,21 +209,29 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     if (n.move >= MOVE_SHARED) uses |= USE_SHARED;
     if (fetches_bias(p, n, packs(p, n.tile_q()))) uses |= USE_BIAS;
     if (in_registers && whole && p.dtype != VKATTN_DTYPE_FLOAT32) uses |= USE_WIDE;
+    if (p.mask == VKATTN_MASK_NONE) uses |= USE_UNMASKED;
+    if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
     return uses;
 }
 
 // The shape that the numbers run on, with all that follows from it.
 MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& options, MatrixNumbers n,
-                       const MatrixShape& shape, bool khr) {
+                       const MatrixShape& shape, bool khr, bool turned) {
     n.shape = shape;
     n.subgroup_size = matrix_subgroup_size(caps);
-    n.layout = khr ? 0 : shape.layout;
-    n.move = matrix_move_of(caps, p, shape, khr);
+    n.turned = turned;
+    n.layout = turned ? shape.turned_layout : khr ? 0 : shape.layout;
+    n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
     n.rolled = caps.type == DeviceType::cpu;
     if (n.move >= MOVE_SHARED) n.halves = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
     if (options.batch_invariant || (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT)) n.running = 1;
     return n;
+}
+
+// True if products are turned round unless the caller says otherwise: where P can stay in registers only so.
+bool is_turned(const Problem& p, const MatrixShape& shape, bool khr) {
+    return !khr && shape.turned_layout != 0 && !shape.left_alike && p.dtype != VKATTN_DTYPE_FLOAT32;
 }
 
 }  // namespace
@@ -259,6 +298,8 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
     t.slices = MATRIX_STEPS(p.head_dim_v, out_span);  // none is empty
     const uint32_t staged = chunk_steps - t.q_steps_held, block = n.shape.m * MATRIX_FLOAT_STRIDE(n.shape.n);
     uint32_t pool = n.tile_kv * (MATRIX_STRIDE(t.chunk) + MATRIX_STRIDE(out_span));
+    if (n.turned != 0)
+        pool = MATRIX_STEPS(n.tile_kv * TURNED_STRIDE(t.chunk) + out_span * TURNED_STRIDE(n.tile_kv), 2);
     if (staged != 0) pool += n.tile_q() * MATRIX_STRIDE(staged * k);
     const bool through_shared = n.move >= MOVE_SHARED;
     if (n.layout == 0) pool += MATRIX_PLACES(n.shape.m, n.shape.n);
@@ -296,7 +337,14 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             continue;
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, subgroup_size)) continue;
-            MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, kind == KernelKind::matrix_khr);
+            const bool khr = kind == KernelKind::matrix_khr;
+            const bool turned = is_turned(p, shape, khr);
+            MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, khr, turned), asked = n;
+            if (const auto ok = apply_tuning(asked, options.tuning); !ok) return ok.failure();
+            // Other numbers follow from the caller's `turned`, and it from a way of the caller's for P.
+            const bool moved = asked.turned == n.turned && asked.move != MOVE_FRAGMENT;
+            const bool wanted = asked.turned <= 1 ? asked.turned != 0 && !moved : turned;
+            if (wanted != turned) n = on_shape(caps, p, options, row.numbers, shape, khr, wanted);
             if ((row.only & ~uses_of(p, n)) != 0) break;  // other shapes come after other rows
             if (const auto ok = apply_tuning(n, options.tuning); !ok) return ok.failure();
             const MatrixTile tile = matrix_tile(n, p);
@@ -340,6 +388,7 @@ Launch<kernels::forward_matrix> matrix_launch(const Problem& p, const TileChoice
     c.matrix_k = n.shape.k;
     c.p_move = n.move;
     c.element_layout = n.layout;
+    c.p_exchanged = n.turned != 0 && n.shape.exchanges;
     c.halves = n.halves;
     c.l2_group_kib = n.l2_group_kib;
     c.min_group_workgroups = n.min_group_workgroups;

@@ -26,6 +26,7 @@ struct MatrixNumbers {
     uint32_t min_group_workgroups = 0;
     uint32_t rolled = 0;  // 1: the module for CPUs
     uint32_t move = MOVE_SHARED;
+    uint32_t turned = 0;  // 1: the products are turned round: lib/matrix_turned.glsl
     uint32_t layout = 0;
     MatrixShape shape{};
     uint32_t subgroup_size = 0;
@@ -88,6 +89,9 @@ constexpr uint32_t USE_BIAS = 2;    // a mask is fetched ahead
 constexpr uint32_t USE_BF16 = 4;
 // Requires 16-byte staging and 16-bit storage; excludes softcap and the running maximum.
 constexpr uint32_t USE_WIDE = 8;
+constexpr uint32_t USE_TURNED = 16;     // the products are turned round
+constexpr uint32_t USE_UNMASKED = 64;   // there is no mask
+constexpr uint32_t USE_EXCHANGED = 32;  // and halves of a subgroup exchange P
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();
@@ -113,7 +117,7 @@ bool is_usable(const MatrixShape& shape, uint32_t subgroup_size);  // by the ker
 
 // Only the device itself can tell where its matrix units keep their elements. The plan has a pipeline and a dispatch
 // for each usable shape, each with its own results; Region::out is where all of them go.
-constexpr uint64_t probe_bytes = uint64_t{2} * PROBE_WORDS * 4;  // of a shape
+constexpr uint64_t probe_bytes = uint64_t{3} * PROBE_WORDS * 4;  // of a shape
 Plan probe_plan(const DeviceCaps& caps);
 uint64_t probe_size(const DeviceCaps& caps);
 // Notes in `caps` what their results say.

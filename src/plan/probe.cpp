@@ -70,6 +70,41 @@ uint32_t layout_of(const Places& places) {
     return layout;
 }
 
+// True if an operand's invocation number modulo `rows` is its row (a left operand's, or a right one's column), and its
+// elements run along the other index, on in the invocations that follow.
+bool runs_along(const Places& places, bool left) {
+    const uint32_t held = left ? places.rows : places.columns, along = left ? places.columns : places.rows;
+    if (places.invocations > PROBE_INVOCATIONS || places.elements() == 0 ||
+        places.elements() > PROBE_ELEMENTS)
+        return false;
+    for (uint32_t i = 0; i < places.invocations; i++)
+        for (uint32_t e = 0; e < places.elements(); e++) {
+            const uint32_t first = i % held, second = (i / held * places.elements() + e) % along;
+            if (places.at(i, e) != (left ? first * 256 + second : second * 256 + first)) return false;
+        }
+    return true;
+}
+
+// Rows of an accumulator that alternate between the halves of 32 invocations, as on RDNA3: row bit 0 is invocation bit
+// 4, the others are the element's; columns are the invocation's other bits.
+constexpr uint32_t alternating = 0x3210'a984;
+
+// Finds whether an accumulator becomes a right operand in registers: both lie alike, or the right operand is in both
+// halves of the subgroup as a whole: then halves exchange P, which put_p() of lib/matrix_layout.glsl does in float16.
+void note_turned(MatrixShape& shape, const Places& left, const Places& right) {
+    if (shape.layout == 0 || shape.m != shape.n || shape.n != shape.k || !runs_along(left, true)) return;
+    const uint32_t rows = shape.layout & 0xffff, columns = shape.layout >> 16;
+    const uint32_t elements = shape.m * shape.n / left.invocations;
+    if (left.elements() == elements && shape.layout == layout_of(right)) {
+        shape.turned_layout = columns | rows << 16;
+    } else if (shape.dtype == VKATTN_DTYPE_FLOAT16 && shape.layout == alternating && left.invocations == 32 &&
+               left.elements() == 16 && right.elements() == 16 && runs_along(right, false)) {
+        // Keys are staged so that bit 0 of an accumulator's row is bit 3 of the key.
+        shape.turned_layout = columns | (rows >> 4 | (rows & 15) << 12) << 16;
+        shape.exchanges = true;
+    }
+}
+
 }  // namespace
 
 Plan probe_plan(const DeviceCaps& caps) {
@@ -99,8 +134,11 @@ void note_probe(DeviceCaps& caps, const std::byte* results) {
     for (MatrixShape& shape : caps.matrices) {
         if (!is_usable(shape, subgroup_size)) continue;
         shape.layout = layout_of({results, shape.m, shape.n, subgroup_size});
-        const uint32_t left = layout_of({results + size_t{PROBE_WORDS} * 4, shape.m, shape.k, subgroup_size});
-        shape.left_alike = shape.layout != 0 && shape.layout == left && shape.n == shape.k;
+        const Places left{results + size_t{PROBE_WORDS} * 4, shape.m, shape.k, subgroup_size};
+        shape.left_alike = shape.layout != 0 && shape.layout == layout_of(left) && shape.n == shape.k;
+        // Its modules add 64-bit addresses.
+        if (caps.int64)
+            note_turned(shape, left, {results + size_t{PROBE_WORDS} * 8, shape.k, shape.n, subgroup_size});
         // The kernel would be wrong with a shape whose elements are more or fewer than an even share.
         const uint32_t found = Places{results, shape.m, shape.n, subgroup_size}.elements();
         if (found != 0 && found != shape.m * shape.n / subgroup_size) shape.dtype = VKATTN_DTYPE_MAX_ENUM;

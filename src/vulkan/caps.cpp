@@ -126,6 +126,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     const Enabled enabled = enabled_by(features);
     caps.buffer_device_address = enabled.buffer_device_address;
     caps.storage_16bit = enabled.storage_16bit;
+    caps.int64 = enabled.int64;
     caps.dot_float16 = enabled.dot_float16 && enabled.float16 && enabled.storage_16bit;
     caps.dot_bfloat16 = enabled.dot_bfloat16 && enabled.float16 && enabled.storage_16bit;
     caps.min_subgroup_size = sizes.minSubgroupSize;

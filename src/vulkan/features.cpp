@@ -8,6 +8,7 @@
 namespace vkattn::core {
 namespace {
 
+using V10 = VkPhysicalDeviceFeatures2;
 using V11 = VkPhysicalDeviceVulkan11Features;
 using V12 = VkPhysicalDeviceVulkan12Features;
 using V13 = VkPhysicalDeviceVulkan13Features;
@@ -25,6 +26,8 @@ using Dot = VkPhysicalDeviceShaderMixedFloatDotProductFeaturesVALVE;
 constexpr auto no_struct = VK_STRUCTURE_TYPE_MAX_ENUM;
 template <class T>
 constexpr VkStructureType type_of = no_struct;
+template <>
+constexpr auto type_of<V10> = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
 template <>
 constexpr auto type_of<V11> = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES;
 template <>
@@ -88,6 +91,7 @@ struct Feature {
     { type_of<Own>, offsetof(Own, member), type_of<Core>, offsetof(Core, member) }
 
 constexpr Feature buffer_device_address = OF_CORE(Address, V12, bufferDeviceAddress);
+constexpr Feature int64 = OF_EXTENSION(V10, features.shaderInt64);  // every chain begins with this struct
 constexpr Feature storage_16bit = OF_CORE(Storage, V11, storageBuffer16BitAccess);
 constexpr Feature float16 = OF_CORE(Float16, V12, shaderFloat16);
 constexpr Feature memory_model = OF_CORE(MemoryModel, V12, vulkanMemoryModel);
@@ -104,9 +108,22 @@ constexpr Feature dot_float16 = OF_EXTENSION(Dot, shaderMixedFloatDotProductFloa
 constexpr Feature dot_bfloat16 = OF_EXTENSION(Dot, shaderMixedFloatDotProductBFloat16Acc);
 
 constexpr Feature features[] = {
-    buffer_device_address, storage_16bit,  float16,         memory_model, memory_model_device_scope,
-    subgroup_size_control, full_subgroups, maintenance4,    matrix,       matrix_reductions,
-    matrix_conversions,    bfloat16_type,  bfloat16_matrix, dot_float16,  dot_bfloat16,
+    int64,
+    buffer_device_address,
+    storage_16bit,
+    float16,
+    memory_model,
+    memory_model_device_scope,
+    subgroup_size_control,
+    full_subgroups,
+    maintenance4,
+    matrix,
+    matrix_reductions,
+    matrix_conversions,
+    bfloat16_type,
+    bfloat16_matrix,
+    dot_float16,
+    dot_bfloat16,
 };
 
 const VkBaseInStructure* find(const void* chain, VkStructureType type) {
@@ -229,6 +246,7 @@ Enabled enabled_by(const VkPhysicalDeviceFeatures2* chain) {
         return e;
     }
     e.buffer_device_address = says(chain, buffer_device_address);
+    e.int64 = says(chain, int64);
     e.storage_16bit = says(chain, storage_16bit);
     e.float16 = says(chain, float16);
     e.memory_model = says(chain, memory_model);

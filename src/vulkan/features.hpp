@@ -35,7 +35,8 @@ class Features {
 // Reads what a chain given to vkCreateDevice enables; each feature is found in its own struct or in that of a Vulkan
 // version. null: bufferDeviceAddress alone.
 struct Enabled {
-    bool buffer_device_address, storage_16bit, float16, memory_model, subgroup_size_control, full_subgroups;
+    bool buffer_device_address, int64, storage_16bit, float16, memory_model, subgroup_size_control,
+        full_subgroups;
     bool maintenance4, matrix, matrix_conversions, bfloat16_matrix, dot_float16, dot_bfloat16;
 };
 Enabled enabled_by(const VkPhysicalDeviceFeatures2* features);

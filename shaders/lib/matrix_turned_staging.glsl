@@ -1,0 +1,91 @@
+// How K and V are fetched, and how V is turned while it is staged (macro TURNED).
+//
+// Addresses of inner tiles are sums of a uniform 64-bit number and an offset of the invocation that is found before the
+// loop: RADV loads from such a sum without an instruction for it (19 to 36 others without that, of 99 in a pass on
+// RDNA4). Patch `thread + p * THREADS` of a tile is TURNED_KEYS neighbouring
+// keys of one vec4 of head dims: items p * TURNED_KEYS ... of an invocation, which become as many neighbours of each of
+// eight rows of V^T.
+const uint PATCH_ROWS = TILE_KV / TURNED_KEYS;
+#define PATCH_OF(t) (thread + (t) / TURNED_KEYS * THREADS)
+#define KEY_OF(t) (PATCH_OF(t) % PATCH_ROWS * TURNED_KEYS + (t) % TURNED_KEYS)
+#define HAS_PATCH(t) (PATCHES % THREADS == 0 || PATCH_OF(t) < PATCHES)
+
+void fetch_v(Rows v, uint first_dim) {
+    FOR_EACH(t, V_ITEMS) {
+        const uint row = KEY_OF(t), d = first_dim + PATCH_OF(t) / PATCH_ROWS * 8;
+        if (HAS_PATCH(t)) fetched[t] = fetch8(row_start(v, v.first + row, KEY_VALUE_BYTES), d, HEAD_DIM_V, WHOLE_V);
+    }
+}
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4In { uvec4 x; };
+uvec4 fetch_at(uvec2 base, uint uniform_offset, uint offset) {
+    return Uvec4In(packUint2x32(base) + uint64_t(uniform_offset) + uint64_t(offset)).x;
+}
+
+// Where the invocation's first item of K, and its first patch of V, lie in a tile, in bytes, and where the patch goes in
+// the pool: the row of the first head dim, and which half of its element where a patch has two keys.
+uint k_offset, v_offset, turned_at, turned_half;
+void find_offsets(Rows k, Rows v, uint first_dim) {
+    const uint group = thread % PATCH_ROWS;
+    k_offset = thread / K_VECS * k.stride.x + thread % K_VECS * 16;
+    v_offset = group * TURNED_KEYS * v.stride.x + thread / PATCH_ROWS * 16 + first_dim * 2;
+    turned_at = POOL_V + thread / PATCH_ROWS * 8 * V_STRIDE + group * TURNED_KEYS / 4;
+    turned_half = group % 2;
+}
+
+// fetch_k and fetch_v where every row of the tile exists and lies within 32-bit offsets.
+const bool EVEN_K = THREADS % K_VECS == 0, ALL_K = TILE_KV * K_VECS % THREADS == 0;
+const bool EVEN_V = THREADS % PATCH_ROWS == 0;
+const bool WIDE_K = LOAD_BYTES == 16 && WHOLE_K && EVEN_K, WIDE_V = LOAD_BYTES == 16 && WHOLE_V && EVEN_V;
+void fetch_inner_k(Rows k) {
+    if (WIDE_K) {
+        FOR_EACH(t, K_ITEMS)
+            if (ALL_K || thread / K_VECS + t * (THREADS / K_VECS) < TILE_KV)
+                fetched[t] = fetch_at(k.base, t * (THREADS / K_VECS) * k.stride.x, k_offset);
+    } else {
+        FETCH_INNER(fetched, k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K)
+    }
+}
+void fetch_inner_v(Rows v, uint first_dim) {
+    FOR_EACH(t, V_ITEMS) {
+        const uint row = KEY_OF(t), d = first_dim + PATCH_OF(t) / PATCH_ROWS * 8;
+        if (HAS_PATCH(t)) {
+            if (WIDE_V)
+                fetched[t] = fetch_at(v.base, t % TURNED_KEYS * v.stride.x +
+                                                  t / TURNED_KEYS * (THREADS / PATCH_ROWS * 16), v_offset);
+            else
+                fetched[t] = fetch8(row_of_whole_tile(v, row, KEY_VALUE_BYTES), d, HEAD_DIM_V, WHOLE_V);
+        }
+    }
+}
+
+// Element `e` of two words. Written so, RADV takes one instruction; with shifts it takes two.
+uint both(uint a, uint b, uint e) { return word_of(ELEMENTS_2(elements_of(a)[e], elements_of(b)[e])); }
+
+void store_patch(uint p, uvec4 keys[4]) {
+    uint at = turned_at + p * (THREADS / PATCH_ROWS * 8 * V_STRIDE), half_of = turned_half;
+    if (!EVEN_V) {
+        const uint patch_number = thread + p * THREADS, group = patch_number % PATCH_ROWS;
+        at = POOL_V + patch_number / PATCH_ROWS * 8 * V_STRIDE + group * TURNED_KEYS / 4;
+        half_of = group % 2;
+    }
+    FOR_EACH(d, 8) {
+        const uint word = both(keys[0][d / 2], keys[1][d / 2], d % 2);
+        if (TURNED_KEYS == 2)
+            pool[at + d * V_STRIDE][half_of] = word;
+        else
+            pool[at + d * V_STRIDE] = uvec2(word, both(keys[2][d / 2], keys[3][d / 2], d % 2));
+    }
+}
+
+// `value` is an expression of the item t and its key, `row`.
+#define STORE_V(value) \
+    FOR_EACH(p, V_ITEMS / TURNED_KEYS) \
+        if (HAS_PATCH(p * TURNED_KEYS)) { \
+            uvec4 keys[4]; \
+            FOR_EACH(i, TURNED_KEYS) { \
+                const uint t = p * TURNED_KEYS + i, row = KEY_OF(t); \
+                keys[i] = value; \
+            } \
+            store_patch(p, keys); \
+        }
