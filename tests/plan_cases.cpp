@@ -318,4 +318,17 @@ core::DeviceCaps probed(core::DeviceCaps caps, bool left_alike) {
     return caps;
 }
 
+core::DeviceCaps probed_turned(core::DeviceCaps caps, bool exchanges) {
+    for (core::MatrixShape& shape : caps.matrices) {
+        if (shape.m != shape.n || shape.n != shape.k) continue;
+        // Columns: bits 0 .. 3 of the invocation; rows: bits 0 .. 2 of the element and bit 4 of the invocation, which
+        // is row bit 3 on RDNA4, and bit 0 on RDNA3. A query is a column, a key is a row.
+        shape.layout = exchanges ? 0x3210a984 : 0x32104a98;
+        shape.left_alike = false;
+        shape.turned_layout = 0x4a983210;
+        shape.exchanges = exchanges;
+    }
+    return caps;
+}
+
 }  // namespace vkattn::test

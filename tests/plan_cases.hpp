@@ -103,5 +103,8 @@ const core::DeviceCaps& matrix_device(const std::string& name);
 // Returns the device after a probe that found the same layout for all its shapes, that of NVIDIA's 16 x 16 x 16.
 // `left_alike`: of square shapes the left operand has it too.
 core::DeviceCaps probed(core::DeviceCaps caps, bool left_alike = true);
+// The same where accumulators become right operands, as on RDNA4, or as on RDNA3, where halves of a subgroup exchange
+// theirs.
+core::DeviceCaps probed_turned(core::DeviceCaps caps, bool exchanges);
 
 }  // namespace vkattn::test

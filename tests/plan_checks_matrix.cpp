@@ -37,7 +37,8 @@ std::string shape_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixMod
         return "the shape does not lie in whole vec4";
     if (model.m * model.n % (2 * model.subgroup_size) != 0)
         return "an invocation has no whole pairs of elements";
-    if (model.layout != (plan.kernel == "matrix_khr" ? 0 : found->layout)) return "layout";
+    const uint32_t layout = model.tuning.turned != 0 ? found->turned_layout : found->layout;
+    if (model.layout != (plan.kernel == "matrix_khr" ? 0 : layout)) return "layout";
     return "";
 }
 
@@ -58,6 +59,11 @@ std::string move_flaw(const DeviceCaps& caps, const Problem& p, const MatrixMode
                       const core::MatrixShape& shape) {
     const MatrixTuning& t = model.tuning;
     const bool alike = model.n == model.k, f32 = p.dtype == VKATTN_DTYPE_FLOAT32;
+    if (t.turned > 1) return "not a boolean";
+    if (t.turned == 1)
+        return model.layout != 0 && model.m == model.n && alike && t.move == MOVE_FRAGMENT && !f32
+                   ? ""
+                   : "turned products of other shapes or types";
     switch (t.move) {
         case MOVE_FRAGMENT:
             return alike && model.layout != 0 && shape.left_alike ? ""
@@ -143,6 +149,7 @@ Values forward_constants(const Problem& p, const Model& m, const Pipeline& pipel
     values["matrix_k"] = model.k;
     values["p_move"] = t.move;
     values["element_layout"] = model.layout;
+    values["p_exchanged"] = t.turned != 0 && model.exchanges;
     values["halves"] = t.halves;
     values["mask_row_bytes"] = unit_of_mask_rows(p);
     values["l2_group_kib"] = t.l2_group_kib;
@@ -177,7 +184,7 @@ std::string macros_flaw(const Problem& p, const Plan& plan, const MatrixModel& m
     if (!facts.matrix_kernel) return fmt::format("{} in a plan of the matrix kernel", name_of(pipeline));
     if (facts.operands != plan.operands || facts.bias != bias || facts.running != (t.running != 0) ||
         facts.conversions != (t.move == MOVE_CONVERT) ||
-        facts.rounded_accumulators != (t.move == MOVE_SHARED))
+        facts.rounded_accumulators != (t.move == MOVE_SHARED) || facts.turned != (t.turned != 0))
         return fmt::format("{} is another module than the numbers need", name_of(pipeline));
     return "";
 }
@@ -211,6 +218,8 @@ std::string model_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
     if (flaw.empty()) flaw = move_flaw(caps, p, model, *shape);
     if (flaw.empty()) flaw = loop_flaw(p, model, options);
     if (flaw.empty()) flaw = pool_flaw(caps, plan, model);
+    if (flaw.empty() && model.exchanges != (model.tuning.turned != 0 && shape->exchanges))
+        flaw = "who exchanges P";
     if (!flaw.empty()) return flaw;
     const bool rounded_out =
         p.dtype != VKATTN_DTYPE_FLOAT32 && !model.split && model.tuning.move != MOVE_SHARED_FLOAT;

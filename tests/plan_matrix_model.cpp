@@ -42,7 +42,8 @@ MatrixTuning parse_matrix_tuning(const std::string& text) {
         {"l2_group_kib", &MatrixTuning::l2_group_kib},
         {"min_group_workgroups", &MatrixTuning::min_group_workgroups},
         {"rolled", &MatrixTuning::rolled},
-        {"move", &MatrixTuning::move}};
+        {"move", &MatrixTuning::move},
+        {"turned", &MatrixTuning::turned}};
     static_assert(sizeof t == sizeof(uint32_t) * std::size(fields), "a number is missing above");
     const auto values = values_in(text);
     if (values.size() != std::size(fields)) throw std::runtime_error("not all matrix numbers: " + text);
@@ -72,6 +73,7 @@ MatrixModel matrix_model_of(const core::Problem& p, const core::Plan& plan) {
     model.layout = of("element_layout");
     model.pool = of("pool_vec4");
     model.split = of("is_split") != 0;
+    model.exchanges = of("p_exchanged") != 0;
     if (model.subgroup_size == 0 || model.threads < model.subgroup_size || model.m == 0 || model.n == 0 ||
         model.k == 0 || model.chunk < model.k || model.slices == 0)
         return model;
@@ -89,8 +91,12 @@ MatrixModel matrix_model_of(const core::Problem& p, const core::Plan& plan) {
 uint64_t end_of_matrix_map(const MatrixModel& model, uint32_t tile_kv, uint32_t move) {
     const uint64_t lying = model.chunk_steps - model.q_held,
                    block = uint64_t{model.m} * float_stride(model.n);
-    const uint64_t pool_v = uint64_t{tile_kv} * half_stride(model.chunk);
-    const uint64_t pool_q = pool_v + uint64_t{tile_kv} * half_stride(model.out_span);
+    uint64_t pool_q = uint64_t{tile_kv} * (half_stride(model.chunk) + half_stride(model.out_span));
+    if (model.tuning.turned != 0) {  // rows of K, and of V transposed, an odd number of 8 bytes apart
+        const uint64_t halves =
+            uint64_t{tile_kv} * odd(model.chunk / 4) + uint64_t{model.out_span} * odd(tile_kv / 4);
+        pool_q = halves / 2 + halves % 2;
+    }
     const uint64_t pool_place =
         pool_q + (lying == 0 ? 0 : model.tile_q * half_stride(static_cast<uint32_t>(lying) * model.k));
     const uint64_t places = model.layout == 0 ? steps(std::max(model.m, model.n), 4) : 0;  // 0, 1, 2 ..

@@ -13,7 +13,7 @@ namespace vkattn::test {
 // These are the numbers in the text of a plan's tuning. Numbers of head dims that nothing limits are 0.
 struct MatrixTuning {
     uint32_t subgroups, row_blocks, tile_kv, q_held, chunk, slice, running, halves, l2_group_kib,
-        min_group_workgroups, rolled, move;
+        min_group_workgroups, rolled, move, turned;
 };
 // Throws if the text is not complete or says something else.
 MatrixTuning parse_matrix_tuning(const std::string& text);
@@ -23,7 +23,8 @@ struct MatrixModel {
     // Constants of the forward's pipeline; all 0 in a plan without work.
     uint32_t threads = 0, subgroup_size = 0, m = 0, n = 0, k = 0, chunk = 0, q_held = 0, slices = 1,
              layout = 0, pool = 0;
-    bool split = false;  // is_split: out is a float32 part
+    bool split = false;      // is_split: out is a float32 part
+    bool exchanges = false;  // p_exchanged
     // Derived as in lib/matrix.glsl; all 0 while a divisor is 0.
     uint32_t subgroups = 0, tile_q = 0, elements = 0, qk_steps = 0, chunk_steps = 0, chunks = 0, out_span = 0,
              share = 0;

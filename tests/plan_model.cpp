@@ -42,8 +42,11 @@ ModuleFacts matrix_facts(const std::string& type_and_macros) {
     };
     const std::string running = "_running";
     const bool runs = ends_with(type_and_macros, running);
-    const std::string rest =
+    std::string rest =
         type_and_macros.substr(0, type_and_macros.size() - (runs ? running.size() : size_t{0}));
+    const std::string turned = "_turned";  // behind the type
+    const size_t at_turned = rest.find(turned);
+    if (at_turned != rest.npos) rest.erase(at_turned, turned.size());
     for (const Module& m : {Module{"_f16", f16, f16, false, false, false, true},
                             {"_f16_rounded", f16, f16, true, false, false, true},
                             {"_f16_nv2", f16, f16, false, true, false, true},
@@ -54,8 +57,18 @@ ModuleFacts matrix_facts(const std::string& type_and_macros) {
                             {"_f16_of_f32", f32, f16, false, false, false, true},
                             {"_bf16_of_f32", f32, bf16, false, false, false, true}})
         if (rest == m.name && (!runs || m.may_run))
-            return {Kind::forward,          m.dtype,       m.operands, false, false, true,
-                    m.rounded_accumulators, m.conversions, m.bias,     runs,  false};
+            return {Kind::forward,
+                    m.dtype,
+                    m.operands,
+                    false,
+                    false,
+                    true,
+                    m.rounded_accumulators,
+                    m.conversions,
+                    m.bias,
+                    runs,
+                    false,
+                    at_turned != std::string::npos};
     throw std::runtime_error("plan_model.cpp does not know the matrix module " + type_and_macros);
 }
 

@@ -48,6 +48,7 @@ struct ModuleFacts {
     bool matrix_kernel;
     bool rounded_accumulators, conversions, bias, running;  // macros of the matrix kernel's module
     bool dot;                                               // products are 16-bit dot products
+    bool turned;                                            // products on matrix units are turned round
 };
 // By the module's name; throws if it is of no known form.
 const ModuleFacts& facts_of(core::Module module);

@@ -153,6 +153,8 @@ void add_matrix_units(core::DeviceCaps& caps, std::string_view text) {
     constexpr unsigned compute = 0x20;
     caps.subgroup_size_control = has("sizectl=1") && (stages & compute) != 0;
     caps.full_subgroups = has("full=1");
+    caps.int64 =
+        true;  // the profiles do not say; the drivers of devices with matrix units have it everywhere
     caps.matrix_conversions = has("reduc=1") && has("conv=1");
     std::istringstream lines{std::string(text)};
     for (std::string line; std::getline(lines, line);) {

@@ -441,15 +441,18 @@ TEST_CASE("precision: few rows and what is named keep float32, all else is refus
 
 namespace {
 
-// What a probe of a 16x16x16 unit with 32 invocations would write, by a function from (invocation, element) to a place.
+// What a probe of a 16x16x16 unit with 32 invocations would write, by a function from (matrix, invocation,
+// element) to a place.
+enum Matrix { accumulator, left_operand, right_operand };
 template <class PlaceOf>
-std::vector<std::byte> probe_results(size_t shapes, PlaceOf place_of) {
-    std::vector<uint32_t> words(shapes * 2 * PROBE_WORDS);
-    for (size_t matrix = 0; matrix < shapes * 2; matrix++) {
+std::vector<std::byte> probe_results(size_t shapes, PlaceOf place_of, uint32_t operand_elements = 8) {
+    std::vector<uint32_t> words(shapes * 3 * PROBE_WORDS);
+    for (size_t matrix = 0; matrix < shapes * 3; matrix++) {
         uint32_t* at = words.data() + matrix * PROBE_WORDS;
-        at[0] = 8;
+        at[0] = matrix % 3 == accumulator ? 8 : operand_elements;
         for (uint32_t i = 0; i < 32; i++)
-            for (uint32_t e = 0; e < 8; e++) at[1 + i * PROBE_ELEMENTS + e] = place_of(matrix % 2 != 0, i, e);
+            for (uint32_t e = 0; e < at[0]; e++)
+                at[1 + i * PROBE_ELEMENTS + e] = place_of(static_cast<Matrix>(matrix % 3), i, e);
     }
     std::vector<std::byte> bytes(words.size() * 4);
     std::memcpy(bytes.data(), words.data(), bytes.size());
@@ -491,7 +494,7 @@ TEST_CASE("probe: a pipeline for each shape that the kernel can work with, and r
                 shapes.push_back(s);
         REQUIRE(plan.pipelines.size() == shapes.size());
         REQUIRE(plan.dispatches.size() == shapes.size());
-        CHECK(probe_size(caps) == shapes.size() * 2 * PROBE_WORDS * 4);
+        CHECK(probe_size(caps) == shapes.size() * 3 * PROBE_WORDS * 4);
         CHECK(pipelines_flaw(plan, true) == "");
         for (uint32_t i = 0; i < shapes.size(); i++) {
             const core::Pipeline& pipeline = plan.pipelines[i];
@@ -505,7 +508,7 @@ TEST_CASE("probe: a pipeline for each shape that the kernel can work with, and r
                                             {"matrix_k", s.k}}) == "");
             CHECK(words_flaw(pipeline, {}) == "");
             Touches t(pipeline);
-            t.writes_at("results", core::Region::out, uint64_t{i} * 2 * PROBE_WORDS * 4);
+            t.writes_at("results", core::Region::out, uint64_t{i} * 3 * PROBE_WORDS * 4);
             CHECK(touches_flaw(t, pipeline) == "");
             CHECK(!pipeline.rolled);
             CHECK(plan.dispatches[i].pipeline == i);
@@ -519,17 +522,18 @@ TEST_CASE("probe: a layout of bits is found, any other is not trusted") {
     std::erase_if(caps.matrices, [](const auto& s) { return s.n != 16 || s.k != 16; });
     const size_t shapes = probe_plan(caps).dispatches.size();
     REQUIRE(shapes == 2);  // float16 and bfloat16
-    const auto same =
-        probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i, e); }));
+    const auto same = probed(
+        caps, probe_results(shapes, [](Matrix, uint32_t i, uint32_t e) { return nvidia_place(i, e); }));
     // Rows: bits 2, 3, 4 of the invocation, bit 2 of the element; columns: element 0, invocation 0, 1, element 1.
     CHECK(same.matrices[0].layout == 0x9108a432);
     CHECK(same.matrices[0].left_alike);
-    const auto other_left = probed(caps, probe_results(shapes, [](bool left, uint32_t i, uint32_t e) {
-                                       return left ? i % 16 * 256 + i / 16 * 8 + e : nvidia_place(i, e);
-                                   }));
+    const auto other_left =
+        probed(caps, probe_results(shapes, [](Matrix matrix, uint32_t i, uint32_t e) {
+                   return matrix == left_operand ? i % 16 * 256 + i / 16 * 8 + e : nvidia_place(i, e);
+               }));
     CHECK(other_left.matrices[0].layout == 0x9108a432);
     CHECK(!other_left.matrices[0].left_alike);
-    const auto shuffled = probed(caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) {
+    const auto shuffled = probed(caps, probe_results(shapes, [](Matrix, uint32_t i, uint32_t e) {
                                      const uint32_t place = nvidia_place(i, e);
                                      return (place / 256 + place % 3) % 16 * 256 + place % 256;
                                  }));
@@ -538,6 +542,72 @@ TEST_CASE("probe: a layout of bits is found, any other is not trusted") {
     const auto nothing = probed(caps, std::vector<std::byte>(shapes * core::probe_bytes));
     CHECK(nothing.matrices[0].layout == 0);
     const auto twice = probed(
-        caps, probe_results(shapes, [](bool, uint32_t i, uint32_t e) { return nvidia_place(i / 2, e); }));
+        caps, probe_results(shapes, [](Matrix, uint32_t i, uint32_t e) { return nvidia_place(i / 2, e); }));
     CHECK(twice.matrices[0].layout == 0);
+}
+
+TEST_CASE("probe: turned products are taken where accumulators become right operands") {
+    DeviceCaps caps = matrix_device("amd_navi31");
+    const size_t shapes = probe_plan(caps).dispatches.size();
+    const auto row_of = [](bool alternates, uint32_t i, uint32_t e) {
+        return alternates ? 2 * e + i / 16 : i / 16 * 8 + e;
+    };
+    const auto rdna4 = [&](Matrix matrix, uint32_t i, uint32_t e) {
+        const uint32_t along = row_of(false, i, e);
+        return matrix == left_operand ? i % 16 * 256 + along : along * 256 + i % 16;
+    };
+    const auto rdna3 = [&](Matrix matrix, uint32_t i, uint32_t e) {
+        if (matrix == accumulator) return row_of(true, i, e) * 256 + i % 16;
+        return matrix == left_operand ? i % 16 * 256 + e : e * 256 + i % 16;
+    };
+    const auto shape_of = [&](const DeviceCaps& device, const auto& place_of, uint32_t elements) {
+        return probed(device, probe_results(shapes, place_of, elements)).matrices[0];
+    };
+    // Queries: invocation bits 0 .. 3; keys: element bits 0 .. 2, invocation bit 4.
+    const auto alike = shape_of(caps, rdna4, 8);
+    CHECK(alike.turned_layout == 0x4a983210);
+    CHECK(!alike.exchanges);
+    CHECK(!alike.left_alike);
+    const auto exchanged = shape_of(caps, rdna3, 16);
+    CHECK(exchanged.turned_layout == 0x4a983210);
+    CHECK(exchanged.exchanges);
+    DeviceCaps bf16 = caps;  // whose kernels exchange nothing
+    for (auto& shape : bf16.matrices) shape.dtype = VKATTN_DTYPE_BFLOAT16;
+    CHECK(shape_of(bf16, rdna4, 8).turned_layout == 0x4a983210);
+    CHECK(shape_of(bf16, rdna3, 16).turned_layout == 0);
+    CHECK(exchanged.layout == 0x3210a984);
+    // Any other operand is not trusted.
+    for (const Matrix other : {left_operand, right_operand})
+        for (const bool alternates : {false, true}) {
+            const auto transposed = [&](Matrix matrix, uint32_t i, uint32_t e) {
+                const uint32_t place = alternates ? rdna3(matrix, i, e) : rdna4(matrix, i, e);
+                return matrix == other ? place % 256 * 256 + place / 256 : place;
+            };
+            const auto shape = shape_of(caps, transposed, alternates ? 16 : 8);
+            CAPTURE(int{other});
+            CAPTURE(alternates);
+            CHECK(shape.turned_layout == 0);
+            CHECK(!shape.exchanges);
+        }
+    caps.int64 = false;
+    CHECK(shape_of(caps, rdna4, 8).turned_layout == 0);
+}
+
+TEST_CASE("matrix: products are turned where P stays in registers only so") {
+    const DeviceCaps caps = probed_turned(matrix_device("amd_navi31"), true);
+    const VkattnProblem p = half({128, 128}, {1, 2, 2, 300, 300});
+    CHECK(name_of(forward_of(planned(caps, p))) == "forward_matrix_f16_turned");
+    CHECK(planned_constant(caps, p, {}, "p_exchanged") == 1);
+    CHECK(name_of(forward_of(planned(caps, p, named("matrix_khr")))) == "forward_matrix_f16_rounded");
+    // By the caller's numbers they are not; P then goes through shared memory.
+    const Plan asked = planned(caps, p, named("matrix", "turned=0,halves=1,subgroups=4,q_held=112"));
+    CHECK(name_of(forward_of(asked)) == "forward_matrix_f16_rounded");
+    CHECK(asked.tuning.find("move=2,turned=0") != std::string::npos);
+    const Plan moved = planned(caps, p, named("matrix", "move=3"));
+    CHECK(moved.tuning.find("move=3,turned=0") != std::string::npos);
+    CHECK(moved.tuning_row == "matrix-d128");  // not a row of turned products
+    CHECK(refusal(probed(caps, false), p, named("matrix", "turned=2")) == "options.tuning: turned is 0 or 1");
+    CHECK(
+        refusal(matrix_device("amd_navi31"), p, named("matrix", "turned=1")).find("turned=1 needs move=0") !=
+        std::string::npos);
 }

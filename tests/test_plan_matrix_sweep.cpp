@@ -21,7 +21,9 @@ namespace {
 std::vector<Profile> states_of(const Profile& device) {
     std::vector<Profile> states{{device.name + ", unknown layout", device.caps},
                                 {device.name + ", known layout", probed(device.caps)},
-                                {device.name + ", another left operand", probed(device.caps, false)}};
+                                {device.name + ", another left operand", probed(device.caps, false)},
+                                {device.name + ", as RDNA4", probed_turned(device.caps, false)},
+                                {device.name + ", as RDNA3", probed_turned(device.caps, true)}};
     DeviceCaps other = device.caps;
     other.matrix_conversions = !other.matrix_conversions;
     states.push_back({device.name + ", conversions the other way", other});

@@ -278,6 +278,22 @@ TEST_CASE("refusal: addresses that differ between invocations, where a compiler 
     CHECK(make_plan(caps, resolved(make_problem({64, 64}, {1, 2, 1, 1, 97})), tuning("rolled=0", "rows")));
 }
 
+// What a case of another device names is no fault of this one: conformance then skips the case.
+TEST_CASE("refusal: tuning of another device's matrix unit") {
+    const DeviceCaps caps = matrix_device("amd_navi31");
+    VkattnProblem text =
+        make_problem({64, 64}, {1, 2, 2, 97, 97}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16);
+    const auto refused = [&](const char* numbers, const char* says) {
+        return unsupported(caps, resolved(text), "options.tuning", says, tuning(numbers, "matrix"));
+    };
+    CHECK_EQ(refused("move=0", "known layout"), "");
+    CHECK_EQ(refused("move=1", "VK_NV_cooperative_matrix2"), "");
+    CHECK_EQ(refused("turned=1", "turned=1 needs"), "");
+    CHECK_EQ(refused("halves=2", "halves=2 needs"), "");
+    set_mask(text, VKATTN_MASK_BOOL, MaskShape::whole);
+    CHECK_EQ(refused("running=0", "masks need"), "");
+}
+
 TEST_CASE("refusal: tuning too large for the device") {
     const Problem p = resolved(simple());
     for (const Profile& device : usable_devices()) {
