@@ -15,12 +15,12 @@ struct Place {
 };
 using PlaceOf = Place (*)(uint32_t invocation, uint32_t element);
 
-// Both matrices are 16 x 16, and subgroups have 32 invocations.
+// All matrices are 16 x 16, and subgroups have 32 invocations.
 struct MatrixLayout {
     const char* word;
     const char* device;  // part of the device's name
-    PlaceOf accumulator, left;
-    uint32_t left_elements;  // of an invocation
+    PlaceOf accumulator, left, right;
+    uint32_t operand_elements;  // of an invocation
 };
 
 // compute_mat() of Mesa's src/nouveau/compiler/nak_nir_lower_cmat.c with groups of two elements: left operands and
@@ -29,8 +29,12 @@ Place nvidia(uint32_t i, uint32_t e) {
     return {i / 4 + 8 * (e / 2 % 2), i % 4 * 2 + e % 2 + 8 * (e / 4)};
 }
 
+Place nvidia_right(uint32_t i, uint32_t e) {
+    return {i % 4 * 2 + e % 2 + 8 * (e / 2 % 2), i / 4 + 8 * (e / 4)};
+}
+
 // The comment that opens Mesa's src/amd/vulkan/nir/radv_nir_lower_cooperative_matrix.c: an invocation has one column of
-// an accumulator, but one row of a left operand, so these two are not laid out alike.
+// an accumulator and of a right operand, but one row of a left operand.
 Place rdna4(uint32_t i, uint32_t e) {
     return {i / 16 * 8 + e, i % 16};
 }
@@ -39,17 +43,22 @@ Place rdna4_left(uint32_t i, uint32_t e) {
 }
 
 // radv_get_base_row() of the same file: rows of an accumulator alternate between the halves of a subgroup, and both
-// halves have all of a left operand. The gate plans with it for navi31 alone, which stands for RDNA3's integrated GPUs.
+// halves have all of an operand.
 Place rdna3(uint32_t i, uint32_t e) {
     return {2 * e + i / 16, i % 16};
 }
 Place rdna3_left(uint32_t i, uint32_t e) {
     return {i % 16, e};
 }
+Place rdna3_right(uint32_t i, uint32_t e) {
+    return {e, i % 16};
+}
 
-constexpr MatrixLayout layouts[] = {{"layout-nvidia", "NVK", nvidia, nvidia, 8},
-                                    {"layout-rdna4", "RADV GFX12", rdna4, rdna4_left, 8},
-                                    {"layout-rdna3", "RADV NAVI3", rdna3, rdna3_left, 16}};
+constexpr MatrixLayout layouts[] = {{"layout-nvidia", "NVK", nvidia, nvidia, nvidia_right, 8},
+                                    {"layout-rdna4", "RADV GFX12", rdna4, rdna4_left, rdna4, 8},
+                                    {"layout-rdna3", "RADV NAVI3", rdna3, rdna3_left, rdna3_right, 16},
+                                    {"layout-rdna3", "RADV PHOENIX", rdna3, rdna3_left, rdna3_right, 16},
+                                    {"layout-rdna3", "RADV STRIX", rdna3, rdna3_left, rdna3_right, 16}};
 
 bool fits(const core::MatrixShape& shape) {
     return shape.m == 16 && shape.n == 16 && shape.k == 16;
@@ -75,7 +84,8 @@ std::vector<uint32_t> probe_results(const core::DeviceCaps& caps, const MatrixLa
         if (!fits(shape)) continue;
         const std::span results = std::span(words).last(core::probe_bytes / 4);
         write_matrix(results.first(PROBE_WORDS), layout.accumulator, 8);
-        write_matrix(results.last(PROBE_WORDS), layout.left, layout.left_elements);
+        write_matrix(results.subspan(PROBE_WORDS, PROBE_WORDS), layout.left, layout.operand_elements);
+        write_matrix(results.last(PROBE_WORDS), layout.right, layout.operand_elements);
     }
     return words;
 }
@@ -85,8 +95,8 @@ std::vector<uint32_t> probe_results(const core::DeviceCaps& caps, const MatrixLa
 std::vector<KnownDevice> with_known_layouts(const core::DeviceCaps& caps) {
     std::vector<KnownDevice> all = {{"", caps}};
     for (core::MatrixShape& shape : all.front().caps.matrices) {
-        shape.layout = 0;
-        shape.left_alike = false;
+        shape.layout = shape.turned_layout = 0;
+        shape.left_alike = shape.exchanges = false;
     }
     for (const MatrixLayout& layout : layouts) {
         if (caps.name.find(layout.device) == std::string::npos || matrix_subgroup_size(caps) != 32 ||
