@@ -91,7 +91,7 @@ struct Feature {
     { type_of<Own>, offsetof(Own, member), type_of<Core>, offsetof(Core, member) }
 
 constexpr Feature buffer_device_address = OF_CORE(Address, V12, bufferDeviceAddress);
-constexpr Feature int64 = OF_EXTENSION(V10, features.shaderInt64);  // every chain begins with this struct
+constexpr Feature int64 = OF_EXTENSION(V10, features.shaderInt64);
 constexpr Feature storage_16bit = OF_CORE(Storage, V11, storageBuffer16BitAccess);
 constexpr Feature float16 = OF_CORE(Float16, V12, shaderFloat16);
 constexpr Feature memory_model = OF_CORE(MemoryModel, V12, vulkanMemoryModel);
@@ -234,6 +234,8 @@ void Features::find_wanted(const InstanceFunctions& vk, VkPhysicalDevice device)
 void Features::merge_into(VkBaseOutStructure& chain) {
     for (const size_t i : wanted_) {
         if (set(chain, features[i])) continue;
+        // An application that has no VkPhysicalDeviceFeatures2 enables those features elsewhere.
+        if (features[i].own == type_of<V10>) continue;
         appended_.push_back(append(chain, features[i].own));
         set(chain, features[i]);
     }
