@@ -142,7 +142,7 @@ vec4 score_of(Terms terms, uint x, int key) {
 }
 
 #ifdef DOT
-// Each in the lower half of a word.
+// Each weight takes the lower half of a word.
 vec4 stored_weights(vec4 p) {
     return uintBitsToFloat(uvec4(pair_of_weights(p.x, 0), pair_of_weights(p.y, 0), pair_of_weights(p.z, 0),
                                  pair_of_weights(p.w, 0)));

@@ -1,6 +1,6 @@
-// What the tiles of lib/tiles.glsl consist of in shared memory, and how they are multiplied: lines, which are one head
-// dim of Q and K, and one key of P and V, in float32. With the macro DOT a line is two of them, side by side in
-// 16 bits, and the products are dot products of pairs: half as many lines, of as many vec4.
+// This file says what the tiles of lib/tiles.glsl consist of in shared memory, and how they are multiplied. They
+// consist of lines: a line is one head dim of Q and K, or one key of P and V, in float32. With the macro DOT a line is
+// two of these, side by side in 16 bits, and products are dot products of pairs. Then there are half as many lines.
 #ifdef DOT
 #include "lib/dot2.glsl"
 
@@ -11,7 +11,7 @@
 #define ADD_LINE(left, right, sum) sum = dot2(left, right, sum)
 #define weights_of_line(p, line) pair_of_weights(p[2 * (line)], p[2 * (line) + 1])
 
-// Of a line of V, a pair of keys, those are dropped whose weights are 0 in all rows, or in one.
+// A line of V is a pair of keys. A key is dropped from it where its weight is 0 in all rows, or in the row at hand.
 #define NOTHING_DROPPED uint kept = 0xffffffff;
 #define DROP_FROM(right) right &= kept;
 #define DROP_WHERE_ALL_ARE_HIDDEN \

@@ -22,8 +22,9 @@ uvec4 fetch_at(uvec2 base, uint uniform_offset, uint offset) {
     return Uvec4In(packUint2x32(base) + uint64_t(uniform_offset) + uint64_t(offset)).x;
 }
 
-// Where the invocation's first item of K, and its first patch of V, lie in a tile, in bytes, and where the patch goes in
-// the pool: the row of the first head dim, and which half of its element where a patch has two keys.
+// k_offset and v_offset say where the invocation's first item of K and its first patch of V lie in a tile, in bytes.
+// turned_at is the pool's element to which the patch goes in the row of its first head dim. Where a patch has two keys,
+// turned_half says which half of that element is theirs.
 uint k_offset, v_offset, turned_at, turned_half;
 void find_offsets(Rows k, Rows v, uint first_dim) {
     const uint group = thread % PATCH_ROWS;

@@ -19,8 +19,8 @@ const uint OPERAND_EXPONENT = 0x7f80u;
 #endif
 #include "lib/matrix_types.glsl"
 
-// A product has an own operand, of rows that a subgroup owns, and one that is loaded from shared memory. OWN_ORDER is the
-// order in which a matrix with own rows lies in memory if each row is contiguous there. With TURNED the product is
+// A product has an own operand, of rows that a subgroup owns, and one that is loaded from shared memory. OWN_ORDER is
+// the order in which a matrix with own rows lies in memory if each row is contiguous there. With TURNED the product is
 // that of the transposed matrices: own rows are the columns of operands and accumulators, and M, N and K are one
 // number. The pool has UNIT elements for each vec4.
 #ifdef TURNED

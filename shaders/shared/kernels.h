@@ -87,7 +87,7 @@ static_assert(sizeof(BackwardArguments) == 384);
 #define MATRIX_STEPS(extent, step) (((extent) + (step)-1) / (step))
 #define MATRIX_STRIDE(elements) (MATRIX_STEPS(elements, 8) | 1)
 #define MATRIX_FLOAT_STRIDE(elements) ((elements) / 4 | 1)
-// Of rows whose operands are turned, in 8 bytes: odd too. The elements are whole vec4.
+// Turned products have rows an odd number of 8 bytes apart. The elements of a row are whole vec4.
 #define TURNED_STRIDE(elements) ((elements) / 4 | 1)
 // The numbers 0, 1, 2 ... as floats, from which a kernel finds the place of an element of an m x n matrix.
 #define MATRIX_PLACES(m, n) MATRIX_STEPS((m) > (n) ? (m) : (n), 4)

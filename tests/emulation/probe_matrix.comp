@@ -1,6 +1,6 @@
 #version 460
-// What shaders/probe_matrix.comp would find on the emulated matrix unit (lib/emulated_layout.glsl). It tells nothing of
-// shapes that are not emulated.
+// This module writes what shaders/probe_matrix.comp would find on the emulated matrix unit (lib/emulated_layout.glsl).
+// It tells nothing of shapes that are not emulated.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_shader_subgroup_basic : require
 #include "lib/extensions.glsl"

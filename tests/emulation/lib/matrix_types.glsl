@@ -83,7 +83,7 @@ bool finds_word(ELEMENT x, ELEMENT next, uint e, out uint word) {
         take(x[m_e], memory[(at) + m_vec], m_in_vec); \
     }
 
-// Of accumulators, and of operands that lie as these.
+// This one is for accumulators, and for operands that lie as these do.
 #define coopMatStore(x, memory, at, stride, order) \
     for (uint m_e = 0; m_e < ACCUMULATOR_ELEMENTS; m_e++) { \
         uint m_word; \
