@@ -43,7 +43,8 @@ using Device = DeviceKind;
 //           navi31 and 512 on gfx1201, with waves of a SIMD: rdna3 wide d128 1,178, 8 waves [32 keys 1,180, 5; halved
 //           1,141, 5; 12 subgroups, 32 keys, halved 1,130, 6, but 67 registers spill where a SIMD has 1,024 of them
 //           (phoenix, strix1); 16 subgroups 1,149, and 1 spills]; with masks or softcap 4 to 13 spill unless a step
-//           of Q is staged. d64, for 16 products, 618, 8 [2 row blocks 630, 5; 64 keys 625]. rdna4 d128 591, 8 [8 subgroups
+//           of Q is staged. d64, for 16 products, 618, 8 [2 row blocks 630, 5; 64 keys 625]. rdna4 d128 591, 8
+//           [8 subgroups
 //           609, not halved 601], d64 326, 8 [1 row block and halved 334, 10].
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.

@@ -1,4 +1,5 @@
-// This file says where the emulated matrix unit keeps its elements. Its shape is a cube: M, N and K are one number. An invocation has
+// This file says where the emulated matrix unit keeps its elements. Its shape is a cube: M, N and K are one number. An
+// invocation has
 // a column of an accumulator and of a right operand, or a row of a left one: that of its number modulo N.
 //
 //               accumulator                                          operands
