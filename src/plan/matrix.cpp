@@ -44,8 +44,7 @@ using Device = DeviceKind;
 //           1,141, 5; 12 subgroups, 32 keys, halved 1,130, 6, but 67 registers spill where a SIMD has 1,024 of them
 //           (phoenix, strix1); 16 subgroups 1,149, and 1 spills]; with masks or softcap 4 to 13 spill unless a step
 //           of Q is staged. d64, for 16 products, 618, 8 [2 row blocks 630, 5; 64 keys 625]. rdna4 d128 591, 8
-//           [8 subgroups
-//           609, not halved 601], d64 326, 8 [1 row block and halved 334, 10].
+//           [8 subgroups 609, not halved 601], d64 326, 8 [1 row block and halved 334, 10].
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
