@@ -127,14 +127,14 @@ void store_sums() {
         Rows rows = dv;
         if (finds_dkey) rows = dk;
         FOR_EACH(r, ROW_BLOCKS) {
-            FOR_EACH(n, QK_TILES) sum_qk[r * QK_TILES + n] *= finds_dkey ? scale : 1;
+            FOR_EACH(n, QK_TILES) FOR_EACH(e, ELEMENTS) sum_qk[r * QK_TILES + n][e] *= finds_dkey ? scale : 1;
             STORE_SUM(sum_qk, QK_TILES, r, rows, last, HEAD_DIM_QK, false)
         }
         return;
     }
     FOR_EACH(r, ROW_BLOCKS) {
         if (WANTS_DS) {
-            FOR_EACH(n, QK_TILES) sum_qk[r * QK_TILES + n] *= scale;
+            FOR_EACH(n, QK_TILES) FOR_EACH(e, ELEMENTS) sum_qk[r * QK_TILES + n][e] *= scale;
             STORE_SUM(sum_qk, QK_TILES, r, dk, last, HEAD_DIM_QK, false)
         }
         if (WANTS_DV) STORE_SUM(sum_v, V_TILES, r, dv, last, HEAD_DIM_V, false)
@@ -162,9 +162,11 @@ void main() {
         barrier();
         clear_padding();
         write_places();
+        begin_sums();
+        walk(masks_are_plain(first_key + HELD_ROWS <= work.num_keys));
+    } else {
+        begin_sums();
     }
-    begin_sums();
-    walk(masks_are_plain(first_key + HELD_ROWS <= work.num_keys));
     barrier();
     if (ends_loop()) store_sums();
     else keep_sums();

@@ -34,21 +34,46 @@ std::string tuning_flaw(const Tuning& tuning) {
         for (const char* name : names_of_pass)
             if (!tuning.contains(std::string(pass) + name))
                 return fmt::format("tuning without {}{}", pass, name);
-    for (const char* name : {"kv_apart", "kv_paired", "mask_subgroups", "mask_row_blocks", "mask_walked",
-                             "mask_chunks", "l2_group_kib", "min_group_workgroups", "rolled", "move"})
+    for (const char* name :
+         {"kv_apart", "kv_paired", "mask_subgroups", "mask_row_blocks", "mask_walked", "mask_chunks",
+          "l2_group_kib", "min_group_workgroups", "rolled", "move", "turned"})
         if (!tuning.contains(name)) return fmt::format("tuning without {}", name);
-    return tuning.size() == 20 ? "" : "more numbers than the kernels have";
+    return tuning.size() == 21 ? "" : "more numbers than the kernels have";
+}
+
+// True if the products are turned round: lib/backward_matrix_turned.glsl.
+bool is_turned(const Pipeline& pipeline) {
+    return facts_of(pipeline.module).turned;
 }
 
 // True if masks are operands of the matrix unit, as lib/backward_matrix.glsl says.
 bool stages_masks(const Problem& p, const Pipeline& pipeline) {
-    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 &&
+    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && !is_turned(pipeline) &&
            constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "mask_row_bytes") == 16;
+}
+
+// Where the map of a pass with turned products ends, in vec4: two buffers, each with the walked rows, head dims in
+// rows of the walked ones, and numbers; weights of pairs of subgroups. Rows are an odd number of 8 bytes.
+uint64_t end_of_turned_map(const Problem& p, const Pipeline& pipeline) {
+    const auto of = [&](const char* name) { return uint64_t{constant(pipeline, name)}; };
+    const uint64_t n = of("matrix_n"), walked = of("walked"), block = std::max(n, of("matrix_k"));
+    const auto columns = [&](uint64_t head_dim) { return round_up(head_dim, n * of("slices")); };
+    const auto row = [&](uint64_t head_dim) {
+        return std::max(round_up(head_dim, of("matrix_k")), columns(head_dim)) / 4 | 1;
+    };
+    const bool of_keys = kind_of(pipeline) == Kind::dkey_dvalue;
+    uint64_t end =
+        walked * (row(p.head_dim_qk) + row(p.head_dim_v)) + columns(p.head_dim_qk) * (walked / 4 | 1);
+    if (of_keys) end += columns(p.head_dim_v) * (walked / 4 | 1) + 3 * walked / 2;
+    if (!of_keys || of("paired") == 0) return end;
+    const uint64_t pairs = of("threads") / of("subgroup_size") / 2;
+    return end + (walked > block ? 2 : 1) * pairs * of("row_blocks") * block * of("matrix_m") / 4;
 }
 
 // The map of the pool, written from lib/backward_matrix.glsl: two buffers of walked rows, places, scratch, masks,
 // weights; of the pass for dbias without the shares of subgroups.
 uint64_t end_of_map(const Problem& p, const Pipeline& pipeline) {
+    if (is_turned(pipeline)) return end_of_turned_map(p, pipeline);
     const auto of = [&](const char* name) { return uint64_t{constant(pipeline, name)}; };
     const uint64_t m = of("matrix_m"), n = of("matrix_n"), k = of("matrix_k"), walked = of("walked");
     const auto stride = [&](uint64_t head_dim) {  // in vec4 of eight elements, odd
@@ -115,10 +140,15 @@ std::string shape_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
     if (caps.min_subgroup_size != caps.max_subgroup_size && !caps.subgroup_size_control)
         return "subgroups may have several sizes";
     if (subgroup < caps.min_subgroup_size || subgroup > caps.max_subgroup_size) return "subgroup size";
-    if (of("element_layout") != (plan.kernel == "matrix_khr" ? 0 : shape->layout)) return "layout";
+    const bool turned = is_turned(pipeline);
+    const uint32_t layout = turned ? shape->turned_layout : plan.kernel == "matrix_khr" ? 0 : shape->layout;
+    if (of("element_layout") != layout) return "layout";
+    if (turned && (layout == 0 || of("p_exchanged") != (shape->exchanges ? 1 : 0)))
+        return "no layout for turned products";
     const uint32_t move = of("p_move");
     const bool f32 = p.dtype == VKATTN_DTYPE_FLOAT32;
-    if (move == MOVE_FRAGMENT && (n != k || of("element_layout") == 0 || !shape->left_alike))
+    if (turned && (move != MOVE_FRAGMENT || f32)) return "turned products keep P in registers, in 16 bits";
+    if (move == MOVE_FRAGMENT && !turned && (n != k || layout == 0 || !shape->left_alike))
         return "P has another layout than its operand";
     if (move == MOVE_SHARED && (!shape->rounded || f32)) return "the unit has no 16-bit accumulators";
     return move == MOVE_CONVERT || move > MOVE_SHARED_FLOAT ? "no way to move P" : "";
@@ -136,6 +166,12 @@ std::string walk_flaw(const DeviceCaps& caps, const Pipeline& pipeline) {
     return "";
 }
 
+// The way of P, which the pass for dbias moves nowhere. Its products are never turned, and it is told another way then.
+uint32_t move_of(const Tuning& tuning, const Pipeline& pipeline) {
+    if (tuning.at("turned") == 0 || kind_of(pipeline) != Kind::dbias) return tuning.at("move");
+    return constant(pipeline, "p_move") == MOVE_SHARED ? MOVE_SHARED : MOVE_SHARED_FLOAT;
+}
+
 std::string constants_of_pass_flaw(const Problem& p, const Backward& b, const Tuning& tuning,
                                    const Pipeline& pipeline) {
     Values values = problem_constants(p, Model{});
@@ -147,11 +183,11 @@ std::string constants_of_pass_flaw(const Problem& p, const Backward& b, const Tu
     for (const char* name : {"row_blocks", "walked", "stages", "slices"})
         values[name] = number(tuning, pipeline, name);
     values["threads"] = number(tuning, pipeline, "subgroups") * constant(pipeline, "subgroup_size");
-    values["p_move"] = tuning.at("move");
+    values["p_move"] = move_of(tuning, pipeline);
     values["l2_group_kib"] = tuning.at("l2_group_kib");
     values["min_group_workgroups"] = tuning.at("min_group_workgroups");
-    for (const char* judged :
-         {"far_rows", "pool_vec4", "subgroup_size", "matrix_m", "matrix_n", "matrix_k", "element_layout"})
+    for (const char* judged : {"far_rows", "pool_vec4", "subgroup_size", "matrix_m", "matrix_n", "matrix_k",
+                               "element_layout", "p_exchanged"})
         values[judged] = constant(pipeline, judged);
     values["mask_row_bytes"] = unit_of_mask_rows(p);
     if (kind_of(pipeline) == Kind::dkey_dvalue) {
@@ -160,6 +196,7 @@ std::string constants_of_pass_flaw(const Problem& p, const Backward& b, const Tu
         if (tuning.at("kv_paired") != 0 && (p.head_dim_qk != p.head_dim_v || values["gradients"] != 3))
             return "pairs of subgroups need one head dim and both gradients";
     }
+    if (!is_turned(pipeline) && constant(pipeline, "p_exchanged") != 0) return "exchanges what is not turned";
     if (kind_of(pipeline) == Kind::dbias) values["chunks"] = tuning.at("mask_chunks");
     return constants_flaw(pipeline, values);
 }
@@ -168,6 +205,7 @@ std::string module_of_pass_flaw(const Problem& p, const Plan& plan, const Tuning
                                 const Pipeline& pipeline) {
     const ModuleFacts facts = facts_of(pipeline.module);
     if (!facts.matrix_kernel || facts.dtype != p.dtype || facts.operands != plan.operands ||
+        facts.turned != (tuning.at("turned") != 0 && kind_of(pipeline) != Kind::dbias) ||
         facts.rounded_accumulators != (tuning.at("move") == MOVE_SHARED && kind_of(pipeline) != Kind::dbias))
         return fmt::format("{} is another module than the numbers need", name_of(pipeline));
     return form_flaw(pipeline, tuning.at("rolled"));

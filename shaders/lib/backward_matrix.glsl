@@ -7,7 +7,7 @@
 //   backward_matrix_mask        query, dout    key, value    Q . K^T   D += dS
 //
 // In the second one P and dS are transposed, so that they are left operands as they are. Names below: `qk` is query or
-// key, `v` is value or dout.
+// key, `v` is value or dout. With TURNED all products are those of the transposed matrices: lib/backward_matrix_turned.glsl.
 //
 // Ownership. A subgroup, or a pair of them (PAIRED), owns ROW_BLOCKS blocks of M held rows; nothing but staged tiles,
 // and P between the two of a pair, crosses subgroups. The walked tile is multiplied in blocks of BLOCK rows, the least
@@ -34,7 +34,7 @@ const uint TILE_Q = HELD_ROWS, TILE_KV = WALKED;
 #endif
 
 // A subgroup stages the mask of its scores (lib/backward_matrix_masks.glsl): MASK_ROWS query rows of MASK_KEYS keys.
-#if defined(F16) || defined(BF16)
+#if (defined(F16) || defined(BF16)) && !defined(TURNED)
 const bool MASK_IS_PLAIN = MASK_KIND == MASK_FLOAT ? (P_MOVE == MOVE_FRAGMENT ? MASK_ROW_BYTES == 16 : false) : false;
 #else
 const bool MASK_IS_PLAIN = false;
@@ -61,16 +61,33 @@ const uint TILE_KEYS = CHUNKS * WALKED, MASK_SIZE = 0;
 const uint MASK_SIZE = MASK_IS_PLAIN ? MASK_ROWS * MASK_STRIDE : 0;
 #endif
 
-// Strides in vec4, and the map of the pool: two buffers, each for a walked tile.
+// Strides, and the map of the pool, in elements of the pool: two buffers, each for a walked tile.
 #define LARGER(a, b) ((a) > (b) ? (a) : (b))
-const uint QK_STRIDE = MATRIX_STRIDE(LARGER(QK_STEPS * K, QK_TILES * N * SLICES));
-const uint V_STRIDE = MATRIX_STRIDE(LARGER(V_STEPS * K, V_TILES * N * SLICES));
+#ifdef TURNED
+#define WALKED_STRIDE TURNED_STRIDE
+#else
+#define WALKED_STRIDE MATRIX_STRIDE
+#endif
+const uint QK_STRIDE = WALKED_STRIDE(LARGER(QK_STEPS * K, QK_TILES * N * SLICES));
+const uint V_STRIDE = WALKED_STRIDE(LARGER(V_STEPS * K, V_TILES * N * SLICES));
 const uint P_STRIDE = MATRIX_STRIDE(BLOCK);
 const uint FLOAT_STRIDE = MATRIX_FLOAT_STRIDE(N);
 const uint BUF_V = WALKED * QK_STRIDE;
+#ifdef TURNED  // the same rows transposed, of which the sums are made; those of `v` for dvalue
+const uint COLUMNS_STRIDE = TURNED_STRIDE(WALKED);
+const uint QK_COLUMNS = QK_TILES * N * SLICES, V_COLUMNS = V_TILES * N * SLICES;
+const uint BUF_QK_COLUMNS = BUF_V + WALKED * V_STRIDE;
+const uint BUF_V_COLUMNS = BUF_QK_COLUMNS + QK_COLUMNS * COLUMNS_STRIDE;
+#ifdef KEY_VALUE
+const uint BUF_NUMBERS = BUF_V_COLUMNS + V_COLUMNS * COLUMNS_STRIDE;
+#else
+const uint BUF_NUMBERS = BUF_V_COLUMNS;
+#endif
+#else
 const uint BUF_NUMBERS = BUF_V + WALKED * V_STRIDE;
+#endif
 #ifdef KEY_VALUE  // of the walked rows: -lse, -delta and the factor of each, WALKED floats after another
-const uint NUMBERS_STRIDE = WALKED / 4;
+const uint NUMBERS_STRIDE = WALKED / POOL_FLOATS;
 const uint BUF_SIZE = BUF_NUMBERS + 3 * NUMBERS_STRIDE;
 #else
 const uint BUF_SIZE = BUF_NUMBERS;
@@ -88,9 +105,13 @@ const uint POOL_SHARES = POOL_SCRATCH;
 #else
 const uint POOL_SHARES = 0;
 #endif
-const uint SHARE = (POOL_VEC4 - POOL_SHARES) / SUBGROUPS;
+const uint SHARE = (POOL_VEC4 - POOL_SHARES) / SUBGROUPS;  // in vec4
 
+#ifdef TURNED
+shared uvec2 pool[POOL_VEC4 * UNIT];
+#else
 shared uvec4 pool[POOL_VEC4];
+#endif
 
 #include "lib/operands.glsl"
 #include "lib/matrix_operands.glsl"
@@ -101,22 +122,33 @@ uint owner = subgroup % OWNERS;
 uint subgroup_row = owner * ROW_BLOCKS * M;  // the subgroup's first held row
 uint scratch = POOL_SCRATCH + subgroup * SCRATCH_SIZE;
 
-LEFT held_qk[ROW_BLOCKS * QK_STEPS];
-LEFT held_v[WANTS_DS && !PAIRED ? ROW_BLOCKS * V_STEPS : 1];
+OWN_OPERAND held_qk[ROW_BLOCKS * QK_STEPS];
+OWN_OPERAND held_v[WANTS_DS && !PAIRED ? ROW_BLOCKS * V_STEPS : 1];
 ACCUMULATOR scores[ROW_BLOCKS * BLOCK_TILES];  // S, then P, then dS
 ACCUMULATOR dp[PAIRED ? 1 : ROW_BLOCKS * BLOCK_TILES];  // dP - delta
-LEFT p_own[ROW_BLOCKS * KEY_STEPS];           // P or dS as left operands
-uint share = POOL_SHARES + subgroup * SHARE;
+OWN_OPERAND p_own[ROW_BLOCKS * KEY_STEPS];    // P or dS as operands
+uint share = IN_POOL(POOL_SHARES + subgroup * SHARE);
 ACCUMULATOR sum_qk[WANTS_DS ? ROW_BLOCKS * QK_TILES : 1];
 ACCUMULATOR sum_v[WANTS_DV && !PAIRED ? ROW_BLOCKS * V_TILES : 1];
+
+#ifdef TURNED
+#include "lib/matrix_turned.glsl"
+uint qk_place = place_of_staged(QK_STRIDE), v_place = place_of_staged(V_STRIDE);
+uint column_place = place_of_staged(COLUMNS_STRIDE);
+#endif
 
 uint slice();  // lib/backward_passes.glsl
 
 // The products of a block; `at` is where its first row of qk or v lies in the pool.
 #define HELD_QK(r) held_qk[(r) * QK_STEPS + d]
 #define HELD_V(r) held_v[(r) * V_STEPS + d]
+#ifdef TURNED
+#define QK_COLUMNS_AT(n) (at_qk + qk_place + (n) * N * QK_STRIDE + d * K / NUMBERS)
+#define V_COLUMNS_AT(n) (at_v + v_place + (n) * N * V_STRIDE + d * K / NUMBERS)
+#else
 #define QK_COLUMNS_AT(n) (at_qk + (n) * N * QK_STRIDE + d * K / 8)
 #define V_COLUMNS_AT(n) (at_v + (n) * N * V_STRIDE + d * K / 8)
+#endif
 
 // Adds the product of rows that are held in held_qk and walked rows from `at_qk` on.
 void multiply_held(uint at_qk) {
@@ -138,8 +170,18 @@ void multiply_scores(uint at_qk, uint at_v) {
 }
 
 #define P_OPERAND(r) p_own[(r) * KEY_STEPS + k]
+#ifdef TURNED  // at_qk and at_v are those of transposed rows
+#define COLUMNS_AT(at, n) (at + column_place + (n) * N * COLUMNS_STRIDE + k * K / NUMBERS)
+#define QK_ROWS_AT(n) COLUMNS_AT(at_qk, slice() * QK_TILES + (n))
+#define V_ROWS_AT(n) COLUMNS_AT(at_v, slice() * V_TILES + (n))
+#define SUMMED_QK(buf, block, at_qk) ((buf) + BUF_QK_COLUMNS + (block) * BLOCK / NUMBERS)
+#define SUMMED_V(buf, block, at_v) ((buf) + BUF_V_COLUMNS + (block) * BLOCK / NUMBERS)
+#else
 #define QK_ROWS_AT(n) (at_qk + k * K * QK_STRIDE + (slice() * QK_TILES + (n)) * N / 8)
 #define V_ROWS_AT(n) (at_v + k * K * V_STRIDE + (slice() * V_TILES + (n)) * N / 8)
+#define SUMMED_QK(buf, block, at_qk) at_qk
+#define SUMMED_V(buf, block, at_v) at_v
+#endif
 void add_to_qk(uint at_qk) {
     FOR_EACH(k, KEY_STEPS)
         ADD_MATRIX_PRODUCT(sum_qk, QK_TILES, FOR_EACH(n, QK_TILES), P_OPERAND, QK_ROWS_AT, QK_STRIDE,

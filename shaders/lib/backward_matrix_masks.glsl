@@ -63,6 +63,13 @@ void hold_all_masks(uvec2 base) {
                         gl_CooperativeMatrixLayoutRowMajor);
 #endif
 }
+#elif defined(TURNED)  // masks are read one by one
+const uint MASKS_OF_ROW = BLOCK_TILES;
+LEFT masks[1];
+void fetch_masks(uvec2 base) {}
+void store_masks() {}
+void stage_masks(uvec2 base) {}
+void hold_masks(uint block) {}
 #else
 const uint MASK_VECS = MASK_KEYS / 8, MASK_ITEMS = MATRIX_STEPS(MASK_ROWS * MASK_VECS, SUBGROUP_SIZE);
 uint mask_share = POOL_MASKS + subgroup * MASK_SIZE;

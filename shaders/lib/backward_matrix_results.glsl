@@ -8,7 +8,7 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
     const bool whole = LOAD_BYTES == 16 && d + 8 <= extent;
 #if defined(F16) || defined(BF16)
     if (OUT_ROUNDED) {
-        const uvec4 eight = zero ? uvec4(0) : pool[from];
+        const uvec4 eight = zero ? uvec4(0) : GET8(from);
         if (whole) {
             store_whole8(to.base, (to.at + d) / ELEMENTS_OF_VEC, eight);
         } else {
@@ -18,8 +18,8 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
         return;
     }
 #endif
-    const vec4 low = zero ? vec4(0) : uintBitsToFloat(pool[from]);
-    const vec4 high = zero ? vec4(0) : uintBitsToFloat(pool[from + 1]);
+    const vec4 low = zero ? vec4(0) : uintBitsToFloat(GET8(from));
+    const vec4 high = zero ? vec4(0) : uintBitsToFloat(GET8(from + UNIT));
     if (whole) {
         store_whole8(to.base, (to.at + d) / ELEMENTS_OF_VEC, low, high);
     } else {
@@ -31,13 +31,13 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
 // Stores block r of `sum`, `tiles` matrices wide, to rows of `t` from t.first on, which exist up to `last`, through the
 // subgroup's share of the pool in as few equal pieces as fit. `is_zero` is an expression of `row`.
 #define STORE_SUM(sum, tiles, r, t, last, extent, is_zero) { \
-    const uint most = PIECE_OF(tiles), vecs = most * N / 8, stride = most * N / OUT_UNIT | 1, at = share; \
+    const uint most = PIECE_OF(tiles), vecs = most * N / 8, stride = IN_POOL(most * N / OUT_UNIT | 1), at = share; \
     FOR_EACH(piece, MATRIX_STEPS(tiles, most)) { \
         FOR_EACH(n, tiles) \
             if (n >= piece * most && n < (piece + 1) * most) { \
-                const uint to = at + (n - piece * most) * N / OUT_UNIT; \
+                const uint to = at + IN_POOL((n - piece * most) * N / OUT_UNIT); \
                 if (OUT_ROUNDED) put_rounded(sum[(r) * (tiles) + n], to, stride); \
-                else coopMatStore(sum[(r) * (tiles) + n], pool, to, stride, gl_CooperativeMatrixLayoutRowMajor); \
+                else coopMatStore(sum[(r) * (tiles) + n], pool, to, stride, OWN_ORDER); \
             } \
         subgroupBarrier(); \
         FOR_EACH(item, MATRIX_STEPS(M * vecs, SUBGROUP_SIZE)) { \
@@ -46,7 +46,7 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
             const uint dim = slice() * (tiles) * N + d; \
             if (i < M * vecs && row <= (last) && d < (tiles) * N && dim < (extent)) \
                 store_from_pool(row_start(t, row, QUERY_BYTES), dim, extent, \
-                                at + i / vecs * stride + i % vecs * (8 / OUT_UNIT), is_zero); \
+                                at + i / vecs * stride + IN_POOL(i % vecs * (8 / OUT_UNIT)), is_zero); \
         } \
         subgroupBarrier(); \
     } \

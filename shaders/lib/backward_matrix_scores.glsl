@@ -23,10 +23,14 @@ bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
 
 #ifdef KEY_VALUE
 // The rows' numbers are those of the walked rows: accumulators in which every row is alike.
-#define NUMBERS_AT(which, n) (buf + BUF_NUMBERS + (which) * NUMBERS_STRIDE + (block * BLOCK + (n) * N) / 4)
+#define NUMBERS_AT(which, n) (buf + BUF_NUMBERS + (which) * NUMBERS_STRIDE + (block * BLOCK + (n) * N) / POOL_FLOATS)
 ACCUMULATOR walked_numbers(uint at) {
     ACCUMULATOR x;
+#ifdef TURNED  // an invocation's elements are neighbouring rows
+    FOR_EACH(e, ELEMENTS) x[e] = uintBitsToFloat(pool[at + place_column(0) / POOL_FLOATS + e / 2][e % 2]);
+#else
     coopMatLoad(x, pool, at, 0, gl_CooperativeMatrixLayoutRowMajor);
+#endif
     return x;
 }
 ACCUMULATOR minus_lse(uint buf, uint block, uint n) { return walked_numbers(NUMBERS_AT(0, n)); }
@@ -42,13 +46,19 @@ float held_factor[ROW_BLOCKS][SLOTS];  // 0 for rows that are empty, or do not e
 float row_sum[ROW_BLOCKS][SLOTS];     // of P; this invocation's part. Only where some row of the workgroup is large
 #endif
 
+#ifdef TURNED  // an invocation has the numbers of its own row, in each block
+const uint HELD_NUMBERS = 1;
+#define HELD_ROW(item) place_row(0)
+#else
 const uint HELD_NUMBERS = MATRIX_STEPS(M, SUBGROUP_SIZE);
+#define HELD_ROW(item) min((item) * SUBGROUP_SIZE + lane, M - 1)
+#endif
 struct HeldNumbers {
     vec4 of_row[ROW_BLOCKS * HELD_NUMBERS];
 };
 void fetch_held_numbers(Work w, out HeldNumbers numbers) {
     FOR_EACH(i, ROW_BLOCKS * HELD_NUMBERS) {
-        const uint of_block = min(i % HELD_NUMBERS * SUBGROUP_SIZE + lane, M - 1);
+        const uint of_block = HELD_ROW(i % HELD_NUMBERS);
         const uint row = w.first_row + subgroup_row + i / HELD_NUMBERS * M + of_block;
         const RowStart from = statistics_of(w, min(row, w.last_row));
         numbers.of_row[i] = Vec4sIn(from.base).x[from.at / 4];
@@ -56,6 +66,18 @@ void fetch_held_numbers(Work w, out HeldNumbers numbers) {
 }
 // Takes the numbers of the held rows, through the subgroup's share of the pool. True if this invocation has seen a row
 // that has a large lse, or is empty.
+#ifdef TURNED
+bool hold_numbers(Work w, HeldNumbers numbers) {
+    bool odd = false;
+    FOR_EACH(r, ROW_BLOCKS) {
+        const vec4 of_row = numbers.of_row[r];
+        odd = odd || is_large(of_row.x) || of_row.w != 0;
+        held_lse[r][0] = -of_row.x;
+        held_delta[r][0] = -of_row.y;
+    }
+    return odd;
+}
+#else
 bool hold_numbers(Work w, HeldNumbers numbers) {
     bool odd = false;
     FOR_EACH(r, ROW_BLOCKS) {
@@ -88,13 +110,34 @@ bool hold_numbers(Work w, HeldNumbers numbers) {
     return odd;
 }
 #endif
+#endif
 
 // PAIRED subgroups exchange the weights P of a block: the one that finds dvalue puts them here for the one that finds
 // dkey. A weight of 0 is a hidden key's.
 // Blocks take turns with two places, so that the one is read while the other is written.
+#ifdef TURNED  // element by element: both subgroups have theirs in the same places
+const uint WEIGHTS_SIZE = M * N / POOL_FLOATS;
+void put_weights(ACCUMULATOR x, uint at) {
+    FOR_EACH(i, ELEMENTS / 2)
+        pool[at + i * SUBGROUP_SIZE + lane] = floatBitsToUint(vec2(x[2 * i], x[2 * i + 1]));
+}
+ACCUMULATOR get_weights(uint at) {
+    ACCUMULATOR x;
+    FOR_EACH(e, ELEMENTS) x[e] = uintBitsToFloat(pool[at + e / 2 * SUBGROUP_SIZE + lane][e % 2]);
+    return x;
+}
+#else
+const uint WEIGHTS_SIZE = M * FLOAT_STRIDE;
+#define put_weights put_floats
+ACCUMULATOR get_weights(uint at) {
+    ACCUMULATOR x;
+    coopMatLoad(x, pool, at, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+    return x;
+}
+#endif
 uint weights_at(uint block, uint r, uint n) {
     const uint place = block % 2 * OWNERS + owner;
-    return POOL_WEIGHTS + ((place * ROW_BLOCKS + r) * BLOCK_TILES + n) * M * FLOAT_STRIDE;
+    return POOL_WEIGHTS + ((place * ROW_BLOCKS + r) * BLOCK_TILES + n) * WEIGHTS_SIZE;
 }
 
 void begin_block(uint buf, uint block) {
@@ -136,7 +179,7 @@ void find_plain(uint buf, uint block, uint mask) {
                 scores[x][e] = p;
                 if (WANTS_DS && !PAIRED) dp[x][e] = hidden ? 0 : dp[x][e] * p;
             }
-        if (PAIRED) FOR_EACH(r, ROW_BLOCKS) put_floats(scores[r * BLOCK_TILES + n], weights_at(block, r, n));
+        if (PAIRED) FOR_EACH(r, ROW_BLOCKS) put_weights(scores[r * BLOCK_TILES + n], weights_at(block, r, n));
     }
 }
 
@@ -196,7 +239,7 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
                 row_sum[r][slot(e)] += p;
 #endif
             }
-            if (PAIRED) put_floats(weights, weights_at(block, r, n));
+            if (PAIRED) put_weights(weights, weights_at(block, r, n));
         }
     }
 }
@@ -217,11 +260,11 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
     find; \
     if (WANTS_DV) { \
         MOVE_TO_LEFT(scores) \
-        add_to_v(at_v); \
+        add_to_v(SUMMED_V(buf, block, at_v)); \
     } \
     if (WANTS_DS) { \
         MOVE_TO_LEFT(dp) \
-        add_to_qk(at_qk); \
+        add_to_qk(SUMMED_QK(buf, block, at_qk)); \
     } \
 }
 
@@ -240,8 +283,7 @@ void take_weights(uint block, bool may_hide) {
     const float least = may_hide ? LEAST_WEIGHT : 0;
     FOR_EACH(n, BLOCK_TILES)
         FOR_EACH(r, ROW_BLOCKS) {
-            ACCUMULATOR weights;
-            coopMatLoad(weights, pool, weights_at(block, r, n), FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            const ACCUMULATOR weights = get_weights(weights_at(block, r, n));
             FOR_EACH(e, ELEMENTS) {
                 const float ds = scores[r * BLOCK_TILES + n][e] * (weights[e] - least);
                 scores[r * BLOCK_TILES + n][e] = may_hide && IS_ZERO(weights[e]) ? 0 : ds;
@@ -260,7 +302,7 @@ void take_weights(uint block, bool may_hide) {
     barrier(); \
     if (finds_dkey) take_weights(block, HIDES_IN_PLAIN || (finish)); \
     MOVE_TO_LEFT(scores) \
-    add_to_qk(finds_dkey ? at_qk : at_v); \
+    add_to_qk(finds_dkey ? SUMMED_QK(buf, block, at_qk) : SUMMED_V(buf, block, at_v)); \
 }
 #define ADD_BLOCK(buf, block, finish, find) \
     if (PAIRED) ADD_PAIRED_BLOCK(buf, block, finish, find) \

@@ -4,13 +4,26 @@ const uint STAGED_ROWS = WALKED / STAGES;
 #include "lib/matrix_fetch.glsl"
 
 const uint QK_VECS = MATRIX_STEPS(HEAD_DIM_QK, 8), V_VECS = MATRIX_STEPS(HEAD_DIM_V, 8);
-const uint QK_ITEMS = MATRIX_STEPS(STAGED_ROWS * QK_VECS, THREADS);
-const uint V_ITEMS = MATRIX_STEPS(STAGED_ROWS * V_VECS, THREADS);
 const bool WHOLE_QK = HEAD_DIM_QK % 8 == 0, WHOLE_V = HEAD_DIM_V % 8 == 0;
+#ifdef TURNED  // by patches of TURNED_ROWS rows
+const uint TURNED_ROWS = STAGED_ROWS * QK_VECS >= 4 * THREADS ? 4 : 2, PATCH_ROWS = STAGED_ROWS / TURNED_ROWS;
+#define PATCHED_ITEMS(vecs) (MATRIX_STEPS(PATCH_ROWS * (vecs), THREADS) * TURNED_ROWS)
+const uint QK_ITEMS = PATCHED_ITEMS(QK_VECS);
+#else
+const uint QK_ITEMS = MATRIX_STEPS(STAGED_ROWS * QK_VECS, THREADS);
+#endif
+#if defined(TURNED) && defined(KEY_VALUE)
+const uint V_ITEMS = PATCHED_ITEMS(V_VECS);
+#else
+const uint V_ITEMS = MATRIX_STEPS(STAGED_ROWS * V_VECS, THREADS);
+#endif
 struct Fetched {  // a stage of a tile, on its way from global memory to the pool
     STORED8 qk[QK_ITEMS], v[V_ITEMS];
 };
 
+#ifdef TURNED
+#include "lib/backward_matrix_turned.glsl"
+#else
 // Fetches a stage of a tile; fetch_whole_stage does where all rows of the tile exist and none is far.
 void fetch_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
     const uint from = stage * STAGED_ROWS;
@@ -28,6 +41,7 @@ void store_stage(uint buf, uint stage, Fetched fetched) {
     STORE(at_qk, QK_STRIDE, QK_ITEMS, QK_VECS, operands_of(fetched.qk[t]))
     STORE(at_v, V_STRIDE, V_ITEMS, V_VECS, operands_of(fetched.v[t]))
 }
+void find_offsets(Rows qk, Rows v) {}
 
 // Zeros in both buffers where tiles have more head dims than the tensors.
 void clear_padding() {
@@ -48,6 +62,7 @@ void clear_padding() {
             for (uint i = 0; i < QK_VECS; i++) pool[(buf) + row * QK_STRIDE + i] = uvec4(0); \
             for (uint i = 0; i < V_VECS; i++) pool[(buf) + BUF_V + row * V_STRIDE + i] = uvec4(0); \
         }
+#endif
 
 // HOLD_ROWS loads the subgroup's blocks of rows into `left`, through its share of the pool, in pieces of as many steps
 // as fit. FETCH_HELD and PUT_HELD do the same in two halves: a kernel that comes back for other rows has them under way
@@ -73,17 +88,16 @@ uvec4 fetched_held(Rows t, uint r, uint piece, uint item, uint most, uint extent
 #define PUT_PIECES(left, steps, word) \
     FOR_EACH(p, ROW_BLOCKS * HELD_PIECES(steps)) { \
         const uint r = p / HELD_PIECES(steps), first_step = p % HELD_PIECES(steps) * HELD_PIECE(steps); \
-        const uint stride = MATRIX_STRIDE(HELD_PIECE(steps) * K); \
+        const uint stride = IN_POOL(MATRIX_STRIDE(HELD_PIECE(steps) * K)); \
         FOR_EACH(item, HELD_ITEMS(steps)) { \
             const uint i = p * HELD_ITEMS(steps) + item, e = item * SUBGROUP_SIZE + lane; \
             if (e < M * HELD_VECS(steps)) \
-                pool[share + e / HELD_VECS(steps) * stride + e % HELD_VECS(steps)] = word; \
+                PUT8(share + e / HELD_VECS(steps) * stride + IN_POOL(e % HELD_VECS(steps)), word) \
         } \
         subgroupBarrier(); \
         FOR_EACH(d, HELD_PIECE(steps)) \
             if (first_step + d < (steps)) \
-                coopMatLoad(left[r * (steps) + first_step + d], pool, share + d * K / 8, stride, \
-                            gl_CooperativeMatrixLayoutRowMajor); \
+                coopMatLoad(left[r * (steps) + first_step + d], pool, share + IN_POOL(d * K / 8), stride, OWN_ORDER); \
         subgroupBarrier(); \
     }
 #define HOLD_ROWS(left, steps, t, extent) PUT_PIECES(left, steps, FETCHED_HELD(i, steps, t, extent))

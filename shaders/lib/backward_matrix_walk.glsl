@@ -71,19 +71,19 @@ void fetch_numbers(out Numbers numbers) {
 bool store_numbers(uint buf, Numbers numbers) {
     bool odd = false;
     FOR_EACH(i, NUMBER_ITEMS) {
-        const uint row = i * SUBGROUP_SIZE + lane, at = buf + BUF_NUMBERS + row / 4;
+        const uint row = i * SUBGROUP_SIZE + lane, at = buf + BUF_NUMBERS + row / POOL_FLOATS;
         const float factor = numbers.of_row[i].w != 0 ? 0 : numbers.of_row[i].z;
         odd = odd || floatBitsToUint(factor) != floatBitsToUint(1.0);
         if (subgroup * WALKED + row < WALKED) {  // one test: a second one parts the plain tile's code
-            pool[at][row % 4] = floatBitsToUint(-numbers.of_row[i].x);
-            pool[at + NUMBERS_STRIDE][row % 4] = floatBitsToUint(-numbers.of_row[i].y);
-            pool[at + 2 * NUMBERS_STRIDE][row % 4] = floatBitsToUint(factor);
+            pool[at][row % POOL_FLOATS] = floatBitsToUint(-numbers.of_row[i].x);
+            pool[at + NUMBERS_STRIDE][row % POOL_FLOATS] = floatBitsToUint(-numbers.of_row[i].y);
+            pool[at + 2 * NUMBERS_STRIDE][row % POOL_FLOATS] = floatBitsToUint(factor);
         }
     }
     return odd;
 }
 float factor_of(uint buf, uint row) {
-    return uintBitsToFloat(pool[buf + BUF_NUMBERS + 2 * NUMBERS_STRIDE + row / 4][row % 4]);
+    return uintBitsToFloat(pool[buf + BUF_NUMBERS + 2 * NUMBERS_STRIDE + row / POOL_FLOATS][row % POOL_FLOATS]);
 }
 #else
 struct Numbers {
@@ -158,6 +158,7 @@ void walk_head(uint head, bool can_be_plain) {
     if (tiles.x >= tiles.y) return;
     Place here = Place(head, tiles.x);
     place_head(here);
+    find_offsets(walked_qk, walked_v);
     barrier();
     FOR_EACH(stage, STAGES) {
         Fetched fetched;

@@ -20,8 +20,7 @@ const uint OUT_TILES = MATRIX_STEPS(HEAD_DIM_V, N * SLICES);  // of a slice
 const uint OUT_SPAN = OUT_TILES * N;                          // head dims of a slice
 const uint Q_STAGED_STEPS = CHUNK_STEPS - Q_HELD_STEPS;       // steps of Q in shared memory
 
-// Strides, and the map of the pool, in elements of the pool, each of so many numbers of 16 bits.
-const uint NUMBERS = 8 / UNIT;
+// Strides, and the map of the pool, in elements of the pool.
 #ifdef TURNED  // V lies transposed
 const uint K_STRIDE = TURNED_STRIDE(CHUNK);
 const uint V_STRIDE = TURNED_STRIDE(TILE_KV);
@@ -63,6 +62,7 @@ OWN_OPERAND p_own[ROW_BLOCKS * KEY_STEPS];
 ACCUMULATOR acc[ROW_BLOCKS * OUT_TILES];
 #ifdef TURNED
 #include "lib/matrix_turned.glsl"
+uint k_place = place_of_staged(K_STRIDE), v_place = POOL_V + place_of_staged(V_STRIDE);
 #endif
 
 // The keys of a tile are multiplied in HALVES, 1 or 2: FOR_HALF goes over the items of all `count` that are of one

@@ -1,4 +1,5 @@
-// The products of forward_matrix.comp turned round (macro TURNED): S^T = K . Q^T and O^T = V^T . P^T.
+// The products of the kernels on matrix units turned round (macro TURNED): S^T = K . Q^T and O^T = V^T . P^T in the
+// forward, and the backward's in the same way (lib/backward_matrix_turned.glsl).
 //
 // On AMD's matrix units a column of an accumulator lies in one invocation (RDNA4: per half of its rows), and a column
 // of a right operand likewise. So S^T becomes the operand P^T in registers. Both left operands, K and V^T, are read
@@ -16,11 +17,10 @@
 const uint STAGED_ELEMENTS = P_EXCHANGED ? K : M * K / SUBGROUP_SIZE;
 bool in_lower_half = lane < SUBGROUP_SIZE / 2;
 
-// This invocation's place in a staged operand, of K and of V, in elements of the pool. They are found before the loop:
-// RADV leaves them in it otherwise.
+// This invocation's place in a staged operand whose rows lie `stride` elements of the pool apart, in such elements. The
+// kernels find it before the loop: RADV leaves it in it otherwise.
 const uint PART = P_EXCHANGED ? 0 : STAGED_ELEMENTS / NUMBERS;
-uint part = lane / M * PART;
-uint k_place = lane % M * K_STRIDE + part, v_place = POOL_V + lane % M * V_STRIDE + part;
+uint place_of_staged(uint stride) { return lane % M * stride + lane / M * PART; }
 
 #if defined(F16) || defined(F16_OPERANDS)
 #define ELEMENTS_2 f16vec2
@@ -46,3 +46,23 @@ STAGED_OPERAND staged_operand(uint at) {
     return x;
 }
 #define LOAD_STAGED(x, at, stride, order) x = staged_operand(at)
+
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4In { uvec4 x; };
+uvec4 fetch_at(uvec2 base, uint uniform_offset, uint offset) {
+    return Uvec4In(packUint2x32(base) + uint64_t(uniform_offset) + uint64_t(offset)).x;
+}
+
+// Element `e` of two words. Written so, RADV takes one instruction; with shifts it takes two.
+uint both(uint a, uint b, uint e) { return word_of(ELEMENTS_2(elements_of(a)[e], elements_of(b)[e])); }
+
+// Puts a patch of `count` rows, 2 or 4, of eight neighbouring elements, to eight rows of the pool from `at` on, which
+// lie `stride` elements of the pool apart. Of two, half_of says which half of such an element is theirs.
+void put_patch(uint at, uint stride, uint count, uint half_of, uvec4 rows[4]) {
+    FOR_EACH(d, 8) {
+        const uint word = both(rows[0][d / 2], rows[1][d / 2], d % 2);
+        if (count == 2)
+            pool[at + d * stride][half_of] = word;
+        else
+            pool[at + d * stride] = uvec2(word, both(rows[2][d / 2], rows[3][d / 2], d % 2));
+    }
+}

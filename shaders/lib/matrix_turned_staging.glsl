@@ -17,11 +17,6 @@ void fetch_v(Rows v, uint first_dim) {
     }
 }
 
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4In { uvec4 x; };
-uvec4 fetch_at(uvec2 base, uint uniform_offset, uint offset) {
-    return Uvec4In(packUint2x32(base) + uint64_t(uniform_offset) + uint64_t(offset)).x;
-}
-
 // k_offset and v_offset say where the invocation's first item of K and its first patch of V lie in a tile, in bytes.
 // turned_at is the pool's element to which the patch goes in the row of its first head dim. Where a patch has two keys,
 // turned_half says which half of that element is theirs.
@@ -60,9 +55,6 @@ void fetch_inner_v(Rows v, uint first_dim) {
     }
 }
 
-// Element `e` of two words. Written so, RADV takes one instruction; with shifts it takes two.
-uint both(uint a, uint b, uint e) { return word_of(ELEMENTS_2(elements_of(a)[e], elements_of(b)[e])); }
-
 void store_patch(uint p, uvec4 keys[4]) {
     uint at = turned_at + p * (THREADS / PATCH_ROWS * 8 * V_STRIDE), half_of = turned_half;
     if (!EVEN_V) {
@@ -70,13 +62,7 @@ void store_patch(uint p, uvec4 keys[4]) {
         at = POOL_V + patch_number / PATCH_ROWS * 8 * V_STRIDE + group * TURNED_KEYS / 4;
         half_of = group % 2;
     }
-    FOR_EACH(d, 8) {
-        const uint word = both(keys[0][d / 2], keys[1][d / 2], d % 2);
-        if (TURNED_KEYS == 2)
-            pool[at + d * V_STRIDE][half_of] = word;
-        else
-            pool[at + d * V_STRIDE] = uvec2(word, both(keys[2][d / 2], keys[3][d / 2], d % 2));
-    }
+    put_patch(at, V_STRIDE, TURNED_KEYS, half_of, keys);
 }
 
 // `value` is an expression of the item t and its key, `row`.

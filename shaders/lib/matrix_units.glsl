@@ -22,13 +22,15 @@ const uint OPERAND_EXPONENT = 0x7f80u;
 // A product has an own operand, of rows that a subgroup owns, and one that is loaded from shared memory. OWN_ORDER is
 // the order in which a matrix with own rows lies in memory if each row is contiguous there. With TURNED the product is
 // that of the transposed matrices: own rows are the columns of operands and accumulators, and M, N and K are one
-// number. The pool has UNIT elements for each vec4.
+// number. The pool has UNIT elements for each vec4, each of POOL_FLOATS floats.
 #ifdef TURNED
 #define OWN_OPERAND RIGHT
 #define STAGED_OPERAND LEFT
 #define MULTIPLIED(own, staged, sum) coopMatMulAdd(staged, own, sum)
 #define OWN_ORDER gl_CooperativeMatrixLayoutColumnMajor
 #define UNIT 2
+#define POOL_FLOATS 2
+#define IN_POOL(vecs) ((vecs) * 2)
 #define GET8(at) uvec4(pool[at], pool[(at) + 1])
 #define PUT8(at, x) { \
         const uvec4 eight = x; \
@@ -41,10 +43,14 @@ const uint OPERAND_EXPONENT = 0x7f80u;
 #define MULTIPLIED(own, staged, sum) coopMatMulAdd(own, staged, sum)
 #define OWN_ORDER gl_CooperativeMatrixLayoutRowMajor
 #define UNIT 1
+#define POOL_FLOATS 4
+#define IN_POOL(vecs) (vecs)
 #define GET8(at) pool[at]
 #define PUT8(at, x) pool[at] = x;
 #define LOAD_STAGED(x, at, stride, order) coopMatLoad(x, pool, at, stride, order)
 #endif
+
+const uint NUMBERS = 8 / UNIT;  // of 16 bits in an element of the pool
 
 const uint SUBGROUPS = THREADS / SUBGROUP_SIZE;
 uint subgroup = gl_SubgroupID;

@@ -36,7 +36,7 @@ constexpr BackwardMatrixRow rows[] = {
     //  q_slices, kv_slices, kv_apart, kv_paired, mask_: subgroups, row_blocks, walked, chunks,
     //  l2_group_kib, min_group_workgroups}
     {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
-     {4, 2, 16, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}, true},
+     {4, 2, 16, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}, USE_BIAS},
     {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64,
      {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
     {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128,
@@ -48,19 +48,22 @@ constexpr BackwardMatrixRow rows[] = {
 
     {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
 
+    {"rdna3-backward-d64",          Device::amd,            64,
+     {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+    {"rdna3-backward-d128-paired",  Device::amd,           128,
+     {8, 1, 16, 1, 16, 1, 16, 1, 1, 1, 0, 1, 4, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+    {"rdna3-backward-d128",         Device::amd,           128,
+     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 4, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+    {"rdna4-backward-d64",          Device::amd,            64,
+     {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED},
+    {"rdna4-backward-d128",         Device::amd,           128,
+     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED},
+
     {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}},
     {"nvk-backward-matrix-d128",    Device::nvidia,        128, {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}},
     {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1, 0, 4, 1, 16, 2}},
 };
 // clang-format on
-
-// Head dims of which the registers of a device hold a block of rows.
-uint32_t most_head_dim(const DeviceCaps& caps) {
-    uint32_t most = 0;
-    for (const BackwardMatrixRow& row : rows)
-        if (is_for(row.device, kind_of(caps))) most = std::max(most, row.max_head_dim);
-    return most;
-}
 
 const NumberFields<Numbers>& fields() {
     using N = Numbers;
@@ -83,7 +86,8 @@ const NumberFields<Numbers>& fields() {
                                         {"l2_group_kib", &N::l2_group_kib},
                                         {"min_group_workgroups", &N::min_group_workgroups},
                                         {"rolled", &N::rolled},
-                                        {"move", &N::move}};
+                                        {"move", &N::move},
+                                        {"turned", &N::turned}};
     return all;
 }
 
@@ -103,7 +107,7 @@ PassNumbers of_mask(const Numbers& n) {
 // True if the kernels stage masks: MASK_IS_PLAIN of lib/backward_matrix.glsl.
 bool stages_masks(const Numbers& n, const Problem& p) {
     return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && n.move == MOVE_FRAGMENT &&
-           mask_row_bytes(p) == 16;
+           n.turned == 0 && mask_row_bytes(p) == 16;
 }
 
 PassNumbers of_pass(const Numbers& n, MatrixPass pass) {
@@ -146,7 +150,10 @@ std::string malformed(const Problem& p, const Numbers& n) {
         return "l2_group_kib or min_group_workgroups is too large";
     if (n.move > MOVE_SHARED_FLOAT || n.move == MOVE_CONVERT) return "move is 0, 2 or 3";
     if (n.move == MOVE_SHARED && p.dtype == VKATTN_DTYPE_FLOAT32) return "move=2 is not for float32 storage";
-    if (n.move == MOVE_FRAGMENT && (n.layout == 0 || !s.left_alike || s.n != s.k))
+    if (n.turned > 1) return "turned is 0 or 1";
+    if (n.turned == 1 && (s.turned_layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
+        return "turned=1 needs move=0, 16-bit storage and accumulators that become right operands";
+    if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
     return "";
@@ -166,17 +173,35 @@ std::string too_large(const DeviceCaps& caps, const Problem& p, const Numbers& n
 }
 
 // The shape that the numbers run on, with all that follows from it.
-Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const MatrixShape& shape, bool khr) {
+Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const MatrixShape& shape, bool khr,
+                 bool turned) {
     n.shape = shape;
     n.subgroup_size = matrix_subgroup_size(caps);
-    n.layout = khr ? 0 : shape.layout;
-    n.move = matrix_move_of(caps, p, shape, khr);
+    n.turned = turned;
+    n.layout = turned ? shape.turned_layout : khr ? 0 : shape.layout;
+    n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
     if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
     n.rolled = caps.type == DeviceType::cpu;
     n.q_walked = std::max(n.q_walked, block_of(shape));
     n.kv_walked = std::max(n.kv_walked, block_of(shape));
     n.mask_walked = std::max(n.mask_walked, block_of(shape));
     return n;
+}
+
+// The numbers of the pass for dbias, whose products are never turned round: it reads nothing by columns.
+Numbers of_dbias(Numbers n) {
+    if (n.turned == 0) return n;
+    n.turned = 0;
+    n.layout = n.shape.layout;
+    n.move = n.shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
+    return n;
+}
+
+// The USE_* bits of a problem on these numbers.
+uint32_t uses_of(const Problem& p, const Numbers& n) {
+    uint32_t uses = stages_masks(n, p) ? USE_BIAS : 0;
+    if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
+    return uses;
 }
 
 // True if no row may see more than one key. Its dP - delta is then dlse and nothing else, which only sums in one order
@@ -194,11 +219,13 @@ bool finds_bias(const Problem& p, const Backward& backward) {
 
 template <class K>
 Module module_of(const Problem& p, const Numbers& n) {
-    const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, rounded = n.move == MOVE_SHARED;
+    const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, rounded = n.move == MOVE_SHARED,
+               turned = n.turned != 0;
     using enum Module;
     if constexpr (K::id == Kernel::backward_matrix_query) {
         if (p.dtype == VKATTN_DTYPE_FLOAT32)
             return f16 ? backward_matrix_query_f16_of_f32 : backward_matrix_query_bf16_of_f32;
+        if (turned) return f16 ? backward_matrix_query_f16_turned : backward_matrix_query_bf16_turned;
         if (rounded) return backward_matrix_query_f16_rounded;
         return f16 ? backward_matrix_query_f16 : backward_matrix_query_bf16;
     } else if constexpr (K::id == Kernel::backward_matrix_mask) {  // it moves no P
@@ -208,6 +235,7 @@ Module module_of(const Problem& p, const Numbers& n) {
     } else {
         if (p.dtype == VKATTN_DTYPE_FLOAT32)
             return f16 ? backward_matrix_key_value_f16_of_f32 : backward_matrix_key_value_bf16_of_f32;
+        if (turned) return f16 ? backward_matrix_key_value_f16_turned : backward_matrix_key_value_bf16_turned;
         if (rounded) return backward_matrix_key_value_f16_rounded;
         return f16 ? backward_matrix_key_value_f16 : backward_matrix_key_value_bf16;
     }
@@ -216,7 +244,8 @@ Module module_of(const Problem& p, const Numbers& n) {
 template <class K>
 Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, uint64_t steps) {
     const Problem& p = plan.problem;
-    const Numbers& n = *c.tiles.backward_matrix;
+    const Numbers& all = *c.tiles.backward_matrix;
+    const Numbers n = pass == MatrixPass::mask ? of_dbias(all) : all;
     const PassNumbers own = of_pass(n, pass);
     Launch<K> launch;
     launch.module = module_of<K>(p, n);
@@ -235,6 +264,7 @@ Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, u
     k.matrix_k = n.shape.k;
     k.p_move = n.move;
     k.element_layout = n.layout;
+    k.p_exchanged = n.turned != 0 && n.shape.exchanges;
     k.l2_group_kib = n.l2_group_kib;
     k.min_group_workgroups = n.min_group_workgroups;
     k.mask_row_bytes = mask_row_bytes(p);
@@ -379,15 +409,22 @@ std::string to_text(const BackwardMatrixNumbers& n) {
 }
 
 uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, MatrixPass pass) {
+    if (pass == MatrixPass::mask && n.turned != 0) return backward_matrix_pool(of_dbias(n), p, pass);
     const PassNumbers own = of_pass(n, pass);
     const MatrixShape& s = n.shape;
+    const bool keys_are_held = pass == MatrixPass::key_value, turned = n.turned != 0;
+    const auto columns = [&](uint32_t head_dim) { return matrices_of(n, own, head_dim) * s.n * own.slices; };
     const auto stride = [&](uint32_t head_dim) {
-        const uint32_t of_steps = MATRIX_STEPS(head_dim, s.k) * s.k;
-        return MATRIX_STRIDE(std::max(of_steps, matrices_of(n, own, head_dim) * s.n * own.slices));
+        const uint32_t elements = std::max(MATRIX_STEPS(head_dim, s.k) * s.k, columns(head_dim));
+        return turned ? TURNED_STRIDE(elements) : MATRIX_STRIDE(elements);
     };
-    const uint32_t numbers = pass == MatrixPass::key_value ? 3 * own.walked / 4 : 0;
-    const uint32_t block = s.m * MATRIX_FLOAT_STRIDE(s.n);
+    const uint32_t numbers = keys_are_held ? 3 * own.walked / 4 : 0;
+    const uint32_t block = turned ? s.m * s.n / 4 : s.m * MATRIX_FLOAT_STRIDE(s.n);
     uint32_t pool = 2 * (own.walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)) + numbers);
+    if (turned)  // two elements of the pool to a vec4, two buffers; rows are there a second time
+        pool = pool / 2 + numbers +
+               (columns(p.head_dim_qk) + (keys_are_held ? columns(p.head_dim_v) : 0)) *
+                   TURNED_STRIDE(own.walked);
     if (n.layout == 0) pool += MATRIX_PLACES(s.m, s.n);
     // A share of two steps of what is held, or a matrix of a sum: behind the tiles.
     if (pass == MatrixPass::mask)
@@ -399,11 +436,10 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
     }
     if (stages_masks(n, p)) {
         const uint32_t held = own.row_blocks * s.m;
-        const bool keys = pass == MatrixPass::key_value;
-        pool += own.subgroups * (keys ? own.walked * MATRIX_STRIDE(held) : held * MATRIX_STRIDE(own.walked));
+        pool += own.subgroups *
+                (keys_are_held ? own.walked * MATRIX_STRIDE(held) : held * MATRIX_STRIDE(own.walked));
     }
-    if (pass == MatrixPass::key_value &&
-        n.kv_paired != 0) {  // weights on their way: two blocks' if a tile has two
+    if (keys_are_held && n.kv_paired != 0) {  // weights on their way: two blocks' if a tile has two
         const uint32_t places = std::min(own.walked / block_of(s), 2u);
         pool += places * n.kv_owners() * own.row_blocks * (block_of(s) / s.n) * block;
     }
@@ -422,18 +458,21 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
     const char* const field = operands == p.dtype ? "" : "options.precision";
     if (auto failure = why_no_matrices(caps, field)) return *failure;
     const uint32_t head_dim = std::max(p.head_dim_qk, p.head_dim_v);
-    if (const uint32_t most = most_head_dim(caps); head_dim > most)
-        return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
     if (sees_one_key(p)) return unsupported(field, "rows see one key at most, whose dS is exactly dlse");
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
+    uint32_t most = 0;  // head dims of which registers hold a block of rows
     for (const BackwardMatrixRow& row : rows) {
-        if (!is_for(row.device, kind_of(caps)) || head_dim > row.max_head_dim ||
-            is_rejected(options, row.name))
-            continue;
+        if (!is_for(row.device, kind_of(caps)) || is_rejected(options, row.name)) continue;
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(caps))) continue;
-            Numbers n = on_shape(caps, p, row.numbers, shape, kind == KernelKind::backward_matrix_khr);
-            if (row.only_masks && !stages_masks(n, p)) continue;
+            const bool khr = kind == KernelKind::backward_matrix_khr, turned = is_turned(p, shape, khr);
+            Numbers n = on_shape(caps, p, row.numbers, shape, khr, turned), asked = n;
+            if (const auto ok = set_numbers(asked, options.tuning, fields()); !ok) return ok.failure();
+            const bool wanted = wants_turned(turned, asked.turned, asked.move);
+            if (wanted != turned) n = on_shape(caps, p, row.numbers, shape, khr, wanted);
+            if ((row.only & ~uses_of(p, n)) != 0) continue;
+            most = std::max(most, row.max_head_dim);
+            if (head_dim > row.max_head_dim) continue;
             if (row.numbers.kv_paired != 0 && p.head_dim_qk != p.head_dim_v) continue;
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             std::string bad = malformed(p, n);
@@ -454,6 +493,8 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
             return tiles;
         }
     }
+    if (most != 0 && head_dim > most)
+        return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
     return unsupported(field, why);
 }
 

@@ -229,12 +229,16 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     return n;
 }
 
-// True if products are turned round unless the caller says otherwise: where P can stay in registers only so.
+}  // namespace
+
 bool is_turned(const Problem& p, const MatrixShape& shape, bool khr) {
     return !khr && shape.turned_layout != 0 && !shape.left_alike && p.dtype != VKATTN_DTYPE_FLOAT32;
 }
 
-}  // namespace
+bool wants_turned(bool turned, uint32_t asked_turned, uint32_t asked_move) {
+    const bool moved = asked_turned == turned && asked_move != MOVE_FRAGMENT;
+    return asked_turned <= 1 ? asked_turned != 0 && !moved : turned;
+}
 
 std::span<const MatrixRow> matrix_rows() {
     return rows;
@@ -341,9 +345,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
             const bool turned = is_turned(p, shape, khr);
             MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, khr, turned), asked = n;
             if (const auto ok = apply_tuning(asked, options.tuning); !ok) return ok.failure();
-            // Other numbers follow from the caller's `turned`, and it from a way of the caller's for P.
-            const bool moved = asked.turned == n.turned && asked.move != MOVE_FRAGMENT;
-            const bool wanted = asked.turned <= 1 ? asked.turned != 0 && !moved : turned;
+            const bool wanted = wants_turned(turned, asked.turned, asked.move);
             if (wanted != turned) n = on_shape(caps, p, options, row.numbers, shape, khr, wanted);
             if ((row.only & ~uses_of(p, n)) != 0) break;  // other shapes come after other rows
             if (const auto ok = apply_tuning(n, options.tuning); !ok) return ok.failure();

@@ -50,6 +50,7 @@ struct BackwardMatrixNumbers {
     uint32_t min_group_workgroups = 0;
     uint32_t rolled = 0;  // 1: the modules for CPUs
     uint32_t move = MOVE_SHARED;
+    uint32_t turned = 0;  // 1: as in MatrixNumbers; not in the pass for dbias
     uint32_t layout = 0;
     MatrixShape shape{};
     uint32_t subgroup_size = 0;
@@ -73,7 +74,7 @@ struct BackwardMatrixRow {
     DeviceKind device;
     uint32_t max_head_dim;  // of both
     BackwardMatrixNumbers numbers;
-    bool only_masks = false;  // for problems whose masks are staged
+    uint32_t only = 0;  // USE_BIAS, USE_TURNED and USE_EXCHANGED: what must be so
 };
 
 struct MatrixRow {
@@ -85,7 +86,7 @@ struct MatrixRow {
     uint32_t only = 0;  // USE_* bits: what must be so
 };
 constexpr uint32_t USE_SHARED = 1;  // P goes through shared memory
-constexpr uint32_t USE_BIAS = 2;    // a mask is fetched ahead
+constexpr uint32_t USE_BIAS = 2;    // a mask is fetched or staged ahead
 constexpr uint32_t USE_BF16 = 4;
 // Requires 16-byte staging and 16-bit storage; excludes softcap and the running maximum.
 constexpr uint32_t USE_WIDE = 8;
@@ -95,6 +96,13 @@ constexpr uint32_t USE_EXCHANGED = 32;  // and halves of a subgroup exchange P
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();
+// True if products are turned round unless the caller says otherwise: where P can stay in registers only so.
+bool is_turned(const Problem& p, const MatrixShape& shape, bool khr);
+
+// The same with what the caller asks for: `asked_turned` and `asked_move` are the tuning's numbers, or those that
+// `turned` leads to. A way of the caller's for P leaves the products as they are.
+bool wants_turned(bool turned, uint32_t asked_turned, uint32_t asked_move);
+
 std::span<const BackwardMatrixRow> backward_matrix_rows();
 
 // Shared memory of a pass of the backward in vec4.

@@ -94,12 +94,12 @@ class Gate {
             if (!plan && c.kernel == "matrix" &&
                 (!has_matrices_for(device.caps, c) ||
                  plan.failure().message.starts_with("registers of this")))
-                return;  // a line for other devices
+                continue;  // a line for other devices
             if (!plan && c.kernel.ends_with("_dot") && !core::has_dot_products(device.caps, c.problem.dtype))
-                return;  // likewise
+                continue;  // likewise
             if (!plan && c.kernel == "rows" &&
                 plan.failure().message.find("too few registers") != std::string::npos)
-                return;  // likewise
+                continue;  // likewise
             if (!plan) throw std::runtime_error(fmt::format("{}: {}", c.where, plan.failure().message));
             for (const core::Pipeline& p : used_pipelines(*plan)) add(name_of(p, *plan, device.layout), p);
         }
