@@ -16,6 +16,7 @@
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   two buffers, each  WALKED x head dims of K    WALKED x head dims of V
+//   with TURNED  K^T, and in the end what of dO no register holds
 //   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_IS_PLAIN)
 //   before and after the loop, over all of it, an equal share for each subgroup: Q and dO on their way in, dQ out
 #extension GL_GOOGLE_include_directive : require
@@ -156,11 +157,14 @@ void main() {
     if (thread == 0) odd_rows = saw_nonfinite = 0;
     barrier();
     HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)
-    HOLD_ROWS(held_v, V_STEPS, dout, HEAD_DIM_V)
+    HOLD_ROWS(held_v, V_HELD_STEPS, dout, HEAD_DIM_V)
     HeldNumbers numbers;
     fetch_held_numbers(work, numbers);
     if (hold_numbers(work, numbers)) odd_rows = 1;
     barrier();
+#ifdef TURNED
+    stage_own_v(dout);
+#endif
     clear_padding();
     write_places();
     const bool odd = odd_rows != 0;

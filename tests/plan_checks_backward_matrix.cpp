@@ -36,9 +36,9 @@ std::string tuning_flaw(const Tuning& tuning) {
                 return fmt::format("tuning without {}{}", pass, name);
     for (const char* name :
          {"kv_apart", "kv_paired", "mask_subgroups", "mask_row_blocks", "mask_walked", "mask_chunks",
-          "l2_group_kib", "min_group_workgroups", "rolled", "move", "turned"})
+          "l2_group_kib", "min_group_workgroups", "rolled", "move", "turned", "q_v_staged"})
         if (!tuning.contains(name)) return fmt::format("tuning without {}", name);
-    return tuning.size() == 21 ? "" : "more numbers than the kernels have";
+    return tuning.size() == 22 ? "" : "more numbers than the kernels have";
 }
 
 // True if the products are turned round: lib/backward_matrix_turned.glsl.
@@ -64,6 +64,9 @@ uint64_t end_of_turned_map(const Problem& p, const Pipeline& pipeline) {
     const bool of_keys = kind_of(pipeline) == Kind::dkey_dvalue;
     uint64_t end =
         walked * (row(p.head_dim_qk) + row(p.head_dim_v)) + columns(p.head_dim_qk) * (walked / 4 | 1);
+    if (kind_of(pipeline) == Kind::dquery && of("v_staged_steps") != 0)
+        end += of("threads") / of("subgroup_size") * of("row_blocks") * of("matrix_m") *
+               (of("v_staged_steps") * of("matrix_k") / 8 | 1);
     if (of_keys) end += columns(p.head_dim_v) * (walked / 4 | 1) + 3 * walked / 2;
     if (!of_keys || of("paired") == 0) return end;
     const uint64_t pairs = of("threads") / of("subgroup_size") / 2;
@@ -196,6 +199,10 @@ std::string constants_of_pass_flaw(const Problem& p, const Backward& b, const Tu
         if (tuning.at("kv_paired") != 0 && (p.head_dim_qk != p.head_dim_v || values["gradients"] != 3))
             return "pairs of subgroups need one head dim and both gradients";
     }
+    if (kind_of(pipeline) == Kind::dquery)
+        values["v_staged_steps"] =
+            std::min(tuning.at("q_v_staged") / constant(pipeline, "matrix_k"),
+                     static_cast<uint32_t>(tiles_of(p.head_dim_v, constant(pipeline, "matrix_k"))) - 1);
     if (!is_turned(pipeline) && constant(pipeline, "p_exchanged") != 0) return "exchanges what is not turned";
     if (kind_of(pipeline) == Kind::dbias) values["chunks"] = tuning.at("mask_chunks");
     return constants_flaw(pipeline, values);

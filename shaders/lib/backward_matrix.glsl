@@ -46,6 +46,11 @@ const uint BLOCK_TILES = BLOCK / N;                           // of the scores o
 const uint KEY_STEPS = BLOCK / K;                             // of a sum over the rows of a block
 const uint QK_STEPS = MATRIX_STEPS(HEAD_DIM_QK, K);           // of S
 const uint V_STEPS = MATRIX_STEPS(HEAD_DIM_V, K);             // of dP
+#if defined(TURNED) && !defined(KEY_VALUE)
+const uint V_HELD_STEPS = V_STEPS - V_STAGED_STEPS;           // of these, as many of dout are in registers
+#else
+const uint V_HELD_STEPS = V_STEPS;
+#endif
 const uint QK_TILES = MATRIX_STEPS(HEAD_DIM_QK, N * SLICES);  // of a slice of dQ or dK
 const uint V_TILES = MATRIX_STEPS(HEAD_DIM_V, N * SLICES);    // of a slice of dV
 
@@ -99,6 +104,9 @@ const uint SCRATCH_END = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
 const uint SCRATCH_SIZE = LARGER(SCRATCH_END, M * FLOAT_STRIDE);
 const uint POOL_MASKS = POOL_SCRATCH + (ELEMENT_LAYOUT == 0 || P_MOVE >= MOVE_SHARED ? SUBGROUPS * SCRATCH_SIZE : 0);
 const uint POOL_WEIGHTS = POOL_MASKS + SUBGROUPS * MASK_SIZE;
+#ifdef TURNED  // rows of dout that are not held, from an even element on
+const uint STAGED_V_STRIDE = IN_POOL(MATRIX_STRIDE((V_STEPS - V_HELD_STEPS) * K)), POOL_STAGED_V = 2 * BUF_SIZE;
+#endif
 // A subgroup's share of the pool: of all of it, before and after the tiles, or of what lies behind the tiles.
 #ifdef MASK_GRADIENT
 const uint POOL_SHARES = POOL_SCRATCH;
@@ -123,7 +131,7 @@ uint subgroup_row = owner * ROW_BLOCKS * M;  // the subgroup's first held row
 uint scratch = POOL_SCRATCH + subgroup * SCRATCH_SIZE;
 
 OWN_OPERAND held_qk[ROW_BLOCKS * QK_STEPS];
-OWN_OPERAND held_v[WANTS_DS && !PAIRED ? ROW_BLOCKS * V_STEPS : 1];
+OWN_OPERAND held_v[WANTS_DS && !PAIRED ? ROW_BLOCKS * V_HELD_STEPS : 1];
 ACCUMULATOR scores[ROW_BLOCKS * BLOCK_TILES];  // S, then P, then dS
 ACCUMULATOR dp[PAIRED ? 1 : ROW_BLOCKS * BLOCK_TILES];  // dP - delta
 OWN_OPERAND p_own[ROW_BLOCKS * KEY_STEPS];    // P or dS as operands
@@ -141,7 +149,20 @@ uint slice();  // lib/backward_passes.glsl
 
 // The products of a block; `at` is where its first row of qk or v lies in the pool.
 #define HELD_QK(r) held_qk[(r) * QK_STEPS + d]
+#ifdef TURNED
+OWN_OPERAND own_v(uint r, uint d) {
+    OWN_OPERAND v;
+    if (d < V_HELD_STEPS)
+        v = held_v[r * V_HELD_STEPS + d];
+    else
+        coopMatLoad(v, pool, POOL_STAGED_V + (subgroup_row + r * M) * STAGED_V_STRIDE + (d - V_HELD_STEPS) * K / NUMBERS,
+                    STAGED_V_STRIDE, OWN_ORDER);
+    return v;
+}
+#define HELD_V(r) own_v(r, d)
+#else
 #define HELD_V(r) held_v[(r) * V_STEPS + d]
+#endif
 #ifdef TURNED
 #define QK_COLUMNS_AT(n) (at_qk + qk_place + (n) * N * QK_STRIDE + d * K / NUMBERS)
 #define V_COLUMNS_AT(n) (at_v + v_place + (n) * N * V_STRIDE + d * K / NUMBERS)

@@ -124,6 +124,19 @@ void store_stage(uint buf, uint stage, Fetched fetched) {
 #endif
 }
 
+#ifndef KEY_VALUE
+// Head dims of dout that are not held in registers, to the pool, each subgroup's rows by itself.
+void stage_own_v(Rows dout) {
+    const uint vecs = V_STAGED_STEPS * K / 8;
+    FOR_EACH(item, MATRIX_STEPS(ROW_BLOCKS * M * vecs, SUBGROUP_SIZE)) {
+        const uint e = item * SUBGROUP_SIZE + lane, row = subgroup_row + e / vecs;
+        if (e < ROW_BLOCKS * M * vecs)
+            PUT8(POOL_STAGED_V + row * STAGED_V_STRIDE + IN_POOL(e % vecs),
+                 load_query8(row_start(dout, dout.first + row, QUERY_BYTES), V_HELD_STEPS * K + e % vecs * 8, HEAD_DIM_V))
+    }
+}
+#endif
+
 // Zeros in both buffers where tiles have more head dims than the tensors.
 #define ZERO_BEHIND(at, elements, vecs, stride) { \
         const uint pad = MATRIX_STEPS(elements, 8) - (vecs); \

@@ -49,15 +49,17 @@ constexpr BackwardMatrixRow rows[] = {
     {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
 
     {"rdna3-backward-d64",          Device::amd,            64,
-     {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+     {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
     {"rdna3-backward-d128-paired",  Device::amd,           128,
-     {8, 1, 16, 1, 16, 1, 16, 1, 1, 1, 0, 1, 4, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 4, 1, 16, 2, 0, 0, 0, 0, 0, 64}, USE_TURNED | USE_EXCHANGED},
     {"rdna3-backward-d128",         Device::amd,           128,
-     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 4, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+     {8, 1, 16, 1, 8, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2, 0, 0, 0, 0, 0, 64}, USE_TURNED | USE_EXCHANGED},
     {"rdna4-backward-d64",          Device::amd,            64,
-     {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED},
+     {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED},
+    {"rdna4-backward-d128-paired",  Device::amd,           128,
+     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 4, 1, 16, 2}, USE_TURNED},
     {"rdna4-backward-d128",         Device::amd,           128,
-     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED},
+     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 4, 1, 16, 2}, USE_TURNED},
 
     {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}},
     {"nvk-backward-matrix-d128",    Device::nvidia,        128, {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}},
@@ -87,7 +89,8 @@ const NumberFields<Numbers>& fields() {
                                         {"min_group_workgroups", &N::min_group_workgroups},
                                         {"rolled", &N::rolled},
                                         {"move", &N::move},
-                                        {"turned", &N::turned}};
+                                        {"turned", &N::turned},
+                                        {"q_v_staged", &N::q_v_staged}};
     return all;
 }
 
@@ -151,6 +154,7 @@ std::string malformed(const Problem& p, const Numbers& n) {
     if (n.move > MOVE_SHARED_FLOAT || n.move == MOVE_CONVERT) return "move is 0, 2 or 3";
     if (n.move == MOVE_SHARED && p.dtype == VKATTN_DTYPE_FLOAT32) return "move=2 is not for float32 storage";
     if (n.turned > 1) return "turned is 0 or 1";
+    if (n.turned == 0 && n.q_v_staged != 0) return "q_v_staged goes with turned=1";
     if (n.turned == 1 && (s.turned_layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
         return "turned=1 needs move=0, 16-bit storage and accumulators that become right operands";
     if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
@@ -180,6 +184,7 @@ Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const Matr
     n.turned = turned;
     n.layout = turned ? shape.turned_layout : khr ? 0 : shape.layout;
     n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
+    if (!turned) n.q_v_staged = 0;
     if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
     n.rolled = caps.type == DeviceType::cpu;
     n.q_walked = std::max(n.q_walked, block_of(shape));
@@ -283,6 +288,11 @@ uint32_t matrices_of(const Numbers& n, const PassNumbers& own, uint32_t head_dim
     return MATRIX_STEPS(head_dim, n.shape.n * own.slices);
 }
 
+// Steps of dP whose operand of dout is in shared memory. One at least is in registers.
+uint32_t staged_v_steps(const Numbers& n, const Problem& p) {
+    return std::min(n.q_v_staged / n.shape.k, MATRIX_STEPS(p.head_dim_v, n.shape.k) - 1);
+}
+
 uint64_t workgroups_of(const Pass& pass) {
     return product(product(pass.grid[0], pass.grid[1]), pass.grid[2]);
 }
@@ -300,6 +310,7 @@ Pass query_pass(const PassContext& c, const Plan& plan) {
     pass.kept_bytes =
         product(workgroups_of(pass), kept_bytes_of(n, own, matrices_of(n, own, p.head_dim_qk) + 1));
     auto launch = matrix_pass<kernels::backward_matrix_query>(c, plan, MatrixPass::query, pass.steps);
+    launch.constants.v_staged_steps = staged_v_steps(n, p);
     launch.writes = bit(Region::dquery) | bit(Region::statistics);
     pass.pipeline = resumable(launch);
     return pass;
@@ -425,6 +436,8 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
         pool = pool / 2 + numbers +
                (columns(p.head_dim_qk) + (keys_are_held ? columns(p.head_dim_v) : 0)) *
                    TURNED_STRIDE(own.walked);
+    if (pass == MatrixPass::query && turned && staged_v_steps(n, p) != 0)
+        pool += n.q_held() * MATRIX_STRIDE(staged_v_steps(n, p) * s.k);
     if (n.layout == 0) pool += MATRIX_PLACES(s.m, s.n);
     // A share of two steps of what is held, or a matrix of a sum: behind the tiles.
     if (pass == MatrixPass::mask)

@@ -50,7 +50,8 @@ struct BackwardMatrixNumbers {
     uint32_t min_group_workgroups = 0;
     uint32_t rolled = 0;  // 1: the modules for CPUs
     uint32_t move = MOVE_SHARED;
-    uint32_t turned = 0;  // 1: as in MatrixNumbers; not in the pass for dbias
+    uint32_t turned = 0;      // 1: as in MatrixNumbers; not in the pass for dbias
+    uint32_t q_v_staged = 0;  // head dims of dout that no register holds, with turned products
     uint32_t layout = 0;
     MatrixShape shape{};
     uint32_t subgroup_size = 0;
