@@ -37,10 +37,13 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/mask.glsl"
 #include "lib/backward_matrix_scores.glsl"
 #include "lib/matrix_grid.glsl"
-#include "lib/backward_matrix_results.glsl"
 
 Work work;
 shared uint odd_rows;  // 1: some row has a large lse, or is empty
+#ifdef TURNED  // RADV would find the rows' places before the loop and keep them, in memory (RDNA3, D128: 27 registers)
+#define LANE_OF_STORES (lane + (odd_rows >> 1))
+#endif
+#include "lib/backward_matrix_results.glsl"
 #include "lib/backward_matrix_walk.glsl"
 void place_head(Place at) {
     walked_qk = walked_tile_at(walked_qk, at.first);

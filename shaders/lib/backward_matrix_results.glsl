@@ -28,6 +28,11 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
     }
 }
 
+// What a kernel puts in place of the invocation's number in the subgroup is the same number.
+#ifndef LANE_OF_STORES
+#define LANE_OF_STORES lane
+#endif
+
 // Stores block r of `sum`, `tiles` matrices wide, to rows of `t` from t.first on, which exist up to `last`, through the
 // subgroup's share of the pool in as few equal pieces as fit. `is_zero` is an expression of `row`.
 #define STORE_SUM(sum, tiles, r, t, last, extent, is_zero) { \
@@ -41,7 +46,7 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
             } \
         subgroupBarrier(); \
         FOR_EACH(item, MATRIX_STEPS(M * vecs, SUBGROUP_SIZE)) { \
-            const uint i = item * SUBGROUP_SIZE + lane; \
+            const uint i = item * SUBGROUP_SIZE + LANE_OF_STORES; \
             const uint row = t.first + subgroup_row + (r) * M + i / vecs, d = piece * most * N + i % vecs * 8; \
             const uint dim = slice() * (tiles) * N + d; \
             if (i < M * vecs && row <= (last) && d < (tiles) * N && dim < (extent)) \
