@@ -111,7 +111,7 @@ TEST_CASE("choices: only devices that Vulkan 1.2 with device addresses is lackin
     }
 }
 
-TEST_CASE("choices: RDNA3's rows at 128 head dims follow the registers of a SIMD") {
+TEST_CASE("choices: RDNA3's rows follow the registers of a SIMD") {
     const Shape shape{1, 2, 2, 304, 304};
     const auto rows = [&](const core::DeviceCaps& caps) {
         VkattnProblem biased = half({128, 128}, shape), masked = biased, capped = biased;
@@ -139,12 +139,19 @@ TEST_CASE("choices: RDNA3's rows at 128 head dims follow the registers of a SIMD
     core::DeviceCaps unknown = as_probed("amd_navi31");  // whose driver lacks the extension
     unknown.simd_registers = 0;
     CHECK(rows(unknown) == of_any);
-    // At 64 head dims, and on RDNA4, the number changes nothing.
-    core::DeviceCaps rdna4 = as_probed("amd_gfx1201");
+    VkattnProblem masked = half({64, 64}, shape);
+    set_mask(masked, VKATTN_MASK_BOOL, MaskShape::whole);
+    CHECK_EQ(row_of(as_probed("amd_navi31"), half({64, 64}, shape)), "rdna3-1536-d64");
+    CHECK_EQ(row_of(as_probed("amd_navi31"), masked), "rdna3-1536-d64");
+    for (const char* name : {"amd_phoenix", "amd_strix1"}) {
+        CHECK_EQ(row_of(as_probed(name), half({64, 64}, shape)), "rdna3-wide-d64");
+        CHECK_EQ(row_of(as_probed(name), masked), "rdna3-turned-d64");
+    }
+    // RDNA4 has as many registers, and other rows.
+    const core::DeviceCaps rdna4 = as_probed("amd_gfx1201");
     CHECK_EQ(rdna4.simd_registers, 1536);
     CHECK_EQ(row_of(rdna4, half({128, 128}, shape)), "rdna4-turned-d128");
-    CHECK_EQ(row_of(as_probed("amd_navi31"), half({64, 64}, shape)),
-             row_of(as_probed("amd_phoenix"), half({64, 64}, shape)));
+    CHECK_EQ(row_of(rdna4, half({64, 64}, shape)), "rdna4-turned-d64");
 }
 
 TEST_CASE("choices: registers are counted as of 32 invocations, whoever counts them") {
