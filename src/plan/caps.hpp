@@ -71,9 +71,9 @@ constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK
 constexpr uint32_t driver_radv = 3;          // VK_DRIVER_ID_MESA_RADV
 constexpr uint32_t driver_swiftshader = 10;  // VK_DRIVER_ID_GOOGLE_SWIFTSHADER
 
-// DeviceCaps::simd_registers from vgprsPerSimd of VK_AMD_shader_core_properties. Mesa counts registers of 64 invocations
-// (num_physical_wave64_vgprs_per_simd in its sources: 768 of navi31, 512 of phoenix), AMD's own drivers those of 32
-// (PAL's numPhysicalVgprsPerSimd: 1,536 of navi31).
+// DeviceCaps::simd_registers from vgprsPerSimd of VK_AMD_shader_core_properties. Mesa counts registers of 64
+// invocations (num_physical_wave64_vgprs_per_simd in its sources: 768 of navi31, 512 of phoenix), AMD's own drivers
+// those of 32 (PAL's numPhysicalVgprsPerSimd: 1,536 of navi31).
 inline uint32_t simd_registers_of(uint32_t driver_id, uint32_t vgprs) {
     return driver_id == driver_radv ? 2 * vgprs : vgprs;
 }
