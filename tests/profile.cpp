@@ -127,6 +127,8 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
     // The first profiles had neither.
     if (values.has("driverID")) caps.driver_id = values.number<uint32_t>("driverID");
     if (values.has("sms")) caps.multiprocessors = values.number<uint32_t>("sms");
+    if (values.has("vgprs"))
+        caps.simd_registers = core::simd_registers_of(caps.driver_id, values.number<uint32_t>("vgprs"));
     caps.subgroup_size = values.number<uint32_t>("sg");
     caps.max_shared_bytes = values.number<uint32_t>("shmem");
     caps.max_invocations = values.number<uint32_t>("wginv");

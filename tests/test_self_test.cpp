@@ -144,6 +144,113 @@ TEST_CASE("self-test: one wrong element of any tensor is a failure, and is named
     }
 }
 
+namespace {
+
+double flushed(double x) {
+    return std::fabs(x) < 0x1p-14 ? 0 : x;  // the smallest normal float16
+}
+
+std::vector<double> all_flushed(std::vector<double> x) {
+    std::ranges::transform(x, x.begin(), flushed);
+    return x;
+}
+
+double rounded_to_float16(double x) {
+    return loaded(stored(std::vector<double>{x}, VKATTN_DTYPE_FLOAT16), VKATTN_DTYPE_FLOAT16)[0];
+}
+
+// What a kernel finds whose weights, relative to the largest of their row, become operands so.
+SelfTestOutputs with_weights(const SelfTestInputs& in, double (*operand_of)(double)) {
+    SelfTestOutputs got;
+    for (size_t row = 0; row < Shape::lse_elements; row++) {
+        const size_t keys = row % Shape::rows + 1 + Shape::keys - Shape::rows;
+        std::vector<double> scores(keys), out(Shape::head_dim);
+        for (size_t j = 0; j < keys; j++)
+            for (size_t d = 0; d < Shape::head_dim; d++)
+                scores[j] += in.query[row * Shape::head_dim + d] * in.key[j * Shape::head_dim + d] / 8;
+        const double most = *std::ranges::max_element(scores);
+        double sum = 0;
+        for (size_t j = 0; j < keys; j++) {
+            const double weight = std::exp(scores[j] - most);
+            sum += weight;
+            for (size_t d = 0; d < Shape::head_dim; d++)
+                out[d] += operand_of(weight) * in.value[j * Shape::head_dim + d];
+        }
+        for (const double x : out) got.out.push_back(rounded_to_float16(x / sum));
+        got.lse.push_back(most + std::log(sum));
+    }
+    return got;
+}
+
+// The last row of each head, as a test of one row has it.
+SelfTestOutputs of_last_rows(const SelfTestOutputs& all) {
+    SelfTestOutputs some;
+    for (size_t row = Shape::rows - 1; row < Shape::lse_elements; row += Shape::rows) {
+        const auto first = all.out.begin() + static_cast<std::ptrdiff_t>(row * Shape::head_dim);
+        some.out.insert(some.out.end(), first, first + Shape::head_dim);
+        some.lse.push_back(all.lse[row]);
+    }
+    return some;
+}
+
+}  // namespace
+
+TEST_CASE("self-test: a device that takes subnormal operands of dot products for 0 fails") {
+    const SelfTestInputs in = self_test_inputs(SelfTestNumbers::subnormal);
+    for (const auto& x : {in.query, in.key, in.value})
+        CHECK(loaded(stored(x, VKATTN_DTYPE_FLOAT16), VKATTN_DTYPE_FLOAT16) == x);
+    const SelfTestReference reference = self_test_reference(in);
+    const auto verdicts = [&](const SelfTestOutputs& got) {
+        PlannedTest test{
+            {false, VKATTN_DTYPE_FLOAT16, VKATTN_PRECISION_STORAGE, Shape::rows, SelfTestNumbers::subnormal},
+            {false, "tiles_dot", VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_FLOAT16, ""}};
+        const std::string all = judge(test, got, reference);
+        test.test.rows = 1;
+        return std::pair(all, judge(test, of_last_rows(got), reference));
+    };
+    const auto passes = [&](const SelfTestOutputs& got) {
+        const auto [all, last] = verdicts(got);
+        CHECK_EQ(all, "");
+        CHECK_EQ(last, "");
+    };
+    const auto fails = [&](const SelfTestOutputs& got, const char* tensor) {
+        const auto [all, last] = verdicts(got);
+        CHECK_EQ(all.rfind(tensor, 0), 0);
+        CHECK_EQ(last.rfind(tensor, 0), 0);
+    };
+    passes(with_weights(in, rounded_to_float16));
+    fails(with_weights(in, [](double weight) { return flushed(rounded_to_float16(weight)); }), "out[");
+    for (std::vector<double> SelfTestInputs::*const tensor : {&SelfTestInputs::query, &SelfTestInputs::key}) {
+        SelfTestInputs lost = in;
+        lost.*tensor = all_flushed(lost.*tensor);
+        SelfTestOutputs got = with_weights(lost, rounded_to_float16);
+        got.out = with_weights(in, rounded_to_float16).out;  // that lse tells suffices
+        fails(got, "lse[");
+    }
+    SelfTestInputs lost = in;
+    lost.value = all_flushed(lost.value);
+    fails(with_weights(lost, rounded_to_float16), "out[");
+}
+
+TEST_CASE("self-test: kernels of float16 dot products have a test of subnormal numbers, no others have") {
+    for (const char* name : {"amd_navi21", "amd_gfx1201", "nvidia_h200", "lavapipe"}) {
+        CAPTURE(name);
+        DeviceCaps caps = device(name);
+        caps.matrices.clear();
+        size_t normal = 0, subnormal = 0;
+        for (const PlannedTest& planned : pending_tests(caps)) {
+            const bool is_small = planned.test.numbers == SelfTestNumbers::subnormal;
+            const bool has_dots =
+                planned.verdict.kernel.ends_with("_dot") && planned.verdict.operands == VKATTN_DTYPE_FLOAT16;
+            if (is_small) CHECK(has_dots);
+            subnormal += is_small;
+            normal += !is_small && has_dots;
+        }
+        CHECK_EQ(normal, subnormal);
+        CHECK_EQ(normal, caps.dot_float16 ? 2 : 0);
+    }
+}
+
 TEST_CASE("self-test: a kernel that failed is not planned, and its successor is tested") {
     DeviceCaps caps = device("nvidia_h200");
     const Problem f16 = problem_of(VKATTN_DTYPE_FLOAT16), f32 = problem_of(VKATTN_DTYPE_FLOAT32);

@@ -48,11 +48,12 @@ struct DeviceCaps {
     std::array<uint32_t, 3> max_workgroup_size{};
     std::array<uint32_t, 3> max_workgroup_count{};
     uint32_t max_push_constant_bytes = 0;
-    uint64_t max_buffer_bytes = 0;                   // the largest allocation, for scratch
-    uint32_t multiprocessors = 0;                    // 0: not known
-    bool buffer_device_address = false;              // enabled, not merely supported
-    bool storage_16bit = false;                      // storageBuffer16BitAccess, enabled
-    bool int64 = false;                              // shaderInt64, enabled
+    uint64_t max_buffer_bytes = 0;       // the largest allocation, for scratch
+    uint32_t multiprocessors = 0;        // 0: not known
+    uint32_t simd_registers = 0;         // vector registers of a SIMD, of 32 invocations; 0: not known
+    bool buffer_device_address = false;  // enabled, not merely supported
+    bool storage_16bit = false;          // storageBuffer16BitAccess, enabled
+    bool int64 = false;                  // shaderInt64, enabled
     bool dot_float16 = false, dot_bfloat16 = false;  // products of such pairs, summed in float32; enabled
     uint32_t min_subgroup_size = 0, max_subgroup_size = 0;  // 0: not known
     bool subgroup_size_control = false;                     // a pipeline can be held to one of these, enabled
@@ -69,6 +70,13 @@ constexpr uint32_t driver_nvidia = 4;        // VK_DRIVER_ID_NVIDIA_PROPRIETARY
 constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK
 constexpr uint32_t driver_radv = 3;          // VK_DRIVER_ID_MESA_RADV
 constexpr uint32_t driver_swiftshader = 10;  // VK_DRIVER_ID_GOOGLE_SWIFTSHADER
+
+// DeviceCaps::simd_registers from vgprsPerSimd of VK_AMD_shader_core_properties. Mesa counts registers of 64
+// invocations (num_physical_wave64_vgprs_per_simd in its sources: 768 of navi31, 512 of phoenix), AMD's own drivers
+// those of 32 (PAL's numPhysicalVgprsPerSimd: 1,536 of navi31).
+inline uint32_t simd_registers_of(uint32_t driver_id, uint32_t vgprs) {
+    return driver_id == driver_radv ? 2 * vgprs : vgprs;
+}
 
 constexpr uint32_t version_1_2 = (1u << 22) | (2u << 12);
 

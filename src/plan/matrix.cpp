@@ -41,16 +41,29 @@ using Device = DeviceKind;
 //   cpu     lavapipe, as small as keeps pipelines quick to build.
 //   rdna    not run on their own devices. `tools/gate --loops`, clocks of a SIMD for 32 products that take 1,024 on
 //           navi31 and 512 on gfx1201, with waves of a SIMD: rdna3 wide d128 1,178, 8 waves [32 keys 1,180, 5; halved
-//           1,141, 5; 12 subgroups, 32 keys, halved 1,130, 6, but 67 registers spill where a SIMD has 1,024 of them
-//           (phoenix, strix1); 16 subgroups 1,149, and 1 spills]; with masks or softcap 4 to 13 spill unless a step
-//           of Q is staged. d64, for 16 products, 618, 8 [2 row blocks 630, 5; 64 keys 625]. rdna4 d128 591, 8
-//           [8 subgroups 609, not halved 601], d64 326, 8 [1 row block and halved 334, 10].
+//           1,141, 5; 16 subgroups 1,149, and 1 spills]; with masks or softcap 4 to 13 spill unless a step of Q is
+//           staged. A float mask: phoenix 1,206, strix1 1,185 [q_held 112 1,220 and 1,297; 128 1,184, and 1 spills, and
+//           1,174]. wide d64, for 16 products, phoenix and strix1 613 and 6 waves [8 subgroups 618, 5; not halved 616,
+//           4; 16 subgroups 654, 8; 64 keys 620, 4; 2 row blocks 620, 4]; with a float mask 634 [12 subgroups 680].
+//           RDNA3.5 (strix1) has no row of its own: wide d128 567, 4, for 16 products [32 keys and halved 571, 4; 6
+//           subgroups, 32 keys, halved 564, 3; 10 subgroups 601, 5], a boolean mask 1,139 [q_held 128, halved 1,138].
+//           rdna4 d128 591, 8 [8 subgroups 609, not halved 601], d64 326, 8 [12 or 16 subgroups 330; 1 row block and
+//           64 keys 332, halved 337; 3 row blocks and, of 64 keys, 2 spill]. Subgroups of 64 have 93 vector
+//           instructions where those of 32 have 141, of twice the clocks: 349 [1 row block 342].
+//   rdna3-1536 are for SIMDs with 1,536 registers (navi31, navi32): 12 subgroups have 240 each there, and 6 waves of a
+//           SIMD, where the 8 with 256 have 4. With 1,024 (phoenix, strix1) 67 spill. Clocks as above, beside those of
+//           the rows for any RDNA3 in brackets: wide 1,130 [1,178]; a float mask 1,144 [1,220; q_held 112, halved
+//           1,205, and 7 spill], a boolean one 1,129 [1,139; q_held 112 1,152, and 5 spill]; 125 head dims of single
+//           elements with softcap, a float mask and far rows 2,353 [2,316], the same with a running maximum 2,547
+//           [2,560], without a mask 1,878 [1,887]. d64, for 16 products, 613, 8 [8 subgroups 618, 8; 12 613, 6; 12 and
+//           64 keys 613, 6; 8 and 64 keys 625, 8; 6 and 2 row blocks 615, 6; 8 and 2 row blocks 630, 5; 8 and 128 keys
+//           647, 4]: 16 exponents, 16 additions, 16 multiply-adds and 16 conversions are the same for all of them.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
 constexpr MatrixRow rows[] = {
     // max: head_dim, residency, {subgroups, row_blocks, tile_kv, q_held, chunk, slice, running, halves, l2_group_kib,
-    //  min_group_workgroups}, only
+    //  min_group_workgroups}, only, simd_registers
     {"nvidia-shared-d64", Device::nvidia_driver,  64, 2, {4, 2, 48,  64, 0, 0, 0, 1, 16384, 256}, USE_SHARED},
     {"nvidia-matrix-d64", Device::nvidia_driver,  64, 2, {4, 2, 64,  64, 0, 0, 0, 1, 16384, 256}},
     {"nvidia-wide-bias", Device::nvidia_driver, 128, 2, {4, 2, 32, 112, 0, 0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
@@ -66,8 +79,17 @@ constexpr MatrixRow rows[] = {
 
     {"cpu-matrix-d576",   Device::cpu,           576, 1, {2, 1, 16,   0, 64, 128, 1}},
 
+    {"rdna3-1536-d64",    Device::amd,            64, 1, {16, 1, 32,  64, 0, 0, 0, 2},
+     USE_TURNED | USE_EXCHANGED, 1536},
+    {"rdna3-wide-d64",    Device::amd,            64, 1, {12, 1, 32,  64, 0, 0, 0, 2},
+     USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
     {"rdna3-turned-d64",  Device::amd,            64, 2, {8, 1, 32,  64, 0, 0, 0, 2}, USE_TURNED | USE_EXCHANGED},
-    {"rdna3-bias-d128",   Device::amd,           128, 2, {8, 1, 32, 112}, USE_TURNED | USE_EXCHANGED | USE_BIAS},
+    {"rdna3-1536-bias",   Device::amd,           128, 1, {12, 1, 32,  96}, USE_TURNED | USE_EXCHANGED | USE_BIAS, 1536},
+    {"rdna3-1536-wide",   Device::amd,           128, 1, {12, 1, 32, 128, 0, 0, 0, 2},
+     USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED, 1536},
+    {"rdna3-1536-d128",   Device::amd,           128, 1, {12, 1, 32,  96, 0, 0, 0, 2},
+     USE_TURNED | USE_EXCHANGED, 1536},
+    {"rdna3-bias-d128",   Device::amd,           128, 2, {8, 1, 32,  96}, USE_TURNED | USE_EXCHANGED | USE_BIAS},
     {"rdna3-wide-d128",   Device::amd,           128, 2, {8, 1, 16, 128},
      USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
     {"rdna3-turned-d128", Device::amd,           128, 2, {8, 1, 32, 112}, USE_TURNED | USE_EXCHANGED},
@@ -339,6 +361,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
         if (!is_for(row.device, kind_of(caps))) continue;
         if (std::max(p.head_dim_qk, p.head_dim_v) > row.max_head_dim || is_rejected(options, row.name))
             continue;
+        if (caps.simd_registers < row.simd_registers) continue;
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, subgroup_size)) continue;
             const bool khr = kind == KernelKind::matrix_khr;

@@ -84,7 +84,8 @@ struct MatrixRow {
     uint32_t max_head_dim;  // of both
     uint32_t residency;     // as in TuningRow
     MatrixNumbers numbers;
-    uint32_t only = 0;  // USE_* bits: what must be so
+    uint32_t only = 0;            // USE_* bits: what must be so
+    uint32_t simd_registers = 0;  // the least that a SIMD must be known to have
 };
 constexpr uint32_t USE_SHARED = 1;  // P goes through shared memory
 constexpr uint32_t USE_BIAS = 2;    // a mask is fetched or staged ahead

@@ -2,8 +2,10 @@
 // reference on the host. Drivers miscompile; a kernel that is seen to be wrong is not planned any more (choose_plan),
 // and the next one is tested in its place. Pure, as the planner is: src/vulkan/self_test.cpp records the tests.
 //
-// All tests share one set of inputs, whose elements every storage type has exactly, so that one reference serves all.
-// Keys grow with their number: a row's maximum is exceeded tile after tile.
+// Tests share one set of inputs, whose elements every storage type has exactly, so that one reference serves all. Keys
+// grow with their number: a row's maximum is exceeded tile after tile. Kernels of 16-bit dot products have a test more,
+// of inputs whose subnormal float16 numbers count: the extension leaves these to the device, and a device that takes
+// them for 0 has no such kernel then. Subnormal bfloat16 are subnormal float32, too, and may be taken for 0 anywhere.
 #pragma once
 
 #include <cstddef>
@@ -34,7 +36,10 @@ struct SelfTestInputs {
 struct SelfTestReference {
     std::vector<double> out, lse, dquery, dkey, dvalue;
 };
-SelfTestInputs self_test_inputs();
+// Subnormal inputs have a first key that all rows see almost alone. Its score depends on subnormal elements of query
+// and key, its value is subnormal, and so are the weights of all other keys, whose values are normal.
+enum class SelfTestNumbers { normal, subnormal };
+SelfTestInputs self_test_inputs(SelfTestNumbers numbers = SelfTestNumbers::normal);
 SelfTestReference self_test_reference(const SelfTestInputs& inputs);
 
 // One test: whether it is a backward, of which storage type, with which operands, of how many rows. A forward of one
@@ -44,6 +49,7 @@ struct SelfTest {
     VkattnDtype dtype{};
     VkattnPrecision precision{};
     uint32_t rows = 0;
+    SelfTestNumbers numbers = SelfTestNumbers::normal;
 
     Problem problem() const;
 };
@@ -58,7 +64,7 @@ struct PlannedTest {
 std::vector<PlannedTest> pending_tests(const DeviceCaps& caps);
 
 // These are the tensors that a test wrote. judge() compares them with the reference, and returns "" or one line that
-// says which element is wrong.
+// says which element is wrong. The reference is that of the test's numbers.
 struct SelfTestOutputs {
     std::vector<double> out, lse;              // of a forward
     std::vector<double> dquery, dkey, dvalue;  // of a backward

@@ -85,9 +85,35 @@ struct Row {
     }
 };
 
+// Head dim 0 multiplies a subnormal element of the first key, head dim 1 one of the query, both by 2^14, which is 0.08
+// and 0.06 of its score and so of lse. Head dim 2 makes that score 11.1, and the weights of the other keys about
+// 2^-16. All of it is a multiple of 2^-20 of at most 8 bits, and less than 2^-14 where it is subnormal in float16.
+SelfTestInputs subnormal_inputs() {
+    Numbers numbers;
+    SelfTestInputs in;
+    in.query = draw(numbers, Shape::query_elements, 20);
+    in.key = draw(numbers, Shape::key_elements, 4);
+    in.value = draw(numbers, Shape::key_elements, 40);
+    in.dout = draw(numbers, Shape::query_elements, 20);
+    for (size_t row = 0; row < Shape::lse_elements; row++) {
+        double* const q = &in.query[row * Shape::head_dim];
+        q[0] = 0x1p14;
+        q[1] = 33 * 0x1p-20;
+        q[2] = 8;
+    }
+    for (size_t j = 0; j < Shape::keys; j++) std::fill_n(&in.key[j * Shape::head_dim], 3, 0.0);
+    in.key[0] = 40 * 0x1p-20;
+    in.key[1] = 0x1p14;
+    in.key[2] = 177 / 16.0;
+    for (uint32_t d = 0; d < Shape::head_dim; d++)
+        in.value[d] *= 0x1p-16;  // sixteenths become multiples of 2^-20
+    return in;
+}
+
 }  // namespace
 
-SelfTestInputs self_test_inputs() {
+SelfTestInputs self_test_inputs(SelfTestNumbers kind) {
+    if (kind == SelfTestNumbers::subnormal) return subnormal_inputs();
     Numbers numbers;
     SelfTestInputs in;
     in.query = draw(numbers, Shape::query_elements, 20);

@@ -28,8 +28,9 @@ std::string multiprocessors(const Asker& a) {
     }
     if (a.has(VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) {
         const auto p = a.properties<vk::PhysicalDeviceShaderCorePropertiesAMD>(true);
-        return fmt::format(" sms={}",
-                           p.shaderEngineCount * p.shaderArraysPerEngineCount * p.computeUnitsPerShaderArray);
+        return fmt::format(" sms={} vgprs={}",
+                           p.shaderEngineCount * p.shaderArraysPerEngineCount * p.computeUnitsPerShaderArray,
+                           p.vgprsPerSimd);
     }
     if (a.has(VK_ARM_SHADER_CORE_BUILTINS_EXTENSION_NAME)) {
         const auto p = a.properties<vk::PhysicalDeviceShaderCoreBuiltinsPropertiesARM>(true);

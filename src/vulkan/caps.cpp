@@ -43,6 +43,18 @@ uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice dev
     return 0;
 }
 
+// AMD's drivers tell, enabled or not.
+uint32_t count_simd_registers(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t driver_id) {
+    if (!has_extension(vk, device, VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) return 0;
+    VkPhysicalDeviceShaderCorePropertiesAMD amd{};
+    amd.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD;
+    VkPhysicalDeviceProperties2 properties{};
+    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    properties.pNext = &amd;
+    vk.vkGetPhysicalDeviceProperties2(device, &properties);
+    return simd_registers_of(driver_id, amd.vgprsPerSimd);
+}
+
 // Bits of the kernels that the build has left out.
 uint32_t find_missing_kernels() {
     uint32_t missing = 0;
@@ -123,6 +135,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.max_push_constant_bytes = l.maxPushConstantsSize;
     caps.max_buffer_bytes = maintenance.maxMemoryAllocationSize;
     caps.multiprocessors = count_multiprocessors(vk, device);
+    caps.simd_registers = count_simd_registers(vk, device, caps.driver_id);
     const Enabled enabled = enabled_by(features);
     caps.buffer_device_address = enabled.buffer_device_address;
     caps.storage_16bit = enabled.storage_16bit;

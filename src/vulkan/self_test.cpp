@@ -21,6 +21,10 @@ struct Part {
     uint64_t at = 0, size_bytes = 0;
 };
 
+bool is_subnormal(const SelfTest& test) {
+    return test.numbers == SelfTestNumbers::subnormal;
+}
+
 // The memory of a self-test: inputs of each storage type, then what each test writes, then scratch that tests share.
 struct Layout {
     struct Inputs {
@@ -30,6 +34,7 @@ struct Layout {
         Part out, lse, dquery, dkey, dvalue;
     };
     Inputs inputs[std::size(dtypes)];
+    Inputs subnormal;  // float16; of a forward only
     Part lse, scratch;
     std::vector<Outputs> outputs;  // of each test
     uint64_t size_bytes = 0;
@@ -42,6 +47,14 @@ struct Layout {
             inputs[i] = {take(query), take(key), take(key), take(query), take(query)};
         }
         lse = take(Shape::lse_elements * sizeof(float));
+        if (std::ranges::any_of(tests, [](const PlannedTest& t) { return is_subnormal(t.test); })) {
+            const Inputs& alike = inputs_of(VKATTN_DTYPE_FLOAT16);
+            subnormal = {take(alike.query.size_bytes),
+                         take(alike.key.size_bytes),
+                         take(alike.value.size_bytes),
+                         {},
+                         {}};
+        }
         for (const auto& [test, verdict, scratch_bytes] : tests) {
             const uint64_t row = uint64_t{Shape::heads_q} * Shape::head_dim * bytes_of(test.dtype);
             Outputs o;
@@ -60,6 +73,9 @@ struct Layout {
             outputs.push_back(o);
         }
         scratch = take(self_test_scratch_bytes);
+    }
+    const Inputs& inputs_of(const SelfTest& test) const {
+        return is_subnormal(test) ? subnormal : inputs_of(test.dtype);
     }
     const Inputs& inputs_of(VkattnDtype dtype) const {
         size_t i = 0;
@@ -112,6 +128,12 @@ class Recording {
             write(to.dout, stored(in.dout, dtype));
         }
         write(layout.lse, stored(reference.lse, VKATTN_DTYPE_FLOAT32));
+        if (layout.subnormal.query.size_bytes != 0) {
+            const SelfTestInputs small = self_test_inputs(SelfTestNumbers::subnormal);
+            write(layout.subnormal.query, stored(small.query, VKATTN_DTYPE_FLOAT16));
+            write(layout.subnormal.key, stored(small.key, VKATTN_DTYPE_FLOAT16));
+            write(layout.subnormal.value, stored(small.value, VKATTN_DTYPE_FLOAT16));
+        }
         for (const Layout::Outputs& o : layout.outputs)
             for (const Part& part : {o.out, o.lse, o.dquery, o.dkey, o.dvalue}) poison(part);
     }
@@ -120,7 +142,7 @@ class Recording {
     Args args_of(const Layout& layout, const SelfTest& test) const {
         Args args{};
         args.struct_size = sizeof args;
-        const Layout::Inputs& from = layout.inputs_of(test.dtype);
+        const Layout::Inputs& from = layout.inputs_of(test);
         args.query = address(from.query) + uint64_t{Shape::rows - test.rows} * Shape::head_dim *
                                                bytes_of(test.dtype);  // the last rows
         args.key = address(from.key);
@@ -219,13 +241,14 @@ Result<bool> note_self_test(VkattnContext& context, std::span<const std::byte> r
     if (tests.empty() || results.size() != layout.size_bytes)
         return invalid("size_bytes", fmt::format("{}: {} bytes of results were recorded", results.size(),
                                                  layout.size_bytes));
-    const SelfTestReference reference = self_test_reference(self_test_inputs());
+    const SelfTestReference normal = self_test_reference(self_test_inputs()),
+                            subnormal = self_test_reference(self_test_inputs(SelfTestNumbers::subnormal));
     std::vector<KernelVerdict> verdicts = context.caps.verdicts;
     for (size_t i = 0; i < tests.size(); i++) {
         KernelVerdict& verdict = tests[i].verdict;
         if (verdict.failure.empty())
-            verdict.failure =
-                judge(tests[i], outputs_of(tests[i].test, layout.outputs[i], results), reference);
+            verdict.failure = judge(tests[i], outputs_of(tests[i].test, layout.outputs[i], results),
+                                    is_subnormal(tests[i].test) ? subnormal : normal);
         // A kernel may have had several tests; one that failed counts.
         const auto known =
             std::ranges::find_if(verdicts, [&](const KernelVerdict& v) { return is_of(v, verdict); });

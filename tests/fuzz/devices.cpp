@@ -121,6 +121,8 @@ core::DeviceCaps device_of(Bytes& bytes) {
     if (bytes.one_in(4)) caps.missing_kernels = bytes.ConsumeIntegral<uint32_t>() & all;
     caps.dot_float16 = caps.storage_16bit && bytes.ConsumeBool();
     caps.dot_bfloat16 = caps.storage_16bit && bytes.ConsumeBool();
+    static constexpr uint32_t registers[] = {0, 512, 1024, 1536};
+    caps.simd_registers = bytes.PickValueInArray(registers);
     return caps;
 }
 

@@ -87,20 +87,21 @@ void run_section(const std::string& name, const std::string& type) {
 
 // Sections that are about what these modules have of their own: staging, products, weights that are hidden. A CPU takes
 // minutes to build the pipelines of all of them, in both types.
-#define SECTION_NAMED(name, type)                                         \
-    TEST_CASE_FIXTURE(OnDevice, "16-bit dot products, " type ": " name) { \
-        run_section(name, type);                                          \
+// The tests' names are whole here: tests/mutants/mutants.txt has some of them.
+#define RUNS_SECTION(test, section, type) \
+    TEST_CASE_FIXTURE(OnDevice, test) {   \
+        run_section(section, type);       \
     }
 
-SECTION_NAMED("head dims", "f16")
-SECTION_NAMED("causal", "f16")
-SECTION_NAMED("masks", "f16")
-SECTION_NAMED("splits and cuts", "f16")
-SECTION_NAMED("not finite", "f16")
-SECTION_NAMED("modules of GPUs", "f16")
-SECTION_NAMED("rounding", "f16")
-SECTION_NAMED("tunings", "f16")
-SECTION_NAMED("storage types", "f16")
-SECTION_NAMED("modules of GPUs", "bf16")
-SECTION_NAMED("storage types", "bf16")
-SECTION_NAMED("not finite", "bf16")
+RUNS_SECTION("16-bit dot products, f16: head dims", "head dims", "f16")
+RUNS_SECTION("16-bit dot products, f16: causal", "causal", "f16")
+RUNS_SECTION("16-bit dot products, f16: masks", "masks", "f16")
+RUNS_SECTION("16-bit dot products, f16: splits and cuts", "splits and cuts", "f16")
+RUNS_SECTION("16-bit dot products, f16: not finite", "not finite", "f16")
+RUNS_SECTION("16-bit dot products, f16: modules of GPUs", "modules of GPUs", "f16")
+RUNS_SECTION("16-bit dot products, f16: rounding", "rounding", "f16")
+RUNS_SECTION("16-bit dot products, f16: tunings", "tunings", "f16")
+RUNS_SECTION("16-bit dot products, f16: storage types", "storage types", "f16")
+RUNS_SECTION("16-bit dot products, bf16: modules of GPUs", "modules of GPUs", "bf16")
+RUNS_SECTION("16-bit dot products, bf16: storage types", "storage types", "bf16")
+RUNS_SECTION("16-bit dot products, bf16: not finite", "not finite", "bf16")
