@@ -138,11 +138,11 @@ constexpr TuningRow backward_rows[] = {
 //           those of float32 products: D64 80 and 12, 120 and 8, for 120 and 8 twice; D128 120 and 8, 128 and 8, for
 //           160 and 4 twice; D256 128 and 8 twice, as there; D576 168 and 6 twice, as there, but with 8 keys at a time
 //           176 and 4 for dquery. At D128, 128 invocations have 168 and 6 twice, 64 head dims at a time 168 and 6 once.
-//   cpu     as those of float32, for the tests, but for fewer rows at a time, of which two are one line here.
+//   cpu     for the tests, which compute the products otherwise: few products at a time, so that they compile.
 //   few     as those of float32, in the same shared memory.
 constexpr TuningRow backward_dot_rows[] = {
-    {"cpu-dot-backward-d128", Device::cpu,           128, any_rows, 1, {  8,  1, 4, 16, 16, 2,  8, 0,  1}},
-    {"cpu-dot-backward-d576", Device::cpu,           576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1}},
+    {"cpu-dot-backward-d128", Device::cpu,           128, any_rows, 1, {  8,  2, 4,  4, 16, 1,  8, 0,  1}},
+    {"cpu-dot-backward-d576", Device::cpu,           576, any_rows, 1, {  8,  4, 4,  4,  8, 1,  4, 0,  1}},
 
     {"gpu-dot-backward-d128", Device::many_registers, 128, any_rows, 2, {256, 16, 4,  4, 32, 1, 16, 1,  4}},
     {"gpu-dot-backward-d256", Device::many_registers, 256, any_rows, 2, {256, 16, 4,  4, 32, 1,  8, 1,  4, 1, 2}},

@@ -1,6 +1,7 @@
 // The kernels with 16-bit dot products, on every device: where it lacks them, with modules that compute the same
 // (dot_emulation.hpp).
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 
 #include "backward_run.hpp"
@@ -143,3 +144,11 @@ BACKWARD_SECTION_NAMED("storage types", "bf16")
 BACKWARD_SECTION_NAMED("slices", "bf16")
 BACKWARD_SECTION_NAMED("modules of GPUs", "bf16")
 BACKWARD_SECTION_NAMED("not finite", "bf16")
+
+// As VKATTN_CASE of the backward; the case names the kernel and a type.
+TEST_CASE_FIXTURE(OnDevice, "the backward case in VKATTN_CASE, by 16-bit dot products" * doctest::skip()) {
+    const char* const line = std::getenv("VKATTN_CASE");
+    REQUIRE(line != nullptr);
+    if (!has_what_modules_need()) return;
+    run_cases({parse_case(line, "VKATTN_CASE")}, run_dot_case<of_backward>, Features::none);
+}
