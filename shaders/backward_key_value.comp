@@ -4,8 +4,8 @@
 //
 //   for each query head of the group, each tile of TILE_Q queries of which some row sees some key of the tile:
 //     P, dS of the tile                                                  // lib/backward.glsl
-//     for each P_BLOCKS rows of every group of lanes:  stage their P and dS
-//       for each V_KEYS of these rows:  stage dout and query;  dV += P^T . dout;  dK += dS^T . query
+//     for each P_BLOCKS lines of every group of lanes:  stage their P and dS
+//       for each V_KEYS of their rows:  stage dout and query;  dV += P^T . dout;  dK += dS^T . query
 //   dvalue = dV;  dkey = softmax_scale * dK;  both 0 for keys that no row sees
 //
 // Tile ownership: a workgroup has TILE_KV keys of one kv head. P and dS are computed as lib/tiles.glsl says, query
@@ -16,8 +16,9 @@
 //
 // Shared memory (one pool, two maps that follow each other, a barrier at each change; in vec4):
 //   scores  as forward_tiles.comp
-//   sums    P and dS, SLOTS x K_STRIDE each    dout and query, V_KEYS x KV_STRIDE
-// and TILE_Q statistics of rows behind both.
+//   sums    P and dS, SLOTS x K_STRIDE each    dout and query, lines of V_KEYS x KV_STRIDE
+// and TILE_Q statistics of rows behind both. A line is a query row here or, with the macro DOT, two neighbours of a
+// group in 16 bits: lib/lines.glsl.
 // Grid: kv heads of all batches, tiles of keys, slices.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
@@ -46,7 +47,9 @@ const uint LARGER_DIM = HEAD_DIM_QK > HEAD_DIM_V ? HEAD_DIM_QK : HEAD_DIM_V;
 const uint V_VECS = SLICES > 1 ? 0 : POOL_V_STRIDE(HEAD_DIM_V, KEY_LANES) / KEY_LANES;
 const uint QK_VECS = POOL_SLICE_STRIDE(SLICES > 1 ? LARGER_DIM : HEAD_DIM_QK, KEY_LANES, GRADIENT_SLICES) / KEY_LANES;
 const uint KV_STRIDE = (V_VECS + QK_VECS) * KEY_LANES;
-const uint SLOTS = GROUPS * P_BLOCKS;
+const uint SLOTS = GROUPS * P_BLOCKS;  // of lines
+const uint STAGED_ROWS = ELEMENTS_OF(P_BLOCKS);  // of a group
+const uint STAGED_LINES = LINES_OF(V_KEYS);
 const uint POOL_DS = SLOTS * K_STRIDE;
 const uint POOL_ROWS = 2 * SLOTS * K_STRIDE;
 
@@ -60,25 +63,28 @@ bool of_value() { return SLICES > 1 && slice() % 2 == 0; }
 // The first vec4 of a row that the slice has.
 uint first_vec() { return SLICES > 1 ? slice() / 2 * QK_VECS * KEY_LANES : 0; }
 
+#define WEIGHTS_OF_ROW(r) weights[(r) * (COLS / 4) + b]
+#define GRADIENTS_OF_ROW(r) scores[(r) * (COLS / 4) + b]
 void store_rows_of_groups(uint first_r) {
     [[unroll]] for (uint n = 0; n < P_BLOCKS; n++)
         [[unroll]] for (uint b = 0; b < COLS / 4; b++) {
-            const uint at = (n * GROUPS + group) * K_STRIDE + b * LANES + lane, x = (first_r + n) * (COLS / 4) + b;
-            pool[at] = weights[x];
-            pool[POOL_DS + at] = scores[x];
+            const uint at = (n * GROUPS + group) * K_STRIDE + b * LANES + lane, row = first_r + ELEMENTS_OF(n);
+            pool[at] = stored_line4(weights_of_rows(WEIGHTS_OF_ROW, row));
+            pool[POOL_DS + at] = stored_line4(weights_of_rows(GRADIENTS_OF_ROW, row));
         }
 }
 
-// Row r of the groups goes to slots r % P_BLOCKS * GROUPS .. The comparison: see store_p.
+// A line from row r on of the groups goes to slots LINES_OF(r % STAGED_ROWS) * GROUPS .. The comparison: see store_p.
 void store_slots(uint first_r) {
-    [[unroll]] for (uint r = 0; r < ROWS; r += P_BLOCKS)
+    [[unroll]] for (uint r = 0; r < ROWS; r += STAGED_ROWS)
         if (r == first_r) store_rows_of_groups(r);
 }
 
-// The items of a stage, 4 head dims of a row each, in one list, dout's first: see PLACE_BEHIND. Rows are those in the
-// slots from first_slot on.
+// The items of a stage, 4 head dims of a line each, in one list, dout's first: see PLACE_BEHIND. Lines are those in
+// the slots from first_slot on.
 const uint V_PART = V_VECS * KEY_LANES, QK_PART = QK_VECS * KEY_LANES;
-const uint DOUT_ITEMS = V_KEYS * V_PART, QUERY_FIRST = PLACE_BEHIND(DOUT_ITEMS), ITEMS = QUERY_FIRST + V_KEYS * QK_PART;
+const uint DOUT_ITEMS = STAGED_LINES * V_PART, QUERY_FIRST = PLACE_BEHIND(DOUT_ITEMS);
+const uint ITEMS = QUERY_FIRST + STAGED_LINES * QK_PART;
 const uint SUM_ITEMS = (ITEMS + THREADS - 1) / THREADS;  // that an invocation stages
 
 struct Item {
@@ -96,29 +102,33 @@ Item item_at(uint first) {
     return item;
 }
 
-// The row of the query tile in a slot.
-uint row_of_slot(uint first_r, uint slot) { return slot % GROUPS * ROWS + first_r + slot / GROUPS; }
+// The row of the query tile in a slot, of a line its first.
+uint row_of_slot(uint first_r, uint slot) { return slot % GROUPS * ROWS + first_r + ELEMENTS_OF(slot / GROUPS); }
 
-STAGED4 load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) {
+V_ITEM load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) {
     const Item item = item_at(first);
     const uint slot = first_slot + item.slot, extent = item.of_q ? HEAD_DIM_QK : HEAD_DIM_V;
     const uint row = q.first + row_of_slot(first_r, slot);
     Rows t = dout;
     if (item.of_q) t = q;
-    if (SLICES == 1) return load_staged4(false, t, row, 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0);
+#define LOAD_WHOLE(row) load_staged4(false, t, row, 4 * item.vec, extent, extent % (4 * KEY_LANES) == 0)
+    if (SLICES == 1) return V_ITEM_OF(row, LOAD_WHOLE);
     const bool inside = HEAD_DIM_QK == HEAD_DIM_V && HEAD_DIM_V % (4 * KEY_LANES * GRADIENT_SLICES) == 0;
     const uint dims = of_value() ? HEAD_DIM_V : HEAD_DIM_QK;
-    return load_staged4(false, t, row, 4 * (first_vec() + item.vec), dims, inside);
+#define LOAD_SLICE(row) load_staged4(false, t, row, 4 * (first_vec() + item.vec), dims, inside)
+    return V_ITEM_OF(row, LOAD_SLICE);
 }
 
-void store_item(uint first, STAGED4 x, uint first_r, uint first_slot) {
+void store_item(uint first, V_ITEM x, uint first_r, uint first_slot) {
     const Item item = item_at(first);
-    vec4 floats = staged_floats(false, x);
-    if (tile_is_finished && is_empty(row_of_slot(first_r, first_slot + item.slot))) floats = vec4(0);
-    pool[POOL_ROWS + item.slot * KV_STRIDE + (item.of_q ? V_PART : 0) + item.vec] = floats;
+    if (tile_is_finished) {
+        const uint row = row_of_slot(first_r, first_slot + item.slot);
+        ZERO_ROWS_OF(x, row, is_empty)
+    }
+    pool[POOL_ROWS + item.slot * KV_STRIDE + (item.of_q ? V_PART : 0) + item.vec] = v_line4(x);
 }
 
-STAGED4 fetched[FETCHES_AHEAD ? SUM_ITEMS : 1];
+V_ITEM fetched[FETCHES_AHEAD ? SUM_ITEMS : 1];
 
 void fetch_items(Rows q, Rows dout, uint first_r, uint first_slot) {
     if (!FETCHES_AHEAD) return;
@@ -142,30 +152,31 @@ void store_items(Rows q, Rows dout, uint first_r, uint first_slot) {
 Rows product_query, product_dout;
 void fetch_product() { fetch_items(product_query, product_dout, 0, 0); }
 
-// dvalue += P^T . dout, dkey += dS^T . query over the V_KEYS staged rows, which stand from first_slot on.
+// dvalue += P^T . dout, dkey += dS^T . query over the V_KEYS staged rows, whose lines stand from first_slot on.
 #define P_OF_KEYS_AT(k) ((first_slot + (k)) * K_STRIDE + key_group * (ROWS / 4))
 #define WEIGHTS_AT(k) ((of_value() ? 0 : POOL_DS) + P_OF_KEYS_AT(k))
 #define DOUT_AT(k, o) (POOL_ROWS + (k) * KV_STRIDE + (o) * KEY_LANES + key_lane)
 #define QUERY_AT(k, o) DOUT_AT(k, V_VECS + (o))
 void multiply_slots(uint first_slot) {
     if (ISOLATES_ROWS && tile_is_finished) {
-        if (V_VECS != 0) ADD_ISOLATED_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, V_KEYS)
-        ADD_ISOLATED_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, V_KEYS)
+        if (V_VECS != 0) ADD_ISOLATED_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, STAGED_LINES)
+        ADD_ISOLATED_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, STAGED_LINES)
         return;
     }
-    if (V_VECS != 0) ADD_LONG_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
-    ADD_LONG_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, V_KEYS, PV_UNROLL, {})
+    if (V_VECS != 0)
+        ADD_LONG_PRODUCT(dvalue, ROWS / 4, P_OF_KEYS_AT, V_VECS, DOUT_AT, FOR_EACH, STAGED_LINES, PV_UNROLL, {})
+    ADD_LONG_PRODUCT(dkey, ROWS / 4, WEIGHTS_AT, QK_VECS, QUERY_AT, FOR_EACH, STAGED_LINES, PV_UNROLL, {})
 }
 
 void add_products(Rows q, Rows dout) {
-    [[unroll]] for (uint r = 0; r < ROWS; r += P_BLOCKS)
-        for (uint slot = 0; slot < SLOTS; slot += V_KEYS) {
+    [[unroll]] for (uint r = 0; r < ROWS; r += STAGED_ROWS)
+        for (uint slot = 0; slot < SLOTS; slot += STAGED_LINES) {
             barrier();
             if (slot == 0) store_slots(r);
             store_items(q, dout, r, slot);
             barrier();
-            if (slot + V_KEYS < SLOTS) fetch_items(q, dout, r, slot + V_KEYS);
-            else if (r + P_BLOCKS < ROWS) fetch_items(q, dout, r + P_BLOCKS, 0);
+            if (slot + STAGED_LINES < SLOTS) fetch_items(q, dout, r, slot + STAGED_LINES);
+            else if (r + STAGED_ROWS < ROWS) fetch_items(q, dout, r + STAGED_ROWS, 0);
             multiply_slots(slot);
         }
 }

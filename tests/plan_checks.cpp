@@ -134,12 +134,13 @@ std::string rows_kernel_flaw(const TileNumbers& n) {
 }
 
 // backward_key_value.comp: other groups of invocations for the sums over query rows.
-std::string sums_flaw(const TileNumbers& n) {
+std::string sums_flaw(const TileNumbers& n, uint32_t line) {
     if (n.kv_slices > 1 && n.kv_slices % 2 != 0) return "dkey and dvalue have different numbers of slices";
     if (n.tile_kv() % n.rows != 0) return "keys do not divide into groups of rows";
     if (n.threads % (n.tile_kv() / n.rows) != 0) return "a group of key lanes is not whole";
-    if (n.rows % n.p_blocks != 0) return "rows do not divide into blocks of P";
-    if (n.threads / n.lanes * n.p_blocks % n.v_keys != 0) return "slots do not divide into stages of rows";
+    if (n.rows % (line * n.p_blocks) != 0) return "rows do not divide into blocks of P";
+    if (line * (n.threads / n.lanes) * n.p_blocks % n.v_keys != 0)
+        return "slots do not divide into stages of rows";
     return "";
 }
 
@@ -157,6 +158,7 @@ std::string numbers_flaw(const TileNumbers& n, bool backward, bool dot) {
     if (n.cols % (4 * n.p_blocks) != 0) return "P does not divide into its blocks";
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "a block of P does not divide into stages of V";
     const uint32_t line = dot ? 2 : 1;
+    if (n.v_keys % line != 0) return "half a pair of keys";
     for (const uint32_t steps :
          {n.chunk / line, n.v_keys / line})  // a loop shorter than unroll is unrolled whole
         if (n.unroll < steps && steps % n.unroll != 0) return "loops do not unroll evenly";
@@ -164,7 +166,7 @@ std::string numbers_flaw(const TileNumbers& n, bool backward, bool dot) {
     if ((n.q_slices != 1 || n.kv_slices != 1) && !backward) return "slices of a forward";
     if (n.prefetch + n.rolled > 1) return "the module for CPUs does not prefetch";
     if (n.tile_q() != n.threads / n.lanes * n.rows || n.tile_kv() != n.lanes * n.cols) return "tiles";
-    return backward ? sums_flaw(n) : "";
+    return backward ? sums_flaw(n, line) : "";
 }
 
 uint32_t pool_of_maps(const TileNumbers& n, uint32_t head_dim_v, bool dot) {

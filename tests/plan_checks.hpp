@@ -52,7 +52,8 @@ std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& comb
 
 // Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
 uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v, bool dot = false);
-uint32_t pool_of_backward_maps(const core::TileNumbers& numbers, uint32_t head_dim_qk, uint32_t head_dim_v);
+uint32_t pool_of_backward_maps(const core::TileNumbers& numbers, uint32_t head_dim_qk, uint32_t head_dim_v,
+                               bool dot = false);
 
 // The numbers in "threads=256,lanes=16,..."; throws if the text is not complete or says something else.
 core::TileNumbers parse_numbers(const std::string& text);

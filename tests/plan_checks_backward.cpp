@@ -71,7 +71,8 @@ std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Back
                             const BackwardModel& m, const Plan& plan) {
     if (m.on_matrices) return backward_matrix_flaw(caps, p, b, plan);
     const core::TileNumbers n = parse_numbers(plan.tuning);
-    if (auto flaw = numbers_flaw(n, true); !flaw.empty()) return "tuning: " + flaw;
+    const bool dot = plan.kernel.ends_with("_dot");
+    if (auto flaw = numbers_flaw(n, true, dot); !flaw.empty()) return "tuning: " + flaw;
     const core::Tiles& t = plan.tiles;
     if (t.threads != n.threads || t.tile_q != n.tile_q() || t.tile_kv != n.tile_kv())
         return "tiles against tuning";
@@ -79,11 +80,14 @@ std::string workgroups_flaw(const DeviceCaps& caps, const Problem& p, const Back
         return fmt::format("{} invocations", t.threads);
     if (t.shared_bytes > caps.max_shared_bytes)
         return fmt::format("{} bytes of shared memory", t.shared_bytes);
-    if (const uint32_t bytes = pool_of_backward_maps(n, p.head_dim_qk, p.head_dim_v) * 16;
+    if (const uint32_t bytes = pool_of_backward_maps(n, p.head_dim_qk, p.head_dim_v, dot) * 16;
         bytes != t.shared_bytes)
         return fmt::format("{} shared bytes, the maps come to {}", t.shared_bytes, bytes);
-    for (const Pipeline& pipeline : plan.pipelines)
+    for (const Pipeline& pipeline : plan.pipelines) {
         if (auto flaw = pipeline_flaw(caps, p, b, m, pipeline); !flaw.empty()) return flaw;
+        if (facts_of(pipeline.module).dot != (dot && recomputes(kind_of(pipeline))))
+            return fmt::format("{} of {}", name_of(pipeline), plan.kernel);
+    }
     return "";
 }
 
@@ -353,23 +357,26 @@ std::string backward_arguments_flaw(const Problem& p, const Backward& b, const M
     return "";
 }
 
-uint32_t pool_of_backward_maps(const core::TileNumbers& n, uint32_t head_dim_qk, uint32_t head_dim_v) {
+uint32_t pool_of_backward_maps(const core::TileNumbers& n, uint32_t head_dim_qk, uint32_t head_dim_v,
+                               bool dot) {
     const auto odd = [](uint32_t x) { return x | 1; };
     const auto row = [](uint32_t head_dim, uint32_t lanes, uint32_t slices) {  // of a slice
         return static_cast<uint32_t>(round_up(head_dim, 4 * lanes * slices)) / 4 / slices;
     };
     const uint32_t q_vecs = odd(n.tile_q() / 4), k_vecs = odd(n.tile_kv() / 4);
-    const uint32_t scores = n.chunk * (q_vecs + k_vecs);
+    const uint32_t line = dot ? 2 : 1;  // elements side by side
+    const uint32_t scores = n.chunk / line * (q_vecs + k_vecs);
     const uint32_t sums_of_rows = n.threads * (n.rows / 4), sums_of_columns = n.threads * (n.cols / 4);
     // backward_query: dS, then keys.
     const uint32_t query =
-        4 * n.p_blocks * n.lanes * q_vecs + n.v_keys * row(head_dim_qk, n.lanes, n.q_slices);
-    // backward_key_value: P and dS of some rows of every group, then dout and query.
+        (4 * n.p_blocks * n.lanes * q_vecs + n.v_keys * row(head_dim_qk, n.lanes, n.q_slices)) / line;
+    // backward_key_value: P and dS of some rows, or pairs of rows, of every group, then dout and query.
     const uint32_t slots = n.threads / n.lanes * n.p_blocks, lanes = n.threads / (n.tile_kv() / n.rows);
     const uint32_t key_value =
-        2 * slots * k_vecs +
-        n.v_keys * (n.kv_slices == 1 ? row(head_dim_v, lanes, 1) + row(head_dim_qk, lanes, 1)
-                                     : row(std::max(head_dim_v, head_dim_qk), lanes, n.kv_slices / 2));
+        2 * slots * k_vecs + n.v_keys / line *
+                                 (n.kv_slices == 1
+                                      ? row(head_dim_v, lanes, 1) + row(head_dim_qk, lanes, 1)
+                                      : row(std::max(head_dim_v, head_dim_qk), lanes, n.kv_slices / 2));
     const uint32_t sums_of_dlse = n.threads;
     // Statistics of the tile's rows stand behind them all.
     return std::max({scores, sums_of_rows, sums_of_columns, query, key_value, sums_of_dlse}) + n.tile_q();
@@ -380,14 +387,17 @@ std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Backward& b,
     if (!plan.backward || plan.combine) return "not a plan of a backward";
     if (plan.num_splits != 1) return "parts of the keys";
     const bool matrix = plan.kernel == "matrix" || plan.kernel == "matrix_khr";
-    if (!matrix && plan.operands != VKATTN_DTYPE_FLOAT32) return "rounded operands";
-    if (auto flaw = refusals_flaw(plan, {"matrix", "matrix_khr", "tiles", "materialized"}); !flaw.empty())
+    const bool dot = plan.kernel == "tiles_dot";
+    if (!matrix && plan.operands != (dot ? p.dtype : VKATTN_DTYPE_FLOAT32)) return "operands";
+    if (dot && p.dtype == VKATTN_DTYPE_FLOAT32) return "rounded float32";
+    if (auto flaw = refusals_flaw(plan, {"matrix", "matrix_khr", "tiles_dot", "tiles", "materialized"});
+        !flaw.empty())
         return flaw;
     if (auto flaw = pipelines_flaw(plan, plan.kernel == "materialized"); !flaw.empty()) return flaw;
     if (auto flaw = nonfinite_flaw(caps, options, plan); !flaw.empty()) return flaw;
     if (auto flaw = caller_arrays_flaw(p, b, plan); !flaw.empty()) return flaw;
     if (plan.kernel == "materialized") return baseline_backward_flaw(caps, p, b, plan);
-    if (plan.kernel != "tiles" && !matrix)
+    if (plan.kernel != "tiles" && !dot && !matrix)
         return "plan_checks_backward.cpp does not know kernel " + plan.kernel;
     const BackwardModel m = model_of(p, b, plan);
     if (kinds_of(m).empty()) {

@@ -516,7 +516,8 @@ TEST_CASE("backward: describe says in JSON what the plan holds") {
     REQUIRE_EQ(json.at("dispatches").size(), plan.dispatches.size());
     for (size_t i = 0; i < plan.dispatches.size(); i++)
         CHECK_EQ(json.at("dispatches").at(i).at("variant"), name_of(pipeline_of(plan, plan.dispatches[i])));
-    CHECK_EQ(json.at("refused").size(), 3);
+    CHECK_EQ(json.at("refused").size(), 4);
+    CHECK_EQ(json.at("refused").at("tiles_dot"), "its products are of 16-bit types, not float32");
     CHECK_EQ(json.at("refused").at("matrix"),
              "float32 in means float32 arithmetic, unless options.precision says otherwise");
     CHECK_EQ(json.at("refused").at("matrix_khr"), "only by name: for comparison");

@@ -103,7 +103,7 @@ TEST_CASE("backward refusal: options") {
     for (const char* name : {"rows", "Materialized", "tile", "Tiles", " "})
         CHECK_EQ(refusal(caps, p, kernel(name)),
                  fmt::format("INVALID options.kernel: no kernel is named '{}'; there are: auto, matrix, "
-                             "matrix_khr, tiles, materialized",
+                             "matrix_khr, tiles_dot, tiles, materialized",
                              name));
     for (const char* name : {"", "auto", "tiles"}) CHECK_EQ(refusal(caps, p, kernel(name)), "planned");
     o = {};

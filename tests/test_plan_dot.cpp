@@ -44,6 +44,17 @@ std::string refusal_of(const DeviceCaps& caps, const Problem& p, const Options& 
     return plan ? "planned" : plan.failure().message;
 }
 
+std::string backward_refusal_of(const DeviceCaps& caps, const Problem& p, const Options& options) {
+    const auto plan = make_plan(caps, p, make_backward(p), options);
+    return plan ? "planned" : plan.failure().message;
+}
+
+std::set<std::string> modules_of(const Plan& plan) {
+    std::set<std::string> modules;
+    for (const core::Pipeline& pipeline : plan.pipelines) modules.emplace(core::name_of(pipeline.module));
+    return modules;
+}
+
 }  // namespace
 
 TEST_CASE("dot products: float16 problems take them where a device has them and no matrix unit") {
@@ -65,6 +76,52 @@ TEST_CASE("dot products: float16 problems take them where a device has them and 
              "forward_tiles_bf16_dot");
     CHECK_EQ(planned(with_dots(profile("lavapipe")), many_rows(f16)).kernel, "tiles");
     CHECK_EQ(planned(with_dots(profile("lavapipe")), many_rows(f16), of_dots()).kernel, "tiles_dot");
+}
+
+TEST_CASE("dot products: the backward of 16-bit problems takes them likewise, dbias too") {
+    const DeviceCaps& navi21 = profile("amd_navi21");
+    const auto backward = [](const DeviceCaps& caps, const Problem& p, const Options& options = {}) {
+        return planned(caps, p, make_backward(p), options);
+    };
+    VkattnProblem asked = make_problem(d128, square(1, 2, 300), Layout::contiguous, 16, f16);
+    set_mask(asked, VKATTN_MASK_FLOAT, MaskShape::whole);
+    const Plan plan = backward(navi21, resolved(asked));
+    CHECK_EQ(plan.kernel, "tiles_dot");
+    CHECK(plan.operands == f16);
+    const std::set<std::string> modules = modules_of(plan);
+    for (const char* name : {"backward_delta_f16", "backward_query_f16_dot", "backward_key_value_f16_dot",
+                             "backward_mask_f16_dot"})
+        CHECK(modules.contains(name));
+    CHECK_EQ(backward(navi21, few_rows(f16)).kernel, "tiles_dot");
+    CHECK_EQ(backward(navi21, many_rows(bf16)).kernel, "tiles");
+    CHECK_EQ(backward(navi21, many_rows(f32)).kernel, "tiles");
+    CHECK_EQ(backward(matrix_device("amd_gfx1201"), many_rows(f16, d64)).kernel, "matrix");
+    // Its registers hold no matrices of so many head dims.
+    CHECK_EQ(backward(matrix_device("amd_gfx1201"), many_rows(f16)).kernel, "tiles_dot");
+    CHECK(modules_of(backward(matrix_device("amd_gfx1201"), many_rows(bf16), of_dots()))
+              .contains("backward_query_bf16_dot"));
+    CHECK_EQ(backward(with_dots(profile("lavapipe")), many_rows(f16)).kernel, "tiles");
+    CHECK_EQ(backward(with_dots(profile("lavapipe")), many_rows(f16), of_dots()).kernel, "tiles_dot");
+}
+
+TEST_CASE("dot products: refusals of the backward name what is missing") {
+    const DeviceCaps& navi21 = profile("amd_navi21");
+    CHECK_EQ(backward_refusal_of(navi21, many_rows(f32), of_dots()),
+             "its products are of 16-bit types, not float32");
+    CHECK_EQ(backward_refusal_of(navi21, many_rows(bf16), of_dots()),
+             "the device has no 16-bit dot products of bfloat16");
+    const Problem one_key = resolved(make_problem(d64, {1, 1, 1, 300, 1}, Layout::contiguous, 16, f16));
+    CHECK_EQ(backward_refusal_of(navi21, one_key, of_dots()),
+             "rows see one key at most, whose dS is exactly dlse");
+    CHECK_EQ(planned(navi21, one_key, make_backward(one_key)).kernel, "tiles");
+    for (const auto& [numbers, why] : std::initializer_list<std::pair<const char*, const char*>>{
+             {"threads=32,lanes=4,rows=4,cols=8,p_blocks=2,v_keys=2,chunk=8,unroll=1", "planned"},
+             {"v_keys=1,unroll=1", "v_keys is not a multiple of 2, a pair of keys"},
+             {"threads=16,lanes=1,rows=4,cols=16,p_blocks=4,v_keys=4,chunk=8,unroll=1",
+              "p_blocks does not divide the pairs of rows"},
+             {"threads=32,lanes=16,rows=4,cols=4,p_blocks=1,v_keys=8,chunk=8,unroll=1",
+              "the pairs of v_keys do not divide p_blocks * threads / lanes"}})
+        CHECK_EQ(backward_refusal_of(navi21, many_rows(f16), of_dots(numbers)), why);
 }
 
 TEST_CASE("dot products: refusals name what is missing") {
@@ -97,6 +154,12 @@ TEST_CASE("dot products: the self-test tests them, whose rounding is the device'
                                                   test.verdict.dtype == f16 && test.verdict.operands == f16;
                                        }),
                  2);  // of normal numbers, and of subnormal ones
+    CHECK_EQ(std::ranges::count_if(tests,
+                                   [](const core::PlannedTest& test) {
+                                       return test.test.backward && test.verdict.kernel == "tiles_dot" &&
+                                              test.verdict.dtype == f16 && test.verdict.operands == f16;
+                                   }),
+             1);
 }
 
 // A driver that miscompiles them, or a device that computes otherwise, leaves the kernel without them.
@@ -107,8 +170,15 @@ TEST_CASE("dot products: where a self-test has failed, `tiles` follows") {
     CHECK_EQ(plan.kernel, "tiles");
     CHECK_EQ(forward_module(plan), "forward_tiles_f16");
     CHECK(plan.operands == f32);
-    caps.verdicts.back().kernel = "rows_dot";
-    CHECK_EQ(planned(caps, many_rows(f16)).kernel, "tiles_dot");
+    const Problem p = many_rows(f16);
+    CHECK_EQ(planned(caps, p, make_backward(p)).kernel, "tiles_dot");
+    caps.verdicts.push_back({true, "tiles_dot", f16, f16, "dkey[0] is 2 instead of 1"});
+    const Plan backward = planned(caps, p, make_backward(p));
+    CHECK_EQ(backward.kernel, "tiles");
+    CHECK(modules_of(backward).contains("backward_key_value_f16"));
+    CHECK(backward.operands == f32);
+    caps.verdicts.front().kernel = "rows_dot";
+    CHECK_EQ(planned(caps, p).kernel, "tiles_dot");
     CHECK_EQ(planned(caps, few_rows(f16)).kernel, "rows");
 }
 
@@ -132,6 +202,10 @@ TEST_CASE("dot products: plans hold on every device, for all head dims, shapes a
                     const auto plan = make_plan(caps, p, options);
                     if (plan) flaws.add(flaw_of(caps, p, *plan, options), device.name, p);
                 }
+                options.kernel = "tiles_dot";
+                const core::Backward b = make_backward(p, turn % 2 == 0);
+                const auto backward = make_plan(caps, p, b, options);
+                if (backward) flaws.add(flaw_of(caps, p, b, *backward, options), device.name, p);
             }
     }
 }
@@ -157,5 +231,31 @@ TEST_CASE("dot products: every tuning row is well formed, fits where it is chose
                                      rows[i].numbers.of_rows_kernel() ? core::KernelKind::rows_dot
                                                                       : core::KernelKind::tiles_dot),
                      pool_of_maps(rows[i].numbers, dim, true));
+    }
+}
+
+TEST_CASE(
+    "dot products: every tuning row of the backward is well formed, fits where it is chosen, and is chosen") {
+    size_t count = 0;
+    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::backward_dot, count);
+    std::set<std::string> names, chosen;
+    for (const Profile& device : usable_devices())
+        for (const uint32_t dim : {1u, 64u, 128u, 256u, VKATTN_MAX_HEAD_DIM}) {
+            const Problem p = many_rows(f16, {dim, dim});
+            Options options = of_dots();  // first or, where drivers fail, after others
+            for (auto plan = make_plan(with_dots(device.caps), p, make_backward(p), options); plan;
+                 plan = make_plan(with_dots(device.caps), p, make_backward(p), options))
+                chosen.insert(options.rejected_rows.emplace_back(plan->tuning_row));
+        }
+    for (size_t i = 0; i < count; i++) {
+        INFO(std::string(rows[i].name));
+        CHECK_EQ(numbers_flaw(rows[i].numbers, true, true), "");
+        CHECK(names.insert(rows[i].name).second);
+        CHECK_EQ(chosen.count(rows[i].name), 1);
+        for (const uint32_t qk : {1u, 59u, rows[i].max_head_dim})
+            for (const uint32_t v : {1u, 40u, rows[i].max_head_dim})
+                CHECK_EQ(
+                    core::pool_vec4(rows[i].numbers, many_rows(f16, {qk, v}), core::KernelKind::backward_dot),
+                    pool_of_backward_maps(rows[i].numbers, qk, v, true));
     }
 }

@@ -23,14 +23,14 @@ vec4 dot2(uint a, uvec4 b, vec4 sum) {
 
 // Rounds to the type of the products' operands.
 #ifdef BF16
-uint rounded_pair(float x, float y) { return bfloat16_bits(x) | bfloat16_bits(y) << 16; }
+#define rounded_pair(x, y) (bfloat16_bits(x) | bfloat16_bits(y) << 16)
 #else
-uint rounded_pair(float x, float y) { return packFloat2x16(f16vec2(x, y)); }
+#define rounded_pair(x, y) packFloat2x16(f16vec2(x, y))
 #endif
 
-// Rounds two weights, none of them negative. Where a weight of 0 means hidden (ZERO_IS_HIDDEN of lib/scores.glsl), a
-// visible one that vanishes becomes the other zero, which is told from it by its bits: then what is not finite in a
-// visible row of V does not vanish.
+// Rounds two weights or score gradients. Where one of 0 means hidden (ZERO_IS_HIDDEN of lib/scores.glsl), a visible one
+// that vanishes becomes -0, whatever its sign was, which is told from 0 by its bits: then what is not finite in the row
+// that it is multiplied with does not vanish.
 uint pair_of_weights(float x, float y) {
     uint pair = rounded_pair(x, y);
     if (MASK_KIND != MASK_NONE || ISOLATES_ROWS) {

@@ -16,8 +16,10 @@
 
 #ifdef DOT
 #define LINES_OF(elements) ((elements) / 2)  // lib/lines.glsl
+#define ELEMENTS_OF(lines) ((lines) * 2)
 #else
 #define LINES_OF(elements) (elements)
+#define ELEMENTS_OF(lines) (lines)
 #endif
 
 const uint TILE_Q = ROWS * GROUPS;

@@ -57,11 +57,9 @@ std::vector<Pass> make_passes(const PassContext& c, const Plan& plan) {
     return passes;
 }
 
-}  // namespace
-
-Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
-                                 const Options& options) {
-    const Result<TileChoice> tiles = choose_tiles(caps, problem, options, KernelKind::backward);
+Result<Plan> plan_passes(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                         const Options& options, KernelKind kind) {
+    const Result<TileChoice> tiles = choose_tiles(caps, problem, options, kind);
     if (!tiles) return tiles.failure();
     const TileNumbers& n = tiles->numbers;
     const Result<bool> far = has_far_rows(caps, problem, backward, n.tile_q(), n.tile_kv());
@@ -70,6 +68,7 @@ Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem,
 
     Plan plan = begin_plan(problem, *tiles, false);
     plan.backward = backward;
+    if (tiles->dot) plan.operands = problem.dtype;
     if (!has_work(problem, backward)) return plan;
     if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
     add_backward_arguments(backward, plan);
@@ -80,6 +79,20 @@ Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem,
     // Classes only save work: they give way where accumulators need their scratch.
     if (auto ok = add_passes(c, make_passes(c, plan), plan); !ok) return ok.failure();
     return plan;
+}
+
+}  // namespace
+
+Result<Plan> plan_backward_tiles(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                                 const Options& options) {
+    return plan_passes(caps, problem, backward, options, KernelKind::backward);
+}
+
+Result<Plan> plan_backward_tiles_dot(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
+                                     const Options& options) {
+    if (const auto ok = check_dot_products(caps, problem.dtype); !ok) return ok.failure();
+    if (sees_one_key(problem)) return unsupported("", "rows see one key at most, whose dS is exactly dlse");
+    return plan_passes(caps, problem, backward, options, KernelKind::backward_dot);
 }
 
 }  // namespace vkattn::core

@@ -209,14 +209,6 @@ uint32_t uses_of(const Problem& p, const Numbers& n) {
     return uses;
 }
 
-// True if no row may see more than one key. Its dP - delta is then dlse and nothing else, which only sums in one order
-// give exactly: H200, float16, one key: 2e-7 in place of 0.
-bool sees_one_key(const Problem& p) {
-    if (p.seqlen_q == 0) return false;
-    const Problem::Keys keys = p.visible_keys(0, p.seqlen_q - 1);
-    return p.key_limit == 1 || (keys.begin < keys.end && p.bound_lo == p.bound_hi);
-}
-
 // True if there is a gradient of a mask that takes products: one element for all keys changes no P.
 bool finds_bias(const Problem& p, const Backward& backward) {
     return backward.has_bias() && p.mask_per_key;

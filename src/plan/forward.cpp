@@ -214,14 +214,6 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     return plan;
 }
 
-// Refuses what 16-bit dot products cannot do on this device.
-Result<bool> check_dot_products(const DeviceCaps& caps, const Problem& p) {
-    if (p.dtype == VKATTN_DTYPE_FLOAT32)
-        return unsupported("", "its products are of 16-bit types, not float32");
-    if (has_dot_products(caps, p.dtype)) return true;
-    return unsupported("", fmt::format("the device has no 16-bit dot products of {}", name_of(p.dtype)));
-}
-
 Result<Plan> plan_rows(const DeviceCaps& caps, const Problem& problem, const Options& options,
                        KernelKind kind) {
     // The order in which it sums differs from that of the other kernel, which the same row may meet in another batch.
@@ -237,7 +229,7 @@ Result<Plan> plan_forward_rows(const DeviceCaps& caps, const Problem& problem, c
 }
 
 Result<Plan> plan_forward_rows_dot(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    if (const auto ok = check_dot_products(caps, problem); !ok) return ok.failure();
+    if (const auto ok = check_dot_products(caps, problem.dtype); !ok) return ok.failure();
     return plan_rows(caps, problem, options, KernelKind::rows_dot);
 }
 
@@ -254,7 +246,7 @@ Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, 
 }
 
 Result<Plan> plan_forward_tiles_dot(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    if (const auto ok = check_dot_products(caps, problem); !ok) return ok.failure();
+    if (const auto ok = check_dot_products(caps, problem.dtype); !ok) return ok.failure();
     return plan_forward(caps, problem, options, KernelKind::tiles_dot);
 }
 

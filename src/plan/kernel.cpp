@@ -73,6 +73,19 @@ bool has_dot_products(const DeviceCaps& caps, VkattnDtype dtype) {
                                   (dtype == VKATTN_DTYPE_BFLOAT16 && caps.dot_bfloat16));
 }
 
+Result<bool> check_dot_products(const DeviceCaps& caps, VkattnDtype dtype) {
+    if (dtype == VKATTN_DTYPE_FLOAT32)
+        return unsupported("", "its products are of 16-bit types, not float32");
+    if (has_dot_products(caps, dtype)) return true;
+    return unsupported("", fmt::format("the device has no 16-bit dot products of {}", name_of(dtype)));
+}
+
+bool sees_one_key(const Problem& p) {
+    if (p.seqlen_q == 0) return false;
+    const Problem::Keys keys = p.visible_keys(0, p.seqlen_q - 1);
+    return p.key_limit == 1 || (keys.begin < keys.end && p.bound_lo == p.bound_hi);
+}
+
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot) {
     const KernelInfo& info = info_of(kernel);
     for (auto module = info.modules_begin; module != info.modules_end;

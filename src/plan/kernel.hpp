@@ -36,6 +36,7 @@ Result<Plan> plan_forward_tiles_dot(const DeviceCaps&, const Problem&, const Opt
 Result<Plan> plan_materialized(const DeviceCaps&, const Problem&, const Options&);
 
 Result<Plan> plan_backward_tiles(const DeviceCaps&, const Problem&, const Backward&, const Options&);
+Result<Plan> plan_backward_tiles_dot(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_backward_matrix(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_backward_matrix_khr(const DeviceCaps&, const Problem&, const Backward&, const Options&);
 Result<Plan> plan_materialized_backward(const DeviceCaps&, const Problem&, const Backward&, const Options&);
@@ -102,6 +103,8 @@ void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups,
 // 16-bit dot products, which the device has for this type.
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot = false);
 bool has_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
+// Refuses what 16-bit dot products cannot do on this device.
+Result<bool> check_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
 inline bool has_two_forms(Module module) {
     return info_of(module).forms == 2;
 }
@@ -135,6 +138,10 @@ uint64_t longest_in_window(const Problem& problem, uint32_t own, uint32_t other)
 
 // Names something that the problem or an option asks for and the baseline does not do; "" if there is nothing.
 std::string beyond_baseline(const Problem& problem, const Options& options);
+
+// True if no row may see more than one key. Its dP - delta is then dlse and nothing else, which only sums in one order
+// give exactly: H200 on matrix units, float16, one key: 2e-7 in place of 0.
+bool sees_one_key(const Problem& problem);
 
 // Query rows of all heads and batches.
 inline uint64_t rows_of(const Problem& p) {

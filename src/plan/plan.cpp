@@ -34,6 +34,7 @@ constexpr ForwardKernel forward_kernels[] = {
 constexpr BackwardKernel backward_kernels[] = {
     {"matrix", nullptr, nullptr, no_matrix_unit, plan_backward_matrix},
     {"matrix_khr", for_comparison, nullptr, nullptr, plan_backward_matrix_khr},
+    {"tiles_dot", nullptr, takes_no_float32, no_dot_products, plan_backward_tiles_dot},
     {"tiles", nullptr, rounds_nothing, nullptr, plan_backward_tiles},
     {"materialized", for_comparison, nullptr, nullptr, plan_materialized_backward},
 };

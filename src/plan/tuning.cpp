@@ -132,14 +132,40 @@ constexpr TuningRow backward_rows[] = {
     {"small-backward-d128",  Device::any,    128, any_rows, 2, { 64,  8, 4,  4,  8, 1,  8, 0,  4}},
     {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2}},
 };
+
+// Rows of the backward with 16-bit dot products. None was run on a device that has them.
+//   gpu     navi21 (tools/gate), registers and waves of a SIMD of the passes for dquery and for dkey and dvalue, beside
+//           those of float32 products: D64 80 and 12, 120 and 8, for 120 and 8 twice; D128 120 and 8, 128 and 8, for
+//           160 and 4 twice; D256 128 and 8 twice, as there; D576 168 and 6 twice, as there, but with 8 keys at a time
+//           176 and 4 for dquery. At D128, 128 invocations have 168 and 6 twice, 64 head dims at a time 168 and 6 once.
+//   cpu     for the tests, which compute the products otherwise: few products at a time, so that they compile.
+//   few     as those of float32, in the same shared memory.
+constexpr TuningRow backward_dot_rows[] = {
+    {"cpu-dot-backward-d128", Device::cpu,           128, any_rows, 1, {  8,  2, 4,  4, 16, 1,  8, 0,  1}},
+    {"cpu-dot-backward-d576", Device::cpu,           576, any_rows, 1, {  8,  4, 4,  4,  8, 1,  4, 0,  1}},
+
+    {"gpu-dot-backward-d128", Device::many_registers, 128, any_rows, 2, {256, 16, 4,  4, 32, 1, 16, 1,  4}},
+    {"gpu-dot-backward-d256", Device::many_registers, 256, any_rows, 2, {256, 16, 4,  4, 32, 1,  8, 1,  4, 1, 2}},
+    {"gpu-dot-backward-d576", Device::many_registers, 576, any_rows, 2, {256, 16, 4,  4, 32, 1,  4, 1,  4, 2, 4}},
+
+    {"few-dot-backward-d64",  Device::any,             64, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 1, 2}},
+    {"few-dot-backward-d128", Device::any,            128, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 2, 4}},
+    {"few-dot-backward-d256", Device::any,            256, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 4, 8}},
+    {"few-dot-backward-d576", Device::any,            576, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 9, 18}},
+};
 // clang-format on
 
 bool has_dots(KernelKind kind) {
-    return kind == KernelKind::tiles_dot || kind == KernelKind::rows_dot;
+    return kind == KernelKind::tiles_dot || kind == KernelKind::rows_dot || kind == KernelKind::backward_dot;
+}
+
+bool is_backward(KernelKind kind) {
+    return kind == KernelKind::backward || kind == KernelKind::backward_dot;
 }
 
 std::span<const TuningRow> table_of(KernelKind kind) {
     if (kind == KernelKind::backward) return backward_rows;
+    if (kind == KernelKind::backward_dot) return backward_dot_rows;
     if (has_dots(kind)) return dot_rows;
     return rows;
 }
@@ -180,7 +206,7 @@ std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kin
             return fmt::format("{} = {} is not within 1 .. 4096", name, n.*at);
     if (n.prefetch > 1 || n.rolled > 1) return "prefetch and rolled are 0 or 1";
     const uint32_t line = elements_of_line(kind);
-    if (n.q_slices * n.kv_slices != 1 && kind != KernelKind::backward) return "only a backward has slices";
+    if (n.q_slices * n.kv_slices != 1 && !is_backward(kind)) return "only a backward has slices";
     if (n.prefetch != 0 && n.rolled != 0) return "prefetch and rolled exclude each other";
     if (n.threads % n.lanes != 0) return "threads is not a multiple of lanes";
     if (n.of_rows_kernel()) {
@@ -188,9 +214,9 @@ std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kin
         if (n.unroll % line != 0) return "unroll is not a multiple of 2, a pair of keys";
         return n.lanes % n.unroll != 0 ? "unroll does not divide lanes" : "";
     }
-    if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 ||
-        (n.v_keys % 4 != 0 && kind != KernelKind::backward))
+    if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 || (n.v_keys % 4 != 0 && !is_backward(kind)))
         return "rows, cols, chunk and v_keys are multiples of 4";
+    if (n.v_keys % line != 0) return "v_keys is not a multiple of 2, a pair of keys";
     if (n.cols / 4 % n.p_blocks != 0) return "p_blocks does not divide cols / 4";
     if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "v_keys does not divide 4 * p_blocks * lanes";
     for (const uint32_t lines : {n.chunk / line, n.v_keys / line})
@@ -201,13 +227,16 @@ std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kin
 }
 
 // The sums over query rows ask for more (backward_key_value.comp): why these numbers do not have it, or "".
-std::string malformed_for_sums(const TileNumbers& n) {
+std::string malformed_for_sums(const TileNumbers& n, KernelKind kind) {
+    const uint32_t line = elements_of_line(kind);
     if (n.tile_kv() % n.rows != 0 || n.threads % (n.tile_kv() / n.rows) != 0)
         return "a backward's invocations do not share cols * lanes keys, rows each, evenly";
     if (n.kv_slices != 1 && n.kv_slices % 2 != 0) return "kv_slices is neither 1 nor even";
-    if (n.rows % n.p_blocks != 0) return "p_blocks does not divide rows";
-    if (n.threads / n.lanes * n.p_blocks % n.v_keys != 0)
-        return "v_keys does not divide p_blocks * threads / lanes";
+    if (n.rows / line % n.p_blocks != 0)
+        return line == 1 ? "p_blocks does not divide rows" : "p_blocks does not divide the pairs of rows";
+    if (n.threads / n.lanes * n.p_blocks % (n.v_keys / line) != 0)
+        return line == 1 ? "v_keys does not divide p_blocks * threads / lanes"
+                         : "the pairs of v_keys do not divide p_blocks * threads / lanes";
     return "";
 }
 
@@ -226,7 +255,7 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text, K
     const Fields fields = fields_of(numbers);
     if (const auto ok = set_numbers(numbers, text, fields); !ok) return ok.failure();
     std::string why = malformed(numbers, fields, kind);
-    if (why.empty() && kind == KernelKind::backward) why = malformed_for_sums(numbers);
+    if (why.empty() && is_backward(kind)) why = malformed_for_sums(numbers, kind);
     if (!why.empty()) return invalid("options.tuning", why);
     return numbers;
 }
@@ -244,7 +273,7 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
         return unsupported("options.tuning", fmt::format("over row {}: {}", row.name, why));
     if (!numbers->of_rows_kernel() && numbers->rolled == 0 && quirk_no_divergent_addresses(caps))
         return unsupported("options.tuning", "rolled = 0, which this driver's compiler does not survive");
-    const bool pack = kind != KernelKind::backward && packs(problem, numbers->tile_q());
+    const bool pack = !is_backward(kind) && packs(problem, numbers->tile_q());
     if (!problem.narrow_rows(numbers->tile_q(), numbers->tile_kv(), pack) &&
         quirk_no_divergent_addresses(caps))
         return unsupported(
@@ -354,13 +383,12 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
     const uint64_t q_stride = POOL_STRIDE(n.tile_q()), k_stride = POOL_STRIDE(n.tile_kv());
     const uint64_t line = elements_of_line(kind), scores = n.chunk / line * (q_stride + k_stride);
     const uint64_t maxima = threads * n.rows / 4, p = q_stride * 4 * n.p_blocks * n.lanes / line;
-    if (kind != KernelKind::backward)
-        return counted(std::max({scores, maxima, p + n.v_keys / line * v_stride}));
+    if (!is_backward(kind)) return counted(std::max({scores, maxima, p + n.v_keys / line * v_stride}));
     const uint64_t qk = problem.head_dim_qk, slots = threads / n.lanes * n.p_blocks;
     const uint64_t kv_stride = kept_kv_vec4(n, problem) / n.kv_slices;
     const uint64_t maps = std::max({scores, maxima, threads * n.cols / 4,
-                                    p + n.v_keys * POOL_SLICE_STRIDE(qk, lanes, n.q_slices),
-                                    2 * slots * k_stride + n.v_keys * kv_stride});
+                                    p + n.v_keys / line * POOL_SLICE_STRIDE(qk, lanes, n.q_slices),
+                                    2 * slots * k_stride + n.v_keys / line * kv_stride});
     return counted(maps + n.tile_q());  // and the statistics of rows
 }
 
@@ -387,7 +415,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
     const uint64_t rows_of_kv_head =
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
     const uint32_t head_dim =
-        kind == KernelKind::backward ? std::max(problem.head_dim_qk, problem.head_dim_v) : problem.head_dim_v;
+        is_backward(kind) ? std::max(problem.head_dim_qk, problem.head_dim_v) : problem.head_dim_v;
     for (const TuningRow& row : table_of(kind)) {
         const bool of_rows = kind == KernelKind::rows || kind == KernelKind::rows_dot;
         if (row.numbers.of_rows_kernel() != of_rows) continue;

@@ -22,6 +22,7 @@ enum class KernelKind {
     matrix,
     matrix_khr,
     backward,
+    backward_dot,
     backward_matrix,
     backward_matrix_khr
 };

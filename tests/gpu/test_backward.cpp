@@ -56,6 +56,7 @@ SECTION_NAMED(empty, "empty")
 SECTION_NAMED(slices, "slices")
 SECTION_NAMED(materialized, "materialized")
 SECTION_NAMED(nonfinite, "not finite")
+SECTION_NAMED(dot_products, "16-bit dot products")
 [[maybe_unused]] static const bool matrix_added = add_name("matrix"),
                                    nonfinite_matrix_added = add_name("not finite on matrix units"),
                                    bfloat16_added = add_name("matrix bfloat16");

@@ -169,7 +169,8 @@ void add_grad(CLI::App& app) {
     CLI::Option* dbias = sub->add_option("--dbias", g->dbias, "Written as --mask, which is float then");
     g->files.add_features(*sub, g->attention);
     dbias->needs("--mask");
-    sub->get_option("--kernel")->description("auto, or the backward's kernel: tiles, materialized");
+    sub->get_option("--kernel")
+        ->description("auto, or the backward's kernel: matrix, matrix_khr, tiles_dot, tiles, materialized");
     sub->get_option("--tuning")->description("Numbers over the backward's tuning row, as in cols=8");
     sub->get_option("--num-splits")
         ->description("Parts that the forward's keys are split into; 0 = the planner decides (default)");

@@ -94,9 +94,7 @@ struct Maker {
         checks.push_back(std::move(check));
     }
 
-    static bool is_of_forward(std::string_view kernel) {
-        return kernel.starts_with("rows") || kernel == "tiles_dot";
-    }
+    static bool is_of_forward(std::string_view kernel) { return kernel.starts_with("rows"); }
 
     // The kernels that a level forces beside the planner's own choice.
     void add_forced(const std::string& feature, const Pass& pass, const test::Case& c) {
