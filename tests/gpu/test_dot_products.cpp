@@ -106,8 +106,8 @@ void run_section(const std::string& name, const std::string& type) {
 // Sections that are about what these modules have of their own: staging, products, weights that are hidden. A CPU takes
 // minutes to build the pipelines of all of them, in both types.
 // The tests' names are whole here: tests/mutants/mutants.txt has some of them.
-#define RUNS_SECTION(test, section, type) \
-    TEST_CASE_FIXTURE(OnDevice, test) {   \
+#define RUNS_SECTION(test, section, type)       \
+    TEST_CASE_FIXTURE(OnDevice, test) {         \
         run_section<of_forward>(section, type); \
     }
 
