@@ -16,7 +16,7 @@
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   two buffers, each  WALKED x head dims of K    WALKED x head dims of V
-//   with TURNED  K^T, and in the end what of dO no register holds
+//   with TURNED also, in each buffer  head dims of K x WALKED    and behind both the rows of dO that no register holds
 //   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_IS_PLAIN)
 //   before and after the loop, over all of it, an equal share for each subgroup: Q and dO on their way in, dQ out
 #extension GL_GOOGLE_include_directive : require

@@ -7,7 +7,8 @@
 //   backward_matrix_mask        query, dout    key, value    Q . K^T   D += dS
 //
 // In the second one P and dS are transposed, so that they are left operands as they are. Names below: `qk` is query or
-// key, `v` is value or dout. With TURNED all products are those of the transposed matrices: lib/backward_matrix_turned.glsl.
+// key, `v` is value or dout. With TURNED all products are those of the transposed matrices
+// (lib/backward_matrix_turned.glsl).
 //
 // Ownership. A subgroup, or a pair of them (PAIRED), owns ROW_BLOCKS blocks of M held rows; nothing but staged tiles,
 // and P between the two of a pair, crosses subgroups. The walked tile is multiplied in blocks of BLOCK rows, the least
@@ -155,7 +156,8 @@ OWN_OPERAND own_v(uint r, uint d) {
     if (d < V_HELD_STEPS)
         v = held_v[r * V_HELD_STEPS + d];
     else
-        coopMatLoad(v, pool, POOL_STAGED_V + (subgroup_row + r * M) * STAGED_V_STRIDE + (d - V_HELD_STEPS) * K / NUMBERS,
+        coopMatLoad(v, pool,
+                    POOL_STAGED_V + (subgroup_row + r * M) * STAGED_V_STRIDE + (d - V_HELD_STEPS) * K / NUMBERS,
                     STAGED_V_STRIDE, OWN_ORDER);
     return v;
 }

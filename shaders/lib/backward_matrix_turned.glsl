@@ -6,8 +6,8 @@
 //   backward_matrix_key_value   S = Q . K^T, dP = dO . V^T        dV^T += dO^T . P;  dK^T += Q^T . dS
 //
 // Walked rows are left operands of the scores as they are. For the sums they are wanted transposed: those of `qk`, and
-// of `v` in backward_matrix_key_value, are stored a second time, by patches of TURNED_ROWS rows and eight head dims. Held
-// rows, P and dS are right operands: columns of the accumulators.
+// of `v` in backward_matrix_key_value, are stored a second time, by patches of TURNED_ROWS rows and eight head dims.
+// Held rows, P and dS are right operands: columns of the accumulators.
 #define PATCH_OF(t, first_thread) ((thread + (first_thread)) % THREADS + (t) / TURNED_ROWS * THREADS)
 #define ROW_OF_PATCH(t, first_thread) (PATCH_OF(t, first_thread) % PATCH_ROWS * TURNED_ROWS + (t) % TURNED_ROWS)
 #define HAS_PATCH(t, first_thread, vecs) \
@@ -59,7 +59,8 @@ void find_offsets(Rows qk, Rows v) {
 // fetch_stage where all rows of the tile exist and none is far.
 const bool EVEN_PATCHES = THREADS % PATCH_ROWS == 0, EVEN_V = THREADS % V_VECS == 0;
 const bool ALL_V = STAGED_ROWS * V_VECS % THREADS == 0;
-const bool WIDE_QK = LOAD_BYTES == 16 && WHOLE_QK && EVEN_PATCHES, WIDE_PATCHES_V = LOAD_BYTES == 16 && WHOLE_V && EVEN_PATCHES;
+const bool WIDE_QK = LOAD_BYTES == 16 && WHOLE_QK && EVEN_PATCHES;
+const bool WIDE_PATCHES_V = LOAD_BYTES == 16 && WHOLE_V && EVEN_PATCHES;
 const bool WIDE_V = LOAD_BYTES == 16 && WHOLE_V && EVEN_V;
 #define FETCH_WIDE_PATCHES(fetched, items, first_thread, vecs, tile, patch) \
     FOR_EACH(t, items) \
@@ -132,7 +133,8 @@ void stage_own_v(Rows dout) {
         const uint e = item * SUBGROUP_SIZE + lane, row = subgroup_row + e / vecs;
         if (e < ROW_BLOCKS * M * vecs)
             PUT8(POOL_STAGED_V + row * STAGED_V_STRIDE + IN_POOL(e % vecs),
-                 load_query8(row_start(dout, dout.first + row, QUERY_BYTES), V_HELD_STEPS * K + e % vecs * 8, HEAD_DIM_V))
+                 load_query8(row_start(dout, dout.first + row, QUERY_BYTES), V_HELD_STEPS * K + e % vecs * 8,
+                             HEAD_DIM_V))
     }
 }
 #endif

@@ -2,9 +2,8 @@
 //
 // Addresses of inner tiles are sums of a uniform 64-bit number and an offset of the invocation that is found before the
 // loop: RADV loads from such a sum without an instruction for it (19 to 36 others without that, of 99 in a pass on
-// RDNA4). Patch `thread + p * THREADS` of a tile is TURNED_KEYS neighbouring
-// keys of one vec4 of head dims: items p * TURNED_KEYS ... of an invocation, which become as many neighbours of each of
-// eight rows of V^T.
+// RDNA4). Patch `thread + p * THREADS` of a tile is TURNED_KEYS neighbouring keys of one vec4 of head dims: items
+// p * TURNED_KEYS ... of an invocation, which become as many neighbours of each of eight rows of V^T.
 const uint PATCH_ROWS = TILE_KV / TURNED_KEYS;
 #define PATCH_OF(t) (thread + (t) / TURNED_KEYS * THREADS)
 #define KEY_OF(t) (PATCH_OF(t) % PATCH_ROWS * TURNED_KEYS + (t) % TURNED_KEYS)
