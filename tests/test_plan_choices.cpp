@@ -90,13 +90,12 @@ TEST_CASE("choices: what a device has units or dot products for does without the
         const bool of_group8 =
             line.find(" decode-group8") != std::string::npos;  // beyond the rows kernels of some
         const bool goes_back = line.find(" backward") != std::string::npos;
-        // Matrix backwards of 128 head dims have rows for NVIDIA only: others have too few registers.
-        const bool has_rows =
-            !goes_back || line.find("-d128:") == std::string::npos || caps.vendor_id == 0x10de;
+        // Matrix backwards of 128 head dims have rows for NVIDIA and AMD only: others have too few registers.
+        const bool has_rows = !goes_back || line.find("-d128:") == std::string::npos ||
+                              caps.vendor_id == 0x10de || caps.vendor_id == 0x1002;
         if (!caps.matrices.empty() && !decodes && has_rows) CHECK(choice.starts_with("matrix "));
         if (caps.dot_float16 && decodes && !of_group8) CHECK(choice.starts_with("rows_dot "));
-        if (caps.dot_float16 && caps.matrices.empty() && !decodes && !goes_back)
-            CHECK(choice.starts_with("tiles_dot "));
+        if (caps.dot_float16 && caps.matrices.empty() && !decodes) CHECK(choice.starts_with("tiles_dot "));
     }
 }
 

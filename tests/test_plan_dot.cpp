@@ -96,7 +96,7 @@ TEST_CASE("dot products: the backward of 16-bit problems takes them likewise, db
     CHECK_EQ(backward(navi21, many_rows(bf16)).kernel, "tiles");
     CHECK_EQ(backward(navi21, many_rows(f32)).kernel, "tiles");
     CHECK_EQ(backward(matrix_device("amd_gfx1201"), many_rows(f16, d64)).kernel, "matrix");
-    // Its registers hold no matrices of so many head dims.
+    // Before a probe it has rows of 64 head dims only.
     CHECK_EQ(backward(matrix_device("amd_gfx1201"), many_rows(f16)).kernel, "tiles_dot");
     CHECK(modules_of(backward(matrix_device("amd_gfx1201"), many_rows(bf16), of_dots()))
               .contains("backward_query_bf16_dot"));

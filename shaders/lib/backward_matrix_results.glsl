@@ -28,7 +28,7 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
     }
 }
 
-// What a kernel puts in place of the invocation's number in the subgroup is the same number.
+// A kernel may have another expression for the invocation's number in the subgroup.
 #ifndef LANE_OF_STORES
 #define LANE_OF_STORES lane
 #endif

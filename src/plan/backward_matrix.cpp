@@ -472,7 +472,7 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
     uint32_t most = 0;  // head dims of which registers hold a block of rows
     for (const BackwardMatrixRow& row : rows) {
-        if (!is_for(row.device, kind_of(caps)) || is_rejected(options, row.name)) continue;
+        if (!is_for(row.device, kind_of(caps))) continue;
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(caps))) continue;
             const bool khr = kind == KernelKind::backward_matrix_khr, turned = is_turned(p, shape, khr);
@@ -482,7 +482,7 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
             if (wanted != turned) n = on_shape(caps, p, row.numbers, shape, khr, wanted);
             if ((row.only & ~uses_of(p, n)) != 0) continue;
             most = std::max(most, row.max_head_dim);
-            if (head_dim > row.max_head_dim) continue;
+            if (head_dim > row.max_head_dim || is_rejected(options, row.name)) continue;
             if (row.numbers.kv_paired != 0 && p.head_dim_qk != p.head_dim_v) continue;
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             std::string bad = malformed(p, n);
