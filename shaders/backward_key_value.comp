@@ -102,7 +102,7 @@ Item item_at(uint first) {
     return item;
 }
 
-// The row of the query tile in a slot, of a line its first.
+// Returns the first row of the line in a slot, counted in the query tile.
 uint row_of_slot(uint first_r, uint slot) { return slot % GROUPS * ROWS + first_r + ELEMENTS_OF(slot / GROUPS); }
 
 V_ITEM load_item(Rows q, Rows dout, uint first_r, uint first_slot, uint first) {

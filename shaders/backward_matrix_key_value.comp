@@ -168,13 +168,13 @@ void main() {
         barrier();
         clear_padding();
         write_places();
-#ifdef TURNED  // RADV takes matrices apart that outlive the branch in which they are loaded: 138 moves a block (RDNA3)
+#ifdef TURNED  // RADV takes matrices apart that outlive the branch in which they are loaded (navi31, D128: 138 moves)
         begin_sums();
         walk(masks_are_plain(first_key + HELD_ROWS <= work.num_keys));
     } else {
         begin_sums();
     }
-#else  // H100, driver 580.159, D128: 6.10 ms in this order, 6.17 in that one
+#else  // H100, driver 580.159, D128: 6.10 ms in this order, 6.17 ms in the other
     }
     begin_sums();
     walk(masks_are_plain(first_key + HELD_ROWS <= work.num_keys));

@@ -16,7 +16,7 @@
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   two buffers, each  WALKED x head dims of K    WALKED x head dims of V
-//   with TURNED also, in each buffer  head dims of K x WALKED    and behind both the rows of dO that no register holds
+//   with TURNED also, in each buffer  head dims of K x WALKED    behind both  rows of dO that no register holds
 //   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_IS_PLAIN)
 //   before and after the loop, over all of it, an equal share for each subgroup: Q and dO on their way in, dQ out
 #extension GL_GOOGLE_include_directive : require
@@ -40,7 +40,7 @@ layout(push_constant, std430) uniform PushBlock {
 
 Work work;
 shared uint odd_rows;  // 1: some row has a large lse, or is empty
-#ifdef TURNED  // RADV would find the rows' places before the loop and keep them, in memory (RDNA3, D128: 27 registers)
+#ifdef TURNED  // RADV would find the rows' places before the loop and spill them (navi31, D128: 14 registers)
 #define LANE_OF_STORES (lane + (odd_rows >> 1))
 #endif
 #include "lib/backward_matrix_results.glsl"

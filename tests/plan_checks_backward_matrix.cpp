@@ -52,8 +52,9 @@ bool stages_masks(const Problem& p, const Pipeline& pipeline) {
            constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "mask_row_bytes") == 16;
 }
 
-// Where the map of a pass with turned products ends, in vec4: two buffers, each with the walked rows, head dims in
-// rows of the walked ones, and numbers; weights of pairs of subgroups. Rows are an odd number of 8 bytes.
+// Returns where the map of a pass with turned products ends, in vec4. The map has two buffers, each with the walked
+// rows, with the same transposed, and with numbers; then what of dout no register holds, or weights of pairs of
+// subgroups. A row in a buffer is an odd number of 8 bytes.
 uint64_t end_of_turned_map(const Problem& p, const Pipeline& pipeline) {
     const auto of = [&](const char* name) { return uint64_t{constant(pipeline, name)}; };
     const uint64_t n = of("matrix_n"), walked = of("walked"), block = std::max(n, of("matrix_k"));
@@ -169,7 +170,8 @@ std::string walk_flaw(const DeviceCaps& caps, const Pipeline& pipeline) {
     return "";
 }
 
-// The way of P, which the pass for dbias moves nowhere. Its products are never turned, and it is told another way then.
+// Returns the way of P that a pass is told. The products for dbias are never turned, so that with `turned` this pass is
+// told another way than the tuning's, and it moves no P anyway.
 uint32_t move_of(const Tuning& tuning, const Pipeline& pipeline) {
     if (tuning.at("turned") == 0 || kind_of(pipeline) != Kind::dbias) return tuning.at("move");
     return constant(pipeline, "p_move") == MOVE_SHARED ? MOVE_SHARED : MOVE_SHARED_FLOAT;

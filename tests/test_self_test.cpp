@@ -159,7 +159,8 @@ double rounded_to_float16(double x) {
     return loaded(stored(std::vector<double>{x}, VKATTN_DTYPE_FLOAT16), VKATTN_DTYPE_FLOAT16)[0];
 }
 
-// What a kernel finds whose weights, relative to the largest of their row, become operands so.
+// Returns what a kernel finds that makes operands of weights by operand_of. Weights are relative to the largest one of
+// their row here.
 SelfTestOutputs with_weights(const SelfTestInputs& in, double (*operand_of)(double)) {
     SelfTestOutputs got;
     for (size_t row = 0; row < Shape::lse_elements; row++) {
@@ -182,7 +183,7 @@ SelfTestOutputs with_weights(const SelfTestInputs& in, double (*operand_of)(doub
     return got;
 }
 
-// The last row of each head, as a test of one row has it.
+// Returns the last row of each head, which is what a test of one row has.
 SelfTestOutputs of_last_rows(const SelfTestOutputs& all) {
     SelfTestOutputs some;
     for (size_t row = Shape::rows - 1; row < Shape::lse_elements; row += Shape::rows) {

@@ -12,7 +12,7 @@
 #define ROW_OF_PATCH(t, first_thread) (PATCH_OF(t, first_thread) % PATCH_ROWS * TURNED_ROWS + (t) % TURNED_ROWS)
 #define HAS_PATCH(t, first_thread, vecs) \
     (PATCH_ROWS * (vecs) % THREADS == 0 || PATCH_OF(t, first_thread) < PATCH_ROWS * (vecs))
-// Where half of the invocations have all patches of a tensor, the other half takes those of `v`.
+// If half of the invocations are enough for a tensor's patches, the other half takes the patches of `v`.
 const bool HALF_IS_ENOUGH = PATCH_ROWS * LARGER(QK_VECS, V_VECS) <= THREADS / 2;
 const uint V_FIRST = HALF_IS_ENOUGH ? THREADS / 2 : 0;
 
@@ -33,8 +33,9 @@ void fetch_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
 #endif
 }
 
-// What is found before the loop of an invocation's first patch: its offset in a tile in bytes, its place among rows and
-// among columns in elements of the pool. Of patches of two rows, turned_half says which half of an element is theirs.
+// An invocation finds before the loop where its first patch lies: `offset` in the tile, in bytes; row_place among the
+// rows in the pool and column_place among the transposed ones, in elements of the pool. Where patches have two rows,
+// turned_half_* says which half of an element is theirs.
 struct Patch {
     uint offset, row_place, column_place;
 };
@@ -56,7 +57,7 @@ void find_offsets(Rows qk, Rows v) {
 #endif
 }
 
-// fetch_stage where all rows of the tile exist and none is far.
+// fetch_whole_stage does what fetch_stage does, for tiles whose rows all exist and of which none is far.
 const bool EVEN_PATCHES = THREADS % PATCH_ROWS == 0, EVEN_V = THREADS % V_VECS == 0;
 const bool ALL_V = STAGED_ROWS * V_VECS % THREADS == 0;
 const bool WIDE_QK = LOAD_BYTES == 16 && WHOLE_QK && EVEN_PATCHES;
@@ -93,7 +94,8 @@ void fetch_whole_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
 #endif
 }
 
-// Rows of a patch lie as far apart as ROW_AT has them: a patch crosses no eight rows.
+// Neighbouring rows of a patch are ROW_STEP apart in the pool. ROW_AT has only this step within eight rows, and a patch
+// never crosses a multiple of eight.
 const uint ROW_STEP = P_EXCHANGED ? 2 : 1;
 #define STORE_PATCHES(fetched, items, first_thread, vecs, patch, half_of, at, stride, at_columns) \
     FOR_EACH(p, (items) / TURNED_ROWS) \
@@ -126,7 +128,7 @@ void store_stage(uint buf, uint stage, Fetched fetched) {
 }
 
 #ifndef KEY_VALUE
-// Head dims of dout that are not held in registers, to the pool, each subgroup's rows by itself.
+// Stores those head dims of dout to the pool that are not held in registers. Each subgroup stores its own rows.
 void stage_own_v(Rows dout) {
     const uint vecs = V_STAGED_STEPS * K / 8;
     FOR_EACH(item, MATRIX_STEPS(ROW_BLOCKS * M * vecs, SUBGROUP_SIZE)) {
@@ -139,7 +141,7 @@ void stage_own_v(Rows dout) {
 }
 #endif
 
-// Zeros in both buffers where tiles have more head dims than the tensors.
+// clear_padding puts zeros into both buffers where tiles have more head dims than the tensors.
 #define ZERO_BEHIND(at, elements, vecs, stride) { \
         const uint pad = MATRIX_STEPS(elements, 8) - (vecs); \
         for (uint e = thread; e < WALKED * pad; e += THREADS) \

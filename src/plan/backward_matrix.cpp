@@ -285,7 +285,7 @@ uint32_t matrices_of(const Numbers& n, const PassNumbers& own, uint32_t head_dim
     return MATRIX_STEPS(head_dim, n.shape.n * own.slices);
 }
 
-// Steps of dP whose operand of dout is in shared memory. One at least is in registers.
+// Returns for how many steps of dP dout is in shared memory. For at least one it is in registers.
 uint32_t staged_v_steps(const Numbers& n, const Problem& p) {
     return std::min(n.q_v_staged / n.shape.k, MATRIX_STEPS(p.head_dim_v, n.shape.k) - 1);
 }

@@ -101,8 +101,9 @@ std::span<const MatrixRow> matrix_rows();
 // True if products are turned round unless the caller says otherwise: where P can stay in registers only so.
 bool is_turned(const Problem& p, const MatrixShape& shape, bool khr);
 
-// The same with what the caller asks for: `asked_turned` and `asked_move` are the tuning's numbers, or those that
-// `turned` leads to. A way of the caller's for P leaves the products as they are.
+// Returns whether products are turned round after the caller's tuning. `turned` is the choice without it;
+// `asked_turned` and `asked_move` are the numbers `turned` and `move` with the tuning over them. If the tuning names a way for P and
+// says nothing of `turned`, products are not turned round.
 bool wants_turned(bool turned, uint32_t asked_turned, uint32_t asked_move);
 
 std::span<const BackwardMatrixRow> backward_matrix_rows();

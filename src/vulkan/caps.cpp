@@ -14,6 +14,18 @@ namespace {
 static_assert(driver_nvk == VK_DRIVER_ID_MESA_NVK && driver_radv == VK_DRIVER_ID_MESA_RADV &&
               driver_swiftshader == VK_DRIVER_ID_GOOGLE_SWIFTSHADER);
 
+// The device has VK_AMD_shader_core_properties, which tells, enabled or not.
+VkPhysicalDeviceShaderCorePropertiesAMD amd_shader_core(const InstanceFunctions& vk,
+                                                        VkPhysicalDevice device) {
+    VkPhysicalDeviceShaderCorePropertiesAMD amd{};
+    amd.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD;
+    VkPhysicalDeviceProperties2 properties{};
+    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    properties.pNext = &amd;
+    vk.vkGetPhysicalDeviceProperties2(device, &properties);
+    return amd;
+}
+
 // Vulkan itself does not tell; the vendors' extensions do, enabled or not.
 uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice device) {
     const auto has = [&](const char* name) { return has_extension(vk, device, name); };
@@ -27,10 +39,7 @@ uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice dev
         return nvidia.shaderSMCount;
     }
     if (has(VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) {
-        VkPhysicalDeviceShaderCorePropertiesAMD amd{};
-        amd.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD;
-        properties.pNext = &amd;
-        vk.vkGetPhysicalDeviceProperties2(device, &properties);
+        const VkPhysicalDeviceShaderCorePropertiesAMD amd = amd_shader_core(vk, device);
         return amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
     }
     if (has(VK_ARM_SHADER_CORE_BUILTINS_EXTENSION_NAME)) {
@@ -43,16 +52,10 @@ uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice dev
     return 0;
 }
 
-// AMD's drivers tell, enabled or not.
+// Returns 0 where the driver does not tell.
 uint32_t count_simd_registers(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t driver_id) {
     if (!has_extension(vk, device, VK_AMD_SHADER_CORE_PROPERTIES_EXTENSION_NAME)) return 0;
-    VkPhysicalDeviceShaderCorePropertiesAMD amd{};
-    amd.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_CORE_PROPERTIES_AMD;
-    VkPhysicalDeviceProperties2 properties{};
-    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    properties.pNext = &amd;
-    vk.vkGetPhysicalDeviceProperties2(device, &properties);
-    return simd_registers_of(driver_id, amd.vgprsPerSimd);
+    return simd_registers_of(driver_id, amd_shader_core(vk, device).vgprsPerSimd);
 }
 
 // Bits of the kernels that the build has left out.

@@ -105,34 +105,28 @@ void run_section(const std::string& name, const std::string& type) {
 
 // Sections that are about what these modules have of their own: staging, products, weights that are hidden. A CPU takes
 // minutes to build the pipelines of all of them, in both types.
-// The tests' names are whole here: tests/mutants/mutants.txt has some of them.
-#define RUNS_SECTION(test, section, type)       \
+// The tests' names are whole here, because tests/mutants/mutants.txt has some of them.
+#define RUNS_SECTION(pass, test, section, type) \
     TEST_CASE_FIXTURE(OnDevice, test) {         \
-        run_section<of_forward>(section, type); \
+        run_section<pass>(section, type);       \
     }
 
-RUNS_SECTION("16-bit dot products, f16: head dims", "head dims", "f16")
-RUNS_SECTION("16-bit dot products, f16: causal", "causal", "f16")
-RUNS_SECTION("16-bit dot products, f16: masks", "masks", "f16")
-RUNS_SECTION("16-bit dot products, f16: splits and cuts", "splits and cuts", "f16")
-RUNS_SECTION("16-bit dot products, f16: not finite", "not finite", "f16")
-RUNS_SECTION("16-bit dot products, f16: modules of GPUs", "modules of GPUs", "f16")
-RUNS_SECTION("16-bit dot products, f16: rounding", "rounding", "f16")
-RUNS_SECTION("16-bit dot products, f16: tunings", "tunings", "f16")
-RUNS_SECTION("16-bit dot products, f16: storage types", "storage types", "f16")
-RUNS_SECTION("16-bit dot products, bf16: modules of GPUs", "modules of GPUs", "bf16")
-RUNS_SECTION("16-bit dot products, bf16: storage types", "storage types", "bf16")
-RUNS_SECTION("16-bit dot products, bf16: not finite", "not finite", "bf16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: head dims", "head dims", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: causal", "causal", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: masks", "masks", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: splits and cuts", "splits and cuts", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: not finite", "not finite", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: modules of GPUs", "modules of GPUs", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: rounding", "rounding", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: tunings", "tunings", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, f16: storage types", "storage types", "f16")
+RUNS_SECTION(of_forward, "16-bit dot products, bf16: modules of GPUs", "modules of GPUs", "bf16")
+RUNS_SECTION(of_forward, "16-bit dot products, bf16: storage types", "storage types", "bf16")
+RUNS_SECTION(of_forward, "16-bit dot products, bf16: not finite", "not finite", "bf16")
+RUNS_SECTION(of_backward, "16-bit dot products, backward in float16", "16-bit dot products", "f16")
+RUNS_SECTION(of_backward, "16-bit dot products, backward in bfloat16", "16-bit dot products", "bf16")
 
-TEST_CASE_FIXTURE(OnDevice, "16-bit dot products, backward in float16") {
-    run_section<of_backward>("16-bit dot products", "f16");
-}
-
-TEST_CASE_FIXTURE(OnDevice, "16-bit dot products, backward in bfloat16") {
-    run_section<of_backward>("16-bit dot products", "bf16");
-}
-
-// As VKATTN_CASE of the backward; the case names the kernel and a type.
+// This runs the backward case that is in the environment variable VKATTN_CASE. The case names the kernel and a type.
 TEST_CASE_FIXTURE(OnDevice, "the backward case in VKATTN_CASE, by 16-bit dot products" * doctest::skip()) {
     const char* const line = std::getenv("VKATTN_CASE");
     REQUIRE(line != nullptr);
