@@ -475,11 +475,13 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
         if (!is_for(row.device, kind_of(caps))) continue;
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(caps))) continue;
-            const bool khr = kind == KernelKind::backward_matrix_khr, turned = is_turned(p, shape, khr);
-            Numbers n = on_shape(caps, p, row.numbers, shape, khr, turned), asked = n;
-            if (const auto ok = set_numbers(asked, options.tuning, fields()); !ok) return ok.failure();
-            const bool wanted = wants_turned(turned, asked.turned, asked.move);
-            if (wanted != turned) n = on_shape(caps, p, row.numbers, shape, khr, wanted);
+            const bool khr = kind == KernelKind::backward_matrix_khr;
+            const auto on = with_wanted_products(
+                is_turned(p, shape, khr),
+                [&](bool turned) { return on_shape(caps, p, row.numbers, shape, khr, turned); },
+                [&](Numbers& numbers) { return set_numbers(numbers, options.tuning, fields()); });
+            if (!on) return on.failure();
+            Numbers n = *on;
             if ((row.only & ~uses_of(p, n)) != 0) continue;
             most = std::max(most, row.max_head_dim);
             if (head_dim > row.max_head_dim || is_rejected(options, row.name)) continue;

@@ -257,11 +257,6 @@ bool is_turned(const Problem& p, const MatrixShape& shape, bool khr) {
     return !khr && shape.turned_layout != 0 && !shape.left_alike && p.dtype != VKATTN_DTYPE_FLOAT32;
 }
 
-bool wants_turned(bool turned, uint32_t asked_turned, uint32_t asked_move) {
-    const bool moved = asked_turned == turned && asked_move != MOVE_FRAGMENT;
-    return asked_turned <= 1 ? asked_turned != 0 && !moved : turned;
-}
-
 std::span<const MatrixRow> matrix_rows() {
     return rows;
 }
@@ -365,11 +360,12 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, subgroup_size)) continue;
             const bool khr = kind == KernelKind::matrix_khr;
-            const bool turned = is_turned(p, shape, khr);
-            MatrixNumbers n = on_shape(caps, p, options, row.numbers, shape, khr, turned), asked = n;
-            if (const auto ok = apply_tuning(asked, options.tuning); !ok) return ok.failure();
-            const bool wanted = wants_turned(turned, asked.turned, asked.move);
-            if (wanted != turned) n = on_shape(caps, p, options, row.numbers, shape, khr, wanted);
+            const auto on = with_wanted_products(
+                is_turned(p, shape, khr),
+                [&](bool turned) { return on_shape(caps, p, options, row.numbers, shape, khr, turned); },
+                [&](MatrixNumbers& numbers) { return apply_tuning(numbers, options.tuning); });
+            if (!on) return on.failure();
+            MatrixNumbers n = *on;
             if ((row.only & ~uses_of(p, n)) != 0) break;  // other shapes come after other rows
             if (const auto ok = apply_tuning(n, options.tuning); !ok) return ok.failure();
             const MatrixTile tile = matrix_tile(n, p);

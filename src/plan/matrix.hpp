@@ -101,10 +101,19 @@ std::span<const MatrixRow> matrix_rows();
 // True if products are turned round unless the caller says otherwise: where P can stay in registers only so.
 bool is_turned(const Problem& p, const MatrixShape& shape, bool khr);
 
-// Returns whether products are turned round after the caller's tuning. `turned` is the choice without it;
-// `asked_turned` and `asked_move` are the numbers `turned` and `move` with the tuning over them. If the tuning names a way for P and
-// says nothing of `turned`, products are not turned round.
-bool wants_turned(bool turned, uint32_t asked_turned, uint32_t asked_move);
+// Returns the numbers on a shape, on_shape(turned), with products turned round or not as the caller's tuning has it;
+// `turned` is the choice without it. apply(numbers) puts the tuning over them, which is not done to the result yet. If
+// the tuning names a way for P and says nothing of `turned`, products are not turned round.
+template <class OnShape, class Apply>
+auto with_wanted_products(bool turned, const OnShape& on_shape, const Apply& apply)
+    -> Result<decltype(on_shape(turned))> {
+    const auto numbers = on_shape(turned);
+    auto asked = numbers;
+    if (const auto ok = apply(asked); !ok) return ok.failure();
+    const bool moved = asked.turned == numbers.turned && asked.move != MOVE_FRAGMENT;
+    const bool wanted = asked.turned <= 1 ? asked.turned != 0 && !moved : turned;
+    return wanted == turned ? numbers : on_shape(wanted);
+}
 
 std::span<const BackwardMatrixRow> backward_matrix_rows();
 
