@@ -30,8 +30,8 @@ std::map<std::string, uint32_t> values_in(const std::string& text) {
 
 namespace {
 
-// Constants that nonfinite_flaw judges.
-constexpr std::string_view of_nonfinite[] = {"exp2_loses_nan", "isolates_rows"};
+// Constants that nonfinite_flaw judges, of which the last is another driver's quirk.
+constexpr std::string_view of_nonfinite[] = {"exp2_loses_nan", "isolates_rows", "holds_blocks"};
 
 template <class All, class T>
 bool is_one_of(const All& names, const T& name) {
@@ -75,6 +75,9 @@ std::string nonfinite_flaw(const core::DeviceCaps& caps, const core::Options& op
             const uint32_t value = pipeline.constants[i];
             const bool swiftshader = caps.driver_id == 10;
             if (constants[i].name == of_nonfinite[0] && value != swiftshader)
+                return fmt::format("{}: {} is {}", name_of(pipeline), constants[i].name, value);
+            const bool holds = caps.vendor_id == 0x5143 || caps.type == core::DeviceType::cpu;
+            if (constants[i].name == of_nonfinite[2] && value != 0 && !holds)
                 return fmt::format("{}: {} is {}", name_of(pipeline), constants[i].name, value);
             if (constants[i].name != of_nonfinite[1]) continue;
             if (const std::string why = isolation_flaw(options, plan, value); !why.empty())

@@ -359,8 +359,39 @@ end
     CHECK_EQ(loop.transcendental, 1);
     CHECK_EQ(loop.vector, 1);
     CHECK_EQ(loop.waits, 1);
-    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{32, 1}});
-    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{32, 1}});
+    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{128, 1}});
+    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{128, 1}});
+}
+
+TEST_CASE("gate: a loop inside the steady one counts as often as it runs") {
+    // Two stages of Q.K^T have three lines each; P.V has two copies of a loop, which share twelve multiply-adds.
+    const LoopWork work{{6, 2}, {12, 1}};
+    const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
+add.f r1.x, r2.x, r3.x
+l1:
+stl.u32 l[r5.x], r4.x, 4
+l2:
+mad.f32 r3.x, r0.y, r0.z, r0.w
+br !p0.x, #l2
+bar.g
+br !p0.x, #l1
+exp2 r6.x, r7.x
+l3:
+(rpt1)mad.f32 r3.x, r0.y, r0.z, r0.w
+br !p0.x, #l3
+l4:
+(rpt1)mad.f32 r3.x, r0.y, r0.z, r0.w
+ldl.u16 r4.x, l[r5.x], 2
+br !p0.x, #l4
+br !p0.x, #l0
+end
+)",
+                                        work);
+    CHECK_EQ(loop.fma, 6 + 12);
+    CHECK_EQ(loop.vector, 1);
+    CHECK_EQ(loop.barriers, 2);
+    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{128, 2}});
+    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{32, 3}});
 }
 
 TEST_CASE("gate: NAK's blocks, predicates and uniform registers") {

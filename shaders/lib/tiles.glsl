@@ -82,13 +82,51 @@ Block load_chunk_block(Rows q, Rows k, uint chunk, uint extent, uint first) {
     return load_block(of_k, t, t.first + row, chunk * CHUNK + e % CHUNK_VECS * 4, extent, extent % CHUNK == 0);
 }
 
+// Where the block `index` of K or Q is put, and how far apart its lines are.
+#define stride_of_block(of_k) ((of_k) ? K_STRIDE : Q_STRIDE)
+uint place_of_block(bool of_k, uint index) {
+    return (of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * LINES_OF(4) * stride_of_block(of_k) + index / CHUNK_VECS;
+}
+
 void store_chunk_block(uint first, Block block) {
     const uint e = first + thread;
     const bool of_k = is_behind(K_FIRST, first);
-    const uint index = of_k ? e - K_FIRST : e, stride = of_k ? K_STRIDE : Q_STRIDE;
-    store_block(of_k, (of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * LINES_OF(4) * stride + index / CHUNK_VECS, stride,
-                block);
+    store_block(of_k, place_of_block(of_k, of_k ? e - K_FIRST : e), stride_of_block(of_k), block);
 }
+
+// With HOLDS_BLOCKS an invocation finds once a tile what is the same in all its chunks: where the rows of its blocks
+// begin, and where its blocks are put. That takes registers for instructions.
+#ifndef ROLLED
+const bool FINDS_BLOCKS = HOLDS_BLOCKS && !FETCHES_AHEAD;
+const uint FOUND_ITEMS = FINDS_BLOCKS ? QK_ITEMS : 1;
+RowStart found_rows[4 * FOUND_ITEMS];
+uint found_dims[FOUND_ITEMS], found_places[FOUND_ITEMS];
+
+void find_blocks(Rows q, Rows k) {
+    if (!FINDS_BLOCKS) return;
+    [[unroll]] for (uint t = 0; t < FOUND_ITEMS; t++) {
+        const uint e = t * THREADS + thread;
+        const bool of_k = is_behind(K_FIRST, t * THREADS);
+        Rows rows = q;
+        if (of_k) rows = k;
+        const uint index = of_k ? e - K_FIRST : e, row = rows.first + index / CHUNK_VECS * 4;
+        [[unroll]] for (uint i = 0; i < 4; i++) found_rows[4 * t + i] = row_start(rows, row + i, QUERY_BYTES);
+        found_dims[t] = index % CHUNK_VECS * 4;
+        found_places[t] = place_of_block(of_k, index);
+    }
+}
+
+void store_found_block(uint t, uint chunk, uint extent) {
+    const bool of_k = is_behind(K_FIRST, t * THREADS);
+    const uint d = chunk * CHUNK + found_dims[t];
+    Block block;
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        block.row[i] = load_query4(found_rows[4 * t + i], d, extent, extent % CHUNK == 0);
+    store_block(of_k, found_places[t], stride_of_block(of_k), block);
+}
+#else
+#define find_blocks(q, k)
+#endif
 
 // Lines of the staged P and V are in an order that suits the lanes which store P: key 4 * (b * LANES + lane) + i stands
 // in slot (4 * b + i) * LANES + lane or, of lines that are pairs of keys, pair 2 * (b * LANES + lane) + i in slot
@@ -127,6 +165,13 @@ void fetch_qk(Rows q, Rows k, uint chunk, uint extent) {
 }
 
 void store_qk(Rows q, Rows k, uint chunk, uint extent) {
+#ifndef ROLLED
+    if (FINDS_BLOCKS) {
+        [[unroll]] for (uint t = 0; t < FOUND_ITEMS; t++)
+            if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, t * THREADS)) store_found_block(t, chunk, extent);
+        return;
+    }
+#endif
     if (!FETCHES_AHEAD) {
         STAYS_LOOP for (uint first = 0; first < QK_BLOCKS; first += THREADS)
             if (is_listed(Q_BLOCKS, K_FIRST, QK_BLOCKS, first))
@@ -214,15 +259,27 @@ vec4 acc[ROWS * OUT_VECS];
 #define DROP_UNSEEN \
     if (MASK_KIND != MASK_NONE) { DROP_WHERE_ALL_ARE_HIDDEN }
 
+// It is zero, which compilers cannot know. Turnip's (Mesa 26.1) loads from shared memory with constant offsets of up to
+// 4095 bytes, and spends an addition on each load with a larger one; where an offset is not known it is added once.
+#ifdef ROLLED
+#define UNKNOWN_ZERO 0
+#else
+#define UNKNOWN_ZERO (HOLDS_BLOCKS ? push.first_x >> 31 : 0)
+#endif
+
 // scores += Q chunk . K chunk^T
 #define Q_AT(line) (POOL_Q + (line) * Q_STRIDE + group * (ROWS / 4))
-#define K_AT(line, b) (POOL_K + (line) * K_STRIDE + (b) * LANES + lane)
-void multiply_qk() { ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, LINES_OF(CHUNK), QK_UNROLL) }
+#define K_AT(line, b) (k_place + (line) * K_STRIDE + (b) * LANES)
+void multiply_qk() {
+    const uint k_place = POOL_K + lane + UNKNOWN_ZERO;
+    ADD_PRODUCT(scores, ROWS / 4, Q_AT, COLS / 4, K_AT, LINES_OF(CHUNK), QK_UNROLL)
+}
 
 // scores = A . B^T over the `extent` head dims of both tiles, of which the first chunk is fetched already. `after` is
 // done while the last chunk is multiplied.
 #define MULTIPLY_CHUNKS(a, b, extent, after) \
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = vec4(0); \
+    find_blocks(a, b); \
     for (uint chunk = 0; chunk < CHUNKS_OF(extent); chunk++) { \
         barrier(); \
         store_qk(a, b, chunk, extent); \
@@ -259,8 +316,9 @@ bool tile_is_isolated = false;
 
 // acc += P . V over the V_KEYS staged keys, whose lines stand from `first_slot` on in the staged P
 #define P_AT(line) (POOL_P + (first_slot + (line)) * Q_STRIDE + group * (ROWS / 4))
-#define V_AT(line, o) (POOL_V + (line) * V_STRIDE + (o) * LANES + lane)
+#define V_AT(line, o) (v_place + (line) * V_STRIDE + (o) * LANES)
 void multiply_pv(uint first_slot) {
+    const uint v_place = POOL_V + lane + UNKNOWN_ZERO;
     if (ISOLATES_ROWS && tile_is_isolated) {
         ADD_ISOLATED_PRODUCT(acc, ROWS / 4, P_AT, OUT_VECS, V_AT, UNROLL_EACH, LINES_OF(V_KEYS))
         return;

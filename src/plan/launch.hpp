@@ -75,6 +75,7 @@ void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, b
     c.pool_vec4 = tiles.pool_vec4;
     c.isolates_rows = tiles.isolates_rows;
     c.exp2_loses_nan = tiles.exp2_loses_nan;
+    if constexpr (requires { c.holds_blocks; }) c.holds_blocks = tiles.holds_blocks;
     c.out_type = c.mask_type = type_of(p.dtype);
     set_problem_push(launch.push, p, arguments);
     if (!arguments) return;

@@ -34,8 +34,14 @@ constexpr uint64_t max_packed_rows = 512;
 //           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
 //           time there (1.7 s).
 //   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
-//           beyond D256, on no NVK device; few rows on none at all. Apple's and Adreno's compilers have 128
-//           registers an invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
+//           beyond D256, on no NVK device; few rows on none at all. Apple's compiler has 128 registers an
+//           invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
+//   adreno  not run on its own devices. Turnip has 192 registers an invocation, and waves are limited by shared memory.
+//           tools/gate adreno:740, float32, instructions a multiply-add (--loops) and waves of a core, few rows in
+//           brackets: D64 1.40 and 4 [1.76 and 4], D128 1.34 and 4 [1.74 and 2], D256 1.45 and 4 [2.06 and 2]; decoding
+//           D128 2.60 and 2 [4.12 and 2 half-empty ones]. What spills: softcap with a float mask (kind_for); at D128
+//           8 rows by 8 columns 100; on adreno:618 D256 with chunks of 16 one, D576 with 32 lanes two, and decoding
+//           with 8 lanes 53.
 // clang-format off
 constexpr TuningRow rows[] = {
     // max: head_dim_v, rows, residency, {threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll}
@@ -48,6 +54,7 @@ constexpr TuningRow rows[] = {
     {"gpu-rows-d128",    Device::many_registers, 128,        4, 4, rows_kernel( 64,  8, 4, 0, 2)},
     {"gpu-rows-d256",    Device::many_registers, 256,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
     {"amd-rows-d576",    Device::amd,            576,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    {"adreno-rows-d128", Device::adreno,        128,        4, 4, rows_kernel( 64, 16, 4, 0, 2)},
     {"few-rows-d128",    Device::any,            128,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
 
     {"nvidia-d64",      Device::nvidia,         64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
@@ -63,6 +70,12 @@ constexpr TuningRow rows[] = {
     {"gpu-d128",        Device::many_registers, 128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
     {"gpu-d256",        Device::many_registers, 256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
     {"gpu-d576",        Device::many_registers, 576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
+
+    {"adreno-d64",      Device::adreno,          64, any_rows, 2, {128,  8, 4,  8, 16, 1, 16, 0,  8}},
+    {"adreno-d128",     Device::adreno,         128, any_rows, 2, {128,  8, 4,  8, 16, 1,  8, 0,  8}},
+    {"adreno-d256",     Device::adreno,         256, any_rows, 2, {256, 16, 4,  8,  8, 1,  4, 0,  8}},
+    {"adreno-d512",     Device::adreno,         512, any_rows, 2, {256, 32, 4,  4, 16, 1,  4, 0,  8}},
+    {"adreno-d576",     Device::adreno,         576, any_rows, 2, {128, 64, 4,  4,  8, 1,  4, 0,  8}},
 
     {"few-d64",         Device::any,             64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 0,  4}},
     {"few-d128",        Device::any,            128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 0,  4}},
@@ -284,6 +297,7 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
     tiles.pool_vec4 = pool;
     tiles.residency = row.residency;
     tiles.pack = pack;
+    tiles.holds_blocks = quirk_moves_nothing_out_of_loops(caps);
     return tiles;
 }
 
@@ -291,6 +305,7 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
 
 DeviceKind kind_of(const DeviceCaps& caps) {
     if (caps.type == DeviceType::cpu) return Device::cpu;
+    if (caps.vendor_id == 0x5143) return Device::adreno;
     if (caps.vendor_id != 0x10de) return caps.vendor_id == 0x1002 ? Device::amd : Device::any;
     return caps.driver_id == driver_nvk ? Device::nvidia : Device::nvidia_driver;
 }
@@ -406,6 +421,14 @@ static std::string too_many_rows(uint64_t most, uint32_t group_size) {
     return fmt::format("it is for at most {} query rows here{}", most, group);
 }
 
+// Turnip spills about 50 registers of Adreno's own rows where a softcap and a float mask meet (tools/gate adreno:740,
+// 618), and none of the rows for any device: these are taken there.
+static DeviceKind kind_for(const DeviceCaps& caps, const Problem& problem) {
+    const DeviceKind kind = kind_of(caps);
+    const bool spills = problem.softcap > 0 && problem.mask == VKATTN_MASK_FLOAT;
+    return kind == Device::adreno && spills ? Device::any : kind;
+}
+
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
                                 KernelKind kind) {
     std::string why;
@@ -419,7 +442,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
     for (const TuningRow& row : table_of(kind)) {
         const bool of_rows = kind == KernelKind::rows || kind == KernelKind::rows_dot;
         if (row.numbers.of_rows_kernel() != of_rows) continue;
-        if (!is_for(row.device, kind_of(caps))) continue;
+        if (!is_for(row.device, kind_for(caps, problem))) continue;
         most_rows = std::max<uint64_t>(most_rows, row.max_rows);
         if (rows_of_kv_head > row.max_rows) continue;
         few_enough = true;

@@ -1,8 +1,11 @@
 #include "gate/loops.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
-#include <optional>
+#include <charconv>
+#include <cmath>
 
 namespace vkattn::test {
 namespace {
@@ -45,6 +48,34 @@ void add_aco(std::string_view line, std::vector<AssemblyLine>& lines) {
             {Kind::instruction, std::string(first_word(trimmed(line.substr(second + 2)))), "", 0});
 }
 
+// Bits in a name such as ds_load_2addr_b64, ds_load_u16_d16_hi or ld.shared.b128; 32 where it has none.
+uint32_t bits_in(std::string_view name) {
+    uint32_t bits = 32;
+    for (size_t i = 1; i + 1 < name.size(); i++)
+        if ((name[i - 1] == '_' || name[i - 1] == '.') &&
+            (name[i] == 'b' || name[i] == 'u' || name[i] == 'i')) {
+            uint32_t number = 0;
+            for (size_t d = i + 1; d < name.size() && std::isdigit(static_cast<unsigned char>(name[d])) != 0;
+                 d++)
+                number = number * 10 + static_cast<uint32_t>(name[d] - '0');
+            if (number != 0) {
+                bits = number;
+                break;
+            }
+        }
+    const bool two = name.find("_2addr") != name.npos || name.find("read2") != name.npos ||
+                     name.find("write2") != name.npos;
+    return two ? 2 * bits : bits;
+}
+
+// "ldl.u32 r4.x, l[r5.x], 4" moves four elements, and so does "stl.u32 l[r5.x], r4.x, 4": its name becomes "ldl.b128".
+std::string with_all_bits(const std::string& name, std::string_view line) {
+    const std::string_view last = last_word(line);
+    uint32_t elements = 1;
+    std::from_chars(last.data(), last.data() + last.size(), elements);
+    return fmt::format("{}.b{}", name.substr(0, 3), bits_in(name) * std::max(elements, 1u));
+}
+
 // "l163:" begins a block; "(ss)br !p0.y, #l695" branches, "jump #l581" does not come back. Flags stand in parentheses
 // before the name; "(rpt3)" repeats an instruction three times.
 void add_ir3(std::string_view line, std::vector<AssemblyLine>& lines) {
@@ -66,6 +97,8 @@ void add_ir3(std::string_view line, std::vector<AssemblyLine>& lines) {
     if (name.empty() || std::isalpha(static_cast<unsigned char>(name.front())) == 0 || name.back() == ':')
         return;
     if (waits) lines.push_back({Kind::instruction, "(wait)", "", 1});
+    if (starts_with_any(name, {"ldl", "stl"}))
+        return lines.push_back({Kind::instruction, with_all_bits(name, line), "", 1});
     const size_t target = line.find("#l");
     if (target == line.npos) return lines.push_back({Kind::instruction, name, "", times});
     lines.push_back(
@@ -94,26 +127,6 @@ void add_nak(std::string_view line, std::vector<AssemblyLine>& lines) {
             {conditional ? Kind::branch : Kind::jump, name, std::string(last_word(line)), 1});
     }
     lines.push_back({Kind::instruction, is_scalar ? "scalar." + name : name, "", 1});
-}
-
-// Bits in a name such as ds_load_2addr_b64, ds_load_u16_d16_hi or ld.shared.b128; 32 where it has none.
-uint32_t bits_in(std::string_view name) {
-    uint32_t bits = 32;
-    for (size_t i = 1; i + 1 < name.size(); i++)
-        if ((name[i - 1] == '_' || name[i - 1] == '.') &&
-            (name[i] == 'b' || name[i] == 'u' || name[i] == 'i')) {
-            uint32_t number = 0;
-            for (size_t d = i + 1; d < name.size() && std::isdigit(static_cast<unsigned char>(name[d])) != 0;
-                 d++)
-                number = number * 10 + static_cast<uint32_t>(name[d] - '0');
-            if (number != 0) {
-                bits = number;
-                break;
-            }
-        }
-    const bool two = name.find("_2addr") != name.npos || name.find("read2") != name.npos ||
-                     name.find("write2") != name.npos;
-    return two ? 2 * bits : bits;
 }
 
 void count_aco(const AssemblyLine& line, LoopCounts& c) {
@@ -164,9 +177,9 @@ void count_ir3(const AssemblyLine& line, LoopCounts& c) {
                              {"rcp", "rsq", "log2", "exp2", "sin", "cos", "sqrt", "hrsq", "hlog2", "hexp2"}))
         c.transcendental += line.times;
     else if (n.starts_with("ldl"))
-        c.lds_loads[bits_in(n)]++;
+        c.lds_loads[bits_in(n)] += line.times;
     else if (n.starts_with("stl"))
-        c.lds_stores[bits_in(n)]++;
+        c.lds_stores[bits_in(n)] += line.times;
     else if (starts_with_any(n, {"ldg", "ldib", "isam", "ldc"}))
         c.global_loads++;
     else if (n.starts_with("bar"))
@@ -201,6 +214,11 @@ void count_nak(const AssemblyLine& line, LoopCounts& c) {
         return;
     else
         c.vector++;
+}
+
+bool is_exponent(const AssemblyLine& line) {
+    return line.name.find("exp2") != line.name.npos ||
+           starts_with_any(line.name, {"v_exp_", "v_dual_exp_", "mufu.ex"});
 }
 
 struct Block {
@@ -279,6 +297,91 @@ std::optional<Path> best_path(const std::vector<Block>& blocks, const std::vecto
 struct Loop {
     size_t first, last;  // blocks
     Path path;
+};
+
+// Blocks from which a loop's last one is reached without passing its first: NAK puts the last one behind other loops.
+std::vector<bool> body_of(const std::vector<Block>& blocks, size_t first, size_t last) {
+    std::vector<std::vector<size_t>> before(blocks.size());
+    for (size_t b = 0; b < blocks.size(); b++)
+        for (const size_t next : blocks[b].next) before[next].push_back(b);
+    std::vector<bool> body(blocks.size(), false);
+    body[first] = true;
+    std::vector<size_t> open = {last};
+    while (!open.empty()) {
+        const size_t b = open.back();
+        open.pop_back();
+        if (body[b]) continue;
+        body[b] = true;
+        open.insert(open.end(), before[b].begin(), before[b].end());
+    }
+    return body;
+}
+
+// How often blocks run in one pass of a loop: the loops inside it that multiply, as often as `work` asks for.
+class BlockTimes {
+  public:
+    BlockTimes(const std::vector<Block>& blocks, const std::vector<Loop>& loops, const Loop& steady,
+               size_t first_exponent, const LoopWork& work)
+        : times_(blocks.size(), 1.0) {
+        const std::vector<bool> in_steady = body_of(blocks, steady.first, steady.last);
+        for (const Loop& loop : loops) {
+            const double multiplications = static_cast<double>(loop.path.counts.multiplications());
+            if (multiplications == 0 || loop.first == steady.first || !in_steady[loop.first]) continue;
+            const std::vector<bool> body = body_of(blocks, loop.first, loop.last);
+            const auto same = std::ranges::find(inner_, loop.first, &Inner::first);
+            if (same == inner_.end()) {
+                inner_.push_back({loop.first, multiplications, body});
+                continue;
+            }
+            for (size_t b = 0; b < body.size(); b++) same->body[b] = same->body[b] || body[b];
+            same->multiplications = std::max(same->multiplications, multiplications);
+        }
+        std::vector<Inner> ahead, behind;
+        for (const Inner& loop : inner_)
+            if (!has_outer(loop)) (loop.first < first_exponent ? ahead : behind).push_back(loop);
+        run(ahead, work.qk);
+        run(behind, work.pv);
+    }
+
+    uint64_t of(size_t block) const { return static_cast<uint64_t>(std::llround(times_[block])); }
+
+  private:
+    struct Inner {
+        size_t first;
+        double multiplications;  // of a pass
+        std::vector<bool> body;
+    };
+    static bool is_inside(const Inner& inner, const Inner& outer) {
+        return inner.first != outer.first && outer.body[inner.first];
+    }
+    bool has_outer(const Inner& loop) const {
+        return std::ranges::any_of(inner_, [&](const Inner& other) { return is_inside(loop, other); });
+    }
+    void multiply(const Inner& loop, double times) {
+        for (size_t b = 0; b < times_.size(); b++)
+            if (loop.body[b]) times_[b] *= std::max(times, 1.0);
+    }
+    // The copies that a compiler has made of one loop share a product evenly.
+    void run(const std::vector<Inner>& copies, const LoopWork::Product& product) {
+        const auto number = static_cast<double>(copies.size());
+        for (const Inner& loop : copies) {
+            const double share = product.multiplications / number;
+            double in_inner = 0;
+            for (const Inner& inner : inner_)
+                if (is_inside(inner, loop)) in_inner += inner.multiplications;
+            if (in_inner == 0) {
+                multiply(loop, share / loop.multiplications);
+                continue;
+            }
+            const double stages = std::max(product.stages / number, 1.0);
+            multiply(loop, stages);
+            for (const Inner& inner : inner_)
+                if (is_inside(inner, loop)) multiply(inner, share / stages / in_inner);
+        }
+    }
+
+    std::vector<Inner> inner_;
+    std::vector<double> times_;
 };
 
 // The best of the loops that `is_wanted` and that have no other such loop inside them.
@@ -385,7 +488,7 @@ void count(Assembly language, const AssemblyLine& line, LoopCounts& counts) {
     }
 }
 
-LoopCounts steady_loop(Assembly language, std::string_view text) {
+LoopCounts steady_loop(Assembly language, std::string_view text, const std::optional<LoopWork>& work) {
     const std::vector<Block> blocks = blocks_of(parse_assembly(language, text));
     std::vector<LoopCounts> of_block(blocks.size());
     for (size_t b = 0; b < blocks.size(); b++)
@@ -397,12 +500,33 @@ LoopCounts steady_loop(Assembly language, std::string_view text) {
                 if (auto path = best_path(blocks, of_block, first, last))
                     loops.push_back({first, last, std::move(*path)});
     const auto multiplies = [](const Loop& loop) { return loop.path.counts.multiplications() > 0; };
+    std::vector<size_t> exponents;  // blocks that have some
+    for (size_t b = 0; b < blocks.size(); b++)
+        if (std::ranges::any_of(blocks[b].lines, is_exponent)) exponents.push_back(b);
+    const auto first_exponent = [&](const Loop& loop) {
+        return std::ranges::lower_bound(exponents, loop.first);
+    };
     const auto exponentiates = [&](const Loop& loop) {
-        return multiplies(loop) && loop.path.counts.transcendental > 0;
+        const auto at = first_exponent(loop);
+        return multiplies(loop) && at != exponents.end() && *at <= loop.last;
     };
     auto found = best_innermost(loops, exponentiates);
     if (!found) found = best_innermost(loops, multiplies);
-    return found ? found->path.counts : LoopCounts{};
+    if (!found || !work) return found ? found->path.counts : LoopCounts{};
+    if (!exponentiates(*found)) return found->path.counts;
+    const BlockTimes times(blocks, loops, *found, *first_exponent(*found), *work);
+    std::vector<LoopCounts> of_all_times(blocks.size());
+    LoopCounts
+        behind;  // of inner loops' blocks that stand behind the steady loop, where its path does not come
+    for (size_t b = found->first; b < blocks.size(); b++)
+        for (uint64_t t = 0; t < times.of(b) - (b > found->last ? 1 : 0); t++)
+            add(of_block[b], b > found->last ? behind : of_all_times[b]);
+    LoopCounts counts = best_path(blocks, of_all_times, found->first, found->last)->counts;
+    add(behind, counts);
+    const double wanted = work->qk.multiplications + work->pv.multiplications;
+    const bool is_understood =
+        std::abs(static_cast<double>(counts.multiplications()) - wanted) < 0.1 * wanted;
+    return is_understood ? counts : found->path.counts;
 }
 
 }  // namespace vkattn::test

@@ -2,18 +2,20 @@
 // gives, and count its instructions. The steady loop is the innermost loop that has both products and exponents.
 // Of the ways through it, the one with the most multiplications is counted; among equals, the one with the most
 // loads from memory, and then the one with the fewest instructions. That is the way of a tile in which nothing is
-// hidden, while the next tile is loaded.
+// hidden, while the next tile is loaded. A loop inside the steady one counts as often as it is run, where LoopWork says
+// what a pass has to multiply and the counts come out at that within a tenth; otherwise all loops count once.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace vkattn::test {
 
-// These are the instructions of a subgroup in one pass through the loop. A loop inside it counts as one pass, too.
+// These are the instructions of a subgroup in one pass through the loop.
 struct LoopCounts {
     uint64_t matrix = 0;          // products of matrices
     uint64_t fma = 0;             // multiply-adds of floats; two where one instruction has two
@@ -47,8 +49,18 @@ std::vector<AssemblyLine> parse_assembly(Assembly language, std::string_view tex
 // Adds one execution of an instruction.
 void count(Assembly language, const AssemblyLine& line, LoopCounts& counts);
 
+// What an invocation of a forward without matrix units multiplies in one pass of the steady loop, in multiply-adds or
+// dot products. Loops that come before the exponents are of Q.K^T, those behind them of P.V. How often a loop runs
+// follows from what it multiplies each time; and where loops are nested, the outer one stages tiles.
+struct LoopWork {
+    struct Product {
+        double multiplications = 0;
+        double stages = 1;  // times that its operands are staged
+    } qk, pv;
+};
+
 // Returns the counts of the steady loop, which are zeros where no loop multiplies.
-LoopCounts steady_loop(Assembly language, std::string_view text);
+LoopCounts steady_loop(Assembly language, std::string_view text, const std::optional<LoopWork>& work = {});
 
 // A bound has the clocks that each unit of a SIMD needs for one pass of one subgroup, by published rates. It leaves out
 // bank conflicts and waiting.

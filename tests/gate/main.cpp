@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -56,6 +57,23 @@ std::string name_of(const core::Pipeline& p, const core::Plan& plan, const std::
     for (const auto& [word, holds] : words)
         if (holds) name += fmt::format(" {}", word);
     return name;
+}
+
+// Of the forward kernels without matrix units; of others nothing is known.
+std::optional<LoopWork> work_of(const core::Pipeline& p) {
+    const std::string_view kernel = core::name_of(p.module);
+    const bool of_tiles = kernel.starts_with("forward_tiles"), of_rows = kernel.starts_with("forward_rows");
+    if (!of_tiles && !of_rows) return {};
+    const auto constant = [&](const char* name) { return double(core::constant_of(p, name)); };
+    const double rows = constant("rows"), lanes = constant("lanes"), lines = kernel.ends_with("_dot") ? 2 : 1;
+    const double out_dims = 4 * std::ceil(constant("head_dim_v") / (4 * lanes));  // of an invocation
+    if (of_rows) {
+        const double dims = 4 * std::ceil(constant("head_dim_qk") / (4 * lanes));
+        return LoopWork{{rows * dims * lanes / lines, 1}, {rows * out_dims * lanes / lines, 1}};
+    }
+    const double cols = constant("cols"), chunks = std::ceil(constant("head_dim_qk") / constant("chunk"));
+    return LoopWork{{rows * cols * chunks * constant("chunk") / lines, chunks},
+                    {rows * out_dims * cols * lanes / lines, cols * lanes / constant("v_keys")}};
 }
 
 bool has_matrices_for(const core::DeviceCaps& caps, const Case& c) {
@@ -114,7 +132,7 @@ class Gate {
         const Built built = compiler_.build(constants_.key_of(p), loops);
         Usage usage;
         if (built.result == VK_SUCCESS && loops)
-            usage = loop_usage_of(built.code, compiler_.info().name);
+            usage = loop_usage_of(built.code, compiler_.info().name, work_of(p));
         else if (built.result == VK_SUCCESS)
             usage = usage_of(built.statistics, uint64_t{core::constant_of(p, "pool_vec4")} * 16);
         usage.result = built.result;

@@ -187,14 +187,15 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
     return usage;
 }
 
-Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name) {
+Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name,
+                    const std::optional<LoopWork>& work) {
     constexpr std::pair<const char*, Assembly> languages[] = {
         {"Assembly", Assembly::aco}, {"IR3 Assembly", Assembly::ir3}, {"NAK assembly", Assembly::nak}};
     for (const auto& [name, language] : languages) {
         const auto text = code.find(name);
         if (text == code.end()) continue;
         Usage usage;
-        usage.loop = steady_loop(language, text->second);
+        usage.loop = steady_loop(language, text->second, work);
         if (usage.loop.multiplications() == 0) return usage;
         const UnitRates* const rates = rates_of(device_name);
         const LoopBound bound = rates != nullptr ? bound_of(usage.loop, *rates) : LoopBound{};

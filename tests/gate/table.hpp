@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,7 +49,8 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
 
 // From a pipeline's texts by the names that Mesa's drivers give them. Throws std::runtime_error where there
 // is no assembly among them.
-Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name);
+Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name,
+                    const std::optional<LoopWork>& work = {});
 
 std::string to_text(const Table& table);
 Table parse_table(std::string_view text, Form form = Form::usage);  // throws std::runtime_error
