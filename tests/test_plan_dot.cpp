@@ -162,6 +162,27 @@ TEST_CASE("dot products: the self-test tests them, whose rounding is the device'
              1);
 }
 
+// Matrix units take the self-test's shape there, and 16-bit dot products what they are too small for.
+TEST_CASE("dot products: the self-test tests them beside matrix units") {
+    for (const char* name : {"amd_navi31", "amd_gfx1201"}) {
+        CAPTURE(name);
+        const DeviceCaps caps = profile(name);
+        const Problem p = many_rows(f16, {320, 320});
+        const auto tests = core::pending_tests(caps);
+        for (const Plan& plan : {planned(caps, p), planned(caps, p, make_backward(p))}) {
+            CHECK_EQ(plan.kernel, "tiles_dot");
+            const bool backward = plan.backward.has_value();
+            CHECK_EQ(std::ranges::count_if(tests,
+                                           [&](const core::PlannedTest& test) {
+                                               return test.test.backward == backward &&
+                                                      test.verdict.kernel == "tiles_dot" &&
+                                                      test.verdict.dtype == f16;
+                                           }),
+                     backward ? 1 : 2);
+        }
+    }
+}
+
 // A driver that miscompiles them, or a device that computes otherwise, leaves the kernel without them.
 TEST_CASE("dot products: where a self-test has failed, `tiles` follows") {
     const Problem p = many_rows(f16);

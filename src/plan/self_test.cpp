@@ -105,6 +105,7 @@ std::string first_failure(std::initializer_list<Comparison> all) {
 Result<Plan> plan_of(const DeviceCaps& caps, const SelfTest& test) {
     Options options;
     options.precision = test.precision;
+    options.kernel = test.kernel;
     const Problem problem = test.problem();
     if (!test.backward) return make_plan(caps, problem, options);
     const auto backward = resolve(problem, default_backward());
@@ -170,6 +171,9 @@ std::vector<PlannedTest> pending_tests(const DeviceCaps& caps) {
     for (const auto& [dtype, precision] : types)
         for (const uint32_t rows : {Shape::rows, 1u}) add({false, dtype, precision, rows});
     for (const auto& [dtype, precision] : types) add({true, dtype, precision, Shape::rows});
+    for (const bool backward : {false, true})
+        for (const auto& [dtype, precision] : types)
+            add({backward, dtype, precision, Shape::rows, SelfTestNumbers::normal, "tiles_dot"});
     return pending;
 }
 

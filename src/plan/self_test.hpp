@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan.hpp"
@@ -50,12 +51,14 @@ struct SelfTest {
     VkattnPrecision precision{};
     uint32_t rows = 0;
     SelfTestNumbers numbers = SelfTestNumbers::normal;
+    std::string_view kernel = "";  // that the test is of; "" = the planner's choice
 
     Problem problem() const;
 };
 
 // Tests for kernels that the planner would choose on this device and that have no verdict in caps.verdicts yet, in the
-// order in which they are run. Empty: all is known.
+// order in which they are run. Empty: all is known. The planner's choices for the tests' shapes are not all: a device
+// with both matrix units and 16-bit dot products takes these for more head dims than its matrix units are for.
 struct PlannedTest {
     SelfTest test;
     KernelVerdict verdict;  // whom it is about; the failure is not known yet
