@@ -30,7 +30,7 @@ std::map<std::string, uint32_t> values_in(const std::string& text) {
 
 namespace {
 
-// Constants that nonfinite_flaw judges, of which the last is another driver's quirk.
+// Constants that nonfinite_flaw judges. The last is of another quirk than those of numbers that are not finite.
 constexpr std::string_view of_nonfinite[] = {"exp2_loses_nan", "isolates_rows", "holds_blocks"};
 
 template <class All, class T>
@@ -77,7 +77,7 @@ std::string nonfinite_flaw(const core::DeviceCaps& caps, const core::Options& op
             if (constants[i].name == of_nonfinite[0] && value != swiftshader)
                 return fmt::format("{}: {} is {}", name_of(pipeline), constants[i].name, value);
             const bool holds = caps.vendor_id == 0x5143 || caps.type == core::DeviceType::cpu;
-            if (constants[i].name == of_nonfinite[2] && value != 0 && !holds)
+            if (constants[i].name == of_nonfinite[2] && value != holds)
                 return fmt::format("{}: {} is {}", name_of(pipeline), constants[i].name, value);
             if (constants[i].name != of_nonfinite[1]) continue;
             if (const std::string why = isolation_flaw(options, plan, value); !why.empty())
