@@ -34,8 +34,9 @@ const uint TILE_Q = HELD_ROWS, TILE_KV = WALKED;
 #define WANTS_DS true
 #endif
 
-// A subgroup stages the mask of its scores (lib/backward_matrix_masks.glsl): MASK_ROWS query rows of MASK_KEYS keys.
-#if (defined(F16) || defined(BF16)) && !defined(TURNED)
+// Masks that are fetched by the tile or by the block, not by the element (lib/backward_matrix_masks.glsl). If they are
+// staged, a subgroup stages those of its scores: MASK_ROWS query rows of MASK_KEYS keys.
+#if defined(F16) || defined(BF16)
 const bool MASK_IS_PLAIN = MASK_KIND == MASK_FLOAT ? (P_MOVE == MOVE_FRAGMENT ? MASK_ROW_BYTES == 16 : false) : false;
 #else
 const bool MASK_IS_PLAIN = false;
@@ -63,6 +64,8 @@ const uint MASK_ROWS = ROW_BLOCKS * M, MASK_KEYS = WALKED;
 const uint MASK_STRIDE = MATRIX_STRIDE(MASK_KEYS);
 #ifdef MASK_GRADIENT  // whose tile of the mask is held
 const uint TILE_KEYS = CHUNKS * WALKED, MASK_SIZE = 0;
+#elif defined(TURNED)  // whose masks of a block are held
+const uint MASK_SIZE = 0;
 #else
 const uint MASK_SIZE = MASK_IS_PLAIN ? MASK_ROWS * MASK_STRIDE : 0;
 #endif

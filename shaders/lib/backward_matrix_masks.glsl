@@ -5,15 +5,25 @@
 // A subgroup stages the masks of its scores for itself: those of the next tile are on their way while this one is
 // multiplied, and stored at its end. No barrier stands within a tile, because no product would overlap the exponentials
 // of the block before it.
+//
+// Turned products stage no masks. Each invocation loads those of its own scores of a block before the block is
+// multiplied: elements of an accumulator are neighbouring walked rows, which to backward_matrix_query are eight keys in
+// 16 bytes.
 const bool PLAIN_SCORES = !FINISHES_ALL_TILES && (MASK_KIND == MASK_NONE || MASK_IS_PLAIN);
+
+// True if vec4 of the mask are aligned as such. If not, its elements are loaded one by one, and give the same bits.
+bool mask_is_aligned() { return !MASK_IS_PLAIN || arguments().x.mask.x % 16 == 0; }
+#if defined(TURNED) && !defined(KEY_VALUE)
+#define MASKS_MAY_BE_PLAIN mask_is_aligned()
+#else
+#define MASKS_MAY_BE_PLAIN true
+#endif
 
 // True if that holds for the workgroup. `held_exist`: all its held rows do, so that their mask may be read.
 bool masks_are_plain(bool held_exist) {
     if (MASK_KIND == MASK_NONE) return true;
-    return MASK_IS_PLAIN && held_exist && mask_key_step() != 0;
+    return MASK_IS_PLAIN && held_exist && mask_key_step() != 0 && MASKS_MAY_BE_PLAIN;
 }
-// True if vec4 of the mask are aligned as such. If not, its elements are loaded one by one, and give the same bits.
-bool mask_is_aligned() { return !MASK_IS_PLAIN || arguments().x.mask.x % 16 == 0; }
 
 // Address of the mask of the subgroup's first held row and walked row `first_walked`. `w`: of the head, with the held
 // query rows or with query row 0. `first_held`: the subgroup's first key, if it holds keys.
@@ -40,6 +50,10 @@ uvec2 mask_moved(uvec2 at, uint walked_rows) {
 }
 
 // Masks of the scores in registers, MASKS_OF_ROW for each row block.
+#ifndef TURNED
+#define MASK_OF(r, n, e) float(masks[(r) * MASKS_OF_ROW + (n)][e])
+void fetch_block_masks(uint block) {}
+#endif
 #ifdef MASK_GRADIENT
 const uint MASKS_OF_ROW = TILE_KEYS / N;
 LEFT masks[MASK_IS_PLAIN ? ROW_BLOCKS * MASKS_OF_ROW : 1];
@@ -63,13 +77,44 @@ void hold_all_masks(uvec2 base) {
                         gl_CooperativeMatrixLayoutRowMajor);
 #endif
 }
-#elif defined(TURNED)  // masks are read one by one
-const uint MASKS_OF_ROW = BLOCK_TILES;
-LEFT masks[1];
+#elif defined(TURNED)
+uvec4 mask_words[MASK_IS_PLAIN ? ROW_BLOCKS * BLOCK_TILES : 1];  // eight elements of each accumulator of a block
+uvec2 mask_here;                                                 // mask_of_tile of the tile at hand
+#define MASK_OF(r, n, e) floats_of(QUERY_TYPE, mask_words[(r) * BLOCK_TILES + (n)][(e) / 2])[(e) % 2]
+
+// In bytes from mask_here.
+uint place_in_mask(uint held_row, uint walked_row) {
+#ifdef KEY_VALUE
+    return walked_row * mask_stride * 16 + held_row * 2;
+#else
+    return held_row * mask_stride * 16 + walked_row * 2;
+#endif
+}
+layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer HalfIn { uint16_t x; };
+uint mask_at(uint uniform_offset, uint offset) {
+    return uint(HalfIn(packUint2x32(mask_here) + uint64_t(uniform_offset) + uint64_t(offset)).x);
+}
+
 void fetch_masks(uvec2 base) {}
-void store_masks() {}
-void stage_masks(uvec2 base) {}
+void stage_masks(uvec2 base) { mask_here = base; }
+void store_masks() { mask_here = mask_next; }
 void hold_masks(uint block) {}
+void fetch_block_masks(uint block) {
+    if (!MASK_IS_PLAIN) return;
+    const uint own = place_in_mask(place_row(0), place_column(0));  // the same in all blocks
+    FOR_EACH(n, BLOCK_TILES)
+        FOR_EACH(r, ROW_BLOCKS) {
+            const uint x = r * BLOCK_TILES + n, at = place_in_mask(r * M, block * BLOCK + n * N);
+#ifdef KEY_VALUE
+            FOR_EACH(i, ELEMENTS / 2) {
+                const uint next = at + place_in_mask(0, 2 * i);
+                mask_words[x][i] = mask_at(next, own) | mask_at(next + place_in_mask(0, 1), own) << 16;
+            }
+#else
+            mask_words[x] = fetch_at(mask_here, at, own);
+#endif
+        }
+}
 #else
 const uint MASK_VECS = MASK_KEYS / 8, MASK_ITEMS = MATRIX_STEPS(MASK_ROWS * MASK_VECS, SUBGROUP_SIZE);
 uint mask_share = POOL_MASKS + subgroup * MASK_SIZE;

@@ -172,7 +172,7 @@ void find_plain(uint buf, uint block, uint mask) {
         FOR_EACH(r, ROW_BLOCKS)
             FOR_EACH(e, ELEMENTS) {
                 const uint x = r * BLOCK_TILES + n;
-                const float added = MASK_IS_PLAIN ? float(masks[r * MASKS_OF_ROW + mask + n][e]) : 0;
+                const float added = MASK_IS_PLAIN ? MASK_OF(r, mask + n, e) : 0;
                 const bool hidden = HIDES_IN_PLAIN && floatBitsToUint(added) == MINUS_INFINITY;
                 const float least = PAIRED && HIDES_IN_PLAIN ? LEAST_WEIGHT : 0;  // a weight of 0 is a hidden key's
                 const float p = hidden ? 0 : EXP2(PLAIN_EXPONENT(scores[x][e], added, MINUS_LSE(r, e))) + least;
@@ -255,6 +255,7 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
 #define ADD_OWN_BLOCK(buf, block, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = (buf) + BUF_V + (block) * BLOCK * V_STRIDE; \
     begin_block(buf, block); \
+    if (!(finish)) fetch_block_masks(block); \
     multiply_scores(at_qk, at_v); \
     if (!(finish)) hold_masks(block); \
     find; \
@@ -296,6 +297,7 @@ void take_weights(uint block, bool may_hide) {
 #define ADD_PAIRED_BLOCK(buf, block, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = at_qk + BUF_V; \
     begin_paired_block(buf, block); \
+    if (!(finish) && !finds_dkey) fetch_block_masks(block); \
     multiply_held(finds_dkey ? at_v : at_qk); \
     if (!(finish)) hold_masks(block); \
     if (!finds_dkey) find; \

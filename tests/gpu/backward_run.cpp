@@ -80,7 +80,7 @@ void use_own_forward(Device& device, VkattnContext* context, Case c, const std::
 VkattnBackward backward_of(const Case& c) {
     VkattnBackward b = backward();
     b.dlse = c.dlse;
-    b.dbias = c.problem.mask == VKATTN_MASK_FLOAT && mask_count(c.problem) != 0;
+    b.dbias = c.dbias && c.problem.mask == VKATTN_MASK_FLOAT && mask_count(c.problem) != 0;
     b.dout_strides = c.problem.out_strides;
     const auto like = [](const VkattnStrides& s, VkattnStrides& to) {
         if (!broadcasts(s)) to = s;

@@ -223,6 +223,7 @@ const std::map<std::string, void (*)(Line&), std::less<>>& flags() {
         {"batch_invariant", [](Line& l) { l.result.batch_invariant = true; }},
         {"no_lse", [](Line& l) { l.result.lse = false; }},
         {"dlse", [](Line& l) { l.result.dlse = true; }},
+        {"no_dbias", [](Line& l) { l.result.dbias = false; }},
         {"nonfinite", [](Line& l) { l.result.nonfinite = true; }},
     };
     return all;

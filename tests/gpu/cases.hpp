@@ -41,6 +41,7 @@ struct Case : CaseArrays {
     VkattnPrecision precision = VKATTN_PRECISION_STORAGE;
     bool lse = true;
     bool dlse = false;  // of the backward: the lse has an incoming gradient
+    bool dbias = true;  // of the backward: the gradient of a float mask is wanted
     // Of a combine, whose problem says what is merged, by batch, num_heads_q, seqlen_q and head_dim_v.
     uint32_t num_parts = 1;
     VkattnDtype parts_dtype = VKATTN_DTYPE_FLOAT32;
