@@ -69,6 +69,7 @@ struct DeviceCaps {
 constexpr uint32_t driver_nvidia = 4;        // VK_DRIVER_ID_NVIDIA_PROPRIETARY
 constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK
 constexpr uint32_t driver_radv = 3;          // VK_DRIVER_ID_MESA_RADV
+constexpr uint32_t driver_turnip = 18;       // VK_DRIVER_ID_MESA_TURNIP
 constexpr uint32_t driver_swiftshader = 10;  // VK_DRIVER_ID_GOOGLE_SWIFTSHADER
 
 // DeviceCaps::simd_registers from vgprsPerSimd of VK_AMD_shader_core_properties. Mesa counts registers of 64

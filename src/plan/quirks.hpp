@@ -1,7 +1,7 @@
 // Driver workarounds by name: vendor, driver range, reason, when to remove.
 #pragma once
 
-#include "caps.hpp"
+#include "device_kind.hpp"
 
 namespace vkattn::core {
 
@@ -26,13 +26,13 @@ inline bool quirk_wrong_matrices(const DeviceCaps& caps) {
     return is_wide_lavapipe(caps);
 }
 
-// Adreno (vendor 0x5143), Turnip of Mesa 26.1: its compiler moves nothing out of loops, and what the portable kernels
-// find anew for every chunk takes 11 % of their instructions (tools/gate adreno:740 --loops, D128 in float32: 1.744 for
-// 1.549 a multiply-add). Apple's would spill 43 registers of a kernel of 509 head dims and lose up to a quarter of its
-// invocations. CPUs do as Adreno where they run modules for GPUs, so that the tests do. Remove when the loops of
-// adreno:740 stay as they are without it.
+// Adreno (vendor 0x5143) with registers for it, Turnip of Mesa 26.1: its compiler moves nothing out of loops, and what
+// the portable kernels find anew for every chunk takes 11 % of their instructions (tools/gate adreno:740 --loops, D128
+// in float32: 1.744 for 1.549 a multiply-add). Apple's would spill 43 registers of a kernel of 509 head dims and lose up
+// to a quarter of its invocations. CPUs do as Adreno where they run modules for GPUs, so that the tests do. Remove when
+// the loops of adreno:740 stay as they are without it.
 inline bool quirk_moves_nothing_out_of_loops(const DeviceCaps& caps) {
-    return caps.vendor_id == 0x5143 || caps.type == DeviceType::cpu;
+    return kind_of(caps) == DeviceKind::adreno || caps.type == DeviceType::cpu;
 }
 
 // SwiftShader (driver 10, a CPU), every version so far: its exp2 makes a finite number of NaN, and its log2 too, so the

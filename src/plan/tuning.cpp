@@ -36,7 +36,7 @@ constexpr uint64_t max_packed_rows = 512;
 //   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
 //           beyond D256, on no NVK device; few rows on none at all. Apple's compiler has 128 registers an
 //           invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
-//   adreno  not run on its own devices. Turnip has 192 registers an invocation, and waves are limited by shared memory.
+//   adreno  not run on its own devices. They have 192 registers an invocation, and shared memory limits their waves.
 //           tools/gate adreno:740, float32, instructions a multiply-add (--loops) and waves of a core, few rows in
 //           brackets: D64 1.40 and 4 [1.76 and 4], D128 1.34 and 4 [1.74 and 2], D256 1.50 and 4 [2.06 and 2],
 //           decoding D128 2.60 and 2 [4.12 and 2 half-empty ones]. 256 invocations have 1.45 at D256, but their 64
@@ -304,9 +304,26 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
 
 }  // namespace
 
+// The number in a name like "Turnip Adreno (TM) 740", or 0.
+static uint32_t adreno_model(const DeviceCaps& caps) {
+    constexpr std::string_view mark = "Adreno (TM) ";
+    const size_t at = caps.name.find(mark);
+    uint32_t model = 0;
+    if (at != caps.name.npos)
+        std::from_chars(caps.name.data() + at + mark.size(), caps.name.data() + caps.name.size(), model);
+    return model;
+}
+
+// No property of Vulkan tells how many registers an Adreno has: the 650 and 660 have 128 an invocation, with which its
+// rows spill 52 to 172 (tools/gate adreno:660). Qualcomm's own compiler was not looked at.
+static bool has_adreno_registers(const DeviceCaps& caps) {
+    const uint32_t model = adreno_model(caps);
+    return caps.driver_id == driver_turnip && model >= 600 && model / 50 != 650 / 50;
+}
+
 DeviceKind kind_of(const DeviceCaps& caps) {
     if (caps.type == DeviceType::cpu) return Device::cpu;
-    if (caps.vendor_id == 0x5143) return Device::adreno;
+    if (caps.vendor_id == 0x5143) return has_adreno_registers(caps) ? Device::adreno : Device::any;
     if (caps.vendor_id != 0x10de) return caps.vendor_id == 0x1002 ? Device::amd : Device::any;
     return caps.driver_id == driver_nvk ? Device::nvidia : Device::nvidia_driver;
 }
