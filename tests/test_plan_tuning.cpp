@@ -19,7 +19,8 @@ TEST_CASE("tuning: every row is well formed, and used by some device") {
     for (const Profile& device : usable_devices())
         for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
             for (const uint32_t seqlen : {4u, 8u, 9u}) {
-                const Problem p = resolved(make_problem({dim, dim}, square(1, 1, seqlen)));
+                const Problem p =
+                    resolved(make_problem({dim, dim}, square(1, 1, seqlen), Layout::contiguous, 16));
                 chosen.insert(planned(device.caps, p).tuning_row);
             }
     for (size_t i = 0; i < count; i++) {
@@ -48,18 +49,58 @@ TEST_CASE("tuning: on real devices the first row for device and head dim fits") 
         if (caps.vendor_id == 0x5143 && !caps.name.ends_with("660")) kinds.insert(Device::adreno);
         if (caps.vendor_id == 0x10de) kinds.insert({Device::many_registers, Device::nvidia});
         if (device.name == "nvidia_h200") kinds.insert(Device::nvidia_driver);
+        const bool is_apple = caps.driver_id == core::driver_honeykrisp;
+        if (is_apple) kinds.insert(Device::apple);
         for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
             for (const uint32_t seqlen : {1u, 8u, 100u}) {
                 const auto* first = std::find_if(rows, rows + count, [&](const core::TuningRow& row) {
                     return kinds.contains(row.device) && dim <= row.max_head_dim && seqlen <= row.max_rows;
                 });
                 REQUIRE_NE(first, rows + count);
-                const Problem p = resolved(make_problem({dim, dim}, square(1, 1, seqlen)));
+                const auto dtype =
+                    is_apple ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_FLOAT32;  // see the next case
+                const Problem p =
+                    resolved(make_problem({dim, dim}, square(1, 1, seqlen), Layout::contiguous, 4, dtype));
                 const std::string row = planned(device.caps, p).tuning_row;
                 flaws.add(row == first->name ? "" : fmt::format("{} passed over for {}", first->name, row),
                           device.name, p);
             }
     }
+}
+
+TEST_CASE("tuning: where a compiler would spill a device's own rows, rows for any device are taken") {
+    const auto row_of = [](const char* device, const Problem& p, bool batch_invariant = false) {
+        core::Options options = tuning("", "tiles");
+        options.batch_invariant = batch_invariant ? 1 : 0;
+        return planned(profile(device), p, options).tuning_row;
+    };
+    const auto apple = [&](HeadDims dims, uint32_t alignment, VkattnDtype dtype) {
+        return row_of("apple_m1",
+                      resolved(make_problem(dims, square(1, 1, 100), Layout::contiguous, alignment, dtype)));
+    };
+    CHECK_EQ(apple({64, 64}, 16, VKATTN_DTYPE_FLOAT32), "apple-d64");
+    CHECK_EQ(apple({64, 64}, 4, VKATTN_DTYPE_FLOAT32), "few-d64");
+    CHECK_EQ(apple({61, 64}, 16, VKATTN_DTYPE_FLOAT32), "few-d64");
+    CHECK_EQ(apple({64, 126}, 16, VKATTN_DTYPE_FLOAT32), "few-d128");
+    CHECK_EQ(apple({61, 61}, 2, VKATTN_DTYPE_FLOAT16), "apple-d64");
+    CHECK_EQ(apple({128, 128}, 2, VKATTN_DTYPE_BFLOAT16), "apple-d128");
+    CHECK_EQ(apple({129, 129}, 4, VKATTN_DTYPE_FLOAT32), "apple-d256");
+
+    // Heads that share tiles, or may: batch-invariant, the row must not depend on how many query rows there are.
+    const auto shared = [&](uint32_t seqlen_q, bool batch_invariant) {
+        const Problem p = resolved(make_problem({64, 64}, {1, 4, 1, seqlen_q, 300}, Layout::contiguous, 16));
+        return row_of("apple_m1", p, batch_invariant);
+    };
+    CHECK_EQ(shared(63, false), "few-d64");
+    CHECK_EQ(shared(64, false), "apple-d64");
+    CHECK_EQ(shared(63, true), "few-d64");
+    CHECK_EQ(shared(64, true), "few-d64");
+
+    VkattnProblem masked = make_problem({64, 64}, square(1, 1, 100));
+    set_mask(masked, VKATTN_MASK_FLOAT, MaskShape::whole);
+    CHECK_EQ(row_of("adreno_740", resolved(masked)), "adreno-d64");
+    masked.softcap = 5;
+    CHECK_EQ(row_of("adreno_740", resolved(masked)), "few-d64");
 }
 
 TEST_CASE("tuning: a plan's tuning, fed back as an option, gives the same plan") {

@@ -71,6 +71,7 @@ constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK
 constexpr uint32_t driver_radv = 3;          // VK_DRIVER_ID_MESA_RADV
 constexpr uint32_t driver_turnip = 18;       // VK_DRIVER_ID_MESA_TURNIP
 constexpr uint32_t driver_swiftshader = 10;  // VK_DRIVER_ID_GOOGLE_SWIFTSHADER
+constexpr uint32_t driver_honeykrisp = 26;   // VK_DRIVER_ID_MESA_HONEYKRISP
 
 // DeviceCaps::simd_registers from vgprsPerSimd of VK_AMD_shader_core_properties. Mesa counts registers of 64
 // invocations (num_physical_wave64_vgprs_per_simd in its sources: 768 of navi31, 512 of phoenix), AMD's own drivers

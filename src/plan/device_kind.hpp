@@ -6,8 +6,8 @@
 namespace vkattn::core {
 
 // many_registers: 256 an invocation, as NVIDIA's and AMD's have; adreno: 192, and 32 KiB of shared memory a core;
-// nvidia_driver: NVIDIA's own, not Mesa's NVK.
-enum class DeviceKind { any, cpu, many_registers, amd, nvidia, nvidia_driver, adreno };
+// apple: 128, under Mesa's Honeykrisp; nvidia_driver: NVIDIA's own, not Mesa's NVK.
+enum class DeviceKind { any, cpu, many_registers, amd, nvidia, nvidia_driver, adreno, apple };
 
 // The most specific kind of a device.
 DeviceKind kind_of(const DeviceCaps& caps);

@@ -41,8 +41,16 @@ constexpr uint64_t max_packed_rows = 512;
 //           brackets: D64 1.40 and 4 [1.76 and 4], D128 1.34 and 4 [1.74 and 2], D256 1.50 and 4 [2.06 and 2],
 //           decoding D128 2.60 and 2 [4.12 and 2 half-empty ones]. 256 invocations have 1.45 at D256, but their 64
 //           rows of a million keys would take longer than a dispatch may. What spills: softcap with a float mask
-//           (kind_for); at D128 8 rows by 8 columns 100; on adreno:618 D256 with chunks of 16 one, D576 with 32 lanes
+//           (below); at D128 8 rows by 8 columns 100; on adreno:618 D256 with chunks of 16 one, D576 with 32 lanes
 //           two, and decoding with 8 lanes 53.
+//   apple   not run on its own devices. Honeykrisp has 128 registers an invocation. Its code is what
+//           AGX_MESA_DEBUG=shaders prints (apple:m1), with inner loops counted as often as they run. Float16,
+//           instructions a multiply-add and invocations that the registers of a core hold, few rows in brackets: D64
+//           1.54 and 384 [1.72 and 512], D128 1.52 and 384 [1.70 and 512], D256 1.71 and 512 [1.93 and 512], D512 2.07
+//           and 512 [2.45 and 512], D576 2.16 and 512 [3.77 and 512]. Loads of 128 bits from shared memory a
+//           multiply-add: D64 and D128 0.096 [0.113]. What spills: 12 columns at D64 32; 8 rows at D64 119 in float32;
+//           8 columns at D256 12, and at D128 with 8 lanes 94; addresses found once a tile save up to 2 % and spill in
+//           more cases. 192 invocations, because a core holds two such workgroups.
 // clang-format off
 constexpr TuningRow rows[] = {
     // max: head_dim_v, rows, residency, {threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll}
@@ -77,6 +85,12 @@ constexpr TuningRow rows[] = {
     {"adreno-d256",     Device::adreno,         256, any_rows, 2, {128, 16, 4,  8,  8, 1,  4, 0,  8}},
     {"adreno-d512",     Device::adreno,         512, any_rows, 2, {256, 32, 4,  4, 16, 1,  4, 0,  8}},
     {"adreno-d576",     Device::adreno,         576, any_rows, 2, {128, 64, 4,  4,  8, 1,  4, 0,  8}},
+
+    {"apple-d64",       Device::apple,           64, any_rows, 2, {128,  8, 4,  8, 16, 1, 16, 0,  4}},
+    {"apple-d128",      Device::apple,          128, any_rows, 2, {192, 16, 4,  8, 16, 1, 16, 0,  4}},
+    {"apple-d256",      Device::apple,          256, any_rows, 2, {256, 32, 4,  4, 16, 1,  8, 0,  4}},
+    {"apple-d512",      Device::apple,          512, any_rows, 2, {256, 64, 4,  4, 16, 1,  4, 0,  4}},
+    {"apple-d576",      Device::apple,          576, any_rows, 2, {288, 72, 4,  4, 16, 1,  4, 0,  4}},
 
     {"few-d64",         Device::any,             64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 0,  4}},
     {"few-d128",        Device::any,            128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 0,  4}},
@@ -324,6 +338,7 @@ static bool has_adreno_registers(const DeviceCaps& caps) {
 DeviceKind kind_of(const DeviceCaps& caps) {
     if (caps.type == DeviceType::cpu) return Device::cpu;
     if (caps.vendor_id == 0x5143) return has_adreno_registers(caps) ? Device::adreno : Device::any;
+    if (caps.driver_id == driver_honeykrisp) return Device::apple;
     if (caps.vendor_id != 0x10de) return caps.vendor_id == 0x1002 ? Device::amd : Device::any;
     return caps.driver_id == driver_nvk ? Device::nvidia : Device::nvidia_driver;
 }
@@ -439,12 +454,18 @@ static std::string too_many_rows(uint64_t most, uint32_t group_size) {
     return fmt::format("it is for at most {} query rows here{}", most, group);
 }
 
-// Turnip spills about 50 registers of Adreno's own rows where a softcap and a float mask meet (tools/gate adreno:740,
-// 618), and none of the rows for any device: these are taken there.
-static DeviceKind kind_for(const DeviceCaps& caps, const Problem& problem) {
-    const DeviceKind kind = kind_of(caps);
-    const bool spills = problem.softcap > 0 && problem.mask == VKATTN_MASK_FLOAT;
-    return kind == Device::adreno && spills ? Device::any : kind;
+// True if a driver's compiler spills registers of its devices' own rows for this problem, but none of the rows for any
+// device, which are taken then.
+//   Turnip      about 50 where a softcap and a float mask meet (tools/gate adreno:740, 618)
+//   Honeykrisp  up to 33 of those of 8 columns (tools/gate apple:m1), where float32 is loaded one by one, or where a
+//               group's heads share tiles. Batch-invariant: how many rows there are must not count.
+static bool spills_own_rows(DeviceKind kind, const Problem& p, const Options& options) {
+    if (kind == Device::adreno) return p.softcap > 0 && p.mask == VKATTN_MASK_FLOAT;
+    if (kind != Device::apple || p.head_dim_v > 128) return false;
+    const bool float32_by_one = p.element_bytes == 4 && (p.alignment_bytes % 16 != 0 ||
+                                                         p.head_dim_qk % 4 != 0 || p.head_dim_v % 4 != 0);
+    constexpr uint32_t most_tile_q = 64;
+    return float32_by_one || (options.batch_invariant ? p.group_size > 1 : packs(p, most_tile_q));
 }
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
@@ -457,10 +478,11 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
     const uint32_t head_dim =
         is_backward(kind) ? std::max(problem.head_dim_qk, problem.head_dim_v) : problem.head_dim_v;
+    const Device own = kind_of(caps), device = spills_own_rows(own, problem, options) ? Device::any : own;
     for (const TuningRow& row : table_of(kind)) {
         const bool of_rows = kind == KernelKind::rows || kind == KernelKind::rows_dot;
         if (row.numbers.of_rows_kernel() != of_rows) continue;
-        if (!is_for(row.device, kind_for(caps, problem))) continue;
+        if (!is_for(row.device, device)) continue;
         most_rows = std::max<uint64_t>(most_rows, row.max_rows);
         if (rows_of_kv_head > row.max_rows) continue;
         few_enough = true;
