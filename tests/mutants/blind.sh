@@ -8,13 +8,13 @@ source "$root/tools/lib/tiers.sh"
 declare -A blind_row  # this run's, by the fault's name
 notices=  # how the suites noticed the fault, or 'none'; empty where that is not known
 
-# suites_for NAME: prints the lines of everyday_gpu. For a fault in the matrix kernel, the suites of that kernel come
+# suites_for NAME: prints the lines of whole_gpu. For a fault in the matrix kernel, the suites of that kernel come
 # first.
 suites_for() {
     local own=matrix
     [[ ${file_of[$1]-} == *matrix* ]] || own='^$'
-    printf '%s\n' "${everyday_gpu[@]}" | grep -e "$own" || true
-    printf '%s\n' "${everyday_gpu[@]}" | grep -ve "$own" || true
+    printf '%s\n' "${whole_gpu[@]}" | grep -e "$own" || true
+    printf '%s\n' "${whole_gpu[@]}" | grep -ve "$own" || true
 }
 
 # run_suites NAME LOG [MODULES]: sets notices. doctest names the test that fails, and the one that a signal ends.
@@ -167,7 +167,7 @@ try_blind_unchanged() {
     local start=$SECONDS key
     key=$({
         hash_of_files src shaders "${tests[@]}"
-        printf '%s\n' "$toolchain" "${everyday_gpu[@]}"
+        printf '%s\n' "$toolchain" "${whole_gpu[@]}"
     } | hash)
     [[ ${kept_key[unchanged]-} != "$key" ]] || return 0
     run_suites unchanged "$work/unchanged.log"
@@ -213,7 +213,7 @@ blind_run() {
     mapfile -t all_modules < <(every_module)
     ! $conformance ||
         mapfile -t all_modules < <({ conformance_modules lavapipe && conformance_modules swiftshader; } | sort -u)
-    tests_hash=$({ hash_of_files "${tests[@]}" && printf '%s\n' "${everyday_gpu[@]}"; } | hash)
+    tests_hash=$({ hash_of_files "${tests[@]}" && printf '%s\n' "${whole_gpu[@]}"; } | hash)
     build_target "$target"
     if $conformance; then take_unchanged "${all_modules[@]}"; else compile_unchanged "${all_modules[@]}"; fi
     $conformance || try_blind_unchanged

@@ -4,6 +4,8 @@
 # optimisations (GALLIVM_PERF=nopt), with which tests/portable runs: lavapipe's suite took 1,903 s with them from an
 # empty shader cache, and 1,174 s without. The longest come first.
 #
+# Every day the cases, which are most of the suite, run by shares on lavapipe at 128 bits and on its matrices.
+#
 # The full tier runs the suite on lavapipe, whose default width has matrices. What would take too long is run by
 # shares, by the commit, as `conformance --level standard`, whose cases are those of these suites. A 24th of it runs on
 # SwiftShader and on lavapipe at 128 and 512 bits, whose suites would take 820 s, 1,300 s and 1,300 s; a third took 303 s
@@ -11,17 +13,26 @@
 # it is about half of the time of the suite (617 s). The suites themselves run an eighth of the rows of each tuning
 # table, which took 429 s and 137 s for the matrix kernels.
 
-everyday_gpu=(
+# Where nothing is left out: for --coverage, and for faults that are planted blindly.
+whole_gpu=(
     'lavapipe-128|lavapipe-128|'
     'matrix|lavapipe|-tc=*matrix*'
     'swiftshader|swiftshader|-sf=*test_api*,*test_record.cpp,*test_runs.cpp,*test_far.cpp,*test_combine.cpp'
     'swiftshader storage|swiftshader|-tc=*storage*types*,16-bit*'
 )
+everyday_gpu=(
+    'lavapipe-128|lavapipe-128|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*'
+    "${whole_gpu[@]:2}"
+)
 full_gpu=(
     'lavapipe|lavapipe|-tce=backward*cases:*matrix'
-    "${everyday_gpu[@]:2}"
+    "${whole_gpu[@]:2}"
 )
-# Shares of the standard level, in the full tier: DEVICE|GLOB of checks|shares.
+# Shares of the standard level: DEVICE|GLOB of checks|shares.
+everyday_shares=(
+    'lavapipe-128|*|24'
+    'lavapipe|*matrix*|24'
+)
 full_shares=(
     'lavapipe|backward/matrix/*|12'
     'lavapipe-512|*|24'
