@@ -20,7 +20,7 @@
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   two buffers, each  WALKED x head dims of Q    WALKED x head dims of dO    -lse, -delta, factor of WALKED rows
 //   with TURNED also, in each buffer  head dims of Q x WALKED    head dims of dO x WALKED
-//   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_IS_PLAIN),
+//   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_SIZE),
 //   then for each pair P of one or two blocks
 //   before and after the loop, over all of it, an equal share for each subgroup: K and V on their way in, dK and dV out
 #extension GL_GOOGLE_include_directive : require

@@ -17,7 +17,7 @@
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   two buffers, each  WALKED x head dims of K    WALKED x head dims of V
 //   with TURNED also, in each buffer  head dims of K x WALKED    behind both  rows of dO that no register holds
-//   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_IS_PLAIN)
+//   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_SIZE)
 //   before and after the loop, over all of it, an equal share for each subgroup: Q and dO on their way in, dQ out
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"

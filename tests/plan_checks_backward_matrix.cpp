@@ -46,7 +46,7 @@ bool is_turned(const Pipeline& pipeline) {
     return facts_of(pipeline.module).turned;
 }
 
-// True if masks are operands of the matrix unit, as lib/backward_matrix.glsl says.
+// True if masks are staged in shared memory, as lib/backward_matrix.glsl says.
 bool stages_masks(const Problem& p, const Pipeline& pipeline) {
     return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && !is_turned(pipeline) &&
            constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "mask_row_bytes") == 16;

@@ -76,8 +76,10 @@ std::string nonfinite_flaw(const core::DeviceCaps& caps, const core::Options& op
             const bool swiftshader = caps.driver_id == 10;
             if (constants[i].name == of_nonfinite[0] && value != swiftshader)
                 return fmt::format("{}: {} is {}", name_of(pipeline), constants[i].name, value);
-            const bool holds = (caps.name.find("Adreno") != caps.name.npos && !caps.name.ends_with("660")) ||
-                               caps.type == core::DeviceType::cpu;
+            const bool holds = caps.type == core::DeviceType::cpu
+                                   ? !swiftshader
+                                   : caps.vendor_id == 0x5143 && caps.driver_id == core::driver_turnip &&
+                                         !caps.name.ends_with("660");
             if (constants[i].name == of_nonfinite[2] && value != holds)
                 return fmt::format("{}: {} is {}", name_of(pipeline), constants[i].name, value);
             if (constants[i].name != of_nonfinite[1]) continue;

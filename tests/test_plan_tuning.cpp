@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -11,6 +12,27 @@
 
 using namespace vkattn;
 using namespace vkattn::test;
+
+// No property of Vulkan tells Adreno's registers; the names are those of Turnip and of Qualcomm's driver.
+TEST_CASE("tuning: Adreno's own rows are for the models with registers for them, under Turnip") {
+    core::DeviceCaps caps = profile("adreno_740");
+    for (const auto& [name, has_rows] : std::map<std::string, bool>{{"Turnip Adreno (TM) 610", false},
+                                                                    {"Turnip Adreno (TM) 618", true},
+                                                                    {"Turnip Adreno (TM) 643", false},
+                                                                    {"Turnip Adreno (TM) 650", false},
+                                                                    {"Turnip Adreno (TM) 690", false},
+                                                                    {"Turnip Adreno (TM) 702", false},
+                                                                    {"Adreno (TM) 830", true},
+                                                                    {"Adreno X1-85", false},
+                                                                    {"", false}}) {
+        CAPTURE(name);
+        caps.name = name;
+        caps.driver_id = core::driver_turnip;
+        CHECK_EQ(core::kind_of(caps) == core::DeviceKind::adreno, has_rows);
+        caps.driver_id = 8;  // VK_DRIVER_ID_QUALCOMM_PROPRIETARY
+        CHECK(core::kind_of(caps) == core::DeviceKind::any);
+    }
+}
 
 TEST_CASE("tuning: every row is well formed, and used by some device") {
     size_t count = 0;

@@ -1,19 +1,24 @@
-// Float masks of 16-bit elements in the plain tiles of the backward on matrix units (lib/backward_matrix_walk.glsl). A
-// mask becomes a left operand, whose elements lie where those of an accumulator do (MOVE_FRAGMENT): so each invocation
-// has the mask of its own scores. Masks in other tiles and of other kinds are read element by element (find_finished).
+// Float masks of 16-bit elements in the plain tiles of the backward on matrix units (lib/backward_matrix_walk.glsl). Masks
+// in other tiles and of other kinds are read element by element (find_finished).
 //
-// A subgroup stages the masks of its scores for itself: those of the next tile are on their way while this one is
-// multiplied, and stored at its end. No barrier stands within a tile, because no product would overlap the exponentials
-// of the block before it.
+// A mask becomes a left operand, whose elements lie where those of an accumulator do (MOVE_FRAGMENT): so each invocation
+// has the mask of its own scores. A subgroup stages the masks of its scores for itself: those of the next tile are on
+// their way while this one is multiplied, and stored at its end. No barrier stands within a tile, because no product
+// would overlap the exponentials of the block before it.
 //
 // Turned products stage no masks. Each invocation loads those of its own scores of a block before the block is
-// multiplied: elements of an accumulator are neighbouring walked rows, which to backward_matrix_query are eight keys in
-// 16 bytes.
+// multiplied: the eight elements that it has of an accumulator are neighbouring walked rows, which to
+// backward_matrix_query are eight keys in 16 bytes.
 const bool PLAIN_SCORES = !FINISHES_ALL_TILES && (MASK_KIND == MASK_NONE || MASK_IS_PLAIN);
 
-// True if vec4 of the mask are aligned as such. If not, its elements are loaded one by one, and give the same bits.
+// True if vec4 of the mask are aligned as such, where they are loaded. If not, its elements are loaded one by one, and give
+// the same bits.
+#if defined(TURNED) && defined(KEY_VALUE)
+bool mask_is_aligned() { return true; }
+#else
 bool mask_is_aligned() { return !MASK_IS_PLAIN || arguments().x.mask.x % 16 == 0; }
-#if defined(TURNED) && !defined(KEY_VALUE)
+#endif
+#ifdef TURNED
 #define MASKS_MAY_BE_PLAIN mask_is_aligned()
 #else
 #define MASKS_MAY_BE_PLAIN true

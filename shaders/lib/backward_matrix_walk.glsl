@@ -2,7 +2,7 @@
 // rows are walked (walked, inner), where they lie (place_head), and says what of a tile is seen (is_inner_block,
 // sees_block) and which rows of it are dropped (drop_rows).
 //
-// A tile is plain if all its rows exist and see every key, if nothing but the scale and a mask that can be staged makes
+// A tile is plain if all its rows exist and see every key, if nothing but the scale and a mask that is plain makes
 // its scores, and if no row has a factor or is empty. Plain tiles that are followed by a whole tile or by none, and
 // whose masks are aligned, are multiplied without a branch (H200, 580.159, D64: with one a block 188 TFLOP/s for 192).
 // Others go block by block, and blocks that no row of the subgroup sees are left out.

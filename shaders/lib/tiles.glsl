@@ -259,7 +259,7 @@ vec4 acc[ROWS * OUT_VECS];
 #define DROP_UNSEEN \
     if (MASK_KIND != MASK_NONE) { DROP_WHERE_ALL_ARE_HIDDEN }
 
-// It is zero, which compilers cannot know. Turnip's (Mesa 26.1) loads from shared memory with constant offsets of up to
+// It is zero, because no dimension of a grid is counted beyond 2^31 - 1 (src/problem.cpp); compilers cannot know that. Turnip's (Mesa 26.1) loads from shared memory with constant offsets of up to
 // 4095 bytes, and spends an addition on each load with a larger one; where an offset is not known it is added once.
 #ifdef ROLLED
 #define UNKNOWN_ZERO 0

@@ -112,7 +112,7 @@ PassNumbers of_keys(const Numbers& n) {
 PassNumbers of_mask(const Numbers& n) {
     return {n.mask_subgroups, n.mask_row_blocks, n.mask_walked, 1, 1};
 }
-// True if the kernels stage masks: MASK_IS_PLAIN of lib/backward_matrix.glsl.
+// True if the kernels stage masks: then MASK_SIZE of lib/backward_matrix.glsl is not 0.
 bool stages_masks(const Numbers& n, const Problem& p) {
     return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && n.move == MOVE_FRAGMENT &&
            n.turned == 0 && mask_row_bytes(p) == 16;

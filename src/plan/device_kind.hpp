@@ -5,8 +5,9 @@
 
 namespace vkattn::core {
 
-// many_registers: 256 an invocation, as NVIDIA's and AMD's have; adreno: 192, and 32 KiB of shared memory a core;
-// apple: 128, under Mesa's Honeykrisp; nvidia_driver: NVIDIA's own, not Mesa's NVK.
+// many_registers: 256 an invocation, as NVIDIA's and AMD's GPUs have. adreno: 192 an invocation, and 32 KiB of shared
+// memory a core, under Mesa's Turnip. apple: 128 an invocation, under Mesa's Honeykrisp. nvidia_driver: NVIDIA's own
+// driver, as against Mesa's NVK.
 enum class DeviceKind { any, cpu, many_registers, amd, nvidia, nvidia_driver, adreno, apple };
 
 // The most specific kind of a device.

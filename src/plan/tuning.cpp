@@ -34,7 +34,8 @@ constexpr uint64_t max_packed_rows = 512;
 //           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
 //           time there (1.7 s).
 //   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
-//           beyond D256, on no NVK device; few rows on none at all. Apple's compiler has 128 registers an
+//           beyond D256, on no NVK device; few rows on the Adreno
+//           660 alone, 17 to 26 registers with softcap and a mask. Apple's compiler has 128 registers an
 //           invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
 //   adreno  not run on its own devices. They have 192 registers an invocation, and shared memory limits their waves.
 //           tools/gate adreno:740, float32, instructions a multiply-add (--loops) and waves of a core, few rows in
@@ -328,11 +329,14 @@ static uint32_t adreno_model(const DeviceCaps& caps) {
     return model;
 }
 
-// No property of Vulkan tells how many registers an Adreno has: the 650 and 660 have 128 an invocation, with which its
-// rows spill 52 to 172 (tools/gate adreno:660). Qualcomm's own compiler was not looked at.
+// True if the device has the 192 registers an invocation that Adreno's rows want. No property of Vulkan tells, so that
+// the models are listed (Mesa's freedreno_devices.py, reg_size_vec4 = 96 and more). Others have 128 and fewer, with
+// which these rows spill 52 to 172 (tools/gate adreno:660). Qualcomm's own compiler was not looked at.
 static bool has_adreno_registers(const DeviceCaps& caps) {
+    constexpr uint32_t of_6xx[] = {615, 616, 618, 619, 620, 630, 640, 680};
     const uint32_t model = adreno_model(caps);
-    return caps.driver_id == driver_turnip && model >= 600 && model / 50 != 650 / 50;
+    return caps.driver_id == driver_turnip &&
+           (model >= 725 || std::find(std::begin(of_6xx), std::end(of_6xx), model) != std::end(of_6xx));
 }
 
 DeviceKind kind_of(const DeviceCaps& caps) {
@@ -454,8 +458,8 @@ static std::string too_many_rows(uint64_t most, uint32_t group_size) {
     return fmt::format("it is for at most {} query rows here{}", most, group);
 }
 
-// True if a driver's compiler spills registers of its devices' own rows for this problem, but none of the rows for any
-// device, which are taken then.
+// True if a driver's compiler spills registers of its devices' own rows for this problem, and none of the rows for any
+// device on the same GPU: then these are taken.
 //   Turnip      about 50 where a softcap and a float mask meet (tools/gate adreno:740, 618)
 //   Honeykrisp  up to 33 of those of 8 columns (tools/gate apple:m1), where float32 is loaded one by one, or where a
 //               group's heads share tiles. Batch-invariant: how many rows there are must not count.
@@ -464,7 +468,7 @@ static bool spills_own_rows(DeviceKind kind, const Problem& p, const Options& op
     if (kind != Device::apple || p.head_dim_v > 128) return false;
     const bool float32_by_one = p.element_bytes == 4 && (p.alignment_bytes % 16 != 0 ||
                                                          p.head_dim_qk % 4 != 0 || p.head_dim_v % 4 != 0);
-    constexpr uint32_t most_tile_q = 64;
+    constexpr uint32_t most_tile_q = 64;  // of these rows: apple-d64's
     return float32_by_one || (options.batch_invariant ? p.group_size > 1 : packs(p, most_tile_q));
 }
 

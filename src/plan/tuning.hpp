@@ -64,7 +64,7 @@ struct TileChoice {
     std::optional<MatrixNumbers> matrix;  // of the matrix kernel, which has no other numbers
     bool isolates_rows = false;           // what is not finite stays out of rows that do not see it
     bool exp2_loses_nan = false;          // quirks.hpp
-    bool holds_blocks = false;            // likewise
+    bool holds_blocks = false;            // quirks.hpp
     bool dot = false;                     // products are 16-bit dot products
     std::optional<BackwardMatrixNumbers> backward_matrix;  // of the backward on matrix units, likewise
 

@@ -13,7 +13,7 @@ namespace {
 
 static_assert(driver_nvk == VK_DRIVER_ID_MESA_NVK && driver_radv == VK_DRIVER_ID_MESA_RADV &&
               driver_swiftshader == VK_DRIVER_ID_GOOGLE_SWIFTSHADER &&
-              driver_honeykrisp == VK_DRIVER_ID_MESA_HONEYKRISP);
+              driver_honeykrisp == VK_DRIVER_ID_MESA_HONEYKRISP && driver_turnip == VK_DRIVER_ID_MESA_TURNIP);
 
 // The device has VK_AMD_shader_core_properties, which tells, enabled or not.
 VkPhysicalDeviceShaderCorePropertiesAMD amd_shader_core(const InstanceFunctions& vk,

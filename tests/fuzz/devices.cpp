@@ -101,11 +101,13 @@ core::Options options_of(Bytes& bytes) {
 core::DeviceCaps device_of(Bytes& bytes) {
     static constexpr uint32_t vendors[] = {0x10de, 0x1002, 0x8086, 0x10005, 0x13b5, 0x5143, 0x106b, 0};
     static constexpr uint32_t drivers[] = {
-        core::driver_nvidia, core::driver_nvk, core::driver_radv, core::driver_swiftshader, 0, 13};
+        core::driver_nvidia,      core::driver_nvk,    core::driver_radv,
+        core::driver_swiftshader, core::driver_turnip, core::driver_honeykrisp,
+        0,                        13};
     core::DeviceCaps caps;
-    caps.name = "fuzzed";
     caps.vendor_id = bytes.PickValueInArray(vendors);
     caps.driver_id = bytes.PickValueInArray(drivers);
+    caps.name = caps.driver_id == core::driver_turnip ? "Turnip Adreno (TM) 740" : "fuzzed";
     caps.type = static_cast<core::DeviceType>(bytes.below(5));
     caps.api_version = core::version_1_2 + (bytes.below(3) << 12) - (bytes.one_in(32) ? 1u << 12 : 0);
     caps.buffer_device_address = !bytes.one_in(64);

@@ -516,8 +516,7 @@ LoopCounts steady_loop(Assembly language, std::string_view text, const std::opti
     if (!exponentiates(*found)) return found->path.counts;
     const BlockTimes times(blocks, loops, *found, *first_exponent(*found), *work);
     std::vector<LoopCounts> of_all_times(blocks.size());
-    LoopCounts
-        behind;  // of inner loops' blocks that stand behind the steady loop, where its path does not come
+    LoopCounts behind;  // inner loops' blocks that stand behind the steady loop, where its path does not come
     for (size_t b = found->first; b < blocks.size(); b++)
         for (uint64_t t = 0; t < times.of(b) - (b > found->last ? 1 : 0); t++)
             add(of_block[b], b > found->last ? behind : of_all_times[b]);

@@ -1,7 +1,7 @@
 # shellcheck shell=bash disable=SC2154 # root, here, build and the tables are of those that source this
 # Sourced by tests/mutants/run: --blind and --conformance. Each fault is planted into every module that includes the
-# faulted file, and the everyday GPU suites, or the checks of vkattn conformance, run until one fails. The table is
-# written after each fault.
+# faulted file, and the everyday GPU suites (whole_gpu of tools/lib/tiers.sh), or the checks of vkattn conformance, run
+# until one fails. The table is written after each fault.
 
 # shellcheck source-path=SCRIPTDIR source=../../tools/lib/tiers.sh
 source "$root/tools/lib/tiers.sh"
@@ -185,8 +185,8 @@ write_blind() {
             printf 'Written by tests/mutants/run --conformance: the first check of vkattn conformance --level standard\n'
             printf 'that reports a fault, and passes without it, and the seconds until then.\n'
         else
-            printf '# Faults against the everyday suites\n\n'
-            printf 'Written by tests/mutants/run --blind: the first test of the everyday GPU suites (tools/lib/tiers.sh)\n'
+            printf '# Faults against the everyday suites, whole\n\n'
+            printf 'Written by tests/mutants/run --blind: the first test of the everyday GPU suites (whole_gpu of tools/lib/tiers.sh)\n'
             printf "that notices a fault (the fault's own case is one of them), and the seconds until then.\n"
         fi
         printf 'Toolchain: %s.\n\n' "$toolchain"

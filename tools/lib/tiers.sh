@@ -4,16 +4,17 @@
 # optimisations (GALLIVM_PERF=nopt), with which tests/portable runs: lavapipe's suite took 1,903 s with them from an
 # empty shader cache, and 1,174 s without. The longest come first.
 #
-# Every day the cases, which are most of the suite, run by shares on lavapipe at 128 bits and on its matrices.
+# Every day the cases, which are most of the suite, run by shares on lavapipe at 128 bits and on its matrices. 16-bit
+# dot products and pairs of features run in the full tier only.
 #
 # The full tier runs the suite on lavapipe, whose default width has matrices. What would take too long is run by
 # shares, by the commit, as `conformance --level standard`, whose cases are those of these suites. A 24th of it runs on
-# SwiftShader and on lavapipe at 128 and 512 bits, whose suites would take 820 s, 1,300 s and 1,300 s; a third took 303 s
-# on SwiftShader and 627 s at 512 bits on a slow day. A twelfth of the backward on matrix units runs on lavapipe, where
-# it is about half of the time of the suite (617 s). The suites themselves run an eighth of the rows of each tuning
-# table, which took 429 s and 137 s for the matrix kernels.
+# SwiftShader and on lavapipe at 128 and 512 bits, whose suites would take 820 s, 1,300 s and 1,300 s; a third took
+# 303 s on SwiftShader and 627 s at 512 bits on a slow day. A twelfth of the backward on matrix units runs on lavapipe,
+# where it is about half of the time of the suite (617 s). The suites themselves run an eighth of the rows of each
+# tuning table, which took 429 s and 137 s for the matrix kernels.
 
-# Where nothing is left out: for --coverage, and for faults that are planted blindly.
+# The everyday suites with nothing left out: for `tools/check --coverage` and `tests/mutants/run --blind`.
 whole_gpu=(
     'lavapipe-128|lavapipe-128|'
     'matrix|lavapipe|-tc=*matrix*'
@@ -22,6 +23,7 @@ whole_gpu=(
 )
 everyday_gpu=(
     'lavapipe-128|lavapipe-128|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*'
+    'matrix|lavapipe|-tc=*matrix* -tce=*cases*,16-bit*dot*products*'
     "${whole_gpu[@]:2}"
 )
 full_gpu=(
