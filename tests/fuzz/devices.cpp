@@ -100,10 +100,14 @@ core::Options options_of(Bytes& bytes) {
 
 core::DeviceCaps device_of(Bytes& bytes) {
     static constexpr uint32_t vendors[] = {0x10de, 0x1002, 0x8086, 0x10005, 0x13b5, 0x5143, 0x106b, 0};
-    static constexpr uint32_t drivers[] = {
-        core::driver_nvidia,      core::driver_nvk,    core::driver_radv,
-        core::driver_swiftshader, core::driver_turnip, core::driver_honeykrisp,
-        0,                        13};
+    static constexpr uint32_t drivers[] = {core::driver_nvidia,
+                                           core::driver_nvk,
+                                           core::driver_radv,
+                                           core::driver_swiftshader,
+                                           core::driver_turnip,
+                                           core::driver_honeykrisp,
+                                           0,
+                                           13};
     core::DeviceCaps caps;
     caps.vendor_id = bytes.PickValueInArray(vendors);
     caps.driver_id = bytes.PickValueInArray(drivers);
