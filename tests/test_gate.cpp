@@ -418,6 +418,31 @@ block.u 3 L3 [1] -> {
     CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{64, 1}});
 }
 
+// Pascal's invocations part and meet by a stack of targets.
+TEST_CASE("gate: NAK's loops before Volta") {
+    const LoopCounts loop = steady_loop(Assembly::nak, R"(block.u 0 L1 [] -> {
+                  pbk L5                                                // delay=13
+block.u 1 L2 [0, 4] -> {
+                  pcnt L2                                               // delay=13
+      r9        = mufu.exp2.f32 r9                                      // delay=1
+                  ssy L3                                                // delay=13
+@!p0              bra pT L4                                             // delay=13
+block.u 2 L6 [1] -> {
+      r0        = ffma.ftz r1 r2 r3                                     // delay=4
+                  sync L3                                               // delay=13
+block.u 3 L4 [1] -> {
+                  brk L5                                                // delay=13
+block.u 4 L3 [2] -> {
+      r0        = ffma.ftz r1 r2 r3                                     // delay=4
+                  cont L2                                               // delay=13
+block.u 5 L5 [3] -> {
+                  exit                                                  // delay=1
+)");
+    CHECK_EQ(loop.fma, 2);
+    CHECK_EQ(loop.transcendental, 1);
+    CHECK_EQ(loop.vector, 0);
+}
+
 TEST_CASE("gate: the unit that takes most clocks bounds a loop") {
     LoopCounts loop;
     loop.matrix = 32;

@@ -106,7 +106,8 @@ void add_ir3(std::string_view line, std::vector<AssemblyLine>& lines) {
 }
 
 // "block.u 3 L8 [2] -> {" begins a block; "@!p0 bra pT L9" branches, and "bra L9" without a predicate does
-// not come back. "r1 = shf.r ..." assigns; what writes a register named ur.. is of the scalar unit.
+// not come back. Before Volta invocations part and meet by a stack: "sync L9", "brk L9" and "cont L9" branch, too, to what
+// ssy, pbk and pcnt have put there. "r1 = shf.r ..." assigns; what writes a register named ur.. is of the scalar unit.
 void add_nak(std::string_view line, std::vector<AssemblyLine>& lines) {
     line = trimmed(line.substr(0, line.find("//")));
     if (line.starts_with("block")) {
@@ -121,7 +122,7 @@ void add_nak(std::string_view line, std::vector<AssemblyLine>& lines) {
     if (equals != line.npos) line = trimmed(line.substr(equals + 3));
     const std::string name(first_word(line));
     if (name.empty() || std::isalpha(static_cast<unsigned char>(name.front())) == 0) return;
-    if (name == "bra") {
+    if (name == "bra" || name == "sync" || name == "brk" || name == "cont") {
         const bool conditional = predicated || line.find(" up") != line.npos || line.find(" !") != line.npos;
         return lines.push_back(
             {conditional ? Kind::branch : Kind::jump, name, std::string(last_word(line)), 1});
@@ -210,7 +211,7 @@ void count_nak(const AssemblyLine& line, LoopCounts& c) {
         c.global_loads++;
     else if (n.starts_with("bar"))
         c.barriers++;
-    else if (starts_with_any(n, {"bra", "nop", "bssy", "bsync"}))
+    else if (starts_with_any(n, {"bra", "nop", "bssy", "bsync", "ssy", "sync", "pbk", "brk", "pcnt", "cont"}))
         return;
     else
         c.vector++;
