@@ -51,7 +51,7 @@ struct SelfTest {
     VkattnPrecision precision{};
     uint32_t rows = 0;
     SelfTestNumbers numbers = SelfTestNumbers::normal;
-    std::string_view kernel = "";  // that the test is of; "" = the planner's choice
+    std::string_view kernel{};  // that the test is of; "" = the planner's choice
 
     Problem problem() const;
 };
