@@ -1,6 +1,6 @@
 // These tests say which kernel and tuning row each device of tests/profiles gets for the problems that people have
-// most, after a probe of its matrix units. tests/golden/choices.txt has a line for each, so that a wrong choice is seen. They
-// also check the rows that are chosen by what a device reports of itself.
+// most, after a probe of its matrix units. tests/golden/choices.txt has a line for each, so that a wrong choice is
+// seen. They also check the rows that are chosen by what a device reports of itself.
 #include <doctest/doctest.h>
 
 #include <cstdlib>

@@ -34,8 +34,9 @@ const uint TILE_Q = HELD_ROWS, TILE_KV = WALKED;
 #define WANTS_DS true
 #endif
 
-// Masks that are fetched by the tile or by the block, not by the element (lib/backward_matrix_masks.glsl). If they are
-// staged, a subgroup stages those of its scores: MASK_ROWS query rows of MASK_KEYS keys.
+// MASK_IS_PLAIN says that masks are fetched by the tile or by the block, not by the element
+// (lib/backward_matrix_masks.glsl). If they are staged, a subgroup stages those of its scores: MASK_ROWS query rows of
+// MASK_KEYS keys.
 #if defined(F16) || defined(BF16)
 const bool MASK_IS_PLAIN = MASK_KIND == MASK_FLOAT ? (P_MOVE == MOVE_FRAGMENT ? MASK_ROW_BYTES == 16 : false) : false;
 #else

@@ -1,18 +1,18 @@
-// Float masks of 16-bit elements in the plain tiles of the backward on matrix units (lib/backward_matrix_walk.glsl). Masks
-// in other tiles and of other kinds are read element by element (find_finished).
+// This file has float masks of 16-bit elements in the plain tiles of the backward on matrix units
+// (lib/backward_matrix_walk.glsl). Masks in other tiles and of other kinds are read element by element (find_finished).
 //
-// A mask becomes a left operand, whose elements lie where those of an accumulator do (MOVE_FRAGMENT): so each invocation
-// has the mask of its own scores. A subgroup stages the masks of its scores for itself: those of the next tile are on
-// their way while this one is multiplied, and stored at its end. No barrier stands within a tile, because no product
-// would overlap the exponentials of the block before it.
+// A mask becomes a left operand, whose elements lie where those of an accumulator do (MOVE_FRAGMENT): so each
+// invocation has the mask of its own scores. A subgroup stages the masks of its scores for itself: those of the next
+// tile are on their way while this one is multiplied, and stored at its end. No barrier stands within a tile, because
+// no product would overlap the exponentials of the block before it.
 //
 // Turned products stage no masks. Each invocation loads those of its own scores of a block before the block is
 // multiplied: the eight elements that it has of an accumulator are neighbouring walked rows, which to
 // backward_matrix_query are eight keys in 16 bytes.
 const bool PLAIN_SCORES = !FINISHES_ALL_TILES && (MASK_KIND == MASK_NONE || MASK_IS_PLAIN);
 
-// True if vec4 of the mask are aligned as such, where they are loaded. If not, its elements are loaded one by one, and give
-// the same bits.
+// True if the kernel loads no vec4 of the mask, or if they are aligned as such. If not, the mask's elements are loaded
+// one by one, and give the same bits.
 #if defined(TURNED) && defined(KEY_VALUE)
 bool mask_is_aligned() { return true; }
 #else
@@ -87,7 +87,7 @@ uvec4 mask_words[MASK_IS_PLAIN ? ROW_BLOCKS * BLOCK_TILES : 1];  // eight elemen
 uvec2 mask_here;                                                 // mask_of_tile of the tile at hand
 #define MASK_OF(r, n, e) floats_of(QUERY_TYPE, mask_words[(r) * BLOCK_TILES + (n)][(e) / 2])[(e) % 2]
 
-// In bytes from mask_here.
+// Returns the place of a score's mask, in bytes from mask_here.
 uint place_in_mask(uint held_row, uint walked_row) {
 #ifdef KEY_VALUE
     return walked_row * mask_stride * 16 + held_row * 2;
@@ -95,6 +95,8 @@ uint place_in_mask(uint held_row, uint walked_row) {
     return held_row * mask_stride * 16 + walked_row * 2;
 #endif
 }
+// mask_at does what load_one_16bit does. Written so, RADV adds the uniform part on the scalar unit (navi31, D64, dkey
+// and dvalue: 672 clocks for 721).
 layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer HalfIn { uint16_t x; };
 uint mask_at(uint uniform_offset, uint offset) {
     return uint(HalfIn(packUint2x32(mask_here) + uint64_t(uniform_offset) + uint64_t(offset)).x);

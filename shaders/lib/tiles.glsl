@@ -82,7 +82,7 @@ Block load_chunk_block(Rows q, Rows k, uint chunk, uint extent, uint first) {
     return load_block(of_k, t, t.first + row, chunk * CHUNK + e % CHUNK_VECS * 4, extent, extent % CHUNK == 0);
 }
 
-// Where the block `index` of K or Q is put, and how far apart its lines are.
+// place_of_block says where the block `index` of K or Q is put, and stride_of_block how far apart its lines are.
 #define stride_of_block(of_k) ((of_k) ? K_STRIDE : Q_STRIDE)
 uint place_of_block(bool of_k, uint index) {
     return (of_k ? POOL_K : POOL_Q) + index % CHUNK_VECS * LINES_OF(4) * stride_of_block(of_k) + index / CHUNK_VECS;
@@ -259,8 +259,9 @@ vec4 acc[ROWS * OUT_VECS];
 #define DROP_UNSEEN \
     if (MASK_KIND != MASK_NONE) { DROP_WHERE_ALL_ARE_HIDDEN }
 
-// It is zero, because no dimension of a grid is counted beyond 2^31 - 1 (src/problem.cpp); compilers cannot know that. Turnip's (Mesa 26.1) loads from shared memory with constant offsets of up to
-// 4095 bytes, and spends an addition on each load with a larger one; where an offset is not known it is added once.
+// UNKNOWN_ZERO is 0, because no dimension of a grid is counted beyond 2^31 - 1 (src/problem.cpp); compilers cannot know
+// that. Turnip's (Mesa 26.1) loads from shared memory with constant offsets of up to 4095 bytes, and spends an addition
+// on each load with a larger one. An offset that it does not know is added once.
 #ifdef ROLLED
 #define UNKNOWN_ZERO 0
 #else

@@ -34,9 +34,9 @@ constexpr uint64_t max_packed_rows = 512;
 //           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
 //           time there (1.7 s).
 //   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
-//           beyond D256, on no NVK device; few rows on the Adreno
-//           660 alone, 17 to 26 registers with softcap and a mask. Apple's compiler has 128 registers an
-//           invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared memory.
+//           beyond D256, on no NVK device; few rows on the Adreno 660 alone, 17 to 26 registers with softcap and a
+//           mask. Apple's compiler has 128 registers an invocation: without prefetching, and with lanes for head dims.
+//           small: 16 KiB of shared memory.
 //   adreno  not run on its own devices. They have 192 registers an invocation, and shared memory limits their waves.
 //           tools/gate adreno:740, float32, instructions a multiply-add (--loops) and waves of a core, few rows in
 //           brackets: D64 1.40 and 4 [1.76 and 4], D128 1.34 and 4 [1.74 and 2], D256 1.50 and 4 [2.06 and 2],
@@ -319,7 +319,7 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
 
 }  // namespace
 
-// The number in a name like "Turnip Adreno (TM) 740", or 0.
+// Returns the number in a name like "Turnip Adreno (TM) 740", or 0.
 static uint32_t adreno_model(const DeviceCaps& caps) {
     constexpr std::string_view mark = "Adreno (TM) ";
     const size_t at = caps.name.find(mark);

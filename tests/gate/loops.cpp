@@ -106,8 +106,9 @@ void add_ir3(std::string_view line, std::vector<AssemblyLine>& lines) {
 }
 
 // "block.u 3 L8 [2] -> {" begins a block; "@!p0 bra pT L9" branches, and "bra L9" without a predicate does
-// not come back. Before Volta invocations part and meet by a stack: "sync L9", "brk L9" and "cont L9" branch, too, to what
-// ssy, pbk and pcnt have put there. "r1 = shf.r ..." assigns; what writes a register named ur.. is of the scalar unit.
+// not come back. Before Volta invocations part and meet by a stack: "sync L9", "brk L9" and "cont L9" branch, too, to
+// what ssy, pbk and pcnt have put there. "r1 = shf.r ..." assigns; what writes a register named ur.. is of the scalar
+// unit.
 void add_nak(std::string_view line, std::vector<AssemblyLine>& lines) {
     line = trimmed(line.substr(0, line.find("//")));
     if (line.starts_with("block")) {

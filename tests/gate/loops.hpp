@@ -49,9 +49,9 @@ std::vector<AssemblyLine> parse_assembly(Assembly language, std::string_view tex
 // Adds one execution of an instruction.
 void count(Assembly language, const AssemblyLine& line, LoopCounts& counts);
 
-// What an invocation of a forward without matrix units multiplies in one pass of the steady loop, in multiply-adds or
-// dot products. Loops that come before the exponents are of Q.K^T, those behind them of P.V. How often a loop runs
-// follows from what it multiplies each time; and where loops are nested, the outer one stages tiles.
+// LoopWork says what an invocation of a forward without matrix units multiplies in one pass of the steady loop, in
+// multiply-adds or dot products. Loops that come before the exponents are of Q.K^T, those behind them of P.V. How often
+// a loop runs follows from what it multiplies each time; and where loops are nested, the outer one stages tiles.
 struct LoopWork {
     struct Product {
         double multiplications = 0;

@@ -59,7 +59,7 @@ std::string name_of(const core::Pipeline& p, const core::Plan& plan, const std::
     return name;
 }
 
-// Of the forward kernels without matrix units; of others nothing is known.
+// Returns the work of a forward kernel without matrix units, and nothing for other kernels, of which it is not known.
 std::optional<LoopWork> work_of(const core::Pipeline& p) {
     const std::string_view kernel = core::name_of(p.module);
     const bool of_tiles = kernel.starts_with("forward_tiles"), of_rows = kernel.starts_with("forward_rows");

@@ -12,8 +12,8 @@
 # SwiftShader and on lavapipe at 128 and 512 bits, whose suites would take 820 s, 1,300 s and 1,300 s; a third took
 # 303 s on SwiftShader and 627 s at 512 bits on a slow day. A twelfth of the backward on matrix units runs on lavapipe,
 # where it is about half of the time of the suite (617 s). The suites themselves run an eighth of the rows of each
-# tuning table, which took 429 s and 137 s for the matrix kernels. A quarter of the tests of 16-bit dot products runs,
-# with which the suite on lavapipe took over 41 minutes of a core.
+# tuning table, which took 429 s and 137 s for the matrix kernels. Of the tests of 16-bit dot products a quarter runs:
+# with all of them the suite on lavapipe took over 41 minutes of a core.
 
 # The everyday suites with nothing left out: for `tools/check --coverage` and `tests/mutants/run --blind`.
 whole_gpu=(
