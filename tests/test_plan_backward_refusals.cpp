@@ -187,6 +187,17 @@ TEST_CASE("backward refusal: tuning numbers that do not go together") {
     CHECK(begins(unknown, "INVALID options.tuning: "));
 }
 
+TEST_CASE("backward refusal: tuning of matrix units that does not go together") {
+    const DeviceCaps turned = probed_turned(matrix_device("amd_navi31"), true);
+    const Problem p =
+        resolved(make_problem(d64, {1, 2, 2, 97, 97}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+    const auto refused = [&](const char* numbers) { return refusal(turned, p, tuning(numbers, "matrix")); };
+    CHECK_EQ(refused("q_v_staged=32"), "planned");
+    // Once 40 was taken for 32, the whole steps in it.
+    CHECK_EQ(refused("q_v_staged=40"), "INVALID options.tuning: q_v_staged is not a multiple of 16");
+    CHECK_EQ(refused("turned=0,q_v_staged=32"), "INVALID options.tuning: q_v_staged goes with turned=1");
+}
+
 TEST_CASE("backward refusal: tuning too large for the device") {
     for (const Profile& device : usable_devices()) {
         INFO(device.name);

@@ -30,11 +30,12 @@ using Numbers = BackwardMatrixNumbers;
 //           without a mask, as a part of which the products are: dquery 87 and 83 % at D64, 93 and 89 % at D128; dkey
 //           and dvalue 83 and 84 % at D64, 89 and 86 % at D128. With apart passes RDNA4 has 90 % at D128, but 40
 //           products for 32; not apart it spills 47 registers. On RDNA3 dquery spills 24 at D128 where all of dout is
-//           in registers, 16 subgroups in pairs spill 42, and the pass for dbias with 4 subgroups 2.
-//   nvk, any  not run on their own devices. By tools/gate only dquery at D128 with a boolean mask spills, on NVK, 5
-//           to 7 registers; RDNA moves 8 to 10 scalars to vector registers, where masks are read one by one. With
-//           more head dims registers do not hold a block of rows: D64 with both gradients in one pass spills 14 on
-//           RDNA3, D128 in two slices 101, D256 on NVK 63.
+//           in registers, 16 subgroups in pairs spill 42, and the pass for dbias with 4 subgroups 2 (1 or 2 at D64 on
+//           both).
+//   nvk, any  not run on their own devices. By tools/gate nothing spills. With 4 subgroups NVK's dquery spills 3 to 7
+//           registers at D128 with a boolean mask; but of float32 without a mask it has 287 instructions for 504 of 8
+//           subgroups (ampere; 395 and 394 of float16). With more head dims registers do not hold a block of rows: D64
+//           with both gradients in one pass spills 14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
 // clang-format off
 constexpr BackwardMatrixRow rows[] = {
     // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
@@ -54,21 +55,23 @@ constexpr BackwardMatrixRow rows[] = {
     {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
 
     {"rdna3-backward-d64",          Device::amd,            64,
-     {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+     {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
     {"rdna3-backward-d128-paired",  Device::amd,           128,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 8, 1, 16, 2, 0, 0, 0, 0, 0, 64}, USE_TURNED | USE_EXCHANGED},
     {"rdna3-backward-d128",         Device::amd,           128,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 2, 1, 0, 8, 1, 16, 2, 0, 0, 0, 0, 0, 64}, USE_TURNED | USE_EXCHANGED},
     {"rdna4-backward-d64",          Device::amd,            64,
-     {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 4, 1, 16, 2}, USE_TURNED},
+     {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED},
     {"rdna4-backward-d128-paired",  Device::amd,           128,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 4, 1, 16, 2}, USE_TURNED},
     {"rdna4-backward-d128",         Device::amd,           128,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 4, 1, 16, 2}, USE_TURNED},
 
     {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}},
-    {"nvk-backward-matrix-d128",    Device::nvidia,        128, {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}},
-    {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1, 0, 4, 1, 16, 2}},
+    {"nvk-backward-d128-f32",       Device::nvidia,        128,
+     {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}, USE_UNMASKED | USE_FLOAT32},
+    {"nvk-backward-matrix-d128",    Device::nvidia,        128, {8, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}},
+    {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1, 0, 8, 1, 16, 2}},
 };
 // clang-format on
 
@@ -160,6 +163,7 @@ std::string malformed(const Problem& p, const Numbers& n) {
     if (n.move == MOVE_SHARED && p.dtype == VKATTN_DTYPE_FLOAT32) return "move=2 is not for float32 storage";
     if (n.turned > 1) return "turned is 0 or 1";
     if (n.turned == 0 && n.q_v_staged != 0) return "q_v_staged goes with turned=1";
+    if (n.q_v_staged % s.k != 0) return fmt::format("q_v_staged is not a multiple of {}", s.k);
     if (n.turned == 1 && (s.turned_layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
         return "turned=1 needs move=0, 16-bit storage and accumulators that become right operands";
     if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
@@ -211,6 +215,8 @@ Numbers of_dbias(Numbers n) {
 uint32_t uses_of(const Problem& p, const Numbers& n) {
     uint32_t uses = stages_masks(n, p) ? USE_BIAS : 0;
     if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
+    if (p.mask == VKATTN_MASK_NONE) uses |= USE_UNMASKED;
+    if (p.dtype == VKATTN_DTYPE_FLOAT32) uses |= USE_FLOAT32;
     return uses;
 }
 
