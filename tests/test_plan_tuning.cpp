@@ -14,23 +14,25 @@ using namespace vkattn;
 using namespace vkattn::test;
 
 // No property of Vulkan tells Adreno's registers; the names are those of Turnip and of Qualcomm's driver.
-TEST_CASE("tuning: Adreno's own rows are for the models with registers for them, under Turnip") {
+TEST_CASE("tuning: Adreno's rows follow the model's registers, under Turnip") {
+    using enum core::DeviceKind;
     core::DeviceCaps caps = profile("adreno_740");
-    for (const auto& [name, has_rows] : std::map<std::string, bool>{{"Turnip Adreno (TM) 610", false},
-                                                                    {"Turnip Adreno (TM) 618", true},
-                                                                    {"Turnip Adreno (TM) 643", false},
-                                                                    {"Turnip Adreno (TM) 650", false},
-                                                                    {"Turnip Adreno (TM) 690", false},
-                                                                    {"Turnip Adreno (TM) 702", false},
-                                                                    {"Adreno (TM) 830", true},
-                                                                    {"Adreno X1-85", false},
-                                                                    {"", false}}) {
+    for (const auto& [name, kind] :
+         std::map<std::string, core::DeviceKind>{{"Turnip Adreno (TM) 610", adreno_few},
+                                                 {"Turnip Adreno (TM) 618", adreno},
+                                                 {"Turnip Adreno (TM) 643", adreno_few},
+                                                 {"Turnip Adreno (TM) 650", adreno_few},
+                                                 {"Turnip Adreno (TM) 690", adreno_few},
+                                                 {"Turnip Adreno (TM) 702", adreno_few},
+                                                 {"Adreno (TM) 830", adreno},
+                                                 {"Adreno X1-85", adreno_few},
+                                                 {"", adreno_few}}) {
         CAPTURE(name);
         caps.name = name;
         caps.driver_id = core::driver_turnip;
-        CHECK_EQ(core::kind_of(caps) == core::DeviceKind::adreno, has_rows);
+        CHECK(core::kind_of(caps) == kind);
         caps.driver_id = 8;  // VK_DRIVER_ID_QUALCOMM_PROPRIETARY
-        CHECK(core::kind_of(caps) == core::DeviceKind::any);
+        CHECK(core::kind_of(caps) == any);
     }
 }
 
@@ -68,7 +70,8 @@ TEST_CASE("tuning: on real devices the first row for device and head dim fits") 
         std::set<Device> kinds = {Device::any};
         if (caps.type == core::DeviceType::cpu) kinds.insert(Device::cpu);
         if (caps.vendor_id == 0x1002) kinds.insert({Device::many_registers, Device::amd});
-        if (caps.vendor_id == 0x5143 && !caps.name.ends_with("660")) kinds.insert(Device::adreno);
+        if (caps.vendor_id == 0x5143)
+            kinds.insert(caps.name.ends_with("660") ? Device::adreno_few : Device::adreno);
         if (caps.vendor_id == 0x10de) kinds.insert({Device::many_registers, Device::nvidia});
         if (device.name == "nvidia_h200") kinds.insert(Device::nvidia_driver);
         const bool is_apple = caps.driver_id == core::driver_honeykrisp;

@@ -75,7 +75,7 @@ struct BackwardMatrixRow {
     DeviceKind device;
     uint32_t max_head_dim;  // of both
     BackwardMatrixNumbers numbers;
-    uint32_t only = 0;  // USE_BIAS, USE_TURNED and USE_EXCHANGED: what must be so
+    uint32_t only = 0;  // USE_* bits: what must be so
 };
 
 struct MatrixRow {
@@ -95,6 +95,7 @@ constexpr uint32_t USE_WIDE = 8;
 constexpr uint32_t USE_TURNED = 16;     // the products are turned round
 constexpr uint32_t USE_UNMASKED = 64;   // there is no mask
 constexpr uint32_t USE_EXCHANGED = 32;  // and halves of a subgroup exchange P
+constexpr uint32_t USE_FLOAT32 = 128;   // the storage type; of the backward only
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();

@@ -34,9 +34,9 @@ constexpr uint64_t max_packed_rows = 512;
 //           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
 //           time there (1.7 s).
 //   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
-//           beyond D256, on no NVK device; few rows on the Adreno 660 alone, 17 to 26 registers with softcap and a
-//           mask. Apple's compiler has 128 registers an invocation: without prefetching, and with lanes for head dims.
-//           small: 16 KiB of shared memory.
+//           beyond D256, on no NVK device; few rows on the Adreno 660 alone, which has its own. Apple's compiler has
+//           128 registers an invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared
+//           memory.
 //   adreno  not run on its own devices. They have 192 registers an invocation, and shared memory limits their waves.
 //           tools/gate adreno:740, float32, instructions a multiply-add (--loops) and waves of a core, few rows in
 //           brackets: D64 1.40 and 4 [1.76 and 4], D128 1.34 and 4 [1.74 and 2], D256 1.50 and 4 [2.06 and 2],
@@ -44,6 +44,11 @@ constexpr uint64_t max_packed_rows = 512;
 //           rows of a million keys would take longer than a dispatch may. What spills: softcap with a float mask
 //           (below); at D128 8 rows by 8 columns 100; on adreno:618 D256 with chunks of 16 one, D576 with 32 lanes
 //           two, and decoding with 8 lanes 53.
+//   adreno-few  not run on its own devices. Workgroups of 64 invocations spill nothing there, few rows 17 to 26
+//           registers with softcap and a mask. tools/gate adreno:660, float32, instructions a multiply-add and
+//           invocations that shared memory lets a core hold, few rows in brackets: D64 1.69 and 192 [1.70 and 256],
+//           D128 1.63 and 128 [1.66 and 128], D256 1.98 and 128 [1.97 and 128], D512 2.44 and 128 [2.59 and 128], D576
+//           3.94 and 128 [4.08 and 128].
 //   apple   not run on its own devices. Honeykrisp has 128 registers an invocation. Its code is what
 //           AGX_MESA_DEBUG=shaders prints (apple:m1), with inner loops counted as often as they run. Float16,
 //           instructions a multiply-add and invocations that the registers of a core hold, few rows in brackets: D64
@@ -86,6 +91,11 @@ constexpr TuningRow rows[] = {
     {"adreno-d256",     Device::adreno,         256, any_rows, 2, {128, 16, 4,  8,  8, 1,  4, 0,  8}},
     {"adreno-d512",     Device::adreno,         512, any_rows, 2, {256, 32, 4,  4, 16, 1,  4, 0,  8}},
     {"adreno-d576",     Device::adreno,         576, any_rows, 2, {128, 64, 4,  4,  8, 1,  4, 0,  8}},
+
+    {"adreno-few-d128", Device::adreno_few,     128, any_rows, 2, { 64,  8, 4,  4, 16, 1, 16, 0,  8}},
+    {"adreno-few-d256", Device::adreno_few,     256, any_rows, 2, { 64, 16, 4,  4, 16, 1,  8, 0,  8}},
+    {"adreno-few-d512", Device::adreno_few,     512, any_rows, 2, { 64, 32, 4,  4, 16, 1,  4, 0,  4}},
+    {"adreno-few-d576", Device::adreno_few,     576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 
     {"apple-d64",       Device::apple,           64, any_rows, 2, {128,  8, 4,  8, 16, 1, 16, 0,  4}},
     {"apple-d128",      Device::apple,          128, any_rows, 2, {192, 16, 4,  8, 16, 1, 16, 0,  4}},
@@ -329,19 +339,20 @@ static uint32_t adreno_model(const DeviceCaps& caps) {
     return model;
 }
 
-// True if the device has the 192 registers an invocation that Adreno's rows want. No property of Vulkan tells, so that
-// the models are listed (Mesa's freedreno_devices.py, reg_size_vec4 = 96 and more). Others have 128 and fewer, with
-// which these rows spill 52 to 172 (tools/gate adreno:660). Qualcomm's own compiler was not looked at.
-static bool has_adreno_registers(const DeviceCaps& caps) {
+// Qualcomm's own compiler was not looked at. Under Turnip no property of Vulkan tells registers, so that the models that
+// have 192 an invocation are listed (Mesa's freedreno_devices.py, reg_size_vec4 = 96 and more). Others have 128 and
+// fewer, with which the rows for 192 spill 52 to 172 (tools/gate adreno:660).
+static DeviceKind adreno_kind(const DeviceCaps& caps) {
+    if (caps.driver_id != driver_turnip) return Device::any;
     constexpr uint32_t of_6xx[] = {615, 616, 618, 619, 620, 630, 640, 680};
     const uint32_t model = adreno_model(caps);
-    return caps.driver_id == driver_turnip &&
-           (model >= 725 || std::find(std::begin(of_6xx), std::end(of_6xx), model) != std::end(of_6xx));
+    const bool has_192 = model >= 725 || std::ranges::find(of_6xx, model) != std::end(of_6xx);
+    return has_192 ? Device::adreno : Device::adreno_few;
 }
 
 DeviceKind kind_of(const DeviceCaps& caps) {
     if (caps.type == DeviceType::cpu) return Device::cpu;
-    if (caps.vendor_id == 0x5143) return has_adreno_registers(caps) ? Device::adreno : Device::any;
+    if (caps.vendor_id == 0x5143) return adreno_kind(caps);
     if (caps.driver_id == driver_honeykrisp) return Device::apple;
     if (caps.vendor_id != 0x10de) return caps.vendor_id == 0x1002 ? Device::amd : Device::any;
     return caps.driver_id == driver_nvk ? Device::nvidia : Device::nvidia_driver;
@@ -458,6 +469,15 @@ static std::string too_many_rows(uint64_t most, uint32_t group_size) {
     return fmt::format("it is for at most {} query rows here{}", most, group);
 }
 
+// Returns the most query rows that a workgroup has by the rows of this kind of device for at most so many head dims.
+static uint32_t most_tile_q(DeviceKind kind, uint32_t max_head_dim) {
+    uint32_t most = 0;
+    for (const TuningRow& row : rows)
+        if (row.device == kind && row.max_head_dim <= max_head_dim)
+            most = std::max(most, row.numbers.tile_q());
+    return most;
+}
+
 // True if a driver's compiler spills registers of its devices' own rows for this problem, and none of the rows for any
 // device on the same GPU: then these are taken.
 //   Turnip      about 50 where a softcap and a float mask meet (tools/gate adreno:740, 618)
@@ -468,8 +488,7 @@ static bool spills_own_rows(DeviceKind kind, const Problem& p, const Options& op
     if (kind != Device::apple || p.head_dim_v > 128) return false;
     const bool float32_by_one = p.element_bytes == 4 && (p.alignment_bytes % 16 != 0 ||
                                                          p.head_dim_qk % 4 != 0 || p.head_dim_v % 4 != 0);
-    constexpr uint32_t most_tile_q = 64;  // of these rows: apple-d64's
-    return float32_by_one || (options.batch_invariant ? p.group_size > 1 : packs(p, most_tile_q));
+    return float32_by_one || (options.batch_invariant ? p.group_size > 1 : packs(p, most_tile_q(kind, 128)));
 }
 
 Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options,
