@@ -80,6 +80,25 @@ TEST_CASE("cache file: what was written comes back, and replaces what was there"
     CHECK(file.read() == some_sections);
 }
 
+TEST_CASE("cache file: a file is somebody else's if it begins otherwise") {
+    const CacheFile file;
+    CHECK(!is_foreign_file(file.path()));  // there is none
+    file.write();
+    CHECK(!is_foreign_file(file.path()));
+    for (const char* const ours : {"", "v", "vkattn", "vkattnc", "vkattnc2 of a later version"}) {
+        CAPTURE(ours);
+        file.set_text(ours);
+        CHECK(!is_foreign_file(file.path()));
+    }
+    for (const char* const foreign : {"x", "vkattn: notes", "what somebody else wrote"}) {
+        CAPTURE(foreign);
+        file.set_text(foreign);
+        CHECK(is_foreign_file(file.path()));
+    }
+    CHECK(!is_foreign_file("/dev/null"));
+    CHECK(!is_foreign_file("/dev"));
+}
+
 TEST_CASE("cache file: nothing is taken from a file with any byte changed") {
     const CacheFile file;
     file.write();

@@ -82,7 +82,8 @@ typedef struct VkattnRuntimeOptions {
     const char* device;
     /* File of compiled pipelines: read by vkattn_runtime_open if it is there, written by vkattn_runtime_close. Its form
      * is vkattn's own. Nothing is taken from a file that is damaged, or that another device, driver or version of
-     * vkattn has written; it is replaced. Null or "": none. */
+     * vkattn has written; it is replaced. A file that vkattn has not written is INVALID_ARGUMENT, and stays as it is.
+     * Null or "": none. */
     const char* pipeline_cache;
     /* Device extensions to enable on top of those that vkattn wants. */
     const char* const* extra_extensions;

@@ -26,11 +26,14 @@ class RuntimeError : public std::runtime_error {
   public:
     using std::runtime_error::runtime_error;
     explicit RuntimeError(const VkattnError& error)
-        : std::runtime_error(Error(error).what()), status_(error.status) {}
+        : std::runtime_error(Error(error).what()), status_(error.status), field_(error.field) {}
     VkattnStatus status() const { return status_; }
+    // The argument at fault, as "options.pipeline_cache", or "". what() begins with it.
+    const std::string& field() const { return field_; }
 
   private:
     VkattnStatus status_ = VKATTN_DEVICE_ERROR;
+    std::string field_;
 };
 
 namespace detail {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "cache_file.hpp"
 #include "guarded.hpp"
 #include "runtime.hpp"
 #include "struct_sizes.hpp"
@@ -76,6 +77,8 @@ runtime::Options read_options(const VkattnRuntimeOptions* given) {
     const VkattnRuntimeOptions o = read_from("options", given);
     if (o.device != nullptr) chosen.device = o.device;
     if (o.pipeline_cache != nullptr) chosen.pipeline_cache = o.pipeline_cache;
+    if (runtime::is_foreign_file(chosen.pipeline_cache))
+        refuse("options.pipeline_cache", "is a file that vkattn has not written, which it would replace");
     if (o.extra_extension_count != 0 && o.extra_extensions == nullptr)
         refuse("options.extra_extensions", "is null, but its count is not 0");
     chosen.extra_extensions.assign(o.extra_extensions, o.extra_extensions + o.extra_extension_count);

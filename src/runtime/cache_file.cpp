@@ -97,6 +97,17 @@ CacheSections read_cache_file(const std::string& path, const CacheKey& key) {
     return sections;
 }
 
+bool is_foreign_file(const std::string& path) {
+    constexpr std::string_view mark = "vkattnc";  // in any version of the format
+    std::error_code failed;
+    if (!fs::is_regular_file(path, failed)) return false;
+    std::array<char, mark.size()> start{};
+    std::ifstream file(path, std::ios::binary);
+    file.read(start.data(), start.size());
+    return std::string_view(start.data(), static_cast<size_t>(file.gcount())) !=
+           mark.substr(0, static_cast<size_t>(file.gcount()));
+}
+
 void write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections) {
     std::error_code failed;
     if (fs::exists(path, failed) && !fs::is_regular_file(path, failed)) return;

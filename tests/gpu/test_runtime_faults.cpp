@@ -587,9 +587,8 @@ TEST_CASE_FIXTURE(FaultyRuntime, "a cache file that is no good is not used, and 
 
     runtime::CacheKey other = key;
     other.driver_version++;
-    std::vector<std::string> bad = {"", "what somebody else wrote", good.substr(0, good.size() / 2),
-                                    good + good};
-    for (const size_t flipped : {size_t{0}, size_t{20}, size_t{40}, good.size() - 1}) {
+    std::vector<std::string> bad = {"", good.substr(0, good.size() / 2), good + good};
+    for (const size_t flipped : {size_t{7}, size_t{20}, size_t{40}, good.size() - 1}) {
         bad.push_back(good);
         bad.back().at(flipped) ^= 1;
     }

@@ -232,7 +232,14 @@ VkattnBackward dense_backward(const VkattnProblem& problem) {
 
 Runtime open_runtime(const AttentionOptions& options) {
     const Phase phase("opening the device");
-    return Runtime(options.runtime_options());
+    const RuntimeOptions chosen = options.runtime_options();
+    try {
+        return Runtime(chosen);
+    } catch (const RuntimeError& error) {
+        if (error.field().empty()) throw;
+        const std::string field = with_option_names(error.field(), Shapes::of_options);
+        throw UsageError(field, error.what() + error.field().size() + 2);
+    }
 }
 
 void require_execution(Runtime& runtime) {
