@@ -4,16 +4,12 @@
 # optimisations (GALLIVM_PERF=nopt), with which tests/portable runs: lavapipe's suite took 1,903 s with them from an
 # empty shader cache, and 1,174 s without. The longest come first.
 #
-# Every day the cases, which are most of the suite, run by shares on lavapipe at 128 bits and on its matrices. 16-bit
-# dot products and pairs of features run in the full tier only.
-#
-# The full tier runs the suite on lavapipe, whose default width has matrices. What would take too long is run by
-# shares, by the commit, as `conformance --level standard`, whose cases are those of these suites. A 24th of it runs on
-# SwiftShader and on lavapipe at 128 and 512 bits, whose suites would take 820 s, 1,300 s and 1,300 s; a third took
-# 303 s on SwiftShader and 627 s at 512 bits on a slow day. A twelfth of the backward on matrix units runs on lavapipe,
-# where it is about half of the time of the suite (617 s). The suites themselves run an eighth of the rows of each
-# tuning table, which took 429 s and 137 s for the matrix kernels. Of the tests of 16-bit dot products a quarter runs:
-# with all of them the suite on lavapipe took over 41 minutes of a core.
+# The cases take most of the time of the whole suite: on lavapipe, with a process a test, 650 s of a core for the cases,
+# 90 s for pairs of features and 440 s for 16-bit dot products, of 1,600 s. In the full tier a share of their tests runs
+# on lavapipe, whose default width has matrices (share_gpu below); every day their cases run as `conformance --level
+# standard`, as in both tiers on the devices whose whole suite would take 820 s (SwiftShader) and 1,300 s (lavapipe at
+# 128 and 512 bits). Of the rows of each tuning table an eighth runs; all of them took 429 s, and 137 s for the matrix
+# kernels. The commit chooses the shares.
 
 # The everyday suites with nothing left out: for `tools/check --coverage` and `tests/mutants/run --blind`.
 whole_gpu=(
@@ -28,8 +24,14 @@ everyday_gpu=(
     "${whole_gpu[@]:2}"
 )
 full_gpu=(
-    'lavapipe|lavapipe|-tce=backward*cases:*matrix,16-bit*dot*products*'
+    'lavapipe|lavapipe|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*'
     "${whole_gpu[@]:2}"
+)
+# Shares of the tests that full_gpu leaves out on lavapipe: NAME|DOCTEST PATTERN|shares.
+share_gpu=(
+    'cases|forward*cases*,backward*cases*|4'
+    'dot products|16-bit*dot*products*|8'
+    'pairs of features|every*two*features*|2'
 )
 # Shares of the standard level: DEVICE|GLOB of checks|shares.
 everyday_shares=(
@@ -37,7 +39,6 @@ everyday_shares=(
     'lavapipe|*matrix*|24'
 )
 full_shares=(
-    'lavapipe|backward/matrix/*|12'
     'lavapipe-512|*|24'
     'lavapipe-128|*|24'
     'swiftshader|*|24'
