@@ -198,6 +198,23 @@ TEST_CASE("backward refusal: tuning of matrix units that does not go together") 
     CHECK_EQ(refused("turned=0,q_v_staged=32"), "INVALID options.tuning: q_v_staged goes with turned=1");
 }
 
+TEST_CASE("backward tuning: float32 without a mask has a row of its own under NVK") {
+    const DeviceCaps caps = matrix_device("nvk_ampere");
+    VkattnProblem text = make_problem({128, 128}, {1, 2, 2, 97, 97}, Layout::contiguous, 16);
+    const auto row_of = [&] {
+        const Problem p = resolved(text);
+        Options o = tuning("", "matrix");
+        if (text.dtype == VKATTN_DTYPE_FLOAT32) o.precision = VKATTN_PRECISION_FLOAT16;
+        const auto plan = make_plan(caps, p, make_backward(p), o);
+        return plan ? plan->tuning_row : plan.failure().message;
+    };
+    CHECK_EQ(row_of(), "nvk-backward-d128-f32");
+    set_mask(text, VKATTN_MASK_BOOL, MaskShape::whole);
+    CHECK_EQ(row_of(), "nvk-backward-matrix-d128");
+    text = make_problem({128, 128}, {1, 2, 2, 97, 97}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16);
+    CHECK_EQ(row_of(), "nvk-backward-matrix-d128");
+}
+
 TEST_CASE("backward refusal: tuning too large for the device") {
     for (const Profile& device : usable_devices()) {
         INFO(device.name);

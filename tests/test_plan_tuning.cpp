@@ -25,7 +25,7 @@ TEST_CASE("tuning: Adreno's rows follow the model's registers, under Turnip") {
                                                  {"Turnip Adreno (TM) 690", adreno_few},
                                                  {"Turnip Adreno (TM) 702", adreno_few},
                                                  {"Adreno (TM) 830", adreno},
-                                                 {"Adreno X1-85", adreno_few},
+                                                 {"Turnip Adreno X1-85", adreno},
                                                  {"", adreno_few}}) {
         CAPTURE(name);
         caps.name = name;

@@ -34,9 +34,9 @@ constexpr uint64_t max_packed_rows = 512;
 //           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
 //           time there (1.7 s).
 //   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
-//           beyond D256, on no NVK device; few rows on the Adreno 660 alone, which has its own. Apple's compiler has
-//           128 registers an invocation: without prefetching, and with lanes for head dims. small: 16 KiB of shared
-//           memory.
+//           beyond D256, on no NVK device; few rows on the Adreno 660 alone, which has rows of its own. Apple's
+//           compiler has 128 registers an invocation: without prefetching, and with lanes for head dims. small: 16 KiB
+//           of shared memory.
 //   adreno  not run on its own devices. They have 192 registers an invocation, and shared memory limits their waves.
 //           tools/gate adreno:740, float32, instructions a multiply-add (--loops) and waves of a core, few rows in
 //           brackets: D64 1.40 and 4 [1.76 and 4], D128 1.34 and 4 [1.74 and 2], D256 1.50 and 4 [2.06 and 2],
@@ -92,6 +92,7 @@ constexpr TuningRow rows[] = {
     {"adreno-d512",     Device::adreno,         512, any_rows, 2, {256, 32, 4,  4, 16, 1,  4, 0,  8}},
     {"adreno-d576",     Device::adreno,         576, any_rows, 2, {128, 64, 4,  4,  8, 1,  4, 0,  8}},
 
+    {"adreno-few-d64",  Device::adreno_few,      64, any_rows, 2, { 64,  8, 4,  4, 16, 1, 16, 0,  4}},
     {"adreno-few-d128", Device::adreno_few,     128, any_rows, 2, { 64,  8, 4,  4, 16, 1, 16, 0,  8}},
     {"adreno-few-d256", Device::adreno_few,     256, any_rows, 2, { 64, 16, 4,  4, 16, 1,  8, 0,  8}},
     {"adreno-few-d512", Device::adreno_few,     512, any_rows, 2, { 64, 32, 4,  4, 16, 1,  4, 0,  4}},
@@ -340,13 +341,14 @@ static uint32_t adreno_model(const DeviceCaps& caps) {
 }
 
 // Qualcomm's own compiler was not looked at. Under Turnip no property of Vulkan tells registers, so that the models with
-// 192 an invocation are listed (Mesa's freedreno_devices.py, reg_size_vec4 = 96 and more). Others have 128 and fewer,
-// with which the rows for 192 spill 52 to 172 (tools/gate adreno:660).
+// 192 an invocation are listed (Mesa's freedreno_devices.py, reg_size_vec4 = 96 and more); those of laptops, as "Adreno
+// X1-85", are among them. Others have 128 and fewer, with which the rows for 192 spill 52 to 172 (tools/gate adreno:660).
 static DeviceKind adreno_kind(const DeviceCaps& caps) {
     if (caps.driver_id != driver_turnip) return Device::any;
     constexpr uint32_t of_6xx[] = {615, 616, 618, 619, 620, 630, 640, 680};
     const uint32_t model = adreno_model(caps);
-    const bool has_192 = model >= 725 || std::ranges::find(of_6xx, model) != std::end(of_6xx);
+    const bool has_192 = model >= 725 || caps.name.find("Adreno X") != caps.name.npos ||
+                         std::ranges::find(of_6xx, model) != std::end(of_6xx);
     return has_192 ? Device::adreno : Device::adreno_few;
 }
 
