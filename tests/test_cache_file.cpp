@@ -203,6 +203,7 @@ TEST_CASE("cache file: what may not be read or written stays as it is") {
     fs::permissions(file.path(), fs::perms::none);
     const bool is_readable = std::ifstream(file.path()).good();  // to root it is
     CHECK(file.read() == (is_readable ? some_sections : CacheSections{}));
+    CHECK(is_foreign_file(file.path()) == !is_readable);
     write_cache_file(file.path() + "/missing/cache", some_key(), some_sections);
     write_cache_file("/proc/vkattn_cache", some_key(), some_sections);
     CHECK(file.files() == 1);

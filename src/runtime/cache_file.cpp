@@ -103,9 +103,10 @@ bool is_foreign_file(const std::string& path) {
     if (!fs::is_regular_file(path, failed)) return false;
     std::array<char, mark.size()> start{};
     std::ifstream file(path, std::ios::binary);
+    if (!file) return true;
     file.read(start.data(), start.size());
-    return std::string_view(start.data(), static_cast<size_t>(file.gcount())) !=
-           mark.substr(0, static_cast<size_t>(file.gcount()));
+    const std::string_view found(start.data(), static_cast<size_t>(file.gcount()));
+    return found != mark.substr(0, found.size());
 }
 
 void write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections) {

@@ -27,7 +27,8 @@ constexpr uint64_t largest_cache_bytes = uint64_t{1} << 30;
 // All sections, or none: if there is no such file, if its content is not to be trusted, or if it has another key.
 CacheSections read_cache_file(const std::string& path, const CacheKey& key);
 
-// True if somebody else has written the file: it has content, which does not begin as that of write_cache_file.
+// True if somebody else may have written the file: it has content, which does not begin as that of write_cache_file, or
+// cannot be read.
 bool is_foreign_file(const std::string& path);
 
 // In one step, through a temporary file beside it. What is no regular file, a device for instance, stays as it is, and
