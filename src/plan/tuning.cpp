@@ -340,9 +340,10 @@ static uint32_t adreno_model(const DeviceCaps& caps) {
     return model;
 }
 
-// Qualcomm's own compiler was not looked at. Under Turnip no property of Vulkan tells registers, so that the models with
-// 192 an invocation are listed (Mesa's freedreno_devices.py, reg_size_vec4 = 96 and more); those of laptops, as "Adreno
-// X1-85", are among them. Others have 128 and fewer, with which the rows for 192 spill 52 to 172 (tools/gate adreno:660).
+// Qualcomm's own compiler was not looked at. Under Turnip no property of Vulkan tells registers, so that the models
+// with 192 an invocation are listed (Mesa's freedreno_devices.py, reg_size_vec4 = 96 and more); those of laptops, as in
+// "Adreno X1-85", are among them. Others have 128 and fewer, with which the rows for 192 spill 52 to 172 (tools/gate
+// adreno:660).
 static DeviceKind adreno_kind(const DeviceCaps& caps) {
     if (caps.driver_id != driver_turnip) return Device::any;
     constexpr uint32_t of_6xx[] = {615, 616, 618, 619, 620, 630, 640, 680};
