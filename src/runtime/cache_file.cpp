@@ -98,13 +98,14 @@ CacheSections read_cache_file(const std::string& path, const CacheKey& key) {
 }
 
 bool is_foreign_file(const std::string& path) {
-    constexpr std::string_view mark = "vkattnc";  // in any version of the format
+    const Header header;
+    const std::string_view mark(header.magic.data(), header.magic.size() - 1);  // no version of the format
     std::error_code failed;
     if (!fs::is_regular_file(path, failed)) return false;
-    std::array<char, mark.size()> start{};
+    std::string start(mark.size(), '\0');
     std::ifstream file(path, std::ios::binary);
     if (!file) return true;
-    file.read(start.data(), start.size());
+    file.read(start.data(), static_cast<std::streamsize>(start.size()));
     const std::string_view found(start.data(), static_cast<size_t>(file.gcount()));
     return found != mark.substr(0, found.size());
 }

@@ -7,8 +7,8 @@
 # The cases take most of the time of the whole suite: on lavapipe, with a process a test, 650 s of a core for the cases,
 # 90 s for pairs of features and 440 s for 16-bit dot products, of 1,600 s. In the full tier a share of their tests runs
 # on lavapipe, whose default width has matrices (share_gpu below); every day a share of the cases runs as `conformance
-# --level standard`. So they do in the full tier on the devices whose whole suite would take 820 s (SwiftShader) and
-# 1,300 s (lavapipe at 128 and 512 bits). Of the rows of each tuning table an eighth runs; all of them took 429 s, and
+# --level standard`. The full tier does the same on SwiftShader and on lavapipe at 128 and 512 bits, whose whole suites
+# would take 820 s, 1,300 s and 1,300 s. Of the rows of each tuning table an eighth runs; all of them took 429 s, and
 # 137 s for the matrix kernels. The commit chooses the shares.
 
 # The everyday suites with nothing left out: for `tools/check --coverage` and `tests/mutants/run --blind`.
