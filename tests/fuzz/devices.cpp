@@ -53,6 +53,14 @@ core::MatrixShape shape_of(Bytes& bytes) {
     return s;
 }
 
+// A device lists no shape twice: by their sizes the checks know shapes.
+void add_shape(std::vector<core::MatrixShape>& shapes, const core::MatrixShape& shape) {
+    const bool listed = std::ranges::any_of(shapes, [&](const core::MatrixShape& s) {
+        return s.m == shape.m && s.n == shape.n && s.k == shape.k && s.dtype == shape.dtype;
+    });
+    if (!listed) shapes.push_back(shape);
+}
+
 void set_subgroups(Bytes& bytes, core::DeviceCaps& caps) {
     caps.subgroup_size = bytes.one_in(8) ? 1 + bytes.below(200) : 1u << bytes.below(8);
     caps.min_subgroup_size = caps.max_subgroup_size = caps.subgroup_size;
@@ -98,6 +106,21 @@ core::Options options_of(Bytes& bytes) {
     return o;
 }
 
+void turn_products(Bytes& bytes, core::DeviceCaps& caps, core::Options& options) {
+    if (!bytes.ConsumeBool()) return;
+    caps.int64 = true;
+    for (core::MatrixShape& shape : caps.matrices) {
+        if (shape.m != 16 || shape.n != 16 || shape.k != 16 || shape.left_alike) continue;
+        shape.exchanges = shape.dtype == VKATTN_DTYPE_FLOAT16 && bytes.ConsumeBool();
+        shape.layout = shape.exchanges ? 0x3210a984 : 0x32104a98;
+        shape.turned_layout = 0x4a983210;
+    }
+    if (bytes.one_in(3)) return;
+    options.tuning += fmt::format("{}turned={}", options.tuning.empty() ? "" : ",", bytes.below(3));
+    if (bytes.ConsumeBool()) options.tuning += fmt::format(",move={}", bytes.below(4));
+    if (bytes.ConsumeBool()) options.tuning += fmt::format(",q_v_staged={}", 8 * bytes.number(8));
+}
+
 core::DeviceCaps device_of(Bytes& bytes) {
     static constexpr uint32_t vendors[] = {0x10de, 0x1002, 0x8086, 0x10005, 0x13b5, 0x5143, 0x106b, 0};
     static constexpr uint32_t drivers[] = {core::driver_nvidia,
@@ -122,7 +145,7 @@ core::DeviceCaps device_of(Bytes& bytes) {
     caps.preserves_nonfinite = bytes.ConsumeBool();
     // As caps.cpp has it: no matrices without 16-bit storage.
     if (caps.storage_16bit && !bytes.one_in(4))
-        for (uint32_t count = bytes.below(5); count > 0; count--) caps.matrices.push_back(shape_of(bytes));
+        for (uint32_t count = bytes.below(5); count > 0; count--) add_shape(caps.matrices, shape_of(bytes));
     constexpr uint32_t all = (1u << static_cast<uint32_t>(core::Kernel::count)) - 1;
     if (bytes.one_in(4)) caps.missing_kernels = bytes.ConsumeIntegral<uint32_t>() & all;
     caps.dot_float16 = caps.storage_16bit && bytes.ConsumeBool();

@@ -53,16 +53,19 @@ void fuzz_probe(fuzz::Bytes& bytes, DeviceCaps& caps) {
     core::note_probe(caps, results.data());
 }
 
-void fuzz_attention(fuzz::Bytes& bytes, const DeviceCaps& caps) {
+void fuzz_attention(fuzz::Bytes& bytes, DeviceCaps& caps) {
     const bool backward = bytes.ConsumeBool();
-    const core::Options options = fuzz::options_of(bytes);
+    core::Options options = fuzz::options_of(bytes);
     const auto p = core::resolve(fuzz::problem_of(bytes));
     if (!p) return;
-    if (!backward)
+    if (!backward) {
+        fuzz::turn_products(bytes, caps, options);
         return fuzz_plan([&] { return core::make_plan(caps, *p, options); },
                          [&](const Plan& plan) { return test::flaw_of(caps, *p, plan, options); });
+    }
     const auto b = core::resolve(*p, fuzz::backward_of(bytes, *p));
     if (!b) return;
+    fuzz::turn_products(bytes, caps, options);
     fuzz_plan([&] { return core::make_plan(caps, *p, *b, options); },
               [&](const Plan& plan) { return test::flaw_of(caps, *p, *b, plan, options); });
 }
