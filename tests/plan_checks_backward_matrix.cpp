@@ -145,7 +145,8 @@ std::string shape_flaw(const DeviceCaps& caps, const Problem& p, const Plan& pla
         return "subgroups may have several sizes";
     if (subgroup < caps.min_subgroup_size || subgroup > caps.max_subgroup_size) return "subgroup size";
     const bool turned = is_turned(pipeline);
-    const uint32_t layout = turned ? shape->turned_layout : plan.kernel == "matrix_khr" ? 0 : shape->layout;
+    const bool khr = plan.kernel == "matrix_khr";
+    const uint32_t layout = khr ? 0 : turned ? shape->turned_layout : shape->layout;
     if (of("element_layout") != layout) return "layout";
     if (turned && (layout == 0 || of("p_exchanged") != (shape->exchanges ? 1 : 0)))
         return "no layout for turned products";

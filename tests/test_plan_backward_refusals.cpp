@@ -196,6 +196,9 @@ TEST_CASE("backward refusal: tuning of matrix units that does not go together") 
     // Once 40 was taken for 32, the whole steps in it.
     CHECK_EQ(refused("q_v_staged=40"), "INVALID options.tuning: q_v_staged is not a multiple of 16");
     CHECK_EQ(refused("turned=0,q_v_staged=32"), "INVALID options.tuning: q_v_staged goes with turned=1");
+    // Once matrix_khr was turned, which takes no layout.
+    CHECK(begins(refusal(turned, p, tuning("turned=1", "matrix_khr")),
+                 "INVALID options.tuning: turned=1 needs move=0"));
 }
 
 TEST_CASE("backward tuning: float32 without a mask has a row of its own under NVK") {

@@ -607,7 +607,11 @@ TEST_CASE("matrix: products are turned where P stays in registers only so") {
     CHECK(moved.tuning.find("move=3,turned=0") != std::string::npos);
     CHECK(moved.tuning_row == "matrix-d128");  // not a row of turned products
     CHECK(refusal(probed(caps, false), p, named("matrix", "turned=2")) == "options.tuning: turned is 0 or 1");
-    CHECK(
-        refusal(matrix_device("amd_navi31"), p, named("matrix", "turned=1")).find("turned=1 needs move=0") !=
-        std::string::npos);
+    const auto refused_turned = [&](const DeviceCaps& device, const char* kernel) {
+        return refusal(device, p, named(kernel, "turned=1")).find("turned=1 needs move=0") !=
+               std::string::npos;
+    };
+    CHECK(refused_turned(matrix_device("amd_navi31"), "matrix"));
+    // Once it was turned where it takes no layout.
+    CHECK(refused_turned(caps, "matrix_khr"));
 }

@@ -164,8 +164,9 @@ std::string malformed(const Problem& p, const Numbers& n) {
     if (n.turned > 1) return "turned is 0 or 1";
     if (n.turned == 0 && n.q_v_staged != 0) return "q_v_staged goes with turned=1";
     if (n.q_v_staged % s.k != 0) return fmt::format("q_v_staged is not a multiple of {}", s.k);
-    if (n.turned == 1 && (s.turned_layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
-        return "turned=1 needs move=0, 16-bit storage and accumulators that become right operands";
+    if (n.turned == 1 && (n.layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
+        return "turned=1 needs move=0, 16-bit storage, and accumulators that are known to become right "
+               "operands";
     if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
@@ -191,7 +192,7 @@ Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const Matr
     n.shape = shape;
     n.subgroup_size = matrix_subgroup_size(caps);
     n.turned = turned;
-    n.layout = turned ? shape.turned_layout : khr ? 0 : shape.layout;
+    n.layout = khr ? 0 : turned ? shape.turned_layout : shape.layout;
     n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
     if (!turned) n.q_v_staged = 0;
     if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;

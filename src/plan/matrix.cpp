@@ -150,8 +150,9 @@ std::string unfit(const DeviceCaps& caps, const Problem& p, const MatrixNumbers&
     if (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
         return "masks need running=1 or move=0";
     if (n.halves == 2 && n.move >= MOVE_SHARED) return "halves=2 needs P to stay in registers";
-    if (n.turned == 1 && (s.turned_layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
-        return "turned=1 needs move=0, 16-bit storage and accumulators that become right operands";
+    if (n.turned == 1 && (n.layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
+        return "turned=1 needs move=0, 16-bit storage, and accumulators that are known to become right "
+               "operands";
     if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
@@ -242,7 +243,7 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.shape = shape;
     n.subgroup_size = matrix_subgroup_size(caps);
     n.turned = turned;
-    n.layout = turned ? shape.turned_layout : khr ? 0 : shape.layout;
+    n.layout = khr ? 0 : turned ? shape.turned_layout : shape.layout;
     n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
     n.rolled = caps.type == DeviceType::cpu;
     if (n.move >= MOVE_SHARED) n.halves = 1;
