@@ -31,6 +31,6 @@ vkattn_embed_test_shaders()
 
 # tools/gate: what the drivers' compilers make of every pipeline. It runs nothing.
 add_executable(vkattn_gate "${gpu_tests}/gate/main.cpp" "${gpu_tests}/gate/compiler.cpp" "${gpu_tests}/gate/layouts.cpp"
-  "${gpu_tests}/gate/table.cpp" "${gpu_tests}/gate/loops.cpp")
+  "${gpu_tests}/gate/table.cpp" "${gpu_tests}/gate/loops.cpp" "${gpu_tests}/gate/assembly.cpp")
 set_target_properties(vkattn_gate PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
 target_link_libraries(vkattn_gate PRIVATE vkattn_cli11 vkattn_cases vkattn_warnings)

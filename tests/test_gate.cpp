@@ -331,7 +331,7 @@ TEST_CASE("gate: a steady loop goes where nothing is hidden, and loads ahead") {
 }
 
 TEST_CASE("gate: code without products in a loop has no steady loop") {
-    for (const Assembly language : {Assembly::aco, Assembly::ir3, Assembly::nak})
+    for (const Assembly language : {Assembly::aco, Assembly::ir3, Assembly::nak, Assembly::agx})
         CHECK_EQ(steady_loop(language, "").multiplications(), 0);
     const std::string straight = std::string(aco_loop).replace(std::string(aco_loop).rfind("BB1 "), 3, "BB7");
     CHECK_EQ(steady_loop(Assembly::aco, straight).multiplications(), 0);
@@ -441,6 +441,45 @@ block.u 5 L5 [3] -> {
     CHECK_EQ(loop.fma, 2);
     CHECK_EQ(loop.transcendental, 1);
     CHECK_EQ(loop.vector, 0);
+}
+
+// The loop from 0x10 to 0x70 has a fast side, past which a jump goes, and a slow one behind "else"; what stands between
+// 0x5c and 0x62 is executed by all, whether it is hidden or not. The program behind "stop" is shorter.
+TEST_CASE("gate: Honeykrisp's masks stand for branches") {
+    const LoopCounts loop = steady_loop(Assembly::agx, R"(shader: MESA_SHADER_COMPUTE
+   a: 420800000000           if       0.0, 0.0, 1, feq
+  10: 522c4442000c           while    r98, 4, 1, ult
+  16: 20c07e150000           jmp_none 96
+  1c: 520974000004           if       r58l, 0, 1, ine
+  22: 20c0640b0000           jmp_none 26
+  28: baf98882297c822f       ffma     $r94, $r100, $r108, r94
+  30: baf98882297c822f       ffma     $r94, $r100, $r108, r94
+  38: 3800                   wait     a
+  3c: 420a00000000           else     0.0, 0.0, 1, feq
+  42: 20c00c020000           jmp_none 14
+  48: baf98882297c822f       ffma     $r94, $r100, $r108, r94
+  50: 520e00000000           pop_exec 1
+  56: 520974000004           if       r58l, 0, 1, ine
+  5c: 8a994cd2003c           exp2     $r102, r102
+  62: 520e00000000           pop_exec 1
+  64: 69910802f400003c       lload    r100_r101_r102_r103, r100l, 0, i32, xyzw
+  68: 29e10e02f400003c       lstore   r120, r103l, 0, i16, xy, a
+  6c: 05410804cdcbf200       load     r104_r105_r106_r107, dr100, r104.sx, lsl 2, i32, xyzw, a
+  70: 00c082eaffff           jmp_any  -96
+  76: 520e00000000           pop_exec 1
+  7c: 8800                   stop
+   0: f2053300               mov      $r1, thread_index_in_threadgroup
+   4: 8800                   stop
+)");
+    CHECK_EQ(loop.fma, 2);
+    CHECK_EQ(loop.transcendental, 1);
+    CHECK_EQ(loop.vector, 3);  // while and twice if
+    CHECK_EQ(loop.scalar,
+             2);  // pop_exec, because of both sides one is executed, and the jump goes past "else"
+    CHECK_EQ(loop.waits, 1);
+    CHECK_EQ(loop.global_loads, 1);
+    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{128, 1}});
+    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{32, 1}});
 }
 
 TEST_CASE("gate: the unit that takes most clocks bounds a loop") {

@@ -1,11 +1,16 @@
 #include "gate/compiler.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
+#include <cstdio>
+#include <optional>
+#include <stdexcept>
 #include <vector>
 
+#include "gate/table.hpp"
 #include "vulkan/spirv.hpp"
 
 namespace vkattn::test {
@@ -65,6 +70,43 @@ uint64_t number_of(const VkPipelineExecutableStatisticKHR& s) {
             return s.value.u64;
     }
 }
+
+// Keeps what is printed to stdout while it lives.
+class Printed {
+  public:
+    Printed() : file_(std::tmpfile()), stdout_(::dup(STDOUT_FILENO)) {
+        if (file_ == nullptr || stdout_ < 0)
+            throw std::runtime_error("there is no room for a temporary file");
+        std::fflush(stdout);
+        ::dup2(::fileno(file_), STDOUT_FILENO);
+    }
+    ~Printed() {
+        restore();
+        ::close(stdout_);
+        std::fclose(file_);
+    }
+    Printed(const Printed&) = delete;
+
+    // Ends the keeping.
+    std::string text() {
+        restore();
+        std::string all;
+        std::array<char, 65536> part{};
+        std::rewind(file_);
+        while (const size_t size = std::fread(part.data(), 1, part.size(), file_))
+            all.append(part.data(), size);
+        return all;
+    }
+
+  private:
+    void restore() {
+        std::fflush(stdout);
+        ::dup2(stdout_, STDOUT_FILENO);
+    }
+
+    std::FILE* file_;
+    int stdout_;
+};
 
 }  // namespace
 
@@ -127,13 +169,18 @@ Built Compiler::build(const core::PipelineKey& key, bool with_code) const {
         if (caps().subgroup_size_control) info.stage.pNext = &subgroup;
     }
     VkPipeline pipeline = VK_NULL_HANDLE;
+    std::optional<Printed> printed;
+    if (with_code && caps().driver_id == core::driver_honeykrisp) printed.emplace();
     const auto start = std::chrono::steady_clock::now();
     built.result = vk_.vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &pipeline);
     built.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     vk_.vkDestroyShaderModule(device_, module, nullptr);
     if (built.result != VK_SUCCESS) return built;
     built.statistics = statistics_of(pipeline);
-    if (with_code) built.code = code_of(pipeline);
+    if (printed)
+        built.code[printed_code] = printed->text();
+    else if (with_code)
+        built.code = code_of(pipeline);
     vk_.vkDestroyPipeline(device_, pipeline, nullptr);
     return built;
 }

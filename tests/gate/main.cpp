@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -260,6 +261,8 @@ int parse_and_run(int argc, char** argv) {
     app.add_flag("--loops", a.loops, "Look at steady loops, of which the tables are others");
     app.add_flag("--table", a.table, "Print the whole table");
     CLI11_PARSE(app, argc, argv);
+    // Honeykrisp reads this when it starts, and prints then what other drivers give by a function (see compiler.cpp).
+    if (a.loops) ::setenv("AGX_MESA_DEBUG", "shaders", 1);
     return run(a);
 }
 

@@ -189,8 +189,10 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
 
 Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name,
                     const std::optional<LoopWork>& work) {
-    constexpr std::pair<const char*, Assembly> languages[] = {
-        {"Assembly", Assembly::aco}, {"IR3 Assembly", Assembly::ir3}, {"NAK assembly", Assembly::nak}};
+    constexpr std::pair<const char*, Assembly> languages[] = {{"Assembly", Assembly::aco},
+                                                              {"IR3 Assembly", Assembly::ir3},
+                                                              {"NAK assembly", Assembly::nak},
+                                                              {printed_code, Assembly::agx}};
     for (const auto& [name, language] : languages) {
         const auto text = code.find(name);
         if (text == code.end()) continue;

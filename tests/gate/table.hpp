@@ -47,6 +47,9 @@ struct Table {
 // Throws std::runtime_error where the driver's names are none of those known.
 Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t declared_shared_bytes);
 
+// The name of a text that the driver has printed instead of giving it a name: Honeykrisp's.
+constexpr const char* printed_code = "printed";
+
 // From a pipeline's texts by the names that Mesa's drivers give them. Throws std::runtime_error where there
 // is no assembly among them.
 Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name,
