@@ -1,9 +1,9 @@
-// These functions find the steady loop of a kernel in the disassembly that drivers give (VK_KHR_pipeline_executable_properties)
-// gives, and count its instructions. The steady loop is the innermost loop that has both products and exponents.
-// Of the ways through it, the one with the most multiplications is counted; among equals, the one with the most
-// loads from memory, and then the one with the fewest instructions. That is the way of a tile in which nothing is
-// hidden, while the next tile is loaded. A loop inside the steady one counts as often as it is run, where LoopWork says
-// what a pass has to multiply and the counts come out at that within a tenth; otherwise all loops count once.
+// These functions find the steady loop of a kernel in the disassembly that drivers give, and count its instructions.
+// The steady loop is the innermost loop that has both products and exponents. Of the ways through it, the one with the
+// most multiplications is counted; among equals, the one with the most loads from memory, and then the one with the
+// fewest instructions. That is the way of a tile in which nothing is hidden, while the next tile is loaded. A loop
+// inside the steady one counts as often as it is run, where LoopWork says what a pass has to multiply and the counts
+// come out at that within a tenth; otherwise all loops count once.
 #pragma once
 
 #include <cstdint>
