@@ -72,6 +72,9 @@ Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
     else store_v();
     if (next.first < c.end_key) fetch_k(next, 0);
     no_tile_sums();
+#ifdef TURNED
+    no_p();
+#endif
     if (sees(c.w, c.k.first)) {
         if (!biased) no_bias();
         begin_scores();
