@@ -160,10 +160,6 @@ void put_p(uint r, uint n, ACCUMULATOR p) {
     }
 }
 void get_p(uint r) {}
-// A tile that its rows do not see has no P, and multiplies none. As RADV cannot know the latter, it would carry P of the
-// tile before through the loop, and move it between registers in every pass (D64: 609 clocks for 599 on navi31, 652 for
-// 635 on gfx1201).
-void no_p() { FOR_EACH(i, ROW_BLOCKS * KEY_STEPS) p_own[i] = OWN_OPERAND(0); }
 #else
 void put_p(uint r, uint n, ACCUMULATOR p) {
 #ifndef BIAS

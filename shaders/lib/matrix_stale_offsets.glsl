@@ -64,6 +64,15 @@ void inner_pv(inout TileCursor c, Rows next) {
     add_tile_sums();
 }
 
+#ifdef TURNED
+// A tile that its rows do not see has no P, and multiplies none. As RADV cannot know the latter, it would carry P of the
+// tile before through the loop, and move it between registers in every pass (by tools/gate --loops, at D64 609 clocks for
+// 599 on navi31, 652 for 635 on gfx1201).
+void no_p() { FOR_EACH(r, ROW_BLOCKS) FOR_EACH(n, KEY_TILES) put_p(r, n, ZEROS); }
+#else
+#define no_p()
+#endif
+
 // Computes P of a tile that is no inner one, and fetches K of the tile that follows. `biased`: its mask was fetched,
 // and it gives the same bits as an inner tile. `finish_all`: it is finished even if its rows see all of it.
 Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
@@ -72,9 +81,7 @@ Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
     else store_v();
     if (next.first < c.end_key) fetch_k(next, 0);
     no_tile_sums();
-#ifdef TURNED
     no_p();
-#endif
     if (sees(c.w, c.k.first)) {
         if (!biased) no_bias();
         begin_scores();

@@ -58,8 +58,8 @@ using Device = DeviceKind;
 //           [2,560], without a mask 1,878 [1,887]. d64, for 16 products, 613, 8 [8 subgroups 618, 8; 12 613, 6; 12 and
 //           64 keys 613, 6; 8 and 64 keys 625, 8; 6 and 2 row blocks 615, 6; 8 and 2 row blocks 630, 5; 8 and 128 keys
 //           647, 4]: 16 exponents, 16 additions, 16 multiply-adds and 16 conversions are the same for all of them.
-//           All of these were counted before no_p() of lib/matrix_layout.glsl, which takes 8 to 19 clocks from each. Now
-//           wide d128 has 1,118, for 32 products, wide d64 598, rdna3-1536 1,111 and 599, rdna4 576 and 635.
+//           All of these were counted before no_p() of lib/matrix_stale_offsets.glsl, which takes 8 to 19 clocks from
+//           each. Now wide d128 has 1,118, for 32 products, wide d64 598, rdna3-1536 1,111 and 599, rdna4 576 and 635.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
