@@ -169,6 +169,7 @@ TEST_CASE("refusal: malformed tuning") {
         {"threads=0x40", "whole number"},  //
         {"threads==8", "whole number"},    //
         {"threads=4294967296", "whole number"},
+        {"threads=64,lanes=1,threads=64", "threads has two numbers"},
         {"threads=8;lanes=1", "whole number"},
         {",", "''"},                         // empty items
         {",prefetch=0", "''"},               //
@@ -380,6 +381,8 @@ TEST_CASE("refusal: a plan says why not the other kernels") {
                   {"matrix_khr", comparison},
                   {"tiles_dot", no_dot},
                   {"materialized", comparison}});
+    CHECK_EQ(unsupported(profile("lavapipe"), many, "options.kernel", "at most 8 query rows", kernel("rows")),
+             "");
     CHECK(reasons(few, {}) == Reasons{{"rows", ""},
                                       {"rows_dot", no_dot},
                                       {"matrix", cpu},

@@ -390,6 +390,7 @@ bool is_rejected(const Options& options, std::string_view row) {
 
 template <class Numbers>
 Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFields<Numbers>& fields) {
+    std::vector<std::string_view> named;
     while (!text.empty()) {
         const std::string_view item = text.substr(0, text.find(','));
         text.remove_prefix(std::min(text.size(), item.size() + 1));
@@ -403,6 +404,9 @@ Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFi
             return invalid("options.tuning", fmt::format("'{}' is not one of {} with =number", excerpt(item),
                                                          fmt::join(names, ", ")));
         }
+        if (std::find(named.begin(), named.end(), field->first) != named.end())
+            return invalid("options.tuning", fmt::format("{} has two numbers", field->first));
+        named.push_back(field->first);
         const char* const end = item.data() + item.size();
         const auto parsed = std::from_chars(item.data() + equals + 1, end, numbers.*field->second);
         if (parsed.ec != std::errc{} || parsed.ptr != end)
@@ -526,9 +530,11 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         }
         why = fmt::format("row {}: {}", row.name, why);
     }
+    const bool is_named = !options.kernel.empty() && options.kernel != "auto";
     if (why.empty())
-        return unsupported("", few_enough ? "on this device it has too few registers for such head dims"
-                                          : too_many_rows(most_rows, problem.group_size));
+        return unsupported(is_named ? "options.kernel" : "",
+                           few_enough ? "on this device it has too few registers for such head dims"
+                                      : too_many_rows(most_rows, problem.group_size));
     return unsupported("", "no tile shape fits this device: " + why);
 }
 
