@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace vkattn::test {
 namespace {
@@ -56,6 +57,9 @@ struct Path {
         if (counts.global_loads != o.global_loads) return counts.global_loads > o.global_loads;
         return counts.instructions() < o.instructions();
     }
+    double instructions_of_a_multiplication() const {
+        return static_cast<double>(counts.instructions()) / static_cast<double>(counts.multiplications());
+    }
 };
 
 void add(const LoopCounts& more, LoopCounts& sum) {
@@ -68,16 +72,16 @@ void add(const LoopCounts& more, LoopCounts& sum) {
     for (const auto& [bits, times] : more.lds_stores) sum.lds_stores[bits] += times;
 }
 
-// The best path from block `first` to `last`, which branches back to it. Blocks come in an order in which only loops
-// branch backward.
+// The best path from block `first` to `last`, which branches back to it, past blocks that are to be avoided. Blocks come
+// in an order in which only loops branch backward.
 std::optional<Path> best_path(const std::vector<Block>& blocks, const std::vector<LoopCounts>& of_block,
-                              size_t first, size_t last) {
+                              size_t first, size_t last, const std::vector<bool>& avoided = {}) {
     std::vector<std::optional<Path>> best(last - first + 1);
     best[0] = Path{of_block[first]};
     for (size_t b = first; b <= last; b++) {
         if (!best[b - first]) continue;
         for (const size_t next : blocks[b].next) {
-            if (next <= b || next > last) continue;
+            if (next <= b || next > last || (!avoided.empty() && avoided[next])) continue;
             Path path = *best[b - first];
             add(of_block[next], path.counts);
             std::optional<Path>& there = best[next - first];
@@ -177,16 +181,38 @@ class BlockTimes {
     std::vector<double> times_;
 };
 
-// The best of the loops that `is_wanted` and that have no other such loop inside them.
-template <class Wanted>
-std::optional<Loop> best_innermost(const std::vector<Loop>& loops, const Wanted& is_wanted) {
+// The best of the loops that have no other one inside them.
+std::optional<Loop> best_innermost(const std::vector<Loop>& loops) {
     std::optional<Loop> best;
     for (const Loop& loop : loops) {
         const bool has_inner = std::ranges::any_of(loops, [&](const Loop& other) {
             const bool is_smaller = other.last - other.first < loop.last - loop.first;
-            return is_smaller && other.first >= loop.first && other.last <= loop.last && is_wanted(other);
+            return is_smaller && other.first >= loop.first && other.last <= loop.last;
         });
-        if (is_wanted(loop) && !has_inner && (!best || loop.path.is_better_than(best->path))) best = loop;
+        if (!has_inner && (!best || loop.path.is_better_than(best->path))) best = loop;
+    }
+    return best;
+}
+
+// Returns the loop with the fewest instructions for each multiplication. One that loads nothing from memory comes last:
+// it goes block by block through a tile that was loaded outside. A way that enters another of the loops is that one's.
+std::optional<Loop> steadiest(const std::vector<Block>& blocks, const std::vector<LoopCounts>& of_block,
+                              const std::vector<Loop>& loops) {
+    std::optional<Loop> best;
+    const auto is_better = [&](const Path& path) {
+        if (!best) return true;
+        const bool loads = path.counts.global_loads != 0, best_loads = best->path.counts.global_loads != 0;
+        if (loads != best_loads) return loads;
+        return path.instructions_of_a_multiplication() < best->path.instructions_of_a_multiplication();
+    };
+    for (const Loop& loop : loops) {
+        const std::vector<bool> body = body_of(blocks, loop.first, loop.last);
+        std::vector<bool> avoided(blocks.size(), false);
+        for (const Loop& other : loops)
+            if (other.first != loop.first && body[other.first]) avoided[other.first] = true;
+        auto path = best_path(blocks, of_block, loop.first, loop.last, avoided);
+        if (path && path->counts.multiplications() != 0 && is_better(*path))
+            best = Loop{loop.first, loop.last, std::move(*path)};
     }
     return best;
 }
@@ -263,8 +289,12 @@ LoopCounts steady_loop(Assembly language, std::string_view text, const std::opti
         const auto at = first_exponent(loop);
         return multiplies(loop) && at != exponents.end() && *at <= loop.last;
     };
-    auto found = best_innermost(loops, exponentiates);
-    if (!found) found = best_innermost(loops, multiplies);
+    std::vector<Loop> multiplying, whole;  // and those that have exponents, too
+    std::ranges::copy_if(loops, std::back_inserter(multiplying), multiplies);
+    std::ranges::copy_if(loops, std::back_inserter(whole), exponentiates);
+    auto found = steadiest(blocks, of_block, whole);
+    if (!found) found = best_innermost(whole);  // each can only be gone through by way of another
+    if (!found) found = best_innermost(multiplying);
     if (!found || !work) return found ? found->path.counts : LoopCounts{};
     if (!exponentiates(*found)) return found->path.counts;
     const BlockTimes times(blocks, loops, *found, *first_exponent(*found), *work);
