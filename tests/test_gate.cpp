@@ -363,6 +363,31 @@ end
     CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{128, 1}});
 }
 
+// The loop of l4 goes block by block through a tile that was loaded outside; l2 has a tile that is multiplied as a whole.
+TEST_CASE("gate: the steady loop is over whole tiles, not over the blocks of others") {
+    const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
+    ldg.f32 r0.x, g[r1.x], 4
+    br p0.x, #l3
+l2:
+    (rpt3)mad.f32 r0.x, r1.x, r2.x, r0.x
+    exp2 r3.x, r3.x
+    jump #l6
+l3:
+    mov.f32f32 r4.x, r5.x
+l4:
+    (rpt1)mad.f32 r0.x, r1.x, r2.x, r0.x
+    exp2 r3.x, r3.x
+    br p0.y, #l4
+l6:
+    br p0.z, #l0
+    end
+)");
+    CHECK_EQ(loop.fma, 4);
+    CHECK_EQ(loop.transcendental, 1);
+    CHECK_EQ(loop.global_loads, 1);
+    CHECK_EQ(loop.vector, 0);
+}
+
 TEST_CASE("gate: a loop inside the steady one counts as often as it runs") {
     // Two stages of Q.K^T have three lines each; P.V has two copies of a loop, which share twelve multiply-adds.
     const LoopWork work{{6, 2}, {12, 1}};

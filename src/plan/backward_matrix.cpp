@@ -26,12 +26,12 @@ using Numbers = BackwardMatrixNumbers;
 //           5.5], dbias of d64 and d128 [4.9 and 4.4; at d64 mask_subgroups 4 5.2, and 5.2 with 2 row blocks
 //           and 2 chunks too]. These are times of one pass: the other kernels of the build returned at once.
 //   cpu     as small as keeps pipelines quick to build.
-//   rdna3, rdna4  not run on their own devices. Clocks of a block of 16 walked rows by `tools/gate --loops`, float16
-//           without a mask, as a part of which the products are: dquery 87 and 83 % at D64, 93 and 89 % at D128; dkey
-//           and dvalue 83 and 84 % at D64, 89 and 86 % at D128. With apart passes RDNA4 has 90 % at D128, but 40
-//           products for 32; not apart it spills 47 registers. On RDNA3 dquery spills 24 at D128 where all of dout is
-//           in registers, 16 subgroups in pairs spill 42, and the pass for dbias with 4 subgroups 2; on RDNA4 at D64
-//           1.
+//   rdna3, rdna4  not run on their own devices. Clocks of a plain tile by `tools/gate --loops`, float16 without a mask,
+//           as a part of which the products are: dquery 85 and 87 % at D64, 94 and 92 % at D128; dkey and dvalue 84 and
+//           85 % at D64, 87 and 83 % at D128. With apart passes RDNA4 has 90 % at D128 without what a tile's staging
+//           takes, where the pairs have 86 %, but 40 products for 32; not apart it spills 47 registers. On RDNA3 dquery
+//           spills 24 at D128 where all of dout is in registers, 16 subgroups in pairs spill 42, and the pass for dbias
+//           with 4 subgroups 2; on RDNA4 at D64 1.
 //   nvk, any  not run on their own devices. By tools/gate nothing spills. With 4 subgroups NVK's dquery spills 3 to 7
 //           registers at D128 with a boolean mask; but of float32 without a mask it has 287 instructions for 504 of 8
 //           subgroups (ampere; 395 and 394 of float16). With more head dims registers do not hold a block of rows: D64

@@ -72,8 +72,8 @@ void add(const LoopCounts& more, LoopCounts& sum) {
     for (const auto& [bits, times] : more.lds_stores) sum.lds_stores[bits] += times;
 }
 
-// The best path from block `first` to `last`, which branches back to it, past blocks that are to be avoided. Blocks come
-// in an order in which only loops branch backward.
+// Finds the best path from block `first` to `last`, which branches back to it, past blocks that are to be avoided.
+// Blocks come in an order in which only loops branch backward.
 std::optional<Path> best_path(const std::vector<Block>& blocks, const std::vector<LoopCounts>& of_block,
                               size_t first, size_t last, const std::vector<bool>& avoided = {}) {
     std::vector<std::optional<Path>> best(last - first + 1);
