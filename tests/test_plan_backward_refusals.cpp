@@ -198,7 +198,7 @@ TEST_CASE("backward refusal: tuning of matrix units that does not go together") 
     CHECK_EQ(refused("turned=0,q_v_staged=32"), "INVALID options.tuning: q_v_staged goes with turned=1");
     // Once matrix_khr was turned, which takes no layout.
     CHECK(begins(refusal(turned, p, tuning("turned=1", "matrix_khr")),
-                 "INVALID options.tuning: turned=1 needs move=0"));
+                 "INVALID options.tuning: turned=1 needs the kernel"));
 }
 
 TEST_CASE("backward tuning: float32 without a mask has a row of its own under NVK") {

@@ -608,7 +608,7 @@ TEST_CASE("matrix: products are turned where P stays in registers only so") {
     CHECK(moved.tuning_row == "matrix-d128");  // not a row of turned products
     CHECK(refusal(probed(caps, false), p, named("matrix", "turned=2")) == "options.tuning: turned is 0 or 1");
     const auto refused_turned = [&](const DeviceCaps& device, const char* kernel) {
-        return refusal(device, p, named(kernel, "turned=1")).find("turned=1 needs move=0") !=
+        return refusal(device, p, named(kernel, "turned=1")).find("turned=1 needs the kernel") !=
                std::string::npos;
     };
     CHECK(refused_turned(matrix_device("amd_navi31"), "matrix"));

@@ -169,7 +169,7 @@ TEST_CASE("refusal: malformed tuning") {
         {"threads=0x40", "whole number"},  //
         {"threads==8", "whole number"},    //
         {"threads=4294967296", "whole number"},
-        {"threads=64,lanes=1,threads=64", "threads has two numbers"},
+        {"threads=64,lanes=1,threads=64", "threads is named twice"},
         {"threads=8;lanes=1", "whole number"},
         {",", "''"},                         // empty items
         {",prefetch=0", "''"},               //

@@ -27,11 +27,14 @@ using Numbers = BackwardMatrixNumbers;
 //           and 2 chunks too]. These are times of one pass: the other kernels of the build returned at once.
 //   cpu     as small as keeps pipelines quick to build.
 //   rdna3, rdna4  not run on their own devices. Clocks of a plain tile by `tools/gate --loops`, float16 without a mask,
-//           as a part of which the products are: dquery 85 and 87 % at D64, 94 and 92 % at D128; dkey and dvalue 84 and
-//           85 % at D64, 87 and 83 % at D128. With apart passes RDNA4 has 90 % at D128 without what a tile's staging
-//           takes, where the pairs have 86 %, but 40 products for 32; not apart it spills 47 registers. On RDNA3 dquery
-//           spills 24 at D128 where all of dout is in registers, 16 subgroups in pairs spill 42, and the pass for dbias
-//           with 4 subgroups 2; on RDNA4 at D64 1.
+//           as a part of which the products are: dquery 88 % on navi31, 89 % on phoenix and 87 % on gfx1201 at D64, 94,
+//           94 and 92 % at D128; dkey and dvalue 84, 84 and 85 % at D64, 87, 87 and 83 % at D128. With apart passes
+//           RDNA4 has 40 products for 32 at D128; not apart it spills 47 registers. On RDNA3 dquery spills 24 at D128
+//           where all of dout is in registers, 16 subgroups in pairs spill 42, and the pass for dbias with 4 subgroups
+//           2; on RDNA4 at D64 1.
+//   rdna3-1536 are for SIMDs with 1,536 registers (navi31, navi32): dquery's 12 subgroups have 240 each there, 870
+//           clocks for 24 products, and 6 waves of a SIMD [8 subgroups 908, 8; 10 861, 5]; with a float mask 901 [921].
+//           With 1,024 registers 12 subgroups spill 36.
 //   nvk, any  not run on their own devices. By tools/gate nothing spills. With 4 subgroups NVK's dquery spills 3 to 7
 //           registers at D128 with a boolean mask; but of float32 without a mask it has 287 instructions for 504 of 8
 //           subgroups (ampere; 395 and 394 of float16). With more head dims registers do not hold a block of rows: D64
@@ -40,7 +43,7 @@ using Numbers = BackwardMatrixNumbers;
 constexpr BackwardMatrixRow rows[] = {
     // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
     //  q_slices, kv_slices, kv_apart, kv_paired, mask_: subgroups, row_blocks, walked, chunks,
-    //  l2_group_kib, min_group_workgroups}
+    //  l2_group_kib, min_group_workgroups}, only, simd_registers
     {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
      {4, 2, 16, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}, USE_BIAS},
     {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64,
@@ -54,6 +57,8 @@ constexpr BackwardMatrixRow rows[] = {
 
     {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
 
+    {"rdna3-1536-backward-d64",     Device::amd,            64,
+     {12, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED | USE_EXCHANGED, 1536},
     {"rdna3-backward-d64",          Device::amd,            64,
      {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
     {"rdna3-backward-d128-paired",  Device::amd,           128,
@@ -165,8 +170,7 @@ std::string malformed(const Problem& p, const Numbers& n) {
     if (n.turned == 0 && n.q_v_staged != 0) return "q_v_staged goes with turned=1";
     if (n.q_v_staged % s.k != 0) return fmt::format("q_v_staged is not a multiple of {}", s.k);
     if (n.turned == 1 && (n.layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
-        return "turned=1 needs move=0, 16-bit storage, and accumulators that are known to become right "
-               "operands";
+        return turned_needs;
     if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
@@ -479,7 +483,7 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
     uint32_t most = 0;  // head dims of which registers hold a block of rows
     for (const BackwardMatrixRow& row : rows) {
-        if (!is_for(row.device, kind_of(caps))) continue;
+        if (!is_for(row.device, kind_of(caps)) || caps.simd_registers < row.simd_registers) continue;
         for (const MatrixShape& shape : caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(caps))) continue;
             const bool khr = kind == KernelKind::backward_matrix_khr;

@@ -58,8 +58,10 @@ using Device = DeviceKind;
 //           [2,560], without a mask 1,878 [1,887]. d64, for 16 products, 613, 8 [8 subgroups 618, 8; 12 613, 6; 12 and
 //           64 keys 613, 6; 8 and 64 keys 625, 8; 6 and 2 row blocks 615, 6; 8 and 2 row blocks 630, 5; 8 and 128 keys
 //           647, 4]: 16 exponents, 16 additions, 16 multiply-adds and 16 conversions are the same for all of them.
-//           All of these were counted before no_p() of lib/matrix_stale_offsets.glsl, which takes 8 to 19 clocks from
-//           each. Now wide d128 has 1,118, for 32 products, wide d64 598, rdna3-1536 1,111 and 599, rdna4 576 and 635.
+//           All of these were counted before no_p() of lib/matrix_stale_offsets.glsl and the two sums beside each
+//           other of exponentials_of(), which take 8 to 19 clocks from what has no mask, and 4 to 6 from what has a
+//           float mask. Now wide d128 has 1,118, for 32 products, wide d64 598, rdna3-1536 1,111 and 599, rdna4 576,
+//           and 318 for 16 products at d64.
 //   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
 //           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
 // clang-format off
@@ -153,8 +155,7 @@ std::string unfit(const DeviceCaps& caps, const Problem& p, const MatrixNumbers&
         return "masks need running=1 or move=0";
     if (n.halves == 2 && n.move >= MOVE_SHARED) return "halves=2 needs P to stay in registers";
     if (n.turned == 1 && (n.layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
-        return "turned=1 needs move=0, 16-bit storage, and accumulators that are known to become right "
-               "operands";
+        return turned_needs;
     if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
         return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))

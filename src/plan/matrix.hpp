@@ -75,7 +75,8 @@ struct BackwardMatrixRow {
     DeviceKind device;
     uint32_t max_head_dim;  // of both
     BackwardMatrixNumbers numbers;
-    uint32_t only = 0;  // USE_* bits: what must be so
+    uint32_t only = 0;            // USE_* bits: what must be so
+    uint32_t simd_registers = 0;  // the least that a SIMD must be known to have
 };
 
 struct MatrixRow {
@@ -99,6 +100,11 @@ constexpr uint32_t USE_FLOAT32 = 128;   // the storage type; of the backward onl
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();
+// Why products cannot be turned round.
+constexpr const char* turned_needs =
+    "turned=1 needs the kernel `matrix`, move=0, 16-bit storage, and a probe that has found how accumulators "
+    "become "
+    "right operands";
 // True if products are turned round unless the caller says otherwise: where P can stay in registers only so.
 bool is_turned(const Problem& p, const MatrixShape& shape, bool khr);
 

@@ -49,14 +49,13 @@ constexpr uint64_t max_packed_rows = 512;
 //           invocations that shared memory lets a core hold, few rows in brackets: D64 1.69 and 192 [1.70 and 256],
 //           D128 1.63 and 128 [1.66 and 128], D256 1.98 and 128 [1.97 and 128], D512 2.44 and 128 [2.59 and 128], D576
 //           3.94 and 128 [4.08 and 128].
-//   apple   not run on its own devices. Honeykrisp has 128 registers an invocation. Its code is what
-//           AGX_MESA_DEBUG=shaders prints (apple:m1), with inner loops counted as often as they run. Float16,
-//           instructions a multiply-add and invocations that the registers of a core hold, few rows in brackets: D64
-//           1.54 and 384 [1.72 and 512], D128 1.52 and 384 [1.70 and 512], D256 1.71 and 512 [1.93 and 512], D512 2.07
-//           and 512 [2.45 and 512], D576 2.16 and 512 [3.77 and 512]. Loads of 128 bits from shared memory a
-//           multiply-add: D64 and D128 0.096 [0.113]. What spills: 12 columns at D64 32; 8 rows at D64 119 in float32;
-//           8 columns at D256 12, and at D128 with 8 lanes 94; addresses found once a tile save up to 2 % and spill in
-//           more cases. 192 invocations, because a core holds two such workgroups.
+//   apple   not run on its own devices. Honeykrisp has 128 registers an invocation. tools/gate apple:m1, float16,
+//           instructions a multiply-add (--loops) and invocations that the registers of a core hold, few rows in
+//           brackets (--problems): D64 1.53 and 384 [1.73 and 512], D128 1.50 and 384 [1.71 and 512], D256 1.75 and 512
+//           [1.94 and 512], D512 2.15 and 512 [2.52 and 512], D576 2.23 and 512 [3.82 and 512]. Loads of 128 bits from
+//           shared memory a multiply-add: D64 and D128 0.096 [0.113]. What spills: 12 columns at D64 32; 8 rows at D64
+//           119 in float32; 8 columns at D256 12, and at D128 with 8 lanes 94; addresses found once a tile save up to
+//           2 % and spill in more cases. 192 invocations, because a core holds two such workgroups.
 // clang-format off
 constexpr TuningRow rows[] = {
     // max: head_dim_v, rows, residency, {threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll}
@@ -405,7 +404,7 @@ Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFi
                                                          fmt::join(names, ", ")));
         }
         if (std::find(named.begin(), named.end(), field->first) != named.end())
-            return invalid("options.tuning", fmt::format("{} has two numbers", field->first));
+            return invalid("options.tuning", fmt::format("{} is named twice", field->first));
         named.push_back(field->first);
         const char* const end = item.data() + item.size();
         const auto parsed = std::from_chars(item.data() + equals + 1, end, numbers.*field->second);
@@ -530,11 +529,12 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         }
         why = fmt::format("row {}: {}", row.name, why);
     }
-    const bool is_named = !options.kernel.empty() && options.kernel != "auto";
-    if (why.empty())
+    if (why.empty()) {
+        const bool is_named = !options.kernel.empty() && options.kernel != "auto";
         return unsupported(is_named ? "options.kernel" : "",
                            few_enough ? "on this device it has too few registers for such head dims"
                                       : too_many_rows(most_rows, problem.group_size));
+    }
     return unsupported("", "no tile shape fits this device: " + why);
 }
 

@@ -53,7 +53,7 @@ core::MatrixShape shape_of(Bytes& bytes) {
     return s;
 }
 
-// A device lists no shape twice: by their sizes the checks know shapes.
+// A device lists no shape twice. The checks tell shapes apart by sizes and type.
 void add_shape(std::vector<core::MatrixShape>& shapes, const core::MatrixShape& shape) {
     const bool listed = std::ranges::any_of(shapes, [&](const core::MatrixShape& s) {
         return s.m == shape.m && s.n == shape.n && s.k == shape.k && s.dtype == shape.dtype;
@@ -111,13 +111,15 @@ void turn_products(Bytes& bytes, core::DeviceCaps& caps, core::Options& options)
     caps.int64 = true;
     for (core::MatrixShape& shape : caps.matrices) {
         if (shape.m != 16 || shape.n != 16 || shape.k != 16 || shape.left_alike) continue;
-        shape.exchanges = shape.dtype == VKATTN_DTYPE_FLOAT16 && bytes.ConsumeBool();
+        shape.exchanges =
+            shape.dtype == VKATTN_DTYPE_FLOAT16 && caps.subgroup_size == 32 && bytes.ConsumeBool();
         shape.layout = shape.exchanges ? 0x3210a984 : 0x32104a98;
         shape.turned_layout = 0x4a983210;
     }
     if (bytes.one_in(3)) return;
     options.tuning += fmt::format("{}turned={}", options.tuning.empty() ? "" : ",", bytes.below(3));
-    if (bytes.ConsumeBool()) options.tuning += fmt::format(",move={}", bytes.below(4));
+    const bool says_move = options.tuning.find("move=") != std::string::npos;
+    if (bytes.ConsumeBool() && !says_move) options.tuning += fmt::format(",move={}", bytes.below(4));
     if (bytes.ConsumeBool()) options.tuning += fmt::format(",q_v_staged={}", 8 * bytes.number(8));
 }
 

@@ -49,7 +49,7 @@ VkattnBackward backward_of(Bytes& bytes, const VkattnProblem& problem);
 VkattnCombine combine_of(Bytes& bytes);
 core::Options options_of(Bytes& bytes);
 core::DeviceCaps device_of(Bytes& bytes);
-// Half of the inputs get a device whose accumulators may become right operands, as AMD's do, and a tuning that says
+// Gives half of the inputs a device whose accumulators may become right operands, and most of those a tuning that says
 // whether products are turned. It takes its bytes after all others, so that inputs without them mean what they did.
 void turn_products(Bytes& bytes, core::DeviceCaps& caps, core::Options& options);
 

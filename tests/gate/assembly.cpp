@@ -178,9 +178,9 @@ std::vector<AgxInstruction> agx_program(std::string_view text) {
 std::string with_agx_bits(const AgxInstruction& in) {
     uint32_t bits = 32, elements = 1;
     for (std::string_view rest = in.operands; !rest.empty();) {
-        const std::string_view word = trimmed(rest.substr(0, rest.find(',')));
-        rest.remove_prefix(
-            std::min(rest.find(',') == rest.npos ? rest.size() : rest.find(',') + 1, rest.size()));
+        const size_t comma = std::min(rest.find(','), rest.size());
+        const std::string_view word = trimmed(rest.substr(0, comma));
+        rest.remove_prefix(std::min(comma + 1, rest.size()));
         if (word == "i8" || word == "i16" || word == "i32")
             std::from_chars(word.data() + 1, word.data() + word.size(), bits);
         else if (word.find_first_not_of("xyzw") == word.npos)
@@ -190,9 +190,9 @@ std::string with_agx_bits(const AgxInstruction& in) {
 }
 
 // Masks of invocations stand for branches: "if" hides what follows from some, "else" from the others, and "pop_exec 1"
-// ends that; "jmp_none 2916" goes past what would be executed for none, and "jmp_any -5502" ends a loop. Where both
-// sides have such a jump, a subgroup that agrees executes one of them: so "else" is a jump here to whoever comes from
-// the first side.
+// ends that. "jmp_none 2916" goes past what no invocation would execute, and "jmp_any -5502" ends a loop. Where both
+// sides of an "if" begin with such a jump, a subgroup whose invocations agree executes one side only: then this puts a
+// jump before "else", for whoever comes from the first side.
 std::vector<AssemblyLine> parse_agx(std::string_view text) {
     const std::vector<AgxInstruction> program = agx_program(text);
     std::set<std::string> targets;
@@ -323,10 +323,8 @@ void count_agx(const AssemblyLine& line, LoopCounts& c) {
         c.waits++;
     else if (n == "barrier")
         c.barriers++;
-    else if (n == "else" || n == "pop_exec")
-        c.scalar++;  // they change the mask of a subgroup
     else if (!n.starts_with("jmp_"))
-        c.vector++;
+        c.vector++;  // masks, too: there is no scalar unit
 }
 
 }  // namespace
@@ -356,7 +354,7 @@ std::vector<AssemblyLine> parse_assembly(Assembly language, std::string_view tex
             case Assembly::nak:
                 add_nak(line, lines);
                 break;
-            case Assembly::agx:
+            case Assembly::agx:  // above
                 break;
         }
     }

@@ -36,8 +36,8 @@ struct AssemblyLine {
     enum class Kind { label, instruction, branch, jump } kind = Kind::instruction;
     std::string name;    // of the label or the instruction
     std::string target;  // of a branch, which may go on behind itself, or of a jump, which does not
-    uint64_t times =
-        1;  // that it is executed; 0 for the second half of a dual instruction, which takes no time
+    // How often it is executed; 0 for the second half of a dual instruction, which takes no time.
+    uint64_t times = 1;
 };
 std::vector<AssemblyLine> parse_assembly(Assembly language, std::string_view text);
 

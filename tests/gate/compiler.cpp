@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdio>
 #include <optional>
-#include <stdexcept>
 #include <vector>
 
 #include "gate/table.hpp"
@@ -71,23 +70,21 @@ uint64_t number_of(const VkPipelineExecutableStatisticKHR& s) {
     }
 }
 
-// Keeps what is printed to stdout while it lives.
-class Printed {
+// Collects what is written to stdout until text() is called, or until its end.
+class StdoutCapture {
   public:
-    Printed() : file_(std::tmpfile()), stdout_(::dup(STDOUT_FILENO)) {
-        if (file_ == nullptr || stdout_ < 0)
-            throw std::runtime_error("there is no room for a temporary file");
+    StdoutCapture() : file_(std::tmpfile()), stdout_(::dup(STDOUT_FILENO)) {
         std::fflush(stdout);
-        ::dup2(::fileno(file_), STDOUT_FILENO);
+        if (file_ != nullptr && stdout_ >= 0 && ::dup2(::fileno(file_), STDOUT_FILENO) >= 0) return;
+        release();
+        throw RuntimeError("stdout cannot be collected in a temporary file");
     }
-    ~Printed() {
+    ~StdoutCapture() {
         restore();
-        ::close(stdout_);
-        std::fclose(file_);
+        release();
     }
-    Printed(const Printed&) = delete;
+    StdoutCapture(const StdoutCapture&) = delete;
 
-    // Ends the keeping.
     std::string text() {
         restore();
         std::string all;
@@ -102,6 +99,10 @@ class Printed {
     void restore() {
         std::fflush(stdout);
         ::dup2(stdout_, STDOUT_FILENO);
+    }
+    void release() {
+        if (stdout_ >= 0) ::close(stdout_);
+        if (file_ != nullptr) std::fclose(file_);
     }
 
     std::FILE* file_;
@@ -169,7 +170,7 @@ Built Compiler::build(const core::PipelineKey& key, bool with_code) const {
         if (caps().subgroup_size_control) info.stage.pNext = &subgroup;
     }
     VkPipeline pipeline = VK_NULL_HANDLE;
-    std::optional<Printed> printed;
+    std::optional<StdoutCapture> printed;
     if (with_code && caps().driver_id == core::driver_honeykrisp) printed.emplace();
     const auto start = std::chrono::steady_clock::now();
     built.result = vk_.vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &pipeline);
@@ -178,7 +179,7 @@ Built Compiler::build(const core::PipelineKey& key, bool with_code) const {
     if (built.result != VK_SUCCESS) return built;
     built.statistics = statistics_of(pipeline);
     if (printed)
-        built.code[printed_code] = printed->text();
+        built.code[honeykrisp_code] = printed->text();
     else if (with_code)
         built.code = code_of(pipeline);
     vk_.vkDestroyPipeline(device_, pipeline, nullptr);

@@ -57,8 +57,10 @@ struct Path {
         if (counts.global_loads != o.global_loads) return counts.global_loads > o.global_loads;
         return counts.instructions() < o.instructions();
     }
-    double instructions_of_a_multiplication() const {
-        return static_cast<double>(counts.instructions()) / static_cast<double>(counts.multiplications());
+    // A softmax has multiply-adds of its own, beside products of matrices.
+    double instructions_of_a_product() const {
+        const uint64_t products = counts.matrix != 0 ? counts.matrix : counts.multiplications();
+        return static_cast<double>(counts.instructions()) / static_cast<double>(products);
     }
 };
 
@@ -194,8 +196,16 @@ std::optional<Loop> best_innermost(const std::vector<Loop>& loops) {
     return best;
 }
 
-// Returns the loop with the fewest instructions for each multiplication. One that loads nothing from memory comes last:
-// it goes block by block through a tile that was loaded outside. A way that enters another of the loops is that one's.
+// Returns the first block of a loop that has exponents.
+std::optional<size_t> first_exponent(const std::vector<Block>& blocks, const Loop& loop) {
+    const std::vector<bool> body = body_of(blocks, loop.first, loop.last);
+    for (size_t b = 0; b < blocks.size(); b++)
+        if (body[b] && std::ranges::any_of(blocks[b].lines, is_exponent)) return b;
+    return {};
+}
+
+// Returns the loop with the fewest instructions for each product. One that loads nothing from memory comes last: it goes
+// block by block through a tile that was loaded outside. Ways that enter another of the loops are not counted.
 std::optional<Loop> steadiest(const std::vector<Block>& blocks, const std::vector<LoopCounts>& of_block,
                               const std::vector<Loop>& loops) {
     std::optional<Loop> best;
@@ -203,7 +213,7 @@ std::optional<Loop> steadiest(const std::vector<Block>& blocks, const std::vecto
         if (!best) return true;
         const bool loads = path.counts.global_loads != 0, best_loads = best->path.counts.global_loads != 0;
         if (loads != best_loads) return loads;
-        return path.instructions_of_a_multiplication() < best->path.instructions_of_a_multiplication();
+        return path.instructions_of_a_product() < best->path.instructions_of_a_product();
     };
     for (const Loop& loop : loops) {
         const std::vector<bool> body = body_of(blocks, loop.first, loop.last);
@@ -211,7 +221,8 @@ std::optional<Loop> steadiest(const std::vector<Block>& blocks, const std::vecto
         for (const Loop& other : loops)
             if (other.first != loop.first && body[other.first]) avoided[other.first] = true;
         auto path = best_path(blocks, of_block, loop.first, loop.last, avoided);
-        if (path && path->counts.multiplications() != 0 && is_better(*path))
+        if (path && path->counts.multiplications() != 0 && path->counts.transcendental != 0 &&
+            is_better(*path))
             best = Loop{loop.first, loop.last, std::move(*path)};
     }
     return best;
@@ -278,26 +289,17 @@ LoopCounts steady_loop(Assembly language, std::string_view text, const std::opti
             if (first <= last)
                 if (auto path = best_path(blocks, of_block, first, last))
                     loops.push_back({first, last, std::move(*path)});
-    const auto multiplies = [](const Loop& loop) { return loop.path.counts.multiplications() > 0; };
-    std::vector<size_t> exponents;  // blocks that have some
-    for (size_t b = 0; b < blocks.size(); b++)
-        if (std::ranges::any_of(blocks[b].lines, is_exponent)) exponents.push_back(b);
-    const auto first_exponent = [&](const Loop& loop) {
-        return std::ranges::lower_bound(exponents, loop.first);
-    };
-    const auto exponentiates = [&](const Loop& loop) {
-        const auto at = first_exponent(loop);
-        return multiplies(loop) && at != exponents.end() && *at <= loop.last;
-    };
-    std::vector<Loop> multiplying, whole;  // and those that have exponents, too
-    std::ranges::copy_if(loops, std::back_inserter(multiplying), multiplies);
-    std::ranges::copy_if(loops, std::back_inserter(whole), exponentiates);
+    std::erase_if(loops, [](const Loop& loop) { return loop.path.counts.multiplications() == 0; });
+    std::vector<Loop> whole;  // those that have exponents, too
+    std::ranges::copy_if(loops, std::back_inserter(whole),
+                         [&](const Loop& loop) { return first_exponent(blocks, loop).has_value(); });
     auto found = steadiest(blocks, of_block, whole);
-    if (!found) found = best_innermost(whole);  // each can only be gone through by way of another
-    if (!found) found = best_innermost(multiplying);
+    if (!found) found = best_innermost(whole);  // NAK has code whose exponents no best way passes
+    if (!found) found = best_innermost(loops);
     if (!found || !work) return found ? found->path.counts : LoopCounts{};
-    if (!exponentiates(*found)) return found->path.counts;
-    const BlockTimes times(blocks, loops, *found, *first_exponent(*found), *work);
+    const auto exponent = first_exponent(blocks, *found);
+    if (!exponent) return found->path.counts;
+    const BlockTimes times(blocks, loops, *found, *exponent, *work);
     std::vector<LoopCounts> of_all_times(blocks.size());
     LoopCounts behind;  // inner loops' blocks that stand behind the steady loop, where its path does not come
     for (size_t b = found->first; b < blocks.size(); b++)

@@ -39,8 +39,10 @@ std::vector<Case> in_all_types(const Case& c) {
     return all;
 }
 
-// Names a pipeline by what a reader knows of it. Constants that no word stands for follow from the tuning row.
-std::string name_of(const core::Pipeline& p, const core::Plan& plan, const std::string& layout) {
+// Names a pipeline by what a reader knows of it. Constants that no word stands for follow from the tuning row, and from
+// the problem's own tuning.
+std::string name_of(const core::Pipeline& p, const core::Plan& plan, const std::string& layout,
+                    const std::string& tuning) {
     const auto constant = [&](const char* name) { return core::constant_of(p, name); };
     std::string name = fmt::format("{} {} {}x{}", core::name_of(p.module), plan.tuning_row,
                                    constant("head_dim_qk"), constant("head_dim_v"));
@@ -57,7 +59,7 @@ std::string name_of(const core::Pipeline& p, const core::Plan& plan, const std::
                                                   {layout.c_str(), constant("element_layout") != 0}};
     for (const auto& [word, holds] : words)
         if (holds) name += fmt::format(" {}", word);
-    return name;
+    return tuning.empty() ? name : fmt::format("{} {}", name, tuning);
 }
 
 // Returns the work of a forward kernel without matrix units, and nothing for other kernels, of which it is not known.
@@ -110,21 +112,38 @@ class Gate {
     void add(const Case& c, bool backward) {
         for (const KnownDevice& device : devices_) {
             const auto plan = core_plan_of(device.caps, c, backward);
-            if (!plan && c.kernel == "matrix" &&
-                (!has_matrices_for(device.caps, c) ||
-                 plan.failure().message.starts_with("registers of this")))
-                continue;  // a line for other devices
-            if (!plan && c.kernel.ends_with("_dot") && !core::has_dot_products(device.caps, c.problem.dtype))
-                continue;  // likewise
-            if (!plan && c.kernel == "rows" &&
-                plan.failure().message.find("too few registers") != std::string::npos)
-                continue;  // likewise
+            if (!plan && is_for_others(c, device.caps, plan.failure().message)) continue;
             if (!plan) throw std::runtime_error(fmt::format("{}: {}", c.where, plan.failure().message));
-            for (const core::Pipeline& p : used_pipelines(*plan)) add(name_of(p, *plan, device.layout), p);
+            add(*plan, device, c);
         }
+    }
+    // The same, but says which refusals there are, and goes on. Returns false if no layout has a plan.
+    bool try_to_add(const Case& c, bool backward) {
+        bool planned = false;
+        for (const KnownDevice& device : devices_) {
+            const auto plan = core_plan_of(device.caps, c, backward);
+            if (plan)
+                add(*plan, device, c);
+            else
+                fmt::print("{}{}{}: {}\n", c.where, device.layout.empty() ? "" : " layout-", device.layout,
+                           plan.failure().message);
+            planned = planned || plan;
+        }
+        return planned;
     }
 
   private:
+    // True if a line of problems.txt is for other devices.
+    static bool is_for_others(const Case& c, const core::DeviceCaps& caps, const std::string& refusal) {
+        if (c.kernel == "matrix")
+            return !has_matrices_for(caps, c) || refusal.starts_with("registers of this");
+        if (c.kernel.ends_with("_dot")) return !core::has_dot_products(caps, c.problem.dtype);
+        return c.kernel == "rows" && refusal.find("too few registers") != std::string::npos;
+    }
+    void add(const core::Plan& plan, const KnownDevice& device, const Case& c) {
+        for (const core::Pipeline& p : used_pipelines(plan))
+            add(name_of(p, plan, device.layout, c.tuning), p);
+    }
     void add(const std::string& name, const core::Pipeline& p) {
         rows_.add(name, fingerprint(p, constants_), [&] { return usage_now(p); });
     }
@@ -153,11 +172,16 @@ std::string refusal() {
     return all.empty() ? "there is no Vulkan device" : all.front().refusal;
 }
 
-void add_all(Gate& gate, const std::string& problems) {
-    gate.add_probe();
-    for (const Section& section : parse_cases(read(problems), problems))
+// Calls add(case, whether it is of the backward) for all problems of a file, in all types.
+template <class Add>
+void for_each_problem(const std::string& file, const Add& add) {
+    for (const Section& section : parse_cases(read(file), file)) {
+        if (section.name != "forward" && section.name != "backward")
+            throw std::runtime_error(fmt::format(
+                "{}: no section is named [{}]; there are [forward] and [backward]", file, section.name));
         for (const Case& line : section.cases)
-            for (const Case& c : in_all_types(line)) gate.add(c, section.name == "backward");
+            for (const Case& c : in_all_types(line)) add(c, section.name == "backward");
+    }
 }
 
 void print_summary(const TableBuilder& rows) {
@@ -222,6 +246,25 @@ Share parse_share(const std::string& text) {
     return {index - 1, count};
 }
 
+// Prints the table of any problems. Those that cannot be planned, and pipelines that cannot be built, have failed.
+int show(const Arguments& a) {
+    if (const std::string why = refusal(); !why.empty()) return skip(why);
+    const Compiler compiler;
+    Gate gate(compiler, a.shader_compiler, a.loops ? Form::loops : Form::usage);
+    size_t failed = 0;
+    for_each_problem(a.problems,
+                     [&](const Case& c, bool backward) { failed += !gate.try_to_add(c, backward); });
+    const Table& table = gate.rows().table();
+    const auto fails = [](const auto& row) { return row.second.usage.result != 0; };
+    const auto unbuilt = std::ranges::count_if(table.pipelines, fails);
+    fmt::print("{}", to_text(table));
+    print_summary(gate.rows());
+    failed += static_cast<size_t>(unbuilt);
+    fmt::print("{} passed, {} failed, 0 skipped\n", table.pipelines.size() - static_cast<size_t>(unbuilt),
+               failed);
+    return failed == 0 ? 0 : 1;
+}
+
 int run(const Arguments& a) {
     if (const std::string why = refusal(); !why.empty()) {
         if (std::filesystem::exists(a.kept))
@@ -232,7 +275,7 @@ int run(const Arguments& a) {
     const Compiler compiler;
     Gate gate(compiler, a.shader_compiler, form);
     std::optional<Table> kept;
-    if (!a.kept.empty() && (a.changed || !a.update)) kept = parse_table(read(a.kept), form);
+    if (a.changed || !a.update) kept = parse_table(read(a.kept), form);
     if (a.changed) {
         const std::string why = other_tools(*kept, gate.rows().table());
         if (!why.empty() && a.again.empty())
@@ -240,14 +283,11 @@ int run(const Arguments& a) {
         const Share again = parse_share(a.again);
         if (why.empty()) gate.rows().keep(*kept, again);
     }
-    add_all(gate, a.problems);
+    gate.add_probe();
+    for_each_problem(a.problems, [&](const Case& c, bool backward) { gate.add(c, backward); });
     const Table& now = gate.rows().table();
-    if (a.table || a.kept.empty()) fmt::print("{}", to_text(now));
+    if (a.table) fmt::print("{}", to_text(now));
     print_summary(gate.rows());
-    if (a.kept.empty()) {
-        fmt::print("{} passed, 0 failed, 0 skipped\n", now.pipelines.size());
-        return 0;
-    }
     return a.update ? write(now, a.kept) : compare(*kept, now);
 }
 
@@ -266,9 +306,9 @@ int parse_and_run(int argc, char** argv) {
     app.add_flag("--loops", a.loops, "Look at steady loops, of which the tables are others");
     app.add_flag("--table", a.table, "Print the whole table");
     CLI11_PARSE(app, argc, argv);
-    // Honeykrisp reads this when it starts, and prints then what other drivers give by a function (see compiler.cpp).
+    // Honeykrisp reads this when it starts, and then prints its code, which other drivers return (see compiler.cpp).
     if (a.loops) ::setenv("AGX_MESA_DEBUG", "shaders", 1);
-    return run(a);
+    return a.kept.empty() ? show(a) : run(a);
 }
 
 }  // namespace

@@ -192,10 +192,11 @@ Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_
     constexpr std::pair<const char*, Assembly> languages[] = {{"Assembly", Assembly::aco},
                                                               {"IR3 Assembly", Assembly::ir3},
                                                               {"NAK assembly", Assembly::nak},
-                                                              {printed_code, Assembly::agx}};
+                                                              {honeykrisp_code, Assembly::agx}};
     for (const auto& [name, language] : languages) {
         const auto text = code.find(name);
         if (text == code.end()) continue;
+        if (parse_assembly(language, text->second).empty()) break;
         Usage usage;
         usage.loop = steady_loop(language, text->second, work);
         if (usage.loop.multiplications() == 0) return usage;

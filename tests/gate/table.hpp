@@ -47,8 +47,8 @@ struct Table {
 // Throws std::runtime_error where the driver's names are none of those known.
 Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t declared_shared_bytes);
 
-// The name of a text that the driver has printed instead of giving it a name: Honeykrisp's.
-constexpr const char* printed_code = "printed";
+// The name of Honeykrisp's code, which it prints to stdout instead of returning it by a name.
+constexpr const char* honeykrisp_code = "printed by Honeykrisp";
 
 // From a pipeline's texts by the names that Mesa's drivers give them. Throws std::runtime_error where there
 // is no assembly among them.
