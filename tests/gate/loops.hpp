@@ -1,12 +1,12 @@
 // These functions find the steady loop of a kernel in the disassembly that drivers give, and count its instructions.
 // The steady loop has products, exponents and, if any such loop has them, loads from memory. Of several, it is the one
-// with the fewest instructions for each multiplication. A way that enters another of them is that one's: so a loop over
-// the blocks of a tile that has something hidden is told from the loop over tiles that have not. Of the ways through
-// the steady loop, the one with the most multiplications is counted; among equals, the one with the most loads from
-// memory, and then the one with the fewest instructions. That is the way of a tile in which nothing is hidden, while
-// the next tile is loaded. Stores to shared memory that only some subgroups make are left out. A loop inside the steady
-// one counts as often as it is run, where LoopWork says what a pass has to multiply and the counts come out at that
-// within a tenth; otherwise all loops count once.
+// with the fewest instructions for each product of matrices, or for each multiply-add where there are none. Ways that
+// enter another of them are not counted: so a loop over the blocks of a tile that has something hidden is told from the
+// loop over tiles that have not. Of the ways through the steady loop, the one with the most multiplications is counted;
+// among equals, the one with the most loads from memory, and then the one with the fewest instructions. That is the way
+// of a tile in which nothing is hidden, while the next tile is loaded. Stores to shared memory that only some subgroups
+// make are left out. A loop inside the steady one counts as often as it is run, where LoopWork says what a pass has to
+// multiply and the counts come out at that within a tenth; otherwise all loops count once.
 #pragma once
 
 #include <cstdint>
