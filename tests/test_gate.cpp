@@ -584,6 +584,13 @@ TEST_CASE("gate: a table of loops is read as it was written, and a longer loop i
     CHECK_THROWS_AS(parse_table(std::string(text).replace(text.find("16:1"), 4, "16;1"), Form::loops),
                     std::runtime_error);
     CHECK_THROWS_AS(parse_table(to_text(one(good)), Form::loops), std::runtime_error);
+    Table lost = table;
+    Usage& lost_usage = lost.pipelines.at(one(usage).pipelines.begin()->first).usage;
+    lost_usage.loop.transcendental = 0;
+    CHECK_EQ(regressions(table, lost).size(), 1);
+    lost_usage.loop = {};
+    lost_usage.clocks = 0;
+    CHECK_EQ(regressions(table, lost).size(), 1);
     Table longer = table;
     uint64_t& clocks = longer.pipelines.at(one(usage).pipelines.begin()->first).usage.clocks;
     clocks = usage.clocks * 105 / 100;

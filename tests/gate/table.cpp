@@ -53,6 +53,10 @@ constexpr int key_digits = 16;
 
 std::string slower(const Usage& kept, const Usage& now) {
     constexpr double most_growth = 1.05;
+    if (kept.loop.multiplications() != 0 && now.loop.multiplications() == 0)
+        return "its loop is not found any more";
+    if (kept.loop.transcendental != 0 && now.loop.transcendental == 0)
+        return "the loop that is found has no exponents any more";
     if (static_cast<double>(now.clocks) <= most_growth * static_cast<double>(kept.clocks)) return "";
     return fmt::format("a pass of its loop takes {} clocks ({}), kept {} ({})", now.clocks, now.unit,
                        kept.clocks, kept.unit);
