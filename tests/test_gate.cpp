@@ -363,7 +363,7 @@ end
     CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{128, 1}});
 }
 
-// The loop of l4 goes block by block through a tile that was loaded outside; l2 has a tile that is multiplied as a whole.
+// The loop of l4 goes block by block through a tile that was loaded outside. At l2 a tile is multiplied as a whole.
 TEST_CASE("gate: the steady loop is over whole tiles, not over the blocks of others") {
     const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
     ldg.f32 r0.x, g[r1.x], 4

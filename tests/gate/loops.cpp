@@ -116,7 +116,7 @@ std::vector<bool> body_of(const std::vector<Block>& blocks, size_t first, size_t
     return body;
 }
 
-// How often blocks run in one pass of a loop: the loops inside it that multiply, as often as `work` asks for.
+// How often blocks run in one pass of a loop: the loops inside it, as often as `work` asks for. All loops multiply.
 class BlockTimes {
   public:
     BlockTimes(const std::vector<Block>& blocks, const std::vector<Loop>& loops, const Loop& steady,
@@ -125,7 +125,7 @@ class BlockTimes {
         const std::vector<bool> in_steady = body_of(blocks, steady.first, steady.last);
         for (const Loop& loop : loops) {
             const double multiplications = static_cast<double>(loop.path.counts.multiplications());
-            if (multiplications == 0 || loop.first == steady.first || !in_steady[loop.first]) continue;
+            if (loop.first == steady.first || !in_steady[loop.first]) continue;
             const std::vector<bool> body = body_of(blocks, loop.first, loop.last);
             const auto same = std::ranges::find(inner_, loop.first, &Inner::first);
             if (same == inner_.end()) {
@@ -204,8 +204,8 @@ std::optional<size_t> first_exponent(const std::vector<Block>& blocks, const Loo
     return {};
 }
 
-// Returns the loop with the fewest instructions for each product. One that loads nothing from memory comes last: it goes
-// block by block through a tile that was loaded outside. Ways that enter another of the loops are not counted.
+// Returns the loop with the fewest instructions for each product. One that loads nothing from memory comes last: it
+// goes block by block through a tile that was loaded outside. Ways that enter another of the loops are not counted.
 std::optional<Loop> steadiest(const std::vector<Block>& blocks, const std::vector<LoopCounts>& of_block,
                               const std::vector<Loop>& loops) {
     std::optional<Loop> best;
