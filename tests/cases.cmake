@@ -10,6 +10,7 @@ endforeach()
 
 add_library(vkattn_oracle STATIC "${cases_folder}/oracle/attention.cpp" "${cases_folder}/oracle/backward.cpp"
   "${cases_folder}/oracle/internal.cpp")
+vkattn_unity(vkattn_oracle)
 target_include_directories(vkattn_oracle PUBLIC "${cases_folder}")
 target_link_libraries(vkattn_oracle PUBLIC Threads::Threads PRIVATE vkattn_warnings)
 

@@ -10,7 +10,7 @@
 namespace vkattn::core {
 namespace {
 
-using Arguments = shared::BackwardArguments;
+using shared::BackwardArguments;
 
 constexpr uint32_t delta_threads = 64;  // not measured: the pass is short, and bound by memory
 
@@ -20,8 +20,8 @@ uint32_t delta_lanes(const Problem& p) {
     return lanes;
 }
 
-Arguments make_arguments(const Problem& p, const Backward& b) {
-    Arguments a{};
+BackwardArguments make_arguments(const Problem& p, const Backward& b) {
+    BackwardArguments a{};
     a.forward = forward_arguments(p);
     std::ranges::copy(b.stride_bytes(p), a.stride);
     a.scale = p.softmax_scale;
@@ -70,7 +70,7 @@ Result<bool> has_far_rows(const DeviceCaps& caps, const Problem& p, const Backwa
 }
 
 Result<bool> check_statistics(const DeviceCaps& caps, const Problem& p) {
-    constexpr uint64_t unit = scratch_alignment, block = (sizeof(Arguments) + unit - 1) / unit * unit;
+    constexpr uint64_t unit = scratch_alignment, block = (sizeof(BackwardArguments) + unit - 1) / unit * unit;
     const uint64_t left = (caps.max_buffer_bytes - std::min(caps.max_buffer_bytes, block)) / unit * unit;
     if (rows_of(p) <= left / 16) return true;
     return unsupported("", fmt::format("16 bytes of scratch for each of {} query rows exceed the device's "
@@ -80,23 +80,23 @@ Result<bool> check_statistics(const DeviceCaps& caps, const Problem& p) {
 
 void add_backward_arguments(const Backward& b, Plan& plan,
                             const std::vector<shared::ForwardArguments>& more) {
-    const Arguments a = make_arguments(plan.problem, b);
+    const BackwardArguments a = make_arguments(plan.problem, b);
     const size_t more_bytes = more.size() * sizeof(shared::ForwardArguments);
     plan.arguments.resize(sizeof a + more_bytes);
     std::memcpy(plan.arguments.data(), &a, sizeof a);
     if (more_bytes != 0) std::memcpy(plan.arguments.data() + sizeof a, more.data(), more_bytes);
     place_arguments(plan);
-    const std::pair<size_t, Region> addresses[] = {{offsetof(Arguments, dout), Region::dout},
-                                                   {offsetof(Arguments, lse), Region::lse},
-                                                   {offsetof(Arguments, dquery), Region::dquery},
-                                                   {offsetof(Arguments, dkey), Region::dkey},
-                                                   {offsetof(Arguments, dvalue), Region::dvalue}};
+    const std::pair<size_t, Region> addresses[] = {{offsetof(BackwardArguments, dout), Region::dout},
+                                                   {offsetof(BackwardArguments, lse), Region::lse},
+                                                   {offsetof(BackwardArguments, dquery), Region::dquery},
+                                                   {offsetof(BackwardArguments, dkey), Region::dkey},
+                                                   {offsetof(BackwardArguments, dvalue), Region::dvalue}};
     for (const auto& [at, region] : addresses)
         plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
-    if (b.dlse != 0) plan.argument_patches.push_back({offsetof(Arguments, dlse), Region::dlse});
-    if (b.dbias != 0) plan.argument_patches.push_back({offsetof(Arguments, dbias), Region::dbias});
+    if (b.dlse != 0) plan.argument_patches.push_back({offsetof(BackwardArguments, dlse), Region::dlse});
+    if (b.dbias != 0) plan.argument_patches.push_back({offsetof(BackwardArguments, dbias), Region::dbias});
     if (rows_of(plan.problem) == 0) return;
-    plan.argument_patches.push_back({offsetof(Arguments, statistics), Region::statistics});
+    plan.argument_patches.push_back({offsetof(BackwardArguments, statistics), Region::statistics});
     reserve_scratch(plan, Region::statistics, rows_of(plan.problem) * 16);
 }
 

@@ -8,7 +8,7 @@
 namespace vkattn::core {
 namespace {
 
-using Arguments = shared::ForwardArguments;
+using shared::ForwardArguments;
 
 // A guess, not measured: below, the pass over the mask should cost more than it saves.
 constexpr uint64_t least_tiles_to_classify = 16;
@@ -76,13 +76,13 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
     const auto set = [&](size_t at, uint32_t value) {
         std::memcpy(plan.arguments.data() + at, &value, sizeof value);
     };
-    set(offsetof(Arguments, class_heads), heads);
-    set(offsetof(Arguments, class_batches), batches);
+    set(offsetof(ForwardArguments, class_heads), heads);
+    set(offsetof(ForwardArguments, class_batches), batches);
     const uint32_t pipeline = add_pipeline(plan, classes_launch(caps, p, tiles).pipeline());
     add_dispatch(plan, pipeline, {masks, query_tiles, key_tiles}, {}, all * unit);
-    set(offsetof(Arguments, present), forward_arguments(p).present | PRESENT_CLASSES);
+    set(offsetof(ForwardArguments, present), forward_arguments(p).present | PRESENT_CLASSES);
     for (Patch& patch : plan.argument_patches)
-        if (patch.at == offsetof(Arguments, classes)) patch.region = Region::mask_classes;
+        if (patch.at == offsetof(ForwardArguments, classes)) patch.region = Region::mask_classes;
     reserve_scratch(plan, Region::mask_classes, bytes);
 }
 

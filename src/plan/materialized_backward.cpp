@@ -128,13 +128,13 @@ uint32_t add_product_step(const Context& c, View view, Region matrix, Region row
 }
 
 // The pipelines of all steps.
-struct Steps {
+struct BackwardSteps {
     uint32_t scores, weight_gradients, softmax, gradient, dquery, dvalue, dkey;
 };
 
-Steps add_steps(const Context& c, Plan& plan) {
+BackwardSteps add_steps(const Context& c, Plan& plan) {
     using kernels::materialized_output, kernels::materialized_transposed;
-    Steps s{};
+    BackwardSteps s{};
     s.scores = add_matrix_step(c, view_forward, Region::query, Region::key, Region::scores, plan);
     s.weight_gradients =
         add_matrix_step(c, view_gradients, Region::dout, Region::value, Region::score_gradients, plan);
@@ -156,7 +156,7 @@ Cut cut_at(uint64_t head) {
 }
 
 // P and dS of a piece.
-void add_matrices(const Context& c, const Steps& steps, const Piece& piece, Plan& plan) {
+void add_matrices(const Context& c, const BackwardSteps& steps, const Piece& piece, Plan& plan) {
     const Problem& p = plan.problem;
     const TileNumbers& n = c.tiles.numbers;
     const std::array<uint64_t, 3> tiles{piece.count, ceil_div(p.seqlen_q, n.tile_q()),
@@ -172,7 +172,7 @@ void add_matrices(const Context& c, const Steps& steps, const Piece& piece, Plan
 }
 
 // Adds the products that write a piece's gradients: dquery of its heads, dkey and dvalue of their groups.
-void add_products(const Context& c, const Steps& steps, const Piece& piece, Plan& plan) {
+void add_products(const Context& c, const BackwardSteps& steps, const Piece& piece, Plan& plan) {
     const Problem& p = plan.problem;
     const uint32_t tile = c.tiles.numbers.tile_q();
     if (p.seqlen_q != 0)
@@ -272,7 +272,7 @@ Result<Plan> plan_materialized_backward(const DeviceCaps& caps, const Problem& p
         if (auto ok = add_delta(c, plan); !ok) return ok.failure();
     const bool pairs = rows_of(problem) != 0 && has_keys(problem);
     const uint64_t heads = uint64_t{problem.batch} * problem.num_heads_q;
-    const Steps steps = add_steps(c, plan);
+    const BackwardSteps steps = add_steps(c, plan);
     for (uint64_t first = 0; first < heads; first += *piece) {
         const Piece of{first, std::min(*piece, heads - first)};
         if (pairs) add_matrices(c, steps, of, plan);
