@@ -7,10 +7,10 @@
 # seconds_since EPOCHREALTIME
 seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
-# count NAME 'N passed, N failed, N skipped' [SECONDS]: into the totals, and on the terminal.
+# count NAME 'N passed, N failed, N skipped' [TIMES]: into the totals, and on the terminal.
 count() {
     printf '%s\n' "$2" >"$logs/$1.count"
-    printf '  %-24s %s%s\n' "$1" "$2" "${3:+, $3 s}"
+    printf '  %-24s %s%s\n' "$1" "$2" "${3:+, $3}"
 }
 
 # skip NAME REASON: a suite that cannot run here, as one skipped test.
@@ -25,13 +25,14 @@ count_one() {
 }
 
 # suite NAME COMMAND...: runs and counts it. A suite that ends otherwise than its count says is one more
-# failure: it crashed, or lost its count. The log of one that failed is shown.
+# failure: it crashed, or lost its count. The log of one that failed is shown. Beside the seconds that it took stand those
+# of a core, which tell what a suite costs, whatever else the machine was doing.
 suite() {
-    local name=$1 log=$logs/$1.log start=$EPOCHREALTIME code=0 line passed failed skipped
+    local name=$1 log=$logs/$1.log start=$EPOCHREALTIME code=0 line passed failed skipped TIMEFORMAT='%U %S'
     shift
     # Counts until there is a result: a suite that is killed with its shell must not be missing.
     echo "0 passed, 1 failed, 0 skipped" >"$logs/$name.count"
-    "$@" >"$log" 2>&1 </dev/null || code=$?
+    { time "$@" >"$log" 2>&1 </dev/null || code=$?; } 2>"$logs/$name.times"
     line=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1) || line='0 passed, 1 failed, 0 skipped'
     read -r passed _ failed _ skipped _ <<<"$line"
     if ((code != 0 && failed == 0)); then
@@ -43,7 +44,8 @@ suite() {
     fi
     # In one piece: others may be printing.
     echo "$(
-        count "$name" "$passed passed, $failed failed, $skipped skipped" "$(seconds_since "$start")"
+        count "$name" "$passed passed, $failed failed, $skipped skipped" \
+            "$(seconds_since "$start") s, $(awk '{ printf "%.1f", $1 + $2 }' "$logs/$name.times") s of a core"
         ((failed == 0)) || tail -n 100 "$log" | sed 's/^/    /'
     )"
 }
