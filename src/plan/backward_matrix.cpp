@@ -12,70 +12,62 @@ namespace {
 using Device = DeviceKind;
 using Numbers = BackwardMatrixNumbers;
 
-// Most specific first within a device; tuning.cpp says how rows are meant. Measured with `vkattn bench --pass backward
-// --dtype f16 --batch 4 --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048;
-// milliseconds of all passes in brackets, figures of one line in one run.
-//   nvidia  H200, driver 580.159. d64 [5.97; l2_group 8 MiB 5.79, 32 MiB 6.03; kv_subgroups 8 6.13, 2 8.13;
-//           q_subgroups 2 7.16], [5.70; kv_stages 2 6.38, kv_walked 16 6.42], [6.03; q_walked 64 6.70, kv_row_blocks 1
-//           and 4 subgroups 6.18, no l2_group 6.54], H100 [5.31; kv_stages 2 6.03, kv_subgroups 8 6.27, kv_walked 64
-//           6.63]. d128 [6.27; l2_group 8 MiB 6.20, 32 MiB 6.28; q_stages 2 6.42, q_subgroups 6 6.78, kv_subgroups 6
-//           7.52], [6.52; kv_stages 2 7.04], H100 [6.55; kv_walked 16 7.29]. d256 [10.6; both gradients in one pass
-//           40.8, in two slices 13.5; kv_subgroups 4 14.8, q_subgroups 4 15.9].
-//           d256-paired [9.2 for 10.5 of d256]; pairs do not pay at d128 [6.95 for 6.55] and d64 [7.2 for 5.3].
-//           With a mask (1,1,N,N): d64-mask [the pass for dkey and dvalue 5.8 for 7.4 of d64's, for dquery 3.5 for
-//           5.5], dbias of d64 and d128 [4.9 and 4.4; at d64 mask_subgroups 4 5.2, and 5.2 with 2 row blocks
-//           and 2 chunks too]. These are times of one pass: the other kernels of the build returned at once.
-//   cpu     as small as keeps pipelines quick to build.
-//   rdna3, rdna4  not run on their own devices. Clocks of a plain tile by `tools/gate --loops`, float16 without a mask,
-//           as a part of which the products are: dquery 88 % on navi31, 89 % on phoenix and 87 % on gfx1201 at D64, 94,
-//           94 and 92 % at D128; dkey and dvalue 84, 84 and 85 % at D64, 87, 87 and 83 % at D128. With apart passes
-//           RDNA4 has 40 products for 32 at D128; not apart it spills 47 registers. On RDNA3 dquery spills 24 at D128
-//           where all of dout is in registers, 16 subgroups in pairs spill 42, and the pass for dbias with 4 subgroups
-//           2; on RDNA4 at D64 1.
-//   rdna3-1536 are for SIMDs with 1,536 registers (navi31, navi32): dquery's 12 subgroups have 240 each there, 870
-//           clocks for 24 products, and 6 waves of a SIMD [8 subgroups 908, 8; 10 861, 5]; with a float mask 901 [921].
-//           With 1,024 registers 12 subgroups spill 36.
-//   nvk, any  not run on their own devices. By tools/gate nothing spills. With 4 subgroups NVK's dquery spills 3 to 7
-//           registers at D128 with a boolean mask; but of float32 without a mask it has 287 instructions for 504 of 8
-//           subgroups (ampere; 395 and 394 of float16). With more head dims registers do not hold a block of rows: D64
-//           with both gradients in one pass spills 14 on RDNA3, D128 in two slices 101, D256 on NVK 63.
+// Most specific first within a device. docs/tuning.md has the commands, and what else was tried. Milliseconds are of
+// all passes, float16, batch 4, N 4,096, heads * D = 2,048. Rows for AMD, NVK and any device were not run on their own
+// devices: their figures are of tools/gate's compilers.
 // clang-format off
 constexpr BackwardMatrixRow rows[] = {
     // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
     //  q_slices, kv_slices, kv_apart, kv_paired, mask_: subgroups, row_blocks, walked, chunks,
     //  l2_group_kib, min_group_workgroups}, only, simd_registers
+    // H200, with a mask: 5.8 ms for dkey and dvalue, 3.5 for dquery.
     {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
      {4, 2, 16, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}, USE_BIAS},
+    // H200: 5.79 ms. H100: 5.31 ms. dbias alone takes 4.9 ms on an H200.
     {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64,
      {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+    // H200: 6.20 ms. H100: 6.55 ms. dbias alone takes 4.4 ms on an H200.
     {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128,
      {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+    // H200: 9.2 ms.
     {"nvidia-backward-matrix-d256-paired", Device::nvidia_driver, 256,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 8, 1, 16, 4, 8192, 256}},
+    // H200: 10.6 ms.
     {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 8, 1, 16, 4, 8192, 256}},
 
+    // The numbers are as small as keeps pipelines quick to build.
     {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
 
+    // The row is for SIMDs with 1,536 registers (navi31, navi32), where 12 subgroups have 240 registers each and a SIMD
+    // has 6 waves. dquery takes 870 clocks for 24 products.
     {"rdna3-1536-backward-d64",     Device::amd,            64,
      {12, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED | USE_EXCHANGED, 1536},
+    // navi31: products are 88 % of the clocks of dquery, 84 % of those of dkey and dvalue.
     {"rdna3-backward-d64",          Device::amd,            64,
      {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+    // navi31: products are 94 % of the clocks of dquery, 87 % of those of dkey and dvalue. 64 head dims of dout are
+    // staged, because dquery spills 24 registers otherwise.
     {"rdna3-backward-d128-paired",  Device::amd,           128,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 8, 1, 16, 2, 0, 0, 0, 0, 0, 64}, USE_TURNED | USE_EXCHANGED},
     {"rdna3-backward-d128",         Device::amd,           128,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 2, 1, 0, 8, 1, 16, 2, 0, 0, 0, 0, 0, 64}, USE_TURNED | USE_EXCHANGED},
+    // gfx1201: products are 87 % of the clocks of dquery at D64 and 92 % at D128, and 85 and 83 % of those of dkey and
+    // dvalue.
     {"rdna4-backward-d64",          Device::amd,            64,
      {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED},
     {"rdna4-backward-d128-paired",  Device::amd,           128,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 4, 1, 16, 2}, USE_TURNED},
+    // dkey and dvalue have a pass each: in one pass 47 registers spill.
     {"rdna4-backward-d128",         Device::amd,           128,
      {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 4, 1, 16, 2}, USE_TURNED},
 
     {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}},
+    // ampere: dquery has 287 instructions. With a boolean mask it spills, so that the row for masks has 8 subgroups.
     {"nvk-backward-d128-f32",       Device::nvidia,        128,
      {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}, USE_UNMASKED | USE_FLOAT32},
     {"nvk-backward-matrix-d128",    Device::nvidia,        128, {8, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}},
+    // Nothing spills. More head dims would: registers do not hold a block of rows then.
     {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1, 0, 8, 1, 16, 2}},
 };
 // clang-format on

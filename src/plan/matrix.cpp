@@ -18,88 +18,71 @@ namespace {
 
 using Device = DeviceKind;
 
-// Most specific first within a device. See tuning.cpp for how rows are meant. Measured with `vkattn bench --dtype f16
-// --batch 4 --heads-q H --seqlen-q 4096 --head-dim-qk D --kernel matrix --sweep FILE`, H * D = 2,048; TFLOP/s in
-// brackets.
-//   nvidia  H200, driver 580.159: d64 [337; 80 keys a tile 336, 32 285, 8 subgroups 315], d128 [320; q_held 96
-//           300, not halved 294], d256 [291; not halved 271, 4 subgroups and 16 keys 217 for 262 at N 1,024].
-//           wide: two workgroups a multiprocessor, 24 KiB each; what an invocation stages of K and V is twice that of 8
-//           subgroups, so nothing else may take registers: d128 [332 for 320; keys by halves 336, but causal 306 for
-//           317; q_held 96, one workgroup, 207 at N 1,024], N 512 259 for 247, causal 177 for 149. bf16 [305 for 277;
-//           not halved 271], 96 head dims [323 for 299; not halved 315; bf16 328 for 293], 80 [326 for 310; 32 keys
-//           322], 72 [297 for 278; 287]. Not: softcap [176 for 183], 111 head dims [95 for 146], float32 storage [226
-//           for 287], batch-invariant [214 for 257].
-//           bias, `--mask-type float --mask-shape 1,1,4096,4096`: d128 [203; keys by halves 187], wide 239, d256 [206;
-//           by halves 197], at d64 the common row [217; 32 keys 194, q_held 48 132].
-//           shared: --kernel matrix_khr, d64 [221; 32 keys 194, 64 keys 190], at d256 the common row [234; 16 keys
-//           181].
-//           d576: not swept.
-//           l2_group: --batch 16384/N --seqlen-q N, in one run, 16 MiB [none, 8 MiB, 32 MiB]: d64 N 1,024 288 [261,
-//           290, 279], N 2,048 318 [281, 316, 301], N 4,096 331 [310, 330, 324], d128 (8 subgroups) N 1,024 281 [268,
-//           281, 276], N 4,096 321 [312, 322, 320], d256 N 1,024 256 [241, 256, 253]; at N 16,384 all alike.
-//           min_group: causal, d128 N 1,024 205 [128: 200], N 4,096 294 [291]; not causal, 256 would be 276 for 281.
-//   cpu     lavapipe, as small as keeps pipelines quick to build.
-//   rdna    not run on their own devices. `tools/gate --loops`, clocks of a SIMD for 32 products that take 1,024 on
-//           navi31 and 512 on gfx1201, with waves of a SIMD: rdna3 wide d128 1,178, 8 waves [32 keys 1,180, 5; halved
-//           1,141, 5; 16 subgroups 1,149, and 1 spills]; with masks or softcap 4 to 13 spill unless a step of Q is
-//           staged. A float mask: phoenix 1,206, strix1 1,185 [q_held 112 1,220 and 1,297; 128 1,184, and 1 spills, and
-//           1,174]. wide d64, for 16 products, phoenix and strix1 613 and 6 waves [8 subgroups 618, 5; not halved 616,
-//           4; 16 subgroups 654, 8; 64 keys 620, 4; 2 row blocks 620, 4]; with a float mask 634 [12 subgroups 680].
-//           RDNA3.5 (strix1) has no row of its own: wide d128 567, 4, for 16 products [32 keys and halved 571, 4; 6
-//           subgroups, 32 keys, halved 564, 3; 10 subgroups 601, 5], a boolean mask 1,139 [q_held 128, halved 1,138].
-//           rdna4 d128 591, 8 [8 subgroups 609, not halved 601], d64 326, 8 [12 or 16 subgroups 330; 1 row block and
-//           64 keys 332, halved 337; 3 row blocks and, of 64 keys, 2 spill]. Subgroups of 64 have 93 vector
-//           instructions where those of 32 have 141, of twice the clocks: 349 [1 row block 342].
-//   rdna3-1536 are for SIMDs with 1,536 registers (navi31, navi32): 12 subgroups have 240 each there, and 6 waves of a
-//           SIMD, where the 8 with 256 have 4. With 1,024 (phoenix, strix1) 67 spill. Clocks as above, beside those of
-//           the rows for any RDNA3 in brackets: wide 1,130 [1,178]; a float mask 1,144 [1,220; q_held 112, halved
-//           1,205, and 7 spill], a boolean one 1,129 [1,139; q_held 112 1,152, and 5 spill]; 125 head dims of single
-//           elements with softcap, a float mask and far rows 2,353 [2,316], the same with a running maximum 2,547
-//           [2,560], without a mask 1,878 [1,887]. d64, for 16 products, 613, 8 [8 subgroups 618, 8; 12 613, 6; 12 and
-//           64 keys 613, 6; 8 and 64 keys 625, 8; 6 and 2 row blocks 615, 6; 8 and 2 row blocks 630, 5; 8 and 128 keys
-//           647, 4]: 16 exponents, 16 additions, 16 multiply-adds and 16 conversions are the same for all of them.
-//           All of these were counted before no_p() of lib/matrix_stale_offsets.glsl and the two sums beside each
-//           other of exponentials_of(), which take 8 to 19 clocks from what has no mask, and 4 to 6 from what has a
-//           float mask. Now wide d128 has 1,118, for 32 products, wide d64 598, rdna3-1536 1,111 and 599, rdna4 576,
-//           and 318 for 16 products at d64.
-//   any     not run on their own devices: no spills by tools/gate. What is fetched of float32 storage takes twice the
-//           registers: with a mask and 112 head dims of Q held, 10 spill at D128 on RDNA3, with 96 none.
+// Most specific first within a device. docs/tuning.md has the commands, and what else was tried. Figures of the H200
+// are TFLOP/s of float16 at N 4,096. Rows for AMD and for any device were not run on their own devices: clocks are of
+// one SIMD for 32 products at D128 and 16 at D64, by `tools/gate --loops`.
 // clang-format off
 constexpr MatrixRow rows[] = {
     // max: head_dim, residency, {subgroups, row_blocks, tile_kv, q_held, chunk, slice, running, halves, l2_group_kib,
     //  min_group_workgroups}, only, simd_registers
+    // H200: 221, with the kernel matrix_khr.
     {"nvidia-shared-d64", Device::nvidia_driver,  64, 2, {4, 2, 48,  64, 0, 0, 0, 1, 16384, 256}, USE_SHARED},
+    // H200: 337; with a float mask 217.
     {"nvidia-matrix-d64", Device::nvidia_driver,  64, 2, {4, 2, 64,  64, 0, 0, 0, 1, 16384, 256}},
+    // H200, with a float mask: 239. The wide rows have two workgroups a multiprocessor with 24 KiB each. An invocation
+    // stages twice what one of 8 subgroups does, so nothing else may take registers.
     {"nvidia-wide-bias", Device::nvidia_driver, 128, 2, {4, 2, 32, 112, 0, 0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
+    // H200, with a float mask: 203.
     {"nvidia-bias-d128",  Device::nvidia_driver, 128, 1, {8, 2, 32,  80, 0, 0, 0, 1, 16384, 256}, USE_BIAS},
+    // H200, bfloat16: 305.
     {"nvidia-wide-bf16", Device::nvidia_driver, 128, 2, {4, 2, 32, 112, 0, 0, 0, 2, 16384, 256}, USE_WIDE | USE_BF16},
+    // H200: 326 at D80.
     {"nvidia-wide-d80",   Device::nvidia_driver,  80, 2, {4, 2, 64,  80, 0, 0, 0, 2, 16384, 256}, USE_WIDE},
+    // H200: 323 at D96.
     {"nvidia-wide-d96",   Device::nvidia_driver,  96, 2, {4, 2, 32,  96, 0, 0, 0, 2, 16384, 256}, USE_WIDE},
+    // H200: 332.
     {"nvidia-wide-d128",  Device::nvidia_driver, 128, 2, {4, 2, 32, 112, 0, 0, 0, 1, 16384, 256}, USE_WIDE},
+    // H200: 320.
     {"nvidia-matrix-d128",Device::nvidia_driver, 128, 1, {8, 2, 32,  80, 0, 0, 0, 2, 16384, 256}},
+    // H200, with a float mask: 206.
     {"nvidia-bias-d256",  Device::nvidia_driver, 256, 1, {8, 1, 32, 256, 0, 0, 0, 1, 16384, 256}, USE_BIAS},
+    // H200: 291; 234 with the kernel matrix_khr.
     {"nvidia-matrix-d256",Device::nvidia_driver, 256, 1, {8, 1, 32, 256, 0, 0, 0, 2, 16384, 256}},
+    // It was not swept.
     {"nvidia-matrix-d576",Device::nvidia_driver, 576, 1, {8, 1, 32,   0, 64, 256, 1, 1, 16384, 256}},
 
+    // The numbers are as small as keeps pipelines quick to build on lavapipe.
     {"cpu-matrix-d576",   Device::cpu,           576, 1, {2, 1, 16,   0, 64, 128, 1}},
 
+    // The rows named 1536 are for SIMDs with 1,536 registers (navi31, navi32), where 12 subgroups have 240 registers
+    // each and a SIMD has 6 waves. On navi31 this one takes 599 clocks.
     {"rdna3-1536-d64",    Device::amd,            64, 1, {16, 1, 32,  64, 0, 0, 0, 2},
      USE_TURNED | USE_EXCHANGED, 1536},
+    // phoenix and strix1: 598 clocks.
     {"rdna3-wide-d64",    Device::amd,            64, 1, {12, 1, 32,  64, 0, 0, 0, 2},
      USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
+    // With a float mask: 634 clocks.
     {"rdna3-turned-d64",  Device::amd,            64, 2, {8, 1, 32,  64, 0, 0, 0, 2}, USE_TURNED | USE_EXCHANGED},
+    // navi31, with a float mask: 1,144 clocks before both savings that docs/tuning.md names.
     {"rdna3-1536-bias",   Device::amd,           128, 1, {12, 1, 32,  96}, USE_TURNED | USE_EXCHANGED | USE_BIAS, 1536},
+    // navi31: 1,111 clocks.
     {"rdna3-1536-wide",   Device::amd,           128, 1, {12, 1, 32, 128, 0, 0, 0, 2},
      USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED, 1536},
+    // navi31, with a boolean mask: 1,129 clocks before both savings.
     {"rdna3-1536-d128",   Device::amd,           128, 1, {12, 1, 32,  96, 0, 0, 0, 2},
      USE_TURNED | USE_EXCHANGED, 1536},
+    // With a float mask, before both savings: 1,206 clocks on phoenix, 1,185 on strix1.
     {"rdna3-bias-d128",   Device::amd,           128, 2, {8, 1, 32,  96}, USE_TURNED | USE_EXCHANGED | USE_BIAS},
+    // 1,118 clocks.
     {"rdna3-wide-d128",   Device::amd,           128, 2, {8, 1, 16, 128},
      USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
+    // A step of Q is staged: with masks or softcap 4 to 13 registers spill otherwise.
     {"rdna3-turned-d128", Device::amd,           128, 2, {8, 1, 32, 112}, USE_TURNED | USE_EXCHANGED},
+    // gfx1201: 318 clocks at D64, 576 at D128.
     {"rdna4-turned-d64",  Device::amd,            64, 2, {8, 2, 32,  64}, USE_TURNED},
     {"rdna4-turned-d128", Device::amd,           128, 2, {16, 1, 32, 128, 0, 0, 0, 2}, USE_TURNED},
 
+    // Nothing spills by tools/gate.
     {"matrix-d64",        Device::any,            64, 2, {4, 1, 32,  64}},
     {"matrix-d128",       Device::any,           128, 1, {4, 1, 32, 112}},
     {"matrix-d576",       Device::any,           576, 1, {4, 1, 32,   0, 64, 128, 1}},

@@ -20,89 +20,70 @@ using Device = DeviceKind;
 
 constexpr uint64_t max_packed_rows = 512;
 
-// Most specific first within a device. Measured with `vkattn bench --heads-q 16 --seqlen-q 4096 --head-dim-qk D
-// --sweep FILE`, FILE holding the candidates that fit 48 KiB; TFLOP/s in brackets.
-//   nvidia  H200, driver 580.159: D64 [34.9], D128 [37.1], D256 [31.4], D512 [24.0]; f16 D64 [36.0], D128 [39.1].
-//           Unrolling pays: 31.7 -> 34.4 at D64 from 8 to 32 steps. Residency: 16 heads, f16, D128: two parts at
-//           N 512 0.079 ms for 0.129, at N 1024 (128 workgroups) 0.270 for 0.238.
-//   nvidia-rows4: decoding, f16, 8 x 32/8 heads, 32,768 keys, D128: [14.2], 88 % of the copy bandwidth; a tile's keys
-//           ahead; four of them 12.3, none ahead 11.7, of lanes 16 11.6, of threads 128 13.3. NVK's compiler spills
-//           that, or fails: nvk-rows4 is what was before.
-//   cpu-rows: lavapipe, 8/2 heads, 16,384 keys, D64 and D128: twice as fast as 64 invocations, three times the tile
-//           kernel.
-//   cpu     lavapipe 26.1, 2 cores: one lane a row reads K and V as scalars, 1.5 to 3 times faster than 2 or 4; at
-//           D256 and above it would compile for 4 to 26 s (before modules for CPUs), so lanes are traded for compile
-//           time there (1.7 s).
-//   gpu, few, small: not run on their own devices. tools/gate: gpu rows spill on no AMD and, but for rows kernels
-//           beyond D256, on no NVK device; few rows on the Adreno 660 alone, which has rows of its own. Apple's
-//           compiler has 128 registers an invocation: without prefetching, and with lanes for head dims. small: 16 KiB
-//           of shared memory.
-//   adreno  not run on its own devices. They have 192 registers an invocation, and shared memory limits their waves.
-//           tools/gate adreno:740, float32, instructions a multiply-add (--loops) and waves of a core, few rows in
-//           brackets: D64 1.40 and 4 [1.76 and 4], D128 1.34 and 4 [1.74 and 2], D256 1.50 and 4 [2.06 and 2],
-//           decoding D128 2.60 and 2 [4.12 and 2 half-empty ones]. 256 invocations have 1.45 at D256, but their 64
-//           rows of a million keys would take longer than a dispatch may. What spills: softcap with a float mask
-//           (below); at D128 8 rows by 8 columns 100; on adreno:618 D256 with chunks of 16 one, D576 with 32 lanes
-//           two, and decoding with 8 lanes 53.
-//   adreno-few  not run on its own devices. Workgroups of 64 invocations spill nothing there, few rows 17 to 26
-//           registers with softcap and a mask. tools/gate adreno:660, float32, instructions a multiply-add and
-//           invocations that shared memory lets a core hold, few rows in brackets: D64 1.69 and 192 [1.70 and 256],
-//           D128 1.63 and 128 [1.66 and 128], D256 1.98 and 128 [1.97 and 128], D512 2.44 and 128 [2.59 and 128], D576
-//           3.94 and 128 [4.08 and 128].
-//   apple   not run on its own devices. Honeykrisp has 128 registers an invocation. tools/gate apple:m1, float16,
-//           instructions a multiply-add (--loops) and invocations that the registers of a core hold, few rows in
-//           brackets (--problems): D64 1.53 and 384 [1.73 and 512], D128 1.50 and 384 [1.71 and 512], D256 1.75 and 512
-//           [1.94 and 512], D512 2.15 and 512 [2.52 and 512], D576 2.23 and 512 [3.82 and 512]. Loads of 128 bits from
-//           shared memory a multiply-add: D64 and D128 0.096 [0.113]. What spills: 12 columns at D64 32; 8 rows at D64
-//           119 in float32; 8 columns at D256 12, and at D128 with 8 lanes 94; addresses found once a tile save up to
-//           2 % and spill in more cases. 192 invocations, because a core holds two such workgroups.
+// Rows of the forward kernels. Most specific first within a device. docs/tuning.md has the commands, and what else was
+// tried. Rows for GPUs other than NVIDIA's were not run on their own devices: their figures are of tools/gate's
+// compilers.
 // clang-format off
 constexpr TuningRow rows[] = {
     // max: head_dim_v, rows, residency, {threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll}
+    // H200, decoding, float16, D128: 14.2 TFLOP/s, 88 % of the copy bandwidth. NVK spills this row, so has its own.
     {"nvidia-rows4",     Device::nvidia_driver,  128,        4, 4, rows_kernel( 64,  8, 4, 1, 8)},
     {"nvk-rows4",        Device::nvidia,         128,        4, 4, rows_kernel( 64,  8, 4, 0, 4)},
     {"nvidia-rows8",     Device::nvidia_driver,  128,        8, 4, rows_kernel( 64,  8, 8, 0, 4)},
     {"nvidia-rows-d576", Device::nvidia_driver,  576,        8, 4, rows_kernel( 64, 32, 4, 0, 4)},
+    // lavapipe, D64 and D128: three times as fast as the tile kernel.
     {"cpu-rows-d128",    Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 0, 1)},
     {"cpu-rows-d576",    Device::cpu,            576,        8, 1, rows_kernel( 16, 16, 4, 0, 1)},
+    // They spill on no AMD device; on NVK only beyond D256.
     {"gpu-rows-d128",    Device::many_registers, 128,        4, 4, rows_kernel( 64,  8, 4, 0, 2)},
     {"gpu-rows-d256",    Device::many_registers, 256,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
     {"amd-rows-d576",    Device::amd,            576,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    // Adreno 740, D128: 2.60 instructions a multiply-add.
     {"adreno-rows-d128", Device::adreno,        128,        4, 4, rows_kernel( 64, 16, 4, 0, 2)},
     {"few-rows-d128",    Device::any,            128,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
 
+    // H200, float32: 34.9 TFLOP/s at D64, 37.1 at D128, 31.4 at D256, 24.0 at D512.
     {"nvidia-d64",      Device::nvidia,         64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
     {"nvidia-d128",     Device::nvidia,        128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
     {"nvidia-d256",     Device::nvidia_driver, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
     {"nvidia-d576",     Device::nvidia_driver, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
 
+    // lavapipe: one lane a row is fastest. From D256 on, more lanes keep the time to compile at 1.7 s.
     {"cpu-d128",        Device::cpu,            128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
     {"cpu-d256",        Device::cpu,            256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
     {"cpu-d576",        Device::cpu,            576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
 
+    // They spill on no AMD and no NVK device.
     {"gpu-d64",         Device::many_registers,  64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
     {"gpu-d128",        Device::many_registers, 128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
     {"gpu-d256",        Device::many_registers, 256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
     {"gpu-d576",        Device::many_registers, 576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
 
+    // Adreno 740, float32: 1.40 instructions a multiply-add at D64, 1.34 at D128, 1.50 at D256. Shared memory limits
+    // the waves. These devices have 192 registers an invocation.
     {"adreno-d64",      Device::adreno,          64, any_rows, 2, {128,  8, 4,  8, 16, 1, 16, 0,  8}},
     {"adreno-d128",     Device::adreno,         128, any_rows, 2, {128,  8, 4,  8, 16, 1,  8, 0,  8}},
     {"adreno-d256",     Device::adreno,         256, any_rows, 2, {128, 16, 4,  8,  8, 1,  4, 0,  8}},
     {"adreno-d512",     Device::adreno,         512, any_rows, 2, {256, 32, 4,  4, 16, 1,  4, 0,  8}},
     {"adreno-d576",     Device::adreno,         576, any_rows, 2, {128, 64, 4,  4,  8, 1,  4, 0,  8}},
 
+    // Adreno 660, float32: 1.69 instructions a multiply-add at D64, 1.63 at D128, 1.98 at D256. Nothing spills.
     {"adreno-few-d64",  Device::adreno_few,      64, any_rows, 2, { 64,  8, 4,  4, 16, 1, 16, 0,  4}},
     {"adreno-few-d128", Device::adreno_few,     128, any_rows, 2, { 64,  8, 4,  4, 16, 1, 16, 0,  8}},
     {"adreno-few-d256", Device::adreno_few,     256, any_rows, 2, { 64, 16, 4,  4, 16, 1,  8, 0,  8}},
     {"adreno-few-d512", Device::adreno_few,     512, any_rows, 2, { 64, 32, 4,  4, 16, 1,  4, 0,  4}},
     {"adreno-few-d576", Device::adreno_few,     576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 
+    // Apple M1, float16: 1.53 instructions a multiply-add at D64, 1.50 at D128, 1.75 at D256. There are 128 registers
+    // an invocation. A core holds two workgroups of 192 invocations.
     {"apple-d64",       Device::apple,           64, any_rows, 2, {128,  8, 4,  8, 16, 1, 16, 0,  4}},
     {"apple-d128",      Device::apple,          128, any_rows, 2, {192, 16, 4,  8, 16, 1, 16, 0,  4}},
     {"apple-d256",      Device::apple,          256, any_rows, 2, {256, 32, 4,  4, 16, 1,  8, 0,  4}},
     {"apple-d512",      Device::apple,          512, any_rows, 2, {256, 64, 4,  4, 16, 1,  4, 0,  4}},
     {"apple-d576",      Device::apple,          576, any_rows, 2, {288, 72, 4,  4, 16, 1,  4, 0,  4}},
 
+    // 128 registers an invocation are enough: nothing is fetched ahead, and more lanes share head dims. The small
+    // rows fit 16 KiB of shared memory.
     {"few-d64",         Device::any,             64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 0,  4}},
     {"few-d128",        Device::any,            128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 0,  4}},
     {"few-d256",        Device::any,            256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 0,  4}},
@@ -112,14 +93,8 @@ constexpr TuningRow rows[] = {
     {"small-d576",      Device::any,            576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
 };
 
-// Rows of kernels with 16-bit dot products, of which shared memory has twice as many elements. None was run on a device
-// that has them.
-//   gpu     navi21 (tools/gate): registers and waves of a SIMD 128 and 8 at D64, for 112 and 8 of float32 products; at
-//           D128 128 and 8 for 128 and 6; at D256 128 and 8 for 144 and 4. Larger tiles take more registers: of D64,
-//           8 columns 168 and 6 for 6 % fewer vector instructions.
-//           rows kernels have the registers and waves of those of float32 products, at D256 224 registers for 256.
-//   cpu     as those of float32, for the tests, which compute the products otherwise.
-//   few     fits 16 KiB of shared memory.
+// Rows of the forward kernels with 16-bit dot products, whose shared memory holds twice as many elements. None was run
+// on a device that has such products. The rows for CPUs serve the tests, which compute the products otherwise.
 constexpr TuningRow dot_rows[] = {
     {"cpu-dot-rows-d128", Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 0, 2)},
     {"cpu-dot-rows-d576", Device::cpu,            576,        8, 1, rows_kernel( 16, 16, 4, 0, 2)},
@@ -132,26 +107,22 @@ constexpr TuningRow dot_rows[] = {
     {"cpu-dot-d256",    Device::cpu,            256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
     {"cpu-dot-d576",    Device::cpu,            576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
 
+    // navi21: 128 registers and 8 waves of a SIMD at D64, D128 and D256.
     {"gpu-dot-d64",     Device::many_registers,  64, any_rows, 2, {128,  8, 4,  4, 64, 1, 32, 1,  4}},
     {"gpu-dot-d128",    Device::many_registers, 128, any_rows, 2, {128, 16, 4,  4, 64, 1, 32, 1,  4}},
     {"gpu-dot-d256",    Device::many_registers, 256, any_rows, 2, {128, 32, 4,  4, 32, 1, 16, 1,  4}},
     {"gpu-dot-d576",    Device::many_registers, 576, any_rows, 2, {128, 64, 4,  4, 32, 1,  8, 1,  4}},
 
+    // They fit 16 KiB of shared memory.
     {"few-dot-d64",     Device::any,             64, any_rows, 2, {128,  8, 4,  4, 32, 1, 32, 0,  4}},
     {"few-dot-d128",    Device::any,            128, any_rows, 2, {128, 16, 4,  4, 32, 1, 32, 0,  4}},
     {"few-dot-d256",    Device::any,            256, any_rows, 2, {128, 32, 4,  4, 32, 1, 16, 0,  4}},
     {"few-dot-d576",    Device::any,            576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 0,  4}},
 };
 
-// Rows of the backward kernels, whose max_head_dim is the larger one. Measured with `vkattn bench --pass backward
-// --heads-q 16 --seqlen-q 4096 --head-dim-qk D --sweep FILE`, float32, TFLOP/s (of 10 N^2 D) in brackets.
-//   nvidia  H200, driver 580.159: D64 [24.4] of 60 candidates, D128 [25.8; 32 head dims at a time and 8 keys 24.2, 32
-//           and 16 25.0, 16 and 8 25.1]. d576 is not tuned: D256 [17.4], D512 [11.1].
-//   cpu     as the forward's
-//   gpu, few, small: not run on their own devices. tools/gate: as few slices as spill nowhere, with every feature at
-//           once. Fewer do: D256 (1, 1) on NVK's Pascal 659, D576 (1, 2) on navi31 24; on M1 D64 (1, 1) 44, D128 (1, 2)
-//           16, D576 (5, 10) 48.
+// Rows of the backward kernels, whose max_head_dim is the larger one of query and value.
 constexpr TuningRow backward_rows[] = {
+    // H200, float32: 24.4 TFLOP/s at D64, 25.8 at D128. d576 is not tuned: 17.4 at D256, 11.1 at D512.
     {"nvidia-backward-d64",  Device::nvidia_driver,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
     {"nvidia-backward-d128", Device::nvidia_driver, 128, any_rows, 1, {256, 16, 8,  8, 16, 1, 16, 1, 16}},
     {"nvidia-backward-d576", Device::nvidia_driver, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8}},
@@ -159,6 +130,7 @@ constexpr TuningRow backward_rows[] = {
     {"cpu-backward-d128",    Device::cpu,           128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
     {"cpu-backward-d576",    Device::cpu,           576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1}},
 
+    // The rows from here on have as few slices as spill nowhere by tools/gate, with every feature at once.
     {"gpu-backward-d128", Device::many_registers, 128, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
     {"gpu-backward-d256", Device::many_registers, 256, any_rows, 2, {256, 16, 4,  4, 16, 1,  8, 1,  4, 1, 2}},
     {"gpu-backward-d576", Device::many_registers, 576, any_rows, 2, {256, 16, 4,  4, 16, 1,  8, 1,  4, 2, 4}},
@@ -172,21 +144,18 @@ constexpr TuningRow backward_rows[] = {
     {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2}},
 };
 
-// Rows of the backward with 16-bit dot products. None was run on a device that has them.
-//   gpu     navi21 (tools/gate), registers and waves of a SIMD of the passes for dquery and for dkey and dvalue, beside
-//           those of float32 products: D64 80 and 12, 120 and 8, for 120 and 8 twice; D128 120 and 8, 128 and 8, for
-//           160 and 4 twice; D256 128 and 8 twice, as there; D576 168 and 6 twice, as there, but with 8 keys at a time
-//           176 and 4 for dquery. At D128, 128 invocations have 168 and 6 twice, 64 head dims at a time 168 and 6 once.
-//   cpu     for the tests, which compute the products otherwise: few products at a time, so that they compile.
-//   few     as those of float32, in the same shared memory.
+// Rows of the backward kernels with 16-bit dot products. None was run on a device that has such products. The rows for
+// CPUs serve the tests, which compute the products otherwise: few products at a time keep them quick to compile.
 constexpr TuningRow backward_dot_rows[] = {
     {"cpu-dot-backward-d128", Device::cpu,           128, any_rows, 1, {  8,  2, 4,  4, 16, 1,  8, 0,  1}},
     {"cpu-dot-backward-d576", Device::cpu,           576, any_rows, 1, {  8,  4, 4,  4,  8, 1,  4, 0,  1}},
 
+    // navi21, dquery, registers and waves of a SIMD: D64 80 and 12, D128 120 and 8, D256 128 and 8, D576 168 and 6.
     {"gpu-dot-backward-d128", Device::many_registers, 128, any_rows, 2, {256, 16, 4,  4, 32, 1, 16, 1,  4}},
     {"gpu-dot-backward-d256", Device::many_registers, 256, any_rows, 2, {256, 16, 4,  4, 32, 1,  8, 1,  4, 1, 2}},
     {"gpu-dot-backward-d576", Device::many_registers, 576, any_rows, 2, {256, 16, 4,  4, 32, 1,  4, 1,  4, 2, 4}},
 
+    // They take as much shared memory as the rows with float32 products.
     {"few-dot-backward-d64",  Device::any,             64, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 1, 2}},
     {"few-dot-backward-d128", Device::any,            128, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 2, 4}},
     {"few-dot-backward-d256", Device::any,            256, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 4, 8}},
