@@ -151,7 +151,7 @@ vec4 sum_over_teams(vec4 x) {
 
 void main() {
     const uint own_row = first_row + gl_LocalInvocationIndex / ROW_LANES, row = min(own_row, push.seqlen_q - 1);
-    // These loads depend on no other load: H200, decoding, 64 parts: 80.4 us for 82.6 with three loads in a chain.
+    // These loads depend on no other load: that takes 80.4 us, three loads in a chain 82.6 (H200, decoding, 64 parts).
     own_first = load_statistics(0, row);
     load_step(team * STEP_PARTS, row, 4 * lane);
     float m = LOWEST, total = 0;

@@ -2,8 +2,9 @@
 // FlashAttention forward for few query rows (decoding): every key and value is read once, straight into registers, so
 // memory is the limit. Splitting the keys over workgroups and merging by lse is FlashDecoding (Dao et al., 2023).
 //
-// With PREFETCH, what is multiplied next is under way, UNROLL keys ahead. Of float32 that would take the registers of
-// what is computed (H200, D128: 6.6 TFLOP/s for 8.2): it goes half as many keys at a time, none ahead.
+// With PREFETCH, what is multiplied next is under way, UNROLL keys ahead. In float32 that would take registers from
+// what is computed (H200, D128: 6.6 instead of 8.2 TFLOP/s), so the loop takes half as many keys at a time there, none
+// ahead.
 //
 //   for each tile of GROUPS x LANES keys, of this split of the keys:      group g has LANES neighbouring keys
 //     for each key of the group:  own part of q . k for all ROWS rows -> pool

@@ -21,9 +21,9 @@ endfunction()
 # vkattn_compile_module(OUTPUT FORM): OUTPUT is a form of the module that was read last. GPU modules are not
 # optimised here: the driver does it better (-2 to -8 %). Modules for CPUs are, whose drivers then have less to do:
 # forward_tiles of lavapipe 59 -> 28 ms, of SwiftShader 516 -> 357. A matrix kernel is flattened to one function with no
-# variables outside it, because NVIDIA's driver keeps arrays of matrices in registers only so (H200, 580.159, forward at
-# D64: 38 for 319 TFLOP/s). Passes that go further, to SSA, undo it (37). tests/mutants/faults.sh compiles by the same
-# commands.
+# variables outside it, because NVIDIA's driver keeps arrays of matrices in registers only so: otherwise the forward at
+# D64 reaches 38 instead of 319 TFLOP/s (H200, 580.159). Passes that go further, to SSA, undo it (37 TFLOP/s).
+# tests/mutants/faults.sh compiles by the same commands.
 function(vkattn_compile_module output form)
   set(passes "")
   if(NOT form STREQUAL module)
@@ -74,8 +74,8 @@ function(vkattn_split_module line)
 endfunction()
 
 # vkattn_compress_module(SPIRV OUTPUT): OUTPUT is what an array of the compressed bytes is made of. The format is
-# Zstandard. With xz all modules take 2.9 MB for 3.8, but a plan on matrix units starts in 20 ms for 8 to 12 (H200,
-# warm_ms of `vkattn bench --json --dtype f16 --heads-q 16 --seqlen-q 512 --head-dim-qk 128`).
+# Zstandard. With xz all modules take 2.9 instead of 3.8 MB, but a plan on matrix units starts in 20 instead of 8 to 12
+# ms (H200, warm_ms of `vkattn bench --json --dtype f16 --heads-q 16 --seqlen-q 512 --head-dim-qk 128`).
 function(vkattn_compress_module spirv output)
   set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/bytes_as_text.cmake")
   string(REGEX REPLACE "inc$" "spv.zst" compressed "${output}")

@@ -95,8 +95,8 @@ uint place_in_mask(uint held_row, uint walked_row) {
     return held_row * mask_stride * 16 + walked_row * 2;
 #endif
 }
-// mask_at does what load_one_16bit does. Written so, RADV adds the uniform part on the scalar unit (navi31, D64, dkey
-// and dvalue: 672 clocks for 721).
+// mask_at does what load_one_16bit does, but written so RADV adds the uniform part on the scalar unit (navi31, D64,
+// dkey and dvalue: 672 instead of 721 clocks).
 layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer HalfIn { uint16_t x; };
 uint mask_at(uint uniform_offset, uint offset) {
     return uint(HalfIn(packUint2x32(mask_here) + uint64_t(uniform_offset) + uint64_t(offset)).x);

@@ -67,7 +67,7 @@ void clear_padding() {
 // HOLD_ROWS loads the subgroup's blocks of rows into `left`, through its share of the pool, in pieces of as many steps
 // as fit. FETCH_HELD and PUT_HELD do the same in two halves: a kernel that comes back for other rows has them under way
 // in registers, `words`. All loops have constant counts: around another one NVIDIA's compiler does not unroll, and then
-// keeps the matrices in memory (H200, 580.159, D128, WALKED 16: 58 for 219 TFLOP/s).
+// keeps the matrices in memory (H200, 580.159, D128, WALKED 16: 58 instead of 219 TFLOP/s).
 const uint HELD_FIT = (SHARE / M - 1) / (K / 8);
 #define HELD_PIECE(steps) (HELD_FIT < (steps) ? HELD_FIT : (steps))
 #define HELD_PIECES(steps) MATRIX_STEPS(steps, HELD_PIECE(steps))

@@ -29,10 +29,11 @@ shared vec4 pool[POOL_VEC4];
 uint lane = thread % LANES;
 uint group = thread / LANES;
 
-// Items of two tensors in one list, so that they spread evenly over the invocations: item first + thread is an
-// invocation's own. Where every round of the list is of one tensor, `first` tells which, and nobody chooses between
-// addresses: on an H200 that takes 4 % (D128: 36.0 for 37.6 TFLOP/s). On CPUs rounds are always of one tensor, if need
-// be with a gap behind the first one's `count` items: lavapipe at 16 lanes does not survive the choice (quirks.hpp).
+// Two tensors' items stand in one list, so that they spread evenly over the invocations: item first + thread is an
+// invocation's own. If every round of the list is of one tensor, `first` tells which, and no invocation chooses between
+// addresses: that choice takes 4 % on an H200 (D128: 36.0 instead of 37.6 TFLOP/s). On CPUs rounds are always of one
+// tensor, if need be with a gap behind the first one's `count` items: lavapipe at 16 lanes does not survive the choice
+// (quirks.hpp).
 #ifdef ROLLED
 #define PLACE_BEHIND(count) (((count) + THREADS - 1) / THREADS * THREADS)  // of the second tensor
 #else

@@ -11,9 +11,9 @@ uint key_at(uint column) { return column; }
 #define ROW_AT(key, item, vecs) (P_EXCHANGED ? (key) & ~15 | ((key) & 7) << 1 | (key) >> 3 & 1 : (key))
 const bool IN_EIGHTS = false;
 #elif defined(BIAS)
-// Keys are in order, but where an invocation has columns q * 2 + {0, 1, 8, 9} of 16, as on NVIDIA, and rows of the
-// mask lie multiples of 16 bytes apart: of every 32 keys it then has q * 8 to q * 8 + 7, whose mask is one load (H200,
-// D64: words one by one 167 for 205 TFLOP/s).
+// Keys are in order with one exception: if an invocation has columns q * 2 + {0, 1, 8, 9} of 16, as on NVIDIA, and rows
+// of the mask lie multiples of 16 bytes apart. It then has keys q * 8 to q * 8 + 7 of every 32, whose mask is one load
+// (H200, D64: loading words one by one reaches 167 instead of 205 TFLOP/s).
 const bool SIXTEEN_APART = TILE_KV % 32 == 0 ? (N == 16 ? MASK_ROW_BYTES == 16 : false) : false;
 const bool FOUR_BY_TWO = SOURCE(4) == 8 ? (SOURCE(5) < 7 ? (SOURCE(6) < 7 ? SOURCE(7) > 8 : false) : false) : false;
 const bool IN_EIGHTS = SIXTEEN_APART ? FOUR_BY_TWO : false;

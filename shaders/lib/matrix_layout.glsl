@@ -1,12 +1,12 @@
-// Everything that depends on where an accumulator keeps its elements: numbers that belong to rows, their maximum along
-// a row, the place of an element, the move of P. Each in as many ways as there are: by a known layout, by
+// This file has all that depends on where an accumulator keeps its elements: numbers that belong to rows, their maximum
+// along a row, the place of an element, the move of P. Each is there in up to three ways: by a known layout, by
 // VK_NV_cooperative_matrix2 (macro COOPMAT2), through shared memory.
 //
 // ELEMENT_LAYOUT (lib/matrix_keys.glsl) is what a probe has confirmed.
 const bool KNOWN = ELEMENT_LAYOUT != 0;
 
-// Written out: NVIDIA's compiler leaves loops over these bits loops, and what they index goes to memory (D64: 38
-// TFLOP/s).
+// These are written out because NVIDIA's compiler does not unroll loops over the bits, and what such loops index goes
+// to memory (D64: 38 TFLOP/s).
 #define OF_ELEMENT(b) (SOURCE(b) >> 3)
 #define BIT(b, e) (SOURCE(b) == 7 ? 0 : (SOURCE(b) >= 8 ? (e) >> (SOURCE(b) & 7) : lane >> SOURCE(b)) & 1)
 uint place_row(uint e) { return BIT(0, e) | BIT(1, e) << 1 | BIT(2, e) << 2 | BIT(3, e) << 3; }
@@ -111,33 +111,37 @@ uvec2 place_of(ACCUMULATOR places, uint e) {
 PAIR pair_of(float a, float b) { return PAIR(a, b); }
 PAIR rounded_pair(float a, float b) { return pair_of(a, b); }
 #else
-// NVIDIA 580 converts bfloat16 in five instructions a pair more (H200, D128: -13 %). These are positive and finite.
+// These numbers are positive and finite, so two additions round a pair. NVIDIA 580 takes five instructions more to
+// convert one to bfloat16 (H200, D128: -13 %).
 #define PAIR bf16vec2
 spirv_instruction(id = 124) PAIR pair_of_word(uint word);  // OpBitcast
 PAIR pair_of(float a, float b) {
     return pair_of_word(floatBitsToUint(a) + 0x8000 >> 16 | floatBitsToUint(b) + 0x8000 & 0xffff0000);
 }
-// Numbers of any sign, and NaN; to nearest, ties to even, whatever the driver's conversions do.
+// Rounds numbers of any sign, and NaN, to nearest, ties to even, whatever the driver's conversions do.
 PAIR rounded_pair(float a, float b) { return pair_of_word(bfloat16_bits(a) | bfloat16_bits(b) << 16); }
 #endif
 
-// Numbers of any sign, and NaN, by the driver's conversion, which takes two in one instruction (H200, 580.159,
-// backward, D64: 242 TFLOP/s, with rounded_pair 179). NVIDIA 580 cuts bfloat16 off, so that dkey of 393 equal rows was
-// at 1.6 times its bound: the bits that would go are rounded off first. Of ties the even one stays; numbers above 2^111
-// become infinite or NaN. H100, bfloat16, D64: 221 TFLOP/s for 231; D128: 217 for 215.
+// Converts numbers of any sign, and NaN, by the driver's conversion, which takes two numbers in one instruction (H200,
+// 580.159, backward, D64: 242 TFLOP/s; 179 with rounded_pair). NVIDIA 580 truncates to bfloat16, which put dkey of 393
+// equal rows at 1.6 times its bound, so the bits that would be cut off are rounded off first. Ties go to even; numbers
+// above 2^111 become infinite or NaN. H100, bfloat16: this reaches 221 instead of 231 TFLOP/s at D64, 217 instead of
+// 215 at D128.
 #if defined(F16) || defined(F16_OPERANDS)
 PAIR converted_pair(float a, float b) { return PAIR(vec2(a, b)); }
 #else
 PAIR converted_pair(float a, float b) {
     const vec2 x = vec2(a, b);
-    // 65535 x and 65536 x are of one binade where it matters: 65537 x is not, for x just below a power of two.
+    // The difference of 65536 x and 65535 x, which is rounded, is x rounded to bfloat16. Both lie in one binade where
+    // it matters; 65537 x in place of 65535 x would not, for x just below a power of two.
     precise const vec2 shifted = fma(x, vec2(65536), -x);
     precise const vec2 rounded = fma(x, vec2(65536), -shifted);
     return PAIR(rounded);
 }
 #endif
 
-// P of one block of rows and tile of keys, on its way to p_own. It is positive unless a kernel says otherwise.
+// put_p converts P of one block of rows and one tile of keys, and moves it to p_own. P is positive unless a kernel
+// defines P_PAIR.
 #ifndef P_PAIR
 #define P_PAIR pair_of
 #endif
@@ -207,9 +211,9 @@ void get_p(uint r) {
 }
 #endif
 
-// The output into the pool, as its storage has it, where P goes a way that gives 16-bit numbers: half the shared
-// memory and less than half the instructions (H200, D128: 7,200 cycles of a workgroup's 65,700 at N = 512 by way of
-// floats).
+// True if the output goes to the pool in its storage type, because the way that P takes gives 16-bit numbers. That
+// takes half the shared memory and less than half the instructions (H200, D128: by way of floats they are 7,200 of a
+// workgroup's 65,700 cycles at N = 512).
 #if defined(F16) || defined(BF16)
 const bool OUT_ROUNDED = !IS_SPLIT && OUT_TYPE == QUERY_TYPE && P_MOVE != MOVE_SHARED_FLOAT;
 #else

@@ -1,8 +1,9 @@
 // Masks in the matrix kernel: classes of tiles, and keys that a mask hides from all rows. The cursor asks for the next
 // tile that is not hidden, the loops for the hidden keys. Without a mask nothing here costs anything.
 
-// Classes of mask tiles, a bit each, as many as fit a word or a subgroup: loaded one by one they are waited for (H200,
-// N 4,096, a boolean mask that hides nothing, D128: 257 for 272 TFLOP/s; D64: the same 290).
+// Classes of mask tiles, a bit each, as many as fit a word or a subgroup. If they were loaded one by one, each would be
+// waited for (H200, N 4,096, a boolean mask that hides nothing: 257 instead of 272 TFLOP/s at D128, 290 both ways at
+// D64).
 struct Classes {
     uint index, first, hidden, visible;  // `first`: the tile of bit 0
 };

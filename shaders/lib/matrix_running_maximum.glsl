@@ -2,8 +2,8 @@
 //
 // ISOLATES_ROWS: a product of matrices spreads what is not finite in V to all rows of the tile. Such elements of V are
 // staged as 0. If there were any, the rows that see a key with one are looked for behind the loop, and their output
-// becomes NaN. Running the loop once more costs a quarter even where it never happens (H200, causal, D128: 1.43 ms for
-// 1.12).
+// becomes NaN. Running the loop once more costs a quarter even where it never happens (H200, causal, D128: 1.43 instead
+// of 1.12 ms).
 shared uint nonfinite[MATRIX_STEPS(TILE_KV, 32)];    // keys of a tile whose V is not finite, a bit each
 shared uint spoiled_rows[MATRIX_STEPS(TILE_Q, 32)];  // rows of the tile that see such a key, a bit each
 shared uint staged_nonfinite;                        // 1: such elements were staged as 0

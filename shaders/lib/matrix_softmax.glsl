@@ -109,7 +109,7 @@ void exponentials_of(uint r, uint n, float factor, bool finished) {
     }
 #ifdef TURNED
     // All elements are of one row. RDNA3 and RDNA4 issue two additions at once if neither needs the other's sum (by
-    // tools/gate --loops, 609 clocks for 613 on navi31 at D64, 585 for 591 on gfx1201 at D128).
+    // tools/gate --loops, 609 instead of 613 clocks on navi31 at D64, 585 instead of 591 on gfx1201 at D128).
     float even = p[0], odd = p[1];
     FOR_EACH(i, ELEMENTS / 2 - 1) {
         even += p[2 * i + 2];

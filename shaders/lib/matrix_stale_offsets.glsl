@@ -65,9 +65,9 @@ void inner_pv(inout TileCursor c, Rows next) {
 }
 
 #ifdef TURNED
-// A tile that the subgroup's rows do not see has no P, and is not multiplied. RADV cannot know that it is not. Without
-// this it carries P of the tile before through the loop, and moves it between registers in every pass (by tools/gate
-// --loops, at D64 609 clocks for 599 on navi31, 652 for 635 on gfx1201).
+// Sets P of a tile that the subgroup's rows do not see to 0. It is never multiplied, but RADV cannot know that: without
+// this it carries the last tile's P through the loop, and moves it between registers in every pass (by tools/gate
+// --loops, at D64 609 instead of 599 clocks on navi31, 652 instead of 635 on gfx1201).
 void no_p() { FOR_EACH(r, ROW_BLOCKS) FOR_EACH(n, KEY_TILES) put_p(r, n, ZEROS); }
 #else
 #define no_p()

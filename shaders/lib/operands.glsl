@@ -5,7 +5,7 @@
 //   out        the constant OUT_TYPE where the module has 16-bit types, else float32
 // and the mask (lib/mask.glsl), whose type is MASK_TYPE in the same way. Registers hold elements of query, key and
 // value as they are stored (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an
-// invocation would wait for loads that it issues ahead (f16 at D128 on an H200: 32.3 for 39.1 TFLOP/s).
+// invocation would wait for loads that it issues ahead (f16 at D128 on an H200: 32.3 instead of 39.1 TFLOP/s).
 #include "lib/storage.glsl"
 
 #ifdef F16

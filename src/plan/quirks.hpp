@@ -20,17 +20,17 @@ inline bool quirk_no_divergent_addresses(const DeviceCaps& caps) {
 }
 
 // lavapipe, subgroup size 16, Mesa 26.1: a row-major load of an 8 x 8 matrix gives the upper eight lanes rows 1 to 4
-// for rows 4 to 7, its length is 16 where a lane's share is 4, and the matrix kernel crashes the driver. Remove when
-// the probe finds each place once there (probe.cpp).
+// instead of rows 4 to 7, its length is 16 where a lane's share is 4, and the matrix kernel crashes the driver. Remove
+// when the probe finds each place once there (probe.cpp).
 inline bool quirk_wrong_matrices(const DeviceCaps& caps) {
     return is_wide_lavapipe(caps);
 }
 
 // Adreno (vendor 0x5143) with registers for it, Turnip of Mesa 26.1: its compiler moves nothing out of loops, and what
 // the portable kernels find anew for every chunk takes 11 % of their instructions (tools/gate adreno:740 --loops, D128
-// in float32, row few-d128: 1.744 for 1.549 a multiply-add). On an Apple M1 the same would spill up to 43 registers.
-// lavapipe does as Adreno where it runs modules for GPUs, and SwiftShader does not, so that the tests run both. Remove
-// when the loops of adreno:740 stay as they are without it.
+// in float32, row few-d128: 1.744 instead of 1.549 a multiply-add). On an Apple M1 the workaround would spill up to 43
+// registers. lavapipe has the quirk too where it runs modules for GPUs, and SwiftShader has not, so that the tests run
+// both. Remove when the loops of adreno:740 stay as they are without it.
 inline bool quirk_moves_nothing_out_of_loops(const DeviceCaps& caps) {
     return kind_of(caps) == DeviceKind::adreno ||
            (caps.type == DeviceType::cpu && caps.driver_id != driver_swiftshader);
@@ -43,9 +43,9 @@ inline bool quirk_exp2_loses_nan(const DeviceCaps& caps) {
 }
 
 // RADV and NVK (Mesa 26.1): SignedZeroInfNanPreserve keeps their compilers from folding sums that begin with 0. In the
-// rows kernel of 256 head dims NVK then takes 192 registers for 96 on Ampere, and RADV spills 42 on GFX11.5 and GFX12
-// (tools/gate). Kernels test bits wherever a result depends on it, so they do without. Remove when the gate's tables
-// stay as they are without this quirk.
+// rows kernel of 256 head dims NVK then takes 192 instead of 96 registers on Ampere, and RADV spills 42 on GFX11.5 and
+// GFX12 (tools/gate). Kernels test bits wherever a result depends on it, so they do without. Remove when the gate's
+// tables stay as they are without this quirk.
 inline bool quirk_preserving_takes_registers(const DeviceCaps& caps) {
     return caps.driver_id == driver_nvk || caps.driver_id == driver_radv;
 }

@@ -161,8 +161,8 @@ Timing Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) 
 }
 
 // For so long at least, and until a block is not faster than the one before. Returns how many runs a block has: an H200
-// whose runs are submitted one by one is idle 60 % of the time and stays at 525 of 1,980 MHz (D64, N 512: 1.04 ms for
-// 0.29).
+// whose runs are submitted one by one is idle 60 % of the time and stays at 525 of 1,980 MHz (D64, N 512: 1.04
+// instead of 0.29 ms).
 uint32_t Workload::warm_up(const Plans& plans, const Buffer& scratch, double warm_for_ms) {
     const Phase phase("warming up");
     double warm = run(plans, scratch);  // a CPU compiles in its first: of no use for `before`
