@@ -6,9 +6,9 @@
 //
 // where the lse is natural or in base 2, as scores are (lib/scores.glsl).
 //
-// Tile ownership: LANES invocations share a row; each loads every LANES-th vec4 of it, the first adds them all up: in
-// the order in which dP is summed, so that dP - delta is exactly 0 in a row that sees one key. Shared memory: two vec4
-// an invocation. Grid: heads of all batches, THREADS / LANES rows.
+// Tile ownership: LANES invocations share a row. Each loads every LANES-th vec4 of it, and the first adds them all up
+// in the order in which dP is summed, so that dP - delta is exactly 0 in a row that sees one key. Shared memory: two
+// vec4 an invocation. Grid: heads of all batches, THREADS / LANES rows.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/kernels.h"
@@ -32,12 +32,13 @@ uint group = thread / LANES;
 #include "lib/mask.glsl"
 #include "lib/scores.glsl"
 
-// dP - delta has to be of one dout: a row's dS sum to 0, and what they sum to else is multiplied by the keys.
+// Rounds dout as the products do: dP and delta must use the same rounded dout, or a row's dS does not sum to 0, and the
+// rest is multiplied by the keys.
 vec4 as_operand(vec4 dout) {
     return DOUT_TYPE == TYPE_FLOAT32 ? dout : floats_of(DOUT_TYPE, bits_of(DOUT_TYPE, dout));
 }
 
-#define FROM_NATURAL (MASK_KIND == MASK_FLOAT ? 1.0 : LOG2_E)  // to the scores' kind
+#define FROM_NATURAL (MASK_KIND == MASK_FLOAT ? 1.0 : LOG2_E)  // from a natural logarithm to the scores' base
 
 shared vec4 out_vecs[THREADS], dout_vecs[THREADS];
 
@@ -68,7 +69,7 @@ void main() {
     }
     const RowStart to = statistics_of(w, row);
     const bool empty = lse == MINUS_INFINITY;
-    // The lse is held to the range of what masks add: a row of nothing but the lowest numbers must not lie beyond it.
+    // The lse is clamped to the range of what masks add: a row of nothing but the lowest numbers must stay within it.
     const float held = FROM_NATURAL * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
     const bool finite = IS_FINITE(uintBitsToFloat(lse));
     const float row_lse = finite ? held : uintBitsToFloat(NAN_BITS);

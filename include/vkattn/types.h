@@ -240,8 +240,8 @@ typedef struct VkattnPlanInfo {
     uint32_t segments;      /* dispatches; see vkattn_plan_segments. 0: there is nothing to compute */
     uint32_t num_splits;    /* parts that the keys are split into; 1: they are not */
     uint64_t scratch_bytes; /* as in VkattnScratch */
-    uint64_t flops;         /* of all segments: at most so many, counted as for max_dispatch_flops */
-    /* Those of the most expensive segment. Both are 0 of `materialized`, whose cost is not estimated. */
+    uint64_t flops;         /* upper bound for all segments, counted as for max_dispatch_flops */
+    /* Upper bound for the costliest segment. flops and this are 0 for `materialized`, whose cost is not estimated. */
     uint64_t max_segment_flops;
 } VkattnPlanInfo;
 

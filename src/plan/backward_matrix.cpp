@@ -473,7 +473,7 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
     const uint32_t head_dim = std::max(p.head_dim_qk, p.head_dim_v);
     if (sees_one_key(p)) return unsupported(field, "rows see one key at most, whose dS is exactly dlse");
     std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
-    uint32_t most = 0;  // head dims of which registers hold a block of rows
+    uint32_t most = 0;  // Largest head dim whose rows fit in registers.
     for (const BackwardMatrixRow& row : rows) {
         if (!is_for(row.device, kind_of(caps)) || caps.simd_registers < row.simd_registers) continue;
         for (const MatrixShape& shape : caps.matrices) {

@@ -14,14 +14,15 @@
 
 namespace vkattn::core {
 
-// A row in a list of kernels. Inputs: the problem and, of the backward, what is wanted of it.
+// A row in a list of kernels, with the reasons why the planner takes it only if it is asked for by name (plan.cpp's
+// why_opt_in). A null reason means that the planner may choose it. Inputs: the problem and, for a backward, the
+// Backward.
 template <class... Inputs>
 struct KernelRow {
     const char* name;
-    const char* opt_in_reason;  // why the planner never chooses this kernel by itself; null if it may
-    const char*
-        opt_in_for_rounding;     // why not, where operands of the products may be rounded; null if it may
-    const char* opt_in_on_cpus;  // why not on CPUs, where they need not be rounded; null if it may
+    const char* opt_in_reason;        // holds always
+    const char* opt_in_for_rounding;  // holds if the products' float32 operands may be rounded
+    const char* opt_in_on_cpus;       // holds on CPUs if they may not be rounded
     Result<Plan> (*make)(const DeviceCaps&, const Inputs&..., const Options&);
 };
 using ForwardKernel = KernelRow<Problem>;
@@ -47,7 +48,8 @@ Failure missing_kernel(Kernel kernel);
 // The type that operands of the products may be rounded to: the storage type, or the one of options.precision.
 Result<VkattnDtype> operand_type(const Problem& problem, const Options& options);
 
-// One head's matrix of the baseline in scratch, and into how many pieces its heads may be taken.
+// Limits of the materialised baseline, and the size of one head's score matrix in scratch. A piece is a group of heads
+// that share the scratch.
 constexpr uint64_t max_pieces = 4096;
 constexpr uint64_t max_matrix_bytes = uint64_t{1} << 36;  // of all heads: the kernels count vec4 in 32 bits
 uint64_t matrix_bytes_of(const Problem& problem);
@@ -57,7 +59,7 @@ constexpr uint64_t default_max_scratch_bytes = uint64_t{1} << 30;
 uint64_t scratch_limit(const DeviceCaps& caps, const Options& options);
 uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan& plan);
 
-// A plan of these tiles, without dispatches but with the argument block that the problem needs, if `arguments`.
+// Returns a plan with these tiles and no dispatches. It has the problem's argument block if `arguments` is true.
 Plan begin_plan(const Problem& problem, const TileChoice& tiles, bool arguments = true);
 
 // A pipeline while it is planned: the constants and push constants of its kernel by their names.
@@ -80,14 +82,14 @@ struct Launch {
     Pipeline pipeline() const {
         Pipeline p{module, rolled, {}, {}, patches, reads, writes, of_tuning_row};
         std::memcpy(p.constants.data(), &constants, sizeof constants);
-        // By field: between two of them may lie bytes that are no field's, which stay 0.
+        // Copies field by field, so that padding between fields stays 0.
         for (const FieldInfo& f : info_of(K::id).fields)
             std::memcpy(p.push.data() + f.offset_bytes,
                         reinterpret_cast<const std::byte*>(&push) + f.offset_bytes, f.size_bytes);
         return p;
     }
 };
-// Has the address of a region written to a field of the push constants.
+// Makes the recording write the address of a region to a field of the push constants.
 #define VKATTN_PATCH(launch, field, ...) \
     (launch).patch(offsetof(typename std::remove_reference_t<decltype(launch)>::Push, field), __VA_ARGS__)
 
@@ -99,17 +101,17 @@ inline uint32_t add_pipeline(Plan& plan, Pipeline pipeline) {
 void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups, const Cut& cut,
                   uint64_t flops);
 
-// The module for this storage type and device, of a kernel that has one for each. `dot`: the one whose products are
-// 16-bit dot products, which the device has for this type.
+// Returns the kernel's module for this storage type and device. `dot` asks for the one with 16-bit dot products, which
+// the device must have for this type.
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot = false);
 bool has_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
-// Refuses what 16-bit dot products cannot do on this device.
+// Fails if this device has no 16-bit dot products for this type.
 Result<bool> check_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
 inline bool has_two_forms(Module module) {
     return info_of(module).forms == 2;
 }
 
-// The arrays that recordings of a plan are given, by what it is of.
+// The arrays that recordings of a forward, backward or combine are given.
 std::vector<CallerArray> caller_arrays_of(const Problem& problem);
 std::vector<CallerArray> caller_arrays_of(const Problem& problem, const Backward& backward);
 std::vector<CallerArray> caller_arrays_of(const Combine& combine);
@@ -117,17 +119,19 @@ std::vector<CallerArray> caller_arrays_of(const Combine& combine);
 // True if the push constants are too small for this problem, so that there is an argument block.
 bool needs_arguments(const Problem& problem);
 shared::ForwardArguments forward_arguments(const Problem& problem);
-// Places the block in scratch, and the addresses in it that begin with a ForwardArguments.
+// Reserves scratch for the argument block, which begins with a ForwardArguments, and adds patches for the addresses in
+// it.
 void place_arguments(Plan& plan);
 
 // The matrix kernel's launch for this problem.
 Launch<kernels::forward_matrix> matrix_launch(const Problem& problem, const TileChoice& tiles);
 
-// A pass that finds tiles which the mask hides entirely, or not at all, where that pays. It reads the mask once, where
-// attention reads it once for every head that shares it. Its dispatch, its scratch, and what the plan's arguments say.
+// Adds a pass that finds tiles which the mask hides entirely, or not at all, if that pays: its dispatch, its scratch,
+// and what the arguments say of it. The pass reads the mask once, while attention reads it once for every head that
+// shares it.
 void add_mask_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
                       uint64_t query_tiles, Plan& plan);
-// Region bits that a pipeline reads which uses the classes: none, if there are none.
+// Region bits that a pipeline reads if it uses the mask's classes; 0 if the plan has no such pass.
 uint32_t mask_class_reads(const Plan& plan);
 
 // Upper bound on the number of tiles of `other` rows, of `all`, that one tile of `own` rows can see, without the
@@ -139,8 +143,8 @@ uint64_t longest_in_window(const Problem& problem, uint32_t own, uint32_t other)
 // Names something that the problem or an option asks for and the baseline does not do; "" if there is nothing.
 std::string beyond_baseline(const Problem& problem, const Options& options);
 
-// True if no row may see more than one key. Its dP - delta is then dlse and nothing else, which only sums in one order
-// give exactly: H200 on matrix units, float16, one key: 2e-7 in place of 0.
+// True if no row may see more than one key. dP - delta of a row is then exactly dlse, but only if dP and delta are
+// summed in the same order: matrix units give 2e-7 instead of 0 (H200, float16, one key).
 bool sees_one_key(const Problem& problem);
 
 // Query rows of all heads and batches.
@@ -151,7 +155,8 @@ inline bool has_keys(const Problem& p) {
     return p.batch != 0 && p.seqlen_kv != 0;
 }
 
-// Gives a backward's plan its BackwardArguments, `more` blocks right behind it, and scratch for the rows' statistics.
+// Adds the BackwardArguments to a backward's plan, the blocks of `more` right behind it, and scratch for row
+// statistics.
 void add_backward_arguments(const Backward& backward, Plan& plan,
                             const std::vector<shared::ForwardArguments>& more = {});
 // Row statistics cannot be processed in chunks. Fails if they exceed one allocation of the device.
@@ -168,17 +173,17 @@ uint32_t delta_rows(const Problem& problem);
 // Reserves a region of scratch behind those that are there.
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 
-// What parts have for each row: an lse or, from a forward kernel, row_max and row_sum. row_max is of the scores' kind
-// (shaders/lib/scores.glsl).
+// What the parts of a row bring to a merge: an lse, or row_max and row_sum of a forward kernel, where row_max is in
+// base 2 or natural, as the scores are (shaders/lib/scores.glsl).
 enum class PartStatistics { lse, max_sum_log2, max_sum_natural };
 
-// Adds the merge of parts to a plan. any_order: bits may depend on how many parts there are, empty ones too. No
-// dispatch costs more than `limit`.
+// Adds the merge of parts to a plan. With any_order the result's bits may depend on the number of parts, empty ones
+// included. No dispatch costs more than `limit`.
 Result<bool> add_combine(const DeviceCaps& caps, const Combine& combine, PartStatistics statistics,
                          bool any_order, uint64_t limit, Plan& plan);
 
-// Cuts a grid (x, y, z) into boxes that fit the device's and cost at most `limit` each, at `unit` a workgroup. Refuses
-// if one workgroup costs more, or boxes are too many.
+// Cuts a grid (x, y, z) into boxes that fit the device's limits and cost at most `limit` each, at `unit` a workgroup.
+// Fails if one workgroup costs more, or if there would be more than max_boxes.
 struct Box {
     std::array<uint64_t, 3> first, count;
 };
@@ -186,11 +191,11 @@ constexpr uint64_t max_boxes = 1 << 16;
 Result<std::vector<Box>> cut_grid(const DeviceCaps& caps, std::array<uint64_t, 3> grid, uint64_t unit,
                                   uint64_t limit);
 
-// Floating-point operations that a dispatch may have.
+// The most floating-point operations that a dispatch may have.
 uint64_t dispatch_limit(const DeviceCaps& caps, const Options& options);
 
-// attempt(limit) with the limit of a dispatch. The default limit is no promise: where the attempt fails with it, it is
-// doubled, because long dispatches are better than none.
+// Returns attempt(limit) with the limit of a dispatch. If the caller set no limit and the attempt fails, the limit is
+// doubled until it succeeds, because long dispatches are better than none.
 template <class Attempt>
 auto within_limit(const DeviceCaps& caps, const Options& options, const Attempt& attempt) {
     constexpr uint64_t most = uint64_t{1} << 62;

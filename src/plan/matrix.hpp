@@ -11,15 +11,15 @@
 
 namespace vkattn::core {
 
-// Meanings in shaders/interface/forward_matrix.def and shaders/lib/matrix.glsl. Head dims that a row does not limit
-// are 0.
+// Numbers of the forward on matrix units. shaders/interface/forward_matrix.def and shaders/lib/matrix.glsl explain
+// them.
 struct MatrixNumbers {
-    uint32_t subgroups;    // of a workgroup
-    uint32_t row_blocks;   // of M query rows, of a subgroup
-    uint32_t tile_kv;      // keys
+    uint32_t subgroups;    // subgroups of a workgroup
+    uint32_t row_blocks;   // blocks of M query rows that a subgroup has
+    uint32_t tile_kv;      // keys of a tile
     uint32_t q_held;       // head dims of Q that stay in registers; 0: none
     uint32_t chunk = 0;    // head dims of K staged at a time; 0: all
-    uint32_t slice = 0;    // head dims of V of a workgroup; 0: all
+    uint32_t slice = 0;    // head dims of V that a workgroup has; 0: all
     uint32_t running = 0;  // 1: the loop with a running maximum; 0: the one with stale offsets
     uint32_t halves = 1;   // 2: the keys of a tile are multiplied by halves
     uint32_t l2_group_kib = 0;
@@ -35,23 +35,24 @@ struct MatrixNumbers {
     uint32_t tile_q() const { return subgroups * row_blocks * shape.m; }
 };
 
-// Meanings in shaders/interface/backward_matrix_constants.def and shaders/lib/backward_matrix.glsl. `q_` is of the pass
-// for dquery, `kv_` of that for dkey and dvalue.
+// Numbers of the backward on matrix units. shaders/interface/backward_matrix_constants.def and
+// shaders/lib/backward_matrix.glsl explain them. The pass for dquery has those named q_, the pass for dkey and dvalue
+// those named kv_, the pass for dbias those named mask_.
 struct BackwardMatrixNumbers {
     uint32_t q_subgroups, q_row_blocks, q_walked, q_stages;
     uint32_t kv_subgroups, kv_row_blocks, kv_walked, kv_stages;
-    uint32_t q_slices = 1;   // of dquery's head dims, each a workgroup's
-    uint32_t kv_slices = 1;  // of those of dkey and dvalue
+    uint32_t q_slices = 1;   // slices of dquery's head dims, one a workgroup
+    uint32_t kv_slices = 1;  // slices of the head dims of dkey and dvalue
     uint32_t kv_apart = 0;   // 1: dkey and dvalue have a pass each
     uint32_t kv_paired = 0;  // 1: two subgroups share their keys, one finds dvalue and the other dkey
-    uint32_t mask_subgroups = 4, mask_row_blocks = 1, mask_walked = 16,
-             mask_chunks = 2;  // of the pass for dbias
+    uint32_t mask_subgroups = 4, mask_row_blocks = 1, mask_walked = 16, mask_chunks = 2;
     uint32_t l2_group_kib = 0;
     uint32_t min_group_workgroups = 0;
     uint32_t rolled = 0;  // 1: the modules for CPUs
     uint32_t move = MOVE_SHARED;
-    uint32_t turned = 0;      // 1: as in MatrixNumbers; not in the pass for dbias
-    uint32_t q_v_staged = 0;  // head dims of dout that no register holds, with turned products
+    uint32_t turned = 0;  // 1: turned products, but in the pass for dbias
+    uint32_t q_v_staged =
+        0;  // head dims of dout staged by dquery's pass instead of held, with turned products
     uint32_t layout = 0;
     MatrixShape shape{};
     uint32_t subgroup_size = 0;
@@ -73,44 +74,45 @@ struct BackwardMatrixNumbers {
 struct BackwardMatrixRow {
     const char* name;
     DeviceKind device;
-    uint32_t max_head_dim;  // of both
+    uint32_t max_head_dim;  // the larger of head_dim_qk and head_dim_v
     BackwardMatrixNumbers numbers;
-    uint32_t only = 0;            // USE_* bits: what must be so
-    uint32_t simd_registers = 0;  // the least that a SIMD must be known to have
+    uint32_t only = 0;            // USE_* bits that a problem must all have
+    uint32_t simd_registers = 0;  // registers that a SIMD must have at least
 };
 
 struct MatrixRow {
     const char* name;
     DeviceKind device;
-    uint32_t max_head_dim;  // of both
+    uint32_t max_head_dim;  // the larger of head_dim_qk and head_dim_v
     uint32_t residency;     // as in TuningRow
     MatrixNumbers numbers;
-    uint32_t only = 0;            // USE_* bits: what must be so
-    uint32_t simd_registers = 0;  // the least that a SIMD must be known to have
+    uint32_t only = 0;            // USE_* bits that a problem must all have
+    uint32_t simd_registers = 0;  // registers that a SIMD must have at least
 };
 constexpr uint32_t USE_SHARED = 1;  // P goes through shared memory
 constexpr uint32_t USE_BIAS = 2;    // a mask is fetched or staged ahead
-constexpr uint32_t USE_BF16 = 4;
+constexpr uint32_t USE_BF16 = 4;    // operands are bfloat16
 // Requires 16-byte staging and 16-bit storage; excludes softcap and the running maximum.
 constexpr uint32_t USE_WIDE = 8;
-constexpr uint32_t USE_TURNED = 16;     // the products are turned round
-constexpr uint32_t USE_UNMASKED = 64;   // there is no mask
-constexpr uint32_t USE_EXCHANGED = 32;  // and halves of a subgroup exchange P
-constexpr uint32_t USE_FLOAT32 = 128;   // the storage type; of the backward only
+constexpr uint32_t USE_TURNED = 16;    // the products are turned round
+constexpr uint32_t USE_UNMASKED = 64;  // there is no mask
+constexpr uint32_t USE_EXCHANGED =
+    32;  // products are turned round, and the two halves of a subgroup exchange P
+constexpr uint32_t USE_FLOAT32 = 128;  // storage is float32; only the backward has rows for it
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();
-// Why products cannot be turned round.
+// The message of a failure whose cause is turned=1.
 constexpr const char* turned_needs =
     "turned=1 needs the kernel `matrix`, move=0, 16-bit storage, and a probe that has found how accumulators "
     "become "
     "right operands";
-// True if products are turned round unless the caller says otherwise: where P can stay in registers only so.
+// Default for turned products: on, where P stays in registers no other way.
 bool is_turned(const Problem& p, const MatrixShape& shape, bool khr);
 
-// Returns the numbers on a shape, on_shape(turned), with products turned round or not as the caller's tuning has it;
-// `turned` is the choice without it. apply(numbers) puts the tuning over them, which is not done to the result yet. If
-// the tuning names a way for P and says nothing of `turned`, products are not turned round.
+// Returns on_shape(true) or on_shape(false): a row's numbers on a matrix shape, with turned products or without. The
+// caller's tuning decides, else `turned`. A tuning that names another way for P than registers, and does not name
+// `turned`, means false. apply(numbers) sets what the tuning names; the result does not have these numbers yet.
 template <class OnShape, class Apply>
 auto with_wanted_products(bool turned, const OnShape& on_shape, const Apply& apply)
     -> Result<decltype(on_shape(turned))> {
@@ -124,33 +126,34 @@ auto with_wanted_products(bool turned, const OnShape& on_shape, const Apply& app
 
 std::span<const BackwardMatrixRow> backward_matrix_rows();
 
-// Shared memory of a pass of the backward in vec4.
+// Shared memory of one pass of the backward, in vec4.
 enum class MatrixPass { query, key_value, mask };
 uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& problem, MatrixPass pass);
 
 // The power of two, up to 16, that divides the bytes by which rows of the mask lie apart; 0 without a mask.
 uint32_t mask_row_bytes(const Problem& problem);
 
-// Why no kernel on matrix units runs here, or nothing: failures name `field`.
+// Tells why no kernel on matrix units runs on this device; nothing if one may. The failure names `field`.
 std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field);
 
-// How P becomes an operand, the fastest way that the device is known to have. `khr`: by what KHR_cooperative_matrix
-// says alone. Float32 storage has modules for two ways only.
+// Returns the fastest way to make P an operand (MOVE_*) that the device is known to have. With `khr` it uses nothing
+// beyond VK_KHR_cooperative_matrix. Float32 storage has modules for two ways only.
 uint32_t matrix_move_of(const DeviceCaps& caps, const Problem& problem, const MatrixShape& shape, bool khr);
 
-// The size of subgroups that matrix kernels run with; 0: they can be held to none, or cannot be held to full ones.
+// The subgroup size that matrix kernels run with; 0 if the device cannot guarantee a size, or full subgroups.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);
-bool is_usable(const MatrixShape& shape, uint32_t subgroup_size);  // by the kernel
+bool is_usable(const MatrixShape& shape,
+               uint32_t subgroup_size);  // True for shapes that the kernels are written for.
 
 // Only the device itself can tell where its matrix units keep their elements. The plan has a pipeline and a dispatch
 // for each usable shape, each with its own results; Region::out is where all of them go.
 constexpr uint64_t probe_bytes = uint64_t{3} * PROBE_WORDS * 4;  // of a shape
 Plan probe_plan(const DeviceCaps& caps);
 uint64_t probe_size(const DeviceCaps& caps);
-// Notes in `caps` what their results say.
+// Fills in caps.matrices what the results of the probe's pipelines say.
 void note_probe(DeviceCaps& caps, const std::byte* results);
 
-// A workgroup of a problem, as it follows from the numbers.
+// What a workgroup of the forward has on this problem, computed from the numbers.
 struct MatrixTile {
     uint32_t chunk;  // elements, a multiple of K
     uint32_t chunks;

@@ -234,7 +234,8 @@ std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kin
     return "";
 }
 
-// The sums over query rows ask for more (backward_key_value.comp): why these numbers do not have it, or "".
+// Tells why a backward cannot have these numbers, or "". Its sums over query rows (backward_key_value.comp) must share
+// keys and rows evenly, which the forward needs not.
 std::string malformed_for_sums(const TileNumbers& n, KernelKind kind) {
     const uint32_t line = elements_of_line(kind);
     if (n.tile_kv() % n.rows != 0 || n.threads % (n.tile_kv() / n.rows) != 0)
