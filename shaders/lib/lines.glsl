@@ -3,11 +3,8 @@
 // backward_key_value.comp, one row of P and dS and of dout and query, in float32. With the macro DOT a line is two of
 // these, side by side in 16 bits, and products are dot products of pairs. Then there are half as many lines.
 //
-// Without dot products, lines of 16 bits that are widened for each float32 product are no gain. These are the clocks or
-// instructions a multiply-add in the code of tools/gate's compilers, inner loops counted as often as they run, in
-// float16 at D128, with float32 lines and with such ones: navi10 1.242 and 1.241, where widening is part of the
-// multiply-add; vega10 1.25 and 1.62; Adreno 740 1.34 and 1.90; NVK's Turing 1.22 and 1.40; Apple M1 1.70 and 1.57 in
-// the tiles for any device. Shared memory bounds none of these loops by published rates.
+// Without dot products, lines of 16 bits that are widened for each float32 product are no gain: docs/tuning.md has the
+// clocks and instructions a multiply-add on five GPUs.
 #ifdef DOT
 #include "lib/dot2.glsl"
 

@@ -1,5 +1,5 @@
-// How the backward on matrix units is planned: rows of numbers, what of the matrix unit they run on, the passes.
-// Cutting them into dispatches is backward_passes.cpp's.
+// Plans the backward on matrix units: it chooses a row of numbers and a shape of the matrix unit, and makes the passes.
+// backward_passes.cpp cuts these into dispatches.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -99,7 +99,7 @@ const NumberFields<Numbers>& fields() {
     return all;
 }
 
-// A pass's own numbers, and what follows from them.
+// One pass's own numbers.
 struct PassNumbers {
     uint32_t subgroups, row_blocks, walked, stages, slices;
 };
@@ -112,7 +112,7 @@ PassNumbers of_keys(const Numbers& n) {
 PassNumbers of_mask(const Numbers& n) {
     return {n.mask_subgroups, n.mask_row_blocks, n.mask_walked, 1, 1};
 }
-// True if the kernels stage masks: then MASK_SIZE of lib/backward_matrix.glsl is not 0.
+// True if the kernels stage masks in shared memory. MASK_SIZE of lib/backward_matrix.glsl is then not 0.
 bool stages_masks(const Numbers& n, const Problem& p) {
     return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && n.move == MOVE_FRAGMENT &&
            n.turned == 0 && mask_row_bytes(p) == 16;
@@ -139,7 +139,7 @@ std::string malformed_pass(const PassNumbers& n, const MatrixShape& s, uint32_t 
     return "";
 }
 
-// Why these numbers make no kernel, or "".
+// Tells why no kernel has these numbers, or "".
 std::string malformed(const Problem& p, const Numbers& n) {
     const MatrixShape& s = n.shape;
     for (const MatrixPass pass : all_passes) {
@@ -169,7 +169,7 @@ std::string malformed(const Problem& p, const Numbers& n) {
     return "";
 }
 
-// Why the device has no room for them, or "".
+// Tells which limit of the device the numbers exceed, or "".
 std::string too_large(const DeviceCaps& caps, const Problem& p, const Numbers& n) {
     const uint32_t threads = std::max({n.q_threads(), n.kv_threads(), n.mask_threads()});
     const uint32_t most = std::min(caps.max_invocations, caps.max_workgroup_size[0]);
@@ -182,7 +182,7 @@ std::string too_large(const DeviceCaps& caps, const Problem& p, const Numbers& n
     return "";
 }
 
-// The shape that the numbers run on, with all that follows from it.
+// Returns a row's numbers with a shape of the matrix unit and what follows from it: subgroup size, layout, move of P.
 Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const MatrixShape& shape, bool khr,
                  bool turned) {
     n.shape = shape;
@@ -199,7 +199,7 @@ Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const Matr
     return n;
 }
 
-// The numbers of the pass for dbias, whose products are never turned round: it reads nothing by columns.
+// Returns the numbers for the pass for dbias. It reads nothing by columns, so its products are never turned round.
 Numbers of_dbias(Numbers n) {
     if (n.turned == 0) return n;
     n.turned = 0;
@@ -217,7 +217,7 @@ uint32_t uses_of(const Problem& p, const Numbers& n) {
     return uses;
 }
 
-// True if there is a gradient of a mask that takes products: one element for all keys changes no P.
+// True if dbias takes products. It takes none if all keys share one element of the mask, which then changes no P.
 bool finds_bias(const Problem& p, const Backward& backward) {
     return backward.has_bias() && p.mask_per_key;
 }
@@ -278,7 +278,7 @@ Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, u
     return launch;
 }
 
-// Bytes of the accumulators that a workgroup keeps between dispatches, of so many matrices for each block of rows.
+// Bytes of the accumulators that a workgroup keeps between dispatches, if each block of rows has so many matrices.
 uint64_t kept_bytes_of(const Numbers& n, const PassNumbers& own, uint32_t matrices) {
     const uint64_t elements = n.shape.m * n.shape.n / n.subgroup_size;
     return uint64_t{own.subgroups} * n.subgroup_size * own.row_blocks * matrices * elements * 4;
@@ -288,7 +288,7 @@ uint32_t matrices_of(const Numbers& n, const PassNumbers& own, uint32_t head_dim
     return MATRIX_STEPS(head_dim, n.shape.n * own.slices);
 }
 
-// Returns for how many steps of dP dout is in shared memory. For at least one it is in registers.
+// Returns how many steps of dP read dout from shared memory. At least one step has it in registers.
 uint32_t staged_v_steps(const Numbers& n, const Problem& p) {
     return std::min(n.q_v_staged / n.shape.k, MATRIX_STEPS(p.head_dim_v, n.shape.k) - 1);
 }
@@ -316,7 +316,7 @@ Pass query_pass(const PassContext& c, const Plan& plan) {
     return pass;
 }
 
-// `gradients`: bits, as the constant of that name.
+// `gradients` has the bits of the constant of that name.
 Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) {
     const Problem& p = plan.problem;
     const Numbers& n = *c.tiles.backward_matrix;
@@ -352,7 +352,7 @@ Pass matrix_mask_pass(const PassContext& c, const Plan& plan) {
     return pass;
 }
 
-// `mask`: what the gradient of a mask with one element for all keys is planned by: the portable kernel sums dlse.
+// If all keys share one element of the mask, the portable kernel sums dbias from dlse: `mask` is for planning that.
 std::vector<Pass> make_passes(const PassContext& c, const PassContext& mask, const Plan& plan) {
     const Problem& p = plan.problem;
     std::vector<Pass> passes;
@@ -432,14 +432,14 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
     const uint32_t numbers = keys_are_held ? 3 * own.walked / 4 : 0;
     const uint32_t block = turned ? s.m * s.n / 4 : s.m * MATRIX_FLOAT_STRIDE(s.n);
     uint32_t pool = 2 * (own.walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)) + numbers);
-    if (turned)  // two elements of the pool to a vec4, two buffers; rows are there a second time
+    if (turned)  // There are two buffers, a vec4 holds two elements of the pool, and rows are stored twice.
         pool = pool / 2 + numbers +
                (columns(p.head_dim_qk) + (keys_are_held ? columns(p.head_dim_v) : 0)) *
                    TURNED_STRIDE(own.walked);
     if (pass == MatrixPass::query && turned && staged_v_steps(n, p) != 0)
         pool += n.q_held() * MATRIX_STRIDE(staged_v_steps(n, p) * s.k);
     if (n.layout == 0) pool += MATRIX_PLACES(s.m, s.n);
-    // A share of two steps of what is held, or a matrix of a sum: behind the tiles.
+    // Behind the tiles each subgroup has a share: two steps of what it holds, or one matrix of a sum.
     if (pass == MatrixPass::mask)
         return pool + own.subgroups * std::max(s.m * (MATRIX_STEPS(2 * s.k, 8) + 1), block);
     const bool through_shared = n.move >= MOVE_SHARED;
@@ -452,12 +452,12 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
         pool += own.subgroups *
                 (keys_are_held ? own.walked * MATRIX_STRIDE(held) : held * MATRIX_STRIDE(own.walked));
     }
-    if (keys_are_held && n.kv_paired != 0) {  // weights on their way: two blocks' if a tile has two
+    if (keys_are_held && n.kv_paired != 0) {  // Pairs exchange weights, of two blocks if a tile has two.
         const uint32_t places = std::min(own.walked / block_of(s), 2u);
         pool += places * n.kv_owners() * own.row_blocks * (block_of(s) / s.n) * block;
     }
-    // Before and after the loop each subgroup has a share: rows of one step of what is held, of one matrix of a sum,
-    // and two numbers for each row.
+    // Before and after the loop each subgroup has a share: the rows of one step of what it holds or of one matrix of a
+    // sum, and two numbers for each row.
     const uint32_t share = s.m * std::max(MATRIX_STRIDE(s.k) + 1, MATRIX_FLOAT_STRIDE(s.n) + 1);
     return std::max(pool, own.subgroups * share);
 }

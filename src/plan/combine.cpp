@@ -12,18 +12,16 @@ using Push = push::combine;
 constexpr uint32_t least_threads = 64;  // not measured: with one team the merge is short, and bound by memory
 constexpr uint32_t most_threads = 256, most_teams = 8;
 
-// Lanes of a row: a power of two, as many as there are vec4, and at least as many as a step has parts.
+// Returns the lanes of a row: a power of two, at least the row's vec4 and at least a step's parts.
 uint32_t lanes_for(uint32_t head_dim_v, uint32_t step) {
     uint32_t lanes = step;
     while (lanes < least_threads && 4 * lanes < head_dim_v) lanes *= 2;
     return lanes;
 }
 
-// Teams of a row, so that the loads of all its parts are under way at once: one or, for more than two steps of parts,
-// as many as there can be, so that no more than two pipelines are ever built. H200, `vkattn bench --dtype f16
-// --heads-q 32 --heads-kv 8 --seqlen-q 1 --seqlen-kv 8192 --head-dim-qk 128 --kernel rows --num-splits N`: with one
-// team 49 us at N = 64, 76 at 128, which is 1.7 us for a step of parts (when a step's loads came behind its
-// statistics).
+// Returns the teams of a row, which have the loads of all its parts under way at once. There is one team or, for more
+// than two steps of parts, as many as fit: so no more than two pipelines are ever built. One team takes 1.7 us for a
+// step of parts on an H200 (docs/tuning.md).
 uint32_t teams_for(const DeviceCaps& caps, uint32_t parts, uint32_t step, uint32_t lanes) {
     const uint32_t most = std::min({most_threads, caps.max_invocations, caps.max_workgroup_size[0]}) / lanes;
     uint32_t teams = 1;
@@ -58,7 +56,7 @@ bool narrow_rows(const Combine& c, uint32_t rows, uint32_t invocations) {
            c.parts_strides.seq <= limit / c.parts_element_bytes / rows;
 }
 
-// The widest load of parts and store of out for which rows are aligned: four elements of both, or single ones.
+// Returns the widest load of parts and store of out for which rows are aligned: four elements of both, or single ones.
 uint32_t load_bytes(const Combine& c) {
     const bool four = c.alignment_bytes % (4 * c.element_bytes) == 0 &&
                       c.alignment_bytes % (4 * c.parts_element_bytes) == 0;
@@ -99,7 +97,7 @@ Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, PartStatistic
     VKATTN_PATCH(launch, lse, Region::lse);
     launch.reads = bit(Region::parts) | bit(Region::parts_lse);
     launch.writes = bit(Region::out) | bit(Region::lse);
-    // A multiply-add for each element of each part, and what each invocation is told of each part.
+    // Each part costs a multiply-add an element, and each invocation reads each part's statistics.
     const uint64_t unit = uint64_t{rows} * c.num_parts * (c.head_dim_v + teams * lanes) * 4;
     const auto boxes =
         cut_grid(caps, {uint64_t{c.batch} * c.num_heads, ceil_div(c.seqlen_q, rows), 1}, unit, limit);

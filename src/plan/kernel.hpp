@@ -21,8 +21,8 @@ template <class... Inputs>
 struct KernelRow {
     const char* name;
     const char* opt_in_reason;        // holds always
-    const char* opt_in_for_rounding;  // holds if the products' float32 operands may be rounded
-    const char* opt_in_on_cpus;       // holds on CPUs if they may not be rounded
+    const char* opt_in_for_rounding;  // holds if float32 operands of the products may be rounded
+    const char* opt_in_on_cpus;       // holds on CPUs in all other cases
     Result<Plan> (*make)(const DeviceCaps&, const Inputs&..., const Options&);
 };
 using ForwardKernel = KernelRow<Problem>;

@@ -1,4 +1,4 @@
-// How the matrix kernel is planned: rows of numbers, what of the matrix unit they run on, the dispatch.
+// Plans the forward on matrix units: it chooses a row of numbers and a shape of the matrix unit, and makes the launch.
 #include "matrix.hpp"
 
 #include <algorithm>
@@ -107,7 +107,7 @@ const NumberFields<MatrixNumbers>& fields() {
     return all;
 }
 
-// Why these numbers make no kernel, or "".
+// Tells why no kernel has these numbers, or "".
 std::string malformed(const Problem& p, const MatrixNumbers& n, const MatrixTile& tile, bool invariant) {
     const MatrixShape& s = n.shape;
     if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)
@@ -131,7 +131,7 @@ std::string malformed(const Problem& p, const MatrixNumbers& n, const MatrixTile
     return "";
 }
 
-// Why the device's matrix unit cannot be used so, or "". Cases that are written for another unit are skipped by it.
+// Tells why the device's matrix unit cannot run these numbers, or "". The GPU tests skip cases for other units by it.
 std::string unfit(const DeviceCaps& caps, const Problem& p, const MatrixNumbers& n) {
     const MatrixShape& s = n.shape;
     if (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
@@ -147,7 +147,7 @@ std::string unfit(const DeviceCaps& caps, const Problem& p, const MatrixNumbers&
     return "";
 }
 
-// Why the device has no room for them, or "".
+// Tells which limit of the device the numbers exceed, or "".
 std::string too_large(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile) {
     if (n.threads() > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
         return fmt::format("{} invocations, the device has {}", n.threads(),
@@ -186,7 +186,7 @@ bool fetches_bias(const Problem& p, const MatrixNumbers& n, bool pack) {
            n.running == 0 && n.move == MOVE_FRAGMENT && p.narrow_rows(n.tile_q(), n.tile_kv, pack);
 }
 
-// The module's name: what it is compiled for, and which loop it has.
+// Returns the module that is compiled for these types, this way of P and this loop.
 Module module_of(const Problem& p, const TileChoice& tiles) {
     const MatrixNumbers& n = *tiles.matrix;
     const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, running = n.running != 0;
@@ -223,7 +223,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     return uses;
 }
 
-// The shape that the numbers run on, with all that follows from it.
+// Returns a row's numbers with a shape of the matrix unit and what follows from it: subgroup size, layout, move of P.
 MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& options, MatrixNumbers n,
                        const MatrixShape& shape, bool khr, bool turned) {
     n.shape = shape;
@@ -276,9 +276,8 @@ std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field
     return std::nullopt;
 }
 
-// A size that pipelines can be held to, or have anyway; 0: none. Matrix units work at the smallest: 32 of 32 and 64 on
-// AMD, 8 of 8 to 32 on Intel's first. Vulkan demands full subgroups of pipelines with matrices, but for modules of
-// SPIR-V 1.6, which not every matrix kernel is.
+// Takes the smallest size, at which matrix units work: 32 of 32 and 64 on AMD, 8 of 8 to 32 on Intel's first. Vulkan
+// demands full subgroups of pipelines with matrices unless their modules are SPIR-V 1.6, which not every kernel's are.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps) {
     if (!caps.full_subgroups) return 0;
     if (caps.subgroup_size_control || caps.min_subgroup_size == caps.max_subgroup_size)
@@ -315,8 +314,8 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
         const uint32_t of_p = through_shared ? n.shape.m * MATRIX_STRIDE(n.tile_kv) : 0;
         pool += n.subgroups * (n.move == MOVE_SHARED ? std::max(block, of_p) : block + of_p);
     }
-    // Before and after the loop each subgroup has a share: rows of one step of Q, of one tile of the output and
-    // statistics.
+    // Before and after the loop each subgroup has a share: the rows of one step of Q, or of one tile of the output and
+    // its statistics.
     const uint32_t share = n.shape.m * std::max(MATRIX_STRIDE(k) + 1, MATRIX_FLOAT_STRIDE(n.shape.n) + 1);
     t.pool_vec4 = std::max(pool, n.subgroups * share);
     return t;
@@ -353,7 +352,7 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
                 [&](MatrixNumbers& numbers) { return apply_tuning(numbers, options.tuning); });
             if (!on) return on.failure();
             MatrixNumbers n = *on;
-            if ((row.only & ~uses_of(p, n)) != 0) break;  // other shapes come after other rows
+            if ((row.only & ~uses_of(p, n)) != 0) break;  // The next row goes before the next shape.
             if (const auto ok = apply_tuning(n, options.tuning); !ok) return ok.failure();
             const MatrixTile tile = matrix_tile(n, p);
             if (const auto failure = why_unusable(caps, p, options, n, tile)) {

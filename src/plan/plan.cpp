@@ -17,13 +17,12 @@ constexpr const char* no_dot_products = "CPUs have no 16-bit dot products, `tile
 constexpr const char* rounds_nothing = "it rounds no operands";
 constexpr const char* takes_no_float32 = "it rounds no float32";
 
-// In order of preference. A CPU's matrices are emulated: lavapipe at 256 bits, 2 cores, `vkattn bench --dtype f16
-// --heads-q 2
-// --seqlen-q N --head-dim-qk D --kernel K`, milliseconds of `tiles` and `matrix`: D64, N 512 52 and 217, causal 26
-// and 85; D128, N 512 116 and 419; D256, N 256 135 and 323; D512, N 256 244 and 759; D16, N 64 0.3 and 8.
+// In order of preference. CPUs emulate matrix units, which is slower than `tiles`: on lavapipe 217 instead of 52 ms at
+// D64, N 512 (docs/tuning.md).
 constexpr ForwardKernel forward_kernels[] = {
     {"rows_dot", nullptr, takes_no_float32, no_dot_products, plan_forward_rows_dot},
-    {"rows", nullptr, nullptr, nullptr, plan_forward_rows},  // it goes by loads: rounding costs it nothing
+    {"rows", nullptr, nullptr, nullptr,
+     plan_forward_rows},  // bound by loads, so that rounding would gain nothing
     {"matrix", nullptr, nullptr, no_matrix_unit, plan_forward_matrix},
     {"matrix_khr", for_comparison, nullptr, nullptr, plan_forward_matrix_khr},
     {"tiles_dot", nullptr, takes_no_float32, no_dot_products, plan_forward_tiles_dot},
@@ -64,8 +63,8 @@ Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
     return true;
 }
 
-// Refuses a kernel that a self-test has seen to be wrong on this device, also where it is asked for by name. Of dot
-// products the forward's self-test has subnormal numbers, too, and counts for the backward.
+// Refuses a kernel that failed a self-test on this device, even if it is asked for by name. With 16-bit dot products
+// the forward's verdict counts for the backward too, because only the forward's self-test has subnormal numbers.
 Result<bool> check_verdict(const DeviceCaps& caps, const Plan& plan, std::string_view kernel) {
     for (const bool backward : {true, false}) {
         if (backward != plan.backward.has_value() && (backward || !kernel.ends_with("_dot"))) continue;
@@ -98,8 +97,8 @@ std::vector<std::string> names_of(const Kernels& kernels) {
     return names;
 }
 
-// Plans with the kernel that is asked for, or with the first that fits. `rounds`: operands of the products may be
-// rounded. make(kernel) plans with one.
+// Plans with the kernel that is asked for, or with the first that fits. `rounds` is true if float32 operands of the
+// products may be rounded. make(kernel) plans with one kernel.
 template <class Kernels, class Make>
 Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const Kernels& kernels, bool rounds,
                          const Make& make) {

@@ -178,7 +178,7 @@ std::span<const TuningRow> table_of(KernelKind kind) {
     return rows;
 }
 
-// The more general kind that a kind of device belongs to.
+// Returns the next more general kind that a kind of device belongs to.
 Device more_general(Device device) {
     if (device == Device::nvidia_driver) return Device::nvidia;
     if (device == Device::nvidia || device == Device::amd) return Device::many_registers;
@@ -187,7 +187,7 @@ Device more_general(Device device) {
 
 using Fields = NumberFields<TileNumbers>;
 
-// The numbers that a kernel has.
+// The numbers that a kernel has, by their names in options.tuning.
 Fields fields_of(const TileNumbers& n) {
     using N = TileNumbers;
     Fields fields = {{"threads", &N::threads}, {"lanes", &N::lanes}, {"rows", &N::rows}};
@@ -202,12 +202,12 @@ Fields fields_of(const TileNumbers& n) {
     return fields;
 }
 
-// Elements that stand side by side in shared memory (shaders/lib/lines.glsl).
+// Number of elements in one place of a line of shared memory (shaders/lib/lines.glsl).
 uint32_t elements_of_line(KernelKind kind) {
     return has_dots(kind) ? 2 : 1;
 }
 
-// Why these numbers make no kernel of those fields, or "".
+// Tells why no kernel with these fields has these numbers, or "".
 std::string malformed(const TileNumbers& n, const Fields& fields, KernelKind kind) {
     for (const auto& [name, at] : fields)
         if (at != &TileNumbers::prefetch && at != &TileNumbers::rolled && (n.*at == 0 || n.*at > 4096))
@@ -249,7 +249,7 @@ std::string malformed_for_sums(const TileNumbers& n, KernelKind kind) {
     return "";
 }
 
-// Why the device cannot hold this workgroup, or "".
+// Tells which limit of the device a workgroup exceeds, or "".
 std::string too_large(const DeviceCaps& caps, const TileNumbers& n, uint32_t pool) {
     if (n.threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
         return fmt::format("{} invocations, the device has {}", n.threads,
@@ -269,12 +269,12 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text, K
     return numbers;
 }
 
-// The row that was chosen, with the caller's numbers over it.
+// Returns the choice of a row, with the caller's numbers in place of the row's. Fails if they make no kernel.
 Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, const TuningRow& row,
                                KernelKind kind, std::string_view tuning) {
     TileNumbers own = row.numbers;
     own.rolled = caps.type == DeviceType::cpu;
-    if (own.rolled != 0) own.prefetch = 0;  // a row of other devices, where none of CPUs fits
+    if (own.rolled != 0) own.prefetch = 0;  // The row may be for other devices.
     const Result<TileNumbers> numbers = with_overrides(own, tuning, kind);
     if (!numbers) return numbers.failure();
     const uint32_t pool = pool_vec4(*numbers, problem, kind);
@@ -309,10 +309,10 @@ static uint32_t adreno_model(const DeviceCaps& caps) {
     return model;
 }
 
-// Qualcomm's own compiler was not looked at. Under Turnip no property of Vulkan tells registers, so that the models
-// with 192 an invocation are listed (Mesa's freedreno_devices.py, reg_size_vec4 = 96 and more); those of laptops, as in
-// "Adreno X1-85", are among them. Others have 128 and fewer, with which the rows for 192 spill 52 to 172 (tools/gate
-// adreno:660).
+// Under Turnip no property of Vulkan tells the number of registers, so the models with 192 an invocation are listed
+// (Mesa's freedreno_devices.py, reg_size_vec4 of 96 and more; laptops' models, as "Adreno X1-85", are among them).
+// Other models have 128 and fewer, with which the rows for 192 spill 52 to 172 (tools/gate adreno:660). Qualcomm's own
+// compiler was not looked at.
 static DeviceKind adreno_kind(const DeviceCaps& caps) {
     if (caps.driver_id != driver_turnip) return Device::any;
     constexpr uint32_t of_6xx[] = {615, 616, 618, 619, 620, 630, 640, 680};
@@ -396,7 +396,7 @@ std::string to_text(const TileNumbers& n) {
     std::string text;
     for (const auto& [name, at] : fields_of(n)) {
         if ((at == &TileNumbers::q_slices || at == &TileNumbers::kv_slices) && n.*at == 1)
-            continue;  // as nearly everywhere
+            continue;  // Nearly no row has slices.
         text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
     }
     return text;
@@ -408,7 +408,7 @@ uint32_t kept_kv_vec4(const TileNumbers& n, const Problem& p) {
     return 2 * POOL_V_STRIDE(std::max(p.head_dim_qk, p.head_dim_v), lanes * (n.kv_slices / 2));
 }
 
-// A caller's numbers can make it more than 32 bits count: then it is UINT32_MAX, which no device has.
+// If a caller's numbers make it exceed 32 bits, the result is UINT32_MAX, which no device has.
 uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind) {
     const auto counted = [](uint64_t vec4) {
         return static_cast<uint32_t>(std::min<uint64_t>(vec4, std::numeric_limits<uint32_t>::max()));
@@ -428,7 +428,7 @@ uint32_t pool_vec4(const TileNumbers& n, const Problem& problem, KernelKind kind
     const uint64_t maps = std::max({scores, maxima, threads * n.cols / 4,
                                     p + n.v_keys / line * POOL_SLICE_STRIDE(qk, lanes, n.q_slices),
                                     2 * slots * k_stride + n.v_keys / line * kv_stride});
-    return counted(maps + n.tile_q());  // and the statistics of rows
+    return counted(maps + n.tile_q());  // tile_q vec4 hold the rows' statistics.
 }
 
 void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Problem& problem,
@@ -445,7 +445,7 @@ static std::string too_many_rows(uint64_t most, uint32_t group_size) {
     return fmt::format("it is for at most {} query rows here{}", most, group);
 }
 
-// Returns the most query rows that a workgroup has by the rows of this kind of device for at most so many head dims.
+// Returns the largest tile_q of this kind of device's tuning rows for at most so many head dims.
 static uint32_t most_tile_q(DeviceKind kind, uint32_t max_head_dim) {
     uint32_t most = 0;
     for (const TuningRow& row : rows)
@@ -454,11 +454,11 @@ static uint32_t most_tile_q(DeviceKind kind, uint32_t max_head_dim) {
     return most;
 }
 
-// True if a driver's compiler spills registers of its devices' own rows for this problem, and none of the rows for any
-// device on the same GPU: then these are taken.
-//   Turnip      about 50 where a softcap and a float mask meet (tools/gate adreno:740, 618)
-//   Honeykrisp  up to 33 of those of 8 columns (tools/gate apple:m1), where float32 is loaded one by one, or where a
-//               group's heads share tiles. Batch-invariant: how many rows there are must not count.
+// True if the device's own tuning rows spill registers for this problem. The rows for any device, which spill none, are
+// taken then. By tools/gate these spill:
+//   Turnip (adreno:740, adreno:618)  about 50, with a softcap and a float mask
+//   Honeykrisp (apple:m1)            up to 33, in rows of 8 columns, if float32 is loaded one by one or if a group's
+//                                    heads share tiles. With batch_invariant the number of rows must not decide that.
 static bool spills_own_rows(DeviceKind kind, const Problem& p, const Options& options) {
     if (kind == Device::adreno) return p.softcap > 0 && p.mask == VKATTN_MASK_FLOAT;
     if (kind != Device::apple || p.head_dim_v > 128) return false;
@@ -471,8 +471,8 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
                                 KernelKind kind) {
     std::string why;
     bool few_enough = false;
-    uint64_t most_rows = 0;  // that a tuning row of this device is for
-    // Batch-invariant: the numbers, by which a row's sums are ordered, must not depend on how many rows there are.
+    uint64_t most_rows = 0;  // the largest max_rows of this device's tuning rows
+    // If batch_invariant is asked for, the numbers must not depend on how many rows there are: they order a row's sums.
     const uint64_t rows_of_kv_head =
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
     const uint32_t head_dim =
