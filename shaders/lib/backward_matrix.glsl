@@ -6,12 +6,12 @@
 //   backward_matrix_key_value   key, value     query, dout   K . Q^T   dV += P . dO;  dK += dS . Q
 //   backward_matrix_mask        query, dout    key, value    Q . K^T   D += dS
 //
-// In the second one P and dS are transposed, so that they are left operands as they are. Names below: `qk` is query or
+// backward_matrix_key_value computes S^T, so that P^T and dS^T are left operands as they are. Below, `qk` is query or
 // key, `v` is value or dout. With TURNED all products are those of the transposed matrices
 // (lib/backward_matrix_turned.glsl).
 //
-// Ownership. A subgroup, or a pair of them (PAIRED), owns ROW_BLOCKS blocks of M held rows; nothing but staged tiles,
-// and P between the two of a pair, crosses subgroups. The walked tile is multiplied in blocks of BLOCK rows, the least
+// Ownership. A subgroup, or a pair of subgroups (PAIRED), owns ROW_BLOCKS blocks of M held rows. Nothing crosses
+// subgroups but staged tiles, and P within a pair. The walked tile is multiplied in blocks of BLOCK rows, the fewest
 // that both products can take.
 //     row i of block r of a subgroup    held row      (subgroup * ROW_BLOCKS + r) * M + i of the workgroup's
 //     scores[r * BLOCK_TILES + n]       walked rows   n * N ..      of the block
@@ -35,8 +35,8 @@ const uint TILE_Q = HELD_ROWS, TILE_KV = WALKED;
 #endif
 
 // MASK_IS_PLAIN says that masks are fetched by the tile or by the block, not by the element
-// (lib/backward_matrix_masks.glsl). If they are staged, a subgroup stages those of its scores: MASK_ROWS query rows of
-// MASK_KEYS keys.
+// (lib/backward_matrix_masks.glsl). If they are staged, each subgroup stages the mask of its own scores: MASK_ROWS
+// query rows by MASK_KEYS keys.
 #if defined(F16) || defined(BF16)
 const bool MASK_IS_PLAIN = MASK_KIND == MASK_FLOAT ? (P_MOVE == MOVE_FRAGMENT ? MASK_ROW_BYTES == 16 : false) : false;
 #else
@@ -112,7 +112,8 @@ const uint POOL_WEIGHTS = POOL_MASKS + SUBGROUPS * MASK_SIZE;
 #ifdef TURNED  // rows of dout that are not held, from an even element on
 const uint STAGED_V_STRIDE = IN_POOL(MATRIX_STRIDE((V_STEPS - V_HELD_STEPS) * K)), POOL_STAGED_V = 2 * BUF_SIZE;
 #endif
-// A subgroup's share of the pool: of all of it, before and after the tiles, or of what lies behind the tiles.
+// A subgroup's share is a part of the whole pool before and after the tiles, and of what lies behind the tiles
+// meanwhile.
 #ifdef MASK_GRADIENT
 const uint POOL_SHARES = POOL_SCRATCH;
 #else
@@ -152,7 +153,7 @@ uint column_place = place_of_staged(COLUMNS_STRIDE);
 
 uint slice();  // lib/backward_passes.glsl
 
-// The products of a block; `at` is where its first row of qk or v lies in the pool.
+// The products of a block. `at` is the place of the block's first row of qk or v in the pool.
 #define HELD_QK(r) held_qk[(r) * QK_STEPS + d]
 #ifdef TURNED
 OWN_OPERAND own_v(uint r, uint d) {
@@ -177,14 +178,14 @@ OWN_OPERAND own_v(uint r, uint d) {
 #define V_COLUMNS_AT(n) (at_v + (n) * N * V_STRIDE + d * K / 8)
 #endif
 
-// Adds the product of rows that are held in held_qk and walked rows from `at_qk` on.
+// Adds the product of the rows in held_qk and the walked rows from `at_qk` on.
 void multiply_held(uint at_qk) {
     FOR_EACH(d, QK_STEPS)
         ADD_MATRIX_PRODUCT(scores, BLOCK_TILES, FOR_EACH(n, BLOCK_TILES), HELD_QK, QK_COLUMNS_AT, QK_STRIDE,
                            gl_CooperativeMatrixLayoutColumnMajor)
 }
 
-// Adds S and dP, step by step in turns: the one's loads are under way while the other is multiplied.
+// Adds S and dP in turns, a step of each at a time: one's loads are under way while the other is multiplied.
 void multiply_scores(uint at_qk, uint at_v) {
     FOR_EACH(d, LARGER(QK_STEPS, V_STEPS)) {
         if (d < QK_STEPS)

@@ -1,18 +1,18 @@
 // This file has float masks of 16-bit elements in the plain tiles of the backward on matrix units
 // (lib/backward_matrix_walk.glsl). Masks in other tiles and of other kinds are read element by element (find_finished).
 //
-// A mask becomes a left operand, whose elements lie where those of an accumulator do (MOVE_FRAGMENT): so each
-// invocation has the mask of its own scores. A subgroup stages the masks of its scores for itself: those of the next
-// tile are on their way while this one is multiplied, and stored at its end. No barrier stands within a tile, because
-// no product would overlap the exponentials of the block before it.
+// A mask becomes a left operand, whose elements lie where those of an accumulator do (MOVE_FRAGMENT), so each
+// invocation has the mask of its own scores. A subgroup stages the mask of its own scores: the next tile's is on its
+// way while this tile is multiplied, and is stored at its end. There is no barrier within a tile, because with one no
+// product would overlap the exponentials of the block before it.
 //
-// Turned products stage no masks. Each invocation loads those of its own scores of a block before the block is
-// multiplied: the eight elements that it has of an accumulator are neighbouring walked rows, which to
-// backward_matrix_query are eight keys in 16 bytes.
+// Turned products stage no masks. Each invocation loads the mask of its own scores of a block before the block is
+// multiplied: its eight elements of an accumulator are neighbouring walked rows, which are eight keys in 16 bytes in
+// backward_matrix_query.
 const bool PLAIN_SCORES = !FINISHES_ALL_TILES && (MASK_KIND == MASK_NONE || MASK_IS_PLAIN);
 
-// True if the kernel loads no vec4 of the mask, or if they are aligned as such. If not, the mask's elements are loaded
-// one by one, and give the same bits.
+// True if the kernel loads no vec4 of the mask, or if all that it loads are aligned. Otherwise the mask's elements are
+// loaded one by one, and give the same bits.
 #if defined(TURNED) && defined(KEY_VALUE)
 bool mask_is_aligned() { return true; }
 #else
@@ -24,7 +24,7 @@ bool mask_is_aligned() { return !MASK_IS_PLAIN || arguments().x.mask.x % 16 == 0
 #define MASKS_MAY_BE_PLAIN true
 #endif
 
-// True if that holds for the workgroup. `held_exist`: all its held rows do, so that their mask may be read.
+// True if the workgroup's masks can be fetched by the tile or by the block. `held_exist` says that all held rows exist.
 bool masks_are_plain(bool held_exist) {
     if (MASK_KIND == MASK_NONE) return true;
     return MASK_IS_PLAIN && held_exist && mask_key_step() != 0 && MASKS_MAY_BE_PLAIN;
@@ -45,7 +45,7 @@ uvec2 mask_of_tile(Work w, uint first_held, uint first_walked) {
     return address_add(mask.base, address_add(mul_wide(row * 2, mask.stride), mul_wide(2, uvec2(key, 0))));
 }
 
-// The address so many walked rows behind.
+// Returns the address that lies so many walked rows behind.
 uvec2 mask_moved(uvec2 at, uint walked_rows) {
 #ifdef KEY_VALUE
     return address_add(at, mul_wide(walked_rows, uvec2(16 * mask_stride, 0)));
@@ -151,7 +151,7 @@ void store_masks() {
         if (e < MASK_ROWS * MASK_VECS) pool[mask_share + e / MASK_VECS * MASK_STRIDE + e % MASK_VECS] = mask_words[i];
     }
 }
-// Stages the masks of a tile, by one subgroup for itself, and waits for them.
+// Stages this subgroup's masks of a tile, and waits for them.
 void stage_masks(uvec2 base) {
     if (mask_is_aligned()) {
         fetch_masks(base);

@@ -1,18 +1,17 @@
-// What the backward on matrix units makes of S and dP of a block: P = 2^(score - lse) and dS = P o (dP - delta), as
-// lib/backward.glsl has it for the portable kernels. Most blocks take the short way, find_plain: every row sees every
-// key, nothing but the scale and a mask that can be fetched as a matrix makes S a score, and no row has a factor or is
-// empty. It is right for keys and rows that do not exist as long as they are held, because no result of theirs is
-// stored.
+// Turns S and dP of a block into P = 2^(score - lse) and dS = P o (dP - delta), as lib/backward.glsl does for the
+// portable kernels. Most blocks take the short way, find_plain: every row sees every key, nothing but the scale and a
+// mask that can be fetched as a matrix makes S a score, and no row has a factor or is empty. Held rows that do not
+// exist may take it too, because none of their results is stored.
 
-// Beyond this size an lse is too coarse in float32 for the weights to sum to 1: 2^-24 of it is more than the 2^-15 of
-// the exponent that operands of 16 bits leave unseen. Their rows get a factor, as all rows of the portable
-// kernels do. NaN needs none, and shall not change how other rows are rounded.
+// A larger lse is too coarse in float32 for the row's weights to sum to 1: its step, 2^-24 of it, exceeds the 2^-15 of
+// an exponent that 16-bit operands do not resolve. Such rows get a factor, as all rows of the portable kernels do. NaN
+// needs none, and must not change how other rows are rounded.
 const float LARGE_LSE = 512;
 bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
 
-// The exponent of P in find_plain. With a mask and no softcap finished_exponent() finds the same one bit by bit: a
-// kernel that begins again with finished blocks, because what is hidden was not finite, must store the same gradients.
-// The score of a float mask is rounded as finished() rounds it, so that P is that of out.
+// The exponent of P in find_plain. With a mask and without a softcap, finished_exponent() gives the same bits: a kernel
+// that starts again with finished blocks, because a hidden element was not finite, must store the same gradients. The
+// score with a float mask is rounded as finished() rounds it, so that P is that of the forward.
 #define PLAIN_EXPONENT(qk, mask, minus_lse) \
     (MASK_KIND == MASK_FLOAT ? EXPONENT(fma(qk, push.score_scale, mask), -(minus_lse)) \
                              : fma(qk, push.score_scale, minus_lse))
@@ -22,7 +21,7 @@ bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
 #include "lib/backward_matrix_masks.glsl"
 
 #ifdef KEY_VALUE
-// The rows' numbers are those of the walked rows: accumulators in which every row is alike.
+// In backward_matrix_key_value lse and delta belong to walked rows: they are accumulators whose rows are all alike.
 #define NUMBERS_AT(which, n) (buf + BUF_NUMBERS + (which) * NUMBERS_STRIDE + (block * BLOCK + (n) * N) / POOL_FLOATS)
 ACCUMULATOR walked_numbers(uint at) {
     ACCUMULATOR x;
@@ -37,7 +36,7 @@ ACCUMULATOR minus_lse(uint buf, uint block, uint n) { return walked_numbers(NUMB
 ACCUMULATOR minus_delta(uint buf, uint block, uint n) { return walked_numbers(NUMBERS_AT(1, n)); }
 ACCUMULATOR factors(uint buf, uint block, uint n) { return walked_numbers(NUMBERS_AT(2, n)); }
 #else
-// The rows' numbers are those of the held rows.
+// In the other kernels lse and delta belong to held rows.
 float held_lse[ROW_BLOCKS][SLOTS];    // negative
 float held_delta[ROW_BLOCKS][SLOTS];  // negative
 #ifdef MASK_GRADIENT
@@ -64,8 +63,8 @@ void fetch_held_numbers(Work w, out HeldNumbers numbers) {
         numbers.of_row[i] = Vec4sIn(from.base).x[from.at / 4];
     }
 }
-// Takes the numbers of the held rows, through the subgroup's share of the pool. True if this invocation has seen a row
-// that has a large lse, or is empty.
+// Loads lse and delta of the held rows, through the subgroup's share of the pool. True if this invocation has seen a
+// row that has a large lse or is empty.
 #ifdef TURNED
 bool hold_numbers(Work w, HeldNumbers numbers) {
     bool odd = false;
@@ -112,9 +111,9 @@ bool hold_numbers(Work w, HeldNumbers numbers) {
 #endif
 #endif
 
-// PAIRED subgroups exchange the weights P of a block: the one that finds dvalue puts them here for the one that finds
-// dkey. A weight of 0 is a hidden key's.
-// Blocks take turns with two places, so that the one is read while the other is written.
+// PAIRED subgroups exchange the weights P of a block: the subgroup for dvalue puts them here for the subgroup for dkey.
+// A weight of 0 means that the key is hidden. Blocks alternate between two places, so that one is read while the other
+// is written.
 #ifdef TURNED  // element by element: both subgroups have theirs in the same places
 const uint WEIGHTS_SIZE = M * N / POOL_FLOATS;
 void put_weights(ACCUMULATOR x, uint at) {
@@ -153,12 +152,12 @@ void begin_block(uint buf, uint block) {
     }
 }
 
-// The scores of a block to P, and dP to dS. `mask`: where the block's masks begin among those of a row block.
+// Turns scores of a block into P, and dP into dS. `mask` is where the block's masks begin among those of a row block.
 #ifdef KEY_VALUE
 const bool HIDES_IN_PLAIN = MASK_IS_PLAIN;
 #else
-// A key that the mask hides has a P of 0 anyway, and a dS of 0 if its dP is finite. These kernels look at what they
-// have summed, and start again without plain tiles if that is not finite.
+// If a mask hides a key, P is 0, and dS is 0 too if dP is finite. These kernels test their sums, and start again
+// without plain tiles if a sum is not finite.
 const bool HIDES_IN_PLAIN = false;
 #endif
 void find_plain(uint buf, uint block, uint mask) {
@@ -183,7 +182,7 @@ void find_plain(uint buf, uint block, uint mask) {
     }
 }
 
-// A score less the lse, and the derivative of the softcap; HIDDEN where the row does not see the key.
+// Returns the score minus the lse, and the derivative of the softcap; HIDDEN if the row does not see the key.
 float finished_exponent(float qk, float minus_lse, Terms terms, uint row, int key, out float derivative) {
     vec4 derivatives;
     precise const float score = scaled(vec4(qk), derivatives).x;
@@ -199,7 +198,7 @@ float finished_exponent(float qk, float minus_lse, Terms terms, uint row, int ke
     return visible == HIDDEN ? HIDDEN : abs(exponent) < coarse ? 0 : exponent;
 }
 
-// Does what find_plain does for blocks of any kind. `first_key`: of the tile of keys, walked or held.
+// Does for any block what find_plain does for plain ones. `first_key` is that of the tile of keys, walked or held.
 void find_finished(Work w, uint first_key, uint buf, uint block) {
     const Terms terms = terms_of(w, true);
     const ACCUMULATOR places = read_places();
@@ -251,7 +250,7 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
         get_p(r); \
     }
 
-// Adds a block to the sums; `find` is a call of find_plain or find_finished, and `finish` says which.
+// Adds a block to the sums. `find` is a call of find_plain or find_finished; `finish` is true for the latter.
 #define ADD_OWN_BLOCK(buf, block, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = (buf) + BUF_V + (block) * BLOCK * V_STRIDE; \
     begin_block(buf, block); \
@@ -279,7 +278,7 @@ void begin_paired_block(uint buf, uint block) {
         FOR_EACH(r, ROW_BLOCKS) scores[r * BLOCK_TILES + n] = start;
     }
 }
-// dP - delta to dS. `may_hide`: weights may be 0, of hidden keys whose dP may be anything.
+// Turns dP - delta into dS. With `may_hide` a weight may be 0, which means a hidden key whose dP may be anything.
 void take_weights(uint block, bool may_hide) {
     const float least = may_hide ? LEAST_WEIGHT : 0;
     FOR_EACH(n, BLOCK_TILES)
@@ -292,8 +291,8 @@ void take_weights(uint block, bool may_hide) {
         }
 }
 
-// ADD_BLOCK of two subgroups that share their keys: for dvalue S, P and the sum over dO, for dkey dP, dS and the sum
-// over Q. Walked rows of both kinds have the same head dims.
+// ADD_BLOCK for two subgroups that share their keys. The one for dvalue computes S, P and the sum over dO, the one for
+// dkey computes dP, dS and the sum over Q. Query and dout have the same head dims here.
 #define ADD_PAIRED_BLOCK(buf, block, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = at_qk + BUF_V; \
     begin_paired_block(buf, block); \

@@ -24,7 +24,7 @@ struct Fetched {  // a stage of a tile, on its way from global memory to the poo
 #ifdef TURNED
 #include "lib/backward_matrix_turned.glsl"
 #else
-// Fetches a stage of a tile; fetch_whole_stage does where all rows of the tile exist and none is far.
+// Fetches a stage of a tile. fetch_whole_stage does so if all rows of the tile exist and offsets fit 32 bits.
 void fetch_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
     const uint from = stage * STAGED_ROWS;
     FETCH(fetched.qk, QK_ITEMS, QK_VECS, 0, row_start(qk, qk.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_QK,
@@ -43,7 +43,7 @@ void store_stage(uint buf, uint stage, Fetched fetched) {
 }
 void find_offsets(Rows qk, Rows v) {}
 
-// Zeros in both buffers where tiles have more head dims than the tensors.
+// Zeroes the head dims of both buffers that tiles have beyond those of the tensors.
 void clear_padding() {
     const uint qk_pad = QK_STRIDE - QK_VECS, v_pad = V_STRIDE - V_VECS;
     FOR_EACH(s, 2) {
@@ -65,9 +65,9 @@ void clear_padding() {
 #endif
 
 // HOLD_ROWS loads the subgroup's blocks of rows into `left`, through its share of the pool, in pieces of as many steps
-// as fit. FETCH_HELD and PUT_HELD do the same in two halves: a kernel that comes back for other rows has them under way
-// in registers, `words`. All loops have constant counts: around another one NVIDIA's compiler does not unroll, and then
-// keeps the matrices in memory (H200, 580.159, D128, WALKED 16: 58 instead of 219 TFLOP/s).
+// as fit. FETCH_HELD and PUT_HELD do it in two halves: meanwhile a kernel that comes back for other rows has them under
+// way in the registers `words`. All loops have constant counts: NVIDIA's compiler does not unroll a loop around one
+// that has not, and then keeps the matrices in memory (H200, 580.159, D128, WALKED 16: 58 instead of 219 TFLOP/s).
 const uint HELD_FIT = (SHARE / M - 1) / (K / 8);
 #define HELD_PIECE(steps) (HELD_FIT < (steps) ? HELD_FIT : (steps))
 #define HELD_PIECES(steps) MATRIX_STEPS(steps, HELD_PIECE(steps))
@@ -75,7 +75,7 @@ const uint HELD_FIT = (SHARE / M - 1) / (K / 8);
 #define HELD_ITEMS(steps) MATRIX_STEPS(M * HELD_VECS(steps), SUBGROUP_SIZE)
 #define HELD_LOADS(steps) (ROW_BLOCKS * HELD_PIECES(steps) * HELD_ITEMS(steps))
 
-// Item `i` of all, or of the pieces: HELD_ITEMS for each piece of each block of rows.
+// Fetches item `i`. There are HELD_ITEMS items for each piece of each block of rows.
 #define FETCHED_HELD(i, steps, t, extent) \
     fetched_held(t, (i) / (HELD_ITEMS(steps) * HELD_PIECES(steps)), (i) / HELD_ITEMS(steps) % HELD_PIECES(steps), \
                  (i) % HELD_ITEMS(steps), HELD_PIECE(steps), extent)
@@ -84,7 +84,7 @@ uvec4 fetched_held(Rows t, uint r, uint piece, uint item, uint most, uint extent
     const uint row = t.first + subgroup_row + r * M + e / vecs;
     return load_query8(row_start(t, row, QUERY_BYTES), piece * most * K + e % vecs * 8, extent);
 }
-// Puts pieces to `left`; `word` is an expression of `i`.
+// Moves the pieces into `left`. `word` is an expression of `i`.
 #define PUT_PIECES(left, steps, word) \
     FOR_EACH(p, ROW_BLOCKS * HELD_PIECES(steps)) { \
         const uint r = p / HELD_PIECES(steps), first_step = p % HELD_PIECES(steps) * HELD_PIECE(steps); \

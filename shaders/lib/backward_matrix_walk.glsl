@@ -8,8 +8,8 @@
 // Others go block by block, and blocks that no row of the subgroup sees are left out.
 //
 // The tile that follows is fetched while this one is multiplied, and stored to the other buffer: a barrier a tile.
-// Between two tiles of a head stand few instructions, because two subgroups of an SM's quarter cannot hide many: what
-// can be found once for a head is found before its first tile.
+// Few instructions stand between two tiles of a head, because the two subgroups of an SM's quarter cannot hide many:
+// what can be computed once for a head is computed before its first tile.
 struct Place {
     uint head;   // of the group
     uint first;  // row or key
@@ -24,9 +24,9 @@ Rows walked_qk, walked_v;
 #define walked_heads() 1
 #endif
 void place_head(Place at);                          // puts walked_qk and walked_v to the place
-uint step_of(Place at);                             // its number among the steps that dispatches share
-bool is_inner_block(Work w, Place at, uint block);  // its rows are inner ones to the subgroup's rows
-bool sees_block(Work w, Place at, uint block);      // some row of them sees some key
+uint step_of(Place at);                             // the tile's number among the steps that dispatches share
+bool is_inner_block(Work w, Place at, uint block);  // all rows of the block see, or are seen by, the subgroup's rows
+bool sees_block(Work w, Place at, uint block);      // some row of the two sees some key
 Work work_at(Place at);
 uvec2 mask_of(Place at);                            // address of the mask of plain blocks there
 uint first_key_of(Place at);
@@ -44,8 +44,8 @@ uvec2 tiles_of_head(uint head) {
     return tiles * WALKED;
 }
 
-// Returns begin .. end-1: a tile of the head is an inner one, and is followed by a whole tile or by none, if its first
-// row is among these.
+// Returns the range begin .. end-1 of a tile's first row for which the tile is an inner one and is followed by a whole
+// tile or by none.
 uvec2 inner_tiles(uvec2 tiles) {
     const uint last = tiles.y - WALKED;
     uint end = max(inner.y, WALKED) - WALKED + 1;
@@ -55,7 +55,8 @@ uvec2 inner_tiles(uvec2 tiles) {
 
 #ifdef KEY_VALUE
 Rows walked_statistics;
-// Every subgroup loads them for itself, so that it knows before the barrier whether the tile has an odd row.
+// Every subgroup loads the rows' numbers for itself, so that it knows before the barrier whether the tile has an odd
+// row.
 const uint NUMBER_ITEMS = MATRIX_STEPS(WALKED, SUBGROUP_SIZE);
 struct Numbers {
     vec4 of_row[NUMBER_ITEMS];
@@ -93,8 +94,8 @@ void fetch_numbers(out Numbers numbers) {}
 bool store_numbers(uint buf, Numbers numbers) { return false; }
 #endif
 
-// Multiplies a plain tile while the next one (or itself, if it is the last) is staged: that one exists whole, and its
-// masks are at mask_next. Returns what store_numbers does.
+// Multiplies a plain tile while the next one (or the same again, if it is the last) is staged. The next one exists
+// whole, and its masks are at mask_next. Returns what store_numbers does.
 bool add_plain_tile(uint buf, uint other) {
     bool odd = false;
     if (MASK_IS_PLAIN) fetch_masks(mask_next);
@@ -119,8 +120,8 @@ void find_any(bool finish, Work w, uint first_key, uint buf, uint block) {
     else find_plain(buf, block, 0);
 }
 
-// Multiplies any tile while the next one is staged. Returns what store_numbers does. `can_be_plain`: the tile is plain
-// if it is an inner one.
+// Multiplies any tile while the next one is staged. Returns what store_numbers does. With `can_be_plain` the tile is
+// plain if it is an inner one.
 bool add_tile(Place here, bool can_be_plain, uint buf, uint other) {
     const Work w = work_at(here);
     bool odd = false;
@@ -152,7 +153,7 @@ void move_on_by_tile() {
 #endif
 }
 
-// Goes through the tiles of a head. `can_be_plain`: those which are inner ones, and have no odd row, are plain.
+// Goes through the tiles of a head. With `can_be_plain`, inner tiles without an odd row are plain.
 void walk_head(uint head, bool can_be_plain) {
     const uvec2 tiles = tiles_of_head(head);
     if (tiles.x >= tiles.y) return;
@@ -169,7 +170,7 @@ void walk_head(uint head, bool can_be_plain) {
     fetch_numbers(numbers);
     bool saw_odd = store_numbers(0, numbers);
     uint buf = 0;
-    bool has_masks = false;  // those of the tile are staged
+    bool has_masks = false;  // the tile's masks are staged
     const uvec2 quick = can_be_plain && mask_is_aligned() ? inner_tiles(tiles) : uvec2(0);
     [[dont_unroll]] for (; here.first < tiles.y; here.first += WALKED) {
         // The last tile is fetched once more, for nothing.
@@ -194,7 +195,7 @@ void walk_head(uint head, bool can_be_plain) {
     }
 }
 
-// Goes through all tiles. `rows_are_plain`: no held row has a factor or is empty, and their masks are plain.
+// Goes through all tiles. With `rows_are_plain` no held row has a factor or is empty, and the rows' masks are plain.
 void walk(bool rows_are_plain) {
     if (walked.x >= walked.y) return;
     [[dont_unroll]] for (uint head = 0; head < walked_heads(); head++)

@@ -12,7 +12,8 @@ using Push = push::combine;
 constexpr uint32_t least_threads = 64;  // not measured: with one team the merge is short, and bound by memory
 constexpr uint32_t most_threads = 256, most_teams = 8;
 
-// Returns the lanes of a row: a power of two, at least the row's vec4 and at least a step's parts.
+// Returns the lanes of a row: a power of two, one lane a vec4 up to least_threads, and at least one for each part of a
+// step.
 uint32_t lanes_for(uint32_t head_dim_v, uint32_t step) {
     uint32_t lanes = step;
     while (lanes < least_threads && 4 * lanes < head_dim_v) lanes *= 2;
