@@ -12,10 +12,10 @@
 //       dV += P . dO;  dK += dS . Q
 //   dvalue = dV;  dkey = softmax_scale * dK
 //
-// If registers do not hold both sums, GRADIENTS leaves one of the two out, or subgroups are PAIRED: two have the
-// same keys, one finds P and dV, and the other dP, dS and dK, for which it takes P from the first by way of the pool.
-// Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS keys of one kv head and a slice of the head dims
-// of dK and dV. Grid: kv heads of all batches, tiles of keys, slices.
+// If registers do not hold both sums, GRADIENTS leaves one of them out, or subgroups are PAIRED: two subgroups have the
+// same keys. The first computes P and dV, the second dP, dS and dK, for which it gets P from the first through the
+// pool. Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS keys of one kv head and a slice of the head
+// dims of dK and dV. Grid: kv heads of all batches, tiles of keys, slices.
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   two buffers, each  WALKED x head dims of Q    WALKED x head dims of dO    -lse, -delta, factor of WALKED rows
@@ -153,7 +153,7 @@ void main() {
     work = work_of_keys(push.first_x + place.x);
     const uint end_key = min(first_key + HELD_ROWS, work.num_keys);
     walked = seeing_rows(work, first_key, end_key);
-    // Held keys that no tensor has are stored nowhere, but those beyond the batch's length get zeros.
+    // Keys beyond the batch's length get zeros. Held keys beyond the tensor are not stored.
     const bool all_count = end_key == first_key + HELD_ROWS || end_key == key_extent();
     inner = all_count ? rows_seeing_all(work, first_key, end_key) : uvec2(0);
     if (walked.x < walked.y) {

@@ -109,7 +109,7 @@ void fetch_chunk(uint chunk, out Fetched fetched) {
     fetch_stage(chunk_of(keys_of_part, chunk), chunk_of(values_of_part, chunk), 0, fetched);
 }
 
-// Q, dO and their numbers of a part on their way. Where registers allow, they are loaded ahead of the part.
+// Q, dO, lse and delta of a part on their way to registers. If registers allow, they are loaded ahead of the part.
 const bool HOLDS_AHEAD = ROW_BLOCKS * (QK_STEPS + V_STEPS) <= 8;
 uvec4 query_words[HELD_LOADS(QK_STEPS)], dout_words[HELD_LOADS(V_STEPS)];
 HeldNumbers number_words;
@@ -133,8 +133,8 @@ void add_block(uint tile) {
 #define AT_QK(buf, block) ((buf) + (block) * BLOCK * QK_STRIDE)
 #define AT_V(buf, block) ((buf) + BUF_V + (block) * BLOCK * V_STRIDE)
 
-// Goes through the chunks of a part that is plain, while those behind each and the first one of the next part are
-// staged.
+// Multiplies the chunks of a plain part. Meanwhile the chunk that follows each is staged, and last the next part's
+// first.
 void add_plain_part() {
     FOR_EACH(chunk, CHUNKS) {
         const uint buf = chunk % 2 * BUF_SIZE;
@@ -195,7 +195,7 @@ bool hold_tile_of_mask() {
     return true;
 }
 
-// Sums all parts. `can_be_plain`: some may be plain.
+// Sums all parts. With `can_be_plain` some may be plain.
 void add_parts(bool can_be_plain) {
     batch = by.batches.x;
     tile = 0;

@@ -113,7 +113,7 @@ bool has_nonfinite_sum() {
     return saw_nonfinite != 0;
 }
 
-// Brings row sums to factors; those of rows whose sum is not finite stay 1, because their weights are NaN anyway.
+// Turns row sums into factors. A row whose sum is not finite keeps the factor 1, because its weights are NaN anyway.
 void find_factors(bool odd) {
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS) {

@@ -1,16 +1,16 @@
-// Float masks of 16-bit elements in the matrix kernel, in modules of their own (macro BIAS): for a stale offset, P
-// that moves by a known layout, narrow rows and no softcap. Elsewhere masks are added element by element
-// (finish_scores).
+// Float masks of 16-bit elements in the matrix kernel, in modules of their own (macro BIAS). These need stale offsets,
+// a known layout for the move of P, rows within 32-bit offsets and no softcap. In all other cases masks are added
+// element by element (finish_scores).
 //
-// A tile's mask is fetched while P . V of the tile before is computed, of tiles that lie within the bounds, and S
-// begins as the mask over the scale. What that rounds is in proportion to scores: see LARGE_SCORE.
+// If a tile lies within the bounds, its mask is fetched while P . V of the tile before is computed, and S begins as the
+// mask divided by the scale. The rounding error of that is in proportion to the scores: see LARGE_SCORE.
 #ifdef BIAS
 #define BIAS_AHEAD true
 uint bias[ROW_BLOCKS * KEY_TILES * ELEMENTS / 2];  // elements 2 i and 2 i + 1 of an accumulator in a word
 uint bias_row[ROW_BLOCKS][SLOTS];  // where this invocation's part of a row begins, in bytes from bias_base
 uvec2 bias_base;
-const uint BIAS_BYTES = IN_EIGHTS ? 16 : IN_WORDS ? 4 : 2;  // that go at a time
-bool bias_aligned;                                          // they may
+const uint BIAS_BYTES = IN_EIGHTS ? 16 : IN_WORDS ? 4 : 2;  // bytes of a mask that are loaded at a time
+bool bias_aligned;                                          // true if the mask is aligned for such loads
 float inverse_scale;                                        // 0: no tile's mask is fetched
 
 void find_bias(Work w) {
@@ -28,9 +28,9 @@ void find_bias(Work w) {
 #define FOR_BIAS(r, i) FOR_EACH(r, ROW_BLOCKS) FOR_EACH(i, ELEMENTS / 2)
 #define BIAS_AT(r, e) address_add(bias_base, uvec2(2 * first_key + bias_row[r][slot(e)], 0))
 #define BIAS_WORD(r, n, i) bias[((r) * KEY_TILES + (n)) * ELEMENTS / 2 + (i)]
-// Column bit 3, in the number of a pair of elements.
+// The bit of a pair's number that is bit 3 of its column.
 #define COLUMN_8 (1u << ((SOURCE(7) & 7) - 1))
-// From an invocation's first key of a row to that of element e of tile n.
+// Distance from an invocation's first key of a row to the key of element e of tile n.
 #define BIAS_STEP(n, e) key_at((n) * N + step_column(e))
 void fetch_singly(uint first_key) {
     FOR_BIAS(r, i) {

@@ -1,13 +1,13 @@
-// Where the matrix kernel's loop over tiles of keys stands, and which workgroup of the grid works on what. Both loops
-// of forward_matrix.comp move the cursor. It assumes that at least one key is seen before the loop begins.
+// The cursor says where the matrix kernel's loop over tiles of keys stands. Both loops of forward_matrix.comp move it.
+// It assumes that some row sees at least one key.
 struct TileCursor {
     Work w;
     Rows q, k, v;    // k: the tile of keys at which the loop stands
     uint first_dim;  // the first head dim of V that the workgroup's slice has
     uint end_key;
-    // Tiles that begin from first_inner to last_inner are inner ones: all their keys exist, and are within every row's
-    // bounds, so that their scores need no finishing but for what a mask does. Without a mask, the tile that follows an
-    // inner one is inner too, or does not exist.
+    // Tiles that begin from first_inner to last_inner are inner ones: all their keys exist and are within every row's
+    // bounds, so that only a mask can make their scores need finishing. Without a mask, the tile that follows an inner
+    // one is inner too, or does not exist.
     int first_inner, last_inner;
     // With a mask:
     Classes classes;

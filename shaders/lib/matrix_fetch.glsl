@@ -1,9 +1,9 @@
-// How the kernels on matrix units move STAGED_ROWS rows of a tensor from global memory to the pool, with all
-// invocations: by way of registers, so that the loads are under way while something is computed. Item t of an
-// invocation is vec4 number thread + t * THREADS of the rows, which have `vecs` vec4 each. lib/matrix_staging.glsl and
+// All invocations of a kernel on matrix units move STAGED_ROWS rows of a tensor from global memory to the pool. They go
+// by way of registers, so that the loads are under way while something is computed. Item t of an invocation is vec4
+// number thread + t * THREADS of the rows, which have `vecs` vec4 each. lib/matrix_staging.glsl and
 // lib/backward_matrix_staging.glsl name the tensors.
 
-// Where rows are a whole number of vec4 per round, the column is the same in each: one division for all.
+// If a round is a whole number of rows, the column is the same in each round: one division serves all.
 #define ROW_OF(item, vecs) \
     (THREADS % (vecs) == 0 ? thread / (vecs) + (item) * (THREADS / (vecs)) : (thread + (item) * THREADS) / (vecs))
 #define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
@@ -14,8 +14,8 @@
         if (STAGED_ROWS * (vecs) % THREADS == 0 || row < STAGED_ROWS) \
             fetched[t] = fetch8(row_start_of, d, extent, whole); \
     }
-// FETCH where every row of the tile exists and lies within 32-bit offsets: no row is held to an end. With the widest
-// loads an index counts vec4, and one index serves all rounds.
+// FETCH for a tile whose rows all exist and lie within 32-bit offsets: no row is clamped. With the widest loads an
+// index counts vec4, and one index serves all rounds.
 #define FETCH_INNER(fetched, tile, items, vecs, first_dim, extent, whole) \
     if (LOAD_BYTES == 16 && whole && THREADS % (vecs) == 0) { \
         const uint step = tile.stride.x / 16; \

@@ -1,9 +1,10 @@
 // Which workgroup of the grid works on what: x counts heads (times SLICES), y tiles. The kernels on matrix units call
 // place_in_grid once, at their start.
 //
-// A group of heads whose `rows` rows to go through fit L2_GROUP_KIB goes first with all its tiles, so that the cache
-// holds these rows; `unit` workgroups share them. Where a bound makes the last tiles the shortest, they fill the gaps
-// that long ones leave: so a group has at least MIN_GROUP_WORKGROUPS workgroups.
+// Heads are taken in groups, each with all its tiles before the next, so that the L2 cache holds the group's keys and
+// values: `rows` rows a head, shared by `unit` workgroups, at most L2_GROUP_KIB a group. If a bound makes the last
+// tiles the shortest, these fill the gaps that long ones leave, for which a group needs at least MIN_GROUP_WORKGROUPS
+// workgroups.
 uvec2 place_in_grid(uint unit, uint rows) {
     const uvec2 at = gl_WorkGroupID.xy, grid = gl_NumWorkGroups.xy;
     const float kib = float(rows) * ((HEAD_DIM_QK + HEAD_DIM_V) * KEY_VALUE_BYTES / 1024.0);

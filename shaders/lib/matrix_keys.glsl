@@ -1,13 +1,13 @@
-// Which row of a staged tile holds which key: the order in which S and P have their columns.
+// This file says which row of a staged tile holds which key. That is the order in which S and P have their columns.
 //
-// ELEMENT_LAYOUT: bits 0 .. 3 of an accumulator element's row, then of its column, four bits of ELEMENT_LAYOUT each: 8
-// + i stands for bit i of the element's number, 7 for none, less for that bit of the invocation's number in the
-// subgroup.
+// ELEMENT_LAYOUT has four bits for each of bits 0 .. 3 of an accumulator element's row, then of its column. Their value
+// tells where that bit comes from: 8 + i is bit i of the element's number, 7 is none, i < 7 is bit i of the
+// invocation's number in the subgroup.
 #define SOURCE(b) (ELEMENT_LAYOUT >> (4 * (b)) & 15)
 
 #if defined(TURNED)
 uint key_at(uint column) { return column; }
-// A staged row for each key. ELEMENT_LAYOUT says already which key is where: lib/matrix_turned.glsl.
+// There is a staged row for each key. ELEMENT_LAYOUT already has the order of keys: lib/matrix_turned.glsl.
 #define ROW_AT(key, item, vecs) (P_EXCHANGED ? (key) & ~15 | ((key) & 7) << 1 | (key) >> 3 & 1 : (key))
 const bool IN_EIGHTS = false;
 #elif defined(BIAS)
@@ -17,7 +17,7 @@ const bool IN_EIGHTS = false;
 const bool SIXTEEN_APART = TILE_KV % 32 == 0 ? (N == 16 ? MASK_ROW_BYTES == 16 : false) : false;
 const bool FOUR_BY_TWO = SOURCE(4) == 8 ? (SOURCE(5) < 7 ? (SOURCE(6) < 7 ? SOURCE(7) > 8 : false) : false) : false;
 const bool IN_EIGHTS = SIXTEEN_APART ? FOUR_BY_TWO : false;
-const uint MOVED = IN_EIGHTS ? 30 : 0;  // bits of a key that move; without a branch, of which compilers make much
+const uint MOVED = IN_EIGHTS ? 30 : 0;  // bits of a key that move; a mask instead of a branch, which would cost more
 uint key_at(uint column) {
     return column & ~MOVED | ((column >> 3 & 1) << 1 | (column >> 4 & 1) << 2 | (column >> 1 & 3) << 3) & MOVED;
 }

@@ -2,7 +2,7 @@
 // along a row, the place of an element, the move of P. Each is there in up to three ways: by a known layout, by
 // VK_NV_cooperative_matrix2 (macro COOPMAT2), through shared memory.
 //
-// ELEMENT_LAYOUT (lib/matrix_keys.glsl) is what a probe has confirmed.
+// ELEMENT_LAYOUT (lib/matrix_keys.glsl) is the layout that the probe found, 0 if it found none.
 const bool KNOWN = ELEMENT_LAYOUT != 0;
 
 // These are written out because NVIDIA's compiler does not unroll loops over the bits, and what such loops index goes
@@ -15,8 +15,8 @@ uint place_column(uint e) { return BIT(4, e) | BIT(5, e) << 1 | BIT(6, e) << 2 |
 #define STEP_BIT(b, e) (OF_ELEMENT(b) * ((e) >> (SOURCE(b) & 7) & 1))
 uint step_column(uint e) { return STEP_BIT(4, e) | STEP_BIT(5, e) << 1 | STEP_BIT(6, e) << 2 | STEP_BIT(7, e) << 3; }
 
-// Numbers of rows that an invocation keeps for a block: with a known layout one for each of its rows, of which element
-// e lies in number slot(e); else one for each element.
+// An invocation keeps SLOTS numbers of rows for a block. With a known layout there is one for each of its rows, and
+// element e belongs to number slot(e); otherwise there is one for each element.
 const uint ELEMENTS = M * N / SUBGROUP_SIZE;
 const uint BITS_1 = OF_ELEMENT(0), BITS_2 = BITS_1 + OF_ELEMENT(1), BITS_3 = BITS_2 + OF_ELEMENT(2);
 const uint SLOTS = KNOWN ? 1 << (BITS_3 + OF_ELEMENT(3)) : ELEMENTS;
@@ -42,7 +42,7 @@ ACCUMULATOR with_elements(float numbers[SLOTS]) {
 float larger(const in float a, const in float b) { return max(a, b); }
 float added(const in float a, const in float b) { return a + b; }
 
-// Over the invocations that differ in bit b of a place.
+// Combines a number over the invocations that differ in bit b of a place.
 #define ACROSS(b, op) \
     if (SOURCE(b) < 7) FOR_EACH(s, SLOTS) numbers[s] = op(numbers[s], subgroupShuffleXor(numbers[s], 1u << SOURCE(b)));
 
@@ -64,7 +64,7 @@ float added(const in float a, const in float b) { return a + b; }
     subgroupBarrier();
 #endif
 
-// Each number becomes what `op` makes of all along its row.
+// Replaces each number by `op` over all numbers along its row.
 #define ALONG_ROWS(name, op) \
     void name(inout float numbers[SLOTS]) { \
         if (KNOWN) { \
@@ -81,8 +81,8 @@ float added(const in float a, const in float b) { return a + b; }
 ALONG_ROWS(max_along_rows, larger)
 ALONG_ROWS(sum_along_rows, added)
 
-// Loads with a stride of 0 find the place of each element if the layout is not known: they repeat the
-// numbers 0, 1, 2 ... down each column and along each row: its row times 256 plus its column.
+// Finds the place of each element if the layout is not known. Loads with a stride of 0 repeat the numbers 0, 1, 2 ...
+// down each column and along each row; a place is row * 256 + column.
 void write_places() {
 #ifndef TURNED
     if (KNOWN) return;
@@ -200,7 +200,7 @@ void put_p(uint r, uint n, ACCUMULATOR p) {
 #endif
 }
 
-// Once all of a block of rows is put.
+// Called when all of a block of rows has been put.
 void get_p(uint r) {
     if (P_MOVE < MOVE_SHARED) return;
     subgroupBarrier();

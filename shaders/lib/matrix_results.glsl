@@ -30,7 +30,7 @@ void store_piece(TileCursor c, Rows o, uint r, uint first_tile, uint at) {
     FOR_EACH(t, OUT_ITEMS) {
         const uint i = t * SUBGROUP_SIZE + lane, row = c.w.first_row + subgroup_row + r * M + i / OUT_VECS;
         const uint d = first_tile * N + i % OUT_VECS * 8;
-        // The last piece may have fewer tiles than the others: what lies in the place of the rest is not of this slice.
+        // The last piece may have fewer tiles than the others. Behind them lies nothing of this slice.
         if ((M * OUT_VECS % SUBGROUP_SIZE == 0 || i < M * OUT_VECS) && row <= c.w.last_row && d < OUT_SPAN)
             store_result8(out_row(c.w, o, row), c.first_dim + d,
                           at + i / OUT_VECS * OUT_STRIDE + i % OUT_VECS * (8 / OUT_UNIT * UNIT));

@@ -1,9 +1,9 @@
 // The matrix kernel's loop with a running maximum: forward_matrix.comp has its pseudocode. HALVES is 1.
 //
-// ISOLATES_ROWS: a product of matrices spreads what is not finite in V to all rows of the tile. Such elements of V are
-// staged as 0. If there were any, the rows that see a key with one are looked for behind the loop, and their output
-// becomes NaN. Running the loop once more costs a quarter even where it never happens (H200, causal, D128: 1.43 instead
-// of 1.12 ms).
+// A product of matrices spreads an element of V that is not finite to all rows of the tile. With ISOLATES_ROWS such
+// elements are staged as 0. If there were any, the rows that see such a key are searched behind the loop, and their
+// output becomes NaN. Running the loop once more costs a quarter even where it never happens (H200, causal, D128: 1.43
+// instead of 1.12 ms).
 shared uint nonfinite[MATRIX_STEPS(TILE_KV, 32)];    // keys of a tile whose V is not finite, a bit each
 shared uint spoiled_rows[MATRIX_STEPS(TILE_Q, 32)];  // rows of the tile that see such a key, a bit each
 shared uint staged_nonfinite;                        // 1: such elements were staged as 0
@@ -14,13 +14,13 @@ const uint EXPONENT_STEP = OPERAND_EXPONENT & -OPERAND_EXPONENT;
 uint nonfinite_halves(uint word) {
     return (word & EXPONENT_PAIR) + (EXPONENT_STEP | EXPONENT_STEP << 16) & 0x80008000u;
 }
-// The same of eight elements, as one word: 0 if all are finite.
+// Returns the sign bits of eight elements that are not finite, in one word: 0 if all are finite.
 uint nonfinite_any(uvec4 eight) {
     return nonfinite_halves(eight.x) | nonfinite_halves(eight.y) | nonfinite_halves(eight.z) |
            nonfinite_halves(eight.w);
 }
 
-// Eight elements without those that are not finite.
+// Returns eight elements, those that are not finite replaced by 0.
 uvec4 finite_part(uvec4 eight) {
     [[unroll]] for (uint i = 0; i < 4; i++) eight[i] &= ~((nonfinite_halves(eight[i]) >> 15) * 0xffff);
     return eight;

@@ -5,8 +5,8 @@
 #include "lib/matrix_mask.glsl"
 #include "lib/matrix_bias.glsl"
 
-// A tile's part of a row sum beyond 2^14 sets offsets anew; within it P fits 16 bits. By its bits: drivers may assume
-// that there is no NaN, which is more than any number.
+// If a tile's part of a row sum exceeds 2^14, offsets are set anew; up to it P fits 16 bits. The bits are compared,
+// because drivers may assume that there is no NaN, whose bits exceed those of any number.
 const uint GROWN_BITS = 0x46800000;
 
 float row_offset[ROW_BLOCKS][SLOTS];
@@ -28,9 +28,9 @@ uvec2 own_rows(Work w) {
     return min(uvec2(first, first + ROW_BLOCKS * M - 1), uvec2(w.last_row));
 }
 
-// True if this subgroup's rows see any key of a tile. Subgroups part ways by it: not where P goes through shared
-// memory, because llvmpipe takes a subgroup's barrier for the workgroup's; nor with a mask, where a second pass must
-// give the first one's bits.
+// True if this subgroup's rows see any key of a tile, so that it takes part in the products. It is always true if P
+// goes through shared memory, because llvmpipe takes a subgroup's barrier for the workgroup's, and with a mask, because
+// a second pass must give the first one's bits.
 bool sees(Work w, uint first_key) {
     if (MASK_KIND != MASK_NONE || P_MOVE >= MOVE_SHARED) return true;
     const uvec2 rows = own_rows(w);
@@ -38,8 +38,8 @@ bool sees(Work w, uint first_key) {
            int(first_key) < visible_keys(w, rows.y).y;
 }
 
-// Brings q.k of the tile to its scores. `only_hides`: they began as the mask, whose minus infinity may have met NaN, of
-// keys that other rows see. Then what is hidden becomes minus infinity again, and the rest stays what it is.
+// Turns q.k of the tile into scores. With `only_hides` they began as the mask, whose minus infinity may have met NaN of
+// keys that other rows see: hidden scores become minus infinity again, and the rest stays what it is.
 void finish_scores(Work w, uint first_key, bool mask_is_mixed, bool only_hides) {
     const Terms terms = terms_of(w, mask_is_mixed);
     const ACCUMULATOR places = read_places();

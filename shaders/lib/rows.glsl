@@ -1,10 +1,10 @@
 // Rows of tensors in global memory: where staging loops get their addresses, all of them from row_start and, where a
 // whole tile is known to exist, from row_of_whole_tile.
 //
-// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never
-// read: the nearest row inside stands in for them. It is finite, its scores are hidden and its P is 0, so whatever
-// lies outside, NaN too, changes no bit. There is always at least one row where something is staged. With packed
-// heads, the `group` heads of a group take turns: row i * group + g is row i of head g.
+// Rows of one (batch, head) of a tensor, of which a tile begins at `first`. Rows outside begin .. end-1 are never read:
+// the nearest row inside is read in their place. It is finite, its scores are hidden and its P is 0, so whatever lies
+// outside, NaN too, changes no bit. If anything is staged there is at least one row. With packed heads, the `group`
+// heads of a group alternate: row i * group + g is row i of head g.
 struct Rows {
     uvec2 head;         // address of row 0
     uvec2 stride;       // bytes from row to row

@@ -61,9 +61,9 @@ bool terms_finish(Work w, uvec2 rows, uint first_key) {
            || MASK_KIND != MASK_NONE;
 }
 
-// q.k, scaled and capped; q.k as it is where SCALED_WITH_MASK. It is rounded before anything is subtracted from it:
-// then it is the same in every kernel and tile, and P of the backward that of out. H200, 'values=ascending d=64'
-// (scores to 98): otherwise dquery is off by 1.9e-5, allowed 7.5e-6.
+// Returns q.k, scaled and capped; with SCALED_WITH_MASK as it is. It is rounded before anything is subtracted from it,
+// so that it is the same in every kernel and tile, and P of the backward is that of the forward. Otherwise dquery is
+// off by 1.9e-5 where 7.5e-6 is allowed (H200, 'values=ascending d=64', scores up to 98).
 vec4 scaled(vec4 x) {
     precise vec4 score = SCALED_WITH_MASK ? x : x * push.score_scale;
     if (HAS_SOFTCAP) score = push.score_softcap * tanh4(score);
@@ -83,8 +83,8 @@ vec4 scaled(vec4 x, out vec4 derivative) {
     return score;
 }
 
-// What scaled() returned, with its terms; HIDDEN if the row may not see the key, of which bounds and lengths leave it
-// `keys`, begin .. end-1.
+// Returns what scaled() returned with the terms added, or HIDDEN if the row may not see the key. Bounds and lengths
+// leave the row the keys `keys`, begin .. end-1.
 float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
     bool hidden = key < keys.x || key >= keys.y, spoiled = false;
     float added = 0;

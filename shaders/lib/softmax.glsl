@@ -13,9 +13,9 @@ void softmax_begin() {
     }
 }
 
-// Where nothing is hidden, capped or added, scores in base 2 are q.k times a factor, which is left to softmax_tile: on
-// an H200 D64 has 35.7 TFLOP/s so, and 27.5 with scores that are always finished. It is not negative, so that it
-// commutes with the maximum.
+// If nothing is hidden, capped or added, scores in base 2 are q.k times a factor, which is left to softmax_tile: D64
+// has 35.7 TFLOP/s then, and 27.5 if scores are always finished (H200). The factor is not negative, so that it commutes
+// with the maximum.
 float common_factor() {
     if (push.score_scale < 0) [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) scores[x] = -scores[x];
     return abs(push.score_scale);
