@@ -13,11 +13,11 @@ namespace {
 // How a pass is cut: its grid into boxes, each workgroup's loop into spans of so many steps.
 struct PassCut {
     std::vector<Box> boxes;
-    uint64_t span, unit;  // unit: what a workgroup may cost in a span
+    uint64_t span, unit;  // steps of a span, and the most flops that a workgroup has in one
     bool loops = false;   // there is more than one span
 };
 
-// Steps of a workgroup's loop that a dispatch may have; all of them unless accumulators can be kept in between.
+// Returns the steps of a workgroup's loop that a dispatch may have: all, if accumulators cannot be kept in between.
 uint64_t span_of(const PassContext& c, const Pass& pass, const Plan& plan, uint64_t limit) {
     const uint64_t most = std::max<uint64_t>(1, limit / pass.step_flops);
     const bool can_be_cut = pass.kept_bytes != 0 && pass.steps <= UINT32_MAX &&
@@ -77,7 +77,7 @@ Pass delta_pass(const PassContext& c, const Plan& plan) {
     return pass;
 }
 
-// One workgroup sums what shares a tile of the mask, so that its loop cannot be cut.
+// One workgroup sums over all that share a tile of the mask, so its loop cannot be cut.
 Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t tile_kv) {
     const Problem& p = plan.problem;
     const auto& extents = c.backward.dbias_extents;
@@ -85,7 +85,7 @@ Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t
     const uint64_t query_tiles = ceil_div(p.seqlen_q, tile_q);
     pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles, ceil_div(extents[3], tile_kv)};
     const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
-    const uint64_t seeing =  // where no tile is recomputed, rows count that see nothing, too
+    const uint64_t seeing =  // rows that see no key count too if no tile is recomputed
         p.mask_per_key ? longest_loop(p, tile_kv, tile_q, query_tiles) : query_tiles;
     pass.steps = pass.longest = shared * (extents[2] == 1 ? seeing : 1);
     const uint64_t tile = uint64_t{tile_q} * tile_kv;

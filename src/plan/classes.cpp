@@ -29,8 +29,8 @@ Launch<kernels::mask_classes> classes_launch(const DeviceCaps& caps, const Probl
     return launch;
 }
 
-// Heads that have their own classes: those of the mask or, where a tile's rows are those of a group of query heads that
-// reads several of them, the groups.
+// Number of heads with classes of their own. They are the mask's heads; if a tile has the rows of a group of query
+// heads that reads several mask heads, they are the groups.
 uint32_t class_heads_of(const Problem& p, bool pack) {
     if (p.mask_strides.head == 0) return 1;
     const bool torn = pack && p.mask_group_size % p.group_size != 0;
@@ -53,9 +53,9 @@ uint64_t longest_loop(const Problem& p, uint32_t own, uint32_t other, uint64_t a
     return std::min<uint64_t>(all, ceil_div(static_cast<uint64_t>(band) + own, other) + 1);
 }
 
-// The pass has the row's tile shape, but is not of_tuning_row: neither its registers nor its shared memory grow with a
-// tile, so that a driver which cannot build it for one row can build it for none. Rows would be rejected one after
-// another, and with them those of problems that have no mask.
+// The pass has the row's tile shape, but is not of_tuning_row. Neither its registers nor its shared memory grow with a
+// tile, so a driver that cannot build it for one row can build it for none. With of_tuning_row all rows would be
+// rejected one after another, those of problems without a mask too.
 void add_mask_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
                       uint64_t query_tiles, Plan& plan) {
     const Problem& p = plan.problem;

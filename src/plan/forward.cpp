@@ -34,8 +34,8 @@ uint64_t busy_splits(const DeviceCaps& caps, const TileChoice& tiles, const Grid
                     all * tiles.tile_kv() / least_keys_of_split);
 }
 
-// Tiles of keys in a split, where a row sees those from `first` to `end`: for so many splits, and no split beyond the
-// limit of a dispatch. 0: not cut.
+// Returns the tiles of keys in a split, if rows see the tiles from `first` to `end`; 0 if the keys are not split. No
+// split exceeds the limit of a dispatch.
 uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& options,
                      const TileChoice& tiles, uint64_t first, uint64_t end, uint64_t splits) {
     const TileChoice& n = tiles;
@@ -61,7 +61,7 @@ uint64_t bytes_of_part(const Problem& p) {
     return rows_of_part(p) * (p.head_dim_v + 2) * 4;
 }
 
-// Parts for which scratch has room. Without a kernel to merge them there are none.
+// Returns the number of parts for which scratch has room; 0 if this build has no kernel to merge them.
 uint64_t splits_that_fit(const DeviceCaps& caps, const Options& options, const Plan& plan) {
     if (!has_kernel(caps, Kernel::combine)) return 0;
     const uint64_t left = scratch_left(caps, options, plan);
@@ -89,7 +89,8 @@ Grid make_grid(const DeviceCaps& caps, const Options& options, const TileChoice&
     if (cut(choose_span(caps, p, options, tiles, first, end, splits)) || options.num_splits > 1 ||
         options.batch_invariant)
         return g;
-    // Parts that nobody asked for are given up where they do not fit; those of the default limit are no promise.
+    // If parts that the caller did not ask for do not fit the scratch, only those remain that the limit of a dispatch
+    // demands. If these do not fit either, and the limit is the default one, the keys are not split.
     if (!cut(choose_span(caps, p, options, tiles, first, end, 1)) && options.max_dispatch_flops == 0) cut(0);
     return g;
 }
@@ -216,7 +217,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
 
 Result<Plan> plan_rows(const DeviceCaps& caps, const Problem& problem, const Options& options,
                        KernelKind kind) {
-    // The order in which it sums differs from that of the other kernel, which the same row may meet in another batch.
+    // This kernel sums in another order than the tile kernel, which may get the same row in another batch.
     if (options.batch_invariant)
         return unsupported("options.batch_invariant", "the kernel depends on how many rows there are");
     return plan_forward(caps, problem, options, kind);

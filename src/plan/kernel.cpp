@@ -14,7 +14,7 @@ namespace {
 
 constexpr float log2_e = 1.44269504088896340736f;
 
-// Extreme scales stay numbers: 0 * inf in a kernel would be NaN.
+// Clamps extreme scales to finite numbers, because 0 * inf in a kernel would be NaN.
 float finite(float x) {
     return std::clamp(x, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max());
 }
@@ -162,17 +162,17 @@ void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes) {
     plan.scratch_bytes += (size_bytes + scratch_alignment - 1) / scratch_alignment * scratch_alignment;
 }
 
-// A second on a slow device of the type: drivers kill what runs for two (Windows, amdgpu). The rates are guesses on the
-// low side; measured: lavapipe on 2 cores 2e10 a second, an H200 3.5e13.
+// A dispatch of this size takes a second on a slow device of the type; drivers kill what runs for two (Windows,
+// amdgpu). The rates are guesses on the low side: lavapipe on 2 cores does 2e10 flops a second, an H200 3.5e13.
 uint64_t dispatch_limit(const DeviceCaps& caps, const Options& options) {
     if (options.max_dispatch_flops != 0) return options.max_dispatch_flops;
     if (caps.type != DeviceType::discrete) return 50'000'000'000;
-    // Large devices must not idle: a fifth of a second for each multiprocessor that does 1e11. An H200's do 1.6e11 in
-    // the backward, 2.7e11 in the forward.
+    // Large devices get more, so that they do not idle: a fifth of a second for each multiprocessor, at 1e11 flops a
+    // second. An H200's multiprocessors do 1.6e11 in the backward and 2.7e11 in the forward.
     return std::max<uint64_t>(500'000'000'000, uint64_t{caps.multiprocessors} * 20'000'000'000);
 }
 
-// Heads stay together, then query tiles: parts of the keys are the last to be torn apart.
+// A box takes as many heads (x) as it may, then query tiles (y), then parts of the keys (z).
 Result<std::vector<Box>> cut_grid(const DeviceCaps& caps, std::array<uint64_t, 3> grid, uint64_t unit,
                                   uint64_t limit) {
     uint64_t budget = limit / std::max<uint64_t>(1, unit);

@@ -1,5 +1,6 @@
-// The baseline's gradients: of two seqlen_q x seqlen_kv matrices in scratch, P and then dS, six products and two passes
-// over them. Heads are taken in pieces of whole groups, since a group's heads share the gradients of key and value.
+// The baseline's gradients. There are two seqlen_q x seqlen_kv matrices in scratch, which hold P and then dS, six
+// products and two passes over the matrices. Heads are taken in pieces of whole groups, because a group's heads share
+// the gradients of key and value.
 //
 //   scores, softmax: P    scores: dP = dout . value^T    gradient: dS = scale * P o (dP - delta)
 //   output: dquery = dS . key    transposed: dvalue = P^T . dout, dkey = dS^T . query

@@ -1,4 +1,5 @@
-// Reads what a probe of the matrix units tells: whether elements lie by the bits of their number, and where.
+// Reads the results of the probe of the matrix units: where a matrix keeps its elements, if that follows from the bits
+// of the numbers of element and invocation.
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -50,7 +51,7 @@ uint32_t source_of(const Places& places, uint32_t b) {
     return none;
 }
 
-// The layout, if it is one of bits and every place is there once; else 0.
+// Returns the layout, if each bit of a place is one bit of those numbers and every place occurs once; else 0.
 uint32_t layout_of(const Places& places) {
     const uint32_t elements = places.rows * places.columns / places.invocations;
     if (places.rows > 16 || places.columns > 16 || places.invocations > PROBE_INVOCATIONS) return 0;
@@ -89,8 +90,9 @@ bool runs_along(const Places& places, bool left) {
 // 4, the others are the element's; columns are the invocation's other bits.
 constexpr uint32_t alternating = 0x3210'a984;
 
-// Finds whether an accumulator becomes a right operand in registers: both lie alike, or the right operand is in both
-// halves of the subgroup as a whole: then halves exchange P, which put_p() of lib/matrix_layout.glsl does in float16.
+// Finds whether an accumulator becomes a right operand in registers. It does if both have one layout, or if each half
+// of the subgroup has the whole right operand: then the halves exchange P (put_p() of lib/matrix_layout.glsl, float16
+// only).
 void note_turned(MatrixShape& shape, const Places& left, const Places& right) {
     if (shape.layout == 0 || shape.m != shape.n || shape.n != shape.k || !runs_along(left, true)) return;
     const uint32_t rows = shape.layout & 0xffff, columns = shape.layout >> 16;

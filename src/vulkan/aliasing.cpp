@@ -18,7 +18,7 @@ Placement run_of(VkDeviceAddress address, uint64_t bytes) {
     return {address, address != 0 ? bytes : 0, {}};
 }
 
-// A tensor of a problem: `like` says which extents it has, 0 .. 3 for those of query, key, value and out.
+// A tensor of a problem. `like` says whose extents it has: 0 .. 3 are query, key, value and out.
 Placement tensor_of(const Problem& p, int like, const VkattnStrides& s, VkDeviceAddress address) {
     const bool of_query = like == 0 || like == 3;
     const uint64_t bytes = p.element_bytes, dim = like < 2 ? p.head_dim_qk : p.head_dim_v;
@@ -47,7 +47,7 @@ Result<bool> check_apart(const Tensor& output, const Tensor& other) {
     return invalid(output.field, fmt::format("shares memory with {}", other.field));
 }
 
-// Each output against every input and every other output.
+// Compares each output with every input and every other output.
 Result<bool> check_apart(std::span<const Tensor> outputs, std::span<const Tensor> inputs) {
     for (size_t i = 0; i < outputs.size(); i++) {
         for (const Tensor& input : inputs)
@@ -58,15 +58,16 @@ Result<bool> check_apart(std::span<const Tensor> outputs, std::span<const Tensor
     return true;
 }
 
-// The number of the part, of `count` that lie `stride` bytes apart, that begins at an address; `count` if none does.
+// Returns the number of the part that begins at an address, of `count` parts `stride` bytes apart; `count` if none
+// does.
 uint64_t part_at(VkDeviceAddress parts, uint64_t stride, uint64_t count, VkDeviceAddress address) {
     if (address == parts) return 0;
     if (address < parts || stride == 0 || (address - parts) % stride != 0) return count;
     return std::min(count, (address - parts) / stride);
 }
 
-// An output of a combine against the parts, of which it may be the one with number `in_place`. Dimension 0 of `parts`
-// is that of the parts.
+// Compares an output of a combine with the parts. It may be the part number `in_place` itself. Dimension 0 of `parts`
+// counts the parts.
 Result<bool> check_parts(const Tensor& output, const Tensor& parts, uint64_t in_place) {
     Tensor before = parts, behind = parts;
     const auto [count, stride] = parts.at.dims[0];

@@ -50,8 +50,8 @@ size_t Pipelines::size() const {
     return built;
 }
 
-// Who waits for another thread's building takes its failure, too: a driver that needs seconds to fail would need them
-// again. An exception says nothing of the pipeline, so that the next thread tries for itself.
+// A thread that waits for another's building takes its failure too, because a driver that needs seconds to fail would
+// need them again. An exception says nothing of the pipeline, so the next thread tries for itself.
 Result<VkPipeline> Pipelines::get(const Pipeline& planned) {
     if (lost_) return device_lost();
     const PipelineKey key = constants_.key_of(planned);

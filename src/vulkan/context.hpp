@@ -20,8 +20,8 @@
 
 namespace vkattn::core {
 
-// Compute pipelines by what they are built from. Safe to use from many threads: who wants a pipeline that is there, or
-// builds another one, does not wait while the driver compiles. Threads that want the same one build it once.
+// Compute pipelines by what they are built from. It is safe to use from many threads: a thread waits for the driver's
+// compiler only if it wants a pipeline that another thread is building. Each pipeline is built once.
 class Pipelines {
   public:
     Pipelines(const DeviceFunctions& vk, const DeviceCaps& caps, VkDevice device, VkPipelineCache cache);
@@ -36,7 +36,8 @@ class Pipelines {
     size_t size() const;
 
   private:
-    // A pipeline that is there, or that a thread builds. A failure leaves the map, so that a later get() tries again.
+    // A pipeline that is built or that a thread is building. A failure leaves the map, so that a later get() tries
+    // again.
     struct Entry {
         bool ended = false;                        // the building thread is done, and `result` stays as it is
         std::optional<Result<VkPipeline>> result;  // empty if the building ended with an exception

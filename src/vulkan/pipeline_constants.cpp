@@ -42,9 +42,9 @@ bool is_workgroup_size(const Instruction& i) {
            i.operands[2] == builtin_workgroup_size;
 }
 
-// Ids that something depends on: the operands of all instructions, but those of a constant only where the constant is
-// used itself. Constants are defined before their users, so they are looked at from the last to the first. No code
-// need use the workgroup's size, because the driver does. Literals are taken for ids too; a constant may then look
+// Returns the ids that something depends on: the operands of all instructions, but those of a constant only if it is
+// used itself. Constants are defined before their users, so they are visited from the last to the first. The
+// workgroup's size counts as used, because the driver uses it. Literals are taken for ids too, so a constant may look
 // read that is not, never the reverse.
 std::unordered_set<uint32_t> used_ids(const std::vector<Instruction>& all) {
     std::unordered_set<uint32_t> used;
