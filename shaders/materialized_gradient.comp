@@ -4,8 +4,8 @@
 //
 //   row = softmax_scale * P o (dP - delta)        delta: backward_delta.comp
 //
-// Where P is 0, which includes all keys that are hidden, dP may be anything, and the gradient is 0: the whole row is
-// written, so the next steps may read it.
+// If P is 0, as it is for all hidden keys, dP may be anything, and the gradient is 0. The whole row is written, so the
+// next steps may read it.
 // Shared memory: none. Grid: head, row (y and z).
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"

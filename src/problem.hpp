@@ -11,11 +11,11 @@
 namespace vkattn::core {
 
 struct Problem : VkattnProblem {
-    uint32_t element_bytes = 4;  // of the dtype; how an operand is stored say the functions at the end
+    uint32_t element_bytes = 4;  // of the dtype; the functions at the end say how an operand is stored
     uint32_t group_size = 1;
     // Query row i sees key j only if i + bound_lo <= j <= i + bound_hi: causal, window and offset folded into
     // one band, cut to what the sequence lengths can tell apart, so that i + bound never overflows.
-    // Where the offset is the batch's own (dynamic_bounds), it is still to be added, and INT32_MIN and
+    // If each batch has its own offset (dynamic_bounds), that is still to be added, and INT32_MIN and
     // INT32_MAX mean unbounded.
     int32_t bound_lo = 0;
     int32_t bound_hi = 0;
@@ -44,7 +44,7 @@ struct Problem : VkattnProblem {
         return *all[tensor];
     }
     uint32_t element_bytes_of(int /*tensor*/) const { return element_bytes; }
-    // What the tensor's address, and its strides in bytes, are multiples of.
+    // The bytes of which the tensor's address and its strides are multiples.
     uint32_t alignment_of(int /*tensor*/) const { return alignment_bytes; }
     uint32_t mask_element_bytes() const { return mask == VKATTN_MASK_BOOL ? 1 : element_bytes; }
     uint32_t dbias_element_bytes() const { return element_bytes; }

@@ -57,7 +57,8 @@ void store_from_pool(RowStart to, uint d, uint extent, uint from, bool zero) {
     } \
 }
 
-// Where this invocation keeps number i of `count` between dispatches, of workgroup `tile` of `tiles` of a head.
+// Returns the address at which this invocation keeps its `count` numbers between dispatches, in workgroup `tile` of a
+// head's `tiles`.
 uvec2 kept_base(uint head, uint tile, uint tiles, uint count) {
     const uvec2 workgroup = address_add(mul_wide(head, tiles), uvec2(tile, 0));
     const uvec2 with_slice = address_add(mul_wide(SLICES, workgroup), uvec2(slice(), 0));

@@ -1,4 +1,4 @@
-// Where the tensors of a backward lie, and what its passes keep in scratch.
+// This file finds the tensors of a backward, and what its passes keep in scratch.
 #include "lib/argument_block.glsl"
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer BackwardIn { BackwardArguments x; };
 

@@ -3,8 +3,8 @@ const float LOG2_E = 1.44269504088896340736;
 const float LN_2 = 0.69314718055994530942;
 const uint MINUS_INFINITY = 0xff800000u;  // the bits of an lse of no key
 
-// What is not finite is told by its bits, because a driver may assume that a comparison meets no NaN. Macros, so that
-// calls are not nested too deep (kernels.def).
+// NaN and infinity are recognised by their bits, because a driver may assume that a comparison meets no NaN. These are
+// macros, so that calls are not nested too deep (kernels.def).
 const uint EXPONENT_BITS = 0x7f800000u;
 const uint NAN_BITS = 0x7fc00000u;
 const uint SIZE_BITS = 0x7fffffffu;  // all but the sign

@@ -1,4 +1,4 @@
-// Where query, key, value and out lie, by the push constant operand_layout, which has one of two forms:
+// This file finds query, key, value and out by the push constant operand_layout, which has one of two forms:
 //   without HAS_ARGUMENTS   12 strides in bytes: batch, head, seq of query, key, value, out
 //   with HAS_ARGUMENTS      words 0 and 1: the address of the ForwardArguments, which have all strides
 // With IS_SPLIT, out is a part without strides, and in either form words 10 and 11 are free for what a split needs:

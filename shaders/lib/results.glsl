@@ -1,4 +1,4 @@
-// Where a forward kernel's results go: out and lse, or those of one split, which combine.comp merges. The forward
+// Stores a forward kernel's results: out and lse, or those of one split, which combine.comp merges. The forward
 // kernels call it once for each row at their end. It assumes push constants as in interface/forward_push.def.
 
 // A split's results are float32 without strides: (split, batch, num_heads_q, seqlen_q) of elements.

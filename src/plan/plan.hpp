@@ -19,7 +19,7 @@
 
 namespace vkattn::core {
 
-// How the dispatches of a plan use a region: by it barriers are placed.
+// How the dispatches of a plan use a region. Barriers are placed by it.
 enum class Role : uint32_t {
     given,      // read only
     written,    // two dispatches never write the same element, so writers do not wait for each other
@@ -50,17 +50,18 @@ struct Patch {
 // A pipeline of a plan, and what all its dispatches have in common.
 struct Pipeline {
     Module module{};
-    bool rolled = false;  // of the module's two forms the one for CPUs
+    bool rolled = false;  // the module's form for CPUs is taken
     ConstantValues constants{};
     PushBytes push{};  // without addresses, and without what a Cut says
     std::vector<Patch> patches;
     uint32_t reads = 0, writes = 0;
-    // It is what the tuning row's numbers are for, so that a driver which cannot build it gets another row.
+    // The tuning row's numbers are for this pipeline: a driver that cannot build it gets another row.
     bool of_tuning_row = false;
 };
 
-// Where a dispatch begins in its pipeline's whole grid, and which steps of its loop it does. The last push constants
-// of a kernel whose grid can be cut: interface/cut.def, and interface/backward_push.def for the steps.
+// The first workgroup of a dispatch in its pipeline's whole grid, and the steps of the loop that it does. They are the
+// last push constants of a kernel whose grid can be cut: interface/cut.def, and interface/backward_push.def for the
+// steps.
 struct Cut {
     std::array<uint32_t, 3> first{};
     uint32_t first_step = 0, end_step = 0;
@@ -72,10 +73,10 @@ struct Dispatch {
     bool barrier_before = false;  // something that an earlier dispatch touched since the last barrier
     std::array<uint32_t, 3> groups{};
     Cut cut;
-    uint64_t flops = 0;  // at most: what watchdogs are cut by
+    uint64_t flops = 0;  // upper bound, by which dispatches are cut for watchdogs
 };
 
-// Bytes of the push constants that a Cut takes, and where they begin; none where a kernel's grid is not cut.
+// The place and size of a Cut in the push constants; the size is 0 if the kernel's grid is not cut.
 struct CutPlace {
     uint32_t offset_bytes, size_bytes;
 };
@@ -146,8 +147,7 @@ struct Options {
     std::vector<std::string> rejected_rows;  // tuning rows whose pipelines this device failed to build
 };
 
-// What the pipelines of a tuning row are made for, beside the device: problems that agree in it share the rows that
-// were rejected.
+// The part of a problem that a tuning row's pipelines depend on. Problems that agree in it share the rejected rows.
 using RowKind = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision>;
 RowKind row_kind_of(const Problem& problem, const Options& options);
 

@@ -21,7 +21,7 @@ struct OptionalArray {
     size_t at;  // bytes from the beginning of ForwardArguments to its address
     uint32_t present_bit;
     bool asked;  // the problem has it
-    bool given;  // it may be read: there is a batch
+    bool given;  // the problem has it, and its batch is not empty: it may be read
 };
 inline auto optional_arrays(const Problem& p) {
     using Arguments = shared::ForwardArguments;
@@ -60,7 +60,7 @@ void set_term_constants(Constants& c, const Problem& p) {
     c.mask_kind = mask_kind_of(p);
 }
 
-// What the argument block says of the mask and of where rows stand among the keys.
+// Sets the members of the argument block for the mask and for the offset of query rows among the keys.
 inline void set_term_arguments(shared::ForwardArguments& a, const Problem& p) {
     const VkattnStrides& mask = p.mask_strides;
     std::ranges::copy(std::array{mask.batch, mask.head, mask.seq}, a.mask_stride);

@@ -68,7 +68,7 @@ struct TileChoice {
     bool dot = false;                     // products are 16-bit dot products
     std::optional<BackwardMatrixNumbers> backward_matrix;  // of the backward on matrix units, likewise
 
-    // Of the backward on matrix units, those of the pass for dquery.
+    // For the backward on matrix units these are the numbers of the pass for dquery.
     uint32_t tile_q() const {
         return matrix ? matrix->tile_q() : backward_matrix ? backward_matrix->q_held() : numbers.tile_q();
     }
@@ -81,7 +81,7 @@ struct TileChoice {
     std::string tuning() const;  // in the form that options.tuning takes
 };
 
-// Sets what a choice says of numbers that are not finite.
+// Sets isolates_rows and exp2_loses_nan.
 void set_nonfinite_rules(TileChoice& tiles, const DeviceCaps& caps, const Problem& problem,
                          const Options& options);
 
@@ -110,8 +110,8 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& problem,
 Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem& problem,
                                           const Options& options, KernelKind kind);
 
-// Where a head's own rows leave a tile empty, those of its group share one: keys and values are then read once. Rows
-// that are packed lie densely in scratch, within 31-bit offsets.
+// True if the query heads of a group share tiles, because one head's rows would not fill a tile: keys and values are
+// then read once. Packed rows lie densely in scratch, within 31-bit offsets.
 bool packs(const Problem& p, uint32_t tile_q);
 
 // "threads=256,lanes=16,...", the form that options.tuning takes.
@@ -125,7 +125,7 @@ using NumberFields = std::vector<std::pair<std::string_view, uint32_t Numbers::*
 template <class Numbers>
 Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFields<Numbers>& fields);
 
-// Rows are tried in order, without those whose pipelines this device could not build.
+// True if this device could not build the pipelines of a row: it is passed over.
 bool is_rejected(const Options& options, std::string_view row);
 
 // The whole table, for tests: of the forward kernels, or of the backward's.
