@@ -278,6 +278,7 @@ test_per_batch_refusals() {
 
 # ---- all at once
 
+# That features agree in pairs is for the GPU tests; here the options of all of them have to reach the problem.
 test_features_together() {
     local kernel rows files dtype mask sides
     make_input lengths 2 '<i4' c =44,9
@@ -288,12 +289,12 @@ test_features_together() {
         make_input float "4,$rows,45" '<f4' c mask:7
         for dtype in f32 f16 bf16; do
             for mask in bool float; do
-                for sides in --causal --window=6,4 --softcap=0.8; do
-                    run_right --dtype="$dtype" --kernel="$kernel" --mask="$mask.npy" --kv-lengths=lengths.npy "$sides"
-                done
                 run_right --dtype="$dtype" --kernel="$kernel" --mask="$mask.npy" --kv-lengths=lengths.npy \
                     --query-offsets=offsets.npy --causal --window=12,-1 --softcap=1.5 --scale=-0.4
             done
+        done
+        for sides in --causal --window=6,4 --softcap=0.8; do
+            run_right --kernel="$kernel" --mask=bool.npy --kv-lengths=lengths.npy "$sides"
         done
     done
 }
