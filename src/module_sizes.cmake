@@ -1,5 +1,6 @@
 # cmake -DMODULES=LIST -DTABLE=FILE -P: prints how many bytes the kernels' modules have, and keeps the table in TABLE.
-# LIST has a line for each module: its shader, its SPIR-V and its compressed file.
+# LIST has a line for each module: its shader, its SPIR-V, and the file that vkattn_pack_module has made
+# of it, which begins with the number of compressed bytes.
 
 # append_row(KERNEL COUNT BYTES COMPRESSED): appends a row of aligned columns to table.
 function(append_row)
@@ -22,7 +23,8 @@ foreach(line IN LISTS lines)
   string(REGEX MATCH "^([a-z0-9_]+)\\.comp (.*\\.spv) (.*)$" line "${line}")
   set(kernel "${CMAKE_MATCH_1}")
   file(SIZE "${CMAKE_MATCH_2}" bytes)
-  file(SIZE "${CMAKE_MATCH_3}" compressed)
+  file(READ "${CMAKE_MATCH_3}" compressed LIMIT 40)
+  string(REGEX REPLACE "^// ([0-9]+) bytes.*" "\\1" compressed "${compressed}")
   list(APPEND kernels ${kernel})
   foreach(name ${kernel} total)
     math(EXPR count_${name} "0${count_${name}} + 1")

@@ -1,17 +1,17 @@
 # How kernels become part of a program. Each line MODULE of a kernel's interface gives a module in one or two forms, and
-# each form has three files in TARGET_modules: NAME.spv is the SPIR-V, NAME.spv.zst the compressed file, and NAME.inc
-# has its bytes as text.
+# each form has two files in TARGET_modules: NAME.spv is the SPIR-V, and NAME.inc is C++ that has it compressed.
 
 # vkattn_compile_shader(OUTPUT FILE MACROS PASSES): OUTPUT is the SPIR-V of a shader after these passes of spirv-opt. It
-# has no names: nothing needs them, and they were 11 % of the portable kernels' bytes. The target is Vulkan 1.2 (SPIR-V
-# 1.5) on purpose: 1.6 brings LocalSizeId and varying subgroups.
+# has no names: nothing needs them, and they were 11 % of the portable kernels' bytes. Its ids are numbered in the order
+# in which they appear, for src/vulkan/spirv_ids.hpp. The target is Vulkan 1.2 (SPIR-V 1.5) on purpose: 1.6 brings
+# LocalSizeId and varying subgroups.
 function(vkattn_compile_shader output file macros passes)
   separate_arguments(macros UNIX_COMMAND "${macros}")
   add_custom_command(
     OUTPUT "${output}"
     COMMAND "${VKATTN_GLSLC}" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
             ${macros} -MD -MF "${output}.d" -MT "${output}" "${VKATTN_SHADER_DIR}/${file}" -o "${output}.named"
-    COMMAND "${VKATTN_SPIRV_OPT}" ${passes} --strip-debug "${output}.named" -o "${output}"
+    COMMAND "${VKATTN_SPIRV_OPT}" ${passes} --strip-debug --compact-ids "${output}.named" -o "${output}"
     COMMAND "${CMAKE_COMMAND}" -E rm "${output}.named"
     DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_GLSLC}" "${VKATTN_SPIRV_OPT}"
     DEPFILE "${output}.d"
@@ -73,58 +73,49 @@ function(vkattn_split_module line)
   endif()
 endfunction()
 
-# vkattn_compress_module(SPIRV OUTPUT): OUTPUT is what an array of the compressed bytes is made of. The format is
-# Zstandard. With xz all modules take 2.9 instead of 3.8 MB, but a plan on matrix units starts in 20 instead of 8 to 12
-# ms (H200, warm_ms of `vkattn bench --json --dtype f16 --heads-q 16 --seqlen-q 512 --head-dim-qk 128`).
-function(vkattn_compress_module spirv output)
-  set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/bytes_as_text.cmake")
-  string(REGEX REPLACE "inc$" "spv.zst" compressed "${output}")
-  add_custom_command(
-    OUTPUT "${output}" "${compressed}"
-    COMMAND "${VKATTN_ZSTD_PROGRAM}" -q -f -19 "${spirv}" -o "${compressed}"
-    COMMAND "${CMAKE_COMMAND}" "-DFROM=${compressed}" "-DTO=${output}" -P "${script}"
-    DEPENDS "${spirv}" "${script}" "${VKATTN_ZSTD_PROGRAM}"
-    VERBATIM)
+# vkattn_pack_module(SPIRV OUTPUT): OUTPUT is the module as C++, by src/pack_module.cpp. That program runs while
+# building: a build for another machine takes the modules of one for this machine (VKATTN_SPIRV_FROM).
+function(vkattn_pack_module spirv output)
+  add_custom_command(OUTPUT "${output}" COMMAND vkattn_pack_module "${spirv}" "${output}"
+    DEPENDS "${spirv}" vkattn_pack_module VERBATIM)
 endfunction()
 
-# vkattn_find_module(FOLDER OTHER FORM): sets spirv, compressed and bytes to the files of a form of the module that was
-# read last. What the folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER.
+# vkattn_find_module(FOLDER OTHER FORM): sets spirv and packed to the files of a form of the module that was read last.
+# What the folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER.
 macro(vkattn_find_module folder other form)
   set(spirv "${other}/${form}.spv")
-  set(compressed "${spirv}.zst")
-  set(bytes "${other}/${form}.inc")
+  set(packed "${other}/${form}.inc")
   if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${spirv}")
     set(spirv "${folder}/${form}.spv")
     vkattn_compile_module("${spirv}" "${form}")
   endif()
-  if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${compressed}" OR NOT EXISTS "${bytes}")
-    set(compressed "${folder}/${form}.spv.zst")
-    set(bytes "${folder}/${form}.inc")
-    vkattn_compress_module("${spirv}" "${bytes}")
+  if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${packed}")
+    set(packed "${folder}/${form}.inc")
+    vkattn_pack_module("${spirv}" "${packed}")
   endif()
 endmacro()
 
 # vkattn_embed_shaders(TARGET KERNELS OUTPUT [KEPT...]): compiles the modules of a list of kernels, or of those that are
-# KEPT, and embeds them, compressed, in a generated header: arrays code_NAME and code_NAME_rolled, the same where a
+# KEPT, and embeds them, compressed, in a generated header: frames code_NAME and code_NAME_rolled, the same where a
 # module has one form, and empty ones for the other kernels. The module list of TARGET is what vkattn_print_sizes reads.
 function(vkattn_embed_shaders target kernels output)
   vkattn_read_modules(lines "${kernels}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_modules")
   file(MAKE_DIRECTORY "${folder}")
   file(RELATIVE_PATH within "${PROJECT_BINARY_DIR}" "${folder}")
-  set(text "")
+  set(text "#include \"vulkan/spirv.hpp\"\n")
   set(list "")
   foreach(line IN LISTS lines)
     vkattn_split_module("${line}")
     if(ARGN AND NOT module_kernel IN_LIST ARGN)
-      string(APPEND text "constexpr std::span<const uint8_t> code_${module}, code_${module}_rolled;\n")
+      string(APPEND text "constexpr ::vkattn::core::Frame code_${module}, code_${module}_rolled;\n")
       continue()
     endif()
     foreach(form IN LISTS module_forms)
       vkattn_find_module("${folder}" "${VKATTN_SPIRV_FROM}/${within}" "${form}")
-      target_sources(${target} PRIVATE "${bytes}")
-      string(APPEND text "constexpr uint8_t code_${form}[] = {\n#include \"${bytes}\"\n};\n")
-      string(APPEND list "${module_file} ${spirv} ${compressed}\n")
+      target_sources(${target} PRIVATE "${packed}")
+      string(APPEND text "#include \"${packed}\"\n")
+      string(APPEND list "${module_file} ${spirv} ${packed}\n")
     endforeach()
     if(NOT "${module}_rolled" IN_LIST module_forms)
       string(APPEND text "constexpr auto& code_${module}_rolled = code_${module};\n")

@@ -52,7 +52,7 @@ vkattn_instrument(coverage "--coverage")
 # feed what decompresses modules with damaged ones, and the reader of the runtime's cache with damaged files.
 vkattn_again(vkattn_npy_sanitized vkattn_npy "${sanitizers}")
 vkattn_again(vkattn_reference_sanitized vkattn_reference_commands "${sanitizers}")
-vkattn_again(vkattn_spirv_sanitized vkattn_objects "${sanitizers}" vulkan/spirv.cpp)
+vkattn_again(vkattn_spirv_sanitized vkattn_objects "${sanitizers}" vulkan/spirv.cpp vulkan/spirv_ids.cpp)
 vkattn_again(vkattn_cache_file_sanitized vkattn_runtime_objects "${sanitizers}" runtime/cache_file.cpp)
 add_executable(vkattn_unit_tests_sanitized EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vkattn_npy_sanitized>
   $<TARGET_OBJECTS:vkattn_reference_sanitized> $<TARGET_OBJECTS:vkattn_spirv_sanitized>

@@ -1,5 +1,5 @@
-// The embedded modules: each is SPIR-V without names, and of a frame that is not whole or has been changed nothing is
-// taken.
+// The embedded modules: each is SPIR-V without names, its ids come back from distances, and of a frame that is not whole
+// or has been changed nothing is taken.
 #include <doctest/doctest.h>
 #include <zstd.h>
 
@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "vulkan/spirv.hpp"
+#include "vulkan/spirv_ids.hpp"
 
 using namespace vkattn::core;
 
@@ -19,7 +20,7 @@ using Bytes = std::vector<uint8_t>;
 Bytes compressed(std::span<const uint8_t> bytes) {
     Bytes out(ZSTD_compressBound(bytes.size()));
     ZSTD_CCtx* context = ZSTD_createCCtx();
-    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the program zstd does
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the build does
     const size_t length = ZSTD_compress2(context, out.data(), out.size(), bytes.data(), bytes.size());
     ZSTD_freeCCtx(context);
     REQUIRE_EQ(ZSTD_isError(length), 0);
@@ -27,12 +28,41 @@ Bytes compressed(std::span<const uint8_t> bytes) {
     return out;
 }
 
-// Words that compress neither to nothing nor not at all.
-Bytes some_words(size_t count) {
-    Bytes bytes(count * sizeof(uint32_t));
+Bytes packed(Spirv words) {
+    REQUIRE(ids_to_distances(words));
+    return compressed({reinterpret_cast<const uint8_t*>(words.data()), words.size() * sizeof(uint32_t)});
+}
+
+// A header and instructions of 1 to 8 words. A sixteenth of the operands are any words below 2^31, the others are ids
+// as modules have them: a new one, one of the last, or one of a type. The first function begins after a quarter.
+Spirv some_module(size_t count) {
+    Spirv words(count);
+    uint32_t state = 1, next = 1;
+    const auto random = [&](uint32_t below) {
+        return static_cast<uint32_t>(uint64_t{state = state * 1664525 + 1013904223} * below >> 32);
+    };
+    const auto operand = [&]() -> uint32_t {
+        const uint32_t kind = random(16);
+        return kind == 0  ? random(1u << 31)
+               : kind < 5 ? next++
+                          : random(kind < 10 ? next : std::min(next, 40u));
+    };
+    for (size_t at = 5; at < count;) {
+        const uint32_t length = std::min(static_cast<uint32_t>(count - at), 1 + random(8));
+        words[at] = length << 16 | (at > count / 4 ? 54 + random(200) : random(50));
+        for (const size_t end = at++ + length; at < end; at++) words[at] = operand();
+    }
+    return words;
+}
+
+// One instruction before all functions, whose operands compress neither to nothing nor not at all.
+Spirv long_instruction(uint32_t count) {
+    Spirv words(count);
     uint32_t state = 1;
-    for (uint8_t& b : bytes) b = static_cast<uint8_t>((state = state * 1664525 + 1013904223) >> 29);
-    return bytes;
+    for (uint32_t& word : words)
+        for (int i = 0; i < 4; i++) word = word << 8 | (state = state * 1664525 + 1013904223) >> 29;
+    words[5] = (count - 5) << 16;
+    return words;
 }
 
 bool is_refused(std::span<const uint8_t> frame) {
@@ -71,25 +101,59 @@ void for_each_module(Visit visit) {
 
 }  // namespace
 
-TEST_CASE("spirv: what was compressed comes back") {
-    for (const size_t count : {size_t{1}, size_t{5}, size_t{1000}, size_t{300000}}) {
-        const Bytes bytes = some_words(count);
-        const Spirv words = decompress(compressed(bytes), "some_module");
-        REQUIRE_EQ(words.size(), count);
-        CHECK(std::ranges::equal(std::as_bytes(std::span(words)), std::as_bytes(std::span(bytes))));
+TEST_CASE("spirv: what was packed comes back") {
+    for (const size_t count : {size_t{5}, size_t{6}, size_t{1000}, size_t{300000}}) {
+        const Spirv words = some_module(count);
+        CHECK_EQ(decompress(packed(words), "some_module"), words);
     }
-    // The densest that there is: all zeros.
-    CHECK_EQ(decompress(compressed(Bytes(4 << 20)), "some_module").size(), 1u << 20);
+    // The densest that there is: one instruction over and over.
+    CHECK_EQ(decompress(packed(Spirv(1 << 20, 1 << 16)), "some_module").size(), 1u << 20);
+}
+
+TEST_CASE("spirv: ids of functions are distances from the id that appears next") {
+    constexpr uint32_t op_constant = 4u << 16 | 43, op_function = 5u << 16 | 54, op_any = 4u << 16 | 128;
+    const auto with_header = [](Spirv body) {
+        body.insert(body.begin(), {1, 2, 3, 4, 5});
+        return body;
+    };
+    const Spirv ids = with_header(
+        {op_constant, 1, 2, 3, op_function, 1, 4, 0, 5, op_any, 1, 6, 4, op_any, 9, 0x7fffffff, 7});
+    // 1 to 3 come before functions, also where 3 is a literal; at the first function the next id is 4. In the last
+    // instruction, 9 comes after the next id, which is 7.
+    const Spirv distances = with_header(
+        {op_constant, 1, 2, 3, op_function, 2, 1, 0, 1, op_any, 2, 1, 7, op_any, 18, 0xfffffffe, 1});
+    Spirv words = ids;
+    CHECK(ids_to_distances(words));
+    CHECK_EQ(words, distances);
+    CHECK(distances_to_ids(words));
+    CHECK_EQ(words, ids);
+}
+
+TEST_CASE("spirv: a literal that would be read as a distance is refused, and others are not") {
+    constexpr uint32_t op_function = 5u << 16 | 54;
+    const auto with_literal = [](uint32_t literal) {
+        return Spirv{1, 2, 3, 4, 5, op_function, 1, 2, 3, literal};
+    };
+    for (const uint32_t literal : {0u, 0x7fffffffu, 0x80000004u, 0xffffffffu}) {
+        Spirv words = with_literal(literal);
+        CHECK(ids_to_distances(words));
+        CHECK(distances_to_ids(words));
+        CHECK_EQ(words, with_literal(literal));
+    }
+    for (const uint32_t literal : {0x80000000u, 0x80000003u}) {
+        Spirv words = with_literal(literal);
+        CHECK_FALSE(ids_to_distances(words));
+    }
 }
 
 TEST_CASE("spirv: a frame that is cut off anywhere is refused") {
-    const Bytes whole = compressed(some_words(200));
+    const Bytes whole = packed(long_instruction(200));
     for (size_t length = 0; length < whole.size(); length++)
         CHECK(is_refused(Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(length))));
 }
 
 TEST_CASE("spirv: a frame with any byte changed is refused or gives the same words") {
-    const Bytes whole = compressed(some_words(200));
+    const Bytes whole = packed(long_instruction(200));
     const Spirv words = decompress(whole, "some_module");
     size_t accepted = 0;
     for (size_t at = 0; at < whole.size(); at++)
@@ -104,16 +168,24 @@ TEST_CASE("spirv: a frame with any byte changed is refused or gives the same wor
     CHECK_LE(accepted, 4);
 }
 
-TEST_CASE("spirv: frames of something else than words are refused") {
+TEST_CASE("spirv: frames of something else than modules are refused") {
+    const auto frame_of = [](const Spirv& words) {
+        return compressed({reinterpret_cast<const uint8_t*>(words.data()), words.size() * sizeof(uint32_t)});
+    };
     CHECK(is_refused({}));
     CHECK(is_refused(Bytes(1000)));
     CHECK(is_refused(compressed({})));
     CHECK(is_refused(compressed(Bytes(4001))));
-    Bytes twice = compressed(some_words(200));
+    Bytes twice = packed(some_module(200));
     twice.insert(twice.end(), twice.begin(), twice.end());
     CHECK(is_refused(twice));
     // A size that nobody has memory for must not be believed: zeros compress to nearly nothing.
     CHECK(is_refused(compressed(Bytes((64 << 20) + 4))));
+    // Words, but not a header and whole instructions.
+    CHECK_FALSE(is_refused(frame_of(Spirv(5))));
+    CHECK(is_refused(frame_of(Spirv(4))));
+    CHECK(is_refused(frame_of(Spirv(6))));
+    CHECK(is_refused(frame_of({1, 2, 3, 4, 5, 3u << 16, 1})));
 }
 
 TEST_CASE("spirv: every module is embedded, whole and without names") {

@@ -8,6 +8,8 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
+#include "spirv_ids.hpp"
+
 namespace vkattn::core {
 namespace {
 
@@ -33,7 +35,7 @@ Spirv decompress(std::span<const uint8_t> frame, std::string_view name) {
         ZSTD_decompress(words.data(), bytes, frame.data(), frame.size());  // compares the checksum
     if (ZSTD_isError(result) != 0 && ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation)
         throw std::bad_alloc();
-    check(result == bytes);
+    check(result == bytes && distances_to_ids(words));
     return words;
 }
 

@@ -1,5 +1,5 @@
-// The compiled modules of shaders/kernels.def, which the build embeds as Zstandard frames. Pipelines are built from
-// them (context.cpp), and pipeline_constants.cpp looks for the constants that they read.
+// The compiled modules of shaders/kernels.def, which the build embeds as Zstandard frames of what spirv_ids.hpp makes of
+// them. Pipelines are built from them (context.cpp), and pipeline_constants.cpp looks for the constants that they read.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,14 @@ namespace vkattn::core {
 
 using Spirv = std::vector<uint32_t>;
 
+// A module as the build embeds it: the bytes of a Zstandard frame.
+struct Frame {
+    const uint64_t* words = nullptr;
+    size_t bytes = 0;
+
+    operator std::span<const uint8_t>() const { return {reinterpret_cast<const uint8_t*>(words), bytes}; }
+};
+
 // rolled asks for the module's form for CPUs, where it has two. Every call decompresses the module again, so
 // callers keep what they need more than once.
 Spirv spirv_of(Module module, bool rolled);
@@ -26,7 +34,7 @@ Spirv preserving_nonfinite(const Spirv& module);
 // The module's name, with "_rolled" behind it for the form for CPUs of a module that has two.
 std::string module_name(Module module, bool rolled);
 
-// Throws std::runtime_error with the module's name if the bytes are not a whole, undamaged Zstandard frame of words. An
+// Throws std::runtime_error with the module's name if the bytes are not a whole, undamaged frame of a module. An
 // exception and no Failure, because only a damaged library can be the cause: nobody shall choose another kernel then.
 Spirv decompress(std::span<const uint8_t> frame, std::string_view name);
 

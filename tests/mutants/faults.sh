@@ -92,7 +92,7 @@ compile() {
         -MD -MF "$3/$module.d" -MT "$module" "$shaders/$file" -o "$to.new" || return
     [[ $needs != NEED_MATRIX || $module == *_rolled ]] ||
         passes=(--merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local)
-    "$root/.sdk/bin/spirv-opt" "${passes[@]}" --strip-debug "$to.new" -o "$to.new" || return
+    "$root/.sdk/bin/spirv-opt" "${passes[@]}" --strip-debug --compact-ids "$to.new" -o "$to.new" || return
     mv "$to.new" "$to"  # in one piece: an interrupted run leaves no half of a module
 }
 
