@@ -1,5 +1,5 @@
 // Builds that VKATTN_KERNELS leaves kernels out of: the planner refuses what needs them by their name, and does without
-// those that only save work.
+// those that only save work. Without VKATTN_CPU_FORMS it takes the forms of modules that there are.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -128,4 +128,34 @@ TEST_CASE("missing kernels: masks are not classified, matrix units are not probe
     CHECK_EQ(core::probe_size(unprobed), 0);
     core::note_probe(unprobed, nullptr);
     CHECK_EQ(unprobed.matrices.size(), h200.matrices.size());
+}
+
+TEST_CASE("missing CPU forms: a CPU runs the modules for GPUs, and the plan says so") {
+    const DeviceCaps& with = matrix_device("lavapipe");
+    DeviceCaps without_forms = with;
+    without_forms.missing_cpu_forms = true;
+    const auto is_rolled = [](const core::Result<Plan>& plan) {
+        REQUIRE(plan);
+        const auto of_cpus = [](const core::Pipeline& p) { return p.rolled; };
+        const bool rolled = std::ranges::any_of(plan->pipelines, of_cpus);
+        CHECK_NE(plan->tuning.find(rolled ? "rolled=1" : "rolled=0"), std::string::npos);
+        return rolled;
+    };
+    for (const char* const kernel : {"tiles", "rows", "matrix"}) {
+        CAPTURE(kernel);
+        Options options;
+        options.kernel = kernel;
+        const Problem problem = problem_of(options.kernel == "rows" ? 1 : 512, VKATTN_DTYPE_FLOAT16);
+        const core::Backward backward = make_backward(problem);
+        CHECK(is_rolled(make_plan(with, problem, options)));
+        CHECK_FALSE(is_rolled(make_plan(without_forms, problem, options)));
+        if (options.kernel != "rows") {
+            CHECK(is_rolled(make_plan(with, problem, backward, options)));
+            CHECK_FALSE(is_rolled(make_plan(without_forms, problem, backward, options)));
+        }
+        options.tuning = options.kernel == "matrix" ? "rolled=1" : "rolled=1,prefetch=0";
+        CHECK(is_rolled(make_plan(with, problem, options)));
+        CHECK_EQ(message_of(make_plan(without_forms, problem, options)),
+                 "rolled = 1: this build has no forms for CPUs");
+    }
 }

@@ -1,5 +1,5 @@
-// The embedded modules: each is SPIR-V without names, its ids come back from distances, and of a frame that is not whole
-// or has been changed nothing is taken.
+// The embedded modules: each is SPIR-V without names, ids come back from distances, and of a frame that is not whole or
+// has been changed nothing is taken.
 #include <doctest/doctest.h>
 #include <zstd.h>
 

@@ -54,11 +54,13 @@ uint32_t regions_of(Role role) {
     return bits;
 }
 
-// Refuses a plan that needs a kernel which was left out of this build.
+// Refuses a plan that needs a kernel or a form of a module which was left out of this build.
 Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
     for (const Pipeline& pipeline : plan.pipelines) {
         const Kernel kernel = info_of(pipeline.module).kernel;
         if (!has_kernel(caps, kernel)) return missing_kernel(kernel);
+        if (pipeline.rolled && caps.missing_cpu_forms)
+            return unsupported("options.tuning", "rolled = 1: this build has no forms for CPUs");
     }
     return true;
 }

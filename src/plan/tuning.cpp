@@ -273,7 +273,7 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text, K
 Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, const TuningRow& row,
                                KernelKind kind, std::string_view tuning) {
     TileNumbers own = row.numbers;
-    own.rolled = caps.type == DeviceType::cpu;
+    own.rolled = rolled_on(caps);
     if (own.rolled != 0) own.prefetch = 0;  // The row may be for other devices.
     const Result<TileNumbers> numbers = with_overrides(own, tuning, kind);
     if (!numbers) return numbers.failure();
@@ -281,7 +281,8 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
     if (const std::string why = too_large(caps, *numbers, pool); !why.empty())
         return unsupported("options.tuning", fmt::format("over row {}: {}", row.name, why));
     if (!numbers->of_rows_kernel() && numbers->rolled == 0 && quirk_no_divergent_addresses(caps))
-        return unsupported("options.tuning", "rolled = 0, which this driver's compiler does not survive");
+        return unsupported(own.rolled == 0 ? "" : "options.tuning",
+                           "rolled = 0, which this driver's compiler does not survive");
     const bool pack = !is_backward(kind) && packs(problem, numbers->tile_q());
     if (!problem.narrow_rows(numbers->tile_q(), numbers->tile_kv(), pack) &&
         quirk_no_divergent_addresses(caps))

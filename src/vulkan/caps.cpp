@@ -68,6 +68,15 @@ uint32_t find_missing_kernels() {
     return missing;
 }
 
+// True if the build has left out the forms for CPUs of the modules that it has.
+bool find_missing_cpu_forms() {
+    for (uint32_t i = 0; i < static_cast<uint32_t>(Module::count); i++) {
+        const auto module = static_cast<Module>(i);
+        if (!compressed_spirv(module, false).empty() && compressed_spirv(module, true).empty()) return true;
+    }
+    return false;
+}
+
 // Shapes at subgroup scope with 16-bit operands and float32 accumulators, the largest first.
 std::vector<MatrixShape> find_matrices(const InstanceFunctions& vk, VkPhysicalDevice device, bool bfloat16) {
     const auto query = vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR;
@@ -164,6 +173,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.preserves_nonfinite = floats.shaderSignedZeroInfNanPreserveFloat32 != 0 &&
                                !quirk_preserving_takes_registers(caps) && !quirk_preserving_takes_time(caps);
     caps.missing_kernels = find_missing_kernels();
+    caps.missing_cpu_forms = find_missing_cpu_forms();
     return caps;
 }
 

@@ -1,5 +1,6 @@
-// The compiled modules of shaders/kernels.def, which the build embeds as Zstandard frames of what spirv_ids.hpp makes of
-// them. Pipelines are built from them (context.cpp), and pipeline_constants.cpp looks for the constants that they read.
+// The compiled modules of shaders/kernels.def, which the build embeds as Zstandard frames, their ids as spirv_ids.hpp
+// writes them. Pipelines are built from them (context.cpp), and pipeline_constants.cpp looks for the constants that
+// they read.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,7 @@ std::string module_name(Module module, bool rolled);
 // exception and no Failure, because only a damaged library can be the cause: nobody shall choose another kernel then.
 Spirv decompress(std::span<const uint8_t> frame, std::string_view name);
 
-// The module as it lies in the library; empty if the build has left its kernel out.
+// The module as it lies in the library; empty if the build has left out its kernel or this form.
 std::span<const uint8_t> compressed_spirv(Module module, bool rolled);
 
 }  // namespace vkattn::core
