@@ -97,8 +97,8 @@ endmacro()
 
 # vkattn_embed_shaders(TARGET KERNELS OUTPUT [KEPT...]): compiles the modules of a list of kernels, or of those that are
 # KEPT, and embeds them, compressed, in a generated header: frames code_NAME and code_NAME_rolled, the same where a
-# module has one form, and empty ones for the other kernels and, without VKATTN_CPU_FORMS, for forms for CPUs. The module
-# list of TARGET is what vkattn_print_sizes reads.
+# module has one form, and empty ones for the other kernels and for the forms for CPUs that VKATTN_CPU_FORMS leaves out. The
+# module list of TARGET is what vkattn_print_sizes reads.
 function(vkattn_embed_shaders target kernels output)
   vkattn_read_modules(lines "${kernels}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_modules")
@@ -113,7 +113,8 @@ function(vkattn_embed_shaders target kernels output)
       continue()
     endif()
     foreach(form IN LISTS module_forms)
-      if(form STREQUAL "${module}_rolled" AND NOT VKATTN_CPU_FORMS)
+      if(form STREQUAL "${module}_rolled" AND NOT (VKATTN_CPU_FORMS STREQUAL "all" OR
+         VKATTN_CPU_FORMS STREQUAL "portable" AND NOT module_needs MATCHES "NEED_MATRIX"))
         string(APPEND text "constexpr ::vkattn::core::Frame code_${form};\n")
         continue()
       endif()

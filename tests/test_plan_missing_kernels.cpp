@@ -133,7 +133,9 @@ TEST_CASE("missing kernels: masks are not classified, matrix units are not probe
 TEST_CASE("missing CPU forms: a CPU runs the modules for GPUs, and the plan says so") {
     const DeviceCaps& with = matrix_device("lavapipe");
     DeviceCaps without_forms = with;
-    without_forms.missing_cpu_forms = true;
+    without_forms.missing_cpu_forms = without_forms.missing_matrix_cpu_forms = true;
+    DeviceCaps without_matrix = with;
+    without_matrix.missing_matrix_cpu_forms = true;
     const auto is_rolled = [](const core::Result<Plan>& plan) {
         REQUIRE(plan);
         const auto of_cpus = [](const core::Pipeline& p) { return p.rolled; };
@@ -149,6 +151,7 @@ TEST_CASE("missing CPU forms: a CPU runs the modules for GPUs, and the plan says
         const core::Backward backward = make_backward(problem);
         CHECK(is_rolled(make_plan(with, problem, options)));
         CHECK_FALSE(is_rolled(make_plan(without_forms, problem, options)));
+        CHECK_EQ(is_rolled(make_plan(without_matrix, problem, options)), options.kernel != "matrix");
         if (options.kernel != "rows") {
             CHECK(is_rolled(make_plan(with, problem, backward, options)));
             CHECK_FALSE(is_rolled(make_plan(without_forms, problem, backward, options)));

@@ -64,8 +64,9 @@ struct DeviceCaps {
     bool preserves_nonfinite = false;     // float32, by an execution mode of modules; no plan depends on it
     std::vector<KernelVerdict> verdicts;  // of self-tests; kernels that failed are not planned
     uint32_t missing_kernels = 0;  // a bit for each Kernel that this build of the library was made without
-    bool missing_cpu_forms =
-        false;  // this build was made without the modules' forms for CPUs (VKATTN_CPU_FORMS)
+    // This build was made without the forms for CPUs of modules that need no matrix unit, or of those that do
+    // (VKATTN_CPU_FORMS).
+    bool missing_cpu_forms = false, missing_matrix_cpu_forms = false;
 };
 
 constexpr uint32_t driver_nvidia = 4;        // VK_DRIVER_ID_NVIDIA_PROPRIETARY

@@ -231,7 +231,7 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.turned = turned;
     n.layout = khr ? 0 : turned ? shape.turned_layout : shape.layout;
     n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
-    n.rolled = rolled_on(caps);
+    n.rolled = rolled_on(caps, true);
     if (n.move >= MOVE_SHARED) n.halves = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
     if (options.batch_invariant || (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT)) n.running = 1;

@@ -59,7 +59,8 @@ Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
     for (const Pipeline& pipeline : plan.pipelines) {
         const Kernel kernel = info_of(pipeline.module).kernel;
         if (!has_kernel(caps, kernel)) return missing_kernel(kernel);
-        if (pipeline.rolled && caps.missing_cpu_forms)
+        const bool needs_matrix = (info_of(pipeline.module).needs & NEED_MATRIX) != 0;
+        if (pipeline.rolled && (needs_matrix ? caps.missing_matrix_cpu_forms : caps.missing_cpu_forms))
             return unsupported("options.tuning", "rolled = 1: this build has no forms for CPUs");
     }
     return true;

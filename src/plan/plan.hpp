@@ -136,9 +136,11 @@ constexpr bool has_kernel(const DeviceCaps& caps, Kernel kernel) {
     return (caps.missing_kernels >> static_cast<uint32_t>(kernel) & 1) == 0;
 }
 
-// The tuning number `rolled` of a device: 1 takes modules in their form for CPUs.
-constexpr uint32_t rolled_on(const DeviceCaps& caps) {
-    return caps.type == DeviceType::cpu && !caps.missing_cpu_forms ? 1 : 0;
+// The tuning number `rolled` of a device: 1 takes modules in their form for CPUs. A plan of matrix kernels has modules
+// of both sorts.
+constexpr uint32_t rolled_on(const DeviceCaps& caps, bool needs_matrix) {
+    const bool missing = caps.missing_cpu_forms || (needs_matrix && caps.missing_matrix_cpu_forms);
+    return caps.type == DeviceType::cpu && !missing ? 1 : 0;
 }
 
 struct Options {

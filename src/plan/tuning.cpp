@@ -273,7 +273,7 @@ Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text, K
 Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, const TuningRow& row,
                                KernelKind kind, std::string_view tuning) {
     TileNumbers own = row.numbers;
-    own.rolled = rolled_on(caps);
+    own.rolled = rolled_on(caps, false);
     if (own.rolled != 0) own.prefetch = 0;  // The row may be for other devices.
     const Result<TileNumbers> numbers = with_overrides(own, tuning, kind);
     if (!numbers) return numbers.failure();

@@ -68,11 +68,13 @@ uint32_t find_missing_kernels() {
     return missing;
 }
 
-// True if the build has left out the forms for CPUs of the modules that it has.
-bool find_missing_cpu_forms() {
+// True if the build has left out forms for CPUs of the modules that it has and that need a matrix unit, or do not.
+bool find_missing_cpu_forms(bool needs_matrix) {
     for (uint32_t i = 0; i < static_cast<uint32_t>(Module::count); i++) {
         const auto module = static_cast<Module>(i);
-        if (!compressed_spirv(module, false).empty() && compressed_spirv(module, true).empty()) return true;
+        if (((info_of(module).needs & NEED_MATRIX) != 0) == needs_matrix &&
+            !compressed_spirv(module, false).empty() && compressed_spirv(module, true).empty())
+            return true;
     }
     return false;
 }
@@ -173,7 +175,8 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.preserves_nonfinite = floats.shaderSignedZeroInfNanPreserveFloat32 != 0 &&
                                !quirk_preserving_takes_registers(caps) && !quirk_preserving_takes_time(caps);
     caps.missing_kernels = find_missing_kernels();
-    caps.missing_cpu_forms = find_missing_cpu_forms();
+    caps.missing_cpu_forms = find_missing_cpu_forms(false);
+    caps.missing_matrix_cpu_forms = find_missing_cpu_forms(true);
     return caps;
 }
 

@@ -58,7 +58,7 @@ set_up() {
     wait "$installing" || exit 1
 }
 
-# configure FOLDER OPTION...: a build folder, for the SDK folder at hand, with the tool and the tests.
+# configure FOLDER OPTION...: a build folder, for the SDK folder at hand, with the tool.
 configure() {
     local folder=$1 generator=()
     shift
@@ -67,7 +67,7 @@ configure() {
         rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
     fi
     [[ -e $folder/CMakeCache.txt ]] || generator=(-G Ninja)
-    cmake -S "$root" -B "$folder" "${generator[@]}" -DVKATTN_SDK="$sdk_dir" -DVKATTN_TESTS=ON "$@"
+    cmake -S "$root" -B "$folder" "${generator[@]}" -DVKATTN_SDK="$sdk_dir" -DVKATTN_TOOLS=ON -DVKATTN_WERROR=ON "$@"
 }
 
 # build FOLDER TARGET...: with its progress on a terminal, where it is one line; elsewhere only
