@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <set>
+#include <span>
 #include <string>
 
 #include "plan_flaws.hpp"
@@ -47,31 +48,71 @@ TEST_CASE("interfaces: no id and no name stands for two constants") {
     });
 }
 
-TEST_CASE("interfaces: a struct's members have the names and places of the list") {
-#define KERNEL(kernel)                                                                      \
-    {                                                                                       \
-        INFO(#kernel);                                                                      \
-        using Push = core::push::kernel;                                                    \
-        const core::KernelInfo& info = core::info_of(Kernel::kernel);                       \
-        const core::Pipeline pipeline = pipeline_with(Module::kernel##_begin);              \
-        core::constants::kernel values;                                                     \
-        std::memcpy(static_cast<void*>(&values), pipeline.constants.data(), sizeof values); \
-        CHECK_EQ(sizeof(Push), info.push_bytes);                                            \
-        size_t constants = 0, fields = 0;
-#define KERNEL_END(kernel)                      \
-    CHECK_EQ(constants, info.constants.size()); \
-    CHECK_EQ(fields, info.fields.size());       \
+namespace {
+
+// The lists as data: an assertion for each line of them would take the compiler half a minute.
+struct Listed {
+    std::string_view name;
+    size_t at, size;
+    uint32_t id = 0;
+};
+
+#define KERNEL(kernel)                              \
+    namespace list_of_##kernel {                    \
+        using Constants = core::constants::kernel;  \
+        using Push = core::push::kernel;            \
+        constexpr size_t push_bytes = sizeof(Push); \
+        constexpr Listed constants[] = {
+#define CONSTANT(number, type, member, NAME, value) {#member, offsetof(Constants, member), 4, number},
+#define KERNEL_END(kernel) \
+    }                      \
+    ;                      \
     }
-#define CONSTANT(number, type, member, NAME, value)          \
-    CHECK_EQ(values.member, constant_of(pipeline, #member)); \
-    CHECK_EQ(info.constants[constants].name, #member);       \
-    CHECK_EQ(info.constants[constants++].id, number);
-#define FIELD(type, member)                                             \
-    CHECK_EQ(info.fields[fields].name, #member);                        \
-    CHECK_EQ(info.fields[fields].offset_bytes, offsetof(Push, member)); \
-    CHECK_EQ(info.fields[fields++].size_bytes, sizeof(Push::member));
-#define FIELD_ARRAY(type, member, count) FIELD(type, member)
 #include "kernels.def"
+
+#define KERNEL(kernel)           \
+    namespace list_of_##kernel { \
+        constexpr Listed fields[] = {
+#define FIELD(type, member) {#member, offsetof(Push, member), sizeof(Push::member)},
+#define FIELD_ARRAY(type, member, count) FIELD(type, member)
+#define KERNEL_END(kernel) \
+    }                      \
+    ;                      \
+    }
+#include "kernels.def"
+
+struct Lists {
+    std::span<const Listed> constants, fields;
+    size_t push_bytes;
+};
+const Lists lists[] = {
+#define KERNEL(kernel) {list_of_##kernel::constants, list_of_##kernel::fields, list_of_##kernel::push_bytes},
+#include "kernels.def"
+};
+
+}  // namespace
+
+TEST_CASE("interfaces: a struct's members have the names and places of the list") {
+    for_each_kernel([](Kernel kernel, const core::KernelInfo& info) {
+        const Lists& list = lists[static_cast<size_t>(kernel)];
+        const core::Pipeline pipeline = pipeline_with(info.modules_begin);
+        CHECK_EQ(info.push_bytes, list.push_bytes);
+        REQUIRE_EQ(info.constants.size(), list.constants.size());
+        for (size_t i = 0; i < list.constants.size(); i++) {
+            const Listed& c = list.constants[i];
+            INFO(std::string(c.name));
+            CHECK(info.constants[i].name == c.name);
+            CHECK_EQ(info.constants[i].id, c.id);
+            CHECK_EQ(constant_of(pipeline, c.name), 100 + c.at / c.size);
+        }
+        REQUIRE_EQ(info.fields.size(), list.fields.size());
+        for (size_t i = 0; i < list.fields.size(); i++) {
+            INFO(std::string(list.fields[i].name));
+            CHECK(info.fields[i].name == list.fields[i].name);
+            CHECK_EQ(info.fields[i].offset_bytes, list.fields[i].at);
+            CHECK_EQ(info.fields[i].size_bytes, list.fields[i].size);
+        }
+    });
     CHECK_EQ(constant_of(pipeline_with(Module::combine_f32), "head_dim_qk"), 0);
 }
 
