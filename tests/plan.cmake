@@ -6,13 +6,12 @@ foreach(library fmt nlohmann doctest)
 endforeach()
 
 set(plan_sources
-  main.cpp plan_arrays.cpp plan_backward_model.cpp plan_cases.cpp plan_checks.cpp plan_checks_backward.cpp
-  plan_checks_backward_matrix.cpp plan_checks_baseline.cpp plan_checks_matrix.cpp plan_checks_memory.cpp
-  plan_checks_work.cpp plan_faults.cpp gate/layouts.cpp plan_matrix_model.cpp plan_model.cpp plan_pieces.cpp
+  main.cpp plan_arrays.cpp plan_cases.cpp plan_checks.cpp plan_checks_interface.cpp plan_checks_matrix.cpp
+  plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_faults.cpp plan_reading.cpp gate/layouts.cpp
   problem_bounds.cpp
   test_plan_faults.cpp test_plan_interfaces.cpp profile.cpp test_plan.cpp test_plan_backward.cpp
   test_plan_backward_refusals.cpp test_plan_baseline.cpp test_plan_combine.cpp test_plan_features.cpp
-  test_plan_choices.cpp test_plan_dot.cpp test_plan_golden.cpp test_plan_limits.cpp test_plan_matrix.cpp
+  test_plan_choices.cpp test_plan_counts.cpp test_plan_dot.cpp test_plan_golden.cpp test_plan_limits.cpp test_plan_matrix.cpp
   test_plan_missing_kernels.cpp test_plan_matrix_sweep.cpp test_plan_refusals.cpp test_plan_tuning.cpp
   test_problem.cpp test_overlap.cpp test_problem_features.cpp test_plan_extremes.cpp test_struct_sizes.cpp
   test_self_test.cpp test_plan_watchdog.cpp)

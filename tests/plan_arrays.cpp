@@ -1,11 +1,10 @@
+// Arrays that a problem has: those that recordings of a plan are given, and the optional ones.
 #include "plan_arrays.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 
-#include "plan_checks.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
@@ -20,10 +19,6 @@ struct Expected {
     uint32_t alignment;
     bool wanted, may_be_null = false;
 };
-
-uint32_t bytes_of_element(VkattnDtype dtype) {
-    return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-}
 
 std::string compare(const std::vector<core::CallerArray>& arrays, const std::vector<Expected>& expected) {
     size_t wanted = 0;
@@ -44,7 +39,7 @@ std::string compare(const std::vector<core::CallerArray>& arrays, const std::vec
 // What forward and backward both read.
 std::vector<Expected> inputs_of(const Problem& p) {
     const bool queries = p.batch != 0 && p.seqlen_q != 0, keys = queries && p.seqlen_kv != 0;
-    const uint32_t element = bytes_of_element(p.dtype);
+    const uint32_t element = bytes_of(p.dtype);
     return {{Region::query, p.alignment_bytes, queries},
             {Region::key, p.alignment_bytes, keys},
             {Region::value, p.alignment_bytes, keys},
@@ -76,84 +71,41 @@ uint32_t all_optional_arrays() {
     return bits;
 }
 
-std::string caller_arrays_flaw(const Problem& p, const core::Plan& plan) {
-    auto expected = inputs_of(p);
-    expected.push_back({Region::lse, 4, true, true});
-    for (const OptionalArray& array : optional_arrays_of(p))
-        expected.push_back({array.region, 4, array.given && p.seqlen_q != 0});
-    return compare(plan.caller_arrays, expected);
-}
-
-std::string caller_arrays_flaw(const Problem& p, const core::Backward& b, const core::Plan& plan) {
-    const bool queries = p.batch != 0 && p.seqlen_q != 0, keys = p.batch != 0 && p.seqlen_kv != 0;
-    auto expected = inputs_of(p);
-    for (const OptionalArray& array : optional_arrays_of(p))
-        expected.push_back({array.region, 4, array.given});
-    const uint64_t* const bias = b.dbias_extents;
-    const uint32_t element = bytes_of_element(p.dtype);
-    expected.insert(expected.end(), {{Region::lse, 4, queries},
-                                     {Region::dout, p.alignment_bytes, queries},
-                                     {Region::dlse, 4, queries && b.dlse != 0},
-                                     {Region::dquery, p.alignment_bytes, queries},
-                                     {Region::dkey, p.alignment_bytes, keys},
-                                     {Region::dvalue, p.alignment_bytes, keys},
-                                     {Region::dbias, element, std::count(bias, bias + 4, 0u) == 0}});
-    return compare(plan.caller_arrays, expected);
-}
-
-std::string caller_arrays_flaw(const core::Combine& c, const core::Plan& plan) {
-    const bool rows = c.batch != 0 && c.num_heads != 0 && c.seqlen_q != 0;
-    return compare(plan.caller_arrays,
-                   {{Region::parts, std::max(c.alignment_bytes, bytes_of_element(c.parts_dtype)), rows},
-                    {Region::parts_lse, 4, rows},
-                    {Region::out, c.alignment_bytes, rows},
-                    {Region::lse, 4, true, true}});
-}
-
-std::string arguments_flaw(const Problem& p, const Model& m, const Arguments& a) {
-    const auto strides = stride_bytes(p);
-    const auto mask = mask_strides(p);
-    if (!std::equal(strides.begin(), strides.end(), a.stride)) return "strides in the argument block";
-    if (!std::equal(mask.begin(), mask.end(), a.mask_stride)) return "mask strides";
-    if (a.mask != 0 || a.classes != 0) return "an address in the argument block";
-    uint32_t present = m.classified ? PRESENT_CLASSES : 0;
-    for (const OptionalArray& array : optional_arrays_of(p)) {
-        uint64_t address;
-        std::memcpy(&address, reinterpret_cast<const char*>(&a) + array.at, sizeof address);
-        if (address != 0) return "an address in the argument block";
-        present |= array.given ? array.present_bit : 0;
-    }
-    if (a.present != present) return "what is present";
-    const uint64_t keys = mask_extents(p)[3];
-    const bool masked = p.mask != VKATTN_MASK_NONE;
-    if (a.key_limit != (masked && keys != 1 ? keys : p.seqlen_kv)) return "key_limit";
-    if (a.mask_key_step != (masked && keys != 1)) return "mask_key_step";
-    if (a.follow_lengths != (p.kv_lengths != 0 && p.align == VKATTN_ALIGN_BOTTOM_RIGHT))
-        return "follow_lengths";
-    if (a.mask_group_size * mask_extents(p)[1] != (masked ? p.num_heads_q : 1)) return "mask_group_size";
-    if (a.class_heads != (m.classified ? class_heads(p, m) : 1)) return "class_heads";
-    if (a.padding != 0) return "padding";
-    if (a.class_batches != (m.classified && mask[0] != 0 ? p.batch : 1)) return "class_batches";
-    return "";
-}
-
-std::vector<core::Patch> argument_patches(const Problem& p, const Model& m) {
-    std::vector<core::Patch> expected;
-    if (p.mask != VKATTN_MASK_NONE) expected.push_back({offsetof(Arguments, mask), Region::mask});
-    // What is absent is loaded from the block itself.
-    const auto one_of = [](bool present, Region region) { return present ? region : Region::arguments; };
-    expected.push_back({offsetof(Arguments, classes), one_of(m.classified, Region::mask_classes)});
-    for (const OptionalArray& array : optional_arrays_of(p))
-        expected.push_back({static_cast<uint32_t>(array.at), one_of(array.given, array.region)});
-    return expected;
-}
-
-Values term_constants(const Problem& p) {
-    return {{"has_softcap", p.softcap > 0}, {"mask_kind", mask_constant(p)}};
-}
-
 bool terms_change_every_score(const Problem& p) {
     return p.softcap > 0;
+}
+
+// The addresses that a recording must be given are checked for null and alignment; no others are.
+std::string caller_arrays_flaw(const Given& g) {
+    std::vector<Expected> expected;
+    const Problem& p = g.p;
+    const bool queries = p.batch != 0 && p.seqlen_q != 0, keys = g.has_keys();
+    if (g.combine != nullptr) {
+        const core::Combine& c = *g.combine;
+        const bool rows = c.batch != 0 && c.num_heads != 0 && c.seqlen_q != 0;
+        expected = {{Region::parts, std::max(c.alignment_bytes, bytes_of(c.parts_dtype)), rows},
+                    {Region::parts_lse, 4, rows},
+                    {Region::out, c.alignment_bytes, rows},
+                    {Region::lse, 4, true, true}};
+        return compare(g.plan.caller_arrays, expected);
+    }
+    expected = inputs_of(p);
+    for (const OptionalArray& array : optional_arrays_of(p))
+        expected.push_back({array.region, 4, array.given && (p.seqlen_q != 0 || g.backward != nullptr)});
+    if (g.backward == nullptr) {
+        expected.push_back({Region::lse, 4, true, true});
+        return compare(g.plan.caller_arrays, expected);
+    }
+    const auto bias = bias_extents(g);
+    expected.insert(expected.end(),
+                    {{Region::lse, 4, queries},
+                     {Region::dout, p.alignment_bytes, queries},
+                     {Region::dlse, 4, queries && g.backward->dlse != 0},
+                     {Region::dquery, p.alignment_bytes, queries},
+                     {Region::dkey, p.alignment_bytes, keys},
+                     {Region::dvalue, p.alignment_bytes, keys},
+                     {Region::dbias, bytes_of(p.dtype), std::count(bias.begin(), bias.end(), 0u) == 0}});
+    return compare(g.plan.caller_arrays, expected);
 }
 
 }  // namespace vkattn::test

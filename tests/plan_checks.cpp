@@ -1,252 +1,45 @@
+// All properties together, and those of a plan as a whole. plan_checks.hpp tells of them.
 #include "plan_checks.hpp"
 
 #include <algorithm>
-#include <map>
+#include <bit>
 #include <set>
 #include <stdexcept>
 
 #include <fmt/format.h>
 
-#include "plan_arrays.hpp"
-#include "plan_model.hpp"
+#include "plan/matrix.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
 namespace {
 
-using core::DeviceCaps;
 using core::Dispatch;
 using core::Pipeline;
 using core::Plan;
-using core::Problem;
 using core::TileNumbers;
 
-struct Number {
-    const char* name;
-    uint32_t TileNumbers::*at;
-};
-
-constexpr Number all_numbers[] = {
-    {"threads", &TileNumbers::threads},   {"lanes", &TileNumbers::lanes},
-    {"rows", &TileNumbers::rows},         {"cols", &TileNumbers::cols},
-    {"chunk", &TileNumbers::chunk},       {"p_blocks", &TileNumbers::p_blocks},
-    {"v_keys", &TileNumbers::v_keys},     {"prefetch", &TileNumbers::prefetch},
-    {"unroll", &TileNumbers::unroll},     {"rolled", &TileNumbers::rolled},
-    {"q_slices", &TileNumbers::q_slices}, {"kv_slices", &TileNumbers::kv_slices},
-};
-static_assert(sizeof(TileNumbers) == sizeof(uint32_t) * std::size(all_numbers), "a number is missing above");
-
-}  // namespace
-
-bool far_apart(const Problem& p, uint64_t rows, uint64_t stride, uint64_t heads, uint64_t head_stride,
-               uint64_t inner) {
-    const uint64_t limit = (uint64_t{1} << 31) / p.element_bytes;
-    if (rows > 1 && stride > limit) return true;
-    if (heads > 1 && head_stride > limit) return true;
-    return (rows - 1) * stride + (heads - 1) * head_stride + inner > limit;
-}
-
-namespace {
-
-// The same with `slack` rows more than a tile has: 0 for what the shaders really address.
-bool far_rows(const Problem& p, const Model& m, bool pack, uint64_t slack) {
-    const uint64_t group = pack ? p.group_size : 1;
-    // Packed: a tile that does not begin with a query's first head ends within one query more.
-    const uint64_t all = (m.tile_q + 2 * (group - 1)) / group;
-    const uint64_t queries = (slack != 0 ? all : std::min<uint64_t>(p.seqlen_q, all)) + slack;
-    const uint64_t keys = (slack != 0 ? m.tile_kv : std::min(p.seqlen_kv, m.tile_kv)) + slack;
-    const auto far = [&](uint64_t rows, const VkattnStrides& s, uint64_t heads) {
-        return rows != 0 && far_apart(p, rows, s.seq, heads, s.head, slack != 0 ? VKATTN_MAX_HEAD_DIM : 1);
-    };
-    const auto mask = mask_strides(p);
-    const bool far_mask =
-        p.mask != VKATTN_MASK_NONE &&
-        far_apart(p, queries, mask[2] + (slack != 0 ? p.seqlen_kv : 0), group, mask[1], mask_extents(p)[3]);
-    return far(queries, p.query_strides, group) || far(queries, p.out_strides, group) ||
-           far(keys, p.key_strides, 1) || far(keys, p.value_strides, 1) || far_mask;
-}
-
-}  // namespace
-
-Values expected_constants(const Problem& p, const Model& m, const Pipeline& pipeline) {
-    const Kind kind = kind_of(pipeline);
-    Values values = problem_constants(p, m);
-    for (const Number& number : all_numbers) values[number.name] = m.n.*number.at;
-    if (kind == Kind::dquery) values["slices"] = m.n.q_slices;
-    if (kind == Kind::dkey_dvalue) values["slices"] = m.n.kv_slices;
-    if (kind == Kind::forward) values["is_split"] = m.span != 0;
-    if (of_backward(kind)) values["has_arguments"] = 1;
-    values["tile_q"] = m.tile_q;  // of the classes
-    values["tile_kv"] = m.tile_kv;
-    for (const char* choice : {"packed_heads", "far_rows"}) values[choice] = constant(pipeline, choice);
-    return values;
-}
-
-std::string choices_flaw(const Problem& p, const Model& m, const Pipeline& pipeline) {
-    const uint32_t packed = constant(pipeline, "packed_heads"), far = constant(pipeline, "far_rows");
-    if (packed > 1 || far > 1) return "not a boolean";
-    if ((packed != 0) != (m.group != 1)) return "not all pipelines pack";
-    if (packed != 0 && p.seqlen_q >= m.tile_q) return "packed, though a head fills tiles of its own";
-    if (far == 0 && far_rows(p, m, packed != 0, 0)) return "far_rows is needed";
-    if (far != 0 && !far_rows(p, m, packed != 0, 2)) return "far_rows is needless";
-    return "";
-}
-
-std::string module_flaw(const DeviceCaps& caps, VkattnDtype dtype, core::Module module) {
-    const ModuleFacts facts = facts_of(module);
-    const uint32_t needs = core::info_of(module).needs;
-    if (facts.dtype != dtype) return fmt::format("{} for {}", core::name_of(module), core::name_of(dtype));
-    if ((needs & core::NEED_16BIT_STORAGE) != 0 && !caps.storage_16bit)
-        return fmt::format("{} needs 16-bit storage", core::name_of(module));
-    if ((needs & core::NEED_MATRIX) != 0 && caps.matrices.empty())
-        return fmt::format("{} needs matrix units", core::name_of(module));
-    if ((needs & core::NEED_DOT) != 0 &&
-        !(dtype == VKATTN_DTYPE_FLOAT16 ? caps.dot_float16 : caps.dot_bfloat16))
-        return fmt::format("{} needs 16-bit dot products", core::name_of(module));
-    if (facts.packed_words && caps.storage_16bit)
-        return fmt::format("{} where there is 16-bit storage", core::name_of(module));
-    return "";
-}
-
-std::string refusals_flaw(const Plan& plan, const std::vector<std::string>& all) {
-    std::multiset<std::string> names{plan.kernel};
-    for (const core::Refusal& r : plan.refused) {
+// The chosen kernel and those that were refused are all that there are, each refused with a reason.
+std::string refusals_flaw(const Given& g) {
+    if (g.combine != nullptr)
+        return g.plan.kernel == "combine" && g.plan.refused.empty() ? "" : "not a combine";
+    std::multiset<std::string> names{g.plan.kernel};
+    for (const core::Refusal& r : g.plan.refused) {
         if (r.reason.empty()) return r.kernel + " was refused without a reason";
         names.insert(r.kernel);
     }
-    if (names != std::multiset<std::string>(all.begin(), all.end()))
-        return "chosen and refused are not all kernels";
-    return "";
+    std::multiset<std::string> all;
+    for (const std::string& name : core::kernel_names())
+        if (g.backward == nullptr || !name.starts_with("rows")) all.insert(name);  // which have no backward
+    return names == all ? "" : "chosen and refused are not all kernels";
 }
 
-namespace {
-
-std::string rows_kernel_flaw(const TileNumbers& n) {
-    if (n.threads == 0 || n.lanes == 0 || n.rows == 0 || n.unroll == 0) return "a number is 0";
-    if (n.chunk != 0 || n.p_blocks != 0 || n.v_keys != 0) return "a number it does not have";
-    if (n.prefetch + n.rolled > 1) return "prefetched in rolled loops";
-    if (n.threads % n.lanes != 0) return "a group of lanes is not whole";
-    if (n.rows % 4 != 0) return "not a multiple of 4";
-    if (n.lanes % n.unroll != 0) return "loops do not unroll evenly";
-    if (n.rolled > 1) return "rolled is not a boolean";
-    if (n.tile_q() != n.rows || n.tile_kv() != n.threads) return "tiles";
-    return "";
-}
-
-// backward_key_value.comp: other groups of invocations for the sums over query rows.
-std::string sums_flaw(const TileNumbers& n, uint32_t line) {
-    if (n.kv_slices > 1 && n.kv_slices % 2 != 0) return "dkey and dvalue have different numbers of slices";
-    if (n.tile_kv() % n.rows != 0) return "keys do not divide into groups of rows";
-    if (n.threads % (n.tile_kv() / n.rows) != 0) return "a group of key lanes is not whole";
-    if (n.rows % (line * n.p_blocks) != 0) return "rows do not divide into blocks of P";
-    if (line * (n.threads / n.lanes) * n.p_blocks % n.v_keys != 0)
-        return "slots do not divide into stages of rows";
-    return "";
-}
-
-}  // namespace
-
-std::string numbers_flaw(const TileNumbers& n, bool backward, bool dot) {
-    if (n.of_rows_kernel() && dot && n.unroll % 2 != 0) return "half a pair of keys";
-    if (n.of_rows_kernel()) return backward ? "numbers of the kernel for few rows" : rows_kernel_flaw(n);
-    for (const Number& number : all_numbers)
-        if (number.at != &TileNumbers::prefetch && number.at != &TileNumbers::rolled && n.*number.at == 0)
-            return std::string(number.name) + " is 0";
-    if (n.threads % n.lanes != 0) return "a group of lanes is not whole";
-    if (n.rows % 4 != 0 || n.cols % 4 != 0 || n.chunk % 4 != 0 || (n.v_keys % 4 != 0 && !backward))
-        return "not a multiple of 4";
-    if (n.cols % (4 * n.p_blocks) != 0) return "P does not divide into its blocks";
-    if (4 * n.p_blocks * n.lanes % n.v_keys != 0) return "a block of P does not divide into stages of V";
-    const uint32_t line = dot ? 2 : 1;
-    if (n.v_keys % line != 0) return "half a pair of keys";
-    for (const uint32_t steps :
-         {n.chunk / line, n.v_keys / line})  // a loop shorter than unroll is unrolled whole
-        if (n.unroll < steps && steps % n.unroll != 0) return "loops do not unroll evenly";
-    if (n.prefetch > 1 || n.rolled > 1) return "not a boolean";
-    if ((n.q_slices != 1 || n.kv_slices != 1) && !backward) return "slices of a forward";
-    if (n.prefetch + n.rolled > 1) return "the module for CPUs does not prefetch";
-    if (n.tile_q() != n.threads / n.lanes * n.rows || n.tile_kv() != n.lanes * n.cols) return "tiles";
-    return backward ? sums_flaw(n, line) : "";
-}
-
-uint32_t pool_of_maps(const TileNumbers& n, uint32_t head_dim_v, bool dot) {
-    uint32_t v_vecs = 0;  // lanes take turns, so a row of V is a whole number of vec4 for each
-    while (v_vecs * 4 < head_dim_v) v_vecs += n.lanes;
-    if (n.of_rows_kernel()) {
-        const uint32_t keys = n.threads, row_vecs = n.rows / 4;
-        const uint32_t parts = keys * (n.lanes + 1) * row_vecs, scores = keys * row_vecs, p = keys * row_vecs;
-        return std::max(parts + scores + p, n.threads / n.lanes * v_vecs);
-    }
-    const auto odd = [](uint32_t x) { return x | 1; };
-    const uint32_t q_vecs = n.threads / n.lanes * n.rows / 4, k_vecs = n.lanes * n.cols / 4;
-    const uint32_t p_keys = 4 * n.p_blocks * n.lanes;
-    const uint32_t line = dot ? 2 : 1;  // elements side by side
-    const uint32_t scores = (n.chunk * odd(q_vecs) + n.chunk * odd(k_vecs)) / line;
-    const uint32_t output = (p_keys * odd(q_vecs) + n.v_keys * v_vecs) / line;
-    const uint32_t maxima = n.threads * (n.rows / 4);
-    const uint32_t softmax_rows = n.threads;  // materialized_softmax: one entry an invocation
-    return std::max({scores, output, maxima, softmax_rows});
-}
-
-TileNumbers parse_numbers(const std::string& text) {
-    std::map<std::string, uint32_t> values = values_in(text);
-    const bool rows_kernel = values.count("cols") == 0;  // it has six of them
-    if (!rows_kernel)
-        for (const char* name : {"q_slices", "kv_slices"}) values.try_emplace(name, 1);
-    if (values.size() != (rows_kernel ? 6 : std::size(all_numbers)))
-        throw std::runtime_error("not all numbers: " + text);
-    TileNumbers numbers{};
-    numbers.q_slices = numbers.kv_slices = 1;
-    for (const Number& number : all_numbers)
-        if (!rows_kernel || values.count(number.name) != 0) numbers.*number.at = values.at(number.name);
-    return numbers;
-}
-
-uint64_t matrix_bytes(const Problem& p) {
-    return std::max<uint64_t>(16, p.seqlen_q * round_up(p.seqlen_kv, 4) * 4);
-}
-
-std::string workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan,
-                           const core::Options& options) {
-    if (is_of_matrix_kernel(plan)) return matrix_workgroup_flaw(caps, p, plan, options);
-    const bool dot = plan.kernel.ends_with("_dot");
-    if (plan.operands != (dot ? p.dtype : VKATTN_DTYPE_FLOAT32)) return "operands";
-    if (dot && p.dtype == VKATTN_DTYPE_FLOAT32) return "rounded float32";
-    const TileNumbers n = parse_numbers(plan.tuning);
-    if (const std::string flaw = numbers_flaw(n, false, dot); !flaw.empty()) return "tuning: " + flaw;
-    const core::Tiles& t = plan.tiles;
-    if (t.threads != n.threads || t.tile_q != n.tile_q() || t.tile_kv != n.tile_kv())
-        return "tiles against tuning";
-    if (t.threads > caps.max_invocations) return fmt::format("{} invocations", t.threads);
-    if (t.threads > caps.max_workgroup_size[0]) return fmt::format("a workgroup of {}", t.threads);
-    if (t.shared_bytes > caps.max_shared_bytes)
-        return fmt::format("{} bytes of shared memory", t.shared_bytes);
-    if (const uint32_t bytes = pool_of_maps(n, p.head_dim_v, dot) * 16; bytes != t.shared_bytes)
-        return fmt::format("{} shared bytes, the maps come to {}", t.shared_bytes, bytes);
-    if (plan.kernel.starts_with("rows") != n.of_rows_kernel())
-        return "numbers of another kernel than " + plan.kernel;
-    const Model m = model_of(p, plan);
-    for (const Pipeline& pipeline : plan.pipelines) {
-        if (const std::string flaw = module_flaw(caps, p.dtype, pipeline.module); !flaw.empty()) return flaw;
-        if (const std::string flaw = form_flaw(pipeline, n.rolled); !flaw.empty()) return flaw;
-        const Kind kind = kind_of(pipeline);
-        if (kind == Kind::combine) continue;
-        if (kind == Kind::forward && facts_of(pipeline.module).rows_kernel != n.of_rows_kernel())
-            return fmt::format("{} with numbers of another kernel", name_of(pipeline));
-        if (facts_of(pipeline.module).dot != (dot && kind == Kind::forward))
-            return fmt::format("{} of {}", name_of(pipeline), plan.kernel);
-        for (const auto& flaw :
-             {choices_flaw(p, m, pipeline), constants_flaw(pipeline, expected_constants(p, m, pipeline))})
-            if (!flaw.empty()) return flaw;
-    }
-    return "";
-}
-
-std::string of_row_flaw(const Plan& plan) {
-    for (const Pipeline& p : plan.pipelines) {
+// Just the pipelines that a tuning row is for may have the row rejected.
+std::string of_row_flaw(const Given& g) {
+    for (const Pipeline& p : g.plan.pipelines) {
         // The portable kernel for dbias has a row of its own where the other gradients are found on matrix units.
-        const bool other_row = kind_of(p) == Kind::dbias && plan.kernel.starts_with("matrix") &&
-                               !facts_of(p.module).matrix_kernel;
+        const bool other_row =
+            kind_of(p) == Kind::dbias && g.plan.kernel.starts_with("matrix") && !on_matrices(p);
         const bool own = kind_of(p) == Kind::forward || (recomputes(kind_of(p)) && !other_row);
         if (p.of_tuning_row != own)
             return fmt::format("{} may have the row rejected: {}", name_of(p), p.of_tuning_row);
@@ -254,41 +47,197 @@ std::string of_row_flaw(const Plan& plan) {
     return "";
 }
 
-std::string flaw_of(const DeviceCaps& caps, const Problem& p, const Plan& plan,
-                    const core::Options& options) {
-    if (core::max_push_bytes > caps.max_push_constant_bytes) return "more push constants than the device has";
-    if (plan.combine) return "a plan of vkattn_combine_create";
-    if (p.empty_output() && (!plan.dispatches.empty() || !plan.pipelines.empty() || plan.scratch_bytes != 0))
-        return "work for an empty output";
+// What products are rounded to: nothing in the portable kernels, the storage type or options.precision in the others.
+std::string operands_flaw(const Given& g) {
+    if (g.combine != nullptr) return "";
+    const VkattnDtype asked = g.options.precision == VKATTN_PRECISION_FLOAT16    ? VKATTN_DTYPE_FLOAT16
+                              : g.options.precision == VKATTN_PRECISION_BFLOAT16 ? VKATTN_DTYPE_BFLOAT16
+                                                                                 : g.p.dtype;
+    const bool matrix = g.plan.kernel.starts_with("matrix"), dot = g.plan.kernel.ends_with("_dot");
+    const VkattnDtype wanted = matrix ? asked : dot ? g.p.dtype : VKATTN_DTYPE_FLOAT32;
+    if (g.plan.operands != wanted) return fmt::format("operands of {}", core::name_of(g.plan.operands));
+    return (matrix || dot) && wanted == VKATTN_DTYPE_FLOAT32 ? "rounded float32" : "";
+}
+
+std::set<std::string> names_in(const std::string& text) {
+    std::set<std::string> names;
+    for (const auto& [name, value] : values_in(text)) names.insert(name);
+    return names;
+}
+
+// The tuning's text has all numbers of its kind of row, the tiles are what the first pipeline of the row has, and
+// kernels for CPUs are rolled.
+std::string tuning_flaw(const Given& g) {
+    const bool matrix = g.plan.kernel.starts_with("matrix");
+    if (!matrix) return tiles_flaw(g);
+    const std::string all = g.backward != nullptr
+                                ? core::to_text(core::backward_matrix_rows().front().numbers)
+                                : core::to_text(core::matrix_rows().front().numbers);
+    if (names_in(g.plan.tuning) != names_in(all)) return "tuning: not all numbers, or more";
+    const auto tuning = values_in(g.plan.tuning);
+    if (g.options.tuning.empty() && (tuning.at("rolled") != 0) != (g.caps.type == core::DeviceType::cpu))
+        return "the module of another type of device";
+    for (const char* flag : {"rolled", "turned", "running", "kv_apart", "kv_paired"})
+        if (const auto found = tuning.find(flag); found != tuning.end() && found->second > 1)
+            return fmt::format("tuning: {} is not a boolean", flag);
+    const core::Tiles& tiles = g.plan.tiles;
+    uint64_t gradients = 0;
+    for (const Pipeline& pipeline : g.plan.pipelines) {
+        const Kind kind = kind_of(pipeline);
+        if (kind == Kind::dkey_dvalue) {
+            gradients += constant(pipeline, "gradients");
+            if ((constant(pipeline, "gradients") != 3) != (tuning.at("kv_apart") != 0)) return "passes apart";
+        }
+        if (kind == Kind::dbias && on_matrices(pipeline) == (mask_extents(g.p)[3] == 1))
+            return "the other kernel for dbias";
+        if (kind != Kind::forward && kind != Kind::dquery) continue;
+        const Tile tile = tile_of(pipeline);
+        if (!on_matrices(pipeline) || tiles.tile_q != tile.q || tiles.tile_kv != tile.kv ||
+            tiles.threads != constant(pipeline, "threads") ||
+            tiles.shared_bytes != 16 * constant(pipeline, "pool_vec4"))
+            return "tiles against constants";
+    }
+    return g.backward == nullptr || gradients == (g.has_keys() ? 3 : 0)
+               ? ""
+               : "dkey and dvalue are not found once";
+}
+
+// What the checks of single pipelines find.
+std::string each_flaw(const Given& g) {
+    for (const Pipeline& pipeline : g.plan.pipelines) {
+        std::string flaw = module_flaw(g, pipeline);
+        if (flaw.empty()) flaw = workgroup_flaw(g, pipeline);
+        if (flaw.empty()) flaw = touches_flaw(g, pipeline);  // constants go by the arrays that are given
+        if (flaw.empty() && on_matrices(pipeline)) flaw = matrix_flaw(g, pipeline);
+        if (flaw.empty()) flaw = choices_flaw(g, pipeline);
+        if (flaw.empty()) flaw = constants_flaw(g, pipeline);
+        if (flaw.empty()) flaw = nonfinite_flaw(g, pipeline);
+        if (flaw.empty()) flaw = words_flaw(g, pipeline);
+        if (!flaw.empty()) return fmt::format("{}: {}", name_of(pipeline), flaw);
+    }
+    return "";
+}
+
+bool has_work(const Given& g) {
+    if (g.combine != nullptr)
+        return uint64_t{g.combine->batch} * g.combine->num_heads * g.combine->seqlen_q != 0;
+    const auto bias = bias_extents(g);
+    return g.rows() != 0 ||
+           (g.backward != nullptr && (g.has_keys() || std::count(bias.begin(), bias.end(), 0u) == 0));
+}
+
+std::string all_flaws(const Given& g) {
+    const Plan& plan = g.plan;
+    if (core::max_push_bytes > g.caps.max_push_constant_bytes)
+        return "more push constants than the device has";
+    if (plan.combine.has_value() != (g.combine != nullptr) ||
+        plan.backward.has_value() != (g.backward != nullptr))
+        return "a plan of something else";
+    std::string flaw = operands_flaw(g);
+    if (flaw.empty()) flaw = refusals_flaw(g);
+    if (flaw.empty()) flaw = caller_arrays_flaw(g);
+    if (!flaw.empty()) return flaw;
+    if (!has_work(g))
+        return plan.dispatches.empty() && plan.pipelines.empty() && plan.scratch.empty() &&
+                       plan.scratch_bytes == 0 && plan.arguments.empty() && plan.argument_patches.empty() &&
+                       plan.num_splits <= 1
+                   ? ""
+                   : "work or scratch, though there is nothing to write";
     // The later checks divide by numbers that the first have found to be sound.
-    std::string flaw = pipelines_flaw(plan, plan.kernel == "materialized");
-    if (flaw.empty()) flaw = nonfinite_flaw(caps, options, plan);
-    if (flaw.empty()) flaw = workgroup_flaw(caps, p, plan, options);
-    if (flaw.empty()) flaw = work_flaw(caps, p, plan);
-    if (flaw.empty()) flaw = cost_flaw(p, plan, options);
-    if (flaw.empty()) flaw = push_flaw(p, plan);
-    if (flaw.empty()) flaw = scratch_flaw(caps, p, plan);
-    if (flaw.empty()) flaw = arguments_flaw(p, plan);
+    flaw = pipelines_flaw(plan, plan.kernel == "materialized");
+    if (flaw.empty() && g.combine == nullptr) flaw = tuning_flaw(g);
+    if (flaw.empty()) flaw = each_flaw(g);
+    if (flaw.empty()) flaw = coverage_flaw(g);
+    if (flaw.empty()) flaw = flow_flaw(g);
+    if (flaw.empty()) flaw = cost_flaw(g);
+    if (flaw.empty() && g.combine == nullptr) flaw = arguments_flaw(g);
+    if (flaw.empty()) flaw = scratch_flaw(g);
     if (flaw.empty()) flaw = barrier_flaw(plan);
-    if (flaw.empty()) flaw = of_row_flaw(plan);
-    if (flaw.empty()) flaw = refusals_flaw(plan, core::kernel_names());
-    if (flaw.empty()) flaw = caller_arrays_flaw(p, plan);
+    if (flaw.empty()) flaw = of_row_flaw(g);
     return flaw;
 }
 
-std::string flaw_of(const DeviceCaps& caps, const core::Combine& combine, const Plan& plan) {
-    if (!plan.combine || plan.kernel != "combine") return "not a plan of vkattn_combine_create";
-    if (plan.scratch_bytes != 0 || !plan.scratch.empty() || !plan.arguments.empty()) return "scratch";
-    if (const std::string flaw = pipelines_flaw(plan, false); !flaw.empty()) return flaw;
-    if (const std::string flaw = nonfinite_flaw(caps, {}, plan); !flaw.empty()) return flaw;
-    if (const std::string flaw = caller_arrays_flaw(combine, plan); !flaw.empty()) return flaw;
-    for (const Pipeline& pipeline : plan.pipelines)
-        if (const std::string flaw = module_flaw(caps, combine.dtype, pipeline.module); !flaw.empty())
-            return flaw;
-    for (const Dispatch& d : plan.dispatches)
-        if (d.barrier_before) return "a barrier between dispatches that do not depend on each other";
-    if (auto flaw = of_row_flaw(plan); !flaw.empty()) return flaw;
-    return combine_flaw(caps, combine, plan, 0, false, true);
+// A plan that nobody can read has a flaw, too.
+std::string flaw_of(const Given& g) {
+    try {
+        return all_flaws(g);
+    } catch (const std::exception& why) {
+        return why.what();
+    }
+}
+
+}  // namespace
+
+// The workgroup within the device's limits. Some have a size of their own, which the row's numbers have no say in.
+std::string workgroup_flaw(const Given& g, const Pipeline& pipeline) {
+    const core::DeviceCaps& caps = g.caps;
+    const uint32_t threads = constant(pipeline, "threads");
+    if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
+        return fmt::format("{} invocations", threads);
+    if (has_constant(pipeline, "pool_vec4") && constant(pipeline, "pool_vec4") > caps.max_shared_bytes / 16)
+        return fmt::format("{} vec4 of shared memory", constant(pipeline, "pool_vec4"));
+    const Kind kind = kind_of(pipeline);
+    if (kind != Kind::delta && kind != Kind::classes) {
+        if (!pipeline.of_tuning_row && kind == Kind::dbias) {
+            // Slices of the other passes, which its pool has room for, do not show in its constants.
+            const auto of = [&](const char* name) { return constant(pipeline, name); };
+            const TileNumbers n{
+                of("threads"), of("lanes"),    of("rows"),   of("cols"), of("chunk"), of("p_blocks"),
+                of("v_keys"),  of("prefetch"), of("unroll"), 1,          1,           pipeline.rolled};
+            return numbers_flaw(n, true);
+        }
+        return "";
+    }
+    // A tuning's number is as it is.
+    const bool own =
+        kind == Kind::delta || number_of(values_in(g.plan.tuning), pipeline, "threads") == nullptr;
+    if (own && !std::has_single_bit(threads)) return "invocations that leave a part of a subgroup idle";
+    if (kind == Kind::classes) return "";
+    const uint64_t lanes = divisor(pipeline, "lanes");
+    if (threads % lanes != 0) return fmt::format("{} lanes of {}", lanes, threads);
+    if (lanes > 1 && 4 * lanes >= 2 * round_up(g.p.head_dim_v, 4)) return "lanes without work";
+    return (2 * threads + 1) * 16 > caps.max_shared_bytes ? "shared memory" : "";
+}
+
+// The numbers of the portable kernels, and the tiles and shared memory that they come to.
+std::string tiles_flaw(const Given& g) {
+    const TileNumbers n = parse_numbers(g.plan.tuning);
+    const bool dot = g.plan.kernel.ends_with("_dot"),
+               passes = g.backward != nullptr && g.plan.kernel != "materialized";
+    if (const std::string flaw = numbers_flaw(n, passes, dot); !flaw.empty()) return "tuning: " + flaw;
+    const core::Tiles& t = g.plan.tiles;
+    if (t.threads != n.threads || t.tile_q != n.tile_q() || t.tile_kv != n.tile_kv())
+        return "tiles against tuning";
+    if (g.plan.kernel.starts_with("rows") != n.of_rows_kernel()) return "numbers of another kernel";
+    for (const Pipeline& pipeline : g.plan.pipelines)
+        if (kind_of(pipeline) == Kind::forward && has_constant(pipeline, "cols") == n.of_rows_kernel())
+            return fmt::format("{} with numbers of another kernel", name_of(pipeline));
+    // Products of the baseline's backward have rows of either head dim.
+    const uint32_t widest =
+        g.backward != nullptr ? std::max(g.p.head_dim_qk, g.p.head_dim_v) : g.p.head_dim_v;
+    const uint32_t pool = passes ? pool_of_backward_maps(n, g.p.head_dim_qk, g.p.head_dim_v, dot)
+                                 : pool_of_maps(n, widest, dot);
+    return t.shared_bytes == 16 * pool
+               ? ""
+               : fmt::format("{} shared bytes, the maps come to {}", t.shared_bytes, 16 * pool);
+}
+
+std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& p, const Plan& plan,
+                    const core::Options& options) {
+    return flaw_of(Given{caps, p, nullptr, nullptr, plan, options});
+}
+
+std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& p, const core::Backward& backward,
+                    const Plan& plan, const core::Options& options) {
+    return flaw_of(Given{caps, p, &backward, nullptr, plan, options});
+}
+
+std::string flaw_of(const core::DeviceCaps& caps, const core::Combine& combine, const Plan& plan) {
+    return flaw_of(Given{caps, plan.problem, nullptr, &combine, plan, {}});
+}
+
+uint64_t matrix_bytes(const core::Problem& p) {
+    return std::max<uint64_t>(16, p.seqlen_q * round_up(p.seqlen_kv, 4) * 4);
 }
 
 namespace {

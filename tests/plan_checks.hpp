@@ -1,5 +1,25 @@
-// What must hold of every plan, recomputed from the contract and from the shaders instead of from src/plan.
-// Each check returns the first flaw that it finds, "" if there is none.
+// Properties that hold for every plan of any kernel, judged from the plan, the contract (vkattn.h) and shaders/ instead
+// of from src/plan. Each check returns the first flaw that it finds, "" if there is none.
+//
+// How they work. A plan is data, and so the checks read it: plan_reading.hpp tells a pipeline's part in attention from
+// its push constants and from what it writes, and its tile from its constants, by the names that all interfaces share.
+// No check knows a kernel by its name, so that a new kernel adds no line here. A new constant or field adds one where
+// neither the tuning's text nor the problem tells its value: then the checks report that nothing does.
+//
+//   plan_checks_interface.cpp  the module fits storage type, device and numbers; every constant and push constant has
+//                              the value that the problem, the tuning's text or the driver gives it; loads are as wide
+//                              as the caller's alignment allows; wide addresses just where rows lie far apart
+//   plan_checks_tiles.cpp      numbers that lib/tiles.glsl can work with; the shared memory of the portable kernels
+//   plan_checks_matrix.cpp     the device has the matrix unit; numbers and shared memory of the kernels on it
+//   plan_checks_memory.cpp     every address is patched, with a region that it may have; strides are those of the arrays
+//                              whose addresses are beside them; scratch is disjoint, of the size that is used, within
+//                              the limits; a barrier wherever a dispatch depends on an earlier one, and no other
+//   plan_checks_work.cpp       each pipeline's dispatches cover its grid exactly once, cut loops all their steps in
+//                              order; each result is written by one pipeline; a replay of the dispatches reads nothing
+//                              that was not written before; no dispatch can cost more than it says, or than allowed
+//   plan_arrays.cpp            the caller's addresses that are checked for null and alignment
+//
+// That the checks notice faults is tested: plan_faults.cpp plants thousands into sound plans, one in each field.
 #pragma once
 
 #include <string>
@@ -10,45 +30,18 @@
 
 namespace vkattn::test {
 
-// All of the checks below. `options`: those that the plan was made with.
+// All checks of a forward's plan. `options`: those that the plan was made with.
 std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
                     const core::Options& options = {});
 // The same for a plan of vkattn_backward_create.
 std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& problem,
                     const core::Backward& backward, const core::Plan& plan,
                     const core::Options& options = {});
-// The workgroups and constants of the backward on matrix units.
-std::string backward_matrix_flaw(const core::DeviceCaps& caps, const core::Problem& problem,
-                                 const core::Backward& backward, const core::Plan& plan);
 // The same for a plan of vkattn_combine_create.
 std::string flaw_of(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan);
 
 // Numbers that lib/tiles.glsl can work with.
 std::string numbers_flaw(const core::TileNumbers& numbers, bool backward = false, bool dot = false);
-// The workgroup within the device's limits; tiles and constants say what the tuning says; no module that the device
-// lacks the features for.
-std::string workgroup_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan,
-                           const core::Options& options);
-// The grids within the device's limits; every (head, query tile, part of the keys), every tile of a mask that is
-// classified, and every row that is combined, covered exactly once.
-std::string work_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
-// No dispatch can cost more than it says, nor more than the options allow.
-std::string cost_flaw(const core::Problem& problem, const core::Plan& plan, const core::Options& options);
-// Push constants hold the problem; each region that a pipeline touches is patched into the field its shader
-// reads.
-std::string push_flaw(const core::Problem& problem, const core::Plan& plan);
-// Regions aligned, disjoint, of the size that is used, nothing unused.
-std::string scratch_flaw(const core::DeviceCaps& caps, const core::Problem& problem, const core::Plan& plan);
-// The argument block holds strides, mask and what else does not fit the push constants.
-std::string arguments_flaw(const core::Problem& problem, const core::Plan& plan);
-// A barrier between every two dispatches that depend on each other, none that separates nothing.
-std::string barrier_flaw(const core::Plan& plan);
-// Just the kernels that a tuning row is for may have the row rejected.
-std::string of_row_flaw(const core::Plan& plan);
-// Dispatches of the combine kernel, from `first` on, and their pipeline: grid, constants, push constants, patches.
-// own_parts: those of a forward kernel; natural: of one whose scores are natural.
-std::string combine_flaw(const core::DeviceCaps& caps, const core::Combine& combine, const core::Plan& plan,
-                         size_t first, bool own_parts, bool natural);
 
 // Shared memory in vec4: what the shaders' maps (the pool's regions, and each store's last index) come to.
 uint32_t pool_of_maps(const core::TileNumbers& numbers, uint32_t head_dim_v, bool dot = false);
@@ -58,7 +51,7 @@ uint32_t pool_of_backward_maps(const core::TileNumbers& numbers, uint32_t head_d
 // The numbers in "threads=256,lanes=16,..."; throws if the text is not complete or says something else.
 core::TileNumbers parse_numbers(const std::string& text);
 
-// Bytes of one head's score matrix of the materialized kernel.
+// Bytes of one head's score matrix of the baseline.
 uint64_t matrix_bytes(const core::Problem& problem);
 
 // In what two plans differ; "" if in nothing.

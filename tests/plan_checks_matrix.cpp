@@ -1,77 +1,57 @@
-// These checks judge plans of the matrix kernel: that shaders/forward_matrix.comp can work with the numbers, that the
-// device has such a matrix unit, and that every constant is right.
+// Whether a device has the matrix unit that a pipeline is made for, and whether the kernels on matrix units can work with
+// its constants. The maps of shared memory are written from shaders/lib/matrix.glsl and backward_matrix.glsl.
 #include <algorithm>
-#include <bit>
-#include <numeric>
 
 #include <fmt/format.h>
 
-#include "plan_arrays.hpp"
-#include "plan_checks.hpp"
-#include "plan_model.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
 namespace {
 
-using core::DeviceCaps;
 using core::Pipeline;
-using core::Plan;
 using core::Problem;
 
-// Beside the pool there are two flags of the first loop, the flag of odd results, and a bit for each key of a tile.
-uint64_t shared_bytes_of(const MatrixModel& model) {
-    return uint64_t{model.pool} * 16 + 4 * (3 + tiles_of(model.tuning.tile_kv, 32));
+// Constants as numbers to divide by.
+auto reader(const Pipeline& pipeline) {
+    return [&](std::string_view name) { return uint64_t{constant(pipeline, name)}; };
 }
 
-// The shape must be one of the device's, and fit the shaders' offsets in vec4 and their words of 32 keys.
-std::string shape_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixModel& model,
-                       const core::MatrixShape*& shape) {
-    const auto found = std::find_if(caps.matrices.begin(), caps.matrices.end(), [&](const auto& s) {
-        return s.m == model.m && s.n == model.n && s.k == model.k && s.dtype == plan.operands;
-    });
-    if (found == caps.matrices.end())
-        return fmt::format("no unit multiplies {} x {} x {}", model.m, model.n, model.k);
-    shape = &*found;
-    if (model.m % 8 != 0 || model.n % 8 != 0 || model.k % 8 != 0 || 32 % model.n != 0)
-        return "the shape does not lie in whole vec4";
-    if (model.m * model.n % (2 * model.subgroup_size) != 0)
-        return "an invocation has no whole pairs of elements";
-    const uint32_t layout = model.tuning.turned != 0 ? found->turned_layout : found->layout;
-    if (model.layout != (plan.kernel == "matrix_khr" ? 0 : layout)) return "layout";
-    return "";
+uint64_t subgroups_of(const Pipeline& pipeline) {
+    return std::max<uint64_t>(1, divisor(pipeline, "threads") / divisor(pipeline, "subgroup_size"));
 }
 
-std::string subgroup_flaw(const DeviceCaps& caps, const MatrixModel& model) {
-    const bool fixed = caps.min_subgroup_size == caps.max_subgroup_size;
+bool is_turned(const Pipeline& pipeline) {
+    return has_part(pipeline.module, "_turned");
+}
+
+std::string subgroup_flaw(const core::DeviceCaps& caps, uint32_t subgroup) {
     if (!caps.full_subgroups) return "subgroups may be partly empty";
-    if (!fixed && !caps.subgroup_size_control) return "subgroups may have several sizes";
-    if (model.subgroup_size < caps.min_subgroup_size || model.subgroup_size > caps.max_subgroup_size)
-        return fmt::format("subgroups of {}", model.subgroup_size);
-    if (model.threads != model.tuning.subgroups * model.subgroup_size) return "threads against subgroups";
-    if (model.threads > caps.max_invocations || model.threads > caps.max_workgroup_size[0])
-        return fmt::format("{} invocations", model.threads);
+    if (caps.min_subgroup_size != caps.max_subgroup_size && !caps.subgroup_size_control)
+        return "subgroups may have several sizes";
+    if (subgroup < caps.min_subgroup_size || subgroup > caps.max_subgroup_size)
+        return fmt::format("subgroups of {}", subgroup);
     return "";
 }
 
-// The way in which P becomes the left operand must be one that unit, layout and storage allow.
-std::string move_flaw(const DeviceCaps& caps, const Problem& p, const MatrixModel& model,
-                      const core::MatrixShape& shape) {
-    const MatrixTuning& t = model.tuning;
-    const bool alike = model.n == model.k, f32 = p.dtype == VKATTN_DTYPE_FLOAT32;
-    if (t.turned > 1) return "not a boolean";
-    if (t.turned == 1)
-        return model.layout != 0 && model.m == model.n && alike && t.move == MOVE_FRAGMENT && !f32
+// The way in which P becomes an operand must be one that unit, layout and storage allow.
+std::string move_flaw(const Given& g, const Pipeline& pipeline, const core::MatrixShape& shape) {
+    const uint32_t move = constant(pipeline, "p_move"), layout = constant(pipeline, "element_layout");
+    const bool alike = shape.n == shape.k, f32 = g.p.dtype == VKATTN_DTYPE_FLOAT32;
+    if (is_turned(pipeline))
+        return layout != 0 && shape.m == shape.n && alike && move == MOVE_FRAGMENT && !f32
                    ? ""
                    : "turned products of other shapes or types";
-    switch (t.move) {
+    switch (move) {
         case MOVE_FRAGMENT:
-            return alike && model.layout != 0 && shape.left_alike ? ""
-                                                                  : "P has another layout than its operand";
+            return alike && layout != 0 && shape.left_alike ? "" : "P has another layout than its operand";
         case MOVE_CONVERT:
-            return alike && caps.matrix_conversions && !f32 ? "" : "the device converts no matrices";
+            return g.backward == nullptr && alike && g.caps.matrix_conversions && !f32
+                       ? ""
+                       : "nothing converts matrices";
         case MOVE_SHARED:
-            return shape.rounded && !f32 ? "" : "the unit has no 16-bit accumulators";
+            return shape.rounded && (!f32 || kind_of(pipeline) == Kind::dbias) ? ""
+                                                                               : "no 16-bit accumulators";
         case MOVE_SHARED_FLOAT:
             return "";
         default:
@@ -79,172 +59,208 @@ std::string move_flaw(const DeviceCaps& caps, const Problem& p, const MatrixMode
     }
 }
 
-// The first loop has its offsets from a tile's scores and does not take head dims in chunks.
-std::string loop_flaw(const Problem& p, const MatrixModel& model, const core::Options& options) {
-    const MatrixTuning& t = model.tuning;
-    if (t.running > 1 || t.rolled > 1) return "not a boolean";
-    if (t.running == 0 && options.batch_invariant) return "offsets of other rows in a row's bits";
-    if (t.running == 0 && model.chunks != 1)
-        return "chunks of head dims in the loop without a running maximum";
-    if (t.running == 0 && p.mask != VKATTN_MASK_NONE && t.move != MOVE_FRAGMENT)
-        return "a mask in the loop without a running maximum, and P does not stay in registers";
-    if (t.halves == 1) return "";
-    const bool whole = t.tile_kv % (2 * model.n) == 0 && t.tile_kv % (2 * model.k) == 0;
-    if (t.halves != 2 || !whole || t.running != 0 || t.move >= MOVE_SHARED) return "halves of a tile";
-    return "";
+std::string shape_flaw(const Given& g, const Pipeline& pipeline) {
+    const auto of = reader(pipeline);
+    const uint64_t m = of("matrix_m"), n = divisor(pipeline, "matrix_n"), k = divisor(pipeline, "matrix_k");
+    const auto shape = std::ranges::find_if(g.caps.matrices, [&](const auto& s) {
+        return s.m == m && s.n == n && s.k == k && s.dtype == g.plan.operands;
+    });
+    if (shape == g.caps.matrices.end()) return fmt::format("no unit multiplies {} x {} x {}", m, n, k);
+    // The shaders count in vec4, and in words of 32 keys.
+    if (m % 8 != 0 || n % 8 != 0 || k % 8 != 0 || 32 % n != 0) return "the shape does not lie in whole vec4";
+    if (m * n % (2 * divisor(pipeline, "subgroup_size")) != 0)
+        return "an invocation has no whole pairs of elements";
+    const bool turned = is_turned(pipeline);
+    const uint32_t known = turned ? shape->turned_layout : shape->layout;
+    if (of("element_layout") != (g.plan.kernel.ends_with("_khr") ? 0 : known)) return "layout";
+    if (of("p_exchanged") != (turned && shape->exchanges)) return "who exchanges P";
+    return move_flaw(g, pipeline, *shape);
 }
 
-// Tiles and constants must agree with the text of the tuning.
-std::string numbers_flaw(const MatrixModel& model) {
-    const MatrixTuning& t = model.tuning;
-    if (t.tile_kv % model.n != 0 || t.tile_kv % model.k != 0) return "a tile of keys is not whole";
-    if (model.chunk % model.k != 0) return "a chunk is not whole";
-    const uint32_t most = model.qk_steps * model.k;
-    const uint32_t chunk =
-        t.chunk == 0 ? most : std::min(most, std::max(model.k, t.chunk / model.k * model.k));
-    if (model.chunk != chunk) return fmt::format("chunks of {}, not {}", model.chunk, chunk);
+// Rows of 16-bit elements and of floats lie an odd number of vec4 apart.
+uint64_t half_stride(uint64_t elements) {
+    return tiles_of(elements, 8) | 1;
+}
+
+// A forward's head dims: steps of K, chunks of them, and those of the output that a slice has.
+struct HeadSteps {
+    uint64_t steps, of_chunk, chunks, out_span;
+};
+HeadSteps head_steps(const Problem& p, const Pipeline& pipeline) {
+    const uint64_t k = divisor(pipeline, "matrix_k"), n = divisor(pipeline, "matrix_n");
+    HeadSteps h{};
+    h.steps = tiles_of(p.head_dim_qk, k);
+    h.of_chunk = divisor(pipeline, "chunk") / k;
+    h.chunks = tiles_of(h.steps, h.of_chunk);
+    h.out_span = tiles_of(p.head_dim_v, n * divisor(pipeline, "slices")) * n;
+    return h;
+}
+
+using Tuning = std::map<std::string, uint32_t>;
+
+// The head dims that a forward takes at a time, against the tuning: chunks, those that registers hold, slices.
+std::string head_dims_flaw(const Problem& p, const Tuning& tuning, const Pipeline& pipeline) {
+    const HeadSteps h = head_steps(p, pipeline);
+    const uint64_t k = constant(pipeline, "matrix_k"), n = constant(pipeline, "matrix_n");
+    const uint64_t wanted = tuning.at("chunk"), slice = tuning.at("slice"),
+                   slices = constant(pipeline, "slices");
+    if (const uint64_t chunk = wanted == 0 ? h.steps : std::min(h.steps, std::max<uint64_t>(1, wanted / k));
+        constant(pipeline, "chunk") != chunk * k)
+        return fmt::format("chunks of {}, not {} steps", constant(pipeline, "chunk"), chunk);
     // The part of Q that is held stays the same for every chunk, so there is none where chunks are several.
-    const uint32_t held = model.chunks > 1 ? 0 : std::min(model.chunk_steps, t.q_held / model.k);
-    if (model.q_held != held) return fmt::format("{} steps of Q are held, not {}", model.q_held, held);
-    return "";
+    if (constant(pipeline, "q_held_steps") !=
+        (h.chunks > 1 ? 0 : std::min<uint64_t>(h.of_chunk, tuning.at("q_held") / k)))
+        return "steps of Q that are held";
+    if (h.out_span * slices < p.head_dim_v) return "slices leave head dims out";
+    if (h.out_span * (slices - 1) >= p.head_dim_v) return "an empty slice";
+    if (slice == 0 || slice >= p.head_dim_v) return slices == 1 ? "" : "slices that nobody wants";
+    return h.out_span < slice + n ? "" : "a slice has more head dims than the tuning says";
 }
 
-std::string slices_flaw(const Problem& p, const MatrixModel& model) {
-    const uint64_t span = model.out_span, v = p.head_dim_v, wanted = model.tuning.slice;
-    if (span * model.slices < v) return "slices leave head dims out";
-    if (span * (model.slices - 1) >= v) return "an empty slice";
-    if (wanted == 0 || wanted >= v) return model.slices == 1 ? "" : "slices that nobody wants";
-    return span < wanted + model.n ? "" : "a slice has more head dims than the tuning says";
+// The loop without a running maximum has its offsets from a tile's scores and takes no head dims in chunks.
+std::string loop_flaw(const Given& g, const Tuning& tuning, const Pipeline& pipeline) {
+    const uint64_t n = constant(pipeline, "matrix_n"), k = constant(pipeline, "matrix_k"),
+                   keys = constant(pipeline, "tile_kv"), halves = constant(pipeline, "halves");
+    const bool running = tuning.at("running") != 0;
+    const uint32_t move = constant(pipeline, "p_move");
+    if (keys % n != 0 || keys % k != 0) return "a tile of keys is not whole";
+    if (!running && g.options.batch_invariant) return "offsets of other rows in a row's bits";
+    if (!running && head_steps(g.p, pipeline).chunks != 1) return "chunks without a running maximum";
+    if (!running && g.p.mask != VKATTN_MASK_NONE && move != MOVE_FRAGMENT)
+        return "a mask in the loop without a running maximum, and P does not stay in registers";
+    if (halves == 1) return "";
+    const bool whole = keys % (2 * n) == 0 && keys % (2 * k) == 0;
+    return halves == 2 && whole && !running && move < MOVE_SHARED ? "" : "halves of a tile";
 }
 
-std::string pool_flaw(const DeviceCaps& caps, const Plan& plan, const MatrixModel& model) {
-    const uint64_t map = end_of_matrix_map(model, model.tuning.tile_kv, model.tuning.move);
-    // Shares are at most a row of a step of Q or of a tile of the output, made odd, and one vec4 more.
-    const uint64_t shares = uint64_t{model.subgroups} * model.m * (std::max(model.k / 8, model.n / 4) + 2);
-    if (model.pool < map) return fmt::format("a pool of {} vec4, the map ends at {}", model.pool, map);
-    if (model.pool > std::max(map, shares)) return fmt::format("a pool of {} vec4 is too large", model.pool);
-    if (uint64_t{model.pool} * 16 != plan.tiles.shared_bytes) return "shared bytes against the pool";
-    if (shared_bytes_of(model) > caps.max_shared_bytes)
-        return fmt::format("{} bytes of shared memory", shared_bytes_of(model));
-    return "";
+// Where the map of the pool ends, in vec4: K, V, the part of Q that is not held, places, scratch.
+uint64_t end_of_forward_map(const Problem& p, const Pipeline& pipeline) {
+    const auto of = reader(pipeline);
+    const HeadSteps h = head_steps(p, pipeline);
+    const uint64_t keys = of("tile_kv"), m = of("matrix_m"), block = m * (of("matrix_n") / 4 | 1);
+    uint64_t end = keys * (half_stride(of("chunk")) + half_stride(h.out_span));
+    if (is_turned(pipeline))  // rows of K, and of V transposed, an odd number of 8 bytes apart
+        end = tiles_of(keys * (of("chunk") / 4 | 1) + h.out_span * (keys / 4 | 1), 2);
+    const uint64_t lying = h.of_chunk - of("q_held_steps");
+    if (lying != 0) end += tile_of(pipeline).q * half_stride(lying * of("matrix_k"));
+    const bool known = of("element_layout") != 0, shared = of("p_move") >= MOVE_SHARED;
+    if (!known) end += tiles_of(std::max(m, of("matrix_n")), 4);  // 0, 1, 2 ..
+    if (known && !shared) return end;                             // nothing goes through scratch
+    const uint64_t p_at = of("p_move") == MOVE_SHARED ? 0 : block;
+    return end + subgroups_of(pipeline) * std::max(p_at + (shared ? m * half_stride(keys) : 0), block);
 }
 
-Values forward_constants(const Problem& p, const Model& m, const Pipeline& pipeline) {
-    const MatrixModel& model = *m.matrix;
-    const MatrixTuning& t = model.tuning;
-    Values values = problem_constants(p, m);
-    for (const char* choice : {"packed_heads", "far_rows"}) values[choice] = constant(pipeline, choice);
-    if (p.alignment_bytes >= 16) values["load_bytes"] = 16;
-    values["threads"] = t.subgroups * model.subgroup_size;
-    values["is_split"] = m.span != 0;
-    values["slices"] = model.slices;  // these are judged by flaws of their own
-    values["pool_vec4"] = model.pool;
-    values["subgroup_size"] = model.subgroup_size;
-    values["row_blocks"] = t.row_blocks;
-    values["tile_kv"] = t.tile_kv;
-    values["chunk"] = model.chunk;
-    values["q_held_steps"] = model.q_held;
-    values["matrix_m"] = model.m;
-    values["matrix_n"] = model.n;
-    values["matrix_k"] = model.k;
-    values["p_move"] = t.move;
-    values["element_layout"] = model.layout;
-    values["p_exchanged"] = t.turned != 0 && model.exchanges;
-    values["halves"] = t.halves;
-    values["mask_row_bytes"] = unit_of_mask_rows(p);
-    values["l2_group_kib"] = t.l2_group_kib;
-    values["min_group_workgroups"] = t.min_group_workgroups;
-    return values;
+// Masks are staged in shared memory where lib/backward_matrix.glsl says so.
+bool stages_masks(const Problem& p, const Pipeline& pipeline) {
+    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && !is_turned(pipeline) &&
+           constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "mask_row_bytes") == 16;
 }
 
-// mask_classes.comp may have any workgroup, since its invocations go through a tile together. One that is no power of
-// two would leave a part of a subgroup idle.
-std::string classes_constants_flaw(const DeviceCaps& caps, const Problem& p, const Model& m,
-                                   const Pipeline& pipeline) {
-    const uint32_t threads = constant(pipeline, "threads");
-    if (!std::has_single_bit(threads) || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
-        return fmt::format("{} invocations", threads);
-    Values values = problem_constants(p, m);
-    for (const char* choice : {"packed_heads", "far_rows"}) values[choice] = constant(pipeline, choice);
-    values["threads"] = threads;
-    values["tile_q"] = m.tile_q;
-    values["tile_kv"] = m.tile_kv;
-    return constants_flaw(pipeline, values);
-}
-
-// The macros of the module must be those that the numbers need. BIAS is for float masks of 16 bits in narrow rows,
-// which tiles of the first loop begin with.
-std::string macros_flaw(const Problem& p, const Plan& plan, const MatrixModel& model,
-                        const Pipeline& pipeline) {
-    const ModuleFacts facts = facts_of(pipeline.module);
-    const MatrixTuning& t = model.tuning;
-    const bool bias = p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 &&
-                      !terms_change_every_score(p) && t.running == 0 && t.move == MOVE_FRAGMENT &&
-                      constant(pipeline, "far_rows") == 0;
-    if (!facts.matrix_kernel) return fmt::format("{} in a plan of the matrix kernel", name_of(pipeline));
-    if (facts.operands != plan.operands || facts.bias != bias || facts.running != (t.running != 0) ||
-        facts.conversions != (t.move == MOVE_CONVERT) ||
-        facts.rounded_accumulators != (t.move == MOVE_SHARED) || facts.turned != (t.turned != 0))
-        return fmt::format("{} is another module than the numbers need", name_of(pipeline));
-    return "";
-}
-
-std::string pipeline_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const Model& m,
-                          const Pipeline& pipeline) {
-    if (std::string flaw = module_flaw(caps, p.dtype, pipeline.module); !flaw.empty()) return flaw;
+// Of a pass of the backward: two buffers of walked rows (with turned products the same rows transposed, and what of dout
+// no register holds), numbers of rows, places, scratch, masks, weights of pairs of subgroups.
+uint64_t end_of_backward_map(const Problem& p, const Pipeline& pipeline) {
+    const auto of = reader(pipeline);
     const Kind kind = kind_of(pipeline);
-    if (kind == Kind::combine) return "";
-    if (kind != Kind::forward && kind != Kind::classes) return "a module of another kernel";
-    if (std::string flaw = form_flaw(pipeline, m.matrix->tuning.rolled); !flaw.empty()) return flaw;
-    if (std::string flaw = choices_flaw(p, m, pipeline); !flaw.empty()) return flaw;
-    if (kind == Kind::classes) return classes_constants_flaw(caps, p, m, pipeline);
-    if (std::string flaw = macros_flaw(p, plan, *m.matrix, pipeline); !flaw.empty()) return flaw;
-    return constants_flaw(pipeline, forward_constants(p, m, pipeline));
+    const uint64_t m = of("matrix_m"), n = of("matrix_n"), k = of("matrix_k"), walked = of("walked");
+    const bool turned = is_turned(pipeline), of_keys = kind == Kind::dkey_dvalue;
+    const uint64_t subgroups = subgroups_of(pipeline), held = of("row_blocks") * m,
+                   at_a_time = std::max(n, k);
+    const auto columns = [&](uint64_t head_dim) {
+        return round_up(head_dim, n * divisor(pipeline, "slices"));
+    };
+    const auto stride = [&](uint64_t head_dim) {
+        const uint64_t elements = std::max(round_up(head_dim, k), columns(head_dim));
+        return turned ? elements / 4 | 1 : half_stride(elements);
+    };
+    const uint64_t rows = walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)),
+                   numbers = of_keys ? 3 * walked / 4 : 0, block = turned ? m * n / 4 : m * (n / 4 | 1);
+    uint64_t end = turned ? rows + 2 * numbers : 2 * (rows + numbers);
+    if (turned) {
+        end += (columns(p.head_dim_qk) + (of_keys ? columns(p.head_dim_v) : 0)) * (walked / 4 | 1);
+        if (kind == Kind::dquery && of("v_staged_steps") != 0)
+            end += subgroups * held * half_stride(of("v_staged_steps") * k);
+    }
+    const bool known = of("element_layout") != 0, shared = of("p_move") >= MOVE_SHARED;
+    if (!known) end += tiles_of(std::max(m, n), 4);  // 0, 1, 2 ..
+    if (kind == Kind::dbias) return end;
+    if (!known || shared) {
+        const uint64_t p_at = of("p_move") == MOVE_SHARED ? 0 : block;
+        end += subgroups * std::max(p_at + (shared ? m * half_stride(at_a_time) : 0), block);
+    }
+    if (stages_masks(p, pipeline))
+        end += subgroups * (of_keys ? walked * half_stride(held) : held * half_stride(walked));
+    if (!of_keys || of("paired") == 0) return end;
+    return end + (walked > at_a_time ? 2 : 1) * subgroups / 2 * of("row_blocks") * (at_a_time / n) * block;
 }
 
-// This judges what the constants of the forward's pipeline decide for the others.
-std::string model_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan, const MatrixModel& model,
-                       const core::Options& options) {
-    if (model.tile_q == 0) return "a number is 0";
-    const core::Tiles& tiles = plan.tiles;
-    if (tiles.tile_q != model.tile_q || tiles.tile_kv != model.tuning.tile_kv ||
-        tiles.threads != model.threads)
-        return "tiles against constants";
-    const core::MatrixShape* shape = nullptr;
-    std::string flaw = shape_flaw(caps, plan, model, shape);
-    if (flaw.empty()) flaw = subgroup_flaw(caps, model);
-    if (flaw.empty()) flaw = numbers_flaw(model);
-    if (flaw.empty()) flaw = slices_flaw(p, model);
-    if (flaw.empty()) flaw = move_flaw(caps, p, model, *shape);
-    if (flaw.empty()) flaw = loop_flaw(p, model, options);
-    if (flaw.empty()) flaw = pool_flaw(caps, plan, model);
-    if (flaw.empty() && model.exchanges != (model.tuning.turned != 0 && shape->exchanges))
-        flaw = "who exchanges P";
-    if (!flaw.empty()) return flaw;
-    const bool rounded_out =
-        p.dtype != VKATTN_DTYPE_FLOAT32 && !model.split && model.tuning.move != MOVE_SHARED_FLOAT;
-    return share_flaw(model, rounded_out);
+// Before and after the loop subgroups have equal shares of the pool: rows of a step of what is held, or of a matrix of
+// the output, with one vec4 more.
+std::string pool_flaw(const Given& g, const Pipeline& pipeline) {
+    const auto of = reader(pipeline);
+    const Kind kind = kind_of(pipeline);
+    const bool forward = kind == Kind::forward;
+    const uint64_t pool = of("pool_vec4"), m = of("matrix_m"), n = of("matrix_n"), k = of("matrix_k"),
+                   subgroups = subgroups_of(pipeline);
+    uint64_t map = forward ? end_of_forward_map(g.p, pipeline) : end_of_backward_map(g.p, pipeline);
+    if (kind == Kind::dbias)  // whose shares lie behind the tiles, and hold two steps
+        map += subgroups * m * std::max(k / 4 + 1, n / 4 | 1);
+    const uint64_t shares = kind == Kind::dbias ? 0 : subgroups * m * (std::max(k / 8, n / 4) + 2);
+    if (pool < map) return fmt::format("a pool of {} vec4, the map ends at {}", pool, map);
+    if (pool > std::max(map, shares)) return fmt::format("a pool of {} vec4 is too large", pool);
+    if (kind != Kind::dbias && pool / subgroups < m * std::max(k / 8 + 1, n / 4 + 1))
+        return "a share of the pool is too small";
+    // Beside the pool there are a few flags, and a bit for each key of a tile.
+    if (pool * 16 + 4 * (3 + tiles_of(tile_of(pipeline).kv, 32)) > g.caps.max_shared_bytes)
+        return fmt::format("{} bytes of shared memory", pool * 16);
+    return "";
+}
+
+// What a forward puts into a share: pieces of Q and of the output, each row of a block in a line of its own.
+std::string share_flaw(const Given& g, const Pipeline& pipeline) {
+    const auto of = reader(pipeline);
+    const uint64_t share = of("pool_vec4") / subgroups_of(pipeline), m = of("matrix_m"), k = of("matrix_k"),
+                   n = of("matrix_n"), line = share / m, held = of("q_held_steps");
+    if (line < 2) return "a share of the pool has no room for rows";
+    if (held != 0) {
+        const uint64_t piece = std::min(held, (line - 1) / (k / 8));
+        if (piece == 0 || m * half_stride(piece * k) > share) return "a share does not hold a step of Q";
+    }
+    const bool rounded =
+        g.p.dtype != VKATTN_DTYPE_FLOAT32 && of("is_split") == 0 && of("p_move") != MOVE_SHARED_FLOAT;
+    const uint64_t unit = rounded ? 8 : 4, fit = (line - 1) * unit / n;
+    if (fit == 0) return "a share does not hold a tile of the output";
+    const uint64_t all = head_steps(g.p, pipeline).out_span / n, piece = tiles_of(all, tiles_of(all, fit));
+    return m * (piece * n / unit | 1) > share ? "pieces of the output outgrow their share" : "";
+}
+
+std::string walk_flaw(const Given& g, const Pipeline& pipeline) {
+    const auto of = reader(pipeline);
+    const uint64_t block = std::max(of("matrix_n"), of("matrix_k"));
+    if (of("walked") % (block * divisor(pipeline, "stages")) != 0)
+        return "a stage is no whole number of blocks";
+    if (of("walked") > of("threads")) return "more walked rows than invocations that load their numbers";
+    if (has_constant(pipeline, "chunks") && divisor(pipeline, "chunks") % 2 != 0)
+        return "chunks do not take turns with two buffers";
+    if (has_constant(pipeline, "paired") && of("paired") != 0 &&
+        (g.p.head_dim_qk != g.p.head_dim_v || of("gradients") != 3))
+        return "pairs of subgroups need one head dim and both gradients";
+    return "";
 }
 
 }  // namespace
 
-std::string matrix_workgroup_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan,
-                                  const core::Options& options) {
-    const VkattnDtype asked = options.precision == VKATTN_PRECISION_FLOAT16    ? VKATTN_DTYPE_FLOAT16
-                              : options.precision == VKATTN_PRECISION_BFLOAT16 ? VKATTN_DTYPE_BFLOAT16
-                                                                               : p.dtype;
-    if (plan.operands != asked || asked == VKATTN_DTYPE_FLOAT32)
-        return fmt::format("operands of {}", core::name_of(plan.operands));
-    const MatrixModel model = matrix_model_of(p, plan);
-    if (options.tuning.empty() && (model.tuning.rolled != 0) != (caps.type == core::DeviceType::cpu))
-        return "the module of another type of device";
-    if (plan.dispatches.empty()) return p.empty_output() ? "" : "no work";
-    if (auto flaw = model_flaw(caps, p, plan, model, options); !flaw.empty()) return flaw;
-    const Model m = model_of(p, plan);
-    for (const Pipeline& pipeline : plan.pipelines)
-        if (auto flaw = pipeline_flaw(caps, p, plan, m, pipeline); !flaw.empty())
-            return fmt::format("{}: {}", name_of(pipeline), flaw);
-    return "";
+std::string matrix_flaw(const Given& g, const Pipeline& pipeline) {
+    const Tuning tuning = values_in(g.plan.tuning);
+    std::string flaw = subgroup_flaw(g.caps, constant(pipeline, "subgroup_size"));
+    if (flaw.empty()) flaw = shape_flaw(g, pipeline);
+    if (flaw.empty() && kind_of(pipeline) != Kind::forward) flaw = walk_flaw(g, pipeline);
+    if (flaw.empty() && kind_of(pipeline) == Kind::forward) {
+        flaw = head_dims_flaw(g.p, tuning, pipeline);
+        if (flaw.empty()) flaw = loop_flaw(g, tuning, pipeline);
+    }
+    if (flaw.empty()) flaw = pool_flaw(g, pipeline);
+    if (flaw.empty() && kind_of(pipeline) == Kind::forward) flaw = share_flaw(g, pipeline);
+    return flaw;
 }
 
 }  // namespace vkattn::test

@@ -1,169 +1,444 @@
-// What the dispatches are told, and what they touch: push constants, argument block, scratch, barriers.
+// What pipelines read and write, and how they find it: patches, argument block, scratch, barriers.
 #include <algorithm>
 #include <cstddef>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "plan_arrays.hpp"
 #include "plan_checks.hpp"
-#include "plan_model.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
 namespace {
 
 using core::bit;
-using core::DeviceCaps;
-using core::Dispatch;
 using core::Patch;
 using core::Pipeline;
-using core::Plan;
 using core::Problem;
 using core::Region;
-using Arguments = shared::ForwardArguments;
+using Block = shared::ForwardArguments;
+using BackwardBlock = shared::BackwardArguments;
 
-constexpr uint32_t scratch_regions = bit(Region::arguments) | bit(Region::scores) |
-                                     bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
-                                     bit(Region::statistics) | bit(Region::accumulators) |
-                                     bit(Region::score_gradients);
-
-void touch_forward(const Problem& p, const Model& m, Touches& t) {
-    t.reads_at("query", Region::query);
-    t.reads_at("key", Region::key);
-    t.reads_at("value", Region::value);
-    // Parts are addressed from the first key on; scratch holds none before the first that exists.
-    const uint64_t before = m.span != 0 ? m.first_part * m.rows : 0;
-    t.writes_at("out_rows", m.span != 0 ? Region::parts : Region::out, 0 - before * p.head_dim_v * 4);
-    t.writes_at("lse", m.span != 0 ? Region::parts_lse : Region::lse, 0 - before * 8);
-    if (p.mask != VKATTN_MASK_NONE) t.reads |= bit(Region::mask);
-    if (m.classified) t.reads |= bit(Region::mask_classes);
+// Push constants that are addresses, and the regions that they may lead to.
+const std::map<std::string_view, std::set<Region>>& address_fields() {
+    static const std::map<std::string_view, std::set<Region>> fields{
+        {"query", {Region::query, Region::dout}},
+        {"key", {Region::key, Region::value}},
+        {"value", {Region::value, Region::key, Region::dout, Region::query}},
+        {"out_rows", {Region::out, Region::parts, Region::dquery, Region::dkey, Region::dvalue}},
+        {"lse", {Region::lse, Region::parts_lse}},
+        {"arguments", {Region::arguments}},
+        {"operand_layout", {Region::arguments}},  // in place of the strides
+        {"classes", {Region::mask_classes}},
+        {"parts", {Region::parts}},
+        {"parts_lse", {Region::parts_lse}},
+        {"scores", {Region::scores, Region::score_gradients}},
+        {"weights", {Region::scores, Region::score_gradients}},
+        {"score_gradients", {Region::score_gradients}},
+    };
+    return fields;
 }
 
-Touches touches_of(const Problem& p, const Model& m, const Pipeline& pipeline) {
-    Touches t(pipeline);
-    if (needs_arguments(p)) t.reads_arguments();
-    switch (kind_of(pipeline)) {
-        case Kind::forward:
-            touch_forward(p, m, t);
-            t.reads |= given_arrays(p);
-            break;
-        case Kind::classes:
-            t.reads |= bit(Region::mask);
-            t.may_read = given_arrays(p);
-            t.writes_at("classes", Region::mask_classes);
-            break;
-        case Kind::scores:
-            t.reads_at("query", Region::query);
-            t.reads_at("key", Region::key);
-            t.writes_at("scores", Region::scores);
-            break;
-        case Kind::softmax:
-            t.reads |= bit(Region::scores);
-            t.writes_at("scores", Region::scores);
-            t.writes_at("lse", Region::lse);
-            break;
-        case Kind::output:
-            t.reads_at("weights", Region::scores);
-            t.reads_at("value", Region::value);
-            t.writes_at("out_rows", Region::out);
-            break;
-        default:  // combine_flaw, backward_flaw
-            break;
+// Matrices that attention multiplies, and what comes of it: with all three addresses among the push constants.
+bool is_product(Region left, Region right, Region result) {
+    static const std::set<std::array<Region, 3>> products{
+        {Region::query, Region::key, Region::scores},
+        {Region::dout, Region::value, Region::score_gradients},
+        {Region::scores, Region::value, Region::out},
+        {Region::score_gradients, Region::key, Region::dquery},
+        {Region::scores, Region::dout, Region::dvalue},
+        {Region::score_gradients, Region::query, Region::dkey},
+    };
+    return products.count({left, right, result}) != 0;
+}
+
+// What the caller gives to a plan: it is read only.
+bool is_given(const Given& g, Region region) {
+    if (core::role_of(region) == core::Role::given) return true;
+    if (g.combine != nullptr) return region == Region::parts || region == Region::parts_lse;
+    return g.backward != nullptr && (region == Region::out || region == Region::lse);
+}
+
+// Bytes that results begin before their region: parts are addressed from the first key on, and scratch holds none before
+// the first that exists.
+uint64_t bytes_before(const Given& g, const Pipeline& pipeline, Region region) {
+    if (kind_of(pipeline) == Kind::combine) return 0;
+    const Parts parts = parts_of(g);
+    const uint64_t rows = parts.span != 0 ? parts.first * g.rows() : 0;
+    return region == Region::parts ? rows * g.p.head_dim_v * 4 : region == Region::parts_lse ? rows * 8 : 0;
+}
+
+struct Touches {
+    uint32_t reads = 0, writes = 0;
+};
+
+std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
+    for (const Patch& patch : pipeline.patches) {
+        const auto fields = core::info_of(core::info_of(pipeline.module).kernel).fields;
+        const auto field =
+            std::ranges::find_if(fields, [&](const auto& f) { return f.offset_bytes == patch.at; });
+        if (field == fields.end()) return fmt::format("a patch at {}, where no field is", patch.at);
+        const auto known = address_fields().find(field->name);
+        if (known == address_fields().end() || known->second.count(patch.region) == 0)
+            return fmt::format("{} with the address of {}", field->name, name_of(patch.region));
+        if (&patch != find_patch(pipeline, field->name)) return fmt::format("two patches of {}", field->name);
+        if (patch.region == Region::arguments) {
+            t.reads |= bit(Region::arguments);
+            continue;
+        }
+        if (patch.add != 0 - bytes_before(g, pipeline, patch.region))
+            return fmt::format("{} begins at {:#x}", field->name, patch.add);
+        const bool result = field->name == "out_rows" || field->name == "lse" || field->name == "classes" ||
+                            field->name == "scores" || field->name == "score_gradients";
+        (result && !is_given(g, patch.region) ? t.writes : t.reads) |= bit(patch.region);
+    }
+    for (const auto& [name, regions] : address_fields()) {
+        if (find_field(pipeline, name) == nullptr || find_patch(pipeline, name) != nullptr) continue;
+        // Without an address the lse of a baseline's backward is not written.
+        const bool absent = name == "operand_layout" ? constant(pipeline, "has_arguments") == 0
+                                                     : name == "lse" && g.backward != nullptr;
+        if (!absent) return fmt::format("no address in {}", name);
+    }
+    return "";
+}
+
+// The fields of one pipeline belong together.
+std::string operands_flaw(const Pipeline& pipeline) {
+    const auto region = [&](std::string_view field) {
+        const Patch* patch = find_patch(pipeline, field);
+        return patch != nullptr ? patch->region : Region::count;
+    };
+    const Kind kind = kind_of(pipeline);
+    bool fits = true;
+    if (kind == Kind::scores) fits = is_product(region("query"), region("key"), region("scores"));
+    if (kind == Kind::product || kind == Kind::transposed)
+        fits = is_product(region("weights"), region("value"), region("out_rows"));
+    if (kind == Kind::in_place)
+        fits = region("scores") == Region::scores || region("weights") == Region::scores;
+    if (kind == Kind::forward || recomputes(kind))
+        fits = region("query") == Region::query && region("key") == Region::key &&
+               region("value") == Region::value;
+    if (kind == Kind::forward || kind == Kind::combine || kind == Kind::delta) {
+        const bool split = kind == Kind::forward && constant(pipeline, "is_split") != 0;
+        fits = fits && region("out_rows") == (split ? Region::parts : Region::out);
+        if (kind != Kind::delta) fits = fits && region("lse") == (split ? Region::parts_lse : Region::lse);
+    }
+    return fits ? "" : "addresses that do not belong together";
+}
+
+uint32_t if_set(bool wanted, Region region) {
+    return wanted ? bit(region) : 0;
+}
+
+// What a pipeline reaches through the addresses in the argument block. Whoever is given query, key and value sees scores,
+// and so mask, lengths and classes; in a backward dout and the rows' statistics, too.
+Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_read) {
+    const Kind kind = kind_of(pipeline);
+    const Problem& p = g.p;
+    const uint32_t mask = if_set(p.mask != VKATTN_MASK_NONE, Region::mask);
+    const bool dlse = g.backward != nullptr && g.backward->dlse != 0;
+    Touches t;
+    if (kind == Kind::classes || kind == Kind::delta) may_read = given_arrays(p);
+    if (kind == Kind::classes) t.reads = mask;
+    if (kind == Kind::forward || recomputes(kind))
+        t.reads = mask | given_arrays(p) | if_set(is_classified(g.plan), Region::mask_classes);
+    if (recomputes(kind)) t.reads |= bit(Region::dout) | if_set(g.rows() != 0, Region::statistics);
+    // The portable gradient of the mask also sums what comes of lse.
+    if (kind == Kind::delta || (kind == Kind::dbias && !on_matrices(pipeline)))
+        t.reads |= bit(Region::lse) | bit(Region::dout) | if_set(dlse, Region::dlse);
+    if (kind == Kind::delta) t.writes = bit(Region::statistics);
+    // A number of each row's statistics is the result of its last key.
+    if (kind == Kind::dquery) t.writes = bit(Region::dquery) | bit(Region::statistics);
+    if (kind == Kind::dbias) t.writes = bit(Region::dbias);
+    if (kind == Kind::dkey_dvalue) {
+        const uint32_t gradients = has_constant(pipeline, "gradients") ? constant(pipeline, "gradients") : 3;
+        t.writes = if_set((gradients & 1) != 0, Region::dvalue) | if_set((gradients & 2) != 0, Region::dkey);
+    }
+    if (is_cut(pipeline)) {
+        t.reads |= bit(Region::accumulators);
+        t.writes |= bit(Region::accumulators);
+    }
+    if (kind == Kind::in_place) {
+        t.reads |= bit(Region::scores);
+        if (find_field(pipeline, "score_gradients") != nullptr)
+            t.reads |= bit(Region::score_gradients) | bit(Region::statistics);
     }
     return t;
 }
 
 }  // namespace
 
-std::string push_flaw(const Problem& p, const Plan& plan) {
-    const Model m = model_of(p, plan);
-    for (const Pipeline& pipeline : plan.pipelines) {
-        if (kind_of(pipeline) == Kind::combine) continue;  // combine_flaw
-        Words words = words_of(p, pipeline);
-        words["operand_layout"] = layout_words(p, needs_arguments(p));
-        if (kind_of(pipeline) == Kind::forward && m.span != 0) {
-            words["operand_layout"][10] = static_cast<uint32_t>(m.span / m.tile_kv);
-            words["operand_layout"][11] = p.batch * p.num_heads_q;
-        }
-        for (const auto& flaw :
-             {words_flaw(pipeline, words), touches_flaw(touches_of(p, m, pipeline), pipeline)})
-            if (!flaw.empty()) return flaw;
-    }
+std::string touches_flaw(const Given& g, const Pipeline& pipeline) {
+    Touches t;
+    std::string flaw = patches_flaw(g, pipeline, t);
+    if (flaw.empty()) flaw = operands_flaw(pipeline);
+    if (!flaw.empty()) return fmt::format("{}: {}", name_of(pipeline), flaw);
+    uint32_t may_read = 0;
+    const Touches more = through_block(g, pipeline, may_read);
+    t.reads |= more.reads;
+    t.writes |= more.writes;
+    if (pipeline.writes != t.writes)
+        return fmt::format("{} writes {:#x}, the shader {:#x}", name_of(pipeline), pipeline.writes, t.writes);
+    if ((pipeline.reads & ~may_read) != t.reads)
+        return fmt::format("{} reads {:#x}, the shader {:#x}", name_of(pipeline), pipeline.reads, t.reads);
     return "";
+}
+
+uint64_t block_of(const Pipeline& pipeline) {
+    for (const std::string_view name : {"arguments", "operand_layout"})
+        if (const Patch* patch = find_patch(pipeline, name); patch != nullptr) return patch->add;
+    return 0;
 }
 
 namespace {
 
-// Bytes that the dispatches use of a region.
-uint64_t bytes_used(const Problem& p, const Plan& plan, const Model& m, Region region) {
-    uint64_t most = 0;
-    switch (region) {
-        case Region::arguments:
-            return sizeof(Arguments);
-        case Region::scores:
-            for (const Dispatch& d : plan.dispatches) most = std::max<uint64_t>(most, d.groups[0]);
-            return most * matrix_bytes(p);
-        case Region::mask_classes:
-            return masks_of(p, m) * m.query_tiles * m.key_tiles * 4;
-        case Region::parts:
-            return m.parts * m.rows * p.head_dim_v * 4;
-        case Region::parts_lse:
-            return m.parts * m.rows * 8;  // row_max and row_sum
-        default:
-            return 0;
+// Strides in a block: of the tensors whose addresses the pipelines that read it have, else of those that have these
+// places in a forward.
+std::string strides_flaw(const Given& g, const Block& block, uint64_t at) {
+    constexpr std::pair<std::string_view, Region> places[] = {
+        {"query", Region::query}, {"key", Region::key}, {"value", Region::value}, {"out_rows", Region::out}};
+    std::vector<const Pipeline*> readers;
+    for (const Pipeline& pipeline : g.plan.pipelines)
+        if ((pipeline.reads & bit(Region::arguments)) != 0 && block_of(pipeline) == at)
+            readers.push_back(&pipeline);
+    if (readers.empty()) return fmt::format("nothing reads the block at {}", at);
+    for (const Pipeline* reader : readers)
+        for (size_t t = 0; t < 4; t++) {
+            const Patch* const patch = find_patch(*reader, places[t].first);
+            const bool own = patch != nullptr && patch->region != Region::parts;
+            const auto wanted =
+                stride_bytes(strides_of(g, own ? patch->region : places[t].second), g.p.dtype);
+            if (!std::equal(wanted.begin(), wanted.end(), block.stride + 3 * t))
+                return fmt::format("strides of {} for {}", places[t].first, name_of(*reader));
+        }
+    return "";
+}
+
+std::string forward_block_flaw(const Given& g, const Block& a) {
+    const Problem& p = g.p;
+    const auto mask = mask_strides(p);
+    if (!std::equal(mask.begin(), mask.end(), a.mask_stride)) return "mask strides";
+    if (a.mask != 0 || a.classes != 0) return "an address in the argument block";
+    const bool classified = is_classified(g.plan);
+    uint32_t present = classified ? PRESENT_CLASSES : 0;
+    for (const OptionalArray& array : optional_arrays_of(p)) {
+        uint64_t address;
+        std::memcpy(&address, reinterpret_cast<const char*>(&a) + array.at, sizeof address);
+        if (address != 0) return "an address in the argument block";
+        present |= array.given ? array.present_bit : 0;
     }
+    if (a.present != present) return "what is present";
+    const uint64_t keys = mask_extents(p)[3];
+    const bool masked = p.mask != VKATTN_MASK_NONE;
+    if (a.key_limit != (masked && keys != 1 ? keys : p.seqlen_kv)) return "key_limit";
+    if (a.mask_key_step != (masked && keys != 1)) return "mask_key_step";
+    if (a.follow_lengths != (p.kv_lengths != 0 && p.align == VKATTN_ALIGN_BOTTOM_RIGHT))
+        return "follow_lengths";
+    if (a.mask_group_size * mask_extents(p)[1] != (masked ? p.num_heads_q : 1)) return "mask_group_size";
+    uint64_t heads = 1, batches = 1;
+    for (const Pipeline& pipeline : g.plan.pipelines) {
+        if (kind_of(pipeline) != Kind::classes) continue;
+        heads = class_heads(p, group_of(p, pipeline));
+        batches = class_batches(p);
+    }
+    if (a.class_heads != heads || a.class_batches != batches) return "heads or batches of classes";
+    return a.padding != 0 ? "padding" : "";
+}
+
+std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {
+    constexpr Region order[] = {Region::dout, Region::dquery, Region::dkey, Region::dvalue};
+    for (size_t t = 0; t < 4; t++) {
+        const auto wanted = stride_bytes(strides_of(g, order[t]), g.p.dtype);
+        if (!std::equal(wanted.begin(), wanted.end(), a.stride + 3 * t))
+            return fmt::format("strides of {}", t);
+    }
+    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.accumulators |
+         a.padding) != 0)
+        return "an address in the argument block";
+    if (a.scale != g.p.softmax_scale || a.batch != g.p.batch) return "scale or batch";
+    const auto bias = bias_extents(g);
+    return a.dbias_batches == bias[0] && a.dbias_heads == bias[1] && a.dbias_queries == bias[2] &&
+                   a.dbias_keys == bias[3]
+               ? ""
+               : "extents of dbias";
+}
+
+// Addresses that a ForwardArguments has, which begins at `at`. What is absent is loaded from the block itself.
+void add_forward_patches(const Given& g, size_t at, std::vector<Patch>& to) {
+    const auto add = [&](size_t offset, Region region) {
+        to.push_back({static_cast<uint32_t>(at + offset), region});
+    };
+    if (g.p.mask != VKATTN_MASK_NONE) add(offsetof(Block, mask), Region::mask);
+    add(offsetof(Block, classes), is_classified(g.plan) ? Region::mask_classes : Region::arguments);
+    for (const OptionalArray& array : optional_arrays_of(g.p))
+        add(array.at, array.given ? array.region : Region::arguments);
+}
+
+void add_backward_patches(const Given& g, std::vector<Patch>& to) {
+    const auto add = [&](bool wanted, size_t at, Region region) {
+        if (wanted) to.push_back({static_cast<uint32_t>(at), region});
+    };
+    add(true, offsetof(BackwardBlock, dout), Region::dout);
+    add(true, offsetof(BackwardBlock, lse), Region::lse);
+    add(g.backward->dlse != 0, offsetof(BackwardBlock, dlse), Region::dlse);
+    add(true, offsetof(BackwardBlock, dquery), Region::dquery);
+    add(true, offsetof(BackwardBlock, dkey), Region::dkey);
+    add(true, offsetof(BackwardBlock, dvalue), Region::dvalue);
+    add(g.backward->dbias != 0, offsetof(BackwardBlock, dbias), Region::dbias);
+    add(g.rows() != 0, offsetof(BackwardBlock, statistics), Region::statistics);
+    add(is_cut(g.plan), offsetof(BackwardBlock, accumulators), Region::accumulators);
+}
+
+std::string block_patches_flaw(const std::vector<Patch>& patches, const std::vector<Patch>& expected) {
+    if (patches.size() != expected.size())
+        return fmt::format("argument block: {} patches, not {}", patches.size(), expected.size());
+    for (const Patch& e : expected)
+        if (std::ranges::none_of(patches, [&](const Patch& x) {
+                return x.at == e.at && x.region == e.region && x.add == e.add;
+            }))
+            return fmt::format("argument block: no patch of {} at {}", name_of(e.region), e.at);
+    return "";
 }
 
 }  // namespace
 
-std::string scratch_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
-    const Model m = model_of(p, plan);
-    return regions_flaw(caps, plan, [&](Region region) { return bytes_used(p, plan, m, region); });
+// One block of the plan's kind, and behind a backward's any number of a forward's, each for some pipeline.
+std::string arguments_flaw(const Given& g) {
+    const bool backward = g.backward != nullptr;
+    const size_t first = backward ? sizeof(BackwardBlock) : needs_arguments(g.p) ? sizeof(Block) : 0;
+    const std::vector<std::byte>& bytes = g.plan.arguments;
+    if (bytes.size() < first || (bytes.size() - first) % sizeof(Block) != 0 ||
+        (!backward && bytes.size() != first))
+        return fmt::format("an argument block of {} bytes", bytes.size());
+    std::vector<Patch> patches;
+    std::vector<size_t> blocks;
+    if (first != 0) blocks.push_back(0);
+    for (size_t at = first; at < bytes.size(); at += sizeof(Block)) blocks.push_back(at);
+    for (const size_t at : blocks) {
+        Block block;
+        std::memcpy(&block, bytes.data() + at, sizeof block);
+        add_forward_patches(g, at, patches);
+        for (const auto& flaw : {forward_block_flaw(g, block), strides_flaw(g, block, at)})
+            if (!flaw.empty()) return "argument block: " + flaw;
+    }
+    for (const Pipeline& pipeline : g.plan.pipelines)
+        if (std::ranges::find(blocks, block_of(pipeline)) == blocks.end() && first != 0)
+            return fmt::format("{} reads no block", name_of(pipeline));
+    if (backward) {
+        BackwardBlock block;
+        std::memcpy(&block, bytes.data(), sizeof block);
+        add_backward_patches(g, patches);
+        if (auto flaw = backward_block_flaw(g, block); !flaw.empty()) return "argument block: " + flaw;
+    }
+    return block_patches_flaw(g.plan.argument_patches, patches);
 }
 
-std::string regions_flaw(const DeviceCaps& caps, const Plan& plan,
-                         const std::function<uint64_t(Region)>& bytes_used) {
+namespace {
+
+// Bytes of the accumulators that a pass keeps between dispatches. On matrix units every invocation keeps its elements of
+// every matrix: that of dquery and row sums of as many elements as a matrix has, or those of dkey and dvalue, both also
+// where a pass has one, but for pairs of subgroups (lib/backward_matrix_results.glsl). Else float32 in vec4, as many for
+// every invocation that shares a row.
+uint64_t kept_bytes(const Given& g, const Pipeline& pipeline) {
+    const auto of = [&](const char* name) { return divisor(pipeline, name); };
+    const Problem& p = g.p;
+    const Tile t = tile_of(pipeline);
+    const bool of_queries = kind_of(pipeline) == Kind::dquery;
+    if (on_matrices(pipeline)) {
+        const auto matrices_of = [&](uint64_t head_dim) {
+            return tiles_of(head_dim, of("matrix_n") * t.slices);
+        };
+        uint64_t matrices = matrices_of(p.head_dim_qk);
+        if (of_queries)
+            matrices++;
+        else if (constant(pipeline, "paired") == 0)
+            matrices += matrices_of(p.head_dim_v);
+        const uint64_t workgroups = (of_queries ? g.heads() * tiles_of(p.seqlen_q, t.q)
+                                                : g.key_heads() * tiles_of(p.seqlen_kv, t.kv)) *
+                                    t.slices;
+        return workgroups * of("threads") * of("row_blocks") * matrices *
+               (of("matrix_m") * of("matrix_n") / of("subgroup_size")) * 4;
+    }
+    const auto row = [](uint64_t head_dim, uint64_t lanes) { return round_up(head_dim, 4 * lanes) * 4; };
+    if (of_queries) return g.rows() * row(p.head_dim_qk, of("lanes") * t.slices);
+    const uint64_t lanes = of("threads") / (t.kv / of("rows")), keys = g.key_heads() * p.seqlen_kv;
+    if (t.slices != 1) return keys * 2 * row(std::max(p.head_dim_qk, p.head_dim_v), lanes * (t.slices / 2));
+    return keys * (row(p.head_dim_qk, lanes) + row(p.head_dim_v, lanes));
+}
+
+// Bytes that the dispatches use of a region.
+uint64_t bytes_used(const Given& g, Region region) {
+    uint64_t most = 0;
+    const Parts parts = parts_of(g);
+    switch (region) {
+        case Region::arguments:
+            return g.plan.arguments.size();
+        case Region::statistics:
+            return g.rows() * 4 * sizeof(float);
+        case Region::parts:
+            return parts.count * g.rows() * g.p.head_dim_v * 4;
+        case Region::parts_lse:
+            return parts.count * g.rows() * 8;  // row_max and row_sum
+        case Region::mask_classes:
+            for (const core::Dispatch& d : g.plan.dispatches)
+                if (kind_of(g.plan, d) == Kind::classes)
+                    most += uint64_t{4} * d.groups[0] * d.groups[1] * d.groups[2];
+            return most;
+        case Region::accumulators:  // passes follow each other, so that they share it
+            for (const Pipeline& pipeline : g.plan.pipelines)
+                if (is_cut(pipeline)) most = std::max(most, kept_bytes(g, pipeline));
+            return most;
+        default:  // matrices of heads; a workgroup of dkey and dvalue has those of a group
+            for (const core::Dispatch& d : g.plan.dispatches) {
+                const Kind kind = kind_of(g.plan, d);
+                if (kind == Kind::in_place || kind == Kind::product)
+                    most = std::max<uint64_t>(most, d.groups[0]);
+                if (kind == Kind::transposed)
+                    most = std::max(most, uint64_t{d.groups[0]} * (g.p.num_heads_q / g.p.num_heads_kv));
+            }
+            return most * matrix_bytes(g.p);
+    }
+}
+
+constexpr uint32_t scratch_regions = bit(Region::arguments) | bit(Region::scores) |
+                                     bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
+                                     bit(Region::statistics) | bit(Region::accumulators) |
+                                     bit(Region::score_gradients);
+
+}  // namespace
+
+std::string scratch_flaw(const Given& g) {
     uint64_t end = 0;
     uint32_t there = 0, used = 0;
-    for (const core::ScratchRegion& r : plan.scratch) {
+    for (const core::ScratchRegion& r : g.plan.scratch) {
         if (r.offset_bytes % core::scratch_alignment != 0)
             return fmt::format("{} misaligned", name_of(r.region));
         if (r.offset_bytes != end)
             return fmt::format("{} at {}, not at {}", name_of(r.region), r.offset_bytes, end);
         if (r.size_bytes == 0 || (there & bit(r.region)) != 0)
             return fmt::format("{} empty or twice", name_of(r.region));
-        if (r.size_bytes != bytes_used(r.region))
-            return fmt::format("{} of {} bytes, {} are used", name_of(r.region), r.size_bytes,
-                               bytes_used(r.region));
+        if (const uint64_t bytes = bytes_used(g, r.region); r.size_bytes != bytes)
+            return fmt::format("{} of {} bytes, {} are used", name_of(r.region), r.size_bytes, bytes);
+        if (r.region == Region::mask_classes && r.size_bytes > uint64_t{256} << 20)
+            return "more classes than 256 MiB";
         there |= bit(r.region);
         end = round_up(r.offset_bytes + r.size_bytes, core::scratch_alignment);
     }
-    if (plan.scratch_bytes != end)
-        return fmt::format("{} scratch bytes, regions end at {}", plan.scratch_bytes, end);
-    if (plan.scratch_bytes > caps.max_buffer_bytes)
-        return fmt::format("{} bytes of scratch", plan.scratch_bytes);
-    for (const Dispatch& d : plan.dispatches) {
-        const Pipeline& pipeline = pipeline_of(plan, d);
-        used |= (pipeline.reads | pipeline.writes) & scratch_regions;
-    }
-    if (used != there) return fmt::format("regions {:#x} are used, {:#x} reserved", used, there);
-    return "";
+    if (g.plan.scratch_bytes != end)
+        return fmt::format("{} scratch bytes, regions end at {}", g.plan.scratch_bytes, end);
+    if (end > g.caps.max_buffer_bytes) return fmt::format("{} bytes of scratch", end);
+    if (g.options.max_scratch_bytes != 0 && g.backward == nullptr && end > g.options.max_scratch_bytes &&
+        there != bit(Region::arguments))
+        return fmt::format("{} bytes of scratch, the limit is {}", end, g.options.max_scratch_bytes);
+    for (const core::Dispatch& d : g.plan.dispatches)
+        used |= (pipeline_of(g.plan, d).reads | pipeline_of(g.plan, d).writes) & scratch_regions;
+    if (g.combine != nullptr) used = 0;  // whose parts are the caller's
+    return used == there ? "" : fmt::format("regions {:#x} are used, {:#x} reserved", used, there);
 }
 
-std::string arguments_flaw(const Problem& p, const Plan& plan) {
-    const bool wanted = needs_arguments(p) && !p.empty_output();
-    if (plan.arguments.size() != (wanted ? sizeof(Arguments) : 0)) return "argument block";
-    if (!wanted) return plan.argument_patches.empty() ? "" : "patches of no argument block";
-    const Model m = model_of(p, plan);
-    Arguments a;
-    std::memcpy(&a, plan.arguments.data(), sizeof a);
-    if (const std::string flaw = arguments_flaw(p, m, a); !flaw.empty()) return flaw;
-    const std::string flaw = patch_flaw(plan.argument_patches, argument_patches(p, m));
-    return flaw.empty() ? "" : "argument block: " + flaw;
-}
-
-std::string barrier_flaw(const Plan& plan) {
-    const std::vector<Dispatch>& all = plan.dispatches;
+std::string barrier_flaw(const core::Plan& plan) {
+    const std::vector<core::Dispatch>& all = plan.dispatches;
     // No two dispatches write the same element of these, so two writers do not wait for each other.
     const uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::parts) |
                              bit(Region::parts_lse) | bit(Region::mask_classes) | bit(Region::dquery) |
@@ -178,9 +453,10 @@ std::string barrier_flaw(const Plan& plan) {
     if (!all.empty() && all[0].barrier_before) return "a barrier before the first dispatch";
     bool separates = true;
     for (size_t i = 0; i < all.size(); i++) {
-        const Dispatch& d = all[i];
+        const core::Dispatch& d = all[i];
         if (d.barrier_before) {
-            if (!separates) return fmt::format("the barrier before run that ends at {} separates nothing", i);
+            if (!separates)
+                return fmt::format("the barrier before the run that ends at {} separates nothing", i);
             before = run;
             run = {};
             separates = false;

@@ -1,25 +1,71 @@
-// Coverage and cost.
+// Who does which part of the work, in which order, and what it costs.
 #include <algorithm>
-#include <cstddef>
+#include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 
-#include "plan_checks.hpp"
-#include "plan_model.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
 namespace {
 
-using core::DeviceCaps;
+using core::bit;
 using core::Dispatch;
 using core::Pipeline;
-using core::Plan;
 using core::Problem;
+using core::Region;
 
-}  // namespace
+// The workgroups that a pipeline's dispatches must be, together; `first`: where they begin.
+struct Whole {
+    Triple first, count;
+    bool rows_in_z = false;  // rows of y go on in z
+};
 
-std::string groups_flaw(const DeviceCaps& caps, const Dispatch& d) {
+Whole whole_of(const Given& g, const Pipeline& pipeline) {
+    const Problem& p = g.p;
+    const Tile t = tile_of(pipeline);
+    const Triple begin{};
+    const auto bias = bias_extents(g);
+    switch (kind_of(pipeline)) {
+        case Kind::forward: {
+            const uint64_t group = group_of(p, pipeline);
+            const Parts parts = parts_of(g);
+            return {{0, 0, parts.first},
+                    {g.heads() / group * t.slices, tiles_of(p.seqlen_q * group, t.q), parts.count}};
+        }
+        case Kind::classes: {
+            const uint64_t group = group_of(p, pipeline);
+            return {begin,
+                    {class_heads(p, group) * class_batches(p), tiles_of(p.seqlen_q * group, t.q),
+                     tiles_of(p.seqlen_kv, t.kv)}};
+        }
+        case Kind::combine: {
+            const core::Combine c = combine_of(g);
+            return {begin, {uint64_t{c.batch} * c.num_heads, tiles_of(c.seqlen_q, t.q), 1}};
+        }
+        case Kind::delta:
+        case Kind::product:
+            return {begin, {g.heads(), tiles_of(p.seqlen_q, t.q), 1}};
+        case Kind::dquery:
+            return {begin, {g.heads(), tiles_of(p.seqlen_q, t.q), t.slices}};
+        case Kind::dkey_dvalue:
+            return {begin, {g.key_heads(), tiles_of(p.seqlen_kv, t.kv), t.slices}};
+        case Kind::dbias:
+            return {begin, {bias[0] * bias[1], tiles_of(bias[2], t.q), tiles_of(bias[3], t.kv)}};
+        case Kind::scores:
+            return {begin, {g.heads(), tiles_of(p.seqlen_q, t.q), tiles_of(p.seqlen_kv, t.kv)}};
+        case Kind::in_place:
+            return {begin, {g.heads(), p.seqlen_q, 1}, true};
+        case Kind::transposed:
+            return {begin, {g.key_heads(), tiles_of(p.seqlen_kv, t.kv), 1}};
+        case Kind::none:
+            break;
+    }
+    throw std::runtime_error("no kind");
+}
+
+std::string groups_flaw(const core::DeviceCaps& caps, const Dispatch& d) {
     for (size_t i = 0; i < 3; i++)
         if (d.groups[i] == 0 || d.groups[i] > caps.max_workgroup_count[i])
             return fmt::format("{} workgroups in dimension {}, the device has {}", d.groups[i], i,
@@ -27,265 +73,366 @@ std::string groups_flaw(const DeviceCaps& caps, const Dispatch& d) {
     return "";
 }
 
-uint64_t masks_of(const Problem& p, const Model& m) {
-    const auto strides = mask_strides(p);
-    return (strides[0] != 0 ? p.batch : 1) * class_heads(p, m);
-}
-
-std::string classes_flaw(const Problem& p, const Model& m, const Dispatch& d) {
-    if (p.mask == VKATTN_MASK_NONE) return "classes without a mask";
-    if (groups_of(d) != Triple{masks_of(p, m), m.query_tiles, m.key_tiles})
-        return fmt::format("classes of {} x {} x {} tiles", d.groups[0], d.groups[1], d.groups[2]);
-    return "";
-}
-
-uint64_t least_cost_of_classes(const Problem& p, const Model& m, const Dispatch& d) {
-    return d.groups[0] * std::min<uint64_t>(p.seqlen_q * m.group, m.tile_q) * d.groups[1] / 2 *
-           std::min<uint64_t>(p.key_limit, m.tile_kv);
-}
-
-namespace {
-
-// [classes] forward ... [combine ...]
-std::string tiles_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
-    const Model m = model_of(p, plan);
-    Cover cover;
-    size_t at = 0;
-    const auto is = [&](Kind kind) {
-        return at < plan.dispatches.size() && kind_of(plan, plan.dispatches[at]) == kind;
-    };
-    if (is(Kind::classes)) {
-        if (auto flaw = groups_flaw(caps, plan.dispatches[at]); !flaw.empty()) return flaw;
-        if (auto flaw = classes_flaw(p, m, plan.dispatches[at]); !flaw.empty()) return flaw;
-        at++;
-    }
-    for (; is(Kind::forward); at++) {
-        const Dispatch& d = plan.dispatches[at];
-        if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
-        const Triple first = begin_of(d);
-        for (size_t i = 0; i < 3; i++)  // ends in other boxes as well, so that no sum can be right by chance
-            if (first[i] + d.groups[i] > Triple{m.heads * m.slices, m.query_tiles, m.first_part + m.parts}[i])
-                return fmt::format("workgroups {} .. {} in dimension {}", first[i], first[i] + d.groups[i],
-                                   i);
-        cover.add(first, groups_of(d));
-    }
-    if (!cover.is({0, 0, m.first_part}, {m.heads * m.slices, m.query_tiles, m.parts}))
-        return fmt::format("{} heads, {} query tiles, parts {} .. {} are not covered exactly once", m.heads,
-                           m.query_tiles, m.first_part, m.first_part + m.parts);
-    if (plan.num_splits != m.parts) return fmt::format("num_splits {} of {}", plan.num_splits, m.parts);
-    if ((m.first_part + m.parts) * m.span > INT32_MAX) return "keys of the last part pass 2^31";
-    if (m.span == 0) return at == plan.dispatches.size() ? "" : "dispatches without work";
-    if (m.begin >= m.end) return "parts of no keys";
-    return combine_flaw(caps, combine_of(p, m), plan, at, true, p.mask == VKATTN_MASK_FLOAT);
-}
-
-}  // namespace
-
-std::string rows_grid_flaw(const Dispatch& d, uint64_t tiles) {
+// Rows that go on in z where y is too short have as many layers as they need.
+std::string layers_flaw(const Dispatch& d, uint64_t rows) {
     const uint64_t y = d.groups[1], z = d.groups[2];
-    return y * z < tiles || y * (z - 1) >= tiles || (z == 1 && y != tiles)
-               ? fmt::format("grid {} x {} does not fit {} rows", y, z, tiles)
+    return y * z < rows || y * (z - 1) >= rows || (z == 1 && y != rows)
+               ? fmt::format("grid {} x {} does not fit {} rows", y, z, rows)
                : "";
 }
 
-namespace {
+// Steps of a workgroup's loop, as they are numbered.
+uint64_t steps_of(const Given& g, const Pipeline& pipeline) {
+    const Tile t = tile_of(pipeline);
+    if (kind_of(pipeline) == Kind::dquery) return tiles_of(visible_keys(g.p).end, t.kv);
+    return g.p.num_heads_q / g.p.num_heads_kv * tiles_of(g.p.seqlen_q, t.q);
+}
 
-// The steps of the baseline: how many tiles (or rows) each has to cover in y and z.
-struct Step {
-    Kind kind;
-    uint64_t tiles;      // over y, continued in z
-    uint64_t z_exactly;  // 0: z continues y
-};
+// The boxes of a pipeline, and how far the spans of each have come. Spans of a box go in order, from the first step to
+// the last, since each continues what the one before left in scratch.
+class Boxes {
+  public:
+    Boxes(const Given& g, const Pipeline& pipeline)
+        : whole_(whole_of(g, pipeline)),
+          steps_(is_cut(pipeline) ? steps_of(g, pipeline) : 0),
+          cut_(is_cut(pipeline)) {}
 
-std::string step_flaw(const DeviceCaps& caps, const Step& step, const Pipeline& pipeline, const Dispatch& d) {
-    if (kind_of(pipeline) != step.kind) return fmt::format("{} out of turn", name_of(pipeline));
-    if (auto flaw = groups_flaw(caps, d); !flaw.empty()) return flaw;
-    const uint64_t y = d.groups[1], z = d.groups[2];
-    if (step.z_exactly != 0) {
-        if (y != step.tiles || z != step.z_exactly)
-            return fmt::format("grid {} x {} for {} x {} tiles", y, z, step.tiles, step.z_exactly);
+    std::string add(const Dispatch& d) {
+        const Triple begin = begin_of(d);
+        Triple count = groups_of(d);
+        if (whole_.rows_in_z) {
+            if (auto flaw = layers_flaw(d, whole_.count[1]); !flaw.empty()) return flaw;
+            count = {count[0], whole_.count[1], 1};
+        }
+        for (size_t i = 0; i < 3; i++)  // ends in other boxes as well, so that no sum can be right by chance
+            if (begin[i] < whole_.first[i] || begin[i] + count[i] > whole_.first[i] + whole_.count[i])
+                return fmt::format("workgroups {} .. {} of {} in dimension {}", begin[i], begin[i] + count[i],
+                                   whole_.first[i] + whole_.count[i], i);
+        if (cut_) return add_span(d, begin, count);
+        if (d.cut.first_step != 0 || d.cut.end_step != 0) return "a span where none is";
+        cover_.add(begin, count);
         return "";
     }
-    return rows_grid_flaw(d, step.tiles);
-}
+    bool is_whole() const { return open_.empty() && cover_.is(whole_.first, whole_.count); }
+    bool is_nothing() const { return whole_.count[0] * whole_.count[1] * whole_.count[2] == 0; }
 
-std::string baseline_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
-    const Model m = model_of(p, plan);
-    if (plan.num_splits != 1) return "parts of the baseline's keys";
-    std::vector<Step> steps;
-    if (m.key_tiles != 0) steps.push_back({Kind::scores, m.query_tiles, m.key_tiles});
-    steps.push_back({Kind::softmax, p.seqlen_q, 0});
-    steps.push_back({Kind::output, m.query_tiles, 1});  // whose shader knows no z
-    const uint64_t heads = uint64_t{p.batch} * p.num_heads_q;
-    uint64_t next = 0;  // the first head that no piece has covered
-    size_t at = 0;
-    for (; next < heads; at += steps.size()) {
-        if (at + steps.size() > plan.dispatches.size())
-            return fmt::format("heads from {} on are not covered", next);
-        const uint64_t count = plan.dispatches[at].groups[0];
-        for (size_t i = 0; i < steps.size(); i++) {
-            const Dispatch& d = plan.dispatches[at + i];
-            if (auto flaw = step_flaw(caps, steps[i], pipeline_of(plan, d), d); !flaw.empty()) return flaw;
-            if (begin_of(d) != Triple{next, 0, 0} || d.groups[0] != count)
-                return fmt::format("piece of {} heads from {}, not {} from {}", d.groups[0], d.cut.first[0],
-                                   count, next);
-        }
-        next += count;
+  private:
+    struct Open {
+        Triple count;
+        uint64_t next;
+    };
+    std::string add_span(const Dispatch& d, const Triple& begin, const Triple& count) {
+        if (count[2] != 1) return "cut loops of slices at a time: they share the sums of P";
+        const auto [box, is_new] = open_.try_emplace(begin, Open{count, 0});
+        if (box->second.count != count) return "spans of different boxes";
+        const uint64_t first = d.cut.first_step, end = d.cut.end_step;
+        if (first != box->second.next || end <= first || end > steps_)
+            return fmt::format("a span {} .. {} of {}, after {}", first, end, steps_, box->second.next);
+        box->second.next = end;
+        if (end != steps_) return "";
+        cover_.add(begin, count);
+        open_.erase(box);
+        return "";
     }
-    if (next != heads) return fmt::format("{} heads are covered, there are {}", next, heads);
-    return at == plan.dispatches.size() ? "" : "dispatches without work";
+
+    Whole whole_;
+    uint64_t steps_;
+    bool cut_;
+    std::map<Triple, Open> open_;
+    Cover cover_;
+};
+
+// Regions that must be written in the end.
+uint32_t results_of(const Given& g) {
+    if (g.combine != nullptr)
+        return uint64_t{g.combine->batch} * g.combine->num_heads * g.combine->seqlen_q != 0
+                   ? bit(Region::out) | bit(Region::lse)
+                   : 0;
+    const bool rows = g.rows() != 0;
+    if (g.backward == nullptr) return rows ? bit(Region::out) | bit(Region::lse) : 0;
+    const auto bias = bias_extents(g);
+    return (rows ? bit(Region::dquery) : 0) | (g.has_keys() ? bit(Region::dkey) | bit(Region::dvalue) : 0) |
+           (std::ranges::count(bias, 0u) == 0 ? bit(Region::dbias) : 0);
 }
 
-// A workgroup of the forward against what the dispatch says each costs; a few of them, first and last included.
-std::string forward_cost_flaw(const Problem& p, const Model& m, const Dispatch& d) {
-    const Triple first = begin_of(d);
-    const uint64_t workgroups = uint64_t{d.groups[0]} * d.groups[1] * d.groups[2],
-                   each = d.flops / workgroups;
-    const uint64_t tile = 2ull * m.tile_q * m.tile_kv * (p.head_dim_qk + p.head_dim_v);
-    for (const uint64_t y : {uint64_t{0}, uint64_t{d.groups[1]} / 2, uint64_t{d.groups[1]} - 1})
-        for (const uint64_t z : {uint64_t{0}, uint64_t{d.groups[2]} - 1}) {
-            const uint64_t keys = key_tiles_of(p, m, m.query_tiles - 1 - (first[1] + y), first[2] + z);
-            if (keys * tile > each)
-                return fmt::format("a workgroup costs {}, the dispatch says {}", keys * tile, each);
-        }
+// The baseline has the scores as a matrix, for some heads at a time. It does not tell what it costs.
+bool is_baseline(const core::Plan& plan) {
+    return std::ranges::any_of(plan.pipelines,
+                               [](const Pipeline& x) { return kind_of(x) == Kind::in_place; });
+}
+
+constexpr uint32_t all_results = bit(Region::out) | bit(Region::lse) | bit(Region::dquery) |
+                                 bit(Region::dkey) | bit(Region::dvalue) | bit(Region::dbias);
+
+}  // namespace
+
+std::string pipelines_flaw(const core::Plan& plan, bool spare) {
+    constexpr std::string_view of_cut[] = {"first_x", "first_y", "first_z", "first_step", "end_step"};
+    std::vector<bool> used(plan.pipelines.size());
+    for (const Dispatch& d : plan.dispatches) {
+        if (d.pipeline >= used.size()) return fmt::format("pipeline {} of {}", d.pipeline, used.size());
+        used[d.pipeline] = true;
+        const uint32_t words[] = {d.cut.first[0], d.cut.first[1], d.cut.first[2], d.cut.first_step,
+                                  d.cut.end_step};
+        for (size_t i = 0; i < std::size(words); i++)
+            if (words[i] != 0 && find_field(plan.pipelines[d.pipeline], of_cut[i]) == nullptr)
+                return fmt::format("{} has no {}", name_of(plan.pipelines[d.pipeline]), of_cut[i]);
+    }
+    for (size_t i = 0; i < used.size(); i++)
+        if (!used[i] && !spare)
+            return fmt::format("no dispatch has pipeline {}, {}", i, name_of(plan.pipelines[i]));
     return "";
 }
 
-// Least work that the other kernels do for what they write.
-uint64_t least_cost(const Problem& p, const Model& m, Kind kind, const Dispatch& d) {
-    switch (kind) {
-        case Kind::classes:
-            return least_cost_of_classes(p, m, d);
-        case Kind::combine:
-            return 2ull * d.groups[0] * (d.groups[1] - 1) * p.head_dim_v * m.parts;
+// Every workgroup of every pipeline exactly once and, where loops are cut, each with all its steps; every result by just
+// one pipeline.
+std::string coverage_flaw(const Given& g) {
+    std::vector<Boxes> boxes;
+    for (const Pipeline& pipeline : g.plan.pipelines) boxes.emplace_back(g, pipeline);
+    std::vector<bool> used(boxes.size());
+    for (const Dispatch& d : g.plan.dispatches) {
+        const Pipeline& pipeline = pipeline_of(g.plan, d);
+        std::string flaw = groups_flaw(g.caps, d);
+        if (flaw.empty()) flaw = boxes[d.pipeline].add(d);
+        if (!flaw.empty()) return fmt::format("{}: {}", name_of(pipeline), flaw);
+        used[d.pipeline] = true;
+    }
+    uint32_t written = 0;
+    const bool spare = is_baseline(g.plan) && (g.rows() == 0 || !g.has_keys());
+    for (size_t i = 0; i < boxes.size(); i++) {
+        const Pipeline& pipeline = g.plan.pipelines[i];
+        if (!used[i] && (spare || boxes[i].is_nothing())) continue;
+        if (!used[i] || !boxes[i].is_whole())
+            return fmt::format("{}: not every workgroup and step exactly once", name_of(pipeline));
+        if ((written & pipeline.writes & all_results) != 0) return "a result is written twice";
+        written |= pipeline.writes;
+    }
+    if ((written & all_results) != results_of(g))
+        return fmt::format("results {:#x} are written, not {:#x}", written & all_results, results_of(g));
+    const Parts parts = parts_of(g);
+    if (g.plan.num_splits != parts.count)
+        return fmt::format("num_splits {} of {}", g.plan.num_splits, parts.count);
+    return (parts.first + parts.count) * parts.span > INT32_MAX ? "keys of the last part pass 2^31" : "";
+}
+
+namespace {
+
+// The dispatches, one after the other, on a machine that has only what earlier ones wrote.
+class Machine {
+  public:
+    explicit Machine(const Given& g) : g_(g), done_(g.plan.pipelines.size()) {
+        for (const Pipeline& pipeline : g.plan.pipelines) boxes_.emplace_back(g, pipeline);
+        for (const Pipeline& pipeline : g.plan.pipelines) {
+            kinds_.push_back(kind_of(pipeline));
+            made_ |= pipeline.writes & ~all_results;
+        }
+    }
+
+    std::string run(const Dispatch& d) {
+        const Pipeline& pipeline = pipeline_of(g_.plan, d);
+        const uint32_t reads = pipeline.reads & made_;
+        for (uint32_t r = 0; r < static_cast<uint32_t>(Region::count); r++) {
+            const auto region = static_cast<Region>(r);
+            if ((reads & bit(region)) == 0 || region == Region::accumulators) continue;
+            const std::string flaw = is_matrix(region) ? matrix_flaw(region, d) : whole_flaw(region, d);
+            if (!flaw.empty())
+                return fmt::format("{} reads {}: {}", name_of(pipeline), name_of(region), flaw);
+        }
+        for (const Region region : {Region::scores, Region::score_gradients})
+            if ((pipeline.writes & bit(region)) != 0) heads_[region] = heads_of(d);
+        boxes_[d.pipeline].add(d);
+        if (boxes_[d.pipeline].is_whole()) done_[d.pipeline] = true;
+        return "";
+    }
+
+  private:
+    static bool is_matrix(Region region) {
+        return region == Region::scores || region == Region::score_gradients;
+    }
+
+    // The query heads of a dispatch: a workgroup of dkey and dvalue has all those of its key head.
+    std::pair<uint64_t, uint64_t> heads_of(const Dispatch& d) const {
+        const uint64_t each =
+            kinds_[d.pipeline] == Kind::transposed ? g_.p.num_heads_q / g_.p.num_heads_kv : uint64_t{1};
+        return {d.cut.first[0] * each, d.groups[0] * each};
+    }
+    // Scratch has the matrices of the last heads that were written.
+    std::string matrix_flaw(Region region, const Dispatch& d) const {
+        const auto there = heads_.find(region);
+        if (g_.rows() == 0 || !g_.has_keys()) return "";  // nothing to read
+        return there != heads_.end() && there->second == heads_of(d) ? "" : "those of other heads";
+    }
+    // Anything else is written whole before it is read, and by nobody after.
+    std::string whole_flaw(Region region, const Dispatch& d) const {
+        bool found = false;
+        for (size_t i = 0; i < done_.size(); i++) {
+            if (i == d.pipeline || (g_.plan.pipelines[i].writes & bit(region)) == 0) continue;
+            // The pass for dquery finishes what delta has begun, and reads it.
+            const bool after = kinds_[d.pipeline] == Kind::dquery && kinds_[i] != Kind::delta;
+            if (!done_[i] && !after)
+                return fmt::format("{} has not written all of it", name_of(g_.plan.pipelines[i]));
+            found = true;
+        }
+        return found ? "" : "nothing has written it";
+    }
+
+    const Given& g_;
+    std::vector<Boxes> boxes_;
+    std::vector<bool> done_;
+    std::vector<Kind> kinds_;
+    uint32_t made_ = 0;
+    std::map<Region, std::pair<uint64_t, uint64_t>> heads_;
+};
+
+}  // namespace
+
+std::string flow_flaw(const Given& g) {
+    // What is read of scratch must be written by someone, even where no pipeline says so.
+    uint32_t read = 0, written = bit(Region::arguments);
+    uint32_t may_read = 0;  // by pipelines that the baseline has to spare
+    for (const Dispatch& d : g.plan.dispatches) {
+        read |= pipeline_of(g.plan, d).reads;
+        written |= pipeline_of(g.plan, d).writes;
+    }
+    for (const Pipeline& pipeline : g.plan.pipelines) may_read |= pipeline.reads;
+    constexpr uint32_t matrices = bit(Region::scores) | bit(Region::score_gradients);
+    uint32_t made = bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
+                    bit(Region::statistics) | bit(Region::accumulators);
+    if (g.rows() != 0 && g.has_keys()) made |= matrices;  // else they are empty
+    if (g.combine == nullptr && (read & made & ~written) != 0)
+        return fmt::format("regions {:#x} are read, and nobody writes them", read & made & ~written);
+    if (g.combine == nullptr && (written & made & ~may_read) != 0)
+        return fmt::format("regions {:#x} are written, and nobody reads them", written & made & ~may_read);
+    Machine machine(g);
+    const bool baseline = is_baseline(g.plan);
+    size_t last = 0;
+    for (const Dispatch& d : g.plan.dispatches) {
+        if (auto flaw = machine.run(d); !flaw.empty()) return flaw;
+        if (d.pipeline < last && !baseline)
+            return fmt::format("{} out of turn", name_of(pipeline_of(g.plan, d)));
+        last = d.pipeline;
+    }
+    return "";
+}
+
+double cost_of_pair(const Given& g, const Pipeline& pipeline) {
+    const double qk = g.p.head_dim_qk, v = g.p.head_dim_v, slices = double(tile_of(pipeline).slices);
+    switch (kind_of(pipeline)) {
+        case Kind::forward:  // q.k, P.v
+            return 2 * (qk + v);
+        case Kind::dquery:  // q.k, dout.v, dS.k
+            return 2 * (qk + v + std::ceil(qk / slices));
+        case Kind::dbias:  // q.k, dout.v
+            return 2 * (qk + v);
+        case Kind::dkey_dvalue: {  // q.k; P.dout; dout.v and dS.q
+            if (has_constant(pipeline, "gradients")) {
+                const uint32_t gradients = constant(pipeline, "gradients");
+                return 2 * (qk + (gradients & 1) * std::ceil(v / slices) +
+                            (gradients >> 1) * (v + std::ceil(qk / slices)));
+            }
+            // Half of the slices are dkey's, and cost most.
+            return slices == 1 ? 4 * (qk + v) : 2 * (qk + v + std::ceil(std::max(qk, v) / (slices / 2)));
+        }
         default:
             return 0;
     }
 }
 
-}  // namespace
-
-std::string work_flaw(const DeviceCaps& caps, const Problem& p, const Plan& plan) {
-    if (p.empty_output()) return plan.dispatches.empty() ? "" : "dispatches without work";
-    if (plan.kernel == "tiles" || plan.kernel == "tiles_dot" || plan.kernel == "rows" ||
-        plan.kernel == "rows_dot" || is_of_matrix_kernel(plan))
-        return tiles_flaw(caps, p, plan);
-    if (plan.kernel == "materialized") return baseline_flaw(caps, p, plan);
-    return "plan_checks_work.cpp does not know kernel " + plan.kernel;
-}
-
-std::string cost_flaw(const Problem& p, const Plan& plan, const core::Options& options) {
-    const Model m = model_of(p, plan);
-    for (const Dispatch& d : plan.dispatches) {
-        const Pipeline& pipeline = pipeline_of(plan, d);
-        const Kind kind = kind_of(pipeline);
-        if (options.max_dispatch_flops != 0 && d.flops > options.max_dispatch_flops)
-            return fmt::format("{} costs {}, the limit is {}", name_of(pipeline), d.flops,
-                               options.max_dispatch_flops);
-        if (d.flops < least_cost(p, m, kind, d)) return fmt::format("{} costs more", name_of(pipeline));
-        if (kind != Kind::forward) continue;
-        if (auto flaw = forward_cost_flaw(p, m, d); !flaw.empty()) return flaw;
-    }
-    return "";
-}
-
 namespace {
 
-// The last row's offset in bytes from its workgroup's first one.
-bool far_rows(const VkattnStrides& s, uint64_t rows, uint64_t bytes) {
-    return s.seq > (uint64_t{1} << 31) / bytes || (rows - 1) * s.seq * bytes > uint64_t{1} << 31;
-}
+// A pipeline's workgroups, and what each costs at least.
+class Costs {
+  public:
+    Costs(const Given& g, const Pipeline& pipeline)
+        : p_(g.p),
+          kind_(kind_of(pipeline)),
+          t_(tile_of(pipeline)),
+          parts_(parts_of(g)),
+          bias_(bias_extents(g)),
+          group_(kind_ == Kind::combine ? 1 : group_of(g.p, pipeline)),
+          cut_(is_cut(pipeline)),
+          merged_(kind_ == Kind::combine ? 2.0 * combine_of(g).head_dim_v * combine_of(g).num_parts : 0),
+          pair_(cost_of_pair(g, pipeline)) {}
 
-std::string combine_constants_flaw(const DeviceCaps& caps, const core::Combine& c, const Pipeline& pipeline,
-                                   bool own_parts, bool natural) {
-    const uint32_t bytes = c.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2,
-                   part_bytes = c.parts_dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    const uint32_t threads = constant(pipeline, "threads"), lanes = constant(pipeline, "lanes"),
-                   teams = constant(pipeline, "teams"), far_apart = constant(pipeline, "far_rows");
-    if (threads == 0 || threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
-        return fmt::format("combine: {} invocations", threads);
-    if (lanes == 0 || teams == 0 || threads % (lanes * teams) != 0)
-        return fmt::format("combine: {} lanes in {} teams of {}", lanes, teams, threads);
-    if (!own_parts && teams != 1) return "combine: bits depend on the number of parts";
-    const uint32_t rows = threads / (lanes * teams);
-    // Each invocation of a row reads the statistics, 8 bytes a row at most, of a part of its own.
-    const uint64_t statistics =
-        uint64_t{c.batch} * c.num_heads * c.seqlen_q * 8 * std::min(lanes * teams, c.num_parts);
-    const bool far = far_rows(c.parts_strides, rows, part_bytes) || far_rows(c.out_strides, rows, bytes) ||
-                     statistics > uint64_t{1} << 31;
-    const bool nearly = far_rows(c.parts_strides, rows + 2, part_bytes) ||
-                        far_rows(c.out_strides, rows + 2, bytes) || statistics > uint64_t{1} << 30;
-    if (far && far_apart == 0) return "combine: far_rows is needed";
-    if ((!nearly && far_apart != 0) || far_apart > 1) return "combine: far_rows is needless";
-    // Four elements of parts and of out at a time, or one.
-    const uint32_t widest = std::max(bytes, part_bytes);
-    return constants_flaw(pipeline, {{"threads", threads},
-                                     {"lanes", lanes},
-                                     {"teams", teams},
-                                     {"step_parts", caps.type == core::DeviceType::cpu ? 1u : 4u},
-                                     {"head_dim_v", c.head_dim_v},
-                                     {"load_bytes", c.alignment_bytes >= 4 * widest ? 4 * widest : bytes},
-                                     {"far_rows", far_apart},
-                                     {"parts_are_float32", part_bytes == 4},
-                                     {"parts_have_max_sum", own_parts},
-                                     {"parts_are_natural", !own_parts || natural},
-                                     {"out_type", type_constant(c.dtype)}});
-}
+    double of(const Dispatch& d, const Triple& at) const {
+        const double rows = double(std::min<uint64_t>(p_.seqlen_q * group_, t_.q));
+        if (kind_ == Kind::delta) return 2.0 * p_.head_dim_v * rows;
+        if (kind_ == Kind::classes)  // of all its tiles, those at the edge being half full
+            return rows / 2 * double(std::min<uint64_t>(p_.key_limit, t_.kv)) / double(d.groups[2]);
+        if (kind_ == Kind::combine) return merged_ * (d.groups[1] - 1) / d.groups[1];
+        if (kind_ == Kind::dbias && mask_extents(p_)[3] == 1)  // no product: a step is a row
+            return double(heads_of_bias()) * (bias_[2] == 1 ? double(p_.seqlen_q) : rows);
+        return double(tiles(d, at)) * double(t_.q) * double(t_.kv) * pair_;
+    }
 
-std::string combine_push_flaw(const core::Combine& c, const Pipeline& pipeline) {
-    const uint64_t bytes = c.dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2,
-                   part_bytes = c.parts_dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-    const auto words = [](uint64_t x) {
-        return std::vector<uint32_t>{static_cast<uint32_t>(x), static_cast<uint32_t>(x >> 32)};
-    };
-    return words_flaw(pipeline, {{"part_stride", words(c.part_stride * part_bytes)},
-                                 {"part_batch", words(c.parts_strides.batch * part_bytes)},
-                                 {"part_head", words(c.parts_strides.head * part_bytes)},
-                                 {"part_seq", words(c.parts_strides.seq * part_bytes)},
-                                 {"out_batch", words(c.out_strides.batch * bytes)},
-                                 {"out_head", words(c.out_strides.head * bytes)},
-                                 {"out_seq", words(c.out_strides.seq * bytes)},
-                                 {"num_parts", {c.num_parts}},
-                                 {"num_heads", {c.num_heads}},
-                                 {"seqlen_q", {c.seqlen_q}},
-                                 {"num_heads_all", {c.batch * c.num_heads}}});
-}
+  private:
+    // Heads of all batches whose scores' gradients are summed into one element of dbias.
+    uint64_t heads_of_bias() const { return (bias_[0] == 1 ? p_.batch : 1) * (p_.num_heads_q / bias_[1]); }
 
-std::string combine_touches_flaw(const Pipeline& pipeline) {
-    using core::Region;
-    Touches t(pipeline);
-    t.reads_at("parts", Region::parts);
-    t.reads_at("parts_lse", Region::parts_lse);
-    t.writes_at("out_rows", Region::out);
-    t.writes_at("lse", Region::lse);
-    return touches_flaw(t, pipeline);
-}
+    // Tiles that a workgroup of a dispatch goes through at most.
+    uint64_t tiles(const Dispatch& d, const Triple& at) const {
+        const uint64_t rows = p_.seqlen_q * group_, all = tiles_of(rows, t_.q);
+        const uint64_t first = (all - 1 - at[1]) * t_.q, end = std::min(first + t_.q, rows);
+        if (kind_ == Kind::forward) {
+            const uint64_t from = at[2] * parts_.span,
+                           to = parts_.span != 0 ? from + parts_.span : p_.key_limit;
+            return key_tiles(p_, first / group_, (end - 1) / group_ + 1, t_.kv, from, to).count();
+        }
+        const auto of_keys = [&](uint64_t tile) {
+            return query_tiles(p_, tile * t_.kv, (tile + 1) * t_.kv, t_.q);
+        };
+        if (kind_ == Kind::dbias) return heads_of_bias() * (bias_[2] == 1 ? of_keys(at[2]).count() : 1);
+        if (kind_ == Kind::dquery)
+            return steps(d, 1, tiles_of(p_.seqlen_kv, t_.kv),
+                         key_tiles(p_, first, end, t_.kv, 0, p_.key_limit));
+        return steps(d, p_.num_heads_q / p_.num_heads_kv, all, of_keys(at[1]));
+    }
+
+    // Those of a dispatch's span. Steps are numbered head * in_head + tile.
+    uint64_t steps(const Dispatch& d, uint64_t heads, uint64_t in_head, const Tiles& tiles) const {
+        const uint64_t begin_step = d.cut.first_step, end_step = d.cut.end_step;
+        if (!cut_ || in_head == 0) return heads * tiles.count();
+        if (p_.dynamic_bounds) return std::min(heads * tiles.count(), end_step - begin_step);
+        const auto before = [&](uint64_t step) {
+            const uint64_t tile = std::clamp(step % in_head, tiles.begin, tiles.begin + tiles.count());
+            return step / in_head * tiles.count() + (tile - tiles.begin);
+        };
+        return before(std::min(end_step, heads * in_head)) - before(std::min(begin_step, heads * in_head));
+    }
+
+    const Problem& p_;
+    Kind kind_;
+    Tile t_;
+    Parts parts_;
+    std::array<uint64_t, 4> bias_;
+    uint64_t group_;
+    bool cut_;
+    double merged_, pair_;
+};
 
 }  // namespace
 
-std::string combine_flaw(const DeviceCaps& caps, const core::Combine& c, const Plan& plan, size_t first,
-                         bool own_parts, bool natural) {
-    const std::vector<Dispatch>& all = plan.dispatches;
-    const uint64_t heads = uint64_t{c.batch} * c.num_heads;
-    if (heads * c.seqlen_q == 0) return first == all.size() ? "" : "combine: work for an empty output";
-    if (first == all.size()) return "nothing combines the parts";
-    const Pipeline& pipeline = pipeline_of(plan, all[first]);
-    if (kind_of(pipeline) != Kind::combine) return fmt::format("{} out of turn", name_of(pipeline));
-    for (const auto& flaw :
-         {form_flaw(pipeline, 0), combine_constants_flaw(caps, c, pipeline, own_parts, natural),
-          combine_push_flaw(c, pipeline), combine_touches_flaw(pipeline)})
-        if (!flaw.empty()) return flaw;
-    const uint64_t of_row = uint64_t{constant(pipeline, "lanes")} * constant(pipeline, "teams"),
-                   rows = constant(pipeline, "threads") / of_row;
-    Cover cover;
-    for (size_t i = first; i < all.size(); i++) {
-        if (all[i].pipeline != all[first].pipeline)
-            return fmt::format("{} out of turn", name_of(pipeline_of(plan, all[i])));
-        if (auto flaw = groups_flaw(caps, all[i]); !flaw.empty()) return flaw;
-        cover.add(begin_of(all[i]), groups_of(all[i]));
+// Some workgroups of each dispatch, first and last included, against what it says that each costs.
+std::string cost_flaw(const Given& g) {
+    if (is_baseline(g.plan)) return "";
+    const auto some = [](uint32_t of) {
+        return of == 1 ? std::vector<uint32_t>{0} : std::vector<uint32_t>{0, of / 2, of - 1};
+    };
+    const uint64_t limit = g.options.max_dispatch_flops;
+    std::vector<Costs> costs;
+    for (const Pipeline& pipeline : g.plan.pipelines) costs.emplace_back(g, pipeline);
+    for (const Dispatch& d : g.plan.dispatches) {
+        const std::string_view name = name_of(pipeline_of(g.plan, d));
+        if (limit != 0 && d.flops > limit)
+            return fmt::format("{} costs {}, the limit is {}", name, d.flops, limit);
+        const double each = double(d.flops) / (double(d.groups[0]) * d.groups[1] * d.groups[2]);
+        const Triple begin = begin_of(d);
+        for (const uint32_t y : some(d.groups[1]))
+            for (const uint32_t z : some(d.groups[2]))
+                if (const double cost = costs[d.pipeline].of(d, {begin[0], begin[1] + y, begin[2] + z});
+                    cost > each * (1 + 1e-9))
+                    return fmt::format("{}: a workgroup costs {}, the dispatch says {}", name, cost, each);
     }
-    if (!cover.is({0, 0, 0}, {heads, tiles_of(c.seqlen_q, rows), 1}))
-        return fmt::format("combine: {} heads of {} rows are not covered exactly once", heads, c.seqlen_q);
     return "";
 }
 

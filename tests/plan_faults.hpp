@@ -7,7 +7,7 @@
 
 #include "plan_checks.hpp"
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 
 namespace vkattn::test {
 

@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "plan_backward_model.hpp"
 #include "plan_flaws.hpp"
 #include "plan_pieces.hpp"
 
@@ -196,108 +195,6 @@ TEST_CASE("backward: problems and options at random") {
     }
     CHECK_GT(counts.planned, counts.all * 6 / 10);
     CHECK_GT(counts.cut, counts.all / 50);
-}
-
-namespace {
-
-// Pairs of a row and a key that a dispatch's boxes and span leave it, by the definition of visibility; once for each
-// slice.
-uint64_t visible_pairs(const Problem& p, const Plan& plan, const core::Dispatch& d) {
-    const PassTile tile_of_pass = pass_tile(pipeline_of(plan, d));
-    const bool of_queries = kind_of(plan, d) == Kind::dquery;
-    const uint64_t own = of_queries ? tile_of_pass.q : tile_of_pass.kv,
-                   other = of_queries ? tile_of_pass.kv : tile_of_pass.q;
-    const uint64_t query_tiles = tiles_of(p.seqlen_q, tile_of_pass.q);
-    const uint64_t rows = of_queries ? p.seqlen_q : p.seqlen_kv,
-                   others = of_queries ? p.seqlen_kv : p.seqlen_q;
-    const uint64_t heads = of_queries ? 1 : p.num_heads_q / p.num_heads_kv;
-    const Steps span = span_of(plan, d).value_or(Steps{0, UINT64_MAX});
-    uint64_t pairs = 0;
-    for (uint64_t y = 0; y < d.groups[1]; y++) {
-        const uint64_t at = begin_of(d)[1] + y, tile = of_queries ? query_tiles - 1 - at : at;
-        for (uint64_t h = 0; h < heads; h++)
-            for (uint64_t x = tile * own; x < std::min(tile * own + own, rows); x++)
-                for (uint64_t z = 0; z < others; z++) {
-                    const uint64_t step = h * query_tiles + z / other;
-                    if (step < span.begin || step >= span.end) continue;
-                    const auto i = static_cast<int64_t>(of_queries ? x : z),
-                               j = static_cast<int64_t>(of_queries ? z : x);
-                    pairs += sees(p, i, j, p.seqlen_kv);
-                }
-    }
-    return pairs * d.groups[0] * d.groups[2];
-}
-
-// Every visible pair in just one dispatch of each pass, and no more of them than it says that it costs.
-std::string count_flaw(const Problem& p, const Backward& b, const Plan& plan) {
-    const BackwardModel m = model_of(p, b, plan);
-    uint64_t expected = 0;
-    for (int64_t i = 0; i < p.seqlen_q; i++)
-        for (int64_t j = 0; j < p.seqlen_kv; j++) expected += sees(p, i, j, p.seqlen_kv);
-    expected *= p.batch * uint64_t{p.num_heads_q};
-    for (const Kind kind : {Kind::dquery, Kind::dkey_dvalue}) {
-        uint64_t all = 0, slices = 1;
-        for (const core::Dispatch& d : plan.dispatches) {
-            if (kind_of(plan, d) != kind) continue;
-            const uint64_t pairs = visible_pairs(p, plan, d);
-            const PassTile t = pass_tile(pipeline_of(plan, d));
-            const double tile = double(t.q) * double(t.kv);
-            slices = t.slices * (kind == Kind::dkey_dvalue && m.apart ? 2 : 1);
-            if (double(pairs) / tile * cost_of_step(p, m, pipeline_of(plan, d)) > double(d.flops))
-                return "more work than claimed";
-            all += pairs;
-        }
-        if (all != expected * slices) return "not every visible pair is in just one dispatch";
-    }
-    return "";
-}
-
-const std::vector<Shape>& small_shapes() {
-    static const std::vector<Shape> shapes{
-        {1, 1, 1, 1, 1},
-        {1, 2, 1, 1, 300},
-        {2, 4, 2, 5, 200, true},
-        {1, 3, 1, 300, 150, true},
-        {1, 2, 2, 100, 400, true, 40},
-        {1, 1, 1, 250, 250, false, 10, 20},
-        {1, 4, 2, 200, 133, true, -1, -1, VKATTN_ALIGN_TOP_LEFT},
-        {3, 1, 1, 70, 233, true, -1, -1, VKATTN_ALIGN_OFFSET, -30},
-        {1, 1, 1, 70, 133, false, 0, 0, VKATTN_ALIGN_OFFSET, 200},
-    };
-    return shapes;
-}
-
-}  // namespace
-
-TEST_CASE("backward: an exact count of small problems stays within what dispatches say") {
-    Flaws flaws;
-    size_t refused = 0, cut = 0;
-    for (const char* name : {"nvidia_h200", "lavapipe", "apple_m1"})
-        for (const HeadDims dims : {HeadDims{8, 8}, HeadDims{128, 40}})
-            for (const Shape& shape : small_shapes()) {
-                const Problem p = resolved(make_problem(dims, shape));
-                const Backward b = make_backward(p);
-                const core::Tiles tiles = planned(profile(name), p, b).tiles;
-                const uint64_t step = 4ull * tiles.tile_q * tiles.tile_kv * (dims.qk + dims.v);
-                for (const uint64_t limit :
-                     {uint64_t{0}, uint64_t{1}, step - 1, step, 2 * step + 1, 5 * step}) {
-                    const Options o = limited(limit);
-                    const auto plan = make_plan(profile(name), p, b, o);
-                    const std::string where = fmt::format("{}, limit {}, step {}", name, limit, step);
-                    refused += !plan;
-                    if (!plan) {
-                        flaws.add(limit < step ? refusal_flaw(profile(name), p, plan.failure(), o)
-                                               : "refused, though a step fits: " + plan.failure().message,
-                                  where, p);
-                        continue;
-                    }
-                    cut += is_cut(*plan);
-                    flaws.add(flaw_of(profile(name), p, b, *plan, o), where, p);
-                    flaws.add(count_flaw(p, b, *plan), where, p);
-                }
-            }
-    CHECK_GT(refused, 0);
-    CHECK_GT(cut, 50);
 }
 
 TEST_CASE("backward: loops are cut just where they exceed the limit, and scratch holds what they pass on") {

@@ -7,7 +7,7 @@
 
 #include "plan/tuning.hpp"
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 #include "problem_fields.hpp"
 
 using namespace vkattn;

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 #include "plan_pieces.hpp"
 
 using namespace vkattn;

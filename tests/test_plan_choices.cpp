@@ -13,7 +13,7 @@
 #include "gate/layouts.hpp"
 #include "plan_cases.hpp"
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;

@@ -8,7 +8,7 @@
 
 #include "plan/self_test.hpp"
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -150,7 +150,7 @@ TEST_CASE("interfaces: a dispatch's cut goes where the kernel has fields for it"
     CHECK_EQ(offsetof(core::Cut, end_step), 16);
 }
 
-TEST_CASE("interfaces: every module is of one kernel, and the checks know it") {
+TEST_CASE("interfaces: every module is of one kernel, and its name says what it needs") {
     auto next = static_cast<Module>(0);
     for_each_kernel([&](Kernel kernel, const core::KernelInfo& info) {
         CHECK(info.modules_begin == next);
@@ -162,14 +162,16 @@ TEST_CASE("interfaces: every module is of one kernel, and the checks know it") {
             CHECK(module.name.starts_with(std::string(info.name) + "_"));
             CHECK((module.forms == 1 || module.forms == 2));
             CHECK_EQ(core::name_of(next), module.name);
-            if (kernel == Kernel::probe_matrix) continue;  // no problem's plan has it
-            const ModuleFacts& facts = facts_of(next);
-            CHECK(facts.dtype == module.storage);
-            CHECK_EQ(facts.matrix_kernel, (module.needs & core::NEED_MATRIX) != 0);
-            const bool is_16bit = facts.dtype != VKATTN_DTYPE_FLOAT32;
+            const bool matrix = (module.needs & core::NEED_MATRIX) != 0,
+                       half = module.storage != VKATTN_DTYPE_FLOAT32;
             CHECK_EQ((module.needs & core::NEED_16BIT_STORAGE) != 0,
-                     is_16bit && !facts.packed_words && !facts.matrix_kernel);
-            CHECK_EQ(facts.dot, (module.needs & core::NEED_DOT) != 0);
+                     half && !matrix && !module.name.ends_with("_packed"));
+            CHECK_EQ((module.needs & core::NEED_DOT) != 0, module.name.ends_with("_dot"));
+            // The name says the storage type, or the one that it is rounded to.
+            const char* const type = module.storage == VKATTN_DTYPE_FLOAT32   ? "_f32"
+                                     : module.storage == VKATTN_DTYPE_FLOAT16 ? "_f16"
+                                                                              : "_bf16";
+            CHECK(has_part(next, type));
         }
     });
     CHECK(next == Module::count);

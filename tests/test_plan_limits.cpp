@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -28,95 +28,7 @@ uint64_t tile_flops(const Plan& plan) {
            (plan.problem.head_dim_qk + plan.problem.head_dim_v);
 }
 
-// Pairs of a row and a key in a box of the forward's workgroups, by the definition of visibility.
-uint64_t visible_pairs(const Problem& p, const Model& m, const core::Dispatch& d) {
-    const Triple from = begin_of(d);
-    uint64_t pairs = 0;
-    for (uint64_t y = 0; y < d.groups[1]; y++) {
-        const uint64_t tile = m.query_tiles - 1 - (from[1] + y), first = tile * m.tile_q;
-        const uint64_t rows = std::min<uint64_t>(first + m.tile_q, p.seqlen_q * m.group);
-        const uint64_t begin = m.span * from[2],
-                       end = m.span != 0 ? begin + m.span * d.groups[2] : p.seqlen_kv;
-        for (uint64_t row = first; row < rows; row++)
-            for (uint64_t j = begin; j < std::min<uint64_t>(end, p.seqlen_kv); j++)
-                pairs += sees(p, static_cast<int64_t>(row / m.group), static_cast<int64_t>(j), p.seqlen_kv);
-    }
-    return pairs * d.groups[0];
-}
-
-const std::vector<Shape>& small_shapes() {
-    static const std::vector<Shape> shapes{
-        {1, 1, 1, 1, 1},
-        {1, 2, 1, 1, 300},
-        {2, 4, 2, 5, 700, true},
-        {1, 1, 1, 300, 300, true},
-        {1, 1, 1, 300, 100, true},
-        {1, 2, 2, 100, 900, true, 40},
-        {1, 1, 1, 500, 500, false, 10, 20},
-        {1, 1, 1, 200, 333, true, -1, -1, VKATTN_ALIGN_TOP_LEFT},
-        {3, 1, 1, 70, 333, true, -1, -1, VKATTN_ALIGN_OFFSET, -30},
-        {1, 1, 1, 70, 333, false, 0, 0, VKATTN_ALIGN_OFFSET, 400},
-    };
-    return shapes;
-}
-
-// Dispatches of this plan against an exact count, and the estimate against what a workgroup can come to.
-std::string count_flaw(const Problem& p, const Plan& plan) {
-    const Model m = model_of(p, plan);
-    uint64_t longest = 0, all = 0;
-    for (uint64_t t = 0; t < m.query_tiles; t++)
-        for (uint64_t part = m.first_part; part < m.first_part + m.parts; part++)
-            longest = std::max(longest, key_tiles_of(p, m, t, part));
-    for (const core::Dispatch& d : plan.dispatches) {
-        if (kind_of(plan, d) != Kind::forward) continue;
-        const uint64_t pairs = visible_pairs(p, m, d), work = 2 * pairs * (p.head_dim_qk + p.head_dim_v);
-        if (work > d.flops) return fmt::format("{} of work, the dispatch says {}", work, d.flops);
-        const uint64_t workgroups = uint64_t{d.groups[0]} * d.groups[1] * d.groups[2];
-        if (d.flops > workgroups * (longest + 2) * tile_flops(plan)) return "the estimate is far too high";
-        all += pairs;
-    }
-    uint64_t expected = 0;
-    for (int64_t i = 0; i < p.seqlen_q; i++)
-        for (int64_t j = 0; j < p.seqlen_kv; j++) expected += sees(p, i, j, p.seqlen_kv);
-    return all == expected * p.batch * p.num_heads_q ? "" : "not every visible pair is in one dispatch";
-}
-
 }  // namespace
-
-TEST_CASE("limit: an exact count of small problems stays within what dispatches say") {
-    Flaws flaws;
-    size_t refused = 0, tight = 0;
-    for (const char* name : {"nvidia_h200", "lavapipe", "swiftshader", "apple_m1"})
-        for (const HeadDims dims : {HeadDims{8, 8}, d64, HeadDims{128, 40}})
-            for (const Shape& shape : small_shapes()) {
-                const Problem p = resolved(make_problem(dims, shape));
-                const uint64_t tile = tile_flops(planned(profile(name), p));
-                for (const uint64_t limit : {uint64_t{0}, uint64_t{1}, tile - 1, tile, 2 * tile, 3 * tile + 1,
-                                             7 * tile, 40 * tile}) {
-                    const Options o = limited(limit);
-                    const auto plan = make_plan(profile(name), p, o);
-                    const std::string where = fmt::format("{}, limit {}, tile {}", name, limit, tile);
-                    refused += !plan;
-                    tight += plan && limit != 0 && limit < 4 * tile;
-                    if (plan) {
-                        flaws.add(flaw_of(profile(name), p, *plan, o), where, p);
-                        flaws.add(count_flaw(p, *plan), where, p);
-                        continue;
-                    }
-                    flaws.add(
-                        plan.failure().field == "options.max_dispatch_flops" ? "" : plan.failure().message,
-                        where, p);
-                    // To merge many parts can cost more than a small tile.
-                    const uint64_t merge = 64ull * 4 * (p.head_dim_v + 64) * p.seqlen_kv / 16;
-                    flaws.add(limit < std::max(tile, p.seqlen_kv > 1 ? merge : 0)
-                                  ? ""
-                                  : "refused, though a tile fits",
-                              where, p);
-                }
-            }
-    CHECK_GT(refused, 0);
-    CHECK_GT(tight, 100);
-}
 
 TEST_CASE("limit: of the most dispatches that a plan may have, each takes few bytes") {
     static_assert(sizeof(core::Dispatch) <= 64);
@@ -244,7 +156,7 @@ TEST_CASE("invariance: the same numbers for any lengths, batch, heads") {
 namespace {
 
 // Where the plan cuts the keys begin .. end-1 of a row, of all the places where it could.
-std::vector<uint64_t> cuts_of(const Model& m, uint64_t begin, uint64_t end) {
+std::vector<uint64_t> cuts_of(const Parts& m, uint64_t begin, uint64_t end) {
     std::vector<uint64_t> cuts;
     if (m.span == 0) return cuts;
     for (uint64_t at = (begin / m.span + 1) * m.span; at < end; at += m.span) cuts.push_back(at);
@@ -277,7 +189,7 @@ TEST_CASE("invariance: a row's keys are cut at the same places whatever else is 
                                 if (!plan) continue;
                                 planned_count++;
                                 flaws.add(flaw_of(caps, p, *plan, o), name, p);
-                                const Model m = model_of(p, *plan);
+                                const Parts m = parts_of({caps, p, nullptr, nullptr, *plan, o});
                                 if (m.span != 0) spans[m.span]++;
                                 for (const int64_t i : {0u, q / 2, q - 1}) {
                                     const int64_t at = i + offset, end = std::min<int64_t>(at + 1, kv),

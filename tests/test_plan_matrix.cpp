@@ -6,7 +6,7 @@
 
 #include "plan/matrix.hpp"
 #include "plan_cases.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 #include "plan_pieces.hpp"
 
 using namespace vkattn;
@@ -507,9 +507,13 @@ TEST_CASE("probe: a pipeline for each shape that the kernel can work with, and r
                                             {"matrix_n", s.n},
                                             {"matrix_k", s.k}}) == "");
             CHECK(words_flaw(pipeline, {}) == "");
-            Touches t(pipeline);
-            t.writes_at("results", core::Region::out, uint64_t{i} * 3 * PROBE_WORDS * 4);
-            CHECK(touches_flaw(t, pipeline) == "");
+            const core::Patch* const results = find_patch(pipeline, "results");
+            REQUIRE(results != nullptr);
+            CHECK(pipeline.patches.size() == 1);
+            CHECK(results->region == core::Region::out);
+            CHECK(results->add == uint64_t{i} * 3 * PROBE_WORDS * 4);
+            CHECK(pipeline.reads == 0);
+            CHECK(pipeline.writes == bit(core::Region::out));
             CHECK(!pipeline.rolled);
             CHECK(plan.dispatches[i].pipeline == i);
             CHECK(plan.dispatches[i].groups == std::array<uint32_t, 3>{1, 1, 1});

@@ -10,7 +10,7 @@
 
 #include "plan_faults.hpp"
 #include "plan_flaws.hpp"
-#include "plan_model.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -66,7 +66,7 @@ std::string planning_flaw(const DeviceCaps& caps, const Problem& p, const Option
         count.refused++;
         return refusal_flaw(caps, p, o, plan.failure());
     }
-    (is_of_matrix_kernel(*plan) ? count.matrix : count.other)++;
+    (on_matrices(*plan) ? count.matrix : count.other)++;
     return flaw_of(caps, p, *plan, o);
 }
 
@@ -261,7 +261,7 @@ TEST_CASE("matrix plans: a fault in any field is noticed") {
     for (const Sound& s : sound_plans()) {
         INFO(std::string(s.name));
         Faults f(s);
-        REQUIRE(is_of_matrix_kernel(f.plan()));
+        REQUIRE(on_matrices(f.plan()));
         REQUIRE_EQ(f.flaw(), "");
         plant_in_work(f);
         plant_in_plan(f);
@@ -270,100 +270,4 @@ TEST_CASE("matrix plans: a fault in any field is noticed") {
         CHECK_EQ(f.unnoticed(), "");
         CHECK_GT(f.planted(), 200);
     }
-}
-
-namespace {
-
-// Returns "" if every workgroup's place is within the grid, and no two have one.
-std::string order_flaw(const GroupCase& c, bool& is_reordered) {
-    const auto [width, height] = c.grid;
-    std::vector<bool> taken(size_t{width} * height);
-    for (uint32_t y = 0; y < height; y++)
-        for (uint32_t x = 0; x < width; x++) {
-            const auto place = place_in_grid(c, x, y);
-            if (place[0] >= width || place[1] >= height)
-                return fmt::format("{}, {} goes to {}, {}", x, y, place[0], place[1]);
-            const size_t at = size_t{place[1]} * width + place[0];
-            if (taken[at]) return fmt::format("two go to {}, {}", place[0], place[1]);
-            taken[at] = true;
-            is_reordered = is_reordered || place[0] != x || place[1] != y;
-        }
-    return "";
-}
-
-std::string text_of(const GroupCase& c) {
-    return fmt::format("{} KiB of at least {} workgroups, unit {}, {} KiB, bounded {}, grid {} x {}",
-                       c.l2_group_kib, c.min_group_workgroups, c.unit, c.kib_of_head, c.bounded, c.grid[0],
-                       c.grid[1]);
-}
-
-}  // namespace
-
-TEST_CASE("L2 groups: the order of workgroups takes each head and tile once") {
-    std::string flaw;
-    size_t all = 0, reordered = 0;
-    for (const uint32_t group_kib : {0u, 1u, 17u, 16384u, 1u << 30})
-        for (const uint32_t least : {0u, 7u, 256u, 1u << 30})
-            for (const uint32_t unit : {1u, 2u, 3u, 12u})
-                for (const float kib : {0.0f, 0.0078125f, 1.0f, 5.3f, 40.0f, 9000.0f})
-                    for (const bool bounded : {false, true})
-                        for (const uint32_t width : {1u, 2u, 5u, 24u, 37u})
-                            for (const uint32_t height : {1u, 2u, 7u}) {
-                                const GroupCase c{group_kib, least,   unit,
-                                                  kib,       bounded, {width * unit, height}};
-                                bool moved = false;
-                                const std::string found = order_flaw(c, moved);
-                                if (flaw.empty() && !found.empty()) flaw = text_of(c) + ": " + found;
-                                all++;
-                                reordered += moved;
-                            }
-    CHECK_EQ(flaw, "");
-    CHECK_GT(all, 10000);
-    CHECK_GT(reordered, 500);
-}
-
-TEST_CASE("L2 groups: a grid that is cut between the heads of a group") {
-    std::string flaw;
-    size_t reordered = 0;
-    for (const uint32_t width : {1u, 5u, 23u, 25u, 97u})  // no multiple of the unit
-        for (const uint32_t group_kib : {1u, 3u, 17u, 100u})
-            for (const uint32_t unit : {2u, 6u, 8u})
-                for (const uint32_t height : {1u, 3u, 8u}) {
-                    const GroupCase c{group_kib, 20, unit, 2.5f, group_kib % 2 != 0, {width, height}};
-                    bool moved = false;
-                    const std::string found = order_flaw(c, moved);
-                    if (flaw.empty() && !found.empty()) flaw = text_of(c) + ": " + found;
-                    reordered += moved;
-                }
-    CHECK_EQ(flaw, "");
-    CHECK_GT(reordered, 20);
-}
-
-TEST_CASE("L2 groups: of plans") {
-    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    size_t reordered = 0;
-    for (const HeadDims dims : {d64, d128, HeadDims{576, 512}})
-        for (const Shape& shape : {Shape{16, 16, 16, 1024, 1024}, Shape{16, 16, 4, 1024, 1024, true},
-                                   Shape{3, 30, 6, 700, 5000, true, 100}, Shape{1, 2, 2, 300, 300}}) {
-            const Problem p =
-                resolved(make_problem(dims, shape, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
-            const Plan plan = planned(caps, p, kernel("matrix"));
-            for (const core::Dispatch& d : plan.dispatches) {
-                const core::Pipeline& pipeline = pipeline_of(plan, d);
-                if (!facts_of(pipeline.module).matrix_kernel) continue;
-                GroupCase c{constant(pipeline, "l2_group_kib"), constant(pipeline, "min_group_workgroups")};
-                c.unit = (constant(pipeline, "packed_heads") != 0 ? 1 : p.group_size) *
-                         constant(pipeline, "slices");
-                c.kib_of_head = static_cast<float>(p.seqlen_kv) *
-                                (static_cast<float>((dims.qk + dims.v) * p.element_bytes) / 1024.0f);
-                c.bounded = p.bound_hi < static_cast<int32_t>(p.seqlen_kv) - 1 ||
-                            p.bound_lo > -static_cast<int32_t>(p.seqlen_q);
-                c.grid = {d.groups[0], d.groups[1]};
-                bool moved = false;
-                CAPTURE(text_of(c));
-                CHECK_EQ(order_flaw(c, moved), "");
-                reordered += moved;
-            }
-        }
-    CHECK_GT(reordered, 3);
 }
