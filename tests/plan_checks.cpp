@@ -240,58 +240,18 @@ uint64_t matrix_bytes(const core::Problem& p) {
     return std::max<uint64_t>(16, p.seqlen_q * round_up(p.seqlen_kv, 4) * 4);
 }
 
-namespace {
-
-bool same(const core::Patch& a, const core::Patch& b) {
-    return a.at == b.at && a.region == b.region && a.add == b.add;
-}
-bool same(const core::CallerArray& a, const core::CallerArray& b) {
-    return a.region == b.region && a.alignment_bytes == b.alignment_bytes && a.may_be_null == b.may_be_null;
-}
-bool same(const core::Refusal& a, const core::Refusal& b) {
-    return a.kernel == b.kernel && a.reason == b.reason;
-}
-bool same(const core::ScratchRegion& a, const core::ScratchRegion& b) {
-    return a.region == b.region && a.offset_bytes == b.offset_bytes && a.size_bytes == b.size_bytes;
-}
-
-template <class T>
-bool all_same(const std::vector<T>& a, const std::vector<T>& b);
-
-bool same(const Pipeline& a, const Pipeline& b) {
-    return a.module == b.module && a.rolled == b.rolled && a.constants == b.constants && a.push == b.push &&
-           all_same(a.patches, b.patches) && a.reads == b.reads && a.writes == b.writes &&
-           a.of_tuning_row == b.of_tuning_row;
-}
-
-bool same(const Dispatch& a, const Dispatch& b) {
-    return a.pipeline == b.pipeline && a.barrier_before == b.barrier_before && a.groups == b.groups &&
-           a.cut.first == b.cut.first && a.cut.first_step == b.cut.first_step &&
-           a.cut.end_step == b.cut.end_step && a.flops == b.flops;
-}
-
-template <class T>
-bool all_same(const std::vector<T>& a, const std::vector<T>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](const T& x, const T& y) { return same(x, y); });
-}
-
-}  // namespace
-
 std::string difference(const Plan& a, const Plan& b) {
     if (a.kernel != b.kernel) return "kernel " + a.kernel + " / " + b.kernel;
     if (a.tuning_row != b.tuning_row) return "row " + a.tuning_row + " / " + b.tuning_row;
     if (a.tuning != b.tuning) return "tuning " + a.tuning + " / " + b.tuning;
-    if (a.tiles.tile_q != b.tiles.tile_q || a.tiles.tile_kv != b.tiles.tile_kv ||
-        a.tiles.threads != b.tiles.threads || a.tiles.shared_bytes != b.tiles.shared_bytes)
-        return "tiles";
+    if (a.tiles != b.tiles) return "tiles";
     if (a.num_splits != b.num_splits) return "num_splits";
-    if (!all_same(a.pipelines, b.pipelines)) return "pipelines";
-    if (!all_same(a.dispatches, b.dispatches)) return "dispatches";
-    if (a.arguments != b.arguments || !all_same(a.argument_patches, b.argument_patches)) return "arguments";
-    if (a.scratch_bytes != b.scratch_bytes || !all_same(a.scratch, b.scratch)) return "scratch";
-    if (!all_same(a.refused, b.refused)) return "refused";
-    if (!all_same(a.caller_arrays, b.caller_arrays)) return "arrays of the caller";
+    if (a.pipelines != b.pipelines) return "pipelines";
+    if (a.dispatches != b.dispatches) return "dispatches";
+    if (a.arguments != b.arguments || a.argument_patches != b.argument_patches) return "arguments";
+    if (a.scratch_bytes != b.scratch_bytes || a.scratch != b.scratch) return "scratch";
+    if (a.refused != b.refused) return "refused";
+    if (a.caller_arrays != b.caller_arrays) return "arrays of the caller";
     return "";
 }
 

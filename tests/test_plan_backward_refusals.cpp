@@ -233,80 +233,6 @@ TEST_CASE("backward refusal: tuning too large for the device") {
     CHECK(begins(refusal(caps, simple(), numbers(n)), "UNSUPPORTED options.tuning: "));
 }
 
-namespace {
-
-// The largest index into the pool, plus 1, of every access in the shaders, one by one.
-uint32_t end_of_accesses(const TileNumbers& n, uint32_t dim_qk, uint32_t dim_v) {
-    const auto stride = [](uint32_t tile) { return tile / 4 + 1 - tile / 4 % 2; };
-    const auto vecs = [](uint32_t dim, uint32_t lanes) { return (dim + 4 * lanes - 1) / (4 * lanes); };
-    const uint32_t groups = n.threads / n.lanes, q_stride = stride(n.tile_q()),
-                   k_stride = stride(n.tile_kv());
-    const uint32_t key_groups = n.tile_kv() / n.rows, key_lanes = n.threads / key_groups,
-                   slots = groups * n.p_blocks;
-    const auto part = [&](uint32_t all, uint32_t parts) { return (all + parts - 1) / parts; };
-    const bool sliced = n.kv_slices > 1;  // each has one of both, in as many parts
-    const uint32_t v_vecs = sliced ? 0 : vecs(dim_v, key_lanes),
-                   qk_vecs = sliced ? part(vecs(std::max(dim_qk, dim_v), key_lanes), n.kv_slices / 2)
-                                    : vecs(dim_qk, key_lanes),
-                   kv_stride = (v_vecs + qk_vecs) * key_lanes,
-                   q_row = part(vecs(dim_qk, n.lanes), n.q_slices) * n.lanes;
-    uint32_t end = 0, statistics = 0;
-    const auto touch = [&](uint32_t at) { end = std::max(end, at + 1); };
-    for (uint32_t thread = 0; thread < n.threads; thread++) {
-        const uint32_t lane = thread % n.lanes, group = thread / n.lanes;
-        for (uint32_t x = 0; x < n.rows / 4; x++) {
-            touch((n.chunk - 1) * q_stride + group * (n.rows / 4) + x);                   // multiply_qk
-            touch((4 * n.p_blocks * n.lanes - 1) * q_stride + group * (n.rows / 4) + x);  // multiply_pv
-            touch(thread * (n.rows / 4) + x);                                             // ACROSS_LANES
-            touch(slots * k_stride + (slots - 1) * k_stride + thread / key_lanes * (n.rows / 4) +
-                  x);  // multiply_slots
-        }
-        for (uint32_t b = 0; b < n.cols / 4; b++) {
-            touch(n.chunk * q_stride + (n.chunk - 1) * k_stride + b * n.lanes + lane);
-            touch(thread * (n.cols / 4) + b);  // store_columns
-            touch(slots * k_stride + ((n.p_blocks - 1) * groups + group) * k_stride + b * n.lanes +
-                  lane);  // store_slots
-        }
-        touch(thread);  // store_dlse
-        for (uint32_t row = thread; row < n.tile_q(); row += n.threads)
-            statistics = std::max(statistics, row + 1);
-        touch(2 * slots * k_stride + (n.v_keys - 1) * kv_stride + (v_vecs + qk_vecs - 1) * key_lanes +
-              thread % key_lanes);
-        touch(4 * n.p_blocks * n.lanes * q_stride + (n.v_keys - 1) * q_row + q_row - n.lanes + lane);
-    }
-    return end + statistics;  // these stand at the pool's end
-}
-
-}  // namespace
-
-TEST_CASE("backward tuning: every row is well formed, used by some device, and its pool holds every access") {
-    size_t count = 0;
-    const core::TuningRow* rows = core::tuning_rows(KernelKind::backward, count);
-    std::set<std::string> names, chosen;
-    for (const Profile& device : usable_devices())
-        for (const uint32_t dim : {1u, 64u, 128u, 256u, VKATTN_MAX_HEAD_DIM}) {
-            const Problem p = resolved(make_problem({dim, dim}, square(1, 1, 100)));
-            Options options;  // first or, where drivers fail, after others
-            for (auto plan = make_plan(device.caps, p, make_backward(p), options); plan;
-                 plan = make_plan(device.caps, p, make_backward(p), options))
-                chosen.insert(options.rejected_rows.emplace_back(plan->tuning_row));
-        }
-    for (size_t i = 0; i < count; i++) {
-        INFO(std::string(rows[i].name));
-        CHECK_EQ(numbers_flaw(rows[i].numbers, true), "");
-        CHECK(names.insert(rows[i].name).second);
-        CHECK_LE(rows[i].max_head_dim, VKATTN_MAX_HEAD_DIM);
-        CHECK_EQ(chosen.count(rows[i].name), 1);
-        for (const uint32_t qk : {1u, 59u, rows[i].max_head_dim})
-            for (const uint32_t v : {1u, 40u, rows[i].max_head_dim}) {
-                const Problem p = resolved(make_problem({qk, v}, square(1, 1, 1)));
-                const uint32_t pool = core::pool_vec4(rows[i].numbers, p, KernelKind::backward);
-                CHECK_GE(pool, end_of_accesses(rows[i].numbers, qk, v));
-                CHECK_EQ(pool, pool_of_backward_maps(rows[i].numbers, qk, v));
-            }
-    }
-}
-
 TEST_CASE("backward tuning: there is a row for every device and head dim") {
     Flaws flaws;
     for (const Profile& device : usable_devices())
@@ -331,37 +257,6 @@ TEST_CASE("backward tuning: the larger head dim decides, and a device's own rows
                 CHECK_EQ(planned(profile(name), both, make_backward(both)).tuning_row, plan.tuning_row);
             }
     }
-}
-
-TEST_CASE("backward tuning: a plan's tuning, fed back as an option, gives the same plan") {
-    Flaws flaws;
-    for (const Profile& device : usable_devices())
-        for (const HeadDims dims : all_head_dims()) {
-            const Problem p = resolved(make_problem(dims, {3, 6, 2, 97, 1025, true}, Layout::padded));
-            const Plan plan = planned(device.caps, p, make_backward(p));
-            const Plan again = planned(device.caps, p, make_backward(p), tuning(plan.tuning));
-            flaws.add(difference(plan, again), device.name, p);
-        }
-}
-
-TEST_CASE("backward tuning: rows whose pipelines failed are passed over, to the last") {
-    for (const Profile& device : usable_devices())
-        for (const uint32_t dim : {1u, 64u, 128u, 256u, 576u}) {
-            const Problem p = resolved(make_problem({dim, dim}, {1, 2, 1, 97, 97}));
-            const Backward b = make_backward(p);
-            Options options;
-            std::set<std::string> seen;
-            INFO(device.name << " " << dim);
-            auto plan = make_plan(device.caps, p, b, options);
-            for (; plan && seen.size() < 100; plan = make_plan(device.caps, p, b, options)) {
-                CHECK(seen.insert(plan->tuning_row).second);
-                CHECK_EQ(flaw_of(device.caps, p, b, *plan), "");
-                options.rejected_rows.push_back(plan->tuning_row);
-            }
-            REQUIRE_FALSE(plan);
-            CHECK_GE(seen.size(), 1);
-            CHECK(begins(refusal(device.caps, p, options), "UNSUPPORTED : no tile shape fits this device"));
-        }
 }
 
 TEST_CASE("backward tuning: numbers of one's own") {

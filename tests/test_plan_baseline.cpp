@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "plan_flaws.hpp"
-#include "plan_reading.hpp"
 #include "plan_pieces.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;

@@ -274,22 +274,3 @@ TEST_CASE("parts: nobody asked for them: given up where scratch is short") {
                  std::string::npos);
     }
 }
-
-TEST_CASE("dtypes: what the device stores decides the module") {
-    for (const Profile& device : usable_devices())
-        for (const bool storage : {false, true}) {
-            DeviceCaps caps = device.caps;
-            caps.storage_16bit = storage;
-            const auto module = [&](VkattnDtype dtype) {
-                const Plan plan = planned(
-                    caps, resolved(make_problem(d64, square(1, 1, 300), Layout::contiguous, 4, dtype)),
-                    kernel("tiles"));
-                return std::string(name_of(plan.pipelines[0]));
-            };
-            CHECK_EQ(module(VKATTN_DTYPE_FLOAT32), "forward_tiles_f32");
-            CHECK_EQ(module(VKATTN_DTYPE_FLOAT16),
-                     storage ? "forward_tiles_f16" : "forward_tiles_f16_packed");
-            CHECK_EQ(module(VKATTN_DTYPE_BFLOAT16),
-                     storage ? "forward_tiles_bf16" : "forward_tiles_bf16_packed");
-        }
-}

@@ -21,192 +21,92 @@ const std::string golden_file = VKATTN_TESTS_DIR "/golden/plans.txt";
 
 struct Case {
     const char* name;
-    const char* kernel;
     HeadDims dims;
     Shape shape;
-    Layout layout = Layout::contiguous;
-    uint32_t alignment_bytes = 16;
     Features features{};
+    Layout layout = Layout::contiguous;
     bool backward = false;
+    const char* kernel = "auto";
+    uint32_t alignment_bytes = 16;
     VkattnPrecision precision = VKATTN_PRECISION_STORAGE;
 };
 
+using F = Features;
 constexpr VkattnDtype f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
+constexpr VkattnMaskType mask_bool = VKATTN_MASK_BOOL, mask_float = VKATTN_MASK_FLOAT;
+constexpr HeadDims d64{64, 64}, d128{128, 128}, d256{256, 256}, mla{576, 512};
 
-Features with(VkattnDtype dtype) {
-    Features f{};
-    f.dtype = dtype;
-    return f;
-}
-
-Features in_parts(uint32_t num_splits) {
-    Features f{};
-    f.num_splits = num_splits;
-    return f;
-}
-
-Features masked(MaskShape shape, bool kv_lengths = false, uint32_t num_splits = 0) {
-    Features f = in_parts(num_splits);
-    f.mask = VKATTN_MASK_BOOL;
-    f.mask_shape = shape;
-    f.kv_lengths = kv_lengths;
-    return f;
-}
-
-Features cut(uint64_t max_dispatch_flops) {
-    Features f{};
-    f.max_dispatch_flops = max_dispatch_flops;
-    return f;
-}
-
-Features invariant() {
-    Features f{};
-    f.batch_invariant = true;
-    return f;
-}
-
-Features biased(MaskShape shape) {
-    Features f = masked(shape);
-    f.mask = VKATTN_MASK_FLOAT;
-    return f;
-}
-
-Case backward(const char* name, HeadDims dims, const Shape& shape, const Features& features = {},
-              Layout layout = Layout::contiguous) {
-    return {name, "auto", dims, shape, layout, 16, features, true};
-}
-
-const std::vector<Case>& cases() {
-    static const std::vector<Case> all{
-        {"d64-8k", "auto", {64, 64}, {1, 16, 16, 8192, 8192}},
-        {"d64-causal-1m", "auto", {64, 64}, {1, 1, 1, 1u << 20, 1u << 20, true}},
-        {"d128-gqa-causal", "auto", {128, 128}, {2, 32, 8, 4096, 4096, true}, Layout::bshd},
-        {"d128-wide", "auto", {128, 128}, {2, 4, 4, 1024, 1024}, Layout::wide},
-        {"d128-decode", "auto", {128, 128}, {8, 32, 8, 1, 32768}},
-        {"d59-window", "auto", {59, 59}, {1, 2, 2, 97, 1025, true, 128}, Layout::contiguous, 4},
-        {"d96-heads-70000", "auto", {96, 96}, {70000, 1, 1, 64, 64}},
-        {"d256", "auto", {256, 256}, {1, 8, 8, 2048, 2048}},
-        {"d576-mla", "auto", {576, 512}, {1, 128, 1, 16, 8192, true}},
-        {"d576", "auto", {576, 576}, {1, 4, 4, 512, 512}},
-        {"empty", "auto", {64, 64}, {1, 4, 4, 0, 512}},
-        {"d64-baseline", "materialized", {64, 64}, {2, 64, 64, 2048, 2048}},
-        {"d128-baseline-16k", "materialized", {128, 128}, {1, 1, 1, 16385, 16384}},
-        {"d64-f16-8k", "auto", {64, 64}, {1, 16, 16, 8192, 8192}, Layout::contiguous, 16, with(f16)},
-        {"d128-bf16-decode", "auto", {128, 128}, {8, 32, 8, 1, 32768}, Layout::contiguous, 16, with(bf16)},
-        {"d128-f16-packed", "auto", {128, 128}, {64, 32, 8, 4, 4096, true}, Layout::bshd, 16, with(f16)},
-        {"d128-split", "auto", {128, 128}, {1, 16, 4, 16, 131072, true}},
-        {"d576-mla-split", "auto", {576, 512}, {1, 16, 1, 1, 65536}, Layout::contiguous, 16, with(bf16)},
-        {"d64-5-parts", "auto", {64, 64}, {1, 8, 8, 1024, 8192}, Layout::contiguous, 16, in_parts(5)},
-        {"d64-mask",
-         "auto",
-         {64, 64},
-         {2, 16, 16, 4096, 4096},
-         Layout::contiguous,
-         16,
-         masked(MaskShape::all_heads)},
-        {"d64-key-mask-lengths",
-         "auto",
-         {64, 64},
-         {4, 8, 8, 512, 2048},
-         Layout::contiguous,
-         16,
-         masked(MaskShape::keys_of_batch, true)},
-        {"d64-mask-2-parts",
-         "auto",
-         {64, 64},
-         {1, 8, 2, 256, 65536},
-         Layout::contiguous,
-         16,
-         masked(MaskShape::shared, false, 2)},
-        {"d64-1m-keys-cut",
-         "auto",
-         {64, 64},
-         {1, 4, 4, 1024, 1u << 20},
-         Layout::contiguous,
-         16,
-         cut(20'000'000'000)},
-        {"d64-4m-window",
-         "auto",
-         {64, 64},
-         {1, 1, 1, 1u << 22, 1u << 22, true, 1024},
-         Layout::contiguous,
-         16,
-         with(f16)},
-        {"d128-invariant", "auto", {128, 128}, {8, 32, 8, 1, 32768}, Layout::contiguous, 16, invariant()},
-        backward("backward-d64-4k", {64, 64}, {1, 16, 16, 4096, 4096}),
-        backward("backward-d128-gqa-causal", {128, 128}, {2, 32, 8, 4096, 4096, true}, with(f16),
-                 Layout::bshd),
-        backward("backward-d576-mla", {576, 512}, {1, 16, 1, 512, 512, true}, with(bf16)),
-        backward("backward-d64-bias", {64, 64}, {2, 8, 8, 2048, 2048}, biased(MaskShape::all_batches)),
-        backward("backward-d64-key-bias", {64, 64}, {2, 8, 8, 2048, 2048}, biased(MaskShape::keys)),
-        backward("backward-d128-cut", {128, 128}, {1, 8, 1, 16384, 16384, true}, cut(5'000'000'000)),
-        backward("backward-empty", {64, 64}, {2, 4, 4, 0, 512}),
-    };
-    return all;
-}
-
-Features masked_half(VkattnMaskType type, MaskShape shape) {
-    Features f = with(f16);
-    f.mask = type;
-    f.mask_shape = shape;
-    return f;
-}
-
-Features half_in_parts(uint32_t num_splits) {
-    Features f = with(f16);
-    f.num_splits = num_splits;
-    return f;
-}
-
-Features half_invariant() {
-    Features f = with(f16);
-    f.batch_invariant = true;
-    return f;
-}
-
-Case matrix(const char* name, HeadDims dims, const Shape& shape, const Features& features,
-            uint32_t alignment_bytes = 16) {
-    return {name, "auto", dims, shape, Layout::contiguous, alignment_bytes, features};
-}
-
-Case rounded(const char* name, VkattnPrecision precision) {
-    Case c = matrix(name, {64, 64}, {1, 16, 16, 8192, 8192}, {});
-    c.precision = precision;
-    return c;
-}
+// clang-format off
+const Case cases[] = {
+    {"d64-8k", d64, {1, 16, 16, 8192, 8192}},
+    {"d64-causal-1m", d64, {1, 1, 1, 1u << 20, 1u << 20, true}},
+    {"d128-gqa-causal", d128, {2, 32, 8, 4096, 4096, true}, {}, Layout::bshd},
+    {"d128-wide", d128, {2, 4, 4, 1024, 1024}, {}, Layout::wide},
+    {"d128-decode", d128, {8, 32, 8, 1, 32768}},
+    {"d59-window", {59, 59}, {1, 2, 2, 97, 1025, true, 128}, {}, Layout::contiguous, false, "auto", 4},
+    {"d96-heads-70000", {96, 96}, {70000, 1, 1, 64, 64}},
+    {"d256", d256, {1, 8, 8, 2048, 2048}},
+    {"d576-mla", mla, {1, 128, 1, 16, 8192, true}},
+    {"d576", {576, 576}, {1, 4, 4, 512, 512}},
+    {"empty", d64, {1, 4, 4, 0, 512}},
+    {"d64-baseline", d64, {2, 64, 64, 2048, 2048}, {}, Layout::contiguous, false, "materialized"},
+    {"d128-baseline-16k", d128, {1, 1, 1, 16385, 16384}, {}, Layout::contiguous, false, "materialized"},
+    {"d64-f16-8k", d64, {1, 16, 16, 8192, 8192}, F{.dtype = f16}},
+    {"d128-bf16-decode", d128, {8, 32, 8, 1, 32768}, F{.dtype = bf16}},
+    {"d128-f16-packed", d128, {64, 32, 8, 4, 4096, true}, F{.dtype = f16}, Layout::bshd},
+    {"d128-split", d128, {1, 16, 4, 16, 131072, true}},
+    {"d576-mla-split", mla, {1, 16, 1, 1, 65536}, F{.dtype = bf16}},
+    {"d64-5-parts", d64, {1, 8, 8, 1024, 8192}, F{.num_splits = 5}},
+    {"d64-mask", d64, {2, 16, 16, 4096, 4096}, F{.mask = mask_bool, .mask_shape = MaskShape::all_heads}},
+    {"d64-key-mask-lengths", d64, {4, 8, 8, 512, 2048},
+     F{.mask = mask_bool, .mask_shape = MaskShape::keys_of_batch, .kv_lengths = true}},
+    {"d64-mask-2-parts", d64, {1, 8, 2, 256, 65536},
+     F{.mask = mask_bool, .mask_shape = MaskShape::shared, .num_splits = 2}},
+    {"d64-1m-keys-cut", d64, {1, 4, 4, 1024, 1u << 20}, F{.max_dispatch_flops = 20'000'000'000}},
+    {"d64-4m-window", d64, {1, 1, 1, 1u << 22, 1u << 22, true, 1024}, F{.dtype = f16}},
+    {"d128-invariant", d128, {8, 32, 8, 1, 32768}, F{.batch_invariant = true}},
+    {"backward-d64-4k", d64, {1, 16, 16, 4096, 4096}, {}, Layout::contiguous, true},
+    {"backward-d128-gqa-causal", d128, {2, 32, 8, 4096, 4096, true}, F{.dtype = f16}, Layout::bshd, true},
+    {"backward-d576-mla", mla, {1, 16, 1, 512, 512, true}, F{.dtype = bf16}, Layout::contiguous, true},
+    {"backward-d64-bias", d64, {2, 8, 8, 2048, 2048},
+     F{.mask = mask_float, .mask_shape = MaskShape::all_batches}, Layout::contiguous, true},
+    {"backward-d64-key-bias", d64, {2, 8, 8, 2048, 2048},
+     F{.mask = mask_float, .mask_shape = MaskShape::keys}, Layout::contiguous, true},
+    {"backward-d128-cut", d128, {1, 8, 1, 16384, 16384, true}, F{.max_dispatch_flops = 5'000'000'000},
+     Layout::contiguous, true},
+    {"backward-empty", d64, {2, 4, 4, 0, 512}, {}, Layout::contiguous, true},
+};
 
 // These cases are planned on devices with matrix units; the device part of a line says what is known of their layout.
-const std::vector<Case>& matrix_cases() {
-    const Shape square{1, 16, 16, 4096, 4096}, gqa{2, 32, 8, 4096, 4096, true};
-    static const std::vector<Case> all{
-        matrix("d64-f16-8k", {64, 64}, {1, 16, 16, 8192, 8192}, with(f16)),
-        matrix("d128-f16-gqa-causal", {128, 128}, gqa, with(f16)),
-        matrix("d128-bf16-gqa-causal", {128, 128}, gqa, with(bf16)),
-        matrix("d80-f16", {80, 80}, square, with(f16)),
-        matrix("d96-f16", {96, 96}, square, with(f16)),
-        matrix("d111-f16-unaligned", {111, 59}, square, with(f16), 2),
-        matrix("d256-f16", {256, 256}, square, with(f16)),
-        matrix("d576-bf16-mla", {576, 512}, {1, 128, 1, 16, 8192, true}, with(bf16)),
-        matrix("d128-f16-decode", {128, 128}, {8, 32, 8, 1, 32768}, with(f16)),
-        matrix("d64-f16-window", {64, 64}, {1, 4, 4, 65536, 65536, true, 1024}, with(f16)),
-        matrix("d64-f16-bool-mask", {64, 64}, square, masked_half(VKATTN_MASK_BOOL, MaskShape::all_heads)),
-        matrix("d128-f16-float-mask", {128, 128}, square, masked_half(VKATTN_MASK_FLOAT, MaskShape::shared)),
-        matrix("d64-f16-3-parts", {64, 64}, {1, 8, 8, 1024, 8192}, half_in_parts(3)),
-        matrix("d128-f16-split", {128, 128}, {1, 16, 4, 16, 131072, true}, with(f16)),
-        matrix("d64-f16-invariant", {64, 64}, square, half_invariant()),
-        rounded("d64-f32-as-f16", VKATTN_PRECISION_FLOAT16),
-        rounded("d64-f32-as-bf16", VKATTN_PRECISION_BFLOAT16),
-        {"d64-f16-by-name", "matrix", {64, 64}, square, Layout::contiguous, 16, with(f16)},
-        {"d64-f16-khr", "matrix_khr", {64, 64}, square, Layout::contiguous, 16, with(f16)},
-        backward("backward-d64-f16", {64, 64}, square, with(f16)),
-        backward("backward-d128-bf16-gqa-causal", {128, 128}, gqa, with(bf16)),
-        backward("backward-d256-f16", {256, 256}, square, with(f16)),
-        backward("backward-d128-f16-float-mask", {128, 128}, square,
-                 masked_half(VKATTN_MASK_FLOAT, MaskShape::shared)),
-        backward("backward-d576-f16", {576, 512}, {1, 16, 1, 512, 512, true}, with(f16)),
-    };
-    return all;
-}
+const Shape square{1, 16, 16, 4096, 4096}, gqa{2, 32, 8, 4096, 4096, true}, n_8k{1, 16, 16, 8192, 8192};
+const Case matrix_cases[] = {
+    {"d64-f16-8k", d64, n_8k, F{.dtype = f16}},
+    {"d128-f16-gqa-causal", d128, gqa, F{.dtype = f16}},
+    {"d128-bf16-gqa-causal", d128, gqa, F{.dtype = bf16}},
+    {"d80-f16", {80, 80}, square, F{.dtype = f16}},
+    {"d96-f16", {96, 96}, square, F{.dtype = f16}},
+    {"d111-f16-unaligned", {111, 59}, square, F{.dtype = f16}, Layout::contiguous, false, "auto", 2},
+    {"d256-f16", d256, square, F{.dtype = f16}},
+    {"d576-bf16-mla", mla, {1, 128, 1, 16, 8192, true}, F{.dtype = bf16}},
+    {"d128-f16-decode", d128, {8, 32, 8, 1, 32768}, F{.dtype = f16}},
+    {"d64-f16-window", d64, {1, 4, 4, 65536, 65536, true, 1024}, F{.dtype = f16}},
+    {"d64-f16-bool-mask", d64, square, F{.dtype = f16, .mask = mask_bool, .mask_shape = MaskShape::all_heads}},
+    {"d128-f16-float-mask", d128, square, F{.dtype = f16, .mask = mask_float, .mask_shape = MaskShape::shared}},
+    {"d64-f16-3-parts", d64, {1, 8, 8, 1024, 8192}, F{.dtype = f16, .num_splits = 3}},
+    {"d128-f16-split", d128, {1, 16, 4, 16, 131072, true}, F{.dtype = f16}},
+    {"d64-f16-invariant", d64, square, F{.dtype = f16, .batch_invariant = true}},
+    {"d64-f32-as-f16", d64, n_8k, {}, Layout::contiguous, false, "auto", 16, VKATTN_PRECISION_FLOAT16},
+    {"d64-f32-as-bf16", d64, n_8k, {}, Layout::contiguous, false, "auto", 16, VKATTN_PRECISION_BFLOAT16},
+    {"d64-f16-by-name", d64, square, F{.dtype = f16}, Layout::contiguous, false, "matrix"},
+    {"d64-f16-khr", d64, square, F{.dtype = f16}, Layout::contiguous, false, "matrix_khr"},
+    {"backward-d64-f16", d64, square, F{.dtype = f16}, Layout::contiguous, true},
+    {"backward-d128-bf16-gqa-causal", d128, gqa, F{.dtype = bf16}, Layout::contiguous, true},
+    {"backward-d256-f16", d256, square, F{.dtype = f16}, Layout::contiguous, true},
+    {"backward-d128-f16-float-mask", d128, square,
+     F{.dtype = f16, .mask = mask_float, .mask_shape = MaskShape::shared}, Layout::contiguous, true},
+    {"backward-d576-f16", mla, {1, 16, 1, 512, 512, true}, F{.dtype = f16}, Layout::contiguous, true},
+};
+// clang-format on
 
 // Dispatches of one shape are one item: "3 x scores[16,32,32]".
 std::string dispatches_of(const core::Plan& plan) {
@@ -247,13 +147,13 @@ std::string line_of(const Profile& device, const Case& c) {
 std::vector<std::string> current_lines() {
     std::vector<std::string> lines;
     for (const Profile& device : profiles())
-        for (const Case& c : cases()) lines.push_back(line_of(device, c));
+        for (const Case& c : cases) lines.push_back(line_of(device, c));
     // Devices with matrix units are planned for once more with these enabled, before a probe and after it.
     for (const Profile& device : matrix_devices())
         for (const Profile& state : {Profile{device.name + " unknown-layout", device.caps},
                                      Profile{device.name + " nvidia-layout", probed(device.caps)}}) {
             if (state.name.ends_with(" nvidia-layout") && device.name != "nvidia_h200") continue;
-            for (const Case& c : matrix_cases()) lines.push_back(line_of(state, c));
+            for (const Case& c : matrix_cases) lines.push_back(line_of(state, c));
         }
     return lines;
 }

@@ -6,8 +6,8 @@
 
 #include "plan/matrix.hpp"
 #include "plan_cases.hpp"
-#include "plan_reading.hpp"
 #include "plan_pieces.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -37,26 +37,6 @@ Plan planned(const DeviceCaps& caps, const VkattnProblem& p, const Options& o = 
 std::string refusal(const DeviceCaps& caps, const VkattnProblem& p, const Options& o) {
     const auto plan = make_plan(caps, resolved(p), o);
     return plan ? "" : plan.failure().field + ": " + plan.failure().message;
-}
-
-// Of the forward's pipeline, counted anew: what the kernel's shared memory holds, in vec4.
-uint64_t pool_of(const core::Pipeline& pipeline) {
-    const auto of = [&](std::string_view name) { return uint64_t{constant(pipeline, name)}; };
-    const auto steps = [](uint64_t n, uint64_t step) { return (n + step - 1) / step; };
-    const auto odd = [](uint64_t n) { return n % 2 == 0 ? n + 1 : n; };
-    const uint64_t m = of("matrix_m"), n = of("matrix_n"), k = of("matrix_k"), keys = of("tile_kv");
-    const uint64_t subgroups = of("threads") / of("subgroup_size");
-    const uint64_t out = steps(of("head_dim_v"), n * of("slices")) * n;
-    const uint64_t lying = of("chunk") - of("q_held_steps") * k, floats = m * odd(n / 4);
-    uint64_t pool = keys * odd(steps(of("chunk"), 8)) + keys * odd(steps(out, 8));
-    if (lying != 0) pool += subgroups * of("row_blocks") * m * odd(steps(lying, 8));
-    const bool known = of("element_layout") != 0, shared = of("p_move") >= MOVE_SHARED;
-    if (!known) pool += std::max(m, n) / 4;                      // 0, 1, 2 ..
-    const uint64_t of_p = shared ? m * odd(steps(keys, 8)) : 0;  // in place of the floats, or behind them
-    if (!known || shared)
-        pool += subgroups * (of("p_move") == MOVE_SHARED ? std::max(floats, of_p) : floats + of_p);
-    // Before and after the loop, equal shares: rows of a step of Q, or of a tile of the output, with one vec4 more.
-    return std::max(pool, subgroups * m * (std::max(odd(steps(k, 8)), odd(n / 4)) + 1));
 }
 
 // The pipeline on matrix units.
@@ -139,28 +119,13 @@ TEST_CASE("matrix: every device with units for float16 plans them at any head di
                       (cpu ? "tiles" : "matrix"));
                 CHECK(plan.kernel == "matrix");
                 const core::Pipeline& forward = forward_of(plan);
-                const auto of = [&](std::string_view constant_name) {
-                    return constant(forward, constant_name);
-                };
-                CHECK(of("threads") <= caps.max_invocations);
-                CHECK(of("threads") % of("subgroup_size") == 0);
-                CHECK(of("tile_kv") % of("matrix_n") == 0);
-                CHECK(of("tile_kv") % of("matrix_k") == 0);
-                CHECK(of("chunk") % of("matrix_k") == 0);
-                CHECK(of("pool_vec4") >= pool_of(forward));
-                CHECK(uint64_t{of("pool_vec4")} * 16 <= caps.max_shared_bytes);
-                CHECK(of("element_layout") == 0);
-                CHECK(of("load_bytes") == alignment);
-                const bool second = caps.matrix_conversions && of("matrix_n") == of("matrix_k");
+                CHECK(constant(forward, "element_layout") == 0);
+                const bool second =
+                    caps.matrix_conversions && constant(forward, "matrix_n") == constant(forward, "matrix_k");
                 const bool rounded = std::string(name) != "intel_dg2";  // which has no 16-bit accumulators
-                CHECK(of("p_move") == (second ? MOVE_CONVERT : rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT));
-                const uint64_t tile_q =
-                    uint64_t{of("threads")} / of("subgroup_size") * of("row_blocks") * of("matrix_m");
-                for (const core::Dispatch& d : plan.dispatches) {
-                    if (&pipeline_of(plan, d) != &forward) continue;
-                    CHECK(d.groups[0] == 8 * of("slices"));
-                    CHECK(d.groups[1] == (300 + tile_q - 1) / tile_q);
-                }
+                CHECK(constant(forward, "p_move") == (second    ? MOVE_CONVERT
+                                                      : rounded ? MOVE_SHARED
+                                                                : MOVE_SHARED_FLOAT));
             }
     }
 }
@@ -366,8 +331,6 @@ TEST_CASE("precision: float32 is rounded where it is asked for, by every device 
                                                  : core::Module::forward_matrix_f16_of_f32));
                 CHECK(constant(forward, "p_move") == MOVE_SHARED_FLOAT);
                 CHECK(constant(forward, "load_bytes") == (alignment < 16 ? 4 : 16));
-                CHECK(constant(forward, "pool_vec4") >= pool_of(forward));
-                CHECK(uint64_t{constant(forward, "pool_vec4")} * 16 <= caps.max_shared_bytes);
             }
         for (core::MatrixShape& shape : caps.matrices) shape.k = shape.n;
         caps = probed(caps);

@@ -136,6 +136,39 @@ TEST_CASE("matrix plans: every head dim, shape and storage type") {
     CHECK_GT(count.matrix, 4000);
 }
 
+TEST_CASE(
+    "matrix plans: the backward, every feature and shape on every device, in every state of its layout") {
+    Flaws flaws;
+    size_t turn = 0, on_units = 0, cut = 0;
+    for (const Profile& device : matrix_devices())
+        for (const Profile& state : states_of(device))
+            for (const Features& f : all_features())
+                for (const Shape& shape : all_shapes()) {
+                    if (++turn % 3 != 0 || f.num_splits > 1 || f.batch_invariant) continue;
+                    if (f.query_offsets && shape.align == VKATTN_ALIGN_OFFSET) continue;
+                    constexpr HeadDims dims[] = {d64, d128, {256, 256}, {111, 59}, {72, 72}};
+                    VkattnProblem given =
+                        make_problem(dims[turn / 3 % std::size(dims)], shape,
+                                     static_cast<Layout>(turn / 7 % static_cast<size_t>(Layout::count)),
+                                     alignment_of(f.dtype, turn / 5), f.dtype);
+                    set_features(given, f);
+                    const Problem p = resolved(given);
+                    if ((is_heavy(p) || p.seqlen_kv > 1u << 20) && turn % 32 != 0) continue;
+                    Options o = matrix_options(f, turn / 2);
+                    // A step or a few of a loop, so that it is cut.
+                    if (turn % 5 == 0) o.max_dispatch_flops = 100'000'000;
+                    const core::Backward b = make_backward(p, turn % 2 == 0);
+                    const auto plan = make_plan(state.caps, p, b, o);
+                    if (!plan || plan->dispatches.size() > 5000) continue;
+                    on_units += on_matrices(*plan);
+                    cut += on_matrices(*plan) && is_cut(*plan);
+                    flaws.add(flaw_of(state.caps, p, b, *plan, o), fmt::format("{}, {}", state.name, f.name),
+                              p);
+                }
+    CHECK_GT(on_units, 1000);
+    CHECK_GT(cut, 50);
+}
+
 TEST_CASE("matrix plans: heads and slices that pass 2^32 together are for another kernel") {
     const DeviceCaps& caps = matrix_device("amd_navi31");
     const auto problem = [](uint32_t batch) {
@@ -256,6 +289,35 @@ std::vector<Sound> sound_plans() {
 }
 
 }  // namespace
+
+TEST_CASE("matrix plans: a fault in any field of a backward is noticed") {
+    constexpr auto f16 = VKATTN_DTYPE_FLOAT16;
+    const DeviceCaps h200 = probed(matrix_device("nvidia_h200")), navi = matrix_device("amd_navi31");
+    const Shape shape{2, 8, 2, 300, 700, true};
+    VkattnProblem bias = with_dtype(d64, {2, 4, 2, 300, 512}, f16);
+    set_mask(bias, VKATTN_MASK_FLOAT, MaskShape::all_batches);
+    Options rounded = kernel("matrix"), cut = rounded;
+    rounded.precision = VKATTN_PRECISION_FLOAT16;
+    cut.max_dispatch_flops = 60'000'000;
+    std::vector<Sound> all{
+        sound("registers", h200, with_dtype(d64, shape, f16)),
+        sound("gradient of the mask", h200, bias),
+        sound("pairs", h200, with_dtype({256, 256}, shape, f16)),
+        sound("turned", probed_turned(navi, true), with_dtype(d128, shape, f16)),
+        sound("rounded", matrix_device("nvk_ampere"), with_dtype(d64, shape, VKATTN_DTYPE_FLOAT32), rounded),
+        sound("cut", h200, with_dtype(d64, {1, 4, 1, 700, 900}, f16), cut)};
+    for (Sound& s : all) {
+        INFO(std::string(s.name));
+        s.backward = make_backward(s.problem, true);
+        Faults f(s);
+        REQUIRE(on_matrices(f.plan()));
+        REQUIRE_EQ(f.flaw(), "");
+        plant_in_work(f);
+        plant_in_plan(f);
+        CHECK_EQ(f.unnoticed(), "");
+        CHECK_GT(f.planted(), 200);
+    }
+}
 
 TEST_CASE("matrix plans: a fault in any field is noticed") {
     for (const Sound& s : sound_plans()) {

@@ -329,33 +329,43 @@ TEST_CASE("refusal: tuning too large for the device") {
 }
 
 TEST_CASE("refusal: rows whose pipelines failed are passed over, to the last") {
-    size_t count = 0;
-    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles, count);
-    const auto index_of = [&](const std::string& name) {
-        size_t i = 0;
-        while (i < count && name != rows[i].name) i++;
-        return i;
+    struct Way {
+        core::KernelKind rows;
+        const char* kernel;
+        bool backward;
     };
     for (const Profile& device : usable_devices())
         for (const uint32_t dim : {1u, 64u, 128u, 256u, 576u})
-            for (const char* name : {"auto", "materialized"}) {
+            for (const Way way : {Way{core::KernelKind::tiles, "auto", false},
+                                  Way{core::KernelKind::tiles, "materialized", false},
+                                  Way{core::KernelKind::backward, "auto", true}}) {
                 const Problem p = resolved(make_problem({dim, dim}, {1, 2, 1, 97, 97}));
-                Options options = kernel(name);
-                size_t least = 0;
-                INFO(device.name << " " << dim << " " << name);
-                auto plan = make_plan(device.caps, p, options);
-                for (; plan && options.rejected_rows.size() <= count;
-                     plan = make_plan(device.caps, p, options)) {
-                    const size_t row = index_of(plan->tuning_row);
+                const core::Backward b = make_backward(p);
+                Options options = kernel(way.kernel);
+                size_t least = 0, count = 0;
+                const core::TuningRow* rows = core::tuning_rows(way.rows, count);
+                INFO(device.name << " " << dim << " " << way.kernel);
+                const auto plan_of = [&] {
+                    return way.backward ? make_plan(device.caps, p, b, options)
+                                        : make_plan(device.caps, p, options);
+                };
+                auto plan = plan_of();
+                for (; plan && options.rejected_rows.size() <= count; plan = plan_of()) {
+                    size_t row = 0;
+                    while (row < count && plan->tuning_row != rows[row].name) row++;
                     CHECK_LT(row, count);
                     CHECK_GE(row, least);
-                    CHECK_EQ(flaw_of(device.caps, p, *plan), "");
+                    CHECK_EQ(
+                        way.backward ? flaw_of(device.caps, p, b, *plan) : flaw_of(device.caps, p, *plan),
+                        "");
                     least = row + 1;
                     options.rejected_rows.push_back(plan->tuning_row);
                 }
                 REQUIRE_FALSE(plan);
                 CHECK_GE(options.rejected_rows.size(), 1);
-                CHECK_EQ(unsupported(device.caps, p, "", "no tile shape fits this device", options), "");
+                CHECK_EQ(plan.failure().status, VKATTN_UNSUPPORTED);
+                CHECK_EQ(plan.failure().field, "");
+                CHECK_EQ(plan.failure().message.find("no tile shape fits this device"), 0);
             }
 }
 

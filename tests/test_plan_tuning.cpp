@@ -36,25 +36,72 @@ TEST_CASE("tuning: Adreno's rows follow the model's registers, under Turnip") {
     }
 }
 
-TEST_CASE("tuning: every row is well formed, and used by some device") {
-    size_t count = 0;
-    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles, count);
-    std::set<std::string> names, chosen;
-    for (const Profile& device : usable_devices())
-        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++)
+namespace {
+
+// Rows of the portable kernels: which kernels of which direction have them, with 16-bit dot products or without.
+struct RowsOf {
+    core::KernelKind kind;
+    bool backward, dot;
+    std::vector<const char*> kernels;
+};
+const RowsOf all_rows[] = {{core::KernelKind::tiles, false, false, {"tiles", "rows"}},
+                           {core::KernelKind::tiles_dot, false, true, {"tiles_dot", "rows_dot"}},
+                           {core::KernelKind::backward, true, false, {"tiles"}},
+                           {core::KernelKind::backward_dot, true, true, {"tiles_dot"}}};
+
+// Names of rows that some device has for some problem, first or, of the backward, where drivers fail after others.
+std::set<std::string> chosen_rows(const RowsOf& of) {
+    std::set<std::string> chosen;
+    for (const Profile& device : usable_devices()) {
+        DeviceCaps caps = device.caps;
+        if (of.dot) caps.storage_16bit = caps.dot_float16 = true;
+        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim += of.backward ? 63 : 1)
             for (const uint32_t seqlen : {4u, 8u, 9u}) {
                 const Problem p =
-                    resolved(make_problem({dim, dim}, square(1, 1, seqlen), Layout::contiguous, 16));
-                chosen.insert(planned(device.caps, p).tuning_row);
+                    resolved(make_problem({dim, dim}, square(1, 1, seqlen), Layout::contiguous, 16,
+                                          of.dot ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_FLOAT32));
+                for (const char* name : of.kernels) {
+                    Options options = kernel(name);
+                    const auto plan_of = [&] {
+                        return of.backward ? make_plan(caps, p, make_backward(p), options)
+                                           : make_plan(caps, p, options);
+                    };
+                    for (auto plan = plan_of(); plan; plan = plan_of()) {
+                        chosen.insert(options.rejected_rows.emplace_back(plan->tuning_row));
+                        if (!of.backward) break;
+                    }
+                }
             }
-    for (size_t i = 0; i < count; i++) {
-        INFO(std::string(rows[i].name));
-        CHECK_EQ(numbers_flaw(rows[i].numbers), "");
-        CHECK_EQ(to_text(rows[i].numbers), to_text(parse_numbers(to_text(rows[i].numbers))));
-        CHECK(names.insert(rows[i].name).second);
-        CHECK_GE(rows[i].max_head_dim, 1);
-        CHECK_LE(rows[i].max_head_dim, VKATTN_MAX_HEAD_DIM);
-        CHECK_EQ(chosen.count(rows[i].name), 1);
+    }
+    return chosen;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "tuning: every row is well formed, used by some device, and its pool is what the shaders' maps come to") {
+    for (const RowsOf& of : all_rows) {
+        size_t count = 0;
+        const core::TuningRow* rows = core::tuning_rows(of.kind, count);
+        const std::set<std::string> chosen = chosen_rows(of);
+        std::set<std::string> names;
+        for (size_t i = 0; i < count; i++) {
+            const core::TileNumbers& n = rows[i].numbers;
+            INFO(std::string(rows[i].name));
+            CHECK_EQ(numbers_flaw(n, of.backward, of.dot), "");
+            CHECK_EQ(to_text(n), to_text(parse_numbers(to_text(n))));
+            CHECK(names.insert(rows[i].name).second);
+            CHECK_GE(rows[i].max_head_dim, 1);
+            CHECK_LE(rows[i].max_head_dim, VKATTN_MAX_HEAD_DIM);
+            CHECK_EQ(chosen.count(rows[i].name), 1);
+            const auto of_few_rows = of.dot ? core::KernelKind::rows_dot : core::KernelKind::rows;
+            const auto kind = n.of_rows_kernel() ? of_few_rows : of.kind;
+            for (const uint32_t qk : {1u, 59u, rows[i].max_head_dim})
+                for (const uint32_t v : {1u, 40u, rows[i].max_head_dim})
+                    CHECK_EQ(
+                        core::pool_vec4(n, resolved(make_problem({qk, v}, square(1, 1, 1))), kind),
+                        of.backward ? pool_of_backward_maps(n, qk, v, of.dot) : pool_of_maps(n, v, of.dot));
+        }
     }
 }
 
@@ -132,16 +179,19 @@ TEST_CASE("tuning: a plan's tuning, fed back as an option, gives the same plan")
     Flaws flaws;
     for (const Profile& device : usable_devices())
         for (const HeadDims dims : all_head_dims())
-            for (const char* name : {"auto", "materialized"})
-                for (const uint32_t seqlen : {1u, 97u}) {
-                    const Problem p =
-                        resolved(make_problem(dims, {3, 6, 2, seqlen, 1025, true}, Layout::padded));
+            for (const uint32_t seqlen : {1u, 97u}) {
+                const Problem p = resolved(make_problem(dims, {3, 6, 2, seqlen, 1025, true}, Layout::padded));
+                const core::Backward b = make_backward(p);
+                const Plan back = planned(device.caps, p, b);
+                flaws.add(difference(back, planned(device.caps, p, b, tuning(back.tuning))), device.name, p);
+                for (const char* name : {"auto", "materialized"}) {
                     const Plan plan = planned(device.caps, p, kernel(name));
                     Plan again = planned(device.caps, p, tuning(plan.tuning, name));
                     // Which kernel has such numbers is what the other was refused for.
                     if (again.kernel == plan.kernel) again.refused = plan.refused;
                     flaws.add(difference(plan, again), device.name, p);
                 }
+            }
 }
 
 TEST_CASE("tuning: a row fits for the smallest and the largest head dim that it is for") {

@@ -45,6 +45,7 @@ struct Patch {
     uint32_t at;
     Region region;
     uint64_t add = 0;  // modulo 2^64: may stand for a place before the region
+    bool operator==(const Patch&) const = default;
 };
 
 // A pipeline of a plan, and what all its dispatches have in common.
@@ -57,6 +58,7 @@ struct Pipeline {
     uint32_t reads = 0, writes = 0;
     // The tuning row's numbers are for this pipeline: a driver that cannot build it gets another row.
     bool of_tuning_row = false;
+    bool operator==(const Pipeline&) const = default;
 };
 
 // The first workgroup of a dispatch in its pipeline's whole grid, and the steps of the loop that it does. They are the
@@ -65,6 +67,7 @@ struct Pipeline {
 struct Cut {
     std::array<uint32_t, 3> first{};
     uint32_t first_step = 0, end_step = 0;
+    bool operator==(const Cut&) const = default;
 };
 
 // One of up to 65,536 dispatches of a plan.
@@ -74,6 +77,7 @@ struct Dispatch {
     std::array<uint32_t, 3> groups{};
     Cut cut;
     uint64_t flops = 0;  // upper bound, by which dispatches are cut for watchdogs
+    bool operator==(const Dispatch&) const = default;
 };
 
 // The place and size of a Cut in the push constants; the size is 0 if the kernel's grid is not cut.
@@ -91,14 +95,17 @@ struct ScratchRegion {
     Region region{};
     uint64_t offset_bytes = 0;
     uint64_t size_bytes = 0;
+    bool operator==(const ScratchRegion&) const = default;
 };
 
 struct Tiles {
     uint32_t tile_q = 0, tile_kv = 0, threads = 0, shared_bytes = 0;
+    bool operator==(const Tiles&) const = default;
 };
 
 struct Refusal {
     std::string kernel, reason;
+    bool operator==(const Refusal&) const = default;
 };
 
 // An array whose address a recording is given. Regions have the names that their addresses have in the args.
@@ -106,6 +113,7 @@ struct CallerArray {
     Region region{};
     uint32_t alignment_bytes = 0;  // of the address
     bool may_be_null = false;      // then it is not wanted; others are read or written
+    bool operator==(const CallerArray&) const = default;
 };
 
 struct Plan {
