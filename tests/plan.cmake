@@ -25,5 +25,9 @@ if(COMMAND vkattn_compile_fast)
   vkattn_compile_fast(vkattn_plan_tests)
 endif()
 target_precompile_headers(vkattn_plan_tests PRIVATE <doctest/doctest.h> <fmt/format.h> <fmt/ranges.h> <algorithm>
-                                                    <functional> <map> <string> <vector>)
+                                                    <functional> <map> <string> <vector> "${tests_dir}/plan_flaws.hpp"
+                                                    "${tests_dir}/plan_reading.hpp")
+# These have names of their own that the headers above have, too.
+set_source_files_properties("${tests_dir}/plan_cases.cpp" "${tests_dir}/profile.cpp"
+                            PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 add_test(NAME plan COMMAND vkattn_plan_tests)

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "plan_flaws.hpp"
 
@@ -107,9 +106,9 @@ TEST_CASE("combine: a grid of few workgroups") {
 TEST_CASE("combine: describe, and refusals") {
     const auto plan = make_plan(profile("lavapipe"), combine(simple(3, 2, 5, 97, 64)));
     REQUIRE(plan);
-    const auto json = nlohmann::json::parse(core::describe(*plan));
-    CHECK_EQ(json.at("kernel"), "combine");
-    CHECK_EQ(json.at("dispatches").at(0).at("variant"), "combine_f32");
+    const std::string text = core::describe(*plan);  // test_plan.cpp parses one
+    CHECK_NE(text.find(R"("kernel":"combine")"), std::string::npos);
+    CHECK_NE(text.find(R"("dispatches":[{"variant":"combine_f32")"), std::string::npos);
     DeviceCaps caps = smallest_device();
     caps.buffer_device_address = false;
     const auto refused = make_plan(caps, combine(simple(3, 2, 5, 97, 64)));
