@@ -3,17 +3,20 @@
 //
 // How they work. A plan is data, and so the checks read it: plan_reading.hpp tells a pipeline's part in attention from
 // its push constants and from what it writes, and its tile from its constants, by the names that all interfaces share.
-// No check knows a kernel by its name, so that a new kernel adds no line here. A new constant or field adds one where
-// neither the tuning's text nor the problem tells its value: then the checks report that nothing does.
+// A new kernel adds no line here. A new constant or field adds one where neither the tuning's text nor the problem
+// tells its value: then the checks report that nothing does. Of names only what they say by convention is used: a
+// module's macros ("_dot", "_turned"), what a pass finds ("_query", "_key_value", "_mask"), and of the kernels that
+// options.kernel can name those that begin with "matrix" or "rows", those that end with "_dot", and the baseline,
+// "materialized".
 //
 //   plan_checks_interface.cpp  the module fits storage type, device and numbers; every constant and push constant has
 //                              the value that the problem, the tuning's text or the driver gives it; loads are as wide
 //                              as the caller's alignment allows; wide addresses just where rows lie far apart
 //   plan_checks_tiles.cpp      numbers that lib/tiles.glsl can work with; the shared memory of the portable kernels
 //   plan_checks_matrix.cpp     the device has the matrix unit; numbers and shared memory of the kernels on it
-//   plan_checks_memory.cpp     every address is patched, with a region that it may have; strides are those of the arrays
-//                              whose addresses are beside them; scratch is disjoint, of the size that is used, within
-//                              the limits; a barrier wherever a dispatch depends on an earlier one, and no other
+//   plan_checks_memory.cpp     every address is patched, with a region that it may have; strides are those of the
+//                              arrays whose addresses are beside them; scratch is disjoint, of the size that is used,
+//                              within the limits; a barrier wherever a dispatch depends on an earlier one, and no other
 //   plan_checks_work.cpp       each pipeline's dispatches cover its grid exactly once, cut loops all their steps in
 //                              order; each result is written by one pipeline; a replay of the dispatches reads nothing
 //                              that was not written before; no dispatch can cost more than it says, or than allowed

@@ -1,5 +1,5 @@
-// Whether a device has the matrix unit that a pipeline is made for, and whether the kernels on matrix units can work with
-// its constants. The maps of shared memory are written from shaders/lib/matrix.glsl and backward_matrix.glsl.
+// Whether a device has the matrix unit that a pipeline is made for, and whether the kernels on matrix units can work
+// with its constants. The maps of shared memory are written from shaders/lib/matrix.glsl and backward_matrix.glsl.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -156,8 +156,8 @@ bool stages_masks(const Problem& p, const Pipeline& pipeline) {
            constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "mask_row_bytes") == 16;
 }
 
-// Of a pass of the backward: two buffers of walked rows (with turned products the same rows transposed, and what of dout
-// no register holds), numbers of rows, places, scratch, masks, weights of pairs of subgroups.
+// Of a pass of the backward: two buffers of walked rows (with turned products the same rows transposed, and what of
+// dout no register holds), numbers of rows, places, scratch, masks, weights of pairs of subgroups.
 uint64_t end_of_backward_map(const Problem& p, const Pipeline& pipeline) {
     const auto of = reader(pipeline);
     const Kind kind = kind_of(pipeline);

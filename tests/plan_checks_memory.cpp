@@ -60,8 +60,8 @@ bool is_given(const Given& g, Region region) {
     return g.backward != nullptr && (region == Region::out || region == Region::lse);
 }
 
-// Bytes that results begin before their region: parts are addressed from the first key on, and scratch holds none before
-// the first that exists.
+// Bytes that results begin before their region: parts are addressed from the first key on, and scratch holds none
+// before the first that exists.
 uint64_t bytes_before(const Given& g, const Pipeline& pipeline, Region region) {
     if (kind_of(pipeline) == Kind::combine) return 0;
     const Parts parts = parts_of(g);
@@ -131,8 +131,8 @@ uint32_t if_set(bool wanted, Region region) {
     return wanted ? bit(region) : 0;
 }
 
-// What a pipeline reaches through the addresses in the argument block. Whoever is given query, key and value sees scores,
-// and so mask, lengths and classes; in a backward dout and the rows' statistics, too.
+// What a pipeline reaches through the addresses in the argument block. Whoever is given query, key and value sees
+// scores, and so mask, lengths and classes; in a backward dout and the rows' statistics, too.
 Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_read) {
     const Kind kind = kind_of(pipeline);
     const Problem& p = g.p;
@@ -336,10 +336,10 @@ std::string arguments_flaw(const Given& g) {
 
 namespace {
 
-// Bytes of the accumulators that a pass keeps between dispatches. On matrix units every invocation keeps its elements of
-// every matrix: that of dquery and row sums of as many elements as a matrix has, or those of dkey and dvalue, both also
-// where a pass has one, but for pairs of subgroups (lib/backward_matrix_results.glsl). Else float32 in vec4, as many for
-// every invocation that shares a row.
+// Bytes of the accumulators that a pass keeps between dispatches. On matrix units every invocation keeps its elements
+// of every matrix: that of dquery and row sums of as many elements as a matrix has, or those of dkey and dvalue, both
+// also where a pass has one, but for pairs of subgroups (lib/backward_matrix_results.glsl). Else float32 in vec4, as
+// many for every invocation that shares a row.
 uint64_t kept_bytes(const Given& g, const Pipeline& pipeline) {
     const auto of = [&](const char* name) { return divisor(pipeline, name); };
     const Problem& p = g.p;

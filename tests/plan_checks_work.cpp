@@ -184,8 +184,8 @@ std::string pipelines_flaw(const core::Plan& plan, bool spare) {
     return "";
 }
 
-// Every workgroup of every pipeline exactly once and, where loops are cut, each with all its steps; every result by just
-// one pipeline.
+// Every workgroup of every pipeline exactly once and, where loops are cut, each with all its steps; every result by
+// just one pipeline.
 std::string coverage_flaw(const Given& g) {
     std::vector<Boxes> boxes;
     for (const Pipeline& pipeline : g.plan.pipelines) boxes.emplace_back(g, pipeline);

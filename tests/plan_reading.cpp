@@ -205,8 +205,8 @@ Tiles tiles_between(int64_t low, int64_t high, uint64_t from, uint64_t to, uint6
     return {static_cast<uint64_t>(begin) / tile, tiles_of(static_cast<uint64_t>(end), tile)};
 }
 
-// Where the bounds are the batch's own: `own` places of a tile and a band of known width, wherever it lies. It can begin
-// with the last place of a tile.
+// Where the bounds are the batch's own: `own` places of a tile and a band of known width, wherever it lies. It can
+// begin with the last place of a tile.
 Tiles most_tiles(const Problem& p, uint64_t own, uint64_t tile, uint64_t from, uint64_t to) {
     if (from >= to || own == 0) return {0, 0};
     const uint64_t all = tiles_of(to, tile) - from / tile;

@@ -41,8 +41,8 @@ uint64_t visible_pairs(const Given& g, const core::Pipeline& pipeline, const cor
     return pairs * d.groups[0] * (split ? 1 : d.groups[2]);
 }
 
-// Every visible pair in just one dispatch of each pipeline, and no more of them than it says that it costs; of a forward
-// also not far less.
+// Every visible pair in just one dispatch of each pipeline, and no more of them than it says that it costs; of a
+// forward also not far less.
 std::string count_flaw(const Given& g) {
     const Problem& p = g.p;
     uint64_t expected = 0;
