@@ -11,12 +11,7 @@
 namespace vkattn::test {
 namespace {
 
-constexpr uint32_t second_poison = 0xffffffff;  // NaN, too
 constexpr const char* names[] = {"dquery", "dkey", "dvalue"};
-
-std::vector<double> as_double(const std::vector<float>& x) {
-    return {x.begin(), x.end()};
-}
 
 std::vector<double> dense(const Tensor& t) {
     return as_double(t.gather(t.image));
@@ -44,11 +39,6 @@ std::vector<float> normals(size_t count, uint32_t seed, VkattnDtype dtype) {
     std::vector<float> x(count);
     for (float& value : x) value = static_cast<float>(rounded(normal(engine), dtype));
     return x;
-}
-
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() &&
-           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 uint64_t mask_count(const VkattnProblem& p) {
@@ -112,8 +102,8 @@ ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs) 
 }
 
 bool Gradients::same_bits(const Gradients& other) const {
-    return same(query, other.query) && same(key, other.key) && same(value, other.value) &&
-           same(mask, other.mask);
+    return equal_bits(query, other.query) && equal_bits(key, other.key) && equal_bits(value, other.value) &&
+           equal_bits(mask, other.mask);
 }
 
 Verdict judge(const Gradients& got, const ExpectedGradients& expected) {

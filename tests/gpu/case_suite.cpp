@@ -128,4 +128,35 @@ std::vector<Report> run_cases(const std::vector<Case>& given, RunCase run, Featu
     return reports;
 }
 
+bool SectionSuite::add(const char* name) {
+    names_.emplace_back(name);
+    return true;
+}
+
+const std::vector<Section>& SectionSuite::sections() {
+    if (sections_.empty()) sections_ = parse_cases(text_, file_);
+    return sections_;
+}
+
+void SectionSuite::run(const std::string& name, Features features) {
+    const auto section = std::ranges::find(sections(), name, &Section::name);
+    REQUIRE(section != sections_.end());
+    run_cases(section->cases, run_one_, features);
+}
+
+void SectionSuite::run_on_matrix_units(const std::string& name, VkattnDtype dtype) {
+    if (!Device::get().has_matrix_unit(dtype))
+        return skip(std::string(file_) + ", " + name + ": " + Device::get().info().name +
+                    " multiplies no such matrices");
+    run(name);
+}
+
+void SectionSuite::check_all_added() {
+    for (const Section& section : sections()) {
+        CAPTURE(section.name);
+        CHECK(std::ranges::count(names_, section.name) == 1);
+        CHECK(!section.cases.empty());
+    }
+}
+
 }  // namespace vkattn::test

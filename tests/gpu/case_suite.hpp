@@ -33,4 +33,37 @@ using RunCase = Report (*)(Device& device, VkattnContext* context, const Case& c
 std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run = run_case,
                               Features features = Features::by_device);
 
+// The sections of a case file, each of which is a test case, so that they can be chosen by name.
+class SectionSuite {
+  public:
+    SectionSuite(const char* text, const char* file, RunCase run_one)
+        : text_(text), file_(file), run_one_(run_one) {}
+
+    bool add(const char* name);
+    void run(const std::string& name, Features features = Features::by_device);
+    // Skips where the device multiplies no matrices of this type.
+    void run_on_matrix_units(const std::string& name, VkattnDtype dtype);
+    // To doctest: each section of the file has been added once, and has cases.
+    void check_all_added();
+
+  private:
+    const std::vector<Section>& sections();
+
+    const char* text_;
+    const char* file_;
+    RunCase run_one_;
+    std::vector<Section> sections_;
+    std::vector<std::string> names_;
+};
+
+// `suite` is a function that returns the suite, which static initialization needs before it runs any test.
+#define ADD_SECTION(suite, name) \
+    [[maybe_unused]] static const bool DOCTEST_ANONYMOUS(section_added) = suite().add(name)
+
+#define TEST_SECTION(suite, prefix, name) \
+    ADD_SECTION(suite, name);             \
+    TEST_CASE(prefix name) {              \
+        suite().run(name);                \
+    }
+
 }  // namespace vkattn::test

@@ -65,7 +65,7 @@ struct Section {
 
 // Throws CaseError. `file` is for messages only.
 std::vector<Section> parse_cases(std::string_view text, const std::string& file);
-Case parse_case(std::string_view line, const std::string& where);
+Case parse_case(std::string_view line, const std::string& where = "here");
 
 // Lays the tensors of a case with far batches, heads or rows out densely, except that the stride of the far
 // dimension becomes `bytes`.

@@ -9,11 +9,6 @@
 namespace vkattn::test {
 namespace {
 
-void require(VkResult result, const char* what) {
-    if (result != VK_SUCCESS)
-        throw RuntimeError(std::string(what) + " failed: VkResult " + std::to_string(result));
-}
-
 std::unique_ptr<Runtime> make_runtime(bool validation, bool host_memory, uint32_t api_version) {
     RuntimeOptions options;
     options.api_version = api_version;
@@ -23,6 +18,11 @@ std::unique_ptr<Runtime> make_runtime(bool validation, bool host_memory, uint32_
 }
 
 }  // namespace
+
+void require(VkResult result, const char* what) {
+    if (result != VK_SUCCESS)
+        throw RuntimeError(std::string(what) + " failed: VkResult " + std::to_string(result));
+}
 
 Device::Device(const RuntimeOptions& options) : runtime_(std::make_unique<Runtime>(options)) {
     load();

@@ -107,4 +107,7 @@ class Recorder {
 // Everything written so far becomes visible to everything later, the host included.
 void full_barrier(Device& device, VkCommandBuffer commands);
 
+// Throws a RuntimeError that names the call, unless it succeeded.
+void require(VkResult result, const char* what);
+
 }  // namespace vkattn::test

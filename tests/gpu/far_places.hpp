@@ -8,6 +8,8 @@
 
 namespace vkattn::test {
 
+constexpr uint64_t unit_bytes = 256;  // what the addresses of tensors in far places are multiples of
+
 class FarPlaces {
   public:
     static constexpr uint64_t buffer_bytes = uint64_t{1} << 30;  // of each place

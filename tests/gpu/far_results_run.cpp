@@ -16,7 +16,6 @@ namespace {
 
 // A room is the memory that lies before the end of lse, or of out, and takes what the last segments write.
 constexpr uint64_t room_bytes = uint64_t{1} << 26;
-constexpr uint64_t unit_bytes = 256;  // what addresses of inputs are multiples of
 
 // FarLse runs the last segments of a plan whose batches share Q, K and V. Only the rows that these segments write need
 // memory, so lse and out begin wherever they must for their last rows to lie at the end of a room.

@@ -11,8 +11,6 @@
 namespace vkattn::test {
 namespace {
 
-constexpr uint64_t unit_bytes = 256;  // what the addresses of tensors are multiples of
-
 // The same offsets serve both places.
 class FarTensors {
   public:

@@ -86,7 +86,7 @@ namespace {
     };
 VKATTN_FAULTY_FUNCTIONS(X)
 #undef X
-PFN_vkGetInstanceProcAddr real_vkGetInstanceProcAddr = nullptr;
+PFN_vkGetInstanceProcAddr loader_get_instance_proc_addr = nullptr;
 
 FaultyVulkan* active = nullptr;
 
@@ -104,7 +104,7 @@ constexpr bool returns_result(R(VKAPI_PTR*)(A...)) {
 }
 
 template <class T>
-PFN_vkVoidFunction generic(T function) {
+PFN_vkVoidFunction void_function(T function) {
     return reinterpret_cast<PFN_vkVoidFunction>(function);
 }
 
@@ -301,31 +301,31 @@ struct FaultyVulkan::Hooks {
     static PFN_vkVoidFunction replacement(std::string_view name) {
         static const std::unordered_map<std::string_view, PFN_vkVoidFunction> all = [] {
             std::unordered_map<std::string_view, PFN_vkVoidFunction> own = {
-                {"vkGetInstanceProcAddr", generic(&instance_function)},
-                {"vkGetDeviceProcAddr", generic(&device_function)},
-                {"vkCreateInstance", generic(&create_instance)},
-                {"vkDestroyInstance", generic(&destroy_instance)},
-                {"vkCreateDevice", generic(&create_device)},
-                {"vkDestroyDevice", generic(&destroy_device)},
-                {"vkCreateShaderModule", generic(&create_module)},
-                {"vkCreateComputePipelines", generic(&create_pipelines)},
-                {"vkDestroyPipeline", generic(&destroy_pipeline)},
-                {"vkCreatePipelineCache", generic(&create_cache)},
-                {"vkCreateDebugUtilsMessengerEXT", generic(&create_messenger)},
-                {"vkAllocateCommandBuffers", generic(&allocate_commands)},
-                {"vkFreeCommandBuffers", generic(&free_commands)},
-                {"vkQueueSubmit", generic(&submit)},
-                {"vkWaitForFences", generic(&wait_for_fences)},
-                {"vkDeviceWaitIdle", generic(&wait_idle)},
-                {"vkGetPhysicalDeviceMemoryProperties", generic(&memory_properties)},
-                {"vkGetPhysicalDeviceMemoryProperties2", generic(&memory_properties_2)}};
-#define X(function) own.emplace(#function, generic(&Hook<Of_##function>::call));
+                {"vkGetInstanceProcAddr", void_function(&instance_function)},
+                {"vkGetDeviceProcAddr", void_function(&device_function)},
+                {"vkCreateInstance", void_function(&create_instance)},
+                {"vkDestroyInstance", void_function(&destroy_instance)},
+                {"vkCreateDevice", void_function(&create_device)},
+                {"vkDestroyDevice", void_function(&destroy_device)},
+                {"vkCreateShaderModule", void_function(&create_module)},
+                {"vkCreateComputePipelines", void_function(&create_pipelines)},
+                {"vkDestroyPipeline", void_function(&destroy_pipeline)},
+                {"vkCreatePipelineCache", void_function(&create_cache)},
+                {"vkCreateDebugUtilsMessengerEXT", void_function(&create_messenger)},
+                {"vkAllocateCommandBuffers", void_function(&allocate_commands)},
+                {"vkFreeCommandBuffers", void_function(&free_commands)},
+                {"vkQueueSubmit", void_function(&submit)},
+                {"vkWaitForFences", void_function(&wait_for_fences)},
+                {"vkDeviceWaitIdle", void_function(&wait_idle)},
+                {"vkGetPhysicalDeviceMemoryProperties", void_function(&memory_properties)},
+                {"vkGetPhysicalDeviceMemoryProperties2", void_function(&memory_properties_2)}};
+#define X(function) own.emplace(#function, void_function(&Hook<Of_##function>::call));
             VKATTN_FAULTY_FUNCTIONS(X)
 #undef X
             return own;
         }();
         const auto found = all.find(name);
-        return found == all.end() ? generic(&unlisted) : found->second;
+        return found == all.end() ? void_function(&unlisted) : found->second;
     }
 
     // Keeps the real function, and gives what stands for it.
@@ -347,10 +347,10 @@ struct FaultyVulkan::Hooks {
     }
     static PFN_vkVoidFunction VKAPI_CALL instance_function(VkInstance instance, const char* name) {
         const InDriver outside;
-        return hooked(name, real_vkGetInstanceProcAddr(instance, name));
+        return hooked(name, loader_get_instance_proc_addr(instance, name));
     }
     static PFN_vkGetInstanceProcAddr between(PFN_vkGetInstanceProcAddr of_loader) {
-        real_vkGetInstanceProcAddr = of_loader;
+        loader_get_instance_proc_addr = of_loader;
         return &instance_function;
     }
 };

@@ -15,21 +15,10 @@
 namespace vkattn::test {
 namespace {
 
-constexpr uint32_t second_poison = 0xffffffff;  // NaN, too
-
-std::vector<double> as_double(const std::vector<float>& x) {
-    return {x.begin(), x.end()};
-}
-
 std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
     std::vector<float> x(bytes.size() / sizeof(float));
     if (!x.empty()) std::memcpy(x.data(), bytes.data(), bytes.size());
     return x;
-}
-
-bool same(const std::vector<float>& a, const std::vector<float>& b) {
-    return a.size() == b.size() &&
-           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 // The place of an element, as in "[0, 3, 17, 5]".
@@ -77,6 +66,15 @@ void judge_lse(Verdict& verdict, const Outcome& outcome, const Expected& expecte
 
 }  // namespace
 
+std::vector<double> as_double(const std::vector<float>& x) {
+    return {x.begin(), x.end()};
+}
+
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() &&
+           (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
 oracle::StorageType operands_of(const Case& c) {
     if (c.precision == VKATTN_PRECISION_STORAGE) return storage_of(c.problem.dtype);
     return c.precision == VKATTN_PRECISION_FLOAT16 ? oracle::StorageType::float16
@@ -98,7 +96,7 @@ Expected expect(const Case& c, const Inputs& inputs) {
 }
 
 bool Outcome::same_bits(const Outcome& other) const {
-    return same(out, other.out) && same(lse, other.lse);
+    return equal_bits(out, other.out) && equal_bits(lse, other.lse);
 }
 
 void Verdict::add(const char* name, std::span<const uint64_t> extents, std::span<const float> got,

@@ -129,4 +129,10 @@ Report run_nonfinite_case(Device& device, VkattnContext* context, const Case& c)
 // the same bits.
 Report run_case(Device& device, VkattnContext* context, const Case& c);
 
+// A second old content of outputs: NaN, as poison_word is.
+constexpr uint32_t second_poison = 0xffffffff;
+
+std::vector<double> as_double(const std::vector<float>& x);
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b);
+
 }  // namespace vkattn::test

@@ -18,7 +18,7 @@ namespace {
 
 enum class Fault { read_behind, write_before, write_to_input, count };
 
-constexpr uint32_t rows = 64, dim = 8;
+constexpr uint32_t seqlen = 64, head_dim = 8;
 constexpr int exit_no_guard_pages = 77;
 pid_t children[static_cast<int>(Fault::count)] = {-1, -1, -1};
 
@@ -26,7 +26,7 @@ pid_t children[static_cast<int>(Fault::count)] = {-1, -1, -1};
 int run_with(Fault fault) {
     Device device(false);
     if (!device.has_guard_pages()) return exit_no_guard_pages;
-    constexpr uint64_t bytes = rows * dim * sizeof(float);
+    constexpr uint64_t bytes = seqlen * head_dim * sizeof(float);
     Guarded query(device, bytes, Place::end), value(device, bytes, Place::end),
         out(device, bytes, Place::start);
     Guarded key(device, fault == Fault::read_behind ? bytes / 2 : bytes, Place::end);
@@ -35,8 +35,8 @@ int run_with(Fault fault) {
         tensor->protect();
     }
     VkattnProblem p = problem();
-    p.seqlen_q = p.seqlen_kv = rows;
-    p.head_dim_qk = p.head_dim_v = dim;
+    p.seqlen_q = p.seqlen_kv = seqlen;
+    p.head_dim_qk = p.head_dim_v = head_dim;
     VkattnOptions o = options();
     o.tuning = "threads=4,lanes=1,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,prefetch=0";  // compiles fast
     const Plan plan = device.runtime().plan(p, o);

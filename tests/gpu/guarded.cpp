@@ -14,11 +14,6 @@ namespace {
 
 constexpr uint64_t slack_bytes = 4096;  // of sentinels on each side, without guard pages
 
-void require(VkResult result, const char* what) {
-    if (result != VK_SUCCESS)
-        throw RuntimeError(std::string(what) + " failed: VkResult " + std::to_string(result));
-}
-
 uint64_t round_up(uint64_t x, uint64_t unit) {
     return (x + unit - 1) / unit * unit;
 }

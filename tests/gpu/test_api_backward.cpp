@@ -43,7 +43,7 @@ struct Made {
 // Inputs lie on top of each other; outputs, and scratch, have so many bytes each.
 constexpr uint64_t output_bytes = 1 << 18;
 
-VkattnBackwardArgs args_at(const Buffer& memory) {
+VkattnBackwardArgs backward_args_at(const Buffer& memory) {
     VkattnBackwardArgs args = backward_args();
     for (VkDeviceAddress A::*const input :
          {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout, &A::dlse, &A::mask})
@@ -56,19 +56,6 @@ VkattnBackwardArgs args_at(const Buffer& memory) {
     args.scratch_offset = 5 * output_bytes;
     args.scratch_address = memory.address() + args.scratch_offset;
     return args;
-}
-
-bool guards_compute(const Command& c) {
-    constexpr VkAccessFlags both = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
-    return c.kind == Kind::barrier && (c.from & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
-           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
-           (c.written & VK_ACCESS_SHADER_WRITE_BIT) != 0 && (c.used & both) == both;
-}
-
-bool guards_arguments(const Command& c) {
-    return c.kind == Kind::barrier && (c.from & VK_PIPELINE_STAGE_TRANSFER_BIT) != 0 &&
-           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
-           (c.written & VK_ACCESS_TRANSFER_WRITE_BIT) != 0 && (c.used & VK_ACCESS_SHADER_READ_BIT) != 0;
 }
 
 }  // namespace
@@ -192,7 +179,7 @@ TEST_CASE_FIXTURE(Abi, "recording a backward names the address that is null or m
             tensors.push_back({std::string("args.") + array.name, array.backward, 2});
     for (const Tensor& t : tensors)
         for (const bool null : {true, false}) {
-            VkattnBackwardArgs args = args_at(memory);
+            VkattnBackwardArgs args = backward_args_at(memory);
             args.*t.address = null ? 0 : args.*t.address + t.off;
             CAPTURE(t.field);
             check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), &args), t.field);
@@ -204,11 +191,11 @@ TEST_CASE_FIXTURE(Abi, "recording a backward names the address that is null or m
         {"args.struct_size", [](A& a) { a.struct_size = 0; }},
         {"args.struct_size", [](A& a) { a.struct_size += 8; }}};
     for (const auto& [field, spoil] : faults) {
-        VkattnBackwardArgs args = args_at(memory);
+        VkattnBackwardArgs args = backward_args_at(memory);
         spoil(args);
         check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), &args), field);
     }
-    const VkattnBackwardArgs args = args_at(memory);
+    const VkattnBackwardArgs args = backward_args_at(memory);
     const VkattnPlan* const no_plan = nullptr;
     check_invalid(call(vkattn_cmd_backward, VkCommandBuffer{}, made.plan.get(), &args), "command_buffer");
     check_invalid(call(vkattn_cmd_backward, commands, no_plan, &args), "plan");
@@ -225,7 +212,7 @@ TEST_CASE_FIXTURE(Abi, "what a backward was not asked for needs no address") {
     const Buffer memory = runtime.allocate(1 << 16);
     Recorder recorder(device);
     const VkCommandBuffer commands = recorder.begin();
-    VkattnBackwardArgs args = args_at(memory);
+    VkattnBackwardArgs args = backward_args_at(memory);
     args.dlse = args.dbias = args.mask = 1;
     set_array_addresses(args, 1);
     CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
@@ -245,12 +232,12 @@ TEST_CASE_FIXTURE(Abi, "what a backward was not asked for needs no address") {
     CHECK(between.take_commands().empty());
     // Without queries the gradients of keys are zeros, without keys those of queries.
     const Made no_queries(c, "sq=0 skv=5"), no_keys(c, "sq=5 skv=0");
-    args = args_at(memory);
+    args = backward_args_at(memory);
     args.query = args.key = args.value = args.out = args.lse = args.dout = args.dquery = 0;
     CHECK(call(vkattn_cmd_backward, commands, no_queries.plan.get(), &args).returned == VKATTN_OK);
     args.dvalue = 0;
     check_invalid(call(vkattn_cmd_backward, commands, no_queries.plan.get(), &args), "args.dvalue");
-    args = args_at(memory);
+    args = backward_args_at(memory);
     args.key = args.value = args.dkey = args.dvalue = 0;
     CHECK(call(vkattn_cmd_backward, commands, no_keys.plan.get(), &args).returned == VKATTN_OK);
     args.dquery = 0;
@@ -267,7 +254,7 @@ TEST_CASE_FIXTURE(Abi, "each plan is recorded by its own functions only") {
     description.head_dim_v = 8;
     const Plan combine(c, description);
     const Buffer memory = runtime.allocate(1 << 16);
-    const VkattnBackwardArgs backward_of_it = args_at(memory);
+    const VkattnBackwardArgs backward_of_it = backward_args_at(memory);
     VkattnForwardArgs forward_of_it = forward_args();
     forward_of_it.query = forward_of_it.key = forward_of_it.value = forward_of_it.out = memory.address();
     VkattnCombineArgs combine_of_it;
@@ -294,7 +281,7 @@ TEST_CASE_FIXTURE(Abi, "each plan is recorded by its own functions only") {
 TEST_CASE_FIXTURE(Abi, "ranges of a backward that its plan does not have are refused") {
     const Made made(c, "b=2 hq=4 hkv=2 sq=97 skv=203 max_flops=2000000");
     const Buffer memory = runtime.allocate(1 << 16);
-    const VkattnBackwardArgs args = args_at(memory);
+    const VkattnBackwardArgs args = backward_args_at(memory);
     const uint32_t segments = made.plan.segments();
     REQUIRE(segments > 3);
     Recorder recorder(device);
@@ -370,7 +357,7 @@ int check_barriers(const std::vector<Command>& commands) {
 TEST_CASE_FIXTURE(
     Abi, "a backward records its argument block, then dispatches with a barrier between dependent ones") {
     const Buffer memory = runtime.allocate(1 << 16);
-    VkattnBackwardArgs args = args_at(memory);
+    VkattnBackwardArgs args = backward_args_at(memory);
     args.scratch_offset += 1024;
     args.scratch_address += 1024;
     const auto recorded = [&](const char* text) {

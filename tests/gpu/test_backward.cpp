@@ -10,82 +10,50 @@ using namespace vkattn::test;
 
 namespace {
 
-constexpr const char* case_text =
+SectionSuite& backward_suite() {
+    static SectionSuite suite(
 #include "backward_cases.inc"
-    ;
-
-const std::vector<Section>& sections() {
-    static const std::vector<Section> all = parse_cases(case_text, "tests/cases/backward.txt");
-    return all;
-}
-
-std::vector<std::string>& names_run() {
-    static std::vector<std::string> names;
-    return names;
-}
-
-bool add_name(const char* name) {
-    names_run().emplace_back(name);
-    return true;
-}
-
-void run_section(const std::string& name, Features features = Features::by_device) {
-    const auto section =
-        std::find_if(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
-    REQUIRE(section != sections().end());
-    run_cases(section->cases, run_backward_case, features);
+        , "tests/cases/backward.txt", run_backward_case);
+    return suite;
 }
 
 }  // namespace
 
-#define SECTION_NAMED(id, name)                                     \
-    [[maybe_unused]] static const bool id##_added = add_name(name); \
-    TEST_CASE("backward cases: " name) {                            \
-        run_section(name);                                          \
-    }
+#define BACKWARD_SECTION(name) TEST_SECTION(backward_suite, "backward cases: ", name)
 
-SECTION_NAMED(shapes, "shapes")
-SECTION_NAMED(heads, "heads")
-SECTION_NAMED(visibility, "visibility")
-SECTION_NAMED(scores, "scores")
-SECTION_NAMED(masks, "masks")
-SECTION_NAMED(mask_heads, "mask heads and strides")
-SECTION_NAMED(storage, "storage types")
-SECTION_NAMED(cuts, "cuts")
-SECTION_NAMED(empty, "empty")
-SECTION_NAMED(slices, "slices")
-SECTION_NAMED(materialized, "materialized")
-SECTION_NAMED(nonfinite, "not finite")
-SECTION_NAMED(dot_products, "16-bit dot products")
-[[maybe_unused]] static const bool matrix_added = add_name("matrix"),
-                                   nonfinite_matrix_added = add_name("not finite on matrix units"),
-                                   bfloat16_added = add_name("matrix bfloat16");
-static void run_matrix_section(const std::string& name, VkattnDtype dtype, const char* type) {
-    if (!Device::get().has_matrix_unit(dtype))
-        return vkattn::test::skip("the backward's cases of matrix units: " + Device::get().info().name +
-                                  " multiplies no matrices of " + type);
-    run_section(name);
-}
+BACKWARD_SECTION("shapes")
+BACKWARD_SECTION("heads")
+BACKWARD_SECTION("visibility")
+BACKWARD_SECTION("scores")
+BACKWARD_SECTION("masks")
+BACKWARD_SECTION("mask heads and strides")
+BACKWARD_SECTION("storage types")
+BACKWARD_SECTION("cuts")
+BACKWARD_SECTION("empty")
+BACKWARD_SECTION("slices")
+BACKWARD_SECTION("materialized")
+BACKWARD_SECTION("not finite")
+BACKWARD_SECTION("16-bit dot products")
+ADD_SECTION(backward_suite, "matrix");
+ADD_SECTION(backward_suite, "not finite on matrix units");
+ADD_SECTION(backward_suite, "matrix bfloat16");
 TEST_CASE("backward cases: matrix") {
-    run_matrix_section("matrix", VKATTN_DTYPE_FLOAT16, "float16");
+    backward_suite().run_on_matrix_units("matrix", VKATTN_DTYPE_FLOAT16);
 }
 TEST_CASE("backward cases: not finite on matrix units") {
-    run_matrix_section("not finite on matrix units", VKATTN_DTYPE_FLOAT16, "float16");
+    backward_suite().run_on_matrix_units("not finite on matrix units", VKATTN_DTYPE_FLOAT16);
 }
 TEST_CASE("backward cases: matrix bfloat16") {
-    run_matrix_section("matrix bfloat16", VKATTN_DTYPE_BFLOAT16, "bfloat16");
+    backward_suite().run_on_matrix_units("matrix bfloat16", VKATTN_DTYPE_BFLOAT16);
 }
-[[maybe_unused]] static const bool gpu_modules_added = add_name("modules of GPUs");
+ADD_SECTION(backward_suite, "modules of GPUs");
 TEST_CASE("backward cases: modules of GPUs") {
-    for (const Features features : {Features::all, Features::none}) run_section("modules of GPUs", features);
+    for (const Features features : {Features::all, Features::none})
+        backward_suite().run("modules of GPUs", features);
 }
 
 TEST_CASE("every section of the backward's case file is run") {
-    for (const Section& section : sections()) {
-        CAPTURE(section.name);
-        CHECK(std::count(names_run().begin(), names_run().end(), section.name) == 1);
-        CHECK(!section.cases.empty());
-    }
+    backward_suite().check_all_added();
 }
 
 // As VKATTN_CASE of the forward.

@@ -12,6 +12,7 @@
 
 using namespace vkattn::test;
 
+namespace backward_pairwise {
 namespace {
 
 enum Factor : size_t {
@@ -141,3 +142,5 @@ TEST_CASE_FIXTURE(OnDevice, "a hundred backwards give the same bits") {
     CHECK(compare(*first, expect_gradients(c, inputs)) == "");
     CHECK(memory.damage() == "");
 }
+
+}  // namespace backward_pairwise

@@ -11,30 +11,11 @@ using namespace vkattn::test;
 
 namespace {
 
-constexpr const char* case_text =
+SectionSuite& forward_suite() {
+    static SectionSuite suite(
 #include "forward_cases.inc"
-    ;
-
-const std::vector<Section>& sections() {
-    static const std::vector<Section> all = parse_cases(case_text, "tests/cases/forward.txt");
-    return all;
-}
-
-std::vector<std::string>& names_run() {
-    static std::vector<std::string> names;
-    return names;
-}
-
-bool add_name(const char* name) {
-    names_run().emplace_back(name);
-    return true;
-}
-
-void run_section(const std::string& name, Features features = Features::by_device) {
-    const auto section =
-        std::find_if(sections().begin(), sections().end(), [&](const Section& s) { return s.name == name; });
-    REQUIRE(section != sections().end());
-    run_cases(section->cases, run_case, features);
+        , "tests/cases/forward.txt", run_case);
+    return suite;
 }
 
 std::string error_of(const char* text) {
@@ -48,62 +29,48 @@ std::string error_of(const char* text) {
 
 }  // namespace
 
-// A test case for each section, so that they can be chosen by name.
-#define SECTION_NAMED(id, name)                                     \
-    [[maybe_unused]] static const bool id##_added = add_name(name); \
-    TEST_CASE("forward cases: " name) {                             \
-        run_section(name);                                          \
-    }
+#define FORWARD_SECTION(name) TEST_SECTION(forward_suite, "forward cases: ", name)
 
-SECTION_NAMED(head_dims, "head dims")
-SECTION_NAMED(lengths, "sequence lengths")
-SECTION_NAMED(heads, "heads")
-SECTION_NAMED(layouts, "layouts")
-SECTION_NAMED(scores, "scores")
-SECTION_NAMED(causal, "causal")
-SECTION_NAMED(windows, "windows")
-SECTION_NAMED(empty, "empty and hidden")
-SECTION_NAMED(strides, "strides that are never taken")
-SECTION_NAMED(tunings, "tunings")
-[[maybe_unused]] static const bool gpu_modules_added = add_name("modules of GPUs");
+FORWARD_SECTION("head dims")
+FORWARD_SECTION("sequence lengths")
+FORWARD_SECTION("heads")
+FORWARD_SECTION("layouts")
+FORWARD_SECTION("scores")
+FORWARD_SECTION("causal")
+FORWARD_SECTION("windows")
+FORWARD_SECTION("empty and hidden")
+FORWARD_SECTION("strides that are never taken")
+FORWARD_SECTION("tunings")
+ADD_SECTION(forward_suite, "modules of GPUs");
 TEST_CASE("forward cases: modules of GPUs") {
-    for (const Features features : {Features::all, Features::none}) run_section("modules of GPUs", features);
+    for (const Features features : {Features::all, Features::none})
+        forward_suite().run("modules of GPUs", features);
 }
-SECTION_NAMED(storage, "storage types")
-SECTION_NAMED(masks, "masks")
-SECTION_NAMED(mask_heads, "mask heads and strides")
-SECTION_NAMED(batches, "kv lengths and query offsets")
-SECTION_NAMED(cuts, "splits and cuts")
-SECTION_NAMED(materialized, "materialized")
-SECTION_NAMED(far, "far")
-SECTION_NAMED(rounding, "rounding")
-SECTION_NAMED(nonfinite, "not finite")
+FORWARD_SECTION("storage types")
+FORWARD_SECTION("masks")
+FORWARD_SECTION("mask heads and strides")
+FORWARD_SECTION("kv lengths and query offsets")
+FORWARD_SECTION("splits and cuts")
+FORWARD_SECTION("materialized")
+FORWARD_SECTION("far")
+FORWARD_SECTION("rounding")
+FORWARD_SECTION("not finite")
 
-[[maybe_unused]] static const bool matrix_added = add_name("matrix"),
-                                   nonfinite_matrix_added = add_name("not finite on matrix units"),
-                                   bfloat16_added = add_name("matrix bfloat16");
-static void run_matrix_section(const std::string& name, VkattnDtype dtype, const char* type) {
-    if (!Device::get().has_matrix_unit(dtype))
-        return vkattn::test::skip("the cases of matrix units: " + Device::get().info().name +
-                                  " has none for " + type);
-    run_section(name);
-}
+ADD_SECTION(forward_suite, "matrix");
+ADD_SECTION(forward_suite, "not finite on matrix units");
+ADD_SECTION(forward_suite, "matrix bfloat16");
 TEST_CASE("forward cases: matrix") {
-    run_matrix_section("matrix", VKATTN_DTYPE_FLOAT16, "float16");
+    forward_suite().run_on_matrix_units("matrix", VKATTN_DTYPE_FLOAT16);
 }
 TEST_CASE("forward cases: not finite on matrix units") {
-    run_matrix_section("not finite on matrix units", VKATTN_DTYPE_FLOAT16, "float16");
+    forward_suite().run_on_matrix_units("not finite on matrix units", VKATTN_DTYPE_FLOAT16);
 }
 TEST_CASE("forward cases: matrix bfloat16") {
-    run_matrix_section("matrix bfloat16", VKATTN_DTYPE_BFLOAT16, "bfloat16");
+    forward_suite().run_on_matrix_units("matrix bfloat16", VKATTN_DTYPE_BFLOAT16);
 }
 
 TEST_CASE("every section of the case file is run") {
-    for (const Section& section : sections()) {
-        CAPTURE(section.name);
-        CHECK(std::count(names_run().begin(), names_run().end(), section.name) == 1);
-        CHECK(!section.cases.empty());
-    }
+    forward_suite().check_all_added();
 }
 
 TEST_CASE("case lines are read as they are meant") {

@@ -15,10 +15,6 @@ constexpr const char* combine_text =
 #include "combine_cases.inc"
     ;
 
-Case a_case(const std::string& text) {
-    return parse_case(text, "here");
-}
-
 // Fails the test where memory is damaged.
 Outcome run(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place) {
     const CombineRun run = run_combine(device, plan, c, parts, place);
@@ -89,7 +85,7 @@ TEST_CASE_FIXTURE(Recorded, "a combine may merge in place, into any part and any
              {"parts=2 b=2 h=3 sq=7 dv=59 pad=3 ", "parts=3 b=2 h=2 sq=5 dv=64 align_bytes=16 ",
               "parts=70 b=2 sq=3 dv=8 pad=5 ", "parts=7 h=2 sq=33 dv=111 pad=1 ", "parts=3 sq=3 dv=576 ",
               "h=2 sq=9 dv=13 "}) {
-            const Case c = a_case(std::string(text) + types);
+            const Case c = parse_case(std::string(text) + types);
             CAPTURE(c.text);
             const Parts parts(c);
             const Plan plan(context, combine_of(c, parts));
@@ -162,7 +158,7 @@ TEST_CASE_FIXTURE(Recorded, "a combine refuses every other overlap") {
 
 TEST_CASE_FIXTURE(Recorded, "empty combines record nothing") {
     for (const char* text : {"parts=2 b=0 h=3 sq=7 dv=59", "parts=2 h=3 dv=59 dtype=f16 parts_dtype=f16"}) {
-        const Case c = a_case(text);
+        const Case c = parse_case(text);
         const Parts parts(c);
         const Plan plan(context, combine_of(c, parts));
         CAPTURE(text);
@@ -177,7 +173,7 @@ TEST_CASE_FIXTURE(Recorded, "empty combines record nothing") {
 }
 
 TEST_CASE_FIXTURE(Recorded, "a combine records one dispatch, whatever the lengths, of one pipeline") {
-    const Case c = a_case("parts=3 b=2 h=2 sq=5 dv=64"), other = a_case("parts=9 h=4 sq=50 dv=64");
+    const Case c = parse_case("parts=3 b=2 h=2 sq=5 dv=64"), other = parse_case("parts=9 h=4 sq=50 dv=64");
     between.pretend = true;
     const Context fresh = between.context();
     const int before = between.pipelines_asked_for();

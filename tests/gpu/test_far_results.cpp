@@ -20,7 +20,7 @@ using namespace vkattn::test;
 namespace {
 
 // Query rows first .. end-1 of the heads first_head .. end_head-1, which are counted over all batches.
-struct Rows {
+struct WrittenRows {
     uint64_t first_head, end_head, first, end;
 };
 
@@ -29,7 +29,7 @@ uint64_t heads_of(const VkattnProblem& p) {
 }
 
 // Returns the rows that forward dispatch d writes, where heads do not share tiles. It counts query tiles from the last.
-Rows rows_of(const core::Plan& plan, const core::Dispatch& d) {
+WrittenRows rows_of(const core::Plan& plan, const core::Dispatch& d) {
     const uint64_t first_head = d.cut.first[0],
                    slices = core::constant_of(plan.pipelines[d.pipeline], "slices");
     const uint64_t tile_q = plan.tiles.tile_q, seqlen = plan.problem.seqlen_q,
@@ -40,7 +40,7 @@ Rows rows_of(const core::Plan& plan, const core::Dispatch& d) {
 }
 
 // Returns the rows that dispatch d of the combine kernel merges.
-Rows merged_rows(const core::Plan& plan, const core::Dispatch& d) {
+WrittenRows merged_rows(const core::Plan& plan, const core::Dispatch& d) {
     const core::Pipeline& p = plan.pipelines[d.pipeline];
     const uint64_t of_row = uint64_t{core::constant_of(p, "lanes")} * core::constant_of(p, "teams");
     const uint64_t each = core::constant_of(p, "threads") / of_row, first = d.cut.first[1] * each;
@@ -89,7 +89,7 @@ class HugeForward {
     const core::Plan& plan() const { return core_; }
 
     // Makes what these rows write usable, parts of it too.
-    void enable(const Rows& rows) {
+    void enable(const WrittenRows& rows) {
         const uint64_t dim = c_.problem.head_dim_v, count = rows.end - rows.first;
         const bool parts = core_.num_splits > 1;
         for (uint64_t h = rows.first_head; h < rows.end_head; h++) {
@@ -150,13 +150,13 @@ class HugeForward {
 };
 
 // The corners of what one dispatch wrote.
-void check_corners(const HugeForward& forward, const Rows& rows) {
+void check_corners(const HugeForward& forward, const WrittenRows& rows) {
     for (const uint64_t head : {rows.first_head, (rows.first_head + rows.end_head) / 2, rows.end_head - 1})
         for (const uint64_t row : {rows.first, rows.end - 1}) CHECK(forward.flaw_of(head, row) == "");
 }
 
 void run_segment(HugeForward& forward, uint32_t segment) {
-    const Rows rows = rows_of(forward.plan(), forward.plan().dispatches[segment]);
+    const WrittenRows rows = rows_of(forward.plan(), forward.plan().dispatches[segment]);
     forward.enable(rows);
     forward.run(segment, 1);
     check_corners(forward, rows);
@@ -202,8 +202,8 @@ TEST_CASE_FIXTURE(Recorded, "parts of the output of more than 2^30 rows") {
     const auto first_merge = std::find_if(dispatches.begin(), dispatches.end(), is_merge);
     REQUIRE(first_merge != dispatches.end());
     // All parts of the last rows of every head, then the last merge, which has these rows too.
-    const Rows rows = rows_of(forward.plan(), dispatches[0]),
-               merged = merged_rows(forward.plan(), dispatches.back());
+    const WrittenRows rows = rows_of(forward.plan(), dispatches[0]),
+                      merged = merged_rows(forward.plan(), dispatches.back());
     REQUIRE(merged.first <= rows.end - 1);
     forward.enable({rows.first_head, rows.end_head, std::min(rows.first, merged.first), rows.end});
     uint32_t parts = 0;

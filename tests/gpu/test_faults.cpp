@@ -165,7 +165,7 @@ PFN_vkVoidFunction VKAPI_CALL instance_function(VkInstance instance, const char*
 
 // ---- what a user does, step by step; each step is made once more if it fails
 
-const auto commands = reinterpret_cast<VkCommandBuffer>(uintptr_t{1});
+const auto recorded = reinterpret_cast<VkCommandBuffer>(uintptr_t{1});
 const auto buffer = reinterpret_cast<VkBuffer>(uintptr_t{1});
 
 class Session {
@@ -254,7 +254,7 @@ class Session {
         const std::vector<std::byte> results(vkattn_self_test_size(context_));
         CHECK(!results.empty());
         step("self-test", [&](VkattnError* e) {
-            return vkattn_cmd_self_test(commands, context_, buffer, 0, 20 * place, e);
+            return vkattn_cmd_self_test(recorded, context_, buffer, 0, 20 * place, e);
         });
         step("self-tested", [&](VkattnError* e) {
             return vkattn_context_self_tested(context_, results.data(), results.size(), e);
@@ -275,7 +275,7 @@ class Session {
         args.lse = 6 * place;
         args.scratch_buffer = buffer;
         args.scratch_address = 20 * place;
-        return vkattn_cmd_forward(commands, forward_, &args, error);
+        return vkattn_cmd_forward(recorded, forward_, &args, error);
     }
 
     Device& device_;

@@ -13,6 +13,7 @@
 using namespace vkattn;
 using namespace vkattn::test;
 
+namespace million_keys {
 namespace {
 
 constexpr uint32_t keys = 1000000, rows = 16, dim = 16, searching = 8;
@@ -139,3 +140,5 @@ TEST_CASE_FIXTURE(Recorded, "a million keys") {
     for (const Guarded* memory : {&query, &key, &value}) CHECK(memory->intact());
     for (const Guarded* memory : {&out, &lse, &scratch}) CHECK(memory->intact());
 }
+
+}  // namespace million_keys

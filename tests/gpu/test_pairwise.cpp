@@ -10,6 +10,7 @@
 
 using namespace vkattn::test;
 
+namespace pairwise {
 namespace {
 
 enum Factor : size_t {
@@ -148,3 +149,5 @@ TEST_CASE_FIXTURE(OnDevice, "every two features together") {
     std::printf("pairwise: %zu cases ran, with %zu kinds of pipelines, %td in several segments\n",
                 cases.size(), pipelines.size(), cut);
 }
+
+}  // namespace pairwise

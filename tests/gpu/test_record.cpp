@@ -17,10 +17,6 @@ using Kind = Command::Kind;
 
 namespace {
 
-Case a_case(const std::string& text) {
-    return parse_case(text, "here");
-}
-
 // One case through a context of the caller's, against the oracle. Returns what was recorded.
 std::vector<Command> run_in(Interposer& between, const Context& context, const Case& c) {
     Device& device = Device::get();
@@ -42,19 +38,6 @@ bool share_scores(const Command& a, const Command& b, VkDeviceAddress scores) {
     };
     const auto touches = [&](const Command& c) { return has(c, "scores") || has(c, "weights"); };
     return touches(a) && touches(b);
-}
-
-bool guards_compute(const Command& c) {
-    constexpr VkAccessFlags both = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
-    return c.kind == Kind::barrier && (c.from & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
-           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
-           (c.written & VK_ACCESS_SHADER_WRITE_BIT) != 0 && (c.used & both) == both;
-}
-
-bool guards_arguments(const Command& c) {
-    return c.kind == Kind::barrier && (c.from & VK_PIPELINE_STAGE_TRANSFER_BIT) != 0 &&
-           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
-           (c.written & VK_ACCESS_TRANSFER_WRITE_BIT) != 0 && (c.used & VK_ACCESS_SHADER_READ_BIT) != 0;
 }
 
 int count_of(const std::vector<Command>& commands, Kind kind) {
@@ -86,7 +69,7 @@ std::string tuning_row(const Plan& plan) {
 }  // namespace
 
 TEST_CASE_FIXTURE(Recorded, "the fused kernel records one dispatch and no barrier") {
-    const auto commands = run_in(between, context, a_case("s=33 causal"));
+    const auto commands = run_in(between, context, parse_case("s=33 causal"));
     CHECK(count_of(commands, Kind::dispatch) == 1);
     CHECK(count_of(commands, Kind::barrier) == 0);
     CHECK(count_of(commands, Kind::update) == 0);
@@ -94,7 +77,7 @@ TEST_CASE_FIXTURE(Recorded, "the fused kernel records one dispatch and no barrie
 
 TEST_CASE_FIXTURE(Recorded, "a barrier stands between every two dependent dispatches") {
     // Two heads' matrices at a time: 33 rows of 36 floats are 4752 bytes.
-    const Case c = a_case("b=2 h=3 s=33 kernel=materialized max_scratch=9728");
+    const Case c = parse_case("b=2 h=3 s=33 kernel=materialized max_scratch=9728");
     const Plan plan(context, c.problem, c.options());
     const Inputs inputs = make_inputs(c);
     const Forward forward(device, plan, c, inputs, Place::start);
@@ -117,7 +100,7 @@ TEST_CASE_FIXTURE(Recorded, "the argument block is written to scratch, then wait
     const Buffer memory = runtime.allocate(4096);
     for (const char* kernel : {"tiles", "materialized"}) {
         // Strides of 24 GB; recorded into thin air, never run.
-        const Case c = a_case(std::string("b=2 s=3 qs=6000000000,24,8 kernel=") + kernel);
+        const Case c = parse_case(std::string("b=2 s=3 qs=6000000000,24,8 kernel=") + kernel);
         const Plan plan(fresh, c.problem, c.options());
         REQUIRE(plan.scratch().size_bytes <= 2048);
         VkattnForwardArgs args = forward_args();
@@ -150,8 +133,9 @@ TEST_CASE_FIXTURE(Recorded, "more than 65535 heads are cut into what the device 
     const uint32_t most = properties.properties.limits.maxComputeWorkGroupCount[0];
     const auto commands = run_in(
         between, context,
-        a_case("b=2 h=32769 sq=1 skv=1 tuning=threads=4,lanes=4,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,"
-               "prefetch=0,unroll=1"));
+        parse_case(
+            "b=2 h=32769 sq=1 skv=1 tuning=threads=4,lanes=4,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,"
+            "prefetch=0,unroll=1"));
     uint64_t heads = 0;
     for (const Command& command : commands) {
         CHECK(command.groups[0] <= most);
@@ -166,7 +150,7 @@ TEST_CASE_FIXTURE(Recorded, "on a device with small grids the work is cut into d
     const Context fresh = between.context();
     between.largest_grid.reset();
     const auto dispatches = [&](const char* text) {
-        const auto commands = run_in(between, fresh, a_case(text));
+        const auto commands = run_in(between, fresh, parse_case(text));
         for (const Command& command : commands)
             for (size_t i = 0; i < 3; i++) CHECK(command.groups[i] <= limit[i]);
         return count_of(commands, Kind::dispatch);
@@ -180,7 +164,7 @@ TEST_CASE_FIXTURE(Recorded, "on a device with small grids the work is cut into d
     for (const char* text : {"sq=1000000000 skv=1", "sq=60 skv=1 kernel=materialized"}) {
         VkattnPlan* plan = nullptr;
         VkattnError error;
-        const Case c = a_case(text);
+        const Case c = parse_case(text);
         const VkattnOptions options = c.options();
         CAPTURE(std::string(text));
         CHECK(vkattn_plan_create(fresh.get(), &c.problem, &options, &plan, &error) == VKATTN_UNSUPPORTED);
@@ -192,15 +176,15 @@ TEST_CASE_FIXTURE(Recorded, "a plan for other lengths, batches, heads or bounds 
     between.pretend = true;
     const Context fresh = between.context();
     const int pipelines = between.pipelines_asked_for(), modules = between.modules_created();
-    const Plan first(fresh, a_case("s=33").problem);
+    const Plan first(fresh, parse_case("s=33").problem);
     CHECK(between.pipelines_asked_for() == pipelines + 1);
     for (const char* text :
          {"s=34", "b=300 sq=40 skv=9999", "b=7 s=33", "hq=12 hkv=4 s=133", "s=33 causal", "s=33 window=1,2",
           "s=33 scale=-1", "s=33 layout=bshd pad=1", "s=33 align=offset offset=-4", "s=0"})
-        const Plan other(fresh, a_case(text).problem);
+        const Plan other(fresh, parse_case(text).problem);
     CHECK(between.pipelines_asked_for() == pipelines + 1);
     CHECK(between.modules_created() <= modules + 1);
-    const Plan wider(fresh, a_case("s=33 d=9").problem);
+    const Plan wider(fresh, parse_case("s=33 d=9").problem);
     CHECK(between.pipelines_asked_for() == pipelines + 2);
 }
 
@@ -214,7 +198,7 @@ TEST_CASE_FIXTURE(Recorded, "a handful of pipelines do for all lengths, batches 
                 for (const char* bounds : {"", "causal", "window=9,4"}) {
                     const auto text =
                         fmt::format("{} sq={} skv={} {}", heads, length + odd, 9 * length + odd, bounds);
-                    const Plan plan(fresh, a_case(text).problem);
+                    const Plan plan(fresh, parse_case(text).problem);
                 }
     };
     sweep(0);
@@ -230,14 +214,14 @@ TEST_CASE_FIXTURE(Recorded, "plans and contexts destroy what they created") {
     const int before = between.objects_alive();
     {
         const Context fresh = between.context();
-        const Plan plan(fresh, a_case("s=33").problem), same(fresh, a_case("s=35").problem);
+        const Plan plan(fresh, parse_case("s=33").problem), same(fresh, parse_case("s=35").problem);
         CHECK(between.objects_alive() >= before + 2);
     }
     CHECK(between.objects_alive() == before);
 }
 
 TEST_CASE_FIXTURE(Recorded, "a driver that cannot build a pipeline gets the next tuning row") {
-    const Case c = a_case("s=33 causal");
+    const Case c = parse_case("s=33 causal");
     const std::string usual = tuning_row(Plan(context, c.problem));
     const Context fresh = between.context();
     int refusals = 1;
@@ -247,7 +231,7 @@ TEST_CASE_FIXTURE(Recorded, "a driver that cannot build a pipeline gets the next
     CHECK(between.pipelines_asked_for() == before + 2);
     CHECK(next != usual);
     // The row stays set aside: nothing is tried twice.
-    CHECK(tuning_row(Plan(fresh, a_case("s=34").problem)) == next);
+    CHECK(tuning_row(Plan(fresh, parse_case("s=34").problem)) == next);
     CHECK(between.pipelines_asked_for() == before + 2);
     run_in(between, fresh, c);
 }
@@ -260,7 +244,7 @@ TEST_CASE_FIXTURE(Recorded, "a driver that cannot build a helper of all rows rej
           {"materialized", "s=33 kernel=materialized", "s=33"}}) {
         CAPTURE(std::string(helper));
         const Context fresh = between.context();
-        const Case needs = a_case(text), plain_case = a_case(plain);
+        const Case needs = parse_case(text), plain_case = parse_case(plain);
         const std::string usual = tuning_row(Plan(fresh, plain_case.problem));
         int refused = 0;
         between.before_pipeline = [&](std::string_view variant) {
@@ -284,7 +268,7 @@ TEST_CASE_FIXTURE(Recorded, "a driver that cannot build a helper of all rows rej
 
 TEST_CASE_FIXTURE(Recorded, "of a backward, just the kernels that recompute tiles reject a row") {
     between.pretend = true;
-    const VkattnProblem problem = a_case("s=33 mask=float mask_shape=33,33").problem;
+    const VkattnProblem problem = parse_case("s=33 mask=float mask_shape=33,33").problem;
     VkattnBackward wanted = backward();
     wanted.dbias = 1;
     for (const auto& [failing, rejects] : {std::pair{"backward_delta", false},
@@ -312,7 +296,7 @@ TEST_CASE_FIXTURE(Recorded, "of a backward, just the kernels that recompute tile
 }
 
 TEST_CASE_FIXTURE(Recorded, "a device that can build no pipeline is an error with the VkResult") {
-    const VkattnProblem problem = a_case("s=33").problem;
+    const VkattnProblem problem = parse_case("s=33").problem;
     const int alive = between.objects_alive();
     const auto create = [&](const char* tuning) {
         const Context fresh = between.context();
@@ -344,7 +328,7 @@ TEST_CASE_FIXTURE(Recorded, "a device that can build no pipeline is an error wit
 }
 
 TEST_CASE_FIXTURE(Recorded, "a forward that fails records nothing") {
-    const Case c = a_case("s=33 align_bytes=16 kernel=materialized");
+    const Case c = parse_case("s=33 align_bytes=16 kernel=materialized");
     const Plan plan(context, c.problem, c.options());
     const Inputs inputs = make_inputs(c);
     const Forward forward(device, plan, c, inputs, Place::start);

@@ -14,10 +14,6 @@ using namespace vkattn::test;
 
 namespace {
 
-Case a_case(const std::string& text) {
-    return parse_case(text, "here");
-}
-
 void barrier_to_next_forward(Device& device, VkCommandBuffer commands, VkPipelineStageFlags from,
                              VkAccessFlags written) {
     const VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, written, VKATTN_FIRST_ACCESS};
@@ -109,7 +105,7 @@ TEST_CASE_FIXTURE(Recorded, "several plans and foreign work share a command buff
 TEST_CASE_FIXTURE(Recorded, "one forward feeds the next by the documented stages and accesses") {
     const Job first(context.get(), "b=2 h=2 s=41 causal");
     Forward forward(device, first.plan, first.c, first.inputs, Place::end);
-    Case c = a_case("b=2 h=2 s=41 seed=4");
+    Case c = parse_case("b=2 h=2 s=41 seed=4");
     const Plan plan(context.get(), c.problem);
     Inputs inputs = make_inputs(c);
     Forward second(device, plan, c, inputs, Place::end);
@@ -132,7 +128,7 @@ TEST_CASE_FIXTURE(Recorded, "threads plan and record from one context at the sam
     {
         const Context alone = between.context();
         for (const char* text : mixed) {
-            const Case c = a_case(text);
+            const Case c = parse_case(text);
             const Plan plan(alone, c.problem, c.options());
         }
     }

@@ -78,12 +78,12 @@ struct Problems {
 
 // ---- what a user does, step by step; each step is made once more if it fails
 
-class Session {
+class RuntimeSession {
   public:
-    Session(FaultyVulkan& vulkan, uint32_t device, const std::string& cache)
+    RuntimeSession(FaultyVulkan& vulkan, uint32_t device, const std::string& cache)
         : vulkan_(vulkan), device_(std::to_string(device)), index_(device), cache_(cache) {}
-    Session(const Session&) = delete;
-    ~Session() { close(); }
+    RuntimeSession(const RuntimeSession&) = delete;
+    ~RuntimeSession() { close(); }
 
     void run() {
         step("devices", [&](VkattnError* e) { return list(e); });
@@ -323,7 +323,7 @@ struct FaultyRuntime : OnDevice {
 
     // A session, after which nothing is left of what it made. Returns the step that failed, "" if none did.
     std::string session() {
-        Session all(vulkan, device.info().index, cache.string());
+        RuntimeSession all(vulkan, device.info().index, cache.string());
         all.run();
         CHECK(vulkan.wrong == std::vector<std::string>{});
         CHECK(vulkan.alive() == std::vector<std::string>{});

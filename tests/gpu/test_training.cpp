@@ -15,6 +15,7 @@
 using namespace vkattn;
 using namespace vkattn::test;
 
+namespace training {
 namespace {
 
 constexpr uint32_t steps = 40;
@@ -206,3 +207,5 @@ TEST_CASE_FIXTURE(OnDevice, "gradient descent in one command buffer follows the 
     }
     CHECK(error <= steps * std::ldexp(largest, -24));
 }
+
+}  // namespace training

@@ -19,6 +19,7 @@
 using namespace vkattn;
 using namespace vkattn::test;
 
+namespace transformer {
 namespace {
 
 constexpr uint32_t batch = 4, seqlen = 16, num_heads = 2, head_dim = 16;
@@ -384,3 +385,5 @@ TEST_CASE_FIXTURE(OnDevice, "a transformer block learns in bfloat16 on matrix un
     if (!device.has_matrix_unit(VKATTN_DTYPE_BFLOAT16)) return skip("no matrix unit for bfloat16");
     train(device, VKATTN_DTYPE_BFLOAT16, "matrix", tolerance_bfloat16);
 }
+
+}  // namespace transformer
