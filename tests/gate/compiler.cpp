@@ -136,7 +136,7 @@ Compiler::~Compiler() {
     destroy_device_(device_, nullptr);
 }
 
-Built Compiler::build(const core::PipelineKey& key, bool with_code) const {
+Built Compiler::build(const core::PipelineKey& key) const {
     core::Spirv code = core::spirv_of(key.module, key.rolled);
     if (caps().preserves_nonfinite) code = core::preserving_nonfinite(code);
     VkShaderModuleCreateInfo module_info{};
@@ -154,8 +154,8 @@ Built Compiler::build(const core::PipelineKey& key, bool with_code) const {
                                               sizeof key.constants, key.constants.data()};
     VkComputePipelineCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
-    info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
-    if (with_code) info.flags |= VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR;
+    info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR |
+                 VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR;
     info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
     info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
     info.stage.module = module;
@@ -171,7 +171,7 @@ Built Compiler::build(const core::PipelineKey& key, bool with_code) const {
     }
     VkPipeline pipeline = VK_NULL_HANDLE;
     std::optional<StdoutCapture> printed;
-    if (with_code && caps().driver_id == core::driver_honeykrisp) printed.emplace();
+    if (caps().driver_id == core::driver_honeykrisp) printed.emplace();
     const auto start = std::chrono::steady_clock::now();
     built.result = vk_.vkCreateComputePipelines(device_, VK_NULL_HANDLE, 1, &info, nullptr, &pipeline);
     built.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -180,7 +180,7 @@ Built Compiler::build(const core::PipelineKey& key, bool with_code) const {
     built.statistics = statistics_of(pipeline);
     if (printed)
         built.code[honeykrisp_code] = printed->text();
-    else if (with_code)
+    else
         built.code = code_of(pipeline);
     vk_.vkDestroyPipeline(device_, pipeline, nullptr);
     return built;

@@ -17,7 +17,7 @@ struct Built {
     VkResult result = VK_SUCCESS;
     double ms = 0;                               // wall time of vkCreateComputePipelines
     std::map<std::string, uint64_t> statistics;  // by the driver's own names; of a fraction the whole part
-    std::map<std::string, std::string> code;     // texts by the driver's own names, where they were asked for
+    std::map<std::string, std::string> code;     // texts by the driver's own names
 };
 
 class Compiler {
@@ -29,8 +29,7 @@ class Compiler {
 
     const core::DeviceCaps& caps() const { return runtime_.context()->caps; }
     const DeviceInfo& info() const { return runtime_.device(); }
-    // `with_code`: with the driver's texts of the code, from its first form to the machine's.
-    Built build(const core::PipelineKey& key, bool with_code = false) const;
+    Built build(const core::PipelineKey& key) const;
 
   private:
     std::map<std::string, uint64_t> statistics_of(VkPipeline pipeline) const;

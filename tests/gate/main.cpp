@@ -98,8 +98,8 @@ std::vector<core::Pipeline> used_pipelines(const core::Plan& plan) {
 
 class Gate {
   public:
-    Gate(const Compiler& compiler, const std::string& shader_compiler, Form form)
-        : compiler_(compiler), rows_(compiler.info().driver, shader_compiler, form) {}
+    Gate(const Compiler& compiler, Modules kept)
+        : compiler_(compiler), kept_modules_(std::move(kept)), rows_(compiler.info().driver) {}
 
     TableBuilder& rows() { return rows_; }
 
@@ -145,16 +145,20 @@ class Gate {
             add(name_of(p, plan, device.layout, c.tuning), p);
     }
     void add(const std::string& name, const core::Pipeline& p) {
-        rows_.add(name, fingerprint(p, constants_), [&] { return usage_now(p); });
+        const auto words = kept_modules_.words.find(core::name_of(p.module));
+        const bool has_kept_module =
+            words != kept_modules_.words.end() && words->second == hash_of_words(p.module, p.rolled);
+        const Identity identity{fingerprint(p, constants_), hash_of_constants(p, constants_),
+                                has_kept_module};
+        rows_.add(name, identity, [&] { return usage_now(p); });
     }
     Usage usage_now(const core::Pipeline& p) {
-        const bool loops = rows_.table().form == Form::loops;
-        const Built built = compiler_.build(constants_.key_of(p), loops);
+        const Built built = compiler_.build(constants_.key_of(p));
         Usage usage;
-        if (built.result == VK_SUCCESS && loops)
-            usage = loop_usage_of(built.code, compiler_.info().name, work_of(p));
-        else if (built.result == VK_SUCCESS)
+        if (built.result == VK_SUCCESS) {
             usage = usage_of(built.statistics, uint64_t{core::constant_of(p, "pool_vec4")} * 16);
+            add_loop(usage, built.code, compiler_.info().name, work_of(p));
+        }
         usage.result = built.result;
         usage.ms = static_cast<uint64_t>(built.ms);
         return usage;
@@ -163,6 +167,7 @@ class Gate {
     const Compiler& compiler_;
     const std::vector<KnownDevice> devices_ = with_known_layouts(compiler_.caps());
     core::PipelineConstants constants_;
+    const Modules kept_modules_;
     TableBuilder rows_;
 };
 
@@ -195,11 +200,10 @@ void print_summary(const TableBuilder& rows) {
         worst = std::max(worst, usage.ms);
         total += usage.ms;
     }
-    const std::string spill = table.form == Form::usage ? fmt::format(" {} spill;", spilling) : "";
-    fmt::print("{} rows, {} failed;{} {} built, {} kept\n", table.pipelines.size(), failed, spill,
+    fmt::print("{} rows, {} failed; {} spill; {} built, {} kept\n", table.pipelines.size(), failed, spilling,
                table.pipelines.size() - rows.rows_kept(), rows.rows_kept());
-    fmt::print("{} pipelines built in {:.1f} s, the slowest in {:.1f} s; {}; {}\n", rows.built().size(),
-               double(total) / 1e3, double(worst) / 1e3, table.driver, table.shader_compiler);
+    fmt::print("{} pipelines built in {:.1f} s, the slowest in {:.1f} s; {}\n", rows.built().size(),
+               double(total) / 1e3, double(worst) / 1e3, table.driver);
 }
 
 // The last line counts, as that of every suite: see tools/lib/suites.sh.
@@ -208,30 +212,40 @@ int skip(const std::string& reason) {
     return 0;
 }
 
-int compare(const Table& kept, const Table& now) {
+int compare(const Table& kept, const TableBuilder& rows) {
+    const Table& now = rows.table();
     const std::vector<std::string> worse = regressions(kept, now);
     for (const std::string& line : worse) fmt::print("{}\n", line);
     if (kept.driver != now.driver)
         return skip(fmt::format("the table is of {}, this is {}: {} rows are worse, or not in it",
                                 kept.driver, now.driver, worse.size()));
-    if (const size_t others = rows_of_other_keys(kept, now); others != 0)
-        fmt::print("rows whose pipelines are not those of the table: {} (--update writes them)\n", others);
+    if (rows.rows_changed() != 0)
+        fmt::print("rows that have changed: {} (--update keeps them)\n", rows.rows_changed());
     fmt::print("{} passed, {} failed, 0 skipped\n",
                now.pipelines.size() - std::min(now.pipelines.size(), worse.size()), worse.size());
     return worse.empty() ? 0 : 1;
 }
 
 struct Arguments {
-    std::string problems, kept, shader_compiler, again;
+    std::string problems, kept, modules, write_modules, shader_compiler, again;
     bool update = false, table = false, changed = false, loops = false;
 };
 
-int write(const Table& now, const std::string& kept_file) {
-    std::ofstream file(kept_file, std::ios::binary);
-    file << to_text(now);
+void write(const std::string& text, const std::string& path) {
+    std::ofstream file(path, std::ios::binary);
+    file << text;
     file.close();
-    if (!file) throw std::runtime_error(kept_file + " cannot be written");
-    fmt::print("{} passed, 0 failed, 0 skipped\n", now.pipelines.size());
+    if (!file) throw std::runtime_error(path + " cannot be written");
+}
+
+// Writes which modules this build has. The forms for CPUs are of no device here.
+int write_modules(const Arguments& a) {
+    Modules modules{a.shader_compiler, {}};
+    for (size_t i = 0; i < static_cast<size_t>(core::Module::count); i++) {
+        const auto module = static_cast<core::Module>(i);
+        modules.words.emplace(core::name_of(module), hash_of_words(module, false));
+    }
+    write(to_text(modules), a.write_modules);
     return 0;
 }
 
@@ -250,14 +264,14 @@ Share parse_share(const std::string& text) {
 int show(const Arguments& a) {
     if (const std::string why = refusal(); !why.empty()) return skip(why);
     const Compiler compiler;
-    Gate gate(compiler, a.shader_compiler, a.loops ? Form::loops : Form::usage);
+    Gate gate(compiler, {});
     size_t failed = 0;
     for_each_problem(a.problems,
                      [&](const Case& c, bool backward) { failed += !gate.try_to_add(c, backward); });
     const Table& table = gate.rows().table();
     const auto fails = [](const auto& row) { return row.second.usage.result != 0; };
     const auto unbuilt = std::ranges::count_if(table.pipelines, fails);
-    fmt::print("{}", to_text(table));
+    fmt::print("{}", whole_text(table, a.loops));
     print_summary(gate.rows());
     failed += static_cast<size_t>(unbuilt);
     fmt::print("{} passed, {} failed, 0 skipped\n", table.pipelines.size() - static_cast<size_t>(unbuilt),
@@ -271,43 +285,53 @@ int run(const Arguments& a) {
             throw std::runtime_error("there is a table of this device, but: " + why);
         return skip(why);
     }
-    const Form form = a.loops ? Form::loops : Form::usage;
     const Compiler compiler;
-    Gate gate(compiler, a.shader_compiler, form);
-    std::optional<Table> kept;
-    if (a.changed || !a.update) kept = parse_table(read(a.kept), form);
+    const bool is_new = a.update && !std::filesystem::exists(a.kept);
+    const Table kept = is_new ? Table{compiler.info().driver, {}} : parse_table(read(a.kept));
+    const Modules modules = parse_modules(read(a.modules));
+    Gate gate(compiler, modules);
+    Share again{0, 1};
     if (a.changed) {
-        const std::string why = other_tools(*kept, gate.rows().table());
+        const std::string why = other_tools(kept.driver + ", " + modules.shader_compiler,
+                                            compiler.info().driver + ", " + a.shader_compiler);
+        if (!why.empty() && a.update) throw std::runtime_error(why + ": --update needs to build everything");
         if (!why.empty() && a.again.empty())
             return skip(why + ": nothing was built, run tools/gate without --changed");
-        const Share again = parse_share(a.again);
-        if (why.empty()) gate.rows().keep(*kept, again);
+        const Share share = parse_share(a.again);
+        if (why.empty()) again = share;
     }
+    gate.rows().keep(kept, again);
     gate.add_probe();
     for_each_problem(a.problems, [&](const Case& c, bool backward) { gate.add(c, backward); });
     const Table& now = gate.rows().table();
-    if (a.table) fmt::print("{}", to_text(now));
+    if (a.table) fmt::print("{}", whole_text(now, a.loops));
     print_summary(gate.rows());
-    return a.update ? write(now, a.kept) : compare(*kept, now);
+    if (!a.update) return compare(kept, gate.rows());
+    write(to_text(bounds_of(kept, now)), a.kept);
+    fmt::print("{} passed, 0 failed, 0 skipped\n", now.pipelines.size());
+    return 0;
 }
 
 int parse_and_run(int argc, char** argv) {
     CLI::App app(
         "Builds the pipelines of a list of problems on the current device; compares with a kept table");
     Arguments a;
-    app.add_option("--problems", a.problems, "One problem a line")->required();
+    app.add_option("--problems", a.problems, "One problem a line");
     auto* const kept =
         app.add_option("--kept", a.kept, "The table to compare with; without one, prints what there is");
+    app.add_option("--modules", a.modules, "The kept hashes of the modules' words");
+    app.add_option("--write-modules", a.write_modules, "Writes these hashes, and does nothing else");
     app.add_option("--shader-compiler", a.shader_compiler, "Name and version of what compiled the shaders")
         ->required();
     app.add_flag("--changed", a.changed, "Build only pipelines that the table does not have")->needs(kept);
     app.add_option("--again", a.again, "I/N: with --changed, builds this share of what the table has, too");
     app.add_flag("--update", a.update, "Write the table instead")->needs(kept);
-    app.add_flag("--loops", a.loops, "Look at steady loops, of which the tables are others");
-    app.add_flag("--table", a.table, "Print the whole table");
+    app.add_flag("--loops", a.loops, "With --table, or without a kept one: print the steady loops");
+    app.add_flag("--table", a.table, "Print all numbers of the pipelines");
     CLI11_PARSE(app, argc, argv);
     // Honeykrisp reads this when it starts, and then prints its code, which other drivers return (see compiler.cpp).
-    if (a.loops) ::setenv("AGX_MESA_DEBUG", "shaders", 1);
+    ::setenv("AGX_MESA_DEBUG", "shaders", 1);
+    if (!a.write_modules.empty()) return write_modules(a);
     return a.kept.empty() ? show(a) : run(a);
 }
 

@@ -47,31 +47,28 @@ constexpr LoopColumn loop_columns[] = {
     {"scalar", &LoopCounts::scalar}, {"global", &LoopCounts::global_loads},
     {"waits", &LoopCounts::waits},   {"barriers", &LoopCounts::barriers}};
 constexpr int column_width = 10, unit_width = 16;
-// Separates a pipeline's name, which has single blanks only, from its key and numbers.
+constexpr double most_growth = 1.03, least_gain = 0.981;  // of clocks; see bounds_of()
+// Separates a pipeline's name, which has single blanks only, from its numbers; and stands before it.
 constexpr std::string_view gap = "  ";
-constexpr int key_digits = 16;
+constexpr const char* columns_kept =
+    "modules, and their pipelines: hash of constants, occupancy, clocks of a pass of the steady loop";
 
 std::string slower(const Usage& kept, const Usage& now) {
-    constexpr double most_growth = 1.05;
-    if (kept.loop.multiplications() != 0 && now.loop.multiplications() == 0)
-        return "its loop is not found any more";
-    if (kept.loop.transcendental != 0 && now.loop.transcendental == 0)
-        return "the loop that is found has no exponents any more";
+    if (kept.has_loop && !now.has_loop) return "its loop is not found any more";
+    if (kept.has_exponents && !now.has_exponents) return "the loop that is found has no exponents any more";
     if (static_cast<double>(now.clocks) <= most_growth * static_cast<double>(kept.clocks)) return "";
-    return fmt::format("a pass of its loop takes {} clocks ({}), kept {} ({})", now.clocks, now.unit,
-                       kept.clocks, kept.unit);
+    return fmt::format("a pass of its loop takes {} clocks ({}), kept {}", now.clocks, now.unit, kept.clocks);
 }
 
-std::string worse(const Usage& kept, const Usage& now, Form form) {
+std::string worse(const Usage& kept, const Usage& now) {
     if (now.result != 0) return kept.result == 0 ? fmt::format("fails with VkResult {}", now.result) : "";
     if (kept.result != 0) return "";
-    if (form == Form::loops) return slower(kept, now);
     if (now.spills > kept.spills) return fmt::format("spills {}, kept {}", now.spills, kept.spills);
     if (now.stack_bytes != 0 && kept.stack_bytes == 0)
         return fmt::format("keeps {} bytes on a stack, kept none", now.stack_bytes);
     if (now.occupancy < kept.occupancy)
         return fmt::format("occupancy {}, kept {}", now.occupancy, kept.occupancy);
-    return "";
+    return slower(kept, now);
 }
 
 // Returns LDS accesses as "16:256,64:76": before each colon are the bits of an invocation, behind it is how many there
@@ -83,37 +80,6 @@ std::string text_of(const std::map<uint32_t, uint64_t>& accesses) {
     return text.empty() ? "-" : text;
 }
 
-std::map<uint32_t, uint64_t> parse_accesses(const std::string& text, const std::string& line) {
-    std::map<uint32_t, uint64_t> accesses;
-    std::istringstream all(text == "-" ? "" : text);
-    for (std::string one; std::getline(all, one, ',');) {
-        std::istringstream numbers(one);
-        uint32_t bits = 0;
-        uint64_t times = 0;
-        char colon = 0;
-        if (!(numbers >> bits >> colon >> times) || colon != ':')
-            throw std::runtime_error(fmt::format("'{}' is no LDS access: {}", one, line));
-        accesses[bits] = times;
-    }
-    return accesses;
-}
-
-template <class Columns, class Numbers>
-void read_numbers(std::istringstream& fields, const Columns& all, Numbers& numbers, const std::string& line) {
-    for (const auto& column : all)
-        if (!(fields >> numbers.*column.at))
-            throw std::runtime_error(fmt::format("no number for {}: {}", column.name, line));
-}
-
-void read_loop(std::istringstream& fields, Usage& usage, const std::string& line) {
-    read_numbers(fields, loop_columns, usage.loop, line);
-    std::string loads, stores;
-    if (!(fields >> loads >> stores >> usage.clocks >> usage.unit))
-        throw std::runtime_error("no LDS accesses, clocks and unit: " + line);
-    usage.loop.lds_loads = parse_accesses(loads, line);
-    usage.loop.lds_stores = parse_accesses(stores, line);
-}
-
 std::string loop_text(const Usage& usage) {
     std::string text;
     for (const LoopColumn& column : loop_columns)
@@ -123,9 +89,9 @@ std::string loop_text(const Usage& usage) {
                               unit_width);
 }
 
-std::string head_of_columns(Form form) {
+std::string head_of_columns(bool loops) {
     std::string text;
-    if (form == Form::usage) {
+    if (!loops) {
         for (const Column& column : columns) text += fmt::format("{:>{}}", column.name, column_width);
         return text;
     }
@@ -134,26 +100,54 @@ std::string head_of_columns(Form form) {
                               "unit", unit_width);
 }
 
-std::pair<std::string, Row> parse_line(const std::string& line, Form form) {
-    const size_t end = line.find(gap);
-    if (end == line.npos) throw std::runtime_error("no pipeline and its numbers: " + line);
+template <class Number>
+Number parse_number(std::string_view text, int base = 10) {
+    Number number = 0;
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
+    if (error != std::errc() || stop != text.data() + text.size())
+        throw std::runtime_error(fmt::format("'{}' is no number", text));
+    return number;
+}
+
+// What few pipelines have stands behind the numbers, in words.
+std::string kept_text(const Row& row) {
+    const Usage& u = row.usage;
+    const std::string hash = fmt::format("{:08x}", row.constants);
+    if (u.result != 0) return fmt::format("{} failed={}", hash, u.result);
+    std::string text =
+        fmt::format("{} {} {}", hash, u.occupancy, u.has_loop ? std::to_string(u.clocks) : "-");
+    if (u.has_loop && !u.has_exponents) text += " no-exponents";
+    if (u.spills != 0) text += fmt::format(" spills={}", u.spills);
+    if (u.stack_bytes != 0) text += " stack";
+    return text;
+}
+
+Row parse_kept(const std::string& text) {
+    std::istringstream fields(text);
+    std::string hash, occupancy, clocks;
+    if (!(fields >> hash >> occupancy) || hash.size() != 8) throw std::runtime_error("no hash and numbers");
     Row row;
-    std::istringstream fields(line.substr(end));
-    std::string key;
-    fields >> key;
-    const auto [stop, error] = std::from_chars(key.data(), key.data() + key.size(), row.key, 16);
-    if (key.size() != key_digits || error != std::errc() || stop != key.data() + key.size())
-        throw std::runtime_error("no key: " + line);
-    if (line.find(" failed ") != line.npos) {
-        std::string word;
-        if (!(fields >> word >> row.usage.result)) throw std::runtime_error("no VkResult: " + line);
-        return {line.substr(0, end), row};
+    row.constants = parse_number<uint32_t>(hash, 16);
+    Usage& u = row.usage;
+    if (occupancy.starts_with("failed=")) {
+        u.result = parse_number<int64_t>(occupancy.substr(7));
+        return row;
     }
-    if (form == Form::loops)
-        read_loop(fields, row.usage, line);
-    else
-        read_numbers(fields, columns, row.usage, line);
-    return {line.substr(0, end), row};
+    u.occupancy = parse_number<uint64_t>(occupancy);
+    if (!(fields >> clocks)) throw std::runtime_error("no clocks");
+    u.has_loop = u.has_exponents = clocks != "-";
+    if (u.has_loop) u.clocks = parse_number<uint64_t>(clocks);
+    for (std::string word; fields >> word;) {
+        if (word == "no-exponents")
+            u.has_exponents = false;
+        else if (word == "stack")
+            u.stack_bytes = 1;
+        else if (word.starts_with("spills="))
+            u.spills = parse_number<uint64_t>(word.substr(7));
+        else
+            throw std::runtime_error(fmt::format("'{}' is no word of a kept table", word));
+    }
+    return row;
 }
 
 // The next line of a table's head, without its sign.
@@ -191,8 +185,8 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
     return usage;
 }
 
-Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name,
-                    const std::optional<LoopWork>& work) {
+void add_loop(Usage& usage, const std::map<std::string, std::string>& code, std::string_view device_name,
+              const std::optional<LoopWork>& work) {
     constexpr std::pair<const char*, Assembly> languages[] = {{"Assembly", Assembly::aco},
                                                               {"IR3 Assembly", Assembly::ir3},
                                                               {"NAK assembly", Assembly::nak},
@@ -201,29 +195,76 @@ Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_
         const auto text = code.find(name);
         if (text == code.end()) continue;
         if (parse_assembly(language, text->second).empty()) break;
-        Usage usage;
         usage.loop = steady_loop(language, text->second, work);
-        if (usage.loop.multiplications() == 0) return usage;
+        usage.has_loop = usage.loop.multiplications() != 0;
+        usage.has_exponents = usage.loop.transcendental != 0;
+        if (!usage.has_loop) return;
         const UnitRates* const rates = rates_of(device_name);
         const LoopBound bound = rates != nullptr ? bound_of(usage.loop, *rates) : LoopBound{};
         usage.clocks = rates != nullptr ? static_cast<uint64_t>(bound.most()) : usage.loop.instructions();
         usage.unit = rates != nullptr ? bound.unit() : "instructions";
-        return usage;
+        return;
     }
     throw std::runtime_error("the driver gives no assembly that tests/gate knows");
 }
 
 std::string to_text(const Table& table) {
+    std::string text = fmt::format("# {}\n# {}\n", table.driver, columns_kept), module;
+    for (const auto& [name, row] : table.pipelines) {
+        const size_t blank = name.find(' ');
+        if (name.substr(0, blank) != module) text += (module = name.substr(0, blank)) + "\n";
+        text += fmt::format("{}{}{}{}\n", gap, name.substr(blank + 1), gap, kept_text(row));
+    }
+    return text;
+}
+
+Table parse_table(std::string_view text) {
+    std::istringstream lines{std::string(text)};
+    Table table;
+    table.driver = head_line(lines, "driver");
+    if (head_line(lines, "columns") != columns_kept) throw std::runtime_error("the table has other columns");
+    std::string module;
+    for (std::string line; std::getline(lines, line);) {
+        if (!line.starts_with(gap)) {
+            module = line;
+            continue;
+        }
+        const size_t end = line.find(gap, gap.size());
+        if (end == line.npos || module.empty())
+            throw std::runtime_error("no pipeline and its numbers: " + line);
+        const std::string name = module + " " + line.substr(gap.size(), end - gap.size());
+        if (!table.pipelines.emplace(name, parse_kept(line.substr(end))).second)
+            throw std::runtime_error("twice: " + name);
+    }
+    return table;
+}
+
+std::string to_text(const Modules& modules) {
+    std::string text = fmt::format("# {}\n", modules.shader_compiler);
+    for (const auto& [name, words] : modules.words) text += fmt::format("{} {:016x}\n", name, words);
+    return text;
+}
+
+Modules parse_modules(std::string_view text) {
+    std::istringstream lines{std::string(text)};
+    Modules modules{head_line(lines, "shader compiler"), {}};
+    for (std::string name, hash; lines >> name;)
+        if (!(lines >> hash) || hash.size() != 16 ||
+            !modules.words.emplace(name, parse_number<uint64_t>(hash, 16)).second)
+            throw std::runtime_error("no hash of a module, or a second one: " + name);
+    return modules;
+}
+
+std::string whole_text(const Table& table, bool loops) {
     size_t width = 8;
     for (const auto& [name, row] : table.pipelines) width = std::max(width, name.size());
-    std::string text = fmt::format("# {}\n# {}\n{:{}}{}{:>{}}", table.driver, table.shader_compiler,
-                                   "# pipeline", width, gap, "key", key_digits);
-    text += head_of_columns(table.form);
+    std::string text =
+        fmt::format("# {}\n{:{}}{}", table.driver, "# pipeline", width, head_of_columns(loops));
     for (const auto& [name, row] : table.pipelines) {
-        text += fmt::format("\n{:{}}{}{:0{}x}", name, width, gap, row.key, key_digits);
+        text += fmt::format("\n{:{}}", name, width);
         if (row.usage.result != 0)
             text += fmt::format("{}failed {}", gap, row.usage.result);
-        else if (table.form == Form::loops)
+        else if (loops)
             text += loop_text(row.usage);
         else
             for (const Column& column : columns)
@@ -232,50 +273,33 @@ std::string to_text(const Table& table) {
     return text + "\n";
 }
 
-Table parse_table(std::string_view text, Form form) {
-    std::istringstream lines{std::string(text)};
-    Table table;
-    table.form = form;
-    table.driver = head_line(lines, "driver");
-    table.shader_compiler = head_line(lines, "shader compiler");
-    if (!head_line(lines, "columns").starts_with("pipeline "))
-        throw std::runtime_error("the head of the table names no columns");
-    for (std::string line; std::getline(lines, line);) {
-        if (line.empty() || line.starts_with('#')) continue;
-        if (!table.pipelines.insert(parse_line(line, form)).second)
-            throw std::runtime_error("twice: " + line);
-    }
-    return table;
-}
-
-TableBuilder::TableBuilder(std::string driver, std::string shader_compiler, Form form)
-    : table_{std::move(driver), std::move(shader_compiler), {}, form} {}
+TableBuilder::TableBuilder(std::string driver) : table_{std::move(driver), {}} {}
 
 void TableBuilder::keep(const Table& kept, Share again) {
-    for (const auto& [name, row] : kept.pipelines)
-        if (!again.has(row.key)) kept_.emplace(row.key, row.usage);
+    kept_ = kept;
+    again_ = again;
 }
 
-void TableBuilder::add(const std::string& name, uint64_t key, const std::function<Usage()>& build) {
+void TableBuilder::add(const std::string& name, const Identity& identity,
+                       const std::function<Usage()>& build) {
     std::string free = name;
     for (int i = 2; table_.pipelines.contains(free); i++) {
-        if (table_.pipelines.at(free).key == key) return;
+        if (table_.pipelines.at(free).key == identity.key) return;
         free = fmt::format("{} ({})", name, i);
     }
-    const auto kept = kept_.find(key);
-    if (kept == kept_.end() && !built_.contains(key)) built_.emplace(key, build());
-    table_.pipelines[free] = {key, kept != kept_.end() ? kept->second : built_.at(key)};
+    const auto kept = kept_.pipelines.find(free);
+    const bool same = identity.has_kept_module && kept != kept_.pipelines.end() &&
+                      kept->second.constants == identity.constants;
+    const bool reused = same && !again_.has(identity.key);
+    rows_changed_ += same ? 0 : 1;
+    rows_kept_ += reused ? 1 : 0;
+    if (!reused && !built_.contains(identity.key)) built_.emplace(identity.key, build());
+    table_.pipelines[free] = {identity.constants, reused ? kept->second.usage : built_.at(identity.key),
+                              identity.key};
 }
 
-size_t TableBuilder::rows_kept() const {
-    return static_cast<size_t>(std::count_if(table_.pipelines.begin(), table_.pipelines.end(),
-                                             [&](const auto& p) { return kept_.contains(p.second.key); }));
-}
-
-std::string other_tools(const Table& kept, const Table& now) {
-    if (kept.driver == now.driver && kept.shader_compiler == now.shader_compiler) return "";
-    return fmt::format("the table is of {} and {}, these are {} and {}", kept.driver, kept.shader_compiler,
-                       now.driver, now.shader_compiler);
+std::string other_tools(const std::string& kept, const std::string& now) {
+    return kept == now ? "" : fmt::format("what is kept is of {}, this is {}", kept, now);
 }
 
 std::vector<std::string> regressions(const Table& kept, const Table& now) {
@@ -284,7 +308,7 @@ std::vector<std::string> regressions(const Table& kept, const Table& now) {
         const auto before = kept.pipelines.find(name);
         if (before == kept.pipelines.end())
             all.push_back(name + ": is not in the kept table");
-        else if (const std::string why = worse(before->second.usage, row.usage, now.form); !why.empty())
+        else if (const std::string why = worse(before->second.usage, row.usage); !why.empty())
             all.push_back(name + ": " + why);
     }
     for (const auto& [name, row] : kept.pipelines)
@@ -292,12 +316,17 @@ std::vector<std::string> regressions(const Table& kept, const Table& now) {
     return all;
 }
 
-size_t rows_of_other_keys(const Table& kept, const Table& now) {
-    return static_cast<size_t>(
-        std::count_if(now.pipelines.begin(), now.pipelines.end(), [&](const auto& pipeline) {
-            const auto before = kept.pipelines.find(pipeline.first);
-            return before == kept.pipelines.end() || before->second.key != pipeline.second.key;
-        }));
+Table bounds_of(const Table& kept, const Table& now) {
+    Table bounds = now;
+    for (auto& [name, row] : bounds.pipelines) {
+        const auto before = kept.pipelines.find(name);
+        if (before == kept.pipelines.end() || before->second.usage.result != 0) continue;
+        const auto clocks = static_cast<double>(row.usage.clocks);
+        const auto bound = static_cast<double>(before->second.usage.clocks);
+        if (clocks >= least_gain * bound && clocks <= most_growth * bound)
+            row.usage.clocks = before->second.usage.clocks;
+    }
+    return bounds;
 }
 
 }  // namespace vkattn::test

@@ -14,9 +14,6 @@
 
 namespace vkattn::test {
 
-// A table has either what the driver reports of whole pipelines, or the instructions of their steady loops.
-enum class Form { usage, loops };
-
 struct Usage {
     int64_t result = 0;        // VkResult of its creation; the rest says nothing unless it is 0
     uint64_t registers = 0;    // of an invocation, in the driver's own unit
@@ -26,21 +23,27 @@ struct Usage {
     uint64_t occupancy = 0;  // what the driver calls it: subgroups of a SIMD or core, invocations
     uint64_t ms = 0;         // to build it; not compared
 
-    // Tables of loops have only these; other tables do not have them.
-    LoopCounts loop{};
+    LoopCounts loop{};  // of the steady loop
+    bool has_loop = false, has_exponents = false;
     uint64_t clocks = 0;        // of the unit that takes most in a pass; without known rates, instructions
     std::string unit = "none";  // that unit; "none" where no loop multiplies
 };
 
 struct Row {
-    uint64_t key = 0;  // the pipeline's fingerprint: equal keys stand for the same words and constants
-    Usage usage;
+    uint32_t constants = 0;  // a hash of the constants that the pipeline is built with
+    Usage usage;             // in a kept table only what is compared, and of the stack only that there is one
+    uint64_t key = 0;        // equal keys stand for the same words and constants; not in a kept table
 };
 
 struct Table {
-    std::string driver, shader_compiler;  // names and versions
-    std::map<std::string, Row> pipelines;
-    Form form = Form::usage;
+    std::string driver;                    // name and version
+    std::map<std::string, Row> pipelines;  // a name begins with the module
+};
+
+// The SPIR-V that the kept tables are of: hashes by the modules' names.
+struct Modules {
+    std::string shader_compiler;  // name and version
+    std::map<std::string, uint64_t, std::less<>> words;
 };
 
 // From statistics by the names that Mesa's drivers give them. declared_shared_bytes: for drivers that do not report it.
@@ -50,13 +53,20 @@ Usage usage_of(const std::map<std::string, uint64_t>& statistics, uint64_t decla
 // The name of Honeykrisp's code, which it prints to stdout instead of returning it by a name.
 constexpr const char* honeykrisp_code = "printed by Honeykrisp";
 
-// From a pipeline's texts by the names that Mesa's drivers give them. Throws std::runtime_error where there
-// is no assembly among them.
-Usage loop_usage_of(const std::map<std::string, std::string>& code, std::string_view device_name,
-                    const std::optional<LoopWork>& work = {});
+// Adds what the pipeline's texts tell of its steady loop; they go by the names that Mesa's drivers give them. Throws
+// std::runtime_error where there is no assembly among them.
+void add_loop(Usage& usage, const std::map<std::string, std::string>& code, std::string_view device_name,
+              const std::optional<LoopWork>& work = {});
 
+// The text of a kept table, which has a line for each pipeline under the name of its module.
 std::string to_text(const Table& table);
-Table parse_table(std::string_view text, Form form = Form::usage);  // throws std::runtime_error
+Table parse_table(std::string_view text);  // throws std::runtime_error
+
+std::string to_text(const Modules& modules);
+Modules parse_modules(std::string_view text);  // throws std::runtime_error
+
+// All numbers of whole pipelines, or of their steady loops, to be looked at.
+std::string whole_text(const Table& table, bool loops);
 
 // Share number `index` (from 0) of `count` equal ones of all keys; there is none where the count is 0.
 struct Share {
@@ -64,35 +74,47 @@ struct Share {
     bool has(uint64_t key) const { return count != 0 && key % count == index; }
 };
 
+// What decides whether a pipeline has changed.
+struct Identity {
+    uint64_t key = 0;        // a hash of all that the pipeline is built from
+    uint32_t constants = 0;  // a hash of its constants alone
+    bool has_kept_module = true;
+};
+
 // Makes a table row by row, and builds the pipeline of each key at most once.
 class TableBuilder {
   public:
-    TableBuilder(std::string driver, std::string shader_compiler, Form form = Form::usage);
+    explicit TableBuilder(std::string driver);
 
-    // Takes over the numbers of a table of the same driver and shader compiler: pipelines of its keys are not built,
-    // except for a share that is built again.
+    // Takes over the numbers of a table of the same driver: pipelines that have not changed are not built, except for a
+    // share that is built again.
     void keep(const Table& kept, Share again = {});
 
     // Adds a row. If the name already stands for a pipeline of another key, the row gets a number behind its name.
-    void add(const std::string& name, uint64_t key, const std::function<Usage()>& build);
+    void add(const std::string& name, const Identity& identity, const std::function<Usage()>& build);
 
     const Table& table() const { return table_; }
     const std::map<uint64_t, Usage>& built() const { return built_; }
-    size_t rows_kept() const;
+    size_t rows_kept() const { return rows_kept_; }
+    size_t rows_changed() const { return rows_changed_; }  // or new
 
   private:
-    Table table_;
-    std::map<uint64_t, Usage> kept_, built_;  // by key
+    Table table_, kept_;
+    Share again_;
+    std::map<uint64_t, Usage> built_;  // by key
+    size_t rows_kept_ = 0, rows_changed_ = 0;
 };
 
-// Explains why the numbers of a kept table cannot stand for pipelines that are built now; empty if they can.
-std::string other_tools(const Table& kept, const Table& now);
+// Explains why kept numbers cannot stand for pipelines that are built now; empty if they can.
+std::string other_tools(const std::string& kept, const std::string& now);
 
-// Says where `now` is worse than `kept`, one line each: a pipeline that fails, spills more or has lost
-// occupancy, or whose steady loop takes over 5 % more; and where the kept table is not of these pipelines.
+// Says where `now` is worse than `kept`, one line each: a pipeline that fails, spills more, has a stack or has lost
+// occupancy, or whose steady loop is lost or takes over 3 % more; and where `kept` is not of these pipelines.
 std::vector<std::string> regressions(const Table& kept, const Table& now);
 
-// Counts the rows of `now` whose pipeline is not the one that the kept row was built from.
-size_t rows_of_other_keys(const Table& kept, const Table& now);
+// Returns the table to keep after `now`. Clocks that are at most 1.9 % below those of `kept`, or 3 % above, do not
+// change what is kept, so that small changes of a kernel rewrite no lines. What is kept is then never more than
+// 1 / 0.981 of what was built, so whatever takes over 5 % more than that fails: 1.03 / 0.981 < 1.05.
+Table bounds_of(const Table& kept, const Table& now);
 
 }  // namespace vkattn::test

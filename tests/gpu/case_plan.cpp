@@ -45,10 +45,8 @@ core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& 
     return core::make_plan(caps, *problem, *resolved, options);
 }
 
-namespace {
-
-// The hash of a module's words. Plans share modules, and each is decompressed to look at it.
-uint64_t hash_of(core::Module module, bool rolled) {
+// Plans share modules, and each is decompressed to look at it.
+uint64_t hash_of_words(core::Module module, bool rolled) {
     static std::map<std::pair<core::Module, bool>, uint64_t> known;
     const auto [kept, is_new] = known.try_emplace({module, rolled}, 0);
     if (is_new) {
@@ -59,11 +57,21 @@ uint64_t hash_of(core::Module module, bool rolled) {
     return kept->second;
 }
 
-}  // namespace
+uint32_t hash_of_constants(const core::Pipeline& pipeline, core::PipelineConstants& constants) {
+    const core::PipelineKey key = constants.key_of(pipeline);
+    Hash hash;
+    for (const auto& info : core::info_of(core::info_of(pipeline.module).kernel).constants) {
+        const uint32_t value = core::constant_of(key, info.name);
+        if (value == 0) continue;
+        hash.add_all(std::string_view(info.name));
+        hash.add_number(value);
+    }
+    return static_cast<uint32_t>(hash.value ^ hash.value >> 32);
+}
 
 uint64_t fingerprint(const core::Pipeline& pipeline, core::PipelineConstants& constants) {
     Hash hash;
-    hash.add_number(hash_of(pipeline.module, pipeline.rolled));
+    hash.add_number(hash_of_words(pipeline.module, pipeline.rolled));
     hash.add_all(constants.key_of(pipeline).constants);
     return hash.value;
 }
