@@ -76,11 +76,41 @@ uint64_t fingerprint(const core::Pipeline& pipeline, core::PipelineConstants& co
     return hash.value;
 }
 
-uint64_t fingerprint(const core::Plan& plan, core::PipelineConstants& constants) {
+core::Spirv specialized(const core::Pipeline& pipeline, core::PipelineConstants& constants) {
+    // Numbers of the SPIR-V specification: sections 2.3 "Physical Layout", 3.20 "Decoration" and 3.49 "Instructions".
+    constexpr uint32_t header_words = 5, decoration_spec_id = 1;
+    constexpr uint32_t op_spec_constant_true = 48, op_spec_constant_false = 49, op_spec_constant = 50,
+                       op_decorate = 71;
+    std::map<uint32_t, uint32_t> value_of_number, value_of_id;
+    for (const VkSpecializationMapEntry& e : constants.entries_of(pipeline.module, pipeline.rolled))
+        value_of_number[e.constantID] = pipeline.constants[e.offset / sizeof(uint32_t)];
+    core::Spirv words = core::spirv_of(pipeline.module, pipeline.rolled);
+    for (size_t at = header_words; at < words.size(); at += words[at] >> 16) {
+        const uint32_t opcode = words[at] & 0xffff;
+        if (opcode == op_decorate && words[at + 2] == decoration_spec_id) {
+            const auto value = value_of_number.find(words[at + 3]);
+            if (value != value_of_number.end()) value_of_id[words[at + 1]] = value->second;
+        }
+        if (opcode < op_spec_constant_true || opcode > op_spec_constant) continue;
+        const auto value = value_of_id.find(words[at + 2]);
+        if (value == value_of_id.end()) continue;
+        if (opcode == op_spec_constant)
+            words[at + 3] = value->second;
+        else
+            words[at] += (value->second != 0 ? op_spec_constant_true : op_spec_constant_false) - opcode;
+    }
+    return words;
+}
+
+uint64_t hash_of_work(const core::Plan& plan) {
     Hash hash;
+    const auto add_bytes = [&](std::span<const std::byte> bytes) {
+        for (size_t i = 0; i < bytes.size(); i++)
+            if (bytes[i] != std::byte{0}) hash.add_number(i << 8 | static_cast<uint64_t>(bytes[i]));
+    };
     for (const core::Pipeline& p : plan.pipelines) {
-        hash.add_number(fingerprint(p, constants));
-        hash.add_all(p.push);
+        hash.add_number(core::constant_of(p, "subgroup_size"));
+        add_bytes(p.push);
     }
     for (const core::Dispatch& d : plan.dispatches) {
         hash.add_number(d.pipeline);
@@ -89,7 +119,7 @@ uint64_t fingerprint(const core::Plan& plan, core::PipelineConstants& constants)
         hash.add_number(d.cut.first_step);
         hash.add_number(d.cut.end_step);
     }
-    hash.add_all(plan.arguments);
+    add_bytes(plan.arguments);
     return hash.value;
 }
 

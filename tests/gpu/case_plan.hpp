@@ -20,7 +20,11 @@ uint32_t hash_of_constants(const core::Pipeline& pipeline, core::PipelineConstan
 // FNV-1a, 64 bits, of the words of a pipeline's module and of the constants that it reads. A pipeline of an equal
 // fingerprint on an equal driver is the same pipeline.
 uint64_t fingerprint(const core::Pipeline& pipeline, core::PipelineConstants& constants);
-// Covers all that a plan does: its pipelines, grids, push constants and argument block.
-uint64_t fingerprint(const core::Plan& plan, core::PipelineConstants& constants);
+// The words of a pipeline's module, with the pipeline's constants in place of the module's defaults.
+core::Spirv specialized(const core::Pipeline& pipeline, core::PipelineConstants& constants);
+// FNV-1a, 64 bits, of what a plan does beside its pipelines' code: grids, push constants and argument block. A byte
+// that is 0 counts as one that is not there: so a new word at the end, which is 0 where it is not asked for, changes
+// nothing.
+uint64_t hash_of_work(const core::Plan& plan);
 
 }  // namespace vkattn::test

@@ -1,10 +1,13 @@
-// vkattn_fingerprint: reads lines "forward CASE" and "backward CASE", and prints for each the fingerprint of what the
-// case runs on the current device, then the modules that it runs. Builds no pipeline and executes nothing.
+// vkattn_fingerprint [FOLDER]: reads lines "forward CASE" and "backward CASE", and prints for each what the case runs
+// on the current device: a number for its grids and push constants, then NAME:NUMBER for the module and the constants
+// of each pipeline. With a folder, NUMBER.spv in it is the module with these constants. Builds no pipeline and executes
+// nothing.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
-#include <set>
 
 #include "gpu/case_plan.hpp"
 #include "vkattn/runtime.hpp"
@@ -50,7 +53,18 @@ core::Plan plan_of(const core::DeviceCaps& caps, Case c, bool backward) {
     }
 }
 
-void print_case(const Contexts& contexts, const std::string& line) {
+// NUMBER.spv, unless an earlier run has left it there.
+void write_specialized(const std::filesystem::path& file, const core::Pipeline& pipeline,
+                       core::PipelineConstants& constants) {
+    if (std::filesystem::exists(file)) return;
+    const core::Spirv words = specialized(pipeline, constants);
+    std::ofstream stream(file, std::ios::binary);
+    stream.write(reinterpret_cast<const char*>(words.data()),
+                 static_cast<std::streamsize>(words.size() * sizeof(uint32_t)));
+    if (!stream.flush()) throw std::runtime_error("cannot write " + file.string());
+}
+
+void print_case(const Contexts& contexts, const std::string& line, const std::filesystem::path& folder) {
     const size_t space = std::min(line.find(' '), line.size());
     const std::string pass = line.substr(0, space);
     if (pass != "forward" && pass != "backward")
@@ -63,25 +77,27 @@ void print_case(const Contexts& contexts, const std::string& line) {
     if (pass == "forward" || c.values != Values::normal) plans.push_back(plan_of(caps, c, false));
 
     core::PipelineConstants constants;
-    std::set<std::string> modules;
+    std::string pipelines;
     for (const core::Plan& plan : plans) {
-        fmt::print("{:016x}", fingerprint(plan, constants));
-        for (const core::Dispatch& d : plan.dispatches) {
-            const core::Pipeline& p = plan.pipelines[d.pipeline];
-            modules.insert(core::module_name(p.module, p.rolled));
+        fmt::print("{:016x}", hash_of_work(plan));
+        for (const core::Pipeline& p : plan.pipelines) {
+            const std::string number = fmt::format("{:016x}", fingerprint(p, constants));
+            pipelines += fmt::format(" {}:{}", core::module_name(p.module, p.rolled), number);
+            if (!folder.empty()) write_specialized(folder / (number + ".spv"), p, constants);
         }
     }
-    for (const std::string& module : modules) fmt::print(" {}", module);
-    fmt::print("\n");
+    fmt::print("{}\n", pipelines);
 }
 
 }  // namespace
 }  // namespace vkattn::test
 
-int main() {
+int main(int count, char** arguments) {
     try {
+        const std::filesystem::path folder = count > 1 ? arguments[1] : "";
         const vkattn::test::Contexts contexts;
-        for (std::string line; std::getline(std::cin, line);) vkattn::test::print_case(contexts, line);
+        for (std::string line; std::getline(std::cin, line);)
+            vkattn::test::print_case(contexts, line, folder);
         return 0;
     } catch (const std::exception& e) {
         fmt::print(stderr, "{}\n", e.what());
