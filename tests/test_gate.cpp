@@ -99,6 +99,30 @@ TEST_CASE("gate: hashes of modules are read as they were written") {
         CHECK_THROWS_AS(parse_modules(damaged), std::runtime_error);
 }
 
+TEST_CASE("gate: a module is another one if its SPIR-V or a row of any table is another") {
+    Modules kept{"", {{"forward_tiles_f32", 7}, {"combine_f32", 8}}};
+    const auto with_rows = [](Modules modules, const Table& first, const Table& second) {
+        modules.add_rows(first);
+        modules.add_rows(second);
+        return modules;
+    };
+    const Table table = one(good);
+    Table other_constants = table, renamed = one(good, "forward_tiles_f32 gpu-d64 64x64");
+    other_constants.pipelines.begin()->second.constants++;
+    const Modules all = with_rows(kept, table, table);
+    CHECK(all.has_same("forward_tiles_f32", with_rows(kept, table, one(with(&Usage::occupancy, 1)))));
+    for (const auto& [first, second] :
+         {std::pair{table, other_constants}, {other_constants, table}, {table, renamed}, {table, Table{}}}) {
+        CHECK_FALSE(all.has_same("forward_tiles_f32", with_rows(kept, first, second)));
+        CHECK(all.has_same("combine_f32", with_rows(kept, first, second)));
+    }
+    CHECK_FALSE(all.has_same("combine_f16", all));
+    kept.hashes.at("forward_tiles_f32")++;
+    CHECK_FALSE(all.has_same("forward_tiles_f32", with_rows(kept, table, table)));
+    kept.hashes.clear();
+    CHECK_THROWS_AS(kept.add_rows(table), std::runtime_error);
+}
+
 TEST_CASE("gate: a new spill, a stack, lost occupancy and a failure are worse") {
     CHECK_EQ(says(good, good), "");
     CHECK_EQ(says(good, with(&Usage::spills, 1)), "spills 1, kept 0");

@@ -98,8 +98,8 @@ std::vector<core::Pipeline> used_pipelines(const core::Plan& plan) {
 
 class Gate {
   public:
-    Gate(const Compiler& compiler, Modules kept)
-        : compiler_(compiler), kept_modules_(std::move(kept)), rows_(compiler.info().driver) {}
+    Gate(const Compiler& compiler, Modules kept, Modules now)
+        : compiler_(compiler), kept_(std::move(kept)), now_(std::move(now)), rows_(compiler.info().driver) {}
 
     TableBuilder& rows() { return rows_; }
 
@@ -145,11 +145,8 @@ class Gate {
             add(name_of(p, plan, device.layout, c.tuning), p);
     }
     void add(const std::string& name, const core::Pipeline& p) {
-        const auto words = kept_modules_.words.find(core::name_of(p.module));
-        const bool has_kept_module =
-            words != kept_modules_.words.end() && words->second == hash_of_words(p.module, p.rolled);
         const Identity identity{fingerprint(p, constants_), hash_of_constants(p, constants_),
-                                has_kept_module};
+                                !p.rolled && now_.has_same(core::name_of(p.module), kept_)};
         rows_.add(name, identity, [&] { return usage_now(p); });
     }
     Usage usage_now(const core::Pipeline& p) {
@@ -167,7 +164,7 @@ class Gate {
     const Compiler& compiler_;
     const std::vector<KnownDevice> devices_ = with_known_layouts(compiler_.caps());
     core::PipelineConstants constants_;
-    const Modules kept_modules_;
+    const Modules kept_, now_;
     TableBuilder rows_;
 };
 
@@ -227,7 +224,7 @@ int compare(const Table& kept, const TableBuilder& rows) {
 }
 
 struct Arguments {
-    std::string problems, kept, modules, write_modules, shader_compiler, again;
+    std::string problems, kept, modules, modules_now, write_modules, tables, shader_compiler, again;
     bool update = false, table = false, changed = false, loops = false;
 };
 
@@ -238,13 +235,16 @@ void write(const std::string& text, const std::string& path) {
     if (!file) throw std::runtime_error(path + " cannot be written");
 }
 
-// Writes which modules this build has. The forms for CPUs are of no device here.
+// Writes what this build and the tables have of each module. The forms for CPUs are of no device here.
 int write_modules(const Arguments& a) {
     Modules modules{a.shader_compiler, {}};
     for (size_t i = 0; i < static_cast<size_t>(core::Module::count); i++) {
         const auto module = static_cast<core::Module>(i);
-        modules.words.emplace(core::name_of(module), hash_of_words(module, false));
+        modules.hashes.emplace(core::name_of(module), hash_of_words(module, false));
     }
+    std::set<std::filesystem::path> files;  // in the same order everywhere
+    for (const auto& entry : std::filesystem::directory_iterator(a.tables)) files.insert(entry.path());
+    for (const std::filesystem::path& file : files) modules.add_rows(parse_table(read(file)));
     write(to_text(modules), a.write_modules);
     return 0;
 }
@@ -264,7 +264,7 @@ Share parse_share(const std::string& text) {
 int show(const Arguments& a) {
     if (const std::string why = refusal(); !why.empty()) return skip(why);
     const Compiler compiler;
-    Gate gate(compiler, {});
+    Gate gate(compiler, {}, {});
     size_t failed = 0;
     for_each_problem(a.problems,
                      [&](const Case& c, bool backward) { failed += !gate.try_to_add(c, backward); });
@@ -289,7 +289,7 @@ int run(const Arguments& a) {
     const bool is_new = a.update && !std::filesystem::exists(a.kept);
     const Table kept = is_new ? Table{compiler.info().driver, {}} : parse_table(read(a.kept));
     const Modules modules = parse_modules(read(a.modules));
-    Gate gate(compiler, modules);
+    Gate gate(compiler, modules, parse_modules(read(a.modules_now)));
     Share again{0, 1};
     if (a.changed) {
         const std::string why = other_tools(kept.driver + ", " + modules.shader_compiler,
@@ -319,8 +319,10 @@ int parse_and_run(int argc, char** argv) {
     app.add_option("--problems", a.problems, "One problem a line");
     auto* const kept =
         app.add_option("--kept", a.kept, "The table to compare with; without one, prints what there is");
-    app.add_option("--modules", a.modules, "The kept hashes of the modules' words");
-    app.add_option("--write-modules", a.write_modules, "Writes these hashes, and does nothing else");
+    app.add_option("--modules", a.modules, "The hashes of modules that the tables were built with");
+    app.add_option("--modules-now", a.modules_now, "Those of this build and these tables");
+    app.add_option("--write-modules", a.write_modules, "Writes these, and does nothing else");
+    app.add_option("--tables", a.tables, "With --write-modules: the folder of all tables");
     app.add_option("--shader-compiler", a.shader_compiler, "Name and version of what compiled the shaders")
         ->required();
     app.add_flag("--changed", a.changed, "Build only pipelines that the table does not have")->needs(kept);

@@ -239,9 +239,23 @@ Table parse_table(std::string_view text) {
     return table;
 }
 
+void Modules::add_rows(const Table& table) {
+    for (const auto& [name, row] : table.pipelines) {
+        const auto found = hashes.find(std::string_view(name).substr(0, name.find(' ')));
+        if (found == hashes.end()) throw std::runtime_error("no module of this build: " + name);
+        for (const char c : fmt::format("{} {:08x}", name, row.constants))
+            found->second = (found->second ^ static_cast<uint8_t>(c)) * 0x100000001b3;  // FNV-1a
+    }
+}
+
+bool Modules::has_same(std::string_view name, const Modules& other) const {
+    const auto mine = hashes.find(name), others = other.hashes.find(name);
+    return mine != hashes.end() && others != other.hashes.end() && mine->second == others->second;
+}
+
 std::string to_text(const Modules& modules) {
     std::string text = fmt::format("# {}\n", modules.shader_compiler);
-    for (const auto& [name, words] : modules.words) text += fmt::format("{} {:016x}\n", name, words);
+    for (const auto& [name, words] : modules.hashes) text += fmt::format("{} {:016x}\n", name, words);
     return text;
 }
 
@@ -250,7 +264,7 @@ Modules parse_modules(std::string_view text) {
     Modules modules{head_line(lines, "shader compiler"), {}};
     for (std::string name, hash; lines >> name;)
         if (!(lines >> hash) || hash.size() != 16 ||
-            !modules.words.emplace(name, parse_number<uint64_t>(hash, 16)).second)
+            !modules.hashes.emplace(name, parse_number<uint64_t>(hash, 16)).second)
             throw std::runtime_error("no hash of a module, or a second one: " + name);
     return modules;
 }

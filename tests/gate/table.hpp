@@ -40,10 +40,14 @@ struct Table {
     std::map<std::string, Row> pipelines;  // a name begins with the module
 };
 
-// The SPIR-V that the kept tables are of: hashes by the modules' names.
+// What the kept tables were built from. The hash of a module is of its SPIR-V, and of the rows that it has in all
+// tables: where a merge takes the SPIR-V of one branch and the rows of another, it is none that was kept.
 struct Modules {
     std::string shader_compiler;  // name and version
-    std::map<std::string, uint64_t, std::less<>> words;
+    std::map<std::string, uint64_t, std::less<>> hashes;
+
+    void add_rows(const Table& table);
+    bool has_same(std::string_view name, const Modules& other) const;
 };
 
 // From statistics by the names that Mesa's drivers give them. declared_shared_bytes: for drivers that do not report it.
