@@ -38,13 +38,12 @@ VkattnStatus answer(VkattnError* error, const char* doing, Body body) {
             return true;
         } catch (const Error& e) {
             return Failure{e.status(), e.field(), e.message(), e.vk_result()};
-        } catch (const vk::DeviceLostError& e) {
-            return Failure{VKATTN_DEVICE_LOST, "", lost, e.code().value()};
-        } catch (const vk::OutOfHostMemoryError& e) {
-            return Failure{VKATTN_OUT_OF_HOST_MEMORY, "", fmt::format("{}: {}", doing, e.what()),
-                           e.code().value()};
-        } catch (const vk::SystemError& e) {
-            return Failure{VKATTN_DEVICE_ERROR, "", fmt::format("{}: {}", doing, e.what()), e.code().value()};
+        } catch (const runtime::VulkanError& e) {
+            const VkResult result = e.result();
+            if (result == VK_ERROR_DEVICE_LOST) return Failure{VKATTN_DEVICE_LOST, "", lost, result};
+            const bool host = result == VK_ERROR_OUT_OF_HOST_MEMORY;
+            return Failure{host ? VKATTN_OUT_OF_HOST_MEMORY : VKATTN_DEVICE_ERROR, "",
+                           fmt::format("{}: {}", doing, e.what()), result};
         }
     });
 }
@@ -254,10 +253,8 @@ VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, 
 
 void vkattn_runtime_barrier(const VkattnRuntime* runtime, VkCommandBuffer command_buffer) {
     if (runtime == nullptr || command_buffer == nullptr) return;
-    const vk::MemoryBarrier all(vk::AccessFlags(VKATTN_LAST_ACCESS) | vk::AccessFlagBits::eTransferWrite,
-                                vk::AccessFlags(VKATTN_FIRST_ACCESS) | vk::AccessFlagBits::eTransferRead);
-    vk::CommandBuffer(command_buffer)
-        .pipelineBarrier(vk::PipelineStageFlags(VKATTN_LAST_STAGES) | vk::PipelineStageFlagBits::eTransfer,
-                         vk::PipelineStageFlags(VKATTN_FIRST_STAGES) | vk::PipelineStageFlagBits::eTransfer,
-                         {}, all, {}, {}, *runtime->device.getDispatcher());
+    constexpr VkPipelineStageFlags copies = VK_PIPELINE_STAGE_TRANSFER_BIT;
+    runtime->device->barrier(
+        command_buffer, {VKATTN_LAST_STAGES | copies, VKATTN_LAST_ACCESS | VK_ACCESS_TRANSFER_WRITE_BIT},
+        {VKATTN_FIRST_STAGES | copies, VKATTN_FIRST_ACCESS | VK_ACCESS_TRANSFER_READ_BIT});
 }

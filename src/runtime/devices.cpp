@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "guarded.hpp"
-#include "loader.hpp"
 #include "vkattn/vkattn.hpp"
 
 namespace vkattn::runtime {
@@ -15,71 +14,50 @@ namespace {
 
 constexpr const char* validation_layer = "VK_LAYER_KHRONOS_validation";
 
-// For people who meet Vulkan for the first time.
-constexpr const char* how_to_install =
-#if defined(_WIN32)
-    "the GPU's driver brings it";
-#elif defined(__APPLE__)
-    "MoltenVK brings it";
-#else
-    "Debian and Ubuntu have it in libvulkan1; a driver is needed, too: the GPU's, or mesa-vulkan-drivers";
-#endif
-
-vk::raii::Context load() {
-    try {
-        vk::raii::Context context;
-        // The class has no other way to be given functions, but its table may be written to.
-        if (stands_between != nullptr) {
-            auto& functions = const_cast<vk::raii::detail::ContextDispatcher&>(*context.getDispatcher());
-            functions = {stands_between(functions.vkGetInstanceProcAddr)};
-        }
-        return context;
-    } catch (const std::bad_alloc&) {
-        throw;
-    } catch (const std::exception& e) {
-        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan loader ({}); {}", e.what(), how_to_install));
-    }
+uint32_t version_of(const Loader& loader) {
+    const PFN_vkVoidFunction ask = loader.get_instance_proc_addr()(nullptr, "vkEnumerateInstanceVersion");
+    uint32_t version = VK_API_VERSION_1_0;
+    if (ask == nullptr) return version;
+    require(reinterpret_cast<PFN_vkEnumerateInstanceVersion>(ask)(&version),
+            "vk::raii::Context::enumerateInstanceVersion");
+    return version;
 }
 
-// vulkan.hpp allocates its table of functions when Vulkan has made an object, and drops the object where that fails.
-vk::raii::Instance own_instance(const vk::raii::Context& context, const VkInstanceCreateInfo& info) {
-    VkInstance made = VK_NULL_HANDLE;
-    const auto& functions = *context.getDispatcher();
-    vk::detail::resultCheck(vk::Result(functions.vkCreateInstance(&info, nullptr, &made)),
-                            "vkCreateInstance");
-    try {
-        return {context, made};
-    } catch (...) {
-        const PFN_vkVoidFunction destroy = functions.vkGetInstanceProcAddr(made, "vkDestroyInstance");
-        reinterpret_cast<PFN_vkDestroyInstance>(destroy)(made, nullptr);
-        throw;
-    }
-}
-
-vk::raii::Instance make_instance(const vk::raii::Context& context, uint32_t version, bool validation) {
-    const vk::ApplicationInfo application("vkattn", 0, "vkattn", 0, version);
-    const vk::ValidationFeatureEnableEXT sync = vk::ValidationFeatureEnableEXT::eSynchronizationValidation;
-    const vk::ValidationFeaturesEXT checks(sync);
-    vk::InstanceCreateInfo info({}, &application);
+VkInstance make_instance(const Loader& loader, uint32_t version, bool validation) {
+    const VkApplicationInfo application{
+        VK_STRUCTURE_TYPE_APPLICATION_INFO, nullptr, "vkattn", 0, "vkattn", 0, version};
+    const VkValidationFeatureEnableEXT sync = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
+    const VkValidationFeaturesEXT checks{
+        VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT, nullptr, 1, &sync, 0, nullptr};
     const char* const extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME,
                                       VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME};
+    VkInstanceCreateInfo info{};
+    info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
+    info.pApplicationInfo = &application;
     if (validation) {
-        info.setPEnabledLayerNames(validation_layer);
-        info.setPEnabledExtensionNames(extensions);
-        info.setPNext(&checks);
+        info.pNext = &checks;
+        info.enabledLayerCount = 1;
+        info.ppEnabledLayerNames = &validation_layer;
+        info.enabledExtensionCount = std::size(extensions);
+        info.ppEnabledExtensionNames = extensions;
     }
-    try {
-        return own_instance(context, info);
-    } catch (const vk::LayerNotPresentError&) {
+    const PFN_vkVoidFunction create = loader.get_instance_proc_addr()(nullptr, "vkCreateInstance");
+    VkInstance made = VK_NULL_HANDLE;
+    const VkResult result = reinterpret_cast<PFN_vkCreateInstance>(create)(&info, nullptr, &made);
+    if (result == VK_ERROR_LAYER_NOT_PRESENT)
         fail(VKATTN_UNSUPPORTED,
              "validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed");
-    } catch (const vk::IncompatibleDriverError& e) {
-        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan driver: {}", e.what()), "",
-             VK_ERROR_INCOMPATIBLE_DRIVER);
-    } catch (const vk::InitializationFailedError& e) {
-        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan driver: {}", e.what()), "",
-             VK_ERROR_INITIALIZATION_FAILED);
-    }
+    if (result == VK_ERROR_INCOMPATIBLE_DRIVER || result == VK_ERROR_INITIALIZATION_FAILED)
+        fail(VKATTN_UNSUPPORTED, fmt::format("no Vulkan driver: vkCreateInstance: {}", name_of(result)), "",
+             result);
+    require(result, "vkCreateInstance");
+    return made;
+}
+
+VkDevice make_device(const Instance& instance, VkPhysicalDevice physical, const VkDeviceCreateInfo& info) {
+    VkDevice made = VK_NULL_HANDLE;
+    require(instance.vk.vkCreateDevice(physical, &info, nullptr, &made), "vkCreateDevice");
+    return made;
 }
 
 std::string lower(std::string text) {
@@ -94,15 +72,15 @@ int rank(const VkattnDeviceInfo& d) {
     return static_cast<int>(std::find(std::begin(order), std::end(order), d.type) - std::begin(order));
 }
 
-const char* type_name(vk::PhysicalDeviceType type) {
+const char* type_name(VkPhysicalDeviceType type) {
     switch (type) {
-        case vk::PhysicalDeviceType::eDiscreteGpu:
+        case VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU:
             return "discrete";
-        case vk::PhysicalDeviceType::eIntegratedGpu:
+        case VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU:
             return "integrated";
-        case vk::PhysicalDeviceType::eVirtualGpu:
+        case VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU:
             return "virtual";
-        case vk::PhysicalDeviceType::eCpu:
+        case VK_PHYSICAL_DEVICE_TYPE_CPU:
             return "cpu";
         default:
             return "other";
@@ -122,9 +100,8 @@ void set_text(char (&to)[Size], std::string_view text) {
 std::string refusal(const Instance& instance, VkPhysicalDevice device) {
     VkattnRequirements* requirements = nullptr;
     VkattnError error;
-    const VkattnStatus status =
-        vkattn_requirements_create(instance.context.getDispatcher()->vkGetInstanceProcAddr,
-                                   *instance.instance, device, &requirements, &error);
+    const VkattnStatus status = vkattn_requirements_create(instance.loader.get_instance_proc_addr(),
+                                                           instance.handle, device, &requirements, &error);
     vkattn_requirements_destroy(requirements);
     if (status != VKATTN_OK && status != VKATTN_UNSUPPORTED) throw Error(error);
     return error.message;
@@ -140,36 +117,43 @@ void fail(VkattnStatus status, const std::string& message, const char* field, Vk
 
 void check(VkResult result, const std::string& doing) {
     if (result == VK_SUCCESS) return;
-    if (result == VK_ERROR_DEVICE_LOST) throw vk::DeviceLostError(doing);
+    if (result == VK_ERROR_DEVICE_LOST) throw VulkanError(result, doing.c_str());
     fail(result == VK_ERROR_OUT_OF_HOST_MEMORY ? VKATTN_OUT_OF_HOST_MEMORY : VKATTN_DEVICE_ERROR,
-         fmt::format("{} failed: {}", doing, vk::to_string(static_cast<vk::Result>(result))), "", result);
-}
-
-vk::raii::Device own_device(const vk::raii::PhysicalDevice& physical, const VkDeviceCreateInfo& info) {
-    VkDevice made = VK_NULL_HANDLE;
-    const auto& functions = *physical.getDispatcher();
-    vk::detail::resultCheck(vk::Result(functions.vkCreateDevice(*physical, &info, nullptr, &made)),
-                            "vkCreateDevice");
-    try {
-        return {physical, made};
-    } catch (...) {
-        const PFN_vkVoidFunction destroy = functions.vkGetDeviceProcAddr(made, "vkDestroyDevice");
-        reinterpret_cast<PFN_vkDestroyDevice>(destroy)(made, nullptr);
-        throw;
-    }
+         fmt::format("{} failed: {}", doing, name_of(result)), "", result);
 }
 
 Instance::Instance(bool validation, uint32_t api_version)
-    : context(load()),
-      instance(make_instance(context, std::min(context.enumerateInstanceVersion(), api_version), validation)),
-      version(std::min(context.enumerateInstanceVersion(), api_version)) {}
+    : version(std::min(version_of(loader), api_version)),
+      handle(make_instance(loader, version, validation)),
+      vk(loader.get_instance_proc_addr(), handle) {}
 
-VkattnDeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& device, uint32_t index) {
+std::vector<VkPhysicalDevice> Instance::devices() const {
+    return enumerate(VkPhysicalDevice{}, "vk::raii::Instance::enumeratePhysicalDevices",
+                     [&](uint32_t* count, VkPhysicalDevice* all) {
+                         return vk.vkEnumeratePhysicalDevices(handle, count, all);
+                     });
+}
+
+VkPhysicalDeviceProperties Instance::properties(VkPhysicalDevice device) const {
+    VkPhysicalDeviceProperties told{};
+    vk.vkGetPhysicalDeviceProperties(device, &told);
+    return told;
+}
+
+Device::Device(const Instance& instance, VkPhysicalDevice physical, const VkDeviceCreateInfo& info)
+    : handle(make_device(instance, physical, info)), vk(instance.vk.vkGetDeviceProcAddr, handle) {}
+
+void Device::barrier(VkCommandBuffer commands, Scope before, Scope after) const {
+    const VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, before.access, after.access};
+    vk.vkCmdPipelineBarrier(commands, before.stages, after.stages, 0, 1, &memory, 0, nullptr, 0, nullptr);
+}
+
+VkattnDeviceInfo describe(const Instance& instance, VkPhysicalDevice device, uint32_t index) {
     VkattnDeviceInfo d;
     vkattn_device_info_init(&d);
-    const auto basic = device.getProperties();
+    const VkPhysicalDeviceProperties basic = instance.properties(device);
     d.index = index;
-    set_text(d.name, basic.deviceName.data());
+    set_text(d.name, basic.deviceName);
     set_text(d.type, type_name(basic.deviceType));
     d.vendor_id = basic.vendorID;
     d.api_version = basic.apiVersion;
@@ -179,17 +163,24 @@ VkattnDeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevi
         set_text(d.refusal, "Vulkan 1.2 is needed");
         return d;
     }
-    const auto chain =
-        device.getProperties2<vk::PhysicalDeviceProperties2, vk::PhysicalDeviceDriverProperties,
-                              vk::PhysicalDeviceIDProperties, vk::PhysicalDeviceSubgroupProperties>();
-    const auto& driver = chain.get<vk::PhysicalDeviceDriverProperties>();
-    set_text(d.driver, fmt::format("{} {}", driver.driverName.data(), driver.driverInfo.data()));
+    VkPhysicalDeviceSubgroupProperties subgroup{};
+    subgroup.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
+    VkPhysicalDeviceIDProperties id{};
+    id.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES;
+    id.pNext = &subgroup;
+    VkPhysicalDeviceDriverProperties driver{};
+    driver.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES;
+    driver.pNext = &id;
+    VkPhysicalDeviceProperties2 all{};
+    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    all.pNext = &driver;
+    instance.vk.vkGetPhysicalDeviceProperties2(device, &all);
+    set_text(d.driver, fmt::format("{} {}", driver.driverName, driver.driverInfo));
     std::string uuid;
-    for (uint8_t byte : chain.get<vk::PhysicalDeviceIDProperties>().deviceUUID)
-        uuid += fmt::format("{:02x}", byte);
+    for (uint8_t byte : id.deviceUUID) uuid += fmt::format("{:02x}", byte);
     set_text(d.uuid, uuid);
-    d.subgroup_size = chain.get<vk::PhysicalDeviceSubgroupProperties>().subgroupSize;
-    set_text(d.refusal, refusal(instance, *device));
+    d.subgroup_size = subgroup.subgroupSize;
+    set_text(d.refusal, refusal(instance, device));
     return d;
 }
 
@@ -225,7 +216,7 @@ uint32_t pick_device(const std::vector<VkattnDeviceInfo>& devices, const std::st
 std::vector<VkattnDeviceInfo> list_devices() {
     const Instance instance(false, default_api_version);
     std::vector<VkattnDeviceInfo> devices;
-    for (const auto& device : instance.instance.enumeratePhysicalDevices())
+    for (VkPhysicalDevice device : instance.devices())
         devices.push_back(describe(instance, device, static_cast<uint32_t>(devices.size())));
     return devices;
 }

@@ -1,12 +1,11 @@
 // Instance and physical devices: finding them, describing them, picking one by what the user typed.
 #pragma once
 
-#define VULKAN_HPP_DISPATCH_LOADER_DYNAMIC 1
-#include <vulkan/vulkan_raii.hpp>
-
 #include <string>
 #include <vector>
 
+#include "functions.hpp"
+#include "loader.hpp"
 #include "vkattn/runtime.h"
 
 namespace vkattn::runtime {
@@ -17,23 +16,44 @@ constexpr uint32_t default_api_version = VK_API_VERSION_1_3;
 [[noreturn]] void fail(VkattnStatus status, const std::string& message, const char* field = "",
                        VkResult result = VK_SUCCESS);
 
-// Throws, with the status that vulkan.hpp's exceptions become, unless a call of Vulkan or of VulkanMemoryAllocator has
-// succeeded. `doing`: what it was to do.
+// Throws Error, or VulkanError where the device is lost, unless a call of VulkanMemoryAllocator has succeeded. `doing`:
+// what it was to do.
 void check(VkResult result, const std::string& doing);
 
-// The loader and an instance of at most `api_version`. Throws Error.
+// The loader and an instance of at most `api_version`. Throws Error or VulkanError.
 struct Instance {
     Instance(bool validation, uint32_t api_version);
+    Instance(const Instance&) = delete;
+    Instance& operator=(const Instance&) = delete;
+    ~Instance() { vk.vkDestroyInstance(handle, nullptr); }
 
-    vk::raii::Context context;
-    vk::raii::Instance instance;
-    uint32_t version;  // of the instance
+    std::vector<VkPhysicalDevice> devices() const;
+    VkPhysicalDeviceProperties properties(VkPhysicalDevice device) const;
+
+    const Loader loader;
+    const uint32_t version;  // of the instance
+    const VkInstance handle;
+    const InstanceFunctions vk;
 };
 
-// Creates a device, and leaves none behind where there is no memory for what belongs to it. Throws.
-vk::raii::Device own_device(const vk::raii::PhysicalDevice& physical, const VkDeviceCreateInfo& info);
+// Throws VulkanError.
+struct Device {
+    Device(const Instance& instance, VkPhysicalDevice physical, const VkDeviceCreateInfo& info);
+    Device(const Device&) = delete;
+    Device& operator=(const Device&) = delete;
+    ~Device() { vk.vkDestroyDevice(handle, nullptr); }
 
-VkattnDeviceInfo describe(const Instance& instance, const vk::raii::PhysicalDevice& device, uint32_t index);
+    struct Scope {
+        VkPipelineStageFlags stages;
+        VkAccessFlags access;
+    };
+    void barrier(VkCommandBuffer commands, Scope before, Scope after) const;
+
+    const VkDevice handle;
+    const DeviceFunctions vk;
+};
+
+VkattnDeviceInfo describe(const Instance& instance, VkPhysicalDevice device, uint32_t index);
 
 // See vkattn_runtime_devices, vkattn_runtime_profile and vkattn_runtime_units. Throw Error.
 std::vector<VkattnDeviceInfo> list_devices();

@@ -11,4 +11,19 @@ namespace vkattn::runtime {
 using StandsBetween = PFN_vkGetInstanceProcAddr (*)(PFN_vkGetInstanceProcAddr of_loader);
 inline constinit StandsBetween stands_between = nullptr;
 
+// The loader's library, closed with this object.
+class Loader {
+  public:
+    Loader();  // throws Error where there is none
+    Loader(const Loader&) = delete;
+    Loader& operator=(const Loader&) = delete;
+    ~Loader();
+
+    PFN_vkGetInstanceProcAddr get_instance_proc_addr() const { return get_; }
+
+  private:
+    void* library_ = nullptr;
+    PFN_vkGetInstanceProcAddr get_ = nullptr;
+};
+
 }  // namespace vkattn::runtime

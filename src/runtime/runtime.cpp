@@ -2,6 +2,7 @@
 #include "runtime.hpp"
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -26,13 +27,19 @@ std::string verdicts_section(uint32_t version) {
 constexpr std::string_view test_begun = "begun", test_begun_twice = "begun twice";
 
 bool is_lost(const std::exception& error) {
+    if (const auto* const of_vulkan = dynamic_cast<const VulkanError*>(&error))
+        return of_vulkan->result() == VK_ERROR_DEVICE_LOST;
     const auto* const of_library = dynamic_cast<const Error*>(&error);
     return of_library != nullptr && of_library->status() == VKATTN_DEVICE_LOST;
 }
 
-CacheKey key_of(const vk::PhysicalDeviceProperties& device) {
-    return {device.vendorID,   device.deviceID,          device.driverVersion,
-            device.apiVersion, device.pipelineCacheUUID, vkattn_version()};
+CacheKey key_of(const VkPhysicalDeviceProperties& device) {
+    return {device.vendorID,
+            device.deviceID,
+            device.driverVersion,
+            device.apiVersion,
+            std::to_array(device.pipelineCacheUUID),
+            vkattn_version()};
 }
 
 // The extensions that the library needs, and those that the user adds.
@@ -45,9 +52,9 @@ std::vector<const char*> extensions_of(const Options& options, const Requirement
 }
 
 // Its caller is C: a message for which there is no memory is lost.
-VKAPI_ATTR vk::Bool32 VKAPI_CALL on_message(vk::DebugUtilsMessageSeverityFlagBitsEXT,
-                                            vk::DebugUtilsMessageTypeFlagsEXT,
-                                            const vk::DebugUtilsMessengerCallbackDataEXT* data, void* user) {
+VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT,
+                                          VkDebugUtilsMessageTypeFlagsEXT,
+                                          const VkDebugUtilsMessengerCallbackDataEXT* data, void* user) {
     try {
         static_cast<VkattnRuntime*>(user)->add_message(data->pMessage);
     } catch (const std::exception&) {
@@ -58,26 +65,31 @@ VKAPI_ATTR vk::Bool32 VKAPI_CALL on_message(vk::DebugUtilsMessageSeverityFlagBit
 }  // namespace
 
 VkattnRuntime::VkattnRuntime(const Options& options) : instance(options.validation, options.api_version) {
-    using Severity = vk::DebugUtilsMessageSeverityFlagBitsEXT;
-    using Type = vk::DebugUtilsMessageTypeFlagBitsEXT;
+    const VkDebugUtilsMessengerCreateInfoEXT messages_info{
+        VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
+        nullptr,
+        0,
+        VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+        VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT,
+        on_message,
+        this};
     if (options.validation)
-        messenger = instance.instance.createDebugUtilsMessengerEXT({{},
-                                                                    Severity::eWarning | Severity::eError,
-                                                                    Type::eValidation | Type::ePerformance,
-                                                                    &on_message,
-                                                                    this});
-    const auto physicals = instance.instance.enumeratePhysicalDevices();
+        messenger = {instance.handle, instance.vk.vkCreateDebugUtilsMessengerEXT,
+                     instance.vk.vkDestroyDebugUtilsMessengerEXT, messages_info,
+                     "vk::raii::Instance::createDebugUtilsMessengerEXT"};
+    const std::vector<VkPhysicalDevice> physicals = instance.devices();
     std::vector<VkattnDeviceInfo> infos;
-    for (const auto& p : physicals)
+    infos.reserve(physicals.size());
+    for (VkPhysicalDevice p : physicals)
         infos.push_back(describe(instance, p, static_cast<uint32_t>(infos.size())));
     const uint32_t index = pick_device(infos, options.device);
     info = infos[index];
     physical = physicals[index];
     handles.struct_size = sizeof handles;
-    handles.get_instance_proc_addr = instance.context.getDispatcher()->vkGetInstanceProcAddr;
-    handles.instance = *instance.instance;
-    handles.physical_device = *physical;
-    const Requirements requirements(handles.get_instance_proc_addr, handles.instance, *physical);
+    handles.get_instance_proc_addr = instance.loader.get_instance_proc_addr();
+    handles.instance = instance.handle;
+    handles.physical_device = physical;
+    const Requirements requirements(handles.get_instance_proc_addr, handles.instance, physical);
     make_device(options, requirements);
     cache_file = options.pipeline_cache;
     load_cache();
@@ -94,40 +106,63 @@ VkattnRuntime::~VkattnRuntime() {
 }
 
 void VkattnRuntime::make_device(const Options& options, const Requirements& requirements) {
-    const auto families = physical.getQueueFamilyProperties();
+    const auto families =
+        enumerate(VkQueueFamilyProperties{}, "", [&](uint32_t* count, VkQueueFamilyProperties* f) {
+            instance.vk.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, f);
+            return VK_SUCCESS;
+        });
     for (uint32_t i = 0; i < families.size() && family == UINT32_MAX; i++)
-        if (families[i].queueFlags & vk::QueueFlagBits::eCompute) family = i;
+        if ((families[i].queueFlags & VK_QUEUE_COMPUTE_BIT) != 0) family = i;
     if (family == UINT32_MAX) fail(VKATTN_UNSUPPORTED, std::string(info.name) + " has no compute queue");
     timestamp_bits = families[family].timestampValidBits;
-    timestamp_ns = static_cast<double>(physical.getProperties().limits.timestampPeriod);
+    timestamp_ns = static_cast<double>(instance.properties(physical).limits.timestampPeriod);
 
     const std::vector<const char*> extensions = extensions_of(options, requirements);
     const float priority = 1;
-    const vk::DeviceQueueCreateInfo queue_info({}, family, 1, &priority);
-    vk::DeviceCreateInfo device_info({}, queue_info, {}, extensions);
-    device_info.setPNext(requirements.features());
-    device = own_device(physical, device_info);
-    queue = device.getQueue(family, 0);
-    handles.device = *device;
-    handles.queue = *queue;
+    const VkDeviceQueueCreateInfo queue_info{
+        VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, nullptr, 0, family, 1, &priority};
+    VkDeviceCreateInfo device_info{};
+    device_info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
+    device_info.pNext = requirements.features();
+    device_info.queueCreateInfoCount = 1;
+    device_info.pQueueCreateInfos = &queue_info;
+    device_info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+    device_info.ppEnabledExtensionNames = extensions.data();
+    device.emplace(instance, physical, device_info);
+    const DeviceFunctions& vk = device->vk;
+    vk.vkGetDeviceQueue(device->handle, family, 0, &queue);
+    handles.device = device->handle;
+    handles.queue = queue;
     handles.queue_family = family;
-    pool = device.createCommandPool({vk::CommandPoolCreateFlagBits::eTransient, family});
-    if (timestamp_bits != 0) queries = device.createQueryPool({{}, vk::QueryType::eTimestamp, 2});
+    const VkCommandPoolCreateInfo pool_info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, nullptr,
+                                            VK_COMMAND_POOL_CREATE_TRANSIENT_BIT, family};
+    pool = {device->handle, vk.vkCreateCommandPool, vk.vkDestroyCommandPool, pool_info,
+            "vk::raii::Device::createCommandPool"};
+    const VkQueryPoolCreateInfo queries_info{
+        VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO, nullptr, 0, VK_QUERY_TYPE_TIMESTAMP, 2, 0};
+    if (timestamp_bits != 0)
+        queries = {device->handle, vk.vkCreateQueryPool, vk.vkDestroyQueryPool, queries_info,
+                   "vk::raii::Device::createQueryPool"};
 }
 
 void VkattnRuntime::load_cache() {
-    cache_key = key_of(physical.getProperties());
+    cache_key = key_of(instance.properties(physical));
     CacheSections sections;
     if (!cache_file.empty()) sections = read_cache_file(cache_file, cache_key);
     const std::vector<char>& data = sections[pipelines_section];
     const std::vector<char>& verdicts = sections[verdicts_section(instance.version)];
     kept_verdicts.assign(verdicts.begin(), verdicts.end());
+    const auto create = [&](const std::vector<char>& content) -> Owned<VkPipelineCache> {
+        const VkPipelineCacheCreateInfo i{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO, nullptr, 0,
+                                          content.size(), content.data()};
+        return {device->handle, device->vk.vkCreatePipelineCache, device->vk.vkDestroyPipelineCache, i,
+                "vk::raii::Device::createPipelineCache"};
+    };
     try {
-        cache = device.createPipelineCache(vk::PipelineCacheCreateInfo({}, data.size(), data.data()));
-    } catch (const vk::DeviceLostError&) {
-        throw;
-    } catch (const vk::SystemError&) {
-        cache = device.createPipelineCache({});  // the driver may have disliked the data
+        cache = create(data);
+    } catch (const VulkanError& e) {
+        if (is_lost(e)) throw;
+        cache = create({});  // the driver may have disliked the data
     }
 }
 
@@ -147,8 +182,10 @@ void VkattnRuntime::keep_verdicts(std::string_view text) {
 }
 void VkattnRuntime::keep_pipelines() {
     try {
-        const std::vector<uint8_t> data = cache.getData();
-        keep(pipelines_section, {data.begin(), data.end()});
+        keep(pipelines_section,
+             enumerate<size_t>(char{}, "vk::raii::PipelineCache::getData", [&](size_t* size, char* data) {
+                 return device->vk.vkGetPipelineCacheData(device->handle, *cache, size, data);
+             }));
     } catch (const std::exception&) {
     }
 }
@@ -172,7 +209,7 @@ void VkattnRuntime::make_context(const Options& options, const Requirements& req
 void VkattnRuntime::make_memory() {
     VmaVulkanFunctions functions{};
     functions.vkGetInstanceProcAddr = handles.get_instance_proc_addr;
-    functions.vkGetDeviceProcAddr = instance.instance.getDispatcher()->vkGetDeviceProcAddr;
+    functions.vkGetDeviceProcAddr = instance.vk.vkGetDeviceProcAddr;
     VmaAllocatorCreateInfo i{};
     i.flags = VMA_ALLOCATOR_CREATE_BUFFER_DEVICE_ADDRESS_BIT;
     i.instance = handles.instance;
@@ -194,8 +231,6 @@ void VkattnRuntime::probe() {
         std::vector<std::byte> data(size);
         results.read(0, data.data(), size);
         context.probed(data.data(), size);
-    } catch (const vk::DeviceLostError&) {
-        throw;
     } catch (const std::exception& e) {
         if (is_lost(e)) throw;
         add_message(std::string("the probe of the matrix units failed: ") + e.what());
@@ -221,8 +256,6 @@ void VkattnRuntime::self_test(VkattnSelfTest when) {
             context.self_tested(data.data(), size);
         }
         if (tests) keep_verdicts(context.self_test_verdicts());
-    } catch (const vk::DeviceLostError&) {
-        throw;
     } catch (const std::exception& e) {
         if (is_lost(e)) throw;
         keep_verdicts({});

@@ -1,4 +1,4 @@
-// What the handles of runtime.h stand for. Everything here throws: vkattn::Error, or vk::SystemError where Vulkan
+// What the handles of runtime.h stand for. Everything here throws: vkattn::Error, or VulkanError where Vulkan
 // failed.
 #pragma once
 
@@ -48,20 +48,20 @@ struct VkattnRuntime {
     vkattn::runtime::Instance instance;
     mutable std::mutex messages_mutex;
     std::deque<std::string> messages;  // whose elements stay where they are
-    vk::raii::DebugUtilsMessengerEXT messenger = nullptr;
-    vk::raii::PhysicalDevice physical = nullptr;
+    vkattn::runtime::Owned<VkDebugUtilsMessengerEXT, VkInstance> messenger;
+    VkPhysicalDevice physical = VK_NULL_HANDLE;
     VkattnDeviceInfo info{};
-    vk::raii::Device device = nullptr;
+    std::optional<vkattn::runtime::Device> device;
     uint32_t family = UINT32_MAX;
     uint32_t timestamp_bits = 0;
     double timestamp_ns = 1;
-    vk::raii::Queue queue = nullptr;
-    vk::raii::CommandPool pool = nullptr;
-    vk::raii::QueryPool queries = nullptr;
+    VkQueue queue = VK_NULL_HANDLE;
+    vkattn::runtime::Owned<VkCommandPool> pool;
+    vkattn::runtime::Owned<VkQueryPool> queries;
     std::string cache_file;
     vkattn::runtime::CacheKey cache_key;
     std::string kept_verdicts;  // of the self-test, as the file had them
-    vk::raii::PipelineCache cache = nullptr;
+    vkattn::runtime::Owned<VkPipelineCache> cache;
     std::optional<vkattn::runtime::Memory> memory;
     vkattn::Context context;
     VkattnRuntimeHandles handles{};
@@ -79,7 +79,7 @@ struct VkattnRuntime {
     void probe();
     void self_test(VkattnSelfTest when);
     vkattn::runtime::Took execute(const vkattn::runtime::Record& record);
-    void wait_for(const vk::raii::Fence& fence);
+    void wait_for(VkFence fence);
 };
 
 struct VkattnBuffer {

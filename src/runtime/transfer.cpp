@@ -26,6 +26,24 @@ void check_range(const VkattnBuffer& buffer, uint64_t offset_bytes, const void* 
     if (data == nullptr && size_bytes != 0) fail(VKATTN_INVALID_ARGUMENT, "is null", "data");
 }
 
+// A command buffer for one submission, freed with this object.
+struct Commands {
+    Commands(const Device& device, VkCommandPool pool) : device_(device), pool_(pool) {
+        const VkCommandBufferAllocateInfo one{VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO, nullptr, pool,
+                                              VK_COMMAND_BUFFER_LEVEL_PRIMARY, 1};
+        require(device.vk.vkAllocateCommandBuffers(device.handle, &one, &handle), "vkAllocateCommandBuffers");
+    }
+    Commands(const Commands&) = delete;
+    Commands& operator=(const Commands&) = delete;
+    ~Commands() { device_.vk.vkFreeCommandBuffers(device_.handle, pool_, 1, &handle); }
+
+    VkCommandBuffer handle = VK_NULL_HANDLE;
+
+  private:
+    const Device& device_;
+    VkCommandPool pool_;
+};
+
 }  // namespace
 
 VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes) : runtime(owner), size(size_bytes) {
@@ -41,7 +59,8 @@ VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes) : runtime(
     check(vmaCreateBufferWithAlignment(runtime.memory->allocator(), &info, &memory, 256, &buffer, &allocation,
                                        nullptr),
           doing);
-    address = runtime.device.getBufferAddress(vk::BufferDeviceAddressInfo(buffer));
+    const VkBufferDeviceAddressInfo of{VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, nullptr, buffer};
+    address = runtime.device->vk.vkGetBufferDeviceAddress(runtime.device->handle, &of);
 }
 
 VkattnBuffer::~VkattnBuffer() {
@@ -57,10 +76,9 @@ void VkattnBuffer::write(uint64_t offset_bytes, const void* data, uint64_t size_
         runtime.check_execution();
         std::memcpy(memory.staging_data(), static_cast<const std::byte*>(data) + done, bytes);
         memory.flush(bytes);
+        const VkBufferCopy all{0, offset_bytes + done, bytes};
         runtime.submit_locked([&](VkCommandBuffer c) {
-            vk::CommandBuffer(c).copyBuffer(memory.staging(), buffer,
-                                            vk::BufferCopy(0, offset_bytes + done, bytes),
-                                            *runtime.device.getDispatcher());
+            runtime.device->vk.vkCmdCopyBuffer(c, memory.staging(), buffer, 1, &all);
         });
     }
 }
@@ -71,10 +89,9 @@ void VkattnBuffer::read(uint64_t offset_bytes, void* data, uint64_t size_bytes) 
     for (uint64_t done = 0; done < size_bytes; done += staging_bytes) {
         const uint64_t bytes = std::min<uint64_t>(staging_bytes, size_bytes - done);
         const std::lock_guard lock(runtime.mutex);
+        const VkBufferCopy all{offset_bytes + done, 0, bytes};
         runtime.submit_locked([&](VkCommandBuffer c) {
-            vk::CommandBuffer(c).copyBuffer(buffer, memory.staging(),
-                                            vk::BufferCopy(offset_bytes + done, 0, bytes),
-                                            *runtime.device.getDispatcher());
+            runtime.device->vk.vkCmdCopyBuffer(c, buffer, memory.staging(), 1, &all);
         });
         memory.invalidate(bytes);
         std::memcpy(static_cast<std::byte*>(data) + done, memory.staging_data(), bytes);
@@ -83,9 +100,8 @@ void VkattnBuffer::read(uint64_t offset_bytes, void* data, uint64_t size_bytes) 
 
 void VkattnBuffer::fill(uint32_t word) {
     if (size < 4) return;
-    runtime.submit([&](VkCommandBuffer c) {
-        vk::CommandBuffer(c).fillBuffer(buffer, 0, size / 4 * 4, word, *runtime.device.getDispatcher());
-    });
+    runtime.submit(
+        [&](VkCommandBuffer c) { runtime.device->vk.vkCmdFillBuffer(c, buffer, 0, size / 4 * 4, word); });
 }
 
 Took VkattnRuntime::submit(const Record& record) {
@@ -104,13 +120,12 @@ void VkattnRuntime::check_execution() {
     std::fill_n(words, count, ~word);
     memory->flush(written.size);
     execute([&](VkCommandBuffer c) {
-        const vk::CommandBuffer commands(c);
-        const auto& functions = *device.getDispatcher();
-        commands.fillBuffer(written.buffer, 0, written.size, word, functions);
-        const vk::MemoryBarrier filled(vk::AccessFlagBits::eTransferWrite, vk::AccessFlagBits::eTransferRead);
-        commands.pipelineBarrier(vk::PipelineStageFlagBits::eTransfer, vk::PipelineStageFlagBits::eTransfer,
-                                 {}, filled, {}, {}, functions);
-        commands.copyBuffer(written.buffer, memory->staging(), vk::BufferCopy(0, 0, written.size), functions);
+        const DeviceFunctions& vk = device->vk;
+        vk.vkCmdFillBuffer(c, written.buffer, 0, written.size, word);
+        device->barrier(c, {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT},
+                        {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT});
+        const VkBufferCopy all{0, 0, written.size};
+        vk.vkCmdCopyBuffer(c, written.buffer, memory->staging(), 1, &all);
     });
     memory->invalidate(written.size);
     executes = std::all_of(words, words + count, [](uint32_t w) { return w == word; });
@@ -129,51 +144,56 @@ Took VkattnRuntime::submit_locked(const Record& record) {
 
 // Nothing that commands use may be freed before they have ended, so a wait that fails is not the last one. Memory that
 // has run out may come back; a device that is lost uses nothing any more.
-void VkattnRuntime::wait_for(const vk::raii::Fence& fence) {
-    try {
-        while (device.waitForFences(*fence, VK_TRUE, UINT64_MAX) == vk::Result::eTimeout) {
-        }
-    } catch (const vk::SystemError&) {
-        const auto wait = [&] { return device.getDispatcher()->vkDeviceWaitIdle(*device); };
-        for (VkResult r = wait(); r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
-             r = wait())
-            std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        throw;
-    }
+void VkattnRuntime::wait_for(VkFence fence) {
+    VkResult ended = VK_TIMEOUT;
+    while (ended == VK_TIMEOUT)
+        ended = device->vk.vkWaitForFences(device->handle, 1, &fence, VK_TRUE, UINT64_MAX);
+    if (ended == VK_SUCCESS) return;
+    const auto wait = [&] { return device->vk.vkDeviceWaitIdle(device->handle); };
+    for (VkResult r = wait(); r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
+         r = wait())
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    throw VulkanError(ended, "vk::raii::Device::waitForFences");
 }
 
 Took VkattnRuntime::execute(const Record& record) {
     using Clock = std::chrono::steady_clock;
     Took took;
-    // Not by vulkan.hpp, which allocates host memory afterwards and drops the command buffer if there is none.
-    const vk::CommandBufferAllocateInfo one(*pool, vk::CommandBufferLevel::ePrimary, 1);
-    vk::CommandBuffer allocated;
-    vk::detail::resultCheck((*device).allocateCommandBuffers(&one, &allocated, *device.getDispatcher()),
-                            "vkAllocateCommandBuffers");
-    const vk::raii::CommandBuffer c(device, allocated, *pool);
-    c.begin({vk::CommandBufferUsageFlagBits::eOneTimeSubmit});
+    const DeviceFunctions& vk = device->vk;
+    const Commands commands(*device, *pool);
+    VkCommandBuffer c = commands.handle;
+    const VkCommandBufferBeginInfo once{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO, nullptr,
+                                        VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT, nullptr};
+    require(vk.vkBeginCommandBuffer(c, &once), "vk::raii::CommandBuffer::begin");
     if (timestamp_bits != 0) {
-        c.resetQueryPool(*queries, 0, 2);
-        c.writeTimestamp(vk::PipelineStageFlagBits::eTopOfPipe, *queries, 0);
+        vk.vkCmdResetQueryPool(c, *queries, 0, 2);
+        vk.vkCmdWriteTimestamp(c, VK_PIPELINE_STAGE_TOP_OF_PIPE_BIT, *queries, 0);
     }
     const auto start = Clock::now();
-    record(*c);
+    record(c);
     took.record_us = 1e3 * milliseconds(Clock::now() - start);
-    if (timestamp_bits != 0) c.writeTimestamp(vk::PipelineStageFlagBits::eBottomOfPipe, *queries, 1);
+    if (timestamp_bits != 0) vk.vkCmdWriteTimestamp(c, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, *queries, 1);
     // Whatever the recording wrote may be read by a copy or by the host afterwards.
-    const vk::MemoryBarrier all(vk::AccessFlagBits::eMemoryWrite,
-                                vk::AccessFlagBits::eMemoryRead | vk::AccessFlagBits::eHostRead);
-    c.pipelineBarrier(vk::PipelineStageFlagBits::eAllCommands,
-                      vk::PipelineStageFlagBits::eAllCommands | vk::PipelineStageFlagBits::eHost, {}, all, {},
-                      {});
-    c.end();
-    const vk::raii::Fence fence = device.createFence({});
+    device->barrier(c, {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_WRITE_BIT},
+                    {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT,
+                     VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_HOST_READ_BIT});
+    require(vk.vkEndCommandBuffer(c), "vk::raii::CommandBuffer::end");
+    const VkFenceCreateInfo fence_info{VK_STRUCTURE_TYPE_FENCE_CREATE_INFO, nullptr, 0};
+    const Owned<VkFence> fence(device->handle, vk.vkCreateFence, vk.vkDestroyFence, fence_info,
+                               "vk::raii::Device::createFence");
     const auto begin = Clock::now();
-    queue.submit(vk::SubmitInfo({}, {}, *c), *fence);
-    wait_for(fence);
+    VkSubmitInfo submission{};
+    submission.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+    submission.commandBufferCount = 1;
+    submission.pCommandBuffers = &c;
+    require(vk.vkQueueSubmit(queue, 1, &submission, *fence), "vk::raii::Queue::submit");
+    wait_for(*fence);
     took.time_ms = milliseconds(Clock::now() - begin);
     if (timestamp_bits == 0) return took;
-    const auto [result, ticks] = queries.getResults<uint64_t>(0, 2, 16, 8, vk::QueryResultFlagBits::e64);
+    uint64_t ticks[2] = {};
+    const VkResult told = vk.vkGetQueryPoolResults(device->handle, *queries, 0, 2, sizeof ticks, ticks,
+                                                   sizeof ticks[0], VK_QUERY_RESULT_64_BIT);
+    if (told != VK_NOT_READY) require(told, "vk::raii::QueryPool::getResults");
     const uint64_t mask = timestamp_bits == 64 ? UINT64_MAX : (uint64_t{1} << timestamp_bits) - 1;
     took.time_ms = static_cast<double>((ticks[1] - ticks[0]) & mask) * timestamp_ns * 1e-6;
     return took;
