@@ -33,7 +33,7 @@ system_can_compile() {
         # Our own wrappers may be in PATH; they are not the system's.
         [[ $(command -v "$name") == /* && $(command -v "$name") != "$sdk_dir"/* ]] || return
     done
-    for name in vulkan/vulkan_core.h vulkan/vulkan.hpp vk_video vk_mem_alloc.h; do
+    for name in vulkan/vulkan_core.h vk_video vk_mem_alloc.h; do
         system_lacks="no header $name"
         find_header "$name" >/dev/null || return
     done
