@@ -427,9 +427,10 @@ bool far_apart(const Problem& p, uint64_t rows, uint64_t stride, uint64_t heads,
     return (rows - 1) * stride + (heads - 1) * head_stride + inner > limit;
 }
 
-// Whether rows of a tile of any tensor do. `slack`: rows more than the shaders address, which they may count as well.
-bool far_tile(const Given& g, uint64_t tile_q, uint64_t tile_kv, uint64_t group, uint64_t slack) {
-    const Problem& p = g.p;
+// Whether rows of a tile of any tensor do, of the problem or of its backward if there is one. `slack`: rows more than the
+// shaders address, which they may count as well.
+bool far_tile(const Problem& p, const core::Backward* b, uint64_t tile_q, uint64_t tile_kv, uint64_t group,
+              uint64_t slack) {
     // Packed: a tile that does not begin with a query's first head ends within one query more.
     const uint64_t all = (tile_q + 2 * (group - 1)) / group;
     const uint64_t queries = (slack != 0 ? all : std::min<uint64_t>(p.seqlen_q, all)) + slack,
@@ -444,7 +445,6 @@ bool far_tile(const Given& g, uint64_t tile_q, uint64_t tile_kv, uint64_t group,
     if (far(queries, p.query_strides, group) || far(queries, p.out_strides, group) ||
         far(keys, p.key_strides, 1) || far(keys, p.value_strides, 1))
         return true;
-    const core::Backward* const b = g.backward;
     return b != nullptr && (far(queries, b->dout_strides, 1) || far(queries, b->dquery_strides, 1) ||
                             far(keys, b->dkey_strides, 1) || far(keys, b->dvalue_strides, 1));
 }
@@ -471,8 +471,10 @@ std::string choices_flaw(const Given& g, const Pipeline& pipeline) {
         widest_kv = std::max({widest_kv, tile.kv, both ? tile.q : 1});
     }
     const Tile tile = tile_of(pipeline);
-    if (far == 0 && far_tile(g, tile.q, tile.kv, group, 0)) return "far_rows is needed";
-    if (far != 0 && !far_tile(g, widest_q, widest_kv, group, 2)) return "far_rows is needless";
+    // The pass for classes reads no gradient.
+    const core::Backward* const read = kind_of(pipeline) == Kind::classes ? nullptr : g.backward;
+    if (far == 0 && far_tile(g.p, read, tile.q, tile.kv, group, 0)) return "far_rows is needed";
+    if (far != 0 && !far_tile(g.p, g.backward, widest_q, widest_kv, group, 2)) return "far_rows is needless";
     return "";
 }
 

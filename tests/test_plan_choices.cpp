@@ -1,50 +1,75 @@
-// These tests say which kernel and tuning row each device of tests/profiles gets for the problems that people have
-// most, after a probe of its matrix units. tests/golden/choices.txt has a line for each, so that a wrong choice is
-// seen. They also check the rows that are chosen by what a device reports of itself.
+// Which kernel, tuning row, numbers and modules the planner chooses, or why it refuses, against tests/golden/choices.txt:
+// for the problems that people have most on each device of tests/profiles, after a probe of its matrix units, and for
+// each thing that a choice hangs on. A wrong choice runs, but slowly, so that nothing else would show it.
 #include <doctest/doctest.h>
-
-#include <cstdlib>
-#include <fstream>
-#include <string>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include "gate/layouts.hpp"
-#include "plan_cases.hpp"
+#include "plan/matrix.hpp"
 #include "plan_flaws.hpp"
+#include "plan_golden.hpp"
 #include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
+using core::Kernel;
 
 namespace {
 
+constexpr auto f32 = VKATTN_DTYPE_FLOAT32, f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
 const std::string folder = VKATTN_TESTS_DIR;
-const std::string choices_file = folder + "/golden/choices.txt";
 
 // A device as the runtime plans for it: with its matrix units and what the probe finds of them. NVIDIA's own driver has
 // the layout that NVK's sources have (seen on an H200).
-core::DeviceCaps as_probed(const std::string& name) {
-    const core::DeviceCaps caps = load_with_matrix_units(folder + "/profiles/" + name + ".txt");
+DeviceCaps as_probed(const std::string& name) {
+    const DeviceCaps caps = load_with_matrix_units(folder + "/profiles/" + name + ".txt");
     if (caps.driver_id == core::driver_nvidia) return probed(caps);
     return with_known_layouts(caps).back().caps;
 }
 
-VkattnProblem half(HeadDims dims, const Shape& shape) {
-    return make_problem(dims, shape, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16);
+VkattnProblem given(VkattnDtype dtype, HeadDims dims, const Shape& shape, uint32_t alignment = 16) {
+    return make_problem(dims, shape, Layout::contiguous, alignment, dtype);
 }
 
-std::string choice_of(const core::DeviceCaps& caps, const VkattnProblem& given, bool backward) {
-    const core::Problem p = resolved(given);
+VkattnProblem half(HeadDims dims, const Shape& shape) {
+    return given(f16, dims, shape);
+}
+
+VkattnProblem masked(VkattnProblem p, VkattnMaskType mask) {
+    set_mask(p, mask, MaskShape::whole);
+    return p;
+}
+VkattnProblem biased(const VkattnProblem& p) {
+    return masked(p, VKATTN_MASK_FLOAT);
+}
+VkattnProblem hidden(const VkattnProblem& p) {
+    return masked(p, VKATTN_MASK_BOOL);
+}
+VkattnProblem capped(VkattnProblem p) {
+    p.softcap = 30;
+    return p;
+}
+
+Options rounding(Options o, VkattnPrecision precision = VKATTN_PRECISION_FLOAT16) {
+    o.precision = precision;
+    return o;
+}
+Options invariant(Options o = {}) {
+    o.batch_invariant = true;
+    return o;
+}
+
+std::string choice_of(const DeviceCaps& caps, const VkattnProblem& asked, bool backward) {
+    const Problem p = resolved(asked);
     const auto plan = backward ? make_plan(caps, p, make_backward(p), {}) : make_plan(caps, p, {});
     return plan ? plan->kernel + " " + plan->tuning_row : "none: " + plan.failure().message;
 }
 
-std::vector<std::string> current_choices() {
-    std::vector<std::string> lines;
+// The problems that people have most.
+void add_usual(std::vector<std::string>& lines) {
     for (const Profile& device : profiles()) {
-        const core::DeviceCaps caps = as_probed(device.name);
+        const DeviceCaps caps = as_probed(device.name);
         const auto add = [&](const char* name, uint32_t dim, const Shape& shape, bool backward) {
             lines.push_back(fmt::format("{} {}-d{}: {}", device.name, name, dim,
                                         choice_of(caps, half({dim, dim}, shape), backward)));
@@ -54,103 +79,300 @@ std::vector<std::string> current_choices() {
         for (const uint32_t dim : {64u, 128u}) add("decode", dim, {1, 32, 8, 1, 8192}, false);
         add("decode-group8", 128, {1, 64, 8, 1, 8192}, false);
     }
-    return lines;
 }
 
-std::string row_of(const core::DeviceCaps& caps, const VkattnProblem& given,
-                   const core::Options& options = {}) {
-    return planned(caps, resolved(given), options).tuning_row;
+// A list of choices on one device.
+class Choices {
+  public:
+    Choices(std::vector<std::string>& lines, std::string name, DeviceCaps caps)
+        : lines_(lines), name_(std::move(name)), caps_(std::move(caps)) {}
+
+    Choices& forward(const std::string& what, const VkattnProblem& asked, const Options& o = {}) {
+        return add(what, make_plan(caps_, resolved(asked), o), o);
+    }
+    Choices& backward(const std::string& what, const VkattnProblem& asked, const Options& o = {}) {
+        const Problem p = resolved(asked);
+        return add("backward " + what, make_plan(caps_, p, make_backward(p), o), o);
+    }
+    Choices& both(const std::string& what, const VkattnProblem& asked, const Options& o = {}) {
+        return forward(what, asked, o).backward(what, asked, o);
+    }
+
+  private:
+    Choices& add(const std::string& what, const core::Result<Plan>& plan, const Options& o) {
+        const std::string where = fmt::format("{} | {}: ", name_, what);
+        if (!plan) {
+            const core::Failure& why = plan.failure();
+            lines_.push_back(where + fmt::format("{} {}: {}", int{why.status}, why.field, why.message));
+            return *this;
+        }
+        // All numbers where some were asked for, else those that are no row's own.
+        const auto numbers = values_in(plan->tuning);
+        std::string text = fmt::format("{} {}", plan->kernel, plan->tuning_row);
+        for (const char* name : {"move", "turned", "running"})
+            if (numbers.contains(name) && o.tuning.empty())
+                text += fmt::format(" {}={}", name, numbers.at(name));
+        if (!o.tuning.empty()) text += " " + plan->tuning;
+        for (const core::Pipeline& pipeline : plan->pipelines)
+            if (pipeline.of_tuning_row || kind_of(pipeline) == Kind::classes)
+                text += fmt::format(" {}", name_of(pipeline));
+        lines_.push_back(where + text);
+        return *this;
+    }
+
+    std::vector<std::string>& lines_;
+    std::string name_;
+    DeviceCaps caps_;
+};
+
+const Shape many{1, 2, 2, 300, 304}, few{1, 2, 2, 1, 300}, group{1, 4, 1, 1, 300},
+    gqa{2, 4, 2, 300, 500, true};
+
+// Matrix units: on what the device reports of them, and what a probe finds.
+void add_matrix(std::vector<std::string>& lines) {
+    const Options matrix = kernel("matrix"), khr = kernel("matrix_khr");
+    for (const Profile& device : matrix_devices())
+        for (const auto& [state, caps] : {std::pair{"unknown layout", device.caps},
+                                          {"known layout", probed(device.caps)},
+                                          {"as RDNA3", probed_turned(device.caps, true)}}) {
+            Choices on(lines, device.name + " " + state, caps);
+            on.forward("d128", half(d128, gqa), matrix).forward("d576", half({576, 512}, gqa), matrix);
+            on.forward("khr", half(d64, gqa), khr).forward("bf16", given(bf16, d64, gqa));
+            on.forward("rounded", given(f32, d64, gqa), rounding({}));
+            on.forward("rounded khr", given(f32, d64, gqa), rounding(khr));
+        }
+    DeviceCaps caps = matrix_device("lavapipe");
+    Choices(lines, "CPU", caps).forward("auto", half(d64, many)).forward("by name", half(d64, many), matrix);
+    caps.type = core::DeviceType::integrated;
+    Choices(lines, "CPU's units on a GPU", caps).forward("auto", half(d64, many));
+    caps = matrix_device("lavapipe");
+    caps.min_subgroup_size = caps.max_subgroup_size = caps.subgroup_size = 16;  // quirk_wrong_matrices
+    Choices(lines, "wrong matrices", caps).forward("by name", half(d64, many), matrix);
+    caps = matrix_device("amd_navi31");
+    caps.subgroup_size_control = false;
+    Choices(lines, "no subgroup size control", caps).forward("by name", half(d64, many), matrix);
+    caps.max_subgroup_size = caps.min_subgroup_size;
+    Choices(lines, "one subgroup size", caps).forward("by name", half(d64, many), matrix);
+    caps.full_subgroups = false;
+    Choices(lines, "no full subgroups", caps)
+        .forward("by name", half(d64, many), matrix)
+        .forward("auto", half(d64, many));
+    Choices(lines, "no units", profile("intel_skl"))
+        .forward("auto", half(d64, many))
+        .forward("by name", half(d64, many), matrix);
+}
+
+void add_h200(std::vector<std::string>& lines) {
+    const VkattnProblem p = half(d64, many), wide = half(d128, many), full = given(f32, d64, many);
+    Choices on(lines, "H200", probed(matrix_device("nvidia_h200")));
+    for (const uint32_t dim : {64u, 72u, 80u, 88u, 128u, 136u, 256u})
+        on.forward(fmt::format("d{}", dim), half({dim, dim}, many));
+    for (const HeadDims dims : {HeadDims{128, 64}, HeadDims{111, 128}, HeadDims{128, 111}})
+        on.forward(fmt::format("d{}-{}", dims.qk, dims.v), half(dims, many));
+    on.forward("one row", half(d64, few)).forward("float32 by name", full, kernel("matrix"));
+    on.forward("bf16 d128", given(bf16, d128, many)).forward("unaligned", given(f16, d128, many, 8));
+    on.forward("softcap", capped(wide)).forward("khr", wide, kernel("matrix_khr"));
+    on.forward("invariant", wide, invariant()).forward("float32 d128", given(f32, d128, many), rounding({}));
+    for (const uint32_t rows : {1u, 17u, 300u})
+        on.forward(fmt::format("invariant, {} rows", rows), half(d64, {1, 8, 2, rows, 300}), invariant());
+    for (const uint32_t dim : {64u, 111u, 128u, 256u})
+        on.forward(fmt::format("float mask d{}", dim), biased(half({dim, dim}, many)));
+    for (const uint32_t keys : {304u, 300u, 302u, 301u})
+        on.forward(fmt::format("float mask, {} keys", keys), biased(half(d64, {1, 2, 2, 300, keys})));
+    on.forward("bool mask", hidden(p)).forward("bool mask d128", hidden(wide));
+    on.forward("bool mask khr", hidden(p), kernel("matrix_khr"));
+    on.forward("float mask bf16", biased(given(bf16, d64, many)))
+        .forward("float mask softcap", capped(biased(p)));
+    on.forward("float mask invariant", biased(p), invariant());
+    on.forward("float mask khr", biased(p), kernel("matrix_khr"));
+    on.forward("float mask, float32", biased(full), rounding({}));
+    for (const char* numbers : {"move=1", "subgroups=2,tile_kv=32", "slice=4294967295", "slice=4",
+                                "tile_kv=24", "move=9", "chunk=16", "running=1,halves=2", "rows=4",
+                                "subgroups=0", "subgroups=40", "tile_kv=512", "turned=2"})
+        on.forward(numbers, p, tuning(numbers, "matrix"));
+    on.forward("bool mask move=1,running=1", hidden(p), tuning("move=1,running=1", "matrix"));
+    on.forward("bool mask khr running=0", hidden(p), tuning("running=0", "matrix_khr"));
+    on.forward("invariant running=0", p, invariant(tuning("running=0", "matrix")));
+    Options rejected;
+    rejected.rejected_rows = {"nvidia-matrix-d64"};
+    on.forward("rejected row", p, rejected);
+}
+
+// float32 that is rounded: few rows and what is named keep float32, all else is refused.
+void add_precision(std::vector<std::string>& lines) {
+    const VkattnProblem p = given(f32, d64, many), one = given(f32, d64, few);
+    for (const auto& [name, caps] : {std::pair{"H200 rounds", matrix_device("nvidia_h200")},
+                                     {"no units, rounds", profile("intel_skl")},
+                                     {"RDNA3 rounds", matrix_device("amd_navi31")}}) {
+        Choices on(lines, name, caps);
+        on.both("float16", p, rounding({})).both("bfloat16", p, rounding({}, VKATTN_PRECISION_BFLOAT16));
+        on.forward("one row", one, rounding({})).forward("one row, invariant", one, rounding(invariant()));
+        for (const char* by_name : {"tiles", "materialized"})
+            on.forward(by_name, p, rounding(kernel(by_name)));
+        for (const char* move : {"move=1", "move=2"}) on.forward(move, p, rounding(tuning(move, "matrix")));
+        on.both("storage type", half(d64, many), rounding({}));
+        on.forward("another type", half(d64, many), rounding({}, VKATTN_PRECISION_BFLOAT16));
+        on.forward("unknown", p, rounding({}, static_cast<VkattnPrecision>(3)));
+        // No kernel that rounds has so many head dims, and none stands in for it.
+        on.backward("d512", given(f32, {512, 512}, many), rounding({})).backward("float32", p);
+    }
+}
+
+// AMD's rows follow the registers of a SIMD; products are turned where P stays in registers only so.
+void add_amd(std::vector<std::string>& lines) {
+    DeviceCaps unknown = as_probed("amd_navi31");  // whose driver lacks the extension
+    unknown.simd_registers = 0;
+    for (const auto& [name, caps] : {std::pair{"Navi 31", as_probed("amd_navi31")},
+                                     {"Phoenix", as_probed("amd_phoenix")},
+                                     {"Strix", as_probed("amd_strix1")},
+                                     {"Navi 31 without registers", unknown},
+                                     {"RDNA4", as_probed("amd_gfx1201")}}) {
+        Choices on(lines, name, caps);
+        for (const HeadDims dims : {d64, d128})
+            on.forward(fmt::format("d{}", dims.qk), half(dims, many))
+                .forward(fmt::format("bool mask d{}", dims.qk), hidden(half(dims, many)));
+        on.forward("float mask", biased(half(d128, many))).forward("softcap", capped(half(d128, many)));
+        on.forward("invariant", half(d128, many), invariant()).forward("d125", half({125, 128}, many));
+    }
+    const VkattnProblem p = half(d128, many);
+    Choices on(lines, "RDNA3 turned", probed_turned(matrix_device("amd_navi31"), true));
+    on.forward("auto", p).forward("khr", p, kernel("matrix_khr"));
+    for (const char* numbers : {"turned=0,halves=1,subgroups=4,q_held=112", "move=3"})
+        on.forward(numbers, p, tuning(numbers, "matrix"));
+    on.forward("khr turned=1", p, tuning("turned=1", "matrix_khr"));  // once it was turned, without a layout
+}
+
+// 16-bit dot products.
+void add_dot(std::vector<std::string>& lines) {
+    const Options dot = kernel("tiles_dot");
+    DeviceCaps cpu = profile("lavapipe");
+    cpu.storage_16bit = cpu.dot_float16 = cpu.dot_bfloat16 = true;
+    DeviceCaps no_storage = profile("amd_navi21");
+    no_storage.storage_16bit = false;  // which their modules need
+    for (const auto& [name, caps] : {std::pair{"RDNA2", profile("amd_navi21")},
+                                     {"RDNA4 before a probe", matrix_device("amd_gfx1201")},
+                                     {"CPU with dot products", cpu},
+                                     {"dot products without 16-bit storage", no_storage},
+                                     {"no dot products", profile("nvidia_h200")}}) {
+        Choices on(lines, name, caps);
+        for (const VkattnDtype dtype : {f16, bf16, f32}) {
+            const std::string type(core::name_of(dtype));
+            on.both(type, given(dtype, d128, many)).both(type + " by name", given(dtype, d128, many), dot);
+            on.both(type + " one row", given(dtype, d128, group));
+        }
+        on.forward("rounded by name", given(f32, d128, many), rounding(dot));
+        on.backward("float mask", biased(half(d128, many)));
+    }
+    Choices on(lines, "RDNA2", profile("amd_navi21"));
+    for (const char* numbers : {"chunk=8,unroll=8,v_keys=8", "chunk=24,unroll=8"})
+        on.forward(numbers, half(d128, many), tuning(numbers, "tiles_dot"));
+    on.forward("rows unroll=1", half(d128, group), tuning("unroll=1", "rows_dot"));
+    on.backward("one key", half(d64, {1, 1, 1, 300, 1}))
+        .backward("one key by name", half(d64, {1, 1, 1, 300, 1}), dot);
+    for (const char* numbers :
+         {"threads=32,lanes=4,rows=4,cols=8,p_blocks=2,v_keys=2,chunk=8,unroll=1", "v_keys=1,unroll=1",
+          "threads=16,lanes=1,rows=4,cols=16,p_blocks=4,v_keys=4,chunk=8,unroll=1",
+          "threads=32,lanes=16,rows=4,cols=4,p_blocks=1,v_keys=8,chunk=8,unroll=1"})
+        on.backward(numbers, half(d128, many), tuning(numbers, "tiles_dot"));
+    // A driver that miscompiles them, or a device that computes otherwise, leaves the kernel without them. The forward's
+    // self-test, which has subnormal numbers, counts for both.
+    for (const auto& [backward, name] :
+         {std::pair{true, "tiles_dot"}, {false, "tiles_dot"}, {false, "rows_dot"}}) {
+        DeviceCaps failed = profile("amd_navi21");
+        failed.verdicts = {{backward, name, f16, f16, "out[0] is 2 instead of 1"}};
+        Choices(lines, fmt::format("RDNA2, {}{} failed", backward ? "backward " : "", name), failed)
+            .both("auto", half(d128, many))
+            .forward("one row", half(d128, group));
+    }
+}
+
+// Where a compiler would spill a device's own rows, rows for any device are taken; some rows are for one driver.
+void add_drivers(std::vector<std::string>& lines) {
+    const Options tiles = kernel("tiles");
+    const Shape small = square(1, 1, 100);
+    Choices apple(lines, "M1", profile("apple_m1"));
+    for (const auto& [dims, alignment, dtype] : {std::tuple{d64, 16u, f32},
+                                                 {d64, 4u, f32},
+                                                 {HeadDims{61, 64}, 16u, f32},
+                                                 {HeadDims{64, 126}, 16u, f32},
+                                                 {HeadDims{61, 61}, 2u, f16},
+                                                 {d128, 2u, bf16},
+                                                 {HeadDims{129, 129}, 4u, f32}})
+        apple.forward(fmt::format("{} d{}-{} alignment {}", core::name_of(dtype), dims.qk, dims.v, alignment),
+                      given(dtype, dims, small, alignment), tiles);
+    // Heads that share tiles, or may: batch-invariant, the row must not depend on how many query rows there are.
+    for (const uint32_t rows : {63u, 64u})
+        apple.forward(fmt::format("{} rows", rows), given(f32, d64, {1, 4, 1, rows, 300}), tiles)
+            .forward(fmt::format("{} rows, invariant", rows), given(f32, d64, {1, 4, 1, rows, 300}),
+                     invariant(tiles));
+    const VkattnProblem bias = biased(given(f32, d64, small, 4));
+    Choices(lines, "Adreno", profile("adreno_740"))
+        .forward("float mask", bias, tiles)
+        .forward("float mask, softcap", capped(bias), tiles);
+    const VkattnProblem p = given(f32, d128, {1, 2, 2, 97, 97});
+    Choices(lines, "NVK", matrix_device("nvk_ampere"))
+        .backward("float32", p, rounding(kernel("matrix")))
+        .backward("float32, mask", hidden(p), rounding(kernel("matrix")))
+        .backward("float16", half(d128, {1, 2, 2, 97, 97}), kernel("matrix"));
+}
+
+// Builds that VKATTN_KERNELS leaves kernels out of: the planner refuses what needs them by their name, and does without
+// those that only save work.
+void add_missing(std::vector<std::string>& lines) {
+    const Shape long_many{1, 2, 1, 512, 16384}, long_one{1, 2, 1, 1, 16384};
+    const DeviceCaps all = matrix_device("nvidia_h200");
+    const auto choices = [&](Kernel missing, const DeviceCaps& caps) {
+        std::vector<std::string> made;
+        Choices on(made, fmt::format("without {}", core::info_of(missing).name), caps);
+        on.both("auto", half(d64, long_many)).forward("one row", half(d64, long_one));
+        for (const char* by_name : {"tiles", "matrix"})
+            on.both(by_name, half(d64, long_many), kernel(by_name));
+        on.both("materialized", given(f32, d64, long_many), kernel("materialized"));
+        Options parts;
+        parts.num_splits = 4;
+        on.forward("parts", half(d64, long_one), parts);
+        on.forward("mask", hidden(given(f32, d64, {1, 2, 1, 4096, 4096})));
+        return made;
+    };
+    for (const Kernel missing :
+         {Kernel::forward_matrix, Kernel::forward_rows, Kernel::forward_tiles, Kernel::materialized_softmax,
+          Kernel::backward_key_value, Kernel::backward_matrix_query, Kernel::combine, Kernel::mask_classes}) {
+        DeviceCaps caps = all;
+        caps.missing_kernels = 1u << static_cast<uint32_t>(missing);
+        const std::vector<std::string> with = choices(missing, all), without = choices(missing, caps);
+        for (size_t i = 0; i < with.size(); i++)
+            if (without[i] != with[i]) lines.push_back(without[i]);
+    }
 }
 
 }  // namespace
 
-TEST_CASE("choices: each profile has the kernels and rows that it had") {
-    const std::vector<std::string> now = current_choices();
-    if (const char* update = std::getenv("VKATTN_UPDATE_GOLDEN");
-        update != nullptr && std::string(update) == "1") {
-        std::ofstream file(choices_file, std::ios::binary);
-        for (const std::string& line : now) file << line << "\n";
-        file.close();
-        REQUIRE_MESSAGE(file.good(), choices_file << " could not be written");
-    }
-    std::ifstream file(choices_file);
-    std::vector<std::string> golden;
-    for (std::string line; std::getline(file, line);) golden.push_back(line);
-    REQUIRE_EQ(golden.size(), now.size());
-    for (size_t i = 0; i < now.size(); i++) CHECK_EQ(now[i], golden[i]);
+TEST_CASE("choices: kernels, rows, numbers and modules are what they were") {
+    std::vector<std::string> lines;
+    for (const auto add :
+         {add_usual, add_matrix, add_h200, add_precision, add_amd, add_dot, add_drivers, add_missing})
+        add(lines);
+    check_golden("choices.txt", lines);
 }
 
 TEST_CASE("choices: what a device has units or dot products for does without them nowhere") {
-    for (const std::string& line : current_choices()) {
+    std::vector<std::string> lines;
+    add_usual(lines);
+    for (const std::string& line : lines) {
         CAPTURE(line);
         const std::string device = line.substr(0, line.find(' ')), choice = line.substr(line.find(": ") + 2);
-        const core::DeviceCaps caps = as_probed(device);
+        const DeviceCaps caps = as_probed(device);
         if (caps.type == core::DeviceType::cpu || choice.starts_with("none")) continue;
-        const bool decodes = line.find(" decode") != std::string::npos;
-        const bool of_group8 =
-            line.find(" decode-group8") != std::string::npos;  // beyond the rows kernels of some
-        const bool goes_back = line.find(" backward") != std::string::npos;
+        const auto has = [&](const char* text) { return line.find(text) != std::string::npos; };
+        const bool decodes = has(" decode"),
+                   of_group8 = has(" decode-group8");  // beyond the rows kernels of some
         // Matrix backwards of 128 head dims have rows for NVIDIA and AMD only: others have too few registers.
-        const bool has_rows = !goes_back || line.find("-d128:") == std::string::npos ||
-                              caps.vendor_id == 0x10de || caps.vendor_id == 0x1002;
+        const bool has_rows =
+            !has(" backward") || !has("-d128:") || caps.vendor_id == 0x10de || caps.vendor_id == 0x1002;
         if (!caps.matrices.empty() && !decodes && has_rows) CHECK(choice.starts_with("matrix "));
         if (caps.dot_float16 && decodes && !of_group8) CHECK(choice.starts_with("rows_dot "));
         if (caps.dot_float16 && caps.matrices.empty() && !decodes) CHECK(choice.starts_with("tiles_dot "));
     }
-}
-
-TEST_CASE("choices: only devices that Vulkan 1.2 with device addresses is lacking have no kernel") {
-    for (const Profile& device : profiles()) {
-        CAPTURE(device.name);
-        const bool is_usable =
-            device.caps.buffer_device_address && device.caps.api_version >= core::version_1_2;
-        const std::string choice =
-            choice_of(as_probed(device.name), half({64, 64}, {1, 1, 1, 100, 100}), false);
-        CHECK_EQ(choice.starts_with("none: "), !is_usable);
-    }
-}
-
-TEST_CASE("choices: RDNA3's rows follow the registers of a SIMD") {
-    const Shape shape{1, 2, 2, 304, 304};
-    const auto rows = [&](const core::DeviceCaps& caps) {
-        VkattnProblem biased = half({128, 128}, shape), masked = biased, capped = biased;
-        set_mask(biased, VKATTN_MASK_FLOAT, MaskShape::whole);
-        set_mask(masked, VKATTN_MASK_BOOL, MaskShape::whole);
-        capped.softcap = 30;
-        core::Options invariant;
-        invariant.batch_invariant = true;
-        return std::vector<std::string>{row_of(caps, half({128, 128}, shape)),
-                                        row_of(caps, biased),
-                                        row_of(caps, masked),
-                                        row_of(caps, capped),
-                                        row_of(caps, half({128, 128}, shape), invariant),
-                                        row_of(caps, half({125, 128}, shape))};
-    };
-    const std::vector<std::string> of_any = {"rdna3-wide-d128",   "rdna3-bias-d128",   "rdna3-turned-d128",
-                                             "rdna3-turned-d128", "rdna3-turned-d128", "rdna3-turned-d128"};
-    const std::vector<std::string> of_many = {"rdna3-1536-wide", "rdna3-1536-bias", "rdna3-1536-d128",
-                                              "rdna3-1536-d128", "rdna3-1536-d128", "rdna3-1536-d128"};
-    CHECK_EQ(as_probed("amd_navi31").simd_registers, 1536);
-    CHECK_EQ(as_probed("amd_phoenix").simd_registers, 1024);
-    CHECK_EQ(as_probed("amd_strix1").simd_registers, 1024);
-    CHECK(rows(as_probed("amd_navi31")) == of_many);
-    for (const char* name : {"amd_phoenix", "amd_strix1"}) CHECK(rows(as_probed(name)) == of_any);
-    core::DeviceCaps unknown = as_probed("amd_navi31");  // whose driver lacks the extension
-    unknown.simd_registers = 0;
-    CHECK(rows(unknown) == of_any);
-    VkattnProblem masked = half({64, 64}, shape);
-    set_mask(masked, VKATTN_MASK_BOOL, MaskShape::whole);
-    CHECK_EQ(row_of(as_probed("amd_navi31"), half({64, 64}, shape)), "rdna3-1536-d64");
-    CHECK_EQ(row_of(as_probed("amd_navi31"), masked), "rdna3-1536-d64");
-    for (const char* name : {"amd_phoenix", "amd_strix1"}) {
-        CHECK_EQ(row_of(as_probed(name), half({64, 64}, shape)), "rdna3-wide-d64");
-        CHECK_EQ(row_of(as_probed(name), masked), "rdna3-turned-d64");
-    }
-    // RDNA4 has as many registers, and other rows.
-    const core::DeviceCaps rdna4 = as_probed("amd_gfx1201");
-    CHECK_EQ(rdna4.simd_registers, 1536);
-    CHECK_EQ(row_of(rdna4, half({128, 128}, shape)), "rdna4-turned-d128");
-    CHECK_EQ(row_of(rdna4, half({64, 64}, shape)), "rdna4-turned-d64");
 }
 
 TEST_CASE("choices: registers are counted as of 32 invocations, whoever counts them") {
@@ -158,4 +380,8 @@ TEST_CASE("choices: registers are counted as of 32 invocations, whoever counts t
     constexpr uint32_t amd_open_source = 2;  // VkDriverId
     CHECK_EQ(core::simd_registers_of(amd_open_source, 1536), 1536);
     CHECK_EQ(core::simd_registers_of(core::driver_radv, 0), 0);
+    CHECK_EQ(as_probed("amd_navi31").simd_registers, 1536);
+    CHECK_EQ(as_probed("amd_phoenix").simd_registers, 1024);
+    CHECK_EQ(as_probed("amd_strix1").simd_registers, 1024);
+    CHECK_EQ(as_probed("amd_gfx1201").simd_registers, 1536);
 }

@@ -76,12 +76,6 @@ std::string count_flaw(const Given& g) {
     return "";
 }
 
-Options limited(uint64_t flops) {
-    Options o;
-    o.max_dispatch_flops = flops;
-    return o;
-}
-
 const std::vector<Shape>& small_shapes() {
     static const std::vector<Shape> shapes{
         {1, 1, 1, 1, 1},
@@ -98,74 +92,59 @@ const std::vector<Shape>& small_shapes() {
     return shapes;
 }
 
+// Plans with limits of a few tiles, of a forward or its backward.
+class Counted {
+  public:
+    explicit Counted(bool backward) : backward_(backward) {}
+
+    void add(const std::string& device, const Problem& p) {
+        const DeviceCaps& caps = profile(device);
+        const core::Backward b = make_backward(p);
+        const core::Tiles tiles = plan_of(caps, p, b, {})->tiles;
+        const uint64_t tile =
+            (backward_ ? 4ull : 2ull) * tiles.tile_q * tiles.tile_kv * (p.head_dim_qk + p.head_dim_v);
+        // To merge many parts can cost more than a small tile.
+        const uint64_t merge = backward_ ? 0 : 64ull * 4 * (p.head_dim_v + 64) * p.seqlen_kv / 16;
+        for (const uint64_t limit :
+             {uint64_t{0}, uint64_t{1}, tile - 1, tile, 2 * tile, 3 * tile + 1, 7 * tile, 40 * tile}) {
+            Options o;
+            o.max_dispatch_flops = limit;
+            const auto plan = plan_of(caps, p, b, o);
+            const std::string where = fmt::format("{}, limit {}, tile {}", device, limit, tile);
+            if (!plan) {
+                refused++;
+                const bool fits = limit == 0 || limit >= std::max(tile, merge);
+                const bool by_limit = plan.failure().field == "options.max_dispatch_flops";
+                flaws_.add(fits || !by_limit ? "refused: " + plan.failure().message : "", where, p);
+                continue;
+            }
+            cut += backward_ ? is_cut(*plan) : limit != 0 && limit < 4 * tile;
+            flaws_.add(backward_ ? flaw_of(caps, p, b, *plan, o) : flaw_of(caps, p, *plan, o), where, p);
+            flaws_.add(count_flaw({caps, p, backward_ ? &b : nullptr, nullptr, *plan, o}), where, p);
+        }
+    }
+    size_t refused = 0, cut = 0;
+
+  private:
+    core::Result<Plan> plan_of(const DeviceCaps& caps, const Problem& p, const core::Backward& b,
+                               const Options& o) const {
+        return backward_ ? make_plan(caps, p, b, o) : make_plan(caps, p, o);
+    }
+
+    bool backward_;
+    Flaws flaws_;
+};
+
 }  // namespace
 
-TEST_CASE("counts: a forward's dispatches have every visible pair once, and no more than they say") {
-    Flaws flaws;
-    size_t refused = 0, tight = 0;
-    for (const char* name : {"nvidia_h200", "lavapipe", "swiftshader", "apple_m1"})
-        for (const HeadDims dims : {HeadDims{8, 8}, d64, HeadDims{128, 40}})
-            for (const Shape& shape : small_shapes()) {
-                const DeviceCaps& caps = profile(name);
-                const Problem p = resolved(make_problem(dims, shape));
-                const core::Tiles tiles = planned(caps, p).tiles;
-                const uint64_t tile = 2ull * tiles.tile_q * tiles.tile_kv * (dims.qk + dims.v);
-                // To merge many parts can cost more than a small tile.
-                const uint64_t merge = 64ull * 4 * (p.head_dim_v + 64) * p.seqlen_kv / 16;
-                for (const uint64_t limit : {uint64_t{0}, uint64_t{1}, tile - 1, tile, 2 * tile, 3 * tile + 1,
-                                             7 * tile, 40 * tile}) {
-                    const Options o = limited(limit);
-                    const auto plan = make_plan(caps, p, o);
-                    const std::string where = fmt::format("{}, limit {}, tile {}", name, limit, tile);
-                    refused += !plan;
-                    tight += plan && limit != 0 && limit < 4 * tile;
-                    if (!plan) {
-                        flaws.add(plan.failure().field == "options.max_dispatch_flops"
-                                      ? ""
-                                      : plan.failure().message,
-                                  where, p);
-                        flaws.add(limit < std::max(tile, merge) ? "" : "refused, though a tile fits", where,
-                                  p);
-                        continue;
-                    }
-                    flaws.add(flaw_of(caps, p, *plan, o), where, p);
-                    flaws.add(count_flaw({caps, p, nullptr, nullptr, *plan, o}), where, p);
-                }
-            }
-    CHECK_GT(refused, 0);
-    CHECK_GT(tight, 100);
-}
-
-TEST_CASE(
-    "counts: each pass of a backward has every visible pair once, and no more than its dispatches say") {
-    Flaws flaws;
-    size_t refused = 0, cut = 0;
-    for (const char* name : {"nvidia_h200", "lavapipe", "apple_m1"})
-        for (const HeadDims dims : {HeadDims{8, 8}, HeadDims{128, 40}})
-            for (const Shape& shape : small_shapes()) {
-                const DeviceCaps& caps = profile(name);
-                const Problem p = resolved(make_problem(dims, shape));
-                const core::Backward b = make_backward(p);
-                const core::Tiles tiles = planned(caps, p, b).tiles;
-                const uint64_t step = 4ull * tiles.tile_q * tiles.tile_kv * (dims.qk + dims.v);
-                for (const uint64_t limit :
-                     {uint64_t{0}, uint64_t{1}, step - 1, step, 2 * step + 1, 5 * step}) {
-                    const Options o = limited(limit);
-                    const auto plan = make_plan(caps, p, b, o);
-                    const std::string where = fmt::format("{}, limit {}, step {}", name, limit, step);
-                    refused += !plan;
-                    if (!plan) {
-                        flaws.add(limit < step && plan.failure().field == "options.max_dispatch_flops"
-                                      ? ""
-                                      : "refused: " + plan.failure().message,
-                                  where, p);
-                        continue;
-                    }
-                    cut += is_cut(*plan);
-                    flaws.add(flaw_of(caps, p, b, *plan, o), where, p);
-                    flaws.add(count_flaw({caps, p, &b, nullptr, *plan, o}), where, p);
-                }
-            }
-    CHECK_GT(refused, 0);
-    CHECK_GT(cut, 50);
+TEST_CASE("counts: dispatches have every visible pair once, and no more of them than they say") {
+    for (const bool backward : {false, true}) {
+        Counted counted(backward);
+        for (const char* name : {"nvidia_h200", "lavapipe", "swiftshader", "apple_m1"})
+            for (const HeadDims dims : {HeadDims{8, 8}, d64, HeadDims{128, 40}})
+                for (const Shape& shape : small_shapes())
+                    counted.add(name, resolved(make_problem(dims, shape)));
+        CHECK_GT(counted.refused, 0);
+        CHECK_GT(counted.cut, 50);
+    }
 }

@@ -1,23 +1,16 @@
 // Plans in a few words, for every profile and some typical problems, against tests/golden/plans.txt.
 #include <doctest/doctest.h>
 
-#include <cstdlib>
-#include <fstream>
-#include <map>
-#include <string>
-#include <vector>
-
 #include <fmt/format.h>
 
 #include "plan_cases.hpp"
+#include "plan_golden.hpp"
 #include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
 
 namespace {
-
-const std::string golden_file = VKATTN_TESTS_DIR "/golden/plans.txt";
 
 struct Case {
     const char* name;
@@ -158,48 +151,8 @@ std::vector<std::string> current_lines() {
     return lines;
 }
 
-std::vector<std::string> golden_lines() {
-    std::ifstream file(golden_file);
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(file, line);) lines.push_back(line);
-    return lines;
-}
-
-// By the text before the colon, so that one more profile or case does not make every line differ.
-std::string diff(const std::vector<std::string>& golden, const std::vector<std::string>& now) {
-    const auto key = [](const std::string& line) { return line.substr(0, line.find(": ")); };
-    std::map<std::string, std::string> before, after;
-    for (const std::string& line : golden) before[key(line)] = line;
-    for (const std::string& line : now) after[key(line)] = line;
-    std::string out;
-    for (const std::string& line : golden)
-        if (after.count(key(line)) == 0) out += "- " + line + "\n";
-    for (const std::string& line : now) {
-        const auto old = before.find(key(line));
-        if (old != before.end() && old->second == line) continue;
-        if (old != before.end()) out += "- " + old->second + "\n";
-        out += "+ " + line + "\n";
-    }
-    return out;
-}
-
 }  // namespace
 
 TEST_CASE("golden: plans are what they were") {
-    const std::vector<std::string> now = current_lines();
-    if (const char* update = std::getenv("VKATTN_UPDATE_GOLDEN");
-        update != nullptr && std::string(update) == "1") {
-        std::ofstream file(golden_file, std::ios::binary);
-        for (const std::string& line : now) file << line << "\n";
-        file.close();
-        REQUIRE_MESSAGE(file.good(), golden_file << " could not be written");
-        MESSAGE("rewrote " << golden_file);
-    }
-    const std::vector<std::string> golden = golden_lines();
-    const bool same = golden == now;
-    CHECK_MESSAGE(
-        same,
-        golden_file << " differs:\n"
-                    << diff(golden, now)
-                    << "If this is meant: VKATTN_UPDATE_GOLDEN=1 vkattn_plan_tests, and review the file.");
+    check_golden("plans.txt", current_lines());
 }

@@ -47,48 +47,6 @@ TEST_CASE("limit: of the most dispatches that a plan may have, each takes few by
     CHECK_FALSE(make_plan(caps, problem(256 * tile_q + 1), {}));
 }
 
-TEST_CASE("limit: a million keys") {
-    for (const char* name : {"nvidia_h200", "lavapipe", "adreno_740"})
-        for (const Shape& shape :
-             {Shape{1, 1, 1, 1, million}, Shape{1, 32, 8, 1, million}, Shape{1, 1, 1, 4096, million, true},
-              Shape{1, 2, 2, million, million, true, 1000}, Shape{1, 1, 1, 16384, million}})
-            for (const uint64_t limit :
-                 {uint64_t{500'000'000}, uint64_t{20'000'000'000}, uint64_t{1'000'000'000'000}}) {
-                const Options o = limited(limit);
-                const Problem p = resolved(make_problem(d64, shape));
-                const auto plan = make_plan(profile(name), p, o);
-                INFO(name << ", limit " << limit << ", " << to_text(p));
-                if (plan)
-                    CHECK_EQ(flaw_of(profile(name), p, *plan, o), "");
-                else
-                    CHECK_EQ(plan.failure().status, VKATTN_UNSUPPORTED);
-                // Parts of many rows can need more scratch than there is.
-                CHECK((plan || limit < 1'000'000'000));
-            }
-}
-
-TEST_CASE("limit: without one, long dispatches rather than none, and short ones where that is possible") {
-    size_t turn = 0;
-    for (const Profile& device : usable_devices()) {
-        const uint64_t second =
-            device.caps.type == core::DeviceType::discrete ? 500'000'000'000 : 50'000'000'000;
-        for (const Shape& shape :
-             {Shape{1, 16, 16, 8192, 8192}, Shape{1, 1, 1, 65536, 65536, true}, Shape{64, 32, 8, 1, 32768}}) {
-            const Plan plan = planned(device.caps, resolved(make_problem(d128, shape)));
-            for (const auto& d : plan.dispatches) CHECK_LE(d.flops, second);
-        }
-        if (turn++ % 8 != 0) continue;
-        constexpr uint32_t most = VKATTN_MAX_SEQLEN;
-        for (const Shape& shape : {Shape{1, 1, 1, most, most}, Shape{1, 64, 64, most, most, true},
-                                   Shape{1, 1, 1, most, most, true, 4096}}) {
-            const Problem p = resolved(make_problem({576, 576}, shape));
-            const auto plan = make_plan(device.caps, p, {});
-            INFO(device.name << ", " << to_text(p));
-            CHECK(plan);
-        }
-    }
-}
-
 TEST_CASE("limit: a narrow window over many keys needs no parts") {
     for (const Profile& device : usable_devices())
         for (const bool invariant : {false, true})
@@ -209,16 +167,4 @@ TEST_CASE("invariance: a row's keys are cut at the same places whatever else is 
             CHECK_LE(spans.size(), 1);
             CHECK_GE(planned_count, 150);
         }
-}
-
-TEST_CASE("invariance: parts cannot be asked for") {
-    for (const char* kernel_name : {"auto", "tiles"}) {
-        Options o = invariant();
-        o.kernel = kernel_name;
-        o.num_splits = 2;
-        const auto plan = make_plan(profile("lavapipe"), resolved(make_problem(d64, square(1, 1, 9))), o);
-        REQUIRE_FALSE(plan);
-        CHECK_EQ(plan.failure().status, VKATTN_INVALID_ARGUMENT);
-        CHECK_EQ(plan.failure().field, "options.num_splits");
-    }
 }

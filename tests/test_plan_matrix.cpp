@@ -39,168 +39,15 @@ std::string refusal(const DeviceCaps& caps, const VkattnProblem& p, const Option
     return plan ? "" : plan.failure().field + ": " + plan.failure().message;
 }
 
-// The pipeline on matrix units.
-const core::Pipeline& forward_of(const Plan& plan) {
-    for (const core::Pipeline& pipeline : plan.pipelines)
-        if ((core::info_of(pipeline.module).needs & core::NEED_MATRIX) != 0) return pipeline;
-    throw std::runtime_error("no pipeline is on matrix units");
-}
-
-// One of the forward's constants in the plan of a problem.
-uint32_t planned_constant(const DeviceCaps& caps, const VkattnProblem& p, const Options& o,
-                          std::string_view name) {
-    return constant(forward_of(planned(caps, p, o)), name);
-}
-
-bool is_running(const Plan& plan) {
-    return name_of(forward_of(plan)).ends_with("_running");
-}
-
 const char* const with_units[] = {"amd_gfx1201", "amd_navi31",  "amd_phoenix", "amd_strix1", "intel_dg2",
                                   "lavapipe",    "nvidia_h200", "nvk_ampere",  "nvk_turing"};
 
 }  // namespace
 
-TEST_CASE("matrix: on CPUs only by name, or where float32 is rounded") {
-    DeviceCaps caps = matrix_device("lavapipe");
-    const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
-    const auto reason = [](const Plan& plan) {
-        for (const core::Refusal& r : plan.refused)
-            if (r.kernel == "matrix") return r.reason;
-        return std::string();
-    };
-    const Plan plan = planned(caps, p);
-    CHECK(plan.kernel == "tiles");
-    CHECK(reason(plan).find("only by name: CPUs have no matrix unit") == 0);
-    CHECK(planned(caps, p, named("matrix")).kernel == "matrix");
-    Options rounded;
-    rounded.precision = VKATTN_PRECISION_FLOAT16;
-    CHECK(planned(caps, make_problem({64, 64}, {1, 2, 2, 300, 300}), rounded).kernel == "matrix");
-    caps.type = core::DeviceType::integrated;
-    CHECK(planned(caps, p).kernel == "matrix");
-}
-
-TEST_CASE("matrix: not on a driver that loads matrices wrong") {
-    DeviceCaps caps = matrix_device("lavapipe");
-    const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
-    CHECK(planned(caps, p, named("matrix")).kernel == "matrix");
-    caps.min_subgroup_size = caps.max_subgroup_size = caps.subgroup_size = 16;  // quirk_wrong_matrices
-    CHECK(refusal(caps, p, named("matrix")).find("loads matrices wrong") != std::string::npos);
-}
-
 TEST_CASE("matrix: the profiles with units are these") {
     std::vector<std::string> names;
     for (const Profile& device : matrix_devices()) names.push_back(device.name);
     CHECK(names == std::vector<std::string>(std::begin(with_units), std::end(with_units)));
-}
-
-TEST_CASE("matrix: every device with units for float16 plans them at any head dim") {
-    for (const char* name : with_units) {
-        const DeviceCaps caps = matrix_device(name);
-        CAPTURE(name);
-        REQUIRE(!caps.matrices.empty());
-        for (const HeadDims dims : {HeadDims{1, 1},
-                                    {40, 72},
-                                    {64, 64},
-                                    {80, 80},
-                                    {111, 59},
-                                    {128, 128},
-                                    {160, 160},
-                                    {256, 256},
-                                    {512, 512},
-                                    {576, 512}})
-            for (const uint32_t alignment : {2u, 8u, 16u}) {
-                CAPTURE(dims.qk);
-                CAPTURE(dims.v);
-                const Plan plan =
-                    planned(caps, half(dims, {2, 4, 2, 300, 500, true}, alignment), named("matrix"));
-                const bool cpu = caps.type == core::DeviceType::cpu;
-                CHECK(planned(caps, half(dims, {2, 4, 2, 300, 500, true}, alignment)).kernel ==
-                      (cpu ? "tiles" : "matrix"));
-                CHECK(plan.kernel == "matrix");
-                const core::Pipeline& forward = forward_of(plan);
-                CHECK(constant(forward, "element_layout") == 0);
-                const bool second =
-                    caps.matrix_conversions && constant(forward, "matrix_n") == constant(forward, "matrix_k");
-                const bool rounded = std::string(name) != "intel_dg2";  // which has no 16-bit accumulators
-                CHECK(constant(forward, "p_move") == (second    ? MOVE_CONVERT
-                                                      : rounded ? MOVE_SHARED
-                                                                : MOVE_SHARED_FLOAT));
-            }
-    }
-}
-
-TEST_CASE("matrix: only asked for, only what is there") {
-    const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = profile("intel_skl");
-    const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
-    CHECK(planned(h200, make_problem({64, 64}, {1, 2, 2, 300, 300})).kernel == "tiles");
-    CHECK(refusal(h200, make_problem({64, 64}, {1, 2, 2, 300, 300}), named("matrix")).find("float32") !=
-          std::string::npos);
-    CHECK(planned(skl, p).kernel == "tiles");
-    CHECK(refusal(skl, p, named("matrix")).find("no matrix unit") != std::string::npos);
-    CHECK(planned(h200, half({64, 64}, {1, 2, 2, 1, 300})).kernel == "rows");
-    VkattnProblem bf16 = p;
-    bf16.dtype = VKATTN_DTYPE_BFLOAT16;
-    CHECK(planned(h200, bf16).kernel == "matrix");
-    CHECK(planned(matrix_device("amd_navi31"), bf16).kernel == "tiles");  // has units for float16 only
-    DeviceCaps varying = matrix_device("amd_navi31");
-    varying.subgroup_size_control = false;
-    CHECK(refusal(varying, p, named("matrix")).find("several sizes") != std::string::npos);
-    varying.max_subgroup_size = varying.min_subgroup_size;
-    CHECK(refusal(varying, p, named("matrix")) == "");
-    varying.full_subgroups = false;
-    CHECK(refusal(varying, p, named("matrix")).find("computeFullSubgroups") != std::string::npos);
-    CHECK(planned(varying, p).kernel == "tiles_dot");
-}
-
-TEST_CASE("matrix: the path that knows nothing, and what a plan forces") {
-    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const VkattnProblem p = half({64, 64}, {1, 2, 2, 300, 300});
-    const auto moves = [&](const Options& o) {
-        return std::pair(planned_constant(caps, p, o, "p_move"),
-                         planned_constant(caps, p, o, "element_layout") != 0);
-    };
-    CHECK(moves({}) == std::pair(uint32_t{MOVE_FRAGMENT}, true));
-    CHECK(moves(named("matrix_khr")) == std::pair(uint32_t{MOVE_SHARED}, false));
-    CHECK(moves(named("matrix", "move=1")) == std::pair(uint32_t{MOVE_CONVERT}, true));
-    CHECK(planned(caps, p, named("matrix", "subgroups=2,tile_kv=32")).tiles.tile_kv == 32);
-    VkattnProblem masked = p;
-    set_mask(masked, VKATTN_MASK_BOOL, MaskShape::whole);
-    const auto running = [&](const Options& o) { return is_running(planned(caps, masked, o)); };
-    CHECK(!running({}));
-    CHECK(running(named("matrix", "move=1,running=1")));
-    CHECK(running(named("matrix_khr")));
-    Options invariant;
-    invariant.batch_invariant = true;
-    for (const uint32_t rows : {1u, 17u, 300u}) {
-        const Plan plan = planned(caps, half({64, 64}, {1, 8, 2, rows, 300}), invariant);
-        CHECK(plan.kernel == "matrix");
-        CHECK(is_running(plan));
-        CHECK(plan.tiles.tile_kv == planned(caps, p).tiles.tile_kv);
-    }
-    const std::pair<const char*, const char*> bad[] = {
-        {"tile_kv=24", "multiple of 16"},       {"move=9", "move is 0 .. 3"},    {"chunk=16", "running=1"},
-        {"running=1,halves=2", "running is 0"}, {"rows=4", "is not one of"},     {"subgroups=0", "not 0"},
-        {"subgroups=40", "invocations"},        {"tile_kv=512", "shared memory"}};
-    for (const auto& [tuning, why] : bad) {
-        CAPTURE(tuning);
-        const std::string text = refusal(caps, p, named("matrix", tuning));
-        CHECK(text.starts_with("options.tuning: "));
-        CHECK(text.find(why) != std::string::npos);
-    }
-    CHECK(refusal(caps, masked, named("matrix_khr", "running=0")).find("need running=1") !=
-          std::string::npos);
-    Options stale = named("matrix", "running=0");
-    stale.batch_invariant = true;
-    CHECK(refusal(caps, p, stale).find("needs running=1") != std::string::npos);
-    const auto slices = [&](const char* tuning) {
-        return planned_constant(caps, p, named("matrix", tuning), "slices");
-    };
-    CHECK(slices("slice=4294967295") == 1);
-    CHECK(slices("slice=4") == 4);  // of 16 head dims, the least that a slice has
-    Options rejected;
-    rejected.rejected_rows = {"nvidia-matrix-d64"};
-    CHECK(planned(caps, p, rejected).tuning_row == "nvidia-wide-d80");
 }
 
 TEST_CASE("matrix: a row for which the device has no room is passed over, and named where it is the last") {
@@ -216,190 +63,6 @@ TEST_CASE("matrix: a row for which the device has no room is passed over, and na
     CHECK(refusal(caps, p, named("matrix")).ends_with(" bytes of shared memory, the device has 1024"));
     // What is asked for is not passed over: the failure is that of the first row.
     CHECK(refusal(caps, p, named("matrix", "level=0")).starts_with("options.tuning: "));
-}
-
-TEST_CASE(
-    "matrix: tiles that leave no register are for 16-bit rows in whole vectors, and nothing beside them") {
-    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const Shape shape{1, 2, 2, 300, 304};
-    const auto row = [&](const VkattnProblem& p, const Options& o = {}) {
-        return planned(caps, p, o).tuning_row;
-    };
-    for (const auto& [head_dim, name] : {std::pair{64u, "nvidia-matrix-d64"},
-                                         {72u, "nvidia-wide-d80"},
-                                         {80u, "nvidia-wide-d80"},
-                                         {88u, "nvidia-wide-d96"},
-                                         {128u, "nvidia-wide-d128"},
-                                         {136u, "nvidia-matrix-d256"}})
-        CHECK(row(half({head_dim, head_dim}, shape)) == name);
-    CHECK(row(half({128, 64}, shape)) == "nvidia-wide-d128");
-    CHECK(row(half({111, 128}, shape)) == "nvidia-matrix-d128");
-    CHECK(row(half({128, 111}, shape)) == "nvidia-matrix-d128");
-    VkattnProblem p = half({128, 128}, shape);
-    p.dtype = VKATTN_DTYPE_BFLOAT16;
-    CHECK(row(p) == "nvidia-wide-bf16");
-    p = half({128, 128}, shape);
-    p.alignment_bytes = 8;
-    CHECK(row(p) == "nvidia-matrix-d128");
-    p = half({128, 128}, shape);
-    p.softcap = 30;
-    CHECK(row(p) == "nvidia-matrix-d128");
-    p = half({128, 128}, shape);
-    CHECK(row(p, named("matrix_khr")) ==
-          "nvidia-matrix-d256");  // with P beside it, the one before is too large
-    Options o;
-    o.batch_invariant = true;
-    CHECK(row(p, o) == "nvidia-matrix-d128");
-    o = {};
-    o.precision = VKATTN_PRECISION_FLOAT16;
-    CHECK(row(make_problem({128, 128}, shape), o) == "nvidia-matrix-d128");
-    p = half({256, 256}, shape);
-    set_mask(p, VKATTN_MASK_FLOAT, MaskShape::whole);
-    CHECK(row(p) == "nvidia-bias-d256");
-    p = half({111, 111}, shape);
-    set_mask(p, VKATTN_MASK_FLOAT, MaskShape::whole);
-    CHECK(row(p) == "nvidia-bias-d128");
-}
-
-TEST_CASE("matrix: float masks of 16 bits have modules of their own, unless a score is wanted without them") {
-    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const auto forward = [&](VkattnProblem p, VkattnMaskType mask, const Options& o = {}) {
-        set_mask(p, mask, MaskShape::whole);
-        const Plan plan = planned(caps, p, o);
-        return std::pair(forward_of(plan).module, constant(forward_of(plan), "mask_row_bytes"));
-    };
-    const auto keys = [](uint32_t count) { return half({64, 64}, {1, 2, 2, 300, count}); };
-    using core::Module;
-    for (const auto& [count, unit] : {std::pair{304u, 16u}, {300u, 8u}, {302u, 4u}, {301u, 2u}})
-        CHECK(forward(keys(count), VKATTN_MASK_FLOAT) == std::pair(Module::forward_matrix_f16_bias, unit));
-    CHECK(forward(keys(304), VKATTN_MASK_BOOL) == std::pair(Module::forward_matrix_f16, 16u));
-    VkattnProblem p = keys(300);
-    p.dtype = VKATTN_DTYPE_BFLOAT16;
-    CHECK(forward(p, VKATTN_MASK_FLOAT).first == Module::forward_matrix_bf16_bias);
-    p = keys(300);
-    p.softcap = 30;
-    CHECK(forward(p, VKATTN_MASK_FLOAT).first == Module::forward_matrix_f16);
-    Options o;
-    o.batch_invariant = true;
-    CHECK(forward(keys(300), VKATTN_MASK_FLOAT, o).first == Module::forward_matrix_f16_running);
-    CHECK(forward(keys(300), VKATTN_MASK_FLOAT, named("matrix_khr")).first ==
-          Module::forward_matrix_f16_rounded_running);
-    const auto row = [&](VkattnMaskType mask) {
-        VkattnProblem wide = half({128, 128}, {1, 2, 2, 300, 300});
-        if (mask != VKATTN_MASK_NONE) set_mask(wide, mask, MaskShape::whole);
-        return planned(caps, wide).tuning_row;
-    };
-    CHECK(row(VKATTN_MASK_FLOAT) == "nvidia-wide-bias");
-    CHECK(row(VKATTN_MASK_BOOL) == "nvidia-wide-d128");
-    CHECK(row(VKATTN_MASK_NONE) == "nvidia-wide-d128");
-    o = {};
-    o.precision = VKATTN_PRECISION_FLOAT16;
-    p = make_problem({64, 64}, {1, 2, 2, 300, 300});
-    CHECK(forward(p, VKATTN_MASK_FLOAT, o).first == Module::forward_matrix_f16_of_f32);
-}
-
-namespace {
-
-Options rounding(VkattnPrecision precision, const char* kernel = "", const char* tuning = "") {
-    Options o = named(kernel, tuning);
-    o.precision = precision;
-    return o;
-}
-
-constexpr auto to_f16 = VKATTN_PRECISION_FLOAT16, to_bf16 = VKATTN_PRECISION_BFLOAT16;
-
-}  // namespace
-
-TEST_CASE("precision: float32 is rounded where it is asked for, by every device with units") {
-    for (const char* name : with_units) {
-        DeviceCaps caps = matrix_device(name);
-        CAPTURE(name);
-        for (const HeadDims dims : {HeadDims{1, 1}, {64, 64}, {111, 59}, {128, 128}, {576, 512}})
-            for (const uint32_t alignment : {4u, 8u, 16u, 32u}) {
-                const VkattnProblem p =
-                    make_problem(dims, {2, 4, 2, 300, 500, true}, Layout::contiguous, alignment);
-                CHECK(planned(caps, p).kernel == "tiles");
-                CHECK(planned(caps, p).operands == VKATTN_DTYPE_FLOAT32);
-                const Plan plan = planned(caps, p, rounding(to_f16));
-                CHECK(plan.kernel == "matrix");
-                CHECK(plan.operands == VKATTN_DTYPE_FLOAT16);
-                CHECK(describe(plan).find("\"precision\":\"float16\"") != std::string::npos);
-                const core::Pipeline& forward = forward_of(plan);
-                // Rows for CPUs, and those for the largest head dims, have a running maximum.
-                const bool running = caps.type == core::DeviceType::cpu || dims.qk > 128;
-                CHECK(forward.module == (running ? core::Module::forward_matrix_f16_of_f32_running
-                                                 : core::Module::forward_matrix_f16_of_f32));
-                CHECK(constant(forward, "p_move") == MOVE_SHARED_FLOAT);
-                CHECK(constant(forward, "load_bytes") == (alignment < 16 ? 4 : 16));
-            }
-        for (core::MatrixShape& shape : caps.matrices) shape.k = shape.n;
-        caps = probed(caps);
-        const VkattnProblem p = make_problem({64, 64}, {1, 2, 2, 300, 300});
-        const auto move = [&](const char* kernel) {
-            return planned_constant(caps, p, rounding(to_f16, kernel), "p_move");
-        };
-        CHECK(move("") == MOVE_FRAGMENT);
-        CHECK(move("matrix_khr") == MOVE_SHARED_FLOAT);
-    }
-    const Plan bf16 =
-        planned(matrix_device("nvidia_h200"), make_problem({64, 64}, {1, 2, 2, 300, 300}), rounding(to_bf16));
-    CHECK(forward_of(bf16).module == core::Module::forward_matrix_bf16_of_f32);
-    CHECK(bf16.operands == VKATTN_DTYPE_BFLOAT16);
-}
-
-TEST_CASE("precision: few rows and what is named keep float32, all else is refused") {
-    const DeviceCaps h200 = matrix_device("nvidia_h200"), skl = profile("intel_skl");
-    const VkattnProblem p = make_problem({64, 64}, {1, 2, 2, 300, 300}),
-                        few = make_problem({64, 64}, {1, 2, 2, 1, 300});
-    const auto is = [](const Plan& plan, const char* kernel) {
-        return plan.kernel == kernel && plan.operands == VKATTN_DTYPE_FLOAT32;
-    };
-    for (const DeviceCaps* caps : {&h200, &skl}) {
-        CHECK(is(planned(*caps, few, rounding(to_f16)), "rows"));
-        CHECK(is(planned(*caps, p, rounding(to_f16, "tiles")), "tiles"));
-        CHECK(is(planned(*caps, p, rounding(to_f16, "materialized")), "materialized"));
-    }
-    const Plan rounded = planned(h200, p, rounding(to_f16));
-    const auto of_tiles = std::find_if(rounded.refused.begin(), rounded.refused.end(),
-                                       [](const core::Refusal& r) { return r.kernel == "tiles"; });
-    REQUIRE(of_tiles != rounded.refused.end());
-    CHECK(of_tiles->reason == "only by name: it rounds no operands");
-    const std::string field = "options.precision: ";
-    CHECK(refusal(skl, p, rounding(to_f16)) == field + "the device has no matrix unit, or it is not enabled");
-    CHECK(refusal(matrix_device("amd_navi31"), p, rounding(to_bf16)) ==
-          field + "the matrix unit has no shape for bfloat16");
-    Options invariant = rounding(to_f16);
-    invariant.batch_invariant = true;
-    CHECK(planned(h200, few, invariant).kernel == "matrix");
-    CHECK(refusal(skl, few, invariant).starts_with(field));
-    for (const char* tuning : {"move=1", "move=2"})
-        CHECK(refusal(h200, p, rounding(to_f16, "matrix", tuning)) ==
-              "options.tuning: move=1 and move=2 are not for float32 storage");
-
-    VkattnProblem f16 = half({64, 64}, {1, 2, 2, 300, 300});
-    CHECK(planned(h200, f16, rounding(to_f16)).kernel == "matrix");
-    CHECK(planned(skl, f16, rounding(to_f16)).kernel == "tiles");  // it is the storage type
-    CHECK(refusal(h200, f16, rounding(to_bf16)) ==
-          field + "bfloat16 for a problem in float16: only float32 is rounded");
-    const auto unknown = make_plan(h200, resolved(p), rounding(static_cast<VkattnPrecision>(3)));
-    REQUIRE(!unknown);
-    CHECK(unknown.failure().status == VKATTN_INVALID_ARGUMENT);
-    CHECK(unknown.failure().message == "3 is not a VkattnPrecision");
-
-    const auto gradients = [&](const VkattnProblem& problem, VkattnPrecision precision) {
-        return make_plan(h200, resolved(problem), make_backward(resolved(problem)), rounding(precision));
-    };
-    CHECK(gradients(f16, to_f16));
-    CHECK(gradients(p, VKATTN_PRECISION_STORAGE));
-    const auto rounded_gradients = gradients(p, to_f16);
-    REQUIRE(rounded_gradients);
-    CHECK(rounded_gradients->kernel == "matrix");
-    CHECK(rounded_gradients->operands == VKATTN_DTYPE_FLOAT16);
-    // No kernel that rounds has so many head dims, and none stands in for it.
-    const VkattnProblem large = make_problem({512, 512}, {1, 2, 2, 300, 300});
-    REQUIRE(!gradients(large, to_f16));
-    CHECK(gradients(large, to_f16).failure().status == VKATTN_UNSUPPORTED);
-    CHECK(gradients(large, to_f16).failure().field == "options.precision");
 }
 
 namespace {
@@ -560,25 +223,17 @@ TEST_CASE("probe: turned products are taken where accumulators become right oper
     CHECK(shape_of(caps, rdna4, 8).turned_layout == 0);
 }
 
-TEST_CASE("matrix: products are turned where P stays in registers only so") {
-    const DeviceCaps caps = probed_turned(matrix_device("amd_navi31"), true);
-    const VkattnProblem p = half({128, 128}, {1, 2, 2, 300, 300});
-    CHECK(name_of(forward_of(planned(caps, p))) == "forward_matrix_f16_turned");
-    CHECK(planned_constant(caps, p, {}, "p_exchanged") == 1);
-    CHECK(name_of(forward_of(planned(caps, p, named("matrix_khr")))) == "forward_matrix_f16_rounded");
-    // By the caller's numbers they are not; P then goes through shared memory.
-    const Plan asked = planned(caps, p, named("matrix", "turned=0,halves=1,subgroups=4,q_held=112"));
-    CHECK(name_of(forward_of(asked)) == "forward_matrix_f16_rounded");
-    CHECK(asked.tuning.find("move=2,turned=0") != std::string::npos);
-    const Plan moved = planned(caps, p, named("matrix", "move=3"));
-    CHECK(moved.tuning.find("move=3,turned=0") != std::string::npos);
-    CHECK(moved.tuning_row == "matrix-d128");  // not a row of turned products
-    CHECK(refusal(probed(caps, false), p, named("matrix", "turned=2")) == "options.tuning: turned is 0 or 1");
-    const auto refused_turned = [&](const DeviceCaps& device, const char* kernel) {
-        return refusal(device, p, named(kernel, "turned=1")).find("turned=1 needs the kernel") !=
-               std::string::npos;
+TEST_CASE("matrix: heads and slices that pass 2^32 together are for another kernel") {
+    const DeviceCaps& caps = matrix_device("amd_navi31");
+    const auto problem = [](uint32_t batch) {
+        return resolved(
+            make_problem({64, 576}, {batch, 1, 1, 97, 97}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
     };
-    CHECK(refused_turned(matrix_device("amd_navi31"), "matrix"));
-    // Once it was turned where it takes no layout.
-    CHECK(refused_turned(caps, "matrix_khr"));
+    const Plan some = planned(caps, problem(1000)), most = planned(caps, problem(INT32_MAX));
+    REQUIRE_EQ(some.kernel, "matrix");
+    REQUIRE_EQ(constant(some.pipelines.front(), "slices"), 5);
+    CHECK_EQ(most.kernel, "tiles_dot");
+    const auto by_name = make_plan(caps, problem(INT32_MAX), kernel("matrix"));
+    REQUIRE_FALSE(by_name);
+    CHECK_EQ(by_name.failure().message, "2147483647 heads of all batches in 5 slices pass 2^32");
 }

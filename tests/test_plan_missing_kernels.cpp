@@ -1,5 +1,4 @@
-// Builds that VKATTN_KERNELS leaves kernels out of: the planner refuses what needs them by their name, and does without
-// those that only save work. Without VKATTN_CPU_FORMS it takes the forms of modules that there are.
+// Builds that VKATTN_KERNELS leaves kernels out of (test_plan_choices.cpp tells what is chosen without each of them). Without VKATTN_CPU_FORMS it takes the forms of modules that there are.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,8 +12,8 @@ using core::Kernel;
 
 namespace {
 
-DeviceCaps without(DeviceCaps caps, std::initializer_list<Kernel> kernels) {
-    for (const Kernel kernel : kernels) caps.missing_kernels |= 1u << static_cast<uint32_t>(kernel);
+DeviceCaps without(DeviceCaps caps, Kernel kernel) {
+    caps.missing_kernels |= 1u << static_cast<uint32_t>(kernel);
     return caps;
 }
 
@@ -30,67 +29,11 @@ std::string message_of(const core::Result<Plan>& plan) {
     return plan.failure().message;
 }
 
-std::string reason_against(const Plan& plan, const std::string& kernel) {
-    for (const core::Refusal& refusal : plan.refused)
-        if (refusal.kernel == kernel) return refusal.reason;
-    return "";
-}
-
-bool uses(const Plan& plan, Kernel kernel) {
-    return std::any_of(plan.pipelines.begin(), plan.pipelines.end(),
-                       [&](const core::Pipeline& p) { return core::info_of(p.module).kernel == kernel; });
-}
-
 }  // namespace
-
-TEST_CASE("missing kernels: another kernel takes over, and the plan says why") {
-    const DeviceCaps& h200 = matrix_device("nvidia_h200");
-    const Problem many = problem_of(512, VKATTN_DTYPE_FLOAT16), one = problem_of(1, VKATTN_DTYPE_FLOAT16);
-    CHECK_EQ(make_plan(h200, many, Options{})->kernel, "matrix");
-    CHECK_EQ(make_plan(h200, one, Options{})->kernel, "rows");
-
-    const auto tiles = make_plan(without(h200, {Kernel::forward_matrix}), many, Options{});
-    REQUIRE(tiles);
-    CHECK_EQ(tiles->kernel, "tiles");
-    CHECK_EQ(reason_against(*tiles, "matrix"), "this build has no forward_matrix");
-    const auto other = make_plan(without(h200, {Kernel::forward_rows}), one, Options{});
-    REQUIRE(other);
-    CHECK_NE(other->kernel, "rows");
-    CHECK_EQ(reason_against(*other, "rows"), "this build has no forward_rows");
-}
-
-TEST_CASE("missing kernels: what needs them is refused") {
-    const DeviceCaps& h200 = matrix_device("nvidia_h200");
-    const Problem problem = problem_of(512, VKATTN_DTYPE_FLOAT16);
-    Options matrix;
-    matrix.kernel = "matrix";
-    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::forward_matrix}), problem, matrix)),
-             "this build has no forward_matrix");
-    Options baseline;
-    baseline.kernel = "materialized";
-    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::materialized_softmax}), problem_of(512), baseline)),
-             "this build has no materialized_softmax");
-    CHECK_EQ(
-        message_of(make_plan(without(profile("lavapipe"), {Kernel::forward_tiles}), problem_of(512), {})),
-        "this build has no forward_tiles");
-    const core::Backward backward = make_backward(problem);
-    CHECK_EQ(message_of(make_plan(h200, problem, backward, Options{})), "planned");
-    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_key_value}), problem, backward, matrix)),
-             "planned");
-    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_matrix_query}), problem, backward, matrix)),
-             "this build has no backward_matrix_query");
-    // Without a kernel that it prefers, the planner takes the next one.
-    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_matrix_query}), problem, backward, {})),
-             "planned");
-    Options tiles;
-    tiles.kernel = "tiles";
-    CHECK_EQ(message_of(make_plan(without(h200, {Kernel::backward_key_value}), problem, backward, tiles)),
-             "this build has no backward_key_value");
-}
 
 TEST_CASE("missing kernels: keys are not split where nothing can merge the parts") {
     const DeviceCaps& h200 = profile("nvidia_h200");
-    const DeviceCaps none = without(h200, {Kernel::combine});
+    const DeviceCaps none = without(h200, Kernel::combine);
     const Problem one = problem_of(1);
     CHECK_GT(make_plan(h200, one, Options{})->num_splits, 1);
     const auto whole = make_plan(none, one, Options{});
@@ -110,21 +53,10 @@ TEST_CASE("missing kernels: keys are not split where nothing can merge the parts
     CHECK_EQ(message_of(make_plan(none, *combine)), "this build has no combine");
 }
 
-TEST_CASE("missing kernels: masks are not classified, matrix units are not probed") {
+TEST_CASE("missing kernels: matrix units are not probed") {
     const DeviceCaps& h200 = matrix_device("nvidia_h200");
-    VkattnProblem given = make_problem({64, 64}, {1, 2, 1, 4096, 4096});
-    set_mask(given, VKATTN_MASK_BOOL, MaskShape::whole);
-    const Problem masked = resolved(given);
-    const auto with = make_plan(h200, masked, Options{});
-    const auto plain = make_plan(without(h200, {Kernel::mask_classes}), masked, Options{});
-    REQUIRE(with);
-    REQUIRE(plain);
-    CHECK(uses(*with, Kernel::mask_classes));
-    CHECK(!uses(*plain, Kernel::mask_classes));
-    CHECK_EQ(plain->kernel, with->kernel);
-
     CHECK_GT(core::probe_size(h200), 0);
-    DeviceCaps unprobed = without(h200, {Kernel::probe_matrix});
+    DeviceCaps unprobed = without(h200, Kernel::probe_matrix);
     CHECK_EQ(core::probe_size(unprobed), 0);
     core::note_probe(unprobed, nullptr);
     CHECK_EQ(unprobed.matrices.size(), h200.matrices.size());

@@ -140,41 +140,6 @@ TEST_CASE("tuning: on real devices the first row for device and head dim fits") 
     }
 }
 
-TEST_CASE("tuning: where a compiler would spill a device's own rows, rows for any device are taken") {
-    const auto row_of = [](const char* device, const Problem& p, bool batch_invariant = false) {
-        core::Options options = tuning("", "tiles");
-        options.batch_invariant = batch_invariant ? 1 : 0;
-        return planned(profile(device), p, options).tuning_row;
-    };
-    const auto apple = [&](HeadDims dims, uint32_t alignment, VkattnDtype dtype) {
-        return row_of("apple_m1",
-                      resolved(make_problem(dims, square(1, 1, 100), Layout::contiguous, alignment, dtype)));
-    };
-    CHECK_EQ(apple({64, 64}, 16, VKATTN_DTYPE_FLOAT32), "apple-d64");
-    CHECK_EQ(apple({64, 64}, 4, VKATTN_DTYPE_FLOAT32), "few-d64");
-    CHECK_EQ(apple({61, 64}, 16, VKATTN_DTYPE_FLOAT32), "few-d64");
-    CHECK_EQ(apple({64, 126}, 16, VKATTN_DTYPE_FLOAT32), "few-d128");
-    CHECK_EQ(apple({61, 61}, 2, VKATTN_DTYPE_FLOAT16), "apple-d64");
-    CHECK_EQ(apple({128, 128}, 2, VKATTN_DTYPE_BFLOAT16), "apple-d128");
-    CHECK_EQ(apple({129, 129}, 4, VKATTN_DTYPE_FLOAT32), "apple-d256");
-
-    // Heads that share tiles, or may: batch-invariant, the row must not depend on how many query rows there are.
-    const auto shared = [&](uint32_t seqlen_q, bool batch_invariant) {
-        const Problem p = resolved(make_problem({64, 64}, {1, 4, 1, seqlen_q, 300}, Layout::contiguous, 16));
-        return row_of("apple_m1", p, batch_invariant);
-    };
-    CHECK_EQ(shared(63, false), "few-d64");
-    CHECK_EQ(shared(64, false), "apple-d64");
-    CHECK_EQ(shared(63, true), "few-d64");
-    CHECK_EQ(shared(64, true), "few-d64");
-
-    VkattnProblem masked = make_problem({64, 64}, square(1, 1, 100));
-    set_mask(masked, VKATTN_MASK_FLOAT, MaskShape::whole);
-    CHECK_EQ(row_of("adreno_740", resolved(masked)), "adreno-d64");
-    masked.softcap = 5;
-    CHECK_EQ(row_of("adreno_740", resolved(masked)), "few-d64");
-}
-
 TEST_CASE("tuning: a plan's tuning, fed back as an option, gives the same plan") {
     Flaws flaws;
     for (const Profile& device : usable_devices())
@@ -268,4 +233,47 @@ TEST_CASE("tuning: numbers of one's own, one or all of them") {
                 if (plan) CHECK_EQ(plan->tuning, core::to_text(n));
                 if (plan) CHECK_EQ(flaw_of(caps, p, *plan), "");
             }
+}
+
+TEST_CASE("tuning: of a backward, the larger head dim decides, and a device's own rows come before others'") {
+    const std::map<std::string, std::string> own{
+        {"nvidia_h200", "nvidia-"}, {"lavapipe", "cpu-"}, {"swiftshader", "cpu-"}};
+    for (const Profile& device : usable_devices())
+        for (uint32_t dim = 1; dim <= VKATTN_MAX_HEAD_DIM; dim++) {
+            const auto row_of = [&](HeadDims dims) {
+                const Problem p = resolved(make_problem(dims, square(1, 1, 100)));
+                return planned(device.caps, p, make_backward(p)).tuning_row;
+            };
+            const std::string row = row_of({dim, dim});
+            INFO(device.name << " " << dim << " " << row);
+            if (own.contains(device.name)) CHECK(row.starts_with(own.at(device.name)));
+            for (const HeadDims dims : {HeadDims{dim, 1}, HeadDims{1, dim}}) CHECK_EQ(row_of(dims), row);
+        }
+}
+
+TEST_CASE("tuning: of a backward, numbers of one's own") {
+    const Problem p = resolved(make_problem(d64, {2, 4, 2, 97, 113}));
+    const core::Backward b = make_backward(p);
+    const DeviceCaps& caps = profile("nvidia_h200");
+    size_t planned_count = 0, refused = 0;
+    for (const uint32_t threads : {8u, 32u, 96u, 256u})
+        for (const uint32_t lanes : {1u, 2u, 8u, 32u})
+            for (const uint32_t rows : {4u, 8u})
+                for (const uint32_t cols : {4u, 8u, 16u})
+                    for (const uint32_t v_keys : {2u, 4u, 16u}) {
+                        if (threads % lanes != 0) continue;
+                        core::TileNumbers n{threads, lanes, rows, cols, 16, 1, v_keys, 0, 2};
+                        n.q_slices = 1 + v_keys % 3;
+                        n.kv_slices = rows == 4 ? 1 : 2 * cols / 4;
+                        const auto plan = make_plan(caps, p, b, tuning(core::to_text(n)));
+                        INFO(core::to_text(n));
+                        const bool fits = numbers_flaw(n, true).empty() &&
+                                          pool_of_backward_maps(n, 64, 64) * 16 <= caps.max_shared_bytes;
+                        CHECK_EQ(static_cast<bool>(plan), fits);
+                        if (plan) CHECK_EQ(flaw_of(caps, p, b, *plan), "");
+                        planned_count += static_cast<bool>(plan);
+                        refused += !plan;
+                    }
+    CHECK_GT(planned_count, 30);
+    CHECK_GT(refused, 30);
 }

@@ -76,6 +76,30 @@ TEST_CASE("watchdog: no dispatch of up to a million keys is estimated above the 
     CHECK_GT(most.part_of_limit, 0.5);
 }
 
+TEST_CASE("watchdog: the largest problems have long dispatches rather than no plan") {
+    constexpr uint32_t most_rows = VKATTN_MAX_SEQLEN, giga = 1u << 30;
+    for (size_t i = 0; i < usable_devices().size(); i++) {
+        const DeviceCaps& caps = usable_devices()[i].caps;
+        // About a second.
+        CHECK_LE(core::dispatch_limit(caps, {}),
+                 caps.type == core::DeviceType::discrete ? 500'000'000'000 : 50'000'000'000);
+        if (i % 8 != 0) continue;
+        for (const Shape& shape :
+             {Shape{1, 1, 1, most_rows, most_rows}, Shape{1, 64, 64, most_rows, most_rows, true},
+              Shape{1, 1, 1, most_rows, most_rows, true, 4096}})
+            planned(caps, resolved(make_problem({576, 576}, shape)));
+        for (const Shape& shape : {Shape{1, 1, 1, 4 * million, giga}, Shape{1, 16, 1, million, giga, true},
+                                   Shape{1, 1, 1, 1000, giga}, Shape{1, 8, 1, 4 * million, 1000},
+                                   Shape{1, 1, 1, 16 * million, giga, true, 4096}})
+            for (const HeadDims dims : {HeadDims{4, 4}, HeadDims{576, 576}}) {
+                const Problem p = resolved(make_problem(dims, shape));
+                const core::Backward b = make_backward(p);
+                INFO(caps.name << ", " << to_text(p));
+                CHECK_EQ(flaw_of(caps, p, b, planned(caps, p, b)), "");
+            }
+    }
+}
+
 TEST_CASE("watchdog: masks and features do not hide work from the estimate") {
     Flaws flaws;
     Most most;

@@ -7,6 +7,7 @@
 
 #include "oracle/backward.hpp"
 #include "plan/self_test.hpp"
+#include "plan_cases.hpp"
 #include "profile.hpp"
 
 using namespace vkattn::core;
@@ -327,4 +328,39 @@ TEST_CASE("self-test: verdicts are kept as text, which another version does not 
             CHECK(std::ranges::any_of(verdicts, [&](const KernelVerdict& v) {
                 return is_of(v, verdict) && v.failure.starts_with(verdict.failure);
             }));
+}
+
+namespace {
+
+int64_t tests_of_dots(const DeviceCaps& caps, const std::string& kernel, bool backward) {
+    return std::ranges::count_if(pending_tests(caps), [&](const PlannedTest& test) {
+        return test.test.backward == backward && test.verdict.kernel == kernel &&
+               test.verdict.dtype == VKATTN_DTYPE_FLOAT16 && test.verdict.operands == VKATTN_DTYPE_FLOAT16;
+    });
+}
+
+}  // namespace
+
+TEST_CASE("self-test: 16-bit dot products, whose rounding is the device's") {
+    const DeviceCaps& caps = vkattn::test::profile("amd_navi21");
+    // A forward's are of normal numbers and of subnormal ones.
+    for (const char* name : {"tiles_dot", "rows_dot"}) CHECK_EQ(tests_of_dots(caps, name, false), 2);
+    CHECK_EQ(tests_of_dots(caps, "tiles_dot", true), 1);
+}
+
+// Matrix units take the self-test's shape there, and 16-bit dot products what they are too small for.
+TEST_CASE("self-test: 16-bit dot products beside matrix units") {
+    for (const char* name : {"amd_navi31", "amd_gfx1201"}) {
+        CAPTURE(name);
+        const DeviceCaps& caps = vkattn::test::profile(name);
+        const Problem p = *resolve(vkattn::test::make_problem(
+            {320, 320}, {1, 2, 2, 300, 300}, vkattn::test::Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+        for (const bool backward : {false, true}) {
+            const auto plan = backward ? make_plan(caps, p, vkattn::test::make_backward(p), {})
+                                       : make_plan(caps, p, Options{});
+            REQUIRE(plan);
+            CHECK_EQ(plan->kernel, "tiles_dot");
+            CHECK_EQ(tests_of_dots(caps, "tiles_dot", backward), backward ? 1 : 2);
+        }
+    }
 }
