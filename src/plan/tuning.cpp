@@ -371,8 +371,9 @@ Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFi
             std::vector<std::string_view> names;
             names.reserve(fields.size());
             for (const auto& f : fields) names.push_back(f.first);
+            // Spaces alone: with commas the longest list is no text for VkattnError.
             return invalid("options.tuning", fmt::format("'{}' is not one of {} with =number", excerpt(item),
-                                                         fmt::join(names, ", ")));
+                                                         fmt::join(names, " ")));
         }
         if (std::find(named.begin(), named.end(), field->first) != named.end())
             return invalid("options.tuning", fmt::format("{} is named twice", field->first));
