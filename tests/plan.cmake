@@ -8,13 +8,12 @@ endforeach()
 set(plan_sources
   main.cpp plan_arrays.cpp plan_cases.cpp plan_checks.cpp plan_checks_interface.cpp plan_checks_matrix.cpp
   plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_faults.cpp plan_reading.cpp gate/layouts.cpp
-  problem_bounds.cpp
-  test_plan_faults.cpp test_plan_interfaces.cpp profile.cpp test_plan.cpp test_plan_backward.cpp
-  test_plan_baseline.cpp test_plan_combine.cpp test_plan_features.cpp
-  test_plan_choices.cpp test_plan_counts.cpp test_plan_golden.cpp test_plan_limits.cpp test_plan_matrix.cpp
-  test_plan_missing_kernels.cpp test_plan_sweep.cpp test_plan_refusals.cpp test_plan_tuning.cpp
-  test_problem.cpp test_problem_backward.cpp test_profile.cpp test_overlap.cpp test_problem_features.cpp test_plan_random.cpp test_struct_sizes.cpp
-  test_self_test.cpp test_plan_watchdog.cpp)
+  problem_bounds.cpp profile.cpp
+  test_overlap.cpp test_plan.cpp test_plan_backward.cpp test_plan_choices.cpp test_plan_combine.cpp
+  test_plan_faults.cpp test_plan_features.cpp test_plan_golden.cpp test_plan_interfaces.cpp test_plan_limits.cpp
+  test_plan_matrix.cpp test_plan_random.cpp test_plan_refusals.cpp test_plan_sweep.cpp test_plan_tuning.cpp
+  test_problem.cpp test_problem_backward.cpp test_problem_features.cpp test_profile.cpp test_self_test.cpp
+  test_struct_sizes.cpp)
 list(TRANSFORM plan_sources PREPEND "${tests_dir}/")
 add_executable(vkattn_plan_tests ${plan_sources})
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")

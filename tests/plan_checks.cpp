@@ -68,15 +68,14 @@ std::set<std::string> names_in(const std::string& text) {
 // The tuning's text has all numbers of its kind of row, the tiles are what the first pipeline of the row has, and
 // kernels for CPUs are rolled.
 std::string tuning_flaw(const Given& g) {
-    const bool matrix = g.plan.kernel.starts_with("matrix");
-    if (!matrix) return tiles_flaw(g);
+    const auto tuning = values_in(g.plan.tuning);
+    if (g.options.tuning.empty() && (tuning.at("rolled") != 0) != (g.caps.type == core::DeviceType::cpu))
+        return "the module of another type of device";
+    if (!g.plan.kernel.starts_with("matrix")) return tiles_flaw(g);
     const std::string all = g.backward != nullptr
                                 ? core::to_text(core::backward_matrix_rows().front().numbers)
                                 : core::to_text(core::matrix_rows().front().numbers);
     if (names_in(g.plan.tuning) != names_in(all)) return "tuning: not all numbers, or more";
-    const auto tuning = values_in(g.plan.tuning);
-    if (g.options.tuning.empty() && (tuning.at("rolled") != 0) != (g.caps.type == core::DeviceType::cpu))
-        return "the module of another type of device";
     for (const char* flag : {"rolled", "turned", "running", "kv_apart", "kv_paired"})
         if (const auto found = tuning.find(flag); found != tuning.end() && found->second > 1)
             return fmt::format("tuning: {} is not a boolean", flag);

@@ -188,7 +188,6 @@ std::string combine_constants_flaw(const Given& g, const Pipeline& pipeline) {
 
 // Constants that nonfinite_flaw judges.
 constexpr std::string_view of_nonfinite[] = {"exp2_loses_nan", "isolates_rows", "holds_blocks"};
-constexpr std::string_view of_cut[] = {"first_x", "first_y", "first_z", "first_step", "end_step"};
 
 template <class All, class T>
 bool is_one_of(const All& names, const T& name) {
@@ -313,7 +312,7 @@ std::string words_flaw(const Pipeline& pipeline, const Words& expected) {
     std::array<uint32_t, core::max_push_bytes / 4> wanted{}, there{};
     std::memcpy(there.data(), pipeline.push.data(), sizeof there);
     for (const core::FieldInfo& field : core::info_of(core::info_of(pipeline.module).kernel).fields) {
-        if (find_patch(pipeline, field.name) != nullptr || is_one_of(of_cut, field.name)) continue;
+        if (find_patch(pipeline, field.name) != nullptr || is_one_of(fields_of_cut, field.name)) continue;
         const auto found = expected.find(field.name);
         if (found == expected.end() && field.size_bytes == 8) continue;  // an address that is not given: 0
         if (found == expected.end() || 4 * found->second.size() != field.size_bytes)
@@ -366,15 +365,11 @@ Words combine_words(const core::Combine& c) {
             {"num_heads_all", {c.batch * c.num_heads}}};
 }
 
-// Steps of a workgroup's loop, as they are numbered. The gradient of the mask is never cut, so its shader reads none.
+// The gradient of the mask is never cut, so its shader reads none.
 uint32_t num_steps(const Given& g, const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
     if (kind != Kind::dquery && kind != Kind::dkey_dvalue) return words_in(pipeline, "num_steps")[0];
-    const Tile tile = tile_of(pipeline);
-    const uint64_t steps = kind == Kind::dquery
-                               ? tiles_of(visible_keys(g.p).end, tile.kv)
-                               : g.p.num_heads_q / g.p.num_heads_kv * tiles_of(g.p.seqlen_q, tile.q);
-    return static_cast<uint32_t>(std::min<uint64_t>(steps, UINT32_MAX));
+    return static_cast<uint32_t>(std::min<uint64_t>(steps_of(g, pipeline), UINT32_MAX));
 }
 
 // The strides of the operands, or none where an argument block has them. A forward's last two words, which no shader

@@ -8,6 +8,13 @@
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
+
+uint64_t steps_of(const Given& g, const core::Pipeline& pipeline) {
+    const Tile t = tile_of(pipeline);
+    if (kind_of(pipeline) == Kind::dquery) return tiles_of(visible_keys(g.p).end, t.kv);
+    return g.p.num_heads_q / g.p.num_heads_kv * tiles_of(g.p.seqlen_q, t.q);
+}
+
 namespace {
 
 using core::bit;
@@ -79,13 +86,6 @@ std::string layers_flaw(const Dispatch& d, uint64_t rows) {
     return y * z < rows || y * (z - 1) >= rows || (z == 1 && y != rows)
                ? fmt::format("grid {} x {} does not fit {} rows", y, z, rows)
                : "";
-}
-
-// Steps of a workgroup's loop, as they are numbered.
-uint64_t steps_of(const Given& g, const Pipeline& pipeline) {
-    const Tile t = tile_of(pipeline);
-    if (kind_of(pipeline) == Kind::dquery) return tiles_of(visible_keys(g.p).end, t.kv);
-    return g.p.num_heads_q / g.p.num_heads_kv * tiles_of(g.p.seqlen_q, t.q);
 }
 
 // The boxes of a pipeline, and how far the spans of each have come. Spans of a box go in order, from the first step to
@@ -167,7 +167,6 @@ constexpr uint32_t all_results = bit(Region::out) | bit(Region::lse) | bit(Regio
 }  // namespace
 
 std::string pipelines_flaw(const core::Plan& plan, bool spare) {
-    constexpr std::string_view of_cut[] = {"first_x", "first_y", "first_z", "first_step", "end_step"};
     std::vector<bool> used(plan.pipelines.size());
     for (const Dispatch& d : plan.dispatches) {
         if (d.pipeline >= used.size()) return fmt::format("pipeline {} of {}", d.pipeline, used.size());
@@ -175,8 +174,8 @@ std::string pipelines_flaw(const core::Plan& plan, bool spare) {
         const uint32_t words[] = {d.cut.first[0], d.cut.first[1], d.cut.first[2], d.cut.first_step,
                                   d.cut.end_step};
         for (size_t i = 0; i < std::size(words); i++)
-            if (words[i] != 0 && find_field(plan.pipelines[d.pipeline], of_cut[i]) == nullptr)
-                return fmt::format("{} has no {}", name_of(plan.pipelines[d.pipeline]), of_cut[i]);
+            if (words[i] != 0 && find_field(plan.pipelines[d.pipeline], fields_of_cut[i]) == nullptr)
+                return fmt::format("{} has no {}", name_of(plan.pipelines[d.pipeline]), fields_of_cut[i]);
     }
     for (size_t i = 0; i < used.size(); i++)
         if (!used[i] && !spare)

@@ -71,6 +71,19 @@ inline core::Options tuning(const std::string& text, const char* kernel_name = "
     return o;
 }
 
+inline core::Options limited(uint64_t flops, uint64_t scratch = 0, const char* kernel_name = "") {
+    core::Options o;
+    o.kernel = kernel_name;
+    o.max_dispatch_flops = flops;
+    o.max_scratch_bytes = scratch;
+    return o;
+}
+
+inline VkattnProblem masked(VkattnProblem p, VkattnMaskType mask, MaskShape shape = MaskShape::whole) {
+    set_mask(p, mask, shape);
+    return p;
+}
+
 // Throws the reason where there is no plan.
 inline core::Plan planned(const core::DeviceCaps& caps, const core::Problem& problem,
                           const core::Options& options = {}) {

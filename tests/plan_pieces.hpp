@@ -37,10 +37,16 @@ std::string caller_arrays_flaw(const Given& g);
 // Bytes into the argument block of the ForwardArguments that a pipeline reads.
 uint64_t block_of(const core::Pipeline& pipeline);
 
+// What a dispatch's cut says, in its order.
+inline constexpr std::string_view fields_of_cut[] = {"first_x", "first_y", "first_z", "first_step",
+                                                     "end_step"};
+
 // plan_checks_work.cpp: who does which part of the work, in which order, and what it costs.
 std::string coverage_flaw(const Given& g);
 std::string flow_flaw(const Given& g);
 std::string cost_flaw(const Given& g);
+// Steps of a workgroup's loop over the other sequence, as they are numbered.
+uint64_t steps_of(const Given& g, const core::Pipeline& pipeline);
 // Operations for a row and a key of a tile, at least.
 double cost_of_pair(const Given& g, const core::Pipeline& pipeline);
 // Every dispatch has a pipeline, every pipeline a dispatch; what a dispatch's cut says has a field in its kernel.

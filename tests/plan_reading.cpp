@@ -46,6 +46,11 @@ Kind kind_of(const Pipeline& pipeline) {
     return kind == Kind::dkey_dvalue && writes(Region::dbias) ? Kind::dbias : kind;
 }
 
+size_t count_of(const core::Plan& plan, Kind kind) {
+    const auto has = [&](const core::Dispatch& d) { return kind_of(plan, d) == kind; };
+    return static_cast<size_t>(std::ranges::count_if(plan.dispatches, has));
+}
+
 bool on_matrices(const core::Plan& plan) {
     return std::ranges::any_of(plan.pipelines, [](const Pipeline& x) { return on_matrices(x); });
 }

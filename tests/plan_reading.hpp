@@ -60,6 +60,8 @@ inline const core::Pipeline& pipeline_of(const core::Plan& plan, const core::Dis
 inline Kind kind_of(const core::Plan& plan, const core::Dispatch& d) {
     return kind_of(pipeline_of(plan, d));
 }
+// Dispatches of this kind.
+size_t count_of(const core::Plan& plan, Kind kind);
 inline std::string_view name_of(const core::Pipeline& pipeline) {
     return core::name_of(pipeline.module);
 }

@@ -2,13 +2,10 @@
 // it.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <set>
-#include <tuple>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -49,22 +46,6 @@ TEST_CASE("plan: odd strides that are never taken change nothing, wide loads inc
             }
 }
 
-TEST_CASE("plan: more query tiles than the grid holds") {
-    DeviceCaps caps = smallest_device();
-    caps.max_workgroup_count = {65535, 3, 5};
-    const uint32_t tile_q = planned(caps, resolved(make_problem(d64, square(1, 1, 100)))).tiles.tile_q;
-    for (const uint32_t seqlen : {15 * tile_q, 15 * tile_q + 1, 100 * tile_q}) {
-        const Problem p = resolved(make_problem(d64, square(1, 1, seqlen)));
-        const Plan plan = planned(caps, p);
-        CHECK_EQ(flaw_of(caps, p, plan), "");
-        CHECK_EQ(plan.dispatches.size(), (seqlen + 3 * tile_q - 1) / (3 * tile_q));
-    }
-    const Problem most = resolved(make_problem(d64, square(1, 1, 15 * tile_q + 1)));
-    const auto refused = make_plan(caps, most, kernel("materialized"));
-    REQUIRE_FALSE(refused);
-    CHECK_EQ(refused.failure().status, VKATTN_UNSUPPORTED);
-}
-
 TEST_CASE("plan: constants, so pipelines, depend on neither lengths nor counts") {
     // What decides which pipelines are built, but for parts of the keys, which are merged by one more.
     const auto built = [](const Plan& plan) {
@@ -92,27 +73,6 @@ TEST_CASE("plan: constants, so pipelines, depend on neither lengths nor counts")
                     flaws.add(built(first) == built(other) ? "" : "pipelines", device.name, p);
                     flaws.add(first.tuning_row == other.tuning_row ? "" : "row", device.name, p);
                 }
-            }
-}
-
-TEST_CASE("plan: a single stride of 4 GiB needs the argument block, 4 bytes less do not") {
-    constexpr uint64_t limit = uint64_t{1} << 30;  // elements
-    for (int tensor = 0; tensor < 4; tensor++)
-        for (int level = 0; level < 3; level++)
-            for (const uint64_t stride : {limit - 1, limit, 5 * limit}) {
-                VkattnProblem given = make_problem({1, 1}, square(2, 2, 2), Layout::contiguous);
-                VkattnStrides* all[] = {&given.query_strides, &given.key_strides, &given.value_strides,
-                                        &given.out_strides};
-                VkattnStrides& s = *all[tensor];
-                uint64_t* levels[] = {&s.batch, &s.head, &s.seq};
-                *levels[level] = stride;
-                if (level == 2) s.batch = 1;  // between the rows
-                const Problem p = resolved(given);
-                const Plan plan = planned(profile("lavapipe"), p);
-                INFO("tensor " << tensor << ", level " << level << ", stride " << stride);
-                CHECK_EQ(flaw_of(profile("lavapipe"), p, plan), "");
-                CHECK_EQ(plan.arguments.empty(), stride < limit);
-                CHECK_EQ(plan.scratch_bytes, stride < limit ? 0 : 256);
             }
 }
 

@@ -1,39 +1,15 @@
-// Plans of vkattn_backward_create: on every device and many problems, cut and whole.
+// Plans of vkattn_backward_create: cut and whole, and those of the baseline.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "plan_flaws.hpp"
 #include "plan_pieces.hpp"
+#include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
 using core::Backward;
-using core::Region;
-
-namespace {
-
-Options limited(uint64_t flops, uint64_t scratch = 0) {
-    Options o;
-    o.max_dispatch_flops = flops;
-    o.max_scratch_bytes = scratch;
-    return o;
-}
-
-Problem masked(HeadDims dims, const Shape& shape, MaskShape mask, VkattnMaskType type = VKATTN_MASK_FLOAT) {
-    VkattnProblem p = make_problem(dims, shape);
-    set_mask(p, type, mask);
-    return resolved(p);
-}
-
-size_t count_of(const Plan& plan, Kind kind) {
-    return static_cast<size_t>(std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
-                                             [&](const auto& d) { return kind_of(plan, d) == kind; }));
-}
-
-}  // namespace
 
 TEST_CASE("backward: loops are cut just where they exceed the limit, and scratch holds what they pass on") {
     const DeviceCaps& caps = profile("lavapipe");
@@ -64,7 +40,7 @@ TEST_CASE("backward: loops are cut just where they exceed the limit, and scratch
 TEST_CASE("backward: classes of mask tiles, where there are many and scratch has room") {
     const DeviceCaps& caps = profile("nvidia_h200");
     const auto classified = [&](const Shape& shape, const Options& o = {}) {
-        const Problem p = masked(d64, shape, MaskShape::all_heads);
+        const Problem p = resolved(masked(make_problem(d64, shape), VKATTN_MASK_FLOAT, MaskShape::all_heads));
         const Plan plan = planned(caps, p, make_backward(p), o);
         CHECK_EQ(flaw_of(caps, p, make_backward(p), plan, o), "");
         return count_of(plan, Kind::classes) == 1;
@@ -74,7 +50,7 @@ TEST_CASE("backward: classes of mask tiles, where there are many and scratch has
     CHECK_FALSE(classified({2, 4, 4, 2048, 2048}, limited(0, 1024)));
     // Nor where a loop's accumulators need the room.
     const uint64_t limit = 100'000'000;
-    const Problem p = masked(d64, {1, 1, 1, 2048, 2048}, MaskShape::whole);
+    const Problem p = resolved(masked(make_problem(d64, {1, 1, 1, 2048, 2048}), VKATTN_MASK_FLOAT));
     const uint64_t all = planned(caps, p, make_backward(p), limited(limit)).scratch_bytes;
     CHECK(classified({1, 1, 1, 2048, 2048}, limited(limit, all)));
     CHECK_FALSE(classified({1, 1, 1, 2048, 2048}, limited(limit, all - 256)));
@@ -97,4 +73,40 @@ TEST_CASE("backward: a gradient's rows far apart need wide addresses") {
             for (const auto& pipeline : plan.pipelines)
                 CHECK_EQ(constant(pipeline, "far_rows"), seq == rows_of_gib);
         }
+}
+
+TEST_CASE("baseline backward: pieces of whole groups, as many as scratch holds") {
+    const DeviceCaps& caps = profile("nvidia_h200");
+    const Problem p = resolved(make_problem(d64, {2, 6, 2, 97, 113}));
+    const Backward b = make_backward(p);
+    const uint64_t matrix = matrix_bytes(p), fixed = planned(caps, p, b).scratch_bytes + 4 * 256 + 4 * 176;
+    size_t before = 0;
+    for (const uint64_t heads : {12u, 9u, 6u, 5u, 3u}) {
+        const uint64_t limit = fixed + 2 * round_up(heads * matrix, 256) + 512;
+        const Plan plan = planned(caps, p, b, limited(0, limit, "materialized"));
+        INFO(heads);
+        CHECK_EQ(flaw_of(caps, p, b, plan, limited(0, limit, "materialized")), "");
+        CHECK_LE(plan.scratch_bytes, limit);
+        CHECK_GE(plan.dispatches.size(), before);
+        before = plan.dispatches.size();
+    }
+    CHECK_EQ(before, 1 + 4 * 7);  // delta, and a kv head a piece
+    const auto refused = make_plan(caps, p, b, limited(0, 2 * matrix, "materialized"));
+    REQUIRE_FALSE(refused);
+    CHECK_NE(refused.failure().message.find("bytes of scratch"), std::string::npos);
+}
+
+TEST_CASE("baseline backward: steps are there just when there is something to write") {
+    const auto steps = [](const Shape& shape) {
+        const Problem p = resolved(make_problem(d64, shape));
+        const Backward b = make_backward(p);
+        const Plan plan = planned(profile("lavapipe"), p, b, kernel("materialized"));
+        CHECK_EQ(flaw_of(profile("lavapipe"), p, b, plan, kernel("materialized")), "");
+        return plan.dispatches.size();
+    };
+    CHECK_EQ(steps({2, 4, 2, 9, 9}), 8);
+    CHECK_EQ(steps({2, 4, 2, 0, 9}), 2);
+    CHECK_EQ(steps({2, 4, 2, 9, 0}), 2);
+    CHECK_EQ(steps({2, 4, 2, 0, 0}), 0);
+    CHECK_EQ(steps({0, 4, 2, 9, 9}), 0);
 }

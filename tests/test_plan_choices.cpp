@@ -36,10 +36,6 @@ VkattnProblem half(HeadDims dims, const Shape& shape) {
     return given(f16, dims, shape);
 }
 
-VkattnProblem masked(VkattnProblem p, VkattnMaskType mask) {
-    set_mask(p, mask, MaskShape::whole);
-    return p;
-}
 VkattnProblem biased(const VkattnProblem& p) {
     return masked(p, VKATTN_MASK_FLOAT);
 }
@@ -310,6 +306,9 @@ void add_drivers(std::vector<std::string>& lines) {
         .forward("float mask", bias, tiles)
         .forward("float mask, softcap", capped(bias), tiles);
     const VkattnProblem p = given(f32, d128, {1, 2, 2, 97, 97});
+    Choices(lines, "CPU, rows by name", profile("lavapipe"))
+        .forward("many rows", given(f32, d64, many), kernel("rows"))
+        .forward("one row, invariant", given(f32, d64, few), invariant(kernel("rows")));
     Choices(lines, "NVK", matrix_device("nvk_ampere"))
         .backward("float32", p, rounding(kernel("matrix")))
         .backward("float32, mask", hidden(p), rounding(kernel("matrix")))
@@ -345,12 +344,29 @@ void add_missing(std::vector<std::string>& lines) {
     }
 }
 
+// Why a plan has not the other kernels.
+void add_reasons(std::vector<std::string>& lines) {
+    const Problem many_rows = resolved(given(f32, d64, {1, 2, 1, 97, 97})),
+                  one_row = resolved(given(f32, d64, {1, 2, 1, 1, 97}));
+    const auto add = [&](const char* name, const char* device, const Problem& p, const Options& o) {
+        const auto plan = make_plan(matrix_device(device), p, o);
+        REQUIRE(plan);
+        for (const core::Refusal& r : plan->refused)
+            lines.push_back(fmt::format("{} {}, not {}: {}", name, plan->kernel, r.kernel, r.reason));
+    };
+    add("CPU", "lavapipe", many_rows, {});
+    add("CPU, one row", "lavapipe", one_row, {});
+    add("CPU, one row by name", "lavapipe", one_row, kernel("materialized"));
+    add("CPU, one row invariant", "lavapipe", one_row, invariant());
+    add("H200 rounds", "nvidia_h200", many_rows, rounding({}));
+}
+
 }  // namespace
 
 TEST_CASE("choices: kernels, rows, numbers and modules are what they were") {
     std::vector<std::string> lines;
-    for (const auto add :
-         {add_usual, add_matrix, add_h200, add_precision, add_amd, add_dot, add_drivers, add_missing})
+    for (const auto add : {add_usual, add_matrix, add_h200, add_precision, add_amd, add_dot, add_drivers,
+                           add_missing, add_reasons})
         add(lines);
     check_golden("choices.txt", lines);
 }

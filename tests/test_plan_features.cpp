@@ -1,8 +1,7 @@
-// Storage types, masks, lengths, packed query rows, parts of the keys: on every device, crossed with shapes.
+// Classes of mask tiles, packed query rows, parts of the keys: where they are there, and how they give way.
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -15,42 +14,19 @@ using core::Region;
 
 namespace {
 
-VkattnProblem with(VkattnProblem p, VkattnMaskType mask, MaskShape shape) {
-    set_mask(p, mask, shape);
-    return p;
-}
-
 const core::ScratchRegion* region_of(const Plan& plan, Region region) {
     for (const core::ScratchRegion& r : plan.scratch)
         if (r.region == region) return &r;
     return nullptr;
 }
 
-size_t count_of(const Plan& plan, Kind kind) {
-    return static_cast<size_t>(std::count_if(plan.dispatches.begin(), plan.dispatches.end(),
-                                             [&](const auto& d) { return kind_of(plan, d) == kind; }));
-}
-
 }  // namespace
-
-TEST_CASE("features: a mask's rows far apart need wide addresses") {
-    const DeviceCaps& caps = profile("amd_navi31");
-    for (const uint32_t keys : {1u << 16, 1u << 24, 1u << 28}) {
-        const Problem p =
-            resolved(with(make_problem(d64, {1, 1, 1, 4096, keys}), VKATTN_MASK_FLOAT, MaskShape::whole));
-        const Plan plan = planned(caps, p);
-        CHECK_EQ(flaw_of(caps, p, plan), "");
-        CHECK_GT(count_of(plan, Kind::forward), 0);
-        for (const auto& pipeline : plan.pipelines)
-            if (kind_of(pipeline) == Kind::forward) CHECK_EQ(constant(pipeline, "far_rows"), keys > 1u << 20);
-    }
-}
 
 TEST_CASE("classes: only where a mask is worth it, and within the limits") {
     const DeviceCaps& caps = profile("nvidia_h200");
     const auto classified = [&](const Shape& shape, MaskShape mask, Options o = {}) {
         o.kernel = "tiles";
-        const Problem p = resolved(with(make_problem(d64, shape), VKATTN_MASK_BOOL, mask));
+        const Problem p = resolved(masked(make_problem(d64, shape), VKATTN_MASK_BOOL, mask));
         const Plan plan = planned(caps, p, o);
         CHECK_EQ(flaw_of(caps, p, plan, o), "");
         CHECK_EQ(region_of(plan, Region::mask_classes) != nullptr, count_of(plan, Kind::classes) == 1);
@@ -99,7 +75,7 @@ TEST_CASE("classes: each mask head has its own, and so has a group of query head
 TEST_CASE("classes: give way where scratch is short") {
     const DeviceCaps& caps = profile("nvidia_h200");
     const Problem p =
-        resolved(with(make_problem(d64, {2, 8, 8, 4096, 4096}), VKATTN_MASK_BOOL, MaskShape::whole));
+        resolved(masked(make_problem(d64, {2, 8, 8, 4096, 4096}), VKATTN_MASK_BOOL, MaskShape::whole));
     REQUIRE_NE(region_of(planned(caps, p), Region::mask_classes), nullptr);
     Options o;
     o.max_scratch_bytes = 512;

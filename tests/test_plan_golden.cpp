@@ -21,7 +21,6 @@ struct Case {
     bool backward = false;
     const char* kernel = "auto";
     uint32_t alignment_bytes = 16;
-    VkattnPrecision precision = VKATTN_PRECISION_STORAGE;
 };
 
 using F = Features;
@@ -76,22 +75,12 @@ const Case matrix_cases[] = {
     {"d64-f16-8k", d64, n_8k, F{.dtype = f16}},
     {"d128-f16-gqa-causal", d128, gqa, F{.dtype = f16}},
     {"d128-bf16-gqa-causal", d128, gqa, F{.dtype = bf16}},
-    {"d80-f16", {80, 80}, square, F{.dtype = f16}},
-    {"d96-f16", {96, 96}, square, F{.dtype = f16}},
-    {"d111-f16-unaligned", {111, 59}, square, F{.dtype = f16}, Layout::contiguous, false, "auto", 2},
-    {"d256-f16", d256, square, F{.dtype = f16}},
     {"d576-bf16-mla", mla, {1, 128, 1, 16, 8192, true}, F{.dtype = bf16}},
     {"d128-f16-decode", d128, {8, 32, 8, 1, 32768}, F{.dtype = f16}},
     {"d64-f16-window", d64, {1, 4, 4, 65536, 65536, true, 1024}, F{.dtype = f16}},
-    {"d64-f16-bool-mask", d64, square, F{.dtype = f16, .mask = mask_bool, .mask_shape = MaskShape::all_heads}},
-    {"d128-f16-float-mask", d128, square, F{.dtype = f16, .mask = mask_float, .mask_shape = MaskShape::shared}},
     {"d64-f16-3-parts", d64, {1, 8, 8, 1024, 8192}, F{.dtype = f16, .num_splits = 3}},
     {"d128-f16-split", d128, {1, 16, 4, 16, 131072, true}, F{.dtype = f16}},
     {"d64-f16-invariant", d64, square, F{.dtype = f16, .batch_invariant = true}},
-    {"d64-f32-as-f16", d64, n_8k, {}, Layout::contiguous, false, "auto", 16, VKATTN_PRECISION_FLOAT16},
-    {"d64-f32-as-bf16", d64, n_8k, {}, Layout::contiguous, false, "auto", 16, VKATTN_PRECISION_BFLOAT16},
-    {"d64-f16-by-name", d64, square, F{.dtype = f16}, Layout::contiguous, false, "matrix"},
-    {"d64-f16-khr", d64, square, F{.dtype = f16}, Layout::contiguous, false, "matrix_khr"},
     {"backward-d64-f16", d64, square, F{.dtype = f16}, Layout::contiguous, true},
     {"backward-d128-bf16-gqa-causal", d128, gqa, F{.dtype = bf16}, Layout::contiguous, true},
     {"backward-d256-f16", d256, square, F{.dtype = f16}, Layout::contiguous, true},
@@ -125,7 +114,6 @@ std::string line_of(const Profile& device, const Case& c) {
     set_features(problem, c.features);
     core::Options options = options_of(c.features);
     options.kernel = c.kernel;
-    options.precision = c.precision;
     const std::string head = fmt::format("{} {}: ", device.name, c.name);
     const core::Problem p = resolved(problem);
     const auto plan = c.backward ? make_plan(device.caps, p, make_backward(p), options)

@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <cstddef>
-#include <cstring>
 #include <set>
 #include <span>
 #include <string>

@@ -1,43 +1,18 @@
-// Plans on matrix units: on what the devices report of them, of float32 that may be rounded, and what a probe tells.
+// Plans on matrix units: room for their rows, and what a probe tells of them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "plan/matrix.hpp"
-#include "plan_cases.hpp"
+#include "plan_flaws.hpp"
 #include "plan_pieces.hpp"
 #include "plan_reading.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
-using core::DeviceCaps;
-using core::Options;
-using core::Plan;
 
 namespace {
-
-VkattnProblem half(HeadDims dims, const Shape& shape, uint32_t alignment_bytes = 16) {
-    return make_problem(dims, shape, Layout::contiguous, alignment_bytes, VKATTN_DTYPE_FLOAT16);
-}
-
-Options named(const char* kernel, const char* tuning = "") {
-    Options o;
-    o.kernel = kernel;
-    o.tuning = tuning;
-    return o;
-}
-
-Plan planned(const DeviceCaps& caps, const VkattnProblem& p, const Options& o = {}) {
-    auto plan = make_plan(caps, resolved(p), o);
-    if (!plan) throw std::runtime_error(plan.failure().field + " " + plan.failure().message);
-    return *plan;
-}
-
-std::string refusal(const DeviceCaps& caps, const VkattnProblem& p, const Options& o) {
-    const auto plan = make_plan(caps, resolved(p), o);
-    return plan ? "" : plan.failure().field + ": " + plan.failure().message;
-}
 
 const char* const with_units[] = {"amd_gfx1201", "amd_navi31",  "amd_phoenix", "amd_strix1", "intel_dg2",
                                   "lavapipe",    "nvidia_h200", "nvk_ampere",  "nvk_turing"};
@@ -52,17 +27,22 @@ TEST_CASE("matrix: the profiles with units are these") {
 
 TEST_CASE("matrix: a row for which the device has no room is passed over, and named where it is the last") {
     DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const VkattnProblem p = half({128, 128}, {1, 2, 2, 300, 304});
+    const Problem p =
+        resolved(make_problem({128, 128}, {1, 2, 2, 300, 304}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
     const Plan usual = planned(caps, p);
     caps.max_shared_bytes = usual.tiles.shared_bytes + 1023;  // the compiler may need 1,024 bytes of its own
-    const Plan next = planned(caps, p, named("matrix"));
+    const Plan next = planned(caps, p, kernel("matrix"));
     CHECK(next.tuning_row != usual.tuning_row);
     CHECK(next.tiles.shared_bytes < usual.tiles.shared_bytes);
     caps.max_shared_bytes = 1024;
-    CHECK(refusal(caps, p, named("matrix")).starts_with(": row matrix-d576: "));
-    CHECK(refusal(caps, p, named("matrix")).ends_with(" bytes of shared memory, the device has 1024"));
+    const auto refusal = [&](const Options& o) {
+        const auto plan = make_plan(caps, p, o);
+        return plan ? "" : plan.failure().field + ": " + plan.failure().message;
+    };
+    CHECK(refusal(kernel("matrix")).starts_with(": row matrix-d576: "));
+    CHECK(refusal(kernel("matrix")).ends_with(" bytes of shared memory, the device has 1024"));
     // What is asked for is not passed over: the failure is that of the first row.
-    CHECK(refusal(caps, p, named("matrix", "level=0")).starts_with("options.tuning: "));
+    CHECK(refusal(tuning("level=0", "matrix")).starts_with("options.tuning: "));
 }
 
 namespace {

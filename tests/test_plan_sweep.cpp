@@ -243,34 +243,6 @@ TEST_CASE("sweep: every device, feature and shape") {
     CHECK_GT(sweep.cut(), 1000);
 }
 
-TEST_CASE("sweep: every mask shape, packed and not, on large and small grids") {
-    Sweep sweep;
-    for (const Device& device : all_devices()) {
-        if (!is_one_of(device.name, {"few workgroups", "nvidia_h200", "swiftshader", "amd_navi31"})) continue;
-        for (uint32_t mask = 0; mask < static_cast<uint32_t>(MaskShape::count); mask++)
-            for (const Shape& s :
-                 {Shape{3, 6, 2, 3, 700, true}, Shape{2, 8, 1, 1, 5000}, Shape{1, 4, 4, 900, 300},
-                  Shape{1, 1, 1, 1, 1}, Shape{1, 2, 1, 70, 1},
-                  // Not all of the results are there, or none is.
-                  Shape{2, 4, 2, 0, 9}, Shape{2, 4, 2, 9, 0}, Shape{0, 4, 2, 9, 9}, Shape{0, 4, 2, 0, 0}})
-                for (const auto dtype : {f32, f16, bf16})
-                    for (const auto type : {VKATTN_MASK_BOOL, VKATTN_MASK_FLOAT}) {
-                        VkattnProblem given =
-                            make_problem(sweep.draws.one_in(2) ? d64 : d128, s, Layout::padded, 4, dtype);
-                        set_mask(given, type, static_cast<MaskShape>(mask));
-                        Options split, limited;
-                        split.num_splits = 3;
-                        limited.max_dispatch_flops = uint64_t{1} << 27;
-                        const std::string where = fmt::format("mask {}", mask);
-                        for (const Options& o : {Options{}, split}) sweep.add(device, given, o, false, where);
-                        for (const Options& o : {Options{}, limited})
-                            sweep.add(device, given, o, true, where);
-                    }
-    }
-    sweep.check_planned("tiles", 1000);
-    sweep.check_planned("backward tiles", 1000);
-}
-
 namespace {
 
 // Callers may ask for these numbers instead of the table's.

@@ -1,4 +1,4 @@
-// Tuning: rows of the table, and numbers of one's own.
+// Tuning: rows of the table, numbers of one's own, and builds that have not all kernels.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/matrix.hpp"
 #include "plan/tuning.hpp"
 #include "plan_flaws.hpp"
 
@@ -159,41 +160,6 @@ TEST_CASE("tuning: a plan's tuning, fed back as an option, gives the same plan")
             }
 }
 
-TEST_CASE("tuning: a row fits for the smallest and the largest head dim that it is for") {
-    size_t count = 0;
-    const core::TuningRow* rows = core::tuning_rows(core::KernelKind::tiles, count);
-    DeviceCaps roomy = smallest_device();  // as Vulkan devices come at most, so that no row is passed over
-    roomy.max_shared_bytes = 65536;
-    roomy.max_invocations = roomy.max_workgroup_size[0] = 1024;
-    for (size_t i = 0; i < count; i++)
-        for (const uint32_t dim : {1u, rows[i].max_head_dim}) {
-            const Problem p = resolved(make_problem({VKATTN_MAX_HEAD_DIM, dim}, square(1, 1, 1)));
-            INFO(std::string(rows[i].name) << ", head_dim_v " << dim);
-            CHECK_EQ(core::pool_vec4(rows[i].numbers, p, core::KernelKind::tiles),
-                     pool_of_maps(rows[i].numbers, dim));
-            const bool of_rows = rows[i].numbers.of_rows_kernel();
-            roomy.vendor_id = of_rows ? 0x1002 : 0;  // whose rows there are for every head dim
-            CHECK(make_plan(roomy, p, tuning(to_text(rows[i].numbers), of_rows ? "rows" : "tiles")));
-        }
-}
-
-TEST_CASE("tuning: CPUs have modules of their own, no other device has them") {
-    for (const Profile& device : usable_devices())
-        for (const uint32_t dim : {64u, 128u, 256u, 576u})
-            for (const uint32_t rows : {1u, 100u}) {
-                const Problem p = resolved(make_problem({dim, dim}, square(1, 1, 100)));
-                const Problem few = resolved(make_problem({dim, dim}, {1, 1, 1, rows, 100}));
-                INFO(device.name << ", head dims " << dim << ", rows " << rows);
-                const bool is_cpu = device.caps.type == core::DeviceType::cpu;
-                for (const Plan& plan : {planned(device.caps, few), planned(device.caps, p, make_backward(p)),
-                                         planned(device.caps, p, tuning("", "materialized"))}) {
-                    CHECK_EQ(parse_numbers(plan.tuning).rolled, is_cpu);
-                    for (const core::Pipeline& pipeline : plan.pipelines)
-                        CHECK_EQ(pipeline.rolled, is_cpu && core::info_of(pipeline.module).forms == 2);
-                }
-            }
-}
-
 TEST_CASE("tuning: a CPU too small for the rows of CPUs has those of others, as its own module") {
     DeviceCaps caps = profile("lavapipe");
     caps.max_shared_bytes = 16384;
@@ -276,4 +242,88 @@ TEST_CASE("tuning: of a backward, numbers of one's own") {
                     }
     CHECK_GT(planned_count, 30);
     CHECK_GT(refused, 30);
+}
+
+// Builds that VKATTN_KERNELS leaves kernels out of (test_plan_choices.cpp tells what is chosen without each of them), or
+// that VKATTN_CPU_FORMS leaves without forms for CPUs.
+namespace {
+
+DeviceCaps without(DeviceCaps caps, core::Kernel kernel) {
+    caps.missing_kernels |= 1u << static_cast<uint32_t>(kernel);
+    return caps;
+}
+
+// A problem with many query rows, or with one; with one, many keys are split on large devices.
+Problem problem_of(uint32_t seqlen_q, VkattnDtype dtype = VKATTN_DTYPE_FLOAT32) {
+    return resolved(make_problem({64, 64}, {1, 2, 1, seqlen_q, 16384}, Layout::contiguous, 16, dtype));
+}
+
+// The message of a refusal; "planned" if there is none.
+std::string message_of(const core::Result<Plan>& plan) {
+    if (plan) return "planned";
+    CHECK_EQ(plan.failure().status, VKATTN_UNSUPPORTED);
+    return plan.failure().message;
+}
+
+}  // namespace
+
+TEST_CASE("missing kernels: keys are not split where nothing can merge the parts") {
+    const DeviceCaps& h200 = profile("nvidia_h200");
+    const DeviceCaps none = without(h200, core::Kernel::combine);
+    const Problem one = problem_of(1);
+    CHECK_GT(make_plan(h200, one, Options{})->num_splits, 1);
+    const auto whole = make_plan(none, one, Options{});
+    REQUIRE(whole);
+    CHECK_EQ(whole->kernel, "rows");
+    CHECK_EQ(whole->num_splits, 1);
+    CHECK_EQ(flaw_of(none, one, *whole), "");
+    VkattnCombine given = core::default_combine();
+    given.num_parts = given.batch = given.num_heads = given.seqlen_q = 2;
+    given.head_dim_v = 64;
+    const auto combine = core::resolve(given);
+    REQUIRE(combine);
+    CHECK_EQ(message_of(make_plan(h200, *combine)), "planned");
+    CHECK_EQ(message_of(make_plan(none, *combine)), "this build has no combine");
+}
+
+TEST_CASE("missing kernels: matrix units are not probed") {
+    const DeviceCaps& h200 = matrix_device("nvidia_h200");
+    CHECK_GT(core::probe_size(h200), 0);
+    DeviceCaps unprobed = without(h200, core::Kernel::probe_matrix);
+    CHECK_EQ(core::probe_size(unprobed), 0);
+    core::note_probe(unprobed, nullptr);
+    CHECK_EQ(unprobed.matrices.size(), h200.matrices.size());
+}
+
+TEST_CASE("missing CPU forms: a CPU runs the modules for GPUs, and the plan says so") {
+    const DeviceCaps& with = matrix_device("lavapipe");
+    DeviceCaps without_forms = with;
+    without_forms.missing_cpu_forms = without_forms.missing_matrix_cpu_forms = true;
+    DeviceCaps without_matrix = with;
+    without_matrix.missing_matrix_cpu_forms = true;
+    const auto is_rolled = [](const core::Result<Plan>& plan) {
+        REQUIRE(plan);
+        const auto of_cpus = [](const core::Pipeline& p) { return p.rolled; };
+        const bool rolled = std::ranges::any_of(plan->pipelines, of_cpus);
+        CHECK_NE(plan->tuning.find(rolled ? "rolled=1" : "rolled=0"), std::string::npos);
+        return rolled;
+    };
+    for (const char* const kernel : {"tiles", "rows", "matrix"}) {
+        CAPTURE(kernel);
+        Options options;
+        options.kernel = kernel;
+        const Problem problem = problem_of(options.kernel == "rows" ? 1 : 512, VKATTN_DTYPE_FLOAT16);
+        const core::Backward backward = make_backward(problem);
+        CHECK(is_rolled(make_plan(with, problem, options)));
+        CHECK_FALSE(is_rolled(make_plan(without_forms, problem, options)));
+        CHECK_EQ(is_rolled(make_plan(without_matrix, problem, options)), options.kernel != "matrix");
+        if (options.kernel != "rows") {
+            CHECK(is_rolled(make_plan(with, problem, backward, options)));
+            CHECK_FALSE(is_rolled(make_plan(without_forms, problem, backward, options)));
+        }
+        options.tuning = options.kernel == "matrix" ? "rolled=1" : "rolled=1,prefetch=0";
+        CHECK(is_rolled(make_plan(with, problem, options)));
+        CHECK_EQ(message_of(make_plan(without_forms, problem, options)),
+                 "rolled = 1: this build has no forms for CPUs");
+    }
 }
