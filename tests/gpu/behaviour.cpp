@@ -41,7 +41,7 @@ class Runs {
 };
 
 std::string reruns(Device& device, const AnyJob& job) {
-    constexpr int times = 20;
+    constexpr int times = 100;
     Runs runs;
     const auto work = job.work(device);
     Recorder recorder(device);
@@ -131,29 +131,35 @@ std::string threads(Device& device, const AnyJob& job) {
     return runs.broken();
 }
 
-// Spread over command buffers and over submissions.
+// Spread over calls, command buffers and submissions.
 std::string segments(Device& device, const AnyJob& job) {
+    const uint32_t all = job.plan().segments();
     struct Way {
         const char* name;
-        bool whole, submitted_together;
+        uint32_t each;  // segments a call records
+        bool own_buffer, own_submission;
     };
     Runs runs;
-    const uint32_t all = job.plan().segments();
-    for (const auto& [name, whole, submitted_together] :
-         {Way{"all segments in one command buffer", true, true},
-          {"a command buffer each", false, true},
-          {"a submission each", false, false}}) {
+    for (const auto& [name, each, own_buffer, own_submission] :
+         {Way{"all segments at once", all, true, true},
+          {"a call each, with nothing between them", 1, false, true},
+          {"a command buffer each", 1, true, false},
+          {"a submission each", 1, true, true},
+          {"a command buffer for every two", 2, true, false},
+          {"a submission for each half", (all + 1) / 2, true, true}}) {
         const auto work = job.work(device);
         Recorder recorder(device);
-        const uint32_t count = whole ? all : 1;
-        for (uint32_t first = 0; first < all; first += count) {
-            work->record(recorder.begin(), job.plan(), first, count);
-            recorder.end();
+        VkCommandBuffer commands = VK_NULL_HANDLE;
+        for (uint32_t first = 0; first < all; first += each) {
+            const bool last = first + each >= all;
+            if (own_buffer || first == 0) commands = recorder.begin();
+            work->record(commands, job.plan(), first, std::min(each, all - first));
+            if (own_buffer || last) recorder.end();
         }
-        if (submitted_together)
-            Recorder::submit(device, recorder.recorded());
+        if (own_submission)
+            for (VkCommandBuffer recorded : recorder.recorded()) Recorder::submit(device, {recorded});
         else
-            for (VkCommandBuffer commands : recorder.recorded()) Recorder::submit(device, {commands});
+            Recorder::submit(device, recorder.recorded());
         runs.add(name, *work);
     }
     return runs.broken();

@@ -4,6 +4,7 @@
 
 #include "combine_run.hpp"
 #include "interposer.hpp"
+#include "own_work.hpp"
 #include "skip.hpp"
 
 using namespace vkattn;
@@ -232,10 +233,7 @@ class Shards {
         args.lse = lse_.address();
         on_.runtime.submit([&](VkCommandBuffer commands) {
             for (const Shard& shard : shards_) shard.plan.cmd_forward(commands, shard.args);
-            const VkMemoryBarrier done{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VKATTN_LAST_ACCESS,
-                                       VKATTN_FIRST_ACCESS};
-            on_.device.vk().vkCmdPipelineBarrier(commands, VKATTN_LAST_STAGES, VKATTN_FIRST_STAGES, 0, 1,
-                                                 &done, 0, nullptr, 0, nullptr);
+            barrier_between(on_.device, commands, attention_last, attention_first);
             combine.cmd_combine(commands, args);
         });
         Outcome outcome{tensor_of(c_, 3).gather(out_.read()), std::vector<float>(rows_)};

@@ -2,8 +2,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include "fixture.hpp"
 #include "forward_run.hpp"
@@ -85,60 +86,29 @@ Expected expect_long(const Long& t) {
     return e;
 }
 
-Guarded upload(Device& device, const std::vector<float>& content) {
-    Guarded memory(device, content.size() * sizeof(float), Place::end);
-    memory.write(std::as_bytes(std::span(content)));
-    memory.protect();
-    return memory;
-}
-
-std::vector<float> download(const Guarded& memory) {
-    const std::vector<std::byte> bytes = memory.read();
-    std::vector<float> content(bytes.size() / sizeof(float));
-    std::memcpy(content.data(), bytes.data(), bytes.size());
-    return content;
-}
-
 }  // namespace
 
 TEST_CASE_FIXTURE(Recorded, "a million keys") {
     const char* const on = std::getenv("VKATTN_ON");
     if (on == nullptr || std::string(on) != "lavapipe")
         return skip("a million keys: seconds of one CPU device are enough; tools/on lavapipe runs them");
-    VkattnProblem p = problem();
-    p.seqlen_q = rows;
-    p.seqlen_kv = keys;
-    p.head_dim_qk = p.head_dim_v = dim;
-    const Plan plan(context, p);
+    const Case c = parse_case(fmt::format("sq={} skv={} d={}", rows, keys, dim), "here");
+    const Plan plan = plan_of(context.get(), c);
     const Long t = make_long();
-    const Guarded query = upload(device, t.query), key = upload(device, t.key),
-                  value = upload(device, t.value);
-    const VkattnScratch needs = plan.scratch();
-    Guarded out(device, rows * dim * sizeof(float), Place::end),
-        lse(device, rows * sizeof(float), Place::end),
-        scratch(device, needs.size_bytes, Place::end, static_cast<uint32_t>(needs.alignment_bytes));
-    for (Guarded* memory : {&out, &lse, &scratch}) memory->fill(poison_word);
-    VkattnForwardArgs args = forward_args();
-    args.query = query.address();
-    args.key = key.address();
-    args.value = value.address();
-    args.out = out.address();
-    args.lse = lse.address();
-    if (needs.size_bytes != 0) {
-        args.scratch_buffer = scratch.buffer();
-        args.scratch_offset = scratch.offset_bytes();
-        args.scratch_address = scratch.address();
-    }
-    runtime.submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, args); });
-    const Outcome outcome{download(out), download(lse)};
+    Inputs inputs = make_inputs(c);
+    inputs.query.scatter(t.query);
+    inputs.key.scatter(t.key);
+    inputs.value.scatter(t.value);
+    const Forward forward(device, plan, c, inputs, Place::end);
+    runtime.submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
+    const Outcome outcome = forward.outcome();
     const Expected e = expect_long(t);
     CHECK(compare(outcome, e) == "");
     double worst = 0;
     for (size_t i = searching * dim; i < outcome.out.size(); i++)
         worst = std::max(worst, std::fabs(static_cast<double>(outcome.out[i]) - e.exact.out[i]));
     CHECK(worst < 1e-6);
-    for (const Guarded* memory : {&query, &key, &value}) CHECK(memory->intact());
-    for (const Guarded* memory : {&out, &lse, &scratch}) CHECK(memory->intact());
+    CHECK(forward.damage() == "");
 }
 
 }  // namespace million_keys

@@ -5,8 +5,7 @@
 #include <array>
 #include <tuple>
 
-#include "fixture.hpp"
-#include "forward_run.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"
@@ -359,5 +358,45 @@ TEST_CASE_FIXTURE(Recorded, "a forward that fails records nothing") {
         CHECK(std::string(error.field) == field);
         CHECK(between.take_commands().empty());
     }
+    recorder.end();
+}
+
+TEST_CASE_FIXTURE(Recorded,
+                  "a range records a dispatch for each of its segments, and one the plan lacks is refused") {
+    const Job job(context.get(), "b=2 hq=4 hkv=2 sq=97 skv=113 causal layout=bshd pad=1 max_flops=200000");
+    const Forward forward = job.forward(device);
+    const uint32_t segments = job.plan.segments();
+    CHECK(segments > 1);
+    CHECK(vkattn_plan_segments(nullptr) == 0);
+    Recorder recorder(device);
+    const VkCommandBuffer commands = recorder.begin();
+    for (uint32_t i = 0; i < segments; i++) {
+        between.take_commands();
+        job.plan.cmd_forward(commands, forward.args(), i, 1);
+        CHECK(count_of(between.take_commands(), Kind::dispatch) == 1);
+    }
+    VkattnForwardArgs args = forward.args();
+    VkattnError error;
+    const auto refused_field = [&](uint32_t first, uint32_t count) {
+        CHECK(vkattn_cmd_forward_range(commands, job.plan.get(), &args, first, count, &error) ==
+              VKATTN_INVALID_ARGUMENT);
+        return std::string(error.field);
+    };
+    for (const auto& [first, count] : {std::pair{0u, segments + 1},
+                                       {segments, 1u},
+                                       {segments + 1, 0u},
+                                       {1u, segments},
+                                       {1u, UINT32_MAX},
+                                       {UINT32_MAX, 1u},
+                                       {UINT32_MAX, UINT32_MAX}}) {
+        const std::string field = refused_field(first, count);
+        CAPTURE(first);
+        CHECK((field == "first" || field == "count"));
+    }
+    // Nothing to record is no fault.
+    for (const uint32_t first : {0u, segments}) job.plan.cmd_forward(commands, args, first, 0);
+    args.query = 0;
+    CHECK(refused_field(segments - 1, 1) == "args.query");
+    CHECK(between.take_commands().empty());
     recorder.end();
 }

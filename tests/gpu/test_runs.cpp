@@ -1,43 +1,18 @@
-// The promises about running: the same bits every time, whatever lay in memory before, next to other work, and from
-// several threads.
+// The promises about running beside those of cases/behaviour.txt: one call feeds the next by the documented stages
+// alone, and threads build the pipelines of one context.
 #include <atomic>
-#include <cstring>
 #include <list>
 #include <thread>
 
+#include "backward_run.hpp"
 #include "case_suite.hpp"
 #include "interposer.hpp"
-#include "skip.hpp"
+#include "own_work.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
 
 namespace {
-
-void barrier_to_next_forward(Device& device, VkCommandBuffer commands, VkPipelineStageFlags from,
-                             VkAccessFlags written) {
-    const VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, written, VKATTN_FIRST_ACCESS};
-    device.vk().vkCmdPipelineBarrier(commands, from, VKATTN_FIRST_STAGES, 0, 1, &memory, 0, nullptr, 0,
-                                     nullptr);
-}
-
-// Outputs and scratch are poison before each.
-void run_a_hundred_times(Device& device, const Job& job) {
-    std::optional<Outcome> first;
-    Forward forward = job.forward(device);
-    int different = 0;
-    for (int run = 0; run < 100; run++) {
-        forward.poison();
-        device.runtime().submit(
-            [&](VkCommandBuffer commands) { job.plan.cmd_forward(commands, forward.args()); });
-        const Outcome outcome = forward.outcome();
-        if (!first) first = outcome;
-        if (!first->same_bits(outcome)) different++;
-    }
-    CAPTURE(job.c.text);
-    CHECK(different == 0);
-    check_right(job, forward);
-}
 
 // Shapes of which every kernel is one; the first two are tiles.
 constexpr const char* mixed[] = {"b=2 hq=4 hkv=2 s=57 causal", "sq=33 skv=71 layout=bshd h=3 pad=1 seed=5",
@@ -45,62 +20,6 @@ constexpr const char* mixed[] = {"b=2 hq=4 hkv=2 s=57 causal", "sq=33 skv=71 lay
                                  "sq=31 skv=90 scale=-0.5 seed=3"};
 
 }  // namespace
-
-TEST_CASE_FIXTURE(Recorded, "a hundred runs give the same bits") {
-    const std::string everything =
-        "b=2 hq=4 hkv=2 sq=9 skv=71 d=40 window=40,3 mask=float mask_shape=2,4,9,70 mask_fill=rows softcap=3 "
-        "lengths=71,50 offsets=60,33 layout=bshd pad=3 splits=3 max_flops=100000 ";
-    for (const std::string& text :
-         {std::string("hq=4 hkv=2 sq=37 skv=71 causal"), std::string("h=2 s=37 kernel=materialized"),
-          everything + "dtype=f32", everything + "dtype=f16", everything + "dtype=bf16"}) {
-        const Job job(context.get(), text);
-        run_a_hundred_times(device, job);
-    }
-}
-
-TEST_CASE_FIXTURE(Recorded, "a hundred runs on a matrix unit give the same bits") {
-    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
-        return skip("a hundred runs on a matrix unit: " + device.info().name + " has none for float16");
-    for (const char* text : {"hq=4 hkv=2 sq=37 skv=71 causal kernel=matrix dtype=f16",
-                             "hq=4 hkv=2 sq=7 skv=71 splits=3 kernel=matrix dtype=f16"})
-        run_a_hundred_times(device, Job(runtime.context(), text));
-}
-
-TEST_CASE_FIXTURE(Recorded, "several plans and foreign work share a command buffer") {
-    std::list<Job> jobs;
-    std::vector<Forward> forwards;
-    for (const char* text : mixed) jobs.emplace_back(context.get(), text);
-    for (const Job& job : jobs) forwards.emplace_back(device, job.plan, job.c, job.inputs, Place::end);
-    const Buffer foreign = runtime.allocate(4096);
-    runtime.submit([&](VkCommandBuffer commands) {
-        size_t i = 0;
-        for (const Job& job : jobs) {
-            Forward& forward = forwards[i++];
-            device.vk().vkCmdFillBuffer(commands, foreign.handle(), 0, 4096, static_cast<uint32_t>(i));
-            device.vk().vkCmdFillBuffer(commands, forward.out().buffer(), forward.out().offset_bytes(),
-                                        forward.out().size_bytes(), poison_word);
-            barrier_to_next_forward(device, commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
-                                    VK_ACCESS_TRANSFER_WRITE_BIT);
-            job.plan.cmd_forward(commands, forward.args());
-            const VkMemoryBarrier done{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VKATTN_LAST_ACCESS,
-                                       VK_ACCESS_TRANSFER_WRITE_BIT};
-            device.vk().vkCmdPipelineBarrier(commands, VKATTN_LAST_STAGES, VK_PIPELINE_STAGE_TRANSFER_BIT, 0,
-                                             1, &done, 0, nullptr, 0, nullptr);
-            // The same buffer again: without the barrier of above, a hazard that validation sees.
-            const VkMemoryBarrier again{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr,
-                                        VK_ACCESS_TRANSFER_WRITE_BIT, VK_ACCESS_TRANSFER_WRITE_BIT};
-            device.vk().vkCmdPipelineBarrier(commands, VK_PIPELINE_STAGE_TRANSFER_BIT,
-                                             VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 1, &again, 0, nullptr, 0,
-                                             nullptr);
-        }
-    });
-    size_t i = 0;
-    for (const Job& job : jobs) check_right(job, forwards[i++]);
-    std::vector<std::byte> words(4096);
-    runtime.download(foreign, words);
-    CHECK(words.back() == std::byte{0});
-    CHECK(words[0] == static_cast<std::byte>(jobs.size()));
-}
 
 TEST_CASE_FIXTURE(Recorded, "one forward feeds the next by the documented stages and accesses") {
     const Job first(context.get(), "b=2 h=2 s=41 causal");
@@ -113,12 +32,30 @@ TEST_CASE_FIXTURE(Recorded, "one forward feeds the next by the documented stages
     args.query = forward.args().out;
     runtime.submit([&](VkCommandBuffer commands) {
         first.plan.cmd_forward(commands, forward.args());
-        barrier_to_next_forward(device, commands, VKATTN_LAST_STAGES, VKATTN_LAST_ACCESS);
+        barrier_between(device, commands, attention_last, attention_first);
         plan.cmd_forward(commands, args);
     });
     check_right(first, forward);
     inputs.query.scatter(forward.outcome().out);
     CHECK(compare(second.outcome(), expect(c, inputs)) == "");
+}
+
+TEST_CASE_FIXTURE(Recorded, "a forward feeds its backward by the documented stages and accesses") {
+    const Job job(context.get(), "b=2 hq=4 hkv=2 sq=41 skv=71 causal");
+    const Forward forward = job.forward(device);
+    const BackwardInputs inputs(job.c);
+    const Plan plan = backward_plan_of(context.get(), job.c);
+    const BackwardMemory memory(device, plan, job.c, inputs, Place::end);
+    VkattnBackwardArgs args = memory.args();
+    args.out = forward.args().out;
+    args.lse = forward.args().lse;
+    runtime.submit([&](VkCommandBuffer commands) {
+        job.plan.cmd_forward(commands, forward.args());
+        barrier_between(device, commands, attention_last, attention_first);
+        plan.cmd_backward(commands, args);
+    });
+    CHECK(memory.damage() == "");
+    CHECK(compare(memory.gradients(), expect_gradients(job.c, inputs)) == "");
 }
 
 TEST_CASE_FIXTURE(Recorded, "threads plan and record from one context at the same time") {

@@ -8,6 +8,7 @@
 #include "api_calls.hpp"
 #include "backward_run.hpp"
 #include "case_suite.hpp"
+#include "own_work.hpp"
 #include "skip.hpp"
 
 using namespace vkattn;
@@ -75,13 +76,6 @@ Guarded filled(Device& device, std::span<const std::byte> content, uint32_t alig
     Guarded memory(device, content.size(), Place::end, alignment_bytes);
     memory.write(content);
     return memory;
-}
-
-void barrier_between(Device& device, VkCommandBuffer commands) {
-    const VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VKATTN_LAST_ACCESS,
-                                 VKATTN_FIRST_ACCESS};
-    device.vk().vkCmdPipelineBarrier(commands, VKATTN_LAST_STAGES, VKATTN_FIRST_STAGES, 0, 1, &memory, 0,
-                                     nullptr, 0, nullptr);
 }
 
 // A buffer whose only usage is SHADER_DEVICE_ADDRESS, on memory that the host has mapped.
@@ -260,7 +254,8 @@ TEST_CASE_FIXTURE(Recorded, "consecutive plans may share scratch, with a barrier
         auto forward = forwards.begin();
         for (int round = 0; round < 2; round++)
             for (const Job& job : jobs) {
-                if (forward != forwards.begin()) barrier_between(device, commands);
+                if (forward != forwards.begin())
+                    barrier_between(device, commands, attention_last, attention_first);
                 VkattnForwardArgs args = (forward++)->args();
                 args.scratch_buffer = scratch.handle();
                 args.scratch_offset = 256;
