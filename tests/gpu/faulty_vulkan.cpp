@@ -156,6 +156,8 @@ struct FaultyVulkan::Hooks {
             const InDriver outside;
             if constexpr (std::is_same_v<R, VkResult>)
                 if (const VkResult r = active->next_result(Of::name); r != VK_SUCCESS) return r;
+            if constexpr (std::is_void_v<R> && (std::is_same_v<A, VkCommandBuffer> || ...))
+                if (active->pretend) return;
             return Of::real(arguments...);
         }
     };
@@ -211,6 +213,11 @@ struct FaultyVulkan::Hooks {
         std::fill_n(made, count, VkPipeline{});
         if (const VkResult r = active->next_result("vkCreateComputePipelines"); r != VK_SUCCESS) return r;
         for (uint32_t i = 0; i < count; i++) {
+            if (active->pretend) {
+                made[i] = reinterpret_cast<VkPipeline>(++active->pretended_pipelines_);
+                active->created(typeid(VkPipeline), made[i]);
+                continue;
+            }
             VkPipeline& known =
                 active->pipelines_[key_of(infos[i].stage, active->codes_[infos[i].stage.module])];
             if (known == VK_NULL_HANDLE)
@@ -225,6 +232,11 @@ struct FaultyVulkan::Hooks {
     static void VKAPI_CALL destroy_pipeline(VkDevice, VkPipeline pipeline, const VkAllocationCallbacks*) {
         const InDriver outside;
         if (pipeline != VK_NULL_HANDLE) active->destroyed(typeid(VkPipeline), pipeline);
+    }
+
+    static VkDeviceAddress VKAPI_CALL buffer_address(VkDevice device, const VkBufferDeviceAddressInfo* info) {
+        const InDriver outside;
+        return active->pretend ? pretended_address : Of_vkGetBufferDeviceAddress::real(device, info);
     }
 
     // ---- what has more to be noted
@@ -310,6 +322,7 @@ struct FaultyVulkan::Hooks {
                 {"vkCreateShaderModule", void_function(&create_module)},
                 {"vkCreateComputePipelines", void_function(&create_pipelines)},
                 {"vkDestroyPipeline", void_function(&destroy_pipeline)},
+                {"vkGetBufferDeviceAddress", void_function(&buffer_address)},
                 {"vkCreatePipelineCache", void_function(&create_cache)},
                 {"vkCreateDebugUtilsMessengerEXT", void_function(&create_messenger)},
                 {"vkAllocateCommandBuffers", void_function(&allocate_commands)},
@@ -349,15 +362,16 @@ struct FaultyVulkan::Hooks {
         const InDriver outside;
         return hooked(name, loader_get_instance_proc_addr(instance, name));
     }
-    static PFN_vkGetInstanceProcAddr between(PFN_vkGetInstanceProcAddr of_loader) {
-        loader_get_instance_proc_addr = of_loader;
-        return &instance_function;
-    }
 };
+
+PFN_vkGetInstanceProcAddr FaultyVulkan::between(PFN_vkGetInstanceProcAddr real) {
+    loader_get_instance_proc_addr = real;
+    return &Hooks::instance_function;
+}
 
 void FaultyVulkan::install() {
     active = this;
-    runtime::stands_between = &Hooks::between;
+    runtime::stands_between = &between;
     start();
 }
 
@@ -402,7 +416,7 @@ VkResult FaultyVulkan::next_result(const char* function) {
     if (number < fail_at_ || number >= fail_at_ + times_) return VK_SUCCESS;
     if (failed.empty()) failed = function;
     // What is lost has ended.
-    if (error_ == VK_ERROR_DEVICE_LOST && tells_of_loss(function)) {
+    if (error_ == VK_ERROR_DEVICE_LOST && tells_of_loss(function) && !pretend) {
         lost = true;
         wait();
     }

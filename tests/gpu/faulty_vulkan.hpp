@@ -1,5 +1,6 @@
-// Vulkan for the runtime, in which a chosen call fails. Everything else is done by the real driver, but what is slow to
-// make is made once: instance, device and pipelines are shared by all that ask for them one after the other.
+// Vulkan for the runtime or a context, in which a chosen call fails. Everything else is done by the real driver, but
+// what is slow to make is made once: instance, device and pipelines are shared by all that ask for them one after the
+// other.
 #pragma once
 
 #include <map>
@@ -12,8 +13,8 @@
 
 namespace vkattn::test {
 
-// Runtimes that are made between install() and remove() go through this object. One of them is installed at a time, and
-// one thread uses it.
+// Runtimes that are made between install() and remove() go through this object, and contexts that are given between().
+// One of them is installed at a time, and one thread uses it.
 class FaultyVulkan {
   public:
     FaultyVulkan() = default;
@@ -22,6 +23,11 @@ class FaultyVulkan {
     ~FaultyVulkan();
     void install();
     void remove();
+    static PFN_vkGetInstanceProcAddr between(PFN_vkGetInstanceProcAddr real);
+
+    // Makes pipelines, commands and the addresses of buffers up, so that nothing is executed. No device is lost then.
+    bool pretend = false;
+    static constexpr VkDeviceAddress pretended_address = uint64_t{20} << 50;
 
     // Forgets what it has noted. Of the calls that can fail, `times` return the error, from number fail_at on; the
     // first one is number 1.
@@ -56,6 +62,7 @@ class FaultyVulkan {
     VkDevice device_ = VK_NULL_HANDLE;
     std::map<VkShaderModule, std::string> codes_;
     std::map<std::string, VkPipeline> pipelines_;
+    uintptr_t pretended_pipelines_ = 0;
 };
 
 }  // namespace vkattn::test
