@@ -65,6 +65,10 @@ TEST_CASE("names and versions are text, whatever is asked for") {
 TEST_CASE("null is legal where it should be") {
     vkattn_problem_init(nullptr);
     vkattn_options_init(nullptr);
+    vkattn_combine_init(nullptr);
+    vkattn_combine_args_init(nullptr);
+    vkattn_backward_init(nullptr);
+    vkattn_backward_args_init(nullptr);
     vkattn_context_info_init(nullptr);
     vkattn_forward_args_init(nullptr);
     vkattn_scratch_init(nullptr);
@@ -148,51 +152,15 @@ TEST_CASE_FIXTURE(Abi, "a context believes the features chain, not what the devi
 TEST_CASE_FIXTURE(Abi, "a plan names the field of the problem that is wrong") {
     CHECK(create_with(c, good_problem()).returned == VKATTN_OK);
     using P = VkattnProblem;
-    constexpr float infinity = std::numeric_limits<float>::infinity(),
-                    nan = std::numeric_limits<float>::quiet_NaN();
+    // Each rule is tested without a device (test_problem.cpp); these are to show that its field reaches the caller.
     const std::pair<const char*, Spoil> faults[] = {
         {"problem.struct_size", [](P& p) { p.struct_size = 0; }},
         {"problem.struct_size", [](P& p) { p.struct_size--; }},
         {"problem.struct_size", [](P& p) { p.struct_size += 8; }},
-        {"problem.dtype", [](P& p) { p.dtype = static_cast<VkattnDtype>(3); }},
         {"problem.dtype", [](P& p) { p.dtype = VKATTN_DTYPE_MAX_ENUM; }},
-        {"problem.num_heads_q", [](P& p) { p.num_heads_q = 0; }},
-        {"problem.num_heads_q", [](P& p) { p.num_heads_q = 65536; }},
-        {"problem.num_heads_kv", [](P& p) { p.num_heads_kv = 0; }},
-        {"problem.num_heads_kv", [](P& p) { p.num_heads_kv = 3; }},
-        {"problem.num_heads_kv", [](P& p) { p.num_heads_kv = 8; }},
-        {"problem.seqlen_q", [](P& p) { p.seqlen_q = VKATTN_MAX_SEQLEN + 1; }},
-        {"problem.seqlen_kv", [](P& p) { p.seqlen_kv = VKATTN_MAX_SEQLEN + 1; }},
-        {"problem.batch", [](P& p) { p.batch = 0xffffffff; }},
-        {"problem.head_dim_qk", [](P& p) { p.head_dim_qk = 0; }},
-        {"problem.head_dim_qk", [](P& p) { p.head_dim_qk = 577; }},
-        {"problem.head_dim_v", [](P& p) { p.head_dim_v = 0; }},
-        {"problem.head_dim_v", [](P& p) { p.head_dim_v = 577; }},
-        {"problem.softmax_scale", [](P& p) { p.softmax_scale = infinity; }},
-        {"problem.softmax_scale", [](P& p) { p.softmax_scale = -infinity; }},
-        {"problem.softcap", [](P& p) { p.softcap = -1; }},
-        {"problem.softcap", [](P& p) { p.softcap = nan; }},
-        {"problem.softcap", [](P& p) { p.softcap = infinity; }},
-        {"problem.window_left", [](P& p) { p.window_left = -2; }},
-        {"problem.window_right", [](P& p) { p.window_right = std::numeric_limits<int64_t>::min(); }},
-        {"problem.align", [](P& p) { p.align = static_cast<VkattnAlign>(4); }},
-        {"problem.query_offset",
-         [](P& p) { p.align = VKATTN_ALIGN_OFFSET, p.query_offset = (int64_t{1} << 31) + 1; }},
-        {"problem.query_offset",
-         [](P& p) { p.align = VKATTN_ALIGN_OFFSET, p.query_offset = -(int64_t{1} << 40); }},
-        {"problem.mask", [](P& p) { p.mask = static_cast<VkattnMaskType>(3); }},
-        {"problem.mask_rank", [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 0; }},
-        {"problem.mask_rank", [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 5; }},
-        {"problem.mask_extents",
-         [](P& p) { p.mask = VKATTN_MASK_BOOL, p.mask_rank = 1, p.mask_extents[0] = 11; }},
-        {"problem.alignment_bytes", [](P& p) { p.alignment_bytes = 2; }},
-        {"problem.alignment_bytes", [](P& p) { p.alignment_bytes = 12; }},
-        {"problem.query_strides", [](P& p) { p.query_strides.seq = 9, p.alignment_bytes = 16; }},
-        {"problem.key_strides", [](P& p) { p.key_strides.head = uint64_t{1} << 62; }},
-        {"problem.value_strides", [](P& p) { p.value_strides.seq = (uint64_t{1} << 62) / 8; }},
+        {"problem.softmax_scale", [](P& p) { p.softmax_scale = std::numeric_limits<float>::infinity(); }},
+        {"problem.mask_rank", [](P& p) { p.mask = VKATTN_MASK_FLOAT; }},
         {"problem.out_strides", [](P& p) { p.out_strides.seq = 7; }},
-        {"problem.out_strides", [](P& p) { p.out_strides.head = 0; }},
-        {"problem.out_strides", [](P& p) { p.out_strides.batch = 8; }},
     };
     for (const auto& [field, spoil] : faults) {
         VkattnProblem p = good_problem();
@@ -211,28 +179,6 @@ TEST_CASE_FIXTURE(Abi, "a plan says what this version cannot do") {
     o = options();
     o.tuning = "threads=4096,lanes=1,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,prefetch=0,unroll=1";
     CHECK(create_with(c, good_problem(), &o).returned == VKATTN_UNSUPPORTED);
-}
-
-TEST_CASE_FIXTURE(Abi, "the largest problems are planned or refused, at once") {
-    VkattnProblem p = problem();
-    p.seqlen_q = p.seqlen_kv = VKATTN_MAX_SEQLEN;
-    p.head_dim_qk = p.head_dim_v = VKATTN_MAX_HEAD_DIM;
-    VkattnOptions o = options();
-    for (const uint32_t heads : {1u, VKATTN_MAX_HEADS}) {
-        p.num_heads_q = p.num_heads_kv = heads;
-        o.kernel = "tiles";
-        const Seen seen = create_with(c, p, &o);
-        CAPTURE(seen.error.message);
-        CHECK((seen.returned == VKATTN_OK || seen.returned == VKATTN_UNSUPPORTED));
-        o.kernel = "materialized";
-        CHECK(create_with(c, p, &o).returned == VKATTN_UNSUPPORTED);
-    }
-    p.batch = 32768;
-    check_invalid(create_with(c, p), "problem.query_strides");  // 2^62 bytes and more
-    p.query_strides = p.key_strides = p.value_strides = p.out_strides = {0, 0, 576};
-    check_invalid(create_with(c, p), "problem.out_strides");
-    p.batch = 32769;  // times 65535 is 2^31 or more
-    check_invalid(create_with(c, p), "problem.batch");
 }
 
 TEST_CASE_FIXTURE(Abi, "an instance without the functions is an error, not a crash") {
@@ -263,13 +209,9 @@ TEST_CASE_FIXTURE(Abi, "a plan refuses null and bad options") {
     const Seen unknown = create_with(c, p, &o);
     check_invalid(unknown, "options.kernel");
     CHECK(std::string(unknown.error.message).find("tiles") != std::string::npos);
-    for (const char* tuning : {"rows", "rows=", "rows=x", "lines=4", "rows=3", "rows=0", "threads=7,lanes=2",
-                               "rows=99999999999", "rows=4,,cols=4", "prefetch=2", "=", ","}) {
-        o = options();
-        o.tuning = tuning;
-        CAPTURE(std::string(tuning));
-        check_invalid(create_with(c, p, &o), "options.tuning");
-    }
+    o = options();
+    o.tuning = "lines=4";
+    check_invalid(create_with(c, p, &o), "options.tuning");
     // Longer than any field of the error: cut, not overrun.
     const std::string endless(5000, 'k');
     o = options();
