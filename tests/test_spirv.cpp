@@ -8,6 +8,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "vulkan/pipeline_constants.hpp"
 #include "vulkan/spirv.hpp"
 #include "vulkan/spirv_ids.hpp"
 
@@ -257,4 +258,21 @@ TEST_CASE("spirv: calls of modules for GPUs are nested no deeper than kernels.de
         deepest = std::max(deepest, depth);
     }
     CHECK_GT(deepest, 0);
+}
+
+TEST_CASE("spirv: a literal is not taken for the id of a constant that no code reads") {
+    const Spirv module{0x07230203,    0x10500, 0,  20,  0,     // the header
+                       4 << 16 | 71,  1,       1,  0,          // OpDecorate %1 SpecId 0
+                       4 << 16 | 71,  2,       1,  1,          // OpDecorate %2 SpecId 1
+                       4 << 16 | 71,  4,       1,  2,          // OpDecorate %4 SpecId 2
+                       4 << 16 | 21,  3,       32, 0,          // %3 = OpTypeInt 32 0
+                       4 << 16 | 50,  3,       1,  4,          // %1 = OpSpecConstant %3 4
+                       4 << 16 | 50,  3,       2,  1,          // %2 = OpSpecConstant %3 1
+                       4 << 16 | 50,  3,       4,  1,          // %4 = OpSpecConstant %3 1
+                       6 << 16 | 52,  3,       5,  128, 4, 4,  // %5 = OpSpecConstantOp %3 IAdd %4 %4
+                       5 << 16 | 54,  6,       7,  1,   8,     // %7 = OpFunction %6 Inline %8
+                       5 << 16 | 81,  3,       9,  10,  1,     // %9 = OpCompositeExtract %3 %10 1
+                       6 << 16 | 12,  3,       11, 12,  1, 9,  // %11 = OpExtInst %3 %12 1 %9
+                       5 << 16 | 128, 3,       13, 2,   5};    // %13 = OpIAdd %3 %2 %5
+    CHECK_EQ(constants_read(module), 0b110);
 }

@@ -1,5 +1,6 @@
 #include "pipeline_constants.hpp"
 
+#include <algorithm>
 #include <span>
 #include <unordered_set>
 #include <vector>
@@ -11,8 +12,8 @@ namespace {
 // "Instructions".
 constexpr uint32_t header_words = 5, decoration_spec_id = 1, decoration_builtin = 11,
                    builtin_workgroup_size = 25;
-constexpr uint32_t op_name = 5, op_member_name = 6, op_spec_constant_true = 48, op_spec_constant_op = 52,
-                   op_decorate = 71;
+constexpr uint32_t op_name = 5, op_member_name = 6, op_spec_constant_true = 48,
+                   op_spec_constant_composite = 51, op_spec_constant_op = 52, op_decorate = 71;
 
 struct Instruction {
     uint32_t opcode;
@@ -42,19 +43,83 @@ bool is_workgroup_size(const Instruction& i) {
            i.operands[2] == builtin_workgroup_size;
 }
 
+// The ids among an instruction's operands. Ids are numbered from 1 (spirv-opt --compact-ids), so that a literal could be
+// taken for the id of a constant: then devices would build a pipeline for each value of a constant that no code reads.
+// The instructions that modules have and that take literals stand here; of any other one each operand is an id.
+std::vector<uint32_t> ids_of(const Instruction& i) {
+    size_t ids = i.operands.size(),
+           literal = ids;  // operands before the first of only literals; one within them
+    switch (i.opcode) {
+        case 3:   // OpSource
+        case 10:  // OpExtension
+        case 11:  // OpExtInstImport
+        case 14:  // OpMemoryModel
+        case 15:  // OpEntryPoint
+        case 16:  // OpExecutionMode
+        case 17:  // OpCapability
+        case 21:  // OpTypeInt
+        case 22:  // OpTypeFloat
+        case 23:  // OpTypeVector
+        case 32:  // OpTypePointer
+        case 43:  // OpConstant
+        case 72:  // OpMemberDecorate
+            ids = 0;
+            break;
+        case 59:   // OpVariable
+        case 54:   // OpFunction
+        case 62:   // OpStore
+        case 246:  // OpLoopMerge
+        case 251:  // OpSwitch, of which the labels are no constants
+            ids = 2;
+            break;
+        case 247:  // OpSelectionMerge
+            ids = 1;
+            break;
+        case 61:  // OpLoad
+        case 81:  // OpCompositeExtract
+            ids = 3;
+            break;
+        case 79:    // OpVectorShuffle
+        case 82:    // OpCompositeInsert
+        case 4458:  // OpCooperativeMatrixStoreKHR
+            ids = 4;
+            break;
+        case 4457:  // OpCooperativeMatrixLoadKHR
+        case 4459:  // OpCooperativeMatrixMulAddKHR
+            ids = 5;
+            break;
+        case 12:    // OpExtInst
+        case 342:   // OpGroupNonUniformBallotBitCount
+        case 5366:  // OpCooperativeMatrixReduceNV
+            literal = 3;
+            break;
+        default:
+            if (i.opcode >= 349 && i.opcode <= 364) literal = 3;  // OpGroupNonUniformIAdd to ...LogicalXor
+    }
+    std::vector<uint32_t> all;
+    for (size_t at = 0; at < std::min(ids, i.operands.size()); at++)
+        if (at != literal) all.push_back(i.operands[at]);
+    return all;
+}
+
 // Returns the ids that something depends on: the operands of all instructions, but those of a constant only if it is
 // used itself. Constants are defined before their users, so they are visited from the last to the first. The
-// workgroup's size counts as used, because the driver uses it. Literals are taken for ids too, so a constant may look
-// read that is not, never the reverse.
+// workgroup's size counts as used, because the driver uses it.
 std::unordered_set<uint32_t> used_ids(const std::vector<Instruction>& all) {
     std::unordered_set<uint32_t> used;
     for (const Instruction& i : all) {
         if (is_workgroup_size(i)) used.insert(i.operands[0]);
-        if (!is_spec_constant(i) && !names_only(i)) used.insert(i.operands.begin(), i.operands.end());
+        if (is_spec_constant(i) || names_only(i)) continue;
+        const std::vector<uint32_t> ids = ids_of(i);
+        used.insert(ids.begin(), ids.end());
     }
-    for (auto i = all.rbegin(); i != all.rend(); ++i)
-        if (is_spec_constant(*i) && used.contains(i->operands[1]))  // its result; operand 0 is its type
-            used.insert(i->operands.begin() + 2, i->operands.end());
+    for (auto i = all.rbegin(); i != all.rend(); ++i) {
+        // Operands are its type, its result, then what it depends on; an operation is a literal before that.
+        const size_t first = i->opcode == op_spec_constant_op ? 3 : 2;
+        if ((i->opcode == op_spec_constant_op || i->opcode == op_spec_constant_composite) &&
+            used.contains(i->operands[1]))
+            used.insert(i->operands.begin() + static_cast<ptrdiff_t>(first), i->operands.end());
+    }
     return used;
 }
 
