@@ -268,6 +268,10 @@ class Pairs {
             const std::string& chosen = words({f, row[f]});
             if (!chosen.empty()) (chosen.find('{') == chosen.npos ? plain : of_shape) += " " + chosen;
         }
+        // A single query at the top left sees one key, so that its dS is 0 but for dlse: rounding cannot be held to that.
+        const auto has = [&](const char* text) { return (plain + " ").find(text) != plain.npos; };
+        if (&features_ == &of_backward && has(" sq=1 ") && has(" align=top-left ") && !has(" dlse "))
+            plain += " dlse";
         const VkattnProblem p = parse_case(plain, features_.name).problem;
         return parse_case(plain + with_shape(of_shape, p, number),
                           fmt::format("{} {}", features_.name, number));
