@@ -18,17 +18,22 @@ function(vkattn_compile_shader output file macros passes)
     VERBATIM)
 endfunction()
 
-# vkattn_compile_module(OUTPUT FORM): OUTPUT is a form of the module that was read last. GPU modules are not
-# optimised here: the driver does it better (-2 to -8 %). Modules for CPUs are, whose drivers then have less to do:
-# forward_tiles of lavapipe 59 -> 28 ms, of SwiftShader 516 -> 357. A matrix kernel is flattened to one function with no
-# variables outside it, because NVIDIA's driver keeps arrays of matrices in registers only so: otherwise the forward at
-# D64 reaches 38 instead of 319 TFLOP/s (H200, 580.159). Passes that go further, to SSA, undo it (37 TFLOP/s).
-# tests/mutants/faults.sh compiles by the same commands.
+# vkattn_compile_module(OUTPUT FORM): OUTPUT is a form of the module that was read last. Modules are not optimised here,
+# because drivers do it better (-2 to -8 % on GPUs), except portable kernels for CPUs, whose drivers then have less to
+# do: forward_tiles takes lavapipe 28 instead of 59 ms, and SwiftShader 357 instead of 516. Matrix kernels gain nothing
+# there, and -O takes 5 s a module. A matrix kernel is flattened to one function with no variables outside it, because
+# NVIDIA's driver keeps arrays of matrices in registers only so: otherwise the forward at D64 reaches 38 instead of
+# 319 TFLOP/s (H200, 580.159). Passes that go further, to SSA, undo it (37 TFLOP/s). tests/mutants/faults.sh compiles by
+# the same commands.
 function(vkattn_compile_module output form)
   set(passes "")
   if(NOT form STREQUAL module)
-    string(APPEND module_macros " -DROLLED -O")
-  elseif(module_needs STREQUAL "NEED_MATRIX")
+    string(APPEND module_macros " -DROLLED")
+    if(NOT module_needs MATCHES "NEED_MATRIX")
+      string(APPEND module_macros " -O")
+    endif()
+  endif()
+  if(module_needs STREQUAL "NEED_MATRIX")
     set(passes --merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local)
   endif()
   vkattn_compile_shader("${output}" "${module_file}" "${module_macros}" "${passes}")

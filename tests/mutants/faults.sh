@@ -93,7 +93,8 @@ find_module() {
     [[ $line =~ $form ]]
     needs=${BASH_REMATCH[4]}
     read -ra macros <<<"${BASH_REMATCH[3]}"
-    [[ $2 != *_rolled ]] || macros+=(-DROLLED -O)
+    [[ $2 != *_rolled ]] || macros+=(-DROLLED)
+    [[ $2 != *_rolled || $needs == *NEED_MATRIX* ]] || macros+=(-O)
     [[ ! -e ${3:-/none}/${BASH_REMATCH[2]}.comp ]] || from=$3
     arguments=(${3:+-I "$3"} -I "$1" "${macros[@]}" "$from/${BASH_REMATCH[2]}.comp")
 }
@@ -103,7 +104,7 @@ compile() {
     local to=$3/$2.spv passes=() arguments needs
     find_module "$1" "$2" "${4-}"
     "${glslc[@]}" -Werror "${arguments[@]}" -o "$to.new" || return
-    [[ $needs != NEED_MATRIX || $2 == *_rolled ]] ||
+    [[ $needs != NEED_MATRIX ]] ||
         passes=(--merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local)
     "$root/.sdk/bin/spirv-opt" "${passes[@]}" --strip-debug --compact-ids "$to.new" -o "$to.new" || return
     mv "$to.new" "$to"  # in one piece: an interrupted run leaves no half of a module
