@@ -13,6 +13,7 @@ set(gpu_sources
   test_faults.cpp test_self_test.cpp test_behaviour.cpp faulty_vulkan.cpp test_runtime_faults.cpp test_transformer.cpp)
 list(TRANSFORM gpu_sources PREPEND "${gpu_tests}/gpu/")
 add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c" ${gpu_sources})
+vkattn_unity(vkattn_gpu_tests BATCH 6 ALONE "${gpu_tests}/gpu/faulty_new.cpp")
 set_target_properties(vkattn_gpu_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"
   C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
 target_link_libraries(vkattn_gpu_tests PRIVATE vkattn_cases vkattn_warnings)
@@ -30,6 +31,7 @@ vkattn_embed_test_shaders()
 
 # tools/gate: what the drivers' compilers make of every pipeline. It runs nothing.
 add_executable(vkattn_gate "${gpu_tests}/gate/main.cpp" "${gpu_tests}/gate/compiler.cpp" "${gpu_tests}/gate/layouts.cpp"
-  "${gpu_tests}/gate/table.cpp" "${gpu_tests}/gate/loops.cpp" "${gpu_tests}/gate/assembly.cpp")
+  $<TARGET_OBJECTS:vkattn_gate_parts>)
+vkattn_unity(vkattn_gate)
 set_target_properties(vkattn_gate PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
 target_link_libraries(vkattn_gate PRIVATE vkattn_cli11 vkattn_cases vkattn_warnings)

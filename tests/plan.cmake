@@ -16,6 +16,11 @@ set(plan_sources
   test_struct_sizes.cpp)
 list(TRANSFORM plan_sources PREPEND "${tests_dir}/")
 add_executable(vkattn_plan_tests ${plan_sources})
+# These have names of their own that others have, too.
+set(alone main.cpp plan_cases.cpp profile.cpp test_plan_faults.cpp test_plan_golden.cpp test_plan_sweep.cpp
+  test_problem_features.cpp test_self_test.cpp)
+list(TRANSFORM alone PREPEND "${tests_dir}/")
+vkattn_unity(vkattn_plan_tests BATCH 5 ALONE ${alone})
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")
 target_include_directories(vkattn_plan_tests SYSTEM PRIVATE "${CMAKE_BINARY_DIR}/plan_tests_include")
 add_dependencies(vkattn_plan_tests vkattn_fmt)
@@ -26,7 +31,7 @@ endif()
 target_precompile_headers(vkattn_plan_tests PRIVATE <doctest/doctest.h> <fmt/format.h> <fmt/ranges.h> <algorithm>
                                                     <functional> <map> <string> <vector> "${tests_dir}/plan_flaws.hpp"
                                                     "${tests_dir}/plan_reading.hpp")
-# These have names of their own that the headers above have, too.
+# These have names that the headers above have, too.
 set_source_files_properties("${tests_dir}/plan_cases.cpp" "${tests_dir}/profile.cpp"
                             PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 add_test(NAME plan COMMAND vkattn_plan_tests)

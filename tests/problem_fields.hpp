@@ -8,6 +8,8 @@
 
 namespace vkattn::test {
 
+inline constexpr int64_t two_31 = int64_t{1} << 31;
+
 // "" if nothing is wrong; "?..." if the complaint is not of the form that is promised.
 template <class T>
 std::string field_of(const core::Result<T>& result) {

@@ -23,7 +23,6 @@ using core::resolve;
 
 namespace {
 
-constexpr int64_t two_31 = int64_t{1} << 31;
 constexpr float infinity = std::numeric_limits<float>::infinity(),
                 not_a_number = std::numeric_limits<float>::quiet_NaN();
 

@@ -24,7 +24,6 @@ namespace {
 
 constexpr int32_t int_min = std::numeric_limits<int32_t>::min(),
                   int_max = std::numeric_limits<int32_t>::max();
-constexpr int64_t two_31 = int64_t{1} << 31;
 
 Problem masked(uint32_t rank, std::array<uint32_t, 4> extents, VkattnProblem p = legal()) {
     p.mask = VKATTN_MASK_BOOL;
