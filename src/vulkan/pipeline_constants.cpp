@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <span>
-#include <unordered_set>
 #include <vector>
 
 namespace vkattn::core {
@@ -10,7 +9,7 @@ namespace {
 
 // Numbers of the SPIR-V specification: sections 2.3 "Physical Layout", 3.20 "Decoration", 3.21 "BuiltIn" and 3.49
 // "Instructions".
-constexpr uint32_t header_words = 5, decoration_spec_id = 1, decoration_builtin = 11,
+constexpr uint32_t bound_word = 3, header_words = 5, decoration_spec_id = 1, decoration_builtin = 11,
                    builtin_workgroup_size = 25;
 constexpr uint32_t op_name = 5, op_member_name = 6, op_spec_constant_true = 48,
                    op_spec_constant_composite = 51, op_spec_constant_op = 52, op_decorate = 71;
@@ -20,14 +19,13 @@ struct Instruction {
     std::span<const uint32_t> operands;
 };
 
-std::vector<Instruction> instructions_of(std::span<const uint32_t> module) {
-    std::vector<Instruction> all;
+template <class See>
+void for_each_instruction(std::span<const uint32_t> module, See see) {
     for (size_t at = header_words; at < module.size();) {
         const uint32_t length = module[at] >> 16;
-        all.push_back({module[at] & 0xffff, module.subspan(at + 1, length - 1)});
+        see(Instruction{module[at] & 0xffff, module.subspan(at + 1, length - 1)});
         at += length;
     }
-    return all;
 }
 
 bool is_spec_constant(const Instruction& i) {
@@ -43,10 +41,27 @@ bool is_workgroup_size(const Instruction& i) {
            i.operands[2] == builtin_workgroup_size;
 }
 
-// The ids among an instruction's operands. Ids are numbered from 1 (spirv-opt --compact-ids), so that a literal could be
-// taken for the id of a constant: then devices would build a pipeline for each value of a constant that no code reads.
-// The instructions that modules have and that take literals stand here; of any other one each operand is an id.
-std::vector<uint32_t> ids_of(const Instruction& i) {
+// The ids that have been seen among operands.
+class Ids {
+  public:
+    explicit Ids(std::span<const uint32_t> module) : seen_(module[bound_word]) {}
+    bool has(uint32_t id) const { return id < seen_.size() && seen_[id]; }
+    void add(uint32_t id) {
+        if (id < seen_.size())
+            seen_[id] = true;  // a literal of an instruction that is not listed below may be larger
+    }
+    void add(std::span<const uint32_t> ids) {
+        for (const uint32_t id : ids) add(id);
+    }
+
+  private:
+    std::vector<bool> seen_;  // not a set: modules of matrix kernels have 10,000s of ids
+};
+
+// Adds the ids among an instruction's operands. Ids are numbered from 1 (spirv-opt --compact-ids), so that a literal
+// could be taken for the id of a constant: then devices would build a pipeline for each value of a constant that no code
+// reads. The instructions that modules have and that take literals stand here; of any other one each operand is an id.
+void add_ids(const Instruction& i, Ids& to) {
     size_t ids = i.operands.size(),
            literal = ids;  // operands before the first of only literals; one within them
     switch (i.opcode) {
@@ -96,43 +111,31 @@ std::vector<uint32_t> ids_of(const Instruction& i) {
         default:
             if (i.opcode >= 349 && i.opcode <= 364) literal = 3;  // OpGroupNonUniformIAdd to ...LogicalXor
     }
-    std::vector<uint32_t> all;
     for (size_t at = 0; at < std::min(ids, i.operands.size()); at++)
-        if (at != literal) all.push_back(i.operands[at]);
-    return all;
-}
-
-// Returns the ids that something depends on: the operands of all instructions, but those of a constant only if it is
-// used itself. Constants are defined before their users, so they are visited from the last to the first. The
-// workgroup's size counts as used, because the driver uses it.
-std::unordered_set<uint32_t> used_ids(const std::vector<Instruction>& all) {
-    std::unordered_set<uint32_t> used;
-    for (const Instruction& i : all) {
-        if (is_workgroup_size(i)) used.insert(i.operands[0]);
-        if (is_spec_constant(i) || names_only(i)) continue;
-        const std::vector<uint32_t> ids = ids_of(i);
-        used.insert(ids.begin(), ids.end());
-    }
-    for (auto i = all.rbegin(); i != all.rend(); ++i) {
-        // Operands are its type, its result, then what it depends on; an operation is a literal before that.
-        const size_t first = i->opcode == op_spec_constant_op ? 3 : 2;
-        if ((i->opcode == op_spec_constant_op || i->opcode == op_spec_constant_composite) &&
-            used.contains(i->operands[1]))
-            used.insert(i->operands.begin() + static_cast<ptrdiff_t>(first), i->operands.end());
-    }
-    return used;
+        if (at != literal) to.add(i.operands[at]);
 }
 
 }  // namespace
 
+// A constant is read if its id is an operand of an instruction that is no constant, or of a constant that is read itself.
+// The workgroup's size counts as read, because the driver uses it.
 uint64_t constants_read(const Spirv& module) {
-    const std::vector<Instruction> all = instructions_of(module);
-    const std::unordered_set<uint32_t> used = used_ids(all);
+    Ids used(module);
+    std::vector<Instruction> derived, numbered;  // constants of constants; decorations that number a constant
+    for_each_instruction(module, [&](const Instruction& i) {
+        if (is_workgroup_size(i)) used.add(i.operands[0]);
+        if (i.opcode == op_decorate && i.operands[1] == decoration_spec_id && i.operands[2] < 64)
+            numbered.push_back(i);
+        if (i.opcode == op_spec_constant_op || i.opcode == op_spec_constant_composite) derived.push_back(i);
+        if (!is_spec_constant(i) && !names_only(i)) add_ids(i, used);
+    });
+    // They are defined before their users, so they are visited from the last to the first. Operands are its type, its
+    // result, then what it depends on; an operation is a literal before that.
+    for (auto i = derived.rbegin(); i != derived.rend(); ++i)
+        if (used.has(i->operands[1])) used.add(i->operands.subspan(i->opcode == op_spec_constant_op ? 3 : 2));
     uint64_t read = 0;
-    for (const Instruction& i : all)
-        if (i.opcode == op_decorate && i.operands[1] == decoration_spec_id && i.operands[2] < 64 &&
-            used.contains(i.operands[0]))
-            read |= uint64_t{1} << i.operands[2];
+    for (const Instruction& i : numbered)
+        if (used.has(i.operands[0])) read |= uint64_t{1} << i.operands[2];
     return read;
 }
 

@@ -192,15 +192,15 @@ TEST_CASE_FIXTURE(WithoutFaults, "every Vulkan call of the library may fail") {
     MESSAGE(count << " calls failed with each of 4 errors; " << survived << " sessions went on without one");
 }
 
-// Every allocation of the first steps, one in 31 of those that follow, which fill containers one after another, and one
-// in 499 of the self-test's, which are 77,000; VKATTN_TEST_ALL_ALLOCATIONS=1: every one, in two hours.
+// Every allocation of the first steps, and one in 23 of those that follow, which fill containers one after another: a
+// session makes 4,000 and more, by the device's kernels. VKATTN_TEST_ALL_ALLOCATIONS=1: every one.
 TEST_CASE_FIXTURE(WithoutFaults, "host memory may end at every allocation of the library") {
     CHECK(session() == "");
     const bool all = std::getenv("VKATTN_TEST_ALL_ALLOCATIONS") != nullptr;
     HostMemory& memory = host_memory();
     int failed = 0;
     memory.has_failed = true;
-    const auto step = [&](uint64_t made) { return all || made < 200 ? 1 : made < 7000 ? 31 : 499; };
+    const auto step = [&](uint64_t made) { return all || made < 200 ? 1 : 23; };
     for (uint64_t allocation = 1; memory.has_failed; allocation += step(allocation)) {
         memory.has_failed = false;
         CAPTURE(allocation);
@@ -211,7 +211,7 @@ TEST_CASE_FIXTURE(WithoutFaults, "host memory may end at every allocation of the
     }
     memory.until_failure = 0;
     MESSAGE(failed << " allocations failed, one at a time");
-    CHECK(failed > 400);
+    CHECK(failed > 300);
 }
 
 }  // namespace vkattn::test
