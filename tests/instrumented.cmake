@@ -56,6 +56,7 @@ vkattn_again(vkattn_spirv_sanitized vkattn_objects "${sanitizers}" vulkan/spirv.
 vkattn_again(vkattn_cache_file_sanitized vkattn_runtime_objects "${sanitizers}" runtime/cache_file.cpp)
 add_executable(vkattn_unit_tests_sanitized EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vkattn_npy_sanitized>
   $<TARGET_OBJECTS:vkattn_reference_sanitized> $<TARGET_OBJECTS:vkattn_spirv_sanitized>
-  $<TARGET_OBJECTS:vkattn_cache_file_sanitized> $<TARGET_OBJECTS:vkattn_unit_tests> ${VKATTN_TEST_MAIN})
+  $<TARGET_OBJECTS:vkattn_cache_file_sanitized> $<TARGET_OBJECTS:vkattn_unit_tests>
+  $<TARGET_OBJECTS:vkattn_gate_parts> ${VKATTN_TEST_MAIN})
 target_link_libraries(vkattn_unit_tests_sanitized PRIVATE vkattn_cli11 vkattn_oracle vkattn vkattn_fmt)
 target_link_options(vkattn_unit_tests_sanitized PRIVATE ${sanitizers})
