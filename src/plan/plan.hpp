@@ -117,7 +117,7 @@ struct CallerArray {
 };
 
 struct Plan {
-    Problem problem;
+    Problem problem{};  // zeros in a combine, which has none
     std::string kernel, tuning_row,
         tuning;  // tuning: the row's numbers, in the form that options.tuning takes
     Tiles tiles;
