@@ -7,18 +7,17 @@ endforeach()
 
 set(plan_sources
   main.cpp plan_arrays.cpp plan_cases.cpp plan_checks.cpp plan_checks_interface.cpp plan_checks_matrix.cpp
-  plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_faults.cpp plan_reading.cpp gate/layouts.cpp
+  plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_reading.cpp gate/layouts.cpp
   problem_bounds.cpp profile.cpp
   test_overlap.cpp test_plan.cpp test_plan_backward.cpp test_plan_choices.cpp test_plan_combine.cpp
   test_plan_faults.cpp test_plan_features.cpp test_plan_golden.cpp test_plan_interfaces.cpp test_plan_limits.cpp
   test_plan_matrix.cpp test_plan_random.cpp test_plan_refusals.cpp test_plan_sweep.cpp test_plan_tuning.cpp
-  test_problem.cpp test_problem_backward.cpp test_problem_features.cpp test_profile.cpp test_self_test.cpp
-  test_struct_sizes.cpp)
+  test_problem.cpp test_profile.cpp test_self_test.cpp test_struct_sizes.cpp)
 list(TRANSFORM plan_sources PREPEND "${tests_dir}/")
 add_executable(vkattn_plan_tests ${plan_sources})
 # These have names of their own that others have, too.
 set(alone main.cpp plan_cases.cpp profile.cpp test_plan_faults.cpp test_plan_golden.cpp test_plan_sweep.cpp
-  test_problem_features.cpp test_self_test.cpp)
+  test_problem.cpp test_self_test.cpp)
 list(TRANSFORM alone PREPEND "${tests_dir}/")
 vkattn_unity(vkattn_plan_tests BATCH 5 ALONE ${alone})
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")

@@ -22,7 +22,7 @@
 //                              that was not written before; no dispatch can cost more than it says, or than allowed
 //   plan_arrays.cpp            the caller's addresses that are checked for null and alignment
 //
-// That the checks notice faults is tested: plan_faults.cpp plants thousands into sound plans, one in each field.
+// That the checks notice faults is tested: test_plan_faults.cpp plants thousands into sound plans, one in each field.
 #pragma once
 
 #include <string>

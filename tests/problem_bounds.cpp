@@ -31,8 +31,10 @@ std::pair<int64_t, int64_t> device_keys(const Problem& p, uint32_t i, int32_t le
     if (p.kv_lengths != 0 && p.follow_lengths) shift = keys;
     if (p.align == VKATTN_ALIGN_OFFSETS) shift = offset;
     keys = std::min(keys, static_cast<int32_t>(p.key_limit));
-    const int32_t lo = std::clamp(shifted(p.bound_lo, shift), -q, kv),
-                  hi = std::clamp(shifted(p.bound_hi, shift), -q - 1, kv - 1);
+    // The shader takes the bounds as they are where batches have nothing of their own, and there is no argument block.
+    const bool own = p.kv_lengths != 0 || p.align == VKATTN_ALIGN_OFFSETS;
+    const int32_t lo = own ? std::clamp(shifted(p.bound_lo, shift), -q, kv) : p.bound_lo,
+                  hi = own ? std::clamp(shifted(p.bound_hi, shift), -q - 1, kv - 1) : p.bound_hi;
     const int64_t begin = int64_t{i} + lo, end = int64_t{i} + hi + 1;
     for (const int64_t x : {begin, end - 1, end}) overflow |= x < int_min || x > int_max;
     return {std::max<int64_t>(0, begin), std::min<int64_t>(keys, end)};

@@ -8,14 +8,13 @@
 #include <fmt/format.h>
 
 #include "plan_flaws.hpp"
-#include "problem_fields.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
 
 namespace {
 
-constexpr int64_t two_30 = int64_t{1} << 30, two_32 = int64_t{1} << 32;
+constexpr int64_t two_30 = int64_t{1} << 30, two_31 = int64_t{1} << 31, two_32 = int64_t{1} << 32;
 
 class Random {
   public:

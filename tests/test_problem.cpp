@@ -1,263 +1,263 @@
-// Validation: each bad field by its name, defaults, and the folding of causal, window and offset into one
-// band against the definition of visibility in include/vkattn/types.h.
+// Validation: what is refused, by its name, and what is found of the rest. Most of it is in problems.txt. The folding of
+// causal, window and offset into one band, part of it on the device, is held to the definition of visibility in
+// include/vkattn/types.h.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
+#include <fstream>
 #include <functional>
 #include <limits>
+#include <map>
 #include <set>
+#include <sstream>
+#include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "plan_cases.hpp"
-#include "problem_fields.hpp"
+#include "problem_bounds.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
+using core::Combine;
 using core::Problem;
 using core::resolve;
 
 namespace {
 
-constexpr float infinity = std::numeric_limits<float>::infinity(),
-                not_a_number = std::numeric_limits<float>::quiet_NaN();
+constexpr int32_t int_min = std::numeric_limits<int32_t>::min(),
+                  int_max = std::numeric_limits<int32_t>::max();
+
+constexpr int64_t two_31 = int64_t{1} << 31;
+
+// The field that is wrong; "" if nothing is, "?..." if the complaint is not of the form that is promised.
+template <class T>
+std::string field_of(const core::Result<T>& result) {
+    if (result) return "";
+    const core::Failure& f = result.failure();
+    if (f.status != VKATTN_INVALID_ARGUMENT) return "?status " + std::to_string(f.status);
+    if (f.message.empty() || f.message.find('\n') != std::string::npos) return "?message " + f.message;
+    if (f.field.size() >= sizeof(VkattnError::field) || f.message.size() >= sizeof(VkattnError::message))
+        return "?too long for VkattnError";
+    return f.field;
+}
+
+std::string bad_field(const VkattnProblem& given) {
+    return field_of(resolve(given));
+}
+
+std::string bad_field(const Problem& p, void (*change)(VkattnBackward&)) {
+    VkattnBackward b = core::default_backward();
+    change(b);
+    return field_of(core::resolve(p, b));
+}
+
+VkattnProblem legal() {
+    VkattnProblem p = core::default_problem();
+    p.batch = 2;
+    p.num_heads_q = 6;
+    p.num_heads_kv = 3;
+    p.seqlen_q = 5;
+    p.seqlen_kv = 9;
+    p.head_dim_qk = 8;
+    p.head_dim_v = 12;
+    return p;
+}
+
+VkattnProblem with_seqlens(uint32_t q, uint32_t kv) {
+    VkattnProblem p = core::default_problem();
+    p.head_dim_qk = p.head_dim_v = 1;
+    p.seqlen_q = q;
+    p.seqlen_kv = kv;
+    return p;
+}
+
+VkattnCombine legal_combine() {
+    VkattnCombine c = core::default_combine();
+    c.num_parts = 3;
+    c.batch = 2;
+    c.num_heads = 6;
+    c.seqlen_q = 5;
+    c.head_dim_v = 12;
+    return c;
+}
+
+// One batch, one head, one query, one key.
+VkattnProblem single() {
+    VkattnProblem p = with_seqlens(1, 1);
+    p.head_dim_qk = p.head_dim_v = 4;
+    return p;
+}
+
+// "2^31-1", a sum of numbers and powers of two, or the name of an enumerator.
+uint64_t number(const std::string& text) {
+    static const std::map<std::string, uint64_t> names{
+        {"none", VKATTN_MASK_NONE},          {"bool", VKATTN_MASK_BOOL},
+        {"float", VKATTN_MASK_FLOAT},        {"f32", VKATTN_DTYPE_FLOAT32},
+        {"f16", VKATTN_DTYPE_FLOAT16},       {"bf16", VKATTN_DTYPE_BFLOAT16},
+        {"top-left", VKATTN_ALIGN_TOP_LEFT}, {"offset", VKATTN_ALIGN_OFFSET},
+        {"offsets", VKATTN_ALIGN_OFFSETS}};
+    if (const auto found = names.find(text); found != names.end()) return found->second;
+    uint64_t sum = 0;
+    const char *at = text.data(), *const end = at + text.size();
+    while (at != end) {
+        const bool minus = *at == '-';
+        uint64_t term = 0, power = 0;
+        auto read = std::from_chars(*at == '-' || *at == '+' ? at + 1 : at, end, term);
+        if (read.ec == std::errc{} && read.ptr != end && *read.ptr == '^') {
+            read = std::from_chars(read.ptr + 1, end, power);
+            term = uint64_t{1} << power;
+        }
+        if (read.ec != std::errc{}) throw std::runtime_error("no number: " + text);
+        sum += minus ? 0 - term : term;
+        at = read.ptr;
+    }
+    return sum;
+}
 
 template <class T>
-void set(VkattnProblem& p, T VkattnProblem::*field, int64_t value) {
-    p.*field = static_cast<T>(value);
+void read_field(T& field, const std::string& text) {
+    if constexpr (std::is_same_v<T, float>) {
+        field = std::stof(text);
+    } else if constexpr (std::is_same_v<T, VkattnStrides> || std::is_array_v<T>) {
+        std::istringstream all(text);
+        std::vector<uint64_t> numbers;
+        for (std::string one; std::getline(all, one, ',');) numbers.push_back(number(one));
+        if constexpr (std::is_array_v<T>)
+            for (size_t i = 0; i < std::size(field); i++) field[i] = static_cast<uint32_t>(numbers.at(i));
+        else
+            field = {numbers.at(0), numbers.at(1), numbers.at(2)};
+    } else {
+        field = static_cast<T>(number(text));
+    }
 }
 
-// Values that a field must accept and must refuse.
 template <class T>
-void check_values(const char* name, T VkattnProblem::*field, const std::vector<int64_t>& good,
-                  const std::vector<int64_t>& bad) {
-    for (const int64_t value : good) {
-        INFO(name << " = " << value);
-        CHECK_EQ(bad_field([&](VkattnProblem& p) { set(p, field, value); }), "");
+bool is_same(const T& a, const T& b) {
+    if constexpr (std::is_same_v<T, VkattnStrides>)
+        return a.batch == b.batch && a.head == b.head && a.seq == b.seq;
+    else if constexpr (std::is_array_v<T>)
+        return std::ranges::equal(a, b);
+    else
+        return a == b;
+}
+
+template <class P, class Visit>
+void visit_fields(P& p, const Visit& visit) {
+#define VISIT(field) visit(#field, p.field)
+    VISIT(dtype), VISIT(batch), VISIT(seqlen_q), VISIT(head_dim_v), VISIT(alignment_bytes);
+    VISIT(out_strides), VISIT(element_bytes);
+    if constexpr (std::is_same_v<P, Combine>) {
+        VISIT(num_parts), VISIT(parts_dtype), VISIT(num_heads), VISIT(part_stride), VISIT(parts_strides);
+        VISIT(parts_element_bytes);
+    } else {
+        VISIT(num_heads_q), VISIT(num_heads_kv), VISIT(seqlen_kv), VISIT(head_dim_qk), VISIT(softmax_scale);
+        VISIT(softcap), VISIT(causal), VISIT(window_left), VISIT(window_right), VISIT(align);
+        VISIT(query_offset), VISIT(kv_lengths), VISIT(mask), VISIT(mask_rank), VISIT(mask_extents);
+        VISIT(mask_strides), VISIT(query_strides), VISIT(key_strides), VISIT(value_strides);
+        VISIT(group_size), VISIT(bound_lo), VISIT(bound_hi), VISIT(dynamic_bounds), VISIT(follow_lengths);
+        VISIT(key_limit), VISIT(mask_group_size), VISIT(mask_per_key);
     }
-    for (const int64_t value : bad) {
-        INFO(name << " = " << value);
-        CHECK_EQ(bad_field([&](VkattnProblem& p) { set(p, field, value); }), std::string("problem.") + name);
+#undef VISIT
+}
+
+// For each word "field=text" of a line, calls visit(field, text).
+template <class P, class Visit>
+void visit_words(P& p, const std::string& line, const Visit& visit) {
+    std::istringstream words(line);
+    for (std::string word; words >> word;) {
+        const size_t equals = word.find('=');
+        bool found = false;
+        visit_fields(p, [&](const char* name, auto& field) {
+            if (word.substr(0, equals) != name) return;
+            found = true;
+            visit(field, word.substr(equals + 1));
+        });
+        CHECK_MESSAGE(found, word << " names no field");
     }
 }
 
-// Keys begin .. end-1 that row i sees, in the shaders' 32-bit arithmetic (lib/sequences.glsl, visible_keys);
-// overflow is set if that arithmetic wrapped.
-std::pair<int64_t, int64_t> visible_keys(const Problem& p, uint32_t i, bool& overflow) {
-    const int64_t begin = int64_t{i} + p.bound_lo, end = int64_t{i} + p.bound_hi + 1;
-    for (const int64_t x : {begin, int64_t{i} + p.bound_hi, end})
-        overflow |= x < std::numeric_limits<int32_t>::min() || x > std::numeric_limits<int32_t>::max();
-    return {std::max<int64_t>(0, begin), std::min<int64_t>(p.seqlen_kv, end)};
-}
-
-const std::vector<int64_t> windows{-1, 0, 1, 2, 4, 1000, two_31, int64_t{1} << 40, INT64_MAX - 1, INT64_MAX};
-const std::vector<int64_t> offsets{0,  1,   -1,   2,          -2,     3,           -3,     6,
-                                   -6, 100, -100, two_31 - 1, two_31, -two_31 + 1, -two_31};
-
-// Calls f with every combination of causal, windows, alignment and offsets.
-void for_each_bound(VkattnProblem p, const std::function<void(const VkattnProblem&)>& f) {
-    for (const uint32_t causal : {0u, 1u})
-        for (const int64_t left : windows)
-            for (const int64_t right : windows) {
-                p.causal = causal;
-                p.window_left = left;
-                p.window_right = right;
-                p.query_offset = INT64_MIN;  // counts only where it is asked for
-                for (const VkattnAlign align :
-                     {VKATTN_ALIGN_BOTTOM_RIGHT, VKATTN_ALIGN_TOP_LEFT, VKATTN_ALIGN_OFFSETS}) {
-                    p.align = align;
-                    if (align != VKATTN_ALIGN_OFFSETS) f(p);  // those are added on the device
-                }
-                p.align = VKATTN_ALIGN_OFFSET;
-                for (const int64_t offset : offsets) {
-                    p.query_offset = offset;
-                    f(p);
-                }
-            }
-}
-
-std::string text_of(const VkattnProblem& p) {
-    return fmt::format("{}x{} causal {} window {},{} align {} offset {}", p.seqlen_q, p.seqlen_kv, p.causal,
-                       p.window_left, p.window_right, static_cast<int>(p.align), p.query_offset);
-}
-
-// "" if the folded band shows rows `rows` exactly what the definition shows them. Rows of many keys are
-// compared at the ends of both ranges: what the definition shows is one range.
-std::string band_flaw(const VkattnProblem& given, const std::vector<uint32_t>& rows) {
-    const auto result = resolve(given);
-    if (!result) return "refused: " + result.failure().message;
-    for (const uint32_t i : rows) {
-        bool overflow = false;
-        const auto [begin, end] = visible_keys(*result, i, overflow);
-        if (overflow)
-            return fmt::format("row {}: overflow with bounds {}..{}", i, result->bound_lo, result->bound_hi);
-        const int64_t keys = given.seqlen_kv;
-        std::set<int64_t> at;
-        for (int64_t j = 0; j < std::min<int64_t>(keys, 16); j++) at.insert(j);
-        for (const int64_t edge : {begin, end, keys, keys / 2, int64_t{i}})
-            for (int64_t j = edge - 2; j <= edge + 2; j++)
-                if (j >= 0 && j < keys) at.insert(j);
-        for (const int64_t j : at)
-            if (sees(given, i, j, keys) != (j >= begin && j < end))
-                return fmt::format("row {} key {}: the band {}..{} is wrong", i, j, result->bound_lo,
-                                   result->bound_hi);
+template <class P>
+void check_line(const P& base, const std::string& changes, const std::string& expected) {
+    if (const size_t bar = changes.find('|'); bar != std::string::npos) {
+        const size_t begin = changes.rfind('=', bar) + 1,
+                     end = std::min(changes.find(' ', bar), changes.size());
+        std::istringstream all(changes.substr(begin, end - begin));
+        for (std::string one; std::getline(all, one, '|');)
+            check_line(base, changes.substr(0, begin) + one + changes.substr(end), expected);
+        return;
     }
-    return "";
+    INFO(changes);
+    P given = base;
+    visit_words(given, changes, [](auto& field, const std::string& text) { read_field(field, text); });
+    auto result = resolve(given);
+    CHECK_EQ(field_of(result), expected == "ok" || expected.find('=') != std::string::npos ? "" : expected);
+    if (!result || expected == "ok") return;
+    visit_words(*result, expected, [&](const auto& field, const std::string& text) {
+        std::remove_cvref_t<decltype(field)> wanted{};
+        read_field(wanted, text);
+        CHECK_MESSAGE(is_same(wanted, field), "not " << text);
+    });
 }
 
 }  // namespace
 
-TEST_CASE("problem: defaults") {
-    const VkattnProblem d = core::default_problem();
-    CHECK_EQ(d.struct_size, sizeof d);
-    CHECK_EQ(d.dtype, VKATTN_DTYPE_FLOAT32);
-    CHECK_EQ(d.batch, 1);
-    CHECK_EQ(d.num_heads_q, 1);
-    CHECK_EQ(d.num_heads_kv, 1);
-    CHECK_EQ(d.seqlen_q, 0);
-    CHECK_EQ(d.seqlen_kv, 0);
-    CHECK(std::isnan(d.softmax_scale));
-    CHECK_EQ(d.softcap, 0);
-    CHECK_EQ(d.causal, 0);
-    CHECK_EQ(d.window_left, -1);
-    CHECK_EQ(d.window_right, -1);
-    CHECK_EQ(d.align, VKATTN_ALIGN_BOTTOM_RIGHT);
-    CHECK_EQ(d.kv_lengths, 0);
-    CHECK_EQ(d.mask, VKATTN_MASK_NONE);
-    CHECK_EQ(d.alignment_bytes, 0);
-    for (const VkattnStrides& s :
-         {d.query_strides, d.key_strides, d.value_strides, d.out_strides, d.mask_strides})
-        for (const uint64_t stride : {s.batch, s.head, s.seq}) CHECK_EQ(stride, VKATTN_CONTIGUOUS);
-    const VkattnOptions o = core::default_options();
-    CHECK_EQ(o.struct_size, sizeof o);
-    CHECK_EQ(o.kernel, nullptr);
-    CHECK_EQ(o.tuning, nullptr);
-    CHECK_EQ(o.max_scratch_bytes, 0);
-    CHECK_EQ(o.precision, VKATTN_PRECISION_STORAGE);
+TEST_CASE("problem: what is refused, and what is found, line by line") {
+    std::ifstream file(VKATTN_TESTS_DIR "/problems.txt");
+    size_t count = 0;
+    for (std::string line; std::getline(file, line);) {
+        if (line.empty() || line.starts_with('#')) continue;
+        INFO(line);
+        const size_t blank = line.find(' '), colon = line.find(" : ");
+        REQUIRE_NE(colon, line.npos);
+        const std::string base = line.substr(0, blank), expected = line.substr(colon + 3),
+                          changes = line.substr(blank, colon - blank);
+        if (base == "combine")
+            check_line(Combine{legal_combine()}, changes, expected);
+        else
+            check_line(Problem{base == "one" ? single() : legal()}, changes, expected);
+        count++;
+    }
+    CHECK_GT(count, 150);
 }
 
-TEST_CASE("problem: what defaults resolve to") {
-    const Problem p = resolved(legal());
-    const auto is = [](const VkattnStrides& s, uint64_t batch, uint64_t head, uint64_t seq) {
-        return s.batch == batch && s.head == head && s.seq == seq;
-    };
-    CHECK(is(p.query_strides, 6 * 5 * 8, 5 * 8, 8));
-    CHECK(is(p.key_strides, 3 * 9 * 8, 9 * 8, 8));
-    CHECK(is(p.value_strides, 3 * 9 * 12, 9 * 12, 12));
-    CHECK(is(p.out_strides, 6 * 5 * 12, 5 * 12, 12));
-    CHECK_EQ(p.group_size, 2);
-    CHECK_EQ(p.element_bytes, 4);
-    CHECK_EQ(p.alignment_bytes, 4);
-    CHECK_EQ(p.softmax_scale, doctest::Approx(1 / std::sqrt(8.0)).epsilon(1e-7));
-    CHECK_FALSE(p.empty_output());
-    for (const VkattnDtype dtype : {VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16}) {
-        VkattnProblem half = legal();
-        half.dtype = dtype;
-        CHECK_EQ(resolved(half).element_bytes, 2);
-        CHECK_EQ(resolved(half).alignment_bytes, 2);
-    }
-    VkattnProblem one = legal();  // a stride that is given does not change the defaults of the others
-    one.query_strides.seq = 100;
-    one.out_strides.head = 1000;
-    one.out_strides.batch = 10000;
-    CHECK(is(resolved(one).query_strides, 6 * 5 * 8, 5 * 8, 100));
-    CHECK(is(resolved(one).out_strides, 10000, 1000, 12));
-    for (const float scale : {0.0f, -0.0f, -3.5f, 1e30f}) {
-        one.softmax_scale = scale;
-        CHECK_EQ(resolved(one).softmax_scale, scale);
-    }
-    for (const auto& change :
-         {Change([](VkattnProblem& x) { x.batch = 0; }), Change([](VkattnProblem& x) { x.seqlen_q = 0; })}) {
+TEST_CASE("problem: the default scale, and problems without output") {
+    CHECK_EQ(resolved(legal()).softmax_scale, doctest::Approx(1 / std::sqrt(8.0)).epsilon(1e-7));
+    CHECK_FALSE(resolved(legal()).empty_output());
+    for (uint32_t VkattnProblem::*extent : {&VkattnProblem::batch, &VkattnProblem::seqlen_q}) {
         VkattnProblem empty = legal();
-        change(empty);
+        empty.*extent = 0;
         CHECK(resolved(empty).empty_output());
     }
 }
 
-TEST_CASE("problem: each field at and past its limits") {
-    using P = VkattnProblem;
-    check_values("dtype", &P::dtype, {0, 1, 2}, {3, 100, 0x7fffffff});
-    check_values("batch", &P::batch, {0, 1, 70000, 357913941}, {357913942, 715827883, UINT32_MAX});
-    check_values("num_heads_q", &P::num_heads_q, {3, 6, 65535}, {0, 65538, UINT32_MAX});
-    check_values("num_heads_kv", &P::num_heads_kv, {1, 2, 3, 6}, {0, 4, 5, 7, 12, UINT32_MAX});
-    check_values("seqlen_q", &P::seqlen_q, {0, 1, 1 << 30}, {(1 << 30) + 1, UINT32_MAX});
-    check_values("seqlen_kv", &P::seqlen_kv, {0, 1, 1 << 30}, {(1 << 30) + 1, UINT32_MAX});
-    check_values("head_dim_qk", &P::head_dim_qk, {1, 59, 576}, {0, 577, UINT32_MAX});
-    check_values("head_dim_v", &P::head_dim_v, {1, 59, 576}, {0, 577, UINT32_MAX});
-    check_values("causal", &P::causal, {0, 1, 2, UINT32_MAX}, {});
-    check_values("window_left", &P::window_left, {-1, 0, 7, INT64_MAX}, {-2, INT64_MIN});
-    check_values("window_right", &P::window_right, {-1, 0, 7, INT64_MAX}, {-2, INT64_MIN});
-    check_values("align", &P::align, {0, 1, 2, 3}, {4, 100, 0x7fffffff});
-    check_values("mask", &P::mask, {0}, {3, 100, 0x7fffffff});
-    check_values("alignment_bytes", &P::alignment_bytes, {0, 4, 8, 16}, {1, 2, 3, 12, 20, UINT32_MAX});
-    check_values("query_offset", &P::query_offset, {0, INT64_MIN, INT64_MAX},
-                 {});  // align does not ask for it
-    for (const float bad : {infinity, -infinity})
-        CHECK_EQ(bad_field([&](P& p) { p.softmax_scale = bad; }), "problem.softmax_scale");
-    for (const float bad : {-1.0f, -1e-30f, infinity, -infinity, not_a_number})
-        CHECK_EQ(bad_field([&](P& p) { p.softcap = bad; }), "problem.softcap");
-    for (const float good : {0.0f, -0.0f, 1e-30f, 30.0f})
-        CHECK_EQ(bad_field([&](P& p) { p.softcap = good; }), "");
-    const auto offset = [](int64_t value) {
-        return [value](P& p) {
-            p.align = VKATTN_ALIGN_OFFSET;
-            p.query_offset = value;
-        };
+TEST_CASE("problem: keys that some row may see") {
+    const auto end = [](const std::function<void(VkattnProblem&)>& change) {
+        VkattnProblem p = legal();
+        change(p);
+        return resolved(p).visible_keys(0, 4).end;
     };
-    for (const int64_t good : {int64_t{0}, two_31, -two_31}) CHECK_EQ(bad_field(offset(good)), "");
-    for (const int64_t bad : {two_31 + 1, -two_31 - 1, INT64_MAX, INT64_MIN})
-        CHECK_EQ(bad_field(offset(bad)), "problem.query_offset");
-}
-
-TEST_CASE("problem: the band against the definition, every row and key of small problems") {
-    for (uint32_t q = 0; q <= 5; q++)
-        for (uint32_t kv = 0; kv <= 6; kv++) {
-            std::vector<uint32_t> rows;
-            for (uint32_t i = 0; i < q; i++) rows.push_back(i);
-            std::string flaw;
-            for_each_bound(with_seqlens(q, kv), [&](const VkattnProblem& p) {
-                if (!flaw.empty()) return;
-                if (flaw = band_flaw(p, rows); !flaw.empty()) flaw = text_of(p) + ": " + flaw;
-            });
-            CHECK_EQ(flaw, "");
-        }
-}
-
-TEST_CASE("problem: the band at the limits of seqlen, without overflow of 32 bits") {
-    constexpr uint32_t most = VKATTN_MAX_SEQLEN;
-    for (const auto& [q, kv] : {std::pair{most, most},
-                                {most, 0u},
-                                {most, 1u},
-                                {1u, most},
-                                {7u, most},
-                                {most, 97u},
-                                {most - 1, most - 1},
-                                {65537u, most}}) {
-        std::string flaw;
-        std::vector<uint32_t> rows;
-        for (const uint32_t i : {0u, 1u, 6u, 96u, q / 2, q - 2, q - 1})
-            if (i < q) rows.push_back(i);
-        for_each_bound(with_seqlens(q, kv), [&](const VkattnProblem& p) {
-            if (!flaw.empty()) return;
-            if (flaw = band_flaw(p, rows); !flaw.empty()) flaw = text_of(p) + ": " + flaw;
-        });
-        CHECK_EQ(flaw, "");
-    }
-}
-
-TEST_CASE("problem: causal is true with any value but 0") {
-    VkattnProblem p = with_seqlens(7, 9);
-    p.causal = 1;
-    const Problem one = resolved(p);
-    for (const uint32_t causal : {2u, 256u, UINT32_MAX}) {
-        p.causal = causal;
-        CHECK_EQ(resolved(p).bound_lo, one.bound_lo);
-        CHECK_EQ(resolved(p).bound_hi, one.bound_hi);
-    }
+    for (const uint32_t extent : {0u, 4u})
+        CHECK_EQ(end([&](VkattnProblem& p) {
+                     p.mask = VKATTN_MASK_BOOL;
+                     p.mask_rank = 1;
+                     p.mask_extents[0] = extent;
+                 }),
+                 extent);
+    for (const auto& [align, keys] : {std::pair{VKATTN_ALIGN_BOTTOM_RIGHT, 9},
+                                      {VKATTN_ALIGN_TOP_LEFT, 5}})  // 9: whatever the lengths come to
+        CHECK_EQ(end([&, at = align](VkattnProblem& p) {
+                     p.causal = p.kv_lengths = 1;
+                     p.window_left = 7;
+                     p.align = at;
+                 }),
+                 keys);
 }
 
 TEST_CASE("problem: alignment") {
@@ -278,16 +278,6 @@ TEST_CASE("problem: alignment") {
                     INFO(names[tensor] << " level " << level << " by " << delta << " of " << bytes);
                     CHECK_EQ(bad_field(p), delta == 0 || unit == 1 ? "" : names[tensor]);
                 }
-    VkattnProblem p = legal();  // dense rows of 8 and 12 elements
-    p.alignment_bytes = 32;
-    CHECK_EQ(bad_field(p), "problem.value_strides");
-    p.dtype = VKATTN_DTYPE_FLOAT16;
-    p.alignment_bytes = 8;
-    CHECK_EQ(bad_field(p), "");
-    p.alignment_bytes = 16;
-    CHECK_EQ(bad_field(p), "problem.value_strides");
-    p.alignment_bytes = 1;
-    CHECK_EQ(bad_field(p), "problem.alignment_bytes");
 }
 
 TEST_CASE("problem: strides that are never taken have no alignment") {
@@ -331,74 +321,6 @@ TEST_CASE("problem: strides that are never taken have no alignment") {
     const auto refused = core::resolve(resolved(p), b);
     REQUIRE_FALSE(refused);
     CHECK_EQ(refused.failure().field, "backward.dkey_strides");
-}
-
-TEST_CASE("problem: strides whose span overflows") {
-    constexpr uint64_t limit = uint64_t{1} << 60;  // float32 elements of 2^62 bytes
-    const auto spans = [](uint32_t batch, uint32_t seqlen, VkattnStrides strides, bool key) {
-        VkattnProblem p = core::default_problem();
-        p.batch = batch;
-        p.head_dim_qk = p.head_dim_v = 4;
-        p.seqlen_q = key ? 1 : seqlen;
-        p.seqlen_kv = key ? seqlen : 1;
-        (key ? p.key_strides : p.query_strides) = strides;
-        return bad_field(p);
-    };
-    for (const bool key : {false, true}) {
-        const std::string field = key ? "problem.key_strides" : "problem.query_strides";
-        CHECK_EQ(spans(1, 1, {UINT64_MAX - 1, 0, 4}, key), field);  // even where only one element is
-        CHECK_EQ(spans(1, 1, {0, uint64_t{1} << 63, 4}, key), field);
-        CHECK_EQ(spans(1, 1, {0, 0, limit + 1}, key), field);
-        CHECK_EQ(spans(0, 1, {limit + 1, 0, 4}, key), field);
-        CHECK_EQ(spans(2, 1, {limit - 5, 0, 4}, key), "");
-        CHECK_EQ(spans(2, 1, {limit, 0, 4}, key), field);
-        CHECK_EQ(spans(3, 1, {limit / 2, 0, 4}, key), field);
-        CHECK_EQ(spans(2, 2, {limit / 2, 0, limit / 2}, key), field);               // the sum, not a product
-        CHECK_EQ(spans(1, (1u << 29) + 1, {0, 0, uint64_t{1} << 35}, key), field);  // 2^64: wraps to 0
-        CHECK_EQ(spans(1, 1u << 30, {0, 0, uint64_t{1} << 34}, key), field);
-        CHECK_EQ(spans(1, 1u << 30, {0, 0, uint64_t{1} << 29}, key), "");
-        CHECK_EQ(spans(INT32_MAX, 1, {uint64_t{1} << 33, 0, 4}, key), field);
-    }
-    VkattnProblem p = core::default_problem();  // dense, and beyond all memory
-    p.head_dim_qk = p.head_dim_v = 576;
-    p.batch = 32768;
-    p.num_heads_q = 65535;
-    p.seqlen_q = VKATTN_MAX_SEQLEN;
-    CHECK_EQ(bad_field(p), "problem.query_strides");
-    p.num_heads_kv = 65535;
-    p.seqlen_q = 1;
-    p.seqlen_kv = VKATTN_MAX_SEQLEN;
-    CHECK_EQ(bad_field(p), "problem.key_strides");
-}
-
-TEST_CASE("problem: inputs may overlap themselves, the output may not") {
-    VkattnProblem p = legal();
-    p.query_strides = p.key_strides = p.value_strides = {0, 0, 0};
-    CHECK_EQ(bad_field(p), "");
-    p.query_strides = p.key_strides = {1, 2, 3};
-    CHECK_EQ(bad_field(p), "");
-    const auto out = [](uint64_t batch, uint64_t head, uint64_t seq) {  // extents 2, 6, 5 of 12
-        return bad_field([&](VkattnProblem& x) { x.out_strides = {batch, head, seq}; });
-    };
-    const std::string bad = "problem.out_strides";
-    CHECK_EQ(out(360, 60, 12), "");
-    CHECK_EQ(out(360, 12, 72), "");  // (batch, seq, head, dim)
-    CHECK_EQ(out(12, 24, 144), "");  // (seq, head, batch, dim)
-    CHECK_EQ(out(360, 60, 11), bad);
-    CHECK_EQ(out(360, 59, 12), bad);
-    CHECK_EQ(out(359, 60, 12), bad);
-    CHECK_EQ(out(0, 60, 12), bad);
-    CHECK_EQ(out(360, 0, 12), bad);
-    CHECK_EQ(out(360, 60, 0), bad);
-    CHECK_EQ(out(60, 60, 12), bad);
-    VkattnProblem empty = legal();
-    empty.out_strides = {0, 0, 0};
-    empty.seqlen_q = 0;
-    CHECK_EQ(bad_field(empty), "");
-    VkattnProblem single = legal();  // strides of extents 1 separate nothing
-    single.batch = single.num_heads_q = single.num_heads_kv = 1;
-    single.out_strides = {0, 1, 12};
-    CHECK_EQ(bad_field(single), "");
 }
 
 namespace {
@@ -458,4 +380,162 @@ TEST_CASE("problem: overlap of the output against enumeration") {
                                                   << field << "'");
                     }
     CHECK_GT(accepted, 1000);
+}
+
+namespace {
+
+// Every bound of problems whose batches have lengths, offsets or both of their own, or of those without.
+void for_each_bound(VkattnProblem p, bool own, const std::function<void(const VkattnProblem&)>& f) {
+    static const std::vector<int64_t> of_batches{
+        -1, 0, 1, 3, 100, two_31 - 7, two_31 - 2, two_31 - 1, two_31, two_31 + 5, INT64_MAX},
+        of_all{-1, 0, 1, 2, 4, 1000, two_31, int64_t{1} << 40, INT64_MAX - 1, INT64_MAX},
+        offsets{0, 1, -1, 2, -2, 3, -3, 6, -6, 100, -100, two_31 - 1, two_31, -two_31 + 1, -two_31};
+    const std::vector<int64_t>& windows = own ? of_batches : of_all;
+    for (const uint32_t causal : {0u, 1u})
+        for (const int64_t left : windows)
+            for (const int64_t right : windows)
+                for (const uint32_t lengths : {0u, 1u})
+                    for (const VkattnAlign align : {VKATTN_ALIGN_BOTTOM_RIGHT, VKATTN_ALIGN_TOP_LEFT,
+                                                    VKATTN_ALIGN_OFFSET, VKATTN_ALIGN_OFFSETS}) {
+                        if (own != (lengths != 0 || align == VKATTN_ALIGN_OFFSETS)) continue;
+                        p.causal = causal;
+                        p.window_left = left;
+                        p.window_right = right;
+                        p.kv_lengths = lengths;
+                        p.align = align;
+                        for (const int64_t offset : align != VKATTN_ALIGN_OFFSET ? std::vector{INT64_MIN}
+                                                    : own                        ? std::vector{int64_t{-2}}
+                                                                                 : offsets) {
+                            p.query_offset = offset;
+                            f(p);
+                        }
+                    }
+}
+
+std::string bounds_flaw(const VkattnProblem& given, const std::vector<uint32_t>& rows,
+                        const std::vector<int32_t>& lengths, const std::vector<int32_t>& offsets) {
+    const Problem p = resolved(given);
+    if (p.dynamic_bounds != (given.align == VKATTN_ALIGN_OFFSETS ||
+                             (given.kv_lengths != 0 && given.align == VKATTN_ALIGN_BOTTOM_RIGHT)))
+        return "dynamic_bounds";
+    for (const uint32_t i : rows)
+        for (const int32_t length : given.kv_lengths != 0 ? lengths : std::vector<int32_t>{0})
+            for (const int32_t offset :
+                 given.align == VKATTN_ALIGN_OFFSETS ? offsets : std::vector<int32_t>{0})
+                if (const auto flaw = row_flaw(given, p, i, length, offset); !flaw.empty())
+                    return fmt::format("{}x{} causal {} window {},{} align {} length {} offset {}: {}",
+                                       p.seqlen_q, p.seqlen_kv, p.causal, p.window_left, p.window_right,
+                                       static_cast<int>(p.align), length, offset, flaw);
+    return "";
+}
+
+}  // namespace
+
+TEST_CASE("bounds: against the definition, every row and key of small problems") {
+    const std::vector<int32_t> offsets{0,       1,       -1,         2, -3, 5, -100, 100, two_31 - 1 - 5,
+                                       int_max, int_min, int_min + 6};
+    for (uint32_t q = 0; q <= 5; q++)
+        for (uint32_t kv = 0; kv <= 6; kv++)
+            for (const bool short_mask : {false, true})
+                for (const bool own : {false, true}) {
+                    if (own ? (q != 1 && q != 4) || (kv > 1 && kv != 5) : short_mask) continue;
+                    VkattnProblem given = with_seqlens(q, kv);
+                    if (short_mask) set_mask(given, VKATTN_MASK_BOOL, MaskShape::few_keys);
+                    std::vector<uint32_t> rows;
+                    for (uint32_t i = 0; i < q; i++) rows.push_back(i);
+                    std::string flaw;
+                    for_each_bound(given, own, [&](const VkattnProblem& p) {
+                        if (flaw.empty())
+                            flaw = bounds_flaw(p, rows, {int_min, -1, 0, 1, 2, 4, 5, 6, int_max}, offsets);
+                    });
+                    CHECK_EQ(flaw, "");
+                }
+}
+
+TEST_CASE("bounds: at the limits of seqlen, without overflow of 32 bits") {
+    constexpr uint32_t most = VKATTN_MAX_SEQLEN;
+    constexpr int32_t far = 1 << 30;
+    for (const auto& [q, kv] : {std::pair{most, most},
+                                {most, 0u},
+                                {most, 1u},
+                                {1u, most},
+                                {7u, most},
+                                {most, 97u},
+                                {most - 1, most - 1},
+                                {65537u, most},
+                                {97u, most - 1}})
+        for (const bool own : {false, true}) {
+            std::string flaw;
+            std::vector<uint32_t> rows;
+            for (const uint32_t i : {0u, 1u, 6u, 96u, q / 2, q - 2, q - 1})
+                if (i < q) rows.push_back(i);
+            for_each_bound(with_seqlens(q, kv), own, [&](const VkattnProblem& p) {
+                if (flaw.empty())
+                    flaw = bounds_flaw(p, rows, {0, 1, far / 2, far - 1, far},
+                                       {0, far, -far, int_max, int_min, int_min + far});
+            });
+            CHECK_EQ(flaw, "");
+        }
+}
+
+TEST_CASE("mask: strides of 0 span less than their extents, but dbias does not") {
+    VkattnProblem p = core::default_problem();
+    p.head_dim_qk = p.head_dim_v = 1;
+    p.num_heads_q = 2;
+    p.seqlen_q = p.seqlen_kv = VKATTN_MAX_SEQLEN;
+    p.mask = VKATTN_MASK_FLOAT;
+    p.mask_rank = 3;
+    p.mask_extents[0] = 2;
+    p.mask_extents[1] = p.mask_extents[2] = VKATTN_MAX_SEQLEN;
+    CHECK_EQ(bad_field(p), "problem.mask_extents");
+    p.mask_strides = {0, 0, 0};
+    CHECK_EQ(bad_field(p), "");
+    VkattnBackward wanted = core::default_backward();
+    CHECK_EQ(field_of(resolve(resolved(p), wanted)), "");
+    wanted.dbias = 1;
+    CHECK_EQ(field_of(resolve(resolved(p), wanted)), "backward.dbias");
+    p.mask_extents[0] = 1;
+    CHECK_EQ(field_of(resolve(resolved(p), wanted)), "");  // 2^62 bytes
+}
+
+TEST_CASE("backward: dbias of no float mask") {
+    VkattnProblem p = make_problem({64, 64}, {2, 4, 2, 9, 9});
+    const auto dbias = [](VkattnBackward& b) { b.dbias = 1; };
+    CHECK_EQ(bad_field(resolved(p), dbias), "backward.dbias");
+    set_mask(p, VKATTN_MASK_BOOL, MaskShape::whole);
+    CHECK_EQ(bad_field(resolved(p), dbias), "backward.dbias");
+    set_mask(p, VKATTN_MASK_FLOAT, MaskShape::whole);
+    CHECK_EQ(bad_field(resolved(p), dbias), "");
+    CHECK_EQ(bad_field(resolved(p), [](VkattnBackward&) {}), "");
+}
+
+TEST_CASE("backward: strides that are too large, break the alignment, or make a gradient overlap itself") {
+    using B = VkattnBackward;
+    const Problem p = resolved(make_problem({64, 64}, {2, 4, 2, 97, 113})),
+                  aligned = resolved(make_problem({64, 64}, {2, 4, 2, 97, 113}, Layout::contiguous, 16));
+    const std::pair<const char*, VkattnStrides B::*> all[] = {
+        {"backward.dout_strides", &B::dout_strides},
+        {"backward.dquery_strides", &B::dquery_strides},
+        {"backward.dkey_strides", &B::dkey_strides},
+        {"backward.dvalue_strides", &B::dvalue_strides}};
+    for (const auto& [name, strides] : all) {
+        const std::string field = name;
+        const bool input = strides == &B::dout_strides;
+        const auto with = [&, at = strides](const Problem& problem, uint64_t VkattnStrides::*level,
+                                            uint64_t stride) {
+            VkattnBackward b = core::default_backward();
+            b.*at.*level = stride;
+            return field_of(core::resolve(problem, b));
+        };
+        INFO(field);
+        for (const auto level : {&VkattnStrides::batch, &VkattnStrides::head, &VkattnStrides::seq}) {
+            CHECK_EQ(with(p, level, uint64_t{1} << 61), field);
+            CHECK_EQ(with(aligned, level, (uint64_t{1} << 22) + 2), field);
+            CHECK_EQ(with(p, level, (uint64_t{1} << 22) + 2), "");
+            CHECK_EQ(with(p, level, 0), input ? "" : field);
+        }
+        CHECK_EQ(with(p, &VkattnStrides::seq, 63), input ? "" : field);
+        CHECK_EQ(with(p, &VkattnStrides::head, 64), input ? "" : field);
+        CHECK_EQ(with(p, &VkattnStrides::batch, 64), input ? "" : field);
+    }
 }
