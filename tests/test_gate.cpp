@@ -6,9 +6,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string_view>
+
+#include <fmt/format.h>
 
 #include "gate/table.hpp"
 
@@ -351,272 +355,69 @@ TEST_CASE("gate: matrix kernels are built with the layouts that devices are know
 
 namespace {
 
-// A loop over tiles as RADV prints it: a pass multiplies, exponentiates and loads ahead. What stands for tiles in which
-// something is hidden (BB3), for the last tile, which loads nothing (BB5), and for the code around it must not count.
-constexpr const char* aco_loop = R"(BB0:
-	v_mov_b32_e32 v0, 0                                         ; 7e000280
-BB1:
-	v_wmma_f32_16x16x16_f16 v[8:15], v[0:7], v[16:23], v[8:15]   ; cc404008
-	ds_load_b64 v[2:3], v1                                      ; d9d80000
-	ds_load_u16_d16_hi v4, v1                                   ; d9d80000
-	s_cbranch_scc0 BB3                                          ; bfa10002
-BB2:
-	s_branch BB4                                                ; bfa00001
-BB3:
-	v_cndmask_b32_e64 v4, v5, v6, s1                            ; d5010004
-	v_cndmask_b32_e64 v7, v8, v9, s1                            ; d5010007
-BB4:
-	v_exp_f32_e32 v4, v4                                        ; 7e084b04
-	s_waitcnt lgkmcnt(0)                                        ; bf89fc07
-	s_cbranch_scc1 BB6                                          ; bfa20002
-BB5:
-	s_delay_alu instid0(VALU_DEP_1)                             ; bf870001
-	global_load_b128 v[20:23], v1, s[2:3]                       ; dc5e0000
-BB6:
-	v_dual_fmac_f32 v1, v2, v3 :: v_dual_mov_b32 v4, v5          ; c8000000
-	v_dual_dot2acc_f32_f16 v1, v2, v3 :: v_dual_fmac_f32 v4, v5, v6 ; c8000000
-	ds_store_b128 v1, v[20:23]                                  ; db7c0000
-	s_barrier                                                   ; bfbd0000
-	s_add_u32 s4, s4, 1                                         ; 80048104
-	s_cbranch_scc1 BB1                                          ; bfa2fff0
-BB7:
-	s_endpgm                                                    ; bfb00000
-)";
+// A listing of gate/loops.txt, and what the steady loop in it has.
+struct Listing {
+    Assembly language;
+    std::string title, found, code;
+    std::optional<LoopWork> work;
+};
+
+const std::vector<Listing>& listings() {
+    static const std::vector<Listing> all = [] {
+        const std::map<std::string, Assembly> languages{
+            {"aco", Assembly::aco}, {"ir3", Assembly::ir3}, {"nak", Assembly::nak}, {"agx", Assembly::agx}};
+        std::vector<Listing> read;
+        std::ifstream file(VKATTN_TESTS_DIR "/gate/loops.txt");
+        for (std::string line; std::getline(file, line);) {
+            if (line.empty() || line.starts_with('#')) continue;
+            std::istringstream words(line.substr(line.find(' ') + 1));
+            if (line.starts_with("== ")) {
+                read.push_back({languages.at(line.substr(3, 3)), line.substr(8), "", "", {}});
+            } else if (line.starts_with("work ")) {
+                LoopWork& work = read.back().work.emplace();
+                words >> work.qk.multiplications >> work.qk.stages >> work.pv.multiplications >>
+                    work.pv.stages;
+            } else {
+                (line.starts_with("found ") ? read.back().found : read.back().code) += line + "\n";
+            }
+        }
+        return read;
+    }();
+    return all;
+}
+
+// The numbers of a loop that are not 0, by the names of the gate's table.
+std::string found_in(const LoopCounts& loop) {
+    Usage usage;
+    usage.loop = loop;
+    std::istringstream lines(whole_text(one(usage, "loop"), true));
+    std::string driver, head, row, name, number, found = "found";
+    std::getline(lines, driver);
+    std::getline(lines, head);
+    std::getline(lines, row);
+    std::istringstream names(head.substr(head.find("pipeline"))), numbers(row);
+    while (names >> name && numbers >> number)
+        if (name != "pipeline" && number != "0" && number != "-" && number != "none")
+            found += fmt::format(" {}={}", name, number);
+    return found + "\n";
+}
 
 }  // namespace
 
-TEST_CASE("gate: a steady loop goes where nothing is hidden, and loads ahead") {
-    const LoopCounts loop = steady_loop(Assembly::aco, aco_loop);
-    CHECK_EQ(loop.matrix, 1);
-    CHECK_EQ(loop.fma, 2);
-    CHECK_EQ(loop.dot, 1);
-    CHECK_EQ(loop.transcendental, 1);
-    CHECK_EQ(loop.vector, 0);  // a move beside a multiply-add takes no time
-    CHECK_EQ(loop.paired, 1);  // the multiply-add beside the dot product
-    CHECK_EQ(bound_of(loop, *rates_of("RADV NAVI31")).vector, 32 + 2 + 1);
-    CHECK_EQ(loop.scalar, 5);  // four branches and an addition
-    CHECK_EQ(loop.global_loads, 1);
-    CHECK_EQ(loop.waits, 1);
-    CHECK_EQ(loop.barriers, 1);
-    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{16, 1}, {64, 1}});
-    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{128, 1}});
+TEST_CASE("gate: steady loops are found in what drivers print") {
+    CHECK_EQ(listings().size(), 9);
+    for (const Listing& l : listings()) {
+        CAPTURE(l.title);
+        CHECK_EQ(found_in(steady_loop(l.language, l.code, l.work)), l.found);
+    }
 }
 
 TEST_CASE("gate: code without products in a loop has no steady loop") {
     for (const Assembly language : {Assembly::aco, Assembly::ir3, Assembly::nak, Assembly::agx})
         CHECK_EQ(steady_loop(language, "").multiplications(), 0);
-    const std::string straight = std::string(aco_loop).replace(std::string(aco_loop).rfind("BB1 "), 3, "BB7");
+    std::string straight = listings().front().code;
+    straight.replace(straight.rfind("BB1 "), 3, "BB7");
     CHECK_EQ(steady_loop(Assembly::aco, straight).multiplications(), 0);
-}
-
-TEST_CASE("gate: the innermost loop with products and exponents is the steady one") {
-    // The loop of l2 multiplies alone, as one over head dims does; that of l0 has more products, most of them outside.
-    const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
-mad.f32 r0.x, r0.y, r0.z, r0.w
-(rpt3)mad.f32 r1.x, r0.y, r0.z, r0.w
-l1:
-(ss)(sy)mad.f32 r2.x, r0.y, r0.z, r0.w
-l2:
-(rpt1)mad.f32 r3.x, r0.y, r0.z, r0.w
-ldl.u32 r4.x, l[r5.x], 4
-br !p0.x, #l2
-exp2 r6.x, r7.x
-(nop2) add.f r1.x, r2.x, r3.x
-stl.f32 l[r5.x], r4.x, 4
-br !p0.x, #l1
-jump #l0
-end
-)");
-    CHECK_EQ(loop.fma, 3);
-    CHECK_EQ(loop.transcendental, 1);
-    CHECK_EQ(loop.vector, 1);
-    CHECK_EQ(loop.waits, 1);
-    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{128, 1}});
-    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{128, 1}});
-}
-
-// The loop of l4 goes block by block through a tile that was loaded outside. At l2 a tile is multiplied as a whole.
-TEST_CASE("gate: the steady loop is over whole tiles, not over the blocks of others") {
-    const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
-    ldg.f32 r0.x, g[r1.x], 4
-    br p0.x, #l3
-l2:
-    (rpt3)mad.f32 r0.x, r1.x, r2.x, r0.x
-    exp2 r3.x, r3.x
-    jump #l6
-l3:
-    mov.f32f32 r4.x, r5.x
-l4:
-    (rpt1)mad.f32 r0.x, r1.x, r2.x, r0.x
-    exp2 r3.x, r3.x
-    br p0.y, #l4
-l6:
-    br p0.z, #l0
-    end
-)");
-    CHECK_EQ(loop.fma, 4);
-    CHECK_EQ(loop.transcendental, 1);
-    CHECK_EQ(loop.global_loads, 1);
-    CHECK_EQ(loop.vector, 0);
-}
-
-TEST_CASE("gate: of two loops over tiles, the one with fewer instructions is the steady one") {
-    const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
-    ldg.f32 r0.x, g[r1.x], 4
-    (rpt3)mad.f32 r0.x, r1.x, r2.x, r0.x
-    (rpt2)mov.f32f32 r4.x, r5.x
-    exp2 r3.x, r3.x
-    br p0.x, #l0
-l1:
-    ldg.f32 r0.x, g[r1.x], 4
-    (rpt3)mad.f32 r0.x, r1.x, r2.x, r0.x
-    (rpt1)mov.f32f32 r4.x, r5.x
-    exp2 r3.x, r3.x
-    br p0.x, #l1
-    end
-)");
-    CHECK_EQ(loop.vector, 2);
-}
-
-// l2 multiplies alone, and goes on behind the exponents, as NAK has it.
-TEST_CASE("gate: a loop has the exponents that it passes, not those that stand between its ends") {
-    const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
-    (rpt7)mov.f32f32 r4.x, r5.x
-l2:
-    ldg.f32 r0.x, g[r1.x], 4
-    mad.f32 r0.x, r1.x, r2.x, r0.x
-    br p0.x, #l5
-l3:
-    exp2 r3.x, r3.x
-    mad.f32 r0.x, r1.x, r2.x, r0.x
-    br p0.y, #l0
-    jump #l9
-l5:
-    jump #l2
-l9:
-    end
-)");
-    CHECK_EQ(loop.fma, 2);
-    CHECK_EQ(loop.transcendental, 1);
-    CHECK_EQ(loop.vector, 8);
-}
-
-TEST_CASE("gate: a loop inside the steady one counts as often as it runs") {
-    // Two stages of Q.K^T have three lines each; P.V has two copies of a loop, which share twelve multiply-adds.
-    const LoopWork work{{6, 2}, {12, 1}};
-    const LoopCounts loop = steady_loop(Assembly::ir3, R"(l0:
-add.f r1.x, r2.x, r3.x
-l1:
-stl.u32 l[r5.x], r4.x, 4
-l2:
-mad.f32 r3.x, r0.y, r0.z, r0.w
-br !p0.x, #l2
-bar.g
-br !p0.x, #l1
-exp2 r6.x, r7.x
-l3:
-(rpt1)mad.f32 r3.x, r0.y, r0.z, r0.w
-br !p0.x, #l3
-l4:
-(rpt1)mad.f32 r3.x, r0.y, r0.z, r0.w
-ldl.u16 r4.x, l[r5.x], 2
-br !p0.x, #l4
-br !p0.x, #l0
-end
-)",
-                                        work);
-    CHECK_EQ(loop.fma, 6 + 12);
-    CHECK_EQ(loop.vector, 1);
-    CHECK_EQ(loop.barriers, 2);
-    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{128, 2}});
-    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{32, 3}});
-}
-
-TEST_CASE("gate: NAK's blocks, predicates and uniform registers") {
-    const LoopCounts loop = steady_loop(Assembly::nak, R"(block.u 0 L2 [] -> {
-      r0        = ffma.ftz r1 r2 r3                                     // delay=4
-block.u 1 L4 [0, 2] -> {
-      r4..8     = hmma.m16n8k16.f32 r8..12 r12..14 r4..8                // delay=2
-      r9        = mufu.exp2.f32 r9                                      // delay=1 wr:0
-      ur1       = iadd3 ur1 ur3 rZ                                      // delay=3
-      r12..16   = ld.shared.strong.cta.b128 [r1]                        // delay=1
-@!p0              bra pT L3                                             // delay=1
-block 2 L9 [1] -> {
-                  st.shared.strong.cta.b64 [r1] r4..6                   // delay=1
-                  bra L4                                                // delay=1
-block.u 3 L3 [1] -> {
-                  exit                                                  // delay=1
-)");
-    CHECK_EQ(loop.matrix, 1);
-    CHECK_EQ(loop.fma, 0);
-    CHECK_EQ(loop.transcendental, 1);
-    CHECK_EQ(loop.scalar, 1);
-    CHECK_EQ(loop.vector, 0);
-    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{128, 1}});
-    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{64, 1}});
-}
-
-// Pascal's invocations part and meet by a stack of targets.
-TEST_CASE("gate: NAK's loops before Volta") {
-    const LoopCounts loop = steady_loop(Assembly::nak, R"(block.u 0 L1 [] -> {
-                  pbk L5                                                // delay=13
-block.u 1 L2 [0, 4] -> {
-                  pcnt L2                                               // delay=13
-      r9        = mufu.exp2.f32 r9                                      // delay=1
-                  ssy L3                                                // delay=13
-@!p0              bra pT L4                                             // delay=13
-block.u 2 L6 [1] -> {
-      r0        = ffma.ftz r1 r2 r3                                     // delay=4
-                  sync L3                                               // delay=13
-block.u 3 L4 [1] -> {
-                  brk L5                                                // delay=13
-block.u 4 L3 [2] -> {
-      r0        = ffma.ftz r1 r2 r3                                     // delay=4
-                  cont L2                                               // delay=13
-block.u 5 L5 [3] -> {
-                  exit                                                  // delay=1
-)");
-    CHECK_EQ(loop.fma, 2);
-    CHECK_EQ(loop.transcendental, 1);
-    CHECK_EQ(loop.vector, 0);
-}
-
-// The loop from 0x10 to 0x70 has a fast side, past which a jump goes, and a slow one behind "else"; what stands between
-// 0x5c and 0x62 is executed by all, whether it is hidden or not. The program behind "stop" is shorter.
-TEST_CASE("gate: Honeykrisp's masks stand for branches") {
-    const LoopCounts loop = steady_loop(Assembly::agx, R"(shader: MESA_SHADER_COMPUTE
-   a: 420800000000           if       0.0, 0.0, 1, feq
-  10: 522c4442000c           while    r98, 4, 1, ult
-  16: 20c07e150000           jmp_none 96
-  1c: 520974000004           if       r58l, 0, 1, ine
-  22: 20c0640b0000           jmp_none 26
-  28: baf98882297c822f       ffma     $r94, $r100, $r108, r94
-  30: baf98882297c822f       ffma     $r94, $r100, $r108, r94
-  38: 3800                   wait     a
-  3c: 420a00000000           else     0.0, 0.0, 1, feq
-  42: 20c00c020000           jmp_none 14
-  48: baf98882297c822f       ffma     $r94, $r100, $r108, r94
-  50: 520e00000000           pop_exec 1
-  56: 520974000004           if       r58l, 0, 1, ine
-  5c: 8a994cd2003c           exp2     $r102, r102
-  62: 520e00000000           pop_exec 1
-  64: 69910802f400003c       lload    r100_r101_r102_r103, r100l, 0, i32, xyzw
-  68: 29e10e02f400003c       lstore   r120, r103l, 0, i16, xy, a
-  6c: 05410804cdcbf200       load     r104_r105_r106_r107, dr100, r104.sx, lsl 2, i32, xyzw, a
-  70: 00c082eaffff           jmp_any  -96
-  76: 520e00000000           pop_exec 1
-  7c: 8800                   stop
-   0: f2053300               mov      $r1, thread_index_in_threadgroup
-   4: 8800                   stop
-)");
-    CHECK_EQ(loop.fma, 2);
-    CHECK_EQ(loop.transcendental, 1);
-    CHECK_EQ(loop.vector, 5);  // while, twice if, and twice pop_exec; the jump goes past "else"
-    CHECK_EQ(loop.scalar, 0);
-    CHECK_EQ(loop.waits, 1);
-    CHECK_EQ(loop.global_loads, 1);
-    CHECK_EQ(loop.lds_loads, std::map<uint32_t, uint64_t>{{128, 1}});
-    CHECK_EQ(loop.lds_stores, std::map<uint32_t, uint64_t>{{32, 1}});
 }
 
 TEST_CASE("gate: the unit that takes most clocks bounds a loop") {
@@ -639,7 +440,7 @@ TEST_CASE("gate: the unit that takes most clocks bounds a loop") {
 
 TEST_CASE("gate: a steady loop is added to what the driver reports, from code that is known") {
     Usage usage;
-    add_loop(usage, {{"Assembly", aco_loop}, {"ACO IR", ""}}, "RADV NAVI31");
+    add_loop(usage, {{"Assembly", listings().front().code}, {"ACO IR", ""}}, "RADV NAVI31");
     CHECK_EQ(usage.unit, "matrix");
     CHECK_EQ(usage.clocks, 35);
     CHECK((usage.has_loop && usage.has_exponents));

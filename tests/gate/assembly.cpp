@@ -220,111 +220,72 @@ std::vector<AssemblyLine> parse_agx(std::string_view text) {
     return lines;
 }
 
-void count_aco(const AssemblyLine& line, LoopCounts& c) {
-    std::string_view n = line.name;
-    if (n.starts_with("ds_")) {
-        const bool loads = starts_with_any(n, {"ds_load", "ds_read"});
-        if (loads || starts_with_any(n, {"ds_store", "ds_write"}))
-            (loads ? c.lds_loads : c.lds_stores)[bits_in(n)]++;
-    } else if (starts_with_any(n, {"global_load", "buffer_load", "flat_load"})) {
-        c.global_loads++;
-    } else if (n.starts_with("s_wait")) {
-        c.waits++;
-    } else if (n.starts_with("s_barrier")) {
-        c.barriers++;
-    } else if (starts_with_any(n, {"s_delay", "s_clause", "s_nop"})) {
-        return;  // hints
-    } else if (n.starts_with("s_")) {
-        c.scalar++;
-    } else if (n.starts_with("v_")) {
-        if (n.starts_with("v_dual_"))
-            n.remove_prefix(7);
-        else
-            n.remove_prefix(2);
-        const uint64_t multiplications = c.multiplications();
-        if (starts_with_any(n, {"wmma", "swmmac", "mfma"}))
-            c.matrix++;
-        else if (n.starts_with("dot2"))
-            c.dot++;
-        else if (starts_with_any(n, {"fma", "mad_f", "mac_f", "mad_mix", "pk_fma"}))
-            c.fma++;
-        else if (starts_with_any(n, {"exp_", "log_", "rcp_", "rsq_", "sqrt_", "sin_", "cos_"}))
-            c.transcendental++;
-        else
-            c.vector += line.times;
-        if (line.times == 0) c.paired += c.multiplications() - multiplications;
-    }
+using C = LoopCounts;
+
+// What an instruction counts as: the first rule of its language of which its name begins with a prefix.
+struct Rule {
+    uint64_t C::*at;  // null for what only moves on: hints, branches, labels of branches
+    std::vector<std::string_view> prefixes;
+};
+
+// Without "v_dual_", which is "v_" here.
+const std::vector<Rule> aco_rules{
+    {&C::global_loads, {"global_load", "buffer_load", "flat_load"}},
+    {&C::waits, {"s_wait"}},
+    {&C::barriers, {"s_barrier"}},
+    {nullptr, {"s_delay", "s_clause", "s_nop"}},
+    {&C::scalar, {"s_"}},
+    {&C::matrix, {"v_wmma", "v_swmmac", "v_mfma"}},
+    {&C::dot, {"v_dot2"}},
+    {&C::fma, {"v_fma", "v_mad_f", "v_mac_f", "v_mad_mix", "v_pk_fma"}},
+    {&C::transcendental, {"v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_"}},
+    {&C::vector, {"v_"}},
+};
+const std::vector<Rule> ir3_rules{
+    {&C::waits, {"(wait)"}},
+    {&C::fma, {"mad.f"}},
+    {&C::dot, {"dp2acc", "dp4acc"}},
+    {&C::transcendental, {"rcp", "rsq", "log2", "exp2", "sin", "cos", "sqrt", "hrsq", "hlog2", "hexp2"}},
+    {&C::global_loads, {"ldg", "ldib", "isam", "ldc"}},
+    {&C::barriers, {"bar"}},
+    {nullptr, {"nop", "br", "jump"}},
+    {&C::vector, {""}},
+};
+const std::vector<Rule> nak_rules{
+    {&C::scalar, {"scalar."}},
+    {&C::matrix, {"hmma", "imma"}},
+    {&C::fma, {"ffma", "hfma2"}},
+    {&C::transcendental, {"mufu"}},
+    {&C::global_loads, {"ld.global"}},
+    {&C::barriers, {"bar"}},
+    {nullptr, {"bra", "nop", "bssy", "bsync", "ssy", "sync", "pbk", "brk", "pcnt", "cont"}},
+    {&C::vector, {""}},
+};
+const std::vector<Rule> agx_rules{
+    {&C::fma, {"ffma", "hfma"}},  {&C::transcendental, {"exp2", "log2", "rcp", "rsqrt", "sin", "cos"}},
+    {&C::global_loads, {"load"}}, {&C::waits, {"wait"}},
+    {&C::barriers, {"barrier"}},  {nullptr, {"jmp_"}},
+    {&C::vector, {""}},  // masks, too: there is no scalar unit
+};
+
+const std::vector<Rule>& rules_of(Assembly language) {
+    return language == Assembly::aco   ? aco_rules
+           : language == Assembly::ir3 ? ir3_rules
+           : language == Assembly::nak ? nak_rules
+                                       : agx_rules;
 }
 
-void count_ir3(const AssemblyLine& line, LoopCounts& c) {
-    const std::string_view n = line.name;
-    if (n == "(wait)")
-        c.waits++;
-    else if (n.starts_with("mad.f"))
-        c.fma += line.times;
-    else if (starts_with_any(n, {"dp2acc", "dp4acc"}))
-        c.dot += line.times;
-    else if (starts_with_any(n,
-                             {"rcp", "rsq", "log2", "exp2", "sin", "cos", "sqrt", "hrsq", "hlog2", "hexp2"}))
-        c.transcendental += line.times;
-    else if (n.starts_with("ldl"))
-        c.lds_loads[bits_in(n)] += line.times;
-    else if (n.starts_with("stl"))
-        c.lds_stores[bits_in(n)] += line.times;
-    else if (starts_with_any(n, {"ldg", "ldib", "isam", "ldc"}))
-        c.global_loads++;
-    else if (n.starts_with("bar"))
-        c.barriers++;
-    else if (starts_with_any(n, {"nop", "br", "jump"}))
-        return;
+// Loads and stores of shared memory are counted by their bits.
+bool count_lds(std::string_view name, uint64_t times, C& c) {
+    if (name.starts_with("ldsm"))
+        c.lds_loads[name.find(".x4") != name.npos || name.ends_with("x4") ? 128 : 32] += times;
+    else if (starts_with_any(name, {"ds_load", "ds_read", "ldl", "ld.shared", "lload"}))
+        c.lds_loads[bits_in(name)] += times;
+    else if (starts_with_any(name, {"ds_store", "ds_write", "stl", "st.shared", "lstore"}))
+        c.lds_stores[bits_in(name)] += times;
     else
-        c.vector += line.times;
-}
-
-void count_nak(const AssemblyLine& line, LoopCounts& c) {
-    const std::string_view n = line.name;
-    if (n.starts_with("scalar."))
-        c.scalar++;
-    else if (starts_with_any(n, {"hmma", "imma"}))
-        c.matrix++;
-    else if (starts_with_any(n, {"ffma", "hfma2"}))
-        c.fma++;
-    else if (n.starts_with("mufu"))
-        c.transcendental++;
-    else if (n.starts_with("ldsm"))
-        c.lds_loads[n.ends_with("x4") || n.find(".x4") != n.npos ? 128 : 32]++;
-    else if (n.starts_with("ld.shared"))
-        c.lds_loads[bits_in(n)]++;
-    else if (n.starts_with("st.shared"))
-        c.lds_stores[bits_in(n)]++;
-    else if (n.starts_with("ld.global"))
-        c.global_loads++;
-    else if (n.starts_with("bar"))
-        c.barriers++;
-    else if (starts_with_any(n, {"bra", "nop", "bssy", "bsync", "ssy", "sync", "pbk", "brk", "pcnt", "cont"}))
-        return;
-    else
-        c.vector++;
-}
-
-void count_agx(const AssemblyLine& line, LoopCounts& c) {
-    const std::string_view n = line.name;
-    if (starts_with_any(n, {"ffma", "hfma"}))
-        c.fma++;
-    else if (starts_with_any(n, {"exp2", "log2", "rcp", "rsqrt", "sin", "cos"}))
-        c.transcendental++;
-    else if (n.starts_with("lload"))
-        c.lds_loads[bits_in(n)]++;
-    else if (n.starts_with("lstore"))
-        c.lds_stores[bits_in(n)]++;
-    else if (n == "load")
-        c.global_loads++;
-    else if (n == "wait")
-        c.waits++;
-    else if (n == "barrier")
-        c.barriers++;
-    else if (!n.starts_with("jmp_"))
-        c.vector++;  // masks, too: there is no scalar unit
+        return name.starts_with("ds_");
+    return true;
 }
 
 }  // namespace
@@ -344,33 +305,23 @@ std::vector<AssemblyLine> parse_assembly(Assembly language, std::string_view tex
         const size_t end = std::min(text.find('\n'), text.size());
         const std::string_view line = text.substr(0, end);
         text.remove_prefix(std::min(end + 1, text.size()));
-        switch (language) {
-            case Assembly::aco:
-                add_aco(line, lines);
-                break;
-            case Assembly::ir3:
-                add_ir3(line, lines);
-                break;
-            case Assembly::nak:
-                add_nak(line, lines);
-                break;
-            case Assembly::agx:  // above
-                break;
-        }
+        (language == Assembly::aco ? add_aco : language == Assembly::ir3 ? add_ir3 : add_nak)(line, lines);
     }
     return lines;
 }
 
 void count(Assembly language, const AssemblyLine& line, LoopCounts& counts) {
-    switch (language) {
-        case Assembly::aco:
-            return count_aco(line, counts);
-        case Assembly::ir3:
-            return count_ir3(line, counts);
-        case Assembly::nak:
-            return count_nak(line, counts);
-        case Assembly::agx:
-            return count_agx(line, counts);
+    if (count_lds(line.name, line.times, counts)) return;
+    const std::string name = line.name.starts_with("v_dual_") ? "v_" + line.name.substr(7) : line.name;
+    for (const Rule& rule : rules_of(language)) {
+        if (std::ranges::none_of(rule.prefixes, [&](std::string_view p) { return name.starts_with(p); }))
+            continue;
+        if (rule.at == nullptr) return;
+        // The second half of a dual instruction is issued with the first one; a move among them takes no time.
+        counts.*rule.at += rule.at == &C::vector ? line.times : std::max<uint64_t>(line.times, 1);
+        const bool multiplies = rule.at == &C::fma || rule.at == &C::dot || rule.at == &C::matrix;
+        if (line.times == 0 && multiplies) counts.paired++;
+        return;
     }
 }
 

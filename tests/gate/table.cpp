@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <span>
 #include <sstream>
 #include <stdexcept>
 
@@ -26,27 +27,49 @@ const Words all_words[] = {
     {"GPRs", {"Spills"}, "Scratch", nullptr, "Threads"},
 };
 
+// Returns LDS accesses as "16:256,64:76": before each colon are the bits of an invocation, behind it is how many there
+// are. "-" stands for none.
+std::string text_of(const std::map<uint32_t, uint64_t>& accesses) {
+    std::string text;
+    for (const auto& [bits, times] : accesses)
+        text += fmt::format("{}{}:{}", text.empty() ? "" : ",", bits, times);
+    return text.empty() ? "-" : text;
+}
+
 struct Column {
     const char* name;
-    uint64_t Usage::*at;
+    std::string (*text)(const Usage&);
+    int width = 10;
 };
 
-constexpr Column columns[] = {{"registers", &Usage::registers}, {"spills", &Usage::spills},
-                              {"stack", &Usage::stack_bytes},   {"shared", &Usage::shared_bytes},
-                              {"occupancy", &Usage::occupancy}, {"ms", &Usage::ms}};
+template <auto member>
+std::string cell(const Usage& usage) {
+    return std::to_string(usage.*member);
+}
+template <auto member>
+std::string loop_cell(const Usage& usage) {
+    return std::to_string(usage.loop.*member);
+}
 
-struct LoopColumn {
-    const char* name;
-    uint64_t LoopCounts::*at;
-};
+constexpr Column columns[] = {{"registers", cell<&Usage::registers>}, {"spills", cell<&Usage::spills>},
+                              {"stack", cell<&Usage::stack_bytes>},   {"shared", cell<&Usage::shared_bytes>},
+                              {"occupancy", cell<&Usage::occupancy>}, {"ms", cell<&Usage::ms>}};
 
-constexpr LoopColumn loop_columns[] = {
-    {"matrix", &LoopCounts::matrix}, {"fma", &LoopCounts::fma},
-    {"dot", &LoopCounts::dot},       {"transc", &LoopCounts::transcendental},
-    {"vector", &LoopCounts::vector}, {"paired", &LoopCounts::paired},
-    {"scalar", &LoopCounts::scalar}, {"global", &LoopCounts::global_loads},
-    {"waits", &LoopCounts::waits},   {"barriers", &LoopCounts::barriers}};
-constexpr int column_width = 10, unit_width = 16;
+constexpr Column loop_columns[] = {
+    {"matrix", loop_cell<&LoopCounts::matrix>},
+    {"fma", loop_cell<&LoopCounts::fma>},
+    {"dot", loop_cell<&LoopCounts::dot>},
+    {"transc", loop_cell<&LoopCounts::transcendental>},
+    {"vector", loop_cell<&LoopCounts::vector>},
+    {"paired", loop_cell<&LoopCounts::paired>},
+    {"scalar", loop_cell<&LoopCounts::scalar>},
+    {"global", loop_cell<&LoopCounts::global_loads>},
+    {"waits", loop_cell<&LoopCounts::waits>},
+    {"barriers", loop_cell<&LoopCounts::barriers>},
+    {"lds-loads", [](const Usage& usage) { return text_of(usage.loop.lds_loads); }, 26},
+    {"lds-stores", [](const Usage& usage) { return text_of(usage.loop.lds_stores); }, 20},
+    {"clocks", cell<&Usage::clocks>},
+    {"unit", [](const Usage& usage) { return usage.unit; }, 16}};
 constexpr double most_growth = 1.03, least_gain = 0.981;  // of clocks; see bounds_of()
 // Separates a pipeline's name, which has single blanks only, from its numbers; and stands before it.
 constexpr std::string_view gap = "  ";
@@ -69,35 +92,6 @@ std::string worse(const Usage& kept, const Usage& now) {
     if (now.occupancy < kept.occupancy)
         return fmt::format("occupancy {}, kept {}", now.occupancy, kept.occupancy);
     return slower(kept, now);
-}
-
-// Returns LDS accesses as "16:256,64:76": before each colon are the bits of an invocation, behind it is how many there
-// are. "-" stands for none.
-std::string text_of(const std::map<uint32_t, uint64_t>& accesses) {
-    std::string text;
-    for (const auto& [bits, times] : accesses)
-        text += fmt::format("{}{}:{}", text.empty() ? "" : ",", bits, times);
-    return text.empty() ? "-" : text;
-}
-
-std::string loop_text(const Usage& usage) {
-    std::string text;
-    for (const LoopColumn& column : loop_columns)
-        text += fmt::format("{:>{}}", usage.loop.*column.at, column_width);
-    return text + fmt::format("  {:>24}{:>20}{:>{}}{:>{}}", text_of(usage.loop.lds_loads),
-                              text_of(usage.loop.lds_stores), usage.clocks, column_width, usage.unit,
-                              unit_width);
-}
-
-std::string head_of_columns(bool loops) {
-    std::string text;
-    if (!loops) {
-        for (const Column& column : columns) text += fmt::format("{:>{}}", column.name, column_width);
-        return text;
-    }
-    for (const LoopColumn& column : loop_columns) text += fmt::format("{:>{}}", column.name, column_width);
-    return text + fmt::format("  {:>24}{:>20}{:>{}}{:>{}}", "lds-loads", "lds-stores", "clocks", column_width,
-                              "unit", unit_width);
 }
 
 template <class Number>
@@ -272,17 +266,16 @@ Modules parse_modules(std::string_view text) {
 std::string whole_text(const Table& table, bool loops) {
     size_t width = 8;
     for (const auto& [name, row] : table.pipelines) width = std::max(width, name.size());
-    std::string text =
-        fmt::format("# {}\n{:{}}{}", table.driver, "# pipeline", width, head_of_columns(loops));
+    const std::span<const Column> shown = loops ? std::span<const Column>(loop_columns) : columns;
+    std::string text = fmt::format("# {}\n{:{}}", table.driver, "# pipeline", width);
+    for (const Column& column : shown) text += fmt::format("{:>{}}", column.name, column.width);
     for (const auto& [name, row] : table.pipelines) {
         text += fmt::format("\n{:{}}", name, width);
         if (row.usage.result != 0)
             text += fmt::format("{}failed {}", gap, row.usage.result);
-        else if (loops)
-            text += loop_text(row.usage);
         else
-            for (const Column& column : columns)
-                text += fmt::format("{:>{}}", row.usage.*column.at, column_width);
+            for (const Column& column : shown)
+                text += fmt::format("{:>{}}", column.text(row.usage), column.width);
     }
     return text + "\n";
 }
