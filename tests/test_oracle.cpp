@@ -6,37 +6,28 @@
 #include <bit>
 #include <cfloat>
 #include <cmath>
+#include <fstream>
 #include <limits>
-#include <random>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "oracle/attention.hpp"
+#include "oracle/test_values.hpp"
 
 using namespace oracle;
+using namespace oracle::test;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
-
-using Values = std::vector<double>;
 
 struct Inputs {
     Values query, key, value;
 };
 
 Inputs random_inputs(const Problem& p, unsigned seed) {
-    std::mt19937 generator(seed);
-    const auto values = [&](std::size_t count) {  // multiples of 1/64 in [-2, 2): exact in every storage type
-        Values result(count);
-        for (double& x : result) x = static_cast<double>(generator() % 256) / 64 - 2;
-        return result;
-    };
-    return {values(p.batch * p.num_heads_q * p.seqlen_q * p.head_dim_qk),
-            values(p.batch * p.num_heads_kv * p.seqlen_kv * p.head_dim_qk),
-            values(p.batch * p.num_heads_kv * p.seqlen_kv * p.head_dim_v)};
+    const std::size_t keys = p.batch * p.num_heads_kv * p.seqlen_kv;
+    return {random_values(p.batch * p.num_heads_q * p.seqlen_q * p.head_dim_qk, seed),
+            random_values(keys * p.head_dim_qk, seed + 100), random_values(keys * p.head_dim_v, seed + 200)};
 }
 
 Result forward(const Problem& p, const Inputs& inputs) {
@@ -45,25 +36,6 @@ Result forward(const Problem& p, const Inputs& inputs) {
 
 NaiveResult naive(const Problem& p, const Inputs& inputs, StorageType storage) {
     return naive_forward(p, inputs.query, inputs.key, inputs.value, storage);
-}
-
-void check_close(const Values& a, const Values& b, double tolerance = 1e-13) {
-    REQUIRE(a.size() == b.size());
-    for (std::size_t n = 0; n < a.size(); ++n) {
-        CAPTURE(n);
-        if (std::isinf(b[n]))
-            CHECK(a[n] == b[n]);
-        else
-            CHECK(std::fabs(a[n] - b[n]) <= tolerance * (1 + std::fabs(b[n])));
-    }
-}
-
-// One batch, one head, head_dim 1, so that a score is q * k.
-Problem scalar_problem(std::size_t seqlen_q, std::size_t seqlen_kv) {
-    Problem p;
-    p.seqlen_q = seqlen_q;
-    p.seqlen_kv = seqlen_kv;
-    return p;
 }
 
 // The keys that each row sees, bit j for key j, of a problem with head_dim_v 1. All scores are 0, so
@@ -85,8 +57,6 @@ std::vector<unsigned> visible_keys(Problem p) {
     return sets;
 }
 
-using Sets = std::vector<unsigned>;
-
 }  // namespace
 
 TEST_CASE("oracle: one key gives its value, lse is the score") {
@@ -102,21 +72,21 @@ TEST_CASE("oracle: one key gives its value, lse is the score") {
 
 TEST_CASE("oracle: two keys by hand") {
     // scores 0 and log 3: weights 1 and 3 of 4; out = (1 * 4 + 3 * 8) / 4 = 7; lse = log 4
-    const Result result = forward(scalar_problem(1, 2), {{1}, {0, std::log(3.0)}, {4, 8}});
+    const Result result = forward(problem("rows=1 keys=2"), {{1}, {0, std::log(3.0)}, {4, 8}});
     check_close(result.out, {7});
     check_close(result.lse, {std::log(4.0)});
 }
 
 TEST_CASE("oracle: equal scores give the mean value, however large they are") {
     for (const double score : {0.0, 1.0, -1000.0, 1e6}) {
-        const Result result = forward(scalar_problem(1, 4), {{score}, {1, 1, 1, 1}, {1, 2, 3, 6}});
+        const Result result = forward(problem("rows=1 keys=4"), {{score}, {1, 1, 1, 1}, {1, 2, 3, 6}});
         check_close(result.out, {3});
         check_close(result.lse, {score + std::log(4.0)});
     }
 }
 
 TEST_CASE("oracle: scale zero and negative") {
-    Problem p = scalar_problem(1, 2);
+    Problem p = problem("rows=1 keys=2");
     const Inputs inputs{{2}, {0, std::log(2.0)}, {4, 12}};
     p.softmax_scale = 0;  // weights 1, 1: out = 8, lse = log 2
     check_close(forward(p, inputs).out, {8});
@@ -140,13 +110,7 @@ TEST_CASE("oracle: softcap comes after the scale and before the mask") {
 }
 
 TEST_CASE("oracle: grouped heads equal repeated key and value heads") {
-    Problem grouped{.batch = 2,
-                    .num_heads_q = 6,
-                    .num_heads_kv = 2,
-                    .seqlen_q = 4,
-                    .seqlen_kv = 5,
-                    .head_dim_qk = 3,
-                    .head_dim_v = 2};
+    Problem grouped = problem("batch=2 heads=6,2 rows=4 keys=5 dims=3,2");
     const Inputs inputs = random_inputs(grouped, 4);
     Problem repeated = grouped;
     repeated.num_heads_kv = 6;
@@ -161,14 +125,7 @@ TEST_CASE("oracle: grouped heads equal repeated key and value heads") {
 }
 
 TEST_CASE("oracle: every batch and head is a problem of its own") {
-    const Problem p{.batch = 3,
-                    .num_heads_q = 2,
-                    .num_heads_kv = 2,
-                    .seqlen_q = 19,
-                    .seqlen_kv = 5,
-                    .head_dim_qk = 3,
-                    .head_dim_v = 2,
-                    .causal = true};
+    const Problem p = problem("batch=3 heads=2,2 rows=19 keys=5 dims=3,2 causal");
     Problem one = p;
     one.batch = one.num_heads_q = one.num_heads_kv = 1;
     const Inputs inputs = random_inputs(p, 6);
@@ -185,79 +142,28 @@ TEST_CASE("oracle: every batch and head is a problem of its own") {
     }
 }
 
-TEST_CASE("oracle: causal alignment") {
-    Problem p = scalar_problem(3, 5);
-    CHECK(visible_keys(p) == Sets{0b11111, 0b11111, 0b11111});
-    p.causal = true;
-    CHECK(visible_keys(p) == Sets{0b00111, 0b01111, 0b11111});  // bottom right: row 0 stands at key 5 - 3
-    p.alignment = Alignment::top_left;
-    CHECK(visible_keys(p) == Sets{0b00001, 0b00011, 0b00111});
-    p.alignment = Alignment::given;
-    p.query_offset = {1};
-    CHECK(visible_keys(p) == Sets{0b00011, 0b00111, 0b01111});
-    p.query_offset = {-2};
-    CHECK(visible_keys(p) == Sets{0, 0, 0b00001});
-    p.query_offset = {-100};
-    CHECK(visible_keys(p) == Sets{0, 0, 0});
-    p.query_offset = {100};
-    CHECK(visible_keys(p) == Sets{0b11111, 0b11111, 0b11111});
-
-    p = scalar_problem(5, 3);  // more queries than keys: the first two rows stand before the keys
-    p.causal = true;
-    CHECK(visible_keys(p) == Sets{0, 0, 0b001, 0b011, 0b111});
-}
-
-TEST_CASE("oracle: a given offset can differ by batch") {
-    Problem p = scalar_problem(2, 4);
-    p.batch = 2;
-    p.causal = true;
-    p.alignment = Alignment::given;
-    p.query_offset = {2, -1};
-    CHECK(visible_keys(p) == Sets{0b0111, 0b1111, 0, 0b0001});
-}
-
-TEST_CASE("oracle: window bounds are inclusive") {
-    Problem p = scalar_problem(4, 6);
-    p.alignment = Alignment::top_left;
-    p.window_left = 1;
-    p.window_right = 2;
-    // row i sees i - 1 .. i + 2
-    CHECK(visible_keys(p) == Sets{0b000111, 0b001111, 0b011110, 0b111100});
-    p.causal = true;  // i - 1 .. i
-    CHECK(visible_keys(p) == Sets{0b000001, 0b000011, 0b000110, 0b001100});
-    p.causal = false;
-    p.window_left = 0;
-    p.window_right = 0;
-    CHECK(visible_keys(p) == Sets{0b000001, 0b000010, 0b000100, 0b001000});
-    p.window_left = -1;  // unbounded
-    CHECK(visible_keys(p) == Sets{0b000001, 0b000011, 0b000111, 0b001111});
-    p.window_left = 2;
-    p.window_right = -1;
-    CHECK(visible_keys(p) == Sets{0b111111, 0b111111, 0b111111, 0b111110});
-    p.alignment = Alignment::bottom_right;  // row i stands at i + 2
-    p.window_left = 1;
-    p.window_right = 0;
-    CHECK(visible_keys(p) == Sets{0b000110, 0b001100, 0b011000, 0b110000});
-    p.alignment = Alignment::given;
-    p.query_offset = {-3};  // row i sees i - 4 .. i - 3
-    CHECK(visible_keys(p) == Sets{0, 0, 0, 0b000001});
-    p.query_offset = {5};  // row i sees i + 4 .. i + 5
-    CHECK(visible_keys(p) == Sets{0b110000, 0b100000, 0, 0});
-}
-
-TEST_CASE("oracle: key lengths, for the alignment too") {
-    Problem p = scalar_problem(2, 5);
-    p.batch = 4;
-    p.kv_lengths = {5, 3, 1, 0};
-    CHECK(visible_keys(p) == Sets{0b11111, 0b11111, 0b111, 0b111, 0b1, 0b1, 0, 0});
-    p.causal = true;  // the offset is length - 2: 3, 1, -1, -2
-    CHECK(visible_keys(p) == Sets{0b01111, 0b11111, 0b011, 0b111, 0, 0b1, 0, 0});
-    p.alignment = Alignment::top_left;
-    CHECK(visible_keys(p) == Sets{0b1, 0b11, 0b1, 0b11, 0b1, 0b1, 0, 0});
+TEST_CASE("oracle: which keys a row sees, by alignment, windows, lengths and masks") {
+    std::ifstream file(VKATTN_TESTS_DIR "/oracle/visible.txt");
+    std::size_t count = 0;
+    for (std::string line; std::getline(file, line);) {
+        const std::size_t colon = line.find(" : ");
+        if (line.starts_with('#') || colon == line.npos) continue;
+        CAPTURE(line);
+        Problem p;
+        change_by_words(p, line.substr(0, colon));
+        std::string seen = " :";
+        for (const unsigned keys : visible_keys(p)) {
+            seen += ' ';
+            for (std::size_t j = 0; j < p.seqlen_kv; ++j) seen += (keys >> j & 1) != 0 ? '1' : '0';
+        }
+        CHECK(line.substr(colon) == seen);
+        ++count;
+    }
+    CHECK(count == 37);
 }
 
 TEST_CASE("oracle: rows without a key are 0 and -inf") {
-    Problem p{.seqlen_q = 3, .seqlen_kv = 2, .head_dim_qk = 2, .head_dim_v = 2, .causal = true};
+    Problem p = problem("rows=3 keys=2 dims=2,2 causal");
     const Inputs inputs = random_inputs(p, 7);  // row 0 stands at -1
     const Result result = forward(p, inputs);
     CHECK(result.out[0] == 0);
@@ -270,7 +176,7 @@ TEST_CASE("oracle: rows without a key are 0 and -inf") {
 }
 
 TEST_CASE("oracle: hidden keys may hold anything") {
-    Problem p{.seqlen_q = 2, .seqlen_kv = 4, .head_dim_qk = 2, .head_dim_v = 2, .kv_lengths = {3}};
+    Problem p = problem("rows=2 keys=4 dims=2,2 lengths=3");
     p.mask = Mask{false, {4}, {1, 0, 1, 1}};  // key 1 by the mask, key 3 by the length
     Inputs inputs = random_inputs(p, 8);
     const Result clean = forward(p, inputs);
@@ -285,58 +191,8 @@ TEST_CASE("oracle: hidden keys may hold anything") {
     CHECK(std::all_of(in_float.out.begin(), in_float.out.end(), [](float x) { return std::isfinite(x); }));
 }
 
-TEST_CASE("oracle: masks of rank 1 to 4 broadcast from the right") {
-    Problem p = scalar_problem(2, 3);
-    p.batch = 2;
-    p.num_heads_q = p.num_heads_kv = 2;
-    const auto with = [&](std::vector<std::size_t> extents, Values values) {
-        p.mask = Mask{false, std::move(extents), std::move(values)};
-        return visible_keys(p);  // rows: batch, head, query
-    };
-    CHECK(with({3}, {1, 0, 255}) == Sets{0b101, 0b101, 0b101, 0b101, 0b101, 0b101, 0b101, 0b101});
-    CHECK(with({2, 3}, {1, 0, 0, 1, 1, 0}) == Sets{1, 3, 1, 3, 1, 3, 1, 3});
-    CHECK(with({2, 1}, {1, 0}) == Sets{7, 0, 7, 0, 7, 0, 7, 0});
-    CHECK(with({2, 1, 3}, {1, 0, 0, 0, 1, 0}) == Sets{1, 1, 2, 2, 1, 1, 2, 2});
-    CHECK(with({2, 2, 1}, {1, 0, 0, 1}) == Sets{7, 0, 0, 7, 7, 0, 0, 7});
-    CHECK(with({2, 1, 1, 3}, {1, 1, 0, 0, 1, 1}) == Sets{3, 3, 3, 3, 6, 6, 6, 6});
-    CHECK(with({2, 2, 1, 1}, {1, 0, 0, 1}) == Sets{7, 7, 0, 0, 0, 0, 7, 7});
-    CHECK(with({1, 1, 1, 1}, {0}) == Sets(8, 0));
-    // every row its own: keys 0; 1; 2; 0,1; 0,2; 1,2; all; none
-    CHECK(with({2, 2, 2, 3}, {1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0}) ==
-          Sets{1, 2, 4, 3, 5, 6, 7, 0});
-}
-
-TEST_CASE("oracle: query heads share the heads of a mask that has fewer, neighbours the same one") {
-    Problem p = scalar_problem(1, 3);
-    p.num_heads_q = 6;
-    p.num_heads_kv = 3;
-    p.mask = Mask{false, {2, 1, 3}, {1, 0, 0, 0, 1, 1}};
-    CHECK(visible_keys(p) == Sets{1, 1, 1, 6, 6, 6});
-    p.mask = Mask{false, {3, 1, 3}, {1, 0, 0, 0, 1, 0, 0, 0, 1}};
-    CHECK(visible_keys(p) == Sets{1, 1, 2, 2, 4, 4});
-    p.batch = 2;
-    p.mask = Mask{false, {2, 2, 1, 3}, {1, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 1}};
-    CHECK(visible_keys(p) == Sets{1, 1, 1, 2, 2, 2, 4, 4, 4, 7, 7, 7});
-}
-
-TEST_CASE("oracle: a short last extent hides the keys beyond it") {
-    Problem p = scalar_problem(2, 5);
-    p.mask = Mask{false, {2, 3}, {1, 1, 1, 0, 1, 1}};
-    CHECK(visible_keys(p) == Sets{0b00111, 0b00110});
-    p.mask = Mask{true, {2}, {0, 0}};
-    CHECK(visible_keys(p) == Sets{0b00011, 0b00011});
-    p.mask = Mask{true, {1}, {0}};  // broadcasts
-    CHECK(visible_keys(p) == Sets{0b11111, 0b11111});
-    p.mask = Mask{false, {0}, {}};
-    CHECK(visible_keys(p) == Sets{0, 0});
-    p.mask = Mask{false, {2, 3}, {1, 1, 1, 0, 1, 1}};
-    p.causal = true;
-    p.alignment = Alignment::top_left;
-    CHECK(visible_keys(p) == Sets{0b00001, 0b00010});
-}
-
 TEST_CASE("oracle: -FLT_MAX is a value, not a hidden key") {
-    Problem p = scalar_problem(1, 4);
+    Problem p = problem("rows=1 keys=4");
     p.mask = Mask{true, {1}, {-FLT_MAX}};
     const Inputs inputs{{1}, {1, 2, 3, 4}, {1, 2, 3, 6}};
     check_close(forward(p, inputs).out, {3});  // 1 to 4 vanish beside FLT_MAX: equal scores
@@ -347,14 +203,14 @@ TEST_CASE("oracle: -FLT_MAX is a value, not a hidden key") {
 }
 
 TEST_CASE("oracle: empty dimensions") {
-    Problem p{.batch = 2, .seqlen_q = 3, .seqlen_kv = 0, .head_dim_qk = 4, .head_dim_v = 2};
+    Problem p = problem("batch=2 rows=3 keys=0 dims=4,2");
     Result result = forward(p, random_inputs(p, 10));
     CHECK(result.out == Values(12, 0));
     CHECK(result.lse == Values(6, -infinity));
     p.causal = true;
     CHECK(forward(p, random_inputs(p, 10)).lse == Values(6, -infinity));
     for (std::size_t Problem::*dimension : {&Problem::batch, &Problem::seqlen_q}) {
-        Problem empty{.batch = 2, .seqlen_q = 3, .seqlen_kv = 5, .head_dim_qk = 4, .head_dim_v = 2};
+        Problem empty = problem("batch=2 rows=3 keys=5 dims=4,2");
         empty.*dimension = 0;
         result = forward(empty, random_inputs(empty, 10));
         CHECK(result.out.empty());
@@ -363,13 +219,7 @@ TEST_CASE("oracle: empty dimensions") {
 }
 
 TEST_CASE("oracle: keys split in two and merged by lse equal the whole") {
-    const Problem whole{.seqlen_q = 10,
-                        .seqlen_kv = 7,
-                        .head_dim_qk = 4,
-                        .head_dim_v = 2,
-                        .softmax_scale = 0.7,
-                        .causal = true,
-                        .alignment = Alignment::top_left};
+    const Problem whole = problem("rows=10 keys=7 dims=4,2 scale=0.7 causal top-left");
     const Inputs inputs = random_inputs(whole, 11);
     Problem left = whole;
     left.seqlen_kv = 3;
@@ -393,7 +243,7 @@ TEST_CASE("oracle: keys split in two and merged by lse equal the whole") {
 }
 
 TEST_CASE("oracle: sizes that do not fit are refused") {
-    const Problem p{.batch = 2, .num_heads_q = 2, .num_heads_kv = 2, .seqlen_q = 2, .seqlen_kv = 3};
+    const Problem p = problem("batch=2 heads=2,2 rows=2 keys=3");
     const Inputs inputs = random_inputs(p, 12);
     const auto refused = [&](auto change) {
         Problem changed = p;
@@ -420,13 +270,13 @@ TEST_CASE("oracle: sizes that do not fit are refused") {
 TEST_CASE("naive: rounds where the error rule says") {
     // Weights 1/4 and 3/4 are exact in every type; 1 + 2^-9 is a half but no bfloat16.
     const double step = 1 + 0x1p-9;
-    Problem p = scalar_problem(1, 2);
+    Problem p = problem("rows=1 keys=2");
     const Inputs quarters{{1}, {0, std::log(3.0)}, {step, step}};
     CHECK(naive(p, quarters, StorageType::float16).out[0] == doctest::Approx(step));
     CHECK(naive(p, quarters, StorageType::bfloat16).out[0] == 1);
     // Three equal keys: 1/3 is 0x1.554p-2 in float16 and 0x1.56p-2 in bfloat16. Values 1, 2, 4:
     // 7 * 0x1.554p-2 is 1194.375 ulps of 2^-9 (7/3 would be 1194.67), 7 * 0x1.56p-2 149.625 of 2^-6 (149.33).
-    p = scalar_problem(1, 3);
+    p = problem("rows=1 keys=3");
     const Inputs thirds{{0}, {0, 0, 0}, {1, 2, 4}};
     CHECK(naive(p, thirds, StorageType::float32).out[0] == doctest::Approx(7.0 / 3).epsilon(1e-6));
     CHECK(naive(p, thirds, StorageType::float16).out[0] == 1194 * 0x1p-9f);
@@ -438,23 +288,14 @@ TEST_CASE("naive: rounds where the error rule says") {
     CHECK(rounding(thirds).out[0] == 7 * 0x1.554p-2f);
     const double near = 1 + 0x1p-12;
     CHECK(rounding({{0}, {0, 0, 0}, {near, 2, 4}}).out[0] == 7 * 0x1.554p-2f);
-    p = scalar_problem(1, 1);
+    p = problem("rows=1 keys=1");
     CHECK(rounding({{near}, {2}, {0}}).lse[0] == 2);
     CHECK(rounding({{2}, {near}, {0}}).lse[0] == 2);
 }
 
 TEST_CASE("naive: stays near the oracle") {
-    const Problem p{.batch = 2,
-                    .num_heads_q = 4,
-                    .num_heads_kv = 2,
-                    .seqlen_q = 37,
-                    .seqlen_kv = 61,
-                    .head_dim_qk = 24,
-                    .head_dim_v = 17,
-                    .softmax_scale = 0.2,
-                    .softcap = 5,
-                    .causal = true,
-                    .window_left = 20};
+    const Problem p =
+        problem("batch=2 heads=4,2 rows=37 keys=61 dims=24,17 scale=0.2 softcap=5 window=20,-1 causal");
     const Inputs inputs = random_inputs(p, 13);
     const Result expected = forward(p, inputs);
     for (const auto& [storage, tolerance] : {std::pair{StorageType::float32, 1e-6},
@@ -514,13 +355,7 @@ TEST_CASE("error rule: the bound by hand") {
 }
 
 TEST_CASE("error rule: a planted error, NaN and misplaced infinities fail") {
-    const Problem p{.num_heads_q = 2,
-                    .num_heads_kv = 2,
-                    .seqlen_q = 9,
-                    .seqlen_kv = 5,
-                    .head_dim_qk = 8,
-                    .head_dim_v = 8,
-                    .causal = true};
+    const Problem p = problem("heads=2,2 rows=9 keys=5 dims=8,8 causal");
     const Inputs inputs = random_inputs(p, 14);
     const Result expected = forward(p, inputs);
     const NaiveResult in_float = naive(p, inputs, StorageType::float16);

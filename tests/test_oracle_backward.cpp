@@ -5,34 +5,23 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
-#include <functional>
 #include <limits>
-#include <random>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "oracle/backward.hpp"
+#include "oracle/test_values.hpp"
 
 using namespace oracle;
+using namespace oracle::test;
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr double not_a_number = std::numeric_limits<double>::quiet_NaN();
-
-using Values = std::vector<double>;
 
 struct Inputs {
     Values query, key, value, dout, dlse;
 };
-
-Values random_values(std::size_t count, unsigned seed) {
-    std::mt19937 generator(seed);
-    Values result(count);
-    for (double& x : result) x = static_cast<double>(generator() % 256) / 64 - 2;
-    return result;
-}
 
 Inputs random_inputs(const Problem& p, unsigned seed) {
     const std::size_t rows = p.batch * p.num_heads_q * p.seqlen_q;
@@ -48,26 +37,6 @@ Gradients backward(const Problem& p, const Inputs& in) {
 
 NaiveGradients naive(const Problem& p, const Inputs& in, StorageType storage) {
     return naive_backward(p, in.query, in.key, in.value, in.dout, in.dlse, storage);
-}
-
-void check_close(const Values& a, const Values& b, double tolerance = 1e-13) {
-    REQUIRE(a.size() == b.size());
-    for (std::size_t n = 0; n < a.size(); ++n) {
-        CAPTURE(n);
-        CHECK(std::fabs(a[n] - b[n]) <= tolerance * (1 + std::fabs(b[n])));
-    }
-}
-
-// A mask of these extents; one element in five is -inf, or 0 in a bool mask.
-Mask patchy_mask(bool additive, std::vector<std::size_t> extents) {
-    std::size_t count = 1;
-    for (const std::size_t extent : extents) count *= extent;
-    Mask mask{additive, std::move(extents), random_values(count, 99)};
-    for (std::size_t n = 0; n < count; ++n) {
-        if (!additive) mask.values[n] = n % 5 != 3;
-        if (additive && n % 5 == 3) mask.values[n] = -infinity;
-    }
-    return mask;
 }
 
 // What the gradients are of: sum(dout * out) + sum(dlse * lse), over the rows that see something.
@@ -118,38 +87,16 @@ void check_by_differences(const Problem& p) {
     check_by_differences(p, in);
 }
 
-using Change = std::function<void(Problem&)>;
-
-// Every change to a problem of odd sizes: plain, and with all else that changes which keys are seen.
-void check_changes(const std::vector<std::pair<const char*, Change>>& changes) {
-    for (const auto& [title, change] : changes)
+// Every change to a problem of odd sizes, in words: plain, and with all else that changes which keys are seen.
+void check_changes(const std::vector<std::string>& changes) {
+    for (const std::string& words : changes)
         for (const bool among_others : {false, true}) {
-            const std::string name = title;
-            INFO(name, among_others ? " with a cap, a mask and lengths" : "");
-            Problem p{.batch = 2,
-                      .num_heads_q = 4,
-                      .num_heads_kv = 2,
-                      .seqlen_q = 5,
-                      .seqlen_kv = 7,
-                      .head_dim_qk = 3,
-                      .head_dim_v = 2,
-                      .softmax_scale = 0.4};
-            if (among_others) {
-                p.softcap = 1.5;
-                p.mask = patchy_mask(true, {4, 5, 7});
-                p.kv_lengths = {6, 3};
-            }
-            change(p);
+            INFO(words, among_others ? " with a cap, a mask and lengths" : "");
+            Problem p = problem("batch=2 heads=4,2 rows=5 keys=7 dims=3,2 scale=0.4");
+            if (among_others) change_by_words(p, "softcap=1.5 bias=4,5,7 lengths=6,3");
+            change_by_words(p, words);
             check_by_differences(p);
         }
-}
-
-// One batch, one head, head_dim 1, so that a score is q * k.
-Problem scalar_problem(std::size_t seqlen_q, std::size_t seqlen_kv) {
-    Problem p;
-    p.seqlen_q = seqlen_q;
-    p.seqlen_kv = seqlen_kv;
-    return p;
 }
 
 }  // namespace
@@ -169,7 +116,7 @@ TEST_CASE("oracle backward: one key by hand") {
 
 TEST_CASE("oracle backward: two keys by hand") {
     // weights 1/4 and 3/4, out 7, dP 8 and 16, delta 14: the scores' gradient is -6/4 and 2 * 3/4
-    Problem p = scalar_problem(1, 2);
+    Problem p = problem("rows=1 keys=2");
     const double log3 = std::log(3.0);
     const Inputs in{{1}, {0, log3}, {4, 8}, {2}, {}};
     p.mask = Mask{true, {2}, {0, 0}};
@@ -188,109 +135,31 @@ TEST_CASE("oracle backward: two keys by hand") {
     check_close(backward(p, capped).value, {0.5, 1.5});
 }
 
-TEST_CASE("oracle backward: heads and sizes") {
-    check_changes({
-        {"as it is", [](Problem&) {}},
-        {"every head its own", [](Problem& p) { p.num_heads_kv = 4; }},
-        {"one kv head", [](Problem& p) { p.num_heads_kv = 1; }},
-        {"one query", [](Problem& p) { p.seqlen_q = 1, p.mask.reset(); }},
-        {"one key", [](Problem& p) { p.seqlen_kv = 1, p.kv_lengths.clear(), p.mask.reset(); }},
-        {"head dims of 1", [](Problem& p) { p.head_dim_qk = p.head_dim_v = 1; }},
-        {"a wider value", [](Problem& p) { p.head_dim_v = 5; }},
-        {"more than two blocks of rows",
-         [](Problem& p) {
-             p.seqlen_q = 19, p.mask = patchy_mask(true, {19, 1});
-         }},
-    });
-}
-
-TEST_CASE("oracle backward: scale and softcap") {
-    check_changes({
-        {"negative scale", [](Problem& p) { p.softmax_scale = -0.4; }},
-        {"scale 0", [](Problem& p) { p.softmax_scale = 0; }},
-        {"softcap", [](Problem& p) { p.softcap = 0.7; }},
-        {"softcap far off", [](Problem& p) { p.softcap = 50; }},
-        {"softcap, negative scale", [](Problem& p) { p.softcap = 2, p.softmax_scale = -0.3; }},
-        {"softcap, bool mask",
-         [](Problem& p) {
-             p.softcap = 2, p.mask = patchy_mask(false, {5, 7});
-         }},
-        {"softcap, -inf",
-         [](Problem& p) {
-             p.softcap = 2, p.mask = patchy_mask(true, {2, 1, 5, 7});
-         }},
-        {"softcap, causal", [](Problem& p) { p.softcap = 2, p.causal = true; }},
-    });
-    Problem p = scalar_problem(2, 3);
+TEST_CASE("oracle backward: heads, sizes, scale and softcap") {
+    check_changes(
+        {"", "heads=4,4", "heads=4,1", "rows=1 no-mask", "keys=1 lengths= no-mask", "dims=1,1", "dims=3,5"});
+    check_changes({"rows=19 bias=19,1"});  // more than two blocks of rows
+    check_changes({"scale=-0.4", "scale=0", "softcap=0.7", "softcap=50", "softcap=2 scale=-0.3",
+                   "softcap=2 mask=5,7", "softcap=2 bias=2,1,5,7", "softcap=2 causal"});
+    Problem p = problem("rows=2 keys=3");
     p.softmax_scale = 0;
     const Inputs in = random_inputs(p, 21);
     CHECK(backward(p, in).query == Values(2, 0));
     CHECK(backward(p, in).key == Values(3, 0));
 }
 
-TEST_CASE("oracle backward: causal in every alignment") {
-    const auto causal = [](Alignment alignment, std::vector<std::int64_t> offset) {
-        return [=](Problem& p) {
-            p.causal = true;
-            p.alignment = alignment;
-            p.query_offset = offset;
-        };
-    };
-    check_changes({
-        {"bottom right", causal(Alignment::bottom_right, {})},
-        {"top left", causal(Alignment::top_left, {})},
-        {"given", causal(Alignment::given, {1})},
-        {"given a batch", causal(Alignment::given, {3, -2})},
-        {"before all keys", causal(Alignment::given, {-9})},
-        {"after all keys", causal(Alignment::given, {9})},
-        {"more queries than keys", [](Problem& p) { p.causal = true, p.seqlen_q = 11, p.mask.reset(); }},
-        {"lengths",
-         [](Problem& p) {
-             p.causal = true, p.kv_lengths = {7, 2};
-         }},
-        {"no keys in one batch",
-         [](Problem& p) {
-             p.causal = true, p.kv_lengths = {0, 7};
-         }},
-    });
-}
-
-TEST_CASE("oracle backward: windows and lengths") {
-    const auto window = [](std::int64_t left, std::int64_t right) {
-        return [=](Problem& p) {
-            p.window_left = left;
-            p.window_right = right;
-        };
-    };
-    check_changes({
-        {"both sides", window(1, 2)},
-        {"one key", window(0, 0)},
-        {"left", window(2, -1)},
-        {"right", window(-1, 1)},
-        {"causal too", [](Problem& p) { p.window_left = 2, p.causal = true; }},
-        {"past the keys",
-         [](Problem& p) {
-             p.window_left = 1, p.alignment = Alignment::given, p.query_offset = {5, -3};
-         }},
-        {"lengths",
-         [](Problem& p) {
-             p.kv_lengths = {7, 1};
-         }},
-        {"no keys",
-         [](Problem& p) {
-             p.kv_lengths = {0, 0};
-         }},
-    });
+TEST_CASE("oracle backward: causal in every alignment, windows and lengths") {
+    check_changes({"causal", "causal top-left", "causal offset=1", "causal offset=3,-2",
+                   "causal rows=11 no-mask", "causal lengths=7,2"});
+    check_changes(
+        {"causal offset=-9", "causal offset=9", "causal lengths=0,7", "lengths=0,0"});  // no keys, or all
+    check_changes(
+        {"window=1,2", "window=0,0", "window=2,-1", "window=-1,1", "window=2,-1 causal", "lengths=7,1"});
+    check_changes({"window=1,-1 offset=5,-3"});  // past the keys
 }
 
 TEST_CASE("oracle backward: masks of every rank, broadcast and short") {
-    Problem p{.batch = 2,
-              .num_heads_q = 2,
-              .num_heads_kv = 1,
-              .seqlen_q = 3,
-              .seqlen_kv = 4,
-              .head_dim_qk = 2,
-              .head_dim_v = 1};
+    Problem p = problem("batch=2 heads=2,1 rows=3 keys=4 dims=2,1");
     const std::vector<std::size_t> whole = {2, 2, 3};
     const Inputs in = random_inputs(p, 22);
     for (std::size_t rank = 1; rank <= 4; ++rank)
@@ -312,25 +181,10 @@ TEST_CASE("oracle backward: masks of every rank, broadcast and short") {
 }
 
 TEST_CASE("oracle backward: the mask's gradient over all the rest") {
-    for (const std::vector<std::size_t>& extents : {std::vector<std::size_t>{1},
-                                                    {7},
-                                                    {5, 1},
-                                                    {4, 1, 6},
-                                                    {2, 1, 5, 7},
-                                                    {1, 4, 1, 1},
-                                                    {2, 5, 7},
-                                                    {2, 2, 1, 7}}) {
-        CAPTURE(extents.size());
-        check_changes({{"all", [&](Problem& p) {
-                            p.mask = patchy_mask(true, extents);
-                            p.causal = true;
-                            p.window_left = 3;
-                            p.alignment = Alignment::given;
-                            p.query_offset = {2, 0};
-                        }}});
-    }
+    for (const char* extents : {"1", "7", "5,1", "4,1,6", "2,1,5,7", "1,4,1,1", "2,5,7", "2,2,1,7"})
+        check_changes({std::string("causal window=3,-1 offset=2,0 bias=") + extents});
     // 0, not small, where nothing is seen: -inf, past the lengths, in hidden rows
-    Problem p = scalar_problem(3, 3);
+    Problem p = problem("rows=3 keys=3");
     p.kv_lengths = {2};
     p.causal = true;  // row 0 sees nothing, row 1 key 0
     p.mask = Mask{true, {3, 3}, {1, 1, 1, 1, 1, 1, 1, -infinity, 1}};
@@ -426,7 +280,7 @@ TEST_CASE("oracle backward: hidden content may be anything") {
 }
 
 TEST_CASE("oracle backward: a row is safe from keys that only its neighbours see") {
-    Problem p{.seqlen_q = 4, .seqlen_kv = 4, .head_dim_qk = 2, .head_dim_v = 2, .causal = true};
+    Problem p = problem("rows=4 keys=4 dims=2,2 causal");
     Inputs in = random_inputs(p, 25);
     const Gradients clean = backward(p, in);
     std::fill_n(in.key.begin() + 6, 2, not_a_number);  // key 3 and the row that sees it
@@ -437,7 +291,7 @@ TEST_CASE("oracle backward: a row is safe from keys that only its neighbours see
 }
 
 TEST_CASE("oracle backward: rows without a key give 0") {
-    Problem p = scalar_problem(3, 2);
+    Problem p = problem("rows=3 keys=2");
     p.causal = true;                                          // row 0 stands at -1
     p.mask = Mask{true, {3, 2}, {0, 0, -infinity, 0, 0, 0}};  // row 1 sees key 0 but for the mask
     const Inputs in{{not_a_number, infinity, 1},
@@ -459,7 +313,7 @@ TEST_CASE("oracle backward: rows without a key give 0") {
 }
 
 TEST_CASE("oracle backward: -FLT_MAX is a value, not a hidden key") {
-    Problem p = scalar_problem(1, 4);
+    Problem p = problem("rows=1 keys=4");
     const Inputs in{{1}, {1, 2, 3, 4}, {1, 2, 3, 6}, {1}, {8}};
     p.mask = Mask{true, {1}, {-FLT_MAX}};  // equal scores; out 3; gradients (v - 3 + 8) / 4
     const Gradients result = backward(p, in);
@@ -476,14 +330,7 @@ TEST_CASE("oracle backward: -FLT_MAX is a value, not a hidden key") {
 }
 
 TEST_CASE("oracle backward: every batch is a problem of its own, threads or not") {
-    const Problem whole{.batch = 3,
-                        .num_heads_q = 4,
-                        .num_heads_kv = 2,
-                        .seqlen_q = 30,
-                        .seqlen_kv = 50,
-                        .head_dim_qk = 8,
-                        .head_dim_v = 6,
-                        .softmax_scale = 0.3};
+    const Problem whole = problem("batch=3 heads=4,2 rows=30 keys=50 dims=8,6 scale=0.3");
     Problem part = whole;  // small enough for one thread, which the whole is not
     part.batch = 1;
     const Inputs in = random_inputs(whole, 29);
@@ -499,7 +346,7 @@ TEST_CASE("oracle backward: every batch is a problem of its own, threads or not"
 }
 
 TEST_CASE("oracle backward: empty dimensions") {
-    Problem p{.batch = 2, .seqlen_q = 3, .seqlen_kv = 0, .head_dim_qk = 4, .head_dim_v = 2};
+    Problem p = problem("batch=2 rows=3 keys=0 dims=4,2");
     p.mask = Mask{true, {3, 0}, {}};
     Gradients result = backward(p, random_inputs(p, 26));
     CHECK(result.query == Values(24, 0));
@@ -522,7 +369,7 @@ TEST_CASE("oracle backward: empty dimensions") {
 }
 
 TEST_CASE("oracle backward: sizes that do not fit are refused") {
-    const Problem p{.batch = 2, .num_heads_q = 2, .num_heads_kv = 2, .seqlen_q = 2, .seqlen_kv = 3};
+    const Problem p = problem("batch=2 heads=2,2 rows=2 keys=3");
     const Inputs in = random_inputs(p, 27);
     const auto refused = [&](Values Inputs::*part, std::size_t size) {
         Inputs changed = in;
@@ -541,7 +388,8 @@ TEST_CASE("naive backward: rounds where the error rule says") {
     // Three equal keys, and three parts of 1, 2 and 4: 7 thirds are 1194.67 * 2^-9 and 149.33 * 2^-6. With the
     // thirds rounded to the type first they are 1194.375 and 149.625 of these steps.
     const auto gradients = [](const Inputs& in, StorageType storage) {
-        Problem p = scalar_problem(in.query.size(), 3);
+        Problem p = problem("keys=3");
+        p.seqlen_q = in.query.size();
         p.mask = Mask{true, {3}, {0, 0, 0}};
         return naive(p, in, storage);
     };
@@ -559,7 +407,7 @@ TEST_CASE("naive backward: rounds where the error rule says") {
     CHECK(gradients(by_mask, StorageType::bfloat16).mask == std::vector<float>(3, 149 * 0x1p-6f));
 
     // delta is of out as stored: 1 + 2^-9 is a half but no bfloat16, so 2^-9 is left of dP - delta there
-    Problem p = scalar_problem(1, 1);
+    Problem p = problem("rows=1 keys=1");
     p.mask = Mask{true, {1}, {0}};
     const Inputs in{{1}, {1}, {1 + 0x1p-9}, {1}, {}};
     CHECK(naive(p, in, StorageType::bfloat16).key == std::vector<float>{0x1p-9f});
@@ -567,17 +415,8 @@ TEST_CASE("naive backward: rounds where the error rule says") {
 }
 
 TEST_CASE("naive backward: stays near the oracle") {
-    Problem p{.batch = 2,
-              .num_heads_q = 4,
-              .num_heads_kv = 2,
-              .seqlen_q = 37,
-              .seqlen_kv = 61,
-              .head_dim_qk = 24,
-              .head_dim_v = 17,
-              .softmax_scale = 0.2,
-              .softcap = 5,
-              .causal = true,
-              .window_left = 20};
+    Problem p =
+        problem("batch=2 heads=4,2 rows=37 keys=61 dims=24,17 scale=0.2 softcap=5 window=20,-1 causal");
     p.mask = patchy_mask(true, {4, 1, 61});
     const Inputs in = random_inputs(p, 28);
     const Gradients expected = backward(p, in);
