@@ -23,8 +23,10 @@ static void load(Gpu* gpu) {
 }
 
 void gpu_make_instance(Gpu* gpu) {
-    VkApplicationInfo application = {0};
-    VkInstanceCreateInfo info = {0};
+    const VkApplicationInfo application = {.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO,
+                                           .apiVersion = VK_API_VERSION_1_2};
+    const VkInstanceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+                                       .pApplicationInfo = &application};
     void* symbol;
     PFN_vkCreateInstance create;
     uint32_t count = 1;
@@ -35,10 +37,6 @@ void gpu_make_instance(Gpu* gpu) {
     if (symbol == NULL) fail("libvulkan.so.1", "cannot be loaded");
     memcpy(&gpu->get, &symbol, sizeof symbol);
     create = (PFN_vkCreateInstance)gpu->get(NULL, "vkCreateInstance");
-    application.sType = VK_STRUCTURE_TYPE_APPLICATION_INFO;
-    application.apiVersion = VK_API_VERSION_1_2;
-    info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
-    info.pApplicationInfo = &application;
     require(create(&info, NULL, &gpu->instance), "vkCreateInstance");
     load(gpu);
     found = gpu->vkEnumeratePhysicalDevices(gpu->instance, &count, &gpu->physical);
@@ -48,27 +46,22 @@ void gpu_make_instance(Gpu* gpu) {
 void gpu_make_device(Gpu* gpu, const void* features, uint32_t extension_count,
                      const char* const* extensions) {
     const float priority = 1;
-    VkDeviceQueueCreateInfo queue = {0};
-    VkDeviceCreateInfo info = {0};
-    VkCommandPoolCreateInfo pool = {0};
-    VkCommandBufferAllocateInfo commands = {0};
-    queue.sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
-    queue.queueCount = 1;
-    queue.pQueuePriorities = &priority;
-    info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
-    info.pNext = features;
-    info.queueCreateInfoCount = 1;
-    info.pQueueCreateInfos = &queue;
-    info.enabledExtensionCount = extension_count;
-    info.ppEnabledExtensionNames = extensions;
+    const VkDeviceQueueCreateInfo queue = {
+        .sType = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, .queueCount = 1, .pQueuePriorities = &priority};
+    const VkDeviceCreateInfo info = {.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+                                     .pNext = features,
+                                     .queueCreateInfoCount = 1,
+                                     .pQueueCreateInfos = &queue,
+                                     .enabledExtensionCount = extension_count,
+                                     .ppEnabledExtensionNames = extensions};
+    const VkCommandPoolCreateInfo pool = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                          .flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT};
+    VkCommandBufferAllocateInfo commands = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                            .commandBufferCount = 1};
     require(gpu->vkCreateDevice(gpu->physical, &info, NULL, &gpu->device), "vkCreateDevice");
     gpu->vkGetDeviceQueue(gpu->device, 0, 0, &gpu->queue);
-    pool.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
-    pool.flags = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
     require(gpu->vkCreateCommandPool(gpu->device, &pool, NULL, &gpu->pool), "vkCreateCommandPool");
-    commands.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
     commands.commandPool = gpu->pool;
-    commands.commandBufferCount = 1;
     require(gpu->vkAllocateCommandBuffers(gpu->device, &commands, &gpu->commands),
             "vkAllocateCommandBuffers");
 }
@@ -119,56 +112,47 @@ static uint32_t host_memory_type(const Gpu* gpu, uint32_t allowed) {
 }
 
 void gpu_make_buffer(Gpu* gpu, VkDeviceSize size) {
-    VkBufferCreateInfo info = {0};
+    const VkBufferCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .size = size,
+        .usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
+                 VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT};
+    const VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                             .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+    VkMemoryAllocateInfo memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, .pNext = &flags};
+    VkBufferDeviceAddressInfo asked = {.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO};
     VkMemoryRequirements needs;
-    VkMemoryAllocateFlagsInfo flags = {0};
-    VkMemoryAllocateInfo memory = {0};
-    VkBufferDeviceAddressInfo asked = {0};
     void* data = NULL;
-    info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
-    info.size = size;
-    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
-                 VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
     require(gpu->vkCreateBuffer(gpu->device, &info, NULL, &gpu->buffer), "vkCreateBuffer");
     gpu->vkGetBufferMemoryRequirements(gpu->device, gpu->buffer, &needs);
-    flags.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO;
-    flags.flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT;
-    memory.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
-    memory.pNext = &flags;
     memory.allocationSize = needs.size;
     memory.memoryTypeIndex = host_memory_type(gpu, needs.memoryTypeBits);
     require(gpu->vkAllocateMemory(gpu->device, &memory, NULL, &gpu->memory), "vkAllocateMemory");
     require(gpu->vkBindBufferMemory(gpu->device, gpu->buffer, gpu->memory, 0), "vkBindBufferMemory");
     require(gpu->vkMapMemory(gpu->device, gpu->memory, 0, size, 0, &data), "vkMapMemory");
     gpu->data = data;
-    asked.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
     asked.buffer = gpu->buffer;
     gpu->address = gpu->vkGetBufferDeviceAddress(gpu->device, &asked);
 }
 
 void gpu_begin(Gpu* gpu) {
-    VkCommandBufferBeginInfo info = {0};
-    info.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    const VkCommandBufferBeginInfo info = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
     require(gpu->vkBeginCommandBuffer(gpu->commands, &info), "vkBeginCommandBuffer");
 }
 
 void gpu_barrier(Gpu* gpu, VkPipelineStageFlags from, VkAccessFlags written, VkPipelineStageFlags to,
                  VkAccessFlags used) {
-    VkMemoryBarrier barrier = {0};
-    barrier.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    barrier.srcAccessMask = written;
-    barrier.dstAccessMask = used;
+    const VkMemoryBarrier barrier = {
+        .sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER, .srcAccessMask = written, .dstAccessMask = used};
     gpu->vkCmdPipelineBarrier(gpu->commands, from, to, 0, 1, &barrier, 0, NULL, 0, NULL);
 }
 
 void gpu_run(Gpu* gpu) {
-    VkSubmitInfo submit = {0};
+    const VkSubmitInfo submit = {
+        .sType = VK_STRUCTURE_TYPE_SUBMIT_INFO, .commandBufferCount = 1, .pCommandBuffers = &gpu->commands};
     gpu_barrier(gpu, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_WRITE_BIT,
                 VK_PIPELINE_STAGE_HOST_BIT, VK_ACCESS_HOST_READ_BIT);
     require(gpu->vkEndCommandBuffer(gpu->commands), "vkEndCommandBuffer");
-    submit.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-    submit.commandBufferCount = 1;
-    submit.pCommandBuffers = &gpu->commands;
     require(gpu->vkQueueSubmit(gpu->queue, 1, &submit, VK_NULL_HANDLE), "vkQueueSubmit");
     require(gpu->vkQueueWaitIdle(gpu->queue), "vkQueueWaitIdle");
 }

@@ -78,7 +78,8 @@ int main(int argc, char** argv) {
     require(vkattn_cmd_forward(gpu.commands, second, &args, &error), "vkattn_cmd_forward");
     scene_foreign_copy(&gpu);
     gpu_run(&gpu);
-    scene_check(&gpu);
+    scene_check(&gpu, 1e-5);
+    scene_check_2(&gpu);
 
     gpu_save_cache(&gpu, argv[1]);
     vkattn_plan_destroy(first);

@@ -53,7 +53,8 @@ bool run(const char* cache_file) {
         second.cmd_forward(gpu.commands, scene_args(&gpu, 1));
         scene_foreign_copy(&gpu);
         gpu_run(&gpu);
-        scene_check(&gpu);
+        scene_check(&gpu, 1e-5);
+        scene_check_2(&gpu);
         gpu_save_cache(&gpu, cache_file);
     }
     gpu_destroy(&gpu);

@@ -1,15 +1,11 @@
 /* vkattn in a C program that has features of its own and wants matrix units: it merges the requirements into its chain,
  * probes the device at the first start, keeps the results in a file, and gives them to the context at later starts.
  * usage: consumer_probe PROBE_FILE */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpu.h"
-#include "vkattn/vkattn.h"
-
-enum { ROWS = 64, DIM = 64, ELEMENTS = ROWS * DIM, TENSOR_BYTES = 2 * ELEMENTS, PROBE = 4 * TENSOR_BYTES };
+#include "scene.h"
 
 static VkattnError error;
 
@@ -76,83 +72,31 @@ static VkattnContext* make_context(const Gpu* gpu, const void* own, const Probe*
 /* Returns 1 if the device had something to probe. */
 static int run_probe(Gpu* gpu, VkattnContext* context, const Probe* probe, const char* file) {
     const uint64_t bytes = vkattn_probe_size(context);
-    void* const results = (char*)gpu->data + PROBE;
+    float* const results = gpu->data + SCRATCH;
     if (bytes == 0) return 0;
     memset(results, 0, bytes);
     gpu_begin(gpu);
-    require(vkattn_cmd_probe(gpu->commands, context, gpu->address + PROBE, &error), "vkattn_cmd_probe");
+    require(vkattn_cmd_probe(gpu->commands, context, gpu->address + 4u * SCRATCH, &error),
+            "vkattn_cmd_probe");
     gpu_run(gpu);
     require(vkattn_context_probed(context, results, bytes, &error), "vkattn_context_probed");
     save_probe(probe, results, bytes, file);
     return 1;
 }
 
-/* ---- one float16 attention: query, key, value and out lie behind each other */
-
-/* For the numbers of this program: zero and multiples of 1/16. */
-static uint16_t to_half(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    if (x == 0) return 0;
-    return (uint16_t)((bits >> 16 & 0x8000) | ((bits >> 23 & 0xff) - 112) << 10 | (bits >> 13 & 0x3ff));
-}
-
-static double from_half(uint16_t half) {
-    const int exponent = half >> 10 & 0x1f;
-    const double size =
-        exponent == 0 ? ldexp(half & 0x3ff, -24) : ldexp(0x400 | (half & 0x3ff), exponent - 25);
-    return (half & 0x8000) != 0 ? -size : size;
-}
-
-static void fill(uint16_t* tensors) {
-    uint32_t i, state = 1;
-    for (i = 0; i < 3 * ELEMENTS; i++) {
-        state = state * 1664525u + 1013904223u;
-        tensors[i] = to_half((float)(int)(state >> 27) / 16.0f - 1.0f);
-    }
-}
-
-static void check(const uint16_t* tensors) {
-    const uint16_t *q = tensors, *k = q + ELEMENTS, *v = k + ELEMENTS, *out = v + ELEMENTS;
-    int i, j, d;
-    for (i = 0; i < ROWS; i++) {
-        double weight[ROWS], sum = 0;
-        for (j = 0; j < ROWS; j++) {
-            double score = 0;
-            for (d = 0; d < DIM; d++) score += from_half(q[i * DIM + d]) * from_half(k[j * DIM + d]);
-            weight[j] = exp(score / sqrt(DIM));
-            sum += weight[j];
-        }
-        for (d = 0; d < DIM; d++) {
-            double right = 0;
-            for (j = 0; j < ROWS; j++) right += weight[j] / sum * from_half(v[j * DIM + d]);
-            if (!(fabs(from_half(out[i * DIM + d]) - right) < 2e-3)) fail("the output", "is wrong");
-        }
-    }
-}
-
+/* The first problem of the scene, with products on matrix units where the device has them. */
 static void attend(Gpu* gpu, VkattnContext* context) {
-    VkattnProblem problem;
-    VkattnForwardArgs args;
-    VkattnScratch scratch;
+    const VkattnProblem problem = scene_problem();
+    const VkattnForwardArgs args = scene_args(gpu, 0);
+    VkattnOptions options;
     VkattnPlan* plan = NULL;
     char text[4096];
-    vkattn_problem_init(&problem);
-    problem.dtype = VKATTN_DTYPE_FLOAT16;
-    problem.seqlen_q = problem.seqlen_kv = ROWS;
-    problem.head_dim_qk = problem.head_dim_v = DIM;
-    problem.alignment_bytes = 16;
-    require(vkattn_plan_create(context, &problem, NULL, &plan, &error), "vkattn_plan_create");
-    vkattn_scratch_init(&scratch);
-    require(vkattn_plan_scratch(plan, &scratch, &error), "vkattn_plan_scratch");
-    if (scratch.size_bytes != 0) fail("vkattn_plan_scratch", "a plan of this size needs none");
+    vkattn_options_init(&options);
+    options.precision = VKATTN_PRECISION_FLOAT16;
+    if (vkattn_plan_create(context, &problem, &options, &plan, &error) != VKATTN_OK)
+        require(vkattn_plan_create(context, &problem, NULL, &plan, &error), "vkattn_plan_create");
     require(vkattn_plan_describe(plan, text, sizeof text, NULL, &error), "vkattn_plan_describe");
     printf("%s\n", text);
-    vkattn_forward_args_init(&args);
-    args.query = gpu->address;
-    args.key = gpu->address + TENSOR_BYTES;
-    args.value = gpu->address + 2 * TENSOR_BYTES;
-    args.out = gpu->address + 3 * TENSOR_BYTES;
     gpu_begin(gpu);
     require(vkattn_cmd_forward(gpu->commands, plan, &args, &error), "vkattn_cmd_forward");
     gpu_run(gpu);
@@ -176,13 +120,13 @@ int main(int argc, char** argv) {
     require(vkattn_requirements_merge(needed, &own, &error), "vkattn_requirements_merge");
     extension_count = vkattn_requirements_extensions(needed, &extensions);
     gpu_make_device(&gpu, &own, extension_count, extensions);
-    gpu_make_buffer(&gpu, 1 << 20);
+    gpu_make_buffer(&gpu, ALL_BYTES);
     probe = load_probe(&gpu, argv[1]);
     context = make_context(&gpu, &own, &probe);
     if (probe.results == NULL) origin = run_probe(&gpu, context, &probe, argv[1]) ? "made now" : "not needed";
-    fill((uint16_t*)gpu.data);
+    scene_fill(&gpu);
     attend(&gpu, context);
-    check((const uint16_t*)gpu.data);
+    scene_check(&gpu, 5e-3);
 
     free(probe.results);
     vkattn_context_destroy(context);

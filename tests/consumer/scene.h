@@ -1,4 +1,4 @@
-/* What both programs compute, in one buffer and one command buffer: causal attention of some queries; then the value
+/* What the programs compute, in one buffer and one command buffer: causal attention of some queries; then the value
  * of a second problem is overwritten by a fill of the application's own, and one query attends to it; then its output
  * is copied. Offsets are in floats. */
 #ifndef SCENE_H
@@ -40,8 +40,9 @@ void scene_fill(Gpu* gpu);
 VkattnForwardArgs scene_args(const Gpu* gpu, int second);
 void scene_foreign_fill(Gpu* gpu); /* recorded behind the first */
 void scene_foreign_copy(Gpu* gpu); /* behind the second */
-/* Against a plain loop in double; ends the program where it is wrong. */
-void scene_check(const Gpu* gpu);
+/* Against a plain loop in double, and the value that every key of the second has; end the program where it is wrong. */
+void scene_check(const Gpu* gpu, double tolerance);
+void scene_check_2(const Gpu* gpu);
 void scene_check_description(const char* json, const char* kernel);
 
 #ifdef __cplusplus
