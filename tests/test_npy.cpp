@@ -225,16 +225,6 @@ TEST_CASE("npy: Fortran order is transposed") {
 
 TEST_CASE("npy: what Python would read too") {
     const Folder folder;
-    const std::string data = "1234";
-    for (const std::string header : {
-             "{'descr': '<f4', 'fortran_order': False, 'shape': (1,)}",
-             "{\"shape\":(1,),\"descr\":\"<f4\",\"fortran_order\":False}   \n",
-             " { 'shape' : ( 1 , ) , 'fortran_order' : False , 'descr' : '<f4' , } \n\n",
-             "{'descr': '<f4', 'fortran_order': False, 'shape': (1L, 1L), }",
-         }) {
-        CAPTURE(header);
-        CHECK(read_bytes(folder, file_of(header, data)).data.size() == 4);
-    }
     CHECK(
         values_of<char>(read_bytes(folder, file_of(header_of("|b1", "(3,)"), std::string("\0\1\x80", 3)))) ==
         std::vector<char>{0, 1, 1});
@@ -256,10 +246,6 @@ TEST_CASE("npy: unsupported dtypes are named") {
                                     "f4", "=f4", "float32", "<", ""})
         CHECK(error_of_header(header_of(descr, "(1,)")) == "dtype '" + descr + "' is not supported");
     CHECK(error_of_header(header_of("\xc3\xa9x\n", "(1,)")) == "dtype '??x?' is not supported");
-    const std::string structured = "[('a', '<f4'), ('b', '<i4')], 'fortran_order': False, 'shape': (1,), }";
-    CHECK(error_of_header("{'descr': " + structured) == "structured dtypes are not supported");
-    CHECK(error_of_header("{'descr': ('<f4', (2,)), 'fortran_order': False, 'shape': (1,), }") ==
-          "structured dtypes are not supported");
 }
 
 TEST_CASE("npy: not a .npy file") {
@@ -291,51 +277,27 @@ TEST_CASE("npy: pipes and unreadable files") {
 }
 #endif
 
-TEST_CASE("npy: malformed headers") {
-    const std::string descr = "'descr': '<f4'", order = "'fortran_order': False", shape = "'shape': (2,)";
-    const auto error = [](const std::string& entries) { return error_of_header("{" + entries + "}\n"); };
-    const auto starts = [](const std::string& message) { return message.starts_with("malformed header: "); };
-    REQUIRE(error(descr + "," + order + "," + shape) == "no error");
-
-    CHECK(error(order + "," + shape) == "malformed header: no 'descr'");
-    CHECK(error(descr + "," + shape) == "malformed header: no 'fortran_order'");
-    CHECK(error(descr + "," + order) == "malformed header: no 'shape'");
-    CHECK(error(descr + "," + order + "," + shape + "," + descr) == "malformed header: 'descr' twice");
-    CHECK(error(order + "," + descr + "," + order) == "malformed header: 'fortran_order' twice");
-    CHECK(error(shape + "," + shape) == "malformed header: 'shape' twice");
-    CHECK(error(descr + "," + order + "," + shape + ", 'extra': 1") ==
-          "malformed header: unknown key 'extra'");
-    for (const std::string garbage :
-         {"", "{", "{}", "}", "garbage", "{'descr'", "{'descr':", "{'descr': '<f4", "{'descr': 5",
-          "{descr: '<f4'", "{,}", "{'descr': '<f4',,", "[1, 2]"})
-        CHECK(starts(error_of_header(garbage)));
-    CHECK(starts(error(descr + order + shape)));
-    CHECK(starts(error(descr + ",, " + order + "," + shape)));
-    CHECK(starts(error(descr + ", 'fortran_order': 0," + shape)));
-    CHECK(starts(error(descr + ", 'fortran_order': None," + shape)));
-    CHECK(starts(error_of_header(header_of("<f4", "(2,)") + "trailing")));
-    CHECK(starts(error_of_header(std::string("\0\0\0\0", 4))));
-}
-
-TEST_CASE("npy: malformed shapes") {
-    const auto error = [](const std::string& shape) { return error_of_header(header_of("<f4", shape)); };
-    REQUIRE(error("(2,)") == "no error");
-    for (const char* shape : {"(-1,)", "(-2, -1)", "(2, -9999999999999999999999)"})
-        CHECK(error(shape) == "the shape has a negative extent");
-    for (const char* shape :
-         {"(18446744073709551616,)", "(18446744073709551615,)", "(4611686018427387905,)",
-          "(4294967296, 4294967296)", "(2305843009213693952,)", "(65536, 65536, 65536, 65536)",
-          "(0, 18446744073709551615)", "(18446744073709551615, 0)"})
-        CHECK(error(shape) == "the shape is too large");
-    CHECK(error("(2)") == "malformed header: 'shape' is not a tuple");
-    for (const char* shape :
-         {"2", "[2]", "(2.0,)", "(2 1)", "(,)", "(1,,2)", "('2',)", "(2,", "(+2,)", "(0x2,)"})
-        CHECK(error(shape).starts_with("malformed header: "));
+TEST_CASE("npy: headers that are read, and what is wrong with others") {
+    std::ifstream file(VKATTN_TESTS_DIR "/npy_headers.txt");
+    std::size_t count = 0;
+    for (std::string line; std::getline(file, line);) {
+        const std::size_t arrow = line.find(" => ");
+        if (line.starts_with('#') || arrow == line.npos) continue;
+        CAPTURE(line);
+        const std::string header = line.substr(0, arrow), expected = line.substr(arrow + 4),
+                          message = error_of_header(header);
+        if (message == "no error") CHECK(error_of_header(header + " \n\n") == message);
+        if (expected.ends_with("..."))
+            CHECK(message.starts_with(expected.substr(0, expected.size() - 3)));
+        else
+            CHECK(message == expected);
+        ++count;
+    }
+    CHECK(count == 54);
+    CHECK(error_of_header(std::string("\0\0\0\0", 4)).starts_with("malformed header: "));
     std::string many = "(";
     for (int i = 0; i < 65; ++i) many += "1, ";
-    CHECK(error(many + ")") == "more than 64 dimensions");
-    // Legal shapes far beyond the file: refused before anything is allocated.
-    CHECK(error("(1099511627776,)") == "8 bytes of data, but its shape needs 4398046511104");
+    CHECK(error_of_header(header_of("<f4", many + ")")) == "more than 64 dimensions");
 }
 
 TEST_CASE("npy: the data must be exactly as long as the shape needs") {

@@ -14,9 +14,7 @@
 #include <vector>
 
 #include "oracle/backward.hpp"
-#include "reference/check.hpp"
-#include "reference/make.hpp"
-#include "reference/usage.hpp"
+#include "reference/commands.hpp"
 
 using namespace reference;
 using namespace vkattn::tools;

@@ -1,4 +1,4 @@
-#include "check.hpp"
+#include "commands.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "../oracle/backward.hpp"
-#include "usage.hpp"
 
 namespace reference {
 namespace {

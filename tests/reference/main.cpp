@@ -10,8 +10,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "check.hpp"
-#include "make.hpp"
+#include "commands.hpp"
 
 int main(int argc, char** argv) {
     using namespace reference;

@@ -1,4 +1,4 @@
-#include "make.hpp"
+#include "commands.hpp"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,6 @@
 #include <system_error>
 
 #include "../../tools/vkattn/npy.hpp"
-#include "usage.hpp"
 
 namespace reference {
 namespace {

@@ -10,8 +10,6 @@
 #include <system_error>
 #include <utility>
 
-#include "usage.hpp"
-
 namespace reference {
 
 namespace fs = std::filesystem;

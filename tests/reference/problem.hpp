@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,11 @@
 #include "../oracle/attention.hpp"
 
 namespace reference {
+
+// Bad usage, files that do not fit together included: exit code 2.
+struct UsageError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
 
 struct ProblemOptions {
     std::filesystem::path query, key, value, mask, kv_lengths, query_offsets;

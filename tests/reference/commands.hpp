@@ -1,16 +1,20 @@
-// make: the inputs of an attention problem, written to .npy files.
+// The subcommands of vkattn_reference. Exit codes are returned; all throw UsageError.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "problem.hpp"
+
 namespace reference {
 
+// make: the inputs of an attention problem, written to .npy files.
 struct MakeOptions {
     std::filesystem::path folder;
     std::filesystem::path text;
@@ -34,6 +38,24 @@ struct MakeOptions {
 };
 
 void declare_make(CLI::App& command, MakeOptions& options);
-int make(MakeOptions options);  // the exit code; throws UsageError
+int make(MakeOptions options);
+
+// check and check-grad: files of results, held to the error rule.
+struct CheckOptions {
+    ProblemOptions problem;
+    std::filesystem::path out, lse;
+    std::string precision = "storage";
+};
+void declare_check(CLI::App& command, CheckOptions& options);
+
+struct CheckGradOptions {
+    ProblemOptions problem;
+    std::filesystem::path dout, dlse, dq, dk, dv, dbias;
+};
+void declare_check_grad(CLI::App& command, CheckGradOptions& options);
+
+// A line for each tensor goes to `lines`; 1 if a tensor breaks the rule.
+int check(const CheckOptions& options, std::FILE* lines);
+int check_grad(const CheckGradOptions& options, std::FILE* lines);
 
 }  // namespace reference
