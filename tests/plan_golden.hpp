@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,21 +11,15 @@
 
 namespace vkattn::test {
 
-// By the text before the colon, so that one more profile or case does not make every line differ.
 inline std::string diff(const std::vector<std::string>& golden, const std::vector<std::string>& now) {
-    const auto key = [](const std::string& line) { return line.substr(0, line.find(": ")); };
-    std::map<std::string, std::string> before, after;
-    for (const std::string& line : golden) before[key(line)] = line;
-    for (const std::string& line : now) after[key(line)] = line;
     std::string out;
-    for (const std::string& line : golden)
-        if (after.count(key(line)) == 0) out += "- " + line + "\n";
-    for (const std::string& line : now) {
-        const auto old = before.find(key(line));
-        if (old != before.end() && old->second == line) continue;
-        if (old != before.end()) out += "- " + old->second + "\n";
-        out += "+ " + line + "\n";
-    }
+    const auto add_lines = [&](const char* sign, const auto& of, const auto& others) {
+        const std::set<std::string> known(others.begin(), others.end());
+        for (const std::string& line : of)
+            if (!known.contains(line)) out += sign + line + "\n";
+    };
+    add_lines("- ", golden, now);
+    add_lines("+ ", now, golden);
     return out;
 }
 

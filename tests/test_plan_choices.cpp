@@ -344,6 +344,86 @@ void add_missing(std::vector<std::string>& lines) {
     }
 }
 
+// Names and tunings that are refused, and some that are like them and are not.
+void add_refusals(std::vector<std::string>& lines) {
+    const VkattnProblem p = given(f32, d64, {1, 2, 1, 97, 97}, 4), one = given(f32, d64, {1, 2, 1, 1, 97}, 4);
+    Choices on(lines, "refusals", profile("nvidia_h200"));
+    for (const char* name :
+         {"tile", "Tiles", "tiles ", "materialised", "AUTO", "0", " ", "", "auto", "tiles"})
+        on.both(fmt::format("'{}'", name), p, kernel(name));
+    Options parts;
+    parts.num_splits = 2;
+    on.backward("rows", p, kernel("rows")).backward("2 parts", p, parts);
+    for (const char* name : {"auto", "tiles"}) {
+        parts.kernel = name;
+        parts.num_splits = 2;
+        on.forward(fmt::format("2 parts, invariant {}", name), p, invariant(parts));
+        parts.num_splits = 1;
+        on.backward(fmt::format("1 part, invariant {}", name), p, invariant(parts));
+    }
+    for (const std::string text : {"threads",
+                                   "256",
+                                   "=5",
+                                   "speed=3",
+                                   "THREADS=64",
+                                   "threads =64",
+                                   " threads=64",
+                                   "threads=",
+                                   "threads=abc",
+                                   "threads=8x",
+                                   "threads=8 ",
+                                   "threads=-8",
+                                   "threads=+8",
+                                   "threads=1.5",
+                                   "threads=0x40",
+                                   "threads==8",
+                                   "threads=4294967296",
+                                   "threads=8;lanes=1",
+                                   "threads=64,lanes=1,threads=64",
+                                   ",",
+                                   ",prefetch=0",
+                                   "prefetch=0,,prefetch=1",
+                                   "threads=4097",
+                                   "chunk=4294967292",
+                                   "prefetch=2",
+                                   "rolled=2",
+                                   "prefetch=1,rolled=1",
+                                   "threads=0",
+                                   "lanes=0",
+                                   "rows=0",
+                                   "cols=0",
+                                   "chunk=0",
+                                   "p_blocks=0",
+                                   "v_keys=0",
+                                   "unroll=0"}) {
+        for (const char* name : {"auto", "tiles", "materialized"})
+            on.forward(fmt::format("{} '{}'", name, text), p, tuning(text, name));
+        on.backward(fmt::format("'{}'", text), p, tuning(text));
+    }
+    // Numbers of one kernel for the other: "cols=0" would make them the other kernel's.
+    for (const char* text :
+         {"cols=4", "rows=6", "unroll=3", "rolled=2", "lanes=7", "threads=32,lanes=4,rows=4,unroll=1"})
+        on.forward(fmt::format("rows {}", text), one, tuning(text, "rows"));
+    on.forward("cols=0,unroll=1", one, tuning("cols=0,unroll=1", "tiles"))
+        .forward("cols=8", one, tuning("cols=8"));
+    // Addresses that differ between invocations, which a compiler does not survive: quirk_no_divergent_addresses.
+    DeviceCaps caps = profile("lavapipe");
+    caps.subgroup_size = 16;
+    Choices quirk(lines, "CPU of 16 lanes, rolled=0", caps);
+    for (const char* name : {"auto", "tiles", "materialized"}) quirk.both(name, p, tuning("rolled=0", name));
+    quirk.forward("rows", one, tuning("rolled=0", "rows"));
+    // What a case of another device names is no fault of this one: conformance then skips the case.
+    const VkattnProblem units = half(d64, {1, 2, 2, 97, 97});
+    Choices amd(lines, "RDNA3", matrix_device("amd_navi31"));
+    for (const char* text : {"move=0", "move=1", "turned=1", "halves=2"})
+        amd.forward(text, units, tuning(text, "matrix"));
+    amd.forward("mask running=0", hidden(units), tuning("running=0", "matrix"));
+    Choices turned(lines, "RDNA3 turned", probed_turned(matrix_device("amd_navi31"), true));
+    for (const char* text : {"q_v_staged=32", "q_v_staged=40", "turned=0,q_v_staged=32"})
+        turned.backward(text, units, tuning(text, "matrix"));
+    turned.backward("khr turned=1", units, tuning("turned=1", "matrix_khr"));
+}
+
 // Why a plan has not the other kernels.
 void add_reasons(std::vector<std::string>& lines) {
     const Problem many_rows = resolved(given(f32, d64, {1, 2, 1, 97, 97})),
@@ -366,7 +446,7 @@ void add_reasons(std::vector<std::string>& lines) {
 TEST_CASE("choices: kernels, rows, numbers and modules are what they were") {
     std::vector<std::string> lines;
     for (const auto add : {add_usual, add_matrix, add_h200, add_precision, add_amd, add_dot, add_drivers,
-                           add_missing, add_reasons})
+                           add_missing, add_refusals, add_reasons})
         add(lines);
     check_golden("choices.txt", lines);
 }

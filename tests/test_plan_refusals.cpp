@@ -1,4 +1,5 @@
-// What the planner refuses: with the status, the field and the reason that are right, never silently.
+// What the planner refuses: with the status, the field and the reason that are right, never silently. Names and tunings
+// that it does not take are in golden/choices.txt (test_plan_choices.cpp).
 #include <doctest/doctest.h>
 
 #include <functional>
@@ -174,67 +175,6 @@ TEST_CASE("refusal: scratch that a limit or the device does not allow") {
     check_says(answer(Way::backward, caps, most), head, "");
 }
 
-TEST_CASE("refusal: unknown kernels, and parts of a backward") {
-    const DeviceCaps& caps = profile("nvidia_h200");
-    const Problem p = resolved(simple());
-    std::string all = "auto";
-    for (const std::string& name : core::kernel_names()) all += ", " + name;
-    const std::string head = "INVALID options.kernel: no kernel is named '{}'; there are: {}",
-                      backward = "auto, matrix, matrix_khr, tiles_dot, tiles, materialized";
-    for (const char* name : {"tile", "Tiles", "tiles ", "materialised", "AUTO", "0", " "}) {
-        CHECK_EQ(answer(Way::forward, caps, p, kernel(name)), fmt::format(fmt::runtime(head), name, all));
-        CHECK_EQ(answer(Way::backward, caps, p, kernel(name)),
-                 fmt::format(fmt::runtime(head), name, backward));
-    }
-    check_says(answer(Way::backward, caps, p, kernel("rows")), "INVALID options.kernel", backward);
-    for (const char* name : {"", "auto", "tiles"})
-        for (const Way way : both) CHECK_EQ(answer(way, caps, p, kernel(name)), "planned");
-    Options o;
-    o.num_splits = 2;
-    check_says(answer(Way::backward, caps, p, o), "INVALID options.num_splits", "");
-    o.batch_invariant = true;
-    for (const char* name : {"auto", "tiles"}) {
-        o.kernel = name;
-        check_says(answer(Way::forward, caps, p, o), "INVALID options.num_splits", "");
-    }
-    o.num_splits = 1;
-    CHECK_EQ(answer(Way::backward, caps, p, o), "planned");
-}
-
-TEST_CASE("refusal: malformed tuning") {
-    std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-        {{"threads"}, "threads"},  // no number
-        {{"256"}, "256"},          // no name
-        {{"=5"}, "=5"},
-        {{"speed=3"}, "speed"},
-        {{"THREADS=64"}, "THREADS"},
-        {{"threads =64"}, "threads "},
-        {{" threads=64"}, " threads"},
-        {{"threads=", "threads=abc", "threads=8x", "threads=8 ", "threads=-8", "threads=+8", "threads=1.5",
-          "threads=0x40", "threads==8", "threads=4294967296", "threads=8;lanes=1"},
-         "whole number"},
-        {{"threads=64,lanes=1,threads=64"}, "threads is named twice"},
-        {{",", ",prefetch=0", "prefetch=0,,prefetch=1"}, "''"},
-        {{"threads=4097"}, "threads = 4097"},
-        {{"chunk=4294967292"}, "4294967292"},
-        {{"prefetch=2"}, "prefetch"},
-        {{"rolled=2"}, "rolled"},
-        {{"prefetch=1,rolled=1"}, "exclude"},
-    };
-    for (const std::string name :
-         {"threads", "lanes", "rows", "cols", "chunk", "p_blocks", "v_keys", "unroll"})
-        cases.push_back({{name + "=0"}, name + " = 0"});
-    const DeviceCaps& caps = profile("nvidia_h200");
-    for (const auto& [texts, says] : cases)
-        for (const std::string& text : texts) {
-            INFO(text);
-            for (const char* name : {"auto", "tiles", "materialized"})
-                check_says(answer(Way::forward, caps, resolved(simple()), tuning(text, name)), bad_tuning,
-                           says);
-            check_says(answer(Way::backward, caps, resolved(simple()), tuning(text)), bad_tuning, says);
-        }
-}
-
 TEST_CASE("refusal: of what a caller wrote a message says a short piece, in one line") {
     const std::string longest(1000, 'x');
     const Problem p =
@@ -254,22 +194,6 @@ TEST_CASE("refusal: of what a caller wrote a message says a short piece, in one 
                     CHECK_EQ(plan.failure().message.find_first_of("\n\t"), std::string::npos);
                 }
     }
-}
-
-TEST_CASE("refusal: tuning of one kernel for the other") {
-    const DeviceCaps& caps = profile("nvidia_h200");
-    const Problem few = resolved(make_problem({64, 64}, {1, 2, 1, 1, 97}));
-    const auto bad = [&](const char* name, const char* text, const char* says) {
-        check_says(answer(Way::forward, caps, few, tuning(text, name)), bad_tuning, says);
-    };
-    bad("rows", "cols=4", "'cols=4' is not one of threads lanes rows prefetch unroll rolled");
-    bad("rows", "rows=6", "multiple of 4");
-    bad("rows", "unroll=3", "unroll does not divide lanes");
-    bad("rows", "rolled=2", "rolled");
-    bad("rows", "lanes=7", "multiple of lanes");
-    bad("tiles", "cols=0,unroll=1", "cols = 0");  // which would make it the other kernel's
-    CHECK(make_plan(caps, few, tuning("threads=32,lanes=4,rows=4,unroll=1", "rows")));
-    CHECK_EQ(planned(caps, few, tuning("cols=8")).kernel, "tiles");
 }
 
 TEST_CASE("refusal: tuning numbers that do not go together") {
@@ -319,42 +243,6 @@ TEST_CASE("refusal: tuning numbers that do not go together") {
     refused(backward, {{&N::v_keys, 32}}, "p_blocks * threads / lanes");
     good.v_keys = 16;
     CHECK_EQ(answer(Way::backward, caps, p, tuning(core::to_text(good))), "planned");
-}
-
-TEST_CASE("refusal: addresses that differ between invocations, where a compiler does not survive them") {
-    DeviceCaps caps = profile("lavapipe");
-    caps.subgroup_size = 16;  // quirk_no_divergent_addresses
-    const Problem p = resolved(simple());
-    for (const char* const kernel : {"auto", "tiles", "materialized"})
-        for (const Way way : both)
-            check_says(answer(way, caps, p, tuning("rolled=0", kernel)), too_large, "rolled = 0");
-    CHECK(make_plan(caps, resolved(make_problem({64, 64}, {1, 2, 1, 1, 97})), tuning("rolled=0", "rows")));
-}
-
-// What a case of another device names is no fault of this one: conformance then skips the case.
-TEST_CASE("refusal: tuning of another device's matrix unit, or that does not go together") {
-    VkattnProblem given =
-        make_problem({64, 64}, {1, 2, 2, 97, 97}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16);
-    const auto refused = [&](const char* numbers) {
-        return answer(Way::forward, matrix_device("amd_navi31"), resolved(given), tuning(numbers, "matrix"));
-    };
-    check_says(refused("move=0"), too_large, "known layout");
-    check_says(refused("move=1"), too_large, "VK_NV_cooperative_matrix2");
-    check_says(refused("turned=1"), too_large, "turned=1 needs");
-    check_says(refused("halves=2"), too_large, "halves=2 needs");
-    set_mask(given, VKATTN_MASK_BOOL, MaskShape::whole);
-    check_says(refused("running=0"), too_large, "masks need");
-    set_mask(given, VKATTN_MASK_NONE, MaskShape::whole);
-    const auto backward = [&](const char* numbers, const char* name = "matrix") {
-        return answer(Way::backward, probed_turned(matrix_device("amd_navi31"), true), resolved(given),
-                      tuning(numbers, name));
-    };
-    CHECK_EQ(backward("q_v_staged=32"), "planned");
-    // Once 40 was taken for 32, the whole steps in it.
-    CHECK_EQ(backward("q_v_staged=40"), "INVALID options.tuning: q_v_staged is not a multiple of 16");
-    CHECK_EQ(backward("turned=0,q_v_staged=32"), "INVALID options.tuning: q_v_staged goes with turned=1");
-    // Once matrix_khr was turned, which takes no layout.
-    check_says(backward("turned=1", "matrix_khr"), bad_tuning, "turned=1 needs the kernel");
 }
 
 TEST_CASE("refusal: tuning too large for the device") {
