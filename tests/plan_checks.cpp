@@ -23,15 +23,20 @@ using core::TileNumbers;
 std::string refusals_flaw(const Given& g) {
     if (g.combine != nullptr)
         return g.plan.kernel == "combine" && g.plan.refused.empty() ? "" : "not a combine";
-    std::multiset<std::string> names{g.plan.kernel};
+    std::vector<std::string_view> names{g.plan.kernel};
     for (const core::Refusal& r : g.plan.refused) {
         if (r.reason.empty()) return r.kernel + " was refused without a reason";
-        names.insert(r.kernel);
+        names.push_back(r.kernel);
     }
-    std::multiset<std::string> all;
-    for (const std::string& name : core::kernel_names())
-        if (g.backward == nullptr || !name.starts_with("rows")) all.insert(name);  // which have no backward
-    return names == all ? "" : "chosen and refused are not all kernels";
+    static const std::vector<std::string> kernels = core::kernel_names();
+    const bool backward = g.backward != nullptr;
+    const auto is_one = [&](std::string_view name) { return !backward || !name.starts_with("rows"); };
+    const auto is_named_once = [&](std::string_view name) {
+        return !is_one(name) || std::ranges::count(names, name) == 1;
+    };
+    const bool all = std::ranges::all_of(kernels, is_named_once) &&
+                     std::ranges::count_if(kernels, is_one) == std::ssize(names);
+    return all ? "" : "chosen and refused are not all kernels";
 }
 
 // Just the pipelines that a tuning row is for may have the row rejected.
@@ -68,14 +73,18 @@ std::set<std::string> names_in(const std::string& text) {
 // The tuning's text has all numbers of its kind of row, the tiles are what the first pipeline of the row has, and
 // kernels for CPUs are rolled.
 std::string tuning_flaw(const Given& g) {
-    const auto tuning = values_in(g.plan.tuning);
+    const auto& tuning = g.tuning();
     if (g.options.tuning.empty() && (tuning.at("rolled") != 0) != (g.caps.type == core::DeviceType::cpu))
         return "the module of another type of device";
     if (!g.plan.kernel.starts_with("matrix")) return tiles_flaw(g);
-    const std::string all = g.backward != nullptr
-                                ? core::to_text(core::backward_matrix_rows().front().numbers)
-                                : core::to_text(core::matrix_rows().front().numbers);
-    if (names_in(g.plan.tuning) != names_in(all)) return "tuning: not all numbers, or more";
+    static const std::set<std::string> of_backward = names_in(
+                                           core::to_text(core::backward_matrix_rows().front().numbers)),
+                                       of_forward =
+                                           names_in(core::to_text(core::matrix_rows().front().numbers));
+    const std::set<std::string>& all = g.backward != nullptr ? of_backward : of_forward;
+    if (!std::ranges::equal(tuning, all, {},
+                            [](const auto& number) -> const std::string& { return number.first; }))
+        return "tuning: not all numbers, or more";
     for (const char* flag : {"rolled", "turned", "running", "kv_apart", "kv_paired"})
         if (const auto found = tuning.find(flag); found != tuning.end() && found->second > 1)
             return fmt::format("tuning: {} is not a boolean", flag);
@@ -188,8 +197,7 @@ std::string workgroup_flaw(const Given& g, const Pipeline& pipeline) {
         return "";
     }
     // A tuning's number is as it is.
-    const bool own =
-        kind == Kind::delta || number_of(values_in(g.plan.tuning), pipeline, "threads") == nullptr;
+    const bool own = kind == Kind::delta || number_of(g.tuning(), pipeline, "threads") == nullptr;
     if (own && !std::has_single_bit(threads)) return "invocations that leave a part of a subgroup idle";
     if (kind == Kind::classes) return "";
     const uint64_t lanes = divisor(pipeline, "lanes");

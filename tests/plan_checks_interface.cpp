@@ -46,7 +46,7 @@ bool fetches_bias(const Given& g, const Pipeline& pipeline, bool running) {
 
 // Macros of a module on matrix units must be those that the numbers need.
 std::string macros_flaw(const Given& g, const Pipeline& pipeline) {
-    const auto tuning = values_in(g.plan.tuning);
+    const auto& tuning = g.tuning();
     const auto number = [&](const char* name) { return tuning.count(name) != 0 ? tuning.at(name) : 0; };
     const uint32_t move = constant(pipeline, "p_move");
     const std::pair<const char*, bool> parts[] = {
@@ -110,7 +110,7 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
     Values values = problem_constants(g, pipeline);
     take_over(pipeline, values, {"far_rows", "packed_heads"});
-    const auto tuning = values_in(g.plan.tuning);
+    const auto& tuning = g.tuning();
     if (kind == Kind::delta) {
         const bool rounds = g.p.dtype == VKATTN_DTYPE_FLOAT32 && g.plan.operands != VKATTN_DTYPE_FLOAT32;
         values["dout_type"] = rounds ? type_constant(g.plan.operands) : TYPE_FLOAT32;
@@ -229,7 +229,7 @@ std::string module_flaw(const Given& g, const Pipeline& pipeline) {
         return fmt::format("{} needs 16-bit dot products", module.name);
     if (kernel_has_part(pipeline, "_dot") && dot != g.plan.kernel.ends_with("_dot"))
         return fmt::format("{} of {}", module.name, g.plan.kernel);
-    const auto tuning = values_in(g.plan.tuning);
+    const auto& tuning = g.tuning();
     const auto rolled = tuning.find("rolled");
     const bool own_row = pipeline.of_tuning_row || !recomputes(kind_of(pipeline));
     const bool form = rolled != tuning.end() && rolled->second != 0 && module.forms == 2;

@@ -250,7 +250,7 @@ std::string walk_flaw(const Given& g, const Pipeline& pipeline) {
 }  // namespace
 
 std::string matrix_flaw(const Given& g, const Pipeline& pipeline) {
-    const Tuning tuning = values_in(g.plan.tuning);
+    const Tuning& tuning = g.tuning();
     std::string flaw = subgroup_flaw(g.caps, constant(pipeline, "subgroup_size"));
     if (flaw.empty()) flaw = shape_flaw(g, pipeline);
     if (flaw.empty() && kind_of(pipeline) != Kind::forward) flaw = walk_flaw(g, pipeline);

@@ -1,5 +1,6 @@
 // Who does which part of the work, in which order, and what it costs.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 
@@ -168,13 +169,17 @@ constexpr uint32_t all_results = bit(Region::out) | bit(Region::lse) | bit(Regio
 
 std::string pipelines_flaw(const core::Plan& plan, bool spare) {
     std::vector<bool> used(plan.pipelines.size());
+    std::vector<std::array<bool, std::size(fields_of_cut)>> has(used.size());
+    for (size_t p = 0; p < used.size(); p++)
+        for (size_t i = 0; i < std::size(fields_of_cut); i++)
+            has[p][i] = find_field(plan.pipelines[p], fields_of_cut[i]) != nullptr;
     for (const Dispatch& d : plan.dispatches) {
         if (d.pipeline >= used.size()) return fmt::format("pipeline {} of {}", d.pipeline, used.size());
         used[d.pipeline] = true;
         const uint32_t words[] = {d.cut.first[0], d.cut.first[1], d.cut.first[2], d.cut.first_step,
                                   d.cut.end_step};
         for (size_t i = 0; i < std::size(words); i++)
-            if (words[i] != 0 && find_field(plan.pipelines[d.pipeline], fields_of_cut[i]) == nullptr)
+            if (words[i] != 0 && !has[d.pipeline][i])
                 return fmt::format("{} has no {}", name_of(plan.pipelines[d.pipeline]), fields_of_cut[i]);
     }
     for (size_t i = 0; i < used.size(); i++)
@@ -219,8 +224,8 @@ namespace {
 // The dispatches, one after the other, on a machine that has only what earlier ones wrote.
 class Machine {
   public:
-    explicit Machine(const Given& g) : g_(g), done_(g.plan.pipelines.size()) {
-        for (const Pipeline& pipeline : g.plan.pipelines) boxes_.emplace_back(g, pipeline);
+    explicit Machine(const Given& g) : g_(g), done_(g.plan.pipelines.size()), left_(g.plan.pipelines.size()) {
+        for (const Dispatch& d : g.plan.dispatches) left_[d.pipeline]++;
         for (const Pipeline& pipeline : g.plan.pipelines) {
             kinds_.push_back(kind_of(pipeline));
             made_ |= pipeline.writes & ~all_results;
@@ -230,17 +235,15 @@ class Machine {
     std::string run(const Dispatch& d) {
         const Pipeline& pipeline = pipeline_of(g_.plan, d);
         const uint32_t reads = pipeline.reads & made_;
-        for (uint32_t r = 0; r < static_cast<uint32_t>(Region::count); r++) {
-            const auto region = static_cast<Region>(r);
-            if ((reads & bit(region)) == 0 || region == Region::accumulators) continue;
+        for (uint32_t left = reads & ~bit(Region::accumulators); left != 0; left &= left - 1) {
+            const auto region = static_cast<Region>(std::countr_zero(left));
             const std::string flaw = is_matrix(region) ? matrix_flaw(region, d) : whole_flaw(region, d);
             if (!flaw.empty())
                 return fmt::format("{} reads {}: {}", name_of(pipeline), name_of(region), flaw);
         }
         for (const Region region : {Region::scores, Region::score_gradients})
             if ((pipeline.writes & bit(region)) != 0) heads_[region] = heads_of(d);
-        boxes_[d.pipeline].add(d);
-        if (boxes_[d.pipeline].is_whole()) done_[d.pipeline] = true;
+        done_[d.pipeline] = --left_[d.pipeline] == 0;
         return "";
     }
 
@@ -276,8 +279,9 @@ class Machine {
     }
 
     const Given& g_;
-    std::vector<Boxes> boxes_;
     std::vector<bool> done_;
+    std::vector<size_t>
+        left_;  // dispatches of each pipeline: coverage_flaw has found that they are all of its work
     std::vector<Kind> kinds_;
     uint32_t made_ = 0;
     std::map<Region, std::pair<uint64_t, uint64_t>> heads_;
@@ -414,9 +418,6 @@ class Costs {
 // Some workgroups of each dispatch, first and last included, against what it says that each costs.
 std::string cost_flaw(const Given& g) {
     if (is_baseline(g.plan)) return "";
-    const auto some = [](uint32_t of) {
-        return of == 1 ? std::vector<uint32_t>{0} : std::vector<uint32_t>{0, of / 2, of - 1};
-    };
     const uint64_t limit = g.options.max_dispatch_flops;
     std::vector<Costs> costs;
     for (const Pipeline& pipeline : g.plan.pipelines) costs.emplace_back(g, pipeline);
@@ -426,9 +427,11 @@ std::string cost_flaw(const Given& g) {
             return fmt::format("{} costs {}, the limit is {}", name, d.flops, limit);
         const double each = double(d.flops) / (double(d.groups[0]) * d.groups[1] * d.groups[2]);
         const Triple begin = begin_of(d);
-        for (const uint32_t y : some(d.groups[1]))
-            for (const uint32_t z : some(d.groups[2]))
-                if (const double cost = costs[d.pipeline].of(d, {begin[0], begin[1] + y, begin[2] + z});
+        const auto some = [](uint32_t of) { return std::array<uint32_t, 3>{0, of / 2, of - 1}; };
+        for (size_t y = 0; y < std::min(3u, d.groups[1]); y++)
+            for (size_t z = 0; z < std::min(3u, d.groups[2]); z++)
+                if (const double cost = costs[d.pipeline].of(
+                        d, {begin[0], begin[1] + some(d.groups[1])[y], begin[2] + some(d.groups[2])[z]});
                     cost > each * (1 + 1e-9))
                     return fmt::format("{}: a workgroup costs {}, the dispatch says {}", name, cost, each);
     }

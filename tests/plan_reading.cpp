@@ -56,8 +56,10 @@ bool on_matrices(const core::Plan& plan) {
 }
 
 bool has_part(core::Module module, std::string_view part) {
-    const std::string name = std::string(core::name_of(module)) + "_";
-    return name.find(std::string(part) + "_") != std::string::npos;
+    const std::string_view name = core::name_of(module);
+    for (size_t at = name.find(part); at != name.npos; at = name.find(part, at + 1))
+        if (const size_t end = at + part.size(); end == name.size() || name[end] == '_') return true;
+    return false;
 }
 
 Values constants_of(const Pipeline& pipeline) {
@@ -67,15 +69,28 @@ Values constants_of(const Pipeline& pipeline) {
     return values;
 }
 
+namespace {
+
+// Where a list of constants or fields has this name; its size if it does not. Names are looked up by the million, and
+// few of them end alike.
+template <class All>
+size_t index_of(const All& all, std::string_view name) {
+    size_t i = 0;
+    while (i < all.size() && (all[i].name.back() != name.back() || all[i].name != name)) i++;
+    return i;
+}
+
+}  // namespace
+
 bool has_constant(const Pipeline& pipeline, std::string_view name) {
     const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
-    return std::ranges::any_of(constants, [&](const auto& c) { return c.name == name; });
+    return index_of(constants, name) != constants.size();
 }
 
 uint32_t constant(const Pipeline& pipeline, std::string_view name) {
-    if (!has_constant(pipeline, name))
-        throw std::runtime_error(fmt::format("{} has no constant {}", name_of(pipeline), name));
-    return core::constant_of(pipeline, name);
+    const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
+    if (const size_t i = index_of(constants, name); i != constants.size()) return pipeline.constants[i];
+    throw std::runtime_error(fmt::format("{} has no constant {}", name_of(pipeline), name));
 }
 
 uint64_t divisor(const Pipeline& pipeline, std::string_view name) {
@@ -85,9 +100,9 @@ uint64_t divisor(const Pipeline& pipeline, std::string_view name) {
 }
 
 const core::FieldInfo* find_field(core::Kernel kernel, std::string_view name) {
-    for (const core::FieldInfo& field : core::info_of(kernel).fields)
-        if (field.name == name) return &field;
-    return nullptr;
+    const auto fields = core::info_of(kernel).fields;
+    const size_t i = index_of(fields, name);
+    return i != fields.size() ? &fields[i] : nullptr;
 }
 
 const core::FieldInfo* find_field(const Pipeline& pipeline, std::string_view name) {
@@ -119,6 +134,11 @@ std::map<std::string, uint32_t> values_in(const std::string& text) {
         at = end + 1;
     }
     return values;
+}
+
+const std::map<std::string, uint32_t>& Given::tuning() const {
+    if (numbers.empty()) numbers = values_in(plan.tuning);
+    return numbers;
 }
 
 const uint32_t* number_of(const std::map<std::string, uint32_t>& tuning, const Pipeline& pipeline,
@@ -330,10 +350,13 @@ uint64_t hash(uint64_t x) {  // splitmix64
 
 uint64_t Cover::corners(const Triple& first, const Triple& count) {
     uint64_t sum = 0;
-    for (unsigned corner = 0; corner < 8; corner++) {
-        uint64_t at = 0;
-        for (size_t i = 0; i < 3; i++) at = hash(at ^ (first[i] + (corner >> i & 1) * count[i]));
-        sum += __builtin_popcount(corner) % 2 == 0 ? at : 0 - at;
+    for (const uint64_t x : {0, 1}) {
+        const uint64_t at_x = hash(first[0] + x * count[0]);
+        for (const uint64_t y : {0, 1}) {
+            const uint64_t at_y = hash(at_x ^ (first[1] + y * count[1]));
+            const uint64_t difference = hash(at_y ^ first[2]) - hash(at_y ^ (first[2] + count[2]));
+            sum += x == y ? difference : 0 - difference;
+        }
     }
     return sum;
 }

@@ -25,7 +25,10 @@ struct Given {
     const core::Combine* combine;
     const core::Plan& plan;
     const core::Options& options;
+    mutable std::map<std::string, uint32_t> numbers{};  // of tuning(), once they have been read
 
+    // The numbers of the plan's tuning; throws as values_in does.
+    const std::map<std::string, uint32_t>& tuning() const;
     uint64_t heads() const { return uint64_t{p.batch} * p.num_heads_q; }
     uint64_t key_heads() const { return uint64_t{p.batch} * p.num_heads_kv; }
     uint64_t rows() const { return heads() * p.seqlen_q; }

@@ -277,60 +277,83 @@ TEST_CASE("watchdog: masks and features do not hide work from the estimate") {
 // Pairs of a row and a key that dispatches of small problems have, counted one by one by the definition of visibility.
 namespace {
 
-uint64_t visible_pairs(const Given& g, const core::Pipeline& pipeline, const core::Dispatch& d) {
-    const Problem& p = g.p;
-    const bool of_keys = kind_of(pipeline) == Kind::dkey_dvalue;
+// How many places are visible in some rows and keys. Each is looked at once; what is kept are sums of all before.
+class Pairs {
+  public:
+    explicit Pairs(const Problem& p) : width_(p.seqlen_kv + 1), before_((p.seqlen_q + 1) * width_) {
+        for (uint64_t i = 0; i < p.seqlen_q; i++)
+            for (uint64_t j = 0; j < p.seqlen_kv; j++)
+                before_[(i + 1) * width_ + j + 1] =
+                    before(i, j + 1) + before(i + 1, j) - before(i, j) +
+                    sees(p, static_cast<int64_t>(i), static_cast<int64_t>(j), p.seqlen_kv);
+    }
+    // In rows i0 .. i1-1 and keys j0 .. j1-1.
+    uint64_t in(uint64_t i0, uint64_t i1, uint64_t j0, uint64_t j1) const {
+        if (i0 >= i1 || j0 >= j1) return 0;
+        return before(i1, j1) - before(i0, j1) - before(i1, j0) + before(i0, j0);
+    }
+
+  private:
+    uint64_t before(uint64_t i, uint64_t j) const { return before_[i * width_ + j]; }
+
+    uint64_t width_;
+    std::vector<uint64_t> before_;
+};
+
+uint64_t visible_pairs(const Problem& p, const Pairs& visible, const core::Pipeline& pipeline,
+                       const Parts& parts, const core::Dispatch& d) {
+    const bool of_keys = kind_of(pipeline) == Kind::dkey_dvalue, split = parts.span != 0;
     const Tile t = tile_of(pipeline);
-    const Parts parts = parts_of(g);
     const uint64_t group = group_of(p, pipeline), own = of_keys ? t.kv : t.q, other = of_keys ? t.q : t.kv;
     const uint64_t all = of_keys ? p.seqlen_kv : p.seqlen_q * group,
                    others = of_keys ? p.seqlen_q : p.seqlen_kv;
     const uint64_t heads = of_keys ? p.num_heads_q / p.num_heads_kv : 1, in_head = tiles_of(p.seqlen_q, t.q);
-    const bool cut = is_cut(pipeline), split = parts.span != 0;
     const uint64_t from = split ? begin_of(d)[2] * parts.span : 0,
-                   to = split ? from + d.groups[2] * parts.span : others;
+                   to = std::min(others, split ? from + d.groups[2] * parts.span : others);
+    if (from >= to) return 0;
+    const bool cut = is_cut(pipeline);
     uint64_t pairs = 0;
-    for (uint64_t y = begin_of(d)[1]; y < begin_of(d)[1] + d.groups[1]; y++) {
-        const uint64_t tile = of_keys ? y : tiles_of(all, own) - 1 - y;
-        for (uint64_t x = tile * own; x < std::min(tile * own + own, all); x++)
-            for (uint64_t h = 0; h < heads; h++)
-                for (uint64_t z = from; z < std::min(to, others); z++) {
-                    const uint64_t step = h * in_head + z / other;
-                    if (cut && (step < d.cut.first_step || step >= d.cut.end_step)) continue;
-                    const auto i = static_cast<int64_t>(of_keys ? z : x / group),
-                               j = static_cast<int64_t>(of_keys ? x : z);
-                    pairs += sees(p, i, j, p.seqlen_kv);
-                }
+    for (uint64_t h = 0; h < heads; h++) {
+        // Steps are numbered head * in_head + tile. A dispatch may have some of them.
+        const auto place = [&](uint64_t step) {
+            return std::clamp(step > h * in_head ? (step - h * in_head) * other : 0, from, to);
+        };
+        const uint64_t begin = cut ? place(d.cut.first_step) : from, end = cut ? place(d.cut.end_step) : to;
+        for (uint64_t y = begin_of(d)[1]; y < begin_of(d)[1] + d.groups[1]; y++) {
+            const uint64_t tile = of_keys ? y : tiles_of(all, own) - 1 - y;
+            for (uint64_t x = tile * own; x < std::min(tile * own + own, all); x++)
+                pairs += of_keys ? visible.in(begin, end, x, x + 1)
+                                 : visible.in(x / group, x / group + 1, begin, end);
+        }
     }
     return pairs * d.groups[0] * (split ? 1 : d.groups[2]);
 }
 
 // Every visible pair in just one dispatch of each pipeline, and no more of them than it says that it costs; of a
 // forward also not far less.
-std::string count_flaw(const Given& g) {
+std::string count_flaw(const Given& g, const Pairs& visible) {
     const Problem& p = g.p;
-    uint64_t expected = 0;
-    for (int64_t i = 0; i < p.seqlen_q; i++)
-        for (int64_t j = 0; j < p.seqlen_kv; j++) expected += sees(p, i, j, p.seqlen_kv);
-    expected *= g.heads();
+    const Parts parts = parts_of(g);
+    const uint64_t expected = g.heads() * visible.in(0, p.seqlen_q, 0, p.seqlen_kv);
     for (size_t at = 0; at < g.plan.pipelines.size(); at++) {
         const core::Pipeline& pipeline = g.plan.pipelines[at];
         const Kind kind = kind_of(pipeline);
         if (kind != Kind::forward && kind != Kind::dquery && kind != Kind::dkey_dvalue) continue;
         const Tile t = tile_of(pipeline);
+        const double cost = cost_of_pair(g, pipeline);
         uint64_t all = 0, longest = 0;
         for (uint64_t first = 0; first < p.seqlen_q; first++)
             longest = std::max(longest, key_tiles(p, first, std::min<uint64_t>(first + t.q, p.seqlen_q), t.kv,
-                                                  0, parts_of(g).span != 0 ? parts_of(g).span : p.key_limit)
+                                                  0, parts.span != 0 ? parts.span : p.key_limit)
                                             .count());
+        const double tiles = double(parts.span != 0 ? parts.span / t.kv : longest + 2);
         for (const core::Dispatch& d : g.plan.dispatches) {
             if (d.pipeline != at) continue;
-            const uint64_t pairs = visible_pairs(g, pipeline, d);
-            const double cost = cost_of_pair(g, pipeline), flops = double(d.flops);
+            const uint64_t pairs = visible_pairs(p, visible, pipeline, parts, d);
+            const double flops = double(d.flops);
             const double workgroups = double(d.groups[0]) * d.groups[1] * d.groups[2];
             if (double(pairs) * cost > flops)
                 return fmt::format("{} pairs, the dispatch says {}", pairs, d.flops);
-            const double tiles = double(parts_of(g).span != 0 ? parts_of(g).span / t.kv : longest + 2);
             if (kind == Kind::forward && flops > workgroups * tiles * double(t.q) * double(t.kv) * cost)
                 return "the estimate is far too high";
             all += pairs;
@@ -364,6 +387,7 @@ class Counted {
     void add(const std::string& device, const Problem& p) {
         const DeviceCaps& caps = profile(device);
         const core::Backward b = make_backward(p);
+        const Pairs visible(p);
         const core::Tiles tiles = plan_of(caps, p, b, {})->tiles;
         const uint64_t tile =
             (backward_ ? 4ull : 2ull) * tiles.tile_q * tiles.tile_kv * (p.head_dim_qk + p.head_dim_v);
@@ -383,7 +407,7 @@ class Counted {
             }
             cut += backward_ ? is_cut(*plan) : limit != 0 && limit < 4 * tile;
             flaws_.add(backward_ ? flaw_of(caps, p, b, *plan, o) : flaw_of(caps, p, *plan, o), where, p);
-            flaws_.add(count_flaw({caps, p, backward_ ? &b : nullptr, nullptr, *plan, o}), where, p);
+            flaws_.add(count_flaw({caps, p, backward_ ? &b : nullptr, nullptr, *plan, o}, visible), where, p);
         }
     }
     size_t refused = 0, cut = 0;

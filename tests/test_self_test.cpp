@@ -173,10 +173,10 @@ SelfTestOutputs with_weights(const SelfTestInputs& in, double (*operand_of)(doub
         const double most = *std::ranges::max_element(scores);
         double sum = 0;
         for (size_t j = 0; j < keys; j++) {
-            const double weight = std::exp(scores[j] - most);
+            const double weight = std::exp(scores[j] - most), operand = operand_of(weight);
             sum += weight;
             for (size_t d = 0; d < Shape::head_dim; d++)
-                out[d] += operand_of(weight) * in.value[j * Shape::head_dim + d];
+                out[d] += operand * in.value[j * Shape::head_dim + d];
         }
         for (const double x : out) got.out.push_back(rounded_to_float16(x / sum));
         got.lse.push_back(most + std::log(sum));
