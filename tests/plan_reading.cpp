@@ -148,9 +148,13 @@ const uint32_t* number_of(const std::map<std::string, uint32_t>& tuning, const P
                              : kind == Kind::dkey_dvalue ? "kv_"
                              : kind == Kind::dbias       ? "mask_"
                                                          : "";
-    auto found = tuning.find(pass + std::string(name));
-    if (found == tuning.end()) found = tuning.find(std::string(name));
-    return found == tuning.end() ? nullptr : &found->second;
+    static thread_local std::string key;  // whose memory is kept
+    for (const char* const prefix : {pass, ""}) {
+        key.assign(prefix).append(name);
+        if (const auto found = tuning.find(key); found != tuning.end()) return &found->second;
+        if (*pass == '\0') break;
+    }
+    return nullptr;
 }
 
 Tile tile_of(const Pipeline& pipeline) {
