@@ -1,5 +1,5 @@
-// Validation: what is refused, by its name, and what is found of the rest. Most of it is in problems.txt. The folding of
-// causal, window and offset into one band, part of it on the device, is held to the definition of visibility in
+// Validation: what is refused, by its name, and what is found of the rest. Most of it is in problems.txt. How causal,
+// window and offset are folded into one band, part of it on the device, is held to the definition of visibility in
 // include/vkattn/types.h.
 #include <doctest/doctest.h>
 
