@@ -2,7 +2,7 @@
 # ones. The cases travel inside the binary, which may run on a machine without this folder.
 set(cases_folder "${CMAKE_CURRENT_LIST_DIR}")
 set(case_texts "${CMAKE_BINARY_DIR}/vkattn_gpu_cases")
-foreach(pass forward backward combine behaviour)
+foreach(pass forward backward combine behaviour pairwise errors)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${cases_folder}/cases/${pass}.txt")
   file(READ "${cases_folder}/cases/${pass}.txt" cases_text)
   file(CONFIGURE OUTPUT "${case_texts}/${pass}_cases.inc" CONTENT "R\"cases(@cases_text@)cases\"" @ONLY)

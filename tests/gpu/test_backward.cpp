@@ -52,6 +52,13 @@ TEST_CASE("backward cases: modules of GPUs") {
         backward_suite().run("modules of GPUs", features);
 }
 
+TEST_CASE("every two features of the backward together") {
+    SectionSuite pairs(
+#include "pairwise_cases.inc"
+        , "tests/cases/pairwise.txt", run_backward_case);
+    pairs.run("backward");
+}
+
 TEST_CASE("every section of the backward's case file is run") {
     backward_suite().check_all_added();
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <sstream>
 
 #include "case_suite.hpp"
 #include "skip.hpp"
@@ -18,7 +19,11 @@ SectionSuite& forward_suite() {
     return suite;
 }
 
-std::string error_of(const char* text) {
+constexpr const char* errors_text =
+#include "errors_cases.inc"
+    ;
+
+std::string error_of(const std::string& text) {
     try {
         parse_cases(text, "f");
     } catch (const CaseError& e) {
@@ -67,6 +72,13 @@ TEST_CASE("forward cases: not finite on matrix units") {
 }
 TEST_CASE("forward cases: matrix bfloat16") {
     forward_suite().run_on_matrix_units("matrix bfloat16", VKATTN_DTYPE_BFLOAT16);
+}
+
+TEST_CASE("every two features together") {
+    SectionSuite pairs(
+#include "pairwise_cases.inc"
+        , "tests/cases/pairwise.txt", run_case);
+    pairs.run("forward");
 }
 
 TEST_CASE("every section of the case file is run") {
@@ -142,60 +154,17 @@ TEST_CASE("errors in case lines name file and line") {
     CHECK(error_of("# nothing\n[a]\ns=1 # fine\n\n[b]\nsq=1") == "none");
     CHECK(error_of("s=1") == "f:1: a case before the first [section]");
     CHECK(error_of("[a]\ns=1\ncasual") == "f:3: unknown word 'casual'");
-    CHECK(error_of("[a]\nheads=3") == "f:2: unknown word 'heads'");
-    CHECK(error_of("[a]\nsq") == "f:2: 'sq' needs a value");
-    CHECK(error_of("[a]\nsq=12x") == "f:2: '12x' is no such number");
-    CHECK(error_of("[a]\nsq=-1") == "f:2: '-1' is no such number");
-    CHECK(error_of("[a]\nwindow=3") == "f:2: '3' is not 2 numbers");
-    CHECK(error_of("[a]\nalign=left") == "f:2: 'left' is none of bottom-right, top-left, offset");
-    CHECK(error_of("[a]\nqs=1,2") == "f:2: '1,2' is not 3 numbers");
-    CHECK(error_of("[a]\ndtype=half") == "f:2: 'half' is none of f32, f16, bf16");
-    CHECK(error_of("[a]\nlengths=1,2") == "f:2: 2 lengths for 1 batches");
-    CHECK(error_of("[a]\nb=2 offsets=1,2,3") == "f:2: 3 offsets for 2 batches");
-    CHECK(error_of("[a]\nlengths=") == "f:2: '' is no such number");
-    CHECK(error_of("[a]\nlengths=2147483648") == "f:2: '2147483648' is no such number");
-    CHECK(error_of("[a]\noffsets=1 align=top-left") == "f:2: offsets exclude align");
-    CHECK(error_of("[a]\ns=1 mask=bool") == "f:2: mask and mask_shape go together");
-    CHECK(error_of("[a]\ns=1 ms=1,1,1") == "f:2: ms is of masks");
-    CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1 ms=1,1") == "f:2: '1,1' is not 3 numbers");
-    CHECK(error_of("[a]\ns=1 mask_shape=1") == "f:2: mask and mask_shape go together");
-    CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1,1,1,1,1") == "f:2: '1,1,1,1,1' has more than 4 extents");
-    CHECK(error_of("[a]\ns=1 mask=bool mask_shape=1 mask_fill=lowest") ==
-          "f:2: mask_fill=lowest is of float masks");
-    CHECK(error_of("[a]\nbatch_invariant=1") == "f:2: 'batch_invariant' takes no value");
-    CHECK(error_of("[a]\nb=2 far=batch max_flops=1000") == "f:2: far excludes max_flops");
-    CHECK(error_of("[a]\nb=2 far=batch lengths=1,2") == "f:2: far excludes lengths");
-    for (const char* words : {"skv=3 sq=1", "skv=4", "b=0 s=4", "s=4 no_lse"})
-        CHECK(error_of((std::string("[a]\nnonfinite ") + words).c_str()) ==
-              "f:2: nonfinite needs a batch, a row, four keys and lse");
-    CHECK(error_of("[a]\nb=3 far=batch") == "f:2: far needs two of its dimension");
-    CHECK(error_of("[a]\nhq=2 hkv=1 far=head") == "f:2: far needs two of its dimension");
-    CHECK(error_of("[a]\nb=2 pad=1 far=batch") == "f:2: far excludes other strides");
-    CHECK(error_of("[a]\nb=2 nonfinite far=batch") == "f:2: far excludes a mask and nonfinite");
-    CHECK(error_of("[a]\nskv=4 values=quarters") ==
-          "f:2: values=quarters needs skv=4 and scale=0, and nothing that hides a key");
-    for (const char* words : {"b=9 h=2 sq=1", "b=1073741824 sq=1"})
-        CHECK(error_of((std::string("[a]\nfar=lse ") + words).c_str()) ==
-              "f:2: far=lse needs 32 batches, and more than 2^30 heads in all of them");
-    for (const char* words :
-         {"sq=2 splits=1 max_flops=9", "sq=1 splits=1", "sq=1 splits=1 max_flops=9 no_lse",
-          "sq=1 splits=2 max_flops=9", "sq=1 splits=1 max_flops=9 dv=9"})
-        CHECK(error_of((std::string("[a]\nb=1073741825 far=lse ") + words).c_str()) ==
-              "f:2: far=lse needs sq=1, h of 64 at most, dv of 8 at most, splits=1, max_flops and lse");
-    CHECK(error_of("[a]\nb=1073741825 sq=1 splits=1 max_flops=9 far=lse") ==
-          "f:2: far=lse needs qs, ks and vs of 0 for the batches");
-    CHECK(error_of("[a]\nparts=3 no_lse nonfinite") == "f:2: nonfinite needs lse");
-    CHECK(error_of("[a]\ns=5 batch_invariant company=65537") == "f:2: company is at most 65536");
-    for (const char* words : {"pad=1", "layout=bshd", "os=9,8,8", "align_bytes=16"})
-        CHECK(error_of((std::string("[a]\ns=5 batch_invariant company=3 ") + words).c_str()) ==
-              "f:2: company excludes pad, layout, strides and align_bytes");
-    CHECK(error_of("[a]\nparts=3 far=part") == "f:2: far needs two of its dimension");
-    for (const char* words : {"s=5", "s=5 batch_invariant no_lse", "s=5 batch_invariant align=top-left",
-                              "s=5 batch_invariant mask=bool mask_shape=1", "s=5 batch_invariant lengths=4"})
-        CHECK(error_of((std::string("[a]\ncompany=3 ") + words).c_str()) ==
-              "f:2: company needs batch_invariant and lse, and excludes masks, align, lengths, far and "
-              "nonfinite");
     CHECK(error_of("\n\n[a") == "f:3: ']' is missing");
+    std::istringstream errors(errors_text);
+    std::string message;
+    for (std::string line; std::getline(errors, line);) {
+        CAPTURE(line);
+        if (line.starts_with('['))
+            message = line.substr(1, line.size() - 2);
+        else if (!line.empty() && line.front() != '#')
+            CHECK(error_of("[a]\n" + line) == "f:2: " + message);
+    }
+    CHECK(!message.empty());
 }
 
 TEST_CASE("16-bit elements are read back as they were written, bit by bit") {
