@@ -75,10 +75,15 @@ class Rows {
   public:
     explicit Rows(bool backward) : backward_(backward), share_(share_of_rows()) {}
 
-    // Returns true if the next row of the table is of another share, and counts it.
-    bool skips_next() {
-        if (share_.has(next_++)) return false;
-        others_++;
+    // Returns true if the next row of the table is not run, and notes why: it is of another share, or of other devices.
+    template <class Row>
+    bool passes(const Row& row) {
+        if (!share_.has(next_++)) {
+            others_++;
+            return true;
+        }
+        if (row.device != core::DeviceKind::cpu || is_cpu()) return false;
+        skip_row(row.name, "a GPU never chooses a row of CPUs");
         return true;
     }
 
@@ -196,9 +201,7 @@ std::vector<std::string> backward_sizes(const core::TileNumbers& n) {
 
 // Adds the row in the largest form that the device has room for, or skips it.
 void add_row(const core::TuningRow& row, bool backward, Rows& rows) {
-    if (rows.skips_next()) return;
-    if (row.device == core::DeviceKind::cpu && !is_cpu())
-        return rows.skip_row(row.name, "a GPU never chooses a row of CPUs");
+    if (rows.passes(row)) return;
     const core::TileNumbers whole = numbers_here(row, backward);
     const uint32_t head_dim = head_dim_here(row, whole);
     std::string first_why;
@@ -277,78 +280,82 @@ std::string dtype_of(const core::MatrixRow& row) {
     return "f16";
 }
 
-// Adds the row at the largest head dims that the device has room for; its numbers stay.
-void add_row(const core::MatrixRow& row, Rows& rows) {
-    if (rows.skips_next()) return;
-    if (row.device == core::DeviceKind::cpu && !is_cpu())
-        return rows.skip_row(row.name, "a GPU never chooses a row of CPUs");
-    const std::string dtype = dtype_of(row);
-    std::string first_why;
-    for (uint32_t head_dim = row.max_head_dim; head_dim >= 32; head_dim -= 16) {
-        const std::string words = words_of(row, head_dim, dtype);
-        const std::string mask = is(row, core::USE_BIAS) ? " mask=float mask_shape=2,2" : "";
-        const auto own = plan_here(fmt::format("s=2 {}{}", words, mask), false);
-        if (!own) return rows.skip_row(row.name, own.failure().message);
-        core::MatrixNumbers n = row.numbers;
-        n.rolled = is_cpu();
-        n.move = core::constant_of(own->pipelines.back(), "p_move");
-        const std::string all = fmt::format("{} tuning={}", words, core::to_text(n));
-        const auto plan = plan_here(fmt::format("s=2 {}{}", all, mask), false);
-        if (plan) {
-            tell_changes(
-                row.name,
-                changes(fmt::format("head dim={}", row.max_head_dim), fmt::format("head dim={}", head_dim)),
-                first_why);
-            if (is(row, core::USE_SHARED)) CHECK(n.move >= MOVE_SHARED);
-            const std::string module(core::name_of(plan->pipelines.back().module));
-            CHECK(module.ends_with("_bias") == is(row, core::USE_BIAS));
-            return rows.add(row.name, matrix_sizes(row, plan->tiles), all);
-        }
-        const std::string& why = plan.failure().message;
-        if (first_why.empty()) first_why = why;
-        if (why.find("shared memory") == why.npos) break;
-    }
-    rows.skip_row(row.name, first_why);
-}
-
-// Adds the row of the backward at the largest head dims that the device has room for; its numbers stay, but for those
-// that follow from the matrix unit. Both passes have more than one tile in both directions.
-void add_row(const core::BackwardMatrixRow& row, Rows& rows) {
-    if (rows.skips_next()) return;
-    if (row.device == core::DeviceKind::cpu && !is_cpu())
-        return rows.skip_row(row.name, "a GPU never chooses a row of CPUs");
+// Adds a row of matrix units at the largest head dims that the device has room for; its numbers stay, but for those that
+// follow from the matrix unit. Of head dims `words` makes the words of a case, and of those `own` a case whose plan has
+// what follows; a case with `small` beside the words shows whether there is room; `sizes` are the cases of that plan.
+template <class Row, class Words, class Own, class Sizes>
+void add_at_largest(const Row& row, bool backward, Rows& rows, const Words& words, const Own& own,
+                    const std::string& small, const Sizes& sizes) {
     std::string first_why;
     for (uint32_t head_dim = row.max_head_dim; head_dim >= 24; head_dim -= 16) {
-        const std::string words = fmt::format("dqk={} dv={} dtype=f16 kernel=matrix", head_dim - 5,
-                                              row.numbers.kv_paired != 0 ? head_dim - 5 : head_dim - 3);
-        const auto own = plan_here("s=2 dqk=8 dv=8 dtype=f16 kernel=matrix", true);
-        if (!own) return rows.skip_row(row.name, own.failure().message);
-        core::BackwardMatrixNumbers n = row.numbers;
+        const auto own_plan = plan_here(own(words(head_dim)), backward);
+        if (!own_plan) return rows.skip_row(row.name, own_plan.failure().message);
+        auto n = row.numbers;
         n.rolled = is_cpu();
-        n.move = core::constant_of(own->pipelines.back(), "p_move");
-        const std::string all = fmt::format("{} tuning={}", words, core::to_text(n));
-        const auto plan = plan_here(fmt::format("s=16 mask=float mask_shape=16,16 {}", all), true);
+        n.move = core::constant_of(own_plan->pipelines.back(), "p_move");
+        const std::string all = fmt::format("{} tuning={}", words(head_dim), core::to_text(n));
+        const auto plan = plan_here(fmt::format("{} {}", small, all), backward);
         if (plan) {
             tell_changes(
                 row.name,
                 changes(fmt::format("head dim={}", row.max_head_dim), fmt::format("head dim={}", head_dim)),
                 first_why);
-            const uint32_t held = std::max(plan->tiles.tile_q, n.kv_held());
-            // Rows of the mask lie 16 bytes apart or a multiple of that, and its tiles are more than one.
-            const uint32_t queries = 16 * (n.mask_subgroups * n.mask_row_blocks + 1),
-                           keys = n.mask_keys() + 48;
-            return rows.add(
-                row.name,
-                {fmt::format("sq={} skv={} hq=2 hkv=1", held + 5, held + 10),
-                 fmt::format("sq={} skv={} b=2 causal layout=bshd", held + 3, held + 6),
-                 fmt::format("sq={} skv={} h=2 mask=float mask_shape={},{}", queries, keys, queries, keys)},
-                all);
+            return rows.add(row.name, sizes(*plan, n), all);
         }
         const std::string& why = plan.failure().message;
         if (first_why.empty()) first_why = why;
         if (why.find("shared memory") == why.npos && why.find("head dims") == why.npos) break;
     }
     rows.skip_row(row.name, first_why);
+}
+
+void add_row(const core::MatrixRow& row, Rows& rows) {
+    if (rows.passes(row)) return;
+    const std::string dtype = dtype_of(row),
+                      mask = is(row, core::USE_BIAS) ? " mask=float mask_shape=2,2" : "";
+    add_at_largest(
+        row, false, rows, [&](uint32_t head_dim) { return words_of(row, head_dim, dtype); },
+        [&](const std::string& words) { return "s=2 " + words + mask; }, "s=2" + mask,
+        [&](const core::Plan& plan, const core::MatrixNumbers& n) {
+            if (is(row, core::USE_SHARED)) CHECK(n.move >= MOVE_SHARED);
+            const std::string module(core::name_of(plan.pipelines.back().module));
+            CHECK(module.ends_with("_bias") == is(row, core::USE_BIAS));
+            return matrix_sizes(row, plan.tiles);
+        });
+}
+
+// Both passes have more than one tile in both directions. Rows of the mask lie 16 bytes apart or a multiple of that, and
+// its tiles are more than one.
+void add_row(const core::BackwardMatrixRow& row, Rows& rows) {
+    if (rows.passes(row)) return;
+    add_at_largest(
+        row, true, rows,
+        [&](uint32_t head_dim) {
+            return fmt::format("dqk={} dv={} dtype=f16 kernel=matrix", head_dim - 5,
+                               row.numbers.kv_paired != 0 ? head_dim - 5 : head_dim - 3);
+        },
+        [](const std::string&) { return "s=2 dqk=8 dv=8 dtype=f16 kernel=matrix"; },
+        "s=16 mask=float mask_shape=16,16",
+        [](const core::Plan& plan, const core::BackwardMatrixNumbers& n) -> std::vector<std::string> {
+            const uint32_t held = std::max(plan.tiles.tile_q, n.kv_held());
+            const uint32_t queries = 16 * (n.mask_subgroups * n.mask_row_blocks + 1),
+                           keys = n.mask_keys() + 48;
+            return {fmt::format("sq={} skv={} hq=2 hkv=1", held + 5, held + 10),
+                    fmt::format("sq={} skv={} b=2 causal layout=bshd", held + 3, held + 6),
+                    fmt::format("sq={0} skv={1} h=2 mask=float mask_shape={0},{1}", queries, keys)};
+        });
+}
+
+// Runs a table of matrix units.
+template <class Table>
+void run_matrix_table(const Table& table, bool backward) {
+    if (!Device::get().has_matrix_unit(VKATTN_DTYPE_FLOAT16))
+        return skip("matrix tuning rows: there is no matrix unit");
+    if (is_cpu() && Device::get().info().subgroup_size != 8)
+        return skip("matrix tuning rows: of CPUs, lavapipe at 256 bits runs them");
+    Rows rows(backward);
+    for (const auto& row : table) add_row(row, rows);
+    rows.run(table.size());
 }
 
 }  // namespace
@@ -362,21 +369,9 @@ TEST_CASE_FIXTURE(OnDevice, "every tuning row of the backward is right on odd sh
 }
 
 TEST_CASE_FIXTURE(OnDevice, "every tuning row of the matrix kernel is right on odd shapes") {
-    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
-        return skip("matrix tuning rows: there is no matrix unit");
-    if (is_cpu() && device.info().subgroup_size != 8)
-        return skip("matrix tuning rows: of CPUs, lavapipe at 256 bits runs them");
-    Rows rows(false);
-    for (const core::MatrixRow& row : core::matrix_rows()) add_row(row, rows);
-    rows.run(core::matrix_rows().size());
+    run_matrix_table(core::matrix_rows(), false);
 }
 
 TEST_CASE_FIXTURE(OnDevice, "every tuning row of the backward on matrix units is right on odd shapes") {
-    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
-        return skip("matrix tuning rows of the backward: there is no matrix unit");
-    if (is_cpu() && device.info().subgroup_size != 8)
-        return skip("matrix tuning rows of the backward: of CPUs, lavapipe at 256 bits runs them");
-    Rows rows(true);
-    for (const core::BackwardMatrixRow& row : core::backward_matrix_rows()) add_row(row, rows);
-    rows.run(core::backward_matrix_rows().size());
+    run_matrix_table(core::backward_matrix_rows(), true);
 }
