@@ -10,7 +10,6 @@ namespace vkattn::test {
 namespace {
 
 std::span<const uint8_t> code_of(std::string_view name) {
-    if (name == "add_scaled") return code_add_scaled;
     if (name == "product") return code_product;
     REQUIRE(name == "convert");
     return code_convert;
@@ -54,23 +53,6 @@ void OwnShader::record(VkCommandBuffer commands, const void* push, uint32_t size
     vk.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_);
     vk.vkCmdPushConstants(commands, layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, size, push);
     vk.vkCmdDispatch(commands, groups, 1, 1);
-}
-
-namespace {
-
-struct AddScaledPush {  // as in add_scaled.comp
-    VkDeviceAddress a, b, to;
-    float scale;
-    uint32_t count;
-};
-
-}  // namespace
-
-AddScaled::AddScaled(Device& device) : shader_(device, "add_scaled", sizeof(AddScaledPush)) {}
-
-void AddScaled::record(VkCommandBuffer commands, VkDeviceAddress a, float scale, VkDeviceAddress b,
-                       VkDeviceAddress to, uint32_t count) const {
-    shader_.record(commands, AddScaledPush{a, b, to, scale, count}, (count + 63) / 64);
 }
 
 void barrier_between(Device& device, VkCommandBuffer commands, const Use& from, const Use& to) {

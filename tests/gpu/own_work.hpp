@@ -28,17 +28,6 @@ class OwnShader {
     VkPipeline pipeline_ = VK_NULL_HANDLE;
 };
 
-// to = a + scale * b, over float32 arrays; `to` may be `a`.
-class AddScaled {
-  public:
-    explicit AddScaled(Device& device);
-    void record(VkCommandBuffer commands, VkDeviceAddress a, float scale, VkDeviceAddress b,
-                VkDeviceAddress to, uint32_t count) const;
-
-  private:
-    OwnShader shader_;
-};
-
 // Where and how a piece of work touches memory first, or last.
 struct Use {
     VkPipelineStageFlags stages;

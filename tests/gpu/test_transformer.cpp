@@ -1,9 +1,9 @@
-// A transformer block that learns: attention in vkattn with 16-bit operands, the dense layers in the test's own
-// shaders, forward, loss gradient, backward and update of all steps in one command buffer. The task: every token gives
-// itself plus the content of the token before it, which only attention by position can find.
+// A transformer's attention layer that learns: attention in vkattn with 16-bit operands, the dense layers in the test's
+// own shaders, forward, loss gradient, backward and update of all steps in one command buffer. The task: every token
+// gives the content of the token before it, which only attention by position can find.
 //
-//   q, k, v = x Wq, x Wk, x Wv;  out = attention(q, k, v), causal, 2 heads;  y = x + out Wo
-//   u = max(0, y W1);  z = y + u W2;  loss = |z - target|^2 / (2 tokens)
+//   q, k, v = x Wq, x Wk, x Wv;  out = attention(q, k, v), causal, 2 heads
+//   error = out Wo - wanted;  loss = |error|^2 / (2 tokens)
 //
 // The reference is the same descent on the host in float64, with the oracle's attention.
 #include <cmath>
@@ -11,10 +11,13 @@
 #include <random>
 #include <span>
 
+#include <fmt/format.h>
+
 #include "fixture.hpp"
 #include "oracle/backward.hpp"
 #include "own_work.hpp"
 #include "skip.hpp"
+#include "storage.hpp"
 
 using namespace vkattn;
 using namespace vkattn::test;
@@ -23,19 +26,17 @@ namespace transformer {
 namespace {
 
 constexpr uint32_t batch = 4, seqlen = 16, num_heads = 2, head_dim = 16;
-constexpr uint32_t tokens = batch * seqlen, content = 8, embedding = 16, width = num_heads * head_dim,
-                   hidden = 32;
+constexpr uint32_t tokens = batch * seqlen, content = 8, embedding = 16, width = num_heads * head_dim;
 constexpr uint32_t steps = 200;
 constexpr float rate = 0.1f;
 
-// Weights lie behind each other, and their gradients likewise.
+// Weights lie behind each other.
 struct Weight {
     uint32_t rows, columns, first;
 };
 constexpr Weight wq{embedding, width, 0}, wk{embedding, width, wq.first + embedding*width},
-    wv{embedding, width, wk.first + embedding*width}, wo{width, embedding, wv.first + embedding*width},
-    w1{embedding, hidden, wo.first + width*embedding}, w2{hidden, embedding, w1.first + embedding*hidden};
-constexpr uint32_t weight_count = w2.first + hidden * embedding;
+    wv{embedding, width, wk.first + embedding*width}, wo{width, embedding, wv.first + embedding*width};
+constexpr uint32_t weight_count = wo.first + width * embedding;
 
 // The problem in heads: tensors are (tokens, width) as the dense layers make them, a view of (batch, heads, seq, dim).
 constexpr VkattnStrides by_token{uint64_t{seqlen} * width, head_dim, width};
@@ -55,8 +56,9 @@ VkattnProblem attention(VkattnDtype dtype) {
 // --- On the device.
 
 struct ProductPush {  // as in product.comp
-    VkDeviceAddress a, b, c, plus, gate;
-    uint32_t rows, columns, inner, a_row, a_inner, b_inner, b_column, relu;
+    VkDeviceAddress a, b, c, plus;
+    uint32_t rows, columns, inner, a_row, a_inner, b_inner, b_column;
+    float scale;
 };
 struct ConvertPush {  // as in convert.comp
     VkDeviceAddress floats, words;
@@ -72,35 +74,31 @@ Matrix transposed(const Matrix& m) {
     return {m.address, m.columns, m.rows, m.column_stride, m.row_stride};
 }
 
-struct Extra {  // of a product
-    VkDeviceAddress plus = 0, gate = 0;
-    bool relu = false;
-};
-
 VkattnBackward backward_of_layer() {
     VkattnBackward b = backward();
     b.dout_strides = b.dquery_strides = b.dkey_strides = b.dvalue_strides = by_token;
     return b;
 }
 
-class Block {
+class Layer {
   public:
-    Block(Device& device, VkattnDtype dtype, const VkattnOptions& options, std::span<const float> x,
-          std::span<const float> target, std::span<const float> weights)
+    Layer(Device& device, VkattnDtype dtype, const VkattnOptions& options, std::span<const float> x,
+          std::span<const float> minus_wanted, std::span<const float> weights)
         : device_(device),
           dtype_(dtype),
           forward_(device.runtime().plan(attention(dtype), options)),
           backward_(device.runtime().backward_plan(attention(dtype), backward_of_layer(), options)) {
         device.runtime().upload(x_, std::as_bytes(x));
-        device.runtime().upload(target_, std::as_bytes(target));
+        device.runtime().upload(minus_wanted_, std::as_bytes(minus_wanted));
         device.runtime().upload(weights_, std::as_bytes(weights));
     }
 
     // Every piece of own work is followed by a barrier; attention stands between two.
     void record_step(VkCommandBuffer commands, uint32_t step) const {
-        const Matrix x = tokens_by(x_, embedding), y = tokens_by(y_, embedding), u = tokens_by(u_, hidden);
-        const Matrix z{zs_.address() + uint64_t{step} * tokens * embedding * 4, tokens, embedding, embedding,
-                       1};
+        const Matrix x = tokens_by(x_, embedding), out = tokens_by(out_, width),
+                     wo_now = matrix(weights_, wo);
+        Matrix error = tokens_by(errors_, embedding);
+        error.address += uint64_t{step} * tokens * embedding * sizeof(float);
         for (const auto& [weight, at] : {std::pair{wq, 0u}, {wk, 1u}, {wv, 2u}}) {
             multiply(commands, x, matrix(weights_, weight), wide_.address());
             convert(commands, wide_, half_[at], false);
@@ -109,36 +107,23 @@ class Block {
         forward_.cmd_forward(commands, args(forward_args()));
         barrier_between(device_, commands, attention_last, own_first);
         convert(commands, out_, half_[3], true);
-        const Matrix out = tokens_by(out_, width);
-        multiply(commands, out, matrix(weights_, wo), y.address, {.plus = x.address});
-        multiply(commands, y, matrix(weights_, w1), u.address, {.relu = true});
-        multiply(commands, u, matrix(weights_, w2), z.address, {.plus = y.address});
-
-        const Matrix dz = tokens_by(dz_, embedding), du = tokens_by(du_, hidden),
-                     dy = tokens_by(dy_, embedding);
-        add(commands, z.address, -1, target_.address(), dz.address, tokens * embedding);
-        multiply(commands, dz, transposed(matrix(weights_, w2)), du.address, {.gate = u.address});
-        multiply(commands, transposed(u), dz, matrix(gradients_, w2).address);
-        multiply(commands, du, transposed(matrix(weights_, w1)), dy.address, {.plus = dz.address});
-        multiply(commands, transposed(y), du, matrix(gradients_, w1).address);
-        multiply(commands, transposed(out), dy, matrix(gradients_, wo).address);
-        multiply(commands, dy, transposed(matrix(weights_, wo)), wide_.address());
+        multiply(commands, out, wo_now, error.address, minus_wanted_.address());
+        multiply(commands, error, transposed(wo_now), wide_.address());
+        descend(commands, out, error, wo);
         convert(commands, wide_, half_[4], false);
         barrier_between(device_, commands, own_last, attention_first);
         backward_.cmd_backward(commands, backward_arguments());
         barrier_between(device_, commands, attention_last, own_first);
         for (const auto& [weight, at] : {std::pair{wq, 5u}, {wk, 6u}, {wv, 7u}}) {
             convert(commands, wide_, half_[at], true);
-            multiply(commands, transposed(x), tokens_by(wide_, width), matrix(gradients_, weight).address);
+            descend(commands, x, tokens_by(wide_, width), weight);
         }
-        add(commands, weights_.address(), -rate / tokens, gradients_.address(), weights_.address(),
-            weight_count);
     }
 
-    std::vector<float> outputs() const {
-        std::vector<float> z(size_t{steps} * tokens * embedding);
-        device_.runtime().download(zs_, std::as_writable_bytes(std::span(z)));
-        return z;
+    std::vector<float> errors() const {
+        std::vector<float> all(size_t{steps} * tokens * embedding);
+        device_.runtime().download(errors_, std::as_writable_bytes(std::span(all)));
+        return all;
     }
 
   private:
@@ -153,28 +138,28 @@ class Block {
         return {buffer.address() + w.first * sizeof(float), w.rows, w.columns, w.columns, 1};
     }
 
-    void own_barrier(VkCommandBuffer commands) const {
+    // c = scale a b + plus, which may be c
+    void multiply(VkCommandBuffer commands, const Matrix& a, const Matrix& b, VkDeviceAddress c,
+                  VkDeviceAddress plus = 0, float scale = 1) const {
+        REQUIRE(a.columns == b.rows);
+        const ProductPush push{a.address,    b.address,       c,
+                               plus,         a.rows,          b.columns,
+                               a.columns,    a.row_stride,    a.column_stride,
+                               b.row_stride, b.column_stride, scale};
+        product_.record(commands, push, (a.rows * b.columns + 63) / 64);
         barrier_between(device_, commands, own_last, own_first);
     }
-    void multiply(VkCommandBuffer commands, const Matrix& a, const Matrix& b, VkDeviceAddress c,
-                  const Extra& extra = {}) const {
-        REQUIRE(a.columns == b.rows);
-        const ProductPush push{a.address,    b.address,       c,         extra.plus,   extra.gate,
-                               a.rows,       b.columns,       a.columns, a.row_stride, a.column_stride,
-                               b.row_stride, b.column_stride, extra.relu};
-        product_.record(commands, push, (a.rows * b.columns + 63) / 64);
-        own_barrier(commands);
+    // Takes a weight a step down its gradient, which is the product of what went in and of the gradient of what came out.
+    void descend(VkCommandBuffer commands, const Matrix& in, const Matrix& of_out,
+                 const Weight& weight) const {
+        const VkDeviceAddress at = matrix(weights_, weight).address;
+        multiply(commands, transposed(in), of_out, at, at, -rate / tokens);
     }
     void convert(VkCommandBuffer commands, const Buffer& wide, const Buffer& half, bool widen) const {
         const uint32_t pairs = tokens * width / 2;
         const ConvertPush push{wide.address(), half.address(), pairs, dtype_ == VKATTN_DTYPE_BFLOAT16, widen};
         convert_.record(commands, push, (pairs + 63) / 64);
-        own_barrier(commands);
-    }
-    void add(VkCommandBuffer commands, VkDeviceAddress a, float scale, VkDeviceAddress b, VkDeviceAddress to,
-             uint32_t count) const {
-        add_scaled_.record(commands, a, scale, b, to, count);
-        own_barrier(commands);
+        barrier_between(device_, commands, own_last, own_first);
     }
 
     template <class Args>
@@ -201,15 +186,12 @@ class Block {
     VkattnDtype dtype_;
     OwnShader product_{device_, "product", sizeof(ProductPush)};
     OwnShader convert_{device_, "convert", sizeof(ConvertPush)};
-    AddScaled add_scaled_{device_};
     Plan forward_, backward_;
-    Buffer x_ = floats(tokens * embedding), target_ = floats(tokens * embedding);
-    Buffer weights_ = floats(weight_count), gradients_ = floats(weight_count);
+    Buffer x_ = floats(tokens * embedding), minus_wanted_ = floats(tokens * embedding);
+    Buffer weights_ = floats(weight_count);
     Buffer wide_ = floats(tokens * width), out_ = floats(tokens * width), lse_ = floats(tokens * num_heads);
-    Buffer y_ = floats(tokens * embedding), u_ = floats(tokens * hidden);
-    Buffer dz_ = floats(tokens * embedding), dy_ = floats(tokens * embedding), du_ = floats(tokens * hidden);
-    Buffer zs_ =
-        floats(steps * tokens * embedding);  // of every step, for the host to tell the losses afterwards
+    // Of every step, for the host to tell the losses afterwards.
+    Buffer errors_ = floats(steps * tokens * embedding);
     Buffer half_[8] = {halves(), halves(), halves(), halves(), halves(), halves(), halves(), halves()};
     Buffer scratch_ =
         device_.runtime().allocate(std::max(forward_.scratch().size_bytes, backward_.scratch().size_bytes));
@@ -258,14 +240,14 @@ Numbers weight_of(const Numbers& weights, const Weight& w) {
 }
 
 template <class T>
-double loss_of(std::span<const T> z, std::span<const float> target) {
+double loss_of(std::span<const T> error) {
     double sum = 0;
-    for (size_t i = 0; i < target.size(); i++) sum += std::pow(double{z[i]} - double{target[i]}, 2);
+    for (const T x : error) sum += std::pow(double{x}, 2);
     return sum / (2 * tokens);
 }
 
 // Takes the weights a step further and returns the loss that they had.
-double exact_step(Numbers& weights, const Numbers& x, std::span<const float> target) {
+double exact_step(Numbers& weights, const Numbers& x, const Numbers& minus_wanted) {
     const oracle::Problem p{.batch = batch,
                             .num_heads_q = num_heads,
                             .num_heads_kv = num_heads,
@@ -281,35 +263,25 @@ double exact_step(Numbers& weights, const Numbers& x, std::span<const float> tar
     };
     const Numbers q = heads(wq), k = heads(wk), v = heads(wv);
     const Numbers out = reordered(oracle::forward(p, q, k, v).out, false);
-    const Numbers y = plus(times(out, w(wo), tokens, width, embedding), x);
-    Numbers u = times(y, w(w1), tokens, embedding, hidden);
-    for (double& a : u) a = std::max(a, 0.0);
-    const Numbers z = plus(times(u, w(w2), tokens, hidden, embedding), y);
-
-    const Numbers dz = plus(z, Numbers(target.begin(), target.end()), -1);
-    Numbers du = times(dz, w(w2), tokens, embedding, hidden, false, true);
-    for (size_t i = 0; i < du.size(); i++) du[i] = u[i] > 0 ? du[i] : 0;
-    const Numbers dy = plus(times(du, w(w1), tokens, hidden, embedding, false, true), dz);
-    const Numbers dout = reordered(times(dy, w(wo), tokens, embedding, width, false, true), true);
+    const Numbers error = plus(times(out, w(wo), tokens, width, embedding), minus_wanted);
+    const Numbers dout = reordered(times(error, w(wo), tokens, embedding, width, false, true), true);
     const oracle::Gradients g = oracle::backward(p, q, k, v, dout, {});
     Numbers gradient;
     const auto append = [&](const Numbers& of) { gradient.insert(gradient.end(), of.begin(), of.end()); };
     for (const Numbers* of_head : {&g.query, &g.key, &g.value})
         append(times(x, reordered(*of_head, false), embedding, tokens, width, true));
-    append(times(out, dy, width, tokens, embedding, true));
-    append(times(y, du, embedding, tokens, hidden, true));
-    append(times(u, dz, hidden, tokens, embedding, true));
+    append(times(out, error, width, tokens, embedding, true));
     weights = plus(weights, gradient, -double{rate} / tokens);
-    return loss_of<double>(z, target);
+    return loss_of<double>(error);
 }
 
 // --- The task.
 
 struct Task {
-    std::vector<float> x, target, weights;
+    std::vector<float> x, minus_wanted, weights;
 };
 
-// A token is its content, random, and its position as sines; its target is itself plus the content before it.
+// A token is its content, random, and its position as sines.
 Task make_task() {
     std::mt19937 engine(1);
     std::normal_distribution<float> normal;
@@ -321,12 +293,12 @@ Task make_task() {
             t.x.push_back(i % 2 == 0 ? std::sin(angle) : std::cos(angle));
         }
     }
-    t.target = t.x;
+    t.minus_wanted.assign(t.x.size(), 0);
     for (uint32_t row = 0; row < tokens; row++)
         for (uint32_t i = 0; i < content && row % seqlen != 0; i++)
-            t.target[row * embedding + i] += t.x[(row - 1) * embedding + i];
-    for (const Weight& w : {wq, wk, wv, wo, w1, w2}) {
-        const bool last = w.first == wo.first || w.first == w2.first;  // of a residual branch
+            t.minus_wanted[row * embedding + i] = -t.x[(row - 1) * embedding + i];
+    for (const Weight& w : {wq, wk, wv, wo}) {
+        const bool last = w.first == wo.first;
         for (uint32_t i = 0; i < w.rows * w.columns; i++)
             t.weights.push_back((last ? 0.25f : 0.5f) * normal(engine) / std::sqrt(float(w.rows)));
     }
@@ -335,16 +307,12 @@ Task make_task() {
 
 std::vector<double> exact_losses(const Task& task) {
     Numbers weights(task.weights.begin(), task.weights.end());
-    const Numbers x(task.x.begin(), task.x.end());
+    const Numbers x(task.x.begin(), task.x.end()),
+        minus_wanted(task.minus_wanted.begin(), task.minus_wanted.end());
     std::vector<double> losses;
-    for (uint32_t step = 0; step < steps; step++) losses.push_back(exact_step(weights, x, task.target));
+    for (uint32_t step = 0; step < steps; step++) losses.push_back(exact_step(weights, x, minus_wanted));
     return losses;
 }
-
-// A step of 16-bit attention is off by its rounding, and later steps neither damp nor feed that much at this rate (at
-// twice the rate they feed it). lavapipe's losses were off by 1.9e-3 at worst in float16, on matrix units 1.1e-3, and
-// by 8.5e-3 in bfloat16.
-constexpr double tolerance_float16 = 5e-3, tolerance_bfloat16 = 2e-2;
 
 // Trains with one kernel; `tolerance` bounds how far a loss may be from the exact one, relatively.
 void train(Device& device, VkattnDtype dtype, const char* kernel, double tolerance) {
@@ -352,15 +320,15 @@ void train(Device& device, VkattnDtype dtype, const char* kernel, double toleran
     const std::vector<double> exact = exact_losses(task);
     VkattnOptions options = vkattn::options();
     options.kernel = kernel;
-    const Block block(device, dtype, options, task.x, task.target, task.weights);
+    const Layer layer(device, dtype, options, task.x, task.minus_wanted, task.weights);
     device.runtime().submit([&](VkCommandBuffer commands) {
-        for (uint32_t step = 0; step < steps; step++) block.record_step(commands, step);
+        for (uint32_t step = 0; step < steps; step++) layer.record_step(commands, step);
     });
-    const std::vector<float> z = block.outputs();
+    const std::vector<float> errors = layer.errors();
     for (uint32_t step = 0; step < steps; step++) {
         CAPTURE(step);
-        const double loss = loss_of(
-            std::span(z).subspan(size_t{step} * tokens * embedding, size_t{tokens} * embedding), task.target);
+        const size_t count = size_t{tokens} * embedding;
+        const double loss = loss_of<float>(std::span(errors).subspan(step * count, count));
         CHECK(loss == doctest::Approx(exact[step]).epsilon(tolerance).scale(0));
     }
     CHECK(exact.back() < 0.25 * exact.front());
@@ -368,22 +336,20 @@ void train(Device& device, VkattnDtype dtype, const char* kernel, double toleran
 
 }  // namespace
 
-TEST_CASE_FIXTURE(OnDevice, "a transformer block learns in float16 as it does in float64") {
-    train(device, VKATTN_DTYPE_FLOAT16, nullptr, tolerance_float16);
+// A step of 16-bit attention is off by its rounding, and later steps neither damp nor feed that much at this rate.
+TEST_CASE_FIXTURE(OnDevice, "an attention layer learns in 16 bits as it does in float64") {
+    for (const auto& [dtype, tolerance] :
+         {std::pair{VKATTN_DTYPE_FLOAT16, 5e-3}, {VKATTN_DTYPE_BFLOAT16, 2e-2}})
+        train(device, dtype, nullptr, tolerance);
 }
 
-TEST_CASE_FIXTURE(OnDevice, "a transformer block learns in bfloat16 as it does in float64") {
-    train(device, VKATTN_DTYPE_BFLOAT16, nullptr, tolerance_bfloat16);
-}
-
-TEST_CASE_FIXTURE(OnDevice, "a transformer block learns in float16 on matrix units") {
-    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16)) return skip("no matrix unit for float16");
-    train(device, VKATTN_DTYPE_FLOAT16, "matrix", tolerance_float16);
-}
-
-TEST_CASE_FIXTURE(OnDevice, "a transformer block learns in bfloat16 on matrix units") {
-    if (!device.has_matrix_unit(VKATTN_DTYPE_BFLOAT16)) return skip("no matrix unit for bfloat16");
-    train(device, VKATTN_DTYPE_BFLOAT16, "matrix", tolerance_bfloat16);
+TEST_CASE_FIXTURE(OnDevice, "an attention layer learns in 16 bits on matrix units") {
+    for (const auto& [dtype, tolerance] :
+         {std::pair{VKATTN_DTYPE_FLOAT16, 5e-3}, {VKATTN_DTYPE_BFLOAT16, 2e-2}})
+        if (device.has_matrix_unit(dtype))
+            train(device, dtype, "matrix", tolerance);
+        else
+            skip(fmt::format("no matrix unit for {}", name_of(dtype)));
 }
 
 }  // namespace transformer
