@@ -9,67 +9,52 @@
 
 #include "faulty_new.hpp"
 #include "runtime/loader.hpp"
+#include "vulkan/functions.hpp"
 
 namespace vkattn::test {
 namespace {
 
-// Every function that the runtime, VulkanMemoryAllocator and the library call here.
+// Every function that the library, the runtime and VulkanMemoryAllocator call here.
 #define VKATTN_FAULTY_FUNCTIONS(X)                       \
+    VKATTN_INSTANCE_FUNCTIONS(X)                         \
+    VKATTN_DEVICE_FUNCTIONS(X)                           \
     X(vkAllocateCommandBuffers)                          \
     X(vkAllocateMemory)                                  \
     X(vkBeginCommandBuffer)                              \
     X(vkBindBufferMemory)                                \
-    X(vkCmdBindPipeline)                                 \
     X(vkCmdCopyBuffer)                                   \
-    X(vkCmdDispatch)                                     \
-    X(vkCmdFillBuffer)                                   \
-    X(vkCmdPipelineBarrier)                              \
-    X(vkCmdPushConstants)                                \
     X(vkCmdResetQueryPool)                               \
-    X(vkCmdUpdateBuffer)                                 \
     X(vkCmdWriteTimestamp)                               \
     X(vkCreateBuffer)                                    \
     X(vkCreateCommandPool)                               \
-    X(vkCreateComputePipelines)                          \
     X(vkCreateDebugUtilsMessengerEXT)                    \
     X(vkCreateDevice)                                    \
     X(vkCreateFence)                                     \
     X(vkCreateInstance)                                  \
     X(vkCreatePipelineCache)                             \
-    X(vkCreatePipelineLayout)                            \
     X(vkCreateQueryPool)                                 \
-    X(vkCreateShaderModule)                              \
     X(vkDestroyBuffer)                                   \
     X(vkDestroyCommandPool)                              \
     X(vkDestroyDebugUtilsMessengerEXT)                   \
     X(vkDestroyDevice)                                   \
     X(vkDestroyFence)                                    \
     X(vkDestroyInstance)                                 \
-    X(vkDestroyPipeline)                                 \
     X(vkDestroyPipelineCache)                            \
-    X(vkDestroyPipelineLayout)                           \
     X(vkDestroyQueryPool)                                \
-    X(vkDestroyShaderModule)                             \
     X(vkDeviceWaitIdle)                                  \
     X(vkEndCommandBuffer)                                \
-    X(vkEnumerateDeviceExtensionProperties)              \
     X(vkEnumerateInstanceVersion)                        \
     X(vkEnumeratePhysicalDevices)                        \
     X(vkFlushMappedMemoryRanges)                         \
     X(vkFreeCommandBuffers)                              \
     X(vkFreeMemory)                                      \
-    X(vkGetBufferDeviceAddress)                          \
     X(vkGetBufferMemoryRequirements2)                    \
     X(vkGetDeviceBufferMemoryRequirements)               \
-    X(vkGetDeviceProcAddr)                               \
     X(vkGetDeviceQueue)                                  \
     X(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR) \
     X(vkGetPhysicalDeviceFeatures)                       \
-    X(vkGetPhysicalDeviceFeatures2)                      \
-    X(vkGetPhysicalDeviceMemoryProperties)               \
     X(vkGetPhysicalDeviceMemoryProperties2)              \
     X(vkGetPhysicalDeviceProperties)                     \
-    X(vkGetPhysicalDeviceProperties2)                    \
     X(vkGetPhysicalDeviceQueueFamilyProperties)          \
     X(vkGetPipelineCacheData)                            \
     X(vkGetQueryPoolResults)                             \

@@ -1,46 +1,32 @@
 // Things that go wrong: a Vulkan call that fails, and host memory that ends. The library returns a status with one
 // line, leaks nothing, and what it has made before stays usable. Every call that can fail does, one at a time.
-#include <cstdlib>
-#include <cstring>
 #include <set>
 
-#include "api_calls.hpp"
-#include "faulty_new.hpp"
-#include "faulty_vulkan.hpp"
+#include "faulty_session.hpp"
 #include "vulkan/functions.hpp"
 
 namespace vkattn::test {
 namespace {
 
-constexpr VkDeviceAddress place = uint64_t{1}
-                                  << 50;  // tensors lie multiples of it apart, and nobody reads them
-
-// ---- what a user does, step by step; each step is made once more if it fails
+// Tensors lie multiples of it apart, and nobody reads them.
+constexpr VkDeviceAddress place = uint64_t{1} << 50;
 
 const auto recorded = reinterpret_cast<VkCommandBuffer>(uintptr_t{1});
 const auto buffer = reinterpret_cast<VkBuffer>(uintptr_t{1});
 
-class Session {
+class Session : public FaultySession {
   public:
     explicit Session(Device& device) : device_(device) {}
-    Session(const Session&) = delete;
-    ~Session() {
+    ~Session() override {
         const Allocating library(true);
-        for (VkattnPlan* plan : {forward_, backward_, combine_}) vkattn_plan_destroy(plan);
+        destroy_plans();
         vkattn_context_destroy(context_);
     }
 
-    // Makes all steps. A step that fails has a status and a line, and succeeds afterwards, unless the device is lost.
     void run() {
-        const RuntimeHandles h = device_.runtime().handles();
-        VkattnContextInfo info = context_info();
-        info.get_instance_proc_addr = FaultyVulkan::between(h.get_instance_proc_addr);
-        info.instance = h.instance;
-        info.physical_device = h.physical_device;
-        info.device = h.device;
-        info.api_version = VK_API_VERSION_1_2;
-        const Requirements needed(h.get_instance_proc_addr, h.instance, h.physical_device);
-        info.features = needed.features();
+        AllFeatures all(device_);
+        VkattnContextInfo& info = all.info;
+        info.get_instance_proc_addr = FaultyVulkan::between(info.get_instance_proc_addr);
         VkattnProblem p = good_problem();
         p.mask = VKATTN_MASK_FLOAT;
         p.mask_rank = 2;
@@ -62,47 +48,19 @@ class Session {
         step("combine",
              [&](VkattnError* e) { return vkattn_combine_create(context_, &merge, &combine_, e); });
         step("check", [&](VkattnError* e) { return vkattn_plan_check(context_, &p, nullptr, nullptr, e); });
-        step("describe", [&](VkattnError* e) { return describe(e); });
+        step("describe", [&](VkattnError* e) {
+            size_t length = 0;
+            return vkattn_plan_describe(backward_, nullptr, 0, &length, e);
+        });
         step("recording", [&](VkattnError* e) { return record(e); });
         self_test();
     }
-    const std::string& failed_step() const { return failed_step_; }
 
   private:
-    template <class Step>
-    static VkattnStatus call(Step make, VkattnError& error) {
-        const Allocating library(true);
-        return make(&error);
-    }
-
-    template <class Step>
-    void step(const char* name, Step make) {
-        if (lost_) return;
-        CAPTURE(name);
-        VkattnError error{};
-        const VkattnStatus status = call(make, error);
-        CHECK(error.status == status);
-        if (status == VKATTN_OK) return;
-        failed_step_ = name;
-        CHECK(error.message[0] != 0);
-        CHECK(std::strchr(error.message, '\n') == nullptr);
-        lost_ = status == VKATTN_DEVICE_LOST;
-        if (lost_) return;
-        const VkattnStatus again = call(make, error);
-        CAPTURE(error.message);
-        CHECK(again == VKATTN_OK);
-        lost_ = again != VKATTN_OK;  // the steps that follow have nothing to go on
-    }
-
-    VkattnStatus describe(VkattnError* error) {
-        size_t length = 0;
-        return vkattn_plan_describe(backward_, nullptr, 0, &length, error);
-    }
-
     // It comes last, because nothing is executed: what the memory holds is wrong, and the verdicts are that the kernels
     // are. It is slow, and a session in which something has failed before does without it.
     void self_test() {
-        if (lost_ || !failed_step_.empty()) return;
+        if (!ended() || !failed_step().empty()) return;
         const std::vector<std::byte> results(vkattn_self_test_size(context_));
         CHECK(!results.empty());
         step("self-test", [&](VkattnError* e) {
@@ -132,9 +90,6 @@ class Session {
 
     Device& device_;
     VkattnContext* context_ = nullptr;
-    VkattnPlan *forward_ = nullptr, *backward_ = nullptr, *combine_ = nullptr;
-    std::string failed_step_;
-    bool lost_ = false;
 };
 
 // Nothing is executed in these tests.
@@ -155,8 +110,7 @@ struct WithoutFaults : OnDevice {
             all.run();
             failed = all.failed_step();
         }
-        CHECK(vulkan.wrong == std::vector<std::string>{});
-        CHECK(vulkan.alive() == std::vector<std::string>{});
+        check_nothing_left(vulkan);
         return failed;
     }
     FaultyVulkan vulkan;
@@ -196,22 +150,8 @@ TEST_CASE_FIXTURE(WithoutFaults, "every Vulkan call of the library may fail") {
 // session makes 4,000 and more, by the device's kernels. VKATTN_TEST_ALL_ALLOCATIONS=1: every one.
 TEST_CASE_FIXTURE(WithoutFaults, "host memory may end at every allocation of the library") {
     CHECK(session() == "");
-    const bool all = std::getenv("VKATTN_TEST_ALL_ALLOCATIONS") != nullptr;
-    HostMemory& memory = host_memory();
-    int failed = 0;
-    memory.has_failed = true;
-    const auto step = [&](uint64_t made) { return all || made < 200 ? 1 : 23; };
-    for (uint64_t allocation = 1; memory.has_failed; allocation += step(allocation)) {
-        memory.has_failed = false;
-        CAPTURE(allocation);
-        vulkan.start();
-        memory.until_failure = allocation;
-        session();
-        failed += memory.has_failed;
-    }
-    memory.until_failure = 0;
-    MESSAGE(failed << " allocations failed, one at a time");
-    CHECK(failed > 300);
+    const auto distance = [](uint64_t at) -> uint64_t { return at < 200 ? 1 : 23; };
+    fail_allocations(vulkan, 300, distance, [&] { session(); });
 }
 
 }  // namespace vkattn::test

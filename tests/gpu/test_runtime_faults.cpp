@@ -3,7 +3,6 @@
 // everything that runtime.h offers. What fails has a status and a line, leaves nothing behind, and works when it is
 // called again, unless the device is lost.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -13,10 +12,7 @@
 #include <random>
 #include <set>
 
-#include "api_calls.hpp"
-#include "faulty_new.hpp"
-#include "faulty_vulkan.hpp"
-#include "fixture.hpp"
+#include "faulty_session.hpp"
 #include "runtime/cache_file.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"
@@ -76,14 +72,17 @@ struct Problems {
     }
 };
 
-// ---- what a user does, step by step; each step is made once more if it fails
+VkattnRuntimeOptions default_options() {
+    VkattnRuntimeOptions options;
+    vkattn_runtime_options_init(&options);
+    return options;
+}
 
-class RuntimeSession {
+class RuntimeSession : public FaultySession {
   public:
     RuntimeSession(FaultyVulkan& vulkan, uint32_t device, const std::string& cache)
         : vulkan_(vulkan), device_(std::to_string(device)), index_(device), cache_(cache) {}
-    RuntimeSession(const RuntimeSession&) = delete;
-    ~RuntimeSession() { close(); }
+    ~RuntimeSession() override { close(); }
 
     void run() {
         step("devices", [&](VkattnError* e) { return list(e); });
@@ -110,41 +109,17 @@ class RuntimeSession {
         step("submit", [&](VkattnError* e) { return submit(e); });
         step("read",
              [&](VkattnError* e) { return vkattn_buffer_read(buffer_, 0, &arrays_, sizeof arrays_, e); });
-        if (lost_ && runtime_ != nullptr) check_lost();
+        if (!ended() && runtime_ != nullptr) check_lost();
         close();
     }
 
     const Arrays& arrays() const { return arrays_; }
-    bool ended() const { return !lost_; }  // all steps were made
-    const std::string& failed_step() const { return failed_step_; }
     const std::string& message() const { return message_; }  // of the runtime
 
   private:
-    template <class Step>
-    static VkattnStatus call(Step make, VkattnError& error) {
-        const Allocating library(true);
-        return make(&error);
-    }
-
-    template <class Step>
-    void step(const std::string& name, Step make) {
-        if (lost_) return;
-        CAPTURE(name);
-        VkattnError error{};
-        const VkattnStatus status = call(make, error);
-        CHECK(error.status == status);
-        CHECK((error.message[0] != 0) == (status != VKATTN_OK));
-        if (status == VKATTN_OK) return;
-        CAPTURE(error.message);
-        CHECK(failed_step_.empty());
-        failed_step_ = name;
-        CHECK(std::strchr(error.message, '\n') == nullptr);
+    bool is_lost(const VkattnError& error) const override {
         check_status(error);
-        lost_ = vulkan_.lost;
-        if (lost_) return;
-        const VkattnStatus again = call(make, error);
-        CHECK(again == VKATTN_OK);
-        lost_ = again != VKATTN_OK;  // the steps that follow have nothing to go on
+        return vulkan_.lost;
     }
 
     // What a failing call becomes. Functions of the library's own that fail are DEVICE_ERROR whatever they say.
@@ -206,8 +181,7 @@ class RuntimeSession {
     }
 
     VkattnStatus open(VkattnError* error) {
-        VkattnRuntimeOptions options;
-        vkattn_runtime_options_init(&options);
+        VkattnRuntimeOptions options = default_options();
         options.device = device_.c_str();
         options.pipeline_cache = cache_.c_str();
         options.self_test = VKATTN_SELF_TEST_NEVER;  // which makes no other calls than a session does
@@ -232,8 +206,8 @@ class RuntimeSession {
 
     VkDeviceAddress at(size_t offset_bytes) const { return vkattn_buffer_address(buffer_) + offset_bytes; }
 
-    VkattnForwardArgs arguments() const {
-        VkattnForwardArgs args = forward_args();
+    template <class Args>
+    Args arguments(Args args) const {
         args.query = at(offsetof(Arrays, query));
         args.key = at(offsetof(Arrays, key));
         args.value = at(offsetof(Arrays, value));
@@ -243,18 +217,13 @@ class RuntimeSession {
     }
 
     VkattnStatus run_forward(VkattnError* error) {
-        const VkattnForwardArgs args = arguments();
+        const VkattnForwardArgs args = arguments(forward_args());
         VkattnRun run = run_info();
         return vkattn_runtime_run_forward(runtime_, forward_, &args, &run, error);
     }
 
     VkattnStatus run_backward(VkattnError* error) {
-        VkattnBackwardArgs args = backward_args();
-        args.query = at(offsetof(Arrays, query));
-        args.key = at(offsetof(Arrays, key));
-        args.value = at(offsetof(Arrays, value));
-        args.out = at(offsetof(Arrays, out));
-        args.lse = at(offsetof(Arrays, lse));
+        VkattnBackwardArgs args = arguments(backward_args());
         args.dout = at(offsetof(Arrays, dout));
         args.dquery = at(offsetof(Arrays, dquery));
         args.dkey = at(offsetof(Arrays, dkey));
@@ -281,10 +250,9 @@ class RuntimeSession {
 
     void close() {
         const Allocating library(true);
-        for (VkattnPlan* plan : {forward_, backward_, combine_}) vkattn_plan_destroy(plan);
+        destroy_plans();
         vkattn_buffer_destroy(buffer_);
         vkattn_runtime_close(runtime_);
-        forward_ = backward_ = combine_ = nullptr;
         buffer_ = nullptr;
         runtime_ = nullptr;
     }
@@ -295,10 +263,8 @@ class RuntimeSession {
     const std::string cache_;
     VkattnRuntime* runtime_ = nullptr;
     VkattnBuffer* buffer_ = nullptr;
-    VkattnPlan *forward_ = nullptr, *backward_ = nullptr, *combine_ = nullptr;
     Arrays arrays_{};
-    std::string failed_step_, message_;
-    bool lost_ = false;
+    std::string message_;
 };
 
 // ---- many sessions
@@ -325,8 +291,7 @@ struct FaultyRuntime : OnDevice {
     std::string session() {
         RuntimeSession all(vulkan, device.info().index, cache.string());
         all.run();
-        CHECK(vulkan.wrong == std::vector<std::string>{});
-        CHECK(vulkan.alive() == std::vector<std::string>{});
+        check_nothing_left(vulkan);
         message = all.message();
         if (all.ended()) arrays = all.arrays();
         return all.failed_step();
@@ -339,8 +304,7 @@ struct FaultyRuntime : OnDevice {
     };
     // Opens a runtime and closes it, after which nothing is left of what it made.
     Start start(VkattnSelfTest self_test) {
-        VkattnRuntimeOptions options;
-        vkattn_runtime_options_init(&options);
+        VkattnRuntimeOptions options = default_options();
         const std::string index = std::to_string(device.info().index);
         options.device = index.c_str();
         options.self_test = self_test;
@@ -352,8 +316,7 @@ struct FaultyRuntime : OnDevice {
             made.verdicts = detail::text_of(
                 vkattn_self_test_verdicts, static_cast<const VkattnContext*>(vkattn_runtime_context(opened)));
         vkattn_runtime_close(opened);
-        CHECK(vulkan.wrong == std::vector<std::string>{});
-        CHECK(vulkan.alive() == std::vector<std::string>{});
+        check_nothing_left(vulkan);
         return made;
     }
 
@@ -460,22 +423,11 @@ TEST_CASE_FIXTURE(FaultyRuntime, "the runtime waits for the device until it has 
 TEST_CASE_FIXTURE(FaultyRuntime, "host memory may end at every allocation of the runtime") {
     if (takes_too_long(device)) return;
     CHECK(session() == "");
-    const bool all = std::getenv("VKATTN_TEST_ALL_ALLOCATIONS") != nullptr;
-    HostMemory& memory = host_memory();
-    int failed = 0;
-    memory.has_failed = true;
-    for (uint64_t allocation = 1; memory.has_failed; allocation += all || allocation < 150 ? 1 : 37) {
-        vulkan.start();
-        memory.has_failed = false;
-        CAPTURE(allocation);
-        memory.until_failure = allocation;
+    const auto distance = [](uint64_t at) -> uint64_t { return at < 150 ? 1 : 37; };
+    fail_allocations(vulkan, 200, distance, [&] {
         session();
-        memory.until_failure = 0;
         check_right(arrays);
-        failed += memory.has_failed;
-    }
-    MESSAGE(failed << " allocations failed, one at a time");
-    CHECK(failed > 200);
+    });
 }
 
 // Without its results a kernel counts as right, and the runtime says that it could not be tested.
@@ -520,8 +472,7 @@ TEST_CASE_FIXTURE(OnDevice, "a message for which there is no memory is lost") {
     if (!device.validated()) return skip("messages: the validation layer is not installed");
     FaultyVulkan vulkan;
     vulkan.install();
-    VkattnRuntimeOptions options;
-    vkattn_runtime_options_init(&options);
+    VkattnRuntimeOptions options = default_options();
     options.validation = 1;
     const std::string index = std::to_string(device.info().index);
     options.device = index.c_str();
@@ -545,7 +496,7 @@ TEST_CASE_FIXTURE(OnDevice, "a message for which there is no memory is lost") {
     CHECK(std::string(vkattn_runtime_message(opened, 0)) == data.pMessage);
     vkattn_runtime_close(opened);
     vulkan.remove();
-    CHECK(vulkan.alive() == std::vector<std::string>{});
+    check_nothing_left(vulkan);
 }
 
 // ---- the cache file
@@ -573,8 +524,7 @@ std::string content_of(const fs::path& path) {
 TEST_CASE_FIXTURE(FaultyRuntime, "a cache file of somebody else is refused, and stays as it is") {
     const std::string foreign = "what somebody else wrote", path = cache.string();
     std::ofstream(cache, std::ios::binary) << foreign;
-    VkattnRuntimeOptions options;
-    vkattn_runtime_options_init(&options);
+    VkattnRuntimeOptions options = default_options();
     options.pipeline_cache = path.c_str();
     VkattnRuntime* opened = nullptr;
     VkattnError error;
@@ -610,13 +560,9 @@ TEST_CASE_FIXTURE(FaultyRuntime, "a cache file that is no good is not used, and 
 
     runtime::CacheKey other = key;
     other.driver_version++;
-    std::vector<std::string> bad = {"", good.substr(0, good.size() / 2), good + good};
-    for (const size_t flipped : {size_t{7}, size_t{20}, size_t{40}, good.size() - 1}) {
-        bad.push_back(good);
-        bad.back().at(flipped) ^= 1;
-    }
     runtime::write_cache_file(cache.string(), other, {{"pipelines", {'x'}}});
-    bad.push_back(content_of(cache));
+    // test_cache_file.cpp has other ways in which a file is no good.
+    const std::string bad[] = {"", good.substr(0, good.size() / 2), content_of(cache)};
     for (const std::string& content : bad) {
         CAPTURE(content.size());
         std::ofstream(cache, std::ios::binary) << content;
