@@ -49,17 +49,24 @@ inline VkattnProblem good_problem() {
 
 using Spoil = std::function<void(VkattnProblem&)>;
 
+// Calls a function that makes something of what it is given. Twice, by `call`: what does come out must not leak.
+template <class Made, class Create, class... Args>
+Seen make(void (*destroy)(Made*), Create create, Args... args) {
+    Made* made = reinterpret_cast<Made*>(1);
+    return call([&](VkattnError* error) {
+        const VkattnStatus status = create(args..., &made, error);
+        CHECK((made != nullptr) == (status == VKATTN_OK));
+        destroy(made);
+        return status;
+    });
+}
 inline Seen create_with(VkattnContext* context, const VkattnProblem& p,
                         const VkattnOptions* options = nullptr) {
-    VkattnPlan* plan = reinterpret_cast<VkattnPlan*>(1);
-    // Twice, by `call`: a plan that does come out must not leak.
-    const auto create = [&](VkattnError* error) {
-        const VkattnStatus status = vkattn_plan_create(context, &p, options, &plan, error);
-        CHECK((plan != nullptr) == (status == VKATTN_OK));
-        vkattn_plan_destroy(plan);
-        return status;
-    };
-    return call(create);
+    return make(vkattn_plan_destroy, vkattn_plan_create, context, &p, options);
+}
+inline Seen create_backward(VkattnContext* context, const VkattnProblem* p, const VkattnBackward* backward,
+                            const VkattnOptions* options = nullptr) {
+    return make(vkattn_plan_destroy, vkattn_backward_create, context, p, backward, options);
 }
 
 // AllFeatures holds what a context needs to use all features of the Runtime's device.
@@ -67,23 +74,37 @@ struct AllFeatures {
     explicit AllFeatures(Device& device)
         : needed(device.runtime().handles().get_instance_proc_addr, device.runtime().handles().instance,
                  device.runtime().handles().physical_device) {
-        const RuntimeHandles h = device.runtime().handles();
-        info.get_instance_proc_addr = h.get_instance_proc_addr;
-        info.instance = h.instance;
-        info.physical_device = h.physical_device;
-        info.device = h.device;
-        info.api_version = VK_API_VERSION_1_2;
+        info = context_info_of(device.runtime().handles());
         info.features = needed.features();
     }
     Requirements needed;
-    VkattnContextInfo info = context_info();
+    VkattnContextInfo info;
 };
+
+struct BackwardTensor {
+    const char* name;
+    VkDeviceAddress VkattnBackwardArgs::*address;
+    bool is_output = false;
+};
+inline constexpr BackwardTensor backward_tensors[] = {{"query", &VkattnBackwardArgs::query},
+                                                      {"key", &VkattnBackwardArgs::key},
+                                                      {"value", &VkattnBackwardArgs::value},
+                                                      {"out", &VkattnBackwardArgs::out},
+                                                      {"lse", &VkattnBackwardArgs::lse},
+                                                      {"dout", &VkattnBackwardArgs::dout},
+                                                      {"dlse", &VkattnBackwardArgs::dlse},
+                                                      {"mask", &VkattnBackwardArgs::mask},
+                                                      {"dquery", &VkattnBackwardArgs::dquery, true},
+                                                      {"dkey", &VkattnBackwardArgs::dkey, true},
+                                                      {"dvalue", &VkattnBackwardArgs::dvalue, true},
+                                                      {"dbias", &VkattnBackwardArgs::dbias, true}};
 
 // No pipelines are built in these tests, and a plan is never run.
 struct Abi : Recorded {
     Abi() { between.pretend = true; }
     Context fresh = between.context();
     VkattnContext* c = fresh.get();
+    const VkCommandBuffer commands = reinterpret_cast<VkCommandBuffer>(uintptr_t{16});  // reaches no driver
 };
 
 }  // namespace vkattn::test

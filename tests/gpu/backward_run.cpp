@@ -3,19 +3,12 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <cstring>
 #include <random>
-
-#include "arrays.hpp"
 
 namespace vkattn::test {
 namespace {
 
 constexpr const char* names[] = {"dquery", "dkey", "dvalue"};
-
-std::vector<double> dense(const Tensor& t) {
-    return as_double(t.gather(t.image));
-}
 
 // Those of an input that an output cannot have, since its elements would share addresses.
 bool broadcasts(const VkattnStrides& s) {
@@ -25,11 +18,9 @@ bool broadcasts(const VkattnStrides& s) {
 // A gradient lies as its tensor does, where that is possible.
 Tensor gradient_tensor(const Case& c, int tensor) {
     Case own = c;
-    VkattnStrides* const all[] = {&own.problem.query_strides, &own.problem.key_strides,
-                                  &own.problem.value_strides};
     const VkattnBackward b = backward_of(c);
     const VkattnStrides strides[] = {b.dquery_strides, b.dkey_strides, b.dvalue_strides};
-    *all[tensor] = strides[tensor];
+    strides_of(own.problem, tensor) = strides[tensor];
     return tensor_of(own, tensor);
 }
 
@@ -56,9 +47,7 @@ void use_own_forward(Device& device, VkattnContext* context, Case c, const std::
     // Few rows have a kernel that does not round.
     if (c.precision != VKATTN_PRECISION_STORAGE) c.kernel = kernel;
     const Plan plan = plan_of(context, with_possible_limit(context, c));
-    const Forward forward(device, plan, c, all[0].forward, Place::end);
-    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
-    const Outcome outcome = forward.outcome();
+    const Outcome outcome = Forward(device, plan, c, all[0].forward).run(plan).result;
     for (BackwardInputs& inputs : all) {
         inputs.out.scatter(outcome.out);
         inputs.lse = outcome.lse;
@@ -123,85 +112,40 @@ std::string compare(const Gradients& got, const ExpectedGradients& expected) {
 
 BackwardMemory::BackwardMemory(Device& device, const Plan& plan, const Case& c, const BackwardInputs& inputs,
                                Place place, uint32_t old_content)
-    : dtype_(c.problem.dtype), old_content_(old_content) {
-    const VkattnProblem& p = c.problem;
-    const uint32_t element = element_bytes(p.dtype);
-    const auto add_tensor = [&](const char* name, const Tensor& tensor) {
-        return add(device, name, tensor.image, place, alignment_of(c, tensor));
-    };
+    : RunMemory(device, place, old_content), dtype_(c.problem.dtype) {
     const auto bytes_of = [](const auto& values) { return std::as_bytes(std::span(values)); };
-    args_.query = add_tensor("query", inputs.forward.query);
-    args_.key = add_tensor("key", inputs.forward.key);
-    args_.value = add_tensor("value", inputs.forward.value);
-    args_.out = add_tensor("out", inputs.out);
-    args_.dout = add_tensor("dout", inputs.dout);
-    args_.lse = add(device, "lse", bytes_of(inputs.lse), place, 4);
-    if (c.dlse) args_.dlse = add(device, "dlse", bytes_of(inputs.dlse), place, 4);
-    if (p.mask != VKATTN_MASK_NONE)
-        args_.mask =
-            add(device, "mask", inputs.forward.mask_image, place, p.mask == VKATTN_MASK_BOOL ? 1 : element);
-    add_arrays(c, args_, [&](const char* name, auto content) {
-        return add(device, name, content, place, array_alignment);
-    });
+    add_inputs(c, inputs.forward, args_);
+    args_.out = input("out", inputs.out.image, alignment_of(c, inputs.out));
+    args_.dout = input("dout", inputs.dout.image, alignment_of(c, inputs.dout));
+    args_.lse = input("lse", bytes_of(inputs.lse));
+    if (c.dlse) args_.dlse = input("dlse", bytes_of(inputs.dlse));
     VkDeviceAddress* const addresses[] = {&args_.dquery, &args_.dkey, &args_.dvalue};
     for (int t = 0; t < 3; t++) {
         layouts_[t] = gradient_tensor(c, t);
-        outputs_[t] = Guarded(device, layouts_[t].image.size(), place, alignment_of(c, layouts_[t]));
-        outputs_[t].fill(old_content);
-        *addresses[t] = outputs_[t].address();
+        *addresses[t] = output(names[t], layouts_[t], alignment_of(c, layouts_[t]));
     }
-    dbias_elements_ = backward_of(c).dbias != 0 ? mask_count(p) : 0;
-    dbias_ = Guarded(device, dbias_elements_ * element, place, element);
-    dbias_.fill(old_content);
-    args_.dbias = dbias_.address();
-    const VkattnScratch scratch = plan.scratch();
-    scratch_ = Guarded(device, scratch.size_bytes, place, static_cast<uint32_t>(scratch.alignment_bytes));
-    scratch_.fill(old_content);
-    args_.scratch_buffer = scratch_.buffer();
-    args_.scratch_offset = scratch_.offset_bytes();
-    args_.scratch_address = scratch_.address();
+    const uint64_t dbias_elements = backward_of(c).dbias != 0 ? mask_count(c.problem) : 0;
+    args_.dbias = output("dbias", dbias_elements * element_bytes(dtype_), element_bytes(dtype_));
+    add_scratch(plan, args_);
 }
 
-VkDeviceAddress BackwardMemory::add(Device& device, const char* name, std::span<const std::byte> content,
-                                    Place place, uint32_t alignment_bytes) {
-    inputs_.push_back(
-        {name, Guarded(device, content.size(), place, alignment_bytes), {content.begin(), content.end()}});
-    Guarded& memory = inputs_.back().memory;
-    memory.write(content);
-    memory.protect();
-    return memory.address();
-}
-
-Gradients BackwardMemory::gradients() const {
-    Gradients g{layouts_[0].gather(outputs_[0].read()),
-                layouts_[1].gather(outputs_[1].read()),
-                layouts_[2].gather(outputs_[2].read()),
-                {},
-                {}};
-    for (int t = 0; t < 3; t++)
-        g.extents[t] = {layouts_[t].batch, layouts_[t].heads, layouts_[t].seqlen, layouts_[t].dim};
-    const std::vector<std::byte> bias = dbias_.read();
-    for (uint64_t i = 0; i < dbias_elements_; i++)
-        g.mask.push_back(load(bias.data() + i * element_bytes(dtype_), dtype_));
+Gradients BackwardMemory::outcome() const {
+    Gradients g;
+    std::vector<float>* const dense[] = {&g.query, &g.key, &g.value};
+    for (int t = 0; t < 3; t++) {
+        const Tensor& layout = layouts_[t];
+        *dense[t] = layout.gather(content(names[t]));
+        g.extents[t] = {layout.batch, layout.heads, layout.seqlen, layout.dim};
+    }
+    const std::vector<std::byte> bias = content("dbias");
+    for (size_t at = 0; at < bias.size(); at += element_bytes(dtype_))
+        g.mask.push_back(load(bias.data() + at, dtype_));
     return g;
 }
 
-std::string BackwardMemory::damage() const {
-    for (const Input& input : inputs_)
-        if (!input.memory.intact() || input.memory.read() != input.content)
-            return fmt::format("{} was written to", input.name);
-    if (!dbias_.intact() || !scratch_.intact()) return "memory beside dbias or scratch was written to";
-    std::byte old[sizeof old_content_];
-    std::memcpy(old, &old_content_, sizeof old);
-    for (int t = 0; t < 3; t++) {
-        if (!outputs_[t].intact()) return fmt::format("memory beside {} was written to", names[t]);
-        const std::vector<std::byte> content = outputs_[t].read();
-        const std::vector<bool> covered = layouts_[t].covered();
-        for (size_t i = 0; i < content.size(); i++)
-            if (!covered[i] && content[i] != old[i % sizeof old])
-                return fmt::format("padding of {} was written to, at byte {}", names[t], i);
-    }
-    return "";
+Ran<Gradients> BackwardMemory::run(const Plan& plan) const {
+    device().runtime().submit([&](VkCommandBuffer commands) { plan.cmd_backward(commands, args_); });
+    return {outcome(), damage()};
 }
 
 Plan backward_plan_of(VkattnContext* context, const Case& c) {
@@ -213,6 +157,14 @@ Plan backward_plan_of(VkattnContext* context, const Case& c) {
 Case with_possible_backward_limit(VkattnContext* context, Case c) {
     raise_limit(c, [&](const Case& with_limit) { backward_plan_of(context, with_limit); });
     return c;
+}
+
+bool is_planned_backward(Report& report, VkattnContext* context, Case& c, Plan& plan) {
+    const auto make = [&](Case& limited, Plan& made) {
+        limited = with_possible_backward_limit(context, limited);
+        made = backward_plan_of(context, limited);
+    };
+    return is_planned(report, c, plan, make);
 }
 
 Report run_backward_case(Device& device, VkattnContext* context, const Case& given) {
@@ -228,30 +180,18 @@ Report run_backward_case(Device& device, VkattnContext* context, const Case& giv
     if (given.nonfinite) return run_nonfinite_backward_case(device, context, given);
     Plan plan;
     Case c = given;
-    const auto make = [&](Case& limited, Plan& made) {
-        limited = with_possible_backward_limit(context, limited);
-        made = backward_plan_of(context, limited);
-    };
-    if (!is_planned(report, c, plan, make)) return report;
+    if (!is_planned_backward(report, context, c, plan)) return report;
     report.skipped = uncut(context, c, true);
     // Hidden content must not matter, whatever it is. Kernels on matrix units begin again where it is not finite.
     BackwardInputs inputs[] = {BackwardInputs(c, Poison::alternating), BackwardInputs(c, Poison::finite)};
     if (c.values != Values::normal || c.mask_fill == MaskFill::far || c.precision != VKATTN_PRECISION_STORAGE)
         use_own_forward(device, context, c, report.kernel, inputs);
-    const ExpectedGradients expected = expect_gradients(c, inputs[0]);
-    std::optional<Gradients> first;
-    for (const Place place : places) {
+    run_at_places(report, expect_gradients(c, inputs[0]), [&](Place place) {
         const bool at_start = place == Place::start;
-        const std::string at = fmt::format("at the {}: ", name_of(place));
-        const BackwardMemory memory(device, plan, c, inputs[at_start ? 0 : 1], place,
-                                    at_start ? poison_word : second_poison);
-        device.runtime().submit(
-            [&](VkCommandBuffer commands) { plan.cmd_backward(commands, memory.args()); });
-        const Gradients got = memory.gradients();
-        report.add(at, memory.damage(), judge(got, expected));
-        if (first && !first->same_bits(got)) report.failures.push_back(at + "other bits than at the start");
-        first = got;
-    }
+        return BackwardMemory(device, plan, c, inputs[at_start ? 0 : 1], place,
+                              at_start ? poison_word : second_poison)
+            .run(plan);
+    });
     return report;
 }
 

@@ -32,36 +32,29 @@ Verdict judge(const Gradients& got, const ExpectedGradients& expected);
 // "" if every gradient obeys the error rule.
 std::string compare(const Gradients& got, const ExpectedGradients& expected);
 
-// The memory of one backward: inputs are read-only, scratch and the gradients' old content are poison.
-class BackwardMemory {
+class BackwardMemory : public RunMemory {
   public:
-    BackwardMemory(Device& device, const Plan& plan, const Case& c, const BackwardInputs& inputs, Place place,
-                   uint32_t old_content = poison_word);
+    BackwardMemory(Device& device, const Plan& plan, const Case& c, const BackwardInputs& inputs,
+                   Place place = Place::end, uint32_t old_content = poison_word);
     const VkattnBackwardArgs& args() const { return args_; }
-    Gradients gradients() const;
-    std::string damage() const;
+    void record(VkCommandBuffer commands, const Plan& plan, uint32_t first, uint32_t count) const {
+        plan.cmd_backward(commands, args_, first, count);
+    }
+    Gradients outcome() const;
+    Ran<Gradients> run(const Plan& plan) const;  // in a submission of its own
 
   private:
-    struct Input {
-        const char* name;
-        Guarded memory;
-        std::vector<std::byte> content;
-    };
-    VkDeviceAddress add(Device& device, const char* name, std::span<const std::byte> content, Place place,
-                        uint32_t alignment_bytes);
-
-    std::vector<Input> inputs_;
     Tensor layouts_[3];  // query, key, value
-    Guarded outputs_[3], dbias_, scratch_;
     VkattnDtype dtype_;
-    uint64_t dbias_elements_ = 0;
-    uint32_t old_content_;
     VkattnBackwardArgs args_ = backward_args();
 };
 
 VkattnBackward backward_of(const Case& c);
 Plan backward_plan_of(VkattnContext* context, const Case& c);
 Case with_possible_backward_limit(VkattnContext* context, Case c);
+
+// is_planned, by the backward's plan with a possible limit.
+bool is_planned_backward(Report& report, VkattnContext* context, Case& c, Plan& plan);
 
 Report run_backward_case(Device& device, VkattnContext* context, const Case& c);
 // That of a case with `nonfinite`: see nonfinite_run.cpp.

@@ -24,6 +24,12 @@ Job::Job(VkattnContext* context, const std::string& text)
     if (!c.note.empty()) fmt::print("note: {}: {}\n", c.note, c.text);
 }
 
+Outcome run_forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs) {
+    const auto [outcome, damage] = Forward(device, plan, c, inputs).run(plan);
+    CHECK(damage == "");
+    return outcome;
+}
+
 void check_right(const Job& job, const Forward& forward) {
     CAPTURE(job.c.text);
     CHECK(forward.damage() == "");

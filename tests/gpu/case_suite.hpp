@@ -20,6 +20,8 @@ struct Job {
     Expected expected;
 };
 
+// What a forward writes in a submission of its own. To doctest: nothing else was written to.
+Outcome run_forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs);
 // To doctest: undamaged, and by the error rule right.
 void check_right(const Job& job, const Forward& forward);
 
@@ -64,6 +66,12 @@ class SectionSuite {
     ADD_SECTION(suite, name);             \
     TEST_CASE(prefix name) {              \
         suite().run(name);                \
+    }
+
+#define TEST_MATRIX_SECTION(suite, prefix, name, dtype) \
+    ADD_SECTION(suite, name);                           \
+    TEST_CASE(prefix name) {                            \
+        suite().run_on_matrix_units(name, dtype);       \
     }
 
 }  // namespace vkattn::test

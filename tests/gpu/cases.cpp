@@ -56,7 +56,7 @@ struct Line {
     }
 
     template <class T>
-    T one_of(std::string_view text, std::initializer_list<std::pair<const char*, T>> choices) const {
+    T one_of(std::string_view text, const std::vector<std::pair<const char*, T>>& choices) const {
         std::string names;
         for (const auto& [name, value] : choices) {
             if (text == name) return value;
@@ -69,9 +69,29 @@ struct Line {
 using Value = std::string_view;
 using Setter = std::function<void(Line&, Value)>;
 
-template <class T>
-Setter field(T VkattnProblem::*member) {
-    return [member](Line& l, Value v) { l.result.problem.*member = l.number<T>(v); };
+Case& owner_of(Line& l, const Case*) {
+    return l.result;
+}
+VkattnProblem& owner_of(Line& l, const VkattnProblem*) {
+    return l.result.problem;
+}
+
+// A word that is a number, or one of some names.
+template <class Owner, class T>
+Setter field(T Owner::*member) {
+    return [member](Line& l, Value v) { owner_of(l, static_cast<Owner*>(nullptr)).*member = l.number<T>(v); };
+}
+template <class Owner, class T>
+Setter field(T Owner::*member, std::vector<std::pair<const char*, T>> choices) {
+    return [member, choices](Line& l, Value v) {
+        owner_of(l, static_cast<Owner*>(nullptr)).*member = l.one_of<T>(v, choices);
+    };
+}
+template <class Owner>
+Setter dtype(VkattnDtype Owner::*member) {
+    return field(
+        member,
+        {{"f32", VKATTN_DTYPE_FLOAT32}, {"f16", VKATTN_DTYPE_FLOAT16}, {"bf16", VKATTN_DTYPE_BFLOAT16}});
 }
 
 void set_window(Line& l, Value v) {
@@ -80,68 +100,11 @@ void set_window(Line& l, Value v) {
     l.result.problem.window_right = both[1];
 }
 
-void set_align(Line& l, Value v) {
-    l.result.problem.align = l.one_of<VkattnAlign>(v, {{"bottom-right", VKATTN_ALIGN_BOTTOM_RIGHT},
-                                                       {"top-left", VKATTN_ALIGN_TOP_LEFT},
-                                                       {"offset", VKATTN_ALIGN_OFFSET}});
-}
-
-void set_values(Line& l, Value v) {
-    l.result.values = l.one_of<Values>(v, {{"normal", Values::normal},
-                                           {"large", Values::large},
-                                           {"huge", Values::huge},
-                                           {"equal", Values::equal},
-                                           {"ascending", Values::ascending},
-                                           {"descending", Values::descending},
-                                           {"spike", Values::spike},
-                                           {"quarters", Values::quarters}});
-}
-
-void set_far(Line& l, Value v) {
-    l.result.far = l.one_of<Far>(v, {{"batch", Far::batch},
-                                     {"head", Far::head},
-                                     {"row", Far::row},
-                                     {"part", Far::part},
-                                     {"lse", Far::lse}});
-}
-
-VkattnDtype dtype_named(const Line& l, Value v) {
-    return l.one_of<VkattnDtype>(
-        v, {{"f32", VKATTN_DTYPE_FLOAT32}, {"f16", VKATTN_DTYPE_FLOAT16}, {"bf16", VKATTN_DTYPE_BFLOAT16}});
-}
-
-void set_dtype(Line& l, Value v) {
-    l.result.problem.dtype = dtype_named(l, v);
-}
-
-void set_parts_dtype(Line& l, Value v) {
-    l.result.parts_dtype = dtype_named(l, v);
-}
-
-void set_precision(Line& l, Value v) {
-    l.result.precision = l.one_of<VkattnPrecision>(
-        v, {{"f16", VKATTN_PRECISION_FLOAT16}, {"bf16", VKATTN_PRECISION_BFLOAT16}});
-}
-
-void set_mask(Line& l, Value v) {
-    l.result.problem.mask =
-        l.one_of<VkattnMaskType>(v, {{"bool", VKATTN_MASK_BOOL}, {"float", VKATTN_MASK_FLOAT}});
-}
-
 void set_mask_shape(Line& l, Value v) {
     const auto extents = l.numbers<uint32_t>(v);
     if (extents.size() > 4) l.fail(fmt::format("'{}' has more than 4 extents", v));
     l.result.problem.mask_rank = static_cast<uint32_t>(extents.size());
     std::copy(extents.begin(), extents.end(), l.result.problem.mask_extents);
-}
-
-void set_mask_fill(Line& l, Value v) {
-    l.result.mask_fill = l.one_of<MaskFill>(v, {{"random", MaskFill::random},
-                                                {"banded", MaskFill::banded},
-                                                {"rows", MaskFill::rows},
-                                                {"tail", MaskFill::tail},
-                                                {"lowest", MaskFill::lowest},
-                                                {"far", MaskFill::far}});
 }
 
 Setter array_of(const OptionalArray& array) {
@@ -178,16 +141,24 @@ Setters make_words() {
         {"scale", field(&P::softmax_scale)},
         {"softcap", field(&P::softcap)},
         {"window", set_window},
-        {"align", set_align},
+        {"align", field(&P::align, {{"bottom-right", VKATTN_ALIGN_BOTTOM_RIGHT},
+                                    {"top-left", VKATTN_ALIGN_TOP_LEFT},
+                                    {"offset", VKATTN_ALIGN_OFFSET}})},
         {"offset", field(&P::query_offset)},
         {"align_bytes", field(&P::alignment_bytes)},
-        {"dtype", set_dtype},
-        {"precision", set_precision},
-        {"parts", [](Line& l, Value v) { l.result.num_parts = l.number<uint32_t>(v); }},
-        {"parts_dtype", set_parts_dtype},
-        {"mask", set_mask},
+        {"dtype", dtype(&P::dtype)},
+        {"precision",
+         field(&Case::precision, {{"f16", VKATTN_PRECISION_FLOAT16}, {"bf16", VKATTN_PRECISION_BFLOAT16}})},
+        {"parts", field(&Case::num_parts)},
+        {"parts_dtype", dtype(&Case::parts_dtype)},
+        {"mask", field(&P::mask, {{"bool", VKATTN_MASK_BOOL}, {"float", VKATTN_MASK_FLOAT}})},
         {"mask_shape", set_mask_shape},
-        {"mask_fill", set_mask_fill},
+        {"mask_fill", field(&Case::mask_fill, {{"random", MaskFill::random},
+                                               {"banded", MaskFill::banded},
+                                               {"rows", MaskFill::rows},
+                                               {"tail", MaskFill::tail},
+                                               {"lowest", MaskFill::lowest},
+                                               {"far", MaskFill::far}})},
         {"layout",
          [](Line& l, Value v) {
              l.shape.layout = l.one_of<Layout>(v, {{"bhsd", Layout::bhsd}, {"bshd", Layout::bshd}});
@@ -200,13 +171,24 @@ Setters make_words() {
         {"ms", [](Line& l, Value v) { l.shape.mask_strides = std::string(v); }},
         {"kernel", [](Line& l, Value v) { l.result.kernel = std::string(v); }},
         {"tuning", [](Line& l, Value v) { l.result.tuning = std::string(v); }},
-        {"max_scratch", [](Line& l, Value v) { l.result.max_scratch_bytes = l.number<uint64_t>(v); }},
-        {"max_flops", [](Line& l, Value v) { l.result.max_dispatch_flops = l.number<uint64_t>(v); }},
-        {"splits", [](Line& l, Value v) { l.result.num_splits = l.number<uint32_t>(v); }},
-        {"seed", [](Line& l, Value v) { l.result.seed = l.number<uint32_t>(v); }},
-        {"values", set_values},
-        {"far", set_far},
-        {"company", [](Line& l, Value v) { l.result.company = l.number<uint32_t>(v); }},
+        {"max_scratch", field(&Case::max_scratch_bytes)},
+        {"max_flops", field(&Case::max_dispatch_flops)},
+        {"splits", field(&Case::num_splits)},
+        {"seed", field(&Case::seed)},
+        {"values", field(&Case::values, {{"normal", Values::normal},
+                                         {"large", Values::large},
+                                         {"huge", Values::huge},
+                                         {"equal", Values::equal},
+                                         {"ascending", Values::ascending},
+                                         {"descending", Values::descending},
+                                         {"spike", Values::spike},
+                                         {"quarters", Values::quarters}})},
+        {"far", field(&Case::far, {{"batch", Far::batch},
+                                   {"head", Far::head},
+                                   {"row", Far::row},
+                                   {"part", Far::part},
+                                   {"lse", Far::lse}})},
+        {"company", field(&Case::company)},
     };
     for (const OptionalArray& array : optional_arrays) all.emplace(array.word, array_of(array));
     return all;
@@ -251,16 +233,13 @@ void read_word(Line& line, std::string_view word) {
 void set_strides(Line& line) {
     VkattnProblem& p = line.result.problem;
     const Shape& shape = line.shape;
-    VkattnStrides* const all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
     const uint64_t element = element_bytes(p.dtype),
                    unit = std::max<uint64_t>(p.alignment_bytes, element) / element;
     const auto padded = [&](uint64_t n) { return (n + shape.pad + unit - 1) / unit * unit; };
     for (int t = 0; t < 4; t++) {
-        const bool of_query = t == 0 || t == 3;
-        const uint64_t heads = of_query ? p.num_heads_q : p.num_heads_kv,
-                       rows = of_query ? p.seqlen_q : p.seqlen_kv;
-        const uint64_t row = padded(t < 2 ? p.head_dim_qk : p.head_dim_v);
-        VkattnStrides& s = *all[t];
+        const auto& [heads, rows, dim] = extents_of(p, t);
+        const uint64_t row = padded(dim);
+        VkattnStrides& s = strides_of(p, t);
         if (!shape.strides[t].empty()) {
             const auto given = line.numbers<uint64_t>(shape.strides[t], 3);
             s = {given[0], given[1], given[2]};
@@ -393,6 +372,17 @@ std::vector<std::string_view> split(std::string_view line) {
 
 }  // namespace
 
+Extents extents_of(const VkattnProblem& p, int tensor) {
+    const bool of_query = tensor == 0 || tensor == 3;
+    return {of_query ? p.num_heads_q : p.num_heads_kv, of_query ? p.seqlen_q : p.seqlen_kv,
+            tensor < 2 ? p.head_dim_qk : p.head_dim_v};
+}
+
+VkattnStrides& strides_of(VkattnProblem& p, int tensor) {
+    VkattnStrides* const all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
+    return *all[tensor];
+}
+
 bool is_strided(Far far) {
     return far == Far::batch || far == Far::head || far == Far::row;
 }
@@ -416,12 +406,9 @@ Case parse_case(std::string_view text, const std::string& where) {
 
 void set_far_strides(Case& c, uint64_t bytes) {
     VkattnProblem& p = c.problem;
-    VkattnStrides* const all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
     for (int t = 0; t < 4; t++) {
-        const bool of_query = t == 0 || t == 3;
-        const uint64_t heads = of_query ? p.num_heads_q : p.num_heads_kv,
-                       rows = of_query ? p.seqlen_q : p.seqlen_kv, dim = t < 2 ? p.head_dim_qk : p.head_dim_v;
-        VkattnStrides& s = *all[t];
+        const auto& [heads, rows, dim] = extents_of(p, t);
+        VkattnStrides& s = strides_of(p, t);
         s = {heads * rows * dim, rows * dim, dim};
         (c.far == Far::batch  ? s.batch
          : c.far == Far::head ? s.head

@@ -67,6 +67,13 @@ struct Section {
 std::vector<Section> parse_cases(std::string_view text, const std::string& file);
 Case parse_case(std::string_view line, const std::string& where = "here");
 
+// Of query, key, value and out, which are 0 .. 3.
+struct Extents {
+    uint64_t heads, rows, dim;
+};
+Extents extents_of(const VkattnProblem& p, int tensor);
+VkattnStrides& strides_of(VkattnProblem& p, int tensor);
+
 // Lays the tensors of a case with far batches, heads or rows out densely, except that the stride of the far
 // dimension becomes `bytes`.
 void set_far_strides(Case& c, uint64_t bytes);

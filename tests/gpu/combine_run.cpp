@@ -44,8 +44,7 @@ Parts::Parts(const Case& c) : layout(tensor_of(c, 3)) {
     per_part = rows * t.dim;
     part_stride = std::max(t.batch * t.strides.batch, t.span());
     const uint64_t bytes = element_bytes(c.parts_dtype);
-    image.resize(rows == 0 ? 0 : ((c.num_parts - 1) * part_stride + t.span()) * bytes);
-    for (size_t i = 0; i < image.size(); i++) image[i] = i % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f};
+    image = filled(rows == 0 ? 0 : ((c.num_parts - 1) * part_stride + t.span()) * bytes, poison_word);
     std::mt19937 random(c.num_parts + static_cast<uint32_t>(t.dim));
     const auto uniform = [&] { return static_cast<double>(random()) / 4294967296.0 * 2 - 1; };
     for (uint32_t part = 0; part < c.num_parts; part++)
@@ -92,44 +91,26 @@ VkattnCombine combine_of(const Case& c, const Parts& parts) {
     return combine;
 }
 
-CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place) {
-    Guarded given(device, parts.image.size(), place, alignment_of(c, parts.layout)),
-        given_lse(device, parts.lse.size() * sizeof(float), place);
-    given.write(parts.image);
-    given_lse.write(std::as_bytes(std::span(parts.lse)));
-    for (Guarded* memory : {&given, &given_lse}) memory->protect();
-    CombineRun run = run_combine(device, plan, c, parts, given.address(), given_lse, place);
-    if (!given.intact()) run.damage = "memory beside parts was written to";
-    return run;
+Ran<Outcome> run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place) {
+    RunMemory memory(device, place);
+    return run_combine(memory, plan, c, parts,
+                       memory.input("parts", parts.image, alignment_of(c, parts.layout)));
 }
 
-CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts,
-                       VkDeviceAddress address, Guarded& given_lse, Place place) {
+Ran<Outcome> run_combine(RunMemory& memory, const Plan& plan, const Case& c, const Parts& parts,
+                         VkDeviceAddress address) {
     Tensor layout = parts.layout;
     layout.dtype = c.problem.dtype;
-    Guarded out(device, layout.span() * element_bytes(layout.dtype), place, alignment_of(c, layout)),
-        lse(device, c.lse ? parts.rows * sizeof(float) : 0, place);
-    for (Guarded* memory : {&out, &lse}) memory->fill(poison_word);
     VkattnCombineArgs args = combine_args();
     args.parts = address;
-    args.parts_lse = given_lse.address();
-    args.out = out.address();
-    args.lse = c.lse ? lse.address() : 0;
-    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_combine(commands, args); });
-
-    CombineRun run{{layout.gather(out.read()),
-                    std::vector<float>(c.lse ? parts.rows : 0),
-                    {layout.batch, layout.heads, layout.seqlen, layout.dim}},
-                   ""};
-    const std::vector<std::byte> lse_content = lse.read(), content = out.read();
-    if (!lse_content.empty()) std::memcpy(run.outcome.lse.data(), lse_content.data(), lse_content.size());
-    for (const auto& [name, memory] : {std::pair{"parts_lse", &given_lse}, {"out", &out}, {"lse", &lse}})
-        if (!memory->intact()) run.damage = fmt::format("memory beside {} was written to", name);
-    const std::vector<bool> covered = layout.covered();
-    for (size_t i = 0; i < content.size(); i++)
-        if (!covered[i] && content[i] != (i % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f}))
-            run.damage = fmt::format("padding of out was written to, at byte {}", i);
-    return run;
+    args.parts_lse = memory.input("parts_lse", std::as_bytes(std::span(parts.lse)));
+    args.out = memory.output("out", layout, alignment_of(c, layout));
+    if (c.lse) args.lse = memory.output("lse", parts.rows * sizeof(float));
+    memory.device().runtime().submit([&](VkCommandBuffer commands) { plan.cmd_combine(commands, args); });
+    return {{layout.gather(memory.content("out")),
+             memory.floats("lse"),
+             {layout.batch, layout.heads, layout.seqlen, layout.dim}},
+            memory.damage()};
 }
 
 namespace {
@@ -186,8 +167,8 @@ Report run_nonfinite_combine(Device& device, VkattnContext* context, const Case&
     }
     const Plan plan(context, combine_of(c, clean_parts));
     report.segments = plan.segments();
-    const CombineRun clean = run_combine(device, plan, c, clean_parts, Place::end);
-    report.add("", clean.damage, judge(clean.outcome, expect(c, clean_parts)));
+    const auto [clean, damage] = run_combine(device, plan, c, clean_parts, Place::end);
+    report.add("", damage, judge(clean, expect(c, clean_parts)));
     const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
     for (const auto& [of_lse, x] : {std::pair{true, nan}, {true, inf}, {false, nan}, {false, inf}}) {
         Parts parts = clean_parts;
@@ -195,11 +176,10 @@ Report run_nonfinite_combine(Device& device, VkattnContext* context, const Case&
             parts.lse[place->part * parts.rows + place->row] = x;
         else
             store(parts.row(place->part, place->row), x, c.parts_dtype);
-        const CombineRun run = run_combine(device, plan, c, parts, Place::end);
-        std::string flaw = run.damage;
-        if (flaw.empty()) flaw = flaw_of_reached(run.outcome, clean.outcome, parts, place->row, of_lse);
+        auto [got, flaw] = run_combine(device, plan, c, parts, Place::end);
+        if (flaw.empty()) flaw = flaw_of_reached(got, clean, parts, place->row, of_lse);
         for (uint64_t row = 0; row < parts.rows && flaw.empty(); row++)
-            if (row != place->row && !same_row(run.outcome, clean.outcome, parts, row))
+            if (row != place->row && !same_row(got, clean, parts, row))
                 flaw = fmt::format("row {} has changed", row);
         if (!flaw.empty())
             report.failures.push_back(fmt::format("{} in {} of part {}, row {}: {}", x,
@@ -219,16 +199,8 @@ Report run_combine_case(Device& device, VkattnContext* context, const Case& c) {
     const Parts parts(c);
     const Plan plan(context, combine_of(c, parts));
     report.segments = plan.segments();
-    const Expected expected = expect(c, parts);
-    std::optional<Outcome> first;
-    for (const Place place : places) {
-        const std::string at = fmt::format("at the {}: ", name_of(place));
-        const CombineRun run = run_combine(device, plan, c, parts, place);
-        report.add(at, run.damage, judge(run.outcome, expected));
-        if (first && !first->same_bits(run.outcome))
-            report.failures.push_back(at + "other bits than at the start");
-        first = run.outcome;
-    }
+    run_at_places(report, expect(c, parts),
+                  [&](Place place) { return run_combine(device, plan, c, parts, place); });
     return report;
 }
 

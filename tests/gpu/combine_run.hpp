@@ -22,14 +22,10 @@ struct Parts {
 Expected expect(const Case& c, const Parts& parts);
 VkattnCombine combine_of(const Case& c, const Parts& parts);
 
-struct CombineRun {
-    Outcome outcome;
-    std::string damage;  // what was written, but should not have been; "" = nothing
-};
-CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place);
-// Merges parts that the caller has put at `address`, with an lse that the caller has put into `given_lse`.
-CombineRun run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts,
-                       VkDeviceAddress address, Guarded& given_lse, Place place);
+Ran<Outcome> run_combine(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place);
+// Merges parts that the caller has put at `address`; `memory` takes all else.
+Ran<Outcome> run_combine(RunMemory& memory, const Plan& plan, const Case& c, const Parts& parts,
+                         VkDeviceAddress address);
 
 Report run_combine_case(Device& device, VkattnContext* context, const Case& c);
 // Runs a case with far=part; it is in far_results_run.cpp.

@@ -19,6 +19,16 @@ std::unique_ptr<Runtime> make_runtime(bool validation, bool host_memory, uint32_
 
 }  // namespace
 
+VkattnContextInfo context_info_of(const RuntimeHandles& h) {
+    VkattnContextInfo info = context_info();
+    info.get_instance_proc_addr = h.get_instance_proc_addr;
+    info.instance = h.instance;
+    info.physical_device = h.physical_device;
+    info.device = h.device;
+    info.api_version = VK_API_VERSION_1_2;
+    return info;
+}
+
 void require(VkResult result, const char* what) {
     if (result != VK_SUCCESS)
         throw RuntimeError(std::string(what) + " failed: VkResult " + std::to_string(result));

@@ -6,33 +6,24 @@
 #include <vector>
 
 #include "vkattn/runtime.hpp"
+#include "vulkan/functions.hpp"
 
 namespace vkattn::test {
 
+// Beside those that the library calls.
 #define VKATTN_TEST_FUNCTIONS(X)                   \
+    VKATTN_DEVICE_FUNCTIONS(X)                     \
     X(vkAllocateCommandBuffers)                    \
     X(vkAllocateMemory)                            \
     X(vkBeginCommandBuffer)                        \
     X(vkBindBufferMemory)                          \
-    X(vkCmdBindPipeline)                           \
     X(vkCmdCopyBuffer)                             \
-    X(vkCmdDispatch)                               \
-    X(vkCmdFillBuffer)                             \
-    X(vkCmdPipelineBarrier)                        \
-    X(vkCmdPushConstants)                          \
     X(vkCreateBuffer)                              \
     X(vkCreateCommandPool)                         \
-    X(vkCreateComputePipelines)                    \
-    X(vkCreatePipelineLayout)                      \
-    X(vkCreateShaderModule)                        \
     X(vkDestroyBuffer)                             \
     X(vkDestroyCommandPool)                        \
-    X(vkDestroyPipeline)                           \
-    X(vkDestroyPipelineLayout)                     \
-    X(vkDestroyShaderModule)                       \
     X(vkEndCommandBuffer)                          \
     X(vkFreeMemory)                                \
-    X(vkGetBufferDeviceAddress)                    \
     X(vkGetBufferMemoryRequirements)               \
     X(vkGetPhysicalDeviceExternalBufferProperties) \
     X(vkGetPhysicalDeviceProperties2)              \
@@ -106,6 +97,9 @@ class Recorder {
 
 // Everything written so far becomes visible to everything later, the host included.
 void full_barrier(Device& device, VkCommandBuffer commands);
+
+// For a context of a runtime's device, with no feature but the address.
+VkattnContextInfo context_info_of(const RuntimeHandles& handles);
 
 // Throws a RuntimeError that names the call, unless it succeeded.
 void require(VkResult result, const char* what);

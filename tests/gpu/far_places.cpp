@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 namespace vkattn::test {
 namespace {
 
@@ -37,13 +35,6 @@ std::string FarPlaces::find(Device& device) {
 
 uint64_t FarPlaces::distance() const {
     return buffers_.empty() ? 0 : buffers_[high_].address() - buffers_[low_].address();
-}
-
-std::vector<std::byte> filled(uint64_t bytes, uint32_t word) {
-    std::vector<std::byte> all(bytes);
-    for (size_t at = 0; at + sizeof word <= all.size(); at += sizeof word)
-        std::memcpy(all.data() + at, &word, sizeof word);
-    return all;
 }
 
 }  // namespace vkattn::test

@@ -4,7 +4,7 @@
 
 #include <mutex>
 
-#include "device.hpp"
+#include "guarded.hpp"
 
 namespace vkattn::test {
 
@@ -30,8 +30,5 @@ class FarPlaces {
     std::vector<Buffer> buffers_;
     size_t low_ = 0, high_ = 0;
 };
-
-// A memory image that repeats a word.
-std::vector<std::byte> filled(uint64_t bytes, uint32_t word);
 
 }  // namespace vkattn::test

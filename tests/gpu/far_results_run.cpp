@@ -77,12 +77,6 @@ struct FarLse {
     VkattnForwardArgs args = forward_args();
 };
 
-// Returns the case that has only the batches that are looked at.
-Case last_batches(Case c) {
-    c.problem.batch = far_lse_batches;
-    return c;
-}
-
 }  // namespace
 
 Report run_far_lse_case(Device& device, VkattnContext* context, const Case& given) {
@@ -92,12 +86,9 @@ Report run_far_lse_case(Device& device, VkattnContext* context, const Case& give
     if (!report.skipped.empty()) return report;
     Case c = given;
     Plan plan;
-    const auto make = [&](Case& limited, Plan& made) {
-        limited = with_possible_limit(context, limited);
-        made = plan_of(context, limited);
-    };
-    if (!is_planned(report, c, plan, make, is_quirk)) return report;
-    const Case looked_at = last_batches(c);
+    if (!is_planned(report, context, c, plan, is_quirk)) return report;
+    Case looked_at = c;
+    looked_at.problem.batch = far_lse_batches;
     const Inputs inputs = make_inputs(looked_at);
     FarLse far(device, found, c);
     const auto core_plan = core_plan_of(context->caps, c, false);
@@ -136,10 +127,9 @@ Report run_far_combine_case(Device& device, VkattnContext* context, const Case& 
     combine.parts_strides = combine.out_strides = parts.layout.strides;
     const Plan plan(context, combine);
     report.segments = plan.segments();
-    Guarded given_lse(device, parts.lse.size() * sizeof(float), Place::end);
-    given_lse.write(std::as_bytes(std::span(parts.lse)));
-    const CombineRun run = run_combine(device, plan, c, parts, found.at(0).address(), given_lse, Place::end);
-    report.add("", run.damage, judge(run.outcome, expect(c, parts)));
+    RunMemory memory(device);
+    const auto [outcome, damage] = run_combine(memory, plan, c, parts, found.at(0).address());
+    report.add("", damage, judge(outcome, expect(c, parts)));
     return report;
 }
 

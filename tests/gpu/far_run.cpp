@@ -51,37 +51,22 @@ class FarTensors {
     // body(where the row lies in the place, where in the dense image)
     template <class Body>
     void each_row(size_t tensor, uint64_t place, Body body) const {
-        const auto& [t, offset] = parts_[tensor];
+        const Tensor& t = parts_[tensor].dense;
+        const uint64_t offset = parts_[tensor].offset;
         const uint64_t element = element_bytes(t.dtype);
-        for (uint64_t b = 0; b < t.batch; b++)
-            for (uint64_t h = 0; h < t.heads; h++)
-                for (uint64_t s = 0; s < t.seqlen; s++) {
-                    const uint64_t far = far_ == Far::batch ? b : far_ == Far::head ? h : s;
-                    if (far != place) continue;
-                    const uint64_t near =
-                        t.at(far_ == Far::batch ? 0 : b, far_ == Far::head ? 0 : h, far_ == Far::row ? 0 : s);
-                    body(offset + near * element, t.at(b, h, s) * element);
-                }
+        t.for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
+            const uint64_t far = far_ == Far::batch ? b : far_ == Far::head ? h : s;
+            if (far != place) return;
+            const uint64_t near =
+                t.at(far_ == Far::batch ? 0 : b, far_ == Far::head ? 0 : h, far_ == Far::row ? 0 : s);
+            body(offset + near * element, t.at(b, h, s) * element);
+        });
     }
 
     Far far_;
     std::vector<Part> parts_;
     uint64_t size_ = 0;
 };
-
-Case as_dense(Case c) {
-    VkattnProblem& p = c.problem;
-    for (VkattnStrides* const s : {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides})
-        *s = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
-    return c;
-}
-
-std::vector<float> floats_in(const Guarded& memory) {
-    const std::vector<std::byte> bytes = memory.read();
-    std::vector<float> x(bytes.size() / sizeof(float));
-    if (!x.empty()) std::memcpy(x.data(), bytes.data(), bytes.size());
-    return x;
-}
 
 struct FarRun {
     FarRun(Device& on, const FarPlaces& in, const Case& c, const Case& dense, const Inputs& inputs)
@@ -90,25 +75,19 @@ struct FarRun {
             tensors.add(*t);
     }
 
-    Outcome run(const Plan& plan, const Case& c, uint32_t poison, std::string& damage) const {
+    Ran<Outcome> run(const Plan& plan, const Case& c, uint32_t poison) const {
+        std::string damage;
         std::vector<std::byte> images[2];
         for (const uint64_t place : {0u, 1u}) {
             images[place] = tensors.image(place, poison);
             device.runtime().upload(two_places.at(place), images[place]);
         }
-        const VkattnScratch needed = plan.scratch();
-        Guarded scratch(device, needed.size_bytes, Place::end, static_cast<uint32_t>(needed.alignment_bytes));
-        Guarded lse(device, c.lse ? out.batch * out.heads * out.seqlen * sizeof(float) : 0, Place::end);
-        for (Guarded* const memory : {&scratch, &lse}) memory->fill(poison);
+        RunMemory memory(device, Place::end, poison);
         VkattnForwardArgs args = forward_args();
         VkDeviceAddress* const addresses[] = {&args.query, &args.key, &args.value, &args.out};
         for (size_t t = 0; t < 4; t++) *addresses[t] = two_places.at(0).address() + tensors.offset_bytes(t);
-        args.lse = c.lse ? lse.address() : 0;
-        if (needed.size_bytes != 0) {
-            args.scratch_buffer = scratch.buffer();
-            args.scratch_offset = scratch.offset_bytes();
-            args.scratch_address = scratch.address();
-        }
+        if (c.lse) args.lse = memory.output("lse", out.batch * out.heads * out.seqlen * sizeof(float));
+        memory.add_scratch(plan, args);
         device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, args); });
         std::vector<std::byte> result(out.image.size());
         for (const uint64_t place : {0u, 1u}) {
@@ -117,8 +96,9 @@ struct FarRun {
             tensors.take_out(place, now, poison, result);
             if (now != images[place]) damage = "memory beside out was written to";
         }
-        if (!scratch.intact() || !lse.intact()) damage = "memory beside lse or scratch was written to";
-        return {out.gather(result), floats_in(lse), {out.batch, out.heads, out.seqlen, out.dim}};
+        if (damage.empty()) damage = memory.damage();
+        return {{out.gather(result), memory.floats("lse"), {out.batch, out.heads, out.seqlen, out.dim}},
+                damage};
     }
 
     Device& device;
@@ -141,15 +121,15 @@ Report run_far_case(Device& device, VkattnContext* context, const Case& given) {
         made = plan_of(context, strided);
     };
     if (!is_planned(report, c, plan, make, is_quirk)) return report;
-    const Case dense = as_dense(c);
+    Case dense = c;
+    for (int t = 0; t < 4; t++) strides_of(dense.problem, t) = problem().query_strides;  // contiguous
     const Inputs inputs = make_inputs(dense, Poison::alternating);
     const Expected expected = expect(dense, inputs);
     const FarRun far(device, found, c, dense, inputs);
     std::optional<Outcome> first;
     for (const uint32_t poison : {poison_word, 0xffffffffu}) {
         const std::string at = first ? "once more: " : "";
-        std::string damage;
-        const Outcome outcome = far.run(plan, c, poison, damage);
+        const auto [outcome, damage] = far.run(plan, c, poison);
         report.add(at, damage, judge(outcome, expected));
         if (first && !first->same_bits(outcome)) report.failures.push_back(at + "other bits than before");
         first = outcome;

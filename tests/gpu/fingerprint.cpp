@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "gpu/case_plan.hpp"
+#include "gpu/device.hpp"
 #include "vkattn/runtime.hpp"
 #include "vulkan/context.hpp"
 #include "vulkan/spirv.hpp"
@@ -27,18 +28,8 @@ class Contexts {
     }
 
   private:
-    static VkattnContextInfo plain_info(const RuntimeHandles& h) {
-        VkattnContextInfo info = context_info();
-        info.get_instance_proc_addr = h.get_instance_proc_addr;
-        info.instance = h.instance;
-        info.physical_device = h.physical_device;
-        info.device = h.device;
-        info.api_version = VK_API_VERSION_1_2;
-        return info;
-    }
-
     Runtime runtime_;
-    Context plain_{plain_info(runtime_.handles())};
+    Context plain_{context_info_of(runtime_.handles())};
 };
 
 // The tests double a limit that is too low for the problem.

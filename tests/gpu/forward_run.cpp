@@ -6,20 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <optional>
 
-#include "arrays.hpp"
 #include "case_plan.hpp"
 #include "vulkan/context.hpp"
 
 namespace vkattn::test {
 namespace {
-
-std::vector<float> floats_of(const std::vector<std::byte>& bytes) {
-    std::vector<float> x(bytes.size() / sizeof(float));
-    if (!x.empty()) std::memcpy(x.data(), bytes.data(), bytes.size());
-    return x;
-}
 
 // The place of an element, as in "[0, 3, 17, 5]".
 std::string place_of(size_t index, std::span<const uint64_t> extents) {
@@ -70,6 +62,10 @@ std::vector<double> as_double(const std::vector<float>& x) {
     return {x.begin(), x.end()};
 }
 
+std::vector<double> dense(const Tensor& t) {
+    return as_double(t.gather(t.image));
+}
+
 bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() &&
            (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
@@ -82,9 +78,7 @@ oracle::StorageType operands_of(const Case& c) {
 }
 
 Expected expect(const Case& c, const Inputs& inputs) {
-    const auto q = as_double(inputs.query.gather(inputs.query.image)),
-               k = as_double(inputs.key.gather(inputs.key.image)),
-               v = as_double(inputs.value.gather(inputs.value.image));
+    const auto q = dense(inputs.query), k = dense(inputs.key), v = dense(inputs.value);
     const oracle::Problem p = oracle_problem(c, inputs);
     const oracle::StorageType storage = storage_of(c.problem.dtype), operands = operands_of(c);
     Expected expected{oracle::forward(p, q, k, v), oracle::naive_forward(p, q, k, v, storage, operands),
@@ -138,67 +132,21 @@ void Report::add(const std::string& where, const std::string& damage, const Verd
 
 Forward::Forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs, Place place,
                  uint32_t old_content)
-    : out_layout_(tensor_of(c, 3)), old_content_(old_content) {
-    const uint32_t element = element_bytes(c.problem.dtype);
-    const auto add_tensor = [&](const char* name, const Tensor& tensor) {
-        return add_input(device, name, tensor.image, place, alignment_of(c, tensor));
-    };
-    const auto add = [&](const char* name, std::span<const std::byte> content, uint32_t alignment_bytes) {
-        return add_input(device, name, content, place, alignment_bytes);
-    };
-    args_.query = add_tensor("query", inputs.query);
-    args_.key = add_tensor("key", inputs.key);
-    args_.value = add_tensor("value", inputs.value);
-    if (c.problem.mask != VKATTN_MASK_NONE)
-        args_.mask = add("mask", inputs.mask_image, c.problem.mask == VKATTN_MASK_BOOL ? 1 : element);
-    add_arrays(c, args_, [&](const char* name, auto content) { return add(name, content, array_alignment); });
-    out_ = Guarded(device, out_layout_.image.size(), place, alignment_of(c, out_layout_));
-    lse_count_ = c.lse ? uint64_t{c.problem.batch} * c.problem.num_heads_q * c.problem.seqlen_q : 0;
-    lse_ = Guarded(device, lse_count_ * sizeof(float), place);
-    const VkattnScratch scratch = plan.scratch();
-    scratch_ = Guarded(device, scratch.size_bytes, place, static_cast<uint32_t>(scratch.alignment_bytes));
-    poison();
-    args_.out = out_.address();
-    if (c.lse) args_.lse = lse_.address();
-    if (scratch.size_bytes == 0) return;
-    args_.scratch_buffer = scratch_.buffer();
-    args_.scratch_offset = scratch_.offset_bytes();
-    args_.scratch_address = scratch_.address();
-}
-
-VkDeviceAddress Forward::add_input(Device& device, const char* name, std::span<const std::byte> content,
-                                   Place place, uint32_t alignment_bytes) {
-    inputs_.push_back(
-        {name, Guarded(device, content.size(), place, alignment_bytes), {content.begin(), content.end()}});
-    Guarded& memory = inputs_.back().memory;
-    memory.write(content);
-    memory.protect();
-    return memory.address();
-}
-
-void Forward::poison() {
-    for (Guarded* memory : {&out_, &lse_, &scratch_}) memory->fill(old_content_);
+    : RunMemory(device, place, old_content), layout_(tensor_of(c, 3)) {
+    add_inputs(c, inputs, args_);
+    args_.out = output("out", layout_, alignment_of(c, layout_));
+    if (c.lse) args_.lse = output("lse", layout_.batch * layout_.heads * layout_.seqlen * sizeof(float));
+    add_scratch(plan, args_);
 }
 
 Outcome Forward::outcome() const {
-    const Tensor& t = out_layout_;
-    return {t.gather(out_.read()), floats_of(lse_.read()), {t.batch, t.heads, t.seqlen, t.dim}};
+    const Tensor& t = layout_;
+    return {t.gather(content("out")), floats("lse"), {t.batch, t.heads, t.seqlen, t.dim}};
 }
 
-std::string Forward::damage() const {
-    for (const Input& input : inputs_)
-        if (!input.memory.intact() || input.memory.read() != input.content)
-            return fmt::format("{} was written to", input.name);
-    for (const auto& [name, memory] : {std::pair{"out", &out_}, {"lse", &lse_}, {"scratch", &scratch_}})
-        if (!memory->intact()) return fmt::format("memory beside {} was written to", name);
-    const std::vector<std::byte> content = out_.read();
-    const std::vector<bool> covered = out_layout_.covered();
-    std::byte old[sizeof old_content_];
-    std::memcpy(old, &old_content_, sizeof old);
-    for (size_t i = 0; i < content.size(); i++)
-        if (!covered[i] && content[i] != old[i % sizeof old])
-            return fmt::format("padding of out was written to, at byte {}", i);
-    return "";
+Ran<Outcome> Forward::run(const Plan& plan) const {
+    device().runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, args_); });
+    return {outcome(), damage()};
 }
 
 Plan plan_of(VkattnContext* context, const Case& c) {
@@ -261,6 +209,15 @@ bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Ca
     return true;
 }
 
+bool is_planned(Report& report, VkattnContext* context, Case& c, Plan& plan,
+                const std::function<bool(const std::string&)>& may_be_refused) {
+    const auto make = [&](Case& limited, Plan& made) {
+        limited = with_possible_limit(context, limited);
+        made = plan_of(context, limited);
+    };
+    return is_planned(report, c, plan, make, may_be_refused);
+}
+
 Report run_case(Device& device, VkattnContext* context, const Case& given) {
     if (given.num_parts != 1) {
         Report refused;
@@ -274,29 +231,16 @@ Report run_case(Device& device, VkattnContext* context, const Case& given) {
     Report report;
     Plan plan;
     Case c = given;
-    const auto make = [&](Case& limited, Plan& made) {
-        limited = with_possible_limit(context, limited);
-        made = plan_of(context, limited);
-    };
-    if (!is_planned(report, c, plan, make)) return report;
+    if (!is_planned(report, context, c, plan)) return report;
     report.skipped = uncut(context, c, false);
     // Hidden content must not matter, whatever it is.
     const Inputs inputs[] = {make_inputs(c, Poison::alternating), make_inputs(c, Poison::finite)};
-    const Expected expected = expect(c, inputs[0]);
-    std::optional<Outcome> first;
-    for (const Place place : places) {
+    run_at_places(report, expect(c, inputs[0]), [&](Place place) {
         const bool at_start = place == Place::start;
-        const std::string at = fmt::format("at the {}: ", name_of(place));
-        const Forward forward(device, plan, c, inputs[at_start ? 0 : 1], place,
-                              at_start ? poison_word : second_poison);
-        device.runtime().submit(
-            [&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
-        const Outcome outcome = forward.outcome();
-        report.add(at, forward.damage(), judge(outcome, expected));
-        if (first && !first->same_bits(outcome))
-            report.failures.push_back(at + "other bits than at the start");
-        first = outcome;
-    }
+        return Forward(device, plan, c, inputs[at_start ? 0 : 1], place,
+                       at_start ? poison_word : second_poison)
+            .run(plan);
+    });
     return report;
 }
 

@@ -3,12 +3,12 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "guarded.hpp"
-#include "inputs.hpp"
+#include "run_memory.hpp"
 
 namespace vkattn::test {
 
@@ -58,33 +58,19 @@ Verdict judge(const Outcome& outcome, const Expected& expected);
 // "" if the outcome obeys the error rule.
 std::string compare(const Outcome& outcome, const Expected& expected);
 
-// The memory of one forward: inputs are read-only, scratch and the output's old content are poison.
-class Forward {
+class Forward : public RunMemory {
   public:
-    Forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs, Place place,
+    Forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs, Place place = Place::end,
             uint32_t old_content = poison_word);
     const VkattnForwardArgs& args() const { return args_; }
-    VkBuffer out_buffer() const { return out_.buffer(); }
-    Guarded& out() { return out_; }
-    Guarded& scratch() { return scratch_; }
-    void poison();  // scratch and outputs, as before the first run
+    void record(VkCommandBuffer commands, const Plan& plan, uint32_t first, uint32_t count) const {
+        plan.cmd_forward(commands, args_, first, count);
+    }
     Outcome outcome() const;
-    std::string damage() const;  // what was written, but should not have been; "" = nothing
+    Ran<Outcome> run(const Plan& plan) const;  // in a submission of its own
 
   private:
-    struct Input {
-        const char* name;
-        Guarded memory;
-        std::vector<std::byte> content;
-    };
-    VkDeviceAddress add_input(Device& device, const char* name, std::span<const std::byte> content,
-                              Place place, uint32_t alignment_bytes);
-
-    std::vector<Input> inputs_;
-    Tensor out_layout_;
-    uint64_t lse_count_;
-    uint32_t old_content_;
-    Guarded out_, lse_, scratch_;
+    Tensor layout_;
     VkattnForwardArgs args_ = forward_args();
 };
 
@@ -113,6 +99,9 @@ struct Report {
 // skipped if a tuning is asked for that is beyond the device, or if `may_be_refused` is true of the message.
 bool is_planned(Report& report, Case& c, Plan& plan, const std::function<void(Case&, Plan&)>& make,
                 const std::function<bool(const std::string&)>& may_be_refused = {});
+// is_planned, by the forward's plan with a possible limit.
+bool is_planned(Report& report, VkattnContext* context, Case& c, Plan& plan,
+                const std::function<bool(const std::string&)>& may_be_refused = {});
 // True of what the planner says where a device cannot have such a plan for a reason that src/plan/quirks.hpp names.
 bool is_quirk(const std::string& message);
 // Why a case with a max_flops tests no cut on this device, where it is planned as it is without one; "" if it does.
@@ -123,16 +112,35 @@ std::string uncut(VkattnContext* context, const Case& c, bool backward);
 Report run_far_case(Device& device, VkattnContext* context, const Case& c);
 Report run_far_lse_case(Device& device, VkattnContext* context, const Case& c);
 Report run_company_case(Device& device, VkattnContext* context, const Case& c);
+// The inputs of `c` with the sequences of `alone`, which are its batches from `slot` on, from its head and key 0 and
+// from a query row on; and their rows in what became of all.
+Inputs in_company(const Case& alone, const Inputs& own, const Case& c, uint32_t slot, uint32_t first_row);
+Outcome own_rows(const Case& alone, const Case& c, const Outcome& all, uint32_t slot, uint32_t first_row);
 Report run_nonfinite_case(Device& device, VkattnContext* context, const Case& c);
 
-// At the start and at the end of guarded memory, with another poison in what nobody may look at: right, undamaged, and
-// the same bits.
+// Runs something at the start and at the end of guarded memory: right, undamaged, and the same bits. run(place) returns
+// what Ran says.
+template <class Expectation, class Run>
+void run_at_places(Report& report, const Expectation& expected, const Run& run) {
+    std::optional<decltype(run(Place::start).result)> first;
+    for (const Place place : places) {
+        const std::string at = std::string("at the ") + name_of(place) + ": ";
+        const auto [result, damage] = run(place);
+        report.add(at, damage, judge(result, expected));
+        if (first && !first->same_bits(result))
+            report.failures.push_back(at + "other bits than at the start");
+        first = result;
+    }
+}
+
+// By run_at_places, with another poison in what nobody may look at.
 Report run_case(Device& device, VkattnContext* context, const Case& c);
 
 // A second old content of outputs: NaN, as poison_word is.
 constexpr uint32_t second_poison = 0xffffffff;
 
 std::vector<double> as_double(const std::vector<float>& x);
+std::vector<double> dense(const Tensor& t);
 bool equal_bits(const std::vector<float>& a, const std::vector<float>& b);
 
 }  // namespace vkattn::test

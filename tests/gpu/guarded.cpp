@@ -18,11 +18,6 @@ uint64_t round_up(uint64_t x, uint64_t unit) {
     return (x + unit - 1) / unit * unit;
 }
 
-void fill_words(std::span<std::byte> bytes, uint32_t word) {
-    for (size_t at = 0; at < bytes.size(); at += 4)
-        std::memcpy(bytes.data() + at, &word, std::min<size_t>(4, bytes.size() - at));
-}
-
 #if defined(__unix__)
 
 // `size_bytes` of memory between two pages that nobody may touch.
@@ -54,30 +49,38 @@ void make_read_only(std::byte*, uint64_t) {}
 
 }  // namespace
 
+std::vector<std::byte> filled(uint64_t bytes, uint32_t word) {
+    std::vector<std::byte> all(bytes);
+    for (size_t at = 0; at < all.size(); at += 4)
+        std::memcpy(all.data() + at, &word, std::min<size_t>(4, all.size() - at));
+    return all;
+}
+
 const char* name_of(Place place) {
     return place == Place::start ? "start" : "end";
 }
 
-Guarded::Guarded(Device& device, uint64_t size_bytes, Place place, uint32_t alignment_bytes)
+Guarded::Guarded(Device& device, uint64_t size_bytes, Place place, uint32_t alignment_bytes,
+                 VkBufferUsageFlags usage)
     : device_(&device), size_(size_bytes) {
     if (size_bytes == 0 && place == Place::start) return;
     if (device.has_guard_pages())
-        map(alignment_bytes, place);
+        map(alignment_bytes, place, usage);
     else if (size_bytes != 0)
         allocate(alignment_bytes, place);
     else
         address_ = alignment_bytes;  // never to be used, like that of a guard page
 }
 
-void Guarded::map(uint32_t alignment_bytes, Place place) {
+void Guarded::map(uint32_t alignment_bytes, Place place, VkBufferUsageFlags usage) {
     total_ = round_up(std::max<uint64_t>(size_, 1), device_->page_bytes());
     pages_ = map_between_guards(total_, device_->page_bytes());
     offset_ = place == Place::start ? 0 : (total_ - size_) / alignment_bytes * alignment_bytes;
-    fill_words({pages_, total_}, poison_word);
-    import();
+    std::ranges::copy(filled(total_, poison_word), pages_);
+    import(usage);
 }
 
-void Guarded::import() {
+void Guarded::import(VkBufferUsageFlags usage) {
     constexpr auto type = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
     const Vk& vk = device_->vk();
     const VkDevice device = device_->handle();
@@ -87,7 +90,7 @@ void Guarded::import() {
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.pNext = &external;
     info.size = total_;
-    info.usage = guarded_usage;
+    info.usage = usage;
     require(vk.vkCreateBuffer(device, &info, nullptr, &buffer_), "vkCreateBuffer");
     VkMemoryRequirements needs;
     vk.vkGetBufferMemoryRequirements(device, buffer_, &needs);
@@ -148,9 +151,7 @@ void Guarded::write(std::span<const std::byte> data) {
 }
 
 void Guarded::fill(uint32_t word) {
-    std::vector<std::byte> data(size_);
-    fill_words(data, word);
-    write(data);
+    write(filled(size_, word));
 }
 
 std::vector<std::byte> Guarded::read() const {
@@ -177,9 +178,7 @@ std::vector<std::byte> Guarded::everything() const {
 }
 
 bool Guarded::intact() const {
-    const std::vector<std::byte> all = everything();
-    std::vector<std::byte> expected(all.size());
-    fill_words(expected, poison_word);
+    const std::vector<std::byte> all = everything(), expected = filled(total_, poison_word);
     const auto begin = static_cast<std::ptrdiff_t>(offset_), end = begin + static_cast<std::ptrdiff_t>(size_);
     return std::equal(all.begin(), all.begin() + begin, expected.begin()) &&
            std::equal(all.begin() + end, all.end(), expected.begin() + end);

@@ -21,10 +21,15 @@ constexpr VkBufferUsageFlags guarded_usage =
     VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
     VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
 
+// A memory image that repeats a word.
+std::vector<std::byte> filled(uint64_t bytes, uint32_t word);
+
 class Guarded {
   public:
     Guarded() = default;  // of an empty tensor, at address 0
-    Guarded(Device& device, uint64_t size_bytes, Place place, uint32_t alignment_bytes = 4);
+    // The usage is that of the buffer where there are guard pages; elsewhere it has all.
+    Guarded(Device& device, uint64_t size_bytes, Place place, uint32_t alignment_bytes = 4,
+            VkBufferUsageFlags usage = guarded_usage);
     Guarded(Guarded&& other) noexcept { swap(other); }
     Guarded& operator=(Guarded&& other) noexcept {
         swap(other);
@@ -47,8 +52,8 @@ class Guarded {
 
   private:
     void swap(Guarded& other) noexcept;
-    void map(uint32_t alignment_bytes, Place place);
-    void import();
+    void map(uint32_t alignment_bytes, Place place, VkBufferUsageFlags usage);
+    void import(VkBufferUsageFlags usage);
     void allocate(uint32_t alignment_bytes, Place place);
     std::vector<std::byte> everything() const;
 

@@ -233,43 +233,33 @@ std::vector<float> Tensor::gather(std::span<const std::byte> from) const {
     std::vector<float> dense;
     dense.reserve(batch * heads * seqlen * dim);
     const uint64_t bytes = element_bytes(dtype);
-    for (uint64_t b = 0; b < batch; b++)
-        for (uint64_t h = 0; h < heads; h++)
-            for (uint64_t s = 0; s < seqlen; s++)
-                for (uint64_t d = 0; d < dim; d++)
-                    dense.push_back(load(from.data() + (at(b, h, s) + d) * bytes, dtype));
+    for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
+        for (uint64_t d = 0; d < dim; d++)
+            dense.push_back(load(from.data() + (at(b, h, s) + d) * bytes, dtype));
+    });
     return dense;
 }
 
 void Tensor::scatter(std::span<const float> dense) {
     size_t next = 0;
-    for (uint64_t b = 0; b < batch; b++)
-        for (uint64_t h = 0; h < heads; h++)
-            for (uint64_t s = 0; s < seqlen; s++)
-                for (uint64_t d = 0; d < dim; d++)
-                    store(row(b, h, s) + d * element_bytes(dtype), static_cast<double>(dense[next++]), dtype);
+    for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
+        for (uint64_t d = 0; d < dim; d++)
+            store(row(b, h, s) + d * element_bytes(dtype), static_cast<double>(dense[next++]), dtype);
+    });
 }
 
 std::vector<bool> Tensor::covered() const {
     std::vector<bool> bytes(span() * element_bytes(dtype), false);
-    for (uint64_t b = 0; b < batch; b++)
-        for (uint64_t h = 0; h < heads; h++)
-            for (uint64_t s = 0; s < seqlen && dim != 0; s++)
-                std::fill_n(bytes.begin() + (row(b, h, s) - image.data()), row_bytes(), true);
+    for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
+        std::fill_n(bytes.begin() + (row(b, h, s) - image.data()), row_bytes(), true);
+    });
     return bytes;
 }
 
 Tensor tensor_of(const Case& c, int tensor, Poison poison) {
-    const VkattnProblem& p = c.problem;
-    const bool of_query = tensor == 0 || tensor == 3;
-    Tensor t;
-    t.batch = p.batch;
-    t.heads = of_query ? p.num_heads_q : p.num_heads_kv;
-    t.seqlen = of_query ? p.seqlen_q : p.seqlen_kv;
-    t.dim = tensor < 2 ? p.head_dim_qk : p.head_dim_v;
-    t.dtype = p.dtype;
-    const VkattnStrides* const given[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
-    t.strides = *given[tensor];
+    VkattnProblem p = c.problem;
+    const auto& [heads, rows, dim] = extents_of(p, tensor);
+    Tensor t{p.batch, heads, rows, dim, strides_of(p, tensor), p.dtype, {}};
     if (t.strides.seq == VKATTN_CONTIGUOUS) t.strides.seq = t.dim;
     if (t.strides.head == VKATTN_CONTIGUOUS) t.strides.head = t.seqlen * t.dim;
     if (t.strides.batch == VKATTN_CONTIGUOUS) t.strides.batch = t.heads * t.seqlen * t.dim;

@@ -26,6 +26,13 @@ struct Tensor {
     const std::byte* row(uint64_t b, uint64_t h, uint64_t s) const {
         return image.data() + at(b, h, s) * element_bytes(dtype);
     }
+    // body(batch, head, row)
+    template <class Body>
+    void for_each_row(Body body) const {
+        for (uint64_t b = 0; b < batch && dim != 0; b++)
+            for (uint64_t h = 0; h < heads; h++)
+                for (uint64_t s = 0; s < seqlen; s++) body(b, h, s);
+    }
     // Dense, in (batch, head, seq, dim) order, from an image like this tensor's, and back into this tensor's.
     std::vector<float> gather(std::span<const std::byte> from) const;
     void scatter(std::span<const float> dense);

@@ -10,22 +10,25 @@
 namespace vkattn::test {
 // Each hook notes the call, then makes it.
 struct Interposer::Hooks {
-#define X(name) static inline PFN_##name real_##name = nullptr;
-    X(vkGetInstanceProcAddr)
-    X(vkGetDeviceProcAddr)
-    X(vkGetPhysicalDeviceProperties2)
-    X(vkCreateShaderModule)
-    X(vkDestroyShaderModule)
-    X(vkCreatePipelineLayout)
-    X(vkDestroyPipelineLayout)
-    X(vkCreateComputePipelines)
-    X(vkDestroyPipeline)
-    X(vkCmdBindPipeline)
-    X(vkCmdPushConstants)
-    X(vkCmdDispatch)
-    X(vkCmdPipelineBarrier)
-    X(vkCmdUpdateBuffer)
+// The device's functions that are replaced, and by what.
+#define VKATTN_HOOKED_FUNCTIONS(X)                        \
+    X(vkCreateShaderModule, create_module)                \
+    X(vkDestroyShaderModule, destroy<VkShaderModule>)     \
+    X(vkCreatePipelineLayout, create_layout)              \
+    X(vkDestroyPipelineLayout, destroy<VkPipelineLayout>) \
+    X(vkCreateComputePipelines, create_pipelines)         \
+    X(vkDestroyPipeline, destroy_pipeline)                \
+    X(vkCmdBindPipeline, bind)                            \
+    X(vkCmdPushConstants, push)                           \
+    X(vkCmdDispatch, dispatch)                            \
+    X(vkCmdPipelineBarrier, barrier)                      \
+    X(vkCmdUpdateBuffer, update)
+#define X(name, hook) static inline PFN_##name real_##name = nullptr;
+    VKATTN_HOOKED_FUNCTIONS(X)
 #undef X
+    static inline PFN_vkGetInstanceProcAddr real_vkGetInstanceProcAddr = nullptr;
+    static inline PFN_vkGetDeviceProcAddr real_vkGetDeviceProcAddr = nullptr;
+    static inline PFN_vkGetPhysicalDeviceProperties2 real_vkGetPhysicalDeviceProperties2 = nullptr;
 
     static Interposer& active() {
         return Interposer::get();
@@ -86,10 +89,13 @@ struct Interposer::Hooks {
         return found == names.end() ? "" : found->second;
     }
 
-    static void VKAPI_CALL destroy_module(VkDevice device, VkShaderModule module,
-                                          const VkAllocationCallbacks* memory) {
-        if (module != VK_NULL_HANDLE) add(&Interposer::alive_, -1);
-        real_vkDestroyShaderModule(device, module, memory);
+    template <class Handle>
+    static void VKAPI_CALL destroy(VkDevice device, Handle handle, const VkAllocationCallbacks* memory) {
+        if (handle != VK_NULL_HANDLE) add(&Interposer::alive_, -1);
+        if constexpr (std::is_same_v<Handle, VkShaderModule>)
+            real_vkDestroyShaderModule(device, handle, memory);
+        else
+            real_vkDestroyPipelineLayout(device, handle, memory);
     }
 
     static VkResult VKAPI_CALL create_layout(VkDevice device, const VkPipelineLayoutCreateInfo* info,
@@ -97,12 +103,6 @@ struct Interposer::Hooks {
         const VkResult result = real_vkCreatePipelineLayout(device, info, memory, layout);
         if (result == VK_SUCCESS) add(&Interposer::alive_, 1);
         return result;
-    }
-
-    static void VKAPI_CALL destroy_layout(VkDevice device, VkPipelineLayout layout,
-                                          const VkAllocationCallbacks* memory) {
-        if (layout != VK_NULL_HANDLE) add(&Interposer::alive_, -1);
-        real_vkDestroyPipelineLayout(device, layout, memory);
     }
 
     static std::string module_of(VkShaderModule module) {
@@ -217,22 +217,12 @@ struct Interposer::Hooks {
     static PFN_vkVoidFunction VKAPI_CALL get_device_proc(VkDevice device, const char* name) {
         const PFN_vkVoidFunction real = real_vkGetDeviceProcAddr(device, name);
         const std::string_view wanted = name;
-#define X(function, hook)                                         \
-    if (wanted == #function) {                                    \
-        real_##function = reinterpret_cast<PFN_##function>(real); \
-        return reinterpret_cast<PFN_vkVoidFunction>(&hook);       \
+#define X(function, hook)                                                                \
+    if (wanted == #function) {                                                           \
+        real_##function = reinterpret_cast<PFN_##function>(real);                        \
+        return reinterpret_cast<PFN_vkVoidFunction>(static_cast<PFN_##function>(&hook)); \
     }
-        X(vkCreateShaderModule, create_module)
-        X(vkDestroyShaderModule, destroy_module)
-        X(vkCreatePipelineLayout, create_layout)
-        X(vkDestroyPipelineLayout, destroy_layout)
-        X(vkCreateComputePipelines, create_pipelines)
-        X(vkDestroyPipeline, destroy_pipeline)
-        X(vkCmdBindPipeline, bind)
-        X(vkCmdPushConstants, push)
-        X(vkCmdDispatch, dispatch)
-        X(vkCmdPipelineBarrier, barrier)
-        X(vkCmdUpdateBuffer, update)
+        VKATTN_HOOKED_FUNCTIONS(X)
 #undef X
         return real;
     }
@@ -274,12 +264,8 @@ Interposer& Interposer::get() {
 
 Context Interposer::context() const {
     const RuntimeHandles h = device_.runtime().handles();
-    VkattnContextInfo info = context_info();
+    VkattnContextInfo info = context_info_of(h);
     info.get_instance_proc_addr = &Hooks::get_instance_proc;
-    info.instance = h.instance;
-    info.physical_device = h.physical_device;
-    info.device = h.device;
-    info.api_version = VK_API_VERSION_1_2;
     if (!dot_products) return Context(info);
     const Requirements all(h.get_instance_proc_addr, h.instance, h.physical_device);
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};

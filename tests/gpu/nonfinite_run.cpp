@@ -25,6 +25,22 @@ void check_places(const VkattnProblem& p, Report& report,
     if (!seen) report.failures.emplace_back("no row sees any of the elements that are not finite");
 }
 
+// A case and what it runs in; run() says in the report what was damaged.
+template <class Memory, class Given>
+struct Runner {
+    auto run(const Given& of) const {
+        const auto [result, damage] = Memory(device, plan, c, of).run(plan);
+        if (!damage.empty()) report.failures.push_back(damage);
+        return result;
+    }
+    Device& device;
+    Report& report;
+    const Case& c;
+    const Plan& plan;
+    Given inputs;
+    Visibility visible;
+};
+
 namespace of_forward {
 
 enum class Operand { query, key, value, mask };
@@ -57,20 +73,13 @@ size_t mask_index(const Case& c, const At& at) {
 }
 
 Inputs with_element(const Case& c, Inputs inputs, const Injected& what, const At& at) {
-    switch (what.operand) {
-        case Operand::query:
-            set_element(inputs.query, at.row, what.x);
-            break;
-        case Operand::key:
-            set_element(inputs.key, at.key, what.x);
-            break;
-        case Operand::value:
-            set_element(inputs.value, at.key, what.x);
-            break;
-        case Operand::mask:
-            inputs.mask[mask_index(c, at)] = static_cast<double>(what.x);
-            write_mask_image(c, inputs);
-            break;
+    Tensor* const tensors[] = {&inputs.query, &inputs.key, &inputs.value};
+    if (what.operand == Operand::mask) {
+        inputs.mask[mask_index(c, at)] = static_cast<double>(what.x);
+        write_mask_image(c, inputs);
+    } else {
+        set_element(*tensors[static_cast<int>(what.operand)],
+                    what.operand == Operand::query ? at.row : at.key, what.x);
     }
     return inputs;
 }
@@ -146,26 +155,12 @@ Effect effect_on(const Case& c, Operand operand, bool same_head) {
     return c.kernel.starts_with("matrix") ? Effect::rounding : Effect::none;
 }
 
-struct ForwardRunner {
-    Outcome run(const Inputs& of) {
-        const Forward forward(device, plan, c, of, Place::end);
-        device.runtime().submit(
-            [&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
-        if (const std::string damage = forward.damage(); !damage.empty()) report.failures.push_back(damage);
-        return forward.outcome();
-    }
+struct ForwardRunner : Runner<Forward, Inputs> {
     // Returns whether some row sees the element.
-    bool check(const Outcome& clean, const Injected& what, const At& at);
-
-    Device& device;
-    Report& report;
-    const Case& c;
-    const Plan& plan;
-    Inputs inputs;
-    Visibility visible;
+    bool check(const Outcome& clean, const Injected& what, const At& at) const;
 };
 
-bool ForwardRunner::check(const Outcome& clean, const Injected& what, const At& at) {
+bool ForwardRunner::check(const Outcome& clean, const Injected& what, const At& at) const {
     const VkattnProblem& p = c.problem;
     const Outcome got = run(with_element(c, inputs, what, at));
     const std::vector<bool> reached = reached_rows(c, inputs, visible, what, at);
@@ -232,26 +227,11 @@ Reached reached_by(const Injected& what, const Visibility& visible, size_t row, 
     return reached;
 }
 
-struct BackwardRunner {
-    Gradients run(const BackwardInputs& of) {
-        const BackwardMemory memory(device, plan, c, of, Place::end);
-        device.runtime().submit(
-            [&](VkCommandBuffer commands) { plan.cmd_backward(commands, memory.args()); });
-        if (const std::string damage = memory.damage(); !damage.empty()) report.failures.push_back(damage);
-        return memory.gradients();
-    }
+struct BackwardRunner : Runner<BackwardMemory, BackwardInputs> {
     // Returns whether some row sees the element.
-    bool check(const Gradients& clean, const Injected& what, uint64_t row, uint64_t key);
-
+    bool check(const Gradients& clean, const Injected& what, uint64_t row, uint64_t key) const;
     // The inputs with the element, and with the out and lse that a forward makes of it.
     BackwardInputs with_element(const Injected& what, uint64_t row, uint64_t key) const;
-
-    Device& device;
-    Report& report;
-    const Case& c;
-    const Plan& plan;
-    BackwardInputs inputs;
-    Visibility visible;
 };
 
 BackwardInputs BackwardRunner::with_element(const Injected& what, uint64_t row, uint64_t key) const {
@@ -288,7 +268,7 @@ std::string judge(const std::vector<float>& got, const std::vector<float>& clean
     return "";
 }
 
-bool BackwardRunner::check(const Gradients& clean, const Injected& what, uint64_t row, uint64_t key) {
+bool BackwardRunner::check(const Gradients& clean, const Injected& what, uint64_t row, uint64_t key) const {
     const Tensor &q = inputs.forward.query, &k = inputs.forward.key;
     const size_t own_row = row_of_last_head(q, row), own_key = row_of_last_head(k, key);
     const size_t keys = k.batch * k.heads * k.seqlen;
@@ -325,13 +305,9 @@ Report run_nonfinite_case(Device& device, VkattnContext* context, const Case& gi
     Report report;
     Case c = given;
     Plan plan;
-    const auto make = [&](Case& limited, Plan& made) {
-        limited = with_possible_limit(context, limited);
-        made = plan_of(context, limited);
-    };
-    if (!is_planned(report, c, plan, make)) return report;
+    if (!is_planned(report, context, c, plan)) return report;
     const Inputs inputs = make_inputs(c);
-    ForwardRunner runner{device, report, c, plan, inputs, Visibility(c, inputs)};
+    const ForwardRunner runner{{device, report, c, plan, inputs, Visibility(c, inputs)}};
     const Outcome clean = runner.run(inputs);
     if (!is_finite(clean.out)) report.failures.emplace_back("out is not finite though all inputs are");
     for (const Injected& what : injections)
@@ -347,13 +323,9 @@ Report run_nonfinite_backward_case(Device& device, VkattnContext* context, const
     Report report;
     Case c = given;
     Plan plan;
-    const auto make = [&](Case& limited, Plan& made) {
-        limited = with_possible_backward_limit(context, limited);
-        made = backward_plan_of(context, limited);
-    };
-    if (!is_planned(report, c, plan, make)) return report;
+    if (!is_planned_backward(report, context, c, plan)) return report;
     const BackwardInputs inputs(c);
-    BackwardRunner runner{device, report, c, plan, inputs, Visibility(c, inputs.forward)};
+    const BackwardRunner runner{{device, report, c, plan, inputs, Visibility(c, inputs.forward)}};
     const Gradients clean = runner.run(inputs);
     if (!is_finite(clean.query)) report.failures.emplace_back("dquery is not finite though all inputs are");
     for (const Injected& what : injections)

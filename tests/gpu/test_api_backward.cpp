@@ -1,7 +1,6 @@
 // As test_api.cpp: what the backward's functions refuse, and what they record.
 #include <algorithm>
-#include <cstring>
-#include <thread>
+#include <functional>
 
 #include "api_calls.hpp"
 #include "arrays.hpp"
@@ -16,18 +15,6 @@ namespace {
 
 using A = VkattnBackwardArgs;
 using B = VkattnBackward;
-
-Seen create_backward(VkattnContext* context, const VkattnProblem* problem, const VkattnBackward* backward,
-                     const VkattnOptions* options = nullptr) {
-    VkattnPlan* plan = reinterpret_cast<VkattnPlan*>(1);
-    const auto create = [&](VkattnError* error) {
-        const VkattnStatus status = vkattn_backward_create(context, problem, backward, options, &plan, error);
-        CHECK((plan != nullptr) == (status == VKATTN_OK));
-        vkattn_plan_destroy(plan);
-        return status;
-    };
-    return call(create);
-}
 
 // All that a backward may read or write.
 const std::string all_featured = featured<A>() + " dlse";
@@ -45,13 +32,10 @@ constexpr uint64_t output_bytes = 1 << 18;
 
 VkattnBackwardArgs backward_args_at(const Buffer& memory) {
     VkattnBackwardArgs args = backward_args();
-    for (VkDeviceAddress A::*const input :
-         {&A::query, &A::key, &A::value, &A::out, &A::lse, &A::dout, &A::dlse, &A::mask})
-        args.*input = memory.address();
     set_array_addresses(args, memory.address());
     VkDeviceAddress at = memory.address();
-    for (VkDeviceAddress A::*const output : {&A::dquery, &A::dkey, &A::dvalue, &A::dbias})
-        args.*output = at += output_bytes;
+    for (const auto& [name, address, is_output] : backward_tensors)
+        args.*address = is_output ? at += output_bytes : memory.address();
     args.scratch_buffer = memory.handle();
     args.scratch_offset = 5 * output_bytes;
     args.scratch_address = memory.address() + args.scratch_offset;
@@ -63,15 +47,11 @@ VkattnBackwardArgs backward_args_at(const Buffer& memory) {
 TEST_CASE_FIXTURE(Abi, "a backward names what is null, or wrong") {
     const VkattnProblem p = good_problem();
     const VkattnBackward good = backward();
-    VkattnPlan* plan = nullptr;
-    const VkattnOptions* const none = nullptr;
     CHECK(create_backward(c, &p, &good).returned == VKATTN_OK);
     CHECK(create_backward(c, &p, nullptr).returned == VKATTN_OK);
     check_invalid(create_backward(nullptr, &p, &good), "context");
     check_invalid(create_backward(c, nullptr, &good), "problem");
-    check_invalid(call(vkattn_backward_create, c, &p, &good, none, static_cast<VkattnPlan**>(nullptr)),
-                  "plan");
-    CHECK(plan == nullptr);
+    check_invalid(call(vkattn_backward_create, c, &p, &good, nullptr, nullptr), "plan");
     // Each rule is tested without a device (test_plan_backward_refusals.cpp).
     const std::pair<const char*, void (*)(B&)> faults[] = {
         {"backward.struct_size", [](B& b) { b.struct_size = 0; }},
@@ -99,16 +79,9 @@ TEST_CASE_FIXTURE(Abi, "a backward refuses options that it cannot follow") {
     };
     using O = VkattnOptions;
     refused("options.struct_size", [](O& o) { o.struct_size = 1; });
-    refused("options.num_splits", [](O& o) { o.num_splits = 2; });
     refused("options.kernel", [](O& o) { o.kernel = "rows"; });
     refused("options.tuning", [](O& o) { o.tuning = "rows=3"; });
-    refused("options.tuning", [](O& o) { o.tuning = "v_keys=3"; });
     VkattnOptions o = options();
-    o.max_dispatch_flops = 1;
-    const Seen little = create_backward(c, &p, nullptr, &o);
-    CHECK(little.returned == VKATTN_UNSUPPORTED);
-    CHECK(little.field() == "options.max_dispatch_flops");
-    o = options();
     o.kernel = "tiles";
     o.num_splits = 1;
     o.batch_invariant = 1;
@@ -118,27 +91,16 @@ TEST_CASE_FIXTURE(Abi, "a backward refuses options that it cannot follow") {
 TEST_CASE_FIXTURE(Abi, "recording a backward names the address that is null or misaligned") {
     const Made made(c, all_featured);
     const Buffer memory = runtime.allocate(1 << 16);
-    Recorder recorder(device);
-    const VkCommandBuffer commands = recorder.begin();
     between.take_commands();
     struct Tensor {
         std::string field;
         VkDeviceAddress A::*address;
         uint32_t off;  // by which it is misaligned
     };
-    std::vector<Tensor> tensors = {{"args.query", &A::query, 1},
-                                   {"args.key", &A::key, 1},
-                                   {"args.value", &A::value, 1},
-                                   {"args.out", &A::out, 1},
-                                   {"args.lse", &A::lse, 2},
-                                   {"args.dout", &A::dout, 1},
-                                   {"args.dlse", &A::dlse, 2},
-                                   {"args.dquery", &A::dquery, 1},
-                                   {"args.dkey", &A::dkey, 1},
-                                   {"args.dvalue", &A::dvalue, 1},
-                                   {"args.dbias", &A::dbias, 1},
-                                   {"args.mask", &A::mask, 1},
-                                   {"args.scratch_address", &A::scratch_address, 16}};
+    std::vector<Tensor> tensors = {{"args.scratch_address", &A::scratch_address, 16}};
+    for (const auto& [name, address, is_output] : backward_tensors)
+        tensors.push_back(
+            {std::string("args.") + name, address, std::string(name).ends_with("lse") ? 2u : 1u});
     for (const OptionalArray& array : optional_arrays)
         if (array.backward != nullptr)
             tensors.push_back({std::string("args.") + array.name, array.backward, 2});
@@ -161,22 +123,17 @@ TEST_CASE_FIXTURE(Abi, "recording a backward names the address that is null or m
         check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), &args), field);
     }
     const VkattnBackwardArgs args = backward_args_at(memory);
-    const VkattnPlan* const no_plan = nullptr;
-    check_invalid(call(vkattn_cmd_backward, VkCommandBuffer{}, made.plan.get(), &args), "command_buffer");
-    check_invalid(call(vkattn_cmd_backward, commands, no_plan, &args), "plan");
-    check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), static_cast<const A*>(nullptr)),
-                  "args");
-    check_invalid(call(vkattn_cmd_backward_range, commands, no_plan, &args, 0u, 1u), "plan");
+    check_invalid(call(vkattn_cmd_backward, nullptr, made.plan.get(), &args), "command_buffer");
+    check_invalid(call(vkattn_cmd_backward, commands, nullptr, &args), "plan");
+    check_invalid(call(vkattn_cmd_backward, commands, made.plan.get(), nullptr), "args");
+    check_invalid(call(vkattn_cmd_backward_range, commands, nullptr, &args, 0u, 1u), "plan");
     CHECK(between.take_commands().empty());
     CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
-    recorder.end();
 }
 
 TEST_CASE_FIXTURE(Abi, "what a backward was not asked for needs no address") {
     const Made made(c, "b=2 hq=4 hkv=2 sq=5 skv=9");
     const Buffer memory = runtime.allocate(1 << 16);
-    Recorder recorder(device);
-    const VkCommandBuffer commands = recorder.begin();
     VkattnBackwardArgs args = backward_args_at(memory);
     args.dlse = args.dbias = args.mask = 1;
     set_array_addresses(args, 1);
@@ -207,14 +164,12 @@ TEST_CASE_FIXTURE(Abi, "what a backward was not asked for needs no address") {
     CHECK(call(vkattn_cmd_backward, commands, no_keys.plan.get(), &args).returned == VKATTN_OK);
     args.dquery = 0;
     check_invalid(call(vkattn_cmd_backward, commands, no_keys.plan.get(), &args), "args.dquery");
-    recorder.end();
 }
 
 TEST_CASE_FIXTURE(Abi, "each plan is recorded by its own functions only") {
     const Made made(c, all_featured);
     const Plan forward(c, good_problem());
-    VkattnCombine description;
-    vkattn_combine_init(&description);
+    VkattnCombine description = vkattn::combine();
     description.seqlen_q = 5;
     description.head_dim_v = 8;
     const Plan combine(c, description);
@@ -222,11 +177,8 @@ TEST_CASE_FIXTURE(Abi, "each plan is recorded by its own functions only") {
     const VkattnBackwardArgs backward_of_it = backward_args_at(memory);
     VkattnForwardArgs forward_of_it = forward_args();
     forward_of_it.query = forward_of_it.key = forward_of_it.value = forward_of_it.out = memory.address();
-    VkattnCombineArgs combine_of_it;
-    vkattn_combine_args_init(&combine_of_it);
+    VkattnCombineArgs combine_of_it = combine_args();
     combine_of_it.parts = combine_of_it.parts_lse = combine_of_it.out = memory.address();
-    Recorder recorder(device);
-    const VkCommandBuffer commands = recorder.begin();
     between.take_commands();
     for (const Plan* const other : {&forward, &combine}) {
         check_invalid(call(vkattn_cmd_backward, commands, other->get(), &backward_of_it), "plan");
@@ -240,32 +192,43 @@ TEST_CASE_FIXTURE(Abi, "each plan is recorded by its own functions only") {
     for (const Plan* const other : {&std::as_const(made.plan), &forward})
         check_invalid(call(vkattn_cmd_combine, commands, other->get(), &combine_of_it), "plan");
     CHECK(between.take_commands().empty());
-    recorder.end();
 }
 
-TEST_CASE_FIXTURE(Abi, "ranges of a backward that its plan does not have are refused") {
-    const Made made(c, "b=2 hq=4 hkv=2 sq=97 skv=203 max_flops=2000000");
+TEST_CASE_FIXTURE(Abi, "ranges of segments that a plan does not have are refused") {
     const Buffer memory = runtime.allocate(1 << 16);
-    const VkattnBackwardArgs args = backward_args_at(memory);
-    const uint32_t segments = made.plan.segments();
-    REQUIRE(segments > 3);
-    Recorder recorder(device);
-    const VkCommandBuffer commands = recorder.begin();
+    const auto check_ranges = [&](uint32_t all, const std::function<Seen(uint32_t, uint32_t)>& record) {
+        REQUIRE(all > 3);
+        for (const auto& [first, count] : {std::pair{0u, all + 1},
+                                           {all, 1u},
+                                           {all + 1, 0u},
+                                           {1u, all},
+                                           {1u, UINT32_MAX},
+                                           {UINT32_MAX, 1u},
+                                           {UINT32_MAX, UINT32_MAX}}) {
+            const Seen seen = record(first, count);
+            CHECK(seen.returned == VKATTN_INVALID_ARGUMENT);
+            CHECK((seen.field() == "first" || seen.field() == "count"));
+        }
+        // Nothing to record is no fault.
+        for (const uint32_t first : {0u, all}) CHECK(record(first, 0).returned == VKATTN_OK);
+    };
     between.take_commands();
-    for (const auto& [first, count] : {std::pair{0u, segments + 1},
-                                       {segments, 1u},
-                                       {segments + 1, 0u},
-                                       {1u, 0xffffffffu},
-                                       {0xffffffffu, 1u}}) {
-        const Seen seen = call(vkattn_cmd_backward_range, commands, made.plan.get(), &args, first, count);
-        CHECK(seen.returned == VKATTN_INVALID_ARGUMENT);
-        CHECK((seen.field() == "first" || seen.field() == "count"));
-    }
-    for (const uint32_t first : {0u, segments})
-        CHECK(call(vkattn_cmd_backward_range, commands, made.plan.get(), &args, first, 0u).returned ==
-              VKATTN_OK);
+    const Made made(c, "b=2 hq=4 hkv=2 sq=97 skv=203 max_flops=2000000");
+    const VkattnBackwardArgs args = backward_args_at(memory);
+    check_ranges(made.plan.segments(), [&](uint32_t first, uint32_t count) {
+        return call(vkattn_cmd_backward_range, commands, made.plan.get(), &args, first, count);
+    });
+    const Plan plan = plan_of(c, with_possible_limit(c, made.c));
+    VkattnForwardArgs forward = forward_args();
+    forward.query = forward.key = forward.value = memory.address();
+    forward.out = memory.address() + output_bytes;
+    check_ranges(plan.segments(), [&](uint32_t first, uint32_t count) {
+        return call(vkattn_cmd_forward_range, commands, plan.get(), &forward, first, count);
+    });
+    forward.query = 0;
+    check_invalid(call(vkattn_cmd_forward_range, commands, plan.get(), &forward, plan.segments() - 1, 1u),
+                  "args.query");
     CHECK(between.take_commands().empty());
-    recorder.end();
 }
 
 namespace {
@@ -328,14 +291,14 @@ TEST_CASE_FIXTURE(
     const auto recorded = [&](const char* text) {
         const Made made(c, text);
         between.take_commands();
-        made.plan.cmd_backward(reinterpret_cast<VkCommandBuffer>(uintptr_t{16}), args);
-        const std::vector<Command> commands = between.take_commands();
+        made.plan.cmd_backward(commands, args);
+        const std::vector<Command> all = between.take_commands();
         CAPTURE(std::string(text));
-        check_order(commands, args);
-        const auto count = std::count_if(commands.begin(), commands.end(),
-                                         [](const Command& x) { return is(x, Kind::dispatch); });
+        check_order(all, args);
+        const auto count =
+            std::count_if(all.begin(), all.end(), [](const Command& x) { return is(x, Kind::dispatch); });
         CHECK(count == made.plan.segments());
-        return check_barriers(commands);
+        return check_barriers(all);
     };
     CHECK(recorded("b=2 hq=4 hkv=2 sq=41 skv=57") == 2);
     CHECK(recorded("sq=0 skv=57") == 0);

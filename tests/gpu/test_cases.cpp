@@ -1,10 +1,11 @@
-// The cases of tests/cases/forward.txt against the oracle, and the parser that reads them.
+// The cases of tests/cases/forward.txt, backward.txt and pairwise.txt against the oracle, and the parser that reads them.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <sstream>
 
+#include "backward_run.hpp"
 #include "case_suite.hpp"
 #include "skip.hpp"
 
@@ -16,6 +17,13 @@ SectionSuite& forward_suite() {
     static SectionSuite suite(
 #include "forward_cases.inc"
         , "tests/cases/forward.txt", run_case);
+    return suite;
+}
+
+SectionSuite& backward_suite() {
+    static SectionSuite suite(
+#include "backward_cases.inc"
+        , "tests/cases/backward.txt", run_backward_case);
     return suite;
 }
 
@@ -61,28 +69,57 @@ FORWARD_SECTION("far")
 FORWARD_SECTION("rounding")
 FORWARD_SECTION("not finite")
 
-ADD_SECTION(forward_suite, "matrix");
-ADD_SECTION(forward_suite, "not finite on matrix units");
-ADD_SECTION(forward_suite, "matrix bfloat16");
-TEST_CASE("forward cases: matrix") {
-    forward_suite().run_on_matrix_units("matrix", VKATTN_DTYPE_FLOAT16);
-}
-TEST_CASE("forward cases: not finite on matrix units") {
-    forward_suite().run_on_matrix_units("not finite on matrix units", VKATTN_DTYPE_FLOAT16);
-}
-TEST_CASE("forward cases: matrix bfloat16") {
-    forward_suite().run_on_matrix_units("matrix bfloat16", VKATTN_DTYPE_BFLOAT16);
+TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "matrix", VKATTN_DTYPE_FLOAT16)
+TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "not finite on matrix units", VKATTN_DTYPE_FLOAT16)
+TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "matrix bfloat16", VKATTN_DTYPE_BFLOAT16)
+
+#define BACKWARD_SECTION(name) TEST_SECTION(backward_suite, "backward cases: ", name)
+
+BACKWARD_SECTION("shapes")
+BACKWARD_SECTION("heads")
+BACKWARD_SECTION("visibility")
+BACKWARD_SECTION("scores")
+BACKWARD_SECTION("masks")
+BACKWARD_SECTION("mask heads and strides")
+BACKWARD_SECTION("storage types")
+BACKWARD_SECTION("cuts")
+BACKWARD_SECTION("empty")
+BACKWARD_SECTION("slices")
+BACKWARD_SECTION("materialized")
+BACKWARD_SECTION("not finite")
+BACKWARD_SECTION("16-bit dot products")
+TEST_MATRIX_SECTION(backward_suite, "backward cases: ", "matrix", VKATTN_DTYPE_FLOAT16)
+TEST_MATRIX_SECTION(backward_suite, "backward cases: ", "not finite on matrix units", VKATTN_DTYPE_FLOAT16)
+TEST_MATRIX_SECTION(backward_suite, "backward cases: ", "matrix bfloat16", VKATTN_DTYPE_BFLOAT16)
+ADD_SECTION(backward_suite, "modules of GPUs");
+TEST_CASE("backward cases: modules of GPUs") {
+    for (const Features features : {Features::all, Features::none})
+        backward_suite().run("modules of GPUs", features);
 }
 
-TEST_CASE("every two features together") {
+static void run_pairs(const char* pass, RunCase run) {
     SectionSuite pairs(
 #include "pairwise_cases.inc"
-        , "tests/cases/pairwise.txt", run_case);
-    pairs.run("forward");
+        , "tests/cases/pairwise.txt", run);
+    pairs.run(pass);
+}
+TEST_CASE("every two features together") {
+    run_pairs("forward", run_case);
+}
+TEST_CASE("every two features of the backward together") {
+    run_pairs("backward", run_backward_case);
 }
 
-TEST_CASE("every section of the case file is run") {
+TEST_CASE("every section of the case files is run") {
     forward_suite().check_all_added();
+    backward_suite().check_all_added();
+}
+
+// As VKATTN_CASE of the forward.
+TEST_CASE("the backward case in VKATTN_CASE" * doctest::skip()) {
+    const char* const line = std::getenv("VKATTN_CASE");
+    REQUIRE(line != nullptr);
+    run_cases({parse_case(line, "VKATTN_CASE")}, run_backward_case);
 }
 
 TEST_CASE("case lines are read as they are meant") {

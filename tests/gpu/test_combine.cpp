@@ -1,6 +1,5 @@
 // Merging of partial outputs: against fp64 arithmetic done here, and of shards of the keys against the oracle.
 #include <algorithm>
-#include <cstring>
 
 #include "combine_run.hpp"
 #include "interposer.hpp"
@@ -18,9 +17,9 @@ constexpr const char* combine_text =
 
 // Fails the test where memory is damaged.
 Outcome run(Device& device, const Plan& plan, const Case& c, const Parts& parts, Place place) {
-    const CombineRun run = run_combine(device, plan, c, parts, place);
-    CHECK_EQ(run.damage, "");
-    return run.outcome;
+    const auto [outcome, damage] = run_combine(device, plan, c, parts, place);
+    CHECK_EQ(damage, "");
+    return outcome;
 }
 
 }  // namespace
@@ -46,36 +45,26 @@ namespace {
 // Merges into part `of_out`, and the lse into that of part `of_lse`. What was written; the other parts stay as they
 // are.
 Outcome run_in_place(Device& device, const Plan& plan, const Parts& parts, uint32_t of_out, uint32_t of_lse) {
-    const uint64_t bytes = element_bytes(parts.layout.dtype), at = of_out * parts.part_stride * bytes;
-    Guarded given(device, parts.image.size(), Place::end, 16), lse(device, parts.lse.size() * 4, Place::end);
-    given.write(parts.image);
-    lse.write(std::as_bytes(std::span(parts.lse)));
+    const Tensor& layout = parts.layout;
+    const uint64_t at = of_out * parts.part_stride * element_bytes(layout.dtype);
+    const uint64_t first_lse = of_lse * parts.rows;
+    const std::vector<bool> covered = layout.covered();
+    std::vector<bool> written(parts.image.size()), lse_written(parts.lse.size() * sizeof(float));
+    std::copy(covered.begin(), covered.end(), written.begin() + static_cast<std::ptrdiff_t>(at));
+    std::fill_n(lse_written.begin() + static_cast<std::ptrdiff_t>(first_lse * sizeof(float)),
+                parts.rows * sizeof(float), true);
+    RunMemory memory(device);
     VkattnCombineArgs args = combine_args();
-    args.parts = given.address();
-    args.parts_lse = lse.address();
-    args.out = given.address() + at;
-    args.lse = lse.address() + of_lse * parts.rows * 4;
+    args.parts = memory.add("parts", parts.image, written, 16);
+    args.parts_lse = memory.add("parts_lse", std::as_bytes(std::span(parts.lse)), lse_written, 4);
+    args.out = args.parts + at;
+    args.lse = args.parts_lse + first_lse * sizeof(float);
     device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_combine(commands, args); });
-    CHECK(given.intact());
-    CHECK(lse.intact());
-
-    std::vector<std::byte> content = given.read();
-    std::vector<float> statistics(parts.lse.size());
-    std::memcpy(statistics.data(), lse.read().data(), statistics.size() * 4);
-    const auto first = content.begin() + static_cast<std::ptrdiff_t>(at);
-    const std::vector<std::byte> part(first,
-                                      first + static_cast<std::ptrdiff_t>(parts.layout.span() * bytes));
-    const auto first_lse = statistics.begin() + static_cast<std::ptrdiff_t>(of_lse * parts.rows);
-    Outcome outcome{parts.layout.gather(part),
-                    {first_lse, first_lse + static_cast<std::ptrdiff_t>(parts.rows)}};
-
-    const std::vector<bool> covered = parts.layout.covered();
-    for (size_t i = 0; i < part.size(); i++)
-        if (covered[i]) content[at + i] = parts.image[at + i];
-    CHECK(content == parts.image);
-    std::copy_n(parts.lse.begin() + static_cast<std::ptrdiff_t>(of_lse * parts.rows), parts.rows, first_lse);
-    CHECK(statistics == parts.lse);
-    return outcome;
+    CHECK(memory.damage() == "");
+    const std::vector<std::byte> content = memory.content("parts");
+    const std::vector<float> lse = memory.floats("parts_lse");
+    const auto own_lse = std::span(lse).subspan(first_lse, parts.rows);
+    return {layout.gather(std::span(content).subspan(at, covered.size())), {own_lse.begin(), own_lse.end()}};
 }
 
 }  // namespace
@@ -193,107 +182,56 @@ TEST_CASE_FIXTURE(Recorded, "a combine records one dispatch, whatever the length
 
 namespace {
 
-// The keys of a case in shards, each a forward of its own; their parts are merged in the same command buffer.
-class Shards {
-  public:
-    Shards(Recorded& on, const Case& c, const std::vector<uint32_t>& lengths)
-        : on_(on), c_(c), inputs_(make_inputs(c)), count_(static_cast<uint32_t>(lengths.size())) {
-        const VkattnProblem& p = c.problem;
-        rows_ = uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
-        query_ = upload(inputs_.query.image);
-        key_ = upload(inputs_.key.image);
-        value_ = upload(inputs_.value.image);
-        parts_ = Guarded(on.device, count_ * part_bytes(), Place::end, element());
-        parts_lse_ = Guarded(on.device, count_ * lse_bytes(), Place::end);
-        out_ = Guarded(on.device, part_bytes(), Place::end, element());
-        lse_ = Guarded(on.device, lse_bytes(), Place::end);
-        uint32_t first = 0;
-        for (const uint32_t length : lengths) {
-            add(first, length);
-            first += length;
-        }
-        REQUIRE(first == p.seqlen_kv);
-    }
+// Attention over the keys of a case in shards, each a forward of its own, whose parts are merged in the same command
+// buffer. A shard's keys are views of the whole's.
+Outcome run_shards(Recorded& on, const Case& c, const Inputs& inputs, const std::vector<uint32_t>& lengths) {
+    const Tensor out = tensor_of(c, 3);
+    const uint32_t element = element_bytes(out.dtype);
+    const uint64_t rows = out.batch * out.heads * out.seqlen, part_bytes = rows * out.row_bytes();
+    VkattnCombine merge = combine();
+    merge.dtype = merge.parts_dtype = out.dtype;
+    merge.num_parts = static_cast<uint32_t>(lengths.size());
+    merge.batch = c.problem.batch;
+    merge.num_heads = c.problem.num_heads_q;
+    merge.seqlen_q = c.problem.seqlen_q;
+    merge.head_dim_v = c.problem.head_dim_v;
+    const Plan merged(on.context, merge);
 
-    Outcome merge() {
-        VkattnCombine c;
-        vkattn_combine_init(&c);
-        c.dtype = c.parts_dtype = c_.problem.dtype;
-        c.num_parts = count_;
-        c.batch = c_.problem.batch;
-        c.num_heads = c_.problem.num_heads_q;
-        c.seqlen_q = c_.problem.seqlen_q;
-        c.head_dim_v = c_.problem.head_dim_v;
-        const Plan combine(on_.context, c);
-        VkattnCombineArgs args;
-        vkattn_combine_args_init(&args);
-        args.parts = parts_.address();
-        args.parts_lse = parts_lse_.address();
-        args.out = out_.address();
-        args.lse = lse_.address();
-        on_.runtime.submit([&](VkCommandBuffer commands) {
-            for (const Shard& shard : shards_) shard.plan.cmd_forward(commands, shard.args);
-            barrier_between(on_.device, commands, attention_last, attention_first);
-            combine.cmd_combine(commands, args);
-        });
-        Outcome outcome{tensor_of(c_, 3).gather(out_.read()), std::vector<float>(rows_)};
-        const std::vector<std::byte> lse = lse_.read();
-        std::memcpy(outcome.lse.data(), lse.data(), lse.size());
-        return outcome;
-    }
-
-    const Inputs& inputs() const { return inputs_; }
-
-  private:
-    struct Shard {
-        Plan plan;
-        Guarded scratch;
-        VkattnForwardArgs args;
-    };
-
-    uint32_t element() const { return element_bytes(c_.problem.dtype); }
-    uint64_t part_bytes() const { return rows_ * c_.problem.head_dim_v * element(); }
-    uint64_t lse_bytes() const { return rows_ * sizeof(float); }
-
-    Guarded upload(std::span<const std::byte> content) {
-        Guarded memory(on_.device, content.size(), Place::end, element());
-        memory.write(content);
-        return memory;
-    }
-
-    void add(uint32_t first, uint32_t length) {
-        VkattnProblem p = c_.problem;
+    RunMemory memory(on.device);
+    VkattnForwardArgs whole = forward_args();
+    memory.add_inputs(c, inputs, whole);
+    VkattnCombineArgs args = combine_args();
+    args.parts = memory.output("parts", lengths.size() * part_bytes, element);
+    args.parts_lse = memory.output("parts_lse", lengths.size() * rows * sizeof(float));
+    args.out = memory.output("out", out, element);
+    args.lse = memory.output("lse", rows * sizeof(float));
+    std::vector<std::pair<Plan, VkattnForwardArgs>> shards;
+    uint32_t first = 0;
+    for (const uint32_t length : lengths) {
+        VkattnProblem p = c.problem;
         p.align = VKATTN_ALIGN_OFFSET;
         p.query_offset = int64_t{p.seqlen_kv} - p.seqlen_q - first;
         p.seqlen_kv = length;
-        p.key_strides = inputs_.key.strides;
-        p.value_strides = inputs_.value.strides;
-        Plan plan(on_.context, p);
-        const VkattnScratch needs = plan.scratch();
-        Guarded scratch(on_.device, needs.size_bytes, Place::end,
-                        static_cast<uint32_t>(needs.alignment_bytes));
-        VkattnForwardArgs args = forward_args();
-        args.query = query_.address();
-        args.key = key_.address() + first * p.key_strides.seq * element();
-        args.value = value_.address() + first * p.value_strides.seq * element();
-        args.out = parts_.address() + shards_.size() * part_bytes();
-        args.lse = parts_lse_.address() + shards_.size() * lse_bytes();
-        if (needs.size_bytes != 0) {
-            args.scratch_buffer = scratch.buffer();
-            args.scratch_offset = scratch.offset_bytes();
-            args.scratch_address = scratch.address();
-        }
-        shards_.push_back({std::move(plan), std::move(scratch), args});
+        p.key_strides = inputs.key.strides;
+        p.value_strides = inputs.value.strides;
+        VkattnForwardArgs shard = whole;
+        shard.key += first * p.key_strides.seq * element;
+        shard.value += first * p.value_strides.seq * element;
+        shard.out = args.parts + shards.size() * part_bytes;
+        shard.lse = args.parts_lse + shards.size() * rows * sizeof(float);
+        shards.emplace_back(Plan(on.context, p), shard);
+        memory.add_scratch(shards.back().first, shards.back().second);
+        first += length;
     }
-
-    Recorded& on_;
-    const Case& c_;
-    Inputs inputs_;
-    uint32_t count_;
-    uint64_t rows_ = 0;
-    Guarded query_, key_, value_, parts_, parts_lse_, out_, lse_;
-    std::vector<Shard> shards_;
-};
+    REQUIRE(first == c.problem.seqlen_kv);
+    on.runtime.submit([&](VkCommandBuffer commands) {
+        for (const auto& [plan, shard] : shards) plan.cmd_forward(commands, shard);
+        barrier_between(on.device, commands, attention_last, attention_first);
+        merged.cmd_combine(commands, args);
+    });
+    CHECK(memory.damage() == "");
+    return {out.gather(memory.content("out")), memory.floats("lse")};
+}
 
 }  // namespace
 
@@ -309,7 +247,7 @@ TEST_CASE_FIXTURE(Recorded, "shards of the keys merge to attention over all of t
     for (const auto& [text, lengths] : sharded) {
         const Case c = parse_case(text, "here");
         CAPTURE(c.text);
-        Shards shards(*this, c, lengths);
-        CHECK(compare(shards.merge(), vkattn::test::expect(c, shards.inputs())) == "");
+        const Inputs inputs = make_inputs(c);
+        CHECK(compare(run_shards(*this, c, inputs, lengths), vkattn::test::expect(c, inputs)) == "");
     }
 }

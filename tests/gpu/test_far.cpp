@@ -7,7 +7,6 @@
 #include <list>
 #include <map>
 #include <optional>
-#include <thread>
 
 #include "fixture.hpp"
 #include "forward_run.hpp"
@@ -48,10 +47,9 @@ class FarTensor {
     }
     template <class Body>
     void each_row(Body body) const {
-        for (uint64_t b = 0; b < dense_.batch; b++)
-            for (uint64_t h = 0; h < dense_.heads; h++)
-                for (uint64_t s = 0; s < dense_.seqlen; s++)
-                    body(space_.base() + offset(b, h, s), dense_.row(b, h, s));
+        dense_.for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
+            body(space_.base() + offset(b, h, s), dense_.row(b, h, s));
+        });
     }
 
     Tensor dense_;
@@ -66,7 +64,7 @@ Tensor mask_tensor(const VkattnProblem& p, const Inputs& inputs) {
     return {p.mask_extents[0], heads, rows, columns, strides, p.dtype, inputs.mask_image};
 }
 
-// One forward over far tensors, or a far mask beside dense ones, with scratch of its own.
+// One forward over far tensors, or a far mask beside dense ones.
 struct FarForward {
     FarForward(Device& device, const Plan& plan, const Case& dense, const Inputs& inputs,
                const VkattnStrides& far)
@@ -75,25 +73,22 @@ struct FarForward {
           key(inputs.key, masked ? inputs.key.strides : far),
           value(inputs.value, masked ? inputs.value.strides : far),
           out(tensor_of(dense, 3), masked ? tensor_of(dense, 3).strides : far),
-          scratch(device, plan.scratch().size_bytes, Place::end, 256) {
+          scratch(device) {
         if (masked) args.mask = mask.emplace(mask_tensor(dense.problem, inputs), far).address();
         args.query = query.address();
         args.key = key.address();
         args.value = value.address();
         args.out = out.address();
-        args.scratch_buffer = scratch.buffer();
-        args.scratch_offset = scratch.offset_bytes();
-        args.scratch_address = scratch.address();
+        scratch.add_scratch(plan, args);
     }
     bool masked;
     FarTensor query, key, value, out;
     std::optional<FarTensor> mask;
-    Guarded scratch;
+    RunMemory scratch;
     VkattnForwardArgs args = forward_args();
 };
 
-// Two at once, recorded by two threads, on the queue without anything in between. Returns why the device cannot do it,
-// "" if it can.
+// Two at once, without anything in between. Returns why the device cannot do it, "" if it can.
 std::string run_far(Device& device, const Context& context, const std::string& text,
                     const VkattnStrides& far) {
     CAPTURE(text);
@@ -111,26 +106,16 @@ std::string run_far(Device& device, const Context& context, const std::string& t
         if (!is_quirk(e.message())) throw;
         return e.message();
     }
-    const Plan& plan = *planned;
     const Inputs inputs = make_inputs(dense);
     std::list<FarForward> forwards;
-    std::list<Recorder> recorders;
-    for (int t = 0; t < 2; t++) {
-        forwards.emplace_back(device, plan, dense, inputs, far);
-        recorders.emplace_back(device);
-    }
-    const auto record = [&](Recorder& recorder, const FarForward& forward) {
-        plan.cmd_forward(recorder.begin(), forward.args);
-        recorder.end();
-    };
-    std::thread other([&] { record(recorders.back(), forwards.back()); });
-    record(recorders.front(), forwards.front());
-    other.join();
-    Recorder::submit(device, {recorders.front().recorded().front(), recorders.back().recorded().front()});
+    for (int t = 0; t < 2; t++) forwards.emplace_back(device, *planned, dense, inputs, far);
+    device.runtime().submit([&](VkCommandBuffer commands) {
+        for (const FarForward& forward : forwards) planned->cmd_forward(commands, forward.args);
+    });
     const Expected expected = expect(dense, inputs);
     for (const FarForward& forward : forwards) {
         CHECK(compare(Outcome{forward.out.read(), {}}, expected) == "");
-        CHECK(forward.scratch.intact());
+        CHECK(forward.scratch.damage() == "");
     }
     return "";
 }

@@ -24,10 +24,6 @@ struct WrittenRows {
     uint64_t first_head, end_head, first, end;
 };
 
-uint64_t heads_of(const VkattnProblem& p) {
-    return uint64_t{p.batch} * p.num_heads_q;
-}
-
 // Returns the rows that forward dispatch d writes, where heads do not share tiles. It counts query tiles from the last.
 WrittenRows rows_of(const core::Plan& plan, const core::Dispatch& d) {
     const uint64_t first_head = d.cut.first[0],
@@ -68,7 +64,7 @@ class HugeForward {
           plan_(plan_of(context, c_)),
           core_(*core_plan_of(context->caps, c_, false)),
           inputs_(make_inputs(with_one_row(c_))),
-          rows_(heads_of(c_.problem) * c_.problem.seqlen_q),
+          rows_(uint64_t{c_.problem.batch} * c_.problem.num_heads_q * c_.problem.seqlen_q),
           out_(rows_ * c_.problem.head_dim_v * element_bytes(c_.problem.dtype)),
           lse_(rows_ * 4),
           scratch_(plan_.scratch().size_bytes + core::scratch_alignment) {
@@ -76,11 +72,7 @@ class HugeForward {
             throw RuntimeError("not so much address space");
         const Tensor* const tensors[] = {&inputs_.query, &inputs_.key, &inputs_.value};
         VkDeviceAddress* const addresses[] = {&args_.query, &args_.key, &args_.value};
-        for (size_t t = 0; t < 3; t++) {
-            memory_[t] = Guarded(device, tensors[t]->image.size(), Place::end);
-            memory_[t].write(tensors[t]->image);
-            *addresses[t] = memory_[t].address();
-        }
+        for (size_t t = 0; t < 3; t++) *addresses[t] = memory_.input("operand", tensors[t]->image);
         args_.out = address_of(out_);
         args_.lse = address_of(lse_);
         args_.scratch_address = address_of(scratch_);
@@ -145,7 +137,7 @@ class HugeForward {
     Inputs inputs_;
     uint64_t rows_;
     Reservation out_, lse_, scratch_;
-    Guarded memory_[3];
+    RunMemory memory_{device_};
     VkattnForwardArgs args_ = forward_args();
 };
 

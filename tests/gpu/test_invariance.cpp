@@ -1,10 +1,7 @@
 // The option batch_invariant: the bits of a row depend on its own query, keys, values, mask row, length and offset.
 #include <fmt/format.h>
 
-#include <cstring>
-
-#include "fixture.hpp"
-#include "forward_run.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"
@@ -20,48 +17,6 @@ struct Company {
     uint32_t slot;
     uint32_t first_row = 0;
 };
-
-void copy_rows(const Tensor& from, Tensor& to, uint32_t slot, uint32_t first_row,
-               const std::vector<bool>* rows) {
-    for (uint64_t h = 0; h < from.heads; h++)
-        for (uint64_t s = 0; s < from.seqlen; s++)
-            if (rows == nullptr || (*rows)[h * from.seqlen + s])
-                std::memcpy(to.row(slot, h, first_row + s), from.row(0, h, s), from.row_bytes());
-}
-
-// Masks of rank 4 that broadcast nothing.
-void copy_mask(const Case& alone, const Inputs& from, const Case& c, Inputs& to, uint32_t slot) {
-    if (alone.problem.mask == VKATTN_MASK_NONE) return;
-    const uint32_t* const n = c.problem.mask_extents;
-    for (uint64_t h = 0; h < alone.problem.num_heads_q; h++)
-        for (uint64_t i = 0; i < alone.problem.seqlen_q; i++)
-            for (uint64_t j = 0; j < alone.problem.seqlen_kv; j++)
-                to.mask[((slot * uint64_t{n[1]} + h) * n[2] + i) * n[3] + j] =
-                    mask_at(alone, from, 0, h, i, j);
-    write_mask_image(c, to);
-}
-
-// The rows of the sequence in an outcome of the whole batch.
-Outcome rows_of(const Case& alone, const Case& c, const Outcome& all, uint32_t slot, uint32_t first_row) {
-    const VkattnProblem &p = alone.problem, &q = c.problem;
-    Outcome rows;
-    for (uint64_t h = 0; h < p.num_heads_q; h++)
-        for (uint64_t i = 0; i < p.seqlen_q; i++) {
-            const uint64_t row = (slot * uint64_t{q.num_heads_q} + h) * q.seqlen_q + first_row + i;
-            const auto begin = all.out.begin() + static_cast<std::ptrdiff_t>(row * q.head_dim_v);
-            rows.out.insert(rows.out.end(), begin, begin + q.head_dim_v);
-            rows.lse.push_back(all.lse[row]);
-        }
-    return rows;
-}
-
-Outcome run(Device& device, const Plan& plan, const Case& c, const Inputs& inputs) {
-    const Forward forward(device, plan, c, inputs, Place::end);
-    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
-    CHECK(forward.damage() == "");
-    CHECK(compare(forward.outcome(), expect(c, inputs)) == "");
-    return forward.outcome();
-}
 
 // `common` holds for the sequence and for all its companies. So does the limit of a dispatch, because a row's keys
 // are cut by it.
@@ -79,20 +34,16 @@ void check_invariance(Device& device, VkattnContext* context, const std::string&
             plan_of(context, limited);
         });
     const Inputs alone_inputs = make_inputs(alone_case);
-    const Outcome alone = run(device, plan_of(context, alone_case), alone_case, alone_inputs);
-    const std::vector<bool> seen = visible_keys(alone_case, alone_inputs);
+    const Outcome alone = run_forward(device, plan_of(context, alone_case), alone_case, alone_inputs);
+    CHECK(compare(alone, expect(alone_case, alone_inputs)) == "");
     for (const auto& [text, slot, first_row] : companies) {
         Case c = read(text, 7);
         c.max_dispatch_flops = alone_case.max_dispatch_flops;
         CAPTURE(c.text);
-        Inputs inputs = make_inputs(c);
-        copy_rows(alone_inputs.query, inputs.query, slot, first_row, nullptr);
-        copy_rows(alone_inputs.key, inputs.key, slot, 0, &seen);
-        copy_rows(alone_inputs.value, inputs.value, slot, 0, &seen);
-        copy_mask(alone_case, alone_inputs, c, inputs, slot);
-        const Outcome rows =
-            rows_of(alone_case, c, run(device, plan_of(context, c), c, inputs), slot, first_row);
-        CHECK(rows.same_bits(alone));
+        const Inputs inputs = in_company(alone_case, alone_inputs, c, slot, first_row);
+        const Outcome all = run_forward(device, plan_of(context, c), c, inputs);
+        CHECK(compare(all, expect(c, inputs)) == "");
+        CHECK(own_rows(alone_case, c, all, slot, first_row).same_bits(alone));
     }
 }
 

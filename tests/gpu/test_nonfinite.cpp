@@ -2,6 +2,7 @@
 // cases with `nonfinite`.
 #include <fmt/format.h>
 
+#include "backward_run.hpp"
 #include "case_suite.hpp"
 #include "interposer.hpp"
 #include "nonfinite.hpp"
@@ -11,14 +12,6 @@ using namespace vkattn;
 using namespace vkattn::test;
 
 namespace {
-
-Outcome run(Device& device, const Job& job, const Inputs& inputs) {
-    const Forward forward(device, job.plan, job.c, inputs, Place::end);
-    device.runtime().submit(
-        [&](VkCommandBuffer commands) { job.plan.cmd_forward(commands, forward.args()); });
-    CHECK(forward.damage() == "");
-    return forward.outcome();
-}
 
 // The last element of each query row of the last batch and kv head is 1, so that an infinite one of a key makes an
 // infinite product with all of them.
@@ -40,10 +33,11 @@ void check_infinite_products(Device& device, VkattnContext* context, const std::
     const Visibility visible(job.c, job.inputs);
     const uint64_t keys = job.c.problem.seqlen_kv, at = keys / 2, dim = job.c.problem.head_dim_v;
     const size_t key = row_of_last_head(job.inputs.key, at), head = visible.head_of(visible.rows() - 1);
-    const Outcome clean = run(device, job, with_infinite_keys(job, 1, at, at + 1)),
-                  high = run(device, job, with_infinite_keys(job, infinity, at, at + 1)),
-                  low = run(device, job, with_infinite_keys(job, -infinity, at, at + 1)),
-                  none = run(device, job, with_infinite_keys(job, -infinity, 0, keys));
+    const auto run = [&](float x, uint64_t first, uint64_t end) {
+        return run_forward(device, job.plan, job.c, with_infinite_keys(job, x, first, end));
+    };
+    const Outcome clean = run(1, at, at + 1), high = run(infinity, at, at + 1),
+                  low = run(-infinity, at, at + 1), none = run(-infinity, 0, keys);
     size_t seen = 0;
     for (size_t row = 0; row < visible.rows(); row++) {
         CAPTURE(row);
@@ -79,4 +73,29 @@ TEST_CASE_FIXTURE(OnDevice, "infinite products of query and key on matrix units"
                              "h=2 sq=64 skv=97 d=24 causal kernel=matrix dtype=f16 batch_invariant",
                              "sq=41 skv=97 d=24 mask=bool mask_shape=41,97 kernel=matrix dtype=f16"})
         check_infinite_products(device, runtime.context(), text);
+}
+
+// Keys with a mask of -2e9 weigh nothing beside those with -1e9, whose lse can tell nothing smaller than 100 apart.
+TEST_CASE_FIXTURE(Recorded, "keys that a large mask leaves no weight get no gradient") {
+    const Case c = parse_case("sq=8 skv=8 mask=float mask_shape=8,8", "here");
+    const Plan plan = backward_plan_of(context.get(), c);
+    BackwardInputs inputs(c);
+    for (size_t i = 0; i < 64; i++) inputs.forward.mask[i] = i % 8 < 4 ? -1e9 : -2e9;
+    write_mask_image(c, inputs.forward);
+    const oracle::Result exact =
+        oracle::forward(oracle_problem(c, inputs.forward), dense(inputs.forward.query),
+                        dense(inputs.forward.key), dense(inputs.forward.value));
+    inputs.out.scatter(std::vector<float>(exact.out.begin(), exact.out.end()));
+    inputs.lse.assign(exact.lse.begin(), exact.lse.end());
+    const Gradients got = BackwardMemory(device, plan, c, inputs).run(plan).result;
+    for (size_t key = 0; key < 8; key++) {
+        double most = 0;
+        for (const float x : row_of(got.value, key, 8))
+            most = std::max(most, std::abs(static_cast<double>(x)));
+        CAPTURE(key);
+        if (key < 4)
+            CHECK(most > 0.01);
+        else
+            CHECK(most < 1e-30);
+    }
 }

@@ -147,31 +147,24 @@ TEST_CASE_FIXTURE(Abi, "a plan's info is what its JSON says") {
 
 TEST_CASE_FIXTURE(Abi, "a check names what is null or no struct of ours, and writes nothing then") {
     const VkattnProblem p = good_problem();
-    const VkattnOptions* const none = nullptr;
-    const VkattnBackward* const defaults = nullptr;
-    VkattnContext* const no_context = nullptr;
     VkattnPlanInfo info = poisoned();
-    check_invalid(call(vkattn_plan_check, no_context, &p, none, &info), "context");
-    check_invalid(call(vkattn_backward_check, no_context, &p, defaults, none, &info), "context");
+    check_invalid(call(vkattn_plan_check, nullptr, &p, nullptr, &info), "context");
+    check_invalid(call(vkattn_backward_check, nullptr, &p, nullptr, nullptr, &info), "context");
     const VkattnCombine merge = combine();
-    check_invalid(call(vkattn_combine_check, no_context, &merge, &info), "context");
-    check_invalid(call(vkattn_plan_check, c, static_cast<const VkattnProblem*>(nullptr), none, &info),
-                  "problem");
-    check_invalid(call(vkattn_combine_check, c, static_cast<const VkattnCombine*>(nullptr), &info),
-                  "combine");
+    check_invalid(call(vkattn_combine_check, nullptr, &merge, &info), "context");
+    check_invalid(call(vkattn_plan_check, c, nullptr, nullptr, &info), "problem");
+    check_invalid(call(vkattn_combine_check, c, nullptr, &info), "combine");
     CHECK(is_untouched(info));
     for (const size_t size : {size_t{0}, sizeof info - 8, sizeof info + 8}) {
         info.struct_size = size;
-        check_invalid(call(vkattn_plan_check, c, &p, none, &info), "info.struct_size");
-        check_invalid(call(vkattn_backward_check, c, &p, defaults, none, &info), "info.struct_size");
+        check_invalid(call(vkattn_plan_check, c, &p, nullptr, &info), "info.struct_size");
+        check_invalid(call(vkattn_backward_check, c, &p, nullptr, nullptr, &info), "info.struct_size");
     }
     info.struct_size = sizeof info;
     CHECK(is_untouched(info));
     const Plan plan(c, p);
-    check_invalid(call(vkattn_plan_info, static_cast<const VkattnPlan*>(nullptr), &info), "plan");
-    check_invalid(call(vkattn_plan_info, static_cast<const VkattnPlan*>(plan.get()),
-                       static_cast<VkattnPlanInfo*>(nullptr)),
-                  "info");
+    check_invalid(call(vkattn_plan_info, nullptr, &info), "plan");
+    check_invalid(call(vkattn_plan_info, static_cast<const VkattnPlan*>(plan.get()), nullptr), "info");
     VkattnPlanInfo zeros;
     vkattn_plan_info_init(&zeros);
     CHECK(zeros.struct_size == sizeof zeros);

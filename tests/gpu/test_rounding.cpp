@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "backward_run.hpp"
-#include "fixture.hpp"
+#include "case_suite.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"
@@ -93,37 +93,28 @@ std::string forward_flaw(Device& device, VkattnContext* context, const Neighbour
     Inputs inputs = make_inputs(c);
     fill(inputs.query, 0);
     inputs.value.scatter(two_rows(n, 1));
-    const Plan plan = plan_of(context, c);
-    const Forward forward(device, plan, c, inputs, Place::end);
-    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_forward(commands, forward.args()); });
-    CHECK(forward.damage() == "");
-    return flaw_of(n, forward.outcome().out, 1, 0, 1);
+    return flaw_of(n, run_forward(device, plan_of(context, c), c, inputs).out, 1, 0, 1);
 }
 
 // Two keys with dP of 1 and -1 and weights of 1/2: dS is 1/2 and -1/2, delta is 0. So dquery is half the difference
 // of the keys, where queries are 0; and dkey of the first key is the mean of two queries, where keys are 0.
-struct BackwardRun {
-    BackwardRun(Device& device, VkattnContext* context, const Neighbours& n, const std::string& words,
-                bool of_query) {
-        const Case c =
-            case_of(n, fmt::format("sq={} skv=2 dqk={} dv=8 scale=1 {}", of_query ? 1 : 2, dim, words));
-        BackwardInputs inputs(c);
-        fill(inputs.forward.query, 0);
-        fill(inputs.forward.key, 0);
-        (of_query ? inputs.forward.key : inputs.forward.query).scatter(two_rows(n, of_query ? -1.0f : 1.0f));
-        inputs.forward.value.scatter(units(n, 8, {1, -1}));
-        inputs.dout.scatter(units(n, 8, std::vector<float>(of_query ? 1 : 2, 1.0f)));
-        fill(inputs.out, 0);
-        inputs.lse.assign(inputs.lse.size(), std::log(2.0f));
-        const Plan plan = backward_plan_of(context, c);
-        const BackwardMemory memory(device, plan, c, inputs, Place::end);
-        device.runtime().submit(
-            [&](VkCommandBuffer commands) { plan.cmd_backward(commands, memory.args()); });
-        CHECK(memory.damage() == "");
-        gradients = memory.gradients();
-    }
-    Gradients gradients;
-};
+Gradients run_backward(Device& device, VkattnContext* context, const Neighbours& n, const std::string& words,
+                       bool of_query) {
+    const Case c =
+        case_of(n, fmt::format("sq={} skv=2 dqk={} dv=8 scale=1 {}", of_query ? 1 : 2, dim, words));
+    BackwardInputs inputs(c);
+    fill(inputs.forward.query, 0);
+    fill(inputs.forward.key, 0);
+    (of_query ? inputs.forward.key : inputs.forward.query).scatter(two_rows(n, of_query ? -1.0f : 1.0f));
+    inputs.forward.value.scatter(units(n, 8, {1, -1}));
+    inputs.dout.scatter(units(n, 8, std::vector<float>(of_query ? 1 : 2, 1.0f)));
+    fill(inputs.out, 0);
+    inputs.lse.assign(inputs.lse.size(), std::log(2.0f));
+    const Plan plan = backward_plan_of(context, c);
+    const auto [gradients, damage] = BackwardMemory(device, plan, c, inputs).run(plan);
+    CHECK(damage == "");
+    return gradients;
+}
 
 constexpr VkattnDtype dtypes[] = {VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16};
 
@@ -172,8 +163,8 @@ TEST_CASE_FIXTURE(OnDevice, "16-bit gradients are rounded to even") {
             for (const char* words : {"align_bytes=16", ""}) {
                 CAPTURE(std::string(name_of(dtype)));
                 CAPTURE(words);
-                CHECK(flaw_of(n, BackwardRun(device, own, n, words, true).gradients.query, 1, 0, 1) == "");
-                const Gradients g = BackwardRun(device, own, n, words, false).gradients;
+                CHECK(flaw_of(n, run_backward(device, own, n, words, true).query, 1, 0, 1) == "");
+                const Gradients g = run_backward(device, own, n, words, false);
                 CHECK(flaw_of(n, g.key, 2, 0, 1) == "");
                 CHECK(flaw_of(n, g.key, 2, 1, -1) == "");
             }

@@ -1,10 +1,16 @@
-// The C functions of the runtime: what they refuse, and that a run brings scratch and submits in pieces.
+// The C functions of the runtime: what they refuse, and that a run brings scratch and submits in pieces. And its memory
+// where the device has none left.
+#include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <thread>
 
 #include "api_calls.hpp"
+#include "backward_run.hpp"
 #include "case_suite.hpp"
 #include "interposer.hpp"
+#include "runtime/memory.hpp"
 #include "skip.hpp"
 
 using namespace vkattn;
@@ -28,19 +34,6 @@ VkattnRun run_with_progress() {
     return run;
 }
 
-Buffer uploaded(Runtime& runtime, std::span<const float> values) {
-    Buffer b = runtime.allocate(values.size_bytes());
-    runtime.upload(b, std::as_bytes(values));
-    return b;
-}
-
-std::vector<float> downloaded(Runtime& runtime, const Buffer& buffer) {
-    std::vector<float> values(buffer.size_bytes() / sizeof(float));
-    runtime.download(buffer, std::as_writable_bytes(std::span(values)));
-    return values;
-}
-
-// One key, so that out is the value.
 VkattnProblem one_key() {
     VkattnProblem p = problem();
     p.seqlen_q = p.seqlen_kv = 1;
@@ -105,42 +98,27 @@ TEST_CASE_FIXTURE(OnRuntime, "runs of one plan on several threads have scratch o
 }
 
 TEST_CASE_FIXTURE(OnRuntime, "a run executes a backward and a combine") {
-    const std::vector<float> value = {1, 2, 3, 4, 5, 6, 7, 8}, gradient = {8, 7, 6, 5, 4, 3, 2, 1};
-    const Buffer v = uploaded(runtime, value), dout = uploaded(runtime, gradient),
-                 lse = uploaded(runtime, std::vector<float>(1)), dq = runtime.allocate(32),
-                 dk = runtime.allocate(32), dv = runtime.allocate(32), out = runtime.allocate(32);
-    VkattnForwardArgs forward = forward_args();
-    forward.query = forward.key = forward.value = v.address();
-    forward.out = out.address();
-    forward.lse = lse.address();
-    CHECK(runtime.run(runtime.plan(one_key()), forward).submissions == 1);
-    CHECK(downloaded(runtime, out) == value);
-
-    VkattnBackwardArgs args = backward_args();
-    args.query = args.key = args.value = v.address();
-    args.out = out.address();
-    args.lse = lse.address();
-    args.dout = dout.address();
-    args.dquery = dq.address();
-    args.dkey = dk.address();
-    args.dvalue = dv.address();
-    runtime.run(runtime.backward_plan(one_key(), backward()), args);
-    CHECK(downloaded(runtime, dv) == gradient);
+    const Case c = parse_case("b=2 hq=4 hkv=2 sq=41 skv=71 causal");
+    const BackwardInputs inputs(c);
+    const Plan gradients = backward_plan_of(runtime.context(), c);
+    const BackwardMemory memory(device, gradients, c, inputs);
+    CHECK(runtime.run(gradients, memory.args()).submissions >= 1);
+    CHECK(memory.damage() == "");
+    CHECK(compare(memory.outcome(), expect_gradients(c, inputs)) == "");
 
     // Two parts of equal weight give their mean.
-    VkattnCombine c = combine();
-    c.num_parts = 2;
-    c.seqlen_q = 1;
-    c.head_dim_v = 8;
-    std::vector<float> both = value;
-    both.insert(both.end(), gradient.begin(), gradient.end());
-    const Buffer parts = uploaded(runtime, both), weights = uploaded(runtime, std::vector<float>(2));
-    VkattnCombineArgs merge = combine_args();
-    merge.parts = parts.address();
-    merge.parts_lse = weights.address();
-    merge.out = out.address();
-    CHECK(runtime.run(runtime.combine_plan(c), merge).submissions == 1);
-    for (const float mean : downloaded(runtime, out)) CHECK(mean == doctest::Approx(4.5));
+    VkattnCombine merge = combine();
+    merge.num_parts = 2;
+    merge.seqlen_q = 1;
+    merge.head_dim_v = 2;
+    RunMemory parts(device);
+    const float given[] = {1, 2, 3, 4}, weights[] = {0, 0};
+    VkattnCombineArgs args = combine_args();
+    args.parts = parts.input("parts", std::as_bytes(std::span(given)));
+    args.parts_lse = parts.input("parts_lse", std::as_bytes(std::span(weights)));
+    args.out = parts.output("out", 2 * sizeof(float));
+    CHECK(runtime.run(runtime.combine_plan(merge), args).submissions == 1);
+    CHECK(parts.floats("out") == std::vector<float>{2, 3});
 }
 
 TEST_CASE_FIXTURE(OnRuntime, "a run refuses what a recording refuses, and names the argument") {
@@ -180,7 +158,7 @@ TEST_CASE_FIXTURE(OnRuntime, "what a recording returns or throws, its submission
     CHECK(seen.returned == VKATTN_UNSUPPORTED);
     CHECK(seen.field() == "args.own");
     CHECK(std::string(seen.error.message) == "is mine");
-    check_invalid(call(vkattn_runtime_submit, r, VkattnRecord{nullptr}, nullptr, nullptr), "record");
+    check_invalid(call(vkattn_runtime_submit, r, nullptr, nullptr, nullptr), "record");
     check_invalid(call(vkattn_runtime_submit, nullptr, refuse, static_cast<void*>(name), nullptr), "runtime");
     CHECK_THROWS_AS(runtime.submit([](VkCommandBuffer) { throw std::out_of_range("mine"); }),
                     std::out_of_range);
@@ -191,7 +169,7 @@ TEST_CASE_FIXTURE(OnRuntime, "the runtime's C functions refuse nulls and sizes t
     VkattnRuntimeOptions options;
     vkattn_runtime_options_init(&options);
     VkattnRuntime* opened = r;
-    check_invalid(call(vkattn_runtime_open, &options, static_cast<VkattnRuntime**>(nullptr)), "runtime");
+    check_invalid(call(vkattn_runtime_open, &options, nullptr), "runtime");
     options.struct_size++;
     check_invalid(call(vkattn_runtime_open, &options, &opened), "options.struct_size");
     CHECK(opened == nullptr);
@@ -211,7 +189,7 @@ TEST_CASE_FIXTURE(OnRuntime, "the runtime's C functions refuse nulls and sizes t
 
     VkattnBuffer* buffer = nullptr;
     check_invalid(call(vkattn_buffer_create, nullptr, uint64_t{4}, &buffer), "runtime");
-    check_invalid(call(vkattn_buffer_create, r, uint64_t{4}, static_cast<VkattnBuffer**>(nullptr)), "buffer");
+    check_invalid(call(vkattn_buffer_create, r, uint64_t{4}, nullptr), "buffer");
     vkattn_buffer_destroy(nullptr);
     CHECK(vkattn_buffer_address(nullptr) == 0);
     CHECK(vkattn_buffer_size(nullptr) == 0);
@@ -263,4 +241,65 @@ TEST_CASE_FIXTURE(OnRuntime, "the barrier orders what two recordings do") {
     };
     CHECK(copy(true) == 0);
     CHECK(copy(false) > 0);  // synchronization validation would say so
+}
+
+namespace {
+
+// Counts the blocks of host memory that an allocator has.
+struct Counted {
+    static inline std::mutex mutex;
+    static inline std::map<void*, size_t> blocks;  // with their sizes
+
+    static void* VKAPI_CALL allocate(void*, size_t size, size_t alignment, VkSystemAllocationScope) {
+        const size_t unit = std::max(alignment, sizeof(void*));
+        void* const block = std::aligned_alloc(unit, (size + unit - 1) / unit * unit);
+        const std::lock_guard lock(mutex);
+        if (block != nullptr) blocks[block] = size;
+        return block;
+    }
+    static void VKAPI_CALL release(void*, void* block) {
+        const std::lock_guard lock(mutex);
+        blocks.erase(block);
+        std::free(block);
+    }
+    static void* VKAPI_CALL reallocate(void* user, void* old, size_t size, size_t alignment,
+                                       VkSystemAllocationScope scope) {
+        void* const block = size != 0 ? allocate(user, size, alignment, scope) : nullptr;
+        if (old != nullptr && block != nullptr) std::memcpy(block, old, std::min(size, blocks.at(old)));
+        if (old != nullptr && (block != nullptr || size == 0)) release(user, old);
+        return block;
+    }
+};
+
+}  // namespace
+
+// That it leaves no object of Vulkan is seen by test_runtime_faults.cpp.
+TEST_CASE_FIXTURE(OnDevice, "a runtime without memory for its staging buffer leaves nothing behind") {
+    VkAllocationCallbacks host{};
+    host.pfnAllocation = &Counted::allocate;
+    host.pfnReallocation = &Counted::reallocate;
+    host.pfnFree = &Counted::release;
+    const RuntimeHandles h = runtime.handles();
+    VmaVulkanFunctions functions{};
+    functions.vkGetInstanceProcAddr = h.get_instance_proc_addr;
+    functions.vkGetDeviceProcAddr = reinterpret_cast<PFN_vkGetDeviceProcAddr>(
+        h.get_instance_proc_addr(h.instance, "vkGetDeviceProcAddr"));
+    functions.vkAllocateMemory = [](auto...) { return VK_ERROR_OUT_OF_DEVICE_MEMORY; };
+    VmaAllocatorCreateInfo info{};
+    info.instance = h.instance;
+    info.physicalDevice = h.physical_device;
+    info.device = h.device;
+    info.pAllocationCallbacks = &host;
+    info.pVulkanFunctions = &functions;
+    info.vulkanApiVersion = VK_API_VERSION_1_2;
+    CHECK_THROWS_WITH_AS(runtime::Memory(info, 1 << 20),
+                         "allocating the staging buffer failed: ErrorOutOfDeviceMemory", Error);
+    CHECK(Counted::blocks.empty());
+    functions.vkAllocateMemory = nullptr;
+    {
+        const runtime::Memory memory(info, 1 << 20);
+        CHECK(memory.staging_data() != nullptr);
+        CHECK_FALSE(Counted::blocks.empty());
+    }
+    CHECK(Counted::blocks.empty());
 }

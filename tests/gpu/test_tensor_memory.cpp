@@ -16,19 +16,27 @@ using namespace vkattn::test;
 
 namespace {
 
-// Copies the elements of a tensor into an image of all tensors of a packed buffer, whose first element is `offset`.
-void pack(const Tensor& tensor, uint64_t offset, std::vector<std::byte>& all) {
-    const std::vector<bool> covered = tensor.covered();
-    const uint64_t first = offset * element_bytes(tensor.dtype);
-    all.resize(std::max<size_t>(all.size(), first + covered.size()));
-    for (size_t i = 0; i < covered.size(); i++)
-        if (covered[i]) all[first + i] = tensor.image[i];
-}
+// The tensors of a packed buffer as one image, and the bytes that a run may write. Offsets are in elements.
+struct Image {
+    std::vector<std::byte> all;
+    std::vector<bool> written;
 
-// The part of a packed image where a tensor lies.
-std::vector<std::byte> unpack(const Tensor& like, uint64_t offset, const std::vector<std::byte>& all) {
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(offset * element_bytes(like.dtype));
-    return {first, first + static_cast<std::ptrdiff_t>(like.image.size())};
+    void add(const Tensor& tensor, uint64_t offset, bool is_output) {
+        const std::vector<bool> covered = tensor.covered();
+        const uint64_t first = offset * element_bytes(tensor.dtype);
+        all.resize(std::max<size_t>(all.size(), first + covered.size()));
+        written.resize(all.size());
+        for (size_t i = 0; i < covered.size(); i++)
+            if (covered[i]) {
+                all[first + i] = tensor.image[i];
+                written[first + i] = is_output;
+            }
+    }
+};
+
+// The elements of a tensor in what a packed buffer holds.
+std::vector<float> gathered(const Tensor& like, uint64_t offset, const std::vector<std::byte>& all) {
+    return like.gather(std::span(all).subspan(offset * element_bytes(like.dtype), like.image.size()));
 }
 
 // A case whose tensors are (batch, seq, which, heads, head_dim) or, with heads outside, (batch, heads, seq, which,
@@ -60,84 +68,6 @@ std::vector<Packed> packed_cases() {
             packed_heads(2, 5, 37, "dtype=f16 causal")};
 }
 
-// What a plan needs of scratch, in memory of its own.
-template <class Args>
-Guarded give_scratch(Device& device, const Plan& plan, Args& args) {
-    const VkattnScratch needed = plan.scratch();
-    Guarded scratch(device, needed.size_bytes, Place::end, static_cast<uint32_t>(needed.alignment_bytes));
-    args.scratch_buffer = scratch.buffer();
-    args.scratch_offset = scratch.offset_bytes();
-    args.scratch_address = scratch.address();
-    args.scratch_bytes = needed.size_bytes;
-    return scratch;
-}
-
-Guarded filled(Device& device, std::span<const std::byte> content, uint32_t alignment_bytes = 4) {
-    Guarded memory(device, content.size(), Place::end, alignment_bytes);
-    memory.write(content);
-    return memory;
-}
-
-// A buffer whose only usage is SHADER_DEVICE_ADDRESS, on memory that the host has mapped.
-class AddressOnly {
-  public:
-    AddressOnly(Device& device, std::span<const std::byte> content) : device_(device) {
-        const Vk& vk = device.vk();
-        VkBufferCreateInfo info{};
-        info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
-        info.size = content.size();
-        info.usage = VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT;
-        REQUIRE(vk.vkCreateBuffer(device.handle(), &info, nullptr, &buffer_) == VK_SUCCESS);
-        VkMemoryRequirements needs;
-        vk.vkGetBufferMemoryRequirements(device.handle(), buffer_, &needs);
-        const VkMemoryAllocateFlagsInfo flags{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, nullptr,
-                                              VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT, 0};
-        const VkMemoryAllocateInfo memory{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &flags, needs.size,
-                                          host_type(needs.memoryTypeBits)};
-        REQUIRE(vk.vkAllocateMemory(device.handle(), &memory, nullptr, &memory_) == VK_SUCCESS);
-        REQUIRE(vk.vkBindBufferMemory(device.handle(), buffer_, memory_, 0) == VK_SUCCESS);
-        const auto map = load<PFN_vkMapMemory>("vkMapMemory");
-        void* data = nullptr;
-        REQUIRE(map(device.handle(), memory_, 0, VK_WHOLE_SIZE, 0, &data) == VK_SUCCESS);
-        content_ = {static_cast<std::byte*>(data), content.size()};
-        std::copy(content.begin(), content.end(), content_.begin());
-    }
-    AddressOnly(const AddressOnly&) = delete;
-    ~AddressOnly() {
-        device_.vk().vkDestroyBuffer(device_.handle(), buffer_, nullptr);
-        device_.vk().vkFreeMemory(device_.handle(), memory_, nullptr);
-    }
-
-    VkDeviceAddress address() const {
-        const VkBufferDeviceAddressInfo at{VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, nullptr, buffer_};
-        return device_.vk().vkGetBufferDeviceAddress(device_.handle(), &at);
-    }
-    std::vector<std::byte> read() const { return {content_.begin(), content_.end()}; }
-
-  private:
-    template <class Function>
-    Function load(const char* name) const {
-        const RuntimeHandles h = device_.runtime().handles();
-        return reinterpret_cast<Function>(h.get_instance_proc_addr(h.instance, name));
-    }
-    uint32_t host_type(uint32_t possible) const {
-        constexpr VkMemoryPropertyFlags wanted =
-            VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-        VkPhysicalDeviceMemoryProperties types;
-        load<PFN_vkGetPhysicalDeviceMemoryProperties>("vkGetPhysicalDeviceMemoryProperties")(
-            device_.runtime().handles().physical_device, &types);
-        uint32_t type = 0;
-        while ((possible >> type & 1) == 0 || (types.memoryTypes[type].propertyFlags & wanted) != wanted)
-            REQUIRE(++type < types.memoryTypeCount);
-        return type;
-    }
-
-    Device& device_;
-    VkBuffer buffer_ = VK_NULL_HANDLE;
-    VkDeviceMemory memory_ = VK_NULL_HANDLE;
-    std::span<std::byte> content_;
-};
-
 }  // namespace
 
 TEST_CASE_FIXTURE(Recorded, "query, key, value and out may be interleaved in one packed buffer") {
@@ -146,27 +76,21 @@ TEST_CASE_FIXTURE(Recorded, "query, key, value and out may be interleaved in one
         CAPTURE(job.c.text);
         const Tensor out = tensor_of(job.c, 3);
         const Tensor* const tensors[] = {&job.inputs.query, &job.inputs.key, &job.inputs.value, &out};
-        std::vector<std::byte> image;
-        for (size_t t = 0; t < 4; t++) pack(*tensors[t], packed.offsets[t], image);
-        const Guarded memory = filled(device, image, 16);
-        const std::vector<float> lse(job.expected.exact.lse.size());
-        const Guarded lse_memory = filled(device, std::as_bytes(std::span(lse)));
+        Image image;
+        for (size_t t = 0; t < 4; t++) image.add(*tensors[t], packed.offsets[t], t == 3);
+        RunMemory memory(device);
+        const VkDeviceAddress packed_at = memory.add("packed", image.all, image.written, 16);
         VkattnForwardArgs args = forward_args();
         VkDeviceAddress* const addresses[] = {&args.query, &args.key, &args.value, &args.out};
         for (size_t t = 0; t < 4; t++)
-            *addresses[t] = memory.address() + packed.offsets[t] * element_bytes(job.c.problem.dtype);
-        args.lse = lse_memory.address();
-        const Guarded scratch = give_scratch(device, job.plan, args);
+            *addresses[t] = packed_at + packed.offsets[t] * element_bytes(job.c.problem.dtype);
+        args.lse = memory.output("lse", job.expected.exact.lse.size() * sizeof(float));
+        memory.add_scratch(job.plan, args);
         runtime.submit([&](VkCommandBuffer commands) { job.plan.cmd_forward(commands, args); });
-
-        const std::vector<std::byte> after = memory.read();
-        Outcome outcome{out.gather(unpack(out, packed.offsets[3], after)), lse};
-        std::memcpy(outcome.lse.data(), lse_memory.read().data(), lse.size() * sizeof(float));
+        const Outcome outcome{gathered(out, packed.offsets[3], memory.content("packed")),
+                              memory.floats("lse")};
         CHECK(compare(outcome, job.expected) == "");
-        for (size_t t = 0; t < 3; t++)
-            CHECK(tensors[t]->gather(unpack(*tensors[t], packed.offsets[t], after)) ==
-                  tensors[t]->gather(tensors[t]->image));
-        CHECK(memory.intact());
+        CHECK(memory.damage() == "");
     }
 }
 
@@ -177,36 +101,30 @@ TEST_CASE_FIXTURE(Recorded, "gradients may be interleaved in one packed buffer, 
         const Plan plan = backward_plan_of(context.get(), c);
         const BackwardInputs inputs(c);
         const Inputs& f = inputs.forward;
-        std::vector<std::byte> image, poison;
-        const std::pair<const Tensor*, uint64_t> tensors[] = {{&f.query, packed.offsets[0]},
-                                                              {&f.key, packed.offsets[1]},
-                                                              {&f.value, packed.offsets[2]},
-                                                              {&inputs.out, packed.offsets[3]}};
-        for (const auto& [tensor, offset] : tensors) pack(*tensor, offset, image);
-        pack(inputs.dout, packed.offsets[3], poison);  // dout lies where out does, between the gradients
-        poison.resize(image.size());
-        const Guarded memory = filled(device, image, 16), gradients = filled(device, poison, 16),
-                      lse = filled(device, std::as_bytes(std::span(inputs.lse)));
-        const auto at = [&](const Guarded& all, size_t t) {
-            return all.address() + packed.offsets[t] * element_bytes(c.problem.dtype);
-        };
+        const Tensor* const tensors[] = {&f.query, &f.key, &f.value, &inputs.out};
+        Image given, gradients;  // dout lies where out does, between the gradients
+        for (size_t t = 0; t < 4; t++) {
+            given.add(*tensors[t], packed.offsets[t], false);
+            gradients.add(t == 3 ? inputs.dout : *tensors[t], packed.offsets[t], t != 3);
+        }
+        RunMemory memory(device);
+        const VkDeviceAddress given_at = memory.input("packed", given.all, 16),
+                              gradients_at = memory.add("gradients", gradients.all, gradients.written, 16);
         VkattnBackwardArgs args = backward_args();
-        args.query = at(memory, 0), args.key = at(memory, 1), args.value = at(memory, 2);
-        args.out = at(memory, 3), args.dout = at(gradients, 3), args.lse = lse.address();
-        args.dquery = at(gradients, 0), args.dkey = at(gradients, 1), args.dvalue = at(gradients, 2);
-        const Guarded scratch = give_scratch(device, plan, args);
+        VkDeviceAddress* const inputs_at[] = {&args.query, &args.key, &args.value, &args.out};
+        VkDeviceAddress* const outputs_at[] = {&args.dquery, &args.dkey, &args.dvalue, &args.dout};
+        for (size_t t = 0; t < 4; t++) {
+            const uint64_t offset = packed.offsets[t] * element_bytes(c.problem.dtype);
+            *inputs_at[t] = given_at + offset;
+            *outputs_at[t] = gradients_at + offset;
+        }
+        args.lse = memory.input("lse", std::as_bytes(std::span(inputs.lse)));
+        memory.add_scratch(plan, args);
         runtime.submit([&](VkCommandBuffer commands) { plan.cmd_backward(commands, args); });
-
-        const std::vector<std::byte> after = gradients.read();
-        const auto gathered = [&](size_t t) {
-            const Tensor& tensor = *tensors[t].first;
-            return tensor.gather(unpack(tensor, packed.offsets[t], after));
-        };
-        CHECK(compare(Gradients{gathered(0), gathered(1), gathered(2), {}}, expect_gradients(c, inputs)) ==
-              "");
-        CHECK(gathered(3) == inputs.dout.gather(inputs.dout.image));
-        CHECK(memory.read() == image);
-        CHECK(gradients.intact());
+        const std::vector<std::byte> after = memory.content("gradients");
+        const auto of = [&](size_t t) { return gathered(*tensors[t], packed.offsets[t], after); };
+        CHECK(compare(Gradients{of(0), of(1), of(2), {}}, expect_gradients(c, inputs)) == "");
+        CHECK(memory.damage() == "");
     }
 }
 
@@ -214,22 +132,17 @@ TEST_CASE_FIXTURE(Recorded, "tensors may lie in buffers with no other usage than
     for (const char* text : {"b=2 hq=4 hkv=2 sq=19 skv=41 causal", "h=2 sq=3 skv=57 dtype=f16 d=59"}) {
         const Job job(context.get(), text);
         CAPTURE(job.c.text);
+        RunMemory scratch(device),
+            tensors(device, Place::end, poison_word, VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT);
         const Tensor out = tensor_of(job.c, 3);
-        const AddressOnly query(device, job.inputs.query.image), key(device, job.inputs.key.image),
-            value(device, job.inputs.value.image), result(device, out.image);
-        const std::vector<float> zeros(job.expected.exact.lse.size());
-        const AddressOnly lse(device, std::as_bytes(std::span(zeros)));
         VkattnForwardArgs args = forward_args();
-        args.query = query.address(), args.key = key.address(), args.value = value.address();
-        args.out = result.address(), args.lse = lse.address();
-        const Guarded scratch = give_scratch(device, job.plan, args);
-        runtime.submit([&](VkCommandBuffer commands) {
-            job.plan.cmd_forward(commands, args);
-            full_barrier(device, commands);
-        });
-        Outcome outcome{out.gather(result.read()), zeros};
-        std::memcpy(outcome.lse.data(), lse.read().data(), zeros.size() * sizeof(float));
-        CHECK(compare(outcome, job.expected) == "");
+        tensors.add_inputs(job.c, job.inputs, args);
+        args.out = tensors.output("out", out, alignment_of(job.c, out));
+        args.lse = tensors.output("lse", job.expected.exact.lse.size() * sizeof(float));
+        scratch.add_scratch(job.plan, args);
+        runtime.submit([&](VkCommandBuffer commands) { job.plan.cmd_forward(commands, args); });
+        CHECK(compare({out.gather(tensors.content("out")), tensors.floats("lse")}, job.expected) == "");
+        CHECK(tensors.damage() == "");
     }
 }
 
@@ -282,8 +195,6 @@ TEST_CASE_FIXTURE(Abi, "a forward whose outputs overlap something is refused") {
     good.query = 1 << 20, good.key = 2 << 20, good.value = 3 << 20, good.out = 4 << 20, good.lse = 5 << 20;
     good.mask = 6 << 20, good.kv_lengths = 7 << 20, good.query_offsets = 8 << 20;
     good.scratch_buffer = scratch.handle(), good.scratch_address = scratch.address();
-    Recorder recorder(device);
-    const VkCommandBuffer commands = recorder.begin();
     const auto record = [&](const A& args) { return call(vkattn_cmd_forward, commands, plan.get(), &args); };
     CHECK(record(good).returned == VKATTN_OK);
     between.take_commands();
@@ -319,7 +230,6 @@ TEST_CASE_FIXTURE(Abi, "a forward whose outputs overlap something is refused") {
         args.lse = 0;  // not written
         CHECK(record(args).returned == VKATTN_OK);
     }
-    recorder.end();
 }
 
 TEST_CASE_FIXTURE(Abi, "a backward whose outputs overlap something is refused") {
@@ -328,35 +238,25 @@ TEST_CASE_FIXTURE(Abi, "a backward whose outputs overlap something is refused") 
     const Buffer scratch = runtime.allocate(1 << 16);
     using A = VkattnBackwardArgs;
     A good = backward_args();
-    const std::pair<VkDeviceAddress A::*, const char*> tensors[] = {
-        {&A::query, "query"}, {&A::key, "key"},       {&A::value, "value"}, {&A::out, "out"},
-        {&A::lse, "lse"},     {&A::dout, "dout"},     {&A::dlse, "dlse"},   {&A::mask, "mask"},
-        {&A::dbias, "dbias"}, {&A::dquery, "dquery"}, {&A::dkey, "dkey"},   {&A::dvalue, "dvalue"}};
     VkDeviceAddress at = 0;
-    for (const auto& [tensor, name] : tensors) good.*tensor = at += 1 << 20;
+    for (const BackwardTensor& tensor : backward_tensors) good.*tensor.address = at += 1 << 20;
     good.scratch_buffer = scratch.handle(), good.scratch_address = scratch.address();
-    Recorder recorder(device);
-    const VkCommandBuffer commands = recorder.begin();
     const auto record = [&](const A& args) { return call(vkattn_cmd_backward, commands, plan.get(), &args); };
     CHECK(record(good).returned == VKATTN_OK);
-    for (const auto& [output, output_name] : tensors) {
-        const bool is_output = std::string(output_name).front() == 'd' &&
-                               std::string(output_name) != "dout" && std::string(output_name) != "dlse";
-        for (const auto& [other, other_name] : tensors) {
-            if (output == other) continue;
+    for (const BackwardTensor& output : backward_tensors) {
+        for (const BackwardTensor& other : backward_tensors) {
+            if (output.address == other.address) continue;
             A args = good;
-            args.*output = args.*other;
-            CAPTURE(std::string(output_name) + " at " + other_name);
-            const bool other_is_output =
-                other == &A::dbias || other == &A::dquery || other == &A::dkey || other == &A::dvalue;
+            args.*output.address = args.*other.address;
+            CAPTURE(fmt::format("{} at {}", output.name, other.name));
             const Seen seen = record(args);
-            CHECK((seen.returned == VKATTN_OK) == (!is_output && !other_is_output));
-            if (is_output && !other_is_output) check_invalid(seen, fmt::format("args.{}", output_name));
+            CHECK((seen.returned == VKATTN_OK) == (!output.is_output && !other.is_output));
+            if (output.is_output && !other.is_output)
+                check_invalid(seen, fmt::format("args.{}", output.name));
         }
-        if (!is_output) continue;
+        if (!output.is_output) continue;
         A args = good;
-        args.*output = scratch.address() + 256;
+        args.*output.address = scratch.address() + 256;
         check_invalid(record(args), "args.scratch_address");
     }
-    recorder.end();
 }

@@ -74,10 +74,7 @@ class OwnDevice {
     ~OwnDevice() { load<PFN_vkDestroyDevice>("vkDestroyDevice")(device_, nullptr); }
 
     VkattnContextInfo context_info(const void* chain, uint32_t version) const {
-        VkattnContextInfo info = vkattn::context_info();
-        info.get_instance_proc_addr = on_.handles.get_instance_proc_addr;
-        info.instance = on_.handles.instance;
-        info.physical_device = on_.handles.physical_device;
+        VkattnContextInfo info = context_info_of(on_.handles);
         info.device = device_;
         info.api_version = version;
         info.features = static_cast<const VkPhysicalDeviceFeatures2*>(chain);
@@ -167,12 +164,7 @@ TEST_CASE_FIXTURE(OnDevice,
     needed.merge(&subgroups);
     for (const VkBool32 full : {VK_TRUE, VK_FALSE}) {
         subgroups.computeFullSubgroups = full;
-        VkattnContextInfo info = context_info();
-        info.get_instance_proc_addr = h.get_instance_proc_addr;
-        info.instance = h.instance;
-        info.physical_device = h.physical_device;
-        info.device = h.device;
-        info.api_version = VK_API_VERSION_1_2;
+        VkattnContextInfo info = context_info_of(h);
         info.features = reinterpret_cast<const VkPhysicalDeviceFeatures2*>(&subgroups);
         const Context context(info);
         CHECK((context.probe_size() != 0) == (full != 0));
@@ -257,9 +249,7 @@ TEST_CASE_FIXTURE(OnDevice, "one requirements object merges into several chains,
     CHECK(one.count(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES) == 1);
     CHECK(two.count(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_BUFFER_DEVICE_ADDRESS_FEATURES) == 1);
     CHECK(first.pNext != second.pNext);
-    check_invalid(call(vkattn_requirements_merge, needed, static_cast<void*>(nullptr)), "chain");
-    check_invalid(call(vkattn_requirements_merge, static_cast<VkattnRequirements*>(nullptr),
-                       static_cast<void*>(&first)),
-                  "requirements");
+    check_invalid(call(vkattn_requirements_merge, needed, nullptr), "chain");
+    check_invalid(call(vkattn_requirements_merge, nullptr, static_cast<void*>(&first)), "requirements");
     vkattn_requirements_destroy(needed);
 }
