@@ -28,7 +28,7 @@ namespace {
 constexpr uint32_t batch = 4, seqlen = 16, num_heads = 2, head_dim = 16;
 constexpr uint32_t tokens = batch * seqlen, content = 8, embedding = 16, width = num_heads * head_dim;
 constexpr uint32_t steps = 200;
-constexpr float rate = 0.1f;
+constexpr float rate = 0.3f;
 
 // Weights lie behind each other.
 struct Weight {
