@@ -20,7 +20,7 @@ plant() {
 with_fault() {
     last_args="$* (with a planted fault)"
     code=0
-    VKATTN_SPIRV=$PWD/modules "$root/tools/on" lavapipe -- "$build/vkattn_mutant" "$@" >stdout 2>stderr || code=$?
+    VKATTN_SPIRV=$PWD/modules start "$build/vkattn_mutant" "$@" >stdout 2>stderr || code=$?
 }
 
 # printed_cases: of the commands that repeat failures.

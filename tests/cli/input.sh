@@ -199,7 +199,7 @@ test_help_as_word() {
     alike '' help --help
     for sub in run grad info explain bench; do alike '' "help $sub" "$sub --help"; done
     alike '' version --version
-    holds "the help says nothing of exit codes" grep -q 'Exit codes: 0' <("$root/tools/on" lavapipe -- "$build/vkattn" help)
+    holds "the help says nothing of exit codes" grep -q 'Exit codes: 0' <(start "$build/vkattn" help)
     refuses 2 extra version extra
     refuses 2 extra help run extra
 }
@@ -223,7 +223,7 @@ test_option_names_in_errors() {
 vkattn_full() {
     last_args="$* >/dev/full"
     code=0
-    "$root/tools/on" lavapipe -- "$build/vkattn" "$@" >/dev/full 2>stderr || code=$?
+    start "$build/vkattn" "$@" >/dev/full 2>stderr || code=$?
     : >stdout
 }
 
