@@ -24,12 +24,12 @@ struct Counter : doctest::IReporter {
     void test_run_start() override {}
     void test_run_end(const doctest::TestRunStats& stats) override { finished = stats; }
     void test_case_start(const doctest::TestCaseData& test) override {
-        skips_before = vkattn::test::skip_count();
+        skips_before = vkattn::test::skip_count;
         name = test.m_name;
     }
     void test_case_reenter(const doctest::TestCaseData&) override {}
     void test_case_end(const doctest::CurrentTestCaseStats& stats) override {
-        const bool skipped = vkattn::test::skip_count() != skips_before;
+        const bool skipped = vkattn::test::skip_count != skips_before;
         if (!stats.testCaseSuccess || stats.numAssertsCurrentTest != 0) return;
         empty_cases += skipped;
         if (!skipped) unchecked.push_back(name);
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
     for (const std::string& name : unchecked) fail_run("no check was made by: " + name);
     for (const vkattn::test::RunCheck check : vkattn::test::run_checks())
         if (const std::string why = check(); !why.empty()) fail_run(why);
-    const unsigned said = static_cast<unsigned>(vkattn::test::skip_count());
+    const unsigned said = static_cast<unsigned>(vkattn::test::skip_count);
     std::printf("%u passed, %u failed, %u skipped\n", passed, failed, finished->numTestCases - ran + said);
     return result;
 }

@@ -1,5 +1,5 @@
-# The embedding examples of README.md and docs/embedding.md are code: they must compile against the public headers as they
-# stand there.
+# The embedding examples of README.md and docs/embedding.md are code: they must compile against the public headers as
+# they stand there.
 add_library(vkattn_readme_example OBJECT)
 target_link_libraries(vkattn_readme_example PRIVATE vkattn vkattn_warnings)
 foreach(page README.md docs/embedding.md)

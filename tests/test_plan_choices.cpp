@@ -1,6 +1,7 @@
-// Which kernel, tuning row, numbers and modules the planner chooses, or why it refuses, against tests/golden/choices.txt:
-// for the problems that people have most on each device of tests/profiles, after a probe of its matrix units, and for
-// each thing that a choice hangs on. A wrong choice runs, but slowly, so that nothing else would show it.
+// Which kernel, tuning row, numbers and modules the planner chooses, or why it refuses, against
+// tests/golden/choices.txt: for the problems that people have most on each device of tests/profiles, after a probe of
+// its matrix units, and for each thing that a choice hangs on. A wrong choice runs, but slowly, so that nothing else
+// would show it.
 #include <doctest/doctest.h>
 
 #include <fmt/format.h>
@@ -270,8 +271,8 @@ void add_dot(std::vector<std::string>& lines) {
           "threads=16,lanes=1,rows=4,cols=16,p_blocks=4,v_keys=4,chunk=8,unroll=1",
           "threads=32,lanes=16,rows=4,cols=4,p_blocks=1,v_keys=8,chunk=8,unroll=1"})
         on.backward(numbers, half(d128, many), tuning(numbers, "tiles_dot"));
-    // A driver that miscompiles them, or a device that computes otherwise, leaves the kernel without them. The forward's
-    // self-test, which has subnormal numbers, counts for both.
+    // A driver that miscompiles them, or a device that computes otherwise, leaves the kernel without them. The
+    // forward's self-test, which has subnormal numbers, counts for both.
     for (const auto& [backward, name] :
          {std::pair{true, "tiles_dot"}, {false, "tiles_dot"}, {false, "rows_dot"}}) {
         DeviceCaps failed = profile("amd_navi21");

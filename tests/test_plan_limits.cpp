@@ -1,5 +1,5 @@
-// What dispatches cost: the limit that a caller sets, the device's own, and the pairs of a row and a key that they have.
-// Also batch invariance, which says where keys may be cut.
+// What dispatches cost: the limit that a caller sets, the device's own, and the pairs of a row and a key that they
+// have. Also batch invariance, which says where keys may be cut.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -244,8 +244,8 @@ TEST_CASE("tuning: of a backward, numbers of one's own") {
     CHECK_GT(refused, 30);
 }
 
-// Builds that VKATTN_KERNELS leaves kernels out of (test_plan_choices.cpp tells what is chosen without each of them), or
-// that VKATTN_CPU_FORMS leaves without forms for CPUs.
+// Builds that VKATTN_KERNELS leaves kernels out of (test_plan_choices.cpp tells what is chosen without each of them),
+// or that VKATTN_CPU_FORMS leaves without forms for CPUs.
 namespace {
 
 DeviceCaps without(DeviceCaps caps, core::Kernel kernel) {

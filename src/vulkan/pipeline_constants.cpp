@@ -59,8 +59,9 @@ class Ids {
 };
 
 // Adds the ids among an instruction's operands. Ids are numbered from 1 (spirv-opt --compact-ids), so that a literal
-// could be taken for the id of a constant: then devices would build a pipeline for each value of a constant that no code
-// reads. The instructions that modules have and that take literals stand here; of any other one each operand is an id.
+// could be taken for the id of a constant: then devices would build a pipeline for each value of a constant that no
+// code reads. The instructions that modules have and that take literals stand here; of any other one each operand is an
+// id.
 void add_ids(const Instruction& i, Ids& to) {
     size_t ids = i.operands.size(),
            literal = ids;  // operands before the first of only literals; one within them
@@ -117,8 +118,8 @@ void add_ids(const Instruction& i, Ids& to) {
 
 }  // namespace
 
-// A constant is read if its id is an operand of an instruction that is no constant, or of a constant that is read itself.
-// The workgroup's size counts as read, because the driver uses it.
+// A constant is read if its id is an operand of an instruction that is no constant, or of a constant that is read
+// itself. The workgroup's size counts as read, because the driver uses it.
 uint64_t constants_read(const Spirv& module) {
     Ids used(module);
     std::vector<Instruction> derived, numbered;  // constants of constants; decorations that number a constant

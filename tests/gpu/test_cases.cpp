@@ -1,4 +1,4 @@
-// The cases of tests/cases/forward.txt, backward.txt and pairwise.txt against the oracle, and the parser that reads them.
+// The cases of tests/cases/{forward,backward,pairwise}.txt against the oracle, and the parser that reads them.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>

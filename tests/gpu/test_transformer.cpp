@@ -149,7 +149,7 @@ class Layer {
         product_.record(commands, push, (a.rows * b.columns + 63) / 64);
         barrier_between(device_, commands, own_last, own_first);
     }
-    // Takes a weight a step down its gradient, which is the product of what went in and of the gradient of what came out.
+    // Takes a weight a step down its gradient: the product of what went in and the gradient of what came out.
     void descend(VkCommandBuffer commands, const Matrix& in, const Matrix& of_out,
                  const Weight& weight) const {
         const VkDeviceAddress at = matrix(weights_, weight).address;

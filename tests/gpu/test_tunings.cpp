@@ -280,9 +280,9 @@ std::string dtype_of(const core::MatrixRow& row) {
     return "f16";
 }
 
-// Adds a row of matrix units at the largest head dims that the device has room for; its numbers stay, but for those that
-// follow from the matrix unit. Of head dims `words` makes the words of a case, and of those `own` a case whose plan has
-// what follows; a case with `small` beside the words shows whether there is room; `sizes` are the cases of that plan.
+// Adds a row of matrix units at the largest head dims that the device has room for; its numbers stay, but for those
+// that follow from the matrix unit. Of head dims `words` makes the words of a case, and of those `own` a case whose
+// plan has what follows; a case with `small` beside the words shows if there is room; `sizes` are that plan's cases.
 template <class Row, class Words, class Own, class Sizes>
 void add_at_largest(const Row& row, bool backward, Rows& rows, const Words& words, const Own& own,
                     const std::string& small, const Sizes& sizes) {
@@ -324,8 +324,8 @@ void add_row(const core::MatrixRow& row, Rows& rows) {
         });
 }
 
-// Both passes have more than one tile in both directions. Rows of the mask lie 16 bytes apart or a multiple of that, and
-// its tiles are more than one.
+// Both passes have more than one tile in both directions. Rows of the mask lie 16 bytes apart or a multiple of that,
+// and its tiles are more than one.
 void add_row(const core::BackwardMatrixRow& row, Rows& rows) {
     if (rows.passes(row)) return;
     add_at_largest(
