@@ -1,42 +1,49 @@
 # How kernels become part of a program. Each line MODULE of a kernel's interface gives a module in one or two forms, and
 # each form has two files in TARGET_modules: NAME.spv is the SPIR-V, and NAME.inc is C++ that has it compressed.
 
-# vkattn_compile_shader(OUTPUT FILE MACROS PASSES): OUTPUT is the SPIR-V of a shader after these passes of spirv-opt. It
-# has no names: nothing needs them, and they were 11 % of the portable kernels' bytes. Its ids are numbered in the order
-# in which they appear, for src/vulkan/spirv_ids.hpp. The target is Vulkan 1.2 (SPIR-V 1.5) on purpose: 1.6 brings
-# LocalSizeId and varying subgroups.
-function(vkattn_compile_shader output file macros passes)
-  separate_arguments(macros UNIX_COMMAND "${macros}")
+# vkattn_compile_modules(FOLDER FILE LINES): compiles modules of one shader to FOLDER/NAME.spv. LINES are
+# NAME|FLAGS|PASSES, with the options of glslc and the passes of spirv-opt. Modules have no names: nothing needs them,
+# and they were 11 % of the portable kernels' bytes. Ids are numbered in the order in which they appear, for
+# src/vulkan/spirv_ids.hpp. The target is Vulkan 1.2 (SPIR-V 1.5) on purpose: 1.6 brings LocalSizeId and varying
+# subgroups.
+function(vkattn_compile_modules folder file lines)
+  get_filename_component(kernel "${file}" NAME_WE)
+  list(TRANSFORM lines REPLACE "\\|.*" "" OUTPUT_VARIABLE names)
+  list(TRANSFORM names REPLACE "(.+)" "${folder}/\\1.spv" OUTPUT_VARIABLE outputs)
+  list(GET outputs 0 first)
+  string(REPLACE ";" "\n" text "${lines}")
+  file(CONFIGURE OUTPUT "${folder}/${kernel}.txt" CONTENT "${text}\n" @ONLY)
+  set(script "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/compile_modules.cmake")
   add_custom_command(
-    OUTPUT "${output}"
-    COMMAND "${VKATTN_GLSLC}" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${VKATTN_SHADER_DIR}"
-            ${macros} -MD -MF "${output}.d" -MT "${output}" "${VKATTN_SHADER_DIR}/${file}" -o "${output}.named"
-    COMMAND "${VKATTN_SPIRV_OPT}" ${passes} --strip-debug --compact-ids "${output}.named" -o "${output}"
-    COMMAND "${CMAKE_COMMAND}" -E rm "${output}.named"
-    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${VKATTN_GLSLC}" "${VKATTN_SPIRV_OPT}"
-    DEPFILE "${output}.d"
+    OUTPUT ${outputs}
+    COMMAND "${CMAKE_COMMAND}" "-DSHADER=${VKATTN_SHADER_DIR}/${file}" "-DMODULES=${folder}/${kernel}.txt"
+            "-DFOLDER=${folder}" "-DFIRST=${first}" "-DGLSLC=${VKATTN_GLSLC}" "-DSPIRV_OPT=${VKATTN_SPIRV_OPT}"
+            -P "${script}"
+    DEPENDS "${VKATTN_SHADER_DIR}/${file}" "${folder}/${kernel}.txt" "${script}" "${VKATTN_GLSLC}" "${VKATTN_SPIRV_OPT}"
+    DEPFILE "${folder}/${kernel}.d"
     VERBATIM)
 endfunction()
 
-# vkattn_compile_module(OUTPUT FORM): OUTPUT is a form of the module that was read last. Modules are not optimised here,
-# because drivers do it better (-2 to -8 % on GPUs), except portable kernels for CPUs, whose drivers then have less to
-# do: forward_tiles takes lavapipe 28 instead of 59 ms, and SwiftShader 357 instead of 516. Matrix kernels gain nothing
-# there, and -O takes 5 s a module. A matrix kernel is flattened to one function with no variables outside it, because
-# NVIDIA's driver keeps arrays of matrices in registers only so: otherwise the forward at D64 reaches 38 instead of
-# 319 TFLOP/s (H200, 580.159). Passes that go further, to SSA, undo it (37 TFLOP/s). tests/mutants/faults.sh compiles by
-# the same commands.
-function(vkattn_compile_module output form)
+# vkattn_add_module(LIST FORM): adds the line of a form of the module that was read last. Modules are not optimised
+# here, because drivers do it better (-2 to -8 % on GPUs), except portable kernels for CPUs, whose drivers then have
+# less to do: forward_tiles takes lavapipe 28 instead of 59 ms, and SwiftShader 357 instead of 516. Matrix kernels gain
+# nothing there, and -O takes 5 s a module. A matrix kernel is flattened to one function with no variables outside it,
+# because NVIDIA's driver keeps arrays of matrices in registers only so: otherwise the forward at D64 reaches 38 instead
+# of 319 TFLOP/s (H200, 580.159). Passes that go further, to SSA, undo it (37 TFLOP/s). tests/mutants/faults.sh compiles
+# by the same options and passes.
+function(vkattn_add_module list form)
+  set(flags "${module_macros}")
   set(passes "")
   if(NOT form STREQUAL module)
-    string(APPEND module_macros " -DROLLED")
+    string(APPEND flags " -DROLLED")
     if(NOT module_needs MATCHES "NEED_MATRIX")
-      string(APPEND module_macros " -O")
+      string(APPEND flags " -O")
     endif()
   endif()
   if(module_needs STREQUAL "NEED_MATRIX")
-    set(passes --merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local)
+    set(passes "--merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local")
   endif()
-  vkattn_compile_shader("${output}" "${module_file}" "${module_macros}" "${passes}")
+  set(${list} ${${list}} "${form}|${flags}|${passes}" PARENT_SCOPE)
 endfunction()
 
 # vkattn_read_modules(OUTPUT LIST): the modules of a list of kernels as NAME|FILE|MACROS|NEEDS|FORMS, from its lines
@@ -87,13 +94,14 @@ function(vkattn_pack_module spirv output)
 endfunction()
 
 # vkattn_find_module(FOLDER OTHER FORM): sets spirv and packed to the files of a form of the module that was read last.
-# What the folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER.
+# What the folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER: to_compile_KERNEL gets the module's line.
 macro(vkattn_find_module folder other form)
   set(spirv "${other}/${form}.spv")
   set(packed "${other}/${form}.inc")
   if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${spirv}")
     set(spirv "${folder}/${form}.spv")
-    vkattn_compile_module("${spirv}" "${form}")
+    vkattn_add_module(to_compile_${module_kernel} "${form}")
+    list(APPEND kernels_to_compile "${module_kernel}")
   endif()
   if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${packed}")
     set(packed "${folder}/${form}.inc")
@@ -103,8 +111,8 @@ endmacro()
 
 # vkattn_embed_shaders(TARGET KERNELS OUTPUT [KEPT...]): compiles the modules of a list of kernels, or of those that are
 # KEPT, and embeds them, compressed, in a generated header: frames code_NAME and code_NAME_rolled, the same where a
-# module has one form, and empty ones for the other kernels and for the forms for CPUs that VKATTN_CPU_FORMS leaves out. The
-# module list of TARGET is what vkattn_print_sizes reads.
+# module has one form, and empty ones for the other kernels and for the forms for CPUs that VKATTN_CPU_FORMS leaves out.
+# The module list of TARGET is what vkattn_print_sizes reads.
 function(vkattn_embed_shaders target kernels output)
   vkattn_read_modules(lines "${kernels}")
   set(folder "${CMAKE_CURRENT_BINARY_DIR}/${target}_modules")
@@ -112,6 +120,7 @@ function(vkattn_embed_shaders target kernels output)
   file(RELATIVE_PATH within "${PROJECT_BINARY_DIR}" "${folder}")
   set(text "#include \"vulkan/spirv.hpp\"\n")
   set(list "")
+  set(kernels_to_compile "")
   foreach(line IN LISTS lines)
     vkattn_split_module("${line}")
     if(ARGN AND NOT module_kernel IN_LIST ARGN)
@@ -133,6 +142,10 @@ function(vkattn_embed_shaders target kernels output)
     if(NOT "${module}_rolled" IN_LIST module_forms)
       string(APPEND text "constexpr auto& code_${module}_rolled = code_${module};\n")
     endif()
+  endforeach()
+  list(REMOVE_DUPLICATES kernels_to_compile)
+  foreach(kernel IN LISTS kernels_to_compile)
+    vkattn_compile_modules("${folder}" "${kernel}.comp" "${to_compile_${kernel}}")
   endforeach()
   file(CONFIGURE OUTPUT "${folder}/${output}" CONTENT "${text}" @ONLY)
   file(CONFIGURE OUTPUT "${folder}/list.txt" CONTENT "${list}" @ONLY)
