@@ -18,10 +18,10 @@ whole_gpu=(
     'swiftshader|swiftshader|-sf=*test_api*,*test_record.cpp,*test_runs.cpp,*test_far.cpp,*test_combine.cpp'
     'swiftshader storage|swiftshader|-tc=*storage*types*,16-bit*'
 )
-# Every day: what users meet, on the narrowest vectors, where most is cut into tiles. Of matrix units there are a case of
-# each feature (`conformance --level smoke`, in the command line's tests), the emulation, and faults in what has changed.
+# Every day: the interface, on the narrowest vectors. A case of each feature, a promise of each kind and matrix units run
+# as `conformance --level smoke`, in the command line's tests.
 everyday_gpu=(
-    'lavapipe-128|lavapipe-128|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*'
+    'lavapipe-128|lavapipe-128|-tce=*cases*,16-bit*,every*two*features*,behaviour*every*,an*attention*layer*'
     "${whole_gpu[2]}"
 )
 full_gpu=(
