@@ -19,10 +19,9 @@ whole_gpu=(
     'swiftshader storage|swiftshader|-tc=*storage*types*,16-bit*'
 )
 # Every day: the interface, on the narrowest vectors. A case of each feature, a promise of each kind and matrix units run
-# as `conformance --level smoke`, in the command line's tests.
+# as `conformance --level smoke`, in the command line's tests; another driver, SwiftShader, before every landing.
 everyday_gpu=(
     'lavapipe-128|lavapipe-128|-tce=*cases*,16-bit*,every*two*features*,behaviour*every*,an*attention*layer*'
-    "${whole_gpu[2]}"
 )
 full_gpu=(
     'lavapipe|lavapipe|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*'
