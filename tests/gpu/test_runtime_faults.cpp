@@ -423,7 +423,7 @@ TEST_CASE_FIXTURE(FaultyRuntime, "the runtime waits for the device until it has 
 TEST_CASE_FIXTURE(FaultyRuntime, "host memory may end at every allocation of the runtime") {
     if (takes_too_long(device)) return;
     CHECK(session() == "");
-    const auto distance = [](uint64_t at) -> uint64_t { return at < 150 ? 1 : 37; };
+    const auto distance = [](uint64_t at) -> uint64_t { return at < 150 ? 1 : 13; };
     fail_allocations(vulkan, 200, distance, [&] {
         session();
         check_right(arrays);
