@@ -264,7 +264,7 @@ TEST_CASE("spirv: a literal is not taken for the id of a constant that no code r
     const Spirv module{0x07230203,    0x10500, 0,  20,  0,     // the header
                        4 << 16 | 71,  1,       1,  0,          // OpDecorate %1 SpecId 0
                        4 << 16 | 71,  2,       1,  1,          // OpDecorate %2 SpecId 1
-                       4 << 16 | 71,  4,       1,  2,          // OpDecorate %4 SpecId 2
+                       4 << 16 | 71,  4,       1,  33,         // OpDecorate %4 SpecId 33
                        4 << 16 | 21,  3,       32, 0,          // %3 = OpTypeInt 32 0
                        4 << 16 | 50,  3,       1,  4,          // %1 = OpSpecConstant %3 4
                        4 << 16 | 50,  3,       2,  1,          // %2 = OpSpecConstant %3 1
@@ -274,5 +274,5 @@ TEST_CASE("spirv: a literal is not taken for the id of a constant that no code r
                        5 << 16 | 81,  3,       9,  10,  1,     // %9 = OpCompositeExtract %3 %10 1
                        6 << 16 | 12,  3,       11, 12,  1, 9,  // %11 = OpExtInst %3 %12 1 %9
                        5 << 16 | 128, 3,       13, 2,   5};    // %13 = OpIAdd %3 %2 %5
-    CHECK_EQ(constants_read(module), 0b110);
+    CHECK_EQ(constants_read(module), uint64_t{1} << 1 | uint64_t{1} << 33);
 }
