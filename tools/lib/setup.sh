@@ -63,21 +63,24 @@ configure() {
     local folder=$1 generator=()
     shift
     # A folder that came here with a moved or copied tree cannot be used.
-    if [[ -e $folder/CMakeCache.txt ]] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$folder/CMakeCache.txt"; then
+    if [[ -e $folder/CMakeCache.txt ]] &&
+        ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$folder/CMakeCache.txt"; then
         rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
     fi
     [[ -e $folder/CMakeCache.txt ]] || generator=(-G Ninja)
-    cmake -S "$root" -B "$folder" "${generator[@]}" -DVKATTN_SDK="$sdk_dir" -DVKATTN_TOOLS=ON -DVKATTN_WERROR=ON "$@"
+    mkdir -p "$folder"
+    flock "$folder/lock" cmake -S "$root" -B "$folder" "${generator[@]}" -DVKATTN_SDK="$sdk_dir" -DVKATTN_TOOLS=ON \
+        -DVKATTN_WERROR=ON "$@"
 }
 
-# build FOLDER TARGET...: with its progress on a terminal, where it is one line; elsewhere only
-# failures are shown.
+# build FOLDER TARGET...: one at a time in a folder, which ninja does not see to. With its progress on a terminal, where
+# it is one line; elsewhere only failures are shown.
 build() {
     local folder=$1 log=$1/build.log
     shift
     if [[ -t 1 ]]; then
-        cmake --build "$folder" --target "$@"
+        flock "$folder/lock" cmake --build "$folder" --target "$@"
     else
-        cmake --build "$folder" --target "$@" >"$log" 2>&1 || { cat "$log" && return 1; }
+        flock "$folder/lock" cmake --build "$folder" --target "$@" >"$log" 2>&1 || { cat "$log" && return 1; }
     fi
 }
