@@ -166,8 +166,8 @@ TEST_CASE("struct sizes: a problem of version 0.1 has a contiguous mask") {
     const auto read = read_struct("problem", &given, default_problem());
     REQUIRE(read);
     CHECK_EQ(read->num_heads_q, 6);
-    const VkattnStrides& mask = read->mask_strides;
-    for (const uint64_t stride : {mask.batch, mask.head, mask.seq}) CHECK_EQ(stride, VKATTN_CONTIGUOUS);
+    const auto [batch, head, seq] = read->mask_strides;
+    for (const uint64_t stride : {batch, head, seq}) CHECK_EQ(stride, VKATTN_CONTIGUOUS);
     given.struct_size = sizeof given;
     const auto now = read_struct("problem", &given, default_problem());
     REQUIRE(now);

@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <sstream>

@@ -2,8 +2,6 @@
 // tensors. A failure names a field of the struct; a success says what the arithmetic of kernels and planner relies on.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
-#include <limits>
 #include <vector>
 
 #include "inputs.hpp"

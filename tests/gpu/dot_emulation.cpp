@@ -1,8 +1,5 @@
 #include "dot_emulation.hpp"
 
-#include <algorithm>
-#include <cstring>
-#include <map>
 #include <set>
 #include <string_view>
 

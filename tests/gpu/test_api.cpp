@@ -169,25 +169,22 @@ TEST_CASE_FIXTURE(Abi, "a plan refuses null and bad options") {
     VkattnOptions o = options();
     o.struct_size = 1;
     check_invalid(create_with(c, p, &o), "options.struct_size");
-    o = options();
-    o.kernel = "warp";
-    const Seen unknown = create_with(c, p, &o);
+    const auto with = [&](const char* VkattnOptions::*field, const char* text) {
+        o = options();
+        o.*field = text;
+        return create_with(c, p, &o);
+    };
+    const Seen unknown = with(&VkattnOptions::kernel, "warp");
     check_invalid(unknown, "options.kernel");
-    CHECK(std::string(unknown.error.message).find("tiles") != std::string::npos);
-    o = options();
-    o.tuning = "lines=4";
-    check_invalid(create_with(c, p, &o), "options.tuning");
-    // Longer than any field of the error: cut, not overrun.
-    const std::string endless(5000, 'k');
-    o = options();
-    o.kernel = endless.c_str();
-    check_invalid(create_with(c, p, &o), "options.kernel");
-    o.kernel = nullptr;
-    o.tuning = endless.c_str();
-    check_invalid(create_with(c, p, &o), "options.tuning");
-    o.tuning = nullptr;
-    o.kernel = "auto";
-    CHECK(create_with(c, p, &o).returned == VKATTN_OK);
+    CHECK(std::strstr(unknown.error.message, "tiles") != nullptr);
+    check_invalid(with(&VkattnOptions::tuning, "lines=4"), "options.tuning");
+    const char* const large =
+        "threads=4096,lanes=1,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,prefetch=0,unroll=1";
+    CHECK(with(&VkattnOptions::tuning, large).returned == VKATTN_UNSUPPORTED);
+    const std::string endless(5000, 'k');  // longer than any field of the error: cut, not overrun
+    check_invalid(with(&VkattnOptions::kernel, endless.c_str()), "options.kernel");
+    check_invalid(with(&VkattnOptions::tuning, endless.c_str()), "options.tuning");
+    CHECK(with(&VkattnOptions::kernel, "auto").returned == VKATTN_OK);
 }
 
 TEST_CASE_FIXTURE(Abi, "scratch and description of a plan") {

@@ -52,7 +52,7 @@ TEST_CASE_FIXTURE(Abi, "a backward names what is null, or wrong") {
     check_invalid(create_backward(nullptr, &p, &good), "context");
     check_invalid(create_backward(c, nullptr, &good), "problem");
     check_invalid(call(vkattn_backward_create, c, &p, &good, nullptr, nullptr), "plan");
-    // Each rule is tested without a device (test_plan_backward_refusals.cpp).
+    // Each rule is tested without a device (tests/problems.txt).
     const std::pair<const char*, void (*)(B&)> faults[] = {
         {"backward.struct_size", [](B& b) { b.struct_size = 0; }},
         {"backward.struct_size", [](B& b) { b.struct_size--; }},
@@ -298,6 +298,10 @@ TEST_CASE_FIXTURE(
         const auto count =
             std::count_if(all.begin(), all.end(), [](const Command& x) { return is(x, Kind::dispatch); });
         CHECK(count == made.plan.segments());
+        // The later of two segments records the barrier between them.
+        for (uint32_t i = 0; i < made.plan.segments(); i++) made.plan.cmd_backward(commands, args, i, 1);
+        const std::vector<Command> apart = between.take_commands();
+        CHECK(std::ranges::count_if(apart, guards_compute) == std::ranges::count_if(all, guards_compute));
         return check_barriers(all);
     };
     CHECK(recorded("b=2 hq=4 hkv=2 sq=41 skv=57") == 2);

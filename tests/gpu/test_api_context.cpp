@@ -1,5 +1,4 @@
 // What a context is told when it is made, and what it says once its device is lost.
-#include <cstring>
 #include <vector>
 
 #include "api_calls.hpp"

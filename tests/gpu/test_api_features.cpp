@@ -80,7 +80,7 @@ TEST_CASE_FIXTURE(Abi, "a combine names the field that is wrong") {
     check_invalid(create_combine(nullptr, &good), "context");
     check_invalid(create_combine(c, nullptr), "combine");
     check_invalid(call(vkattn_combine_create, c, &good, nullptr), "plan");
-    // Each rule is tested without a device (test_problem_features.cpp).
+    // Each rule is tested without a device (tests/problems.txt).
     const std::pair<const char*, void (*)(C&)> faults[] = {
         {"combine.struct_size", [](C& x) { x.struct_size = 0; }},
         {"combine.struct_size", [](C& x) { x.struct_size += 8; }},

@@ -1,6 +1,5 @@
 // The kernels with 16-bit dot products, on every device: where it lacks them, with modules that compute the same
 // (dot_emulation.hpp).
-#include <algorithm>
 #include <cstdlib>
 #include <string>
 

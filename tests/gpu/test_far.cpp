@@ -2,7 +2,6 @@
 // space costs nothing, and any address that is computed wrong is one that faults.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstring>
 #include <list>
 #include <map>

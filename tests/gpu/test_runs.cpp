@@ -63,6 +63,7 @@ TEST_CASE_FIXTURE(Recorded, "a forward feeds its backward by the documented stag
 TEST_CASE_FIXTURE(Recorded, "threads plan and record from one context at the same time") {
     const Context fresh = between.context();  // the threads race to build its pipelines
     const int before = between.pipelines_asked_for();
+    const Job shared(fresh.get(), mixed[0]);  // its plan is recorded by all threads at once
     constexpr size_t threads = 4;
     std::list<Job> jobs[threads];
     std::list<Forward> forwards[threads];
@@ -75,11 +76,13 @@ TEST_CASE_FIXTURE(Recorded, "threads plan and record from one context at the sam
         try {
             for (size_t i = 0; i < std::size(mixed); i++)  // each in another order
                 jobs[t].emplace_back(fresh.get(), mixed[(i + t) % std::size(mixed)]);
-            for (const Job& job : jobs[t]) {
+            const auto record = [&](const Job& job) {
                 forwards[t].push_back(job.forward(device));
                 job.plan.cmd_forward(recorders[t].begin(), forwards[t].back().args());
                 recorders[t].end();
-            }
+            };
+            record(shared);
+            for (const Job& job : jobs[t]) record(job);
         } catch (const std::exception& e) {
             failures[t] = e.what();
         }
@@ -95,6 +98,7 @@ TEST_CASE_FIXTURE(Recorded, "threads plan and record from one context at the sam
     for (size_t t = 0; t < threads; t++) {
         CHECK(failures[t] == "");
         auto forward = forwards[t].begin();
+        check_right(shared, *forward++);
         for (const Job& job : jobs[t]) check_right(job, *forward++);
     }
     // Built once, by whoever came first.

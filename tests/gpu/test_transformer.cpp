@@ -7,7 +7,6 @@
 //
 // The reference is the same descent on the host in float64, with the oracle's attention.
 #include <cmath>
-#include <functional>
 #include <random>
 #include <span>
 
