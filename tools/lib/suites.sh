@@ -25,8 +25,8 @@ count_one() {
 }
 
 # suite NAME COMMAND...: runs and counts it. A suite that ends otherwise than its count says is one more
-# failure: it crashed, or lost its count. The log of one that failed is shown. Beside the seconds that it took stand those
-# of a core, which tell what a suite costs, whatever else the machine was doing.
+# failure: it crashed, or lost its count. The log of one that failed is shown. Beside the seconds that it took stand
+# those of a core, which tell what a suite costs, whatever else the machine was doing.
 suite() {
     local name=$1 log=$logs/$1.log start=$EPOCHREALTIME code=0 line passed failed skipped TIMEFORMAT='%U %S'
     shift

@@ -18,8 +18,8 @@ whole_gpu=(
     'swiftshader|swiftshader|-sf=*test_api*,*test_record.cpp,*test_runs.cpp,*test_far.cpp,*test_combine.cpp'
     'swiftshader storage|swiftshader|-tc=*storage*types*,16-bit*'
 )
-# Every day: the interface, on the narrowest vectors. A case of each feature, a promise of each kind and matrix units run
-# as `conformance --level smoke`, in the command line's tests; another driver, SwiftShader, before every landing.
+# Every day: the interface, on the narrowest vectors. A case of each feature, a promise of each kind and matrix units
+# run as `conformance --level smoke`, in the command line's tests; another driver, SwiftShader, before every landing.
 everyday_gpu=(
     'lavapipe-128|lavapipe-128|-tce=*cases*,16-bit*,every*two*features*,behaviour*every*,an*attention*layer*'
 )
