@@ -422,8 +422,8 @@ bool far_apart(const Problem& p, uint64_t rows, uint64_t stride, uint64_t heads,
     return (rows - 1) * stride + (heads - 1) * head_stride + inner > limit;
 }
 
-// Whether rows of a tile of any tensor do, of the problem or of its backward if there is one. `slack`: rows more than
-// the shaders address, which they may count as well.
+// True if rows of a tile of any tensor do, of the problem or of its backward if there is one. `slack` is the number of
+// rows beyond those that the shaders address, which they may count as well.
 bool far_tile(const Problem& p, const core::Backward* b, uint64_t tile_q, uint64_t tile_kv, uint64_t group,
               uint64_t slack) {
     // Packed: a tile that does not begin with a query's first head ends within one query more.

@@ -71,8 +71,8 @@ Values constants_of(const Pipeline& pipeline) {
 
 namespace {
 
-// Where a list of constants or fields has this name; its size if it does not. Names are looked up by the million, and
-// few of them end alike.
+// Returns where a list of constants or fields has this name, or its size if it does not. Names are looked up by the
+// million, and few of them end alike.
 template <class All>
 size_t index_of(const All& all, std::string_view name) {
     size_t i = 0;

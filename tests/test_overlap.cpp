@@ -12,7 +12,7 @@ using namespace vkattn::core;
 
 namespace {
 
-// In order, each once.
+// The bytes stand in order, each once.
 std::vector<uint64_t> bytes_of(const Placement& p) {
     std::vector<uint64_t> bytes;
     const auto& d = p.dims;

@@ -413,7 +413,7 @@ void add_refusals(std::vector<std::string>& lines) {
     Choices quirk(lines, "CPU of 16 lanes, rolled=0", caps);
     for (const char* name : {"auto", "tiles", "materialized"}) quirk.both(name, p, tuning("rolled=0", name));
     quirk.forward("rows", one, tuning("rolled=0", "rows"));
-    // What a case of another device names is no fault of this one: conformance then skips the case.
+    // A device may lack what a case of another device names. Then conformance skips the case.
     const VkattnProblem units = half(d64, {1, 2, 2, 97, 97});
     Choices amd(lines, "RDNA3", matrix_device("amd_navi31"));
     for (const char* text : {"move=0", "move=1", "turned=1", "halves=2"})

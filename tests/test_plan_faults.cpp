@@ -19,7 +19,7 @@ namespace {
 
 constexpr auto f32 = VKATTN_DTYPE_FLOAT32, f16 = VKATTN_DTYPE_FLOAT16, bf16 = VKATTN_DTYPE_BFLOAT16;
 
-// What a sound plan is made of: a forward's, or a backward's if there is one, or a combine's.
+// A sound plan is made of these: it is a forward's, a backward's if there is one, or a combine's.
 struct Sound {
     const char* name;
     DeviceCaps caps;
@@ -153,7 +153,7 @@ void plant_in_dispatch(Faults& f, size_t at) {
     f.plant(of + "twice", [&](Plan& p) { p.dispatches.insert(p.dispatches.begin() + ptrdiff_t(at), d); });
 }
 
-// In each pipeline, and in the first and the last dispatch that has it: the others are like these.
+// Plants faults in each pipeline, and in the first and the last dispatch that has it: the others are like these.
 void plant_in_work(Faults& f) {
     for (size_t i = 0; i < f.plan().pipelines.size(); i++) {
         std::vector<size_t> with;
@@ -168,7 +168,7 @@ void plant_in_work(Faults& f) {
     }
 }
 
-// In all else that is no text.
+// Plants faults in everything else that is no text.
 void plant_in_plan(Faults& f) {
     for (const auto at :
          {&core::Tiles::tile_q, &core::Tiles::tile_kv, &core::Tiles::threads, &core::Tiles::shared_bytes})

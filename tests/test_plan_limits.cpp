@@ -277,7 +277,7 @@ TEST_CASE("watchdog: masks and features do not hide work from the estimate") {
 // Pairs of a row and a key that dispatches of small problems have, counted one by one by the definition of visibility.
 namespace {
 
-// How many places are visible in some rows and keys. Each is looked at once; what is kept are sums of all before.
+// Counts the visible places of some rows and keys. Each place is looked at once; sums of all before it are kept.
 class Pairs {
   public:
     explicit Pairs(const Problem& p) : width_(p.seqlen_kv + 1), before_((p.seqlen_q + 1) * width_) {
@@ -287,7 +287,7 @@ class Pairs {
                     before(i, j + 1) + before(i + 1, j) - before(i, j) +
                     sees(p, static_cast<int64_t>(i), static_cast<int64_t>(j), p.seqlen_kv);
     }
-    // In rows i0 .. i1-1 and keys j0 .. j1-1.
+    // Returns how many there are in rows i0 .. i1-1 and keys j0 .. j1-1.
     uint64_t in(uint64_t i0, uint64_t i1, uint64_t j0, uint64_t j1) const {
         if (i0 >= i1 || j0 >= j1) return 0;
         return before(i1, j1) - before(i0, j1) - before(i1, j0) + before(i0, j0);

@@ -1,4 +1,4 @@
-/* What the programs compute, in one buffer and one command buffer: causal attention of some queries; then the value
+/* The programs compute this in one buffer and one command buffer: causal attention of some queries; then the value
  * of a second problem is overwritten by a fill of the application's own, and one query attends to it; then its output
  * is copied. Offsets are in floats. */
 #ifndef SCENE_H

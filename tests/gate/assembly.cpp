@@ -222,7 +222,7 @@ std::vector<AssemblyLine> parse_agx(std::string_view text) {
 
 using C = LoopCounts;
 
-// What an instruction counts as: the first rule of its language of which its name begins with a prefix.
+// An instruction counts by the first rule of its language that has a prefix of its name.
 struct Rule {
     uint64_t C::*at;  // null for what only moves on: hints, branches, labels of branches
     std::vector<std::string_view> prefixes;

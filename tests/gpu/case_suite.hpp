@@ -20,9 +20,9 @@ struct Job {
     Expected expected;
 };
 
-// What a forward writes in a submission of its own. To doctest: nothing else was written to.
+// Runs a forward in a submission of its own and returns what it wrote. It checks that nothing else was written to.
 Outcome run_forward(Device& device, const Plan& plan, const Case& c, const Inputs& inputs);
-// To doctest: undamaged, and by the error rule right.
+// Checks that the results are right by the error rule, and that nothing else was written to.
 void check_right(const Job& job, const Forward& forward);
 
 // Contexts that cases run in. by_device: the first device's has no feature but the address, unless a case needs more,

@@ -67,7 +67,7 @@ struct Section {
 std::vector<Section> parse_cases(std::string_view text, const std::string& file);
 Case parse_case(std::string_view line, const std::string& where = "here");
 
-// Of query, key, value and out, which are 0 .. 3.
+// A tensor's extents but for the batch. Tensors 0 to 3 are query, key, value and out.
 struct Extents {
     uint64_t heads, rows, dim;
 };

@@ -98,7 +98,7 @@ class Recorder {
 // Everything written so far becomes visible to everything later, the host included.
 void full_barrier(Device& device, VkCommandBuffer commands);
 
-// For a context of a runtime's device, with no feature but the address.
+// Returns what a context of a runtime's device needs, with no feature but buffer device addresses.
 VkattnContextInfo context_info_of(const RuntimeHandles& handles);
 
 // Throws a RuntimeError that names the call, unless it succeeded.

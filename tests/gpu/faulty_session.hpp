@@ -1,5 +1,5 @@
-// What a user does, step by step, while a Vulkan call or an allocation fails. A step that fails has a status and a
-// line, leaves nothing behind, and succeeds when it is made once more, unless the device is lost.
+// A session makes a user's steps while a Vulkan call or an allocation fails. A step that fails has a status and a line,
+// leaves nothing behind, and succeeds when it is made once more, unless the device is lost.
 #pragma once
 
 #include <cstdlib>

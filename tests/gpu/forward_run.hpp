@@ -133,7 +133,7 @@ void run_at_places(Report& report, const Expectation& expected, const Run& run) 
     }
 }
 
-// By run_at_places, with another poison in what nobody may look at.
+// Runs a case by run_at_places, with another poison in what nobody may look at.
 Report run_case(Device& device, VkattnContext* context, const Case& c);
 
 // A second old content of outputs: NaN, as poison_word is.

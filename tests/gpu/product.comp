@@ -1,6 +1,6 @@
 #version 460
-// c = scale * a * b + plus, float32: dense layers, forward and backward. A transposed matrix is one with its strides swapped.
-// One invocation an element of c, in order of k.
+// c = scale * a * b + plus, float32: dense layers, forward and backward. A transposed matrix has its strides swapped.
+// An invocation computes an element of c, in order of k.
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 layout(local_size_x = 64) in;

@@ -10,7 +10,7 @@
 
 namespace vkattn::test {
 
-// What a run wrote, and what it should not have written; "" = nothing.
+// A run's result, and where it wrote what it should not have; that is "" if nowhere.
 template <class Result>
 struct Ran {
     Result result;
@@ -31,7 +31,7 @@ class RunMemory {
     VkDeviceAddress add(const char* name, std::span<const std::byte> content, std::vector<bool> written,
                         uint32_t alignment_bytes);
 
-    // What forward and backward both read.
+    // Adds the arrays that forward and backward both read.
     template <class Args>
     void add_inputs(const Case& c, const Inputs& inputs, Args& args) {
         const VkattnProblem& p = c.problem;
@@ -58,7 +58,7 @@ class RunMemory {
         args.scratch_bytes = needed.size_bytes;
     }
 
-    // What is there now; nothing of what was not added.
+    // These return what an array holds now, and nothing if it was not added.
     std::vector<std::byte> content(std::string_view name) const;
     std::vector<float> floats(std::string_view name) const;
     std::vector<std::byte> results() const;  // what outputs hold, but for scratch and padding

@@ -1,4 +1,4 @@
-// As test_api.cpp: what masks, lengths, offsets and combines refuse.
+// These tests are like those of test_api.cpp, of what masks, lengths, offsets and combines refuse.
 #include "api_calls.hpp"
 #include "arrays.hpp"
 #include "cases.hpp"

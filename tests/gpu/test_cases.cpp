@@ -115,7 +115,7 @@ TEST_CASE("every section of the case files is run") {
     backward_suite().check_all_added();
 }
 
-// As VKATTN_CASE of the forward.
+// It is chosen as the case of the forward is.
 TEST_CASE("the backward case in VKATTN_CASE" * doctest::skip()) {
     const char* const line = std::getenv("VKATTN_CASE");
     REQUIRE(line != nullptr);

@@ -273,7 +273,7 @@ struct Counted {
 
 }  // namespace
 
-// That it leaves no object of Vulkan is seen by test_runtime_faults.cpp.
+// test_runtime_faults.cpp sees to it that no object of Vulkan is left.
 TEST_CASE_FIXTURE(OnDevice, "a runtime without memory for its staging buffer leaves nothing behind") {
     VkAllocationCallbacks host{};
     host.pfnAllocation = &Counted::allocate;

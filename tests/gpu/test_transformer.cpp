@@ -189,7 +189,7 @@ class Layer {
     Buffer x_ = floats(tokens * embedding), minus_wanted_ = floats(tokens * embedding);
     Buffer weights_ = floats(weight_count);
     Buffer wide_ = floats(tokens * width), out_ = floats(tokens * width), lse_ = floats(tokens * num_heads);
-    // Of every step, for the host to tell the losses afterwards.
+    // It has the errors of every step, from which the host computes the losses afterwards.
     Buffer errors_ = floats(steps * tokens * embedding);
     Buffer half_[8] = {halves(), halves(), halves(), halves(), halves(), halves(), halves(), halves()};
     Buffer scratch_ =
