@@ -19,7 +19,7 @@ set(case_sources case_plan.cpp cases.cpp storage.cpp device.cpp guarded.cpp guar
   nonfinite.cpp nonfinite_run.cpp backward_run.cpp combine_run.cpp behaviour.cpp job.cpp)
 list(TRANSFORM case_sources PREPEND "${cases_folder}/gpu/")
 add_library(vkattn_cases STATIC ${case_sources})
-vkattn_unity(vkattn_cases BATCH 6)
+vkattn_unity(vkattn_cases)
 target_compile_options(vkattn_cases PRIVATE $<$<CONFIG:Release>:-O1>) # what takes time is the oracle
 target_include_directories(vkattn_cases PUBLIC "${cases_folder}" "${case_texts}" "${PROJECT_SOURCE_DIR}/src"
                                                "${PROJECT_SOURCE_DIR}/shaders")

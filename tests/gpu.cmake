@@ -1,8 +1,5 @@
 # The tests that run on a Vulkan device: one binary, run by tools/on DEVICE -- .../vkattn_gpu_tests
 set(gpu_tests "${CMAKE_CURRENT_LIST_DIR}")
-if(NOT VKATTN_TEST_MAIN)
-  set(VKATTN_TEST_MAIN "${gpu_tests}/main.cpp")
-endif()
 
 set(gpu_sources
   fixture.cpp case_suite.cpp interposer.cpp dot_emulation.cpp test_dot_products.cpp test_api.cpp test_api_features.cpp
@@ -13,15 +10,10 @@ set(gpu_sources
   test_faults.cpp test_self_test.cpp test_behaviour.cpp faulty_vulkan.cpp test_runtime_faults.cpp test_transformer.cpp)
 list(TRANSFORM gpu_sources PREPEND "${gpu_tests}/gpu/")
 add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c" ${gpu_sources})
-vkattn_unity(vkattn_gpu_tests BATCH 6 ALONE "${gpu_tests}/gpu/faulty_new.cpp")
+vkattn_unity(vkattn_gpu_tests BATCH 17 ALONE "${gpu_tests}/gpu/faulty_new.cpp")
 set_target_properties(vkattn_gpu_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}"
   C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
 target_link_libraries(vkattn_gpu_tests PRIVATE vkattn_cases vkattn_warnings)
-set(headers)
-foreach(header doctest/doctest.h fmt/format.h algorithm functional map string vector)
-  list(APPEND headers "$<$<COMPILE_LANGUAGE:CXX>:<${header}$<ANGLE-R>>")
-endforeach()
-target_precompile_headers(vkattn_gpu_tests PRIVATE ${headers})
 # The tests' own shaders; the library's folder stays what it is elsewhere.
 function(vkattn_embed_test_shaders)
   set(VKATTN_SHADER_DIR "${gpu_tests}/gpu")

@@ -6,7 +6,7 @@ foreach(library fmt nlohmann doctest)
 endforeach()
 
 set(plan_sources
-  main.cpp plan_arrays.cpp plan_cases.cpp plan_checks.cpp plan_checks_interface.cpp plan_checks_matrix.cpp
+  plan_arrays.cpp plan_cases.cpp plan_checks.cpp plan_checks_interface.cpp plan_checks_matrix.cpp
   plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_reading.cpp gate/layouts.cpp
   problem_bounds.cpp profile.cpp
   test_overlap.cpp test_plan.cpp test_plan_backward.cpp test_plan_choices.cpp test_plan_combine.cpp
@@ -14,19 +14,17 @@ set(plan_sources
   test_plan_matrix.cpp test_plan_random.cpp test_plan_refusals.cpp test_plan_sweep.cpp test_plan_tuning.cpp
   test_problem.cpp test_profile.cpp test_self_test.cpp test_struct_sizes.cpp)
 list(TRANSFORM plan_sources PREPEND "${tests_dir}/")
-add_executable(vkattn_plan_tests ${plan_sources})
+add_executable(vkattn_plan_tests ${plan_sources} ${VKATTN_TEST_MAIN})
 # These have names of their own that others have, too.
-set(alone main.cpp plan_cases.cpp profile.cpp test_plan_faults.cpp test_plan_golden.cpp test_plan_sweep.cpp
+set(alone plan_cases.cpp profile.cpp test_plan_faults.cpp test_plan_golden.cpp test_plan_sweep.cpp
   test_problem.cpp test_self_test.cpp)
 list(TRANSFORM alone PREPEND "${tests_dir}/")
-vkattn_unity(vkattn_plan_tests BATCH 5 ALONE ${alone})
+vkattn_unity(vkattn_plan_tests BATCH 14 ALONE ${alone})
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")
 target_include_directories(vkattn_plan_tests SYSTEM PRIVATE "${CMAKE_BINARY_DIR}/plan_tests_include")
 add_dependencies(vkattn_plan_tests vkattn_fmt)
 target_link_libraries(vkattn_plan_tests PRIVATE vkattn_plan vkattn_oracle vkattn_warnings "$<TARGET_FILE:vkattn_fmt>")
-if(COMMAND vkattn_compile_fast)
-  vkattn_compile_fast(vkattn_plan_tests)
-endif()
+vkattn_compile_fast(vkattn_plan_tests)
 target_precompile_headers(vkattn_plan_tests PRIVATE <doctest/doctest.h> <fmt/format.h> <fmt/ranges.h> <algorithm>
                                                     <functional> <map> <string> <vector> "${tests_dir}/plan_flaws.hpp"
                                                     "${tests_dir}/plan_reading.hpp")

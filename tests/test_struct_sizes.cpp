@@ -34,7 +34,7 @@ struct Padded {
     uint64_t strides;
     uint32_t heads, hidden;
 };
-struct Counted {
+struct CountedFields {
     const char* text;
     VkattnStrides strides;  // counts once
     uint32_t extents[4];    // count one by one
@@ -116,7 +116,7 @@ TEST_CASE("struct sizes: a size that ends inside a field, or between versions, i
 TEST_CASE("struct sizes: a field in the padding of version 0.1 is noticed") {
     CHECK_EQ(count_fields<First>(), 3);
     CHECK_EQ(count_fields<Padded>(), 4);
-    CHECK_EQ(count_fields<Counted>(), 7);
+    CHECK_EQ(count_fields<CountedFields>(), 7);
     CHECK(grows_in_the_open<Grown>());
     CHECK_FALSE(grows_in_the_open<Padded>());
     CHECK(grows_in_the_open<VkattnProblem>());

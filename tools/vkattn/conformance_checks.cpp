@@ -37,7 +37,7 @@ std::string dashed(std::string text) {
 }
 
 // The words of a line, one space between them.
-std::string words_of(const std::string& text) {
+std::string readable(const std::string& text) {
     std::string words;
     for (const char c : text) {
         const bool blank = c == ' ' || c == '\t' || c == '\r';
@@ -78,7 +78,7 @@ struct Maker {
         Check check;
         check.pass = &pass;
         check.c = c;
-        check.c.text = words_of(c.text);
+        check.c.text = readable(c.text);
         check.feature = feature;
         std::string words = check.c.text;
         std::ranges::replace(words, ' ', ',');
@@ -161,7 +161,7 @@ UsageError case_error(const test::CaseError& error) {
 }
 
 Check check_of(const std::string& given) {
-    const std::string line = words_of(given);
+    const std::string line = readable(given);
     const size_t blank = std::min(line.find(' '), line.size());
     const std::string name = line.substr(0, blank);
     Check check;

@@ -1,0 +1,43 @@
+// vkattn_reference: attention problems in .npy files and their answers, by the fp64 oracle. It shares no code
+// with the library.
+//   make        writes q.npy, k.npy and v.npy of a small transformer layer that reads a text, and what goes with
+//               them
+//   check       recomputes attention and holds out (and lse) to the error rule
+//   check-grad  recomputes the gradients and holds those given to the error rule
+#include "run.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+
+#include "commands.hpp"
+
+namespace reference {
+
+int run(int argc, char** argv) {
+    CLI::App app("attention problems in .npy files and their fp64 answers", "vkattn_reference");
+    app.require_subcommand(1);
+    MakeOptions make_options;
+    CheckOptions check_options;
+    CheckGradOptions check_grad_options;
+    CLI::App& make_command = *app.add_subcommand("make", "write q.npy, k.npy and v.npy of a small problem");
+    CLI::App& check_command = *app.add_subcommand("check", "hold a result to the error rule");
+    CLI::App& check_grad_command = *app.add_subcommand("check-grad", "hold gradients to the error rule");
+    declare_make(make_command, make_options);
+    declare_check(check_command, check_options);
+    declare_check_grad(check_grad_command, check_grad_options);
+    try {
+        app.parse(argc, argv);
+        if (make_command.parsed()) return make(make_options);
+        return check_command.parsed() ? check(check_options, stdout) : check_grad(check_grad_options, stdout);
+    } catch (const CLI::ParseError& error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    } catch (const std::exception& error) {
+        fmt::print(stderr, "vkattn_reference: {}\n", error.what());
+        return 2;
+    }
+}
+
+}  // namespace reference
