@@ -120,9 +120,28 @@ unpack_deb() {
     : >"$mark"
 }
 
+# unpack_arrived NEW: unpacks those of the plan's packages that are there and have not been unpacked. The largest first,
+# so that all cores end at about the same time.
+unpack_arrived() {
+    local deb
+    # shellcheck disable=SC2016 # the inner shell's $1
+    sort -rnk3 "$1/plan" | while read -r _ deb _; do
+        [[ ! -e $sdk_dir/debs/$deb || -e $1/done/$deb ]] || printf '%s\0' "$sdk_dir/debs/$deb"
+    done | (cd "$1" && xargs -0 -r -n 1 -P "$(nproc)" bash -euo pipefail -c 'unpack_deb "$1"' _ 9>&-)
+}
+
+# unpack_meanwhile NEW: unpacks what arrives until all is downloaded, or this script has ended. What fails is tried again
+# afterwards.
+unpack_meanwhile() {
+    while [[ ! -e $1/downloaded ]] && kill -0 $$ 2>/dev/null; do
+        unpack_arrived "$1" 2>/dev/null || true
+        sleep 0.2
+    done
+}
+
 # get_packages NEW: downloads $packages with all they depend on and unpacks them into NEW/root.
 get_packages() {
-    local new=$1 plan=$sdk_dir/apt/plan deb version
+    local new=$1 plan=$sdk_dir/apt/plan deb version unpacking
     write_apt_conf
     require_space "$new"
     say "1/3 reading the package index of $suite"
@@ -130,21 +149,22 @@ get_packages() {
     # What apt would fetch if it had nothing yet: the packages with their versions and sizes.
     apt_private apt-get -qq install --print-uris -o Dir::Cache::archives="$sdk_dir/apt/none" "${packages[@]}" \
         >"$plan" || die "$suite lacks a package: $(grep '^E:' "$sdk_dir/apt/log" | tail -n 1)"
-    say "2/3 downloading $(wc -l <"$plan") packages, $(awk '{ sum += $3 } END { print int(sum / 1e6) }' "$plan") MB"
-    apt_private apt-get -qq install --yes --download-only "${packages[@]}" >>"$sdk_dir/apt/log" ||
-        die "the download failed: $(grep '^E:' "$sdk_dir/apt/log" | head -n 1)" "run tools/sdk again to continue"
-
-    say "3/3 unpacking"
     # The archive may have moved on since an interrupted run: its files are not to be mixed.
     cmp -s "$plan" "$new/plan" || rm -rf "$new/root" "$new/done"
+    rm -f "$new/downloaded"
     mkdir -p "$new/root" "$new/done"
     cp "$plan" "$new/plan"
+    say "2/3 downloading $(wc -l <"$plan") packages, $(awk '{ sum += $3 } END { print int(sum / 1e6) }' "$plan") MB"
     export -f unpack_deb
-    # The largest first, so that all cores end at about the same time.
-    # shellcheck disable=SC2016 # the inner shell's $1
-    (cd "$new" && sort -rnk3 plan | awk -v dir="$sdk_dir/debs" '{ printf "%s/%s%c", dir, $2, 0 }' |
-        xargs -0 -n 1 -P "$(nproc)" bash -euo pipefail -c 'unpack_deb "$1"' _ 9>&-) ||
-        die "unpacking failed (is the disk full?)" "run tools/sdk again to continue"
+    unpack_meanwhile "$new" &
+    unpacking=$!
+    apt_private apt-get -qq install --yes --download-only "${packages[@]}" >>"$sdk_dir/apt/log" ||
+        die "the download failed: $(grep '^E:' "$sdk_dir/apt/log" | head -n 1)" "run tools/sdk again to continue"
+    : >"$new/downloaded"
+    wait "$unpacking"
+
+    say "3/3 unpacking the rest"
+    unpack_arrived "$new" || die "unpacking failed (is the disk full?)" "run tools/sdk again to continue"
     while read -r _ deb _; do
         version=${deb#*_}
         version=${version%_*}
