@@ -24,20 +24,21 @@ function(vkattn_compile_modules folder file lines)
     VERBATIM)
 endfunction()
 
-# vkattn_add_module(LIST FORM): adds the line of a form of the module that was read last. Modules are not optimised
-# here, because drivers do it better (-2 to -8 % on GPUs), except portable kernels for CPUs, whose drivers then have
-# less to do: forward_tiles takes lavapipe 28 instead of 59 ms, and SwiftShader 357 instead of 516. Matrix kernels gain
-# nothing there, and -O takes 5 s a module. A matrix kernel is flattened to one function with no variables outside it,
-# because NVIDIA's driver keeps arrays of matrices in registers only so: otherwise the forward at D64 reaches 38 instead
-# of 319 TFLOP/s (H200, 580.159). Passes that go further, to SSA, undo it (37 TFLOP/s). tests/mutants/faults.sh compiles
-# by the same options and passes.
+# vkattn_add_module(LIST FORM): adds the line of a form of the module that was read last. Modules for GPUs are not
+# optimised here, because drivers do it better (-2 to -8 %). Portable kernels for CPUs are, by passes that take 0.02 s a
+# module: the first backward of a process takes 254 instead of 367 ms on lavapipe. With -O it takes 170 ms, but -O takes
+# 0.5 s a module. Kernels run equally fast with all of these (lavapipe of Mesa 26.1, SwiftShader). A matrix kernel is
+# flattened to one function with no variables outside it, because NVIDIA's driver keeps arrays of matrices in registers
+# only so: otherwise the forward at D64 reaches 38 instead of 319 TFLOP/s (H200, 580.159). Passes that go further, to
+# SSA, undo it (37 TFLOP/s).
 function(vkattn_add_module list form)
   set(flags "${module_macros}")
   set(passes "")
   if(NOT form STREQUAL module)
     string(APPEND flags " -DROLLED")
     if(NOT module_needs MATCHES "NEED_MATRIX")
-      string(APPEND flags " -O")
+      set(passes "--eliminate-dead-branches --eliminate-local-single-block --eliminate-local-single-store \
+--eliminate-dead-code-aggressive --simplify-instructions --eliminate-dead-code-aggressive")
     endif()
   endif()
   if(module_needs STREQUAL "NEED_MATRIX")
@@ -47,7 +48,7 @@ function(vkattn_add_module list form)
 endfunction()
 
 # vkattn_read_modules(OUTPUT LIST): the modules of a list of kernels as NAME|FILE|MACROS|NEEDS|FORMS, from its lines
-# KERNEL and MODULE and from those of the files that it includes. tests/mutants/faults.sh reads the same lines.
+# KERNEL and MODULE and from those of the files that it includes.
 function(vkattn_read_modules output list)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${list}")
   get_filename_component(folder "${list}" DIRECTORY)

@@ -85,28 +85,25 @@ modules_on() {
 
 glslc=("$root/.sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute)
 
-# find_module SHADERS MODULE [UNIT]: sets arguments to what glslc gets to read the module, and needs to what it needs.
-# Files of UNIT are found before those of SHADERS.
+# find_module SHADERS MODULE [UNIT]: sets arguments to what glslc gets to read the module, and passes to those of
+# spirv-opt, both as the build's list of the kernel's modules has them. Files of UNIT are found before those of SHADERS.
 find_module() {
-    local line macros from=$1 form='^(.*)/interface/(.*)\.def:MODULE\([a-z0-9_]+, [A-Z0-9]+, "([^"]*)", (.*), [12]\)$'
-    line=$(grep -H "^MODULE(${2%_rolled}," "$root"/shaders/interface/*.def)
-    [[ $line =~ $form ]]
-    needs=${BASH_REMATCH[4]}
-    read -ra macros <<<"${BASH_REMATCH[3]}"
-    [[ $2 != *_rolled ]] || macros+=(-DROLLED)
-    [[ $2 != *_rolled || $needs == *NEED_MATRIX* ]] || macros+=(-O)
-    [[ ! -e ${3:-/none}/${BASH_REMATCH[2]}.comp ]] || from=$3
-    arguments=(${3:+-I "$3"} -I "$1" "${macros[@]}" "$from/${BASH_REMATCH[2]}.comp")
+    local line macros kernel from=$1
+    line=$(grep -H "^$2|" "$build"/src/vkattn_spirv_modules/*.txt)
+    kernel=$(basename "${line%%.txt:*}")
+    IFS='|' read -r _ macros passes <<<"$line"
+    read -ra macros <<<"$macros"
+    read -ra passes <<<"$passes"
+    [[ ! -e ${3:-/none}/$kernel.comp ]] || from=$3
+    arguments=(${3:+-I "$3"} -I "$1" "${macros[@]}" "$from/$kernel.comp")
 }
 
-# compile SHADERS MODULE FOLDER [UNIT]: makes FOLDER/MODULE.spv as src/shaders.cmake compiles it.
+# compile SHADERS MODULE FOLDER [UNIT]: makes FOLDER/MODULE.spv as the build compiles it.
 compile() {
-    local to=$3/$2.spv passes=() arguments needs
+    local to=$3/$2.spv passes arguments
     find_module "$1" "$2" "${4-}"
     "${glslc[@]}" -Werror "${arguments[@]}" -o "$to.new" || return
-    [[ $needs != NEED_MATRIX ]] ||
-        passes=(--merge-return --inline-entry-points-exhaustive --eliminate-dead-functions --private-to-local)
-    "$root/.sdk/bin/spirv-opt" "${passes[@]}" --strip-debug --compact-ids "$to.new" -o "$to.new" || return
+    "$root/.sdk/bin/spirv-opt" --skip-validation --strip-debug "${passes[@]}" --compact-ids "$to.new" -o "$to.new" || return
     mv "$to.new" "$to"  # in one piece: an interrupted run leaves no half of a module
 }
 
@@ -138,7 +135,7 @@ check_compile() {
         seen[$form]=$module
         compile "$root/shaders" "$module" "$work/compiled" &&
             cmp -s "$work/compiled/$module.spv" "$work/built/$module.spv" ||
-            die "tests/mutants/faults.sh compiles $module otherwise than src/shaders.cmake"
+            die "tests/mutants/faults.sh compiles $module otherwise than the build"
     done
 }
 
@@ -188,7 +185,7 @@ compile_changed() {
 
 # preprocess SHADERS MODULE [UNIT]: prints a hash of what is left of the module's sources.
 preprocess() {
-    local arguments needs
+    local arguments passes
     find_module "$@"
     "${glslc[@]}" -E "${arguments[@]}" | grep -vE '^(#line.*|[[:space:]]*)$' | hash
 }
