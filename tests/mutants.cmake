@@ -5,7 +5,7 @@ add_executable(vkattn_fingerprint "${gpu_tests}/gpu/fingerprint.cpp")
 add_executable(vkattn_mutant_tests EXCLUDE_FROM_ALL "${VKATTN_TEST_MAIN}" $<TARGET_OBJECTS:vkattn_gpu_tests>)
 
 # The tool likewise: what conformance must find is planted in tests/cli/conformance.sh.
-add_executable(vkattn_mutant $<TARGET_OBJECTS:vkattn_cli>)
+add_executable(vkattn_mutant $<TARGET_OBJECTS:vkattn_cli_objects>)
 target_link_libraries(vkattn_mutant PRIVATE vkattn_cli11 vkattn_npy Threads::Threads)
 
 foreach(program vkattn_fingerprint vkattn_mutant_tests vkattn_mutant)
