@@ -1,3 +1,5 @@
 #include "run.hpp"
 
-int main(int argc, char** argv) { return reference::run(argc, argv); }
+int main(int argc, char** argv) {
+    return reference::run(argc, argv);
+}

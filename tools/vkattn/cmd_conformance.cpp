@@ -209,7 +209,8 @@ void run(const Options& options) {
     bool good = true;
     for (const DeviceInfo& device : devices_of(options)) {
         if (stop_requested())
-            runs.push_back(DeviceRun{device, checks, std::vector<conformance::Result>(checks.size()), true, 0});
+            runs.push_back(
+                DeviceRun{device, checks, std::vector<conformance::Result>(checks.size()), true, 0});
         else
             runs.push_back(fuzzes ? fuzz(device, options.seed, options.fuzz_seconds, options.until_failure)
                                   : conformance::run(device, checks, options.until_failure));
