@@ -59,8 +59,10 @@ foreach(line IN LISTS lines)
   set(name "${CMAKE_MATCH_1}")
   separate_arguments(passes UNIX_COMMAND "${CMAKE_MATCH_2}")
   set(compiled "${FOLDER}/${name}.comp.spv")
-  execute_process(COMMAND "${SPIRV_OPT}" --skip-validation --strip-debug ${passes} --compact-ids "${compiled}" -o "${FOLDER}/${name}.spv"
-                  COMMAND_ERROR_IS_FATAL ANY)
+  execute_process(
+    COMMAND "${SPIRV_OPT}" --skip-validation --strip-debug ${passes} --compact-ids "${compiled}"
+            -o "${FOLDER}/${name}.spv"
+    COMMAND_ERROR_IS_FATAL ANY)
   file(READ "${compiled}.d" listed)
   string(REPLACE "${name}.comp.spv: ${name}.comp" "${escaped_SHADER}" read "${listed}")
   if(read STREQUAL listed)

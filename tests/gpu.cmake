@@ -26,4 +26,4 @@ add_executable(vkattn_gate "${gpu_tests}/gate/main.cpp" "${gpu_tests}/gate/compi
   $<TARGET_OBJECTS:vkattn_gate_parts>)
 vkattn_unity(vkattn_gate)
 set_target_properties(vkattn_gate PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")
-target_link_libraries(vkattn_gate PRIVATE vkattn_cli11 vkattn_cases vkattn_warnings)
+target_link_libraries(vkattn_gate PRIVATE vkattn_cases vkattn_warnings vkattn_cli11)

@@ -58,5 +58,5 @@ add_executable(vkattn_unit_tests_sanitized EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vka
   $<TARGET_OBJECTS:vkattn_reference_sanitized> $<TARGET_OBJECTS:vkattn_spirv_sanitized>
   $<TARGET_OBJECTS:vkattn_cache_file_sanitized> $<TARGET_OBJECTS:vkattn_unit_tests>
   $<TARGET_OBJECTS:vkattn_gate_parts> ${VKATTN_TEST_MAIN})
-target_link_libraries(vkattn_unit_tests_sanitized PRIVATE vkattn_cli11 vkattn_oracle vkattn vkattn_fmt)
+target_link_libraries(vkattn_unit_tests_sanitized PRIVATE vkattn_oracle vkattn vkattn_fmt vkattn_cli11)
 target_link_options(vkattn_unit_tests_sanitized PRIVATE ${sanitizers})

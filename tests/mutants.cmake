@@ -6,10 +6,11 @@ add_executable(vkattn_mutant_tests EXCLUDE_FROM_ALL "${VKATTN_TEST_MAIN}" $<TARG
 
 # The tool likewise: what conformance must find is planted in tests/cli/conformance.sh.
 add_executable(vkattn_mutant $<TARGET_OBJECTS:vkattn_cli_objects>)
-target_link_libraries(vkattn_mutant PRIVATE vkattn_cli11 vkattn_npy Threads::Threads)
+target_link_libraries(vkattn_mutant PRIVATE vkattn_npy Threads::Threads)
 
 foreach(program vkattn_fingerprint vkattn_mutant_tests vkattn_mutant)
   target_sources(${program} PRIVATE "${gpu_tests}/mutants/spirv.cpp")
   target_link_libraries(${program} PRIVATE vkattn_cases vkattn_warnings)
   target_link_options(${program} PRIVATE -Wl,--wrap=_ZN6vkattn4core8spirv_ofENS0_6ModuleEb)
 endforeach()
+target_link_libraries(vkattn_mutant PRIVATE vkattn_cli11)

@@ -12,7 +12,7 @@ list(TRANSFORM reference_sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/reference/")
 # A library, for its tests to call what its subcommands do.
 add_library(vkattn_reference_commands STATIC EXCLUDE_FROM_ALL ${reference_sources})
 vkattn_unity(vkattn_reference_commands)
-target_link_libraries(vkattn_reference_commands PUBLIC vkattn_cli11 vkattn_oracle vkattn_npy vkattn_sdk
+target_link_libraries(vkattn_reference_commands PUBLIC vkattn_oracle vkattn_npy vkattn_cli11 vkattn_sdk
                       PRIVATE vkattn_fmt vkattn_warnings vkattn_fast_compile)
 add_executable(vkattn_reference EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/reference/main.cpp")
 set_target_properties(vkattn_reference PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}")

@@ -11,7 +11,7 @@ plant() {
     mkdir modules
     sed -i -e "$script" "faulty/$file"
     for module in "${@:3}"; do
-        "$sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -I faulty -DROLLED -O "faulty/$module.comp" \
+        "$sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -I faulty -DROLLED "faulty/$module.comp" \
             -o "modules/${module}_f32_rolled.spv"
     done
 }

@@ -88,9 +88,12 @@ glslc=("$root/.sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute)
 # find_module SHADERS MODULE [UNIT]: sets arguments to what glslc gets to read the module, and passes to those of
 # spirv-opt, both as the build's list of the kernel's modules has them. Files of UNIT are found before those of SHADERS.
 find_module() {
-    local line macros kernel from=$1
-    line=$(grep -H "^$2|" "$build"/src/vkattn_spirv_modules/*.txt)
-    kernel=$(basename "${line%%.txt:*}")
+    local line macros kernel spirv from=$1
+    line=$(awk -v end="/$2.spv" 'substr($2, length($2) - length(end) + 1) == end' \
+        "$build/src/vkattn_spirv_modules/list.txt")
+    read -r kernel spirv _ <<<"$line"
+    kernel=${kernel%.comp}
+    line=$(grep "^$2|" "${spirv%/*}/$kernel.txt") || die "the build's lists do not say how $2 is compiled"
     IFS='|' read -r _ macros passes <<<"$line"
     read -ra macros <<<"$macros"
     read -ra passes <<<"$passes"
@@ -103,7 +106,8 @@ compile() {
     local to=$3/$2.spv passes arguments
     find_module "$1" "$2" "${4-}"
     "${glslc[@]}" -Werror "${arguments[@]}" -o "$to.new" || return
-    "$root/.sdk/bin/spirv-opt" --skip-validation --strip-debug "${passes[@]}" --compact-ids "$to.new" -o "$to.new" || return
+    "$root/.sdk/bin/spirv-opt" --skip-validation --strip-debug "${passes[@]}" --compact-ids "$to.new" \
+        -o "$to.new" || return
     mv "$to.new" "$to"  # in one piece: an interrupted run leaves no half of a module
 }
 

@@ -124,18 +124,21 @@ unpack_deb() {
 # so that all cores end at about the same time.
 unpack_arrived() {
     local deb
-    # shellcheck disable=SC2016 # the inner shell's $1
     sort -rnk3 "$1/plan" | while read -r _ deb _; do
         [[ ! -e $sdk_dir/debs/$deb || -e $1/done/$deb ]] || printf '%s\0' "$sdk_dir/debs/$deb"
-    done | (cd "$1" && xargs -0 -r -n 1 -P "$(nproc)" bash -euo pipefail -c 'unpack_deb "$1"' _ 9>&-)
+    done | (
+        cd "$1"
+        # shellcheck disable=SC2016 # the inner shell's $1
+        xargs -0 -r -n 1 -P "$(nproc)" bash -euo pipefail -c 'unpack_deb "$1"' _ 9>&-
+    )
 }
 
-# unpack_meanwhile NEW: unpacks what arrives until all is downloaded, or this script has ended. What fails is tried again
-# afterwards.
+# unpack_meanwhile NEW: unpacks what arrives until standard input ends, which it does with the script at the latest.
+# What fails is tried again afterwards. It keeps the folder's lock, so that no other run begins beside its last package.
 unpack_meanwhile() {
-    while [[ ! -e $1/downloaded ]] && kill -0 $$ 2>/dev/null; do
-        unpack_arrived "$1" 2>/dev/null || true
-        sleep 0.2
+    while true; do
+        read -r -t 0.2 _ || (($? > 128)) || return 0
+        unpack_arrived "$1" || return 0
     done
 }
 
@@ -151,21 +154,21 @@ get_packages() {
         >"$plan" || die "$suite lacks a package: $(grep '^E:' "$sdk_dir/apt/log" | tail -n 1)"
     # The archive may have moved on since an interrupted run: its files are not to be mixed.
     cmp -s "$plan" "$new/plan" || rm -rf "$new/root" "$new/done"
-    rm -f "$new/downloaded"
     mkdir -p "$new/root" "$new/done"
     cp "$plan" "$new/plan"
     say "2/3 downloading $(wc -l <"$plan") packages, $(awk '{ sum += $3 } END { print int(sum / 1e6) }' "$plan") MB"
     export -f unpack_deb
-    unpack_meanwhile "$new" &
+    exec 8> >(unpack_meanwhile "$new" >/dev/null 2>&1)
     unpacking=$!
-    apt_private apt-get -qq install --yes --download-only "${packages[@]}" >>"$sdk_dir/apt/log" ||
+    apt_private apt-get -qq install --yes --download-only "${packages[@]}" >>"$sdk_dir/apt/log" 8>&- ||
         die "the download failed: $(grep '^E:' "$sdk_dir/apt/log" | head -n 1)" "run tools/sdk again to continue"
-    : >"$new/downloaded"
-    wait "$unpacking"
+    exec 8>&-
+    wait "$unpacking" || true
 
     say "3/3 unpacking the rest"
     unpack_arrived "$new" || die "unpacking failed (is the disk full?)" "run tools/sdk again to continue"
     while read -r _ deb _; do
+        [[ -e $new/done/$deb ]] || die "$deb has not been downloaded" "apt's messages: $sdk_dir/apt/log"
         version=${deb#*_}
         version=${version%_*}
         printf '%s %s\n' "${deb%%_*}" "${version//%3a/:}"

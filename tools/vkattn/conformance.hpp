@@ -13,8 +13,8 @@
 
 namespace vkattn::tools::conformance {
 
-// smoke: the first small case of each section. standard: all cases. Both run those of float16 on matrix units, too.
-// full: each case on each kernel.
+// smoke: the first small case of each section. standard: all cases, and those of float16 on matrix units, too. full:
+// each case on each kernel.
 enum class Level { smoke, standard, full };
 Level parse_level(const std::string& text);  // throws UsageError
 

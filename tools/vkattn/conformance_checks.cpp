@@ -96,8 +96,8 @@ struct Maker {
 
     static bool is_of_forward(std::string_view kernel) { return kernel.starts_with("rows"); }
 
-    // The kernels that a level forces beside the planner's own choice. The smoke level has sections of their own for
-    // matrix kernels, and only those: a pipeline of their backward takes lavapipe 12 s.
+    // The kernels that a level forces beside the planner's own choice. The smoke level forces none: sections of their
+    // own run the matrix kernels, whose backward takes lavapipe 12 s to compile.
     void add_forced(const std::string& feature, const Pass& pass, const test::Case& c) {
         if (c.kernel != "auto" || !c.tuning.empty() || level == Level::smoke) return;
         if (level == Level::standard) {
