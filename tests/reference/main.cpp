@@ -1,4 +1,6 @@
-#include "run.hpp"
+namespace reference {
+int run(int argc, char** argv);  // run.cpp
+}
 
 int main(int argc, char** argv) {
     return reference::run(argc, argv);

@@ -1,11 +1,6 @@
-// vkattn_reference: attention problems in .npy files and their answers, by the fp64 oracle. It shares no code
-// with the library.
-//   make        writes q.npy, k.npy and v.npy of a small transformer layer that reads a text, and what goes with
-//               them
-//   check       recomputes attention and holds out (and lse) to the error rule
-//   check-grad  recomputes the gradients and holds those given to the error rule
-#include "run.hpp"
-
+// vkattn_reference: attention problems in .npy files and their answers, by the fp64 oracle. It shares no code with the
+// library. `make` writes q.npy, k.npy and v.npy of a small transformer layer that reads a text, and what goes with them;
+// `check` recomputes attention and holds out (and lse) to the error rule; `check-grad` does so with gradients.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
