@@ -1,5 +1,5 @@
 // vkattn_reference: attention problems in .npy files and their answers, by the fp64 oracle. It shares no code with the
-// library. `make` writes q.npy, k.npy and v.npy of a small transformer layer that reads a text, and what goes with them;
+// library. `make` writes q.npy, k.npy and v.npy of a small transformer layer that reads a text, and what belongs to it;
 // `check` recomputes attention and holds out (and lse) to the error rule; `check-grad` does so with gradients.
 #include <fmt/format.h>
 
