@@ -183,7 +183,7 @@ void add_products(Rows q, Rows dout) {
 
 // Adds what a query tile contributes: nothing if no row of it sees a key of the tile that begins at first_key.
 void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
-    const uvec2 keys = tile_keys(w, 0);
+    const uvec2 keys = tile_keys(w);
     k.begin = v.begin = max(keys.x, first_key);
     k.end = v.end = min(keys.y, first_key + TILE_KV);
     if (k.begin >= k.end) return;

@@ -32,7 +32,7 @@ void fetch_product() {}
 vec4 sums[ROWS * COLS / 4];
 
 void add_tile(Work w, uint first_key) {
-    const uvec2 keys = tile_keys(w, 0);
+    const uvec2 keys = tile_keys(w);
     Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = max(keys.x, first_key);
     k.end = v.end = min(keys.y, first_key + TILE_KV);

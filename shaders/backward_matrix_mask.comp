@@ -54,7 +54,7 @@ bool is_end() { return batch >= by.batches.y; }
 // Keys begin .. end-1 of the tile that some row of the part sees.
 uvec2 seen_keys() {
     if (work.first_row >= work.num_queries) return uvec2(0);
-    const uvec2 keys = tile_keys(work, 0);
+    const uvec2 keys = tile_keys(work);
     return uvec2(max(keys.x, first_key), min(keys.y, first_key + TILE_KEYS));
 }
 void find_work() {

@@ -151,7 +151,7 @@ void main() {
     const uvec2 place = place_in_grid(group_size(), key_extent());
     work = work_of_last_tile(push.first_x + place.x, push.first_y + place.y);
     const Rows q = query_tile(push.query, QUERY, work), dout = dout_tile(work);
-    walked = tile_keys(work, 0);
+    walked = tile_keys(work);
     inner = uvec2(visible_keys(work, work.last_row).x, max(0, visible_keys(work, work.first_row).y));
     walked_qk = key_tensor_rows(push.key, KEY, work);
     walked_v = key_tensor_rows(push.value, VALUE, work);

@@ -113,7 +113,7 @@ void store_rows(Work w) {
 void main() {
     const Work w = work_of_last_tile(push.first_x + gl_WorkGroupID.x, push.first_y + gl_WorkGroupID.y);
     const Rows q = query_tile(push.query, QUERY, w), dout = dout_tile(w);
-    uvec2 keys = tile_keys(w, 0);
+    uvec2 keys = tile_keys(w);
     Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys.x;
     k.end = v.end = keys.y;

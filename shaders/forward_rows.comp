@@ -291,7 +291,7 @@ void store_rows(Work w) {
 
 void main() {
     const Work w = find_work();
-    const uvec2 keys = tile_keys(w);
+    const uvec2 keys = own_keys(w);
     Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys.x;
     k.end = v.end = keys.y;

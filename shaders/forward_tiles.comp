@@ -62,7 +62,7 @@ void main() {
     const Work w = find_work();
     const Rows q = query_tile(push.query, QUERY, w);
     // Keys that some row of the tile sees; the rest is neither computed nor read.
-    const uvec2 keys = tile_keys(w);
+    const uvec2 keys = own_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
     Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys_begin;

@@ -30,7 +30,7 @@ void stage_p(Rows matrix, uint first_key) {
 
 void main() {
     const Work w = find_work();
-    const uvec2 keys = tile_keys(w);
+    const uvec2 keys = own_keys(w);
     const uint keys_begin = keys.x, keys_end = keys.y;
     const uvec2 matrix_stride = uvec2(matrix_row_elements() * 4, 0);
     const Rows matrix =

@@ -381,6 +381,7 @@ std::vector<uint32_t> layout_words(const Given& g, const Pipeline& pipeline) {
             words.push_back(constant(pipeline, "has_arguments") != 0 ? 0 : static_cast<uint32_t>(stride));
     if (kind_of(pipeline) != Kind::forward) return words;
     if (const Parts parts = parts_of(g); parts.span != 0) {
+        words[9] = parts.fixed_cuts ? 0 : static_cast<uint32_t>(parts.count);
         words[10] = static_cast<uint32_t>(parts.span / tile_of(pipeline).kv);
         words[11] = static_cast<uint32_t>(g.heads());
     }

@@ -216,7 +216,9 @@ std::string coverage_flaw(const Given& g) {
     const Parts parts = parts_of(g);
     if (g.plan.num_splits != parts.count)
         return fmt::format("num_splits {} of {}", g.plan.num_splits, parts.count);
-    return (parts.first + parts.count) * parts.span > INT32_MAX ? "keys of the last part pass 2^31" : "";
+    return parts.fixed_cuts && (parts.first + parts.count) * parts.span > INT32_MAX
+               ? "keys of the last part pass 2^31"
+               : "";
 }
 
 namespace {
@@ -376,6 +378,12 @@ class Costs {
     uint64_t tiles(const Dispatch& d, const Triple& at) const {
         const uint64_t rows = p_.seqlen_q * group_, all = tiles_of(rows, t_.q);
         const uint64_t first = (all - 1 - at[1]) * t_.q, end = std::min(first + t_.q, rows);
+        if (kind_ == Kind::forward && parts_.span != 0 && !parts_.fixed_cuts) {
+            const uint64_t own = key_tiles(p_, first / group_, (end - 1) / group_ + 1, t_.kv, 0, p_.key_limit)
+                                     .count(),
+                           share = parts_.shared_tiles(own, t_.kv);
+            return std::min(own - std::min(own, at[2] * share), share);
+        }
         if (kind_ == Kind::forward) {
             const uint64_t from = at[2] * parts_.span,
                            to = parts_.span != 0 ? from + parts_.span : p_.key_limit;

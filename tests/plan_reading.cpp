@@ -193,12 +193,16 @@ Parts parts_of(const Given& g) {
     if (g.backward != nullptr || g.combine != nullptr) return parts;
     for (const Pipeline& pipeline : g.plan.pipelines) {
         if (kind_of(pipeline) != Kind::forward || constant(pipeline, "is_split") == 0) continue;
-        // Word 10 of operand_layout: lib/operand_layout.glsl.
-        parts.span = words_in(pipeline, "operand_layout").at(10) * tile_of(pipeline).kv;
+        // Words 9 and 10 of operand_layout: lib/operand_layout.glsl.
+        const std::vector<uint32_t> words = words_in(pipeline, "operand_layout");
+        const uint64_t tile = tile_of(pipeline).kv;
+        parts.span = words.at(10) * tile;
+        parts.fixed_cuts = words.at(9) == 0;
         const Tiles keys = visible_keys(g.p);
         if (parts.span == 0 || keys.count() == 0) throw std::runtime_error("parts of no keys");
-        parts.first = keys.begin / parts.span;
-        parts.count = tiles_of(keys.end, parts.span) - parts.first;
+        const uint64_t origin = parts.fixed_cuts ? 0 : keys.begin / tile * tile;
+        parts.first = parts.fixed_cuts ? keys.begin / parts.span : 0;
+        parts.count = tiles_of(keys.end - origin, parts.span) - parts.first;
     }
     return parts;
 }

@@ -121,9 +121,14 @@ uint64_t group_of(const core::Problem& problem, const core::Pipeline& pipeline);
 bool is_cut(const core::Pipeline& pipeline);
 bool is_cut(const core::Plan& plan);
 
-// How a forward's keys are cut: keys of a part (0: not cut), and the parts that exist.
+// How a forward's keys are cut: keys of a part at most (0: not cut), and the parts that exist.
 struct Parts {
     uint64_t span = 0, first = 0, count = 1;
+    bool fixed_cuts = false;  // each part has `span` keys, counted from key 0
+    // Otherwise the parts share the tiles of keys that a query tile goes through: how many each has, of `all`.
+    uint64_t shared_tiles(uint64_t all, uint64_t tile) const {
+        return std::max(tiles_of(all, count), std::min(span / tile, tiles_of(LEAST_KEYS_OF_SPLIT, tile)));
+    }
 };
 Parts parts_of(const Given& g);
 // The merge of a plan's parts, or the one that the plan is.

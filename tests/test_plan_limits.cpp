@@ -308,18 +308,31 @@ uint64_t visible_pairs(const Problem& p, const Pairs& visible, const core::Pipel
     const uint64_t all = of_keys ? p.seqlen_kv : p.seqlen_q * group,
                    others = of_keys ? p.seqlen_q : p.seqlen_kv;
     const uint64_t heads = of_keys ? p.num_heads_q / p.num_heads_kv : 1, in_head = tiles_of(p.seqlen_q, t.q);
-    const uint64_t from = split ? begin_of(d)[2] * parts.span : 0,
-                   to = std::min(others, split ? from + d.groups[2] * parts.span : others);
-    if (from >= to) return 0;
     const bool cut = is_cut(pipeline);
+    // The keys that a query tile goes through in this dispatch, which may have some of the parts.
+    const auto keys_of = [&](uint64_t y) {
+        if (!split) return Tiles{0, others};
+        uint64_t origin = 0, share = parts.span;
+        if (!parts.fixed_cuts) {
+            const uint64_t first = (tiles_of(all, own) - 1 - y) * own, end = std::min(first + own, all);
+            const Tiles tiles = key_tiles(p, first / group, (end - 1) / group + 1, other, 0, p.key_limit);
+            origin = tiles.begin * other;
+            share = parts.shared_tiles(tiles.count(), other) * other;
+        }
+        const uint64_t from = origin + begin_of(d)[2] * share;
+        return Tiles{std::min(from, others), std::min(others, from + d.groups[2] * share)};
+    };
     uint64_t pairs = 0;
     for (uint64_t h = 0; h < heads; h++) {
-        // Steps are numbered head * in_head + tile. A dispatch may have some of them.
-        const auto place = [&](uint64_t step) {
-            return std::clamp(step > h * in_head ? (step - h * in_head) * other : 0, from, to);
-        };
-        const uint64_t begin = cut ? place(d.cut.first_step) : from, end = cut ? place(d.cut.end_step) : to;
         for (uint64_t y = begin_of(d)[1]; y < begin_of(d)[1] + d.groups[1]; y++) {
+            const auto [from, to] = keys_of(y);
+            if (from >= to) continue;
+            // Steps are numbered head * in_head + tile. A dispatch may have some of them.
+            const auto place = [&](uint64_t step) {
+                return std::clamp(step > h * in_head ? (step - h * in_head) * other : 0, from, to);
+            };
+            const uint64_t begin = cut ? place(d.cut.first_step) : from,
+                           end = cut ? place(d.cut.end_step) : to;
             const uint64_t tile = of_keys ? y : tiles_of(all, own) - 1 - y;
             for (uint64_t x = tile * own; x < std::min(tile * own + own, all); x++)
                 pairs += of_keys ? visible.in(begin, end, x, x + 1)

@@ -39,7 +39,7 @@ TileCursor find_cursor() {
     const uint x = push.first_x + place.x;
     c.w = work_at(x / SLICES, push.first_y + place.y, push.first_z + gl_WorkGroupID.z);
     c.first_dim = x % SLICES * OUT_SPAN;
-    const uvec2 keys = tile_keys(c.w);
+    const uvec2 keys = own_keys(c.w);
     c.q = query_tile(push.query, QUERY, c.w);
     c.k = key_tensor_rows(push.key, KEY, c.w);
     c.v = key_tensor_rows(push.value, VALUE, c.w);

@@ -1,10 +1,11 @@
 // This file finds query, key, value and out by the push constant operand_layout, which has one of two forms:
 //   without HAS_ARGUMENTS   12 strides in bytes: batch, head, seq of query, key, value, out
 //   with HAS_ARGUMENTS      words 0 and 1: the address of the ForwardArguments, which have all strides
-// With IS_SPLIT, out is a part without strides, and in either form words 10 and 11 are free for what a split needs:
-//   word 10   tiles of keys in a split
+// With IS_SPLIT, out is a part without strides, and in either form words 9 to 11 are free for what a split needs:
+//   word 9    the number of splits; 0 where all have as many tiles, whatever a query tile sees (keys_of_split)
+//   word 10   tiles of keys in a split, at most
 //   word 11   heads of all batches
-// The planner writes it in src/plan/launch.hpp, and words 10 and 11 in src/plan/forward.cpp.
+// The planner writes it in src/plan/launch.hpp, and words 9 to 11 in src/plan/forward.cpp.
 #define ARGUMENTS_ADDRESS uvec2(push.operand_layout[0], push.operand_layout[1])
 #include "lib/sequences.glsl"
 
@@ -28,7 +29,6 @@ Rows key_tensor_rows(uvec2 base, uint tensor, Work w) {
     return key_rows(w, head_address(base, tensor, w.batch, w.head_kv), stride_of(tensor, 2));
 }
 
-uint split_tiles() { return push.operand_layout[10]; }
 uint heads_of_all_batches() { return push.operand_layout[11]; }
 
 // The work of a workgroup of a forward kernel: x of the grid counts heads of all batches, y query tiles, z splits.
@@ -41,4 +41,7 @@ Work find_work() {
     const uvec3 at = uvec3(push.first_x, push.first_y, push.first_z) + gl_WorkGroupID;
     return work_at(at.x, at.y, at.z);
 }
-uvec2 tile_keys(Work w) { return tile_keys(w, IS_SPLIT ? split_tiles() * TILE_KV : 0); }
+// Keys that the workgroup goes through.
+uvec2 own_keys(Work w) {
+    return IS_SPLIT ? keys_of_split(w, push.operand_layout[10], push.operand_layout[9]) : tile_keys(w);
+}

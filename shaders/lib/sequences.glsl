@@ -132,13 +132,28 @@ uvec2 rows_seeing_all(Work w, uint first_key, uint end_key) {
     return uvec2(begin, max(0, end));
 }
 
-// Keys begin .. end-1 that some row of the query tile sees, of a split of `split_keys` (0: not split); (0, 0) if none.
-uvec2 tile_keys(Work w, uint split_keys) {
-    int begin = visible_keys(w, w.first_row).x, end = visible_keys(w, w.last_row).y;
-    if (IS_SPLIT) {
-        begin = max(begin, int(w.split * split_keys));
-        end = min(end, int(w.split * split_keys + split_keys));
+// Keys begin .. end-1 that some row of the query tile sees; (0, 0) if none.
+uvec2 tile_keys(Work w) {
+    const int begin = visible_keys(w, w.first_row).x, end = visible_keys(w, w.last_row).y;
+    return begin < end ? uvec2(begin, end) : uvec2(0);
+}
+
+// Those of them that the work's split has; (0, 0) if none. A split has at most `most_tiles` tiles of keys.
+//
+// `splits` of them share the tiles that the query tile sees, in equal parts: how many there are is known here, by the
+// batch's length and bounds, and not when the plan is made. They are not cut into less than LEAST_KEYS_OF_SPLIT, so
+// that the last splits may have none. With `splits` of 0 each split has most_tiles, counted from key 0, so that a row's
+// keys are cut at the same places whatever other rows and keys there are.
+uvec2 keys_of_split(Work w, uint most_tiles, uint splits) {
+    const uvec2 keys = tile_keys(w);
+    uint first = 0, tiles = most_tiles;
+    if (splits != 0) {
+        first = keys.x / TILE_KV;
+        const uint all = (keys.y + TILE_KV - 1) / TILE_KV - first;
+        tiles = max((all + splits - 1) / splits, min(most_tiles, (LEAST_KEYS_OF_SPLIT + TILE_KV - 1) / TILE_KV));
     }
+    const uint from = (first + w.split * tiles) * TILE_KV;
+    const uint begin = max(keys.x, from), end = min(keys.y, from + tiles * TILE_KV);
     return begin < end ? uvec2(begin, end) : uvec2(0);
 }
 

@@ -60,6 +60,10 @@ static_assert(sizeof(ForwardArguments) == 184);
 static_assert(sizeof(BackwardArguments) == 384);
 #endif
 
+// Splits of the keys are not made smaller than this where nobody asked for their number. A guess, not measured: below,
+// a split's start and merge should cost more than they save.
+#define LEAST_KEYS_OF_SPLIT 256u
+
 // Storage types of operands.
 #define TYPE_FLOAT32 0
 #define TYPE_FLOAT16 1

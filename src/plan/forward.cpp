@@ -11,16 +11,15 @@ namespace vkattn::core {
 namespace {
 
 constexpr uint64_t max_splits = 65535, max_span_tiles = 65535;
-// A guess, not measured: below, a split's start and merge should cost more than they save.
-constexpr uint64_t least_keys_of_split = 256;
 
 // The forward kernel's grid, and how the keys are cut.
 struct Grid {
     uint64_t heads, query_tiles;
     Problem::Keys keys;       // that any row may see
     uint64_t longest = 1;     // tiles of keys that a query tile goes through, at most
-    uint64_t span_tiles = 0;  // tiles of keys in a split; 0: the keys are not split
+    uint64_t span_tiles = 0;  // tiles of keys in a split, at most; 0: the keys are not split
     uint64_t first_split = 0, splits = 1;
+    bool fixed_cuts = false;  // splits count from key 0 on, and not from the first one that a query tile sees
 };
 
 uint64_t flops_of(const Problem& p, uint64_t rows, uint64_t keys) {
@@ -31,7 +30,7 @@ uint64_t flops_of(const Problem& p, uint64_t rows, uint64_t keys) {
 uint64_t busy_splits(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, uint64_t all) {
     const uint64_t workgroups = std::max<uint64_t>(1, g.heads * g.query_tiles);
     return std::min(uint64_t{multiprocessors_of(caps)} * tiles.residency / workgroups,
-                    all * tiles.tile_kv() / least_keys_of_split);
+                    all * tiles.tile_kv() / LEAST_KEYS_OF_SPLIT);
 }
 
 // Returns the tiles of keys in a split, if rows see the tiles from `first` to `end`; 0 if the keys are not split. No
@@ -78,10 +77,12 @@ Grid make_grid(const DeviceCaps& caps, const Options& options, const TileChoice&
     const uint64_t first = g.keys.begin / n.tile_kv(), end = ceil_div(g.keys.end, n.tile_kv());
     g.longest = std::max<uint64_t>(1, longest_loop(p, n.tile_q(), n.tile_kv(), end - first));
     if (first == end) return g;
+    g.fixed_cuts = options.batch_invariant;
     const auto cut = [&](uint64_t span) {
-        g.span_tiles = span == 0 ? 0 : std::max<uint64_t>(span, ceil_div(end, max_splits));
-        g.first_split = span == 0 ? 0 : first / g.span_tiles;
-        g.splits = span == 0 ? 1 : ceil_div(end, g.span_tiles) - g.first_split;
+        const uint64_t origin = g.fixed_cuts ? 0 : first;
+        g.span_tiles = span == 0 ? 0 : std::max<uint64_t>(span, ceil_div(end - origin, max_splits));
+        g.first_split = span == 0 || !g.fixed_cuts ? 0 : first / g.span_tiles;
+        g.splits = span == 0 ? 1 : ceil_div(end - origin, g.span_tiles) - g.first_split;
         return span == 0 || g.splits <= splits_that_fit(caps, options, plan);
     };
     const bool asked = options.num_splits != 0 || options.batch_invariant;
@@ -108,8 +109,8 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
     return true;
 }
 
-// Lets a launch write the results of a split in place of out and lse. Splits are numbered from the first key on, but
-// those before the first visible one do not exist.
+// Lets a launch write the results of a split in place of out and lse. With fixed cuts, splits before that of the first
+// visible key do not exist.
 template <class K>
 void set_results(Launch<K>& launch, const Problem& p, const Grid& g) {
     const bool split = g.span_tiles != 0;
@@ -119,6 +120,7 @@ void set_results(Launch<K>& launch, const Problem& p, const Grid& g) {
     VKATTN_PATCH(launch, lse, split ? Region::parts_lse : Region::lse, 0 - rows_before * 8);
     launch.writes = split ? bit(Region::parts) | bit(Region::parts_lse) : bit(Region::out) | bit(Region::lse);
     if (!split) return;
+    launch.push.operand_layout[9] = g.fixed_cuts ? 0 : static_cast<uint32_t>(g.splits);
     launch.push.operand_layout[10] = static_cast<uint32_t>(g.span_tiles);
     launch.push.operand_layout[11] = p.batch * p.num_heads_q;
 }

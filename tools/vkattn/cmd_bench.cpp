@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fstream>
 #include <memory>
+#include <optional>
 
 #include "call.hpp"
 #include "ceilings.hpp"
@@ -22,6 +23,7 @@ struct Bench {
     AttentionOptions attention;
     ShapeOptions shape;
     uint32_t repeats = 20;
+    std::optional<uint32_t> kv_lengths;
     std::string sweep, mask_fill = "visible", pass_text = "forward", suite;
     bool list = false;
 
@@ -34,6 +36,12 @@ struct Bench {
 };
 
 constexpr double sweep_warm_ms = 60;
+
+// The problem by whose work rates are counted: each batch has as many keys as its kv length says.
+VkattnProblem counted(const Bench& b, VkattnProblem p) {
+    p.seqlen_kv = b.kv_lengths.value_or(p.seqlen_kv);
+    return p;
+}
 
 Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p, const char* tuning) {
     const Phase phase(compiling_pipelines);
@@ -109,6 +117,7 @@ void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, 
     out["problem"] = problem_json(p, b.attention.bshd());
     out["options"] = options_json(b.attention);
     out["options"].update({{"repeats", b.repeats}, {"mask_fill", b.mask_fill}});
+    if (b.kv_lengths) out["options"]["kv_lengths"] = *b.kv_lengths;
     out.update({{"kernel", plan["kernel"]},
                 {"tuning_row", plan["tuning_row"]},
                 {"tuning", plan["tuning"]},
@@ -183,11 +192,12 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
                 fmt::format("refused  {}: {}", line, with_option_names(error.what(), Shapes::of_options)));
         }
     }
-    Workload workload(runtime, p, b.pass(), b.mask_fill == "random");
+    Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv));
     const Ceilings ceilings = measure_ceilings(runtime);
     Phase phase("tunings", static_cast<double>(plans.size()));
     for (const auto& [line, plan] : plans) {
-        const double rate = tflops(p, b.pass(), median(workload.time(plan, sweep_warm_ms, b.repeats).ms));
+        const double rate =
+            tflops(counted(b, p), b.pass(), median(workload.time(plan, sweep_warm_ms, b.repeats).ms));
         const Json description = Json::parse(timed_plan(plan, b.pass()).describe());
         const RateCeiling most = rate_ceiling(ceilings, description["kernel"]);
         print_row(fmt::format("{:7.3f} TFLOP/s {:5.1f} % of {}  {}", rate, 100 * rate / most.tflops,
@@ -210,6 +220,12 @@ void bench(const Bench& b) {
     VkattnProblem p = problem();
     b.attention.apply(p);
     b.shape.apply(p);
+    if (b.kv_lengths) {
+        p.kv_lengths = 1;
+        if (*b.kv_lengths > p.seqlen_kv)
+            throw UsageError("--kv-lengths", fmt::format("{} is more than the {} keys of --seqlen-kv",
+                                                         *b.kv_lengths, p.seqlen_kv));
+    }
     set_dense_layout(p, b.attention.bshd());
     Runtime runtime = open_runtime(b.attention);
     require_execution(runtime);
@@ -220,13 +236,13 @@ void bench(const Bench& b) {
     } catch (const Error& error) {
         rethrow_as_usage(error);
     }
-    Workload workload(runtime, p, b.pass(), b.mask_fill == "random");
+    Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv));
     const Plan& plan = timed_plan(plans, b.pass());
     Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions(), {}};
     const Ceilings ceilings = measure_ceilings(runtime);  // behind the runs: the device's clock is up
     r.startup = measure_startup(b, runtime, p);
-    r.tflops = tflops(p, b.pass(), median(r.time.ms));
-    r.gbps = static_cast<double>(tensor_bytes(p)) / (median(r.time.ms) * 1e-3) * 1e-9;
+    r.tflops = tflops(counted(b, p), b.pass(), median(r.time.ms));
+    r.gbps = static_cast<double>(tensor_bytes(counted(b, p))) / (median(r.time.ms) * 1e-3) * 1e-9;
     const Json description = Json::parse(plan.describe());
     if (b.attention.json) return print_json(b, runtime, p, description, r, ceilings);
     print_text(runtime.device(), description, r, ceilings);
@@ -252,6 +268,10 @@ void add_bench(CLI::App& app) {
     sub->add_flag("--list", b->list, "Only the names of the suite's cases")->needs(suite);
     for (const char* name : {"--seqlen-q", "--head-dim-qk"})
         sub->get_option(name)->required(false)->excludes(suite);
+    sub->add_option("--kv-lengths", b->kv_lengths,
+                    "Keys that each batch has of --seqlen-kv, as in 2k: rates count these")
+        ->transform(count_validator())
+        ->excludes(suite);
     sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors")
         ->excludes("--json");
     sub->callback([b, sub] {

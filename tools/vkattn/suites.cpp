@@ -113,7 +113,7 @@ std::pair<Plans, std::string> plan_of(const Runtime& runtime, const SuiteCase& c
 }
 
 Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass, uint32_t repeats) {
-    Workload workload(runtime, c.problem, pass, false);
+    Workload workload(runtime, c.problem, pass, false, c.problem.seqlen_kv);
     workload.poison();
     const double ms = median(workload.time(plans, warm_ms, repeats).ms);
     if (workload.is_poisoned()) throw RuntimeError(c.name + ": part of the output was not written");

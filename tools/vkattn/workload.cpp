@@ -12,6 +12,7 @@ namespace vkattn::tools {
 namespace {
 
 constexpr uint64_t rotate_bytes = uint64_t{256} << 20;  // several times any last-level cache
+constexpr uint64_t most_bytes = uint64_t{8} << 30;      // of all sets, where few of their keys are valid
 constexpr double settled = 0.98;                        // of the time before: clocks rise no more
 constexpr double most_warming = 6;                      // times what was asked for
 constexpr double block_ms = 40;                         // of runs in one submission
@@ -105,14 +106,17 @@ Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) 
     return t;
 }
 
-Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask)
+Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask, uint32_t num_keys)
     : runtime_(runtime), pass_(pass), mask_(mask_buffer(runtime, p, random_mask)) {
-    const uint64_t sets = rotate_bytes / std::max<uint64_t>(tensor_bytes(p), 1);
+    VkattnProblem moved = p;
+    moved.seqlen_kv = num_keys;
+    const uint64_t sets = std::min(rotate_bytes / std::max<uint64_t>(tensor_bytes(moved), 1),
+                                   most_bytes / std::max<uint64_t>(tensor_bytes(p), 1));
     const auto count = static_cast<uint32_t>(std::clamp<uint64_t>(sets, 1, 16));
     Phase phase("making and uploading tensors", count);
     for (uint32_t i = 0; i < count; i++, phase.advance()) tensors_.push_back(make_tensors(p, 4 * i + 1));
     if (p.kv_lengths != 0) {
-        const std::vector<uint32_t> lengths(p.batch, p.seqlen_kv);
+        const std::vector<uint32_t> lengths(p.batch, num_keys);
         kv_lengths_ = repeat(runtime, lengths.size() * sizeof(uint32_t), std::as_bytes(std::span(lengths)));
     }
     if (pass == Pass::forward || p.mask != VKATTN_MASK_FLOAT) return;

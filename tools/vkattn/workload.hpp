@@ -38,7 +38,8 @@ constexpr double warm_ms = 500;
 // Runs over rotating tensors, after a warm-up.
 class Workload {
   public:
-    Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask);
+    // Where the problem has kv lengths, each batch has `num_keys` of the keys.
+    Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask, uint32_t num_keys);
     // The backward's out and lse are the forward's; it runs before the clock does where only the backward is timed.
     Timing time(const Plans& plans, double warm_for_ms, uint32_t repeats);
     // NaN into every output; and whether any is left in those of the sets that were run.
