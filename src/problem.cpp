@@ -101,7 +101,13 @@ Result<bool> check_shape(const VkattnProblem& p) {
 }
 
 Result<bool> check_semantics(const VkattnProblem& p) {
-    if (std::isinf(p.softmax_scale)) return invalid("problem.softmax_scale", "is infinite");
+    // Kernels multiply by the scale and by log2(e): neither factor may be subnormal or infinite.
+    constexpr float least_scale = std::numeric_limits<float>::min(), largest_scale = 2.3e38f;
+    const float scale = std::fabs(p.softmax_scale);
+    if (scale > largest_scale || (scale > 0 && scale < least_scale))
+        return invalid("problem.softmax_scale",
+                       fmt::format("{} is neither 0 nor within {} .. {} in magnitude", p.softmax_scale,
+                                   least_scale, largest_scale));
     if (!(p.softcap >= 0) || std::isinf(p.softcap))
         return invalid("problem.softcap",
                        fmt::format("{} is not 0 (none) or positive and finite", p.softcap));

@@ -335,13 +335,12 @@ namespace {
 
 // The float in a field if it comes close to what it must be, else what it must be.
 uint32_t rounded_as(const Pipeline& pipeline, std::string_view name, double wanted) {
-    const auto most = double{std::numeric_limits<float>::max()};
-    wanted = std::clamp(wanted, -most, most);
     auto given = static_cast<float>(wanted);
     if (find_field(pipeline, name) != nullptr) {
         const auto there = std::bit_cast<float>(words_in(pipeline, name)[0]);
-        const double smallest = std::numeric_limits<float>::denorm_min();
-        if (std::abs(there - wanted) <= 2e-7 * std::abs(wanted) + 2 * smallest) given = there;
+        if (std::abs(there - wanted) <= 2e-7 * std::abs(wanted)) given = there;
+        // Devices take subnormal numbers for 0.
+        if (there != 0 && !std::isnormal(there)) given = std::numeric_limits<float>::quiet_NaN();
     }
     return std::bit_cast<uint32_t>(given);
 }
@@ -393,12 +392,14 @@ std::vector<uint32_t> layout_words(const Given& g, const Pipeline& pipeline) {
 std::string words_flaw(const Given& g, const Pipeline& pipeline) {
     if (kind_of(pipeline) == Kind::combine) return words_flaw(pipeline, combine_words(combine_of(g)));
     const Problem& p = g.p;
-    // A larger softcap counts as this one: twice it, in base 2, is within NO_MAXIMUM of lib/scores.glsl.
-    const double highest = 4.4e37f, cap = std::min<double>(p.softcap, highest), scale = p.softmax_scale;
+    // A larger softcap counts as this one: twice it, in base 2, is within NO_MAXIMUM of lib/scores.glsl. One that is
+    // subnormal leaves no score either.
+    const double highest = 4.4e37f, lowest = std::numeric_limits<float>::min(), scale = p.softmax_scale,
+                 cap = p.softcap > 0 ? std::clamp<double>(p.softcap, lowest, highest) : 0;
     const double unit = p.mask == VKATTN_MASK_FLOAT ? 1 : 1.4426950408889634;
     const core::Patch* const query = find_patch(pipeline, "query");
     const bool scales_nothing = query != nullptr && query->region == Region::dout;
-    const double wanted = scales_nothing ? 1 : cap > 0 ? scale / cap : scale * unit;
+    const double wanted = scales_nothing ? 1 : scale * unit;
     Words words{{"seqlen_q", {p.seqlen_q}},
                 {"seqlen_kv", {p.seqlen_kv}},
                 {"heads", {p.num_heads_q + p.num_heads_q / p.num_heads_kv * 65536}},

@@ -66,20 +66,16 @@ bool terms_finish(Work w, uvec2 rows, uint first_key) {
 // off by 1.9e-5 where 7.5e-6 is allowed (H200, 'values=ascending d=64', scores up to 98).
 vec4 scaled(vec4 x) {
     precise vec4 score = SCALED_WITH_MASK ? x : x * push.score_scale;
-    if (HAS_SOFTCAP) score = push.score_softcap * tanh4(score);
+    vec4 derivative;
+    if (HAS_SOFTCAP) score = capped(score, derivative);
     return score;
 }
 
-// Scales for the backward, with the derivative of the softcap, 1 - tanh^2.
+// Scales for the backward, with the derivative of the softcap.
 vec4 scaled(vec4 x, out vec4 derivative) {
     precise vec4 score = SCALED_WITH_MASK ? x : x * push.score_scale;
     derivative = vec4(1);
-    if (HAS_SOFTCAP) {
-        const vec4 t = tanh4(score);
-        precise const vec4 square = t * t;
-        derivative = 1 - square;
-        score = push.score_softcap * t;
-    }
+    if (HAS_SOFTCAP) score = capped(score, derivative);
     return score;
 }
 

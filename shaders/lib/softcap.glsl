@@ -1,17 +1,27 @@
 // The softcap, a term of the scores (lib/scores.glsl): c * tanh(s / c).
-
-// For |x| above 1/2 it is 1 - 2u / (1 + u) with u = e^-2|x|, which cannot overflow. That loses what is small, so the
-// Taylor series stands in below 1/2, exact there to 1e-7. Either way NaN stays NaN, whichever the comparison takes.
+//
+// Let t = s / c. For |t| above 1/2 the tanh is 1 - 2u / (1 + u) with u = e^-2|t|, which cannot overflow. That loses what
+// is small, so the Taylor series stands in below 1/2, exact there to 1e-7: t * (1 + t^2 * series). Times c it is s times
+// the same, whatever becomes of t: with a cap of 1e37 t is less than the least number that is not flushed to 0, and s
+// must come out as it is. Either way NaN stays NaN, whichever the comparison takes.
 const uint SIGN_BIT = 0x80000000u;
-vec4 tanh4(vec4 x) {
-    const vec4 y = x * x;
+float inverse_softcap = HAS_SOFTCAP ? 1 / push.score_softcap : 0;
+
+// Returns s capped; `derivative` is that of the capped score by s, 1 - tanh^2.
+vec4 capped(vec4 s, out vec4 derivative) {
+    const vec4 t = s * inverse_softcap, square = t * t;
     vec4 series = vec4(21844.0 / 6081075.0);
-    series = series * y - 1382.0 / 155925.0;
-    series = series * y + 62.0 / 2835.0;
-    series = series * y - 17.0 / 315.0;
-    series = series * y + 2.0 / 15.0;
-    series = series * y - 1.0 / 3.0;
-    const vec4 power = -2.88539008 * abs(x), u = EXP2_4(power), size = 1 - 2 * (u / (1 + u));
-    const vec4 far = uintBitsToFloat(floatBitsToUint(size) | floatBitsToUint(x) & SIGN_BIT);
-    return mix(far, x + x * (y * series), lessThan(abs(x), vec4(0.5)));
+    series = series * square - 1382.0 / 155925.0;
+    series = series * square + 62.0 / 2835.0;
+    series = series * square - 17.0 / 315.0;
+    series = series * square + 2.0 / 15.0;
+    series = series * square - 1.0 / 3.0;
+    series = square * series;
+    const vec4 power = -2.88539008 * abs(t), u = EXP2_4(power), size = 1 - 2 * (u / (1 + u));
+    const vec4 far = uintBitsToFloat(floatBitsToUint(size) | floatBitsToUint(t) & SIGN_BIT);
+    const bvec4 is_near = lessThan(abs(t), vec4(0.5));
+    const vec4 tanh_of_t = mix(far, t + t * series, is_near);
+    precise const vec4 tanh_squared = tanh_of_t * tanh_of_t;
+    derivative = 1 - tanh_squared;
+    return mix(push.score_softcap * far, s + s * series, is_near);
 }

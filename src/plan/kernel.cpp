@@ -14,11 +14,6 @@ namespace {
 
 constexpr float log2_e = 1.44269504088896340736f;
 
-// Clamps extreme scales to finite numbers, because 0 * inf in a kernel would be NaN.
-float finite(float x) {
-    return std::clamp(x, std::numeric_limits<float>::lowest(), std::numeric_limits<float>::max());
-}
-
 // A Cut's words follow each other as they do in the push constants: they are copied at once.
 template <class Push>
 constexpr CutPlace place_of_cut() {
@@ -35,10 +30,12 @@ constexpr CutPlace place_of_cut() {
 }  // namespace
 
 Scales scales_of(const Problem& p) {
-    // A capped score less an lse must stay above NO_MAXIMUM of shaders/lib/scores.glsl, in base 2.
-    const float softcap = std::min(p.softcap, 4.4e37f);
+    // A capped score less an lse must stay above NO_MAXIMUM of shaders/lib/scores.glsl, in base 2. Kernels divide by the
+    // cap, which must not be subnormal.
+    const float softcap =
+        p.softcap > 0 ? std::clamp(p.softcap, std::numeric_limits<float>::min(), 4.4e37f) : 0;
     const float unit = p.mask == VKATTN_MASK_FLOAT ? 1 : log2_e;
-    return {finite(softcap > 0 ? p.softmax_scale / softcap : p.softmax_scale * unit), finite(softcap * unit)};
+    return {p.softmax_scale * unit, softcap * unit};
 }
 
 bool needs_arguments(const Problem& p) {
