@@ -22,7 +22,7 @@ class CaseError : public std::runtime_error {
 };
 
 enum class Layout { bhsd, bshd };
-enum class Values { normal, large, huge, equal, ascending, descending, spike, quarters };
+enum class Values { normal, large, huge, equal, ascending, descending, spike, quarters, limit, channel };
 // This says what lies more than 4 GiB apart. `batch`, `head`, `row` and `part` (of a combine) need two of theirs;
 // `lse` needs so many batches that the lse of the last one lies that far behind the lse of the first one.
 enum class Far { none, batch, head, row, part, lse };

@@ -46,13 +46,19 @@ Parts::Parts(const Case& c) : layout(tensor_of(c, 3)) {
     const uint64_t bytes = element_bytes(c.parts_dtype);
     image = filled(rows == 0 ? 0 : ((c.num_parts - 1) * part_stride + t.span()) * bytes, poison_word);
     std::mt19937 random(c.num_parts + static_cast<uint32_t>(t.dim));
+    // Of float32, the largest of bfloat16: a mean that is rounded up must not overflow.
+    const double largest =
+        oracle::largest_number(c.problem.dtype == VKATTN_DTYPE_FLOAT16 ? oracle::StorageType::float16
+                                                                       : oracle::StorageType::bfloat16);
     const auto uniform = [&] { return static_cast<double>(random()) / 4294967296.0 * 2 - 1; };
     for (uint32_t part = 0; part < c.num_parts; part++)
         for (uint64_t r = 0; r < rows; r++) {
             const bool empty = r % 5 == 4 || random() % 4 == 0;
             lse.push_back(static_cast<float>(empty ? minus_infinity : 20 * uniform()));
             for (uint64_t d = 0; d < t.dim; d++) {
-                const double x = empty ? std::nan("") : rounded(uniform(), c.parts_dtype);
+                const double of_row =
+                    c.values == Values::limit ? (r % 2 == 0 ? largest : -largest) : uniform();
+                const double x = empty ? std::nan("") : rounded(of_row, c.parts_dtype);
                 dense.push_back(x);
                 if (!empty) store(row(part, r) + d * bytes, x, c.parts_dtype);
             }
@@ -70,7 +76,9 @@ Expected expect(const Case& c, const Parts& parts) {
     merge(c, parts, expected.exact.out, expected.exact.lse);
     merge(c, parts, expected.naive.out, expected.naive.lse);
     expected.storage = storage_of(c.problem.dtype);
-    for (float& x : expected.naive.out) x = oracle::round_to_storage(x, expected.storage);
+    const float largest = oracle::largest_number(expected.storage);
+    for (float& x : expected.naive.out)
+        x = oracle::round_to_storage(std::clamp(x, -largest, largest), expected.storage);
     return expected;
 }
 

@@ -53,6 +53,23 @@ double quarter_of(const Case& c, uint64_t row, uint64_t dim) {
     return dim % 3 == 1 ? -size : size;
 }
 
+// With values=limit each head dim of the value has one number for all keys, which out must be then: the largest of
+// float16, of other types the largest that docs/semantics.md promises for as many keys.
+double limit_of(const Case& c, uint64_t dim) {
+    const double largest = c.problem.dtype == VKATTN_DTYPE_FLOAT16
+                               ? 65504
+                               : std::numeric_limits<float>::max() / (16384.0 * c.problem.seqlen_kv);
+    return dim % 3 == 1 ? -largest : largest;
+}
+
+// With values=channel all keys share one large number in head dim 0, which adds as much to every score, and queries
+// and keys are small elsewhere.
+double channel_of(const Case& c, int tensor, uint64_t dim, double x) {
+    if (tensor > 1) return x;
+    if (dim != 0) return 0.1 * x;
+    return tensor == 0 ? 1 : -3000 * std::sqrt(static_cast<double>(c.problem.head_dim_qk));
+}
+
 bool is_float16(const Case& c) {
     return c.problem.dtype == VKATTN_DTYPE_FLOAT16 || c.precision == VKATTN_PRECISION_FLOAT16;
 }
@@ -78,6 +95,10 @@ double value_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t 
             return spike_of(c, divisor, tensor, row, dim, x);
         case Values::quarters:
             return tensor == 2 ? quarter_of(c, row, dim) : x;
+        case Values::limit:
+            return tensor == 2 ? limit_of(c, dim) : 6 * x;
+        case Values::channel:
+            return channel_of(c, tensor, dim, x);
     }
     return x;
 }

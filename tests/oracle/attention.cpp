@@ -74,7 +74,10 @@ Result forward(const Problem& problem, std::span<const double> query, std::span<
 NaiveResult naive_forward(const Problem& problem, std::span<const double> query, std::span<const double> key,
                           std::span<const double> value, StorageType storage,
                           std::optional<StorageType> operands) {
-    const auto round = [storage](float x) { return round_to_storage(x, storage); };
+    // A mean of values is finite where these are.
+    const auto round = [storage, largest = largest_number(storage)](float x) {
+        return round_to_storage(std::isfinite(x) ? std::clamp(x, -largest, largest) : x, storage);
+    };
     const auto round_operand = [type = operands.value_or(storage)](float x) {
         return round_to_storage(x, type);
     };
@@ -108,6 +111,12 @@ Bound check(std::span<const float> result, std::span<const double> oracle, std::
     bound.allowed = allowed_error(bound.naive_error, bound.largest, storage);
     bound.ok = std::isfinite(bound.allowed) && bound.measured <= bound.allowed;
     return bound;
+}
+
+float largest_number(StorageType storage) {
+    return storage == StorageType::float16    ? 65504
+           : storage == StorageType::bfloat16 ? 0x1.fep127f
+                                              : std::numeric_limits<float>::max();
 }
 
 float round_to_storage(float x, StorageType storage) {

@@ -84,6 +84,7 @@ Bound check(std::span<const float> result, std::span<const double> oracle, std::
             StorageType storage);
 
 float round_to_storage(float x, StorageType storage);  // to nearest, ties to even
+float largest_number(StorageType storage);
 double storage_ulp(double x, StorageType storage);
 
 }  // namespace oracle
