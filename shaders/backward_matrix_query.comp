@@ -8,7 +8,7 @@
 //     for each block of it:
 //       S = Q . K^T;  dP = dO . V^T - delta
 //       P = 2^(score - lse);  dS = P o dP                      // lib/backward_matrix_scores.glsl
-//       dQ += dS . K
+//       dQ += dS . K;  what dS loses by rounding is summed            // lib/rounding_loss.glsl
 //   dquery = softmax_scale * dQ;  where some lse is large, over rowsum(P), whose inverse is kept for the other kernel
 //
 // Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS query rows of one head and a slice of dQ's head
@@ -36,6 +36,7 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/backward_matrix_staging.glsl"
 #include "lib/mask.glsl"
 #include "lib/backward_matrix_scores.glsl"
+#include "lib/rounding_loss.glsl"
 #include "lib/matrix_grid.glsl"
 
 Work work;
@@ -90,12 +91,33 @@ uvec2 kept_of_work() {
 
 void begin_sums() {
     FOR_EACH(x, KEPT_SUMS) sum_qk[x] = ZEROS;
-    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) row_sum[r][s] = 0;
+    FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) row_sum[r][s] = lost[r][s] = 0;
     if (starts_loop()) return;
     const uvec2 kept = kept_of_work();
     LOAD_KEPT(sum_qk, 0, KEPT_SUMS)
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(s, SLOTS) row_sum[r][s] = FloatsIn(kept).x[KEPT_AT((KEPT_SUMS + r) * ELEMENTS + s)];
+}
+
+// Gives the sums what rounding has taken from them, by way of the subgroup's share of the pool. All invocations call it.
+void give_back_loss() {
+    const uint key = first_seen_key(work, tile_keys(work));
+    barrier();  // from the pool's map to equal shares of it
+    if (walked.x >= walked.y || key >= walked.y) return;
+    const RowStart at = row_start(walked_tile_at(walked_qk, key), key, KEY_VALUE_BYTES);
+    for (uint v = lane; v < QK_TILES * N / 8; v += SUBGROUP_SIZE) {
+        const uvec4 eight = load_query8(at, slice() * QK_TILES * N + v * 8, HEAD_DIM_QK);
+        PUT8(share + IN_POOL(2 * v), floatBitsToUint(finite_part(floats_of(OPERAND_TYPE, eight.xy))))
+        PUT8(share + IN_POOL(2 * v + 1), floatBitsToUint(finite_part(floats_of(OPERAND_TYPE, eight.zw))))
+    }
+    subgroupBarrier();
+    FOR_EACH(r, ROW_BLOCKS) sum_along_rows(lost[r]);
+    FOR_EACH(n, QK_TILES) {
+        ACCUMULATOR c;
+        coopMatLoad(c, pool, share + IN_POOL(n * N / 4), 0, OWN_ORDER);
+        FOR_EACH(r, ROW_BLOCKS) FOR_EACH(e, ELEMENTS) sum_qk[r * QK_TILES + n][e] += lost[r][slot(e)] * c[e];
+    }
+    subgroupBarrier();
 }
 
 void keep_sums() {
@@ -140,7 +162,6 @@ void store_sums(bool odd) {
     find_factors(odd);
     const Rows q = gradient_tile(backward().x.dquery, DQUERY, work);
     const float scale = backward().x.scale;
-    barrier();  // from the pool's map to equal shares of it
     FOR_EACH(r, ROW_BLOCKS) {
         FOR_EACH(n, QK_TILES) FOR_EACH(e, ELEMENTS) sum_qk[r * QK_TILES + n][e] *= scale * row_sum[r][slot(e)];
         STORE_SUM(sum_qk, QK_TILES, r, q, work.last_row, HEAD_DIM_QK, odd && is_empty_row(row))
@@ -180,6 +201,7 @@ void main() {
         if (again) zero_hidden_keys = true;
     } while (again);
     barrier();
+    give_back_loss();
     if (ends_loop()) store_sums(odd);
     else keep_sums();
 }

@@ -4,6 +4,7 @@
 //   for each tile of TILE_KV keys that some row of the query tile sees:
 //     P, dS of the tile                                                  // lib/backward.glsl
 //     for each P_BLOCKS of dS:  stage dS;  for each V_KEYS keys:  stage K;  dQ += dS . K
+//     with the macro DOT, what dS loses by rounding is summed            // lib/rounding_loss.glsl
 //   dquery = softmax_scale * dQ / rowsum(P);  1 / rowsum(P) is kept for the other kernels
 //
 // Tile ownership and shared memory: as forward_tiles.comp, with dS for P and K for V; a workgroup has a slice of dQ's
@@ -32,6 +33,32 @@ uint slice();
 #define CAP_IS_KEPT false
 float row_sum[ROWS];  // of P; this lane's part
 #include "lib/backward.glsl"
+#ifdef DOT
+#include "lib/rounding_loss.glsl"
+float lost[ROWS];  // of dS by rounding; this lane's part
+
+void add_loss() {
+    FOR_EACH(r, ROWS)
+        FOR_EACH(b, COLS / 4) {
+            const vec4 ds = scores[r * (COLS / 4) + b];
+            const vec4 e = ds - floats_of(QUERY_TYPE, uvec2(rounded_pair(ds.x, ds.y), rounded_pair(ds.z, ds.w)));
+            lost[r] += (e.x + e.y) + (e.z + e.w);
+        }
+}
+
+// Gives the sums what rounding has taken from them. `keys` are those that the tile sees; all invocations call it.
+void give_back_loss(Work w, Rows k, uvec2 keys) {
+    const uint key = first_seen_key(w, keys);
+    if (key >= keys.y) return;
+    ACROSS_LANES(lost, sum_of)
+    const RowStart at = row_start(tile_at(k, key), key, KEY_VALUE_BYTES);
+    FOR_EACH(o, OUT_VECS) {
+        const vec4 c = finite_part(
+            key_value_floats(load_key_value4(at, 4 * (OUT_FIRST + o * LANES + lane), OUT_DIM, false)));
+        FOR_EACH(r, ROWS) acc[r * OUT_VECS + o] += lost[r] * c;
+    }
+}
+#endif
 
 Rows product_rows;
 void fetch_product() { fetch_v(product_rows, 0); }
@@ -113,7 +140,8 @@ void store_rows(Work w) {
 void main() {
     const Work w = work_of_last_tile(push.first_x + gl_WorkGroupID.x, push.first_y + gl_WorkGroupID.y);
     const Rows q = query_tile(push.query, QUERY, w), dout = dout_tile(w);
-    uvec2 keys = tile_keys(w);
+    const uvec2 seen = tile_keys(w);
+    uvec2 keys = seen;
     Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys.x;
     k.end = v.end = keys.y;
@@ -125,6 +153,9 @@ void main() {
     load_statistics(w);
     load_accumulators(w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) row_sum[r] = 0;
+#ifdef DOT
+    [[unroll]] for (uint r = 0; r < ROWS; r++) lost[r] = 0;
+#endif
 
     uint first = next_tile(classes, keys.x / TILE_KV * TILE_KV, keys.y);
     if (first < keys.y) {
@@ -136,10 +167,16 @@ void main() {
         product_rows = k;
         find_gradients(w, q, k, dout, v, tile_class(classes, first) == CLASS_MIXED, false);
         tile_is_isolated = tile_is_finished;
+#ifdef DOT
+        add_loss();
+#endif
         first = next_tile(classes, first + TILE_KV, keys.y);
         if (first < keys.y) k = tile_at(k, first);
         multiply_tile(q, k, first < keys.y, product_rows);
     }
     update_factors(w);
+#ifdef DOT
+    give_back_loss(w, k, seen);
+#endif
     store_rows(w);
 }

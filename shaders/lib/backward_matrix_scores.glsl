@@ -43,6 +43,7 @@ float held_delta[ROW_BLOCKS][SLOTS];  // negative
 float held_factor[ROW_BLOCKS][SLOTS];  // 0 for rows that are empty, or do not exist
 #else
 float row_sum[ROW_BLOCKS][SLOTS];     // of P; this invocation's part. Only where some row of the workgroup is large
+float lost[ROW_BLOCKS][SLOTS];        // of dS by rounding, likewise: lib/rounding_loss.glsl
 #endif
 
 #ifdef TURNED  // an invocation has the numbers of its own row, in each block
@@ -250,6 +251,23 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
         get_p(r); \
     }
 
+// Sums what the dS of a block lose when they are rounded.
+#if defined(KEY_VALUE) || defined(MASK_GRADIENT)
+#define ADD_LOSS
+#else
+#define ADD_LOSS add_loss();
+void add_loss() {
+    FOR_EACH(r, ROW_BLOCKS)
+        FOR_EACH(n, BLOCK_TILES)
+            FOR_EACH(i, ELEMENTS / 2) {
+                const uint x = r * BLOCK_TILES + n;
+                const PAIR rounded = P_PAIR(dp[x][2 * i], dp[x][2 * i + 1]);
+                lost[r][slot(2 * i)] += dp[x][2 * i] - float(rounded.x);
+                lost[r][slot(2 * i + 1)] += dp[x][2 * i + 1] - float(rounded.y);
+            }
+}
+#endif
+
 // Adds a block to the sums. `find` is a call of find_plain or find_finished; `finish` is true for the latter.
 #define ADD_OWN_BLOCK(buf, block, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = (buf) + BUF_V + (block) * BLOCK * V_STRIDE; \
@@ -263,6 +281,7 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
         add_to_v(SUMMED_V(buf, block, at_v)); \
     } \
     if (WANTS_DS) { \
+        ADD_LOSS \
         MOVE_TO_LEFT(dp) \
         add_to_qk(SUMMED_QK(buf, block, at_qk)); \
     } \
