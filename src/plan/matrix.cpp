@@ -137,14 +137,9 @@ std::string unfit(const DeviceCaps& caps, const Problem& p, const MatrixNumbers&
     if (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
         return "masks need running=1 or move=0";
     if (n.halves == 2 && n.move >= MOVE_SHARED) return "halves=2 needs P to stay in registers";
-    if (n.turned == 1 && (n.layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
-        return turned_needs;
-    if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
-        return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
         return "move=1 needs VK_NV_cooperative_matrix2";
-    if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
-    return "";
+    return why_no_move(p, s, n.layout, n.move, n.turned);
 }
 
 // Tells which limit of the device the numbers exceed, or "".
@@ -262,6 +257,17 @@ uint32_t matrix_move_of(const DeviceCaps& caps, const Problem& p, const MatrixSh
     if (p.dtype == VKATTN_DTYPE_FLOAT32) return MOVE_SHARED_FLOAT;
     if (!khr && alike && caps.matrix_conversions) return MOVE_CONVERT;
     return shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
+}
+
+std::string why_no_move(const Problem& p, const MatrixShape& s, uint32_t layout, uint32_t move,
+                        uint32_t turned) {
+    if (turned == 1 && (layout == 0 || move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
+        return "turned=1 needs the kernel `matrix`, move=0, 16-bit storage, and a probe that has found how "
+               "accumulators become right operands";
+    if (move == MOVE_FRAGMENT && turned == 0 && (layout == 0 || !s.left_alike || s.n != s.k))
+        return "move=0 needs a known layout that both matrices have";
+    if (move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
+    return "";
 }
 
 std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field) {
