@@ -11,11 +11,12 @@
 //
 // A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
 // finished() and the Terms; they add to `added` a natural number of at most HIGHEST_BIAS in size. Or they set `hidden`,
-// or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms. TERMS_ADD has a term
-// that adds. terms_change() has a line that says among which rows and keys the term changes anything; every loop of
-// every kernel asks it. Or FINISHES_ALL_TILES, which the planner repeats (src/plan/terms.hpp), has the term. A term
-// whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times that, and
-// times the softcap's derivative. A kernel may let scores begin as a term in place of zeros (lib/matrix_bias.glsl).
+// or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms. TERMS_ADD names a
+// term that adds. terms_change() has a line that says among which rows and keys the term changes anything; every loop
+// of every kernel asks it. FINISHES_ALL_TILES, which the planner repeats (src/plan/terms.hpp), names a term that
+// changes every score. A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets
+// softmax_scale times that, and times the softcap's derivative. A kernel may let scores begin as a term in place of
+// zeros (lib/matrix_bias.glsl).
 //
 // Hidden scores are no infinities, but far below the initial row maximum, and that far below the lowest visible score:
 // 2^(hidden - row_max) is 0 even in a row that has seen nothing. A visible score that is NaN or plus infinity becomes
