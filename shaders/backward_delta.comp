@@ -38,7 +38,6 @@ vec4 as_operand(vec4 dout) {
     return DOUT_TYPE == TYPE_FLOAT32 ? dout : floats_of(DOUT_TYPE, bits_of(DOUT_TYPE, dout));
 }
 
-#define FROM_NATURAL (MASK_KIND == MASK_FLOAT ? 1.0 : LOG2_E)  // from a natural logarithm to the scores' base
 
 shared vec4 out_vecs[THREADS], dout_vecs[THREADS];
 
@@ -70,7 +69,7 @@ void main() {
     const RowStart to = statistics_of(w, row);
     const bool empty = lse == MINUS_INFINITY;
     // The lse is clamped to the range of what masks add: a row of nothing but the lowest numbers must stay within it.
-    const float held = FROM_NATURAL * clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS);
+    const float held = FROM_NATURAL(clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS));
     const bool finite = IS_FINITE(uintBitsToFloat(lse));
     const float row_lse = finite ? held : uintBitsToFloat(NAN_BITS);
     if (!finite) delta = uintBitsToFloat(NAN_BITS);

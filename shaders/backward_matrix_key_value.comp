@@ -70,24 +70,20 @@ uvec2 mask_of(Place at) {
     return mask_of_tile(w, first_key + subgroup_row, at.first);
 }
 
-// True if rows from `first` to before `end` see all keys from .x to .y.
-bool see_all(uint first, uint end, uvec2 of_keys) {
-    return int(of_keys.x) >= visible_keys(work, end - 1).x && int(of_keys.y) < visible_keys(work, first).y;
-}
+// This subgroup's keys, from .x to before .y.
 uvec2 own_keys() {
     const uint first = first_key + subgroup_row;
-    return uvec2(first, first + ROW_BLOCKS * M - 1);
+    return uvec2(first, first + ROW_BLOCKS * M);
 }
 bool is_inner_block(Work w, Place at, uint block) {
     const uint first = at.first + block * BLOCK;
-    return MASK_KIND == MASK_NONE && !FINISHES_ALL_TILES && first + BLOCK <= work.num_queries &&
-           see_all(first, first + BLOCK, own_keys());
+    return first + BLOCK <= work.num_queries && !needs_finishing(w, uvec2(first, first + BLOCK - 1), own_keys());
 }
 bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED || PAIRED) return true;
     const uint first = at.first + block * BLOCK;
     const uvec2 of_keys = own_keys();
-    return first < work.num_queries && int(of_keys.y) >= visible_keys(work, first).x &&
+    return first < work.num_queries && int(of_keys.y) > visible_keys(work, first).x &&
            int(of_keys.x) < visible_keys(work, min(first + BLOCK, work.num_queries) - 1).y;
 }
 

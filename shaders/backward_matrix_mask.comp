@@ -179,11 +179,13 @@ void add_any_part() {
 
 shared uint odd_rows[2];  // 1: some row has a large lse, or is empty; parts take turns
 
-// A part is plain if all its rows exist, see all keys of the tile and have no factor.
+// A part is plain if all its rows exist, see all keys of the tile and have no factor, and no term but the mask changes
+// its scores.
 bool is_plain_part(bool odd) {
+    const uvec2 keys = uvec2(first_key, first_key + TILE_KEYS);
     return !odd && PLAIN_SCORES && !FAR_ROWS && work.last_row + 1 == work.first_row + HELD_ROWS &&
-           int(first_key) >= visible_keys(work, work.last_row).x &&
-           int(first_key + TILE_KEYS) <= visible_keys(work, work.first_row).y;
+           int(keys.x) >= visible_keys(work, work.last_row).x && int(keys.y) <= visible_keys(work, work.first_row).y &&
+           !terms_change(work, tile_rows(work), keys);
 }
 
 // The tile of the mask is the same for all parts. Returns whether it is held: if not, no part is plain.

@@ -54,17 +54,13 @@ uint step_of(Place at) { return at.first / WALKED; }
 
 uvec2 mask_of(Place at) { return mask_of_tile(work, 0, at.first); }
 
-// True if rows from .x to .y see all keys from `first` to before `end`.
-bool see_all(uvec2 rows, uint first, uint end) {
-    return int(first) >= visible_keys(work, rows.y).x && int(end) <= visible_keys(work, rows.x).y;
-}
 uvec2 own_rows() {
     const uint first = work.first_row + subgroup_row;
     return min(uvec2(first, first + ROW_BLOCKS * M - 1), uvec2(work.last_row));
 }
 bool is_inner_block(Work w, Place at, uint block) {
     const uint first = at.first + block * BLOCK;
-    return MASK_KIND == MASK_NONE && !FINISHES_ALL_TILES && see_all(own_rows(), first, first + BLOCK);
+    return !needs_finishing(w, own_rows(), uvec2(first, first + BLOCK));
 }
 bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED) return true;

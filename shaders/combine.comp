@@ -90,7 +90,7 @@ vec4 load_part(uint part, uint row, uint d) {
 
 const uint ROW_LANES = LANES * TEAMS;  // invocations of a row
 shared uint told[THREADS];  // bits of floats
-shared vec4 sums[TEAMS > 1 ? THREADS : 1];
+shared vec4 sums[THREADS];  // used by several teams only: see lib/constants.glsl on lengths
 uint lane = gl_LocalInvocationIndex % LANES;
 uint team = gl_LocalInvocationIndex / LANES % TEAMS;
 uint own = gl_LocalInvocationIndex % ROW_LANES;

@@ -77,10 +77,10 @@ void main() {
     while (k.first < keys_end) {
         v = tile_at(v, k.first);
         MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_v(v, 0))
-        const bool finish = needs_finishing(w, tile_rows(w), k.first);
+        const bool finish = needs_finishing(w, tile_rows(w), keys_from(k.first));
         if (finish) finish_scores(w, k.first, tile_class(classes, k.first) == CLASS_MIXED);
         softmax_tile(finish ? 1.0 : common_factor());
-        tile_is_isolated = ISOLATES_ROWS && terms_finish(w, tile_rows(w), k.first);
+        tile_is_isolated = ISOLATES_ROWS && terms_finish(w, tile_rows(w), keys_from(k.first));
         k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));
         multiply_tile(q, k, k.first < keys_end, v);
     }

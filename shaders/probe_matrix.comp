@@ -31,14 +31,14 @@ layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Re
 #endif
 
 shared float floats[M * N];
-shared ELEMENT elements[(M > N ? M : N) * K];
+shared ELEMENT elements[(M + N) * K];  // enough for either operand; see lib/constants.glsl on lengths
 
-uint lane = gl_SubgroupInvocationID;
+uint lane = gl_LocalInvocationIndex;  // see lib/matrix_units.glsl
 
 void write_numbers(bool rows, uint columns) {
     barrier();
     for (uint e = lane; e < M * N; e += gl_SubgroupSize) floats[e] = float(rows ? e / columns : e % columns);
-    for (uint e = lane; e < (M > N ? M : N) * K; e += gl_SubgroupSize)
+    for (uint e = lane; e < (M + N) * K; e += gl_SubgroupSize)
         elements[e] = ELEMENT(float(rows ? e / columns : e % columns));
     barrier();
 }

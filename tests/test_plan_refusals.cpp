@@ -245,6 +245,37 @@ TEST_CASE("refusal: tuning numbers that do not go together") {
     CHECK_EQ(answer(Way::backward, caps, p, tuning(core::to_text(good))), "planned");
 }
 
+// A wish that no device could fulfil is INVALID, and one that another device might is UNSUPPORTED, in both directions.
+// The keys are those that mean the same in both.
+TEST_CASE("refusal: forward and backward refuse a wish with the same status") {
+    std::set<std::string> compared;
+    std::vector<Profile> devices = matrix_devices();
+    for (const Profile& device : matrix_devices())
+        devices.push_back({device.name, probed(device.caps, true)});
+    for (const Profile& device : devices)
+        for (const VkattnDtype dtype : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16})
+            for (const char* name : {"tiles", "tiles_dot", "matrix", "matrix_khr"})
+                for (const char* key : {"threads", "chunk", "prefetch", "rolled", "move", "turned",
+                                        "l2_group_kib", "min_group_workgroups", "nonsense"})
+                    for (const uint32_t value : {0u, 1u, 2u, 3u, 4u, 9u, 4096u, 0xffffffffu}) {
+                        const Problem p = resolved(
+                            make_problem({64, 64}, {2, 4, 2, 97, 113}, Layout::contiguous, 4, dtype));
+                        Options o = tuning(fmt::format("{}={}", key, value), name);
+                        if (dtype == VKATTN_DTYPE_FLOAT32) o.precision = VKATTN_PRECISION_FLOAT16;
+                        const auto forward = plan_of(Way::forward, device.caps, p, o),
+                                   backward = plan_of(Way::backward, device.caps, p, o);
+                        const auto refused = [](const auto& plan) {
+                            return !plan && plan.failure().field == std::string("options.tuning");
+                        };
+                        if (!refused(forward) || !refused(backward)) continue;
+                        compared.insert(key);
+                        INFO(device.name, " ", name, " ", o.tuning, ": ", forward.failure().message, "; ",
+                             backward.failure().message);
+                        CHECK_EQ(forward.failure().status, backward.failure().status);
+                    }
+    CHECK_EQ(compared.size(), 9);
+}
+
 TEST_CASE("refusal: tuning too large for the device") {
     const Problem p = resolved(simple());
     const std::string wraps_bytes =  // 2^32 bytes and 32 KiB more

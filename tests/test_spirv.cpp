@@ -276,3 +276,35 @@ TEST_CASE("spirv: a literal is not taken for the id of a constant that no code r
                        5 << 16 | 128, 3,       13, 2,   5};    // %13 = OpIAdd %3 %2 %5
     CHECK_EQ(constants_read(module), uint64_t{1} << 1 | uint64_t{1} << 33);
 }
+
+// What an Adreno 840 computes wrong: shaders/lib/constants.glsl and matrix_units.glsl. Words of the SPIR-V
+// specification: 28 is OpTypeArray, 32 OpTypePointer (4: Workgroup), 52 OpSpecConstantOp (169: OpSelect), 71 OpDecorate
+// (11: BuiltIn, 41: SubgroupLocalInvocationId).
+TEST_CASE("spirv: no shared array's length is a choice, and no lane is the driver's") {
+    size_t shared = 0;
+    for_each_module([&](Module module, bool rolled) {
+        CAPTURE(module_name(module, rolled));
+        const Spirv words = spirv_of(module, rolled);
+        std::set<uint32_t> chosen;  // constants that depend on a choice, and arrays of such lengths
+        for (size_t at = 5; at < words.size(); at += words[at] >> 16) {
+            const std::span<const uint32_t> i(&words[at], words[at] >> 16);
+            const auto depends = [&](uint32_t id) { return chosen.contains(id); };
+            switch (i[0] & 0xffff) {
+                case 28:
+                    if (depends(i[2]) || depends(i[3])) chosen.insert(i[1]);
+                    break;
+                case 32:
+                    shared += i[2] == 4 ? 1 : 0;
+                    if (i[2] == 4) CHECK_FALSE(depends(i[3]));
+                    break;
+                case 52:
+                    if (i[3] == 169 || std::any_of(i.begin() + 4, i.end(), depends)) chosen.insert(i[2]);
+                    break;
+                case 71:
+                    if (i[2] == 11) CHECK_NE(i[3], 41);
+                    break;
+            }
+        }
+    });
+    CHECK_GT(shared, static_cast<size_t>(Module::count));
+}

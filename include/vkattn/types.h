@@ -108,7 +108,7 @@ typedef struct VkattnProblem {
     int64_t window_left;   /* default -1: unbounded */
     int64_t window_right;  /* default -1: unbounded */
     VkattnAlign align;     /* default bottom-right; matters to causal and window only */
-    int64_t query_offset;  /* for VKATTN_ALIGN_OFFSET */
+    int64_t query_offset;  /* for VKATTN_ALIGN_OFFSET; -2^31 to 2^31 */
     uint32_t
         kv_lengths; /* boolean; default false; true: args.kv_lengths holds a key count per batch, int32 */
     VkattnMaskType mask; /* default none */

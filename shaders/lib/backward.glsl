@@ -42,10 +42,10 @@ vec4 cap_derivative[HAS_SOFTCAP && CAP_IS_KEPT ? ROWS * COLS / 4 : 1];
 // one long sum of 649 equal weights was off by 2e-6 of itself. A vec4 for it takes two waves of RDNA2 at 256 head dims.
 
 // Brings scores, which are Q . K^T, to the weights P. The lse is subtracted as early as possible, because what is left
-// is small where P is not; but not from a score to which a float mask is still to be added. That sum is rounded as the
+// is small where P is not; but not from a score to which a term is still to be added. That sum is rounded as the
 // forward rounds it: P has to be that of out, of which delta is made, or the dS of a row do not sum to 0.
 void find_weights(Work w, uint first_key, bool mask_is_mixed) {
-    const bool late = MASK_KIND == MASK_FLOAT;
+    const bool late = TERMS_ADD;
     FOR_EACH(r, ROWS) {
         const float lse = late ? 0 : row_lse(r);
         FOR_EACH(b, COLS / 4) {
@@ -58,7 +58,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             else if (HAS_SOFTCAP && WEIGHTS_TAKE_CAP) weights[x] = derivative;
         }
     }
-    tile_is_finished = terms_finish(w, tile_rows(w), first_key);
+    tile_is_finished = terms_finish(w, tile_rows(w), keys_from(first_key));
     if (tile_is_finished) add_terms_to_scores(w, first_key, mask_is_mixed);
     FOR_EACH(r, ROWS) {
         const bool exists = w.first_row + group * ROWS + r <= w.last_row;

@@ -189,7 +189,7 @@ float finished_exponent(float qk, float minus_lse, Terms terms, uint row, int ke
     precise const float score = scaled(vec4(qk), derivatives).x;
     derivative = derivatives.x;
     const ivec2 keys = visible_keys(terms.w, row);
-    if (MASK_KIND != MASK_FLOAT) {
+    if (!TERMS_ADD) {
         const bool may_begin_again = MASK_KIND != MASK_NONE && !HAS_SOFTCAP;
         return finished(may_begin_again ? PLAIN_EXPONENT(qk, 0, minus_lse) : score + minus_lse, terms, row, keys, key);
     }

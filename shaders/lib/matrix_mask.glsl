@@ -29,6 +29,7 @@ uint next_in(inout Classes c, uint from, uint end) {
 }
 bool is_visible(Classes c, uint first) { return (c.visible >> (first / TILE_KV - c.first) % 32 & 1) != 0; }
 
+#ifndef KEY_VALUE  // which holds keys, and finds for itself what it drops
 // Keys that no row of a tile may see can hold anything, and 0 * NaN is not 0. The loop with a running maximum has S
 // before it stages V, and zeroes such keys of V. The loop with stale offsets multiplies them as they are; if that
 // gives a result that is not finite it starts again, and zeroes such keys of K and V as it stages them
@@ -73,3 +74,4 @@ void find_seen(Work w, uint first_key) {
     }
     barrier();
 }
+#endif

@@ -57,7 +57,10 @@ const uint NUMBERS = 8 / UNIT;  // of 16 bits in an element of the pool
 
 const uint SUBGROUPS = THREADS / SUBGROUP_SIZE;
 uint subgroup = gl_SubgroupID;
-uint lane = gl_SubgroupInvocationID;
+// Workgroups have one dimension and their subgroups are full, and then drivers number both alike. On an Adreno 840
+// gl_SubgroupInvocationID, as an index of shared memory that matrices are loaded from, gives wrong results (ncnn's pull
+// request 6972).
+uint lane = gl_LocalInvocationIndex % SUBGROUP_SIZE;
 
 // acc[r * columns + n] += own(r) . staged, over the blocks n that the loop `each_n` goes over; staged is at
 // staged_at(n) of the pool, in rows of staged_stride elements of the pool.

@@ -11,11 +11,12 @@
 //
 // A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
 // finished() and the Terms; they add to `added` a natural number of at most HIGHEST_BIAS in size. Or they set `hidden`,
-// or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms.
-// terms_finish() says in which tiles of keys the terms change anything: a line there, or a bit in FINISHES_ALL_TILES,
-// which the planner repeats (src/plan/terms.hpp). A term whose gradient is wanted finds it in the gradient of the
-// finished score, dS: q.k gets softmax_scale times that, and times the softcap's derivative. A kernel may let scores
-// begin as a term in place of zeros (lib/matrix_bias.glsl).
+// or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms. TERMS_ADD names a
+// term that adds. terms_change() has a line that says among which rows and keys the term changes anything; every loop
+// of every kernel asks it. FINISHES_ALL_TILES, which the planner repeats (src/plan/terms.hpp), names a term that
+// changes every score. A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets
+// softmax_scale times that, and times the softcap's derivative. A kernel may let scores begin as a term in place of
+// zeros (lib/matrix_bias.glsl).
 //
 // Hidden scores are no infinities, but far below the initial row maximum, and that far below the lowest visible score:
 // 2^(hidden - row_max) is 0 even in a row that has seen nothing. A visible score that is NaN or plus infinity becomes
@@ -31,10 +32,13 @@ const float HIGHEST_BIAS = 6.9e37;
 const float LEAST_WEIGHT = 1.17549435e-38;
 const bool ZERO_IS_HIDDEN = MASK_KIND != MASK_NONE || ISOLATES_ROWS;
 
-// From a score to base 2.
+// From a score to base 2, and from a natural number to the scores' base.
 #define TO_BASE_2 (MASK_KIND == MASK_FLOAT ? LOG2_E : 1.0)
+#define FROM_NATURAL(x) (MASK_KIND == MASK_FLOAT ? (x) : (x) * LOG2_E)
 #define EXPONENT(score, offset) (((score) - (offset)) * TO_BASE_2)
 #define GROWTH (8.0 / TO_BASE_2)  // row_max may lag by this much: P stays below 2^8, far from overflow
+
+const bool TERMS_ADD = MASK_KIND == MASK_FLOAT;  // some term adds a number to scores
 
 // Without a softcap finished() multiplies q.k by the scale and adds the mask at once: so does find_plain() of the
 // backward on matrix units, whose P has to be that of out.
@@ -54,12 +58,22 @@ struct Terms {
 };
 Terms terms_of(Work w, bool mask_is_mixed) { return Terms(w, mask_rows(w), mask_is_mixed); }
 
-// True if a term changes scores in the tile of keys from first_key on, for rows from .x to .y.
-bool terms_finish(Work w, uvec2 rows, uint first_key) {
-    const int common_begin = visible_keys(w, rows.y).x, common_end = visible_keys(w, rows.x).y;
-    return int(first_key) < common_begin || int(first_key + TILE_KV) > common_end  // the bounds
-           || MASK_KIND != MASK_NONE;
+// True if a term changes some score among rows from .x to .y and keys from .x to before .y: a line for each term. It is
+// true of them if it is true of some of them. The mask is not among them, because some loops know its tiles.
+bool terms_change(Work w, uvec2 rows, uvec2 keys) {
+    return false;
 }
+
+// True if bounds, the mask or a term change some score among these rows and keys.
+bool terms_finish(Work w, uvec2 rows, uvec2 keys) {
+    const int common_begin = visible_keys(w, rows.y).x, common_end = visible_keys(w, rows.x).y;
+    return int(keys.x) < common_begin || int(keys.y) > common_end  // the bounds
+           || MASK_KIND != MASK_NONE || terms_change(w, rows, keys);
+}
+
+// Rows of the work's query tile, first and last that exist; keys of the tile that begins at first_key.
+uvec2 tile_rows(Work w) { return uvec2(w.first_row, w.last_row); }
+uvec2 keys_from(uint first_key) { return uvec2(first_key, first_key + TILE_KV); }
 
 // Returns q.k, scaled and capped; with SCALED_WITH_MASK as it is. It is rounded before anything is subtracted from it,
 // so that it is the same in every kernel and tile, and P of the backward is that of the forward. Otherwise dquery is
@@ -86,16 +100,15 @@ float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
     float added = 0;
 #include "lib/term_mask.glsl"
     // A capped score is within the range without a clamp, which might make a number of NaN.
-    if (HAS_SOFTCAP && MASK_KIND == MASK_NONE) return hidden ? HIDDEN : score;
+    if (HAS_SOFTCAP && MASK_KIND == MASK_NONE && !TERMS_ADD) return hidden ? HIDDEN : score;
     precise float sum = score;
-    if (MASK_KIND == MASK_FLOAT) sum = SCALED_WITH_MASK ? fma(score, push.score_scale, added) : score + added;
+    if (TERMS_ADD) sum = SCALED_WITH_MASK ? fma(score, push.score_scale, added) : score + FROM_NATURAL(added);
     hidden = hidden || floatBitsToUint(sum) == MINUS_INFINITY;
     spoiled = spoiled || !IS_FINITE(sum);
     const float visible = clamp(sum, -HIGHEST_SCORE, HIGHEST_SCORE);
     return hidden ? HIDDEN : spoiled ? uintBitsToFloat(NAN_BITS) : visible;
 }
 
-// True if a tile of keys has to be finished for rows from .x to .y. If not, scores are q.k times score_scale.
-bool needs_finishing(Work w, uvec2 rows, uint first_key) {
-    return FINISHES_ALL_TILES || terms_finish(w, rows, first_key);
-}
+// True if scores of rows from .x to .y and keys from .x to before .y have to be finished. If not, they are q.k times
+// score_scale.
+bool needs_finishing(Work w, uvec2 rows, uvec2 keys) { return FINISHES_ALL_TILES || terms_finish(w, rows, keys); }

@@ -18,9 +18,6 @@
 vec4 sum_of(vec4 a, vec4 b) { return a + b; }
 vec4 max_of(vec4 a, vec4 b) { return max(a, b); }
 
-// Rows of the query tile, first and last that exist: those for which a tile of keys is finished.
-uvec2 tile_rows(Work w) { return uvec2(w.first_row, w.last_row); }
-
 // Adds the terms to the scaled scores of the tile of keys that begins at first_key.
 void add_terms_to_scores(Work w, uint first_key, bool mask_is_mixed) {
     const Terms terms = terms_of(w, mask_is_mixed);

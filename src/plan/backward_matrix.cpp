@@ -156,17 +156,19 @@ std::string malformed(const Problem& p, const Numbers& n) {
         return "kv_paired needs one head dim for query and value";
     if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
         return "l2_group_kib or min_group_workgroups is too large";
-    if (n.move > MOVE_SHARED_FLOAT || n.move == MOVE_CONVERT) return "move is 0, 2 or 3";
-    if (n.move == MOVE_SHARED && p.dtype == VKATTN_DTYPE_FLOAT32) return "move=2 is not for float32 storage";
+    if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
+    if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
+        return "move=1 and move=2 are not for float32 storage";
     if (n.turned > 1) return "turned is 0 or 1";
     if (n.turned == 0 && n.q_v_staged != 0) return "q_v_staged goes with turned=1";
     if (n.q_v_staged % s.k != 0) return fmt::format("q_v_staged is not a multiple of {}", s.k);
-    if (n.turned == 1 && (n.layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
-        return turned_needs;
-    if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
-        return "move=0 needs a known layout that both matrices have";
-    if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
     return "";
+}
+
+// Tells why the device's matrix unit cannot run these numbers, or "".
+std::string unfit(const Problem& p, const Numbers& n) {
+    if (n.move == MOVE_CONVERT) return "move=1 is for the forward";
+    return why_no_move(p, n.shape, n.layout, n.move, n.turned);
 }
 
 // Tells which limit of the device the numbers exceed, or "".
@@ -492,7 +494,8 @@ Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem&
             if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
             std::string bad = malformed(p, n);
             const bool wrong = !bad.empty();
-            if (!wrong) bad = too_large(caps, p, n);
+            if (!wrong) bad = unfit(p, n);
+            if (bad.empty()) bad = too_large(caps, p, n);
             if (!bad.empty() && !options.tuning.empty())
                 return wrong ? invalid("options.tuning", bad) : unsupported("options.tuning", bad);
             if (!bad.empty()) {

@@ -131,20 +131,22 @@ std::string malformed(const Problem& p, const MatrixNumbers& n, const MatrixTile
     return "";
 }
 
+// True if rows of a tile lie too far apart for 32-bit offsets, which the inner tiles of the loop with stale offsets have.
+bool rows_are_far(const Problem& p, const MatrixNumbers& n) {
+    return !p.narrow_rows(n.tile_q(), n.tile_kv, packs(p, n.tile_q()));
+}
+
 // Tells why the device's matrix unit cannot run these numbers, or "". The GPU tests skip cases for other units by it.
 std::string unfit(const DeviceCaps& caps, const Problem& p, const MatrixNumbers& n) {
     const MatrixShape& s = n.shape;
     if (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
         return "masks need running=1 or move=0";
+    if (n.running == 0 && rows_are_far(p, n))
+        return "rows of a tile that lie 2^31 bytes apart need running=1";
     if (n.halves == 2 && n.move >= MOVE_SHARED) return "halves=2 needs P to stay in registers";
-    if (n.turned == 1 && (n.layout == 0 || n.move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
-        return turned_needs;
-    if (n.move == MOVE_FRAGMENT && n.turned == 0 && (n.layout == 0 || !s.left_alike || s.n != s.k))
-        return "move=0 needs a known layout that both matrices have";
     if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
         return "move=1 needs VK_NV_cooperative_matrix2";
-    if (n.move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
-    return "";
+    return why_no_move(p, s, n.layout, n.move, n.turned);
 }
 
 // Tells which limit of the device the numbers exceed, or "".
@@ -181,9 +183,9 @@ Result<bool> apply_tuning(MatrixNumbers& n, std::string_view tuning) {
 }
 
 // True if a mask is fetched ahead: lib/matrix_bias.glsl says when.
-bool fetches_bias(const Problem& p, const MatrixNumbers& n, bool pack) {
+bool fetches_bias(const Problem& p, const MatrixNumbers& n) {
     return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && !finishes_all_tiles(p) &&
-           n.running == 0 && n.move == MOVE_FRAGMENT && p.narrow_rows(n.tile_q(), n.tile_kv, pack);
+           n.running == 0 && n.move == MOVE_FRAGMENT;
 }
 
 // Returns the module that is compiled for these types, this way of P and this loop.
@@ -193,12 +195,11 @@ Module module_of(const Problem& p, const TileChoice& tiles) {
     const auto pick = [&](Module stale, Module with_maximum) { return running ? with_maximum : stale; };
     using enum Module;
     if (n.turned != 0) {
-        if (fetches_bias(p, n, tiles.pack))
-            return f16 ? forward_matrix_f16_turned_bias : forward_matrix_bf16_turned_bias;
+        if (fetches_bias(p, n)) return f16 ? forward_matrix_f16_turned_bias : forward_matrix_bf16_turned_bias;
         return f16 ? pick(forward_matrix_f16_turned, forward_matrix_f16_turned_running)
                    : pick(forward_matrix_bf16_turned, forward_matrix_bf16_turned_running);
     }
-    if (fetches_bias(p, n, tiles.pack)) return f16 ? forward_matrix_f16_bias : forward_matrix_bf16_bias;
+    if (fetches_bias(p, n)) return f16 ? forward_matrix_f16_bias : forward_matrix_bf16_bias;
     if (p.dtype == VKATTN_DTYPE_FLOAT32)
         return f16 ? pick(forward_matrix_f16_of_f32, forward_matrix_f16_of_f32_running)
                    : pick(forward_matrix_bf16_of_f32, forward_matrix_bf16_of_f32_running);
@@ -216,7 +217,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     const bool whole = p.alignment_bytes % 16 == 0 && p.head_dim_qk % 8 == 0 && p.head_dim_v % 8 == 0;
     uint32_t uses = n.shape.dtype == VKATTN_DTYPE_BFLOAT16 ? USE_BF16 : 0;
     if (n.move >= MOVE_SHARED) uses |= USE_SHARED;
-    if (fetches_bias(p, n, packs(p, n.tile_q()))) uses |= USE_BIAS;
+    if (fetches_bias(p, n)) uses |= USE_BIAS;
     if (in_registers && whole && p.dtype != VKATTN_DTYPE_FLOAT32) uses |= USE_WIDE;
     if (p.mask == VKATTN_MASK_NONE) uses |= USE_UNMASKED;
     if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
@@ -234,7 +235,8 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.rolled = rolled_on(caps, true);
     if (n.move >= MOVE_SHARED) n.halves = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
-    if (options.batch_invariant || (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT)) n.running = 1;
+    const bool mask_needs_maximum = p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT;
+    if (options.batch_invariant || mask_needs_maximum || rows_are_far(p, n)) n.running = 1;
     return n;
 }
 
@@ -262,6 +264,17 @@ uint32_t matrix_move_of(const DeviceCaps& caps, const Problem& p, const MatrixSh
     if (p.dtype == VKATTN_DTYPE_FLOAT32) return MOVE_SHARED_FLOAT;
     if (!khr && alike && caps.matrix_conversions) return MOVE_CONVERT;
     return shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
+}
+
+std::string why_no_move(const Problem& p, const MatrixShape& s, uint32_t layout, uint32_t move,
+                        uint32_t turned) {
+    if (turned == 1 && (layout == 0 || move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
+        return "turned=1 needs the kernel `matrix`, move=0, 16-bit storage, and a probe that has found how "
+               "accumulators become right operands";
+    if (move == MOVE_FRAGMENT && turned == 0 && (layout == 0 || !s.left_alike || s.n != s.k))
+        return "move=0 needs a known layout that both matrices have";
+    if (move == MOVE_SHARED && !s.rounded) return "move=2 needs float16 accumulators";
+    return "";
 }
 
 std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field) {
@@ -360,14 +373,11 @@ Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const
                 why = fmt::format("row {}: {}", row.name, failure->message);
                 continue;
             }
-            const bool pack = packs(p, n.tile_q());
-            if (!p.narrow_rows(n.tile_q(), n.tile_kv, pack) && caps.type == DeviceType::cpu)
-                return unsupported(field, "rows of a tile lie 2^31 bytes apart");
             TileChoice tiles{};
             tiles.row = row.name;
             tiles.pool_vec4 = tile.pool_vec4;
             tiles.residency = row.residency;
-            tiles.pack = pack;
+            tiles.pack = packs(p, n.tile_q());
             tiles.matrix = n;
             set_nonfinite_rules(tiles, caps, p, options);
             return tiles;

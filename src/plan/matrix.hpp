@@ -102,11 +102,6 @@ constexpr uint32_t USE_FLOAT32 = 128;  // storage is float32; only the backward 
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();
-// The message of a failure whose cause is turned=1.
-constexpr const char* turned_needs =
-    "turned=1 needs the kernel `matrix`, move=0, 16-bit storage, and a probe that has found how accumulators "
-    "become "
-    "right operands";
 // Default for turned products: on, where P stays in registers no other way.
 bool is_turned(const Problem& p, const MatrixShape& shape, bool khr);
 
@@ -139,6 +134,10 @@ std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field
 // Returns the fastest way to make P an operand (MOVE_*) that the device is known to have. With `khr` it uses nothing
 // beyond VK_KHR_cooperative_matrix. Float32 storage has modules for two ways only.
 uint32_t matrix_move_of(const DeviceCaps& caps, const Problem& problem, const MatrixShape& shape, bool khr);
+
+// Tells why this shape of the device's matrix unit cannot make P an operand in this way, forward or backward, or "".
+std::string why_no_move(const Problem& problem, const MatrixShape& shape, uint32_t layout, uint32_t move,
+                        uint32_t turned);
 
 // The subgroup size that matrix kernels run with; 0 if the device cannot guarantee a size, or full subgroups.
 uint32_t matrix_subgroup_size(const DeviceCaps& caps);

@@ -249,6 +249,20 @@ test_query_offsets() {
     holds "the same offset, given otherwise, changed the result" cmp out/out.npy given.npy
 }
 
+# Windows and offsets about the limits of 32 bits, and windows of all that an int64 has.
+test_windows_at_the_limits() {
+    local window where
+    make_input lengths 2 '<i4' c =51,17
+    for window in 7,2147483646 2147483647,3 2147483646,2147483647 2147483648,4294967295 9223372036854775807,0; do
+        for where in -2147483648 2147483648 -9; do run_right --window=$window --align=$where; done
+        run_right --window=$window --kv-lengths=lengths.npy
+        for where in =-2147483648,2147483647 =2147483600,-9; do
+            make_input offsets 2 '<i4' c $where
+            run_right --window=$window --query-offsets=offsets.npy
+        done
+    done
+}
+
 # refuses_numbers ARGUMENT VALUES [DESCR [SHAPE]]
 refuses_numbers() {
     make_input numbers "${4:-2}" "${3:-<i8}" c "=$2"

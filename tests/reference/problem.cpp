@@ -90,11 +90,11 @@ std::vector<std::int64_t> read_per_batch(std::string_view argument, const fs::pa
     }
 }
 
-std::int32_t parse_integer(std::string_view argument, std::string_view text) {
-    std::int32_t value = 0;
+std::int64_t parse_integer(std::string_view argument, std::string_view text) {
+    std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size())
-        throw UsageError(fmt::format("{}: '{}' is not a 32-bit integer", argument, text));
+        throw UsageError(fmt::format("{}: '{}' is not a 64-bit integer", argument, text));
     return value;
 }
 
@@ -106,16 +106,22 @@ void set_alignment(oracle::Problem& problem, std::string_view text) {
     } else {
         problem.alignment = oracle::Alignment::given;
         problem.query_offset = {parse_integer("--align", text)};
+        constexpr std::int64_t most = std::int64_t{1} << 31;
+        if (problem.query_offset[0] < -most || problem.query_offset[0] > most)
+            throw UsageError(fmt::format("--align: '{}' is not within -2^31 .. 2^31", text));
     }
 }
 
-void set_window(oracle::Problem& problem, std::string_view text) {
+// Windows from `unbounded` keys on count as unbounded.
+void set_window(oracle::Problem& problem, std::string_view text, std::int64_t unbounded) {
     const std::size_t comma = text.find(',');
     if (comma == text.npos) throw UsageError("--window: two numbers are needed, as in 128,0");
     problem.window_left = parse_integer("--window", text.substr(0, comma));
     problem.window_right = parse_integer("--window", text.substr(comma + 1));
     if (problem.window_left < -1 || problem.window_right < -1)
         throw UsageError("--window: -1 (unbounded) is the only negative number");
+    for (std::int64_t* const side : {&problem.window_left, &problem.window_right})
+        if (*side >= unbounded) *side = -1;
 }
 
 oracle::Problem problem_of(const ProblemOptions& options, const Shape4& query, const Shape4& key,
@@ -138,7 +144,9 @@ oracle::Problem problem_of(const ProblemOptions& options, const Shape4& query, c
     problem.softcap = options.softcap;
     problem.causal = options.causal;
     set_alignment(problem, options.align);
-    set_window(problem, options.window);
+    // With offsets per batch the contract says so; elsewhere no offset and no length reaches as far as 2^40.
+    const bool per_batch = !options.query_offsets.empty();
+    set_window(problem, options.window, per_batch ? (std::int64_t{1} << 31) - 1 : std::int64_t{1} << 40);
     if (!options.mask.empty()) problem.mask = read_mask(options.mask, storage);
     if (!options.kv_lengths.empty())
         problem.kv_lengths = read_per_batch("--kv-lengths", options.kv_lengths, problem.batch);
