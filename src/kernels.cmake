@@ -40,6 +40,9 @@ function(vkattn_choose_kernels output chosen)
       endif()
     endforeach()
   endforeach()
+  # Masks, lengths and all gradients need an argument block.
+  list(APPEND chosen write_arguments)
+  list(REMOVE_DUPLICATES chosen)
   set(${output} ${chosen} PARENT_SCOPE)
 endfunction()
 

@@ -108,6 +108,7 @@ void take_over(const Pipeline& pipeline, Values& values, std::initializer_list<s
 
 Values expected_constants(const Given& g, const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
+    if (kind == Kind::arguments) return {{"threads", 1}};
     Values values = problem_constants(g, pipeline);
     take_over(pipeline, values, {"far_rows", "packed_heads"});
     const auto& tuning = g.tuning();
@@ -213,6 +214,7 @@ std::string kernel_flaw(const Pipeline& pipeline) {
 }  // namespace
 
 std::string module_flaw(const Given& g, const Pipeline& pipeline) {
+    if (kind_of(pipeline) == Kind::arguments) return "";
     if (auto flaw = kernel_flaw(pipeline); !flaw.empty()) return flaw;
     const core::ModuleInfo& module = core::info_of(pipeline.module);
     const VkattnDtype dtype = dtype_of(g);
@@ -390,6 +392,7 @@ std::vector<uint32_t> layout_words(const Given& g, const Pipeline& pipeline) {
 }  // namespace
 
 std::string words_flaw(const Given& g, const Pipeline& pipeline) {
+    if (kind_of(pipeline) == Kind::arguments) return "";  // see touches_flaw
     if (kind_of(pipeline) == Kind::combine) return words_flaw(pipeline, combine_words(combine_of(g)));
     const Problem& p = g.p;
     // A larger softcap counts as this one: twice it, in base 2, is within NO_MAXIMUM of lib/scores.glsl. One that is
@@ -449,7 +452,7 @@ bool far_tile(const Problem& p, const core::Backward* b, uint64_t tile_q, uint64
 }  // namespace
 
 std::string choices_flaw(const Given& g, const Pipeline& pipeline) {
-    if (kind_of(pipeline) == Kind::combine) return "";
+    if (kind_of(pipeline) == Kind::combine || kind_of(pipeline) == Kind::arguments) return "";
     const uint32_t packed = constant(pipeline, "packed_heads"), far = constant(pipeline, "far_rows");
     if (packed > 1 || far > 1) return "not a boolean";
     const uint64_t group = group_of(g.p, pipeline);
@@ -459,7 +462,7 @@ std::string choices_flaw(const Given& g, const Pipeline& pipeline) {
     uint64_t widest_q = g.backward != nullptr ? 64 : 1, widest_kv = 1;
     for (const Pipeline& other : g.plan.pipelines) {
         const Kind kind = kind_of(other);
-        if (kind == Kind::combine) continue;
+        if (kind == Kind::combine || kind == Kind::arguments) continue;
         if (constant(other, "packed_heads") != packed) return "not all pipelines pack";
         const Tile tile = tile_of(other);
         // The baseline's backward has one number for both sequences.

@@ -169,7 +169,33 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
 
 }  // namespace
 
+namespace {
+
+// A dispatch that writes a part of the argument block has its bytes and patches, and nothing else.
+std::string argument_part_flaw(const Given& g, const Pipeline& pipeline) {
+    const Patch* const block = find_patch(pipeline, "block");
+    if (block == nullptr || block->region != Region::arguments || pipeline.reads != 0 ||
+        pipeline.writes != bit(Region::arguments))
+        return "not a part of the argument block";
+    const uint32_t words = find_field(pipeline, "words")->offset_bytes;
+    const uint64_t first = block->add, size = g.plan.arguments.size();
+    if (first % ARGUMENT_PART_BYTES != 0 || first >= size) return "a part at no place of the block";
+    const uint64_t end = std::min<uint64_t>(size, first + ARGUMENT_PART_BYTES);
+    core::PushBytes wanted{};
+    std::memcpy(wanted.data() + words, g.plan.arguments.data() + first, end - first);
+    if (pipeline.push != wanted || pipeline.rolled) return "not the bytes of the block";
+    std::vector<Patch> patches;
+    for (const Patch& patch : g.plan.argument_patches)
+        if (patch.at >= first && patch.at < end)
+            patches.push_back({static_cast<uint32_t>(words + patch.at - first), patch.region, patch.add});
+    patches.insert(patches.begin(), *block);
+    return patches == pipeline.patches ? "" : "other patches than the block has";
+}
+
+}  // namespace
+
 std::string touches_flaw(const Given& g, const Pipeline& pipeline) {
+    if (kind_of(pipeline) == Kind::arguments) return argument_part_flaw(g, pipeline);
     Touches t;
     std::string flaw = patches_flaw(g, pipeline, t);
     if (flaw.empty()) flaw = operands_flaw(pipeline);
@@ -373,7 +399,7 @@ uint64_t bytes_used(const Given& g, Region region) {
     const Parts parts = parts_of(g);
     switch (region) {
         case Region::arguments:
-            return g.plan.arguments.size();
+            return round_up(g.plan.arguments.size(), ARGUMENT_PART_BYTES);
         case Region::statistics:
             return g.rows() * 4 * sizeof(float);
         case Region::parts:
@@ -443,7 +469,7 @@ std::string barrier_flaw(const core::Plan& plan) {
     const uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::parts) |
                              bit(Region::parts_lse) | bit(Region::mask_classes) | bit(Region::dquery) |
                              bit(Region::dkey) | bit(Region::dvalue) | bit(Region::dbias) |
-                             bit(Region::statistics);
+                             bit(Region::statistics) | bit(Region::arguments);
     struct Run {
         uint32_t reads = 0, writes = 0;
     } before, run;  // unions depend on a dispatch just if one of theirs does

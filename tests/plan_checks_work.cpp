@@ -67,6 +67,8 @@ Whole whole_of(const Given& g, const Pipeline& pipeline) {
             return {begin, {g.heads(), p.seqlen_q, 1}, true};
         case Kind::transposed:
             return {begin, {g.key_heads(), tiles_of(p.seqlen_kv, t.kv), 1}};
+        case Kind::arguments:
+            return {begin, {1, 1, 1}};
         case Kind::none:
             break;
     }
@@ -293,7 +295,7 @@ class Machine {
 
 std::string flow_flaw(const Given& g) {
     // What is read of scratch must be written by someone, even where no pipeline says so.
-    uint32_t read = 0, written = bit(Region::arguments);
+    uint32_t read = 0, written = 0;
     uint32_t may_read = 0;  // by pipelines that the baseline has to spare
     for (const Dispatch& d : g.plan.dispatches) {
         read |= pipeline_of(g.plan, d).reads;
@@ -302,7 +304,7 @@ std::string flow_flaw(const Given& g) {
     for (const Pipeline& pipeline : g.plan.pipelines) may_read |= pipeline.reads;
     constexpr uint32_t matrices = bit(Region::scores) | bit(Region::score_gradients);
     uint32_t made = bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
-                    bit(Region::statistics) | bit(Region::accumulators);
+                    bit(Region::statistics) | bit(Region::accumulators) | bit(Region::arguments);
     if (g.rows() != 0 && g.has_keys()) made |= matrices;  // else they are empty
     if (g.combine == nullptr && (read & made & ~written) != 0)
         return fmt::format("regions {:#x} are read, and nobody writes them", read & made & ~written);
@@ -313,6 +315,8 @@ std::string flow_flaw(const Given& g) {
     size_t last = 0;
     for (const Dispatch& d : g.plan.dispatches) {
         if (auto flaw = machine.run(d); !flaw.empty()) return flaw;
+        if (kind_of(g.plan, d) == Kind::arguments)
+            continue;  // they are the plan's first, and its last pipelines
         if (d.pipeline < last && !baseline)
             return fmt::format("{} out of turn", name_of(pipeline_of(g.plan, d)));
         last = d.pipeline;
@@ -361,6 +365,7 @@ class Costs {
 
     double of(const Dispatch& d, const Triple& at) const {
         const double rows = double(std::min<uint64_t>(p_.seqlen_q * group_, t_.q));
+        if (kind_ == Kind::arguments) return ARGUMENT_PART_BYTES / 4.0;  // words
         if (kind_ == Kind::delta) return 2.0 * p_.head_dim_v * rows;
         if (kind_ == Kind::classes)  // of all its tiles, those at the edge being half full
             return rows / 2 * double(std::min<uint64_t>(p_.key_limit, t_.kv)) / double(d.groups[2]);

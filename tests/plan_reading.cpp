@@ -19,6 +19,7 @@ namespace {
 // of products.
 Kind kind_of(core::Kernel kernel) {
     const auto has = [&](std::string_view field) { return find_field(kernel, field) != nullptr; };
+    if (has("block")) return Kind::arguments;
     if (has("parts")) return Kind::combine;
     if (has("classes")) return Kind::classes;
     if (has("weights") && has("value")) return Kind::product;
@@ -162,6 +163,7 @@ Tile tile_of(const Pipeline& pipeline) {
     const auto has = [&](std::string_view name) { return has_constant(pipeline, name); };
     const Kind kind = kind_of(pipeline);
     const uint64_t slices = has("slices") ? of("slices") : 1;
+    if (kind == Kind::arguments) return {1, 1, 1};
     if (kind == Kind::delta || kind == Kind::combine)
         return {of("threads") / of("lanes") / (has("teams") ? of("teams") : 1), 1, 1};
     if (has("tile_q")) return {of("tile_q"), of("tile_kv"), 1};
@@ -178,7 +180,9 @@ Tile tile_of(const Pipeline& pipeline) {
 }
 
 uint64_t group_of(const Problem& p, const Pipeline& pipeline) {
-    return constant(pipeline, "packed_heads") != 0 ? p.num_heads_q / p.num_heads_kv : 1;
+    return has_constant(pipeline, "packed_heads") && constant(pipeline, "packed_heads") != 0
+               ? p.num_heads_q / p.num_heads_kv
+               : 1;
 }
 
 bool is_cut(const Pipeline& pipeline) {

@@ -48,6 +48,7 @@ enum class Kind {
     in_place,  // a row a workgroup
     product,
     transposed,
+    arguments,  // a part of the argument block
     none
 };
 Kind kind_of(const core::Pipeline& pipeline);

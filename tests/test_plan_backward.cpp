@@ -71,7 +71,8 @@ TEST_CASE("backward: a gradient's rows far apart need wide addresses") {
             const Plan plan = planned(caps, p, b);
             CHECK_EQ(flaw_of(caps, p, b, plan), "");
             for (const auto& pipeline : plan.pipelines)
-                CHECK_EQ(constant(pipeline, "far_rows"), seq == rows_of_gib);
+                if (has_constant(pipeline, "far_rows"))
+                    CHECK_EQ(constant(pipeline, "far_rows"), seq == rows_of_gib);
         }
 }
 
@@ -90,7 +91,7 @@ TEST_CASE("baseline backward: pieces of whole groups, as many as scratch holds")
         CHECK_GE(plan.dispatches.size(), before);
         before = plan.dispatches.size();
     }
-    CHECK_EQ(before, 1 + 4 * 7);  // delta, and a kv head a piece
+    CHECK_EQ(before, 10 + 1 + 4 * 7);  // the argument block, delta, and a kv head a piece
     const auto refused = make_plan(caps, p, b, limited(0, 2 * matrix, "materialized"));
     REQUIRE_FALSE(refused);
     CHECK_NE(refused.failure().message.find("bytes of scratch"), std::string::npos);
@@ -102,7 +103,7 @@ TEST_CASE("baseline backward: steps are there just when there is something to wr
         const Backward b = make_backward(p);
         const Plan plan = planned(profile("lavapipe"), p, b, kernel("materialized"));
         CHECK_EQ(flaw_of(profile("lavapipe"), p, b, plan, kernel("materialized")), "");
-        return plan.dispatches.size();
+        return plan.dispatches.size() - count_of(plan, Kind::arguments);
     };
     CHECK_EQ(steps({2, 4, 2, 9, 9}), 8);
     CHECK_EQ(steps({2, 4, 2, 0, 9}), 2);

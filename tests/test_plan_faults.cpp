@@ -98,7 +98,9 @@ void plant_in_patches(Faults& f, size_t at) {
     for (size_t i = 0; i < pipeline.patches.size(); i++) {
         plant("patch elsewhere", [&](auto& all) { all[i].at += 8; });
         plant("patch added to", [&](auto& all) { all[i].add += 16; });
-        plant("patch of another region", [&](auto& all) { all[i].region = core::Region::dbias; });
+        plant("patch of another region", [&](auto& all) {
+            all[i].region = all[i].region == core::Region::dbias ? core::Region::dkey : core::Region::dbias;
+        });
         plant("no patch", [&](auto& all) { all.erase(all.begin() + ptrdiff_t(i)); });
         plant("patch twice", [&](auto& all) { all.push_back(all[i]); });
     }

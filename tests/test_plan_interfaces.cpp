@@ -120,8 +120,8 @@ TEST_CASE("interfaces: push constants lie as GLSL's std430 has them") {
         uint32_t end = 0;
         for (const core::FieldInfo& field : info.fields) {
             INFO(std::string(field.name));
-            const bool is_array = field.name == "operand_layout";
-            CHECK_EQ(field.size_bytes, is_array ? 48 : field.size_bytes == 8 ? 8 : 4);
+            const uint32_t array = field.name == "operand_layout" ? 48 : field.name == "words" ? 112 : 0;
+            CHECK_EQ(field.size_bytes, array != 0 ? array : field.size_bytes == 8 ? 8 : 4);
             const uint64_t alignment = field.size_bytes == 8 ? 8 : 4;
             CHECK_EQ(field.offset_bytes, round_up(end, alignment));
             end = field.offset_bytes + field.size_bytes;

@@ -88,7 +88,7 @@ typedef struct VkattnPlan VkattnPlan;
 
 /* Buffers. Every address lies in a VkBuffer with the usage SHADER_DEVICE_ADDRESS, on memory that was allocated with
  * VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT. Tensors need no other usage: nothing is bound to a descriptor, so
- * STORAGE_BUFFER is not needed. Scratch needs TRANSFER_DST too.
+ * STORAGE_BUFFER is not needed.
  *
  * Scratch is a range of such a buffer; null when the plan needs none. It needs no initial content, and what a recording
  * leaves there has no meaning. Consecutive recordings, of the same plan or of different ones, may share it if a
@@ -114,10 +114,10 @@ typedef struct VkattnForwardArgs {
     VkDeviceAddress value;
     VkDeviceAddress out;
     VkDeviceAddress lse;
-    VkDeviceAddress mask;          /* problem.mask, problem.mask_strides; a multiple of its element */
-    VkDeviceAddress kv_lengths;    /* problem.kv_lengths: int32 (batch); clamped to 0 .. seqlen_kv */
-    VkDeviceAddress query_offsets; /* VKATTN_ALIGN_OFFSETS: int32 (batch) */
-    VkBuffer scratch_buffer;
+    VkDeviceAddress mask;            /* problem.mask, problem.mask_strides; a multiple of its element */
+    VkDeviceAddress kv_lengths;      /* problem.kv_lengths: int32 (batch); clamped to 0 .. seqlen_kv */
+    VkDeviceAddress query_offsets;   /* VKATTN_ALIGN_OFFSETS: int32 (batch) */
+    VkBuffer scratch_buffer;         /* null, or what scratch_address is checked against */
     VkDeviceSize scratch_offset;     /* where scratch_address lies in scratch_buffer */
     VkDeviceAddress scratch_address; /* a multiple of the plan's scratch alignment */
     VkDeviceSize scratch_bytes;      /* how much scratch there is from there on, to be checked; 0: not told */
@@ -156,11 +156,9 @@ typedef struct VkattnCombineArgs {
 } VkattnCombineArgs;
 
 /* The stages and accesses of a recording's first reads and last writes, for the caller's own barriers:
- * inputs must be made visible to FIRST_STAGES/FIRST_ACCESS, results are written in LAST_STAGES by LAST_ACCESS.
- * The transfer stage writes the argument block that some plans keep at the head of their scratch. */
-#define VKATTN_FIRST_STAGES (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)
-#define VKATTN_FIRST_ACCESS \
-    (VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT)
+ * inputs must be made visible to FIRST_STAGES/FIRST_ACCESS, results are written in LAST_STAGES by LAST_ACCESS. */
+#define VKATTN_FIRST_STAGES (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT)
+#define VKATTN_FIRST_ACCESS (VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT)
 #define VKATTN_LAST_STAGES (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT)
 #define VKATTN_LAST_ACCESS (VK_ACCESS_SHADER_WRITE_BIT)
 

@@ -30,6 +30,8 @@ struct ForwardArguments {
     uint present;          // PRESENT_*
     uint padding;
 };
+// As much of an argument block as a dispatch of write_arguments.comp writes: words that fit the push constants.
+#define ARGUMENT_PART_BYTES 112u
 #define PRESENT_CLASSES 1u
 #define PRESENT_KV_LENGTHS 2u
 #define PRESENT_QUERY_OFFSETS 4u

@@ -62,7 +62,31 @@ void place_arguments(Plan& plan) {
     patch(offsetof(Arguments, classes), Region::arguments);  // until there are classes
     for (const OptionalArray& array : optional_arrays(p))
         patch(array.at, array.given ? array.region : Region::arguments);
-    reserve_scratch(plan, Region::arguments, plan.arguments.size());
+    reserve_scratch(plan, Region::arguments,
+                    ceil_div(plan.arguments.size(), ARGUMENT_PART_BYTES) * ARGUMENT_PART_BYTES);
+}
+
+void add_argument_writes(Plan& plan) {
+    if (plan.dispatches.empty()) return;
+    std::vector<Dispatch> writes;
+    for (size_t first = 0; first < plan.arguments.size(); first += ARGUMENT_PART_BYTES) {
+        const size_t bytes = std::min<size_t>(ARGUMENT_PART_BYTES, plan.arguments.size() - first);
+        Launch<kernels::write_arguments> launch;
+        launch.module = Module::write_arguments_f32;
+        launch.writes = bit(Region::arguments);
+        std::memcpy(launch.push.words, plan.arguments.data() + first, bytes);
+        VKATTN_PATCH(launch, block, Region::arguments, first);
+        for (const Patch& patch : plan.argument_patches)
+            if (patch.at >= first && patch.at < first + bytes)
+                launch.patch(offsetof(push::write_arguments, words) + patch.at - first, patch.region,
+                             patch.add);
+        Dispatch d;
+        d.pipeline = add_pipeline(plan, launch.pipeline());
+        d.groups = {1, 1, 1};
+        d.flops = ARGUMENT_PART_BYTES / 4;
+        writes.push_back(d);
+    }
+    plan.dispatches.insert(plan.dispatches.begin(), writes.begin(), writes.end());
 }
 
 bool has_dot_products(const DeviceCaps& caps, VkattnDtype dtype) {

@@ -122,6 +122,8 @@ shared::ForwardArguments forward_arguments(const Problem& problem);
 // Reserves scratch for the argument block, which begins with a ForwardArguments, and adds patches for the addresses in
 // it.
 void place_arguments(Plan& plan);
+// Adds the dispatches that write the finished argument block, before all others.
+void add_argument_writes(Plan& plan);
 
 // The matrix kernel's launch for this problem.
 Launch<kernels::forward_matrix> matrix_launch(const Problem& problem, const TileChoice& tiles);

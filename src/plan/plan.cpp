@@ -140,6 +140,7 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
     chosen->refused = std::move(refused);
     chosen->caller_arrays = chosen->backward ? caller_arrays_of(chosen->problem, *chosen->backward)
                                              : caller_arrays_of(chosen->problem);
+    add_argument_writes(*chosen);
     place_barriers(*chosen);
     return std::move(*chosen);
 }

@@ -123,7 +123,7 @@ struct Plan {
     Tiles tiles;
     std::vector<Pipeline> pipelines;
     std::vector<Dispatch> dispatches;
-    std::vector<std::byte> arguments;  // written to the scratch region `arguments` before the first dispatch
+    std::vector<std::byte> arguments;  // what the first dispatches write to the scratch region `arguments`
     std::vector<Patch> argument_patches;
     uint32_t num_splits = 1;           // of the keys
     VkattnDtype operands{};            // of the products

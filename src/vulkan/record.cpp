@@ -34,10 +34,7 @@ Result<bool> check_scratch(const VkattnContext& context, const Plan& plan, const
     if (args.scratch_bytes != 0 && args.scratch_bytes < plan.scratch_bytes)
         return invalid("args.scratch_bytes",
                        fmt::format("{}: the plan needs {}", args.scratch_bytes, plan.scratch_bytes));
-    if (args.scratch_buffer == VK_NULL_HANDLE) {
-        if (plan.arguments.empty()) return true;
-        return invalid("args.scratch_buffer", "is null, the plan writes its argument block there");
-    }
+    if (args.scratch_buffer == VK_NULL_HANDLE) return true;
     VkBufferDeviceAddressInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO;
     info.buffer = args.scratch_buffer;
@@ -69,12 +66,11 @@ Addresses addresses_of(const Plan& plan, const Args& args) {
     return at;
 }
 
-void barrier(const DeviceFunctions& vk, VkCommandBuffer commands, VkPipelineStageFlags from,
-             VkAccessFlags written) {
-    const VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, written,
+void barrier(const DeviceFunctions& vk, VkCommandBuffer commands) {
+    const VkMemoryBarrier memory{VK_STRUCTURE_TYPE_MEMORY_BARRIER, nullptr, VK_ACCESS_SHADER_WRITE_BIT,
                                  VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT};
-    vk.vkCmdPipelineBarrier(commands, from, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &memory, 0, nullptr,
-                            0, nullptr);
+    vk.vkCmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                            VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1, &memory, 0, nullptr, 0, nullptr);
 }
 
 void apply(const std::vector<Patch>& patches, const Addresses& at, std::span<std::byte> to) {
@@ -84,18 +80,6 @@ void apply(const std::vector<Patch>& patches, const Addresses& at, std::span<std
         const VkDeviceAddress moved = address != 0 ? address + patch.add : 0;
         std::memcpy(to.data() + patch.at, &moved, sizeof moved);
     }
-}
-
-template <class Args>
-void write_arguments(const DeviceFunctions& vk, VkCommandBuffer commands, const Plan& plan, const Args& args,
-                     const Addresses& at) {
-    auto arguments = plan.arguments;
-    apply(plan.argument_patches, at, arguments);
-    for (const ScratchRegion& s : plan.scratch)
-        if (s.region == Region::arguments)
-            vk.vkCmdUpdateBuffer(commands, args.scratch_buffer, args.scratch_offset + s.offset_bytes,
-                                 arguments.size(), arguments.data());
-    barrier(vk, commands, VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT);
 }
 
 void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& at, uint32_t first,
@@ -109,8 +93,7 @@ void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& a
         const Dispatch& d = planned.dispatches[i];
         const Pipeline& p = planned.pipelines[d.pipeline];
         const Kernel kernel = info_of(p.module).kernel;
-        if (d.barrier_before)
-            barrier(vk, commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_ACCESS_SHADER_WRITE_BIT);
+        if (d.barrier_before) barrier(vk, commands);
         if (of_pipeline != d.pipeline) {
             of_pipeline = d.pipeline;
             push = p.push;
@@ -132,8 +115,6 @@ Result<bool> record_checked(VkCommandBuffer commands, const VkattnPlan& plan, co
     if (auto ok = check(plan.plan, at); !ok) return ok;
     if (auto ok = check_scratch(*plan.context, plan.plan, args); !ok) return ok;
     if (auto ok = check_aliasing(plan.plan, args); !ok) return ok;
-    if (!plan.plan.arguments.empty() && first == 0 && count != 0)
-        write_arguments(plan.context->vk, commands, plan.plan, args, at);
     record(commands, plan, at, first, count);
     return true;
 }

@@ -334,10 +334,4 @@ bool guards_compute(const Command& c) {
            (c.written & VK_ACCESS_SHADER_WRITE_BIT) != 0 && (c.used & both) == both;
 }
 
-bool guards_arguments(const Command& c) {
-    return c.kind == Command::Kind::barrier && (c.from & VK_PIPELINE_STAGE_TRANSFER_BIT) != 0 &&
-           (c.to & VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT) != 0 &&
-           (c.written & VK_ACCESS_TRANSFER_WRITE_BIT) != 0 && (c.used & VK_ACCESS_SHADER_READ_BIT) != 0;
-}
-
 }  // namespace vkattn::test

@@ -36,9 +36,8 @@ struct Command {
 uint64_t pushed(const Command& command, std::string_view field);
 bool has_field(const Command& command, std::string_view field);
 
-// A barrier between dispatches, and one between the update of the arguments and the dispatches that read them.
+// A barrier between dispatches.
 bool guards_compute(const Command& command);
-bool guards_arguments(const Command& command);
 
 // One in a process: Vulkan's functions have no room for a pointer of ours.
 class Interposer {
