@@ -156,6 +156,49 @@ TEST_CASE("probe: a layout of bits is found, any other is not trusted") {
     CHECK(twice.matrices[0].layout == 0);
 }
 
+TEST_CASE(
+    "probe: what was found is kept as text, which is not used with other features or where it is damaged") {
+    for (const char* name : with_units) {
+        CAPTURE(name);
+        const DeviceCaps unprobed = matrix_device(name);
+        DeviceCaps found = unprobed;
+        for (size_t i = 0; i < found.matrices.size(); i++) {
+            core::MatrixShape& s = found.matrices[i];
+            s.layout = 0x9108a432 + static_cast<uint32_t>(i);
+            s.turned_layout = UINT32_MAX - static_cast<uint32_t>(i);
+            s.left_alike = i % 2 == 0;
+            s.exchanges = i % 3 == 0;
+            s.uneven = i % 3 == 1;
+        }
+        const std::string text = probe_text(found, "1.2.3");
+        DeviceCaps told = unprobed;
+        REQUIRE(note_probe_text(told, text, "1.2.3"));
+        CHECK(told.matrices == found.matrices);
+        const auto check_unused = [](DeviceCaps device, const std::string& of) {
+            const auto before = device.matrices;
+            CHECK_FALSE(note_probe_text(device, of, "1.2.3"));
+            CHECK(device.matrices == before);
+        };
+        DeviceCaps other = unprobed;
+        other.int64 = !other.int64;
+        check_unused(other, text);
+        other = unprobed;
+        other.full_subgroups = false;
+        check_unused(other, text);
+        other = unprobed;
+        other.matrices.pop_back();
+        check_unused(other, text);
+        check_unused(unprobed, probe_text(other, "1.2.3"));
+        check_unused(unprobed, probe_text(found, "1.2.4"));
+        for (size_t at = 0; at < text.size(); at++) {
+            check_unused(unprobed, text.substr(0, at));
+            std::string damaged = text;
+            damaged[at] ^= 1;
+            check_unused(unprobed, damaged);
+        }
+    }
+}
+
 TEST_CASE("probe: turned products are taken where accumulators become right operands") {
     DeviceCaps caps = matrix_device("amd_navi31");
     const size_t shapes = probe_plan(caps).dispatches.size();

@@ -153,6 +153,9 @@ class Context {
     void probed(const void* results, uint64_t size_bytes) const {
         detail::call(vkattn_context_probed, get(), results, size_bytes);
     }
+    std::string probe_results() const {
+        return detail::text_of(vkattn_probe_results, static_cast<const VkattnContext*>(get()));
+    }
     // See vkattn_self_test_size. Throw Error.
     uint64_t self_test_size() const { return vkattn_self_test_size(get()); }
     void record_self_test(VkCommandBuffer commands, VkBuffer buffer, VkDeviceSize offset,

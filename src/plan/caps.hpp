@@ -26,6 +26,10 @@ struct MatrixShape {
     // their keys on the way.
     uint32_t turned_layout = 0;
     bool exchanges = false;
+    // Likewise found: invocations have more or fewer elements than an even share, with which the kernels would be wrong.
+    bool uneven = false;
+
+    bool operator==(const MatrixShape&) const = default;
 };
 
 // A verdict says whether a self-test has found a kernel right on problems of these types (self_test.hpp).
@@ -38,6 +42,7 @@ struct KernelVerdict {
 
 struct DeviceCaps {
     std::string name;
+    std::string identity;  // of device and driver, in one line: another device or driver has another one
     uint32_t vendor_id = 0;
     DeviceType type = DeviceType::other;
     uint32_t driver_id = 0;    // VkDriverId; 0: not known
