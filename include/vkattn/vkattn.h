@@ -280,8 +280,10 @@ VKATTN_API VkattnStatus vkattn_probe_results(const VkattnContext* context, char*
  *     while vkattn_self_test_size is not 0, because a kernel that would be planned has no verdict yet:
  *         memory of that size, at most 16 MiB, in a buffer with the usages TRANSFER_DST and SHADER_DEVICE_ADDRESS, at
  *         an address that is a multiple of 256 bytes, readable by the host
- *         vkattn_cmd_self_test builds some twenty pipelines, which takes half a minute on some drivers, and records;
- *         submit, wait, make the writes of LAST_STAGES and LAST_ACCESS visible to the host
+ *         vkattn_self_test_build for each index below vkattn_self_test_count, if the caller wants to show how far it is
+ *         or to stop: some twenty pipelines take half a minute on some drivers, and stopping leaves nothing to undo
+ *         vkattn_cmd_self_test builds the pipelines that are not built yet, and records; submit, wait, make the writes
+ *         of LAST_STAGES and LAST_ACCESS visible to the host
  *         vkattn_context_self_tested with what the memory holds
  *     vkattn_self_test_verdicts -> text to be kept for later contexts: see VkattnContextInfo::self_test_verdicts
  *
@@ -290,7 +292,10 @@ VKATTN_API VkattnStatus vkattn_probe_results(const VkattnContext* context, char*
  * has failed, too. Where no kernel is left, plans are UNSUPPORTED, with the reason; so are those that name a kernel
  * which failed. vkattn_self_test_size is also 0 where the host's memory has run out. Errors: INVALID_ARGUMENT (results
  * that were not recorded, too), DEVICE_LOST, DEVICE_ERROR (memory ran out), OUT_OF_HOST_MEMORY. */
-VKATTN_API uint64_t vkattn_self_test_size(const VkattnContext* context); /* bytes; 0 for null */
+VKATTN_API uint64_t vkattn_self_test_size(const VkattnContext* context);  /* bytes; 0 for null */
+VKATTN_API uint32_t vkattn_self_test_count(const VkattnContext* context); /* tests; 0 where the size is 0 */
+/* Builds the pipelines of one test. A driver that cannot build them is no error here. */
+VKATTN_API VkattnStatus vkattn_self_test_build(VkattnContext* context, uint32_t index, VkattnError* error);
 VKATTN_API VkattnStatus vkattn_cmd_self_test(VkCommandBuffer command_buffer, VkattnContext* context,
                                              VkBuffer buffer, VkDeviceSize offset, VkDeviceAddress address,
                                              VkattnError* error);

@@ -158,6 +158,8 @@ class Context {
     }
     // See vkattn_self_test_size. Throw Error.
     uint64_t self_test_size() const { return vkattn_self_test_size(get()); }
+    uint32_t self_test_count() const { return vkattn_self_test_count(get()); }
+    void build_self_test(uint32_t index) const { detail::call(vkattn_self_test_build, get(), index); }
     void record_self_test(VkCommandBuffer commands, VkBuffer buffer, VkDeviceSize offset,
                           VkDeviceAddress address) const {
         detail::call(vkattn_cmd_self_test, commands, get(), buffer, offset, address);

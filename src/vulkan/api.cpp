@@ -362,6 +362,22 @@ uint64_t vkattn_self_test_size(const VkattnContext* context) {
     }
 }
 
+uint32_t vkattn_self_test_count(const VkattnContext* context) {
+    if (context == nullptr) return 0;
+    try {
+        return static_cast<uint32_t>(pending_tests(context->caps).size());
+    } catch (...) {
+        return 0;
+    }
+}
+
+VkattnStatus vkattn_self_test_build(VkattnContext* context, uint32_t index, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        return build_self_test(*context, index);
+    });
+}
+
 VkattnStatus vkattn_cmd_self_test(VkCommandBuffer commands, VkattnContext* context, VkBuffer buffer,
                                   VkDeviceSize offset, VkDeviceAddress address, VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {

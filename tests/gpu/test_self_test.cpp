@@ -147,7 +147,11 @@ TEST_CASE_FIXTURE(SelfTested, "self-test: bad arguments are refused by name") {
                   "size_bytes");
     check_invalid(call(vkattn_context_self_tested, context.get(), nullptr, data.size()), "results");
     check_invalid(call(vkattn_context_self_tested, nullptr, data.data(), data.size()), "context");
+    const uint32_t count = context.self_test_count();
+    check_invalid(call(vkattn_self_test_build, context.get(), count), "index");
+    check_invalid(call(vkattn_self_test_build, nullptr, 0u), "context");
     CHECK_EQ(vkattn_self_test_size(nullptr), 0);
+    CHECK_EQ(vkattn_self_test_count(nullptr), 0);
 }
 
 namespace {
@@ -242,6 +246,38 @@ TEST_CASE_FIXTURE(OnDevice,
     CHECK_EQ(verdicts_of(Runtime(options)), first);
     options.self_test = VKATTN_SELF_TEST_ONCE;
     CHECK_EQ(verdicts_of(Runtime(options)), first);  // what was found last is what is kept
+
+    // It tells how far it is, and may be stopped at each step: then nothing is known, and the file says what it did.
+    options.self_test = VKATTN_SELF_TEST_ALWAYS;
+    uint32_t last = UINT32_MAX, calls = 0;
+    options.self_test_progress = [&](uint32_t done, uint32_t steps, const char* doing) {
+        CHECK_EQ(done, calls++);
+        CHECK_LT(done, steps);
+        CHECK_EQ(done + 1 == steps, std::string(doing) == "running the self-test");
+        last = std::min(last, steps - 1);
+        return done == last;
+    };
+    const auto check_stops_at = [&](uint32_t step) {
+        calls = 0;
+        last = step;
+        const Runtime stopped(options);
+        CHECK_EQ(calls, last + 1);
+        CHECK_EQ(verdicts_of(stopped), none);
+        REQUIRE_EQ(messages_of(stopped).size(), 1);
+        CHECK_NE(messages_of(stopped)[0].find("stopped"), std::string::npos);
+    };
+    for (const uint32_t step : {0u, 1u, UINT32_MAX}) check_stops_at(step);
+    options.self_test = VKATTN_SELF_TEST_ONCE;
+    CHECK_EQ(verdicts_of(Runtime(options)), first);  // without a call
+    std::filesystem::remove(file.path);
+    for (const uint32_t step : {UINT32_MAX, 0u}) check_stops_at(step);
+    options.self_test_progress = [](uint32_t, uint32_t, const char*) -> bool {
+        throw std::out_of_range("mine");
+    };
+    CHECK_THROWS_AS(Runtime{options}, std::out_of_range);
+    options.self_test_progress = nullptr;
+    CHECK_EQ(verdicts_of(Runtime(options)), first);
+
     options.self_test = static_cast<VkattnSelfTest>(3);
     CHECK_THROWS_WITH_AS(Runtime{options}, "options.self_test: is not a VkattnSelfTest", RuntimeError);
 }
