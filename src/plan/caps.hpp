@@ -38,6 +38,8 @@ struct KernelVerdict {
     std::string kernel;
     VkattnDtype dtype{}, operands{};
     std::string failure;  // what is wrong, in one line; "" if the kernel is right
+
+    bool operator==(const KernelVerdict&) const = default;
 };
 
 struct DeviceCaps {
@@ -72,6 +74,8 @@ struct DeviceCaps {
     // This build was made without the forms for CPUs of modules that need no matrix unit, or of those that do
     // (VKATTN_CPU_FORMS).
     bool missing_cpu_forms = false, missing_matrix_cpu_forms = false;
+
+    bool operator==(const DeviceCaps&) const = default;
 };
 
 constexpr uint32_t driver_nvidia = 4;        // VK_DRIVER_ID_NVIDIA_PROPRIETARY
