@@ -100,7 +100,7 @@ TEST_CASE_FIXTURE(OnRuntime, "runs of one plan on several threads have scratch o
 
 // They share the staging buffer, the queue and the command pool.
 TEST_CASE_FIXTURE(OnRuntime, "threads that copy to and from buffers of their own get back what they wrote") {
-    constexpr size_t words = 1 << 18, rounds = 30;
+    constexpr size_t words = 1 << 18, rounds = 100;
     std::atomic<size_t> wrong = 0;
     const auto copies = [&](uint32_t mark) {
         const Buffer own = runtime.allocate(words * sizeof mark);
