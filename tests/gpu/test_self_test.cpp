@@ -270,13 +270,14 @@ TEST_CASE_FIXTURE(OnDevice,
     options.self_test = VKATTN_SELF_TEST_ONCE;
     CHECK_EQ(verdicts_of(Runtime(options)), first);  // without a call
     std::filesystem::remove(file.path);
-    for (const uint32_t step : {UINT32_MAX, 0u}) check_stops_at(step);
+    check_stops_at(0);
+    for (const auto& [name, content] : vkattn::runtime::read_cache_file(file.path, key))
+        CHECK_EQ(content.empty(), name != "pipelines");  // the next start tests
     options.self_test_progress = [](uint32_t, uint32_t, const char*) -> bool {
         throw std::out_of_range("mine");
     };
     CHECK_THROWS_AS(Runtime{options}, std::out_of_range);
     options.self_test_progress = nullptr;
-    CHECK_EQ(verdicts_of(Runtime(options)), first);
 
     options.self_test = static_cast<VkattnSelfTest>(3);
     CHECK_THROWS_WITH_AS(Runtime{options}, "options.self_test: is not a VkattnSelfTest", RuntimeError);
