@@ -156,6 +156,42 @@ TEST_CASE("probe: a layout of bits is found, any other is not trusted") {
     CHECK(twice.matrices[0].layout == 0);
 }
 
+TEST_CASE(
+    "probe: what was found is kept as text, which is not used with other features or where it is damaged") {
+    for (const char* name : with_units) {
+        CAPTURE(name);
+        const DeviceCaps unprobed = matrix_device(name);
+        DeviceCaps found = unprobed;
+        for (size_t i = 0; i < found.matrices.size(); i++) {
+            core::MatrixShape& s = found.matrices[i];
+            s.layout = 0x9108a432 + static_cast<uint32_t>(i);
+            s.turned_layout = UINT32_MAX - static_cast<uint32_t>(i);
+            s.left_alike = i % 2 == 0;
+            s.exchanges = i % 3 == 0;
+            s.uneven = i % 3 == 1;
+        }
+        const std::string text = probe_text(found, "1.2.3");
+        DeviceCaps told = unprobed;
+        REQUIRE(note_probe_text(told, text, "1.2.3"));
+        CHECK(told.matrices == found.matrices);
+        const auto is_used = [](DeviceCaps device, const std::string& of) {
+            return note_probe_text(device, of, "1.2.3");
+        };
+        DeviceCaps other = unprobed;
+        other.int64 = !other.int64;
+        CHECK_FALSE(is_used(other, text));
+        other = unprobed;
+        other.full_subgroups = false;
+        CHECK_FALSE(is_used(other, text));
+        other = unprobed;
+        other.matrices.pop_back();
+        CHECK_FALSE(is_used(other, text));
+        CHECK_FALSE(is_used(unprobed, probe_text(other, "1.2.3")));
+        CHECK_FALSE(is_used(unprobed, probe_text(found, "1.2.4")));
+        CHECK_FALSE(is_used(unprobed, text.substr(0, text.size() / 2)));
+    }
+}
+
 TEST_CASE("probe: turned products are taken where accumulators become right operands") {
     DeviceCaps caps = matrix_device("amd_navi31");
     const size_t shapes = probe_plan(caps).dispatches.size();

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "oracle/backward.hpp"
+#include "plan/kept_text.hpp"
 #include "plan/self_test.hpp"
 #include "plan_cases.hpp"
 #include "profile.hpp"
@@ -300,34 +301,47 @@ TEST_CASE("self-test: every device is through with it once all kernels have a ve
     }
 }
 
-TEST_CASE("self-test: verdicts are kept as text, which another version does not believe") {
-    const std::vector<KernelVerdict> verdicts = {
+TEST_CASE("self-test: verdicts are kept as text, which another device or version does not believe") {
+    DeviceCaps caps;
+    caps.identity = "device 1:2 with driver 3";
+    caps.verdicts = {
         {false, "tiles", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT32, ""},
         {true, "matrix", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_BFLOAT16, "dkey[7] is nan instead of 0.25"}};
-    const std::string text = text_of(verdicts, version);
-    CHECK_EQ(text,
-             "vkattn 1.2.3 self-test\n"
-             "forward tiles float32 float32 passed\n"
-             "backward matrix float32 bfloat16 failed dkey[7] is nan instead of 0.25\n");
-    CHECK_EQ(text_of(verdicts_of(text, version), version), text);
-    CHECK_EQ(verdicts_of(text, version).size(), 2);
-    CHECK(verdicts_of(text, "1.2.4").empty());
-    const std::string first = "vkattn 1.2.3 self-test\n";
+    const std::string text = verdicts_text(caps, version);
+    const std::string body =
+        "forward tiles float32 float32 passed\n"
+        "backward matrix float32 bfloat16 failed dkey[7] is nan instead of 0.25\n";
+    CHECK(text.starts_with("vkattn 1.2.3 self-test of device 1:2 with driver 3, checksum "));
+    CHECK(text.ends_with("\n" + body));
+    const auto verdicts_in = [&](const std::string& of) { return verdicts_of(caps, of, version); };
+    DeviceCaps told = caps;
+    told.verdicts = verdicts_in(text);
+    CHECK_EQ(told.verdicts.size(), 2);
+    CHECK_EQ(verdicts_text(told, version), text);
+    CHECK(verdicts_of(caps, text, "1.2.4").empty());
+    told.identity = "device 1:2 with driver 4";
+    CHECK(verdicts_of(told, text, version).empty());
+    CHECK(kept_body("probe", caps, version, text).empty());
+    // A body that nobody writes is not believed under a right first line, either.
+    const auto of_body = [&](const std::string& other) {
+        return verdicts_in(kept_text("self-test", caps, version, other));
+    };
+    CHECK_EQ(of_body(body).size(), 2);
     for (const char* damaged :
          {"", "x", "forward tiles float32 float32\n", "sideways tiles float32 float32 passed\n",
           "forward tiles float31 float32 passed\n", "forward tiles float32 float32 failed \n",
           "forward tiles float32 float32 passed away\n", "forward  float32 float32 passed\n", "\n\n"}) {
         CAPTURE(damaged);
-        CHECK(verdicts_of(first + damaged, version).empty());
+        CHECK(of_body(damaged).empty());
     }
     for (const std::string& failure : {std::string("a\rb"), std::string(1, '\x01'), std::string(161, 'x')})
-        CHECK(verdicts_of(first + "forward tiles float32 float32 failed " + failure + "\n", version).empty());
-    // What is cut off gives no other verdicts than the whole.
-    for (size_t length = 0; length < text.size(); length++)
-        for (const KernelVerdict& verdict : verdicts_of(text.substr(0, length), version))
-            CHECK(std::ranges::any_of(verdicts, [&](const KernelVerdict& v) {
-                return is_of(v, verdict) && v.failure.starts_with(verdict.failure);
-            }));
+        CHECK(of_body("forward tiles float32 float32 failed " + failure + "\n").empty());
+    for (size_t at = 0; at < text.size(); at++) {
+        CHECK(verdicts_in(text.substr(0, at)).empty());
+        std::string damaged = text;
+        damaged[at] ^= 1;
+        CHECK(verdicts_in(damaged).empty());
+    }
 }
 
 namespace {

@@ -80,6 +80,9 @@ struct RuntimeOptions {
     std::string pipeline_cache;
     uint32_t api_version = VK_API_VERSION_1_3;
     VkattnSelfTest self_test = VKATTN_SELF_TEST_ONCE;
+    // Returns true to stop the self-test; see VkattnRuntimeOptions::self_test_progress. An exception stops it, too, and
+    // leaves the constructor of Runtime.
+    std::function<bool(uint32_t done, uint32_t steps, const char* doing)> self_test_progress;
 };
 
 using RuntimeHandles = VkattnRuntimeHandles;
@@ -150,9 +153,25 @@ class Runtime {
         o.pipeline_cache = options.pipeline_cache.c_str();
         o.api_version = options.api_version;
         o.self_test = static_cast<uint64_t>(options.self_test);
+        struct Call {
+            const RuntimeOptions& options;
+            std::exception_ptr thrown;
+        } call{options, nullptr};
+        o.self_test_user = &call;
+        if (options.self_test_progress)
+            o.self_test_progress = [](void* user, uint32_t done, uint32_t steps, const char* doing) {
+                auto& made = *static_cast<Call*>(user);
+                try {
+                    return made.options.self_test_progress(done, steps, doing) ? 1 : 0;
+                } catch (...) {
+                    made.thrown = std::current_exception();
+                    return 1;
+                }
+            };
         VkattnRuntime* made = nullptr;
         detail::call_runtime(vkattn_runtime_open, &o, &made);
         handle_ = Handle(made);
+        if (call.thrown) std::rethrow_exception(call.thrown);
         device_ = DeviceInfo(*vkattn_runtime_device(made));
     }
     Runtime(const Runtime&) = delete;

@@ -69,15 +69,16 @@ typedef struct VkattnContextInfo {
     /* May be null; must outlive the context. Threads that create plans use it at once, so it must not be of
      * VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT. */
     VkPipelineCache pipeline_cache;
-    /* What the memory of an earlier vkattn_cmd_probe held, on the same physical device with the same driver,
-     * api_version and features: the context begins as if it had been given to vkattn_context_probed. Applications
-     * that keep it in a file keep VkPhysicalDeviceProperties::pipelineCacheUUID with it, and probe again when that
-     * has changed. Null: the default, there is none. It is read by vkattn_context_create only. */
+    /* The text that vkattn_probe_results has given for an earlier context, and how long it is: the context begins
+     * probed. The text names device, driver and version of vkattn. What another one of these has made, what was made
+     * with other features, and what is damaged or cut short is not used and is no error: the context begins as without
+     * it, and vkattn_probe_size is not 0. So an application can hand over whatever its file holds. Null: the default,
+     * there is none. It is read by vkattn_context_create only. */
     const void* probe_results;
-    uint64_t probe_results_bytes; /* must be what vkattn_probe_size says of a context without them */
-    /* The context begins with these verdicts: the zero-ended text that vkattn_self_test_verdicts has given for an
-     * earlier context, on the same terms as probe_results. Those of another version of vkattn, and text that is none of
-     * it, are ignored. Null: the default, there are none. It is read by vkattn_context_create only. */
+    uint64_t probe_results_bytes;
+    /* Likewise the zero-ended text that vkattn_self_test_verdicts has given for an earlier context of the same
+     * api_version and features: the context begins with these verdicts. Where the text is not used,
+     * vkattn_self_test_size is not 0. */
     const char* self_test_verdicts;
 } VkattnContextInfo;
 
@@ -254,15 +255,20 @@ VKATTN_API void vkattn_context_destroy(VkattnContext* context);
  *     vkattn_probe_size -> memory of that size with a device address, 4 bytes aligned, zeroed, readable by the host
  *     vkattn_cmd_probe records a few short dispatches; submit them, wait, make their writes visible to the host
  *     vkattn_context_probed with what the memory holds; no other call may use the context meanwhile
+ *     vkattn_probe_results -> text to be kept for later contexts: see VkattnContextInfo::probe_results
  *
- * A size of 0: there is nothing to probe. The memory's content may be kept for later contexts, which begin probed
- * then: see VkattnContextInfo::probe_results. tests/consumer/probe.c is a program that does all this.
+ * A size of 0: there is nothing to probe, or the context is probed. tests/consumer/probe.c is a program that does all
+ * this.
  * Errors: INVALID_ARGUMENT, DEVICE_LOST, OUT_OF_HOST_MEMORY. */
 VKATTN_API uint64_t vkattn_probe_size(const VkattnContext* context); /* bytes; 0 for null */
 VKATTN_API VkattnStatus vkattn_cmd_probe(VkCommandBuffer command_buffer, VkattnContext* context,
                                          VkDeviceAddress results, VkattnError* error);
 VKATTN_API VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results,
                                               uint64_t size_bytes, VkattnError* error);
+/* One line for device, driver and version of vkattn, then what was found; "" for a context that is not probed. `text`,
+ * `capacity` and `length` are as in vkattn_plan_describe. */
+VKATTN_API VkattnStatus vkattn_probe_results(const VkattnContext* context, char* text, size_t capacity,
+                                             size_t* length, VkattnError* error);
 
 /* Are the kernels right on this device? Drivers miscompile. A self-test runs small problems through the kernels that
  * the planner would choose here, and compares the results with a float64 reference on the host. Plans that are made
@@ -272,8 +278,10 @@ VKATTN_API VkattnStatus vkattn_context_probed(VkattnContext* context, const void
  *     while vkattn_self_test_size is not 0, because a kernel that would be planned has no verdict yet:
  *         memory of that size, at most 16 MiB, in a buffer with the usages TRANSFER_DST and SHADER_DEVICE_ADDRESS, at
  *         an address that is a multiple of 256 bytes, readable by the host
- *         vkattn_cmd_self_test builds some twenty pipelines, which takes half a minute on some drivers, and records;
- *         submit, wait, make the writes of LAST_STAGES and LAST_ACCESS visible to the host
+ *         vkattn_self_test_build for each index below vkattn_self_test_count, if the caller wants to show how far it is
+ *         or to stop: some twenty pipelines take half a minute on some drivers, and stopping leaves nothing to undo
+ *         vkattn_cmd_self_test builds the pipelines that are not built yet, and records; submit, wait, make the writes
+ *         of LAST_STAGES and LAST_ACCESS visible to the host
  *         vkattn_context_self_tested with what the memory holds
  *     vkattn_self_test_verdicts -> text to be kept for later contexts: see VkattnContextInfo::self_test_verdicts
  *
@@ -282,14 +290,18 @@ VKATTN_API VkattnStatus vkattn_context_probed(VkattnContext* context, const void
  * has failed, too. Where no kernel is left, plans are UNSUPPORTED, with the reason; so are those that name a kernel
  * which failed. vkattn_self_test_size is also 0 where the host's memory has run out. Errors: INVALID_ARGUMENT (results
  * that were not recorded, too), DEVICE_LOST, DEVICE_ERROR (memory ran out), OUT_OF_HOST_MEMORY. */
-VKATTN_API uint64_t vkattn_self_test_size(const VkattnContext* context); /* bytes; 0 for null */
+VKATTN_API uint64_t vkattn_self_test_size(const VkattnContext* context);  /* bytes; 0 for null */
+VKATTN_API uint32_t vkattn_self_test_count(const VkattnContext* context); /* tests; 0 where the size is 0 */
+/* Builds the pipelines of one test. A driver that cannot build them is no error here. */
+VKATTN_API VkattnStatus vkattn_self_test_build(VkattnContext* context, uint32_t index, VkattnError* error);
 VKATTN_API VkattnStatus vkattn_cmd_self_test(VkCommandBuffer command_buffer, VkattnContext* context,
                                              VkBuffer buffer, VkDeviceSize offset, VkDeviceAddress address,
                                              VkattnError* error);
 VKATTN_API VkattnStatus vkattn_context_self_tested(VkattnContext* context, const void* results,
                                                    uint64_t size_bytes, VkattnError* error);
-/* One line for the version of vkattn, then one for each verdict: the pass, the kernel, the types of storage and
- * operands, `passed`, or `failed` and what is wrong. `text`, `capacity` and `length` are as in vkattn_plan_describe. */
+/* One line for device, driver and version of vkattn, then one for each verdict: the pass, the kernel, the types of
+ * storage and operands, `passed`, or `failed` and what is wrong. `text`, `capacity` and `length` are as in
+ * vkattn_plan_describe. */
 VKATTN_API VkattnStatus vkattn_self_test_verdicts(const VkattnContext* context, char* text, size_t capacity,
                                                   size_t* length, VkattnError* error);
 

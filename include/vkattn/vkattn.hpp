@@ -153,8 +153,13 @@ class Context {
     void probed(const void* results, uint64_t size_bytes) const {
         detail::call(vkattn_context_probed, get(), results, size_bytes);
     }
+    std::string probe_results() const {
+        return detail::text_of(vkattn_probe_results, static_cast<const VkattnContext*>(get()));
+    }
     // See vkattn_self_test_size. Throw Error.
     uint64_t self_test_size() const { return vkattn_self_test_size(get()); }
+    uint32_t self_test_count() const { return vkattn_self_test_count(get()); }
+    void build_self_test(uint32_t index) const { detail::call(vkattn_self_test_build, get(), index); }
     void record_self_test(VkCommandBuffer commands, VkBuffer buffer, VkDeviceSize offset,
                           VkDeviceAddress address) const {
         detail::call(vkattn_cmd_self_test, commands, get(), buffer, offset, address);

@@ -26,6 +26,10 @@ struct MatrixShape {
     // their keys on the way.
     uint32_t turned_layout = 0;
     bool exchanges = false;
+    // Likewise found: invocations have more or fewer elements than an even share, with which the kernels would be wrong.
+    bool uneven = false;
+
+    bool operator==(const MatrixShape&) const = default;
 };
 
 // A verdict says whether a self-test has found a kernel right on problems of these types (self_test.hpp).
@@ -34,10 +38,13 @@ struct KernelVerdict {
     std::string kernel;
     VkattnDtype dtype{}, operands{};
     std::string failure;  // what is wrong, in one line; "" if the kernel is right
+
+    bool operator==(const KernelVerdict&) const = default;
 };
 
 struct DeviceCaps {
     std::string name;
+    std::string identity;  // of device and driver, in one line: another device or driver has another one
     uint32_t vendor_id = 0;
     DeviceType type = DeviceType::other;
     uint32_t driver_id = 0;    // VkDriverId; 0: not known
@@ -67,6 +74,8 @@ struct DeviceCaps {
     // This build was made without the forms for CPUs of modules that need no matrix unit, or of those that do
     // (VKATTN_CPU_FORMS).
     bool missing_cpu_forms = false, missing_matrix_cpu_forms = false;
+
+    bool operator==(const DeviceCaps&) const = default;
 };
 
 constexpr uint32_t driver_nvidia = 4;        // VK_DRIVER_ID_NVIDIA_PROPRIETARY

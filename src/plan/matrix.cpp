@@ -300,7 +300,7 @@ uint32_t matrix_subgroup_size(const DeviceCaps& caps) {
 
 // True for shapes that the kernel is written for.
 bool is_usable(const MatrixShape& shape, uint32_t subgroup_size) {
-    if (shape.m == 0 || shape.n == 0 || shape.k == 0) return false;
+    if (shape.uneven || shape.m == 0 || shape.n == 0 || shape.k == 0) return false;
     return shape.m % 8 == 0 && shape.n % 8 == 0 && shape.k % 8 == 0 && shape.m <= 64 && shape.n <= 64 &&
            32 % shape.n == 0 && shape.m * shape.n % (2 * subgroup_size) == 0;
 }

@@ -4,8 +4,12 @@
 #include <bit>
 #include <cstddef>
 #include <cstring>
+#include <sstream>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "kept_text.hpp"
 #include "launch.hpp"
 #include "matrix.hpp"
 
@@ -141,13 +145,34 @@ void note_probe(DeviceCaps& caps, const std::byte* results) {
         // Its modules add 64-bit addresses.
         if (caps.int64)
             note_turned(shape, left, {results + size_t{PROBE_WORDS} * 8, shape.k, shape.n, subgroup_size});
-        // The kernel would be wrong with a shape whose elements are more or fewer than an even share.
         const uint32_t found = Places{results, shape.m, shape.n, subgroup_size}.elements();
-        if (found != 0 && found != shape.m * shape.n / subgroup_size) shape.dtype = VKATTN_DTYPE_MAX_ENUM;
+        shape.uneven = found != 0 && found != shape.m * shape.n / subgroup_size;
         results += probe_bytes;
     }
-    std::erase_if(caps.matrices,
-                  [](const MatrixShape& shape) { return shape.dtype == VKATTN_DTYPE_MAX_ENUM; });
+}
+
+// The first line of the body has what else the findings follow from.
+std::string probe_text(const DeviceCaps& caps, std::string_view version) {
+    std::string body = fmt::format("subgroups {} int64 {:d}\n", matrix_subgroup_size(caps), caps.int64);
+    for (const MatrixShape& s : caps.matrices)
+        body += fmt::format("{}x{}x{} {} layout {} left {:d} turned {} exchanges {:d} uneven {:d}\n", s.m,
+                            s.n, s.k, name_of(s.dtype), s.layout, s.left_alike, s.turned_layout, s.exchanges,
+                            s.uneven);
+    return kept_text("probe", caps, version, body);
+}
+
+// Whatever has been read, the text that it gives has to be the one that was read.
+bool note_probe_text(DeviceCaps& caps, std::string_view text, std::string_view version) {
+    std::istringstream body{std::string(kept_body("probe", caps, version, text))};
+    std::string line, word;
+    std::getline(body, line);
+    DeviceCaps told = caps;
+    for (MatrixShape& s : told.matrices)
+        body >> word >> word >> word >> s.layout >> word >> s.left_alike >> word >> s.turned_layout >> word >>
+            s.exchanges >> word >> s.uneven;
+    if (probe_text(told, version) != text) return false;
+    caps = std::move(told);
+    return true;
 }
 
 }  // namespace vkattn::core

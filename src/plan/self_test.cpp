@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "kept_text.hpp"
+
 namespace vkattn::core {
 namespace {
 
@@ -111,10 +113,6 @@ Result<Plan> plan_of(const DeviceCaps& caps, const SelfTest& test) {
     const auto backward = resolve(problem, default_backward());
     if (!backward) return backward.failure();
     return make_plan(caps, problem, *backward, options);
-}
-
-std::string first_line(std::string_view version) {
-    return fmt::format("vkattn {} self-test\n", version);
 }
 
 // Takes the part before the separator off the text, and the separator with it.
@@ -237,19 +235,18 @@ const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::stri
     return nullptr;
 }
 
-std::string text_of(const std::vector<KernelVerdict>& verdicts, std::string_view version) {
-    std::string text = first_line(version);
-    for (const KernelVerdict& v : verdicts)
-        text +=
+std::string verdicts_text(const DeviceCaps& caps, std::string_view version) {
+    std::string body;
+    for (const KernelVerdict& v : caps.verdicts)
+        body +=
             fmt::format("{} {} {} {} {}\n", v.backward ? "backward" : "forward", v.kernel, name_of(v.dtype),
                         name_of(v.operands), v.failure.empty() ? "passed" : "failed " + v.failure);
-    return text;
+    return kept_text("self-test", caps, version, body);
 }
 
-std::vector<KernelVerdict> verdicts_of(std::string_view text, std::string_view version) {
-    const std::string first = first_line(version);
-    if (!text.starts_with(first)) return {};
-    text.remove_prefix(first.size());
+std::vector<KernelVerdict> verdicts_of(const DeviceCaps& caps, std::string_view text,
+                                       std::string_view version) {
+    text = kept_body("self-test", caps, version, text);
     std::vector<KernelVerdict> verdicts;
     while (!text.empty()) {
         std::string_view line = take(text, '\n');

@@ -78,10 +78,11 @@ std::string judge(const PlannedTest& planned, const SelfTestOutputs& got, const 
 std::vector<std::byte> stored(std::span<const double> values, VkattnDtype dtype);
 std::vector<double> loaded(std::span<const std::byte> bytes, VkattnDtype dtype);
 
-// Verdicts as lines of text, which later contexts on the same driver begin with. The first line names the version of
-// vkattn: what another version says is not about these kernels, and gives no verdicts.
-std::string text_of(const std::vector<KernelVerdict>& verdicts, std::string_view version);
-std::vector<KernelVerdict> verdicts_of(std::string_view text, std::string_view version);
+// The verdicts of caps as text, which contexts of later starts begin with (kept_text.hpp). A text that is not of this
+// device, driver and version gives no verdicts.
+std::string verdicts_text(const DeviceCaps& caps, std::string_view version);
+std::vector<KernelVerdict> verdicts_of(const DeviceCaps& caps, std::string_view text,
+                                       std::string_view version);
 // True if both are about the same kernel and types.
 bool is_of(const KernelVerdict& verdict, const KernelVerdict& other);
 // The verdict on a kernel; null if there is none.

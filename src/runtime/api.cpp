@@ -17,7 +17,7 @@ namespace vkattn::core {
 // What the runtime's structs were in version 0.1, and have become.
 VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864, 0}))
 VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40, 7}))
-VKATTN_LATER_VERSIONS(VkattnRuntimeOptions, self_test, 56)
+VKATTN_LATER_VERSIONS(VkattnRuntimeOptions, self_test, 56, 72)
 VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40, 7}))
 
 }  // namespace vkattn::core
@@ -86,6 +86,10 @@ runtime::Options read_options(const VkattnRuntimeOptions* given) {
     chosen.validation = o.validation != 0;
     if (o.self_test > VKATTN_SELF_TEST_NEVER) refuse("options.self_test", "is not a VkattnSelfTest");
     chosen.self_test = static_cast<VkattnSelfTest>(o.self_test);
+    if (o.self_test_progress != nullptr)
+        chosen.self_test_stops = [o](uint32_t done, uint32_t steps, const char* doing) {
+            return o.self_test_progress(o.self_test_user, done, steps, doing) != 0;
+        };
     return chosen;
 }
 

@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "checksum.hpp"
+
 namespace vkattn::runtime {
 namespace {
 
@@ -22,17 +24,10 @@ struct Header {
     uint64_t checksum = 0;
 };
 
-// FNV-1a: against accidents, not against intent. It differs where any one byte does.
-uint64_t checksum_of(std::string_view data) {
-    uint64_t hash = 14695981039346656037u;
-    for (const char byte : data) hash = (hash ^ static_cast<uint8_t>(byte)) * 1099511628211u;
-    return hash;
-}
-
 Header header_of(std::string_view body) {
     Header header;
     header.size = body.size();
-    header.checksum = checksum_of(body);
+    header.checksum = core::checksum_of(body);
     return header;
 }
 

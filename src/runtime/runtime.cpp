@@ -98,7 +98,7 @@ VkattnRuntime::VkattnRuntime(const Options& options) : instance(options.validati
     probe();
     if (options.self_test == VKATTN_SELF_TEST_ALWAYS ||
         (options.self_test == VKATTN_SELF_TEST_ONCE && !cache_file.empty()))
-        self_test(options.self_test);
+        self_test(options);
 }
 
 VkattnRuntime::~VkattnRuntime() {
@@ -237,25 +237,40 @@ void VkattnRuntime::probe() {
     }
 }
 
+// Returns false if it was stopped.
+bool VkattnRuntime::test_kernels(const Options& options) {
+    while (const uint64_t size = context.self_test_size()) {
+        const uint32_t count = context.self_test_count();
+        for (uint32_t i = 0; i < count; i++) {
+            if (options.self_test_stops(i, count + 1, "compiling the self-test")) return false;
+            context.build_self_test(i);
+        }
+        if (options.self_test_stops(count, count + 1, "running the self-test")) return false;
+        VkattnBuffer tested(*this, size);
+        submit([&](VkCommandBuffer c) { context.record_self_test(c, tested.buffer, 0, tested.address); });
+        std::vector<std::byte> data(size);
+        tested.read(0, data.data(), size);
+        context.self_tested(data.data(), size);
+    }
+    return true;
+}
+
 // A kernel that fails is not planned, which the caller hears of. A test that cannot be run says nothing of any kernel.
 // A test that has twice not ended, because it lost the device or ended the process, is not begun again: the file
 // remembers it, and for that has to be told before the test, and right after it.
-void VkattnRuntime::self_test(VkattnSelfTest when) {
-    if (kept_verdicts == test_begun_twice && when == VKATTN_SELF_TEST_ONCE)
+// A test that is stopped leaves what the file said before.
+void VkattnRuntime::self_test(const Options& options) {
+    if (kept_verdicts == test_begun_twice && options.self_test == VKATTN_SELF_TEST_ONCE)
         return add_message(
             "the self-test of the kernels was begun at two earlier starts and did not end, so it is left "
             "out");
     try {
         const bool tests = context.self_test_size() != 0;
         if (tests) keep_verdicts(kept_verdicts == test_begun ? test_begun_twice : test_begun);
-        while (const uint64_t size = context.self_test_size()) {
-            VkattnBuffer tested(*this, size);
-            submit([&](VkCommandBuffer c) { context.record_self_test(c, tested.buffer, 0, tested.address); });
-            std::vector<std::byte> data(size);
-            tested.read(0, data.data(), size);
-            context.self_tested(data.data(), size);
-        }
-        if (tests) keep_verdicts(context.self_test_verdicts());
+        const bool ended = test_kernels(options);
+        if (!ended)
+            add_message("the self-test of the kernels was stopped: those without a verdict may be wrong");
+        if (tests) keep_verdicts(ended ? context.self_test_verdicts() : kept_verdicts);
     } catch (const std::exception& e) {
         if (is_lost(e)) throw;
         keep_verdicts({});

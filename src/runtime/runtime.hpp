@@ -22,6 +22,9 @@ struct Options {
     uint32_t api_version = default_api_version;
     bool validation = false;
     VkattnSelfTest self_test = VKATTN_SELF_TEST_ONCE;
+    // Told of each step of the self-test; true stops it.
+    std::function<bool(uint32_t done, uint32_t steps, const char* doing)> self_test_stops =
+        [](uint32_t, uint32_t, const char*) { return false; };
 };
 
 using Record = std::function<void(VkCommandBuffer)>;
@@ -77,7 +80,8 @@ struct VkattnRuntime {
     void make_context(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void make_memory();
     void probe();
-    void self_test(VkattnSelfTest when);
+    void self_test(const vkattn::runtime::Options& options);
+    bool test_kernels(const vkattn::runtime::Options& options);
     vkattn::runtime::Took execute(const vkattn::runtime::Record& record);
     void wait_for(VkFence fence);
 };

@@ -53,15 +53,12 @@ Result<bool> create_context(const VkattnContextInfo* given, VkattnContext** out)
     auto context = std::make_unique<VkattnContext>(*device, caps, info->device, info->pipeline_cache);
     if (const VkResult r = context->pipelines.create_layout(); r != VK_SUCCESS)
         return Failure{VKATTN_DEVICE_ERROR, "", "vkCreatePipelineLayout failed", static_cast<int32_t>(r)};
-    if (info->probe_results != nullptr) {
-        const uint64_t size = probe_size(caps);
-        if (info->probe_results_bytes != size)
-            return invalid("info.probe_results_bytes", fmt::format("{} is not the {} of vkattn_probe_size",
-                                                                   info->probe_results_bytes, size));
-        note_probe(context->caps, static_cast<const std::byte*>(info->probe_results));
-    }
+    if (info->probe_results != nullptr)
+        context->probed = note_probe_text(
+            context->caps, {static_cast<const char*>(info->probe_results), info->probe_results_bytes},
+            vkattn_version());
     if (info->self_test_verdicts != nullptr)
-        context->caps.verdicts = verdicts_of(info->self_test_verdicts, vkattn_version());
+        context->caps.verdicts = verdicts_of(context->caps, info->self_test_verdicts, vkattn_version());
     *out = context.release();
     return true;
 }
@@ -313,7 +310,7 @@ void vkattn_context_destroy(VkattnContext* context) {
 uint64_t vkattn_probe_size(const VkattnContext* context) {
     if (context == nullptr) return 0;
     try {
-        return probe_size(context->caps);
+        return context->probed ? 0 : probe_size(context->caps);
     } catch (...) {
         return 0;
     }
@@ -342,7 +339,17 @@ VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results, 
         if (size == 0) return true;
         if (results == nullptr) return invalid("results", "is null");
         note_probe(context->caps, static_cast<const std::byte*>(results));
+        context->probed = true;
         return true;
+    });
+}
+
+VkattnStatus vkattn_probe_results(const VkattnContext* context, char* text, size_t capacity, size_t* length,
+                                  VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        const std::string all = context->probed ? probe_text(context->caps, vkattn_version()) : "";
+        return give_text(all, text, capacity, length);
     });
 }
 
@@ -353,6 +360,22 @@ uint64_t vkattn_self_test_size(const VkattnContext* context) {
     } catch (...) {
         return 0;
     }
+}
+
+uint32_t vkattn_self_test_count(const VkattnContext* context) {
+    if (context == nullptr) return 0;
+    try {
+        return static_cast<uint32_t>(pending_tests(context->caps).size());
+    } catch (...) {
+        return 0;
+    }
+}
+
+VkattnStatus vkattn_self_test_build(VkattnContext* context, uint32_t index, VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        return build_self_test(*context, index);
+    });
 }
 
 VkattnStatus vkattn_cmd_self_test(VkCommandBuffer commands, VkattnContext* context, VkBuffer buffer,
@@ -384,7 +407,7 @@ VkattnStatus vkattn_self_test_verdicts(const VkattnContext* context, char* text,
                                        size_t* length, VkattnError* error) {
     return guarded(error, [&]() -> Result<bool> {
         if (context == nullptr) return invalid("context", "is null");
-        return give_text(text_of(context->caps.verdicts, vkattn_version()), text, capacity, length);
+        return give_text(verdicts_text(context->caps, vkattn_version()), text, capacity, length);
     });
 }
 

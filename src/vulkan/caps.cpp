@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include <fmt/ranges.h>
+
 #include "features.hpp"
 #include "plan/quirks.hpp"
 #include "spirv.hpp"
@@ -111,6 +113,12 @@ std::vector<MatrixShape> find_matrices(const InstanceFunctions& vk, VkPhysicalDe
     return shapes;
 }
 
+std::string identity_of(const VkPhysicalDeviceProperties& device, VkDriverId driver) {
+    return fmt::format("device {:04x}:{:04x} with driver {} {:#x}, build {:02x}", device.vendorID,
+                       device.deviceID, static_cast<uint32_t>(driver), device.driverVersion,
+                       fmt::join(device.pipelineCacheUUID, ""));
+}
+
 }  // namespace
 
 DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint32_t api_version,
@@ -138,6 +146,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
 
     DeviceCaps caps;
     caps.name = p.deviceName;
+    caps.identity = identity_of(p, driver.driverID);
     caps.vendor_id = p.vendorID;
     caps.type = static_cast<DeviceType>(p.deviceType);
     caps.driver_id = driver.driverID;

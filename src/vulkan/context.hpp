@@ -74,6 +74,7 @@ struct VkattnContext {
     const vkattn::core::DeviceFunctions vk;
     const VkDevice handle;
     vkattn::core::DeviceCaps caps;  // changed by vkattn_context_probed and vkattn_context_self_tested only
+    bool probed = false;            // caps has what a probe has found; changed by the former only
     // Those of vkattn_cmd_self_test, until vkattn_context_self_tested.
     std::vector<vkattn::core::PlannedTest> recorded_tests;
     vkattn::core::Pipelines pipelines;

@@ -73,8 +73,7 @@ constexpr FeatureStruct structs[] = {
     {type_of<Matrix>, sizeof(Matrix), VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME},
     {type_of<Matrix2>, sizeof(Matrix2), VK_NV_COOPERATIVE_MATRIX_2_EXTENSION_NAME,
      VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME},
-    {type_of<Bfloat16>, sizeof(Bfloat16), VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME,
-     VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME},
+    {type_of<Bfloat16>, sizeof(Bfloat16), VK_KHR_SHADER_BFLOAT16_EXTENSION_NAME},
     {type_of<Dot>, sizeof(Dot), VK_VALVE_SHADER_MIXED_FLOAT_DOT_PRODUCT_EXTENSION_NAME},
 };
 
@@ -251,7 +250,7 @@ Enabled enabled_by(const VkPhysicalDeviceFeatures2* chain) {
     e.int64 = says(chain, int64);
     e.storage_16bit = says(chain, storage_16bit);
     e.float16 = says(chain, float16);
-    e.memory_model = says(chain, memory_model);
+    e.memory_model = says(chain, memory_model) && says(chain, memory_model_device_scope);
     e.subgroup_size_control = says(chain, subgroup_size_control);
     e.full_subgroups = says(chain, full_subgroups);
     e.maintenance4 = says(chain, maintenance4);

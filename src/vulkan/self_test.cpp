@@ -214,6 +214,14 @@ uint64_t self_test_size(const DeviceCaps& caps) {
     return Layout(pending_tests(caps)).size_bytes;
 }
 
+Result<bool> build_self_test(VkattnContext& context, uint32_t index) {
+    std::vector<PlannedTest> tests = pending_tests(context.caps);
+    if (index >= tests.size()) return invalid("index", fmt::format("there are {} tests", tests.size()));
+    const auto plan = plan_of(context, tests[index]);
+    if (!plan) return plan.failure();
+    return true;
+}
+
 Result<bool> record_self_test(VkCommandBuffer commands, VkattnContext& context, const DeviceMemory& memory) {
     std::vector<PlannedTest> tests = pending_tests(context.caps);
     std::vector<std::unique_ptr<VkattnPlan>> plans;

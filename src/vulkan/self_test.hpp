@@ -17,6 +17,8 @@ struct DeviceMemory {
 };
 
 uint64_t self_test_size(const DeviceCaps& caps);
+// Builds the pipelines of one of pending_tests().
+Result<bool> build_self_test(VkattnContext& context, uint32_t index);
 // Keeps in the context what was recorded.
 Result<bool> record_self_test(VkCommandBuffer commands, VkattnContext& context, const DeviceMemory& memory);
 // `results`: the whole memory. Adds verdicts to the context's caps.

@@ -110,6 +110,9 @@ test_progress() {
     says 'timing 0 %, '
     holds "no time is given" grep -qE 'timing 0 %, [0-9]+ s so far' lines
     holds "the line is not removed before the report" grep -qE $'^(\x1b\\[K)?device ' lines
+    rm -f cache
+    vkattn_terminal explain "${shape[@]:0:4}" --pipeline-cache cache
+    says 'opening the device, testing kernels (first run) 0 %, '
     vkattn_terminal run "${files[@]}" "${outputs[@]}"
     says 'reading q.npy, '
     says 'uploading 0 %, '

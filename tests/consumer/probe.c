@@ -13,47 +13,43 @@ static void require(VkattnStatus status, const char* what) {
     if (status != VKATTN_OK) fail(what, error.message);
 }
 
-/* ---- the probe's file: which driver it was, then what the probe has written */
+/* ---- the file: the text of vkattn_probe_results, which names its device and driver. Whatever the file holds is given
+ * to the context, and what does not match is not used. */
 
-typedef struct Probe {
-    uint8_t driver[VK_UUID_SIZE];
-    uint64_t bytes;
-    void* results; /* null: there are none for this driver */
-} Probe;
+typedef struct Text {
+    char* data; /* null: there is none */
+    size_t bytes;
+} Text;
 
-static Probe load_probe(const Gpu* gpu, const char* file) {
-    Probe probe = {{0}, 0, NULL};
-    VkPhysicalDeviceProperties properties;
-    uint8_t driver[VK_UUID_SIZE];
+static Text load_text(const char* file) {
+    Text text = {NULL, 0};
     FILE* const in = fopen(file, "rb");
-    long size;
-    gpu->vkGetPhysicalDeviceProperties(gpu->physical, &properties);
-    memcpy(probe.driver, properties.pipelineCacheUUID, sizeof probe.driver);
-    if (in == NULL) return probe;
+    if (in == NULL) return text;
     fseek(in, 0, SEEK_END);
-    size = ftell(in);
+    text.bytes = (size_t)ftell(in);
     rewind(in);
-    if (size > VK_UUID_SIZE && fread(driver, 1, sizeof driver, in) == sizeof driver &&
-        memcmp(driver, probe.driver, sizeof driver) == 0) {
-        probe.bytes = (uint64_t)size - VK_UUID_SIZE;
-        probe.results = malloc(probe.bytes);
-        if (fread(probe.results, 1, probe.bytes, in) != probe.bytes) fail(file, "cannot be read");
-    }
+    text.data = malloc(text.bytes + 1);
+    if (fread(text.data, 1, text.bytes, in) != text.bytes) fail(file, "cannot be read");
     fclose(in);
-    return probe;
+    return text;
 }
 
-static void save_probe(const Probe* probe, const void* results, uint64_t bytes, const char* file) {
+static void save_text(VkattnContext* context, const char* file) {
     FILE* const out = fopen(file, "wb");
-    if (out == NULL || fwrite(probe->driver, 1, sizeof probe->driver, out) != sizeof probe->driver ||
-        fwrite(results, 1, bytes, out) != bytes || fclose(out) != 0)
+    size_t length = 0;
+    char* text;
+    require(vkattn_probe_results(context, NULL, 0, &length, &error), "vkattn_probe_results");
+    text = malloc(length + 1);
+    require(vkattn_probe_results(context, text, length + 1, &length, &error), "vkattn_probe_results");
+    if (out == NULL || fwrite(text, 1, length, out) != length || fclose(out) != 0)
         fail(file, "cannot be written");
+    free(text);
 }
 
 /* ---- device, context, probe */
 
 /* `own` is the chain that the device was created with. */
-static VkattnContext* make_context(const Gpu* gpu, const void* own, const Probe* probe) {
+static VkattnContext* make_context(const Gpu* gpu, const void* own, Text known) {
     VkattnContextInfo info;
     VkattnContext* context = NULL;
     vkattn_context_info_init(&info);
@@ -63,14 +59,14 @@ static VkattnContext* make_context(const Gpu* gpu, const void* own, const Probe*
     info.device = gpu->device;
     info.api_version = VK_API_VERSION_1_2;
     info.features = own;
-    info.probe_results = probe->results;
-    info.probe_results_bytes = probe->bytes;
+    info.probe_results = known.data;
+    info.probe_results_bytes = known.bytes;
     require(vkattn_context_create(&info, &context, &error), "vkattn_context_create");
     return context;
 }
 
-/* Returns 1 if the device had something to probe. */
-static int run_probe(Gpu* gpu, VkattnContext* context, const Probe* probe, const char* file) {
+/* Returns 1 if the device had something to probe that the context does not know yet. */
+static int run_probe(Gpu* gpu, VkattnContext* context, const char* file) {
     const uint64_t bytes = vkattn_probe_size(context);
     float* const results = gpu->data + SCRATCH;
     if (bytes == 0) return 0;
@@ -80,7 +76,7 @@ static int run_probe(Gpu* gpu, VkattnContext* context, const Probe* probe, const
             "vkattn_cmd_probe");
     gpu_run(gpu);
     require(vkattn_context_probed(context, results, bytes, &error), "vkattn_context_probed");
-    save_probe(probe, results, bytes, file);
+    save_text(context, file);
     return 1;
 }
 
@@ -105,7 +101,7 @@ static void attend(Gpu* gpu, VkattnContext* context) {
 
 int main(int argc, char** argv) {
     Gpu gpu;
-    Probe probe;
+    Text known;
     VkattnRequirements* needed = NULL;
     VkPhysicalDeviceVulkan12Features own = {0};
     const char* const* extensions = NULL;
@@ -121,14 +117,17 @@ int main(int argc, char** argv) {
     extension_count = vkattn_requirements_extensions(needed, &extensions);
     gpu_make_device(&gpu, &own, extension_count, extensions);
     gpu_make_buffer(&gpu, ALL_BYTES);
-    probe = load_probe(&gpu, argv[1]);
-    context = make_context(&gpu, &own, &probe);
-    if (probe.results == NULL) origin = run_probe(&gpu, context, &probe, argv[1]) ? "made now" : "not needed";
+    known = load_text(argv[1]);
+    context = make_context(&gpu, &own, known);
+    if (run_probe(&gpu, context, argv[1]))
+        origin = "made now";
+    else if (known.data == NULL)
+        origin = "not needed";
     scene_fill(&gpu);
     attend(&gpu, context);
     scene_check(&gpu, 5e-3);
 
-    free(probe.results);
+    free(known.data);
     vkattn_context_destroy(context);
     vkattn_requirements_destroy(needed);
     gpu_destroy(&gpu);

@@ -229,6 +229,7 @@ struct Interposer::Hooks {
 
     static void VKAPI_CALL properties(VkPhysicalDevice device, VkPhysicalDeviceProperties2* properties) {
         real_vkGetPhysicalDeviceProperties2(device, properties);
+        if (active().change_properties) active().change_properties(*properties);
         if (active().largest_grid)
             std::copy_n(active().largest_grid->begin(), 3,
                         properties->properties.limits.maxComputeWorkGroupCount);
@@ -262,6 +263,11 @@ Interposer& Interposer::get() {
     return *one;
 }
 
+PFN_vkGetInstanceProcAddr Interposer::get_instance_proc_addr() {
+    get();
+    return &Hooks::get_instance_proc;
+}
+
 Context Interposer::context() const {
     const RuntimeHandles h = device_.runtime().handles();
     VkattnContextInfo info = context_info_of(h);
@@ -293,6 +299,7 @@ Context& shared_context() {
 void Interposer::reset() {
     pretend = false;
     before_pipeline = nullptr;
+    change_properties = nullptr;
     largest_grid.reset();
     largest_allocation.reset();
     dot_products = false;

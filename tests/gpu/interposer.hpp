@@ -45,8 +45,9 @@ class Interposer {
     static Interposer& get();
     Interposer(const Interposer&) = delete;
 
-    // A new context of the first device that goes through this object.
+    // A new context of the first device that goes through this object, as those do that are given the function.
     Context context() const;
+    static PFN_vkGetInstanceProcAddr get_instance_proc_addr();
 
     // Asked before each pipeline with the name of its module; anything but VK_SUCCESS makes the creation fail.
     std::function<VkResult(std::string_view module)> before_pipeline;
@@ -57,6 +58,8 @@ class Interposer {
     std::optional<std::array<uint32_t, 3>> largest_grid;
     // And no smaller allocations than this.
     std::optional<uint64_t> largest_allocation;
+    // What the driver says of the device's properties may be changed by this.
+    std::function<void(VkPhysicalDeviceProperties2&)> change_properties;
     // Contexts made while this is set believe that the device has 16-bit dot products of both types, enabled with all
     // that it has. Where it has none, their modules reach the driver without them: see dot_emulation.hpp.
     bool dot_products = false;

@@ -34,30 +34,87 @@ TEST_CASE_FIXTURE(OnDevice, "a context of a matrix device can be given the resul
     Context unknown(all.info), probed(all.info);
     if (unknown.probe_size() == 0)
         return skip("probe results: " + device.info().name + " has nothing to probe");
-    const std::vector<std::byte> results = probe(runtime, probed);
-    probed.probed(results.data(), results.size());
+    const std::vector<std::byte> memory = probe(runtime, probed);
+    check_invalid(call(vkattn_context_probed, probed.get(), memory.data(), memory.size() - 1), "size_bytes");
+    probed.probed(memory.data(), memory.size());
+    CHECK(unknown.probe_results() == "");
+    const std::string results = probed.probe_results();
     all.info.probe_results = results.data();
     all.info.probe_results_bytes = results.size();
     const Context told(all.info);
+    CHECK(told.probe_size() == 0);
+    CHECK(told.probe_results() == results);
     CHECK(layouts_of(told) == layouts_of(probed));
     CHECK(layouts_of(told) != layouts_of(unknown));
     const VkattnProblem p = parse_case("h=2 sq=64 skv=64 dtype=f16", "here").problem;
     CHECK(Plan(told, p).describe() == Plan(probed, p).describe());
 
-    const auto create = [&] {
-        VkattnContext* context = nullptr;
-        const Seen seen = call(vkattn_context_create, &all.info, &context);
-        CHECK((context != nullptr) == (seen.returned == VKATTN_OK));
-        return seen;
+    // The text may be cut short. A caller that was compiled against version 0.1 has no such fields.
+    const auto check_unused = [&] {
+        const Context context(all.info);
+        CHECK(layouts_of(context) == layouts_of(unknown));
+        CHECK(context.probe_size() == unknown.probe_size());
     };
-    all.info.probe_results_bytes--;
-    check_invalid(create(), "info.probe_results_bytes");
-    all.info.probe_results_bytes = 0;
-    check_invalid(create(), "info.probe_results_bytes");
-    // A caller that was compiled against version 0.1 has no such fields.
+    for (const uint64_t bytes : {uint64_t{0}, results.size() / 2, results.size() - 1}) {
+        all.info.probe_results_bytes = bytes;
+        check_unused();
+    }
+    all.info.probe_results_bytes = results.size();
     all.info.struct_size = offsetof(VkattnContextInfo, probe_results);
-    const Context old(all.info);
-    CHECK(layouts_of(old) == layouts_of(unknown));
+    check_unused();
+}
+
+namespace {
+
+// What is said of the device otherwise than its driver does; it makes it another device or driver.
+using OtherDevice = void (*)(VkPhysicalDeviceProperties2&);
+constexpr OtherDevice other_devices[] = {
+    [](VkPhysicalDeviceProperties2& p) { p.properties.vendorID++; },
+    [](VkPhysicalDeviceProperties2& p) { p.properties.deviceID++; },
+    [](VkPhysicalDeviceProperties2& p) { p.properties.driverVersion++; },
+    [](VkPhysicalDeviceProperties2& p) { p.properties.pipelineCacheUUID[15]++; },
+    [](VkPhysicalDeviceProperties2& p) {
+        for (auto* s = static_cast<VkBaseOutStructure*>(p.pNext); s != nullptr; s = s->pNext)
+            if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES)
+                reinterpret_cast<VkPhysicalDeviceDriverProperties*>(s)->driverID = VK_DRIVER_ID_MESA_DOZEN;
+    },
+};
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Recorded, "what a probe and a self-test have found is not used on another device") {
+    AllFeatures all(device);
+    all.info.get_instance_proc_addr = Interposer::get_instance_proc_addr();
+    const auto on = [&](OtherDevice which) {
+        between.change_properties = which;
+        return Context(all.info);
+    };
+    std::vector<std::byte> memory(on(nullptr).probe_size());  // zeros, which tell of no layout
+    // Returns the texts of a context that is probed, and has a verdict.
+    const auto findings = [&](OtherDevice which) {
+        const Context made = on(which);
+        made.probed(memory.data(), memory.size());
+        made.get()->caps.verdicts = {{false, "tiles", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT32, ""}};
+        return std::pair(made.probe_results(), made.self_test_verdicts());
+    };
+    const auto check_used = [&](const auto& texts, OtherDevice which, bool used) {
+        all.info.probe_results = texts.first.data();
+        all.info.probe_results_bytes = texts.first.size();
+        all.info.self_test_verdicts = texts.second.c_str();
+        const Context made = on(which);
+        CHECK(made.probe_size() == (used ? 0 : memory.size()));
+        CHECK(made.get()->caps.verdicts.size() == (used ? 1 : 0));
+        all.info.probe_results = all.info.self_test_verdicts = nullptr;
+    };
+    const auto own = findings(nullptr);
+    check_used(own, nullptr, true);
+    for (const OtherDevice& other : other_devices) {
+        CAPTURE(&other - other_devices);
+        const auto theirs = findings(other);
+        check_used(own, other, false);
+        check_used(theirs, nullptr, false);
+        check_used(theirs, other, true);
+    }
 }
 
 TEST_CASE_FIXTURE(Recorded, "a lost device is said clearly, and the driver is not asked again") {

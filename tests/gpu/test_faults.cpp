@@ -63,6 +63,7 @@ class Session : public FaultySession {
         if (!ended() || !failed_step().empty()) return;
         const std::vector<std::byte> results(vkattn_self_test_size(context_));
         CHECK(!results.empty());
+        step("build", [&](VkattnError* e) { return vkattn_self_test_build(context_, 0, e); });
         step("self-test", [&](VkattnError* e) {
             return vkattn_cmd_self_test(recorded, context_, buffer, 0, FaultyVulkan::pretended_address, e);
         });

@@ -1,5 +1,6 @@
 // The C functions of the runtime: what they refuse, and that a run brings scratch and submits in pieces. And its memory
 // where the device has none left.
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -95,6 +96,26 @@ TEST_CASE_FIXTURE(OnRuntime, "runs of one plan on several threads have scratch o
         });
     for (std::thread& thread : all) thread.join();
     for (const Forward& forward : memory) check_right(job, forward);
+}
+
+// They share the staging buffer, the queue and the command pool.
+TEST_CASE_FIXTURE(OnRuntime, "threads that copy to and from buffers of their own get back what they wrote") {
+    constexpr size_t words = 1 << 18, rounds = 100;
+    std::atomic<size_t> wrong = 0;
+    const auto copies = [&](uint32_t mark) {
+        const Buffer own = runtime.allocate(words * sizeof mark);
+        std::vector<uint32_t> got(words);
+        for (uint32_t round = 0; round < rounds; round++, mark++) {
+            const std::vector<uint32_t> sent(words, mark);
+            runtime.upload(own, std::as_bytes(std::span(sent)));
+            runtime.download(own, std::as_writable_bytes(std::span(got)));
+            wrong += got != sent;
+        }
+    };
+    std::thread first(copies, 1000), second(copies, 2000);
+    first.join();
+    second.join();
+    CHECK(wrong == 0);
 }
 
 TEST_CASE_FIXTURE(OnRuntime, "a run executes a backward and a combine") {

@@ -101,9 +101,11 @@ TEST_CASE_FIXTURE(SelfTested,
 
 TEST_CASE_FIXTURE(SelfTested, "self-test: verdicts that a context is told take a kernel out of its plans") {
     const std::string first = chosen_kernel(Context(info));
-    std::string text = std::string("vkattn ") + vkattn_version() + " self-test\n";
-    for (const char* operands : {"float16", "float32"})  // those of matrix units, and of `tiles`
-        text += "forward " + first + " float16 " + operands + " failed out[3] is 1 instead of 2\n";
+    core::DeviceCaps caps = Context(info).get()->caps;
+    for (const VkattnDtype operands :
+         {VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_FLOAT32})  // of matrix units, and `tiles`
+        caps.verdicts.push_back({false, first, VKATTN_DTYPE_FLOAT16, operands, "out[3] is 1 instead of 2"});
+    const std::string text = core::verdicts_text(caps, vkattn_version());
     info.self_test_verdicts = text.c_str();
     const Context told(info);
     VkattnProblem problem = small_problem();
@@ -145,7 +147,11 @@ TEST_CASE_FIXTURE(SelfTested, "self-test: bad arguments are refused by name") {
                   "size_bytes");
     check_invalid(call(vkattn_context_self_tested, context.get(), nullptr, data.size()), "results");
     check_invalid(call(vkattn_context_self_tested, nullptr, data.data(), data.size()), "context");
+    const uint32_t count = context.self_test_count();
+    check_invalid(call(vkattn_self_test_build, context.get(), count), "index");
+    check_invalid(call(vkattn_self_test_build, nullptr, 0u), "context");
     CHECK_EQ(vkattn_self_test_size(nullptr), 0);
+    CHECK_EQ(vkattn_self_test_count(nullptr), 0);
 }
 
 namespace {
@@ -179,9 +185,10 @@ TEST_CASE_FIXTURE(OnDevice,
     options.device = device.info().uuid;
     options.api_version = VK_API_VERSION_1_2;
     const std::string none = verdicts_of(Runtime(options));  // without a file
-    CHECK_EQ(none, std::string("vkattn ") + vkattn_version() + " self-test\n");
+    CHECK_EQ(std::ranges::count(none, '\n'), 1);
     options.pipeline_cache = file.path;
     std::string first;
+    core::DeviceCaps caps;
     vkattn::runtime::CacheKey key;
     {
         const Runtime tested(options);
@@ -190,11 +197,12 @@ TEST_CASE_FIXTURE(OnDevice,
         CHECK_NE(first.find(" passed\n"), std::string::npos);
         CHECK(messages_of(tested).empty());
         key = tested.get()->cache_key;
+        caps = tested.context()->caps;
     }
     // A file that tells of a failure is believed by the next start, which shows that the test was not run again.
     auto sections = vkattn::runtime::read_cache_file(file.path, key);
-    std::string text = first;
-    text.replace(text.find("passed"), 6, "failed out[1] is 2 instead of 1");
+    caps.verdicts.front().failure = "out[1] is 2 instead of 1";
+    const std::string text = core::verdicts_text(caps, vkattn_version());
     const auto keep = [&](const std::string& old, std::string_view kept) {
         const auto section = std::ranges::find_if(sections, [&](const auto& one) {
             return std::string(one.second.begin(), one.second.end()) == old;
@@ -238,6 +246,39 @@ TEST_CASE_FIXTURE(OnDevice,
     CHECK_EQ(verdicts_of(Runtime(options)), first);
     options.self_test = VKATTN_SELF_TEST_ONCE;
     CHECK_EQ(verdicts_of(Runtime(options)), first);  // what was found last is what is kept
+
+    // It tells how far it is, and may be stopped at each step: then nothing is known, and the file says what it did.
+    options.self_test = VKATTN_SELF_TEST_ALWAYS;
+    uint32_t last = UINT32_MAX, calls = 0;
+    options.self_test_progress = [&](uint32_t done, uint32_t steps, const char* doing) {
+        CHECK_EQ(done, calls++);
+        CHECK_LT(done, steps);
+        CHECK_EQ(done + 1 == steps, std::string(doing) == "running the self-test");
+        last = std::min(last, steps - 1);
+        return done == last;
+    };
+    const auto check_stops_at = [&](uint32_t step) {
+        calls = 0;
+        last = step;
+        const Runtime stopped(options);
+        CHECK_EQ(calls, last + 1);
+        CHECK_EQ(verdicts_of(stopped), none);
+        REQUIRE_EQ(messages_of(stopped).size(), 1);
+        CHECK_NE(messages_of(stopped)[0].find("stopped"), std::string::npos);
+    };
+    for (const uint32_t step : {0u, 1u, UINT32_MAX}) check_stops_at(step);
+    options.self_test = VKATTN_SELF_TEST_ONCE;
+    CHECK_EQ(verdicts_of(Runtime(options)), first);  // without a call
+    std::filesystem::remove(file.path);
+    check_stops_at(0);
+    for (const auto& [name, content] : vkattn::runtime::read_cache_file(file.path, key))
+        CHECK_EQ(content.empty(), name != "pipelines");  // the next start tests
+    options.self_test_progress = [](uint32_t, uint32_t, const char*) -> bool {
+        throw std::out_of_range("mine");
+    };
+    CHECK_THROWS_AS(Runtime{options}, std::out_of_range);
+    options.self_test_progress = nullptr;
+
     options.self_test = static_cast<VkattnSelfTest>(3);
     CHECK_THROWS_WITH_AS(Runtime{options}, "options.self_test: is not a VkattnSelfTest", RuntimeError);
 }

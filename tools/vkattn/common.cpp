@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "field_names.hpp"
@@ -232,7 +233,15 @@ VkattnBackward dense_backward(const VkattnProblem& problem) {
 
 Runtime open_runtime(const AttentionOptions& options) {
     const Phase phase("opening the device");
-    const RuntimeOptions chosen = options.runtime_options();
+    RuntimeOptions chosen = options.runtime_options();
+    std::optional<Phase> test;  // of a driver that is new to the pipeline cache
+    chosen.self_test_progress = [&test](uint32_t done, uint32_t steps, const char*) {
+        if (done != 0)
+            test->advance();
+        else
+            test.emplace("testing kernels (first run)", steps);
+        return false;
+    };
     try {
         return Runtime(chosen);
     } catch (const RuntimeError& error) {
