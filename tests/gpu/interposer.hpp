@@ -58,6 +58,8 @@ class Interposer {
     std::optional<std::array<uint32_t, 3>> largest_grid;
     // And no smaller allocations than this.
     std::optional<uint64_t> largest_allocation;
+    // Contexts made while this is set have all features that the library uses.
+    bool all_features = false;
     // Contexts made while this is set believe that the device has 16-bit dot products of both types, enabled with all
     // that it has. Where it has none, their modules reach the driver without them: see dot_emulation.hpp.
     bool dot_products = false;
