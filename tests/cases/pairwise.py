@@ -32,6 +32,7 @@ FORWARD = {
     "splits": ["", "splits=3"],
     "cut": ["", "max_flops={cut}"],
     "invariance": ["", "batch_invariant"],
+    "kernel": ["", "kernel=tiles"],
 }
 
 # One pair of head dims, small and odd: each is three pipelines more for a row. backward.txt has others.
@@ -52,6 +53,9 @@ BACKWARD = {
     "offsets": ["", "{offsets}"],
     "dlse": ["", "dlse"],
     "cut": ["", "max_flops={cut}"],
+    "invariance": ["", "batch_invariant"],
+    "slices": ["", "tuning=q_slices=2,kv_slices=4"],
+    "gradients": ["", "grads=bshd", "grads=bhsd"],
 }
 
 EXCLUDED = [("splits", "batch_invariant"),  # parts that are asked for depend on seqlen_kv
@@ -71,7 +75,7 @@ def kind_of(names, row):
             kind += words[:len("mask=bool")]
         if name == "queries":
             kind += "few" if words in ("sq=1", "sq=7") else "many"
-        if name in ("dtype", "head dims", "softcap", "splits", "invariance"):
+        if name in ("dtype", "head dims", "softcap", "splits", "invariance", "kernel", "slices"):
             kind += words
         extra = extra or (name in ("mask", "lengths", "offsets") and words != "")
     return kind + ("extra" if extra else "")
@@ -145,7 +149,7 @@ def case_of(row, number, is_backward):
     # A single query at the top left sees one key, so that its dS is 0 but for dlse: rounding cannot be held to that.
     if is_backward and "sq=1" in words and "causal align=top-left" in words and "dlse" not in words:
         words.append("dlse")
-    shape = dict(word.split("=") for word in " ".join(words).split() if "=" in word)
+    shape = dict(word.split("=", 1) for word in " ".join(words).split() if "=" in word)
     h, m, n = int(shape.get("hq", shape.get("h", 1))), int(shape["sq"]), int(shape["skv"])
     per_key = 2 * (int(shape.get("dqk", shape.get("d", 0))) + int(shape.get("dv", shape.get("d", 0))))
 

@@ -15,6 +15,9 @@ struct BackwardInputs {
     std::vector<float> lse, dlse;  // dlse is empty unless the case has one
 };
 
+// dquery, dkey, dvalue or dout, by the strides that the case has for it.
+Tensor gradient_tensor(const Case& c, int tensor, Poison poison = Poison::nan);
+
 struct ExpectedGradients {
     oracle::Gradients exact;
     oracle::NaiveGradients naive;
@@ -49,7 +52,6 @@ class BackwardMemory : public RunMemory {
     VkattnBackwardArgs args_ = backward_args();
 };
 
-VkattnBackward backward_of(const Case& c);
 Plan backward_plan_of(VkattnContext* context, const Case& c);
 Case with_possible_backward_limit(VkattnContext* context, Case c);
 

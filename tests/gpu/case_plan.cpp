@@ -37,10 +37,7 @@ core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& 
     options.batch_invariant = c.batch_invariant;
     options.precision = c.precision;
     if (!backward) return core::make_plan(caps, *problem, options);
-    VkattnBackward wanted = vkattn::backward();
-    wanted.dlse = c.dlse ? 1 : 0;
-    wanted.dbias = c.dbias && c.problem.mask == VKATTN_MASK_FLOAT ? 1 : 0;
-    const auto resolved = core::resolve(*problem, wanted);
+    const auto resolved = core::resolve(*problem, backward_of(c));
     if (!resolved) return resolved.failure();
     return core::make_plan(caps, *problem, *resolved, options);
 }

@@ -17,7 +17,9 @@ namespace {
 struct Shape {
     Layout layout = Layout::bhsd;
     uint64_t pad = 0;
-    std::string strides[4];  // "batch,head,seq" of query, key, value, out; "" = by the layout
+    // "batch,head,seq" of query, key, value and out, then of dquery, dkey, dvalue and dout; "" = by the layout
+    std::string strides[8];
+    std::optional<Layout> gradients;
     std::string mask_strides;
 };
 
@@ -168,6 +170,14 @@ Setters make_words() {
         {"ks", strides(1)},
         {"vs", strides(2)},
         {"os", strides(3)},
+        {"dqs", strides(4)},
+        {"dks", strides(5)},
+        {"dvs", strides(6)},
+        {"dos", strides(7)},
+        {"grads",
+         [](Line& l, Value v) {
+             l.shape.gradients = l.one_of<Layout>(v, {{"bhsd", Layout::bhsd}, {"bshd", Layout::bshd}});
+         }},
         {"ms", [](Line& l, Value v) { l.shape.mask_strides = std::string(v); }},
         {"kernel", [](Line& l, Value v) { l.result.kernel = std::string(v); }},
         {"tuning", [](Line& l, Value v) { l.result.tuning = std::string(v); }},
@@ -231,29 +241,45 @@ void read_word(Line& line, std::string_view word) {
     setter->second(line, word.substr(equals + 1));
 }
 
+// Strides of which each but 1 is a multiple of `unit`, with `pad` elements to spare.
+VkattnStrides strides_by(Layout layout, const Extents& of, uint64_t pad, uint64_t unit) {
+    const auto padded = [&](uint64_t n) { return (n + pad + unit - 1) / unit * unit; };
+    const uint64_t row = padded(of.dim);
+    VkattnStrides s{};
+    if (layout == Layout::bshd) {
+        s.head = row;
+        s.seq = padded(of.heads * row);
+        s.batch = padded(of.rows * s.seq);
+    } else {
+        s.seq = row;
+        s.head = padded(of.rows * row);
+        s.batch = padded(of.heads * s.head);
+    }
+    return s;
+}
+
 // Strides by layout and padding; contiguous ones stay the library's default, which is thereby tested too.
 void set_strides(Line& line) {
     VkattnProblem& p = line.result.problem;
     const Shape& shape = line.shape;
     const uint64_t element = element_bytes(p.dtype),
                    unit = std::max<uint64_t>(p.alignment_bytes, element) / element;
-    const auto padded = [&](uint64_t n) { return (n + shape.pad + unit - 1) / unit * unit; };
-    for (int t = 0; t < 4; t++) {
-        const auto& [heads, rows, dim] = extents_of(p, t);
-        const uint64_t row = padded(dim);
-        VkattnStrides& s = strides_of(p, t);
+    for (int t = 0; t < 8; t++) {
+        const bool of_gradient = t >= 4;
+        const Extents extents = extents_of(p, t % 4);
+        std::optional<VkattnStrides> strides;
         if (!shape.strides[t].empty()) {
             const auto given = line.numbers<uint64_t>(shape.strides[t], 3);
-            s = {given[0], given[1], given[2]};
-        } else if (shape.layout == Layout::bshd) {
-            s.head = row;
-            s.seq = padded(heads * row);
-            s.batch = padded(rows * s.seq);
-        } else if (shape.pad != 0 || unit > 1) {
-            s.seq = row;
-            s.head = padded(rows * row);
-            s.batch = padded(heads * s.head);
+            strides = {given[0], given[1], given[2]};
+        } else if (of_gradient && shape.gradients) {
+            strides = strides_by(*shape.gradients, extents, shape.pad + 1, unit);
+        } else if (!of_gradient && (shape.layout == Layout::bshd || shape.pad != 0 || unit > 1)) {
+            strides = strides_by(shape.layout, extents, shape.pad, unit);
         }
+        if (of_gradient)
+            line.result.gradient_strides[t - 4] = strides;
+        else if (strides)
+            strides_of(p, t) = *strides;
     }
     if (shape.mask_strides.empty()) return;
     const auto given = line.numbers<uint64_t>(shape.mask_strides, 3);
@@ -274,6 +300,11 @@ void check_whole(const Line& line) {
     if (p.mask != VKATTN_MASK_FLOAT)
         for (const auto& [name, fill] : {std::pair{"lowest", MaskFill::lowest}, {"far", MaskFill::far}})
             if (c.mask_fill == fill) line.fail(fmt::format("mask_fill={} is of float masks", name));
+}
+
+// Strides with which the elements of an output would share addresses.
+bool broadcasts(const VkattnStrides& s) {
+    return s.batch == 0 || s.head == 0 || s.seq == 0;
 }
 
 bool has_plain_layout(const Line& line) {
@@ -383,6 +414,28 @@ Extents extents_of(const VkattnProblem& p, int tensor) {
 VkattnStrides& strides_of(VkattnProblem& p, int tensor) {
     VkattnStrides* const all[] = {&p.query_strides, &p.key_strides, &p.value_strides, &p.out_strides};
     return *all[tensor];
+}
+
+uint64_t mask_count(const VkattnProblem& p) {
+    uint64_t count = p.mask_rank == 0 ? 0 : 1;
+    for (uint32_t i = 0; i < p.mask_rank; i++) count *= p.mask_extents[i];
+    return count;
+}
+
+VkattnBackward backward_of(const Case& c) {
+    VkattnBackward b = backward();
+    b.dlse = c.dlse;
+    b.dbias = c.dbias && c.problem.mask == VKATTN_MASK_FLOAT && mask_count(c.problem) != 0;
+    VkattnProblem lies = c.problem;
+    VkattnStrides* const strides[] = {&b.dquery_strides, &b.dkey_strides, &b.dvalue_strides, &b.dout_strides};
+    for (int t = 0; t < 4; t++) {
+        const VkattnStrides& like = strides_of(lies, t);
+        if (c.gradient_strides[t])
+            *strides[t] = *c.gradient_strides[t];
+        else if (t == 3 || !broadcasts(like))
+            *strides[t] = like;
+    }
+    return b;
 }
 
 bool is_strided(Far far) {

@@ -2,6 +2,7 @@
 // explains the words. "[name]" begins a section, "#" a comment.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
@@ -42,6 +43,8 @@ struct Case : CaseArrays {
     bool lse = true;
     bool dlse = false;  // of the backward: the lse has an incoming gradient
     bool dbias = true;  // of the backward: the gradient of a float mask is wanted
+    // Of dquery, dkey, dvalue and dout; where there are none, each lies as its tensor does, if an output can.
+    std::array<std::optional<VkattnStrides>, 4> gradient_strides;
     // Of a combine, whose problem says what is merged, by batch, num_heads_q, seqlen_q and head_dim_v.
     uint32_t num_parts = 1;
     VkattnDtype parts_dtype = VKATTN_DTYPE_FLOAT32;
@@ -73,6 +76,10 @@ struct Extents {
 };
 Extents extents_of(const VkattnProblem& p, int tensor);
 VkattnStrides& strides_of(VkattnProblem& p, int tensor);
+
+// The gradients that a case asks for, with their strides.
+VkattnBackward backward_of(const Case& c);
+uint64_t mask_count(const VkattnProblem& p);  // elements of its mask
 
 // Lays the tensors of a case with far batches, heads or rows out densely, except that the stride of the far
 // dimension becomes `bytes`.

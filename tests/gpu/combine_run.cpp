@@ -9,6 +9,8 @@
 #include <optional>
 #include <random>
 
+#include "nonfinite.hpp"
+
 namespace vkattn::test {
 namespace {
 
@@ -177,8 +179,11 @@ Report run_nonfinite_combine(Device& device, VkattnContext* context, const Case&
     report.segments = plan.segments();
     const auto [clean, damage] = run_combine(device, plan, c, clean_parts, Place::end);
     report.add("", damage, judge(clean, expect(c, clean_parts)));
-    const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-    for (const auto& [of_lse, x] : {std::pair{true, nan}, {true, inf}, {false, nan}, {false, inf}}) {
+    for (const auto& [of_lse, x] : {std::pair{true, not_a_number},
+                                    {true, infinity},
+                                    {false, not_a_number},
+                                    {false, -not_a_number},
+                                    {false, infinity}}) {
         Parts parts = clean_parts;
         if (of_lse)
             parts.lse[place->part * parts.rows + place->row] = x;

@@ -272,8 +272,10 @@ Context Interposer::context() const {
     const RuntimeHandles h = device_.runtime().handles();
     VkattnContextInfo info = context_info_of(h);
     info.get_instance_proc_addr = &Hooks::get_instance_proc;
-    if (!dot_products) return Context(info);
+    if (!dot_products && !all_features) return Context(info);
     const Requirements all(h.get_instance_proc_addr, h.instance, h.physical_device);
+    info.features = all.features();
+    if (!dot_products) return Context(info);
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};
     bfloat16.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR;
     bfloat16.pNext = const_cast<VkPhysicalDeviceFeatures2*>(all.features());
@@ -302,7 +304,7 @@ void Interposer::reset() {
     change_properties = nullptr;
     largest_grid.reset();
     largest_allocation.reset();
-    dot_products = false;
+    all_features = dot_products = false;
     take_commands();
 }
 

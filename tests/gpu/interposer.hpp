@@ -60,6 +60,8 @@ class Interposer {
     std::optional<uint64_t> largest_allocation;
     // What the driver says of the device's properties may be changed by this.
     std::function<void(VkPhysicalDeviceProperties2&)> change_properties;
+    // Contexts made while this is set have all features that the library uses.
+    bool all_features = false;
     // Contexts made while this is set believe that the device has 16-bit dot products of both types, enabled with all
     // that it has. Where it has none, their modules reach the driver without them: see dot_emulation.hpp.
     bool dot_products = false;

@@ -1,6 +1,7 @@
 // What runs of numbers that are not finite have in common: which rows see which keys, told by the oracle.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <span>
@@ -10,7 +11,8 @@
 
 namespace vkattn::test {
 
-inline constexpr float not_a_number = std::numeric_limits<float>::quiet_NaN(),
+// All bits of the NaN are set, so that a rounding to bfloat16 by an addition makes zero of it.
+inline constexpr float not_a_number = std::bit_cast<float>(0x7fffffffu),
                        infinity = std::numeric_limits<float>::infinity();
 
 // Rows are those of query, (batch, num_heads_q, seqlen_q), keys those of key, (batch, num_heads_kv, seqlen_kv).

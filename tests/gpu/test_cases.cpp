@@ -76,6 +76,7 @@ TEST_MATRIX_SECTION(forward_suite, "forward cases: ", "matrix bfloat16", VKATTN_
 #define BACKWARD_SECTION(name) TEST_SECTION(backward_suite, "backward cases: ", name)
 
 BACKWARD_SECTION("shapes")
+BACKWARD_SECTION("strides")
 BACKWARD_SECTION("heads")
 BACKWARD_SECTION("visibility")
 BACKWARD_SECTION("scores")

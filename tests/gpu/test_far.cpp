@@ -3,12 +3,13 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <deque>
 #include <list>
 #include <map>
 #include <optional>
 
+#include "backward_run.hpp"
 #include "fixture.hpp"
-#include "forward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 
@@ -121,6 +122,71 @@ std::string run_far(Device& device, const Context& context, const std::string& t
 
 using FarRuns = std::vector<std::pair<std::string, VkattnStrides>>;
 
+// The tensors of a backward that lie far apart, a bit each: query, key, value, out; dquery, dkey, dvalue, dout; mask.
+constexpr uint32_t far_tensors = 0xff, far_mask = 0x100;
+
+// As run_far.
+std::string run_far_backward(Device& device, VkattnContext* context, const std::string& text,
+                             const VkattnStrides& far, uint32_t which) {
+    CAPTURE(text);
+    CAPTURE(which);
+    const Case dense = parse_case(text, "here");
+    Case c = dense;
+    for (int t = 0; t < 4; t++) {
+        if ((which >> t & 1) != 0) strides_of(c.problem, t) = far;
+        c.gradient_strides[static_cast<size_t>(t)] =
+            (which >> t & 16) != 0 ? far : vkattn::problem().out_strides;
+    }
+    if (which == far_mask) c.problem.mask_strides = far;
+    std::optional<Plan> planned;
+    try {
+        planned.emplace(backward_plan_of(context, c));
+    } catch (const Error& e) {
+        if (!is_quirk(e.message())) throw;
+        return e.message();
+    }
+    using A = VkattnBackwardArgs;
+    const BackwardInputs inputs(dense);
+    const Inputs& f = inputs.forward;
+    const std::pair<VkDeviceAddress A::*, const Tensor*> tensors[] = {
+        {&A::query, &f.query},  {&A::key, &f.key},  {&A::value, &f.value},  {&A::out, &inputs.out},
+        {&A::dquery, &f.query}, {&A::dkey, &f.key}, {&A::dvalue, &f.value}, {&A::dout, &inputs.dout}};
+    A args = backward_args();
+    std::deque<FarTensor> placed;
+    for (const auto& [address, tensor] : tensors) {
+        const bool is_far = (which >> placed.size() & 1) != 0;
+        args.*address = placed.emplace_back(*tensor, is_far ? far : tensor->strides).address();
+    }
+    if (which == far_mask) args.mask = placed.emplace_back(mask_tensor(c.problem, f), far).address();
+    RunMemory memory(device);
+    args.lse = memory.input("lse", std::as_bytes(std::span(inputs.lse)));
+    if (which == far_mask) args.dbias = memory.output("dbias", f.mask_image.size());
+    memory.add_scratch(*planned, args);
+    device.runtime().submit([&](VkCommandBuffer commands) { planned->cmd_backward(commands, args); });
+    Gradients got{placed[4].read(), placed[5].read(), placed[6].read(), {}};
+    if (which == far_mask) got.mask = mask_tensor(c.problem, f).gather(memory.content("dbias"));
+    CHECK(compare(got, expect_gradients(dense, inputs)) == "");
+    CHECK(memory.damage() == "");
+    return "";
+}
+
+// All tensors at once, and each by itself, which alone must make offsets within a tile too long for 32 bits.
+void run_far_backwards(Device& device, VkattnContext* context, const std::string& words) {
+    constexpr uint64_t gib = uint64_t{1} << 30;  // strides are in elements
+    const VkattnStrides all{90 * gib + 10, 14 * gib + 6, 2 * gib + 3}, rows{100 * gib, 8, gib - 3};
+    std::string why =
+        run_far_backward(device, context, "b=2 hq=6 hkv=3 sq=5 skv=6 causal" + words, all, far_tensors);
+    // Each stride fits 32 bits, the distances do not.
+    run_far_backward(device, context, "b=2 h=3 sq=9 skv=11 window=6,5" + words,
+                     {gib - 1, gib / 4 + 7, gib / 50 + 5}, far_tensors);
+    for (uint32_t t = 0; t < 8; t++)
+        run_far_backward(device, context, "b=2 sq=37 skv=41 causal" + words, rows, 1u << t);
+    if (words.find("materialized") == words.npos)
+        run_far_backward(device, context, "b=2 h=2 sq=5 skv=6 mask=float mask_shape=2,2,5,6" + words, all,
+                         far_mask);
+    if (!why.empty()) skip("backwards of far tensors: " + why);
+}
+
 // Every run in turn; what a driver cannot do is said once.
 void run_all(Device& device, const Context& context, const FarRuns& runs) {
     std::map<std::string, int> refused;
@@ -168,4 +234,16 @@ TEST_CASE_FIXTURE(Recorded, "rows of a mask may lie more than 4 GiB apart") {
         {"b=2 hq=6 hkv=2 sq=37 skv=41 mask=float mask_shape=2,2,37,41", heads},
         {"b=2 sq=37 skv=41 causal mask=float mask_shape=2,1,37,41", {100 * gib, 8, gib - 3}}};
     run_all(device, context, runs);
+}
+
+TEST_CASE_FIXTURE(Recorded, "rows of a backward may lie more than 4 GiB apart") {
+    if (!device.has_guard_pages()) return skip("a backward's rows: addresses are no host pointers here");
+    run_far_backwards(device, context.get(), "");
+    run_far_backwards(device, context.get(), " kernel=materialized");
+}
+
+TEST_CASE_FIXTURE(OnDevice, "rows of a backward on matrix units may lie more than 4 GiB apart") {
+    if (!device.has_guard_pages()) return skip("a backward's rows: addresses are no host pointers here");
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16)) return skip("a backward's far rows: no matrix units");
+    run_far_backwards(device, runtime.context(), " dtype=f16 kernel=matrix");
 }

@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
+#include <tuple>
 
+#include "backward_run.hpp"
 #include "case_plan.hpp"
 #include "fixture.hpp"
-#include "forward_run.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
 #include "vulkan/context.hpp"
@@ -154,6 +156,97 @@ void run_segment(HugeForward& forward, uint32_t segment) {
     check_corners(forward, rows);
 }
 
+// The address of a region of a backward.
+template <class Args>
+VkDeviceAddress region_address(const core::Plan& plan, const Args& args, core::Region region) {
+#define REGION(name, role)                 \
+    if constexpr (requires { args.name; }) \
+        if (region == core::Region::name) return args.name;
+#include "plan/regions.def"
+    return args.scratch_address + scratch_offset(plan, region);
+}
+
+// Writes the argument block. The library does so where the first segment is recorded, which here is never run.
+void write_arguments(const core::Plan& plan, const VkattnBackwardArgs& args, Reservation& scratch) {
+    std::vector<std::byte> block = plan.arguments;
+    for (const core::Patch& patch : plan.argument_patches) {
+        const VkDeviceAddress at = region_address(plan, args, patch.region) + patch.add;
+        std::memcpy(block.data() + patch.at, &at, sizeof at);
+    }
+    const uint64_t offset = scratch_offset(plan, core::Region::arguments);
+    scratch.enable(offset, block.size());
+    std::memcpy(scratch.base() + offset, block.data(), block.size());
+}
+
+// Runs the dispatches that reach the last heads of a backward of many batches, which are all alike: two heads of a row.
+// Only what belongs to these heads has memory. Returns what is wrong with the gradients of the last batch, or "".
+std::string flaw_of_last_batch(Device& device, VkattnContext* context, uint64_t batches,
+                               const std::string& words) {
+    const Case one = parse_case("h=2 sq=1 skv=9 d=8 mask=float mask_shape=1,2,1,9 dlse " + words, "here");
+    Case c = one;
+    c.problem.batch = c.problem.mask_extents[0] = static_cast<uint32_t>(batches);
+    c.problem.query_strides = {0, 8, 8};
+    c.problem.key_strides = c.problem.value_strides = {0, 72, 8};
+    c.problem.mask_strides = {0, 9, 9};
+    c.gradient_strides[3] = VkattnStrides{0, 8, 8};
+    const Plan plan = backward_plan_of(context, c);
+    const core::Plan planned = *core_plan_of(context->caps, c, true);
+    std::vector<uint32_t> segments;
+    uint64_t first = batches;
+    for (uint32_t i = 0; i < planned.dispatches.size(); i++) {
+        const core::Dispatch& d = planned.dispatches[i];
+        if (uint64_t{d.cut.first[0]} + d.groups[0] != 2 * batches) continue;
+        segments.push_back(i);
+        first = std::min<uint64_t>(first, d.cut.first[0] / 2);
+    }
+
+    std::deque<Reservation> spaces;
+    // The last batches have memory in arrays of so many bytes a batch, and this content.
+    const auto last = [&](uint64_t bytes, std::span<const std::byte> content) -> VkDeviceAddress {
+        Reservation& space = spaces.emplace_back(batches * bytes);
+        space.enable(first * bytes, (batches - first) * bytes);
+        for (uint64_t b = first; b < batches && !content.empty(); b++)
+            std::memcpy(space.base() + b * bytes, content.data(), bytes);
+        return reinterpret_cast<uintptr_t>(space.base());
+    };
+    using A = VkattnBackwardArgs;
+    A args = backward_args();
+    const BackwardInputs inputs(one);
+    RunMemory memory(device);
+    memory.add_inputs(one, inputs.forward, args);
+    args.dout = memory.input("dout", inputs.dout.image);
+    args.out = last(inputs.out.image.size(), inputs.out.image);
+    args.lse = last(8, std::as_bytes(std::span(inputs.lse)));
+    args.dlse = last(8, std::as_bytes(std::span(inputs.dlse)));
+    Gradients got;
+    const std::tuple<VkDeviceAddress A::*, uint64_t, std::vector<float>*> outputs[] = {
+        {&A::dquery, 16, &got.query},
+        {&A::dkey, 144, &got.key},
+        {&A::dvalue, 144, &got.value},
+        {&A::dbias, 18, &got.mask}};
+    const uint64_t element = element_bytes(one.problem.dtype);
+    for (const auto& [address, elements, to] : outputs) args.*address = last(elements * element, {});
+
+    // No buffer is as large as the scratch, and none is written to: any one may stand for it.
+    const Buffer stand_in = device.runtime().allocate(256);
+    Reservation scratch(planned.scratch_bytes);
+    args.scratch_address = reinterpret_cast<uintptr_t>(scratch.base());
+    args.scratch_buffer = stand_in.handle();
+    args.scratch_offset = args.scratch_address - stand_in.address();
+    write_arguments(planned, args, scratch);
+    scratch.enable(scratch_offset(planned, core::Region::statistics) + first * 32, (batches - first) * 32);
+
+    for (const uint32_t segment : segments)
+        device.runtime().submit(
+            [&](VkCommandBuffer commands) { plan.cmd_backward(commands, args, segment, 1); });
+    for (const auto& [address, elements, to] : outputs) {
+        const auto* const end =
+            reinterpret_cast<const std::byte*>(args.*address) + batches * elements * element;
+        for (uint64_t n = elements; n > 0; n--) to->push_back(load(end - n * element, one.problem.dtype));
+    }
+    return compare(got, expect_gradients(one, inputs));
+}
+
 }  // namespace
 
 // The first segment has the last rows of every head, the last one the last heads.
@@ -204,4 +297,22 @@ TEST_CASE_FIXTURE(Recorded, "parts of the output of more than 2^30 rows") {
     forward.run(0, parts);
     forward.run(static_cast<uint32_t>(dispatches.size() - 1), 1);
     check_corners(forward, {rows.first_head, rows.end_head, std::max(rows.first, merged.first), rows.end});
+}
+
+// Each batch has 32 bytes of statistics, 72 or 36 of dbias, and 8 of lse.
+TEST_CASE_FIXTURE(Recorded, "statistics, lse and dbias of a backward past 4 GiB") {
+    if (!device.has_guard_pages()) return skip("statistics past 4 GiB: addresses are no host pointers here");
+    between.largest_allocation = uint64_t{1} << 40;
+    const Context large = between.context();
+    CHECK(flaw_of_last_batch(device, large.get(), 65535 * 8192 + 7, "max_scratch=1099511627776") == "");
+}
+
+TEST_CASE_FIXTURE(Recorded, "statistics and dbias of a backward on matrix units past 4 GiB") {
+    if (!device.has_guard_pages()) return skip("statistics past 4 GiB: addresses are no host pointers here");
+    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16)) return skip("statistics past 4 GiB: no matrix units");
+    between.all_features = true;
+    between.largest_allocation = uint64_t{1} << 40;
+    const Context large = between.context();
+    const std::string words = "dtype=f16 kernel=matrix_khr max_scratch=1099511627776";
+    CHECK(flaw_of_last_batch(device, large.get(), 65535 * 2049 + 7, words) == "");
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <tuple>
 
+#include "backward_run.hpp"
 #include "case_suite.hpp"
 #include "interposer.hpp"
 #include "skip.hpp"
@@ -152,6 +153,11 @@ TEST_CASE_FIXTURE(Recorded, "on a device with small grids the work is cut into d
     CHECK(dispatches("sq=3 skv=799 splits=40") > 2);
     CHECK(dispatches("b=2 hq=8 hkv=4 sq=403 skv=399 mask=bool mask_shape=403,399 mask_fill=banded") > 1);
     CHECK(dispatches("b=5 h=1 sq=41 skv=23 kernel=materialized") == 6);
+    // Heads and rows of each pass of a backward.
+    const char* const text_of_backward = "b=2 hq=4 hkv=2 sq=203 skv=297 mask=float mask_shape=203,297 dlse";
+    const Report report = run_backward_case(device, fresh.get(), parse_case(text_of_backward));
+    for (const std::string& failure : report.failures) FAIL_CHECK(failure);
+    CHECK(report.segments > 20);
     for (const char* text : {"sq=1000000000 skv=1", "sq=60 skv=1 kernel=materialized"}) {
         VkattnPlan* plan = nullptr;
         VkattnError error;

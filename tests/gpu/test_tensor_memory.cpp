@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <list>
+#include <random>
 
 #include "api_calls.hpp"
 #include "backward_run.hpp"
@@ -182,81 +183,114 @@ TEST_CASE_FIXTURE(Recorded, "consecutive plans may share scratch, with a barrier
         for (const Job& job : jobs) check_right(job, *forward++);
 }
 
-TEST_CASE_FIXTURE(Abi, "a forward whose outputs overlap something is refused") {
-    VkattnProblem p =
-        parse_case(
-            "b=2 hq=4 hkv=2 sq=5 skv=9 dtype=f16 mask=float mask_shape=5,9 lengths=9,3 offsets=4,0 causal",
-            "here")
-            .problem;
-    const Plan plan(c, p);
-    const Buffer scratch = runtime.allocate(1 << 16);
-    using A = VkattnForwardArgs;
-    A good = forward_args();
-    good.query = 1 << 20, good.key = 2 << 20, good.value = 3 << 20, good.out = 4 << 20, good.lse = 5 << 20;
-    good.mask = 6 << 20, good.kv_lengths = 7 << 20, good.query_offsets = 8 << 20;
-    good.scratch_buffer = scratch.handle(), good.scratch_address = scratch.address();
-    const auto record = [&](const A& args) { return call(vkattn_cmd_forward, commands, plan.get(), &args); };
-    CHECK(record(good).returned == VKATTN_OK);
-    between.take_commands();
-    constexpr uint64_t out_bytes = 2 * 4 * 5 * 8 * 2, lse_bytes = 2 * 4 * 5 * 4;
-    // Inputs that the last byte of out or lse lies in, and the last byte of which lies there.
-    const std::pair<VkDeviceAddress A::*, uint64_t> inputs[] = {
-        {&A::query, out_bytes},         {&A::key, 2 * 2 * 9 * 8 * 2}, {&A::value, 2 * 2 * 9 * 8 * 2},
-        {&A::mask, 5 * 9 * 2},          {&A::kv_lengths, 2 * 4},      {&A::query_offsets, 2 * 4},
-        {&A::scratch_address, 1 << 10}, {&A::lse, lse_bytes}};
-    for (const auto& [input, bytes] : inputs) {
-        const bool of_scratch = input == &A::scratch_address, of_lse = input == &A::lse;
-        for (const auto& [address, legal] : {std::pair{good.*input, false},
-                                             {good.*input - out_bytes + 4, false},
-                                             {good.*input - out_bytes, true}}) {
-            A args = good;
-            args.out = address;
-            const Seen seen = record(args);
-            CAPTURE(seen.error.message);
-            if (legal)
-                CHECK(seen.returned == VKATTN_OK);
-            else
-                check_invalid(seen, of_scratch ? "args.scratch_address" : of_lse ? "args.lse" : "args.out");
-        }
-        A args = good;
-        if (!of_scratch) args.out = good.*input + bytes;
-        CHECK(record(args).returned == VKATTN_OK);
-        args = good;
-        args.lse = good.*input + (bytes - 1) / 4 * 4;
-        if (of_scratch || of_lse) continue;
-        const Seen seen = record(args);
-        check_invalid(seen, "args.lse");
-        CHECK(std::string(seen.error.message).find("shares memory with args.") == 0);
-        args.lse = 0;  // not written
-        CHECK(record(args).returned == VKATTN_OK);
+namespace {
+
+// An array of a recording: where its address stands, and which of the bytes behind it are its own.
+template <class Args>
+struct Placed {
+    std::string name;
+    VkDeviceAddress Args::*address;
+    std::vector<bool> covered;
+    bool is_output = false;
+};
+
+// All of a case, outputs last and in the order in which they are refused. Scratch is an output.
+template <class Args>
+std::vector<Placed<Args>> arrays_of(const Case& c, const Plan& plan) {
+    const VkattnProblem& p = c.problem;
+    const uint32_t* const n = p.mask_extents;
+    const Tensor mask{n[0], n[1], n[2], n[3], p.mask_strides, p.dtype, {}};
+    const auto run = [](uint64_t bytes) { return std::vector<bool>(bytes, true); };
+    const std::vector<bool> of_rows = run(uint64_t{4} * p.batch * p.num_heads_q * p.seqlen_q),
+                            out = tensor_of(c, 3).covered();
+    std::vector<Placed<Args>> all = {{"query", &Args::query, tensor_of(c, 0).covered()},
+                                     {"key", &Args::key, tensor_of(c, 1).covered()},
+                                     {"value", &Args::value, tensor_of(c, 2).covered()},
+                                     {"mask", &Args::mask, mask.covered()}};
+    for (const OptionalArray& array : optional_arrays)
+        all.push_back({array.name, address_in<Args>(array), run(content_of(c, array).size())});
+    if constexpr (requires { &Args::dout; }) {
+        all.insert(all.end(), {{"out", &Args::out, out},
+                               {"lse", &Args::lse, of_rows},
+                               {"dlse", &Args::dlse, of_rows},
+                               {"dout", &Args::dout, gradient_tensor(c, 3).covered()},
+                               {"dquery", &Args::dquery, gradient_tensor(c, 0).covered(), true},
+                               {"dkey", &Args::dkey, gradient_tensor(c, 1).covered(), true},
+                               {"dvalue", &Args::dvalue, gradient_tensor(c, 2).covered(), true},
+                               {"dbias", &Args::dbias, run(mask_count(p) * element_bytes(p.dtype)), true}});
+    } else {
+        all.insert(all.end(), {{"out", &Args::out, out, true}, {"lse", &Args::lse, of_rows, true}});
     }
+    all.push_back({"scratch_address", &Args::scratch_address, run(plan.scratch().size_bytes), true});
+    return all;
 }
 
-TEST_CASE_FIXTURE(Abi, "a backward whose outputs overlap something is refused") {
-    const Case c_ = parse_case("b=2 hq=4 hkv=2 s=9 mask=float mask_shape=9,9 dlse", "here");
-    const Plan plan = backward_plan_of(c, c_);
-    const Buffer scratch = runtime.allocate(1 << 16);
-    using A = VkattnBackwardArgs;
-    A good = backward_args();
-    VkDeviceAddress at = 0;
-    for (const BackwardTensor& tensor : backward_tensors) good.*tensor.address = at += 1 << 20;
-    good.scratch_buffer = scratch.handle(), good.scratch_address = scratch.address();
-    const auto record = [&](const A& args) { return call(vkattn_cmd_backward, commands, plan.get(), &args); };
-    CHECK(record(good).returned == VKATTN_OK);
-    for (const BackwardTensor& output : backward_tensors) {
-        for (const BackwardTensor& other : backward_tensors) {
-            if (output.address == other.address) continue;
-            A args = good;
-            args.*output.address = args.*other.address;
-            CAPTURE(fmt::format("{} at {}", output.name, other.name));
-            const Seen seen = record(args);
-            CHECK((seen.returned == VKATTN_OK) == (!output.is_output && !other.is_output));
-            if (output.is_output && !other.is_output)
-                check_invalid(seen, fmt::format("args.{}", output.name));
-        }
-        if (!output.is_output) continue;
-        A args = good;
-        args.*output.address = scratch.address() + 256;
-        check_invalid(record(args), "args.scratch_address");
+// `distance`: from the beginning of b to that of a.
+bool share_a_byte(const std::vector<bool>& a, const std::vector<bool>& b, int64_t distance) {
+    for (size_t i = 0; i < a.size(); i++) {
+        const int64_t at = static_cast<int64_t>(i) + distance;
+        if (a[i] && at >= 0 && at < static_cast<int64_t>(b.size()) && b[static_cast<size_t>(at)]) return true;
     }
+    return false;
+}
+
+// Moves each array over each other one. What shares a byte with an output must be refused, and nothing else, whether
+// the arrays nest, interleave or touch. Each tensor has strides of its own.
+template <class Args, class Record>
+void check_overlaps(Runtime& runtime, const Plan& plan, const Case& c, Args good, Record record) {
+    const std::vector<Placed<Args>> arrays = arrays_of<Args>(c, plan);
+    VkDeviceAddress free = 0;
+    for (const Placed<Args>& array : arrays) good.*array.address = free += 1 << 20;
+    const Buffer scratch = runtime.allocate(plan.scratch().size_bytes);
+    good.scratch_buffer = scratch.handle(), good.scratch_address = scratch.address();
+    CHECK(record(good).returned == VKATTN_OK);
+    std::mt19937 random(47);
+    int refused = 0, legal = 0;
+    for (size_t i = 0; i + 1 < arrays.size(); i++)  // scratch stays where its buffer is
+        for (size_t j = 0; j < arrays.size(); j++) {
+            if (i == j) continue;
+            const Placed<Args>&moved = arrays[i], &other = arrays[j], &named = arrays[std::max(i, j)];
+            const auto words = [](const Placed<Args>& a) {
+                return static_cast<int64_t>(a.covered.size() + 3) / 4;
+            };
+            const int64_t before = words(moved), choices = before + words(other) + 1;
+            for (int64_t n = 0; n < 16; n++) {
+                const int64_t choice = n == 0   ? 0
+                                       : n == 1 ? choices - 1
+                                                : static_cast<int64_t>(random()) % choices,
+                              distance = (choice - before) * 4;
+                Args args = good;
+                args.*moved.address = args.*other.address + static_cast<uint64_t>(distance);
+                CAPTURE(fmt::format("{} lies {} bytes behind {}", moved.name, distance, other.name));
+                const bool wrong = named.is_output && share_a_byte(moved.covered, other.covered, distance);
+                const Seen seen = record(args);
+                CHECK((seen.returned != VKATTN_OK) == wrong);
+                if (wrong) check_invalid(seen, "args." + named.name);
+                (wrong ? refused : legal)++;
+            }
+        }
+    CHECK(refused > 100);
+    CHECK(legal > 100);
+}
+
+constexpr const char* unlike_strides =
+    " dlse mask_shape=2,4,5,9 ms=230,53,10 qs=200,48,9 ks=260,8,27 vs=10,20,45 os=330,11,64 dqs=9,18,80 "
+    "dks=300,140,14 dvs=19,9,40 dos=0,13,55";
+
+}  // namespace
+
+TEST_CASE_FIXTURE(Abi, "a forward refuses outputs that overlap something, and nothing else") {
+    const Case own = parse_case(featured<VkattnForwardArgs>() + unlike_strides, "here");
+    const Plan plan = plan_of(c, own);
+    check_overlaps(runtime, plan, own, forward_args(), [&](const VkattnForwardArgs& args) {
+        return call(vkattn_cmd_forward, commands, plan.get(), &args);
+    });
+}
+
+TEST_CASE_FIXTURE(Abi, "a backward refuses outputs that overlap something, and nothing else") {
+    const Case own = parse_case(featured<VkattnBackwardArgs>() + unlike_strides, "here");
+    const Plan plan = backward_plan_of(c, own);
+    check_overlaps(runtime, plan, own, backward_args(), [&](const VkattnBackwardArgs& args) {
+        return call(vkattn_cmd_backward, commands, plan.get(), &args);
+    });
 }
