@@ -107,12 +107,27 @@ vec2 load_statistics(uint first, uint row) {
 
 vec2 own_statistics(uint first, uint row) { return first == 0 ? own_first : load_statistics(first, row); }
 
+// Parts from here on saw no key in any row of the workgroup. The last splits of few keys have none, and going through
+// them would take as long as through the others (H200, 2,048 keys in 66 splits: 1.3 us more than in 8).
+shared uint end_of_seen;
+uint parts_seen = push.num_parts;
+
 // Tells x to the row: told[first_of_row + i] is of part first + i. Returns how many there are.
 uint tell(uint x, uint first) {
     barrier();
     told[gl_LocalInvocationIndex] = x;
     barrier();
-    return min(ROW_LANES, push.num_parts - first);
+    return min(ROW_LANES, parts_seen - first);
+}
+
+// Where there are more parts than a row has invocations, all of them count.
+void find_parts_seen() {
+    if (push.num_parts > ROW_LANES) return;
+    if (gl_LocalInvocationIndex == 0) end_of_seen = 0;
+    barrier();
+    if (!IS_ZERO(own_first.y)) atomicMax(end_of_seen, own + 1);
+    barrier();
+    parts_seen = end_of_seen;
 }
 
 // Parts of a step of the team, from `first` on: their loads are under way at once, so none hangs on a test.
@@ -124,7 +139,7 @@ void load_step(uint first, uint row, uint d) {
 // Elements d .. d+3 of the merged row, of which the team's first step is loaded.
 vec4 merged(uint row, uint d, float m, float total) {
     vec4 sum = vec4(0);
-    for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
+    for (uint first = 0; first < parts_seen; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
         const float share_of_part = share(weight(statistics, m), total);
         const uint count = tell(IS_ZERO(statistics.y) ? NOTHING : floatBitsToUint(share_of_part), first);
@@ -155,12 +170,13 @@ void main() {
     own_first = load_statistics(0, row);
     load_step(team * STEP_PARTS, row, 4 * lane);
     float m = LOWEST, total = 0;
-    for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
+    find_parts_seen();
+    for (uint first = 0; first < parts_seen; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
         const uint count = tell(floatBitsToUint(IS_ZERO(statistics.y) ? LOWEST : statistics.x), first);
         for (uint i = 0; i < count; i++) m = max(m, uintBitsToFloat(told[first_of_row + i]));
     }
-    for (uint first = 0; first < push.num_parts; first += ROW_LANES) {
+    for (uint first = 0; first < parts_seen; first += ROW_LANES) {
         const vec2 statistics = own_statistics(first, row);
         const uint count = tell(floatBitsToUint(IS_ZERO(statistics.y) ? 0 : weight(statistics, m)), first);
         for (uint i = 0; i < count; i++) total += uintBitsToFloat(told[first_of_row + i]);  // in their order

@@ -295,6 +295,10 @@ void main() {
     Rows k = key_tensor_rows(push.key, KEY, w), v = key_tensor_rows(push.value, VALUE, w);
     k.begin = v.begin = keys.x;
     k.end = v.end = keys.y;
+    if (IS_SPLIT && keys.x >= keys.y) {  // many splits have no key where few of the buffer's keys are valid
+        for (uint row = w.first_row + thread; row <= w.last_row; row += THREADS) store_statistics(w, row, NO_MAXIMUM, 0);
+        return;
+    }
     const Terms terms = terms_of(w, true);
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
         row_max[x] = vec4(NO_MAXIMUM);

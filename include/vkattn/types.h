@@ -102,7 +102,7 @@ typedef struct VkattnProblem {
     uint32_t seqlen_kv;    /* default 0; at most VKATTN_MAX_SEQLEN */
     uint32_t head_dim_qk;  /* 1 .. VKATTN_MAX_HEAD_DIM */
     uint32_t head_dim_v;   /* 1 .. VKATTN_MAX_HEAD_DIM */
-    float softmax_scale;   /* default NaN, which means 1/sqrt(head_dim_qk); 0 and negative are legal */
+    float softmax_scale;   /* default NaN, which means 1/sqrt(head_dim_qk); 0, or +-1.2e-38 to 2.3e38 */
     float softcap;         /* default 0: none; otherwise positive */
     uint32_t causal;       /* boolean; default false */
     int64_t window_left;   /* default -1: unbounded */

@@ -116,11 +116,18 @@ TEST_CASE("every section of the case files is run") {
     backward_suite().check_all_added();
 }
 
-// It is chosen as the case of the forward is.
+// The cases of VKATTN_CASE, one a line.
+static std::vector<Case> asked_cases() {
+    const char* const lines = std::getenv("VKATTN_CASE");
+    REQUIRE(lines != nullptr);
+    std::istringstream all(lines);
+    std::vector<Case> cases;
+    for (std::string line; std::getline(all, line);) cases.push_back(parse_case(line, "VKATTN_CASE"));
+    return cases;
+}
+
 TEST_CASE("the backward case in VKATTN_CASE" * doctest::skip()) {
-    const char* const line = std::getenv("VKATTN_CASE");
-    REQUIRE(line != nullptr);
-    run_cases({parse_case(line, "VKATTN_CASE")}, run_backward_case);
+    run_cases(asked_cases(), run_backward_case);
 }
 
 TEST_CASE("case lines are read as they are meant") {
@@ -261,7 +268,5 @@ TEST_CASE("hidden keys stay poison, by the heads that share them") {
 
 // To look into one case: VKATTN_CASE='s=7 causal' vkattn_gpu_tests --no-skip -tc='the forward case in VKATTN_CASE'
 TEST_CASE("the forward case in VKATTN_CASE" * doctest::skip()) {
-    const char* const line = std::getenv("VKATTN_CASE");
-    REQUIRE(line != nullptr);
-    run_cases({parse_case(line, "VKATTN_CASE")});
+    run_cases(asked_cases());
 }
