@@ -365,7 +365,7 @@ class Costs {
 
     double of(const Dispatch& d, const Triple& at) const {
         const double rows = double(std::min<uint64_t>(p_.seqlen_q * group_, t_.q));
-        if (kind_ == Kind::arguments) return ARGUMENT_PART_BYTES / 4.0;  // words
+        if (kind_ == Kind::arguments) return 0;  // it multiplies nothing
         if (kind_ == Kind::delta) return 2.0 * p_.head_dim_v * rows;
         if (kind_ == Kind::classes)  // of all its tiles, those at the edge being half full
             return rows / 2 * double(std::min<uint64_t>(p_.key_limit, t_.kv)) / double(d.groups[2]);

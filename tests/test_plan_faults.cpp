@@ -149,7 +149,8 @@ void plant_in_dispatch(Faults& f, size_t at) {
     plant("end step", [&](core::Dispatch& x) { x.cut.end_step++; });
     plant("barrier", [&](core::Dispatch& x) { x.barrier_before = !x.barrier_before; });
     // The least that a merge costs is not known, and the baseline does not tell what it costs.
-    if (kind_of(f.plan(), d) != Kind::combine && f.plan().kernel != "materialized")
+    const Kind kind = kind_of(f.plan(), d);
+    if (kind != Kind::combine && kind != Kind::arguments && f.plan().kernel != "materialized")
         plant("flops", [&](core::Dispatch& x) { x.flops = 1; });
     f.plant(of + "is missing", [&](Plan& p) { p.dispatches.erase(p.dispatches.begin() + ptrdiff_t(at)); });
     f.plant(of + "twice", [&](Plan& p) { p.dispatches.insert(p.dispatches.begin() + ptrdiff_t(at), d); });

@@ -83,7 +83,6 @@ void add_argument_writes(Plan& plan) {
         Dispatch d;
         d.pipeline = add_pipeline(plan, launch.pipeline());
         d.groups = {1, 1, 1};
-        d.flops = ARGUMENT_PART_BYTES / 4;
         writes.push_back(d);
     }
     plan.dispatches.insert(plan.dispatches.begin(), writes.begin(), writes.end());
