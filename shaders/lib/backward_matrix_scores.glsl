@@ -43,7 +43,8 @@ float held_delta[ROW_BLOCKS][SLOTS];  // negative
 float held_factor[ROW_BLOCKS][SLOTS];  // 0 for rows that are empty, or do not exist
 #else
 float row_sum[ROW_BLOCKS][SLOTS];     // of P; this invocation's part. Only where some row of the workgroup is large
-float lost[ROW_BLOCKS][SLOTS];        // of dS by rounding, likewise: lib/rounding_loss.glsl
+float lost[ROW_BLOCKS][SLOTS];        // of dS by rounding, likewise, if sums_loss: lib/rounding_loss.glsl
+bool sums_loss = false;               // no tile is plain then
 #endif
 
 #ifdef TURNED  // an invocation has the numbers of its own row, in each block
@@ -253,9 +254,9 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
 
 // Sums what the dS of a block lose when they are rounded.
 #if defined(KEY_VALUE) || defined(MASK_GRADIENT)
-#define ADD_LOSS
+#define ADD_LOSS(in_plain_tile)
 #else
-#define ADD_LOSS add_loss();
+#define ADD_LOSS(in_plain_tile) if (!(in_plain_tile) && sums_loss) add_loss();
 void add_loss() {
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(n, BLOCK_TILES)
@@ -269,7 +270,8 @@ void add_loss() {
 #endif
 
 // Adds a block to the sums. `find` is a call of find_plain or find_finished; `finish` is true for the latter.
-#define ADD_OWN_BLOCK(buf, block, finish, find) { \
+// `in_plain_tile` is a constant.
+#define ADD_OWN_BLOCK(buf, block, in_plain_tile, finish, find) { \
     const uint at_qk = (buf) + (block) * BLOCK * QK_STRIDE, at_v = (buf) + BUF_V + (block) * BLOCK * V_STRIDE; \
     begin_block(buf, block); \
     if (!(finish)) fetch_block_masks(block); \
@@ -281,7 +283,7 @@ void add_loss() {
         add_to_v(SUMMED_V(buf, block, at_v)); \
     } \
     if (WANTS_DS) { \
-        ADD_LOSS \
+        ADD_LOSS(in_plain_tile) \
         MOVE_TO_LEFT(dp) \
         add_to_qk(SUMMED_QK(buf, block, at_qk)); \
     } \
@@ -324,9 +326,9 @@ void take_weights(uint block, bool may_hide) {
     MOVE_TO_LEFT(scores) \
     add_to_qk(finds_dkey ? SUMMED_QK(buf, block, at_qk) : SUMMED_V(buf, block, at_v)); \
 }
-#define ADD_BLOCK(buf, block, finish, find) \
+#define ADD_BLOCK(buf, block, in_plain_tile, finish, find) \
     if (PAIRED) ADD_PAIRED_BLOCK(buf, block, finish, find) \
-    else ADD_OWN_BLOCK(buf, block, finish, find)
+    else ADD_OWN_BLOCK(buf, block, in_plain_tile, finish, find)
 #else
-#define ADD_BLOCK(buf, block, finish, find) ADD_OWN_BLOCK(buf, block, finish, find)
+#define ADD_BLOCK ADD_OWN_BLOCK
 #endif

@@ -105,7 +105,7 @@ bool add_plain_tile(uint buf, uint other) {
         fetch_whole_stage(walked_qk, walked_v, stage, fetched);
         FOR_EACH(i, BLOCKS / STAGES) {
             const uint block = stage * (BLOCKS / STAGES) + i;
-            ADD_BLOCK(buf, block, false, find_plain(buf, block, 0))
+            ADD_BLOCK(buf, block, true, false, find_plain(buf, block, 0))
             if (block == 0) fetch_numbers(numbers);  // earlier it holds registers for longer (H200, D64: -4 %)
         }
         store_stage(other, stage, fetched);
@@ -143,7 +143,7 @@ bool add_tile(Place here, bool can_be_plain, uint buf, uint other) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             if (!sees_block(w, here, block)) continue;
             const bool finish = !has_plain_masks && (!can_be_plain || !is_inner_block(w, here, block));
-            ADD_BLOCK(buf, block, finish, find_any(finish, w, first_key_of(here), buf, block))
+            ADD_BLOCK(buf, block, false, finish, find_any(finish, w, first_key_of(here), buf, block))
         }
         store_stage(other, stage, fetched);
         if (stage == 0) odd = store_numbers(other, numbers);
