@@ -245,8 +245,8 @@ void check_order(const std::vector<Command>& commands, const VkattnBackwardArgs&
         CHECK(is(commands[i], Kind::dispatch));
         CHECK(pushed(commands[i], "block") == args.scratch_address + at);
     }
-    bool dispatched = false;
-    for (CHECK(is(commands[i], Kind::barrier)); i < commands.size(); i++) {
+    CHECK(is(commands[i], Kind::barrier));
+    for (bool dispatched = false; i < commands.size(); i++) {
         CHECK_FALSE(is(commands[i], Kind::update));
         if (is(commands[i], Kind::barrier)) {
             CHECK(guards_compute(commands[i]));
