@@ -108,8 +108,9 @@ TEST_CASE_FIXTURE(Recorded, "the argument block is written to scratch, then wait
         plan.cmd_forward(reinterpret_cast<VkCommandBuffer>(uintptr_t{16}), args);
         const auto commands = between.take_commands();
         CAPTURE(std::string(kernel));
-        REQUIRE(commands.size() > 2);
-        const uint64_t block = pushed(commands[0], "block");
+        const auto first = std::ranges::find(commands, Kind::dispatch, &Command::kind);
+        REQUIRE(first != commands.end());
+        const uint64_t block = pushed(*first, "block");
         CHECK(block >= args.scratch_address);
         for (const Command& command : commands)
             if (command.kind == Kind::dispatch && !has_field(command, "block"))
