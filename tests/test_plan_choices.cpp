@@ -258,7 +258,7 @@ void add_dot(std::vector<std::string>& lines) {
             on.both(type + " one row", given(dtype, d128, group));
         }
         on.forward("rounded by name", given(f32, d128, many), rounding(dot));
-        on.backward("float mask", biased(half(d128, many)));
+        on.backward("float mask", biased(half(d128, many))).both("d320", half({320, 320}, many));
     }
     Choices on(lines, "RDNA2", profile("amd_navi21"));
     for (const char* numbers : {"chunk=8,unroll=8,v_keys=8", "chunk=24,unroll=8"})
