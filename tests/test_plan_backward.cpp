@@ -37,25 +37,6 @@ TEST_CASE("backward: loops are cut just where they exceed the limit, and scratch
     CHECK_EQ(cut_at(most_of_loop, whole.scratch_bytes), "whole");
 }
 
-TEST_CASE("backward: classes of mask tiles, where there are many and scratch has room") {
-    const DeviceCaps& caps = profile("nvidia_h200");
-    const auto classified = [&](const Shape& shape, const Options& o = {}) {
-        const Problem p = resolved(masked(make_problem(d64, shape), VKATTN_MASK_FLOAT, MaskShape::all_heads));
-        const Plan plan = planned(caps, p, make_backward(p), o);
-        CHECK_EQ(flaw_of(caps, p, make_backward(p), plan, o), "");
-        return count_of(plan, Kind::classes) == 1;
-    };
-    CHECK(classified({2, 4, 4, 2048, 2048}));
-    CHECK_FALSE(classified({2, 4, 4, 64, 64}));
-    CHECK_FALSE(classified({2, 4, 4, 2048, 2048}, limited(0, 1024)));
-    // Nor where a loop's accumulators need the room.
-    const uint64_t limit = 100'000'000;
-    const Problem p = resolved(masked(make_problem(d64, {1, 1, 1, 2048, 2048}), VKATTN_MASK_FLOAT));
-    const uint64_t all = planned(caps, p, make_backward(p), limited(limit)).scratch_bytes;
-    CHECK(classified({1, 1, 1, 2048, 2048}, limited(limit, all)));
-    CHECK_FALSE(classified({1, 1, 1, 2048, 2048}, limited(limit, all - 256)));
-}
-
 TEST_CASE("backward: a gradient's rows far apart need wide addresses") {
     constexpr uint64_t rows_of_gib = uint64_t{1} << 28;
     const DeviceCaps& caps = profile("amd_navi31");

@@ -78,18 +78,24 @@ void add_usual(std::vector<std::string>& lines) {
     }
 }
 
-// A list of choices on one device.
+// A list of choices on one device. Each plan is sound.
 class Choices {
   public:
     Choices(std::vector<std::string>& lines, std::string name, DeviceCaps caps)
         : lines_(lines), name_(std::move(name)), caps_(std::move(caps)) {}
 
     Choices& forward(const std::string& what, const VkattnProblem& asked, const Options& o = {}) {
-        return add(what, make_plan(caps_, resolved(asked), o), o);
+        const Problem p = resolved(asked);
+        const auto plan = make_plan(caps_, p, o);
+        if (plan) CHECK_EQ(flaw_of(caps_, p, *plan, o), "");
+        return add(what, plan, o);
     }
     Choices& backward(const std::string& what, const VkattnProblem& asked, const Options& o = {}) {
         const Problem p = resolved(asked);
-        return add("backward " + what, make_plan(caps_, p, make_backward(p), o), o);
+        const core::Backward b = make_backward(p);
+        const auto plan = make_plan(caps_, p, b, o);
+        if (plan) CHECK_EQ(flaw_of(caps_, p, b, *plan, o), "");
+        return add("backward " + what, plan, o);
     }
     Choices& both(const std::string& what, const VkattnProblem& asked, const Options& o = {}) {
         return forward(what, asked, o).backward(what, asked, o);
@@ -258,7 +264,7 @@ void add_dot(std::vector<std::string>& lines) {
             on.both(type + " one row", given(dtype, d128, group));
         }
         on.forward("rounded by name", given(f32, d128, many), rounding(dot));
-        on.backward("float mask", biased(half(d128, many)));
+        on.backward("float mask", biased(half(d128, many))).both("d320", half({320, 320}, many));
     }
     Choices on(lines, "RDNA2", profile("amd_navi21"));
     for (const char* numbers : {"chunk=8,unroll=8,v_keys=8", "chunk=24,unroll=8"})
@@ -425,6 +431,37 @@ void add_refusals(std::vector<std::string>& lines) {
     turned.backward("khr turned=1", units, tuning("turned=1", "matrix_khr"));
 }
 
+// Classes of mask tiles: where a mask is worth them, within the limits of scratch, cost and grid, and where the
+// accumulators of a cut loop leave them room.
+void add_classes(std::vector<std::string>& lines) {
+    Choices on(lines, "classes", profile("nvidia_h200"));
+    const auto with = [](const Shape& shape, VkattnMaskType mask, MaskShape of) {
+        return masked(given(f32, d64, shape, 4), mask, of);
+    };
+    const Shape large{2, 8, 8, 4096, 4096};
+    const Options tiles = kernel("tiles");
+    using M = MaskShape;
+    for (const auto& [what, shape, of] : {std::tuple{"whole", large, M::whole},
+                                          {"shared", large, M::shared},
+                                          {"of keys", Shape{8, 8, 1, 1, 65536}, M::keys_of_batch},
+                                          {"small", Shape{2, 8, 8, 64, 64}, M::whole},
+                                          {"70,000 batches", Shape{70000, 8, 8, 1024, 1024}, M::whole},
+                                          {"wide grid", Shape{1, 1, 1, 128, 1u << 29}, M::whole}})
+        on.forward(what, with(shape, VKATTN_MASK_BOOL, of), tiles);
+    const VkattnProblem whole = with(large, VKATTN_MASK_BOOL, M::whole);
+    on.forward("low limit", whole, limited(1'000'000'000, 0, "tiles"));
+    on.forward("scratch", whole).forward("little scratch", whole, limited(0, 512));
+    const VkattnProblem p = with({2, 4, 4, 2048, 2048}, VKATTN_MASK_FLOAT, M::all_heads);
+    on.backward("scratch", p).backward("little scratch", p, limited(0, 1024));
+    on.backward("small", with({2, 4, 4, 64, 64}, VKATTN_MASK_FLOAT, M::all_heads));
+    const VkattnProblem one = with({1, 1, 1, 2048, 2048}, VKATTN_MASK_FLOAT, M::all_heads);
+    const Options cut = limited(100'000'000);
+    const uint64_t all =
+        planned(profile("nvidia_h200"), resolved(one), make_backward(resolved(one)), cut).scratch_bytes;
+    for (const uint64_t less : {0u, 256u})
+        on.backward(fmt::format("cut, {} bytes less", less), one, limited(100'000'000, all - less));
+}
+
 // Why a plan has not the other kernels.
 void add_reasons(std::vector<std::string>& lines) {
     const Problem many_rows = resolved(given(f32, d64, {1, 2, 1, 97, 97})),
@@ -447,7 +484,7 @@ void add_reasons(std::vector<std::string>& lines) {
 TEST_CASE("choices: kernels, rows, numbers and modules are what they were") {
     std::vector<std::string> lines;
     for (const auto add : {add_usual, add_matrix, add_h200, add_precision, add_amd, add_dot, add_drivers,
-                           add_missing, add_refusals, add_reasons})
+                           add_missing, add_refusals, add_classes, add_reasons})
         add(lines);
     check_golden("choices.txt", lines);
 }

@@ -100,6 +100,14 @@ TEST_CASE("combine: a grid of few workgroups") {
                 CHECK_EQ(flaw(caps, simple(2, batch, heads, seqlen, 64)), "");
 }
 
+TEST_CASE("combine: one dispatch of one pipeline, whatever the lengths") {
+    const auto few = make_plan(profile("lavapipe"), combine(simple(3, 2, 2, 5, 64))),
+               many = make_plan(profile("lavapipe"), combine(simple(9, 1, 4, 50, 64)));
+    REQUIRE((few && many));
+    CHECK_EQ(many->dispatches.size(), 1);
+    CHECK(few->pipelines[0].constants == many->pipelines[0].constants);
+}
+
 TEST_CASE("combine: describe, and refusals") {
     const auto plan = make_plan(profile("lavapipe"), combine(simple(3, 2, 5, 97, 64)));
     REQUIRE(plan);

@@ -1,4 +1,5 @@
-// Classes of mask tiles, packed query rows, parts of the keys: where they are there, and how they give way.
+// Classes of mask tiles, packed query rows, parts of the keys: where they are there, and how they give way. Which masks
+// have classes is in golden/choices.txt (test_plan_choices.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,38 +11,6 @@
 
 using namespace vkattn;
 using namespace vkattn::test;
-using core::Region;
-
-namespace {
-
-const core::ScratchRegion* region_of(const Plan& plan, Region region) {
-    for (const core::ScratchRegion& r : plan.scratch)
-        if (r.region == region) return &r;
-    return nullptr;
-}
-
-}  // namespace
-
-TEST_CASE("classes: only where a mask is worth it, and within the limits") {
-    const DeviceCaps& caps = profile("nvidia_h200");
-    const auto classified = [&](const Shape& shape, MaskShape mask, Options o = {}) {
-        o.kernel = "tiles";
-        const Problem p = resolved(masked(make_problem(d64, shape), VKATTN_MASK_BOOL, mask));
-        const Plan plan = planned(caps, p, o);
-        CHECK_EQ(flaw_of(caps, p, plan, o), "");
-        CHECK_EQ(region_of(plan, Region::mask_classes) != nullptr, count_of(plan, Kind::classes) == 1);
-        return count_of(plan, Kind::classes) == 1;
-    };
-    CHECK(classified({2, 8, 8, 4096, 4096}, MaskShape::whole));
-    CHECK(classified({2, 8, 8, 4096, 4096}, MaskShape::shared));
-    CHECK(classified({8, 8, 1, 1, 65536}, MaskShape::keys_of_batch));
-    CHECK_FALSE(classified({2, 8, 8, 64, 64}, MaskShape::whole));
-    CHECK_FALSE(classified({70000, 8, 8, 1024, 1024}, MaskShape::whole));  // more than 256 MiB of classes
-    CHECK_FALSE(classified({1, 1, 1, 128, 1u << 29}, MaskShape::whole));   // more key tiles than the grid has
-    Options few;
-    few.max_dispatch_flops = 1'000'000'000;
-    CHECK_FALSE(classified({2, 8, 8, 4096, 4096}, MaskShape::whole, few));
-}
 
 TEST_CASE("classes: each mask head has its own, and so has a group of query heads that is torn between two") {
     const DeviceCaps& caps = profile("nvidia_h200");
@@ -70,18 +39,6 @@ TEST_CASE("classes: each mask head has its own, and so has a group of query head
         CHECK_EQ(class_heads(decode, heads, dense), heads == 1 || heads == 2 ? heads : 4);
         CHECK_EQ(class_heads(decode, heads, 0), 1);
     }
-}
-
-TEST_CASE("classes: give way where scratch is short") {
-    const DeviceCaps& caps = profile("nvidia_h200");
-    const Problem p =
-        resolved(masked(make_problem(d64, {2, 8, 8, 4096, 4096}), VKATTN_MASK_BOOL, MaskShape::whole));
-    REQUIRE_NE(region_of(planned(caps, p), Region::mask_classes), nullptr);
-    Options o;
-    o.max_scratch_bytes = 512;
-    const Plan plan = planned(caps, p, o);
-    CHECK_EQ(flaw_of(caps, p, plan, o), "");
-    CHECK_LE(plan.scratch_bytes, 512);
 }
 
 TEST_CASE("packing: the query rows of a group share tiles where a head's own do not fill one") {

@@ -256,24 +256,6 @@ TEST_CASE("watchdog: the largest problems have long dispatches rather than no pl
     }
 }
 
-TEST_CASE("watchdog: masks and features do not hide work from the estimate") {
-    Flaws flaws;
-    Most most;
-    for (const Profile& device : matrix_devices())
-        for (const Features& features : all_features()) {
-            VkattnProblem given =
-                make_problem(d128, {1, 4, 2, 8192, 1u << 17}, Layout::contiguous, 16, features.dtype);
-            set_features(given, features);
-            const Problem p = resolved(given);
-            core::Options options = options_of(features);
-            options.max_dispatch_flops = 0;
-            const auto plan = make_plan(device.caps, p, options);
-            if (!plan) continue;
-            flaws.add(watchdog_flaw(device.caps, *plan, most), device.name + " " + features.name, p);
-        }
-    CHECK_GT(most.plans, 100);
-}
-
 // Pairs of a row and a key that dispatches of small problems have, counted one by one by the definition of visibility.
 namespace {
 

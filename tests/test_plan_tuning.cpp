@@ -286,9 +286,12 @@ TEST_CASE("missing kernels: keys are not split where nothing can merge the parts
     CHECK_EQ(message_of(make_plan(none, *combine)), "this build has no combine");
 }
 
-TEST_CASE("missing kernels: matrix units are not probed") {
+TEST_CASE("missing kernels: matrix units are not probed, nor without full subgroups") {
     const DeviceCaps& h200 = matrix_device("nvidia_h200");
     CHECK_GT(core::probe_size(h200), 0);
+    DeviceCaps partial = h200;
+    partial.full_subgroups = false;
+    CHECK_EQ(core::probe_size(partial), 0);
     DeviceCaps unprobed = without(h200, core::Kernel::probe_matrix);
     CHECK_EQ(core::probe_size(unprobed), 0);
     core::note_probe(unprobed, nullptr);

@@ -129,4 +129,10 @@ TEST_CASE_FIXTURE(Abi, "recording a combine refuses null and misaligned addresse
     CHECK(between.take_commands().empty());
     good.lse = 0;  // not wanted
     CHECK(call(vkattn_cmd_combine, commands, plan.get(), &good).returned == VKATTN_OK);
+    VkattnCombine of_nothing = good_combine();
+    of_nothing.batch = 0;
+    const Plan empty(c, of_nothing);
+    between.take_commands();
+    CHECK(call(vkattn_cmd_combine, commands, empty.get(), &(good = combine_args())).returned == VKATTN_OK);
+    CHECK(between.take_commands().empty());
 }

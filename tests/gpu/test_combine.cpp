@@ -148,40 +148,6 @@ TEST_CASE_FIXTURE(Recorded, "a combine refuses every other overlap") {
     CHECK(record(other, in_place) == "args.out");
 }
 
-TEST_CASE_FIXTURE(Recorded, "empty combines record nothing") {
-    for (const char* text : {"parts=2 b=0 h=3 sq=7 dv=59", "parts=2 h=3 dv=59 dtype=f16 parts_dtype=f16"}) {
-        const Case c = parse_case(text);
-        const Parts parts(c);
-        const Plan plan(context, combine_of(c, parts));
-        CAPTURE(text);
-        VkattnCombineArgs args;
-        vkattn_combine_args_init(&args);
-        Recorder recorder(device);
-        between.take_commands();
-        plan.cmd_combine(recorder.begin(), args);
-        recorder.end();
-        CHECK(between.take_commands().empty());
-    }
-}
-
-TEST_CASE_FIXTURE(Recorded, "a combine records one dispatch, whatever the lengths, of one pipeline") {
-    const Case c = parse_case("parts=3 b=2 h=2 sq=5 dv=64"), other = parse_case("parts=9 h=4 sq=50 dv=64");
-    between.pretend = true;
-    const Context fresh = between.context();
-    const int before = between.pipelines_asked_for();
-    const Plan plan(fresh, combine_of(c, Parts(c))), longer(fresh, combine_of(other, Parts(other)));
-    CHECK(between.pipelines_asked_for() == before + 1);
-    VkattnCombineArgs args;
-    vkattn_combine_args_init(&args);
-    args.parts = 1 << 20, args.parts_lse = 2 << 20, args.out = 3 << 20;
-    between.take_commands();
-    longer.cmd_combine(reinterpret_cast<VkCommandBuffer>(uintptr_t{16}), args);
-    size_t dispatches = 0;
-    for (const Command& command : between.take_commands())
-        dispatches += command.kind == Command::Kind::dispatch ? 1 : 0;
-    CHECK(dispatches == 1);
-}
-
 namespace {
 
 // Attention over the keys of a case in shards, each a forward of its own, whose parts are merged in the same command

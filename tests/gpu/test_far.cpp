@@ -197,17 +197,23 @@ void run_all(Device& device, const Context& context, const FarRuns& runs) {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Recorded, "rows may lie more than 4 GiB apart") {
+TEST_CASE_FIXTURE(Recorded, "rows of tensors, or of a mask, may lie more than 4 GiB apart") {
     if (!device.has_guard_pages()) return skip("rows 4 GiB apart: addresses are no host pointers here");
     constexpr uint64_t gib = uint64_t{1} << 30;  // strides are in elements of 4 bytes
-    const VkattnStrides all{90 * gib + 10, 14 * gib + 6, 2 * gib + 3}, batches{9 * gib + 1, 700, 9};
+    const VkattnStrides all{90 * gib + 10, 14 * gib + 6, 2 * gib + 3}, batches{9 * gib + 1, 700, 9},
+        heads{9 * gib + 1, 5 * gib, 43};
     const FarRuns runs = {
         {"b=2 hq=6 hkv=3 sq=5 skv=6 causal", all},
         {"b=2 hq=6 hkv=3 sq=5 skv=6 causal kernel=materialized", all},
         {"b=3 h=2 sq=37 skv=41 window=30,2", batches},
         // Each stride fits 32 bits, the distances do not: those of batches, and those of rows of one tile.
         {"b=2 h=3 sq=9 skv=11 window=6,5", {gib - 1, gib / 4 + 7, gib / 50 + 5}},
-        {"b=2 sq=37 skv=41 causal", {100 * gib, 8, gib - 3}}};
+        {"b=2 sq=37 skv=41 causal", {100 * gib, 8, gib - 3}},
+        {"b=2 hq=6 hkv=3 sq=5 skv=6 causal mask=float mask_shape=2,6,5,6", all},
+        {"b=2 hq=6 hkv=2 sq=5 skv=6 mask=float mask_shape=2,3,5,6", all},
+        {"b=2 hq=6 hkv=2 sq=5 skv=6 mask=float mask_shape=2,3,5,6 kernel=tiles", heads},
+        {"b=2 hq=6 hkv=2 sq=37 skv=41 mask=float mask_shape=2,2,37,41", heads},
+        {"b=2 sq=37 skv=41 causal mask=float mask_shape=2,1,37,41", {100 * gib, 8, gib - 3}}};
     run_all(device, context, runs);
 }
 
@@ -219,20 +225,6 @@ TEST_CASE_FIXTURE(Recorded, "rows of a tile may lie as far apart as 31-bit offse
         for (uint64_t tile = 8; tile <= 256; tile *= 2)
             for (const uint64_t beyond : {0u, 1u})
                 runs.push_back({"sq=70 skv=70", {0, 0, (reach - VKATTN_MAX_HEAD_DIM) / tile + beyond}});
-    run_all(device, context, runs);
-}
-
-TEST_CASE_FIXTURE(Recorded, "rows of a mask may lie more than 4 GiB apart") {
-    if (!device.has_guard_pages())
-        return skip("rows of a mask 4 GiB apart: addresses are no host pointers here");
-    constexpr uint64_t gib = uint64_t{1} << 30;  // strides are in elements of 4 bytes
-    const VkattnStrides all{90 * gib + 10, 14 * gib + 6, 2 * gib + 3}, heads{9 * gib + 1, 5 * gib, 43};
-    const FarRuns runs = {
-        {"b=2 hq=6 hkv=3 sq=5 skv=6 causal mask=float mask_shape=2,6,5,6", all},
-        {"b=2 hq=6 hkv=2 sq=5 skv=6 mask=float mask_shape=2,3,5,6", all},
-        {"b=2 hq=6 hkv=2 sq=5 skv=6 mask=float mask_shape=2,3,5,6 kernel=tiles", heads},
-        {"b=2 hq=6 hkv=2 sq=37 skv=41 mask=float mask_shape=2,2,37,41", heads},
-        {"b=2 sq=37 skv=41 causal mask=float mask_shape=2,1,37,41", {100 * gib, 8, gib - 3}}};
     run_all(device, context, runs);
 }
 

@@ -178,54 +178,83 @@ void write_arguments(const core::Plan& plan, const VkattnBackwardArgs& args, Res
     std::memcpy(scratch.base() + offset, block.data(), block.size());
 }
 
-// Runs the dispatches that reach the last heads of a backward of many batches, which are all alike: two heads of a row.
-// Only what belongs to these heads has memory. Returns what is wrong with the gradients of the last batch, or "".
-std::string flaw_of_last_batch(Device& device, VkattnContext* context, uint64_t batches,
-                               const std::string& words) {
-    const Case one = parse_case("h=2 sq=1 skv=9 d=8 mask=float mask_shape=1,2,1,9 dlse " + words, "here");
+// A backward of one batch, so many times over: all batches share the inputs that have strides.
+Case repeated(const Case& one, uint64_t batches) {
     Case c = one;
     c.problem.batch = c.problem.mask_extents[0] = static_cast<uint32_t>(batches);
     c.problem.query_strides = {0, 8, 8};
     c.problem.key_strides = c.problem.value_strides = {0, 72, 8};
     c.problem.mask_strides = {0, 9, 9};
     c.gradient_strides[3] = VkattnStrides{0, 8, 8};
-    const Plan plan = backward_plan_of(context, c);
-    const core::Plan planned = *core_plan_of(context->caps, c, true);
-    std::vector<uint32_t> segments;
-    uint64_t first = batches;
-    for (uint32_t i = 0; i < planned.dispatches.size(); i++) {
-        const core::Dispatch& d = planned.dispatches[i];
-        if (uint64_t{d.cut.first[0]} + d.groups[0] != 2 * batches) continue;
-        segments.push_back(i);
-        first = std::min<uint64_t>(first, d.cut.first[0] / 2);
-    }
+    return c;
+}
 
-    std::deque<Reservation> spaces;
-    // The last batches have memory in arrays of so many bytes a batch, and this content.
-    const auto last = [&](uint64_t bytes, std::span<const std::byte> content) -> VkDeviceAddress {
-        Reservation& space = spaces.emplace_back(batches * bytes);
-        space.enable(first * bytes, (batches - first) * bytes);
-        for (uint64_t b = first; b < batches && !content.empty(); b++)
+// The batches, of two heads each, that the last dispatches of every pass have; only they have memory.
+class LastBatches {
+  public:
+    LastBatches(const core::Plan& plan, uint64_t batches) : first_(batches), batches_(batches) {
+        for (uint32_t i = 0; i < plan.dispatches.size(); i++) {
+            const core::Dispatch& d = plan.dispatches[i];
+            if (uint64_t{d.cut.first[0]} + d.groups[0] != 2 * batches) continue;
+            segments_.push_back(i);
+            first_ = std::min<uint64_t>(first_, d.cut.first[0] / 2);
+        }
+    }
+    const std::vector<uint32_t>& segments() const { return segments_; }
+
+    // An array of so many bytes a batch, and what each of the batches has there.
+    VkDeviceAddress add(uint64_t bytes, std::span<const std::byte> content = {}) {
+        Reservation& space = spaces_.emplace_back(batches_ * bytes);
+        enable(space, 0, bytes);
+        for (uint64_t b = first_; b < batches_ && !content.empty(); b++)
             std::memcpy(space.base() + b * bytes, content.data(), bytes);
         return reinterpret_cast<uintptr_t>(space.base());
-    };
+    }
+    // Makes an array that begins at an offset of a space usable.
+    void enable(Reservation& space, uint64_t offset, uint64_t bytes) const {
+        space.enable(offset + first_ * bytes, (batches_ - first_) * bytes);
+    }
+    // The elements of the last batch in an array.
+    std::vector<float> last(VkDeviceAddress array, uint64_t elements, VkattnDtype dtype) const {
+        std::vector<float> all;
+        const auto* const end =
+            reinterpret_cast<const std::byte*>(array) + batches_ * elements * element_bytes(dtype);
+        for (uint64_t n = elements; n > 0; n--) all.push_back(load(end - n * element_bytes(dtype), dtype));
+        return all;
+    }
+
+  private:
+    std::vector<uint32_t> segments_;
+    uint64_t first_, batches_;
+    std::deque<Reservation> spaces_;
+};
+
+// Runs the dispatches that reach the last heads of a backward of many batches, which are all alike: two heads of a row.
+// Returns what is wrong with the gradients of the last batch, or "".
+std::string flaw_of_last_batch(Device& device, VkattnContext* context, uint64_t batches,
+                               const std::string& words) {
+    const Case one = parse_case("h=2 sq=1 skv=9 d=8 mask=float mask_shape=1,2,1,9 dlse " + words, "here");
+    const Case c = repeated(one, batches);
+    const Plan plan = backward_plan_of(context, c);
+    const core::Plan planned = *core_plan_of(context->caps, c, true);
+    LastBatches batch(planned, batches);
     using A = VkattnBackwardArgs;
     A args = backward_args();
     const BackwardInputs inputs(one);
     RunMemory memory(device);
     memory.add_inputs(one, inputs.forward, args);
     args.dout = memory.input("dout", inputs.dout.image);
-    args.out = last(inputs.out.image.size(), inputs.out.image);
-    args.lse = last(8, std::as_bytes(std::span(inputs.lse)));
-    args.dlse = last(8, std::as_bytes(std::span(inputs.dlse)));
-    Gradients got;
-    const std::tuple<VkDeviceAddress A::*, uint64_t, std::vector<float>*> outputs[] = {
-        {&A::dquery, 16, &got.query},
-        {&A::dkey, 144, &got.key},
-        {&A::dvalue, 144, &got.value},
-        {&A::dbias, 18, &got.mask}};
-    const uint64_t element = element_bytes(one.problem.dtype);
-    for (const auto& [address, elements, to] : outputs) args.*address = last(elements * element, {});
+    args.out = batch.add(inputs.out.image.size(), inputs.out.image);
+    args.lse = batch.add(8, std::as_bytes(std::span(inputs.lse)));
+    args.dlse = batch.add(8, std::as_bytes(std::span(inputs.dlse)));
+    const std::tuple<VkDeviceAddress A::*, uint64_t, std::vector<float> Gradients::*> outputs[] = {
+        {&A::dquery, 16, &Gradients::query},
+        {&A::dkey, 144, &Gradients::key},
+        {&A::dvalue, 144, &Gradients::value},
+        {&A::dbias, 18, &Gradients::mask}};
+    const VkattnDtype dtype = one.problem.dtype;
+    for (const auto& [address, elements, to] : outputs)
+        args.*address = batch.add(elements * element_bytes(dtype));
 
     // No buffer is as large as the scratch, and none is written to: any one may stand for it.
     const Buffer stand_in = device.runtime().allocate(256);
@@ -234,16 +263,13 @@ std::string flaw_of_last_batch(Device& device, VkattnContext* context, uint64_t 
     args.scratch_buffer = stand_in.handle();
     args.scratch_offset = args.scratch_address - stand_in.address();
     write_arguments(planned, args, scratch);
-    scratch.enable(scratch_offset(planned, core::Region::statistics) + first * 32, (batches - first) * 32);
+    batch.enable(scratch, scratch_offset(planned, core::Region::statistics), 32);
 
-    for (const uint32_t segment : segments)
+    for (const uint32_t segment : batch.segments())
         device.runtime().submit(
             [&](VkCommandBuffer commands) { plan.cmd_backward(commands, args, segment, 1); });
-    for (const auto& [address, elements, to] : outputs) {
-        const auto* const end =
-            reinterpret_cast<const std::byte*>(args.*address) + batches * elements * element;
-        for (uint64_t n = elements; n > 0; n--) to->push_back(load(end - n * element, one.problem.dtype));
-    }
+    Gradients got;
+    for (const auto& [address, elements, to] : outputs) got.*to = batch.last(args.*address, elements, dtype);
     return compare(got, expect_gradients(one, inputs));
 }
 

@@ -120,24 +120,6 @@ TEST_CASE_FIXTURE(Recorded, "the argument block is written to scratch, then wait
     }
 }
 
-TEST_CASE_FIXTURE(Recorded, "more than 65535 heads are cut into what the device holds") {
-    VkPhysicalDeviceProperties2 properties{};
-    properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
-    device.vk().vkGetPhysicalDeviceProperties2(runtime.handles().physical_device, &properties);
-    const uint32_t most = properties.properties.limits.maxComputeWorkGroupCount[0];
-    const auto commands = run_in(
-        between, context,
-        parse_case(
-            "b=2 h=32769 sq=1 skv=1 tuning=threads=4,lanes=4,rows=4,cols=4,chunk=4,p_blocks=1,v_keys=4,"
-            "prefetch=0,unroll=1"));
-    uint64_t heads = 0;
-    for (const Command& command : commands) {
-        CHECK(command.groups[0] <= most);
-        heads += command.groups[0];
-    }
-    CHECK(heads == 65538);
-}
-
 TEST_CASE_FIXTURE(Recorded, "on a device with small grids the work is cut into dispatches") {
     const std::array<uint32_t, 3> limit = {3, 5, 9};
     between.largest_grid = limit;

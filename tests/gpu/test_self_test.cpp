@@ -99,30 +99,6 @@ TEST_CASE_FIXTURE(SelfTested,
     CHECK_NE(std::string(seen.error.message).find("failed the self-test on this device"), std::string::npos);
 }
 
-TEST_CASE_FIXTURE(SelfTested, "self-test: verdicts that a context is told take a kernel out of its plans") {
-    const std::string first = chosen_kernel(Context(info));
-    core::DeviceCaps caps = Context(info).get()->caps;
-    for (const VkattnDtype operands :
-         {VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_FLOAT32})  // of matrix units, and `tiles`
-        caps.verdicts.push_back({false, first, VKATTN_DTYPE_FLOAT16, operands, "out[3] is 1 instead of 2"});
-    const std::string text = core::verdicts_text(caps, vkattn_version());
-    info.self_test_verdicts = text.c_str();
-    const Context told(info);
-    VkattnProblem problem = small_problem();
-    VkattnPlanInfo plan_info;
-    vkattn_plan_info_init(&plan_info);
-    const Seen seen = call(vkattn_plan_check, told.get(), &problem, nullptr, &plan_info);
-    if (first == "tiles") {
-        CHECK_EQ(seen.returned, VKATTN_UNSUPPORTED);
-    } else {
-        REQUIRE_EQ(seen.returned, VKATTN_OK);
-        CHECK_NE(std::string(plan_info.kernel), first);
-        CHECK_NE(Plan(told, problem).describe().find("out[3] is 1 instead of 2"), std::string::npos);
-    }
-    problem.dtype = VKATTN_DTYPE_FLOAT32;
-    CHECK_EQ(call(vkattn_plan_check, told.get(), &problem, nullptr, &plan_info).returned, VKATTN_OK);
-}
-
 TEST_CASE_FIXTURE(SelfTested, "self-test: bad arguments are refused by name") {
     const Context context(info);
     const Buffer memory = runtime.allocate(context.self_test_size());

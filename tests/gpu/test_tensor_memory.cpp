@@ -1,5 +1,5 @@
-// Where tensors may lie: interleaved in packed buffers, in buffers of no other usage than an address, beside scratch
-// that plans share; and where they may not.
+// Where tensors may lie: in buffers of no other usage than an address, beside scratch that plans share; and where they
+// may not. Strides of packed buffers are in tests/cases.
 #include <fmt/format.h>
 
 #include <list>
@@ -13,120 +13,6 @@
 
 using namespace vkattn;
 using namespace vkattn::test;
-
-namespace {
-
-// The tensors of a packed buffer as one image, and the bytes that a run may write. Offsets are in elements.
-struct Image {
-    std::vector<std::byte> all;
-    std::vector<bool> written;
-
-    void add(const Tensor& tensor, uint64_t offset, bool is_output) {
-        const std::vector<bool> covered = tensor.covered();
-        const uint64_t first = offset * element_bytes(tensor.dtype);
-        all.resize(std::max<size_t>(all.size(), first + covered.size()));
-        written.resize(all.size());
-        for (size_t i = 0; i < covered.size(); i++)
-            if (covered[i]) {
-                all[first + i] = tensor.image[i];
-                written[first + i] = is_output;
-            }
-    }
-};
-
-// The elements of a tensor in what a packed buffer holds.
-std::vector<float> gathered(const Tensor& like, uint64_t offset, const std::vector<std::byte>& all) {
-    return like.gather(std::span(all).subspan(offset * element_bytes(like.dtype), like.image.size()));
-}
-
-// A case whose tensors are (batch, seq, which, heads, head_dim) or, with heads outside, (batch, heads, seq, which,
-// head_dim). Offsets of query, key, value and out are in elements.
-struct Packed {
-    std::string text;
-    uint64_t offsets[4];
-};
-
-Packed packed_rows(uint32_t hq, uint32_t hkv, uint32_t d, uint32_t seqlen, const std::string& words) {
-    const uint32_t row = (2 * hq + 2 * hkv) * d;
-    const std::string strides = fmt::format("{},{},{}", row * seqlen, d, row);
-    return {fmt::format("b=2 hq={} hkv={} s={} d={} qs={} ks={} vs={} os={} {}", hq, hkv, seqlen, d, strides,
-                        strides, strides, strides, words),
-            {0, uint64_t{hq} * d, uint64_t{hq + hkv} * d, uint64_t{hq + 2 * hkv} * d}};
-}
-
-Packed packed_heads(uint32_t h, uint32_t d, uint32_t seqlen, const std::string& words) {
-    const uint32_t row = 4 * d;
-    const std::string strides = fmt::format("{},{},{}", row * seqlen * h, row * seqlen, row);
-    return {fmt::format("b=2 h={} s={} d={} qs={} ks={} vs={} os={} {}", h, seqlen, d, strides, strides,
-                        strides, strides, words),
-            {0, d, 2 * uint64_t{d}, 3 * uint64_t{d}}};
-}
-
-std::vector<Packed> packed_cases() {
-    return {packed_rows(4, 2, 16, 41, "causal"), packed_rows(3, 3, 24, 33, "dtype=f16 align_bytes=16"),
-            packed_rows(4, 1, 7, 19, "dtype=bf16"), packed_heads(3, 8, 29, ""),
-            packed_heads(2, 5, 37, "dtype=f16 causal")};
-}
-
-}  // namespace
-
-TEST_CASE_FIXTURE(Recorded, "query, key, value and out may be interleaved in one packed buffer") {
-    for (const Packed& packed : packed_cases()) {
-        const Job job(context.get(), packed.text);
-        CAPTURE(job.c.text);
-        const Tensor out = tensor_of(job.c, 3);
-        const Tensor* const tensors[] = {&job.inputs.query, &job.inputs.key, &job.inputs.value, &out};
-        Image image;
-        for (size_t t = 0; t < 4; t++) image.add(*tensors[t], packed.offsets[t], t == 3);
-        RunMemory memory(device);
-        const VkDeviceAddress packed_at = memory.add("packed", image.all, image.written, 16);
-        VkattnForwardArgs args = forward_args();
-        VkDeviceAddress* const addresses[] = {&args.query, &args.key, &args.value, &args.out};
-        for (size_t t = 0; t < 4; t++)
-            *addresses[t] = packed_at + packed.offsets[t] * element_bytes(job.c.problem.dtype);
-        args.lse = memory.output("lse", job.expected.exact.lse.size() * sizeof(float));
-        memory.add_scratch(job.plan, args);
-        runtime.submit([&](VkCommandBuffer commands) { job.plan.cmd_forward(commands, args); });
-        const Outcome outcome{gathered(out, packed.offsets[3], memory.content("packed")),
-                              memory.floats("lse")};
-        CHECK(compare(outcome, job.expected) == "");
-        CHECK(memory.damage() == "");
-    }
-}
-
-TEST_CASE_FIXTURE(Recorded, "gradients may be interleaved in one packed buffer, as their tensors are") {
-    for (const Packed& packed : packed_cases()) {
-        const Case c = with_possible_backward_limit(context.get(), parse_case(packed.text, "here"));
-        CAPTURE(c.text);
-        const Plan plan = backward_plan_of(context.get(), c);
-        const BackwardInputs inputs(c);
-        const Inputs& f = inputs.forward;
-        const Tensor* const tensors[] = {&f.query, &f.key, &f.value, &inputs.out};
-        Image given, gradients;  // dout lies where out does, between the gradients
-        for (size_t t = 0; t < 4; t++) {
-            given.add(*tensors[t], packed.offsets[t], false);
-            gradients.add(t == 3 ? inputs.dout : *tensors[t], packed.offsets[t], t != 3);
-        }
-        RunMemory memory(device);
-        const VkDeviceAddress given_at = memory.input("packed", given.all, 16),
-                              gradients_at = memory.add("gradients", gradients.all, gradients.written, 16);
-        VkattnBackwardArgs args = backward_args();
-        VkDeviceAddress* const inputs_at[] = {&args.query, &args.key, &args.value, &args.out};
-        VkDeviceAddress* const outputs_at[] = {&args.dquery, &args.dkey, &args.dvalue, &args.dout};
-        for (size_t t = 0; t < 4; t++) {
-            const uint64_t offset = packed.offsets[t] * element_bytes(c.problem.dtype);
-            *inputs_at[t] = given_at + offset;
-            *outputs_at[t] = gradients_at + offset;
-        }
-        args.lse = memory.input("lse", std::as_bytes(std::span(inputs.lse)));
-        memory.add_scratch(plan, args);
-        runtime.submit([&](VkCommandBuffer commands) { plan.cmd_backward(commands, args); });
-        const std::vector<std::byte> after = memory.content("gradients");
-        const auto of = [&](size_t t) { return gathered(*tensors[t], packed.offsets[t], after); };
-        CHECK(compare(Gradients{of(0), of(1), of(2), {}}, expect_gradients(c, inputs)) == "");
-        CHECK(memory.damage() == "");
-    }
-}
 
 TEST_CASE_FIXTURE(Recorded, "tensors may lie in buffers with no other usage than their address") {
     if (!device.has_guard_pages()) return skip("buffers of this usage alone: they go with guard pages");

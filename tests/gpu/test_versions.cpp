@@ -111,16 +111,10 @@ void check_merged(const OnVersion& on, uint32_t version, const Requirements& nee
     const OwnDevice own(on, needed, chain.first);
     const Context context(own.context_info(chain.first, version));
     const Context other(own.context_info(needed.features(), version));
-    const core::DeviceCaps &seen = context.get()->caps, &all = other.get()->caps;
+    core::DeviceCaps seen = context.get()->caps;
     CHECK(seen.buffer_device_address);
-    CHECK(seen.storage_16bit == all.storage_16bit);
-    CHECK(seen.subgroup_size_control == all.subgroup_size_control);
-    CHECK(seen.full_subgroups == all.full_subgroups);
-    CHECK(seen.matrix_conversions == all.matrix_conversions);
-    CHECK(seen.matrices.size() == all.matrices.size());
-    VkattnProblem p = good_problem();
-    p.dtype = VKATTN_DTYPE_FLOAT16;
-    CHECK(Plan(context, p).describe() == Plan(other, p).describe());
+    seen.int64 = other.get()->caps.int64;  // of VkPhysicalDeviceFeatures2, which not all of these chains have
+    CHECK(seen == other.get()->caps);
 }
 
 }  // namespace
@@ -150,33 +144,6 @@ TEST_CASE_FIXTURE(
         for (const std::string& failure :
              run_backward_case(on.device, context, parse_case(backward, "here")).failures)
             FAIL_CHECK(failure);
-    }
-}
-
-TEST_CASE_FIXTURE(OnDevice,
-                  "versions: without full subgroups matrix kernels are refused, and the reason is said") {
-    if (!device.has_matrix_unit(VKATTN_DTYPE_FLOAT16))
-        return skip("full subgroups: " + device.info().name + " has no matrix unit for float16");
-    const RuntimeHandles h = runtime.handles();
-    const Requirements needed(h.get_instance_proc_addr, h.instance, h.physical_device);
-    auto subgroups = make_struct<VkPhysicalDeviceSubgroupSizeControlFeatures>(
-        VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_FEATURES);
-    needed.merge(&subgroups);
-    for (const VkBool32 full : {VK_TRUE, VK_FALSE}) {
-        subgroups.computeFullSubgroups = full;
-        VkattnContextInfo info = context_info_of(h);
-        info.features = reinterpret_cast<const VkPhysicalDeviceFeatures2*>(&subgroups);
-        const Context context(info);
-        CHECK((context.probe_size() != 0) == (full != 0));
-        VkattnProblem p = good_problem();
-        p.dtype = VKATTN_DTYPE_FLOAT16;
-        VkattnOptions o = options();
-        o.kernel = "matrix";
-        const Seen seen = create_with(context.get(), p, &o);
-        CHECK(seen.returned == (full != 0 ? VKATTN_OK : VKATTN_UNSUPPORTED));
-        if (full == 0)
-            CHECK(std::string(seen.error.message).find("computeFullSubgroups") != std::string::npos);
-        CHECK(create_with(context.get(), p).returned == VKATTN_OK);
     }
 }
 
