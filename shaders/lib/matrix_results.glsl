@@ -6,9 +6,6 @@ const uint OUT_PIECES = MATRIX_STEPS(OUT_TILES, OUT_FIT), OUT_PIECE = MATRIX_STE
 const uint OUT_VECS = OUT_PIECE * N / 8, OUT_STRIDE = (OUT_PIECE * N / OUT_UNIT | 1) * UNIT;
 const uint OUT_ITEMS = MATRIX_STEPS(M * OUT_VECS, SUBGROUP_SIZE);
 
-// Parts are float32, and are brought into the range by the combine.
-float in_range_of_out(float x) { return IS_SPLIT || STORED_OUT_TYPE == TYPE_FLOAT32 ? x : WITHIN_OUT4(vec4(x)).x; }
-
 void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
     if (whole) {
         store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, low, high);
@@ -59,7 +56,7 @@ void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
                 const uint to = at + (n - first) * N / OUT_UNIT * UNIT;
                 FOR_EACH(e, ELEMENTS) {
                     const float x = acc[r * OUT_TILES + n][e] * scale[slot(e)];
-                    acc[r * OUT_TILES + n][e] = IS_ZERO(row_sum[r][slot(e)]) ? 0 : in_range_of_out(x);
+                    acc[r * OUT_TILES + n][e] = IS_ZERO(row_sum[r][slot(e)]) ? 0 : x;
                 }
                 if (OUT_ROUNDED) put_rounded(acc[r * OUT_TILES + n], to, OUT_STRIDE);
                 else coopMatStore(acc[r * OUT_TILES + n], pool, to, OUT_STRIDE, OWN_ORDER);

@@ -1,22 +1,20 @@
 // The matrix kernel's loop with stale offsets: forward_matrix.comp has its pseudocode. A row's offset is what the
-// exponents of its weights are relative to. Its problems have no FAR_ROWS (src/plan/matrix.cpp).
+// exponents of its weights are relative to.
 shared uint grown_tile;    // the first key of the tile that outgrew its offsets, plus 1; 0 if none has
 shared uint large_scores;  // 1: every tile is finished, which rounds scores first
 
-// True if a tile is an inner one, and no term but the mask changes its scores.
-bool lies_inner(TileCursor c, uint first_key) {
-    return int(first_key) >= c.first_inner && int(first_key) <= c.last_inner &&
-           !terms_change(c.w, tile_rows(c.w), keys_from(first_key));
-}
-
 // True if the mask of a tile is fetched ahead.
-bool is_biased(TileCursor c, uint first_key) { return inverse_scale != 0 && lies_inner(c, first_key); }
+bool is_biased(TileCursor c, uint first_key) {
+    return inverse_scale != 0 && int(first_key) >= c.first_inner &&
+           int(first_key) <= c.last_inner && !terms_change(c.w, tile_rows(c.w), keys_from(first_key));
+}
 
 // True if the tile's scores need nothing but what exponentials() does, and the next tile's keys need no test: they
 // exist, and no mask hides one of them from all rows, or what it hides is finite as far as we know.
 bool is_inner(TileCursor c) {
-    const bool inner = lies_inner(c, c.k.first);
-    if (MASK_KIND == MASK_NONE || !inner) return inner;
+    const bool lies_inner = int(c.k.first) >= c.first_inner &&
+                            int(c.k.first) <= c.last_inner && !terms_change(c.w, tile_rows(c.w), keys_from(c.k.first));
+    if (MASK_KIND == MASK_NONE || !lies_inner) return lies_inner;
     if (c.next_key < c.end_key && c.next_key + TILE_KV > c.end_key) return false;
     if (BIAS_AHEAD) return inverse_scale != 0 && bias_aligned && !zero_hidden_keys;
     return c.visible && (c.next_visible || c.next_key >= c.end_key);
@@ -124,6 +122,7 @@ bool leaves_loop(TileCursor c, uint set_tile) {
 }
 
 void loop_with_stale_offsets(inout TileCursor c) {
+    const bool no_inner = FINISHES_ALL_TILES || FAR_ROWS;
     if (drops_unseen()) {
         find_seen(c.w, c.k.first);
         store_seen_k();
@@ -150,7 +149,7 @@ void loop_with_stale_offsets(inout TileCursor c) {
         raise_offsets(factor, 0.0);
         if (has_large_offset()) large_scores = 1;
         barrier();
-        const bool inner_ones = !FINISHES_ALL_TILES && !finish_all && large_scores == 0;
+        const bool inner_ones = !no_inner && !finish_all && large_scores == 0;
         finish_all = false;
         [[dont_unroll]] while (c.k.first < c.end_key) {
             [[dont_unroll]] while (inner_ones && c.k.first < c.end_key && is_inner(c)) {

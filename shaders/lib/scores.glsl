@@ -58,11 +58,10 @@ struct Terms {
 };
 Terms terms_of(Work w, bool mask_is_mixed) { return Terms(w, mask_rows(w), mask_is_mixed); }
 
-// True if a term changes some score among rows from .x to .y and keys from .x to before .y: a line for each term. It is
-// true of them if it is true of some of them. The mask is not among them, because some loops know its tiles.
-bool terms_change(Work w, uvec2 rows, uvec2 keys) {
-    return false;
-}
+// True if a term changes some score among rows from .x to .y and keys from .x to before .y: an expression for each. It is
+// true of them if it is true of some of them. The mask is not among them, because some loops know its tiles. It is a
+// macro, so that where there is no such term the loops' conditions are as simple as without it.
+#define terms_change(w, rows, keys) false
 
 // True if bounds, the mask or a term change some score among these rows and keys.
 bool terms_finish(Work w, uvec2 rows, uvec2 keys) {
@@ -81,7 +80,7 @@ uvec2 keys_from(uint first_key) { return uvec2(first_key, first_key + TILE_KV); 
 vec4 scaled(vec4 x) {
     precise vec4 score = SCALED_WITH_MASK ? x : x * push.score_scale;
     vec4 derivative;
-    if (HAS_SOFTCAP) score = capped(score, derivative);
+    if (HAS_SOFTCAP) score = capped(x, derivative);
     return score;
 }
 
@@ -89,7 +88,7 @@ vec4 scaled(vec4 x) {
 vec4 scaled(vec4 x, out vec4 derivative) {
     precise vec4 score = SCALED_WITH_MASK ? x : x * push.score_scale;
     derivative = vec4(1);
-    if (HAS_SOFTCAP) score = capped(score, derivative);
+    if (HAS_SOFTCAP) score = capped(x, derivative);
     return score;
 }
 

@@ -1,15 +1,17 @@
-// The softcap, a term of the scores (lib/scores.glsl): c * tanh(s / c).
+// The softcap, a term of the scores (lib/scores.glsl): c * tanh(s / c), where s is the scaled x.
 //
 // Let t = s / c. For |t| above 1/2 the tanh is 1 - 2u / (1 + u) with u = e^-2|t|, which cannot overflow. That loses what
 // is small, so the Taylor series stands in below 1/2, exact there to 1e-7: t * (1 + t^2 * series). Times c it is s times
 // the same, whatever becomes of t: with a cap of 1e37 t is less than the least number that is not flushed to 0, and s
-// must come out as it is. Either way NaN stays NaN, whichever the comparison takes.
+// must come out as it is. Where t is large, s may overflow instead. Either way NaN stays NaN, whichever the comparison
+// takes.
 const uint SIGN_BIT = 0x80000000u;
-float inverse_softcap = HAS_SOFTCAP ? 1 / push.score_softcap : 0;
+float scale_of_tanh = HAS_SOFTCAP ? push.score_scale / push.score_softcap : 0;
 
-// Returns s capped; `derivative` is that of the capped score by s, 1 - tanh^2.
-vec4 capped(vec4 s, out vec4 derivative) {
-    const vec4 t = s * inverse_softcap, square = t * t;
+// Returns the capped score of x; `derivative` is that of the capped score by s, 1 - tanh^2.
+vec4 capped(vec4 x, out vec4 derivative) {
+    precise const vec4 s = x * push.score_scale;
+    const vec4 t = x * scale_of_tanh, square = t * t;
     vec4 series = vec4(21844.0 / 6081075.0);
     series = series * square - 1382.0 / 155925.0;
     series = series * square + 62.0 / 2835.0;

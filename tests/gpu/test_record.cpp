@@ -141,7 +141,7 @@ TEST_CASE_FIXTURE(Recorded, "on a device with small grids the work is cut into d
     const char* const text_of_backward = "b=2 hq=4 hkv=2 sq=203 skv=297 mask=float mask_shape=203,297 dlse";
     const Report report = run_backward_case(device, fresh.get(), parse_case(text_of_backward));
     for (const std::string& failure : report.failures) FAIL_CHECK(failure);
-    CHECK(report.segments > 20);
+    CHECK(report.segments > 12);  // uncut there are eight, with large tiles too
     for (const char* text : {"sq=1000000000 skv=1", "sq=60 skv=1 kernel=materialized"}) {
         VkattnPlan* plan = nullptr;
         VkattnError error;
