@@ -38,7 +38,6 @@ vec4 as_operand(vec4 dout) {
     return DOUT_TYPE == TYPE_FLOAT32 ? dout : floats_of(DOUT_TYPE, bits_of(DOUT_TYPE, dout));
 }
 
-
 shared vec4 out_vecs[THREADS], dout_vecs[THREADS];
 
 void main() {

@@ -8,7 +8,7 @@
 //     for each block of it:
 //       S = Q . K^T;  dP = dO . V^T - delta
 //       P = 2^(score - lse);  dS = P o dP                      // lib/backward_matrix_scores.glsl
-//       dQ += dS . K;  what dS loses by rounding is summed, if need be  // lib/rounding_loss.glsl
+//       dQ += dS . K;  where it matters, sum what dS loses by rounding  // lib/rounding_loss.glsl
 //   dquery = softmax_scale * dQ;  where some lse is large, over rowsum(P), whose inverse is kept for the other kernel
 //
 // Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS query rows of one head and a slice of dQ's head
@@ -36,7 +36,6 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/backward_matrix_staging.glsl"
 #include "lib/mask.glsl"
 #include "lib/backward_matrix_scores.glsl"
-#include "lib/rounding_loss.glsl"
 #include "lib/matrix_grid.glsl"
 
 Work work;
@@ -95,39 +94,14 @@ void begin_sums() {
         FOR_EACH(s, SLOTS) row_sum[r][s] = FloatsIn(kept).x[KEPT_AT((KEPT_SUMS + r) * ELEMENTS + s)];
 }
 
-// Eight head dims of what the slice's keys have in common.
-uvec2 common_keys;  // see lib/rounding_loss.glsl
-void common_eight(uint d, out vec4 a[2], out vec4 b[2]) {
-    const RowStart first = row_start(walked_tile_at(walked_qk, common_keys.x), common_keys.x, KEY_VALUE_BYTES);
-    const RowStart last = row_start(walked_tile_at(walked_qk, common_keys.y), common_keys.y, KEY_VALUE_BYTES);
-    const uvec4 x = load_query8(first, d, HEAD_DIM_QK), y = load_query8(last, d, HEAD_DIM_QK);
-    a = vec4[2](floats_of(OPERAND_TYPE, x.xy), floats_of(OPERAND_TYPE, x.zw));
-    b = vec4[2](floats_of(OPERAND_TYPE, y.xy), floats_of(OPERAND_TYPE, y.zw));
-}
-
-// All invocations call it; a barrier follows before loses_by_rounding().
-void compare_common_keys() {
-    if (walked.x >= walked.y) return;
-    common_keys = uvec2(seen_key(work, walked, false), seen_key(work, walked, true));
-    if (common_keys.x >= walked.y) return;
-    for (uint v = thread; v < MATRIX_STEPS(HEAD_DIM_QK, 8); v += THREADS) {
-        vec4 a[2], b[2];
-        common_eight(v * 8, a, b);
-        compare_keys(a[0], b[0]);
-        compare_keys(a[1], b[1]);
-    }
-}
-
-// Gives the sums what rounding has taken from them, by way of the subgroup's share of the pool. All invocations call it.
+// Gives the sums what rounding has taken from them, by way of the subgroup's share of the pool. `lost` is summed along
+// the rows.
 void give_back_loss() {
-    for (uint v = lane; v < QK_TILES * N / 8; v += SUBGROUP_SIZE) {
-        vec4 a[2], b[2];
-        common_eight(slice() * QK_TILES * N + v * 8, a, b);
-        PUT8(share + IN_POOL(2 * v), floatBitsToUint(in_common(a[0], b[0])))
-        PUT8(share + IN_POOL(2 * v + 1), floatBitsToUint(in_common(a[1], b[1])))
+    for (uint v = lane; v < QK_TILES * N / 4; v += SUBGROUP_SIZE) {
+        const uvec4 four = floatBitsToUint(four_in_common(walked_qk, slice() * QK_TILES * N + v * 4));
+        PUT8(share + IN_POOL(v), four)
     }
     subgroupBarrier();
-    FOR_EACH(r, ROW_BLOCKS) sum_along_rows(lost[r]);
     FOR_EACH(n, QK_TILES) {
         ACCUMULATOR c;
         coopMatLoad(c, pool, share + IN_POOL(n * N / 4), 0, OWN_ORDER);
@@ -175,7 +149,6 @@ bool is_empty_row(uint row) {
 }
 
 void store_sums(bool odd) {
-    find_factors(odd);
     const Rows q = gradient_tile(backward().x.dquery, DQUERY, work);
     const float scale = backward().x.scale;
     FOR_EACH(r, ROW_BLOCKS) {
@@ -197,7 +170,7 @@ void main() {
     if (thread == 0) odd_rows = saw_nonfinite = 0;
     begin_comparison();
     barrier();
-    compare_common_keys();
+    compare_keys(work, walked_qk, walked);
     HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)
     HOLD_ROWS(held_v, V_HELD_STEPS, dout, HEAD_DIM_V)
     HeldNumbers numbers;
@@ -210,7 +183,7 @@ void main() {
     clear_padding();
     write_places();
     const bool odd = odd_rows != 0;
-    sums_loss = loses_by_rounding();
+    find_whether_loss_is_large();
     const bool plain = !odd && !sums_loss && masks_are_plain(work.last_row + 1 == work.first_row + HELD_ROWS);
     bool again;
     [[dont_unroll]] do {
@@ -219,6 +192,9 @@ void main() {
         again = MASK_KIND != MASK_NONE && !zero_hidden_keys && has_nonfinite_sum();
         if (again) zero_hidden_keys = true;
     } while (again);
+    barrier();
+    if (ends_loop()) find_factors(odd);
+    if (sums_loss) FOR_EACH(r, ROW_BLOCKS) sum_along_rows(lost[r]);
     barrier();  // from the pool's map to equal shares of it
     if (sums_loss) give_back_loss();
     if (ends_loop()) store_sums(odd);

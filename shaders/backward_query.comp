@@ -4,7 +4,7 @@
 //   for each tile of TILE_KV keys that some row of the query tile sees:
 //     P, dS of the tile                                                  // lib/backward.glsl
 //     for each P_BLOCKS of dS:  stage dS;  for each V_KEYS keys:  stage K;  dQ += dS . K
-//     with the macro DOT, what dS loses by rounding is summed, if need be  // lib/rounding_loss.glsl
+//     with the macro DOT, where it matters, sum what dS loses by rounding  // lib/rounding_loss.glsl
 //   dquery = softmax_scale * dQ / rowsum(P);  1 / rowsum(P) is kept for the other kernels
 //
 // Tile ownership and shared memory: as forward_tiles.comp, with dS for P and K for V; a workgroup has a slice of dQ's
@@ -46,37 +46,22 @@ void add_loss() {
         }
 }
 
-uvec2 common_keys;  // see lib/rounding_loss.glsl
-bool sums_loss = false;
-void common_four(Rows k, uint d, out vec4 a, out vec4 b) {
-    const RowStart first = row_start(tile_at(k, common_keys.x), common_keys.x, KEY_VALUE_BYTES);
-    const RowStart last = row_start(tile_at(k, common_keys.y), common_keys.y, KEY_VALUE_BYTES);
-    a = key_value_floats(load_key_value4(first, d, HEAD_DIM_QK, false));
-    b = key_value_floats(load_key_value4(last, d, HEAD_DIM_QK, false));
-}
-
 // `keys` are those that the tile sees. All invocations call it.
-void find_loss(Work w, Rows k, uvec2 keys) {
+void begin_loss(Work w, Rows k, uvec2 keys) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) lost[r] = 0;
     begin_comparison();
     barrier();
-    common_keys = keys.x < keys.y ? uvec2(seen_key(w, keys, false), seen_key(w, keys, true)) : keys.yy;
-    for (uint d = 4 * thread; common_keys.x < keys.y && d < HEAD_DIM_QK; d += 4 * THREADS) {
-        vec4 a, b;
-        common_four(k, d, a, b);
-        compare_keys(a, b);
-    }
+    compare_keys(w, k, keys);
     barrier();
-    sums_loss = loses_by_rounding();
+    find_whether_loss_is_large();
 }
 
 // Gives the sums what rounding has taken from them. All invocations call it.
 void give_back_loss(Rows k) {
     ACROSS_LANES(lost, sum_of)
     FOR_EACH(o, OUT_VECS) {
-        vec4 a, b;
-        common_four(k, 4 * (OUT_FIRST + o * LANES + lane), a, b);
-        FOR_EACH(r, ROWS) acc[r * OUT_VECS + o] += lost[r] * in_common(a, b);
+        const vec4 c = four_in_common(k, 4 * (OUT_FIRST + o * LANES + lane));
+        FOR_EACH(r, ROWS) acc[r * OUT_VECS + o] += lost[r] * c;
     }
 }
 #endif
@@ -175,7 +160,7 @@ void main() {
     load_accumulators(w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) row_sum[r] = 0;
 #ifdef DOT
-    find_loss(w, k, seen);
+    begin_loss(w, k, seen);
 #endif
 
     uint first = next_tile(classes, keys.x / TILE_KV * TILE_KV, keys.y);

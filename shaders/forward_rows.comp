@@ -296,7 +296,8 @@ void main() {
     k.begin = v.begin = keys.x;
     k.end = v.end = keys.y;
     if (IS_SPLIT && keys.x >= keys.y) {  // many splits have no key where few of the buffer's keys are valid
-        for (uint row = w.first_row + thread; row <= w.last_row; row += THREADS) store_statistics(w, row, NO_MAXIMUM, 0);
+        for (uint row = w.first_row + thread; row <= w.last_row; row += THREADS)
+            store_statistics(w, row, NO_MAXIMUM, 0);
         return;
     }
     const Terms terms = terms_of(w, true);

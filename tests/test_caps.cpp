@@ -1,6 +1,6 @@
-// What src/vulkan reads of a device, on a device that is made up and has everything. Each word that it answers and each
-// extension is withdrawn alone, and the caps that change are those that device_words.def names. So a word that is read and
-// is not in there fails, and so does one in there that is ignored.
+// These tests withdraw each word and each extension that src/vulkan reads of a device, alone, from a device that is
+// made up and has everything. The caps that change have to be those that device_words.def names. So a test fails for a
+// word that is read and is not in there, and for one in there that is ignored.
 #include <doctest/doctest.h>
 
 #include <algorithm>

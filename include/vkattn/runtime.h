@@ -64,8 +64,9 @@ typedef struct VkattnDeviceInfo {
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnDeviceInfo, vkattn_device_info_init)
 
 /* When the runtime runs the self-test of vkattn_self_test_size. It builds some twenty pipelines, which takes seconds on
- * some drivers and half a minute on others; VkattnRuntimeOptions::self_test_progress follows it. A driver that it hangs loses the device: vkattn_runtime_open returns
- * DEVICE_LOST then, and the next one with the same file leaves the test out, with a message. */
+ * some drivers and half a minute on others; VkattnRuntimeOptions::self_test_progress follows it. A driver that it hangs
+ * loses the device: vkattn_runtime_open returns DEVICE_LOST then, and the next one with the same file leaves the test
+ * out, with a message. */
 typedef enum VkattnSelfTest {
     /* Once for a driver, if there is a pipeline_cache file, which keeps the verdicts: the default. Without a file it is
      * not run. */
@@ -98,8 +99,8 @@ typedef struct VkattnRuntimeOptions {
      * done and what the next one does, as "compiling the self-test"; may be null. Where kernels have failed, those in
      * their place are tested in another round, which begins with 0 again. A step is a few pipelines, and takes up to
      * some seconds. Another result than 0 stops the self-test: vkattn_runtime_open succeeds, kernels that have no
-     * verdict yet are planned as if there were no self-test, and vkattn_runtime_message says so. The pipeline_cache file
-     * keeps the pipelines that were built but no verdicts, so that the next start tests again. */
+     * verdict yet are planned as if there were no self-test, and vkattn_runtime_message says so. The pipeline_cache
+     * file keeps the pipelines that were built but no verdicts, so that the next start tests again. */
     int32_t (*self_test_progress)(void* self_test_user, uint32_t done, uint32_t steps, const char* doing);
     void* self_test_user;
 } VkattnRuntimeOptions;
@@ -177,8 +178,8 @@ VKATTN_RUNTIME_API const VkattnDeviceInfo* vkattn_runtime_device(const VkattnRun
 VKATTN_RUNTIME_API const VkattnRuntimeHandles* vkattn_runtime_handles(const VkattnRuntime* runtime);
 /* A message, or null past the last so far; none is good. They are those of the validation layer, with
  * options.validation, one where a probe of the matrix units has failed, which only costs speed, one for each kernel
- * that the self-test has found wrong, which is not used then, and one where the self-test could not be run, was stopped,
- * or is left out because it did not end at two earlier starts: the device was lost, or the process ended. */
+ * that the self-test has found wrong, which is not used then, and one where the self-test could not be run, was
+ * stopped, or is left out because it did not end at two earlier starts: the device was lost, or the process ended. */
 VKATTN_RUNTIME_API const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index);
 
 /* Allocates device memory. 0 bytes are legal: such a buffer has address 0. The content is undefined.

@@ -24,8 +24,8 @@ const bool FETCHES_AHEAD = false;
 const bool FETCHES_AHEAD = PREFETCH;
 #endif
 
-// The length of a shared array holds no `?:` of specialization constants: with one, an Adreno 840 computes wrong results
-// (ncnn's pull request 6972). tests/test_spirv.cpp looks for such lengths in all modules.
+// The length of a shared array holds no `?:` of specialization constants: with one, an Adreno 840 computes wrong
+// results (ncnn's pull request 6972). tests/test_spirv.cpp looks for such lengths in all modules.
 shared vec4 pool[POOL_VEC4];
 
 uint lane = thread % LANES;

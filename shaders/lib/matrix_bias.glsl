@@ -22,7 +22,8 @@ void find_bias(Work w) {
             const uint row = min(w.first_row + subgroup_row + r * M + place_row(e), w.last_row);
             bias_row[r][slot(e)] = 2 * (mask_row(mask, row).at + key_at(place_column(0)));
         }
-    inverse_scale = mask_key_step() != 0 && push.score_scale > 1e-20 && push.score_scale < 1e20 ? 1 / push.score_scale : 0;
+    const bool can_divide = push.score_scale > 1e-20 && push.score_scale < 1e20;
+    inverse_scale = mask_key_step() != 0 && can_divide ? 1 / push.score_scale : 0;
 }
 
 #define FOR_BIAS(r, i) FOR_EACH(r, ROW_BLOCKS) FOR_EACH(i, ELEMENTS / 2)

@@ -13,11 +13,9 @@ uint thread = gl_LocalInvocationIndex;
 
 #if defined(F16) || defined(F16_OPERANDS)
 #define ELEMENT float16_t
-#define OPERAND_TYPE TYPE_FLOAT16
 const uint OPERAND_EXPONENT = 0x7c00u;
 #else
 #define ELEMENT bfloat16_t
-#define OPERAND_TYPE TYPE_BFLOAT16
 const uint OPERAND_EXPONENT = 0x7f80u;
 #endif
 #include "lib/matrix_types.glsl"

@@ -56,15 +56,14 @@ vec4 load_out4(RowStart row, uint d, uint extent, bool inside) {
 // the last bit: a finite result that passes the largest number of out's type is rounded to that, not to infinity. What
 // is not finite stays what it is.
 const float LARGEST_OUT = OUT_TYPE == TYPE_FLOAT16 ? 65504.0 : 3.38953139e38;
-#define IS_INFINITE_OR_NAN4(x) greaterThanEqual(floatBitsToUint(x) & 0x7fffffff, uvec4(0x7f800000))
-#define WITHIN_OUT4(x) mix(clamp(x, -LARGEST_OUT, LARGEST_OUT), x, IS_INFINITE_OR_NAN4(x))
+#define WITHIN_OUT4(x) \
+    mix(clamp(x, -LARGEST_OUT, LARGEST_OUT), x, greaterThanEqual(floatBitsToUint(x) & 0x7fffffff, uvec4(0x7f800000)))
 void store_out4(RowStart row, uint d, uint extent, vec4 x) {
     if (OUT_TYPE == TYPE_FLOAT32) store4_float32(row, d, extent, x);
     else store4_16bit(row, d, extent, OUT_TYPE, WITHIN_OUT4(x));
 }
 #else
 const uint STORED_OUT_TYPE = TYPE_FLOAT32;
-#define WITHIN_OUT4(x) (x)
 #define load_out4 load4_float32
 #define store_out4 store4_float32
 #endif

@@ -1,20 +1,24 @@
-// What dquery loses where score gradients are rounded to 16 bits, and how it is given back. The dS of a row sum to
-// nothing (without a softcap and dlse), so that what all keys have in common adds nothing to dS . K. Rounded ones do not
-// sum to nothing: a head dim in which all keys are large, as models have them, then drowns the others. Let c be what
-// keys have in common. With e = dS - rounded dS
+// dquery loses something where score gradients are rounded to 16 bits, and this file gives it back. The dS of a row sum
+// to nothing (without a softcap and dlse), so that what all keys have in common adds nothing to dS . K. Rounded ones do
+// not sum to nothing: a head dim in which all keys are large, as models have them, then drowns the others. Let c be
+// what keys have in common. With e = dS - rounded dS
 //
 //   dS . K = rounded dS . K + e . K,   and e . K = e . (K - c) + rowsum(e) * c
 //
-// of which the last term is the large one, and is added: e is summed for each row. That costs some instructions an
-// element, so it is done only where c is large beside what keys differ by (loses_by_rounding).
+// The last term is the large one, and it is added: a kernel sums e for each row. That costs some instructions an
+// element, so it is done only where c is large beside what keys differ by (sums_loss).
 //
-// c is of two keys, the first and the last that some row of the query tile sees: of each head dim the smaller number if
-// both have one sign, else 0. A single key would not do, because the first token's may be unlike all others. What is
-// hidden must change no bit, so no hidden key will do.
+// Two keys give c: the first and the last that some row of the query tile sees. In each head dim c is the smaller of
+// their numbers if both have one sign, else 0. A single key would not do, because the first token's may be unlike all
+// others. Hidden content must change no bit, so neither key may be hidden.
 //
-// backward_query.comp, with the macro DOT, and backward_matrix_query.comp include it. It assumes lib/scores.glsl.
-shared uint nearest_seen, most_common, most_different;
-const float LARGE_BESIDE_DIFFERENCES = 4;  // a guess: of normal numbers it is 1 at most
+// backward_query.comp, with the macro DOT, and backward_matrix_query.comp include it. It assumes lib/scores.glsl. A
+// kernel calls begin_comparison(), a barrier, compare_keys(), a barrier, and find_whether_loss_is_large().
+shared uint nearest_seen, most_common, most_different;  // the latter two are bits of numbers that are not negative
+const float LARGE_BESIDE_DIFFERENCES = 4;               // a guess, not measured
+
+uvec2 common_keys;       // the two keys
+bool sums_loss = false;  // the kernel has to sum e
 
 // The key nearest to an end of `keys`, which lie within the bounds of some row, that a mask leaves to some row of the
 // query tile; keys.y if there is none. All invocations call it, and get the same.
@@ -37,23 +41,34 @@ uint seen_key(Work w, uvec2 keys, bool from_end) {
     return found == count ? keys.y : from_end ? keys.y - 1 - found : keys.x + found;
 }
 
-// Four elements of c.
+vec4 four_of_key(Rows k, uint key, uint d) {
+    const RowStart at = row_start(tile_at(k, key), key, KEY_VALUE_BYTES);
+    return key_value_floats(load_key_value4(at, d, HEAD_DIM_QK, false));
+}
 vec4 in_common(vec4 a, vec4 b) {
     const vec4 c = mix(b, a, lessThan(abs(a), abs(b)));
     const bvec4 is_none = greaterThanEqual(floatBitsToUint(c) & SIZE_BITS, uvec4(EXPONENT_BITS));
     return mix(mix(c, vec4(0), lessThan(a * b, vec4(0))), vec4(0), is_none);
 }
+// Returns head dims d .. d+3 of c, which are zero from HEAD_DIM_QK on.
+vec4 four_in_common(Rows k, uint d) {
+    return in_common(four_of_key(k, common_keys.x, d), four_of_key(k, common_keys.y, d));
+}
 
-// compare_keys() is called with every part of the two keys by some invocation, between barriers; then
-// loses_by_rounding() says whether what they have in common is large.
 void begin_comparison() {
     if (thread == 0) most_common = most_different = 0;
 }
-void compare_keys(vec4 a, vec4 b) {
-    const vec4 c = abs(in_common(a, b)), d = abs(a - b);
-    atomicMax(most_common, floatBitsToUint(max(max(c.x, c.y), max(c.z, c.w))));
-    atomicMax(most_different, floatBitsToUint(max(max(d.x, d.y), max(d.z, d.w))));
+// Finds the two keys among `keys`, those that the tile sees, and compares them. All invocations call it.
+void compare_keys(Work w, Rows k, uvec2 keys) {
+    if (keys.x >= keys.y) return;
+    common_keys = uvec2(seen_key(w, keys, false), seen_key(w, keys, true));
+    for (uint d = 4 * thread; common_keys.x < keys.y && d < HEAD_DIM_QK; d += 4 * THREADS) {
+        const vec4 a = four_of_key(k, common_keys.x, d), b = four_of_key(k, common_keys.y, d);
+        const vec4 same = abs(in_common(a, b)), apart = abs(a - b);
+        atomicMax(most_common, floatBitsToUint(max(max(same.x, same.y), max(same.z, same.w))));
+        atomicMax(most_different, floatBitsToUint(max(max(apart.x, apart.y), max(apart.z, apart.w))));
+    }
 }
-bool loses_by_rounding() {
-    return uintBitsToFloat(most_common) > LARGE_BESIDE_DIFFERENCES * uintBitsToFloat(most_different);
+void find_whether_loss_is_large() {
+    sums_loss = uintBitsToFloat(most_common) > LARGE_BESIDE_DIFFERENCES * uintBitsToFloat(most_different);
 }

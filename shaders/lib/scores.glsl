@@ -58,9 +58,9 @@ struct Terms {
 };
 Terms terms_of(Work w, bool mask_is_mixed) { return Terms(w, mask_rows(w), mask_is_mixed); }
 
-// True if a term changes some score among rows from .x to .y and keys from .x to before .y: an expression for each. It is
-// true of them if it is true of some of them. The mask is not among them, because some loops know its tiles. It is a
-// macro, so that where there is no such term the loops' conditions are as simple as without it.
+// True if a term changes some score among rows from .x to .y and keys from .x to before .y: `||` of an expression for
+// each term. The mask is left out, because some loops know its tiles. This is a macro, so that the loops' conditions
+// stay short while there is no such term.
 #define terms_change(w, rows, keys) false
 
 // True if bounds, the mask or a term change some score among these rows and keys.

@@ -1,10 +1,10 @@
 // The softcap, a term of the scores (lib/scores.glsl): c * tanh(s / c), where s is the scaled x.
 //
-// Let t = s / c. For |t| above 1/2 the tanh is 1 - 2u / (1 + u) with u = e^-2|t|, which cannot overflow. That loses what
-// is small, so the Taylor series stands in below 1/2, exact there to 1e-7: t * (1 + t^2 * series). Times c it is s times
-// the same, whatever becomes of t: with a cap of 1e37 t is less than the least number that is not flushed to 0, and s
-// must come out as it is. Where t is large, s may overflow instead. Either way NaN stays NaN, whichever the comparison
-// takes.
+// Let t = s / c. For |t| above 1/2 the tanh is 1 - 2u / (1 + u) with u = e^-2|t|, which cannot overflow. That loses
+// what is small, so the Taylor series stands in below 1/2, exact there to 1e-7: t * (1 + t^2 * series). Times c this is
+// s * (1 + t^2 * series), which needs no t where t is tiny: with a cap of 1e37 it is flushed to 0, and s has to come
+// out as it is. For large |t| the cap is multiplied, and s, which may have overflowed, does not matter. NaN stays NaN
+// whichever way the comparison goes.
 const uint SIGN_BIT = 0x80000000u;
 float scale_of_tanh = HAS_SOFTCAP ? push.score_scale / push.score_softcap : 0;
 

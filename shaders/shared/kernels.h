@@ -30,7 +30,7 @@ struct ForwardArguments {
     uint present;          // PRESENT_*
     uint padding;
 };
-// As much of an argument block as a dispatch of write_arguments.comp writes: words that fit the push constants.
+// A dispatch of write_arguments.comp writes this much of an argument block: as many words as fit the push constants.
 #define ARGUMENT_PART_BYTES 112u
 #define PRESENT_CLASSES 1u
 #define PRESENT_KV_LENGTHS 2u

@@ -26,7 +26,8 @@ struct MatrixShape {
     // their keys on the way.
     uint32_t turned_layout = 0;
     bool exchanges = false;
-    // Likewise found: invocations have more or fewer elements than an even share, with which the kernels would be wrong.
+    // A probe has found that invocations have more or fewer elements than an even share. The kernels would be wrong
+    // with such a shape.
     bool uneven = false;
 
     bool operator==(const MatrixShape&) const = default;

@@ -30,8 +30,8 @@ constexpr CutPlace place_of_cut() {
 }  // namespace
 
 Scales scales_of(const Problem& p) {
-    // A capped score less an lse must stay above NO_MAXIMUM of shaders/lib/scores.glsl, in base 2. Kernels divide by the
-    // cap, which must not be subnormal.
+    // A capped score less an lse must stay above NO_MAXIMUM of shaders/lib/scores.glsl, in base 2. Kernels divide by
+    // the cap, which must not be subnormal.
     const float softcap =
         p.softcap > 0 ? std::clamp(p.softcap, std::numeric_limits<float>::min(), 4.4e37f) : 0;
     const float unit = p.mask == VKATTN_MASK_FLOAT ? 1 : log2_e;
@@ -67,6 +67,7 @@ void place_arguments(Plan& plan) {
 }
 
 void add_argument_writes(Plan& plan) {
+    static_assert(sizeof(push::write_arguments::words) == ARGUMENT_PART_BYTES);
     if (plan.dispatches.empty()) return;
     std::vector<Dispatch> writes;
     for (size_t first = 0; first < plan.arguments.size(); first += ARGUMENT_PART_BYTES) {

@@ -131,7 +131,7 @@ std::string malformed(const Problem& p, const MatrixNumbers& n, const MatrixTile
     return "";
 }
 
-// True if rows of a tile lie too far apart for 32-bit offsets, which the inner tiles of the loop with stale offsets have.
+// True if rows of a tile lie too far apart for 32-bit offsets, which inner tiles of the loop with stale offsets have.
 bool rows_are_far(const Problem& p, const MatrixNumbers& n) {
     return !p.narrow_rows(n.tile_q(), n.tile_kv, packs(p, n.tile_q()));
 }

@@ -151,8 +151,8 @@ Plan probe_plan(const DeviceCaps& caps);
 uint64_t probe_size(const DeviceCaps& caps);
 // Fills in caps.matrices what the results of the probe's pipelines say.
 void note_probe(DeviceCaps& caps, const std::byte* results);
-// What a probe has found, as text that contexts of later starts begin with (kept_text.hpp). note_probe_text() returns
-// false, and changes nothing, if the text is not of this device with the same features.
+// probe_text() returns the findings of a probe as text, with which contexts of later starts begin (kept_text.hpp).
+// note_probe_text() returns false, and changes nothing, if the text is not of this device with the same features.
 std::string probe_text(const DeviceCaps& caps, std::string_view version);
 bool note_probe_text(DeviceCaps& caps, std::string_view text, std::string_view version);
 

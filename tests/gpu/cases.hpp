@@ -43,7 +43,8 @@ struct Case : CaseArrays {
     bool lse = true;
     bool dlse = false;  // of the backward: the lse has an incoming gradient
     bool dbias = true;  // of the backward: the gradient of a float mask is wanted
-    // Of dquery, dkey, dvalue and dout; where there are none, each lies as its tensor does, if an output can.
+    // These are the strides of dquery, dkey, dvalue and dout. Without them each lies as its tensor does, if an output
+    // can.
     std::array<std::optional<VkattnStrides>, 4> gradient_strides;
     // Of a combine, whose problem says what is merged, by batch, num_heads_q, seqlen_q and head_dim_v.
     uint32_t num_parts = 1;

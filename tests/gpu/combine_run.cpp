@@ -48,7 +48,7 @@ Parts::Parts(const Case& c) : layout(tensor_of(c, 3)) {
     const uint64_t bytes = element_bytes(c.parts_dtype);
     image = filled(rows == 0 ? 0 : ((c.num_parts - 1) * part_stride + t.span()) * bytes, poison_word);
     std::mt19937 random(c.num_parts + static_cast<uint32_t>(t.dim));
-    // Of float32, the largest of bfloat16: a mean that is rounded up must not overflow.
+    // float32 has the largest number of bfloat16, because a mean that is rounded up must not overflow.
     const double largest =
         oracle::largest_number(c.problem.dtype == VKATTN_DTYPE_FLOAT16 ? oracle::StorageType::float16
                                                                        : oracle::StorageType::bfloat16);

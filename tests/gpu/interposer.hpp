@@ -58,7 +58,7 @@ class Interposer {
     std::optional<std::array<uint32_t, 3>> largest_grid;
     // And no smaller allocations than this.
     std::optional<uint64_t> largest_allocation;
-    // What the driver says of the device's properties may be changed by this.
+    // This may change what the driver says of the device's properties.
     std::function<void(VkPhysicalDeviceProperties2&)> change_properties;
     // Contexts made while this is set have all features that the library uses.
     bool all_features = false;
