@@ -63,7 +63,7 @@ void place_arguments(Plan& plan) {
     for (const OptionalArray& array : optional_arrays(p))
         patch(array.at, array.given ? array.region : Region::arguments);
     reserve_scratch(plan, Region::arguments,
-                    ceil_div(plan.arguments.size(), ARGUMENT_PART_BYTES) * ARGUMENT_PART_BYTES);
+                    ceil_div(plan.arguments.size(), ARGUMENT_PART_BYTES) * uint64_t{ARGUMENT_PART_BYTES});
 }
 
 void add_argument_writes(Plan& plan) {
