@@ -233,19 +233,19 @@ TEST_CASE("npy: what Python would read too") {
 
 TEST_CASE("npy: bfloat16 by ml_dtypes' saved form and by name") {
     const Folder folder;
-    for (const std::string descr : {"<V2", "bfloat16"}) {
+    for (const std::string descr : {"<V2", "|V2", "bfloat16"}) {
         const NpyArray array = read_bytes(folder, file_of(header_of(descr, "(1,)"), "\xc0\x3f"));
         CHECK(array.dtype == NpyDtype::bfloat16);
         CHECK(to_float(array) == std::vector<float>{1.5});
     }
-    CHECK(error_of_header(header_of("|V2", "(4,)")) == "dtype '|V2' is not supported");
 }
 
 TEST_CASE("npy: unsupported dtypes are named") {
-    for (const std::string descr : {"<c8", "|O", "|S4", "<U1", "|u1", "|i1", "<u2", "<f16", "<M8[ns]", "|V4",
-                                    "f4", "=f4", "float32", "<", ""})
-        CHECK(error_of_header(header_of(descr, "(1,)")) == "dtype '" + descr + "' is not supported");
-    CHECK(error_of_header(header_of("\xc3\xa9x\n", "(1,)")) == "dtype '??x?' is not supported");
+    for (const std::string descr :
+         {"<c8", "|O", "|S4", "<U1", "<u2", "<f16", "<M8[ns]", "|V4", "f4", "=f4", "float32", "<", ""})
+        CHECK(error_of_header(header_of(descr, "(1,)"))
+                  .starts_with("dtype '" + descr + "' is not supported; float16"));
+    CHECK(error_of_header(header_of("\xc3\xa9x\n", "(1,)")).starts_with("dtype '??x?' is not supported; "));
 }
 
 TEST_CASE("npy: not a .npy file") {

@@ -73,6 +73,57 @@ test_dash_is_no_file() {
     refuses 2 "--dout: $text" grad "${files[@]:0:6}" --dout - "${gradients[@]}"
 }
 
+test_folder_of_outputs() {
+    local argument option
+    refuses 2 '--out: nodir/o.npy: there is no folder nodir' run "${files[@]}" --out nodir/o.npy --device nonesuch
+    refuses 2 '--lse: q.npy/l.npy: there is no folder q.npy' run "${files[@]}" --out out/o.npy --lse q.npy/l.npy
+    local files
+    use_grad g
+    refuses 2 '--dk: nodir/dk.npy: there is no folder nodir' grad "${files[@]}" --dq out/dq.npy --dk nodir/dk.npy \
+        --dv out/dv.npy --device nonesuch
+}
+
+# All files of one layout, read as the other.
+test_layout_hint() {
+    local turned=(--query turned_q.npy --key turned_k.npy --value turned_v.npy)
+    make_input turned_q 2,37,4,24
+    make_input turned_k 2,51,2,24
+    make_input turned_v 2,51,2,40
+    refuses 2 'which is --layout bshd' run "${turned[@]}" --out out/out.npy
+    refuses 2 'without --layout bshd' run "${files[@]}" --out out/out.npy --layout bshd
+    make_input turned_v 2,52,2,40
+    refuses 2 --value run "${turned[@]}" --out out/out.npy
+    holds "a layout was suggested that does not help" not grep -q -- --layout stderr
+}
+
+# warned TEXT: the last call succeeded, and said one line that has TEXT in it.
+warned() { ((code == 0)) && (($(wc -l <stderr) == 1)) && [[ $(<stderr) == *"$1"* ]]; }
+
+# warns TEXT ARGUMENT...
+warns() {
+    vkattn "${@:2}"
+    holds "not done with one line that says '$1'" warned "$1"
+}
+
+# What a narrower type makes infinite is counted, wherever a file is converted.
+test_overflow() {
+    local infinite='too large for float16 and became infinite; the first is'
+    make_input large_q 2,4,37,24 '<f4' c =0,1,1e5,65519,-65520
+    make_input large_v 2,2,51,40 '<f8' c =3e5
+    make_input large_mask 1,51 '<f4' c =0,0,-1e9,-inf
+    warns "--query: 2841 numbers were $infinite 100000 at [0, 0, 0, 2]" run --query large_q.npy "${files[@]:2}" \
+        --out out/out.npy --dtype f16
+    warns "--mask: 13 numbers were $infinite -1e+09 at [0, 2]" run "${files[@]}" --out out/out.npy --dtype f16 \
+        --mask large_mask.npy
+    warns "--out: 11840 numbers were $infinite 300000 at [0, 0, 0, 0]" run "${files[@]:0:4}" --value large_v.npy \
+        --out out/out.npy --dtype f32 --out-dtype f16
+    make_input large_v 2,2,51,40 '<f8' c =1e39,1,-inf
+    warns "--value: 2720 numbers were too large for float32 and became infinite; the first is 1e+39 at [0, 0, 0, 0]" \
+        run "${files[@]:0:4}" --value large_v.npy --out out/out.npy --dtype f32
+    make_input large_v 2,2,51,40 '<f8' c =65519,inf
+    succeeds run "${files[@]:0:4}" --value large_v.npy --out out/out.npy --dtype f16
+}
+
 # ---- types
 
 # Without --out-dtype, out has the type of the query's file, whatever was computed in.
@@ -111,6 +162,18 @@ test_grad_out_dtype() {
         holds "$name is not float16" has_header "out/$name.npy" "'<f2'"
     done
     refuses 2 --out-dtype grad "${files[@]}" "${gradients[@]}" --out-dtype int
+}
+
+# NumPy without ml_dtypes writes what it has read of bfloat16 as '|V2'.
+test_bfloat16_through_numpy() {
+    local name
+    for name in q k v; do sed "1s/'<V2'/'|V2'/" "${name}_b.npy" >"raw_$name.npy"; done
+    succeeds run --query q_b.npy --key k_b.npy --value v_b.npy --out out/first.npy
+    succeeds run --query raw_q.npy --key raw_k.npy --value raw_v.npy --out out/out.npy
+    holds "'|V2' is not bfloat16" cmp out/out.npy out/first.npy
+    make_input object 2,4,37,24 '|O'
+    refuses 2 "--query: object.npy: dtype '|O' is not supported; float16, bfloat16," run --query object.npy \
+        "${files[@]:2}" --out out/out.npy
 }
 
 # A type goes by several names, in any case.

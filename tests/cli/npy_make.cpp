@@ -1,5 +1,5 @@
-// vkattn_npy_make FILE DESCR ORDER SHAPE VALUES: writes a .npy file. DESCR: <f4 >f4 <f2 >f2 <f8 bfloat16 |b1 <i4 <i8 or
-// anything else of 8 bytes, such as |O; ORDER: c or fortran; SHAPE as in 1,2,8,16, or - for one value without axes.
+// vkattn_npy_make FILE DESCR ORDER SHAPE VALUES: writes a .npy file. DESCR: <f4 >f4 <f2 >f2 <f8 bfloat16 |b1 |i1 |u1 <i4
+// <i8 or anything else of 8 bytes, such as |O; ORDER: c or fortran; SHAPE as in 1,2,8,16, or - for one value without axes.
 // Shares no code with the library. VALUES:
 //   SEED        small numbers that follow from it and the index alone, and that every float type holds exactly: files
 //               that differ only in type, byte order or axis order hold the same tensor
@@ -78,8 +78,10 @@ std::string encode(const std::string& type, double x) {
     if (type == "f2") bits = half_bits(narrow), bytes = 2;
     if (type == "bfloat16") bits = std::bit_cast<std::uint32_t>(narrow) >> 16, bytes = 2;
     if (type == "b1") bits = x > -HUGE_VAL && x != 0, bytes = 1;
-    if (type == "i4") bits = static_cast<std::uint64_t>(std::llround(x)), bytes = 4;
-    if (type == "i8") bits = static_cast<std::uint64_t>(std::llround(x));
+    if (type == "i8" || type == "i4" || type == "i1" || type == "u1") {
+        bits = static_cast<std::uint64_t>(std::llround(x));
+        bytes = static_cast<std::size_t>(type[1] - '0');
+    }
     std::string item;
     for (std::size_t i = 0; i < bytes; ++i) item += static_cast<char>(bits >> (8 * i) & 0xff);
     return item;

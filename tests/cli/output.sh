@@ -158,6 +158,37 @@ test_text() {
     shows '^ceiling +[0-9.]+ GB/s copy$'
 }
 
+# What was read, and how: who meant something else sees it here.
+test_text_of_the_problem() {
+    succeeds run "${files[@]}" "${outputs[@]}"
+    shows '^problem +f32, batch 2, heads 4/2, 37 queries x 51 keys, head_dim 24/40, bhsd$'
+    shows '^scores +scale 0.204124, no softcap$'
+    shows '^bounds +not causal, no window$'
+    shows '^mask +none$'
+    holds "there are kv lengths" not grep -q '^lengths' stdout
+    make_input mask 4,37,45 '<f4' c mask:7
+    make_input lengths 2 '<i4' c =44,9
+    make_input offsets 2 '<i8' c =13,-3
+    succeeds run "${files[@]}" "${outputs[@]}" --mask mask.npy --kv-lengths lengths.npy --query-offsets offsets.npy \
+        --window 1,-1 --causal --softcap 3 --scale -2
+    shows '^scores +scale -2, softcap 3$'
+    shows '^bounds +causal, window of 1 key before and all keys after, row 0 at key -3 to 13 \(--query-offsets\)$'
+    shows '^mask +float32, added to the scores, read as \(heads 4, seqlen_q 37, seqlen_kv 45\)$'
+    shows '^lengths +9 to 44 of 51 keys \(--kv-lengths\)$'
+    succeeds run "${files[@]}" "${outputs[@]}" --kv-lengths lengths.npy --window 4,0
+    shows "^bounds +not causal, window of 4 keys before and 0 keys after, the last row at each batch's last key "
+    make_input mask 51 '|u1' c =1,0
+    succeeds run "${files[@]}" "${outputs[@]}" --mask mask.npy --causal
+    shows '^bounds +causal, no window, row 0 at key 14 \(bottom-right\)$'
+    shows '^mask +uint8, true or 1 attends, false or 0 hides, read as \(seqlen_kv 51\)$'
+    succeeds run "${files[@]}" "${outputs[@]}" --causal --align 5
+    shows '^bounds +causal, no window, row 0 at key 5 \(--align\)$'
+    local files
+    use_grad g
+    succeeds grad "${files[@]}" "${gradients[@]}" --causal --align top-left
+    shows '^bounds +causal, no window, row 0 at key 0 \(top-left\)$'
+}
+
 test_refusals_have_numbers() {
     succeeds explain --seqlen-q 16 --head-dim 8
     shows '^refused +rows: it is for at most 8 query rows here$'

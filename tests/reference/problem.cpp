@@ -69,12 +69,14 @@ oracle::Mask read_mask(const fs::path& path, NpyDtype storage) {
     NpyArray array = read_argument("--mask", path);
     oracle::Mask mask;
     mask.extents.assign(array.shape.begin(), array.shape.end());
-    mask.additive = array.dtype != NpyDtype::boolean;
+    mask.additive = array.dtype != NpyDtype::boolean && !is_integer(array.dtype);
     if (mask.additive) {
         const std::vector<float> values = stored_values("--mask", std::move(array), storage);
         mask.values.assign(values.begin(), values.end());
     } else {
-        for (const std::byte visible : array.data) mask.values.push_back(std::to_integer<int>(visible));
+        if (array.dtype == NpyDtype::boolean) array.dtype = NpyDtype::uint8;
+        for (const std::int64_t visible : to_integers(array))
+            mask.values.push_back(static_cast<double>(visible));
     }
     return mask;
 }

@@ -122,7 +122,8 @@ uint64_t make_gradients(Runtime& runtime, const GradInputs& in, VkattnBackwardAr
     for (size_t i = 0; i < outputs.size(); i++) {
         const NpyArray& tensor = like[i]->array;
         outputs[i].array =
-            like_file(download(runtime, gradients[i], tensor.dtype, tensor.shape), *like[i], out_dtype);
+            like_file(outputs[i].argument, download(runtime, gradients[i], tensor.dtype, tensor.shape),
+                      *like[i], out_dtype);
     }
     return bytes;
 }
@@ -148,7 +149,7 @@ void execute(const Grad& grad) {
     uint64_t bytes = inputs.tensor_bytes() + forward.out.size_bytes() + forward.lse.size_bytes();
     bytes += make_gradients(runtime, in, args, work, out_dtype, outputs);
     write_all(outputs);
-    print_report(grad.attention, runtime, p, work, bytes, forward.work ? &*forward.work : nullptr);
+    print_report(grad.attention, runtime, in.problem, work, bytes, forward.work ? &*forward.work : nullptr);
 }
 
 }  // namespace

@@ -34,10 +34,10 @@ void execute(const Run& run) {
     work.run(runtime, args);
 
     outputs[0].array =
-        like_file(download(runtime, out, in.query.array.dtype, in.out_shape()), in.query, out_dtype);
+        like_file("--out", download(runtime, out, in.query.array.dtype, in.out_shape()), in.query, out_dtype);
     if (!run.lse.empty()) outputs[1].array = download(runtime, lse, NpyDtype::float32, in.lse_shape());
     write_all(outputs);
-    print_report(run.attention, runtime, p, work,
+    print_report(run.attention, runtime, in, work,
                  inputs.tensor_bytes() + out.size_bytes() + lse.size_bytes());
 }
 

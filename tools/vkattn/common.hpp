@@ -28,6 +28,7 @@ class UsageError : public std::runtime_error {
   public:
     UsageError(const std::string& argument, const std::string& what)
         : std::runtime_error(argument + ": " + what) {}
+    explicit UsageError(const std::string& whole) : std::runtime_error(whole) {}
 };
 
 // Options of run, grad, explain and bench that say what to compute and how.

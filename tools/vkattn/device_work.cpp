@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "call.hpp"
+#include "problem_text.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -87,8 +88,9 @@ uint64_t DeviceInputs::tensor_bytes() const {
     return query_.size_bytes() + key_.size_bytes() + value_.size_bytes() + mask_.size_bytes();
 }
 
-void print_report(const AttentionOptions& options, const Runtime& runtime, const VkattnProblem& p,
+void print_report(const AttentionOptions& options, const Runtime& runtime, const Inputs& inputs,
                   const Work& work, uint64_t tensor_bytes, const Work* forward) {
+    const VkattnProblem& p = inputs.problem;
     const DeviceInfo& d = runtime.device();
     const uint64_t matrices =
         matrix_bytes(p, forward != nullptr || work.name == std::string_view("backward"));
@@ -105,9 +107,7 @@ void print_report(const AttentionOptions& options, const Runtime& runtime, const
         fmt::print("{}\n", out.dump());
         return;
     }
-    fmt::print("problem   {}, batch {}, heads {}/{}, {} queries x {} keys, head_dim {}/{}\n",
-               dtype_text(p.dtype), p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv,
-               p.head_dim_qk, p.head_dim_v);
+    for (const std::string& line : problem_lines(inputs, options.bshd())) fmt::print("{}\n", line);
     fmt::print("device    {}\n", d.name);
     fmt::print("driver    {}\n", d.driver);
     if (forward != nullptr) print_work("forward", describe(*forward));

@@ -92,7 +92,7 @@ void Work::run(Runtime& runtime, const Args& args) {
 }
 
 // forward: what went before it, for grad.
-void print_report(const AttentionOptions& options, const Runtime& runtime, const VkattnProblem& problem,
+void print_report(const AttentionOptions& options, const Runtime& runtime, const Inputs& inputs,
                   const Work& work, uint64_t tensor_bytes, const Work* forward = nullptr);
 
 }  // namespace vkattn::tools

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "call.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools {
@@ -25,6 +26,27 @@ void check_name(const std::string& argument, const std::string& path) {
         throw UsageError(argument,
                          "'-' names no file: .npy is neither read from standard input nor written to "
                          "standard output; ./- is a file of that name");
+}
+
+void check_output_name(const std::string& argument, const std::string& path) {
+    check_name(argument, path);
+    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    std::error_code ignored;
+    if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
+        throw UsageError(argument, fmt::format("{}: there is no folder {}", path, folder.string()));
+}
+
+// Converts, and says on stderr what became infinite by that.
+NpyArray convert_aloud(const std::string& argument, NpyArray array, NpyDtype dtype) {
+    if (array.dtype == dtype) return array;
+    NpyArray converted = convert(array, dtype);
+    const Overflows lost = overflows(array, converted);
+    if (lost.count != 0)
+        fmt::print(stderr,
+                   "vkattn: {}: {} {} too large for {} and became infinite; the first is {:g} at [{}]\n",
+                   argument, count_text(lost.count, "number"), lost.count == 1 ? "was" : "were",
+                   dtype_name(dtype), lost.value, fmt::join(lost.index, ", "));
+    return converted;
 }
 
 }  // namespace
@@ -53,7 +75,7 @@ void make_storable(const std::string& argument, const std::optional<NpyDtype>& w
                                      convertible ? "; --dtype converts it" : ""));
     }
     try {
-        file.array = convert(std::move(file.array), *wanted);
+        file.array = convert_aloud(argument, std::move(file.array), *wanted);
     } catch (const NpyError& e) {
         throw UsageError(argument, e.what());
     }
@@ -72,9 +94,10 @@ void check_shape(const std::string& argument, const NpyArray& array, const std::
                                                whose, fmt::join(wanted, ", ")));
 }
 
-NpyArray like_file(NpyArray computed, const FileArray& like, const std::optional<NpyDtype>& wanted) {
+NpyArray like_file(const std::string& argument, NpyArray computed, const FileArray& like,
+                   const std::optional<NpyDtype>& wanted) {
     const NpyDtype dtype = wanted.value_or(like.file_dtype);
-    NpyArray array = convert(std::move(computed), dtype);
+    NpyArray array = convert_aloud(argument, std::move(computed), dtype);
     array.big_endian = like.file_big_endian && dtype == like.file_dtype;
     return array;
 }
@@ -84,7 +107,7 @@ void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFil
     for (const NamedFile& input : inputs) check_name(input.argument, input.path);
     std::vector<NamedFile> written;
     for (const OutputFile& output : outputs) {
-        check_name(output.argument, output.path);
+        check_output_name(output.argument, output.path);
         written.push_back({output.argument, output.path});
     }
     if (!pipeline_cache.empty()) written.push_back({"--pipeline-cache", pipeline_cache});

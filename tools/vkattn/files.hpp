@@ -30,7 +30,8 @@ struct FileArray {
 
 // All that take an argument throw UsageError in its name.
 FileArray read_file(const std::string& argument, const std::string& path);
-// Into the storage type that was asked for; without one the file's must be a storage type.
+// Into the storage type that was asked for; without one the file's must be a storage type. A warning on stderr counts
+// the numbers that are too large for the type.
 void make_storable(const std::string& argument, const std::optional<NpyDtype>& wanted, FileArray& file);
 void check_dtype(const std::string& argument, const NpyArray& array, NpyDtype query);
 void check_shape(const std::string& argument, const NpyArray& array, const std::vector<uint64_t>& wanted,
@@ -40,8 +41,9 @@ void check_shape(const std::string& argument, const NpyArray& array, const std::
 std::optional<VkattnDtype> storage_dtype(NpyDtype dtype);
 
 // What was computed, as its file is to have it: in the type and byte order of the file that it belongs to, or in the
-// type that was asked for.
-NpyArray like_file(NpyArray computed, const FileArray& like, const std::optional<NpyDtype>& wanted);
+// type that was asked for. `argument` names what was computed.
+NpyArray like_file(const std::string& argument, NpyArray computed, const FileArray& like,
+                   const std::optional<NpyDtype>& wanted);
 
 struct NamedFile {
     std::string argument, path;
@@ -52,8 +54,8 @@ struct OutputFile {
     NpyArray array;  // filled in later
 };
 
-// Each output has a path of its own, under which nothing lies that is read. pipeline_cache, which may be empty, is
-// written.
+// Each output has a path of its own, in a folder that exists, under which nothing lies that is read. pipeline_cache,
+// which may be empty, is written.
 void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFile> inputs,
                    const std::string& pipeline_cache);
 // All or none; the first appears last.

@@ -1,8 +1,10 @@
 #include "inputs.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <limits>
 #include <utility>
 
@@ -62,6 +64,30 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
         throw UsageError("--key", fmt::format("{} heads do not divide --query's {}", k.heads, q.heads));
 }
 
+// True if the files would fit each other with their axes in the other order.
+bool fits_turned(Tensor q, Tensor k, Tensor v) {
+    for (Tensor* t : {&q, &k, &v}) std::swap(t->heads, t->seqlen);
+    try {
+        check_shapes(q, k, v);
+        return true;
+    } catch (const UsageError&) {
+        return false;
+    }
+}
+
+void check_shapes_aloud(const Tensor& q, const Tensor& k, const Tensor& v, bool bshd) {
+    try {
+        check_shapes(q, k, v);
+    } catch (const UsageError& e) {
+        if (!fits_turned(q, k, v)) throw;
+        throw UsageError(std::string(e.what()) +
+                         (bshd ? "; the files fit as (batch, heads, seqlen, head_dim), without "
+                                 "--layout bshd"
+                               : "; the files fit as (batch, seqlen, heads, head_dim), which is "
+                                 "--layout bshd"));
+    }
+}
+
 VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, const Tensor& k,
                            const Tensor& v) {
     VkattnProblem p = problem();
@@ -78,6 +104,18 @@ VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, con
     return p;
 }
 
+// What the shape may have been meant as, where an axis does not fit.
+std::string mask_hint(const VkattnProblem& p, const std::vector<uint64_t>& shape) {
+    if (shape.size() == 2 && shape[0] == p.batch)
+        return "; a mask of keys for each batch has the shape (batch, 1, 1, seqlen_kv)";
+    if (shape.size() == 3 && shape[0] == p.batch)
+        return "; a mask for each batch has the shape (batch, 1, seqlen_q, seqlen_kv)";
+    if (shape.size() == 3 && shape[0] != 0 && p.num_heads_q % shape[0] == 0)
+        return "; fewer heads than those of --query are taken from a mask of 4 dimensions";
+    return "";
+}
+
+// As NumPy broadcasts; beside that, seqlen_kv may be less, and fewer heads of a 4-D mask may be shared.
 void check_mask_extents(const VkattnProblem& p, const std::vector<uint64_t>& shape) {
     constexpr std::array names = {"batch", "heads", "seqlen_q", "seqlen_kv"};
     const std::array<uint64_t, 4> whole = {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv};
@@ -85,30 +123,48 @@ void check_mask_extents(const VkattnProblem& p, const std::vector<uint64_t>& sha
         throw UsageError("--mask", fmt::format("has {} dimensions, 1 to 4 are possible", shape.size()));
     for (size_t i = 0; i < shape.size(); i++) {
         const size_t axis = 4 - shape.size() + i;
-        const bool last = axis == 3;
-        if (axis == 1 && shape[i] != 0 && whole[axis] % shape[i] == 0) continue;
+        const bool last = axis == 3, may_share = axis == 1 && shape.size() == 4;
+        if (may_share && shape[i] != 0 && whole[axis] % shape[i] == 0) continue;
         if (shape[i] != 1 && shape[i] != whole[axis] && !(last && shape[i] < whole[axis]))
             throw UsageError(
-                "--mask", fmt::format("extent {} of dimension {} is neither 1 nor the {} of {}{}", shape[i],
+                "--mask", fmt::format("extent {} of dimension {} is neither 1 nor the {} of {}{}{}", shape[i],
                                       i, names[axis], whole[axis],
                                       last        ? " nor less"
-                                      : axis == 1 ? " nor a divisor of that"
-                                                  : ""));
+                                      : may_share ? " nor a divisor of that"
+                                                  : "",
+                                      mask_hint(p, shape)));
     }
+}
+
+// A mask of integers, as tokenizers write it, becomes one of bool.
+void make_bool(NpyArray& mask) {
+    const std::vector<int64_t> values = to_integers(mask);
+    const auto other = std::find_if(values.begin(), values.end(), [](int64_t x) { return x != 0 && x != 1; });
+    if (other != values.end())
+        throw UsageError(
+            "--mask",
+            fmt::format("{} at [{}] is neither 0 nor 1; a mask of {} hides where it is 0 and attends where "
+                        "it is 1, and "
+                        "one that is added to the scores is of a float type",
+                        *other,
+                        fmt::join(index_of(static_cast<size_t>(other - values.begin()), mask.shape), ", "),
+                        dtype_name(mask.dtype)));
+    std::vector<std::byte> data(values.size());
+    std::transform(values.begin(), values.end(), data.begin(),
+                   [](int64_t x) { return static_cast<std::byte>(x); });
+    mask = {NpyDtype::boolean, false, std::move(mask.shape), std::move(data)};
 }
 
 void read_mask(const std::string& path, const std::optional<NpyDtype>& wanted, Inputs& in) {
     VkattnProblem& p = in.problem;
     in.mask = read_file("--mask", path);
-    const NpyArray& mask = in.mask.array;
+    NpyArray& mask = in.mask.array;
     check_mask_extents(p, mask.shape);
+    if (is_integer(mask.dtype)) make_bool(mask);
     p.mask = mask.dtype == NpyDtype::boolean ? VKATTN_MASK_BOOL : VKATTN_MASK_FLOAT;
     p.mask_rank = static_cast<uint32_t>(mask.shape.size());
     for (size_t i = 0; i < mask.shape.size(); i++) p.mask_extents[i] = static_cast<uint32_t>(mask.shape[i]);
     if (p.mask == VKATTN_MASK_BOOL) return;
-    if (mask.dtype == NpyDtype::int32 || mask.dtype == NpyDtype::int64)
-        throw UsageError("--mask",
-                         fmt::format("dtype {} is neither bool nor floating point", dtype_name(mask.dtype)));
     make_storable("--mask", wanted, in.mask);
     check_dtype("--mask", mask, in.query.array.dtype);
 }
@@ -149,9 +205,12 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
     app.add_option(
         "--out-dtype", out_dtype,
         "f32, f16 or bf16: what is written, but for lse; default: as the files that it belongs to");
-    app.add_option("--mask", mask,
-                   ".npy, bool (true = attend) or float (added), of up to 4 dimensions that broadcast to "
-                   "(batch, heads, seqlen_q, seqlen_kv); fewer heads that divide those of query are shared");
+    app.add_option(
+        "--mask", mask,
+        ".npy of bool, or integers of 0 and 1 (true, 1 = attend), or float (added), of up to 4 dimensions "
+        "that "
+        "broadcast to (batch, heads, seqlen_q, seqlen_kv) as in NumPy; of 4 dimensions, fewer heads that "
+        "divide those of query are shared");
     app.add_option("--kv-lengths", kv_lengths, ".npy of int32 or int64, (batch): each batch's keys");
     CLI::Option* offsets = app.add_option("--query-offsets", query_offsets,
                                           ".npy of int32 or int64, (batch): --align of each batch");
@@ -193,7 +252,7 @@ Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
     Tensor q = read_tensor("--query", files.query, bshd, wanted);
     Tensor k = read_tensor("--key", files.key, bshd, wanted);
     Tensor v = read_tensor("--value", files.value, bshd, wanted);
-    check_shapes(q, k, v);
+    check_shapes_aloud(q, k, v, bshd);
 
     Inputs in{
         make_problem(options, q, k, v), std::move(q.file), std::move(k.file), std::move(v.file), {}, {}, {}};

@@ -6,7 +6,6 @@
 #include <array>
 #include <bit>
 #include <charconv>
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -33,12 +32,14 @@ struct DtypeRow {
     std::size_t bytes;
 };
 
-constexpr std::array<DtypeRow, 7> dtype_rows = {{
+constexpr std::array<DtypeRow, 9> dtype_rows = {{
     {NpyDtype::float16, "float16", "f2", 2},
     {NpyDtype::bfloat16, "bfloat16", "V2", 2},
     {NpyDtype::float32, "float32", "f4", 4},
     {NpyDtype::float64, "float64", "f8", 8},
     {NpyDtype::boolean, "bool", "b1", 1},
+    {NpyDtype::int8, "int8", "i1", 1},
+    {NpyDtype::uint8, "uint8", "u1", 1},
     {NpyDtype::int32, "int32", "i4", 4},
     {NpyDtype::int64, "int64", "i8", 8},
 }};
@@ -195,14 +196,17 @@ struct StoredDtype {
 };
 
 StoredDtype parse_dtype(std::string_view descr) {
-    if (descr == "bfloat16") return {NpyDtype::bfloat16, false};
+    if (descr == "bfloat16" || descr == "|V2") return {NpyDtype::bfloat16, false};
     for (const DtypeRow& row : dtype_rows) {
         if (descr.empty() || descr.substr(1) != row.code) continue;
         const char order = descr.front();
         if (row.bytes == 1 && (order == '|' || order == '<' || order == '>')) return {row.dtype, false};
         if (order == '<' || order == '>') return {row.dtype, order == '>'};
     }
-    throw NpyError(fmt::format("dtype '{}' is not supported", printable(descr)));
+    throw NpyError(
+        fmt::format("dtype '{}' is not supported; float16, bfloat16, float32, float64, bool, int8, uint8, "
+                    "int32 and int64 are",
+                    printable(descr)));
 }
 
 // A file that is never read past its end, nor asked for more than it holds.
@@ -347,88 +351,12 @@ class TemporaryFile {
     std::ofstream stream_;
 };
 
-float half_to_float(std::uint16_t half) {
-    const std::uint32_t sign = (half & 0x8000u) << 16;
-    const std::uint32_t exponent = (half >> 10) & 0x1fu;
-    const std::uint32_t mantissa = half & 0x3ffu;
-    std::uint32_t magnitude = ((exponent + 112) << 23) | (mantissa << 13);
-    if (exponent == 0) magnitude = std::bit_cast<std::uint32_t>(static_cast<float>(mantissa) * 0x1p-24f);
-    if (exponent == 31) magnitude = 0x7f800000u | (mantissa << 13);
-    return std::bit_cast<float>(sign | magnitude);
-}
-
-// A NaN keeps the upper bits of its payload; one must stay set.
-std::uint16_t float_to_half(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    const std::uint32_t magnitude = bits & 0x7fffffffu;
-    std::uint32_t half = 0;
-    if (magnitude > 0x7f800000u) {
-        const std::uint32_t payload = (magnitude >> 13) & 0x3ffu;
-        half = 0x7c00u | (payload != 0 ? payload : 0x200u);
-    } else if (magnitude <
-               0x38800000u) {  // below 2^-14: 0.5 has the ulp of a subnormal half, so the sum rounds
-        half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) & 0x7ffu;
-    } else {
-        const std::uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);
-        half = std::min((rounded >> 13) - (112u << 10), 0x7c00u);
-    }
-    return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) | half);
-}
-
-std::uint16_t float_to_bfloat(float value) {
-    const auto bits = std::bit_cast<std::uint32_t>(value);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return static_cast<std::uint16_t>((bits >> 16) | ((bits & 0x7f0000u) != 0 ? 0u : 0x40u));
-    return static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
-}
-
-// What lies between two floats becomes the one with an odd pattern: it is no tie of a narrower type, so that rounding
-// it once more, to nearest, is as rounding `value` itself.
-float round_to_odd(double value) {
-    const auto nearest = static_cast<float>(value);
-    if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
-    auto bits = std::bit_cast<std::uint32_t>(nearest);
-    if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
-    return std::bit_cast<float>(bits | 1u);
-}
-
-template <typename Stored, typename Convert>
-std::vector<float> decode(std::span<const std::byte> data, Convert convert) {
-    std::vector<float> values(data.size() / sizeof(Stored));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        Stored stored;
-        std::memcpy(&stored, &data[i * sizeof(Stored)], sizeof(Stored));
-        values[i] = convert(stored);
-    }
-    return values;
-}
-
-template <typename Convert>
-std::vector<std::byte> encode(std::span<const float> values, Convert convert) {
-    using Stored = decltype(convert(0.0f));
-    std::vector<std::byte> data(values.size() * sizeof(Stored));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        const Stored stored = convert(values[i]);
-        std::memcpy(&data[i * sizeof(Stored)], &stored, sizeof(Stored));
-    }
-    return data;
-}
-
-bool is_floating_point(NpyDtype dtype) {
-    return dtype == NpyDtype::float16 || dtype == NpyDtype::bfloat16 || dtype == NpyDtype::float32 ||
-           dtype == NpyDtype::float64;
-}
-
-NpyError not_floating_point(NpyDtype dtype) {
-    return NpyError(fmt::format("dtype {} is not floating point", dtype_name(dtype)));
-}
+}  // namespace
 
 void require_consistent(const NpyArray& array) {
     if (array.data.size() != checked_bytes(array.shape, item_bytes(array.dtype)))
         throw NpyError("the shape does not match the data");
 }
-
-}  // namespace
 
 std::string_view dtype_name(NpyDtype dtype) {
     return row_of(dtype).name;
@@ -489,72 +417,6 @@ void PendingNpy::commit() {
 
 void write_npy(const fs::path& path, const NpyArray& array) {
     PendingNpy(path, array).commit();
-}
-
-std::vector<float> to_float(const NpyArray& array) {
-    require_consistent(array);
-    const std::span<const std::byte> data = array.data;
-    switch (array.dtype) {
-        case NpyDtype::float16:
-            return decode<std::uint16_t>(data, half_to_float);
-        case NpyDtype::bfloat16:
-            return decode<std::uint16_t>(
-                data, [](std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); });
-        case NpyDtype::float32:
-            return decode<float>(data, [](float x) { return x; });
-        case NpyDtype::float64:
-            return decode<double>(data, [](double x) { return static_cast<float>(x); });
-        default:
-            throw not_floating_point(array.dtype);
-    }
-}
-
-NpyArray from_float(std::span<const float> values, std::vector<std::uint64_t> shape, NpyDtype dtype,
-                    bool big_endian) {
-    NpyArray array{dtype, big_endian, std::move(shape), {}};
-    switch (dtype) {
-        case NpyDtype::float16:
-            array.data = encode(values, float_to_half);
-            break;
-        case NpyDtype::bfloat16:
-            array.data = encode(values, float_to_bfloat);
-            break;
-        case NpyDtype::float32:
-            array.data = encode(values, [](float x) { return x; });
-            break;
-        case NpyDtype::float64:
-            array.data = encode(values, [](float x) { return double{x}; });
-            break;
-        default:
-            throw not_floating_point(dtype);
-    }
-    require_consistent(array);
-    return array;
-}
-
-NpyArray convert(NpyArray array, NpyDtype dtype) {
-    if (array.dtype == dtype && is_floating_point(dtype)) return array;
-    const bool narrows_twice = array.dtype == NpyDtype::float64 && item_bytes(dtype) == 2;
-    const std::vector<float> values =
-        narrows_twice ? decode<double>(array.data, round_to_odd) : to_float(array);
-    return from_float(values, std::move(array.shape), dtype);
-}
-
-std::vector<std::int64_t> to_integers(const NpyArray& array) {
-    if (array.dtype != NpyDtype::int32 && array.dtype != NpyDtype::int64)
-        throw NpyError(fmt::format("dtype {} is not int32 or int64", dtype_name(array.dtype)));
-    require_consistent(array);
-    std::vector<std::int64_t> values(array.data.size() / item_bytes(array.dtype));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        std::int32_t narrow = 0;
-        if (array.dtype == NpyDtype::int64) {
-            std::memcpy(&values[i], &array.data[i * sizeof(std::int64_t)], sizeof(std::int64_t));
-        } else {
-            std::memcpy(&narrow, &array.data[i * sizeof narrow], sizeof narrow);
-            values[i] = narrow;
-        }
-    }
-    return values;
 }
 
 }  // namespace vkattn::tools

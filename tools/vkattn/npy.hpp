@@ -18,9 +18,9 @@ class NpyError : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// NumPy has no bfloat16 of its own. ml_dtypes' is saved as '<V2', which nothing else is (plain bytes are
-// '|V2'); 'bfloat16' is read too.
-enum class NpyDtype { float16, bfloat16, float32, float64, boolean, int32, int64 };
+// NumPy has no bfloat16 of its own. ml_dtypes' is saved as '<V2', and as '|V2' once a NumPy without ml_dtypes has loaded
+// and saved it. Both are read, and so is 'bfloat16'.
+enum class NpyDtype { float16, bfloat16, float32, float64, boolean, int8, uint8, int32, int64 };
 
 std::string_view dtype_name(NpyDtype dtype);  // as NumPy says it: "float16", "bool"
 std::size_t item_bytes(NpyDtype dtype);
@@ -36,6 +36,9 @@ struct NpyArray {
 // file in the same folder that is renamed at the end: it happens whole or not at all.
 NpyArray read_npy(const std::filesystem::path& path);
 void write_npy(const std::filesystem::path& path, const NpyArray& array);
+
+// Throws NpyError where the data is not what the shape needs.
+void require_consistent(const NpyArray& array);
 
 // The two halves of write_npy, for files of which all or none should appear: the constructor writes the temporary file,
 // commit renames it. Both throw NpyError.
@@ -60,7 +63,20 @@ NpyArray from_float(std::span<const float> values, std::vector<std::uint64_t> sh
 // NpyError.
 NpyArray convert(NpyArray array, NpyDtype dtype);
 
-// int32 and int64 only, others throw NpyError.
+// The elements that became infinite when an array was converted: how many, the first one's index, and what it was.
+struct Overflows {
+    std::size_t count = 0;
+    std::vector<std::uint64_t> index;
+    double value = 0;
+};
+Overflows overflows(const NpyArray& before, const NpyArray& after);
+
+bool is_integer(NpyDtype dtype);
+
+// Integers only, others throw NpyError.
 std::vector<std::int64_t> to_integers(const NpyArray& array);
+
+// The place of an element of a dense array of this shape.
+std::vector<std::uint64_t> index_of(std::size_t element, std::span<const std::uint64_t> shape);
 
 }  // namespace vkattn::tools
