@@ -8,7 +8,7 @@
 //     for each block of it:
 //       S = Q . K^T;  dP = dO . V^T - delta
 //       P = 2^(score - lse);  dS = P o dP                      // lib/backward_matrix_scores.glsl
-//       dQ += dS . K;  where it matters, sum what dS loses by rounding  // lib/rounding_loss.glsl
+//       dQ += dS . K;  where it matters, sum dS                // lib/rounding_loss.glsl
 //   dquery = softmax_scale * dQ;  where some lse is large, over rowsum(P), whose inverse is kept for the other kernel
 //
 // Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS query rows of one head and a slice of dQ's head
@@ -94,8 +94,20 @@ void begin_sums() {
         FOR_EACH(s, SLOTS) row_sum[r][s] = FloatsIn(kept).x[KEPT_AT((KEPT_SUMS + r) * ELEMENTS + s)];
 }
 
-// Gives the sums what rounding has taken from them, by way of the subgroup's share of the pool. `lost` is summed along
-// the rows.
+// Sums `lost` along the rows. Factors are known after the last keys.
+void find_loss() {
+    const ACCUMULATOR places = read_places();
+    FOR_EACH(r, ROW_BLOCKS) {
+        sum_along_rows(lost[r]);
+        if (!ends_loop()) continue;
+        FOR_EACH(e, ELEMENTS) if (!KNOWN || step_column(e) == 0) {
+            const uint row = work.first_row + subgroup_row + r * M + place_of(places, e).x;
+            lost[r][slot(e)] += sum_of_gradients(work, min(row, work.last_row), row_sum[r][slot(e)]);
+        }
+    }
+}
+
+// Gives the sums what rounding has taken from them, by way of the subgroup's share of the pool.
 void give_back_loss() {
     for (uint v = lane; v < QK_TILES * N / 4; v += SUBGROUP_SIZE) {
         const uvec4 four = floatBitsToUint(four_in_common(walked_qk, slice() * QK_TILES * N + v * 4));
@@ -184,7 +196,7 @@ void main() {
     write_places();
     const bool odd = odd_rows != 0;
     find_whether_loss_is_large();
-    const bool plain = !odd && !sums_loss && masks_are_plain(work.last_row + 1 == work.first_row + HELD_ROWS);
+    const bool plain = !odd && !loss_is_large && masks_are_plain(work.last_row + 1 == work.first_row + HELD_ROWS);
     bool again;
     [[dont_unroll]] do {
         begin_sums();
@@ -194,9 +206,9 @@ void main() {
     } while (again);
     barrier();
     if (ends_loop()) find_factors(odd);
-    if (sums_loss) FOR_EACH(r, ROW_BLOCKS) sum_along_rows(lost[r]);
+    if (loss_is_large) find_loss();
     barrier();  // from the pool's map to equal shares of it
-    if (sums_loss) give_back_loss();
+    if (loss_is_large) give_back_loss();
     if (ends_loop()) store_sums(odd);
     else keep_sums();
 }

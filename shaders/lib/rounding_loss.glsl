@@ -1,24 +1,27 @@
-// dquery loses something where score gradients are rounded to 16 bits, and this file gives it back. The dS of a row sum
-// to nothing (without a softcap and dlse), so that what all keys have in common adds nothing to dS . K. Rounded ones do
-// not sum to nothing: a head dim in which all keys are large, as models have them, then drowns the others. Let c be
-// what keys have in common. With e = dS - rounded dS
+// dquery loses something by rounding, and this file gives it back. P sums to 1 in a row, and delta is rowsum(P o dP)
+// less dlse, so the dS of a row sum to dlse (without a softcap), and what all keys have in common adds nothing else to
+// dS . K. But delta comes from an out that is rounded to 16 bits, and products of 16 bits round dS, too. Then the dS of
+// a row sum to something else, and a head dim in which all keys are large, as models have them, drowns the others. Let
+// c be what keys have in common, and ds the dS that are multiplied:
 //
-//   dS . K = rounded dS . K + e . K,   and e . K = e . (K - c) + rowsum(e) * c
+//   dS . K = dS . (K - c) + rowsum(dS) * c,   and rowsum(dS) is dlse
 //
-// The last term is the large one, and it is added: a kernel sums e for each row. That costs some instructions an
-// element, so it is done only where c is large beside what keys differ by (sums_loss).
+// Kernels without matrix units stage K - c for this product. On matrix units K is staged once, for the scores too, so
+// there (dlse - rowsum(ds)) * c is added to ds . K. With a softcap the sum of dS is not known, and only what they lose
+// by rounding is: rowsum(dS - ds) * c is added. All of this takes time, so it is done only where c is large beside what
+// keys differ by (loss_is_large).
 //
 // Two keys give c: the first and the last that some row of the query tile sees. In each head dim c is the smaller of
 // their numbers if both have one sign, else 0. A single key would not do, because the first token's may be unlike all
 // others. Hidden content must change no bit, so neither key may be hidden.
 //
-// backward_query.comp, with the macro DOT, and backward_matrix_query.comp include it. It assumes lib/scores.glsl. A
+// backward_query.comp, with 16-bit storage, and backward_matrix_query.comp include it. It assumes lib/scores.glsl. A
 // kernel calls begin_comparison(), a barrier, compare_keys(), a barrier, and find_whether_loss_is_large().
 shared uint nearest_seen, most_common, most_different;  // the latter two are bits of numbers that are not negative
 const float LARGE_BESIDE_DIFFERENCES = 4;               // a guess, not measured
 
 uvec2 common_keys;       // the two keys
-bool sums_loss = false;  // the kernel has to sum e
+bool loss_is_large = false;
 
 // The key nearest to an end of `keys`, which lie within the bounds of some row, that a mask leaves to some row of the
 // query tile; keys.y if there is none. All invocations call it, and get the same.
@@ -70,5 +73,12 @@ void compare_keys(Work w, Rows k, uvec2 keys) {
     }
 }
 void find_whether_loss_is_large() {
-    sums_loss = uintBitsToFloat(most_common) > LARGE_BESIDE_DIFFERENCES * uintBitsToFloat(most_different);
+    loss_is_large = uintBitsToFloat(most_common) > LARGE_BESIDE_DIFFERENCES * uintBitsToFloat(most_different);
+}
+
+// What the dS of a row sum to, of weights whose sum is 1 / factor.
+float sum_of_gradients(Work w, uint row, float factor) {
+    if (HAS_SOFTCAP || !HAS_DLSE) return 0;
+    const RowStart at = dense_row(backward().x.dlse, uvec2(0), 1, w, row);
+    return FloatsIn(at.base).x[at.at] / factor;
 }

@@ -313,6 +313,7 @@ Pass query_pass(const PassContext& c, const Plan& plan) {
         product(workgroups_of(pass), kept_bytes_of(n, own, matrices_of(n, own, p.head_dim_qk) + 1));
     auto launch = matrix_pass<kernels::backward_matrix_query>(c, plan, MatrixPass::query, pass.steps);
     launch.constants.v_staged_steps = staged_v_steps(n, p);
+    if (c.backward.dlse != 0) launch.reads |= bit(Region::dlse);
     launch.writes = bit(Region::dquery) | bit(Region::statistics);
     pass.pipeline = resumable(launch);
     return pass;
