@@ -16,24 +16,32 @@ typedef struct Arrays {
     float dvalue[KV_HEADS * KEYS * DIM_V], merged[LSE * DIM_V], merged_lse[LSE];
 } Arrays;
 
-#define GUARDED(type, name)       \
-    struct {                      \
-        type it;                  \
-        unsigned char behind[64]; \
-    } name;                       \
-    memset(&name, 0x5a, sizeof name)
-#define CHECK_GUARD(name) EXPECT(memchr_not(name.behind, sizeof name.behind) == 0)
+/* A struct with an older program's size and the defaults that its init function sets, with a guard behind it. */
+#define GUARDED(type, name, init)        \
+    struct {                             \
+        type it;                         \
+        unsigned char behind[64];        \
+    } name;                              \
+    memset(&name, 0x5a, sizeof name);    \
+    guards[guard_count++] = name.behind; \
+    init(&name.it)
 #define EXPECT(condition) \
     if (!(condition)) return printf("failed: line %d: %s: %s\n", __LINE__, #condition, error.message), 1
 #define CALL(call) EXPECT((call) == VKATTN_OK && error.status == VKATTN_OK)
 
 static VkattnError error;
+static const unsigned char* guards[16]; /* of the function that runs */
+static int guard_count;
 static Arrays data;
 
-static int memchr_not(const unsigned char* bytes, size_t size) {
-    size_t i = 0;
-    while (i < size && bytes[i] == 0x5a) i++;
-    return i != size;
+/* True if nobody has written behind the structs so far, which go out of scope then. */
+static int guards_hold(void) {
+    while (guard_count > 0) {
+        const unsigned char* const behind = guards[--guard_count];
+        for (int i = 0; i < 64; i++)
+            if (behind[i] != 0x5a) return 0;
+    }
+    return 1;
 }
 
 static int is_near(float got, double right) {
@@ -47,10 +55,9 @@ static void fill(float* to, size_t count) {
 /* A context of the runtime's device, made as an embedder makes one. */
 static int make_context(const VkattnRuntimeHandles* h, VkattnContext** context) {
     VkattnRequirements* needed = NULL;
-    GUARDED(VkattnContextInfo, info);
+    GUARDED(VkattnContextInfo, info, vkattn_context_info_init);
     CALL(vkattn_requirements_create(h->get_instance_proc_addr, h->instance, h->physical_device, &needed,
                                     &error));
-    vkattn_context_info_init(&info.it);
     info.it.get_instance_proc_addr = h->get_instance_proc_addr;
     info.it.instance = h->instance;
     info.it.physical_device = h->physical_device;
@@ -60,24 +67,18 @@ static int make_context(const VkattnRuntimeHandles* h, VkattnContext** context) 
     info.it.enabled_extension_count = vkattn_requirements_extensions(needed, &info.it.enabled_extensions);
     info.it.self_test_verdicts = "of nobody";
     CALL(vkattn_context_create(&info.it, context, &error));
-    CHECK_GUARD(info);
     vkattn_requirements_destroy(needed);
+    EXPECT(guards_hold());
     return 0;
 }
 
 static int make_plans(VkattnContext* context, VkattnPlan* plans[3]) {
-    GUARDED(VkattnProblem, problem);
-    GUARDED(VkattnOptions, options);
-    GUARDED(VkattnBackward, backward);
-    GUARDED(VkattnCombine, merge);
-    GUARDED(VkattnPlanInfo, info);
-    GUARDED(VkattnScratch, scratch);
-    vkattn_problem_init(&problem.it);
-    vkattn_options_init(&options.it);
-    vkattn_backward_init(&backward.it);
-    vkattn_combine_init(&merge.it);
-    vkattn_plan_info_init(&info.it);
-    vkattn_scratch_init(&scratch.it);
+    GUARDED(VkattnProblem, problem, vkattn_problem_init);
+    GUARDED(VkattnOptions, options, vkattn_options_init);
+    GUARDED(VkattnBackward, backward, vkattn_backward_init);
+    GUARDED(VkattnCombine, merge, vkattn_combine_init);
+    GUARDED(VkattnPlanInfo, info, vkattn_plan_info_init);
+    GUARDED(VkattnScratch, scratch, vkattn_scratch_init);
     problem.it.num_heads_q = merge.it.num_heads = HEADS;
     problem.it.num_heads_kv = KV_HEADS;
     problem.it.seqlen_q = merge.it.seqlen_q = ROWS;
@@ -95,26 +96,17 @@ static int make_plans(VkattnContext* context, VkattnPlan* plans[3]) {
     CALL(vkattn_plan_info(plans[1], &info.it, &error));
     CALL(vkattn_plan_scratch(plans[1], &scratch.it, &error));
     EXPECT(scratch.it.size_bytes == info.it.scratch_bytes && scratch.it.size_bytes > 0);
-    CHECK_GUARD(problem);
-    CHECK_GUARD(options);
-    CHECK_GUARD(backward);
-    CHECK_GUARD(merge);
-    CHECK_GUARD(info);
-    CHECK_GUARD(scratch);
+    EXPECT(guards_hold());
     return 0;
 }
 
 #define AT(array) (vkattn_buffer_address(buffer) + offsetof(Arrays, array))
 
 static int run(VkattnRuntime* runtime, VkattnPlan* const plans[3], VkattnBuffer* buffer) {
-    GUARDED(VkattnForwardArgs, forward);
-    GUARDED(VkattnBackwardArgs, backward);
-    GUARDED(VkattnCombineArgs, merge);
-    GUARDED(VkattnRun, took);
-    vkattn_forward_args_init(&forward.it);
-    vkattn_backward_args_init(&backward.it);
-    vkattn_combine_args_init(&merge.it);
-    vkattn_run_init(&took.it);
+    GUARDED(VkattnForwardArgs, forward, vkattn_forward_args_init);
+    GUARDED(VkattnBackwardArgs, backward, vkattn_backward_args_init);
+    GUARDED(VkattnCombineArgs, merge, vkattn_combine_args_init);
+    GUARDED(VkattnRun, took, vkattn_run_init);
     forward.it.query = backward.it.query = AT(query);
     forward.it.key = backward.it.key = AT(key);
     forward.it.value = backward.it.value = AT(value);
@@ -130,10 +122,7 @@ static int run(VkattnRuntime* runtime, VkattnPlan* const plans[3], VkattnBuffer*
     EXPECT(took.it.submissions == 1);
     CALL(vkattn_runtime_run_backward(runtime, plans[1], &backward.it, &took.it, &error));
     CALL(vkattn_runtime_run_combine(runtime, plans[2], &merge.it, &took.it, &error));
-    CHECK_GUARD(forward);
-    CHECK_GUARD(backward);
-    CHECK_GUARD(merge);
-    CHECK_GUARD(took);
+    EXPECT(guards_hold());
     return 0;
 }
 
@@ -155,20 +144,17 @@ static int check(void) {
 }
 
 int main(void) {
-    GUARDED(VkattnRuntimeOptions, options);
-    GUARDED(VkattnDeviceInfo, device);
+    GUARDED(VkattnRuntimeOptions, options, vkattn_runtime_options_init);
+    GUARDED(VkattnDeviceInfo, device, vkattn_device_info_init);
     VkattnRuntime* runtime = NULL;
     VkattnContext* context = NULL;
     VkattnPlan* plans[3] = {NULL, NULL, NULL};
     VkattnBuffer* buffer = NULL;
     uint32_t count = 0;
-    vkattn_device_info_init(&device.it);
     CALL(vkattn_runtime_devices(&device.it, 1, &count, &error));
     EXPECT(count > 0 && device.it.name[0] != 0);
-    vkattn_runtime_options_init(&options.it);
     CALL(vkattn_runtime_open(&options.it, &runtime, &error));
-    CHECK_GUARD(device);
-    CHECK_GUARD(options);
+    EXPECT(guards_hold());
     if (make_context(vkattn_runtime_handles(runtime), &context) || make_plans(context, plans)) return 1;
     CALL(vkattn_buffer_create(runtime, sizeof data, &buffer, &error));
     fill(data.query, LSE * DIM);
