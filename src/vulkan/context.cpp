@@ -1,6 +1,5 @@
 #include "context.hpp"
 
-#include <cstring>
 #include <new>
 
 #include <fmt/format.h>
@@ -143,8 +142,7 @@ void Pipelines::set_name(const PipelineKey& key, VkPipeline pipeline) const {
         VkDebugUtilsObjectNameInfoEXT info{};
         info.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT;
         info.objectType = VK_OBJECT_TYPE_PIPELINE;
-        static_assert(sizeof pipeline <= sizeof info.objectHandle);
-        std::memcpy(&info.objectHandle, &pipeline, sizeof pipeline);
+        info.objectHandle = reinterpret_cast<uint64_t>(pipeline);  // a pointer or a number, by the platform
         info.pObjectName = name.c_str();
         vk_.vkSetDebugUtilsObjectNameEXT(device_, &info);
     } catch (const std::bad_alloc&) {
