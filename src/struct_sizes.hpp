@@ -88,7 +88,7 @@ VKATTN_FIRST_VERSION(VkattnScratch, alignment_bytes, version_0_1::scratch)
 VKATTN_FIRST_VERSION(VkattnPlanInfo, max_segment_flops, version_0_1::plan_info)
 #ifdef VKATTN_H  // the planner does not see these structs, which need Vulkan
 VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_info)
-VKATTN_LATER_VERSIONS(VkattnContextInfo, probe_results, 88, 96)
+VKATTN_LATER_VERSIONS(VkattnContextInfo, probe_results, 88, 96, 120)
 VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
 VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104)
 VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)

@@ -3,7 +3,7 @@ set(gpu_tests "${CMAKE_CURRENT_LIST_DIR}")
 
 set(gpu_sources
   fixture.cpp case_suite.cpp interposer.cpp dot_emulation.cpp test_dot_products.cpp test_api.cpp test_api_features.cpp
-  test_api_backward.cpp test_api_context.cpp test_plan_check.cpp test_tensor_memory.cpp test_versions.cpp
+  test_api_backward.cpp test_api_context.cpp test_labels.cpp test_plan_check.cpp test_tensor_memory.cpp test_versions.cpp
   test_nonfinite.cpp test_pipelines.cpp test_record.cpp test_runs.cpp
   test_runtime.cpp test_guard.cpp test_cases.cpp test_tunings.cpp test_far.cpp test_far_results.cpp
   test_rounding.cpp test_invariance.cpp test_combine.cpp test_long.cpp own_work.cpp faulty_new.cpp

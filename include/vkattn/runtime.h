@@ -162,7 +162,8 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_units(uint32_t index, char* text,
 
 /* Picks a device and makes everything that plans need. `options` may be null. Where matrix units have to be probed for
  * vkattn to be fast, this does it. A device that executes nothing, as compile-only drivers do, can be opened and plans
- * can be made on it; whatever is submitted to it, by any function, returns DEVICE_ERROR. Environment: VKATTN_DEVICE,
+ * can be made on it; whatever is submitted to it, by any function, returns DEVICE_ERROR. The instance has
+ * VK_EXT_debug_utils where there is one, and captures the labels of vkattn. Environment: VKATTN_DEVICE,
  * see VkattnRuntimeOptions::device. Errors: INVALID_ARGUMENT (no such device; the message lists those that there
  * are), UNSUPPORTED (no Vulkan loader or driver, no device, one that vkattn cannot use, no validation layer),
  * DEVICE_ERROR. */
@@ -177,9 +178,10 @@ VKATTN_RUNTIME_API VkattnContext* vkattn_runtime_context(const VkattnRuntime* ru
 VKATTN_RUNTIME_API const VkattnDeviceInfo* vkattn_runtime_device(const VkattnRuntime* runtime);
 VKATTN_RUNTIME_API const VkattnRuntimeHandles* vkattn_runtime_handles(const VkattnRuntime* runtime);
 /* A message, or null past the last so far; none is good. They are those of the validation layer, with
- * options.validation, one where a probe of the matrix units has failed, which only costs speed, one for each kernel
- * that the self-test has found wrong, which is not used then, and one where the self-test could not be run, was
- * stopped, or is left out because it did not end at two earlier starts: the device was lost, or the process ended. */
+ * options.validation; the warnings of the context (VKATTN_MESSAGE_WARNING), as one for each kernel that the self-test
+ * has found wrong, which is not used then; one where a probe of the matrix units has failed, which only costs speed;
+ * one where the pipeline_cache file is not used, and why; and one where the self-test could not be run, was stopped, or
+ * is left out because it did not end at two earlier starts: the device was lost, or the process ended. */
 VKATTN_RUNTIME_API const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index);
 
 /* Allocates device memory. 0 bytes are legal: such a buffer has address 0. The content is undefined.

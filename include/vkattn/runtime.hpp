@@ -247,8 +247,8 @@ class Runtime {
     // Records the barrier between two recordings in one submission; see vkattn_runtime_barrier.
     void barrier(VkCommandBuffer commands) const { vkattn_runtime_barrier(get(), commands); }
 
-    // Returns the messages of the validation layer so far, each one line or more; none is good. There are some only
-    // with options.validation.
+    // Returns the messages so far; none is good. See vkattn_runtime_message. Those of the validation layer may have
+    // several lines.
     std::vector<std::string> messages() const {
         std::vector<std::string> all;
         while (const char* text = vkattn_runtime_message(get(), static_cast<uint32_t>(all.size())))

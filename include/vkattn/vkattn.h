@@ -53,6 +53,16 @@ extern "C" {
 #define VKATTN_VERSION_MINOR 1
 #define VKATTN_VERSION_PATCH 0
 
+/* How much a message of a context matters; see VkattnContextInfo::message. */
+typedef enum VkattnMessageLevel {
+    /* For a log: a workaround for the driver that is active, matrix units that are not used, and why. */
+    VKATTN_MESSAGE_INFO = 0,
+    /* Something that was given or planned is not used: a text that was kept from an earlier start, a kernel that has
+     * failed the self-test, a tuning row or a probe that the driver cannot build. It costs speed, no result. */
+    VKATTN_MESSAGE_WARNING = 1,
+    VKATTN_MESSAGE_LEVEL_MAX_ENUM = 0x7fffffff
+} VkattnMessageLevel;
+
 /* What the caller enabled on its VkDevice, which may be less than what the device supports. */
 typedef struct VkattnContextInfo {
     size_t struct_size;
@@ -80,6 +90,19 @@ typedef struct VkattnContextInfo {
      * api_version and features: the context begins with these verdicts. Where the text is not used,
      * vkattn_self_test_size is not 0. */
     const char* self_test_verdicts;
+    /* Boolean: VK_EXT_debug_utils is enabled on the instance, which the library cannot find out. Then captures can be
+     * read: each recording stands under a label of its problem ("vkattn forward f16 b2 h8/2 4096x4096 d128 causal"),
+     * each of its dispatches under one of its kernel ("forward_matrix_f16"), and each pipeline has the name of its
+     * kernel and its constants. Default false: none of these calls is made. */
+    uint32_t debug_utils;
+    /* Called with what the library would otherwise do in silence: one line of plain English without a newline, which
+     * is valid during the call. Null, the default: nobody wants to hear it. It is called in functions that are given
+     * this context or a plan of it, vkattn_context_create included, on the thread that calls them and before they
+     * return, so by several threads at once if the application has them. It must not call vkattn with this context or
+     * its plans, and must return: longjmp out of it is not allowed. What a callback in C++ throws is caught and
+     * dropped, and the function goes on. */
+    void (*message)(void* message_user, VkattnMessageLevel level, const char* text);
+    void* message_user;
 } VkattnContextInfo;
 
 /* What to enable before vkCreateDevice. Owned by the object; valid until vkattn_requirements_destroy. */
@@ -237,7 +260,8 @@ VKATTN_API VkattnStatus vkattn_requirements_merge(VkattnRequirements* requiremen
 
 /* A context is a device as vkattn sees it, with the pipelines built so far.
  * Errors: INVALID_ARGUMENT, UNSUPPORTED (Vulkan below 1.2, bufferDeviceAddress not enabled), DEVICE_ERROR,
- * OUT_OF_HOST_MEMORY.
+ * OUT_OF_HOST_MEMORY. INVALID_ARGUMENT too where info.debug_utils is set, and the instance does not have the
+ * functions of VK_EXT_debug_utils.
  *
  * A lost device: the first call to which the driver answers VK_ERROR_DEVICE_LOST, and each later one that needs a
  * pipeline of this context, returns DEVICE_LOST, and the driver is not asked again. The library does not submit, so a

@@ -2,6 +2,8 @@
 // Header-only.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -143,6 +145,19 @@ class Context {
         detail::call(vkattn_context_create, &info, &made);
         handle_ = Handle(made);
     }
+    // Gives on_message what the library would otherwise do in silence, instead of info.message, whose rules hold here:
+    // it may be called on several threads at once, and what it throws is dropped.
+    using OnMessage = std::function<void(VkattnMessageLevel level, const char* text)>;
+    Context(VkattnContextInfo info, OnMessage on_message)
+        : on_message_(std::make_unique<OnMessage>(std::move(on_message))) {
+        info.message_user = on_message_.get();
+        info.message = [](void* user, VkattnMessageLevel level, const char* text) {
+            (*static_cast<OnMessage*>(user))(level, text);
+        };
+        VkattnContext* made = nullptr;
+        detail::call(vkattn_context_create, &info, &made);
+        handle_ = Handle(made);
+    }
     VkattnContext* get() const { return handle_.get(); }
 
     // See vkattn_probe_size. Throw Error.
@@ -173,6 +188,7 @@ class Context {
 
   private:
     using Handle = detail::Handle<VkattnContext, vkattn_context_destroy>;
+    std::unique_ptr<OnMessage> on_message_;  // outlives the context
     Handle handle_;
 };
 

@@ -26,7 +26,30 @@ std::string describe(const Plan& plan, const Dispatch& d) {
                        d.barrier_before, d.flops);
 }
 
+const char* short_name_of(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_FLOAT32 ? "f32" : dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : "bf16";
+}
+
+// One number where both are alike.
+std::string pair_of(uint32_t a, uint32_t b) {
+    return a == b ? fmt::format("{}", a) : fmt::format("{}/{}", a, b);
+}
+
 }  // namespace
+
+std::string label_of(const Plan& plan) {
+    if (plan.combine) {
+        const Combine& c = *plan.combine;
+        return fmt::format("vkattn combine {} {} parts b{} h{} {} rows d{}", short_name_of(c.dtype),
+                           c.num_parts, c.batch, c.num_heads, c.seqlen_q, c.head_dim_v);
+    }
+    const Problem& p = plan.problem;
+    return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}{}{}", plan.backward ? "backward" : "forward",
+                       short_name_of(p.dtype), p.batch, pair_of(p.num_heads_q, p.num_heads_kv), p.seqlen_q,
+                       p.seqlen_kv, pair_of(p.head_dim_qk, p.head_dim_v), p.causal != 0 ? " causal" : "",
+                       p.window_left >= 0 || p.window_right >= 0 ? " window" : "",
+                       p.mask != VKATTN_MASK_NONE ? " mask" : "");
+}
 
 std::string describe(const Plan& plan) {
     std::vector<std::string> dispatches, refused;

@@ -57,4 +57,19 @@ inline bool quirk_preserving_takes_time(const DeviceCaps& caps) {
     return caps.driver_id == driver_nvidia;
 }
 
+// Each workaround, with what it does, for those who ask which are active. A new one is added here, too.
+struct Quirk {
+    bool (*is_active)(const DeviceCaps& caps);
+    const char* effect;
+};
+inline constexpr Quirk quirks[] = {
+    {quirk_no_divergent_addresses, "tensors whose rows lie 2^31 bytes apart within a tile are refused"},
+    {quirk_wrong_matrices, "no kernel on matrix units is planned, because matrices are loaded wrong"},
+    {quirk_moves_nothing_out_of_loops, "portable kernels keep in registers what their loops find anew"},
+    {quirk_exp2_loses_nan, "kernels put NaN back, of which exp2 makes a number"},
+    {quirk_preserving_takes_registers,
+     "modules do not ask for SignedZeroInfNanPreserve, which costs registers"},
+    {quirk_preserving_takes_time, "modules do not ask for SignedZeroInfNanPreserve, which costs time"},
+};
+
 }  // namespace vkattn::core

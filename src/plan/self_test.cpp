@@ -235,12 +235,14 @@ const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::stri
     return nullptr;
 }
 
+std::string text_of(const KernelVerdict& v) {
+    return fmt::format("{} {} {} {} {}", v.backward ? "backward" : "forward", v.kernel, name_of(v.dtype),
+                       name_of(v.operands), v.failure.empty() ? "passed" : "failed " + v.failure);
+}
+
 std::string verdicts_text(const DeviceCaps& caps, std::string_view version) {
     std::string body;
-    for (const KernelVerdict& v : caps.verdicts)
-        body +=
-            fmt::format("{} {} {} {} {}\n", v.backward ? "backward" : "forward", v.kernel, name_of(v.dtype),
-                        name_of(v.operands), v.failure.empty() ? "passed" : "failed " + v.failure);
+    for (const KernelVerdict& v : caps.verdicts) body += text_of(v) + "\n";
     return kept_text("self-test", caps, version, body);
 }
 

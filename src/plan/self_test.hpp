@@ -83,6 +83,8 @@ std::vector<double> loaded(std::span<const std::byte> bytes, VkattnDtype dtype);
 std::string verdicts_text(const DeviceCaps& caps, std::string_view version);
 std::vector<KernelVerdict> verdicts_of(const DeviceCaps& caps, std::string_view text,
                                        std::string_view version);
+// One verdict as a line of that text has it.
+std::string text_of(const KernelVerdict& verdict);
 // True if both are about the same kernel and types.
 bool is_of(const KernelVerdict& verdict, const KernelVerdict& other);
 // The verdict on a kernel; null if there is none.

@@ -80,13 +80,20 @@ std::string read_body(const std::string& path) {
 
 }  // namespace
 
-CacheSections read_cache_file(const std::string& path, const CacheKey& key) {
+CacheSections read_cache_file(const std::string& path, const CacheKey& key, std::string* why_unused) {
+    const auto none = [&](const char* why) {
+        std::error_code failed;
+        const bool has_content = fs::is_regular_file(path, failed) && fs::file_size(path, failed) != 0;
+        if (why_unused != nullptr && has_content) *why_unused = why;
+        return CacheSections();
+    };
     const std::string body = read_body(path);
     std::string_view rest = body, owner, name, content;
-    if (!take_text(rest, owner) || owner != text_of(key)) return {};
+    if (!take_text(rest, owner)) return none("is damaged or cut short");
+    if (owner != text_of(key)) return none("is of another device, driver or version of vkattn");
     CacheSections sections;
     while (!rest.empty()) {
-        if (!take_text(rest, name) || !take_text(rest, content)) return {};
+        if (!take_text(rest, name) || !take_text(rest, content)) return none("is damaged or cut short");
         sections[std::string(name)].assign(content.begin(), content.end());
     }
     return sections;

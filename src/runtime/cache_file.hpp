@@ -24,8 +24,10 @@ using CacheSections = std::map<std::string, std::vector<char>>;
 // Files past this size are neither read nor written.
 constexpr uint64_t largest_cache_bytes = uint64_t{1} << 30;
 
-// All sections, or none: if there is no such file, if its content is not to be trusted, or if it has another key.
-CacheSections read_cache_file(const std::string& path, const CacheKey& key);
+// All sections, or none: if there is no such file, if its content is not to be trusted, or if it has another key. Where
+// a file with content is not used, why_unused becomes the end of a sentence that says why.
+CacheSections read_cache_file(const std::string& path, const CacheKey& key,
+                              std::string* why_unused = nullptr);
 
 // True if somebody else may have written the file: it has content, which does not begin as that of write_cache_file, or
 // cannot be read.

@@ -23,27 +23,37 @@ uint32_t version_of(const Loader& loader) {
     return version;
 }
 
-VkInstance make_instance(const Loader& loader, uint32_t version, bool validation) {
+VkResult create_instance(const Loader& loader, uint32_t version, bool validation, bool debug_utils,
+                         VkInstance& made) {
     const VkApplicationInfo application{
         VK_STRUCTURE_TYPE_APPLICATION_INFO, nullptr, "vkattn", 0, "vkattn", 0, version};
     const VkValidationFeatureEnableEXT sync = VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
     const VkValidationFeaturesEXT checks{
         VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT, nullptr, 1, &sync, 0, nullptr};
-    const char* const extensions[] = {VK_EXT_DEBUG_UTILS_EXTENSION_NAME,
-                                      VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME};
+    std::vector<const char*> extensions;
+    if (debug_utils) extensions.push_back(VK_EXT_DEBUG_UTILS_EXTENSION_NAME);
     VkInstanceCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
     info.pApplicationInfo = &application;
     if (validation) {
+        extensions.push_back(VK_EXT_VALIDATION_FEATURES_EXTENSION_NAME);
         info.pNext = &checks;
         info.enabledLayerCount = 1;
         info.ppEnabledLayerNames = &validation_layer;
-        info.enabledExtensionCount = std::size(extensions);
-        info.ppEnabledExtensionNames = extensions;
     }
+    info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());
+    info.ppEnabledExtensionNames = extensions.data();
     const PFN_vkVoidFunction create = loader.get_instance_proc_addr()(nullptr, "vkCreateInstance");
+    return reinterpret_cast<PFN_vkCreateInstance>(create)(&info, nullptr, &made);
+}
+
+// Sets debug_utils to what the instance has. VK_EXT_debug_utils is taken wherever there is one: Khronos' loader brings
+// it, nobody can see whether a layer that captures listens, and a driver that has no use for labels ignores them.
+VkInstance make_instance(const Loader& loader, uint32_t version, bool validation, bool& debug_utils) {
     VkInstance made = VK_NULL_HANDLE;
-    const VkResult result = reinterpret_cast<PFN_vkCreateInstance>(create)(&info, nullptr, &made);
+    VkResult result = create_instance(loader, version, validation, true, made);
+    debug_utils = validation || result != VK_ERROR_EXTENSION_NOT_PRESENT;
+    if (!debug_utils) result = create_instance(loader, version, validation, false, made);
     if (result == VK_ERROR_LAYER_NOT_PRESENT)
         fail(VKATTN_UNSUPPORTED,
              "validation was asked for, but the layer VK_LAYER_KHRONOS_validation is not installed");
@@ -124,7 +134,7 @@ void check(VkResult result, const std::string& doing) {
 
 Instance::Instance(bool validation, uint32_t api_version)
     : version(std::min(version_of(loader), api_version)),
-      handle(make_instance(loader, version, validation)),
+      handle(make_instance(loader, version, validation, debug_utils)),
       vk(loader.get_instance_proc_addr(), handle) {}
 
 std::vector<VkPhysicalDevice> Instance::devices() const {

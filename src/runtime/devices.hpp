@@ -31,7 +31,8 @@ struct Instance {
     VkPhysicalDeviceProperties properties(VkPhysicalDevice device) const;
 
     const Loader loader;
-    const uint32_t version;  // of the instance
+    const uint32_t version;    // of the instance
+    bool debug_utils = false;  // it has VK_EXT_debug_utils
     const VkInstance handle;
     const InstanceFunctions vk;
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -60,6 +59,11 @@ VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT
     } catch (const std::exception&) {
     }
     return VK_FALSE;
+}
+
+// What the context says is kept where it is about something that is not used. Its caller catches what this throws.
+void on_context_message(void* user, VkattnMessageLevel level, const char* text) {
+    if (level == VKATTN_MESSAGE_WARNING) static_cast<VkattnRuntime*>(user)->add_message(text);
 }
 
 }  // namespace
@@ -148,7 +152,10 @@ void VkattnRuntime::make_device(const Options& options, const Requirements& requ
 void VkattnRuntime::load_cache() {
     cache_key = key_of(instance.properties(physical));
     CacheSections sections;
-    if (!cache_file.empty()) sections = read_cache_file(cache_file, cache_key);
+    std::string why_unused;
+    if (!cache_file.empty()) sections = read_cache_file(cache_file, cache_key, &why_unused);
+    if (!why_unused.empty())
+        add_message(fmt::format("the pipeline cache {} is not used: it {}", cache_file, why_unused));
     const std::vector<char>& data = sections[pipelines_section];
     const std::vector<char>& verdicts = sections[verdicts_section(instance.version)];
     kept_verdicts.assign(verdicts.begin(), verdicts.end());
@@ -162,7 +169,8 @@ void VkattnRuntime::load_cache() {
         cache = create(data);
     } catch (const VulkanError& e) {
         if (is_lost(e)) throw;
-        cache = create({});  // the driver may have disliked the data
+        cache = create({});
+        add_message(fmt::format("the driver did not take the pipeline cache {}: {}", cache_file, e.what()));
     }
 }
 
@@ -202,7 +210,12 @@ void VkattnRuntime::make_context(const Options& options, const Requirements& req
     i.enabled_extensions = extensions.data();
     i.features = requirements.features();
     i.pipeline_cache = *cache;
-    if (options.self_test == VKATTN_SELF_TEST_ONCE) i.self_test_verdicts = kept_verdicts.c_str();
+    i.debug_utils = instance.debug_utils ? 1 : 0;
+    i.message = on_context_message;
+    i.message_user = this;
+    const bool has_verdicts = kept_verdicts != test_begun && kept_verdicts != test_begun_twice;
+    if (options.self_test == VKATTN_SELF_TEST_ONCE && has_verdicts)
+        i.self_test_verdicts = kept_verdicts.c_str();
     context = Context(i);
 }
 
@@ -255,7 +268,7 @@ bool VkattnRuntime::test_kernels(const Options& options) {
     return true;
 }
 
-// A kernel that fails is not planned, which the caller hears of. A test that cannot be run says nothing of any kernel.
+// A kernel that fails is not planned, of which the context tells. A test that cannot be run says nothing of any kernel.
 // A test that has twice not ended, because it lost the device or ended the process, is not begun again: the file
 // remembers it, and for that has to be told before the test, and right after it.
 // A test that is stopped leaves what the file said before.
@@ -276,9 +289,6 @@ void VkattnRuntime::self_test(const Options& options) {
         keep_verdicts({});
         add_message(std::string("the self-test of the kernels could not be run: ") + e.what());
     }
-    std::istringstream lines(context.self_test_verdicts());
-    for (std::string line; std::getline(lines, line);)
-        if (line.find(" failed ") != line.npos) add_message("the self-test found a wrong kernel: " + line);
 }
 
 void VkattnRuntime::add_message(std::string text) {

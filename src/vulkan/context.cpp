@@ -1,5 +1,7 @@
 #include "context.hpp"
 
+#include <new>
+
 #include <fmt/format.h>
 
 #include "vulkan/spirv.hpp"
@@ -14,6 +16,15 @@ struct ModuleOwner {
     VkShaderModule module;
     ~ModuleOwner() { vk.vkDestroyShaderModule(device, module, nullptr); }
 };
+
+// The module, and the constants that are not 0: "vkattn combine_f32 threads=64 head_dim_v=128".
+std::string name_of(const PipelineKey& key) {
+    std::string name = fmt::format("vkattn {}{}", core::name_of(key.module), key.rolled ? " rolled" : "");
+    const auto constants = info_of(info_of(key.module).kernel).constants;
+    for (size_t i = 0; i < constants.size(); i++)
+        if (key.constants[i] != 0) name += fmt::format(" {}={}", constants[i].name, key.constants[i]);
+    return name;
+}
 
 Failure device_lost() {
     return {VKATTN_DEVICE_LOST, "",
@@ -120,7 +131,22 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     VkPipeline pipeline = VK_NULL_HANDLE;
     const VkResult r = vk_.vkCreateComputePipelines(device_, cache_, 1, &info, nullptr, &pipeline);
     if (r != VK_SUCCESS) return failed("vkCreateComputePipelines", r);
+    if (vk_.has_labels()) set_name(key, pipeline);
     return pipeline;
+}
+
+// Without memory for its name a pipeline has none.
+void Pipelines::set_name(const PipelineKey& key, VkPipeline pipeline) const {
+    try {
+        const std::string name = name_of(key);
+        VkDebugUtilsObjectNameInfoEXT info{};
+        info.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_OBJECT_NAME_INFO_EXT;
+        info.objectType = VK_OBJECT_TYPE_PIPELINE;
+        info.objectHandle = reinterpret_cast<uint64_t>(pipeline);  // a pointer or a number, by the platform
+        info.pObjectName = name.c_str();
+        vk_.vkSetDebugUtilsObjectNameEXT(device_, &info);
+    } catch (const std::bad_alloc&) {
+    }
 }
 
 }  // namespace vkattn::core

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "functions.hpp"
+#include "messages.hpp"
 #include "pipeline_constants.hpp"
 #include "plan/plan.hpp"
 #include "plan/self_test.hpp"
@@ -51,6 +52,7 @@ class Pipelines {
     };
 
     Result<VkPipeline> build(const PipelineKey& key);
+    void set_name(const PipelineKey& key, VkPipeline pipeline) const;
 
     const DeviceFunctions& vk_;
     const DeviceCaps& caps_;
@@ -68,11 +70,16 @@ class Pipelines {
 
 struct VkattnContext {
     VkattnContext(const vkattn::core::DeviceFunctions& functions, const vkattn::core::DeviceCaps& device_caps,
-                  VkDevice device, VkPipelineCache cache)
-        : vk(functions), handle(device), caps(device_caps), pipelines(vk, caps, device, cache) {}
+                  VkDevice device, VkPipelineCache cache, const vkattn::core::Messages& told)
+        : vk(functions),
+          handle(device),
+          messages(told),
+          caps(device_caps),
+          pipelines(vk, caps, device, cache) {}
 
     const vkattn::core::DeviceFunctions vk;
     const VkDevice handle;
+    const vkattn::core::Messages messages;
     vkattn::core::DeviceCaps caps;  // changed by vkattn_context_probed and vkattn_context_self_tested only
     bool probed = false;            // caps has what a probe has found; changed by the former only
     // Those of vkattn_cmd_self_test, until vkattn_context_self_tested.
@@ -87,5 +94,6 @@ struct VkattnPlan {
     VkattnContext* context;
     vkattn::core::Plan plan;
     std::vector<VkPipeline>
-        pipelines;  // of plan.pipelines; null where no dispatch uses one. Owned by the context
+        pipelines;      // of plan.pipelines; null where no dispatch uses one. Owned by the context
+    std::string label;  // of its recordings; "" where the context has no labels
 };

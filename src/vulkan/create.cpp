@@ -1,5 +1,7 @@
 #include "create.hpp"
 
+#include <fmt/format.h>
+
 namespace vkattn::core {
 namespace {
 
@@ -15,7 +17,8 @@ bool blames_row(const Failure& failure, const Plan& plan) {
 }  // namespace
 
 Result<std::unique_ptr<VkattnPlan>> with_pipelines(VkattnContext& context, Plan&& plan) {
-    auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(plan), {}});
+    std::string label = context.vk.has_labels() ? label_of(plan) : std::string();
+    auto made = std::make_unique<VkattnPlan>(VkattnPlan{&context, std::move(plan), {}, std::move(label)});
     made->pipelines.resize(made->plan.pipelines.size(), VK_NULL_HANDLE);
     for (const Dispatch& d : made->plan.dispatches) {
         if (made->pipelines[d.pipeline] != VK_NULL_HANDLE) continue;
@@ -50,6 +53,10 @@ Result<std::unique_ptr<VkattnPlan>> create_plan(VkattnContext& context, Request 
         failed = made.failure();
         // A tuning that was asked for has no next row.
         if (!request.options.tuning.empty() || !blames_row(*failed, *plan)) return *failed;
+        context.messages.tell(VKATTN_MESSAGE_WARNING, [&] {
+            return fmt::format("the tuning row {} is set aside, because this driver cannot build it: {}",
+                               plan->tuning_row, failed->message);
+        });
         const std::lock_guard lock(context.mutex);
         context.rejected_rows[row_kind_of(request.problem, request.options)].push_back(plan->tuning_row);
     }

@@ -34,4 +34,14 @@ Result<DeviceFunctions> load_device_functions(const InstanceFunctions& vk, VkDev
     return d;
 }
 
+Result<bool> load_debug_functions(PFN_vkGetInstanceProcAddr get, VkInstance instance, DeviceFunctions& d) {
+#define X(name)                                                  \
+    d.name = reinterpret_cast<PFN_##name>(get(instance, #name)); \
+    if (d.name == nullptr)                                       \
+        return invalid("info.debug_utils", "is set, but " #name " is missing: enable VK_EXT_debug_utils");
+    VKATTN_DEBUG_FUNCTIONS(X)
+#undef X
+    return true;
+}
+
 }  // namespace vkattn::core

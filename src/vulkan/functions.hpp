@@ -38,10 +38,40 @@ struct InstanceFunctions {
         nullptr;
 };
 
+// Of VK_EXT_debug_utils, which the application enables on its instance or not.
+#define VKATTN_DEBUG_FUNCTIONS(X)   \
+    X(vkCmdBeginDebugUtilsLabelEXT) \
+    X(vkCmdEndDebugUtilsLabelEXT)   \
+    X(vkSetDebugUtilsObjectNameEXT)
+
 struct DeviceFunctions {
 #define X(name) PFN_##name name = nullptr;
     VKATTN_DEVICE_FUNCTIONS(X)
+    VKATTN_DEBUG_FUNCTIONS(X)  // all are null where the extension is not enabled
 #undef X
+    bool has_labels() const {
+        return vkCmdBeginDebugUtilsLabelEXT != nullptr;
+    }
+};
+
+// What is recorded while it lives stands under a label in captures, if there are labels. The text is read by the
+// constructor only.
+class Label {
+  public:
+    Label(const DeviceFunctions& vk, VkCommandBuffer commands, const char* text)
+        : vk_(vk), commands_(commands) {
+        if (!vk_.has_labels()) return;
+        const VkDebugUtilsLabelEXT label{VK_STRUCTURE_TYPE_DEBUG_UTILS_LABEL_EXT, nullptr, text, {}};
+        vk_.vkCmdBeginDebugUtilsLabelEXT(commands_, &label);
+    }
+    Label(const Label&) = delete;
+    ~Label() {
+        if (vk_.has_labels()) vk_.vkCmdEndDebugUtilsLabelEXT(commands_);
+    }
+
+  private:
+    const DeviceFunctions& vk_;
+    VkCommandBuffer commands_;
 };
 
 // Throws a Failure that names the function, unless its result is a success.
@@ -49,5 +79,8 @@ void require_success(VkResult result, const char* function);
 
 Result<InstanceFunctions> load_instance_functions(PFN_vkGetInstanceProcAddr get, VkInstance instance);
 Result<DeviceFunctions> load_device_functions(const InstanceFunctions& vk, VkDevice device);
+// Adds those of VK_EXT_debug_utils. They belong to an extension of the instance, which answers for them.
+Result<bool> load_debug_functions(PFN_vkGetInstanceProcAddr get, VkInstance instance,
+                                  DeviceFunctions& device);
 
 }  // namespace vkattn::core

@@ -84,7 +84,9 @@ void apply(const std::vector<Patch>& patches, const Addresses& at, std::span<std
 
 void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& at, uint32_t first,
             uint32_t count) {
+    if (count == 0) return;
     const DeviceFunctions& vk = plan.context->vk;
+    const Label of_plan(vk, commands, plan.label.c_str());
     const VkPipelineLayout layout = plan.context->pipelines.layout();
     const Plan& planned = plan.plan;
     PushBytes push{};
@@ -94,6 +96,8 @@ void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& a
         const Pipeline& p = planned.pipelines[d.pipeline];
         const Kernel kernel = info_of(p.module).kernel;
         if (d.barrier_before) barrier(vk, commands);
+        // Names of modules are string literals, which end with a zero.
+        const Label of_dispatch(vk, commands, name_of(p.module).data());
         if (of_pipeline != d.pipeline) {
             of_pipeline = d.pipeline;
             push = p.push;

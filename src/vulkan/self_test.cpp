@@ -232,6 +232,7 @@ Result<bool> record_self_test(VkCommandBuffer commands, VkattnContext& context, 
     }
     const Layout layout(tests);
     const Recording recording(commands, context, memory);
+    const Label label(context.vk, commands, "vkattn self-test");
     recording.write_inputs(layout);
     for (size_t i = 0; i < tests.size(); i++) {
         if (!plans[i]) continue;
@@ -265,9 +266,22 @@ Result<bool> note_self_test(VkattnContext& context, std::span<const std::byte> r
         else if (known->failure.empty())
             known->failure = verdict.failure;
     }
-    context.caps.verdicts = std::move(verdicts);
+    std::swap(context.caps.verdicts, verdicts);
     tests.clear();
+    tell_failures(context, verdicts);
     return true;
+}
+
+void tell_failures(const VkattnContext& context, const std::vector<KernelVerdict>& known) {
+    for (const KernelVerdict& verdict : context.caps.verdicts) {
+        if (verdict.failure.empty() || std::ranges::any_of(known, [&](const KernelVerdict& v) {
+                return is_of(v, verdict) && !v.failure.empty();
+            }))
+            continue;
+        context.messages.tell(VKATTN_MESSAGE_WARNING, [&] {
+            return "the self-test found a wrong kernel, which is not planned: " + text_of(verdict);
+        });
+    }
 }
 
 }  // namespace vkattn::core

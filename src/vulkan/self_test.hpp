@@ -23,5 +23,7 @@ Result<bool> build_self_test(VkattnContext& context, uint32_t index);
 Result<bool> record_self_test(VkCommandBuffer commands, VkattnContext& context, const DeviceMemory& memory);
 // `results`: the whole memory. Adds verdicts to the context's caps.
 Result<bool> note_self_test(VkattnContext& context, std::span<const std::byte> results);
+// Says which kernels have failed, but those whose failure is among the verdicts that were known before.
+void tell_failures(const VkattnContext& context, const std::vector<KernelVerdict>& known);
 
 }  // namespace vkattn::core

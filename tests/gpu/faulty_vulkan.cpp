@@ -18,6 +18,7 @@ namespace {
 #define VKATTN_FAULTY_FUNCTIONS(X)                       \
     VKATTN_INSTANCE_FUNCTIONS(X)                         \
     VKATTN_DEVICE_FUNCTIONS(X)                           \
+    VKATTN_DEBUG_FUNCTIONS(X)                            \
     X(vkAllocateCommandBuffers)                          \
     X(vkAllocateMemory)                                  \
     X(vkBeginCommandBuffer)                              \

@@ -268,14 +268,14 @@ PFN_vkGetInstanceProcAddr Interposer::get_instance_proc_addr() {
     return &Hooks::get_instance_proc;
 }
 
-Context Interposer::context() const {
+Context Interposer::context(const Context::OnMessage& on_message) const {
     const RuntimeHandles h = device_.runtime().handles();
     VkattnContextInfo info = context_info_of(h);
     info.get_instance_proc_addr = &Hooks::get_instance_proc;
-    if (!dot_products && !all_features) return Context(info);
+    if (!dot_products && !all_features) return Context(info, on_message);
     const Requirements all(h.get_instance_proc_addr, h.instance, h.physical_device);
     info.features = all.features();
-    if (!dot_products) return Context(info);
+    if (!dot_products) return Context(info, on_message);
     VkPhysicalDeviceShaderBfloat16FeaturesKHR bfloat16{};
     bfloat16.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_BFLOAT16_FEATURES_KHR;
     bfloat16.pNext = const_cast<VkPhysicalDeviceFeatures2*>(all.features());
@@ -285,7 +285,7 @@ Context Interposer::context() const {
     dots.pNext = &bfloat16;
     dots.shaderMixedFloatDotProductFloat16AccFloat32 = dots.shaderMixedFloatDotProductBFloat16Acc = VK_TRUE;
     info.features = reinterpret_cast<const VkPhysicalDeviceFeatures2*>(&dots);
-    return Context(info);
+    return Context(info, on_message);
 }
 
 std::vector<Command> Interposer::take_commands() {

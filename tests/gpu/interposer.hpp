@@ -46,7 +46,7 @@ class Interposer {
     Interposer(const Interposer&) = delete;
 
     // A new context of the first device that goes through this object, as those do that are given the function.
-    Context context() const;
+    Context context(const Context::OnMessage& on_message = nullptr) const;
     static PFN_vkGetInstanceProcAddr get_instance_proc_addr();
 
     // Asked before each pipeline with the name of its module; anything but VK_SUCCESS makes the creation fail.

@@ -27,6 +27,18 @@ std::vector<uint32_t> layouts_of(const Context& context) {
     return layouts;
 }
 
+// What a new context says by level, and whether its callback throws behind that.
+struct Told {
+    std::string infos, warnings;
+    bool throws = false;
+    Context::OnMessage note() {
+        return [this](VkattnMessageLevel level, const char* text) {
+            (level == VKATTN_MESSAGE_INFO ? infos : warnings) += std::string(text) + "\n";
+            if (throws) throw std::runtime_error("of the application");
+        };
+    }
+};
+
 }  // namespace
 
 TEST_CASE_FIXTURE(OnDevice, "a context of a matrix device can be given the results of an earlier probe") {
@@ -50,18 +62,25 @@ TEST_CASE_FIXTURE(OnDevice, "a context of a matrix device can be given the resul
     CHECK(Plan(told, p).describe() == Plan(probed, p).describe());
 
     // The text may be cut short. A caller that was compiled against version 0.1 has no such fields.
-    const auto check_unused = [&] {
-        const Context context(all.info);
+    const auto check_unused = [&](const std::string& warning, bool throws = false) {
+        Told said{{}, {}, throws};
+        const Context context(all.info, said.note());
         CHECK(layouts_of(context) == layouts_of(unknown));
         CHECK(context.probe_size() == unknown.probe_size());
+        CHECK(said.warnings == warning);
+        CHECK((said.infos.find("matrix units") == said.infos.npos) ==
+              (all.info.struct_size < sizeof all.info));
     };
-    for (const uint64_t bytes : {uint64_t{0}, results.size() / 2, results.size() - 1}) {
-        all.info.probe_results_bytes = bytes;
-        check_unused();
-    }
+    all.info.probe_results_bytes = 0;
+    check_unused("");
+    all.info.probe_results_bytes = results.size() - 1;
+    for (const bool throws : {false, true})
+        check_unused("info.probe_results is not used: it is damaged or cut short\n", throws);
+    all.info.probe_results_bytes = results.size() / 20;
+    check_unused("info.probe_results is not used: it is not of this device, driver and version of vkattn\n");
     all.info.probe_results_bytes = results.size();
     all.info.struct_size = offsetof(VkattnContextInfo, probe_results);
-    check_unused();
+    check_unused("");
 }
 
 namespace {
@@ -101,7 +120,10 @@ TEST_CASE_FIXTURE(Recorded, "what a probe and a self-test have found is not used
         all.info.probe_results = texts.first.data();
         all.info.probe_results_bytes = texts.first.size();
         all.info.self_test_verdicts = texts.second.c_str();
-        const Context made = on(which);
+        Told told;
+        between.change_properties = which;
+        const Context made(all.info, told.note());
+        CHECK(std::ranges::count(told.warnings, '\n') == (used ? 0 : memory.empty() ? 1 : 2));
         CHECK(made.probe_size() == (used ? 0 : memory.size()));
         CHECK(made.get()->caps.verdicts.size() == (used ? 1 : 0));
         all.info.probe_results = all.info.self_test_verdicts = nullptr;

@@ -193,13 +193,17 @@ TEST_CASE_FIXTURE(Recorded, "a handful of pipelines do for all lengths, batches 
 TEST_CASE_FIXTURE(Recorded, "a driver that cannot build a pipeline gets the next tuning row") {
     const Case c = parse_case("s=33 causal");
     const std::string usual = tuning_row(Plan(context, c.problem));
-    const Context fresh = between.context();
+    std::string told;
+    const Context fresh = between.context([&](VkattnMessageLevel level, const char* text) {
+        if (level == VKATTN_MESSAGE_WARNING) told += text;
+    });
     int refusals = 1;
     between.before_pipeline = [&](const auto&) { return refusals-- > 0 ? VK_ERROR_UNKNOWN : VK_SUCCESS; };
     const int before = between.pipelines_asked_for();
     const std::string next = tuning_row(Plan(fresh, c.problem));
     CHECK(between.pipelines_asked_for() == before + 2);
     CHECK(next != usual);
+    CHECK(told.starts_with(fmt::format("the tuning row {} is set aside, because this driver", usual)));
     // The row stays set aside: nothing is tried twice.
     CHECK(tuning_row(Plan(fresh, parse_case("s=34").problem)) == next);
     CHECK(between.pipelines_asked_for() == before + 2);
