@@ -20,6 +20,7 @@ int vkattn_c_abi_check(void) {
     VkattnBackwardArgs gradients;
     VkattnCombine combine;
     VkattnCombineArgs merge;
+    VkattnPlan* plan = NULL;
     VkattnError error = {VKATTN_OK, 0, "", ""};
     /* A default that is not set shows. */
     memset(&options, 0x55, sizeof options);
@@ -76,7 +77,15 @@ int vkattn_c_abi_check(void) {
     EXPECT(combine.part_stride == VKATTN_CONTIGUOUS);
     EXPECT(merge.struct_size == sizeof merge && merge.parts == 0 && merge.lse == 0);
 
+    EXPECT(vkattn_version()[0] != 0);
+    EXPECT(vkattn_status_name(VKATTN_UNSUPPORTED)[0] == 'U');
     EXPECT(vkattn_plan_create(NULL, &problem, &options, NULL, &error) == VKATTN_INVALID_ARGUMENT);
     EXPECT(error.status == VKATTN_INVALID_ARGUMENT && error.message[0] != 0);
+    EXPECT(vkattn_backward_create(NULL, &problem, &backward, &options, &plan, &error) ==
+           VKATTN_INVALID_ARGUMENT);
+    EXPECT(plan == NULL && error.field[0] == 'c');
+    EXPECT(vkattn_cmd_backward(VK_NULL_HANDLE, plan, &gradients, &error) == VKATTN_INVALID_ARGUMENT);
+    EXPECT(vkattn_cmd_backward_range(VK_NULL_HANDLE, plan, &gradients, 0, 1, NULL) ==
+           VKATTN_INVALID_ARGUMENT);
     return 0;
 }

@@ -11,7 +11,7 @@ set(plan_sources
   problem_bounds.cpp profile.cpp
   test_overlap.cpp test_plan.cpp test_plan_backward.cpp test_plan_choices.cpp test_plan_combine.cpp
   test_plan_faults.cpp test_plan_features.cpp test_plan_golden.cpp test_plan_interfaces.cpp test_plan_limits.cpp
-  test_plan_matrix.cpp test_plan_refusals.cpp test_plan_sweep.cpp test_plan_tuning.cpp
+  test_plan_matrix.cpp test_plan_random.cpp test_plan_refusals.cpp test_plan_sweep.cpp test_plan_tuning.cpp
   test_problem.cpp test_profile.cpp test_self_test.cpp test_struct_sizes.cpp)
 list(TRANSFORM plan_sources PREPEND "${tests_dir}/")
 add_executable(vkattn_plan_tests ${plan_sources} ${VKATTN_TEST_MAIN})

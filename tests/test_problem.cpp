@@ -4,12 +4,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -55,6 +57,10 @@ std::string field_of(const core::Result<T>& result) {
     if (f.field.size() >= sizeof(VkattnError::field) || f.message.size() >= sizeof(VkattnError::message))
         return "?too long for VkattnError";
     return f.field;
+}
+
+std::string bad_field(const VkattnProblem& given) {
+    return field_of(resolve(given));
 }
 
 VkattnProblem legal() {
@@ -271,6 +277,65 @@ TEST_CASE("problem: keys that some row may see") {
                      p.align = at;
                  }),
                  keys);
+}
+
+namespace {
+
+struct Output {
+    std::array<uint64_t, 3> extents, strides;
+    uint64_t dim;
+};
+
+bool share_addresses(const Output& o) {
+    std::set<uint64_t> seen;
+    for (uint64_t a = 0; a < o.extents[0]; a++)
+        for (uint64_t b = 0; b < o.extents[1]; b++)
+            for (uint64_t c = 0; c < o.extents[2]; c++)
+                for (uint64_t d = 0; d < o.dim; d++)
+                    if (!seen.insert(a * o.strides[0] + b * o.strides[1] + c * o.strides[2] + d).second)
+                        return true;
+    return false;
+}
+
+// Each dimension steps over all that lies within it.
+bool nested(const Output& o) {
+    std::array<size_t, 3> order{0, 1, 2};
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return o.strides[a] < o.strides[b]; });
+    uint64_t span = o.dim;
+    for (const size_t i : order) {
+        if (o.extents[i] == 1) continue;
+        if (o.strides[i] < span) return false;
+        span += o.strides[i] * (o.extents[i] - 1);
+    }
+    return true;
+}
+
+}  // namespace
+
+TEST_CASE("problem: overlap of the output against enumeration") {
+    size_t accepted = 0;
+    for (const auto& extents :
+         {std::array<uint64_t, 3>{1, 2, 3}, {2, 2, 2}, {3, 1, 2}, {2, 3, 1}, {1, 1, 4}, {3, 2, 2}})
+        for (const uint64_t dim : {1u, 2u, 3u})
+            for (uint64_t a = 0; a < 16; a++)
+                for (uint64_t b = 0; b < 16; b++)
+                    for (uint64_t c = 0; c < 16; c++) {
+                        const Output o{extents, {a, b, c}, dim};
+                        VkattnProblem p = with_seqlens(static_cast<uint32_t>(extents[2]), 1);
+                        p.batch = static_cast<uint32_t>(extents[0]);
+                        p.num_heads_q = static_cast<uint32_t>(extents[1]);
+                        p.head_dim_v = static_cast<uint32_t>(dim);
+                        p.out_strides = {a, b, c};
+                        const std::string field = bad_field(p);
+                        const bool wrong =
+                            field.empty() ? share_addresses(o) : nested(o) || field != "problem.out_strides";
+                        accepted += field.empty();
+                        if (wrong)
+                            FAIL_CHECK("extents " << extents[0] << extents[1] << extents[2] << " strides "
+                                                  << a << ", " << b << ", " << c << " dim " << dim << ": '"
+                                                  << field << "'");
+                    }
+    CHECK_GT(accepted, 1000);
 }
 
 namespace {

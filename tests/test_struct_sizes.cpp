@@ -140,6 +140,23 @@ TEST_CASE("struct sizes: a struct is set to its defaults as far as the caller's 
     init_struct<Grown>(nullptr, sizeof(Grown), defaults);
 }
 
+TEST_CASE("struct sizes: public structs are read from version 0.1's size on") {
+    const auto check = [](auto own, FirstVersion first) {
+        CHECK_EQ(first_version<decltype(own)>.size, first.size);
+        CHECK_EQ(field_at(own, first.size, own), "");
+        CHECK_EQ(field_at(own, sizeof own, own), "");
+        CHECK_EQ(field_at(own, first.size - 1, own), "it.struct_size");
+        CHECK_EQ(field_at(own, sizeof own + 1, own), "it.struct_size");
+    };
+    VkattnScratch scratch{};
+    check(default_problem(), {224, 216, 28});
+    check(default_options(), {56, 48, 8});
+    check(default_combine(), {104, 96, 12});
+    check(default_backward(), {112, 88, 7});
+    check(scratch, {24, 16, 3});
+    check(VkattnPlanInfo{}, {104, 96, 70});
+}
+
 TEST_CASE("struct sizes: a problem of version 0.1 has a contiguous mask") {
     VkattnProblem given = default_problem();
     CHECK_EQ(offsetof(VkattnProblem, mask_strides), 224);  // behind the padding of version 0.1

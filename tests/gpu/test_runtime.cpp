@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "api_calls.hpp"
+#include "backward_run.hpp"
 #include "case_suite.hpp"
 #include "interposer.hpp"
 #include "runtime/memory.hpp"
@@ -115,6 +116,30 @@ TEST_CASE_FIXTURE(OnRuntime, "threads that copy to and from buffers of their own
     first.join();
     second.join();
     CHECK(wrong == 0);
+}
+
+TEST_CASE_FIXTURE(OnRuntime, "a run executes a backward and a combine") {
+    const Case c = parse_case("b=2 hq=4 hkv=2 sq=41 skv=71 causal");
+    const BackwardInputs inputs(c);
+    const Plan gradients = backward_plan_of(runtime.context(), c);
+    const BackwardMemory memory(device, gradients, c, inputs);
+    CHECK(runtime.run(gradients, memory.args()).submissions >= 1);
+    CHECK(memory.damage() == "");
+    CHECK(compare(memory.outcome(), expect_gradients(c, inputs)) == "");
+
+    // Two parts of equal weight give their mean.
+    VkattnCombine merge = combine();
+    merge.num_parts = 2;
+    merge.seqlen_q = 1;
+    merge.head_dim_v = 2;
+    RunMemory parts(device);
+    const float given[] = {1, 2, 3, 4}, weights[] = {0, 0};
+    VkattnCombineArgs args = combine_args();
+    args.parts = parts.input("parts", std::as_bytes(std::span(given)));
+    args.parts_lse = parts.input("parts_lse", std::as_bytes(std::span(weights)));
+    args.out = parts.output("out", 2 * sizeof(float));
+    CHECK(runtime.run(runtime.combine_plan(merge), args).submissions == 1);
+    CHECK(parts.floats("out") == std::vector<float>{2, 3});
 }
 
 TEST_CASE_FIXTURE(OnRuntime, "a run refuses what a recording refuses, and names the argument") {
