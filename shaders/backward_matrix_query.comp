@@ -196,7 +196,7 @@ void main() {
     write_places();
     const bool odd = odd_rows != 0;
     find_whether_loss_is_large();
-    const bool plain = !odd && !loss_is_large && masks_are_plain(work.last_row + 1 == work.first_row + HELD_ROWS);
+    const bool plain = !odd && !sums_loss && masks_are_plain(work.last_row + 1 == work.first_row + HELD_ROWS);
     bool again;
     [[dont_unroll]] do {
         begin_sums();
@@ -206,9 +206,9 @@ void main() {
     } while (again);
     barrier();
     if (ends_loop()) find_factors(odd);
-    if (loss_is_large) find_loss();
+    if (sums_loss) find_loss();
     barrier();  // from the pool's map to equal shares of it
-    if (loss_is_large) give_back_loss();
+    if (sums_loss) give_back_loss();
     if (ends_loop()) store_sums(odd);
     else keep_sums();
 }

@@ -4,7 +4,7 @@
 //   for each tile of TILE_KV keys that some row of the query tile sees:
 //     P, dS of the tile                                                  // lib/backward.glsl
 //     for each P_BLOCKS of dS:  stage dS;  for each V_KEYS keys:  stage K;  dQ += dS . K
-//     of 16-bit storage, where it matters, K is less what keys have in common  // lib/rounding_loss.glsl
+//     with the macro DOT, where it matters, sum what dS loses by rounding  // lib/rounding_loss.glsl
 //   dquery = softmax_scale * dQ / rowsum(P);  1 / rowsum(P) is kept for the other kernels
 //
 // Tile ownership and shared memory: as forward_tiles.comp, with dS for P and K for V; a workgroup has a slice of dQ's
@@ -32,47 +32,23 @@ uint slice();
 #define WEIGHTS_TAKE_CAP true
 #define CAP_IS_KEPT false
 float row_sum[ROWS];  // of P; this lane's part
-#if defined(F16) || defined(BF16)
-#define STAGES_DIFFERENCES
-#endif
 #include "lib/backward.glsl"
-
-Rows product_rows;
-void fetch_product() { fetch_v(product_rows, 0); }
-
-float row_factor[ROWS];  // at the end: see update_factors
-
-#ifdef STAGES_DIFFERENCES
+#ifdef DOT
 #include "lib/rounding_loss.glsl"
+float lost[ROWS];  // of dS by rounding; this lane's part
 
-// The line of V's place in shared memory: keys, head dims d .. d+3, less what they have in common if that is large.
-vec4 staged_line4(V_ITEM item, uint d) {
-    if (HAS_SOFTCAP || !loss_is_large) return v_line4(item);
-    const vec4 c = four_in_common(product_rows, d);
-#ifdef DOT
-    return v_line4(uvec4(bits_of(QUERY_TYPE, floats_of(QUERY_TYPE, item.xy) - c),
-                         bits_of(QUERY_TYPE, floats_of(QUERY_TYPE, item.zw) - c)));
-#else
-    return v_line4(item) - c;
-#endif
-}
-
-float lost[ROWS];  // with the macro DOT and a softcap, by rounding; this lane's part
 void add_loss() {
-#ifdef DOT
     FOR_EACH(r, ROWS)
         FOR_EACH(b, COLS / 4) {
             const vec4 ds = scores[r * (COLS / 4) + b];
             const vec4 e = ds - floats_of(QUERY_TYPE, uvec2(rounded_pair(ds.x, ds.y), rounded_pair(ds.z, ds.w)));
             lost[r] += (e.x + e.y) + (e.z + e.w);
         }
-#endif
 }
 
 // `keys` are those that the tile sees. All invocations call it.
 void begin_loss(Work w, Rows k, uvec2 keys) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) lost[r] = 0;
-    product_rows = k;
     begin_comparison();
     barrier();
     compare_keys(w, k, keys);
@@ -80,17 +56,20 @@ void begin_loss(Work w, Rows k, uvec2 keys) {
     find_whether_loss_is_large();
 }
 
-// Adds what dS sum to, or have lost, times what keys have in common. All invocations call it, after update_factors().
-void give_back_loss(Work w) {
-    if (HAS_SOFTCAP) { ACROSS_LANES(lost, sum_of) }
-    [[unroll]] for (uint r = 0; r < ROWS && HAS_DLSE && ends_loop(); r++)
-        lost[r] += sum_of_gradients(w, min(w.first_row + group * ROWS + r, w.last_row), row_factor[r]);
+// Gives the sums what rounding has taken from them. All invocations call it.
+void give_back_loss(Rows k) {
+    ACROSS_LANES(lost, sum_of)
     FOR_EACH(o, OUT_VECS) {
-        const vec4 c = four_in_common(product_rows, 4 * (OUT_FIRST + o * LANES + lane));
+        const vec4 c = four_in_common(k, 4 * (OUT_FIRST + o * LANES + lane));
         FOR_EACH(r, ROWS) acc[r * OUT_VECS + o] += lost[r] * c;
     }
 }
 #endif
+
+Rows product_rows;
+void fetch_product() { fetch_v(product_rows, 0); }
+
+float row_factor[ROWS];  // at the end: see update_factors
 
 // A row of the accumulators: see backward_key_value.comp.
 vec4 row_acc[OUT_VECS];
@@ -180,7 +159,7 @@ void main() {
     load_statistics(w);
     load_accumulators(w);
     [[unroll]] for (uint r = 0; r < ROWS; r++) row_sum[r] = 0;
-#ifdef STAGES_DIFFERENCES
+#ifdef DOT
     begin_loss(w, k, seen);
 #endif
 
@@ -194,16 +173,16 @@ void main() {
         product_rows = k;
         find_gradients(w, q, k, dout, v, tile_class(classes, first) == CLASS_MIXED, false);
         tile_is_isolated = tile_is_finished;
-#ifdef STAGES_DIFFERENCES
-        if (HAS_SOFTCAP && loss_is_large) add_loss();
+#ifdef DOT
+        if (sums_loss) add_loss();
 #endif
         first = next_tile(classes, first + TILE_KV, keys.y);
         if (first < keys.y) k = tile_at(k, first);
         multiply_tile(q, k, first < keys.y, product_rows);
     }
     update_factors(w);
-#ifdef STAGES_DIFFERENCES
-    if (loss_is_large && (HAS_SOFTCAP || HAS_DLSE)) give_back_loss(w);
+#ifdef DOT
+    if (sums_loss) give_back_loss(k);
 #endif
     store_rows(w);
 }

@@ -148,7 +148,7 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
     if (kind == Kind::delta || (kind == Kind::dbias && !on_matrices(pipeline)))
         t.reads |= bit(Region::lse) | bit(Region::dout) | if_set(dlse, Region::dlse);
     if (kind == Kind::delta) t.writes = bit(Region::statistics);
-    if (kind == Kind::dquery) t.reads |= if_set(dlse, Region::dlse);  // lib/rounding_loss.glsl
+    if (kind == Kind::dquery && on_matrices(pipeline)) t.reads |= if_set(dlse, Region::dlse);
     // A number of each row's statistics is the result of its last key.
     if (kind == Kind::dquery) t.writes = bit(Region::dquery) | bit(Region::statistics);
     if (kind == Kind::dbias) t.writes = bit(Region::dbias);

@@ -43,7 +43,7 @@ float held_delta[ROW_BLOCKS][SLOTS];  // negative
 float held_factor[ROW_BLOCKS][SLOTS];  // 0 for rows that are empty, or do not exist
 #else
 float row_sum[ROW_BLOCKS][SLOTS];     // of P; this invocation's part. Only where some row of the workgroup is large
-float lost[ROW_BLOCKS][SLOTS];        // by rounding, likewise, if loss_is_large; then no tile is plain
+float lost[ROW_BLOCKS][SLOTS];        // by rounding, likewise, if sums_loss; then no tile is plain
 #endif
 
 #ifdef TURNED  // an invocation has the numbers of its own row, in each block
@@ -256,7 +256,7 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
 #define ADD_LOSS(in_plain_tile)
 #else
 #include "lib/rounding_loss.glsl"
-#define ADD_LOSS(in_plain_tile) if (!(in_plain_tile) && loss_is_large) add_loss();
+#define ADD_LOSS(in_plain_tile) if (!(in_plain_tile) && sums_loss) add_loss();
 void add_loss() {
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(n, BLOCK_TILES)

@@ -4,24 +4,23 @@
 // a row sum to something else, and a head dim in which all keys are large, as models have them, drowns the others. Let
 // c be what keys have in common, and ds the dS that are multiplied:
 //
-//   dS . K = dS . (K - c) + rowsum(dS) * c,   and rowsum(dS) is dlse
+//   dS . K = dS . (K - c) + dlse * c,   which is about   ds . K + (dlse - rowsum(ds)) * c
 //
-// Kernels without matrix units stage K - c for this product. On matrix units K is staged once, for the scores too, so
-// there (dlse - rowsum(ds)) * c is added to ds . K. With a softcap the sum of dS is not known, and only what they lose
-// by rounding is: rowsum(dS - ds) * c is added. All of this takes time, so it is done only where c is large beside what
-// keys differ by (loss_is_large).
+// On matrix units the last term is added. For 16-bit dot products, and with a softcap, whose derivative leaves the sum
+// of dS unknown, it is what rounding takes from dS, rowsum(dS - ds) * c. Either takes some instructions an element, so
+// it is done only where c is large beside what keys differ by (sums_loss).
 //
 // Two keys give c: the first and the last that some row of the query tile sees. In each head dim c is the smaller of
 // their numbers if both have one sign, else 0. A single key would not do, because the first token's may be unlike all
 // others. Hidden content must change no bit, so neither key may be hidden.
 //
-// backward_query.comp, with 16-bit storage, and backward_matrix_query.comp include it. It assumes lib/scores.glsl. A
+// backward_query.comp, with the macro DOT, and backward_matrix_query.comp include it. It assumes lib/scores.glsl. A
 // kernel calls begin_comparison(), a barrier, compare_keys(), a barrier, and find_whether_loss_is_large().
 shared uint nearest_seen, most_common, most_different;  // the latter two are bits of numbers that are not negative
 const float LARGE_BESIDE_DIFFERENCES = 4;               // a guess, not measured
 
 uvec2 common_keys;       // the two keys
-bool loss_is_large = false;
+bool sums_loss = false;  // the kernel has to sum its dS
 
 // The key nearest to an end of `keys`, which lie within the bounds of some row, that a mask leaves to some row of the
 // query tile; keys.y if there is none. All invocations call it, and get the same.
@@ -73,12 +72,14 @@ void compare_keys(Work w, Rows k, uvec2 keys) {
     }
 }
 void find_whether_loss_is_large() {
-    loss_is_large = uintBitsToFloat(most_common) > LARGE_BESIDE_DIFFERENCES * uintBitsToFloat(most_different);
+    sums_loss = uintBitsToFloat(most_common) > LARGE_BESIDE_DIFFERENCES * uintBitsToFloat(most_different);
 }
 
+#ifndef DOT
 // What the dS of a row sum to, of weights whose sum is 1 / factor.
 float sum_of_gradients(Work w, uint row, float factor) {
     if (HAS_SOFTCAP || !HAS_DLSE) return 0;
     const RowStart at = dense_row(backward().x.dlse, uvec2(0), 1, w, row);
     return FloatsIn(at.base).x[at.at] / factor;
 }
+#endif

@@ -139,12 +139,6 @@ uint key_of_slot(uint slot) {
 #endif
 }
 
-#ifdef STAGES_DIFFERENCES  // a kernel stages something else in place of V
-vec4 staged_line4(V_ITEM item, uint d);
-#else
-#define staged_line4(item, d) v_line4(item)
-#endif
-
 #ifndef OUT_FIRST
 #define OUT_FIRST 0  // vec4 of a row before the workgroup's own
 #endif
@@ -198,13 +192,12 @@ void fetch_v(Rows v, uint first_slot) {
 void store_v(Rows v, uint first_slot) {
     if (!FETCHES_AHEAD) {
         STAYS_LOOP for (uint e = thread; e < LINES_OF(V_KEYS) * V_STRIDE; e += THREADS)
-            pool[POOL_V + e] = staged_line4(load_v_item(v, first_slot, e), (OUT_FIRST + e % V_STRIDE) * 4);
+            pool[POOL_V + e] = v_line4(load_v_item(v, first_slot, e));
         return;
     }
     [[unroll]] for (uint t = 0; t < V_ITEMS; t++)
         if (t * THREADS + thread < LINES_OF(V_KEYS) * V_STRIDE)
-            pool[POOL_V + t * THREADS + thread] =
-                staged_line4(fetched_v[t], (OUT_FIRST + (t * THREADS + thread) % V_STRIDE) * 4);
+            pool[POOL_V + t * THREADS + thread] = v_line4(fetched_v[t]);
 }
 
 // Private to an invocation: its part of the scores (then of P), four keys to a vec4, and of the output tile.

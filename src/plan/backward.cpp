@@ -19,7 +19,6 @@ Pass query_pass(const PassContext& c, const Plan& plan) {
     pass.kept_bytes = product(rows_of(p), uint64_t{16} * kept_vec4);
     auto launch = tile_pass<kernels::backward_query>(c, plan, pass.steps);
     launch.constants.slices = n.q_slices;
-    if (c.backward.dlse != 0) launch.reads |= bit(Region::dlse);
     launch.writes = bit(Region::dquery) | bit(Region::statistics);
     pass.pipeline = resumable(launch);
     return pass;
