@@ -235,6 +235,11 @@ Runtime open_runtime(const AttentionOptions& options) {
     const Phase phase("opening the device");
     RuntimeOptions chosen = options.runtime_options();
     std::optional<Phase> test;  // of a driver that is new to the pipeline cache
+    chosen.cache_failed = [](const std::string& why) {
+        constexpr std::string_view field = "options.pipeline_cache: ";
+        const std::string reason = why.substr(why.starts_with(field) ? field.size() : 0);
+        print_warning(fmt::format("--pipeline-cache: {}; what was compiled is not kept", reason));
+    };
     chosen.self_test_progress = [&test](uint32_t done, uint32_t steps, const char*) {
         if (done != 0)
             test->advance();
