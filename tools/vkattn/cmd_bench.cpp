@@ -258,8 +258,8 @@ void add_bench(CLI::App& app) {
     b->attention.add_to(*sub);
     sub->add_option("--pass", b->pass_text,
                     "forward (default), backward or both; --kernel and --tuning are then the backward's");
-    sub->add_option("--repeats", b->repeats,
-                    "Timed blocks of runs, short ones in one submission; default 20");
+    sub->add_option("--repeats", b->repeats, "Timed blocks of runs, short ones in one submission; default 20")
+        ->transform(count_validator());
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");
     CLI::Option* suite = sub->add_option("--suite", b->suite,

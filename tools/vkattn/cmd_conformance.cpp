@@ -234,8 +234,10 @@ void add_conformance(CLI::App& app) {
     auto* level = sub->add_option("--level", options->level,
                                   "smoke: a minute at most; standard; full: each case on each kernel");
     auto* filter = sub->add_option("--filter", options->filter,
+            ->transform(real_validator<double>())
                                    "Runs the checks with such names; * and ? stand for any text");
     auto* list = sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
+        ->transform(count_validator(std::numeric_limits<int64_t>::max()))
     auto* shard = sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
     auto* line = sub->add_option("--case", options->line,
                                  "Runs one case: forward, backward, combine or a promise, and its words");
