@@ -1,10 +1,8 @@
 // vkattn conformance: proves a device right, or says where it is wrong.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <cmath>
-#include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +11,8 @@
 
 #include "conformance_report.hpp"
 #include "gpu/case_plan.hpp"
+#include "interruption.hpp"
+#include "numbers.hpp"
 #include "problem.hpp"
 
 namespace vkattn::tools {
@@ -27,16 +27,6 @@ struct Options {
     double fuzz_seconds = 0;
     bool list = false, has_line = false, until_failure = false;
 };
-
-// The first signal lets the checks under way finish; a second one ends the program, should the device hang.
-extern "C" void request_stop(int number) {
-    stop_requested() = true;
-    std::signal(number, SIG_DFL);
-    constexpr std::string_view said =
-        "\nfinishing the checks under way; the same signal again ends the program at once, "
-        "without a report\n";
-    if (write(STDERR_FILENO, said.data(), said.size()) < 0) return;  // there is nobody to tell
-}
 
 std::pair<uint32_t, uint32_t> parse_shard(const std::string& text) {
     uint32_t index = 0, count = 0;
@@ -194,9 +184,9 @@ void run(const Options& options) {
     const bool fuzzes = options.fuzz_seconds > 0;
     const std::vector<Check> checks = fuzzes ? std::vector<Check>() : checks_for(options);
     check_writable(options);
-    std::signal(SIGINT, request_stop);
-    std::signal(SIGTERM, request_stop);
-    std::signal(SIGHUP, request_stop);  // This one is sent when the terminal goes away.
+    stop_on_signals(
+        "\nfinishing the checks under way; the same signal again ends the program at once, without a "
+        "report\n");
     std::vector<DeviceRun> runs;
     Report report{fuzzes             ? "fuzz"
                   : options.has_line ? "case"
@@ -234,10 +224,8 @@ void add_conformance(CLI::App& app) {
     auto* level = sub->add_option("--level", options->level,
                                   "smoke: a minute at most; standard; full: each case on each kernel");
     auto* filter = sub->add_option("--filter", options->filter,
-            ->transform(real_validator<double>())
                                    "Runs the checks with such names; * and ? stand for any text");
     auto* list = sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
-        ->transform(count_validator(std::numeric_limits<int64_t>::max()))
     auto* shard = sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
     auto* line = sub->add_option("--case", options->line,
                                  "Runs one case: forward, backward, combine or a promise, and its words");
@@ -246,8 +234,10 @@ void add_conformance(CLI::App& app) {
         sub->add_option("--fuzz", options->fuzz_seconds, "Runs random problems for so many seconds")
             ->check(CLI::PositiveNumber);
     sub->add_option("--seed", options->seed, "Of --fuzz: the same seed makes the same problems")
+            ->transform(real_validator<double>())
         ->needs(fuzz_for);
     auto* device = sub->add_option("--device", options->device,
+        ->transform(count_validator(std::numeric_limits<int64_t>::max()))
                                    "Index, UUID or part of the name; all: one after the other");
     auto* json = sub->add_option("--json", options->json, "Writes the results to this file as JSON");
     auto* junit = sub->add_option("--junit", options->junit, "Writes them as JUnit XML");

@@ -2,7 +2,7 @@
 // planned, how fast it is.
 //
 // Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, one line on stderr naming the
-// argument; 3 device, driver or UNSUPPORTED; 4 conformance found a fault, or was interrupted.
+// argument; 3 device, driver or UNSUPPORTED; 4 conformance found a fault, or conformance or bench was interrupted.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
         "Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, in one line that "
         "names the "
         "argument; 3 device, driver, or a problem that the device does not support; 4 conformance "
-        "found a fault, or was interrupted.");
+        "found a fault, or conformance or bench was interrupted.");
     add_info(app);
     add_run(app);
     add_grad(app);
