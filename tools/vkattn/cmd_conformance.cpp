@@ -14,6 +14,7 @@
 #include "interruption.hpp"
 #include "numbers.hpp"
 #include "problem.hpp"
+#include "usage.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -54,7 +55,8 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
             usable.push_back(device);
         else
             fmt::print("not usable: {}: {}\n", device.name, device.refusal);
-    if (usable.empty()) throw RuntimeError("there is no usable Vulkan device on this machine");
+    if (usable.empty())
+        throw RuntimeError("there is no usable Vulkan device on this machine" + device_hint());
     return usable;
 }
 
@@ -232,12 +234,12 @@ void add_conformance(CLI::App& app) {
     sub->add_flag("--until-failure", options->until_failure, "Begins no further check once one has failed");
     auto* fuzz_for =
         sub->add_option("--fuzz", options->fuzz_seconds, "Runs random problems for so many seconds")
+            ->transform(real_validator<double>())
             ->check(CLI::PositiveNumber);
     sub->add_option("--seed", options->seed, "Of --fuzz: the same seed makes the same problems")
-            ->transform(real_validator<double>())
+        ->transform(count_validator(std::numeric_limits<int64_t>::max()))
         ->needs(fuzz_for);
     auto* device = sub->add_option("--device", options->device,
-        ->transform(count_validator(std::numeric_limits<int64_t>::max()))
                                    "Index, UUID or part of the name; all: one after the other");
     auto* json = sub->add_option("--json", options->json, "Writes the results to this file as JSON");
     auto* junit = sub->add_option("--junit", options->junit, "Writes them as JUnit XML");
