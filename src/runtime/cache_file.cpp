@@ -135,7 +135,7 @@ std::string write_cache_file(const std::string& path, const CacheKey& key, const
     else
         failed = {errno != 0 ? errno : EIO, std::generic_category()};
     if (!failed) return {};
-    const std::string why = fmt::format("{} cannot be written: {}", path, failed.message());
+    std::string why = fmt::format("{} cannot be written: {}", path, failed.message());
     fs::remove(temporary, failed);
     return why;
 }

@@ -7,6 +7,7 @@
 on() {
     last_args="(tools/on $*)"
     code=0
+    rm -rf out/*
     "$root/tools/on" "$@" >stdout 2>stderr || code=$?
 }
 

@@ -31,7 +31,8 @@ test_no_subcommand() {
     holds "there are other lines" test "$(wc -l <stderr)" = 9
 }
 
-# What to do where there is no loader, no driver or no device: tools/on has named one here, unless VKATTN_ON says otherwise.
+# What to do where there is no loader, no driver or no device. tools/on has named one here, unless VKATTN_ON says
+# otherwise.
 test_device_hints() {
     local sub hint="in a source checkout, tools/on lavapipe -- vkattn ... runs on the CPU"
     for sub in info 'info --json' 'explain --seqlen-q 4 --head-dim 8' 'conformance --level smoke' \
@@ -87,7 +88,7 @@ interrupted() {
     local pid i
     last_args="$* (interrupted)"
     # A shell starts what is in the background with SIGINT ignored; env takes that back.
-    env --default-signal=INT "$sdk/ld.so" --argv0 vkattn --library-path "$sdk/lib" "$build/vkattn" "$@" >stdout 2>stderr &
+    env --default-signal=INT "$sdk/ld.so" --library-path "$sdk/lib" "$build/vkattn" "$@" >stdout 2>stderr &
     pid=$!
     for ((i = 0; i < 1200; i++)); do
         if ((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$pid/status") >> 1 & 1)); then break; fi

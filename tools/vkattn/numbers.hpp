@@ -12,8 +12,8 @@
 
 namespace vkattn::tools {
 
-// A whole number within least .. most, of which 0 is one. k stands for 1024 and M for 1024 * 1024, in either case: 4k, 64K, 1M.
-// Otherwise says what is wrong with the text: it is not `kind`, or too small or too large, with the bound.
+// A whole number within least .. most, of which 0 is one. k stands for 1024 and M for 1024 * 1024, in either case: 4k,
+// 64K, 1M. Otherwise says what is wrong with the text: it is not `kind`, or too small or too large, with the bound.
 struct WholeNumber {
     int64_t value = 0;
     std::string wrong;  // "" if nothing is
