@@ -223,8 +223,9 @@ void add_conformance(CLI::App& app) {
         "conformance",
         "Proves a device right: each kernel against an fp64 oracle, and the promises about running");
     auto options = std::make_shared<Options>();
-    auto* level = sub->add_option("--level", options->level,
-                                  "smoke: a minute at most; standard; full: each case on each kernel");
+    auto* level =
+        sub->add_option("--level", options->level,
+                        "smoke: a small case of each feature; standard; full: each case on each kernel");
     auto* filter = sub->add_option("--filter", options->filter,
                                    "Runs the checks with such names; * and ? stand for any text");
     auto* list = sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
