@@ -81,8 +81,9 @@ typedef struct VkattnRuntimeOptions {
     /* Index, part of the name (any case) or UUID. Null or "": the environment's VKATTN_DEVICE, else the first usable of
      * discrete, integrated, virtual, CPU. */
     const char* device;
-    /* File of compiled pipelines: read by vkattn_runtime_open if it is there, written by vkattn_runtime_close. Its form
-     * is vkattn's own. Nothing is taken from a file that is damaged, or that another device, driver or version of
+    /* File of compiled pipelines: read by vkattn_runtime_open if it is there, written by vkattn_runtime_close, or
+     * earlier by vkattn_runtime_save_cache. cache_failed hears of it where it cannot be written. Its form is vkattn's
+     * own. Nothing is taken from a file that is damaged, or that another device, driver or version of
      * vkattn has written; it is replaced. A file that vkattn has not written is INVALID_ARGUMENT, and stays as it is.
      * Null or "": none. */
     const char* pipeline_cache;
@@ -103,6 +104,11 @@ typedef struct VkattnRuntimeOptions {
      * file keeps the pipelines that were built but no verdicts, so that the next start tests again. */
     int32_t (*self_test_progress)(void* self_test_user, uint32_t done, uint32_t steps, const char* doing);
     void* self_test_user;
+    /* Called at most once, where the pipeline_cache file cannot be written: by vkattn_runtime_open, which writes the
+     * self-test's verdicts, or by vkattn_runtime_close, on the thread of that call. `why` is a line of text that begins
+     * with "options.pipeline_cache: ". Nothing else is wrong then: the next start takes longer. May be null. */
+    void (*cache_failed)(void* cache_user, const char* why);
+    void* cache_user;
 } VkattnRuntimeOptions;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnRuntimeOptions, vkattn_runtime_options_init)
 
@@ -169,8 +175,15 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_units(uint32_t index, char* text,
  * DEVICE_ERROR. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_open(const VkattnRuntimeOptions* options,
                                                     VkattnRuntime** runtime, VkattnError* error);
-/* After every plan and buffer of the runtime. Null is legal. */
+/* After every plan and buffer of the runtime. Null is legal. Writes the pipeline_cache file, and cannot return whether
+ * it could: call vkattn_runtime_save_cache before, or set VkattnRuntimeOptions::cache_failed. */
 VKATTN_RUNTIME_API void vkattn_runtime_close(VkattnRuntime* runtime);
+
+/* Writes the pipelines built so far to the options' pipeline_cache file, in one step: programs that run for days need
+ * not wait for vkattn_runtime_close. A file that has them already is not touched. VKATTN_OK where there is no such
+ * option. Errors: INVALID_ARGUMENT with the field options.pipeline_cache (the file cannot be written: its folder or
+ * itself is read-only, or the disk is full), DEVICE_ERROR. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_save_cache(VkattnRuntime* runtime, VkattnError* error);
 
 /* The device as vkattn.h sees it, for vkattn_plan_create, vkattn_backward_create and vkattn_combine_create. These four
  * return null for a null runtime. */

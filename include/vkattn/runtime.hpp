@@ -83,6 +83,8 @@ struct RuntimeOptions {
     // Returns true to stop the self-test; see VkattnRuntimeOptions::self_test_progress. An exception stops it, too, and
     // leaves the constructor of Runtime.
     std::function<bool(uint32_t done, uint32_t steps, const char* doing)> self_test_progress;
+    // See VkattnRuntimeOptions::cache_failed. The destructor of Runtime calls it, too, so that it must not throw.
+    std::function<void(const std::string& why)> cache_failed;
 };
 
 using RuntimeHandles = VkattnRuntimeHandles;
@@ -143,7 +145,7 @@ class Buffer {
 
 class Runtime {
   public:
-    explicit Runtime(const RuntimeOptions& options = {}) {
+    explicit Runtime(const RuntimeOptions& options = {}) : cache_failed_(options.cache_failed) {
         VkattnRuntimeOptions o;
         vkattn_runtime_options_init(&o);
         o.device = options.device.c_str();
@@ -167,6 +169,11 @@ class Runtime {
                     made.thrown = std::current_exception();
                     return 1;
                 }
+            };
+        o.cache_user = &cache_failed_;
+        if (cache_failed_)
+            o.cache_failed = [](void* user, const char* why) {
+                (*static_cast<const std::function<void(const std::string&)>*>(user))(why);
             };
         VkattnRuntime* made = nullptr;
         detail::call_runtime(vkattn_runtime_open, &o, &made);
@@ -247,6 +254,10 @@ class Runtime {
     // Records the barrier between two recordings in one submission; see vkattn_runtime_barrier.
     void barrier(VkCommandBuffer commands) const { vkattn_runtime_barrier(get(), commands); }
 
+    // Writes the pipeline cache now, and throws where it cannot, which the destructor does not; see
+    // vkattn_runtime_save_cache.
+    void save_cache() { detail::call_runtime(vkattn_runtime_save_cache, get()); }
+
     // Returns the messages so far; none is good. See vkattn_runtime_message. Those of the validation layer may have
     // several lines.
     std::vector<std::string> messages() const {
@@ -258,6 +269,7 @@ class Runtime {
 
   private:
     using Handle = detail::Handle<VkattnRuntime, vkattn_runtime_close>;
+    std::function<void(const std::string&)> cache_failed_;  // outlives handle_, which calls it
     Handle handle_;
     DeviceInfo device_;
 };

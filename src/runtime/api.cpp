@@ -17,7 +17,7 @@ namespace vkattn::core {
 // What the runtime's structs were in version 0.1, and have become.
 VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864, 0}))
 VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40, 7}))
-VKATTN_LATER_VERSIONS(VkattnRuntimeOptions, self_test, 56, 72)
+VKATTN_LATER_VERSIONS(VkattnRuntimeOptions, self_test, 56, 72, 88)
 VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40, 7}))
 
 }  // namespace vkattn::core
@@ -90,6 +90,8 @@ runtime::Options read_options(const VkattnRuntimeOptions* given) {
         chosen.self_test_stops = [o](uint32_t done, uint32_t steps, const char* doing) {
             return o.self_test_progress(o.self_test_user, done, steps, doing) != 0;
         };
+    if (o.cache_failed != nullptr)
+        chosen.cache_failed = [o](const char* why) { o.cache_failed(o.cache_user, why); };
     return chosen;
 }
 
@@ -157,6 +159,13 @@ VkattnStatus vkattn_runtime_open(const VkattnRuntimeOptions* options, VkattnRunt
 
 void vkattn_runtime_close(VkattnRuntime* runtime) {
     delete runtime;
+}
+
+VkattnStatus vkattn_runtime_save_cache(VkattnRuntime* runtime, VkattnError* error) {
+    return answer(error, "saving the pipeline cache", [&] {
+        if (runtime == nullptr) refuse("runtime");
+        runtime->save_cache();
+    });
 }
 
 VkattnContext* vkattn_runtime_context(const VkattnRuntime* runtime) {

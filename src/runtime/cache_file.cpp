@@ -1,5 +1,6 @@
 #include "cache_file.hpp"
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -112,24 +113,38 @@ bool is_foreign_file(const std::string& path) {
     return found != mark.substr(0, found.size());
 }
 
-void write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections) {
+std::string write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections) {
     std::error_code failed;
-    if (fs::exists(path, failed) && !fs::is_regular_file(path, failed)) return;
+    const fs::file_status there = fs::status(path, failed);
+    if (fs::is_directory(there)) return fmt::format("{} is a folder", path);
+    if (fs::exists(there) && !fs::is_regular_file(there)) return {};
+    constexpr fs::perms writes = fs::perms::owner_write | fs::perms::group_write | fs::perms::others_write;
+    if (fs::exists(there) && (there.permissions() & writes) == fs::perms::none)
+        return fmt::format("{} is read-only", path);
     std::string body;
     append_text(body, text_of(key));
     for (const auto& [name, content] : sections) {
         append_text(body, name);
         append_text(body, {content.data(), content.size()});
     }
-    if (body.size() > largest_cache_bytes - sizeof(Header)) return;
+    if (body.size() > largest_cache_bytes - sizeof(Header))
+        return fmt::format("{} would have more than {} bytes", path, largest_cache_bytes);
     const Header header = header_of(body);
     const std::string temporary = fmt::format("{}.{:08x}", path, std::random_device()());
+    errno = 0;
     std::ofstream file(temporary, std::ios::binary);
     file.write(reinterpret_cast<const char*>(&header), sizeof header);
     file.write(body.data(), static_cast<std::streamsize>(body.size()));
     file.close();
-    if (file) fs::rename(temporary, path, failed);
-    if (!file || failed) fs::remove(temporary, failed);
+    failed.clear();
+    if (file)
+        fs::rename(temporary, path, failed);
+    else
+        failed = {errno != 0 ? errno : EIO, std::generic_category()};
+    if (!failed) return {};
+    std::string why = fmt::format("{} cannot be written: {}", path, failed.message());
+    fs::remove(temporary, failed);
+    return why;
 }
 
 }  // namespace vkattn::runtime

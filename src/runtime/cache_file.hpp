@@ -33,8 +33,9 @@ CacheSections read_cache_file(const std::string& path, const CacheKey& key,
 // cannot be read.
 bool is_foreign_file(const std::string& path);
 
-// In one step, through a temporary file beside it. What is no regular file, a device for instance, stays as it is, and
-// so does a file that cannot be replaced.
-void write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections);
+// In one step, through a temporary file beside it. Returns "", or why the file could not be written: it is as it was
+// then. A file without write permission is not replaced. What is neither a regular file nor a folder, /dev/null for
+// instance, is left alone without a reason.
+std::string write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections);
 
 }  // namespace vkattn::runtime

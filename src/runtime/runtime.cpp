@@ -96,6 +96,7 @@ VkattnRuntime::VkattnRuntime(const Options& options) : instance(options.validati
     const Requirements requirements(handles.get_instance_proc_addr, handles.instance, physical);
     make_device(options, requirements);
     cache_file = options.pipeline_cache;
+    cache_failed = options.cache_failed;
     load_cache();
     make_context(options, requirements);
     make_memory();
@@ -106,7 +107,7 @@ VkattnRuntime::VkattnRuntime(const Options& options) : instance(options.validati
 }
 
 VkattnRuntime::~VkattnRuntime() {
-    keep_pipelines();
+    try_to([&] { save_cache(); });
 }
 
 void VkattnRuntime::make_device(const Options& options, const Requirements& requirements) {
@@ -174,28 +175,36 @@ void VkattnRuntime::load_cache() {
     }
 }
 
-// Best effort: a cache that cannot be written costs time at the next start, nothing else. The file's other sections
-// stay as they are now, because another process may have written them since this one began.
+// The file's other sections stay as they are now, because another process may have written them since this one began.
+// A file that has the content already is not written: it may be read-only for good.
 void VkattnRuntime::keep(const std::string& section, const std::vector<char>& content) {
+    CacheSections sections = read_cache_file(cache_file, cache_key);
+    const auto known = sections.find(section);
+    if (known != sections.end() && known->second == content) return;
+    sections[section] = content;
+    const std::string why = write_cache_file(cache_file, cache_key, sections);
+    if (!why.empty()) fail(VKATTN_INVALID_ARGUMENT, why, "options.pipeline_cache");
+}
+void VkattnRuntime::save_cache() {
     if (cache_file.empty()) return;
+    keep(pipelines_section,
+         enumerate<size_t>(char{}, "vk::raii::PipelineCache::getData", [&](size_t* size, char* data) {
+             return device->vk.vkGetPipelineCacheData(device->handle, *cache, size, data);
+         }));
+}
+
+// Best effort: a cache that cannot be written costs time at the next start, nothing else. The caller hears of it once.
+template <class Keep>
+void VkattnRuntime::try_to(const Keep& keep) {
     try {
-        CacheSections sections = read_cache_file(cache_file, cache_key);
-        sections[section] = content;
-        write_cache_file(cache_file, cache_key, sections);
-    } catch (const std::exception&) {
+        keep();
+    } catch (const std::exception& e) {
+        if (const auto tell = std::exchange(cache_failed, nullptr)) tell(e.what());
     }
 }
 void VkattnRuntime::keep_verdicts(std::string_view text) {
-    keep(verdicts_section(instance.version), {text.begin(), text.end()});
-}
-void VkattnRuntime::keep_pipelines() {
-    try {
-        keep(pipelines_section,
-             enumerate<size_t>(char{}, "vk::raii::PipelineCache::getData", [&](size_t* size, char* data) {
-                 return device->vk.vkGetPipelineCacheData(device->handle, *cache, size, data);
-             }));
-    } catch (const std::exception&) {
-    }
+    if (cache_file.empty()) return;
+    try_to([&] { keep(verdicts_section(instance.version), {text.begin(), text.end()}); });
 }
 
 void VkattnRuntime::make_context(const Options& options, const Requirements& requirements) {

@@ -25,6 +25,8 @@ struct Options {
     // Told of each step of the self-test; true stops it.
     std::function<bool(uint32_t done, uint32_t steps, const char* doing)> self_test_stops =
         [](uint32_t, uint32_t, const char*) { return false; };
+    // Told once why the cache file could not be written. Does not throw.
+    std::function<void(const char* why)> cache_failed = [](const char*) {};
 };
 
 using Record = std::function<void(VkCommandBuffer)>;
@@ -47,6 +49,7 @@ struct VkattnRuntime {
     // Throws if the device executes nothing. The caller holds the mutex; the staging memory is overwritten once.
     void check_execution();
     void add_message(std::string text);
+    void save_cache();  // writes the pipelines to the cache file, if there is one
 
     vkattn::runtime::Instance instance;
     mutable std::mutex messages_mutex;
@@ -62,6 +65,7 @@ struct VkattnRuntime {
     vkattn::runtime::Owned<VkCommandPool> pool;
     vkattn::runtime::Owned<VkQueryPool> queries;
     std::string cache_file;
+    std::function<void(const char* why)> cache_failed;  // until it has been told
     vkattn::runtime::CacheKey cache_key;
     std::string kept_verdicts;  // of the self-test, as the file had them
     vkattn::runtime::Owned<VkPipelineCache> cache;
@@ -76,7 +80,8 @@ struct VkattnRuntime {
     void load_cache();
     void keep(const std::string& section, const std::vector<char>& content);
     void keep_verdicts(std::string_view text);
-    void keep_pipelines();
+    template <class Keep>
+    void try_to(const Keep& keep);
     void make_context(const vkattn::runtime::Options& options, const vkattn::Requirements& requirements);
     void make_memory();
     void probe();

@@ -437,7 +437,7 @@ test_feature_plans() {
     refuses 2 --mask-fill bench "${shape[@]}" --mask-fill random
     succeeds bench --suite decode --dtype f16 --kernel materialized --json # which is refused: the whole takes seconds
     holds "the suite's JSON lacks something" "$build/vkattn_json_check" suite=string matrix_tflops=number copy_gbps=number \
-        cases.4.name=string cases.4.refused=string <stdout
+        cases.4.name=string cases.4.refused=string interrupted=boolean <stdout
     succeeds bench --suite llama --kernel materialized # of float16, where nobody says otherwise
     holds "the suite has not its four cases" test "$(grep -cE '^llama d(64|128) n(4096|16384) ' stdout)" -eq 4
     refuses 2 --suite bench --suite nope

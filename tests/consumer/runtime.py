@@ -45,6 +45,16 @@ class Run(Structure):
                 ("progress_user", c_void_p)]
 
 
+CacheFailed = ctypes.CFUNCTYPE(None, c_void_p, c_char_p)
+
+
+class RuntimeOptions(Structure):
+    _fields_ = [("struct_size", c_size_t), ("device", c_char_p), ("pipeline_cache", c_char_p),
+                ("extra_extensions", c_void_p), ("extra_extension_count", c_uint32), ("api_version", c_uint32),
+                ("validation", c_uint32), ("self_test", c_uint64), ("self_test_progress", c_void_p),
+                ("self_test_user", c_void_p), ("cache_failed", CacheFailed), ("cache_user", c_void_p)]
+
+
 class VkattnFailed(Exception):
     pass
 
@@ -81,8 +91,28 @@ def expected(query, key, value):
     return out
 
 
+def check_cache(library):
+    """A cache file that cannot be written: saving says so, and so does closing, to the callback."""
+    heard, refusal, runtime = [], "none", c_void_p()
+    options = library.zeroed(RuntimeOptions)
+    options.pipeline_cache = b"c" * 250  # too long a name for the temporary file beside it
+    options.self_test = 2  # never
+    options.cache_failed = CacheFailed(lambda user, why: heard.append(why.decode()))
+    library.call("vkattn_runtime_open", byref(options), byref(runtime))
+    try:
+        library.call("vkattn_runtime_save_cache", runtime)
+    except VkattnFailed as error:
+        refusal = str(error)
+    if heard or not refusal.startswith("options.pipeline_cache: ccc"):
+        sys.exit(f"failed: saving says {refusal}, and {heard} was heard")
+    library.all.vkattn_runtime_close(runtime)
+    if heard != [refusal]:
+        sys.exit(f"failed: closing says {heard}")
+
+
 def main():
     library = Library(sys.argv[1])
+    check_cache(library)
     runtime = c_void_p()
     library.call("vkattn_runtime_open", None, byref(runtime))
     context = c_void_p(library.all.vkattn_runtime_context(runtime))

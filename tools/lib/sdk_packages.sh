@@ -176,7 +176,8 @@ get_packages() {
 }
 
 # link_devices: in the current folder, beside root/, what tools/on starts programs with. Drivers and
-# the layer are named without a folder, for the loader's library path to find.
+# the layer are named with the folder: by its name alone, a program that has the system's loader would find the
+# system's driver instead, without a word.
 link_devices() {
     local libs json name
     libs=$(echo root/usr/lib/*/libvulkan.so.1)
@@ -194,6 +195,6 @@ link_devices() {
             vk_*) name=icd/swiftshader.json ;;
             *) name=icd/${name%%_*}.json ;;
         esac
-        sed -E 's|("library_path": *")[^"]*/|\1|' "$json" >"$name"
+        sed -E 's|("library_path": *")([^"]*/)?|\1../lib/|' "$json" >"$name"
     done
 }

@@ -193,10 +193,11 @@ std::string to_text(const Ceilings& c) {
     return fmt::format("{:.3f} TFLOP/s float32 FMA, {}{:.1f} GB/s copy", c.fma_tflops, matrix, c.copy_gbps);
 }
 
-Json to_json(const Ceilings& c) {
-    return {{"fma_tflops", c.fma_tflops},
-            {"matrix_tflops", c.matrix_tflops ? Json(*c.matrix_tflops) : Json()},
-            {"copy_gbps", c.copy_gbps}};
+Json to_json(const std::optional<Ceilings>& c) {
+    if (!c) return {{"fma_tflops", nullptr}, {"matrix_tflops", nullptr}, {"copy_gbps", nullptr}};
+    return {{"fma_tflops", c->fma_tflops},
+            {"matrix_tflops", c->matrix_tflops ? Json(*c->matrix_tflops) : Json()},
+            {"copy_gbps", c->copy_gbps}};
 }
 
 RateCeiling rate_ceiling(const Ceilings& c, const std::string& kernel) {

@@ -18,8 +18,8 @@ struct Ceilings {
 Ceilings measure_ceilings(Runtime& runtime);
 
 std::string to_text(const Ceilings& ceilings);
-// fma_tflops, matrix_tflops (null: none), copy_gbps
-Json to_json(const Ceilings& ceilings);
+// fma_tflops, matrix_tflops (null: none), copy_gbps; all of them are null where nothing was measured.
+Json to_json(const std::optional<Ceilings>& ceilings);
 
 // What the products of a kernel run on.
 struct RateCeiling {

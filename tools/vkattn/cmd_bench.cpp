@@ -11,6 +11,8 @@
 #include "ceilings.hpp"
 #include "common.hpp"
 #include "field_names.hpp"
+#include "interruption.hpp"
+#include "numbers.hpp"
 #include "progress.hpp"
 #include "startup.hpp"
 #include "suites.hpp"
@@ -36,6 +38,8 @@ struct Bench {
 };
 
 constexpr double sweep_warm_ms = 60;
+constexpr const char* stopping =
+    "\nfinishing the run under way; the same signal again ends the program at once, without its results\n";
 
 // The problem by whose work rates are counted: each batch has as many keys as its kv length says.
 VkattnProblem counted(const Bench& b, VkattnProblem p) {
@@ -50,12 +54,28 @@ Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p,
     return make_plans(runtime, p, o, b.pass());
 }
 
+// After an interruption: fewer blocks of runs than were asked for, and what comes behind them has not been measured.
 struct Result {
     Timing time;
     double tflops, gbps;
     uint32_t segments, submissions;
-    Startup startup;
+    std::optional<Ceilings> ceilings;
+    std::optional<Startup> startup;
 };
+
+// What a rate is a part of, or null where that was not measured.
+Json part_of(double rate, const std::optional<double>& most) {
+    return most ? Json(rate / *most) : Json();
+}
+
+Json startup_json(const std::optional<Startup>& s) {
+    if (!s) return nullptr;
+    return {{"cold_ms", s->cold_ms},
+            {"warm_ms", s->warm_ms},
+            {"plan_us", s->plan_us},
+            {"record_us", s->record_us},
+            {"pipelines_built", s->built}};
+}
 
 // Places for tensors of which nothing is read: recordings that are timed on the host only. They are far from each
 // other, because outputs that overlap are refused, and from the scratch, which is real.
@@ -109,8 +129,14 @@ Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p
 }
 
 void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, const Json& plan,
-                const Result& r, const Ceilings& ceilings) {
+                const Result& r) {
     const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
+    std::optional<double> rate, fma, copy;
+    if (r.ceilings) {
+        rate = rate_ceiling(*r.ceilings, plan["kernel"]).tflops;
+        fma = r.ceilings->fma_tflops;
+        copy = r.ceilings->copy_gbps;
+    }
     Json out = call_json(runtime);
     out["dtype"] = dtype_text(p.dtype);
     out["pass"] = b.pass_text;
@@ -133,22 +159,35 @@ void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, 
                   {"runs_in_block", r.time.runs_in_block}}},
                 {"tflops", r.tflops},
                 {"gbps", r.gbps},
-                {"rate_ratio", r.tflops / rate_ceiling(ceilings, plan["kernel"]).tflops},
-                {"fma_ratio", r.tflops / ceilings.fma_tflops},
-                {"copy_ratio", r.gbps / ceilings.copy_gbps},
-                {"startup",
-                 {{"cold_ms", r.startup.cold_ms},
-                  {"warm_ms", r.startup.warm_ms},
-                  {"plan_us", r.startup.plan_us},
-                  {"record_us", r.startup.record_us},
-                  {"pipelines_built", r.startup.built}}}});
-    out.update(to_json(ceilings));
+                {"rate_ratio", part_of(r.tflops, rate)},
+                {"fma_ratio", part_of(r.tflops, fma)},
+                {"copy_ratio", part_of(r.gbps, copy)},
+                {"startup", startup_json(r.startup)},
+                {"interrupted", !r.startup}});
+    out.update(to_json(r.ceilings));
     fmt::print("{}\n", out.dump());
 }
 
-void print_text(const DeviceInfo& d, const Json& plan, const Result& r, const Ceilings& ceilings) {
-    const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
+void print_rates(const Json& plan, const Result& r) {
+    if (!r.ceilings) {
+        fmt::print("rate     {:.3f} TFLOP/s\n", r.tflops);
+        fmt::print("traffic  {:.1f} GB/s of query, key, value and out\n", r.gbps);
+        return;
+    }
+    const Ceilings& ceilings = *r.ceilings;
     const RateCeiling most_tflops = rate_ceiling(ceilings, plan["kernel"]);
+    fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the {} rate\n", r.tflops,
+               100 * r.tflops / most_tflops.tflops, most_tflops.name);
+    fmt::print("traffic  {:.1f} GB/s of query, key, value and out, {:.1f} % of the copy bandwidth\n", r.gbps,
+               100 * r.gbps / ceilings.copy_gbps);
+    fmt::print("ceiling  {:.3f} TFLOP/s float32 FMA, measured in this run\n", ceilings.fma_tflops);
+    if (ceilings.matrix_tflops)
+        fmt::print("ceiling  {:.3f} TFLOP/s float16 matrix\n", *ceilings.matrix_tflops);
+    fmt::print("ceiling  {:.1f} GB/s copy\n", ceilings.copy_gbps);
+}
+
+void print_text(const DeviceInfo& d, const Json& plan, const Result& r) {
+    const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
     fmt::print("device   {}\n", d.name);
     fmt::print("driver   {}\n", d.driver);
     fmt::print("kernel   {}, products of {}\n", plan["kernel"].get<std::string>(),
@@ -159,19 +198,13 @@ void print_text(const DeviceInfo& d, const Json& plan, const Result& r, const Ce
     fmt::print("runs     {} of {}, each run of {} in {}\n", count_text(r.time.ms.size(), "block"),
                count_text(r.time.runs_in_block, "run"), count_text(r.segments, "segment"),
                count_text(r.submissions, "submission"));
-    fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the {} rate\n", r.tflops,
-               100 * r.tflops / most_tflops.tflops, most_tflops.name);
-    fmt::print("traffic  {:.1f} GB/s of query, key, value and out, {:.1f} % of the copy bandwidth\n", r.gbps,
-               100 * r.gbps / ceilings.copy_gbps);
-    fmt::print("ceiling  {:.3f} TFLOP/s float32 FMA, measured in this run\n", ceilings.fma_tflops);
-    if (ceilings.matrix_tflops)
-        fmt::print("ceiling  {:.3f} TFLOP/s float16 matrix\n", *ceilings.matrix_tflops);
-    fmt::print("ceiling  {:.1f} GB/s copy\n", ceilings.copy_gbps);
-    fmt::print("first    {:.1f} ms for context, plan, pipelines and recording\n", r.startup.cold_ms);
-    fmt::print("startup  {:.1f} ms for the same with a pipeline cache\n", r.startup.warm_ms);
-    fmt::print("plan     {:.1f} us for another length, {} built\n", r.startup.plan_us,
-               count_text(r.startup.built, "pipeline"));
-    fmt::print("record   {:.1f} us for another length\n", r.startup.record_us);
+    print_rates(plan, r);
+    if (!r.startup) return;
+    fmt::print("first    {:.1f} ms for context, plan, pipelines and recording\n", r.startup->cold_ms);
+    fmt::print("startup  {:.1f} ms for the same with a pipeline cache\n", r.startup->warm_ms);
+    fmt::print("plan     {:.1f} us for another length, {} built\n", r.startup->plan_us,
+               count_text(r.startup->built, "pipeline"));
+    fmt::print("record   {:.1f} us for another length\n", r.startup->record_us);
 }
 
 // One line a tuning of the file, over the same tensors: how the rows of src/plan/tuning.cpp are found. All
@@ -183,7 +216,7 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     if (!file || file.peek() == std::ifstream::traits_type::eof())
         throw UsageError("--sweep", fmt::format("cannot read a tuning from {}", b.sweep));
     std::vector<std::pair<std::string, Plans>> plans;
-    for (std::string line; std::getline(file, line);) {
+    for (std::string line; !stop_requested() && std::getline(file, line);) {
         if (line.empty() || line[0] == '#') continue;
         try {
             plans.emplace_back(line, make_plans(b, runtime, p, line.c_str()));
@@ -192,18 +225,21 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
                 fmt::format("refused  {}: {}", line, with_option_names(error.what(), Shapes::of_options)));
         }
     }
+    end_if_interrupted();
     Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv));
     const Ceilings ceilings = measure_ceilings(runtime);
     Phase phase("tunings", static_cast<double>(plans.size()));
     for (const auto& [line, plan] : plans) {
-        const double rate =
-            tflops(counted(b, p), b.pass(), median(workload.time(plan, sweep_warm_ms, b.repeats).ms));
+        const Timing time = workload.time(plan, sweep_warm_ms, b.repeats);
+        if (time.ms.size() < b.repeats) break;
+        const double rate = tflops(counted(b, p), b.pass(), median(time.ms));
         const Json description = Json::parse(timed_plan(plan, b.pass()).describe());
         const RateCeiling most = rate_ceiling(ceilings, description["kernel"]);
         print_row(fmt::format("{:7.3f} TFLOP/s {:5.1f} % of {}  {}", rate, 100 * rate / most.tflops,
                               most.name, line));
         phase.advance();
     }
+    end_if_interrupted();
 }
 
 void bench(const Bench& b) {
@@ -213,6 +249,7 @@ void bench(const Bench& b) {
     if (!b.suite.empty()) {
         if (b.list) return list_suite(b.suite);
         check_suite(b.suite);
+        stop_on_signals(stopping);
         Runtime runtime = open_runtime(b.attention);
         require_execution(runtime);
         return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.pass(), b.attention, b.repeats);
@@ -227,6 +264,7 @@ void bench(const Bench& b) {
                                                          *b.kv_lengths, p.seqlen_kv));
     }
     set_dense_layout(p, b.attention.bshd());
+    stop_on_signals(stopping);
     Runtime runtime = open_runtime(b.attention);
     require_execution(runtime);
     if (!b.sweep.empty()) return sweep(b, runtime, p);
@@ -236,16 +274,22 @@ void bench(const Bench& b) {
     } catch (const Error& error) {
         rethrow_as_usage(error);
     }
+    end_if_interrupted();
     Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv));
     const Plan& plan = timed_plan(plans, b.pass());
-    Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions(), {}};
-    const Ceilings ceilings = measure_ceilings(runtime);  // behind the runs: the device's clock is up
-    r.startup = measure_startup(b, runtime, p);
+    Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions(), {}, {}};
+    if (r.time.ms.empty()) end_if_interrupted();
+    if (!stop_requested())
+        r.ceilings = measure_ceilings(runtime);  // behind the runs: the device's clock is up
+    if (!stop_requested()) r.startup = measure_startup(b, runtime, p);
     r.tflops = tflops(counted(b, p), b.pass(), median(r.time.ms));
     r.gbps = static_cast<double>(tensor_bytes(counted(b, p))) / (median(r.time.ms) * 1e-3) * 1e-9;
     const Json description = Json::parse(plan.describe());
-    if (b.attention.json) return print_json(b, runtime, p, description, r, ceilings);
-    print_text(runtime.device(), description, r, ceilings);
+    if (b.attention.json)
+        print_json(b, runtime, p, description, r);
+    else
+        print_text(runtime.device(), description, r);
+    if (!r.startup) end_if_interrupted();
 }
 
 }  // namespace
@@ -258,8 +302,8 @@ void add_bench(CLI::App& app) {
     b->attention.add_to(*sub);
     sub->add_option("--pass", b->pass_text,
                     "forward (default), backward or both; --kernel and --tuning are then the backward's");
-    sub->add_option("--repeats", b->repeats,
-                    "Timed blocks of runs, short ones in one submission; default 20");
+    sub->add_option("--repeats", b->repeats, "Timed blocks of runs, short ones in one submission; default 20")
+        ->transform(count_validator());
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");
     CLI::Option* suite = sub->add_option("--suite", b->suite,

@@ -1,10 +1,8 @@
 // vkattn conformance: proves a device right, or says where it is wrong.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <cmath>
-#include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -13,7 +11,10 @@
 
 #include "conformance_report.hpp"
 #include "gpu/case_plan.hpp"
+#include "interruption.hpp"
+#include "numbers.hpp"
 #include "problem.hpp"
+#include "usage.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -27,16 +28,6 @@ struct Options {
     double fuzz_seconds = 0;
     bool list = false, has_line = false, until_failure = false;
 };
-
-// The first signal lets the checks under way finish; a second one ends the program, should the device hang.
-extern "C" void request_stop(int number) {
-    stop_requested() = true;
-    std::signal(number, SIG_DFL);
-    constexpr std::string_view said =
-        "\nfinishing the checks under way; the same signal again ends the program at once, "
-        "without a report\n";
-    if (write(STDERR_FILENO, said.data(), said.size()) < 0) return;  // there is nobody to tell
-}
 
 std::pair<uint32_t, uint32_t> parse_shard(const std::string& text) {
     uint32_t index = 0, count = 0;
@@ -64,7 +55,8 @@ std::vector<DeviceInfo> devices_of(const Options& options) {
             usable.push_back(device);
         else
             fmt::print("not usable: {}: {}\n", device.name, device.refusal);
-    if (usable.empty()) throw RuntimeError("there is no usable Vulkan device on this machine");
+    if (usable.empty())
+        throw RuntimeError("there is no usable Vulkan device on this machine" + device_hint());
     return usable;
 }
 
@@ -194,9 +186,9 @@ void run(const Options& options) {
     const bool fuzzes = options.fuzz_seconds > 0;
     const std::vector<Check> checks = fuzzes ? std::vector<Check>() : checks_for(options);
     check_writable(options);
-    std::signal(SIGINT, request_stop);
-    std::signal(SIGTERM, request_stop);
-    std::signal(SIGHUP, request_stop);  // This one is sent when the terminal goes away.
+    stop_on_signals(
+        "\nfinishing the checks under way; the same signal again ends the program at once, without a "
+        "report\n");
     std::vector<DeviceRun> runs;
     Report report{fuzzes             ? "fuzz"
                   : options.has_line ? "case"
@@ -231,8 +223,9 @@ void add_conformance(CLI::App& app) {
         "conformance",
         "Proves a device right: each kernel against an fp64 oracle, and the promises about running");
     auto options = std::make_shared<Options>();
-    auto* level = sub->add_option("--level", options->level,
-                                  "smoke: a minute at most; standard; full: each case on each kernel");
+    auto* level =
+        sub->add_option("--level", options->level,
+                        "smoke: a small case of each feature; standard; full: each case on each kernel");
     auto* filter = sub->add_option("--filter", options->filter,
                                    "Runs the checks with such names; * and ? stand for any text");
     auto* list = sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
@@ -242,8 +235,10 @@ void add_conformance(CLI::App& app) {
     sub->add_flag("--until-failure", options->until_failure, "Begins no further check once one has failed");
     auto* fuzz_for =
         sub->add_option("--fuzz", options->fuzz_seconds, "Runs random problems for so many seconds")
+            ->transform(real_validator<double>())
             ->check(CLI::PositiveNumber);
     sub->add_option("--seed", options->seed, "Of --fuzz: the same seed makes the same problems")
+        ->transform(count_validator(std::numeric_limits<int64_t>::max()))
         ->needs(fuzz_for);
     auto* device = sub->add_option("--device", options->device,
                                    "Index, UUID or part of the name; all: one after the other");

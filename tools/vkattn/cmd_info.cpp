@@ -6,6 +6,7 @@
 
 #include "call.hpp"
 #include "common.hpp"
+#include "usage.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -102,7 +103,7 @@ void add_info(CLI::App& app) {
             fmt::print("{}\n", Json{{"version", vkattn_version()}, {"devices", all}}.dump());
             return;
         }
-        if (devices.empty()) throw RuntimeError("there is no Vulkan device on this machine");
+        if (devices.empty()) throw RuntimeError("there is no Vulkan device on this machine" + device_hint());
         if (*profile) {
             for (const DeviceInfo& d : devices) print_profile(d);
             return;

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <optional>
-#include <utility>
 
 #include "field_names.hpp"
 #include "numbers.hpp"
@@ -18,22 +18,13 @@ namespace {
 
 constexpr double most_gflop = 1e9;  // 1e18 operations fit 64 bits
 
-template <class T>
-T parse_number(const std::string& argument, std::string_view text, const char* kind) {
-    T value{};
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size())
-        throw UsageError(argument, fmt::format("'{}' is not {}", text, kind));
-    return value;
-}
-
 // A whole number, of which k and M are multiples.
 template <class T>
 T parse_whole(const std::string& argument, std::string_view text, const char* kind) {
-    const std::optional<int64_t> value = whole_number(text);
-    if (!value || !std::in_range<T>(*value))
-        throw UsageError(argument, fmt::format("'{}' is not {}", text, kind));
-    return static_cast<T>(*value);
+    using Limits = std::numeric_limits<T>;
+    const WholeNumber number = whole_number(text, Limits::min(), Limits::max(), kind);
+    if (!number.wrong.empty()) throw UsageError(argument, number.wrong);
+    return static_cast<T>(number.value);
 }
 
 VkattnPrecision parse_precision(const std::string& text) {
@@ -100,14 +91,16 @@ uint32_t element_bytes(VkattnDtype dtype) {
 
 void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--layout", layout, "Order of the tensors' axes: bhsd (default) or bshd");
-    app.add_option("--scale", scale, "Softmax scale; default 1/sqrt(head_dim_qk)");
+    app.add_option("--scale", scale, "Softmax scale; default 1/sqrt(head_dim_qk)")
+        ->transform(real_validator<float>());
     app.add_flag("--causal", causal, "Query row i sees keys up to its own position");
     app.add_option(
         "--align", align,
         "Key position of query row 0: top-left (0), bottom-right (len_kv - len_q, the default) or a number");
     app.add_option("--window", window,
                    "LEFT,RIGHT: keys this far before and after a row's position; -1 = unbounded");
-    app.add_option("--softcap", softcap, "Scores become softcap * tanh(score / softcap); 0 = none");
+    app.add_option("--softcap", softcap, "Scores become softcap * tanh(score / softcap); 0 = none")
+        ->transform(real_validator<float>());
     app.add_option(
         "--kernel", kernel,
         "auto, or the kernel to use: rows_dot, rows, matrix, matrix_khr, tiles_dot, tiles, materialized");
@@ -115,11 +108,13 @@ void AttentionOptions::add_to(CLI::App& app) {
     app.add_option("--precision", precision,
                    "Of the operands of float32's products: storage (default), f16 or bf16, on matrix units");
     app.add_option("--num-splits", num_splits,
-                   "Parts that the keys are split into; 0 = the planner decides (default)");
+                   "Parts that the keys are split into; 0 = the planner decides (default)")
+        ->transform(count_validator());
     app.add_flag("--batch-invariant", batch_invariant,
                  "A row's bits do not depend on what else is in the batch");
     app.add_option("--max-dispatch-gflop", max_dispatch_gflop,
-                   "No dispatch is estimated to cost more; 0 = a default for the type of device");
+                   "No dispatch is estimated to cost more; 0 = a default for the type of device")
+        ->transform(real_validator(most_gflop));
     app.add_option("--device", device,
                    "Index, part of the name, or UUID; default $VKATTN_DEVICE, else the best");
     app.add_option("--pipeline-cache", pipeline_cache,
@@ -128,11 +123,7 @@ void AttentionOptions::add_to(CLI::App& app) {
 }
 
 void AttentionOptions::apply(VkattnProblem& problem) const {
-    if (!scale.empty()) {
-        problem.softmax_scale = parse_number<float>("--scale", scale, "a number");
-        if (!std::isfinite(problem.softmax_scale))
-            throw UsageError("--scale", fmt::format("'{}' is not finite", scale));
-    }
+    if (!scale.empty()) problem.softmax_scale = std::strtof(scale.c_str(), nullptr);  // add_to has checked it
     if (!(max_dispatch_gflop >= 0 && max_dispatch_gflop <= most_gflop))
         throw UsageError("--max-dispatch-gflop",
                          fmt::format("{} is not within 0 .. {:g}", max_dispatch_gflop, most_gflop));
@@ -183,8 +174,10 @@ void ShapeOptions::add_to(CLI::App& app) {
     // One option under two names: without --head-dim-v it is that of value, too.
     app.add_option("--head-dim-qk,--head-dim", head_dim_qk,
                    "Head dimension of query and key, and of value where --head-dim-v is not given")
+        ->transform(count)
         ->required();
-    app.add_option("--head-dim-v", head_dim_v, "Head dimension of value; default as --head-dim-qk");
+    app.add_option("--head-dim-v", head_dim_v, "Head dimension of value; default as --head-dim-qk")
+        ->transform(count);
     app.add_option("--dtype", dtype, "Of query, key, value and out: f32 (default), f16 or bf16");
     CLI::Option* mask =
         app.add_option("--mask-shape", mask_shape, "A mask of these 1 to 4 extents, as in 1,1,128,128");
@@ -241,6 +234,11 @@ Runtime open_runtime(const AttentionOptions& options) {
         else
             test.emplace("testing kernels (first run)", steps);
         return false;
+    };
+    chosen.cache_failed = [](const std::string& why) {
+        constexpr std::string_view field = "options.pipeline_cache: ";
+        const std::string reason = why.substr(why.starts_with(field) ? field.size() : 0);
+        print_warning(fmt::format("--pipeline-cache: {}; what was compiled is not kept", reason));
     };
     try {
         return Runtime(chosen);

@@ -2,7 +2,6 @@
 // tests run too, and compares results with the fp64 oracle. A check is a case with the kernel that it runs on.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -77,9 +76,6 @@ struct DeviceRun {
     // A run in which nothing passed has proved nothing.
     bool is_good() const { return !interrupted && count(Status::failed) == 0 && count(Status::passed) != 0; }
 };
-
-// Set by Ctrl-C: checks under way are finished, the others are not begun.
-std::atomic<bool>& stop_requested();
 
 // One check. Does not throw: what goes wrong is the result. The device is opened again if it was lost.
 class Worker {

@@ -12,6 +12,7 @@
 
 #include "common.hpp"
 #include "conformance.hpp"
+#include "interruption.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools::conformance {

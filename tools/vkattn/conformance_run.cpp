@@ -13,6 +13,7 @@
 #include "common.hpp"
 #include "conformance.hpp"
 #include "gpu/backward_run.hpp"
+#include "interruption.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools::conformance {
@@ -132,11 +133,6 @@ class Queue {
 };
 
 }  // namespace
-
-std::atomic<bool>& stop_requested() {
-    static std::atomic<bool> stop = false;
-    return stop;
-}
 
 size_t DeviceRun::count(Status status) const {
     return static_cast<size_t>(

@@ -2,7 +2,7 @@
 // planned, how fast it is.
 //
 // Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, one line on stderr naming the
-// argument; 3 device, driver or UNSUPPORTED; 4 conformance found a fault, or was interrupted.
+// argument; 3 device, driver or UNSUPPORTED; 4 conformance found a fault, or conformance or bench was interrupted.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -46,7 +46,10 @@ int run(CLI::App& app, int argc, char** argv) {
     } catch (const CLI::Success& e) {
         return app.exit(e);  // --help, --version
     } catch (const CLI::ParseError& e) {
-        return fail(exit_usage, usage_error(app, e));
+        fail(exit_usage, usage_error(app, e));
+        // Nobody has asked for it, so it does not go to stdout.
+        if (argc == 1) fmt::print(stderr, "{}", command_list(app));
+        return exit_usage;
     } catch (const ExitCode& e) {
         std::fflush(stdout);
         return e.code;
@@ -54,7 +57,9 @@ int run(CLI::App& app, int argc, char** argv) {
         return fail(exit_usage, e.what());
     } catch (const std::exception& e) {
         if (std::ferror(stdout) != 0) return exit_done;  // finish_output says it
-        return fail(exit_device, e.what());
+        const auto* const of_runtime = dynamic_cast<const RuntimeError*>(&e);
+        const bool no_device = of_runtime != nullptr && of_runtime->status() == VKATTN_UNSUPPORTED;
+        return fail(exit_device, e.what() + (no_device ? device_hint() : ""));
     }
 }
 
@@ -69,7 +74,7 @@ int main(int argc, char** argv) {
         "Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, in one line that "
         "names the "
         "argument; 3 device, driver, or a problem that the device does not support; 4 conformance "
-        "found a fault, or was interrupted.");
+        "found a fault, or conformance or bench was interrupted.");
     add_info(app);
     add_run(app);
     add_grad(app);

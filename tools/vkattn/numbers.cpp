@@ -4,38 +4,56 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
+#include <cmath>
+#include <cstdlib>
 #include <map>
-#include <utility>
 
 #include "common.hpp"
 
 namespace vkattn::tools {
 
-std::optional<int64_t> whole_number(std::string_view text) {
+WholeNumber whole_number(std::string_view text, int64_t least, int64_t most, std::string_view kind) {
     static const std::map<std::string_view, int64_t> factors = {
         {"", 1}, {"k", 1 << 10}, {"K", 1 << 10}, {"m", 1 << 20}, {"M", 1 << 20}};
     int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{}) return std::nullopt;
     const auto factor = factors.find(text.substr(static_cast<size_t>(end - text.data())));
-    if (factor == factors.end()) return std::nullopt;
-    const int64_t most = std::numeric_limits<int64_t>::max() / factor->second;
-    if (factor->second > 1 && (value > most || value < -most)) return std::nullopt;
-    return value * factor->second;
+    if (error == std::errc::invalid_argument || factor == factors.end())
+        return {0, fmt::format("'{}' is not {}", text, kind)};
+    const bool beyond = error == std::errc::result_out_of_range;  // of 64 bits
+    if (beyond ? text.starts_with('-') : value < least / factor->second)
+        return {0, fmt::format("'{}' is too small: the least is {}", text, least)};
+    if (beyond || value > most / factor->second)
+        return {0, fmt::format("'{}' is too large: the most is {}", text, most)};
+    return {value * factor->second, {}};
 }
 
-CLI::Validator count_validator() {
-    const auto replace = [](std::string& text) -> std::string {
-        const std::optional<int64_t> value = whole_number(text);
-        if (!value || !std::in_range<uint32_t>(*value))
-            return fmt::format("'{}' is not a whole number of 0 .. 2^32 - 1; 4k is 4096, 1M is 1048576",
-                               text);
-        text = std::to_string(*value);
-        return {};
+CLI::Validator count_validator(int64_t most) {
+    const auto replace = [most](std::string& text) -> std::string {
+        const WholeNumber number = whole_number(text, 0, most, "a whole number; 4k is 4096, 1M is 1048576");
+        text = std::to_string(number.value);
+        return number.wrong;
     };
     return CLI::Validator(replace, "");
 }
+
+template <class T>
+std::string wrong_real(const std::string& text, T most) {
+    T value{};
+    const char* const begin = text.c_str() + (text.starts_with('+') ? 1 : 0);
+    const auto [end, error] = std::from_chars(begin, text.c_str() + text.size(), value);
+    if (error == std::errc::invalid_argument || end != text.c_str() + text.size())
+        return fmt::format("'{}' is not a number", text);
+    const bool beyond = error == std::errc::result_out_of_range;
+    if (beyond && std::abs(std::strtold(text.c_str(), nullptr)) < 1)
+        return fmt::format("'{}' is too small: what is not 0 is at least {:.3g}", text,
+                           std::numeric_limits<T>::min());
+    if (!beyond && !std::isfinite(value)) return fmt::format("'{}' is not finite", text);
+    return beyond || value > most ? fmt::format("'{}' is too large: the most is {:.3g}", text, most)
+                                  : std::string();
+}
+template std::string wrong_real(const std::string&, float);
+template std::string wrong_real(const std::string&, double);
 
 std::optional<VkattnDtype> dtype_named(std::string_view text) {
     static const std::map<std::string_view, VkattnDtype> names = {

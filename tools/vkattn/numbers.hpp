@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,11 +12,27 @@
 
 namespace vkattn::tools {
 
-// k stands for 1024 and M for 1024 * 1024, in either case: 4k, 64K, 1M. Nothing where the text is no such number.
-std::optional<int64_t> whole_number(std::string_view text);
+// A whole number within least .. most, of which 0 is one. k stands for 1024 and M for 1024 * 1024, in either case: 4k,
+// 64K, 1M. Otherwise says what is wrong with the text: it is not `kind`, or too small or too large, with the bound.
+struct WholeNumber {
+    int64_t value = 0;
+    std::string wrong;  // "" if nothing is
+};
+WholeNumber whole_number(std::string_view text, int64_t least, int64_t most, std::string_view kind);
 
-// For options that count something: the number of 32 bits that such a text stands for.
-CLI::Validator count_validator();
+// For options that count something: the number, of 32 bits by default, that such a text stands for.
+CLI::Validator count_validator(int64_t most = std::numeric_limits<uint32_t>::max());
+
+// What keeps a text from being a finite number of the type, of at most `most`; "" if nothing does. A number that would
+// become 0 is too small.
+template <class T>
+std::string wrong_real(const std::string& text, T most);
+
+// For options that are such a number.
+template <class T>
+CLI::Validator real_validator(T most = std::numeric_limits<T>::max()) {
+    return CLI::Validator([most](std::string& text) { return wrong_real<T>(text, most); }, "");
+}
 
 // f32, float32, fp32, float, single; f16, float16, fp16, half; bf16, bfloat16: in any case.
 std::optional<VkattnDtype> dtype_named(std::string_view text);

@@ -87,6 +87,12 @@ class Display {
         std::fflush(stdout);
     }
 
+    void print_warning(std::string_view text) {
+        const std::lock_guard lock(mutex_);
+        clear();
+        fmt::print(stderr, "vkattn: warning: {}\n", text);
+    }
+
   private:
     void repaint(const std::stop_token& stop) {
         std::unique_lock lock(mutex_);
@@ -155,6 +161,11 @@ void print_row(std::string_view row) {
     if (Display* d = display()) return d->print_row(row);
     fmt::print("{}\n", row);
     std::fflush(stdout);
+}
+
+void print_warning(std::string_view text) {
+    if (Display* d = display()) return d->print_warning(text);
+    fmt::print(stderr, "vkattn: warning: {}\n", text);
 }
 
 }  // namespace vkattn::tools

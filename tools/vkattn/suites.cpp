@@ -8,6 +8,7 @@
 #include "ceilings.hpp"
 #include "common.hpp"
 #include "field_names.hpp"
+#include "interruption.hpp"
 #include "progress.hpp"
 #include "workload.hpp"
 
@@ -112,10 +113,13 @@ std::pair<Plans, std::string> plan_of(const Runtime& runtime, const SuiteCase& c
     return made;
 }
 
+// Null where the runs were interrupted.
 Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass, uint32_t repeats) {
     Workload workload(runtime, c.problem, pass, false, c.problem.seqlen_kv);
     workload.poison();
-    const double ms = median(workload.time(plans, warm_ms, repeats).ms);
+    const Timing time = workload.time(plans, warm_ms, repeats);
+    if (time.ms.size() < repeats) return nullptr;
+    const double ms = median(time.ms);
     if (workload.is_poisoned()) throw RuntimeError(c.name + ": part of the output was not written");
     const Json plan = Json::parse(timed_plan(plans, pass).describe());
     return Json{{"name", c.name},
@@ -181,16 +185,19 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, Pa
     {
         Phase phase(compiling_pipelines, static_cast<double>(cases.size()));
         for (const SuiteCase& c : cases) {
+            if (stop_requested()) break;
             plans.push_back(plan_of(runtime, c, options.plan_options(), pass));
             phase.advance();
         }
     }
     Json results = Json::array();
-    for (size_t i = 0; i < cases.size(); i++) {
+    for (size_t i = 0; i < cases.size() && !stop_requested(); i++) {
         const Phase phase(cases[i].name);
         const auto& [plan, why] = plans[i];
-        results.push_back(why.empty() ? measure(runtime, cases[i], plan, pass, repeats)
-                                      : Json{{"name", cases[i].name}, {"refused", why}});
+        const Json result = why.empty() ? measure(runtime, cases[i], plan, pass, repeats)
+                                        : Json{{"name", cases[i].name}, {"refused", why}};
+        if (result.is_null()) break;
+        results.push_back(result);
         if (!json) print_line(results.back());
         all.advance();
     }
@@ -198,9 +205,12 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, Pa
         add_estimates(results);
         if (!json) print_estimates(results);
     }
-    const Ceilings ceilings = measure_ceilings(runtime);
+    const bool interrupted = results.size() < cases.size();
+    std::optional<Ceilings> ceilings;
+    if (!interrupted) ceilings = measure_ceilings(runtime);
     if (!json) {
-        fmt::print("ceilings {}, measured in this run on {}\n", to_text(ceilings), runtime.device().name);
+        if (interrupted) end_if_interrupted();
+        fmt::print("ceilings {}, measured in this run on {}\n", to_text(*ceilings), runtime.device().name);
         return;
     }
     Json out = call_json(runtime);
@@ -211,7 +221,9 @@ void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, Pa
     out["options"]["repeats"] = repeats;
     out.update(to_json(ceilings));
     out["cases"] = results;
+    out["interrupted"] = interrupted;
     fmt::print("{}\n", out.dump());
+    if (interrupted) end_if_interrupted();
 }
 
 }  // namespace vkattn::tools

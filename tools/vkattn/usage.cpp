@@ -3,7 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <iterator>
 #include <memory>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common.hpp"
@@ -36,9 +40,36 @@ bool is_option(const std::string& word) {
     return word.size() > 1 && word[0] == '-' && (word[1] < '0' || word[1] > '9') && word[1] != '.';
 }
 
+// Options of attention that people know from elsewhere, and what each would do. Whoever adds one takes its line away.
+constexpr std::pair<std::string_view, std::string_view> future_options[] = {
+    {"--alibi", "ALiBi slopes are not supported yet"},
+    {"--alibi-slopes", "ALiBi slopes are not supported yet"},
+    {"--block-map", "maps of hidden and visible blocks are not supported yet"},
+    {"--cu-seqlens", "packed sequences of different lengths are not supported yet"},
+    {"--dropout", "dropout is not supported yet"},
+    {"--page-table", "paged keys and values are not supported yet"},
+    {"--sink", "attention sinks are not supported yet"},
+    {"--sinks", "attention sinks are not supported yet"},
+};
+
+// What is said of such an option; "" of another one.
+std::string_view future_option(std::string name) {
+    std::replace(name.begin(), name.end(), '_', '-');
+    const auto* const found = std::find_if(std::begin(future_options), std::end(future_options),
+                                           [&](const auto& option) { return option.first == name; });
+    return found == std::end(future_options) ? std::string_view() : found->second;
+}
+
+bool takes_attention(const CLI::App& command) {
+    return command.get_option_no_throw("--causal") != nullptr;
+}
+
 // `before`: no subcommand had been named yet.
 std::string no_option(const CLI::App& app, const CLI::App& command, const std::string& word, bool before) {
     const std::string name = word.substr(0, word.find('='));
+    if (before || takes_attention(command))
+        if (const std::string_view future = future_option(name); !future.empty())
+            return fmt::format("{}: {}", name, future);
     if (before)
         for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
             if (sub->get_option_no_throw(name) != nullptr)
@@ -69,8 +100,28 @@ void add_version(CLI::App& app) {
     });
 }
 
+std::string command_list(const CLI::App& app) {
+    std::string lines;
+    for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
+        lines += fmt::format("  {:12} {}\n", sub->get_name(), sub->get_description());
+    return lines;
+}
+
+std::string device_hint() {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here sets it
+    const char* const named = std::getenv("VKATTN_ON");
+    if (named == nullptr || *named == 0 || named == std::string_view("system"))
+        return "; in a source checkout, tools/on lavapipe -- vkattn ... runs on the CPU";
+    return fmt::format(
+        "; tools/on has named the device {0}: a program that does not see it is to be started by "
+        "tools/on {0} -- PROGRAM",
+        named);
+}
+
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
     const auto chosen = app.get_subcommands();
+    if (chosen.empty() && app.remaining().empty())
+        return "a subcommand is needed; vkattn help SUBCOMMAND tells more of it";
     const CLI::App& command = chosen.empty() ? app : *chosen.front();
     const std::vector<std::string> before = app.remaining(), after = command.remaining();
     if (!before.empty() && !is_option(before.front())) return no_command(app, before.front());

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "common.hpp"
+#include "interruption.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools {
@@ -159,7 +160,7 @@ Timing Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) 
     }
     Timing timing{{}, warm_up(plans, scratch, warm_for_ms)};
     Phase phase("timing", repeats);
-    for (uint32_t i = 0; i < repeats; i++, phase.advance())
+    for (uint32_t i = 0; i < repeats && !stop_requested(); i++, phase.advance())
         timing.ms.push_back(run_block(plans, scratch, timing.runs_in_block));
     return timing;
 }
@@ -172,7 +173,8 @@ uint32_t Workload::warm_up(const Plans& plans, const Buffer& scratch, double war
     double warm = run(plans, scratch);  // a CPU compiles in its first: of no use for `before`
     double before = std::numeric_limits<double>::infinity();
     uint32_t runs = 1;
-    for (int blocks = 0; blocks < most_blocks && warm < most_warming * warm_for_ms; blocks++) {
+    for (int blocks = 0; blocks < most_blocks && warm < most_warming * warm_for_ms && !stop_requested();
+         blocks++) {
         const double ms = std::max(run_block(plans, scratch, runs), 1e-3);
         warm += ms * runs;
         // Not more at once: a device whose clock cannot be trusted is not to be asked for minutes in one submission.

@@ -28,7 +28,7 @@ const Plan& timed_plan(const Plans& plans, Pass pass);
 
 // Device milliseconds of a run: short ones one behind the other in a submission, a block, of which each is the mean.
 struct Timing {
-    std::vector<double> ms;  // of each block
+    std::vector<double> ms;  // of each block; fewer than were asked for, or none, after a request to stop
     uint32_t runs_in_block;
 };
 
