@@ -29,8 +29,8 @@ namespace {
 using Shape = std::vector<std::uint64_t>;
 
 constexpr NpyDtype all_dtypes[] = {NpyDtype::float16, NpyDtype::bfloat16, NpyDtype::float32,
-                                   NpyDtype::float64, NpyDtype::boolean,  NpyDtype::int32,
-                                   NpyDtype::int64};
+                                   NpyDtype::float64, NpyDtype::boolean,  NpyDtype::int8,
+                                   NpyDtype::uint8,   NpyDtype::int32,    NpyDtype::int64};
 
 // A folder of its own, removed with all that is in it.
 class Folder {
@@ -158,8 +158,8 @@ TEST_CASE("npy: the bytes written are NumPy's") {
 
     const std::pair<NpyDtype, std::string> descrs[] = {
         {NpyDtype::float16, ">f2"}, {NpyDtype::bfloat16, ">V2"}, {NpyDtype::float32, ">f4"},
-        {NpyDtype::float64, ">f8"}, {NpyDtype::boolean, "|b1"},  {NpyDtype::int32, ">i4"},
-        {NpyDtype::int64, ">i8"}};
+        {NpyDtype::float64, ">f8"}, {NpyDtype::boolean, "|b1"},  {NpyDtype::int8, "|i1"},
+        {NpyDtype::uint8, "|u1"},   {NpyDtype::int32, ">i4"},    {NpyDtype::int64, ">i8"}};
     for (const auto& [dtype, descr] : descrs) {
         write_npy(folder / "a.npy", {dtype, true, {}, std::vector<std::byte>(item_bytes(dtype))});
         CHECK(read_text(folder / "a.npy").substr(10, 16) == "{'descr': '" + descr + "',");
@@ -428,7 +428,7 @@ TEST_CASE("npy: float32 and float64 to float and back") {
     }
     const NpyArray wide = array_of<double>(NpyDtype::float64, {3}, {1 + 0x1p-24, 1 + 0x3p-24, 1e300});
     CHECK(to_float(wide) == std::vector<float>{1, 1 + 0x1p-22f, HUGE_VALF});
-    for (const NpyDtype dtype : {NpyDtype::boolean, NpyDtype::int32, NpyDtype::int64}) {
+    for (const NpyDtype dtype : {NpyDtype::boolean, NpyDtype::int8, NpyDtype::int32, NpyDtype::int64}) {
         CHECK_THROWS_AS(to_float({dtype, false, {0}, {}}), NpyError);
         CHECK_THROWS_AS(from_float({}, {0}, dtype), NpyError);
     }

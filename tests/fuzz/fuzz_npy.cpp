@@ -84,14 +84,17 @@ void check_values(const NpyArray& array) {
         try {
             const NpyArray other = convert(array, dtype);
             check(other.shape == array.shape && other.dtype == dtype, "converted to something else");
+            const Overflows lost = overflows(array, other);
+            check(lost.count <= other.data.size() / item_bytes(dtype),
+                  "more numbers are lost than there are");
+            check(lost.index.size() == (lost.count == 0 ? 0 : array.shape.size()),
+                  "the first lost number has no place");
         } catch (const NpyError&) {
-            check(array.dtype == NpyDtype::boolean || array.dtype == NpyDtype::int32 ||
-                      array.dtype == NpyDtype::int64,
+            check(array.dtype == NpyDtype::boolean || is_integer(array.dtype),
                   "floating-point numbers are not converted");
         }
     }
-    const bool integers = array.dtype == NpyDtype::int32 || array.dtype == NpyDtype::int64;
-    if (integers)
+    if (is_integer(array.dtype))
         check(to_integers(array).size() == array.data.size() / item_bytes(array.dtype), "integers are lost");
     if (array.dtype == NpyDtype::boolean)
         check(
