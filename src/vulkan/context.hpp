@@ -97,3 +97,11 @@ struct VkattnPlan {
         pipelines;      // of plan.pipelines; null where no dispatch uses one. Owned by the context
     std::string label;  // of its recordings; "" where the context has no labels
 };
+
+namespace vkattn::core {
+
+// Checks `info`, whose struct has the size of today, and makes a context of it. Tells the application what is special
+// about its device, and which kept texts are not used.
+Result<std::unique_ptr<VkattnContext>> make_context(const VkattnContextInfo& info);
+
+}  // namespace vkattn::core
