@@ -30,7 +30,8 @@ using Shape = std::vector<std::uint64_t>;
 
 constexpr NpyDtype all_dtypes[] = {NpyDtype::float16, NpyDtype::bfloat16, NpyDtype::float32,
                                    NpyDtype::float64, NpyDtype::boolean,  NpyDtype::int8,
-                                   NpyDtype::uint8,   NpyDtype::int32,    NpyDtype::int64};
+                                   NpyDtype::uint8,   NpyDtype::int16,    NpyDtype::uint16,
+                                   NpyDtype::uint32,  NpyDtype::int32,    NpyDtype::int64};
 
 // A folder of its own, removed with all that is in it.
 class Folder {
@@ -159,7 +160,8 @@ TEST_CASE("npy: the bytes written are NumPy's") {
     const std::pair<NpyDtype, std::string> descrs[] = {
         {NpyDtype::float16, ">f2"}, {NpyDtype::bfloat16, ">V2"}, {NpyDtype::float32, ">f4"},
         {NpyDtype::float64, ">f8"}, {NpyDtype::boolean, "|b1"},  {NpyDtype::int8, "|i1"},
-        {NpyDtype::uint8, "|u1"},   {NpyDtype::int32, ">i4"},    {NpyDtype::int64, ">i8"}};
+        {NpyDtype::uint8, "|u1"},   {NpyDtype::int16, ">i2"},    {NpyDtype::uint16, ">u2"},
+        {NpyDtype::uint32, ">u4"},  {NpyDtype::int32, ">i4"},    {NpyDtype::int64, ">i8"}};
     for (const auto& [dtype, descr] : descrs) {
         write_npy(folder / "a.npy", {dtype, true, {}, std::vector<std::byte>(item_bytes(dtype))});
         CHECK(read_text(folder / "a.npy").substr(10, 16) == "{'descr': '" + descr + "',");
@@ -242,9 +244,9 @@ TEST_CASE("npy: bfloat16 by ml_dtypes' saved form and by name") {
 
 TEST_CASE("npy: unsupported dtypes are named") {
     for (const std::string descr :
-         {"<c8", "|O", "|S4", "<U1", "<u2", "<f16", "<M8[ns]", "|V4", "f4", "=f4", "float32", "<", ""})
+         {"<c8", "|O", "|S4", "<U1", "<u8", "<f16", "<M8[ns]", "|V4", "f4", "=f4", "float32", "<", ""})
         CHECK(error_of_header(header_of(descr, "(1,)"))
-                  .starts_with("dtype '" + descr + "' is not supported; float16"));
+                  .starts_with("dtype '" + descr + "' is not supported; tensors are of float16"));
     CHECK(error_of_header(header_of("\xc3\xa9x\n", "(1,)")).starts_with("dtype '??x?' is not supported; "));
 }
 

@@ -287,13 +287,15 @@ TEST_CASE("self-test: every device is through with it once all kernels have a ve
 TEST_CASE("self-test: verdicts are kept as text, which another device or version does not believe") {
     DeviceCaps caps;
     caps.identity = "device 1:2 with driver 3";
+    caps.api_version = version_1_2;
     caps.verdicts = {
         {false, "tiles", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT32, ""},
         {true, "matrix", VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_BFLOAT16, "dkey[7] is nan instead of 0.25"}};
     const std::string text = verdicts_text(caps, version);
-    const std::string body =
-        "forward tiles float32 float32 passed\n"
-        "backward matrix float32 bfloat16 failed dkey[7] is nan instead of 0.25\n";
+    const std::string features = "Vulkan 1.2 storage 0 int64 0 dots 0 0 subgroups 0 0 matrices 0 0\n";
+    const std::string body = features +
+                             "forward tiles float32 float32 passed\n"
+                             "backward matrix float32 bfloat16 failed dkey[7] is nan instead of 0.25\n";
     CHECK(text.starts_with("vkattn 1.2.3 self-test of device 1:2 with driver 3, checksum "));
     CHECK(text.ends_with("\n" + body));
     const auto verdicts_in = [&](const std::string& of) { return verdicts_of(caps, of, version); };
@@ -302,8 +304,14 @@ TEST_CASE("self-test: verdicts are kept as text, which another device or version
     CHECK_EQ(told.verdicts.size(), 2);
     CHECK_EQ(verdicts_text(told, version), text);
     CHECK(verdicts_of(caps, text, "1.2.4").empty());
-    told.identity = "device 1:2 with driver 4";
-    CHECK(verdicts_of(told, text, version).empty());
+    for (const auto change :
+         {+[](DeviceCaps& c) { c.identity = "device 1:2 with driver 4"; },
+          +[](DeviceCaps& c) { c.api_version += 1 << 12; }, +[](DeviceCaps& c) { c.storage_16bit = true; },
+          +[](DeviceCaps& c) { c.int64 = true; }, +[](DeviceCaps& c) { c.matrices.resize(1); }}) {
+        DeviceCaps other = told;
+        change(other);
+        CHECK(verdicts_of(other, text, version).empty());
+    }
     CHECK(kept_body("probe", caps, version, text).empty());
     // A body that nobody writes is not believed under a right first line, either.
     const auto of_body = [&](const std::string& other) {
@@ -315,10 +323,10 @@ TEST_CASE("self-test: verdicts are kept as text, which another device or version
           "forward tiles float31 float32 passed\n", "forward tiles float32 float32 failed \n",
           "forward tiles float32 float32 passed away\n", "forward  float32 float32 passed\n", "\n\n"}) {
         CAPTURE(damaged);
-        CHECK(of_body(damaged).empty());
+        CHECK(of_body(features + damaged).empty());
     }
     for (const std::string& failure : {std::string("a\rb"), std::string(1, '\x01'), std::string(161, 'x')})
-        CHECK(of_body("forward tiles float32 float32 failed " + failure + "\n").empty());
+        CHECK(of_body(features + "forward tiles float32 float32 failed " + failure + "\n").empty());
     for (size_t at = 0; at < text.size(); at++) {
         CHECK(verdicts_in(text.substr(0, at)).empty());
         std::string damaged = text;

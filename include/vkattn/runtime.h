@@ -106,7 +106,8 @@ typedef struct VkattnRuntimeOptions {
     void* self_test_user;
     /* Called at most once, where the pipeline_cache file cannot be written: by vkattn_runtime_open, which writes the
      * self-test's verdicts, or by vkattn_runtime_close, on the thread of that call. `why` is a line of text that begins
-     * with "options.pipeline_cache: ". Nothing else is wrong then: the next start takes longer. May be null. */
+     * with "options.pipeline_cache: ". Nothing else is wrong then: the next start takes longer. It must not close the
+     * runtime, and what it throws in C++ is dropped. May be null. */
     void (*cache_failed)(void* cache_user, const char* why);
     void* cache_user;
 } VkattnRuntimeOptions;
@@ -182,7 +183,8 @@ VKATTN_RUNTIME_API void vkattn_runtime_close(VkattnRuntime* runtime);
 /* Writes the pipelines built so far to the options' pipeline_cache file, in one step: programs that run for days need
  * not wait for vkattn_runtime_close. A file that has them already is not touched. VKATTN_OK where there is no such
  * option. Errors: INVALID_ARGUMENT with the field options.pipeline_cache (the file cannot be written: its folder or
- * itself is read-only, or the disk is full), DEVICE_ERROR. */
+ * itself is read-only, or the disk is full), DEVICE_ERROR, DEVICE_LOST, OUT_OF_HOST_MEMORY. Call it from one thread at a
+ * time. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_save_cache(VkattnRuntime* runtime, VkattnError* error);
 
 /* The device as vkattn.h sees it, for vkattn_plan_create, vkattn_backward_create and vkattn_combine_create. These four

@@ -55,7 +55,7 @@ extern "C" {
 
 /* How much a message of a context matters; see VkattnContextInfo::message. */
 typedef enum VkattnMessageLevel {
-    /* For a log: a workaround for the driver that is active, matrix units that are not used, and why. */
+    /* This is for a log: a workaround for the driver is active, or matrix units are not used, and why. */
     VKATTN_MESSAGE_INFO = 0,
     /* Something that was given or planned is not used: a text that was kept from an earlier start, a kernel that has
      * failed the self-test, a tuning row or a probe that the driver cannot build. It costs speed, no result. */
@@ -93,7 +93,8 @@ typedef struct VkattnContextInfo {
     /* Boolean: VK_EXT_debug_utils is enabled on the instance, which the library cannot find out. Then captures can be
      * read: each recording stands under a label of its problem ("vkattn forward f16 b2 h8/2 4096x4096 d128 causal"),
      * each of its dispatches under one of its kernel ("forward_matrix_f16"), and each pipeline has the name of its
-     * kernel and its constants. Default false: none of these calls is made. */
+     * kernel and its constants, whose names shaders/interface explains. A range of a plan's segments has a label of its
+     * own. Default false: none of these calls is made. */
     uint32_t debug_utils;
     /* Called with what the library would otherwise do in silence: one line of plain English without a newline, which
      * is valid during the call. Null, the default: nobody wants to hear it. It is called in functions that are given
@@ -281,6 +282,8 @@ VKATTN_API void vkattn_context_destroy(VkattnContext* context);
  *     vkattn_context_probed with what the memory holds; no other call may use the context meanwhile
  *     vkattn_probe_results -> text to be kept for later contexts: see VkattnContextInfo::probe_results
  *
+ * vkattn_context_probed returns INVALID_ARGUMENT for memory that holds no results of any shape, because nothing was
+ * executed, or because the driver builds none of the probe's pipelines; the context goes on as without a probe.
  * A size of 0: there is nothing to probe, or the context is probed. tests/consumer/probe.c is a program that does all
  * this.
  * Errors: INVALID_ARGUMENT, DEVICE_LOST, OUT_OF_HOST_MEMORY. */

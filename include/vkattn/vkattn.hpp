@@ -150,10 +150,12 @@ class Context {
     using OnMessage = std::function<void(VkattnMessageLevel level, const char* text)>;
     Context(VkattnContextInfo info, OnMessage on_message)
         : on_message_(std::make_unique<OnMessage>(std::move(on_message))) {
-        info.message_user = on_message_.get();
-        info.message = [](void* user, VkattnMessageLevel level, const char* text) {
-            (*static_cast<OnMessage*>(user))(level, text);
-        };
+        if (*on_message_) {
+            info.message_user = on_message_.get();
+            info.message = [](void* user, VkattnMessageLevel level, const char* text) {
+                (*static_cast<OnMessage*>(user))(level, text);
+            };
+        }
         VkattnContext* made = nullptr;
         detail::call(vkattn_context_create, &info, &made);
         handle_ = Handle(made);

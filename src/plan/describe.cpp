@@ -30,7 +30,7 @@ const char* short_name_of(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? "f32" : dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : "bf16";
 }
 
-// One number where both are alike.
+// Both are one number where they are alike.
 std::string pair_of(uint32_t a, uint32_t b) {
     return a == b ? fmt::format("{}", a) : fmt::format("{}/{}", a, b);
 }
@@ -44,11 +44,20 @@ std::string label_of(const Plan& plan) {
                            c.num_parts, c.batch, c.num_heads, c.seqlen_q, c.head_dim_v);
     }
     const Problem& p = plan.problem;
-    return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}{}{}", plan.backward ? "backward" : "forward",
+    std::string features;
+    const auto add = [&](bool has, const char* feature) {
+        if (has) features += feature;
+    };
+    add(p.causal != 0, " causal");
+    add(p.window_left >= 0 || p.window_right >= 0, " window");
+    add(p.softcap > 0, " softcap");
+    add(p.mask == VKATTN_MASK_BOOL, " bool-mask");
+    add(p.mask == VKATTN_MASK_FLOAT, " float-mask");
+    add(p.kv_lengths != 0, " kv-lengths");
+    add(p.align == VKATTN_ALIGN_OFFSETS, " query-offsets");
+    return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}", plan.backward ? "backward" : "forward",
                        short_name_of(p.dtype), p.batch, pair_of(p.num_heads_q, p.num_heads_kv), p.seqlen_q,
-                       p.seqlen_kv, pair_of(p.head_dim_qk, p.head_dim_v), p.causal != 0 ? " causal" : "",
-                       p.window_left >= 0 || p.window_right >= 0 ? " window" : "",
-                       p.mask != VKATTN_MASK_NONE ? " mask" : "");
+                       p.seqlen_kv, pair_of(p.head_dim_qk, p.head_dim_v), features);
 }
 
 std::string describe(const Plan& plan) {

@@ -134,6 +134,17 @@ uint64_t probe_size(const DeviceCaps& caps) {
     return probe_plan(caps).dispatches.size() * probe_bytes;
 }
 
+bool has_probe_results(const DeviceCaps& caps, const std::byte* results) {
+    const uint32_t subgroup_size = matrix_subgroup_size(caps);
+    for (const MatrixShape& shape : caps.matrices) {
+        if (!is_usable(shape, subgroup_size)) continue;
+        const uint32_t elements = Places{results, shape.m, shape.n, subgroup_size}.elements();
+        if (elements != 0 && elements <= PROBE_ELEMENTS) return true;
+        results += probe_bytes;
+    }
+    return false;
+}
+
 void note_probe(DeviceCaps& caps, const std::byte* results) {
     if (probe_size(caps) == 0) return;
     const uint32_t subgroup_size = matrix_subgroup_size(caps);

@@ -65,7 +65,8 @@ struct Quirk {
 inline constexpr Quirk quirks[] = {
     {quirk_no_divergent_addresses, "tensors whose rows lie 2^31 bytes apart within a tile are refused"},
     {quirk_wrong_matrices, "no kernel on matrix units is planned, because matrices are loaded wrong"},
-    {quirk_moves_nothing_out_of_loops, "portable kernels keep in registers what their loops find anew"},
+    {quirk_moves_nothing_out_of_loops,
+     "the loops of portable kernels do not compute addresses again that a register can hold"},
     {quirk_exp2_loses_nan, "kernels put NaN back, of which exp2 makes a number"},
     {quirk_preserving_takes_registers,
      "modules do not ask for SignedZeroInfNanPreserve, which costs registers"},

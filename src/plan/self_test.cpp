@@ -235,13 +235,22 @@ const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::stri
     return nullptr;
 }
 
+// These decide, beside device and driver, which modules a test runs. A verdict on other modules says nothing.
+std::string features_of(const DeviceCaps& caps) {
+    return fmt::format(
+        "Vulkan {}.{} storage {:d} int64 {:d} dots {:d} {:d} subgroups {:d} {:d} matrices {} {:d}\n",
+        caps.api_version >> 22 & 0x7f, caps.api_version >> 12 & 0x3ff, caps.storage_16bit, caps.int64,
+        caps.dot_float16, caps.dot_bfloat16, caps.subgroup_size_control, caps.full_subgroups,
+        caps.matrices.size(), caps.matrix_conversions);
+}
+
 std::string text_of(const KernelVerdict& v) {
     return fmt::format("{} {} {} {} {}", v.backward ? "backward" : "forward", v.kernel, name_of(v.dtype),
                        name_of(v.operands), v.failure.empty() ? "passed" : "failed " + v.failure);
 }
 
 std::string verdicts_text(const DeviceCaps& caps, std::string_view version) {
-    std::string body;
+    std::string body = features_of(caps);
     for (const KernelVerdict& v : caps.verdicts) body += text_of(v) + "\n";
     return kept_text("self-test", caps, version, body);
 }
@@ -249,6 +258,9 @@ std::string verdicts_text(const DeviceCaps& caps, std::string_view version) {
 std::vector<KernelVerdict> verdicts_of(const DeviceCaps& caps, std::string_view text,
                                        std::string_view version) {
     text = kept_body("self-test", caps, version, text);
+    const std::string features = features_of(caps);
+    if (!text.starts_with(features)) return {};
+    text.remove_prefix(features.size());
     std::vector<KernelVerdict> verdicts;
     while (!text.empty()) {
         std::string_view line = take(text, '\n');

@@ -79,7 +79,7 @@ std::vector<std::byte> stored(std::span<const double> values, VkattnDtype dtype)
 std::vector<double> loaded(std::span<const std::byte> bytes, VkattnDtype dtype);
 
 // The verdicts of caps as text, which contexts of later starts begin with (kept_text.hpp). A text that is not of this
-// device, driver and version gives no verdicts.
+// device, driver and version, or of other features, gives no verdicts.
 std::string verdicts_text(const DeviceCaps& caps, std::string_view version);
 std::vector<KernelVerdict> verdicts_of(const DeviceCaps& caps, std::string_view text,
                                        std::string_view version);

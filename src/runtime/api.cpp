@@ -91,7 +91,12 @@ runtime::Options read_options(const VkattnRuntimeOptions* given) {
             return o.self_test_progress(o.self_test_user, done, steps, doing) != 0;
         };
     if (o.cache_failed != nullptr)
-        chosen.cache_failed = [o](const char* why) { o.cache_failed(o.cache_user, why); };
+        chosen.cache_failed = [o](const char* why) {
+            try {
+                o.cache_failed(o.cache_user, why);
+            } catch (...) {  // it may be called by a destructor
+            }
+        };
     return chosen;
 }
 

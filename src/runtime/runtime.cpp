@@ -171,7 +171,9 @@ void VkattnRuntime::load_cache() {
     } catch (const VulkanError& e) {
         if (is_lost(e)) throw;
         cache = create({});
-        add_message(fmt::format("the driver did not take the pipeline cache {}: {}", cache_file, e.what()));
+        if (!data.empty())
+            add_message(
+                fmt::format("the driver did not take the pipeline cache {}: {}", cache_file, e.what()));
     }
 }
 
@@ -193,13 +195,17 @@ void VkattnRuntime::save_cache() {
          }));
 }
 
-// Best effort: a cache that cannot be written costs time at the next start, nothing else. The caller hears of it once.
+// A cache that cannot be written costs time at the next start, nothing else. The caller hears once of a file that cannot
+// be written; other failures are not the file's.
 template <class Keep>
 void VkattnRuntime::try_to(const Keep& keep) {
     try {
         keep();
-    } catch (const std::exception& e) {
+    } catch (const Error& e) {
+        if (e.field() != "options.pipeline_cache") return;
         if (const auto tell = std::exchange(cache_failed, nullptr)) tell(e.what());
+    } catch (const std::exception&) {
+        return;
     }
 }
 void VkattnRuntime::keep_verdicts(std::string_view text) {

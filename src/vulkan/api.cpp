@@ -324,7 +324,12 @@ VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results, 
                            fmt::format("{} is not the {} of vkattn_probe_size", size_bytes, size));
         if (size == 0) return true;
         if (results == nullptr) return invalid("results", "is null");
-        note_probe(context->caps, static_cast<const std::byte*>(results));
+        const auto* const bytes = static_cast<const std::byte*>(results);
+        if (!has_probe_results(context->caps, bytes))
+            return invalid("results",
+                           "hold nothing of any shape: the probe was not executed, its writes were not made "
+                           "visible to the host, or the driver builds none of its pipelines");
+        note_probe(context->caps, bytes);
         context->probed = true;
         for (const MatrixShape& s : context->caps.matrices)
             if (s.layout == 0)

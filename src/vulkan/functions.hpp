@@ -38,7 +38,7 @@ struct InstanceFunctions {
         nullptr;
 };
 
-// Of VK_EXT_debug_utils, which the application enables on its instance or not.
+// These are of VK_EXT_debug_utils, which the application enables on its instance or not.
 #define VKATTN_DEBUG_FUNCTIONS(X)   \
     X(vkCmdBeginDebugUtilsLabelEXT) \
     X(vkCmdEndDebugUtilsLabelEXT)   \
@@ -54,24 +54,25 @@ struct DeviceFunctions {
     }
 };
 
-// What is recorded while it lives stands under a label in captures, if there are labels. The text is read by the
-// constructor only.
+// Dispatches that are recorded while it lives stand under a label in captures, if there are labels. The text is read by
+// the constructor only; null: there is no label.
 class Label {
   public:
     Label(const DeviceFunctions& vk, VkCommandBuffer commands, const char* text)
-        : vk_(vk), commands_(commands) {
-        if (!vk_.has_labels()) return;
+        : vk_(vk), commands_(commands), begun_(vk.has_labels() && text != nullptr) {
+        if (!begun_) return;
         const VkDebugUtilsLabelEXT label{VK_STRUCTURE_TYPE_DEBUG_UTILS_LABEL_EXT, nullptr, text, {}};
         vk_.vkCmdBeginDebugUtilsLabelEXT(commands_, &label);
     }
     Label(const Label&) = delete;
     ~Label() {
-        if (vk_.has_labels()) vk_.vkCmdEndDebugUtilsLabelEXT(commands_);
+        if (begun_) vk_.vkCmdEndDebugUtilsLabelEXT(commands_);
     }
 
   private:
     const DeviceFunctions& vk_;
     VkCommandBuffer commands_;
+    bool begun_;
 };
 
 // Throws a Failure that names the function, unless its result is a success.

@@ -21,8 +21,13 @@ Result<bool> check_info(const VkattnContextInfo& info) {
     if (info.instance == VK_NULL_HANDLE) return invalid("info.instance", "is null");
     if (info.physical_device == VK_NULL_HANDLE) return invalid("info.physical_device", "is null");
     if (info.device == VK_NULL_HANDLE) return invalid("info.device", "is null");
+    if (info.api_version == 0)
+        return invalid("info.api_version",
+                       "is 0: it is VkApplicationInfo::apiVersion of the instance, at least 1.2");
     if (info.enabled_extension_count != 0 && info.enabled_extensions == nullptr)
         return invalid("info.enabled_extensions", "is null, but its count is not 0");
+    if (info.probe_results == nullptr && info.probe_results_bytes != 0)
+        return invalid("info.probe_results", "is null, but probe_results_bytes is not 0");
     return true;
 }
 
@@ -44,7 +49,7 @@ void take_kept_texts(VkattnContext& context, const VkattnContextInfo& info) {
     if (info.self_test_verdicts != nullptr) {
         const std::string_view text = info.self_test_verdicts;
         context.caps.verdicts = verdicts_of(context.caps, text, vkattn_version());
-        if (verdicts_text(context.caps, vkattn_version()) != text)
+        if (context.messages.callback != nullptr && verdicts_text(context.caps, vkattn_version()) != text)
             tell_unused("self_test_verdicts", "self-test", text);
     }
     tell_failures(context, {});
@@ -59,22 +64,25 @@ void tell_device(const VkattnContext& context) {
             });
     context.messages.tell(VKATTN_MESSAGE_INFO, [&] {
         const std::optional<Failure> why = why_no_matrices(context.caps, "");
-        return why ? "no kernel on matrix units is planned: " + why->message
-                   : std::string("kernels on matrix units are planned where they serve the problem");
+        if (why) return "no kernel on matrix units is planned: " + why->message;
+        return std::string(
+            context.caps.type == DeviceType::cpu
+                ? "kernels on matrix units are planned by name only, because this device is a CPU"
+                : "kernels on matrix units are planned where they serve the problem");
     });
 }
 
 }  // namespace
 
 Result<std::unique_ptr<VkattnContext>> make_context(const VkattnContextInfo& info) {
-    if (auto ok = check_info(info); !ok) return ok;
+    if (auto ok = check_info(info); !ok) return ok.failure();
     const auto instance = load_instance_functions(info.get_instance_proc_addr, info.instance);
     if (!instance) return instance.failure();
     auto device = load_device_functions(*instance, info.device);
     if (!device) return device.failure();
     if (info.debug_utils != 0)
         if (auto ok = load_debug_functions(info.get_instance_proc_addr, info.instance, *device); !ok)
-            return ok;
+            return ok.failure();
     const DeviceCaps caps = query_caps(*instance, info.physical_device, info.api_version, info.features);
     if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("info", why);
     auto context = std::make_unique<VkattnContext>(*device, caps, info.device, info.pipeline_cache,

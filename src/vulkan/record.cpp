@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 #include <span>
 
@@ -86,9 +87,14 @@ void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& a
             uint32_t count) {
     if (count == 0) return;
     const DeviceFunctions& vk = plan.context->vk;
-    const Label of_plan(vk, commands, plan.label.c_str());
-    const VkPipelineLayout layout = plan.context->pipelines.layout();
     const Plan& planned = plan.plan;
+    const Label of_plan(vk, commands, plan.label.c_str());
+    std::array<char, 48> range{};
+    if (vk.has_labels() && count != planned.dispatches.size())
+        fmt::format_to_n(range.data(), range.size() - 1, "segments {} to {} of {}", first, first + count - 1,
+                         planned.dispatches.size());
+    const Label of_range(vk, commands, range[0] != 0 ? range.data() : nullptr);
+    const VkPipelineLayout layout = plan.context->pipelines.layout();
     PushBytes push{};
     size_t of_pipeline = planned.pipelines.size();
     for (size_t i = first; i < first + count; i++) {

@@ -236,7 +236,7 @@ test_mask_hints() {
 # Tokenizers write 0 and 1 as integers.
 test_mask_integers() {
     local descr first=
-    for descr in '<i8' '>i4' '|u1' '|i1' '|b1'; do
+    for descr in '<i8' '>i4' '|u1' '|i1' '<i2' '>u2' '<u4' '|b1'; do
         make_input mask 2,1,1,51 "$descr" c =1,0,1,1,0
         run_right --mask=mask.npy --causal
         [[ -n $first ]] || mv out/out.npy first.npy

@@ -78,7 +78,7 @@ std::string encode(const std::string& type, double x) {
     if (type == "f2") bits = half_bits(narrow), bytes = 2;
     if (type == "bfloat16") bits = std::bit_cast<std::uint32_t>(narrow) >> 16, bytes = 2;
     if (type == "b1") bits = x > -HUGE_VAL && x != 0, bytes = 1;
-    if (type == "i8" || type == "i4" || type == "i1" || type == "u1") {
+    if (type[0] == 'i' || type[0] == 'u') {
         bits = static_cast<std::uint64_t>(std::llround(x));
         bytes = static_cast<std::size_t>(type[1] - '0');
     }

@@ -172,8 +172,8 @@ test_text_of_the_problem() {
     succeeds run "${files[@]}" "${outputs[@]}" --mask mask.npy --kv-lengths lengths.npy --query-offsets offsets.npy \
         --window 1,-1 --causal --softcap 3 --scale -2
     shows '^scores +scale -2, softcap 3$'
-    shows '^bounds +causal, window of 1 key before and all keys after, row 0 at key -3 to 13 \(--query-offsets\)$'
-    shows '^mask +float32, added to the scores, read as \(heads 4, seqlen_q 37, seqlen_kv 45\)$'
+    shows '^bounds +causal, window of 1 key before, row 0 at key -3 to 13 \(--query-offsets\)$'
+    shows '^mask +float32, added to the scores, read as \(heads 4, seqlen_q 37, seqlen_kv 45\); it hides keys 45 to 50$'
     shows '^lengths +9 to 44 of 51 keys \(--kv-lengths\)$'
     succeeds run "${files[@]}" "${outputs[@]}" --kv-lengths lengths.npy --window 4,0
     shows "^bounds +not causal, window of 4 keys before and 0 keys after, the last row at each batch's last key "
@@ -183,6 +183,11 @@ test_text_of_the_problem() {
     shows '^mask +uint8, true or 1 attends, false or 0 hides, read as \(seqlen_kv 51\)$'
     succeeds run "${files[@]}" "${outputs[@]}" --causal --align 5
     shows '^bounds +causal, no window, row 0 at key 5 \(--align\)$'
+    succeeds run "${files[@]}" "${outputs[@]}" --align 5
+    shows '^bounds +not causal, no window, so that it does not matter where row 0 stands'
+    make_input mask 1,2,1,51 '|b1' c mask:7
+    succeeds run "${files[@]}" "${outputs[@]}" --mask mask.npy
+    shows '^mask .*; 2 query heads share each of its heads$'
     local files
     use_grad g
     succeeds grad "${files[@]}" "${gradients[@]}" --causal --align top-left

@@ -56,7 +56,9 @@ test_device_hints() {
 test_numbers_out_of_range() {
     local explain=(explain --seqlen-q 8 --head-dim 8) option value
     for option in --scale --softcap; do
-        for value in 1e39 -1e39 1e400; do
+        refuses 2 "$option: '-1e39' is too small: the least is -3.4e+38" "${explain[@]}" "$option=-1e39"
+        refuses 2 "$option: '+-5' is not a number" "${explain[@]}" "$option=+-5"
+        for value in 1e39 1e400; do
             refuses 2 "$option: '$value' is too large: the most is 3.4e+38" "${explain[@]}" "$option=$value"
         done
         refuses 2 "$option: '1e-60' is too small: what is not 0 is at least 1.18e-38" "${explain[@]}" "$option=1e-60"

@@ -49,6 +49,11 @@ TEST_CASE_FIXTURE(OnDevice, "a context of a matrix device can be given the resul
     const std::vector<std::byte> memory = probe(runtime, probed);
     check_invalid(call(vkattn_context_probed, probed.get(), memory.data(), memory.size() - 1), "size_bytes");
     probed.probed(memory.data(), memory.size());
+    for (const int byte : {0, 0x5a}) {  // nothing was executed
+        const std::vector<std::byte> other(memory.size(), static_cast<std::byte>(byte));
+        check_invalid(call(vkattn_context_probed, unknown.get(), other.data(), other.size()), "results");
+    }
+    CHECK(unknown.probe_size() == memory.size());
     CHECK(unknown.probe_results() == "");
     const std::string results = probed.probe_results();
     all.info.probe_results = results.data();
@@ -108,7 +113,9 @@ TEST_CASE_FIXTURE(Recorded, "what a probe and a self-test have found is not used
         between.change_properties = which;
         return Context(all.info);
     };
-    std::vector<std::byte> memory(on(nullptr).probe_size());  // zeros, which tell of no layout
+    std::vector<std::byte> memory(
+        on(nullptr).probe_size());  // an element of the first shape, which tells of no layout
+    if (!memory.empty()) memory[0] = std::byte{1};
     // Returns the texts of a context that is probed, and has a verdict.
     const auto findings = [&](OtherDevice which) {
         const Context made = on(which);

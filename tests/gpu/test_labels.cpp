@@ -135,6 +135,7 @@ TEST_CASE_FIXTURE(Labelled, "a layer sees under which labels each dispatch stand
     check_lines(see([&](VkCommandBuffer to) { merging.cmd_combine(to, parts); }),
                 {"vkattn combine f32 3 parts b1 h1 5 rows d8 | combine_f32 | vkattn combine_f32 "});
     const auto probe = see([&](VkCommandBuffer to) { context.record_probe(to, place); });
+    CHECK(probe.empty() == (context.probe_size() == 0));
     check_lines(probe, {probe.size(), "vkattn probe of the matrix units | probe_matrix_"});
 
     // Without the extension there is neither.

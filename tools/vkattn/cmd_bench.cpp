@@ -231,7 +231,7 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     Phase phase("tunings", static_cast<double>(plans.size()));
     for (const auto& [line, plan] : plans) {
         const Timing time = workload.time(plan, sweep_warm_ms, b.repeats);
-        if (time.ms.size() < b.repeats) break;
+        if (time.ms.size() < b.repeats) end_if_interrupted();
         const double rate = tflops(counted(b, p), b.pass(), median(time.ms));
         const Json description = Json::parse(timed_plan(plan, b.pass()).describe());
         const RateCeiling most = rate_ceiling(ceilings, description["kernel"]);
@@ -239,7 +239,6 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
                               most.name, line));
         phase.advance();
     }
-    end_if_interrupted();
 }
 
 void bench(const Bench& b) {
@@ -251,6 +250,7 @@ void bench(const Bench& b) {
         check_suite(b.suite);
         stop_on_signals(stopping);
         Runtime runtime = open_runtime(b.attention);
+        end_if_interrupted();
         require_execution(runtime);
         return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.pass(), b.attention, b.repeats);
     }
@@ -266,6 +266,7 @@ void bench(const Bench& b) {
     set_dense_layout(p, b.attention.bshd());
     stop_on_signals(stopping);
     Runtime runtime = open_runtime(b.attention);
+    end_if_interrupted();
     require_execution(runtime);
     if (!b.sweep.empty()) return sweep(b, runtime, p);
     Plans plans;

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "field_names.hpp"
+#include "interruption.hpp"
 #include "numbers.hpp"
 #include "progress.hpp"
 
@@ -233,7 +234,7 @@ Runtime open_runtime(const AttentionOptions& options) {
             test->advance();
         else
             test.emplace("testing kernels (first run)", steps);
-        return false;
+        return stop_requested().load();
     };
     chosen.cache_failed = [](const std::string& why) {
         constexpr std::string_view field = "options.pipeline_cache: ";

@@ -36,16 +36,17 @@ void check_output_name(const std::string& argument, const std::string& path) {
         throw UsageError(argument, fmt::format("{}: there is no folder {}", path, folder.string()));
 }
 
-// Converts, and says on stderr what became infinite by that.
-NpyArray convert_aloud(const std::string& argument, NpyArray array, NpyDtype dtype) {
+// Converts, and warns of what became infinite by that. `what_it_means` is said of it.
+NpyArray convert_aloud(const std::string& argument, NpyArray array, NpyDtype dtype,
+                       const char* what_it_means) {
     if (array.dtype == dtype) return array;
     NpyArray converted = convert(array, dtype);
     const Overflows lost = overflows(array, converted);
     if (lost.count != 0)
-        fmt::print(stderr,
-                   "vkattn: {}: {} {} too large for {} and became infinite; the first is {:g} at [{}]\n",
-                   argument, count_text(lost.count, "number"), lost.count == 1 ? "was" : "were",
-                   dtype_name(dtype), lost.value, fmt::join(lost.index, ", "));
+        print_warning(
+            fmt::format("{}: {} {} too large for {} and became infinite{}; the first is {:g} at [{}]",
+                        argument, count_text(lost.count, "number"), lost.count == 1 ? "was" : "were",
+                        dtype_name(dtype), what_it_means, lost.value, fmt::join(lost.index, ", ")));
     return converted;
 }
 
@@ -75,7 +76,8 @@ void make_storable(const std::string& argument, const std::optional<NpyDtype>& w
                                      convertible ? "; --dtype converts it" : ""));
     }
     try {
-        file.array = convert_aloud(argument, std::move(file.array), *wanted);
+        file.array = convert_aloud(argument, std::move(file.array), *wanted,
+                                   argument == "--mask" ? ", of which -inf hides a key" : "");
     } catch (const NpyError& e) {
         throw UsageError(argument, e.what());
     }
@@ -97,7 +99,7 @@ void check_shape(const std::string& argument, const NpyArray& array, const std::
 NpyArray like_file(const std::string& argument, NpyArray computed, const FileArray& like,
                    const std::optional<NpyDtype>& wanted) {
     const NpyDtype dtype = wanted.value_or(like.file_dtype);
-    NpyArray array = convert_aloud(argument, std::move(computed), dtype);
+    NpyArray array = convert_aloud(argument, std::move(computed), dtype, "");
     array.big_endian = like.file_big_endian && dtype == like.file_dtype;
     return array;
 }

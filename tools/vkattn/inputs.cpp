@@ -64,18 +64,23 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
         throw UsageError("--key", fmt::format("{} heads do not divide --query's {}", k.heads, q.heads));
 }
 
-// True if the files would fit each other with their axes in the other order.
-bool fits_turned(Tensor q, Tensor k, Tensor v) {
-    for (Tensor* t : {&q, &k, &v}) std::swap(t->heads, t->seqlen);
+// True if the files would fit each other with their axes in the other order, which they have in between.
+bool fits_turned(Tensor& q, Tensor& k, Tensor& v) {
+    const auto turn = [&] {
+        for (Tensor* t : {&q, &k, &v}) std::swap(t->heads, t->seqlen);
+    };
+    bool fits = true;
+    turn();
     try {
         check_shapes(q, k, v);
-        return true;
     } catch (const UsageError&) {
-        return false;
+        fits = false;
     }
+    turn();
+    return fits;
 }
 
-void check_shapes_aloud(const Tensor& q, const Tensor& k, const Tensor& v, bool bshd) {
+void check_shapes_aloud(Tensor& q, Tensor& k, Tensor& v, bool bshd) {
     try {
         check_shapes(q, k, v);
     } catch (const UsageError& e) {
@@ -104,7 +109,7 @@ VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, con
     return p;
 }
 
-// What the shape may have been meant as, where an axis does not fit.
+// A mask whose first axis does not fit may have been meant for batches, or for heads that share it.
 std::string mask_hint(const VkattnProblem& p, const std::vector<uint64_t>& shape) {
     if (shape.size() == 2 && shape[0] == p.batch)
         return "; a mask of keys for each batch has the shape (batch, 1, 1, seqlen_kv)";
@@ -115,7 +120,7 @@ std::string mask_hint(const VkattnProblem& p, const std::vector<uint64_t>& shape
     return "";
 }
 
-// As NumPy broadcasts; beside that, seqlen_kv may be less, and fewer heads of a 4-D mask may be shared.
+// The shape must broadcast as in NumPy. Beside that, seqlen_kv may be less, and heads of a 4-D mask may be shared.
 void check_mask_extents(const VkattnProblem& p, const std::vector<uint64_t>& shape) {
     constexpr std::array names = {"batch", "heads", "seqlen_q", "seqlen_kv"};
     const std::array<uint64_t, 4> whole = {p.batch, p.num_heads_q, p.seqlen_q, p.seqlen_kv};
@@ -132,7 +137,7 @@ void check_mask_extents(const VkattnProblem& p, const std::vector<uint64_t>& sha
                                       last        ? " nor less"
                                       : may_share ? " nor a divisor of that"
                                                   : "",
-                                      mask_hint(p, shape)));
+                                      i == 0 ? mask_hint(p, shape) : ""));
     }
 }
 
@@ -211,9 +216,9 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
         "that "
         "broadcast to (batch, heads, seqlen_q, seqlen_kv) as in NumPy; of 4 dimensions, fewer heads that "
         "divide those of query are shared");
-    app.add_option("--kv-lengths", kv_lengths, ".npy of int32 or int64, (batch): each batch's keys");
-    CLI::Option* offsets = app.add_option("--query-offsets", query_offsets,
-                                          ".npy of int32 or int64, (batch): --align of each batch");
+    app.add_option("--kv-lengths", kv_lengths, ".npy of integers, (batch): each batch's keys");
+    CLI::Option* offsets =
+        app.add_option("--query-offsets", query_offsets, ".npy of integers, (batch): --align of each batch");
     options.add_to(app);
     offsets->excludes("--align");
 }

@@ -4,10 +4,12 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <csignal>
 #include <string_view>
 
 #include "common.hpp"
+#include "progress.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -15,10 +17,18 @@ namespace {
 const char* stop_line = "";
 
 extern "C" void request_stop(int number) {
+    const int kept = errno;
     stop_requested() = true;
     std::signal(number, SIG_DFL);
     const std::string_view line = stop_line;
-    if (::write(STDERR_FILENO, line.data(), line.size()) < 0) return;  // there is nobody to tell
+    // If it fails, there is nobody to tell.
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+    errno = kept;
+}
+
+// A signal that the program was started to ignore, as by nohup, stays ignored.
+void stop_on(int number) {
+    if (std::signal(number, request_stop) == SIG_IGN) std::signal(number, SIG_IGN);
 }
 
 }  // namespace
@@ -30,14 +40,14 @@ std::atomic<bool>& stop_requested() {
 
 void stop_on_signals(const char* line) {
     stop_line = line;
-    std::signal(SIGINT, request_stop);
-    std::signal(SIGTERM, request_stop);
-    std::signal(SIGHUP, request_stop);  // This one is sent when the terminal goes away.
+    stop_on(SIGINT);
+    stop_on(SIGTERM);
+    stop_on(SIGHUP);  // This one is sent when the terminal goes away.
 }
 
 void end_if_interrupted() {
     if (!stop_requested()) return;
-    fmt::print(stderr, "vkattn: interrupted: what was measured by then is all there is\n");
+    print_warning("interrupted: what was measured by then is all there is");
     throw ExitCode{exit_not_right};
 }
 

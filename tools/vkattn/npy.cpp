@@ -32,7 +32,7 @@ struct DtypeRow {
     std::size_t bytes;
 };
 
-constexpr std::array<DtypeRow, 9> dtype_rows = {{
+constexpr std::array<DtypeRow, 12> dtype_rows = {{
     {NpyDtype::float16, "float16", "f2", 2},
     {NpyDtype::bfloat16, "bfloat16", "V2", 2},
     {NpyDtype::float32, "float32", "f4", 4},
@@ -40,7 +40,10 @@ constexpr std::array<DtypeRow, 9> dtype_rows = {{
     {NpyDtype::boolean, "bool", "b1", 1},
     {NpyDtype::int8, "int8", "i1", 1},
     {NpyDtype::uint8, "uint8", "u1", 1},
+    {NpyDtype::int16, "int16", "i2", 2},
+    {NpyDtype::uint16, "uint16", "u2", 2},
     {NpyDtype::int32, "int32", "i4", 4},
+    {NpyDtype::uint32, "uint32", "u4", 4},
     {NpyDtype::int64, "int64", "i8", 8},
 }};
 

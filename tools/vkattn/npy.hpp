@@ -20,7 +20,20 @@ class NpyError : public std::runtime_error {
 
 // NumPy has no bfloat16 of its own. ml_dtypes' is saved as '<V2', and as '|V2' once a NumPy without ml_dtypes has loaded
 // and saved it. Both are read, and so is 'bfloat16'.
-enum class NpyDtype { float16, bfloat16, float32, float64, boolean, int8, uint8, int32, int64 };
+enum class NpyDtype {
+    float16,
+    bfloat16,
+    float32,
+    float64,
+    boolean,
+    int8,
+    uint8,
+    int16,
+    uint16,
+    int32,
+    uint32,
+    int64
+};
 
 std::string_view dtype_name(NpyDtype dtype);  // as NumPy says it: "float16", "bool"
 std::size_t item_bytes(NpyDtype dtype);
@@ -61,7 +74,7 @@ NpyArray from_float(std::span<const float> values, std::vector<std::uint64_t> sh
 
 // Between floating-point dtypes, rounding once to nearest, ties to even; a changed dtype is little-endian. Others throw
 // NpyError.
-NpyArray convert(NpyArray array, NpyDtype dtype);
+NpyArray convert(const NpyArray& array, NpyDtype dtype);
 
 // The elements that became infinite when an array was converted: how many, the first one's index, and what it was.
 struct Overflows {

@@ -154,12 +154,12 @@ NpyArray from_float(std::span<const float> values, std::vector<std::uint64_t> sh
     return array;
 }
 
-NpyArray convert(NpyArray array, NpyDtype dtype) {
+NpyArray convert(const NpyArray& array, NpyDtype dtype) {
     if (array.dtype == dtype && is_floating_point(dtype)) return array;
     const bool narrows_twice = array.dtype == NpyDtype::float64 && item_bytes(dtype) == 2;
     const std::vector<float> values =
         narrows_twice ? decode<double>(array.data, round_to_odd) : to_float(array);
-    return from_float(values, std::move(array.shape), dtype);
+    return from_float(values, array.shape, dtype);
 }
 
 Overflows overflows(const NpyArray& before, const NpyArray& after) {
@@ -177,8 +177,7 @@ Overflows overflows(const NpyArray& before, const NpyArray& after) {
 }
 
 bool is_integer(NpyDtype dtype) {
-    return dtype == NpyDtype::int8 || dtype == NpyDtype::uint8 || dtype == NpyDtype::int32 ||
-           dtype == NpyDtype::int64;
+    return dtype >= NpyDtype::int8;
 }
 
 std::vector<std::int64_t> to_integers(const NpyArray& array) {
@@ -193,8 +192,14 @@ std::vector<std::int64_t> to_integers(const NpyArray& array) {
             return all(std::int8_t{});
         case NpyDtype::uint8:
             return all(std::uint8_t{});
+        case NpyDtype::int16:
+            return all(std::int16_t{});
+        case NpyDtype::uint16:
+            return all(std::uint16_t{});
         case NpyDtype::int32:
             return all(std::int32_t{});
+        case NpyDtype::uint32:
+            return all(std::uint32_t{});
         case NpyDtype::int64:
             return all(std::int64_t{});
         default:

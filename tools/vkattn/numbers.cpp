@@ -40,7 +40,8 @@ CLI::Validator count_validator(int64_t most) {
 template <class T>
 std::string wrong_real(const std::string& text, T most) {
     T value{};
-    const char* const begin = text.c_str() + (text.starts_with('+') ? 1 : 0);
+    const bool has_plus = text.starts_with('+') && !text.starts_with("+-");
+    const char* const begin = text.c_str() + (has_plus ? 1 : 0);
     const auto [end, error] = std::from_chars(begin, text.c_str() + text.size(), value);
     if (error == std::errc::invalid_argument || end != text.c_str() + text.size())
         return fmt::format("'{}' is not a number", text);
@@ -49,6 +50,8 @@ std::string wrong_real(const std::string& text, T most) {
         return fmt::format("'{}' is too small: what is not 0 is at least {:.3g}", text,
                            std::numeric_limits<T>::min());
     if (!beyond && !std::isfinite(value)) return fmt::format("'{}' is not finite", text);
+    const bool is_low = beyond ? text.starts_with('-') : value < -most;
+    if (is_low) return fmt::format("'{}' is too small: the least is {:.3g}", text, -most);
     return beyond || value > most ? fmt::format("'{}' is too large: the most is {:.3g}", text, most)
                                   : std::string();
 }

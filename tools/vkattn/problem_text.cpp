@@ -18,7 +18,7 @@ std::string least_to_most(const std::vector<int32_t>& numbers) {
     return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
 }
 
-// Where query row 0 stands among the keys.
+// Says where query row 0 stands among the keys.
 std::string first_position(const Inputs& in) {
     const VkattnProblem& p = in.problem;
     switch (p.align) {
@@ -42,14 +42,31 @@ std::string side_text(int64_t side, const char* where) {
 std::string bounds_text(const Inputs& in) {
     const VkattnProblem& p = in.problem;
     const bool has_window = p.window_left >= 0 || p.window_right >= 0;
-    if (!p.causal && !has_window) return "not causal, no window";
-    std::string text = p.causal ? "causal" : "not causal";
-    if (has_window)
-        text += fmt::format(", window of {} and {}", side_text(p.window_left, "before"),
-                            side_text(p.window_right, "after"));
-    else
-        text += ", no window";
-    return fmt::format("{}, {}", text, first_position(in));
+    if (!p.causal && !has_window) {
+        const bool is_placed = p.align != VKATTN_ALIGN_BOTTOM_RIGHT;
+        return fmt::format(
+            "not causal, no window{}",
+            is_placed ? ", so that it does not matter where row 0 stands (--align, --query-offsets)" : "");
+    }
+    std::string window = "no window";
+    if (has_window) window = "window of " + side_text(p.window_left, "before");
+    if (has_window && !p.causal) window += " and " + side_text(p.window_right, "after");
+    return fmt::format("{}, {}, {}", p.causal ? "causal" : "not causal", window, first_position(in));
+}
+
+// A mask may be of fewer keys and heads than there are, which some axis may have been meant for otherwise.
+std::string mask_notes(const VkattnProblem& p) {
+    std::string notes;
+    const uint32_t keys = p.mask_extents[p.mask_rank - 1],
+                   heads = p.mask_rank >= 3 ? p.mask_extents[p.mask_rank - 3] : 1;
+    if (keys != 1 && keys < p.seqlen_kv)
+        notes += fmt::format("; it hides keys {} to {}", keys, p.seqlen_kv - 1);
+    if (heads != 1 && heads < p.num_heads_q)
+        notes += fmt::format("; {} query heads share each of its heads", p.num_heads_q / heads);
+    if (p.mask_rank == 3 && heads > 1 && p.batch == p.num_heads_q)
+        notes += fmt::format("; a mask for each batch has the shape ({}, 1, {}, {})", p.batch,
+                             p.mask_extents[1], keys);
+    return notes;
 }
 
 // The axes of the mask by name, so that a mask that was meant otherwise is noticed.
@@ -62,7 +79,8 @@ std::string mask_text(const Inputs& in) {
         axes.push_back(fmt::format("{} {}", names[4 - p.mask_rank + i], p.mask_extents[i]));
     const char* rule =
         p.mask == VKATTN_MASK_FLOAT ? "added to the scores" : "true or 1 attends, false or 0 hides";
-    return fmt::format("{}, {}, read as ({})", dtype_name(in.mask.file_dtype), rule, fmt::join(axes, ", "));
+    return fmt::format("{}, {}, read as ({}){}", dtype_name(in.mask.file_dtype), rule, fmt::join(axes, ", "),
+                       mask_notes(p));
 }
 
 }  // namespace

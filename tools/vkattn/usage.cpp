@@ -120,7 +120,8 @@ std::string device_hint() {
 
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
     const auto chosen = app.get_subcommands();
-    if (chosen.empty() && app.remaining().empty())
+    if (chosen.empty() && app.remaining().empty() &&
+        dynamic_cast<const CLI::RequiredError*>(&error) != nullptr)
         return "a subcommand is needed; vkattn help SUBCOMMAND tells more of it";
     const CLI::App& command = chosen.empty() ? app : *chosen.front();
     const std::vector<std::string> before = app.remaining(), after = command.remaining();
