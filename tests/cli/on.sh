@@ -75,7 +75,7 @@ test_on_ways_to_start() {
     shows_device env ./by_bare_v "$build/vkattn" info
 }
 
-# What cannot be started ends as it would without tools/on.
+# A program that cannot be started ends as it would without tools/on.
 test_on_cannot_start() {
     mkdir -p locked
     mkfifo queue
