@@ -235,7 +235,7 @@ test_mask_hints() {
 
 # Tokenizers write 0 and 1 as integers.
 test_mask_integers() {
-    local descr first=
+    local descr first='' files=("${files[@]}")
     for descr in '<i8' '>i4' '|u1' '|i1' '<i2' '>u2' '<u4' '|b1'; do
         make_input mask 2,1,1,51 "$descr" c =1,0,1,1,0
         run_right --mask=mask.npy --causal
@@ -246,7 +246,8 @@ test_mask_integers() {
     for descr in '<i8' '|i1'; do
         refuses_mask 37,51 "$descr"
         make_input mask 37,51 "$descr" c =1,0,-1
-        refuses 2 '--mask: -1 at [0, 2] is neither 0 nor 1' run "${files[@]}" "${outputs[@]}" --mask mask.npy --dtype f16
+        refuses 2 '--mask: -1 at [0, 2] is neither 0 nor 1' run "${files[@]}" "${outputs[@]}" --mask mask.npy \
+            --dtype f16
     done
     use_grad g
     make_input mask 1,27 '<i4' c =1,0

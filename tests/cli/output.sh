@@ -158,7 +158,7 @@ test_text() {
     shows '^ceiling +[0-9.]+ GB/s copy$'
 }
 
-# What was read, and how: who meant something else sees it here.
+# The text says what was read, and how: who meant something else sees it there.
 test_text_of_the_problem() {
     succeeds run "${files[@]}" "${outputs[@]}"
     shows '^problem +f32, batch 2, heads 4/2, 37 queries x 51 keys, head_dim 24/40, bhsd$'

@@ -31,8 +31,8 @@ test_no_subcommand() {
     holds "there are other lines" test "$(wc -l <stderr)" = 9
 }
 
-# What to do where there is no loader, no driver or no device. tools/on has named one here, unless VKATTN_ON says
-# otherwise.
+# The tool says what to do where there is no loader, no driver or no device. tools/on has named one here, unless
+# VKATTN_ON says otherwise.
 test_device_hints() {
     local sub hint="in a source checkout, tools/on lavapipe -- vkattn ... runs on the CPU"
     for sub in info 'info --json' 'explain --seqlen-q 4 --head-dim 8' 'conformance --level smoke' \
@@ -85,44 +85,59 @@ test_numbers_out_of_range() {
 
 # ---- interruption
 
-# interrupted ARGUMENT...: vkattn gets Ctrl-C some seconds after it has begun to wait for it.
-interrupted() {
-    local pid i
-    last_args="$* (interrupted)"
-    # A shell starts what is in the background with SIGINT ignored; env takes that back.
-    env --default-signal=INT "$sdk/ld.so" --library-path "$sdk/lib" "$build/vkattn" "$@" >stdout 2>stderr &
-    pid=$!
-    for ((i = 0; i < 1200; i++)); do
-        if ((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$pid/status") >> 1 & 1)); then break; fi
-        sleep 0.05
+# wait_for PID TEXT: until the file stderr has a line that matches TEXT. False when the process has ended before, and
+# after five minutes.
+wait_for() {
+    local end=$((SECONDS + 300))
+    until grep -qE "$2" stderr; do
+        kill -0 "$1" 2>/dev/null || { fail "it ended before it said '$2'" && return 1; }
+        ((SECONDS < end)) || { fail "it has not said '$2' in five minutes" && return 1; }
+        sleep 0.1
     done
-    sleep 3
-    kill -INT "$pid"
+}
+
+# interrupted TEXT ARGUMENT...: vkattn gets Ctrl-C when its line of progress on the terminal matches TEXT.
+interrupted() {
+    local terminal command
+    last_args="${*:2} (interrupted)"
+    # A shell starts what is in the background with SIGINT ignored; env takes that back.
+    printf -v command '%q ' env --default-signal=INT "$sdk/ld.so" --library-path "$sdk/lib" "$build/vkattn" "${@:2}"
+    rm -f pid
+    : >stderr
+    VKATTN_PROGRESS_AFTER=0 script -qefc "echo \$\$ >pid; exec $command >stdout" /dev/null </dev/null >stderr &
+    terminal=$!
+    if ! wait_for "$terminal" "$1"; then
+        [[ ! -s pid ]] || kill -KILL "$(<pid)" 2>/dev/null || true
+        wait "$terminal" || true
+        return
+    fi
+    kill -INT "$(<pid)"
     code=0
-    wait "$pid" || code=$?
+    wait "$terminal" || code=$?
+    sed -i -e 's/\r$//' -e 's/\r\x1b\[K/\n/g' stderr # each state of the line of progress becomes a line
     holds "the exit code is $code, not 4" test "$code" = 4
     holds "it is not said that the run is being finished" grep -q '^finishing the run under way' stderr
-    holds "it is not said that results are not all" grep -q '^vkattn: interrupted: ' stderr
+    holds "it is not said that results are not all" grep -q 'vkattn: interrupted: ' stderr
 }
 
 test_bench_interrupted() {
     local shape=(--seqlen-q 64 --head-dim 8 --repeats 1000000)
-    interrupted bench "${shape[@]}"
+    interrupted 'timing 0 %, .* left' bench "${shape[@]}" # which a first block of runs leaves
     holds "no time" grep -qE '^time +[0-9.]+ ms, the median' stdout
     holds "all blocks are said to have run" grep -qE '^runs +[0-9]{1,5} blocks? of' stdout
     holds "there is no rate" grep -qE '^rate +[0-9.]+ TFLOP/s$' stdout
     holds "the device's ceilings are told, which were not measured" not grep -q '^ceiling' stdout
-    interrupted bench "${shape[@]}" --json
+    interrupted 'timing 0 %, .* left' bench "${shape[@]}" --json
     holds "the JSON lacks something" "$build/vkattn_json_check" time_ms.median=number tflops=number rate_ratio=null \
         copy_gbps=null startup=null interrupted=boolean <stdout
     holds "the JSON does not say that it is partial" grep -q '"interrupted":true' stdout
     printf 'rows=8,chunk=8\nrows=4,chunk=8\n' >sweep.txt
-    interrupted bench "${shape[@]}" --sweep sweep.txt
+    interrupted 'tunings 0 %, timing 0 %,' bench "${shape[@]}" --sweep sweep.txt
 }
 
-# Of a suite's cases those that have run are there: none here, because the first one takes longer than that.
+# A suite's cases that have run are there: none here, because the first one is still warming up.
 test_bench_suite_interrupted() {
-    interrupted bench --suite llama --json
+    interrupted 'warming up' bench --suite llama --json
     holds "the JSON is not whole" "$build/vkattn_json_check" suite=string cases=array copy_gbps=null <stdout
     holds "the JSON does not say that it is partial" grep -q '"cases":\[\],"interrupted":true' stdout
 }

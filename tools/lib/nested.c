@@ -8,8 +8,11 @@
  *   VKATTN_ON_LIBRARIES   the folder of its libraries; LD_LIBRARY_PATH comes behind it
  *   VKATTN_PRELOAD        a library that pretends to be the kernel's driver, or ""
  *
- * Programs that are linked statically, run as another user or are of another machine start as they would without it. A
- * child of vfork may be calling, so nothing here allocates. */
+ * Programs that are linked statically, run as another user or are of another machine start as they would without it.
+ * Programs with file capabilities lose them, because the kernel gives them to the file that it starts: the loader. What
+ * fexecve and execveat start stays as it is, too: they have a descriptor, and the loader wants a path.
+ *
+ * A child of vfork may be calling, so nothing here allocates. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -17,6 +20,7 @@
 #include <limits.h>
 #include <link.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,14 +32,16 @@ typedef int Spawn(pid_t*, const char*, const posix_spawn_file_actions_t*, const 
                   char* const[], char* const[]);
 static Spawn* next_spawn;
 
+/* The loader calls this before a child of vfork can, but another library's constructor may start a program earlier. */
 __attribute__((constructor)) static void find_next(void) {
-    next_spawn = (Spawn*)dlsym(RTLD_NEXT, "posix_spawn");
+    if (next_spawn == NULL) next_spawn = (Spawn*)dlsym(RTLD_NEXT, "posix_spawn");
 }
 
-/* What a call becomes. Texts that the arguments point to are kept here. */
+/* This is what a call becomes. Texts that the arguments point to are kept here. */
 struct Call {
     const char* path;
-    char line[256]; /* the first one of a script */
+    char line[256];             /* the first one of a script */
+    char program[PATH_MAX + 2]; /* a program of the current folder, with that folder */
     char libraries[4 * PATH_MAX];
     char* argv[]; /* more_arguments more than the caller's */
 };
@@ -54,10 +60,11 @@ static size_t count_of(char* const argv[]) {
     return count;
 }
 
-/* Reads the start of a file that may be executed, and with the user's own rights; returns how much it has read. */
+/* Reads the start of a file that may be executed, and with the user's own rights; returns how much it has read. Nothing
+ * waits for a pipe's other end. */
 static ssize_t read_start(const char* path, void* to, size_t size) {
     struct stat about;
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0) return 0;
     const int plain =
         fstat(file, &about) == 0 && S_ISREG(about.st_mode) && (about.st_mode & (S_ISUID | S_ISGID)) == 0;
@@ -99,7 +106,7 @@ static size_t read_interpreter(struct Call* call, const char* path) {
     char* argument = at + strcspn(at, " \t");
     if (*argument != 0) *argument++ = 0;
     argument += strspn(argument, " \t");
-    for (char* end = argument + strlen(argument); end > argument && strchr(" \t\r", end[-1]) != NULL;)
+    for (char* end = argument + strlen(argument); end > argument && strchr(" \t", end[-1]) != NULL;)
         *--end = 0;
     size_t count = 0;
     call->argv[count++] = at;
@@ -117,12 +124,17 @@ static void redirect(struct Call* call, const char* path, char* const argv[], ch
     call->path = NULL;
     if (loader == NULL || libraries == NULL || path == NULL || argv == NULL || argv[0] == NULL) return;
     size_t count = read_interpreter(call, path);
-    char* const program = count != 0 ? call->argv[0] : (char*)path;
+    char* program = count != 0 ? call->argv[0] : (char*)path;
+    char* const started = count != 0 ? program : argv[0];
+    if (strchr(program, '/') == NULL) { /* the loader would look for it in the library path */
+        if ((size_t)snprintf(call->program, sizeof call->program, "./%s", program) >= sizeof call->program)
+            return;
+        program = call->program;
+    }
     if (!wants_loader(program, loader)) return;
     const int length = snprintf(call->libraries, sizeof call->libraries, "%s%s%s", libraries,
                                 callers != NULL && *callers != 0 ? ":" : "", callers != NULL ? callers : "");
     if (length < 0 || (size_t)length >= sizeof call->libraries) return;
-    char* const started = count != 0 ? program : argv[0];
     char* const all[] = {loader,       argv0,           started, preload, shim != NULL ? shim : none,
                          library_path, call->libraries, program};
     const size_t before = sizeof all / sizeof *all;
@@ -148,33 +160,39 @@ int execve(const char* path, char* const argv[], char* const env[]) {
 int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                 const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) {
     struct Call* const call = CALL_FOR(argv);
+    find_next();
     redirect(call, path, argv, env);
     if (call->path != NULL) return next_spawn(pid, call->path, actions, attributes, call->argv, env);
     return next_spawn(pid, path, actions, attributes, argv, env);
 }
 
-/* Where a program of this name is; the name itself if it has a folder in it, or is nowhere. */
+/* Finds a program of this name: the name itself if it has a folder in it, null with errno set if there is none. */
 static const char* find(const char* name, char found[PATH_MAX]) {
     const char* at = getenv("PATH");
+    int why = ENOENT;
     if (strchr(name, '/') != NULL) return name;
-    for (at = at != NULL ? at : "/bin:/usr/bin"; *at != 0; at += *at == ':') {
-        const size_t length = strcspn(at, ":");
-        const int written =
-            snprintf(found, PATH_MAX, "%.*s%s%s", (int)length, at, length != 0 ? "/" : "./", name);
+    if (at == NULL) at = "/bin:/usr/bin";
+    for (size_t length; *name != 0; at += length + 1) {
         struct stat about;
-        if (written < PATH_MAX && stat(found, &about) == 0 && S_ISREG(about.st_mode) &&
-            access(found, X_OK) == 0)
-            return found;
-        at += length;
+        length = strcspn(at, ":");
+        const int written = /* an empty part is the current folder */
+            snprintf(found, PATH_MAX, "%.*s%s%s", (int)length, at, length != 0 ? "/" : "./", name);
+        if (written >= 0 && written < PATH_MAX) {
+            const int there = stat(found, &about) == 0;
+            if (there && S_ISREG(about.st_mode) && access(found, X_OK) == 0) return found;
+            if (there || errno == EACCES) why = EACCES;
+        }
+        if (at[length] == 0) break;
     }
-    return name;
+    errno = why;
+    return NULL;
 }
 
 /* A file that is neither a program nor names its interpreter is for the shell. */
 int execvpe(const char* name, char* const argv[], char* const env[]) {
     char found[PATH_MAX];
     const char* const path = find(name, found);
-    if (path == name && strchr(name, '/') == NULL) return errno = ENOENT, -1;
+    if (path == NULL) return -1;
     execve(path, argv, env);
     if (errno != ENOEXEC || count_of(argv) == 0) return -1;
     const size_t count = count_of(argv);
@@ -189,7 +207,7 @@ int posix_spawnp(pid_t* pid, const char* name, const posix_spawn_file_actions_t*
                  const posix_spawnattr_t* attributes, char* const argv[], char* const env[]) {
     char found[PATH_MAX];
     const char* const path = find(name, found);
-    if (path == name && strchr(name, '/') == NULL) return ENOENT;
+    if (path == NULL) return errno;
     return posix_spawn(pid, path, actions, attributes, argv, env);
 }
 
@@ -198,4 +216,42 @@ int execvp(const char* name, char* const argv[]) {
 }
 int execv(const char* path, char* const argv[]) {
     return execve(path, argv, environ);
+}
+
+/* Takes the arguments of execl and its like up to the null, into `to` unless that is null; returns how many. */
+static size_t take(va_list* list, const char* first, char** to) {
+    size_t count = 0;
+    for (const char* one = first;; one = va_arg(*list, const char*)) {
+        if (to != NULL) to[count] = (char*)one;
+        if (one == NULL) return count;
+        count++;
+    }
+}
+
+/* Makes an array `argv` of them; va_arg then has what comes behind the null. */
+#define TAKE_LIST(first)                                                                  \
+    va_list list;                                                                         \
+    va_start(list, first);                                                                \
+    char** const argv = __builtin_alloca((take(&list, first, NULL) + 1) * sizeof(char*)); \
+    va_end(list);                                                                         \
+    va_start(list, first);                                                                \
+    take(&list, first, argv)
+
+int execl(const char* path, const char* first, ...) {
+    TAKE_LIST(first);
+    va_end(list);
+    return execve(path, argv, environ);
+}
+
+int execlp(const char* name, const char* first, ...) {
+    TAKE_LIST(first);
+    va_end(list);
+    return execvpe(name, argv, environ);
+}
+
+int execle(const char* path, const char* first, ...) {
+    TAKE_LIST(first);
+    char* const* const env = va_arg(list, char* const*);
+    va_end(list);
+    return execve(path, argv, env);
 }
