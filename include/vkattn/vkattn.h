@@ -72,7 +72,7 @@ typedef struct VkattnContextInfo {
     VkDevice device;
     uint32_t api_version; /* the instance's VkApplicationInfo::apiVersion; at least 1.2 */
     uint32_t enabled_extension_count;
-    const char* const* enabled_extensions; /* device extensions */
+    const char* const* enabled_extensions; /* of the device; this version decides by `features` alone */
     /* The chain given to vkCreateDevice. It may begin with any struct, then cast to this type. Null: just
      * bufferDeviceAddress. It is read by vkattn_context_create only. */
     const VkPhysicalDeviceFeatures2* features;

@@ -76,7 +76,7 @@ void find_whether_loss_is_large() {
 }
 
 #ifndef DOT
-// What the dS of a row sum to, of weights whose sum is 1 / factor.
+// Returns the sum of a row's dS, of weights whose sum is 1 / factor.
 float sum_of_gradients(Work w, uint row, float factor) {
     if (HAS_SOFTCAP || !HAS_DLSE) return 0;
     const RowStart at = dense_row(backward().x.dlse, uvec2(0), 1, w, row);

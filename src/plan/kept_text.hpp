@@ -16,7 +16,7 @@ std::string kept_text(std::string_view kind, const DeviceCaps& caps, std::string
 // Returns the body of a text that kept_text() would make of it for this device and version; "" of any other text.
 std::string_view kept_body(std::string_view kind, const DeviceCaps& caps, std::string_view version,
                            std::string_view text);
-// Why a text of a caller's is not used, as the end of a sentence.
+// Returns why a caller's text is not used, as the end of a sentence.
 const char* why_unused(std::string_view kind, const DeviceCaps& caps, std::string_view version,
                        std::string_view text);
 

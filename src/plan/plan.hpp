@@ -178,7 +178,7 @@ std::vector<std::string> kernel_names();
 
 // JSON, the text behind vkattn_plan_describe.
 std::string describe(const Plan& plan);
-// What captures call the plan's recordings: "vkattn forward f16 b2 h8/2 4096x4096 d128 causal".
+// Captures call the plan's recordings so: "vkattn forward f16 b2 h8/2 4096x4096 d128 causal".
 std::string label_of(const Plan& plan);
 
 }  // namespace vkattn::core

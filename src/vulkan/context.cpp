@@ -17,7 +17,7 @@ struct ModuleOwner {
     ~ModuleOwner() { vk.vkDestroyShaderModule(device, module, nullptr); }
 };
 
-// The module, and the constants that are not 0: "vkattn combine_f32 threads=64 head_dim_v=128".
+// A pipeline is named by its module and the constants that are not 0: "vkattn combine_f32 threads=64 head_dim_v=128".
 std::string name_of(const PipelineKey& key) {
     std::string name = fmt::format("vkattn {}{}", core::name_of(key.module), key.rolled ? " rolled" : "");
     const auto constants = info_of(info_of(key.module).kernel).constants;

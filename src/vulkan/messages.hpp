@@ -1,4 +1,4 @@
-// What a context says to an application that wants to hear it: VkattnContextInfo::message.
+// This is how a context tells its application what it would do in silence: VkattnContextInfo::message.
 #pragma once
 
 #include <string>

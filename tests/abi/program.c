@@ -9,7 +9,7 @@
 
 enum { HEADS = 4, KV_HEADS = 2, ROWS = 5, KEYS = 3, DIM = 7, DIM_V = 5, LSE = HEADS * ROWS };
 
-/* What lies in the buffer. The parts of the combine are out, twice, and both lse. */
+/* All of this lies in the buffer. The parts of the combine are out, twice, and both lse. */
 typedef struct Arrays {
     float query[LSE * DIM], key[KV_HEADS * KEYS * DIM], value[KV_HEADS * KEYS * DIM_V], dout[LSE * DIM_V];
     float out[LSE * DIM_V], lse[2 * LSE], dquery[LSE * DIM], dkey[KV_HEADS * KEYS * DIM];

@@ -94,7 +94,7 @@ test_grad_float_mask() {
     local files shape header gradients=("${gradients[@]}" --dbias out/dbias.npy)
     use_grad g
     make_input dlse 2,4,19
-    for shape in 27 19,27 4,1,20 2,1,19,27 2,19,27 2,2,1,27; do
+    for shape in 27 19,27 4,1,20 2,1,19,27 1,2,19,27 2,2,1,27; do
         make_input mask "$shape" '<f4' c mask:7
         grad_right --mask=mask.npy --dlse=dlse.npy --softcap=1.5
         header=${shape//,/, }

@@ -1,6 +1,6 @@
-// vkattn_npy_make FILE DESCR ORDER SHAPE VALUES: writes a .npy file. DESCR: <f4 >f4 <f2 >f2 <f8 bfloat16 |b1 |i1 |u1 <i4
-// <i8 or anything else of 8 bytes, such as |O; ORDER: c or fortran; SHAPE as in 1,2,8,16, or - for one value without axes.
-// Shares no code with the library. VALUES:
+// vkattn_npy_make FILE DESCR ORDER SHAPE VALUES: writes a .npy file. DESCR: <f4 >f4 <f2 >f2 <f8 bfloat16 |b1, integers
+// such as |u1 and <i8, or anything else of 8 bytes, such as |O; ORDER: c or fortran; SHAPE as in 1,2,8,16, or - for one
+// value without axes. Shares no code with the library. VALUES:
 //   SEED        small numbers that follow from it and the index alone, and that every float type holds exactly: files
 //               that differ only in type, byte order or axis order hold the same tensor
 //   mask:SEED   of these numbers one in four is -inf (false), and all of every fifth row of the last axis

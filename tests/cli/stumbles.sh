@@ -117,7 +117,7 @@ interrupted() {
     sed -i -e 's/\r$//' -e 's/\r\x1b\[K/\n/g' stderr # each state of the line of progress becomes a line
     holds "the exit code is $code, not 4" test "$code" = 4
     holds "it is not said that the run is being finished" grep -q '^finishing the run under way' stderr
-    holds "it is not said that results are not all" grep -q 'vkattn: interrupted: ' stderr
+    holds "it is not said that results are not all" grep -q 'vkattn: warning: interrupted: ' stderr
 }
 
 test_bench_interrupted() {

@@ -27,7 +27,7 @@ std::vector<uint32_t> layouts_of(const Context& context) {
     return layouts;
 }
 
-// What a new context says by level, and whether its callback throws behind that.
+// Keeps what a new context says by level; its callback may throw behind that.
 struct Told {
     std::string infos, warnings;
     bool throws = false;

@@ -75,7 +75,7 @@ struct Labelled : OnDevice {
     F function(const char* name) const {
         return reinterpret_cast<F>(Between::get(all.info.instance, name));
     }
-    // What the layer sees of what is recorded.
+    // Returns what the layer sees of a recording.
     std::vector<std::string> see(const std::function<void(VkCommandBuffer)>& record) {
         VkDebugUtilsMessengerCreateInfoEXT info{};
         info.sType = VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT;

@@ -54,7 +54,7 @@ Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p,
     return make_plans(runtime, p, o, b.pass());
 }
 
-// After an interruption: fewer blocks of runs than were asked for, and what comes behind them has not been measured.
+// An interruption leaves fewer blocks of runs than were asked for, and nothing that is measured behind them.
 struct Result {
     Timing time;
     double tflops, gbps;
@@ -63,7 +63,7 @@ struct Result {
     std::optional<Startup> startup;
 };
 
-// What a rate is a part of, or null where that was not measured.
+// Returns the rate as a part of the most, or null where that was not measured.
 Json part_of(double rate, const std::optional<double>& most) {
     return most ? Json(rate / *most) : Json();
 }

@@ -13,7 +13,7 @@ std::atomic<bool>& stop_requested();
 // the device hang. `line` lives as long as the program.
 void stop_on_signals(const char* line);
 
-// After a request to stop: says on stderr that what was printed is not all, and throws the exit code for that.
+// If a stop was requested, says on stderr that what was printed is not all, and throws the exit code for that.
 void end_if_interrupted();
 
 }  // namespace vkattn::tools

@@ -207,8 +207,8 @@ StoredDtype parse_dtype(std::string_view descr) {
         if (order == '<' || order == '>') return {row.dtype, order == '>'};
     }
     throw NpyError(
-        fmt::format("dtype '{}' is not supported; float16, bfloat16, float32, float64, bool, int8, uint8, "
-                    "int32 and int64 are",
+        fmt::format("dtype '{}' is not supported; tensors are of float16, bfloat16, float32 or float64, and "
+                    "masks of these, bool or integers",
                     printable(descr)));
 }
 

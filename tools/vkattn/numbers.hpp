@@ -20,15 +20,15 @@ struct WholeNumber {
 };
 WholeNumber whole_number(std::string_view text, int64_t least, int64_t most, std::string_view kind);
 
-// For options that count something: the number, of 32 bits by default, that such a text stands for.
+// Options that count something take it: it puts the number, of 32 bits by default, in place of such a text.
 CLI::Validator count_validator(int64_t most = std::numeric_limits<uint32_t>::max());
 
-// What keeps a text from being a finite number of the type, of at most `most`; "" if nothing does. A number that would
+// Returns what keeps a text from being a finite number of the type, of at most `most`; "" if nothing does. A number that would
 // become 0 is too small.
 template <class T>
 std::string wrong_real(const std::string& text, T most);
 
-// For options that are such a number.
+// Options that are such a number take it.
 template <class T>
 CLI::Validator real_validator(T most = std::numeric_limits<T>::max()) {
     return CLI::Validator([most](std::string& text) { return wrong_real<T>(text, most); }, "");

@@ -54,7 +54,7 @@ std::string bounds_text(const Inputs& in) {
     return fmt::format("{}, {}, {}", p.causal ? "causal" : "not causal", window, first_position(in));
 }
 
-// A mask may be of fewer keys and heads than there are, which some axis may have been meant for otherwise.
+// Says where a mask has fewer keys or heads than there are, or may have been meant otherwise.
 std::string mask_notes(const VkattnProblem& p) {
     std::string notes;
     const uint32_t keys = p.mask_extents[p.mask_rank - 1],
@@ -69,7 +69,7 @@ std::string mask_notes(const VkattnProblem& p) {
     return notes;
 }
 
-// The axes of the mask by name, so that a mask that was meant otherwise is noticed.
+// Names the axes of the mask, so that a mask that was meant otherwise is noticed.
 std::string mask_text(const Inputs& in) {
     constexpr std::array names = {"batch", "heads", "seqlen_q", "seqlen_kv"};
     const VkattnProblem& p = in.problem;

@@ -26,7 +26,7 @@ class Phase {
 
 // A row of a table on stdout appears at once, and is not mixed with the line on stderr.
 void print_row(std::string_view row);
-// And so does a line on stderr about what is wrong, but keeps nothing from going on.
+// A warning appears at once, too, as a line on stderr. It is about what keeps nothing from going on.
 void print_warning(std::string_view text);
 
 // Creating a plan builds pipelines, which takes long where no cache has them yet.

@@ -52,7 +52,7 @@ constexpr std::pair<std::string_view, std::string_view> future_options[] = {
     {"--sinks", "attention sinks are not supported yet"},
 };
 
-// What is said of such an option; "" of another one.
+// Returns what is said of such an option; "" of another one.
 std::string_view future_option(std::string name) {
     std::replace(name.begin(), name.end(), '_', '-');
     const auto* const found = std::find_if(std::begin(future_options), std::end(future_options),
