@@ -26,8 +26,6 @@ Result<bool> check_info(const VkattnContextInfo& info) {
                        "is 0: it is VkApplicationInfo::apiVersion of the instance, at least 1.2");
     if (info.enabled_extension_count != 0 && info.enabled_extensions == nullptr)
         return invalid("info.enabled_extensions", "is null, but its count is not 0");
-    if (info.probe_results == nullptr && info.probe_results_bytes != 0)
-        return invalid("info.probe_results", "is null, but probe_results_bytes is not 0");
     return true;
 }
 
