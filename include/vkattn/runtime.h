@@ -183,8 +183,8 @@ VKATTN_RUNTIME_API void vkattn_runtime_close(VkattnRuntime* runtime);
 /* Writes the pipelines built so far to the options' pipeline_cache file, in one step: programs that run for days need
  * not wait for vkattn_runtime_close. A file that has them already is not touched. VKATTN_OK where there is no such
  * option. Errors: INVALID_ARGUMENT with the field options.pipeline_cache (the file cannot be written: its folder or
- * itself is read-only, or the disk is full), DEVICE_ERROR, DEVICE_LOST, OUT_OF_HOST_MEMORY. Call it from one thread at a
- * time. */
+ * itself is read-only, or the disk is full), DEVICE_ERROR, DEVICE_LOST, OUT_OF_HOST_MEMORY. One thread at a time calls
+ * it. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_save_cache(VkattnRuntime* runtime, VkattnError* error);
 
 /* The device as vkattn.h sees it, for vkattn_plan_create, vkattn_backward_create and vkattn_combine_create. These four

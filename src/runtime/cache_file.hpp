@@ -33,8 +33,8 @@ CacheSections read_cache_file(const std::string& path, const CacheKey& key,
 // cannot be read.
 bool is_foreign_file(const std::string& path);
 
-// Writes in one step, through a temporary file beside it. Returns "", or why the file could not be written: it is as it was
-// then. A file without write permission is not replaced. What is neither a regular file nor a folder, /dev/null for
+// Writes in one step, through a temporary file beside it. Returns "", or why the file could not be written: it is as it
+// was then. A file without write permission is not replaced. What is neither a regular file nor a folder, /dev/null for
 // instance, is left alone without a reason.
 std::string write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections);
 

@@ -61,7 +61,7 @@ VKAPI_ATTR VkBool32 VKAPI_CALL on_message(VkDebugUtilsMessageSeverityFlagBitsEXT
     return VK_FALSE;
 }
 
-// What the context says is kept where it is about something that is not used. Its caller catches what this throws.
+// Keeps the context's warnings: they are about something that is not used. Its caller catches what this throws.
 void on_context_message(void* user, VkattnMessageLevel level, const char* text) {
     if (level == VKATTN_MESSAGE_WARNING) static_cast<VkattnRuntime*>(user)->add_message(text);
 }
@@ -195,8 +195,8 @@ void VkattnRuntime::save_cache() {
          }));
 }
 
-// A cache that cannot be written costs time at the next start, nothing else. The caller hears once of a file that cannot
-// be written; other failures are not the file's.
+// A cache that cannot be written costs time at the next start, nothing else. The caller hears once of a file that
+// cannot be written; other failures are not the file's.
 template <class Keep>
 void VkattnRuntime::try_to(const Keep& keep) {
     try {

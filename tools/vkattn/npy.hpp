@@ -18,8 +18,8 @@ class NpyError : public std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-// NumPy has no bfloat16 of its own. ml_dtypes' is saved as '<V2', and as '|V2' once a NumPy without ml_dtypes has loaded
-// and saved it. Both are read, and so is 'bfloat16'.
+// NumPy has no bfloat16 of its own. ml_dtypes' is saved as '<V2', and as '|V2' once a NumPy without ml_dtypes has
+// loaded and saved it. Both are read, and so is 'bfloat16'.
 enum class NpyDtype {
     float16,
     bfloat16,
