@@ -94,11 +94,17 @@ void begin_sums() {
         FOR_EACH(s, SLOTS) row_sum[r][s] = FloatsIn(kept).x[KEPT_AT((KEPT_SUMS + r) * ELEMENTS + s)];
 }
 
+const float LEAST_LOSS = 9.5367432e-7;  // 2^-20, 16 steps
+
 // Sums `lost` along the rows. Factors are known after the last keys.
 void find_loss() {
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS) {
         sum_along_rows(lost[r]);
+        // Sums of a few least steps of float16 are noise of numbers that products may take for 0.
+#if defined(F16) || defined(F16_OPERANDS)
+        FOR_EACH(x, SLOTS) if (abs(lost[r][x]) < LEAST_LOSS) lost[r][x] = 0;
+#endif
         if (!ends_loop()) continue;
         FOR_EACH(e, ELEMENTS) if (!KNOWN || step_column(e) == 0) {
             const uint row = work.first_row + subgroup_row + r * M + place_of(places, e).x;

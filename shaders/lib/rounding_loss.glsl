@@ -43,9 +43,17 @@ uint seen_key(Work w, uvec2 keys, bool from_end) {
     return found == count ? keys.y : from_end ? keys.y - 1 - found : keys.x + found;
 }
 
+// Keys are rounded as the operands of products are: else what dS sum to would be multiplied by the difference.
 vec4 four_of_key(Rows k, uint key, uint d) {
     const RowStart at = row_start(tile_at(k, key), key, KEY_VALUE_BYTES);
-    return key_value_floats(load_key_value4(at, d, HEAD_DIM_QK, false));
+    const vec4 x = key_value_floats(load_key_value4(at, d, HEAD_DIM_QK, false));
+#if defined(F16_OPERANDS)
+    return floats_of(TYPE_FLOAT16, operands_of(x));
+#elif defined(BF16_OPERANDS)
+    return floats_of(TYPE_BFLOAT16, operands_of(x));
+#else
+    return x;
+#endif
 }
 vec4 in_common(vec4 a, vec4 b) {
     const vec4 c = mix(b, a, lessThan(abs(a), abs(b)));
