@@ -23,8 +23,8 @@ WholeNumber whole_number(std::string_view text, int64_t least, int64_t most, std
 // Options that count something take it: it puts the number, of 32 bits by default, in place of such a text.
 CLI::Validator count_validator(int64_t most = std::numeric_limits<uint32_t>::max());
 
-// Returns what keeps a text from being a finite number of the type, of at most `most`; "" if nothing does. A number that
-// would become 0 is too small.
+// Returns what keeps a text from being a finite number of the type, of at most `most`; "" if nothing does. A number
+// that would become 0 is too small.
 template <class T>
 std::string wrong_real(const std::string& text, T most);
 

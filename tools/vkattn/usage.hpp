@@ -17,7 +17,8 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error);
 // A line for each subcommand.
 std::string command_list(const CLI::App& app);
 
-// Returns what may help where there is no Vulkan, or no device that vkattn can use. It goes behind the line that says so.
+// Returns what may help where there is no Vulkan, or no device that vkattn can use. It goes behind the line that says
+// so.
 std::string device_hint();
 
 }  // namespace vkattn::tools
