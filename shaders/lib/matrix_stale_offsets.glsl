@@ -122,7 +122,6 @@ bool leaves_loop(TileCursor c, uint set_tile) {
 }
 
 void loop_with_stale_offsets(inout TileCursor c) {
-    const bool no_inner = FINISHES_ALL_TILES || FAR_ROWS;
     if (drops_unseen()) {
         find_seen(c.w, c.k.first);
         store_seen_k();
@@ -149,7 +148,7 @@ void loop_with_stale_offsets(inout TileCursor c) {
         raise_offsets(factor, 0.0);
         if (has_large_offset()) large_scores = 1;
         barrier();
-        const bool inner_ones = !no_inner && !finish_all && large_scores == 0;
+        const bool inner_ones = !FINISHES_ALL_TILES && !finish_all && large_scores == 0;
         finish_all = false;
         [[dont_unroll]] while (c.k.first < c.end_key) {
             [[dont_unroll]] while (inner_ones && c.k.first < c.end_key && is_inner(c)) {

@@ -64,6 +64,7 @@ void store_out4(RowStart row, uint d, uint extent, vec4 x) {
 }
 #else
 const uint STORED_OUT_TYPE = TYPE_FLOAT32;
+const float LARGEST_OUT = 3.4e38;  // no out of 32 bits is held to it
 #define load_out4 load4_float32
 #define store_out4 store4_float32
 #endif
