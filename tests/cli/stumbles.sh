@@ -150,48 +150,21 @@ warns() {
         "0 vkattn: warning: --pipeline-cache: $1; what was compiled is not kept"
 }
 
-# checksum_of: FNV-1a of stdin, as the 8 bytes of a little-endian number.
-checksum_of() {
-    local byte hash=$((0xcbf29ce484222325)) i
-    for byte in $(od -An -v -t u1); do hash=$(((hash ^ byte) * 1099511628211)); done
-    # shellcheck disable=SC2059 # the format is what is to be printed
-    for ((i = 0; i < 64; i += 8)); do printf "\\x$(printf %x $((hash >> i & 255)))"; done
-}
-
-# make_incomplete_cache FILE: the verdicts of a good cache, but its pipelines under another name. So who opens it has
-# something to write, and yet no self-test to run: what lavapipe says of its pipelines never changes, and any other
-# file that has to be written takes the self-test. Were the format another one, the self-test would run here, too.
-make_incomplete_cache() {
-    copy_cache "$1"
-    [[ -s $1 ]] || return # of which copy_cache has told
-    tail -c +25 "$1" | LC_ALL=C sed 's/pipelines/PIPELINES/' >body # behind the header: mark, size, checksum
-    { head -c 16 "$1" && checksum_of <body && cat body; } >"$1.whole"
-    mv "$1.whole" "$1"
-}
-
+# A file that is new or damaged takes the runtime's self-test, for which there is something to write.
 test_cache_is_not_written() {
     local long explain=(explain --seqlen-q 8 --head-dim 8 --pipeline-cache)
-    rm -f incomplete short # which an earlier test may have left read-only
-    make_incomplete_cache incomplete || return 0
+    rm -f short kept # which an earlier test may have left read-only
     # It is written through a temporary file, whose name is too long here.
     long=$(printf 'c%.0s' {1..250})
-    cp incomplete "$long"
     vkattn "${explain[@]}" "$long"
     warns "$long cannot be written: File name too long"
-    holds "something was left behind" test "$(compgen -G 'ccc*')" = "$long"
-    holds "the file was touched" cmp "$long" incomplete
-    cp incomplete short
+    holds "something was left behind" test -z "$(compgen -G 'ccc*')"
+    printf vkattnc1 >short # of a file that was cut off
     chmod a-w short
     vkattn "${explain[@]}" short
     warns 'short is read-only'
-    holds "a read-only file was replaced" cmp short incomplete
-    chmod u+w short
-    succeeds "${explain[@]}" short
-    holds "what can be written was not" not cmp -s short incomplete
-    chmod a-w short
-    succeeds "${explain[@]}" short # has nothing to write
-    ((EUID != 0)) || return 0 # who may write anywhere
-    mkdir -p locked_cache && cp incomplete locked_cache/cache && chmod a-w locked_cache
-    vkattn "${explain[@]}" locked_cache/cache
-    warns 'locked_cache/cache cannot be written: Permission denied'
+    holds "a read-only file was replaced" test "$(<short)" = vkattnc1
+    copy_cache kept
+    chmod a-w kept
+    succeeds "${explain[@]}" kept # has nothing to write
 }
