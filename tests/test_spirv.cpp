@@ -279,13 +279,11 @@ TEST_CASE("spirv: a literal is not taken for the id of a constant that no code r
 
 // What an Adreno 840 computes wrong: shaders/lib/constants.glsl and matrix_units.glsl. Words of the SPIR-V
 // specification: 28 is OpTypeArray, 32 OpTypePointer (4: Workgroup), 52 OpSpecConstantOp (169: OpSelect), 71 OpDecorate
-// (11: BuiltIn, 41: SubgroupLocalInvocationId). Modules for NV_cooperative_matrix2 run on NVIDIA's devices alone.
+// (11: BuiltIn, 41: SubgroupLocalInvocationId).
 TEST_CASE("spirv: no shared array's length is a choice, and no lane is the driver's") {
     size_t shared = 0;
     for_each_module([&](Module module, bool rolled) {
-        const std::string name = module_name(module, rolled);
-        CAPTURE(name);
-        const bool is_of_nvidia = name.find("_nv2") != std::string::npos;
+        CAPTURE(module_name(module, rolled));
         const Spirv words = spirv_of(module, rolled);
         std::set<uint32_t> chosen;  // constants that depend on a choice, and arrays of such lengths
         for (size_t at = 5; at < words.size(); at += words[at] >> 16) {
@@ -303,7 +301,7 @@ TEST_CASE("spirv: no shared array's length is a choice, and no lane is the drive
                     if (i[3] == 169 || std::any_of(i.begin() + 4, i.end(), depends)) chosen.insert(i[2]);
                     break;
                 case 71:
-                    if (i[2] == 11 && !is_of_nvidia) CHECK_NE(i[3], 41);
+                    if (i[2] == 11) CHECK_NE(i[3], 41);
                     break;
             }
         }

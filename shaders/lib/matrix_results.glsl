@@ -38,7 +38,7 @@ void store_piece(TileCursor c, Rows o, uint r, uint first_tile, uint at) {
 }
 
 // Divides the sums of a row block by those of the weights; where a row has seen nothing the result is 0. What passes
-// the range of out is held to it, as WITHIN_OUT4 does: infinity and NaN times 1e-38 stay what they are, and finite
+// the range of out is held to it, as WITHIN_OUT4 does: infinity and NaN times 2e-38 stay what they are, and finite
 // numbers lose themselves in the sum. Parts are brought into the range by the combine. To look for the largest first
 // costs 1 % at N = 512 and nothing that can be measured at 4,096; to hold every element costs as much (H200), and to
 // hold it as WITHIN_OUT4 does made the kernel four times as slow.
@@ -56,7 +56,7 @@ void scale_out(uint r, float scale[SLOTS]) {
         FOR_EACH(n, OUT_TILES)
             FOR_EACH(e, ELEMENTS) {
                 const float mean = acc[r * OUT_TILES + n][e];
-                acc[r * OUT_TILES + n][e] = fma(mean, 1e-38, clamp(mean, -LARGEST_OUT, LARGEST_OUT));
+                acc[r * OUT_TILES + n][e] = fma(mean, 2e-38, clamp(mean, -LARGEST_OUT, LARGEST_OUT));
             }
 }
 

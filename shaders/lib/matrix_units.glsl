@@ -57,13 +57,8 @@ const uint SUBGROUPS = THREADS / SUBGROUP_SIZE;
 uint subgroup = gl_SubgroupID;
 // Workgroups have one dimension and their subgroups are full, and then drivers number both alike. On an Adreno 840
 // gl_SubgroupInvocationID, as an index of shared memory that matrices are loaded from, gives wrong results (ncnn's pull
-// request 6972). NVIDIA's modules keep it: at D128 they are 1.0 to 2.3 % slower without it (H200, `bench --suite
-// prefill`).
-#ifdef COOPMAT2
-uint lane = gl_SubgroupInvocationID;
-#else
+// request 6972).
 uint lane = gl_LocalInvocationIndex % SUBGROUP_SIZE;
-#endif
 
 // acc[r * columns + n] += own(r) . staged, over the blocks n that the loop `each_n` goes over; staged is at
 // staged_at(n) of the pool, in rows of staged_stride elements of the pool.
