@@ -11,10 +11,12 @@ namespace vkattn::core {
 struct Placement {
     struct Dim {
         uint64_t count = 1, stride_bytes = 0;
+        bool operator==(const Dim&) const = default;
     };
     uint64_t address = 0;
     uint64_t run_bytes = 0;  // 0: the tensor is empty
     std::array<Dim, 4> dims{};
+    bool operator==(const Placement&) const = default;
 };
 
 // True if some byte belongs to both, which is then certain. False if none does, and where the search for one was given

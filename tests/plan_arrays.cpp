@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/terms.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
@@ -12,7 +13,6 @@ namespace {
 
 using core::Problem;
 using core::Region;
-using Arguments = shared::ForwardArguments;
 
 struct Expected {
     Region region;
@@ -22,9 +22,11 @@ struct Expected {
 
 std::string compare(const std::vector<core::CallerArray>& arrays, const std::vector<Expected>& expected) {
     size_t wanted = 0;
+    const auto used = std::ranges::count_if(arrays, &core::CallerArray::is_used);
     for (const Expected& e : expected) {
-        const auto found = std::find_if(arrays.begin(), arrays.end(),
-                                        [&](const core::CallerArray& a) { return a.region == e.region; });
+        const auto found = std::find_if(arrays.begin(), arrays.end(), [&](const core::CallerArray& a) {
+            return a.region == e.region && a.is_used;
+        });
         if ((found != arrays.end()) != e.wanted)
             return fmt::format("the address of {} is {}checked", name_of(e.region), e.wanted ? "not " : "");
         if (!e.wanted) continue;
@@ -33,7 +35,7 @@ std::string compare(const std::vector<core::CallerArray>& arrays, const std::vec
             return fmt::format("the address of {} is held to {} bytes, not to {}", name_of(e.region),
                                found->alignment_bytes, e.alignment);
     }
-    return wanted == arrays.size() ? "" : "an address is checked that no recording is given";
+    return wanted == static_cast<size_t>(used) ? "" : "an address is checked that no recording is given";
 }
 
 // What forward and backward both read.
@@ -50,24 +52,16 @@ std::vector<Expected> inputs_of(const Problem& p) {
 
 }  // namespace
 
-std::vector<OptionalArray> optional_arrays_of(const Problem& p) {
-    const auto array = [&](Region region, size_t at, uint32_t present_bit, bool asked) {
-        return OptionalArray{region, at, present_bit, asked, asked && p.batch != 0};
-    };
-    return {array(Region::kv_lengths, offsetof(Arguments, kv_lengths), PRESENT_KV_LENGTHS, p.kv_lengths != 0),
-            array(Region::query_offsets, offsetof(Arguments, query_offsets), PRESENT_QUERY_OFFSETS,
-                  p.align == VKATTN_ALIGN_OFFSETS)};
-}
-
 uint32_t given_arrays(const Problem& p) {
     uint32_t bits = 0;
-    for (const OptionalArray& array : optional_arrays_of(p)) bits |= array.given ? bit(array.region) : 0;
+    for (const core::OptionalArray& array : core::optional_arrays(p))
+        bits |= array.given ? bit(array.region) : 0;
     return bits;
 }
 
 uint32_t all_optional_arrays() {
     uint32_t bits = 0;
-    for (const OptionalArray& array : optional_arrays_of({})) bits |= bit(array.region);
+    for (const core::OptionalArray& array : core::optional_arrays({})) bits |= bit(array.region);
     return bits;
 }
 
@@ -90,7 +84,7 @@ std::string caller_arrays_flaw(const Given& g) {
         return compare(g.plan.caller_arrays, expected);
     }
     expected = inputs_of(p);
-    for (const OptionalArray& array : optional_arrays_of(p))
+    for (const core::OptionalArray& array : core::optional_arrays(p))
         expected.push_back({array.region, 4, array.given && (p.seqlen_q != 0 || g.backward != nullptr)});
     if (g.backward == nullptr) {
         expected.push_back({Region::lse, 4, true, true});

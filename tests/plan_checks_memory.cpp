@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/terms.hpp"
 #include "plan_arrays.hpp"
 #include "plan_checks.hpp"
 #include "plan_pieces.hpp"
@@ -248,8 +249,8 @@ std::string forward_block_flaw(const Given& g, const Block& a) {
     if (!std::equal(mask.begin(), mask.end(), a.mask_stride)) return "mask strides";
     if (a.mask != 0 || a.classes != 0) return "an address in the argument block";
     const bool classified = is_classified(g.plan);
-    uint32_t present = classified ? PRESENT_CLASSES : 0;
-    for (const OptionalArray& array : optional_arrays_of(p)) {
+    uint32_t present = classified ? shared::PRESENT_CLASSES : 0;
+    for (const core::OptionalArray& array : core::optional_arrays(p)) {
         uint64_t address;
         std::memcpy(&address, reinterpret_cast<const char*>(&a) + array.at, sizeof address);
         if (address != 0) return "an address in the argument block";
@@ -298,7 +299,7 @@ void add_forward_patches(const Given& g, size_t at, std::vector<Patch>& to) {
     };
     if (g.p.mask != VKATTN_MASK_NONE) add(offsetof(Block, mask), Region::mask);
     add(offsetof(Block, classes), is_classified(g.plan) ? Region::mask_classes : Region::arguments);
-    for (const OptionalArray& array : optional_arrays_of(g.p))
+    for (const core::OptionalArray& array : core::optional_arrays(g.p))
         add(array.at, array.given ? array.region : Region::arguments);
 }
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "plan/terms.hpp"
 #include "plan_arrays.hpp"
 
 namespace vkattn::test {
@@ -346,7 +347,8 @@ bool needs_arguments(const Problem& p) {
     for (int t = 0; t < 4; t++)
         for (const uint64_t stride : stride_bytes(p.strides(t), p.dtype))
             if (stride > UINT32_MAX) return true;
-    return p.mask != VKATTN_MASK_NONE || std::ranges::any_of(optional_arrays_of(p), &OptionalArray::asked);
+    return p.mask != VKATTN_MASK_NONE ||
+           std::ranges::any_of(core::optional_arrays(p), &core::OptionalArray::asked);
 }
 
 namespace {

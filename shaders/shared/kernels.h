@@ -20,7 +20,9 @@ struct ForwardArguments {
     // The arrays that are absent have the address of the block: drivers load ahead of a test (lavapipe 26.1
     // does where an address is the same for all invocations), and what they load must be there. The mask
     // needs no such address, because MASK_KIND is a specialization constant.
-    Address classes, kv_lengths, query_offsets;
+    Address classes;
+#define ARRAY(name, NAME, present, type, extents, asked, ask, text) Address name;
+#include "interface/arrays.def"
     uint key_limit;        // keys from here on are hidden: the mask's last extent, or seqlen_kv
     uint mask_key_step;    // 0: one mask element for all keys of a row
     uint mask_group_size;  // query heads that read the same mask head
@@ -32,9 +34,9 @@ struct ForwardArguments {
 };
 // A dispatch of write_arguments.comp writes this much of an argument block: as many words as fit the push constants.
 #define ARGUMENT_PART_BYTES 112u
-#define PRESENT_CLASSES 1u
-#define PRESENT_KV_LENGTHS 2u
-#define PRESENT_QUERY_OFFSETS 4u
+const uint PRESENT_CLASSES = 1;
+#define ARRAY(name, NAME, present, type, extents, asked, ask, text) const uint PRESENT_##NAME = present;
+#include "interface/arrays.def"
 
 // The class of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key tile.
 #define CLASS_HIDDEN 0u   // no row sees any key

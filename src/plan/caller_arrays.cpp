@@ -1,5 +1,5 @@
-// The arrays whose addresses a recording is given, and what these must be. plan.cpp puts them into a plan, and
-// src/vulkan/record.cpp checks addresses against them.
+// The arrays whose addresses a recording is given, and what these must be. plan.cpp puts them into a plan, and src/vulkan
+// checks addresses against them: record.cpp for null and alignment, aliasing.cpp for memory that two arrays share.
 #include <algorithm>
 
 #include "kernel.hpp"
@@ -7,71 +7,122 @@
 namespace vkattn::core {
 namespace {
 
-// Collects arrays that are not empty.
-struct Arrays {
-    std::vector<CallerArray> all;
-    void add(Region region, uint32_t alignment_bytes, bool has_elements) {
-        if (has_elements) all.push_back({region, alignment_bytes, false});
-    }
-    void add_if_wanted(Region region, uint32_t alignment_bytes) {
-        all.push_back({region, alignment_bytes, true});
-    }
-};
-
 constexpr uint32_t word_bytes = 4;
+
+Placement run_of(uint64_t bytes) {
+    return {0, bytes, {}};
+}
+
+// A tensor of a problem. `like` says whose extents it has: 0 .. 3 are query, key, value and out.
+Placement tensor_of(const Problem& p, int like, const VkattnStrides& s) {
+    const bool of_query = like == 0 || like == 3;
+    const uint64_t bytes = p.element_bytes, dim = like < 2 ? p.head_dim_qk : p.head_dim_v;
+    return {0,
+            dim * bytes,
+            {{{p.batch, s.batch * bytes},
+              {of_query ? p.num_heads_q : p.num_heads_kv, s.head * bytes},
+              {of_query ? p.seqlen_q : p.seqlen_kv, s.seq * bytes}}}};
+}
+
+Placement mask_of(const Problem& p) {
+    const uint64_t bytes = p.mask_element_bytes();
+    Placement at = run_of(p.mask_shape[3] * bytes);
+    const uint64_t strides[] = {p.mask_strides.batch, p.mask_strides.head, p.mask_strides.seq};
+    for (size_t i = 0; i < 3; i++) at.dims[i] = {p.mask_shape[i], strides[i] * bytes};
+    return at;
+}
+
+bool is_empty(const Placement& at) {
+    return at.run_bytes == 0 ||
+           std::ranges::any_of(at.dims, [](const Placement::Dim& dim) { return dim.count == 0; });
+}
 
 bool has_queries(const Problem& p) {
     return p.batch != 0 && p.seqlen_q != 0;
 }
 
-void add_tensors(const Problem& p, Arrays& to) {
-    const bool keys = has_keys(p) && p.seqlen_q != 0;
-    to.add(Region::query, p.alignment_of(0), has_queries(p));
-    to.add(Region::key, p.alignment_of(1), keys);
-    to.add(Region::value, p.alignment_of(2), keys);
-    to.add(Region::out, p.alignment_of(3), has_queries(p));
-}
+// Collects arrays that have elements.
+struct Arrays {
+    const Problem& p;
+    std::vector<CallerArray> all{};
 
-// A mask needs an address as soon as one key of it is read.
-void add_arrays(const Problem& p, bool needed, Arrays& to) {
-    to.add(Region::mask, p.mask_element_bytes(),
-           p.mask != VKATTN_MASK_NONE && !p.empty_output() && p.key_limit != 0);
-    for (const OptionalArray& array : optional_arrays(p))
-        to.add(array.region, word_bytes, array.given && needed);
+    // An array is used if any of its elements is.
+    void add(Region region, uint32_t alignment_bytes, const Placement& at, bool is_used = true) {
+        if (!is_empty(at)) all.push_back({region, alignment_bytes, false, is_used, false, at});
+    }
+    void add_output(Region region, uint32_t alignment_bytes, const Placement& at) {
+        if (!is_empty(at)) all.push_back({region, alignment_bytes, false, true, true, at});
+    }
+    void add_if_wanted(Region region, uint32_t alignment_bytes, const Placement& at) {
+        all.push_back({region, alignment_bytes, true, true, true, at});
+    }
+    void add_inputs() {
+        const bool used = has_queries(p);
+        add(Region::query, p.alignment_of(0), tensor_of(p, 0, p.query_strides));
+        add(Region::key, p.alignment_of(1), tensor_of(p, 1, p.key_strides), used);
+        add(Region::value, p.alignment_of(2), tensor_of(p, 2, p.value_strides), used);
+    }
+    // A mask needs an address as soon as one key of it is read.
+    void add_arrays(bool used) {
+        if (p.mask != VKATTN_MASK_NONE)
+            add(Region::mask, p.mask_element_bytes(), mask_of(p), !p.empty_output() && p.key_limit != 0);
+        for (const OptionalArray& array : optional_arrays(p))
+            if (array.given) add(array.region, word_bytes, run_of(array.size_bytes), used);
+    }
+};
+
+Placement statistics_of(const Problem& p) {
+    return run_of(word_bytes * rows_of(p));
 }
 
 }  // namespace
 
 std::vector<CallerArray> caller_arrays_of(const Problem& p) {
-    Arrays arrays;
-    add_tensors(p, arrays);
-    arrays.add_if_wanted(Region::lse, word_bytes);
-    add_arrays(p, has_queries(p), arrays);
+    Arrays arrays{p};
+    arrays.add_inputs();
+    arrays.add_output(Region::out, p.alignment_of(3), tensor_of(p, 3, p.out_strides));
+    arrays.add_if_wanted(Region::lse, word_bytes, statistics_of(p));
+    arrays.add_arrays(has_queries(p));
     return arrays.all;
 }
 
 std::vector<CallerArray> caller_arrays_of(const Problem& p, const Backward& b) {
-    Arrays arrays;
+    Arrays arrays{p};
     const auto like = [&](int tensor) { return p.alignment_of(Backward::like(tensor)); };
-    add_tensors(p, arrays);
-    arrays.add(Region::lse, word_bytes, has_queries(p));
-    arrays.add(Region::dout, like(0), has_queries(p));
-    arrays.add(Region::dlse, word_bytes, b.dlse != 0 && has_queries(p));
-    arrays.add(Region::dquery, like(1), has_queries(p));
-    arrays.add(Region::dkey, like(2), has_keys(p));
-    arrays.add(Region::dvalue, like(3), has_keys(p));
-    arrays.add(Region::dbias, p.dbias_element_bytes(), b.has_bias());
-    add_arrays(p, true, arrays);
+    const uint64_t* const bias = b.dbias_extents;
+    arrays.add_inputs();
+    arrays.add(Region::out, p.alignment_of(3), tensor_of(p, 3, p.out_strides));
+    arrays.add(Region::lse, word_bytes, statistics_of(p));
+    arrays.add(Region::dout, like(0), tensor_of(p, 3, b.dout_strides));
+    if (b.dlse != 0) arrays.add(Region::dlse, word_bytes, statistics_of(p));
+    arrays.add_output(Region::dquery, like(1), tensor_of(p, 0, b.dquery_strides));
+    arrays.add_output(Region::dkey, like(2), tensor_of(p, 1, b.dkey_strides));
+    arrays.add_output(Region::dvalue, like(3), tensor_of(p, 2, b.dvalue_strides));
+    arrays.add_output(Region::dbias, p.dbias_element_bytes(),
+                      run_of(bias[0] * bias[1] * bias[2] * bias[3] * p.dbias_element_bytes()));
+    arrays.add_arrays(true);
     return arrays.all;
 }
 
 std::vector<CallerArray> caller_arrays_of(const Combine& c) {
-    Arrays arrays;
-    const bool rows = uint64_t{c.batch} * c.num_heads * c.seqlen_q != 0;
-    arrays.add(Region::parts, std::max(c.alignment_bytes, c.parts_element_bytes), rows);
-    arrays.add(Region::parts_lse, word_bytes, rows);
-    arrays.add(Region::out, c.alignment_bytes, rows);
-    arrays.add_if_wanted(Region::lse, word_bytes);
+    const Problem none{};
+    Arrays arrays{none};
+    const uint64_t rows = uint64_t{c.batch} * c.num_heads * c.seqlen_q, part_bytes = c.parts_element_bytes;
+    const auto tensor = [&](const VkattnStrides& s, uint64_t bytes, uint64_t parts, uint64_t part_stride) {
+        return Placement{0,
+                         c.head_dim_v * bytes,
+                         {{{parts, part_stride * bytes},
+                           {c.batch, s.batch * bytes},
+                           {c.num_heads, s.head * bytes},
+                           {c.seqlen_q, s.seq * bytes}}}};
+    };
+    Placement parts_lse = run_of(word_bytes * rows);
+    parts_lse.dims[0] = {c.num_parts, word_bytes * rows};
+    arrays.add(Region::parts, std::max(c.alignment_bytes, c.parts_element_bytes),
+               tensor(c.parts_strides, part_bytes, c.num_parts, c.part_stride));
+    arrays.add(Region::parts_lse, word_bytes, parts_lse);
+    arrays.add_output(Region::out, c.alignment_bytes, tensor(c.out_strides, c.element_bytes, 1, 0));
+    arrays.add_if_wanted(Region::lse, word_bytes, run_of(word_bytes * rows));
     return arrays.all;
 }
 

@@ -80,7 +80,7 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
     set(offsetof(ForwardArguments, class_batches), batches);
     const uint32_t pipeline = add_pipeline(plan, classes_launch(caps, p, tiles).pipeline());
     add_dispatch(plan, pipeline, {masks, query_tiles, key_tiles}, {}, all * unit);
-    set(offsetof(ForwardArguments, present), forward_arguments(p).present | PRESENT_CLASSES);
+    set(offsetof(ForwardArguments, present), forward_arguments(p).present | shared::PRESENT_CLASSES);
     for (Patch& patch : plan.argument_patches)
         if (patch.at == offsetof(ForwardArguments, classes)) patch.region = Region::mask_classes;
     reserve_scratch(plan, Region::mask_classes, bytes);

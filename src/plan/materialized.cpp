@@ -63,7 +63,11 @@ std::string beyond_baseline(const Problem& p, const Options& options) {
     if (p.dtype != VKATTN_DTYPE_FLOAT32) return std::string("storage in ") + name_of(p.dtype);
     if (p.mask != VKATTN_MASK_NONE) return "mask";
     for (const OptionalArray& array : optional_arrays(p))
-        if (array.asked) return array.name;
+        if (array.asked) {
+            std::string name = array.name;
+            std::ranges::replace(name, '_', ' ');
+            return name;
+        }
     if (options.num_splits > 1) return "parts of the keys";
     if (options.max_dispatch_flops != 0) return "limit of a dispatch's cost";
     if (options.batch_invariant) return "batch-invariant mode";

@@ -14,6 +14,7 @@
 
 #include "caps.hpp"
 #include "interfaces.hpp"
+#include "overlap.hpp"
 #include "problem.hpp"
 #include "result.hpp"
 
@@ -113,6 +114,9 @@ struct CallerArray {
     Region region{};
     uint32_t alignment_bytes = 0;  // of the address
     bool may_be_null = false;      // then it is not wanted; others are read or written
+    bool is_used = true;           // false: nobody looks at the address, but no output may lie there
+    bool is_output = false;
+    Placement extents;  // at address 0
     bool operator==(const CallerArray&) const = default;
 };
 

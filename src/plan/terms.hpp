@@ -1,38 +1,48 @@
 // What a problem has beside its tensors, and how kernels are told of it: optional arrays, terms of the scores
 // (shaders/lib/scores.glsl), and what the argument block says of both. The planners include it by way of kernel.hpp. A
-// new array or term is named here, in regions.def and in shaders/shared/kernels.h, but nowhere else in src/plan.
+// new term is named here and nowhere else in src/plan; a new array is a line of shaders/interface/arrays.def.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <numeric>
 
 #include "plan.hpp"
 
 namespace vkattn::core {
 
-// An array of words that a problem may have beside its tensors. Kernels find it through the argument block. A new one
-// is a line of optional_arrays, a region of the name that it has in the args, and a bit and a member of
-// ForwardArguments.
+// An array that a problem may have beside its tensors and its mask (shaders/interface/arrays.def). Kernels find it through
+// the argument block.
 struct OptionalArray {
-    const char* name;  // for messages
+    const char* name;
     Region region;
     size_t at;  // bytes from the beginning of ForwardArguments to its address
     uint32_t present_bit;
+    uint64_t size_bytes;
     bool asked;  // the problem has it
     bool given;  // the problem has it, and its batch is not empty: it may be read
 };
 inline auto optional_arrays(const Problem& p) {
-    using Arguments = shared::ForwardArguments;
-    const auto array = [&](const char* name, Region region, size_t at, uint32_t present_bit, bool asked) {
-        return OptionalArray{name, region, at, present_bit, asked, asked && p.batch != 0};
+    const auto size_of = [](std::initializer_list<uint64_t> extents) {
+        return std::accumulate(extents.begin(), extents.end(), uint64_t{4}, std::multiplies{});
     };
     return std::array{
-        array("kv lengths", Region::kv_lengths, offsetof(Arguments, kv_lengths), PRESENT_KV_LENGTHS,
-              p.kv_lengths != 0),
-        array("offsets per batch", Region::query_offsets, offsetof(Arguments, query_offsets),
-              PRESENT_QUERY_OFFSETS, p.align == VKATTN_ALIGN_OFFSETS),
+#define EXTENTS(...) \
+    { __VA_ARGS__ }
+#define ARRAY(name, NAME, present, type, extents, asked, ask, text) \
+    OptionalArray{#name,                                            \
+                  Region::name,                                     \
+                  offsetof(shared::ForwardArguments, name),         \
+                  shared::PRESENT_##NAME,                           \
+                  size_of(EXTENTS extents),                         \
+                  asked,                                            \
+                  (asked) && p.batch != 0},
+#include "interface/arrays.def"
+#undef EXTENTS
     };
 }
 

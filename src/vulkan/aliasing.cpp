@@ -2,45 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <span>
-
-#include "overlap.hpp"
+#include <algorithm>
+#include <string>
 
 namespace vkattn::core {
 namespace {
 
 struct Tensor {
-    const char* field;
+    std::string field;
     Placement at;
 };
-
-Placement run_of(VkDeviceAddress address, uint64_t bytes) {
-    return {address, address != 0 ? bytes : 0, {}};
-}
-
-// A tensor of a problem. `like` says whose extents it has: 0 .. 3 are query, key, value and out.
-Placement tensor_of(const Problem& p, int like, const VkattnStrides& s, VkDeviceAddress address) {
-    const bool of_query = like == 0 || like == 3;
-    const uint64_t bytes = p.element_bytes, dim = like < 2 ? p.head_dim_qk : p.head_dim_v;
-    return {address,
-            address != 0 ? dim * bytes : 0,
-            {{{p.batch, s.batch * bytes},
-              {of_query ? p.num_heads_q : p.num_heads_kv, s.head * bytes},
-              {of_query ? p.seqlen_q : p.seqlen_kv, s.seq * bytes}}}};
-}
-
-Placement mask_of(const Problem& p, VkDeviceAddress address) {
-    if (p.mask == VKATTN_MASK_NONE) return {};
-    const uint64_t bytes = p.mask_element_bytes();
-    Placement at = run_of(address, p.mask_shape[3] * bytes);
-    const uint64_t strides[] = {p.mask_strides.batch, p.mask_strides.head, p.mask_strides.seq};
-    for (size_t i = 0; i < 3; i++) at.dims[i] = {p.mask_shape[i], strides[i] * bytes};
-    return at;
-}
-
-uint64_t rows_of(const Problem& p) {
-    return uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
-}
 
 Result<bool> check_apart(const Tensor& output, const Tensor& other) {
     if (!overlap(output.at, other.at)) return true;
@@ -48,7 +19,7 @@ Result<bool> check_apart(const Tensor& output, const Tensor& other) {
 }
 
 // Compares each output with every input and every other output.
-Result<bool> check_apart(std::span<const Tensor> outputs, std::span<const Tensor> inputs) {
+Result<bool> check_apart(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs) {
     for (size_t i = 0; i < outputs.size(); i++) {
         for (const Tensor& input : inputs)
             if (auto ok = check_apart(outputs[i], input); !ok) return ok;
@@ -82,84 +53,42 @@ bool same(const VkattnStrides& a, const VkattnStrides& b) {
     return a.batch == b.batch && a.head == b.head && a.seq == b.seq;
 }
 
-}  // namespace
-
-Result<bool> check_aliasing(const Plan& plan, const VkattnForwardArgs& args) {
-    if (plan.dispatches.empty()) return true;
-    const Problem& p = plan.problem;
-    const Tensor inputs[] = {
-        {"args.query", tensor_of(p, 0, p.query_strides, args.query)},
-        {"args.key", tensor_of(p, 1, p.key_strides, args.key)},
-        {"args.value", tensor_of(p, 2, p.value_strides, args.value)},
-        {"args.mask", mask_of(p, args.mask)},
-        {"args.kv_lengths", run_of(args.kv_lengths, p.kv_lengths != 0 ? uint64_t{4} * p.batch : 0)},
-        {"args.query_offsets",
-         run_of(args.query_offsets, p.align == VKATTN_ALIGN_OFFSETS ? uint64_t{4} * p.batch : 0)},
-    };
-    const Tensor outputs[] = {
-        {"args.out", tensor_of(p, 3, p.out_strides, args.out)},
-        {"args.lse", run_of(args.lse, 4 * rows_of(p))},
-        {"args.scratch_address", run_of(args.scratch_address, plan.scratch_bytes)},
-    };
-    return check_apart(outputs, inputs);
+// An array of the caller; no bytes of it if its address is null.
+Tensor tensor_of(const CallerArray& array, const Addresses& addresses) {
+    Tensor tensor{fmt::format("args.{}", name_of(array.region)), array.extents};
+    tensor.at.address = addresses[static_cast<size_t>(array.region)];
+    if (tensor.at.address == 0) tensor.at.run_bytes = 0;
+    return tensor;
 }
 
-Result<bool> check_aliasing(const Plan& plan, const VkattnBackwardArgs& args) {
-    if (plan.dispatches.empty()) return true;
-    const Problem& p = plan.problem;
-    const Backward& b = *plan.backward;
-    const uint64_t* const bias = b.dbias_extents;
-    const Tensor inputs[] = {
-        {"args.query", tensor_of(p, 0, p.query_strides, args.query)},
-        {"args.key", tensor_of(p, 1, p.key_strides, args.key)},
-        {"args.value", tensor_of(p, 2, p.value_strides, args.value)},
-        {"args.out", tensor_of(p, 3, p.out_strides, args.out)},
-        {"args.lse", run_of(args.lse, 4 * rows_of(p))},
-        {"args.dout", tensor_of(p, 3, b.dout_strides, args.dout)},
-        {"args.dlse", run_of(args.dlse, b.dlse != 0 ? 4 * rows_of(p) : 0)},
-        {"args.mask", mask_of(p, args.mask)},
-        {"args.kv_lengths", run_of(args.kv_lengths, p.kv_lengths != 0 ? uint64_t{4} * p.batch : 0)},
-        {"args.query_offsets",
-         run_of(args.query_offsets, p.align == VKATTN_ALIGN_OFFSETS ? uint64_t{4} * p.batch : 0)},
-    };
-    const Tensor outputs[] = {
-        {"args.dquery", tensor_of(p, 0, b.dquery_strides, args.dquery)},
-        {"args.dkey", tensor_of(p, 1, b.dkey_strides, args.dkey)},
-        {"args.dvalue", tensor_of(p, 2, b.dvalue_strides, args.dvalue)},
-        {"args.dbias", run_of(args.dbias, bias[0] * bias[1] * bias[2] * bias[3] * p.element_bytes)},
-        {"args.scratch_address", run_of(args.scratch_address, plan.scratch_bytes)},
-    };
-    return check_apart(outputs, inputs);
-}
-
-Result<bool> check_aliasing(const Plan& plan, const VkattnCombineArgs& args) {
-    if (plan.dispatches.empty()) return true;
+// The caller's arrays of a combine are its parts, their lse, out and lse, if any row exists.
+Result<bool> check_combine(const Plan& plan, const Addresses& addresses) {
     const Combine& c = *plan.combine;
-    const uint64_t bytes = c.parts_element_bytes, rows = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
-    const auto dims = [&](const VkattnStrides& s, uint64_t element_bytes) {
-        return std::array<Placement::Dim, 4>{{{1, 0},
-                                              {c.batch, s.batch * element_bytes},
-                                              {c.num_heads, s.head * element_bytes},
-                                              {c.seqlen_q, s.seq * element_bytes}}};
+    std::vector<Tensor> tensors;
+    for (const CallerArray& array : plan.caller_arrays) tensors.push_back(tensor_of(array, addresses));
+    const Tensor &parts = tensors[0], &parts_lse = tensors[1], &out = tensors[2], &lse = tensors[3];
+    const auto in_place = [](const Tensor& of, const Tensor& output) {
+        const auto [count, stride] = of.at.dims[0];
+        return part_at(of.at.address, stride, count, output.at.address);
     };
-    Tensor parts{"args.parts", {args.parts, c.head_dim_v * bytes, dims(c.parts_strides, bytes)}};
-    parts.at.dims[0] = {c.num_parts, c.part_stride * bytes};
-    Tensor parts_lse{"args.parts_lse", run_of(args.parts_lse, 4 * rows)};
-    parts_lse.at.dims[0] = {c.num_parts, 4 * rows};
-    const Tensor out{
-        "args.out",
-        {args.out, c.head_dim_v * uint64_t{c.element_bytes}, dims(c.out_strides, c.element_bytes)}};
-    const Tensor lse{"args.lse", run_of(args.lse, 4 * rows)};
-
     const bool alike = c.dtype == c.parts_dtype && same(c.out_strides, c.parts_strides);
-    const uint64_t of_out =
-        alike ? part_at(args.parts, c.part_stride * bytes, c.num_parts, args.out) : c.num_parts;
-    const uint64_t of_lse = part_at(args.parts_lse, 4 * rows, c.num_parts, args.lse);
-    if (auto ok = check_parts(out, parts, of_out); !ok) return ok;
-    if (auto ok = check_parts(lse, parts_lse, of_lse); !ok) return ok;
+    if (auto ok = check_parts(out, parts, alike ? in_place(parts, out) : c.num_parts); !ok) return ok;
+    if (auto ok = check_parts(lse, parts_lse, in_place(parts_lse, lse)); !ok) return ok;
     if (auto ok = check_apart(out, parts_lse); !ok) return ok;
     if (auto ok = check_apart(lse, parts); !ok) return ok;
     return check_apart(lse, out);
+}
+
+}  // namespace
+
+Result<bool> check_aliasing(const Plan& plan, const Addresses& addresses, VkDeviceAddress scratch) {
+    if (plan.dispatches.empty()) return true;
+    if (plan.combine) return check_combine(plan, addresses);
+    std::vector<Tensor> outputs, inputs;
+    for (const CallerArray& array : plan.caller_arrays)
+        (array.is_output ? outputs : inputs).push_back(tensor_of(array, addresses));
+    outputs.push_back({"args.scratch_address", {scratch, scratch != 0 ? plan.scratch_bytes : 0, {}}});
+    return check_apart(outputs, inputs);
 }
 
 }  // namespace vkattn::core

@@ -7,8 +7,9 @@
 
 namespace vkattn::core {
 
-Result<bool> check_aliasing(const Plan& plan, const VkattnForwardArgs& args);
-Result<bool> check_aliasing(const Plan& plan, const VkattnBackwardArgs& args);
-Result<bool> check_aliasing(const Plan& plan, const VkattnCombineArgs& args);
+using Addresses = std::array<VkDeviceAddress, static_cast<size_t>(Region::count)>;
+
+// `scratch` is the address of the plan's scratch; a combine has none.
+Result<bool> check_aliasing(const Plan& plan, const Addresses& addresses, VkDeviceAddress scratch);
 
 }  // namespace vkattn::core

@@ -11,8 +11,6 @@
 namespace vkattn::core {
 namespace {
 
-using Addresses = std::array<VkDeviceAddress, static_cast<size_t>(Region::count)>;
-
 Result<bool> check_address(const CallerArray& array, VkDeviceAddress address) {
     const auto field = [&] { return fmt::format("args.{}", name_of(array.region)); };
     if (address == 0 && array.may_be_null) return true;
@@ -49,8 +47,10 @@ Result<bool> check_scratch(const VkattnContext& context, const Plan& plan, const
 }
 
 Result<bool> check(const Plan& plan, const Addresses& at) {
-    for (const CallerArray& array : plan.caller_arrays)
+    for (const CallerArray& array : plan.caller_arrays) {
+        if (!array.is_used) continue;
         if (auto ok = check_address(array, at[static_cast<size_t>(array.region)]); !ok) return ok;
+    }
     return true;
 }
 
@@ -124,7 +124,7 @@ Result<bool> record_checked(VkCommandBuffer commands, const VkattnPlan& plan, co
     const Addresses at = addresses_of(plan.plan, args);
     if (auto ok = check(plan.plan, at); !ok) return ok;
     if (auto ok = check_scratch(*plan.context, plan.plan, args); !ok) return ok;
-    if (auto ok = check_aliasing(plan.plan, args); !ok) return ok;
+    if (auto ok = check_aliasing(plan.plan, at, args.scratch_address); !ok) return ok;
     record(commands, plan, at, first, count);
     return true;
 }
@@ -152,7 +152,7 @@ Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, co
         return invalid("plan", "is not of vkattn_combine_create: vkattn_cmd_combine cannot record it");
     const Addresses at = addresses_of(plan.plan, args);
     if (auto ok = check(plan.plan, at); !ok) return ok;
-    if (auto ok = check_aliasing(plan.plan, args); !ok) return ok;
+    if (auto ok = check_aliasing(plan.plan, at, 0); !ok) return ok;
     record(commands, plan, at, 0, static_cast<uint32_t>(plan.plan.dispatches.size()));
     return true;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 
+#include "arrays.hpp"
 #include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
@@ -89,8 +90,8 @@ Args with_addresses(Args args, const VkattnProblem& p) {
     args.out = place(2);
     args.lse = place(3);
     if (p.mask != VKATTN_MASK_NONE) args.mask = args.query;
-    if (p.kv_lengths != 0) args.kv_lengths = args.query;
-    if (p.align == VKATTN_ALIGN_OFFSETS) args.query_offsets = args.query;
+    for (const ArrayOption& array : ArrayOption::all())
+        if (array.asked(p)) array.address_in(args) = args.query;
     return args;
 }
 

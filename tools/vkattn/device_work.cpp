@@ -80,8 +80,7 @@ DeviceInputs::DeviceInputs(Runtime& runtime, const Inputs& in) {
     key_ = upload(runtime, in.key.array.data, phase);
     value_ = upload(runtime, in.value.array.data, phase);
     mask_ = upload(runtime, in.mask.array.data, phase);
-    kv_lengths_ = upload(runtime, std::as_bytes(std::span(in.kv_lengths)), phase);
-    query_offsets_ = upload(runtime, std::as_bytes(std::span(in.query_offsets)), phase);
+    for (size_t i = 0; i < num_arrays; i++) arrays_[i] = upload(runtime, in.arrays[i], phase);
 }
 
 uint64_t DeviceInputs::tensor_bytes() const {

@@ -30,13 +30,13 @@ class DeviceInputs {
         args.key = key_.address();
         args.value = value_.address();
         args.mask = mask_.address();
-        args.kv_lengths = kv_lengths_.address();
-        args.query_offsets = query_offsets_.address();
+        for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].address_in(args) = arrays_[i].address();
     }
     uint64_t tensor_bytes() const;  // the mask's too
 
   private:
-    Buffer query_, key_, value_, mask_, kv_lengths_, query_offsets_;
+    Buffer query_, key_, value_, mask_;
+    std::array<Buffer, num_arrays> arrays_;
 };
 
 // A plan, and what became of it.

@@ -174,12 +174,16 @@ void read_mask(const std::string& path, const std::optional<NpyDtype>& wanted, I
     check_dtype("--mask", mask, in.query.array.dtype);
 }
 
-// One number a batch, each within least .. most.
-std::vector<int32_t> read_per_batch(const std::string& argument, const std::string& path, uint32_t batch,
-                                    int32_t least, int32_t most) {
-    const NpyArray array = read_file(argument, path).array;
-    if (array.shape != std::vector<uint64_t>{batch})
-        throw UsageError(argument, fmt::format("the shape is not ({},), one number a batch", batch));
+// Throws if a length is none of the batch's keys.
+void check_lengths(const std::string& argument, std::span<const int32_t> lengths, uint32_t seqlen_kv) {
+    const auto wrong = std::ranges::find_if(
+        lengths, [&](int32_t x) { return x < 0 || static_cast<uint32_t>(x) > seqlen_kv; });
+    if (wrong != lengths.end())
+        throw UsageError(argument, fmt::format("{} of batch {} is not within 0 .. {}", *wrong,
+                                               wrong - lengths.begin(), seqlen_kv));
+}
+
+std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& array) {
     std::vector<int64_t> wide;
     try {
         wide = to_integers(array);
@@ -187,13 +191,28 @@ std::vector<int32_t> read_per_batch(const std::string& argument, const std::stri
         throw UsageError(argument, e.what());
     }
     std::vector<int32_t> values;
-    for (int64_t value : wide) {
-        if (value < least || value > most)
-            throw UsageError(argument, fmt::format("{} of batch {} is not within {} .. {}", value,
-                                                   values.size(), least, most));
+    for (const int64_t value : wide) {
+        if (!std::in_range<int32_t>(value))
+            throw UsageError(argument, fmt::format("{} at [{}] is not within {} .. {}", value,
+                                                   fmt::join(index_of(values.size(), array.shape), ", "),
+                                                   INT32_MIN, INT32_MAX));
         values.push_back(static_cast<int32_t>(value));
     }
-    return values;
+    const auto bytes = std::as_bytes(std::span(values));
+    return {bytes.begin(), bytes.end()};
+}
+
+// Reads an array's file, which must have its shape and type.
+std::vector<std::byte> read_array(const ArrayOption& array, const std::string& path, const VkattnProblem& p) {
+    FileArray file = read_file(array.option, path);
+    const std::vector<uint64_t> wanted = array.extents(p);
+    if (file.array.shape != wanted)
+        throw UsageError(array.option,
+                         fmt::format("the shape is ({}) instead of ({}): {}",
+                                     fmt::join(file.array.shape, ", "), fmt::join(wanted, ", "), array.help));
+    if (array.has_integers) return integers_in(array.option, file.array);
+    make_storable(array.option, NpyDtype::float32, file);
+    return file.array.data;
 }
 
 }  // namespace
@@ -216,11 +235,10 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
         "that "
         "broadcast to (batch, heads, seqlen_q, seqlen_kv) as in NumPy; of 4 dimensions, fewer heads that "
         "divide those of query are shared");
-    app.add_option("--kv-lengths", kv_lengths, ".npy of integers, (batch): each batch's keys");
-    CLI::Option* offsets =
-        app.add_option("--query-offsets", query_offsets, ".npy of integers, (batch): --align of each batch");
+    for (size_t i = 0; i < num_arrays; i++)
+        app.add_option(ArrayOption::all()[i].option, arrays[i], ArrayOption::all()[i].help);
     options.add_to(app);
-    offsets->excludes("--align");
+    app.get_option("--query-offsets")->excludes("--align");
 }
 
 std::optional<NpyDtype> InputFiles::wanted_dtype() const {
@@ -236,8 +254,8 @@ std::optional<NpyDtype> InputFiles::wanted_out_dtype() const {
 std::vector<NamedFile> InputFiles::named() const {
     std::vector<NamedFile> files{{"--query", query}, {"--key", key}, {"--value", value}};
     if (mask) files.push_back({"--mask", *mask});
-    if (kv_lengths) files.push_back({"--kv-lengths", *kv_lengths});
-    if (query_offsets) files.push_back({"--query-offsets", *query_offsets});
+    for (size_t i = 0; i < num_arrays; i++)
+        if (arrays[i]) files.push_back({ArrayOption::all()[i].option, *arrays[i]});
     return files;
 }
 
@@ -260,20 +278,16 @@ Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
     check_shapes_aloud(q, k, v, bshd);
 
     Inputs in{
-        make_problem(options, q, k, v), std::move(q.file), std::move(k.file), std::move(v.file), {}, {}, {}};
-    using Limits = std::numeric_limits<int32_t>;
+        make_problem(options, q, k, v), std::move(q.file), std::move(k.file), std::move(v.file), {}, {}};
     VkattnProblem& p = in.problem;
     if (files.mask) read_mask(*files.mask, wanted, in);
-    if (files.kv_lengths) {
-        p.kv_lengths = 1;
-        in.kv_lengths =
-            read_per_batch("--kv-lengths", *files.kv_lengths, p.batch, 0, static_cast<int32_t>(p.seqlen_kv));
+    for (size_t i = 0; i < num_arrays; i++) {
+        if (!files.arrays[i]) continue;
+        const ArrayOption& array = ArrayOption::all()[i];
+        array.ask(p);
+        in.arrays[i] = read_array(array, *files.arrays[i], p);
     }
-    if (files.query_offsets) {
-        p.align = VKATTN_ALIGN_OFFSETS;
-        in.query_offsets =
-            read_per_batch("--query-offsets", *files.query_offsets, p.batch, Limits::min(), Limits::max());
-    }
+    check_lengths("--kv-lengths", integers_of(in.arrays, ArrayName::kv_lengths), p.seqlen_kv);
     return in;
 }
 

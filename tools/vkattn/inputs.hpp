@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "arrays.hpp"
 #include "files.hpp"
 
 namespace vkattn::tools {
@@ -13,7 +14,8 @@ namespace vkattn::tools {
 // As on the command line.
 struct InputFiles {
     std::string query, key, value;
-    std::optional<std::string> mask, kv_lengths, query_offsets, dtype, out_dtype;
+    std::optional<std::string> mask, dtype, out_dtype;
+    ArrayFiles arrays;
 
     // Those of a problem, --query-offsets in place of the options' --align.
     void add_tensors(CLI::App& app);
@@ -27,7 +29,7 @@ struct Inputs {
     VkattnProblem problem;
     FileArray query, key, value;  // all of the problem's dtype
     FileArray mask;               // bool or of the problem's dtype
-    std::vector<int32_t> kv_lengths, query_offsets;
+    ArrayContents arrays;
 
     std::vector<uint64_t> out_shape() const;  // in the layout of the files
     std::vector<uint64_t> lse_shape() const;

@@ -12,7 +12,8 @@
 namespace vkattn::tools {
 namespace {
 
-std::string least_to_most(const std::vector<int32_t>& numbers) {
+std::string least_to_most(const Inputs& in, ArrayName array) {
+    const std::span<const int32_t> numbers = integers_of(in.arrays, array);
     if (numbers.empty()) return "none";
     const auto [least, most] = std::minmax_element(numbers.begin(), numbers.end());
     return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
@@ -27,7 +28,8 @@ std::string first_position(const Inputs& in) {
         case VKATTN_ALIGN_OFFSET:
             return fmt::format("row 0 at key {} (--align)", p.query_offset);
         case VKATTN_ALIGN_OFFSETS:
-            return fmt::format("row 0 at key {} (--query-offsets)", least_to_most(in.query_offsets));
+            return fmt::format("row 0 at key {} (--query-offsets)",
+                               least_to_most(in, ArrayName::query_offsets));
         default:
             if (p.kv_lengths != 0) return "the last row at each batch's last key (bottom-right)";
             return fmt::format("row 0 at key {} (bottom-right)", int64_t{p.seqlen_kv} - p.seqlen_q);
@@ -97,8 +99,8 @@ std::vector<std::string> problem_lines(const Inputs& in, bool bshd) {
                     p.softcap == 0 ? "no softcap" : fmt::format("softcap {:g}", p.softcap)),
         "bounds    " + bounds_text(in), "mask      " + mask_text(in)};
     if (p.kv_lengths != 0)
-        lines.push_back(
-            fmt::format("lengths   {} of {} keys (--kv-lengths)", least_to_most(in.kv_lengths), p.seqlen_kv));
+        lines.push_back(fmt::format("lengths   {} of {} keys (--kv-lengths)",
+                                    least_to_most(in, ArrayName::kv_lengths), p.seqlen_kv));
     return lines;
 }
 
