@@ -20,7 +20,16 @@ struct Expected {
     bool wanted, may_be_null = false;
 };
 
-std::string compare(const std::vector<core::CallerArray>& arrays, const std::vector<Expected>& expected) {
+// A backward reads what the forward has written, and a combine its parts. Where the arrays lie is tested on devices
+// (tests/gpu/test_tensor_memory.cpp).
+bool is_written(const Given& g, Region region) {
+    if (region == Region::parts || region == Region::parts_lse) return false;
+    if (region == Region::out || region == Region::lse) return g.backward == nullptr;
+    return role_of(region) != core::Role::given;
+}
+
+std::string compare(const Given& g, const std::vector<Expected>& expected) {
+    const std::vector<core::CallerArray>& arrays = g.plan.caller_arrays;
     size_t wanted = 0;
     const auto used = std::ranges::count_if(arrays, &core::CallerArray::is_used);
     for (const Expected& e : expected) {
@@ -35,6 +44,9 @@ std::string compare(const std::vector<core::CallerArray>& arrays, const std::vec
             return fmt::format("the address of {} is held to {} bytes, not to {}", name_of(e.region),
                                found->alignment_bytes, e.alignment);
     }
+    for (const core::CallerArray& a : arrays)
+        if (a.is_output != is_written(g, a.region))
+            return fmt::format("{} is taken for an {}put", name_of(a.region), a.is_output ? "out" : "in");
     return wanted == static_cast<size_t>(used) ? "" : "an address is checked that no recording is given";
 }
 
@@ -81,14 +93,14 @@ std::string caller_arrays_flaw(const Given& g) {
                     {Region::parts_lse, 4, rows},
                     {Region::out, c.alignment_bytes, rows},
                     {Region::lse, 4, true, true}};
-        return compare(g.plan.caller_arrays, expected);
+        return compare(g, expected);
     }
     expected = inputs_of(p);
     for (const core::OptionalArray& array : core::optional_arrays(p))
         expected.push_back({array.region, 4, array.given && (p.seqlen_q != 0 || g.backward != nullptr)});
     if (g.backward == nullptr) {
         expected.push_back({Region::lse, 4, true, true});
-        return compare(g.plan.caller_arrays, expected);
+        return compare(g, expected);
     }
     const auto bias = bias_extents(g);
     expected.insert(expected.end(),
@@ -99,7 +111,7 @@ std::string caller_arrays_flaw(const Given& g) {
                      {Region::dkey, p.alignment_bytes, keys},
                      {Region::dvalue, p.alignment_bytes, keys},
                      {Region::dbias, bytes_of(p.dtype), std::count(bias.begin(), bias.end(), 0u) == 0}});
-    return compare(g.plan.caller_arrays, expected);
+    return compare(g, expected);
 }
 
 }  // namespace vkattn::test

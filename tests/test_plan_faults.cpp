@@ -199,6 +199,8 @@ void plant_in_plan(Faults& f) {
         plant("array not checked", [&](auto& all) { all.erase(all.begin() + ptrdiff_t(i)); });
         plant("array held to less", [&](auto& all) { all[i].alignment_bytes /= 2; });
         plant("array may be null", [&](auto& all) { all[i].may_be_null = !all[i].may_be_null; });
+        plant("array is not looked at", [&](auto& all) { all[i].is_used = false; });
+        plant("output or not", [&](auto& all) { all[i].is_output = !all[i].is_output; });
     }
 }
 

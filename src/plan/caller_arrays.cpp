@@ -46,7 +46,7 @@ struct Arrays {
     const Problem& p;
     std::vector<CallerArray> all{};
 
-    // An array is used if any of its elements is.
+    // `is_used`: some element is read, so that the address has to be right.
     void add(Region region, uint32_t alignment_bytes, const Placement& at, bool is_used = true) {
         if (!is_empty(at)) all.push_back({region, alignment_bytes, false, is_used, false, at});
     }

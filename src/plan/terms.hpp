@@ -46,6 +46,17 @@ inline auto optional_arrays(const Problem& p) {
     };
 }
 
+constexpr bool bits_differ() {
+    uint32_t all = shared::PRESENT_CLASSES;
+    bool differ = true;
+#define ARRAY(name, NAME, present, type, extents, asked, ask, text) \
+    differ = differ && (all & shared::PRESENT_##NAME) == 0;         \
+    all |= shared::PRESENT_##NAME;
+#include "interface/arrays.def"
+    return differ;
+}
+static_assert(bits_differ(), "each array has a bit of its own");
+
 constexpr uint32_t mask_kind_of(const Problem& p) {
     return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
 }

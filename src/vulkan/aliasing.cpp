@@ -3,19 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
 
 namespace vkattn::core {
 namespace {
 
 struct Tensor {
-    std::string field;
+    const char* name;  // of its address in the args
     Placement at;
 };
 
 Result<bool> check_apart(const Tensor& output, const Tensor& other) {
     if (!overlap(output.at, other.at)) return true;
-    return invalid(output.field, fmt::format("shares memory with {}", other.field));
+    return invalid(fmt::format("args.{}", output.name),
+                   fmt::format("shares memory with args.{}", other.name));
 }
 
 // Compares each output with every input and every other output.
@@ -55,13 +55,13 @@ bool same(const VkattnStrides& a, const VkattnStrides& b) {
 
 // An array of the caller; no bytes of it if its address is null.
 Tensor tensor_of(const CallerArray& array, const Addresses& addresses) {
-    Tensor tensor{fmt::format("args.{}", name_of(array.region)), array.extents};
+    Tensor tensor{name_of(array.region), array.extents};
     tensor.at.address = addresses[static_cast<size_t>(array.region)];
     if (tensor.at.address == 0) tensor.at.run_bytes = 0;
     return tensor;
 }
 
-// The caller's arrays of a combine are its parts, their lse, out and lse, if any row exists.
+// The caller's arrays of a combine with rows, and no other gets here, are its parts, their lse, out and lse.
 Result<bool> check_combine(const Plan& plan, const Addresses& addresses) {
     const Combine& c = *plan.combine;
     std::vector<Tensor> tensors;
@@ -85,9 +85,11 @@ Result<bool> check_aliasing(const Plan& plan, const Addresses& addresses, VkDevi
     if (plan.dispatches.empty()) return true;
     if (plan.combine) return check_combine(plan, addresses);
     std::vector<Tensor> outputs, inputs;
+    inputs.reserve(plan.caller_arrays.size());
+    outputs.reserve(plan.caller_arrays.size() + 1);
     for (const CallerArray& array : plan.caller_arrays)
         (array.is_output ? outputs : inputs).push_back(tensor_of(array, addresses));
-    outputs.push_back({"args.scratch_address", {scratch, scratch != 0 ? plan.scratch_bytes : 0, {}}});
+    outputs.push_back({"scratch_address", {scratch, scratch != 0 ? plan.scratch_bytes : 0, {}}});
     return check_apart(outputs, inputs);
 }
 

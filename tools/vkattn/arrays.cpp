@@ -29,7 +29,8 @@ const std::array<ArrayOption, num_arrays>& ArrayOption::all() {
 #define ARRAY(name, NAME, present, type, of, is_asked, set, text)                                     \
     ArrayOption{option_of(#name),                                                                     \
                 std::string(std::is_same_v<type, int> ? ".npy of integers, " : ".npy of float32, ") + \
-                    extents_text(#of) + ": " + (text),                                                  \
+                    extents_text(#of) + ": " + (text),                                                \
+                extents_text(#of),                                                                    \
                 &VkattnForwardArgs::name,                                                             \
                 &VkattnBackwardArgs::name,                                                            \
                 [](const VkattnProblem& p) { return std::vector<uint64_t> EXTENTS of; },              \

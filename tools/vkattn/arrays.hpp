@@ -23,6 +23,7 @@ constexpr size_t num_arrays = static_cast<size_t>(ArrayName::count);
 
 struct ArrayOption {
     std::string option, help;
+    std::string shape;  // in words
     VkDeviceAddress VkattnForwardArgs::*forward;
     VkDeviceAddress VkattnBackwardArgs::*backward;
     std::vector<uint64_t> (*extents)(const VkattnProblem&);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <limits>
 #include <utility>
 
 #include "numbers.hpp"
@@ -174,16 +173,9 @@ void read_mask(const std::string& path, const std::optional<NpyDtype>& wanted, I
     check_dtype("--mask", mask, in.query.array.dtype);
 }
 
-// Throws if a length is none of the batch's keys.
-void check_lengths(const std::string& argument, std::span<const int32_t> lengths, uint32_t seqlen_kv) {
-    const auto wrong = std::ranges::find_if(
-        lengths, [&](int32_t x) { return x < 0 || static_cast<uint32_t>(x) > seqlen_kv; });
-    if (wrong != lengths.end())
-        throw UsageError(argument, fmt::format("{} of batch {} is not within 0 .. {}", *wrong,
-                                               wrong - lengths.begin(), seqlen_kv));
-}
-
-std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& array) {
+// Reads integers, each within least .. most.
+std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& array, int64_t least,
+                                   int64_t most) {
     std::vector<int64_t> wide;
     try {
         wide = to_integers(array);
@@ -192,27 +184,28 @@ std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& 
     }
     std::vector<int32_t> values;
     for (const int64_t value : wide) {
-        if (!std::in_range<int32_t>(value))
-            throw UsageError(argument, fmt::format("{} at [{}] is not within {} .. {}", value,
-                                                   fmt::join(index_of(values.size(), array.shape), ", "),
-                                                   INT32_MIN, INT32_MAX));
+        if (value < least || value > most)
+            throw UsageError(argument,
+                             fmt::format("{} at [{}] is not within {} .. {}", value,
+                                         fmt::join(index_of(values.size(), array.shape), ", "), least, most));
         values.push_back(static_cast<int32_t>(value));
     }
     const auto bytes = std::as_bytes(std::span(values));
     return {bytes.begin(), bytes.end()};
 }
 
-// Reads an array's file, which must have its shape and type.
+// Reads an array's file, which must have its shape and type. The library cuts lengths to the keys that there are; in a
+// file another number is a mistake.
 std::vector<std::byte> read_array(const ArrayOption& array, const std::string& path, const VkattnProblem& p) {
     FileArray file = read_file(array.option, path);
-    const std::vector<uint64_t> wanted = array.extents(p);
-    if (file.array.shape != wanted)
-        throw UsageError(array.option,
-                         fmt::format("the shape is ({}) instead of ({}): {}",
-                                     fmt::join(file.array.shape, ", "), fmt::join(wanted, ", "), array.help));
-    if (array.has_integers) return integers_in(array.option, file.array);
-    make_storable(array.option, NpyDtype::float32, file);
-    return file.array.data;
+    check_shape(array.option, file.array, array.extents(p), array.shape.c_str());
+    if (!array.has_integers) {
+        make_storable(array.option, NpyDtype::float32, file);
+        return file.array.data;
+    }
+    const bool are_lengths = array.option == "--kv-lengths";
+    return integers_in(array.option, file.array, are_lengths ? 0 : INT32_MIN,
+                       are_lengths ? p.seqlen_kv : INT32_MAX);
 }
 
 }  // namespace
@@ -287,7 +280,6 @@ Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
         array.ask(p);
         in.arrays[i] = read_array(array, *files.arrays[i], p);
     }
-    check_lengths("--kv-lengths", integers_of(in.arrays, ArrayName::kv_lengths), p.seqlen_kv);
     return in;
 }
 
