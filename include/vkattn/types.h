@@ -157,8 +157,8 @@ typedef struct VkattnOptions {
      * dvalue, and 2 * (head_dim_qk + head_dim_v) for dbias, of which one workgroup does all that shares a tile of the
      * mask: a limit below that is UNSUPPORTED. */
     uint64_t max_dispatch_flops;
-    /* Parts that the keys are split into, merged by their lse; 0: the planner decides (few queries, many keys). More
-     * than there are tiles of keys become fewer: VkattnPlanInfo::num_splits says how many there are. */
+    /* Parts that the keys are split into, merged by their lse; 0: the planner decides (few queries, many keys). No
+     * part is less than a tile of keys, so there may be fewer: VkattnPlanInfo::num_splits says how many. */
     uint32_t num_splits;
     /* Boolean. True: the bits of a query row depend on its own query, keys, values, mask row, kv length and offset
      * alone, not on batch, on the lengths of other sequences, or on how many rows and heads there are. Slower where

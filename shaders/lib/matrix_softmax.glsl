@@ -135,12 +135,13 @@ void exponentials(uint half_index, float factor, bool finished) {
     }
 }
 
-// From this size of a row's offset on, every tile is finished: exponents are differences. A fused multiply-add takes
-// from the exact product an offset that was rounded: by up to 2^-24 of it, so that the largest weight is not quite
-// 1. Where P in 16 bits no longer rounds it to 1, out of a row that sees one key is not that key's value, and the
-// backward takes the difference for a gradient: with a scale of 3,000 dquery was 76 where it is 0 (H200). Where S
-// begins as a mask, each of its steps rounds the sum as well, head_dim / 16 of them. At 700, and 256 head dims, a
-// weight is off by 1e-3 at most then, and by 1e-4 without a mask: bounds, not measurements.
+// From this size of a row's offset on, every tile is finished, and exponents are differences of scores. Otherwise a
+// fused multiply-add subtracts a rounded offset from an exact product. The offset is off by up to 2^-24 of itself,
+// so the largest weight is near 1 but not equal to it. Where its 16-bit P differs from 1, out of a row that sees one
+// key is not that key's value, and the backward takes the difference for a gradient: with a scale of 3,000 dquery
+// was 76 where it is 0 (H200). Where S begins as a mask, each step of the product rounds the sum as well, head_dim /
+// 16 of them. At 700, and 256 head dims, a weight is then off by 1e-3 at most, and by 1e-4 without a mask: bounds,
+// not measurements.
 const float LARGE_SCORE = 700;
 #if defined(BIAS) && defined(BF16)  // a mask over the scale may pass what float32 has: such rows seem empty
 const float LEAST_OFFSET = -3.4e38;

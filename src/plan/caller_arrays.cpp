@@ -1,5 +1,6 @@
-// The arrays whose addresses a recording is given, and what these must be. plan.cpp puts them into a plan, and src/vulkan
-// checks addresses against them: record.cpp for null and alignment, aliasing.cpp for memory that two arrays share.
+// The arrays whose addresses a recording is given, and what these must be. plan.cpp puts them into a plan, and
+// src/vulkan checks addresses against them: record.cpp for null and alignment, aliasing.cpp for memory that two arrays
+// share.
 #include <algorithm>
 
 #include "kernel.hpp"

@@ -15,8 +15,8 @@
 
 namespace vkattn::core {
 
-// An array that a problem may have beside its tensors and its mask (shaders/interface/arrays.def). Kernels find it through
-// the argument block.
+// An array that a problem may have beside its tensors and its mask (shaders/interface/arrays.def). Kernels find it
+// through the argument block.
 struct OptionalArray {
     const char* name;
     Region region;

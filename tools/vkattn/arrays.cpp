@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <type_traits>
 
 namespace vkattn::tools {
 namespace {
@@ -26,17 +25,15 @@ const std::array<ArrayOption, num_arrays>& ArrayOption::all() {
     static const std::array options = {
 #define EXTENTS(...) \
     { __VA_ARGS__ }
-#define ARRAY(name, NAME, present, type, of, is_asked, set, text)                                     \
-    ArrayOption{option_of(#name),                                                                     \
-                std::string(std::is_same_v<type, int> ? ".npy of integers, " : ".npy of float32, ") + \
-                    extents_text(#of) + ": " + (text),                                                \
-                extents_text(#of),                                                                    \
-                &VkattnForwardArgs::name,                                                             \
-                &VkattnBackwardArgs::name,                                                            \
-                [](const VkattnProblem& p) { return std::vector<uint64_t> EXTENTS of; },              \
-                [](const VkattnProblem& p) { return is_asked; },                                      \
-                [](VkattnProblem& p) { set; },                                                        \
-                std::is_same_v<type, int>},
+#define ARRAY(name, NAME, present, type, of, is_asked, set, text)                        \
+    ArrayOption{option_of(#name),                                                        \
+                ".npy of integers, " + extents_text(#of) + ": " + (text),                \
+                extents_text(#of),                                                       \
+                &VkattnForwardArgs::name,                                                \
+                &VkattnBackwardArgs::name,                                               \
+                [](const VkattnProblem& p) { return std::vector<uint64_t> EXTENTS of; }, \
+                [](const VkattnProblem& p) { return is_asked; },                         \
+                [](VkattnProblem& p) { set; }},
 #include "interface/arrays.def"
 #undef EXTENTS
     };

@@ -29,7 +29,6 @@ struct ArrayOption {
     std::vector<uint64_t> (*extents)(const VkattnProblem&);
     bool (*asked)(const VkattnProblem&);
     void (*ask)(VkattnProblem&);
-    bool has_integers;  // otherwise float32
 
     static const std::array<ArrayOption, num_arrays>& all();
 

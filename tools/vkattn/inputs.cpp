@@ -194,17 +194,13 @@ std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& 
     return {bytes.begin(), bytes.end()};
 }
 
-// Reads an array's file, which must have its shape and type. The library cuts lengths to the keys that there are; in a
-// file another number is a mistake.
+// Reads an array's file, which must have its shape and hold integers, as all arrays do today. The library cuts lengths
+// to the keys that there are; in a file another number is a mistake.
 std::vector<std::byte> read_array(const ArrayOption& array, const std::string& path, const VkattnProblem& p) {
-    FileArray file = read_file(array.option, path);
-    check_shape(array.option, file.array, array.extents(p), array.shape.c_str());
-    if (!array.has_integers) {
-        make_storable(array.option, NpyDtype::float32, file);
-        return file.array.data;
-    }
+    const NpyArray file = read_file(array.option, path).array;
+    check_shape(array.option, file, array.extents(p), array.shape.c_str());
     const bool are_lengths = array.option == "--kv-lengths";
-    return integers_in(array.option, file.array, are_lengths ? 0 : INT32_MIN,
+    return integers_in(array.option, file, are_lengths ? 0 : INT32_MIN,
                        are_lengths ? p.seqlen_kv : INT32_MAX);
 }
 
