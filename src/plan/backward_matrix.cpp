@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "backward_passes.hpp"
+#include "quirks.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -195,6 +196,7 @@ Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const Matr
     if (!turned) n.q_v_staged = 0;
     if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
     n.rolled = rolled_on(caps, true);
+    n.lane_by_index = quirk_wrong_lanes(caps);
     n.q_walked = std::max(n.q_walked, block_of(shape));
     n.kv_walked = std::max(n.kv_walked, block_of(shape));
     n.mask_walked = std::max(n.mask_walked, block_of(shape));
@@ -271,6 +273,7 @@ Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, u
     k.matrix_k = n.shape.k;
     k.p_move = n.move;
     k.element_layout = n.layout;
+    k.lane_by_index = n.lane_by_index || launch.rolled;
     k.p_exchanged = n.turned != 0 && n.shape.exchanges;
     k.l2_group_kib = n.l2_group_kib;
     k.min_group_workgroups = n.min_group_workgroups;

@@ -57,6 +57,13 @@ inline bool quirk_preserving_takes_time(const DeviceCaps& caps) {
     return caps.driver_id == driver_nvidia;
 }
 
+// Qualcomm (vendor 0x5143), seen with its own driver on an Adreno 840: where gl_SubgroupInvocationID is an index of shared memory that matrices are loaded
+// from, results are wrong (ncnn's pull request 6972). So lanes are numbered by gl_LocalInvocationIndex there, and in the
+// modules for CPUs, so that tests run both. Remove when a fixed driver is the oldest that is in use.
+inline bool quirk_wrong_lanes(const DeviceCaps& caps) {
+    return caps.vendor_id == 0x5143;
+}
+
 // Each workaround, with what it does, for those who ask which are active. A new one is added here, too.
 struct Quirk {
     bool (*is_active)(const DeviceCaps& caps);
@@ -68,6 +75,7 @@ inline constexpr Quirk quirks[] = {
     {quirk_moves_nothing_out_of_loops,
      "the loops of portable kernels do not compute addresses again that a register can hold"},
     {quirk_exp2_loses_nan, "kernels put NaN back, of which exp2 makes a number"},
+    {quirk_wrong_lanes, "matrix kernels number the lanes of a subgroup by the index in the workgroup"},
     {quirk_preserving_takes_registers,
      "modules do not ask for SignedZeroInfNanPreserve, which costs registers"},
     {quirk_preserving_takes_time, "modules do not ask for SignedZeroInfNanPreserve, which costs time"},
