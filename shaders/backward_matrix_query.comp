@@ -187,13 +187,15 @@ void main() {
     walked_qk.end = walked_v.end = walked.y;
     if (thread == 0) odd_rows = saw_nonfinite = 0;
     begin_comparison();
+    ComparedKeys compared;
+    fetch_compared(work, walked_qk, walked, compared);
     barrier();
-    compare_keys(work, walked_qk, walked);
     HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)
     HOLD_ROWS(held_v, V_HELD_STEPS, dout, HEAD_DIM_V)
     HeldNumbers numbers;
     fetch_held_numbers(work, numbers);
     if (hold_numbers(work, numbers)) odd_rows = 1;
+    compare_keys(compared);
     barrier();
 #ifdef TURNED
     stage_own_v(dout);

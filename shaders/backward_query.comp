@@ -51,7 +51,9 @@ void begin_loss(Work w, Rows k, uvec2 keys) {
     [[unroll]] for (uint r = 0; r < ROWS; r++) lost[r] = 0;
     begin_comparison();
     barrier();
-    compare_keys(w, k, keys);
+    ComparedKeys compared;
+    fetch_compared(w, k, keys, compared);
+    compare_keys(compared);
     barrier();
     find_whether_loss_is_large();
 }

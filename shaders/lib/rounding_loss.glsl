@@ -15,7 +15,8 @@
 // others. Hidden content must change no bit, so neither key may be hidden.
 //
 // backward_query.comp, with the macro DOT, and backward_matrix_query.comp include it. It assumes lib/scores.glsl. A
-// kernel calls begin_comparison(), a barrier, compare_keys(), a barrier, and find_whether_loss_is_large().
+// kernel calls begin_comparison(), a barrier, compare_keys(), a barrier, and find_whether_loss_is_large(). Before
+// compare_keys() it calls fetch_compared(), early, so that it need not wait for the keys.
 shared uint nearest_seen, most_common, most_different;  // the latter two are bits of numbers that are not negative
 const float LARGE_BESIDE_DIFFERENCES = 4;               // a guess, not measured
 
@@ -68,13 +69,30 @@ vec4 four_in_common(Rows k, uint d) {
 void begin_comparison() {
     if (thread == 0) most_common = most_different = 0;
 }
-// Finds the two keys among `keys`, those that the tile sees, and compares them. All invocations call it.
-void compare_keys(Work w, Rows k, uvec2 keys) {
+
+// The head dims of the two keys that an invocation compares.
+const uint COMPARED = (HEAD_DIM_QK + 4 * THREADS - 1) / (4 * THREADS);
+struct ComparedKeys {
+    vec4 first[COMPARED], last[COMPARED];
+};
+
+// Finds the two keys among `keys`, those that the tile sees, and fetches them. All invocations call it.
+void fetch_compared(Work w, Rows k, uvec2 keys, out ComparedKeys compared) {
+    [[unroll]] for (uint i = 0; i < COMPARED; i++) compared.first[i] = compared.last[i] = vec4(0);
     if (keys.x >= keys.y) return;
     common_keys = uvec2(seen_key(w, keys, false), seen_key(w, keys, true));
-    for (uint d = 4 * thread; common_keys.x < keys.y && d < HEAD_DIM_QK; d += 4 * THREADS) {
-        const vec4 a = four_of_key(k, common_keys.x, d), b = four_of_key(k, common_keys.y, d);
-        const vec4 same = abs(in_common(a, b)), apart = abs(a - b);
+    if (common_keys.x >= keys.y) return;
+    [[unroll]] for (uint i = 0; i < COMPARED; i++) {
+        const uint d = 4 * (i * THREADS + thread);
+        if (d >= HEAD_DIM_QK) continue;
+        compared.first[i] = four_of_key(k, common_keys.x, d);
+        compared.last[i] = four_of_key(k, common_keys.y, d);
+    }
+}
+void compare_keys(ComparedKeys compared) {
+    [[unroll]] for (uint i = 0; i < COMPARED; i++) {
+        if (4 * (i * THREADS + thread) >= HEAD_DIM_QK) continue;
+        const vec4 a = compared.first[i], b = compared.last[i], same = abs(in_common(a, b)), apart = abs(a - b);
         atomicMax(most_common, floatBitsToUint(max(max(same.x, same.y), max(same.z, same.w))));
         atomicMax(most_different, floatBitsToUint(max(max(apart.x, apart.y), max(apart.z, apart.w))));
     }
