@@ -59,9 +59,8 @@ struct Terms {
 Terms terms_of(Work w, bool mask_is_mixed) { return Terms(w, mask_rows(w), mask_is_mixed); }
 
 // True if a term changes some score among rows from .x to .y and keys from .x to before .y: `||` of an expression for
-// each term. The mask is left out, because some loops know its tiles. This is a macro, so that the loops' conditions
-// stay short while there is no such term.
-#define terms_change(w, rows, keys) false
+// each term. The mask is left out, because some loops know its tiles.
+bool terms_change(Work w, uvec2 rows, uvec2 keys) { return false; }
 
 // True if bounds, the mask or a term change some score among these rows and keys.
 bool terms_finish(Work w, uvec2 rows, uvec2 keys) {
