@@ -33,7 +33,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) writeonly buffer Re
 shared float floats[M * N];
 shared ELEMENT elements[(M + N) * K];  // enough for either operand; see lib/constants.glsl on lengths
 
-uint lane = gl_LocalInvocationIndex;  // not gl_SubgroupInvocationID: quirk_wrong_lanes (quirks.hpp)
+uint lane = gl_LocalInvocationIndex;  // not gl_SubgroupInvocationID: quirk_index_takes_time (quirks.hpp)
 
 void write_numbers(bool rows, uint columns) {
     barrier();

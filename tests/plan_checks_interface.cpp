@@ -136,6 +136,8 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
                "gradients", "pool_vec4"});
     values["threads"] = *number_of(tuning, pipeline, "subgroups") * constant(pipeline, "subgroup_size");
     values["p_move"] = tuning.at("move");
+    values["lane_by_index"] =
+        pipeline.rolled || (g.caps.driver_id != core::driver_nvidia && g.caps.type != core::DeviceType::cpu);
     values["mask_row_bytes"] = unit_of_mask_rows(g.p);
     if (kind == Kind::forward) take_over(pipeline, values, {"chunk", "q_held_steps", "slices"});
     // Products for dbias are never turned, so that its pass is told another way of P, which it does not move anyway.

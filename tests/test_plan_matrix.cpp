@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 
 #include "plan/matrix.hpp"
 #include "plan_flaws.hpp"
@@ -31,23 +30,6 @@ TEST_CASE("matrix: a row for which the device has no room is passed over, and na
     CHECK(refusal(kernel("matrix")).ends_with(" bytes of shared memory, the device has 1024"));
     // What is asked for is not passed over: the failure is that of the first row.
     CHECK(refusal(tuning("level=0", "matrix")).starts_with("options.tuning: "));
-}
-
-TEST_CASE("matrix: lanes are the driver's, but on an Adreno and in modules for CPUs") {
-    DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const Problem p =
-        resolved(make_problem({64, 64}, {1, 2, 2, 300, 304}, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
-    const auto lanes = [&](const Options& o) {
-        std::set<uint32_t> found;
-        for (const Plan& plan : {planned(caps, p, o), planned(caps, p, make_backward(p), o)})
-            for (const core::Pipeline& pipeline : plan.pipelines)
-                if (on_matrices(pipeline)) found.insert(constant(pipeline, "lane_by_index"));
-        return found;
-    };
-    CHECK_EQ(lanes(kernel("matrix")), std::set{0u});
-    CHECK_EQ(lanes(tuning("rolled=1", "matrix")), std::set{1u});
-    caps.vendor_id = 0x5143;
-    CHECK_EQ(lanes(kernel("matrix_khr")), std::set{1u});
 }
 
 namespace {

@@ -55,8 +55,8 @@ const uint NUMBERS = 8 / UNIT;  // of 16 bits in an element of the pool
 
 const uint SUBGROUPS = THREADS / SUBGROUP_SIZE;
 uint subgroup = gl_SubgroupID;
-// Workgroups have one dimension and their subgroups are full, and then drivers number both alike. By the index, the
-// forward takes 1.5 % longer in D128 (H200, 580.159).
+// Workgroups have one dimension and their subgroups are full, and then drivers number both alike. quirks.hpp says
+// who takes which.
 uint lane = LANE_BY_INDEX ? gl_LocalInvocationIndex % SUBGROUP_SIZE : gl_SubgroupInvocationID;
 
 // acc[r * columns + n] += own(r) . staged, over the blocks n that the loop `each_n` goes over; staged is at

@@ -196,7 +196,7 @@ Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const Matr
     if (!turned) n.q_v_staged = 0;
     if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
     n.rolled = rolled_on(caps, true);
-    n.lane_by_index = quirk_wrong_lanes(caps);
+    n.lane_by_index = !quirk_index_takes_time(caps);
     n.q_walked = std::max(n.q_walked, block_of(shape));
     n.kv_walked = std::max(n.kv_walked, block_of(shape));
     n.mask_walked = std::max(n.mask_walked, block_of(shape));

@@ -233,7 +233,7 @@ MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& 
     n.layout = khr ? 0 : turned ? shape.turned_layout : shape.layout;
     n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
     n.rolled = rolled_on(caps, true);
-    n.lane_by_index = quirk_wrong_lanes(caps);
+    n.lane_by_index = !quirk_index_takes_time(caps);
     if (n.move >= MOVE_SHARED) n.halves = 1;
     if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
     const bool mask_needs_maximum = p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT;

@@ -30,7 +30,7 @@ struct MatrixNumbers {
     uint32_t layout = 0;
     MatrixShape shape{};
     uint32_t subgroup_size = 0;
-    bool lane_by_index = false;  // quirk_wrong_lanes
+    bool lane_by_index = true;  // false: the driver's number of a lane, in modules for GPUs
 
     uint32_t threads() const { return subgroups * subgroup_size; }
     uint32_t tile_q() const { return subgroups * row_blocks * shape.m; }
@@ -57,7 +57,7 @@ struct BackwardMatrixNumbers {
     uint32_t layout = 0;
     MatrixShape shape{};
     uint32_t subgroup_size = 0;
-    bool lane_by_index = false;  // quirk_wrong_lanes
+    bool lane_by_index = true;  // false: the driver's number of a lane, in modules for GPUs
 
     uint32_t q_threads() const { return q_subgroups * subgroup_size; }
     uint32_t kv_threads() const { return kv_subgroups * subgroup_size; }
