@@ -68,7 +68,8 @@ void main() {
     const RowStart to = statistics_of(w, row);
     const bool empty = lse == MINUS_INFINITY;
     // The lse is clamped to the range of what masks add: a row of nothing but the lowest numbers must stay within it.
-    const float held = FROM_NATURAL(clamp(uintBitsToFloat(lse), -HIGHEST_BIAS, HIGHEST_BIAS));
+    const float natural = SHIFTS_ROWS ? uintBitsToFloat(lse) - row_shift(w, row) : uintBitsToFloat(lse);
+    const float held = FROM_NATURAL(clamp(natural, -HIGHEST_BIAS, HIGHEST_BIAS));
     const bool finite = IS_FINITE(uintBitsToFloat(lse));
     const float row_lse = finite ? held : uintBitsToFloat(NAN_BITS);
     if (!finite) delta = uintBitsToFloat(NAN_BITS);

@@ -120,13 +120,13 @@ void fetch_held() {
 }
 
 // Adds dS of a block. All tiles of D are stored to, because a store behind a test would put D into memory.
-void add_block(uint tile) {
+void add_block(Work w, uint tile) {
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(x, TILE_KEYS / N)
             FOR_EACH(n, BLOCK_TILES)
                 FOR_EACH(e, ELEMENTS) {
                     const uint at = r * (TILE_KEYS / N) + x;
-                    const float sum = sums[at][e] + dp[r * BLOCK_TILES + n][e];
+                    const float sum = sums[at][e] + gradient_of_mask(w, vec4(dp[r * BLOCK_TILES + n][e])).x;
                     sums[at][e] = x == tile + n ? sum : sums[at][e];
                 }
 }
@@ -170,7 +170,7 @@ void add_any_part() {
             begin_block(buf, block);
             multiply_scores(AT_QK(buf, block), AT_V(buf, block));
             find_finished(w, first_key + chunk * WALKED, buf, block);
-            add_block((chunk * BLOCKS + block) * BLOCK_TILES);
+            add_block(w, (chunk * BLOCKS + block) * BLOCK_TILES);
         }
         store_stage(BUF_SIZE - buf, 0, fetched);
     }

@@ -72,7 +72,7 @@ Work work_at(Place at) { return work; }
 uint first_key_of(Place at) { return at.first; }
 
 void drop_rows(Place at, uint buf, bool odd) {
-    if (MASK_KIND == MASK_NONE || !zero_hidden_keys) return;
+    if (!HIDES_KEYS || !zero_hidden_keys) return;
     find_seen(work, at.first);
     ZERO_ROWS(buf, !is_seen(row))
     barrier();
@@ -209,7 +209,7 @@ void main() {
     [[dont_unroll]] do {
         begin_sums();
         walk(plain && !zero_hidden_keys);
-        again = MASK_KIND != MASK_NONE && !zero_hidden_keys && has_nonfinite_sum();
+        again = HIDES_KEYS && !zero_hidden_keys && has_nonfinite_sum();
         if (again) zero_hidden_keys = true;
     } while (again);
     barrier();

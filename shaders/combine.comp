@@ -49,7 +49,7 @@ RowStart statistics_of(uvec2 base, uint first_part, uint part, uint row, uint el
 // x: the part's lse or maximum; y: its sum, 0 if it saw nothing.
 vec2 part_statistics(uint first_part, uint part, uint row) {
     if (PARTS_HAVE_MAX_SUM) {
-        const RowStart at = statistics_of(push.parts_lse, first_part, part, row, 2);
+        const RowStart at = statistics_of(push.parts_lse, first_part, part, row, PART_FLOATS(PARTS_HAVE_SHIFT));
         return vec2(FloatsIn(at.base).x[at.at], FloatsIn(at.base).x[at.at + 1]);
     }
     const RowStart at = statistics_of(push.parts_lse, first_part, part, row, 1);
@@ -192,5 +192,10 @@ void main() {
     }
     if (!stores || lane != 0 || push.lse == uvec2(0)) return;
     const RowStart to = statistics_of(push.lse, 0, 0, row, 1);
-    UintsOut(to.base).x[to.at] = IS_ZERO(total) ? MINUS_INFINITY : floatBitsToUint(lse_of(m, total));
+    float lse = lse_of(m, total);
+    if (PARTS_HAVE_SHIFT) {  // the same in all parts
+        const RowStart of_first = statistics_of(push.parts_lse, 0, 0, row, PART_FLOATS(true));
+        lse += FloatsIn(of_first.base).x[of_first.at + 2];
+    }
+    UintsOut(to.base).x[to.at] = IS_ZERO(total) ? MINUS_INFINITY : floatBitsToUint(lse);
 }

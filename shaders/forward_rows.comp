@@ -191,7 +191,7 @@ void add_pv_of_pair(Rows v, uint first_key, uint first, uint i) {
         p[x] = floatBitsToUint(pool[at]) | floatBitsToUint(pool[at + ROW_VECS]) << 16;
         weights |= p[x].x | p[x].y | p[x].z | p[x].w;
     }
-    const uint kept = MASK_KIND != MASK_NONE ? halves_of(weights) : 0xffffffff;
+    const uint kept = HIDES_KEYS ? halves_of(weights) : 0xffffffff;
     [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
         const uvec2 x = AHEAD ? now[i * AHEAD_VECS + o] : load_v(a, o),
                     y = AHEAD ? now[(i + 1) * AHEAD_VECS + o] : load_v(b, o);
@@ -216,7 +216,7 @@ void multiply_pv(Rows v, Rows next_k, uint first_key) {
             const RowStart at = row_start(v, first_key + key, KEY_VALUE_BYTES);
             // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
             vec4 p[ROW_VECS];
-            bool unseen = MASK_KIND != MASK_NONE;
+            bool unseen = HIDES_KEYS;
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
                 p[x] = pool[POOL_P + (group * LANES + key) * ROW_VECS + x];
                 unseen = unseen && p[x] == vec4(0);

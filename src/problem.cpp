@@ -123,6 +123,14 @@ Result<bool> check_semantics(const VkattnProblem& p) {
         return invalid("problem.query_offset", fmt::format("{} is not within -2^31 .. 2^31", p.query_offset));
     if (static_cast<unsigned>(p.mask) > VKATTN_MASK_FLOAT)
         return invalid("problem.mask", fmt::format("{} is not a VkattnMaskType", static_cast<int>(p.mask)));
+    if (static_cast<unsigned>(p.slopes) > VKATTN_SLOPES_PER_BATCH)
+        return invalid("problem.slopes", fmt::format("{} is not a VkattnSlopes", static_cast<int>(p.slopes)));
+    if (static_cast<unsigned>(p.slopes_apply) > VKATTN_SLOPES_APPLY_MASK)
+        return invalid("problem.slopes_apply",
+                       fmt::format("{} is not a VkattnSlopesApply", static_cast<int>(p.slopes_apply)));
+    if (p.slopes != VKATTN_SLOPES_NONE && p.slopes_apply == VKATTN_SLOPES_APPLY_MASK &&
+        p.mask != VKATTN_MASK_FLOAT)
+        return invalid("problem.slopes_apply", "slopes are applied to the mask, and there is no float mask");
     return true;
 }
 
@@ -201,6 +209,7 @@ void fold_bounds(Problem& p) {
                            : p.align == VKATTN_ALIGN_OFFSET       ? p.query_offset
                                                                   : 0;
     using Range = std::numeric_limits<int32_t>;
+    p.position = static_cast<int32_t>(std::clamp<int64_t>(offset, Range::min(), Range::max()));
     const int64_t unbounded = int64_t{1} << 40;
     // The device adds the batch's own offset in 32 bits, where wider windows cannot be told from unbounded ones.
     const int64_t widest = p.align == VKATTN_ALIGN_OFFSETS ? Range::max() : unbounded;

@@ -20,6 +20,7 @@ struct Problem : VkattnProblem {
     int32_t bound_lo = 0;
     int32_t bound_hi = 0;
     bool dynamic_bounds = false;
+    int32_t position = 0;         // what is folded into the bounds: a query row stands at key i + this
     bool follow_lengths = false;  // the batch's offset is its kv length plus what is folded into the bounds
     // Keys from here on are hidden: past a mask's short last extent; else seqlen_kv.
     uint32_t key_limit = 0;

@@ -78,7 +78,7 @@ uint32_t all_optional_arrays() {
 }
 
 bool terms_change_every_score(const Problem& p) {
-    return p.softcap > 0;
+    return p.softcap > 0 || p.slopes != VKATTN_SLOPES_NONE;
 }
 
 // The addresses that a recording must be given are checked for null and alignment; no others are.

@@ -64,6 +64,11 @@ std::string macros_flaw(const Given& g, const Pipeline& pipeline) {
     return "";
 }
 
+uint32_t slopes_kind(const Problem& p) {
+    const bool distance = p.slopes_apply == VKATTN_SLOPES_APPLY_DISTANCE;
+    return p.slopes == VKATTN_SLOPES_NONE ? SLOPES_NONE : distance ? SLOPES_DISTANCE : SLOPES_MASK;
+}
+
 // What tells of the problem in the same way in all kernels.
 Values problem_constants(const Given& g, const Pipeline& pipeline) {
     const Problem& p = g.p;
@@ -78,6 +83,7 @@ Values problem_constants(const Given& g, const Pipeline& pipeline) {
             {"mask_kind", p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
                           : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
                                                         : MASK_NONE},
+            {"slopes", slopes_kind(p)},
             {"out_type", type_constant(p.dtype)},
             {"mask_type", type_constant(p.dtype)},
             {"has_dlse", g.backward != nullptr && g.backward->dlse != 0},
@@ -168,8 +174,8 @@ std::string combine_constants_flaw(const Given& g, const Pipeline& pipeline) {
         return "combine: bits depend on the number of parts";
     const uint64_t rows = threads / invocations;
     // Each invocation of a row reads the statistics, 8 bytes a row at most, of a part of its own.
-    const uint64_t statistics =
-        uint64_t{c.batch} * c.num_heads * c.seqlen_q * 8 * std::min<uint64_t>(invocations, c.num_parts);
+    const uint64_t statistics = uint64_t{c.batch} * c.num_heads * c.seqlen_q * bytes_of_statistics(g) *
+                                std::min<uint64_t>(invocations, c.num_parts);
     const auto far = [&](uint64_t slack, uint64_t limit) {
         return far_rows(c.parts_strides, rows + slack, part_bytes) ||
                far_rows(c.out_strides, rows + slack, bytes) || statistics > limit;
@@ -184,6 +190,7 @@ std::string combine_constants_flaw(const Given& g, const Pipeline& pipeline) {
                   {"parts_are_float32", part_bytes == 4},
                   {"parts_have_max_sum", own_parts},
                   {"parts_are_natural", !own_parts || g.p.mask == VKATTN_MASK_FLOAT},
+                  {"parts_have_shift", own_parts && slopes_kind(g.p) == SLOPES_DISTANCE},
                   {"out_type", type_constant(c.dtype)}};
     take_over(pipeline, values, {"threads", "lanes", "teams", "far_rows"});
     return constants_flaw(pipeline, values);

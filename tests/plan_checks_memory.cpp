@@ -67,7 +67,9 @@ uint64_t bytes_before(const Given& g, const Pipeline& pipeline, Region region) {
     if (kind_of(pipeline) == Kind::combine) return 0;
     const Parts parts = parts_of(g);
     const uint64_t rows = parts.span != 0 ? parts.first * g.rows() : 0;
-    return region == Region::parts ? rows * g.p.head_dim_v * 4 : region == Region::parts_lse ? rows * 8 : 0;
+    return region == Region::parts       ? rows * g.p.head_dim_v * 4
+           : region == Region::parts_lse ? rows * bytes_of_statistics(g)
+                                         : 0;
 }
 
 struct Touches {
@@ -263,6 +265,12 @@ std::string forward_block_flaw(const Given& g, const Block& a) {
     if (a.mask_key_step != (masked && keys != 1)) return "mask_key_step";
     if (a.follow_lengths != (p.kv_lengths != 0 && p.align == VKATTN_ALIGN_BOTTOM_RIGHT))
         return "follow_lengths";
+    const int64_t keys_before = p.kv_lengths != 0 ? 0 : p.seqlen_kv,
+                  position = p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? keys_before - p.seqlen_q
+                             : p.align == VKATTN_ALIGN_OFFSET     ? p.query_offset
+                                                                  : 0;
+    if (a.position != std::clamp<int64_t>(position, INT32_MIN, INT32_MAX)) return "position";
+    if (a.slopes_per_batch != (p.slopes == VKATTN_SLOPES_PER_BATCH)) return "slopes_per_batch";
     if (a.mask_group_size * mask_extents(p)[1] != (masked ? p.num_heads_q : 1)) return "mask_group_size";
     uint64_t heads = 1, batches = 1;
     for (const Pipeline& pipeline : g.plan.pipelines) {
@@ -407,7 +415,7 @@ uint64_t bytes_used(const Given& g, Region region) {
         case Region::parts:
             return parts.count * g.rows() * g.p.head_dim_v * 4;
         case Region::parts_lse:
-            return parts.count * g.rows() * 8;  // row_max and row_sum
+            return parts.count * g.rows() * bytes_of_statistics(g);
         case Region::mask_classes:
             for (const core::Dispatch& d : g.plan.dispatches)
                 if (kind_of(g.plan, d) == Kind::classes)

@@ -235,6 +235,11 @@ VkattnProblem with_softcap(VkattnProblem p) {
     return p;
 }
 
+VkattnProblem with_slopes(VkattnProblem p) {
+    p.slopes = VKATTN_SLOPES_PER_BATCH;
+    return p;
+}
+
 VkattnProblem with_lengths(VkattnProblem p) {
     p.kv_lengths = 1;
     p.align = VKATTN_ALIGN_OFFSETS;
@@ -302,7 +307,8 @@ TEST_CASE("faults: forward of the portable kernels") {
           forward("cut", h200, given(d64, square(2, 4, 2048)), limited(1'000'000'000)),
           forward("invariant", cpu, given(d64, {2, 8, 2, 40, 3000}, f16), invariant({})),
           forward("rows", h200, given(d128, decode, f16)),
-          forward("rows in parts", cpu, given(d64, decode), in_parts({}))})
+          forward("rows in parts", cpu, given(d64, decode), in_parts({})),
+          forward("slopes, in parts", cpu, with_slopes(given(d64, decode)), in_parts({}))})
         check_faults(s);
 }
 

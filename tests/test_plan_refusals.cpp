@@ -102,6 +102,7 @@ TEST_CASE("refusal: what the baseline does not do, and all other kernels do") {
         {"mask", [](VkattnProblem& p, Options&) { set_mask(p, VKATTN_MASK_FLOAT, MaskShape::one); }},
         {"kv lengths", [](VkattnProblem& p, Options&) { p.kv_lengths = 1; }},
         {"query offsets", [](VkattnProblem& p, Options&) { p.align = VKATTN_ALIGN_OFFSETS; }},
+        {"slopes", [](VkattnProblem& p, Options&) { p.slopes = VKATTN_SLOPES_PER_HEAD; }},
         {"limit of a dispatch's cost", [](VkattnProblem&, Options& o) { o.max_dispatch_flops = INT64_MAX; }},
         {"batch-invariant mode", [](VkattnProblem&, Options& o) { o.batch_invariant = true; }},
         {"parts of the keys", [](VkattnProblem&, Options& o) { o.num_splits = 2; }, true, false},

@@ -230,6 +230,11 @@ TEST_CASE("sweep: every device, feature and shape") {
                         make_problem(sweep.draws.of(all_head_dims()), shape, layout, alignment, f.dtype);
                     set_features(given, f);
                     given.softcap = sweep.draws.one_in(7) ? 30.0f : 0.0f;
+                    if (sweep.draws.one_in(7))
+                        given.slopes =
+                            sweep.draws.one_in(2) ? VKATTN_SLOPES_PER_HEAD : VKATTN_SLOPES_PER_BATCH;
+                    if (given.mask == VKATTN_MASK_FLOAT && sweep.draws.one_in(3))
+                        given.slopes_apply = VKATTN_SLOPES_APPLY_MASK;
                     Options o = options_of(f);
                     o.kernel = sweep.draws.of(device.kernels);
                     if (o.kernel.ends_with("_dot") && f.dtype == f32) continue;

@@ -167,7 +167,8 @@ void visit_fields(P& p, const Visit& visit) {
         VISIT(query_offset), VISIT(kv_lengths), VISIT(mask), VISIT(mask_rank), VISIT(mask_extents);
         VISIT(mask_strides), VISIT(query_strides), VISIT(key_strides), VISIT(value_strides);
         VISIT(group_size), VISIT(bound_lo), VISIT(bound_hi), VISIT(dynamic_bounds), VISIT(follow_lengths);
-        VISIT(key_limit), VISIT(mask_group_size), VISIT(mask_per_key);
+        VISIT(key_limit), VISIT(mask_group_size), VISIT(mask_per_key), VISIT(slopes), VISIT(slopes_apply);
+        VISIT(position);
     }
 #undef VISIT
 }

@@ -59,6 +59,25 @@ typedef enum VkattnMaskType {
     VKATTN_MASK_MAX_ENUM = 0x7fffffff
 } VkattnMaskType;
 
+/* Slopes of the query heads, float32 in device memory: args.slopes. Any finite numbers; one that is NaN or infinite
+ * makes out and lse NaN of the rows of its head that see a key. They have no gradient. */
+typedef enum VkattnSlopes {
+    VKATTN_SLOPES_NONE = 0,
+    VKATTN_SLOPES_PER_HEAD = 1,  /* (num_heads_q) */
+    VKATTN_SLOPES_PER_BATCH = 2, /* (batch, num_heads_q) */
+    VKATTN_SLOPES_MAX_ENUM = 0x7fffffff
+} VkattnSlopes;
+
+/* What slopes do to a score, behind the softcap. Products beyond 6.9e37 in magnitude are cut there. */
+typedef enum VkattnSlopesApply {
+    /* ALiBi (Press et al., arXiv:2108.12409): score - slope * |i + offset - j|, the offset being that of `align`. The
+     * lse includes it; where it moves a whole row's lse far, the lse is as exact as a float32 of that size. */
+    VKATTN_SLOPES_APPLY_DISTANCE = 0,
+    /* score + slope * mask element, of a float mask; -inf hides whatever the slope is. dbias is slope * dS. */
+    VKATTN_SLOPES_APPLY_MASK = 1,
+    VKATTN_SLOPES_APPLY_MAX_ENUM = 0x7fffffff
+} VkattnSlopesApply;
+
 /* Distances between neighbours of a 4-D tensor (batch, head, sequence, head_dim), in elements. The innermost
  * distance is 1. For inputs 0 is legal (a broadcast). Outputs must not overlap themselves: some order of the dimensions
  * must nest, each stride being at least the span of the dimensions inside it. */
@@ -107,7 +126,7 @@ typedef struct VkattnProblem {
     uint32_t causal;       /* boolean; default false */
     int64_t window_left;   /* default -1: unbounded */
     int64_t window_right;  /* default -1: unbounded */
-    VkattnAlign align;     /* default bottom-right; matters to causal and window only */
+    VkattnAlign align;     /* default bottom-right; matters to causal, window and slopes */
     int64_t query_offset;  /* for VKATTN_ALIGN_OFFSET; -2^31 to 2^31 */
     uint32_t
         kv_lengths; /* boolean; default false; true: args.kv_lengths holds a key count per batch, int32 */
@@ -131,6 +150,8 @@ typedef struct VkattnProblem {
      * Strides of dimensions that the mask does not have, or has an extent of 1 in, are not read. alignment_bytes does
      * not bind them. */
     VkattnStrides mask_strides;
+    VkattnSlopes slopes;            /* default none */
+    VkattnSlopesApply slopes_apply; /* default to the distance */
 } VkattnProblem;
 
 /* To what the operands of the two products may be rounded: query, key and value as they are loaded, and the weights

@@ -146,6 +146,7 @@ typedef struct VkattnForwardArgs {
     VkDeviceSize scratch_offset;     /* where scratch_address lies in scratch_buffer */
     VkDeviceAddress scratch_address; /* a multiple of the plan's scratch alignment */
     VkDeviceSize scratch_bytes;      /* how much scratch there is from there on, to be checked; 0: not told */
+    VkDeviceAddress slopes;          /* problem.slopes: float32 (num_heads_q) or (batch, num_heads_q) */
 } VkattnForwardArgs;
 
 /* Addresses of one backward; see VkattnBackward. Null is legal for empty tensors. */
@@ -169,6 +170,7 @@ typedef struct VkattnBackwardArgs {
     VkDeviceSize scratch_offset;
     VkDeviceAddress scratch_address;
     VkDeviceSize scratch_bytes;
+    VkDeviceAddress slopes; /* as in VkattnForwardArgs */
 } VkattnBackwardArgs;
 
 /* Addresses of one combine. Null is legal for empty tensors, and for lse, which is not written then. */

@@ -13,7 +13,7 @@ bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
 // that starts again with finished blocks, because a hidden element was not finite, must store the same gradients. The
 // score with a float mask is rounded as finished() rounds it, so that P is that of the forward.
 #define PLAIN_EXPONENT(qk, mask, minus_lse) \
-    (MASK_KIND == MASK_FLOAT ? EXPONENT(fma(qk, push.score_scale, mask), -(minus_lse)) \
+    (NATURAL_SCORES ? EXPONENT(fma(qk, push.score_scale, mask), -(minus_lse)) \
                              : fma(qk, push.score_scale, minus_lse))
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
@@ -68,7 +68,7 @@ void fetch_held_numbers(Work w, out HeldNumbers numbers) {
 // row that has a large lse or is empty.
 #ifdef TURNED
 bool hold_numbers(Work w, HeldNumbers numbers) {
-    bool odd = false;
+    bool odd = SHIFTS_ROWS;  // an lse that includes a large shift is too coarse for what is left
     FOR_EACH(r, ROW_BLOCKS) {
         const vec4 of_row = numbers.of_row[r];
         odd = odd || is_large(of_row.x) || of_row.w != 0;
@@ -79,7 +79,7 @@ bool hold_numbers(Work w, HeldNumbers numbers) {
 }
 #else
 bool hold_numbers(Work w, HeldNumbers numbers) {
-    bool odd = false;
+    bool odd = SHIFTS_ROWS;  // an lse that includes a large shift is too coarse for what is left
     FOR_EACH(r, ROW_BLOCKS) {
         FOR_EACH(item, HELD_NUMBERS) {
             const uint i = item * SUBGROUP_SIZE + lane;
@@ -190,7 +190,7 @@ float finished_exponent(float qk, float minus_lse, Terms terms, uint row, int ke
     derivative = derivatives.x;
     const ivec2 keys = visible_keys(terms.w, row);
     if (!TERMS_ADD) {
-        const bool may_begin_again = MASK_KIND != MASK_NONE && !HAS_SOFTCAP;
+        const bool may_begin_again = HIDES_KEYS && !HAS_SOFTCAP;
         return finished(may_begin_again ? PLAIN_EXPONENT(qk, 0, minus_lse) : score + minus_lse, terms, row, keys, key);
     }
     const float visible = finished(score, terms, row, keys, key);

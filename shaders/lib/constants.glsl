@@ -1,4 +1,5 @@
 // Declares what the portable kernels derive from their constants, and how their loops are unrolled.
+#include "lib/score_facts.glsl"
 uint thread = gl_LocalInvocationIndex;
 const uint GROUPS = THREADS / LANES;
 

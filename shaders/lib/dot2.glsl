@@ -33,7 +33,7 @@ vec4 dot2(uint a, uvec4 b, vec4 sum) {
 // that it is multiplied with does not vanish.
 uint pair_of_weights(float x, float y) {
     uint pair = rounded_pair(x, y);
-    if (MASK_KIND != MASK_NONE || ISOLATES_ROWS) {
+    if (HIDES_KEYS || ISOLATES_ROWS) {
         if ((pair & 0xffff) == 0 && floatBitsToUint(x) != 0) pair |= 0x8000;
         if ((pair & 0xffff0000) == 0 && floatBitsToUint(y) != 0) pair |= 0x80000000;
     }

@@ -19,12 +19,12 @@ void find_next(inout TileCursor c, uint from) {
     c.next_key = next_in(c.classes, from, c.end_key);
     c.next_visible = is_visible(c.classes, c.next_key);
 }
-uint next_first(TileCursor c) { return MASK_KIND == MASK_NONE ? c.k.first + TILE_KV : c.next_key; }
+uint next_first(TileCursor c) { return !HIDES_KEYS ? c.k.first + TILE_KV : c.next_key; }
 
 void go_on(inout TileCursor c, Rows next) {
     c.k = next;
     c.visible = c.next_visible;
-    if (MASK_KIND != MASK_NONE) find_next(c, next.first + TILE_KV);
+    if (HIDES_KEYS) find_next(c, next.first + TILE_KV);
 }
 
 void go_to_first(inout TileCursor c) {
@@ -49,7 +49,7 @@ TileCursor find_cursor() {
     const ivec2 first_row = visible_keys(c.w, c.w.first_row), last_row = visible_keys(c.w, c.w.last_row);
     c.first_inner = last_row.x;
     c.last_inner = min(first_row.y, int(c.end_key)) - int(TILE_KV);
-    if (MASK_KIND == MASK_NONE && c.end_key % TILE_KV != 0)
+    if (!HIDES_KEYS && c.end_key % TILE_KV != 0)
         c.last_inner = min(c.last_inner, int(c.end_key) - 2 * int(TILE_KV));
     go_to_first(c);
     return c;

@@ -13,7 +13,7 @@ Classes classes_of(Work w) { return Classes(class_index(w), 0x80000000u, 0, 0); 
 
 // The first tile from `from` on that the mask does not hide entirely.
 uint next_in(inout Classes c, uint from, uint end) {
-    if (MASK_KIND == MASK_NONE) return from;
+    if (!HIDES_KEYS) return from;
     uint rest = 0;
     [[dont_unroll]] while (from < end && rest == 0) {
         const uint tile = from / TILE_KV;
@@ -38,7 +38,7 @@ shared uint seen[MATRIX_STEPS(TILE_KV, 32)];  // keys of a tile, a bit each
 shared uint saw_nonfinite;  // 1: a sum or an output of some row is not finite
 bool zero_hidden_keys = false;
 
-bool drops_unseen() { return MASK_KIND != MASK_NONE && zero_hidden_keys; }  // in tiles that are no inner ones
+bool drops_unseen() { return HIDES_KEYS && zero_hidden_keys; }  // in tiles that are no inner ones
 
 void forget_seen() {
     for (uint i = thread; i < MATRIX_STEPS(TILE_KV, 32); i += THREADS) seen[i] = 0;

@@ -74,7 +74,7 @@ void find_spoiled_rows(TileCursor c) {
     }
 }
 
-const bool DROPS_UNSEEN = MASK_KIND != MASK_NONE && !ISOLATES_ROWS;  // keys of V
+const bool DROPS_UNSEEN = HIDES_KEYS && !ISOLATES_ROWS;  // keys of V
 
 void loop_with_running_maximum(inout TileCursor c) {
     [[dont_unroll]] while (c.k.first < c.end_key) {

@@ -32,7 +32,7 @@ uvec2 own_rows(Work w) {
 // goes through shared memory, because llvmpipe takes a subgroup's barrier for the workgroup's, and with a mask, because
 // a second pass must give the first one's bits.
 bool sees(Work w, uint first_key) {
-    if (MASK_KIND != MASK_NONE || P_MOVE >= MOVE_SHARED) return true;
+    if (HIDES_KEYS || P_MOVE >= MOVE_SHARED) return true;
     const uvec2 rows = own_rows(w);
     return w.first_row + subgroup_row <= w.last_row && int(first_key + TILE_KV) > visible_keys(w, rows.x).x &&
            int(first_key) < visible_keys(w, rows.y).y;
@@ -98,7 +98,7 @@ void exponentials_of(uint r, uint n, float factor, bool finished) {
         precise const float scaled_score = score * factor;
         const float exponent = EXPONENT(scaled_score, offset);
 #else
-        const bool is_natural = MASK_KIND == MASK_FLOAT && finished;
+        const bool is_natural = NATURAL_SCORES && finished;
         const float exponent =
             is_natural ? EXPONENT(score, offset) : fma(score, factor * TO_BASE_2, -offset * TO_BASE_2);
 #endif

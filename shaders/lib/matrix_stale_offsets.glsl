@@ -14,7 +14,7 @@ bool is_biased(TileCursor c, uint first_key) {
 bool is_inner(TileCursor c) {
     const bool lies_inner = int(c.k.first) >= c.first_inner &&
                             int(c.k.first) <= c.last_inner && !terms_change(c.w, tile_rows(c.w), keys_from(c.k.first));
-    if (MASK_KIND == MASK_NONE || !lies_inner) return lies_inner;
+    if (!HIDES_KEYS || !lies_inner) return lies_inner;
     if (c.next_key < c.end_key && c.next_key + TILE_KV > c.end_key) return false;
     if (BIAS_AHEAD) return inverse_scale != 0 && bias_aligned && !zero_hidden_keys;
     return c.visible && (c.next_visible || c.next_key >= c.end_key);
@@ -42,7 +42,7 @@ bool must_finish(float factor) {
 // Computes P of an inner tile, and fetches K of the tile that follows, which is returned.
 Rows inner_p(TileCursor c) {
     Rows next = tile_at(c.k, next_first(c));
-    if (MASK_KIND == MASK_NONE) next = next_whole_tile(c.k, TILE_KV);
+    if (!HIDES_KEYS) next = next_whole_tile(c.k, TILE_KV);
     begin_scores();
     if (HALVES == 2) multiply_qk(0);
     store_v();
@@ -59,7 +59,7 @@ void inner_pv(inout TileCursor c, Rows next) {
     fetch_bias(mix(c.k.first, next.first, int(next.first) <= c.last_inner));
     if (HALVES == 2) multiply_pv(0);
     store_k();
-    if (MASK_KIND == MASK_NONE) c.v = next_whole_tile(c.v, TILE_KV);
+    if (!HIDES_KEYS) c.v = next_whole_tile(c.v, TILE_KV);
     else c.v = tile_at(c.v, next.first);
     if (next.first < c.end_key) fetch_inner_v(c.v, c.first_dim);
     multiply_pv(HALVES - 1);
@@ -114,7 +114,7 @@ void boundary_pv(inout TileCursor c, Rows next) {
 // if the tile has outgrown those of any row.
 bool leaves_loop(TileCursor c, uint set_tile) {
     if (outgrows()) {
-        if (MASK_KIND != MASK_NONE && has_nan_sum()) saw_nonfinite = 1;
+        if (HIDES_KEYS && has_nan_sum()) saw_nonfinite = 1;
         if (c.k.first != set_tile) grown_tile = c.k.first + 1;
     }
     barrier();
@@ -177,11 +177,11 @@ void loop_with_stale_offsets(inout TileCursor c) {
 
 // Runs the loop. If a masked key or value was not finite, runs it again with hidden keys zeroed.
 void attend(inout TileCursor c) {
-    if (MASK_KIND != MASK_NONE && thread == 0) saw_nonfinite = 0;
+    if (HIDES_KEYS && thread == 0) saw_nonfinite = 0;
     bool again;
     [[dont_unroll]] do {
         loop_with_stale_offsets(c);
-        again = MASK_KIND != MASK_NONE && !zero_hidden_keys && has_nonfinite_result();
+        again = HIDES_KEYS && !zero_hidden_keys && has_nonfinite_result();
         if (again) {
             zero_hidden_keys = true;
             softmax_begin();

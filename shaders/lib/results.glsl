@@ -24,11 +24,14 @@ void store_result4(RowStart at, uint d, vec4 x) {
 // Stores the lse or, of a split, what it comes from: of scores near the lowest, their number would vanish in the sum.
 void store_statistics(Work w, uint row, float row_max, float row_sum) {
     if (IS_SPLIT) {
-        const RowStart at = dense_row(push.lse, heads_of_splits_before(w), 2, w, row);
+        const RowStart at = dense_row(push.lse, heads_of_splits_before(w), PART_FLOATS(SHIFTS_ROWS), w, row);
         FloatsOut(at.base).x[at.at] = row_max;
         FloatsOut(at.base).x[at.at + 1] = row_sum;
+        if (SHIFTS_ROWS) FloatsOut(at.base).x[at.at + 2] = row_shift(w, row);
     } else if (push.lse != uvec2(0)) {
         const RowStart at = dense_row(push.lse, uvec2(0), 1, w, row);
-        FloatsOut(at.base).x[at.at] = lse_of(row_max, row_sum);
+        const float lse = lse_of(row_max, row_sum);
+        const bool sees_none = floatBitsToUint(lse) == MINUS_INFINITY;
+        FloatsOut(at.base).x[at.at] = SHIFTS_ROWS && !sees_none ? lse + row_shift(w, row) : lse;
     }
 }

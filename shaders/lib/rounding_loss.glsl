@@ -27,9 +27,9 @@ bool sums_loss = false;  // the kernel has to sum its dS
 // query tile; keys.y if there is none. All invocations call it, and get the same.
 uint seen_key(Work w, uvec2 keys, bool from_end) {
     const uint count = keys.y - keys.x;
-    uint found = MASK_KIND == MASK_NONE ? 0 : count;
+    uint found = !HIDES_KEYS ? 0 : count;
     const Terms terms = terms_of(w, true);
-    for (uint first = 0; MASK_KIND != MASK_NONE && first < count && found == count; first += THREADS) {
+    for (uint first = 0; HIDES_KEYS && first < count && found == count; first += THREADS) {
         barrier();
         if (thread == 0) nearest_seen = count;
         barrier();

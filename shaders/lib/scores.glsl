@@ -5,9 +5,7 @@
 //   score = finished(x, ...)                 what terms add, and what they hide
 //   needs_finishing(...)                     whether a tile has to be finished at all
 //
-// Scores are in base 2. With a float mask they are natural, because near 49,152 a sum in base 2 would be rounded 1.44
-// times as coarsely (mask_fill=far in tests/cases). Row maxima and the lse of the backward are of the scores' kind, and
-// EXPONENT() brings a difference of two to base 2.
+// Scores are in base 2, or natural numbers (lib/score_facts.glsl). EXPONENT() brings a difference of two to base 2.
 //
 // A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
 // finished() and the Terms; they add to `added` a natural number of at most HIGHEST_BIAS in size. Or they set `hidden`,
@@ -26,47 +24,45 @@
 const float HIDDEN = -1.5e38;
 const float NO_MAXIMUM = -1.3e38;
 const float HIGHEST_BIAS = 6.9e37;
-#define HIGHEST_SCORE (MASK_KIND == MASK_FLOAT ? HIGHEST_BIAS : 1e38)  // 1e38 in base 2 either way
+#define HIGHEST_SCORE (NATURAL_SCORES ? HIGHEST_BIAS : 1e38)  // 1e38 in base 2 either way
 // Some loops know hidden keys by their weight of 0. The weights of visible keys must not vanish there, so 2^-126 is
 // added to them. Score gradients take it off again, because all of a row's weights but one may be smaller.
 const float LEAST_WEIGHT = 1.17549435e-38;
-const bool ZERO_IS_HIDDEN = MASK_KIND != MASK_NONE || ISOLATES_ROWS;
+const bool ZERO_IS_HIDDEN = HIDES_KEYS || ISOLATES_ROWS;
 
 // From a score to base 2, and from a natural number to the scores' base.
-#define TO_BASE_2 (MASK_KIND == MASK_FLOAT ? LOG2_E : 1.0)
-#define FROM_NATURAL(x) (MASK_KIND == MASK_FLOAT ? (x) : (x) * LOG2_E)
+#define TO_BASE_2 (NATURAL_SCORES ? LOG2_E : 1.0)
+#define FROM_NATURAL(x) (NATURAL_SCORES ? (x) : (x) * LOG2_E)
 #define EXPONENT(score, offset) (((score) - (offset)) * TO_BASE_2)
 #define GROWTH (8.0 / TO_BASE_2)  // row_max may lag by this much: P stays below 2^8, far from overflow
 
-const bool TERMS_ADD = MASK_KIND == MASK_FLOAT;  // some term adds a number to scores
-
 // Without a softcap finished() multiplies q.k by the scale and adds the mask at once: so does find_plain() of the
 // backward on matrix units, whose P has to be that of out.
-const bool SCALED_WITH_MASK = MASK_KIND == MASK_FLOAT && !HAS_SOFTCAP;
+const bool SCALED_WITH_MASK = NATURAL_SCORES && !HAS_SOFTCAP;
 
 #include "lib/softcap.glsl"
-
-// True if a term changes every score. The mask is not among them: the matrix kernel knows of tiles in which it changes
-// nothing, and can fetch it ahead.
-const bool FINISHES_ALL_TILES = HAS_SOFTCAP;
+#include "lib/term_slopes.glsl"
 
 // The terms know this beside the place of a score. A kernel asks for it once a tile.
 struct Terms {
     Work w;
     MaskRows mask;
     bool mask_is_mixed;  // false: the mask is known to change nothing in this tile
+    float slope;         // of the head, where heads are not packed
 };
-Terms terms_of(Work w, bool mask_is_mixed) { return Terms(w, mask_rows(w), mask_is_mixed); }
+Terms terms_of(Work w, bool mask_is_mixed) {
+    return Terms(w, mask_rows(w), mask_is_mixed, SLOPES == SLOPES_NONE || PACKED_HEADS ? 1 : slope_of(w, w.first_row));
+}
 
 // True if a term changes some score among rows from .x to .y and keys from .x to before .y: `||` of an expression for
 // each term. The mask is left out, because some loops know its tiles.
-bool terms_change(Work w, uvec2 rows, uvec2 keys) { return false; }
+bool terms_change(Work w, uvec2 rows, uvec2 keys) { return SLOPES != SLOPES_NONE; }
 
 // True if bounds, the mask or a term change some score among these rows and keys.
 bool terms_finish(Work w, uvec2 rows, uvec2 keys) {
     const int common_begin = visible_keys(w, rows.y).x, common_end = visible_keys(w, rows.x).y;
     return int(keys.x) < common_begin || int(keys.y) > common_end  // the bounds
-           || MASK_KIND != MASK_NONE || terms_change(w, rows, keys);
+           || HIDES_KEYS || terms_change(w, rows, keys);
 }
 
 // Rows of the work's query tile, first and last that exist; keys of the tile that begins at first_key.
@@ -96,9 +92,10 @@ vec4 scaled(vec4 x, out vec4 derivative) {
 float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
     bool hidden = key < keys.x || key >= keys.y, spoiled = false;
     float added = 0;
+    TERM_SLOPES
 #include "lib/term_mask.glsl"
     // A capped score is within the range without a clamp, which might make a number of NaN.
-    if (HAS_SOFTCAP && MASK_KIND == MASK_NONE && !TERMS_ADD) return hidden ? HIDDEN : score;
+    if (HAS_SOFTCAP && !HIDES_KEYS && !TERMS_ADD) return hidden ? HIDDEN : score;
     precise float sum = score;
     if (TERMS_ADD) sum = SCALED_WITH_MASK ? fma(score, push.score_scale, added) : score + FROM_NATURAL(added);
     hidden = hidden || floatBitsToUint(sum) == MINUS_INFINITY;

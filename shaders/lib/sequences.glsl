@@ -4,6 +4,7 @@
 // bounds of the push constants: kernels ask a Work, which one of work_of_tile, work_of_last_tile and work_of_keys has
 // filled.
 #include "lib/logarithms.glsl"
+#include "lib/score_facts.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ArgumentsIn { ForwardArguments x; };
 ArgumentsIn arguments() { return ArgumentsIn(ARGUMENTS_ADDRESS); }  // only where HAS_ARGUMENTS
@@ -17,6 +18,8 @@ struct Work {
     uint first_key;      // row of the key and value tensors with which the batch's sequence begins
     uint num_keys;       // keys that the mask and the batch's kv length leave
     int lo, hi;          // query row i sees key j only if i + lo <= j <= i + hi
+    int position;        // query row i stands at key i + position, cut to where it is before or behind all keys
+    int beyond;          // by so much farther from all keys. Both are 0 without an argument block
     uint first_row;      // of the query tile; rows count heads too where heads are packed
     uint last_row;       // last row of the tile that exists
     uint split;          // number of the split of the keys
@@ -64,6 +67,7 @@ void find_sequences(inout Work w) {
     w.num_keys = push.seqlen_kv;
     w.lo = push.bound_lo;
     w.hi = push.bound_hi;
+    w.position = w.beyond = 0;
     if (!HAS_ARGUMENTS) return;
     ArgumentsIn a = arguments();
     int shift = 0;
@@ -74,6 +78,9 @@ void find_sequences(inout Work w) {
     if (lengths && a.x.follow_lengths != 0) shift = int(w.num_keys);
     if (offsets) shift = offset;
     w.num_keys = min(w.num_keys, a.x.key_limit);
+    const int position = a.x.position + shift;  // only one of the two is large
+    w.position = clamp(position, -int(push.seqlen_q), int(push.seqlen_kv));
+    w.beyond = abs(position - w.position);
     // Beyond these a bound hides, or leaves, everything; within them nothing overflows.
     w.lo = clamp(shifted(w.lo, shift), -int(push.seqlen_q), int(push.seqlen_kv));
     w.hi = clamp(shifted(w.hi, shift), -int(push.seqlen_q) - 1, int(push.seqlen_kv) - 1);
@@ -182,6 +189,6 @@ RowStart dense_row(uvec2 base, uvec2 heads_before, uint elements, Work w, uint r
 
 float lse_of(float row_max, float row_sum) {
     if (IS_ZERO(row_sum)) return uintBitsToFloat(MINUS_INFINITY);
-    const float lse = MASK_KIND == MASK_FLOAT ? row_max + LN_2 * log2(row_sum) : LN_2 * (row_max + log2(row_sum));
+    const float lse = NATURAL_SCORES ? row_max + LN_2 * log2(row_sum) : LN_2 * (row_max + log2(row_sum));
     return IS_FINITE(row_sum) ? lse : uintBitsToFloat(NAN_BITS);
 }

@@ -5,5 +5,5 @@
         const vec2 element = mask_element(mask_row(terms.mask, row), at);
         hidden = element.y != 0;
         spoiled = spoiled || !IS_FINITE(element.x);
-        added += clamp(element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
+        added += clamp(SLOPES == SLOPES_MASK ? slope * element.x : element.x, -HIGHEST_BIAS, HIGHEST_BIAS);
     }

@@ -257,7 +257,7 @@ vec4 acc[ROWS * OUT_VECS];
 
 // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
 #define DROP_UNSEEN \
-    if (MASK_KIND != MASK_NONE) { DROP_WHERE_ALL_ARE_HIDDEN }
+    if (HIDES_KEYS) { DROP_WHERE_ALL_ARE_HIDDEN }
 
 // UNKNOWN_ZERO is 0, because no dimension of a grid exceeds 2^31 - 1 (src/problem.cpp), but compilers cannot know that.
 // Turnip's (Mesa 26.1) loads from shared memory with constant offsets of up to 4095 bytes, and spends an addition on

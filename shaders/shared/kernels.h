@@ -30,6 +30,8 @@ struct ForwardArguments {
     uint class_heads;      // heads that have their own classes of mask tiles, each for as many query heads
     uint class_batches;    // batches that have: 1, or all
     uint present;          // PRESENT_*
+    int position;          // query row i stands at key position i + this + what follow_lengths and query_offsets add
+    uint slopes_per_batch;  // 1: each batch has slopes of its own
     uint padding;
 };
 // A dispatch of write_arguments.comp writes this much of an argument block: as many words as fit the push constants.
@@ -42,6 +44,9 @@ const uint PRESENT_CLASSES = 1;
 #define CLASS_HIDDEN 0u   // no row sees any key
 #define CLASS_MIXED 1u    // anything else
 #define CLASS_VISIBLE 2u  // nothing is hidden, and nothing added
+
+// What combine.comp is told of a row of a split: its maximum and its sum and, where its scores are shifted, by how much.
+#define PART_FLOATS(shifts_rows) ((shifts_rows) ? 3 : 2)
 
 // The backward's argument block.
 struct BackwardArguments {
@@ -60,8 +65,8 @@ struct BackwardArguments {
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(ForwardArguments) == 184);
-static_assert(sizeof(BackwardArguments) == 384);
+static_assert(sizeof(ForwardArguments) == 200);
+static_assert(sizeof(BackwardArguments) == 400);
 #endif
 
 // Splits of the keys are not made smaller than this where nobody asked for their number. A guess, not measured: below,
@@ -77,6 +82,11 @@ static_assert(sizeof(BackwardArguments) == 384);
 #define MASK_NONE 0
 #define MASK_BOOL 1
 #define MASK_FLOAT 2
+
+// To what slopes are applied (VkattnSlopes).
+#define SLOPES_NONE 0
+#define SLOPES_DISTANCE 1
+#define SLOPES_MASK 2
 
 // How the matrix kernel makes P, an accumulator, the left operand of P . V.
 #define MOVE_FRAGMENT 0      // element by element: both have the same layout

@@ -49,10 +49,10 @@ Push make_push(const Combine& c) {
 
 // True if a workgroup's rows lie within 31-bit offsets, in bytes, and so do the statistics of as many parts as a row
 // has invocations.
-bool narrow_rows(const Combine& c, uint32_t rows, uint32_t invocations) {
+bool narrow_rows(const Combine& c, uint32_t statistics_bytes, uint32_t rows, uint32_t invocations) {
     const uint64_t limit = narrow_offset_bytes - uint64_t{4} * VKATTN_MAX_HEAD_DIM;
     const uint64_t rows_of_part = uint64_t{c.batch} * c.num_heads * c.seqlen_q;
-    return rows_of_part <= limit / 8 / std::min(invocations, c.num_parts) &&
+    return rows_of_part <= limit / statistics_bytes / std::min(invocations, c.num_parts) &&
            c.out_strides.seq <= limit / c.element_bytes / rows &&
            c.parts_strides.seq <= limit / c.parts_element_bytes / rows;
 }
@@ -75,7 +75,7 @@ Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, PartStatistic
     const bool one_team = !any_order || quirk_no_divergent_addresses(caps);
     const uint32_t teams = one_team ? 1 : teams_for(caps, c.num_parts, step, lanes);
     const uint32_t threads = std::max(least_threads, lanes * teams), rows = threads / (lanes * teams);
-    const bool narrow = narrow_rows(c, rows, lanes * teams);
+    const bool narrow = narrow_rows(c, std::max(8u, statistics.bytes()), rows, lanes * teams);
     if (!narrow && quirk_no_divergent_addresses(caps))
         return unsupported("", "rows lie 2^31 bytes apart, which this driver's compiler does not survive");
     auto& constants = launch.constants;
@@ -87,8 +87,9 @@ Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, PartStatistic
     constants.load_bytes = load_bytes(c);
     constants.far_rows = !narrow;
     constants.exp2_loses_nan = quirk_exp2_loses_nan(caps);
-    constants.parts_have_max_sum = statistics != PartStatistics::lse;
-    constants.parts_are_natural = statistics != PartStatistics::max_sum_log2;
+    constants.parts_have_max_sum = statistics.max_sum;
+    constants.parts_are_natural = statistics.natural;
+    constants.parts_have_shift = statistics.shift;
     constants.parts_are_float32 = c.parts_dtype == VKATTN_DTYPE_FLOAT32;
     constants.out_type = type_of(c.dtype);
     launch.push = make_push(c);

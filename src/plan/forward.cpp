@@ -52,12 +52,16 @@ uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& op
     return std::min(span, too_long ? most : max_span_tiles);
 }
 
+PartStatistics part_statistics(const Problem& p) {
+    return {.max_sum = true, .natural = has_natural_scores(p), .shift = shifts_rows(p)};
+}
+
 uint64_t rows_of_part(const Problem& p) {
     return uint64_t{p.batch} * p.num_heads_q * p.seqlen_q;
 }
 
 uint64_t bytes_of_part(const Problem& p) {
-    return rows_of_part(p) * (p.head_dim_v + 2) * 4;
+    return rows_of_part(p) * (p.head_dim_v * uint64_t{4} + part_statistics(p).bytes());
 }
 
 // Returns the number of parts for which scratch has room; 0 if this build has no kernel to merge them.
@@ -105,7 +109,7 @@ Result<bool> reserve_parts(const DeviceCaps& caps, const Options& options, const
             "", fmt::format("{} splits of the keys need {} bytes of scratch each, the limit is {}", g.splits,
                             bytes_of_part(p), scratch_limit(caps, options)));
     reserve_scratch(plan, Region::parts, g.splits * rows_of_part(p) * p.head_dim_v * 4);
-    reserve_scratch(plan, Region::parts_lse, g.splits * rows_of_part(p) * 8);
+    reserve_scratch(plan, Region::parts_lse, g.splits * rows_of_part(p) * part_statistics(p).bytes());
     return true;
 }
 
@@ -117,7 +121,8 @@ void set_results(Launch<K>& launch, const Problem& p, const Grid& g) {
     const uint64_t rows_before = g.first_split * rows_of_part(p);
     launch.constants.is_split = split;
     VKATTN_PATCH(launch, out_rows, split ? Region::parts : Region::out, 0 - rows_before * p.head_dim_v * 4);
-    VKATTN_PATCH(launch, lse, split ? Region::parts_lse : Region::lse, 0 - rows_before * 8);
+    VKATTN_PATCH(launch, lse, split ? Region::parts_lse : Region::lse,
+                 0 - rows_before * part_statistics(p).bytes());
     launch.writes = split ? bit(Region::parts) | bit(Region::parts_lse) : bit(Region::out) | bit(Region::lse);
     if (!split) return;
     launch.push.operand_layout[9] = g.fixed_cuts ? 0 : static_cast<uint32_t>(g.splits);
@@ -207,11 +212,9 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
                      box.count[0] * box.count[1] * box.count[2] * unit);
     }
     if (grid.span_tiles == 0) return plan;
-    const auto statistics =
-        problem.mask == VKATTN_MASK_FLOAT ? PartStatistics::max_sum_natural : PartStatistics::max_sum_log2;
     const uint64_t limit = options.max_dispatch_flops != 0 ? options.max_dispatch_flops : UINT64_MAX;
-    if (auto ok = add_combine(caps, combine_of(problem, grid.splits), statistics, !options.batch_invariant,
-                              limit, plan);
+    if (auto ok = add_combine(caps, combine_of(problem, grid.splits), part_statistics(problem),
+                              !options.batch_invariant, limit, plan);
         !ok)
         return ok.failure();
     return plan;

@@ -34,7 +34,7 @@ Scales scales_of(const Problem& p) {
     // the cap, which must not be subnormal.
     const float softcap =
         p.softcap > 0 ? std::clamp(p.softcap, std::numeric_limits<float>::min(), 4.4e37f) : 0;
-    const float unit = p.mask == VKATTN_MASK_FLOAT ? 1 : log2_e;
+    const float unit = has_natural_scores(p) ? 1 : log2_e;
     return {p.softmax_scale * unit, softcap * unit};
 }
 

@@ -176,8 +176,11 @@ uint32_t delta_rows(const Problem& problem);
 void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 
 // What the parts of a row bring to a merge: an lse, or row_max and row_sum of a forward kernel, where row_max is in
-// base 2 or natural, as the scores are (shaders/lib/scores.glsl).
-enum class PartStatistics { lse, max_sum_log2, max_sum_natural };
+// base 2 or natural, as the scores are, and perhaps the row's shift (shaders/lib/score_facts.glsl).
+struct PartStatistics {
+    bool max_sum = false, natural = true, shift = false;
+    uint32_t bytes() const { return max_sum ? PART_FLOATS(shift) * 4 : 4; }
+};
 
 // Adds the merge of parts to a plan. With any_order the result's bits may depend on the number of parts, empty ones
 // included. No dispatch costs more than `limit`.

@@ -61,9 +61,23 @@ constexpr uint32_t mask_kind_of(const Problem& p) {
     return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
 }
 
+constexpr uint32_t slopes_kind_of(const Problem& p) {
+    if (p.slopes == VKATTN_SLOPES_NONE) return SLOPES_NONE;
+    return p.slopes_apply == VKATTN_SLOPES_APPLY_MASK ? SLOPES_MASK : SLOPES_DISTANCE;
+}
+
 // True if a term changes every score: FINISHES_ALL_TILES of shaders/lib/scores.glsl.
 constexpr bool finishes_all_tiles(const Problem& p) {
-    return p.softcap > 0;
+    return p.softcap > 0 || p.slopes != VKATTN_SLOPES_NONE;
+}
+
+// True if scores are natural numbers, not in base 2, and if a row's are relative to a number of the row: NATURAL_SCORES
+// and SHIFTS_ROWS of shaders/lib/score_facts.glsl.
+constexpr bool has_natural_scores(const Problem& p) {
+    return p.mask == VKATTN_MASK_FLOAT;
+}
+constexpr bool shifts_rows(const Problem& p) {
+    return slopes_kind_of(p) == SLOPES_DISTANCE;
 }
 
 // True if some row of a head may see a key that another row of it may not. kv lengths hide keys from all rows alike.
@@ -79,6 +93,7 @@ template <class Constants>
 void set_term_constants(Constants& c, const Problem& p) {
     c.has_softcap = p.softcap > 0;
     c.mask_kind = mask_kind_of(p);
+    c.slopes = slopes_kind_of(p);
 }
 
 // Sets the members of the argument block for the mask and for the offset of query rows among the keys.
@@ -89,6 +104,8 @@ inline void set_term_arguments(shared::ForwardArguments& a, const Problem& p) {
     a.key_limit = p.key_limit;
     a.mask_key_step = p.mask_per_key;
     a.follow_lengths = p.follow_lengths;
+    a.position = p.position;
+    a.slopes_per_batch = p.slopes == VKATTN_SLOPES_PER_BATCH;
 }
 
 }  // namespace vkattn::core

@@ -175,6 +175,8 @@ VkattnProblem problem_of(Bytes& bytes) {
         spoil(bytes, *field);
     spoil(bytes, p.query_offset);
     set_mask(bytes, p);
+    if (p.slopes != VKATTN_SLOPES_NONE) p.slopes = enumerator<VkattnSlopes>(bytes, 3);
+    p.slopes_apply = enumerator<VkattnSlopesApply>(bytes, bytes.one_in(3) ? 2 : 1);
     if (bytes.one_in(2)) p.alignment_bytes = core::bytes_of(p.dtype) << bytes.below(5);
     spoil(bytes, p.alignment_bytes);
     const Extents query{p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk},

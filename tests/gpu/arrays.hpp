@@ -17,6 +17,7 @@ namespace vkattn::test {
 // Empty: the case has none.
 struct CaseArrays {
     std::vector<int32_t> kv_lengths, query_offsets;
+    std::vector<float> slopes;
 };
 
 struct OptionalArray {
@@ -25,24 +26,38 @@ struct OptionalArray {
     VkDeviceAddress VkattnBackwardArgs::*backward;  // null: no backward reads it
     const char* word;                               // that gives a case its values
     const char* example;                            // of values, for 2 batches and 4 heads
-    uint32_t VkattnProblem::*count;                 // of values, one for each of these
+    uint64_t (*count)(const VkattnProblem&);        // of values
     std::variant<std::vector<int32_t> CaseArrays::*, std::vector<float> CaseArrays::*> values;
     void (*ask)(VkattnProblem&);  // sets what the problem says of it
     void (*tell)(const CaseArrays&, const VkattnProblem&, oracle::Problem&);
 };
+inline uint64_t batches(const VkattnProblem& p) {
+    return p.batch;
+}
 inline const OptionalArray optional_arrays[] = {
     {"kv_lengths", &VkattnForwardArgs::kv_lengths, &VkattnBackwardArgs::kv_lengths, "lengths", "9,3",
-     &VkattnProblem::batch, &CaseArrays::kv_lengths, [](VkattnProblem& p) { p.kv_lengths = 1; },
+     &batches, &CaseArrays::kv_lengths, [](VkattnProblem& p) { p.kv_lengths = 1; },
      [](const CaseArrays& c, const VkattnProblem& p, oracle::Problem& o) {
          for (const int32_t length : c.kv_lengths)  // the oracle takes no lengths that need clamping
              o.kv_lengths.push_back(std::clamp<int64_t>(length, 0, p.seqlen_kv));
      }},
     {"query_offsets", &VkattnForwardArgs::query_offsets, &VkattnBackwardArgs::query_offsets, "offsets", "4,0",
-     &VkattnProblem::batch, &CaseArrays::query_offsets,
-     [](VkattnProblem& p) { p.align = VKATTN_ALIGN_OFFSETS; },
+     &batches, &CaseArrays::query_offsets, [](VkattnProblem& p) { p.align = VKATTN_ALIGN_OFFSETS; },
      [](const CaseArrays& c, const VkattnProblem& p, oracle::Problem& o) {
          if (p.align == VKATTN_ALIGN_OFFSETS)
              o.query_offset.assign(c.query_offsets.begin(), c.query_offsets.end());
+     }},
+    {"slopes", &VkattnForwardArgs::slopes, &VkattnBackwardArgs::slopes, "slopes", "0.5,0.25,-1,0",
+     [](const VkattnProblem& p) {
+         return uint64_t{p.slopes == VKATTN_SLOPES_PER_BATCH ? p.batch : 1} * p.num_heads_q;
+     },
+     &CaseArrays::slopes,
+     [](VkattnProblem& p) {
+         if (p.slopes == VKATTN_SLOPES_NONE) p.slopes = VKATTN_SLOPES_PER_HEAD;
+     },
+     [](const CaseArrays& c, const VkattnProblem& p, oracle::Problem& o) {
+         o.head_slopes.assign(c.slopes.begin(), c.slopes.end());
+         o.slopes_of_mask = !c.slopes.empty() && p.slopes_apply == VKATTN_SLOPES_APPLY_MASK;
      }},
 };
 constexpr uint32_t array_alignment = 4;

@@ -155,6 +155,8 @@ Setters make_words() {
         {"parts_dtype", dtype(&Case::parts_dtype)},
         {"mask", field(&P::mask, {{"bool", VKATTN_MASK_BOOL}, {"float", VKATTN_MASK_FLOAT}})},
         {"mask_shape", set_mask_shape},
+        {"slopes_of", field(&P::slopes_apply, {{"distance", VKATTN_SLOPES_APPLY_DISTANCE},
+                                               {"mask", VKATTN_SLOPES_APPLY_MASK}})},
         {"mask_fill", field(&Case::mask_fill, {{"random", MaskFill::random},
                                                {"banded", MaskFill::banded},
                                                {"rows", MaskFill::rows},
@@ -215,6 +217,7 @@ const std::map<std::string, void (*)(Line&), std::less<>>& flags() {
     static const std::map<std::string, void (*)(Line&), std::less<>> all = {
         {"causal", [](Line& l) { l.result.problem.causal = 1; }},
         {"batch_invariant", [](Line& l) { l.result.batch_invariant = true; }},
+        {"slopes_per_batch", [](Line& l) { l.result.problem.slopes = VKATTN_SLOPES_PER_BATCH; }},
         {"no_lse", [](Line& l) { l.result.lse = false; }},
         {"dlse", [](Line& l) { l.result.dlse = true; }},
         {"no_dbias", [](Line& l) { l.result.dbias = false; }},
@@ -291,9 +294,8 @@ void check_whole(const Line& line) {
     const Case& c = line.result;
     const VkattnProblem& p = c.problem;
     for (const OptionalArray& array : optional_arrays)
-        if (const size_t given = count_of(c, array); given != 0 && given != p.*array.count)
-            line.fail(fmt::format("{} {} for {} {}", given, array.word, p.*array.count,
-                                  array.count == &VkattnProblem::batch ? "batches" : "heads"));
+        if (const size_t given = count_of(c, array); given != 0 && given != array.count(p))
+            line.fail(fmt::format("{} {} where there are {}", given, array.word, array.count(p)));
     if ((p.align == VKATTN_ALIGN_OFFSETS) == c.query_offsets.empty()) line.fail("offsets exclude align");
     if ((p.mask == VKATTN_MASK_NONE) != (p.mask_rank == 0)) line.fail("mask and mask_shape go together");
     if (p.mask == VKATTN_MASK_NONE && !line.shape.mask_strides.empty()) line.fail("ms is of masks");

@@ -43,6 +43,10 @@ struct Problem {
     std::vector<std::int64_t> query_offset = {};  // Alignment::given: one, or one per batch
     std::vector<std::int64_t> kv_lengths = {};    // one per batch; empty: seqlen_kv
     std::optional<Mask> mask = {};
+
+    // One per query head, or per batch and query head; empty: none.
+    std::vector<double> head_slopes = {};
+    bool slopes_of_mask = false;  // they multiply the mask; otherwise the distance, which is subtracted
 };
 
 struct Result {

@@ -92,12 +92,13 @@ template <typename T>
 void add_mask_gradients(const Problem& p, const Rows<T>& rows, const Block<T>& gradients,
                         std::vector<T>& plane) {
     const std::size_t columns = p.mask->extents.back();
+    const T slope = p.slopes_of_mask ? static_cast<T>(slope_of(p, rows.head)) : 1;
     const std::size_t end = columns == 1 ? gradients.keys.end : std::min(gradients.keys.end, columns);
     for (std::size_t r = 0; r < gradients.rows; ++r) {
         const std::size_t row = mask_row(p, rows.head.batch, rows.head.head, rows.first + r) -
                                 mask_row(p, rows.head.batch, rows.head.head, 0);
         for (std::size_t j = gradients.keys.begin; j < end; ++j)
-            plane[row * columns + (columns == 1 ? 0 : j)] += gradients.row(r)[j];
+            plane[row * columns + (columns == 1 ? 0 : j)] += slope * gradients.row(r)[j];
     }
 }
 

@@ -31,14 +31,22 @@ void validate(const Mask& mask, const Problem& p) {
     require(mask.values.size() == count, "mask values");
 }
 
+std::int64_t length_of(const Problem& p, std::size_t batch) {
+    return p.kv_lengths.empty() ? static_cast<std::int64_t>(p.seqlen_kv) : p.kv_lengths[batch];
+}
+
+// Where query row i stands among the keys.
+std::int64_t position_of(const Problem& p, std::size_t batch, std::size_t i) {
+    std::int64_t offset = 0;
+    if (p.alignment == Alignment::bottom_right)
+        offset = length_of(p, batch) - static_cast<std::int64_t>(p.seqlen_q);
+    if (p.alignment == Alignment::given) offset = p.query_offset[p.query_offset.size() == 1 ? 0 : batch];
+    return static_cast<std::int64_t>(i) + offset;
+}
+
 // What lengths, causality and the window leave of the keys of query row i.
 KeyRange visible_range(const Problem& p, std::size_t batch, std::size_t i) {
-    const auto length = p.kv_lengths.empty() ? static_cast<std::int64_t>(p.seqlen_kv) : p.kv_lengths[batch];
-    std::int64_t offset = 0;
-    if (p.alignment == Alignment::bottom_right) offset = length - static_cast<std::int64_t>(p.seqlen_q);
-    if (p.alignment == Alignment::given) offset = p.query_offset[p.query_offset.size() == 1 ? 0 : batch];
-    const std::int64_t position = static_cast<std::int64_t>(i) + offset;
-
+    const std::int64_t length = length_of(p, batch), position = position_of(p, batch, i);
     std::int64_t begin = 0;
     std::int64_t end = length;
     if (p.causal) end = std::min(end, position + 1);
@@ -60,6 +68,14 @@ KeyRange visible_to_any(const Problem& p, std::size_t batch, std::size_t first, 
 }
 
 template <typename T>
+void apply_slope(const Problem& p, const Head& head, std::size_t i, KeyRange range, T* scores) {
+    const std::int64_t position = position_of(p, head.batch, i);
+    const T slope = static_cast<T>(slope_of(p, head));
+    for (std::size_t j = range.begin; j < range.end; ++j)
+        scores[j] -= slope * static_cast<T>(std::abs(position - static_cast<std::int64_t>(j)));
+}
+
+template <typename T>
 void apply_mask(const Problem& p, const Head& head, std::size_t i, KeyRange range, T* scores) {
     const Mask& mask = *p.mask;
     const std::size_t row = mask_row(p, head.batch, head.head, i);
@@ -71,7 +87,8 @@ void apply_mask(const Problem& p, const Head& head, std::size_t i, KeyRange rang
         if (!mask.additive) {
             if (value == 0) scores[j] = hidden<T>;
         } else {
-            scores[j] = value == hidden<double> ? hidden<T> : scores[j] + static_cast<T>(value);
+            const T slope = p.slopes_of_mask ? static_cast<T>(slope_of(p, head)) : 1;
+            scores[j] = value == hidden<double> ? hidden<T> : scores[j] + slope * static_cast<T>(value);
         }
     }
 }
@@ -93,6 +110,7 @@ void finish_scores(const Problem& p, const Head& head, std::size_t i, KeyRange c
         }
         if (!range.contains(j)) scores[j] = hidden<T>;
     }
+    if (!p.head_slopes.empty() && !p.slopes_of_mask) apply_slope(p, head, i, range, scores);
     if (p.mask) apply_mask(p, head, i, range, scores);
 }
 
@@ -127,6 +145,14 @@ void validate(const Problem& p, std::size_t query, std::size_t key, std::size_t 
     for (const std::int64_t length : p.kv_lengths)
         require(length >= 0 && length <= static_cast<std::int64_t>(p.seqlen_kv), "kv_lengths");
     if (p.mask) validate(*p.mask, p);
+    const std::size_t slopes = p.head_slopes.size();
+    require(slopes == 0 || slopes == p.num_heads_q || slopes == p.batch * p.num_heads_q, "slopes");
+    require(!p.slopes_of_mask || (slopes != 0 && p.mask && p.mask->additive), "slopes of a mask");
+}
+
+double slope_of(const Problem& p, const Head& head) {
+    return p.head_slopes[p.head_slopes.size() == p.num_heads_q ? head.head
+                                                               : head.batch * p.num_heads_q + head.head];
 }
 
 std::size_t mask_row(const Problem& p, std::size_t batch, std::size_t head, std::size_t i) {

@@ -50,6 +50,8 @@ struct Head {
     }
 };
 
+double slope_of(const Problem& problem, const Head& head);
+
 // A number for each key of some query rows. Only those of `keys` are meant.
 template <typename T>
 struct Block {
