@@ -21,7 +21,7 @@ struct ForwardArguments {
     // does where an address is the same for all invocations), and what they load must be there. The mask
     // needs no such address, because MASK_KIND is a specialization constant.
     Address classes;
-#define ARRAY(name, NAME, present, type, extents, asked, ask, text) Address name;
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) Address name;
 #include "interface/arrays.def"
     uint key_limit;        // keys from here on are hidden: the mask's last extent, or seqlen_kv
     uint mask_key_step;    // 0: one mask element for all keys of a row
@@ -37,7 +37,7 @@ struct ForwardArguments {
 // A dispatch of write_arguments.comp writes this much of an argument block: as many words as fit the push constants.
 #define ARGUMENT_PART_BYTES 112u
 const uint PRESENT_CLASSES = 1;
-#define ARRAY(name, NAME, present, type, extents, asked, ask, text) const uint PRESENT_##NAME = present;
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) const uint PRESENT_##NAME = present;
 #include "interface/arrays.def"
 
 // The class of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key tile.

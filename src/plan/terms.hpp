@@ -33,13 +33,13 @@ inline auto optional_arrays(const Problem& p) {
     return std::array{
 #define EXTENTS(...) \
     { __VA_ARGS__ }
-#define ARRAY(name, NAME, present, type, extents, asked, ask, text) \
-    OptionalArray{#name,                                            \
-                  Region::name,                                     \
-                  offsetof(shared::ForwardArguments, name),         \
-                  shared::PRESENT_##NAME,                           \
-                  size_of(EXTENTS extents),                         \
-                  asked,                                            \
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
+    OptionalArray{#name,                                                           \
+                  Region::name,                                                    \
+                  offsetof(shared::ForwardArguments, name),                        \
+                  shared::PRESENT_##NAME,                                          \
+                  size_of(EXTENTS extents),                                        \
+                  asked,                                                           \
                   (asked) && p.batch != 0},
 #include "interface/arrays.def"
 #undef EXTENTS
@@ -49,8 +49,8 @@ inline auto optional_arrays(const Problem& p) {
 constexpr bool bits_differ() {
     uint32_t all = shared::PRESENT_CLASSES;
     bool differ = true;
-#define ARRAY(name, NAME, present, type, extents, asked, ask, text) \
-    differ = differ && (all & shared::PRESENT_##NAME) == 0;         \
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
+    differ = differ && (all & shared::PRESENT_##NAME) == 0;                        \
     all |= shared::PRESENT_##NAME;
 #include "interface/arrays.def"
     return differ;

@@ -167,7 +167,7 @@ VkattnProblem problem_of(Bytes& bytes) {
     }
     p.align = enumerator<VkattnAlign>(bytes, 4);
     p.query_offset = static_cast<int64_t>(bytes.number(32)) * (bytes.ConsumeBool() ? 1 : -1);
-#define ARRAY(name, NAME, present, type, extents, asked, ask, text) \
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
     if (bytes.one_in(3)) ask;
 #include "interface/arrays.def"
     for (uint32_t* field : {&p.batch, &p.num_heads_q, &p.num_heads_kv, &p.seqlen_q, &p.seqlen_kv,

@@ -92,6 +92,16 @@ std::vector<std::int64_t> read_per_batch(std::string_view argument, const fs::pa
     }
 }
 
+std::vector<double> read_slopes(std::string_view argument, const fs::path& path, const oracle::Problem& p) {
+    const NpyArray array = read_argument(argument, path);
+    if (array.shape != std::vector<std::uint64_t>{p.num_heads_q} &&
+        array.shape != std::vector<std::uint64_t>{p.batch, p.num_heads_q})
+        throw UsageError(fmt::format("{}: the shape is neither (heads) nor (batch, heads)", argument));
+    if (array.dtype != NpyDtype::float32)
+        throw UsageError(fmt::format("{}: the dtype is not float32", argument));
+    return widen(to_float(array));
+}
+
 std::int64_t parse_integer(std::string_view argument, std::string_view text) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -156,6 +166,10 @@ oracle::Problem problem_of(const ProblemOptions& options, const Shape4& query, c
         problem.alignment = oracle::Alignment::given;
         problem.query_offset = read_per_batch("--query-offsets", options.query_offsets, problem.batch);
     }
+    if (!options.alibi.empty()) problem.head_slopes = read_slopes("--alibi", options.alibi, problem);
+    problem.slopes_of_mask = options.alibi_of == "mask";
+    if (problem.slopes_of_mask && (problem.head_slopes.empty() || !problem.mask || !problem.mask->additive))
+        throw UsageError("--alibi-of: of the mask needs --alibi and a --mask of floats");
     return problem;
 }
 
@@ -220,6 +234,10 @@ void declare_problem(CLI::App& command, ProblemOptions& options, std::string_vie
     command.add_option("--mask", options.mask, "bool, or a float type: added");
     command.add_option("--kv-lengths", options.kv_lengths, "int32 or int64, (batch)");
     command.add_option("--query-offsets", options.query_offsets, "int32 or int64, (batch)");
+    command.add_option("--alibi", options.alibi, "float32, (heads of --query) or (batch, heads)");
+    command.add_option("--alibi-of", options.alibi_of, "what the slopes are applied to")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"distance", "mask"}));
     command.add_option("--scale", options.scale, "default: 1 / sqrt(head dim)");
     command.add_flag("--causal", options.causal);
     command.add_option("--align", options.align, "top-left, bottom-right or the offset of query row 0")

@@ -22,12 +22,12 @@ struct UsageError : std::runtime_error {
 };
 
 struct ProblemOptions {
-    std::filesystem::path query, key, value, mask, kv_lengths, query_offsets;
+    std::filesystem::path query, key, value, mask, kv_lengths, query_offsets, alibi;
     std::string layout = "bhsd";
     std::optional<double> scale;
     bool causal = false;
     std::string align = "bottom-right";
-    std::string window = "-1,-1";
+    std::string window = "-1,-1", alibi_of = "distance";
     double softcap = 0;
 };
 

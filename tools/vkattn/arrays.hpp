@@ -15,7 +15,7 @@ namespace vkattn::tools {
 
 // In the order of ArrayOption::all.
 enum class ArrayName : size_t {
-#define ARRAY(name, NAME, present, type, extents, asked, ask, text) name,
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) name,
 #include "interface/arrays.def"
     count
 };
@@ -24,6 +24,7 @@ constexpr size_t num_arrays = static_cast<size_t>(ArrayName::count);
 struct ArrayOption {
     std::string option, help;
     std::string shape;  // in words
+    bool has_floats;    // else integers
     VkDeviceAddress VkattnForwardArgs::*forward;
     VkDeviceAddress VkattnBackwardArgs::*backward;
     std::vector<uint64_t> (*extents)(const VkattnProblem&);
@@ -46,7 +47,11 @@ struct ArrayOption {
 using ArrayFiles = std::array<std::optional<std::string>, num_arrays>;
 using ArrayContents = std::array<std::vector<std::byte>, num_arrays>;
 
-// The numbers of an array of integers.
-std::span<const int32_t> integers_of(const ArrayContents& contents, ArrayName name);
+// The numbers of an array, int32_t or float as it has them.
+template <class T>
+std::span<const T> numbers_of(const ArrayContents& contents, ArrayName name) {
+    const std::vector<std::byte>& bytes = contents[static_cast<size_t>(name)];
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
 
 }  // namespace vkattn::tools

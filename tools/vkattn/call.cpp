@@ -32,6 +32,12 @@ Json mask_json(const VkattnProblem& p) {
     return {{"type", p.mask == VKATTN_MASK_BOOL ? "bool" : "float"}, {"shape", shape}};
 }
 
+Json alibi_json(const VkattnProblem& p) {
+    if (p.slopes == VKATTN_SLOPES_NONE) return nullptr;
+    return {{"of", p.slopes_apply == VKATTN_SLOPES_APPLY_MASK ? "mask" : "distance"},
+            {"per_batch", p.slopes == VKATTN_SLOPES_PER_BATCH}};
+}
+
 }  // namespace
 
 void keep_arguments(int argc, char** argv) {
@@ -82,7 +88,8 @@ Json problem_json(const VkattnProblem& p, bool bshd) {
             {"scale", scale},
             {"softcap", p.softcap},
             {"mask", mask_json(p)},
-            {"kv_lengths", p.kv_lengths != 0}};
+            {"kv_lengths", p.kv_lengths != 0},
+            {"alibi", alibi_json(p)}};
 }
 
 Json options_json(const AttentionOptions& o) {

@@ -102,6 +102,8 @@ void AttentionOptions::add_to(CLI::App& app) {
                    "LEFT,RIGHT: keys this far before and after a row's position; -1 = unbounded");
     app.add_option("--softcap", softcap, "Scores become softcap * tanh(score / softcap); 0 = none")
         ->transform(real_validator<float>());
+    app.add_option("--alibi-of", alibi_of,
+                   "What the slopes of --alibi are applied to: distance (default) or mask, a float one");
     app.add_option(
         "--kernel", kernel,
         "auto, or the kernel to use: rows_dot, rows, matrix, matrix_khr, tiles_dot, tiles, materialized");
@@ -130,6 +132,9 @@ void AttentionOptions::apply(VkattnProblem& problem) const {
                          fmt::format("{} is not within 0 .. {:g}", max_dispatch_gflop, most_gflop));
     problem.causal = causal;
     problem.softcap = softcap;
+    if (alibi_of != "distance" && alibi_of != "mask")
+        throw UsageError("--alibi-of", fmt::format("'{}' is not distance or mask", alibi_of));
+    if (alibi_of == "mask") problem.slopes_apply = VKATTN_SLOPES_APPLY_MASK;
     parse_align(align, problem);
     parse_window(window, problem);
 }
@@ -184,6 +189,8 @@ void ShapeOptions::add_to(CLI::App& app) {
         app.add_option("--mask-shape", mask_shape, "A mask of these 1 to 4 extents, as in 1,1,128,128");
     app.add_option("--mask-type", mask_type, "bool (default), or float: of the dtype, added")->needs(mask);
     app.add_flag("--kv-lengths-given", kv_lengths_given, "Key counts per batch come in device memory");
+    app.add_flag("--alibi", alibi,
+                 "Slopes of the query heads come in device memory; bench takes 2^(-8 i / heads)");
 }
 
 void ShapeOptions::apply(VkattnProblem& problem) const {
@@ -196,6 +203,7 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.head_dim_v = head_dim_v.value_or(head_dim_qk);
     problem.dtype = parse_dtype(dtype);
     problem.kv_lengths = kv_lengths_given;
+    if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;
     if (mask_type != "bool" && mask_type != "float")
         throw UsageError("--mask-type", fmt::format("'{}' is not bool or float", mask_type));
     if (mask_shape.empty()) return;

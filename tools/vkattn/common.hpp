@@ -34,7 +34,7 @@ class UsageError : public std::runtime_error {
 // Options of run, grad, explain and bench that say what to compute and how.
 struct AttentionOptions {
     std::string layout = "bhsd", scale, align, window, kernel = "auto", tuning, precision = "storage", device,
-                pipeline_cache;
+                pipeline_cache, alibi_of = "distance";
     float softcap = 0;
     double max_dispatch_gflop = 0;
     uint32_t num_splits = 0;
@@ -55,7 +55,7 @@ struct ShapeOptions {
     uint32_t batch = 1, heads_q = 1, seqlen_q = 0, head_dim_qk = 0;
     std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v;
     std::string dtype = "f32", mask_shape, mask_type = "bool";
-    bool kv_lengths_given = false;
+    bool kv_lengths_given = false, alibi = false;
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError

@@ -31,6 +31,8 @@ const std::map<std::string, Names>& all_names() {
         {"problem.mask_extents", {"--mask-shape", "--mask"}},
         {"problem.softmax_scale", {"--scale", "--scale"}},
         {"problem.softcap", {"--softcap", "--softcap"}},
+        {"problem.slopes", {"--alibi", "--alibi"}},
+        {"problem.slopes_apply", {"--alibi-of", "--alibi-of"}},
         {"problem.window_left", {"--window", "--window"}},
         {"problem.window_right", {"--window", "--window"}},
         {"problem.align", {"--align", "--align"}},

@@ -194,10 +194,21 @@ std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& 
     return {bytes.begin(), bytes.end()};
 }
 
-// Reads an array's file, which must have its shape and hold integers, as all arrays do today. The library cuts lengths
-// to the keys that there are; in a file another number is a mistake.
-std::vector<std::byte> read_array(const ArrayOption& array, const std::string& path, const VkattnProblem& p) {
-    const NpyArray file = read_file(array.option, path).array;
+// Reads slopes, of each head or of each batch and head, which the problem is told.
+std::vector<std::byte> read_slopes(const ArrayOption& array, FileArray file, VkattnProblem& p) {
+    if (file.array.shape.size() == 2) p.slopes = VKATTN_SLOPES_PER_BATCH;
+    if (file.array.shape.size() == 1) file.array.shape.insert(file.array.shape.begin(), 1);
+    check_shape(array.option, file.array, array.extents(p), array.shape.c_str());
+    make_storable(array.option, NpyDtype::float32, file);
+    return std::move(file.array.data);
+}
+
+// Reads an array's file, which must have its shape and type. The library cuts lengths to the keys that there are; in a
+// file another number is a mistake.
+std::vector<std::byte> read_array(const ArrayOption& array, const std::string& path, VkattnProblem& p) {
+    FileArray given = read_file(array.option, path);
+    if (array.has_floats) return read_slopes(array, std::move(given), p);
+    const NpyArray& file = given.array;
     check_shape(array.option, file, array.extents(p), array.shape.c_str());
     const bool are_lengths = array.option == "--kv-lengths";
     return integers_in(array.option, file, are_lengths ? 0 : INT32_MIN,
@@ -228,6 +239,7 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
         app.add_option(ArrayOption::all()[i].option, arrays[i], ArrayOption::all()[i].help);
     options.add_to(app);
     app.get_option("--query-offsets")->excludes("--align");
+    app.get_option("--alibi-of")->needs("--alibi");
 }
 
 std::optional<NpyDtype> InputFiles::wanted_dtype() const {

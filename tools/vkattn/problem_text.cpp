@@ -12,8 +12,9 @@
 namespace vkattn::tools {
 namespace {
 
+template <class T = int32_t>
 std::string least_to_most(const Inputs& in, ArrayName array) {
-    const std::span<const int32_t> numbers = integers_of(in.arrays, array);
+    const std::span<const T> numbers = numbers_of<T>(in.arrays, array);
     if (numbers.empty()) return "none";
     const auto [least, most] = std::minmax_element(numbers.begin(), numbers.end());
     return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
@@ -41,10 +42,15 @@ std::string side_text(int64_t side, const char* where) {
                        where);
 }
 
+bool applies_to_distance(const VkattnProblem& p) {
+    return p.slopes != VKATTN_SLOPES_NONE && p.slopes_apply == VKATTN_SLOPES_APPLY_DISTANCE;
+}
+
 std::string bounds_text(const Inputs& in) {
     const VkattnProblem& p = in.problem;
     const bool has_window = p.window_left >= 0 || p.window_right >= 0;
     if (!p.causal && !has_window) {
+        if (applies_to_distance(p)) return "not causal, no window, " + first_position(in);
         const bool is_placed = p.align != VKATTN_ALIGN_BOTTOM_RIGHT;
         return fmt::format(
             "not causal, no window{}",
@@ -101,6 +107,11 @@ std::vector<std::string> problem_lines(const Inputs& in, bool bshd) {
     if (p.kv_lengths != 0)
         lines.push_back(fmt::format("lengths   {} of {} keys (--kv-lengths)",
                                     least_to_most(in, ArrayName::kv_lengths), p.seqlen_kv));
+    if (p.slopes != VKATTN_SLOPES_NONE)
+        lines.push_back(fmt::format(
+            "slopes    {}{} (--alibi): {}", least_to_most<float>(in, ArrayName::slopes),
+            p.slopes == VKATTN_SLOPES_PER_BATCH ? ", for each batch" : "",
+            applies_to_distance(p) ? "score - slope * distance of row and key" : "score + slope * mask"));
     return lines;
 }
 

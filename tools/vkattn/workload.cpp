@@ -1,6 +1,7 @@
 #include "workload.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 #include <span>
@@ -119,6 +120,12 @@ Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool ran
     if (p.kv_lengths != 0) {
         const std::vector<uint32_t> lengths(p.batch, num_keys);
         kv_lengths_ = repeat(runtime, lengths.size() * sizeof(uint32_t), std::as_bytes(std::span(lengths)));
+    }
+    if (p.slopes != VKATTN_SLOPES_NONE) {  // those of the paper
+        std::vector<float> slopes(p.num_heads_q);
+        for (size_t i = 0; i < slopes.size(); i++)
+            slopes[i] = std::exp2(-8.0f * static_cast<float>(i + 1) / static_cast<float>(slopes.size()));
+        slopes_ = repeat(runtime, slopes.size() * sizeof(float), std::as_bytes(std::span(slopes)));
     }
     if (pass == Pass::forward || p.mask != VKATTN_MASK_FLOAT) return;
     uint64_t elements = 1;
@@ -257,6 +264,7 @@ VkattnForwardArgs Workload::forward_args(const Tensors& t, const Buffer& scratch
     args.lse = t.lse.address();
     args.mask = mask_.address();
     args.kv_lengths = kv_lengths_.address();
+    args.slopes = slopes_.address();
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     return args;
@@ -276,6 +284,7 @@ VkattnBackwardArgs Workload::backward_args(const Tensors& t, const Buffer& scrat
     args.dbias = dbias_.address();
     args.mask = mask_.address();
     args.kv_lengths = kv_lengths_.address();
+    args.slopes = slopes_.address();
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     return args;
