@@ -197,8 +197,9 @@ std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& 
 // Reads slopes, of each head or of each batch and head, which the problem is told.
 std::vector<std::byte> read_slopes(const ArrayOption& array, FileArray file, VkattnProblem& p) {
     if (file.array.shape.size() == 2) p.slopes = VKATTN_SLOPES_PER_BATCH;
-    if (file.array.shape.size() == 1) file.array.shape.insert(file.array.shape.begin(), 1);
-    check_shape(array.option, file.array, array.extents(p), array.shape.c_str());
+    std::vector<uint64_t> wanted = array.extents(p);
+    if (p.slopes == VKATTN_SLOPES_PER_HEAD) wanted.erase(wanted.begin());
+    check_shape(array.option, file.array, wanted, array.shape.c_str());
     make_storable(array.option, NpyDtype::float32, file);
     return std::move(file.array.data);
 }
