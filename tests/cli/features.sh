@@ -330,6 +330,25 @@ test_per_batch_refusals() {
     refuses 2 --query-offsets run "${files[@]}" "${outputs[@]}" --query-offsets numbers.npy --align 3
 }
 
+test_alibi() {
+    local argument
+    make_input slopes 4 '<f4' c =0.5,0.25,-0.125,2
+    for argument in --causal --align=-9 --window=9,2; do run_right --alibi=slopes.npy "$argument"; done
+    make_input slopes 2,4 '>f4' c =0.5,0.25,-0.125,2,0,1,3,0.0625
+    run_right --alibi=slopes.npy
+    make_input mask 37,51
+    run_right --alibi=slopes.npy --alibi-of=mask --mask=mask.npy
+    refuses 2 '--alibi-of: slopes are applied to the mask' run "${files[@]}" "${outputs[@]}" --alibi slopes.npy \
+        --alibi-of mask
+    refuses 2 --alibi-of run "${files[@]}" "${outputs[@]}" --alibi-of mask --mask mask.npy
+    refuses 2 --alibi-of run "${files[@]}" "${outputs[@]}" --alibi slopes.npy --alibi-of keys
+    for argument in 3 2 4,2 2,4,1 -; do refuses_numbers --alibi 1 '<f4' "$argument"; done
+    refuses_numbers --alibi 1 '<i4' 4
+    refuses 2 --alibi run "${files[@]}" "${outputs[@]}" --alibi missing.npy
+    succeeds explain --heads-q 4 --seqlen-q 64 --head-dim 24 --alibi --json
+    holds "the JSON has no slopes" "$build/vkattn_json_check" problem.alibi.of=string <stdout
+}
+
 # ---- all at once
 
 # That features agree in pairs is for the GPU tests; here the options of all of them have to reach the problem.
