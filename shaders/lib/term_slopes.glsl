@@ -3,9 +3,9 @@
 //
 //   score - slope * |p - j|      row i stands at p = i + position, and sees keys begin .. end-1
 //
-// A row's scores are relative to the one that the term lowers least, that of the nearest key that the bounds leave it or,
-// if the slope is negative, of the farthest. So what is added is 0 or less, made of a difference of integers, and exact
-// where it matters, however far from all keys the row stands. The rest, row_shift(), goes into the lse.
+// A row's scores are relative to the key that the term lowers least: of those that the bounds leave it the nearest or,
+// if the slope is negative, the farthest. So what is added is 0 or less and made of a difference of integers. It is
+// exact where weights are large, however far from all keys the row stands. The rest, row_shift(), goes into the lse.
 //
 // Applied to a mask, they are factors of its elements: lib/term_mask.glsl.
 //
@@ -18,8 +18,8 @@ float slope_of(Work w, uint row) {
     return FloatsIn(a.x.slopes).x[batch * num_heads_q() + head];
 }
 
-// The distance of the row from the key relative to which its scores are; `keys` are those that bounds leave it, begin ..
-// end-1, of which there is one.
+// The distance of the row from the key relative to which its scores are. The bounds leave it `keys`, begin .. end-1,
+// of which there is one.
 int reach_of(Work w, float slope, uint row, ivec2 keys) {
     const int p = int(query_of(row)) + w.position, before = p - keys.x, behind = keys.y - 1 - p;
     if (slope < 0) return max(abs(before), abs(behind));

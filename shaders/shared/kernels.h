@@ -30,14 +30,15 @@ struct ForwardArguments {
     uint class_heads;      // heads that have their own classes of mask tiles, each for as many query heads
     uint class_batches;    // batches that have: 1, or all
     uint present;          // PRESENT_*
-    int position;          // query row i stands at key position i + this + what follow_lengths and query_offsets add
+    int position;  // query row i stands at key position i + this + what follow_lengths and query_offsets add
     uint slopes_per_batch;  // 1: each batch has slopes of its own
     uint padding;
 };
 // A dispatch of write_arguments.comp writes this much of an argument block: as many words as fit the push constants.
 #define ARGUMENT_PART_BYTES 112u
 const uint PRESENT_CLASSES = 1;
-#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) const uint PRESENT_##NAME = present;
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
+    const uint PRESENT_##NAME = present;
 #include "interface/arrays.def"
 
 // The class of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key tile.
@@ -45,7 +46,7 @@ const uint PRESENT_CLASSES = 1;
 #define CLASS_MIXED 1u    // anything else
 #define CLASS_VISIBLE 2u  // nothing is hidden, and nothing added
 
-// What combine.comp is told of a row of a split: its maximum and its sum and, where its scores are shifted, by how much.
+// What combine.comp is told of a row of a split: its maximum, its sum and, where its scores are shifted, by how much.
 #define PART_FLOATS(shifts_rows) ((shifts_rows) ? 3 : 2)
 
 // The backward's argument block.
