@@ -128,6 +128,11 @@ Result<bool> check_semantics(const VkattnProblem& p) {
     if (static_cast<unsigned>(p.slopes_apply) > VKATTN_SLOPES_APPLY_MASK)
         return invalid("problem.slopes_apply",
                        fmt::format("{} is not a VkattnSlopesApply", static_cast<int>(p.slopes_apply)));
+    // Kernels index slopes in 32 bits, and bytes have to fit, too.
+    if (const uint64_t heads = uint64_t{p.batch} * p.num_heads_q;
+        p.slopes == VKATTN_SLOPES_PER_BATCH && heads > uint64_t{1} << 29)
+        return invalid("problem.slopes",
+                       fmt::format("{} slopes, one per batch and head, exceed 2^29", heads));
     if (p.slopes != VKATTN_SLOPES_NONE && p.slopes_apply == VKATTN_SLOPES_APPLY_MASK &&
         p.mask != VKATTN_MASK_FLOAT)
         return invalid("problem.slopes_apply", "slopes are applied to the mask, and there is no float mask");

@@ -96,10 +96,15 @@ void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
     // The results are stored first and, where one may pass the range, held to it and stored again: a test before the
     // stores takes up to 1 % longer (H200, `vkattn bench`, D64, N 512 and 1,024).
     const bool passes = scale_out(r, scale);
+#ifdef ROLLED  // llvmpipe takes a subgroup's barrier for the workgroup's, so that all must reach as many
+    if (passes) hold_to_range(r);
+    store_out(c, o, r);
+#else
     [[dont_unroll]] for (uint times = passes ? 2 : 1; times > 0; times--) {
         store_out(c, o, r);
         if (times == 2) hold_to_range(r);
     }
+#endif
 }
 
 void store_rows(TileCursor c) {

@@ -7,9 +7,9 @@
 //
 // Scores are in base 2, or natural numbers (lib/score_facts.glsl). EXPONENT() brings a difference of two to base 2.
 //
-// A term is a file of statements, lib/term_NAME.glsl, which finished() includes. They may read the parameters of
-// finished() and the Terms; they add to `added` a natural number of at most HIGHEST_BIAS in size. Or they set `hidden`,
-// or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms. TERMS_ADD names a
+// A term is lib/term_NAME.glsl: statements that finished() includes, or functions and a macro of statements that
+// finished() names. Statements may read the parameters of finished() and the Terms. They add to `added` a natural number
+// of at most HIGHEST_BIAS in size, or set `hidden`, or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms. TERMS_ADD names a
 // term that adds. terms_change() has a line that says among which rows and keys the term changes anything; every loop
 // of every kernel asks it. FINISHES_ALL_TILES, which the planner repeats (src/plan/terms.hpp), names a term that
 // changes every score. A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets

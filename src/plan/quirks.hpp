@@ -78,7 +78,8 @@ inline constexpr Quirk quirks[] = {
      "the loops of portable kernels do not compute addresses again that a register can hold"},
     {quirk_exp2_loses_nan, "kernels put NaN back, of which exp2 makes a number"},
     {quirk_index_takes_time,
-     "matrix kernels take the driver's number of a lane, not the index in the workgroup"},
+     "matrix kernels take the driver's number of a lane, not the index in the workgroup, in modules for "
+     "GPUs"},
     {quirk_preserving_takes_registers,
      "modules do not ask for SignedZeroInfNanPreserve, which costs registers"},
     {quirk_preserving_takes_time, "modules do not ask for SignedZeroInfNanPreserve, which costs time"},
