@@ -64,11 +64,6 @@ std::string macros_flaw(const Given& g, const Pipeline& pipeline) {
     return "";
 }
 
-uint32_t slopes_kind(const Problem& p) {
-    const bool distance = p.slopes_apply == VKATTN_SLOPES_APPLY_DISTANCE;
-    return p.slopes == VKATTN_SLOPES_NONE ? SLOPES_NONE : distance ? SLOPES_DISTANCE : SLOPES_MASK;
-}
-
 // What tells of the problem in the same way in all kernels.
 Values problem_constants(const Given& g, const Pipeline& pipeline) {
     const Problem& p = g.p;

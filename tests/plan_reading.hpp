@@ -132,10 +132,13 @@ struct Parts {
     }
 };
 Parts parts_of(const Given& g);
-// Bytes that a part tells of a row: row_max and row_sum and, of rows whose scores are shifted, by how much.
+inline uint32_t slopes_kind(const core::Problem& p) {
+    const bool distance = p.slopes_apply == VKATTN_SLOPES_APPLY_DISTANCE;
+    return p.slopes == VKATTN_SLOPES_NONE ? SLOPES_NONE : distance ? SLOPES_DISTANCE : SLOPES_MASK;
+}
+// A part tells so many bytes of a row: row_max, row_sum and, where scores are shifted, by how much.
 inline uint64_t bytes_of_statistics(const Given& g) {
-    const bool shifted = g.p.slopes != VKATTN_SLOPES_NONE && g.p.slopes_apply == VKATTN_SLOPES_APPLY_DISTANCE;
-    return shifted ? 12 : 8;
+    return slopes_kind(g.p) == SLOPES_DISTANCE ? 12 : 8;
 }
 // The merge of a plan's parts, or the one that the plan is.
 core::Combine combine_of(const Given& g);

@@ -277,8 +277,9 @@ TEST_CASE("spirv: a literal is not taken for the id of a constant that no code r
     CHECK_EQ(constants_read(module), uint64_t{1} << 1 | uint64_t{1} << 33);
 }
 
-// What an Adreno 840 computes wrong: shaders/lib/constants.glsl and quirk_index_takes_time. Words of the SPIR-V specification: 28 is OpTypeArray, 32 OpTypePointer (4: Workgroup), 52 OpSpecConstantOp (169: OpSelect), 71 OpDecorate
-// (11: BuiltIn, 41: SubgroupLocalInvocationId).
+// An Adreno 840 computes these two wrong: shaders/lib/constants.glsl and quirk_index_takes_time. Of the words of the
+// SPIR-V specification, 28 is OpTypeArray, 32 OpTypePointer (4: Workgroup), 52 OpSpecConstantOp (169: OpSelect), and
+// 71 OpDecorate (11: BuiltIn, 41: SubgroupLocalInvocationId).
 TEST_CASE("spirv: no shared array's length is a choice, and only matrices know the driver's lanes") {
     size_t shared = 0;
     for_each_module([&](Module module, bool rolled) {

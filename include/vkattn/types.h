@@ -68,7 +68,7 @@ typedef enum VkattnSlopes {
     VKATTN_SLOPES_MAX_ENUM = 0x7fffffff
 } VkattnSlopes;
 
-/* What slopes do to a score, behind the softcap. What is added is cut at 6.9e37 in magnitude. */
+/* This says what slopes do to a score, behind the softcap. The number that they add is cut at 6.9e37 in magnitude. */
 typedef enum VkattnSlopesApply {
     /* ALiBi (Press et al., arXiv:2108.12409): score - slope * |i + offset - j|, the offset being that of `align`. The
      * lse includes it; where it moves a whole row's lse far, the lse is as exact as a float32 of that size. */

@@ -14,7 +14,7 @@ bool is_large(float lse) { return IS_FINITE(lse) && abs(lse) > LARGE_LSE; }
 // score with a float mask is rounded as finished() rounds it, so that P is that of the forward.
 #define PLAIN_EXPONENT(qk, mask, minus_lse) \
     (NATURAL_SCORES ? EXPONENT(fma(qk, push.score_scale, mask), -(minus_lse)) \
-                             : fma(qk, push.score_scale, minus_lse))
+                    : fma(qk, push.score_scale, minus_lse))
 #include "lib/scores.glsl"
 #include "lib/matrix_layout.glsl"
 #include "lib/matrix_mask.glsl"

@@ -8,13 +8,15 @@
 // Scores are in base 2, or natural numbers (lib/score_facts.glsl). EXPONENT() brings a difference of two to base 2.
 //
 // A term is lib/term_NAME.glsl: statements that finished() includes, or functions and a macro of statements that
-// finished() names. Statements may read the parameters of finished() and the Terms. They add to `added` a natural number
-// of at most HIGHEST_BIAS in size, or set `hidden`, or `spoiled` where the score becomes NaN. A term that needs more than the Work adds it to Terms. TERMS_ADD names a
-// term that adds. terms_change() has a line that says among which rows and keys the term changes anything; every loop
-// of every kernel asks it. FINISHES_ALL_TILES, which the planner repeats (src/plan/terms.hpp), names a term that
-// changes every score. A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets
-// softmax_scale times that, and times the softcap's derivative. A kernel may let scores begin as a term in place of
-// zeros (lib/matrix_bias.glsl).
+// finished() names. Statements may read the parameters of finished() and the Terms. They add to `added` a natural
+// number of at most HIGHEST_BIAS in size, or set `hidden`, or `spoiled` where the score becomes NaN. A term that needs
+// more than the Work adds it to Terms. terms_change() has an expression that says among which rows and keys the term
+// changes anything; every loop of every kernel asks it. What else loops need to know of a term is a fact in
+// lib/score_facts.glsl, and the planner has some of these facts, too (src/plan/terms.hpp).
+//
+// A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times
+// that, and times the softcap's derivative. A kernel may let scores begin as a term in place of zeros
+// (lib/matrix_bias.glsl).
 //
 // Hidden scores are no infinities, but far below the initial row maximum, and that far below the lowest visible score:
 // 2^(hidden - row_max) is 0 even in a row that has seen nothing. A visible score that is NaN or plus infinity becomes

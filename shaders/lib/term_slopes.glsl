@@ -30,7 +30,7 @@ float bias_of_distance(float slope, float distance) {
     return clamp(slope * -distance, -HIGHEST_BIAS, HIGHEST_BIAS);
 }
 
-// What the term leaves out of a row's scores, natural. The row sees some key.
+// Returns the natural number that the term leaves out of a row's scores. The row sees some key.
 float row_shift(Work w, uint row) {
     if (!SHIFTS_ROWS) return 0;
     const float slope = slope_of(w, row);

@@ -46,7 +46,7 @@ const uint PRESENT_CLASSES = 1;
 #define CLASS_MIXED 1u    // anything else
 #define CLASS_VISIBLE 2u  // nothing is hidden, and nothing added
 
-// What combine.comp is told of a row of a split: its maximum, its sum and, where its scores are shifted, by how much.
+// A split tells combine.comp these floats of a row: its maximum, its sum and, where scores are shifted, by how much.
 #define PART_FLOATS(shifts_rows) ((shifts_rows) ? 3 : 2)
 
 // The backward's argument block.

@@ -35,7 +35,7 @@ std::int64_t length_of(const Problem& p, std::size_t batch) {
     return p.kv_lengths.empty() ? static_cast<std::int64_t>(p.seqlen_kv) : p.kv_lengths[batch];
 }
 
-// Where query row i stands among the keys.
+// Returns the key position at which query row i stands.
 std::int64_t position_of(const Problem& p, std::size_t batch, std::size_t i) {
     std::int64_t offset = 0;
     if (p.alignment == Alignment::bottom_right)
@@ -44,7 +44,7 @@ std::int64_t position_of(const Problem& p, std::size_t batch, std::size_t i) {
     return static_cast<std::int64_t>(i) + offset;
 }
 
-// What lengths, causality and the window leave of the keys of query row i.
+// Returns the keys that lengths, causality and the window leave to query row i.
 KeyRange visible_range(const Problem& p, std::size_t batch, std::size_t i) {
     const std::int64_t length = length_of(p, batch), position = position_of(p, batch, i);
     std::int64_t begin = 0;
