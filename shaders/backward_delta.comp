@@ -38,6 +38,18 @@ vec4 as_operand(vec4 dout) {
     return DOUT_TYPE == TYPE_FLOAT32 ? dout : floats_of(DOUT_TYPE, bits_of(DOUT_TYPE, dout));
 }
 
+// True if the row sees no key. With a sink its lse does not tell that: the sink may be all that is left of the sum.
+bool sees_none(Work w, uint row, uint lse) {
+    if (lse == MINUS_INFINITY) return true;
+    if (!HAS_SINKS || lse != floatBitsToUint(sink_of(w, row))) return false;
+    const ivec2 keys = visible_keys(w, row);
+    if (!HIDES_KEYS) return keys.x >= keys.y;
+    const Terms terms = terms_of(w, true);
+    bool none = true;
+    for (int key = keys.x; key < keys.y && none; key++) none = finished(0, terms, row, keys, key) == HIDDEN;
+    return none;
+}
+
 shared vec4 out_vecs[THREADS], dout_vecs[THREADS];
 
 void main() {
@@ -66,7 +78,7 @@ void main() {
         delta -= FloatsIn(at_dlse.base).x[at_dlse.at];
     }
     const RowStart to = statistics_of(w, row);
-    const bool empty = lse == MINUS_INFINITY;
+    const bool empty = sees_none(w, row, lse);
     // The lse is clamped to the range of what masks add: a row of nothing but the lowest numbers must stay within it.
     const float natural = SHIFTS_ROWS ? uintBitsToFloat(lse) - row_shift(w, row) : uintBitsToFloat(lse);
     const float held = FROM_NATURAL(clamp(natural, -HIGHEST_BIAS, HIGHEST_BIAS));

@@ -76,15 +76,17 @@ void store_columns(uint mask, uint first_key) {
     }
 }
 
-// dlse of a row that sees any key, which is the sum of its dS; NaN if a dS is not finite.
-float row_dlse(Work w, uint row) {
+// The sum of a row's dS: dlse and, with a sink, what its weight has of delta. NaN if a dS is not finite.
+float sum_of_gradients(Work w, uint row) {
     const RowStart at_statistics = statistics_of(w, row);
     const vec4 statistics = Vec4sIn(at_statistics.base).x[at_statistics.at / 4];
     if (statistics.w != 0) return 0;
     if (!IS_FINITE(statistics.x) || !IS_FINITE(statistics.y)) return uintBitsToFloat(NAN_BITS);
-    if (!HAS_DLSE) return 0;
+    float sum = 0;
+    if (HAS_SINKS) sum = statistics.y * statistics.z * sink_weight(w, row, statistics.x);
+    if (!HAS_DLSE) return sum;
     const RowStart at = dense_row(backward().x.dlse, uvec2(0), 1, w, row);
-    return FloatsIn(at.base).x[at.at];
+    return sum + FloatsIn(at.base).x[at.at];
 }
 
 void store_dlse(uint mask, Shared by) {
@@ -101,7 +103,8 @@ void store_dlse(uint mask, Shared by) {
         for (uint b = by.batches.x; b < by.batches.y; b++)
             for (w.head = by.heads.x; w.head < by.heads.y; w.head++) {
                 w.batch = min(b, by.batches.y - 1);  // lavapipe loads ahead of the test
-                sum += gradient_of_mask(w, vec4(row_dlse(w, row))).x;
+                if (HAS_SINKS) find_sequences(w);
+                sum += gradient_of_mask(w, vec4(sum_of_gradients(w, row))).x;
             }
         if (one) all += sum;
         else store_element(dbias_row(mask, first, row - first), 0, sum);

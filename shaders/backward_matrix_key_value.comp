@@ -30,6 +30,7 @@
 #include "lib/as_constants.glsl"
 #include "interface/backward_matrix_key_value.def"
 #include "lib/as_push.glsl"
+#define QUICK_TERMS  // lib/score_facts.glsl
 layout(local_size_x_id = 0) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/backward_matrix_key_value.def"
@@ -62,6 +63,7 @@ void place_head(Place at) {
     walked_qk = walked_tile_at(query_tile(push.query, QUERY, w), at.first);
     walked_v = walked_tile_at(dout_tile(w), at.first);
     walked_statistics = walked_tile_at(statistics_rows(w), at.first);
+    find_slope(w);
 }
 
 uvec2 mask_of(Place at) {
@@ -78,6 +80,9 @@ uvec2 own_keys() {
 bool is_inner_block(Work w, Place at, uint block) {
     const uint first = at.first + block * BLOCK;
     return first + BLOCK <= work.num_queries && !needs_finishing(w, uvec2(first, first + BLOCK - 1), own_keys());
+}
+void begin_rows(Place at, uint first, uint count, bool plain) {
+    begin_tile(work_at(at), plain, uvec2(first, first + count - 1), own_keys(), at.first, first_key + subgroup_row);
 }
 bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED || PAIRED) return true;

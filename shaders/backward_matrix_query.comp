@@ -26,6 +26,7 @@
 #include "lib/as_constants.glsl"
 #include "interface/backward_matrix_query.def"
 #include "lib/as_push.glsl"
+#define QUICK_TERMS  // lib/score_facts.glsl
 layout(local_size_x_id = 0) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/backward_matrix_query.def"
@@ -60,6 +61,9 @@ uvec2 own_rows() {
 bool is_inner_block(Work w, Place at, uint block) {
     const uint first = at.first + block * BLOCK;
     return !needs_finishing(w, own_rows(), uvec2(first, first + BLOCK));
+}
+void begin_rows(Place at, uint first, uint count, bool plain) {
+    begin_tile(work, plain, own_rows(), uvec2(first, first + count), at.first, work.first_row + subgroup_row);
 }
 bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED) return true;
@@ -148,6 +152,13 @@ void find_factors(bool odd) {
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS) {
         if (odd) sum_along_rows(row_sum[r]);
+        if (odd && HAS_SINKS)
+            FOR_EACH(e, ELEMENTS)
+                if (!KNOWN || step_column(e) == 0) {
+                    if (IS_ZERO(row_sum[r][slot(e)])) continue;
+                    const uint row = work.first_row + subgroup_row + r * M + place_of(places, e).x;
+                    row_sum[r][slot(e)] += sink_weight(work, min(row, work.last_row), -held_lse[r][slot(e)]);
+                }
         FOR_EACH(s, SLOTS)
             row_sum[r][s] = !odd || IS_ZERO(row_sum[r][s]) || !IS_FINITE(row_sum[r][s]) ? 1 : 1 / row_sum[r][s];
         if (odd && slice() == 0) FOR_EACH(e, ELEMENTS)
@@ -192,6 +203,7 @@ void main() {
     barrier();
     HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)
     HOLD_ROWS(held_v, V_HELD_STEPS, dout, HEAD_DIM_V)
+    find_slope(work);
     HeldNumbers numbers;
     fetch_held_numbers(work, numbers);
     if (hold_numbers(work, numbers)) odd_rows = 1;

@@ -115,7 +115,8 @@ void update_factors(Work w) {
     ACROSS_LANES(row_sum, sum_of)
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         const uint row = w.first_row + group * ROWS + r;
-        const float sum = row_sum[r] + (starts_loop() ? 0 : row_statistics(r).z);  // of earlier dispatches
+        float sum = row_sum[r] + (starts_loop() ? 0 : row_statistics(r).z);  // of earlier dispatches
+        if (ends_loop() && !IS_ZERO(sum)) sum += sink_weight(w, min(row, w.last_row), row_lse(r));
         // A sum that is not finite is left out: weights are NaN by themselves, and those of hidden keys shall stay 0.
         row_factor[r] = !ends_loop() ? sum : IS_ZERO(sum) || !IS_FINITE(sum) ? 1 : 1 / sum;
         if (lane != 0 || gl_WorkGroupID.z != 0 || row > w.last_row) continue;

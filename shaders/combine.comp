@@ -5,6 +5,8 @@
 //   for each row:  m = max over parts of lse;  w = e^(lse - m);  total = sum of w
 //                  out = sum of w / total * part;  lse = m + ln(total)
 //
+// If there are sinks, a part more joins m and total, whose lse is the head's sink and whose out is 0.
+//
 // The forward's own parts have row_max for lse, and row_sum as a factor of w. A part with lse = -inf, or row_sum = 0,
 // saw no key: its out does not count, whatever it is. One part alone comes out bit for bit. A single team sums in the
 // order of the parts, so that a row does not depend on how many empty ones there are, nor where.
@@ -25,7 +27,7 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/operands.glsl"
 #include "lib/logarithms.glsl"
 
-const float LOWEST = -3e38;
+const float LOWEST = -3e38, LARGEST_SINK = 6.9e37;
 const uint NOTHING = 0x80000000;  // for a weight's bits: of a part that saw no key. A weight itself may be NaN
 
 // The workgroup's head and first row are the same for all its invocations.
@@ -165,6 +167,16 @@ vec4 sum_over_teams(vec4 x) {
     return sum;
 }
 
+// Joins the sink of the head with the parts.
+void join_sink(float shift, inout float m, inout float total) {
+    const float sink = FloatsIn(push.sinks).x[head % push.num_heads];
+    if (floatBitsToUint(sink) == MINUS_INFINITY) return;
+    const float last = clamp(sink - shift, -LARGEST_SINK, LARGEST_SINK) * (PARTS_ARE_NATURAL ? 1 : LOG2_E);
+    const float most = max(m, last), of_parts = IS_ZERO(total) ? 0 : total * weight(vec2(m, 1), most);
+    total = IS_FINITE(sink) ? of_parts + weight(vec2(last, 1), most) : uintBitsToFloat(NAN_BITS);
+    m = most;
+}
+
 void main() {
     const uint own_row = first_row + gl_LocalInvocationIndex / ROW_LANES, row = min(own_row, push.seqlen_q - 1);
     // These loads depend on no other load: that takes 80.4 us, three loads in a chain 82.6 (H200, decoding, 64 parts).
@@ -182,20 +194,25 @@ void main() {
         const uint count = tell(floatBitsToUint(IS_ZERO(statistics.y) ? 0 : weight(statistics, m)), first);
         for (uint i = 0; i < count; i++) total += uintBitsToFloat(told[first_of_row + i]);  // in their order
     }
+    float shift = 0;
+    if (PARTS_HAVE_SHIFT) {  // the same in all parts
+        const RowStart of_first = statistics_of(push.parts_lse, 0, 0, row, PART_FLOATS(true));
+        shift = FloatsIn(of_first.base).x[of_first.at + 2];
+    }
+    const bool sees_none = IS_ZERO(total);
+    if (push.sinks != uvec2(0)) join_sink(sees_none ? 0 : shift, m, total);
     const bool stores = own_row < push.seqlen_q && team == 0;
     const RowStart at = tensor_row(push.out_rows, push.out_batch, push.out_head, push.out_seq, row, OUT_BYTES);
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
         const uint d = first + 4 * lane;
         if (first > 0) load_step(team * STEP_PARTS, row, d);
-        const vec4 x = sum_over_teams(merged(row, d, m, total));
+        vec4 x = sum_over_teams(merged(row, d, m, total));
+        if (IS_NAN(total)) x = vec4(uintBitsToFloat(NAN_BITS));
         if (stores && d < HEAD_DIM_V) store_out4(at, d, HEAD_DIM_V, x);
     }
     if (!stores || lane != 0 || push.lse == uvec2(0)) return;
     const RowStart to = statistics_of(push.lse, 0, 0, row, 1);
-    float lse = lse_of(m, total);
-    if (PARTS_HAVE_SHIFT) {  // the same in all parts
-        const RowStart of_first = statistics_of(push.parts_lse, 0, 0, row, PART_FLOATS(true));
-        lse += FloatsIn(of_first.base).x[of_first.at + 2];
-    }
-    UintsOut(to.base).x[to.at] = IS_ZERO(total) ? MINUS_INFINITY : floatBitsToUint(lse);
+    uint lse = IS_ZERO(total) ? MINUS_INFINITY : floatBitsToUint(lse_of(m, total) + shift);
+    if (sees_none && push.sinks != uvec2(0) && !IS_NAN(total)) lse = UintsIn(push.sinks).x[head % push.num_heads];
+    UintsOut(to.base).x[to.at] = lse;
 }

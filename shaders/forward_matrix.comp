@@ -58,6 +58,10 @@
 #include "lib/as_constants.glsl"
 #include "interface/forward_matrix.def"
 #include "lib/as_push.glsl"
+#ifndef RUNNING_MAX
+#define QUICK_TERMS  // lib/score_facts.glsl
+#define QUICK_CAP
+#endif
 layout(local_size_x_id = 0) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/forward_matrix.def"

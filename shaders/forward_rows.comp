@@ -276,9 +276,10 @@ void store_rows(Work w) {
         barrier();
         const vec2 max_sum = put_row(r);
         barrier();
-        const float sum = max_sum.y, scale = 1 / sum;
-        const bool empty = IS_ZERO(sum);  // its accumulators may be NaN all the same: 0 * NaN is
         if (row > w.last_row) continue;
+        float sum = max_sum.y;
+        const float scale = end_row(w, row, max_sum.x, sum);
+        const bool empty = IS_ZERO(sum);  // its accumulators may be NaN all the same: 0 * NaN is
         const RowStart at = out_row(w, o, row);
         for (uint e = thread; e < V_STRIDE; e += THREADS) {
             vec4 all = vec4(0);

@@ -43,10 +43,11 @@ layout(push_constant, std430) uniform PushBlock {
 
 void store_row(Work w, Rows o, uint row, uint r) {
     const RowStart at = out_row(w, o, row);
-    const bool empty = IS_ZERO(row_sum[r]);  // its accumulators may be NaN all the same: 0 * NaN is
-    const float scale = 1 / row_sum[r];
+    float sum = row_sum[r];
+    const float scale = end_row(w, row, row_max[r], sum);
+    const bool empty = IS_ZERO(sum);  // its accumulators may be NaN all the same: 0 * NaN is
     FOR_EACH(v, OUT_VECS) store_result4(at, 4 * (v * LANES + lane), empty ? vec4(0) : acc[r * OUT_VECS + v] * scale);
-    if (lane == 0) store_statistics(w, row, row_max[r], row_sum[r]);
+    if (lane == 0) store_statistics(w, row, row_max[r], sum);
 }
 
 void store_rows(Work w) {

@@ -373,6 +373,8 @@ Result<Backward> resolve(const Problem& p, const VkattnBackward& given) {
     const uint64_t most = max_bytes / p.element_bytes;
     if (b.dbias != 0 && dense_elements(p.mask_shape, most) > most)
         return invalid("backward.dbias", "the gradient would have 2^62 bytes or more: it is contiguous");
+    if (b.dsinks != 0 && p.sinks == 0)
+        return invalid("backward.dsinks", "is the gradient of sinks, and the problem has none");
     if (b.dbias != 0) std::copy(std::begin(p.mask_shape), std::end(p.mask_shape), b.dbias_extents);
     const std::pair<const char*, VkattnStrides*> tensors[] = {
         {"backward.dout_strides", &b.dout_strides},

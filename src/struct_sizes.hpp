@@ -80,20 +80,22 @@ constexpr bool grows_in_the_open() {
                                          later_sizes<type>.back() == sizeof(type)),                     \
                   #type " has a new field in the padding of version 0.1, or a size that is not listed");
 VKATTN_FIRST_VERSION(VkattnProblem, alignment_bytes, version_0_1::problem)
-VKATTN_LATER_VERSIONS(VkattnProblem, mask_strides, 248, 256)
+VKATTN_LATER_VERSIONS(VkattnProblem, mask_strides, 248, 256, 264)
 VKATTN_FIRST_VERSION(VkattnOptions, precision, version_0_1::options)
 VKATTN_FIRST_VERSION(VkattnCombine, alignment_bytes, version_0_1::combine)
 VKATTN_FIRST_VERSION(VkattnBackward, dvalue_strides, version_0_1::backward)
+VKATTN_LATER_VERSIONS(VkattnBackward, dsinks, 120)
 VKATTN_FIRST_VERSION(VkattnScratch, alignment_bytes, version_0_1::scratch)
 VKATTN_FIRST_VERSION(VkattnPlanInfo, max_segment_flops, version_0_1::plan_info)
 #ifdef VKATTN_H  // the planner does not see these structs, which need Vulkan
 VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_info)
 VKATTN_LATER_VERSIONS(VkattnContextInfo, probe_results, 88, 96, 120)
 VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
-VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104, 112)
+VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104, 112, 120)
 VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)
-VKATTN_LATER_VERSIONS(VkattnBackwardArgs, scratch_bytes, 152, 160)
+VKATTN_LATER_VERSIONS(VkattnBackwardArgs, scratch_bytes, 152, 160, 176)
 VKATTN_FIRST_VERSION(VkattnCombineArgs, lse, version_0_1::combine_args)
+VKATTN_LATER_VERSIONS(VkattnCombineArgs, sinks, 48)
 #endif
 
 // True if a version of the struct has this size. A size that ends inside a field is none.

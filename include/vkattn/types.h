@@ -152,6 +152,12 @@ typedef struct VkattnProblem {
     VkattnStrides mask_strides;
     VkattnSlopes slopes;            /* default none */
     VkattnSlopesApply slopes_apply; /* default to the distance */
+    /* Boolean; default false; true: args.sinks holds an attention sink of each query head, float32 (num_heads_q): a
+     * final score that joins the sum of a row's weights and has no value. The lse includes it, and it is counted once
+     * however the keys are split. -inf: none; finite ones are cut at 6.9e37 in magnitude. A row that sees no key has
+     * out = 0 and lse = its sink. A sink of NaN or +inf makes out and lse NaN of all rows of its head. Who merges parts
+     * himself leaves it out of each part, and gives it to vkattn_cmd_combine. */
+    uint32_t sinks;
 } VkattnProblem;
 
 /* To what the operands of the two products may be rounded: query, key and value as they are loaded, and the weights
@@ -224,6 +230,7 @@ typedef struct VkattnCombine {
  *   dlse   as lse, float32
  *   dbias  (mask_extents), contiguous whatever the mask's strides are, of problem.dtype: the scores' gradient, summed
  *          over dimensions in which the mask has an extent of 1, and over the query heads of each mask head
+ *   dsinks (num_heads_q), float32: the sum over the head's rows, of all batches, that see a key
  *
  * dkey and dvalue are sums over the query heads of a group. Rows without visible keys give 0; keys that no row sees,
  * those past a kv length too, have gradient 0. Summed in a fixed order, so that the same plan and input give the same
@@ -237,6 +244,7 @@ typedef struct VkattnBackward {
     VkattnStrides dquery_strides;
     VkattnStrides dkey_strides;
     VkattnStrides dvalue_strides;
+    uint32_t dsinks; /* boolean; default false; true: args.dsinks is written; the problem must have sinks */
 } VkattnBackward;
 
 /* Kernels by the names that VkattnOptions::kernel takes and VkattnPlanInfo::kernel gives. */

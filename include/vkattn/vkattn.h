@@ -147,6 +147,7 @@ typedef struct VkattnForwardArgs {
     VkDeviceAddress scratch_address; /* a multiple of the plan's scratch alignment */
     VkDeviceSize scratch_bytes;      /* how much scratch there is from there on, to be checked; 0: not told */
     VkDeviceAddress slopes;          /* problem.slopes: float32 (num_heads_q) or (batch, num_heads_q) */
+    VkDeviceAddress sinks;           /* problem.sinks: float32 (num_heads_q) */
 } VkattnForwardArgs;
 
 /* Addresses of one backward; see VkattnBackward. Null is legal for empty tensors. */
@@ -170,16 +171,19 @@ typedef struct VkattnBackwardArgs {
     VkDeviceSize scratch_offset;
     VkDeviceAddress scratch_address;
     VkDeviceSize scratch_bytes;
-    VkDeviceAddress slopes; /* as in VkattnForwardArgs */
+    VkDeviceAddress slopes; /* these two as in VkattnForwardArgs */
+    VkDeviceAddress sinks;
+    VkDeviceAddress dsinks; /* backward.dsinks */
 } VkattnBackwardArgs;
 
-/* Addresses of one combine. Null is legal for empty tensors, and for lse, which is not written then. */
+/* Addresses of one combine. Null is legal for empty tensors, for lse, which is not written then, and for sinks. */
 typedef struct VkattnCombineArgs {
     size_t struct_size;
     VkDeviceAddress parts;
     VkDeviceAddress parts_lse;
     VkDeviceAddress out;
     VkDeviceAddress lse;
+    VkDeviceAddress sinks; /* float32 (num_heads): as VkattnProblem::sinks; null: there are none */
 } VkattnCombineArgs;
 
 /* The stages and accesses of a recording's first reads and last writes, for the caller's own barriers:

@@ -53,6 +53,13 @@ const uint HELD_NUMBERS = 1;
 const uint HELD_NUMBERS = MATRIX_STEPS(M, SUBGROUP_SIZE);
 #define HELD_ROW(item) min((item) * SUBGROUP_SIZE + lane, M - 1)
 #endif
+// True if rows of the tile may be relative to a number of their own: an lse that includes a large one is too coarse for
+// what is left.
+#ifdef QUICK_TERMS
+#define MAY_BE_SHIFTED(w) (SHIFTS_ROWS && !(slope_is_quick && stand_among_keys(w, tile_rows(w))))
+#else
+#define MAY_BE_SHIFTED(w) SHIFTS_ROWS
+#endif
 struct HeldNumbers {
     vec4 of_row[ROW_BLOCKS * HELD_NUMBERS];
 };
@@ -68,7 +75,7 @@ void fetch_held_numbers(Work w, out HeldNumbers numbers) {
 // row that has a large lse or is empty.
 #ifdef TURNED
 bool hold_numbers(Work w, HeldNumbers numbers) {
-    bool odd = SHIFTS_ROWS;  // an lse that includes a large shift is too coarse for what is left
+    bool odd = MAY_BE_SHIFTED(w);
     FOR_EACH(r, ROW_BLOCKS) {
         const vec4 of_row = numbers.of_row[r];
         odd = odd || is_large(of_row.x) || of_row.w != 0;
@@ -79,7 +86,7 @@ bool hold_numbers(Work w, HeldNumbers numbers) {
 }
 #else
 bool hold_numbers(Work w, HeldNumbers numbers) {
-    bool odd = SHIFTS_ROWS;  // an lse that includes a large shift is too coarse for what is left
+    bool odd = MAY_BE_SHIFTED(w);
     FOR_EACH(r, ROW_BLOCKS) {
         FOR_EACH(item, HELD_NUMBERS) {
             const uint i = item * SUBGROUP_SIZE + lane;
@@ -140,8 +147,10 @@ uint weights_at(uint block, uint r, uint n) {
     return POOL_WEIGHTS + ((place * ROW_BLOCKS + r) * BLOCK_TILES + n) * WEIGHTS_SIZE;
 }
 
+#include "lib/backward_matrix_slopes.glsl"
+
 void begin_block(uint buf, uint block) {
-    FOR_EACH(x, ROW_BLOCKS * BLOCK_TILES) scores[x] = ZEROS;
+    begin_scores(block);
     if (!WANTS_DS) return;
     FOR_EACH(n, BLOCK_TILES) {
 #ifdef KEY_VALUE
@@ -164,7 +173,8 @@ const bool HIDES_IN_PLAIN = false;
 void find_plain(uint buf, uint block, uint mask) {
     FOR_EACH(n, BLOCK_TILES) {
 #ifdef KEY_VALUE
-        const ACCUMULATOR lse = minus_lse(buf, block, n);
+        ACCUMULATOR lse = minus_lse(buf, block, n);
+        add_lacks(lse, block, n);
 #define MINUS_LSE(r, e) lse[e]
 #else
 #define MINUS_LSE(r, e) held_lse[r][slot(e)]
@@ -175,7 +185,8 @@ void find_plain(uint buf, uint block, uint mask) {
                 const float added = MASK_IS_PLAIN ? MASK_OF(r, mask + n, e) : 0;
                 const bool hidden = HIDES_IN_PLAIN && floatBitsToUint(added) == MINUS_INFINITY;
                 const float least = PAIRED && HIDES_IN_PLAIN ? LEAST_WEIGHT : 0;  // a weight of 0 is a hidden key's
-                const float p = hidden ? 0 : EXP2(PLAIN_EXPONENT(scores[x][e], added, MINUS_LSE(r, e))) + least;
+                const float lse_of_tile = MINUS_LSE(r, e) + LACKS(r, e);
+                const float p = hidden ? 0 : EXP2(PLAIN_EXPONENT(scores[x][e], added, lse_of_tile)) + least;
                 scores[x][e] = p;
                 if (WANTS_DS && !PAIRED) dp[x][e] = hidden ? 0 : dp[x][e] * p;
             }
@@ -298,6 +309,7 @@ void begin_paired_block(uint buf, uint block) {
         if (finds_dkey) start = minus_delta(buf, block, n);
         FOR_EACH(r, ROW_BLOCKS) scores[r * BLOCK_TILES + n] = start;
     }
+    if (!finds_dkey) begin_scores(block);
 }
 // Turns dP - delta into dS. With `may_hide` a weight may be 0, which means a hidden key whose dP may be anything.
 void take_weights(uint block, bool may_hide) {

@@ -27,6 +27,7 @@ void place_head(Place at);                          // puts walked_qk and walked
 uint step_of(Place at);                             // the tile's number among the steps that dispatches share
 bool is_inner_block(Work w, Place at, uint block);  // all rows of the block see, or are seen by, the subgroup's rows
 bool sees_block(Work w, Place at, uint block);      // some row of the two sees some key
+void begin_rows(Place at, uint first, uint count, bool plain);  // called before so many walked rows: begin_tile()
 Work work_at(Place at);
 uvec2 mask_of(Place at);                            // address of the mask of plain blocks there
 uint first_key_of(Place at);
@@ -143,6 +144,7 @@ bool add_tile(Place here, bool can_be_plain, uint buf, uint other) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             if (!sees_block(w, here, block)) continue;
             const bool finish = !has_plain_masks && (!can_be_plain || !is_inner_block(w, here, block));
+            begin_rows(here, here.first + block * BLOCK, BLOCK, !finish);
             ADD_BLOCK(buf, block, false, finish, find_any(finish, w, first_key_of(here), buf, block))
         }
         store_stage(other, stage, fetched);
@@ -190,6 +192,7 @@ void walk_head(uint head, bool can_be_plain) {
                 stage_masks(mask_next);
             }
             if (MASK_IS_PLAIN && here.first + WALKED < tiles.y) mask_next = mask_moved(mask_next, WALKED);
+            begin_rows(here, here.first, WALKED, true);
             saw_odd = add_plain_tile(buf, other);
             has_masks = true;
         } else {

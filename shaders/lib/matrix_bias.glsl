@@ -68,7 +68,7 @@ void fetch_any_bias(uint first_key) {
 }
 void no_bias() { FOR_BIAS(r, i) FOR_EACH(n, KEY_TILES) BIAS_WORD(r, n, i) = 0; }
 
-void begin_scores() {
+void begin_as_bias() {
     FOR_BIAS(r, i)
         FOR_EACH(n, KEY_TILES) {
             vec2 two = floats_of(QUERY_TYPE, BIAS_WORD(r, n, i)) * inverse_scale;
@@ -88,5 +88,5 @@ void find_bias(Work w) {}
 void fetch_bias(uint first_key) {}
 void fetch_any_bias(uint first_key) {}
 void no_bias() {}
-void begin_scores() { FOR_EACH(x, ROW_BLOCKS * KEY_TILES) scores[x] = ZEROS; }
+void begin_as_bias() { FOR_EACH(x, ROW_BLOCKS * KEY_TILES) scores[x] = ZEROS; }
 #endif

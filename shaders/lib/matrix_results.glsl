@@ -89,6 +89,8 @@ void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
         if (!KNOWN || step_column(e) == 0) {
             const uvec2 place = place_of(places, e);
             const uint row_of_tile = subgroup_row + r * M + place.x, row = c.w.first_row + row_of_tile;
+            if (HAS_SINKS)
+                scale[slot(e)] = end_row(c.w, min(row, c.w.last_row), row_offset[r][slot(e)], row_sum[r][slot(e)]);
             if (ISOLATES_ROWS && is_spoiled(row_of_tile)) scale[slot(e)] = uintBitsToFloat(NAN_BITS);
             if (place.y == 0 && row <= c.w.last_row && c.first_dim == 0)
                 store_statistics(c.w, row, row_offset[r][slot(e)], row_sum[r][slot(e)]);

@@ -12,6 +12,7 @@ const uint GROWN_BITS = 0x46800000;
 float row_offset[ROW_BLOCKS][SLOTS];
 float row_sum[ROW_BLOCKS][SLOTS];  // this invocation's part
 float tile_sum[ROW_BLOCKS][SLOTS];
+#include "lib/matrix_slopes.glsl"
 
 void softmax_begin() {
     FOR_EACH(r, ROW_BLOCKS)
@@ -41,6 +42,12 @@ bool sees(Work w, uint first_key) {
 // Turns q.k of the tile into scores. With `only_hides` they began as the mask, whose minus infinity may have met NaN of
 // keys that other rows see: hidden scores become minus infinity again, and the rest stays what it is.
 void finish_scores(Work w, uint first_key, bool mask_is_mixed, bool only_hides) {
+#ifdef QUICK_TERMS
+    if (BEGINS_AS_SLOPES && slope_is_quick && stand_among_keys(w, own_rows(w))) {
+        finish_near(w, first_key);
+        return;
+    }
+#endif
     const Terms terms = terms_of(w, mask_is_mixed);
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS)
@@ -63,6 +70,7 @@ void find_maximum(uint r, float factor, out float most[SLOTS]) {
     FOR_EACH(n, KEY_TILES)
         FOR_EACH(e, ELEMENTS) most[slot(e)] = max(most[slot(e)], scores[r * KEY_TILES + n][e] * factor);
     max_along_rows(most);
+    add_lacks(r, most);
 }
 
 void rescale(uint r, float shrink[SLOTS]) {
@@ -92,7 +100,7 @@ void raise_offsets(float factor, float growth) {
 void exponentials_of(uint r, uint n, float factor, bool finished) {
     ACCUMULATOR p;
     FOR_EACH(e, ELEMENTS) {
-        const float score = scores[r * KEY_TILES + n][e], offset = row_offset[r][slot(e)];
+        const float score = scores[r * KEY_TILES + n][e], offset = tile_offset[r][slot(e)];
 #ifdef RUNNING_MAX
         // It is rounded before the offset is taken from it: then finished tiles and others give the same bits.
         precise const float scaled_score = score * factor;
@@ -124,7 +132,10 @@ void no_tile_sums() { FOR_EACH(r, ROW_BLOCKS) FOR_EACH(s, SLOTS) tile_sum[r][s] 
 
 // Brings the scores of a half of the keys, times a factor, to P, and adds its row sums.
 void exponentials(uint half_index, float factor, bool finished) {
-    if (half_index == 0) no_tile_sums();
+    if (half_index == 0) {
+        no_tile_sums();
+        find_tile_offsets();
+    }
     if (P_MOVE < MOVE_SHARED) {
         FOR_HALF(n, half_index, KEY_TILES) FOR_EACH(r, ROW_BLOCKS) exponentials_of(r, n, factor, finished);
     } else {

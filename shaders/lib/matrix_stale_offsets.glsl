@@ -2,6 +2,7 @@
 // exponents of its weights are relative to.
 shared uint grown_tile;    // the first key of the tile that outgrew its offsets, plus 1; 0 if none has
 shared uint large_scores;  // 1: every tile is finished, which rounds scores first
+shared uint far_caps;      // 1: every tile is finished, because some score was too large for cap_scores()
 
 // True if the mask of a tile is fetched ahead.
 bool is_biased(TileCursor c, uint first_key) {
@@ -22,11 +23,13 @@ bool is_inner(TileCursor c) {
 
 // Finds the scores of a tile; `biased`: they begin as its mask. Returns what the scores are to be multiplied by.
 float score_tile(TileCursor c, bool biased) {
+    const bool changes = HAS_SOFTCAP || needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first));
+    const bool finish = !biased && changes;
     if (biased) fetch_any_bias(c.k.first);
     else no_bias();
+    begin_tile(c.w, c.k.first, !finish);
     begin_scores();
     multiply_all_qk();
-    const bool finish = !biased && needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first));
     if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.visible, biased);
     return finish ? 1.0 : push.score_scale;
 }
@@ -39,17 +42,41 @@ bool must_finish(float factor) {
     return large_scores != 0;
 }
 
+// Caps the scores of a half of the keys of an inner tile, which are q.k, and scales them (lib/softcap.glsl).
+void cap_scores(uint half_index) {
+    if (!HAS_SOFTCAP) return;
+    if (half_index == 0) largest_square = 0;
+    FOR_HALF(n, half_index, KEY_TILES)
+        FOR_EACH(r, ROW_BLOCKS)
+            FOR_EACH(e, ELEMENTS) {
+                const float x = scores[r * KEY_TILES + n][e], square = x * x;
+                largest_square = max(largest_square, square);
+                scores[r * KEY_TILES + n][e] = x * CAP_SCALE(square);
+            }
+}
+void cap_all_scores() {
+    if (HALVES == 2) cap_scores(0);
+    cap_scores(HALVES - 1);
+}
+// What scores that were not finished have to be multiplied by.
+#define LEFT_SCALE (HAS_SOFTCAP ? 1.0 : push.score_scale)
+
 // Computes P of an inner tile, and fetches K of the tile that follows, which is returned.
 Rows inner_p(TileCursor c) {
     Rows next = tile_at(c.k, next_first(c));
     if (!HIDES_KEYS) next = next_whole_tile(c.k, TILE_KV);
+    begin_tile(c.w, c.k.first, true);
     begin_scores();
     if (HALVES == 2) multiply_qk(0);
     store_v();
     if (next.first < c.end_key) fetch_inner_k(next);
-    if (HALVES == 2) exponentials(0, push.score_scale, false);
+    if (HALVES == 2) {
+        cap_scores(0);
+        exponentials(0, LEFT_SCALE, false);
+    }
     multiply_qk(HALVES - 1);
-    exponentials(HALVES - 1, push.score_scale, false);
+    cap_scores(HALVES - 1);
+    exponentials(HALVES - 1, LEFT_SCALE, false);
     return next;
 }
 
@@ -83,14 +110,17 @@ Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
     else store_v();
     if (next.first < c.end_key) fetch_k(next, 0);
     no_tile_sums();
+    largest_square = 0;
     no_p();
     if (sees(c.w, c.k.first)) {
+        const bool finish = !biased && (finish_all || needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first)));
         if (!biased) no_bias();
+        begin_tile(c.w, c.k.first, !finish);
         begin_scores();
         multiply_all_qk();
-        const bool finish = !biased && (finish_all || needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first)));
         if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.visible, biased);
-        const float factor = finish ? 1.0 : push.score_scale;
+        if (!finish) cap_all_scores();
+        const float factor = finish ? 1.0 : LEFT_SCALE;
         if (HALVES == 2) exponentials(0, factor, finish);
         exponentials(HALVES - 1, factor, finish);
     }
@@ -110,6 +140,29 @@ void boundary_pv(inout TileCursor c, Rows next) {
     }
 }
 
+// Sets offsets from the tiles at whose keys the rows stand, or which are the nearest of the split. Where a slope adds
+// less to a key the farther it is, offsets that are set from the first tile would be outgrown by each one that follows.
+void set_offsets_near(TileCursor c) {
+    const uint first_of_loop = c.k.first;
+    const int first = position_of(c.w, c.w.first_row), last = position_of(c.w, c.w.last_row);
+    const int least = int(c.k.begin), most = int(c.end_key) - 1;
+    uint end = uint(clamp(last, least, most));
+    c.visible = false;
+    uint at = uint(clamp(first, least, most)) / TILE_KV * TILE_KV;
+    if (is_gentle()) end = at;
+    fetch_k(tile_at(c.k, at), 0);
+    [[dont_unroll]] do {
+        c.k = tile_at(c.k, at);
+        barrier();
+        store_k();
+        barrier();
+        at = at + TILE_KV <= end ? at + TILE_KV : first_of_loop;
+        fetch_k(tile_at(c.k, at), 0);
+        raise_offsets(score_tile(c, false), 0.0);
+    } while (at > c.k.first);
+    barrier();
+}
+
 // Raises the flag if this tile has outgrown the offsets of own rows, unless they were set from it (`set_tile`). True
 // if the tile has outgrown those of any row.
 bool leaves_loop(TileCursor c, uint set_tile) {
@@ -117,11 +170,17 @@ bool leaves_loop(TileCursor c, uint set_tile) {
         if (HIDES_KEYS && has_nan_sum()) saw_nonfinite = 1;
         if (c.k.first != set_tile) grown_tile = c.k.first + 1;
     }
+    if (passes_quick_cap()) {
+        far_caps = 1;
+        grown_tile = c.k.first + 1;
+    }
     barrier();
     return grown_tile == c.k.first + 1;
 }
 
 void loop_with_stale_offsets(inout TileCursor c) {
+    find_slope(c.w);
+    if (SHIFTS_ROWS) set_offsets_near(c);
     if (drops_unseen()) {
         find_seen(c.w, c.k.first);
         store_seen_k();
@@ -133,6 +192,8 @@ void loop_with_stale_offsets(inout TileCursor c) {
     uint set_tile = c.k.first;
     bool outgrown, finish_all = false;
     find_bias(c.w);
+    if (HAS_SOFTCAP) find_quick_cap();
+    if (HAS_SOFTCAP && thread == 0) far_caps = quick_cap_holds ? 0 : 1;
     [[dont_unroll]] do {
         if (thread == 0) large_scores = 0;  // all have read it, before the last barrier
         barrier();
@@ -148,7 +209,8 @@ void loop_with_stale_offsets(inout TileCursor c) {
         raise_offsets(factor, 0.0);
         if (has_large_offset()) large_scores = 1;
         barrier();
-        const bool inner_ones = !FINISHES_ALL_TILES && !finish_all && large_scores == 0;
+        const bool far = HAS_SOFTCAP && far_caps != 0;
+        const bool inner_ones = !FINISHES_ALL_TILES && !finish_all && large_scores == 0 && !far;
         finish_all = false;
         [[dont_unroll]] while (c.k.first < c.end_key) {
             [[dont_unroll]] while (inner_ones && c.k.first < c.end_key && is_inner(c)) {

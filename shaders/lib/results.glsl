@@ -21,7 +21,27 @@ void store_result4(RowStart at, uint d, vec4 x) {
     }
 }
 
-// Stores the lse or, of a split, what it comes from: of scores near the lowest, their number would vanish in the sum.
+// Joins the sink of the row's head with the keys' weights, whose sum is .y relative to the maximum .x.
+vec2 with_sink(Work w, uint row, vec2 max_sum) {
+    const float sink = sink_of(w, row);
+    if (floatBitsToUint(sink) == MINUS_INFINITY) return max_sum;
+    const bool sees_none = IS_ZERO(max_sum.y);
+    const float last = relative_sink(sink, sees_none ? 0 : row_shift(w, row)), most = max(max_sum.x, last);
+    const float of_keys = sees_none ? 0 : max_sum.y * EXP2(EXPONENT(max_sum.x, most));
+    return vec2(most, IS_FINITE(sink) ? of_keys + EXP2(EXPONENT(last, most)) : uintBitsToFloat(NAN_BITS));
+}
+
+// Ends a row: returns what its sums over weights have to be multiplied by. A sink that is not finite makes row_sum NaN,
+// so that a row without keys is not taken for an empty one.
+float end_row(Work w, uint row, float row_max, inout float row_sum) {
+    if (!HAS_SINKS || IS_SPLIT) return 1 / row_sum;
+    const vec2 all = with_sink(w, row, vec2(row_max, row_sum));
+    if (!IS_FINITE(all.y)) row_sum = all.y;
+    return EXP2(EXPONENT(row_max, all.x)) / all.y;
+}
+
+// Called behind end_row(). Stores the lse or, of a split, what it comes from: of scores near the lowest, their number
+// would vanish in the sum.
 void store_statistics(Work w, uint row, float row_max, float row_sum) {
     if (IS_SPLIT) {
         const RowStart at = dense_row(push.lse, heads_of_splits_before(w), PART_FLOATS(SHIFTS_ROWS), w, row);
@@ -30,8 +50,12 @@ void store_statistics(Work w, uint row, float row_max, float row_sum) {
         if (SHIFTS_ROWS) FloatsOut(at.base).x[at.at + 2] = row_shift(w, row);
     } else if (push.lse != uvec2(0)) {
         const RowStart at = dense_row(push.lse, uvec2(0), 1, w, row);
-        const float lse = lse_of(row_max, row_sum);
-        const bool sees_none = floatBitsToUint(lse) == MINUS_INFINITY;
-        FloatsOut(at.base).x[at.at] = SHIFTS_ROWS && !sees_none ? lse + row_shift(w, row) : lse;
+        const bool sees_none = IS_ZERO(row_sum);
+        vec2 all = vec2(row_max, row_sum);
+        if (HAS_SINKS) all = with_sink(w, row, all);
+        float lse = lse_of(all.x, all.y);
+        if (SHIFTS_ROWS && !sees_none) lse += row_shift(w, row);
+        if (HAS_SINKS && sees_none) lse = sink_of(w, row);
+        FloatsOut(at.base).x[at.at] = lse;
     }
 }

@@ -1,8 +1,8 @@
 // dquery loses something by rounding, and this file gives it back. P sums to 1 in a row, and delta is rowsum(P o dP)
-// less dlse, so the dS of a row sum to dlse (without a softcap), and what all keys have in common adds nothing else to
-// dS . K. But delta comes from an out that is rounded to 16 bits, and products of 16 bits round dS, too. Then the dS of
-// a row sum to something else, and a head dim in which all keys are large, as models have them, drowns the others. Let
-// c be what keys have in common, and ds the dS that are multiplied:
+// less dlse, so the dS of a row sum to dlse (without softcap and sink), and what all keys have in common adds nothing
+// else to dS . K. But delta comes from an out that is rounded to 16 bits, and products of 16 bits round dS, too. Then
+// the dS of a row sum to something else, and a head dim in which all keys are large, as models have them, drowns the
+// others. Let c be what keys have in common, and ds the dS that are multiplied:
 //
 //   dS . K = dS . (K - c) + dlse * c,   which is about   ds . K + (dlse - rowsum(ds)) * c
 //
@@ -104,8 +104,17 @@ void find_whether_loss_is_large() {
 #ifndef DOT
 // Returns the sum of a row's dS, of weights whose sum is 1 / factor.
 float sum_of_gradients(Work w, uint row, float factor) {
-    if (HAS_SOFTCAP || !HAS_DLSE) return 0;
-    const RowStart at = dense_row(backward().x.dlse, uvec2(0), 1, w, row);
-    return FloatsIn(at.base).x[at.at] / factor;
+    if (HAS_SOFTCAP) return 0;
+    float sum = 0;
+    if (HAS_DLSE) {
+        const RowStart at = dense_row(backward().x.dlse, uvec2(0), 1, w, row);
+        sum = FloatsIn(at.base).x[at.at] / factor;
+    }
+    if (HAS_SINKS) {  // the part of delta that its weight is missing for
+        const RowStart at = statistics_of(w, row);
+        const vec4 statistics = Vec4sIn(at.base).x[at.at / 4];
+        if (statistics.w == 0) sum += statistics.y * sink_weight(w, row, statistics.x);
+    }
+    return sum;
 }
 #endif

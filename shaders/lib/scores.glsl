@@ -44,6 +44,12 @@ const bool SCALED_WITH_MASK = NATURAL_SCORES && !HAS_SOFTCAP;
 
 #include "lib/softcap.glsl"
 #include "lib/term_slopes.glsl"
+#include "lib/term_sinks.glsl"
+#ifdef QUICK_TERMS
+#include "lib/quick_slopes.glsl"
+#else
+#define slopes_are_quick(w, rows, keys) false
+#endif
 
 // The terms know this beside the place of a score. A kernel asks for it once a tile.
 struct Terms {
@@ -58,7 +64,7 @@ Terms terms_of(Work w, bool mask_is_mixed) {
 
 // True if a term changes some score among rows from .x to .y and keys from .x to before .y: `||` of an expression for
 // each term. The mask is left out, because some loops know its tiles.
-bool terms_change(Work w, uvec2 rows, uvec2 keys) { return SLOPES != SLOPES_NONE; }
+bool terms_change(Work w, uvec2 rows, uvec2 keys) { return SLOPES != SLOPES_NONE && !slopes_are_quick(w, rows, keys); }
 
 // True if bounds, the mask or a term change some score among these rows and keys.
 bool terms_finish(Work w, uvec2 rows, uvec2 keys) {

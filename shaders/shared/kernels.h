@@ -56,17 +56,16 @@ struct BackwardArguments {
     Address dout, lse, dlse, dquery, dkey, dvalue, dbias;
     Address statistics;    // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
     Address accumulators;  // float32, kept between dispatches (is_resumed)
-    Address padding;
-    float scale;         // softmax_scale
-    uint dbias_heads;    // the mask's
-    uint dbias_batches;  // 1, or all
-    uint dbias_queries;  // 1, or seqlen_q
-    uint dbias_keys;     // the mask's last extent
+    float scale;           // softmax_scale
+    uint dbias_heads;      // the mask's
+    uint dbias_batches;    // 1, or all
+    uint dbias_queries;    // 1, or seqlen_q
+    uint dbias_keys;       // the mask's last extent
     uint batch;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(ForwardArguments) == 200);
+static_assert(sizeof(ForwardArguments) == 208);
 static_assert(sizeof(BackwardArguments) == 400);
 #endif
 

@@ -52,6 +52,7 @@ std::vector<Pass> make_passes(const PassContext& c, const Plan& plan) {
         passes.push_back(delta_pass(c, plan));
         passes.push_back(query_pass(c, plan));
     }
+    if (c.backward.dsinks != 0) passes.push_back(sinks_pass(c, plan));
     if (has_keys(p)) passes.push_back(key_value_pass(c, plan));
     if (c.backward.has_bias()) passes.push_back(mask_pass(c, plan));
     return passes;

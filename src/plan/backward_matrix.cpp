@@ -366,6 +366,7 @@ std::vector<Pass> make_passes(const PassContext& c, const PassContext& mask, con
         passes.push_back(delta_pass(c, plan));
         passes.push_back(query_pass(c, plan));
     }
+    if (c.backward.dsinks != 0) passes.push_back(sinks_pass(c, plan));
     if (has_keys(p) && c.tiles.backward_matrix->kv_apart != 0) {
         passes.push_back(key_value_pass(c, plan, 1));
         passes.push_back(key_value_pass(c, plan, 2));

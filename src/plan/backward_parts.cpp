@@ -51,6 +51,8 @@ Launch<kernels::backward_delta> delta_launch(const DeviceCaps& caps, const Probl
         launch.constants.dout_type = type_of(tiles.backward_matrix->shape.dtype);
     VKATTN_PATCH(launch, out_rows, Region::out);
     launch.reads |= bit(Region::out) | bit(Region::dout) | bit(Region::lse);
+    if (p.sinks != 0 && p.mask != VKATTN_MASK_NONE)
+        launch.reads |= bit(Region::mask);  // of rows that see no key
     if (backward.dlse != 0) launch.reads |= bit(Region::dlse);
     launch.writes = bit(Region::statistics);
     return launch;

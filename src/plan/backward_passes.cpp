@@ -77,6 +77,24 @@ Pass delta_pass(const PassContext& c, const Plan& plan) {
     return pass;
 }
 
+Pass sinks_pass(const PassContext& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    constexpr uint32_t threads = 256;  // not measured: the pass is short, and waits for memory
+    Pass pass;
+    pass.grid = {p.num_heads_q, 1, 1};
+    pass.steps = pass.longest = uint64_t{p.batch} * ceil_div(p.seqlen_q, threads);
+    pass.step_flops = threads * 8;
+    Launch<kernels::backward_sinks> launch;
+    launch.module = Module::backward_sinks_f32;
+    set_problem(launch, p, c.tiles, true);
+    launch.constants.threads = std::min(threads, c.caps.max_invocations);
+    VKATTN_PATCH(launch, dsinks, Region::dsinks);
+    if (rows_of(p) != 0) launch.reads |= bit(Region::statistics);
+    launch.writes = bit(Region::dsinks);
+    pass.pipeline = [launch](bool) { return launch.pipeline(); };
+    return pass;
+}
+
 // One workgroup sums over all that share a tile of the mask, so its loop cannot be cut.
 Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t tile_kv) {
     const Problem& p = plan.problem;

@@ -41,7 +41,7 @@ constexpr uint64_t product(uint64_t a, uint64_t b) {
 
 // True if a problem has anything to compute.
 inline bool has_work(const Problem& p, const Backward& backward) {
-    return rows_of(p) != 0 || has_keys(p) || backward.has_bias();
+    return rows_of(p) != 0 || has_keys(p) || backward.has_bias() || backward.dsinks != 0;
 }
 
 // What a launch of a pass that recomputes tiles reads, and which loop it has.
@@ -83,8 +83,10 @@ std::function<Pipeline(bool)> resumable(Launch<K> launch) {
     };
 }
 
-// The pass for row statistics, and the one for the gradient of the mask, by the portable kernel.
+// The pass for row statistics, the one for the gradient of sinks, which reads them, and the one for the gradient of the
+// mask, by the portable kernel.
 Pass delta_pass(const PassContext& c, const Plan& plan);
+Pass sinks_pass(const PassContext& c, const Plan& plan);
 Pass mask_pass(const PassContext& c, const Plan& plan);
 
 // The pass for the gradient of the mask without its pipeline, whose workgroups have such tiles.

@@ -54,6 +54,9 @@ struct Arrays {
     void add_output(Region region, uint32_t alignment_bytes, const Placement& at) {
         if (!is_empty(at)) all.push_back({region, alignment_bytes, false, true, true, at});
     }
+    void add_if_given(Region region, uint32_t alignment_bytes, const Placement& at) {
+        if (!is_empty(at)) all.push_back({region, alignment_bytes, true, true, false, at});
+    }
     void add_if_wanted(Region region, uint32_t alignment_bytes, const Placement& at) {
         all.push_back({region, alignment_bytes, true, true, true, at});
     }
@@ -101,6 +104,7 @@ std::vector<CallerArray> caller_arrays_of(const Problem& p, const Backward& b) {
     arrays.add_output(Region::dvalue, like(3), tensor_of(p, 2, b.dvalue_strides));
     arrays.add_output(Region::dbias, p.dbias_element_bytes(),
                       run_of(bias[0] * bias[1] * bias[2] * bias[3] * p.dbias_element_bytes()));
+    if (b.dsinks != 0) arrays.add_output(Region::dsinks, word_bytes, run_of(word_bytes * p.num_heads_q));
     arrays.add_arrays(true);
     return arrays.all;
 }
@@ -124,6 +128,7 @@ std::vector<CallerArray> caller_arrays_of(const Combine& c) {
     arrays.add(Region::parts_lse, word_bytes, parts_lse);
     arrays.add_output(Region::out, c.alignment_bytes, tensor(c.out_strides, c.element_bytes, 1, 0));
     arrays.add_if_wanted(Region::lse, word_bytes, run_of(word_bytes * rows));
+    arrays.add_if_given(Region::sinks, word_bytes, run_of(word_bytes * c.num_heads));
     return arrays.all;
 }
 

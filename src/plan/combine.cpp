@@ -98,6 +98,10 @@ Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, PartStatistic
     VKATTN_PATCH(launch, out_rows, Region::out);
     VKATTN_PATCH(launch, lse, Region::lse);
     launch.reads = bit(Region::parts) | bit(Region::parts_lse);
+    if (statistics.sinks) {
+        VKATTN_PATCH(launch, sinks, Region::sinks);
+        launch.reads |= bit(Region::sinks);
+    }
     launch.writes = bit(Region::out) | bit(Region::lse);
     // Each part costs a multiply-add an element, and each invocation reads each part's statistics.
     const uint64_t unit = uint64_t{rows} * c.num_parts * (c.head_dim_v + teams * lanes) * 4;

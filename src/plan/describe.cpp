@@ -54,6 +54,7 @@ std::string label_of(const Plan& plan) {
     add(p.mask == VKATTN_MASK_BOOL, " bool-mask");
     add(p.mask == VKATTN_MASK_FLOAT, " float-mask");
     add(p.slopes != VKATTN_SLOPES_NONE, " slopes");
+    add(p.sinks != 0, " sinks");
     add(p.kv_lengths != 0, " kv-lengths");
     add(p.align == VKATTN_ALIGN_OFFSETS, " query-offsets");
     return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}", plan.backward ? "backward" : "forward",

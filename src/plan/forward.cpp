@@ -53,7 +53,8 @@ uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& op
 }
 
 PartStatistics part_statistics(const Problem& p) {
-    return {.max_sum = true, .natural = has_natural_scores(p), .shift = shifts_rows(p)};
+    return {
+        .max_sum = true, .natural = has_natural_scores(p), .shift = shifts_rows(p), .sinks = p.sinks != 0};
 }
 
 uint64_t rows_of_part(const Problem& p) {

@@ -104,7 +104,7 @@ inline std::string_view name_of(Module module) {
 }
 
 // The constants of any kernel, by their place in its struct; the rest is 0.
-constexpr size_t max_constants = 35;
+constexpr size_t max_constants = 36;
 using ConstantValues = std::array<uint32_t, max_constants>;
 
 // The least that Vulkan guarantees.

@@ -179,6 +179,7 @@ void reserve_scratch(Plan& plan, Region region, uint64_t size_bytes);
 // base 2 or natural, as the scores are, and perhaps the row's shift (shaders/lib/score_facts.glsl).
 struct PartStatistics {
     bool max_sum = false, natural = true, shift = false;
+    bool sinks = false;  // they join the merge
     uint32_t bytes() const { return max_sum ? PART_FLOATS(shift) * 4 : 4; }
 };
 

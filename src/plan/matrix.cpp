@@ -184,8 +184,9 @@ Result<bool> apply_tuning(MatrixNumbers& n, std::string_view tuning) {
 
 // True if a mask is fetched ahead: lib/matrix_bias.glsl says when.
 bool fetches_bias(const Problem& p, const MatrixNumbers& n) {
-    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && !finishes_all_tiles(p) &&
-           n.running == 0 && n.move == MOVE_FRAGMENT;
+    const bool is_only_term = p.softcap == 0 && p.slopes == VKATTN_SLOPES_NONE;
+    return p.mask == VKATTN_MASK_FLOAT && is_only_term && p.dtype != VKATTN_DTYPE_FLOAT32 && n.running == 0 &&
+           n.move == MOVE_FRAGMENT;
 }
 
 // Returns the module that is compiled for these types, this way of P and this loop.

@@ -219,7 +219,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine) {
     plan.combine = combine;
     plan.caller_arrays = caller_arrays_of(combine);
     plan.kernel = "combine";
-    if (auto ok = add_combine(caps, combine, PartStatistics{}, false, UINT64_MAX, plan); !ok)
+    if (auto ok = add_combine(caps, combine, PartStatistics{.sinks = true}, false, UINT64_MAX, plan); !ok)
         return ok.failure();
     return plan;
 }

@@ -66,9 +66,11 @@ constexpr uint32_t slopes_kind_of(const Problem& p) {
     return p.slopes_apply == VKATTN_SLOPES_APPLY_MASK ? SLOPES_MASK : SLOPES_DISTANCE;
 }
 
-// True if a term changes every score: FINISHES_ALL_TILES of shaders/lib/scores.glsl.
+// True if the matrix kernel finishes every tile: FINISHES_ALL_TILES of shaders/lib/score_facts.glsl. Packed heads are
+// left out: their tiles are few.
 constexpr bool finishes_all_tiles(const Problem& p) {
-    return p.softcap > 0 || p.slopes != VKATTN_SLOPES_NONE;
+    const bool begins_as_slopes = p.mask == VKATTN_MASK_NONE && p.softcap == 0;
+    return slopes_kind_of(p) == SLOPES_MASK || (slopes_kind_of(p) == SLOPES_DISTANCE && !begins_as_slopes);
 }
 
 // True if scores are natural numbers, not in base 2, and if a row's are relative to a number of the row: NATURAL_SCORES
@@ -94,6 +96,7 @@ void set_term_constants(Constants& c, const Problem& p) {
     c.has_softcap = p.softcap > 0;
     c.mask_kind = mask_kind_of(p);
     c.slopes = slopes_kind_of(p);
+    c.has_sinks = p.sinks != 0;
 }
 
 // Sets the members of the argument block for the mask and for the offset of query rows among the keys.
