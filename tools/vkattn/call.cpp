@@ -89,7 +89,8 @@ Json problem_json(const VkattnProblem& p, bool bshd) {
             {"softcap", p.softcap},
             {"mask", mask_json(p)},
             {"kv_lengths", p.kv_lengths != 0},
-            {"alibi", alibi_json(p)}};
+            {"alibi", alibi_json(p)},
+            {"sinks", p.sinks != 0}};
 }
 
 Json options_json(const AttentionOptions& o) {

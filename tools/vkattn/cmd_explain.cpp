@@ -1,5 +1,6 @@
 // vkattn explain: the plan of a problem, and why each other kernel was refused. No data needed.
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <memory>
 
@@ -49,6 +50,47 @@ void print_dispatches(const Json& dispatches) {
     }
 }
 
+// How many keys the bounds leave to a row: row i sees keys from i + lo on and before i + hi, of those that there are.
+struct SeenKeys {
+    uint64_t least, most;
+    double average;
+};
+
+SeenKeys seen_keys(const VkattnProblem& p) {
+    const int64_t rows = p.seqlen_q, keys = p.seqlen_kv, far = int64_t{1} << 40;
+    const int64_t offset = p.align == VKATTN_ALIGN_BOTTOM_RIGHT ? keys - rows
+                           : p.align == VKATTN_ALIGN_OFFSET     ? p.query_offset
+                                                                : 0;
+    const int64_t after = p.causal != 0 ? 0 : p.window_right < 0 ? far : p.window_right;
+    const int64_t hi = offset + 1 + after, lo = p.window_left < 0 ? -far : offset - p.window_left;
+    const auto below = [&](int64_t row, int64_t bound) { return std::clamp<int64_t>(row + bound, 0, keys); };
+    const auto seen = [&](int64_t row) { return below(row, hi) - below(row, lo); };
+    // Sums of below() over all rows: 0, then a ramp, then all keys.
+    const auto sum = [&](int64_t bound) {
+        const double first = static_cast<double>(std::clamp<int64_t>(-bound, 0, rows)),
+                     full = static_cast<double>(std::clamp<int64_t>(keys - bound, 0, rows)),
+                     b = static_cast<double>(bound), all = static_cast<double>(rows);
+        return (full - first) * ((first + full - 1) / 2 + b) + (all - full) * static_cast<double>(keys);
+    };
+    SeenKeys result{UINT64_MAX, 0, rows == 0 ? 0 : (sum(hi) - sum(lo)) / static_cast<double>(rows)};
+    // Where one of the bounds begins or ceases to grow, there the extremes are.
+    for (const int64_t at : {int64_t{0}, rows - 1, -hi, keys - hi, -lo, keys - lo}) {
+        const auto keys_there =
+            static_cast<uint64_t>(seen(std::clamp<int64_t>(at, 0, std::max<int64_t>(rows, 1) - 1)));
+        result.least = std::min(result.least, keys_there);
+        result.most = std::max(result.most, keys_there);
+    }
+    return result;
+}
+
+// "" if lengths or offsets on the device decide it.
+std::string seen_text(const VkattnProblem& p) {
+    if (p.kv_lengths != 0 || p.align == VKATTN_ALIGN_OFFSETS || p.seqlen_q == 0) return "";
+    const SeenKeys seen = seen_keys(p);
+    return fmt::format("{} to {} keys, {:.1f} on average{}", seen.least, seen.most, seen.average,
+                       p.mask != VKATTN_MASK_NONE ? ", less what the mask hides" : "");
+}
+
 void print(const Runtime& runtime, const Json& plan) {
     fmt::print("device   {} ({})\n", runtime.device().name, runtime.device().driver);
     fmt::print("kernel   {}, tuning row {}, products of {}\n", plan["kernel"].get<std::string>(),
@@ -58,6 +100,8 @@ void print(const Runtime& runtime, const Json& plan) {
     fmt::print("tiles    {} query rows x {} keys, {} invocations, {} bytes of shared memory\n",
                t["tile_q"].get<int>(), t["tile_kv"].get<int>(), t["threads"].get<int>(),
                t["shared_bytes"].get<int>());
+    if (const auto seen = plan["row_sees"].get<std::string>(); !seen.empty())
+        fmt::print("a row    sees {}\n", seen);
     fmt::print("tensors  {}\n", bytes_text(plan["tensor_bytes"].get<double>()));
     fmt::print("scratch  {} bytes\n", plan["scratch_bytes"].get<uint64_t>());
     fmt::print("matrices {} that a materialised attention would need, and this plan does not\n",
@@ -78,6 +122,7 @@ void explain(const Explain& e) {
         const Plan plan = make_plan(e, runtime, p);
         Json description = Json::parse(plan.describe());
         description["segments"] = plan.segments();
+        description["row_sees"] = seen_text(p);
         description["tensor_bytes"] = all_tensor_bytes(p, e.backward, e.dbias);
         description["matrix_bytes"] = matrix_bytes(p, e.backward);
         for (auto& [kernel, reason] : description["refused"].items())

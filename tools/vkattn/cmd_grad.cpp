@@ -13,7 +13,7 @@ struct Grad {
     AttentionOptions attention;
     InputFiles files;
     std::string dout, dq, dk, dv;
-    std::optional<std::string> dlse, out, lse, dbias;
+    std::optional<std::string> dlse, out, lse, dbias, dsinks;
 };
 
 // Files of the forward's results and their gradients; empty arrays where there is none.
@@ -54,6 +54,7 @@ GradInputs read_grad_inputs(const Grad& grad) {
 std::vector<OutputFile> outputs_of(const Grad& grad) {
     std::vector<OutputFile> outputs{{"--dq", grad.dq, {}}, {"--dk", grad.dk, {}}, {"--dv", grad.dv, {}}};
     if (grad.dbias) outputs.push_back({"--dbias", *grad.dbias, {}});
+    if (grad.dsinks) outputs.push_back({"--dsinks", *grad.dsinks, {}});
     std::vector<NamedFile> inputs = grad.files.named();
     inputs.push_back({"--dout", grad.dout});
     if (grad.dlse) inputs.push_back({"--dlse", *grad.dlse});
@@ -102,35 +103,46 @@ Forward make_forward(const Grad& grad, Runtime& runtime, const GradInputs& in, c
     return f;
 }
 
+// A gradient: what it is shaped and stored like, and where its address goes.
+struct Gradient {
+    const FileArray* like;
+    VkDeviceAddress* address;
+};
+
 // Fills outputs' arrays. Returns the bytes of dout, dlse and the gradients.
-uint64_t make_gradients(Runtime& runtime, const GradInputs& in, VkattnBackwardArgs args, Work& work,
-                        const std::optional<NpyDtype>& out_dtype, std::vector<OutputFile>& outputs) {
+uint64_t make_gradients(const Grad& grad, Runtime& runtime, const GradInputs& in, VkattnBackwardArgs args,
+                        Work& work, std::vector<OutputFile>& outputs) {
     const Inputs& p = in.problem;
-    const FileArray* const like[] = {&p.query, &p.key, &p.value, &p.mask};
-    VkDeviceAddress* const addresses[] = {&args.dquery, &args.dkey, &args.dvalue, &args.dbias};
+    FileArray sinks;
+    sinks.array = {
+        NpyDtype::float32, false, {p.problem.num_heads_q}, p.arrays[static_cast<size_t>(ArrayName::sinks)]};
+    std::vector<Gradient> wanted = {{&p.query, &args.dquery}, {&p.key, &args.dkey}, {&p.value, &args.dvalue}};
+    if (grad.dbias) wanted.push_back({&p.mask, &args.dbias});
+    if (grad.dsinks) wanted.push_back({&sinks, &args.dsinks});
     const Buffer dout = upload(runtime, in.dout.array.data), dlse = upload(runtime, in.dlse.array.data);
     args.dout = dout.address();
     args.dlse = dlse.address();
     uint64_t bytes = dout.size_bytes() + dlse.size_bytes();
     std::vector<Buffer> gradients;
     for (size_t i = 0; i < outputs.size(); i++) {
-        gradients.push_back(runtime.allocate(like[i]->array.data.size()));
-        *addresses[i] = gradients[i].address();
+        gradients.push_back(runtime.allocate(wanted[i].like->array.data.size()));
+        *wanted[i].address = gradients[i].address();
         bytes += gradients[i].size_bytes();
     }
     work.run(runtime, args);
     for (size_t i = 0; i < outputs.size(); i++) {
-        const NpyArray& tensor = like[i]->array;
+        const NpyArray& tensor = wanted[i].like->array;
+        const auto dtype = wanted[i].like == &sinks ? std::nullopt : grad.files.wanted_out_dtype();
         outputs[i].array =
             like_file(outputs[i].argument, download(runtime, gradients[i], tensor.dtype, tensor.shape),
-                      *like[i], out_dtype);
+                      *wanted[i].like, dtype);
     }
     return bytes;
 }
 
 void execute(const Grad& grad) {
     std::vector<OutputFile> outputs = outputs_of(grad);
-    const std::optional<NpyDtype> out_dtype = grad.files.wanted_out_dtype();
+    grad.files.wanted_out_dtype();  // refuses what is no type before files are read
     const GradInputs in = read_grad_inputs(grad);
     const VkattnProblem& p = in.problem.problem;
     Runtime runtime = open_runtime(grad.attention);
@@ -138,6 +150,7 @@ void execute(const Grad& grad) {
     VkattnBackward b = dense_backward(p);
     b.dlse = grad.dlse.has_value();
     b.dbias = grad.dbias.has_value();
+    b.dsinks = grad.dsinks.has_value();
     Work work("backward", runtime, p, b, backward_options(grad));
 
     const DeviceInputs inputs(runtime, in.problem);
@@ -147,7 +160,7 @@ void execute(const Grad& grad) {
     args.out = forward.out.address();
     args.lse = forward.lse.address();
     uint64_t bytes = inputs.tensor_bytes() + forward.out.size_bytes() + forward.lse.size_bytes();
-    bytes += make_gradients(runtime, in, args, work, out_dtype, outputs);
+    bytes += make_gradients(grad, runtime, in, args, work, outputs);
     write_all(outputs);
     print_report(grad.attention, runtime, in.problem, work, bytes, forward.work ? &*forward.work : nullptr);
 }
@@ -168,8 +181,10 @@ void add_grad(CLI::App& app) {
     sub->add_option("--dk", g->dk, "Written as --key")->required();
     sub->add_option("--dv", g->dv, "Written as --value")->required();
     CLI::Option* dbias = sub->add_option("--dbias", g->dbias, "Written as --mask, which is float then");
+    CLI::Option* dsinks = sub->add_option("--dsinks", g->dsinks, "Written as --sinks, float32");
     g->files.add_features(*sub, g->attention);
     dbias->needs("--mask");
+    dsinks->needs("--sinks");
     sub->get_option("--kernel")
         ->description("auto, or the backward's kernel: matrix, matrix_khr, tiles_dot, tiles, materialized");
     sub->get_option("--tuning")->description("Numbers over the backward's tuning row, as in cols=8");

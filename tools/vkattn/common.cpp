@@ -191,6 +191,7 @@ void ShapeOptions::add_to(CLI::App& app) {
     app.add_flag("--kv-lengths-given", kv_lengths_given, "Key counts per batch come in device memory");
     app.add_flag("--alibi", alibi,
                  "Slopes of the query heads come in device memory; bench takes 2^(-8 i / heads)");
+    app.add_flag("--sinks", sinks, "Sinks of the query heads come in device memory; bench takes 0");
 }
 
 void ShapeOptions::apply(VkattnProblem& problem) const {
@@ -204,6 +205,7 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.dtype = parse_dtype(dtype);
     problem.kv_lengths = kv_lengths_given;
     if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;
+    problem.sinks = sinks;
     if (mask_type != "bool" && mask_type != "float")
         throw UsageError("--mask-type", fmt::format("'{}' is not bool or float", mask_type));
     if (mask_shape.empty()) return;

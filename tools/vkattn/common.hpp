@@ -55,7 +55,7 @@ struct ShapeOptions {
     uint32_t batch = 1, heads_q = 1, seqlen_q = 0, head_dim_qk = 0;
     std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v;
     std::string dtype = "f32", mask_shape, mask_type = "bool";
-    bool kv_lengths_given = false, alibi = false;
+    bool kv_lengths_given = false, alibi = false, sinks = false;
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError

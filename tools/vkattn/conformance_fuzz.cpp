@@ -142,6 +142,11 @@ std::string random_line(uint64_t seed) {
         for (uint32_t i = 1; i < s.hq; i++)
             line += r.one_of<const char*>({",1", ",0.5", ",0.0625", ",-1", ",0"});
     }
+    if (r.chance(12)) {
+        line += fmt::format(" sinks={}", r.one_of<const char*>({"0", "2.5", "-1", "-inf"}));
+        for (uint32_t i = 1; i < s.hq; i++)
+            line += r.one_of<const char*>({",1", ",-30", ",9", ",0", ",-inf"});
+    }
     if (r.chance(10)) line += fmt::format(" scale={}", r.one_of<const char*>({"0.05", "0.3", "-0.2", "0"}));
     if (r.chance(25)) line += " values=" + values(r, s, backward);
     if (r.chance(30)) line += " layout=bshd";

@@ -194,11 +194,12 @@ std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& 
     return {bytes.begin(), bytes.end()};
 }
 
-// Reads slopes, of each head or of each batch and head, which the problem is told.
-std::vector<std::byte> read_slopes(const ArrayOption& array, FileArray file, VkattnProblem& p) {
-    if (file.array.shape.size() == 2) p.slopes = VKATTN_SLOPES_PER_BATCH;
+// Reads floats. Slopes are of each head or of each batch and head, which the problem is told.
+std::vector<std::byte> read_floats(const ArrayOption& array, FileArray file, VkattnProblem& p) {
+    const bool are_slopes = array.option == "--alibi";
+    if (are_slopes && file.array.shape.size() == 2) p.slopes = VKATTN_SLOPES_PER_BATCH;
     std::vector<uint64_t> wanted = array.extents(p);
-    if (p.slopes == VKATTN_SLOPES_PER_HEAD) wanted.erase(wanted.begin());
+    if (are_slopes && p.slopes == VKATTN_SLOPES_PER_HEAD) wanted.erase(wanted.begin());
     check_shape(array.option, file.array, wanted, array.shape.c_str());
     make_storable(array.option, NpyDtype::float32, file);
     return std::move(file.array.data);
@@ -208,7 +209,7 @@ std::vector<std::byte> read_slopes(const ArrayOption& array, FileArray file, Vka
 // file another number is a mistake.
 std::vector<std::byte> read_array(const ArrayOption& array, const std::string& path, VkattnProblem& p) {
     FileArray given = read_file(array.option, path);
-    if (array.has_floats) return read_slopes(array, std::move(given), p);
+    if (array.has_floats) return read_floats(array, std::move(given), p);
     const NpyArray& file = given.array;
     check_shape(array.option, file, array.extents(p), array.shape.c_str());
     const bool are_lengths = array.option == "--kv-lengths";

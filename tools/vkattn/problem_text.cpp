@@ -112,6 +112,8 @@ std::vector<std::string> problem_lines(const Inputs& in, bool bshd) {
             "slopes    {}{} (--alibi): {}", least_to_most<float>(in, ArrayName::slopes),
             p.slopes == VKATTN_SLOPES_PER_BATCH ? ", for each batch" : "",
             applies_to_distance(p) ? "score - slope * distance of row and key" : "score + slope * mask"));
+    if (p.sinks != 0)
+        lines.push_back(fmt::format("sinks     {} (--sinks)", least_to_most<float>(in, ArrayName::sinks)));
     return lines;
 }
 

@@ -47,8 +47,7 @@ constexpr std::pair<std::string_view, std::string_view> future_options[] = {
     {"--cu-seqlens", "packed sequences of different lengths are not supported yet"},
     {"--dropout", "dropout is not supported yet"},
     {"--page-table", "paged keys and values are not supported yet"},
-    {"--sink", "attention sinks are not supported yet"},
-    {"--sinks", "attention sinks are not supported yet"},
+    {"--sink", "attention sinks are given by --sinks"},
 };
 
 // Returns what is said of such an option; "" of another one.

@@ -127,6 +127,11 @@ Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool ran
             slopes[i] = std::exp2(-8.0f * static_cast<float>(i + 1) / static_cast<float>(slopes.size()));
         slopes_ = repeat(runtime, slopes.size() * sizeof(float), std::as_bytes(std::span(slopes)));
     }
+    if (p.sinks != 0) {
+        const std::vector<float> sinks(p.num_heads_q);
+        sinks_ = repeat(runtime, sinks.size() * sizeof(float), std::as_bytes(std::span(sinks)));
+        dsinks_ = runtime.allocate(sinks.size() * sizeof(float));
+    }
     if (pass == Pass::forward || p.mask != VKATTN_MASK_FLOAT) return;
     uint64_t elements = 1;
     for (uint32_t i = 0; i < p.mask_rank; i++) elements *= p.mask_extents[i];
@@ -136,6 +141,7 @@ Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool ran
 VkattnBackward backward_of(const VkattnProblem& p) {
     VkattnBackward backward = dense_backward(p);
     backward.dbias = p.mask == VKATTN_MASK_FLOAT;
+    backward.dsinks = p.sinks;
     return backward;
 }
 
@@ -265,6 +271,7 @@ VkattnForwardArgs Workload::forward_args(const Tensors& t, const Buffer& scratch
     args.mask = mask_.address();
     args.kv_lengths = kv_lengths_.address();
     args.slopes = slopes_.address();
+    args.sinks = sinks_.address();
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     return args;
@@ -282,9 +289,11 @@ VkattnBackwardArgs Workload::backward_args(const Tensors& t, const Buffer& scrat
     args.dkey = t.dkey.address();
     args.dvalue = t.dvalue.address();
     args.dbias = dbias_.address();
+    args.dsinks = dsinks_.address();
     args.mask = mask_.address();
     args.kv_lengths = kv_lengths_.address();
     args.slopes = slopes_.address();
+    args.sinks = sinks_.address();
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     return args;

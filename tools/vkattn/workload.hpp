@@ -64,7 +64,7 @@ class Workload {
     Pass pass_;
     VkattnRun forward_run_ = run_info(), backward_run_ = run_info();  // the last ones, for their pace
     std::vector<Tensors> tensors_;
-    Buffer mask_, kv_lengths_, slopes_, dbias_;
+    Buffer mask_, kv_lengths_, slopes_, sinks_, dbias_, dsinks_;
     size_t next_ = 0;
     uint32_t submissions_ = 0;
 };
