@@ -92,7 +92,8 @@ std::string caller_arrays_flaw(const Given& g) {
         expected = {{Region::parts, std::max(c.alignment_bytes, bytes_of(c.parts_dtype)), rows},
                     {Region::parts_lse, 4, rows},
                     {Region::out, c.alignment_bytes, rows},
-                    {Region::lse, 4, true, true}};
+                    {Region::lse, 4, true, true},
+                    {Region::sinks, 4, true, true}};
         return compare(g, expected);
     }
     expected = inputs_of(p);
@@ -110,7 +111,8 @@ std::string caller_arrays_flaw(const Given& g) {
                      {Region::dquery, p.alignment_bytes, queries},
                      {Region::dkey, p.alignment_bytes, keys},
                      {Region::dvalue, p.alignment_bytes, keys},
-                     {Region::dbias, bytes_of(p.dtype), std::count(bias.begin(), bias.end(), 0u) == 0}});
+                     {Region::dbias, bytes_of(p.dtype), std::count(bias.begin(), bias.end(), 0u) == 0},
+                     {Region::dsinks, 4, g.backward->dsinks != 0}});
     return compare(g, expected);
 }
 

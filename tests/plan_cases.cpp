@@ -193,6 +193,7 @@ core::Backward make_backward(const core::Problem& p, bool dlse) {
         to = broadcasts ? strides_of(Layout::contiguous, unit, t) : s;
     };
     b.dlse = dlse;
+    b.dsinks = p.sinks;
     b.dbias = p.mask == VKATTN_MASK_FLOAT;
     b.dout_strides = p.out_strides;
     like(p.query_strides, {p.num_heads_q, p.seqlen_q, p.head_dim_qk}, b.dquery_strides);

@@ -130,8 +130,8 @@ bool has_work(const Given& g) {
     if (g.combine != nullptr)
         return uint64_t{g.combine->batch} * g.combine->num_heads * g.combine->seqlen_q != 0;
     const auto bias = bias_extents(g);
-    return g.rows() != 0 ||
-           (g.backward != nullptr && (g.has_keys() || std::count(bias.begin(), bias.end(), 0u) == 0));
+    return g.rows() != 0 || (g.backward != nullptr && (g.has_keys() || g.backward->dsinks != 0 ||
+                                                       std::count(bias.begin(), bias.end(), 0u) == 0));
 }
 
 std::string all_flaws(const Given& g) {

@@ -79,6 +79,7 @@ Values problem_constants(const Given& g, const Pipeline& pipeline) {
                           : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
                                                         : MASK_NONE},
             {"slopes", slopes_kind(p)},
+            {"has_sinks", p.sinks != 0},
             {"out_type", type_constant(p.dtype)},
             {"mask_type", type_constant(p.dtype)},
             {"has_dlse", g.backward != nullptr && g.backward->dlse != 0},
@@ -113,6 +114,10 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
     Values values = problem_constants(g, pipeline);
     take_over(pipeline, values, {"far_rows", "packed_heads"});
     const auto& tuning = g.tuning();
+    if (kind == Kind::dsinks) {
+        take_over(pipeline, values, {"threads"});
+        return values;
+    }
     if (kind == Kind::delta) {
         const bool rounds = g.p.dtype == VKATTN_DTYPE_FLOAT32 && g.plan.operands != VKATTN_DTYPE_FLOAT32;
         values["dout_type"] = rounds ? type_constant(g.plan.operands) : TYPE_FLOAT32;
@@ -208,6 +213,7 @@ std::string kernel_flaw(const Pipeline& pipeline) {
     const std::pair<const char*, Kind> parts[] = {{"_query", Kind::dquery},
                                                   {"_key_value", Kind::dkey_dvalue},
                                                   {"_mask", Kind::dbias},
+                                                  {"_sinks", Kind::dsinks},
                                                   {"_transposed", Kind::transposed}};
     for (const auto& [part, kind] : parts)
         if (has_part(pipeline.module, part) != (kind_of(pipeline) == kind))
@@ -223,6 +229,7 @@ std::string module_flaw(const Given& g, const Pipeline& pipeline) {
     const core::ModuleInfo& module = core::info_of(pipeline.module);
     const VkattnDtype dtype = dtype_of(g);
     const bool half = dtype != VKATTN_DTYPE_FLOAT32, dot = needs(pipeline, core::NEED_DOT);
+    if (kind_of(pipeline) == Kind::dsinks) return "";  // it reads no tensor
     if (module.storage != dtype) return fmt::format("{} for {}", module.name, core::name_of(dtype));
     if (on_matrices(pipeline)) {
         if (!g.plan.kernel.starts_with("matrix") || g.caps.matrices.empty())

@@ -37,6 +37,8 @@ const std::map<std::string_view, std::set<Region>>& address_fields() {
         {"scores", {Region::scores, Region::score_gradients}},
         {"weights", {Region::scores, Region::score_gradients}},
         {"score_gradients", {Region::score_gradients}},
+        {"sinks", {Region::sinks}},
+        {"dsinks", {Region::dsinks}},
     };
     return fields;
 }
@@ -93,13 +95,15 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
         if (patch.add != 0 - bytes_before(g, pipeline, patch.region))
             return fmt::format("{} begins at {:#x}", field->name, patch.add);
         const bool result = field->name == "out_rows" || field->name == "lse" || field->name == "classes" ||
-                            field->name == "scores" || field->name == "score_gradients";
+                            field->name == "dsinks" || field->name == "scores" ||
+                            field->name == "score_gradients";
         (result && !is_given(g, patch.region) ? t.writes : t.reads) |= bit(patch.region);
     }
     for (const auto& [name, regions] : address_fields()) {
         if (find_field(pipeline, name) == nullptr || find_patch(pipeline, name) != nullptr) continue;
         // Without an address the lse of a baseline's backward is not written.
         const bool absent = name == "operand_layout" ? constant(pipeline, "has_arguments") == 0
+                            : name == "sinks"        ? g.combine == nullptr && g.p.sinks == 0
                                                      : name == "lse" && g.backward != nullptr;
         if (!absent) return fmt::format("no address in {}", name);
     }
@@ -142,7 +146,7 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
     const uint32_t mask = if_set(p.mask != VKATTN_MASK_NONE, Region::mask);
     const bool dlse = g.backward != nullptr && g.backward->dlse != 0;
     Touches t;
-    if (kind == Kind::classes || kind == Kind::delta) may_read = given_arrays(p);
+    if (kind == Kind::classes || kind == Kind::delta || kind == Kind::dsinks) may_read = given_arrays(p);
     if (kind == Kind::classes) t.reads = mask;
     if (kind == Kind::forward || recomputes(kind))
         t.reads = mask | given_arrays(p) | if_set(is_classified(g.plan), Region::mask_classes);
@@ -155,6 +159,9 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
     // A number of each row's statistics is the result of its last key.
     if (kind == Kind::dquery) t.writes = bit(Region::dquery) | bit(Region::statistics);
     if (kind == Kind::dbias) t.writes = bit(Region::dbias);
+    if (kind == Kind::dsinks) t.reads |= if_set(g.rows() != 0, Region::statistics);
+    // With sinks and a mask, the lse does not tell which rows see no key.
+    if (kind == Kind::delta && p.sinks != 0) t.reads |= mask;
     if (kind == Kind::dkey_dvalue) {
         const uint32_t gradients = has_constant(pipeline, "gradients") ? constant(pipeline, "gradients") : 3;
         t.writes = if_set((gradients & 1) != 0, Region::dvalue) | if_set((gradients & 2) != 0, Region::dkey);
@@ -289,8 +296,8 @@ std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {
         if (!std::equal(wanted.begin(), wanted.end(), a.stride + 3 * t))
             return fmt::format("strides of {}", t);
     }
-    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.accumulators |
-         a.padding) != 0)
+    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.accumulators) !=
+        0)
         return "an address in the argument block";
     if (a.scale != g.p.softmax_scale || a.batch != g.p.batch) return "scale or batch";
     const auto bias = bias_extents(g);
@@ -479,7 +486,7 @@ std::string barrier_flaw(const core::Plan& plan) {
     const uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::parts) |
                              bit(Region::parts_lse) | bit(Region::mask_classes) | bit(Region::dquery) |
                              bit(Region::dkey) | bit(Region::dvalue) | bit(Region::dbias) |
-                             bit(Region::statistics) | bit(Region::arguments);
+                             bit(Region::dsinks) | bit(Region::statistics) | bit(Region::arguments);
     struct Run {
         uint32_t reads = 0, writes = 0;
     } before, run;  // unions depend on a dispatch just if one of theirs does

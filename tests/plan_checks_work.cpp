@@ -69,6 +69,8 @@ Whole whole_of(const Given& g, const Pipeline& pipeline) {
             return {begin, {g.key_heads(), tiles_of(p.seqlen_kv, t.kv), 1}};
         case Kind::arguments:
             return {begin, {1, 1, 1}};
+        case Kind::dsinks:
+            return {begin, {p.num_heads_q, 1, 1}};
         case Kind::none:
             break;
     }
@@ -366,6 +368,7 @@ class Costs {
     double of(const Dispatch& d, const Triple& at) const {
         const double rows = double(std::min<uint64_t>(p_.seqlen_q * group_, t_.q));
         if (kind_ == Kind::arguments) return 0;  // it multiplies nothing
+        if (kind_ == Kind::dsinks) return 2.0 * double(p_.batch) * double(p_.seqlen_q);
         if (kind_ == Kind::delta) return 2.0 * p_.head_dim_v * rows;
         if (kind_ == Kind::classes)  // of all its tiles, those at the edge being half full
             return rows / 2 * double(std::min<uint64_t>(p_.key_limit, t_.kv)) / double(d.groups[2]);

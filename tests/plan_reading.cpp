@@ -27,6 +27,7 @@ Kind kind_of(core::Kernel kernel) {
     if (has("scores") && has("query")) return Kind::scores;
     if (has("scores") || has("score_gradients")) return Kind::in_place;
     if (has("query")) return has("out_rows") ? Kind::forward : Kind::dkey_dvalue;
+    if (has("dsinks")) return Kind::dsinks;
     return has("out_rows") ? Kind::delta : Kind::none;
 }
 
@@ -164,7 +165,7 @@ Tile tile_of(const Pipeline& pipeline) {
     const auto has = [&](std::string_view name) { return has_constant(pipeline, name); };
     const Kind kind = kind_of(pipeline);
     const uint64_t slices = has("slices") ? of("slices") : 1;
-    if (kind == Kind::arguments) return {1, 1, 1};
+    if (kind == Kind::arguments || kind == Kind::dsinks) return {1, 1, 1};
     if (kind == Kind::delta || kind == Kind::combine)
         return {of("threads") / of("lanes") / (has("teams") ? of("teams") : 1), 1, 1};
     if (has("tile_q")) return {of("tile_q"), of("tile_kv"), 1};

@@ -44,6 +44,7 @@ enum class Kind {
     dquery,
     dkey_dvalue,
     dbias,
+    dsinks,
     scores,    // the four of the baseline, which has the scores as a matrix
     in_place,  // a row a workgroup
     product,

@@ -341,7 +341,7 @@ TEST_CASE("oracle backward: every batch is a problem of its own, threads or not"
     for (std::size_t n = 0; n < 3; ++n)
         check_same(backward(part, {slice(in.query, n), slice(in.key, n), slice(in.value, n),
                                    slice(in.dout, n), slice(in.dlse, n)}),
-                   Gradients{slice(result.query, n), slice(result.key, n), slice(result.value, n), {}});
+                   Gradients{slice(result.query, n), slice(result.key, n), slice(result.value, n), {}, {}});
 }
 
 TEST_CASE("oracle backward: empty dimensions") {

@@ -240,6 +240,11 @@ VkattnProblem with_slopes(VkattnProblem p) {
     return p;
 }
 
+VkattnProblem with_sinks(VkattnProblem p) {
+    p.sinks = 1;
+    return p;
+}
+
 VkattnProblem with_lengths(VkattnProblem p) {
     p.kv_lengths = 1;
     p.align = VKATTN_ALIGN_OFFSETS;
@@ -308,7 +313,8 @@ TEST_CASE("faults: forward of the portable kernels") {
           forward("invariant", cpu, given(d64, {2, 8, 2, 40, 3000}, f16), invariant({})),
           forward("rows", h200, given(d128, decode, f16)),
           forward("rows in parts", cpu, given(d64, decode), in_parts({})),
-          forward("slopes, in parts", cpu, with_slopes(given(d64, decode)), in_parts({}))})
+          forward("slopes and sinks, in parts", cpu, with_sinks(with_slopes(given(d64, decode))),
+                  in_parts({}))})
         check_faults(s);
 }
 

@@ -56,7 +56,8 @@ void spoil(Random& random, VkattnProblem& p) {
 }
 
 void spoil(Random& random, VkattnBackward& b) {
-    random.spoil_one(b.dlse, b.dbias, b.dout_strides, b.dquery_strides, b.dkey_strides, b.dvalue_strides);
+    random.spoil_one(b.dlse, b.dbias, b.dsinks, b.dout_strides, b.dquery_strides, b.dkey_strides,
+                     b.dvalue_strides);
 }
 
 void spoil(Random& random, Options& o) {
@@ -109,6 +110,7 @@ std::string attention_flaw(Random& random, const DeviceCaps& caps, VkattnProblem
                          [&](const Plan& x) { return flaw_of(caps, *p, x, o); });
     VkattnBackward asked = core::default_backward();
     asked.dlse = random.below(2) == 0;
+    asked.dsinks = p->sinks;
     asked.dbias = p->mask == VKATTN_MASK_FLOAT;
     for (size_t fields = random.below(3); fields > 0; fields--) spoil(random, asked);
     const auto b = core::resolve(*p, asked);

@@ -233,6 +233,7 @@ TEST_CASE("sweep: every device, feature and shape") {
                     if (sweep.draws.one_in(7))
                         given.slopes =
                             sweep.draws.one_in(2) ? VKATTN_SLOPES_PER_HEAD : VKATTN_SLOPES_PER_BATCH;
+                    given.sinks = sweep.draws.one_in(7);
                     if (given.mask == VKATTN_MASK_FLOAT && sweep.draws.one_in(3))
                         given.slopes_apply = VKATTN_SLOPES_APPLY_MASK;
                     Options o = options_of(f);

@@ -30,6 +30,7 @@ FORWARD = {
     "lengths": ["", "{lengths}"],
     "offsets": ["", "{offsets}"],
     "slopes": ["", "{slopes}"],
+    "sinks": ["", "{sinks}"],
     "splits": ["", "splits=3"],
     "cut": ["", "max_flops={cut}"],
     "invariance": ["", "batch_invariant"],
@@ -53,6 +54,7 @@ BACKWARD = {
     "lengths": ["", "{lengths}"],
     "offsets": ["", "{offsets}"],
     "slopes": ["", "{slopes}"],
+    "sinks": ["", "{sinks}"],
     "dlse": ["", "dlse"],
     "cut": ["", "max_flops={cut}"],
     "invariance": ["", "batch_invariant"],
@@ -164,6 +166,7 @@ def case_of(row, number, is_backward):
         "lengths": "lengths=" + in_turn([n, n // 2 + 1, n - n // 3, 0, n // 3 + 1]),
         "offsets": "offsets=" + in_turn([0, n - m, -3, n // 2, -(m // 2), n - 5]),
         "slopes": "slopes=" + ",".join(str([0.25, 1, -0.0625, 0, 8][(number + i) % 5]) for i in range(h)),
+        "sinks": "sinks=" + ",".join(str([2, -1, "-inf", 30, 0][(number + i) % 5]) for i in range(h)),
         "cut": max(per_key * batch * h * m * n // 5, per_key * 32 * 32),  # a fifth, but a few tiles at least
     }
     return " ".join(words + [w.format(**values) for w in row if "{" in w])

@@ -349,6 +349,21 @@ test_alibi() {
     holds "the JSON has no slopes" "$build/vkattn_json_check" problem.alibi.of=string <stdout
 }
 
+test_sinks() {
+    local argument
+    make_input sinks 4 '<f4' c =0.5,-1,3,-inf
+    for argument in --causal --window=9,2 --num-splits=3; do run_right --sinks=sinks.npy "$argument"; done
+    make_input slopes 4 '<f4' c =0.5,0.25,-0.125,2
+    make_input sinks 4 '>f4' c =0.5,-1,3,0
+    run_right --sinks=sinks.npy --alibi=slopes.npy --softcap=3
+    for argument in 3 2,4 -; do refuses_numbers --sinks 1 '<f4' "$argument"; done
+    refuses 2 --sinks run "${files[@]}" "${outputs[@]}" --sinks missing.npy
+    succeeds explain --heads-q 4 --seqlen-q 64 --head-dim 24 --sinks --causal
+    holds "a row does not see 1 to 64 keys" grep -qx 'a row    sees 1 to 64 keys, 32.5 on average' stdout
+    succeeds explain --seqlen-q 10 --seqlen-kv 7 --head-dim 24 --align 2 --window 2,1 --mask-shape 7
+    holds "a row sees other keys" grep -qx 'a row    sees 0 to 4 keys, 2.2 on average, less what the mask hides' stdout
+}
+
 # ---- all at once
 
 # That features agree in pairs is for the GPU tests; here the options of all of them have to reach the problem.

@@ -106,6 +106,17 @@ test_grad_float_mask() {
     holds "dbias of an empty mask is not empty" has_header out/dbias.npy "(0, )"
 }
 
+test_grad_sinks() {
+    local files gradients=("${gradients[@]}" --dsinks out/dsinks.npy)
+    use_grad g
+    make_input dlse 2,4,19
+    make_input sinks 4 '<f4' c =0.5,-1,30,-inf
+    grad_right --sinks=sinks.npy --dlse=dlse.npy --causal
+    holds "dsinks is not one float32 a head" has_header out/dsinks.npy "'<f4', 'fortran_order': False, 'shape': (4, )"
+    grad_right --sinks=sinks.npy --softcap=2 --window=9,-1
+    refuses_grad --dsinks --dsinks out/dsinks.npy
+}
+
 # Rows and keys that see nothing; batch-invariant has no other gradients.
 test_grad_lengths() {
     local files kind

@@ -8,12 +8,12 @@
 test_future_options() {
     local sub option shape=(--seqlen-q 8 --head-dim 8)
     for sub in run grad explain bench; do
-        for option in --dropout=0.1 --block-map --sinks --page-table; do
+        for option in --dropout=0.1 --block-map --page-table; do
             refuses 2 "${option%=*}: " "$sub" "$option"
             holds "the line does not say that it may come" grep -q ' not supported yet$' stderr
         done
     done
-    refuses 2 '--sinks: attention sinks are not supported yet' explain "${shape[@]}" --sinks sinks.npy
+    refuses 2 '--sink: attention sinks are given by --sinks' explain "${shape[@]}" --sink sinks.npy
     refuses 2 '--alibi-slopes: the slopes of ALiBi are given by --alibi' run "${files[@]}" --alibi-slopes slopes.npy
     refuses 2 '--page_table: paged keys and values are not supported yet' run "${files[@]}" --page_table=table.npy
     refuses 2 '--dropout: dropout is not supported yet' --dropout 0.5 run "${files[@]}"

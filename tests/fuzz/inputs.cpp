@@ -192,6 +192,7 @@ VkattnProblem problem_of(Bytes& bytes) {
 VkattnBackward backward_of(Bytes& bytes, const VkattnProblem& p) {
     VkattnBackward b = core::default_backward();
     b.dlse = bytes.ConsumeBool();
+    b.dsinks = bytes.ConsumeBool();
     b.dbias = p.mask == VKATTN_MASK_FLOAT && bytes.ConsumeBool();
     spoil(bytes, b.dbias);
     const uint64_t unit = unit_of(p), q = p.seqlen_q, kv = p.seqlen_kv;

@@ -97,7 +97,8 @@ inline constexpr BackwardTensor backward_tensors[] = {{"query", &VkattnBackwardA
                                                       {"dquery", &VkattnBackwardArgs::dquery, true},
                                                       {"dkey", &VkattnBackwardArgs::dkey, true},
                                                       {"dvalue", &VkattnBackwardArgs::dvalue, true},
-                                                      {"dbias", &VkattnBackwardArgs::dbias, true}};
+                                                      {"dbias", &VkattnBackwardArgs::dbias, true},
+                                                      {"dsinks", &VkattnBackwardArgs::dsinks, true}};
 
 // No pipelines are built in these tests, and a plan is never run.
 struct Abi : Recorded {

@@ -17,7 +17,7 @@ namespace vkattn::test {
 // Empty: the case has none.
 struct CaseArrays {
     std::vector<int32_t> kv_lengths, query_offsets;
-    std::vector<float> slopes;
+    std::vector<float> slopes, sinks;
 };
 
 struct OptionalArray {
@@ -58,6 +58,12 @@ inline const OptionalArray optional_arrays[] = {
      [](const CaseArrays& c, const VkattnProblem& p, oracle::Problem& o) {
          o.head_slopes.assign(c.slopes.begin(), c.slopes.end());
          o.slopes_of_mask = !c.slopes.empty() && p.slopes_apply == VKATTN_SLOPES_APPLY_MASK;
+     }},
+    {"sinks", &VkattnForwardArgs::sinks, &VkattnBackwardArgs::sinks, "sinks", "0.5,-1,3,-inf",
+     [](const VkattnProblem& p) { return uint64_t{p.num_heads_q}; }, &CaseArrays::sinks,
+     [](VkattnProblem& p) { p.sinks = 1; },
+     [](const CaseArrays& c, const VkattnProblem&, oracle::Problem& o) {
+         o.sinks.assign(c.sinks.begin(), c.sinks.end());
      }},
 };
 constexpr uint32_t array_alignment = 4;

@@ -66,7 +66,7 @@ ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs) 
 
 bool Gradients::same_bits(const Gradients& other) const {
     return equal_bits(query, other.query) && equal_bits(key, other.key) && equal_bits(value, other.value) &&
-           equal_bits(mask, other.mask);
+           equal_bits(mask, other.mask) && equal_bits(sinks, other.sinks);
 }
 
 Verdict judge(const Gradients& got, const ExpectedGradients& expected) {
@@ -77,6 +77,9 @@ Verdict judge(const Gradients& got, const ExpectedGradients& expected) {
     verdict.add("dvalue", got.extents[2], got.value, exact.value, naive.value, storage);
     const uint64_t elements[] = {got.mask.size()};
     if (!got.mask.empty()) verdict.add("dbias", elements, got.mask, exact.mask, naive.mask, storage);
+    const uint64_t heads[] = {got.sinks.size()};
+    if (!got.sinks.empty())
+        verdict.add("dsinks", heads, got.sinks, exact.sinks, naive.sinks, storage);  // by way of out
     return verdict;
 }
 
@@ -100,6 +103,7 @@ BackwardMemory::BackwardMemory(Device& device, const Plan& plan, const Case& c, 
     }
     const uint64_t dbias_elements = backward_of(c).dbias != 0 ? mask_count(c.problem) : 0;
     args_.dbias = output("dbias", dbias_elements * element_bytes(dtype_), element_bytes(dtype_));
+    args_.dsinks = output("dsinks", backward_of(c).dsinks != 0 ? c.problem.num_heads_q * 4 : 0, 4);
     add_scratch(plan, args_);
 }
 
@@ -114,6 +118,9 @@ Gradients BackwardMemory::outcome() const {
     const std::vector<std::byte> bias = content("dbias");
     for (size_t at = 0; at < bias.size(); at += element_bytes(dtype_))
         g.mask.push_back(load(bias.data() + at, dtype_));
+    const std::vector<std::byte> sinks = content("dsinks");
+    for (size_t at = 0; at < sinks.size(); at += 4)
+        g.sinks.push_back(load(sinks.data() + at, VKATTN_DTYPE_FLOAT32));
     return g;
 }
 

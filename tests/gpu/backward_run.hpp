@@ -26,8 +26,9 @@ struct ExpectedGradients {
 ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs);
 
 struct Gradients {
-    std::vector<float> query, key, value, mask;  // dense; mask is empty unless the case has dbias
-    std::array<uint64_t, 4> extents[3]{};        // of the first three: batch, head, row, head dim
+    std::vector<float> query, key, value, mask,
+        sinks;                             // dense; the last two are empty unless the case has them
+    std::array<uint64_t, 4> extents[3]{};  // of the first three: batch, head, row, head dim
     bool same_bits(const Gradients& other) const;
 };
 

@@ -427,6 +427,7 @@ uint64_t mask_count(const VkattnProblem& p) {
 VkattnBackward backward_of(const Case& c) {
     VkattnBackward b = backward();
     b.dlse = c.dlse;
+    b.dsinks = c.problem.sinks;
     b.dbias = c.dbias && c.problem.mask == VKATTN_MASK_FLOAT && mask_count(c.problem) != 0;
     VkattnProblem lies = c.problem;
     VkattnStrides* const strides[] = {&b.dquery_strides, &b.dkey_strides, &b.dvalue_strides, &b.dout_strides};

@@ -23,10 +23,15 @@ void merge(const Case& c, const Parts& parts, std::vector<T>& out, std::vector<T
     out.assign(parts.per_part, 0);
     for (uint64_t r = 0; r < parts.rows; r++) {
         T most = -std::numeric_limits<T>::infinity(), sum = 0;
+        const T sink =
+            c.sinks.empty() ? most : static_cast<T>(c.sinks[r / parts.layout.seqlen % c.sinks.size()]);
         const auto lse_of = [&](uint32_t part) { return static_cast<T>(parts.lse[part * parts.rows + r]); };
         for (uint32_t part = 0; part < c.num_parts; part++) most = std::max(most, lse_of(part));
+        const bool sees_none = !std::isfinite(most);
+        most = std::max(most, sink);
         lse.push_back(most);
-        if (!std::isfinite(most)) continue;
+        if (sees_none) continue;
+        sum = std::exp(sink - most);
         for (uint32_t part = 0; part < c.num_parts; part++) sum += std::exp(lse_of(part) - most);
         lse.back() = most + std::log(sum);
         for (uint32_t part = 0; part < c.num_parts; part++) {
@@ -116,6 +121,7 @@ Ran<Outcome> run_combine(RunMemory& memory, const Plan& plan, const Case& c, con
     args.parts_lse = memory.input("parts_lse", std::as_bytes(std::span(parts.lse)));
     args.out = memory.output("out", layout, alignment_of(c, layout));
     if (c.lse) args.lse = memory.output("lse", parts.rows * sizeof(float));
+    if (!c.sinks.empty()) args.sinks = memory.input("sinks", std::as_bytes(std::span(c.sinks)));
     memory.device().runtime().submit([&](VkCommandBuffer commands) { plan.cmd_combine(commands, args); });
     return {{layout.gather(memory.content("out")),
              memory.floats("lse"),

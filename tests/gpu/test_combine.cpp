@@ -39,7 +39,7 @@ TEST_CASE_FIXTURE(Recorded, "combine cases, of every section") {
                 CHECK(plan.describe().size() > 2);
                 run++;
             }
-    CHECK(run == 50 + 3);
+    CHECK(run == 54 + 3);
 }
 
 namespace {

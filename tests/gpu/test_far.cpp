@@ -163,7 +163,7 @@ std::string run_far_backward(Device& device, VkattnContext* context, const std::
     if (which == far_mask) args.dbias = memory.output("dbias", f.mask_image.size());
     memory.add_scratch(*planned, args);
     device.runtime().submit([&](VkCommandBuffer commands) { planned->cmd_backward(commands, args); });
-    Gradients got{placed[4].read(), placed[5].read(), placed[6].read(), {}};
+    Gradients got{placed[4].read(), placed[5].read(), placed[6].read(), {}, {}};
     if (which == far_mask) got.mask = mask_tensor(c.problem, f).gather(memory.content("dbias"));
     CHECK(compare(got, expect_gradients(dense, inputs)) == "");
     CHECK(memory.damage() == "");

@@ -75,22 +75,25 @@ TEST_CASE_FIXTURE(OnDevice, "infinite products of query and key on matrix units"
         check_infinite_products(device, runtime.context(), text);
 }
 
-// A slope that is NaN or infinite makes out and lse NaN of the rows of its head that see a key, and of no others.
-void check_slopes(Device& device, VkattnContext* context, const std::string& text) {
+// A number of a head that is not finite makes out and lse NaN of the head's rows, and of no others: all of them, or
+// those that see a key.
+void check_of_head(Device& device, VkattnContext* context, const std::string& text,
+                   std::vector<float> CaseArrays::*numbers, std::initializer_list<float> spoilt_by,
+                   bool all) {
     Job job(context, text);
     CAPTURE(job.c.text);
     const Visibility visible(job.c, job.inputs);
     const uint64_t dim = job.c.problem.head_dim_v;
     const Outcome clean = run_forward(device, job.plan, job.c, job.inputs);
-    for (const float x : {not_a_number, infinity, -infinity})
+    for (const float x : spoilt_by)
         for (const size_t head : {0, 3}) {
             Case spoilt = job.c;
-            spoilt.slopes[head] = x;
+            (spoilt.*numbers)[head] = x;
             const Outcome got = run_forward(device, job.plan, spoilt, job.inputs);
             size_t reached = 0;
             for (size_t row = 0; row < visible.rows(); row++) {
                 const bool own = row / job.c.problem.seqlen_q % 4 == head;
-                const bool is_reached = own && !visible.is_empty(row);
+                const bool is_reached = own && (all || !visible.is_empty(row));
                 reached += is_reached ? 1 : 0;
                 CHECK(std::isnan(got.lse[row]) == is_reached);
                 CHECK(is_all_nan(row_of(got.out, row, dim)) == is_reached);
@@ -106,7 +109,16 @@ TEST_CASE_FIXTURE(Recorded, "slopes that are not finite") {
                              "b=2 hq=4 hkv=2 sq=2 skv=799 slopes=1,1,1,1 splits=3 lengths=799,0",
                              "hq=4 hkv=2 s=33 slopes=1,1,1,1 slopes_of=mask mask=float mask_shape=33,33 "
                              "mask_fill=rows"})
-        check_slopes(device, context.get(), text);
+        check_of_head(device, context.get(), text, &CaseArrays::slopes, {not_a_number, infinity, -infinity},
+                      false);
+}
+
+TEST_CASE_FIXTURE(Recorded, "sinks that are not finite") {
+    for (const char* text :
+         {"b=2 hq=4 hkv=2 sq=33 skv=57 sinks=1,1,1,1 causal align=offset offset=-3",
+          "b=2 hq=4 hkv=2 sq=2 skv=799 sinks=1,1,1,1 splits=3 lengths=799,0",
+          "b=2 hq=4 hkv=2 sq=2 skv=799 sinks=1,1,1,1 kernel=tiles slopes=1,1,1,1 lengths=799,0"})
+        check_of_head(device, context.get(), text, &CaseArrays::sinks, {not_a_number, infinity}, true);
 }
 
 // Keys with a mask of -2e9 weigh nothing beside those with -1e9, whose lse can tell nothing smaller than 100 apart.

@@ -46,12 +46,13 @@ struct Problem {
 
     // One per query head, or per batch and query head; empty: none.
     std::vector<double> head_slopes = {};
-    bool slopes_of_mask = false;  // they multiply the mask; otherwise the distance, which is subtracted
+    bool slopes_of_mask = false;     // they multiply the mask; otherwise the distance, which is subtracted
+    std::vector<double> sinks = {};  // one per query head: a score that has no value; empty: none
 };
 
 struct Result {
     std::vector<double> out;
-    std::vector<double> lse;  // -inf where a row sees no key
+    std::vector<double> lse;  // -inf where a row sees no key, or the sink
 };
 
 // forward and naive_forward throw std::invalid_argument if sizes do not fit together.

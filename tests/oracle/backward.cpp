@@ -21,6 +21,7 @@ template <typename T>
 struct Share {
     std::vector<T> key, value;
     std::vector<T> mask;  // of the mask's plane that this head reads
+    T sink = 0;
 };
 
 // Some rows of a query head, their part of each tensor, and the head's keys.
@@ -125,6 +126,8 @@ void add_rows(const Problem& p, const Rows<T>& rows, T* query_gradients, Share<T
     const std::vector<T> delta = deltas(p, rows, rounded, store);
     Block<T> gradients = score_gradients(p, rows, attended.probabilities, delta);
     if (mask_has_gradient(p)) add_mask_gradients(p, rows, gradients, share.mask);
+    for (std::size_t r = 0; r < delta.size(); ++r)  // a score whose value is 0
+        share.sink += attended.sink_weights[r] * ((rows.dlse.empty() ? 0 : rows.dlse[r]) - delta[r]);
     lead_through_softcap(attended.slopes, gradients, round);
     add_weighted(gradients, rows.key, p.head_dim_qk, query_gradients);
     add_weighted_rows(gradients, rows.query.data(), p.head_dim_qk, share.key.data());
@@ -139,7 +142,7 @@ Share<T> add_head(const Problem& p, const Tensors<T>& tensors, std::size_t n, T*
     const std::span<const T> value = head.keys_of(tensors.value, p.head_dim_v);
     const std::vector<T> key_transposed = transpose(key, p.head_dim_qk);
     const std::vector<T> value_transposed = transpose(value, p.head_dim_v);
-    Share<T> share{std::vector<T>(key.size()), std::vector<T>(value.size()), {}};
+    Share<T> share{std::vector<T>(key.size()), std::vector<T>(value.size()), {}, 0};
     if (mask_has_gradient(p)) share.mask.resize(mask_plane_size(*p.mask));
     for (std::size_t i = 0; i < p.seqlen_q; i += rows_per_block) {
         const std::size_t last = std::min(i + rows_per_block, p.seqlen_q);
@@ -180,6 +183,7 @@ Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round, S
     result.key.resize(tensors.key.size());
     result.value.resize(tensors.value.size());
     if (mask_has_gradient(p)) result.mask.resize(p.mask->values.size());
+    result.sinks.resize(p.sinks.size());
 
     std::vector<Share<T>> shares(p.batch * p.num_heads_q);
     for_each_head(
@@ -188,6 +192,7 @@ Result all_gradients(const Problem& p, const Tensors<T>& tensors, Round round, S
         const Head head(p, n);
         add(shares[n].key, result.key.data() + head.first_key * p.head_dim_qk);
         add(shares[n].value, result.value.data() + head.first_key * p.head_dim_v);
+        if (!p.sinks.empty()) result.sinks[head.head] += shares[n].sink;
         if (mask_has_gradient(p)) add(shares[n].mask, result.mask.data() + mask_plane(p, head));
     }
 

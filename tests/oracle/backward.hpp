@@ -14,9 +14,9 @@ namespace oracle {
 
 // Of the shapes of the tensors; grouped query heads add up. mask: in the mask's own extents, summed over the
 // dimensions in which it broadcasts and the query heads that read the same mask head, 0 where it is -inf; empty unless
-// the mask is additive.
+// the mask is additive. sinks: one per query head, of rows that see a key; empty without sinks.
 struct Gradients {
-    std::vector<double> query, key, value, mask;
+    std::vector<double> query, key, value, mask, sinks;
 };
 
 // dout is shaped as out and dlse as lse, or empty: 0. Both functions throw std::invalid_argument if sizes do not
@@ -28,7 +28,7 @@ Gradients backward(const Problem& problem, std::span<const double> query, std::s
 // storage type, the scores' gradient on its way to the mask's not. `operands`: what all that products multiply is
 // rounded to instead, query, key, value and dout too.
 struct NaiveGradients {
-    std::vector<float> query, key, value, mask;
+    std::vector<float> query, key, value, mask, sinks;
 };
 NaiveGradients naive_backward(const Problem& problem, std::span<const double> query,
                               std::span<const double> key, std::span<const double> value,

@@ -114,17 +114,23 @@ void finish_scores(const Problem& p, const Head& head, std::size_t i, KeyRange c
     if (p.mask) apply_mask(p, head, i, range, scores);
 }
 
-// Turns the scores into probabilities, 0 for hidden keys, and returns lse.
+// Turns the scores into probabilities, 0 for hidden keys, and `sink` into its own; returns lse.
 template <typename T>
-T softmax(std::span<T> scores) {
-    const T row_max = scores.empty() ? hidden<T> : *std::max_element(scores.begin(), scores.end());
-    T row_sum = 0;
+T softmax(std::span<T> scores, T& sink) {
+    const T of_keys = scores.empty() ? hidden<T> : *std::max_element(scores.begin(), scores.end());
+    const T row_max = std::max(of_keys, sink), given = sink;
+    sink = of_keys == hidden<T> || given == hidden<T> ? 0 : std::exp(given - row_max);
+    if (of_keys == hidden<T>) {
+        std::fill(scores.begin(), scores.end(), T{0});
+        return given;
+    }
+    T row_sum = sink;
     for (T& score : scores) {
         score = score == hidden<T> ? 0 : std::exp(score - row_max);
         row_sum += score;
     }
-    if (row_sum == 0) return hidden<T>;
     for (T& score : scores) score /= row_sum;
+    sink /= row_sum;
     return row_max + std::log(row_sum);
 }
 
@@ -147,6 +153,7 @@ void validate(const Problem& p, std::size_t query, std::size_t key, std::size_t 
     if (p.mask) validate(*p.mask, p);
     const std::size_t slopes = p.head_slopes.size();
     require(slopes == 0 || slopes == p.num_heads_q || slopes == p.batch * p.num_heads_q, "slopes");
+    require(p.sinks.empty() || p.sinks.size() == p.num_heads_q, "sinks");
     require(!p.slopes_of_mask || (slopes != 0 && p.mask && p.mask->additive), "slopes of a mask");
 }
 
@@ -200,14 +207,17 @@ Attended<T> attend(const Problem& p, const Head& head, std::size_t first, std::s
                    const T* key_transposed) {
     const KeyRange keys = visible_to_any(p, head.batch, first, last);
     const std::size_t rows = last - first;
-    Attended<T> result{Block<T>(rows, p.seqlen_kv, keys),
-                       Block<T>(p.softcap > 0 ? rows : 0, p.seqlen_kv, keys), std::vector<T>(rows)};
+    Attended<T> result{
+        Block<T>(rows, p.seqlen_kv, keys), Block<T>(p.softcap > 0 ? rows : 0, p.seqlen_kv, keys),
+        std::vector<T>(rows),
+        std::vector<T>(rows, p.sinks.empty() ? hidden<T> : static_cast<T>(p.sinks[head.head]))};
     Block<T>& scores = result.probabilities;
     multiply(query, key_transposed, p.head_dim_qk, scores);
     for (std::size_t r = 0; r < rows; ++r) {
         T* slopes = p.softcap > 0 ? result.slopes.row(r) : nullptr;
         finish_scores(p, head, first + r, keys, scores.row(r), slopes);
-        result.lse[r] = softmax(std::span<T>(scores.row(r) + keys.begin, keys.size()));
+        result.lse[r] =
+            softmax(std::span<T>(scores.row(r) + keys.begin, keys.size()), result.sink_weights[r]);
     }
     return result;
 }

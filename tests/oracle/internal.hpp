@@ -73,6 +73,7 @@ struct Attended {
     Block<T> probabilities;
     Block<T> slopes;  // of the softcap; no rows without one
     std::vector<T> lse;
+    std::vector<T> sink_weights;  // 0 for rows that see no key
 };
 template <typename T>
 Attended<T> attend(const Problem& p, const Head& head, std::size_t first, std::size_t last, const T* query,

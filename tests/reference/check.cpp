@@ -113,6 +113,10 @@ int check_grad(const CheckGradOptions& options, std::FILE* lines) {
     if (dk) ok &= report(lines, "dk", oracle::check(*dk, expected.key, naive.key, storage));
     if (dv) ok &= report(lines, "dv", oracle::check(*dv, expected.value, naive.value, storage));
     if (dbias) ok &= report(lines, "dbias", oracle::check(*dbias, expected.mask, naive.mask, storage));
+    if (!options.dsinks.empty())
+        ok &= report(lines, "dsinks",
+                     oracle::check(to_float(read_argument("--dsinks", options.dsinks)), expected.sinks,
+                                   naive.sinks, storage));
     return ok ? 0 : 1;
 }
 
@@ -134,6 +138,7 @@ void declare_check_grad(CLI::App& command, CheckGradOptions& options) {
     command.add_option("--dk", options.dk, "a gradient to check");
     command.add_option("--dv", options.dv, "a gradient to check");
     command.add_option("--dbias", options.dbias, "a gradient to check, in the shape of --mask");
+    command.add_option("--dsinks", options.dsinks, "a gradient to check, float32 (heads of --query)");
 }
 
 }  // namespace reference

@@ -50,7 +50,7 @@ void declare_check(CLI::App& command, CheckOptions& options);
 
 struct CheckGradOptions {
     ProblemOptions problem;
-    std::filesystem::path dout, dlse, dq, dk, dv, dbias;
+    std::filesystem::path dout, dlse, dq, dk, dv, dbias, dsinks;
 };
 void declare_check_grad(CLI::App& command, CheckGradOptions& options);
 

@@ -92,11 +92,13 @@ std::vector<std::int64_t> read_per_batch(std::string_view argument, const fs::pa
     }
 }
 
-std::vector<double> read_slopes(std::string_view argument, const fs::path& path, const oracle::Problem& p) {
+// Numbers of each query head or, if they may be, of each batch and query head.
+std::vector<double> read_of_heads(std::string_view argument, const fs::path& path, const oracle::Problem& p,
+                                  bool may_be_per_batch) {
     const NpyArray array = read_argument(argument, path);
     if (array.shape != std::vector<std::uint64_t>{p.num_heads_q} &&
-        array.shape != std::vector<std::uint64_t>{p.batch, p.num_heads_q})
-        throw UsageError(fmt::format("{}: the shape is neither (heads) nor (batch, heads)", argument));
+        !(may_be_per_batch && array.shape == std::vector<std::uint64_t>{p.batch, p.num_heads_q}))
+        throw UsageError(fmt::format("{}: the shape is not that of heads", argument));
     if (array.dtype != NpyDtype::float32)
         throw UsageError(fmt::format("{}: the dtype is not float32", argument));
     return widen(to_float(array));
@@ -166,7 +168,8 @@ oracle::Problem problem_of(const ProblemOptions& options, const Shape4& query, c
         problem.alignment = oracle::Alignment::given;
         problem.query_offset = read_per_batch("--query-offsets", options.query_offsets, problem.batch);
     }
-    if (!options.alibi.empty()) problem.head_slopes = read_slopes("--alibi", options.alibi, problem);
+    if (!options.alibi.empty()) problem.head_slopes = read_of_heads("--alibi", options.alibi, problem, true);
+    if (!options.sinks.empty()) problem.sinks = read_of_heads("--sinks", options.sinks, problem, false);
     problem.slopes_of_mask = options.alibi_of == "mask";
     if (problem.slopes_of_mask && (problem.head_slopes.empty() || !problem.mask || !problem.mask->additive))
         throw UsageError("--alibi-of: of the mask needs --alibi and a --mask of floats");
@@ -235,6 +238,7 @@ void declare_problem(CLI::App& command, ProblemOptions& options, std::string_vie
     command.add_option("--kv-lengths", options.kv_lengths, "int32 or int64, (batch)");
     command.add_option("--query-offsets", options.query_offsets, "int32 or int64, (batch)");
     command.add_option("--alibi", options.alibi, "float32, (heads of --query) or (batch, heads)");
+    command.add_option("--sinks", options.sinks, "float32, (heads of --query)");
     command.add_option("--alibi-of", options.alibi_of, "what the slopes are applied to")
         ->capture_default_str()
         ->check(CLI::IsMember({"distance", "mask"}));

@@ -22,7 +22,7 @@ struct UsageError : std::runtime_error {
 };
 
 struct ProblemOptions {
-    std::filesystem::path query, key, value, mask, kv_lengths, query_offsets, alibi;
+    std::filesystem::path query, key, value, mask, kv_lengths, query_offsets, alibi, sinks;
     std::string layout = "bhsd";
     std::optional<double> scale;
     bool causal = false;
