@@ -39,6 +39,7 @@ void main() {
     const uint thread = gl_LocalInvocationIndex, head = push.first_x + gl_WorkGroupID.x;
     Work w;
     w.split = 0;
+    w.head = head;
     w.head_kv = head / group_size();
     float sum = 0;
     const uint batches = backward().x.batch;

@@ -167,14 +167,17 @@ vec4 sum_over_teams(vec4 x) {
     return sum;
 }
 
-// Joins the sink of the head with the parts.
-void join_sink(float shift, inout float m, inout float total) {
-    const float sink = FloatsIn(push.sinks).x[head % push.num_heads];
-    if (floatBitsToUint(sink) == MINUS_INFINITY) return;
-    const float last = clamp(sink - shift, -LARGEST_SINK, LARGEST_SINK) * (PARTS_ARE_NATURAL ? 1 : LOG2_E);
+// Joins the sink of the head with the parts. True if it is the largest of them: the lse is near it then.
+bool join_sink(float shift, out float sink, inout float m, inout float total) {
+    sink = FloatsIn(push.sinks).x[head % push.num_heads];
+    if (floatBitsToUint(sink) == MINUS_INFINITY) return false;
+    precise const float relative = clamp(sink - shift, -LARGEST_SINK, LARGEST_SINK);
+    precise const float last = relative * (PARTS_ARE_NATURAL ? 1 : LOG2_E);  // lib/term_sinks.glsl says why precise
     const float most = max(m, last), of_parts = IS_ZERO(total) ? 0 : total * weight(vec2(m, 1), most);
     total = IS_FINITE(sink) ? of_parts + weight(vec2(last, 1), most) : uintBitsToFloat(NAN_BITS);
+    const bool is_largest = last > m;
     m = most;
+    return is_largest;
 }
 
 void main() {
@@ -200,7 +203,10 @@ void main() {
         shift = FloatsIn(of_first.base).x[of_first.at + 2];
     }
     const bool sees_none = IS_ZERO(total);
-    if (push.sinks != uvec2(0)) join_sink(sees_none ? 0 : shift, m, total);
+    const bool has_sinks = push.sinks != uvec2(0);
+    bool is_near_sink = false;
+    float sink = 0;
+    if (has_sinks) is_near_sink = join_sink(sees_none ? 0 : shift, sink, m, total);
     const bool stores = own_row < push.seqlen_q && team == 0;
     const RowStart at = tensor_row(push.out_rows, push.out_batch, push.out_head, push.out_seq, row, OUT_BYTES);
     for (uint first = 0; first < HEAD_DIM_V; first += 4 * LANES) {
@@ -213,6 +219,7 @@ void main() {
     if (!stores || lane != 0 || push.lse == uvec2(0)) return;
     const RowStart to = statistics_of(push.lse, 0, 0, row, 1);
     uint lse = IS_ZERO(total) ? MINUS_INFINITY : floatBitsToUint(lse_of(m, total) + shift);
-    if (sees_none && push.sinks != uvec2(0) && !IS_NAN(total)) lse = UintsIn(push.sinks).x[head % push.num_heads];
+    if (is_near_sink && IS_FINITE(total))
+        lse = floatBitsToUint(sees_none ? sink : clamp(sink, -LARGEST_SINK, LARGEST_SINK) + LN_2 * log2(total));
     UintsOut(to.base).x[to.at] = lse;
 }

@@ -19,6 +19,10 @@
 //       O += P . V;  row_sum += tile_sum;  barrier
 //   while left by the flag
 //
+// With slopes of the distance, offsets are first set from the tiles of keys that the rows stand at, and S of a tile on
+// one side of all rows begins as the slope (lib/quick_slopes.glsl). With a softcap, S is capped in the loop by a quick
+// polynomial; a tile that it does not hold for raises the flag, too, and from there on all tiles are finished.
+//
 // A subgroup whose rows see nothing of a tile leaves out its products where it may (sees()).
 //
 // With HALVES = 2, half of an inner tile's keys are multiplied before V is staged, half after it: P of the first half

@@ -1,7 +1,7 @@
 // Turns S and dP of a block into P = 2^(score - lse) and dS = P o (dP - delta), as lib/backward.glsl does for the
-// portable kernels. Most blocks take the short way, find_plain: every row sees every key, nothing but the scale and a
-// mask that can be fetched as a matrix makes S a score, and no row has a factor or is empty. Held rows that do not
-// exist may take it too, because none of their results is stored.
+// portable kernels. Most blocks take the short way, find_plain: every row sees every key, nothing but the scale, slopes
+// that S begins as and a mask that can be fetched as a matrix makes S a score, and no row has a factor or is empty.
+// Held rows that do not exist may take it too, because none of their results is stored.
 
 // A larger lse is too coarse in float32 for the row's weights to sum to 1: its step, 2^-24 of it, exceeds the 2^-15 of
 // an exponent that 16-bit operands do not resolve. Such rows get a factor, as all rows of the portable kernels do. NaN

@@ -2,10 +2,11 @@
 // rows are walked (walked, inner), where they lie (place_head), and says what of a tile is seen (is_inner_block,
 // sees_block) and which rows of it are dropped (drop_rows).
 //
-// A tile is plain if all its rows exist and see every key, if nothing but the scale and a mask that is plain makes
-// its scores (terms_change() is false of it), and if no row has a factor or is empty. Plain tiles that are followed by
-// a whole tile or by none, and whose masks are aligned, are multiplied without a branch (H200, 580.159, D64: 192
-// TFLOP/s; 188 with one a block). Others go block by block, and blocks that no row of the subgroup sees are left out.
+// A tile is plain if all its rows exist and see every key, if nothing but the scale and a mask that is plain makes its
+// scores, or slopes that they begin as (terms_change() is false of it), and if no row has a factor or is empty. Plain
+// tiles that are followed by a whole tile or by none, and whose masks are aligned, are multiplied without a branch
+// (H200, 580.159, D64: 192 TFLOP/s; 188 with one a block). Others go block by block, and blocks that no row of the
+// subgroup sees are left out.
 //
 // The tile that follows is fetched while this one is multiplied, and stored to the other buffer: a barrier a tile.
 // Few instructions stand between two tiles of a head, because the two subgroups of an SM's quarter cannot hide many:

@@ -46,9 +46,12 @@ void finish_near(Work w, uint first_key) {
             const ivec2 seen = visible_keys(w, row) - int(first_key) - column;
             const float position = float(position_of(w, row) - int(first_key) - column);
             FOR_EACH(n, KEY_TILES) {
-                const float score = scores[r * KEY_TILES + n][e] * push.score_scale;
-                const float sloped = score - slope * abs(position - float(n * N));
-                scores[r * KEY_TILES + n][e] = int(n * N) >= seen.x && int(n * N) < seen.y ? sloped : HIDDEN;
+                precise const float score = scores[r * KEY_TILES + n][e] * push.score_scale;
+                precise const float sloped = score - slope * abs(position - float(n * N));
+                const bool weighs = floatBitsToUint(sloped) != MINUS_INFINITY;
+                const bool hidden = int(n * N) < seen.x || int(n * N) >= seen.y || !weighs;
+                const float visible = sloped < -HIGHEST_SCORE ? -HIGHEST_SCORE : sloped;  // NaN stays
+                scores[r * KEY_TILES + n][e] = hidden ? HIDDEN : visible;
             }
         }
 }

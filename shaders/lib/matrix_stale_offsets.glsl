@@ -10,7 +10,8 @@ bool is_biased(TileCursor c, uint first_key) {
            int(first_key) <= c.last_inner && !terms_change(c.w, tile_rows(c.w), keys_from(first_key));
 }
 
-// True if the tile's scores need nothing but what exponentials() does, and the next tile's keys need no test: they
+// True if the tile's scores need nothing but what they begin as, cap_scores() and exponentials(), and the next tile's
+// keys need no test: they
 // exist, and no mask hides one of them from all rows, or what it hides is finite as far as we know.
 bool is_inner(TileCursor c) {
     const bool lies_inner = int(c.k.first) >= c.first_inner &&
@@ -50,7 +51,7 @@ void cap_scores(uint half_index) {
         FOR_EACH(r, ROW_BLOCKS)
             FOR_EACH(e, ELEMENTS) {
                 const float x = scores[r * KEY_TILES + n][e], square = x * x;
-                largest_square = max(largest_square, square);
+                largest_square = max(largest_square, floatBitsToUint(square));
                 scores[r * KEY_TILES + n][e] = x * CAP_SCALE(square);
             }
 }
@@ -150,17 +151,18 @@ void set_offsets_near(TileCursor c) {
     c.visible = false;
     uint at = uint(clamp(first, least, most)) / TILE_KV * TILE_KV;
     if (is_gentle()) end = at;
-    fetch_k(tile_at(c.k, at), 0);
-    [[dont_unroll]] do {
+    // A form in which the next tile is fetched meanwhile was slower (H200, ALiBi, D128, N 4,096, causal: 1.19 instead of
+    // 1.14 times as long as without slopes).
+    [[dont_unroll]] for (; at <= end; at += TILE_KV) {
         c.k = tile_at(c.k, at);
         barrier();
+        fetch_k(c.k, 0);
         store_k();
         barrier();
-        at = at + TILE_KV <= end ? at + TILE_KV : first_of_loop;
-        fetch_k(tile_at(c.k, at), 0);
         raise_offsets(score_tile(c, false), 0.0);
-    } while (at > c.k.first);
+    }
     barrier();
+    fetch_k(tile_at(c.k, first_of_loop), 0);
 }
 
 // Raises the flag if this tile has outgrown the offsets of own rows, unless they were set from it (`set_tile`). True

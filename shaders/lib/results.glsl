@@ -27,8 +27,9 @@ vec2 with_sink(Work w, uint row, vec2 max_sum) {
     if (floatBitsToUint(sink) == MINUS_INFINITY) return max_sum;
     const bool sees_none = IS_ZERO(max_sum.y);
     const float last = relative_sink(sink, sees_none ? 0 : row_shift(w, row)), most = max(max_sum.x, last);
-    const float of_keys = sees_none ? 0 : max_sum.y * EXP2(EXPONENT(max_sum.x, most));
-    return vec2(most, IS_FINITE(sink) ? of_keys + EXP2(EXPONENT(last, most)) : uintBitsToFloat(NAN_BITS));
+    precise const vec2 exponents = EXPONENT(vec2(max_sum.x, last), most);
+    const float of_keys = sees_none ? 0 : max_sum.y * EXP2(exponents.x);
+    return vec2(most, IS_FINITE(sink) ? of_keys + EXP2(exponents.y) : uintBitsToFloat(NAN_BITS));
 }
 
 // Ends a row: returns what its sums over weights have to be multiplied by. A sink that is not finite makes row_sum NaN,
@@ -55,6 +56,9 @@ void store_statistics(Work w, uint row, float row_max, float row_sum) {
         if (HAS_SINKS) all = with_sink(w, row, all);
         float lse = lse_of(all.x, all.y);
         if (SHIFTS_ROWS && !sees_none) lse += row_shift(w, row);
+        // Where the sink is the largest score, the lse is near it, and no shift takes its digits.
+        if (HAS_SINKS && IS_FINITE(all.y) && all.x > row_max)
+            lse = clamp(sink_of(w, row), -HIGHEST_BIAS, HIGHEST_BIAS) + LN_2 * log2(all.y);
         if (HAS_SINKS && sees_none) lse = sink_of(w, row);
         FloatsOut(at.base).x[at.at] = lse;
     }

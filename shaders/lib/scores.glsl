@@ -113,5 +113,5 @@ float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
 }
 
 // True if scores of rows from .x to .y and keys from .x to before .y have to be finished. If not, they are q.k times
-// score_scale.
+// score_scale, but for what the kernel does in its loop (lib/score_facts.glsl).
 bool needs_finishing(Work w, uvec2 rows, uvec2 keys) { return FINISHES_ALL_TILES || terms_finish(w, rows, keys); }

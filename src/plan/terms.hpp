@@ -66,8 +66,8 @@ constexpr uint32_t slopes_kind_of(const Problem& p) {
     return p.slopes_apply == VKATTN_SLOPES_APPLY_MASK ? SLOPES_MASK : SLOPES_DISTANCE;
 }
 
-// True if the matrix kernel finishes every tile: FINISHES_ALL_TILES of shaders/lib/score_facts.glsl. Packed heads are
-// left out: their tiles are few.
+// True if the matrix kernel's loop with stale offsets finishes every tile where it knows the layout of accumulators:
+// FINISHES_ALL_TILES of shaders/lib/score_facts.glsl. Packed heads are left out: their tiles are few.
 constexpr bool finishes_all_tiles(const Problem& p) {
     const bool begins_as_slopes = p.mask == VKATTN_MASK_NONE && p.softcap == 0;
     return slopes_kind_of(p) == SLOPES_MASK || (slopes_kind_of(p) == SLOPES_DISTANCE && !begins_as_slopes);

@@ -37,7 +37,7 @@ VkattnBackwardArgs backward_args_at(const Buffer& memory) {
     for (const auto& [name, address, is_output] : backward_tensors)
         args.*address = is_output ? at += output_bytes : memory.address();
     args.scratch_buffer = memory.handle();
-    args.scratch_offset = 5 * output_bytes;
+    args.scratch_offset = 6 * output_bytes;
     args.scratch_address = memory.address() + args.scratch_offset;
     return args;
 }
@@ -58,6 +58,7 @@ TEST_CASE_FIXTURE(Abi, "a backward names what is null, or wrong") {
         {"backward.struct_size", [](B& b) { b.struct_size--; }},
         {"backward.struct_size", [](B& b) { b.struct_size += 8; }},
         {"backward.dbias", [](B& b) { b.dbias = 1; }},
+        {"backward.dsinks", [](B& b) { b.dsinks = 1; }},
         {"backward.dvalue_strides", [](B& b) { b.dvalue_strides.head = 0; }},
     };
     for (const auto& [field, spoil] : faults) {
@@ -134,7 +135,7 @@ TEST_CASE_FIXTURE(Abi, "what a backward was not asked for needs no address") {
     const Made made(c, "b=2 hq=4 hkv=2 sq=5 skv=9");
     const Buffer memory = runtime.allocate(1 << 16);
     VkattnBackwardArgs args = backward_args_at(memory);
-    args.dlse = args.dbias = args.mask = 1;
+    args.dlse = args.dbias = args.dsinks = args.mask = 1;
     set_array_addresses(args, 1);
     CHECK(call(vkattn_cmd_backward, commands, made.plan.get(), &args).returned == VKATTN_OK);
     args.dlse = args.dbias = args.mask = 0;

@@ -103,7 +103,8 @@ std::vector<Placed<Args>> arrays_of(const Case& c, const Plan& plan) {
                                {"dquery", &Args::dquery, gradient_tensor(c, 0).covered(), true},
                                {"dkey", &Args::dkey, gradient_tensor(c, 1).covered(), true},
                                {"dvalue", &Args::dvalue, gradient_tensor(c, 2).covered(), true},
-                               {"dbias", &Args::dbias, run(mask_count(p) * element_bytes(p.dtype)), true}});
+                               {"dbias", &Args::dbias, run(mask_count(p) * element_bytes(p.dtype)), true},
+                               {"dsinks", &Args::dsinks, run(uint64_t{4} * p.num_heads_q), true}});
     } else {
         all.insert(all.end(), {{"out", &Args::out, out, true}, {"lse", &Args::lse, of_rows, true}});
     }
