@@ -51,6 +51,8 @@ std::string name_of(const core::Pipeline& p, const core::Plan& plan, const std::
                                                   {"far-rows", constant("far_rows") != 0},
                                                   {"packed-heads", constant("packed_heads") != 0},
                                                   {"softcap", constant("has_softcap") != 0},
+                                                  {"slopes", constant("slopes") != SLOPES_NONE},
+                                                  {"sinks", constant("has_sinks") != 0},
                                                   {"bool", constant("mask_kind") == MASK_BOOL},
                                                   {"float", constant("mask_kind") == MASK_FLOAT},
                                                   {"split", constant("is_split") != 0},
