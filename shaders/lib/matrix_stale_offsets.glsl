@@ -151,7 +151,7 @@ void set_offsets_near(TileCursor c) {
     c.visible = false;
     uint at = uint(clamp(first, least, most)) / TILE_KV * TILE_KV;
     if (is_gentle()) end = at;
-    // A form in which the next tile is fetched meanwhile was slower (H200, ALiBi, D128, N 4,096, causal: 1.19 instead of
+    // A form that fetches the next tile meanwhile was slower (H200, ALiBi, D128, N 4,096, causal: 1.19 instead of
     // 1.14 times as long as without slopes).
     [[dont_unroll]] for (; at <= end; at += TILE_KV) {
         c.k = tile_at(c.k, at);
