@@ -83,7 +83,7 @@ Pass sinks_pass(const PassContext& c, const Plan& plan) {
     Pass pass;
     pass.grid = {p.num_heads_q, 1, 1};
     pass.steps = pass.longest = uint64_t{p.batch} * ceil_div(p.seqlen_q, threads);
-    pass.step_flops = threads * 8;
+    pass.step_flops = uint64_t{threads} * 8;
     Launch<kernels::backward_sinks> launch;
     launch.module = Module::backward_sinks_f32;
     set_problem(launch, p, c.tiles, true);

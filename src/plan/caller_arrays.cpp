@@ -104,7 +104,8 @@ std::vector<CallerArray> caller_arrays_of(const Problem& p, const Backward& b) {
     arrays.add_output(Region::dvalue, like(3), tensor_of(p, 2, b.dvalue_strides));
     arrays.add_output(Region::dbias, p.dbias_element_bytes(),
                       run_of(bias[0] * bias[1] * bias[2] * bias[3] * p.dbias_element_bytes()));
-    if (b.dsinks != 0) arrays.add_output(Region::dsinks, word_bytes, run_of(word_bytes * p.num_heads_q));
+    if (b.dsinks != 0)
+        arrays.add_output(Region::dsinks, word_bytes, run_of(uint64_t{word_bytes} * p.num_heads_q));
     arrays.add_arrays(true);
     return arrays.all;
 }
@@ -128,7 +129,7 @@ std::vector<CallerArray> caller_arrays_of(const Combine& c) {
     arrays.add(Region::parts_lse, word_bytes, parts_lse);
     arrays.add_output(Region::out, c.alignment_bytes, tensor(c.out_strides, c.element_bytes, 1, 0));
     arrays.add_if_wanted(Region::lse, word_bytes, run_of(word_bytes * rows));
-    arrays.add_if_given(Region::sinks, word_bytes, run_of(word_bytes * c.num_heads));
+    arrays.add_if_given(Region::sinks, word_bytes, run_of(uint64_t{word_bytes} * c.num_heads));
     return arrays.all;
 }
 
