@@ -28,7 +28,7 @@ const uint TILE_Q = THREADS, TILE_KV = 1;  // it looks at no keys
 
 shared float sums[THREADS];
 
-// What a row adds to dsink.
+// Returns what a row adds to dsink.
 float gradient_of_row(Work w, uint row) {
     const RowStart at = statistics_of(w, row);
     const vec4 statistics = Vec4sIn(at.base).x[at.at / 4];

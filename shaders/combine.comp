@@ -27,7 +27,7 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/operands.glsl"
 #include "lib/logarithms.glsl"
 
-const float LOWEST = -3e38, LARGEST_SINK = 6.9e37;
+const float LOWEST = -3e38, LARGEST_SINK = 6.9e37;  // the latter is HIGHEST_BIAS of lib/scores.glsl
 const uint NOTHING = 0x80000000;  // for a weight's bits: of a part that saw no key. A weight itself may be NaN
 
 // The workgroup's head and first row are the same for all its invocations.

@@ -1,4 +1,5 @@
-// What scores of a plain tile or block begin as, and what is added to them behind the product (lib/quick_slopes.glsl).
+// This file has what scores of a plain tile or block begin as, and what is added to them behind the product:
+// lib/quick_slopes.glsl.
 #ifdef QUICK_TERMS
 float begin_rise;  // from key to key
 #ifdef KEY_VALUE   // the keys are held: what scores begin as stays the same, and walked rows lack something
@@ -9,9 +10,9 @@ float begin_first;              // for the invocation's first key of the tile
 float row_lacks[ROW_BLOCKS][SLOTS];
 #endif
 
-// Called for each plain tile and for each block of another, by way of begin_rows(). If they are plain, their rows from
-// .x to .y lie on one side of their keys, from .x to before .y. walked_tile and own_held are the first rows of the
-// walked tile and of those that the subgroup holds.
+// begin_rows() calls this for each plain tile, and for each block of another. If they are plain, their rows from .x to
+// .y lie on one side of their keys, from .x to before .y. walked_tile and own_held are the first rows of the walked
+// tile and of those that the subgroup holds.
 void begin_tile(Work w, bool plain, uvec2 rows, uvec2 keys, uint walked_tile, uint own_held) {
     if (BEGINS_AS_SLOPES) {
         const int nearest = nearest_key(w, rows.x, keys);

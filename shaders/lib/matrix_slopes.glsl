@@ -1,9 +1,10 @@
-// What scores of the matrix kernel begin as, and what is added to them behind the product (lib/quick_slopes.glsl).
+// This file has what scores of the matrix kernel begin as, and what is added to them behind the product:
+// lib/quick_slopes.glsl.
 #ifdef QUICK_TERMS
 float begin_rise, begin_first;       // from key to key; for the invocation's first key of the tile
 float row_lacks[ROW_BLOCKS][SLOTS];  // what the tile's scores lack, in their base
 
-// Called for each tile. `quick`: its scores begin as slopes.
+// The loop calls this for each tile. With `quick` its scores begin as slopes.
 void begin_tile(Work w, uint first_key, bool quick) {
     if (BEGINS_AS_SLOPES) {
         const uvec2 keys = keys_from(first_key);
@@ -28,14 +29,14 @@ void begin_scores() {
             }
 }
 
-// What is taken from the tile's scores as they are.
+// This is taken from the tile's scores as they are.
 float tile_offset[ROW_BLOCKS][SLOTS];
 void find_tile_offsets() {
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(s, SLOTS) tile_offset[r][s] = row_offset[r][s] - (BEGINS_AS_SLOPES ? row_lacks[r][s] : 0);
 }
-// Finishes a tile as finished() does, in a quarter of the instructions: the slope is quick, the subgroup's rows stand
-// among their keys, and there are no other terms. What is not finite shows in the sums, as in tiles that begin as
+// Finishes a tile as finished() does, with fewer instructions: the slope is quick, the subgroup's rows stand among
+// their keys, and there are no other terms. A score that is not finite shows in the sums, as in tiles that begin as
 // slopes.
 void finish_near(Work w, uint first_key) {
     const float slope = FROM_NATURAL(slope_of_rows);

@@ -11,8 +11,8 @@ bool is_biased(TileCursor c, uint first_key) {
 }
 
 // True if the tile's scores need nothing but what they begin as, cap_scores() and exponentials(), and the next tile's
-// keys need no test: they
-// exist, and no mask hides one of them from all rows, or what it hides is finite as far as we know.
+// keys need no test: they exist, and no mask hides one of them from all rows, or what it hides is finite as far as we
+// know.
 bool is_inner(TileCursor c) {
     const bool lies_inner = int(c.k.first) >= c.first_inner &&
                             int(c.k.first) <= c.last_inner && !terms_change(c.w, tile_rows(c.w), keys_from(c.k.first));
@@ -59,7 +59,7 @@ void cap_all_scores() {
     if (HALVES == 2) cap_scores(0);
     cap_scores(HALVES - 1);
 }
-// What scores that were not finished have to be multiplied by.
+// Scores that were not finished have to be multiplied by this.
 #define LEFT_SCALE (HAS_SOFTCAP ? 1.0 : push.score_scale)
 
 // Computes P of an inner tile, and fetches K of the tile that follows, which is returned.

@@ -41,8 +41,8 @@ float end_row(Work w, uint row, float row_max, inout float row_sum) {
     return EXP2(EXPONENT(row_max, all.x)) / all.y;
 }
 
-// Called behind end_row(). Stores the lse or, of a split, what it comes from: of scores near the lowest, their number
-// would vanish in the sum.
+// Stores the lse or, of a split, what it comes from: of scores near the lowest, their number would vanish in the sum.
+// Kernels call it behind end_row().
 void store_statistics(Work w, uint row, float row_max, float row_sum) {
     if (IS_SPLIT) {
         const RowStart at = dense_row(push.lse, heads_of_splits_before(w), PART_FLOATS(SHIFTS_ROWS), w, row);
@@ -56,7 +56,7 @@ void store_statistics(Work w, uint row, float row_max, float row_sum) {
         if (HAS_SINKS) all = with_sink(w, row, all);
         float lse = lse_of(all.x, all.y);
         if (SHIFTS_ROWS && !sees_none) lse += row_shift(w, row);
-        // Where the sink is the largest score, the lse is near it, and no shift takes its digits.
+        // The lse is near a sink that is the largest score, and keeps its digits without the shift.
         if (HAS_SINKS && IS_FINITE(all.y) && all.x > row_max)
             lse = clamp(sink_of(w, row), -HIGHEST_BIAS, HIGHEST_BIAS) + LN_2 * log2(all.y);
         if (HAS_SINKS && sees_none) lse = sink_of(w, row);

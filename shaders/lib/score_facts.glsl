@@ -7,9 +7,9 @@ const bool TERMS_ADD = MASK_KIND == MASK_FLOAT || SLOPES == SLOPES_DISTANCE;  //
 // Scores are natural numbers, not in base 2. A mask may bring them near 49,152, where a sum in base 2 would be rounded
 // 1.44 times as coarsely (mask_fill=far in tests/cases). Row maxima and the lse of the backward are of the same kind.
 const bool NATURAL_SCORES = MASK_KIND == MASK_FLOAT;
-// What loops with the macro QUICK_TERMS do without finishing a tile: they let scores begin as slopes where all keys of
-// the tile lie on one side of its rows (lib/quick_slopes.glsl), and those with QUICK_CAP cap scores as they take their
-// exponentials. A mask may have a tile computed twice, which must give the same bits, so that slopes with one are
+// Loops with the macro QUICK_TERMS do two things without finishing a tile. They let scores begin as slopes where all
+// keys of the tile lie on one side of its rows (lib/quick_slopes.glsl), and those with QUICK_CAP cap scores in the loop
+// (lib/softcap.glsl). A mask may have a tile computed twice, which must give the same bits, so that slopes with one are
 // finished.
 #ifdef QUICK_TERMS
 const bool ONLY_SLOPES = SLOPES == SLOPES_DISTANCE && !HIDES_KEYS && !HAS_SOFTCAP;

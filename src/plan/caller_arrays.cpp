@@ -55,7 +55,7 @@ struct Arrays {
         if (!is_empty(at)) all.push_back({region, alignment_bytes, false, true, true, at});
     }
     void add_if_given(Region region, uint32_t alignment_bytes, const Placement& at) {
-        if (!is_empty(at)) all.push_back({region, alignment_bytes, true, true, false, at});
+        all.push_back({region, alignment_bytes, true, true, false, at});
     }
     void add_if_wanted(Region region, uint32_t alignment_bytes, const Placement& at) {
         all.push_back({region, alignment_bytes, true, true, true, at});

@@ -65,7 +65,7 @@ SeenKeys seen_keys(const VkattnProblem& p) {
     const int64_t hi = offset + 1 + after, lo = p.window_left < 0 ? -far : offset - p.window_left;
     const auto below = [&](int64_t row, int64_t bound) { return std::clamp<int64_t>(row + bound, 0, keys); };
     const auto seen = [&](int64_t row) { return below(row, hi) - below(row, lo); };
-    // Sums of below() over all rows: 0, then a ramp, then all keys.
+    // This sums below() over all rows: first it is 0, then a ramp, then all keys.
     const auto sum = [&](int64_t bound) {
         const double first = static_cast<double>(std::clamp<int64_t>(-bound, 0, rows)),
                      full = static_cast<double>(std::clamp<int64_t>(keys - bound, 0, rows)),
@@ -73,7 +73,7 @@ SeenKeys seen_keys(const VkattnProblem& p) {
         return (full - first) * ((first + full - 1) / 2 + b) + (all - full) * static_cast<double>(keys);
     };
     SeenKeys result{UINT64_MAX, 0, rows == 0 ? 0 : (sum(hi) - sum(lo)) / static_cast<double>(rows)};
-    // Where one of the bounds begins or ceases to grow, there the extremes are.
+    // The extremes are at rows where one of the bounds begins or ceases to grow.
     for (const int64_t at : {int64_t{0}, rows - 1, -hi, keys - hi, -lo, keys - lo}) {
         const auto keys_there =
             static_cast<uint64_t>(seen(std::clamp<int64_t>(at, 0, std::max<int64_t>(rows, 1) - 1)));
@@ -83,7 +83,7 @@ SeenKeys seen_keys(const VkattnProblem& p) {
     return result;
 }
 
-// "" if lengths or offsets on the device decide it.
+// Returns "" if lengths or offsets on the device decide it.
 std::string seen_text(const VkattnProblem& p) {
     if (p.kv_lengths != 0 || p.align == VKATTN_ALIGN_OFFSETS || p.seqlen_q == 0) return "";
     const SeenKeys seen = seen_keys(p);

@@ -103,7 +103,7 @@ Forward make_forward(const Grad& grad, Runtime& runtime, const GradInputs& in, c
     return f;
 }
 
-// A gradient: what it is shaped and stored like, and where its address goes.
+// This says what a gradient is shaped and stored like, and where its address goes.
 struct Gradient {
     const FileArray* like;
     VkDeviceAddress* address;
