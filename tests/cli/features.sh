@@ -471,7 +471,15 @@ test_feature_plans() {
     refuses 2 --suite bench --suite nope
     refuses 2 --suite bench --suite nope --list
     refuses 2 --list bench --seqlen-q 4 --head-dim-qk 4 --list
+    succeeds bench --suite llama --kernel materialized --dtype f32 --alibi # which this kernel refuses, as it does sinks
+    holds "slopes do not reach the cases" test "$(grep -c '^llama .* slopes' stdout)" -eq 4
+    succeeds bench --suite llama --kernel materialized --dtype f32 --sinks
+    holds "sinks do not reach the cases" test "$(grep -c '^llama .* sinks' stdout)" -eq 4
     refuses 2 --seqlen-q bench --suite decode --seqlen-q 4
+    refuses 2 --batch bench --suite decode --batch 4
+    refuses 2 --mask-shape bench --suite decode --mask-shape 4
+    refuses 2 --layout bench --suite decode --layout bshd
+    refuses 2 --sweep bench --suite decode --sweep tunings
     refuses 2 --seqlen-q bench --head-dim-qk 4
 }
 

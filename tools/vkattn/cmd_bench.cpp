@@ -254,7 +254,7 @@ void bench(const Bench& b) {
         Runtime runtime = open_runtime(b.attention);
         end_if_interrupted();
         require_execution(runtime);
-        return run_suite(runtime, b.suite, parse_dtype(b.shape.dtype), b.pass(), b.attention, b.repeats);
+        return run_suite(runtime, b.suite, b.shape, b.attention, b.pass(), b.repeats);
     }
     VkattnProblem p = problem();
     b.attention.apply(p);
@@ -313,14 +313,18 @@ void add_bench(CLI::App& app) {
                                          "A table of cases instead of one: prefill, decode, llama or "
                                          "watchdog, of float16 unless --dtype is given");
     sub->add_flag("--list", b->list, "Only the names of the suite's cases")->needs(suite);
-    for (const char* name : {"--seqlen-q", "--head-dim-qk"})
-        sub->get_option(name)->required(false)->excludes(suite);
+    for (const char* name : {"--seqlen-q", "--head-dim-qk"}) sub->get_option(name)->required(false);
+    for (const char* name :
+         {"--batch", "--heads-q", "--heads-kv", "--seqlen-q", "--seqlen-kv", "--head-dim-qk", "--head-dim-v",
+          "--mask-shape", "--kv-lengths-given", "--layout"})
+        sub->get_option(name)->excludes(suite);  // the suite's cases have their own
     sub->add_option("--kv-lengths", b->kv_lengths,
                     "Keys that each batch has of --seqlen-kv, as in 2k: rates count these")
         ->transform(count_validator())
         ->excludes(suite);
     sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors")
-        ->excludes("--json");
+        ->excludes("--json")
+        ->excludes(suite);
     sub->callback([b, sub] {
         for (const char* name : {"--seqlen-q", "--head-dim-qk"})
             if (b->suite.empty() && sub->count(name) == 0) throw UsageError(name, "is required");

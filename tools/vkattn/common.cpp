@@ -130,8 +130,8 @@ void AttentionOptions::apply(VkattnProblem& problem) const {
     if (!(max_dispatch_gflop >= 0 && max_dispatch_gflop <= most_gflop))
         throw UsageError("--max-dispatch-gflop",
                          fmt::format("{} is not within 0 .. {:g}", max_dispatch_gflop, most_gflop));
-    problem.causal = causal;
-    problem.softcap = softcap;
+    if (causal) problem.causal = 1;
+    if (softcap != 0) problem.softcap = softcap;
     if (alibi_of != "distance" && alibi_of != "mask")
         throw UsageError("--alibi-of", fmt::format("'{}' is not distance or mask", alibi_of));
     if (alibi_of == "mask") problem.slopes_apply = VKATTN_SLOPES_APPLY_MASK;
@@ -204,13 +204,17 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.head_dim_v = head_dim_v.value_or(head_dim_qk);
     problem.dtype = parse_dtype(dtype);
     problem.kv_lengths = kv_lengths_given;
-    if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;
-    problem.sinks = sinks;
+    apply_to_heads(problem);
     if (mask_type != "bool" && mask_type != "float")
         throw UsageError("--mask-type", fmt::format("'{}' is not bool or float", mask_type));
     if (mask_shape.empty()) return;
     problem.mask = mask_type == "bool" ? VKATTN_MASK_BOOL : VKATTN_MASK_FLOAT;
     parse_mask_shape(mask_shape, problem);
+}
+
+void ShapeOptions::apply_to_heads(VkattnProblem& problem) const {
+    if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;
+    if (sinks) problem.sinks = 1;
 }
 
 void set_dense_layout(VkattnProblem& p, bool bshd) {

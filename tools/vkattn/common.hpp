@@ -44,7 +44,7 @@ struct AttentionOptions {
 
     void add_to(CLI::App& app);
     bool bshd() const;  // the layout; throws UsageError
-    // Fills everything but shapes and strides. Throws UsageError.
+    // Sets what is given, which is neither shapes nor strides. Throws UsageError.
     void apply(VkattnProblem& problem) const;
     VkattnOptions plan_options() const;  // points into this object; throws UsageError
     RuntimeOptions runtime_options() const;
@@ -59,6 +59,8 @@ struct ShapeOptions {
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError
+    // Only what the problems of a suite may have over their own: slopes and sinks.
+    void apply_to_heads(VkattnProblem& problem) const;
 };
 
 VkattnDtype parse_dtype(const std::string& text);  // f32, f16 or bf16; throws UsageError

@@ -174,10 +174,15 @@ void list_suite(const std::string& suite) {
     for (const SuiteCase& c : cases_of(suite, VKATTN_DTYPE_FLOAT16)) fmt::print("{}\n", c.name);
 }
 
-void run_suite(Runtime& runtime, const std::string& suite, VkattnDtype dtype, Pass pass,
-               const AttentionOptions& options, uint32_t repeats) {
+void run_suite(Runtime& runtime, const std::string& suite, const ShapeOptions& shape,
+               const AttentionOptions& options, Pass pass, uint32_t repeats) {
     const bool json = options.json;
-    const std::vector<SuiteCase> cases = cases_of(suite, dtype);
+    const VkattnDtype dtype = parse_dtype(shape.dtype);
+    std::vector<SuiteCase> cases = cases_of(suite, dtype);
+    for (SuiteCase& c : cases) {
+        options.apply(c.problem);
+        shape.apply_to_heads(c.problem);
+    }
     if (!json) print_row(fmt::format("{:24} {:>10} {:>9} {:>8}  kernel", "case", "ms", "TFLOP/s", "GB/s"));
     std::vector<std::pair<Plans, std::string>> plans;
     plans.reserve(cases.size());
