@@ -31,7 +31,7 @@
 #include "interface/backward_matrix_key_value.def"
 #include "lib/as_push.glsl"
 #define QUICK_TERMS  // lib/score_facts.glsl
-layout(local_size_x_id = 0) in;
+layout(local_size_x_id = ID_THREADS) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/backward_matrix_key_value.def"
 } push;

@@ -66,7 +66,7 @@
 #define QUICK_TERMS  // lib/score_facts.glsl
 #define QUICK_CAP
 #endif
-layout(local_size_x_id = 0) in;
+layout(local_size_x_id = ID_THREADS) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/forward_matrix.def"
 } push;

@@ -126,9 +126,9 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
     }
     // Tuning rows have no numbers of a pass whose pipeline is none of theirs.
     const bool own_row = pipeline.of_tuning_row || !recomputes(kind);
-    for (const core::ConstantInfo& c : core::info_of(core::info_of(pipeline.module).kernel).constants)
-        if (const uint32_t* number = number_of(tuning, pipeline, c.name); number != nullptr && own_row)
-            values[c.name] = *number;
+    for (const std::string_view c : core::info_of(core::info_of(pipeline.module).kernel).constants)
+        if (const uint32_t* number = number_of(tuning, pipeline, c); number != nullptr && own_row)
+            values[c] = *number;
     if (kind == Kind::forward) values["is_split"] = parts_of(g).span != 0;
     if (kind == Kind::dquery || kind == Kind::dkey_dvalue) values["is_resumed"] = is_cut(pipeline);
     if (!own_row)
@@ -254,7 +254,7 @@ std::string module_flaw(const Given& g, const Pipeline& pipeline) {
 std::string constants_flaw(const Pipeline& pipeline, const Values& expected) {
     const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
     for (size_t i = 0; i < constants.size(); i++) {
-        const std::string_view name = constants[i].name;
+        const std::string_view name = constants[i];
         if (is_one_of(of_nonfinite, name)) continue;
         const auto found = expected.find(name);
         if (found == expected.end())

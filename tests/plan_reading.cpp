@@ -68,18 +68,25 @@ bool has_part(core::Module module, std::string_view part) {
 Values constants_of(const Pipeline& pipeline) {
     Values values;
     const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
-    for (size_t i = 0; i < constants.size(); i++) values[constants[i].name] = pipeline.constants[i];
+    for (size_t i = 0; i < constants.size(); i++) values[constants[i]] = pipeline.constants[i];
     return values;
 }
 
 namespace {
+
+std::string_view name_of(std::string_view constant) {
+    return constant;
+}
+std::string_view name_of(const core::FieldInfo& field) {
+    return field.name;
+}
 
 // Returns where a list of constants or fields has this name, or its size if it does not. Names are looked up by the
 // million, and few of them end alike.
 template <class All>
 size_t index_of(const All& all, std::string_view name) {
     size_t i = 0;
-    while (i < all.size() && (all[i].name.back() != name.back() || all[i].name != name)) i++;
+    while (i < all.size() && (name_of(all[i]).back() != name.back() || name_of(all[i]) != name)) i++;
     return i;
 }
 

@@ -2,6 +2,6 @@
 #define KERNEL(name)
 #define KERNEL_END(name)
 #define MODULE(name, storage, macros, needs, forms)
-#define CONSTANT(id, type, name, NAME, value) layout(constant_id = id) const type NAME = value;
+#define CONSTANT(type, name, NAME, value) layout(constant_id = ID_##NAME) const type NAME = value;
 #define FIELD(type, name)
 #define FIELD_ARRAY(type, name, count)

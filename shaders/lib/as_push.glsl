@@ -2,6 +2,6 @@
 #undef CONSTANT
 #undef FIELD
 #undef FIELD_ARRAY
-#define CONSTANT(id, type, name, NAME, value)
+#define CONSTANT(type, name, NAME, value)
 #define FIELD(type, name) type name;
 #define FIELD_ARRAY(type, name, count) type name[count];

@@ -4,11 +4,11 @@ namespace vkattn::core {
 namespace {
 
 // The constants of each kernel, behind a first line that stands for none: an array has at least one element.
-#define KERNEL(kernel) constexpr ConstantInfo constants_of_##kernel[] = {{UINT32_MAX, ""},
+#define KERNEL(kernel) constexpr std::string_view constants_of_##kernel[] = {"",
 #define KERNEL_END(kernel) \
     }                      \
     ;
-#define CONSTANT(id, type, name, NAME, value) {id, #name},
+#define CONSTANT(type, name, NAME, value) #name,
 #include "kernels.def"
 
 #define KERNEL(kernel)             \
@@ -23,15 +23,7 @@ namespace {
 #define FIELD_ARRAY(type, name, count) FIELD(type, name)
 #include "kernels.def"
 
-constexpr bool ids_differ(std::span<const ConstantInfo> all) {
-    for (size_t i = 0; i < all.size(); i++)
-        for (size_t j = 0; j < i; j++)
-            if (all[i].id == all[j].id) return false;
-    return true;
-}
-
 #define KERNEL(kernel)                                                                      \
-    static_assert(ids_differ(constants_of_##kernel), "no id stands for two constants");     \
     static_assert(sizeof(constants::kernel) == 4 * (std::size(constants_of_##kernel) - 1)); \
     static_assert(sizeof(constants::kernel) <= sizeof(ConstantValues));                     \
     static_assert(sizeof(push::kernel) <= max_push_bytes, "the least that Vulkan guarantees");

@@ -43,7 +43,7 @@ namespace constants {
 #define KERNEL_END(name) \
     }                    \
     ;
-#define CONSTANT(id, type, name, NAME, value) uint32_t name = value;
+#define CONSTANT(type, name, NAME, value) uint32_t name = value;
 #include "kernels.def"
 }  // namespace constants
 
@@ -71,11 +71,6 @@ namespace kernels {
 #include "kernels.def"
 }  // namespace kernels
 
-struct ConstantInfo {
-    uint32_t id;
-    std::string_view name;
-};
-
 struct FieldInfo {
     std::string_view name;
     uint32_t offset_bytes, size_bytes;
@@ -84,8 +79,8 @@ struct FieldInfo {
 struct KernelInfo {
     std::string_view name;
     Module modules_begin, modules_end;
-    std::span<const ConstantInfo> constants;  // in the order of the struct's members
-    std::span<const FieldInfo> fields;        // of the push constants, likewise
+    std::span<const std::string_view> constants;  // by their ids, which is the order of the struct's members
+    std::span<const FieldInfo> fields;            // of the push constants, in such an order
     uint32_t push_bytes;
 };
 const KernelInfo& info_of(Kernel kernel);

@@ -127,9 +127,9 @@ CutPlace cut_place(Kernel kernel) {
 }
 
 uint32_t constant_of(Module module, const ConstantValues& constants, std::string_view name) {
-    const auto infos = info_of(info_of(module).kernel).constants;
-    for (size_t i = 0; i < infos.size(); i++)
-        if (infos[i].name == name) return constants[i];
+    const auto names = info_of(info_of(module).kernel).constants;
+    for (size_t i = 0; i < names.size(); i++)
+        if (names[i] == name) return constants[i];
     return 0;
 }
 

@@ -22,7 +22,7 @@ std::string name_of(const PipelineKey& key) {
     std::string name = fmt::format("vkattn {}{}", core::name_of(key.module), key.rolled ? " rolled" : "");
     const auto constants = info_of(info_of(key.module).kernel).constants;
     for (size_t i = 0; i < constants.size(); i++)
-        if (key.constants[i] != 0) name += fmt::format(" {}={}", constants[i].name, key.constants[i]);
+        if (key.constants[i] != 0) name += fmt::format(" {}={}", constants[i], key.constants[i]);
     return name;
 }
 

@@ -169,22 +169,21 @@ uint32_t constant_of(const PipelineKey& key, std::string_view name) {
 PipelineKey PipelineConstants::key_of(const Pipeline& pipeline) {
     const ModuleInfo& module = info_of(pipeline.module);
     const uint64_t read = read_by(pipeline.module, pipeline.rolled);
-    const auto infos = info_of(module.kernel).constants;
+    const auto names = info_of(module.kernel).constants;
     PipelineKey key{pipeline.module, pipeline.rolled, {}};
-    for (size_t i = 0; i < infos.size(); i++) {
-        const bool kept = (module.needs & NEED_MATRIX) != 0 && infos[i].name == "subgroup_size";
-        if (kept || (read >> infos[i].id & 1) != 0) key.constants[i] = pipeline.constants[i];
+    for (size_t i = 0; i < names.size(); i++) {
+        const bool kept = (module.needs & NEED_MATRIX) != 0 && names[i] == "subgroup_size";
+        if (kept || (read >> i & 1) != 0) key.constants[i] = pipeline.constants[i];
     }
     return key;
 }
 
 std::vector<VkSpecializationMapEntry> PipelineConstants::entries_of(Module module, bool rolled) {
     const uint64_t read = read_by(module, rolled);
-    const auto infos = info_of(info_of(module).kernel).constants;
+    const auto names = info_of(info_of(module).kernel).constants;
     std::vector<VkSpecializationMapEntry> entries;
-    for (uint32_t i = 0; i < infos.size(); i++)
-        if ((read >> infos[i].id & 1) != 0)
-            entries.push_back({infos[i].id, static_cast<uint32_t>(i * sizeof(uint32_t)), sizeof(uint32_t)});
+    for (uint32_t i = 0; i < names.size(); i++)
+        if ((read >> i & 1) != 0) entries.push_back({i, uint32_t{sizeof(uint32_t)} * i, sizeof(uint32_t)});
     return entries;
 }
 

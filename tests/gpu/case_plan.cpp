@@ -57,10 +57,10 @@ uint64_t hash_of_words(core::Module module, bool rolled) {
 uint32_t hash_of_constants(const core::Pipeline& pipeline, core::PipelineConstants& constants) {
     const core::PipelineKey key = constants.key_of(pipeline);
     Hash hash;
-    for (const auto& info : core::info_of(core::info_of(pipeline.module).kernel).constants) {
-        const uint32_t value = core::constant_of(key, info.name);
+    for (const std::string_view name : core::info_of(core::info_of(pipeline.module).kernel).constants) {
+        const uint32_t value = core::constant_of(key, name);
         if (value == 0) continue;
-        hash.add_all(std::string_view(info.name));
+        hash.add_all(name);
         hash.add_number(value);
     }
     return static_cast<uint32_t>(hash.value ^ hash.value >> 32);
