@@ -37,7 +37,7 @@ void add_tile(Work w, uint first_key) {
     k.begin = v.begin = max(keys.x, first_key);
     k.end = v.end = min(keys.y, first_key + TILE_KV);
     if (k.begin >= k.end) return;
-    const uint kind = tile_class(class_index(w), first_key);
+    const uint kind = mask_class(class_index(w), first_key);
     if (kind == CLASS_HIDDEN) return;
     k = tile_at(k, first_key);
     v = tile_at(v, first_key);

@@ -87,9 +87,8 @@ void begin_rows(Place at, uint first, uint count, bool plain) {
 bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED || PAIRED) return true;
     const uint first = at.first + block * BLOCK;
-    const uvec2 of_keys = own_keys();
-    return first < work.num_queries && int(of_keys.y) > visible_keys(work, first).x &&
-           int(of_keys.x) < visible_keys(work, min(first + BLOCK, work.num_queries) - 1).y;
+    const uvec2 rows = uvec2(first, min(first + BLOCK, work.num_queries) - 1);
+    return first < work.num_queries && bounds_class(work, rows, own_keys()) != CLASS_HIDDEN;
 }
 
 void drop_rows(Place at, uint buf, bool odd) {

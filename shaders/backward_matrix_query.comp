@@ -68,9 +68,8 @@ void begin_rows(Place at, uint first, uint count, bool plain) {
 bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED) return true;
     const uint first = at.first + block * BLOCK;
-    const uvec2 rows = own_rows();
-    return work.first_row + subgroup_row <= work.last_row && int(first + BLOCK) > visible_keys(work, rows.x).x &&
-           int(first) < visible_keys(work, rows.y).y;
+    return work.first_row + subgroup_row <= work.last_row &&
+           bounds_class(work, own_rows(), uvec2(first, first + BLOCK)) != CLASS_HIDDEN;
 }
 Work work_at(Place at) { return work; }
 uint first_key_of(Place at) { return at.first; }

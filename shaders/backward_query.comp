@@ -174,7 +174,7 @@ void main() {
     while (first < keys.y) {
         v = tile_at(v, first);
         product_rows = k;
-        find_gradients(w, q, k, dout, v, tile_class(classes, first) == CLASS_MIXED, false);
+        find_gradients(w, q, k, dout, v, mask_class(classes, first) == CLASS_MIXED, false);
         tile_is_isolated = tile_is_finished;
 #ifdef DOT
         if (sums_loss) add_loss();

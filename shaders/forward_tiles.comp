@@ -79,9 +79,9 @@ void main() {
         v = tile_at(v, k.first);
         MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_v(v, 0))
         const bool finish = needs_finishing(w, tile_rows(w), keys_from(k.first));
-        if (finish) finish_scores(w, k.first, tile_class(classes, k.first) == CLASS_MIXED);
+        if (finish) finish_scores(w, k.first, mask_class(classes, k.first) == CLASS_MIXED);
         softmax_tile(finish ? 1.0 : common_factor());
-        tile_is_isolated = ISOLATES_ROWS && terms_finish(w, tile_rows(w), keys_from(k.first));
+        tile_is_isolated = ISOLATES_ROWS && tile_class(w, tile_rows(w), keys_from(k.first)) != CLASS_PLAIN;
         k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));
         multiply_tile(q, k, k.first < keys_end, v);
     }

@@ -50,6 +50,6 @@ void main() {
     }
     if (mine != 0) atomicOr(found, mine);
     barrier();
-    const uint kind = (found & SEEN) == 0 ? CLASS_HIDDEN : (found & CHANGED) != 0 ? CLASS_MIXED : CLASS_VISIBLE;
+    const uint kind = (found & SEEN) == 0 ? CLASS_HIDDEN : (found & CHANGED) != 0 ? CLASS_MIXED : CLASS_PLAIN;
     if (thread == 0) UintsOut(push.classes).x[class_index(w) + gl_WorkGroupID.z] = kind;
 }

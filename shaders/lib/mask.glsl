@@ -84,7 +84,7 @@ uint class_index(Work w) {
 }
 
 // The next tile's class may be loaded ahead of the test whether there is one: it must be there.
-uint tile_class(uint index, uint first_key) {
+uint mask_class(uint index, uint first_key) {
     if (MASK_KIND == MASK_NONE) return CLASS_MIXED;
     const bool classes = is_present(PRESENT_CLASSES);
     const uint at = classes ? index + min(first_key / TILE_KV, key_tiles() - 1) : 0;
@@ -95,6 +95,6 @@ uint tile_class(uint index, uint first_key) {
 // The first tile from `first` on that the mask does not hide entirely.
 uint next_tile(uint classes, uint first, uint end) {
     if (MASK_KIND != MASK_NONE)
-        while (first < end && tile_class(classes, first) == CLASS_HIDDEN) first += TILE_KV;
+        while (first < end && mask_class(classes, first) == CLASS_HIDDEN) first += TILE_KV;
     return first;
 }

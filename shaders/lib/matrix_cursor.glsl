@@ -12,18 +12,18 @@ struct TileCursor {
     // With a mask:
     Classes classes;
     uint next_key;               // the first key of the tile that follows
-    bool visible, next_visible;  // true if the mask changes nothing in this tile; in the next
+    bool is_plain, next_plain;  // true if the mask changes nothing in this tile; in the next
 };
 
 void find_next(inout TileCursor c, uint from) {
     c.next_key = next_in(c.classes, from, c.end_key);
-    c.next_visible = is_visible(c.classes, c.next_key);
+    c.next_plain = is_plain(c.classes, c.next_key);
 }
 uint next_first(TileCursor c) { return !HIDES_KEYS ? c.k.first + TILE_KV : c.next_key; }
 
 void go_on(inout TileCursor c, Rows next) {
     c.k = next;
-    c.visible = c.next_visible;
+    c.is_plain = c.next_plain;
     if (HIDES_KEYS) find_next(c, next.first + TILE_KV);
 }
 

@@ -5,7 +5,7 @@
 // waited for (H200, N 4,096, a boolean mask that hides nothing: 257 instead of 272 TFLOP/s at D128, 290 both ways at
 // D64).
 struct Classes {
-    uint index, first, hidden, visible;  // `first`: the tile of bit 0
+    uint index, first, hidden, plain;  // `first`: the tile of bit 0
 };
 const uint CLASSES = SUBGROUP_SIZE < 32 ? SUBGROUP_SIZE : 32;
 
@@ -18,8 +18,8 @@ uint next_in(inout Classes c, uint from, uint end) {
     [[dont_unroll]] while (from < end && rest == 0) {
         const uint tile = from / TILE_KV;
         if (tile - c.first >= CLASSES) {
-            const uint kind = tile_class(c.index, (tile + lane % CLASSES) * TILE_KV);
-            c = Classes(c.index, tile, subgroupBallot(kind == CLASS_HIDDEN).x, subgroupBallot(kind == CLASS_VISIBLE).x);
+            const uint kind = mask_class(c.index, (tile + lane % CLASSES) * TILE_KV);
+            c = Classes(c.index, tile, subgroupBallot(kind == CLASS_HIDDEN).x, subgroupBallot(kind == CLASS_PLAIN).x);
         }
         const uint behind = tile - c.first;
         rest = ~c.hidden >> behind << behind & 0xffffffffu >> (32 - CLASSES);
@@ -27,7 +27,7 @@ uint next_in(inout Classes c, uint from, uint end) {
     }
     return from;
 }
-bool is_visible(Classes c, uint first) { return (c.visible >> (first / TILE_KV - c.first) % 32 & 1) != 0; }
+bool is_plain(Classes c, uint first) { return (c.plain >> (first / TILE_KV - c.first) % 32 & 1) != 0; }
 
 #ifndef KEY_VALUE  // which holds keys, and finds for itself what it drops
 // Keys that no row of a tile may see can hold anything, and 0 * NaN is not 0. The loop with a running maximum has S

@@ -93,7 +93,7 @@ void loop_with_running_maximum(inout TileCursor c) {
             multiply_qk(0);
         }
         const bool finish = needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first));
-        if (finish) finish_scores(c.w, c.k.first, !c.visible, false);
+        if (finish) finish_scores(c.w, c.k.first, !c.is_plain, false);
         const float factor = finish ? 1.0 : push.score_scale;
         raise_offsets(factor, GROWTH);
         exponentials(0, factor, finish);

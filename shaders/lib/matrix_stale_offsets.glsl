@@ -6,20 +6,20 @@ shared uint far_caps;      // 1: every tile is finished, because some score was 
 
 // True if the mask of a tile is fetched ahead.
 bool is_biased(TileCursor c, uint first_key) {
-    return inverse_scale != 0 && int(first_key) >= c.first_inner &&
-           int(first_key) <= c.last_inner && !terms_change(c.w, tile_rows(c.w), keys_from(first_key));
+    return inverse_scale != 0 && int(first_key) >= c.first_inner && int(first_key) <= c.last_inner &&
+           terms_class(c.w, tile_rows(c.w), keys_from(first_key)) == CLASS_PLAIN;
 }
 
 // True if the tile's scores need nothing but what they begin as, cap_scores() and exponentials(), and the next tile's
 // keys need no test: they exist, and no mask hides one of them from all rows, or what it hides is finite as far as we
 // know.
 bool is_inner(TileCursor c) {
-    const bool lies_inner = int(c.k.first) >= c.first_inner &&
-                            int(c.k.first) <= c.last_inner && !terms_change(c.w, tile_rows(c.w), keys_from(c.k.first));
+    const bool lies_inner = int(c.k.first) >= c.first_inner && int(c.k.first) <= c.last_inner &&
+                            terms_class(c.w, tile_rows(c.w), keys_from(c.k.first)) == CLASS_PLAIN;
     if (!HIDES_KEYS || !lies_inner) return lies_inner;
     if (c.next_key < c.end_key && c.next_key + TILE_KV > c.end_key) return false;
     if (BIAS_AHEAD) return inverse_scale != 0 && bias_aligned && !zero_hidden_keys;
-    return c.visible && (c.next_visible || c.next_key >= c.end_key);
+    return c.is_plain && (c.next_plain || c.next_key >= c.end_key);
 }
 
 // Finds the scores of a tile; `biased`: they begin as its mask. Returns what the scores are to be multiplied by.
@@ -31,7 +31,7 @@ float score_tile(TileCursor c, bool biased) {
     begin_tile(c.w, c.k.first, !finish);
     begin_scores();
     multiply_all_qk();
-    if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.visible, biased);
+    if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.is_plain, biased);
     return finish ? 1.0 : push.score_scale;
 }
 
@@ -119,7 +119,7 @@ Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
         begin_tile(c.w, c.k.first, !finish);
         begin_scores();
         multiply_all_qk();
-        if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.visible, biased);
+        if (finish || (biased && zero_hidden_keys)) finish_scores(c.w, c.k.first, !c.is_plain, biased);
         if (!finish) cap_all_scores();
         const float factor = finish ? 1.0 : LEFT_SCALE;
         if (HALVES == 2) exponentials(0, factor, finish);
@@ -148,7 +148,7 @@ void set_offsets_near(TileCursor c) {
     const int first = position_of(c.w, c.w.first_row), last = position_of(c.w, c.w.last_row);
     const int least = int(c.k.begin), most = int(c.end_key) - 1;
     uint end = uint(clamp(last, least, most));
-    c.visible = false;
+    c.is_plain = false;
     uint at = uint(clamp(first, least, most)) / TILE_KV * TILE_KV;
     if (is_gentle()) end = at;
     // A form that fetches the next tile meanwhile was slower (H200, ALiBi, D128, N 4,096, causal: 1.19 instead of

@@ -3,16 +3,16 @@
 //
 //   x = scaled(q.k)                          scale, softcap; its derivative is for the backward
 //   score = finished(x, ...)                 what terms add, and what they hide
-//   needs_finishing(...)                     whether a tile has to be finished at all
+//   tile_class(rows, keys)                   whether all of a tile is hidden, or none of it has to be finished
 //
 // Scores are in base 2, or natural numbers (lib/score_facts.glsl). EXPONENT() brings a difference of two to base 2.
 //
 // A term is lib/term_NAME.glsl: statements that finished() includes, or functions and a macro of statements that
 // finished() names. Statements may read the parameters of finished() and the Terms. They add to `added` a natural
 // number of at most HIGHEST_BIAS in size, or set `hidden`, or `spoiled` where the score becomes NaN. A term that needs
-// more than the Work adds it to Terms. terms_change() has an expression that says among which rows and keys the term
-// changes anything; every loop of every kernel asks it. What else loops need to know of a term is a fact in
-// lib/score_facts.glsl, and the planner has some of these facts, too (src/plan/terms.hpp).
+// more than the Work adds it to Terms. terms_class() says what the term makes of a tile of rows and keys; every loop of
+// every kernel asks it. What else loops need to know of a term is a fact in lib/score_facts.glsl, and the planner has
+// some of these facts, too (src/plan/terms.hpp).
 //
 // A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times
 // that, and times the softcap's derivative. A kernel may let scores begin as a term in place of zeros
@@ -62,15 +62,17 @@ Terms terms_of(Work w, bool mask_is_mixed) {
     return Terms(w, mask_rows(w), mask_is_mixed, SLOPES == SLOPES_NONE || PACKED_HEADS ? 1 : slope_of(w, w.first_row));
 }
 
-// True if a term changes some score among rows from .x to .y and keys from .x to before .y: `||` of an expression for
-// each term. The mask is left out, because some loops know its tiles.
-bool terms_change(Work w, uvec2 rows, uvec2 keys) { return SLOPES != SLOPES_NONE && !slopes_are_quick(w, rows, keys); }
+// What the terms make of a tile of rows from .x to .y and keys from .x to before .y: the least of the terms' classes.
+// The mask is left out, because some loops know its tiles (mask_class()), and so is the softcap, which is no matter of
+// tiles.
+uint terms_class(Work w, uvec2 rows, uvec2 keys) {
+    return SLOPES == SLOPES_NONE || slopes_are_quick(w, rows, keys) ? CLASS_PLAIN : CLASS_MIXED;
+}
 
-// True if bounds, the mask or a term change some score among these rows and keys.
-bool terms_finish(Work w, uvec2 rows, uvec2 keys) {
-    const int common_begin = visible_keys(w, rows.y).x, common_end = visible_keys(w, rows.x).y;
-    return int(keys.x) < common_begin || int(keys.y) > common_end  // the bounds
-           || HIDES_KEYS || terms_change(w, rows, keys);
+// What bounds, mask and terms together make of such a tile. Loops that know by other means what bounds or mask make of
+// theirs ask for the rest alone.
+uint tile_class(Work w, uvec2 rows, uvec2 keys) {
+    return min(bounds_class(w, rows, keys), HIDES_KEYS ? CLASS_MIXED : terms_class(w, rows, keys));
 }
 
 // Rows of the work's query tile, first and last that exist; keys of the tile that begins at first_key.
@@ -114,4 +116,6 @@ float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
 
 // True if scores of rows from .x to .y and keys from .x to before .y have to be finished. If not, they are q.k times
 // score_scale, but for what the kernel does in its loop (lib/score_facts.glsl).
-bool needs_finishing(Work w, uvec2 rows, uvec2 keys) { return FINISHES_ALL_TILES || terms_finish(w, rows, keys); }
+bool needs_finishing(Work w, uvec2 rows, uvec2 keys) {
+    return FINISHES_ALL_TILES || tile_class(w, rows, keys) != CLASS_PLAIN;
+}

@@ -127,6 +127,13 @@ ivec2 visible_keys(Work w, uint row) {
     return ivec2(max(0, i + w.lo), min(int(w.num_keys), i + w.hi + 1));
 }
 
+// What the bounds make of a tile of rows from .x to .y and keys from .x to before .y.
+uint bounds_class(Work w, uvec2 rows, uvec2 keys) {
+    const ivec2 first = visible_keys(w, rows.x), last = visible_keys(w, rows.y);
+    if (int(keys.y) <= first.x || int(keys.x) >= last.y) return CLASS_HIDDEN;
+    return int(keys.x) >= last.x && int(keys.y) <= first.y ? CLASS_PLAIN : CLASS_MIXED;
+}
+
 // Rows begin .. end-1 of which each may see some of the keys first_key .. end_key-1; (0, 0) if there is none.
 uvec2 seeing_rows(Work w, uint first_key, uint end_key) {
     const int begin = max(0, int(first_key) - w.hi), end = min(int(w.num_queries), int(end_key) - w.lo);

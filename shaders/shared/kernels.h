@@ -41,10 +41,11 @@ const uint PRESENT_CLASSES = 1;
     const uint PRESENT_##NAME = present;
 #include "interface/arrays.def"
 
-// The class of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key tile.
-#define CLASS_HIDDEN 0u   // no row sees any key
-#define CLASS_MIXED 1u    // anything else
-#define CLASS_VISIBLE 2u  // nothing is hidden, and nothing added
+// What something makes of a tile of rows and keys: its class. Of several, the least one is that of all together. The
+// mask's are in ForwardArguments.classes, one for each mask head and batch, query tile and tile of keys.
+#define CLASS_HIDDEN 0u  // no row sees any key
+#define CLASS_MIXED 1u   // anything else: each score is finished by itself (shaders/lib/scores.glsl)
+#define CLASS_PLAIN 2u   // nothing is hidden, and nothing added that the loop does not add to all scores alike
 
 // A split tells combine.comp these floats of a row: its maximum, its sum and, where scores are shifted, by how much.
 #define PART_FLOATS(shifts_rows) ((shifts_rows) ? 3 : 2)
