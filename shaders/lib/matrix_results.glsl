@@ -41,7 +41,7 @@ void store_piece(TileCursor c, Rows o, uint r, uint first_tile, uint at) {
 const uint LARGE_SQUARES = STORED_OUT_TYPE == TYPE_FLOAT16 ? 0x4f7a56eau : EXPONENT_BITS;
 
 // Divides the sums of a row block by those of the weights; where a row has seen nothing the result is 0. Returns true
-// if a result of the subgroup may pass the range of out.
+// if a result of the invocation may pass the range of out.
 bool scale_out(uint r, float scale[SLOTS]) {
     float squares[ELEMENTS];  // several, because each is a chain of instructions
     FOR_EACH(e, ELEMENTS) squares[e] = 0;
@@ -53,7 +53,7 @@ bool scale_out(uint r, float scale[SLOTS]) {
             squares[e] = fma(acc[x][e], acc[x][e], squares[e]);
         }
     FOR_EACH(e, ELEMENTS) if (e > 0) squares[0] += squares[e];
-    return !IS_SPLIT && STORED_OUT_TYPE != TYPE_FLOAT32 && subgroupAny(floatBitsToUint(squares[0]) >= LARGE_SQUARES);
+    return !IS_SPLIT && STORED_OUT_TYPE != TYPE_FLOAT32 && floatBitsToUint(squares[0]) >= LARGE_SQUARES;
 }
 
 // Holds finite results to the range of out, as WITHIN_OUT4 does: infinity and NaN times 2e-38 stay what they are, and a
@@ -82,7 +82,8 @@ void store_out(TileCursor c, Rows o, uint r) {
     }
 }
 
-void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
+// Returns what scale_out() does.
+bool end_block(TileCursor c, uint r, ACCUMULATOR places) {
     float scale[SLOTS];
     FOR_EACH(x, SLOTS) scale[x] = 1 / row_sum[r][x];
     FOR_EACH(e, ELEMENTS)
@@ -95,18 +96,7 @@ void store_block(TileCursor c, Rows o, uint r, ACCUMULATOR places) {
             if (place.y == 0 && row <= c.w.last_row && c.first_dim == 0)
                 store_statistics(c.w, row, row_offset[r][slot(e)], row_sum[r][slot(e)]);
         }
-    // The results are stored first and, where one may pass the range, held to it and stored again: a test before the
-    // stores takes up to 1 % longer (H200, `vkattn bench`, D64, N 512 and 1,024).
-    const bool passes = scale_out(r, scale);
-#ifdef ROLLED  // llvmpipe takes a subgroup's barrier for the workgroup's, so that all must reach as many
-    if (passes) hold_to_range(r);
-    store_out(c, o, r);
-#else
-    [[dont_unroll]] for (uint times = passes ? 2 : 1; times > 0; times--) {
-        store_out(c, o, r);
-        if (times == 2) hold_to_range(r);
-    }
-#endif
+    return scale_out(r, scale);
 }
 
 void store_rows(TileCursor c) {
@@ -114,6 +104,23 @@ void store_rows(TileCursor c) {
     const ACCUMULATOR places = read_places();
     FOR_EACH(r, ROW_BLOCKS) sum_along_rows(row_sum[r]);
     barrier();  // from the pool's map to equal shares of it
-    FOR_EACH(r, ROW_BLOCKS) store_block(c, o, r, places);
+#ifdef ROLLED  // llvmpipe takes a subgroup's barrier for the workgroup's, so that all must reach as many
+    FOR_EACH(r, ROW_BLOCKS) {
+        if (end_block(c, r, places)) hold_to_range(r);
+        store_out(c, o, r);
+    }
+#else
+    // All results are stored first and, where one may pass the range, held to it and stored again.
+    bool passes = false;
+    FOR_EACH(r, ROW_BLOCKS) {
+        if (end_block(c, r, places)) passes = true;
+        store_out(c, o, r);
+    }
+    if (subgroupAny(passes))
+        FOR_EACH(r, ROW_BLOCKS) {
+            hold_to_range(r);
+            store_out(c, o, r);
+        }
+#endif
 }
 
