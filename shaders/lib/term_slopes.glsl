@@ -21,7 +21,7 @@ float slope_of(Work w, uint row) {
 // The distance of the row from the key relative to which its scores are. The bounds leave it `keys`, begin .. end-1,
 // of which there is one.
 int reach_of(Work w, float slope, uint row, ivec2 keys) {
-    const int p = int(query_of(row)) + w.position, before = p - keys.x, behind = keys.y - 1 - p;
+    const int p = position_of(w, row), before = p - keys.x, behind = keys.y - 1 - p;
     if (slope < 0) return max(abs(before), abs(behind));
     return max(0, max(-before, -behind));
 }
@@ -48,6 +48,6 @@ vec4 gradient_of_mask(Work w, vec4 ds) {
     const float slope = SLOPES == SLOPES_NONE ? 1 : PACKED_HEADS ? slope_of(terms.w, row) : terms.slope; \
     spoiled = spoiled || !IS_FINITE(slope); \
     if (SLOPES == SLOPES_DISTANCE) { \
-        const int distance = abs(int(query_of(row)) + terms.w.position - key); \
+        const int distance = abs(position_of(terms.w, row) - key); \
         added += bias_of_distance(slope, float(distance - reach_of(terms.w, slope, row, keys))); \
     }
