@@ -58,5 +58,5 @@ void main() {
     for (uint t = 1; t < THREADS; t++) sum += sums[t];
     // No gradient depends on a sink that is none.
     const bool none = batches != 0 && floatBitsToUint(sink_of(w, 0)) == MINUS_INFINITY;
-    FloatsOut(push.dsinks).x[head] = none ? 0 : sum;
+    FloatsOut(backward().x.dsinks).x[head] = none ? 0 : sum;
 }

@@ -56,9 +56,10 @@ struct Problem : VkattnProblem {
 // A resolved VkattnBackward of a Problem.
 struct Backward : VkattnBackward {
     uint64_t dbias_extents[4] = {};  // batch, head, query, key; all 0: not wanted
-    bool has_bias() const {          // and it has elements
-        return dbias_extents[0] * dbias_extents[1] != 0 && dbias_extents[2] * dbias_extents[3] != 0;
+    uint64_t dbias_elements() const {
+        return dbias_extents[0] * dbias_extents[1] * dbias_extents[2] * dbias_extents[3];
     }
+    bool has_bias() const { return dbias_elements() != 0; }
     const VkattnStrides& strides(int tensor) const {  // 0 .. 3: dout, dquery, dkey, dvalue
         const VkattnStrides* all[] = {&dout_strides, &dquery_strides, &dkey_strides, &dvalue_strides};
         return *all[tensor];

@@ -38,7 +38,6 @@ const std::map<std::string_view, std::set<Region>>& address_fields() {
         {"weights", {Region::scores, Region::score_gradients}},
         {"score_gradients", {Region::score_gradients}},
         {"sinks", {Region::sinks}},
-        {"dsinks", {Region::dsinks}},
     };
     return fields;
 }
@@ -95,8 +94,7 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
         if (patch.add != 0 - bytes_before(g, pipeline, patch.region))
             return fmt::format("{} begins at {:#x}", field->name, patch.add);
         const bool result = field->name == "out_rows" || field->name == "lse" || field->name == "classes" ||
-                            field->name == "dsinks" || field->name == "scores" ||
-                            field->name == "score_gradients";
+                            field->name == "scores" || field->name == "score_gradients";
         (result && !is_given(g, patch.region) ? t.writes : t.reads) |= bit(patch.region);
     }
     for (const auto& [name, regions] : address_fields()) {
@@ -159,7 +157,10 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
     // A number of each row's statistics is the result of its last key.
     if (kind == Kind::dquery) t.writes = bit(Region::dquery) | bit(Region::statistics);
     if (kind == Kind::dbias) t.writes = bit(Region::dbias);
-    if (kind == Kind::dsinks) t.reads |= if_set(g.rows() != 0, Region::statistics);
+    if (kind == Kind::dsinks) {
+        t.reads |= if_set(g.rows() != 0, Region::statistics);
+        t.writes = bit(Region::dsinks);
+    }
     // With sinks and a mask, the lse does not tell which rows see no key.
     if (kind == Kind::delta && p.sinks != 0) t.reads |= mask;
     if (kind == Kind::dkey_dvalue) {
@@ -296,8 +297,8 @@ std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {
         if (!std::equal(wanted.begin(), wanted.end(), a.stride + 3 * t))
             return fmt::format("strides of {}", t);
     }
-    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.statistics | a.accumulators) !=
-        0)
+    if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.dsinks | a.statistics |
+         a.accumulators) != 0)
         return "an address in the argument block";
     if (a.scale != g.p.softmax_scale || a.batch != g.p.batch) return "scale or batch";
     const auto bias = bias_extents(g);
@@ -329,6 +330,7 @@ void add_backward_patches(const Given& g, std::vector<Patch>& to) {
     add(true, offsetof(BackwardBlock, dkey), Region::dkey);
     add(true, offsetof(BackwardBlock, dvalue), Region::dvalue);
     add(g.backward->dbias != 0, offsetof(BackwardBlock, dbias), Region::dbias);
+    add(g.backward->dsinks != 0, offsetof(BackwardBlock, dsinks), Region::dsinks);
     add(g.rows() != 0, offsetof(BackwardBlock, statistics), Region::statistics);
     add(is_cut(g.plan), offsetof(BackwardBlock, accumulators), Region::accumulators);
 }

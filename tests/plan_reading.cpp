@@ -27,7 +27,6 @@ Kind kind_of(core::Kernel kernel) {
     if (has("scores") && has("query")) return Kind::scores;
     if (has("scores") || has("score_gradients")) return Kind::in_place;
     if (has("query")) return has("out_rows") ? Kind::forward : Kind::dkey_dvalue;
-    if (has("dsinks")) return Kind::dsinks;
     return has("out_rows") ? Kind::delta : Kind::none;
 }
 
@@ -42,6 +41,7 @@ Kind kind_of(const Pipeline& pipeline) {
     }();
     const auto writes = [&](Region region) { return (pipeline.writes & bit(region)) != 0; };
     const Kind kind = kinds.at(static_cast<size_t>(core::info_of(pipeline.module).kernel));
+    if (writes(Region::dsinks)) return Kind::dsinks;
     if (kind == Kind::none)
         throw std::runtime_error(fmt::format("{} has no part in attention", name_of(pipeline)));
     if (kind == Kind::product && (writes(Region::dkey) || writes(Region::dvalue))) return Kind::transposed;

@@ -72,7 +72,7 @@ TEST_CASE("baseline backward: pieces of whole groups, as many as scratch holds")
         CHECK_GE(plan.dispatches.size(), before);
         before = plan.dispatches.size();
     }
-    CHECK_EQ(before, 11 + 1 + 4 * 7);  // the argument block, delta, and a kv head a piece
+    CHECK_EQ(before, 12 + 1 + 4 * 7);  // the argument blocks, delta, and a kv head a piece
     const auto refused = make_plan(caps, p, b, limited(0, 2 * matrix, "materialized"));
     REQUIRE_FALSE(refused);
     CHECK_NE(refused.failure().message.find("bytes of scratch"), std::string::npos);

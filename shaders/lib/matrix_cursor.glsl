@@ -27,8 +27,8 @@ void find_next(inout TileCursor c, uint from) {
 uint next_first(TileCursor c) { return !HIDES_KEYS ? c.k.first + TILE_KV : c.next_key; }
 
 // Returns the tile of keys from which the loop's offsets are set first. With slopes it is not the loop's first one, but
-// that at which the first row stands, or the nearest: a slope adds less to a key the farther it is, so that offsets from
-// the first tile would be outgrown by each one that follows.
+// that at which the first row stands, or the nearest: a slope adds less to a key the farther it is, so that offsets
+// from the first tile would be outgrown by each one that follows.
 Rows tile_of_offsets(TileCursor c) {
     if (!SETS_OFFSETS_NEAR) return c.k;
     return tile_at(c.k, tile_near(c, c.w.first_row));

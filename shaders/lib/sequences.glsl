@@ -121,8 +121,8 @@ void set_query_tile(inout Work w, uint head, uint first_row) {
     w.last_row = min(first_row + TILE_Q, w.num_queries) - 1;
 }
 
-// The key at which a row stands, cut to where it is before or behind all keys.
-int position_of(Work w, uint row) { return int(query_of(row)) + w.position; }
+// The key at which a row stands, cut to where it is before or behind all keys. A macro, as those above.
+#define position_of(w, row) (int(query_of(row)) + (w).position)
 
 // Keys begin .. end-1 that a row may see; empty when end <= begin.
 ivec2 visible_keys(Work w, uint row) {

@@ -54,7 +54,9 @@ const uint PRESENT_CLASSES = 1;
 struct BackwardArguments {
     ForwardArguments forward;
     Address stride[12];  // bytes, in the order batch, head, seq of dout, dquery, dkey, dvalue
-    Address dout, lse, dlse, dquery, dkey, dvalue, dbias;
+    Address dout, lse, dquery, dkey, dvalue;
+#define BACKWARD_ARRAY(name, role, bytes, count, asked, option) Address name;
+#include "interface/arrays.def"
     Address statistics;    // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
     Address accumulators;  // float32, kept between dispatches (is_resumed)
     float scale;           // softmax_scale
@@ -67,7 +69,7 @@ struct BackwardArguments {
 
 #ifdef __cplusplus
 static_assert(sizeof(ForwardArguments) == 208);
-static_assert(sizeof(BackwardArguments) == 400);
+static_assert(sizeof(BackwardArguments) == 408);
 #endif
 
 // Splits of the keys are not made smaller than this where nobody asked for their number. A guess, not measured: below,

@@ -95,8 +95,9 @@ void add_backward_arguments(const Backward& b, Plan& plan,
                                                    {offsetof(BackwardArguments, dvalue), Region::dvalue}};
     for (const auto& [at, region] : addresses)
         plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
-    if (b.dlse != 0) plan.argument_patches.push_back({offsetof(BackwardArguments, dlse), Region::dlse});
-    if (b.dbias != 0) plan.argument_patches.push_back({offsetof(BackwardArguments, dbias), Region::dbias});
+#define BACKWARD_ARRAY(name, role, bytes, count, asked, option) \
+    if (asked) plan.argument_patches.push_back({offsetof(BackwardArguments, name), Region::name});
+#include "interface/arrays.def"
     if (rows_of(plan.problem) == 0) return;
     plan.argument_patches.push_back({offsetof(BackwardArguments, statistics), Region::statistics});
     reserve_scratch(plan, Region::statistics, rows_of(plan.problem) * 16);

@@ -88,7 +88,6 @@ Pass sinks_pass(const PassContext& c, const Plan& plan) {
     launch.module = Module::backward_sinks_f32;
     set_problem(launch, p, c.tiles, true);
     launch.constants.threads = std::min(threads, c.caps.max_invocations);
-    VKATTN_PATCH(launch, dsinks, Region::dsinks);
     if (rows_of(p) != 0) launch.reads |= bit(Region::statistics);
     launch.writes = bit(Region::dsinks);
     pass.pipeline = [launch](bool) { return launch.pipeline(); };

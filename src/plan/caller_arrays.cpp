@@ -51,7 +51,10 @@ struct Arrays {
     void add(Region region, uint32_t alignment_bytes, const Placement& at, bool is_used = true) {
         if (!is_empty(at)) all.push_back({region, alignment_bytes, false, is_used, false, at});
     }
-    void add_output(Region region, uint32_t alignment_bytes, const Placement& at) {
+    void add_given(Region region, uint32_t alignment_bytes, const Placement& at) {
+        add(region, alignment_bytes, at);
+    }
+    void add_written(Region region, uint32_t alignment_bytes, const Placement& at) {
         if (!is_empty(at)) all.push_back({region, alignment_bytes, false, true, true, at});
     }
     void add_if_given(Region region, uint32_t alignment_bytes, const Placement& at) {
@@ -84,7 +87,7 @@ Placement statistics_of(const Problem& p) {
 std::vector<CallerArray> caller_arrays_of(const Problem& p) {
     Arrays arrays{p};
     arrays.add_inputs();
-    arrays.add_output(Region::out, p.alignment_of(3), tensor_of(p, 3, p.out_strides));
+    arrays.add_written(Region::out, p.alignment_of(3), tensor_of(p, 3, p.out_strides));
     arrays.add_if_wanted(Region::lse, word_bytes, statistics_of(p));
     arrays.add_arrays(has_queries(p));
     return arrays.all;
@@ -93,19 +96,16 @@ std::vector<CallerArray> caller_arrays_of(const Problem& p) {
 std::vector<CallerArray> caller_arrays_of(const Problem& p, const Backward& b) {
     Arrays arrays{p};
     const auto like = [&](int tensor) { return p.alignment_of(Backward::like(tensor)); };
-    const uint64_t* const bias = b.dbias_extents;
     arrays.add_inputs();
     arrays.add(Region::out, p.alignment_of(3), tensor_of(p, 3, p.out_strides));
     arrays.add(Region::lse, word_bytes, statistics_of(p));
     arrays.add(Region::dout, like(0), tensor_of(p, 3, b.dout_strides));
-    if (b.dlse != 0) arrays.add(Region::dlse, word_bytes, statistics_of(p));
-    arrays.add_output(Region::dquery, like(1), tensor_of(p, 0, b.dquery_strides));
-    arrays.add_output(Region::dkey, like(2), tensor_of(p, 1, b.dkey_strides));
-    arrays.add_output(Region::dvalue, like(3), tensor_of(p, 2, b.dvalue_strides));
-    arrays.add_output(Region::dbias, p.dbias_element_bytes(),
-                      run_of(bias[0] * bias[1] * bias[2] * bias[3] * p.dbias_element_bytes()));
-    if (b.dsinks != 0)
-        arrays.add_output(Region::dsinks, word_bytes, run_of(uint64_t{word_bytes} * p.num_heads_q));
+    arrays.add_written(Region::dquery, like(1), tensor_of(p, 0, b.dquery_strides));
+    arrays.add_written(Region::dkey, like(2), tensor_of(p, 1, b.dkey_strides));
+    arrays.add_written(Region::dvalue, like(3), tensor_of(p, 2, b.dvalue_strides));
+#define BACKWARD_ARRAY(name, role, bytes, count, asked, option) \
+    if (asked) arrays.add_##role(Region::name, bytes, run_of(uint64_t{bytes} * (count)));
+#include "interface/arrays.def"
     arrays.add_arrays(true);
     return arrays.all;
 }
@@ -127,7 +127,7 @@ std::vector<CallerArray> caller_arrays_of(const Combine& c) {
     arrays.add(Region::parts, std::max(c.alignment_bytes, c.parts_element_bytes),
                tensor(c.parts_strides, part_bytes, c.num_parts, c.part_stride));
     arrays.add(Region::parts_lse, word_bytes, parts_lse);
-    arrays.add_output(Region::out, c.alignment_bytes, tensor(c.out_strides, c.element_bytes, 1, 0));
+    arrays.add_written(Region::out, c.alignment_bytes, tensor(c.out_strides, c.element_bytes, 1, 0));
     arrays.add_if_wanted(Region::lse, word_bytes, run_of(word_bytes * rows));
     arrays.add_if_given(Region::sinks, word_bytes, run_of(uint64_t{word_bytes} * c.num_heads));
     return arrays.all;

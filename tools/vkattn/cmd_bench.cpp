@@ -119,8 +119,8 @@ Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p
             args.dquery = place(4);
             args.dkey = place(5);
             args.dvalue = place(6);
-            if (p.mask == VKATTN_MASK_FLOAT) args.dbias = place(7);
-            if (p.sinks != 0) args.dsinks = place(8);
+            args.dbias = place(7);
+            args.dsinks = place(8);
             args.scratch_buffer = scratch.handle();
             args.scratch_address = scratch.address();
             plan.cmd_backward(c, args);

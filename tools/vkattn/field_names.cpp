@@ -38,8 +38,8 @@ const std::map<std::string, Names>& all_names() {
         {"problem.window_right", {"--window", "--window"}},
         {"problem.align", {"--align", "--align"}},
         {"problem.query_offset", {"--align", "--align"}},
-        {"backward.dbias", {"--dbias", "--dbias"}},
-        {"backward.dsinks", {"--dsinks", "--dsinks"}},
+#define BACKWARD_ARRAY(name, role, bytes, count, asked, option) {"backward." #name, {option, option}},
+#include "interface/arrays.def"
         {"backward.dout_strides", {"--seqlen-q", "--dout"}},
         {"backward.dquery_strides", {"--seqlen-q", "--dq"}},
         {"backward.dkey_strides", {"--seqlen-kv", "--dk"}},

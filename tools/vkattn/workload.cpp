@@ -1,6 +1,7 @@
 #include "workload.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -56,6 +57,20 @@ Buffer mask_buffer(Runtime& runtime, const VkattnProblem& p, bool random) {
     if (p.mask == VKATTN_MASK_BOOL) return repeat(runtime, elements, visible);
     const NpyArray block = from_float(added, {count}, npy_dtype(p.dtype));
     return repeat(runtime, elements * element_bytes(p.dtype), block.data);
+}
+
+// An array that the problem has: of num_keys as lengths, the slopes of the paper, and otherwise zeros.
+Buffer array_buffer(Runtime& runtime, const VkattnProblem& p, ArrayName name, uint32_t num_keys) {
+    const std::vector<uint64_t> extents = ArrayOption::all()[static_cast<size_t>(name)].extents(p);
+    uint64_t elements = 1;
+    for (const uint64_t extent : extents) elements *= extent;
+    std::vector<uint32_t> words(elements);
+    for (size_t i = 0; i < words.size(); i++) {
+        const float share = static_cast<float>(i % p.num_heads_q + 1) / static_cast<float>(p.num_heads_q);
+        if (name == ArrayName::kv_lengths) words[i] = num_keys;
+        if (name == ArrayName::slopes) words[i] = std::bit_cast<uint32_t>(std::exp2(-8 * share));
+    }
+    return repeat(runtime, words.size() * sizeof(uint32_t), std::as_bytes(std::span(words)));
 }
 
 // Query-key pairs that are visible in one head: what must be computed.
@@ -117,21 +132,10 @@ Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool ran
     const auto count = static_cast<uint32_t>(std::clamp<uint64_t>(sets, 1, 16));
     Phase phase("making and uploading tensors", count);
     for (uint32_t i = 0; i < count; i++, phase.advance()) tensors_.push_back(make_tensors(p, 4 * i + 1));
-    if (p.kv_lengths != 0) {
-        const std::vector<uint32_t> lengths(p.batch, num_keys);
-        kv_lengths_ = repeat(runtime, lengths.size() * sizeof(uint32_t), std::as_bytes(std::span(lengths)));
-    }
-    if (p.slopes != VKATTN_SLOPES_NONE) {  // those of the paper
-        std::vector<float> slopes(p.num_heads_q);
-        for (size_t i = 0; i < slopes.size(); i++)
-            slopes[i] = std::exp2(-8.0f * static_cast<float>(i + 1) / static_cast<float>(slopes.size()));
-        slopes_ = repeat(runtime, slopes.size() * sizeof(float), std::as_bytes(std::span(slopes)));
-    }
-    if (p.sinks != 0) {
-        const std::vector<float> sinks(p.num_heads_q);
-        sinks_ = repeat(runtime, sinks.size() * sizeof(float), std::as_bytes(std::span(sinks)));
-        dsinks_ = runtime.allocate(sinks.size() * sizeof(float));
-    }
+    for (size_t i = 0; i < num_arrays; i++)
+        if (ArrayOption::all()[i].asked(p))
+            arrays_[i] = array_buffer(runtime, p, static_cast<ArrayName>(i), num_keys);
+    if (p.sinks != 0) dsinks_ = runtime.allocate(p.num_heads_q * sizeof(float));
     if (pass == Pass::forward || p.mask != VKATTN_MASK_FLOAT) return;
     uint64_t elements = 1;
     for (uint32_t i = 0; i < p.mask_rank; i++) elements *= p.mask_extents[i];
@@ -269,9 +273,7 @@ VkattnForwardArgs Workload::forward_args(const Tensors& t, const Buffer& scratch
     args.out = t.out.address();
     args.lse = t.lse.address();
     args.mask = mask_.address();
-    args.kv_lengths = kv_lengths_.address();
-    args.slopes = slopes_.address();
-    args.sinks = sinks_.address();
+    for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].address_in(args) = arrays_[i].address();
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     return args;
@@ -291,9 +293,7 @@ VkattnBackwardArgs Workload::backward_args(const Tensors& t, const Buffer& scrat
     args.dbias = dbias_.address();
     args.dsinks = dsinks_.address();
     args.mask = mask_.address();
-    args.kv_lengths = kv_lengths_.address();
-    args.slopes = slopes_.address();
-    args.sinks = sinks_.address();
+    for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].address_in(args) = arrays_[i].address();
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     return args;

@@ -1,8 +1,10 @@
 // Tensors to time attention with: random, and enough sets of them that caches do not help.
 #pragma once
 
+#include <array>
 #include <vector>
 
+#include "arrays.hpp"
 #include "vkattn/runtime.hpp"
 
 namespace vkattn::tools {
@@ -64,7 +66,8 @@ class Workload {
     Pass pass_;
     VkattnRun forward_run_ = run_info(), backward_run_ = run_info();  // the last ones, for their pace
     std::vector<Tensors> tensors_;
-    Buffer mask_, kv_lengths_, slopes_, sinks_, dbias_, dsinks_;
+    Buffer mask_, dbias_, dsinks_;
+    std::array<Buffer, num_arrays> arrays_;
     size_t next_ = 0;
     uint32_t submissions_ = 0;
 };
