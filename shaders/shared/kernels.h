@@ -67,11 +67,6 @@ struct BackwardArguments {
     uint batch;
 };
 
-#ifdef __cplusplus
-static_assert(sizeof(ForwardArguments) == 208);
-static_assert(sizeof(BackwardArguments) == 408);
-#endif
-
 // Splits of the keys are not made smaller than this where nobody asked for their number. A guess, not measured: below,
 // a split's start and merge should cost more than they save.
 #define LEAST_KEYS_OF_SPLIT 256u
