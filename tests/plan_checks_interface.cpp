@@ -79,7 +79,8 @@ Values problem_constants(const Given& g, const Pipeline& pipeline) {
                           : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT
                                                         : MASK_NONE},
             {"slopes", slopes_kind(p)},
-            {"has_sinks", p.sinks != 0},
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) {"has_" #name, asked},
+#include "interface/arrays.def"
             {"out_type", type_constant(p.dtype)},
             {"mask_type", type_constant(p.dtype)},
             {"has_dlse", g.backward != nullptr && g.backward->dlse != 0},

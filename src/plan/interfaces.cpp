@@ -25,7 +25,6 @@ namespace {
 
 #define KERNEL(kernel)                                                                      \
     static_assert(sizeof(constants::kernel) == 4 * (std::size(constants_of_##kernel) - 1)); \
-    static_assert(sizeof(constants::kernel) <= sizeof(ConstantValues));                     \
     static_assert(sizeof(push::kernel) <= max_push_bytes, "the least that Vulkan guarantees");
 #include "kernels.def"
 

@@ -3,6 +3,7 @@
 // no line here.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -99,7 +100,10 @@ inline std::string_view name_of(Module module) {
 }
 
 // The constants of any kernel, by their place in its struct; the rest is 0.
-constexpr size_t max_constants = 36;
+constexpr size_t max_constants = std::max({
+#define KERNEL(kernel) sizeof(constants::kernel) / sizeof(uint32_t),
+#include "kernels.def"
+});
 using ConstantValues = std::array<uint32_t, max_constants>;
 
 // The least that Vulkan guarantees.

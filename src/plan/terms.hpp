@@ -90,13 +90,15 @@ constexpr bool hides_from_some_rows(const Problem& p) {
     return p.mask != VKATTN_MASK_NONE || (rows > 1 && (below || above));
 }
 
-// The constants that say which terms a score has.
+// The constants that say which terms a score has. An array's is has_NAME, where the kernels have such a constant.
 template <class Constants>
 void set_term_constants(Constants& c, const Problem& p) {
     c.has_softcap = p.softcap > 0;
     c.mask_kind = mask_kind_of(p);
     c.slopes = slopes_kind_of(p);
-    c.has_sinks = p.sinks != 0;
+#define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
+    if constexpr (requires { c.has_##name; }) c.has_##name = asked;
+#include "interface/arrays.def"
 }
 
 // Sets the members of the argument block for the mask and for the offset of query rows among the keys.
