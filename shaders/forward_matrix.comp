@@ -89,7 +89,7 @@ void main() {
     TileCursor cursor = find_cursor();
     const bool any = cursor.k.first < cursor.end_key;
     if (any) {
-        fetch_k(tile_of_offsets(cursor), 0);
+        fetch_k(cursor.k, 0);
         fetch_held_q(cursor.q);
         if (CHUNKS == 1) fetch_staged_q(cursor.q, 0);
         hold_q();

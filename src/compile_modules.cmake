@@ -2,8 +2,8 @@
 #
 # Compiles the modules of one shader, which src/shaders.cmake lists in MODULES, to FOLDER/NAME.spv. Those with the same
 # options take one call of glslc, because it takes 0.25 s to begin and 0.03 s for a module: each is a file of its own,
-# with its macros and the ids of its constants behind the line #version. FOLDER/NAME.spv.d names the files that a module
-# is made of, and FOLDER/KERNEL.d those of all, for FIRST, the first of them.
+# with its macros behind the line #version. FOLDER/NAME.spv.d names the files that a module is made of, and
+# FOLDER/KERNEL.d those of all, for FIRST, the first of them.
 cmake_policy(VERSION 3.22)
 
 file(READ "${SHADER}" text)
@@ -11,39 +11,10 @@ file(STRINGS "${MODULES}" lines)
 get_filename_component(shaders "${SHADER}" DIRECTORY)
 get_filename_component(kernel "${SHADER}" NAME_WE)
 
-# read_constants(FILE): appends the names of the specialization constants of an interface to `constants`, in the order of
-# the file and of those that it includes.
-function(read_constants file)
-  get_filename_component(folder "${file}" DIRECTORY)
-  file(STRINGS "${file}" lines REGEX "^(CONSTANT\\(|#include)")
-  foreach(line IN LISTS lines)
-    if(line MATCHES "^#include \"([a-z_]+\\.def)\"")
-      read_constants("${folder}/${CMAKE_MATCH_1}")
-    elseif(line MATCHES "^CONSTANT\\([a-z]+, [a-z0-9_]+, ([A-Z0-9_]+),")
-      list(APPEND constants "${CMAKE_MATCH_1}")
-    else()
-      message(FATAL_ERROR "${file}: cannot read '${line}'")
-    endif()
-  endforeach()
-  set(constants "${constants}" PARENT_SCOPE)
-endfunction()
-
-# The id of a constant is its place among those of its kernel, which begin with ID_.
-set(ids "")
-set(constants "")
-if(EXISTS "${shaders}/interface/${kernel}.def")
-  read_constants("${shaders}/interface/${kernel}.def")
-endif()
-set(id 0)
-foreach(constant IN LISTS constants)
-  string(APPEND ids "#define ID_${constant} ${id}\n")
-  math(EXPR id "${id} + 1")
-endforeach()
-
 # write_source(NAME FLAGS): writes FOLDER/NAME.comp, and sets the caller's options to those of the flags that define
 # nothing.
 function(write_source name flags)
-  set(head "#version 460\n${ids}")
+  set(head "#version 460\n")
   separate_arguments(flags UNIX_COMMAND "${flags}")
   set(others "${flags}")
   list(FILTER others EXCLUDE REGEX "^-D")

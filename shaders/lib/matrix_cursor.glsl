@@ -11,28 +11,15 @@ struct TileCursor {
     int first_inner, last_inner;
     // With a mask:
     Classes classes;
-    uint next_key;              // the first key of the tile that follows
+    uint next_key;               // the first key of the tile that follows
     bool is_plain, next_plain;  // true if the mask changes nothing in this tile; in the next
 };
-
-// Returns the first key of the tile at which a row stands, or of the nearest that the loop goes through.
-uint tile_near(TileCursor c, uint row) {
-    return uint(clamp(position_of(c.w, row), int(c.k.begin), int(c.end_key) - 1)) / TILE_KV * TILE_KV;
-}
 
 void find_next(inout TileCursor c, uint from) {
     c.next_key = next_in(c.classes, from, c.end_key);
     c.next_plain = is_plain(c.classes, c.next_key);
 }
 uint next_first(TileCursor c) { return !HIDES_KEYS ? c.k.first + TILE_KV : c.next_key; }
-
-// Returns the tile of keys from which the loop's offsets are set first. With slopes it is not the loop's first one, but
-// that at which the first row stands, or the nearest: a slope adds less to a key the farther it is, so that offsets
-// from the first tile would be outgrown by each one that follows.
-Rows tile_of_offsets(TileCursor c) {
-    if (!SETS_OFFSETS_NEAR) return c.k;
-    return tile_at(c.k, tile_near(c, c.w.first_row));
-}
 
 void go_on(inout TileCursor c, Rows next) {
     c.k = next;

@@ -141,23 +141,27 @@ void boundary_pv(inout TileCursor c, Rows next) {
     }
 }
 
-// Sets offsets from the tiles at whose keys the rows stand, or which are the nearest of the split. tile_of_offsets()
-// was fetched. A form that fetches the next tile meanwhile was slower (H200, ALiBi, D128, N 4,096, causal: 1.19 instead
-// of 1.14 times as long as without slopes). A loop that begins at the first of these tiles, and goes on behind the last
-// key with the first one, was not faster (1.13 instead of 1.15; not causal, 1.13 instead of 1.12).
+// Sets offsets from the tiles at whose keys the rows stand, or which are the nearest of the split. Where a slope adds
+// less to a key the farther it is, offsets that are set from the first tile would be outgrown by each one that follows.
 void set_offsets_near(TileCursor c) {
     const uint first_of_loop = c.k.first;
-    uint at = tile_near(c, c.w.first_row);
-    const uint end = is_gentle() ? at : tile_near(c, c.w.last_row);
+    const int first = position_of(c.w, c.w.first_row), last = position_of(c.w, c.w.last_row);
+    const int least = int(c.k.begin), most = int(c.end_key) - 1;
+    uint end = uint(clamp(last, least, most));
     c.is_plain = false;
+    uint at = uint(clamp(first, least, most)) / TILE_KV * TILE_KV;
+    if (is_gentle()) end = at;
+    // A form that fetches the next tile meanwhile was slower (H200, ALiBi, D128, N 4,096, causal: 1.19 instead of
+    // 1.14 times as long as without slopes).
     [[dont_unroll]] for (; at <= end; at += TILE_KV) {
         c.k = tile_at(c.k, at);
+        barrier();
+        fetch_k(c.k, 0);
         store_k();
         barrier();
         raise_offsets(score_tile(c, false), 0.0);
-        if (at + TILE_KV <= end) fetch_k(tile_at(c.k, at + TILE_KV), 0);
-        barrier();
     }
+    barrier();
     fetch_k(tile_at(c.k, first_of_loop), 0);
 }
 
@@ -178,7 +182,7 @@ bool leaves_loop(TileCursor c, uint set_tile) {
 
 void loop_with_stale_offsets(inout TileCursor c) {
     find_slope(c.w);
-    if (SETS_OFFSETS_NEAR) set_offsets_near(c);
+    if (SHIFTS_ROWS) set_offsets_near(c);
     if (drops_unseen()) {
         find_seen(c.w, c.k.first);
         store_seen_k();
@@ -187,10 +191,8 @@ void loop_with_stale_offsets(inout TileCursor c) {
     }
     c.v = tile_at(c.v, c.k.first);
     fetch_v(c.v, c.first_dim);
-    // A mask may have hidden all keys from which the offsets of a row were to be set.
-    bool sets_offsets = !SETS_OFFSETS_NEAR || HIDES_KEYS;
-    uint set_tile = sets_offsets ? c.k.first : 0xffffffff;
-    bool outgrown = false, finish_all = false;
+    uint set_tile = c.k.first;
+    bool outgrown, finish_all = false;
     find_bias(c.w);
     if (HAS_SOFTCAP) find_quick_cap();
     if (HAS_SOFTCAP && thread == 0) far_caps = quick_cap_holds ? 0 : 1;
@@ -198,18 +200,15 @@ void loop_with_stale_offsets(inout TileCursor c) {
         if (thread == 0) large_scores = 0;  // all have read it, before the last barrier
         barrier();
         if (thread == 0) grown_tile = 0;  // read after the next barrier only
-        if (sets_offsets) {
-            const bool biased = !finish_all && is_biased(c, c.k.first);
-            const float factor = score_tile(c, biased);
-            outgrown = biased && must_finish(factor);
-            if (outgrown) {  // once more, finished
-                finish_all = true;
-                barrier();
-                continue;
-            }
-            raise_offsets(factor, 0.0);
+        const bool biased = !finish_all && is_biased(c, c.k.first);
+        const float factor = score_tile(c, biased);
+        outgrown = biased && must_finish(factor);
+        if (outgrown) {  // once more, finished
+            finish_all = true;
+            barrier();
+            continue;
         }
-        sets_offsets = true;
+        raise_offsets(factor, 0.0);
         if (has_large_offset()) large_scores = 1;
         barrier();
         const bool far = HAS_SOFTCAP && far_caps != 0;
@@ -251,7 +250,7 @@ void attend(inout TileCursor c) {
             zero_hidden_keys = true;
             softmax_begin();
             go_to_first(c);
-            fetch_k(tile_of_offsets(c), 0);
+            fetch_k(c.k, 0);
         }
     } while (again);
 }

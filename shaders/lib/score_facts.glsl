@@ -15,10 +15,8 @@ const bool NATURAL_SCORES = MASK_KIND == MASK_FLOAT;
 const bool ONLY_SLOPES = SLOPES == SLOPES_DISTANCE && !HIDES_KEYS && !HAS_SOFTCAP;
 const bool BEGINS_AS_SLOPES = ONLY_SLOPES && !PACKED_HEADS && ELEMENT_LAYOUT != 0;
 const bool FINISHES_SLOPES = SLOPES != SLOPES_NONE && !BEGINS_AS_SLOPES;
-const bool SETS_OFFSETS_NEAR = SLOPES == SLOPES_DISTANCE;  // stale ones, from the keys that rows stand at
 #else
 const bool FINISHES_SLOPES = SLOPES != SLOPES_NONE;
-const bool SETS_OFFSETS_NEAR = false;
 #endif
 // A term changes every score. The mask is not meant: the matrix kernel knows of tiles in which it changes nothing, and
 // can fetch it ahead.

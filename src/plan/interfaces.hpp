@@ -104,6 +104,7 @@ constexpr size_t max_constants = std::max({
 #define KERNEL(kernel) sizeof(constants::kernel) / sizeof(uint32_t),
 #include "kernels.def"
 });
+static_assert(max_constants <= 64, "pipeline_constants.cpp has a bit for each");
 using ConstantValues = std::array<uint32_t, max_constants>;
 
 // The least that Vulkan guarantees.

@@ -5,14 +5,16 @@
 
 # plant FILE SCRIPT MODULE...: compiles these modules of the shaders with a fault into the folder `modules`.
 plant() {
-    local file=$1 script=$2 module
+    local file=$1 script=$2 module form macros
     rm -rf faulty modules
     cp -r "$root/shaders" faulty
     mkdir modules
     sed -i -e "$script" "faulty/$file"
     for module in "${@:3}"; do
-        "$sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -I faulty -DROLLED "faulty/$module.comp" \
-            -o "modules/${module}_f32_rolled.spv"
+        form=${module}_f32_rolled
+        read -ra macros < <(grep "^$form|" "$build/src/vkattn_spirv_modules/$module.txt" | cut -d'|' -f2)
+        "$sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -I faulty "${macros[@]}" "faulty/$module.comp" \
+            -o "modules/$form.spv"
     done
 }
 

@@ -9,7 +9,7 @@
 #include "lib/as_constants.glsl"
 #include "interface/probe_matrix.def"
 #include "lib/as_push.glsl"
-layout(local_size_x_id = 0) in;
+layout(local_size_x_id = ID_THREADS) in;
 layout(push_constant, std430) uniform PushBlock {
 #include "interface/probe_matrix.def"
 } push;
