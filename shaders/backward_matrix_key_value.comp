@@ -88,7 +88,7 @@ bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED || PAIRED) return true;
     const uint first = at.first + block * BLOCK;
     const uvec2 rows = uvec2(first, min(first + BLOCK, work.num_queries) - 1);
-    return first < work.num_queries && bounds_class(work, rows, own_keys()) != CLASS_HIDDEN;
+    return first < work.num_queries && !tile_is_hidden(work, rows, own_keys());
 }
 
 void drop_rows(Place at, uint buf, bool odd) {

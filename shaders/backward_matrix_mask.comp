@@ -184,8 +184,7 @@ shared uint odd_rows[2];  // 1: some row has a large lse, or is empty; parts tak
 bool is_plain_part(bool odd) {
     const uvec2 keys = uvec2(first_key, first_key + TILE_KEYS);
     return !odd && PLAIN_SCORES && !FAR_ROWS && work.last_row + 1 == work.first_row + HELD_ROWS &&
-           bounds_class(work, tile_rows(work), keys) == CLASS_PLAIN &&
-           terms_class(work, tile_rows(work), keys) == CLASS_PLAIN;
+           tile_is_visible(work, tile_rows(work), keys) && !terms_change(work, tile_rows(work), keys);
 }
 
 // The tile of the mask is the same for all parts. Returns whether it is held: if not, no part is plain.

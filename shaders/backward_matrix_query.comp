@@ -69,7 +69,7 @@ bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED) return true;
     const uint first = at.first + block * BLOCK;
     return work.first_row + subgroup_row <= work.last_row &&
-           bounds_class(work, own_rows(), uvec2(first, first + BLOCK)) != CLASS_HIDDEN;
+           !tile_is_hidden(work, own_rows(), uvec2(first, first + BLOCK));
 }
 Work work_at(Place at) { return work; }
 uint first_key_of(Place at) { return at.first; }

@@ -81,7 +81,7 @@ void main() {
         const bool finish = needs_finishing(w, tile_rows(w), keys_from(k.first));
         if (finish) finish_scores(w, k.first, mask_class(classes, k.first) == CLASS_MIXED);
         softmax_tile(finish ? 1.0 : common_factor());
-        tile_is_isolated = ISOLATES_ROWS && tile_class(w, tile_rows(w), keys_from(k.first)) != CLASS_PLAIN;
+        tile_is_isolated = ISOLATES_ROWS && !tile_is_plain(w, tile_rows(w), keys_from(k.first));
         k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));
         multiply_tile(q, k, k.first < keys_end, v);
     }

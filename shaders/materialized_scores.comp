@@ -24,8 +24,7 @@ layout(push_constant, std430) uniform PushBlock {
 void main() {
     const Work w = find_work();
     const uint first_key = gl_WorkGroupID.z * TILE_KV;
-    const ivec2 first = visible_keys(w, w.first_row), last = visible_keys(w, w.last_row);
-    if (int(first_key) >= last.y || int(first_key + TILE_KV) <= first.x) return;
+    if (tile_is_hidden(w, tile_rows(w), keys_from(first_key))) return;
     const Rows q = query_tile(push.query, QUERY, w);
     const Rows k = tile_at(key_tensor_rows(push.key, KEY, w), first_key);
 

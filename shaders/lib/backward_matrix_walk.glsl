@@ -3,7 +3,7 @@
 // sees_block) and which rows of it are dropped (drop_rows).
 //
 // A tile is plain if all its rows exist and see every key, if nothing but the scale and a mask that is plain makes its
-// scores, or slopes that they begin as (terms_class() calls it plain), and if no row has a factor or is empty. Plain
+// scores, or slopes that they begin as (terms_change() is false of it), and if no row has a factor or is empty. Plain
 // tiles that are followed by a whole tile or by none, and whose masks are aligned, are multiplied without a branch
 // (H200, 580.159, D64: 192 TFLOP/s; 188 with one a block). Others go block by block, and blocks that no row of the
 // subgroup sees are left out.
@@ -117,10 +117,10 @@ bool add_plain_tile(uint buf, uint other) {
     return odd;
 }
 
-// True if no term but the mask changes scores of the tile.
-bool has_plain_terms(Place here) {
+// True if a term but the mask changes scores of the tile.
+bool terms_change_tile(Place here) {
     const Work w = work_at(here);
-    return terms_class(w, tile_rows(w), keys_from(first_key_of(here))) == CLASS_PLAIN;
+    return terms_change(w, tile_rows(w), keys_from(first_key_of(here)));
 }
 
 void find_any(bool finish, Work w, uint first_key, uint buf, uint block) {
@@ -134,7 +134,7 @@ bool add_tile(Place here, bool can_be_plain, uint buf, uint other) {
     const Work w = work_at(here);
     bool odd = false;
     const bool is_inner = here.first >= inner.x && here.first + WALKED <= inner.y;
-    const bool has_plain_masks = MASK_IS_PLAIN && can_be_plain && is_inner && has_plain_terms(here);
+    const bool has_plain_masks = MASK_IS_PLAIN && can_be_plain && is_inner && !terms_change_tile(here);
     if (has_plain_masks) stage_masks(mask_of(here));
     [[dont_unroll]] for (uint stage = 0; stage < STAGES; stage++) {
         Fetched fetched;
@@ -187,7 +187,7 @@ void walk_head(uint head, bool can_be_plain) {
         const bool odd = subgroupAny(saw_odd);  // the same for all subgroups; in this place the compiler knows it
         const uint other = BUF_SIZE - buf;
         barrier();
-        if (here.first >= quick.x && here.first < quick.y && !odd && has_plain_terms(here)) {
+        if (here.first >= quick.x && here.first < quick.y && !odd && !terms_change_tile(here)) {
             if (MASK_IS_PLAIN && !has_masks) {
                 mask_next = mask_of(here);
                 stage_masks(mask_next);

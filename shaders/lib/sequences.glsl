@@ -130,11 +130,12 @@ ivec2 visible_keys(Work w, uint row) {
     return ivec2(max(0, i + w.lo), min(int(w.num_keys), i + w.hi + 1));
 }
 
-// What the bounds make of a tile of rows from .x to .y and keys from .x to before .y.
-uint bounds_class(Work w, uvec2 rows, uvec2 keys) {
-    const ivec2 first = visible_keys(w, rows.x), last = visible_keys(w, rows.y);
-    if (int(keys.y) <= first.x || int(keys.x) >= last.y) return CLASS_HIDDEN;
-    return int(keys.x) >= last.x && int(keys.y) <= first.y ? CLASS_PLAIN : CLASS_MIXED;
+// True if bounds and lengths hide all of a tile of rows from .x to .y and keys from .x to before .y, or nothing of it.
+bool tile_is_hidden(Work w, uvec2 rows, uvec2 keys) {
+    return int(keys.y) <= visible_keys(w, rows.x).x || int(keys.x) >= visible_keys(w, rows.y).y;
+}
+bool tile_is_visible(Work w, uvec2 rows, uvec2 keys) {
+    return int(keys.x) >= visible_keys(w, rows.y).x && int(keys.y) <= visible_keys(w, rows.x).y;
 }
 
 // Rows begin .. end-1 of which each may see some of the keys first_key .. end_key-1; (0, 0) if there is none.

@@ -4,6 +4,7 @@
 #define VKATTN_SHARED_KERNELS_H
 
 #ifdef __cplusplus
+#include <cstddef>
 #include <cstdint>
 namespace vkattn::shared {
 using uint = uint32_t;
@@ -41,11 +42,10 @@ const uint PRESENT_CLASSES = 1;
     const uint PRESENT_##NAME = present;
 #include "interface/arrays.def"
 
-// What something makes of a tile of rows and keys: its class. Of several, the least one is that of all together. The
-// mask's are in ForwardArguments.classes, one for each mask head and batch, query tile and tile of keys.
+// The class of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key tile.
 #define CLASS_HIDDEN 0u  // no row sees any key
-#define CLASS_MIXED 1u   // anything else: each score is finished by itself (shaders/lib/scores.glsl)
-#define CLASS_PLAIN 2u   // nothing is hidden, and nothing added that the loop does not add to all scores alike
+#define CLASS_MIXED 1u   // anything else
+#define CLASS_PLAIN 2u   // nothing is hidden, and nothing added
 
 // A split tells combine.comp these floats of a row: its maximum, its sum and, where scores are shifted, by how much.
 #define PART_FLOATS(shifts_rows) ((shifts_rows) ? 3 : 2)
@@ -54,9 +54,10 @@ const uint PRESENT_CLASSES = 1;
 struct BackwardArguments {
     ForwardArguments forward;
     Address stride[12];  // bytes, in the order batch, head, seq of dout, dquery, dkey, dvalue
-    Address dout, lse, dquery, dkey, dvalue;
+    Address dout, lse;
 #define BACKWARD_ARRAY(name, role, bytes, count, asked, option) Address name;
 #include "interface/arrays.def"
+    Address dquery, dkey, dvalue;
     Address statistics;    // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
     Address accumulators;  // float32, kept between dispatches (is_resumed)
     float scale;           // softmax_scale
@@ -66,6 +67,10 @@ struct BackwardArguments {
     uint dbias_keys;       // the mask's last extent
     uint batch;
 };
+#ifdef __cplusplus  // all members have 4 or 8 bytes, and those of 8 lie at multiples of 8: so GLSL has the same layout
+static_assert(offsetof(ForwardArguments, padding) + 4 == sizeof(ForwardArguments));
+static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments));
+#endif
 
 // Splits of the keys are not made smaller than this where nobody asked for their number. A guess, not measured: below,
 // a split's start and merge should cost more than they save.

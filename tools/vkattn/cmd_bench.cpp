@@ -316,7 +316,7 @@ void add_bench(CLI::App& app) {
     for (const char* name : {"--seqlen-q", "--head-dim-qk"}) sub->get_option(name)->required(false);
     for (const char* name :
          {"--batch", "--heads-q", "--heads-kv", "--seqlen-q", "--seqlen-kv", "--head-dim-qk", "--head-dim-v",
-          "--mask-shape", "--kv-lengths-given", "--layout"})
+          "--mask-shape", "--mask-type", "--kv-lengths-given", "--layout"})
         sub->get_option(name)->excludes(suite);  // the suite's cases have their own
     sub->add_option("--kv-lengths", b->kv_lengths,
                     "Keys that each batch has of --seqlen-kv, as in 2k: rates count these")
