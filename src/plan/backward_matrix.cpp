@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "backward_passes.hpp"
-#include "quirks.hpp"
+#include "matrix_choice.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -140,69 +140,6 @@ std::string malformed_pass(const PassNumbers& n, const MatrixShape& s, uint32_t 
     return "";
 }
 
-// Tells why no kernel has these numbers, or "".
-std::string malformed(const Problem& p, const Numbers& n) {
-    const MatrixShape& s = n.shape;
-    for (const MatrixPass pass : all_passes) {
-        const PassNumbers own = of_pass(n, pass);
-        if (std::string why = malformed_pass(own, s, own.subgroups * n.subgroup_size); !why.empty())
-            return why;
-    }
-    if (n.mask_chunks == 0 || n.mask_chunks > 16 || n.mask_chunks % 2 != 0)
-        return "mask_chunks is an even number up to 16";
-    if (n.kv_apart > 1 || n.kv_paired > 1 || n.rolled > 1) return "kv_apart, kv_paired and rolled are 0 or 1";
-    if (n.kv_paired != 0 && (n.kv_apart != 0 || n.kv_subgroups % 2 != 0))
-        return "kv_paired goes with an even kv_subgroups and kv_apart=0";
-    if (n.kv_paired != 0 && p.head_dim_qk != p.head_dim_v)
-        return "kv_paired needs one head dim for query and value";
-    if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
-        return "l2_group_kib or min_group_workgroups is too large";
-    if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
-    if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
-        return "move=1 and move=2 are not for float32 storage";
-    if (n.turned > 1) return "turned is 0 or 1";
-    if (n.turned == 0 && n.q_v_staged != 0) return "q_v_staged goes with turned=1";
-    if (n.q_v_staged % s.k != 0) return fmt::format("q_v_staged is not a multiple of {}", s.k);
-    return "";
-}
-
-// Tells why the device's matrix unit cannot run these numbers, or "".
-std::string unfit(const Problem& p, const Numbers& n) {
-    if (n.move == MOVE_CONVERT) return "move=1 is for the forward";
-    return why_no_move(p, n.shape, n.layout, n.move, n.turned);
-}
-
-// Tells which limit of the device the numbers exceed, or "".
-std::string too_large(const DeviceCaps& caps, const Problem& p, const Numbers& n) {
-    const uint32_t threads = std::max({n.q_threads(), n.kv_threads(), n.mask_threads()});
-    const uint32_t most = std::min(caps.max_invocations, caps.max_workgroup_size[0]);
-    if (threads > most) return fmt::format("{} invocations, the device has {}", threads, most);
-    uint64_t pool = 0;
-    for (const MatrixPass pass : all_passes)
-        pool = std::max(pool, backward_matrix_pool(n, p, pass) * uint64_t{16} + 1024);
-    if (pool > caps.max_shared_bytes)
-        return fmt::format("{} bytes of shared memory, the device has {}", pool, caps.max_shared_bytes);
-    return "";
-}
-
-// Returns a row's numbers with a shape of the matrix unit and what follows from it: subgroup size, layout, move of P.
-Numbers on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const MatrixShape& shape, bool khr,
-                 bool turned) {
-    n.shape = shape;
-    n.subgroup_size = matrix_subgroup_size(caps);
-    n.turned = turned;
-    n.layout = khr ? 0 : turned ? shape.turned_layout : shape.layout;
-    n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
-    if (!turned) n.q_v_staged = 0;
-    if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
-    n.rolled = rolled_on(caps, true);
-    n.lane_by_index = !quirk_index_takes_time(caps);
-    n.q_walked = std::max(n.q_walked, block_of(shape));
-    n.kv_walked = std::max(n.kv_walked, block_of(shape));
-    n.mask_walked = std::max(n.mask_walked, block_of(shape));
-    return n;
-}
-
 // Returns the numbers for the pass for dbias. It reads nothing by columns, so its products are never turned round.
 Numbers of_dbias(Numbers n) {
     if (n.turned == 0) return n;
@@ -225,6 +162,69 @@ uint32_t uses_of(const Problem& p, const Numbers& n) {
 bool finds_bias(const Problem& p, const Backward& backward) {
     return backward.has_bias() && p.mask_per_key;
 }
+
+struct BackwardDirection {
+    const DeviceCaps& caps;
+    const Problem& problem;
+    const Options& options;
+
+    Numbers on_shape(const Numbers& row, const MatrixShape& shape, bool khr, bool turned) const {
+        Numbers n = put_on_shape(caps, problem, row, shape, khr, turned);
+        if (!turned) n.q_v_staged = 0;
+        if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
+        n.q_walked = std::max(n.q_walked, block_of(shape));
+        n.kv_walked = std::max(n.kv_walked, block_of(shape));
+        n.mask_walked = std::max(n.mask_walked, block_of(shape));
+        return n;
+    }
+    Result<bool> apply_tuning(Numbers& n) const { return set_numbers(n, options.tuning, fields()); }
+    std::string why_not() const {
+        return sees_one_key(problem) ? "rows see one key at most, whose dS is exactly dlse" : "";
+    }
+    uint32_t uses_of(const Numbers& n) const { return core::uses_of(problem, n); }
+    bool suits(const BackwardMatrixRow& row) const {
+        return row.numbers.kv_paired == 0 || problem.head_dim_qk == problem.head_dim_v;
+    }
+    std::string malformed(const Numbers& n) const {
+        for (const MatrixPass pass : all_passes) {
+            const PassNumbers own = of_pass(n, pass);
+            std::string why = malformed_pass(own, n.shape, own.subgroups * n.subgroup_size);
+            if (!why.empty()) return why;
+        }
+        if (n.mask_chunks == 0 || n.mask_chunks > 16 || n.mask_chunks % 2 != 0)
+            return "mask_chunks is an even number up to 16";
+        if (n.kv_apart > 1 || n.kv_paired > 1) return "kv_apart and kv_paired are 0 or 1";
+        if (n.kv_paired != 0 && (n.kv_apart != 0 || n.kv_subgroups % 2 != 0))
+            return "kv_paired goes with an even kv_subgroups and kv_apart=0";
+        if (n.kv_paired != 0 && problem.head_dim_qk != problem.head_dim_v)
+            return "kv_paired needs one head dim for query and value";
+        if (n.turned == 0 && n.q_v_staged != 0) return "q_v_staged goes with turned=1";
+        if (n.q_v_staged % n.shape.k != 0)
+            return fmt::format("q_v_staged is not a multiple of {}", n.shape.k);
+        return "";
+    }
+    std::string unfit(const Numbers& n) const {
+        if (n.move == MOVE_CONVERT) return "move=1 is for the forward";
+        return why_no_move(problem, n.shape, n.layout, n.move, n.turned);
+    }
+    uint32_t most_threads(const Numbers& n) const {
+        return std::max({n.q_threads(), n.kv_threads(), n.mask_threads()});
+    }
+    uint64_t most_pool_vec4(const Numbers& n) const {
+        uint32_t most = 0;
+        for (const MatrixPass pass : all_passes)
+            most = std::max(most, backward_matrix_pool(n, problem, pass));
+        return most;
+    }
+    TileChoice chosen(const BackwardMatrixRow& row, const Numbers& n) const {
+        TileChoice tiles{};
+        tiles.row = row.name;
+        tiles.pool_vec4 = backward_matrix_pool(n, problem, MatrixPass::query);
+        tiles.residency = 1;
+        tiles.backward_matrix = n;
+        return tiles;
+    }
+};
 
 template <class K>
 Module module_of(const Problem& p, const Numbers& n) {
@@ -471,54 +471,8 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
 
 Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,
                                           KernelKind kind) {
-    const VkattnDtype operands = *operand_type(p, options);
-    if (operands == VKATTN_DTYPE_FLOAT32)
-        return unsupported("",
-                           "float32 in means float32 arithmetic, unless options.precision says otherwise");
-    const char* const field = operands == p.dtype ? "" : "options.precision";
-    if (auto failure = why_no_matrices(caps, field)) return *failure;
-    const uint32_t head_dim = std::max(p.head_dim_qk, p.head_dim_v);
-    if (sees_one_key(p)) return unsupported(field, "rows see one key at most, whose dS is exactly dlse");
-    std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
-    uint32_t most = 0;  // Largest head dim whose rows fit in registers.
-    for (const BackwardMatrixRow& row : rows) {
-        if (!is_for(row.device, kind_of(caps)) || caps.simd_registers < row.simd_registers) continue;
-        for (const MatrixShape& shape : caps.matrices) {
-            if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(caps))) continue;
-            const bool khr = kind == KernelKind::backward_matrix_khr;
-            const auto on = with_wanted_products(
-                is_turned(p, shape, khr),
-                [&](bool turned) { return on_shape(caps, p, row.numbers, shape, khr, turned); },
-                [&](Numbers& numbers) { return set_numbers(numbers, options.tuning, fields()); });
-            if (!on) return on.failure();
-            Numbers n = *on;
-            if ((row.only & ~uses_of(p, n)) != 0) continue;
-            most = std::max(most, row.max_head_dim);
-            if (head_dim > row.max_head_dim || is_rejected(options, row.name)) continue;
-            if (row.numbers.kv_paired != 0 && p.head_dim_qk != p.head_dim_v) continue;
-            if (const auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok.failure();
-            std::string bad = malformed(p, n);
-            const bool wrong = !bad.empty();
-            if (!wrong) bad = unfit(p, n);
-            if (bad.empty()) bad = too_large(caps, p, n);
-            if (!bad.empty() && !options.tuning.empty())
-                return wrong ? invalid("options.tuning", bad) : unsupported("options.tuning", bad);
-            if (!bad.empty()) {
-                why = fmt::format("row {}: {}", row.name, bad);
-                continue;
-            }
-            TileChoice tiles{};
-            tiles.row = row.name;
-            tiles.pool_vec4 = backward_matrix_pool(n, p, MatrixPass::query);
-            tiles.residency = 1;
-            tiles.backward_matrix = n;
-            set_nonfinite_rules(tiles, caps, p, options);
-            return tiles;
-        }
-    }
-    if (most != 0 && head_dim > most)
-        return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
-    return unsupported(field, why);
+    return choose_on_matrices(BackwardDirection{caps, p, options}, rows,
+                              kind == KernelKind::backward_matrix_khr);
 }
 
 Result<Plan> plan_backward_matrix(const DeviceCaps& caps, const Problem& problem, const Backward& backward,

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "launch.hpp"
-#include "quirks.hpp"
+#include "matrix_choice.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -107,79 +107,9 @@ const NumberFields<MatrixNumbers>& fields() {
     return all;
 }
 
-// Tells why no kernel has these numbers, or "".
-std::string malformed(const Problem& p, const MatrixNumbers& n, const MatrixTile& tile, bool invariant) {
-    const MatrixShape& s = n.shape;
-    if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)
-        return "subgroups, row_blocks and tile_kv are not 0";
-    if (n.subgroups > 64 || n.row_blocks > 16 || n.tile_kv > 1024)
-        return "subgroups, row_blocks or tile_kv is too large";
-    if (n.tile_kv % s.n != 0 || n.tile_kv % s.k != 0)
-        return fmt::format("tile_kv is not a multiple of {} and {}", s.n, s.k);
-    if (n.running > 1) return "running is 0 or 1";
-    if (invariant && n.running == 0) return "batch_invariant needs running=1";
-    if (tile.chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
-    if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
-    if (n.rolled > 1) return "rolled is 0 or 1";
-    if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
-        return "l2_group_kib or min_group_workgroups is too large";
-    if (n.halves != 1 && (n.halves != 2 || n.running == 1 || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
-        return "halves is 1, or 2 where halves of a tile are whole and running is 0";
-    if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
-        return "move=1 and move=2 are not for float32 storage";
-    if (n.turned > 1) return "turned is 0 or 1";
-    return "";
-}
-
 // True if rows of a tile lie too far apart for 32-bit offsets, which inner tiles of the loop with stale offsets have.
 bool rows_are_far(const Problem& p, const MatrixNumbers& n) {
     return !p.narrow_rows(n.tile_q(), n.tile_kv, packs(p, n.tile_q()));
-}
-
-// Tells why the device's matrix unit cannot run these numbers, or "". The GPU tests skip cases for other units by it.
-std::string unfit(const DeviceCaps& caps, const Problem& p, const MatrixNumbers& n) {
-    const MatrixShape& s = n.shape;
-    if (p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
-        return "masks need running=1 or move=0";
-    if (n.running == 0 && rows_are_far(p, n))
-        return "rows of a tile that lie 2^31 bytes apart need running=1";
-    if (n.halves == 2 && n.move >= MOVE_SHARED) return "halves=2 needs P to stay in registers";
-    if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
-        return "move=1 needs VK_NV_cooperative_matrix2";
-    return why_no_move(p, s, n.layout, n.move, n.turned);
-}
-
-// Tells which limit of the device the numbers exceed, or "".
-std::string too_large(const DeviceCaps& caps, const MatrixNumbers& n, const MatrixTile& tile) {
-    if (n.threads() > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
-        return fmt::format("{} invocations, the device has {}", n.threads(),
-                           std::min(caps.max_invocations, caps.max_workgroup_size[0]));
-    if (uint64_t{tile.pool_vec4} * 16 + 1024 > caps.max_shared_bytes)
-        return fmt::format("{} bytes of shared memory, the device has {}",
-                           uint64_t{tile.pool_vec4} * 16 + 1024, caps.max_shared_bytes);
-    return "";
-}
-
-// Tells why these numbers cannot be used: they make no kernel, or none for this device. Both failures name
-// options.tuning, because numbers that come from a row alone are passed over instead of reported.
-std::optional<Failure> why_unusable(const DeviceCaps& caps, const Problem& p, const Options& options,
-                                    const MatrixNumbers& n, const MatrixTile& tile) {
-    if (std::string why = malformed(p, n, tile, options.batch_invariant); !why.empty())
-        return invalid("options.tuning", std::move(why));
-    if (std::string why = unfit(caps, p, n); !why.empty())
-        return unsupported("options.tuning", std::move(why));
-    if (std::string why = too_large(caps, n, tile); !why.empty())
-        return unsupported("options.tuning", std::move(why));
-    return std::nullopt;
-}
-
-// Puts the caller's numbers over those of a row. A running maximum takes the keys of a tile all at once, so that the
-// row's halves give way to 1 there, but the caller's number stays.
-Result<bool> apply_tuning(MatrixNumbers& n, std::string_view tuning) {
-    if (auto ok = set_numbers(n, tuning, fields()); !ok) return ok;
-    if (n.running != 1) return true;
-    n.halves = 1;
-    return set_numbers(n, tuning, fields());
 }
 
 // True if a mask is fetched ahead: lib/matrix_bias.glsl says when.
@@ -225,22 +155,70 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     return uses;
 }
 
-// Returns a row's numbers with a shape of the matrix unit and what follows from it: subgroup size, layout, move of P.
-MatrixNumbers on_shape(const DeviceCaps& caps, const Problem& p, const Options& options, MatrixNumbers n,
-                       const MatrixShape& shape, bool khr, bool turned) {
-    n.shape = shape;
-    n.subgroup_size = matrix_subgroup_size(caps);
-    n.turned = turned;
-    n.layout = khr ? 0 : turned ? shape.turned_layout : shape.layout;
-    n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
-    n.rolled = rolled_on(caps, true);
-    n.lane_by_index = !quirk_index_takes_time(caps);
-    if (n.move >= MOVE_SHARED) n.halves = 1;
-    if (p.dtype == VKATTN_DTYPE_FLOAT32 && p.mask != VKATTN_MASK_NONE) n.q_held = std::min(n.q_held, 96u);
-    const bool mask_needs_maximum = p.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT;
-    if (options.batch_invariant || mask_needs_maximum || rows_are_far(p, n)) n.running = 1;
-    return n;
-}
+struct ForwardDirection {
+    const DeviceCaps& caps;
+    const Problem& problem;
+    const Options& options;
+
+    MatrixNumbers on_shape(const MatrixNumbers& row, const MatrixShape& shape, bool khr, bool turned) const {
+        MatrixNumbers n = put_on_shape(caps, problem, row, shape, khr, turned);
+        const bool masked = problem.mask != VKATTN_MASK_NONE;
+        if (n.move >= MOVE_SHARED) n.halves = 1;
+        if (problem.dtype == VKATTN_DTYPE_FLOAT32 && masked) n.q_held = std::min(n.q_held, 96u);
+        const bool mask_needs_maximum = masked && n.move != MOVE_FRAGMENT;
+        if (options.batch_invariant || mask_needs_maximum || rows_are_far(problem, n)) n.running = 1;
+        return n;
+    }
+    // A running maximum takes the keys of a tile all at once, so that the row's halves give way to 1 there, but the
+    // caller's number stays.
+    Result<bool> apply_tuning(MatrixNumbers& n) const {
+        if (auto ok = set_numbers(n, options.tuning, fields()); !ok) return ok;
+        if (n.running != 1) return true;
+        n.halves = 1;
+        return set_numbers(n, options.tuning, fields());
+    }
+    std::string why_not() const { return ""; }
+    uint32_t uses_of(const MatrixNumbers& n) const { return core::uses_of(problem, n); }
+    bool suits(const MatrixRow&) const { return true; }
+    std::string malformed(const MatrixNumbers& n) const {
+        const MatrixShape& s = n.shape;
+        if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)
+            return "subgroups, row_blocks and tile_kv are not 0";
+        if (n.subgroups > 64 || n.row_blocks > 16 || n.tile_kv > 1024)
+            return "subgroups, row_blocks or tile_kv is too large";
+        if (n.tile_kv % s.n != 0 || n.tile_kv % s.k != 0)
+            return fmt::format("tile_kv is not a multiple of {} and {}", s.n, s.k);
+        if (n.running > 1) return "running is 0 or 1";
+        if (options.batch_invariant && n.running == 0) return "batch_invariant needs running=1";
+        if (matrix_tile(n, problem).chunks > 1 && n.running == 0) return "chunks of head dims need running=1";
+        if (n.halves != 1 && (n.halves != 2 || n.running == 1 || n.tile_kv % (2 * s.n) != 0 || s.n != s.k))
+            return "halves is 1, or 2 where halves of a tile are whole and running is 0";
+        return "";
+    }
+    // The GPU tests skip cases for other units by these words.
+    std::string unfit(const MatrixNumbers& n) const {
+        const MatrixShape& s = n.shape;
+        if (problem.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
+            return "masks need running=1 or move=0";
+        if (n.running == 0 && rows_are_far(problem, n))
+            return "rows of a tile that lie 2^31 bytes apart need running=1";
+        if (n.halves == 2 && n.move >= MOVE_SHARED) return "halves=2 needs P to stay in registers";
+        if (n.move == MOVE_CONVERT && (!caps.matrix_conversions || s.n != s.k))
+            return "move=1 needs VK_NV_cooperative_matrix2";
+        return why_no_move(problem, s, n.layout, n.move, n.turned);
+    }
+    uint32_t most_threads(const MatrixNumbers& n) const { return n.threads(); }
+    uint64_t most_pool_vec4(const MatrixNumbers& n) const { return matrix_tile(n, problem).pool_vec4; }
+    TileChoice chosen(const MatrixRow& row, const MatrixNumbers& n) const {
+        TileChoice tiles{};
+        tiles.row = row.name;
+        tiles.pool_vec4 = matrix_tile(n, problem).pool_vec4;
+        tiles.residency = row.residency;
+        tiles.pack = packs(problem, n.tile_q());
+        tiles.matrix = n;
+        return tiles;
+    }
+};
 
 }  // namespace
 
@@ -345,47 +323,7 @@ std::string to_text(const MatrixNumbers& n) {
 
 Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,
                                  KernelKind kind) {
-    const VkattnDtype operands = *operand_type(p, options);
-    if (operands == VKATTN_DTYPE_FLOAT32)
-        return unsupported("",
-                           "float32 in means float32 arithmetic, unless options.precision says otherwise");
-    const char* const field = operands == p.dtype ? "" : "options.precision";
-    if (auto failure = why_no_matrices(caps, field)) return *failure;
-    const uint32_t subgroup_size = matrix_subgroup_size(caps);
-    std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
-    for (const MatrixRow& row : rows) {
-        if (!is_for(row.device, kind_of(caps))) continue;
-        if (std::max(p.head_dim_qk, p.head_dim_v) > row.max_head_dim || is_rejected(options, row.name))
-            continue;
-        if (caps.simd_registers < row.simd_registers) continue;
-        for (const MatrixShape& shape : caps.matrices) {
-            if (shape.dtype != operands || !is_usable(shape, subgroup_size)) continue;
-            const bool khr = kind == KernelKind::matrix_khr;
-            const auto on = with_wanted_products(
-                is_turned(p, shape, khr),
-                [&](bool turned) { return on_shape(caps, p, options, row.numbers, shape, khr, turned); },
-                [&](MatrixNumbers& numbers) { return apply_tuning(numbers, options.tuning); });
-            if (!on) return on.failure();
-            MatrixNumbers n = *on;
-            if ((row.only & ~uses_of(p, n)) != 0) break;  // The next row goes before the next shape.
-            if (const auto ok = apply_tuning(n, options.tuning); !ok) return ok.failure();
-            const MatrixTile tile = matrix_tile(n, p);
-            if (const auto failure = why_unusable(caps, p, options, n, tile)) {
-                if (!options.tuning.empty()) return *failure;
-                why = fmt::format("row {}: {}", row.name, failure->message);
-                continue;
-            }
-            TileChoice tiles{};
-            tiles.row = row.name;
-            tiles.pool_vec4 = tile.pool_vec4;
-            tiles.residency = row.residency;
-            tiles.pack = packs(p, n.tile_q());
-            tiles.matrix = n;
-            set_nonfinite_rules(tiles, caps, p, options);
-            return tiles;
-        }
-    }
-    return unsupported(field, why);
+    return choose_on_matrices(ForwardDirection{caps, p, options}, rows, kind == KernelKind::matrix_khr);
 }
 
 Launch<kernels::forward_matrix> matrix_launch(const Problem& p, const TileChoice& tiles) {

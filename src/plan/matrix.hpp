@@ -107,20 +107,6 @@ std::span<const MatrixRow> matrix_rows();
 // Default for turned products: on, where P stays in registers no other way.
 bool is_turned(const Problem& p, const MatrixShape& shape, bool khr);
 
-// Returns on_shape(true) or on_shape(false): a row's numbers on a matrix shape, with turned products or without. The
-// caller's tuning decides, else `turned`. A tuning that names another way for P than registers, and does not name
-// `turned`, means false. apply(numbers) sets what the tuning names; the result does not have these numbers yet.
-template <class OnShape, class Apply>
-auto with_wanted_products(bool turned, const OnShape& on_shape, const Apply& apply)
-    -> Result<decltype(on_shape(turned))> {
-    const auto numbers = on_shape(turned);
-    auto asked = numbers;
-    if (const auto ok = apply(asked); !ok) return ok.failure();
-    const bool moved = asked.turned == numbers.turned && asked.move != MOVE_FRAGMENT;
-    const bool wanted = asked.turned <= 1 ? asked.turned != 0 && !moved : turned;
-    return wanted == turned ? numbers : on_shape(wanted);
-}
-
 std::span<const BackwardMatrixRow> backward_matrix_rows();
 
 // Shared memory of one pass of the backward, in vec4.

@@ -1,0 +1,127 @@
+// How the forward and the backward on matrix units choose their numbers: a tuning row on a shape of the matrix unit, with
+// the caller's numbers over it, if it fits the device. matrix.cpp and backward_matrix.cpp call it, each with a
+// description of its direction.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "launch.hpp"
+#include "quirks.hpp"
+
+namespace vkattn::core {
+
+// A row's numbers on a shape, with what follows from it: subgroup size, layout, move of P.
+template <class Numbers>
+Numbers put_on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const MatrixShape& shape, bool khr,
+                     bool turned) {
+    n.shape = shape;
+    n.subgroup_size = matrix_subgroup_size(caps);
+    n.turned = turned;
+    n.layout = khr ? 0 : turned ? shape.turned_layout : shape.layout;
+    n.move = turned ? MOVE_FRAGMENT : matrix_move_of(caps, p, shape, khr);
+    n.rolled = rolled_on(caps, true);
+    n.lane_by_index = !quirk_index_takes_time(caps);
+    return n;
+}
+
+// Puts the caller's numbers over those of a row on a shape. The caller's `turned` decides how the products are made, so
+// that the row is put on the shape again where it is not the default. A tuning that names another way for P than
+// registers, and does not name `turned`, means turned=0.
+template <class Direction, class Numbers>
+Result<Numbers> wish(const Direction& d, const Numbers& row, const MatrixShape& shape, bool khr) {
+    const bool turned = is_turned(d.problem, shape, khr);
+    Numbers n = d.on_shape(row, shape, khr, turned);
+    Numbers asked = n;
+    if (const auto ok = d.apply_tuning(asked); !ok) return ok.failure();
+    const bool moved = asked.turned == n.turned && asked.move != MOVE_FRAGMENT;
+    const bool wanted = asked.turned <= 1 ? asked.turned != 0 && !moved : turned;
+    return wanted == turned ? n : d.on_shape(row, shape, khr, wanted);
+}
+
+// Tells why no kernel of either direction has these numbers, or "".
+template <class Numbers>
+std::string malformed_alike(const Problem& p, const Numbers& n) {
+    if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
+        return "l2_group_kib or min_group_workgroups is too large";
+    if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
+    if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
+        return "move=1 and move=2 are not for float32 storage";
+    if (n.rolled > 1) return "rolled is 0 or 1";
+    return n.turned > 1 ? "turned is 0 or 1" : "";
+}
+
+// Tells which limit of the device a workgroup exceeds, or "".
+inline std::string too_large(const DeviceCaps& caps, uint32_t threads, uint64_t pool_vec4) {
+    const uint32_t most = std::min(caps.max_invocations, caps.max_workgroup_size[0]);
+    if (threads > most) return fmt::format("{} invocations, the device has {}", threads, most);
+    const uint64_t bytes = pool_vec4 * 16 + 1024;
+    if (bytes <= caps.max_shared_bytes) return "";
+    return fmt::format("{} bytes of shared memory, the device has {}", bytes, caps.max_shared_bytes);
+}
+
+// Tells why these numbers cannot be used: they make no kernel, or none for this device. Both failures name
+// options.tuning, because numbers that come from a row alone are passed over instead of reported.
+template <class Direction, class Numbers>
+Result<bool> fit(const Direction& d, const Numbers& n) {
+    std::string why = d.malformed(n);
+    if (why.empty()) why = malformed_alike(d.problem, n);
+    if (!why.empty()) return invalid("options.tuning", std::move(why));
+    why = d.unfit(n);
+    if (why.empty()) why = too_large(d.caps, d.most_threads(n), d.most_pool_vec4(n));
+    if (!why.empty()) return unsupported("options.tuning", std::move(why));
+    return true;
+}
+
+// Chooses the first row that suits the problem and fits the device. Of a Direction it takes:
+//
+//   caps, problem, options
+//   why_not()                              why the problem is none for matrix units, or ""
+//   on_shape(numbers, shape, khr, turned)  put_on_shape(), and what the direction wants beside it
+//   apply_tuning(numbers)                  the caller's numbers, put over these
+//   uses_of(numbers), suits(row)           USE_* bits; whether the row is for such a problem
+//   malformed(numbers), unfit(numbers)     why no kernel has these numbers, or not on this device, or ""
+//   most_threads(numbers), most_pool_vec4(numbers)
+//   chosen(row, numbers)                   the TileChoice
+template <class Direction, class Rows>
+Result<TileChoice> choose_on_matrices(const Direction& d, const Rows& rows, bool khr) {
+    const Problem& p = d.problem;
+    const VkattnDtype operands = *operand_type(p, d.options);
+    if (operands == VKATTN_DTYPE_FLOAT32)
+        return unsupported("",
+                           "float32 in means float32 arithmetic, unless options.precision says otherwise");
+    const char* const field = operands == p.dtype ? "" : "options.precision";
+    if (auto failure = why_no_matrices(d.caps, field)) return *failure;
+    if (std::string why_not = d.why_not(); !why_not.empty()) return unsupported(field, std::move(why_not));
+    const uint32_t head_dim = std::max(p.head_dim_qk, p.head_dim_v);
+    std::string why = fmt::format("the matrix unit has no shape for {}", name_of(operands));
+    uint32_t most = 0;  // largest head dim of a row for such a problem
+    for (const auto& row : rows) {
+        if (!is_for(row.device, kind_of(d.caps)) || d.caps.simd_registers < row.simd_registers) continue;
+        for (const MatrixShape& shape : d.caps.matrices) {
+            if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(d.caps))) continue;
+            auto n = wish(d, row.numbers, shape, khr);
+            if (!n) return n.failure();
+            if ((row.only & ~d.uses_of(*n)) != 0) break;  // the next row goes before the next shape
+            most = std::max(most, row.max_head_dim);
+            if (head_dim > row.max_head_dim || is_rejected(d.options, row.name) || !d.suits(row)) break;
+            if (const auto ok = d.apply_tuning(*n); !ok) return ok.failure();
+            if (const auto ok = fit(d, *n); !ok) {
+                if (!d.options.tuning.empty()) return ok.failure();
+                why = fmt::format("row {}: {}", row.name, ok.failure().message);
+                continue;
+            }
+            TileChoice tiles = d.chosen(row, *n);
+            set_nonfinite_rules(tiles, d.caps, p, d.options);
+            return tiles;
+        }
+    }
+    if (most != 0 && head_dim > most)
+        return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
+    return unsupported(field, why);
+}
+
+}  // namespace vkattn::core
