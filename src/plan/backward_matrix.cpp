@@ -13,63 +13,92 @@ namespace {
 using Device = DeviceKind;
 using Numbers = BackwardMatrixNumbers;
 
+// The row's numbers, with workgroups that go through what they walk in groups.
+constexpr Numbers in_groups(Numbers n) {
+    n.l2_group_kib = 8192;
+    n.min_group_workgroups = 256;
+    return n;
+}
+
 // Most specific first within a device. docs/tuning.md has the commands, and what else was tried. Milliseconds are of
 // all passes, float16, batch 4, N 4,096, heads * D = 2,048. Rows for AMD, NVK and any device were not run on their own
 // devices: their figures are of tools/gate's compilers.
 // clang-format off
 constexpr BackwardMatrixRow rows[] = {
-    // max: head_dim, {q_: subgroups, row_blocks, walked, stages, kv_: subgroups, row_blocks, walked, stages,
-    //  q_slices, kv_slices, kv_apart, kv_paired, mask_: subgroups, row_blocks, walked, chunks,
-    //  l2_group_kib, min_group_workgroups}, only, simd_registers
+    // max: head_dim, numbers, only, simd_registers
     // H200, with a mask: 5.8 ms for dkey and dvalue, 3.5 for dquery.
     {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
-     {4, 2, 16, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}, USE_BIAS},
+     in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1,
+      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4}), USE_BIAS},
     // H200: 5.79 ms. H100: 5.31 ms. dbias alone takes 4.9 ms on an H200.
-    {"nvidia-backward-matrix-d64",  Device::nvidia_driver,  64,
-     {4, 2, 32, 1, 4, 2, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+    {"nvidia-backward-matrix-d64", Device::nvidia_driver, 64,
+     in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 32, .kv_subgroups = 4, .kv_row_blocks = 2,
+      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4})},
     // H200: 6.20 ms. H100: 6.55 ms. dbias alone takes 4.4 ms on an H200.
     {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128,
-     {8, 1, 32, 1, 8, 1, 32, 1, 1, 1, 0, 0, 8, 1, 32, 4, 8192, 256}},
+     in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 1,
+      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4})},
     // H200: 9.2 ms.
     {"nvidia-backward-matrix-d256-paired", Device::nvidia_driver, 256,
-     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 8, 1, 16, 4, 8192, 256}},
+     in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1,
+      .kv_walked = 16, .kv_paired = 1, .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 4})},
     // H200: 10.6 ms.
     {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256,
-     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 8, 1, 16, 4, 8192, 256}},
+     in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1,
+      .kv_walked = 16, .kv_apart = 1, .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 4})},
 
     // The numbers are as small as keeps pipelines quick to build.
-    {"cpu-backward-matrix-d256",    Device::cpu,           256, {2, 1, 16, 1, 2, 1, 16, 1, 1, 1, 0, 0, 2, 1, 16, 2}},
+    {"cpu-backward-matrix-d256", Device::cpu, 256,
+     {.q_subgroups = 2, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 2, .kv_row_blocks = 1, .kv_walked = 16,
+      .mask_subgroups = 2, .mask_walked = 16, .mask_chunks = 2}},
 
     // The row is for SIMDs with 1,536 registers (navi31, navi32), where 12 subgroups have 240 registers each and a SIMD
     // has 6 waves. dquery takes 870 clocks for 24 products.
-    {"rdna3-1536-backward-d64",     Device::amd,            64,
-     {12, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED | USE_EXCHANGED, 1536},
+    {"rdna3-1536-backward-d64", Device::amd, 64,
+     {.q_subgroups = 12, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 1, .kv_walked = 16,
+      .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 2}, USE_TURNED | USE_EXCHANGED, 1536},
     // navi31: products are 88 % of the clocks of dquery, 84 % of those of dkey and dvalue.
-    {"rdna3-backward-d64",          Device::amd,            64,
-     {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED | USE_EXCHANGED},
+    {"rdna3-backward-d64", Device::amd, 64,
+     {.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 1, .kv_walked = 16,
+      .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 2}, USE_TURNED | USE_EXCHANGED},
     // navi31: products are 94 % of the clocks of dquery, 87 % of those of dkey and dvalue. 64 head dims of dout are
     // staged, because dquery spills 24 registers otherwise.
-    {"rdna3-backward-d128-paired",  Device::amd,           128,
-     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 8, 1, 16, 2, 0, 0, 0, 0, 0, 64}, USE_TURNED | USE_EXCHANGED},
-    {"rdna3-backward-d128",         Device::amd,           128,
-     {8, 1, 16, 1, 8, 1, 16, 1, 1, 2, 1, 0, 8, 1, 16, 2, 0, 0, 0, 0, 0, 64}, USE_TURNED | USE_EXCHANGED},
+    {"rdna3-backward-d128-paired", Device::amd, 128,
+     {.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1, .kv_walked = 16,
+      .kv_paired = 1, .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 2, .q_v_staged = 64},
+      USE_TURNED | USE_EXCHANGED},
+    {"rdna3-backward-d128", Device::amd, 128,
+     {.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1, .kv_walked = 16,
+      .kv_slices = 2, .kv_apart = 1, .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 2, .q_v_staged = 64},
+      USE_TURNED | USE_EXCHANGED},
     // gfx1201: products are 87 % of the clocks of dquery at D64 and 92 % at D128, and 85 and 83 % of those of dkey and
     // dvalue.
-    {"rdna4-backward-d64",          Device::amd,            64,
-     {8, 1, 32, 1, 8, 1, 16, 1, 1, 1, 0, 0, 8, 1, 16, 2}, USE_TURNED},
-    {"rdna4-backward-d128-paired",  Device::amd,           128,
-     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 0, 1, 4, 1, 16, 2}, USE_TURNED},
+    {"rdna4-backward-d64", Device::amd, 64,
+     {.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 1, .kv_walked = 16,
+      .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 2}, USE_TURNED},
+    {"rdna4-backward-d128-paired", Device::amd, 128,
+     {.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1, .kv_walked = 16,
+      .kv_paired = 1, .mask_subgroups = 4, .mask_walked = 16, .mask_chunks = 2}, USE_TURNED},
     // dkey and dvalue have a pass each: in one pass 47 registers spill.
-    {"rdna4-backward-d128",         Device::amd,           128,
-     {8, 1, 16, 1, 8, 1, 16, 1, 1, 1, 1, 0, 4, 1, 16, 2}, USE_TURNED},
+    {"rdna4-backward-d128", Device::amd, 128,
+     {.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1, .kv_walked = 16,
+      .kv_apart = 1, .mask_subgroups = 4, .mask_walked = 16, .mask_chunks = 2}, USE_TURNED},
 
-    {"nvk-backward-matrix-d64",     Device::nvidia,         64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 0, 0, 4, 1, 16, 2}},
+    {"nvk-backward-matrix-d64", Device::nvidia, 64,
+     {.q_subgroups = 4, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 4, .kv_row_blocks = 1, .kv_walked = 32,
+      .mask_subgroups = 4, .mask_walked = 16, .mask_chunks = 2}},
     // ampere: dquery has 287 instructions. With a boolean mask it spills, so that the row for masks has 8 subgroups.
-    {"nvk-backward-d128-f32",       Device::nvidia,        128,
-     {4, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}, USE_UNMASKED | USE_FLOAT32},
-    {"nvk-backward-matrix-d128",    Device::nvidia,        128, {8, 1, 16, 1, 4, 1, 16, 1, 1, 2, 1, 0, 4, 1, 16, 2}},
+    {"nvk-backward-d128-f32", Device::nvidia, 128,
+     {.q_subgroups = 4, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 4, .kv_row_blocks = 1, .kv_walked = 16,
+      .kv_slices = 2, .kv_apart = 1, .mask_subgroups = 4, .mask_walked = 16, .mask_chunks = 2},
+      USE_UNMASKED | USE_FLOAT32},
+    {"nvk-backward-matrix-d128", Device::nvidia, 128,
+     {.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 4, .kv_row_blocks = 1, .kv_walked = 16,
+      .kv_slices = 2, .kv_apart = 1, .mask_subgroups = 4, .mask_walked = 16, .mask_chunks = 2}},
     // Nothing spills. More head dims would: registers do not hold a block of rows then.
-    {"backward-matrix-d64",         Device::any,            64, {4, 1, 32, 1, 4, 1, 32, 1, 1, 1, 1, 0, 8, 1, 16, 2}},
+    {"backward-matrix-d64", Device::any, 64,
+     {.q_subgroups = 4, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 4, .kv_row_blocks = 1, .kv_walked = 32,
+      .kv_apart = 1, .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 2}},
 };
 // clang-format on
 

@@ -18,74 +18,103 @@ namespace {
 
 using Device = DeviceKind;
 
+// The row's numbers, with workgroups that go through K and V in groups: docs/tuning.md has what l2_group_kib gains.
+constexpr MatrixNumbers in_groups(MatrixNumbers n) {
+    n.l2_group_kib = 16384;
+    n.min_group_workgroups = 256;
+    return n;
+}
+
 // Most specific first within a device. docs/tuning.md has the commands, and what else was tried. Figures of the H200
 // are TFLOP/s of float16 at N 4,096. Rows for AMD and for any device were not run on their own devices: clocks are of
 // one SIMD for 32 products at D128 and 16 at D64, by `tools/gate --loops`.
 // clang-format off
 constexpr MatrixRow rows[] = {
-    // max: head_dim, residency, {subgroups, row_blocks, tile_kv, q_held, chunk, slice, running, halves, l2_group_kib,
-    //  min_group_workgroups}, only, simd_registers
+    // max: head_dim, residency, numbers, only, simd_registers
     // H200: 221, with the kernel matrix_khr.
-    {"nvidia-shared-d64", Device::nvidia_driver,  64, 2, {4, 2, 48,  64, 0, 0, 0, 1, 16384, 256}, USE_SHARED},
+    {"nvidia-shared-d64", Device::nvidia_driver, 64, 2,
+     in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 48, .q_held = 64}), USE_SHARED},
     // H200: 337; with a float mask 217.
-    {"nvidia-matrix-d64", Device::nvidia_driver,  64, 2, {4, 2, 64,  64, 0, 0, 0, 1, 16384, 256}},
+    {"nvidia-matrix-d64", Device::nvidia_driver, 64, 2,
+     in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 64, .q_held = 64})},
     // H200, with a float mask: 239. The wide rows have two workgroups a multiprocessor with 24 KiB each. An invocation
     // stages twice what one of 8 subgroups does, so nothing else may take registers.
-    {"nvidia-wide-bias", Device::nvidia_driver, 128, 2, {4, 2, 32, 112, 0, 0, 0, 1, 16384, 256}, USE_WIDE | USE_BIAS},
+    {"nvidia-wide-bias", Device::nvidia_driver, 128, 2,
+     in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 32, .q_held = 112}), USE_WIDE | USE_BIAS},
     // H200, with a float mask: 203.
-    {"nvidia-bias-d128",  Device::nvidia_driver, 128, 1, {8, 2, 32,  80, 0, 0, 0, 1, 16384, 256}, USE_BIAS},
+    {"nvidia-bias-d128", Device::nvidia_driver, 128, 1,
+     in_groups({.subgroups = 8, .row_blocks = 2, .tile_kv = 32, .q_held = 80}), USE_BIAS},
     // H200, bfloat16: 305.
-    {"nvidia-wide-bf16", Device::nvidia_driver, 128, 2, {4, 2, 32, 112, 0, 0, 0, 2, 16384, 256}, USE_WIDE | USE_BF16},
+    {"nvidia-wide-bf16", Device::nvidia_driver, 128, 2,
+     in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 32, .q_held = 112, .halves = 2}), USE_WIDE | USE_BF16},
     // H200: 326 at D80.
-    {"nvidia-wide-d80",   Device::nvidia_driver,  80, 2, {4, 2, 64,  80, 0, 0, 0, 2, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d80", Device::nvidia_driver, 80, 2,
+     in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 64, .q_held = 80, .halves = 2}), USE_WIDE},
     // H200: 323 at D96.
-    {"nvidia-wide-d96",   Device::nvidia_driver,  96, 2, {4, 2, 32,  96, 0, 0, 0, 2, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d96", Device::nvidia_driver, 96, 2,
+     in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 32, .q_held = 96, .halves = 2}), USE_WIDE},
     // H200: 332.
-    {"nvidia-wide-d128",  Device::nvidia_driver, 128, 2, {4, 2, 32, 112, 0, 0, 0, 1, 16384, 256}, USE_WIDE},
+    {"nvidia-wide-d128", Device::nvidia_driver, 128, 2,
+     in_groups({.subgroups = 4, .row_blocks = 2, .tile_kv = 32, .q_held = 112}), USE_WIDE},
     // H200: 320.
-    {"nvidia-matrix-d128",Device::nvidia_driver, 128, 1, {8, 2, 32,  80, 0, 0, 0, 2, 16384, 256}},
+    {"nvidia-matrix-d128", Device::nvidia_driver, 128, 1,
+     in_groups({.subgroups = 8, .row_blocks = 2, .tile_kv = 32, .q_held = 80, .halves = 2})},
     // H200, with a float mask: 206.
-    {"nvidia-bias-d256",  Device::nvidia_driver, 256, 1, {8, 1, 32, 256, 0, 0, 0, 1, 16384, 256}, USE_BIAS},
+    {"nvidia-bias-d256", Device::nvidia_driver, 256, 1,
+     in_groups({.subgroups = 8, .row_blocks = 1, .tile_kv = 32, .q_held = 256}), USE_BIAS},
     // H200: 291; 234 with the kernel matrix_khr.
-    {"nvidia-matrix-d256",Device::nvidia_driver, 256, 1, {8, 1, 32, 256, 0, 0, 0, 2, 16384, 256}},
+    {"nvidia-matrix-d256", Device::nvidia_driver, 256, 1,
+     in_groups({.subgroups = 8, .row_blocks = 1, .tile_kv = 32, .q_held = 256, .halves = 2})},
     // It was not swept.
-    {"nvidia-matrix-d576",Device::nvidia_driver, 576, 1, {8, 1, 32,   0, 64, 256, 1, 1, 16384, 256}},
+    {"nvidia-matrix-d576", Device::nvidia_driver, 576, 1,
+     in_groups({.subgroups = 8, .row_blocks = 1, .tile_kv = 32, .chunk = 64, .slice = 256, .running = 1})},
 
     // The numbers are as small as keeps pipelines quick to build on lavapipe.
-    {"cpu-matrix-d576",   Device::cpu,           576, 1, {2, 1, 16,   0, 64, 128, 1}},
+    {"cpu-matrix-d576", Device::cpu, 576, 1,
+     {.subgroups = 2, .row_blocks = 1, .tile_kv = 16, .chunk = 64, .slice = 128, .running = 1}},
 
     // The rows named 1536 are for SIMDs with 1,536 registers (navi31, navi32), where 12 subgroups have 240 registers
     // each and a SIMD has 6 waves. On navi31 this one takes 599 clocks.
-    {"rdna3-1536-d64",    Device::amd,            64, 1, {16, 1, 32,  64, 0, 0, 0, 2},
-     USE_TURNED | USE_EXCHANGED, 1536},
+    {"rdna3-1536-d64", Device::amd, 64, 1,
+     {.subgroups = 16, .row_blocks = 1, .tile_kv = 32, .q_held = 64, .halves = 2}, USE_TURNED | USE_EXCHANGED, 1536},
     // phoenix and strix1: 598 clocks.
-    {"rdna3-wide-d64",    Device::amd,            64, 1, {12, 1, 32,  64, 0, 0, 0, 2},
-     USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
+    {"rdna3-wide-d64", Device::amd, 64, 1,
+     {.subgroups = 12, .row_blocks = 1, .tile_kv = 32, .q_held = 64, .halves = 2},
+      USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
     // With a float mask: 634 clocks.
-    {"rdna3-turned-d64",  Device::amd,            64, 2, {8, 1, 32,  64, 0, 0, 0, 2}, USE_TURNED | USE_EXCHANGED},
+    {"rdna3-turned-d64", Device::amd, 64, 2,
+     {.subgroups = 8, .row_blocks = 1, .tile_kv = 32, .q_held = 64, .halves = 2}, USE_TURNED | USE_EXCHANGED},
     // navi31, with a float mask: 1,144 clocks before both savings that docs/tuning.md names.
-    {"rdna3-1536-bias",   Device::amd,           128, 1, {12, 1, 32,  96}, USE_TURNED | USE_EXCHANGED | USE_BIAS, 1536},
+    {"rdna3-1536-bias", Device::amd, 128, 1,
+     {.subgroups = 12, .row_blocks = 1, .tile_kv = 32, .q_held = 96}, USE_TURNED | USE_EXCHANGED | USE_BIAS, 1536},
     // navi31: 1,111 clocks.
-    {"rdna3-1536-wide",   Device::amd,           128, 1, {12, 1, 32, 128, 0, 0, 0, 2},
-     USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED, 1536},
+    {"rdna3-1536-wide", Device::amd, 128, 1,
+     {.subgroups = 12, .row_blocks = 1, .tile_kv = 32, .q_held = 128, .halves = 2},
+      USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED, 1536},
     // navi31, with a boolean mask: 1,129 clocks before both savings.
-    {"rdna3-1536-d128",   Device::amd,           128, 1, {12, 1, 32,  96, 0, 0, 0, 2},
-     USE_TURNED | USE_EXCHANGED, 1536},
+    {"rdna3-1536-d128", Device::amd, 128, 1,
+     {.subgroups = 12, .row_blocks = 1, .tile_kv = 32, .q_held = 96, .halves = 2}, USE_TURNED | USE_EXCHANGED, 1536},
     // With a float mask, before both savings: 1,206 clocks on phoenix, 1,185 on strix1.
-    {"rdna3-bias-d128",   Device::amd,           128, 2, {8, 1, 32,  96}, USE_TURNED | USE_EXCHANGED | USE_BIAS},
+    {"rdna3-bias-d128", Device::amd, 128, 2,
+     {.subgroups = 8, .row_blocks = 1, .tile_kv = 32, .q_held = 96}, USE_TURNED | USE_EXCHANGED | USE_BIAS},
     // 1,118 clocks.
-    {"rdna3-wide-d128",   Device::amd,           128, 2, {8, 1, 16, 128},
-     USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
+    {"rdna3-wide-d128", Device::amd, 128, 2,
+     {.subgroups = 8, .row_blocks = 1, .tile_kv = 16, .q_held = 128},
+      USE_TURNED | USE_EXCHANGED | USE_WIDE | USE_UNMASKED},
     // A step of Q is staged: with masks or softcap 4 to 13 registers spill otherwise.
-    {"rdna3-turned-d128", Device::amd,           128, 2, {8, 1, 32, 112}, USE_TURNED | USE_EXCHANGED},
+    {"rdna3-turned-d128", Device::amd, 128, 2,
+     {.subgroups = 8, .row_blocks = 1, .tile_kv = 32, .q_held = 112}, USE_TURNED | USE_EXCHANGED},
     // gfx1201: 318 clocks at D64, 576 at D128.
-    {"rdna4-turned-d64",  Device::amd,            64, 2, {8, 2, 32,  64}, USE_TURNED},
-    {"rdna4-turned-d128", Device::amd,           128, 2, {16, 1, 32, 128, 0, 0, 0, 2}, USE_TURNED},
+    {"rdna4-turned-d64", Device::amd, 64, 2,
+     {.subgroups = 8, .row_blocks = 2, .tile_kv = 32, .q_held = 64}, USE_TURNED},
+    {"rdna4-turned-d128", Device::amd, 128, 2,
+     {.subgroups = 16, .row_blocks = 1, .tile_kv = 32, .q_held = 128, .halves = 2}, USE_TURNED},
 
     // Nothing spills by tools/gate.
-    {"matrix-d64",        Device::any,            64, 2, {4, 1, 32,  64}},
-    {"matrix-d128",       Device::any,           128, 1, {4, 1, 32, 112}},
-    {"matrix-d576",       Device::any,           576, 1, {4, 1, 32,   0, 64, 128, 1}},
+    {"matrix-d64", Device::any, 64, 2, {.subgroups = 4, .row_blocks = 1, .tile_kv = 32, .q_held = 64}},
+    {"matrix-d128", Device::any, 128, 1, {.subgroups = 4, .row_blocks = 1, .tile_kv = 32, .q_held = 112}},
+    {"matrix-d576", Device::any, 576, 1,
+     {.subgroups = 4, .row_blocks = 1, .tile_kv = 32, .chunk = 64, .slice = 128, .running = 1}},
 };
 // clang-format on
 

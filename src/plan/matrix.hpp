@@ -17,7 +17,7 @@ struct MatrixNumbers {
     uint32_t subgroups;    // subgroups of a workgroup
     uint32_t row_blocks;   // blocks of M query rows that a subgroup has
     uint32_t tile_kv;      // keys of a tile
-    uint32_t q_held;       // head dims of Q that stay in registers; 0: none
+    uint32_t q_held = 0;   // head dims of Q that stay in registers; 0: none
     uint32_t chunk = 0;    // head dims of K staged at a time; 0: all
     uint32_t slice = 0;    // head dims of V that a workgroup has; 0: all
     uint32_t running = 0;  // 1: the loop with a running maximum; 0: the one with stale offsets
@@ -40,8 +40,8 @@ struct MatrixNumbers {
 // shaders/lib/backward_matrix.glsl explain them. The pass for dquery has those named q_, the pass for dkey and dvalue
 // those named kv_, the pass for dbias those named mask_.
 struct BackwardMatrixNumbers {
-    uint32_t q_subgroups, q_row_blocks, q_walked, q_stages;
-    uint32_t kv_subgroups, kv_row_blocks, kv_walked, kv_stages;
+    uint32_t q_subgroups, q_row_blocks, q_walked, q_stages = 1;
+    uint32_t kv_subgroups, kv_row_blocks, kv_walked, kv_stages = 1;
     uint32_t q_slices = 1;   // slices of dquery's head dims, one a workgroup
     uint32_t kv_slices = 1;  // slices of the head dims of dkey and dvalue
     uint32_t kv_apart = 0;   // 1: dkey and dvalue have a pass each

@@ -1,5 +1,5 @@
-// How the forward and the backward on matrix units choose their numbers: a tuning row on a shape of the matrix unit, with
-// the caller's numbers over it, if it fits the device. matrix.cpp and backward_matrix.cpp call it, each with a
+// How the forward and the backward on matrix units choose their numbers: a tuning row on a shape of the matrix unit,
+// with the caller's numbers over it, if it fits the device. matrix.cpp and backward_matrix.cpp call it, each with a
 // description of its direction.
 #pragma once
 
