@@ -67,7 +67,7 @@ struct BackwardArguments {
     uint dbias_keys;       // the mask's last extent
     uint batch;
 };
-#ifdef __cplusplus  // all members have 4 or 8 bytes, and those of 8 lie at multiples of 8: so GLSL has the same layout
+#ifdef __cplusplus  // there is no padding behind the last members, which GLSL might not have
 static_assert(offsetof(ForwardArguments, padding) + 4 == sizeof(ForwardArguments));
 static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments));
 #endif

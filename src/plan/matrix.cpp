@@ -2,16 +2,14 @@
 #include "matrix.hpp"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <optional>
-#include <string_view>
-#include <utility>
 
 #include <fmt/format.h>
 
 #include "launch.hpp"
 #include "matrix_choice.hpp"
+#include "quirks.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -224,7 +222,7 @@ struct ForwardDirection {
             return "halves is 1, or 2 where halves of a tile are whole and running is 0";
         return "";
     }
-    // The GPU tests skip cases for other units by these words.
+    // The failure is VKATTN_UNSUPPORTED, by which the GPU tests skip cases for other units.
     std::string unfit(const MatrixNumbers& n) const {
         const MatrixShape& s = n.shape;
         if (problem.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)

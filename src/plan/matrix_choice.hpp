@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "launch.hpp"
+#include "matrix.hpp"
 #include "quirks.hpp"
 
 namespace vkattn::core {
@@ -28,11 +29,11 @@ Numbers put_on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const 
     return n;
 }
 
-// Puts the caller's numbers over those of a row on a shape. The caller's `turned` decides how the products are made, so
-// that the row is put on the shape again where it is not the default. A tuning that names another way for P than
-// registers, and does not name `turned`, means turned=0.
+// Returns a row's numbers on a shape, with turned products or without: the caller's tuning decides which. A tuning that
+// names another way for P than registers, and does not name `turned`, means turned=0. The result does not have the
+// caller's numbers yet, because uses_of() is asked of the row's own.
 template <class Direction, class Numbers>
-Result<Numbers> wish(const Direction& d, const Numbers& row, const MatrixShape& shape, bool khr) {
+Result<Numbers> row_on_shape(const Direction& d, const Numbers& row, const MatrixShape& shape, bool khr) {
     const bool turned = is_turned(d.problem, shape, khr);
     Numbers n = d.on_shape(row, shape, khr, turned);
     Numbers asked = n;
@@ -103,9 +104,10 @@ Result<TileChoice> choose_on_matrices(const Direction& d, const Rows& rows, bool
         if (!is_for(row.device, kind_of(d.caps)) || d.caps.simd_registers < row.simd_registers) continue;
         for (const MatrixShape& shape : d.caps.matrices) {
             if (shape.dtype != operands || !is_usable(shape, matrix_subgroup_size(d.caps))) continue;
-            auto n = wish(d, row.numbers, shape, khr);
+            auto n = row_on_shape(d, row.numbers, shape, khr);
             if (!n) return n.failure();
-            if ((row.only & ~d.uses_of(*n)) != 0) break;  // the next row goes before the next shape
+            if ((row.only & ~d.uses_of(*n)) != 0)
+                break;  // another shape would not be used better: the largest comes first
             most = std::max(most, row.max_head_dim);
             if (head_dim > row.max_head_dim || is_rejected(d.options, row.name) || !d.suits(row)) break;
             if (const auto ok = d.apply_tuning(*n); !ok) return ok.failure();
