@@ -256,37 +256,13 @@ struct BackwardDirection {
 };
 
 template <class K>
-Module module_of(const Problem& p, const Numbers& n) {
-    const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, rounded = n.move == MOVE_SHARED,
-               turned = n.turned != 0;
-    using enum Module;
-    if constexpr (K::id == Kernel::backward_matrix_query) {
-        if (p.dtype == VKATTN_DTYPE_FLOAT32)
-            return f16 ? backward_matrix_query_f16_of_f32 : backward_matrix_query_bf16_of_f32;
-        if (turned) return f16 ? backward_matrix_query_f16_turned : backward_matrix_query_bf16_turned;
-        if (rounded) return backward_matrix_query_f16_rounded;
-        return f16 ? backward_matrix_query_f16 : backward_matrix_query_bf16;
-    } else if constexpr (K::id == Kernel::backward_matrix_mask) {  // it moves no P
-        if (p.dtype == VKATTN_DTYPE_FLOAT32)
-            return f16 ? backward_matrix_mask_f16_of_f32 : backward_matrix_mask_bf16_of_f32;
-        return f16 ? backward_matrix_mask_f16 : backward_matrix_mask_bf16;
-    } else {
-        if (p.dtype == VKATTN_DTYPE_FLOAT32)
-            return f16 ? backward_matrix_key_value_f16_of_f32 : backward_matrix_key_value_bf16_of_f32;
-        if (turned) return f16 ? backward_matrix_key_value_f16_turned : backward_matrix_key_value_bf16_turned;
-        if (rounded) return backward_matrix_key_value_f16_rounded;
-        return f16 ? backward_matrix_key_value_f16 : backward_matrix_key_value_bf16;
-    }
-}
-
-template <class K>
 Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, uint64_t steps) {
     const Problem& p = plan.problem;
     const Numbers& all = *c.tiles.backward_matrix;
     const Numbers n = pass == MatrixPass::mask ? of_dbias(all) : all;
     const PassNumbers own = of_pass(n, pass);
     Launch<K> launch;
-    launch.module = module_of<K>(p, n);
+    launch.module = matrix_module(K::id, p, n, "");
     launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
     set_problem(launch, p, c.tiles, true);
     set_pass(launch, c, plan, steps);

@@ -146,29 +146,6 @@ bool fetches_bias(const Problem& p, const MatrixNumbers& n) {
            n.move == MOVE_FRAGMENT;
 }
 
-// Returns the module that is compiled for these types, this way of P and this loop.
-Module module_of(const Problem& p, const TileChoice& tiles) {
-    const MatrixNumbers& n = *tiles.matrix;
-    const bool f16 = n.shape.dtype == VKATTN_DTYPE_FLOAT16, running = n.running != 0;
-    const auto pick = [&](Module stale, Module with_maximum) { return running ? with_maximum : stale; };
-    using enum Module;
-    if (n.turned != 0) {
-        if (fetches_bias(p, n)) return f16 ? forward_matrix_f16_turned_bias : forward_matrix_bf16_turned_bias;
-        return f16 ? pick(forward_matrix_f16_turned, forward_matrix_f16_turned_running)
-                   : pick(forward_matrix_bf16_turned, forward_matrix_bf16_turned_running);
-    }
-    if (fetches_bias(p, n)) return f16 ? forward_matrix_f16_bias : forward_matrix_bf16_bias;
-    if (p.dtype == VKATTN_DTYPE_FLOAT32)
-        return f16 ? pick(forward_matrix_f16_of_f32, forward_matrix_f16_of_f32_running)
-                   : pick(forward_matrix_bf16_of_f32, forward_matrix_bf16_of_f32_running);
-    if (n.move == MOVE_CONVERT)
-        return f16 ? pick(forward_matrix_f16_nv2, forward_matrix_f16_nv2_running)
-                   : pick(forward_matrix_bf16_nv2, forward_matrix_bf16_nv2_running);
-    if (n.move == MOVE_SHARED) return pick(forward_matrix_f16_rounded, forward_matrix_f16_rounded_running);
-    return f16 ? pick(forward_matrix_f16, forward_matrix_f16_running)
-               : pick(forward_matrix_bf16, forward_matrix_bf16_running);
-}
-
 // The USE_* bits of a problem on these numbers.
 uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     const bool in_registers = n.move == MOVE_FRAGMENT && n.running == 0 && !finishes_all_tiles(p);
@@ -357,7 +334,10 @@ Launch<kernels::forward_matrix> matrix_launch(const Problem& p, const TileChoice
     const MatrixNumbers& n = *tiles.matrix;
     const MatrixTile tile = matrix_tile(n, p);
     Launch<kernels::forward_matrix> launch;
-    launch.module = module_of(p, tiles);
+    launch.module = matrix_module(Kernel::forward_matrix, p, n,
+                                  fetches_bias(p, n) ? "_bias"
+                                  : n.running != 0   ? "_running"
+                                                     : "");
     launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
     set_problem(launch, p, tiles, needs_arguments(p));
     auto& c = launch.constants;

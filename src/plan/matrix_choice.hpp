@@ -4,7 +4,9 @@
 #pragma once
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -124,6 +126,29 @@ Result<TileChoice> choose_on_matrices(const Direction& d, const Rows& rows, bool
     if (most != 0 && head_dim > most)
         return unsupported(field, fmt::format("registers of this device hold at most {} head dims", most));
     return unsupported(field, why);
+}
+
+// The module of a kernel on matrix units for these operands, this way of P and this loop. Its name says them:
+// KERNEL_OPERANDS, _of_f32, the way of P, and `loop`. The pass for dbias moves no P.
+template <class Numbers>
+Module matrix_module(Kernel kernel, const Problem& p, const Numbers& n, std::string_view loop) {
+    const KernelInfo& info = info_of(kernel);
+    std::string name(info.name);
+    name += n.shape.dtype == VKATTN_DTYPE_FLOAT16 ? "_f16" : "_bf16";
+    if (p.dtype == VKATTN_DTYPE_FLOAT32)
+        name += "_of_f32";
+    else if (n.turned != 0)
+        name += "_turned";
+    else if (kernel != Kernel::backward_matrix_mask && n.move == MOVE_CONVERT)
+        name += "_nv2";
+    else if (kernel != Kernel::backward_matrix_mask && n.move == MOVE_SHARED)
+        name += "_rounded";
+    name += loop;
+    Module module = info.modules_begin;
+    while (module != info.modules_end && name_of(module) != name)
+        module = static_cast<Module>(static_cast<int32_t>(module) + 1);
+    if (module == info.modules_end) throw std::logic_error(name + " is no module");
+    return module;
 }
 
 }  // namespace vkattn::core
