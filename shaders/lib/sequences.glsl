@@ -130,10 +130,11 @@ ivec2 visible_keys(Work w, uint row) {
     return ivec2(max(0, i + w.lo), min(int(w.num_keys), i + w.hi + 1));
 }
 
-// True if bounds and lengths hide all of a tile of rows from .x to .y and keys from .x to before .y, or nothing of it.
+// True if bounds and lengths hide all of a tile of rows from .x to .y and keys from .x to before .y.
 bool tile_is_hidden(Work w, uvec2 rows, uvec2 keys) {
     return int(keys.y) <= visible_keys(w, rows.x).x || int(keys.x) >= visible_keys(w, rows.y).y;
 }
+// True if they hide nothing of it.
 bool tile_is_visible(Work w, uvec2 rows, uvec2 keys) {
     return int(keys.x) >= visible_keys(w, rows.y).x && int(keys.y) <= visible_keys(w, rows.x).y;
 }

@@ -55,7 +55,7 @@ struct BackwardArguments {
     ForwardArguments forward;
     Address stride[12];  // bytes, in the order batch, head, seq of dout, dquery, dkey, dvalue
     Address dout, lse;
-#define BACKWARD_ARRAY(name, role, bytes, count, asked, option) Address name;
+#define BACKWARD_ARRAY(name, role, bytes, count, asked) Address name;
 #include "interface/arrays.def"
     Address dquery, dkey, dvalue;
     Address statistics;    // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
@@ -67,7 +67,7 @@ struct BackwardArguments {
     uint dbias_keys;       // the mask's last extent
     uint batch;
 };
-#ifdef __cplusplus  // there is no padding behind the last members, which GLSL might not have
+#ifdef __cplusplus  // C++ has no padding behind the last members: GLSL has none either
 static_assert(offsetof(ForwardArguments, padding) + 4 == sizeof(ForwardArguments));
 static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments));
 #endif

@@ -13,7 +13,7 @@ namespace {
 using Device = DeviceKind;
 using Numbers = BackwardMatrixNumbers;
 
-// The row's numbers, with workgroups that go through what they walk in groups.
+// Returns these numbers with workgroups that go together through 8 MiB of what they walk at a time.
 constexpr Numbers in_groups(Numbers n) {
     n.l2_group_kib = 8192;
     n.min_group_workgroups = 256;
@@ -192,11 +192,7 @@ bool finds_bias(const Problem& p, const Backward& backward) {
     return backward.has_bias() && p.mask_per_key;
 }
 
-struct BackwardDirection {
-    const DeviceCaps& caps;
-    const Problem& problem;
-    const Options& options;
-
+struct BackwardDirection : MatrixDirection {
     Numbers on_shape(const Numbers& row, const MatrixShape& shape, bool khr, bool turned) const {
         Numbers n = put_on_shape(caps, problem, row, shape, khr, turned);
         if (!turned) n.q_v_staged = 0;
@@ -476,7 +472,7 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
 
 Result<TileChoice> choose_backward_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,
                                           KernelKind kind) {
-    return choose_on_matrices(BackwardDirection{caps, p, options}, rows,
+    return choose_on_matrices(BackwardDirection{{caps, p, options}}, rows,
                               kind == KernelKind::backward_matrix_khr);
 }
 

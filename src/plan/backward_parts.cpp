@@ -95,7 +95,7 @@ void add_backward_arguments(const Backward& b, Plan& plan,
                                                    {offsetof(BackwardArguments, dvalue), Region::dvalue}};
     for (const auto& [at, region] : addresses)
         plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
-#define BACKWARD_ARRAY(name, role, bytes, count, asked, option) \
+#define BACKWARD_ARRAY(name, role, bytes, count, asked) \
     if (asked) plan.argument_patches.push_back({offsetof(BackwardArguments, name), Region::name});
 #include "interface/arrays.def"
     if (rows_of(plan.problem) == 0) return;

@@ -103,7 +103,7 @@ std::vector<CallerArray> caller_arrays_of(const Problem& p, const Backward& b) {
     arrays.add_written(Region::dquery, like(1), tensor_of(p, 0, b.dquery_strides));
     arrays.add_written(Region::dkey, like(2), tensor_of(p, 1, b.dkey_strides));
     arrays.add_written(Region::dvalue, like(3), tensor_of(p, 2, b.dvalue_strides));
-#define BACKWARD_ARRAY(name, role, bytes, count, asked, option) \
+#define BACKWARD_ARRAY(name, role, bytes, count, asked) \
     if (asked) arrays.add_##role(Region::name, bytes, run_of(uint64_t{bytes} * (count)));
 #include "interface/arrays.def"
     arrays.add_arrays(true);

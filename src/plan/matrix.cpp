@@ -16,7 +16,7 @@ namespace {
 
 using Device = DeviceKind;
 
-// The row's numbers, with workgroups that go through K and V in groups: docs/tuning.md has what l2_group_kib gains.
+// Returns these numbers with workgroups that go together through 16 MiB of K and V at a time (docs/tuning.md).
 constexpr MatrixNumbers in_groups(MatrixNumbers n) {
     n.l2_group_kib = 16384;
     n.min_group_workgroups = 256;
@@ -159,11 +159,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     return uses;
 }
 
-struct ForwardDirection {
-    const DeviceCaps& caps;
-    const Problem& problem;
-    const Options& options;
-
+struct ForwardDirection : MatrixDirection {
     MatrixNumbers on_shape(const MatrixNumbers& row, const MatrixShape& shape, bool khr, bool turned) const {
         MatrixNumbers n = put_on_shape(caps, problem, row, shape, khr, turned);
         const bool masked = problem.mask != VKATTN_MASK_NONE;
@@ -181,9 +177,7 @@ struct ForwardDirection {
         n.halves = 1;
         return set_numbers(n, options.tuning, fields());
     }
-    std::string why_not() const { return ""; }
     uint32_t uses_of(const MatrixNumbers& n) const { return core::uses_of(problem, n); }
-    bool suits(const MatrixRow&) const { return true; }
     std::string malformed(const MatrixNumbers& n) const {
         const MatrixShape& s = n.shape;
         if (n.subgroups == 0 || n.row_blocks == 0 || n.tile_kv == 0)
@@ -327,7 +321,7 @@ std::string to_text(const MatrixNumbers& n) {
 
 Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,
                                  KernelKind kind) {
-    return choose_on_matrices(ForwardDirection{caps, p, options}, rows, kind == KernelKind::matrix_khr);
+    return choose_on_matrices(ForwardDirection{{caps, p, options}}, rows, kind == KernelKind::matrix_khr);
 }
 
 Launch<kernels::forward_matrix> matrix_launch(const Problem& p, const TileChoice& tiles) {

@@ -17,6 +17,19 @@
 
 namespace vkattn::core {
 
+// What both directions have alike. A direction derives from it, and redefines what it has otherwise.
+struct MatrixDirection {
+    const DeviceCaps& caps;
+    const Problem& problem;
+    const Options& options;
+
+    std::string why_not() const { return ""; }  // why the problem is none for matrix units, or ""
+    template <class Row>
+    bool suits(const Row&) const {  // true if the row is for such a problem
+        return true;
+    }
+};
+
 // A row's numbers on a shape, with what follows from it: subgroup size, layout, move of P.
 template <class Numbers>
 Numbers put_on_shape(const DeviceCaps& caps, const Problem& p, Numbers n, const MatrixShape& shape, bool khr,
@@ -79,13 +92,11 @@ Result<bool> fit(const Direction& d, const Numbers& n) {
     return true;
 }
 
-// Chooses the first row that suits the problem and fits the device. Of a Direction it takes:
+// Chooses the first row that suits the problem and fits the device. A Direction is a MatrixDirection with these:
 //
-//   caps, problem, options
-//   why_not()                              why the problem is none for matrix units, or ""
 //   on_shape(numbers, shape, khr, turned)  put_on_shape(), and what the direction wants beside it
 //   apply_tuning(numbers)                  the caller's numbers, put over these
-//   uses_of(numbers), suits(row)           USE_* bits; whether the row is for such a problem
+//   uses_of(numbers)                       USE_* bits
 //   malformed(numbers), unfit(numbers)     why no kernel has these numbers, or not on this device, or ""
 //   most_threads(numbers), most_pool_vec4(numbers)
 //   chosen(row, numbers)                   the TileChoice
@@ -134,14 +145,15 @@ template <class Numbers>
 Module matrix_module(Kernel kernel, const Problem& p, const Numbers& n, std::string_view loop) {
     const KernelInfo& info = info_of(kernel);
     std::string name(info.name);
+    const bool moves_p = kernel != Kernel::backward_matrix_mask;
     name += n.shape.dtype == VKATTN_DTYPE_FLOAT16 ? "_f16" : "_bf16";
     if (p.dtype == VKATTN_DTYPE_FLOAT32)
         name += "_of_f32";
     else if (n.turned != 0)
         name += "_turned";
-    else if (kernel != Kernel::backward_matrix_mask && n.move == MOVE_CONVERT)
+    else if (moves_p && n.move == MOVE_CONVERT)
         name += "_nv2";
-    else if (kernel != Kernel::backward_matrix_mask && n.move == MOVE_SHARED)
+    else if (moves_p && n.move == MOVE_SHARED)
         name += "_rounded";
     name += loop;
     Module module = info.modules_begin;

@@ -204,7 +204,7 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.head_dim_v = head_dim_v.value_or(head_dim_qk);
     problem.dtype = parse_dtype(dtype);
     problem.kv_lengths = kv_lengths_given;
-    apply_to_heads(problem);
+    apply_slopes_and_sinks(problem);
     if (mask_type != "bool" && mask_type != "float")
         throw UsageError("--mask-type", fmt::format("'{}' is not bool or float", mask_type));
     if (mask_shape.empty()) return;
@@ -212,7 +212,7 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     parse_mask_shape(mask_shape, problem);
 }
 
-void ShapeOptions::apply_to_heads(VkattnProblem& problem) const {
+void ShapeOptions::apply_slopes_and_sinks(VkattnProblem& problem) const {
     if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;
     if (sinks) problem.sinks = 1;
 }

@@ -44,7 +44,7 @@ struct AttentionOptions {
 
     void add_to(CLI::App& app);
     bool bshd() const;  // the layout; throws UsageError
-    // Sets what is given, which is neither shapes nor strides. Throws UsageError.
+    // Sets what the options give. Shapes and strides are no part of them. Throws UsageError.
     void apply(VkattnProblem& problem) const;
     VkattnOptions plan_options() const;  // points into this object; throws UsageError
     RuntimeOptions runtime_options() const;
@@ -59,8 +59,8 @@ struct ShapeOptions {
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError
-    // Only what the problems of a suite may have over their own: slopes and sinks.
-    void apply_to_heads(VkattnProblem& problem) const;
+    // Sets slopes and sinks alone: the cases of a suite take these, and have shapes of their own.
+    void apply_slopes_and_sinks(VkattnProblem& problem) const;
 };
 
 VkattnDtype parse_dtype(const std::string& text);  // f32, f16 or bf16; throws UsageError

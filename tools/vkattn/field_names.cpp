@@ -38,7 +38,7 @@ const std::map<std::string, Names>& all_names() {
         {"problem.window_right", {"--window", "--window"}},
         {"problem.align", {"--align", "--align"}},
         {"problem.query_offset", {"--align", "--align"}},
-#define BACKWARD_ARRAY(name, role, bytes, count, asked, option) {"backward." #name, {option, option}},
+#define BACKWARD_ARRAY(name, role, bytes, count, asked) {"backward." #name, {"--" #name, "--" #name}},
 #include "interface/arrays.def"
         {"backward.dout_strides", {"--seqlen-q", "--dout"}},
         {"backward.dquery_strides", {"--seqlen-q", "--dq"}},

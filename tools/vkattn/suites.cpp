@@ -181,7 +181,7 @@ void run_suite(Runtime& runtime, const std::string& suite, const ShapeOptions& s
     std::vector<SuiteCase> cases = cases_of(suite, dtype);
     for (SuiteCase& c : cases) {
         options.apply(c.problem);
-        shape.apply_to_heads(c.problem);
+        shape.apply_slopes_and_sinks(c.problem);
     }
     if (!json) print_row(fmt::format("{:24} {:>10} {:>9} {:>8}  kernel", "case", "ms", "TFLOP/s", "GB/s"));
     std::vector<std::pair<Plans, std::string>> plans;
