@@ -1,6 +1,6 @@
-# cmake -DMODULES=LIST -DTABLE=FILE -P: prints how many bytes the kernels' modules have, and keeps the table in TABLE.
-# LIST has a line for each module: its shader, its SPIR-V, and the file that vkattn_pack_module has made
-# of it, which begins with the number of compressed bytes.
+# cmake -DMODULES=LIST -DTABLE=FILE -P: prints how many bytes the modules of each kernel have, and those with each
+# macro, and keeps the table in TABLE. LIST has a line for each module: its kernel, its macros, its SPIR-V, and the file
+# that vkattn_pack_module has made of it, which begins with the number of compressed bytes.
 
 # append_row(KERNEL COUNT BYTES COMPRESSED): appends a row of aligned columns to table.
 function(append_row)
@@ -18,25 +18,29 @@ endfunction()
 
 set(widths 26 9 14 10)
 set(kernels "")
+set(all_macros "")
 file(STRINGS "${MODULES}" lines)
 foreach(line IN LISTS lines)
-  string(REGEX MATCH "^([a-z0-9_]+)\\.comp (.*\\.spv) (.*)$" line "${line}")
+  string(REGEX MATCH "^([a-z0-9_]+) ([A-Z0-9_,]+) (.*\\.spv) (.*)$" line "${line}")
   set(kernel "${CMAKE_MATCH_1}")
-  file(SIZE "${CMAKE_MATCH_2}" bytes)
-  file(READ "${CMAKE_MATCH_3}" compressed LIMIT 40)
+  string(REPLACE "," ";" macros "${CMAKE_MATCH_2}")
+  file(SIZE "${CMAKE_MATCH_3}" bytes)
+  file(READ "${CMAKE_MATCH_4}" compressed LIMIT 40)
   string(REGEX REPLACE "^// ([0-9]+) bytes.*" "\\1" compressed "${compressed}")
   list(APPEND kernels ${kernel})
-  foreach(name ${kernel} total)
+  list(APPEND all_macros ${macros})
+  foreach(name ${kernel} ${macros} total)
     math(EXPR count_${name} "0${count_${name}} + 1")
     math(EXPR bytes_${name} "0${bytes_${name}} + ${bytes}")
     math(EXPR compressed_${name} "0${compressed_${name}} + ${compressed}")
   endforeach()
 endforeach()
 list(REMOVE_DUPLICATES kernels)
+list(REMOVE_DUPLICATES all_macros)
 
 set(table "")
-append_row(kernel modules "SPIR-V bytes" compressed)
-foreach(name ${kernels} total)
+append_row("kernel, macro" modules "SPIR-V bytes" compressed)
+foreach(name ${kernels} total ${all_macros})
   append_row(${name} ${count_${name}} ${bytes_${name}} ${compressed_${name}})
 endforeach()
 file(WRITE "${TABLE}" "${table}")

@@ -189,9 +189,18 @@ std::string workgroup_flaw(const Given& g, const Pipeline& pipeline) {
         if (!pipeline.of_tuning_row && kind == Kind::dbias) {
             // Slices of the other passes, which its pool has room for, do not show in its constants.
             const auto of = [&](const char* name) { return constant(pipeline, name); };
-            const TileNumbers n{
-                of("threads"), of("lanes"),    of("rows"),   of("cols"), of("chunk"), of("p_blocks"),
-                of("v_keys"),  of("prefetch"), of("unroll"), 1,          1,           pipeline.rolled};
+            const TileNumbers n{of("threads"),
+                                of("lanes"),
+                                of("rows"),
+                                of("cols"),
+                                of("chunk"),
+                                of("p_blocks"),
+                                of("v_keys"),
+                                of("prefetch"),
+                                of("unroll"),
+                                1,
+                                1,
+                                pipeline.module.has(core::macros::ROLLED)};
             return numbers_flaw(n, true);
         }
         return "";

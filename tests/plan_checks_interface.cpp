@@ -29,11 +29,9 @@ VkattnDtype dtype_of(const Given& g) {
 
 // Whether the kernel has a module of this part.
 bool kernel_has_part(const Pipeline& pipeline, std::string_view part) {
-    const core::KernelInfo& kernel = core::info_of(core::info_of(pipeline.module).kernel);
-    for (auto m = static_cast<int32_t>(kernel.modules_begin); m < static_cast<int32_t>(kernel.modules_end);
-         m++)
-        if (has_part(static_cast<core::Module>(m), part)) return true;
-    return false;
+    return std::ranges::any_of(core::built_modules(), [&](const core::Module& module) {
+        return module.kernel == pipeline.module.kernel && has_part(module, part);
+    });
 }
 
 // A float mask of 16 bits in narrow rows is fetched ahead by the loop whose offsets are a tile's own, unless a term
@@ -127,7 +125,7 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
     }
     // Tuning rows have no numbers of a pass whose pipeline is none of theirs.
     const bool own_row = pipeline.of_tuning_row || !recomputes(kind);
-    for (const std::string_view c : core::info_of(core::info_of(pipeline.module).kernel).constants)
+    for (const std::string_view c : core::info_of(pipeline.module.kernel).constants)
         if (const uint32_t* number = number_of(tuning, pipeline, c); number != nullptr && own_row)
             values[c] = *number;
     if (kind == Kind::forward) values["is_split"] = parts_of(g).span != 0;
@@ -144,7 +142,8 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
     values["threads"] = *number_of(tuning, pipeline, "subgroups") * constant(pipeline, "subgroup_size");
     values["p_move"] = tuning.at("move");
     values["lane_by_index"] =
-        pipeline.rolled || (g.caps.driver_id != core::driver_nvidia && g.caps.type != core::DeviceType::cpu);
+        pipeline.module.has(core::macros::ROLLED) ||
+        (g.caps.driver_id != core::driver_nvidia && g.caps.type != core::DeviceType::cpu);
     values["mask_row_bytes"] = unit_of_mask_rows(g.p);
     if (kind == Kind::forward) take_over(pipeline, values, {"chunk", "q_held_steps", "slices"});
     // Products for dbias are never turned, so that its pass is told another way of P, which it does not move anyway.
@@ -225,35 +224,39 @@ std::string kernel_flaw(const Pipeline& pipeline) {
 }  // namespace
 
 std::string module_flaw(const Given& g, const Pipeline& pipeline) {
+    if (pipeline.module.variant != 0) return "a variant that nobody has added";
     if (kind_of(pipeline) == Kind::arguments) return "";
     if (auto flaw = kernel_flaw(pipeline); !flaw.empty()) return flaw;
-    const core::ModuleInfo& module = core::info_of(pipeline.module);
+    const char* const name = core::name_of(pipeline.module);
+    if (*name == 0) return "a module that is not built";
     const VkattnDtype dtype = dtype_of(g);
     const bool half = dtype != VKATTN_DTYPE_FLOAT32, dot = needs(pipeline, core::NEED_DOT);
     if (kind_of(pipeline) == Kind::dsinks) return "";  // it reads no tensor
-    if (module.storage != dtype) return fmt::format("{} for {}", module.name, core::name_of(dtype));
+    if (core::storage_of(pipeline.module) != dtype)
+        return fmt::format("{} for {}", name, core::name_of(dtype));
     if (on_matrices(pipeline)) {
         if (!g.plan.kernel.starts_with("matrix") || g.caps.matrices.empty())
-            return fmt::format("{} for {}", module.name, g.plan.kernel);
+            return fmt::format("{} for {}", name, g.plan.kernel);
         if (auto flaw = macros_flaw(g, pipeline); !flaw.empty()) return flaw;
     } else if (needs(pipeline, core::NEED_16BIT_STORAGE) != (half && g.caps.storage_16bit)) {
-        return fmt::format("{}, and 16-bit storage", module.name);
+        return fmt::format("{}, and 16-bit storage", name);
     }
     if (dot && !(dtype == VKATTN_DTYPE_FLOAT16 ? g.caps.dot_float16 : g.caps.dot_bfloat16))
-        return fmt::format("{} needs 16-bit dot products", module.name);
+        return fmt::format("{} needs 16-bit dot products", name);
     if (kernel_has_part(pipeline, "_dot") && dot != g.plan.kernel.ends_with("_dot"))
-        return fmt::format("{} of {}", module.name, g.plan.kernel);
+        return fmt::format("{} of {}", name, g.plan.kernel);
     const auto& tuning = g.tuning();
     const auto rolled = tuning.find("rolled");
     const bool own_row = pipeline.of_tuning_row || !recomputes(kind_of(pipeline));
-    const bool form = rolled != tuning.end() && rolled->second != 0 && module.forms == 2;
-    if (own_row ? pipeline.rolled != form : pipeline.rolled && module.forms != 2)
-        return fmt::format("{}: the form of another type of device", module.name);
+    const bool for_cpus = pipeline.module.has(core::macros::ROLLED);
+    const bool has_form = core::in_cpu_form(pipeline.module).has(core::macros::ROLLED);
+    if (own_row && for_cpus != (rolled != tuning.end() && rolled->second != 0 && has_form))
+        return fmt::format("{}: the form of another type of device", name);
     return "";
 }
 
 std::string constants_flaw(const Pipeline& pipeline, const Values& expected) {
-    const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
+    const auto constants = core::info_of(pipeline.module.kernel).constants;
     for (size_t i = 0; i < constants.size(); i++) {
         const std::string_view name = constants[i];
         if (is_one_of(of_nonfinite, name)) continue;
@@ -325,7 +328,7 @@ std::string nonfinite_flaw(const Given& g, const Pipeline& pipeline) {
 std::string words_flaw(const Pipeline& pipeline, const Words& expected) {
     std::array<uint32_t, core::max_push_bytes / 4> wanted{}, there{};
     std::memcpy(there.data(), pipeline.push.data(), sizeof there);
-    for (const core::FieldInfo& field : core::info_of(core::info_of(pipeline.module).kernel).fields) {
+    for (const core::FieldInfo& field : core::info_of(pipeline.module.kernel).fields) {
         if (find_patch(pipeline, field.name) != nullptr || is_one_of(fields_of_cut, field.name)) continue;
         const auto found = expected.find(field.name);
         if (found == expected.end() && field.size_bytes == 8) continue;  // an address that is not given: 0

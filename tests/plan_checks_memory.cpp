@@ -79,7 +79,7 @@ struct Touches {
 
 std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
     for (const Patch& patch : pipeline.patches) {
-        const auto fields = core::info_of(core::info_of(pipeline.module).kernel).fields;
+        const auto fields = core::info_of(pipeline.module.kernel).fields;
         const auto field =
             std::ranges::find_if(fields, [&](const auto& f) { return f.offset_bytes == patch.at; });
         if (field == fields.end()) return fmt::format("a patch at {}, where no field is", patch.at);
@@ -195,7 +195,8 @@ std::string argument_part_flaw(const Given& g, const Pipeline& pipeline) {
     const uint64_t end = std::min<uint64_t>(size, first + ARGUMENT_PART_BYTES);
     core::PushBytes wanted{};
     std::memcpy(wanted.data() + words, g.plan.arguments.data() + first, end - first);
-    if (pipeline.push != wanted || pipeline.rolled) return "not the bytes of the block";
+    if (pipeline.push != wanted || pipeline.module.has(core::macros::ROLLED))
+        return "not the bytes of the block";
     std::vector<Patch> patches;
     for (const Patch& patch : g.plan.argument_patches)
         if (patch.at >= first && patch.at < end)

@@ -40,7 +40,7 @@ Kind kind_of(const Pipeline& pipeline) {
         return all;
     }();
     const auto writes = [&](Region region) { return (pipeline.writes & bit(region)) != 0; };
-    const Kind kind = kinds.at(static_cast<size_t>(core::info_of(pipeline.module).kernel));
+    const Kind kind = kinds.at(static_cast<size_t>(pipeline.module.kernel));
     if (writes(Region::dsinks)) return Kind::dsinks;
     if (kind == Kind::none)
         throw std::runtime_error(fmt::format("{} has no part in attention", name_of(pipeline)));
@@ -58,7 +58,7 @@ bool on_matrices(const core::Plan& plan) {
     return std::ranges::any_of(plan.pipelines, [](const Pipeline& x) { return on_matrices(x); });
 }
 
-bool has_part(core::Module module, std::string_view part) {
+bool has_part(const core::Module& module, std::string_view part) {
     const std::string_view name = core::name_of(module);
     for (size_t at = name.find(part); at != name.npos; at = name.find(part, at + 1))
         if (const size_t end = at + part.size(); end == name.size() || name[end] == '_') return true;
@@ -67,7 +67,7 @@ bool has_part(core::Module module, std::string_view part) {
 
 Values constants_of(const Pipeline& pipeline) {
     Values values;
-    const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
+    const auto constants = core::info_of(pipeline.module.kernel).constants;
     for (size_t i = 0; i < constants.size(); i++) values[constants[i]] = pipeline.constants[i];
     return values;
 }
@@ -93,12 +93,12 @@ size_t index_of(const All& all, std::string_view name) {
 }  // namespace
 
 bool has_constant(const Pipeline& pipeline, std::string_view name) {
-    const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
+    const auto constants = core::info_of(pipeline.module.kernel).constants;
     return index_of(constants, name) != constants.size();
 }
 
 uint32_t constant(const Pipeline& pipeline, std::string_view name) {
-    const auto constants = core::info_of(core::info_of(pipeline.module).kernel).constants;
+    const auto constants = core::info_of(pipeline.module.kernel).constants;
     if (const size_t i = index_of(constants, name); i != constants.size()) return pipeline.constants[i];
     throw std::runtime_error(fmt::format("{} has no constant {}", name_of(pipeline), name));
 }
@@ -116,7 +116,7 @@ const core::FieldInfo* find_field(core::Kernel kernel, std::string_view name) {
 }
 
 const core::FieldInfo* find_field(const Pipeline& pipeline, std::string_view name) {
-    return find_field(core::info_of(pipeline.module).kernel, name);
+    return find_field(pipeline.module.kernel, name);
 }
 
 std::vector<uint32_t> words_in(const Pipeline& pipeline, std::string_view name) {

@@ -68,17 +68,17 @@ inline Kind kind_of(const core::Plan& plan, const core::Dispatch& d) {
 // Dispatches of this kind.
 size_t count_of(const core::Plan& plan, Kind kind);
 inline std::string_view name_of(const core::Pipeline& pipeline) {
-    return core::name_of(pipeline.module);
+    return core::name_of(core::in_gpu_form(pipeline.module));
 }
 inline bool needs(const core::Pipeline& pipeline, core::Need need) {
-    return (core::info_of(pipeline.module).needs & need) != 0;
+    return (core::needs_of(pipeline.module) & need) != 0;
 }
 inline bool on_matrices(const core::Pipeline& pipeline) {
     return needs(pipeline, core::NEED_MATRIX);
 }
 bool on_matrices(const core::Plan& plan);
 // Whether the module is compiled with the macro that this part of its name stands for: "_turned", "_bias".
-bool has_part(core::Module module, std::string_view part);
+bool has_part(const core::Module& module, std::string_view part);
 
 // Constants by their names.
 using Values = std::map<std::string_view, uint32_t>;

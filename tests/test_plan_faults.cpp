@@ -80,11 +80,11 @@ void plant_in_constants(Faults& f, size_t at) {
         for (const uint32_t change : {1u, 2u, 1u << 16})
             f.plant(fmt::format("{}constant {} ^ {}", of, i, change),
                     [&](Plan& p) { p.pipelines[at].constants[i] ^= change; });
-    for (int32_t m = 0; m < static_cast<int32_t>(core::Module::count); m++)
-        if (const auto module = static_cast<core::Module>(m); module != pipeline.module)
+    for (const core::Module& module : core::built_modules())
+        if (module != pipeline.module)
             f.plant(fmt::format("{}as {}", of, core::name_of(module)),
                     [&](Plan& p) { p.pipelines[at].module = module; });
-    f.plant(of + "rolled", [&](Plan& p) { p.pipelines[at].rolled = !p.pipelines[at].rolled; });
+    f.plant(of + "a variant", [&](Plan& p) { p.pipelines[at].module.variant = 1; });
     f.plant(of + "of_tuning_row",
             [&](Plan& p) { p.pipelines[at].of_tuning_row = !p.pipelines[at].of_tuning_row; });
 }
@@ -110,9 +110,8 @@ void plant_in_pipeline(Faults& f, size_t at) {
     const core::Pipeline& pipeline = f.plan().pipelines[at];
     const std::string of = fmt::format("{} ", name_of(pipeline));
     // No shader reads this: the gradient of the mask is not cut.
-    const core::FieldInfo* num_steps = kind_of(pipeline) == Kind::dbias
-                                           ? find_field(core::info_of(pipeline.module).kernel, "num_steps")
-                                           : nullptr;
+    const core::FieldInfo* num_steps =
+        kind_of(pipeline) == Kind::dbias ? find_field(pipeline.module.kernel, "num_steps") : nullptr;
     // The flipped bit is a high one because the last bits of a float are rounding.
     for (size_t word = 0; word < pipeline.push.size() / 4; word++)
         if (num_steps == nullptr || 4 * word != num_steps->offset_bytes)

@@ -88,7 +88,7 @@ const Lists lists[] = {
 TEST_CASE("interfaces: a struct's members have the names and places of the list") {
     for_each_kernel([](Kernel kernel, const core::KernelInfo& info) {
         const Lists& list = lists[static_cast<size_t>(kernel)];
-        const core::Pipeline pipeline = pipeline_with(info.modules_begin);
+        const core::Pipeline pipeline = pipeline_with({kernel, core::macros::F32});
         CHECK_EQ(info.push_bytes, list.push_bytes);
         REQUIRE_EQ(info.constants.size(), list.constants.size());
         for (size_t i = 0; i < list.constants.size(); i++) {
@@ -105,7 +105,7 @@ TEST_CASE("interfaces: a struct's members have the names and places of the list"
             CHECK_EQ(info.fields[i].size_bytes, list.fields[i].size);
         }
     });
-    CHECK_EQ(constant_of(pipeline_with(Module::combine_f32), "head_dim_qk"), 0);
+    CHECK_EQ(constant_of(pipeline_with({Kernel::combine, core::macros::F32}), "head_dim_qk"), 0);
 }
 
 TEST_CASE("interfaces: push constants lie as GLSL's std430 has them") {
@@ -142,29 +142,27 @@ TEST_CASE("interfaces: a dispatch's cut goes where the kernel has fields for it"
     CHECK_EQ(offsetof(core::Cut, end_step), 16);
 }
 
-TEST_CASE("interfaces: every module is of one kernel, and its name says what it needs") {
-    auto next = static_cast<Module>(0);
-    for_each_kernel([&](Kernel kernel, const core::KernelInfo& info) {
-        CHECK(info.modules_begin == next);
-        CHECK(info.modules_begin < info.modules_end);
-        for (; next != info.modules_end; next = static_cast<Module>(static_cast<int32_t>(next) + 1)) {
-            const core::ModuleInfo& module = core::info_of(next);
-            INFO(std::string(module.name));
-            CHECK(module.kernel == kernel);
-            CHECK(module.name.starts_with(std::string(info.name) + "_"));
-            CHECK((module.forms == 1 || module.forms == 2));
-            CHECK_EQ(core::name_of(next), module.name);
-            const bool matrix = (module.needs & core::NEED_MATRIX) != 0,
-                       half = module.storage != VKATTN_DTYPE_FLOAT32;
-            CHECK_EQ((module.needs & core::NEED_16BIT_STORAGE) != 0,
-                     half && !matrix && !module.name.ends_with("_packed"));
-            CHECK_EQ((module.needs & core::NEED_DOT) != 0, module.name.ends_with("_dot"));
-            // The name says the storage type, or the one that it is rounded to.
-            const char* const type = module.storage == VKATTN_DTYPE_FLOAT32   ? "_f32"
-                                     : module.storage == VKATTN_DTYPE_FLOAT16 ? "_f16"
-                                                                              : "_bf16";
-            CHECK(has_part(next, type));
-        }
-    });
-    CHECK(next == Module::count);
+TEST_CASE("interfaces: a module's name says what it is of and what it needs") {
+    std::set<std::string> names;
+    for (const Module& module : core::built_modules()) {
+        const std::string name = core::name_of(module);
+        INFO(name);
+        CHECK(names.insert(name).second);
+        CHECK(name.starts_with(std::string(core::info_of(module.kernel).name) + "_"));
+        CHECK_EQ(module.has(core::macros::ROLLED), has_part(module, "_rolled"));
+        CHECK_EQ(core::in_gpu_form(core::in_cpu_form(module)), core::in_gpu_form(module));
+        const uint32_t needs = core::needs_of(module);
+        const VkattnDtype storage = core::storage_of(module);
+        const bool matrix = core::info_of(module.kernel).on_matrices, half = storage != VKATTN_DTYPE_FLOAT32;
+        CHECK_EQ((needs & core::NEED_MATRIX) != 0, matrix);
+        CHECK_EQ(std::ranges::count(core::info_of(module.kernel).constants, "matrix_m"), matrix ? 1 : 0);
+        CHECK_EQ((needs & core::NEED_16BIT_STORAGE) != 0, half && !matrix && !has_part(module, "_packed"));
+        CHECK_EQ((needs & core::NEED_DOT) != 0, has_part(module, "_dot"));
+        // The name says the storage type, or the one that it is rounded to.
+        const char* const type = storage == VKATTN_DTYPE_FLOAT32   ? "_f32"
+                                 : storage == VKATTN_DTYPE_FLOAT16 ? "_f16"
+                                                                   : "_bf16";
+        CHECK(has_part(module, type));
+    }
+    CHECK_EQ(std::string(core::name_of({Kernel::combine, core::macros::TURNED})), "");
 }

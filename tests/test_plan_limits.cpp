@@ -71,7 +71,7 @@ auto arithmetic_of(const core::Pipeline& pipeline) {
     Values values = constants_of(pipeline);
     for (const char* name : {"packed_heads", "far_rows", "has_arguments", "is_split"})
         if (values.erase(name) != 1) throw std::runtime_error(std::string("no constant ") + name);
-    return std::tuple(pipeline.module, pipeline.rolled, values);
+    return std::pair(pipeline.module, values);
 }
 
 const core::Pipeline& forward_of(const Plan& plan) {

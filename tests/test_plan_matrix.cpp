@@ -91,8 +91,8 @@ TEST_CASE("probe: a pipeline for each shape that the kernel can work with, and r
         for (uint32_t i = 0; i < shapes.size(); i++) {
             const core::Pipeline& pipeline = plan.pipelines[i];
             const core::MatrixShape& s = shapes[i];
-            CHECK(pipeline.module == (s.dtype == VKATTN_DTYPE_FLOAT16 ? core::Module::probe_matrix_f16
-                                                                      : core::Module::probe_matrix_bf16));
+            CHECK_EQ(name_of(pipeline),
+                     s.dtype == VKATTN_DTYPE_FLOAT16 ? "probe_matrix_f16" : "probe_matrix_bf16");
             CHECK(constants_flaw(pipeline, {{"threads", lanes},
                                             {"subgroup_size", lanes},
                                             {"matrix_m", s.m},
@@ -106,7 +106,7 @@ TEST_CASE("probe: a pipeline for each shape that the kernel can work with, and r
             CHECK(results->add == uint64_t{i} * 3 * PROBE_WORDS * 4);
             CHECK(pipeline.reads == 0);
             CHECK(pipeline.writes == bit(core::Region::out));
-            CHECK(!pipeline.rolled);
+            CHECK(!pipeline.module.has(core::macros::ROLLED));
             CHECK(plan.dispatches[i].pipeline == i);
             CHECK(plan.dispatches[i].groups == std::array<uint32_t, 3>{1, 1, 1});
         }

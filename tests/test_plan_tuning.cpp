@@ -306,7 +306,7 @@ TEST_CASE("missing CPU forms: a CPU runs the modules for GPUs, and the plan says
     without_matrix.missing_matrix_cpu_forms = true;
     const auto is_rolled = [](const core::Result<Plan>& plan) {
         REQUIRE(plan);
-        const auto of_cpus = [](const core::Pipeline& p) { return p.rolled; };
+        const auto of_cpus = [](const core::Pipeline& p) { return p.module.has(core::macros::ROLLED); };
         const bool rolled = std::ranges::any_of(plan->pipelines, of_cpus);
         CHECK_NE(plan->tuning.find(rolled ? "rolled=1" : "rolled=0"), std::string::npos);
         return rolled;

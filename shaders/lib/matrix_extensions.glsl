@@ -13,6 +13,9 @@
 #endif
 #ifdef TURNED
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
+#ifdef F16  // such units have them, all that the probe finds
+#define ROUNDED_ACCUMULATORS
+#endif
 #endif
 #ifdef COOPMAT2
 #extension GL_NV_cooperative_matrix2 : require

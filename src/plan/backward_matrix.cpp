@@ -258,29 +258,17 @@ Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, u
     const Numbers n = pass == MatrixPass::mask ? of_dbias(all) : all;
     const PassNumbers own = of_pass(n, pass);
     Launch<K> launch;
-    launch.module = matrix_module(K::id, p, n, "");
-    launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
+    launch.module = matrix_module(K::id, p, n);
     set_problem(launch, p, c.tiles, true);
     set_pass(launch, c, plan, steps);
+    set_matrix_constants(launch, p, n);
     auto& k = launch.constants;
     k.threads = own.subgroups * n.subgroup_size;
-    k.subgroup_size = n.subgroup_size;
     k.row_blocks = own.row_blocks;
     k.walked = own.walked;
     k.stages = own.stages;
     k.slices = own.slices;
-    k.matrix_m = n.shape.m;
-    k.matrix_n = n.shape.n;
-    k.matrix_k = n.shape.k;
-    k.p_move = n.move;
-    k.element_layout = n.layout;
-    k.lane_by_index = n.lane_by_index || launch.rolled;
-    k.p_exchanged = n.turned != 0 && n.shape.exchanges;
-    k.l2_group_kib = n.l2_group_kib;
-    k.min_group_workgroups = n.min_group_workgroups;
-    k.mask_row_bytes = mask_row_bytes(p);
     k.pool_vec4 = backward_matrix_pool(n, p, pass);
-    if (p.alignment_bytes % 16 == 0) k.load_bytes = 16;
     return launch;
 }
 

@@ -85,7 +85,7 @@ Pass sinks_pass(const PassContext& c, const Plan& plan) {
     pass.steps = pass.longest = uint64_t{p.batch} * ceil_div(p.seqlen_q, threads);
     pass.step_flops = uint64_t{threads} * 8;
     Launch<kernels::backward_sinks> launch;
-    launch.module = Module::backward_sinks_f32;
+    launch.module = {Kernel::backward_sinks, macros::F32};
     set_problem(launch, p, c.tiles, true);
     launch.constants.threads = std::min(threads, c.caps.max_invocations);
     if (rows_of(p) != 0) launch.reads |= bit(Region::statistics);

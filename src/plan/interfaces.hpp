@@ -1,10 +1,11 @@
 // The kernels' interfaces in C++, from shaders/kernels.def: for each kernel a struct of its specialization constants,
-// one of its push constants, and the names of both; for each module its kernel and what it needs. A new kernel needs
+// one of its push constants, and the names of both. Modules by their keys, from shaders/modules.def. A new kernel needs
 // no line here.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -28,15 +29,36 @@ enum class Kernel : uint32_t {
     count
 };
 
-// All modules, those of a kernel from KERNEL_begin to before KERNEL_end. (An enumerator follows the one before it by
-// 1.)
-enum class Module : int32_t {
-#define KERNEL(name) name##_begin, name##_before = name##_begin - 1,
-#define KERNEL_END(name) name##_end, name##_last = name##_end - 1,
-#define MODULE(name, storage, macros, needs, forms) name,
-#include "kernels.def"
+// The macros that kernels are compiled with, a bit each (shaders/macros.def).
+enum class MacroPlace : uint32_t {
+#define MACRO(NAME, part) NAME,
+#include "macros.def"
     count
 };
+namespace macros {
+#define MACRO(NAME, part) constexpr uint32_t NAME = 1u << static_cast<uint32_t>(MacroPlace::NAME);
+#include "macros.def"
+}  // namespace macros
+
+// What pipelines are built from: a kernel, compiled with these macros. Variant 0 is the library's own; the others are
+// of the application (vkattn_context_add_module).
+struct Module {
+    Kernel kernel{};
+    uint32_t macros = 0;
+    uint32_t variant = 0;
+
+    constexpr bool has(uint32_t macro) const { return (macros & macro) != 0; }
+    auto operator<=>(const Module&) const = default;
+};
+
+// The modules that the build compiles, in both forms (shaders/modules.def).
+std::span<const Module> built_modules();
+// The module in its form for CPUs, if there is such a form; or in its form for GPUs.
+Module in_cpu_form(Module module);
+inline Module in_gpu_form(Module module) {
+    module.macros &= ~macros::ROLLED;
+    return module;
+}
 
 // Specialization constants by kernel. All members are 32 bits, as Vulkan takes them: booleans too.
 namespace constants {
@@ -79,25 +101,17 @@ struct FieldInfo {
 
 struct KernelInfo {
     std::string_view name;
-    Module modules_begin, modules_end;
     std::span<const std::string_view> constants;  // by their ids, which is the order of the struct's members
     std::span<const FieldInfo> fields;            // of the push constants, in such an order
     uint32_t push_bytes;
+    bool on_matrices;  // its modules need a matrix unit
 };
 const KernelInfo& info_of(Kernel kernel);
 
-struct ModuleInfo {
-    std::string_view name;
-    Kernel kernel;
-    VkattnDtype storage;  // of its tensors
-    uint32_t needs;       // Need bits
-    uint32_t forms;       // 2: there is one more for CPUs
-};
-const ModuleInfo& info_of(Module module);
-
-inline std::string_view name_of(Module module) {
-    return info_of(module).name;
-}
+// "forward_matrix_f16_running"; "" if there is no such module, and none that a variant stands for.
+const char* name_of(const Module& module);
+VkattnDtype storage_of(const Module& module);  // of its tensors
+uint32_t needs_of(const Module& module);       // Need bits
 
 // The constants of any kernel, by their place in its struct; the rest is 0.
 constexpr size_t max_constants = std::max({

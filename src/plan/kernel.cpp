@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <stdexcept>
 
 #include <fmt/format.h>
 
@@ -73,7 +72,7 @@ void add_argument_writes(Plan& plan) {
     for (size_t first = 0; first < plan.arguments.size(); first += ARGUMENT_PART_BYTES) {
         const size_t bytes = std::min<size_t>(ARGUMENT_PART_BYTES, plan.arguments.size() - first);
         Launch<kernels::write_arguments> launch;
-        launch.module = Module::write_arguments_f32;
+        launch.module = {Kernel::write_arguments, macros::F32};
         launch.writes = bit(Region::arguments);
         std::memcpy(launch.push.words, plan.arguments.data() + first, bytes);
         VKATTN_PATCH(launch, block, Region::arguments, first);
@@ -108,14 +107,9 @@ bool sees_one_key(const Problem& p) {
 }
 
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot) {
-    const KernelInfo& info = info_of(kernel);
-    for (auto module = info.modules_begin; module != info.modules_end;
-         module = static_cast<Module>(static_cast<int32_t>(module) + 1)) {
-        const ModuleInfo& m = info_of(module);
-        const bool fits = (m.needs & NEED_16BIT_STORAGE) == 0 || caps.storage_16bit;
-        if (fits && m.storage == dtype && ((m.needs & NEED_DOT) != 0) == dot) return module;
-    }
-    throw std::logic_error(fmt::format("{} has no module for {}", info.name, name_of(dtype)));
+    if (dtype == VKATTN_DTYPE_FLOAT32) return {kernel, macros::F32};
+    const uint32_t type = dtype == VKATTN_DTYPE_FLOAT16 ? macros::F16 : macros::BF16;
+    return {kernel, type | (dot ? macros::DOT : caps.storage_16bit ? 0 : macros::PACKED)};
 }
 
 CutPlace cut_place(Kernel kernel) {
@@ -126,15 +120,15 @@ CutPlace cut_place(Kernel kernel) {
     return places[static_cast<size_t>(kernel)];
 }
 
-uint32_t constant_of(Module module, const ConstantValues& constants, std::string_view name) {
-    const auto names = info_of(info_of(module).kernel).constants;
+uint32_t constant_of(Kernel kernel, const ConstantValues& constants, std::string_view name) {
+    const auto names = info_of(kernel).constants;
     for (size_t i = 0; i < names.size(); i++)
         if (names[i] == name) return constants[i];
     return 0;
 }
 
 uint32_t constant_of(const Pipeline& pipeline, std::string_view name) {
-    return constant_of(pipeline.module, pipeline.constants, name);
+    return constant_of(pipeline.module.kernel, pipeline.constants, name);
 }
 
 void add_dispatch(Plan& plan, uint32_t pipeline, std::array<uint64_t, 3> groups, const Cut& cut,

@@ -68,8 +68,7 @@ struct Launch {
     using Kernel = K;
     using Push = typename K::Push;
 
-    Module module{};
-    bool rolled = false;
+    Module module;
     typename K::Constants constants;
     Push push;
     std::vector<Patch> patches;
@@ -80,7 +79,7 @@ struct Launch {
         patches.push_back({static_cast<uint32_t>(at), region, add});
     }
     Pipeline pipeline() const {
-        Pipeline p{module, rolled, {}, {}, patches, reads, writes, of_tuning_row};
+        Pipeline p{module, {}, {}, patches, reads, writes, of_tuning_row};
         std::memcpy(p.constants.data(), &constants, sizeof constants);
         // Copies field by field, so that padding between fields stays 0.
         for (const FieldInfo& f : info_of(K::id).fields)
@@ -107,9 +106,6 @@ Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool
 bool has_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
 // Fails if this device has no 16-bit dot products for this type.
 Result<bool> check_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
-inline bool has_two_forms(Module module) {
-    return info_of(module).forms == 2;
-}
 
 // The arrays that recordings of a forward, backward or combine are given.
 std::vector<CallerArray> caller_arrays_of(const Problem& problem);

@@ -30,7 +30,7 @@ Scales scales_of(const Problem& problem);
 template <class K>
 void set_tile_numbers(Launch<K>& launch, const TileNumbers& n) {
     auto& c = launch.constants;
-    launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
+    if (n.rolled != 0) launch.module = in_cpu_form(launch.module);
     c.threads = n.threads;
     c.lanes = n.lanes;
     c.prefetch = n.prefetch;
@@ -90,7 +90,7 @@ void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, b
 
 // A launch of a kernel with the row's tiles.
 template <class K>
-Launch<K> tile_launch(const Problem& problem, Module module, const TileChoice& tiles, bool arguments) {
+Launch<K> tile_launch(const Problem& problem, const Module& module, const TileChoice& tiles, bool arguments) {
     Launch<K> launch;
     launch.module = module;
     set_tile_numbers(launch, tiles.numbers);

@@ -28,21 +28,21 @@ struct Steps {
 Steps add_steps(const TileChoice& tiles, Plan& plan) {
     const Problem& p = plan.problem;
     const bool arguments = needs_arguments(p);
-    auto scores =
-        tile_launch<kernels::materialized_scores>(p, Module::materialized_scores_f32, tiles, arguments);
+    auto scores = tile_launch<kernels::materialized_scores>(p, {Kernel::materialized_scores, macros::F32},
+                                                            tiles, arguments);
     VKATTN_PATCH(scores, query, Region::query);
     VKATTN_PATCH(scores, key, Region::key);
     VKATTN_PATCH(scores, scores, Region::scores);
     scores.reads |= bit(Region::query) | bit(Region::key);
     scores.writes = bit(Region::scores);
-    auto softmax =
-        tile_launch<kernels::materialized_softmax>(p, Module::materialized_softmax_f32, tiles, arguments);
+    auto softmax = tile_launch<kernels::materialized_softmax>(p, {Kernel::materialized_softmax, macros::F32},
+                                                              tiles, arguments);
     VKATTN_PATCH(softmax, scores, Region::scores);
     VKATTN_PATCH(softmax, lse, Region::lse);
     softmax.reads |= bit(Region::scores);
     softmax.writes = bit(Region::scores) | bit(Region::lse);
-    auto output =
-        tile_launch<kernels::materialized_output>(p, Module::materialized_output_f32, tiles, arguments);
+    auto output = tile_launch<kernels::materialized_output>(p, {Kernel::materialized_output, macros::F32},
+                                                            tiles, arguments);
     VKATTN_PATCH(output, weights, Region::scores);
     VKATTN_PATCH(output, value, Region::value);
     VKATTN_PATCH(output, out_rows, Region::out);

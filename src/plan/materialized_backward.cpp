@@ -82,7 +82,7 @@ struct Piece {
 // A step's launch, without its tensors.
 template <class K>
 Launch<K> step(const Context& c, const Problem& p, View view) {
-    auto launch = tile_launch<K>(view_of(p, c.backward, view), info_of(K::id).modules_begin, c.tiles, true);
+    auto launch = tile_launch<K>(view_of(p, c.backward, view), {K::id, macros::F32}, c.tiles, true);
     launch.patches.front().add = block_at(view);  // so far there is no other than the block's
     launch.constants.far_rows = c.far_rows;
     return launch;

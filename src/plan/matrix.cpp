@@ -328,32 +328,18 @@ Launch<kernels::forward_matrix> matrix_launch(const Problem& p, const TileChoice
     const MatrixNumbers& n = *tiles.matrix;
     const MatrixTile tile = matrix_tile(n, p);
     Launch<kernels::forward_matrix> launch;
-    launch.module = matrix_module(Kernel::forward_matrix, p, n,
-                                  fetches_bias(p, n) ? "_bias"
-                                  : n.running != 0   ? "_running"
-                                                     : "");
-    launch.rolled = n.rolled != 0 && has_two_forms(launch.module);
+    const uint32_t loop = fetches_bias(p, n) ? macros::BIAS : n.running != 0 ? macros::RUNNING_MAX : 0;
+    launch.module = matrix_module(Kernel::forward_matrix, p, n, loop);
     set_problem(launch, p, tiles, needs_arguments(p));
+    set_matrix_constants(launch, p, n);
     auto& c = launch.constants;
     c.threads = n.threads();
-    c.subgroup_size = n.subgroup_size;
     c.row_blocks = n.row_blocks;
     c.tile_kv = n.tile_kv;
     c.chunk = tile.chunk;
     c.q_held_steps = tile.q_steps_held;
-    c.matrix_m = n.shape.m;
-    c.matrix_n = n.shape.n;
-    c.matrix_k = n.shape.k;
-    c.p_move = n.move;
-    c.element_layout = n.layout;
-    c.lane_by_index = n.lane_by_index || launch.rolled;
-    c.p_exchanged = n.turned != 0 && n.shape.exchanges;
     c.halves = n.halves;
-    c.l2_group_kib = n.l2_group_kib;
-    c.min_group_workgroups = n.min_group_workgroups;
     c.slices = tile.slices;
-    if (p.alignment_bytes % 16 == 0) c.load_bytes = 16;
-    c.mask_row_bytes = mask_row_bytes(p);
     return launch;
 }
 

@@ -4,9 +4,7 @@
 #pragma once
 
 #include <algorithm>
-#include <stdexcept>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -139,28 +137,42 @@ Result<TileChoice> choose_on_matrices(const Direction& d, const Rows& rows, bool
     return unsupported(field, why);
 }
 
-// The module of a kernel on matrix units for these operands, this way of P and this loop. Its name says them:
-// KERNEL_OPERANDS, _of_f32, the way of P, and `loop`. The pass for dbias moves no P.
+// The module of a kernel on matrix units for these operands, this way of P and the macros of a loop. Float32 storage
+// and the pass for dbias have one way.
 template <class Numbers>
-Module matrix_module(Kernel kernel, const Problem& p, const Numbers& n, std::string_view loop) {
-    const KernelInfo& info = info_of(kernel);
-    std::string name(info.name);
-    const bool moves_p = kernel != Kernel::backward_matrix_mask;
-    name += n.shape.dtype == VKATTN_DTYPE_FLOAT16 ? "_f16" : "_bf16";
-    if (p.dtype == VKATTN_DTYPE_FLOAT32)
-        name += "_of_f32";
-    else if (n.turned != 0)
-        name += "_turned";
-    else if (moves_p && n.move == MOVE_CONVERT)
-        name += "_nv2";
-    else if (moves_p && n.move == MOVE_SHARED)
-        name += "_rounded";
-    name += loop;
-    Module module = info.modules_begin;
-    while (module != info.modules_end && name_of(module) != name)
-        module = static_cast<Module>(static_cast<int32_t>(module) + 1);
-    if (module == info.modules_end) throw std::logic_error(name + " is no module");
-    return module;
+Module matrix_module(Kernel kernel, const Problem& p, const Numbers& n, uint32_t loop = 0) {
+    const bool half = n.shape.dtype == VKATTN_DTYPE_FLOAT16;
+    Module module{kernel, loop};
+    if (p.dtype == VKATTN_DTYPE_FLOAT32) {
+        module.macros |= half ? macros::F16_OPERANDS : macros::BF16_OPERANDS;
+    } else {
+        module.macros |= half ? macros::F16 : macros::BF16;
+        if (n.turned != 0)
+            module.macros |= macros::TURNED;
+        else if (kernel != Kernel::backward_matrix_mask)
+            module.macros |= n.move == MOVE_CONVERT  ? macros::COOPMAT2
+                             : n.move == MOVE_SHARED ? macros::ROUNDED_ACCUMULATORS
+                                                     : 0;
+    }
+    return n.rolled != 0 ? in_cpu_form(module) : module;
+}
+
+// The constants that all kernels on matrix units have, of a launch whose module and problem are set.
+template <class K, class Numbers>
+void set_matrix_constants(Launch<K>& launch, const Problem& p, const Numbers& n) {
+    auto& c = launch.constants;
+    c.subgroup_size = n.subgroup_size;
+    c.matrix_m = n.shape.m;
+    c.matrix_n = n.shape.n;
+    c.matrix_k = n.shape.k;
+    c.p_move = n.move;
+    c.element_layout = n.layout;
+    c.lane_by_index = n.lane_by_index || launch.module.has(macros::ROLLED);
+    c.p_exchanged = n.turned != 0 && n.shape.exchanges;
+    c.l2_group_kib = n.l2_group_kib;
+    c.min_group_workgroups = n.min_group_workgroups;
+    c.mask_row_bytes = mask_row_bytes(p);
+    if (p.alignment_bytes % 16 == 0) c.load_bytes = 16;
 }
 
 }  // namespace vkattn::core

@@ -57,10 +57,11 @@ uint32_t regions_of(Role role) {
 // Refuses a plan that needs a kernel or a form of a module which was left out of this build.
 Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
     for (const Pipeline& pipeline : plan.pipelines) {
-        const Kernel kernel = info_of(pipeline.module).kernel;
+        const Kernel kernel = pipeline.module.kernel;
         if (!has_kernel(caps, kernel)) return missing_kernel(kernel);
-        const bool needs_matrix = (info_of(pipeline.module).needs & NEED_MATRIX) != 0;
-        if (pipeline.rolled && (needs_matrix ? caps.missing_matrix_cpu_forms : caps.missing_cpu_forms))
+        const bool missing =
+            info_of(kernel).on_matrices ? caps.missing_matrix_cpu_forms : caps.missing_cpu_forms;
+        if (missing && pipeline.module.has(macros::ROLLED))
             return unsupported("options.tuning", "rolled = 1: this build has no forms for CPUs");
     }
     return true;

@@ -51,8 +51,7 @@ struct Patch {
 
 // A pipeline of a plan, and what all its dispatches have in common.
 struct Pipeline {
-    Module module{};
-    bool rolled = false;  // the module's form for CPUs is taken
+    Module module;
     ConstantValues constants{};
     PushBytes push{};  // without addresses, and without what a Cut says
     std::vector<Patch> patches;
@@ -89,7 +88,7 @@ CutPlace cut_place(Kernel kernel);
 
 // The value of a pipeline's constant by its name; 0 if its kernel has none of that name.
 uint32_t constant_of(const Pipeline& pipeline, std::string_view name);
-uint32_t constant_of(Module module, const ConstantValues& constants, std::string_view name);
+uint32_t constant_of(Kernel kernel, const ConstantValues& constants, std::string_view name);
 
 // Part of the scratch buffer, at offset_bytes from its start.
 struct ScratchRegion {

@@ -120,8 +120,8 @@ Plan probe_plan(const DeviceCaps& caps) {
     for (const MatrixShape& shape : caps.matrices) {
         if (!is_usable(shape, subgroup_size)) continue;
         Launch<kernels::probe_matrix> launch;
-        launch.module =
-            shape.dtype == VKATTN_DTYPE_FLOAT16 ? Module::probe_matrix_f16 : Module::probe_matrix_bf16;
+        launch.module = {Kernel::probe_matrix,
+                         shape.dtype == VKATTN_DTYPE_FLOAT16 ? macros::F16 : macros::BF16};
         launch.constants = {subgroup_size, subgroup_size, shape.m, shape.n, shape.k};
         VKATTN_PATCH(launch, results, Region::out, plan.pipelines.size() * probe_bytes);
         launch.writes = bit(Region::out);

@@ -61,24 +61,21 @@ uint32_t count_simd_registers(const InstanceFunctions& vk, VkPhysicalDevice devi
     return simd_registers_of(driver_id, amd_shader_core(vk, device).vgprsPerSimd);
 }
 
-// Bits of the kernels that the build has left out.
+// Bits of the kernels of which the build has left out modules for GPUs.
 uint32_t find_missing_kernels() {
     uint32_t missing = 0;
-    for (uint32_t kernel = 0; kernel < static_cast<uint32_t>(Kernel::count); kernel++)
-        if (compressed_spirv(info_of(static_cast<Kernel>(kernel)).modules_begin, false).empty())
-            missing |= 1u << kernel;
+    for (const Module& module : built_modules())
+        if (!module.has(macros::ROLLED) && compressed_spirv(module).empty())
+            missing |= 1u << static_cast<uint32_t>(module.kernel);
     return missing;
 }
 
 // True if the build has left out forms for CPUs of the modules that it has and that need a matrix unit, or do not.
 bool find_missing_cpu_forms(bool needs_matrix) {
-    for (uint32_t i = 0; i < static_cast<uint32_t>(Module::count); i++) {
-        const auto module = static_cast<Module>(i);
-        if (((info_of(module).needs & NEED_MATRIX) != 0) == needs_matrix &&
-            !compressed_spirv(module, false).empty() && compressed_spirv(module, true).empty())
-            return true;
-    }
-    return false;
+    return std::ranges::any_of(built_modules(), [&](const Module& module) {
+        return module.has(macros::ROLLED) && info_of(module.kernel).on_matrices == needs_matrix &&
+               !compressed_spirv(in_gpu_form(module)).empty() && compressed_spirv(module).empty();
+    });
 }
 
 // Shapes at subgroup scope with 16-bit operands and float32 accumulators, the largest first.

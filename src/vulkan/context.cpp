@@ -19,8 +19,8 @@ struct ModuleOwner {
 
 // A pipeline is named by its module and the constants that are not 0: "vkattn combine_f32 threads=64 head_dim_v=128".
 std::string name_of(const PipelineKey& key) {
-    std::string name = fmt::format("vkattn {}{}", core::name_of(key.module), key.rolled ? " rolled" : "");
-    const auto constants = info_of(info_of(key.module).kernel).constants;
+    std::string name = std::string("vkattn ") + core::name_of(key.module);
+    const auto constants = info_of(key.module.kernel).constants;
     for (size_t i = 0; i < constants.size(); i++)
         if (key.constants[i] != 0) name += fmt::format(" {}={}", constants[i], key.constants[i]);
     return name;
@@ -88,18 +88,17 @@ Pipelines::Ending::~Ending() {
 }
 
 Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
-    const ModuleInfo& module_info = info_of(key.module);
     const auto failed = [&](const char* what, VkResult result) {
         if (result == VK_ERROR_DEVICE_LOST) {
             lost_ = true;
             return device_lost();
         }
-        return Failure{
-            VKATTN_DEVICE_ERROR, "",
-            fmt::format("{} of {} failed with VkResult {}", what, module_info.name, static_cast<int>(result)),
-            static_cast<int32_t>(result)};
+        return Failure{VKATTN_DEVICE_ERROR, "",
+                       fmt::format("{} of {} failed with VkResult {}", what, core::name_of(key.module),
+                                   static_cast<int>(result)),
+                       static_cast<int32_t>(result)};
     };
-    Spirv code = constants_.take_words(key.module, key.rolled);
+    Spirv code = constants_.take_words(key.module);
     if (caps_.preserves_nonfinite) code = preserving_nonfinite(code);
     VkShaderModuleCreateInfo code_info{};
     code_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
@@ -110,7 +109,7 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
         return failed("vkCreateShaderModule", r);
     const ModuleOwner owner{vk_, device_, module};
 
-    const auto entries = constants_.entries_of(key.module, key.rolled);
+    const auto entries = constants_.entries_of(key.module);
     const VkSpecializationInfo constants{static_cast<uint32_t>(entries.size()), entries.data(),
                                          sizeof key.constants, key.constants.data()};
     VkComputePipelineCreateInfo info{};
@@ -124,7 +123,7 @@ Result<VkPipeline> Pipelines::build(const PipelineKey& key) {
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
     subgroup.requiredSubgroupSize = constant_of(key, "subgroup_size");
-    if ((module_info.needs & NEED_MATRIX) != 0) {
+    if (info_of(key.module.kernel).on_matrices) {
         info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
         if (caps_.subgroup_size_control) info.stage.pNext = &subgroup;
     }

@@ -140,47 +140,45 @@ uint64_t constants_read(const Spirv& module) {
     return read;
 }
 
-uint64_t PipelineConstants::read_by(Module module, bool rolled) {
-    const std::pair key{module, rolled};
+uint64_t PipelineConstants::read_by(const Module& module) {
     {
         const std::lock_guard lock(mutex_);
-        if (const auto known = read_.find(key); known != read_.end()) return known->second;
+        if (const auto known = read_.find(module); known != read_.end()) return known->second;
     }
     // A module is looked through without the lock. Two threads may do so at once, and find the same.
-    Spirv words = spirv_of(module, rolled);
+    Spirv words = spirv_of(module);
     const uint64_t read = constants_read(words);
     const std::lock_guard lock(mutex_);
-    if (read_.emplace(key, read).second) words_.emplace(key, std::move(words));
+    if (read_.emplace(module, read).second) words_.emplace(module, std::move(words));
     return read;
 }
 
-Spirv PipelineConstants::take_words(Module module, bool rolled) {
+Spirv PipelineConstants::take_words(const Module& module) {
     {
         const std::lock_guard lock(mutex_);
-        if (auto words = words_.extract({module, rolled})) return std::move(words.mapped());
+        if (auto words = words_.extract(module)) return std::move(words.mapped());
     }
-    return spirv_of(module, rolled);
+    return spirv_of(module);
 }
 
 uint32_t constant_of(const PipelineKey& key, std::string_view name) {
-    return constant_of(key.module, key.constants, name);
+    return constant_of(key.module.kernel, key.constants, name);
 }
 
 PipelineKey PipelineConstants::key_of(const Pipeline& pipeline) {
-    const ModuleInfo& module = info_of(pipeline.module);
-    const uint64_t read = read_by(pipeline.module, pipeline.rolled);
-    const auto names = info_of(module.kernel).constants;
-    PipelineKey key{pipeline.module, pipeline.rolled, {}};
-    for (size_t i = 0; i < names.size(); i++) {
-        const bool kept = (module.needs & NEED_MATRIX) != 0 && names[i] == "subgroup_size";
+    const KernelInfo& kernel = info_of(pipeline.module.kernel);
+    const uint64_t read = read_by(pipeline.module);
+    PipelineKey key{pipeline.module, {}};
+    for (size_t i = 0; i < kernel.constants.size(); i++) {
+        const bool kept = kernel.on_matrices && kernel.constants[i] == "subgroup_size";
         if (kept || (read >> i & 1) != 0) key.constants[i] = pipeline.constants[i];
     }
     return key;
 }
 
-std::vector<VkSpecializationMapEntry> PipelineConstants::entries_of(Module module, bool rolled) {
-    const uint64_t read = read_by(module, rolled);
-    const auto names = info_of(info_of(module).kernel).constants;
+std::vector<VkSpecializationMapEntry> PipelineConstants::entries_of(const Module& module) {
+    const uint64_t read = read_by(module);
+    const auto names = info_of(module.kernel).constants;
     std::vector<VkSpecializationMapEntry> entries;
     for (uint32_t i = 0; i < names.size(); i++)
         if ((read >> i & 1) != 0) entries.push_back({i, uint32_t{sizeof(uint32_t)} * i, sizeof(uint32_t)});

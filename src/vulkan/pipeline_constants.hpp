@@ -21,12 +21,9 @@ uint64_t constants_read(const Spirv& module);
 
 // Everything that a VkPipeline is built from.
 struct PipelineKey {
-    Module module{};
-    bool rolled = false;
+    Module module;
     ConstantValues constants{};
-    bool operator<(const PipelineKey& other) const {
-        return std::tie(module, rolled, constants) < std::tie(other.module, other.rolled, other.constants);
-    }
+    auto operator<=>(const PipelineKey&) const = default;
 };
 
 uint32_t constant_of(const PipelineKey& key, std::string_view name);
@@ -39,17 +36,17 @@ class PipelineConstants {
     PipelineKey key_of(const Pipeline& pipeline);
     // Lists for vkCreateComputePipelines the constants that the module reads. The others keep the module's
     // defaults: code that nobody uses may divide by them.
-    std::vector<VkSpecializationMapEntry> entries_of(Module module, bool rolled);
+    std::vector<VkSpecializationMapEntry> entries_of(const Module& module);
     // The module's words. Those that were decompressed to see what the module reads are given out once, because
     // a pipeline is usually built from them next.
-    Spirv take_words(Module module, bool rolled);
+    Spirv take_words(const Module& module);
 
   private:
-    uint64_t read_by(Module module, bool rolled);
+    uint64_t read_by(const Module& module);
 
     std::mutex mutex_;  // guards what follows
-    std::map<std::pair<Module, bool>, uint64_t> read_;
-    std::map<std::pair<Module, bool>, Spirv> words_;
+    std::map<Module, uint64_t> read_;
+    std::map<Module, Spirv> words_;
 };
 
 }  // namespace vkattn::core

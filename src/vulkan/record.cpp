@@ -100,10 +100,9 @@ void record(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& a
     for (size_t i = first; i < first + count; i++) {
         const Dispatch& d = planned.dispatches[i];
         const Pipeline& p = planned.pipelines[d.pipeline];
-        const Kernel kernel = info_of(p.module).kernel;
+        const Kernel kernel = p.module.kernel;
         if (d.barrier_before) barrier(vk, commands);
-        // Names of modules are string literals, which end with a zero.
-        const Label of_dispatch(vk, commands, name_of(p.module).data());
+        const Label of_dispatch(vk, commands, name_of(in_gpu_form(p.module)));
         if (of_pipeline != d.pipeline) {
             of_pipeline = d.pipeline;
             push = p.push;

@@ -39,12 +39,8 @@ Spirv decompress(std::span<const uint8_t> frame, std::string_view name) {
     return words;
 }
 
-std::string module_name(Module module, bool rolled) {
-    return std::string(name_of(module)) + (rolled && info_of(module).forms == 2 ? "_rolled" : "");
-}
-
-Spirv spirv_of(Module module, bool rolled) {
-    return decompress(compressed_spirv(module, rolled), module_name(module, rolled));
+Spirv spirv_of(const Module& module) {
+    return decompress(compressed_spirv(module), name_of(module));
 }
 
 Spirv preserving_nonfinite(const Spirv& module) {

@@ -1,4 +1,4 @@
-// The compiled modules of shaders/kernels.def, which the build embeds as Zstandard frames, their ids as spirv_ids.hpp
+// The compiled modules of shaders/modules.def, which the build embeds as Zstandard frames, their ids as spirv_ids.hpp
 // writes them. Pipelines are built from them (context.cpp), and pipeline_constants.cpp looks for the constants that
 // they read.
 #pragma once
@@ -23,23 +23,19 @@ struct Frame {
     operator std::span<const uint8_t>() const { return {reinterpret_cast<const uint8_t*>(words), bytes}; }
 };
 
-// rolled asks for the module's form for CPUs, where it has two. Every call decompresses the module again, so
-// callers keep what they need more than once.
-Spirv spirv_of(Module module, bool rolled);
+// Every call decompresses the module again, so callers keep what they need more than once.
+Spirv spirv_of(const Module& module);
 
 // The module with the execution mode SignedZeroInfNanPreserve for float32 (SPIR-V 1.5, section 3.6): its compiler may
 // then not assume that there is no NaN and no infinity. For devices that have
 // VkPhysicalDeviceFloatControlsProperties::shaderSignedZeroInfNanPreserveFloat32.
 Spirv preserving_nonfinite(const Spirv& module);
 
-// The module's name, with "_rolled" behind it for the form for CPUs of a module that has two.
-std::string module_name(Module module, bool rolled);
-
 // Throws std::runtime_error with the module's name if the bytes are not a whole, undamaged frame of a module. An
 // exception and no Failure, because only a damaged library can be the cause: nobody shall choose another kernel then.
 Spirv decompress(std::span<const uint8_t> frame, std::string_view name);
 
-// The module as it lies in the library; empty if the build has left out its kernel or this form.
-std::span<const uint8_t> compressed_spirv(Module module, bool rolled);
+// The module as it lies in the library; empty if the build has left it out.
+std::span<const uint8_t> compressed_spirv(const Module& module);
 
 }  // namespace vkattn::core

@@ -137,7 +137,7 @@ Compiler::~Compiler() {
 }
 
 Built Compiler::build(const core::PipelineKey& key) const {
-    core::Spirv code = core::spirv_of(key.module, key.rolled);
+    core::Spirv code = core::spirv_of(key.module);
     if (caps().preserves_nonfinite) code = core::preserving_nonfinite(code);
     VkShaderModuleCreateInfo module_info{};
     module_info.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
@@ -149,7 +149,7 @@ Built Compiler::build(const core::PipelineKey& key) const {
     if (built.result != VK_SUCCESS) return built;
 
     core::PipelineConstants reader;
-    const auto entries = reader.entries_of(key.module, key.rolled);
+    const auto entries = reader.entries_of(key.module);
     const VkSpecializationInfo specialization{static_cast<uint32_t>(entries.size()), entries.data(),
                                               sizeof key.constants, key.constants.data()};
     VkComputePipelineCreateInfo info{};
@@ -165,7 +165,7 @@ Built Compiler::build(const core::PipelineKey& key) const {
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
     subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
     subgroup.requiredSubgroupSize = core::constant_of(key, "subgroup_size");
-    if ((core::info_of(key.module).needs & core::NEED_MATRIX) != 0) {
+    if (core::info_of(key.module.kernel).on_matrices) {
         info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
         if (caps().subgroup_size_control) info.stage.pNext = &subgroup;
     }

@@ -147,8 +147,9 @@ class Gate {
             add(name_of(p, plan, device.layout, c.tuning), p);
     }
     void add(const std::string& name, const core::Pipeline& p) {
-        const Identity identity{fingerprint(p, constants_), hash_of_constants(p, constants_),
-                                !p.rolled && now_.has_same(core::name_of(p.module), kept_)};
+        const Identity identity{
+            fingerprint(p, constants_), hash_of_constants(p, constants_),
+            !p.module.has(core::macros::ROLLED) && now_.has_same(core::name_of(p.module), kept_)};
         rows_.add(name, identity, [&] { return usage_now(p); });
     }
     Usage usage_now(const core::Pipeline& p) {
@@ -240,10 +241,9 @@ void write(const std::string& text, const std::string& path) {
 // Writes what this build and the tables have of each module. The forms for CPUs are of no device here.
 int write_modules(const Arguments& a) {
     Modules modules{a.shader_compiler, {}};
-    for (size_t i = 0; i < static_cast<size_t>(core::Module::count); i++) {
-        const auto module = static_cast<core::Module>(i);
-        modules.hashes.emplace(core::name_of(module), hash_of_words(module, false));
-    }
+    for (const core::Module& module : core::built_modules())
+        if (!module.has(core::macros::ROLLED))
+            modules.hashes.emplace(core::name_of(module), hash_of_words(module));
     std::set<std::filesystem::path> files;  // in the same order everywhere
     for (const auto& entry : std::filesystem::directory_iterator(a.tables)) files.insert(entry.path());
     for (const std::filesystem::path& file : files) modules.add_rows(parse_table(read(file)));

@@ -43,12 +43,12 @@ core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& 
 }
 
 // Plans share modules, and each is decompressed to look at it.
-uint64_t hash_of_words(core::Module module, bool rolled) {
-    static std::map<std::pair<core::Module, bool>, uint64_t> known;
-    const auto [kept, is_new] = known.try_emplace({module, rolled}, 0);
+uint64_t hash_of_words(const core::Module& module) {
+    static std::map<core::Module, uint64_t> known;
+    const auto [kept, is_new] = known.try_emplace(module, 0);
     if (is_new) {
         Hash hash;
-        hash.add_all(core::spirv_of(module, rolled));
+        hash.add_all(core::spirv_of(module));
         kept->second = hash.value;
     }
     return kept->second;
@@ -57,7 +57,7 @@ uint64_t hash_of_words(core::Module module, bool rolled) {
 uint32_t hash_of_constants(const core::Pipeline& pipeline, core::PipelineConstants& constants) {
     const core::PipelineKey key = constants.key_of(pipeline);
     Hash hash;
-    for (const std::string_view name : core::info_of(core::info_of(pipeline.module).kernel).constants) {
+    for (const std::string_view name : core::info_of(pipeline.module.kernel).constants) {
         const uint32_t value = core::constant_of(key, name);
         if (value == 0) continue;
         hash.add_all(name);
@@ -68,7 +68,7 @@ uint32_t hash_of_constants(const core::Pipeline& pipeline, core::PipelineConstan
 
 uint64_t fingerprint(const core::Pipeline& pipeline, core::PipelineConstants& constants) {
     Hash hash;
-    hash.add_number(hash_of_words(pipeline.module, pipeline.rolled));
+    hash.add_number(hash_of_words(pipeline.module));
     hash.add_all(constants.key_of(pipeline).constants);
     return hash.value;
 }
@@ -79,9 +79,9 @@ core::Spirv specialized(const core::Pipeline& pipeline, core::PipelineConstants&
     constexpr uint32_t op_spec_constant_true = 48, op_spec_constant_false = 49, op_spec_constant = 50,
                        op_decorate = 71;
     std::map<uint32_t, uint32_t> value_of_number, value_of_id;
-    for (const VkSpecializationMapEntry& e : constants.entries_of(pipeline.module, pipeline.rolled))
+    for (const VkSpecializationMapEntry& e : constants.entries_of(pipeline.module))
         value_of_number[e.constantID] = pipeline.constants[e.offset / sizeof(uint32_t)];
-    core::Spirv words = core::spirv_of(pipeline.module, pipeline.rolled);
+    core::Spirv words = core::spirv_of(pipeline.module);
     for (size_t at = header_words; at < words.size(); at += words[at] >> 16) {
         const uint32_t opcode = words[at] & 0xffff;
         if (opcode == op_decorate && words[at + 2] == decoration_spec_id) {

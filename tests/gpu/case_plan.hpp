@@ -13,7 +13,7 @@ namespace vkattn::test {
 core::Result<core::Plan> core_plan_of(const core::DeviceCaps& caps, const Case& c, bool backward);
 
 // FNV-1a of a module's words.
-uint64_t hash_of_words(core::Module module, bool rolled);
+uint64_t hash_of_words(const core::Module& module);
 // FNV-1a, 32 bits, of the names and values of the constants that a pipeline's module reads. A constant that is 0 counts
 // as one that is not there: so a new constant, which is 0 where it is not asked for, changes no hash but the module's.
 uint32_t hash_of_constants(const core::Pipeline& pipeline, core::PipelineConstants& constants);

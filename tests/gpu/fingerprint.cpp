@@ -73,7 +73,7 @@ void print_case(const Contexts& contexts, const std::string& line, const std::fi
         fmt::print("{:016x}", hash_of_work(plan));
         for (const core::Pipeline& p : plan.pipelines) {
             const std::string number = fmt::format("{:016x}", fingerprint(p, constants));
-            pipelines += fmt::format(" {}:{}", core::module_name(p.module, p.rolled), number);
+            pipelines += fmt::format(" {}:{}", core::name_of(p.module), number);
             if (!folder.empty()) write_specialized(folder / (number + ".spv"), p, constants);
         }
     }

@@ -77,12 +77,11 @@ struct Interposer::Hooks {
     static std::string module_of(const VkShaderModuleCreateInfo& info) {
         static const std::map<core::Spirv, std::string> names = [] {
             std::map<core::Spirv, std::string> all;
-            for (int32_t i = 0; i < static_cast<int32_t>(core::Module::count); i++)
-                for (const bool rolled : {false, true}) {
-                    const auto module = static_cast<core::Module>(i);
-                    const core::Spirv words = core::spirv_of(module, rolled);
-                    all[words] = all[core::preserving_nonfinite(words)] = core::name_of(module);
-                }
+            for (const core::Module& module : core::built_modules()) {
+                const core::Spirv words = core::spirv_of(module);
+                all[words] = all[core::preserving_nonfinite(words)] =
+                    core::name_of(core::in_gpu_form(module));
+            }
             return all;
         }();
         const auto found = names.find(words_of(info));
@@ -311,9 +310,8 @@ void Interposer::reset() {
 namespace {
 
 const core::FieldInfo* find_field(const Command& command, std::string_view name) {
-    for (int32_t i = 0; i < static_cast<int32_t>(core::Module::count); i++) {
-        const core::ModuleInfo& module = core::info_of(static_cast<core::Module>(i));
-        if (module.name != command.module) continue;
+    for (const core::Module& module : core::built_modules()) {
+        if (core::name_of(module) != command.module) continue;
         for (const core::FieldInfo& field : core::info_of(module.kernel).fields)
             if (field.name == name) return &field;
     }

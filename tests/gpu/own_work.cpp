@@ -10,9 +10,9 @@ namespace vkattn::test {
 namespace {
 
 std::span<const uint8_t> code_of(std::string_view name) {
-    if (name == "product") return code_product;
+    if (name == "product") return code_product_f32;
     REQUIRE(name == "convert");
-    return code_convert;
+    return code_convert_f32;
 }
 
 }  // namespace

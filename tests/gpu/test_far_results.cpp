@@ -308,7 +308,7 @@ TEST_CASE_FIXTURE(Recorded, "parts of the output of more than 2^30 rows") {
     HugeForward forward(device, context_of_large_device.get(), text);
     const auto& dispatches = forward.plan().dispatches;
     const auto is_merge = [&](const core::Dispatch& d) {
-        return forward.plan().pipelines[d.pipeline].module == core::Module::combine_f32;
+        return forward.plan().pipelines[d.pipeline].module.kernel == core::Kernel::combine;
     };
     const auto first_merge = std::find_if(dispatches.begin(), dispatches.end(), is_merge);
     REQUIRE(first_merge != dispatches.end());

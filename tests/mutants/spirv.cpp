@@ -13,8 +13,8 @@
 namespace vkattn::core {
 
 // The names are those that --wrap gives to the function of tests/mutants.cmake.
-Spirv embedded_spirv(Module module, bool rolled) __asm__("__real__ZN6vkattn4core8spirv_ofENS0_6ModuleEb");
-Spirv chosen_spirv(Module module, bool rolled) __asm__("__wrap__ZN6vkattn4core8spirv_ofENS0_6ModuleEb");
+Spirv embedded_spirv(const Module& module) __asm__("__real__ZN6vkattn4core8spirv_ofERKNS0_6ModuleE");
+Spirv chosen_spirv(const Module& module) __asm__("__wrap__ZN6vkattn4core8spirv_ofERKNS0_6ModuleE");
 
 namespace {
 
@@ -49,11 +49,10 @@ const Spirv* folder_module(const std::string& folder, const std::string& name) {
 
 }  // namespace
 
-Spirv chosen_spirv(Module module, bool rolled) {
+Spirv chosen_spirv(const Module& module) {
     const char* const folder = std::getenv("VKATTN_SPIRV");
-    const Spirv* const words =
-        folder == nullptr ? nullptr : folder_module(folder, module_name(module, rolled));
-    return words == nullptr ? embedded_spirv(module, rolled) : *words;
+    const Spirv* const words = folder == nullptr ? nullptr : folder_module(folder, name_of(module));
+    return words == nullptr ? embedded_spirv(module) : *words;
 }
 
 }  // namespace vkattn::core

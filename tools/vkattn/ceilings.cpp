@@ -134,7 +134,7 @@ double best_tflops(Runtime& runtime, const Kernel& kernel, const Buffer& sink, u
 double measure_fma(Runtime& runtime, const Buffer& sink, uint32_t groups) {
     const double flops =
         2.0 * 4 * 4 * CEILING_CHAINS * CEILING_THREADS * groups;  // a round: 4 steps of vec4 chains
-    return best_tflops(runtime, Kernel(runtime, core::decompress(code_ceiling_fma, "ceiling_fma")), sink,
+    return best_tflops(runtime, Kernel(runtime, core::decompress(code_ceiling_fma_f32, "ceiling_fma")), sink,
                        groups, flops);
 }
 
@@ -148,7 +148,7 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
     });
     if (shape == caps.matrices.end()) return {};
     const Kernel kernel(
-        runtime, core::decompress(code_ceiling_matrix, "ceiling_matrix"),
+        runtime, core::decompress(code_ceiling_matrix_f16, "ceiling_matrix"),
         {{shape->m, shape->n, shape->k}, caps.subgroup_size_control ? subgroup_size : 0, true});
     const double products =
         double{CEILING_STEPS} * CEILING_CHAINS * (CEILING_THREADS / subgroup_size) * groups;
@@ -156,7 +156,7 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
 }
 
 double measure_copy(Runtime& runtime, const Buffer& from, const Buffer& to) {
-    const Kernel copy(runtime, core::decompress(code_ceiling_copy, "ceiling_copy"));
+    const Kernel copy(runtime, core::decompress(code_ceiling_copy_f32, "ceiling_copy"));
     constexpr uint32_t vecs = 16;
     const auto groups = static_cast<uint32_t>(from.size_bytes() / (16 * vecs * CEILING_THREADS));
     double best = 1e30, all = 0;
