@@ -122,8 +122,8 @@ TEST_CASE_FIXTURE(Labelled, "a layer sees under which labels each dispatch stand
     args.scratch_address = scratch.address();
     const std::string of_plan = "vkattn forward f32 b2 h8/2 3x799 d40 causal | ";
     check_lines(see([&](VkCommandBuffer to) { plan.cmd_forward(to, args); }),
-                {of_plan + "forward_tiles_f32 | vkattn forward_tiles_f32 ",
-                 of_plan + "combine_f32 | vkattn combine_f32 "});
+                {of_plan + "forward_tiles_f32 | vkattn forward_tiles_f32",
+                 of_plan + "combine_f32 | vkattn combine_f32"});
 
     VkattnCombine merge = combine();
     merge.num_parts = 3;
@@ -133,7 +133,7 @@ TEST_CASE_FIXTURE(Labelled, "a layer sees under which labels each dispatch stand
     VkattnCombineArgs parts = combine_args();
     parts.parts = args.key, parts.parts_lse = args.value, parts.out = args.out;
     check_lines(see([&](VkCommandBuffer to) { merging.cmd_combine(to, parts); }),
-                {"vkattn combine f32 3 parts b1 h1 5 rows d8 | combine_f32 | vkattn combine_f32 "});
+                {"vkattn combine f32 3 parts b1 h1 5 rows d8 | combine_f32 | vkattn combine_f32"});
     const auto probe = see([&](VkCommandBuffer to) { context.record_probe(to, place); });
     CHECK(probe.empty() == (context.probe_size() == 0));
     check_lines(probe, {probe.size(), "vkattn probe of the matrix units | probe_matrix_"});
