@@ -44,7 +44,7 @@ endforeach()
 list(REMOVE_DUPLICATES groups)
 foreach(group IN LISTS groups)
   execute_process(
-    COMMAND "${GLSLC}" --target-env=vulkan1.2 -fshader-stage=compute -Werror -I "${shaders}" ${options_${group}} -MD -c
+    COMMAND "${GLSLC}" --target-env=vulkan1.2 -fshader-stage=compute -Werror ${options_${group}} -I "${shaders}" -MD -c
             ${sources_${group}}
     WORKING_DIRECTORY "${FOLDER}" COMMAND_ERROR_IS_FATAL ANY)
 endforeach()

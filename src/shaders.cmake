@@ -100,7 +100,8 @@ function(vkattn_read_constants output list)
   set(${output} "${constants}" PARENT_SCOPE)
 endfunction()
 
-# vkattn_module_line(OUTPUT): the line that compiles the module which was split last. Modules for GPUs are not optimised
+# vkattn_module_line(OUTPUT): the line that compiles the module which was split last, with VKATTN_MODULE_OPTIONS, which
+# are empty but in a test. Modules for GPUs are not optimised
 # here, because drivers do it better (-2 to -8 %). Portable kernels for CPUs are, by passes that take 0.02 s a module:
 # the first backward of a process takes lavapipe 254 ms instead of the 367 ms without any. After glslc -O it takes 170
 # ms, and SwiftShader makes a pipeline in 0.6 instead of 0.85 s, but -O takes 0.5 s a module. Once compiled, kernels run
@@ -122,7 +123,7 @@ function(vkattn_module_line output)
     string(APPEND flags " --target-env=vulkan1.3")
   endif()
   get_property(ids GLOBAL PROPERTY VKATTN_IDS_OF_${module_kernel})
-  set(${output} "${module}|${flags}${ids}|${passes}" PARENT_SCOPE)
+  set(${output} "${module}|${flags}${ids}${VKATTN_MODULE_OPTIONS}|${passes}" PARENT_SCOPE)
 endfunction()
 
 # vkattn_pack_module(SPIRV OUTPUT): OUTPUT is the module as C++, by src/pack_module.cpp. That program runs while

@@ -28,7 +28,7 @@ struct FirstVersion {
 namespace version_0_1 {
 inline constexpr FirstVersion problem{224, 216, 28}, options{56, 48, 8}, combine{104, 96, 12},
     backward{112, 88, 7}, scratch{24, 16, 3}, plan_info{104, 96, 70}, context_info{72, 64, 10},
-    forward_args{96, 88, 12}, backward_args{144, 136, 18}, combine_args{40, 32, 5};
+    module{40, 32, 5}, forward_args{96, 88, 12}, backward_args{144, 136, 18}, combine_args{40, 32, 5};
 }
 
 // Each public struct has a specialization.
@@ -82,6 +82,7 @@ constexpr bool grows_in_the_open() {
 VKATTN_FIRST_VERSION(VkattnProblem, alignment_bytes, version_0_1::problem)
 VKATTN_LATER_VERSIONS(VkattnProblem, mask_strides, 248, 256, 264)
 VKATTN_FIRST_VERSION(VkattnOptions, precision, version_0_1::options)
+VKATTN_LATER_VERSIONS(VkattnOptions, variant, 64)
 VKATTN_FIRST_VERSION(VkattnCombine, alignment_bytes, version_0_1::combine)
 VKATTN_FIRST_VERSION(VkattnBackward, dvalue_strides, version_0_1::backward)
 VKATTN_LATER_VERSIONS(VkattnBackward, dsinks, 120)
@@ -90,6 +91,7 @@ VKATTN_FIRST_VERSION(VkattnPlanInfo, max_segment_flops, version_0_1::plan_info)
 #ifdef VKATTN_H  // the planner does not see these structs, which need Vulkan
 VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_info)
 VKATTN_LATER_VERSIONS(VkattnContextInfo, probe_results, 88, 96, 120)
+VKATTN_FIRST_VERSION(VkattnModule, code_bytes, version_0_1::module)
 VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
 VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104, 112, 120)
 VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)

@@ -197,6 +197,11 @@ typedef struct VkattnOptions {
      * A backward rounds for head dims up to 256 at most, fewer where registers are. It wants the lse of a forward that
      * has rounded too: with another one its weights sum to 1 but for the rounding of a score. */
     VkattnPrecision precision;
+    /* Null, the default: the library's own modules. Otherwise the VkattnModule::variant of modules that the context was
+     * given (vkattn_context_add_module): each stands in for the library's module of its name, wherever the plan has
+     * that. Which kernel, tuning row and module that is, is planned as without it. A plan that has none of these
+     * modules is UNSUPPORTED, and the reason names those that it has. */
+    const char* variant;
 } VkattnOptions;
 
 /* Attention over some of the keys gives a partial out and lse; parts over disjoint keys merge to the whole:

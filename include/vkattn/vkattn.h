@@ -176,6 +176,17 @@ typedef struct VkattnBackwardArgs {
     VkDeviceAddress dsinks; /* backward.dsinks */
 } VkattnBackwardArgs;
 
+/* A module that the application has compiled: a kernel of shaders/ that was changed, of the very version of the library
+ * that it is given to. `vkattn info --modules` prints how each is compiled: docs/embedding.md has an example. */
+typedef struct VkattnModule {
+    size_t struct_size;
+    const char* variant; /* what VkattnOptions::variant takes; one name may have many modules */
+    const char*
+        module; /* the module that it stands in for, "forward_tiles_f16"; modules for CPUs end in _rolled */
+    const uint32_t* code; /* SPIR-V, which is read by the call only */
+    size_t code_bytes;
+} VkattnModule;
+
 /* Addresses of one combine. Null is legal for empty tensors, for lse, which is not written then, and for sinks. */
 typedef struct VkattnCombineArgs {
     size_t struct_size;
@@ -207,6 +218,7 @@ VKATTN_API const char* vkattn_status_name(VkattnStatus status);
 VKATTN_INIT_FUNCTION(VkattnProblem, vkattn_problem_init)
 VKATTN_INIT_FUNCTION(VkattnOptions, vkattn_options_init)
 VKATTN_INIT_FUNCTION(VkattnContextInfo, vkattn_context_info_init)
+VKATTN_INIT_FUNCTION(VkattnModule, vkattn_module_init)
 VKATTN_INIT_FUNCTION(VkattnForwardArgs, vkattn_forward_args_init)
 VKATTN_INIT_FUNCTION(VkattnScratch, vkattn_scratch_init)
 VKATTN_INIT_FUNCTION(VkattnPlanInfo, vkattn_plan_info_init)
@@ -298,6 +310,14 @@ VKATTN_API VkattnStatus vkattn_cmd_probe(VkCommandBuffer command_buffer, VkattnC
                                          VkDeviceAddress results, VkattnError* error);
 VKATTN_API VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results,
                                               uint64_t size_bytes, VkattnError* error);
+/* Gives the context a module of the application's own, for plans whose options.variant is module.variant. Its form is
+ * checked: whole instructions, a compute shader `main`, no specialization constant that the kernel does not have. What
+ * it does is not, and no self-test covers it: spirv-val is for that, and the application's own tests. It may be called
+ * while other threads use the context.
+ * Errors: INVALID_ARGUMENT (null, an unknown name, code that is no such module, a module that this variant has
+ * already), OUT_OF_HOST_MEMORY. */
+VKATTN_API VkattnStatus vkattn_context_add_module(VkattnContext* context, const VkattnModule* module,
+                                                  VkattnError* error);
 /* One line for device, driver and version of vkattn, then what was found; "" for a context that is not probed. `text`,
  * `capacity` and `length` are as in vkattn_plan_describe. */
 VKATTN_API VkattnStatus vkattn_probe_results(const VkattnContext* context, char* text, size_t capacity,

@@ -88,6 +88,11 @@ inline VkattnContextInfo context_info() {
     vkattn_context_info_init(&i);
     return i;
 }
+inline VkattnModule module_info() {
+    VkattnModule m;
+    vkattn_module_init(&m);
+    return m;
+}
 inline VkattnForwardArgs forward_args() {
     VkattnForwardArgs a;
     vkattn_forward_args_init(&a);
@@ -144,6 +149,10 @@ class Context {
         VkattnContext* made = nullptr;
         detail::call(vkattn_context_create, &info, &made);
         handle_ = Handle(made);
+    }
+    // See vkattn_context_add_module. Throws Error.
+    void add_module(const VkattnModule& module) const {
+        detail::call(vkattn_context_add_module, handle_.get(), &module);
     }
     // Gives on_message what the library would otherwise do in silence, instead of info.message, whose rules hold here:
     // it may be called on several threads at once, and what it throws is dropped.

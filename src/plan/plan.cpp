@@ -1,6 +1,7 @@
 #include "plan.hpp"
 
 #include <algorithm>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -80,6 +81,27 @@ Result<bool> check_verdict(const DeviceCaps& caps, const Plan& plan, std::string
     return true;
 }
 
+// Puts modules of the variant that is asked for in the place of the library's.
+Result<bool> take_variant(const Options& options, Plan& plan) {
+    if (options.variant.empty()) return true;
+    if (options.variants.empty())
+        return invalid("options.variant",
+                       fmt::format("the context was given no module of '{}'", excerpt(options.variant)));
+    bool taken = plan.pipelines.empty();
+    std::set<std::string> names;
+    for (Pipeline& pipeline : plan.pipelines) {
+        names.insert(name_of(pipeline.module));
+        for (const Module& other : options.variants)
+            if (other.kernel == pipeline.module.kernel && other.macros == pipeline.module.macros) {
+                pipeline.module = other;
+                taken = true;
+            }
+    }
+    if (taken) return true;
+    return unsupported("options.variant", fmt::format("'{}' has no module of this plan, which takes {}",
+                                                      excerpt(options.variant), fmt::join(names, ", ")));
+}
+
 // A dispatch waits if it reads what was written, or writes what was read, or rewrites what was written, since the last
 // barrier.
 void place_barriers(Plan& plan) {
@@ -142,6 +164,7 @@ Result<Plan> choose_plan(const DeviceCaps& caps, const Options& options, const K
     chosen->caller_arrays = chosen->backward ? caller_arrays_of(chosen->problem, *chosen->backward)
                                              : caller_arrays_of(chosen->problem);
     add_argument_writes(*chosen);
+    if (auto ok = take_variant(options, *chosen); !ok) return ok.failure();
     place_barriers(*chosen);
     return std::move(*chosen);
 }
@@ -193,7 +216,7 @@ Result<VkattnDtype> operand_type(const Problem& problem, const Options& options)
 }
 
 RowKind row_kind_of(const Problem& p, const Options& options) {
-    return {p.head_dim_qk, p.head_dim_v, p.dtype, options.precision};
+    return {p.head_dim_qk, p.head_dim_v, p.dtype, options.precision, options.variant};
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {

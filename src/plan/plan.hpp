@@ -162,11 +162,14 @@ struct Options {
     uint32_t num_splits = 0;
     bool batch_invariant = false;
     VkattnPrecision precision{};
+    std::string variant;                     // "" = the library's own modules
+    std::vector<Module> variants;            // those of that name
     std::vector<std::string> rejected_rows;  // tuning rows whose pipelines this device failed to build
 };
 
-// The part of a problem that a tuning row's pipelines depend on. Problems that agree in it share the rejected rows.
-using RowKind = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision>;
+// What a tuning row's pipelines depend on, of a problem and its options. Problems that agree in it share the rejected
+// rows.
+using RowKind = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision, std::string>;
 RowKind row_kind_of(const Problem& problem, const Options& options);
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options);

@@ -57,6 +57,7 @@ Result<Options> read_options(const VkattnOptions* given) {
     if (!o) return o.failure();
     if (o->kernel != nullptr) chosen.kernel = o->kernel;
     if (o->tuning != nullptr) chosen.tuning = o->tuning;
+    if (o->variant != nullptr) chosen.variant = o->variant;
     chosen.max_scratch_bytes = o->max_scratch_bytes;
     chosen.max_dispatch_flops = o->max_dispatch_flops;
     chosen.num_splits = o->num_splits;
@@ -218,6 +219,9 @@ void vkattn_options_init_sized(VkattnOptions* options, size_t struct_size) {
 void vkattn_context_info_init_sized(VkattnContextInfo* info, size_t struct_size) {
     init_struct(info, struct_size, zeroed<VkattnContextInfo>());
 }
+void vkattn_module_init_sized(VkattnModule* module, size_t struct_size) {
+    init_struct(module, struct_size, zeroed<VkattnModule>());
+}
 void vkattn_forward_args_init_sized(VkattnForwardArgs* args, size_t struct_size) {
     init_struct(args, struct_size, zeroed<VkattnForwardArgs>());
 }
@@ -338,6 +342,16 @@ VkattnStatus vkattn_context_probed(VkattnContext* context, const void* results, 
                                        s.n, s.k, name_of(s.dtype));
                 });
         return true;
+    });
+}
+
+VkattnStatus vkattn_context_add_module(VkattnContext* context, const VkattnModule* module,
+                                       VkattnError* error) {
+    return guarded(error, [&]() -> Result<bool> {
+        if (context == nullptr) return invalid("context", "is null");
+        const auto given = read_struct("module", module, zeroed<VkattnModule>());
+        if (!given) return given.failure();
+        return add_module(*context, *given);
     });
 }
 

@@ -1,5 +1,6 @@
 #include "context.hpp"
 
+#include <algorithm>
 #include <new>
 
 #include <fmt/format.h>
@@ -146,6 +147,32 @@ void Pipelines::set_name(const PipelineKey& key, VkPipeline pipeline) const {
         vk_.vkSetDebugUtilsObjectNameEXT(device_, &info);
     } catch (const std::bad_alloc&) {
     }
+}
+
+Result<bool> add_module(VkattnContext& context, const VkattnModule& given) {
+    if (given.variant == nullptr || *given.variant == 0) return invalid("module.variant", "is null or empty");
+    if (given.module == nullptr) return invalid("module.module", "is null");
+    if (given.code == nullptr) return invalid("module.code", "is null");
+    const auto known = std::ranges::find(built_modules(), std::string_view(given.module),
+                                         [](const Module& m) { return std::string_view(name_of(m)); });
+    if (known == built_modules().end())
+        return invalid("module.module", "is no module of this library: vkattn info --modules lists them");
+    if (given.code_bytes % sizeof(uint32_t) != 0)
+        return invalid("module.code_bytes", "is not a multiple of 4");
+    Spirv words(given.code, given.code + given.code_bytes / sizeof(uint32_t));
+    if (std::string why = why_no_module(words, info_of(known->kernel)); !why.empty())
+        return invalid("module.code", std::move(why));
+    const std::lock_guard lock(context.mutex);
+    const auto number = static_cast<uint32_t>(context.variants.size()) + 1;
+    auto& variant =
+        context.variants.try_emplace(given.variant, VkattnContext::Variant{number, {}}).first->second;
+    Module module = *known;
+    module.variant = variant.number;
+    if (std::ranges::find(variant.modules, module) != variant.modules.end())
+        return invalid("module.module", "is there already, of this variant");
+    context.pipelines.keep(module, std::move(words));
+    variant.modules.push_back(module);
+    return true;
 }
 
 }  // namespace vkattn::core

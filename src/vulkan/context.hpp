@@ -34,6 +34,8 @@ class Pipelines {
     VkPipelineLayout layout() const { return layout_; }
     // Once the driver has said that the device is lost, this fails without asking it.
     Result<VkPipeline> get(const Pipeline& pipeline);
+    // Keeps the words of a variant, from which pipelines of it are built.
+    void keep(const Module& variant, Spirv words) { constants_.keep(variant, std::move(words)); }
     size_t size() const;
 
   private:
@@ -85,9 +87,15 @@ struct VkattnContext {
     // Those of vkattn_cmd_self_test, until vkattn_context_self_tested.
     std::vector<vkattn::core::PlannedTest> recorded_tests;
     vkattn::core::Pipelines pipelines;
-    std::mutex mutex;  // guards rejected_rows
+    std::mutex mutex;  // guards what follows
     // Tuning rows whose pipelines this driver could not build.
     std::map<vkattn::core::RowKind, std::vector<std::string>> rejected_rows;
+    // Modules of the application by the name of their variant. Its number is their Module::variant.
+    struct Variant {
+        uint32_t number;
+        std::vector<vkattn::core::Module> modules;
+    };
+    std::map<std::string, Variant> variants;
 };
 
 struct VkattnPlan {
@@ -103,5 +111,8 @@ namespace vkattn::core {
 // Checks `info`, whose struct has the size of today, and makes a context of it. Tells the application what is special
 // about its device, and which kept texts are not used.
 Result<std::unique_ptr<VkattnContext>> make_context(const VkattnContextInfo& info);
+
+// Checks a module of the application, whose struct has the size of today, and adds it.
+Result<bool> add_module(VkattnContext& context, const VkattnModule& given);
 
 }  // namespace vkattn::core

@@ -38,6 +38,8 @@ Result<Plan> plan_request(VkattnContext& context, Request& request) {
         const std::lock_guard lock(context.mutex);
         const auto rejected = context.rejected_rows.find(row_kind_of(request.problem, request.options));
         if (rejected != context.rejected_rows.end()) request.options.rejected_rows = rejected->second;
+        const auto variants = context.variants.find(request.options.variant);
+        if (variants != context.variants.end()) request.options.variants = variants->second.modules;
     }
     return request.backward ? make_plan(context.caps, request.problem, *request.backward, request.options)
                             : make_plan(context.caps, request.problem, request.options);

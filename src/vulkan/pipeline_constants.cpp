@@ -140,13 +140,24 @@ uint64_t constants_read(const Spirv& module) {
     return read;
 }
 
+void PipelineConstants::keep(const Module& variant, Spirv words) {
+    const std::lock_guard lock(mutex_);
+    variants_.insert_or_assign(variant, std::move(words));
+}
+
+Spirv PipelineConstants::words_of(const Module& module) {
+    if (module.variant == 0) return spirv_of(module);
+    const std::lock_guard lock(mutex_);
+    return variants_.at(module);
+}
+
 uint64_t PipelineConstants::read_by(const Module& module) {
     {
         const std::lock_guard lock(mutex_);
         if (const auto known = read_.find(module); known != read_.end()) return known->second;
     }
     // A module is looked through without the lock. Two threads may do so at once, and find the same.
-    Spirv words = spirv_of(module);
+    Spirv words = words_of(module);
     const uint64_t read = constants_read(words);
     const std::lock_guard lock(mutex_);
     if (read_.emplace(module, read).second) words_.emplace(module, std::move(words));
@@ -158,7 +169,7 @@ Spirv PipelineConstants::take_words(const Module& module) {
         const std::lock_guard lock(mutex_);
         if (auto words = words_.extract(module)) return std::move(words.mapped());
     }
-    return spirv_of(module);
+    return words_of(module);
 }
 
 uint32_t constant_of(const PipelineKey& key, std::string_view name) {

@@ -40,13 +40,17 @@ class PipelineConstants {
     // The module's words. Those that were decompressed to see what the module reads are given out once, because
     // a pipeline is usually built from them next.
     Spirv take_words(const Module& module);
+    // Keeps the words of a variant.
+    void keep(const Module& variant, Spirv words);
 
   private:
     uint64_t read_by(const Module& module);
+    Spirv words_of(const Module& module);
 
     std::mutex mutex_;  // guards what follows
     std::map<Module, uint64_t> read_;
     std::map<Module, Spirv> words_;
+    std::map<Module, Spirv> variants_;
 };
 
 }  // namespace vkattn::core

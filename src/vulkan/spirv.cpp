@@ -1,5 +1,6 @@
 #include "spirv.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <new>
 #include <stdexcept>
@@ -41,6 +42,34 @@ Spirv decompress(std::span<const uint8_t> frame, std::string_view name) {
 
 Spirv spirv_of(const Module& module) {
     return decompress(compressed_spirv(module), name_of(module));
+}
+
+std::string why_no_module(const Spirv& words, const KernelInfo& kernel) {
+    // Numbers of the SPIR-V specification, sections 2.3, 3.3, 3.20 and 3.49. Vulkan allows no larger bound of ids.
+    constexpr uint32_t magic = 0x07230203, most_ids = 4194303, header_words = 5, compute = 5, spec_id = 1,
+                       builtin = 11, op_entry_point = 15, op_composite = 51, op_operation = 52,
+                       op_decorate = 71;
+    if (words.size() < header_words || words[0] != magic) return "is no SPIR-V of this machine's byte order";
+    if (words[3] > most_ids) return fmt::format("has a bound of {} ids", words[3]);
+    size_t mains = 0;
+    for (size_t at = header_words, length = 0; at < words.size(); at += length) {
+        length = words[at] >> 16;
+        if (length == 0 || length > words.size() - at) return "does not consist of whole instructions";
+        const std::span<const uint32_t> i(&words[at], length);
+        const uint32_t opcode = i[0] & 0xffff;
+        const bool numbers = opcode == op_decorate && length > 2 && (i[2] == spec_id || i[2] == builtin);
+        const size_t least = opcode == op_entry_point || opcode == op_operation || numbers ? 4
+                             : opcode == op_decorate || opcode == op_composite             ? 3
+                                                                                           : 1;
+        if (length < least) return "has an instruction that is too short";
+        if (numbers && i[2] == spec_id && i[3] >= kernel.constants.size())
+            return fmt::format("has a specialization constant {}; {} has {}", i[3], kernel.name,
+                               kernel.constants.size());
+        constexpr uint32_t name[] = {0x6e69616d, 0};
+        if (opcode == op_entry_point && i[1] == compute && length > 4 && i[3] == name[0] && i[4] == name[1])
+            mains++;
+    }
+    return mains == 1 ? "" : "has no compute shader `main`";
 }
 
 Spirv preserving_nonfinite(const Spirv& module) {

@@ -31,6 +31,10 @@ Spirv spirv_of(const Module& module);
 // VkPhysicalDeviceFloatControlsProperties::shaderSignedZeroInfNanPreserveFloat32.
 Spirv preserving_nonfinite(const Spirv& module);
 
+// Tells why these words are no module of a kernel, or "": what the functions above and constants_read() rely on, and no
+// more than that.
+std::string why_no_module(const Spirv& words, const KernelInfo& kernel);
+
 // Throws std::runtime_error with the module's name if the bytes are not a whole, undamaged frame of a module. An
 // exception and no Failure, because only a damaged library can be the cause: nobody shall choose another kernel then.
 Spirv decompress(std::span<const uint8_t> frame, std::string_view name);

@@ -13,6 +13,7 @@
 #include "common.hpp"
 #include "field_names.hpp"
 #include "interruption.hpp"
+#include "modules.hpp"
 #include "numbers.hpp"
 #include "progress.hpp"
 #include "startup.hpp"
@@ -97,7 +98,8 @@ Args with_addresses(Args args, const VkattnProblem& p) {
 
 // Of the pass's plan; of both passes the backward's.
 Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
-    const VkattnOptions o = b.attention.plan_options();
+    VkattnOptions o = b.attention.plan_options();
+    o.variant = nullptr;  // the contexts that are made for this have the library's modules alone
     StartupWork work;
     if (b.pass() == Pass::forward) {
         work.plan = [&](VkattnContext* context, const VkattnProblem& problem) {
@@ -252,6 +254,7 @@ void bench(const Bench& b) {
         check_suite(b.suite);
         stop_on_signals(stopping);
         Runtime runtime = open_runtime(b.attention);
+        add_modules(runtime, b.attention.modules);
         end_if_interrupted();
         require_execution(runtime);
         return run_suite(runtime, b.suite, b.shape, b.attention, b.pass(), b.repeats);
@@ -268,6 +271,7 @@ void bench(const Bench& b) {
     set_dense_layout(p, b.attention.bshd());
     stop_on_signals(stopping);
     Runtime runtime = open_runtime(b.attention);
+    add_modules(runtime, b.attention.modules);
     end_if_interrupted();
     require_execution(runtime);
     if (!b.sweep.empty()) return sweep(b, runtime, p);

@@ -7,6 +7,7 @@
 #include "call.hpp"
 #include "common.hpp"
 #include "field_names.hpp"
+#include "modules.hpp"
 #include "progress.hpp"
 #include "workload.hpp"
 
@@ -118,6 +119,7 @@ void explain(const Explain& e) {
     e.shape.apply(p);
     set_dense_layout(p, e.attention.bshd());
     Runtime runtime = open_runtime(e.attention);
+    add_modules(runtime, e.attention.modules);
     try {
         const Plan plan = make_plan(e, runtime, p);
         Json description = Json::parse(plan.describe());

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device_work.hpp"
+#include "modules.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -146,6 +147,7 @@ void execute(const Grad& grad) {
     const GradInputs in = read_grad_inputs(grad);
     const VkattnProblem& p = in.problem.problem;
     Runtime runtime = open_runtime(grad.attention);
+    add_modules(runtime, grad.attention.modules);
     require_execution(runtime);
     VkattnBackward b = dense_backward(p);
     b.dlse = grad.dlse.has_value();

@@ -6,6 +6,7 @@
 
 #include "call.hpp"
 #include "common.hpp"
+#include "modules.hpp"
 #include "usage.hpp"
 
 namespace vkattn::tools {
@@ -92,10 +93,20 @@ void add_info(CLI::App& app) {
     auto json = std::make_shared<bool>(false);
     auto profile = std::make_shared<bool>(false);
     auto* as_json = sub->add_flag("--json", *json, "One JSON object on stdout");
-    sub->add_flag("--profile", *profile,
-                  "Each device in the format of tests/profiles: to send in one that vkattn does not know")
-        ->excludes(as_json);
-    sub->callback([json, profile] {
+    auto* as_profile =
+        sub->add_flag("--profile", *profile,
+                      "Each device in the format of tests/profiles: to send in one that vkattn does not know")
+            ->excludes(as_json);
+    auto modules = std::make_shared<bool>(false);
+    sub->add_flag("--modules", *modules,
+                  "Instead: the compiled kernels, and how each is compiled in shaders/")
+        ->excludes(as_json)
+        ->excludes(as_profile);
+    sub->callback([json, profile, modules] {
+        if (*modules) {
+            print_modules();
+            return;
+        }
         const std::vector<DeviceInfo> devices = list_devices();
         if (*json) {
             Json all = Json::array();

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "device_work.hpp"
+#include "modules.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -20,6 +21,7 @@ void execute(const Run& run) {
     const Inputs in = read_inputs(run.files, run.attention);
     const VkattnProblem& p = in.problem;
     Runtime runtime = open_runtime(run.attention);
+    add_modules(runtime, run.attention.modules);
     require_execution(runtime);
     Work work("kernel", runtime, p, run.attention.plan_options());
 

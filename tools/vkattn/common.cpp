@@ -11,6 +11,7 @@
 
 #include "field_names.hpp"
 #include "interruption.hpp"
+#include "modules.hpp"
 #include "numbers.hpp"
 #include "progress.hpp"
 
@@ -108,6 +109,11 @@ void AttentionOptions::add_to(CLI::App& app) {
         "--kernel", kernel,
         "auto, or the kernel to use: rows_dot, rows, matrix, matrix_khr, tiles_dot, tiles, materialized");
     app.add_option("--tuning", tuning, "Numbers over the tuning row, as in rows=4,cols=8");
+    app.add_option(
+           "--module", modules,
+           "NAME=FILE: SPIR-V in place of a module of `vkattn info --modules`; may be given several times")
+        ->expected(1)
+        ->take_all();
     app.add_option("--precision", precision,
                    "Of the operands of float32's products: storage (default), f16 or bf16, on matrix units");
     app.add_option("--num-splits", num_splits,
@@ -149,6 +155,7 @@ VkattnOptions AttentionOptions::plan_options() const {
     VkattnOptions o = options();
     o.kernel = kernel.c_str();
     o.tuning = tuning.c_str();
+    o.variant = modules.empty() ? nullptr : variant_of_options;
     o.precision = parse_precision(precision);
     o.num_splits = num_splits;
     o.batch_invariant = batch_invariant;

@@ -35,6 +35,7 @@ class UsageError : public std::runtime_error {
 struct AttentionOptions {
     std::string layout = "bhsd", scale, align, window, kernel = "auto", tuning, precision = "storage", device,
                 pipeline_cache, alibi_of = "distance";
+    std::vector<std::string> modules;  // NAME=FILE
     float softcap = 0;
     double max_dispatch_gflop = 0;
     uint32_t num_splits = 0;

@@ -46,6 +46,7 @@ const std::map<std::string, Names>& all_names() {
         {"backward.dvalue_strides", {"--seqlen-kv", "--dv"}},
         {"options.kernel", {"--kernel", "--kernel"}},
         {"options.tuning", {"--tuning", "--tuning"}},
+        {"options.variant", {"--module", "--module"}},
         {"options.pipeline_cache", {"--pipeline-cache", "--pipeline-cache"}},
         {"options.precision", {"--precision", "--precision"}},
         {"options.num_splits", {"--num-splits", "--num-splits"}},

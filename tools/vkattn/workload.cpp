@@ -156,8 +156,7 @@ Plans make_plans(const Runtime& runtime, const VkattnProblem& p, VkattnOptions o
         return plans;
     }
     plans.backward = runtime.backward_plan(p, backward_of(p), options);
-    options.tuning = nullptr;
-    options.kernel = nullptr;
+    options.tuning = options.kernel = options.variant = nullptr;
     plans.forward = runtime.plan(p, options);
     return plans;
 }
