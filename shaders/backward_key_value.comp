@@ -187,7 +187,7 @@ void add_query_tile(Work w, uint first_key, Rows k, Rows v) {
     k.begin = v.begin = max(keys.x, first_key);
     k.end = v.end = min(keys.y, first_key + TILE_KV);
     if (k.begin >= k.end) return;
-    const uint kind = mask_class(class_index(w), first_key);
+    const uint kind = mask_class(w, class_index(w), first_key);
     if (kind == CLASS_HIDDEN) return;
     k = tile_at(k, first_key);
     v = tile_at(v, first_key);

@@ -4,7 +4,8 @@
 //   for each batch, each query head, each query tile that share the workgroup's tile of the mask:
 //     P, dS of the tile;  D += dS                                         // lib/backward.glsl
 //   dbias = D or, of a mask that all queries share, its columns' sums
-//   a mask that all keys share: dbias = sum of dlse, since one number for all keys changes no P
+//   a mask that all keys share: dbias = sum of dlse, since one number for all keys changes no P. With a block map, which
+//   may leave the mask to some keys: the sum of D over all tiles of keys
 //
 // Tile ownership and shared memory: as the scores of forward_tiles.comp; then column sums, THREADS x COLS/4.
 // Grid: heads and batches of the mask, its query tiles, its tiles of keys. One workgroup a tile sums in a fixed order.
@@ -37,15 +38,19 @@ void add_tile(Work w, uint first_key) {
     k.begin = v.begin = max(keys.x, first_key);
     k.end = v.end = min(keys.y, first_key + TILE_KV);
     if (k.begin >= k.end) return;
-    const uint kind = mask_class(class_index(w), first_key);
-    if (kind == CLASS_HIDDEN) return;
+    const uint kind = mask_class(w, class_index(w), first_key);
+    if (kind == CLASS_HIDDEN || (HAS_BLOCK_MAP && kind == CLASS_PLAIN)) return;
     k = tile_at(k, first_key);
     v = tile_at(v, first_key);
     const Rows q = query_tile(push.query, QUERY, w);
     fetch_qk(q, k, 0, HEAD_DIM_QK);
     load_statistics(w);
     find_gradients(w, q, k, dout_tile(w), v, kind == CLASS_MIXED, false);
-    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] += gradient_of_mask(w, scores[x]);
+    FOR_EACH(r, ROWS)
+        FOR_EACH(b, COLS / 4) {
+            const uint x = r * (COLS / 4) + b, row = w.first_row + group * ROWS + r;
+            sums[x] += gradient_where_asked(w, row, first_key + 4 * (b * LANES + lane), gradient_of_mask(w, scores[x]));
+        }
 }
 
 void store_tile(uint mask, uint first_row, uint first_key) {
@@ -74,6 +79,30 @@ void store_columns(uint mask, uint first_key) {
         for (uint g = 0; g < GROUPS; g++) sum += pool[(g * LANES + lane) * (COLS / 4) + b];
         [[unroll]] for (uint i = 0; i < 4; i++) store_element(row, first_key + 4 * (b * LANES + lane) + i, sum[i]);
     }
+}
+
+// Stores what all keys share: the sum of a row or, of a mask that all queries share too, of all rows.
+void store_sums_of_keys(uint mask, uint first_row, bool one) {
+    float all[ROWS];
+    float of_rows = 0;
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        vec4 sum = vec4(0);
+        [[unroll]] for (uint b = 0; b < COLS / 4; b++) sum += sums[r * (COLS / 4) + b];
+        all[r] = sum.x + sum.y + sum.z + sum.w;
+    }
+    for (uint r = 0; r < ROWS; r++) {
+        barrier();
+        [[unroll]] for (uint i = 0; i < ROWS; i++)
+            if (i == r) pool[thread].x = all[i];
+        barrier();
+        if (lane != 0 || (one && group != 0)) continue;
+        float sum = 0;
+        for (uint t = thread; t < (one ? THREADS : thread + LANES); t++) sum += pool[t].x;
+        of_rows += sum;
+        const uint steps = group * ROWS + r;
+        if (!one && first_row + steps < query_extent()) store_element(dbias_row(mask, first_row, steps), 0, sum);
+    }
+    if (one && thread == 0) store_element(dbias_row(mask, 0, 0), 0, of_rows);
 }
 
 // The sum of a row's dS: dlse and, with a sink, what its weight has of delta. NaN if a dS is not finite.
@@ -118,18 +147,8 @@ void store_dlse(uint mask, Shared by) {
     store_element(dbias_row(mask, 0, 0), 0, sum);
 }
 
-void main() {
-    BackwardIn a = backward();
-    const uint mask = push.first_x + gl_WorkGroupID.x;
-    const Shared by = shared_by(mask);
-    if (mask_key_step() == 0) {
-        store_dlse(mask, by);
-        return;
-    }
-    const bool one = a.x.dbias_queries == 1;
-    const uint first_key = (push.first_z + gl_WorkGroupID.z) * TILE_KV;
-    const uint first_row = one ? 0 : (push.first_y + gl_WorkGroupID.y) * TILE_Q;
-    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] = vec4(0);
+// Adds what all queries have that share the workgroup's tile of the mask, of the tile of keys that begins at first_key.
+void add_tiles(Shared by, uint first_row, uint first_key, bool one) {
     Work w;
     w.split = 0;
     for (uint b = by.batches.x; b < by.batches.y; b++) {
@@ -146,6 +165,24 @@ void main() {
             }
         }
     }
-    if (one) store_columns(mask, first_key);
+}
+
+void main() {
+    BackwardIn a = backward();
+    const uint mask = push.first_x + gl_WorkGroupID.x;
+    const Shared by = shared_by(mask);
+    const bool share_keys = mask_key_step() == 0;
+    if (share_keys && !HAS_BLOCK_MAP) {
+        store_dlse(mask, by);
+        return;
+    }
+    const bool one = a.x.dbias_queries == 1;
+    const uint first_key = (push.first_z + gl_WorkGroupID.z) * TILE_KV;
+    const uint first_row = one ? 0 : (push.first_y + gl_WorkGroupID.y) * TILE_Q;
+    [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] = vec4(0);
+    const uint end = share_keys ? key_extent() : first_key + 1;
+    for (uint key = first_key; key < end; key += TILE_KV) add_tiles(by, first_row, key, one);
+    if (share_keys) store_sums_of_keys(mask, first_row, one);
+    else if (one) store_columns(mask, first_key);
     else store_tile(mask, first_row, first_key);
 }

@@ -166,7 +166,7 @@ void main() {
     begin_loss(w, k, seen);
 #endif
 
-    uint first = next_tile(classes, keys.x / TILE_KV * TILE_KV, keys.y);
+    uint first = next_tile(w, classes, keys.x / TILE_KV * TILE_KV, keys.y);
     if (first < keys.y) {
         k = tile_at(k, first);
         fetch_qk(q, k, 0, HEAD_DIM_QK);
@@ -174,12 +174,12 @@ void main() {
     while (first < keys.y) {
         v = tile_at(v, first);
         product_rows = k;
-        find_gradients(w, q, k, dout, v, mask_class(classes, first) == CLASS_MIXED, false);
+        find_gradients(w, q, k, dout, v, mask_class(w, classes, first) == CLASS_MIXED, false);
         tile_is_isolated = tile_is_finished;
 #ifdef DOT
         if (sums_loss) add_loss();
 #endif
-        first = next_tile(classes, first + TILE_KV, keys.y);
+        first = next_tile(w, classes, first + TILE_KV, keys.y);
         if (first < keys.y) k = tile_at(k, first);
         multiply_tile(q, k, first < keys.y, product_rows);
     }

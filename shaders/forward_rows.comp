@@ -203,11 +203,11 @@ void add_pv_of_pair(Rows v, uint first_key, uint first, uint i) {
 #endif
 
 // V of the first keys is there; fetches K of the next tile's first.
-void multiply_pv(Rows v, Rows next_k, uint first_key) {
+void multiply_pv(Rows v, Rows next_k, uint first_key, uint next_key) {
     STAYS_LOOP for (uint first = 0; first < LANES; first += STEP) {
         if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
         if (first + STEP < LANES) fetch_v(v, first_key + first + STEP);
-        else fetch_k(next_k, first_key + TILE_KV);
+        else fetch_k(next_k, next_key);
 #ifdef DOT
         [[unroll]] for (uint i = 0; i < STEP; i += 2) add_pv_of_pair(v, first_key, first, i);
 #else
@@ -290,6 +290,13 @@ void store_rows(Work w) {
     }
 }
 
+// The first tile of keys from `first` on that a block map does not hide.
+uint next_seen(Work w, uint first, uint end) {
+    if (HAS_BLOCK_MAP)
+        while (first < end && mask_class(w, 0, first) == CLASS_HIDDEN) first += TILE_KV;
+    return first;
+}
+
 void main() {
     const Work w = find_work();
     const uvec2 keys = own_keys(w);
@@ -308,17 +315,19 @@ void main() {
     }
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
     load_q(w);
-    k = tile_at(k, keys.x / TILE_KV * TILE_KV);
-    if (keys.x < keys.y) fetch_k(k, k.first + group * LANES);
-    for (uint first = keys.x / TILE_KV * TILE_KV; first < keys.y; first += TILE_KV) {
+    uint first = next_seen(w, keys.x / TILE_KV * TILE_KV, keys.y);
+    k = tile_at(k, first);
+    if (first < keys.y) fetch_k(k, first + group * LANES);
+    while (first < keys.y) {
         v = tile_at(v, first);
         const uint first_key = first + group * LANES;
         multiply_qk(k, v, first_key);
         barrier();
         softmax_group(terms, first_key);
         barrier();
-        k = tile_at(k, first + TILE_KV);
-        multiply_pv(v, k, first_key);
+        first = next_seen(w, first + TILE_KV, keys.y);
+        k = tile_at(k, first);
+        multiply_pv(v, k, first_key, first + group * LANES);
     }
     store_rows(w);
 }

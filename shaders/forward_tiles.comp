@@ -73,16 +73,16 @@ void main() {
     softmax_begin();
     FOR_EACH(x, ROWS * OUT_VECS) acc[x] = vec4(0);
 
-    k = tile_at(k, next_tile(classes, keys_begin / TILE_KV * TILE_KV, keys_end));
+    k = tile_at(k, next_tile(w, classes, keys_begin / TILE_KV * TILE_KV, keys_end));
     if (k.first < keys_end) fetch_qk(q, k, 0, HEAD_DIM_QK);
     while (k.first < keys_end) {
         v = tile_at(v, k.first);
         MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_v(v, 0))
         const bool finish = needs_finishing(w, tile_rows(w), keys_from(k.first));
-        if (finish) finish_scores(w, k.first, mask_class(classes, k.first) == CLASS_MIXED);
+        if (finish) finish_scores(w, k.first, mask_class(w, classes, k.first) == CLASS_MIXED);
         softmax_tile(finish ? 1.0 : common_factor());
         tile_is_isolated = ISOLATES_ROWS && !tile_is_plain(w, tile_rows(w), keys_from(k.first));
-        k = tile_at(k, next_tile(classes, k.first + TILE_KV, keys_end));
+        k = tile_at(k, next_tile(w, classes, k.first + TILE_KV, keys_end));
         multiply_tile(q, k, k.first < keys_end, v);
     }
     store_rows(w);

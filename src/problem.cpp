@@ -100,6 +100,30 @@ Result<bool> check_shape(const VkattnProblem& p) {
     return true;
 }
 
+// Kernels count the bytes of a map in 32 bits, and load them by words.
+Result<bool> check_block_map(const VkattnProblem& p) {
+    if (p.block_map == 0) return true;
+    for (const auto& [field, size] :
+         {std::pair{"problem.block_rows", p.block_rows}, {"problem.block_keys", p.block_keys}})
+        if (size == 0 || size % 16 != 0)
+            return invalid(field, fmt::format("{} is not a multiple of 16", size));
+    if (p.block_map_batches != 1 && p.block_map_batches != p.batch)
+        return invalid("problem.block_map_batches",
+                       fmt::format("{} is neither 1 nor the batch of {}", p.block_map_batches, p.batch));
+    if (p.block_map_heads == 0 || p.num_heads_q % p.block_map_heads != 0)
+        return invalid(
+            "problem.block_map_heads",
+            fmt::format("num_heads_q = {} is not a whole multiple of {}", p.num_heads_q, p.block_map_heads));
+    constexpr uint64_t most = (uint64_t{1} << 32) - 4;
+    const uint64_t blocks =
+                       vkattn_blocks(p.seqlen_q, p.block_rows) * vkattn_blocks(p.seqlen_kv, p.block_keys),
+                   maps = uint64_t{p.block_map_batches} * p.block_map_heads;
+    if (maps != 0 && blocks >= (most + maps - 1) / maps)
+        return invalid("problem.block_map",
+                       fmt::format("{} maps of {} blocks have 2^32 - 4 bytes or more", maps, blocks));
+    return true;
+}
+
 Result<bool> check_semantics(const VkattnProblem& p) {
     // Kernels multiply by the scale and by log2(e): neither factor may be subnormal or infinite.
     constexpr float least_scale = std::numeric_limits<float>::min(), largest_scale = 2.3e38f;
@@ -133,6 +157,7 @@ Result<bool> check_semantics(const VkattnProblem& p) {
         p.slopes == VKATTN_SLOPES_PER_BATCH && heads > uint64_t{1} << 29)
         return invalid("problem.slopes",
                        fmt::format("{} slopes, one per batch and head, exceed 2^29", heads));
+    if (auto ok = check_block_map(p); !ok) return ok;
     if (p.slopes != VKATTN_SLOPES_NONE && p.slopes_apply == VKATTN_SLOPES_APPLY_MASK &&
         p.mask != VKATTN_MASK_FLOAT)
         return invalid("problem.slopes_apply", "slopes are applied to the mask, and there is no float mask");
@@ -270,6 +295,8 @@ VkattnProblem default_problem() {
     p.batch = p.num_heads_q = p.num_heads_kv = 1;
     p.softmax_scale = std::numeric_limits<float>::quiet_NaN();
     p.window_left = p.window_right = -1;
+    p.block_rows = p.block_keys = 128;
+    p.block_map_batches = p.block_map_heads = 1;
     p.query_strides = p.key_strides = p.value_strides = p.out_strides =
         p.mask_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
     return p;

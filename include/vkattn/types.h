@@ -158,7 +158,25 @@ typedef struct VkattnProblem {
      * out = 0 and lse = its sink. A sink of NaN or +inf makes out and lse NaN of all rows of its head. Who merges parts
      * himself leaves it out of each part, and gives it to vkattn_cmd_combine. */
     uint32_t sinks;
+    /* Blocks of the score matrix, of block_rows query rows and block_keys keys, counted from query 0 and key 0 whatever
+     * align and lengths are. Each a multiple of 16; default 128. */
+    uint32_t block_rows;
+    uint32_t block_keys;
+    /* Boolean; default false; true: args.block_map holds what each block is, uint8 (block_map_batches, block_map_heads,
+     * vkattn_blocks(seqlen_q, block_rows), vkattn_blocks(seqlen_kv, block_keys)), dense, of less than 2^32 - 4 bytes:
+     *   0  hidden: its keys and values are not loaded, but where they share a tile with others
+     *   1  visible as far as the other rules go; the mask is neither read nor added, and its dbias is 0
+     *   2  as the mask says; without a mask it is 1, and so is any other number 2 */
+    uint32_t block_map;
+    uint32_t block_map_batches; /* default 1: one map for all batches; otherwise batch */
+    uint32_t block_map_heads;   /* default 1; divides num_heads_q: query head h reads map head
+                                 * h / (num_heads_q / block_map_heads) */
 } VkattnProblem;
+
+/* The number of blocks that a sequence has: ceil(seqlen / size). */
+static inline uint64_t vkattn_blocks(uint64_t seqlen, uint32_t size) {
+    return size == 0 ? 0 : (seqlen + size - 1) / size;
+}
 
 /* To what the operands of the two products may be rounded: query, key and value as they are loaded, and the weights
  * that the values are summed with. Scores, softmax and every sum stay float32. */

@@ -148,6 +148,7 @@ typedef struct VkattnForwardArgs {
     VkDeviceSize scratch_bytes;      /* how much scratch there is from there on, to be checked; 0: not told */
     VkDeviceAddress slopes;          /* problem.slopes: float32 (num_heads_q) or (batch, num_heads_q) */
     VkDeviceAddress sinks;           /* problem.sinks: float32 (num_heads_q) */
+    VkDeviceAddress block_map;       /* problem.block_map: uint8, see there */
 } VkattnForwardArgs;
 
 /* Addresses of one backward; see VkattnBackward. Null is legal for empty tensors. */
@@ -174,6 +175,7 @@ typedef struct VkattnBackwardArgs {
     VkDeviceAddress slopes; /* these two as in VkattnForwardArgs */
     VkDeviceAddress sinks;
     VkDeviceAddress dsinks; /* backward.dsinks */
+    VkDeviceAddress block_map;
 } VkattnBackwardArgs;
 
 /* A module that the application has compiled: a kernel of shaders/ that was changed, of the very version of the library

@@ -74,17 +74,22 @@ vec2 mask_element(RowStart row, uint key) {
 
 uint mask_key_step() { return arguments().x.mask_key_step; }
 
+#include "lib/term_blocks.glsl"
+
 // The index of the class of a query tile and its first tile of keys, among ForwardArguments.classes.
 uint class_index(Work w) {
-    if (MASK_KIND == MASK_NONE) return 0;
+    if (MASK_KIND == MASK_NONE || HAS_BLOCK_MAP) return 0;
     ArgumentsIn a = arguments();
     const uint head = w.head * a.x.class_heads / num_heads_q();  // below 2^32: both are 16 bits long
     const uint batch = a.x.class_batches == 1 ? 0 : w.batch;
     return ((batch * a.x.class_heads + head) * query_tiles() + w.first_row / TILE_Q) * key_tiles();
 }
 
-// The next tile's class may be loaded ahead of the test whether there is one: it must be there.
-uint mask_class(uint index, uint first_key) {
+// The class that the mask or the block map gives a tile: a mask makes one mixed only where a block map says so. The
+// next tile's class may be loaded ahead of the test whether there is one: it must be there.
+uint mask_class(Work w, uint index, uint first_key) {
+    if (HAS_BLOCK_MAP)
+        return class_of_blocks(w, uvec2(w.first_row, w.last_row), uvec2(first_key, first_key + TILE_KV));
     if (MASK_KIND == MASK_NONE) return CLASS_MIXED;
     const bool classes = is_present(PRESENT_CLASSES);
     const uint at = classes ? index + min(first_key / TILE_KV, key_tiles() - 1) : 0;
@@ -92,9 +97,9 @@ uint mask_class(uint index, uint first_key) {
     return classes ? kind : CLASS_MIXED;
 }
 
-// The first tile from `first` on that the mask does not hide entirely.
-uint next_tile(uint classes, uint first, uint end) {
-    if (MASK_KIND != MASK_NONE)
-        while (first < end && mask_class(classes, first) == CLASS_HIDDEN) first += TILE_KV;
+// The first tile from `first` on that is not hidden entirely.
+uint next_tile(Work w, uint classes, uint first, uint end) {
+    if (HIDES_KEYS)
+        while (first < end && mask_class(w, classes, first) == CLASS_HIDDEN) first += TILE_KV;
     return first;
 }

@@ -16,7 +16,7 @@ struct TileCursor {
 };
 
 void find_next(inout TileCursor c, uint from) {
-    c.next_key = next_in(c.classes, from, c.end_key);
+    c.next_key = next_in(c.w, c.classes, from, c.end_key);
     c.next_plain = is_plain(c.classes, c.next_key);
 }
 uint next_first(TileCursor c) { return !HIDES_KEYS ? c.k.first + TILE_KV : c.next_key; }

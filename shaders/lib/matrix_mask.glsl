@@ -11,14 +11,14 @@ const uint CLASSES = SUBGROUP_SIZE < 32 ? SUBGROUP_SIZE : 32;
 
 Classes classes_of(Work w) { return Classes(class_index(w), 0x80000000u, 0, 0); }
 
-// The first tile from `from` on that the mask does not hide entirely.
-uint next_in(inout Classes c, uint from, uint end) {
+// The first tile from `from` on that is not hidden entirely.
+uint next_in(Work w, inout Classes c, uint from, uint end) {
     if (!HIDES_KEYS) return from;
     uint rest = 0;
     [[dont_unroll]] while (from < end && rest == 0) {
         const uint tile = from / TILE_KV;
         if (tile - c.first >= CLASSES) {
-            const uint kind = mask_class(c.index, (tile + lane % CLASSES) * TILE_KV);
+            const uint kind = mask_class(w, c.index, (tile + lane % CLASSES) * TILE_KV);
             c = Classes(c.index, tile, subgroupBallot(kind == CLASS_HIDDEN).x, subgroupBallot(kind == CLASS_PLAIN).x);
         }
         const uint behind = tile - c.first;

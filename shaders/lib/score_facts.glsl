@@ -2,7 +2,7 @@
 #define SCORE_FACTS
 // This file has what specialization constants alone tell of the scores. Loops ask for these facts, not for single terms
 // (lib/scores.glsl); the planner has them in src/plan/terms.hpp.
-const bool HIDES_KEYS = MASK_KIND != MASK_NONE;      // a term hides single keys, whatever the bounds say
+const bool HIDES_KEYS = MASK_KIND != MASK_NONE || HAS_BLOCK_MAP;  // a term hides keys, whatever the bounds say
 const bool TERMS_ADD = MASK_KIND == MASK_FLOAT || SLOPES == SLOPES_DISTANCE;  // a term adds a number to scores
 // Scores are natural numbers, not in base 2. A mask may bring them near 49,152, where a sum in base 2 would be rounded
 // 1.44 times as coarsely (mask_fill=far in tests/cases). Row maxima and the lse of the backward are of the same kind.

@@ -56,7 +56,7 @@ const bool SCALED_WITH_MASK = NATURAL_SCORES && !HAS_SOFTCAP;
 struct Terms {
     Work w;
     MaskRows mask;
-    bool mask_is_mixed;  // false: the mask is known to change nothing in this tile
+    bool mask_is_mixed;  // false: mask and block map are known to change nothing in this tile
     float slope;         // of the head, where heads are not packed
 };
 Terms terms_of(Work w, bool mask_is_mixed) {
@@ -103,6 +103,7 @@ float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
     bool hidden = key < keys.x || key >= keys.y, spoiled = false;
     float added = 0;
     TERM_SLOPES
+    TERM_BLOCKS
 #include "lib/term_mask.glsl"
     // A capped score is within the range without a clamp, which might make a number of NaN.
     if (HAS_SOFTCAP && !HIDES_KEYS && !TERMS_ADD) return hidden ? HIDDEN : score;

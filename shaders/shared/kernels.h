@@ -33,6 +33,9 @@ struct ForwardArguments {
     uint present;          // PRESENT_*
     int position;  // query row i stands at key position i + this + what follow_lengths and query_offsets add
     uint slopes_per_batch;  // 1: each batch has slopes of its own
+    uint block_rows, block_keys;    // of a block of the block map
+    uint query_blocks, key_blocks;  // of a head
+    uint map_heads, map_batches;    // that have blocks of their own
     uint padding;
 };
 // A dispatch of write_arguments.comp writes this much of an argument block: as many words as fit the push constants.

@@ -144,8 +144,8 @@ PassNumbers of_mask(const Numbers& n) {
 }
 // True if the kernels stage masks in shared memory. MASK_SIZE of lib/backward_matrix.glsl is then not 0.
 bool stages_masks(const Numbers& n, const Problem& p) {
-    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && n.move == MOVE_FRAGMENT &&
-           n.turned == 0 && mask_row_bytes(p) == 16;
+    return p.mask == VKATTN_MASK_FLOAT && p.block_map == 0 && p.dtype != VKATTN_DTYPE_FLOAT32 &&
+           n.move == MOVE_FRAGMENT && n.turned == 0 && mask_row_bytes(p) == 16;
 }
 
 PassNumbers of_pass(const Numbers& n, MatrixPass pass) {
@@ -182,14 +182,15 @@ Numbers of_dbias(Numbers n) {
 uint32_t uses_of(const Problem& p, const Numbers& n) {
     uint32_t uses = stages_masks(n, p) ? USE_BIAS : 0;
     if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
-    if (p.mask == VKATTN_MASK_NONE) uses |= USE_UNMASKED;
+    if (!hides_keys(p)) uses |= USE_UNMASKED;
     if (p.dtype == VKATTN_DTYPE_FLOAT32) uses |= USE_FLOAT32;
     return uses;
 }
 
-// True if dbias takes products. It takes none if all keys share one element of the mask, which then changes no P.
+// True if this kernel finds dbias. It leaves block maps to the portable one, and masks of which all keys share one
+// element, which then changes no P.
 bool finds_bias(const Problem& p, const Backward& backward) {
-    return backward.has_bias() && p.mask_per_key;
+    return backward.has_bias() && p.mask_per_key && p.block_map == 0;
 }
 
 struct BackwardDirection : MatrixDirection {

@@ -101,12 +101,14 @@ Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t
     Pass pass;
     const uint64_t query_tiles = ceil_div(p.seqlen_q, tile_q);
     pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles, ceil_div(extents[3], tile_kv)};
+    const bool recomputes = p.mask_per_key || p.block_map != 0;
     const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
     const uint64_t seeing =  // rows that see no key count too if no tile is recomputed
-        p.mask_per_key ? longest_loop(p, tile_kv, tile_q, query_tiles) : query_tiles;
-    pass.steps = pass.longest = shared * (extents[2] == 1 ? seeing : 1);
+        recomputes ? longest_loop(p, tile_kv, tile_q, query_tiles) : query_tiles;
+    const uint64_t key_tiles = recomputes && !p.mask_per_key ? ceil_div(p.seqlen_kv, tile_kv) : 1;
+    pass.steps = pass.longest = shared * (extents[2] == 1 ? seeing : 1) * key_tiles;
     const uint64_t tile = uint64_t{tile_q} * tile_kv;
-    pass.step_flops = p.mask_per_key ? tile * 2 * (p.head_dim_qk + p.head_dim_v) : tile_q;
+    pass.step_flops = recomputes ? tile * 2 * (p.head_dim_qk + p.head_dim_v) : tile_q;
     return pass;
 }
 

@@ -74,7 +74,7 @@ struct Arrays {
         if (p.mask != VKATTN_MASK_NONE)
             add(Region::mask, p.mask_element_bytes(), mask_of(p), !p.empty_output() && p.key_limit != 0);
         for (const OptionalArray& array : optional_arrays(p))
-            if (array.given) add(array.region, word_bytes, run_of(array.size_bytes), used);
+            if (array.given) add(array.region, array.element_bytes, run_of(array.size_bytes), used);
     }
 };
 

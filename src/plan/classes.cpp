@@ -53,6 +53,8 @@ uint64_t longest_loop(const Problem& p, uint32_t own, uint32_t other, uint64_t a
     return std::min<uint64_t>(all, ceil_div(static_cast<uint64_t>(band) + own, other) + 1);
 }
 
+// A block map tells kernels the classes by itself.
+//
 // The pass has the row's tile shape, but is not of_tuning_row. Neither its registers nor its shared memory grow with a
 // tile, so a driver that cannot build it for one row can build it for none. With of_tuning_row all rows would be
 // rejected one after another, those of problems without a mask too.
@@ -60,7 +62,7 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
                       uint64_t query_tiles, Plan& plan) {
     const Problem& p = plan.problem;
     const uint64_t key_tiles = ceil_div(p.seqlen_kv, tiles.tile_kv());
-    if (!has_kernel(caps, Kernel::mask_classes) || p.mask == VKATTN_MASK_NONE ||
+    if (!has_kernel(caps, Kernel::mask_classes) || p.mask == VKATTN_MASK_NONE || p.block_map != 0 ||
         (!tiles.matrix && tiles.numbers.of_rows_kernel()) ||
         query_tiles * key_tiles < least_tiles_to_classify || key_tiles > caps.max_workgroup_count[2] ||
         query_tiles > caps.max_workgroup_count[1])

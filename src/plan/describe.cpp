@@ -55,6 +55,7 @@ std::string label_of(const Plan& plan) {
     add(p.mask == VKATTN_MASK_FLOAT, " float-mask");
     add(p.slopes != VKATTN_SLOPES_NONE, " slopes");
     add(p.sinks != 0, " sinks");
+    add(p.block_map != 0, " block-map");
     add(p.kv_lengths != 0, " kv-lengths");
     add(p.align == VKATTN_ALIGN_OFFSETS, " query-offsets");
     return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}", plan.backward ? "backward" : "forward",

@@ -141,7 +141,7 @@ bool rows_are_far(const Problem& p, const MatrixNumbers& n) {
 
 // True if a mask is fetched ahead: lib/matrix_bias.glsl says when.
 bool fetches_bias(const Problem& p, const MatrixNumbers& n) {
-    const bool is_only_term = p.softcap == 0 && p.slopes == VKATTN_SLOPES_NONE;
+    const bool is_only_term = p.softcap == 0 && p.slopes == VKATTN_SLOPES_NONE && p.block_map == 0;
     return p.mask == VKATTN_MASK_FLOAT && is_only_term && p.dtype != VKATTN_DTYPE_FLOAT32 && n.running == 0 &&
            n.move == MOVE_FRAGMENT;
 }
@@ -154,7 +154,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     if (n.move >= MOVE_SHARED) uses |= USE_SHARED;
     if (fetches_bias(p, n)) uses |= USE_BIAS;
     if (in_registers && whole && p.dtype != VKATTN_DTYPE_FLOAT32) uses |= USE_WIDE;
-    if (p.mask == VKATTN_MASK_NONE) uses |= USE_UNMASKED;
+    if (!hides_keys(p)) uses |= USE_UNMASKED;
     if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
     return uses;
 }
@@ -162,7 +162,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
 struct ForwardDirection : MatrixDirection {
     MatrixNumbers on_shape(const MatrixNumbers& row, const MatrixShape& shape, bool khr, bool turned) const {
         MatrixNumbers n = put_on_shape(caps, problem, row, shape, khr, turned);
-        const bool masked = problem.mask != VKATTN_MASK_NONE;
+        const bool masked = hides_keys(problem);
         if (n.move >= MOVE_SHARED) n.halves = 1;
         if (problem.dtype == VKATTN_DTYPE_FLOAT32 && masked) n.q_held = std::min(n.q_held, 96u);
         const bool mask_needs_maximum = masked && n.move != MOVE_FRAGMENT;
@@ -196,8 +196,8 @@ struct ForwardDirection : MatrixDirection {
     // The failure is VKATTN_UNSUPPORTED, by which the GPU tests skip cases for other units.
     std::string unfit(const MatrixNumbers& n) const {
         const MatrixShape& s = n.shape;
-        if (problem.mask != VKATTN_MASK_NONE && n.move != MOVE_FRAGMENT && n.running == 0)
-            return "masks need running=1 or move=0";
+        if (hides_keys(problem) && n.move != MOVE_FRAGMENT && n.running == 0)
+            return "masks and block maps need running=1 or move=0";
         if (n.running == 0 && rows_are_far(problem, n))
             return "rows of a tile that lie 2^31 bytes apart need running=1";
         if (n.halves == 2 && n.move >= MOVE_SHARED) return "halves=2 needs P to stay in registers";

@@ -22,13 +22,14 @@ struct OptionalArray {
     Region region;
     size_t at;  // bytes from the beginning of ForwardArguments to its address
     uint32_t present_bit;
+    uint32_t element_bytes;
     uint64_t size_bytes;
     bool asked;  // the problem has it
-    bool given;  // the problem has it, and its batch is not empty: it may be read
+    bool given;  // the problem has it, and neither its batch nor the array is empty: it may be read
 };
 inline auto optional_arrays(const Problem& p) {
-    const auto size_of = [](std::initializer_list<uint64_t> extents) {
-        return std::accumulate(extents.begin(), extents.end(), uint64_t{4}, std::multiplies{});
+    const auto product = [](std::initializer_list<uint64_t> extents) {
+        return std::accumulate(extents.begin(), extents.end(), uint64_t{1}, std::multiplies{});
     };
     return std::array{
 #define EXTENTS(...) \
@@ -38,9 +39,10 @@ inline auto optional_arrays(const Problem& p) {
                   Region::name,                                                    \
                   offsetof(shared::ForwardArguments, name),                        \
                   shared::PRESENT_##NAME,                                          \
-                  size_of(EXTENTS extents),                                        \
+                  sizeof(type),                                                    \
+                  sizeof(type) * product(EXTENTS extents),                         \
                   asked,                                                           \
-                  (asked) && p.batch != 0},
+                  (asked) && p.batch != 0 && product(EXTENTS extents) != 0},
 #include "interface/arrays.def"
 #undef EXTENTS
     };
@@ -61,6 +63,11 @@ constexpr uint32_t mask_kind_of(const Problem& p) {
     return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
 }
 
+// True if a term hides single keys, whatever the bounds say: HIDES_KEYS of shaders/lib/score_facts.glsl.
+constexpr bool hides_keys(const Problem& p) {
+    return p.mask != VKATTN_MASK_NONE || p.block_map != 0;
+}
+
 constexpr uint32_t slopes_kind_of(const Problem& p) {
     if (p.slopes == VKATTN_SLOPES_NONE) return SLOPES_NONE;
     return p.slopes_apply == VKATTN_SLOPES_APPLY_MASK ? SLOPES_MASK : SLOPES_DISTANCE;
@@ -69,7 +76,7 @@ constexpr uint32_t slopes_kind_of(const Problem& p) {
 // True if the matrix kernel's loop with stale offsets finishes every tile where it knows the layout of accumulators:
 // FINISHES_ALL_TILES of shaders/lib/score_facts.glsl. Packed heads are left out: their tiles are few.
 constexpr bool finishes_all_tiles(const Problem& p) {
-    const bool begins_as_slopes = p.mask == VKATTN_MASK_NONE && p.softcap == 0;
+    const bool begins_as_slopes = !hides_keys(p) && p.softcap == 0;
     return slopes_kind_of(p) == SLOPES_MASK || (slopes_kind_of(p) == SLOPES_DISTANCE && !begins_as_slopes);
 }
 
@@ -87,7 +94,7 @@ constexpr bool hides_from_some_rows(const Problem& p) {
     const int64_t rows = p.seqlen_q, keys = p.seqlen_kv;
     const bool below = p.dynamic_bounds ? p.bound_lo != INT32_MIN : p.bound_lo > 1 - rows;
     const bool above = p.dynamic_bounds ? p.bound_hi != INT32_MAX : p.bound_hi < keys - 1;
-    return p.mask != VKATTN_MASK_NONE || (rows > 1 && (below || above));
+    return hides_keys(p) || (rows > 1 && (below || above));
 }
 
 // The constants that say which terms a score has. An array's is has_NAME, where the kernels have such a constant.
@@ -111,6 +118,12 @@ inline void set_term_arguments(shared::ForwardArguments& a, const Problem& p) {
     a.follow_lengths = p.follow_lengths;
     a.position = p.position;
     a.slopes_per_batch = p.slopes == VKATTN_SLOPES_PER_BATCH;
+    a.block_rows = p.block_rows;
+    a.block_keys = p.block_keys;
+    a.query_blocks = static_cast<uint32_t>(vkattn_blocks(p.seqlen_q, p.block_rows));
+    a.key_blocks = static_cast<uint32_t>(vkattn_blocks(p.seqlen_kv, p.block_keys));
+    a.map_heads = p.block_map_heads;
+    a.map_batches = p.block_map_batches;
 }
 
 }  // namespace vkattn::core

@@ -18,6 +18,7 @@ namespace vkattn::test {
 struct CaseArrays {
     std::vector<int32_t> kv_lengths, query_offsets;
     std::vector<float> slopes, sinks;
+    std::vector<uint8_t> block_map;
 };
 
 struct OptionalArray {
@@ -27,7 +28,9 @@ struct OptionalArray {
     const char* word;                               // that gives a case its values
     const char* example;                            // of values, for 2 batches and 4 heads
     uint64_t (*count)(const VkattnProblem&);        // of values
-    std::variant<std::vector<int32_t> CaseArrays::*, std::vector<float> CaseArrays::*> values;
+    std::variant<std::vector<int32_t> CaseArrays::*, std::vector<float> CaseArrays::*,
+                 std::vector<uint8_t> CaseArrays::*>
+        values;
     void (*ask)(VkattnProblem&);  // sets what the problem says of it
     void (*tell)(const CaseArrays&, const VkattnProblem&, oracle::Problem&);
 };
@@ -65,8 +68,21 @@ inline const OptionalArray optional_arrays[] = {
      [](const CaseArrays& c, const VkattnProblem&, oracle::Problem& o) {
          o.sinks.assign(c.sinks.begin(), c.sinks.end());
      }},
+    {"block_map", &VkattnForwardArgs::block_map, &VkattnBackwardArgs::block_map, "map", "2",
+     [](const VkattnProblem& p) {
+         return p.block_map_batches * p.block_map_heads * vkattn_blocks(p.seqlen_q, p.block_rows) *
+                vkattn_blocks(p.seqlen_kv, p.block_keys);
+     },
+     &CaseArrays::block_map, [](VkattnProblem& p) { p.block_map = 1; },
+     [](const CaseArrays& c, const VkattnProblem& p, oracle::Problem& o) {
+         if (!c.block_map.empty())
+             o.block_map = {p.block_rows, p.block_keys, p.block_map_batches, p.block_map_heads, c.block_map};
+     }},
 };
-constexpr uint32_t array_alignment = 4;
+// Of the array's address.
+inline uint32_t alignment_of(const OptionalArray& array) {
+    return std::holds_alternative<std::vector<uint8_t> CaseArrays::*>(array.values) ? 1 : 4;
+}
 
 inline std::span<const std::byte> content_of(const CaseArrays& c, const OptionalArray& array) {
     return std::visit([&](auto at) { return std::as_bytes(std::span(c.*at)); }, array.values);
@@ -84,12 +100,12 @@ VkDeviceAddress Args::*address_in(const OptionalArray& array) {
         return array.forward;
 }
 
-// add(name, content) puts an array that the case has into memory, and returns its address.
+// add(name, content, alignment) puts an array that the case has into memory, and returns its address.
 template <class Args, class Add>
 void add_arrays(const CaseArrays& c, Args& args, const Add& add) {
     for (const OptionalArray& array : optional_arrays)
         if (const auto content = content_of(c, array); !content.empty() && address_in<Args>(array) != nullptr)
-            args.*address_in<Args>(array) = add(array.name, content);
+            args.*address_in<Args>(array) = add(array.name, content, alignment_of(array));
 }
 
 template <class Args>

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <random>
 
 #include "storage.hpp"
 
@@ -21,6 +22,7 @@ struct Shape {
     std::string strides[8];
     std::optional<Layout> gradients;
     std::string mask_strides;
+    bool random_map = false;
 };
 
 struct Line {
@@ -96,6 +98,21 @@ Setter dtype(VkattnDtype Owner::*member) {
         {{"f32", VKATTN_DTYPE_FLOAT32}, {"f16", VKATTN_DTYPE_FLOAT16}, {"bf16", VKATTN_DTYPE_BFLOAT16}});
 }
 
+void set_blocks(Line& l, Value v) {
+    const auto both = l.numbers<uint32_t>(v, 2);
+    l.result.problem.block_rows = both[0];
+    l.result.problem.block_keys = both[1];
+}
+
+// Blocks of every kind, when the shapes are known: half of them hidden.
+void fill_map(Case& c) {
+    std::mt19937 random(c.seed + 1);
+    for (const OptionalArray& array : optional_arrays)
+        if (std::string_view(array.name) == "block_map") c.block_map.resize(array.count(c.problem));
+    constexpr uint8_t kinds[] = {0, 0, 0, 0, 1, 1, 2, 200};
+    for (uint8_t& block : c.block_map) block = kinds[random() % std::size(kinds)];
+}
+
 void set_window(Line& l, Value v) {
     const auto both = l.numbers<int64_t>(v, 2);
     l.result.problem.window_left = both[0];
@@ -157,6 +174,9 @@ Setters make_words() {
         {"mask_shape", set_mask_shape},
         {"slopes_of", field(&P::slopes_apply, {{"distance", VKATTN_SLOPES_APPLY_DISTANCE},
                                                {"mask", VKATTN_SLOPES_APPLY_MASK}})},
+        {"blocks", set_blocks},
+        {"map_heads", field(&P::block_map_heads)},
+        {"map_batches", field(&P::block_map_batches)},
         {"mask_fill", field(&Case::mask_fill, {{"random", MaskFill::random},
                                                {"banded", MaskFill::banded},
                                                {"rows", MaskFill::rows},
@@ -218,6 +238,11 @@ const std::map<std::string, void (*)(Line&), std::less<>>& flags() {
         {"causal", [](Line& l) { l.result.problem.causal = 1; }},
         {"batch_invariant", [](Line& l) { l.result.batch_invariant = true; }},
         {"slopes_per_batch", [](Line& l) { l.result.problem.slopes = VKATTN_SLOPES_PER_BATCH; }},
+        {"random_map",
+         [](Line& l) {
+             l.result.problem.block_map = 1;
+             l.shape.random_map = true;
+         }},
         {"no_lse", [](Line& l) { l.result.lse = false; }},
         {"dlse", [](Line& l) { l.result.dlse = true; }},
         {"no_dbias", [](Line& l) { l.result.dbias = false; }},
@@ -451,6 +476,7 @@ Case parse_case(std::string_view text, const std::string& where) {
     line.result.text = std::string(text);
     line.result.problem.head_dim_qk = line.result.problem.head_dim_v = 8;
     for (const std::string_view word : split(text)) read_word(line, word);
+    if (line.shape.random_map) fill_map(line.result);
     check_whole(line);
     check_far(line);
     check_nonfinite(line);

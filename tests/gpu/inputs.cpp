@@ -304,8 +304,21 @@ uint32_t alignment_of(const Case& c, const Tensor& tensor) {
     return std::max(c.problem.alignment_bytes, static_cast<uint32_t>(element_bytes(tensor.dtype)));
 }
 
+// What the block map says; as in VkattnProblem.
+static int block_at(const Case& c, uint64_t b, uint64_t h, uint64_t i, uint64_t j) {
+    const VkattnProblem& p = c.problem;
+    if (c.block_map.empty()) return 2;
+    const uint64_t down = vkattn_blocks(p.seqlen_q, p.block_rows),
+                   across = vkattn_blocks(p.seqlen_kv, p.block_keys),
+                   batch = p.block_map_batches == 1 ? 0 : b, head = h / (p.num_heads_q / p.block_map_heads);
+    return c.block_map[((batch * p.block_map_heads + head) * down + i / p.block_rows) * across +
+                       j / p.block_keys];
+}
+
 double mask_at(const Case& c, const Inputs& inputs, uint64_t b, uint64_t h, uint64_t i, uint64_t j) {
     const VkattnProblem& p = c.problem;
+    const int block = block_at(c, b, h, i, j);
+    if (block == 0) return hidden;
     if (p.mask == VKATTN_MASK_NONE) return 0;
     uint64_t place[] = {b, h, i, j};
     if (p.mask_rank >= 3) place[1] = h / (p.num_heads_q / p.mask_extents[p.mask_rank - 3]);
@@ -315,15 +328,15 @@ double mask_at(const Case& c, const Inputs& inputs, uint64_t b, uint64_t h, uint
         if (extent != 1 && index >= extent) return hidden;  // beyond a short last extent
         at = at * extent + (extent == 1 ? 0 : index);
     }
-    return inputs.mask[at];
+    return block == 1 ? 0 : inputs.mask[at];
 }
 
 std::vector<bool> visible_keys(const Case& c, const Inputs& inputs) {
     const VkattnProblem& p = c.problem;
     std::vector<bool> seen(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv, false);
     const uint64_t group = p.num_heads_q / p.num_heads_kv;
-    // Without a mask the heads of a group see the same.
-    const uint64_t step = p.mask == VKATTN_MASK_NONE ? group : 1;
+    // Without a mask and a map the heads of a group see the same.
+    const uint64_t step = p.mask == VKATTN_MASK_NONE && p.block_map == 0 ? group : 1;
     for (uint64_t b = 0; b < p.batch; b++)
         for (uint64_t h = 0; h < p.num_heads_q; h += step)
             for (uint64_t i = 0; i < p.seqlen_q; i++) {

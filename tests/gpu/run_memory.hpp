@@ -44,8 +44,9 @@ class RunMemory {
         if (p.mask != VKATTN_MASK_NONE)
             args.mask =
                 input("mask", inputs.mask_image, p.mask == VKATTN_MASK_BOOL ? 1 : element_bytes(p.dtype));
-        add_arrays(c, args,
-                   [&](const char* name, auto content) { return input(name, content, array_alignment); });
+        add_arrays(c, args, [&](const char* name, auto content, uint32_t alignment) {
+            return input(name, content, alignment);
+        });
     }
     template <class Args>
     void add_scratch(const Plan& plan, Args& args) {

@@ -52,7 +52,8 @@ TEST_CASE_FIXTURE(Abi, "recording refuses null and misaligned masks, lengths and
         const std::string field = std::string("args.") + array.name;
         faults.emplace_back(field, [&](A& a) { a.*array.forward = 0; });
         for (const uint32_t off : {1u, 2u})
-            faults.emplace_back(field, [&, off](A& a) { a.*array.forward += off; });
+            if (off % alignment_of(array) != 0)
+                faults.emplace_back(field, [&, off](A& a) { a.*array.forward += off; });
     }
     between.take_commands();
     for (const auto& [field, spoil] : faults) {

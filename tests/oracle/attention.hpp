@@ -24,6 +24,14 @@ struct Mask {
     std::vector<double> values;        // C order
 };
 
+// Blocks of query rows and keys, counted from 0: 0 hides, 1 leaves the mask out, anything else is as without a map.
+struct BlockMap {
+    std::size_t rows = 16, keys = 16;  // of a block
+    std::size_t batches = 1,
+                heads = 1;  // batches: 1 or all; of m heads, query head h reads h / (num_heads_q / m)
+    std::vector<std::uint8_t> values = {};  // (batches, heads, blocks of rows, blocks of keys)
+};
+
 struct Problem {
     std::size_t batch = 1;
     std::size_t num_heads_q = 1;
@@ -48,6 +56,7 @@ struct Problem {
     std::vector<double> head_slopes = {};
     bool slopes_of_mask = false;     // they multiply the mask; otherwise the distance, which is subtracted
     std::vector<double> sinks = {};  // one per query head: a score that has no value; empty: none
+    std::optional<BlockMap> block_map = {};
 };
 
 struct Result {

@@ -99,7 +99,8 @@ void add_mask_gradients(const Problem& p, const Rows<T>& rows, const Block<T>& g
         const std::size_t row = mask_row(p, rows.head.batch, rows.head.head, rows.first + r) -
                                 mask_row(p, rows.head.batch, rows.head.head, 0);
         for (std::size_t j = gradients.keys.begin; j < end; ++j)
-            plane[row * columns + (columns == 1 ? 0 : j)] += slope * gradients.row(r)[j];
+            if (block_of_score(p, rows.head, rows.first + r, j) != 1)
+                plane[row * columns + (columns == 1 ? 0 : j)] += slope * gradients.row(r)[j];
     }
 }
 

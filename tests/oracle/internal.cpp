@@ -7,6 +7,15 @@
 #include <stdexcept>
 
 namespace oracle::internal {
+int block_of_score(const Problem& p, const Head& head, std::size_t i, std::size_t j) {
+    if (!p.block_map) return 2;
+    const BlockMap& map = *p.block_map;
+    const std::size_t across = (p.seqlen_kv + map.keys - 1) / map.keys;
+    const std::size_t down = (p.seqlen_q + map.rows - 1) / map.rows;
+    const std::size_t batch = map.batches == 1 ? 0 : head.batch, of = head.head / (p.num_heads_q / map.heads);
+    return map.values[((batch * map.heads + of) * down + i / map.rows) * across + j / map.keys];
+}
+
 namespace {
 
 template <typename T>
@@ -83,6 +92,7 @@ void apply_mask(const Problem& p, const Head& head, std::size_t i, KeyRange rang
     for (std::size_t j = range.begin; j < range.end; ++j) {
         double value = mask.additive ? hidden<double> : 0;  // beyond a short last extent
         const std::size_t column = columns == 1 ? 0 : j;
+        if (column < columns && block_of_score(p, head, i, j) == 1) continue;
         if (column < columns) value = mask.values[row * columns + column];
         if (!mask.additive) {
             if (value == 0) scores[j] = hidden<T>;
@@ -112,6 +122,8 @@ void finish_scores(const Problem& p, const Head& head, std::size_t i, KeyRange c
     }
     if (!p.head_slopes.empty() && !p.slopes_of_mask) apply_slope(p, head, i, range, scores);
     if (p.mask) apply_mask(p, head, i, range, scores);
+    for (std::size_t j = range.begin; j < range.end; ++j)
+        if (block_of_score(p, head, i, j) == 0) scores[j] = hidden<T>;
 }
 
 // Turns the scores into probabilities, 0 for hidden keys, and `sink` into its own; returns lse.
@@ -153,6 +165,14 @@ void validate(const Problem& p, std::size_t query, std::size_t key, std::size_t 
     if (p.mask) validate(*p.mask, p);
     const std::size_t slopes = p.head_slopes.size();
     require(slopes == 0 || slopes == p.num_heads_q || slopes == p.batch * p.num_heads_q, "slopes");
+    if (p.block_map) {
+        const BlockMap& map = *p.block_map;
+        require(map.rows != 0 && map.keys != 0 && (map.batches == 1 || map.batches == p.batch), "block map");
+        require(map.heads != 0 && p.num_heads_q % map.heads == 0, "heads of the block map");
+        require(map.values.size() == map.batches * map.heads * ((p.seqlen_q + map.rows - 1) / map.rows) *
+                                         ((p.seqlen_kv + map.keys - 1) / map.keys),
+                "blocks of the block map");
+    }
     require(p.sinks.empty() || p.sinks.size() == p.num_heads_q, "sinks");
     require(!p.slopes_of_mask || (slopes != 0 && p.mask && p.mask->additive), "slopes of a mask");
 }

@@ -52,6 +52,9 @@ struct Head {
 
 double slope_of(const Problem& problem, const Head& head);
 
+// What the block map says of a score; 2 without one.
+int block_of_score(const Problem& p, const Head& head, std::size_t i, std::size_t j);
+
 // A number for each key of some query rows. Only those of `keys` are meant.
 template <typename T>
 struct Block {
