@@ -4,8 +4,8 @@
 //   for each batch, each query head, each query tile that share the workgroup's tile of the mask:
 //     P, dS of the tile;  D += dS                                         // lib/backward.glsl
 //   dbias = D or, of a mask that all queries share, its columns' sums
-//   a mask that all keys share: dbias = sum of dlse, since one number for all keys changes no P. With a block map, which
-//   may leave the mask to some keys: the sum of D over all tiles of keys
+//   a mask that all keys share: dbias = sum of dlse, since one number for all keys changes no P. With a block map, by
+//   which it may be that of some keys: the sum of D over all tiles of keys
 //
 // Tile ownership and shared memory: as the scores of forward_tiles.comp; then column sums, THREADS x COLS/4.
 // Grid: heads and batches of the mask, its query tiles, its tiles of keys. One workgroup a tile sums in a fixed order.

@@ -79,7 +79,8 @@ uvec2 own_keys() {
 }
 bool is_inner_block(Work w, Place at, uint block) {
     const uint first = at.first + block * BLOCK;
-    return first + BLOCK <= work.num_queries && !needs_finishing(w, uvec2(first, first + BLOCK - 1), own_keys());
+    return first + BLOCK <= work.num_queries &&
+           !needs_finishing(w, uvec2(first, first + BLOCK - 1), own_keys(), false);
 }
 void begin_rows(Place at, uint first, uint count, bool plain) {
     begin_tile(work_at(at), plain, uvec2(first, first + count - 1), own_keys(), at.first, first_key + subgroup_row);

@@ -60,7 +60,7 @@ uvec2 own_rows() {
 }
 bool is_inner_block(Work w, Place at, uint block) {
     const uint first = at.first + block * BLOCK;
-    return !needs_finishing(w, own_rows(), uvec2(first, first + BLOCK));
+    return !needs_finishing(w, own_rows(), uvec2(first, first + BLOCK), false);
 }
 void begin_rows(Place at, uint first, uint count, bool plain) {
     begin_tile(work, plain, own_rows(), uvec2(first, first + count), at.first, work.first_row + subgroup_row);

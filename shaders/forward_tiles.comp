@@ -78,10 +78,11 @@ void main() {
     while (k.first < keys_end) {
         v = tile_at(v, k.first);
         MULTIPLY_CHUNKS(q, k, HEAD_DIM_QK, fetch_v(v, 0))
-        const bool finish = needs_finishing(w, tile_rows(w), keys_from(k.first));
-        if (finish) finish_scores(w, k.first, mask_class(w, classes, k.first) == CLASS_MIXED);
+        const bool mixed = mask_class(w, classes, k.first) == CLASS_MIXED;
+        const bool finish = needs_finishing(w, tile_rows(w), keys_from(k.first), mixed);
+        if (finish) finish_scores(w, k.first, mixed);
         softmax_tile(finish ? 1.0 : common_factor());
-        tile_is_isolated = ISOLATES_ROWS && !tile_is_plain(w, tile_rows(w), keys_from(k.first));
+        tile_is_isolated = ISOLATES_ROWS && !tile_is_plain(w, tile_rows(w), keys_from(k.first), mixed);
         k = tile_at(k, next_tile(w, classes, k.first + TILE_KV, keys_end));
         multiply_tile(q, k, k.first < keys_end, v);
     }

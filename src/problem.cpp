@@ -100,13 +100,17 @@ Result<bool> check_shape(const VkattnProblem& p) {
     return true;
 }
 
-// Kernels count the bytes of a map in 32 bits, and load them by words.
-Result<bool> check_block_map(const VkattnProblem& p) {
-    if (p.block_map == 0) return true;
+// Kernels count the bytes of a map in 32 bits, and load them by words. Without a map its fields are as by default.
+Result<bool> resolve_block_map(Problem& p) {
+    if (p.block_map == 0) {
+        p.block_rows = p.block_keys = 128;
+        p.block_map_batches = p.block_map_heads = 1;
+        return true;
+    }
     for (const auto& [field, size] :
          {std::pair{"problem.block_rows", p.block_rows}, {"problem.block_keys", p.block_keys}})
-        if (size == 0 || size % 16 != 0)
-            return invalid(field, fmt::format("{} is not a multiple of 16", size));
+        if (size == 0 || size % 16 != 0 || size > 1u << 30)
+            return invalid(field, fmt::format("{} is not a multiple of 16 up to 2^30", size));
     if (p.block_map_batches != 1 && p.block_map_batches != p.batch)
         return invalid("problem.block_map_batches",
                        fmt::format("{} is neither 1 nor the batch of {}", p.block_map_batches, p.batch));
@@ -157,7 +161,6 @@ Result<bool> check_semantics(const VkattnProblem& p) {
         p.slopes == VKATTN_SLOPES_PER_BATCH && heads > uint64_t{1} << 29)
         return invalid("problem.slopes",
                        fmt::format("{} slopes, one per batch and head, exceed 2^29", heads));
-    if (auto ok = check_block_map(p); !ok) return ok;
     if (p.slopes != VKATTN_SLOPES_NONE && p.slopes_apply == VKATTN_SLOPES_APPLY_MASK &&
         p.mask != VKATTN_MASK_FLOAT)
         return invalid("problem.slopes_apply", "slopes are applied to the mask, and there is no float mask");
@@ -380,6 +383,7 @@ Result<Problem> resolve(const VkattnProblem& given) {
     for (auto check : {check_shape, check_semantics})
         if (auto ok = check(p); !ok) return ok.failure();
     if (auto ok = resolve_mask(p); !ok) return ok.failure();
+    if (auto ok = resolve_block_map(p); !ok) return ok.failure();
     if (p.alignment_bytes == 0) p.alignment_bytes = p.element_bytes;
     if ((p.alignment_bytes & (p.alignment_bytes - 1)) != 0 || p.alignment_bytes < p.element_bytes)
         return invalid("problem.alignment_bytes",

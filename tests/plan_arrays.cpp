@@ -98,7 +98,8 @@ std::string caller_arrays_flaw(const Given& g) {
     }
     expected = inputs_of(p);
     for (const core::OptionalArray& array : core::optional_arrays(p))
-        expected.push_back({array.region, 4, array.given && (p.seqlen_q != 0 || g.backward != nullptr)});
+        expected.push_back({array.region, array.region == Region::block_map ? 1u : 4u,
+                            array.given && (p.seqlen_q != 0 || g.backward != nullptr)});
     if (g.backward == nullptr) {
         expected.push_back({Region::lse, 4, true, true});
         return compare(g, expected);

@@ -96,7 +96,7 @@ std::string tuning_flaw(const Given& g) {
             gradients += constant(pipeline, "gradients");
             if ((constant(pipeline, "gradients") != 3) != (tuning.at("kv_apart") != 0)) return "passes apart";
         }
-        if (kind == Kind::dbias && on_matrices(pipeline) == (mask_extents(g.p)[3] == 1))
+        if (kind == Kind::dbias && on_matrices(pipeline) == (mask_extents(g.p)[3] == 1 || g.p.block_map != 0))
             return "the other kernel for dbias";
         if (kind != Kind::forward && kind != Kind::dquery) continue;
         const Tile tile = tile_of(pipeline);

@@ -37,7 +37,7 @@ bool kernel_has_part(const Pipeline& pipeline, std::string_view part) {
 // A float mask of 16 bits in narrow rows is fetched ahead by the loop whose offsets are a tile's own, unless a term
 // changes every score.
 bool fetches_bias(const Given& g, const Pipeline& pipeline, bool running) {
-    return g.p.mask == VKATTN_MASK_FLOAT && g.p.dtype != VKATTN_DTYPE_FLOAT32 &&
+    return g.p.mask == VKATTN_MASK_FLOAT && g.p.block_map == 0 && g.p.dtype != VKATTN_DTYPE_FLOAT32 &&
            !terms_change_every_score(g.p) && !running && constant(pipeline, "p_move") == MOVE_FRAGMENT &&
            constant(pipeline, "far_rows") == 0;
 }
@@ -283,7 +283,7 @@ namespace {
 
 // What is known of rows of a head: they all see the same keys, or all keys.
 bool rows_see_alike(const Problem& p) {
-    if (p.mask != VKATTN_MASK_NONE) return false;
+    if (p.mask != VKATTN_MASK_NONE || p.block_map != 0) return false;
     if (p.seqlen_q <= 1) return true;
     if (p.dynamic_bounds) return p.bound_lo == INT32_MIN && p.bound_hi == INT32_MAX;
     const auto keys_of = [&](int64_t i) {

@@ -126,7 +126,7 @@ std::string loop_flaw(const Given& g, const Tuning& tuning, const Pipeline& pipe
     if (keys % n != 0 || keys % k != 0) return "a tile of keys is not whole";
     if (!running && g.options.batch_invariant) return "offsets of other rows in a row's bits";
     if (!running && head_steps(g.p, pipeline).chunks != 1) return "chunks without a running maximum";
-    if (!running && g.p.mask != VKATTN_MASK_NONE && move != MOVE_FRAGMENT)
+    if (!running && (g.p.mask != VKATTN_MASK_NONE || g.p.block_map != 0) && move != MOVE_FRAGMENT)
         return "a mask in the loop without a running maximum, and P does not stay in registers";
     if (halves == 1) return "";
     const bool whole = keys % (2 * n) == 0 && keys % (2 * k) == 0;
@@ -152,8 +152,9 @@ uint64_t end_of_forward_map(const Problem& p, const Pipeline& pipeline) {
 
 // Masks are staged in shared memory where lib/backward_matrix.glsl says so.
 bool stages_masks(const Problem& p, const Pipeline& pipeline) {
-    return p.mask == VKATTN_MASK_FLOAT && p.dtype != VKATTN_DTYPE_FLOAT32 && !is_turned(pipeline) &&
-           constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "mask_row_bytes") == 16;
+    return p.mask == VKATTN_MASK_FLOAT && p.block_map == 0 && p.dtype != VKATTN_DTYPE_FLOAT32 &&
+           !is_turned(pipeline) && constant(pipeline, "p_move") == MOVE_FRAGMENT &&
+           constant(pipeline, "mask_row_bytes") == 16;
 }
 
 // Of a pass of the backward: two buffers of walked rows (with turned products the same rows transposed, and what of

@@ -288,7 +288,10 @@ std::string forward_block_flaw(const Given& g, const Block& a) {
         batches = class_batches(p);
     }
     if (a.class_heads != heads || a.class_batches != batches) return "heads or batches of classes";
-    return a.padding != 0 ? "padding" : "";
+    if (a.block_rows != p.block_rows || a.block_keys != p.block_keys) return "block_rows or block_keys";
+    if ((a.maps & 0xffff) != p.block_map_heads || (a.maps >> 16 != 0) != (p.block_map_batches != 1))
+        return "maps";
+    return "";
 }
 
 std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {

@@ -244,6 +244,13 @@ VkattnProblem with_sinks(VkattnProblem p) {
     return p;
 }
 
+VkattnProblem with_blocks(VkattnProblem p) {
+    p.block_map = 1;
+    p.block_map_heads = p.num_heads_q;
+    p.block_rows = 64;
+    return p;
+}
+
 VkattnProblem with_lengths(VkattnProblem p) {
     p.kv_lengths = 1;
     p.align = VKATTN_ALIGN_OFFSETS;
@@ -301,6 +308,7 @@ TEST_CASE("faults: forward of the portable kernels") {
     const Shape decode{2, 8, 2, 1, 4096};
     for (const Sound& s :
          {forward("softcap", h200, with_softcap(plain)),
+          forward("block map", h200, with_blocks(given(d64, square(2, 4, 300), f16))),
           forward("lengths, offsets", cpu, with_lengths(plain)),
           forward("packed words", without_16bit_storage(navi),
                   given(d64, square(2, 2, 300), Layout::padded, f16)),

@@ -52,7 +52,8 @@ void spoil(Random& random, VkattnProblem& p) {
     random.spoil_one(p.dtype, p.batch, p.num_heads_q, p.num_heads_kv, p.seqlen_q, p.seqlen_kv, p.head_dim_qk,
                      p.head_dim_v, p.causal, p.window_left, p.window_right, p.align, p.query_offset,
                      p.kv_lengths, p.mask, p.mask_rank, extent, p.mask_strides, p.alignment_bytes,
-                     p.query_strides, p.key_strides, p.value_strides, p.out_strides);
+                     p.block_map, p.block_rows, p.block_keys, p.block_map_heads, p.query_strides,
+                     p.key_strides, p.value_strides, p.out_strides);
 }
 
 void spoil(Random& random, VkattnBackward& b) {

@@ -234,6 +234,9 @@ TEST_CASE("sweep: every device, feature and shape") {
                         given.slopes =
                             sweep.draws.one_in(2) ? VKATTN_SLOPES_PER_HEAD : VKATTN_SLOPES_PER_BATCH;
                     given.sinks = sweep.draws.one_in(7);
+                    given.block_map = sweep.draws.one_in(5) && shape.seqlen_kv < 1 << 17;
+                    given.block_map_batches = sweep.draws.one_in(2) ? 1 : given.batch;
+                    given.block_map_heads = sweep.draws.one_in(2) ? 1 : given.num_heads_q;
                     if (given.mask == VKATTN_MASK_FLOAT && sweep.draws.one_in(3))
                         given.slopes_apply = VKATTN_SLOPES_APPLY_MASK;
                     Options o = options_of(f);

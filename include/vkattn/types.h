@@ -159,7 +159,7 @@ typedef struct VkattnProblem {
      * himself leaves it out of each part, and gives it to vkattn_cmd_combine. */
     uint32_t sinks;
     /* Blocks of the score matrix, of block_rows query rows and block_keys keys, counted from query 0 and key 0 whatever
-     * align and lengths are. Each a multiple of 16; default 128. */
+     * align and lengths are. Each a multiple of 16 up to 2^30; default 128. */
     uint32_t block_rows;
     uint32_t block_keys;
     /* Boolean; default false; true: args.block_map holds what each block is, uint8 (block_map_batches, block_map_heads,

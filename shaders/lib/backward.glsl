@@ -58,7 +58,7 @@ void find_weights(Work w, uint first_key, bool mask_is_mixed) {
             else if (HAS_SOFTCAP && WEIGHTS_TAKE_CAP) weights[x] = derivative;
         }
     }
-    tile_is_finished = !tile_is_plain(w, tile_rows(w), keys_from(first_key));
+    tile_is_finished = !tile_is_plain(w, tile_rows(w), keys_from(first_key), mask_is_mixed || late);
     if (tile_is_finished) add_terms_to_scores(w, first_key, mask_is_mixed);
     FOR_EACH(r, ROWS) {
         const bool exists = w.first_row + group * ROWS + r <= w.last_row;

@@ -38,7 +38,8 @@ const uint TILE_Q = HELD_ROWS, TILE_KV = WALKED;
 // (lib/backward_matrix_masks.glsl). If they are staged, each subgroup stages the mask of its own scores: MASK_ROWS
 // query rows by MASK_KEYS keys.
 #if defined(F16) || defined(BF16)
-const bool MASK_IS_PLAIN = MASK_KIND == MASK_FLOAT && !HAS_BLOCK_MAP ? (P_MOVE == MOVE_FRAGMENT ? MASK_ROW_BYTES == 16 : false) : false;
+const bool MASK_IS_PLAIN =
+    MASK_KIND == MASK_FLOAT && !HAS_BLOCK_MAP ? (P_MOVE == MOVE_FRAGMENT ? MASK_ROW_BYTES == 16 : false) : false;
 #else
 const bool MASK_IS_PLAIN = false;
 #endif

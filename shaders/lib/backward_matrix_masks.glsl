@@ -9,7 +9,7 @@
 // Turned products stage no masks. Each invocation loads the mask of its own scores of a block before the block is
 // multiplied: its eight elements of an accumulator are neighbouring walked rows, which are eight keys in 16 bytes in
 // backward_matrix_query.
-const bool PLAIN_SCORES = !FINISHES_ALL_TILES && (!HIDES_KEYS || MASK_IS_PLAIN);
+const bool PLAIN_SCORES = !FINISHES_ALL_TILES && (!HIDES_KEYS || MASK_IS_PLAIN || HAS_BLOCK_MAP);
 
 // True if the kernel loads no vec4 of the mask, or if all that it loads are aligned. Otherwise the mask's elements are
 // loaded one by one, and give the same bits.
@@ -26,7 +26,7 @@ bool mask_is_aligned() { return !MASK_IS_PLAIN || arguments().x.mask.x % 16 == 0
 
 // True if the workgroup's masks can be fetched by the tile or by the block. `held_exist` says that all held rows exist.
 bool masks_are_plain(bool held_exist) {
-    if (!HIDES_KEYS) return true;
+    if (!HIDES_KEYS || HAS_BLOCK_MAP) return true;  // of a block map's tiles each is asked
     return MASK_IS_PLAIN && held_exist && mask_key_step() != 0 && MASKS_MAY_BE_PLAIN;
 }
 

@@ -2,11 +2,13 @@
 // rows are walked (walked, inner), where they lie (place_head), and says what of a tile is seen (is_inner_block,
 // sees_block) and which rows of it are dropped (drop_rows).
 //
-// A tile is plain if all its rows exist and see every key, if nothing but the scale and a mask that is plain makes its
-// scores, or slopes that they begin as (terms_change() is false of it), and if no row has a factor or is empty. Plain
-// tiles that are followed by a whole tile or by none, and whose masks are aligned, are multiplied without a branch
-// (H200, 580.159, D64: 192 TFLOP/s; 188 with one a block). Others go block by block, and blocks that no row of the
-// subgroup sees are left out.
+// Tiles that a block map hides are passed over.
+//
+// A tile is plain if all its rows exist and see every key, if a block map says so of its blocks, if nothing but the
+// scale and a mask that is plain makes its scores, or slopes that they begin as (terms_change() is false of it), and if
+// no row has a factor or is empty. Plain tiles that are followed by a whole tile or by none, and whose masks are
+// aligned, are multiplied without a branch (H200, 580.159, D64: 192 TFLOP/s; 188 with one a block). Others go block by
+// block, and blocks that no row of the subgroup sees are left out.
 //
 // The tile that follows is fetched while this one is multiplied, and stored to the other buffer: a barrier a tile.
 // Few instructions stand between two tiles of a head, because the two subgroups of an SM's quarter cannot hide many:
@@ -44,6 +46,37 @@ uvec2 tiles_of_head(uint head) {
         tiles.x = min(tiles.x, tiles.y);  // of a head behind the end: its number of rows may not fit 32 bits
     }
     return tiles * WALKED;
+}
+
+// Classes of walked tiles that the block map gives, a bit each: as many as a subgroup finds at once.
+struct Window {
+    uint head, first;  // `first`: the tile of bit 0
+    uint seen, plain;
+};
+const uint WINDOW = SUBGROUP_SIZE < 32 ? SUBGROUP_SIZE : 32;
+Window window = Window(0, 0x80000000u, 0, 0);
+
+// Returns the first tile from `at` on that the block map does not hide. From `end` on there is none.
+uint next_walked(Place at, uint end) {
+    if (!HAS_BLOCK_MAP) return at.first;
+    uint tile = at.first / WALKED;
+    [[dont_unroll]] while (tile * WALKED < end) {
+        if (tile - window.first >= WINDOW || at.head != window.head) {
+            const Place own = Place(at.head, (tile + lane % WINDOW) * WALKED);
+            const Work w = work_at(own);
+            const uint kind = class_of_blocks(w, uvec2(w.first_row, w.last_row), keys_from(first_key_of(own)));
+            const uint seen = subgroupBallot(kind != CLASS_HIDDEN).x, plain = subgroupBallot(kind == CLASS_PLAIN).x;
+            window = Window(at.head, tile, seen, plain);
+        }
+        const uint rest = window.seen >> (tile - window.first);
+        if (rest != 0) return (tile + findLSB(rest)) * WALKED;
+        tile = window.first + WINDOW;
+    }
+    return tile * WALKED;
+}
+// True if the tile that next_walked() has returned last has plain blocks.
+bool has_plain_blocks(uint first) {
+    return !HAS_BLOCK_MAP || (window.plain >> (first / WALKED - window.first) % 32 & 1) != 0;
 }
 
 // Returns the range begin .. end-1 of a tile's first row for which the tile is an inner one and is followed by a whole
@@ -154,19 +187,21 @@ bool add_tile(Place here, bool can_be_plain, uint buf, uint other) {
     return odd;
 }
 
-void move_on_by_tile() {
-    walked_qk = next_whole_tile(walked_qk, WALKED);
-    walked_v = next_whole_tile(walked_v, WALKED);
+void move_on(uint rows) {
+    walked_qk = next_whole_tile(walked_qk, rows);
+    walked_v = next_whole_tile(walked_v, rows);
 #ifdef KEY_VALUE
-    walked_statistics = next_whole_tile(walked_statistics, WALKED);
+    walked_statistics = next_whole_tile(walked_statistics, rows);
 #endif
 }
 
 // Goes through the tiles of a head. With `can_be_plain`, inner tiles without an odd row are plain.
 void walk_head(uint head, bool can_be_plain) {
     const uvec2 tiles = tiles_of_head(head);
-    if (tiles.x >= tiles.y) return;
     Place here = Place(head, tiles.x);
+    if (tiles.x < tiles.y) here.first = next_walked(here, tiles.y);
+    if (here.first >= tiles.y) return;
+    bool is_plain = has_plain_blocks(here.first);
     place_head(here);
     find_offsets(walked_qk, walked_v);
     barrier();
@@ -181,13 +216,17 @@ void walk_head(uint head, bool can_be_plain) {
     uint buf = 0;
     bool has_masks = false;  // the tile's masks are staged
     const uvec2 quick = can_be_plain && mask_is_aligned() ? inner_tiles(tiles) : uvec2(0);
-    [[dont_unroll]] for (; here.first < tiles.y; here.first += WALKED) {
+    [[dont_unroll]] while (here.first < tiles.y) {
+        const uint next = next_walked(Place(head, here.first + WALKED), tiles.y);
+        const bool next_is_plain = has_plain_blocks(next);
         // The last tile is fetched once more, for nothing.
-        if (here.first + WALKED < tiles.y) move_on_by_tile();
+        if (next < tiles.y) move_on(next - here.first);
+        const bool next_is_whole = !HAS_BLOCK_MAP || next >= tiles.y || next + WALKED <= walked_qk.end;
         const bool odd = subgroupAny(saw_odd);  // the same for all subgroups; in this place the compiler knows it
         const uint other = BUF_SIZE - buf;
         barrier();
-        if (here.first >= quick.x && here.first < quick.y && !odd && !terms_change_tile(here)) {
+        if (here.first >= quick.x && here.first < quick.y && !odd && is_plain && next_is_whole &&
+            !terms_change_tile(here)) {
             if (MASK_IS_PLAIN && !has_masks) {
                 mask_next = mask_of(here);
                 stage_masks(mask_next);
@@ -198,10 +237,12 @@ void walk_head(uint head, bool can_be_plain) {
             has_masks = true;
         } else {
             drop_rows(here, buf, odd);
-            saw_odd = add_tile(here, can_be_plain && !odd, buf, other);
+            saw_odd = add_tile(here, can_be_plain && !odd && is_plain, buf, other);
             has_masks = false;
         }
         buf = other;
+        here.first = next;
+        is_plain = next_is_plain;
     }
 }
 

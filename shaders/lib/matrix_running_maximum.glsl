@@ -92,7 +92,7 @@ void loop_with_running_maximum(inout TileCursor c) {
             else fetch_v(tile_at(c.v, c.k.first), c.first_dim);
             multiply_qk(0);
         }
-        const bool finish = needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first));
+        const bool finish = needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first), !c.is_plain);
         if (finish) finish_scores(c.w, c.k.first, !c.is_plain, false);
         const float factor = finish ? 1.0 : push.score_scale;
         raise_offsets(factor, GROWTH);

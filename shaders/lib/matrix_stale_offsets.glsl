@@ -24,7 +24,7 @@ bool is_inner(TileCursor c) {
 
 // Finds the scores of a tile; `biased`: they begin as its mask. Returns what the scores are to be multiplied by.
 float score_tile(TileCursor c, bool biased) {
-    const bool changes = HAS_SOFTCAP || needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first));
+    const bool changes = HAS_SOFTCAP || needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first), !c.is_plain);
     const bool finish = !biased && changes;
     if (biased) fetch_any_bias(c.k.first);
     else no_bias();
@@ -114,7 +114,8 @@ Rows boundary_p(TileCursor c, bool biased, bool finish_all) {
     largest_square = 0;
     no_p();
     if (sees(c.w, c.k.first)) {
-        const bool finish = !biased && (finish_all || needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first)));
+        const bool changes = needs_finishing(c.w, own_rows(c.w), keys_from(c.k.first), !c.is_plain);
+        const bool finish = !biased && (finish_all || changes);
         if (!biased) no_bias();
         begin_tile(c.w, c.k.first, !finish);
         begin_scores();

@@ -30,6 +30,9 @@ uint seen_key(Work w, uvec2 keys, bool from_end) {
     uint found = !HIDES_KEYS ? 0 : count;
     const Terms terms = terms_of(w, true);
     for (uint first = 0; HIDES_KEYS && first < count && found == count; first += THREADS) {
+        const uvec2 ends = uvec2(first, min(first + THREADS, count));
+        const uvec2 part = from_end ? keys.y - ends.yx : keys.x + ends;
+        if (HAS_BLOCK_MAP && class_of_blocks(w, uvec2(w.first_row, w.last_row), part) == CLASS_HIDDEN) continue;
         barrier();
         if (thread == 0) nearest_seen = count;
         barrier();

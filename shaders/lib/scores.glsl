@@ -70,9 +70,10 @@ bool terms_change(Work w, uvec2 rows, uvec2 keys) { return SLOPES != SLOPES_NONE
 
 // True if nothing is hidden of such a tile, and nothing added but what the loop adds by itself (lib/score_facts.glsl).
 // The others are hidden as a whole (tile_is_hidden() of lib/sequences.glsl) or mixed. Loops that know by other means
-// what bounds or mask make of their tiles ask for the rest alone.
-bool tile_is_plain(Work w, uvec2 rows, uvec2 keys) {
-    return !HIDES_KEYS && tile_is_visible(w, rows, keys) && !terms_change(w, rows, keys);
+// what bounds or mask make of their tiles ask for the rest alone. Without `mixed` the tile's class is CLASS_PLAIN
+// (mask_class()). Where a mask says so and no block map, tiles are finished all the same.
+bool tile_is_plain(Work w, uvec2 rows, uvec2 keys, bool mixed) {
+    return (!HIDES_KEYS || (HAS_BLOCK_MAP && !mixed)) && tile_is_visible(w, rows, keys) && !terms_change(w, rows, keys);
 }
 
 // Rows of the work's query tile, first and last that exist; keys of the tile that begins at first_key.
@@ -117,4 +118,6 @@ float finished(float score, Terms terms, uint row, ivec2 keys, int key) {
 
 // True if scores of rows from .x to .y and keys from .x to before .y have to be finished. If not, they are q.k times
 // score_scale, but for what the kernel does in its loop (lib/score_facts.glsl).
-bool needs_finishing(Work w, uvec2 rows, uvec2 keys) { return FINISHES_ALL_TILES || !tile_is_plain(w, rows, keys); }
+bool needs_finishing(Work w, uvec2 rows, uvec2 keys, bool mixed) {
+    return FINISHES_ALL_TILES || !tile_is_plain(w, rows, keys, mixed);
+}

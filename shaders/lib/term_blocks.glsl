@@ -1,19 +1,22 @@
 // Block maps, as a term of lib/scores.glsl: the caller says of each block of query rows and keys whether it is hidden,
 // visible, or as the mask says (VkattnProblem::block_map). Blocks count from query 0 and key 0, whatever the tiles are.
 
+#define map_heads() (arguments().x.maps & 0xffff)
+
 // The class of a block, CLASS_*. What a mask would say is CLASS_MIXED. A driver may load the block that a loop ends at:
 // it must be there.
 uint class_of_block(Work w, uint map_head, uint query_block, uint key_block) {
     ArgumentsIn a = arguments();
-    const uint batch = a.x.map_batches == 1 ? 0 : w.batch, head = min(map_head, a.x.map_heads - 1);
-    const uint row = (batch * a.x.map_heads + head) * a.x.query_blocks + min(query_block, a.x.query_blocks - 1);
-    const uint byte = row * a.x.key_blocks + min(key_block, a.x.key_blocks - 1) + (a.x.block_map.x & 3);
+    const uint batch = a.x.maps >> 16 == 0 ? 0 : w.batch, head = min(map_head, map_heads() - 1);
+    const uint down = MATRIX_STEPS(query_extent(), a.x.block_rows), across = MATRIX_STEPS(key_extent(), a.x.block_keys);
+    const uint row = (batch * map_heads() + head) * down + min(query_block, down - 1);
+    const uint byte = row * across + min(key_block, across - 1) + (a.x.block_map.x & 3);
     const uint word = UintsIn(uvec2(a.x.block_map.x & ~3u, a.x.block_map.y)).x[byte / 4];
     const uint number = word >> (byte % 4 * 8) & 0xff;
     return number == 0 ? CLASS_HIDDEN : number == 1 || MASK_KIND == MASK_NONE ? CLASS_PLAIN : CLASS_MIXED;
 }
 // Below 2^32: both are 16 bits long.
-#define MAP_HEAD(head) ((head) * arguments().x.map_heads / num_heads_q())
+#define MAP_HEAD(head) ((head) * map_heads() / num_heads_q())
 #define KEY_BLOCK(key) ((key) / arguments().x.block_keys)
 
 // The class of a row's block, which a key lies in.

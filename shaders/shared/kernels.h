@@ -33,10 +33,8 @@ struct ForwardArguments {
     uint present;          // PRESENT_*
     int position;  // query row i stands at key position i + this + what follow_lengths and query_offsets add
     uint slopes_per_batch;  // 1: each batch has slopes of its own
-    uint block_rows, block_keys;    // of a block of the block map
-    uint query_blocks, key_blocks;  // of a head
-    uint map_heads, map_batches;    // that have blocks of their own
-    uint padding;
+    uint block_rows, block_keys;  // of a block of the block map
+    uint maps;  // heads that have blocks of their own, and 1 << 16 if batches have
 };
 // A dispatch of write_arguments.comp writes this much of an argument block: as many words as fit the push constants.
 #define ARGUMENT_PART_BYTES 112u
@@ -71,7 +69,7 @@ struct BackwardArguments {
     uint batch;
 };
 #ifdef __cplusplus  // C++ has no padding behind the last members: GLSL has none either
-static_assert(offsetof(ForwardArguments, padding) + 4 == sizeof(ForwardArguments));
+static_assert(offsetof(ForwardArguments, maps) + 4 == sizeof(ForwardArguments));
 static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments));
 #endif
 

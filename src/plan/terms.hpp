@@ -120,10 +120,7 @@ inline void set_term_arguments(shared::ForwardArguments& a, const Problem& p) {
     a.slopes_per_batch = p.slopes == VKATTN_SLOPES_PER_BATCH;
     a.block_rows = p.block_rows;
     a.block_keys = p.block_keys;
-    a.query_blocks = static_cast<uint32_t>(vkattn_blocks(p.seqlen_q, p.block_rows));
-    a.key_blocks = static_cast<uint32_t>(vkattn_blocks(p.seqlen_kv, p.block_keys));
-    a.map_heads = p.block_map_heads;
-    a.map_batches = p.block_map_batches;
+    a.maps = p.block_map_heads | (p.block_map_batches == 1 ? 0u : 1u << 16);
 }
 
 }  // namespace vkattn::core

@@ -174,6 +174,10 @@ VkattnProblem problem_of(Bytes& bytes) {
                             &p.head_dim_qk, &p.head_dim_v, &p.causal, &p.kv_lengths})
         spoil(bytes, *field);
     spoil(bytes, p.query_offset);
+    for (uint32_t* size : {&p.block_rows, &p.block_keys})
+        *size = 16 * static_cast<uint32_t>(bytes.number(27));
+    if (bytes.ConsumeBool()) p.block_map_batches = p.batch;
+    if (bytes.ConsumeBool()) p.block_map_heads = p.num_heads_q;
     set_mask(bytes, p);
     if (p.slopes != VKATTN_SLOPES_NONE) p.slopes = enumerator<VkattnSlopes>(bytes, 3);
     p.slopes_apply = enumerator<VkattnSlopesApply>(bytes, bytes.one_in(3) ? 2 : 1);

@@ -13,6 +13,7 @@ const std::array<ArrayOption, num_arrays>& ArrayOption::all() {
                     the_shape + ": " + (text),                                                        \
                 the_shape,                                                                            \
                 std::is_same_v<type, float>,                                                          \
+                sizeof(type) == 1,                                                                    \
                 &VkattnForwardArgs::name,                                                             \
                 &VkattnBackwardArgs::name,                                                            \
                 [](const VkattnProblem& p) { return std::vector<uint64_t> EXTENTS of; },              \

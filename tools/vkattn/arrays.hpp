@@ -23,8 +23,8 @@ constexpr size_t num_arrays = static_cast<size_t>(ArrayName::count);
 
 struct ArrayOption {
     std::string option, help;
-    std::string shape;  // in words
-    bool has_floats;    // else integers
+    std::string shape;           // in words
+    bool has_floats, has_bytes;  // else integers of 32 bits
     VkDeviceAddress VkattnForwardArgs::*forward;
     VkDeviceAddress VkattnBackwardArgs::*backward;
     std::vector<uint64_t> (*extents)(const VkattnProblem&);

@@ -90,7 +90,8 @@ Json problem_json(const VkattnProblem& p, bool bshd) {
             {"mask", mask_json(p)},
             {"kv_lengths", p.kv_lengths != 0},
             {"alibi", alibi_json(p)},
-            {"sinks", p.sinks != 0}};
+            {"sinks", p.sinks != 0},
+            {"block_map", p.block_map != 0 ? Json{p.block_rows, p.block_keys} : Json(false)}};
 }
 
 Json options_json(const AttentionOptions& o) {

@@ -230,7 +230,8 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
         }
     }
     end_if_interrupted();
-    Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv));
+    Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv),
+                      b.shape.block_map);
     const Ceilings ceilings = measure_ceilings(runtime);
     Phase phase("tunings", static_cast<double>(plans.size()));
     for (const auto& [line, plan] : plans) {
@@ -282,7 +283,8 @@ void bench(const Bench& b) {
         rethrow_as_usage(error);
     }
     end_if_interrupted();
-    Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv));
+    Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv),
+                      b.shape.block_map);
     const Plan& plan = timed_plan(plans, b.pass());
     Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions(), {}, {}};
     if (r.time.ms.empty()) end_if_interrupted();

@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 
+#include "block_maps.hpp"
 #include "field_names.hpp"
 #include "interruption.hpp"
 #include "modules.hpp"
@@ -58,6 +59,13 @@ void parse_window(const std::string& text, VkattnProblem& problem) {
     problem.window_right = parse_whole<int64_t>("--window", view.substr(comma + 1), "a whole number");
 }
 
+void parse_block_size(const std::string& text, VkattnProblem& problem) {
+    const size_t comma = text.find(',');
+    if (comma == text.npos) throw UsageError("--block-size", fmt::format("'{}' is not ROWS,KEYS", text));
+    problem.block_rows = parse_whole<uint32_t>("--block-size", text.substr(0, comma), "a whole number");
+    problem.block_keys = parse_whole<uint32_t>("--block-size", text.substr(comma + 1), "a whole number");
+}
+
 void parse_mask_shape(const std::string& text, VkattnProblem& problem) {
     std::string_view rest = text;
     for (bool more = true; more; problem.mask_rank++) {
@@ -105,6 +113,7 @@ void AttentionOptions::add_to(CLI::App& app) {
         ->transform(real_validator<float>());
     app.add_option("--alibi-of", alibi_of,
                    "What the slopes of --alibi are applied to: distance (default) or mask, a float one");
+    app.add_option("--block-size", block_size, "ROWS,KEYS of a block of --block-map; default 128,128");
     app.add_option(
         "--kernel", kernel,
         "auto, or the kernel to use: rows_dot, rows, matrix, matrix_khr, tiles_dot, tiles, materialized");
@@ -141,6 +150,7 @@ void AttentionOptions::apply(VkattnProblem& problem) const {
     if (alibi_of != "distance" && alibi_of != "mask")
         throw UsageError("--alibi-of", fmt::format("'{}' is not distance or mask", alibi_of));
     if (alibi_of == "mask") problem.slopes_apply = VKATTN_SLOPES_APPLY_MASK;
+    if (!block_size.empty()) parse_block_size(block_size, problem);
     parse_align(align, problem);
     parse_window(window, problem);
 }
@@ -198,6 +208,9 @@ void ShapeOptions::add_to(CLI::App& app) {
     app.add_flag("--kv-lengths-given", kv_lengths_given, "Key counts per batch come in device memory");
     app.add_flag("--alibi", alibi,
                  "Slopes of the query heads come in device memory; bench takes 2^(-8 i / heads)");
+    app.add_option(
+        "--block-map", block_map,
+        "A map of blocks: random:SHARE hides that share of each head's, causal-documents:N, or ones");
     app.add_flag("--sinks", sinks, "Sinks of the query heads come in device memory; bench takes 0");
 }
 
@@ -211,7 +224,7 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.head_dim_v = head_dim_v.value_or(head_dim_qk);
     problem.dtype = parse_dtype(dtype);
     problem.kv_lengths = kv_lengths_given;
-    apply_slopes_and_sinks(problem);
+    apply_terms(problem);
     if (mask_type != "bool" && mask_type != "float")
         throw UsageError("--mask-type", fmt::format("'{}' is not bool or float", mask_type));
     if (mask_shape.empty()) return;
@@ -219,9 +232,10 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     parse_mask_shape(mask_shape, problem);
 }
 
-void ShapeOptions::apply_slopes_and_sinks(VkattnProblem& problem) const {
+void ShapeOptions::apply_terms(VkattnProblem& problem) const {
     if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;
     if (sinks) problem.sinks = 1;
+    if (!block_map.empty()) ask_for_map(block_map, problem);
 }
 
 void set_dense_layout(VkattnProblem& p, bool bshd) {

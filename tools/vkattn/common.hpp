@@ -34,7 +34,7 @@ class UsageError : public std::runtime_error {
 // Options of run, grad, explain and bench that say what to compute and how.
 struct AttentionOptions {
     std::string layout = "bhsd", scale, align, window, kernel = "auto", tuning, precision = "storage", device,
-                pipeline_cache, alibi_of = "distance";
+                pipeline_cache, alibi_of = "distance", block_size;
     std::vector<std::string> modules;  // NAME=FILE
     float softcap = 0;
     double max_dispatch_gflop = 0;
@@ -55,13 +55,13 @@ struct AttentionOptions {
 struct ShapeOptions {
     uint32_t batch = 1, heads_q = 1, seqlen_q = 0, head_dim_qk = 0;
     std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v;
-    std::string dtype = "f32", mask_shape, mask_type = "bool";
+    std::string dtype = "f32", mask_shape, mask_type = "bool", block_map;
     bool kv_lengths_given = false, alibi = false, sinks = false;
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError
-    // Sets slopes and sinks alone: the cases of a suite take these, and have shapes of their own.
-    void apply_slopes_and_sinks(VkattnProblem& problem) const;
+    // Sets slopes, sinks and block map alone: the cases of a suite take these, and have shapes of their own.
+    void apply_terms(VkattnProblem& problem) const;
 };
 
 VkattnDtype parse_dtype(const std::string& text);  // f32, f16 or bf16; throws UsageError

@@ -173,7 +173,8 @@ void read_mask(const std::string& path, const std::optional<NpyDtype>& wanted, I
     check_dtype("--mask", mask, in.query.array.dtype);
 }
 
-// Reads integers, each within least .. most.
+// Reads integers, each within least .. most, as numbers of type T.
+template <class T>
 std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& array, int64_t least,
                                    int64_t most) {
     std::vector<int64_t> wide;
@@ -182,13 +183,13 @@ std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& 
     } catch (const NpyError& e) {
         throw UsageError(argument, e.what());
     }
-    std::vector<int32_t> values;
+    std::vector<T> values;
     for (const int64_t value : wide) {
         if (value < least || value > most)
             throw UsageError(argument,
                              fmt::format("{} at [{}] is not within {} .. {}", value,
                                          fmt::join(index_of(values.size(), array.shape), ", "), least, most));
-        values.push_back(static_cast<int32_t>(value));
+        values.push_back(static_cast<T>(value));
     }
     const auto bytes = std::as_bytes(std::span(values));
     return {bytes.begin(), bytes.end()};
@@ -205,16 +206,27 @@ std::vector<std::byte> read_floats(const ArrayOption& array, FileArray file, Vka
     return std::move(file.array.data);
 }
 
+// Reads a block map, whose shape tells of how many batches and heads it is.
+std::vector<std::byte> read_map(const ArrayOption& array, const NpyArray& file, VkattnProblem& p) {
+    if (file.shape.size() == 4) {
+        p.block_map_batches = static_cast<uint32_t>(file.shape[0]);
+        p.block_map_heads = static_cast<uint32_t>(file.shape[1]);
+    }
+    check_shape(array.option, file, array.extents(p), array.shape.c_str());
+    return integers_in<uint8_t>(array.option, file, 0, UINT8_MAX);
+}
+
 // Reads an array's file, which must have its shape and type. The library cuts lengths to the keys that there are; in a
 // file another number is a mistake.
 std::vector<std::byte> read_array(const ArrayOption& array, const std::string& path, VkattnProblem& p) {
     FileArray given = read_file(array.option, path);
     if (array.has_floats) return read_floats(array, std::move(given), p);
     const NpyArray& file = given.array;
+    if (array.has_bytes) return read_map(array, file, p);
     check_shape(array.option, file, array.extents(p), array.shape.c_str());
     const bool are_lengths = array.option == "--kv-lengths";
-    return integers_in(array.option, file, are_lengths ? 0 : INT32_MIN,
-                       are_lengths ? p.seqlen_kv : INT32_MAX);
+    return integers_in<int32_t>(array.option, file, are_lengths ? 0 : INT32_MIN,
+                                are_lengths ? p.seqlen_kv : INT32_MAX);
 }
 
 }  // namespace

@@ -114,6 +114,13 @@ std::vector<std::string> problem_lines(const Inputs& in, bool bshd) {
             applies_to_distance(p) ? "score - slope * distance of row and key" : "score + slope * mask"));
     if (p.sinks != 0)
         lines.push_back(fmt::format("sinks     {} (--sinks)", least_to_most<float>(in, ArrayName::sinks)));
+    if (p.block_map != 0) {
+        const auto map = numbers_of<uint8_t>(in.arrays, ArrayName::block_map);
+        lines.push_back(fmt::format(
+            "blocks    of {} rows and {} keys: {} hidden, {} visible, {} as the mask says (--block-map)",
+            p.block_rows, p.block_keys, std::ranges::count(map, 0), std::ranges::count(map, 1),
+            static_cast<size_t>(std::ranges::count_if(map, [](uint8_t x) { return x > 1; }))));
+    }
     return lines;
 }
 

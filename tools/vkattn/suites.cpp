@@ -114,8 +114,9 @@ std::pair<Plans, std::string> plan_of(const Runtime& runtime, const SuiteCase& c
 }
 
 // Null where the runs were interrupted.
-Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass, uint32_t repeats) {
-    Workload workload(runtime, c.problem, pass, false, c.problem.seqlen_kv);
+Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass, uint32_t repeats,
+             const std::string& block_map) {
+    Workload workload(runtime, c.problem, pass, false, c.problem.seqlen_kv, block_map);
     workload.poison();
     const Timing time = workload.time(plans, warm_ms, repeats);
     if (time.ms.size() < repeats) return nullptr;
@@ -181,7 +182,7 @@ void run_suite(Runtime& runtime, const std::string& suite, const ShapeOptions& s
     std::vector<SuiteCase> cases = cases_of(suite, dtype);
     for (SuiteCase& c : cases) {
         options.apply(c.problem);
-        shape.apply_slopes_and_sinks(c.problem);
+        shape.apply_terms(c.problem);
     }
     if (!json) print_row(fmt::format("{:24} {:>10} {:>9} {:>8}  kernel", "case", "ms", "TFLOP/s", "GB/s"));
     std::vector<std::pair<Plans, std::string>> plans;
@@ -199,7 +200,7 @@ void run_suite(Runtime& runtime, const std::string& suite, const ShapeOptions& s
     for (size_t i = 0; i < cases.size() && !stop_requested(); i++) {
         const Phase phase(cases[i].name);
         const auto& [plan, why] = plans[i];
-        const Json result = why.empty() ? measure(runtime, cases[i], plan, pass, repeats)
+        const Json result = why.empty() ? measure(runtime, cases[i], plan, pass, repeats, shape.block_map)
                                         : Json{{"name", cases[i].name}, {"refused", why}};
         if (result.is_null()) break;
         results.push_back(result);

@@ -7,6 +7,7 @@
 #include <random>
 #include <span>
 
+#include "block_maps.hpp"
 #include "common.hpp"
 #include "interruption.hpp"
 #include "progress.hpp"
@@ -60,7 +61,12 @@ Buffer mask_buffer(Runtime& runtime, const VkattnProblem& p, bool random) {
 }
 
 // An array that the problem has: of num_keys as lengths, the slopes of the paper, and otherwise zeros.
-Buffer array_buffer(Runtime& runtime, const VkattnProblem& p, ArrayName name, uint32_t num_keys) {
+Buffer array_buffer(Runtime& runtime, const VkattnProblem& p, ArrayName name, uint32_t num_keys,
+                    const std::string& block_map) {
+    if (name == ArrayName::block_map) {
+        const std::vector<uint8_t> map = make_map(block_map, p);
+        return repeat(runtime, map.size(), std::as_bytes(std::span(map)));
+    }
     const std::vector<uint64_t> extents = ArrayOption::all()[static_cast<size_t>(name)].extents(p);
     uint64_t elements = 1;
     for (const uint64_t extent : extents) elements *= extent;
@@ -123,7 +129,8 @@ Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) 
     return t;
 }
 
-Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask, uint32_t num_keys)
+Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask, uint32_t num_keys,
+                   const std::string& block_map)
     : runtime_(runtime), pass_(pass), mask_(mask_buffer(runtime, p, random_mask)) {
     VkattnProblem moved = p;
     moved.seqlen_kv = num_keys;
@@ -134,7 +141,7 @@ Workload::Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool ran
     for (uint32_t i = 0; i < count; i++, phase.advance()) tensors_.push_back(make_tensors(p, 4 * i + 1));
     for (size_t i = 0; i < num_arrays; i++)
         if (ArrayOption::all()[i].asked(p))
-            arrays_[i] = array_buffer(runtime, p, static_cast<ArrayName>(i), num_keys);
+            arrays_[i] = array_buffer(runtime, p, static_cast<ArrayName>(i), num_keys, block_map);
     if (p.sinks != 0) dsinks_ = runtime.allocate(p.num_heads_q * sizeof(float));
     if (pass == Pass::forward || p.mask != VKATTN_MASK_FLOAT) return;
     uint64_t elements = 1;

@@ -41,7 +41,8 @@ constexpr double warm_ms = 500;
 class Workload {
   public:
     // Where the problem has kv lengths, each batch has `num_keys` of the keys.
-    Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask, uint32_t num_keys);
+    Workload(Runtime& runtime, const VkattnProblem& p, Pass pass, bool random_mask, uint32_t num_keys,
+             const std::string& block_map);
     // The backward's out and lse are the forward's; it runs before the clock does where only the backward is timed.
     Timing time(const Plans& plans, double warm_for_ms, uint32_t repeats);
     // NaN into every output; and whether any is left in those of the sets that were run.
