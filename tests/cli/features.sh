@@ -349,6 +349,32 @@ test_alibi() {
     holds "the JSON has no slopes" "$build/vkattn_json_check" problem.alibi.of=string <stdout
 }
 
+test_block_map() {
+    local argument kinds=0,1,2,1,0,1,1,1,0,2,9,1,0,0,1,2,1,0,2,1,0,0,1,1
+    make_input blocks 1,4,3,2 '<i4' c =$kinds
+    for argument in --causal --window=9,2 --num-splits=3; do
+        run_right --block-map=blocks.npy --block-size=16,32 "$argument"
+    done
+    make_input mask 1,1,37,51 '<f4' c
+    run_right --block-map=blocks.npy --block-size=16,32 --mask=mask.npy
+    succeeds explain --seqlen-q 2k --head-dim 24 --block-map random:0.9 --block-size 64,128 --json
+    holds "the JSON has no blocks" grep -q '"block_map":\[64,128\]' stdout
+    refuses 2 --block-map run "${files[@]}" "${outputs[@]}" --block-map blocks.npy
+    refuses 2 --block-size run "${files[@]}" "${outputs[@]}" --block-map blocks.npy --block-size 16
+    refuses 2 --block-size run "${files[@]}" "${outputs[@]}" --block-map blocks.npy --block-size 8,32
+    make_input blocks 1,3,3,2 '<i4' c =0,1,2,1,0,1,1,1,0,2,9,1,0,0,1,2,1,0
+    refuses 2 --block-map run "${files[@]}" "${outputs[@]}" --block-map blocks.npy --block-size 16,32
+    make_input blocks 3,1,3,2 '<i4' c =0,1,2,1,0,1,1,1,0,2,9,1,0,0,1,2,1,0
+    refuses 2 --block-map run "${files[@]}" "${outputs[@]}" --block-map blocks.npy --block-size 16,32
+    make_input blocks 1,1,3,2 '<i4' c =0,1,2,1,0,256
+    refuses 2 --block-map run "${files[@]}" "${outputs[@]}" --block-map blocks.npy --block-size 16,32
+    make_input blocks 1,1,3,2 '|b1' c =0,1,0,1,0,1
+    run_right --block-map=blocks.npy --block-size=16,32
+    for argument in half random:0 random:2 causal-documents:0; do
+        refuses 2 --block-map explain --seqlen-q 64 --head-dim 24 --block-map "$argument"
+    done
+}
+
 test_sinks() {
     local argument
     make_input sinks 4 '<f4' c =0.5,-1,3,-inf

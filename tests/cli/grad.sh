@@ -106,6 +106,16 @@ test_grad_float_mask() {
     holds "dbias of an empty mask is not empty" has_header out/dbias.npy "(0, )"
 }
 
+test_grad_block_map() {
+    local files
+    use_grad g
+    make_input dlse 2,4,19
+    make_input blocks 2,1,2,2 '<i4' c =0,1,2,1,1,0,9,0
+    grad_right --block-map=blocks.npy --block-size=16,16 --dlse=dlse.npy --causal
+    make_input mask 19,27 '<f4' c mask:7
+    grad_right --block-map=blocks.npy --block-size=16,16 --mask=mask.npy --dlse=dlse.npy
+}
+
 test_grad_sinks() {
     local files gradients=("${gradients[@]}" --dsinks out/dsinks.npy)
     use_grad g

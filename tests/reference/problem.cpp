@@ -138,6 +138,26 @@ void set_window(oracle::Problem& problem, std::string_view text, std::int64_t un
         if (*side >= unbounded) *side = -1;
 }
 
+// Sizes that do not fit are found by the oracle.
+oracle::BlockMap read_map(const ProblemOptions& options) {
+    const NpyArray array = read_argument("--block-map", options.block_map);
+    if (array.shape.size() != 4) throw UsageError("--block-map: the shape has not 4 dimensions");
+    const std::string_view sizes = options.block_size;
+    const std::size_t comma = sizes.find(',');
+    if (comma == sizes.npos) throw UsageError("--block-size: two numbers are needed, as in 128,128");
+    oracle::BlockMap map;
+    map.rows = static_cast<std::size_t>(parse_integer("--block-size", sizes.substr(0, comma)));
+    map.keys = static_cast<std::size_t>(parse_integer("--block-size", sizes.substr(comma + 1)));
+    map.batches = array.shape[0];
+    map.heads = array.shape[1];
+    if (array.dtype == NpyDtype::boolean)
+        for (const std::byte value : array.data) map.values.push_back(static_cast<std::uint8_t>(value));
+    else
+        for (const std::int64_t value : to_integers(array))
+            map.values.push_back(static_cast<std::uint8_t>(value));
+    return map;
+}
+
 oracle::Problem problem_of(const ProblemOptions& options, const Shape4& query, const Shape4& key,
                            const Shape4& value, NpyDtype storage) {
     if (key[0] != query[0]) throw UsageError("--key: not the batch of --query");
@@ -170,6 +190,7 @@ oracle::Problem problem_of(const ProblemOptions& options, const Shape4& query, c
     }
     if (!options.alibi.empty()) problem.head_slopes = read_of_heads("--alibi", options.alibi, problem, true);
     if (!options.sinks.empty()) problem.sinks = read_of_heads("--sinks", options.sinks, problem, false);
+    if (!options.block_map.empty()) problem.block_map = read_map(options);
     problem.slopes_of_mask = options.alibi_of == "mask";
     if (problem.slopes_of_mask && (problem.head_slopes.empty() || !problem.mask || !problem.mask->additive))
         throw UsageError("--alibi-of: of the mask needs --alibi and a --mask of floats");
@@ -239,6 +260,8 @@ void declare_problem(CLI::App& command, ProblemOptions& options, std::string_vie
     command.add_option("--query-offsets", options.query_offsets, "int32 or int64, (batch)");
     command.add_option("--alibi", options.alibi, "float32, (heads of --query) or (batch, heads)");
     command.add_option("--sinks", options.sinks, "float32, (heads of --query)");
+    command.add_option("--block-map", options.block_map, "integers, (batch, heads, blocks of rows, of keys)");
+    command.add_option("--block-size", options.block_size, "ROWS,KEYS of a block")->capture_default_str();
     command.add_option("--alibi-of", options.alibi_of, "what the slopes are applied to")
         ->capture_default_str()
         ->check(CLI::IsMember({"distance", "mask"}));

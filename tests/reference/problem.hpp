@@ -22,12 +22,12 @@ struct UsageError : std::runtime_error {
 };
 
 struct ProblemOptions {
-    std::filesystem::path query, key, value, mask, kv_lengths, query_offsets, alibi, sinks;
+    std::filesystem::path query, key, value, mask, kv_lengths, query_offsets, alibi, sinks, block_map;
     std::string layout = "bhsd";
     std::optional<double> scale;
     bool causal = false;
     std::string align = "bottom-right";
-    std::string window = "-1,-1", alibi_of = "distance";
+    std::string window = "-1,-1", alibi_of = "distance", block_size = "128,128";
     double softcap = 0;
 };
 

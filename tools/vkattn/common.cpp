@@ -64,6 +64,9 @@ void parse_block_size(const std::string& text, VkattnProblem& problem) {
     if (comma == text.npos) throw UsageError("--block-size", fmt::format("'{}' is not ROWS,KEYS", text));
     problem.block_rows = parse_whole<uint32_t>("--block-size", text.substr(0, comma), "a whole number");
     problem.block_keys = parse_whole<uint32_t>("--block-size", text.substr(comma + 1), "a whole number");
+    for (const uint32_t size : {problem.block_rows, problem.block_keys})
+        if (size == 0 || size % 16 != 0)
+            throw UsageError("--block-size", fmt::format("{} is not a multiple of 16", size));
 }
 
 void parse_mask_shape(const std::string& text, VkattnProblem& problem) {

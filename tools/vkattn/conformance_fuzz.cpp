@@ -147,6 +147,9 @@ std::string random_line(uint64_t seed) {
         for (uint32_t i = 1; i < s.hq; i++)
             line += r.one_of<const char*>({",1", ",-30", ",9", ",0", ",-inf"});
     }
+    if (r.chance(12))
+        line += fmt::format(" random_map blocks={},{} map_heads={}", 16 * r.upto(1, 9), 16 * r.upto(1, 9),
+                            r.chance(50) ? 1 : s.hq);
     if (r.chance(10)) line += fmt::format(" scale={}", r.one_of<const char*>({"0.05", "0.3", "-0.2", "0"}));
     if (r.chance(25)) line += " values=" + values(r, s, backward);
     if (r.chance(30)) line += " layout=bshd";

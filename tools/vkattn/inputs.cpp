@@ -213,6 +213,7 @@ std::vector<std::byte> read_map(const ArrayOption& array, const NpyArray& file, 
         p.block_map_heads = static_cast<uint32_t>(file.shape[1]);
     }
     check_shape(array.option, file, array.extents(p), array.shape.c_str());
+    if (file.dtype == NpyDtype::boolean) return file.data;
     return integers_in<uint8_t>(array.option, file, 0, UINT8_MAX);
 }
 
