@@ -53,6 +53,7 @@ std::string name_of(const core::Pipeline& p, const core::Plan& plan, const std::
                                                   {"softcap", constant("has_softcap") != 0},
                                                   {"slopes", constant("slopes") != SLOPES_NONE},
                                                   {"sinks", constant("has_sinks") != 0},
+                                                  {"blocks", constant("has_block_map") != 0},
                                                   {"bool", constant("mask_kind") == MASK_BOOL},
                                                   {"float", constant("mask_kind") == MASK_FLOAT},
                                                   {"split", constant("is_split") != 0},
