@@ -63,12 +63,9 @@ applies() { ! sed -e "${script_of[$1]}" "$root/shaders/${file_of[$1]}" | cmp -s 
 
 # ---- modules
 
-# every_module: prints the names of all modules, a line each.
-every_module() {
-    sed -nE 's/^MODULE\(([a-z0-9_]+), .*, ([12])\)$/\1 \2/p' "$root"/shaders/interface/*.def |
-        while read -r name forms; do
-            echo "$name"
-            [[ $forms == 1 ]] || echo "${name}_rolled"
+# every_module: prints the names of all modules of the build, a line each.
+every_module() { sed -E 's,.*/([a-z0-9_]+)\.spv .*,\1,' "$build/src/vkattn_spirv_modules/list.txt"; }
+rolled"
         done
 }
 
@@ -89,10 +86,8 @@ glslc=("$root/.sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute)
 # spirv-opt, both as the build's list of the kernel's modules has them. Files of UNIT are found before those of SHADERS.
 find_module() {
     local line macros kernel spirv from=$1
-    line=$(awk -v end="/$2.spv" 'substr($2, length($2) - length(end) + 1) == end' \
-        "$build/src/vkattn_spirv_modules/list.txt")
-    read -r kernel spirv _ <<<"$line"
-    kernel=${kernel%.comp}
+    line=$(grep -F "/$2.spv " "$build/src/vkattn_spirv_modules/list.txt")
+    read -r kernel _ spirv _ <<<"$line"
     line=$(grep "^$2|" "${spirv%/*}/$kernel.txt") || die "the build's lists do not say how $2 is compiled"
     IFS='|' read -r _ macros passes <<<"$line"
     read -ra macros <<<"$macros"
@@ -120,7 +115,7 @@ two_at_a_time() {
 # link_built: makes $work/built. The list of the build's modules tells where they are.
 link_built() {
     local files
-    mapfile -t files < <(awk '{ print $2; print $2 ".d" }' "$build/src/vkattn_spirv_modules/list.txt")
+    mapfile -t files < <(awk '{ print $3; print $3 ".d" }' "$build/src/vkattn_spirv_modules/list.txt")
     rm -rf "$work/built"
     mkdir -p "$work/built"
     ln -s -t "$work/built" "${files[@]}"
