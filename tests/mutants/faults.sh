@@ -65,9 +65,6 @@ applies() { ! sed -e "${script_of[$1]}" "$root/shaders/${file_of[$1]}" | cmp -s 
 
 # every_module: prints the names of all modules of the build, a line each.
 every_module() { sed -E 's,.*/([a-z0-9_]+)\.spv .*,\1,' "$build/src/vkattn_spirv_modules/list.txt"; }
-rolled"
-        done
-}
 
 # modules_on DEVICE: prints the modules that a test there runs, unless it asks for modules of GPUs (the tuning
 # rolled=0).
