@@ -2,7 +2,8 @@
 # the GPU tests' objects with modules that are read from a folder where it has them (mutants/spirv.cpp): a fault in a
 # shader then costs a run of glslc, and no C++ is compiled or linked. It is not built by default.
 add_executable(vkattn_fingerprint "${gpu_tests}/gpu/fingerprint.cpp")
-add_executable(vkattn_mutant_tests EXCLUDE_FROM_ALL "${VKATTN_TEST_MAIN}" $<TARGET_OBJECTS:vkattn_gpu_tests>)
+add_executable(vkattn_mutant_tests EXCLUDE_FROM_ALL "${VKATTN_TEST_MAIN}" $<TARGET_OBJECTS:vkattn_gpu_tests>
+               $<TARGET_OBJECTS:vkattn_gpu_variant>)
 
 # The tool likewise: what conformance must find is planted in tests/cli/conformance.sh.
 add_executable(vkattn_mutant $<TARGET_OBJECTS:vkattn_cli_objects>)
