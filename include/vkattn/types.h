@@ -164,9 +164,9 @@ typedef struct VkattnProblem {
     uint32_t block_keys;
     /* Boolean; default false; true: args.block_map holds what each block is, uint8 (block_map_batches, block_map_heads,
      * vkattn_blocks(seqlen_q, block_rows), vkattn_blocks(seqlen_kv, block_keys)), dense, of less than 2^32 - 4 bytes:
-     *   0  hidden: its keys and values are not loaded, but where they share a tile with others
-     *   1  visible as far as the other rules go; the mask is neither read nor added, and its dbias is 0
-     *   2  as the mask says; without a mask it is 1, and so is any other number 2 */
+     *   0       hidden: tiles of such blocks are passed over; their memory must be there all the same
+     *   1       visible as far as the other rules go; the mask is not added, and dbias gets nothing of it
+     *   2..255  as the mask says; without a mask, visible */
     uint32_t block_map;
     uint32_t block_map_batches; /* default 1: one map for all batches; otherwise batch */
     uint32_t block_map_heads;   /* default 1; divides num_heads_q: query head h reads map head

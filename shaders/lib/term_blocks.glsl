@@ -30,8 +30,8 @@ uint class_of_blocks(Work w, uvec2 rows, uvec2 keys) {
     const uvec2 queries = uvec2(query_of(rows.x), query_of(rows.y)) / arguments().x.block_rows;
     const uvec2 blocks = uvec2(KEY_BLOCK(keys.x), KEY_BLOCK(keys.y - 1));
     bool seen = false, changed = false;
-    for (uint head = heads.x; head <= heads.y; head++)
-        for (uint query = queries.x; query <= queries.y; query++)
+    for (uint head = heads.x; head <= heads.y && !(seen && changed); head++)
+        for (uint query = queries.x; query <= queries.y && !(seen && changed); query++)
             for (uint block = blocks.x; block <= blocks.y && !(seen && changed); block++) {
                 const uint kind = class_of_block(w, head, query, block);
                 seen = seen || kind != CLASS_HIDDEN;

@@ -21,9 +21,11 @@ std::string quoted(std::string_view text) {
 }
 
 std::string describe(const Plan& plan, const Dispatch& d) {
-    return fmt::format(R"({{"variant":{},"groups":[{}],"barrier_before":{},"flops":{}}})",
-                       quoted(name_of(in_gpu_form(plan.pipelines[d.pipeline].module))),
-                       fmt::join(d.groups, ","), d.barrier_before, d.flops);
+    const Module& module = plan.pipelines[d.pipeline].module;
+    return fmt::format(R"({{"variant":{},{}"groups":[{}],"barrier_before":{},"flops":{}}})",
+                       quoted(name_of(in_gpu_form(module))),
+                       module.variant == 0 ? "" : R"("from_application":true,)", fmt::join(d.groups, ","),
+                       d.barrier_before, d.flops);
 }
 
 const char* short_name_of(VkattnDtype dtype) {

@@ -216,7 +216,7 @@ Result<VkattnDtype> operand_type(const Problem& problem, const Options& options)
 }
 
 RowKind row_kind_of(const Problem& p, const Options& options) {
-    return {p.head_dim_qk, p.head_dim_v, p.dtype, options.precision, options.variant};
+    return {p.head_dim_qk, p.head_dim_v, p.dtype, options.precision};
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {

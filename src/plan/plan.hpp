@@ -167,9 +167,8 @@ struct Options {
     std::vector<std::string> rejected_rows;  // tuning rows whose pipelines this device failed to build
 };
 
-// What a tuning row's pipelines depend on, of a problem and its options. Problems that agree in it share the rejected
-// rows.
-using RowKind = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision, std::string>;
+// The part of a problem that a tuning row's pipelines depend on. Problems that agree in it share the rejected rows.
+using RowKind = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision>;
 RowKind row_kind_of(const Problem& problem, const Options& options);
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options);

@@ -21,6 +21,7 @@ struct ModuleOwner {
 // A pipeline is named by its module and the constants that are not 0: "vkattn combine_f32 threads=64 head_dim_v=128".
 std::string name_of(const PipelineKey& key) {
     std::string name = std::string("vkattn ") + core::name_of(key.module);
+    if (key.module.variant != 0) name += " from_application";
     const auto constants = info_of(key.module.kernel).constants;
     for (size_t i = 0; i < constants.size(); i++)
         if (key.constants[i] != 0) name += fmt::format(" {}={}", constants[i], key.constants[i]);

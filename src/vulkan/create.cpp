@@ -6,12 +6,14 @@ namespace vkattn::core {
 namespace {
 
 // True if the failure says that this row of the tuning table is not for this driver. Only a pipeline that is built from
-// the row's numbers can say so; a lost device and memory that ran out cannot.
+// the row's numbers can say so; a lost device, memory that ran out and a module of the application cannot.
 bool blames_row(const Failure& failure, const Plan& plan) {
     for (const VkResult r :
          {VK_ERROR_DEVICE_LOST, VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY})
         if (failure.vk_result == r) return false;
-    return failure.pipeline && plan.pipelines.at(*failure.pipeline).of_tuning_row;
+    if (!failure.pipeline) return false;
+    const Pipeline& pipeline = plan.pipelines.at(*failure.pipeline);
+    return pipeline.of_tuning_row && pipeline.module.variant == 0;
 }
 
 }  // namespace

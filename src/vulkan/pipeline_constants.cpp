@@ -160,7 +160,7 @@ uint64_t PipelineConstants::read_by(const Module& module) {
     Spirv words = words_of(module);
     const uint64_t read = constants_read(words);
     const std::lock_guard lock(mutex_);
-    if (read_.emplace(module, read).second) words_.emplace(module, std::move(words));
+    if (read_.emplace(module, read).second && module.variant == 0) words_.emplace(module, std::move(words));
     return read;
 }
 

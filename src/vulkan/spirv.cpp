@@ -47,11 +47,11 @@ Spirv spirv_of(const Module& module) {
 std::string why_no_module(const Spirv& words, const KernelInfo& kernel) {
     // Numbers of the SPIR-V specification, sections 2.3, 3.3, 3.20 and 3.49. Vulkan allows no larger bound of ids.
     constexpr uint32_t magic = 0x07230203, most_ids = 4194303, header_words = 5, compute = 5, spec_id = 1,
-                       builtin = 11, op_entry_point = 15, op_composite = 51, op_operation = 52,
-                       op_decorate = 71;
+                       builtin = 11, op_entry_point = 15, op_capability = 17, op_composite = 51,
+                       op_operation = 52, op_decorate = 71;
     if (words.size() < header_words || words[0] != magic) return "is no SPIR-V of this machine's byte order";
     if (words[3] > most_ids) return fmt::format("has a bound of {} ids", words[3]);
-    size_t mains = 0;
+    size_t entries = 0, mains = 0;
     for (size_t at = header_words, length = 0; at < words.size(); at += length) {
         length = words[at] >> 16;
         if (length == 0 || length > words.size() - at) return "does not consist of whole instructions";
@@ -66,10 +66,12 @@ std::string why_no_module(const Spirv& words, const KernelInfo& kernel) {
             return fmt::format("has a specialization constant {}; {} has {}", i[3], kernel.name,
                                kernel.constants.size());
         constexpr uint32_t name[] = {0x6e69616d, 0};
+        if (opcode == op_capability && entries != 0) return "has a capability behind its entry point";
+        entries += opcode == op_entry_point;
         if (opcode == op_entry_point && i[1] == compute && length > 4 && i[3] == name[0] && i[4] == name[1])
             mains++;
     }
-    return mains == 1 ? "" : "has no compute shader `main`";
+    return entries == 1 && mains == 1 ? "" : "has not exactly one entry point, a compute shader `main`";
 }
 
 Spirv preserving_nonfinite(const Spirv& module) {

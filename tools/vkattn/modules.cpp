@@ -40,8 +40,9 @@ std::string macro_options(const Module& module) {
 std::vector<uint32_t> read_words(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    if (!file) throw UsageError("--module", path + " cannot be read");
-    std::vector<uint32_t> words((bytes.size() + 3) / 4);
+    if (!file || bytes.empty() || bytes.size() % sizeof(uint32_t) != 0)
+        throw UsageError("--module", path + " cannot be read, or does not consist of words");
+    std::vector<uint32_t> words(bytes.size() / sizeof(uint32_t));
     std::memcpy(words.data(), bytes.data(), bytes.size());
     return words;
 }
