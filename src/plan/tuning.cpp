@@ -20,146 +20,179 @@ using Device = DeviceKind;
 
 constexpr uint64_t max_packed_rows = 512;
 
+// Numbers of a row of the tile kernels, each by its name.
+struct Tiles : TileNumbers {
+    constexpr Tiles with(uint32_t TileNumbers::*number, uint32_t value) const {
+        Tiles all = *this;
+        all.*number = value;
+        return all;
+    }
+    constexpr Tiles stages(uint32_t head_dims, uint32_t keys) const {
+        return with(&TileNumbers::chunk, head_dims).with(&TileNumbers::v_keys, keys);
+    }
+    constexpr Tiles p_blocks(uint32_t n) const { return with(&TileNumbers::p_blocks, n); }
+    constexpr Tiles ahead() const { return with(&TileNumbers::prefetch, 1); }
+    constexpr Tiles unrolls(uint32_t lines) const { return with(&TileNumbers::unroll, lines); }
+    constexpr Tiles slices(uint32_t query, uint32_t keys) const {
+        return with(&TileNumbers::q_slices, query).with(&TileNumbers::kv_slices, keys);
+    }
+};
+constexpr Tiles tiles(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t cols) {
+    return {{.threads = threads, .lanes = lanes, .rows = rows, .cols = cols, .p_blocks = 1}};
+}
+
 // Rows of the forward kernels. Most specific first within a device. docs/tuning.md has the commands, and what else was
 // tried. Rows for GPUs other than NVIDIA's were not run on their own devices: their figures are of tools/gate's
 // compilers.
 // clang-format off
 constexpr TuningRow rows[] = {
-    // max: head_dim_v, rows, residency, {threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll}
+    // max: head_dim_v, rows, residency; tiles(threads, lanes, rows, cols).stages(chunk, v_keys)
     // H200, decoding, float16, D128: 14.2 TFLOP/s, 88 % of the copy bandwidth. NVK spills this row, so has its own.
-    {"nvidia-rows4",     Device::nvidia_driver,  128,        4, 4, rows_kernel( 64,  8, 4, 1, 8)},
-    {"nvk-rows4",        Device::nvidia,         128,        4, 4, rows_kernel( 64,  8, 4, 0, 4)},
-    {"nvidia-rows8",     Device::nvidia_driver,  128,        8, 4, rows_kernel( 64,  8, 8, 0, 4)},
-    {"nvidia-rows-d576", Device::nvidia_driver,  576,        8, 4, rows_kernel( 64, 32, 4, 0, 4)},
+    {"nvidia-rows4", Device::nvidia_driver, 128, 4, 4, rows_kernel(64, 8, 4, 1, 8)},
+    {"nvk-rows4", Device::nvidia, 128, 4, 4, rows_kernel(64, 8, 4, 0, 4)},
+    {"nvidia-rows8", Device::nvidia_driver, 128, 8, 4, rows_kernel(64, 8, 8, 0, 4)},
+    {"nvidia-rows-d576", Device::nvidia_driver, 576, 8, 4, rows_kernel(64, 32, 4, 0, 4)},
     // lavapipe, D64 and D128: three times as fast as the tile kernel.
-    {"cpu-rows-d128",    Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 0, 1)},
-    {"cpu-rows-d576",    Device::cpu,            576,        8, 1, rows_kernel( 16, 16, 4, 0, 1)},
+    {"cpu-rows-d128", Device::cpu, 128, 8, 1, rows_kernel(8, 8, 4, 0, 1)},
+    {"cpu-rows-d576", Device::cpu, 576, 8, 1, rows_kernel(16, 16, 4, 0, 1)},
     // They spill on no AMD device; on NVK only beyond D256.
-    {"gpu-rows-d128",    Device::many_registers, 128,        4, 4, rows_kernel( 64,  8, 4, 0, 2)},
-    {"gpu-rows-d256",    Device::many_registers, 256,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
-    {"amd-rows-d576",    Device::amd,            576,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    {"gpu-rows-d128", Device::many_registers, 128, 4, 4, rows_kernel(64, 8, 4, 0, 2)},
+    {"gpu-rows-d256", Device::many_registers, 256, 4, 4, rows_kernel(32, 32, 4, 0, 2)},
+    {"amd-rows-d576", Device::amd, 576, 4, 4, rows_kernel(32, 32, 4, 0, 2)},
     // Adreno 740, D128: 2.60 instructions a multiply-add.
-    {"adreno-rows-d128", Device::adreno,        128,        4, 4, rows_kernel( 64, 16, 4, 0, 2)},
-    {"few-rows-d128",    Device::any,            128,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    {"adreno-rows-d128", Device::adreno, 128, 4, 4, rows_kernel(64, 16, 4, 0, 2)},
+    {"few-rows-d128", Device::any, 128, 4, 4, rows_kernel(32, 32, 4, 0, 2)},
 
     // H200, float32: 34.9 TFLOP/s at D64, 37.1 at D128, 31.4 at D256, 24.0 at D512.
-    {"nvidia-d64",      Device::nvidia,         64, any_rows, 1, {256, 16, 8,  8, 32, 1, 32, 1, 32}},
-    {"nvidia-d128",     Device::nvidia,        128, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
-    {"nvidia-d256",     Device::nvidia_driver, 256, any_rows, 1, {256, 32, 8,  8, 32, 1,  8, 1,  8}},
-    {"nvidia-d576",     Device::nvidia_driver, 576, any_rows, 1, {256, 32, 4,  8, 32, 1,  8, 1, 32}},
+    {"nvidia-d64", Device::nvidia, 64, any_rows, 1, tiles(256, 16, 8, 8).stages(32, 32).ahead().unrolls(32)},
+    {"nvidia-d128", Device::nvidia, 128, any_rows, 1, tiles(256, 16, 8, 8).stages(32, 16).ahead().unrolls(16)},
+    {"nvidia-d256", Device::nvidia_driver, 256, any_rows, 1, tiles(256, 32, 8, 8).stages(32, 8).ahead().unrolls(8)},
+    {"nvidia-d576", Device::nvidia_driver, 576, any_rows, 1, tiles(256, 32, 4, 8).stages(32, 8).ahead().unrolls(32)},
 
     // lavapipe: one lane a row is fastest. From D256 on, more lanes keep the time to compile at 1.7 s.
-    {"cpu-d128",        Device::cpu,            128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
-    {"cpu-d256",        Device::cpu,            256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
-    {"cpu-d576",        Device::cpu,            576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
+    {"cpu-d128", Device::cpu, 128, any_rows, 1, tiles(8, 1, 4, 16).stages(16, 16).p_blocks(4).unrolls(1)},
+    {"cpu-d256", Device::cpu, 256, any_rows, 1, tiles(8, 4, 4, 8).stages(16, 16).p_blocks(2).unrolls(1)},
+    {"cpu-d576", Device::cpu, 576, any_rows, 1, tiles(8, 8, 4, 8).stages(16, 8).p_blocks(2).unrolls(1)},
 
     // They spill on no AMD and no NVK device.
-    {"gpu-d64",         Device::many_registers,  64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d128",        Device::many_registers, 128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d256",        Device::many_registers, 256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-d576",        Device::many_registers, 576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 1,  4}},
+    {"gpu-d64", Device::many_registers, 64, any_rows, 2, tiles(128, 8, 4, 4).stages(16, 16).ahead().unrolls(4)},
+    {"gpu-d128", Device::many_registers, 128, any_rows, 2, tiles(128, 16, 4, 4).stages(16, 16).ahead().unrolls(4)},
+    {"gpu-d256", Device::many_registers, 256, any_rows, 2, tiles(128, 32, 4, 4).stages(16, 16).ahead().unrolls(4)},
+    {"gpu-d576", Device::many_registers, 576, any_rows, 2, tiles(128, 64, 4, 4).stages(16, 4).ahead().unrolls(4)},
 
     // Adreno 740, float32: 1.40 instructions a multiply-add at D64, 1.34 at D128, 1.50 at D256. Shared memory limits
     // the waves. These devices have 192 registers an invocation.
-    {"adreno-d64",      Device::adreno,          64, any_rows, 2, {128,  8, 4,  8, 16, 1, 16, 0,  8}},
-    {"adreno-d128",     Device::adreno,         128, any_rows, 2, {128,  8, 4,  8, 16, 1,  8, 0,  8}},
-    {"adreno-d256",     Device::adreno,         256, any_rows, 2, {128, 16, 4,  8,  8, 1,  4, 0,  8}},
-    {"adreno-d512",     Device::adreno,         512, any_rows, 2, {256, 32, 4,  4, 16, 1,  4, 0,  8}},
-    {"adreno-d576",     Device::adreno,         576, any_rows, 2, {128, 64, 4,  4,  8, 1,  4, 0,  8}},
+    {"adreno-d64", Device::adreno, 64, any_rows, 2, tiles(128, 8, 4, 8).stages(16, 16).unrolls(8)},
+    {"adreno-d128", Device::adreno, 128, any_rows, 2, tiles(128, 8, 4, 8).stages(16, 8).unrolls(8)},
+    {"adreno-d256", Device::adreno, 256, any_rows, 2, tiles(128, 16, 4, 8).stages(8, 4).unrolls(8)},
+    {"adreno-d512", Device::adreno, 512, any_rows, 2, tiles(256, 32, 4, 4).stages(16, 4).unrolls(8)},
+    {"adreno-d576", Device::adreno, 576, any_rows, 2, tiles(128, 64, 4, 4).stages(8, 4).unrolls(8)},
 
     // Adreno 660, float32: 1.69 instructions a multiply-add at D64, 1.63 at D128, 1.98 at D256. Nothing spills.
-    {"adreno-few-d64",  Device::adreno_few,      64, any_rows, 2, { 64,  8, 4,  4, 16, 1, 16, 0,  4}},
-    {"adreno-few-d128", Device::adreno_few,     128, any_rows, 2, { 64,  8, 4,  4, 16, 1, 16, 0,  8}},
-    {"adreno-few-d256", Device::adreno_few,     256, any_rows, 2, { 64, 16, 4,  4, 16, 1,  8, 0,  8}},
-    {"adreno-few-d512", Device::adreno_few,     512, any_rows, 2, { 64, 32, 4,  4, 16, 1,  4, 0,  4}},
-    {"adreno-few-d576", Device::adreno_few,     576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
+    {"adreno-few-d64", Device::adreno_few, 64, any_rows, 2, tiles(64, 8, 4, 4).stages(16, 16).unrolls(4)},
+    {"adreno-few-d128", Device::adreno_few, 128, any_rows, 2, tiles(64, 8, 4, 4).stages(16, 16).unrolls(8)},
+    {"adreno-few-d256", Device::adreno_few, 256, any_rows, 2, tiles(64, 16, 4, 4).stages(16, 8).unrolls(8)},
+    {"adreno-few-d512", Device::adreno_few, 512, any_rows, 2, tiles(64, 32, 4, 4).stages(16, 4).unrolls(4)},
+    {"adreno-few-d576", Device::adreno_few, 576, any_rows, 2, tiles(64, 64, 4, 4).stages(8, 4).unrolls(4)},
 
     // Apple M1, float16: 1.53 instructions a multiply-add at D64, 1.50 at D128, 1.75 at D256. There are 128 registers
     // an invocation. A core holds two workgroups of 192 invocations.
-    {"apple-d64",       Device::apple,           64, any_rows, 2, {128,  8, 4,  8, 16, 1, 16, 0,  4}},
-    {"apple-d128",      Device::apple,          128, any_rows, 2, {192, 16, 4,  8, 16, 1, 16, 0,  4}},
-    {"apple-d256",      Device::apple,          256, any_rows, 2, {256, 32, 4,  4, 16, 1,  8, 0,  4}},
-    {"apple-d512",      Device::apple,          512, any_rows, 2, {256, 64, 4,  4, 16, 1,  4, 0,  4}},
-    {"apple-d576",      Device::apple,          576, any_rows, 2, {288, 72, 4,  4, 16, 1,  4, 0,  4}},
+    {"apple-d64", Device::apple, 64, any_rows, 2, tiles(128, 8, 4, 8).stages(16, 16).unrolls(4)},
+    {"apple-d128", Device::apple, 128, any_rows, 2, tiles(192, 16, 4, 8).stages(16, 16).unrolls(4)},
+    {"apple-d256", Device::apple, 256, any_rows, 2, tiles(256, 32, 4, 4).stages(16, 8).unrolls(4)},
+    {"apple-d512", Device::apple, 512, any_rows, 2, tiles(256, 64, 4, 4).stages(16, 4).unrolls(4)},
+    {"apple-d576", Device::apple, 576, any_rows, 2, tiles(288, 72, 4, 4).stages(16, 4).unrolls(4)},
 
     // 128 registers an invocation are enough: nothing is fetched ahead, and more lanes share head dims. The small
     // rows fit 16 KiB of shared memory.
-    {"few-d64",         Device::any,             64, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 0,  4}},
-    {"few-d128",        Device::any,            128, any_rows, 2, {128, 16, 4,  4, 16, 1, 16, 0,  4}},
-    {"few-d256",        Device::any,            256, any_rows, 2, {128, 32, 4,  4, 16, 1, 16, 0,  4}},
-    {"small-d128",      Device::any,            128, any_rows, 2, { 64, 16, 4,  4,  8, 1,  8, 0,  4}},
-    {"few-d512",        Device::any,            512, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 0,  4}},
-    {"few-d576",        Device::any,            576, any_rows, 2, {128,128, 4,  4,  4, 1,  4, 0,  4}},
-    {"small-d576",      Device::any,            576, any_rows, 2, { 64, 64, 4,  4,  8, 1,  4, 0,  4}},
+    {"few-d64", Device::any, 64, any_rows, 2, tiles(128, 8, 4, 4).stages(16, 16).unrolls(4)},
+    {"few-d128", Device::any, 128, any_rows, 2, tiles(128, 16, 4, 4).stages(16, 16).unrolls(4)},
+    {"few-d256", Device::any, 256, any_rows, 2, tiles(128, 32, 4, 4).stages(16, 16).unrolls(4)},
+    {"small-d128", Device::any, 128, any_rows, 2, tiles(64, 16, 4, 4).stages(8, 8).unrolls(4)},
+    {"few-d512", Device::any, 512, any_rows, 2, tiles(128, 64, 4, 4).stages(16, 4).unrolls(4)},
+    {"few-d576", Device::any, 576, any_rows, 2, tiles(128, 128, 4, 4).stages(4, 4).unrolls(4)},
+    {"small-d576", Device::any, 576, any_rows, 2, tiles(64, 64, 4, 4).stages(8, 4).unrolls(4)},
 };
 
 // Rows of the forward kernels with 16-bit dot products, whose shared memory holds twice as many elements. None was run
 // on a device that has such products. The rows for CPUs serve the tests, which compute the products otherwise.
 constexpr TuningRow dot_rows[] = {
-    {"cpu-dot-rows-d128", Device::cpu,            128,        8, 1, rows_kernel(  8,  8, 4, 0, 2)},
-    {"cpu-dot-rows-d576", Device::cpu,            576,        8, 1, rows_kernel( 16, 16, 4, 0, 2)},
-    {"gpu-dot-rows-d128", Device::many_registers, 128,        4, 4, rows_kernel( 64,  8, 4, 0, 2)},
-    {"gpu-dot-rows-d256", Device::many_registers, 256,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
-    {"amd-dot-rows-d576", Device::amd,            576,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
-    {"few-dot-rows-d128", Device::any,            128,        4, 4, rows_kernel( 32, 32, 4, 0, 2)},
+    {"cpu-dot-rows-d128", Device::cpu, 128, 8, 1, rows_kernel(8, 8, 4, 0, 2)},
+    {"cpu-dot-rows-d576", Device::cpu, 576, 8, 1, rows_kernel(16, 16, 4, 0, 2)},
+    {"gpu-dot-rows-d128", Device::many_registers, 128, 4, 4, rows_kernel(64, 8, 4, 0, 2)},
+    {"gpu-dot-rows-d256", Device::many_registers, 256, 4, 4, rows_kernel(32, 32, 4, 0, 2)},
+    {"amd-dot-rows-d576", Device::amd, 576, 4, 4, rows_kernel(32, 32, 4, 0, 2)},
+    {"few-dot-rows-d128", Device::any, 128, 4, 4, rows_kernel(32, 32, 4, 0, 2)},
 
-    {"cpu-dot-d128",    Device::cpu,            128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
-    {"cpu-dot-d256",    Device::cpu,            256, any_rows, 1, {  8,  4, 4,  8, 16, 2, 16, 0,  1}},
-    {"cpu-dot-d576",    Device::cpu,            576, any_rows, 1, {  8,  8, 4,  8, 16, 2,  8, 0,  1}},
+    {"cpu-dot-d128", Device::cpu, 128, any_rows, 1, tiles(8, 1, 4, 16).stages(16, 16).p_blocks(4).unrolls(1)},
+    {"cpu-dot-d256", Device::cpu, 256, any_rows, 1, tiles(8, 4, 4, 8).stages(16, 16).p_blocks(2).unrolls(1)},
+    {"cpu-dot-d576", Device::cpu, 576, any_rows, 1, tiles(8, 8, 4, 8).stages(16, 8).p_blocks(2).unrolls(1)},
 
     // navi21: 128 registers and 8 waves of a SIMD at D64, D128 and D256.
-    {"gpu-dot-d64",     Device::many_registers,  64, any_rows, 2, {128,  8, 4,  4, 64, 1, 32, 1,  4}},
-    {"gpu-dot-d128",    Device::many_registers, 128, any_rows, 2, {128, 16, 4,  4, 64, 1, 32, 1,  4}},
-    {"gpu-dot-d256",    Device::many_registers, 256, any_rows, 2, {128, 32, 4,  4, 32, 1, 16, 1,  4}},
-    {"gpu-dot-d576",    Device::many_registers, 576, any_rows, 2, {128, 64, 4,  4, 32, 1,  8, 1,  4}},
+    {"gpu-dot-d64", Device::many_registers, 64, any_rows, 2, tiles(128, 8, 4, 4).stages(64, 32).ahead().unrolls(4)},
+    {"gpu-dot-d128", Device::many_registers, 128, any_rows, 2, tiles(128, 16, 4, 4).stages(64, 32).ahead().unrolls(4)},
+    {"gpu-dot-d256", Device::many_registers, 256, any_rows, 2, tiles(128, 32, 4, 4).stages(32, 16).ahead().unrolls(4)},
+    {"gpu-dot-d576", Device::many_registers, 576, any_rows, 2, tiles(128, 64, 4, 4).stages(32, 8).ahead().unrolls(4)},
 
     // They fit 16 KiB of shared memory.
-    {"few-dot-d64",     Device::any,             64, any_rows, 2, {128,  8, 4,  4, 32, 1, 32, 0,  4}},
-    {"few-dot-d128",    Device::any,            128, any_rows, 2, {128, 16, 4,  4, 32, 1, 32, 0,  4}},
-    {"few-dot-d256",    Device::any,            256, any_rows, 2, {128, 32, 4,  4, 32, 1, 16, 0,  4}},
-    {"few-dot-d576",    Device::any,            576, any_rows, 2, {128, 64, 4,  4, 16, 1,  4, 0,  4}},
+    {"few-dot-d64", Device::any, 64, any_rows, 2, tiles(128, 8, 4, 4).stages(32, 32).unrolls(4)},
+    {"few-dot-d128", Device::any, 128, any_rows, 2, tiles(128, 16, 4, 4).stages(32, 32).unrolls(4)},
+    {"few-dot-d256", Device::any, 256, any_rows, 2, tiles(128, 32, 4, 4).stages(32, 16).unrolls(4)},
+    {"few-dot-d576", Device::any, 576, any_rows, 2, tiles(128, 64, 4, 4).stages(16, 4).unrolls(4)},
 };
 
 // Rows of the backward kernels, whose max_head_dim is the larger one of query and value.
 constexpr TuningRow backward_rows[] = {
     // H200, float32: 24.4 TFLOP/s at D64, 25.8 at D128. d576 is not tuned: 17.4 at D256, 11.1 at D512.
-    {"nvidia-backward-d64",  Device::nvidia_driver,  64, any_rows, 1, {256, 16, 8,  8, 32, 1, 16, 1, 16}},
-    {"nvidia-backward-d128", Device::nvidia_driver, 128, any_rows, 1, {256, 16, 8,  8, 16, 1, 16, 1, 16}},
-    {"nvidia-backward-d576", Device::nvidia_driver, 576, any_rows, 1, {256, 16, 4,  4, 16, 1,  8, 1,  8}},
+    {"nvidia-backward-d64", Device::nvidia_driver, 64, any_rows, 1,
+     tiles(256, 16, 8, 8).stages(32, 16).ahead().unrolls(16)},
+    {"nvidia-backward-d128", Device::nvidia_driver, 128, any_rows, 1,
+     tiles(256, 16, 8, 8).stages(16, 16).ahead().unrolls(16)},
+    {"nvidia-backward-d576", Device::nvidia_driver, 576, any_rows, 1,
+     tiles(256, 16, 4, 4).stages(16, 8).ahead().unrolls(8)},
 
-    {"cpu-backward-d128",    Device::cpu,           128, any_rows, 1, {  8,  1, 4, 16, 16, 4, 16, 0,  1}},
-    {"cpu-backward-d576",    Device::cpu,           576, any_rows, 1, {  8,  4, 4,  8, 16, 2,  4, 0,  1}},
+    {"cpu-backward-d128", Device::cpu, 128, any_rows, 1, tiles(8, 1, 4, 16).stages(16, 16).p_blocks(4).unrolls(1)},
+    {"cpu-backward-d576", Device::cpu, 576, any_rows, 1, tiles(8, 4, 4, 8).stages(16, 4).p_blocks(2).unrolls(1)},
 
     // The rows from here on have as few slices as spill nowhere by tools/gate, with every feature at once.
-    {"gpu-backward-d128", Device::many_registers, 128, any_rows, 2, {128,  8, 4,  4, 16, 1, 16, 1,  4}},
-    {"gpu-backward-d256", Device::many_registers, 256, any_rows, 2, {256, 16, 4,  4, 16, 1,  8, 1,  4, 1, 2}},
-    {"gpu-backward-d576", Device::many_registers, 576, any_rows, 2, {256, 16, 4,  4, 16, 1,  8, 1,  4, 2, 4}},
+    {"gpu-backward-d128", Device::many_registers, 128, any_rows, 2,
+     tiles(128, 8, 4, 4).stages(16, 16).ahead().unrolls(4)},
+    {"gpu-backward-d256", Device::many_registers, 256, any_rows, 2,
+     tiles(256, 16, 4, 4).stages(16, 8).ahead().unrolls(4).slices(1, 2)},
+    {"gpu-backward-d576", Device::many_registers, 576, any_rows, 2,
+     tiles(256, 16, 4, 4).stages(16, 8).ahead().unrolls(4).slices(2, 4)},
 
-    {"few-backward-d64",  Device::any,             64, any_rows, 2, {256, 16, 4,  4,  8, 1,  8, 0,  4, 1, 2}},
-    {"few-backward-d128", Device::any,            128, any_rows, 2, {256, 16, 4,  4,  8, 1,  8, 0,  4, 2, 4}},
-    {"few-backward-d256", Device::any,            256, any_rows, 2, {256, 16, 4,  4,  8, 1,  8, 0,  4, 4, 8}},
-    {"few-backward-d576", Device::any,            576, any_rows, 2, {256, 16, 4,  4,  8, 1,  8, 0,  4, 9, 18}},
+    {"few-backward-d64", Device::any, 64, any_rows, 2, tiles(256, 16, 4, 4).stages(8, 8).unrolls(4).slices(1, 2)},
+    {"few-backward-d128", Device::any, 128, any_rows, 2, tiles(256, 16, 4, 4).stages(8, 8).unrolls(4).slices(2, 4)},
+    {"few-backward-d256", Device::any, 256, any_rows, 2, tiles(256, 16, 4, 4).stages(8, 8).unrolls(4).slices(4, 8)},
+    {"few-backward-d576", Device::any, 576, any_rows, 2, tiles(256, 16, 4, 4).stages(8, 8).unrolls(4).slices(9, 18)},
 
-    {"small-backward-d128",  Device::any,    128, any_rows, 2, { 64,  8, 4,  4,  8, 1,  8, 0,  4}},
-    {"small-backward-d576",  Device::any,    576, any_rows, 2, { 64,  8, 4,  4,  8, 1,  2, 0,  2}},
+    {"small-backward-d128", Device::any, 128, any_rows, 2, tiles(64, 8, 4, 4).stages(8, 8).unrolls(4)},
+    {"small-backward-d576", Device::any, 576, any_rows, 2, tiles(64, 8, 4, 4).stages(8, 2).unrolls(2)},
 };
 
 // Rows of the backward kernels with 16-bit dot products. None was run on a device that has such products. The rows for
 // CPUs serve the tests, which compute the products otherwise: few products at a time keep them quick to compile.
 constexpr TuningRow backward_dot_rows[] = {
-    {"cpu-dot-backward-d128", Device::cpu,           128, any_rows, 1, {  8,  2, 4,  4, 16, 1,  8, 0,  1}},
-    {"cpu-dot-backward-d576", Device::cpu,           576, any_rows, 1, {  8,  4, 4,  4,  8, 1,  4, 0,  1}},
+    {"cpu-dot-backward-d128", Device::cpu, 128, any_rows, 1, tiles(8, 2, 4, 4).stages(16, 8).unrolls(1)},
+    {"cpu-dot-backward-d576", Device::cpu, 576, any_rows, 1, tiles(8, 4, 4, 4).stages(8, 4).unrolls(1)},
 
     // navi21, dquery, registers and waves of a SIMD: D64 80 and 12, D128 120 and 8, D256 128 and 8, D576 168 and 6.
-    {"gpu-dot-backward-d128", Device::many_registers, 128, any_rows, 2, {256, 16, 4,  4, 32, 1, 16, 1,  4}},
-    {"gpu-dot-backward-d256", Device::many_registers, 256, any_rows, 2, {256, 16, 4,  4, 32, 1,  8, 1,  4, 1, 2}},
-    {"gpu-dot-backward-d576", Device::many_registers, 576, any_rows, 2, {256, 16, 4,  4, 32, 1,  4, 1,  4, 2, 4}},
+    {"gpu-dot-backward-d128", Device::many_registers, 128, any_rows, 2,
+     tiles(256, 16, 4, 4).stages(32, 16).ahead().unrolls(4)},
+    {"gpu-dot-backward-d256", Device::many_registers, 256, any_rows, 2,
+     tiles(256, 16, 4, 4).stages(32, 8).ahead().unrolls(4).slices(1, 2)},
+    {"gpu-dot-backward-d576", Device::many_registers, 576, any_rows, 2,
+     tiles(256, 16, 4, 4).stages(32, 4).ahead().unrolls(4).slices(2, 4)},
 
     // They take as much shared memory as the rows with float32 products.
-    {"few-dot-backward-d64",  Device::any,             64, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 1, 2}},
-    {"few-dot-backward-d128", Device::any,            128, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 2, 4}},
-    {"few-dot-backward-d256", Device::any,            256, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 4, 8}},
-    {"few-dot-backward-d576", Device::any,            576, any_rows, 2, {256, 16, 4,  4, 16, 1, 16, 0,  4, 9, 18}},
+    {"few-dot-backward-d64", Device::any, 64, any_rows, 2, tiles(256, 16, 4, 4).stages(16, 16).unrolls(4).slices(1, 2)},
+    {"few-dot-backward-d128", Device::any, 128, any_rows, 2,
+     tiles(256, 16, 4, 4).stages(16, 16).unrolls(4).slices(2, 4)},
+    {"few-dot-backward-d256", Device::any, 256, any_rows, 2,
+     tiles(256, 16, 4, 4).stages(16, 16).unrolls(4).slices(4, 8)},
+    {"few-dot-backward-d576", Device::any, 576, any_rows, 2,
+     tiles(256, 16, 4, 4).stages(16, 16).unrolls(4).slices(9, 18)},
 };
 // clang-format on
 

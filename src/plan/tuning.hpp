@@ -31,8 +31,9 @@ enum class KernelKind {
 // cols = 0 says so. q_slices: slices of dquery; kv_slices: slices of dkey and dvalue, 1 or even. rolled: 1 takes the
 // form for CPUs of a module that has two; no row has it, it comes from the device.
 struct TileNumbers {
-    uint32_t threads, lanes, rows, cols, chunk, p_blocks, v_keys, prefetch, unroll, q_slices = 1,
-                                                                                    kv_slices = 1, rolled = 0;
+    uint32_t threads = 0, lanes = 0, rows = 0, cols = 0, chunk = 0, p_blocks = 0, v_keys = 0, prefetch = 0,
+             unroll = 0;
+    uint32_t q_slices = 1, kv_slices = 1, rolled = 0;
 
     bool of_rows_kernel() const { return cols == 0; }
     uint32_t tile_q() const { return of_rows_kernel() ? rows : rows * (threads / lanes); }
@@ -41,7 +42,7 @@ struct TileNumbers {
 
 constexpr TileNumbers rows_kernel(uint32_t threads, uint32_t lanes, uint32_t rows, uint32_t prefetch,
                                   uint32_t unroll) {
-    return {threads, lanes, rows, 0, 0, 0, 0, prefetch, unroll};
+    return {.threads = threads, .lanes = lanes, .rows = rows, .prefetch = prefetch, .unroll = unroll};
 }
 
 struct TuningRow {
