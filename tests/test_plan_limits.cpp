@@ -8,7 +8,8 @@
 
 #include <fmt/format.h>
 
-#include "plan/kernel.hpp"
+#include "plan/cuts.hpp"
+#include "plan/launch.hpp"
 #include "plan_flaws.hpp"
 #include "plan_pieces.hpp"
 #include "plan_reading.hpp"

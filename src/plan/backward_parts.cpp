@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "launch.hpp"
+#include "backward_parts.hpp"
 #include "quirks.hpp"
 
 namespace vkattn::core {

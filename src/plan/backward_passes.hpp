@@ -7,6 +7,8 @@
 #include <functional>
 #include <vector>
 
+#include "backward_parts.hpp"
+#include "classes.hpp"
 #include "launch.hpp"
 
 namespace vkattn::core {

@@ -1,9 +1,10 @@
-// The arrays whose addresses a recording is given, and what these must be. plan.cpp puts them into a plan, and
+// The arrays whose addresses a recording is given, and what these must be. choice.cpp puts them into a plan, and
 // src/vulkan checks addresses against them: record.cpp for null and alignment, aliasing.cpp for memory that two arrays
 // share.
 #include <algorithm>
 
-#include "kernel.hpp"
+#include "build.hpp"
+#include "caller_arrays.hpp"
 
 namespace vkattn::core {
 namespace {

@@ -6,7 +6,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "kernel.hpp"
+#include "build.hpp"
+#include "caller_arrays.hpp"
+#include "combine.hpp"
+#include "kernel_rows.hpp"
 #include "self_test.hpp"
 
 namespace vkattn::core {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "classes.hpp"
 #include "launch.hpp"
 
 namespace vkattn::core {

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "combine.hpp"
+#include "kernel_rows.hpp"
 #include "launch.hpp"
 #include "quirks.hpp"
 

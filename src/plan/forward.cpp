@@ -5,6 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "classes.hpp"
+#include "combine.hpp"
+#include "kernel_rows.hpp"
 #include "launch.hpp"
 
 namespace vkattn::core {

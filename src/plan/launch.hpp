@@ -1,12 +1,56 @@
-// Sets what launches of different kernels have in common, by the names of their constants
-// and push constants. A kernel gets what it has a name for.
+// A launch: a pipeline while it is planned. Functions set what launches of different kernels have in common, by the names
+// of their constants and push constants. A kernel gets what it has a name for.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
 
-#include "kernel.hpp"
+#include "build.hpp"
+#include "cuts.hpp"
 
 namespace vkattn::core {
+
+// A pipeline while it is planned: the constants and push constants of its kernel by their names.
+template <class K>
+struct Launch {
+    using Kernel = K;
+    using Push = typename K::Push;
+
+    Module module;
+    typename K::Constants constants;
+    Push push;
+    std::vector<Patch> patches;
+    uint32_t reads = 0, writes = 0;
+    bool of_tuning_row = false;
+
+    void patch(size_t at, Region region, uint64_t add = 0) {
+        patches.push_back({static_cast<uint32_t>(at), region, add});
+    }
+    Pipeline pipeline() const {
+        Pipeline p{module, {}, {}, patches, reads, writes, of_tuning_row};
+        std::memcpy(p.constants.data(), &constants, sizeof constants);
+        // Copies field by field, so that padding between fields stays 0.
+        for (const FieldInfo& f : info_of(K::id).fields)
+            std::memcpy(p.push.data() + f.offset_bytes,
+                        reinterpret_cast<const std::byte*>(&push) + f.offset_bytes, f.size_bytes);
+        return p;
+    }
+};
+// Makes the recording write the address of a region to a field of the push constants.
+#define VKATTN_PATCH(launch, field, ...) \
+    (launch).patch(offsetof(typename std::remove_reference_t<decltype(launch)>::Push, field), __VA_ARGS__)
+
+// Returns the kernel's module for this storage type and device. `dot` asks for the one with 16-bit dot products, which
+// the device must have for this type.
+Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot = false);
+bool has_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
+// Fails if this device has no 16-bit dot products for this type.
+Result<bool> check_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
+
+// The matrix kernel's launch for this problem.
+Launch<kernels::forward_matrix> matrix_launch(const Problem& problem, const TileChoice& tiles);
 
 // TYPE_* of the kernels.
 constexpr uint32_t type_of(VkattnDtype dtype) {

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "baseline.hpp"
+#include "kernel_rows.hpp"
 #include "launch.hpp"
 
 namespace vkattn::core {

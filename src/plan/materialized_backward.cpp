@@ -9,6 +9,9 @@
 
 #include <fmt/format.h>
 
+#include "backward_parts.hpp"
+#include "baseline.hpp"
+#include "kernel_rows.hpp"
 #include "launch.hpp"
 
 namespace vkattn::core {

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "kernel_rows.hpp"
 #include "launch.hpp"
 #include "matrix.hpp"
 #include "quirks.hpp"

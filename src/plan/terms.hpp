@@ -1,5 +1,5 @@
 // What a problem has beside its tensors, and how kernels are told of it: optional arrays, terms of the scores
-// (shaders/lib/scores.glsl), and what the argument block says of both. The planners include it by way of kernel.hpp. A
+// (shaders/lib/scores.glsl), and what the argument block says of both. The planners include it by way of build.hpp. A
 // new term is named here and nowhere else in src/plan; a new array is a line of shaders/interface/arrays.def.
 #pragma once
 

@@ -18,7 +18,7 @@
 #include "gate/layouts.hpp"
 #include "gate/table.hpp"
 #include "gpu/case_plan.hpp"
-#include "plan/kernel.hpp"
+#include "plan/launch.hpp"
 #include "plan/matrix.hpp"
 
 namespace vkattn::test {
