@@ -147,26 +147,6 @@ void store_dlse(uint mask, Shared by) {
     store_element(dbias_row(mask, 0, 0), 0, sum);
 }
 
-// Adds what all queries have that share the workgroup's tile of the mask, of the tile of keys that begins at first_key.
-void add_tiles(Shared by, uint first_row, uint first_key, bool one) {
-    Work w;
-    w.split = 0;
-    for (uint b = by.batches.x; b < by.batches.y; b++) {
-        w.batch = min(b, by.batches.y - 1);  // lavapipe loads ahead of the test
-        find_sequences(w);
-        const uvec2 rows = seeing_rows(w, first_key, min(first_key + TILE_KV, w.num_keys));
-        const uint begin = max(rows.x / TILE_Q * TILE_Q, first_row);
-        const uint end = one ? rows.y : min(rows.y, first_row + TILE_Q);
-        for (uint head = by.heads.x; head < by.heads.y; head++) {
-            w.head_kv = head / group_size();
-            for (uint row = begin; row < end; row += TILE_Q) {
-                set_query_tile(w, head, row);
-                add_tile(w, first_key);
-            }
-        }
-    }
-}
-
 void main() {
     BackwardIn a = backward();
     const uint mask = push.first_x + gl_WorkGroupID.x;
@@ -180,8 +160,25 @@ void main() {
     const uint first_key = (push.first_z + gl_WorkGroupID.z) * TILE_KV;
     const uint first_row = one ? 0 : (push.first_y + gl_WorkGroupID.y) * TILE_Q;
     [[unroll]] for (uint x = 0; x < ROWS * COLS / 4; x++) sums[x] = vec4(0);
-    const uint end = share_keys ? key_extent() : first_key + 1;
-    for (uint key = first_key; key < end; key += TILE_KV) add_tiles(by, first_row, key, one);
+    const uint end_key = share_keys ? key_extent() : first_key + 1;
+    Work w;
+    w.split = 0;
+    // All queries that share the workgroup's tile of the mask, for each tile of keys.
+    for (uint key = first_key; key < end_key; key += TILE_KV)
+        for (uint b = by.batches.x; b < by.batches.y; b++) {
+            w.batch = min(b, by.batches.y - 1);  // lavapipe loads ahead of the test
+            find_sequences(w);
+            const uvec2 rows = seeing_rows(w, key, min(key + TILE_KV, w.num_keys));
+            const uint begin = max(rows.x / TILE_Q * TILE_Q, first_row);
+            const uint end = one ? rows.y : min(rows.y, first_row + TILE_Q);
+            for (uint head = by.heads.x; head < by.heads.y; head++) {
+                w.head_kv = head / group_size();
+                for (uint row = begin; row < end; row += TILE_Q) {
+                    set_query_tile(w, head, row);
+                    add_tile(w, key);
+                }
+            }
+        }
     if (share_keys) store_sums_of_keys(mask, first_row, one);
     else if (one) store_columns(mask, first_key);
     else store_tile(mask, first_row, first_key);

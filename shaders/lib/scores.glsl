@@ -23,7 +23,7 @@
 // 2^(hidden - row_max) is 0 even in a row that has seen nothing. A visible score that is NaN or plus infinity becomes
 // NaN, and with it the row's sum and its results; minus infinity weighs nothing, as if it were hidden.
 // A difference of any two of these and HIGHEST_SCORE is finite in base 2, with a float mask too; and twice the largest
-// softcap, in base 2, is above NO_MAXIMUM (scales_of() in src/plan/kernel.cpp).
+// softcap, in base 2, is above NO_MAXIMUM (scales_of() in src/plan/build.cpp).
 const float HIDDEN = -1.5e38;
 const float NO_MAXIMUM = -1.3e38;
 const float HIGHEST_BIAS = 6.9e37;

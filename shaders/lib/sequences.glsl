@@ -7,7 +7,8 @@
 #include "lib/score_facts.glsl"
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer ArgumentsIn { ForwardArguments x; };
-ArgumentsIn arguments() { return ArgumentsIn(ARGUMENTS_ADDRESS); }  // only where HAS_ARGUMENTS
+// A macro, so that calls are not nested too deep (kernels.def).
+#define arguments() ArgumentsIn(ARGUMENTS_ADDRESS)  // only where HAS_ARGUMENTS
 bool is_present(uint bit) { return (arguments().x.present & bit) != 0; }
 
 struct Work {
@@ -32,8 +33,8 @@ struct Work {
 uint num_heads_kv() { return num_heads_q() / group_size(); }
 
 // Rows of a head that results without strides have room for, and keys of a head, whatever the batch.
-uint query_extent() { return push.seqlen_q; }
-uint key_extent() { return push.seqlen_kv; }
+#define query_extent() (push.seqlen_q)
+#define key_extent() (push.seqlen_kv)
 
 // Tiles of a head, whatever the batch: the grid and the classes of mask tiles are planned without the batch's lengths.
 uint query_tiles() { return (query_extent() * rows_to_group() + TILE_Q - 1) / TILE_Q; }
@@ -47,8 +48,8 @@ bool tiles_differ_in_length() {
 uint rows_of_sequence(Work w) { return w.num_queries * rows_to_group(); }
 
 // Query row, and head of the group, of a row.
-uint query_of(uint row) { return row / rows_to_group(); }
-uint head_of(uint row) { return row % rows_to_group(); }
+#define query_of(row) ((row) / rows_to_group())
+#define head_of(row) ((row) % rows_to_group())
 
 // bound + shift, held to the range; the ends stand for unbounded.
 int shifted(int bound, int shift) {

@@ -20,9 +20,8 @@ uint class_of_block(Work w, uint map_head, uint query_block, uint key_block) {
 #define KEY_BLOCK(key) ((key) / arguments().x.block_keys)
 
 // The class of a row's block, which a key lies in.
-uint block_of_score(Work w, uint row, uint key) {
-    return class_of_block(w, MAP_HEAD(w.head + head_of(row)), query_of(row) / arguments().x.block_rows, KEY_BLOCK(key));
-}
+#define CLASS_OF_SCORE(w, row, key) class_of_block(w, MAP_HEAD((w).head + head_of(row)), \
+                                                   query_of(row) / arguments().x.block_rows, KEY_BLOCK(key))
 
 // The class of a tile of rows from .x to .y and keys from .x to before .y: mixed if its blocks are not all alike.
 uint class_of_blocks(Work w, uvec2 rows, uvec2 keys) {
@@ -45,7 +44,7 @@ vec4 gradient_where_asked(Work w, uint row, uint key, vec4 gradient) {
     if (!HAS_BLOCK_MAP) return gradient;
     vec4 kept;
     [[unroll]] for (uint i = 0; i < 4; i++)
-        kept[i] = block_of_score(w, min(row, w.last_row), key + i) == CLASS_MIXED ? gradient[i] : 0;
+        kept[i] = CLASS_OF_SCORE(w, min(row, w.last_row), key + i) == CLASS_MIXED ? gradient[i] : 0;
     return kept;
 }
 
@@ -53,7 +52,7 @@ vec4 gradient_where_asked(Work w, uint row, uint key, vec4 gradient) {
 #define TERM_BLOCKS \
     bool asks_mask = terms.mask_is_mixed; \
     if (HAS_BLOCK_MAP && terms.mask_is_mixed && !hidden) { \
-        const uint kind = block_of_score(terms.w, row, uint(key)); \
+        const uint kind = CLASS_OF_SCORE(terms.w, row, uint(key)); \
         hidden = kind == CLASS_HIDDEN; \
         asks_mask = kind == CLASS_MIXED; \
     }
