@@ -36,8 +36,8 @@ function(vkattn_instrument kind flags)
   add_executable(vkattn_plan_tests_${kind} EXCLUDE_FROM_ALL $<TARGET_OBJECTS:vkattn_plan_${kind}>
     $<TARGET_OBJECTS:vkattn_plan_tests> ${VKATTN_TEST_MAIN})
   target_link_libraries(vkattn_plan_tests_${kind} PRIVATE vkattn_oracle vkattn_fmt)
-  add_executable(vkattn_gpu_tests_${kind} EXCLUDE_FROM_ALL ${library} $<TARGET_OBJECTS:vkattn_gpu_tests> $<TARGET_OBJECTS:vkattn_gpu_variant>
-    $<TARGET_OBJECTS:vkattn_cases> $<TARGET_OBJECTS:vkattn_spirv> ${VKATTN_TEST_MAIN})
+  add_executable(vkattn_gpu_tests_${kind} EXCLUDE_FROM_ALL ${library} $<TARGET_OBJECTS:vkattn_gpu_tests>
+    $<TARGET_OBJECTS:vkattn_gpu_variant> $<TARGET_OBJECTS:vkattn_cases> $<TARGET_OBJECTS:vkattn_spirv> ${VKATTN_TEST_MAIN})
   target_link_libraries(vkattn_gpu_tests_${kind} PRIVATE vkattn_oracle vkattn_fmt "${VKATTN_ZSTD}" ${CMAKE_DL_LIBS}
                                                          Threads::Threads)
   target_link_options(vkattn_plan_tests_${kind} PRIVATE ${flags})
