@@ -168,7 +168,8 @@ void visit_fields(P& p, const Visit& visit) {
         VISIT(mask_strides), VISIT(query_strides), VISIT(key_strides), VISIT(value_strides);
         VISIT(group_size), VISIT(bound_lo), VISIT(bound_hi), VISIT(dynamic_bounds), VISIT(follow_lengths);
         VISIT(key_limit), VISIT(mask_group_size), VISIT(mask_per_key), VISIT(slopes), VISIT(slopes_apply);
-        VISIT(block_map), VISIT(block_rows), VISIT(block_keys), VISIT(block_map_batches), VISIT(block_map_heads);
+        VISIT(block_map), VISIT(block_rows), VISIT(block_keys), VISIT(block_map_batches),
+            VISIT(block_map_heads);
         VISIT(position);
     }
 #undef VISIT

@@ -32,9 +32,9 @@ struct ForwardArguments {
     uint class_batches;    // batches that have: 1, or all
     uint present;          // PRESENT_*
     int position;  // query row i stands at key position i + this + what follow_lengths and query_offsets add
-    uint slopes_per_batch;  // 1: each batch has slopes of its own
+    uint slopes_per_batch;        // 1: each batch has slopes of its own
     uint block_rows, block_keys;  // of a block of the block map
-    uint maps;  // heads that have blocks of their own, and 1 << 16 if batches have
+    uint maps;                    // heads that have blocks of their own, and 1 << 16 if batches have
 };
 // A dispatch of write_arguments.comp writes this much of an argument block: as many words as fit the push constants.
 #define ARGUMENT_PART_BYTES 112u
