@@ -8,7 +8,7 @@
 test_future_options() {
     local sub option shape=(--seqlen-q 8 --head-dim 8)
     for sub in run grad explain bench; do
-        for option in --dropout=0.1 --block-map --page-table; do
+        for option in --dropout=0.1 --cu-seqlens --page-table; do
             refuses 2 "${option%=*}: " "$sub" "$option"
             holds "the line does not say that it may come" grep -q ' not supported yet$' stderr
         done

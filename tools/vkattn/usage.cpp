@@ -43,7 +43,6 @@ bool is_option(const std::string& word) {
 // Options of attention that people know from elsewhere, and what each would do. Whoever adds one takes its line away.
 constexpr std::pair<std::string_view, std::string_view> future_options[] = {
     {"--alibi-slopes", "the slopes of ALiBi are given by --alibi"},
-    {"--block-map", "maps of hidden and visible blocks are not supported yet"},
     {"--cu-seqlens", "packed sequences of different lengths are not supported yet"},
     {"--dropout", "dropout is not supported yet"},
     {"--page-table", "paged keys and values are not supported yet"},
