@@ -48,6 +48,7 @@ struct Module {
     uint32_t variant = 0;
 
     constexpr bool has(uint32_t macro) const { return (macros & macro) != 0; }
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 of a defaulted comparison for a pointer
     auto operator<=>(const Module&) const = default;
 };
 

@@ -23,6 +23,7 @@ uint64_t constants_read(const Spirv& module);
 struct PipelineKey {
     Module module;
     ConstantValues constants{};
+    // NOLINTNEXTLINE(modernize-use-nullptr): as that of Module
     auto operator<=>(const PipelineKey&) const = default;
 };
 
