@@ -143,3 +143,42 @@ TEST_CASE("parts: nobody asked for them: given up where scratch is short") {
                  std::string::npos);
     }
 }
+
+TEST_CASE("block map: each block is made once, within the limits of the device") {
+    for (const Profile& device : usable_devices())
+        for (const uint32_t seqlen : {1u, 97u, 4096u, 1u << 22}) {
+            VkattnProblem given = make_problem(d64, {3, 8, 4, seqlen, 2000});
+            given.mask = VKATTN_MASK_BOOL;
+            given.mask_rank = 1;
+            given.mask_extents[0] = 2000;
+            given.block_map = 1;
+            given.block_rows = 16;
+            given.block_keys = 48;
+            given.block_map_heads = 4;
+            given.block_map_batches = 3;
+            const auto plan = make_block_map_plan(device.caps, resolved(given));
+            REQUIRE(plan);
+            CHECK(plan->scratch_bytes == 0);
+            uint64_t blocks = 0;
+            for (const auto& d : plan->dispatches) {
+                blocks += uint64_t{d.groups[0]} * d.groups[1] * d.groups[2];
+                CHECK(!d.barrier_before);
+                for (size_t i = 0; i < 3; i++) CHECK(d.groups[i] <= device.caps.max_workgroup_count[i]);
+                for (const auto& e : plan->dispatches) {
+                    bool apart = &d == &e;
+                    for (size_t i = 0; i < 3; i++)
+                        apart = apart || d.cut.first[i] + d.groups[i] <= e.cut.first[i] ||
+                                e.cut.first[i] + e.groups[i] <= d.cut.first[i];
+                    CHECK(apart);
+                }
+            }
+            CHECK(blocks == uint64_t{12} * ((seqlen + 15) / 16) * 42);
+        }
+    DeviceCaps caps = profile("nvidia_h200");
+    caps.missing_kernels = 1u << static_cast<uint32_t>(core::Kernel::block_map);
+    VkattnProblem given = make_problem(d64, {1, 1, 1, 64, 64});
+    given.mask = VKATTN_MASK_BOOL;
+    given.mask_rank = given.mask_extents[0] = 1;
+    given.block_map = 1;
+    CHECK(make_block_map_plan(caps, resolved(given)).failure().message == "this build has no block_map");
+}

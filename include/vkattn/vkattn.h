@@ -458,6 +458,23 @@ VKATTN_API VkattnStatus vkattn_combine_check(VkattnContext* context, const Vkatt
 VKATTN_API VkattnStatus vkattn_cmd_combine(VkCommandBuffer command_buffer, const VkattnPlan* plan,
                                            const VkattnCombineArgs* args, VkattnError* error);
 
+/* The pass that makes a problem's block map of its mask; see VkattnProblem::block_map. The problem is that of the
+ * forward or backward which reads the map, with mask and block_map set: a block in which the mask hides every key becomes
+ * 0, one in which it hides none and adds nothing 1, any other 2. A block of several heads or batches, because the map has
+ * fewer of these than the mask, is what all their blocks are, or 2. What else hides keys, as causal and lengths, is not
+ * looked at. The map serves as long as the mask does not change; where one is learned, dbias of blocks that are 1 because
+ * the mask is still 0 there gets nothing. The plan needs no scratch and is recorded by vkattn_cmd_block_map only.
+ * Errors: as vkattn_plan_create; INVALID_ARGUMENT for a problem without a mask or without block_map. */
+VKATTN_API VkattnStatus vkattn_block_map_create(VkattnContext* context, const VkattnProblem* problem,
+                                                VkattnPlan** plan, VkattnError* error);
+/* As vkattn_plan_check, of vkattn_block_map_create. */
+VKATTN_API VkattnStatus vkattn_block_map_check(VkattnContext* context, const VkattnProblem* problem,
+                                               VkattnPlanInfo* info, VkattnError* error);
+/* Reads args.mask and writes args.block_map, which a forward or backward may read behind a barrier; the other addresses
+ * are not looked at. The rest is as for vkattn_cmd_forward. */
+VKATTN_API VkattnStatus vkattn_cmd_block_map(VkCommandBuffer command_buffer, const VkattnPlan* plan,
+                                             const VkattnForwardArgs* args, VkattnError* error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -236,6 +236,15 @@ class Plan {
         handle_ = Handle(made);
     }
 
+    // Makes the problem's block map of its mask; see vkattn_block_map_create.
+    static Plan of_block_map(VkattnContext* context, const VkattnProblem& problem) {
+        VkattnPlan* made = nullptr;
+        detail::call(vkattn_block_map_create, context, &problem, &made);
+        Plan plan;
+        plan.handle_ = Handle(made);
+        return plan;
+    }
+
     VkattnPlan* get() const { return handle_.get(); }
     uint32_t segments() const { return vkattn_plan_segments(handle_.get()); }
 
@@ -275,6 +284,9 @@ class Plan {
     }
     void cmd_combine(VkCommandBuffer commands, const VkattnCombineArgs& args) const {
         detail::call(vkattn_cmd_combine, commands, handle_.get(), &args);
+    }
+    void cmd_block_map(VkCommandBuffer commands, const VkattnForwardArgs& args) const {
+        detail::call(vkattn_cmd_block_map, commands, handle_.get(), &args);
     }
 
   private:

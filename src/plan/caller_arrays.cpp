@@ -134,4 +134,14 @@ std::vector<CallerArray> caller_arrays_of(const Combine& c) {
     return arrays.all;
 }
 
+std::vector<CallerArray> block_map_arrays_of(const Problem& p) {
+    Arrays arrays{p};
+    for (const OptionalArray& array : optional_arrays(p))
+        if (array.region == Region::block_map && array.given) {
+            arrays.add(Region::mask, p.mask_element_bytes(), mask_of(p), p.key_limit != 0);
+            arrays.add_written(Region::block_map, array.element_bytes, run_of(array.size_bytes));
+        }
+    return arrays.all;
+}
+
 }  // namespace vkattn::core

@@ -60,9 +60,10 @@ std::string label_of(const Plan& plan) {
     add(p.block_map != 0, " block-map");
     add(p.kv_lengths != 0, " kv-lengths");
     add(p.align == VKATTN_ALIGN_OFFSETS, " query-offsets");
-    return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}", plan.backward ? "backward" : "forward",
-                       short_name_of(p.dtype), p.batch, pair_of(p.num_heads_q, p.num_heads_kv), p.seqlen_q,
-                       p.seqlen_kv, pair_of(p.head_dim_qk, p.head_dim_v), features);
+    const char* const pass = plan.makes_block_map ? "block map" : plan.backward ? "backward" : "forward";
+    return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}", pass, short_name_of(p.dtype), p.batch,
+                       pair_of(p.num_heads_q, p.num_heads_kv), p.seqlen_q, p.seqlen_kv,
+                       pair_of(p.head_dim_qk, p.head_dim_v), features);
 }
 
 std::string describe(const Plan& plan) {

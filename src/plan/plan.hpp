@@ -132,6 +132,7 @@ struct Plan {
     VkattnDtype operands{};            // of the products
     std::optional<Backward> backward;  // the plan is one of vkattn_backward_create
     std::optional<Combine> combine;    // the plan is one of vkattn_combine_create; problem says nothing then
+    bool makes_block_map = false;      // the plan is one of vkattn_block_map_create
     std::vector<ScratchRegion> scratch;
     uint64_t scratch_bytes = 0;
     std::vector<Refusal> refused;  // every other kernel, and why
@@ -175,6 +176,8 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
                        const Options& options);
 Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine);
+// Of the pass that makes the problem's block map of its mask.
+Result<Plan> make_block_map_plan(const DeviceCaps& caps, const Problem& problem);
 
 // Why this device cannot run vkattn at all; empty if it can.
 std::string refuse_device(const DeviceCaps& caps);

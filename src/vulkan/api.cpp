@@ -140,18 +140,50 @@ Result<bool> record_probe(VkCommandBuffer commands, VkattnContext& context, VkDe
     return vkattn::core::record_probe(commands, plan, results);
 }
 
-Result<bool> create_combine(VkattnContext* context, const VkattnCombine* given, VkattnPlan** out) {
+Result<Plan> plan_combine(const VkattnContext& context, const VkattnCombine* given) {
+    const auto combine = read_combine(given);
+    if (!combine) return combine.failure();
+    return make_plan(context.caps, *combine);
+}
+
+Result<Plan> plan_block_map(const VkattnContext& context, const VkattnProblem* given) {
+    const auto problem = read_problem(given);
+    if (!problem) return problem.failure();
+    return make_block_map_plan(context.caps, *problem);
+}
+
+// Creates a plan that options say nothing of. plan_of(context, given) plans.
+template <class Given>
+Result<bool> create(VkattnContext* context, const Given* given,
+                    Result<Plan> (*plan_of)(const VkattnContext&, const Given*), VkattnPlan** out) {
     if (out == nullptr) return invalid("plan", "is null");
     *out = nullptr;
     if (context == nullptr) return invalid("context", "is null");
-    const auto combine = read_combine(given);
-    if (!combine) return combine.failure();
-    Result<Plan> plan = make_plan(context->caps, *combine);
+    Result<Plan> plan = plan_of(*context, given);
     if (!plan) return plan.failure();
     auto made = with_pipelines(*context, std::move(*plan));
     if (!made) return made.failure();
     *out = made->release();
     return true;
+}
+
+// Checks whether there would be such a plan.
+template <class Given>
+Result<bool> check(VkattnContext* context, const Given* given,
+                   Result<Plan> (*plan_of)(const VkattnContext&, const Given*), VkattnPlanInfo* info) {
+    if (context == nullptr) return invalid("context", "is null");
+    return answer(plan_of(*context, given), info);
+}
+
+// Records all segments of such a plan, by `record`.
+template <class Args>
+Result<bool> record_all(VkCommandBuffer commands, const VkattnPlan* plan, const Args* given,
+                        Result<bool> (*record)(VkCommandBuffer, const VkattnPlan&, const Args&)) {
+    if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
+    if (plan == nullptr) return invalid("plan", "is null");
+    const auto args = read_struct("args", given, zeroed<Args>());
+    if (!args) return args.failure();
+    return record(commands, *plan, *args);
 }
 
 // Gives the caller, who may only ask for its length, a text.
@@ -476,12 +508,12 @@ VkattnStatus vkattn_backward_check(VkattnContext* context, const VkattnProblem* 
 
 VkattnStatus vkattn_combine_check(VkattnContext* context, const VkattnCombine* given, VkattnPlanInfo* info,
                                   VkattnError* error) {
-    return guarded(error, [&]() -> Result<bool> {
-        if (context == nullptr) return invalid("context", "is null");
-        const auto combine = read_combine(given);
-        if (!combine) return combine.failure();
-        return answer(make_plan(context->caps, *combine), info);
-    });
+    return guarded(error, [&] { return check(context, given, plan_combine, info); });
+}
+
+VkattnStatus vkattn_block_map_check(VkattnContext* context, const VkattnProblem* problem,
+                                    VkattnPlanInfo* info, VkattnError* error) {
+    return guarded(error, [&] { return check(context, problem, plan_block_map, info); });
 }
 
 VkattnStatus vkattn_plan_info(const VkattnPlan* plan, VkattnPlanInfo* info, VkattnError* error) {
@@ -542,18 +574,22 @@ VkattnStatus vkattn_cmd_backward_range(VkCommandBuffer commands, const VkattnPla
 
 VkattnStatus vkattn_combine_create(VkattnContext* context, const VkattnCombine* combine, VkattnPlan** plan,
                                    VkattnError* error) {
-    return guarded(error, [&] { return create_combine(context, combine, plan); });
+    return guarded(error, [&] { return create(context, combine, plan_combine, plan); });
+}
+
+VkattnStatus vkattn_block_map_create(VkattnContext* context, const VkattnProblem* problem, VkattnPlan** plan,
+                                     VkattnError* error) {
+    return guarded(error, [&] { return create(context, problem, plan_block_map, plan); });
 }
 
 VkattnStatus vkattn_cmd_combine(VkCommandBuffer commands, const VkattnPlan* plan,
-                                const VkattnCombineArgs* given, VkattnError* error) {
-    return guarded(error, [&]() -> Result<bool> {
-        if (commands == VK_NULL_HANDLE) return invalid("command_buffer", "is null");
-        if (plan == nullptr) return invalid("plan", "is null");
-        const auto args = read_struct("args", given, zeroed<VkattnCombineArgs>());
-        if (!args) return args.failure();
-        return record_combine(commands, *plan, *args);
-    });
+                                const VkattnCombineArgs* args, VkattnError* error) {
+    return guarded(error, [&] { return record_all(commands, plan, args, record_combine); });
+}
+
+VkattnStatus vkattn_cmd_block_map(VkCommandBuffer commands, const VkattnPlan* plan,
+                                  const VkattnForwardArgs* args, VkattnError* error) {
+    return guarded(error, [&] { return record_all(commands, plan, args, record_block_map); });
 }
 
 }  // extern "C"

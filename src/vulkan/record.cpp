@@ -128,6 +128,14 @@ Result<bool> record_checked(VkCommandBuffer commands, const VkattnPlan& plan, co
     return true;
 }
 
+// Of plans without scratch and ranges.
+Result<bool> record_whole(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& at) {
+    if (auto ok = check(plan.plan, at); !ok) return ok;
+    if (auto ok = check_aliasing(plan.plan, at, 0); !ok) return ok;
+    record(commands, plan, at, 0, static_cast<uint32_t>(plan.plan.dispatches.size()));
+    return true;
+}
+
 }  // namespace
 
 Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnForwardArgs& args,
@@ -136,6 +144,8 @@ Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, co
         return invalid("plan", "is of vkattn_combine_create: vkattn_cmd_combine records it");
     if (plan.plan.backward)
         return invalid("plan", "is of vkattn_backward_create: vkattn_cmd_backward records it");
+    if (plan.plan.makes_block_map)
+        return invalid("plan", "is of vkattn_block_map_create: vkattn_cmd_block_map records it");
     return record_checked(commands, plan, args, first, count);
 }
 
@@ -149,11 +159,14 @@ Result<bool> record_backward(VkCommandBuffer commands, const VkattnPlan& plan, c
 Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnCombineArgs& args) {
     if (!plan.plan.combine)
         return invalid("plan", "is not of vkattn_combine_create: vkattn_cmd_combine cannot record it");
-    const Addresses at = addresses_of(plan.plan, args);
-    if (auto ok = check(plan.plan, at); !ok) return ok;
-    if (auto ok = check_aliasing(plan.plan, at, 0); !ok) return ok;
-    record(commands, plan, at, 0, static_cast<uint32_t>(plan.plan.dispatches.size()));
-    return true;
+    return record_whole(commands, plan, addresses_of(plan.plan, args));
+}
+
+Result<bool> record_block_map(VkCommandBuffer commands, const VkattnPlan& plan,
+                              const VkattnForwardArgs& args) {
+    if (!plan.plan.makes_block_map)
+        return invalid("plan", "is not of vkattn_block_map_create: vkattn_cmd_block_map cannot record it");
+    return record_whole(commands, plan, addresses_of(plan.plan, args));
 }
 
 Result<bool> record_probe(VkCommandBuffer commands, const VkattnPlan& plan, VkDeviceAddress results) {

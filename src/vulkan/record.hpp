@@ -15,6 +15,8 @@ Result<bool> record_forward(VkCommandBuffer commands, const VkattnPlan& plan, co
 Result<bool> record_backward(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnBackwardArgs& args,
                              uint32_t first, uint32_t count);
 Result<bool> record_combine(VkCommandBuffer commands, const VkattnPlan& plan, const VkattnCombineArgs& args);
+Result<bool> record_block_map(VkCommandBuffer commands, const VkattnPlan& plan,
+                              const VkattnForwardArgs& args);
 // Records the dispatches of probe_plan.
 Result<bool> record_probe(VkCommandBuffer commands, const VkattnPlan& plan, VkDeviceAddress results);
 

@@ -112,6 +112,13 @@ class Gate {
                             core::constant_of(p, "matrix_n"), core::constant_of(p, "matrix_k")),
                 p);
     }
+    void add_block_map() {
+        const auto problem =
+            core::resolve(parse_case("s=300 d=64 mask=bool mask_shape=300,300 random_map", "here").problem);
+        const auto plan = make_block_map_plan(compiler_.caps(), *problem);
+        for (const core::Pipeline& p : plan->pipelines)
+            add(core::name_of(p.module) + std::string(" any"), p);
+    }
     void add(const Case& c, bool backward) {
         for (const KnownDevice& device : devices_) {
             const auto plan = core_plan_of(device.caps, c, backward);
@@ -305,6 +312,7 @@ int run(const Arguments& a) {
     }
     gate.rows().keep(kept, again);
     gate.add_probe();
+    gate.add_block_map();
     for_each_problem(a.problems, [&](const Case& c, bool backward) { gate.add(c, backward); });
     const Table& now = gate.rows().table();
     if (a.table) fmt::print("{}", whole_text(now, a.loops));

@@ -1,0 +1,92 @@
+#version 460
+// Makes the block map of a mask (VkattnProblem::block_map): what each block of query rows and keys is to the forward and
+// the backward. FlexAttention calls it a BlockMask (Dong et al., arXiv:2412.05496).
+//
+//   for each mask that shares the map's head, each row of the block, each key of it:
+//       seen |= visible;  changed |= hidden or bias != 0
+//   block = seen ? changed ? ASK_THE_MASK : VISIBLE : HIDDEN
+//
+// Tile ownership: a workgroup has one block: x counts the heads and batches of the map, y blocks of query rows, z blocks
+// of keys. LANES invocations have a row of it, a word of the mask at a time, whatever its element. Shared memory: one
+// word.
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/block_map.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = ID_THREADS) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/block_map.def"
+} push;
+#include "lib/address.glsl"
+
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer WordsIn { uint x[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint x[]; };
+
+const uint LANES = 16;  // 64 bytes of a row at once
+const uint HIDDEN = 0, VISIBLE = 1, ASK_THE_MASK = 2;
+const uint SEEN = 1, CHANGED = 2;
+shared uint found;
+
+// What a word says of elements begin .. end-1, if its own count from `first` on.
+uint found_in(uint word, uint first, uint begin, uint end) {
+    const uint bits = 8 << push.element_shift;
+    uint all = 0;
+    for (uint i = 0; i < 4 >> push.element_shift; i++) {
+        const uint element = word >> (i * bits) & 0xffffffffu >> (32 - bits);
+        if (first + i >= begin && first + i < end)
+            all |= element == push.hiding_bits ? CHANGED : (element & push.adding_bits) != 0 ? SEEN | CHANGED : SEEN;
+    }
+    return all;
+}
+
+// What the invocation's words say of a row's `count` elements from an address on.
+uint found_in_row(uvec2 row, uint count) {
+    const uint in_word = 2 - push.element_shift;  // elements of a word, as a power of two
+    const uint begin = (row.x & 3) >> push.element_shift, end = begin + count;  // counted from the first word on
+    const uint words = (end + (1 << in_word) - 1) >> in_word;
+    uint all = 0;
+    for (uint i = gl_LocalInvocationIndex % LANES; i < words && all != (SEEN | CHANGED); i += LANES)
+        all |= found_in(WordsIn(uvec2(row.x & ~3u, row.y)).x[i], i << in_word, begin, end);
+    return all;
+}
+
+// What the invocation's rows of the block say, in the mask at an address.
+uint found_in_mask(uvec2 mask, uvec2 block) {
+    const uvec2 begin = uvec2(push.block_rows, push.block_keys) * block;
+    const uvec2 end = min(begin + uvec2(push.block_rows, push.block_keys), uvec2(push.num_rows, push.num_keys));
+    if (begin.y >= end.y) return CHANGED;
+    const uvec2 keys = address_add(mask, mul_wide(begin.y, push.key_stride));
+    uint all = end.y < min(begin.y + push.block_keys, push.seqlen_kv) ? CHANGED : 0;
+    for (uint row = begin.x + gl_LocalInvocationIndex / LANES; row < end.x && all != (SEEN | CHANGED);
+         row += THREADS / LANES)
+        all |= found_in_row(address_add(keys, mul_wide(row, push.row_stride)), end.y - begin.y);
+    return all;
+}
+
+// Stores one byte. Other workgroups have the word's other bytes, so each changes its own bits only.
+void store(uint at, uint kind) {
+    const uint byte = at + (push.block_map.x & 3), shift = byte % 4 * 8;
+    const uvec2 base = uvec2(push.block_map.x & ~3u, push.block_map.y);
+    atomicAnd(Words(base).x[byte / 4], ~(0xffu << shift));
+    atomicOr(Words(base).x[byte / 4], kind << shift);
+}
+
+void main() {
+    const uvec3 at = uvec3(push.first_x, push.first_y, push.first_z) + gl_WorkGroupID;
+    const uint first_head = at.x % push.map_heads * push.heads_of_map, first_batch = at.x / push.map_heads;
+    const uint end_head = (first_head + push.heads_of_map - 1) / push.heads_of_mask + 1;
+    if (gl_LocalInvocationIndex == 0) found = 0;
+    barrier();
+    uint mine = 0;
+    for (uint batch = first_batch; batch < first_batch + push.batches_of_map; batch++)
+        for (uint head = first_head / push.heads_of_mask; head < end_head && mine != (SEEN | CHANGED); head++) {
+            const uvec2 of_batch = address_add(push.mask, mul_wide(batch, push.batch_stride));
+            mine |= found_in_mask(address_add(of_batch, mul_wide(head, push.head_stride)), at.yz);
+        }
+    if (mine != 0) atomicOr(found, mine);
+    barrier();
+    const uint kind = (found & SEEN) == 0 ? HIDDEN : (found & CHANGED) != 0 ? ASK_THE_MASK : VISIBLE;
+    if (gl_LocalInvocationIndex == 0) store((at.x * push.down + at.y) * push.across + at.z, kind);
+}

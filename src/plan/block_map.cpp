@@ -1,0 +1,81 @@
+// The pass that makes a block map of a mask: one dispatch, or several where the grid cannot hold all blocks. It reads an
+// element of the mask once, or twice where heads of the map tear those of the mask, so that it is short whatever the
+// mask is, and needs no limit for watchdogs.
+#include <algorithm>
+#include <cstddef>
+
+#include "caller_arrays.hpp"
+#include "kernel_rows.hpp"
+#include "launch.hpp"
+
+namespace vkattn::core {
+namespace {
+
+constexpr uint32_t threads = 64;  // not measured: the pass is bound by memory
+
+// The elements that hide a key, and those that add something to its score.
+struct Meaning {
+    uint32_t hiding_bits, adding_bits;
+};
+Meaning meaning_of(const Problem& p) {
+    if (p.mask == VKATTN_MASK_BOOL) return {0, 0};
+    if (p.dtype == VKATTN_DTYPE_FLOAT32) return {0xff800000, 0x7fffffff};
+    return {p.dtype == VKATTN_DTYPE_FLOAT16 ? 0xfc00u : 0xff80u, 0x7fff};
+}
+
+push::block_map make_push(const Problem& p) {
+    push::block_map push{};
+    const uint32_t bytes = p.mask_element_bytes();
+    const bool of_rows = p.mask_shape[2] != 1;
+    push.down = ceil_div(p.seqlen_q, p.block_rows);
+    push.across = ceil_div(p.seqlen_kv, p.block_keys);
+    push.batch_stride = p.mask_strides.batch * bytes;
+    push.head_stride = p.mask_strides.head * bytes;
+    push.row_stride = of_rows ? p.mask_strides.seq * bytes : 0;
+    push.key_stride = p.mask_per_key ? bytes : 0;
+    push.num_rows = of_rows ? p.seqlen_q : push.down;
+    push.num_keys = p.mask_per_key ? p.key_limit : push.across;
+    push.seqlen_kv = p.mask_per_key ? p.seqlen_kv : push.across;
+    push.block_rows = of_rows ? p.block_rows : 1;
+    push.block_keys = p.mask_per_key ? p.block_keys : 1;
+    push.map_heads = p.block_map_heads;
+    push.heads_of_map = p.num_heads_q / p.block_map_heads;
+    push.heads_of_mask = p.mask_group_size;
+    push.batches_of_map = p.block_map_batches == 1 && p.mask_strides.batch != 0 ? p.batch : 1;
+    push.element_shift = bytes / 2;
+    push.hiding_bits = meaning_of(p).hiding_bits;
+    push.adding_bits = meaning_of(p).adding_bits;
+    return push;
+}
+
+}  // namespace
+
+Result<Plan> make_block_map_plan(const DeviceCaps& caps, const Problem& p) {
+    if (p.mask == VKATTN_MASK_NONE) return invalid("problem.mask", "is none, and a block map is made of one");
+    if (p.block_map == 0)
+        return invalid("problem.block_map", "is false, so that nothing says which map is to be made");
+    if (const std::string why = refuse_device(caps); !why.empty()) return unsupported("device", why);
+    if (!has_kernel(caps, Kernel::block_map)) return missing_kernel(Kernel::block_map);
+    Plan plan;
+    plan.problem = p;
+    plan.makes_block_map = true;
+    plan.kernel = "block_map";
+    plan.caller_arrays = block_map_arrays_of(p);
+    if (plan.caller_arrays.empty()) return plan;  // no blocks
+    Launch<kernels::block_map> launch;
+    launch.module = {Kernel::block_map, macros::F32};
+    launch.constants.threads = threads;
+    launch.push = make_push(p);
+    VKATTN_PATCH(launch, mask, Region::mask);
+    VKATTN_PATCH(launch, block_map, Region::block_map);
+    launch.reads = bit(Region::mask);
+    launch.writes = bit(Region::block_map);
+    const uint64_t maps = uint64_t{p.block_map_batches} * p.block_map_heads;
+    const auto boxes = cut_grid(caps, {maps, launch.push.down, launch.push.across}, 1, UINT64_MAX);
+    if (!boxes) return boxes.failure();
+    const uint32_t pipeline = add_pipeline(plan, launch.pipeline());
+    for (const Box& box : *boxes) add_dispatch(plan, pipeline, box.count, cut_of(box), 0);
+    return plan;
+}
+
+}  // namespace vkattn::core
