@@ -349,6 +349,22 @@ test_alibi() {
     holds "the JSON has no slopes" "$build/vkattn_json_check" problem.alibi.of=string <stdout
 }
 
+# A map that the device makes of a mask changes no result, and the report counts its blocks.
+made_map_right() {
+    local row elements=
+    for row in {0..36}; do
+        case $((row / 16)) in
+        0) elements+=$(printf ',1%.0s' {0..31})$(printf ',0%.0s' {32..50}) ;;
+        1) elements+=$(printf ',0%.0s' {0..50}) ;;
+        2) elements+=$(printf ',1%.0s' {0..49}),0 ;;
+        esac
+    done
+    make_input mask 37,51 '|b1' c "=${elements#,}"
+    run_right --mask=mask.npy --block-map=from-mask --block-size=16,16
+    shows '^blocks .* 6 hidden, 5 visible, 1 as the mask says'
+    refuses 2 --block-map run "${files[@]}" "${outputs[@]}" --block-map from-mask
+}
+
 test_block_map() {
     local argument kinds=0,1,2,1,0,1,1,1,0,2,9,1,0,0,1,2,1,0,2,1,0,0,1,1
     make_input blocks 1,4,3,2 '<i4' c =$kinds
@@ -357,6 +373,7 @@ test_block_map() {
     done
     make_input mask 1,1,37,51 '<f4' c
     run_right --block-map=blocks.npy --block-size=16,32 --mask=mask.npy
+    made_map_right
     succeeds explain --seqlen-q 2k --head-dim 24 --block-map random:0.9 --block-size 64,128 --json
     holds "the JSON has no blocks" grep -q '"block_map":\[64,128\]' stdout
     refuses 2 --block-map run "${files[@]}" "${outputs[@]}" --block-map blocks.npy

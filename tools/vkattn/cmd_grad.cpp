@@ -144,11 +144,12 @@ uint64_t make_gradients(const Grad& grad, Runtime& runtime, const GradInputs& in
 void execute(const Grad& grad) {
     std::vector<OutputFile> outputs = outputs_of(grad);
     grad.files.wanted_out_dtype();  // refuses what is no type before files are read
-    const GradInputs in = read_grad_inputs(grad);
+    GradInputs in = read_grad_inputs(grad);
     const VkattnProblem& p = in.problem.problem;
     Runtime runtime = open_runtime(grad.attention);
     add_modules(runtime, grad.attention.modules);
     require_execution(runtime);
+    make_block_map(runtime, in.problem);
     VkattnBackward b = dense_backward(p);
     b.dlse = grad.dlse.has_value();
     b.dbias = grad.dbias.has_value();

@@ -18,11 +18,12 @@ void execute(const Run& run) {
     if (!run.lse.empty()) outputs.push_back({"--lse", run.lse, {}});
     check_outputs(outputs, run.files.named(), run.attention.pipeline_cache);
     const std::optional<NpyDtype> out_dtype = run.files.wanted_out_dtype();
-    const Inputs in = read_inputs(run.files, run.attention);
+    Inputs in = read_inputs(run.files, run.attention);
     const VkattnProblem& p = in.problem;
     Runtime runtime = open_runtime(run.attention);
     add_modules(runtime, run.attention.modules);
     require_execution(runtime);
+    make_block_map(runtime, in);
     Work work("kernel", runtime, p, run.attention.plan_options());
 
     const DeviceInputs inputs(runtime, in);

@@ -72,6 +72,27 @@ NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::v
     return array;
 }
 
+void make_block_map(Runtime& runtime, Inputs& in) {
+    const VkattnProblem& p = in.problem;
+    std::vector<std::byte>& made = in.arrays[static_cast<size_t>(ArrayName::block_map)];
+    if (p.block_map == 0 || !made.empty()) return;
+    try {
+        const Plan plan = Plan::of_block_map(runtime.context(), p);
+        const Buffer mask = upload(runtime, in.mask.array.data);
+        const std::vector<uint64_t> shape{p.block_map_batches, p.block_map_heads,
+                                          vkattn_blocks(p.seqlen_q, p.block_rows),
+                                          vkattn_blocks(p.seqlen_kv, p.block_keys)};
+        const Buffer map = runtime.allocate(element_count(shape[0], shape[1], shape[2], shape[3]));
+        VkattnForwardArgs args = forward_args();
+        args.mask = mask.address();
+        args.block_map = map.address();
+        runtime.submit([&](VkCommandBuffer commands) { plan.cmd_block_map(commands, args); });
+        made = download(runtime, map, NpyDtype::uint8, shape).data;
+    } catch (const Error& error) {
+        rethrow_as_usage(error, Shapes::of_files);
+    }
+}
+
 DeviceInputs::DeviceInputs(Runtime& runtime, const Inputs& in) {
     size_t bytes = 0;
     for (const FileArray* file : {&in.query, &in.key, &in.value, &in.mask}) bytes += file->array.data.size();

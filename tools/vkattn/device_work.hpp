@@ -18,6 +18,9 @@ Buffer upload(Runtime& runtime, std::span<const std::byte> data);
 Buffer upload(Runtime& runtime, std::span<const std::byte> data, Phase& progress);  // in bytes
 NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::vector<uint64_t> shape);
 
+// Makes the block map of --block-map from-mask.
+void make_block_map(Runtime& runtime, Inputs& in);
+
 // A problem's files on the device.
 class DeviceInputs {
   public:

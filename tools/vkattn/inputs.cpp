@@ -217,6 +217,14 @@ std::vector<std::byte> read_map(const ArrayOption& array, const NpyArray& file, 
     return integers_in<uint8_t>(array.option, file, 0, UINT8_MAX);
 }
 
+// Asks for a block map that the device makes of the mask, with heads and batches as the mask has them.
+void ask_for_map_of_mask(VkattnProblem& p) {
+    if (p.mask == VKATTN_MASK_NONE) throw UsageError("--block-map", "from-mask: there is no --mask");
+    const uint32_t* const extents = p.mask_extents;
+    p.block_map_heads = p.mask_rank < 3 ? 1 : extents[p.mask_rank - 3];
+    p.block_map_batches = p.mask_rank < 4 ? 1 : extents[0];
+}
+
 // Reads an array's file, which must have its shape and type. The library cuts lengths to the keys that there are; in a
 // file another number is a mistake.
 std::vector<std::byte> read_array(const ArrayOption& array, const std::string& path, VkattnProblem& p) {
@@ -301,7 +309,10 @@ Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
         if (!files.arrays[i]) continue;
         const ArrayOption& array = ArrayOption::all()[i];
         array.ask(p);
-        in.arrays[i] = read_array(array, *files.arrays[i], p);
+        if (array.has_bytes && *files.arrays[i] == "from-mask")
+            ask_for_map_of_mask(p);
+        else
+            in.arrays[i] = read_array(array, *files.arrays[i], p);
     }
     return in;
 }
