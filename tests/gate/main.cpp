@@ -116,8 +116,7 @@ class Gate {
         const auto problem =
             core::resolve(parse_case("s=300 d=64 mask=bool mask_shape=300,300 random_map", "here").problem);
         const auto plan = make_block_map_plan(compiler_.caps(), *problem);
-        for (const core::Pipeline& p : plan->pipelines)
-            add(core::name_of(p.module) + std::string(" any"), p);
+        for (const core::Pipeline& p : plan->pipelines) add(core::name_of(p.module) + std::string(" any"), p);
     }
     void add(const Case& c, bool backward) {
         for (const KnownDevice& device : devices_) {
