@@ -1,7 +1,7 @@
 #version 460
 // This kernel finds where a matrix unit keeps its elements: which row and column of an accumulator, and of each
 // operand, element e of each invocation of a subgroup is. VK_KHR_cooperative_matrix leaves that to the
-// implementation; src/plan/probe.cpp reads it.
+// implementation; src/device_tests/probe.cpp reads it.
 //
 //   for accumulator, left operand, right operand:
 //                                   write the rows' numbers, load them as a matrix, likewise the columns'

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device_tests/probe.hpp"
 #include "plan/matrix.hpp"
 #include "plan_flaws.hpp"
 #include "plan_pieces.hpp"

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "device_tests/probe.hpp"
 #include "plan/matrix.hpp"
 #include "plan/tuning.hpp"
 #include "plan_flaws.hpp"

@@ -7,9 +7,9 @@
 #include <set>
 #include <tuple>
 
+#include "device_tests/kept_text.hpp"
+#include "device_tests/self_test.hpp"
 #include "oracle/backward.hpp"
-#include "plan/kept_text.hpp"
-#include "plan/self_test.hpp"
 #include "plan_cases.hpp"
 #include "profile.hpp"
 

@@ -410,10 +410,7 @@ std::span<const BackwardMatrixRow> backward_matrix_rows() {
 }
 
 std::string to_text(const BackwardMatrixNumbers& n) {
-    std::string text;
-    for (const auto& [name, at] : fields())
-        text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
-    return text;
+    return text_of(n, fields());
 }
 
 uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, MatrixPass pass) {

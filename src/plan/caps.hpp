@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "vkattn/types.h"
@@ -33,7 +34,7 @@ struct MatrixShape {
     bool operator==(const MatrixShape&) const = default;
 };
 
-// A verdict says whether a self-test has found a kernel right on problems of these types (self_test.hpp).
+// A verdict says whether a self-test has found a kernel right on problems of these types (device_tests/self_test.hpp).
 struct KernelVerdict {
     bool backward = false;
     std::string kernel;
@@ -78,6 +79,15 @@ struct DeviceCaps {
 
     bool operator==(const DeviceCaps&) const = default;
 };
+
+// The verdict on a kernel; null if there is none.
+inline const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::string_view kernel,
+                                       VkattnDtype dtype, VkattnDtype operands) {
+    for (const KernelVerdict& v : caps.verdicts)
+        if (v.backward == backward && v.kernel == kernel && v.dtype == dtype && v.operands == operands)
+            return &v;
+    return nullptr;
+}
 
 constexpr uint32_t driver_nvidia = 4;        // VK_DRIVER_ID_NVIDIA_PROPRIETARY
 constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK

@@ -10,7 +10,6 @@
 #include "caller_arrays.hpp"
 #include "combine.hpp"
 #include "kernel_rows.hpp"
-#include "self_test.hpp"
 
 namespace vkattn::core {
 namespace {

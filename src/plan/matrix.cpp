@@ -313,10 +313,7 @@ MatrixTile matrix_tile(const MatrixNumbers& n, const Problem& p) {
 }
 
 std::string to_text(const MatrixNumbers& n) {
-    std::string text;
-    for (const auto& [name, at] : fields())
-        text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
-    return text;
+    return text_of(n, fields());
 }
 
 Result<TileChoice> choose_matrix(const DeviceCaps& caps, const Problem& p, const Options& options,

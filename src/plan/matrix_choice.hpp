@@ -69,14 +69,8 @@ std::string malformed_alike(const Problem& p, const Numbers& n) {
     return n.turned > 1 ? "turned is 0 or 1" : "";
 }
 
-// Tells which limit of the device a workgroup exceeds, or "".
-inline std::string too_large(const DeviceCaps& caps, uint32_t threads, uint64_t pool_vec4) {
-    const uint32_t most = std::min(caps.max_invocations, caps.max_workgroup_size[0]);
-    if (threads > most) return fmt::format("{} invocations, the device has {}", threads, most);
-    const uint64_t bytes = pool_vec4 * 16 + 1024;
-    if (bytes <= caps.max_shared_bytes) return "";
-    return fmt::format("{} bytes of shared memory, the device has {}", bytes, caps.max_shared_bytes);
-}
+// Headroom in shared memory, in vec4: registers that spill go there first on some drivers.
+constexpr uint32_t spare_vec4 = 64;
 
 // Tells why these numbers cannot be used: they make no kernel, or none for this device. Both failures name
 // options.tuning, because numbers that come from a row alone are passed over instead of reported.
@@ -86,7 +80,7 @@ Result<bool> fit(const Direction& d, const Numbers& n) {
     if (why.empty()) why = malformed_alike(d.problem, n);
     if (!why.empty()) return invalid("options.tuning", std::move(why));
     why = d.unfit(n);
-    if (why.empty()) why = too_large(d.caps, d.most_threads(n), d.most_pool_vec4(n));
+    if (why.empty()) why = too_large(d.caps, d.most_threads(n), d.most_pool_vec4(n) + spare_vec4);
     if (!why.empty()) return unsupported("options.tuning", std::move(why));
     return true;
 }

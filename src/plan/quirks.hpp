@@ -21,7 +21,7 @@ inline bool quirk_no_divergent_addresses(const DeviceCaps& caps) {
 
 // lavapipe, subgroup size 16, Mesa 26.1: a row-major load of an 8 x 8 matrix gives the upper eight lanes rows 1 to 4
 // instead of rows 4 to 7, its length is 16 where a lane's share is 4, and the matrix kernel crashes the driver. Remove
-// when the probe finds each place once there (probe.cpp).
+// when the probe finds each place once there (device_tests/probe.cpp).
 inline bool quirk_wrong_matrices(const DeviceCaps& caps) {
     return is_wide_lavapipe(caps);
 }

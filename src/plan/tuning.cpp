@@ -282,17 +282,6 @@ std::string malformed_for_sums(const TileNumbers& n, KernelKind kind) {
     return "";
 }
 
-// Tells which limit of the device a workgroup exceeds, or "".
-std::string too_large(const DeviceCaps& caps, const TileNumbers& n, uint32_t pool) {
-    if (n.threads > std::min(caps.max_invocations, caps.max_workgroup_size[0]))
-        return fmt::format("{} invocations, the device has {}", n.threads,
-                           std::min(caps.max_invocations, caps.max_workgroup_size[0]));
-    if (uint64_t{pool} * 16 > caps.max_shared_bytes)
-        return fmt::format("{} bytes of shared memory, the device has {}", uint64_t{pool} * 16,
-                           caps.max_shared_bytes);
-    return "";
-}
-
 Result<TileNumbers> with_overrides(TileNumbers numbers, std::string_view text, KernelKind kind) {
     const Fields fields = fields_of(numbers);
     if (const auto ok = set_numbers(numbers, text, fields); !ok) return ok.failure();
@@ -311,7 +300,7 @@ Result<TileChoice> with_tuning(const DeviceCaps& caps, const Problem& problem, c
     const Result<TileNumbers> numbers = with_overrides(own, tuning, kind);
     if (!numbers) return numbers.failure();
     const uint32_t pool = pool_vec4(*numbers, problem, kind);
-    if (const std::string why = too_large(caps, *numbers, pool); !why.empty())
+    if (const std::string why = too_large(caps, numbers->threads, pool); !why.empty())
         return unsupported("options.tuning", fmt::format("over row {}: {}", row.name, why));
     if (!numbers->of_rows_kernel() && numbers->rolled == 0 && quirk_no_divergent_addresses(caps))
         return unsupported(own.rolled == 0 ? "" : "options.tuning",
@@ -418,23 +407,41 @@ Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFi
     }
     return true;
 }
-template Result<bool> set_numbers(TileNumbers&, std::string_view, const NumberFields<TileNumbers>&);
-template Result<bool> set_numbers(MatrixNumbers&, std::string_view, const NumberFields<MatrixNumbers>&);
-template Result<bool> set_numbers(BackwardMatrixNumbers&, std::string_view,
-                                  const NumberFields<BackwardMatrixNumbers>&);
+template <class Numbers>
+std::string text_of(const Numbers& numbers, const NumberFields<Numbers>& fields) {
+    std::string text;
+    for (const auto& [name, at] : fields)
+        text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, numbers.*at);
+    return text;
+}
+
+#define OF(Numbers)                                                                              \
+    template Result<bool> set_numbers(Numbers&, std::string_view, const NumberFields<Numbers>&); \
+    template std::string text_of(const Numbers&, const NumberFields<Numbers>&);
+OF(TileNumbers)
+OF(MatrixNumbers)
+OF(BackwardMatrixNumbers)
+#undef OF
 
 std::string TileChoice::tuning() const {
     return matrix ? to_text(*matrix) : backward_matrix ? to_text(*backward_matrix) : to_text(numbers);
 }
 
+// Nearly no row has slices.
 std::string to_text(const TileNumbers& n) {
-    std::string text;
-    for (const auto& [name, at] : fields_of(n)) {
-        if ((at == &TileNumbers::q_slices || at == &TileNumbers::kv_slices) && n.*at == 1)
-            continue;  // Nearly no row has slices.
-        text += fmt::format("{}{}={}", text.empty() ? "" : ",", name, n.*at);
-    }
-    return text;
+    Fields fields = fields_of(n);
+    std::erase_if(fields, [&](const auto& field) {
+        return (field.second == &TileNumbers::q_slices || field.second == &TileNumbers::kv_slices) &&
+               n.*field.second == 1;
+    });
+    return text_of(n, fields);
+}
+
+std::string too_large(const DeviceCaps& caps, uint32_t threads, uint64_t pool_vec4) {
+    const uint32_t most = std::min(caps.max_invocations, caps.max_workgroup_size[0]);
+    if (threads > most) return fmt::format("{} invocations, the device has {}", threads, most);
+    if (pool_vec4 * 16 <= caps.max_shared_bytes) return "";
+    return fmt::format("{} bytes of shared memory, the device has {}", pool_vec4 * 16, caps.max_shared_bytes);
 }
 
 uint32_t kept_kv_vec4(const TileNumbers& n, const Problem& p) {
@@ -525,7 +532,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
             why = fmt::format("row {}: the driver could not build its pipeline", row.name);
             continue;
         }
-        why = too_large(caps, row.numbers, pool_vec4(row.numbers, problem, kind));
+        why = too_large(caps, row.numbers.threads, pool_vec4(row.numbers, problem, kind));
         if (why.empty()) {
             Result<TileChoice> tiles = with_tuning(caps, problem, row, kind, options.tuning);
             if (tiles) set_nonfinite_rules(*tiles, caps, problem, options);

@@ -120,11 +120,16 @@ std::string to_text(const TileNumbers& numbers);
 std::string to_text(const MatrixNumbers& numbers);
 std::string to_text(const BackwardMatrixNumbers& numbers);
 
-// Sets those numbers of `fields` that "name=number,..." names.
+// Numbers by their names in that form. set_numbers() sets those that a text names.
 template <class Numbers>
 using NumberFields = std::vector<std::pair<std::string_view, uint32_t Numbers::*>>;
 template <class Numbers>
 Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFields<Numbers>& fields);
+template <class Numbers>
+std::string text_of(const Numbers& numbers, const NumberFields<Numbers>& fields);
+
+// Tells which limit of the device a workgroup exceeds, or "".
+std::string too_large(const DeviceCaps& caps, uint32_t threads, uint64_t pool_vec4);
 
 // True if this device could not build the pipelines of a row: it is passed over.
 bool is_rejected(const Options& options, std::string_view row);

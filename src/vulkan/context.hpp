@@ -13,11 +13,11 @@
 #include <tuple>
 #include <vector>
 
+#include "device_tests/self_test.hpp"
 #include "functions.hpp"
 #include "messages.hpp"
 #include "pipeline_constants.hpp"
 #include "plan/plan.hpp"
-#include "plan/self_test.hpp"
 
 namespace vkattn::core {
 

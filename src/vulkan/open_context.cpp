@@ -8,7 +8,8 @@
 
 #include "caps.hpp"
 #include "context.hpp"
-#include "plan/kept_text.hpp"
+#include "device_tests/kept_text.hpp"
+#include "device_tests/probe.hpp"
 #include "plan/matrix.hpp"
 #include "plan/quirks.hpp"
 #include "self_test.hpp"

@@ -1,5 +1,5 @@
 // Records the self-test of a context's kernels and reads its results. The C ABI (api.cpp) calls it, once after another,
-// while nobody else uses the context. plan/self_test.hpp says what is tested.
+// while nobody else uses the context. device_tests/self_test.hpp says what is tested.
 #pragma once
 
 #include <span>

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "device_tests/probe.hpp"
 #include "inputs.hpp"
 #include "plan/matrix.hpp"
 #include "plan_checks.hpp"

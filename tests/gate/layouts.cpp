@@ -5,6 +5,7 @@
 #include <span>
 #include <stdexcept>
 
+#include "device_tests/probe.hpp"
 #include "plan/matrix.hpp"
 
 namespace vkattn::test {

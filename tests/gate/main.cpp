@@ -14,6 +14,7 @@
 #include <optional>
 #include <set>
 
+#include "device_tests/probe.hpp"
 #include "gate/compiler.hpp"
 #include "gate/layouts.hpp"
 #include "gate/table.hpp"

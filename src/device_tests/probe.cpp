@@ -10,8 +10,9 @@
 #include <fmt/format.h>
 
 #include "kept_text.hpp"
-#include "launch.hpp"
-#include "matrix.hpp"
+#include "plan/launch.hpp"
+#include "plan/matrix.hpp"
+#include "probe.hpp"
 
 namespace vkattn::core {
 namespace {

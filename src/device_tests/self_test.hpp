@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "plan.hpp"
+#include "plan/plan.hpp"
 
 namespace vkattn::core {
 
@@ -87,8 +87,5 @@ std::vector<KernelVerdict> verdicts_of(const DeviceCaps& caps, std::string_view 
 std::string text_of(const KernelVerdict& verdict);
 // True if both are about the same kernel and types.
 bool is_of(const KernelVerdict& verdict, const KernelVerdict& other);
-// The verdict on a kernel; null if there is none.
-const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::string_view kernel,
-                                VkattnDtype dtype, VkattnDtype operands);
 
 }  // namespace vkattn::core

@@ -227,14 +227,6 @@ bool is_of(const KernelVerdict& verdict, const KernelVerdict& other) {
            verdict.dtype == other.dtype && verdict.operands == other.operands;
 }
 
-const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::string_view kernel,
-                                VkattnDtype dtype, VkattnDtype operands) {
-    for (const KernelVerdict& v : caps.verdicts)
-        if (v.backward == backward && v.kernel == kernel && v.dtype == dtype && v.operands == operands)
-            return &v;
-    return nullptr;
-}
-
 // These decide, beside device and driver, which modules a test runs. A verdict on other modules says nothing.
 std::string features_of(const DeviceCaps& caps) {
     return fmt::format(

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "caps.hpp"
+#include "plan/caps.hpp"
 
 namespace vkattn::core {
 
