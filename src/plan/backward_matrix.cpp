@@ -144,7 +144,7 @@ PassNumbers of_mask(const Numbers& n) {
 }
 // True if the kernels stage masks in shared memory. MASK_SIZE of lib/backward_matrix.glsl is then not 0.
 bool stages_masks(const Numbers& n, const Problem& p) {
-    return p.mask == VKATTN_MASK_FLOAT && p.block_map == 0 && p.dtype != VKATTN_DTYPE_FLOAT32 &&
+    return p.mask == VKATTN_MASK_FLOAT && reads_whole_mask(p) && p.dtype != VKATTN_DTYPE_FLOAT32 &&
            n.move == MOVE_FRAGMENT && n.turned == 0 && mask_row_bytes(p) == 16;
 }
 
@@ -190,7 +190,7 @@ uint32_t uses_of(const Problem& p, const Numbers& n) {
 // True if this kernel finds dbias. It leaves block maps to the portable one, and masks of which all keys share one
 // element, which then changes no P.
 bool finds_bias(const Problem& p, const Backward& backward) {
-    return backward.has_bias() && p.mask_per_key && p.block_map == 0;
+    return backward.has_bias() && p.mask_per_key && reads_whole_mask(p);
 }
 
 struct BackwardDirection : MatrixDirection {

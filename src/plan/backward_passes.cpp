@@ -101,7 +101,7 @@ Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t
     Pass pass;
     const uint64_t query_tiles = ceil_div(p.seqlen_q, tile_q);
     pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles, ceil_div(extents[3], tile_kv)};
-    const bool recomputes = p.mask_per_key || p.block_map != 0;
+    const bool recomputes = p.mask_per_key || !reads_whole_mask(p);
     const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
     const uint64_t seeing =  // rows that see no key count too if no tile is recomputed
         recomputes ? longest_loop(p, tile_kv, tile_q, query_tiles) : query_tiles;

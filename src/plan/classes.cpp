@@ -63,7 +63,7 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
                       uint64_t query_tiles, Plan& plan) {
     const Problem& p = plan.problem;
     const uint64_t key_tiles = ceil_div(p.seqlen_kv, tiles.tile_kv());
-    if (!has_kernel(caps, Kernel::mask_classes) || p.mask == VKATTN_MASK_NONE || p.block_map != 0 ||
+    if (!has_kernel(caps, Kernel::mask_classes) || !reads_whole_mask(p) ||
         (!tiles.matrix && tiles.numbers.of_rows_kernel()) ||
         query_tiles * key_tiles < least_tiles_to_classify || key_tiles > caps.max_workgroup_count[2] ||
         query_tiles > caps.max_workgroup_count[1])

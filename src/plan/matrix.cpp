@@ -141,7 +141,7 @@ bool rows_are_far(const Problem& p, const MatrixNumbers& n) {
 
 // True if a mask is fetched ahead: lib/matrix_bias.glsl says when.
 bool fetches_bias(const Problem& p, const MatrixNumbers& n) {
-    const bool is_only_term = p.softcap == 0 && p.slopes == VKATTN_SLOPES_NONE && p.block_map == 0;
+    const bool is_only_term = p.softcap == 0 && p.slopes == VKATTN_SLOPES_NONE && reads_whole_mask(p);
     return p.mask == VKATTN_MASK_FLOAT && is_only_term && p.dtype != VKATTN_DTYPE_FLOAT32 && n.running == 0 &&
            n.move == MOVE_FRAGMENT;
 }

@@ -68,6 +68,11 @@ constexpr bool hides_keys(const Problem& p) {
     return p.mask != VKATTN_MASK_NONE || p.block_map != 0;
 }
 
+// True if all of the mask counts: no block map leaves out some of it.
+constexpr bool reads_whole_mask(const Problem& p) {
+    return p.mask != VKATTN_MASK_NONE && p.block_map == 0;
+}
+
 constexpr uint32_t slopes_kind_of(const Problem& p) {
     if (p.slopes == VKATTN_SLOPES_NONE) return SLOPES_NONE;
     return p.slopes_apply == VKATTN_SLOPES_APPLY_MASK ? SLOPES_MASK : SLOPES_DISTANCE;
