@@ -220,11 +220,11 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_read(const VkattnBuffer* buffer, u
 /* Sets every 4 bytes of the buffer; a trailing part of a word stays. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_t word, VkattnError* error);
 
-/* Runs a plan of vkattn_plan_create, vkattn_backward_create or vkattn_combine_create, and waits: results may be read
- * when the function returns. Scratch is allocated for the run where args.scratch_buffer is null; who runs a plan many
+/* Runs a plan of vkattn_plan_create, vkattn_backward_create, vkattn_combine_create or vkattn_block_map_create, and
+ * waits: results may be read when the function returns. Scratch is allocated for the run where args.scratch_buffer is null; who runs a plan many
  * times may bring scratch of his own, which saves the allocation. `run` may be null.
- * Errors: as vkattn_cmd_forward, vkattn_cmd_backward and vkattn_cmd_combine; nothing has run then. DEVICE_ERROR (no
- * memory for scratch). */
+ * Errors: as vkattn_cmd_forward, vkattn_cmd_backward, vkattn_cmd_combine and vkattn_cmd_block_map; nothing has run
+ * then. DEVICE_ERROR (no memory for scratch). */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_forward(VkattnRuntime* runtime, const VkattnPlan* plan,
                                                            const VkattnForwardArgs* args, VkattnRun* run,
                                                            VkattnError* error);
@@ -234,6 +234,9 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_backward(VkattnRuntime* runti
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_combine(VkattnRuntime* runtime, const VkattnPlan* plan,
                                                            const VkattnCombineArgs* args, VkattnRun* run,
                                                            VkattnError* error);
+VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_block_map(VkattnRuntime* runtime, const VkattnPlan* plan,
+                                                             const VkattnForwardArgs* args, VkattnRun* run,
+                                                             VkattnError* error);
 
 /* Records commands into one command buffer, submits it once and waits, for what a run does not do: several plans in one
  * submission. `record` is called once, on this thread, with `user`; it must call nothing of the runtime that submits:

@@ -227,6 +227,10 @@ class Runtime {
         detail::call_runtime(vkattn_runtime_run_combine, get(), plan.get(), &args, &last);
         return last;
     }
+    VkattnRun run_block_map(const Plan& plan, const VkattnForwardArgs& args, VkattnRun last = run_info()) {
+        detail::call_runtime(vkattn_runtime_run_block_map, get(), plan.get(), &args, &last);
+        return last;
+    }
 
     // Records through `record`, submits, waits; see vkattn_runtime_submit. Returns milliseconds on the device.
     double submit(const std::function<void(VkCommandBuffer)>& record) {

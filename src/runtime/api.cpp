@@ -254,6 +254,11 @@ VkattnStatus vkattn_runtime_run_combine(VkattnRuntime* runtime, const VkattnPlan
     return ::run(runtime, run, error, [&](VkattnRun& r) { runtime::run_combine(*runtime, plan, args, r); });
 }
 
+VkattnStatus vkattn_runtime_run_block_map(VkattnRuntime* runtime, const VkattnPlan* plan,
+                                          const VkattnForwardArgs* args, VkattnRun* run, VkattnError* error) {
+    return ::run(runtime, run, error, [&](VkattnRun& r) { runtime::run_block_map(*runtime, plan, args, r); });
+}
+
 VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, void* user, VkattnRun* run,
                                    VkattnError* error) {
     return ::run(runtime, run, error, [&](VkattnRun& r) {

@@ -82,11 +82,19 @@ void run_backward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnBa
     submit_in_pieces(runtime, vkattn_plan_segments(plan), record, run);
 }
 
-// A combine has no ranges: it is short, however much there is to merge.
+// A combine has no ranges: it is short, however much there is to merge. So is a block map.
 void run_combine(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnCombineArgs* args,
                  VkattnRun& run) {
     const auto record = [&](VkCommandBuffer c, uint32_t, uint32_t) {
         detail::call(vkattn_cmd_combine, c, plan, args);
+    };
+    submit_in_pieces(runtime, 1, record, run);
+}
+
+void run_block_map(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,
+                   VkattnRun& run) {
+    const auto record = [&](VkCommandBuffer c, uint32_t, uint32_t) {
+        detail::call(vkattn_cmd_block_map, c, plan, args);
     };
     submit_in_pieces(runtime, 1, record, run);
 }

@@ -110,12 +110,14 @@ struct VkattnBuffer {
 
 namespace vkattn::runtime {
 
-// See vkattn_runtime_run_forward, vkattn_runtime_run_backward and vkattn_runtime_run_combine.
+// See vkattn_runtime_run_forward and the functions behind it.
 void run_forward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,
                  VkattnRun& run);
 void run_backward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnBackwardArgs* args,
                   VkattnRun& run);
 void run_combine(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnCombineArgs* args,
                  VkattnRun& run);
+void run_block_map(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,
+                   VkattnRun& run);
 
 }  // namespace vkattn::runtime

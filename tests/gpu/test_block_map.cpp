@@ -63,7 +63,7 @@ std::vector<std::byte> made(Device& device, VkattnContext* context, const MapCas
     args.mask = memory.input("mask", m.inputs.mask_image,
                              m.c.problem.mask == VKATTN_MASK_BOOL ? 1 : element_bytes(m.c.problem.dtype));
     args.block_map = memory.output("map", map_of(m.c, m.inputs).size(), alignment);
-    device.runtime().submit([&](VkCommandBuffer commands) { plan.cmd_block_map(commands, args); });
+    device.runtime().run_block_map(plan, args);
     CHECK(memory.damage() == "");
     return memory.content("map");
 }

@@ -165,6 +165,7 @@ TEST_CASE_FIXTURE(OnRuntime, "a run refuses what a recording refuses, and names 
     check_invalid(call(vkattn_runtime_run_backward, r, plan.get(), &backward, nullptr), "plan");
     const VkattnCombineArgs merge = combine_args();
     check_invalid(call(vkattn_runtime_run_combine, r, plan.get(), &merge, nullptr), "plan");
+    check_invalid(call(vkattn_runtime_run_block_map, r, plan.get(), &args, nullptr), "plan");
     CHECK_THROWS_AS(runtime.run(plan, args), RuntimeError);
 }
 

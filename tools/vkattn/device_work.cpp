@@ -86,7 +86,7 @@ void make_block_map(Runtime& runtime, Inputs& in) {
         VkattnForwardArgs args = forward_args();
         args.mask = mask.address();
         args.block_map = map.address();
-        runtime.submit([&](VkCommandBuffer commands) { plan.cmd_block_map(commands, args); });
+        runtime.run_block_map(plan, args);
         made = download(runtime, map, NpyDtype::uint8, shape).data;
     } catch (const Error& error) {
         rethrow_as_usage(error, Shapes::of_files);
