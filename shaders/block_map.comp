@@ -1,14 +1,14 @@
 #version 460
-// Makes the block map of a mask (VkattnProblem::block_map): what each block of query rows and keys is to the forward and
-// the backward. FlexAttention calls it a BlockMask (Dong et al., arXiv:2412.05496).
+// Makes the block map of a mask (VkattnProblem::block_map): what each block of query rows and keys is to forward and
+// backward. FlexAttention calls it a BlockMask (Dong et al., arXiv:2412.05496).
 //
 //   for each mask that shares the map's head, each row of the block, each key of it:
 //       seen |= visible;  changed |= hidden or bias != 0
 //   block = seen ? changed ? ASK_THE_MASK : VISIBLE : HIDDEN
 //
 // Tile ownership: a workgroup has one block: x counts the heads and batches of the map, y blocks of query rows, z blocks
-// of keys. LANES invocations have a row of it, a word of the mask at a time, whatever its element. Shared memory: one
-// word.
+// of keys. LANES invocations share a row, and each takes a 32-bit word of it at a time, whatever the element is. Shared
+// memory: one word.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/kernels.h"
@@ -24,7 +24,6 @@ layout(push_constant, std430) uniform PushBlock {
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer WordsIn { uint x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer Words { uint x[]; };
 
-const uint LANES = 16;  // 64 bytes of a row at once
 const uint HIDDEN = 0, VISIBLE = 1, ASK_THE_MASK = 2;
 const uint SEEN = 1, CHANGED = 2;
 shared uint found;
@@ -41,14 +40,15 @@ uint found_in(uint word, uint first, uint begin, uint end) {
     return all;
 }
 
-// What the invocation's words say of a row's `count` elements from an address on.
-uint found_in_row(uvec2 row, uint count) {
+// What the invocation's words say of a row's `count` elements, which begin so many bytes behind an address that is a
+// multiple of 4. The address is the same for all invocations (lib/address.glsl says why).
+uint found_in_row(uvec2 base, uint bytes, uint count) {
     const uint in_word = 2 - push.element_shift;  // elements of a word, as a power of two
-    const uint begin = (row.x & 3) >> push.element_shift, end = begin + count;  // counted from the first word on
+    const uint begin = (bytes & 3) >> push.element_shift, end = begin + count;  // counted from the first word on
     const uint words = (end + (1 << in_word) - 1) >> in_word;
     uint all = 0;
     for (uint i = gl_LocalInvocationIndex % LANES; i < words && all != (SEEN | CHANGED); i += LANES)
-        all |= found_in(WordsIn(uvec2(row.x & ~3u, row.y)).x[i], i << in_word, begin, end);
+        all |= found_in(WordsIn(base).x[bytes / 4 + i], i << in_word, begin, end);
     return all;
 }
 
@@ -58,10 +58,14 @@ uint found_in_mask(uvec2 mask, uvec2 block) {
     const uvec2 end = min(begin + uvec2(push.block_rows, push.block_keys), uvec2(push.num_rows, push.num_keys));
     if (begin.y >= end.y) return CHANGED;
     const uvec2 keys = address_add(mask, mul_wide(begin.y, push.key_stride));
+    const uint own = gl_LocalInvocationIndex / LANES;  // of the rows at once
     uint all = end.y < min(begin.y + push.block_keys, push.seqlen_kv) ? CHANGED : 0;
-    for (uint row = begin.x + gl_LocalInvocationIndex / LANES; row < end.x && all != (SEEN | CHANGED);
-         row += THREADS / LANES)
-        all |= found_in_row(address_add(keys, mul_wide(row, push.row_stride)), end.y - begin.y);
+    for (uint row = begin.x; row < end.x; row += THREADS / LANES) {
+        const uvec2 first = address_add(keys, mul_wide(row, push.row_stride));
+        const uint bytes = (first.x & 3) + own * push.row_stride.x;
+        if (row + own < end.x && all != (SEEN | CHANGED))
+            all |= found_in_row(uvec2(first.x & ~3u, first.y), bytes, end.y - begin.y);
+    }
     return all;
 }
 

@@ -221,8 +221,8 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_read(const VkattnBuffer* buffer, u
 VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_t word, VkattnError* error);
 
 /* Runs a plan of vkattn_plan_create, vkattn_backward_create, vkattn_combine_create or vkattn_block_map_create, and
- * waits: results may be read when the function returns. Scratch is allocated for the run where args.scratch_buffer is null; who runs a plan many
- * times may bring scratch of his own, which saves the allocation. `run` may be null.
+ * waits: results may be read when the function returns. Scratch is allocated for the run where args.scratch_buffer is
+ * null; who runs a plan many times may bring scratch of his own, which saves the allocation. `run` may be null.
  * Errors: as vkattn_cmd_forward, vkattn_cmd_backward, vkattn_cmd_combine and vkattn_cmd_block_map; nothing has run
  * then. DEVICE_ERROR (no memory for scratch). */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_forward(VkattnRuntime* runtime, const VkattnPlan* plan,

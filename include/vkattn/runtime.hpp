@@ -197,6 +197,7 @@ class Runtime {
         return Plan(context(), problem, backward, options);
     }
     Plan combine_plan(const VkattnCombine& combine) const { return Plan(context(), combine); }
+    Plan block_map_plan(const VkattnProblem& problem) const { return Plan::of_block_map(context(), problem); }
 
     Buffer allocate(uint64_t size_bytes) {
         VkattnBuffer* made = nullptr;

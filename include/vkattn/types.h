@@ -282,20 +282,23 @@ typedef struct VkattnBackward {
 /* These two are for comparison, and used only where they are named: */
 #define VKATTN_KERNEL_MATRIX_KHR "matrix_khr" /* `matrix`, with nothing but VK_KHR_cooperative_matrix */
 #define VKATTN_KERNEL_MATERIALIZED \
-    "materialized"                      /* forward and backward: the whole score matrix in scratch */
-#define VKATTN_KERNEL_COMBINE "combine" /* of every vkattn_combine_create; no option names it */
+    "materialized" /* forward and backward: the whole score matrix in scratch */
+/* No option names these two: */
+#define VKATTN_KERNEL_COMBINE "combine"     /* of every vkattn_combine_create */
+#define VKATTN_KERNEL_BLOCK_MAP "block_map" /* of every vkattn_block_map_create */
 
 /* What was planned, in numbers: see vkattn_plan_info and vkattn_plan_check. vkattn_plan_info_init sets struct_size. */
 typedef struct VkattnPlanInfo {
     size_t struct_size;
     char kernel[32]; /* one of VKATTN_KERNEL_* */
     char tuning_row
-        [32]; /* name of the tuning table's row; "" for kernels that have no rows, and for combines */
+        [32]; /* name of the tuning table's row; "" for kernels that have no rows, combines and block maps */
     uint32_t segments;      /* dispatches; see vkattn_plan_segments. 0: there is nothing to compute */
     uint32_t num_splits;    /* parts that the keys are split into; 1: they are not */
     uint64_t scratch_bytes; /* as in VkattnScratch */
     uint64_t flops;         /* upper bound for all segments, counted as for max_dispatch_flops */
-    /* Upper bound for the costliest segment. flops and this are 0 for `materialized`, whose cost is not estimated. */
+    /* Upper bound for the costliest segment. flops and this are 0 for `materialized` and for block maps, whose cost is
+     * not estimated. */
     uint64_t max_segment_flops;
 } VkattnPlanInfo;
 

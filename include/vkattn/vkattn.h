@@ -148,7 +148,7 @@ typedef struct VkattnForwardArgs {
     VkDeviceSize scratch_bytes;      /* how much scratch there is from there on, to be checked; 0: not told */
     VkDeviceAddress slopes;          /* problem.slopes: float32 (num_heads_q) or (batch, num_heads_q) */
     VkDeviceAddress sinks;           /* problem.sinks: float32 (num_heads_q) */
-    VkDeviceAddress block_map;       /* problem.block_map: uint8, see there */
+    VkDeviceAddress block_map;       /* problem.block_map: uint8, see there; vkattn_cmd_block_map writes it */
 } VkattnForwardArgs;
 
 /* Addresses of one backward; see VkattnBackward. Null is legal for empty tensors. */
@@ -459,19 +459,23 @@ VKATTN_API VkattnStatus vkattn_cmd_combine(VkCommandBuffer command_buffer, const
                                            const VkattnCombineArgs* args, VkattnError* error);
 
 /* The pass that makes a problem's block map of its mask; see VkattnProblem::block_map. The problem is that of the
- * forward or backward which reads the map, with mask and block_map set: a block in which the mask hides every key becomes
- * 0, one in which it hides none and adds nothing 1, any other 2. A block of several heads or batches, because the map has
- * fewer of these than the mask, is what all their blocks are, or 2. What else hides keys, as causal and lengths, is not
- * looked at. The map serves as long as the mask does not change; where one is learned, dbias of blocks that are 1 because
- * the mask is still 0 there gets nothing. The plan needs no scratch and is recorded by vkattn_cmd_block_map only.
- * Errors: as vkattn_plan_create; INVALID_ARGUMENT for a problem without a mask or without block_map. */
+ * forward or backward which reads the map, with mask and block_map set. A block in which the mask hides every key becomes
+ * 0; one in which it hides none and adds nothing but zeros 1; any other 2, as where it adds NaN. Where the map has fewer
+ * heads or batches than the mask, a block is 0 or 1 only if it is so in all that share it. What else hides keys, as
+ * causal and lengths, is not looked at. The map serves as long as the mask does not change. Mind a mask that is learned:
+ * in blocks that are 1, because it is still 0 there, dbias gets nothing.
+ * The plan needs no scratch and is recorded by vkattn_cmd_block_map only, all segments at once. A block costs the time of
+ * reading what it stands for, by one workgroup: small blocks are made faster than large ones.
+ * Errors: as vkattn_plan_create; INVALID_ARGUMENT for a problem without a mask or without block_map; UNSUPPORTED for
+ * blocks of more than 2^26 elements of the mask, in all heads and batches that they stand for. */
 VKATTN_API VkattnStatus vkattn_block_map_create(VkattnContext* context, const VkattnProblem* problem,
                                                 VkattnPlan** plan, VkattnError* error);
 /* As vkattn_plan_check, of vkattn_block_map_create. */
 VKATTN_API VkattnStatus vkattn_block_map_check(VkattnContext* context, const VkattnProblem* problem,
                                                VkattnPlanInfo* info, VkattnError* error);
 /* Reads args.mask and writes args.block_map, which a forward or backward may read behind a barrier; the other addresses
- * are not looked at. The rest is as for vkattn_cmd_forward. */
+ * are not looked at. The mask is read by aligned words of 4 bytes, and so is the map written: what lies beside it in its
+ * first and last word stays, but nobody else may write there meanwhile. The rest is as for vkattn_cmd_forward. */
 VKATTN_API VkattnStatus vkattn_cmd_block_map(VkCommandBuffer command_buffer, const VkattnPlan* plan,
                                              const VkattnForwardArgs* args, VkattnError* error);
 

@@ -237,6 +237,9 @@ class Plan {
     }
 
     // Makes the problem's block map of its mask; see vkattn_block_map_create.
+    static Plan of_block_map(const Context& context, const VkattnProblem& problem) {
+        return of_block_map(context.get(), problem);
+    }
     static Plan of_block_map(VkattnContext* context, const VkattnProblem& problem) {
         VkattnPlan* made = nullptr;
         detail::call(vkattn_block_map_create, context, &problem, &made);
@@ -315,6 +318,13 @@ inline VkattnPlanInfo check(VkattnContext* context, const VkattnCombine& combine
     VkattnPlanInfo info;
     vkattn_plan_info_init(&info);
     detail::call(vkattn_combine_check, context, &combine, &info);
+    return info;
+}
+
+inline VkattnPlanInfo check_block_map(VkattnContext* context, const VkattnProblem& problem) {
+    VkattnPlanInfo info;
+    vkattn_plan_info_init(&info);
+    detail::call(vkattn_block_map_check, context, &problem, &info);
     return info;
 }
 

@@ -1,8 +1,9 @@
-// The pass that makes a block map of a mask: one dispatch, or several where the grid cannot hold all blocks. It reads an
-// element of the mask once, or twice where heads of the map tear those of the mask, so that it is short whatever the
-// mask is, and needs no limit for watchdogs.
+// The pass that makes a block map of a mask: one dispatch, or several where the grid cannot hold all blocks. A block is
+// one workgroup's, and costs as much as it has elements, of all heads and batches that share it.
 #include <algorithm>
 #include <cstddef>
+
+#include <fmt/format.h>
 
 #include "caller_arrays.hpp"
 #include "kernel_rows.hpp"
@@ -11,7 +12,10 @@
 namespace vkattn::core {
 namespace {
 
-constexpr uint32_t threads = 64;  // not measured: the pass is bound by memory
+// Not measured. 16 lanes read 64 bytes of a row.
+constexpr uint32_t block_threads = 256, row_lanes = 16;
+// A workgroup reads about 1 KiB at a time, and waits for it: more elements may take longer than drivers allow.
+constexpr uint64_t most_elements = uint64_t{1} << 26;
 
 // The elements that hide a key, and those that add something to its score.
 struct Meaning {
@@ -21,6 +25,12 @@ Meaning meaning_of(const Problem& p) {
     if (p.mask == VKATTN_MASK_BOOL) return {0, 0};
     if (p.dtype == VKATTN_DTYPE_FLOAT32) return {0xff800000, 0x7fffffff};
     return {p.dtype == VKATTN_DTYPE_FLOAT16 ? 0xfc00u : 0xff80u, 0x7fff};
+}
+
+// Elements of the mask that a block stands for.
+uint64_t elements_of_block(const push::block_map& push) {
+    return uint64_t{std::min(push.block_rows, push.num_rows)} * std::min(push.block_keys, push.num_keys) *
+           ceil_div(push.heads_of_map, push.heads_of_mask) * push.batches_of_map;
 }
 
 push::block_map make_push(const Problem& p) {
@@ -40,7 +50,7 @@ push::block_map make_push(const Problem& p) {
     push.block_keys = p.mask_per_key ? p.block_keys : 1;
     push.map_heads = p.block_map_heads;
     push.heads_of_map = p.num_heads_q / p.block_map_heads;
-    push.heads_of_mask = p.mask_group_size;
+    push.heads_of_mask = p.mask_strides.head == 0 ? p.num_heads_q : p.mask_group_size;
     push.batches_of_map = p.block_map_batches == 1 && p.mask_strides.batch != 0 ? p.batch : 1;
     push.element_shift = bytes / 2;
     push.hiding_bits = meaning_of(p).hiding_bits;
@@ -61,11 +71,19 @@ Result<Plan> make_block_map_plan(const DeviceCaps& caps, const Problem& p) {
     plan.makes_block_map = true;
     plan.kernel = "block_map";
     plan.caller_arrays = block_map_arrays_of(p);
-    if (plan.caller_arrays.empty()) return plan;  // no blocks
+    if (plan.caller_arrays.empty()) return plan;
     Launch<kernels::block_map> launch;
     launch.module = {Kernel::block_map, macros::F32};
-    launch.constants.threads = threads;
     launch.push = make_push(p);
+    if (const uint64_t elements = elements_of_block(launch.push); elements > most_elements)
+        return unsupported("problem.block_rows",
+                           fmt::format("a block stands for {} elements of the mask, and the "
+                                       "pass that makes a map takes {} at most",
+                                       elements, most_elements));
+    auto& constants = launch.constants;
+    constants.threads = std::min({block_threads, caps.max_invocations, caps.max_workgroup_size[0]});
+    const bool far = launch.push.row_stride > narrow_offset_bytes / 2 / (constants.threads / row_lanes);
+    constants.lanes = far ? constants.threads : row_lanes;
     VKATTN_PATCH(launch, mask, Region::mask);
     VKATTN_PATCH(launch, block_map, Region::block_map);
     launch.reads = bit(Region::mask);

@@ -363,6 +363,7 @@ made_map_right() {
     run_right --mask=mask.npy --block-map=from-mask --block-size=16,16
     shows '^blocks .* 6 hidden, 5 visible, 1 as the mask says'
     refuses 2 --block-map run "${files[@]}" "${outputs[@]}" --block-map from-mask
+    refuses 2 --block-map explain --seqlen-q 64 --head-dim 24 --block-map from-mask
 }
 
 test_block_map() {

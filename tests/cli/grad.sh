@@ -21,8 +21,8 @@ name_grad() { files=(--query "q_$1.npy" --key "k_$1.npy" --value "v_$1.npy" --do
 grad_checked() {
     local option options=()
     for option in "$@"; do # to the reference they mean nothing
-        [[ $option =~ ^--(kernel|tuning|dtype|num-splits|batch-invariant|max-dispatch-gflop|out|lse)(=|$) ]] ||
-            options+=("$option")
+        [[ $option =~ ^--(kernel|tuning|dtype|num-splits|batch-invariant|max-dispatch-gflop|out|lse)(=|$) ||
+            $option == --block-map=from-mask ]] || options+=("$option")
     done
     holds "the gradients are not the reference's" \
         "$build/vkattn_reference" check-grad "${files[@]}" "${gradients[@]}" "${options[@]}"
@@ -114,6 +114,8 @@ test_grad_block_map() {
     grad_right --block-map=blocks.npy --block-size=16,16 --dlse=dlse.npy --causal
     make_input mask 19,27 '<f4' c mask:7
     grad_right --block-map=blocks.npy --block-size=16,16 --mask=mask.npy --dlse=dlse.npy
+    make_input mask 1,27 '<f4' c "=$(printf '0,%.0s' {1..16})$(printf -- '-inf,%.0s' {1..10})0.5" # dbias is of zeros, too
+    grad_right --block-map=from-mask --block-size=16,16 --mask=mask.npy --dlse=dlse.npy
 }
 
 test_grad_sinks() {

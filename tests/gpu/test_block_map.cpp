@@ -96,6 +96,45 @@ TEST_CASE_FIXTURE(Recorded, "a block map is made of a mask") {
             }
 }
 
+TEST_CASE_FIXTURE(Recorded, "a block map tells zeros and infinities from other numbers") {
+    for (const VkattnDtype dtype : {VKATTN_DTYPE_FLOAT32, VKATTN_DTYPE_FLOAT16, VKATTN_DTYPE_BFLOAT16}) {
+        const float large = dtype == VKATTN_DTYPE_FLOAT16 ? -65504.0f : -3e38f, small = 6e-5f;
+        const std::pair<float, int> elements[] = {
+            {0.0f, 1}, {-0.0f, 1}, {-INFINITY, 2}, {INFINITY, 2},
+            {NAN, 2},  {large, 2}, {small, 2}};  // one of them among zeros
+        for (const auto& [element, kind] : elements) {
+            MapCase m(
+                fmt::format("sq=20 skv=40 d=8 blocks=16,16 mask=float mask_shape=20,40 dtype={} random_map",
+                            dtype == VKATTN_DTYPE_FLOAT32   ? "f32"
+                            : dtype == VKATTN_DTYPE_FLOAT16 ? "f16"
+                                                            : "bf16"));
+            CAPTURE(element);
+            std::ranges::fill(m.inputs.mask, 0);
+            m.inputs.mask[17 * 40 + 35] = element;
+            write_mask_image(m.c, m.inputs);
+            std::vector<std::byte> expected(6, std::byte{1});
+            expected[5] = std::byte(kind);
+            CHECK(made(device, context.get(), m, Place::end, 1) == expected);
+        }
+    }
+}
+
+TEST_CASE_FIXTURE(Recorded, "a block map of a mask whose rows lie far apart") {
+    VkattnProblem p = parse_case("sq=3 skv=40 d=8 blocks=16,16 mask=bool mask_shape=3,40 random_map").problem;
+    p.mask_strides.seq = (1 << 27) + 5;
+    const Buffer mask = runtime.allocate(2 * p.mask_strides.seq + 42), map = runtime.allocate(3);
+    runtime.fill(mask, 0x01010101);
+    const std::byte hidden{0};
+    runtime.upload(mask, {&hidden, 1}, 2 * p.mask_strides.seq + 17);
+    VkattnForwardArgs args = forward_args();
+    args.mask = mask.address();
+    args.block_map = map.address();
+    runtime.run_block_map(Plan::of_block_map(context, p), args);
+    std::array<std::byte, 3> got{};
+    runtime.download(map, got);
+    CHECK(got == std::array{std::byte{1}, std::byte{2}, std::byte{1}});
+}
+
 TEST_CASE_FIXTURE(Recorded, "a forward reads the block map that was made before it") {
     for (const char* const text :
          {"b=2 h=2 sq=97 skv=199 d=40 blocks=16,32 mask=bool mask_shape=97,199 mask_fill=banded",
@@ -157,9 +196,20 @@ TEST_CASE_FIXTURE(Recorded, "a block map that cannot be made is refused") {
     CHECK(refused(vkattn_cmd_block_map, map.get()) == "args.block_map");  // the mask's last byte
     CHECK(refused(vkattn_cmd_forward, map.get()) == "plan");
     CHECK(refused(vkattn_cmd_block_map, Plan(context, c.problem).get()) == "plan");
+    for (uint32_t VkattnProblem::*extent :
+         {&VkattnProblem::seqlen_q, &VkattnProblem::seqlen_kv, &VkattnProblem::batch}) {
+        p = c.problem;
+        p.*extent = 0;
+        p.mask_extents[0] = p.mask_extents[1] = 1;
+        CHECK(Plan::of_block_map(context, p).segments() == 0);
+    }
     p = c.problem;
-    p.seqlen_q = 0;
-    p.mask_extents[0] = 1;
-    const Plan empty = Plan::of_block_map(context.get(), p);
-    CHECK(empty.segments() == 0);
+    p.seqlen_q = p.seqlen_kv = 9000;
+    p.mask_extents[0] = p.mask_extents[1] = 9000;
+    p.block_rows = p.block_keys = 16384;
+    CHECK(vkattn_block_map_check(context.get(), &p, nullptr, &error) == VKATTN_UNSUPPORTED);
+    CHECK(std::string(error.field) == "problem.block_rows");
+    p.block_keys = 16;
+    const VkattnPlanInfo info = check_block_map(context.get(), p);
+    CHECK((std::string(info.kernel) == VKATTN_KERNEL_BLOCK_MAP && info.segments == 1));
 }

@@ -26,6 +26,7 @@ everyday_gpu=(
 full_gpu=(
     'lavapipe|lavapipe|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*'
     "${whole_gpu[@]:2}"
+    'lavapipe-512|lavapipe-512|-tc=a*block*map*' # it builds no addresses that differ between invocations
 )
 # Shares of the tests that full_gpu leaves out on lavapipe: NAME|DOCTEST PATTERN|shares.
 share_gpu=(

@@ -149,7 +149,7 @@ void execute(const Grad& grad) {
     Runtime runtime = open_runtime(grad.attention);
     add_modules(runtime, grad.attention.modules);
     require_execution(runtime);
-    make_block_map(runtime, in.problem);
+    make_block_map(runtime, in.problem, grad.dbias.has_value());
     VkattnBackward b = dense_backward(p);
     b.dlse = grad.dlse.has_value();
     b.dbias = grad.dbias.has_value();

@@ -23,7 +23,7 @@ void execute(const Run& run) {
     Runtime runtime = open_runtime(run.attention);
     add_modules(runtime, run.attention.modules);
     require_execution(runtime);
-    make_block_map(runtime, in);
+    make_block_map(runtime, in, false);
     Work work("kernel", runtime, p, run.attention.plan_options());
 
     const DeviceInputs inputs(runtime, in);

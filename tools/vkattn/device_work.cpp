@@ -72,10 +72,10 @@ NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::v
     return array;
 }
 
-void make_block_map(Runtime& runtime, Inputs& in) {
+void make_block_map(Runtime& runtime, Inputs& in, bool with_dbias) {
     const VkattnProblem& p = in.problem;
     std::vector<std::byte>& made = in.arrays[static_cast<size_t>(ArrayName::block_map)];
-    if (p.block_map == 0 || !made.empty()) return;
+    if (!in.map_from_mask) return;
     try {
         const Plan plan = Plan::of_block_map(runtime.context(), p);
         const Buffer mask = upload(runtime, in.mask.array.data);
@@ -88,6 +88,7 @@ void make_block_map(Runtime& runtime, Inputs& in) {
         args.block_map = map.address();
         runtime.run_block_map(plan, args);
         made = download(runtime, map, NpyDtype::uint8, shape).data;
+        if (with_dbias) std::ranges::replace(made, std::byte{1}, std::byte{2});
     } catch (const Error& error) {
         rethrow_as_usage(error, Shapes::of_files);
     }

@@ -217,6 +217,9 @@ std::vector<std::byte> read_map(const ArrayOption& array, const NpyArray& file, 
     return integers_in<uint8_t>(array.option, file, 0, UINT8_MAX);
 }
 
+// In place of a file's name.
+constexpr const char* block_map_from_mask = "from-mask";
+
 // Asks for a block map that the device makes of the mask, with heads and batches as the mask has them.
 void ask_for_map_of_mask(VkattnProblem& p) {
     if (p.mask == VKATTN_MASK_NONE) throw UsageError("--block-map", "from-mask: there is no --mask");
@@ -279,7 +282,8 @@ std::vector<NamedFile> InputFiles::named() const {
     std::vector<NamedFile> files{{"--query", query}, {"--key", key}, {"--value", value}};
     if (mask) files.push_back({"--mask", *mask});
     for (size_t i = 0; i < num_arrays; i++)
-        if (arrays[i]) files.push_back({ArrayOption::all()[i].option, *arrays[i]});
+        if (arrays[i] && *arrays[i] != block_map_from_mask)
+            files.push_back({ArrayOption::all()[i].option, *arrays[i]});
     return files;
 }
 
@@ -309,7 +313,9 @@ Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
         if (!files.arrays[i]) continue;
         const ArrayOption& array = ArrayOption::all()[i];
         array.ask(p);
-        if (array.has_bytes && *files.arrays[i] == "from-mask")
+        in.map_from_mask =
+            i == static_cast<size_t>(ArrayName::block_map) && *files.arrays[i] == block_map_from_mask;
+        if (in.map_from_mask)
             ask_for_map_of_mask(p);
         else
             in.arrays[i] = read_array(array, *files.arrays[i], p);

@@ -30,6 +30,7 @@ struct Inputs {
     FileArray query, key, value;  // all of the problem's dtype
     FileArray mask;               // bool or of the problem's dtype
     ArrayContents arrays;
+    bool map_from_mask = false;  // arrays have no block map yet: make_block_map() makes it
 
     std::vector<uint64_t> out_shape() const;  // in the layout of the files
     std::vector<uint64_t> lse_shape() const;
