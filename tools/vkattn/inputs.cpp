@@ -313,12 +313,12 @@ Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
         if (!files.arrays[i]) continue;
         const ArrayOption& array = ArrayOption::all()[i];
         array.ask(p);
-        in.map_from_mask =
-            i == static_cast<size_t>(ArrayName::block_map) && *files.arrays[i] == block_map_from_mask;
-        if (in.map_from_mask)
+        if (i == static_cast<size_t>(ArrayName::block_map) && *files.arrays[i] == block_map_from_mask) {
             ask_for_map_of_mask(p);
-        else
+            in.map_from_mask = true;
+        } else {
             in.arrays[i] = read_array(array, *files.arrays[i], p);
+        }
     }
     return in;
 }
