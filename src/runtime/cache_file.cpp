@@ -1,10 +1,10 @@
 #include "cache_file.hpp"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <string_view>
 #include <system_error>
 
@@ -16,6 +16,14 @@ namespace vkattn::runtime {
 namespace {
 
 namespace fs = std::filesystem;
+
+// A number that two writers at once do not share, by time and by where their stacks lie. Of libstdc++ 12,
+// std::random_device would need glibc 2.36.
+uint32_t number_of_writer() {
+    const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+    const auto stack = reinterpret_cast<uintptr_t>(&now);
+    return static_cast<uint32_t>(now) ^ static_cast<uint32_t>(stack >> 4);
+}
 
 // A file is this and `size` bytes more: the key, then name and content of each section. Each of them is a text, which
 // is its length in 8 bytes and then its bytes. Numbers are in the host's order: a file is of no use on another machine.
@@ -130,7 +138,7 @@ std::string write_cache_file(const std::string& path, const CacheKey& key, const
     if (body.size() > largest_cache_bytes - sizeof(Header))
         return fmt::format("{} would have more than {} bytes", path, largest_cache_bytes);
     const Header header = header_of(body);
-    const std::string temporary = fmt::format("{}.{:08x}", path, std::random_device()());
+    const std::string temporary = fmt::format("{}.{:08x}", path, number_of_writer());
     errno = 0;
     std::ofstream file(temporary, std::ios::binary);
     file.write(reinterpret_cast<const char*>(&header), sizeof header);
