@@ -1,0 +1,202 @@
+"""attention() and attention_backward() against numpy in float64."""
+
+import itertools
+import unittest
+
+import numpy as np
+import reference
+import vkattn
+
+ROWS, KEYS = 37, 53
+MASK = np.random.default_rng(9)
+PROBLEMS = {
+    "plain": {},
+    "causal": {"causal": True},
+    "top left": {"causal": True, "align": "top-left"},
+    "offset": {"causal": True, "align": -5},
+    "offsets": {"causal": True, "query_offsets": [3, 20]},
+    "window": {"window": (9, 2)},
+    "left window": {"window": (4, -1), "causal": True},
+    "scale": {"scale": -0.3},
+    "softcap": {"softcap": 3.0},
+    "lengths": {"kv_lengths": [53, 20]},
+    "no keys": {"kv_lengths": [0, 1], "causal": True},
+    "bool mask": {"mask": MASK.random((ROWS, KEYS)) < 0.7},
+    "mask of keys": {"mask": MASK.random((2, 1, 1, KEYS)) < 0.7},
+    "mask of heads": {"mask": MASK.random((2, ROWS, KEYS)) < 0.7},
+    "float mask": {"mask": MASK.standard_normal((2, 4, ROWS, KEYS))},
+    "float mask of rows": {"mask": MASK.standard_normal((ROWS, 1))},
+    "mask that hides": {"mask": np.where(MASK.random((1, 4, ROWS, KEYS)) < 0.3, -np.inf, 0.5)},
+    "slopes": {"slopes": [0.5, 0.25, 1, 0]},
+    "slopes of batches": {"slopes": [[0.5, 0.25, 1, 0], [0, 1, 2, 3]]},
+    "sinks": {"sinks": [0.5, -1, 2, -np.inf]},
+    "block map": {"block_map": MASK.integers(0, 3, (1, 2, 3, 4)).astype(np.uint8), "block_size": (16, 16),
+                  "mask": MASK.random((ROWS, KEYS)) < 0.7},
+    "splits": {"num_splits": 3},
+    "batch invariant": {"batch_invariant": True},
+    "tiles": {"kernel": "tiles"},
+}
+OF_LIBRARY = ("num_splits", "batch_invariant", "kernel")
+# The kernels have tests of their own: here each argument is shown to reach them, so that some problems do for float16
+# and for the backward.
+OF_FLOAT16 = ("causal", "float mask")
+OF_BACKWARD = ("causal", "lengths", "mask of keys", "float mask", "float mask of rows", "slopes", "sinks", "block map")
+
+
+def tensors(dtype, seed=1, layout="bhsd", dims=(24, 40)):
+    """q, k, v and dout, 4 query heads to 2 of keys."""
+    random = np.random.default_rng(seed)
+    shapes = [(2, 4, ROWS, dims[0]), (2, 2, KEYS, dims[0]), (2, 2, KEYS, dims[1]), (2, 4, ROWS, dims[1])]
+    made = [random.standard_normal(shape).astype(dtype) for shape in shapes]
+    return [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in made] if layout == "bshd" else made
+
+
+def typed(problem, dtype):
+    """The problem with a float mask of the tensors' type."""
+    problem = dict(problem)
+    if "mask" in problem and problem["mask"].dtype != bool:
+        problem["mask"] = problem["mask"].astype(dtype)
+    return problem
+
+
+class Attention(unittest.TestCase):
+    def hold(self, got, exact, naive, dtype, what):
+        got = np.asarray(got, np.float64)
+        self.assertEqual(got.shape, exact.shape, what)
+        finite = np.isfinite(exact)
+        self.assertTrue((np.isneginf(got) == np.isneginf(exact)).all(), what)
+        worst = np.abs(got[finite] - exact[finite]).max(initial=0)
+        bound = reference.error_bound(exact[finite], naive[finite], dtype)
+        self.assertLessEqual(worst, bound, f"{what}: off by {worst:g}, {bound:g} is allowed")
+
+    def check_forward(self, q, k, v, dtype, problem):
+        out, lse = vkattn.attention(q, k, v, **problem)
+        known = {name: value for name, value in problem.items() if name not in OF_LIBRARY}
+        exact = reference.attention(q, k, v, **known)
+        naive = reference.attention(q, k, v, round_weights=lambda p: p.astype(dtype).astype(np.float64), **known)
+        self.assertEqual((out.dtype, lse.dtype), (q.dtype, np.float32))
+        self.hold(out, exact[0], naive[0], dtype, "out")
+        self.hold(lse, exact[1], exact[1], "float32", "lse")
+        return out, lse
+
+    def test_forward(self):
+        for dtype, (name, problem) in itertools.product(("float32", "float16"), PROBLEMS.items()):
+            if dtype == "float16" and name not in OF_FLOAT16:
+                continue
+            with self.subTest(name, dtype=dtype):
+                q, k, v, _ = tensors(dtype)
+                self.check_forward(q, k, v, dtype, typed(problem, dtype))
+
+    def test_backward(self):
+        for dtype, (name, problem) in itertools.product(("float32", "float16"), PROBLEMS.items()):
+            if name not in OF_BACKWARD or (dtype == "float16" and name != "float mask"):
+                continue
+            with self.subTest(name, dtype=dtype):
+                q, k, v, dout = tensors(dtype)
+                problem = typed(problem, dtype)
+                dlse = np.random.default_rng(2).standard_normal((2, 4, ROWS)).astype(np.float32)
+                with_bias = "mask" in problem and problem["mask"].dtype != bool
+                wants = {"dbias": with_bias, "dsinks": "sinks" in problem}
+                out, lse = vkattn.attention(q, k, v, **problem)
+                got = vkattn.attention_backward(dout, q, k, v, out, lse, dlse=dlse, **wants, **problem)
+                known = {key: value for key, value in problem.items() if key not in OF_LIBRARY}
+                dq, dk, dv, dbias, dsinks = reference.gradients(dout, q, k, v, dlse, **known)
+                exact = [dq, dk, dv]
+                if with_bias:
+                    exact.append(reference.to_mask(dbias, problem["mask"].shape))
+                if wants["dsinks"]:
+                    exact.append(dsinks)
+                self.assertEqual(len(got), len(exact))
+                for result, right, what in zip(got, exact, ("dq", "dk", "dv", "dbias or dsinks", "dsinks")):
+                    # Rounding of P and dS to the storage type: some last places of the largest element.
+                    place = {"float32": 2e-5, "float16": 6e-3}[dtype] * max(1, np.abs(right).max())
+                    self.assertEqual(result.shape, right.shape)
+                    self.assertLessEqual(np.abs(np.asarray(result, np.float64) - right).max(), place, what)
+
+    def test_layouts_and_strides(self):
+        base = tensors("float32")
+        out, lse = vkattn.attention(*base[:3], causal=True)
+        q, k, v, dout = (np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in base)
+        turned, same_lse = vkattn.attention(q, k, v, causal=True, layout="bshd")
+        np.testing.assert_array_equal(turned.transpose(0, 2, 1, 3), out)
+        np.testing.assert_array_equal(same_lse, lse)
+        gradients = vkattn.attention_backward(base[3], *base[:3], out, lse, causal=True)
+        others = vkattn.attention_backward(dout, q, k, v, turned, lse, causal=True, layout="bshd")
+        for one, other in zip(gradients, others):
+            np.testing.assert_array_equal(one, other.transpose(0, 2, 1, 3))
+        packed = np.zeros((2, ROWS, 3, 4, 24), np.float32)  # (batch, rows, q k v, heads, head dim)
+        packed[:] = np.random.default_rng(4).standard_normal(packed.shape)
+        views = [packed[:, :, i].transpose(0, 2, 1, 3) for i in range(3)]
+        right = vkattn.attention(*map(np.ascontiguousarray, views))[0]
+        for name, change in {"views": lambda x: x, "Fortran": np.asfortranarray, "reversed": lambda x: x[:, ::-1][:, ::-1],
+                             "negative": lambda x: np.ascontiguousarray(x[:, :, ::-1])[:, :, ::-1],
+                             "every other": lambda x: np.repeat(x, 2, 2)[:, :, ::2],
+                             "innermost": lambda x: np.repeat(x, 2, 3)[..., ::2],
+                             "swapped": lambda x: x.astype(">f4"),
+                             "memory": lambda x: memoryview(np.ascontiguousarray(x))}.items():
+            with self.subTest(name):
+                np.testing.assert_array_equal(vkattn.attention(*map(change, views))[0], right)
+        one = np.broadcast_to(views[1][:1], views[1].shape)
+        np.testing.assert_array_equal(vkattn.attention(views[0], one, one)[0],
+                                      vkattn.attention(views[0], one.copy(), one.copy())[0])
+
+    def test_bfloat16(self):
+        random = np.random.default_rng(5)
+        floats = [random.standard_normal((1, 2, n, 16)).astype(np.float32) for n in (9, 30, 30)]
+        halves = [(x.view(np.uint32) >> 16).astype(np.uint16) for x in floats]
+        stored = [(x.astype(np.uint32) << 16).view(np.float32) for x in halves]
+        exact, lse = reference.attention(*stored)
+        for kind in (np.uint16, "V2"):
+            out, got = vkattn.attention(*(x.view(kind) for x in halves), dtype="bfloat16")
+            self.assertEqual(out.dtype, np.dtype(kind))
+            out = (np.asarray(out).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            self.assertLessEqual(np.abs(out - exact).max(), 2e-2)
+            self.assertLessEqual(np.abs(got - lse).max(), 1e-5)
+
+    def test_empty(self):
+        for b, h, rows, keys in ((0, 2, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0)):
+            q, k = np.ones((b, h, rows, 8), np.float32), np.ones((b, h, keys, 8), np.float32)
+            out, lse = vkattn.attention(q, k, k)
+            self.assertEqual((out.shape, lse.shape), ((b, h, rows, 8), (b, h, rows)))
+            self.assertTrue((out == 0).all() and np.isneginf(lse).all() or keys != 0)
+            for gradient, like in zip(vkattn.attention_backward(q, q, k, k, out, lse), (q, k, k)):
+                self.assertEqual(gradient.shape, like.shape)
+                self.assertTrue((gradient == 0).all())
+
+    def test_block_map(self):
+        q, k, v, _ = tensors("float32")
+        mask = np.zeros((4, ROWS, KEYS), bool)
+        mask[:, :16, :16] = True
+        mask[2, 20, 40] = True
+        blocks = vkattn.block_map(q, k, v, mask=mask, block_size=(16, 16))
+        self.assertEqual((blocks.shape, blocks.dtype), ((1, 4, 3, 4), np.uint8))
+        expected = np.zeros_like(blocks)
+        expected[:, :, 0, 0], expected[0, 2, 1, 2] = 1, 2
+        np.testing.assert_array_equal(blocks, expected)
+        together = vkattn.block_map(q, k, v, mask=mask, block_size=(16, 16), heads=1)
+        np.testing.assert_array_equal(together, expected.max(1, keepdims=True))
+        self.check_forward(q, k, v, "float32", {"mask": mask, "block_map": blocks, "block_size": (16, 16)})
+
+    def test_combine(self):
+        q, k, v, _ = tensors("float32")
+        k, v = (np.repeat(x, 2, 1) for x in (k, v))
+        halves = [vkattn.attention(q, k[:, :, part], v[:, :, part]) for part in (slice(0, 20), slice(20, KEYS))]
+        out, lse = vkattn.combine(*zip(*halves))
+        exact, exact_lse = reference.attention(q, k, v)
+        np.testing.assert_allclose(out, exact, atol=1e-5)
+        np.testing.assert_allclose(lse, exact_lse, atol=1e-5)
+        out, _ = vkattn.combine(np.stack([h[0] for h in halves]), np.stack([h[1] for h in halves]), sinks=[1, 2, 3, 4])
+        np.testing.assert_allclose(out, reference.attention(q, k, v, sinks=[1, 2, 3, 4])[0], atol=1e-5)
+
+    def test_plans(self):
+        shape = (1, 8, 512, 64)
+        about = vkattn.plan(shape, shape, shape, kernel="tiles").explain()
+        self.assertEqual((about["kernel"], about["num_splits"]), ("tiles", 1))
+        self.assertIn("matrix", about["refused"])
+        backward = vkattn.plan(shape, shape, shape, backward=True, dtype="float16", kernel="tiles").explain()
+        self.assertEqual(backward["kernel"], "tiles")
+        self.assertGreater(backward["scratch_bytes"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

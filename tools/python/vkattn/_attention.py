@@ -1,0 +1,461 @@
+"""Attention, its gradients, and the merge of parts."""
+
+import ctypes
+import json
+import math
+
+import numpy as np
+
+from . import _abi
+from ._arrays import Array, Tensors, as_host_array, dtype_of
+from ._device import NativePlan, session_of
+from ._library import library
+
+_LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
+_PRECISIONS = {None: 0, "storage": 0, "float16": 1, "f16": 1, "bfloat16": 2, "bf16": 2}
+_CAUSES = {"distance": 0, "mask": 1}
+
+
+def _byref(struct):
+    return ctypes.byref(struct)
+
+
+def _axes(array, layout):
+    """The array with axes (batch, head, sequence, head dim)."""
+    order = _LAYOUTS[layout]
+    return Array(array._buffer, [array.shape[i] for i in order], array.dtype, tuple(array.strides[i] for i in order),
+                 array._offset)
+
+
+def _strides(tensor):
+    item = tensor.dtype.itemsize
+    return _abi.VkattnStrides(*(s // item for s in tensor.strides[:3]))
+
+
+def _alignment(tensors):
+    """What all addresses and strides, in bytes, are multiples of: at most 16."""
+    unit = 16
+    for tensor in tensors:
+        unit = math.gcd(unit, tensor._offset)
+        for extent, stride in zip(tensor.shape[:3], tensor.strides[:3]):
+            unit = math.gcd(unit, stride if extent > 1 else 0)
+    return max(unit, tensors[0].dtype.itemsize)
+
+
+def _whole(value, name, least, most):
+    """A whole number within limits, because ctypes would cut off the rest."""
+    if not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name}: {value!r} is no whole number")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: {value} is not within {least} .. {most}")
+    return int(value)
+
+
+def _heads(array, name, layout):
+    if len(array.shape) != 4:
+        raise ValueError(f"{name}: has {len(array.shape)} axes, not the 4 of {layout!r}")
+    return [array.shape[i] for i in _LAYOUTS[layout]]
+
+
+class _Call:
+    """A problem in the making: its tensors on a device, the problem of the C ABI, and the addresses of its arrays."""
+
+    def __init__(self, q, k, v, *, causal=False, window=(-1, -1), softcap=0.0, scale=None, mask=None,
+                 align="bottom-right", kv_lengths=None, query_offsets=None, slopes=None, slopes_of="distance",
+                 sinks=None, block_map=None, block_size=(128, 128), layout="bhsd", precision=None, kernel=None,
+                 tuning=None, num_splits=0, batch_invariant=False, device=None, dtype=None, others=()):
+        if layout not in _LAYOUTS:
+            raise ValueError(f"layout: {layout!r} is not 'bhsd' or 'bshd'")
+        self.layout = layout
+        self.tensors = Tensors(device, q, k, v, mask, kv_lengths, query_offsets, slopes, sinks, block_map, *others)
+        self.args = {}
+        self.problem = library().made(_abi.VkattnProblem)
+        self._set_tensors(q, k, v, dtype)
+        self._set_bounds(causal, window, softcap, scale, align)
+        self._set_mask(mask)
+        self._set_arrays(kv_lengths, query_offsets, slopes, slopes_of, sinks)
+        self._set_map(block_map, block_size)
+        self._set_options(precision, kernel, tuning, num_splits, batch_invariant)
+
+    def _set_tensors(self, q, k, v, dtype):
+        p, names = self.problem, ("q", "k", "v")
+        placed = [self.tensors.place(x, name) for x, name in zip((q, k, v), names)]
+        types = [dtype_of(x, name, dtype) for x, name in zip(placed, names)]
+        for x, kind, name in zip(placed[1:], types[1:], names[1:]):
+            if kind != types[0]:
+                raise TypeError(f"{name}: is {x.dtype}, and q is {placed[0].dtype}")
+        shapes = [_heads(x, name, self.layout) for x, name in zip(placed, names)]
+        if shapes[1][:3] != shapes[2][:3]:
+            raise ValueError(f"v: batch, heads and sequence {tuple(shapes[2][:3])} are not those of k, "
+                             f"{tuple(shapes[1][:3])}")
+        if shapes[0][0] != shapes[1][0]:
+            raise ValueError(f"k: batch {shapes[1][0]} is not that of q, {shapes[0][0]}")
+        if shapes[0][3] != shapes[1][3]:
+            raise ValueError(f"k: head dim {shapes[1][3]} is not that of q, {shapes[0][3]}")
+        self.query, self.key, self.value = (_axes(x, self.layout) for x in placed)
+        p.dtype = types[0]
+        p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk = shapes[0]
+        p.num_heads_kv, p.seqlen_kv, p.head_dim_v = shapes[1][1], shapes[1][2], shapes[2][3]
+        p.query_strides, p.key_strides, p.value_strides = map(_strides, (self.query, self.key, self.value))
+        self.args.update(query=self.query._memory(), key=self.key._memory(), value=self.value._memory())
+        self.alike = [self.query, self.key, self.value]
+
+    def _set_bounds(self, causal, window, softcap, scale, align):
+        p = self.problem
+        p.causal = bool(causal)
+        try:
+            left, right = window
+        except (TypeError, ValueError):
+            raise ValueError(f"window: {window!r} is not (left, right)") from None
+        p.window_left, p.window_right = (-1 if side is None else _whole(side, "window", -1, 2**63 - 1)
+                                         for side in (left, right))
+        p.softcap = softcap
+        if scale is not None:
+            p.softmax_scale = scale
+        if align == "top-left":
+            p.align = _abi.VKATTN_ALIGN_TOP_LEFT
+        elif isinstance(align, (int, np.integer)):
+            p.align, p.query_offset = _abi.VKATTN_ALIGN_OFFSET, _whole(align, "align", -2**31, 2**31)
+        elif align != "bottom-right":
+            raise ValueError(f"align: {align!r} is not 'bottom-right', 'top-left' or a number")
+
+    def _set_mask(self, mask):
+        if mask is None:
+            return
+        p = self.problem
+        mask = mask if isinstance(mask, Array) else as_host_array(mask, "mask")
+        if not 1 <= mask.ndim <= 4:
+            raise ValueError(f"mask: has {mask.ndim} axes, not 1 to 4")
+        mask = self.tensors.place(mask, "mask")
+        if mask.dtype == np.bool_:
+            p.mask = _abi.VKATTN_MASK_BOOL
+        elif mask.dtype == self.query.dtype:
+            p.mask = _abi.VKATTN_MASK_FLOAT
+        else:
+            raise TypeError(f"mask: {mask.dtype} is neither bool nor the type of q, {self.query.dtype}")
+        p.mask_rank = mask.ndim
+        strides = [0] * (4 - mask.ndim) + [s // mask.dtype.itemsize for s in mask.strides]
+        for i, extent in enumerate(mask.shape):
+            p.mask_extents[i] = extent
+        p.mask_strides = _abi.VkattnStrides(*strides[:3])
+        self.mask = mask
+        self.args["mask"] = mask._memory()
+
+    def _set_arrays(self, kv_lengths, query_offsets, slopes, slopes_of, sinks):
+        p, args = self.problem, self.args
+        if kv_lengths is not None:
+            p.kv_lengths = 1
+            args["kv_lengths"] = self.tensors.numbers(kv_lengths, "kv_lengths", np.int32, [(p.batch,)])
+        if query_offsets is not None:
+            if p.align != _abi.VKATTN_ALIGN_BOTTOM_RIGHT:
+                raise ValueError("query_offsets: align says already where rows stand")
+            p.align = _abi.VKATTN_ALIGN_OFFSETS
+            args["query_offsets"] = self.tensors.numbers(query_offsets, "query_offsets", np.int32, [(p.batch,)])
+        if slopes_of not in _CAUSES:
+            raise ValueError(f"slopes_of: {slopes_of!r} is not 'distance' or 'mask'")
+        if slopes is not None:
+            per_batch = len(np.shape(slopes)) == 2
+            p.slopes = _abi.VKATTN_SLOPES_PER_BATCH if per_batch else _abi.VKATTN_SLOPES_PER_HEAD
+            p.slopes_apply = _CAUSES[slopes_of]
+            shapes = [(p.num_heads_q,), (p.batch, p.num_heads_q)]
+            args["slopes"] = self.tensors.numbers(slopes, "slopes", np.float32, shapes)
+        if sinks is not None:
+            p.sinks = 1
+            args["sinks"] = self.tensors.numbers(sinks, "sinks", np.float32, [(p.num_heads_q,)])
+
+    def _set_map(self, block_map, block_size):
+        if block_map is None:
+            return
+        p = self.problem
+        try:
+            rows, keys = block_size
+        except (TypeError, ValueError):
+            raise ValueError(f"block_size: {block_size!r} is not (rows, keys)") from None
+        p.block_rows, p.block_keys = (_whole(size, "block_size", 16, 2**30) for size in (rows, keys))
+        shape = np.shape(block_map)
+        if len(shape) != 4:
+            raise ValueError(f"block_map: has {len(shape)} axes, not the 4 of (batch or 1, heads, blocks of queries, "
+                             "blocks of keys)")
+        p.block_map, p.block_map_batches, p.block_map_heads = 1, shape[0], shape[1]
+        blocks = tuple(-(-n // size) for n, size in ((p.seqlen_q, p.block_rows), (p.seqlen_kv, p.block_keys)))
+        if shape[2:] != blocks:
+            raise ValueError(f"block_map: {shape[2:]} are not the {blocks} blocks of queries and keys")
+        if not isinstance(block_map, Array):
+            block_map = as_host_array(block_map, "block_map")
+            if block_map.dtype == np.bool_:
+                block_map = block_map.astype(np.uint8)
+        self.args["block_map"] = self.tensors.numbers(block_map, "block_map", np.uint8, [shape])
+
+    def _set_options(self, precision, kernel, tuning, num_splits, batch_invariant):
+        self.options = library().made(_abi.VkattnOptions)
+        if precision not in _PRECISIONS:
+            raise ValueError(f"precision: {precision!r} is not 'storage', 'float16' or 'bfloat16'")
+        self.options.precision = _PRECISIONS[precision]
+        self.options.kernel = kernel.encode() if kernel is not None else None
+        self.options.tuning = tuning.encode() if tuning is not None else None
+        self.options.num_splits = _whole(num_splits, "num_splits", 0, 2**31)
+        self.options.batch_invariant = bool(batch_invariant)
+        self.option_key = (kernel, tuning)
+
+    def output(self, rows_of, head_dim):
+        """An array of the caller's layout, and the same with axes (batch, head, sequence, head dim)."""
+        batch, heads, rows, _ = rows_of.shape
+        shape = [batch, heads, rows, head_dim]
+        made = self.tensors.output([shape[i] for i in _LAYOUTS[self.layout]], self.query.dtype)
+        return made, _axes(made, self.layout)
+
+    def take(self, value, name, like, head_dim):
+        """A tensor beside q, k and v, of the shape of rows of `like`."""
+        placed = self.tensors.place(value, name)
+        if placed.dtype != self.query.dtype:
+            raise TypeError(f"{name}: is {placed.dtype}, and q is {self.query.dtype}")
+        if len(placed.shape) != 4 or _axes(placed, self.layout).shape != like.shape[:3] + (head_dim,):
+            raise ValueError(f"{name}: shape {placed.shape} is not that of the forward's out")
+        tensor = _axes(placed, self.layout)
+        self.alike.append(tensor)
+        return tensor
+
+    def plan(self, create="vkattn_plan_create", backward=None):
+        """The plan, new or of an earlier call with the same problem."""
+        self.problem.alignment_bytes = _alignment(self.alike)
+        structs = [self.problem] + ([] if backward is None else [backward]) + [self.options]
+        key = (create, self.option_key, bytes(self.problem), bytes(backward) if backward is not None else b"",
+               self.options.precision, self.options.num_splits, self.options.batch_invariant)
+        session = self.tensors.session
+        return session.plan(key, lambda: NativePlan(session, create, *map(_byref, structs)))
+
+    def arguments(self, kind, **more):
+        """The addresses as the C ABI wants them."""
+        args = library().made(kind)
+        for name, address in {**self.args, **more}.items():
+            setattr(args, name, address)
+        return args
+
+
+def _address(tensor):
+    return tensor._memory() if tensor.size else 0
+
+
+def attention(q, k, v, *, return_lse=True, **options):
+    """Exact attention: softmax(scale * q . k^T) . v, as FlashAttention computes it.
+
+    q: (batch, heads, rows, head dim), of float32, float16 or bfloat16; k: (batch, kv heads, keys, head dim); v: (batch,
+    kv heads, keys, head dim of v), where kv heads divide heads. layout="bshd": heads and rows change places. They are
+    numpy arrays, Arrays, or anything with DLPack or the buffer protocol. Strides are taken as they are where the
+    library can; types are never cast.
+
+    causal, window=(left, right), align ("bottom-right", "top-left", or the key position of row 0): what rows see; -1 is
+    no bound. query_offsets: align of each batch. kv_lengths: keys of each batch.
+    mask: bool (True attends) or the type of q (added), 1 to 4 axes that broadcast to (batch, heads, rows, keys).
+    scale: default 1 / sqrt(head dim). softcap: scores become softcap * tanh(score / softcap).
+    slopes: (heads) or (batch, heads), ALiBi; slopes_of="mask" multiplies the mask instead. sinks: (heads).
+    block_map: (batch or 1, heads, blocks of rows, blocks of keys) of 0 hidden, 1 visible, 2 as the mask says, for blocks
+    of block_size.
+    precision="float16" or "bfloat16": float32 rounded for matrix units. kernel, tuning, num_splits, batch_invariant,
+    device: as of the tool. dtype="bfloat16" says that arrays of uint16 hold bfloat16.
+
+    Returns out, like q with the head dim of v, and lse, float32 (batch, heads, rows), the logarithm of the sum of e to
+    the scores; out alone with return_lse=False. Results are numpy arrays, or Arrays if an input is one.
+
+    Raises ValueError and TypeError, which name the argument; NotImplementedError for what the device cannot do;
+    MemoryError; DeviceError, and DeviceLost.
+
+    >>> import numpy as np, vkattn
+    >>> q, k, v = (np.ones((1, 2, n, 8), np.float32) for n in (3, 5, 5))
+    >>> out, lse = vkattn.attention(q, k, v, causal=True)
+    >>> out.shape, bool(np.allclose(out, 1))
+    ((1, 2, 3, 8), True)
+    """
+    call = _Call(q, k, v, **options)
+    p = call.problem
+    result, out = call.output(call.query, p.head_dim_v)
+    p.out_strides = _strides(out)
+    call.alike.append(out)
+    lse = call.tensors.output((p.batch, p.num_heads_q, p.seqlen_q), np.float32) if return_lse else None
+    plan = call.plan()
+    args = call.arguments(_abi.VkattnForwardArgs, out=_address(out), lse=_address(lse) if return_lse else 0)
+    call.tensors.session.run("vkattn_runtime_run_forward", plan, args)
+    if not return_lse:
+        return call.tensors.result(result)
+    return call.tensors.result(result), call.tensors.result(lse)
+
+
+def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsinks=False, **options):
+    """The gradients of sum(dout * out) + sum(dlse * lse), by recomputed tiles.
+
+    dout: like out. out and lse: as attention() has returned them for the same q, k, v and options, which are
+    attention()'s. dlse: float32 (batch, heads, rows), or None. Returns (dq, dk, dv), each like its tensor; with
+    dbias=True, the gradient of a float mask follows, in the mask's shape, and with dsinks=True that of the sinks.
+    Raises what attention() raises.
+
+    >>> import numpy as np, vkattn
+    >>> q, k, v = (np.ones((1, 2, n, 8), np.float32) for n in (3, 5, 5))
+    >>> out, lse = vkattn.attention(q, k, v)
+    >>> dq, dk, dv = vkattn.attention_backward(np.ones_like(out), q, k, v, out, lse)
+    >>> bool(np.allclose(dv, 3 / 5))
+    True
+    """
+    if options.get("num_splits", 0) > 1:
+        raise ValueError("num_splits: the backward does not split the keys")
+    call = _Call(q, k, v, others=(dout, out, lse, dlse), **options)
+    p = call.problem
+    of_out = call.take(out, "out", call.query, p.head_dim_v)
+    of_dout = call.take(dout, "dout", call.query, p.head_dim_v)
+    p.out_strides = _strides(of_out)
+    rows = (p.batch, p.num_heads_q, p.seqlen_q)
+    addresses = {"out": _address(of_out), "dout": _address(of_dout),
+                 "lse": call.tensors.numbers(lse, "lse", np.float32, [rows])}
+    backward = library().made(_abi.VkattnBackward)
+    backward.dout_strides = _strides(of_dout)
+    results = []
+    for name, like, dim in (("query", call.query, p.head_dim_qk), ("key", call.key, p.head_dim_qk),
+                            ("value", call.value, p.head_dim_v)):
+        result, tensor = call.output(like, dim)
+        call.alike.append(tensor)
+        setattr(backward, f"d{name}_strides", _strides(tensor))
+        addresses[f"d{name}"] = _address(tensor)
+        results.append(result)
+    if dlse is not None:
+        backward.dlse = 1
+        addresses["dlse"] = call.tensors.numbers(dlse, "dlse", np.float32, [rows])
+    if dbias:
+        if p.mask != _abi.VKATTN_MASK_FLOAT:
+            raise ValueError("dbias: is the gradient of a float mask, and there is none")
+        backward.dbias = 1
+        results.append(call.tensors.output(call.mask.shape, call.mask.dtype))
+        addresses["dbias"] = _address(results[-1])
+    if dsinks:
+        if not p.sinks:
+            raise ValueError("dsinks: is the gradient of sinks, and there are none")
+        backward.dsinks = 1
+        results.append(call.tensors.output((p.num_heads_q,), np.float32))
+        addresses["dsinks"] = _address(results[-1])
+    plan = call.plan("vkattn_backward_create", backward)
+    args = call.arguments(_abi.VkattnBackwardArgs, **addresses)
+    call.tensors.session.run("vkattn_runtime_run_backward", plan, args)
+    return tuple(map(call.tensors.result, results))
+
+
+def block_map(q, k, v, *, heads=None, batches=None, **options):
+    """The block map of a mask, which the device makes: an array for attention's block_map.
+
+    The arguments are attention's, with mask and block_size. A block is 0 where the mask hides all of it, 1 where it
+    hides nothing and adds nothing, and 2 otherwise. heads and batches: those of the map; default as the mask has them.
+
+    >>> import numpy as np, vkattn
+    >>> q, k, v = (np.ones((1, 1, 64, 8), np.float32) for _ in range(3))
+    >>> vkattn.block_map(q, k, v, mask=np.tri(64, dtype=bool), block_size=(32, 32))[0, 0]
+    array([[2, 0],
+           [1, 2]], dtype=uint8)
+    """
+    size = options.pop("block_size", (128, 128))
+    call = _Call(q, k, v, **options)
+    p = call.problem
+    if p.mask == _abi.VKATTN_MASK_NONE:
+        raise ValueError("mask: there is none, and a block map is made of one")
+    shape = (1,) * (4 - call.mask.ndim) + call.mask.shape
+    rows, keys = (-(-n // _whole(s, "block_size", 16, 2**30)) for n, s in zip((p.seqlen_q, p.seqlen_kv), size))
+    wanted = (shape[0] if batches is None else batches, shape[1] if heads is None else heads, rows, keys)
+    made = call.tensors.output(wanted, np.uint8)
+    call._set_map(made, size)
+    key = ("block map", bytes(p))
+    session = call.tensors.session
+    plan = session.plan(key, lambda: NativePlan(session, "vkattn_block_map_create", _byref(p)))
+    session.run("vkattn_runtime_run_block_map", plan, call.arguments(_abi.VkattnForwardArgs))
+    return call.tensors.result(made)
+
+
+def combine(parts, lses, *, sinks=None, device=None, dtype=None):
+    """Merges attention over disjoint keys: parts of the out, by their lse.
+
+    parts: (parts, batch, heads, rows, head dim), or a list of such arrays without the first axis; lses: float32 (parts,
+    batch, heads, rows), likewise. sinks: (heads), if the parts were computed without them. Returns out and lse of the
+    whole.
+
+    >>> import numpy as np, vkattn
+    >>> q, k, v = (np.random.default_rng(1).standard_normal((1, 2, n, 8), np.float32) for n in (3, 6, 6))
+    >>> halves = [vkattn.attention(q, k[:, :, half], v[:, :, half]) for half in (slice(0, 2), slice(2, 6))]
+    >>> out, lse = vkattn.combine(*zip(*halves))
+    >>> bool(np.allclose(out, vkattn.attention(q, k, v)[0], atol=1e-6))
+    True
+    """
+    tensors = Tensors(device, *_list(parts), *_list(lses), sinks)
+    parts, lses = (tensors.place(_stacked(x, name), name) for x, name in ((parts, "parts"), (lses, "lses")))
+    if parts.ndim != 5:
+        raise ValueError(f"parts: has {parts.ndim} axes, not the 5 of (parts, batch, heads, rows, head dim)")
+    if parts.strides[-1] != parts.dtype.itemsize and parts.shape[-1] != 1:
+        raise ValueError("parts: the elements of a row do not lie side by side")
+    problem = library().made(_abi.VkattnCombine)
+    problem.dtype = problem.parts_dtype = dtype_of(parts, "parts", dtype)
+    problem.num_parts, problem.batch, problem.num_heads, problem.seqlen_q, problem.head_dim_v = parts.shape
+    problem.part_stride = parts.strides[0] // parts.dtype.itemsize
+    problem.parts_strides = _abi.VkattnStrides(*(s // parts.dtype.itemsize for s in parts.strides[1:4]))
+    out, lse = tensors.output(parts.shape[1:], parts.dtype), tensors.output(parts.shape[1:4], np.float32)
+    session = tensors.session
+    plan = session.plan(("combine", bytes(problem)),
+                        lambda: NativePlan(session, "vkattn_combine_create", _byref(problem)))
+    args = library().made(_abi.VkattnCombineArgs)
+    lse_address = tensors.numbers(lses, "lses", np.float32, [parts.shape[:4]])
+    args.parts, args.parts_lse, args.out, args.lse = _address(parts), lse_address, _address(out), _address(lse)
+    if sinks is not None:
+        args.sinks = tensors.numbers(sinks, "sinks", np.float32, [(problem.num_heads,)])
+    session.run("vkattn_runtime_run_combine", plan, args)
+    return tensors.result(out), tensors.result(lse)
+
+
+def _list(values):
+    return list(values) if isinstance(values, (list, tuple)) else [values]
+
+
+def _stacked(values, name):
+    """One array of a list of them, which are joined on the host."""
+    if not isinstance(values, (list, tuple)):
+        return values
+    if not values:
+        raise ValueError(f"{name}: is empty")
+    return np.stack([as_host_array(x, name) for x in values])
+
+
+class Plan:
+    """How a call would be computed."""
+
+    def __init__(self, native, problem):
+        self._native, self._problem = native, problem
+
+    def explain(self):
+        """The plan as a dict: kernel, tuning row, tiles, dispatches, scratch, and why each other kernel was refused."""
+        return json.loads(self._native.describe())
+
+    def __repr__(self):
+        about = self.explain()
+        return f"vkattn.Plan(kernel={about['kernel']!r}, dispatches={len(about['dispatches'])})"
+
+
+def plan(q, k, v, *, backward=False, **options):
+    """The plan of attention() with these arguments, or of its backward, without running it.
+
+    q, k and v are arrays, or shapes, whose type is then options' dtype, default float32.
+
+    >>> import vkattn
+    >>> vkattn.plan((1, 8, 512, 64), (1, 8, 512, 64), (1, 8, 512, 64), causal=True).explain()["num_splits"]
+    1
+    """
+    if isinstance(q, tuple):
+        dtype = options.pop("dtype", None)
+        storage = np.dtype(np.uint16 if str(dtype) == "bfloat16" else dtype or np.float32)
+        session = session_of(options.get("device"))
+        q, k, v = (Array(_NoBuffer(session), shape, storage) for shape in (q, k, v))
+        options["dtype"] = "bfloat16" if str(dtype) == "bfloat16" else None
+    call = _Call(q, k, v, **options)
+    if not backward:
+        return Plan(call.plan(), call.problem)
+    return Plan(call.plan("vkattn_backward_create", library().made(_abi.VkattnBackward)), call.problem)
+
+
+class _NoBuffer:
+    """The place of data in plans for shapes alone."""
+
+    address = 0
+
+    def __init__(self, session):
+        self.session = session

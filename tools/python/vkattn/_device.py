@@ -1,0 +1,187 @@
+"""Devices, and what a process has open of each."""
+
+import ctypes
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from typing import NamedTuple
+
+from . import _abi
+from ._library import DeviceError, library
+
+
+class Device(NamedTuple):
+    """A Vulkan device of this machine. `refusal` says why vkattn cannot use it, and is "" where it can."""
+
+    index: int
+    name: str
+    type: str
+    driver: str
+    uuid: str
+    vulkan: str
+    subgroup_size: int
+    shared_memory_bytes: int
+    refusal: str
+
+
+def _device_of(info):
+    version = info.api_version
+    return Device(info.index, info.name.decode(), info.type.decode(), info.driver.decode(), info.uuid.decode(),
+                  f"{version >> 22 & 0x7f}.{version >> 12 & 0x3ff}.{version & 0xfff}", info.subgroup_size,
+                  info.shared_memory_bytes, info.refusal.decode())
+
+
+def devices():
+    """The Vulkan devices of this machine, as a list of Device.
+
+    Raises NotImplementedError, which says what is missing, where there is no Vulkan loader or no driver.
+
+    >>> import vkattn
+    >>> [device.index for device in vkattn.devices()][0]
+    0
+    """
+    lib, count = library(), ctypes.c_uint32()
+    lib.call("vkattn_runtime_devices", None, 0, ctypes.byref(count))
+    infos = (_abi.VkattnDeviceInfo * count.value)()
+    for info in infos:
+        info.struct_size = ctypes.sizeof(info)
+    if count.value:
+        lib.call("vkattn_runtime_devices", infos, count, ctypes.byref(count))
+    return [_device_of(info) for info in infos]
+
+
+class Buffer:
+    """Device memory. It goes when nobody has it any more, or with its session."""
+
+    def __init__(self, session, size_bytes):
+        self.session = session
+        self.handle = session.create_buffer(size_bytes)
+        self.size_bytes = size_bytes
+        self.address = library().vkattn_buffer_address(self.handle)
+        self._finalizer = weakref.finalize(self, session.destroy, "vkattn_buffer_destroy", self.handle)
+
+    def write(self, address, size_bytes, offset=0):
+        """Copies from the host's memory."""
+        self.session.check()
+        if size_bytes:
+            library().call("vkattn_buffer_write", self.handle, offset, address, size_bytes)
+
+    def read(self, address, size_bytes, offset=0):
+        """Copies to the host's memory."""
+        self.session.check()
+        if size_bytes:
+            library().call("vkattn_buffer_read", self.handle, offset, address, size_bytes)
+
+
+class NativePlan:
+    """A plan of the library, of whatever pass."""
+
+    def __init__(self, session, create, *arguments):
+        self.session = session
+        session.check()
+        self.handle = ctypes.c_void_p()
+        library().call(create, session.context, *arguments, ctypes.byref(self.handle))
+        session.add(self.handle)
+        self._finalizer = weakref.finalize(self, session.destroy, "vkattn_plan_destroy", self.handle)
+
+    def describe(self):
+        """The text of vkattn_plan_describe, which is JSON."""
+        return library().text("vkattn_plan_describe", self.handle)
+
+
+class Session:
+    """An open device: its runtime, and the plans that were made last."""
+
+    most_plans = 256
+
+    def __init__(self, device):
+        lib = library()
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._plans = OrderedDict()
+        self._live = {}
+        self.runtime = ctypes.c_void_p()
+        options = lib.made(_abi.VkattnRuntimeOptions)
+        options.device = device.encode() if device else None
+        lib.call("vkattn_runtime_open", ctypes.byref(options), ctypes.byref(self.runtime))
+        self.context = lib.vkattn_runtime_context(self.runtime)
+        info = ctypes.cast(lib.vkattn_runtime_device(self.runtime), ctypes.POINTER(_abi.VkattnDeviceInfo))
+        self.device = _device_of(info.contents)
+
+    def check(self):
+        """Refuses a process that was forked from the one that has opened the device."""
+        if os.getpid() != self._process:
+            raise RuntimeError("this device was opened before the process was forked: open it in the child alone, "
+                               "or start processes by 'spawn'")
+        if self.runtime is None:
+            raise DeviceError("the device is closed")
+
+    def add(self, handle):
+        """Remembers an object that has to go before the runtime."""
+        with self._lock:
+            self._live[handle.value] = handle
+
+    def create_buffer(self, size_bytes):
+        """A buffer's handle."""
+        self.check()
+        handle = ctypes.c_void_p()
+        library().call("vkattn_buffer_create", self.runtime, size_bytes, ctypes.byref(handle))
+        self.add(handle)
+        return handle
+
+    def destroy(self, function, handle):
+        """Destroys what add() has been told of, once."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            if self.runtime is not None and self._live.pop(handle.value, None) is not None:
+                getattr(library(), function)(handle)
+
+    def plan(self, key, make):
+        """The plan that was made for this key, or make(). Plans that were not asked for lately are let go."""
+        with self._lock:
+            found = self._plans.get(key)
+            if found is None:
+                found = self._plans[key] = make()
+                if len(self._plans) > self.most_plans:
+                    self._plans.popitem(last=False)
+            else:
+                self._plans.move_to_end(key)
+            return found
+
+    def run(self, function, plan, arguments):
+        """Runs a plan, and waits. Returns milliseconds on the device."""
+        self.check()
+        run = library().made(_abi.VkattnRun)
+        library().call(function, self.runtime, plan.handle, ctypes.byref(arguments), ctypes.byref(run))
+        return run.time_ms
+
+
+_lock = threading.Lock()
+_sessions = {}
+
+
+def session_of(device=None):
+    """The session of a device, which is given by a Device, an index, a part of its name or its UUID."""
+    if isinstance(device, Session):
+        return device
+    if isinstance(device, Device):
+        device = device.uuid
+    if device is not None and not isinstance(device, (int, str)):
+        raise TypeError(f"device: {type(device).__name__} is no Device, index or text")
+    key = (os.getpid(), "" if device is None else str(device))
+    with _lock:
+        if key not in _sessions:
+            try:
+                opened = Session(key[1])
+            except ValueError as error:
+                raise ValueError(f"device: {error}") from None
+            # Two names of one device have one session: arrays of the one are arrays of the other.
+            same = next((s for s in _sessions.values() if s.device.uuid == opened.device.uuid
+                         and s.device.index == opened.device.index and s._process == key[0]), None)
+            if same is not None:
+                library().vkattn_runtime_close(opened.runtime)
+                opened.runtime = None
+            _sessions[key] = same or opened
+        return _sessions[key]
