@@ -128,7 +128,8 @@ class Attention(unittest.TestCase):
         packed[:] = np.random.default_rng(4).standard_normal(packed.shape)
         views = [packed[:, :, i].transpose(0, 2, 1, 3) for i in range(3)]
         right = vkattn.attention(*map(np.ascontiguousarray, views))[0]
-        for name, change in {"views": lambda x: x, "Fortran": np.asfortranarray, "reversed": lambda x: x[:, ::-1][:, ::-1],
+        for name, change in {"views": lambda x: x, "Fortran": np.asfortranarray,
+                             "reversed": lambda x: x[:, ::-1][:, ::-1],
                              "negative": lambda x: np.ascontiguousarray(x[:, :, ::-1])[:, :, ::-1],
                              "every other": lambda x: np.repeat(x, 2, 2)[:, :, ::2],
                              "innermost": lambda x: np.repeat(x, 2, 3)[..., ::2],

@@ -2,7 +2,7 @@
 
 import ctypes
 import doctest
-import importlib
+import importlib.util
 import os
 import re
 import shutil
@@ -18,6 +18,20 @@ from vkattn import _abi
 
 ROOT = Path(__file__).resolve().parents[2]
 INCLUDES = [ROOT / "include", Path(os.environ.get("VKATTN_SDK_DIR", ROOT / ".sdk")) / "include"]
+TYPED_PROGRAM = """
+import numpy as np
+import numpy.typing as npt
+
+import vkattn
+
+q: npt.NDArray[np.float32] = np.zeros((1, 2, 3, 4), np.float32)
+out, lse = vkattn.attention(q, q, q, causal=True, window=(3, -1), align="top-left")
+on_device: vkattn.Array = vkattn.attention(vkattn.array(q), q, q, return_lse=False)
+gradients: tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]], ...] = vkattn.attention_backward(
+    q, q, q, q, out, lse, dbias=False)
+kernel: str = vkattn.plan((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)).explain()["kernel"]
+names: list[str] = [device.name for device in vkattn.devices()]
+"""
 MODULES = ("vkattn", "vkattn._arrays", "vkattn._attention", "vkattn._device")
 
 
@@ -94,6 +108,23 @@ class Package(unittest.TestCase):
             where, result = ended.stdout.split()
             self.assertTrue(where.startswith(folder), where)
             self.assertEqual(float(result), 1)
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed")
+    def test_types(self):
+        """The stub is what the package is, and a program that uses it passes mypy --strict."""
+        package = Path(vkattn.__file__).parent
+        with tempfile.TemporaryDirectory() as folder:
+            program, allowed, config = (Path(folder, name) for name in ("program.py", "allowed", "mypy.ini"))
+            program.write_text(TYPED_PROGRAM, encoding="ascii")
+            allowed.write_text("vkattn\\._.*\n", encoding="ascii")  # what is private has no stub
+            config.write_text(f"[mypy]\ncache_dir = {folder}/cache\n", encoding="ascii")
+            environment = {**os.environ, "MYPYPATH": str(package.parent)}
+            for command in (["mypy", "--strict", "--config-file", config, program],
+                            ["mypy.stubtest", "vkattn", "--mypy-config-file", config, "--allowlist", allowed,
+                             "--ignore-unused-allowlist"]):
+                ended = subprocess.run([sys.executable, "-m", *command], env=environment, cwd=folder,
+                                       capture_output=True, text=True, check=False)
+                self.assertEqual(ended.returncode, 0, ended.stdout + ended.stderr)
 
     def test_docs(self):
         for name in MODULES:

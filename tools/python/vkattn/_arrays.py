@@ -1,18 +1,20 @@
 """Arrays: numpy's on the host, Array on a device, and how both become tensors of a problem."""
 
 import math
+from typing import Optional
 
 import numpy as np
 
 from . import _abi
 from ._device import Buffer, session_of
 
+_BFLOAT16: Optional[np.dtype] = None  # then dtype="bfloat16" takes arrays of uint16 or of two bytes, "V2"
 try:
-    import ml_dtypes
+    import ml_dtypes  # type: ignore
 
     _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-except ImportError:  # then dtype="bfloat16" takes arrays of uint16 or of two bytes, "V2"
-    _BFLOAT16 = None
+except ImportError:
+    pass
 
 _DTYPES = {np.dtype(np.float32): _abi.VKATTN_DTYPE_FLOAT32, np.dtype(np.float16): _abi.VKATTN_DTYPE_FLOAT16}
 if _BFLOAT16 is not None:
@@ -206,7 +208,7 @@ def empty(shape, dtype=np.float32, device=None):
 
 
 class Tensors:
-    """The arrays of one call on a device: uploaded where they are not there, and kept as long as the call needs them."""
+    """The arrays of one call on a device: uploaded where they are not there, and kept as long as it needs them."""
 
     def __init__(self, device, *values):
         sessions = {value._buffer.session for value in values if isinstance(value, Array)}

@@ -1,6 +1,7 @@
 """Attention, its gradients, and the merge of parts."""
 
 import ctypes
+import inspect
 import json
 import math
 
@@ -22,6 +23,8 @@ def _byref(struct):
 
 def _axes(array, layout):
     """The array with axes (batch, head, sequence, head dim)."""
+    if layout == "bhsd":
+        return array
     order = _LAYOUTS[layout]
     return Array(array._buffer, [array.shape[i] for i in order], array.dtype, tuple(array.strides[i] for i in order),
                  array._offset)
@@ -34,12 +37,8 @@ def _strides(tensor):
 
 def _alignment(tensors):
     """What all addresses and strides, in bytes, are multiples of: at most 16."""
-    unit = 16
-    for tensor in tensors:
-        unit = math.gcd(unit, tensor._offset)
-        for extent, stride in zip(tensor.shape[:3], tensor.strides[:3]):
-            unit = math.gcd(unit, stride if extent > 1 else 0)
-    return max(unit, tensors[0].dtype.itemsize)
+    taken = [stride for tensor in tensors for extent, stride in zip(tensor.shape[:3], tensor.strides) if extent > 1]
+    return max(math.gcd(16, *taken, *(tensor._offset for tensor in tensors)), tensors[0].dtype.itemsize)
 
 
 def _whole(value, name, least, most):
@@ -236,6 +235,17 @@ def _address(tensor):
     return tensor._memory() if tensor.size else 0
 
 
+def _with_options(function):
+    """Shows the options of _Call in the signature of a function that takes them as **options."""
+    own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    names = {p.name for p in own}
+    options = [p for p in inspect.signature(_Call).parameters.values()
+               if p.kind is p.KEYWORD_ONLY and p.name not in names | {"others"}]
+    function.__signature__ = inspect.Signature(own + options)
+    return function
+
+
+@_with_options
 def attention(q, k, v, *, return_lse=True, **options):
     """Exact attention: softmax(scale * q . k^T) . v, as FlashAttention computes it.
 
@@ -249,8 +259,8 @@ def attention(q, k, v, *, return_lse=True, **options):
     mask: bool (True attends) or the type of q (added), 1 to 4 axes that broadcast to (batch, heads, rows, keys).
     scale: default 1 / sqrt(head dim). softcap: scores become softcap * tanh(score / softcap).
     slopes: (heads) or (batch, heads), ALiBi; slopes_of="mask" multiplies the mask instead. sinks: (heads).
-    block_map: (batch or 1, heads, blocks of rows, blocks of keys) of 0 hidden, 1 visible, 2 as the mask says, for blocks
-    of block_size.
+    block_map: (batch or 1, heads, blocks of rows, blocks of keys) of 0 hidden, 1 visible, 2 as the mask says, for
+    blocks of block_size.
     precision="float16" or "bfloat16": float32 rounded for matrix units. kernel, tuning, num_splits, batch_invariant,
     device: as of the tool. dtype="bfloat16" says that arrays of uint16 hold bfloat16.
 
@@ -280,6 +290,7 @@ def attention(q, k, v, *, return_lse=True, **options):
     return call.tensors.result(result), call.tensors.result(lse)
 
 
+@_with_options
 def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsinks=False, **options):
     """The gradients of sum(dout * out) + sum(dlse * lse), by recomputed tiles.
 
@@ -336,6 +347,7 @@ def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsink
     return tuple(map(call.tensors.result, results))
 
 
+@_with_options
 def block_map(q, k, v, *, heads=None, batches=None, **options):
     """The block map of a mask, which the device makes: an array for attention's block_map.
 
@@ -431,6 +443,7 @@ class Plan:
         return f"vkattn.Plan(kernel={about['kernel']!r}, dispatches={len(about['dispatches'])})"
 
 
+@_with_options
 def plan(q, k, v, *, backward=False, **options):
     """The plan of attention() with these arguments, or of its backward, without running it.
 

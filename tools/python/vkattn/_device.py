@@ -5,13 +5,15 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Dict, Tuple
 
 from . import _abi
 from ._library import DeviceError, library
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True)
+class Device:
     """A Vulkan device of this machine. `refusal` says why vkattn cannot use it, and is "" where it can."""
 
     index: int
@@ -159,7 +161,7 @@ class Session:
 
 
 _lock = threading.Lock()
-_sessions = {}
+_sessions: Dict[Tuple[int, str], Session] = {}
 
 
 def session_of(device=None):

@@ -59,6 +59,7 @@ class Library:
         self._libraries = [ctypes.CDLL(str(folder / f"{name}.so.{version}"))
                            for name in ("libvkattn", "libvkattn_runtime")]
         self._functions = {name: self._bind(name, *kinds) for name, kinds in _abi.FUNCTIONS.items()}
+        self._defaults = {}
 
     def _bind(self, name, result, kinds):
         function = next(getattr(library, name) for library in self._libraries if hasattr(library, name))
@@ -84,6 +85,12 @@ class Library:
 
     def made(self, kind):
         """A struct with its defaults."""
+        defaults = self._defaults.get(kind)
+        if defaults is None:
+            defaults = self._defaults[kind] = bytes(self._initialized(kind))
+        return kind.from_buffer_copy(defaults)
+
+    def _initialized(self, kind):
         struct = kind()
         name = "vkattn_" + "".join("_" + c.lower() if c.isupper() else c for c in kind.__name__[6:]).lstrip("_")
         init = self._functions.get(f"{name}_init_sized")
@@ -110,7 +117,8 @@ _library = None
 def library():
     """The libraries, which are loaded when they are needed first."""
     global _library
-    with _lock:
-        if _library is None:
-            _library = Library()
-        return _library
+    if _library is None:
+        with _lock:
+            if _library is None:
+                _library = Library()
+    return _library
