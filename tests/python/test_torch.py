@@ -1,0 +1,122 @@
+"""vkattn.torch against PyTorch in float64, values and gradients."""
+
+import doctest
+import importlib.util
+import itertools
+import unittest
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+if HAS_TORCH:
+    import torch
+    import vkattn.torch
+
+ALLOWED = {"float32": 3e-5, "float16": 6e-3, "bfloat16": 5e-2}  # of the largest element
+
+
+def exact(q, k, v, mask, is_causal, scale):
+    """PyTorch's definition, step by step."""
+    group = q.shape[-3] // k.shape[-3] if q.dim() > 2 else 1
+    if group > 1:
+        k, v = (x.repeat_interleave(group, -3) for x in (k, v))
+    scores = q @ k.transpose(-2, -1) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:]).tril().bool(), -torch.inf)
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    elif mask is not None:
+        scores = scores + mask
+    return torch.softmax(scores, -1) @ v
+
+
+@unittest.skipUnless(HAS_TORCH, "torch is not installed")
+class Torch(unittest.TestCase):
+    def check(self, shapes, dtype, mask=None, is_causal=False, scale=None, **options):
+        kind = getattr(torch, dtype)
+        tensors = [torch.randn(shape).to(kind).requires_grad_() for shape in shapes]
+        if mask is not None and mask.dtype != torch.bool:
+            mask = mask.detach().clone().to(kind).requires_grad_()
+        out = vkattn.torch.scaled_dot_product_attention(*tensors, mask, is_causal=is_causal, scale=scale, **options)
+        wide = [x.detach().double().requires_grad_() for x in tensors]
+        wide_mask = mask
+        if mask is not None and mask.dtype != torch.bool:
+            wide_mask = mask.detach().double().requires_grad_()
+        right = exact(*wide, wide_mask, is_causal, scale)
+        self.assertEqual((out.shape, out.dtype), (right.shape, kind))
+        dout = torch.randn(right.shape).to(kind)
+        out.backward(dout)
+        right.backward(dout.double())
+        pairs = [(out.detach(), right.detach())] + [(x.grad, y.grad) for x, y in zip(tensors, wide)]
+        if wide_mask is not mask:
+            pairs.append((mask.grad, wide_mask.grad))
+        for got, wanted in pairs:
+            allowed = ALLOWED[dtype] * max(1, wanted.abs().max().item())
+            self.assertLessEqual((got.double() - wanted).abs().max().item(), allowed)
+
+    def test_combinations(self):
+        torch.manual_seed(1)
+        sizes = ((2, 4, 9, 16), (2, 4, 21, 16), (2, 4, 21, 24))
+        masks = {"none": None, "bool": torch.rand(9, 21) < 0.8, "keys": torch.rand(2, 1, 1, 21) < 0.8,
+                 "float": torch.randn(9, 21), "heads": torch.randn(4, 9, 21), "whole": torch.randn(2, 4, 9, 21)}
+        for mask in masks.values():
+            if mask is not None and mask.dtype == torch.bool:
+                mask[..., 0] = True  # PyTorch has NaN for rows that see nothing
+        for dtype, (name, mask), scale in itertools.product(ALLOWED, masks.items(), (None, -0.2)):
+            with self.subTest(dtype=dtype, mask=name, scale=scale):
+                self.check(sizes, dtype, mask, scale=scale)
+        for dtype in ALLOWED:
+            with self.subTest(dtype=dtype, causal=True):
+                self.check(sizes, dtype, is_causal=True)
+                self.check(((2, 4, 9, 16), (2, 2, 21, 16), (2, 2, 21, 24)), dtype, is_causal=True, enable_gqa=True)
+
+    def test_shapes(self):
+        torch.manual_seed(2)
+        self.check(((9, 16), (21, 16), (21, 8)), "float32")
+        self.check(((3, 9, 16), (3, 21, 16), (3, 21, 8)), "float32", torch.randn(3, 9, 21))
+        self.check(((2, 1, 3, 9, 16), (2, 1, 3, 21, 16), (2, 1, 3, 21, 8)), "float32", torch.randn(2, 1, 1, 9, 21))
+        self.check(((2, 4, 9, 16), (1, 4, 21, 16), (1, 4, 21, 8)), "float32", is_causal=True)
+        q = torch.randn(2, 9, 4, 16).transpose(1, 2)
+        same = vkattn.torch.attention(q, q, q)
+        torch.testing.assert_close(same, vkattn.torch.attention(*(q.contiguous(),) * 3), rtol=0, atol=0)
+
+    def test_wrong_arguments(self):
+        x = torch.ones(1, 2, 3, 8)
+        sdpa, plain = vkattn.torch.scaled_dot_product_attention, vkattn.torch.attention
+        for call, kind, text in (
+                (lambda: sdpa(x, x, x, dropout_p=0.1), NotImplementedError, "dropout_p"),
+                (lambda: sdpa(x, x, x, x[0], is_causal=True), ValueError, "attn_mask: goes"),
+                (lambda: sdpa(x, x, x, torch.ones(4, 3)), ValueError, "attn_mask"),
+                (lambda: sdpa(x[0, 0, 0], x, x), ValueError, "query: has 1"),
+                (lambda: sdpa(x.repeat(1, 2, 1, 1), x, x), ValueError, "key: 2 heads"),
+                (lambda: plain(x.double(), x, x), TypeError, "q: torch.float64"),
+                (lambda: plain(x, x.half(), x), TypeError, "k: torch.float16"),
+                (lambda: plain(x, x, 1), TypeError, "v: int"),
+                (lambda: plain(x, x, x, mask=torch.ones(3, 3).long()), TypeError, "mask: torch.int64"),
+                (lambda: plain(x, x, x, return_lse=True), TypeError, "return_lse"),
+                (lambda: plain(x, x, x, window=1), ValueError, "window")):
+            with self.subTest(text), self.assertRaises(kind) as raised:
+                call()
+            self.assertTrue(str(raised.exception).startswith(text), str(raised.exception))
+
+    def test_docs(self):
+        self.assertEqual(doctest.testmod(vkattn.torch).failed, 0)
+
+    def test_module(self):
+        """A layer of a model learns."""
+        torch.manual_seed(3)
+        project = torch.nn.Linear(16, 48)
+        x, target = torch.randn(2, 12, 16), torch.randn(2, 12, 16)
+        optimizer = torch.optim.Adam(project.parameters(), lr=0.03)
+        losses = []
+        for _ in range(30):
+            q, k, v = (part.reshape(2, 12, 2, 8).transpose(1, 2) for part in project(x).chunk(3, -1))
+            out = vkattn.torch.attention(q, k, v, causal=True).transpose(1, 2).reshape(2, 12, 16)
+            loss = (out - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        self.assertLess(losses[-1], 0.8 * losses[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
