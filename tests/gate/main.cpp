@@ -72,7 +72,8 @@ std::optional<LoopWork> work_of(const core::Pipeline& p) {
     const bool of_tiles = kernel.starts_with("forward_tiles"), of_rows = kernel.starts_with("forward_rows");
     if (!of_tiles && !of_rows) return {};
     const auto constant = [&](const char* name) { return double(core::constant_of(p, name)); };
-    const double rows = constant("rows"), lanes = constant("lanes"), lines = kernel.ends_with("_dot") ? 2 : 1;
+    const double rows = constant("rows"), lanes = constant("lanes"),
+                 lines = p.module.has(core::macros::DOT) ? 2 : 1;
     const double out_dims = 4 * std::ceil(constant("head_dim_v") / (4 * lanes));  // of an invocation
     if (of_rows) {
         const double dims = 4 * std::ceil(constant("head_dim_qk") / (4 * lanes));

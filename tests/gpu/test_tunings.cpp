@@ -318,8 +318,7 @@ void add_row(const core::MatrixRow& row, Rows& rows) {
         [&](const std::string& words) { return "s=2 " + words + mask; }, "s=2" + mask,
         [&](const core::Plan& plan, const core::MatrixNumbers& n) {
             if (is(row, core::USE_SHARED)) CHECK(n.move >= MOVE_SHARED);
-            const std::string module(core::name_of(plan.pipelines.front().module));
-            CHECK(module.ends_with("_bias") == is(row, core::USE_BIAS));
+            CHECK(plan.pipelines.front().module.has(core::macros::BIAS) == is(row, core::USE_BIAS));
             return matrix_sizes(row, plan.tiles);
         });
 }
