@@ -1,5 +1,6 @@
 """Arrays on the device, and what arguments may not be."""
 
+import pickle
 import unittest
 
 import numpy as np
@@ -46,9 +47,41 @@ class Arrays(unittest.TestCase):
         values = vkattn.array(np.concatenate([v, np.full_like(v, np.nan)], 2))
         out, _ = vkattn.attention(vkattn.array(q), cache[:, :, :9], values[:, :, :9])
         np.testing.assert_array_equal(out.numpy(), vkattn.attention(q, k, v)[0])
-        for key in (np.s_[0, 0, 0, 0, 0], np.s_[..., ...], np.s_[5], np.s_[:, :, ::-1], np.s_[..., ::2], "x", None):
+        for key in (np.s_[0, 0, 0, 0, 0], np.s_[..., ...], np.s_[5], np.s_[:, :, ::-1], np.s_[..., ::2], "x", None,
+                    np.array([0, 1]), True):
             with self.assertRaises(IndexError):
                 on_device[key]
+
+    def test_assignment(self):
+        random = np.random.default_rng(6)
+        x = random.standard_normal((2, 3, 5, 4)).astype(np.float32)
+        for key in (np.s_[...], np.s_[:, :, 2:3], np.s_[:, 1], np.s_[1, :, ::2], np.s_[..., 1:3], np.s_[0, 0, 0],
+                    np.s_[:, :, 3:3]):
+            on_device, copy = vkattn.array(x), x.copy()
+            new = random.standard_normal(x[key].shape).astype(np.float32)
+            on_device[key] = copy[key] = new
+            np.testing.assert_array_equal(on_device.numpy(), copy)
+            on_device[key], copy[key] = vkattn.array(np.full(4, 2, np.float32))[:new.shape[-1]], 2
+            np.testing.assert_array_equal(on_device.numpy(), copy)
+        with self.assertRaisesRegex(TypeError, "^value: is float64"):
+            on_device[0] = np.zeros(4)
+        with self.assertRaises(ValueError):
+            on_device[0] = np.zeros(3, np.float32)
+
+    def test_what_an_array_is_not(self):
+        x = vkattn.array(np.zeros((1, 2, 3, 4), np.float32))
+        for call in (lambda: pickle.dumps(x), lambda: x + np.ones(4), lambda: np.ones(4) + x,
+                     lambda: vkattn.array(np.array([object()])), lambda: vkattn.array(np.array(["text"]))):
+            with self.assertRaises(TypeError):
+                call()
+        for shape in ((-1, 4), (2**62, 4)):
+            with self.assertRaisesRegex(ValueError, "^shape: "):
+                vkattn.empty(shape)
+        with self.assertRaisesRegex(TypeError, "^shape: "):
+            vkattn.empty((2.5, 3))
+        columns = vkattn.array(np.zeros((1, 2, 3, 8, 3), np.float32))
+        with self.assertRaisesRegex(ValueError, "^q: the elements of a row"):
+            vkattn.attention(*(columns[..., i] for i in range(3)))
 
     def test_dlpack(self):
         x = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)
@@ -116,7 +149,7 @@ WRONG = [
     (lambda a: a(Q, K, V, align="left"), ValueError, "align: 'left'"),
     (lambda a: a(Q, K, V, align=2**40), ValueError, "align: "),
     (lambda a: a(Q, K, V, scale=np.inf), ValueError, "scale: "),
-    (lambda a: a(Q, K, V, scale="x"), TypeError, ""),
+    (lambda a: a(Q, K, V, scale="x"), TypeError, "scale: 'x'"),
     (lambda a: a(Q, K, V, softcap=-1.0), ValueError, "softcap: "),
     (lambda a: a(Q, K, V, softcap=float("nan")), ValueError, "softcap: "),
     (lambda a: a(Q, K, V, mask=1), TypeError, "mask: int is no array"),
@@ -155,7 +188,15 @@ WRONG = [
     (lambda a: a(Q, K, V, device=2.5), TypeError, "device: float"),
     (lambda a: a(Q, K, V, device="no such device"), ValueError, "device: "),
     (lambda a: a(Q, K, V, device=99), ValueError, "device: "),
-    (lambda a: a(Q, K, V, no_such_option=1), TypeError, ""),
+    (lambda a: a(Q, K, V, no_such_option=1), TypeError, "no_such_option: is no option of attention()"),
+    (lambda a: a(Q, K, V, scale=np.nan), ValueError, "scale: "),
+    (lambda a: a(Q, K, V, softcap=None), TypeError, "softcap: "),
+    (lambda a: a(Q, K, V, kernel=5), TypeError, "kernel: 5"),
+    (lambda a: a(Q, K, V, kernel="ti\0les"), ValueError, "kernel: "),
+    (lambda a: a(Q, K, V, layout=[]), ValueError, "layout: []"),
+    (lambda a: a(Q, *[np.broadcast_to(np.ones((1, 2, 1, 8), np.float32), (1, 2, 2**32 + 5, 8))] * 2), ValueError, "k: "),
+    (lambda a: vkattn.plan((1, 8, 2**32 + 512, 64), (1, 8, 64, 64), (1, 8, 64, 64)), ValueError, "q: "),
+    (lambda a: vkattn.plan((1, 8, 64, 64), K, V), TypeError, "q, k and v: "),
     (lambda a: vkattn.attention_backward(OUT[:, :, :5], Q, K, V, OUT, LSE), ValueError, "dout: shape"),
     (lambda a: vkattn.attention_backward(OUT, Q, K, V, OUT[..., :8], LSE), ValueError, "out: shape"),
     (lambda a: vkattn.attention_backward(OUT, Q, K, V, OUT, LSE[..., :5]), ValueError, "lse: shape"),

@@ -15,12 +15,16 @@ SHAPE = (1, 2, 33, 16)
 X = np.random.default_rng(3).standard_normal(SHAPE).astype(np.float32)
 
 LIVE_AT_EXIT = """
-import threading, numpy as np, vkattn
+import threading, time, numpy as np, vkattn
 x = vkattn.array(np.ones((1, 2, 33, 16), np.float32))
 kept = [vkattn.attention(x, x, x), vkattn.plan(x, x, x)]
 cycle = {"kept": kept}
 cycle["self"] = cycle
-threading.Thread(target=lambda: vkattn.attention(x, x, x), daemon=True).start()
+def work():
+    while True:
+        vkattn.attention(x, x, x)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
 print("done")
 """
 NO_VULKAN = """
@@ -111,11 +115,11 @@ class Process(unittest.TestCase):
     @unittest.skipUnless(hasattr(os, "fork"), "there is no fork")
     def test_fork(self):
         vkattn.attention(X, X, X)
-        session, child = session_of(), os.fork()
+        child = os.fork()
         if child == 0:
             said = 1
             try:
-                session.check()
+                vkattn.attention(X, X, X)
             except RuntimeError as error:
                 said = 0 if "forked" in str(error) else 2
             finally:

@@ -5,6 +5,8 @@ import importlib.util
 import itertools
 import unittest
 
+import numpy as np
+
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
     import torch
@@ -92,10 +94,45 @@ class Torch(unittest.TestCase):
                 (lambda: plain(x, x, 1), TypeError, "v: int"),
                 (lambda: plain(x, x, x, mask=torch.ones(3, 3).long()), TypeError, "mask: torch.int64"),
                 (lambda: plain(x, x, x, return_lse=True), TypeError, "return_lse"),
+                (lambda: sdpa(x, x, x, [[True]]), TypeError, "attn_mask: list"),
+                (lambda: sdpa(x, x.repeat(2, 1, 1, 1), x), ValueError, "key and value"),
+                (lambda: plain(x, x, x, sinks=[1.0, 2.0]), TypeError, "sinks"),
                 (lambda: plain(x, x, x, window=1), ValueError, "window")):
             with self.subTest(text), self.assertRaises(kind) as raised:
                 call()
             self.assertTrue(str(raised.exception).startswith(text), str(raised.exception))
+
+    def test_what_happens_before_the_backward(self):
+        torch.manual_seed(4)
+        x = torch.randn(2, 4, 9, 16, requires_grad=True)
+        out = vkattn.torch.attention(x, x, x)
+        out.mul_(2)  # of memory that the backward reads
+        with self.assertRaisesRegex(RuntimeError, "inplace"):
+            out.sum().backward()
+        lengths = np.array([3, 9], np.int32)
+        for change in (0, 2):
+            x.grad = None
+            out = vkattn.torch.attention(x, x, x, kv_lengths=lengths)
+            lengths -= change
+            out.square().sum().backward()
+            first = x.grad.clone() if change == 0 else first
+        torch.testing.assert_close(x.grad, first, rtol=0, atol=0)
+        out = vkattn.torch.attention(x[:, :, :2], x, x, kernel="rows")
+        out.sum().backward()  # the kernel has no backward: the planner chooses
+
+    def test_sinks(self):
+        torch.manual_seed(5)
+        x, sinks = torch.randn(2, 4, 9, 16), torch.randn(4, requires_grad=True)
+        dout = torch.randn(2, 4, 9, 16)
+        vkattn.torch.attention(x, x, x, sinks=sinks).backward(dout)
+        wide = sinks.detach().double().requires_grad_()
+        scores = x.double() @ x.double().transpose(-2, -1) / 4
+        column = wide[None, :, None, None].expand(2, 4, 9, 1)
+        weights = torch.softmax(torch.cat([scores, column], -1), -1)[..., :-1]
+        (weights @ x.double()).backward(dout.double())
+        torch.testing.assert_close(sinks.grad.double(), wide.grad, rtol=1e-4, atol=1e-4)
+        with self.assertRaisesRegex(NotImplementedError, "^slopes: "):
+            vkattn.torch.attention(x, x, x, slopes=torch.ones(4, requires_grad=True))
 
     def test_docs(self):
         self.assertEqual(doctest.testmod(vkattn.torch).failed, 0)

@@ -19,7 +19,7 @@ Name: vkattn
 Version: {version}
 Summary: Exact attention, forward and backward, on every GPU that Vulkan reaches
 Requires-Python: >=3.9
-Requires-Dist: numpy
+Requires-Dist: numpy>=1.22
 Description-Content-Type: text/markdown
 
 {description}"""

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, overload, type_check_only
+from typing import Any, Literal, NoReturn, Protocol, SupportsFloat, overload, type_check_only
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,7 @@ class Device:
 _Device = Device | int | str | None
 
 class Array:
-    __array_priority__: int
+    __array_ufunc__: None
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     strides: tuple[int, ...]
@@ -53,6 +53,8 @@ class Array:
     def nbytes(self) -> int: ...
     def __len__(self) -> int: ...
     def __getitem__(self, key: Any) -> Array: ...
+    def __setitem__(self, key: Any, value: _Tensor) -> None: ...
+    def __reduce__(self) -> NoReturn: ...
     def numpy(self) -> _Host: ...
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> _Host: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
@@ -69,7 +71,7 @@ def array(value: _Tensor, device: _Device = None) -> Array: ...
 def empty(shape: Sequence[int], dtype: npt.DTypeLike = ..., device: _Device = None) -> Array: ...
 @overload
 def attention(q: Array, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] = True, causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: float = 0.0, scale: float | None = None,
+    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
     kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
@@ -79,7 +81,7 @@ def attention(q: Array, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] = T
     dtype: str | None = None) -> tuple[Array, Array]: ...
 @overload
 def attention(q: Array, k: _Tensor, v: _Tensor, *, return_lse: Literal[False], causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: float = 0.0, scale: float | None = None,
+    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
     kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
@@ -89,7 +91,7 @@ def attention(q: Array, k: _Tensor, v: _Tensor, *, return_lse: Literal[False], c
     dtype: str | None = None) -> Array: ...
 @overload
 def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] = True, causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: float = 0.0, scale: float | None = None,
+    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
     kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
@@ -99,7 +101,17 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] =
     dtype: str | None = None) -> tuple[Any, Any]: ...
 @overload
 def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[False], causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: float = 0.0, scale: float | None = None,
+    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
+    mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
+    kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
+    slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
+    block_map: Array | _Host | None = None, block_size: tuple[int, int] = ..., layout: Literal["bhsd",
+    "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
+    num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
+    dtype: str | None = None) -> Any: ...
+@overload
+def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: bool, causal: bool = False,
+    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
     kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
@@ -109,7 +121,7 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[False],
     dtype: str | None = None) -> Any: ...
 def attention_backward(dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor, *,
     dlse: _Tensor | None = None, dbias: bool = False, dsinks: bool = False, causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: float = 0.0, scale: float | None = None,
+    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
     kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
@@ -118,8 +130,8 @@ def attention_backward(dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _
     num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
     dtype: str | None = None) -> tuple[Any, ...]: ...
 def block_map(q: _Tensor, k: _Tensor, v: _Tensor, *, heads: int | None = None, batches: int | None = None,
-    causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: float = 0.0,
-    scale: float | None = None, mask: _Tensor | None = None, align: Literal["bottom-right",
+    causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0,
+    scale: SupportsFloat | None = None, mask: _Tensor | None = None, align: Literal["bottom-right",
     "top-left"] | int = "bottom-right", kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None,
     slopes: _Numbers | None = None, slopes_of: Literal["distance", "mask"] = "distance",
     sinks: _Numbers | None = None, block_map: Array | _Host | None = None, block_size: tuple[int, int] = ...,
@@ -129,8 +141,8 @@ def block_map(q: _Tensor, k: _Tensor, v: _Tensor, *, heads: int | None = None, b
 def combine(parts: _Tensor | Sequence[_Tensor], lses: _Tensor | Sequence[_Tensor], *, sinks: _Numbers | None = None,
             device: _Device = None, dtype: str | None = None) -> tuple[Any, Any]: ...
 def plan(q: _Tensor | _Shape, k: _Tensor | _Shape, v: _Tensor | _Shape, *, backward: bool = False,
-    causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: float = 0.0,
-    scale: float | None = None, mask: _Tensor | None = None, align: Literal["bottom-right",
+    causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0,
+    scale: SupportsFloat | None = None, mask: _Tensor | None = None, align: Literal["bottom-right",
     "top-left"] | int = "bottom-right", kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None,
     slopes: _Numbers | None = None, slopes_of: Literal["distance", "mask"] = "distance",
     sinks: _Numbers | None = None, block_map: Array | _Host | None = None, block_size: tuple[int, int] = ...,

@@ -1,6 +1,7 @@
 """Arrays: numpy's on the host, Array on a device, and how both become tensors of a problem."""
 
 import math
+import operator
 from typing import Optional
 
 import numpy as np
@@ -40,19 +41,22 @@ def dtype_of(array, name, dtype=None):
 class Array:
     """Data on a device, from one call to the next.
 
-    Calls that are given Arrays return Arrays, and copy nothing. Slices, of axes but the last and with positive steps,
-    share the memory. `numpy()` and `numpy.asarray()` copy to the host.
+    Calls that are given an Array return Arrays, and copy nothing between host and device. Slices share the memory:
+    their steps are positive, and 1 along the last axis. An assignment to a slice copies to the device, `numpy()` and
+    `numpy.asarray()` copy to the host.
 
     >>> import numpy as np, vkattn
     >>> x = vkattn.array(np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4))
     >>> x[:, 1:].shape
     (1, 1, 3, 4)
-    >>> float(np.asarray(x[:, 1:])[0, 0, 0, 1])
-    13.0
+    >>> x[:, 1:, 2] = np.ones(4, np.float32)
+    >>> np.asarray(x)[0, :, 2]
+    array([[ 8.,  9., 10., 11.],
+           [ 1.,  1.,  1.,  1.]], dtype=float32)
     """
 
     __slots__ = ("_buffer", "_offset", "shape", "dtype", "strides", "__weakref__")
-    __array_priority__ = 100
+    __array_ufunc__ = None  # numpy computes nothing with what is on a device
 
     def __init__(self, buffer, shape, dtype, strides=None, offset=0):
         self._buffer, self._offset = buffer, offset
@@ -89,8 +93,10 @@ class Array:
 
     def __getitem__(self, key):
         keys = list(key) if isinstance(key, tuple) else [key]
-        if keys.count(Ellipsis) > 1 or any(not isinstance(k, (slice, int, np.integer, type(...))) for k in keys):
-            raise IndexError("an Array is sliced by slices, integers and ...")
+        if any(isinstance(k, bool) or not isinstance(k, (slice, int, np.integer, type(...))) for k in keys):
+            raise IndexError("an Array is indexed by slices, integers and ...")
+        if keys.count(Ellipsis) > 1:
+            raise IndexError("an Array is indexed by one ... at most")
         if Ellipsis in keys:
             at = keys.index(Ellipsis)
             keys[at:at + 1] = [slice(None)] * (self.ndim - len(keys) + 1)
@@ -112,6 +118,26 @@ class Array:
             shape.append(count)
             strides.append(stride * step)
         return Array(self._buffer, shape, self.dtype, tuple(strides), offset)
+
+    def __setitem__(self, key, value):
+        view = self[key]
+        value = value.numpy() if isinstance(value, Array) else as_host_array(value, "value")
+        if value.dtype != view.dtype:
+            raise TypeError(f"value: is {value.dtype}, and the Array is {view.dtype}")
+        value = np.ascontiguousarray(np.broadcast_to(value, view.shape))
+        if not value.size:
+            return
+        # The trailing axes that lie densely are written at once.
+        run, axis = view.dtype.itemsize, view.ndim
+        while axis and (view.strides[axis - 1] == run or view.shape[axis - 1] == 1):
+            axis -= 1
+            run *= view.shape[axis]
+        for i, index in enumerate(np.ndindex(view.shape[:axis])):
+            offset = view._offset + sum(n * stride for n, stride in zip(index, view.strides))
+            view._buffer.write(value.ctypes.data + i * run, run, offset)
+
+    def __reduce__(self):
+        raise TypeError("an Array is on a device: send its numpy() instead")
 
     def numpy(self):
         """A copy in the host's memory."""
@@ -174,9 +200,11 @@ def _span(array):
 def upload(session, array):
     """An Array with the content of a numpy array. Strides that the library takes stay, where they waste little."""
     item = array.itemsize
+    if array.dtype.kind not in "biufV" or array.dtype.hasobject:
+        raise TypeError(f"value: {array.dtype} holds no numbers")
     fits = array.size and array.ndim and array.strides[-1] in (item, 0 if array.shape[-1] == 1 else item)
     if not (fits and all(s >= 0 and s % item == 0 for s in array.strides) and _span(array) <= 2 * array.nbytes):
-        array = np.ascontiguousarray(array)
+        array = np.ascontiguousarray(array).reshape(array.shape)
     buffer = Buffer(session, _span(array))
     buffer.write(array.ctypes.data, _span(array))
     return Array(buffer, array.shape, array.dtype, array.strides if array.size else None)
@@ -203,8 +231,18 @@ def empty(shape, dtype=np.float32, device=None):
     >>> vkattn.empty((2, 4), "float16").shape
     (2, 4)
     """
-    dtype = np.dtype(dtype)
-    return Array(Buffer(session_of(device), math.prod(shape) * dtype.itemsize), shape, dtype)
+    return _allocated(session_of(device), shape, np.dtype(dtype))
+
+
+def _allocated(session, shape, dtype):
+    try:
+        shape = tuple(operator.index(extent) for extent in shape)
+    except TypeError:
+        raise TypeError(f"shape: {shape!r} is not of whole numbers") from None
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or size_bytes >= 1 << 62:
+        raise ValueError(f"shape: {shape!r} is no shape of an array")
+    return Array(Buffer(session, size_bytes), shape, dtype)
 
 
 class Tensors:
@@ -224,6 +262,8 @@ class Tensors:
         """An Array of any array."""
         if not isinstance(value, Array):
             value = upload(self.session, as_host_array(value, name))
+        elif value.ndim and value.shape[-1] > 1 and value.strides[-1] != value.dtype.itemsize:
+            raise ValueError(f"{name}: the elements of a row do not lie side by side")
         self._kept.append(value)
         return value
 
@@ -248,7 +288,7 @@ class Tensors:
 
     def output(self, shape, dtype):
         """An Array that a call writes."""
-        made = Array(Buffer(self.session, math.prod(shape) * np.dtype(dtype).itemsize), shape, dtype)
+        made = _allocated(self.session, shape, np.dtype(dtype))
         self._kept.append(made)
         return made
 

@@ -1,6 +1,7 @@
 """Attention, its gradients, and the merge of parts."""
 
 import ctypes
+import functools
 import inspect
 import json
 import math
@@ -50,10 +51,29 @@ def _whole(value, name, least, most):
     return int(value)
 
 
+def _real(value, name):
+    """A number, as the C ABI has it."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: {value!r} is no number") from None
+
+
+def _text(value, name):
+    """A text for the C ABI, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {value!r} is no text")
+    if "\0" in value:
+        raise ValueError(f"{name}: {value!r} has a zero in it")
+    return value.encode()
+
+
 def _heads(array, name, layout):
     if len(array.shape) != 4:
         raise ValueError(f"{name}: has {len(array.shape)} axes, not the 4 of {layout!r}")
-    return [array.shape[i] for i in _LAYOUTS[layout]]
+    return [_whole(array.shape[i], name, 0, 2**32 - 1) for i in _LAYOUTS[layout]]
 
 
 class _Call:
@@ -63,7 +83,7 @@ class _Call:
                  align="bottom-right", kv_lengths=None, query_offsets=None, slopes=None, slopes_of="distance",
                  sinks=None, block_map=None, block_size=(128, 128), layout="bhsd", precision=None, kernel=None,
                  tuning=None, num_splits=0, batch_invariant=False, device=None, dtype=None, others=()):
-        if layout not in _LAYOUTS:
+        if not isinstance(layout, str) or layout not in _LAYOUTS:
             raise ValueError(f"layout: {layout!r} is not 'bhsd' or 'bshd'")
         self.layout = layout
         self.tensors = Tensors(device, q, k, v, mask, kv_lengths, query_offsets, slopes, sinks, block_map, *others)
@@ -78,11 +98,12 @@ class _Call:
 
     def _set_tensors(self, q, k, v, dtype):
         p, names = self.problem, ("q", "k", "v")
-        placed = [self.tensors.place(x, name) for x, name in zip((q, k, v), names)]
-        types = [dtype_of(x, name, dtype) for x, name in zip(placed, names)]
-        for x, kind, name in zip(placed[1:], types[1:], names[1:]):
+        given = [x if isinstance(x, Array) else as_host_array(x, name) for x, name in zip((q, k, v), names)]
+        types = [dtype_of(x, name, dtype) for x, name in zip(given, names)]
+        for x, kind, name in zip(given[1:], types[1:], names[1:]):
             if kind != types[0]:
-                raise TypeError(f"{name}: is {x.dtype}, and q is {placed[0].dtype}")
+                raise TypeError(f"{name}: is {x.dtype}, and q is {given[0].dtype}")
+        placed = [self.tensors.place(x, name) for x, name in zip(given, names)]
         shapes = [_heads(x, name, self.layout) for x, name in zip(placed, names)]
         if shapes[1][:3] != shapes[2][:3]:
             raise ValueError(f"v: batch, heads and sequence {tuple(shapes[2][:3])} are not those of k, "
@@ -108,9 +129,11 @@ class _Call:
             raise ValueError(f"window: {window!r} is not (left, right)") from None
         p.window_left, p.window_right = (-1 if side is None else _whole(side, "window", -1, 2**63 - 1)
                                          for side in (left, right))
-        p.softcap = softcap
+        p.softcap = _real(softcap, "softcap")
         if scale is not None:
-            p.softmax_scale = scale
+            p.softmax_scale = _real(scale, "scale")
+            if math.isnan(p.softmax_scale):  # the C ABI's default
+                raise ValueError("scale: is not a number")
         if align == "top-left":
             p.align = _abi.VKATTN_ALIGN_TOP_LEFT
         elif isinstance(align, (int, np.integer)):
@@ -135,7 +158,7 @@ class _Call:
         p.mask_rank = mask.ndim
         strides = [0] * (4 - mask.ndim) + [s // mask.dtype.itemsize for s in mask.strides]
         for i, extent in enumerate(mask.shape):
-            p.mask_extents[i] = extent
+            p.mask_extents[i] = _whole(extent, "mask", 0, 2**32 - 1)
         p.mask_strides = _abi.VkattnStrides(*strides[:3])
         self.mask = mask
         self.args["mask"] = mask._memory()
@@ -175,7 +198,8 @@ class _Call:
         if len(shape) != 4:
             raise ValueError(f"block_map: has {len(shape)} axes, not the 4 of (batch or 1, heads, blocks of queries, "
                              "blocks of keys)")
-        p.block_map, p.block_map_batches, p.block_map_heads = 1, shape[0], shape[1]
+        p.block_map = 1
+        p.block_map_batches, p.block_map_heads = (_whole(n, "block_map", 0, 2**32 - 1) for n in shape[:2])
         blocks = tuple(-(-n // size) for n, size in ((p.seqlen_q, p.block_rows), (p.seqlen_kv, p.block_keys)))
         if shape[2:] != blocks:
             raise ValueError(f"block_map: {shape[2:]} are not the {blocks} blocks of queries and keys")
@@ -187,11 +211,10 @@ class _Call:
 
     def _set_options(self, precision, kernel, tuning, num_splits, batch_invariant):
         self.options = library().made(_abi.VkattnOptions)
-        if precision not in _PRECISIONS:
+        if not isinstance(precision, (str, type(None))) or precision not in _PRECISIONS:
             raise ValueError(f"precision: {precision!r} is not 'storage', 'float16' or 'bfloat16'")
         self.options.precision = _PRECISIONS[precision]
-        self.options.kernel = kernel.encode() if kernel is not None else None
-        self.options.tuning = tuning.encode() if tuning is not None else None
+        self.options.kernel, self.options.tuning = _text(kernel, "kernel"), _text(tuning, "tuning")
         self.options.num_splits = _whole(num_splits, "num_splits", 0, 2**31)
         self.options.batch_invariant = bool(batch_invariant)
         self.option_key = (kernel, tuning)
@@ -241,8 +264,17 @@ def _with_options(function):
     names = {p.name for p in own}
     options = [p for p in inspect.signature(_Call).parameters.values()
                if p.kind is p.KEYWORD_ONLY and p.name not in names | {"others"}]
-    function.__signature__ = inspect.Signature(own + options)
-    return function
+    signature = inspect.Signature(own + options)
+
+    @functools.wraps(function)
+    def checked(*arguments, **given):
+        for name in given:
+            if name not in signature.parameters:
+                raise TypeError(f"{name}: is no option of {function.__name__}()")
+        return function(*arguments, **given)
+
+    checked.__signature__ = signature
+    return checked
 
 
 @_with_options
@@ -256,13 +288,15 @@ def attention(q, k, v, *, return_lse=True, **options):
 
     causal, window=(left, right), align ("bottom-right", "top-left", or the key position of row 0): what rows see; -1 is
     no bound. query_offsets: align of each batch. kv_lengths: keys of each batch.
-    mask: bool (True attends) or the type of q (added), 1 to 4 axes that broadcast to (batch, heads, rows, keys).
+    mask: bool (True attends) or the type of q (added), 1 to 4 axes that broadcast to (batch, heads, rows, keys). Fewer
+    heads that divide those of q are shared, and keys behind a last axis that is shorter, but not 1, are hidden.
     scale: default 1 / sqrt(head dim). softcap: scores become softcap * tanh(score / softcap).
     slopes: (heads) or (batch, heads), ALiBi; slopes_of="mask" multiplies the mask instead. sinks: (heads).
     block_map: (batch or 1, heads, blocks of rows, blocks of keys) of 0 hidden, 1 visible, 2 as the mask says, for
     blocks of block_size.
-    precision="float16" or "bfloat16": float32 rounded for matrix units. kernel, tuning, num_splits, batch_invariant,
-    device: as of the tool. dtype="bfloat16" says that arrays of uint16 hold bfloat16.
+    precision="float16" or "bfloat16": float32 rounded for matrix units. kernel, tuning: instead of the planner's choice.
+    num_splits: parts that the keys are split into. batch_invariant: a row's bits depend on nothing else in the batch.
+    device: an index, a part of a name, a UUID or a Device. dtype="bfloat16" says that arrays of uint16 hold bfloat16.
 
     Returns out, like q with the head dim of v, and lse, float32 (batch, heads, rows), the logarithm of the sum of e to
     the scores; out alone with return_lse=False. Results are numpy arrays, or Arrays if an input is one.
@@ -366,8 +400,11 @@ def block_map(q, k, v, *, heads=None, batches=None, **options):
     if p.mask == _abi.VKATTN_MASK_NONE:
         raise ValueError("mask: there is none, and a block map is made of one")
     shape = (1,) * (4 - call.mask.ndim) + call.mask.shape
+    if not isinstance(size, (tuple, list)) or len(size) != 2:
+        raise ValueError(f"block_size: {size!r} is not (rows, keys)")
     rows, keys = (-(-n // _whole(s, "block_size", 16, 2**30)) for n, s in zip((p.seqlen_q, p.seqlen_kv), size))
-    wanted = (shape[0] if batches is None else batches, shape[1] if heads is None else heads, rows, keys)
+    wanted = (shape[0] if batches is None else _whole(batches, "batches", 0, 2**32 - 1),
+              shape[1] if heads is None else _whole(heads, "heads", 1, 2**32 - 1), rows, keys)
     made = call.tensors.output(wanted, np.uint8)
     call._set_map(made, size)
     key = ("block map", bytes(p))
@@ -453,7 +490,9 @@ def plan(q, k, v, *, backward=False, **options):
     >>> vkattn.plan((1, 8, 512, 64), (1, 8, 512, 64), (1, 8, 512, 64), causal=True).explain()["num_splits"]
     1
     """
-    if isinstance(q, tuple):
+    if any(isinstance(x, (tuple, list)) for x in (q, k, v)):
+        if not all(isinstance(x, (tuple, list)) and len(x) == 4 for x in (q, k, v)):
+            raise TypeError("q, k and v: are three arrays, or three shapes of 4 extents")
         dtype = options.pop("dtype", None)
         storage = np.dtype(np.uint16 if str(dtype) == "bfloat16" else dtype or np.float32)
         session = session_of(options.get("device"))

@@ -6,7 +6,9 @@ import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Dict, Tuple
+from typing import Dict
+
+import numpy as np
 
 from . import _abi
 from ._library import DeviceError, library
@@ -53,6 +55,11 @@ def devices():
     return [_device_of(info) for info in infos]
 
 
+def _destroy_with(owner, session, function):
+    """Destroys the owner's handle when nobody has the owner any more; not at exit, when threads may still use it."""
+    weakref.finalize(owner, session.destroy, function, owner.handle).atexit = False
+
+
 class Buffer:
     """Device memory. It goes when nobody has it any more, or with its session."""
 
@@ -61,7 +68,7 @@ class Buffer:
         self.handle = session.create_buffer(size_bytes)
         self.size_bytes = size_bytes
         self.address = library().vkattn_buffer_address(self.handle)
-        self._finalizer = weakref.finalize(self, session.destroy, "vkattn_buffer_destroy", self.handle)
+        _destroy_with(self, session, "vkattn_buffer_destroy")
 
     def write(self, address, size_bytes, offset=0):
         """Copies from the host's memory."""
@@ -85,7 +92,7 @@ class NativePlan:
         self.handle = ctypes.c_void_p()
         library().call(create, session.context, *arguments, ctypes.byref(self.handle))
         session.add(self.handle)
-        self._finalizer = weakref.finalize(self, session.destroy, "vkattn_plan_destroy", self.handle)
+        _destroy_with(self, session, "vkattn_plan_destroy")
 
     def describe(self):
         """The text of vkattn_plan_describe, which is JSON."""
@@ -114,8 +121,8 @@ class Session:
     def check(self):
         """Refuses a process that was forked from the one that has opened the device."""
         if os.getpid() != self._process:
-            raise RuntimeError("this device was opened before the process was forked: open it in the child alone, "
-                               "or start processes by 'spawn'")
+            raise RuntimeError("a device was opened before this process was forked: open it in the children alone, or "
+                               "start them by 'spawn'")
         if self.runtime is None:
             raise DeviceError("the device is closed")
 
@@ -144,12 +151,14 @@ class Session:
         """The plan that was made for this key, or make(). Plans that were not asked for lately are let go."""
         with self._lock:
             found = self._plans.get(key)
-            if found is None:
-                found = self._plans[key] = make()
-                if len(self._plans) > self.most_plans:
-                    self._plans.popitem(last=False)
-            else:
+            if found is not None:
                 self._plans.move_to_end(key)
+                return found
+        made = make()  # it may compile for seconds, and other threads go on meanwhile
+        with self._lock:
+            found = self._plans.setdefault(key, made)
+            if len(self._plans) > self.most_plans:
+                self._plans.popitem(last=False)
             return found
 
     def run(self, function, plan, arguments):
@@ -161,7 +170,17 @@ class Session:
 
 
 _lock = threading.Lock()
-_sessions: Dict[Tuple[int, str], Session] = {}
+_sessions: Dict[str, Session] = {}
+
+
+def _after_fork():
+    """The child has no thread that could release what another thread held."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def session_of(device=None):
@@ -170,18 +189,19 @@ def session_of(device=None):
         return device
     if isinstance(device, Device):
         device = device.uuid
-    if device is not None and not isinstance(device, (int, str)):
+    if isinstance(device, bool) or not isinstance(device, (int, str, np.integer, type(None))):
         raise TypeError(f"device: {type(device).__name__} is no Device, index or text")
-    key = (os.getpid(), "" if device is None else str(device))
+    key = "" if device is None else str(device)
     with _lock:
+        for session in _sessions.values():
+            session.check()
         if key not in _sessions:
             try:
-                opened = Session(key[1])
+                opened = Session(key)
             except ValueError as error:
                 raise ValueError(f"device: {error}") from None
             # Two names of one device have one session: arrays of the one are arrays of the other.
-            same = next((s for s in _sessions.values() if s.device.uuid == opened.device.uuid
-                         and s.device.index == opened.device.index and s._process == key[0]), None)
+            same = next((s for s in _sessions.values() if s.device == opened.device), None)
             if same is not None:
                 library().vkattn_runtime_close(opened.runtime)
                 opened.runtime = None

@@ -114,6 +114,16 @@ _lock = threading.Lock()
 _library = None
 
 
+def _after_fork():
+    """The child has no thread that could release what another thread held."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def library():
     """The libraries, which are loaded when they are needed first."""
     global _library

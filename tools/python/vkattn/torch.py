@@ -44,35 +44,46 @@ def _checked(tensor, name, like=None):
     return tensor
 
 
+def _own(option):
+    """An option that stays as it is until the backward, whatever becomes of the caller's array."""
+    if isinstance(option, torch.Tensor):
+        return _to_numpy(option).copy()
+    return option.copy() if isinstance(option, np.ndarray) else option
+
+
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, mask, options):
-        arrays = [_to_numpy(x) for x in (q, k, v)]
-        options = dict(options, dtype="bfloat16" if q.dtype == torch.bfloat16 else None)
-        if mask is not None:
-            options["mask"] = _to_numpy(mask)
-        out, lse = _forward(*arrays, **options)
-        ctx.options = options
-        ctx.save_for_backward(q, k, v, mask if mask is not None else q.new_empty(0))
-        ctx.results = (out, lse)
-        ctx.has_mask = mask is not None
-        return _to_torch(out, q)
+    def forward(ctx, q, k, v, mask, sinks, options):
+        options = {name: _own(option) for name, option in options.items()}
+        options["dtype"] = "bfloat16" if q.dtype == torch.bfloat16 else None
+        given = {name: x for name, x in (("mask", mask), ("sinks", sinks)) if x is not None}
+        out, lse = _forward(*map(_to_numpy, (q, k, v)), **{name: _to_numpy(x) for name, x in given.items()}, **options)
+        result = _to_torch(out, q)
+        # PyTorch sees to it that none of them is changed before the backward.
+        ctx.save_for_backward(q, k, v, result, torch.from_numpy(lse), *given.values())
+        ctx.names, ctx.options = list(given), options
+        return result
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dout):
-        q, k, v, mask = ctx.saved_tensors
-        out, lse = ctx.results
-        options = {name: value for name, value in ctx.options.items() if name != "num_splits"}
-        dbias = ctx.has_mask and ctx.needs_input_grad[3]
-        gradients = _backward(_to_numpy(dout), *(_to_numpy(x) for x in (q, k, v)), out, lse, dbias=dbias, **options)
-        likes = (q, k, v) + ((mask,) if dbias else ())
-        found = [_to_torch(gradient, like) for gradient, like in zip(gradients, likes)]
-        return (*found[:3], found[3] if dbias else None, None)
+        q, k, v, out, lse, *rest = ctx.saved_tensors
+        given = dict(zip(ctx.names, rest))
+        options = {name: option for name, option in ctx.options.items() if name != "num_splits"}
+        if str(options.get("kernel")).startswith("rows"):
+            del options["kernel"]  # it has no backward
+        wants = {"mask": ctx.needs_input_grad[3], "sinks": ctx.needs_input_grad[4]}
+        arrays = {name: _to_numpy(x) for name, x in given.items()}
+        found = list(_backward(*map(_to_numpy, (dout, q, k, v, out)), lse.numpy(), dbias=wants["mask"],
+                               dsinks=wants["sinks"], **arrays, **options))
+        gradients = [_to_torch(found.pop(0), like) for like in (q, k, v)]
+        for name in ("mask", "sinks"):
+            gradients.append(_to_torch(found.pop(0), given[name]) if wants[name] else None)
+        return (*gradients, None)
 
 
-def attention(q, k, v, *, mask=None, **options):
-    """vkattn.attention() of tensors, with gradients for q, k, v and a float mask. Returns out.
+def attention(q, k, v, *, mask=None, sinks=None, **options):
+    """vkattn.attention() of tensors, with gradients for q, k, v, a float mask and sinks of float32. Returns out.
 
     The options are vkattn.attention()'s. A gradient of a gradient is refused by PyTorch.
 
@@ -87,9 +98,14 @@ def attention(q, k, v, *, mask=None, **options):
     _checked(q, "q")
     _checked(k, "k", q)
     _checked(v, "v", q)
-    if mask is not None and mask.dtype != torch.bool:
+    if mask is not None and getattr(mask, "dtype", None) != torch.bool:
         _checked(mask, "mask", q)
-    return _Attention.apply(q, k, v, mask, options)
+    if sinks is not None and (not isinstance(sinks, torch.Tensor) or sinks.dtype != torch.float32):
+        raise TypeError("sinks: is no torch.Tensor of torch.float32")
+    for name, option in options.items():
+        if isinstance(option, torch.Tensor) and option.requires_grad:
+            raise NotImplementedError(f"{name}: has no gradient here; detach() it")
+    return _Attention.apply(q, k, v, mask, sinks, options)
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
@@ -118,17 +134,23 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     batch, heads = leading[:-1], leading[-1] if leading else 1
 
     def four(tensor, own_heads):
-        whole = tensor.expand(*batch, own_heads, *tensor.shape[-2:]) if leading else tensor
+        try:
+            whole = tensor.expand(*batch, own_heads, *tensor.shape[-2:]) if leading else tensor
+        except RuntimeError as error:
+            raise ValueError(f"key and value do not broadcast to query: {error}") from None
         return whole.reshape(math.prod(batch), own_heads, *tensor.shape[-2:])
 
     kv_heads = key.shape[-3] if enable_gqa and key.dim() > 2 else heads
+    if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
+        raise TypeError(f"attn_mask: {type(attn_mask).__name__} is no torch.Tensor")
     if attn_mask is not None:
         scores = (*leading, query.shape[-2], key.shape[-2])
         try:
             whole = attn_mask.broadcast_to(scores)
         except RuntimeError as error:
             raise ValueError(f"attn_mask: {error}") from None
-        attn_mask = whole.reshape(-1, heads, *scores[-2:]) if query.dim() > 4 else attn_mask
+        if query.dim() > 4 or attn_mask.dim() == 0:
+            attn_mask = whole.reshape(-1, heads, *scores[-2:])
     out = attention(four(query, heads), four(key, kv_heads), four(value, kv_heads), mask=attn_mask, causal=is_causal,
                     align="top-left", scale=scale, device=device)
     return out.reshape(*leading, *out.shape[-2:])
