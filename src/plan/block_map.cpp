@@ -17,16 +17,6 @@ constexpr uint32_t block_threads = 256, row_lanes = 16;
 // A workgroup reads about 1 KiB at a time, and waits for it: more elements may take longer than drivers allow.
 constexpr uint64_t most_elements = uint64_t{1} << 26;
 
-// The elements that hide a key, and those that add something to its score.
-struct Meaning {
-    uint32_t hiding_bits, adding_bits;
-};
-Meaning meaning_of(const Problem& p) {
-    if (p.mask == VKATTN_MASK_BOOL) return {0, 0};
-    if (p.dtype == VKATTN_DTYPE_FLOAT32) return {0xff800000, 0x7fffffff};
-    return {p.dtype == VKATTN_DTYPE_FLOAT16 ? 0xfc00u : 0xff80u, 0x7fff};
-}
-
 // Elements of the mask that a block stands for.
 uint64_t elements_of_block(const push::block_map& push) {
     return uint64_t{std::min(push.block_rows, push.num_rows)} * std::min(push.block_keys, push.num_keys) *
@@ -53,8 +43,10 @@ push::block_map make_push(const Problem& p) {
     push.heads_of_mask = p.mask_strides.head == 0 ? p.num_heads_q : p.mask_group_size;
     push.batches_of_map = p.block_map_batches == 1 && p.mask_strides.batch != 0 ? p.batch : 1;
     push.element_shift = bytes / 2;
-    push.hiding_bits = meaning_of(p).hiding_bits;
-    push.adding_bits = meaning_of(p).adding_bits;
+    if (p.mask == VKATTN_MASK_FLOAT) {  // minus infinity hides, and all but zeros add something
+        push.hiding_bits = bytes == 4 ? 0xff800000 : p.dtype == VKATTN_DTYPE_FLOAT16 ? 0xfc00 : 0xff80;
+        push.adding_bits = bytes == 4 ? 0x7fffffff : 0x7fff;
+    }
     return push;
 }
 
