@@ -1,14 +1,14 @@
 #version 460
-// Makes the block map of a mask (VkattnProblem::block_map): what each block of query rows and keys is to forward and
-// backward. FlexAttention calls it a BlockMask (Dong et al., arXiv:2412.05496).
+// This kernel makes the block map of a mask (VkattnProblem::block_map), which says what each block of query rows and
+// keys is to forward and backward. FlexAttention calls it a BlockMask (Dong et al., arXiv:2412.05496).
 //
 //   for each mask that shares the map's head, each row of the block, each key of it:
 //       seen |= visible;  changed |= hidden or bias != 0
 //   block = seen ? changed ? ASK_THE_MASK : VISIBLE : HIDDEN
 //
-// Tile ownership: a workgroup has one block: x counts the heads and batches of the map, y blocks of query rows, z blocks
-// of keys. LANES invocations share a row, and each takes a 32-bit word of it at a time, whatever the element is. Shared
-// memory: one word.
+// Tile ownership: a workgroup has one block: x counts the heads and batches of the map, y blocks of query rows, z
+// blocks of keys. LANES invocations share a row, and each takes a 32-bit word of it at a time, whatever the element is.
+// Shared memory: one word.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "shared/kernels.h"
@@ -28,7 +28,8 @@ const uint HIDDEN = 0, VISIBLE = 1, ASK_THE_MASK = 2;
 const uint SEEN = 1, CHANGED = 2;
 shared uint found;
 
-// What a word says of elements begin .. end-1, if its own count from `first` on.
+// Returns SEEN and CHANGED for those elements of a word that lie within begin .. end-1. `first` is the number of the
+// word's first element.
 uint found_in(uint word, uint first, uint begin, uint end) {
     const uint bits = 8 << push.element_shift;
     uint all = 0;
@@ -40,8 +41,8 @@ uint found_in(uint word, uint first, uint begin, uint end) {
     return all;
 }
 
-// What the invocation's words say of a row's `count` elements, which begin so many bytes behind an address that is a
-// multiple of 4. The address is the same for all invocations (lib/address.glsl says why).
+// Returns SEEN and CHANGED for the invocation's words of a row. The row has `count` elements and begins `bytes` bytes
+// behind `base`, a multiple of 4 that is the same for all invocations (lib/address.glsl says why).
 uint found_in_row(uvec2 base, uint bytes, uint count) {
     const uint in_word = 2 - push.element_shift;  // elements of a word, as a power of two
     const uint begin = (bytes & 3) >> push.element_shift, end = begin + count;  // counted from the first word on
@@ -52,7 +53,7 @@ uint found_in_row(uvec2 base, uint bytes, uint count) {
     return all;
 }
 
-// What the invocation's rows of the block say, in the mask at an address.
+// Returns SEEN and CHANGED for the invocation's rows of the block. `mask` is the address of one head of one batch.
 uint found_in_mask(uvec2 mask, uvec2 block) {
     const uvec2 begin = uvec2(push.block_rows, push.block_keys) * block;
     const uvec2 end = min(begin + uvec2(push.block_rows, push.block_keys), uvec2(push.num_rows, push.num_keys));

@@ -167,7 +167,7 @@ typedef struct VkattnProblem {
      *   0       hidden: tiles of such blocks are passed over; their memory must be there all the same
      *   1       visible as far as the other rules go; the mask is not added, and dbias gets nothing of it
      *   2..255  as the mask says; without a mask, visible
-     * vkattn_cmd_block_map makes one of a mask. */
+     * vkattn_cmd_block_map makes a map of a mask. */
     uint32_t block_map;
     uint32_t block_map_batches; /* default 1: one map for all batches; otherwise batch */
     uint32_t block_map_heads;   /* default 1; divides num_heads_q: query head h reads map head

@@ -458,24 +458,25 @@ VKATTN_API VkattnStatus vkattn_combine_check(VkattnContext* context, const Vkatt
 VKATTN_API VkattnStatus vkattn_cmd_combine(VkCommandBuffer command_buffer, const VkattnPlan* plan,
                                            const VkattnCombineArgs* args, VkattnError* error);
 
-/* The pass that makes a problem's block map of its mask; see VkattnProblem::block_map. The problem is that of the
- * forward or backward which reads the map, with mask and block_map set. A block in which the mask hides every key becomes
- * 0; one in which it hides none and adds nothing but zeros 1; any other 2, as where it adds NaN. Where the map has fewer
- * heads or batches than the mask, a block is 0 or 1 only if it is so in all that share it. What else hides keys, as
- * causal and lengths, is not looked at. The map serves as long as the mask does not change. Mind a mask that is learned:
- * in blocks that are 1, because it is still 0 there, dbias gets nothing.
- * The plan needs no scratch and is recorded by vkattn_cmd_block_map only, all segments at once. A block costs the time of
- * reading what it stands for, by one workgroup: small blocks are made faster than large ones.
+/* Plans the pass that makes a problem's block map of its mask; see VkattnProblem::block_map. The problem is that of the
+ * forward or backward which reads the map, with mask and block_map set. A block becomes 0 where the mask hides every
+ * key, 1 where it hides none and adds nothing but zeros, and 2 otherwise, as where it adds NaN. Where the map has fewer
+ * heads or batches than the mask, a block is 0 or 1 only if it is so in all that share it. The pass does not look at
+ * what else hides keys, such as causal and lengths. The map serves as long as the mask does not change. Mind a mask
+ * that is learned: in blocks that are 1, because it is still 0 there, dbias gets nothing.
+ * The plan needs no scratch. Only vkattn_cmd_block_map records it, all segments at once. One workgroup reads all that a
+ * block stands for, one after the other, so that a map of large blocks takes longer.
  * Errors: as vkattn_plan_create; INVALID_ARGUMENT for a problem without a mask or without block_map; UNSUPPORTED for
  * blocks of more than 2^26 elements of the mask, in all heads and batches that they stand for. */
 VKATTN_API VkattnStatus vkattn_block_map_create(VkattnContext* context, const VkattnProblem* problem,
                                                 VkattnPlan** plan, VkattnError* error);
-/* As vkattn_plan_check, of vkattn_block_map_create. */
+/* Says what vkattn_block_map_create would plan, as vkattn_plan_check does of vkattn_plan_create. */
 VKATTN_API VkattnStatus vkattn_block_map_check(VkattnContext* context, const VkattnProblem* problem,
                                                VkattnPlanInfo* info, VkattnError* error);
-/* Reads args.mask and writes args.block_map, which a forward or backward may read behind a barrier; the other addresses
- * are not looked at. The mask is read by aligned words of 4 bytes, and so is the map written: what lies beside it in its
- * first and last word stays, but nobody else may write there meanwhile. The rest is as for vkattn_cmd_forward. */
+/* Records the pass. It reads args.mask and writes args.block_map, which a forward or backward may read behind a
+ * barrier; the other addresses are not looked at. It reads and writes aligned words of 4 bytes: what lies beside the
+ * map in its first and last word keeps its content, but nobody else may write there meanwhile. The rest is as for
+ * vkattn_cmd_forward. */
 VKATTN_API VkattnStatus vkattn_cmd_block_map(VkCommandBuffer command_buffer, const VkattnPlan* plan,
                                              const VkattnForwardArgs* args, VkattnError* error);
 

@@ -236,7 +236,7 @@ class Plan {
         handle_ = Handle(made);
     }
 
-    // Makes the problem's block map of its mask; see vkattn_block_map_create.
+    // Returns the plan that makes the problem's block map of its mask; see vkattn_block_map_create.
     static Plan of_block_map(const Context& context, const VkattnProblem& problem) {
         return of_block_map(context.get(), problem);
     }

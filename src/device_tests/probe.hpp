@@ -1,4 +1,4 @@
-// The probe of the matrix units.
+// The probe of the matrix units: its plan, and what its results mean.
 #pragma once
 
 #include <cstddef>

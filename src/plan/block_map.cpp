@@ -1,5 +1,5 @@
-// The pass that makes a block map of a mask: one dispatch, or several where the grid cannot hold all blocks. A block is
-// one workgroup's, and costs as much as it has elements, of all heads and batches that share it.
+// This file plans the pass that makes a block map of a mask. It is one dispatch, or several where the grid cannot hold
+// all blocks. One workgroup has a block, which costs as much as it has elements in all heads and batches that share it.
 #include <algorithm>
 #include <cstddef>
 
@@ -12,12 +12,13 @@
 namespace vkattn::core {
 namespace {
 
-// Not measured. 16 lanes read 64 bytes of a row.
+// These are not measured. 16 lanes read 64 bytes of a row.
 constexpr uint32_t block_threads = 256, row_lanes = 16;
-// A workgroup reads about 1 KiB at a time, and waits for it: more elements may take longer than drivers allow.
+// This is a guess, not measured: a workgroup waits for each of its loads, so that much larger blocks might take longer
+// than drivers let a dispatch run.
 constexpr uint64_t most_elements = uint64_t{1} << 26;
 
-// Elements of the mask that a block stands for.
+// Counts the elements of the mask that a block stands for.
 uint64_t elements_of_block(const push::block_map& push) {
     return uint64_t{std::min(push.block_rows, push.num_rows)} * std::min(push.block_keys, push.num_keys) *
            ceil_div(push.heads_of_map, push.heads_of_mask) * push.batches_of_map;

@@ -11,7 +11,7 @@ namespace vkattn::core {
 std::vector<CallerArray> caller_arrays_of(const Problem& problem);
 std::vector<CallerArray> caller_arrays_of(const Problem& problem, const Backward& backward);
 std::vector<CallerArray> caller_arrays_of(const Combine& combine);
-// Those of the pass that makes the problem's block map; none if there are no blocks to make.
+// The arrays of the pass that makes the problem's block map. There are none if there are no blocks to make.
 std::vector<CallerArray> block_map_arrays_of(const Problem& problem);
 
 }  // namespace vkattn::core

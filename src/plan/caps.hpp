@@ -80,7 +80,7 @@ struct DeviceCaps {
     bool operator==(const DeviceCaps&) const = default;
 };
 
-// The verdict on a kernel; null if there is none.
+// Returns the verdict on a kernel, or null.
 inline const KernelVerdict* verdict_on(const DeviceCaps& caps, bool backward, std::string_view kernel,
                                        VkattnDtype dtype, VkattnDtype operands) {
     for (const KernelVerdict& v : caps.verdicts)

@@ -1,5 +1,5 @@
-// A launch: a pipeline while it is planned. Functions set what launches of different kernels have in common, by the names
-// of their constants and push constants. A kernel gets what it has a name for.
+// A launch: a pipeline while it is planned. Functions set what launches of different kernels have in common, by the
+// names of their constants and push constants. A kernel gets what it has a name for.
 #pragma once
 
 #include <algorithm>

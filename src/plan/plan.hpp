@@ -176,7 +176,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
                        const Options& options);
 Result<Plan> make_plan(const DeviceCaps& caps, const Combine& combine);
-// Of the pass that makes the problem's block map of its mask.
+// Plans the pass that makes the problem's block map of its mask.
 Result<Plan> make_block_map_plan(const DeviceCaps& caps, const Problem& problem);
 
 // Why this device cannot run vkattn at all; empty if it can.

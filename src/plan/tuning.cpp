@@ -427,7 +427,7 @@ std::string TileChoice::tuning() const {
     return matrix ? to_text(*matrix) : backward_matrix ? to_text(*backward_matrix) : to_text(numbers);
 }
 
-// Nearly no row has slices.
+// Leaves out slices where there are none, because nearly no row has them.
 std::string to_text(const TileNumbers& n) {
     Fields fields = fields_of(n);
     std::erase_if(fields, [&](const auto& field) {

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A number that two writers at once do not share, by time and by where their stacks lie. Of libstdc++ 12,
-// std::random_device would need glibc 2.36.
+// Returns a number that two writers at once hardly share: it is made of the time and of where the stack lies.
+// std::random_device of libstdc++ 12 would need glibc 2.36.
 uint32_t number_of_writer() {
     const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
     const auto stack = reinterpret_cast<uintptr_t>(&now);

@@ -82,7 +82,7 @@ void run_backward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnBa
     submit_in_pieces(runtime, vkattn_plan_segments(plan), record, run);
 }
 
-// Combines and block maps have no ranges: they are short, as they read everything once.
+// Combines and block maps have no ranges, so that each is one submission.
 void run_combine(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnCombineArgs* args,
                  VkattnRun& run) {
     const auto record = [&](VkCommandBuffer c, uint32_t, uint32_t) {

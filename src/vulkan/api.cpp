@@ -152,7 +152,7 @@ Result<Plan> plan_block_map(const VkattnContext& context, const VkattnProblem* g
     return make_block_map_plan(context.caps, *problem);
 }
 
-// Creates a plan that options say nothing of. plan_of(context, given) plans.
+// Creates a plan of a pass that takes no options: plan_of(context, given) plans it.
 template <class Given>
 Result<bool> create(VkattnContext* context, const Given* given,
                     Result<Plan> (*plan_of)(const VkattnContext&, const Given*), VkattnPlan** out) {

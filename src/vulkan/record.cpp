@@ -128,7 +128,7 @@ Result<bool> record_checked(VkCommandBuffer commands, const VkattnPlan& plan, co
     return true;
 }
 
-// Of plans without scratch and ranges.
+// Records a plan that has neither scratch nor ranges, after the checks.
 Result<bool> record_whole(VkCommandBuffer commands, const VkattnPlan& plan, const Addresses& at) {
     if (auto ok = check(plan.plan, at); !ok) return ok;
     if (auto ok = check_aliasing(plan.plan, at, 0); !ok) return ok;

@@ -1,4 +1,4 @@
-// Block maps that the device makes of masks: byte for byte what the definition says, and read by a forward behind it.
+// The device makes block maps of masks: they are byte for byte what the definition says, and a forward reads them.
 #include "api_calls.hpp"
 #include "forward_run.hpp"
 #include "own_work.hpp"
@@ -8,7 +8,7 @@ using namespace vkattn::test;
 
 namespace {
 
-// What the mask is to a block of the map, by its definition.
+// Returns what a block of the map should be, by the definition.
 std::byte block_of(const Case& c, const Inputs& inputs, uint64_t batch, uint64_t head, uint64_t y,
                    uint64_t z) {
     const VkattnProblem& p = c.problem;

@@ -18,8 +18,8 @@ Buffer upload(Runtime& runtime, std::span<const std::byte> data);
 Buffer upload(Runtime& runtime, std::span<const std::byte> data, Phase& progress);  // in bytes
 NpyArray download(Runtime& runtime, const Buffer& buffer, NpyDtype dtype, std::vector<uint64_t> shape);
 
-// Makes the block map of --block-map from-mask. With dbias, blocks in which the mask is 0 ask it all the same: they have
-// a gradient.
+// Makes the block map of --block-map from-mask. With dbias, blocks in which the mask is 0 become 2, not 1, because they
+// have a gradient.
 void make_block_map(Runtime& runtime, Inputs& in, bool with_dbias);
 
 // A problem's files on the device.

@@ -12,8 +12,8 @@ void check_suite(const std::string& suite);
 // The names of its cases, one a line.
 void list_suite(const std::string& suite);
 
-// Runs a pass of every case of a suite, with `options` and the dtype, slopes, sinks and block map of `shape`, and prints a table
-// or, with --json, one object. Outputs are poisoned before and looked through after.
+// Runs a pass of every case of a suite, with `options` and the dtype, slopes, sinks and block map of `shape`, and
+// prints a table or, with --json, one object. Outputs are poisoned before and looked through after.
 void run_suite(Runtime& runtime, const std::string& suite, const ShapeOptions& shape,
                const AttentionOptions& options, Pass pass, uint32_t repeats);
 

@@ -70,26 +70,6 @@ def devices() -> list[Device]: ...
 def array(value: _Tensor, device: _Device = None) -> Array: ...
 def empty(shape: Sequence[int], dtype: npt.DTypeLike = ..., device: _Device = None) -> Array: ...
 @overload
-def attention(q: Array, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] = True, causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
-    mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
-    kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
-    slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
-    block_map: Array | _Host | None = None, block_size: tuple[int, int] = ..., layout: Literal["bhsd",
-    "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
-    num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
-    dtype: str | None = None) -> tuple[Array, Array]: ...
-@overload
-def attention(q: Array, k: _Tensor, v: _Tensor, *, return_lse: Literal[False], causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
-    mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
-    kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
-    slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
-    block_map: Array | _Host | None = None, block_size: tuple[int, int] = ..., layout: Literal["bhsd",
-    "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
-    num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
-    dtype: str | None = None) -> Array: ...
-@overload
 def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] = True, causal: bool = False,
     window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
     mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
@@ -99,16 +79,6 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] =
     "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
     num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
     dtype: str | None = None) -> tuple[Any, Any]: ...
-@overload
-def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[False], causal: bool = False,
-    window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
-    mask: _Tensor | None = None, align: Literal["bottom-right", "top-left"] | int = "bottom-right",
-    kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None, slopes: _Numbers | None = None,
-    slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
-    block_map: Array | _Host | None = None, block_size: tuple[int, int] = ..., layout: Literal["bhsd",
-    "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
-    num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
-    dtype: str | None = None) -> Any: ...
 @overload
 def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: bool, causal: bool = False,
     window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,

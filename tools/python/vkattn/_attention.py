@@ -294,7 +294,7 @@ def attention(q, k, v, *, return_lse=True, **options):
     slopes: (heads) or (batch, heads), ALiBi; slopes_of="mask" multiplies the mask instead. sinks: (heads).
     block_map: (batch or 1, heads, blocks of rows, blocks of keys) of 0 hidden, 1 visible, 2 as the mask says, for
     blocks of block_size.
-    precision="float16" or "bfloat16": float32 rounded for matrix units. kernel, tuning: instead of the planner's choice.
+    precision="float16" or "bfloat16": float32 rounded for matrix units. kernel, tuning: in place of the planner's.
     num_splits: parts that the keys are split into. batch_invariant: a row's bits depend on nothing else in the batch.
     device: an index, a part of a name, a UUID or a Device. dtype="bfloat16" says that arrays of uint16 hold bfloat16.
 

@@ -171,16 +171,8 @@ class Session:
 
 _lock = threading.Lock()
 _sessions: Dict[str, Session] = {}
-
-
-def _after_fork():
-    """The child has no thread that could release what another thread held."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # the child has no thread that could release what another thread held
+    os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))
 
 
 def session_of(device=None):

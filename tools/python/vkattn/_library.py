@@ -112,16 +112,8 @@ def exception_of(error):
 
 _lock = threading.Lock()
 _library = None
-
-
-def _after_fork():
-    """The child has no thread that could release what another thread held."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # the child has no thread that could release what another thread held
+    os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))
 
 
 def library():
