@@ -55,6 +55,12 @@ Work work_at(Place at) {
     return w;
 }
 uint first_key_of(Place at) { return first_key; }
+uint first_link(Place at) {
+    ArgumentsIn a = arguments();
+    const uint head = (work.head_kv * group_size() + at.head) * a.x.class_heads / num_heads_q();
+    const uint batch = a.x.class_batches == 1 ? 0 : work.batch;
+    return ((batch * a.x.class_heads + head) * key_tiles() + first_key / HELD_ROWS) * query_tiles();
+}
 
 // A step is a query tile of a head: all of the first head, then those of the next.
 uint step_of(Place at) { return at.head * query_tiles() + at.first / WALKED; }

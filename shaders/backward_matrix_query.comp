@@ -73,6 +73,7 @@ bool sees_block(Work w, Place at, uint block) {
 }
 Work work_at(Place at) { return work; }
 uint first_key_of(Place at) { return at.first; }
+uint first_link(Place at) { return class_index(work); }
 
 void drop_rows(Place at, uint buf, bool odd) {
     if (!HIDES_KEYS || !zero_hidden_keys) return;

@@ -110,6 +110,8 @@ void take_over(const Pipeline& pipeline, Values& values, std::initializer_list<s
 Values expected_constants(const Given& g, const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
     if (kind == Kind::arguments) return {{"threads", 1}};
+    if (kind == Kind::links)
+        return {{"threads", std::min({256u, g.caps.max_invocations, g.caps.max_workgroup_size[0]})}};
     Values values = problem_constants(g, pipeline);
     take_over(pipeline, values, {"far_rows", "packed_heads"});
     const auto& tuning = g.tuning();
@@ -145,6 +147,13 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
         pipeline.module.has(core::macros::ROLLED) ||
         (g.caps.driver_id != core::driver_nvidia && g.caps.type != core::DeviceType::cpu);
     values["mask_row_bytes"] = unit_of_mask_rows(g.p);
+    const Tile tile = tile_of(pipeline);
+    const bool linked = links_of(g.plan, pipeline) != nullptr;
+    const bool is_alone = g.p.mask == VKATTN_MASK_NONE && g.p.slopes == VKATTN_SLOPES_NONE &&
+                          constant(pipeline, "packed_heads") == 0 && constant(pipeline, "isolates_rows") == 0;
+    values["has_links"] = linked;
+    values["whole_blocks"] =
+        linked && is_alone && g.p.block_rows % tile.q == 0 && g.p.block_keys % tile.kv == 0;
     if (kind == Kind::forward) take_over(pipeline, values, {"chunk", "q_held_steps", "slices"});
     // Products for dbias are never turned, so that its pass is told another way of P, which it does not move anyway.
     if (kind == Kind::dbias && tuning.at("turned") != 0)
@@ -231,7 +240,8 @@ std::string module_flaw(const Given& g, const Pipeline& pipeline) {
     if (*name == 0) return "a module that is not built";
     const VkattnDtype dtype = dtype_of(g);
     const bool half = dtype != VKATTN_DTYPE_FLOAT32, dot = needs(pipeline, core::NEED_DOT);
-    if (kind_of(pipeline) == Kind::dsinks) return "";  // it reads no tensor
+    if (kind_of(pipeline) == Kind::dsinks || kind_of(pipeline) == Kind::links)
+        return "";  // they read no tensor
     if (core::storage_of(pipeline.module) != dtype)
         return fmt::format("{} for {}", name, core::name_of(dtype));
     if (on_matrices(pipeline)) {
@@ -404,10 +414,40 @@ std::vector<uint32_t> layout_words(const Given& g, const Pipeline& pipeline) {
     return words;
 }
 
+// Links lead the tiles of the kernel that follows them, along the sequence that it does not hold.
+Words link_words(const Given& g, const Pipeline& pipeline) {
+    const Pipeline* const follower = follower_of(g.plan, pipeline);
+    if (follower == nullptr) throw std::runtime_error("links that nobody follows");
+    const Problem& p = g.p;
+    const Tile tile = tile_of(*follower);
+    const auto group = static_cast<uint32_t>(group_of(p, *follower));
+    const auto down = static_cast<uint32_t>(tiles_of(p.seqlen_q, p.block_rows)),
+               across = static_cast<uint32_t>(tiles_of(p.seqlen_kv, p.block_keys));
+    struct Side {
+        uint32_t rows, tile, block, step;
+    } held{p.seqlen_q * group, static_cast<uint32_t>(tile.q), p.block_rows, across},
+        walked{p.seqlen_kv, static_cast<uint32_t>(tile.kv), p.block_keys, 1};
+    if (kind_of(*follower) == Kind::dkey_dvalue) std::swap(held, walked);
+    return {{"num_heads", {constant(*follower, "packed_heads") != 0 ? p.num_heads_kv : p.block_map_heads}},
+            {"map_heads", {p.block_map_heads}},
+            {"blocks", {down * across}},
+            {"rows_to_group", {group}},
+            {"held_rows", {held.rows}},
+            {"held_tile", {held.tile}},
+            {"held_block", {held.block}},
+            {"held_step", {held.step}},
+            {"walked_rows", {walked.rows}},
+            {"walked_tile", {walked.tile}},
+            {"walked_block", {walked.block}},
+            {"walked_step", {walked.step}},
+            {"has_mask", {p.mask != VKATTN_MASK_NONE}}};
+}
+
 }  // namespace
 
 std::string words_flaw(const Given& g, const Pipeline& pipeline) {
     if (kind_of(pipeline) == Kind::arguments) return "";  // see touches_flaw
+    if (kind_of(pipeline) == Kind::links) return words_flaw(pipeline, link_words(g, pipeline));
     if (kind_of(pipeline) == Kind::combine) return words_flaw(pipeline, combine_words(combine_of(g)));
     const Problem& p = g.p;
     // A larger softcap counts as this one: twice it, in base 2, is within NO_MAXIMUM of lib/scores.glsl. One that is
@@ -467,7 +507,10 @@ bool far_tile(const Problem& p, const core::Backward* b, uint64_t tile_q, uint64
 }  // namespace
 
 std::string choices_flaw(const Given& g, const Pipeline& pipeline) {
-    if (kind_of(pipeline) == Kind::combine || kind_of(pipeline) == Kind::arguments) return "";
+    const auto has_no_rows = [](Kind kind) {
+        return kind == Kind::combine || kind == Kind::arguments || kind == Kind::links;
+    };
+    if (has_no_rows(kind_of(pipeline))) return "";
     const uint32_t packed = constant(pipeline, "packed_heads"), far = constant(pipeline, "far_rows");
     if (packed > 1 || far > 1) return "not a boolean";
     const uint64_t group = group_of(g.p, pipeline);
@@ -477,7 +520,7 @@ std::string choices_flaw(const Given& g, const Pipeline& pipeline) {
     uint64_t widest_q = g.backward != nullptr ? 64 : 1, widest_kv = 1;
     for (const Pipeline& other : g.plan.pipelines) {
         const Kind kind = kind_of(other);
-        if (kind == Kind::combine || kind == Kind::arguments) continue;
+        if (has_no_rows(kind)) continue;
         if (constant(other, "packed_heads") != packed) return "not all pipelines pack";
         const Tile tile = tile_of(other);
         // The baseline's backward has one number for both sequences.

@@ -32,6 +32,8 @@ const std::map<std::string_view, std::set<Region>>& address_fields() {
         {"arguments", {Region::arguments}},
         {"operand_layout", {Region::arguments}},  // in place of the strides
         {"classes", {Region::mask_classes}},
+        {"links", {Region::tile_links}},
+        {"block_map", {Region::block_map}},
         {"parts", {Region::parts}},
         {"parts_lse", {Region::parts_lse}},
         {"scores", {Region::scores, Region::score_gradients}},
@@ -78,7 +80,11 @@ struct Touches {
 };
 
 std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
+    const core::FieldInfo* const layout = find_field(pipeline, "operand_layout");
     for (const Patch& patch : pipeline.patches) {
+        if (layout != nullptr && patch.at == layout->offset_bytes + 8 && patch.region == Region::tile_links &&
+            patch.add == 0 && links_of(g.plan, pipeline) != nullptr)
+            continue;  // see through_block
         const auto fields = core::info_of(pipeline.module.kernel).fields;
         const auto field =
             std::ranges::find_if(fields, [&](const auto& f) { return f.offset_bytes == patch.at; });
@@ -91,10 +97,11 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
             t.reads |= bit(Region::arguments);
             continue;
         }
-        if (patch.add != 0 - bytes_before(g, pipeline, patch.region))
+        if (patch.region != Region::tile_links && patch.add != 0 - bytes_before(g, pipeline, patch.region))
             return fmt::format("{} begins at {:#x}", field->name, patch.add);
         const bool result = field->name == "out_rows" || field->name == "lse" || field->name == "classes" ||
-                            field->name == "scores" || field->name == "score_gradients";
+                            field->name == "links" || field->name == "scores" ||
+                            field->name == "score_gradients";
         (result && !is_given(g, patch.region) ? t.writes : t.reads) |= bit(patch.region);
     }
     for (const auto& [name, regions] : address_fields()) {
@@ -148,6 +155,7 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
     if (kind == Kind::classes) t.reads = mask;
     if (kind == Kind::forward || recomputes(kind))
         t.reads = mask | given_arrays(p) | if_set(is_classified(g.plan), Region::mask_classes);
+    t.reads |= if_set(links_of(g.plan, pipeline) != nullptr, Region::tile_links);
     if (recomputes(kind)) t.reads |= bit(Region::dout) | if_set(g.rows() != 0, Region::statistics);
     // The portable gradient of the mask also sums what comes of lse.
     if (kind == Kind::delta || (kind == Kind::dbias && !on_matrices(pipeline)))
@@ -287,6 +295,11 @@ std::string forward_block_flaw(const Given& g, const Block& a) {
         heads = class_heads(p, group_of(p, pipeline));
         batches = class_batches(p);
     }
+    for (const Pipeline& pipeline : g.plan.pipelines)
+        if (links_of(g.plan, pipeline) != nullptr) {
+            heads = constant(pipeline, "packed_heads") != 0 ? p.num_heads_kv : p.block_map_heads;
+            batches = p.block_map_batches;
+        }
     if (a.class_heads != heads || a.class_batches != batches) return "heads or batches of classes";
     if (a.block_rows != p.block_rows || a.block_keys != p.block_keys) return "block_rows or block_keys";
     if ((a.maps & 0xffff) != p.block_map_heads || (a.maps >> 16 != 0) != (p.block_map_batches != 1))
@@ -302,7 +315,7 @@ std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {
             return fmt::format("strides of {}", t);
     }
     if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.dsinks | a.statistics |
-         a.accumulators) != 0)
+         a.accumulators | a.query_links | a.key_links) != 0)
         return "an address in the argument block";
     if (a.scale != g.p.softmax_scale || a.batch != g.p.batch) return "scale or batch";
     const auto bias = bias_extents(g);
@@ -310,6 +323,13 @@ std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {
                    a.dbias_keys == bias[3]
                ? ""
                : "extents of dbias";
+}
+
+uint64_t bytes_of_links(const core::Plan& plan, const core::Dispatch& d) {
+    const Pipeline& pipeline = pipeline_of(plan, d);
+    const uint64_t tiles =
+        tiles_of(words_in(pipeline, "walked_rows").front(), words_in(pipeline, "walked_tile").front());
+    return uint64_t{4} * d.groups[0] * d.groups[1] * tiles;
 }
 
 // Addresses that a ForwardArguments has, which begins at `at`. What is absent is loaded from the block itself.
@@ -337,6 +357,19 @@ void add_backward_patches(const Given& g, std::vector<Patch>& to) {
     add(g.backward->dsinks != 0, offsetof(BackwardBlock, dsinks), Region::dsinks);
     add(g.rows() != 0, offsetof(BackwardBlock, statistics), Region::statistics);
     add(is_cut(g.plan), offsetof(BackwardBlock, accumulators), Region::accumulators);
+    // Those for the keys lie behind those for the queries.
+    uint64_t begin = 0;
+    for (const Kind kind : {Kind::dquery, Kind::dkey_dvalue})
+        for (const core::Dispatch& d : g.plan.dispatches) {
+            const Pipeline& pipeline = pipeline_of(g.plan, d);
+            const Pipeline* follower =
+                kind_of(pipeline) == Kind::links ? follower_of(g.plan, pipeline) : nullptr;
+            if (follower == nullptr || kind_of(*follower) != kind) continue;
+            const size_t at = kind == Kind::dquery ? offsetof(BackwardBlock, query_links)
+                                                   : offsetof(BackwardBlock, key_links);
+            to.push_back({static_cast<uint32_t>(at), Region::tile_links, begin});
+            begin += bytes_of_links(g.plan, d);
+        }
 }
 
 std::string block_patches_flaw(const std::vector<Patch>& patches, const std::vector<Patch>& expected) {
@@ -434,6 +467,10 @@ uint64_t bytes_used(const Given& g, Region region) {
                 if (kind_of(g.plan, d) == Kind::classes)
                     most += uint64_t{4} * d.groups[0] * d.groups[1] * d.groups[2];
             return most;
+        case Region::tile_links:
+            for (const core::Dispatch& d : g.plan.dispatches)
+                if (kind_of(g.plan, d) == Kind::links) most += bytes_of_links(g.plan, d);
+            return most;
         case Region::accumulators:  // passes follow each other, so that they share it
             for (const Pipeline& pipeline : g.plan.pipelines)
                 if (is_cut(pipeline)) most = std::max(most, kept_bytes(g, pipeline));
@@ -451,9 +488,9 @@ uint64_t bytes_used(const Given& g, Region region) {
 }
 
 constexpr uint32_t scratch_regions = bit(Region::arguments) | bit(Region::scores) |
-                                     bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
-                                     bit(Region::statistics) | bit(Region::accumulators) |
-                                     bit(Region::score_gradients);
+                                     bit(Region::mask_classes) | bit(Region::tile_links) |
+                                     bit(Region::parts) | bit(Region::parts_lse) | bit(Region::statistics) |
+                                     bit(Region::accumulators) | bit(Region::score_gradients);
 
 }  // namespace
 
@@ -469,8 +506,8 @@ std::string scratch_flaw(const Given& g) {
             return fmt::format("{} empty or twice", name_of(r.region));
         if (const uint64_t bytes = bytes_used(g, r.region); r.size_bytes != bytes)
             return fmt::format("{} of {} bytes, {} are used", name_of(r.region), r.size_bytes, bytes);
-        if (r.region == Region::mask_classes && r.size_bytes > uint64_t{256} << 20)
-            return "more classes than 256 MiB";
+        const bool is_spared = r.region == Region::mask_classes || r.region == Region::tile_links;
+        if (is_spared && r.size_bytes > uint64_t{256} << 20) return "more classes or links than 256 MiB";
         there |= bit(r.region);
         end = round_up(r.offset_bytes + r.size_bytes, core::scratch_alignment);
     }
@@ -490,9 +527,10 @@ std::string barrier_flaw(const core::Plan& plan) {
     const std::vector<core::Dispatch>& all = plan.dispatches;
     // No two dispatches write the same element of these, so two writers do not wait for each other.
     const uint32_t outputs = bit(Region::out) | bit(Region::lse) | bit(Region::parts) |
-                             bit(Region::parts_lse) | bit(Region::mask_classes) | bit(Region::dquery) |
-                             bit(Region::dkey) | bit(Region::dvalue) | bit(Region::dbias) |
-                             bit(Region::dsinks) | bit(Region::statistics) | bit(Region::arguments);
+                             bit(Region::parts_lse) | bit(Region::mask_classes) | bit(Region::tile_links) |
+                             bit(Region::dquery) | bit(Region::dkey) | bit(Region::dvalue) |
+                             bit(Region::dbias) | bit(Region::dsinks) | bit(Region::statistics) |
+                             bit(Region::arguments);
     struct Run {
         uint32_t reads = 0, writes = 0;
     } before, run;  // unions depend on a dispatch just if one of theirs does

@@ -48,6 +48,17 @@ Whole whole_of(const Given& g, const Pipeline& pipeline) {
                     {class_heads(p, group) * class_batches(p), tiles_of(p.seqlen_q * group, t.q),
                      tiles_of(p.seqlen_kv, t.kv)}};
         }
+        case Kind::links: {
+            const Pipeline* const follower = follower_of(g.plan, pipeline);
+            if (follower == nullptr) throw std::runtime_error("links that nobody follows");
+            const bool packed = constant(*follower, "packed_heads") != 0;
+            const uint64_t heads = packed ? p.num_heads_kv : p.block_map_heads;
+            const Tile of = tile_of(*follower);
+            const bool keys = kind_of(*follower) == Kind::dkey_dvalue;
+            const uint64_t held =
+                keys ? tiles_of(p.seqlen_kv, of.kv) : tiles_of(p.seqlen_q * group_of(p, *follower), of.q);
+            return {begin, {heads * p.block_map_batches, held, 1}};
+        }
         case Kind::combine: {
             const core::Combine c = combine_of(g);
             return {begin, {uint64_t{c.batch} * c.num_heads, tiles_of(c.seqlen_q, t.q), 1}};
@@ -305,8 +316,9 @@ std::string flow_flaw(const Given& g) {
     }
     for (const Pipeline& pipeline : g.plan.pipelines) may_read |= pipeline.reads;
     constexpr uint32_t matrices = bit(Region::scores) | bit(Region::score_gradients);
-    uint32_t made = bit(Region::mask_classes) | bit(Region::parts) | bit(Region::parts_lse) |
-                    bit(Region::statistics) | bit(Region::accumulators) | bit(Region::arguments);
+    uint32_t made = bit(Region::mask_classes) | bit(Region::tile_links) | bit(Region::parts) |
+                    bit(Region::parts_lse) | bit(Region::statistics) | bit(Region::accumulators) |
+                    bit(Region::arguments);
     if (g.rows() != 0 && g.has_keys()) made |= matrices;  // else they are empty
     if (g.combine == nullptr && (read & made & ~written) != 0)
         return fmt::format("regions {:#x} are read, and nobody writes them", read & made & ~written);
@@ -367,7 +379,7 @@ class Costs {
 
     double of(const Dispatch& d, const Triple& at) const {
         const double rows = double(std::min<uint64_t>(p_.seqlen_q * group_, t_.q));
-        if (kind_ == Kind::arguments) return 0;  // it multiplies nothing
+        if (kind_ == Kind::arguments || kind_ == Kind::links) return 0;  // they multiply nothing
         if (kind_ == Kind::dsinks) return 2.0 * double(p_.batch) * double(p_.seqlen_q);
         if (kind_ == Kind::delta) return 2.0 * p_.head_dim_v * rows;
         if (kind_ == Kind::classes)  // of all its tiles, those at the edge being half full

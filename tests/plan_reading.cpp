@@ -23,6 +23,7 @@ Kind kind_of(core::Kernel kernel) {
     if (has("block")) return Kind::arguments;
     if (has("parts")) return Kind::combine;
     if (has("classes")) return Kind::classes;
+    if (has("links")) return Kind::links;
     if (has("weights") && has("value")) return Kind::product;
     if (has("scores") && has("query")) return Kind::scores;
     if (has("scores") || has("score_gradients")) return Kind::in_place;
@@ -172,7 +173,7 @@ Tile tile_of(const Pipeline& pipeline) {
     const auto has = [&](std::string_view name) { return has_constant(pipeline, name); };
     const Kind kind = kind_of(pipeline);
     const uint64_t slices = has("slices") ? of("slices") : 1;
-    if (kind == Kind::arguments || kind == Kind::dsinks) return {1, 1, 1};
+    if (kind == Kind::arguments || kind == Kind::dsinks || kind == Kind::links) return {1, 1, 1};
     if (kind == Kind::delta || kind == Kind::combine)
         return {of("threads") / of("lanes") / (has("teams") ? of("teams") : 1), 1, 1};
     if (has("tile_q")) return {of("tile_q"), of("tile_kv"), 1};
@@ -315,6 +316,31 @@ uint64_t class_batches(const Problem& p) {
 
 bool is_classified(const core::Plan& plan) {
     return std::ranges::any_of(plan.pipelines, [](const Pipeline& x) { return kind_of(x) == Kind::classes; });
+}
+
+const Pipeline* links_of(const core::Plan& plan, const Pipeline& follower) {
+    if (core::constant_of(follower, "has_links") == 0) return nullptr;
+    // A forward has the address among its push constants, a backward has one for each pass in its argument block.
+    const bool keys = kind_of(follower) == Kind::dkey_dvalue;
+    const size_t at = keys ? offsetof(shared::BackwardArguments, key_links)
+                           : offsetof(shared::BackwardArguments, query_links);
+    const core::Patch* address = nullptr;
+    for (const core::Patch& patch :
+         kind_of(follower) == Kind::forward ? follower.patches : plan.argument_patches)
+        if (patch.region == Region::tile_links && (kind_of(follower) == Kind::forward || patch.at == at))
+            address = &patch;
+    for (const Pipeline& pipeline : plan.pipelines)
+        if (address != nullptr && kind_of(pipeline) == Kind::links)
+            if (const core::Patch* links = find_patch(pipeline, "links");
+                links != nullptr && links->add == address->add)
+                return &pipeline;
+    return nullptr;
+}
+
+const Pipeline* follower_of(const core::Plan& plan, const Pipeline& links) {
+    for (const Pipeline& pipeline : plan.pipelines)
+        if (kind_of(pipeline) != Kind::links && links_of(plan, pipeline) == &links) return &pipeline;
+    return nullptr;
 }
 
 uint32_t bytes_of(VkattnDtype dtype) {

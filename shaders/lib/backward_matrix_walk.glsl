@@ -34,6 +34,7 @@ void begin_rows(Place at, uint first, uint count, bool plain);  // called before
 Work work_at(Place at);
 uvec2 mask_of(Place at);                            // address of the mask of plain blocks there
 uint first_key_of(Place at);
+uint first_link(Place at);                          // index of the link of tile 0 (lib/tile_links.glsl)
 void drop_rows(Place at, uint buf, bool odd);       // zeroes walked rows that count for nothing, between barriers
 
 // Returns the first row of a head's first tile in this dispatch, and of the tile behind its last one.
@@ -48,7 +49,7 @@ uvec2 tiles_of_head(uint head) {
     return tiles * WALKED;
 }
 
-// Classes of walked tiles that the block map gives, a bit each: as many as a subgroup finds at once.
+// Without links: classes of walked tiles that the block map gives, a bit each, as many as a subgroup finds at once.
 struct Window {
     uint head, first;  // `first`: the tile of bit 0
     uint seen, plain;
@@ -57,8 +58,7 @@ const uint WINDOW = SUBGROUP_SIZE < 32 ? SUBGROUP_SIZE : 32;
 Window window = Window(0, 0x80000000u, 0, 0);
 
 // Returns the first tile from `at` on that the block map does not hide. From `end` on there is none.
-uint next_walked(Place at, uint end) {
-    if (!HAS_BLOCK_MAP) return at.first;
+WalkedTile tile_in_window(Place at, uint end) {
     uint tile = at.first / WALKED;
     [[dont_unroll]] while (tile * WALKED < end) {
         if (tile - window.first >= WINDOW || at.head != window.head) {
@@ -69,14 +69,27 @@ uint next_walked(Place at, uint end) {
             window = Window(at.head, tile, seen, plain);
         }
         const uint rest = window.seen >> (tile - window.first);
-        if (rest != 0) return (tile + findLSB(rest)) * WALKED;
+        if (rest != 0) {
+            const uint bit = tile + findLSB(rest) - window.first;
+            return WalkedTile((window.first + bit) * WALKED, (window.plain >> bit & 1) != 0);
+        }
         tile = window.first + WINDOW;
     }
-    return tile * WALKED;
+    return WalkedTile(tile * WALKED, false);
 }
-// True if the tile that next_walked() has returned last has plain blocks.
-bool has_plain_blocks(uint first) {
-    return !HAS_BLOCK_MAP || (window.plain >> (first / WALKED - window.first) % 32 & 1) != 0;
+
+Walk tile_walk;
+// Returns the first tile from `at` on, or the one behind a tile, which is not hidden by the block map. From `end` on
+// there is none.
+WalkedTile first_walked(Place at, uint end) {
+    if (!HAS_BLOCK_MAP) return WalkedTile(at.first, true);
+    if (!HAS_LINKS) return tile_in_window(at, end);
+    tile_walk.row = first_link(at);
+    return begin_walk(tile_walk, at.first);
+}
+WalkedTile next_walked(Place at, uint end) {
+    if (HAS_LINKS) return go_on_walk(tile_walk);
+    return first_walked(Place(at.head, at.first + WALKED), end);
 }
 
 // Returns the range begin .. end-1 of a tile's first row for which the tile is an inner one and is followed by a whole
@@ -199,9 +212,10 @@ void move_on(uint rows) {
 void walk_head(uint head, bool can_be_plain) {
     const uvec2 tiles = tiles_of_head(head);
     Place here = Place(head, tiles.x);
-    if (tiles.x < tiles.y) here.first = next_walked(here, tiles.y);
+    WalkedTile tile = WalkedTile(tiles.x, true);
+    if (tiles.x < tiles.y) tile = first_walked(here, tiles.y);
+    here.first = tile.first;
     if (here.first >= tiles.y) return;
-    bool is_plain = has_plain_blocks(here.first);
     place_head(here);
     find_offsets(walked_qk, walked_v);
     barrier();
@@ -217,15 +231,15 @@ void walk_head(uint head, bool can_be_plain) {
     bool has_masks = false;  // the tile's masks are staged
     const uvec2 quick = can_be_plain && mask_is_aligned() ? inner_tiles(tiles) : uvec2(0);
     [[dont_unroll]] while (here.first < tiles.y) {
-        const uint next = next_walked(Place(head, here.first + WALKED), tiles.y);
-        const bool next_is_plain = has_plain_blocks(next);
+        const WalkedTile next_tile = next_walked(here, tiles.y);
+        const uint next = next_tile.first;
         // The last tile is fetched once more, for nothing.
         if (next < tiles.y) move_on(next - here.first);
         const bool next_is_whole = !HAS_BLOCK_MAP || next >= tiles.y || next + WALKED <= walked_qk.end;
         const bool odd = subgroupAny(saw_odd);  // the same for all subgroups; in this place the compiler knows it
         const uint other = BUF_SIZE - buf;
         barrier();
-        if (here.first >= quick.x && here.first < quick.y && !odd && is_plain && next_is_whole &&
+        if (here.first >= quick.x && here.first < quick.y && !odd && tile.is_plain && next_is_whole &&
             !terms_change_tile(here)) {
             if (MASK_IS_PLAIN && !has_masks) {
                 mask_next = mask_of(here);
@@ -237,12 +251,12 @@ void walk_head(uint head, bool can_be_plain) {
             has_masks = true;
         } else {
             drop_rows(here, buf, odd);
-            saw_odd = add_tile(here, can_be_plain && !odd && is_plain, buf, other);
+            saw_odd = add_tile(here, can_be_plain && !odd && tile.is_plain, buf, other);
             has_masks = false;
         }
         buf = other;
         here.first = next;
-        is_plain = next_is_plain;
+        tile = next_tile;
     }
 }
 

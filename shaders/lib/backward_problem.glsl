@@ -3,6 +3,11 @@
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer BackwardIn { BackwardArguments x; };
 
 BackwardIn backward() { return BackwardIn(push.arguments); }
+#ifdef KEY_VALUE
+#define LINKS_ADDRESS backward().x.key_links
+#else
+#define LINKS_ADDRESS backward().x.query_links
+#endif
 
 // Tensors by the place of their strides in the argument block.
 const uint QUERY = 0, KEY = 1, VALUE = 2, OUT = 3;             // in .forward.stride

@@ -76,9 +76,9 @@ uint mask_key_step() { return arguments().x.mask_key_step; }
 
 #include "lib/term_blocks.glsl"
 
-// The index of the class of a query tile and its first tile of keys, among ForwardArguments.classes.
+// The index of the class of a query tile and its first tile of keys, among ForwardArguments.classes; or of its link.
 uint class_index(Work w) {
-    if (MASK_KIND == MASK_NONE || HAS_BLOCK_MAP) return 0;
+    if (HAS_BLOCK_MAP ? !HAS_LINKS : MASK_KIND == MASK_NONE) return 0;
     ArgumentsIn a = arguments();
     const uint head = w.head * a.x.class_heads / num_heads_q();  // below 2^32: both are 16 bits long
     const uint batch = a.x.class_batches == 1 ? 0 : w.batch;
@@ -99,7 +99,7 @@ uint mask_class(Work w, uint index, uint first_key) {
 
 // The first tile from `first` on that is not hidden entirely.
 uint next_tile(Work w, uint classes, uint first, uint end) {
-    if (HIDES_KEYS)
+    if (SKIPS_TILES)
         while (first < end && mask_class(w, classes, first) == CLASS_HIDDEN) first += TILE_KV;
     return first;
 }

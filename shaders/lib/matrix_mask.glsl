@@ -1,6 +1,8 @@
 // Masks in the matrix kernel: classes of tiles, and keys that a mask hides from all rows. The cursor asks for the next
 // tile that is not hidden, the loops for the hidden keys. Without a mask nothing here costs anything.
 
+#include "lib/tile_links.glsl"
+
 // Classes of mask tiles, a bit each, as many as fit a word or a subgroup. If they were loaded one by one, each would be
 // waited for (H200, N 4,096, a boolean mask that hides nothing: 257 instead of 272 TFLOP/s at D128, 290 both ways at
 // D64).
@@ -13,7 +15,7 @@ Classes classes_of(Work w) { return Classes(class_index(w), 0x80000000u, 0, 0); 
 
 // The first tile from `from` on that is not hidden entirely.
 uint next_in(Work w, inout Classes c, uint from, uint end) {
-    if (!HIDES_KEYS) return from;
+    if (!SKIPS_TILES) return from;
     uint rest = 0;
     [[dont_unroll]] while (from < end && rest == 0) {
         const uint tile = from / TILE_KV;

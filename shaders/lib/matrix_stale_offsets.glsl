@@ -16,7 +16,7 @@ bool is_biased(TileCursor c, uint first_key) {
 bool is_inner(TileCursor c) {
     const bool lies_inner = int(c.k.first) >= c.first_inner && int(c.k.first) <= c.last_inner &&
                             !terms_change(c.w, tile_rows(c.w), keys_from(c.k.first));
-    if (!HIDES_KEYS || !lies_inner) return lies_inner;
+    if (!SKIPS_TILES || !lies_inner) return lies_inner;
     if (c.next_key < c.end_key && c.next_key + TILE_KV > c.end_key) return false;
     if (BIAS_AHEAD) return inverse_scale != 0 && bias_aligned && !zero_hidden_keys;
     return c.is_plain && (c.next_plain || c.next_key >= c.end_key);
@@ -65,7 +65,7 @@ void cap_all_scores() {
 // Computes P of an inner tile, and fetches K of the tile that follows, which is returned.
 Rows inner_p(TileCursor c) {
     Rows next = tile_at(c.k, next_first(c));
-    if (!HIDES_KEYS) next = next_whole_tile(c.k, TILE_KV);
+    if (!HIDES_KEYS) next = next_whole_tile(c.k, step_to_next(c));
     begin_tile(c.w, c.k.first, true);
     begin_scores();
     if (HALVES == 2) multiply_qk(0);
@@ -87,7 +87,7 @@ void inner_pv(inout TileCursor c, Rows next) {
     fetch_bias(mix(c.k.first, next.first, int(next.first) <= c.last_inner));
     if (HALVES == 2) multiply_pv(0);
     store_k();
-    if (!HIDES_KEYS) c.v = next_whole_tile(c.v, TILE_KV);
+    if (!HIDES_KEYS) c.v = next_whole_tile(c.v, step_to_next(c));
     else c.v = tile_at(c.v, next.first);
     if (next.first < c.end_key) fetch_inner_v(c.v, c.first_dim);
     multiply_pv(HALVES - 1);

@@ -1,12 +1,14 @@
 // This file finds query, key, value and out by the push constant operand_layout, which has one of two forms:
 //   without HAS_ARGUMENTS   12 strides in bytes: batch, head, seq of query, key, value, out
 //   with HAS_ARGUMENTS      words 0 and 1: the address of the ForwardArguments, which have all strides
+//                           words 2 and 3: with HAS_LINKS the address of the links (lib/tile_links.glsl)
 // With IS_SPLIT, out is a part without strides, and in either form words 9 to 11 are free for what a split needs:
 //   word 9    the number of splits; 0 where all have as many tiles, whatever a query tile sees (keys_of_split)
 //   word 10   tiles of keys in a split, at most
 //   word 11   heads of all batches
-// The planner writes it in src/plan/launch.hpp, and words 9 to 11 in src/plan/forward.cpp.
+// The planner writes it in src/plan/launch.hpp, and words 2, 3 and 9 to 11 in src/plan/forward.cpp.
 #define ARGUMENTS_ADDRESS uvec2(push.operand_layout[0], push.operand_layout[1])
+#define LINKS_ADDRESS uvec2(push.operand_layout[2], push.operand_layout[3])
 #include "lib/sequences.glsl"
 
 const uint QUERY = 0, KEY = 1, VALUE = 2, OUT = 3;

@@ -10,9 +10,10 @@
 // of dS unknown, it is what rounding takes from dS, rowsum(dS - ds) * c. Either takes some instructions an element, so
 // it is done only where c is large beside what keys differ by (sums_loss).
 //
-// Two keys give c: the first and the last that some row of the query tile sees. In each head dim c is the smaller of
-// their numbers if both have one sign, else 0. A single key would not do, because the first token's may be unlike all
-// others. Hidden content must change no bit, so neither key may be hidden.
+// Two keys give c: the first and the last that some row of the query tile sees; with whole blocks the last of the first
+// two tiles, because links do not lead back from the end. In each head dim c is the smaller of their numbers if both
+// have one sign, else 0. A single key would not do, because the first token's may be unlike all others. Hidden content
+// must change no bit, so neither key may be hidden.
 //
 // backward_query.comp, with the macro DOT, and backward_matrix_query.comp include it. It assumes lib/scores.glsl. A
 // kernel calls begin_comparison(), a barrier, compare_keys(), a barrier, and find_whether_loss_is_large(). Before
@@ -45,6 +46,20 @@ uint seen_key(Work w, uvec2 keys, bool from_end) {
         found = nearest_seen;
     }
     return found == count ? keys.y : from_end ? keys.y - 1 - found : keys.x + found;
+}
+
+// Both keys; keys.y twice if there is none.
+uvec2 seen_keys(Work w, uvec2 keys) {
+#ifdef ID_HAS_LINKS
+    if (WHOLE_BLOCKS) {
+        Walk tiles;
+        tiles.row = class_index(w);
+        const uint first = begin_walk(tiles, keys.x).first, second = go_on_walk(tiles).first;
+        const uint last = second < keys.y ? second : first;
+        return first < keys.y ? uvec2(max(first, keys.x), min(last + TILE_KV, keys.y) - 1) : keys.yy;
+    }
+#endif
+    return uvec2(seen_key(w, keys, false), seen_key(w, keys, true));
 }
 
 // Keys are rounded as the operands of products are: else what dS sum to would be multiplied by the difference.
@@ -83,7 +98,7 @@ struct ComparedKeys {
 void fetch_compared(Work w, Rows k, uvec2 keys, out ComparedKeys compared) {
     [[unroll]] for (uint i = 0; i < COMPARED; i++) compared.first[i] = compared.last[i] = vec4(0);
     if (keys.x >= keys.y) return;
-    common_keys = uvec2(seen_key(w, keys, false), seen_key(w, keys, true));
+    common_keys = seen_keys(w, keys);
     if (common_keys.x >= keys.y) return;
     [[unroll]] for (uint i = 0; i < COMPARED; i++) {
         const uint d = 4 * (i * THREADS + thread);

@@ -51,7 +51,7 @@ vec4 gradient_where_asked(Work w, uint row, uint key, vec4 gradient) {
 // Statements of finished(): `asks_mask` is true if the mask has a say in the score.
 #define TERM_BLOCKS \
     bool asks_mask = terms.mask_is_mixed; \
-    if (HAS_BLOCK_MAP && terms.mask_is_mixed && !hidden) { \
+    if (HAS_BLOCK_MAP && HIDES_KEYS && terms.mask_is_mixed && !hidden) { \
         const uint kind = CLASS_OF_SCORE(terms.w, row, uint(key)); \
         hidden = kind == CLASS_HIDDEN; \
         asks_mask = kind == CLASS_MIXED; \

@@ -48,6 +48,13 @@ const uint PRESENT_CLASSES = 1;
 #define CLASS_MIXED 1u   // anything else
 #define CLASS_PLAIN 2u   // nothing is hidden, and nothing added
 
+// What a loop over tiles knows of a block map: for each tile a word, its link. It has the tile's class, and the number
+// and the class of the next tile behind it that is not hidden. If there is none, that number is the number of tiles.
+#define LINK_OF(kind, next_kind, next) ((kind) | (next_kind) << 2 | (next) << 4)
+#define LINK_CLASS(link) ((link)&3u)
+#define LINK_NEXT_CLASS(link) ((link) >> 2 & 3u)
+#define LINK_NEXT(link) ((link) >> 4)
+
 // A split tells combine.comp these floats of a row: its maximum, its sum and, where scores are shifted, by how much.
 #define PART_FLOATS(shifts_rows) ((shifts_rows) ? 3 : 2)
 
@@ -61,6 +68,7 @@ struct BackwardArguments {
     Address dquery, dkey, dvalue;
     Address statistics;    // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
     Address accumulators;  // float32, kept between dispatches (is_resumed)
+    Address query_links, key_links;  // of the passes for dquery, and for dkey and dvalue (lib/tile_links.glsl)
     float scale;           // softmax_scale
     uint dbias_heads;      // the mask's
     uint dbias_batches;    // 1, or all

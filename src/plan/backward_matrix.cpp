@@ -252,6 +252,24 @@ struct BackwardDirection : MatrixDirection {
     }
 };
 
+// The passes for dquery, and for dkey and dvalue, as followers of links.
+std::array<LinkedTiles, 2> linked_tiles(const TileChoice& tiles) {
+    const Numbers& n = *tiles.backward_matrix;
+    using Arguments = shared::BackwardArguments;
+    return {{{.holds_keys = false,
+              .packed = false,
+              .isolates_rows = tiles.isolates_rows,
+              .held = n.q_held(),
+              .walked = n.q_walked,
+              .at = offsetof(Arguments, query_links)},
+             {.holds_keys = true,
+              .packed = false,
+              .isolates_rows = tiles.isolates_rows,
+              .held = n.kv_held(),
+              .walked = n.kv_walked,
+              .at = offsetof(Arguments, key_links)}}};
+}
+
 template <class K>
 Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, uint64_t steps) {
     const Problem& p = plan.problem;
@@ -270,6 +288,8 @@ Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, u
     k.stages = own.stages;
     k.slices = own.slices;
     k.pool_vec4 = backward_matrix_pool(n, p, pass);
+    if (pass != MatrixPass::mask)
+        set_links(launch, plan, linked_tiles(c.tiles)[pass == MatrixPass::key_value ? 1 : 0]);
     return launch;
 }
 
@@ -399,6 +419,10 @@ Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, co
     if (!has_work(problem, backward)) return plan;
     if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
     add_backward_arguments(backward, plan);
+    Plan linked = plan;
+    add_tile_links(caps, options, linked_tiles(*tiles), linked);
+    if (add_passes(c, make_passes(c, mask, linked), linked)) return linked;
+    // Links only save work: they give way where accumulators need their scratch.
     if (auto ok = add_passes(c, make_passes(c, mask, plan), plan); !ok) return ok.failure();
     return plan;
 }

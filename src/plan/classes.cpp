@@ -1,5 +1,5 @@
-// Classes of mask tiles, and how much of the other sequence a tile goes through: what forward and backward have in
-// common.
+// Classes of mask tiles, links of a block map's tiles, and how much of the other sequence a tile goes through: what
+// forward and backward have in common.
 #include <algorithm>
 #include <cstddef>
 
@@ -36,6 +36,60 @@ uint32_t class_heads_of(const Problem& p, bool pack) {
     if (p.mask_strides.head == 0) return 1;
     const bool torn = pack && p.mask_group_size % p.group_size != 0;
     return torn ? p.num_heads_kv : p.num_heads_q / p.mask_group_size;
+}
+
+uint64_t held_tiles(const Problem& p, const LinkedTiles& t) {
+    const uint64_t rows = t.holds_keys ? p.seqlen_kv : uint64_t{p.seqlen_q} * (t.packed ? p.group_size : 1);
+    return ceil_div(rows, t.held);
+}
+uint64_t link_bytes(const Problem& p, const LinkedTiles& t, uint64_t masks) {
+    return masks * held_tiles(p, t) * ceil_div(t.holds_keys ? p.seqlen_q : p.seqlen_kv, t.walked) * 4;
+}
+
+// Heads and batches that have links of their own, and what the links of several kernels take.
+struct LinkGrid {
+    uint32_t heads;
+    uint64_t masks, most_held, bytes;
+};
+LinkGrid link_grid(const Problem& p, std::span<const LinkedTiles> kernels) {
+    LinkGrid grid{};
+    grid.heads = kernels.front().packed ? p.num_heads_kv : p.block_map_heads;
+    grid.masks = uint64_t{grid.heads} * p.block_map_batches;
+    for (const LinkedTiles& t : kernels) {
+        grid.most_held = std::max(grid.most_held, held_tiles(p, t));
+        grid.bytes += link_bytes(p, t, grid.masks);
+    }
+    return grid;
+}
+
+// tile_links.comp for one kernel, whose links lie `begin` bytes behind the beginning of the region.
+Launch<kernels::tile_links> links_launch(const DeviceCaps& caps, const Problem& p, const LinkedTiles& t,
+                                         uint32_t heads, uint64_t begin) {
+    constexpr uint32_t threads = 256;  // not measured: the pass is short
+    const uint32_t down = vkattn_blocks(p.seqlen_q, p.block_rows);
+    const uint32_t across = vkattn_blocks(p.seqlen_kv, p.block_keys);
+    Launch<kernels::tile_links> launch;
+    launch.module = {Kernel::tile_links, macros::F32};
+    launch.constants.threads = std::min({threads, caps.max_invocations, caps.max_workgroup_size[0]});
+    auto& push = launch.push;
+    push.num_heads = heads;
+    push.map_heads = p.block_map_heads;
+    push.blocks = down * across;
+    push.rows_to_group = t.packed ? p.group_size : 1;
+    push.held_rows = (t.holds_keys ? p.seqlen_kv : p.seqlen_q) * push.rows_to_group;
+    push.held_tile = t.held;
+    push.held_block = t.holds_keys ? p.block_keys : p.block_rows;
+    push.held_step = t.holds_keys ? 1 : across;
+    push.walked_rows = t.holds_keys ? p.seqlen_q : p.seqlen_kv;
+    push.walked_tile = t.walked;
+    push.walked_block = t.holds_keys ? p.block_rows : p.block_keys;
+    push.walked_step = t.holds_keys ? across : 1;
+    push.has_mask = p.mask != VKATTN_MASK_NONE;
+    VKATTN_PATCH(launch, block_map, Region::block_map);
+    VKATTN_PATCH(launch, links, Region::tile_links, begin);
+    launch.reads = bit(Region::block_map);
+    launch.writes = bit(Region::tile_links);
+    return launch;
 }
 
 }  // namespace
@@ -89,10 +143,45 @@ void add_mask_classes(const DeviceCaps& caps, const Options& options, const Tile
     reserve_scratch(plan, Region::mask_classes, bytes);
 }
 
+bool has_scratch(const Plan& plan, Region region) {
+    return std::ranges::any_of(plan.scratch, [=](const ScratchRegion& r) { return r.region == region; });
+}
+
 uint32_t mask_class_reads(const Plan& plan) {
-    for (const ScratchRegion& r : plan.scratch)
-        if (r.region == Region::mask_classes) return bit(Region::mask_classes);
-    return 0;
+    return has_scratch(plan, Region::mask_classes) ? bit(Region::mask_classes) : 0;
+}
+
+// With slopes, offsets are set from tiles that the map may hide, and where rows are isolated all tiles are searched
+// (shaders/lib/matrix_stale_offsets.glsl, matrix_running_maximum.glsl): there each element asks the map.
+bool has_whole_blocks(const Problem& p, const LinkedTiles& t) {
+    const uint32_t rows = t.holds_keys ? t.walked : t.held, keys = t.holds_keys ? t.held : t.walked;
+    const bool only_term = p.mask == VKATTN_MASK_NONE && p.slopes == VKATTN_SLOPES_NONE;
+    return only_term && !t.packed && !t.isolates_rows && p.block_rows % rows == 0 && p.block_keys % keys == 0;
+}
+
+void add_tile_links(const DeviceCaps& caps, const Options& options, std::span<const LinkedTiles> kernels,
+                    Plan& plan) {
+    const Problem& p = plan.problem;
+    const bool has_map = p.block_map != 0 && p.batch != 0 && p.seqlen_q != 0 && p.seqlen_kv != 0;
+    if (!has_map || !has_kernel(caps, Kernel::tile_links)) return;
+    const LinkGrid grid = link_grid(p, kernels);
+    const uint64_t room = std::min(default_max_scratch_bytes / 4, scratch_left(caps, options, plan));
+    if (grid.masks > caps.max_workgroup_count[0] || grid.most_held > caps.max_workgroup_count[1] ||
+        grid.bytes > room / scratch_alignment * scratch_alignment)
+        return;
+    const auto set = [&](size_t at, uint32_t value) {
+        std::memcpy(plan.arguments.data() + at, &value, sizeof value);
+    };
+    set(offsetof(ForwardArguments, class_heads), grid.heads);
+    set(offsetof(ForwardArguments, class_batches), p.block_map_batches);
+    reserve_scratch(plan, Region::tile_links, grid.bytes);
+    uint64_t begin = 0;
+    for (const LinkedTiles& t : kernels) {
+        const uint32_t pipeline = add_pipeline(plan, links_launch(caps, p, t, grid.heads, begin).pipeline());
+        add_dispatch(plan, pipeline, {grid.masks, held_tiles(p, t), 1}, {}, 0);
+        if (t.at) plan.argument_patches.push_back({static_cast<uint32_t>(*t.at), Region::tile_links, begin});
+        begin += link_bytes(p, t, grid.masks);
+    }
 }
 
 }  // namespace vkattn::core

@@ -1,7 +1,11 @@
-// Classes of mask tiles.
+// What a pass before attention finds out about tiles, so that loops leave out those that are hidden: classes of a
+// mask's tiles, and links of a block map's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 
 #include "plan.hpp"
 #include "tuning.hpp"
@@ -13,7 +17,34 @@ namespace vkattn::core {
 // shares it.
 void add_mask_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
                       uint64_t query_tiles, Plan& plan);
+
+// The tiles of a kernel that follows links. A workgroup holds `held` rows and walks through tiles of `walked` rows.
+struct LinkedTiles {
+    bool holds_keys;     // and walks through queries; or the other way round
+    bool packed;         // a tile holds the rows of all query heads of a group
+    bool isolates_rows;  // the constant of that name
+    uint32_t held, walked;
+    // Bytes from the beginning of the argument block to the address of the links, where that has it.
+    std::optional<size_t> at = {};
+};
+// Adds passes that make the links of a block map for several kernels, if there is a map, and if scratch has room for
+// all. Kernels without links ask the map itself, a subgroup's width of tiles at a time.
+void add_tile_links(const DeviceCaps& caps, const Options& options, std::span<const LinkedTiles> kernels,
+                    Plan& plan);
+// True if each tile of a kernel lies in one block of the map, and no other term tells its elements apart.
+bool has_whole_blocks(const Problem& problem, const LinkedTiles& tiles);
+
+bool has_scratch(const Plan& plan, Region region);
 // Region bits that a pipeline reads if it uses the mask's classes; 0 if the plan has no such pass.
 uint32_t mask_class_reads(const Plan& plan);
+
+// Tells a kernel of the links that a plan has for it.
+template <class Launch>
+void set_links(Launch& launch, const Plan& plan, const LinkedTiles& tiles) {
+    if (!has_scratch(plan, Region::tile_links)) return;
+    launch.constants.has_links = 1;
+    launch.constants.whole_blocks = has_whole_blocks(plan.problem, tiles);
+    launch.reads |= bit(Region::tile_links);
+}
 
 }  // namespace vkattn::core

@@ -148,9 +148,23 @@ Pipeline finish_launch(Launch<K> launch, const Grid& g, const Plan& plan) {
     return launch.pipeline();
 }
 
+LinkedTiles linked_tiles(const TileChoice& tiles) {
+    return {.holds_keys = false,
+            .packed = tiles.pack,
+            .isolates_rows = tiles.isolates_rows,
+            .held = tiles.tile_q(),
+            .walked = tiles.tile_kv()};
+}
+
 Pipeline forward_pipeline(const DeviceCaps& caps, const TileChoice& tiles, const Grid& g, const Plan& plan) {
     const Problem& p = plan.problem;
-    if (tiles.matrix) return finish_launch(matrix_launch(p, tiles), g, plan);
+    if (tiles.matrix) {
+        auto launch = matrix_launch(p, tiles);
+        set_links(launch, plan, linked_tiles(tiles));
+        constexpr size_t of_links = offsetof(push::forward_matrix, operand_layout) + 8;
+        if (launch.constants.has_links != 0) launch.patch(of_links, Region::tile_links);
+        return finish_launch(launch, g, plan);
+    }
     const bool arguments = needs_arguments(p);
     const auto launch = [&]<class K>(K) {
         const Module module = module_for(K::id, p.dtype, caps, tiles.dot);
@@ -197,6 +211,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     if (grid.span_tiles != 0)
         if (auto ok = reserve_parts(caps, options, grid, plan); !ok) return ok.failure();
     add_mask_classes(caps, options, *tiles, grid.query_tiles, plan);
+    if (n.matrix) add_tile_links(caps, options, std::array{linked_tiles(n)}, plan);
 
     const uint32_t pipeline = add_pipeline(plan, forward_pipeline(caps, *tiles, grid, plan));
     const uint32_t slices = constant_of(plan.pipelines[pipeline], "slices");
