@@ -68,12 +68,13 @@ struct BackwardArguments {
     Address dquery, dkey, dvalue;
     Address statistics;    // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
     Address accumulators;  // float32, kept between dispatches (is_resumed)
-    Address query_links, key_links;  // of the passes for dquery, and for dkey and dvalue (lib/tile_links.glsl)
-    float scale;           // softmax_scale
-    uint dbias_heads;      // the mask's
-    uint dbias_batches;    // 1, or all
-    uint dbias_queries;    // 1, or seqlen_q
-    uint dbias_keys;       // the mask's last extent
+    // Of the passes for dquery, and for dkey and dvalue (lib/tile_links.glsl).
+    Address query_links, key_links;
+    float scale;         // softmax_scale
+    uint dbias_heads;    // the mask's
+    uint dbias_batches;  // 1, or all
+    uint dbias_queries;  // 1, or seqlen_q
+    uint dbias_keys;     // the mask's last extent
     uint batch;
 };
 #ifdef __cplusplus  // C++ has no padding behind the last members: GLSL has none either
