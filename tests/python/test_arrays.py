@@ -34,6 +34,36 @@ class Arrays(unittest.TestCase):
         parts = vkattn.empty((2, *out.shape))
         self.assertEqual(vkattn.combine(parts, vkattn.array(np.zeros((2, *lse.shape), np.float32)))[0].shape, out.shape)
 
+    def test_calls_that_are_alike(self):
+        # A call finds what an earlier one has prepared: each is made three times, in turns, of other content.
+        random = np.random.default_rng(8)
+        variants = [{}, {"causal": True}, {"causal": 1}, {"scale": 0.3}, {"scale": -1}, {"window": (2, 1)},
+                    {"softcap": 2.0}, {"return_lse": False}, {"align": "top-left", "causal": True},
+                    {"align": 3, "causal": True}, {"kernel": "tiles"}, {"slopes": np.float32([.5, .2, .1, -.1])},
+                    {"sinks": np.float32([1, 2, -1, 0])}, {"kv_lengths": np.int32([3, 9])},
+                    {"kv_lengths": np.int32([9, 4]), "causal": True}, {"mask": random.random((6, 9)) < .7},
+                    {"mask": random.random((2, 1, 6, 9)) < .7}, {"mask": random.random((6, 9)).astype(np.float32)},
+                    {"block_map": np.uint8([[[[1]]]]), "block_size": (16, 16)}]
+        views = (np.s_[:], np.s_[:, :, 0:1], np.s_[:, :, 1:2])
+        for _ in range(3):
+            q, k, v = (random.standard_normal((2, *shape[1:])).astype(np.float32) for shape in SHAPES)
+            on_device = [vkattn.array(x) for x in (q, k, v)]
+            for options in variants:
+                placed = {name: vkattn.array(value) if isinstance(value, np.ndarray) else value
+                          for name, value in options.items()}
+                views_of = views if "mask" not in options and "align" not in options else views[:1]
+                for view in views_of:
+                    found = vkattn.attention(on_device[0][view], *on_device[1:], **placed)
+                    expected = vkattn.attention(q[view], k, v, **options)
+                    for one, other in zip(*((x,) if not isinstance(x, tuple) else x for x in (found, expected))):
+                        self.assertIsInstance(one, vkattn.Array)
+                        np.testing.assert_array_equal(one.numpy(), other)
+        for wrong in ({"scale": float("nan")}, {"window": (1, 2, 3)}, {"layout": "sbhd"}) * 2:
+            with self.assertRaises(ValueError):
+                vkattn.attention(*on_device, **wrong)
+        with self.assertRaises(ValueError):
+            vkattn.attention(on_device[0], on_device[1][:, :, :4], on_device[2])
+
     def test_slices_share_memory(self):
         x = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
         on_device = vkattn.array(x)

@@ -104,6 +104,27 @@ class Process(unittest.TestCase):
         self.assertEqual(live, still)
         self.assertLess(grown - memory, 8 << 20, "3,000 calls keep memory")
 
+    def test_memory_is_used_again(self):
+        session = session_of()
+        kept = [vkattn.array(np.full((1, 2, 3, 4), n, np.float32)) for n in range(5)]
+        for _ in range(3):
+            vkattn.array(np.full((1, 2, 3, 4), -1, np.float32))
+        live = len(session._live)
+        more = [vkattn.array(np.full((1, 2, 3, 4), -2, np.float32)) for _ in range(3)]
+        self.assertLessEqual(len(session._live), live + 2)
+        self.assertEqual(len({x._memory() for x in kept + more}), 8)
+        for n, x in enumerate(kept):
+            self.assertTrue((x.numpy() == n).all())
+        before = session._spare_bytes
+        large = vkattn.empty((session.most_spare_bytes // 4 + 1,))
+        del large
+        gc.collect()
+        self.assertEqual(session._spare_bytes, before)
+        del more
+        gc.collect()
+        session.destroy_spare_buffers()
+        self.assertEqual((session._spare_bytes, session._spare_count), (0, 0))
+
     def test_shutdown_with_live_objects(self):
         ended = python(LIVE_AT_EXIT)
         self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (0, "done\n", ""))

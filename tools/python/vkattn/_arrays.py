@@ -231,10 +231,11 @@ def empty(shape, dtype=np.float32, device=None):
     >>> vkattn.empty((2, 4), "float16").shape
     (2, 4)
     """
-    return _allocated(session_of(device), shape, np.dtype(dtype))
+    return allocated(session_of(device), shape, np.dtype(dtype))
 
 
-def _allocated(session, shape, dtype):
+def allocated(session, shape, dtype):
+    """An Array in new memory of a session."""
     try:
         shape = tuple(operator.index(extent) for extent in shape)
     except TypeError:
@@ -288,7 +289,7 @@ class Tensors:
 
     def output(self, shape, dtype):
         """An Array that a call writes."""
-        made = _allocated(self.session, shape, np.dtype(dtype))
+        made = allocated(self.session, shape, np.dtype(dtype))
         self._kept.append(made)
         return made
 
