@@ -32,7 +32,8 @@ shared uint kinds[THREADS];
 shared uint seen[WORDS];
 uint thread = gl_LocalInvocationIndex;
 
-// The class of a block, by its place among all blocks of the map.
+// The class of a block, by its place among all blocks of the map. No driver loads a block that a loop ends at, as
+// term_blocks.glsl has it: the address is another one for each invocation.
 uint class_of_block(uint at) {
     const uint byte = at + (push.block_map.x & 3);
     const uint word = MapIn(uvec2(push.block_map.x & ~3u, push.block_map.y)).x[byte / 4];

@@ -107,6 +107,19 @@ void take_over(const Pipeline& pipeline, Values& values, std::initializer_list<s
         if (has_constant(pipeline, name)) values[name] = constant(pipeline, name);
 }
 
+// True if no tile of the pipelines that follow links has an element that is told apart from the others.
+bool has_whole_blocks(const Given& g) {
+    const auto is_whole = [&](const Pipeline& pipeline) {
+        const Tile tile = tile_of(pipeline);
+        return constant(pipeline, "packed_heads") == 0 && constant(pipeline, "isolates_rows") == 0 &&
+               g.p.block_rows % tile.q == 0 && g.p.block_keys % tile.kv == 0;
+    };
+    return g.p.mask == VKATTN_MASK_NONE && g.p.slopes == VKATTN_SLOPES_NONE &&
+           std::ranges::all_of(g.plan.pipelines, [&](const Pipeline& x) {
+               return links_of(g.plan, x) == nullptr || is_whole(x);
+           });
+}
+
 Values expected_constants(const Given& g, const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
     if (kind == Kind::arguments) return {{"threads", 1}};
@@ -147,13 +160,9 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
         pipeline.module.has(core::macros::ROLLED) ||
         (g.caps.driver_id != core::driver_nvidia && g.caps.type != core::DeviceType::cpu);
     values["mask_row_bytes"] = unit_of_mask_rows(g.p);
-    const Tile tile = tile_of(pipeline);
     const bool linked = links_of(g.plan, pipeline) != nullptr;
-    const bool is_alone = g.p.mask == VKATTN_MASK_NONE && g.p.slopes == VKATTN_SLOPES_NONE &&
-                          constant(pipeline, "packed_heads") == 0 && constant(pipeline, "isolates_rows") == 0;
     values["has_links"] = linked;
-    values["whole_blocks"] =
-        linked && is_alone && g.p.block_rows % tile.q == 0 && g.p.block_keys % tile.kv == 0;
+    values["whole_blocks"] = linked && has_whole_blocks(g);
     if (kind == Kind::forward) take_over(pipeline, values, {"chunk", "q_held_steps", "slices"});
     // Products for dbias are never turned, so that its pass is told another way of P, which it does not move anyway.
     if (kind == Kind::dbias && tuning.at("turned") != 0)

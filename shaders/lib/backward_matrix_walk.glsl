@@ -79,14 +79,14 @@ WalkedTile tile_in_window(Place at, uint end) {
 }
 
 Walk tile_walk;
-// Returns the first tile from `at` on, or the one behind a tile, which is not hidden by the block map. From `end` on
-// there is none.
+// Returns the first tile from `at` on that the block map does not hide. From `end` on there is none.
 WalkedTile first_walked(Place at, uint end) {
     if (!HAS_BLOCK_MAP) return WalkedTile(at.first, true);
     if (!HAS_LINKS) return tile_in_window(at, end);
     tile_walk.row = first_link(at);
     return begin_walk(tile_walk, at.first);
 }
+// Returns the next one behind `at`, the tile that was returned last.
 WalkedTile next_walked(Place at, uint end) {
     if (HAS_LINKS) return go_on_walk(tile_walk);
     return first_walked(Place(at.head, at.first + WALKED), end);

@@ -6,8 +6,8 @@ struct TileCursor {
     uint first_dim;  // the first head dim of V that the workgroup's slice has
     uint end_key;
     // Tiles that begin from first_inner to last_inner are inner ones: all their keys exist and are within every row's
-    // bounds, so that only a mask can make their scores need finishing. If no tile is skipped, the one that follows an
-    // inner one is inner too, or does not exist.
+    // bounds, so that only a mask can make their scores need finishing. If no tile is skipped, all keys of the one that
+    // follows an inner one exist, or none.
     int first_inner, last_inner;
     // With a mask or a block map:
     Classes classes;            // without links

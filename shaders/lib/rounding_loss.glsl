@@ -10,10 +10,10 @@
 // of dS unknown, it is what rounding takes from dS, rowsum(dS - ds) * c. Either takes some instructions an element, so
 // it is done only where c is large beside what keys differ by (sums_loss).
 //
-// Two keys give c: the first and the last that some row of the query tile sees; with whole blocks the last of the first
-// two tiles, because links do not lead back from the end. In each head dim c is the smaller of their numbers if both
-// have one sign, else 0. A single key would not do, because the first token's may be unlike all others. Hidden content
-// must change no bit, so neither key may be hidden.
+// Two keys give c: the first and the last that some row of the query tile sees. Links do not lead back from the end, so
+// that with whole blocks the second one is of a tile from the middle on, or else of the second tile. In each head dim c
+// is the smaller of their numbers if both have one sign, else 0. A single key would not do, because the first token's
+// may be unlike all others. Hidden content must change no bit, so neither key may be hidden.
 //
 // backward_query.comp, with the macro DOT, and backward_matrix_query.comp include it. It assumes lib/scores.glsl. A
 // kernel calls begin_comparison(), a barrier, compare_keys(), a barrier, and find_whether_loss_is_large(). Before
@@ -55,7 +55,8 @@ uvec2 seen_keys(Work w, uvec2 keys) {
         Walk tiles;
         tiles.row = class_index(w);
         const uint first = begin_walk(tiles, keys.x).first, second = go_on_walk(tiles).first;
-        const uint last = second < keys.y ? second : first;
+        const uint middle = begin_walk(tiles, keys.x + (keys.y - keys.x) / 2).first;
+        const uint last = middle < keys.y && middle != first ? middle : second < keys.y ? second : first;
         return first < keys.y ? uvec2(max(first, keys.x), min(last + TILE_KV, keys.y) - 1) : keys.yy;
     }
 #endif

@@ -3,7 +3,7 @@
 // ahead, so that it waits for none, and the tiles between cost nothing.
 struct Walk {
     uint row;    // index of the link of tile 0, of the held rows
-    uint ahead;  // the link of the tile that the last one returned led to
+    uint ahead;  // the link of the tile that was returned last
 };
 struct WalkedTile {
     uint first;     // row or key

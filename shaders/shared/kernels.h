@@ -28,9 +28,10 @@ struct ForwardArguments {
     uint mask_key_step;    // 0: one mask element for all keys of a row
     uint mask_group_size;  // query heads that read the same mask head
     uint follow_lengths;   // 1: the batch's kv length is added to the bounds
-    uint class_heads;      // heads that have their own classes of mask tiles, each for as many query heads
-    uint class_batches;    // batches that have: 1, or all
-    uint present;          // PRESENT_*
+    uint
+        class_heads;  // heads that have classes of mask tiles or links of their own, for as many query heads each
+    uint class_batches;  // batches that have: 1, or all
+    uint present;        // PRESENT_*
     int position;  // query row i stands at key position i + this + what follow_lengths and query_offsets add
     uint slopes_per_batch;        // 1: each batch has slopes of its own
     uint block_rows, block_keys;  // of a block of the block map
@@ -49,7 +50,8 @@ const uint PRESENT_CLASSES = 1;
 #define CLASS_PLAIN 2u   // nothing is hidden, and nothing added
 
 // What a loop over tiles knows of a block map: for each tile a word, its link. It has the tile's class, and the number
-// and the class of the next tile behind it that is not hidden. If there is none, that number is the number of tiles.
+// and the class of the next tile behind it that is not hidden. If there is none, that number is the number of tiles. It
+// fits 28 bits, because links have room for 2^26 tiles (add_tile_links() in src/plan/classes.cpp).
 #define LINK_OF(kind, next_kind, next) ((kind) | (next_kind) << 2 | (next) << 4)
 #define LINK_CLASS(link) ((link)&3u)
 #define LINK_NEXT_CLASS(link) ((link) >> 2 & 3u)

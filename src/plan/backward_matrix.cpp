@@ -288,8 +288,7 @@ Launch<K> matrix_pass(const PassContext& c, const Plan& plan, MatrixPass pass, u
     k.stages = own.stages;
     k.slices = own.slices;
     k.pool_vec4 = backward_matrix_pool(n, p, pass);
-    if (pass != MatrixPass::mask)
-        set_links(launch, plan, linked_tiles(c.tiles)[pass == MatrixPass::key_value ? 1 : 0]);
+    if (pass != MatrixPass::mask) set_links(launch, plan, linked_tiles(c.tiles));
     return launch;
 }
 

@@ -46,10 +46,19 @@ uint64_t link_bytes(const Problem& p, const LinkedTiles& t, uint64_t masks) {
     return masks * held_tiles(p, t) * ceil_div(t.holds_keys ? p.seqlen_q : p.seqlen_kv, t.walked) * 4;
 }
 
+// What the pass may cost: each tile touches so many blocks, of each of which a byte is read. The 16 operations a byte
+// are a guess.
+uint64_t link_flops(const Problem& p, const LinkedTiles& t, uint64_t masks) {
+    const uint32_t held_block = t.holds_keys ? p.block_keys : p.block_rows;
+    const uint32_t walked_block = t.holds_keys ? p.block_rows : p.block_keys;
+    const uint64_t blocks = (uint64_t{t.held} / held_block + 1) * (t.walked / walked_block + 1);
+    return link_bytes(p, t, masks) / 4 * blocks * (t.packed ? p.group_size : 1) * 16;
+}
+
 // Heads and batches that have links of their own, and what the links of several kernels take.
 struct LinkGrid {
     uint32_t heads;
-    uint64_t masks, most_held, bytes;
+    uint64_t masks, most_held, most_flops, bytes;
 };
 LinkGrid link_grid(const Problem& p, std::span<const LinkedTiles> kernels) {
     LinkGrid grid{};
@@ -57,6 +66,7 @@ LinkGrid link_grid(const Problem& p, std::span<const LinkedTiles> kernels) {
     grid.masks = uint64_t{grid.heads} * p.block_map_batches;
     for (const LinkedTiles& t : kernels) {
         grid.most_held = std::max(grid.most_held, held_tiles(p, t));
+        grid.most_flops = std::max(grid.most_flops, link_flops(p, t, grid.masks));
         grid.bytes += link_bytes(p, t, grid.masks);
     }
     return grid;
@@ -152,11 +162,15 @@ uint32_t mask_class_reads(const Plan& plan) {
 }
 
 // With slopes, offsets are set from tiles that the map may hide, and where rows are isolated all tiles are searched
-// (shaders/lib/matrix_stale_offsets.glsl, matrix_running_maximum.glsl): there each element asks the map.
-bool has_whole_blocks(const Problem& p, const LinkedTiles& t) {
-    const uint32_t rows = t.holds_keys ? t.walked : t.held, keys = t.holds_keys ? t.held : t.walked;
-    const bool only_term = p.mask == VKATTN_MASK_NONE && p.slopes == VKATTN_SLOPES_NONE;
-    return only_term && !t.packed && !t.isolates_rows && p.block_rows % rows == 0 && p.block_keys % keys == 0;
+// (shaders/lib/matrix_stale_offsets.glsl, matrix_running_maximum.glsl): there each element asks the map. So it does
+// with packed heads, whose tiles may have rows of several heads of the map.
+bool has_whole_blocks(const Problem& p, std::span<const LinkedTiles> kernels) {
+    const auto is_whole = [&](const LinkedTiles& t) {
+        const uint32_t rows = t.holds_keys ? t.walked : t.held, keys = t.holds_keys ? t.held : t.walked;
+        return !t.packed && !t.isolates_rows && p.block_rows % rows == 0 && p.block_keys % keys == 0;
+    };
+    return p.mask == VKATTN_MASK_NONE && p.slopes == VKATTN_SLOPES_NONE &&
+           std::ranges::all_of(kernels, is_whole);
 }
 
 void add_tile_links(const DeviceCaps& caps, const Options& options, std::span<const LinkedTiles> kernels,
@@ -167,6 +181,7 @@ void add_tile_links(const DeviceCaps& caps, const Options& options, std::span<co
     const LinkGrid grid = link_grid(p, kernels);
     const uint64_t room = std::min(default_max_scratch_bytes / 4, scratch_left(caps, options, plan));
     if (grid.masks > caps.max_workgroup_count[0] || grid.most_held > caps.max_workgroup_count[1] ||
+        grid.most_flops > dispatch_limit(caps, options) ||
         grid.bytes > room / scratch_alignment * scratch_alignment)
         return;
     const auto set = [&](size_t at, uint32_t value) {
@@ -178,7 +193,7 @@ void add_tile_links(const DeviceCaps& caps, const Options& options, std::span<co
     uint64_t begin = 0;
     for (const LinkedTiles& t : kernels) {
         const uint32_t pipeline = add_pipeline(plan, links_launch(caps, p, t, grid.heads, begin).pipeline());
-        add_dispatch(plan, pipeline, {grid.masks, held_tiles(p, t), 1}, {}, 0);
+        add_dispatch(plan, pipeline, {grid.masks, held_tiles(p, t), 1}, {}, link_flops(p, t, grid.masks));
         if (t.at) plan.argument_patches.push_back({static_cast<uint32_t>(*t.at), Region::tile_links, begin});
         begin += link_bytes(p, t, grid.masks);
     }

@@ -31,19 +31,20 @@ struct LinkedTiles {
 // all. Kernels without links ask the map itself, a subgroup's width of tiles at a time.
 void add_tile_links(const DeviceCaps& caps, const Options& options, std::span<const LinkedTiles> kernels,
                     Plan& plan);
-// True if each tile of a kernel lies in one block of the map, and no other term tells its elements apart.
-bool has_whole_blocks(const Problem& problem, const LinkedTiles& tiles);
+// True if each tile of all these kernels lies in one block of the map, and no other term tells its elements apart.
+bool has_whole_blocks(const Problem& problem, std::span<const LinkedTiles> kernels);
 
 bool has_scratch(const Plan& plan, Region region);
 // Region bits that a pipeline reads if it uses the mask's classes; 0 if the plan has no such pass.
 uint32_t mask_class_reads(const Plan& plan);
 
-// Tells a kernel of the links that a plan has for it.
+// Tells one of these kernels of the links that a plan has for it. All get the same constants: how weights are rounded
+// depends on whole_blocks (lib/backward_matrix_scores.glsl), and the passes of a backward must round them alike.
 template <class Launch>
-void set_links(Launch& launch, const Plan& plan, const LinkedTiles& tiles) {
+void set_links(Launch& launch, const Plan& plan, std::span<const LinkedTiles> kernels) {
     if (!has_scratch(plan, Region::tile_links)) return;
     launch.constants.has_links = 1;
-    launch.constants.whole_blocks = has_whole_blocks(plan.problem, tiles);
+    launch.constants.whole_blocks = has_whole_blocks(plan.problem, kernels);
     launch.reads |= bit(Region::tile_links);
 }
 

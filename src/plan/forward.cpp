@@ -160,7 +160,7 @@ Pipeline forward_pipeline(const DeviceCaps& caps, const TileChoice& tiles, const
     const Problem& p = plan.problem;
     if (tiles.matrix) {
         auto launch = matrix_launch(p, tiles);
-        set_links(launch, plan, linked_tiles(tiles));
+        set_links(launch, plan, std::array{linked_tiles(tiles)});
         constexpr size_t of_links = offsetof(push::forward_matrix, operand_layout) + 8;
         if (launch.constants.has_links != 0) launch.patch(of_links, Region::tile_links);
         return finish_launch(launch, g, plan);

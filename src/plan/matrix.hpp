@@ -98,9 +98,9 @@ constexpr uint32_t USE_WIDE = 8;
 constexpr uint32_t USE_TURNED = 16;    // the products are turned round
 constexpr uint32_t USE_UNMASKED = 64;  // there is no mask
 constexpr uint32_t USE_EXCHANGED =
-    32;                            // products are turned round, and the two halves of a subgroup exchange P
-constexpr uint32_t USE_MAP = 256;  // there is a block map, and no mask; only the forward has rows for it
-constexpr uint32_t USE_FLOAT32 = 128;  // storage is float32; only the backward has rows for it
+    32;  // products are turned round, and the two halves of a subgroup exchange P
+constexpr uint32_t USE_WHOLE_BLOCKS = 256;  // there is a block map, and its blocks hold whole tiles
+constexpr uint32_t USE_FLOAT32 = 128;       // storage is float32; only the backward has rows for it
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();

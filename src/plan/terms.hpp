@@ -63,7 +63,7 @@ constexpr uint32_t mask_kind_of(const Problem& p) {
     return p.mask == VKATTN_MASK_BOOL ? MASK_BOOL : p.mask == VKATTN_MASK_FLOAT ? MASK_FLOAT : MASK_NONE;
 }
 
-// True if a term hides single keys, whatever the bounds say: HIDES_KEYS of shaders/lib/score_facts.glsl.
+// True if a term hides tiles or keys, whatever the bounds say: SKIPS_TILES of shaders/lib/score_facts.glsl.
 constexpr bool hides_keys(const Problem& p) {
     return p.mask != VKATTN_MASK_NONE || p.block_map != 0;
 }
