@@ -34,6 +34,11 @@ class Arrays(unittest.TestCase):
         parts = vkattn.empty((2, *out.shape))
         self.assertEqual(vkattn.combine(parts, vkattn.array(np.zeros((2, *lse.shape), np.float32)))[0].shape, out.shape)
 
+    def assert_alike(self, found, expected):
+        for one, other in zip(*((x,) if not isinstance(x, tuple) else x for x in (found, expected))):
+            self.assertIsInstance(one, vkattn.Array)
+            np.testing.assert_array_equal(one.numpy(), other)
+
     def test_calls_that_are_alike(self):
         # A call finds what an earlier one has prepared: each is made three times, in turns, of other content.
         random = np.random.default_rng(8)
@@ -55,9 +60,20 @@ class Arrays(unittest.TestCase):
                 for view in views_of:
                     found = vkattn.attention(on_device[0][view], *on_device[1:], **placed)
                     expected = vkattn.attention(q[view], k, v, **options)
-                    for one, other in zip(*((x,) if not isinstance(x, tuple) else x for x in (found, expected))):
-                        self.assertIsInstance(one, vkattn.Array)
-                        np.testing.assert_array_equal(one.numpy(), other)
+                    self.assert_alike(found, expected)
+                    if "return_lse" in options or view != views[0]:
+                        continue
+                    dout = random.standard_normal(found[0].shape).astype(np.float32)
+                    for more in ({}, {"dlse": dout[..., 0].copy()}, {"dsinks": "sinks" in options},
+                                 {"dbias": options.get("mask", np.float64()).dtype == np.float32}):
+                        placed_more = {name: vkattn.array(value) if isinstance(value, np.ndarray) else value
+                                       for name, value in more.items()}
+                        self.assert_alike(
+                            vkattn.attention_backward(vkattn.array(dout), *on_device, *found, **placed, **placed_more),
+                            vkattn.attention_backward(dout, q, k, v, *expected, **options, **more))
+        prepared = on_device[0]._buffer.session._plans.values()
+        self.assertEqual({x.run for x in prepared if hasattr(x, "run")},
+                         {"vkattn_runtime_run_forward", "vkattn_runtime_run_backward"})
         for wrong in ({"scale": float("nan")}, {"window": (1, 2, 3)}, {"layout": "sbhd"}) * 2:
             with self.assertRaises(ValueError):
                 vkattn.attention(*on_device, **wrong)

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 from dataclasses import dataclass
-from typing import Optional
+from typing import Tuple
 
 import numpy as np
 
@@ -262,39 +262,35 @@ def _address(tensor):
 
 @dataclass(frozen=True)
 class _Prepared:
-    """What calls of attention() that are alike have in common."""
+    """What calls that are alike have in common: the plan, and what they return."""
 
+    run: str  # the function that runs the plan, and the struct of its addresses
+    kind: type
     plan: NativePlan
-    out_shape: tuple
-    lse_shape: Optional[tuple]  # None: it is not wanted
+    outputs: Tuple[Tuple[str, tuple, np.dtype], ...]  # name in the struct, shape, type
 
-    def run(self, q, k, v, options):
-        """Runs the plan on other arrays, and returns what attention() does."""
-        session = q._buffer.session
-        args = library().made(_abi.VkattnForwardArgs)
-        args.query, args.key, args.value = q._memory(), k._memory(), v._memory()
-        for name, value in options.items():
+    def __call__(self, arrays):
+        """Runs the plan on other arrays, by their names in the struct, and returns the outputs."""
+        session = arrays["query"]._buffer.session
+        args, made = library().made(self.kind), []
+        for name, value in arrays.items():
             if isinstance(value, Array):
                 setattr(args, name, value._memory())
-        out = allocated(session, self.out_shape, q.dtype)
-        args.out = out._memory()
-        if self.lse_shape is None:
-            session.run("vkattn_runtime_run_forward", self.plan, args)
-            return out
-        lse = allocated(session, self.lse_shape, np.dtype(np.float32))
-        args.lse = lse._memory()
-        session.run("vkattn_runtime_run_forward", self.plan, args)
-        return out, lse
+        for name, shape, dtype in self.outputs:
+            made.append(allocated(session, shape, dtype))
+            setattr(args, name, made[-1]._memory())
+        session.run(self.run, self.plan, args)
+        return made
 
 
-def _likeness(q, k, v, return_lse, options):
-    """A key that calls of attention() share if one plan and one check of arguments serve them; None if there is none.
+def _likeness(function, arrays):
+    """A key that calls share if one plan and one check of arguments serve them; None if there is none.
 
-    All arrays are then Arrays of one device, none is empty, and everything else is plain.
+    What is not plain is then an Array, all of one device, and none is empty.
     """
-    like = ["attention", bool(return_lse)]
-    session = q._buffer.session if isinstance(q, Array) else None
-    for name, value in (("q", q), ("k", k), ("v", v), *options.items()):
+    like = [function]
+    session = arrays["query"]._buffer.session if isinstance(arrays["query"], Array) else None
+    for name, value in arrays.items():
         if isinstance(value, Array):
             if value._buffer.session is not session or not value.size:
                 return None
@@ -360,10 +356,12 @@ def attention(q, k, v, *, return_lse=True, **options):
     >>> out.shape, bool(np.allclose(out, 1))
     ((1, 2, 3, 8), True)
     """
-    like = _likeness(q, k, v, return_lse, options)
-    prepared = q._buffer.session.found(like) if like is not None else None
+    arrays = {"query": q, "key": k, "value": v, "return_lse": bool(return_lse), **options}
+    likeness = _likeness("attention", arrays)
+    prepared = q._buffer.session.found(likeness) if likeness is not None else None
     if prepared is not None:
-        return prepared.run(q, k, v, options)
+        outputs = prepared(arrays)
+        return tuple(outputs) if return_lse else outputs[0]
     call = _Call(q, k, v, **options)
     p = call.problem
     result, out = call.output(call.query, p.head_dim_v)
@@ -373,9 +371,10 @@ def attention(q, k, v, *, return_lse=True, **options):
     plan = call.plan()
     args = call.arguments(_abi.VkattnForwardArgs, out=_address(out), lse=_address(lse) if return_lse else 0)
     call.tensors.session.run("vkattn_runtime_run_forward", plan, args)
-    if like is not None and out.size:
-        shape = lse.shape if return_lse else None
-        call.tensors.session.plan(like, lambda: _Prepared(plan, result.shape, shape))
+    if likeness is not None and out.size:
+        outputs = [("out", result.shape, result.dtype)] + ([("lse", lse.shape, lse.dtype)] if return_lse else [])
+        call.tensors.session.plan(likeness, lambda: _Prepared("vkattn_runtime_run_forward", _abi.VkattnForwardArgs,
+                                                              plan, tuple(outputs)))
     if not return_lse:
         return call.tensors.result(result)
     return call.tensors.result(result), call.tensors.result(lse)
@@ -399,6 +398,12 @@ def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsink
     """
     if options.get("num_splits", 0) > 1:
         raise ValueError("num_splits: the backward does not split the keys")
+    arrays = {"dout": dout, "query": q, "key": k, "value": v, "out": out, "lse": lse, "dlse": dlse,
+              "dbias_wanted": bool(dbias), "dsinks_wanted": bool(dsinks), **options}
+    likeness = _likeness("attention_backward", arrays)
+    prepared = q._buffer.session.found(likeness) if likeness is not None else None
+    if prepared is not None:
+        return tuple(prepared(arrays))
     call = _Call(q, k, v, others=(dout, out, lse, dlse), **options)
     p = call.problem
     of_out = call.take(out, "out", call.query, p.head_dim_v)
@@ -435,6 +440,11 @@ def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsink
     plan = call.plan("vkattn_backward_create", backward)
     args = call.arguments(_abi.VkattnBackwardArgs, **addresses)
     call.tensors.session.run("vkattn_runtime_run_backward", plan, args)
+    if likeness is not None and all(result.size for result in results):
+        names = ["dquery", "dkey", "dvalue"] + ["dbias"] * bool(dbias) + ["dsinks"] * bool(dsinks)
+        outputs = tuple((name, result.shape, result.dtype) for name, result in zip(names, results))
+        call.tensors.session.plan(likeness, lambda: _Prepared("vkattn_runtime_run_backward", _abi.VkattnBackwardArgs,
+                                                              plan, outputs))
     return tuple(map(call.tensors.result, results))
 
 
