@@ -32,8 +32,8 @@ shared uint kinds[THREADS];
 shared uint seen[WORDS];
 uint thread = gl_LocalInvocationIndex;
 
-// The class of a block, by its place among all blocks of the map. No driver loads a block that a loop ends at, as
-// term_blocks.glsl has it: the address is another one for each invocation.
+// Returns the class of a block, whose place among all blocks of the map is `at`. No driver loads a block that a loop
+// ends at, as term_blocks.glsl has it: the address is another one for each invocation.
 uint class_of_block(uint at) {
     const uint byte = at + (push.block_map.x & 3);
     const uint word = MapIn(uvec2(push.block_map.x & ~3u, push.block_map.y)).x[byte / 4];
@@ -41,7 +41,7 @@ uint class_of_block(uint at) {
     return number == 0 ? CLASS_HIDDEN : number == 1 || push.has_mask == 0 ? CLASS_PLAIN : CLASS_MIXED;
 }
 
-// The class of a tile that touches the blocks from .x to .y of heads, of held rows and of walked rows.
+// Returns the class of a tile that touches the blocks from .x to .y of heads, of held rows and of walked rows.
 uint class_of_blocks(uint batch, uvec2 heads, uvec2 held, uvec2 walked) {
     bool shown = false, changed = false;
     for (uint head = heads.x; head <= heads.y && !(shown && changed); head++)
@@ -55,12 +55,12 @@ uint class_of_blocks(uint batch, uvec2 heads, uvec2 held, uvec2 walked) {
     return !shown ? CLASS_HIDDEN : changed ? CLASS_MIXED : CLASS_PLAIN;
 }
 
-// The blocks that rows touch, from a tile's first row to its last that exists.
+// Returns the first and the last block that a tile's existing rows touch.
 uvec2 blocks_of(uint tile, uint rows, uint extent, uint to_group, uint block) {
     return uvec2(tile * rows, min((tile + 1) * rows, extent) - 1) / to_group / block;
 }
 
-// The first tile of the chunk behind `tile` that is not hidden; THREADS if there is none.
+// Returns the first tile of the chunk behind `tile` that is not hidden, or THREADS if there is none.
 uint next_in_chunk(uint tile) {
     uint word = tile / 32, rest = seen[word] & ~(0xffffffffu >> (31 - tile % 32));
     while (rest == 0 && word + 1 < WORDS) rest = seen[++word];

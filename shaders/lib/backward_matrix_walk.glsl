@@ -49,7 +49,8 @@ uvec2 tiles_of_head(uint head) {
     return tiles * WALKED;
 }
 
-// Without links: classes of walked tiles that the block map gives, a bit each, as many as a subgroup finds at once.
+// Without links a window has the classes that the block map gives walked tiles, a bit each: as many as a subgroup finds
+// at once.
 struct Window {
     uint head, first;  // `first`: the tile of bit 0
     uint seen, plain;

@@ -48,7 +48,7 @@ uint seen_key(Work w, uvec2 keys, bool from_end) {
     return found == count ? keys.y : from_end ? keys.y - 1 - found : keys.x + found;
 }
 
-// Both keys; keys.y twice if there is none.
+// Returns both keys, or keys.y twice if there is none.
 uvec2 seen_keys(Work w, uvec2 keys) {
 #ifdef ID_HAS_LINKS
     if (WHOLE_BLOCKS) {

@@ -49,9 +49,9 @@ const uint PRESENT_CLASSES = 1;
 #define CLASS_MIXED 1u   // anything else
 #define CLASS_PLAIN 2u   // nothing is hidden, and nothing added
 
-// What a loop over tiles knows of a block map: for each tile a word, its link. It has the tile's class, and the number
-// and the class of the next tile behind it that is not hidden. If there is none, that number is the number of tiles. It
-// fits 28 bits, because links have room for 2^26 tiles (add_tile_links() in src/plan/classes.cpp).
+// A loop over tiles knows a block map by links: each tile has a word, its link. The link has the tile's class, and the
+// number and the class of the next tile behind it that is not hidden. If there is none, that number is the number of
+// tiles. It fits 28 bits, because links have room for 2^26 tiles (add_tile_links() in src/plan/classes.cpp).
 #define LINK_OF(kind, next_kind, next) ((kind) | (next_kind) << 2 | (next) << 4)
 #define LINK_CLASS(link) ((link)&3u)
 #define LINK_NEXT_CLASS(link) ((link) >> 2 & 3u)
@@ -70,7 +70,7 @@ struct BackwardArguments {
     Address dquery, dkey, dvalue;
     Address statistics;    // vec4 (batch, num_heads_q, seqlen_q): see lib/backward_problem.glsl
     Address accumulators;  // float32, kept between dispatches (is_resumed)
-    // Of the passes for dquery, and for dkey and dvalue (lib/tile_links.glsl).
+    // The pass for dquery follows the first links, that for dkey and dvalue the others (lib/tile_links.glsl).
     Address query_links, key_links;
     float scale;         // softmax_scale
     uint dbias_heads;    // the mask's
