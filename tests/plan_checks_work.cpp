@@ -49,15 +49,11 @@ Whole whole_of(const Given& g, const Pipeline& pipeline) {
                      tiles_of(p.seqlen_kv, t.kv)}};
         }
         case Kind::links: {
-            const Pipeline* const follower = follower_of(g.plan, pipeline);
-            if (follower == nullptr) throw std::runtime_error("links that nobody follows");
-            const bool packed = constant(*follower, "packed_heads") != 0;
-            const uint64_t heads = packed ? p.num_heads_kv : p.block_map_heads;
-            const Tile of = tile_of(*follower);
-            const bool keys = kind_of(*follower) == Kind::dkey_dvalue;
-            const uint64_t held =
-                keys ? tiles_of(p.seqlen_kv, of.kv) : tiles_of(p.seqlen_q * group_of(p, *follower), of.q);
-            return {begin, {heads * p.block_map_batches, held, 1}};
+            const auto word = [&](const char* name) {
+                return words_in(pipeline, name).front();
+            };  // see words_flaw
+            const uint64_t held = tiles_of(word("held_rows"), word("held_tile"));
+            return {begin, {uint64_t{word("num_heads")} * p.block_map_batches, held, 1}};
         }
         case Kind::combine: {
             const core::Combine c = combine_of(g);

@@ -168,8 +168,8 @@ std::array<uint64_t, 4> bias_extents(const Given& g);
 uint64_t class_heads(const core::Problem& problem, uint64_t group);
 uint64_t class_batches(const core::Problem& problem);
 bool is_classified(const core::Plan& plan);
-// Of the plan of a block map: the pass for links that a pipeline follows, and the pipeline that follows such a pass;
-// null if there is none.
+// Returns the pass for links that a pipeline follows, or null. follower_of() returns the first pipeline that follows
+// such a pass, or null.
 const core::Pipeline* links_of(const core::Plan& plan, const core::Pipeline& follower);
 const core::Pipeline* follower_of(const core::Plan& plan, const core::Pipeline& links);
 

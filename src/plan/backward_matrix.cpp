@@ -252,7 +252,7 @@ struct BackwardDirection : MatrixDirection {
     }
 };
 
-// The passes for dquery, and for dkey and dvalue, as followers of links.
+// Returns the tiles of the passes that follow links: that for dquery, and that for dkey and dvalue.
 std::array<LinkedTiles, 2> linked_tiles(const TileChoice& tiles) {
     const Numbers& n = *tiles.backward_matrix;
     using Arguments = shared::BackwardArguments;

@@ -38,24 +38,34 @@ uint32_t class_heads_of(const Problem& p, bool pack) {
     return torn ? p.num_heads_kv : p.num_heads_q / p.mask_group_size;
 }
 
-uint64_t held_tiles(const Problem& p, const LinkedTiles& t) {
-    const uint64_t rows = t.holds_keys ? p.seqlen_kv : uint64_t{p.seqlen_q} * (t.packed ? p.group_size : 1);
-    return ceil_div(rows, t.held);
-}
-uint64_t link_bytes(const Problem& p, const LinkedTiles& t, uint64_t masks) {
-    return masks * held_tiles(p, t) * ceil_div(t.holds_keys ? p.seqlen_q : p.seqlen_kv, t.walked) * 4;
+// The pass for links sees each of the two sequences as so many rows, in tiles and blocks of so many.
+struct Side {
+    uint32_t rows, tile, block;
+
+    uint64_t tiles() const { return ceil_div(rows, tile); }
+    uint64_t blocks_of_tile() const { return uint64_t{tile} / block + 1; }  // at most
+};
+struct Sides {
+    Side held, walked;
+};
+Sides sides_of(const Problem& p, const LinkedTiles& t) {
+    const uint32_t rows = p.seqlen_q * (t.packed ? p.group_size : 1);
+    if (t.holds_keys) return {{p.seqlen_kv, t.held, p.block_keys}, {rows, t.walked, p.block_rows}};
+    return {{rows, t.held, p.block_rows}, {p.seqlen_kv, t.walked, p.block_keys}};
 }
 
-// What the pass may cost: each tile touches so many blocks, of each of which a byte is read. The 16 operations a byte
-// are a guess.
-uint64_t link_flops(const Problem& p, const LinkedTiles& t, uint64_t masks) {
-    const uint32_t held_block = t.holds_keys ? p.block_keys : p.block_rows;
-    const uint32_t walked_block = t.holds_keys ? p.block_rows : p.block_keys;
-    const uint64_t blocks = (uint64_t{t.held} / held_block + 1) * (t.walked / walked_block + 1);
-    return link_bytes(p, t, masks) / 4 * blocks * (t.packed ? p.group_size : 1) * 16;
+uint64_t link_bytes(const Sides& s, uint64_t masks) {
+    return masks * s.held.tiles() * s.walked.tiles() * 4;
 }
 
-// Heads and batches that have links of their own, and what the links of several kernels take.
+// Returns an upper bound of what the pass costs: it reads a byte of each block that a tile touches. That a byte takes
+// 16 operations is a guess.
+uint64_t link_flops(const Sides& s, uint64_t masks, uint64_t heads_of_tile) {
+    return link_bytes(s, masks) / 4 * s.held.blocks_of_tile() * s.walked.blocks_of_tile() * heads_of_tile *
+           16;
+}
+
+// So many heads and batches have links of their own, and so much is what the links of several kernels take.
 struct LinkGrid {
     uint32_t heads;
     uint64_t masks, most_held, most_flops, bytes;
@@ -65,9 +75,10 @@ LinkGrid link_grid(const Problem& p, std::span<const LinkedTiles> kernels) {
     grid.heads = kernels.front().packed ? p.num_heads_kv : p.block_map_heads;
     grid.masks = uint64_t{grid.heads} * p.block_map_batches;
     for (const LinkedTiles& t : kernels) {
-        grid.most_held = std::max(grid.most_held, held_tiles(p, t));
-        grid.most_flops = std::max(grid.most_flops, link_flops(p, t, grid.masks));
-        grid.bytes += link_bytes(p, t, grid.masks);
+        const Sides s = sides_of(p, t);
+        grid.most_held = std::max(grid.most_held, s.held.tiles());
+        grid.most_flops = std::max(grid.most_flops, link_flops(s, grid.masks, t.packed ? p.group_size : 1));
+        grid.bytes += link_bytes(s, grid.masks);
     }
     return grid;
 }
@@ -85,14 +96,15 @@ Launch<kernels::tile_links> links_launch(const DeviceCaps& caps, const Problem& 
     push.num_heads = heads;
     push.map_heads = p.block_map_heads;
     push.blocks = down * across;
+    const auto [held, walked] = sides_of(p, t);
     push.rows_to_group = t.packed ? p.group_size : 1;
-    push.held_rows = (t.holds_keys ? p.seqlen_kv : p.seqlen_q) * push.rows_to_group;
-    push.held_tile = t.held;
-    push.held_block = t.holds_keys ? p.block_keys : p.block_rows;
+    push.held_rows = held.rows;
+    push.held_tile = held.tile;
+    push.held_block = held.block;
     push.held_step = t.holds_keys ? 1 : across;
-    push.walked_rows = t.holds_keys ? p.seqlen_q : p.seqlen_kv;
-    push.walked_tile = t.walked;
-    push.walked_block = t.holds_keys ? p.block_rows : p.block_keys;
+    push.walked_rows = walked.rows;
+    push.walked_tile = walked.tile;
+    push.walked_block = walked.block;
     push.walked_step = t.holds_keys ? across : 1;
     push.has_mask = p.mask != VKATTN_MASK_NONE;
     VKATTN_PATCH(launch, block_map, Region::block_map);
@@ -166,10 +178,11 @@ uint32_t mask_class_reads(const Plan& plan) {
 // with packed heads, whose tiles may have rows of several heads of the map.
 bool has_whole_blocks(const Problem& p, std::span<const LinkedTiles> kernels) {
     const auto is_whole = [&](const LinkedTiles& t) {
-        const uint32_t rows = t.holds_keys ? t.walked : t.held, keys = t.holds_keys ? t.held : t.walked;
-        return !t.packed && !t.isolates_rows && p.block_rows % rows == 0 && p.block_keys % keys == 0;
+        const auto [held, walked] = sides_of(p, t);
+        return !t.packed && !t.isolates_rows && held.block % held.tile == 0 &&
+               walked.block % walked.tile == 0;
     };
-    return p.mask == VKATTN_MASK_NONE && p.slopes == VKATTN_SLOPES_NONE &&
+    return p.block_map != 0 && p.mask == VKATTN_MASK_NONE && p.slopes == VKATTN_SLOPES_NONE &&
            std::ranges::all_of(kernels, is_whole);
 }
 
@@ -192,10 +205,12 @@ void add_tile_links(const DeviceCaps& caps, const Options& options, std::span<co
     reserve_scratch(plan, Region::tile_links, grid.bytes);
     uint64_t begin = 0;
     for (const LinkedTiles& t : kernels) {
+        const Sides s = sides_of(p, t);
         const uint32_t pipeline = add_pipeline(plan, links_launch(caps, p, t, grid.heads, begin).pipeline());
-        add_dispatch(plan, pipeline, {grid.masks, held_tiles(p, t), 1}, {}, link_flops(p, t, grid.masks));
+        add_dispatch(plan, pipeline, {grid.masks, s.held.tiles(), 1}, {},
+                     link_flops(s, grid.masks, t.packed ? p.group_size : 1));
         if (t.at) plan.argument_patches.push_back({static_cast<uint32_t>(*t.at), Region::tile_links, begin});
-        begin += link_bytes(p, t, grid.masks);
+        begin += link_bytes(s, grid.masks);
     }
 }
 

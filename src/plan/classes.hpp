@@ -1,5 +1,5 @@
-// What a pass before attention finds out about tiles, so that loops leave out those that are hidden: classes of a
-// mask's tiles, and links of a block map's.
+// Passes before attention find out which tiles are hidden, so that loops leave them out: they write classes of a mask's
+// tiles, and links of a block map's.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,14 @@ namespace vkattn::core {
 void add_mask_classes(const DeviceCaps& caps, const Options& options, const TileChoice& tiles,
                       uint64_t query_tiles, Plan& plan);
 
-// The tiles of a kernel that follows links. A workgroup holds `held` rows and walks through tiles of `walked` rows.
+// These are the tiles of a kernel that follows links: a workgroup holds `held` rows and walks through tiles of `walked`
+// rows.
 struct LinkedTiles {
-    bool holds_keys;     // and walks through queries; or the other way round
-    bool packed;         // a tile holds the rows of all query heads of a group
-    bool isolates_rows;  // the constant of that name
-    uint32_t held, walked;
-    // Bytes from the beginning of the argument block to the address of the links, where that has it.
+    bool holds_keys = false;     // and walks through queries; or the other way round
+    bool packed = false;         // a tile holds the rows of all query heads of a group
+    bool isolates_rows = false;  // the constant of that name
+    uint32_t held = 0, walked = 0;
+    // The argument block has the address of the links at this byte. Without a value the push constants have it.
     std::optional<size_t> at = {};
 };
 // Adds passes that make the links of a block map for several kernels, if there is a map, and if scratch has room for

@@ -2,11 +2,13 @@
 #include "matrix.hpp"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include "classes.hpp"
 #include "launch.hpp"
 #include "matrix_choice.hpp"
 #include "quirks.hpp"
@@ -158,8 +160,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     if (fetches_bias(p, n)) uses |= USE_BIAS;
     if (in_registers && whole && p.dtype != VKATTN_DTYPE_FLOAT32) uses |= USE_WIDE;
     if (!hides_keys(p)) uses |= USE_UNMASKED;
-    const bool is_alone = p.mask == VKATTN_MASK_NONE && p.slopes == VKATTN_SLOPES_NONE;
-    if (p.block_map != 0 && is_alone && p.block_rows % n.tile_q() == 0 && p.block_keys % n.tile_kv == 0)
+    if (has_whole_blocks(p, std::array{LinkedTiles{.held = n.tile_q(), .walked = n.tile_kv}}))
         uses |= USE_WHOLE_BLOCKS;
     if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
     return uses;
