@@ -41,6 +41,7 @@ layout(push_constant, std430) uniform PushBlock {
 #include "lib/backward_passes.glsl"
 #include "lib/backward_matrix_staging.glsl"
 #include "lib/mask.glsl"
+#include "lib/backward_matrix_spill.glsl"
 #include "lib/backward_matrix_scores.glsl"
 #include "lib/matrix_grid.glsl"
 #include "lib/backward_matrix_results.glsl"
@@ -91,6 +92,12 @@ bool is_inner_block(Work w, Place at, uint block) {
 void begin_rows(Place at, uint first, uint count, bool plain) {
     begin_tile(work_at(at), plain, uvec2(first, first + count - 1), own_keys(), at.first, first_key + subgroup_row);
 }
+void place_spill(Place at) {
+    if (!SPILLS) return;
+    const uint head = work.batch * num_heads_kv() + work.head_kv;
+    spill_at = spilled_step(head, step_of(at) - (IS_RESUMED ? push.first_step : 0)) +
+               ((first_key + subgroup_row) / M) * SPILLED_KEYS;
+}
 bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED || PAIRED) return true;
     const uint first = at.first + block * BLOCK;
@@ -107,7 +114,8 @@ void drop_rows(Place at, uint buf, bool odd) {
 const uint KEPT_QK = WANTS_DS ? ROW_BLOCKS * QK_TILES : 0, KEPT_V = WANTS_DV && !PAIRED ? ROW_BLOCKS * V_TILES : 0;
 const uint KEPT = ROW_BLOCKS * (QK_TILES + (PAIRED ? 0 : V_TILES)) * ELEMENTS;
 uvec2 kept_of_work() {
-    const uint head = work.batch * num_heads_kv() + work.head_kv;
+    uint head = work.batch * num_heads_kv() + work.head_kv;
+    if (SPILLS) head %= backward().x.spill_heads;
     return kept_base(head, first_key / HELD_ROWS, key_tiles(), KEPT);
 }
 
@@ -159,9 +167,9 @@ void main() {
     first_key = (push.first_y + place.y) * HELD_ROWS;
     work = work_of_keys(push.first_x + place.x);
     const uint end_key = min(first_key + HELD_ROWS, work.num_keys);
-    walked = seeing_rows(work, first_key, end_key);
-    // Keys beyond the batch's length get zeros. Held keys beyond the tensor are not stored.
-    const bool all_count = end_key == first_key + HELD_ROWS || end_key == key_extent();
+    walked = with_whole_tiles(seeing_rows(work, first_key, end_key), work.num_queries);
+    // Keys beyond the batch's length get zeros. Held keys beyond the tensor are not stored, but their dS is spilled.
+    const bool all_count = end_key == first_key + HELD_ROWS || (!SPILLS && end_key == key_extent());
     inner = all_count ? rows_seeing_all(work, first_key, end_key) : uvec2(0);
     if (walked.x < walked.y) {
         Rows k = key_tensor_rows(push.key, KEY, work), v = key_tensor_rows(push.value, VALUE, work);

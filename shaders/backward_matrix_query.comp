@@ -74,6 +74,7 @@ bool sees_block(Work w, Place at, uint block) {
 Work work_at(Place at) { return work; }
 uint first_key_of(Place at) { return at.first; }
 uint first_link(Place at) { return class_index(work); }
+uint state_at() { return (work.batch * num_heads_q() + work.head) * query_tiles() + work.first_row / HELD_ROWS; }
 
 void drop_rows(Place at, uint buf, bool odd) {
     if (!HIDES_KEYS || !zero_hidden_keys) return;
@@ -172,6 +173,19 @@ void find_factors(bool odd) {
     }
 }
 
+// Tells dS's kernels which tiles are left to them: those without an odd row or a large loss. Returns whether it is one.
+bool is_left_to_spill(ComparedKeys compared) {
+    HeldNumbers numbers;
+    fetch_held_numbers(work, numbers);
+    if (has_odd_row(work, numbers)) odd_rows = 1;
+    compare_keys(compared);
+    barrier();
+    find_whether_loss_is_large();
+    const bool left = odd_rows == 0 && !sums_loss;
+    if (thread == 0 && slice() == 0) UintsOut(backward().x.tile_states).x[state_at()] = left ? TILE_SPILLED : TILE_ODD;
+    return left;
+}
+
 bool is_empty_row(uint row) {
     const RowStart from = statistics_of(work, row);
     return Vec4sIn(from.base).x[from.at / 4].w != 0;
@@ -189,6 +203,7 @@ void store_sums(bool odd) {
 void main() {
     const uvec2 place = place_in_grid(group_size(), key_extent());
     work = work_of_last_tile(push.first_x + place.x, push.first_y + place.y);
+    if (TILES == TILE_NONFINITE && UintsIn(backward().x.tile_states).x[state_at()] != TILE_NONFINITE) return;
     const Rows q = query_tile(push.query, QUERY, work), dout = dout_tile(work);
     walked = tile_keys(work);
     inner = uvec2(visible_keys(work, work.last_row).x, max(0, visible_keys(work, work.first_row).y));
@@ -201,6 +216,7 @@ void main() {
     ComparedKeys compared;
     fetch_compared(work, walked_qk, walked, compared);
     barrier();
+    if (TILES == TILE_ODD && is_left_to_spill(compared)) return;
     HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)
     HOLD_ROWS(held_v, V_HELD_STEPS, dout, HEAD_DIM_V)
     find_slope(work);

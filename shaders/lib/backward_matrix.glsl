@@ -5,6 +5,7 @@
 //   backward_matrix_query       query, dout    key, value    Q . K^T   dQ += dS . K
 //   backward_matrix_key_value   key, value     query, dout   K . Q^T   dV += P . dO;  dK += dS . Q
 //   backward_matrix_mask        query, dout    key, value    Q . K^T   D += dS
+//   backward_matrix_spilled     dS             key                     dQ += dS . K
 //
 // backward_matrix_key_value computes S^T, so that P^T and dS^T are left operands as they are. Below, `qk` is query or
 // key, `v` is value or dout. With TURNED all products are those of the transposed matrices
@@ -22,7 +23,11 @@
 #ifndef KEY_VALUE
 const bool PAIRED = false;
 #endif
+#ifdef SPILLED
+const uint OWNERS = SUBGROUPS / SLICES;
+#else
 const uint OWNERS = PAIRED ? SUBGROUPS / 2 : SUBGROUPS;  // subgroups, or pairs of them, that own rows of their own
+#endif
 const uint HELD_ROWS = OWNERS * ROW_BLOCKS * M;
 #ifdef KEY_VALUE
 const uint TILE_Q = WALKED, TILE_KV = HELD_ROWS;
@@ -80,7 +85,11 @@ const uint MASK_SIZE = MASK_IS_PLAIN ? MASK_ROWS * MASK_STRIDE : 0;
 #define WALKED_STRIDE MATRIX_STRIDE
 #endif
 const uint QK_STRIDE = WALKED_STRIDE(LARGER(QK_STEPS * K, QK_TILES * N * SLICES));
+#ifdef SPILLED  // of dS^T
+const uint V_STRIDE = MATRIX_STRIDE(HELD_ROWS);
+#else
 const uint V_STRIDE = WALKED_STRIDE(LARGER(V_STEPS * K, V_TILES * N * SLICES));
+#endif
 const uint P_STRIDE = MATRIX_STRIDE(BLOCK);
 const uint FLOAT_STRIDE = MATRIX_FLOAT_STRIDE(N);
 const uint BUF_V = WALKED * QK_STRIDE;

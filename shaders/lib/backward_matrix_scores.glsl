@@ -71,6 +71,11 @@ void fetch_held_numbers(Work w, out HeldNumbers numbers) {
         numbers.of_row[i] = Vec4sIn(from.base).x[from.at / 4];
     }
 }
+bool has_odd_row(Work w, HeldNumbers numbers) {
+    bool odd = MAY_BE_SHIFTED(w);
+    FOR_EACH(i, ROW_BLOCKS * HELD_NUMBERS) odd = odd || is_large(numbers.of_row[i].x) || numbers.of_row[i].w != 0;
+    return odd;
+}
 // Loads lse and delta of the held rows, through the subgroup's share of the pool. True if this invocation has seen a
 // row that has a large lse or is empty.
 #ifdef TURNED
@@ -280,6 +285,12 @@ void add_loss() {
 }
 #endif
 
+#ifdef KEY_VALUE
+#define SPILL(block) spill_block(block);
+#else
+#define SPILL(block)
+#endif
+
 // Adds a block to the sums. `find` is a call of find_plain or find_finished; `finish` is true for the latter.
 // `in_plain_tile` is a constant.
 #define ADD_OWN_BLOCK(buf, block, in_plain_tile, finish, find) { \
@@ -296,6 +307,7 @@ void add_loss() {
     if (WANTS_DS) { \
         ADD_LOSS(in_plain_tile) \
         MOVE_TO_LEFT(dp) \
+        SPILL(block) \
         add_to_qk(SUMMED_QK(buf, block, at_qk)); \
     } \
 }
@@ -336,6 +348,7 @@ void take_weights(uint block, bool may_hide) {
     barrier(); \
     if (finds_dkey) take_weights(block, HIDES_IN_PLAIN || (finish)); \
     MOVE_TO_LEFT(scores) \
+    if (finds_dkey) SPILL(block) \
     add_to_qk(finds_dkey ? SUMMED_QK(buf, block, at_qk) : SUMMED_V(buf, block, at_v)); \
 }
 #define ADD_BLOCK(buf, block, in_plain_tile, finish, find) \

@@ -29,6 +29,9 @@ Rows walked_qk, walked_v;
 void place_head(Place at);                          // puts walked_qk and walked_v to the place
 uint step_of(Place at);                             // the tile's number among the steps that dispatches share
 bool is_inner_block(Work w, Place at, uint block);  // all rows of the block see, or are seen by, the subgroup's rows
+#ifdef KEY_VALUE
+void place_spill(Place at);
+#endif
 bool sees_block(Work w, Place at, uint block);      // some row of the two sees some key
 void begin_rows(Place at, uint first, uint count, bool plain);  // called before so many walked rows: begin_tile()
 Work work_at(Place at);
@@ -190,7 +193,12 @@ bool add_tile(Place here, bool can_be_plain, uint buf, uint other) {
         fetch_stage(walked_qk, walked_v, stage, fetched);
         [[dont_unroll]] for (uint i = 0; i < BLOCKS / STAGES; i++) {
             const uint block = stage * (BLOCKS / STAGES) + i;
-            if (!sees_block(w, here, block)) continue;
+            if (!sees_block(w, here, block)) {
+#ifdef KEY_VALUE
+                spill_nothing(block);
+#endif
+                continue;
+            }
             const bool finish = !has_plain_masks && (!can_be_plain || !is_inner_block(w, here, block));
             begin_rows(here, here.first + block * BLOCK, BLOCK, !finish);
             ADD_BLOCK(buf, block, false, finish, find_any(finish, w, first_key_of(here), buf, block))
@@ -240,6 +248,9 @@ void walk_head(uint head, bool can_be_plain) {
         const bool odd = subgroupAny(saw_odd);  // the same for all subgroups; in this place the compiler knows it
         const uint other = BUF_SIZE - buf;
         barrier();
+#ifdef KEY_VALUE
+        place_spill(here);
+#endif
         if (here.first >= quick.x && here.first < quick.y && !odd && tile.is_plain && next_is_whole &&
             !terms_change_tile(here)) {
             if (MASK_IS_PLAIN && !has_masks) {

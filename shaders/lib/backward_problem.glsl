@@ -3,7 +3,7 @@
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer BackwardIn { BackwardArguments x; };
 
 BackwardIn backward() { return BackwardIn(push.arguments); }
-#ifdef KEY_VALUE
+#if defined(KEY_VALUE) || defined(SPILLED)
 #define LINKS_ADDRESS backward().x.key_links
 #else
 #define LINKS_ADDRESS backward().x.query_links

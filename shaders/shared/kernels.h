@@ -72,11 +72,15 @@ struct BackwardArguments {
     Address accumulators;  // float32, kept between dispatches (is_resumed)
     // The pass for dquery follows the first links, that for dkey and dvalue the others (lib/tile_links.glsl).
     Address query_links, key_links;
+    Address spill;        // dS^T in 16 bits, of the heads and steps in flight (lib/spill.glsl)
+    Address tile_states;  // uint of each query tile: SPILLED and the like
     float scale;         // softmax_scale
     uint dbias_heads;    // the mask's
     uint dbias_batches;  // 1, or all
     uint dbias_queries;  // 1, or seqlen_q
     uint dbias_keys;     // the mask's last extent
+    uint spill_heads;    // kv heads in flight
+    uint spill_steps;    // and steps of each
     uint batch;
 };
 #ifdef __cplusplus  // C++ has no padding behind the last members: GLSL has none either
@@ -92,6 +96,12 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 #define TYPE_FLOAT32 0
 #define TYPE_FLOAT16 1
 #define TYPE_BFLOAT16 2
+
+// Who finds dquery of a tile, and for which tiles backward_matrix_query.comp does it.
+#define TILE_SPILLED 0    // backward_matrix_spilled.comp, from the dS that was spilled
+#define TILE_ODD 1        // backward_matrix_query.comp, before dS is spilled
+#define TILE_NONFINITE 2  // the same, afterwards, because a sum of spilled dS was not finite
+#define TILES_ALL 3       // nothing is spilled
 
 // Kinds of mask.
 #define MASK_NONE 0

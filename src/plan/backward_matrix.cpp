@@ -120,6 +120,13 @@ const NumberFields<Numbers>& fields() {
                                         {"mask_row_blocks", &N::mask_row_blocks},
                                         {"mask_walked", &N::mask_walked},
                                         {"mask_chunks", &N::mask_chunks},
+                                        {"spill", &N::spill},
+                                        {"spill_order", &N::spill_order},
+                                        {"spilled_subgroups", &N::spilled_subgroups},
+                                        {"spilled_row_blocks", &N::spilled_row_blocks},
+                                        {"spilled_slices", &N::spilled_slices},
+                                        {"spilled_walked", &N::spilled_walked},
+                                        {"spilled_ahead", &N::spilled_ahead},
                                         {"l2_group_kib", &N::l2_group_kib},
                                         {"min_group_workgroups", &N::min_group_workgroups},
                                         {"rolled", &N::rolled},
@@ -149,9 +156,19 @@ bool stages_masks(const Numbers& n, const Problem& p) {
 }
 
 PassNumbers of_pass(const Numbers& n, MatrixPass pass) {
-    return pass == MatrixPass::query ? of_query(n) : pass == MatrixPass::mask ? of_mask(n) : of_keys(n);
+    switch (pass) {
+        case MatrixPass::query:
+            return of_query(n);
+        case MatrixPass::mask:
+            return of_mask(n);
+        case MatrixPass::spilled:
+            return {n.spilled_subgroups, n.spilled_row_blocks, n.spilled_walked, 1, n.spilled_slices};
+        default:
+            return of_keys(n);
+    }
 }
-constexpr MatrixPass all_passes[] = {MatrixPass::query, MatrixPass::key_value, MatrixPass::mask};
+constexpr MatrixPass all_passes[] = {MatrixPass::query, MatrixPass::key_value, MatrixPass::mask,
+                                     MatrixPass::spilled};
 
 // Rows that a pass multiplies at a time.
 uint32_t block_of(const MatrixShape& s) {
@@ -201,6 +218,7 @@ struct BackwardDirection : MatrixDirection {
         n.q_walked = std::max(n.q_walked, block_of(shape));
         n.kv_walked = std::max(n.kv_walked, block_of(shape));
         n.mask_walked = std::max(n.mask_walked, block_of(shape));
+        n.spilled_walked = std::max({n.spilled_walked, block_of(shape), shape.m});
         return n;
     }
     Result<bool> apply_tuning(Numbers& n) const { return set_numbers(n, options.tuning, fields()); }
@@ -219,6 +237,14 @@ struct BackwardDirection : MatrixDirection {
         }
         if (n.mask_chunks == 0 || n.mask_chunks > 16 || n.mask_chunks % 2 != 0)
             return "mask_chunks is an even number up to 16";
+        if (n.spill > 1) return "spill is 0 or 1";
+        if (n.spilled_subgroups % n.spilled_slices != 0)
+            return "spilled_slices does not divide spilled_subgroups";
+        if (n.spilled_ahead % 2 != 0 || n.spilled_ahead == 0 || n.spilled_ahead > 8)
+            return "spilled_ahead is 2, 4, 6 or 8";
+        if (n.spill != 0 && (n.turned != 0 || n.kv_slices != 1)) return "spill goes with turned=0 and kv_slices=1";
+        if (n.spill != 0 && (n.spilled_held() % n.kv_walked != 0 || n.kv_held() % n.spilled_walked != 0))
+            return "spill needs steps that divide the tiles of the pass that reads them";
         if (n.kv_apart > 1 || n.kv_paired > 1) return "kv_apart and kv_paired are 0 or 1";
         if (n.kv_paired != 0 && (n.kv_apart != 0 || n.kv_subgroups % 2 != 0))
             return "kv_paired goes with an even kv_subgroups and kv_apart=0";
@@ -234,7 +260,7 @@ struct BackwardDirection : MatrixDirection {
         return why_no_move(problem, n.shape, n.layout, n.move, n.turned);
     }
     uint32_t most_threads(const Numbers& n) const {
-        return std::max({n.q_threads(), n.kv_threads(), n.mask_threads()});
+        return std::max({n.q_threads(), n.kv_threads(), n.mask_threads(), n.spilled_threads()});
     }
     uint64_t most_pool_vec4(const Numbers& n) const {
         uint32_t most = 0;
@@ -311,7 +337,8 @@ uint64_t workgroups_of(const Pass& pass) {
     return product(product(pass.grid[0], pass.grid[1]), pass.grid[2]);
 }
 
-Pass query_pass(const PassContext& c, const Plan& plan) {
+// `tiles` is the constant of that name.
+Pass query_pass(const PassContext& c, const Plan& plan, uint32_t tiles) {
     const Problem& p = plan.problem;
     const Numbers& n = *c.tiles.backward_matrix;
     const PassNumbers own = of_query(n);
@@ -325,10 +352,38 @@ Pass query_pass(const PassContext& c, const Plan& plan) {
         product(workgroups_of(pass), kept_bytes_of(n, own, matrices_of(n, own, p.head_dim_qk) + 1));
     auto launch = matrix_pass<kernels::backward_matrix_query>(c, plan, MatrixPass::query, pass.steps);
     launch.constants.v_staged_steps = staged_v_steps(n, p);
+    launch.constants.tiles = tiles;
     if (c.backward.dlse != 0) launch.reads |= bit(Region::dlse);
     launch.writes = bit(Region::dquery) | bit(Region::statistics);
+    if (tiles == TILE_ODD) launch.writes |= bit(Region::tile_states);
+    if (tiles == TILE_NONFINITE) launch.reads |= bit(Region::tile_states);
     pass.pipeline = resumable(launch);
     return pass;
+}
+
+// The product of the spilled dS and key.
+Pipeline spilled_pipeline(const PassContext& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    const Numbers& n = *c.tiles.backward_matrix;
+    auto launch = matrix_pass<kernels::backward_matrix_spilled>(c, plan, MatrixPass::spilled, 0);
+    launch.constants.step_rows = n.kv_walked;
+    launch.constants.step_keys = n.kv_held();
+    launch.constants.state_rows = n.q_held();
+    launch.constants.ahead = n.spilled_ahead;
+    launch.constants.spill_order = n.spill_order;
+    launch.reads &= ~(bit(Region::query) | bit(Region::value) | bit(Region::dout) | bit(Region::statistics));
+    launch.reads |= bit(Region::spill) | bit(Region::tile_states);
+    launch.writes = bit(Region::dquery);
+    if (hides_keys(p)) launch.writes |= bit(Region::tile_states);
+    return launch.pipeline();
+}
+
+SpillSizes spill_sizes(const Numbers& n, const Problem& p) {
+    return {.step_rows = n.kv_walked,
+            .step_bytes = uint64_t{n.kv_walked} * ceil_div(p.seqlen_kv, n.kv_held()) * n.kv_held() * 2,
+            .steps_of_head = ceil_div(p.seqlen_q, n.kv_walked),
+            .steps_of_tile = n.spilled_held() / n.kv_walked,
+            .states_of_head = ceil_div(p.seqlen_q, n.q_held())};
 }
 
 // `gradients` has the bits of the constant of that name.
@@ -353,6 +408,14 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
     launch.constants.gradients = gradients;
     launch.constants.paired = n.kv_paired != 0;
     launch.writes = (dvalue ? bit(Region::dvalue) : 0) | (dkey ? bit(Region::dkey) : 0);
+    if (dkey && spills(plan)) {
+        launch.constants.spilled_rows = n.spilled_held();
+        launch.constants.spill_order = n.spill_order;
+        launch.writes |= bit(Region::spill);
+        pass.strips = strips_of(plan, spill_sizes(n, p), pass);
+        pass.strips->tile_flops = uint64_t{n.spilled_held()} * p.seqlen_kv * 2 * p.head_dim_qk;
+        pass.strips->reader = [&c, &plan] { return spilled_pipeline(c, plan); };
+    }
     pass.pipeline = resumable(launch);
     return pass;
 }
@@ -371,9 +434,10 @@ Pass matrix_mask_pass(const PassContext& c, const Plan& plan) {
 std::vector<Pass> make_passes(const PassContext& c, const PassContext& mask, const Plan& plan) {
     const Problem& p = plan.problem;
     std::vector<Pass> passes;
+    const bool spilled = spills(plan);
     if (rows_of(p) != 0) {
         passes.push_back(delta_pass(c, plan));
-        passes.push_back(query_pass(c, plan));
+        passes.push_back(query_pass(c, plan, spilled ? TILE_ODD : TILES_ALL));
     }
     if (c.backward.dsinks != 0) passes.push_back(sinks_pass(c, plan));
     if (has_keys(p) && c.tiles.backward_matrix->kv_apart != 0) {
@@ -382,9 +446,20 @@ std::vector<Pass> make_passes(const PassContext& c, const PassContext& mask, con
     } else if (has_keys(p)) {
         passes.push_back(key_value_pass(c, plan, 3));
     }
+    if (spilled && hides_keys(p)) passes.push_back(query_pass(c, plan, TILE_NONFINITE));
     if (c.backward.has_bias())
         passes.push_back(finds_bias(p, c.backward) ? matrix_mask_pass(c, plan) : mask_pass(mask, plan));
     return passes;
+}
+
+// Makes room for spilled dS, if the numbers and the problem are for that. A block map's tiles are known by its links.
+bool add_spill(const PassContext& c, Plan& plan) {
+    const Problem& p = plan.problem;
+    const Numbers& n = *c.tiles.backward_matrix;
+    if (n.spill == 0 || rows_of(p) == 0 || !has_keys(p)) return false;
+    if (!has_kernel(c.caps, Kernel::backward_matrix_spilled)) return false;
+    if (p.block_map != 0 && !has_scratch(plan, Region::tile_links)) return false;
+    return add_spill(c, spill_sizes(n, p), key_value_pass(c, plan, n.kv_apart != 0 ? 2 : 3), plan);
 }
 
 Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
@@ -420,6 +495,8 @@ Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, co
     add_backward_arguments(backward, plan);
     Plan linked = plan;
     add_tile_links(caps, options, linked_tiles(*tiles), linked);
+    Plan spilled = linked;
+    if (add_spill(c, spilled) && add_passes(c, make_passes(c, mask, spilled), spilled)) return spilled;
     if (add_passes(c, make_passes(c, mask, linked), linked)) return linked;
     // Links only save work: they give way where accumulators need their scratch.
     if (auto ok = add_passes(c, make_passes(c, mask, plan), plan); !ok) return ok.failure();
@@ -446,6 +523,10 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
         const uint32_t elements = std::max(MATRIX_STEPS(head_dim, s.k) * s.k, columns(head_dim));
         return turned ? TURNED_STRIDE(elements) : MATRIX_STRIDE(elements);
     };
+    // Behind the tiles there is a share for each subgroup: see below.
+    if (pass == MatrixPass::spilled)
+        return std::max(2 * own.walked * (stride(p.head_dim_qk) + MATRIX_STRIDE(n.spilled_held())),
+                        own.subgroups * s.m * (MATRIX_FLOAT_STRIDE(s.n) + 1));
     const uint32_t numbers = keys_are_held ? 3 * own.walked / 4 : 0;
     const uint32_t block = turned ? s.m * s.n / 4 : s.m * MATRIX_FLOAT_STRIDE(s.n);
     uint32_t pool = 2 * (own.walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)) + numbers);

@@ -15,6 +15,7 @@ struct PassCut {
     std::vector<Box> boxes;
     uint64_t span, unit;  // steps of a span, and the most flops that a workgroup has in one
     bool loops = false;   // there is more than one span
+    uint64_t limit = 0;   // of a pass that spills, whose strips are cut one by one
 };
 
 // Returns the steps of a workgroup's loop that a dispatch may have: all, if accumulators cannot be kept in between.
@@ -25,8 +26,38 @@ uint64_t span_of(const PassContext& c, const Pass& pass, const Plan& plan, uint6
     return pass.longest > most && can_be_cut ? most : std::max<uint64_t>(1, pass.steps);
 }
 
+// Tiles of the reader that a span's steps are, begin .. end-1, over all query heads of a kv head.
+std::array<uint64_t, 2> tiles_of(const SpillSizes& s, std::array<uint64_t, 2> span) {
+    const auto tile = [&](uint64_t step) {
+        return step / s.steps_of_head * ceil_div(s.steps_of_head, s.steps_of_tile) +
+               step % s.steps_of_head / s.steps_of_tile;
+    };
+    return {tile(span[0]), tile(span[1] - 1) + 1};
+}
+
+// Tells whether the strips of a pass can be cut so that no dispatch costs more than the limit.
+Result<PassCut> cut_strips_within(const PassContext& c, const Pass& pass, uint64_t limit) {
+    const Strips& s = *pass.strips;
+    PassCut cut{.boxes = {}, .span = 0, .unit = 0, .loops = s.spans.size() > 1, .limit = limit};
+    uint64_t boxes = 0;
+    for (const auto& span : s.spans) {
+        cut.span = std::max(cut.span, span[1] - span[0]);
+        cut.unit = product(std::min(cut.span, std::max<uint64_t>(1, pass.longest)), pass.step_flops);
+        const auto tiles = tiles_of(s.sizes, span);
+        const auto writers = cut_grid(c.caps, {s.heads, pass.grid[1], pass.grid[2]}, cut.unit, limit);
+        if (!writers) return writers.failure();
+        const auto readers = cut_grid(c.caps, {s.heads, tiles[1] - tiles[0], 1}, s.tile_flops, limit);
+        if (!readers) return readers.failure();
+        boxes += writers->size() + readers->size();
+    }
+    if (product(boxes, ceil_div(pass.grid[0], s.heads)) > max_boxes)
+        return unsupported("options.max_dispatch_flops", "this would take too many dispatches");
+    return cut;
+}
+
 // Cuts a pass so that no dispatch costs more than the limit.
 Result<PassCut> cut_within(const PassContext& c, const Pass& pass, const Plan& plan, uint64_t limit) {
+    if (pass.strips) return cut_strips_within(c, pass, limit);
     PassCut cut;
     cut.span = span_of(c, pass, plan, limit);
     cut.loops = cut.span < pass.steps;
@@ -48,7 +79,42 @@ Result<PassCut> cut_pass(const PassContext& c, const Pass& pass, const Plan& pla
     return within_limit(c.caps, c.options, [&](uint64_t limit) { return cut_within(c, pass, plan, limit); });
 }
 
-void add_pass(const Pass& pass, const PassCut& cut, Plan& plan) {
+// Adds the dispatches of a grid's part, of which each workgroup costs `unit`.
+void add_part(const DeviceCaps& caps, uint32_t pipeline, std::array<uint64_t, 3> first,
+              std::array<uint64_t, 3> count, const Cut& steps, uint64_t unit, uint64_t limit, Plan& plan) {
+    const auto boxes = cut_grid(caps, count, unit, limit);
+    for (Box box : *boxes) {
+        for (size_t i = 0; i < 3; i++) box.first[i] += first[i];
+        Cut cut = cut_of(box);
+        cut.first_step = steps.first_step;
+        cut.end_step = steps.end_step;
+        add_dispatch(plan, pipeline, box.count, cut, box.count[0] * box.count[1] * box.count[2] * unit);
+    }
+}
+
+void add_strips(const DeviceCaps& caps, const Pass& pass, const PassCut& cut, Plan& plan) {
+    const Strips& s = *pass.strips;
+    const uint32_t writer = add_pipeline(plan, pass.pipeline(cut.loops));
+    const uint32_t reader = add_pipeline(plan, s.reader());
+    for (uint64_t head = 0; head < pass.grid[0]; head += s.heads) {
+        const uint64_t heads = std::min(s.heads, pass.grid[0] - head);
+        for (const auto& span : s.spans) {
+            Cut steps;
+            if (cut.loops) {
+                steps.first_step = static_cast<uint32_t>(span[0]);
+                steps.end_step = static_cast<uint32_t>(span[1]);
+            }
+            add_part(caps, writer, {head, 0, 0}, {heads, pass.grid[1], pass.grid[2]}, steps, cut.unit, cut.limit,
+                     plan);
+            const auto tiles = tiles_of(s.sizes, span);
+            add_part(caps, reader, {head, tiles[0], 0}, {heads, tiles[1] - tiles[0], 1}, steps, s.tile_flops,
+                     cut.limit, plan);
+        }
+    }
+}
+
+void add_pass(const DeviceCaps& caps, const Pass& pass, const PassCut& cut, Plan& plan) {
+    if (pass.strips) return add_strips(caps, pass, cut, plan);
     const uint32_t pipeline = add_pipeline(plan, pass.pipeline(cut.loops));
     for (const Box& box : cut.boxes) {
         Cut of_box = cut_of(box);
@@ -129,7 +195,8 @@ Result<bool> add_passes(const PassContext& c, const std::vector<Pass>& passes, P
     for (const Pass& pass : passes) {
         auto cut = cut_pass(c, pass, plan);
         if (!cut) return cut.failure();
-        if (cut->loops) kept = std::max(kept, pass.kept_bytes);
+        const uint64_t of_strip = pass.strips ? pass.kept_bytes / pass.grid[0] * pass.strips->heads : 0;
+        if (cut->loops) kept = std::max(kept, pass.strips ? of_strip : pass.kept_bytes);
         cuts.push_back(std::move(*cut));
     }
     if (kept != 0) {
@@ -137,7 +204,7 @@ Result<bool> add_passes(const PassContext& c, const std::vector<Pass>& passes, P
         plan.argument_patches.push_back(
             {offsetof(shared::BackwardArguments, accumulators), Region::accumulators});
     }
-    for (size_t i = 0; i < passes.size(); i++) add_pass(passes[i], cuts[i], plan);
+    for (size_t i = 0; i < passes.size(); i++) add_pass(c.caps, passes[i], cuts[i], plan);
     return true;
 }
 

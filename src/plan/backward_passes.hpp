@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "backward_parts.hpp"
@@ -24,6 +25,24 @@ struct PassContext {
     const TileNumbers& numbers() const { return tiles.numbers; }
 };
 
+// The sizes of dS in scratch. A step is step_rows query rows of a head, and all keys.
+struct SpillSizes {
+    uint64_t step_rows, step_bytes;
+    uint64_t steps_of_head;   // of a query head
+    uint64_t steps_of_tile;   // of a query tile of the pass that reads dS
+    uint64_t states_of_head;  // states of query tiles
+};
+
+// How a pass spills dS: for so many of its heads at a time, and for spans of their steps in turn, begin .. end-1. A
+// second pipeline, whose workgroups cost tile_flops, reads each strip before the next one takes its place.
+struct Strips {
+    uint64_t heads;
+    std::vector<std::array<uint64_t, 2>> spans;
+    SpillSizes sizes;
+    uint64_t tile_flops;
+    std::function<Pipeline()> reader;
+};
+
 // A pass before it is cut: workgroups (heads, tiles, slices or what the kernel says), each with a loop of at most
 // `longest` steps out of `steps` that are numbered from 0 on.
 struct Pass {
@@ -34,6 +53,7 @@ struct Pass {
         0;  // accumulators of all workgroups, kept between dispatches; 0: its loop cannot be cut
     // The pipeline; `resumed`: of a loop that is cut.
     std::function<Pipeline(bool resumed)> pipeline;
+    std::optional<Strips> strips;
 };
 
 // A product that exceeds 64 bits exceeds every limit as well.
@@ -84,6 +104,12 @@ std::function<Pipeline(bool)> resumable(Launch<K> launch) {
         return launch.pipeline();
     };
 }
+
+// Reserves scratch for the dS that a pass spills, if there is room. spills() is true of the plan then.
+bool add_spill(const PassContext& c, const SpillSizes& sizes, const Pass& pass, Plan& plan);
+bool spills(const Plan& plan);
+// The strips of such a plan, without their reader.
+Strips strips_of(const Plan& plan, const SpillSizes& sizes, const Pass& pass);
 
 // The pass for row statistics, the one for the gradient of sinks, which reads them, and the one for the gradient of the
 // mask, by the portable kernel.

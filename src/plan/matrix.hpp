@@ -46,6 +46,10 @@ struct BackwardMatrixNumbers {
     uint32_t kv_apart = 0;   // 1: dkey and dvalue have a pass each
     uint32_t kv_paired = 0;  // 1: two subgroups share their keys, one finds dvalue and the other dkey
     uint32_t mask_subgroups = 4, mask_row_blocks = 1, mask_walked = 16, mask_chunks = 2;
+    // 1: the pass for dkey spills dS, and a product of that and key is dquery. Its workgroup has spilled_slices groups
+    // of subgroups, each with its own head dims, and fetches spilled_ahead tiles of spilled_walked keys ahead.
+    uint32_t spill = 0, spill_order = 0;
+    uint32_t spilled_subgroups = 4, spilled_row_blocks = 1, spilled_slices = 1, spilled_walked = 16, spilled_ahead = 2;
     uint32_t l2_group_kib = 0;
     uint32_t min_group_workgroups = 0;
     uint32_t rolled = 0;  // 1: the modules for CPUs
@@ -65,6 +69,8 @@ struct BackwardMatrixNumbers {
         return kv_subgroups >> kv_paired;
     }  // subgroups or pairs with keys of their own
     uint32_t kv_held() const { return kv_owners() * kv_row_blocks * shape.m; }  // keys of a workgroup
+    uint32_t spilled_threads() const { return spilled_subgroups * subgroup_size; }
+    uint32_t spilled_held() const { return spilled_subgroups / spilled_slices * spilled_row_blocks * shape.m; }
     uint32_t mask_threads() const { return mask_subgroups * subgroup_size; }
     uint32_t mask_held() const {
         return mask_subgroups * mask_row_blocks * shape.m;
@@ -110,7 +116,7 @@ bool is_turned(const Problem& p, const MatrixShape& shape, bool khr);
 std::span<const BackwardMatrixRow> backward_matrix_rows();
 
 // Shared memory of one pass of the backward, in vec4.
-enum class MatrixPass { query, key_value, mask };
+enum class MatrixPass { query, key_value, mask, spilled };
 uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& problem, MatrixPass pass);
 
 // The power of two, up to 16, that divides the bytes by which rows of the mask lie apart; 0 without a mask.

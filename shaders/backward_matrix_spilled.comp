@@ -1,0 +1,231 @@
+#version 460
+// dquery on matrix units from the dS^T that backward_matrix_key_value.comp has spilled (lib/spill.glsl): a plain product
+// of two matrices. With it the backward has five products a tile instead of seven.
+//
+//   for each tile of WALKED keys that some row of the query tile sees:
+//     K, dS^T -> shared, from registers that were loaded AHEAD tiles before
+//     dQ += dS . K
+//   dquery = softmax_scale * dQ
+//
+// Query tiles that backward_matrix_query.comp has found before are left out: those with a row whose lse is large or
+// that is empty, and those where rounding loses much (lib/rounding_loss.glsl). If a sum is not finite and a mask hides
+// keys, a hidden key may be the reason: the tile is left to that kernel, which comes again.
+//
+// Tile ownership: a workgroup has HELD_ROWS query rows of one head. Its SLICES groups of OWNERS subgroups share them,
+// and each group has its own head dims. Grid: kv heads of all batches, query tiles of all heads of the group.
+//
+// Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
+//   two buffers, each  WALKED x head dims of K    WALKED x HELD_ROWS of dS^T
+//   after the loop, over all of it, an equal share for each subgroup: dQ
+#extension GL_GOOGLE_include_directive : require
+#include "lib/extensions.glsl"
+#include "lib/matrix_extensions.glsl"
+#include "shared/kernels.h"
+#include "lib/as_constants.glsl"
+#include "interface/backward_matrix_spilled.def"
+#include "lib/as_push.glsl"
+layout(local_size_x_id = ID_THREADS) in;
+layout(push_constant, std430) uniform PushBlock {
+#include "interface/backward_matrix_spilled.def"
+} push;
+#define SPILLED
+#include "lib/backward_matrix.glsl"
+#include "lib/backward_problem.glsl"
+uint slice() { return subgroup / OWNERS; }
+#include "lib/backward_matrix_staging.glsl"
+#include "lib/mask.glsl"
+#include "lib/matrix_layout.glsl"
+#include "lib/matrix_grid.glsl"
+#include "lib/spill.glsl"
+#include "lib/backward_matrix_results.glsl"
+
+Work work;
+uvec2 keys;  // begin .. end-1: those that some row of the tile sees
+Rows key_rows_of_work;
+shared uint saw_nonfinite;  // 1: a sum is not finite
+
+// Who finds dquery of a row.
+uint state_at(uint row) {
+    const uint head = work.batch * num_heads_q() + work.head;
+    return head * MATRIX_STEPS(query_extent(), STATE_ROWS) + row / STATE_ROWS;
+}
+bool is_left_to_us(uint row) { return UintsIn(backward().x.tile_states).x[state_at(row)] == TILE_SPILLED; }
+bool some_row_is_left_to_us() {
+    bool some = false;
+    for (uint row = work.first_row; row <= work.last_row; row += STATE_ROWS) some = some || is_left_to_us(row);
+    return some;
+}
+
+// With a block map, steps whose tile is hidden are not spilled. Key tiles that are hidden from all steps of the query
+// tile are passed over: a window has the others, a bit each.
+uint step_tiles() { return MATRIX_STEPS(query_extent(), STEP_ROWS); }
+uint link_row;  // of key tile 0
+void find_link_row() {
+    if (!HAS_BLOCK_MAP) return;
+    ArgumentsIn a = arguments();
+    const uint head = work.head * a.x.class_heads / num_heads_q(), batch = a.x.class_batches == 1 ? 0 : work.batch;
+    link_row = (batch * a.x.class_heads + head) * MATRIX_STEPS(key_extent(), STEP_KEYS) * step_tiles();
+}
+bool is_spilled(uint key_tile, uint row) {
+    if (!HAS_BLOCK_MAP) return true;
+    const uint tile = min(key_tile, MATRIX_STEPS(key_extent(), STEP_KEYS) - 1);
+    const uint step = min(row / STEP_ROWS, step_tiles() - 1);
+    return LINK_CLASS(UintsIn(backward().x.key_links).x[link_row + tile * step_tiles() + step]) != CLASS_HIDDEN;
+}
+const uint WINDOW = SUBGROUP_SIZE < 32 ? SUBGROUP_SIZE : 32;
+uint window_first = 0x80000000u, window_seen = 0;
+// Returns the first key from `key` on whose tile is not passed over. From keys.y on there is none.
+uint seen_from(uint key) {
+    if (!HAS_BLOCK_MAP) return key;
+    uint tile = key / STEP_KEYS;
+    [[dont_unroll]] while (tile * STEP_KEYS < keys.y) {
+        if (tile - window_first >= WINDOW) {
+            bool seen = false;
+            for (uint row = work.first_row; row <= work.last_row; row += STEP_ROWS)
+                seen = seen || is_spilled(tile + lane % WINDOW, row);
+            window_seen = subgroupBallot(seen).x;
+            window_first = tile;
+        }
+        const uint rest = window_seen >> (tile - window_first);
+        if (rest != 0) return max(key, (tile + findLSB(rest)) * STEP_KEYS);
+        tile = window_first + WINDOW;
+    }
+    return tile * STEP_KEYS;
+}
+
+// dS^T of a tile of keys: item i of an invocation is vec4 number thread + i * THREADS, counted as they lie in memory.
+const uint DS_OF_STEP = WALKED / M * SPILLED_KEYS, DS_VECS = HELD_ROWS / STEP_ROWS * DS_OF_STEP;
+const uint DS_ITEMS = MATRIX_STEPS(DS_VECS, THREADS);
+#define FOR_DS_ITEMS(i) \
+    FOR_EACH(i, DS_ITEMS) if (DS_VECS % THREADS == 0 || thread + (i) * THREADS < DS_VECS)
+#define STEP_OF(i) ((thread + (i) * THREADS) / DS_OF_STEP)   // of the tile
+#define IN_STEP(i) ((thread + (i) * THREADS) % DS_OF_STEP)
+struct FetchedTile {
+    STORED8 k[QK_ITEMS];
+    uvec4 ds[DS_ITEMS];
+};
+FetchedTile fetched[AHEAD];
+uvec2 spill;
+uint ds_at[DS_ITEMS];  // where an item lies if the tile begins at key 0
+void place_spill() {
+    spill = backward().x.spill;
+    const uint head = work.batch * num_heads_kv() + work.head_kv;
+    const uint of_head = work.head % group_size() * step_tiles(), first = of_head + work.first_row / STEP_ROWS;
+    FOR_EACH(i, DS_ITEMS) {
+        const uint step = min(first + STEP_OF(i), of_head + step_tiles() - 1) - push.first_step;
+        ds_at[i] = spilled_step(head, step) + IN_STEP(i);
+    }
+}
+
+// Fetches the tile of keys from `first` on; beyond the end it fetches the last one again.
+void fetch_tile(uint first, out FetchedTile tile) {
+    const uint from = min(first, (keys.y - 1) / WALKED * WALKED);
+    FOR_DS_ITEMS(i) {
+        tile.ds[i] = SpillIn(spill).x[ds_at[i] + from / M * SPILLED_KEYS];
+        if (!is_spilled(from / STEP_KEYS, work.first_row + STEP_OF(i) * STEP_ROWS)) tile.ds[i] = uvec4(0);
+    }
+    if (!FAR_ROWS && from >= keys.x && from + WALKED <= keys.y) {
+        const Rows k = walked_tile_at(key_rows_of_work, from);
+        FETCH_INNER(tile.k, k, QK_ITEMS, QK_VECS, 0, HEAD_DIM_QK, WHOLE_QK)
+    } else {
+        const Rows k = tile_at(key_rows_of_work, from);
+        FETCH(tile.k, QK_ITEMS, QK_VECS, 0, row_start(k, from + row, KEY_VALUE_BYTES), HEAD_DIM_QK, WHOLE_QK)
+    }
+}
+void put_tile(uint buf, FetchedTile tile) {
+    STORE(buf, QK_STRIDE, QK_ITEMS, QK_VECS, operands_of(tile.k[t]))
+    FOR_DS_ITEMS(i) {
+        const uint block = IN_STEP(i) / SPILLED_KEYS, matrix = IN_STEP(i) % SPILLED_KEYS / SPILLED_MATRIX;
+        const uint vec = IN_STEP(i) % SPILLED_MATRIX;
+        const uint row = (STEP_OF(i) * STEP_ROWS + matrix * K) / 8;
+#ifdef F16
+        if (SPILL_ORDER == 1) {
+            LEFT m;
+            FOR_EACH(x, 4) {
+                const PAIR pair = unpackFloat2x16(tile.ds[i][x]);
+                m[2 * x] = pair.x;
+                m[2 * x + 1] = pair.y;
+            }
+            coopMatStore(m, pool, buf + BUF_V + block * M * V_STRIDE + row, V_STRIDE,
+                         gl_CooperativeMatrixLayoutRowMajor);
+            continue;
+        }
+#endif
+        pool[buf + BUF_V + (block * M + vec / (K / 8)) * V_STRIDE + row + vec % (K / 8)] = tile.ds[i];
+    }
+}
+void multiply_tile(uint buf) {
+    FOR_EACH(block, BLOCKS) {
+        const uint at = buf + BUF_V + block * BLOCK * V_STRIDE + subgroup_row / 8;
+        FOR_EACH(k, KEY_STEPS)
+            FOR_EACH(r, ROW_BLOCKS)
+                coopMatLoad(p_own[r * KEY_STEPS + k], pool, at + k * K * V_STRIDE + r * M / 8, V_STRIDE,
+                            gl_CooperativeMatrixLayoutColumnMajor);
+        add_to_qk(buf + block * BLOCK * QK_STRIDE);
+    }
+}
+
+void multiply_tiles() {
+    uint next = seen_from(keys.x / WALKED * WALKED), at[AHEAD];
+    FOR_EACH(i, AHEAD) {
+        at[i] = next;
+        fetch_tile(next, fetched[i]);
+        next = seen_from(next + WALKED);
+    }
+    put_tile(0, fetched[0]);
+    barrier();
+    [[dont_unroll]] while (at[0] < keys.y) {
+        FOR_EACH(i, AHEAD) {
+            const bool exists = at[i] < keys.y;
+            at[i] = next;
+            fetch_tile(next, fetched[i]);
+            next = seen_from(next + WALKED);
+            if (exists) multiply_tile(i % 2 * BUF_SIZE);
+            put_tile((i + 1) % 2 * BUF_SIZE, fetched[(i + 1) % AHEAD]);
+            barrier();
+        }
+    }
+}
+
+bool has_nonfinite_sum() {
+    uint most = 0;
+    FOR_EACH(x, ROW_BLOCKS * QK_TILES)
+        FOR_EACH(e, ELEMENTS) most = max(most, floatBitsToUint(sum_qk[x][e]) & SIZE_BITS);
+    if (most >= EXPONENT_BITS) saw_nonfinite = 1;
+    barrier();
+    return saw_nonfinite != 0;
+}
+void leave_to_query_pass() {
+    for (uint row = work.first_row + thread * STATE_ROWS; row <= work.last_row; row += THREADS * STATE_ROWS)
+        if (is_left_to_us(row)) UintsOut(backward().x.tile_states).x[state_at(row)] = TILE_NONFINITE;
+}
+
+void store_sums() {
+    const Rows q = gradient_tile(backward().x.dquery, DQUERY, work);
+    const float scale = backward().x.scale;
+    FOR_EACH(r, ROW_BLOCKS) {
+        const uint row = work.first_row + subgroup_row + r * M;
+        if (row <= work.last_row && is_left_to_us(row)) {
+            FOR_EACH(n, QK_TILES) FOR_EACH(e, ELEMENTS) sum_qk[r * QK_TILES + n][e] *= scale;
+            STORE_SUM(sum_qk, QK_TILES, r, q, work.last_row, HEAD_DIM_QK, false)
+        }
+    }
+}
+
+void main() {
+    const uvec2 place = place_in_grid(1, key_extent());
+    const uint tile = push.first_y + gl_NumWorkGroups.y - 1 - place.y, head_kv = push.first_x + place.x;
+    work = work_of_tile(head_kv * group_size() + tile / query_tiles(), tile % query_tiles());
+    if (!some_row_is_left_to_us()) return;
+    if (thread == 0) saw_nonfinite = 0;
+    keys = tile_keys(work);
+    key_rows_of_work = key_tensor_rows(push.key, KEY, work);
+    key_rows_of_work.begin = keys.x;
+    key_rows_of_work.end = keys.y;
+    find_link_row();
+    place_spill();
+    FOR_EACH(x, ROW_BLOCKS * QK_TILES) sum_qk[x] = ZEROS;
+    multiply_tiles();
+    if (SKIPS_TILES && has_nonfinite_sum()) leave_to_query_pass();
+    else store_sums();
+}

@@ -1,0 +1,18 @@
+// dS^T on its way from backward_matrix_key_value.comp to backward_matrix_spilled.comp, in 16 bits. It lies in scratch
+// that holds SPILL_HEADS kv heads and SPILL_STEPS steps of each, a step being STEP_ROWS query rows of one head. Chunks
+// of the backward take turns in it, so that no more of dS^T than that exists at any time.
+//
+// A matrix of M keys and K query rows is contiguous, each key's rows together; matrices follow each other by query rows,
+// then keys, then steps, then heads. Matrices of keys that no row of a step sees are zeros where some row of the tile of
+// backward_matrix_spilled.comp sees some key of the workgroup, and otherwise never read.
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer SpillIn { uvec4 x[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer SpillOut { uvec4 x[]; };
+
+const uint SPILLED_MATRIX = M * K / 8;                             // in vec4
+const uint SPILLED_KEYS = STEP_ROWS / K * SPILLED_MATRIX;          // of a step: M keys
+uint spill_key_blocks() { return (key_extent() + STEP_KEYS - 1) / STEP_KEYS * (STEP_KEYS / M); }
+// Returns where a step of a kv head (counted over all batches) begins.
+uint spilled_step(uint head, uint step) {
+    BackwardIn b = backward();
+    return (head % b.x.spill_heads * b.x.spill_steps + step) * (spill_key_blocks() * SPILLED_KEYS);
+}

@@ -1,0 +1,80 @@
+// Plans which part of dS the backward on matrix units has in scratch at a time (shaders/lib/spill.glsl).
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "backward_passes.hpp"
+
+namespace vkattn::core {
+namespace {
+
+using shared::BackwardArguments;
+
+// Fewer query rows than this are not worth a strip: between two strips all keys' accumulators go to scratch and come
+// back, which at 128 head dims is half of what dS itself takes in 1,024 rows.
+constexpr uint64_t least_strip_rows = 1024;
+
+// What a strip may be: some heads with all their steps, or so many steps of one.
+struct Strip {
+    uint64_t heads, steps;
+};
+
+// Returns the largest strip that has room, or none.
+std::optional<Strip> strip_within(uint64_t room, uint64_t step_limit, const SpillSizes& s, const Pass& pass) {
+    const uint64_t heads = pass.grid[0], kept = pass.kept_bytes / heads;
+    if (pass.steps <= step_limit && product(pass.steps, s.step_bytes) <= room) {
+        const uint64_t most = std::min(heads, room / (pass.steps * s.step_bytes));
+        return Strip{ceil_div(heads, ceil_div(heads, most)), pass.steps};
+    }
+    if (kept == 0 || kept >= room) return {};
+    const uint64_t fit = std::min((room - kept) / s.step_bytes, step_limit);
+    if (fit >= s.steps_of_head) {
+        const uint64_t query_heads = pass.steps / s.steps_of_head, most = fit / s.steps_of_head;
+        return Strip{1, ceil_div(query_heads, ceil_div(query_heads, most)) * s.steps_of_head};
+    }
+    const uint64_t most = fit / s.steps_of_tile * s.steps_of_tile;
+    if (most * s.step_rows < least_strip_rows) return {};
+    const uint64_t strips = ceil_div(s.steps_of_head, most);
+    return Strip{1, ceil_div(ceil_div(s.steps_of_head, strips), s.steps_of_tile) * s.steps_of_tile};
+}
+
+}  // namespace
+
+bool add_spill(const PassContext& c, const SpillSizes& s, const Pass& pass, Plan& plan) {
+    const uint64_t states = rows_of(plan.problem) / plan.problem.seqlen_q * s.states_of_head * 4;
+    const uint64_t left = scratch_left(c.caps, c.options, plan), spare = 3 * scratch_alignment;
+    if (left <= states + spare) return false;
+    const uint64_t room = std::min(left - states - spare, uint64_t{16} << 32);  // kernels count vec4
+    const uint64_t step_limit = std::max<uint64_t>(1, dispatch_limit(c.caps, c.options) / pass.step_flops);
+    const bool is_short = std::max<uint64_t>(1, pass.longest) <= step_limit;
+    const auto strip = strip_within(room, is_short ? UINT64_MAX : step_limit, s, pass);
+    if (!strip || pass.steps > UINT32_MAX) return false;
+    const uint32_t heads = static_cast<uint32_t>(strip->heads), steps = static_cast<uint32_t>(strip->steps);
+    std::memcpy(plan.arguments.data() + offsetof(BackwardArguments, spill_heads), &heads, sizeof heads);
+    std::memcpy(plan.arguments.data() + offsetof(BackwardArguments, spill_steps), &steps, sizeof steps);
+    for (const auto& [at, region] : {std::pair{offsetof(BackwardArguments, spill), Region::spill},
+                                     std::pair{offsetof(BackwardArguments, tile_states), Region::tile_states}})
+        plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
+    reserve_scratch(plan, Region::spill, strip->heads * strip->steps * s.step_bytes);
+    reserve_scratch(plan, Region::tile_states, states);
+    return true;
+}
+
+bool spills(const Plan& plan) {
+    return has_scratch(plan, Region::spill);
+}
+
+Strips strips_of(const Plan& plan, const SpillSizes& s, const Pass& pass) {
+    uint32_t heads, span;
+    std::memcpy(&heads, plan.arguments.data() + offsetof(BackwardArguments, spill_heads), sizeof heads);
+    std::memcpy(&span, plan.arguments.data() + offsetof(BackwardArguments, spill_steps), sizeof span);
+    Strips strips{.heads = heads, .spans = {}, .sizes = s, .tile_flops = 0, .reader = {}};
+    // Spans of less than a query head end where it ends.
+    const uint64_t whole = span < s.steps_of_head ? s.steps_of_head : pass.steps;
+    for (uint64_t first = 0; first < pass.steps; first += whole)
+        for (uint64_t begin = first; begin < first + whole; begin += span)
+            strips.spans.push_back({begin, std::min(begin + span, first + whole)});
+    return strips;
+}
+
+}  // namespace vkattn::core
