@@ -15,7 +15,6 @@ uvec2 with_whole_tiles(uvec2 rows, uint num_queries) {
 
 void spill_block(uint block) {
     if (!SPILLS) return;
-    const uvec2 spill = backward().x.spill;
     FOR_EACH(r, ROW_BLOCKS)
         FOR_EACH(k, KEY_STEPS) {
             const uint at = spill_at + r * SPILLED_KEYS + (block * KEY_STEPS + k) * SPILLED_MATRIX;
@@ -24,11 +23,11 @@ void spill_block(uint block) {
                 uvec4 words;
                 FOR_EACH(i, 4)
                     words[i] = packFloat2x16(f16vec2(p_own[r * KEY_STEPS + k][2 * i], p_own[r * KEY_STEPS + k][2 * i + 1]));
-                SpillOut(spill).x[at + lane] = words;
+                SpillOut(push.spill).x[at + lane] = words;
                 continue;
             }
 #endif
-            coopMatStore(p_own[r * KEY_STEPS + k], SpillOut(spill).x, at, K / 8, OWN_ORDER);
+            coopMatStore(p_own[r * KEY_STEPS + k], SpillOut(push.spill).x, at, K / 8, OWN_ORDER);
         }
 }
 // The same for a block that is left out.

@@ -5,8 +5,8 @@
 // A matrix of M keys and K query rows is contiguous, each key's rows together; matrices follow each other by query rows,
 // then keys, then steps, then heads. Matrices of keys that no row of a step sees are zeros where some row of the tile of
 // backward_matrix_spilled.comp sees some key of the workgroup, and otherwise never read.
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer SpillIn { uvec4 x[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer SpillOut { uvec4 x[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) restrict readonly buffer SpillIn { uvec4 x[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) restrict writeonly buffer SpillOut { uvec4 x[]; };
 
 const uint SPILLED_MATRIX = M * K / 8;                             // in vec4
 const uint SPILLED_KEYS = STEP_ROWS / K * SPILLED_MATRIX;          // of a step: M keys

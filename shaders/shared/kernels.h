@@ -72,7 +72,6 @@ struct BackwardArguments {
     Address accumulators;  // float32, kept between dispatches (is_resumed)
     // The pass for dquery follows the first links, that for dkey and dvalue the others (lib/tile_links.glsl).
     Address query_links, key_links;
-    Address spill;        // dS^T in 16 bits, of the heads and steps in flight (lib/spill.glsl)
     Address tile_states;  // uint of each query tile: SPILLED and the like
     float scale;         // softmax_scale
     uint dbias_heads;    // the mask's

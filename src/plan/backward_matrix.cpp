@@ -240,8 +240,7 @@ struct BackwardDirection : MatrixDirection {
         if (n.spill > 1) return "spill is 0 or 1";
         if (n.spilled_subgroups % n.spilled_slices != 0)
             return "spilled_slices does not divide spilled_subgroups";
-        if (n.spilled_ahead % 2 != 0 || n.spilled_ahead == 0 || n.spilled_ahead > 8)
-            return "spilled_ahead is 2, 4, 6 or 8";
+        if (n.spilled_ahead != 2 && n.spilled_ahead != 4) return "spilled_ahead is 2 or 4";
         if (n.spill != 0 && (n.turned != 0 || n.kv_slices != 1)) return "spill goes with turned=0 and kv_slices=1";
         if (n.spill != 0 && (n.spilled_held() % n.kv_walked != 0 || n.kv_held() % n.spilled_walked != 0))
             return "spill needs steps that divide the tiles of the pass that reads them";
@@ -366,6 +365,7 @@ Pipeline spilled_pipeline(const PassContext& c, const Plan& plan) {
     const Problem& p = plan.problem;
     const Numbers& n = *c.tiles.backward_matrix;
     auto launch = matrix_pass<kernels::backward_matrix_spilled>(c, plan, MatrixPass::spilled, 0);
+    VKATTN_PATCH(launch, spill, Region::spill);
     launch.constants.step_rows = n.kv_walked;
     launch.constants.step_keys = n.kv_held();
     launch.constants.state_rows = n.q_held();
@@ -410,6 +410,7 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
     launch.writes = (dvalue ? bit(Region::dvalue) : 0) | (dkey ? bit(Region::dkey) : 0);
     if (dkey && spills(plan)) {
         launch.constants.spilled_rows = n.spilled_held();
+        VKATTN_PATCH(launch, spill, Region::spill);
         launch.constants.spill_order = n.spill_order;
         launch.writes |= bit(Region::spill);
         pass.strips = strips_of(plan, spill_sizes(n, p), pass);

@@ -52,9 +52,7 @@ bool add_spill(const PassContext& c, const SpillSizes& s, const Pass& pass, Plan
     const uint32_t heads = static_cast<uint32_t>(strip->heads), steps = static_cast<uint32_t>(strip->steps);
     std::memcpy(plan.arguments.data() + offsetof(BackwardArguments, spill_heads), &heads, sizeof heads);
     std::memcpy(plan.arguments.data() + offsetof(BackwardArguments, spill_steps), &steps, sizeof steps);
-    for (const auto& [at, region] : {std::pair{offsetof(BackwardArguments, spill), Region::spill},
-                                     std::pair{offsetof(BackwardArguments, tile_states), Region::tile_states}})
-        plan.argument_patches.push_back({static_cast<uint32_t>(at), region});
+    plan.argument_patches.push_back({offsetof(BackwardArguments, tile_states), Region::tile_states});
     reserve_scratch(plan, Region::spill, strip->heads * strip->steps * s.step_bytes);
     reserve_scratch(plan, Region::tile_states, states);
     return true;
