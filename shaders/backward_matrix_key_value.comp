@@ -93,9 +93,8 @@ void begin_rows(Place at, uint first, uint count, bool plain) {
     begin_tile(work_at(at), plain, uvec2(first, first + count - 1), own_keys(), at.first, first_key + subgroup_row);
 }
 void place_spill(Place at) {
-    if (!SPILLS) return;
     const uint head = work.batch * num_heads_kv() + work.head_kv;
-    spill_at = spilled_step(head, step_of(at) - (IS_RESUMED ? push.first_step : 0)) +
+    if (SPILLS) spill_at = spilled_step(head, step_of(at) - (IS_RESUMED ? push.first_step : 0)) +
                ((first_key + subgroup_row) / M) * SPILLED_KEYS;
 }
 bool sees_block(Work w, Place at, uint block) {

@@ -67,7 +67,6 @@ void find_link_row() {
     link_row = (batch * a.x.class_heads + head) * MATRIX_STEPS(key_extent(), STEP_KEYS) * step_tiles();
 }
 bool is_spilled(uint key_tile, uint row) {
-    if (!HAS_BLOCK_MAP) return true;
     const uint tile = min(key_tile, MATRIX_STEPS(key_extent(), STEP_KEYS) - 1);
     const uint step = min(row / STEP_ROWS, step_tiles() - 1);
     return LINK_CLASS(UintsIn(backward().x.key_links).x[link_row + tile * step_tiles() + step]) != CLASS_HIDDEN;
@@ -76,7 +75,6 @@ const uint WINDOW = SUBGROUP_SIZE < 32 ? SUBGROUP_SIZE : 32;
 uint window_first = 0x80000000u, window_seen = 0;
 // Returns the first key from `key` on whose tile is not passed over. From keys.y on there is none.
 uint seen_from(uint key) {
-    if (!HAS_BLOCK_MAP) return key;
     uint tile = key / STEP_KEYS;
     [[dont_unroll]] while (tile * STEP_KEYS < keys.y) {
         if (tile - window_first >= WINDOW) {
@@ -115,41 +113,37 @@ void place_spill() {
     }
 }
 
+// Rows of K are whole vec4 at 32-bit offsets.
+const bool QUICK_K = LOAD_BYTES == 16 ? (WHOLE_QK ? !FAR_ROWS : false) : false;
+
 // Fetches the tile of keys from `first` on; beyond the end it fetches the last one again.
 void fetch_tile(uint first, out FetchedTile tile) {
     const uint from = min(first, (keys.y - 1) / WALKED * WALKED);
     FOR_DS_ITEMS(i) {
         tile.ds[i] = SpillIn(push.spill).x[ds_at[i] + from / M * SPILLED_KEYS];
-        if (!is_spilled(from / STEP_KEYS, work.first_row + STEP_OF(i) * STEP_ROWS)) tile.ds[i] = uvec4(0);
+        if (HAS_BLOCK_MAP && !is_spilled(from / STEP_KEYS, work.first_row + STEP_OF(i) * STEP_ROWS))
+            tile.ds[i] = uvec4(0);
     }
-    if (!FAR_ROWS && from >= keys.x && from + WALKED <= keys.y) {
-        const Rows k = walked_tile_at(key_rows_of_work, from);
-        FETCH_INNER(tile.k, k, QK_ITEMS, QK_VECS, 0, HEAD_DIM_QK, WHOLE_QK)
+    const Rows k = tile_at(key_rows_of_work, from);
+    if (QUICK_K) {
+        const uint stride = k.stride.x / 16;
+        FOR_EACH(t, QK_ITEMS) {
+            const uint row = clamp(from + ROW_OF(t, QK_VECS), k.begin, k.end - 1) - k.origin;
+            if (WALKED * QK_VECS % THREADS == 0 || ROW_OF(t, QK_VECS) < WALKED)
+                tile.k[t] = fetch_whole8(k.base, row * stride + COLUMN_OF(t, QK_VECS) * VECS_OF_8);
+        }
     } else {
-        const Rows k = tile_at(key_rows_of_work, from);
         FETCH(tile.k, QK_ITEMS, QK_VECS, 0, row_start(k, from + row, KEY_VALUE_BYTES), HEAD_DIM_QK, WHOLE_QK)
     }
 }
-void put_tile(uint buf, FetchedTile tile) {
+void put_tile(uint buf, FetchedTile tile, bool exists) {
     STORE(buf, QK_STRIDE, QK_ITEMS, QK_VECS, operands_of(tile.k[t]))
     FOR_DS_ITEMS(i) {
         const uint block = IN_STEP(i) / SPILLED_KEYS, matrix = IN_STEP(i) % SPILLED_KEYS / SPILLED_MATRIX;
         const uint vec = IN_STEP(i) % SPILLED_MATRIX;
         const uint row = (STEP_OF(i) * STEP_ROWS + matrix * K) / 8;
-#ifdef F16
-        if (SPILL_ORDER == 1) {
-            LEFT m;
-            FOR_EACH(x, 4) {
-                const PAIR pair = unpackFloat2x16(tile.ds[i][x]);
-                m[2 * x] = pair.x;
-                m[2 * x + 1] = pair.y;
-            }
-            coopMatStore(m, pool, buf + BUF_V + block * M * V_STRIDE + row, V_STRIDE,
-                         gl_CooperativeMatrixLayoutRowMajor);
-            continue;
-        }
-#endif
-        pool[buf + BUF_V + (block * M + vec / (K / 8)) * V_STRIDE + row + vec % (K / 8)] = tile.ds[i];
+        pool[buf + BUF_V + (block * M + vec / (K / 8)) * V_STRIDE + row + vec % (K / 8)] =
+            exists ? tile.ds[i] : uvec4(0);
     }
 }
 void multiply_tile(uint buf) {
@@ -170,23 +164,24 @@ uint under_way[AHEAD];  // first keys of those that are fetched
 #define FETCH_NEXT(i) \
     under_way[i] = next; \
     fetch_tile(next, fetched[i]); \
-    next = seen_from(next + WALKED);
-#define ADD_TILE(i) { \
-        const bool exists = under_way[i] < keys.y; \
-        FETCH_NEXT(i) \
-        if (exists) multiply_tile((i) % 2 * BUF_SIZE); \
-        put_tile(((i) + 1) % 2 * BUF_SIZE, fetched[((i) + 1) % AHEAD]); \
-        barrier(); \
-    }
+    next += WALKED; \
+    if (HAS_BLOCK_MAP) next = seen_from(next);
+#define PUT_FETCHED(buf, i) put_tile(buf, fetched[i], under_way[i] < keys.y);
+#define ADD_TILE(i) \
+    FETCH_NEXT(i) \
+    multiply_tile((i) % 2 * BUF_SIZE); \
+    PUT_FETCHED(((i) + 1) % 2 * BUF_SIZE, ((i) + 1) % AHEAD) \
+    barrier();
 void multiply_tiles() {
-    next = seen_from(keys.x / WALKED * WALKED);
+    next = keys.x / WALKED * WALKED;
+    if (HAS_BLOCK_MAP) next = seen_from(next);
     FETCH_NEXT(0)
     FETCH_NEXT(1)
     if (AHEAD == 4) {
         FETCH_NEXT(2 % AHEAD)
         FETCH_NEXT(3 % AHEAD)
     }
-    put_tile(0, fetched[0]);
+    PUT_FETCHED(0, 0)
     barrier();
     [[dont_unroll]] while (under_way[0] < keys.y) {
         ADD_TILE(0)
@@ -215,11 +210,10 @@ void store_sums() {
     const Rows q = gradient_tile(backward().x.dquery, DQUERY, work);
     const float scale = backward().x.scale;
     FOR_EACH(r, ROW_BLOCKS) {
-        const uint row = work.first_row + subgroup_row + r * M;
-        if (row <= work.last_row && is_left_to_us(row)) {
-            FOR_EACH(n, QK_TILES) FOR_EACH(e, ELEMENTS) sum_qk[r * QK_TILES + n][e] *= scale;
-            STORE_SUM(sum_qk, QK_TILES, r, q, work.last_row, HEAD_DIM_QK, false)
-        }
+        const uint first = min(work.first_row + subgroup_row + r * M, work.last_row);
+        const uint extent = is_left_to_us(first) ? HEAD_DIM_QK : 0;
+        FOR_EACH(n, QK_TILES) FOR_EACH(e, ELEMENTS) sum_qk[r * QK_TILES + n][e] *= scale;
+        STORE_SUM(sum_qk, QK_TILES, r, q, work.last_row, extent, false)
     }
 }
 

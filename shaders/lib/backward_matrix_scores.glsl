@@ -286,7 +286,7 @@ void add_loss() {
 #endif
 
 #ifdef KEY_VALUE
-#define SPILL(block) spill_block(block);
+#define SPILL SPILL_BLOCK
 #else
 #define SPILL(block)
 #endif

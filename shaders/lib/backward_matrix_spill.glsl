@@ -13,26 +13,16 @@ uvec2 with_whole_tiles(uvec2 rows, uint num_queries) {
     return uvec2(rows.x / SPILLED_ROWS * SPILLED_ROWS, min(end, num_queries));
 }
 
-void spill_block(uint block) {
-    if (!SPILLS) return;
-    FOR_EACH(r, ROW_BLOCKS)
-        FOR_EACH(k, KEY_STEPS) {
-            const uint at = spill_at + r * SPILLED_KEYS + (block * KEY_STEPS + k) * SPILLED_MATRIX;
-#ifdef F16
-            if (SPILL_ORDER == 1) {
-                uvec4 words;
-                FOR_EACH(i, 4)
-                    words[i] = packFloat2x16(f16vec2(p_own[r * KEY_STEPS + k][2 * i], p_own[r * KEY_STEPS + k][2 * i + 1]));
-                SpillOut(push.spill).x[at + lane] = words;
-                continue;
-            }
-#endif
-            coopMatStore(p_own[r * KEY_STEPS + k], SpillOut(push.spill).x, at, K / 8, OWN_ORDER);
-        }
-}
+// A macro, so that loops around it have no other ways out: NVIDIA's compiler would not unroll them.
+#define SPILL_BLOCK(block) \
+    if (SPILLS) { \
+        FOR_EACH(r, ROW_BLOCKS) \
+            FOR_EACH(k, KEY_STEPS) \
+                coopMatStore(p_own[r * KEY_STEPS + k], SpillOut(push.spill).x, \
+                             spill_at + r * SPILLED_KEYS + ((block) * KEY_STEPS + k) * SPILLED_MATRIX, K / 8, OWN_ORDER); \
+    }
 // The same for a block that is left out.
 void spill_nothing(uint block) {
-    if (!SPILLS) return;
-    FOR_EACH(x, ROW_BLOCKS * KEY_STEPS) p_own[x] = OWN_OPERAND(0);
-    spill_block(block);
+    if (SPILLS) FOR_EACH(x, ROW_BLOCKS * KEY_STEPS) p_own[x] = OWN_OPERAND(0);
+    SPILL_BLOCK(block)
 }

@@ -121,7 +121,6 @@ const NumberFields<Numbers>& fields() {
                                         {"mask_walked", &N::mask_walked},
                                         {"mask_chunks", &N::mask_chunks},
                                         {"spill", &N::spill},
-                                        {"spill_order", &N::spill_order},
                                         {"spilled_subgroups", &N::spilled_subgroups},
                                         {"spilled_row_blocks", &N::spilled_row_blocks},
                                         {"spilled_slices", &N::spilled_slices},
@@ -370,7 +369,6 @@ Pipeline spilled_pipeline(const PassContext& c, const Plan& plan) {
     launch.constants.step_keys = n.kv_held();
     launch.constants.state_rows = n.q_held();
     launch.constants.ahead = n.spilled_ahead;
-    launch.constants.spill_order = n.spill_order;
     launch.reads &= ~(bit(Region::query) | bit(Region::value) | bit(Region::dout) | bit(Region::statistics));
     launch.reads |= bit(Region::spill) | bit(Region::tile_states);
     launch.writes = bit(Region::dquery);
@@ -411,7 +409,6 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
     if (dkey && spills(plan)) {
         launch.constants.spilled_rows = n.spilled_held();
         VKATTN_PATCH(launch, spill, Region::spill);
-        launch.constants.spill_order = n.spill_order;
         launch.writes |= bit(Region::spill);
         pass.strips = strips_of(plan, spill_sizes(n, p), pass);
         pass.strips->tile_flops = uint64_t{n.spilled_held()} * p.seqlen_kv * 2 * p.head_dim_qk;

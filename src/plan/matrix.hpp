@@ -48,7 +48,7 @@ struct BackwardMatrixNumbers {
     uint32_t mask_subgroups = 4, mask_row_blocks = 1, mask_walked = 16, mask_chunks = 2;
     // 1: the pass for dkey spills dS, and a product of that and key is dquery. Its workgroup has spilled_slices groups
     // of subgroups, each with its own head dims, and fetches spilled_ahead tiles of spilled_walked keys ahead.
-    uint32_t spill = 0, spill_order = 0;
+    uint32_t spill = 0;
     uint32_t spilled_subgroups = 4, spilled_row_blocks = 1, spilled_slices = 1, spilled_walked = 16, spilled_ahead = 2;
     uint32_t l2_group_kib = 0;
     uint32_t min_group_workgroups = 0;
