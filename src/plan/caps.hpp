@@ -58,6 +58,7 @@ struct DeviceCaps {
     std::array<uint32_t, 3> max_workgroup_count{};
     uint32_t max_push_constant_bytes = 0;
     uint64_t max_buffer_bytes = 0;       // the largest allocation, for scratch
+    uint64_t device_local_bytes = 0;     // the largest heap of device-local memory; 0: not known
     uint32_t multiprocessors = 0;        // 0: not known
     uint32_t simd_registers = 0;         // vector registers of a SIMD, of 32 invocations; 0: not known
     bool buffer_device_address = false;  // enabled, not merely supported

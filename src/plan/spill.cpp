@@ -44,7 +44,9 @@ bool add_spill(const PassContext& c, const SpillSizes& s, const Pass& pass, Plan
     const uint64_t states = rows_of(plan.problem) / plan.problem.seqlen_q * s.states_of_head * 4;
     const uint64_t left = scratch_left(c.caps, c.options, plan), spare = 3 * scratch_alignment;
     if (left <= states + spare) return false;
-    const uint64_t room = std::min(left - states - spare, uint64_t{16} << 32);  // kernels count vec4
+    uint64_t room = std::min(left - states - spare, uint64_t{16} << 32);  // kernels count vec4 in 32 bits
+    if (c.options.max_scratch_bytes == 0 && c.caps.device_local_bytes != 0)
+        room = std::min(room, c.caps.device_local_bytes / 16);
     const uint64_t step_limit = std::max<uint64_t>(1, dispatch_limit(c.caps, c.options) / pass.step_flops);
     const bool is_short = std::max<uint64_t>(1, pass.longest) <= step_limit;
     const auto strip = strip_within(room, is_short ? UINT64_MAX : step_limit, s, pass);

@@ -380,6 +380,9 @@ bool is_rejected(const Options& options, std::string_view row) {
            options.rejected_rows.end();
 }
 
+// A list that is longer is no text for VkattnError.
+constexpr size_t most_listed = 220;
+
 template <class Numbers>
 Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFields<Numbers>& fields) {
     std::vector<std::string_view> named;
@@ -393,9 +396,10 @@ Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFi
             std::vector<std::string_view> names;
             names.reserve(fields.size());
             for (const auto& f : fields) names.push_back(f.first);
-            // Spaces alone: with commas the longest list is no text for VkattnError.
-            return invalid("options.tuning", fmt::format("'{}' is not one of {} with =number", excerpt(item),
-                                                         fmt::join(names, " ")));
+            std::string all = fmt::format("{}", fmt::join(names, " "));
+            if (all.size() > most_listed)  // a plan's description names all
+                all = all.substr(0, all.rfind(' ', most_listed)) + " ...";
+            return invalid("options.tuning", fmt::format("'{}' is not one of {} with =number", excerpt(item), all));
         }
         if (std::find(named.begin(), named.end(), field->first) != named.end())
             return invalid("options.tuning", fmt::format("{} is named twice", field->first));

@@ -29,6 +29,16 @@ VkPhysicalDeviceShaderCorePropertiesAMD amd_shader_core(const InstanceFunctions&
     return amd;
 }
 
+uint64_t largest_local_heap(const InstanceFunctions& vk, VkPhysicalDevice device) {
+    VkPhysicalDeviceMemoryProperties memory{};
+    vk.vkGetPhysicalDeviceMemoryProperties(device, &memory);
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < memory.memoryHeapCount; i++)
+        if ((memory.memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) != 0)
+            most = std::max<uint64_t>(most, memory.memoryHeaps[i].size);
+    return most;
+}
+
 // Vulkan itself does not tell; the vendors' extensions do, enabled or not.
 uint32_t count_multiprocessors(const InstanceFunctions& vk, VkPhysicalDevice device) {
     const auto has = [&](const char* name) { return has_extension(vk, device, name); };
@@ -155,6 +165,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     std::copy_n(l.maxComputeWorkGroupCount, 3, caps.max_workgroup_count.begin());
     caps.max_push_constant_bytes = l.maxPushConstantsSize;
     caps.max_buffer_bytes = maintenance.maxMemoryAllocationSize;
+    caps.device_local_bytes = largest_local_heap(vk, device);
     caps.multiprocessors = count_multiprocessors(vk, device);
     caps.simd_registers = count_simd_registers(vk, device, caps.driver_id);
     const Enabled enabled = enabled_by(features);

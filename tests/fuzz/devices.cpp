@@ -89,6 +89,7 @@ void set_limits(Bytes& bytes, core::DeviceCaps& caps) {
     caps.max_push_constant_bytes = bytes.one_in(32) ? bytes.below(512) : 128u << bytes.below(2);
     caps.max_buffer_bytes =
         bytes.one_in(3) ? (1u << 16) + bytes.number(63) : uint64_t{1} << (30 + bytes.below(4));
+    if (bytes.one_in(2)) caps.device_local_bytes = bytes.number(40);
     caps.multiprocessors = static_cast<uint32_t>(bytes.one_in(16) ? bytes.number(32) : bytes.below(200));
 }
 
