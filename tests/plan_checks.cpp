@@ -45,7 +45,7 @@ std::string of_row_flaw(const Given& g) {
         // The portable kernel for dbias has a row of its own where the other gradients are found on matrix units.
         const bool other_row =
             kind_of(p) == Kind::dbias && g.plan.kernel.starts_with("matrix") && !on_matrices(p);
-        const bool own = kind_of(p) == Kind::forward || (recomputes(kind_of(p)) && !other_row);
+        const bool own = kind_of(p) == Kind::forward || (walks(kind_of(p)) && !other_row);
         if (p.of_tuning_row != own)
             return fmt::format("{} may have the row rejected: {}", name_of(p), p.of_tuning_row);
     }
@@ -85,7 +85,7 @@ std::string tuning_flaw(const Given& g) {
     if (!std::ranges::equal(tuning, all, {},
                             [](const auto& number) -> const std::string& { return number.first; }))
         return "tuning: not all numbers, or more";
-    for (const char* flag : {"rolled", "turned", "running", "kv_apart", "kv_paired"})
+    for (const char* flag : {"rolled", "turned", "running", "kv_apart", "kv_paired", "spill"})
         if (const auto found = tuning.find(flag); found != tuning.end() && found->second > 1)
             return fmt::format("tuning: {} is not a boolean", flag);
     const core::Tiles& tiles = g.plan.tiles;
@@ -98,6 +98,7 @@ std::string tuning_flaw(const Given& g) {
         }
         if (kind == Kind::dbias && on_matrices(pipeline) == (mask_extents(g.p)[3] == 1 || g.p.block_map != 0))
             return "the other kernel for dbias";
+        if (kind == Kind::spilled && tuning.at("spill") == 0) return "spilled, though nobody wants that";
         if (kind != Kind::forward && kind != Kind::dquery) continue;
         const Tile tile = tile_of(pipeline);
         if (!on_matrices(pipeline) || tiles.tile_q != tile.q || tiles.tile_kv != tile.kv ||

@@ -116,8 +116,25 @@ bool has_whole_blocks(const Given& g) {
     };
     return g.p.mask == VKATTN_MASK_NONE && g.p.slopes == VKATTN_SLOPES_NONE &&
            std::ranges::all_of(g.plan.pipelines, [&](const Pipeline& x) {
-               return links_of(g.plan, x) == nullptr || is_whole(x);
+               return links_of(g.plan, x) == nullptr || kind_of(x) == Kind::spilled || is_whole(x);
            });
+}
+
+// The passes of a plan that spills dS know each other's tiles.
+void add_constants_of_spill(const Given& g, const Pipeline& pipeline, Values& values) {
+    const Pipeline* const reader = reader_of(g.plan);
+    values["tiles"] = reader == nullptr                       ? TILES_ALL
+                      : writes(pipeline, Region::tile_states) ? TILE_ODD
+                                                              : TILE_NONFINITE;
+    const bool spills = reader != nullptr && writes(pipeline, Region::dkey);
+    values["spilled_rows"] = spills ? static_cast<uint32_t>(tile_of(*reader).q) : 0;
+    for (const Pipeline& other : g.plan.pipelines) {
+        const Tile tile = tile_of(other);
+        if (kind_of(other) == Kind::dquery) values["state_rows"] = static_cast<uint32_t>(tile.q);
+        if (kind_of(other) != Kind::dkey_dvalue) continue;
+        values["step_rows"] = static_cast<uint32_t>(tile.q);
+        values["step_keys"] = static_cast<uint32_t>(tile.kv);
+    }
 }
 
 Values expected_constants(const Given& g, const Pipeline& pipeline) {
@@ -139,7 +156,7 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
         return values;
     }
     // Tuning rows have no numbers of a pass whose pipeline is none of theirs.
-    const bool own_row = pipeline.of_tuning_row || !recomputes(kind);
+    const bool own_row = pipeline.of_tuning_row || !walks(kind);
     for (const std::string_view c : core::info_of(pipeline.module.kernel).constants)
         if (const uint32_t* number = number_of(tuning, pipeline, c); number != nullptr && own_row)
             values[c] = *number;
@@ -164,6 +181,7 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
     values["has_links"] = linked;
     values["whole_blocks"] = linked && has_whole_blocks(g);
     if (kind == Kind::forward) take_over(pipeline, values, {"chunk", "q_held_steps", "slices"});
+    add_constants_of_spill(g, pipeline, values);
     // Products for dbias are never turned, so that its pass is told another way of P, which it does not move anyway.
     if (kind == Kind::dbias && tuning.at("turned") != 0)
         values["p_move"] = constant(pipeline, "p_move") == MOVE_SHARED ? MOVE_SHARED : MOVE_SHARED_FLOAT;
@@ -228,11 +246,9 @@ namespace {
 
 // The part of its name that a kernel must have for what it finds, and none of the others.
 std::string kernel_flaw(const Pipeline& pipeline) {
-    const std::pair<const char*, Kind> parts[] = {{"_query", Kind::dquery},
-                                                  {"_key_value", Kind::dkey_dvalue},
-                                                  {"_mask", Kind::dbias},
-                                                  {"_sinks", Kind::dsinks},
-                                                  {"_transposed", Kind::transposed}};
+    const std::pair<const char*, Kind> parts[] = {
+        {"_query", Kind::dquery},    {"_key_value", Kind::dkey_dvalue}, {"_mask", Kind::dbias},
+        {"_spilled", Kind::spilled}, {"_sinks", Kind::dsinks},          {"_transposed", Kind::transposed}};
     for (const auto& [part, kind] : parts)
         if (has_part(pipeline.module, part) != (kind_of(pipeline) == kind))
             return "a kernel that finds something else";
@@ -266,7 +282,7 @@ std::string module_flaw(const Given& g, const Pipeline& pipeline) {
         return fmt::format("{} of {}", name, g.plan.kernel);
     const auto& tuning = g.tuning();
     const auto rolled = tuning.find("rolled");
-    const bool own_row = pipeline.of_tuning_row || !recomputes(kind_of(pipeline));
+    const bool own_row = pipeline.of_tuning_row || !walks(kind_of(pipeline));
     const bool for_cpus = pipeline.module.has(core::macros::ROLLED);
     const bool has_form = core::in_cpu_form(pipeline.module).has(core::macros::ROLLED);
     if (own_row && for_cpus != (rolled != tuning.end() && rolled->second != 0 && has_form))

@@ -173,6 +173,8 @@ uint64_t end_of_backward_map(const Problem& p, const Pipeline& pipeline) {
         const uint64_t elements = std::max(round_up(head_dim, k), columns(head_dim));
         return turned ? elements / 4 | 1 : half_stride(elements);
     };
+    if (kind == Kind::spilled)  // keys, and dS^T of them
+        return 2 * walked * (stride(p.head_dim_qk) + half_stride(tile_of(pipeline).q));
     const uint64_t rows = walked * (stride(p.head_dim_qk) + stride(p.head_dim_v)),
                    numbers = of_keys ? 3 * walked / 4 : 0, block = turned ? m * n / 4 : m * (n / 4 | 1);
     uint64_t end = turned ? rows + 2 * numbers : 2 * (rows + numbers);
@@ -234,12 +236,24 @@ std::string share_flaw(const Given& g, const Pipeline& pipeline) {
     return m * (piece * n / unit | 1) > share ? "pieces of the output outgrow their share" : "";
 }
 
+// Tiles of the pass that reads spilled dS are whole steps, and steps whole tiles of keys.
+std::string spilled_walk_flaw(const Pipeline& pipeline) {
+    const Tile t = tile_of(pipeline);
+    const uint64_t subgroups = subgroups_of(pipeline), ahead = constant(pipeline, "ahead");
+    if (subgroups % divisor(pipeline, "slices") != 0) return "slices of different numbers of subgroups";
+    if (t.q % divisor(pipeline, "step_rows") != 0) return "a tile is no whole number of steps";
+    if (divisor(pipeline, "step_keys") % t.kv != 0) return "a step is no whole number of tiles of keys";
+    if (t.kv % constant(pipeline, "matrix_m") != 0) return "a tile of keys cuts a spilled matrix";
+    return ahead == 2 || ahead == 4 ? "" : "tiles ahead do not take turns with two buffers";
+}
+
 std::string walk_flaw(const Given& g, const Pipeline& pipeline) {
     const auto of = reader(pipeline);
     const uint64_t block = std::max(of("matrix_n"), of("matrix_k"));
     if (of("walked") % (block * divisor(pipeline, "stages")) != 0)
         return "a stage is no whole number of blocks";
     if (of("walked") > of("threads")) return "more walked rows than invocations that load their numbers";
+    if (kind_of(pipeline) == Kind::spilled) return spilled_walk_flaw(pipeline);
     if (has_constant(pipeline, "chunks") && divisor(pipeline, "chunks") % 2 != 0)
         return "chunks do not take turns with two buffers";
     if (has_constant(pipeline, "paired") && of("paired") != 0 &&

@@ -40,6 +40,7 @@ const std::map<std::string_view, std::set<Region>>& address_fields() {
         {"weights", {Region::scores, Region::score_gradients}},
         {"score_gradients", {Region::score_gradients}},
         {"sinks", {Region::sinks}},
+        {"spill", {Region::spill}},
     };
     return fields;
 }
@@ -101,7 +102,8 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
             return fmt::format("{} begins at {:#x}", field->name, patch.add);
         const bool result = field->name == "out_rows" || field->name == "lse" || field->name == "classes" ||
                             field->name == "links" || field->name == "scores" ||
-                            field->name == "score_gradients";
+                            field->name == "score_gradients" ||
+                            (field->name == "spill" && kind_of(pipeline) == Kind::dkey_dvalue);
         (result && !is_given(g, patch.region) ? t.writes : t.reads) |= bit(patch.region);
     }
     for (const auto& [name, regions] : address_fields()) {
@@ -109,6 +111,7 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
         // Without an address the lse of a baseline's backward is not written.
         const bool absent = name == "operand_layout" ? constant(pipeline, "has_arguments") == 0
                             : name == "sinks"        ? g.combine == nullptr && g.p.sinks == 0
+                            : name == "spill"        ? core::constant_of(pipeline, "spilled_rows") == 0
                                                      : name == "lse" && g.backward != nullptr;
         if (!absent) return fmt::format("no address in {}", name);
     }
@@ -128,7 +131,7 @@ std::string operands_flaw(const Pipeline& pipeline) {
         fits = is_product(region("weights"), region("value"), region("out_rows"));
     if (kind == Kind::in_place)
         fits = region("scores") == Region::scores || region("weights") == Region::scores;
-    if (kind == Kind::forward || recomputes(kind))
+    if (kind == Kind::forward || walks(kind))
         fits = region("query") == Region::query && region("key") == Region::key &&
                region("value") == Region::value;
     if (kind == Kind::forward || kind == Kind::combine || kind == Kind::delta) {
@@ -153,17 +156,27 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
     Touches t;
     if (kind == Kind::classes || kind == Kind::delta || kind == Kind::dsinks) may_read = given_arrays(p);
     if (kind == Kind::classes) t.reads = mask;
-    if (kind == Kind::forward || recomputes(kind))
+    if (kind == Kind::forward || walks(kind))
         t.reads = mask | given_arrays(p) | if_set(is_classified(g.plan), Region::mask_classes);
     t.reads |= if_set(links_of(g.plan, pipeline) != nullptr, Region::tile_links);
-    if (recomputes(kind)) t.reads |= bit(Region::dout) | if_set(g.rows() != 0, Region::statistics);
+    if (kind == Kind::spilled) {
+        t.reads |= bit(Region::tile_states);
+        t.writes = bit(Region::dquery) | if_set(skips_tiles(p), Region::tile_states);
+    } else if (walks(kind)) {
+        t.reads |= bit(Region::dout) | if_set(g.rows() != 0, Region::statistics);
+    }
     // The portable gradient of the mask also sums what comes of lse.
     if (kind == Kind::delta || (kind == Kind::dbias && !on_matrices(pipeline)))
         t.reads |= bit(Region::lse) | bit(Region::dout) | if_set(dlse, Region::dlse);
     if (kind == Kind::delta) t.writes = bit(Region::statistics);
     if (kind == Kind::dquery && on_matrices(pipeline)) t.reads |= if_set(dlse, Region::dlse);
     // A number of each row's statistics is the result of its last key.
-    if (kind == Kind::dquery) t.writes = bit(Region::dquery) | bit(Region::statistics);
+    if (kind == Kind::dquery) {
+        const uint32_t tiles = has_constant(pipeline, "tiles") ? constant(pipeline, "tiles") : TILES_ALL;
+        t.writes =
+            bit(Region::dquery) | bit(Region::statistics) | if_set(tiles == TILE_ODD, Region::tile_states);
+        t.reads |= if_set(tiles == TILE_NONFINITE, Region::tile_states);
+    }
     if (kind == Kind::dbias) t.writes = bit(Region::dbias);
     if (kind == Kind::dsinks) {
         t.reads |= if_set(g.rows() != 0, Region::statistics);
@@ -225,6 +238,8 @@ std::string touches_flaw(const Given& g, const Pipeline& pipeline) {
     const Touches more = through_block(g, pipeline, may_read);
     t.reads |= more.reads;
     t.writes |= more.writes;
+    if (kind_of(pipeline) == Kind::spilled)  // which multiplies dS by keys alone
+        t.reads &= ~(bit(Region::query) | bit(Region::value));
     if (pipeline.writes != t.writes)
         return fmt::format("{} writes {:#x}, the shader {:#x}", name_of(pipeline), pipeline.writes, t.writes);
     if ((pipeline.reads & ~may_read) != t.reads)
@@ -315,9 +330,11 @@ std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {
             return fmt::format("strides of {}", t);
     }
     if ((a.dout | a.lse | a.dlse | a.dquery | a.dkey | a.dvalue | a.dbias | a.dsinks | a.statistics |
-         a.accumulators | a.query_links | a.key_links) != 0)
+         a.accumulators | a.query_links | a.key_links | a.tile_states) != 0)
         return "an address in the argument block";
     if (a.scale != g.p.softmax_scale || a.batch != g.p.batch) return "scale or batch";
+    if ((a.spill_heads | a.spill_steps) != 0 && reader_of(g.plan) == nullptr)
+        return "a strip that nobody reads";
     const auto bias = bias_extents(g);
     return a.dbias_batches == bias[0] && a.dbias_heads == bias[1] && a.dbias_queries == bias[2] &&
                    a.dbias_keys == bias[3]
@@ -357,6 +374,7 @@ void add_backward_patches(const Given& g, std::vector<Patch>& to) {
     add(g.backward->dsinks != 0, offsetof(BackwardBlock, dsinks), Region::dsinks);
     add(g.rows() != 0, offsetof(BackwardBlock, statistics), Region::statistics);
     add(is_cut(g.plan), offsetof(BackwardBlock, accumulators), Region::accumulators);
+    add(reader_of(g.plan) != nullptr, offsetof(BackwardBlock, tile_states), Region::tile_states);
     // Those for the keys lie behind those for the queries.
     uint64_t begin = 0;
     for (const Kind kind : {Kind::dquery, Kind::dkey_dvalue})
@@ -436,9 +454,10 @@ uint64_t kept_bytes(const Given& g, const Pipeline& pipeline) {
             matrices++;
         else if (constant(pipeline, "paired") == 0)
             matrices += matrices_of(p.head_dim_v);
-        const uint64_t workgroups = (of_queries ? g.heads() * tiles_of(p.seqlen_q, t.q)
-                                                : g.key_heads() * tiles_of(p.seqlen_kv, t.kv)) *
-                                    t.slices;
+        const uint64_t heads = writes(pipeline, Region::spill) ? strip_of(g.plan).heads : g.key_heads();
+        const uint64_t workgroups =
+            (of_queries ? g.heads() * tiles_of(p.seqlen_q, t.q) : heads * tiles_of(p.seqlen_kv, t.kv)) *
+            t.slices;
         return workgroups * of("threads") * of("row_blocks") * matrices *
                (of("matrix_m") * of("matrix_n") / of("subgroup_size")) * 4;
     }
@@ -471,6 +490,16 @@ uint64_t bytes_used(const Given& g, Region region) {
             for (const core::Dispatch& d : g.plan.dispatches)
                 if (kind_of(g.plan, d) == Kind::links) most += bytes_of_links(g.plan, d);
             return most;
+        case Region::spill:
+            for (const Pipeline& pipeline : g.plan.pipelines)
+                if (const Tile t = tile_of(pipeline); writes(pipeline, Region::spill))
+                    most = t.q * round_up(g.p.seqlen_kv, t.kv) * 2;  // a step
+            return strip_of(g.plan).heads * strip_of(g.plan).steps * most;
+        case Region::tile_states:
+            for (const Pipeline& pipeline : g.plan.pipelines)
+                if (kind_of(pipeline) == Kind::dquery)
+                    most = 4 * g.heads() * tiles_of(g.p.seqlen_q, tile_of(pipeline).q);
+            return most;
         case Region::accumulators:  // passes follow each other, so that they share it
             for (const Pipeline& pipeline : g.plan.pipelines)
                 if (is_cut(pipeline)) most = std::max(most, kept_bytes(g, pipeline));
@@ -487,10 +516,10 @@ uint64_t bytes_used(const Given& g, Region region) {
     }
 }
 
-constexpr uint32_t scratch_regions = bit(Region::arguments) | bit(Region::scores) |
-                                     bit(Region::mask_classes) | bit(Region::tile_links) |
-                                     bit(Region::parts) | bit(Region::parts_lse) | bit(Region::statistics) |
-                                     bit(Region::accumulators) | bit(Region::score_gradients);
+constexpr uint32_t scratch_regions =
+    bit(Region::arguments) | bit(Region::scores) | bit(Region::mask_classes) | bit(Region::tile_links) |
+    bit(Region::parts) | bit(Region::parts_lse) | bit(Region::statistics) | bit(Region::accumulators) |
+    bit(Region::score_gradients) | bit(Region::spill) | bit(Region::tile_states);
 
 }  // namespace
 
@@ -530,7 +559,7 @@ std::string barrier_flaw(const core::Plan& plan) {
                              bit(Region::parts_lse) | bit(Region::mask_classes) | bit(Region::tile_links) |
                              bit(Region::dquery) | bit(Region::dkey) | bit(Region::dvalue) |
                              bit(Region::dbias) | bit(Region::dsinks) | bit(Region::statistics) |
-                             bit(Region::arguments);
+                             bit(Region::arguments) | bit(Region::spill);
     struct Run {
         uint32_t reads = 0, writes = 0;
     } before, run;  // unions depend on a dispatch just if one of theirs does

@@ -66,6 +66,8 @@ Whole whole_of(const Given& g, const Pipeline& pipeline) {
             return {begin, {g.heads(), tiles_of(p.seqlen_q, t.q), t.slices}};
         case Kind::dkey_dvalue:
             return {begin, {g.key_heads(), tiles_of(p.seqlen_kv, t.kv), t.slices}};
+        case Kind::spilled:
+            return {begin, {g.key_heads(), p.num_heads_q / p.num_heads_kv * tiles_of(p.seqlen_q, t.q), 1}};
         case Kind::dbias:
             return {begin, {bias[0] * bias[1], tiles_of(bias[2], t.q), tiles_of(bias[3], t.kv)}};
         case Kind::scores:
@@ -107,7 +109,8 @@ class Boxes {
     Boxes(const Given& g, const Pipeline& pipeline)
         : whole_(whole_of(g, pipeline)),
           steps_(is_cut(pipeline) ? steps_of(g, pipeline) : 0),
-          cut_(is_cut(pipeline)) {}
+          cut_(is_cut(pipeline)),
+          of_strips_(kind_of(pipeline) == Kind::spilled) {}
 
     std::string add(const Dispatch& d) {
         const Triple begin = begin_of(d);
@@ -121,7 +124,7 @@ class Boxes {
                 return fmt::format("workgroups {} .. {} of {} in dimension {}", begin[i], begin[i] + count[i],
                                    whole_.first[i] + whole_.count[i], i);
         if (cut_) return add_span(d, begin, count);
-        if (d.cut.first_step != 0 || d.cut.end_step != 0) return "a span where none is";
+        if (!of_strips_ && (d.cut.first_step != 0 || d.cut.end_step != 0)) return "a span where none is";
         cover_.add(begin, count);
         return "";
     }
@@ -149,7 +152,7 @@ class Boxes {
 
     Whole whole_;
     uint64_t steps_;
-    bool cut_;
+    bool cut_, of_strips_;
     std::map<Triple, Open> open_;
     Cover cover_;
 };
@@ -213,17 +216,23 @@ std::string coverage_flaw(const Given& g) {
         used[d.pipeline] = true;
     }
     uint32_t written = 0;
+    size_t shares_of_dquery = 0;
     const bool spare = is_baseline(g.plan) && (g.rows() == 0 || !g.has_keys());
     for (size_t i = 0; i < boxes.size(); i++) {
         const Pipeline& pipeline = g.plan.pipelines[i];
         if (!used[i] && (spare || boxes[i].is_nothing())) continue;
         if (!used[i] || !boxes[i].is_whole())
             return fmt::format("{}: not every workgroup and step exactly once", name_of(pipeline));
-        if ((written & pipeline.writes & all_results) != 0) return "a result is written twice";
+        // The passes of a plan that spills dS share the tiles of dquery, and tell each other which.
+        const uint32_t shared = (pipeline.reads & bit(Region::tile_states)) != 0 ? bit(Region::dquery) : 0;
+        if ((written & pipeline.writes & all_results & ~shared) != 0) return "a result is written twice";
+        shares_of_dquery += shared != 0;
         written |= pipeline.writes;
     }
     if ((written & all_results) != results_of(g))
         return fmt::format("results {:#x} are written, not {:#x}", written & all_results, results_of(g));
+    if (reader_of(g.plan) != nullptr && shares_of_dquery != (skips_tiles(g.p) ? 2 : 1))
+        return "the shares of dquery are not all, or more";
     const Parts parts = parts_of(g);
     if (g.plan.num_splits != parts.count)
         return fmt::format("num_splits {} of {}", g.plan.num_splits, parts.count);
@@ -234,10 +243,64 @@ std::string coverage_flaw(const Given& g) {
 
 namespace {
 
+// The strip of dS that scratch holds. Who spills it begins a new strip with another span or other heads.
+class Strips {
+  public:
+    explicit Strips(const Given& g) : g_(g), most_(strip_of(g.plan)) {}
+
+    std::string run(const Dispatch& d) {
+        const Pipeline& pipeline = pipeline_of(g_.plan, d);
+        const bool spills = writes(pipeline, Region::spill);
+        if (!spills && kind_of(pipeline) != Kind::spilled) return "";
+        if (most_.heads == 0) return "strips of no heads";
+        const uint64_t first = d.cut.first[0] / most_.heads * most_.heads;
+        if (d.cut.first[0] + d.groups[0] > first + most_.heads) return "heads of two strips";
+        const Open strip{first, d.cut.first_step, d.cut.end_step};
+        if (!spills) return read(d, pipeline, strip);
+        const uint64_t all = steps_of(g_, pipeline), steps = is_cut(pipeline) ? strip.end - strip.begin : all;
+        if (strip != open_) there_ = {};
+        open_ = strip;
+        there_.add(begin_of(d), groups_of(d));
+        writer_ = tile_of(pipeline);
+        steps_end_ = strip.begin + steps;
+        return steps > most_.steps ? "more steps than scratch has room for" : "";
+    }
+
+  private:
+    struct Open {
+        uint64_t first = 0, begin = 0, end = 0;
+        bool operator==(const Open&) const = default;
+    };
+    // All steps of the tiles must be there, of all keys and all heads of the strip.
+    std::string read(const Dispatch& d, const Pipeline& pipeline, const Open& strip) const {
+        const uint64_t heads = std::min(most_.heads, g_.key_heads() - strip.first);
+        if (strip != open_ ||
+            !there_.is({strip.first, 0, 0}, {heads, tiles_of(g_.p.seqlen_kv, writer_.kv), 1}))
+            return "the strip is not there";
+        const uint64_t held = tile_of(pipeline).q, tiles = tiles_of(g_.p.seqlen_q, held),
+                       in_head = tiles_of(g_.p.seqlen_q, writer_.q), last = d.cut.first[1] + d.groups[1] - 1;
+        const auto step = [&](uint64_t tile, uint64_t row) {
+            return tile / tiles * in_head +
+                   std::min<uint64_t>(tile % tiles * held + row, g_.p.seqlen_q - 1) / writer_.q;
+        };
+        return step(d.cut.first[1], 0) < strip.begin || step(last, held - 1) >= steps_end_
+                   ? "steps that the strip does not have"
+                   : "";
+    }
+
+    const Given& g_;
+    Strip most_;
+    Open open_;
+    Cover there_;
+    Tile writer_{1, 1, 1};
+    uint64_t steps_end_ = 0;
+};
+
 // The dispatches, one after the other, on a machine that has only what earlier ones wrote.
 class Machine {
   public:
-    explicit Machine(const Given& g) : g_(g), done_(g.plan.pipelines.size()), left_(g.plan.pipelines.size()) {
+    explicit Machine(const Given& g)
+        : g_(g), strips_(g), done_(g.plan.pipelines.size()), left_(g.plan.pipelines.size()) {
         for (const Dispatch& d : g.plan.dispatches) left_[d.pipeline]++;
         for (const Pipeline& pipeline : g.plan.pipelines) {
             kinds_.push_back(kind_of(pipeline));
@@ -248,7 +311,9 @@ class Machine {
     std::string run(const Dispatch& d) {
         const Pipeline& pipeline = pipeline_of(g_.plan, d);
         const uint32_t reads = pipeline.reads & made_;
-        for (uint32_t left = reads & ~bit(Region::accumulators); left != 0; left &= left - 1) {
+        if (auto flaw = strips_.run(d); !flaw.empty()) return fmt::format("{}: {}", name_of(pipeline), flaw);
+        constexpr uint32_t otherwise = bit(Region::accumulators) | bit(Region::spill);
+        for (uint32_t left = reads & ~otherwise; left != 0; left &= left - 1) {
             const auto region = static_cast<Region>(std::countr_zero(left));
             const std::string flaw = is_matrix(region) ? matrix_flaw(region, d) : whole_flaw(region, d);
             if (!flaw.empty())
@@ -282,8 +347,11 @@ class Machine {
         bool found = false;
         for (size_t i = 0; i < done_.size(); i++) {
             if (i == d.pipeline || (g_.plan.pipelines[i].writes & bit(region)) == 0) continue;
-            // The pass for dquery finishes what delta has begun, and reads it.
-            const bool after = kinds_[d.pipeline] == Kind::dquery && kinds_[i] != Kind::delta;
+            // The pass for dquery finishes what delta has begun, and reads it. What comes after the reader of spilled
+            // dS does so for rows of which nobody needs it before.
+            const bool late = kinds_[i] == Kind::dquery &&
+                              core::constant_of(g_.plan.pipelines[i], "tiles") == TILE_NONFINITE;
+            const bool after = late || (kinds_[d.pipeline] == Kind::dquery && kinds_[i] != Kind::delta);
             if (!done_[i] && !after)
                 return fmt::format("{} has not written all of it", name_of(g_.plan.pipelines[i]));
             found = true;
@@ -292,6 +360,7 @@ class Machine {
     }
 
     const Given& g_;
+    Strips strips_;
     std::vector<bool> done_;
     std::vector<size_t>
         left_;  // dispatches of each pipeline: coverage_flaw has found that they are all of its work
@@ -314,7 +383,7 @@ std::string flow_flaw(const Given& g) {
     constexpr uint32_t matrices = bit(Region::scores) | bit(Region::score_gradients);
     uint32_t made = bit(Region::mask_classes) | bit(Region::tile_links) | bit(Region::parts) |
                     bit(Region::parts_lse) | bit(Region::statistics) | bit(Region::accumulators) |
-                    bit(Region::arguments);
+                    bit(Region::arguments) | bit(Region::spill) | bit(Region::tile_states);
     if (g.rows() != 0 && g.has_keys()) made |= matrices;  // else they are empty
     if (g.combine == nullptr && (read & made & ~written) != 0)
         return fmt::format("regions {:#x} are read, and nobody writes them", read & made & ~written);
@@ -327,7 +396,8 @@ std::string flow_flaw(const Given& g) {
         if (auto flaw = machine.run(d); !flaw.empty()) return flaw;
         if (kind_of(g.plan, d) == Kind::arguments)
             continue;  // they are the plan's first, and its last pipelines
-        if (d.pipeline < last && !baseline)
+        const bool next_strip = writes(pipeline_of(g.plan, d), Region::spill) && last == d.pipeline + 1;
+        if (d.pipeline < last && !baseline && !next_strip)
             return fmt::format("{} out of turn", name_of(pipeline_of(g.plan, d)));
         last = d.pipeline;
     }
@@ -343,6 +413,8 @@ double cost_of_pair(const Given& g, const Pipeline& pipeline) {
             return 2 * (qk + v + std::ceil(qk / slices));
         case Kind::dbias:  // q.k, dout.v
             return 2 * (qk + v);
+        case Kind::spilled:  // dS.k
+            return 2 * qk;
         case Kind::dkey_dvalue: {  // q.k; P.dout; dout.v and dS.q
             if (has_constant(pipeline, "gradients")) {
                 const uint32_t gradients = constant(pipeline, "gradients");
@@ -383,6 +455,13 @@ class Costs {
         if (kind_ == Kind::combine) return merged_ * (d.groups[1] - 1) / d.groups[1];
         if (kind_ == Kind::dbias && mask_extents(p_)[3] == 1)  // no product: a step is a row
             return double(heads_of_bias()) * (bias_[2] == 1 ? double(p_.seqlen_q) : rows);
+        if (kind_ == Kind::spilled) {
+            const uint64_t first = at[1] % tiles_of(p_.seqlen_q, t_.q) * t_.q;
+            return pair_ * rows *
+                   double(
+                       key_tiles(p_, first, std::min<uint64_t>(first + t_.q, p_.seqlen_q), 1, 0, p_.key_limit)
+                           .count());
+        }
         return double(tiles(d, at)) * double(t_.q) * double(t_.kv) * pair_;
     }
 

@@ -40,14 +40,15 @@ Kind kind_of(const Pipeline& pipeline) {
             all.push_back(kind_of(static_cast<core::Kernel>(k)));
         return all;
     }();
-    const auto writes = [&](Region region) { return (pipeline.writes & bit(region)) != 0; };
     const Kind kind = kinds.at(static_cast<size_t>(pipeline.module.kernel));
-    if (writes(Region::dsinks)) return Kind::dsinks;
+    if (writes(pipeline, Region::dsinks)) return Kind::dsinks;
     if (kind == Kind::none)
         throw std::runtime_error(fmt::format("{} has no part in attention", name_of(pipeline)));
-    if (kind == Kind::product && (writes(Region::dkey) || writes(Region::dvalue))) return Kind::transposed;
-    if (kind == Kind::dkey_dvalue && writes(Region::dquery)) return Kind::dquery;
-    return kind == Kind::dkey_dvalue && writes(Region::dbias) ? Kind::dbias : kind;
+    if (kind == Kind::product && (writes(pipeline, Region::dkey) || writes(pipeline, Region::dvalue)))
+        return Kind::transposed;
+    if (kind == Kind::dkey_dvalue && writes(pipeline, Region::dquery))
+        return find_field(pipeline, "spill") != nullptr ? Kind::spilled : Kind::dquery;
+    return kind == Kind::dkey_dvalue && writes(pipeline, Region::dbias) ? Kind::dbias : kind;
 }
 
 size_t count_of(const core::Plan& plan, Kind kind) {
@@ -158,6 +159,7 @@ const uint32_t* number_of(const std::map<std::string, uint32_t>& tuning, const P
     const char* const pass = kind == Kind::dquery        ? "q_"
                              : kind == Kind::dkey_dvalue ? "kv_"
                              : kind == Kind::dbias       ? "mask_"
+                             : kind == Kind::spilled     ? "spilled_"
                                                          : "";
     static thread_local std::string key;  // whose memory is kept
     for (const char* const prefix : {pass, ""}) {
@@ -182,6 +184,7 @@ Tile tile_of(const Pipeline& pipeline) {
         if (has("tile_kv")) return {held, of("tile_kv"), slices};
         if (kind == Kind::dquery) return {held, of("walked"), slices};
         if (kind == Kind::dbias) return {held, of("walked") * of("chunks"), 1};
+        if (kind == Kind::spilled) return {held / slices, of("walked"), 1};  // slices within a workgroup
         return {of("walked"), constant(pipeline, "paired") != 0 ? held / 2 : held, slices};
     }
     if (!has("cols")) return {of("rows"), of("threads"), 1};
@@ -318,10 +321,22 @@ bool is_classified(const core::Plan& plan) {
     return std::ranges::any_of(plan.pipelines, [](const Pipeline& x) { return kind_of(x) == Kind::classes; });
 }
 
+const Pipeline* reader_of(const core::Plan& plan) {
+    const auto reads = [](const Pipeline& x) { return kind_of(x) == Kind::spilled; };
+    const auto found = std::ranges::find_if(plan.pipelines, reads);
+    return found != plan.pipelines.end() ? &*found : nullptr;
+}
+
+Strip strip_of(const core::Plan& plan) {
+    shared::BackwardArguments block{};
+    std::memcpy(&block, plan.arguments.data(), std::min(sizeof block, plan.arguments.size()));
+    return {block.spill_heads, block.spill_steps};
+}
+
 const Pipeline* links_of(const core::Plan& plan, const Pipeline& follower) {
     if (core::constant_of(follower, "has_links") == 0) return nullptr;
     // A forward has the address among its push constants, a backward has one for each pass in its argument block.
-    const bool keys = kind_of(follower) == Kind::dkey_dvalue;
+    const bool keys = kind_of(follower) == Kind::dkey_dvalue || kind_of(follower) == Kind::spilled;
     const size_t at = keys ? offsetof(shared::BackwardArguments, key_links)
                            : offsetof(shared::BackwardArguments, query_links);
     const core::Patch* address = nullptr;

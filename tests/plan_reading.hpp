@@ -44,6 +44,7 @@ enum class Kind {
     delta,
     dquery,
     dkey_dvalue,
+    spilled,  // dquery from dS that the pass for dkey has spilled
     dbias,
     dsinks,
     scores,    // the four of the baseline, which has the scores as a matrix
@@ -54,9 +55,9 @@ enum class Kind {
     none
 };
 Kind kind_of(const core::Pipeline& pipeline);
-// Passes that recompute tiles.
-inline bool recomputes(Kind kind) {
-    return kind == Kind::dquery || kind == Kind::dkey_dvalue || kind == Kind::dbias;
+// Passes of the backward that walk through tiles.
+inline bool walks(Kind kind) {
+    return kind == Kind::dquery || kind == Kind::dkey_dvalue || kind == Kind::spilled || kind == Kind::dbias;
 }
 
 // The pipeline of a dispatch; throws if the plan has no such pipeline.
@@ -168,6 +169,19 @@ std::array<uint64_t, 4> bias_extents(const Given& g);
 uint64_t class_heads(const core::Problem& problem, uint64_t group);
 uint64_t class_batches(const core::Problem& problem);
 bool is_classified(const core::Plan& plan);
+// Returns the pass that reads spilled dS, or null.
+const core::Pipeline* reader_of(const core::Plan& plan);
+// Kv heads and steps of each of which scratch holds dS at a time, as the argument block of a backward tells.
+struct Strip {
+    uint64_t heads, steps;
+};
+Strip strip_of(const core::Plan& plan);
+inline bool writes(const core::Pipeline& pipeline, core::Region region) {
+    return (pipeline.writes & core::bit(region)) != 0;
+}
+inline bool skips_tiles(const core::Problem& p) {
+    return p.mask != VKATTN_MASK_NONE || p.block_map != 0;
+}
 // Returns the pass for links that a pipeline follows, or null. follower_of() returns the first pipeline that follows
 // such a pass, or null.
 const core::Pipeline* links_of(const core::Plan& plan, const core::Pipeline& follower);

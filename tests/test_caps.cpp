@@ -72,6 +72,7 @@ struct Word {
 
 // Vulkan's functions have no room for a pointer of ours.
 struct MadeUp {
+    static constexpr VkMemoryHeapFlags local = VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
     static inline Word withdrawn;
     static inline std::set<std::string> without;  // extensions
 
@@ -128,6 +129,11 @@ struct MadeUp {
         };
         vk.vkGetPhysicalDeviceProperties2 = [](VkPhysicalDevice, VkPhysicalDeviceProperties2* chain) {
             fill(chain);
+        };
+        vk.vkGetPhysicalDeviceMemoryProperties = [](VkPhysicalDevice, VkPhysicalDeviceMemoryProperties* to) {
+            to->memoryHeapCount = 4;
+            const VkMemoryHeap heaps[] = {{5, 0}, {2, local}, {4, local}, {3, local}};
+            std::ranges::copy(heaps, to->memoryHeaps);
         };
         vk.vkEnumerateDeviceExtensionProperties = enumerate;
         vk.vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR = shapes;
@@ -232,6 +238,7 @@ TEST_CASE(
         CAPTURE(e.name);
         CHECK_EQ(effect_of({}, e.name), std::string(e.caps));
     }
+    CHECK_EQ(supported().device_local_bytes, 4);  // of its largest heap of that memory
     // The made-up device has only those of the list, so the sources tell which are asked for.
     for (const char* source : {"caps.cpp", "features.cpp"}) {
         std::ifstream file(std::string(VKATTN_TESTS_DIR "/../src/vulkan/") + source);
