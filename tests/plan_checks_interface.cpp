@@ -419,6 +419,7 @@ Words combine_words(const core::Combine& c) {
 // The gradient of the mask is never cut, so its shader reads none.
 uint32_t num_steps(const Given& g, const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
+    if (kind == Kind::spilled) return 0;  // no loop of this kernel is cut
     if (kind != Kind::dquery && kind != Kind::dkey_dvalue) return words_in(pipeline, "num_steps")[0];
     return static_cast<uint32_t>(std::min<uint64_t>(steps_of(g, pipeline), UINT32_MAX));
 }

@@ -390,8 +390,12 @@ TEST_CASE("faults: backward on matrix units") {
           backward("turned", probed_turned(matrix_device("amd_navi31"), true), given(d128, shape, f16), true,
                    matrix),
           backward("rounded", matrix_device("nvk_ampere"), given(d64, shape, f32), true, rounded(matrix)),
-          backward("cut", h200, given(d64, {1, 4, 1, 700, 900}, f16), true,
-                   limited(60'000'000, 0, "matrix"))})
+          backward("cut", h200, given(d64, {1, 4, 1, 700, 900}, f16), true, limited(60'000'000, 0, "matrix")),
+          backward("spilled in strips of heads", h200,
+                   masked(given(d128, {2, 4, 2, 300, 500}, f16), VKATTN_MASK_BOOL, MaskShape::shared), true,
+                   limited(0, 2'000'000, "matrix")),
+          backward("spilled in strips of steps", h200, given(d128, {1, 8, 2, 300, 700}, bf16), true,
+                   limited(0, 1'900'000, "matrix"))})
         check_faults(s, true);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "device_tests/probe.hpp"
 #include "plan/matrix.hpp"
@@ -238,4 +239,71 @@ TEST_CASE("matrix: heads and slices that pass 2^32 together are for another kern
     const auto by_name = make_plan(caps, problem(INT32_MAX), kernel("matrix"));
     REQUIRE_FALSE(by_name);
     CHECK_EQ(by_name.failure().message, "2147483647 heads of all batches in 5 slices pass 2^32");
+}
+
+namespace {
+
+// The dispatches of the pass that spills dS begin at so many steps, in all; 0 if nothing is spilled.
+size_t spans_of(const Plan& plan) {
+    std::set<uint32_t> begins;
+    for (const core::Dispatch& d : plan.dispatches)
+        if (writes(pipeline_of(plan, d), core::Region::spill)) begins.insert(d.cut.first_step);
+    CHECK_EQ(begins.empty(), reader_of(plan) == nullptr);
+    return begins.size();
+}
+
+uint64_t bytes_of(const Plan& plan, core::Region region) {
+    const auto found = std::ranges::find(plan.scratch, region, &core::ScratchRegion::region);
+    return found != plan.scratch.end() ? found->size_bytes : 0;
+}
+
+Plan spilling(const DeviceCaps& caps, const Shape& shape, uint64_t scratch = 0, HeadDims dims = d128) {
+    const Problem p = resolved(make_problem(dims, shape, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+    const Options o = limited(0, scratch);
+    Plan plan = planned(caps, p, make_backward(p), o);
+    CHECK_EQ(flaw_of(caps, p, make_backward(p), plan, o), "");
+    return plan;
+}
+
+}  // namespace
+
+TEST_CASE("spill: all of dS where there is room, spans of it in the room that there is, or nothing") {
+    DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    const Plan whole = spilling(caps, square(1, 16, 4096));
+    CHECK_EQ(spans_of(whole), 1);
+    CHECK_FALSE(is_cut(whole));
+    CHECK_EQ(bytes_of(whole, core::Region::spill), 16 * 4096 * 4096 * 2);
+    CHECK_EQ(spans_of(spilling(caps, square(1, 16, 4096), 0, d64)), 0);
+    const uint64_t gib = uint64_t{1} << 30, mib = uint64_t{1} << 20;
+    for (const uint32_t seqlen : {65536u, 262144u}) {
+        const Plan plan = spilling(caps, square(1, 1, seqlen));
+        CHECK_GT(spans_of(plan), 1);
+        CHECK(is_cut(plan));
+        CHECK_LE(plan.scratch_bytes, gib);
+    }
+    // Two passes take the place of three where scratch holds too few rows.
+    const Plan none = spilling(caps, square(1, 16, 4096), 5 * mib);
+    CHECK_EQ(spans_of(none), 0);
+    CHECK_LE(none.scratch_bytes, 5 * mib);
+    CHECK_EQ(count_of(none, Kind::dquery), 1);
+    caps.device_local_bytes = 4 * gib;
+    const Plan small = spilling(caps, square(1, 16, 4096));
+    CHECK_EQ(bytes_of(small, core::Region::spill), 256 * mib);
+    CHECK_EQ(spans_of(small), 1);
+    CHECK_LE(bytes_of(spilling(caps, square(1, 1, 65536)), core::Region::spill), 256 * mib);
+    // What the caller allows is not held to that.
+    CHECK_EQ(bytes_of(spilling(caps, square(1, 16, 4096), gib), core::Region::spill), 512 * mib);
+}
+
+TEST_CASE("spill: the last pass comes again just where a mask or a block map hides keys") {
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    const VkattnProblem plain =
+        make_problem(d128, square(1, 4, 512), Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16);
+    for (const VkattnMaskType mask : {VKATTN_MASK_NONE, VKATTN_MASK_BOOL, VKATTN_MASK_FLOAT}) {
+        const Problem p = resolved(masked(plain, mask, MaskShape::shared));
+        const Plan plan = planned(caps, p, make_backward(p));
+        CHECK_EQ(flaw_of(caps, p, make_backward(p), plan), "");
+        REQUIRE_NE(reader_of(plan), nullptr);
+        CHECK_EQ(count_of(plan, Kind::dquery), mask == VKATTN_MASK_NONE ? 1 : 2);
+    }
 }
