@@ -307,3 +307,15 @@ TEST_CASE("spill: the last pass comes again just where a mask or a block map hid
         CHECK_EQ(count_of(plan, Kind::dquery), mask == VKATTN_MASK_NONE ? 1 : 2);
     }
 }
+
+TEST_CASE("spill: rows far apart for the pass that reads dS, whose tiles have most rows") {
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    const Problem p =
+        resolved(make_problem(d128, square(1, 1, 2048), Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+    VkattnBackward given = core::default_backward();
+    given.dquery_strides.seq = (uint64_t{1} << 30) / 200 / 8 * 8;
+    const core::Backward b = resolved(p, given);
+    const Plan plan = planned(caps, p, b);
+    REQUIRE_NE(reader_of(plan), nullptr);
+    CHECK_EQ(flaw_of(caps, p, b, plan), "");
+}
