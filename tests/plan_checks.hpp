@@ -5,9 +5,9 @@
 // its push constants and from what it writes, and its tile from its constants, by the names that all interfaces share.
 // A new kernel adds no line here. A new constant or field adds one where neither the tuning's text nor the problem
 // tells its value: then the checks report that nothing does. Of names only what they say by convention is used: a
-// module's macros ("_dot", "_turned"), what a pass finds ("_query", "_key_value", "_mask"), and of the kernels that
-// options.kernel can name those that begin with "matrix" or "rows", those that end with "_dot", and the baseline,
-// "materialized".
+// module's macros ("_dot", "_turned"), what a pass finds ("_query", "_key_value", "_mask", "_spilled"), and of the
+// kernels that options.kernel can name those that begin with "matrix" or "rows", those that end with "_dot", and the
+// baseline, "materialized".
 //
 //   plan_checks_interface.cpp  the module fits storage type, device and numbers; every constant and push constant has
 //                              the value that the problem, the tuning's text or the driver gives it; loads are as wide
@@ -19,7 +19,8 @@
 //                              within the limits; a barrier wherever a dispatch depends on an earlier one, and no other
 //   plan_checks_work.cpp       each pipeline's dispatches cover its grid exactly once, cut loops all their steps in
 //                              order; each result is written by one pipeline; a replay of the dispatches reads nothing
-//                              that was not written before; no dispatch can cost more than it says, or than allowed
+//                              that was not written before, and dS that is spilled just while scratch has it; no
+//                              dispatch can cost more than it says, or than allowed
 //   plan_arrays.cpp            the caller's addresses that are checked for null and alignment
 //
 // That the checks notice faults is tested: test_plan_faults.cpp plants thousands into sound plans, one in each field.

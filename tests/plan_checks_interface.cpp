@@ -240,10 +240,6 @@ bool is_one_of(const All& names, const T& name) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-}  // namespace
-
-namespace {
-
 // The part of its name that a kernel must have for what it finds, and none of the others.
 std::string kernel_flaw(const Pipeline& pipeline) {
     const std::pair<const char*, Kind> parts[] = {

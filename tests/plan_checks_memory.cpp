@@ -200,10 +200,6 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
     return t;
 }
 
-}  // namespace
-
-namespace {
-
 // A dispatch that writes a part of the argument block has its bytes and patches, and nothing else.
 std::string argument_part_flaw(const Given& g, const Pipeline& pipeline) {
     const Patch* const block = find_patch(pipeline, "block");
@@ -543,7 +539,8 @@ std::string scratch_flaw(const Given& g) {
     if (g.plan.scratch_bytes != end)
         return fmt::format("{} scratch bytes, regions end at {}", g.plan.scratch_bytes, end);
     if (end > g.caps.max_buffer_bytes) return fmt::format("{} bytes of scratch", end);
-    if (g.options.max_scratch_bytes != 0 && g.backward == nullptr && end > g.options.max_scratch_bytes &&
+    const bool is_limited = g.backward == nullptr || reader_of(g.plan) != nullptr;
+    if (g.options.max_scratch_bytes != 0 && is_limited && end > g.options.max_scratch_bytes &&
         there != bit(Region::arguments))
         return fmt::format("{} bytes of scratch, the limit is {}", end, g.options.max_scratch_bytes);
     for (const core::Dispatch& d : g.plan.dispatches)

@@ -456,11 +456,9 @@ class Costs {
         if (kind_ == Kind::dbias && mask_extents(p_)[3] == 1)  // no product: a step is a row
             return double(heads_of_bias()) * (bias_[2] == 1 ? double(p_.seqlen_q) : rows);
         if (kind_ == Kind::spilled) {
-            const uint64_t first = at[1] % tiles_of(p_.seqlen_q, t_.q) * t_.q;
-            return pair_ * rows *
-                   double(
-                       key_tiles(p_, first, std::min<uint64_t>(first + t_.q, p_.seqlen_q), 1, 0, p_.key_limit)
-                           .count());
+            const uint64_t first = at[1] % tiles_of(p_.seqlen_q, t_.q) * t_.q,
+                           end = std::min<uint64_t>(first + t_.q, p_.seqlen_q);
+            return pair_ * rows * double(key_tiles(p_, first, end, 1, 0, p_.key_limit).count());
         }
         return double(tiles(d, at)) * double(t_.q) * double(t_.kv) * pair_;
     }

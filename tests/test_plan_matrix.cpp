@@ -257,8 +257,12 @@ uint64_t bytes_of(const Plan& plan, core::Region region) {
     return found != plan.scratch.end() ? found->size_bytes : 0;
 }
 
+VkattnProblem in_halves(const Shape& shape, HeadDims dims = d128) {
+    return make_problem(dims, shape, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16);
+}
+
 Plan spilling(const DeviceCaps& caps, const Shape& shape, uint64_t scratch = 0, HeadDims dims = d128) {
-    const Problem p = resolved(make_problem(dims, shape, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+    const Problem p = resolved(in_halves(shape, dims));
     const Options o = limited(0, scratch);
     Plan plan = planned(caps, p, make_backward(p), o);
     CHECK_EQ(flaw_of(caps, p, make_backward(p), plan, o), "");
@@ -297,8 +301,7 @@ TEST_CASE("spill: all of dS where there is room, spans of it in the room that th
 
 TEST_CASE("spill: the last pass comes again just where a mask or a block map hides keys") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const VkattnProblem plain =
-        make_problem(d128, square(1, 4, 512), Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16);
+    const VkattnProblem plain = in_halves(square(1, 4, 512));
     for (const VkattnMaskType mask : {VKATTN_MASK_NONE, VKATTN_MASK_BOOL, VKATTN_MASK_FLOAT}) {
         const Problem p = resolved(masked(plain, mask, MaskShape::shared));
         const Plan plan = planned(caps, p, make_backward(p));
@@ -310,8 +313,7 @@ TEST_CASE("spill: the last pass comes again just where a mask or a block map hid
 
 TEST_CASE("spill: rows far apart for the pass that reads dS, whose tiles have most rows") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const Problem p =
-        resolved(make_problem(d128, square(1, 1, 2048), Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16));
+    const Problem p = resolved(in_halves(square(1, 1, 2048)));
     VkattnBackward given = core::default_backward();
     given.dquery_strides.seq = (uint64_t{1} << 30) / 200 / 8 * 8;
     const core::Backward b = resolved(p, given);
