@@ -114,7 +114,7 @@ const uint KEPT_QK = WANTS_DS ? ROW_BLOCKS * QK_TILES : 0, KEPT_V = WANTS_DV && 
 const uint KEPT = ROW_BLOCKS * (QK_TILES + (PAIRED ? 0 : V_TILES)) * ELEMENTS;
 uvec2 kept_of_work() {
     uint head = work.batch * num_heads_kv() + work.head_kv;
-    if (SPILLS) head %= backward().x.spill_heads;
+    if (SPILLS) head %= push.spill_heads;
     return kept_base(head, first_key / HELD_ROWS, key_tiles(), KEPT);
 }
 

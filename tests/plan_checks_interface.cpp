@@ -488,6 +488,9 @@ std::string words_flaw(const Given& g, const Pipeline& pipeline) {
                 {"bound_lo", {static_cast<uint32_t>(p.bound_lo)}},
                 {"bound_hi", {static_cast<uint32_t>(p.bound_hi)}}};
     if (find_field(pipeline, "num_steps") != nullptr) words["num_steps"] = {num_steps(g, pipeline)};
+    const bool strips = kind_of(pipeline) == Kind::spilled || writes(pipeline, Region::spill);
+    words["spill_heads"] = {strips ? words_in(*reader_of(g.plan), "spill_heads")[0] : 0};
+    words["spill_steps"] = {strips ? words_in(*reader_of(g.plan), "spill_steps")[0] : 0};
     if (find_field(pipeline, "operand_layout") != nullptr)
         words["operand_layout"] = layout_words(g, pipeline);
     return words_flaw(pipeline, words);

@@ -329,8 +329,6 @@ std::string backward_block_flaw(const Given& g, const BackwardBlock& a) {
          a.accumulators | a.query_links | a.key_links | a.tile_states) != 0)
         return "an address in the argument block";
     if (a.scale != g.p.softmax_scale || a.batch != g.p.batch) return "scale or batch";
-    if ((a.spill_heads | a.spill_steps) != 0 && reader_of(g.plan) == nullptr)
-        return "a strip that nobody reads";
     const auto bias = bias_extents(g);
     return a.dbias_batches == bias[0] && a.dbias_heads == bias[1] && a.dbias_queries == bias[2] &&
                    a.dbias_keys == bias[3]

@@ -328,9 +328,9 @@ const Pipeline* reader_of(const core::Plan& plan) {
 }
 
 Strip strip_of(const core::Plan& plan) {
-    shared::BackwardArguments block{};
-    std::memcpy(&block, plan.arguments.data(), std::min(sizeof block, plan.arguments.size()));
-    return {block.spill_heads, block.spill_steps};
+    const Pipeline* const reader = reader_of(plan);
+    if (reader == nullptr) return {};
+    return {words_in(*reader, "spill_heads")[0], words_in(*reader, "spill_steps")[0]};
 }
 
 const Pipeline* links_of(const core::Plan& plan, const Pipeline& follower) {

@@ -1,5 +1,5 @@
 // dS^T on its way from backward_matrix_key_value.comp to backward_matrix_spilled.comp, in 16 bits. It lies in scratch
-// that holds SPILL_HEADS kv heads and SPILL_STEPS steps of each, a step being STEP_ROWS query rows of one head. Chunks
+// that holds spill_heads kv heads and spill_steps steps of each, a step being STEP_ROWS query rows of one head. Chunks
 // of the backward take turns in it, so that no more of dS^T than that exists at any time.
 //
 // A matrix of M keys and K query rows is contiguous, each key's rows together; matrices follow each other by query rows,
@@ -13,6 +13,5 @@ const uint SPILLED_KEYS = STEP_ROWS / K * SPILLED_MATRIX;          // of a step:
 uint spill_key_blocks() { return (key_extent() + STEP_KEYS - 1) / STEP_KEYS * (STEP_KEYS / M); }
 // Returns where a step of a kv head (counted over all batches) begins.
 uint spilled_step(uint head, uint step) {
-    BackwardIn b = backward();
-    return (head % b.x.spill_heads * b.x.spill_steps + step) * (spill_key_blocks() * SPILLED_KEYS);
+    return (head % push.spill_heads * push.spill_steps + step) * (spill_key_blocks() * SPILLED_KEYS);
 }

@@ -78,8 +78,6 @@ struct BackwardArguments {
     uint dbias_batches;  // 1, or all
     uint dbias_queries;  // 1, or seqlen_q
     uint dbias_keys;     // the mask's last extent
-    uint spill_heads;    // kv heads in flight
-    uint spill_steps;    // and steps of each
     uint batch;
 };
 #ifdef __cplusplus  // C++ has no padding behind the last members: GLSL has none either

@@ -243,7 +243,8 @@ struct BackwardDirection : MatrixDirection {
         if (n.spilled_subgroups % n.spilled_slices != 0)
             return "spilled_slices does not divide spilled_subgroups";
         if (n.spilled_ahead != 2 && n.spilled_ahead != 4) return "spilled_ahead is 2 or 4";
-        if (n.spill != 0 && (n.turned != 0 || n.kv_slices != 1)) return "spill goes with turned=0 and kv_slices=1";
+        if (n.spill != 0 && (n.turned != 0 || n.kv_slices != 1))
+            return "spill goes with turned=0 and kv_slices=1";
         if (n.spill != 0 && (n.spilled_held() % n.kv_walked != 0 || n.kv_held() % n.spilled_walked != 0))
             return "spill needs steps that divide the tiles of the pass that reads them";
         if (n.kv_apart > 1 || n.kv_paired > 1) return "kv_apart and kv_paired are 0 or 1";
@@ -362,12 +363,19 @@ Pass query_pass(const PassContext& c, const Plan& plan, uint32_t tiles) {
     return pass;
 }
 
+template <class K>
+void set_spill(Launch<K>& launch, const Plan& plan) {
+    VKATTN_PATCH(launch, spill, Region::spill);
+    launch.push.spill_heads = plan.spill_heads;
+    launch.push.spill_steps = plan.spill_steps;
+}
+
 // The product of the spilled dS and key.
 Pipeline spilled_pipeline(const PassContext& c, const Plan& plan) {
     const Problem& p = plan.problem;
     const Numbers& n = *c.tiles.backward_matrix;
     auto launch = matrix_pass<kernels::backward_matrix_spilled>(c, plan, MatrixPass::spilled, 0);
-    VKATTN_PATCH(launch, spill, Region::spill);
+    set_spill(launch, plan);
     launch.constants.step_rows = n.kv_walked;
     launch.constants.step_keys = n.kv_held();
     launch.constants.state_rows = n.q_held();
@@ -411,9 +419,12 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
     launch.writes = (dvalue ? bit(Region::dvalue) : 0) | (dkey ? bit(Region::dkey) : 0);
     if (dkey && spills(plan)) {
         launch.constants.spilled_rows = n.spilled_held();
-        VKATTN_PATCH(launch, spill, Region::spill);
+        set_spill(launch, plan);
         launch.writes |= bit(Region::spill);
         pass.strips = strips_of(plan, spill_sizes(n, p), pass);
+        // Its rows are extended to whole tiles of the reader at both ends.
+        pass.longest =
+            std::min(pass.steps, pass.longest + 2 * p.group_size * pass.strips->sizes.steps_of_tile);
         pass.strips->tile_flops = uint64_t{n.spilled_held()} * p.seqlen_kv * 2 * p.head_dim_qk;
         pass.strips->reader = [&c, &plan] { return spilled_pipeline(c, plan); };
     }
@@ -474,6 +485,7 @@ Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, co
     portable.tuning.clear();
     Result<TileChoice> mask_tiles = *tiles;
     uint32_t tile_q = std::max(n.q_held(), n.kv_walked), tile_kv = std::max(n.kv_held(), n.q_walked);
+    if (n.spill != 0) tile_q = std::max(tile_q, n.spilled_held());
     if (finds_bias(problem, backward)) {
         tile_q = std::max(tile_q, n.mask_held());
         tile_kv = std::max(tile_kv, n.mask_keys());

@@ -104,8 +104,8 @@ void add_strips(const DeviceCaps& caps, const Pass& pass, const PassCut& cut, Pl
                 steps.first_step = static_cast<uint32_t>(span[0]);
                 steps.end_step = static_cast<uint32_t>(span[1]);
             }
-            add_part(caps, writer, {head, 0, 0}, {heads, pass.grid[1], pass.grid[2]}, steps, cut.unit, cut.limit,
-                     plan);
+            add_part(caps, writer, {head, 0, 0}, {heads, pass.grid[1], pass.grid[2]}, steps, cut.unit,
+                     cut.limit, plan);
             const auto tiles = tiles_of(s.sizes, span);
             add_part(caps, reader, {head, tiles[0], 0}, {heads, tiles[1] - tiles[0], 1}, steps, s.tile_flops,
                      cut.limit, plan);

@@ -32,6 +32,16 @@ const char* short_name_of(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? "f32" : dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : "bf16";
 }
 
+// What a backward that spills dS has of it at a time, and what all of it would take: more scratch means fewer, larger
+// dispatches.
+std::string spill_of(const Plan& plan) {
+    for (const ScratchRegion& r : plan.scratch)
+        if (r.region == Region::spill)
+            return fmt::format(R"("spill":{{"bytes":{},"bytes_of_all":{}}},)", r.size_bytes,
+                               plan.spill_bytes_of_all);
+    return "";
+}
+
 // Both are one number where they are alike.
 std::string pair_of(uint32_t a, uint32_t b) {
     return a == b ? fmt::format("{}", a) : fmt::format("{}/{}", a, b);
@@ -74,10 +84,11 @@ std::string describe(const Plan& plan) {
     return fmt::format(
         R"({{"kernel":{},"tuning_row":{},"tuning":{},)"
         R"("tiles":{{"tile_q":{},"tile_kv":{},"threads":{},"shared_bytes":{}}},)"
-        R"("precision":{},"num_splits":{},"scratch_bytes":{},"dispatches":[{}],"refused":{{{}}}}})",
+        R"("precision":{},"num_splits":{},"scratch_bytes":{},{}"dispatches":[{}],"refused":{{{}}}}})",
         quoted(plan.kernel), quoted(plan.tuning_row), quoted(plan.tuning), plan.tiles.tile_q,
         plan.tiles.tile_kv, plan.tiles.threads, plan.tiles.shared_bytes, quoted(name_of(plan.operands)),
-        plan.num_splits, plan.scratch_bytes, fmt::join(dispatches, ","), fmt::join(refused, ","));
+        plan.num_splits, plan.scratch_bytes, spill_of(plan), fmt::join(dispatches, ","),
+        fmt::join(refused, ","));
 }
 
 }  // namespace vkattn::core

@@ -49,7 +49,8 @@ struct BackwardMatrixNumbers {
     // 1: the pass for dkey spills dS, and a product of that and key is dquery. Its workgroup has spilled_slices groups
     // of subgroups, each with its own head dims, and fetches spilled_ahead tiles of spilled_walked keys ahead.
     uint32_t spill = 0;
-    uint32_t spilled_subgroups = 4, spilled_row_blocks = 1, spilled_slices = 1, spilled_walked = 16, spilled_ahead = 2;
+    uint32_t spilled_subgroups = 4, spilled_row_blocks = 1, spilled_slices = 1, spilled_walked = 16,
+             spilled_ahead = 2;
     uint32_t l2_group_kib = 0;
     uint32_t min_group_workgroups = 0;
     uint32_t rolled = 0;  // 1: the modules for CPUs
@@ -70,7 +71,9 @@ struct BackwardMatrixNumbers {
     }  // subgroups or pairs with keys of their own
     uint32_t kv_held() const { return kv_owners() * kv_row_blocks * shape.m; }  // keys of a workgroup
     uint32_t spilled_threads() const { return spilled_subgroups * subgroup_size; }
-    uint32_t spilled_held() const { return spilled_subgroups / spilled_slices * spilled_row_blocks * shape.m; }
+    uint32_t spilled_held() const {
+        return spilled_subgroups / spilled_slices * spilled_row_blocks * shape.m;
+    }
     uint32_t mask_threads() const { return mask_subgroups * subgroup_size; }
     uint32_t mask_held() const {
         return mask_subgroups * mask_row_blocks * shape.m;

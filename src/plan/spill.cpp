@@ -1,7 +1,6 @@
 // Plans which part of dS the backward on matrix units has in scratch at a time (shaders/lib/spill.glsl).
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 
 #include "backward_passes.hpp"
 
@@ -51,9 +50,9 @@ bool add_spill(const PassContext& c, const SpillSizes& s, const Pass& pass, Plan
     const bool is_short = std::max<uint64_t>(1, pass.longest) <= step_limit;
     const auto strip = strip_within(room, is_short ? UINT64_MAX : step_limit, s, pass);
     if (!strip || pass.steps > UINT32_MAX) return false;
-    const uint32_t heads = static_cast<uint32_t>(strip->heads), steps = static_cast<uint32_t>(strip->steps);
-    std::memcpy(plan.arguments.data() + offsetof(BackwardArguments, spill_heads), &heads, sizeof heads);
-    std::memcpy(plan.arguments.data() + offsetof(BackwardArguments, spill_steps), &steps, sizeof steps);
+    plan.spill_heads = static_cast<uint32_t>(strip->heads);
+    plan.spill_steps = static_cast<uint32_t>(strip->steps);
+    plan.spill_bytes_of_all = product(product(pass.grid[0], pass.steps), s.step_bytes);
     plan.argument_patches.push_back({offsetof(BackwardArguments, tile_states), Region::tile_states});
     reserve_scratch(plan, Region::spill, strip->heads * strip->steps * s.step_bytes);
     reserve_scratch(plan, Region::tile_states, states);
@@ -61,13 +60,11 @@ bool add_spill(const PassContext& c, const SpillSizes& s, const Pass& pass, Plan
 }
 
 bool spills(const Plan& plan) {
-    return has_scratch(plan, Region::spill);
+    return plan.spill_heads != 0;
 }
 
 Strips strips_of(const Plan& plan, const SpillSizes& s, const Pass& pass) {
-    uint32_t heads, span;
-    std::memcpy(&heads, plan.arguments.data() + offsetof(BackwardArguments, spill_heads), sizeof heads);
-    std::memcpy(&span, plan.arguments.data() + offsetof(BackwardArguments, spill_steps), sizeof span);
+    const uint64_t heads = plan.spill_heads, span = plan.spill_steps;
     Strips strips{.heads = heads, .spans = {}, .sizes = s, .tile_flops = 0, .reader = {}};
     // Spans of less than a query head end where it ends.
     const uint64_t whole = span < s.steps_of_head ? s.steps_of_head : pass.steps;

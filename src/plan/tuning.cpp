@@ -399,7 +399,8 @@ Result<bool> set_numbers(Numbers& numbers, std::string_view text, const NumberFi
             std::string all = fmt::format("{}", fmt::join(names, " "));
             if (all.size() > most_listed)  // a plan's description names all
                 all = all.substr(0, all.rfind(' ', most_listed)) + " ...";
-            return invalid("options.tuning", fmt::format("'{}' is not one of {} with =number", excerpt(item), all));
+            return invalid("options.tuning",
+                           fmt::format("'{}' is not one of {} with =number", excerpt(item), all));
         }
         if (std::find(named.begin(), named.end(), field->first) != named.end())
             return invalid("options.tuning", fmt::format("{} is named twice", field->first));
