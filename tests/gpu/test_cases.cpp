@@ -98,6 +98,7 @@ BACKWARD_SECTION("not finite")
 BACKWARD_SECTION("16-bit dot products")
 TEST_MATRIX_SECTION(backward_suite, "backward cases: ", "matrix", VKATTN_DTYPE_FLOAT16)
 TEST_MATRIX_SECTION(backward_suite, "backward cases: ", "block maps on matrix units", VKATTN_DTYPE_FLOAT16)
+TEST_MATRIX_SECTION(backward_suite, "backward cases: ", "spilled dS", VKATTN_DTYPE_FLOAT16)
 TEST_MATRIX_SECTION(backward_suite, "backward cases: ", "not finite on matrix units", VKATTN_DTYPE_FLOAT16)
 TEST_MATRIX_SECTION(backward_suite, "backward cases: ", "matrix bfloat16", VKATTN_DTYPE_BFLOAT16)
 ADD_SECTION(backward_suite, "modules of GPUs");
