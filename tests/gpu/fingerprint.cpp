@@ -60,11 +60,12 @@ void print_case(const Contexts& contexts, const std::string& line, const std::fi
     const std::string pass = line.substr(0, space);
     if (pass != "forward" && pass != "backward")
         throw std::runtime_error("neither forward nor backward: " + line);
-    const Case c = parse_case(line.substr(space), "standard input");
+    Case c = parse_case(line.substr(space), "standard input");
     const core::DeviceCaps& caps = contexts.caps_for(c);
     std::vector<core::Plan> plans;
     if (pass == "backward") plans.push_back(plan_of(caps, c, true));
-    // A backward whose scores are large begins with the device's own forward.
+    // A backward whose scores are large begins with the device's own forward, without the backward's tuning.
+    if (pass == "backward") c.tuning.clear();
     if (pass == "forward" || c.values != Values::normal) plans.push_back(plan_of(caps, c, false));
 
     core::PipelineConstants constants;
