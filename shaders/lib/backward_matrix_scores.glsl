@@ -287,6 +287,14 @@ void add_loss() {
 
 #ifdef KEY_VALUE
 #define SPILL SPILL_BLOCK
+// Spills zeros for a block that is left out.
+void spill_nothing(uint block) {
+    if (SPILLS) {
+        FOR_EACH(x, ROW_BLOCKS * BLOCK_TILES) scores[x] = ZEROS;
+        MOVE_TO_LEFT(scores)
+    }
+    SPILL_BLOCK(block)
+}
 #else
 #define SPILL(block)
 #endif

@@ -1,5 +1,9 @@
 // backward_matrix_key_value.comp writes dS^T to scratch (lib/spill.glsl) as the operands that it multiplies.
+#ifdef TURNED
+const bool SPILLS = false;
+#else
 const bool SPILLS = SPILLED_ROWS != 0;
+#endif
 const uint STEP_ROWS = WALKED, STEP_KEYS = HELD_ROWS;
 #include "lib/spill.glsl"
 
@@ -13,7 +17,10 @@ uvec2 with_whole_tiles(uvec2 rows, uint num_queries) {
     return uvec2(rows.x / SPILLED_ROWS * SPILLED_ROWS, min(end, num_queries));
 }
 
-// A macro, so that loops around it have no other ways out: NVIDIA's compiler would not unroll them.
+#ifdef TURNED
+#define SPILL_BLOCK(block)
+#else
+// A macro, because NVIDIA's compiler unrolls no loop around a call that it can leave in several ways.
 #define SPILL_BLOCK(block) \
     if (SPILLS) { \
         FOR_EACH(r, ROW_BLOCKS) \
@@ -21,8 +28,4 @@ uvec2 with_whole_tiles(uvec2 rows, uint num_queries) {
                 coopMatStore(p_own[r * KEY_STEPS + k], SpillOut(push.spill).x, \
                              spill_at + r * SPILLED_KEYS + ((block) * KEY_STEPS + k) * SPILLED_MATRIX, K / 8, OWN_ORDER); \
     }
-// The same for a block that is left out.
-void spill_nothing(uint block) {
-    if (SPILLS) FOR_EACH(x, ROW_BLOCKS * KEY_STEPS) p_own[x] = OWN_OPERAND(0);
-    SPILL_BLOCK(block)
-}
+#endif
