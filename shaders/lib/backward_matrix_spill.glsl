@@ -26,6 +26,7 @@ uvec2 with_whole_tiles(uvec2 rows, uint num_queries) {
         FOR_EACH(r, ROW_BLOCKS) \
             FOR_EACH(k, KEY_STEPS) \
                 coopMatStore(p_own[r * KEY_STEPS + k], SpillOut(push.spill).x, \
-                             spill_at + r * SPILLED_KEYS + ((block) * KEY_STEPS + k) * SPILLED_MATRIX, K / 8, OWN_ORDER); \
+                             spill_at + r * SPILLED_KEYS + ((block) * KEY_STEPS + k) * SPILLED_MATRIX, K / 8, \
+                             OWN_ORDER); \
     }
 #endif

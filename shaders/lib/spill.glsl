@@ -1,10 +1,11 @@
 // dS^T on its way from backward_matrix_key_value.comp to backward_matrix_spilled.comp, in 16 bits. It lies in scratch
-// that holds spill_heads kv heads and spill_steps steps of each, a step being STEP_ROWS query rows of one head. Chunks
-// of the backward take turns in it, so that no more of dS^T than that exists at any time.
+// that holds spill_heads kv heads and spill_steps steps of each, a step being STEP_ROWS query rows of one head. Strips of
+// so many heads and steps take turns in it, so that no more of dS^T than that exists at any time.
 //
-// A matrix of M keys and K query rows is contiguous, each key's rows together; matrices follow each other by query rows,
-// then keys, then steps, then heads. Matrices of keys that no row of a step sees are zeros where some row of the tile of
-// backward_matrix_spilled.comp sees some key of the workgroup, and otherwise never read.
+// A matrix of M keys and K query rows is contiguous, each key's rows together. Matrices follow each other by query
+// rows, then keys, then steps, then heads. Where some row of a tile of backward_matrix_spilled.comp sees some key of a
+// tile of backward_matrix_key_value.comp, all matrices of the two are written: zeros, if no row of a step sees a key.
+// Others are never read.
 layout(buffer_reference, std430, buffer_reference_align = 16) restrict readonly buffer SpillIn { uvec4 x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) restrict writeonly buffer SpillOut { uvec4 x[]; };
 

@@ -14,8 +14,8 @@ using shared::BackwardArguments;
 constexpr uint64_t least_strip_rows = 1024;
 
 // A strip of fewer workgroups leaves multiprocessors idle at its end, twice as many if bounds make some shorter than
-// others. H200, float16, head dim 128, N 16,384, 256 workgroups a strip: 23.7 instead of 24.4 ms for all passes, and with
-// a causal bound 22.6 instead of 11.7; N 8,192, causal, 512 workgroups: 0.92 of the time without spilling.
+// others. H200, float16, head dim 128, N 16,384, 256 workgroups a strip: 23.7 instead of 24.4 ms for all passes, and
+// with a causal bound 22.6 instead of 11.7. N 8,192, causal, 512 workgroups: 0.92 of the time without spilling.
 constexpr uint64_t least_workgroups = 256;
 
 // What a strip may be: some heads with all their steps, or so many steps of one.
@@ -42,7 +42,8 @@ std::optional<Strip> strip_within(uint64_t room, uint64_t step_limit, const Spil
     return Strip{1, ceil_div(ceil_div(s.steps_of_head, strips), s.steps_of_tile) * s.steps_of_tile};
 }
 
-// True if strips of some of the heads have too few workgroups to pay. One that has a part of the steps counts as a part.
+// True if strips of some of the heads have too few workgroups to pay. One that has a part of the steps counts as such a
+// part.
 bool is_narrow(const Problem& p, const Strip& strip, const Pass& pass) {
     if (strip.heads == pass.grid[0]) return false;
     const bool is_bounded = p.bound_hi < int64_t{p.seqlen_kv} - 1 || p.bound_lo > -int64_t{p.seqlen_q};
