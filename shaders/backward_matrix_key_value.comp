@@ -9,7 +9,7 @@
 //     for each block of it:
 //       S = K . Q^T;  dP = V . dO^T - delta
 //       P = 2^(score - lse);  dS = P o dP                      // lib/backward_matrix_scores.glsl
-//       dV += P . dO;  dK += dS . Q
+//       dV += P . dO;  dK += dS . Q;  if it is asked for, dS^T -> scratch  // lib/backward_matrix_spill.glsl
 //   dvalue = dV;  dkey = softmax_scale * dK
 //
 // If registers do not hold both sums, GRADIENTS leaves one of them out, or subgroups are PAIRED: two subgroups have the

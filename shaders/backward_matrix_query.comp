@@ -11,6 +11,10 @@
 //       dQ += dS . K;  where it matters, sum dS                // lib/rounding_loss.glsl
 //   dquery = softmax_scale * dQ;  where some lse is large, over rowsum(P), whose inverse is kept for the other kernel
 //
+// If dS is spilled, backward_matrix_spilled.comp finds dquery of most tiles. TILES says which are left to this kernel:
+// at first those with an odd row (of a large lse, or without keys) and those where rounding loses much; afterwards
+// those that the other kernel found not to be finite.
+//
 // Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS query rows of one head and a slice of dQ's head
 // dims. Grid: heads of all batches, query tiles, slices.
 //
@@ -173,8 +177,10 @@ void find_factors(bool odd) {
     }
 }
 
-// Tells dS's kernels which tiles are left to them: those without an odd row or a large loss. Returns whether it is one.
-bool is_left_to_spill(ComparedKeys compared) {
+// Tells backward_matrix_spilled.comp whether it is to find the tile: it does where no row is odd, and rounding loses
+// little. Returns true if so.
+bool leaves_tile(ComparedKeys compared) {
+    find_slope(work);
     HeldNumbers numbers;
     fetch_held_numbers(work, numbers);
     if (has_odd_row(work, numbers)) odd_rows = 1;
@@ -216,7 +222,7 @@ void main() {
     ComparedKeys compared;
     fetch_compared(work, walked_qk, walked, compared);
     barrier();
-    if (TILES == TILE_ODD && is_left_to_spill(compared)) return;
+    if (TILES == TILE_ODD && leaves_tile(compared)) return;
     HOLD_ROWS(held_qk, QK_STEPS, q, HEAD_DIM_QK)
     HOLD_ROWS(held_v, V_HELD_STEPS, dout, HEAD_DIM_V)
     find_slope(work);

@@ -40,7 +40,8 @@ uint slice() { return subgroup / OWNERS; }
 #include "lib/backward_matrix_results.glsl"
 
 Work work;
-uvec2 keys;  // begin .. end-1: those that some row of the tile sees
+uvec2 keys;     // begin .. end-1: those that some row of the tile sees
+uint last_key;  // of these; 0 if there is none
 Rows key_rows_of_work;
 shared uint saw_nonfinite;  // 1: a sum is not finite
 
@@ -118,7 +119,7 @@ const bool QUICK_K = LOAD_BYTES == 16 ? (WHOLE_QK ? !FAR_ROWS : false) : false;
 
 // Fetches the tile of keys from `first` on; beyond the end it fetches the last one again.
 void fetch_tile(uint first, out FetchedTile tile) {
-    const uint from = min(first, (keys.y - 1) / WALKED * WALKED);
+    const uint from = min(first, last_key / WALKED * WALKED);
     FOR_DS_ITEMS(i) {
         tile.ds[i] = SpillIn(push.spill).x[ds_at[i] + from / M * SPILLED_KEYS];
         if (HAS_BLOCK_MAP && !is_spilled(from / STEP_KEYS, work.first_row + STEP_OF(i) * STEP_ROWS))
@@ -144,6 +145,14 @@ void put_tile(uint buf, FetchedTile tile, bool exists) {
         const uint row = (STEP_OF(i) * STEP_ROWS + matrix * K) / 8;
         pool[buf + BUF_V + (block * M + vec / (K / 8)) * V_STRIDE + row + vec % (K / 8)] =
             exists ? tile.ds[i] : uvec4(0);
+    }
+}
+// Zeroes the head dims of K that tiles have beyond those of the tensor: sums of them are looked at, too.
+void clear_padding_of_keys() {
+    const uint pad = QK_STRIDE - QK_VECS;
+    for (uint e = thread; e < 2 * WALKED * pad; e += THREADS) {
+        const uint row = e / pad;
+        pool[row / WALKED * BUF_SIZE + row % WALKED * QK_STRIDE + QK_VECS + e % pad] = uvec4(0);
     }
 }
 void multiply_tile(uint buf) {
@@ -227,9 +236,11 @@ void main() {
     keys = tile_keys(work);
     key_rows_of_work = key_tensor_rows(push.key, KEY, work);
     key_rows_of_work.begin = keys.x;
-    key_rows_of_work.end = keys.y;
+    last_key = max(keys.y, 1) - 1;
+    key_rows_of_work.end = last_key + 1;
     find_link_row();
     place_spill();
+    if (SKIPS_TILES) clear_padding_of_keys();
     FOR_EACH(x, ROW_BLOCKS * QK_TILES) sum_qk[x] = ZEROS;
     multiply_tiles();
     if (SKIPS_TILES && has_nonfinite_sum()) leave_to_query_pass();

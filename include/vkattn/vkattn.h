@@ -416,7 +416,8 @@ VKATTN_API VkattnStatus vkattn_cmd_forward_range(VkCommandBuffer command_buffer,
                                                  const VkattnForwardArgs* args, uint32_t first,
                                                  uint32_t count, VkattnError* error);
 
-/* The plan of a backward: gradients by recomputed tiles, nothing of seqlen_q x seqlen_kv in memory. `backward` and
+/* The plan of a backward: gradients by recomputed tiles, never all of seqlen_q x seqlen_kv in memory (`matrix` may keep
+ * a bounded part of the score gradients: the plan's description then has "spill"). `backward` and
  * `options` may be null; of the options, num_splits must be 0 or 1. One plan always gives the same bits; plans whose
  * loops are cut at different places (max_dispatch_flops, scratch) differ in the last ones, with batch_invariant too.
  * Scratch of the kernel `tiles` is at most, each term rounded up to 256 bytes,

@@ -1,11 +1,11 @@
-// The machinery of the backward on matrix units: who owns what, the map of shared memory, the products. Both kernels
+// The machinery of the backward on matrix units: who owns what, the map of shared memory, the products. Kernels
 // hold rows in registers and go through ("walk") rows of the other sequence:
 //
 //   kernel                      held           walked        S         sums
 //   backward_matrix_query       query, dout    key, value    Q . K^T   dQ += dS . K
 //   backward_matrix_key_value   key, value     query, dout   K . Q^T   dV += P . dO;  dK += dS . Q
 //   backward_matrix_mask        query, dout    key, value    Q . K^T   D += dS
-//   backward_matrix_spilled     dS             key                     dQ += dS . K
+//   backward_matrix_spilled                    key, dS                 dQ += dS . K
 //
 // backward_matrix_key_value computes S^T, so that P^T and dS^T are left operands as they are. Below, `qk` is query or
 // key, `v` is value or dout. With TURNED all products are those of the transposed matrices

@@ -250,7 +250,7 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
                 derivative = 1;  // the mask is added after the softcap
 #endif
                 if (PAIRED) weights[e] = hidden ? 0 : p * derivative + LEAST_WEIGHT;
-                else if (WANTS_DS) dp[x][e] = hidden ? 0 : p * dp[x][e] * derivative;
+                else if (WANTS_DS) dp[x][e] = hidden ? 0 : p * derivative * dp[x][e];  // as pairs do
 #if !defined(KEY_VALUE) && !defined(MASK_GRADIENT)
                 row_sum[r][slot(e)] += p;
 #endif

@@ -72,7 +72,7 @@ struct BackwardArguments {
     Address accumulators;  // float32, kept between dispatches (is_resumed)
     // The pass for dquery follows the first links, that for dkey and dvalue the others (lib/tile_links.glsl).
     Address query_links, key_links;
-    Address tile_states;  // uint of each query tile: SPILLED and the like
+    Address tile_states;  // of each query tile a uint, TILE_SPILLED, TILE_ODD or TILE_NONFINITE
     float scale;         // softmax_scale
     uint dbias_heads;    // the mask's
     uint dbias_batches;  // 1, or all

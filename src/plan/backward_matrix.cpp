@@ -29,11 +29,11 @@ constexpr BackwardMatrixRow rows[] = {
     // H200, with a mask: 5.8 ms for dkey and dvalue, 3.5 for dquery.
     {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
      in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1,
-      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4}), USE_BIAS},
+      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spilled_subgroups = 8}), USE_BIAS},
     // H200: 5.79 ms. H100: 5.31 ms. dbias alone takes 4.9 ms on an H200.
     {"nvidia-backward-matrix-d64", Device::nvidia_driver, 64,
      in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 32, .kv_subgroups = 4, .kv_row_blocks = 2,
-      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4})},
+      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spilled_subgroups = 8})},
     // H200: 5.56 ms, without dS in scratch 6.09. H100: 6.55 ms without. dbias alone takes 4.4 ms on an H200.
     {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128,
      in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 1,
@@ -169,8 +169,11 @@ PassNumbers of_pass(const Numbers& n, MatrixPass pass) {
             return of_keys(n);
     }
 }
-constexpr MatrixPass all_passes[] = {MatrixPass::query, MatrixPass::key_value, MatrixPass::mask,
-                                     MatrixPass::spilled};
+std::span<const MatrixPass> passes_of(const Numbers& n) {
+    static constexpr MatrixPass all[] = {MatrixPass::query, MatrixPass::key_value, MatrixPass::mask,
+                                         MatrixPass::spilled};
+    return {all, n.spill != 0 ? 4u : 3u};
+}
 
 // Rows that a pass multiplies at a time.
 uint32_t block_of(const MatrixShape& s) {
@@ -212,6 +215,24 @@ bool finds_bias(const Problem& p, const Backward& backward) {
     return backward.has_bias() && p.mask_per_key && reads_whole_mask(p);
 }
 
+// Tells why dS cannot be spilled with these numbers, or "".
+std::string malformed_spill(const Numbers& n) {
+    if (n.spill > 1) return "spill is 0 or 1";
+    if (n.spill == 0) return "";
+    if (n.spilled_slices == 0 || n.spilled_subgroups % n.spilled_slices != 0)
+        return "spilled_slices does not divide spilled_subgroups";
+    if (n.spilled_ahead != 2 && n.spilled_ahead != 4) return "spilled_ahead is 2 or 4";
+    if (n.turned != 0 || n.kv_slices != 1) return "spill goes with turned=0 and kv_slices=1";
+    if (n.spilled_walked % n.shape.m != 0)
+        return fmt::format("spilled_walked is not a multiple of {}", n.shape.m);
+    if (n.spilled_held() % n.kv_walked != 0 || n.spilled_held() % n.q_held() != 0 ||
+        n.kv_held() % n.spilled_walked != 0)
+        return fmt::format(
+            "spill: {} query rows are no multiple of kv_walked and of {}, or {} keys none of spilled_walked",
+            n.spilled_held(), n.q_held(), n.kv_held());
+    return "";
+}
+
 struct BackwardDirection : MatrixDirection {
     Numbers on_shape(const Numbers& row, const MatrixShape& shape, bool khr, bool turned) const {
         Numbers n = put_on_shape(caps, problem, row, shape, khr, turned);
@@ -232,21 +253,14 @@ struct BackwardDirection : MatrixDirection {
         return row.numbers.kv_paired == 0 || problem.head_dim_qk == problem.head_dim_v;
     }
     std::string malformed(const Numbers& n) const {
-        for (const MatrixPass pass : all_passes) {
+        for (const MatrixPass pass : passes_of(n)) {
             const PassNumbers own = of_pass(n, pass);
             std::string why = malformed_pass(own, n.shape, own.subgroups * n.subgroup_size);
             if (!why.empty()) return why;
         }
         if (n.mask_chunks == 0 || n.mask_chunks > 16 || n.mask_chunks % 2 != 0)
             return "mask_chunks is an even number up to 16";
-        if (n.spill > 1) return "spill is 0 or 1";
-        if (n.spilled_subgroups % n.spilled_slices != 0)
-            return "spilled_slices does not divide spilled_subgroups";
-        if (n.spilled_ahead != 2 && n.spilled_ahead != 4) return "spilled_ahead is 2 or 4";
-        if (n.spill != 0 && (n.turned != 0 || n.kv_slices != 1))
-            return "spill goes with turned=0 and kv_slices=1";
-        if (n.spill != 0 && (n.spilled_held() % n.kv_walked != 0 || n.kv_held() % n.spilled_walked != 0))
-            return "spill needs steps that divide the tiles of the pass that reads them";
+        if (std::string why = malformed_spill(n); !why.empty()) return why;
         if (n.kv_apart > 1 || n.kv_paired > 1) return "kv_apart and kv_paired are 0 or 1";
         if (n.kv_paired != 0 && (n.kv_apart != 0 || n.kv_subgroups % 2 != 0))
             return "kv_paired goes with an even kv_subgroups and kv_apart=0";
@@ -262,11 +276,12 @@ struct BackwardDirection : MatrixDirection {
         return why_no_move(problem, n.shape, n.layout, n.move, n.turned);
     }
     uint32_t most_threads(const Numbers& n) const {
-        return std::max({n.q_threads(), n.kv_threads(), n.mask_threads(), n.spilled_threads()});
+        return std::max(
+            {n.q_threads(), n.kv_threads(), n.mask_threads(), n.spill != 0 ? n.spilled_threads() : 0});
     }
     uint64_t most_pool_vec4(const Numbers& n) const {
         uint32_t most = 0;
-        for (const MatrixPass pass : all_passes)
+        for (const MatrixPass pass : passes_of(n))
             most = std::max(most, backward_matrix_pool(n, problem, pass));
         return most;
     }

@@ -51,7 +51,8 @@ Result<PassCut> cut_strips_within(const PassContext& c, const Pass& pass, uint64
         boxes += writers->size() + readers->size();
     }
     if (product(boxes, ceil_div(pass.grid[0], s.heads)) > max_boxes)
-        return unsupported("options.max_dispatch_flops", "this would take too many dispatches");
+        return unsupported("options.max_dispatch_flops",
+                           fmt::format("strips of dS would take more than {} dispatches", max_boxes));
     return cut;
 }
 
@@ -79,7 +80,8 @@ Result<PassCut> cut_pass(const PassContext& c, const Pass& pass, const Plan& pla
     return within_limit(c.caps, c.options, [&](uint64_t limit) { return cut_within(c, pass, plan, limit); });
 }
 
-// Adds the dispatches of a grid's part, of which each workgroup costs `unit`.
+// Adds the dispatches of a grid's part, of which each workgroup costs `unit`. It can be cut, because cut_strips_within()
+// has cut a larger one.
 void add_part(const DeviceCaps& caps, uint32_t pipeline, std::array<uint64_t, 3> first,
               std::array<uint64_t, 3> count, const Cut& steps, uint64_t unit, uint64_t limit, Plan& plan) {
     const auto boxes = cut_grid(caps, count, unit, limit);

@@ -14,8 +14,8 @@ using shared::BackwardArguments;
 constexpr uint64_t least_strip_rows = 1024;
 
 // A strip of fewer workgroups leaves multiprocessors idle at its end, twice as many if bounds make some shorter than
-// others. H200, float16, head dim 128, N 16,384, 256 workgroups a strip: 23.7 instead of 24.4 ms for all passes, and
-// with a causal bound 22.6 instead of 11.7. N 8,192, causal, 512 workgroups: 0.92 of the time without spilling.
+// others. H200, float16, head dim 128, N 16,384, 256 workgroups a strip: 23.7 ms for all passes, 24.4 without spilling,
+// and with a causal bound 22.6 and 11.7. N 8,192, causal, 512 workgroups: 0.92 of the time without.
 constexpr uint64_t least_workgroups = 256;
 
 // What a strip may be: some heads with all their steps, or so many steps of one.
@@ -42,8 +42,8 @@ std::optional<Strip> strip_within(uint64_t room, uint64_t step_limit, const Spil
     return Strip{1, ceil_div(ceil_div(s.steps_of_head, strips), s.steps_of_tile) * s.steps_of_tile};
 }
 
-// True if strips of some of the heads have too few workgroups to pay. One that has a part of the steps counts as such a
-// part.
+// True if strips of some of the heads have too few workgroups to pay. A workgroup that goes through a part of the steps
+// counts as that part.
 bool is_narrow(const Problem& p, const Strip& strip, const Pass& pass) {
     if (strip.heads == pass.grid[0]) return false;
     const bool is_bounded = p.bound_hi < int64_t{p.seqlen_kv} - 1 || p.bound_lo > -int64_t{p.seqlen_q};
@@ -57,7 +57,7 @@ bool add_spill(const PassContext& c, const SpillSizes& s, const Pass& pass, Plan
     const uint64_t states = rows_of(plan.problem) / plan.problem.seqlen_q * s.states_of_head * 4;
     const uint64_t left = scratch_left(c.caps, c.options, plan), spare = 3 * scratch_alignment;
     if (left <= states + spare) return false;
-    uint64_t room = std::min(left - states - spare, uint64_t{16} << 32);  // kernels count vec4 in 32 bits
+    uint64_t room = std::min(left - states - spare, uint64_t{8} << 32);  // an index counts vec4 in 31 bits
     if (c.options.max_scratch_bytes == 0 && c.caps.device_local_bytes != 0)
         room = std::min(room, c.caps.device_local_bytes / 16);
     const uint64_t step_limit = std::max<uint64_t>(1, dispatch_limit(c.caps, c.options) / pass.step_flops);
