@@ -217,7 +217,7 @@ bool finds_bias(const Problem& p, const Backward& backward) {
 
 // Tells why dS cannot be spilled with these numbers, or "".
 std::string malformed_spill(const Numbers& n) {
-    if (n.spill > 1) return "spill is 0 or 1";
+    if (n.spill > 2) return "spill is 0, 1 or 2";
     if (n.spill == 0) return "";
     if (n.spilled_slices == 0 || n.spilled_subgroups % n.spilled_slices != 0)
         return "spilled_slices does not divide spilled_subgroups";
@@ -244,7 +244,13 @@ struct BackwardDirection : MatrixDirection {
         n.spilled_walked = std::max({n.spilled_walked, block_of(shape), shape.m});
         return n;
     }
-    Result<bool> apply_tuning(Numbers& n) const { return set_numbers(n, options.tuning, fields()); }
+    // A row spills no dS where the caller's numbers do not go with that, unless they ask for it.
+    Result<bool> apply_tuning(Numbers& n) const {
+        const auto ok = set_numbers(n, options.tuning, fields());
+        const bool asked = ("," + options.tuning).find(",spill=") != std::string::npos;
+        if (ok && !asked && !malformed_spill(n).empty()) n.spill = 0;
+        return ok;
+    }
     std::string why_not() const {
         return sees_one_key(problem) ? "rows see one key at most, whose dS is exactly dlse" : "";
     }
@@ -486,7 +492,8 @@ bool add_spill(const PassContext& c, Plan& plan) {
     if (n.spill == 0 || rows_of(p) == 0 || !has_keys(p)) return false;
     if (!has_kernel(c.caps, Kernel::backward_matrix_spilled)) return false;
     if (p.block_map != 0 && !has_scratch(plan, Region::tile_links)) return false;
-    return add_spill(c, spill_sizes(n, p), key_value_pass(c, plan, n.kv_apart != 0 ? 2 : 3), plan);
+    return add_spill(c, spill_sizes(n, p), n.spill == 2, key_value_pass(c, plan, n.kv_apart != 0 ? 2 : 3),
+                     plan);
 }
 
 Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, const Backward& backward,

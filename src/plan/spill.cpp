@@ -53,7 +53,7 @@ bool is_narrow(const Problem& p, const Strip& strip, const Pass& pass) {
 
 }  // namespace
 
-bool add_spill(const PassContext& c, const SpillSizes& s, const Pass& pass, Plan& plan) {
+bool add_spill(const PassContext& c, const SpillSizes& s, bool wanted, const Pass& pass, Plan& plan) {
     const uint64_t states = rows_of(plan.problem) / plan.problem.seqlen_q * s.states_of_head * 4;
     const uint64_t left = scratch_left(c.caps, c.options, plan), spare = 3 * scratch_alignment;
     if (left <= states + spare) return false;
@@ -63,7 +63,8 @@ bool add_spill(const PassContext& c, const SpillSizes& s, const Pass& pass, Plan
     const uint64_t step_limit = std::max<uint64_t>(1, dispatch_limit(c.caps, c.options) / pass.step_flops);
     const bool is_short = std::max<uint64_t>(1, pass.longest) <= step_limit;
     const auto strip = strip_within(room, is_short ? UINT64_MAX : step_limit, s, pass);
-    if (!strip || pass.steps > UINT32_MAX || is_narrow(plan.problem, *strip, pass)) return false;
+    if (!strip || pass.steps > UINT32_MAX) return false;
+    if (!wanted && is_narrow(plan.problem, *strip, pass)) return false;
     plan.spill_heads = static_cast<uint32_t>(strip->heads);
     plan.spill_steps = static_cast<uint32_t>(strip->steps);
     plan.spill_bytes_of_all = product(product(pass.grid[0], pass.steps), s.step_bytes);
