@@ -311,6 +311,32 @@ TEST_CASE("spill: the last pass comes again just where a mask or a block map hid
     }
 }
 
+TEST_CASE("spill: where strips are large enough, or where tuning says so") {
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    VkattnProblem causal = in_halves(square(1, 16, 16384));
+    causal.causal = 1;
+    const Problem p = resolved(causal), small = resolved(in_halves(square(1, 4, 512)));
+    const auto plan_with = [&](const Problem& problem, const char* numbers) {
+        return make_plan(caps, problem, make_backward(problem), tuning(numbers, "matrix"));
+    };
+    const auto spills = [](const auto& plan) { return plan && reader_of(*plan) != nullptr; };
+    CHECK_FALSE(spills(plan_with(p, "")));
+    CHECK(spills(plan_with(p, "spill=2")));
+    CHECK(spills(plan_with(small, "")));
+    CHECK_NE(describe(*plan_with(small, "")).find(R"("spill":{"bytes":2097152,"bytes_of_all":2097152})"),
+             std::string::npos);
+    // Numbers that do not go with it turn it off.
+    for (const char* other : {"spill=0", "kv_slices=2", "q_subgroups=12"}) {
+        CAPTURE(other);
+        const auto plan = plan_with(small, other);
+        REQUIRE(plan);
+        CHECK_FALSE(spills(plan));
+    }
+    for (const char* refused :
+         {"spill=3", "spill=1,kv_slices=2", "spill=2,q_subgroups=12", "spill=1,spilled_slices=3"})
+        CHECK_FALSE(plan_with(small, refused));
+}
+
 TEST_CASE("spill: rows far apart for the pass that reads dS, whose tiles have most rows") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
     const Problem p = resolved(in_halves(square(1, 1, 2048)));
