@@ -246,7 +246,7 @@ struct BackwardDirection : MatrixDirection {
     }
     // A row spills no dS where the caller's numbers do not go with that, unless they ask for it.
     Result<bool> apply_tuning(Numbers& n) const {
-        const auto ok = set_numbers(n, options.tuning, fields());
+        auto ok = set_numbers(n, options.tuning, fields());
         const bool asked = ("," + options.tuning).find(",spill=") != std::string::npos;
         if (ok && !asked && !malformed_spill(n).empty()) n.spill = 0;
         return ok;
@@ -444,8 +444,8 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
         launch.writes |= bit(Region::spill);
         pass.strips = strips_of(plan, spill_sizes(n, p), pass);
         // Its rows are extended to whole tiles of the reader at both ends.
-        pass.longest =
-            std::min(pass.steps, pass.longest + 2 * p.group_size * pass.strips->sizes.steps_of_tile);
+        pass.longest = std::min(pass.steps,
+                                pass.longest + uint64_t{2} * p.group_size * pass.strips->sizes.steps_of_tile);
         pass.strips->tile_flops = uint64_t{n.spilled_held()} * p.seqlen_kv * 2 * p.head_dim_qk;
         pass.strips->reader = [&c, &plan] { return spilled_pipeline(c, plan); };
     }
