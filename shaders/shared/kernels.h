@@ -73,11 +73,11 @@ struct BackwardArguments {
     // The pass for dquery follows the first links, that for dkey and dvalue the others (lib/tile_links.glsl).
     Address query_links, key_links;
     Address tile_states;  // of each query tile a uint, TILE_SPILLED, TILE_ODD or TILE_NONFINITE
-    float scale;         // softmax_scale
-    uint dbias_heads;    // the mask's
-    uint dbias_batches;  // 1, or all
-    uint dbias_queries;  // 1, or seqlen_q
-    uint dbias_keys;     // the mask's last extent
+    float scale;          // softmax_scale
+    uint dbias_heads;     // the mask's
+    uint dbias_batches;   // 1, or all
+    uint dbias_queries;   // 1, or seqlen_q
+    uint dbias_keys;      // the mask's last extent
     uint batch;
 };
 #ifdef __cplusplus  // C++ has no padding behind the last members: GLSL has none either
