@@ -171,7 +171,7 @@ uint64_t class_batches(const core::Problem& problem);
 bool is_classified(const core::Plan& plan);
 // Returns the pass that reads spilled dS, or null.
 const core::Pipeline* reader_of(const core::Plan& plan);
-// Kv heads and steps of each of which scratch holds dS at a time, as the argument block of a backward tells.
+// Scratch holds dS of so many kv heads and steps of each at a time, as the push constants of its reader tell.
 struct Strip {
     uint64_t heads, steps;
 };

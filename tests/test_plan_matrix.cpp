@@ -295,7 +295,7 @@ TEST_CASE("spill: all of dS where there is room, spans of it in the room that th
     CHECK_EQ(bytes_of(small, core::Region::spill), 256 * mib);
     CHECK_EQ(spans_of(small), 1);
     CHECK_LE(bytes_of(spilling(caps, square(1, 1, 65536)), core::Region::spill), 256 * mib);
-    // What the caller allows is not held to that.
+    // The sixteenth does not bind a caller who sets max_scratch_bytes.
     CHECK_EQ(bytes_of(spilling(caps, square(1, 16, 4096), gib), core::Region::spill), 512 * mib);
 }
 

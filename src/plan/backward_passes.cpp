@@ -80,8 +80,8 @@ Result<PassCut> cut_pass(const PassContext& c, const Pass& pass, const Plan& pla
     return within_limit(c.caps, c.options, [&](uint64_t limit) { return cut_within(c, pass, plan, limit); });
 }
 
-// Adds the dispatches of a grid's part, of which each workgroup costs `unit`. It can be cut, because cut_strips_within()
-// has cut a larger one.
+// Adds the dispatches of a grid's part, of which each workgroup costs `unit`. It can be cut, because
+// cut_strips_within() has cut a larger one.
 void add_part(const DeviceCaps& caps, uint32_t pipeline, std::array<uint64_t, 3> first,
               std::array<uint64_t, 3> count, const Cut& steps, uint64_t unit, uint64_t limit, Plan& plan) {
     const auto boxes = cut_grid(caps, count, unit, limit);

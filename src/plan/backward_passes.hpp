@@ -105,8 +105,8 @@ std::function<Pipeline(bool)> resumable(Launch<K> launch) {
     };
 }
 
-// Reserves scratch for the dS that a pass spills, if there is room and, unless it is `wanted`, if that pays. spills() is
-// true of the plan then.
+// Reserves scratch for the dS that a pass spills, if there is room and, unless it is `wanted`, if that pays. spills()
+// is true of the plan then.
 bool add_spill(const PassContext& c, const SpillSizes& sizes, bool wanted, const Pass& pass, Plan& plan);
 bool spills(const Plan& plan);
 // The strips of such a plan, without their reader.
