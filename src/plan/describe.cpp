@@ -32,8 +32,8 @@ const char* short_name_of(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? "f32" : dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : "bf16";
 }
 
-// Tells how much scratch a backward has for dS at a time, and how much all of dS would take. With more scratch there are
-// fewer and larger dispatches.
+// Tells how much scratch a backward has for dS at a time, and how much all of dS would take. With more scratch there
+// are fewer and larger dispatches.
 std::string spill_of(const Plan& plan) {
     for (const ScratchRegion& r : plan.scratch)
         if (r.region == Region::spill)

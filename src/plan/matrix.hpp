@@ -48,8 +48,8 @@ struct BackwardMatrixNumbers {
     uint32_t mask_subgroups = 4, mask_row_blocks = 1, mask_walked = 16, mask_chunks = 2;
     // If spill is not 0, the pass for dkey spills dS, and dquery is a product of that and key. With 1 it does so where
     // strips of dS are large enough to pay, with 2 wherever they have room. The workgroup of that product has
-    // spilled_slices groups of subgroups, each with its own head dims, and fetches spilled_ahead tiles of spilled_walked
-    // keys ahead.
+    // spilled_slices groups of subgroups, each with its own head dims, and fetches spilled_ahead tiles of
+    // spilled_walked keys ahead.
     uint32_t spill = 0;
     uint32_t spilled_subgroups = 4, spilled_row_blocks = 1, spilled_slices = 1, spilled_walked = 16,
              spilled_ahead = 2;
