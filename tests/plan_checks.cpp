@@ -85,9 +85,11 @@ std::string tuning_flaw(const Given& g) {
     if (!std::ranges::equal(tuning, all, {},
                             [](const auto& number) -> const std::string& { return number.first; }))
         return "tuning: not all numbers, or more";
-    for (const char* flag : {"rolled", "turned", "running", "kv_apart", "kv_paired", "spill"})
-        if (const auto found = tuning.find(flag); found != tuning.end() && found->second > 1)
-            return fmt::format("tuning: {} is not a boolean", flag);
+    const std::pair<const char*, uint32_t> most[] = {{"rolled", 1},   {"turned", 1},    {"running", 1},
+                                                     {"kv_apart", 1}, {"kv_paired", 1}, {"spill", 2}};
+    for (const auto& [name, value] : most)
+        if (const auto found = tuning.find(name); found != tuning.end() && found->second > value)
+            return fmt::format("tuning: {} is more than {}", name, value);
     const core::Tiles& tiles = g.plan.tiles;
     uint64_t gradients = 0;
     for (const Pipeline& pipeline : g.plan.pipelines) {

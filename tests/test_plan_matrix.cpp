@@ -261,9 +261,11 @@ VkattnProblem in_halves(const Shape& shape, HeadDims dims = d128) {
     return make_problem(dims, shape, Layout::contiguous, 16, VKATTN_DTYPE_FLOAT16);
 }
 
-Plan spilling(const DeviceCaps& caps, const Shape& shape, uint64_t scratch = 0, HeadDims dims = d128) {
+Plan spilling(const DeviceCaps& caps, const Shape& shape, uint64_t scratch = 0, HeadDims dims = d128,
+              const char* numbers = "") {
     const Problem p = resolved(in_halves(shape, dims));
-    const Options o = limited(0, scratch);
+    Options o = tuning(numbers, "matrix");
+    o.max_scratch_bytes = scratch;
     Plan plan = planned(caps, p, make_backward(p), o);
     CHECK_EQ(flaw_of(caps, p, make_backward(p), plan, o), "");
     return plan;
@@ -280,11 +282,22 @@ TEST_CASE("spill: all of dS where there is room, spans of it in the room that th
     CHECK_EQ(spans_of(spilling(caps, square(1, 16, 4096), 0, d64)), 0);
     const uint64_t gib = uint64_t{1} << 30, mib = uint64_t{1} << 20;
     for (const uint32_t seqlen : {65536u, 262144u}) {
-        const Plan plan = spilling(caps, square(1, 1, seqlen));
+        const Plan plan = spilling(caps, square(1, 1, seqlen), 0, d128, "spill=2");
         CHECK_GT(spans_of(plan), 1);
         CHECK(is_cut(plan));
-        CHECK_LE(plan.scratch_bytes, gib);
+        CHECK_LE(bytes_of(plan, core::Region::spill), gib);
+        CHECK_LE(plan.scratch_bytes, gib + gib / 2);
+        const Plan limited = spilling(caps, square(1, 1, seqlen), gib, d128, "spill=2");
+        CHECK_GT(spans_of(limited), 1);
+        CHECK_LE(limited.scratch_bytes, gib);
     }
+    // Strips have whole GiB of dS where these make fewer of them.
+    CHECK_EQ(bytes_of(spilling(caps, square(4, 16, 4096)), core::Region::spill), gib);
+    // Several heads share a strip of a part of their rows: of one head alone, too few workgroups would read it.
+    const Plan shared = spilling(caps, square(1, 16, 16384), gib / 2);
+    CHECK_GT(shared.spill_heads, 1);
+    CHECK_GT(spans_of(shared), 1);
+    CHECK_LE(shared.scratch_bytes, gib / 2);
     // Two passes take the place of three where scratch holds too few rows.
     const Plan none = spilling(caps, square(1, 16, 4096), 5 * mib);
     CHECK_EQ(spans_of(none), 0);
@@ -294,7 +307,7 @@ TEST_CASE("spill: all of dS where there is room, spans of it in the room that th
     const Plan small = spilling(caps, square(1, 16, 4096));
     CHECK_EQ(bytes_of(small, core::Region::spill), 256 * mib);
     CHECK_EQ(spans_of(small), 1);
-    CHECK_LE(bytes_of(spilling(caps, square(1, 1, 65536)), core::Region::spill), 256 * mib);
+    CHECK_LE(bytes_of(spilling(caps, square(1, 1, 65536), 0, d128, "spill=2"), core::Region::spill), 256 * mib);
     // The sixteenth does not bind a caller who sets max_scratch_bytes.
     CHECK_EQ(bytes_of(spilling(caps, square(1, 16, 4096), gib), core::Region::spill), 512 * mib);
 }
@@ -313,9 +326,7 @@ TEST_CASE("spill: the last pass comes again just where a mask or a block map hid
 
 TEST_CASE("spill: where strips are large enough, or where tuning says so") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    VkattnProblem causal = in_halves(square(1, 16, 16384));
-    causal.causal = 1;
-    const Problem p = resolved(causal), small = resolved(in_halves(square(1, 4, 512)));
+    const Problem p = resolved(in_halves(square(1, 1, 65536))), small = resolved(in_halves(square(1, 4, 512)));
     const auto plan_with = [&](const Problem& problem, const char* numbers) {
         return make_plan(caps, problem, make_backward(problem), tuning(numbers, "matrix"));
     };

@@ -155,10 +155,11 @@ bool add_plain_tile(uint buf, uint other) {
         Fetched fetched;
         Numbers numbers;
         fetch_whole_stage(walked_qk, walked_v, stage, fetched);
+        if (BLOCKS == 1) fetch_numbers(numbers);
         FOR_EACH(i, BLOCKS / STAGES) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             ADD_BLOCK(buf, block, true, false, find_plain(buf, block, 0))
-            if (block == 0) fetch_numbers(numbers);  // earlier it holds registers for longer (H200, D64: -4 %)
+            if (BLOCKS > 1 && block == 0) fetch_numbers(numbers);  // earlier it holds registers for longer (H200, D64: -4 %)
         }
         store_stage(other, stage, fetched);
         if (stage == 0) odd = store_numbers(other, numbers);

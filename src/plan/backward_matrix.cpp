@@ -413,7 +413,9 @@ SpillSizes spill_sizes(const Numbers& n, const Problem& p) {
             .step_bytes = uint64_t{n.kv_walked} * ceil_div(p.seqlen_kv, n.kv_held()) * n.kv_held() * 2,
             .steps_of_head = ceil_div(p.seqlen_q, n.kv_walked),
             .steps_of_tile = n.spilled_held() / n.kv_walked,
-            .states_of_head = ceil_div(p.seqlen_q, n.q_held())};
+            .states_of_head = ceil_div(p.seqlen_q, n.q_held()),
+            .tiles_of_head = p.group_size * ceil_div(p.seqlen_q, n.spilled_held()),
+            .tile_flops = uint64_t{n.spilled_held()} * p.seqlen_kv * 2 * p.head_dim_qk};
 }
 
 // `gradients` has the bits of the constant of that name.
@@ -446,7 +448,6 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
         // Its rows are extended to whole tiles of the reader at both ends.
         pass.longest = std::min(pass.steps,
                                 pass.longest + uint64_t{2} * p.group_size * pass.strips->sizes.steps_of_tile);
-        pass.strips->tile_flops = uint64_t{n.spilled_held()} * p.seqlen_kv * 2 * p.head_dim_qk;
         pass.strips->reader = [&c, &plan] { return spilled_pipeline(c, plan); };
     }
     pass.pipeline = resumable(launch);

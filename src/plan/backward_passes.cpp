@@ -46,7 +46,7 @@ Result<PassCut> cut_strips_within(const PassContext& c, const Pass& pass, uint64
         const auto tiles = tiles_of(s.sizes, span);
         const auto writers = cut_grid(c.caps, {s.heads, pass.grid[1], pass.grid[2]}, cut.unit, limit);
         if (!writers) return writers.failure();
-        const auto readers = cut_grid(c.caps, {s.heads, tiles[1] - tiles[0], 1}, s.tile_flops, limit);
+        const auto readers = cut_grid(c.caps, {s.heads, tiles[1] - tiles[0], 1}, s.sizes.tile_flops, limit);
         if (!readers) return readers.failure();
         boxes += writers->size() + readers->size();
     }
@@ -109,7 +109,7 @@ void add_strips(const DeviceCaps& caps, const Pass& pass, const PassCut& cut, Pl
             add_part(caps, writer, {head, 0, 0}, {heads, pass.grid[1], pass.grid[2]}, steps, cut.unit,
                      cut.limit, plan);
             const auto tiles = tiles_of(s.sizes, span);
-            add_part(caps, reader, {head, tiles[0], 0}, {heads, tiles[1] - tiles[0], 1}, steps, s.tile_flops,
+            add_part(caps, reader, {head, tiles[0], 0}, {heads, tiles[1] - tiles[0], 1}, steps, s.sizes.tile_flops,
                      cut.limit, plan);
         }
     }

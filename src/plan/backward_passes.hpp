@@ -31,15 +31,16 @@ struct SpillSizes {
     uint64_t steps_of_head;   // of a query head
     uint64_t steps_of_tile;   // of a query tile of the pass that reads dS
     uint64_t states_of_head;  // states of query tiles
+    uint64_t tiles_of_head;   // query tiles of the pass that reads dS, of all query heads of a kv head
+    uint64_t tile_flops;      // of one of these
 };
 
 // How a pass spills dS: for so many of its heads at a time, and for spans of their steps in turn, begin .. end-1. A
-// second pipeline, whose workgroups cost tile_flops, reads each strip before the next one takes its place.
+// second pipeline reads each strip before the next one takes its place.
 struct Strips {
     uint64_t heads;
     std::vector<std::array<uint64_t, 2>> spans;
     SpillSizes sizes;
-    uint64_t tile_flops;
     std::function<Pipeline()> reader;
 };
 

@@ -153,7 +153,10 @@ uint64_t scratch_limit(const DeviceCaps& caps, const Options& options) {
 }
 
 uint64_t scratch_left(const DeviceCaps& caps, const Options& options, const Plan& plan) {
-    const uint64_t most = scratch_limit(caps, options);
+    uint64_t most = scratch_limit(caps, options);
+    if (options.max_scratch_bytes == 0)  // spilled dS has a limit of its own (spill.cpp)
+        for (const ScratchRegion& r : plan.scratch)
+            if (r.region == Region::spill) most = std::min(most + r.size_bytes, caps.max_buffer_bytes);
     return most - std::min(most, plan.scratch_bytes);
 }
 

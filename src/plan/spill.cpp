@@ -1,5 +1,6 @@
 // Plans which part of dS the backward on matrix units has in scratch at a time (shaders/lib/spill.glsl).
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "backward_passes.hpp"
@@ -9,62 +10,114 @@ namespace {
 
 using shared::BackwardArguments;
 
-// Fewer query rows than this are not worth a strip. Between two strips all keys' accumulators go to scratch and come
-// back: at 128 head dims these are half as many bytes as dS itself has in 1,024 rows. The limit was not measured.
+// Fewer query rows than this are not worth a strip: between two strips all keys' accumulators go to scratch and come
+// back. At 128 head dims these are half as many bytes as dS itself has in 1,024 rows.
 constexpr uint64_t least_strip_rows = 1024;
 
-// A strip of fewer workgroups leaves multiprocessors idle at its end, twice as many if bounds make some shorter than
-// others. H200, float16, head dim 128, N 16,384, 256 workgroups a strip: 23.7 ms for all passes, 24.4 without spilling,
-// and with a causal bound 22.6 and 11.7. N 8,192, causal, 512 workgroups: 0.92 of the time without.
-constexpr uint64_t least_workgroups = 256;
+// Floating-point operations in the time that a byte of accumulators takes: an H200 does 250e12 and moves 4.2e12 bytes a
+// second.
+constexpr double flops_per_kept_byte = 60;
 
-// A strip has some heads with all their steps, or so many steps of one head.
+// Strips pay if they take at most this much longer than one strip of everything would: without dS in scratch an H200's
+// backward takes 1.15 times as long at head dim 128, and 1.3 times at 256.
+constexpr double most_delay = 1.2;
+
+// A strip has some heads with all their steps, or so many steps of some heads.
 struct Strip {
     uint64_t heads, steps;
 };
 
-// Returns the largest strip that has room, or none.
-std::optional<Strip> strip_within(uint64_t room, uint64_t step_limit, const SpillSizes& s, const Pass& pass) {
-    const uint64_t heads = pass.grid[0], kept = pass.kept_bytes / heads;
-    if (pass.steps <= step_limit && product(pass.steps, s.step_bytes) <= room) {
-        const uint64_t most = std::min(heads, room / (pass.steps * s.step_bytes));
-        return Strip{ceil_div(heads, ceil_div(heads, most)), pass.steps};
+// What the choice of a strip depends on.
+struct Spilling {
+    const Problem& problem;
+    const SpillSizes& sizes;
+    const Pass& pass;
+    uint64_t room, kept_room, all_room;  // bytes for dS, for accumulators between strips, and for both
+    uint64_t step_limit;       // steps that a dispatch may have
+    uint32_t multiprocessors;
+
+    bool is_bounded() const {
+        const Problem& p = problem;
+        return p.bound_hi < int64_t{p.seqlen_kv} - 1 || p.bound_lo > -int64_t{p.seqlen_q};
     }
-    if (kept == 0 || kept >= room) return {};
-    const uint64_t fit = std::min((room - kept) / s.step_bytes, step_limit);
-    if (fit >= s.steps_of_head) {
-        const uint64_t query_heads = pass.steps / s.steps_of_head, most = fit / s.steps_of_head;
-        return Strip{1, ceil_div(query_heads, ceil_div(query_heads, most)) * s.steps_of_head};
+    // The time of so many workgroups, in operations of one multiprocessor, if one of them takes `each` at most. Bounds
+    // make some shorter, so that others take their places, down to none.
+    double time_of(uint64_t workgroups, double each) const {
+        const double rounds = static_cast<double>(workgroups) / multiprocessors;
+        return is_bounded() ? each * std::max(1.0, rounds / 2 + 0.25) : each * std::ceil(rounds);
     }
-    const uint64_t most = fit / s.steps_of_tile * s.steps_of_tile;
-    if (most * s.step_rows < least_strip_rows) return {};
-    const uint64_t strips = ceil_div(s.steps_of_head, most);
-    return Strip{1, ceil_div(ceil_div(s.steps_of_head, strips), s.steps_of_tile) * s.steps_of_tile};
+    double time_of(const Strip& strip) const {
+        const uint64_t steps = std::min(strip.steps, std::max<uint64_t>(1, pass.longest));
+        const double share = static_cast<double>(strip.steps) / static_cast<double>(pass.steps);
+        const double tiles = static_cast<double>(sizes.tiles_of_head * strip.heads) * share;
+        double time = time_of(strip.heads * pass.grid[1], static_cast<double>(product(steps, pass.step_flops))) +
+                      time_of(static_cast<uint64_t>(std::ceil(tiles)), static_cast<double>(sizes.tile_flops));
+        if (strip.steps < pass.steps)
+            time += 2 * flops_per_kept_byte * static_cast<double>(kept_bytes(strip)) / multiprocessors;
+        return time * static_cast<double>(count(strip));
+    }
+    uint64_t count(const Strip& strip) const {
+        return product(ceil_div(pass.grid[0], strip.heads), ceil_div(pass.steps, strip.steps));
+    }
+    uint64_t kept_bytes(const Strip& strip) const { return pass.kept_bytes / pass.grid[0] * strip.heads; }
+};
+
+// Returns the most steps of so many heads that have room, in equal parts of a head's, or none.
+std::optional<Strip> strip_of(const Spilling& s, uint64_t heads) {
+    const SpillSizes& sizes = s.sizes;
+    const uint64_t step_bytes = product(heads, sizes.step_bytes), kept = s.kept_bytes({heads, 0});
+    if (std::min(s.room / step_bytes, s.step_limit) >= s.pass.steps) return Strip{heads, s.pass.steps};
+    if (kept == 0 || kept > std::min(s.kept_room, s.all_room)) return {};
+    const uint64_t fit = std::min(std::min(s.room, s.all_room - kept) / step_bytes, s.step_limit);
+    if (fit >= sizes.steps_of_head) {
+        const uint64_t query_heads = s.pass.steps / sizes.steps_of_head, most = fit / sizes.steps_of_head;
+        return Strip{heads, ceil_div(query_heads, ceil_div(query_heads, most)) * sizes.steps_of_head};
+    }
+    const uint64_t most = fit / sizes.steps_of_tile * sizes.steps_of_tile;
+    if (most * sizes.step_rows < least_strip_rows) return {};
+    const uint64_t strips = ceil_div(sizes.steps_of_head, most);
+    return Strip{heads, ceil_div(ceil_div(sizes.steps_of_head, strips), sizes.steps_of_tile) * sizes.steps_of_tile};
 }
 
-// True if strips of some of the heads have too few workgroups to pay. A workgroup that goes through a part of the steps
-// counts as that part.
-bool is_narrow(const Problem& p, const Strip& strip, const Pass& pass) {
-    if (strip.heads == pass.grid[0]) return false;
-    const bool is_bounded = p.bound_hi < int64_t{p.seqlen_kv} - 1 || p.bound_lo > -int64_t{p.seqlen_q};
-    const uint64_t all = strip.heads * pass.grid[1] * pass.longest / pass.steps;
-    return all < (is_bounded ? 2 * least_workgroups : least_workgroups);
+// Returns the strips that take the least time, or none if there is no room.
+std::optional<Strip> best_strip(const Spilling& s) {
+    std::optional<Strip> best;
+    const uint64_t all = s.pass.grid[0];
+    uint64_t heads = all;  // for each number of strips, as few as make it
+    while (true) {
+        const auto strip = strip_of(s, heads);
+        if (strip && (!best || s.time_of(*strip) < s.time_of(*best))) best = strip;
+        if (heads == 1) break;
+        heads = ceil_div(all, ceil_div(all, heads - 1));
+    }
+    return best;
 }
 
 }  // namespace
 
 bool add_spill(const PassContext& c, const SpillSizes& s, bool wanted, const Pass& pass, Plan& plan) {
     const uint64_t states = rows_of(plan.problem) / plan.problem.seqlen_q * s.states_of_head * 4;
-    const uint64_t left = scratch_left(c.caps, c.options, plan), spare = 3 * scratch_alignment;
-    if (left <= states + spare) return false;
-    uint64_t room = std::min(left - states - spare, uint64_t{8} << 32);  // an index counts vec4 in 31 bits
-    if (c.options.max_scratch_bytes == 0 && c.caps.device_local_bytes != 0)
-        room = std::min(room, c.caps.device_local_bytes / 16);
-    const uint64_t step_limit = std::max<uint64_t>(1, dispatch_limit(c.caps, c.options) / pass.step_flops);
-    const bool is_short = std::max<uint64_t>(1, pass.longest) <= step_limit;
-    const auto strip = strip_within(room, is_short ? UINT64_MAX : step_limit, s, pass);
-    if (!strip || pass.steps > UINT32_MAX) return false;
-    if (!wanted && is_narrow(plan.problem, *strip, pass)) return false;
+    const uint64_t taken = states + 3 * scratch_alignment, left = scratch_left(c.caps, c.options, plan);
+    if (left <= taken || pass.steps > UINT32_MAX) return false;
+    Spilling spilling{.problem = plan.problem,
+                      .sizes = s,
+                      .pass = pass,
+                      .room = uint64_t{8} << 32,  // an index counts vec4 in 31 bits
+                      .kept_room = left - taken,
+                      .all_room = left - taken,
+                      .step_limit = std::max<uint64_t>(1, dispatch_limit(c.caps, c.options) / pass.step_flops),
+                      .multiprocessors = multiprocessors_of(c.caps)};
+    if (c.options.max_scratch_bytes == 0) {
+        const uint64_t local = c.caps.device_local_bytes;
+        spilling.room = std::min(default_max_scratch_bytes, local != 0 ? local / 16 : UINT64_MAX);
+        spilling.all_room = c.caps.max_buffer_bytes - plan.scratch_bytes - taken;
+    }
+    spilling.room = std::min(spilling.room, spilling.all_room);
+    if (std::max<uint64_t>(1, pass.longest) <= spilling.step_limit) spilling.step_limit = UINT64_MAX;
+    const auto strip = best_strip(spilling);
+    if (!strip) return false;
+    if (!wanted && spilling.time_of(*strip) > most_delay * spilling.time_of({pass.grid[0], pass.steps}))
+        return false;
     plan.spill_heads = static_cast<uint32_t>(strip->heads);
     plan.spill_steps = static_cast<uint32_t>(strip->steps);
     plan.spill_bytes_of_all = product(product(pass.grid[0], pass.steps), s.step_bytes);
@@ -80,7 +133,7 @@ bool spills(const Plan& plan) {
 
 Strips strips_of(const Plan& plan, const SpillSizes& s, const Pass& pass) {
     const uint64_t heads = plan.spill_heads, span = plan.spill_steps;
-    Strips strips{.heads = heads, .spans = {}, .sizes = s, .tile_flops = 0, .reader = {}};
+    Strips strips{.heads = heads, .spans = {}, .sizes = s, .reader = {}};
     // Spans of less than a query head end where it ends.
     const uint64_t whole = span < s.steps_of_head ? s.steps_of_head : pass.steps;
     for (uint64_t first = 0; first < pass.steps; first += whole)
