@@ -14,14 +14,16 @@
 //
 // If registers do not hold both sums, GRADIENTS leaves one of them out, or subgroups are PAIRED: two subgroups have the
 // same keys. The first computes P and dV, the second dP, dS and dK, for which it gets P from the first through the
-// pool. Tile ownership: lib/backward_matrix.glsl. A workgroup has HELD_ROWS keys of one kv head and a slice of the head
-// dims of dK and dV. Grid: kv heads of all batches, tiles of keys, slices.
+// pool: within the step or, if it is LAGGING, in the next one (lib/backward_matrix_lag.glsl). Tile ownership:
+// lib/backward_matrix.glsl. A workgroup has HELD_ROWS keys of one kv head and a slice of the head dims of dK and dV.
+// Grid: kv heads of all batches, tiles of keys, slices.
 //
 // Shared memory (one pool, in vec4 of eight 16-bit elements; strides odd):
 //   two buffers, each  WALKED x head dims of Q    WALKED x head dims of dO    -lse, -delta, factor of WALKED rows
 //   with TURNED also, in each buffer  head dims of Q x WALKED    head dims of dO x WALKED
+//   with LAGGING also  WALKED x head dims of Q
 //   places and scratch as forward_matrix.comp, then for each subgroup masks of its scores in a tile (MASK_SIZE),
-//   then for each pair P of one or two blocks
+//   then for each pair P of one or two blocks, or of two tiles
 //   before and after the loop, over all of it, an equal share for each subgroup: K and V on their way in, dK and dV out
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"

@@ -193,7 +193,13 @@ uint64_t end_of_backward_map(const Problem& p, const Pipeline& pipeline) {
     if (stages_masks(p, pipeline))
         end += subgroups * (of_keys ? walked * half_stride(held) : held * half_stride(walked));
     if (!of_keys || of("paired") == 0) return end;
-    return end + (walked > at_a_time ? 2 : 1) * subgroups / 2 * of("row_blocks") * (at_a_time / n) * block;
+    // Numbers of a matrix by invocation: 4 bytes each, or 2 where one of a pair lags and query has a third tile.
+    const bool lags = of("paired") == 2;
+    const uint64_t lanes = of("subgroup_size"), bytes = m * n / lanes * (lags ? 2 : 4),
+                   weights = turned ? round_up(bytes, 8) * lanes / 16 : round_up(bytes, 16) * lanes / 16;
+    if (lags) end += walked * stride(p.head_dim_qk);
+    return end + (lags || walked > at_a_time ? 2 : 1) * subgroups / 2 * of("row_blocks") * (at_a_time / n) *
+                     weights;
 }
 
 // Before and after the loop subgroups have equal shares of the pool: rows of a step of what is held, or of a matrix of
@@ -259,6 +265,10 @@ std::string walk_flaw(const Given& g, const Pipeline& pipeline) {
     if (has_constant(pipeline, "paired") && of("paired") != 0 &&
         (g.p.head_dim_qk != g.p.head_dim_v || of("gradients") != 3))
         return "pairs of subgroups need one head dim and both gradients";
+    if (has_constant(pipeline, "paired") && of("paired") == 2 &&
+        (of("walked") != of("matrix_n") || of("walked") != of("matrix_k") ||
+         divisor(pipeline, "stages") != 1 || is_turned(pipeline)))
+        return "a subgroup lags in a tile of more than one matrix";
     return "";
 }
 

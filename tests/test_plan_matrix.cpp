@@ -307,7 +307,8 @@ TEST_CASE("spill: all of dS where there is room, spans of it in the room that th
     const Plan small = spilling(caps, square(1, 16, 4096));
     CHECK_EQ(bytes_of(small, core::Region::spill), 256 * mib);
     CHECK_EQ(spans_of(small), 1);
-    CHECK_LE(bytes_of(spilling(caps, square(1, 1, 65536), 0, d128, "spill=2"), core::Region::spill), 256 * mib);
+    CHECK_LE(bytes_of(spilling(caps, square(1, 1, 65536), 0, d128, "spill=2"), core::Region::spill),
+             256 * mib);
     // The sixteenth does not bind a caller who sets max_scratch_bytes.
     CHECK_EQ(bytes_of(spilling(caps, square(1, 16, 4096), gib), core::Region::spill), 512 * mib);
 }
@@ -326,7 +327,8 @@ TEST_CASE("spill: the last pass comes again just where a mask or a block map hid
 
 TEST_CASE("spill: where strips are large enough, or where tuning says so") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const Problem p = resolved(in_halves(square(1, 1, 65536))), small = resolved(in_halves(square(1, 4, 512)));
+    const Problem p = resolved(in_halves(square(1, 1, 65536))),
+                  small = resolved(in_halves(square(1, 4, 512)));
     const auto plan_with = [&](const Problem& problem, const char* numbers) {
         return make_plan(caps, problem, make_backward(problem), tuning(numbers, "matrix"));
     };

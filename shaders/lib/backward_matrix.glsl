@@ -20,8 +20,10 @@
 #define P_PAIR converted_pair
 #include "lib/matrix_units.glsl"
 
-#ifndef KEY_VALUE
-const bool PAIRED = false;
+#ifdef KEY_VALUE
+const bool PAIRED = PAIRS != 0, LAGGING = PAIRS == 2;
+#else
+const bool PAIRED = false, LAGGING = false;
 #endif
 #ifdef SPILLED
 const uint OWNERS = SUBGROUPS / SLICES;
@@ -112,7 +114,7 @@ const uint BUF_SIZE = BUF_NUMBERS + 3 * NUMBERS_STRIDE;
 #else
 const uint BUF_SIZE = BUF_NUMBERS;
 #endif
-const uint POOL_PLACE = 2 * BUF_SIZE;
+const uint POOL_PLACE = 2 * BUF_SIZE + (LAGGING ? WALKED * QK_STRIDE : 0);
 const uint POOL_SCRATCH = POOL_PLACE + (ELEMENT_LAYOUT == 0 ? MATRIX_PLACES(M, N) : 0);
 const uint SCRATCH_P = P_MOVE == MOVE_SHARED ? 0 : M * FLOAT_STRIDE;
 const uint SCRATCH_END = SCRATCH_P + (P_MOVE >= MOVE_SHARED ? M * P_STRIDE : 0);
@@ -132,10 +134,11 @@ const uint POOL_SHARES = 0;
 const uint SHARE = (POOL_VEC4 - POOL_SHARES) / SUBGROUPS;  // in vec4
 
 #ifdef TURNED
-shared uvec2 pool[POOL_VEC4 * UNIT];
+#define POOL_TYPE uvec2
 #else
-shared uvec4 pool[POOL_VEC4];
+#define POOL_TYPE uvec4
 #endif
+shared POOL_TYPE pool[POOL_VEC4 * UNIT];
 
 #include "lib/operands.glsl"
 #include "lib/matrix_operands.glsl"

@@ -124,32 +124,45 @@ bool hold_numbers(Work w, HeldNumbers numbers) {
 #endif
 #endif
 
-// PAIRED subgroups exchange the weights P of a block: the subgroup for dvalue puts them here for the subgroup for dkey.
-// A weight of 0 means that the key is hidden. Blocks alternate between two places, so that one is read while the other
-// is written.
-#ifdef TURNED  // element by element: both subgroups have theirs in the same places
-const uint WEIGHTS_SIZE = M * N / POOL_FLOATS;
-void put_weights(ACCUMULATOR x, uint at) {
-    FOR_EACH(i, ELEMENTS / 2)
-        pool[at + i * SUBGROUP_SIZE + lane] = floatBitsToUint(vec2(x[2 * i], x[2 * i + 1]));
-}
-ACCUMULATOR get_weights(uint at) {
-    ACCUMULATOR x;
-    FOR_EACH(e, ELEMENTS) x[e] = uintBitsToFloat(pool[at + e / 2 * SUBGROUP_SIZE + lane][e % 2]);
-    return x;
-}
-#else
-const uint WEIGHTS_SIZE = M * FLOAT_STRIDE;
-#define put_weights put_floats
-ACCUMULATOR get_weights(uint at) {
-    ACCUMULATOR x;
-    coopMatLoad(x, pool, at, FLOAT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-    return x;
-}
-#endif
+// PAIRED subgroups exchange the weights P of a block: the subgroup for dvalue puts them here for the subgroup for dkey,
+// element by element, because both have theirs in the same places. A weight of 0 means that the key is hidden: others
+// are LEAST_PUT larger then. There are two places, so that one is read while the other is written: blocks take turns,
+// or tiles if a subgroup is LAGGING. Those exchange 16 bits, as P is multiplied.
+const float LEAST_PUT = LAGGING ? 1.0 / (1 << 14) : LEAST_WEIGHT;
+const uint WEIGHT_WORDS = LAGGING ? ELEMENTS / 2 : ELEMENTS;
+const uint WEIGHT_VECS = MATRIX_STEPS(WEIGHT_WORDS, POOL_FLOATS), WEIGHTS_SIZE = WEIGHT_VECS * SUBGROUP_SIZE;
+uint turn = 0;  // the place of the tile's weights
 uint weights_at(uint block, uint r, uint n) {
-    const uint place = block % 2 * OWNERS + owner;
-    return POOL_WEIGHTS + ((place * ROW_BLOCKS + r) * BLOCK_TILES + n) * WEIGHTS_SIZE;
+    const uint place = (LAGGING ? turn : block % 2) * OWNERS + owner;
+    return POOL_WEIGHTS + ((place * ROW_BLOCKS + r) * BLOCK_TILES + n) * WEIGHTS_SIZE + lane;
+}
+void put_weights(ACCUMULATOR x, uint at) {
+    FOR_EACH(v, WEIGHT_VECS) {
+        POOL_TYPE words;
+        FOR_EACH(i, POOL_FLOATS) {
+            const uint w = min(v * POOL_FLOATS + i, WEIGHT_WORDS - 1);
+            if (LAGGING) words[i] = word_of_pair(P_PAIR(x[2 * w % ELEMENTS], x[(2 * w + 1) % ELEMENTS]));
+            else words[i] = floatBitsToUint(x[w]);
+        }
+        pool[at + v * SUBGROUP_SIZE] = words;
+    }
+}
+ACCUMULATOR get_weights(uint at) {
+    ACCUMULATOR x;
+    FOR_EACH(v, WEIGHT_VECS) {
+        const POOL_TYPE words = pool[at + v * SUBGROUP_SIZE];
+        FOR_EACH(i, POOL_FLOATS) {
+            const uint w = min(v * POOL_FLOATS + i, WEIGHT_WORDS - 1);
+            if (LAGGING) {
+                const vec2 pair = floats_of_word(words[i]);
+                x[2 * w % ELEMENTS] = pair.x;
+                x[(2 * w + 1) % ELEMENTS] = pair.y;
+            } else {
+                x[w] = uintBitsToFloat(words[i]);
+            }
+        }
+    }
+    return x;
 }
 
 #include "lib/backward_matrix_slopes.glsl"
@@ -189,7 +202,7 @@ void find_plain(uint buf, uint block, uint mask) {
                 const uint x = r * BLOCK_TILES + n;
                 const float added = MASK_IS_PLAIN ? MASK_OF(r, mask + n, e) : 0;
                 const bool hidden = HIDES_IN_PLAIN && floatBitsToUint(added) == MINUS_INFINITY;
-                const float least = PAIRED && HIDES_IN_PLAIN ? LEAST_WEIGHT : 0;  // a weight of 0 is a hidden key's
+                const float least = PAIRED && HIDES_IN_PLAIN ? LEAST_PUT : 0;  // a weight of 0 is a hidden key's
                 const float lse_of_tile = MINUS_LSE(r, e) + LACKS(r, e);
                 const float p = hidden ? 0 : EXP2(PLAIN_EXPONENT(scores[x][e], added, lse_of_tile)) + least;
                 scores[x][e] = p;
@@ -249,7 +262,7 @@ void find_finished(Work w, uint first_key, uint buf, uint block) {
 #ifdef MASK_GRADIENT
                 derivative = 1;  // the mask is added after the softcap
 #endif
-                if (PAIRED) weights[e] = hidden ? 0 : p * derivative + LEAST_WEIGHT;
+                if (PAIRED) weights[e] = hidden ? 0 : p * derivative + LEAST_PUT;
                 else if (WANTS_DS) dp[x][e] = hidden ? 0 : p * derivative * dp[x][e];  // as pairs do
 #if !defined(KEY_VALUE) && !defined(MASK_GRADIENT)
                 row_sum[r][slot(e)] += p;
@@ -286,14 +299,14 @@ void add_loss() {
 #endif
 
 #ifdef KEY_VALUE
-#define SPILL SPILL_BLOCK
+#define SPILL(block) SPILL_BLOCK(spill_at, block)
 // Spills zeros for a block that is left out.
 void spill_nothing(uint block) {
     if (SPILLS) {
         FOR_EACH(x, ROW_BLOCKS * BLOCK_TILES) scores[x] = ZEROS;
         MOVE_TO_LEFT(scores)
     }
-    SPILL_BLOCK(block)
+    SPILL_BLOCK(spill_at, block)
 }
 #else
 #define SPILL(block)
@@ -331,17 +344,17 @@ void begin_paired_block(uint buf, uint block) {
     }
     if (!finds_dkey) begin_scores(block);
 }
-// Turns dP - delta into dS. With `may_hide` a weight may be 0, which means a hidden key whose dP may be anything.
-void take_weights(uint block, bool may_hide) {
-    const float least = may_hide ? LEAST_WEIGHT : 0;
-    FOR_EACH(n, BLOCK_TILES)
-        FOR_EACH(r, ROW_BLOCKS) {
-            const ACCUMULATOR weights = get_weights(weights_at(block, r, n));
-            FOR_EACH(e, ELEMENTS) {
-                const float ds = scores[r * BLOCK_TILES + n][e] * (weights[e] - least);
-                scores[r * BLOCK_TILES + n][e] = may_hide && IS_ZERO(weights[e]) ? 0 : ds;
-            }
+// Turns dP - delta into dS by the weights from `weights_from` on. With `may_hide` a weight may be 0, which means a hidden
+// key whose dP may be anything.
+void take_weights(uint weights_from, bool may_hide) {
+    const float least = may_hide ? LEAST_PUT : 0;
+    FOR_EACH(x, ROW_BLOCKS * BLOCK_TILES) {
+        const ACCUMULATOR weights = get_weights(weights_from + x * WEIGHTS_SIZE);
+        FOR_EACH(e, ELEMENTS) {
+            const float ds = scores[x][e] * (weights[e] - least);
+            scores[x][e] = may_hide && IS_ZERO(weights[e]) ? 0 : ds;
         }
+    }
 }
 
 // ADD_BLOCK for two subgroups that share their keys. The one for dvalue computes S, P and the sum over dO, the one for
@@ -354,13 +367,15 @@ void take_weights(uint block, bool may_hide) {
     if (!(finish)) hold_masks(block); \
     if (!finds_dkey) find; \
     barrier(); \
-    if (finds_dkey) take_weights(block, HIDES_IN_PLAIN || (finish)); \
+    if (finds_dkey) take_weights(weights_at(block, 0, 0), HIDES_IN_PLAIN || (finish)); \
     MOVE_TO_LEFT(scores) \
     if (finds_dkey) SPILL(block) \
     add_to_qk(finds_dkey ? SUMMED_QK(buf, block, at_qk) : SUMMED_V(buf, block, at_v)); \
 }
+#include "lib/backward_matrix_lag.glsl"
 #define ADD_BLOCK(buf, block, in_plain_tile, finish, find) \
-    if (PAIRED) ADD_PAIRED_BLOCK(buf, block, finish, find) \
+    if (LAGGING) ADD_LAGGING_BLOCK(buf, finish, find) \
+    else if (PAIRED) ADD_PAIRED_BLOCK(buf, block, finish, find) \
     else ADD_OWN_BLOCK(buf, block, in_plain_tile, finish, find)
 #else
 #define ADD_BLOCK ADD_OWN_BLOCK

@@ -7,7 +7,7 @@ const bool SPILLS = SPILLED_ROWS != 0;
 const uint STEP_ROWS = WALKED, STEP_KEYS = HELD_ROWS;
 #include "lib/spill.glsl"
 
-uint spill_at;  // where the walked tile's dS^T of the subgroup's keys goes
+uint spill_at, spill_before;  // where dS^T of the subgroup's keys goes, of the walked tile and of the one before
 
 // A tile of backward_matrix_spilled.comp reads all steps of its rows if some row sees some of the keys. So the walked
 // rows are extended to whole such tiles.
@@ -18,15 +18,15 @@ uvec2 with_whole_tiles(uvec2 rows, uint num_queries) {
 }
 
 #ifdef TURNED
-#define SPILL_BLOCK(block)
+#define SPILL_BLOCK(at, block)
 #else
 // A macro, because NVIDIA's compiler unrolls no loop around a call that it can leave in several ways.
-#define SPILL_BLOCK(block) \
+#define SPILL_BLOCK(at, block) \
     if (SPILLS) { \
         FOR_EACH(r, ROW_BLOCKS) \
             FOR_EACH(k, KEY_STEPS) \
                 coopMatStore(p_own[r * KEY_STEPS + k], SpillOut(push.spill).x, \
-                             spill_at + r * SPILLED_KEYS + ((block) * KEY_STEPS + k) * SPILLED_MATRIX, K / 8, \
+                             (at) + r * SPILLED_KEYS + ((block) * KEY_STEPS + k) * SPILLED_MATRIX, K / 8, \
                              OWN_ORDER); \
     }
 #endif

@@ -21,6 +21,16 @@ struct Fetched {  // a stage of a tile, on its way from global memory to the poo
     STORED8 qk[QK_ITEMS], v[V_ITEMS];
 };
 
+// Where a walked tile's rows of qk are read and stored: in the tile's buffer or, where a subgroup is LAGGING, in one of
+// three places that tiles take in turns.
+#ifdef KEY_VALUE
+uint qk_before, qk_now, qk_next;
+#define QK_OF(buf) (LAGGING ? qk_now : (buf))
+#define QK_STORED(buf) (LAGGING ? qk_next : (buf))
+#else
+#define QK_OF(buf) (buf)
+#define QK_STORED(buf) (buf)
+#endif
 #ifdef TURNED
 #include "lib/backward_matrix_turned.glsl"
 #else
@@ -37,7 +47,8 @@ void fetch_whole_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
     FETCH_INNER(fetched.v, v_stage, V_ITEMS, V_VECS, 0, HEAD_DIM_V, WHOLE_V)
 }
 void store_stage(uint buf, uint stage, Fetched fetched) {
-    const uint at_qk = buf + stage * STAGED_ROWS * QK_STRIDE, at_v = buf + BUF_V + stage * STAGED_ROWS * V_STRIDE;
+    const uint at_qk = QK_STORED(buf) + stage * STAGED_ROWS * QK_STRIDE;
+    const uint at_v = buf + BUF_V + stage * STAGED_ROWS * V_STRIDE;
     STORE(at_qk, QK_STRIDE, QK_ITEMS, QK_VECS, operands_of(fetched.qk[t]))
     STORE(at_v, V_STRIDE, V_ITEMS, V_VECS, operands_of(fetched.v[t]))
 }
@@ -59,7 +70,7 @@ void clear_padding() {
 #define ZERO_ROWS(buf, is_dropped) \
     for (uint row = thread; row < WALKED; row += THREADS) \
         if (is_dropped) { \
-            for (uint i = 0; i < QK_VECS; i++) pool[(buf) + row * QK_STRIDE + i] = uvec4(0); \
+            for (uint i = 0; i < QK_VECS; i++) pool[QK_OF(buf) + row * QK_STRIDE + i] = uvec4(0); \
             for (uint i = 0; i < V_VECS; i++) pool[(buf) + BUF_V + row * V_STRIDE + i] = uvec4(0); \
         }
 #endif

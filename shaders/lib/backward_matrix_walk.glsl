@@ -229,11 +229,20 @@ void walk_head(uint head, bool can_be_plain) {
     place_head(here);
     find_offsets(walked_qk, walked_v);
     barrier();
+#ifdef KEY_VALUE
+    if (LAGGING) {
+        place_spill(here);
+        begin_lag();
+    }
+#endif
     FOR_EACH(stage, STAGES) {
         Fetched fetched;
         fetch_stage(walked_qk, walked_v, stage, fetched);
         store_stage(0, stage, fetched);
     }
+#ifdef KEY_VALUE
+    if (LAGGING) qk_next = BUF_SIZE;
+#endif
     Numbers numbers;
     fetch_numbers(numbers);
     bool saw_odd = store_numbers(0, numbers);
@@ -270,7 +279,13 @@ void walk_head(uint head, bool can_be_plain) {
         buf = other;
         here.first = next;
         tile = next_tile;
+#ifdef KEY_VALUE
+        if (LAGGING) move_lag();
+#endif
     }
+#ifdef KEY_VALUE
+    if (LAGGING) end_lag();
+#endif
 }
 
 // Goes through all tiles. With `rows_are_plain` no held row has a factor or is empty, and the rows' masks are plain.

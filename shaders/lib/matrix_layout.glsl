@@ -110,11 +110,15 @@ uvec2 place_of(ACCUMULATOR places, uint e) {
 #define PAIR f16vec2
 PAIR pair_of(float a, float b) { return PAIR(a, b); }
 PAIR rounded_pair(float a, float b) { return pair_of(a, b); }
+uint word_of_pair(PAIR pair) { return packFloat2x16(pair); }
+vec2 floats_of_word(uint word) { return vec2(unpackFloat2x16(word)); }
 #else
 // These numbers are positive and finite, so two additions round a pair. NVIDIA 580 takes five instructions more to
 // convert one to bfloat16 (H200, D128: -13 %).
 #define PAIR bf16vec2
 spirv_instruction(id = 124) PAIR pair_of_word(uint word);  // OpBitcast
+spirv_instruction(id = 124) uint word_of_pair(PAIR pair);
+vec2 floats_of_word(uint word) { return uintBitsToFloat(uvec2(word << 16, word & 0xffff0000)); }
 PAIR pair_of(float a, float b) {
     return pair_of_word(floatBitsToUint(a) + 0x8000 >> 16 | floatBitsToUint(b) + 0x8000 & 0xffff0000);
 }

@@ -34,15 +34,15 @@ constexpr BackwardMatrixRow rows[] = {
     {"nvidia-backward-matrix-d64", Device::nvidia_driver, 64,
      in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 32, .kv_subgroups = 4, .kv_row_blocks = 2,
       .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spilled_subgroups = 8})},
-    // H200: 5.56 ms, without dS in scratch 6.09. H100: 6.55 ms without. dbias alone takes 4.4 ms on an H200.
+    // H200: 5.12 ms, without dS in scratch 6.09. H100: 6.55 ms without. dbias alone takes 4.4 ms on an H200.
     {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128,
      in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 1,
       .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spill = 1, .spilled_subgroups = 8,
-      .spilled_row_blocks = 4, .spilled_slices = 2, .spilled_ahead = 4})},
-    // H200: 6.90 ms, without dS in scratch 8.99.
+      .spilled_row_blocks = 8, .spilled_slices = 4, .spilled_ahead = 4})},
+    // H200: 6.0 ms, with kv_paired 1 6.6.
     {"nvidia-backward-matrix-d256-paired", Device::nvidia_driver, 256,
      in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1,
-      .kv_walked = 16, .kv_paired = 1, .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 4, .spill = 1,
+      .kv_walked = 16, .kv_paired = 2, .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 4, .spill = 1,
       .spilled_subgroups = 8, .spilled_row_blocks = 4, .spilled_slices = 4, .spilled_ahead = 4})},
     // H200: 10.6 ms, without dS in scratch.
     {"nvidia-backward-matrix-d256", Device::nvidia_driver, 256,
@@ -239,7 +239,10 @@ struct BackwardDirection : MatrixDirection {
         if (!turned) n.q_v_staged = 0;
         if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
         n.q_walked = std::max(n.q_walked, block_of(shape));
-        n.kv_walked = std::max(n.kv_walked, block_of(shape));
+        // A subgroup must not wait for its own stores to shared memory where the other of a pair does not come, and
+        // at 256 head dims masks have no room beside a third tile of query.
+        if (n.kv_paired == 2 && (n.move >= MOVE_SHARED || stages_masks(n, problem))) n.kv_paired = 1;
+        n.kv_walked = n.kv_paired == 2 ? block_of(shape) : std::max(n.kv_walked, block_of(shape));
         n.mask_walked = std::max(n.mask_walked, block_of(shape));
         n.spilled_walked = std::max({n.spilled_walked, block_of(shape), shape.m});
         return n;
@@ -247,8 +250,12 @@ struct BackwardDirection : MatrixDirection {
     // A row spills no dS where the caller's numbers do not go with that, unless they ask for it.
     Result<bool> apply_tuning(Numbers& n) const {
         auto ok = set_numbers(n, options.tuning, fields());
-        const bool asked = ("," + options.tuning).find(",spill=") != std::string::npos;
-        if (ok && !asked && !malformed_spill(n).empty()) n.spill = 0;
+        const auto asked = [&](const char* number) {
+            return ("," + options.tuning).find(fmt::format(",{}=", number)) != std::string::npos;
+        };
+        if (ok && n.kv_paired == 2 && n.move >= MOVE_SHARED && !asked("kv_paired")) n.kv_paired = 1;
+        if (ok && n.kv_paired == 2 && !asked("kv_walked")) n.kv_walked = block_of(n.shape);
+        if (ok && !asked("spill") && !malformed_spill(n).empty()) n.spill = 0;
         return ok;
     }
     std::string why_not() const {
@@ -267,7 +274,10 @@ struct BackwardDirection : MatrixDirection {
         if (n.mask_chunks == 0 || n.mask_chunks > 16 || n.mask_chunks % 2 != 0)
             return "mask_chunks is an even number up to 16";
         if (std::string why = malformed_spill(n); !why.empty()) return why;
-        if (n.kv_apart > 1 || n.kv_paired > 1) return "kv_apart and kv_paired are 0 or 1";
+        if (n.kv_apart > 1 || n.kv_paired > 2) return "kv_apart is 0 or 1, and kv_paired 0, 1 or 2";
+        if (n.kv_paired == 2 && (n.turned != 0 || n.kv_stages != 1 || n.kv_walked != n.shape.n ||
+                                n.kv_walked != n.shape.k))
+            return "kv_paired=2 goes with turned=0, and tiles of one matrix";
         if (n.kv_paired != 0 && (n.kv_apart != 0 || n.kv_subgroups % 2 != 0))
             return "kv_paired goes with an even kv_subgroups and kv_apart=0";
         if (n.kv_paired != 0 && problem.head_dim_qk != problem.head_dim_v)
@@ -279,6 +289,7 @@ struct BackwardDirection : MatrixDirection {
     }
     std::string unfit(const Numbers& n) const {
         if (n.move == MOVE_CONVERT) return "move=1 is for the forward";
+        if (n.kv_paired == 2 && n.move >= MOVE_SHARED) return "kv_paired=2 goes with move=0";
         return why_no_move(problem, n.shape, n.layout, n.move, n.turned);
     }
     uint32_t most_threads(const Numbers& n) const {
@@ -438,7 +449,7 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
                                                 (n.kv_paired != 0 ? 0 : matrices_of(n, own, p.head_dim_v))));
     auto launch = matrix_pass<kernels::backward_matrix_key_value>(c, plan, MatrixPass::key_value, pass.steps);
     launch.constants.gradients = gradients;
-    launch.constants.paired = n.kv_paired != 0;
+    launch.constants.paired = n.kv_paired;
     launch.writes = (dvalue ? bit(Region::dvalue) : 0) | (dkey ? bit(Region::dkey) : 0);
     if (dkey && spills(plan)) {
         launch.constants.spilled_rows = n.spilled_held();
@@ -587,8 +598,11 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
                 (keys_are_held ? own.walked * MATRIX_STRIDE(held) : held * MATRIX_STRIDE(own.walked));
     }
     if (keys_are_held && n.kv_paired != 0) {  // Pairs exchange weights, of two blocks if a tile has two.
-        const uint32_t places = std::min(own.walked / block_of(s), 2u);
-        pool += places * n.kv_owners() * own.row_blocks * (block_of(s) / s.n) * block;
+        const uint32_t places = n.kv_paired == 2 ? 2 : std::min(own.walked / block_of(s), 2u);
+        const uint32_t words = s.m * s.n / n.subgroup_size / (n.kv_paired == 2 ? 2 : 1);  // of an invocation
+        const uint32_t weights = ceil_div(words, n.turned != 0 ? 2 : 4) * n.subgroup_size / (n.turned != 0 ? 2 : 1);
+        pool += places * n.kv_owners() * own.row_blocks * (block_of(s) / s.n) * weights;
+        if (n.kv_paired == 2) pool += own.walked * stride(p.head_dim_qk);  // a third tile of query
     }
     // Before and after the loop each subgroup has a share: the rows of one step of what it holds or of one matrix of a
     // sum, and two numbers for each row.

@@ -109,8 +109,8 @@ void add_strips(const DeviceCaps& caps, const Pass& pass, const PassCut& cut, Pl
             add_part(caps, writer, {head, 0, 0}, {heads, pass.grid[1], pass.grid[2]}, steps, cut.unit,
                      cut.limit, plan);
             const auto tiles = tiles_of(s.sizes, span);
-            add_part(caps, reader, {head, tiles[0], 0}, {heads, tiles[1] - tiles[0], 1}, steps, s.sizes.tile_flops,
-                     cut.limit, plan);
+            add_part(caps, reader, {head, tiles[0], 0}, {heads, tiles[1] - tiles[0], 1}, steps,
+                     s.sizes.tile_flops, cut.limit, plan);
         }
     }
 }

@@ -44,7 +44,8 @@ struct BackwardMatrixNumbers {
     uint32_t q_slices = 1;   // slices of dquery's head dims, one a workgroup
     uint32_t kv_slices = 1;  // slices of the head dims of dkey and dvalue
     uint32_t kv_apart = 0;   // 1: dkey and dvalue have a pass each
-    uint32_t kv_paired = 0;  // 1: two subgroups share their keys, one finds dvalue and the other dkey
+    uint32_t kv_paired =
+        0;  // 1: two subgroups share their keys, one finds dvalue and the other dkey; 2: a step later
     uint32_t mask_subgroups = 4, mask_row_blocks = 1, mask_walked = 16, mask_chunks = 2;
     // If spill is not 0, the pass for dkey spills dS, and dquery is a product of that and key. With 1 it does so where
     // strips of dS are large enough to pay, with 2 wherever they have room. The workgroup of that product has
@@ -68,9 +69,8 @@ struct BackwardMatrixNumbers {
     uint32_t q_threads() const { return q_subgroups * subgroup_size; }
     uint32_t kv_threads() const { return kv_subgroups * subgroup_size; }
     uint32_t q_held() const { return q_subgroups * q_row_blocks * shape.m; }  // query rows of a workgroup
-    uint32_t kv_owners() const {
-        return kv_subgroups >> kv_paired;
-    }  // subgroups or pairs with keys of their own
+    // Subgroups or pairs with keys of their own.
+    uint32_t kv_owners() const { return kv_paired != 0 ? kv_subgroups / 2 : kv_subgroups; }
     uint32_t kv_held() const { return kv_owners() * kv_row_blocks * shape.m; }  // keys of a workgroup
     uint32_t spilled_threads() const { return spilled_subgroups * subgroup_size; }
     uint32_t spilled_held() const {

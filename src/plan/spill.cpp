@@ -33,7 +33,7 @@ struct Spilling {
     const SpillSizes& sizes;
     const Pass& pass;
     uint64_t room, kept_room, all_room;  // bytes for dS, for accumulators between strips, and for both
-    uint64_t step_limit;       // steps that a dispatch may have
+    uint64_t step_limit;                 // steps that a dispatch may have
     uint32_t multiprocessors;
 
     bool is_bounded() const {
@@ -50,8 +50,9 @@ struct Spilling {
         const uint64_t steps = std::min(strip.steps, std::max<uint64_t>(1, pass.longest));
         const double share = static_cast<double>(strip.steps) / static_cast<double>(pass.steps);
         const double tiles = static_cast<double>(sizes.tiles_of_head * strip.heads) * share;
-        double time = time_of(strip.heads * pass.grid[1], static_cast<double>(product(steps, pass.step_flops))) +
-                      time_of(static_cast<uint64_t>(std::ceil(tiles)), static_cast<double>(sizes.tile_flops));
+        double time =
+            time_of(strip.heads * pass.grid[1], static_cast<double>(product(steps, pass.step_flops))) +
+            time_of(static_cast<uint64_t>(std::ceil(tiles)), static_cast<double>(sizes.tile_flops));
         if (strip.steps < pass.steps)
             time += 2 * flops_per_kept_byte * static_cast<double>(kept_bytes(strip)) / multiprocessors;
         return time * static_cast<double>(count(strip));
@@ -76,7 +77,8 @@ std::optional<Strip> strip_of(const Spilling& s, uint64_t heads) {
     const uint64_t most = fit / sizes.steps_of_tile * sizes.steps_of_tile;
     if (most * sizes.step_rows < least_strip_rows) return {};
     const uint64_t strips = ceil_div(sizes.steps_of_head, most);
-    return Strip{heads, ceil_div(ceil_div(sizes.steps_of_head, strips), sizes.steps_of_tile) * sizes.steps_of_tile};
+    return Strip{heads,
+                 ceil_div(ceil_div(sizes.steps_of_head, strips), sizes.steps_of_tile) * sizes.steps_of_tile};
 }
 
 // Returns the strips that take the least time, or none if there is no room.
@@ -99,14 +101,15 @@ bool add_spill(const PassContext& c, const SpillSizes& s, bool wanted, const Pas
     const uint64_t states = rows_of(plan.problem) / plan.problem.seqlen_q * s.states_of_head * 4;
     const uint64_t taken = states + 3 * scratch_alignment, left = scratch_left(c.caps, c.options, plan);
     if (left <= taken || pass.steps > UINT32_MAX) return false;
-    Spilling spilling{.problem = plan.problem,
-                      .sizes = s,
-                      .pass = pass,
-                      .room = uint64_t{8} << 32,  // an index counts vec4 in 31 bits
-                      .kept_room = left - taken,
-                      .all_room = left - taken,
-                      .step_limit = std::max<uint64_t>(1, dispatch_limit(c.caps, c.options) / pass.step_flops),
-                      .multiprocessors = multiprocessors_of(c.caps)};
+    Spilling spilling{
+        .problem = plan.problem,
+        .sizes = s,
+        .pass = pass,
+        .room = uint64_t{8} << 32,  // an index counts vec4 in 31 bits
+        .kept_room = left - taken,
+        .all_room = left - taken,
+        .step_limit = std::max<uint64_t>(1, dispatch_limit(c.caps, c.options) / pass.step_flops),
+        .multiprocessors = multiprocessors_of(c.caps)};
     if (c.options.max_scratch_bytes == 0) {
         const uint64_t local = c.caps.device_local_bytes;
         spilling.room = std::min(default_max_scratch_bytes, local != 0 ? local / 16 : UINT64_MAX);
