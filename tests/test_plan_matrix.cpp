@@ -327,7 +327,7 @@ TEST_CASE("spill: the last pass comes again just where a mask or a block map hid
 
 TEST_CASE("spill: where strips are large enough, or where tuning says so") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    const Problem p = resolved(in_halves(square(1, 1, 65536))),
+    const Problem p = resolved(in_halves(square(1, 1, 262144))),
                   small = resolved(in_halves(square(1, 4, 512)));
     const auto plan_with = [&](const Problem& problem, const char* numbers) {
         return make_plan(caps, problem, make_backward(problem), tuning(numbers, "matrix"));

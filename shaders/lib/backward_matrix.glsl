@@ -21,9 +21,15 @@
 #include "lib/matrix_units.glsl"
 
 #ifdef KEY_VALUE
-const bool PAIRED = PAIRS != 0, LAGGING = PAIRS == 2;
+const bool PAIRED = PAIRS != 0;
 #else
-const bool PAIRED = false, LAGGING = false;
+const bool PAIRED = false;
+#endif
+#if defined(KEY_VALUE) && !defined(TURNED)
+#define MAY_LAG
+const bool LAGGING = PAIRS == 2;
+#else
+const bool LAGGING = false;
 #endif
 #ifdef SPILLED
 const uint OWNERS = SUBGROUPS / SLICES;

@@ -372,7 +372,11 @@ void take_weights(uint weights_from, bool may_hide) {
     if (finds_dkey) SPILL(block) \
     add_to_qk(finds_dkey ? SUMMED_QK(buf, block, at_qk) : SUMMED_V(buf, block, at_v)); \
 }
+#ifdef MAY_LAG
 #include "lib/backward_matrix_lag.glsl"
+#else
+#define ADD_LAGGING_BLOCK(buf, finish, find) {}
+#endif
 #define ADD_BLOCK(buf, block, in_plain_tile, finish, find) \
     if (LAGGING) ADD_LAGGING_BLOCK(buf, finish, find) \
     else if (PAIRED) ADD_PAIRED_BLOCK(buf, block, finish, find) \

@@ -23,7 +23,7 @@ struct Fetched {  // a stage of a tile, on its way from global memory to the poo
 
 // Where a walked tile's rows of qk are read and stored: in the tile's buffer or, where a subgroup is LAGGING, in one of
 // three places that tiles take in turns.
-#ifdef KEY_VALUE
+#ifdef MAY_LAG
 uint qk_before, qk_now, qk_next;
 #define QK_OF(buf) (LAGGING ? qk_now : (buf))
 #define QK_STORED(buf) (LAGGING ? qk_next : (buf))

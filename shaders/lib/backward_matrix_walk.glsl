@@ -229,7 +229,7 @@ void walk_head(uint head, bool can_be_plain) {
     place_head(here);
     find_offsets(walked_qk, walked_v);
     barrier();
-#ifdef KEY_VALUE
+#ifdef MAY_LAG
     if (LAGGING) {
         place_spill(here);
         begin_lag();
@@ -240,7 +240,7 @@ void walk_head(uint head, bool can_be_plain) {
         fetch_stage(walked_qk, walked_v, stage, fetched);
         store_stage(0, stage, fetched);
     }
-#ifdef KEY_VALUE
+#ifdef MAY_LAG
     if (LAGGING) qk_next = BUF_SIZE;
 #endif
     Numbers numbers;
@@ -279,11 +279,11 @@ void walk_head(uint head, bool can_be_plain) {
         buf = other;
         here.first = next;
         tile = next_tile;
-#ifdef KEY_VALUE
+#ifdef MAY_LAG
         if (LAGGING) move_lag();
 #endif
     }
-#ifdef KEY_VALUE
+#ifdef MAY_LAG
     if (LAGGING) end_lag();
 #endif
 }
