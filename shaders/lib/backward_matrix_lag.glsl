@@ -1,7 +1,7 @@
-// LAGGING pairs of subgroups: the subgroup for dkey finds dP of a tile together with the other's S, but dS and its share
-// of dkey a step later, when the other has put P. So a tile has one barrier, and while one subgroup waits for its
-// exponentials the other multiplies. Tiles are one block, and of query three are there: the one before, this one, and
-// the next one, which is staged.
+// LAGGING pairs of subgroups: the subgroup for dkey finds dP of a tile together with the other's S, but dS and its
+// share of dkey a step later, when the other has put P. So a tile without odd rows has one barrier, and while one
+// subgroup waits for its exponentials the other multiplies. A tile is one block. There are three tiles of query: the
+// one before, this one, and the next one, which is staged.
 bool hides_before;  // a weight of 0 means a hidden key, in the tile before
 const uint WEIGHTS_OF_TURN = OWNERS * ROW_BLOCKS * BLOCK_TILES * WEIGHTS_SIZE;
 

@@ -127,8 +127,15 @@ bool hold_numbers(Work w, HeldNumbers numbers) {
 // PAIRED subgroups exchange the weights P of a block: the subgroup for dvalue puts them here for the subgroup for dkey,
 // element by element, because both have theirs in the same places. A weight of 0 means that the key is hidden: others
 // are LEAST_PUT larger then. There are two places, so that one is read while the other is written: blocks take turns,
-// or tiles if a subgroup is LAGGING. Those exchange 16 bits, as P is multiplied.
-const float LEAST_PUT = LAGGING ? 1.0 / (1 << 14) : LEAST_WEIGHT;
+// or tiles if a subgroup is LAGGING. Those exchange operands of 16 bits, in float16 multiplied so that a small weight
+// keeps its digits: it may have a large dP.
+#if defined(F16) || defined(F16_OPERANDS)
+#define PUT_SCALE (LAGGING ? 4096.0 : 1.0)
+#define LEAST_PUT (LAGGING ? 1.0 / (1 << 26) : LEAST_WEIGHT)
+#else
+#define PUT_SCALE 1.0
+#define LEAST_PUT LEAST_WEIGHT
+#endif
 const uint WEIGHT_WORDS = LAGGING ? ELEMENTS / 2 : ELEMENTS;
 const uint WEIGHT_VECS = MATRIX_STEPS(WEIGHT_WORDS, POOL_FLOATS), WEIGHTS_SIZE = WEIGHT_VECS * SUBGROUP_SIZE;
 uint turn = 0;  // the place of the tile's weights
@@ -141,8 +148,12 @@ void put_weights(ACCUMULATOR x, uint at) {
         POOL_TYPE words;
         FOR_EACH(i, POOL_FLOATS) {
             const uint w = min(v * POOL_FLOATS + i, WEIGHT_WORDS - 1);
-            if (LAGGING) words[i] = word_of_pair(P_PAIR(x[2 * w % ELEMENTS], x[(2 * w + 1) % ELEMENTS]));
-            else words[i] = floatBitsToUint(x[w]);
+            if (LAGGING) {
+                const vec2 pair = PUT_SCALE * vec2(x[2 * w % ELEMENTS], x[(2 * w + 1) % ELEMENTS]);
+                words[i] = word_of_pair(P_PAIR(pair.x, pair.y));
+            } else {
+                words[i] = floatBitsToUint(x[w]);
+            }
         }
         pool[at + v * SUBGROUP_SIZE] = words;
     }
@@ -154,7 +165,7 @@ ACCUMULATOR get_weights(uint at) {
         FOR_EACH(i, POOL_FLOATS) {
             const uint w = min(v * POOL_FLOATS + i, WEIGHT_WORDS - 1);
             if (LAGGING) {
-                const vec2 pair = floats_of_word(words[i]);
+                const vec2 pair = floats_of_word(words[i]) / PUT_SCALE;
                 x[2 * w % ELEMENTS] = pair.x;
                 x[(2 * w + 1) % ELEMENTS] = pair.y;
             } else {
@@ -344,8 +355,8 @@ void begin_paired_block(uint buf, uint block) {
     }
     if (!finds_dkey) begin_scores(block);
 }
-// Turns dP - delta into dS by the weights from `weights_from` on. With `may_hide` a weight may be 0, which means a hidden
-// key whose dP may be anything.
+// Turns dP - delta into dS by the weights from `weights_from` on. With `may_hide` a weight may be 0, which means a
+// hidden key whose dP may be anything.
 void take_weights(uint weights_from, bool may_hide) {
     const float least = may_hide ? LEAST_PUT : 0;
     FOR_EACH(x, ROW_BLOCKS * BLOCK_TILES) {

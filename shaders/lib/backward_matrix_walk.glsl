@@ -155,11 +155,12 @@ bool add_plain_tile(uint buf, uint other) {
         Fetched fetched;
         Numbers numbers;
         fetch_whole_stage(walked_qk, walked_v, stage, fetched);
-        if (BLOCKS == 1) fetch_numbers(numbers);
+        if (BLOCKS == 1) fetch_numbers(numbers);  // behind the block it would be waited for (H200, D256: -1 %)
         FOR_EACH(i, BLOCKS / STAGES) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             ADD_BLOCK(buf, block, true, false, find_plain(buf, block, 0))
-            if (BLOCKS > 1 && block == 0) fetch_numbers(numbers);  // earlier it holds registers for longer (H200, D64: -4 %)
+            // With two blocks, earlier it holds registers for longer (H200, D64: -4 %).
+            if (BLOCKS > 1 && block == 0) fetch_numbers(numbers);
         }
         store_stage(other, stage, fetched);
         if (stage == 0) odd = store_numbers(other, numbers);

@@ -239,8 +239,9 @@ struct BackwardDirection : MatrixDirection {
         if (!turned) n.q_v_staged = 0;
         if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
         n.q_walked = std::max(n.q_walked, block_of(shape));
-        // A subgroup must not wait for its own stores to shared memory where the other of a pair does not come, and
-        // at 256 head dims masks have no room beside a third tile of query.
+        // With P in shared memory lagging pairs are right on an H200 and wrong on lavapipe with 256 bits, where
+        // subgroupBarrier() seems to wait for the other subgroups, too: these are in another branch. At 256 head dims
+        // masks have no room beside a third tile of query.
         if (n.kv_paired == 2 && (n.move >= MOVE_SHARED || stages_masks(n, problem))) n.kv_paired = 1;
         n.kv_walked = n.kv_paired == 2 ? block_of(shape) : std::max(n.kv_walked, block_of(shape));
         n.mask_walked = std::max(n.mask_walked, block_of(shape));
@@ -425,7 +426,7 @@ SpillSizes spill_sizes(const Numbers& n, const Problem& p) {
             .steps_of_head = ceil_div(p.seqlen_q, n.kv_walked),
             .steps_of_tile = n.spilled_held() / n.kv_walked,
             .states_of_head = ceil_div(p.seqlen_q, n.q_held()),
-            .tiles_of_head = p.group_size * ceil_div(p.seqlen_q, n.spilled_held()),
+            .tiles_of_head = uint64_t{p.group_size} * ceil_div(p.seqlen_q, n.spilled_held()),
             .tile_flops = uint64_t{n.spilled_held()} * p.seqlen_kv * 2 * p.head_dim_qk};
 }
 
@@ -456,9 +457,7 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
         set_spill(launch, plan);
         launch.writes |= bit(Region::spill);
         pass.strips = strips_of(plan, spill_sizes(n, p), pass);
-        // Its rows are extended to whole tiles of the reader at both ends.
-        pass.longest = std::min(pass.steps,
-                                pass.longest + uint64_t{2} * p.group_size * pass.strips->sizes.steps_of_tile);
+        pass.longest = longest_spilling(pass, pass.strips->sizes);
         pass.strips->reader = [&c, &plan] { return spilled_pipeline(c, plan); };
     }
     pass.pipeline = resumable(launch);

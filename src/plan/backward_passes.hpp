@@ -110,6 +110,8 @@ std::function<Pipeline(bool)> resumable(Launch<K> launch) {
 // is true of the plan then.
 bool add_spill(const PassContext& c, const SpillSizes& sizes, bool wanted, const Pass& pass, Plan& plan);
 bool spills(const Plan& plan);
+// The longest loop of such a pass, whose rows are extended to whole tiles of the reader at both ends.
+uint64_t longest_spilling(const Pass& pass, const SpillSizes& sizes);
 // The strips of such a plan, without their reader.
 Strips strips_of(const Plan& plan, const SpillSizes& sizes, const Pass& pass);
 

@@ -33,6 +33,7 @@ struct Spilling {
     const Problem& problem;
     const SpillSizes& sizes;
     const Pass& pass;
+    uint64_t longest;                    // loop of the pass when it spills
     uint64_t room, kept_room, all_room;  // bytes for dS, for accumulators between strips, and for both
     uint64_t step_limit;                 // steps that a dispatch may have
     uint32_t multiprocessors;
@@ -41,14 +42,15 @@ struct Spilling {
         const Problem& p = problem;
         return p.bound_hi < int64_t{p.seqlen_kv} - 1 || p.bound_lo > -int64_t{p.seqlen_q};
     }
-    // The time of so many workgroups, in operations of one multiprocessor, if one of them takes `each` at most. Bounds
-    // make some shorter, so that others take their places, down to none.
+    // The time of so many workgroups, in operations of one multiprocessor, if one of them takes `each` at most. Without
+    // bounds it is whole rounds. Bounds leave a workgroup half of `each` on average, long ones come first, and of the
+    // last round a quarter of `each` is taken to be lost.
     double time_of(uint64_t workgroups, double each) const {
         const double rounds = static_cast<double>(workgroups) / multiprocessors;
         return is_bounded() ? each * std::max(1.0, rounds / 2 + 0.25) : each * std::ceil(rounds);
     }
     double time_of(const Strip& strip) const {
-        const uint64_t steps = std::min(strip.steps, std::max<uint64_t>(1, pass.longest));
+        const uint64_t steps = std::min(strip.steps, longest);
         const double share = static_cast<double>(strip.steps) / static_cast<double>(pass.steps);
         const double tiles = static_cast<double>(sizes.tiles_of_head * strip.heads) * share;
         double time =
@@ -59,7 +61,9 @@ struct Spilling {
         return time * static_cast<double>(count(strip));
     }
     uint64_t count(const Strip& strip) const {
-        return product(ceil_div(pass.grid[0], strip.heads), ceil_div(pass.steps, strip.steps));
+        const uint64_t whole = strip.steps < sizes.steps_of_head ? sizes.steps_of_head : pass.steps;
+        return product(ceil_div(pass.grid[0], strip.heads),
+                       product(ceil_div(pass.steps, whole), ceil_div(whole, strip.steps)));
     }
     uint64_t kept_bytes(const Strip& strip) const { return pass.kept_bytes / pass.grid[0] * strip.heads; }
 };
@@ -69,7 +73,7 @@ std::optional<Strip> strip_of(const Spilling& s, uint64_t heads) {
     const SpillSizes& sizes = s.sizes;
     const uint64_t step_bytes = product(heads, sizes.step_bytes), kept = s.kept_bytes({heads, 0});
     if (std::min(s.room / step_bytes, s.step_limit) >= s.pass.steps) return Strip{heads, s.pass.steps};
-    if (kept == 0 || kept > std::min(s.kept_room, s.all_room)) return {};
+    if (kept == 0 || kept > s.kept_room) return {};
     const uint64_t fit = std::min(std::min(s.room, s.all_room - kept) / step_bytes, s.step_limit);
     if (fit >= sizes.steps_of_head) {
         const uint64_t query_heads = s.pass.steps / sizes.steps_of_head, most = fit / sizes.steps_of_head;
@@ -89,7 +93,8 @@ std::optional<Strip> best_strip(const Spilling& s) {
     uint64_t heads = all;  // for each number of strips, as few as make it
     while (true) {
         const auto strip = strip_of(s, heads);
-        if (strip && (!best || s.time_of(*strip) < s.time_of(*best))) best = strip;
+        if (strip && s.count(*strip) <= max_boxes / 2 && (!best || s.time_of(*strip) < s.time_of(*best)))
+            best = strip;
         if (heads == 1) break;
         heads = ceil_div(all, ceil_div(all, heads - 1));
     }
@@ -106,6 +111,7 @@ bool add_spill(const PassContext& c, const SpillSizes& s, bool wanted, const Pas
         .problem = plan.problem,
         .sizes = s,
         .pass = pass,
+        .longest = std::max<uint64_t>(1, longest_spilling(pass, s)),
         .room = uint64_t{8} << 32,  // an index counts vec4 in 31 bits
         .kept_room = left - taken,
         .all_room = left - taken,
@@ -117,7 +123,7 @@ bool add_spill(const PassContext& c, const SpillSizes& s, bool wanted, const Pas
         spilling.all_room = c.caps.max_buffer_bytes - plan.scratch_bytes - taken;
     }
     spilling.room = std::min(spilling.room, spilling.all_room);
-    if (std::max<uint64_t>(1, pass.longest) <= spilling.step_limit) spilling.step_limit = UINT64_MAX;
+    if (spilling.longest <= spilling.step_limit) spilling.step_limit = UINT64_MAX;
     const auto strip = best_strip(spilling);
     if (!strip) return false;
     if (!wanted && spilling.time_of(*strip) > most_delay * spilling.time_of({pass.grid[0], pass.steps}))
@@ -133,6 +139,11 @@ bool add_spill(const PassContext& c, const SpillSizes& s, bool wanted, const Pas
 
 bool spills(const Plan& plan) {
     return plan.spill_heads != 0;
+}
+
+uint64_t longest_spilling(const Pass& pass, const SpillSizes& s) {
+    const uint64_t query_heads = pass.steps / s.steps_of_head;
+    return std::min(pass.steps, pass.longest + 2 * query_heads * s.steps_of_tile);
 }
 
 Strips strips_of(const Plan& plan, const SpillSizes& s, const Pass& pass) {

@@ -74,7 +74,7 @@ TEST_CASE_FIXTURE(OnDevice, "a large backward has the same bits 1,000 times") {
         return skip("reruns of a large backward: " + device.info().name + " has no matrix unit");
     const bool is_cpu = device.info().type == "cpu";
     if (is_cpu) skip("reruns of a large backward: 10 of a small one, because this device is a CPU");
-    for (const uint32_t head_dim : {64u, 128u})
+    for (const uint32_t head_dim : {64u, 128u, 256u})
         for (const bool causal : {false, true}) {
             CAPTURE(head_dim);
             CAPTURE(causal);
