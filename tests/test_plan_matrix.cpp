@@ -339,14 +339,15 @@ TEST_CASE("spill: where strips are large enough, or where tuning says so") {
     CHECK_NE(describe(*plan_with(small, "")).find(R"("spill":{"bytes":2097152,"bytes_of_all":2097152})"),
              std::string::npos);
     // Numbers that do not go with it turn it off.
-    for (const char* other : {"spill=0", "kv_slices=2", "q_subgroups=12"}) {
+    for (const char* other : {"spill=0", "kv_slices=2", "q_subgroups=12", "spilled_walked=0"}) {
         CAPTURE(other);
         const auto plan = plan_with(small, other);
         REQUIRE(plan);
         CHECK_FALSE(spills(plan));
     }
     for (const char* refused :
-         {"spill=3", "spill=1,kv_slices=2", "spill=2,q_subgroups=12", "spill=1,spilled_slices=3"})
+         {"spill=3", "spill=1,kv_slices=2", "spill=2,q_subgroups=12", "spill=1,spilled_slices=3",
+          "kv_walked=0", "q_subgroups=0", "kv_row_blocks=0", "spill=2,spilled_walked=0"})
         CHECK_FALSE(plan_with(small, refused));
 }
 

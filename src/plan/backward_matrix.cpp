@@ -223,13 +223,18 @@ std::string malformed_spill(const Numbers& n) {
         return "spilled_slices does not divide spilled_subgroups";
     if (n.spilled_ahead != 2 && n.spilled_ahead != 4) return "spilled_ahead is 2 or 4";
     if (n.turned != 0 || n.kv_slices != 1) return "spill goes with turned=0 and kv_slices=1";
-    if (n.spilled_walked % n.shape.m != 0)
+    const auto is_multiple = [](uint32_t number, uint32_t of) { return of != 0 && number % of == 0; };
+    if (!is_multiple(n.spilled_walked, n.shape.m))
         return fmt::format("spilled_walked is not a multiple of {}", n.shape.m);
-    if (n.spilled_held() % n.kv_walked != 0 || n.spilled_held() % n.q_held() != 0 ||
-        n.kv_held() % n.spilled_walked != 0)
-        return fmt::format(
-            "spill: {} query rows are no multiple of kv_walked and of {}, or {} keys none of spilled_walked",
-            n.spilled_held(), n.q_held(), n.kv_held());
+    if (!is_multiple(n.kv_held(), n.spilled_walked))
+        return fmt::format("spill: {} keys of a workgroup are no multiple of spilled_walked, {}", n.kv_held(),
+                           n.spilled_walked);
+    if (!is_multiple(n.spilled_held(), n.kv_walked))
+        return fmt::format("spill: {} query rows of a workgroup are no multiple of kv_walked, {}",
+                           n.spilled_held(), n.kv_walked);
+    if (!is_multiple(n.spilled_held(), n.q_held()))
+        return fmt::format("spill: {} query rows of a workgroup are no multiple of those for dquery, {}",
+                           n.spilled_held(), n.q_held());
     return "";
 }
 
@@ -276,8 +281,8 @@ struct BackwardDirection : MatrixDirection {
             return "mask_chunks is an even number up to 16";
         if (std::string why = malformed_spill(n); !why.empty()) return why;
         if (n.kv_apart > 1 || n.kv_paired > 2) return "kv_apart is 0 or 1, and kv_paired 0, 1 or 2";
-        if (n.kv_paired == 2 && (n.turned != 0 || n.kv_stages != 1 || n.kv_walked != n.shape.n ||
-                                n.kv_walked != n.shape.k))
+        if (n.kv_paired == 2 &&
+            (n.turned != 0 || n.kv_stages != 1 || n.kv_walked != n.shape.n || n.kv_walked != n.shape.k))
             return "kv_paired=2 goes with turned=0, and tiles of one matrix";
         if (n.kv_paired != 0 && (n.kv_apart != 0 || n.kv_subgroups % 2 != 0))
             return "kv_paired goes with an even kv_subgroups and kv_apart=0";
@@ -599,7 +604,8 @@ uint32_t backward_matrix_pool(const BackwardMatrixNumbers& n, const Problem& p, 
     if (keys_are_held && n.kv_paired != 0) {  // Pairs exchange weights, of two blocks if a tile has two.
         const uint32_t places = n.kv_paired == 2 ? 2 : std::min(own.walked / block_of(s), 2u);
         const uint32_t words = s.m * s.n / n.subgroup_size / (n.kv_paired == 2 ? 2 : 1);  // of an invocation
-        const uint32_t weights = ceil_div(words, n.turned != 0 ? 2 : 4) * n.subgroup_size / (n.turned != 0 ? 2 : 1);
+        const uint32_t weights =
+            ceil_div(words, n.turned != 0 ? 2 : 4) * n.subgroup_size / (n.turned != 0 ? 2 : 1);
         pool += places * n.kv_owners() * own.row_blocks * (block_of(s) / s.n) * weights;
         if (n.kv_paired == 2) pool += own.walked * stride(p.head_dim_qk);  // a third tile of query
     }
