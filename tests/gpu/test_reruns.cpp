@@ -24,6 +24,7 @@ std::vector<uint16_t> random_halves(size_t count, uint32_t state) {
 int other_bits(Runtime& runtime, const VkattnProblem& p, int times) {
     const size_t elements = size_t{p.num_heads_q} * p.seqlen_q * p.head_dim_qk, bytes = elements * 2;
     std::vector<Buffer> tensors;  // query, key, value, dout, out, dquery, dkey, dvalue
+    tensors.reserve(8);
     for (int i = 0; i < 8; i++) tensors.push_back(runtime.allocate(bytes));
     for (uint32_t i = 0; i < 4; i++) {
         const std::vector<uint16_t> halves = random_halves(elements, i + 1);
