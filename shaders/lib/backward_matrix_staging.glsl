@@ -21,8 +21,8 @@ struct Fetched {  // a stage of a tile, on its way from global memory to the poo
     STORED8 qk[QK_ITEMS], v[V_ITEMS];
 };
 
-// Where a walked tile's rows of qk are read and stored: in the tile's buffer or, where a subgroup is LAGGING, in one of
-// three places that tiles take in turns.
+// A walked tile's rows of qk are read and stored in the tile's buffer. If a subgroup is LAGGING, they are in one of
+// three places instead, which tiles take in turns.
 #ifdef MAY_LAG
 uint qk_before, qk_now, qk_next;
 #define QK_OF(buf) (LAGGING ? qk_now : (buf))

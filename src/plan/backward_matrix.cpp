@@ -244,22 +244,24 @@ struct BackwardDirection : MatrixDirection {
         if (!turned) n.q_v_staged = 0;
         if (n.move == MOVE_CONVERT) n.move = shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
         n.q_walked = std::max(n.q_walked, block_of(shape));
-        // With P in shared memory lagging pairs are right on an H200 and wrong on lavapipe with 256 bits, where
-        // subgroupBarrier() seems to wait for the other subgroups, too: these are in another branch. At 256 head dims
-        // masks have no room beside a third tile of query.
-        if (n.kv_paired == 2 && (n.move >= MOVE_SHARED || stages_masks(n, problem))) n.kv_paired = 1;
-        n.kv_walked = n.kv_paired == 2 ? block_of(shape) : std::max(n.kv_walked, block_of(shape));
+        n.kv_walked = std::max(n.kv_walked, block_of(shape));
         n.mask_walked = std::max(n.mask_walked, block_of(shape));
         n.spilled_walked = std::max({n.spilled_walked, block_of(shape), shape.m});
         return n;
     }
-    // A row spills no dS where the caller's numbers do not go with that, unless they ask for it.
+    // Where the caller's numbers do not ask for it, a row's pairs do not lag if that does not go with the way of P, and
+    // no dS is spilled if that does not go with the numbers.
+    //
+    // With P in shared memory lagging pairs are right on an H200 and wrong on lavapipe with 256 bits, where
+    // subgroupBarrier() seems to wait for the other subgroups, too: these are in another branch. At 256 head dims masks
+    // have no room beside a third tile of query.
     Result<bool> apply_tuning(Numbers& n) const {
         auto ok = set_numbers(n, options.tuning, fields());
         const auto asked = [&](const char* number) {
             return ("," + options.tuning).find(fmt::format(",{}=", number)) != std::string::npos;
         };
-        if (ok && n.kv_paired == 2 && n.move >= MOVE_SHARED && !asked("kv_paired")) n.kv_paired = 1;
+        const bool may_lag = n.move < MOVE_SHARED && !stages_masks(n, problem);
+        if (ok && n.kv_paired == 2 && !may_lag && !asked("kv_paired")) n.kv_paired = 1;
         if (ok && n.kv_paired == 2 && !asked("kv_walked")) n.kv_walked = block_of(n.shape);
         if (ok && !asked("spill") && !malformed_spill(n).empty()) n.spill = 0;
         return ok;

@@ -44,8 +44,8 @@ struct BackwardMatrixNumbers {
     uint32_t q_slices = 1;   // slices of dquery's head dims, one a workgroup
     uint32_t kv_slices = 1;  // slices of the head dims of dkey and dvalue
     uint32_t kv_apart = 0;   // 1: dkey and dvalue have a pass each
-    uint32_t kv_paired =
-        0;  // 1: two subgroups share their keys, one finds dvalue and the other dkey; 2: a step later
+    // 1: two subgroups share their keys, and one finds dvalue, the other dkey; 2: the other does so a step later.
+    uint32_t kv_paired = 0;
     uint32_t mask_subgroups = 4, mask_row_blocks = 1, mask_walked = 16, mask_chunks = 2;
     // If spill is not 0, the pass for dkey spills dS, and dquery is a product of that and key. With 1 it does so where
     // strips of dS are large enough to pay, with 2 wherever they have room. The workgroup of that product has
