@@ -67,11 +67,11 @@ uint first_link(Place at) {
 
 // A step is a query tile of a head: all of the first head, then those of the next.
 uint step_of(Place at) { return at.head * query_tiles() + at.first / WALKED; }
-void place_head(Place at) {
-    const Work w = work_at(at);
-    walked_qk = walked_tile_at(query_tile(push.query, QUERY, w), at.first);
-    walked_v = walked_tile_at(dout_tile(w), at.first);
-    walked_statistics = walked_tile_at(statistics_rows(w), at.first);
+void place_head(uint head) {
+    const Work w = work_at(Place(head, 0));
+    walked_qk = walked_tile_at(query_tile(push.query, QUERY, w), 0);
+    walked_v = walked_tile_at(dout_tile(w), 0);
+    walked_statistics = walked_tile_at(statistics_rows(w), 0);
     find_slope(w);
 }
 
@@ -99,6 +99,9 @@ void place_spill(Place at) {
     if (SPILLS) spill_at = spilled_step(head, step_of(at) - (IS_RESUMED ? push.first_step : 0)) +
                ((first_key + subgroup_row) / M) * SPILLED_KEYS;
 }
+void move_spill(uint rows) {
+    if (SPILLS) spill_at += rows / WALKED * (spill_key_blocks() * SPILLED_KEYS);
+}
 bool sees_block(Work w, Place at, uint block) {
     if (P_MOVE >= MOVE_SHARED || PAIRED) return true;
     const uint first = at.first + block * BLOCK;
@@ -120,10 +123,27 @@ uvec2 kept_of_work() {
     return kept_base(head, first_key / HELD_ROWS, key_tiles(), KEPT);
 }
 
+// A loop that is spread over dispatches is, for a workgroup, only those from its first tile to its last: in others it
+// has nothing to do, so that its sums do not go through memory.
+bool starts_here = true, ends_here = true;
+bool has_tile_here() {
+    if (!IS_RESUMED) return true;
+    uvec2 own = uvec2(0, 1);  // keys that no row sees get zeros in the first dispatch
+    if (walked.x < walked.y)
+        own = uvec2(walked.x / WALKED, step_of(Place(group_size() - 1, walked.y + WALKED - 1)));
+    starts_here = push.first_step <= own.x;
+    ends_here = push.end_step >= own.y;
+    if (push.end_step <= own.x || push.first_step >= own.y) return false;
+    if (starts_here || ends_here) return true;
+    const uint head = push.first_step / query_tiles();
+    const uvec2 tiles = tiles_of_head(head);
+    return tiles.x < tiles.y || push.end_step > step_of(Place(head + 1, 0));
+}
+
 void begin_sums() {
     FOR_EACH(x, KEPT_QK) sum_qk[x] = ZEROS;
     FOR_EACH(x, KEPT_V) sum_v[x] = ZEROS;
-    if (starts_loop()) return;
+    if (starts_here) return;
     const uvec2 kept = kept_of_work();
     LOAD_KEPT(sum_qk, 0, KEPT_QK)
     LOAD_KEPT(sum_v, ROW_BLOCKS * QK_TILES * ELEMENTS, KEPT_V)
@@ -169,6 +189,7 @@ void main() {
     work = work_of_keys(push.first_x + place.x);
     const uint end_key = min(first_key + HELD_ROWS, work.num_keys);
     walked = with_whole_tiles(seeing_rows(work, first_key, end_key), work.num_queries);
+    if (!has_tile_here()) return;
     // Keys beyond the batch's length get zeros. Held keys beyond the tensor are not stored, but their dS is spilled.
     const bool all_count = end_key == first_key + HELD_ROWS || (!SPILLS && end_key == key_extent());
     inner = all_count ? rows_seeing_all(work, first_key, end_key) : uvec2(0);
@@ -196,6 +217,6 @@ void main() {
     walk(masks_are_plain(first_key + HELD_ROWS <= work.num_keys));
 #endif
     barrier();
-    if (ends_loop()) store_sums();
+    if (ends_here) store_sums();
     else keep_sums();
 }

@@ -145,7 +145,7 @@ void add_plain_part() {
         }
         Fetched fetched;
         if (chunk + 1 == CHUNKS) fetch_chunk(0, fetched);
-        else fetch_whole_stage(chunk_of(keys_of_part, chunk + 1), chunk_of(values_of_part, chunk + 1), 0, fetched);
+        else fetch_whole_stage(chunk_of(keys_of_part, chunk + 1), chunk_of(values_of_part, chunk + 1), 0, 0, fetched);
         FOR_EACH(block, BLOCKS) {
             const uint first = (chunk * BLOCKS + block) * BLOCK_TILES;
             begin_block(buf, block);

@@ -50,9 +50,9 @@ shared uint odd_rows;  // 1: some row has a large lse, or is empty
 #endif
 #include "lib/backward_matrix_results.glsl"
 #include "lib/backward_matrix_walk.glsl"
-void place_head(Place at) {
-    walked_qk = walked_tile_at(walked_qk, at.first);
-    walked_v = walked_tile_at(walked_v, at.first);
+void place_head(uint head) {
+    walked_qk = walked_tile_at(walked_qk, 0);
+    walked_v = walked_tile_at(walked_v, 0);
 }
 uint step_of(Place at) { return at.first / WALKED; }
 

@@ -34,17 +34,18 @@ uint qk_before, qk_now, qk_next;
 #ifdef TURNED
 #include "lib/backward_matrix_turned.glsl"
 #else
-// Fetches a stage of a tile. fetch_whole_stage does so if all rows of the tile exist and offsets fit 32 bits.
+// Fetches a stage of a tile. fetch_whole_stage does so for the tile `behind` rows behind this one, if all of its rows
+// exist and offsets within the head fit an index.
 void fetch_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
     const uint from = stage * STAGED_ROWS;
     FETCH(fetched.qk, QK_ITEMS, QK_VECS, 0, row_start(qk, qk.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_QK,
           WHOLE_QK)
     FETCH(fetched.v, V_ITEMS, V_VECS, 0, row_start(v, v.first + from + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
 }
-void fetch_whole_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
-    const Rows qk_stage = next_whole_tile(qk, stage * STAGED_ROWS), v_stage = next_whole_tile(v, stage * STAGED_ROWS);
-    FETCH_INNER(fetched.qk, qk_stage, QK_ITEMS, QK_VECS, 0, HEAD_DIM_QK, WHOLE_QK)
-    FETCH_INNER(fetched.v, v_stage, V_ITEMS, V_VECS, 0, HEAD_DIM_V, WHOLE_V)
+void fetch_whole_stage(Rows qk, Rows v, uint behind, uint stage, out Fetched fetched) {
+    const uint from = behind + stage * STAGED_ROWS;
+    FETCH_BEHIND(fetched.qk, qk, from, QK_ITEMS, QK_VECS, 0, HEAD_DIM_QK, WHOLE_QK)
+    FETCH_BEHIND(fetched.v, v, from, V_ITEMS, V_VECS, 0, HEAD_DIM_V, WHOLE_V)
 }
 void store_stage(uint buf, uint stage, Fetched fetched) {
     const uint at_qk = QK_STORED(buf) + stage * STAGED_ROWS * QK_STRIDE;

@@ -68,8 +68,9 @@ const bool WIDE_V = LOAD_BYTES == 16 && WHOLE_V && EVEN_V;
         if (HAS_PATCH(t, first_thread, vecs)) \
             fetched[t] = fetch_at(tile.base, t % TURNED_ROWS * tile.stride.x + \
                                                  t / TURNED_ROWS * (THREADS / PATCH_ROWS * 16), patch.offset);
-void fetch_whole_stage(Rows qk, Rows v, uint stage, out Fetched fetched) {
-    const Rows qk_stage = next_whole_tile(qk, stage * STAGED_ROWS), v_stage = next_whole_tile(v, stage * STAGED_ROWS);
+void fetch_whole_stage(Rows qk, Rows v, uint behind, uint stage, out Fetched fetched) {
+    const uint from = behind + stage * STAGED_ROWS;
+    const Rows qk_stage = next_whole_tile(qk, from), v_stage = next_whole_tile(v, from);
     if (WIDE_QK) {
         FETCH_WIDE_PATCHES(fetched.qk, QK_ITEMS, 0, QK_VECS, qk_stage, patch_qk)
     } else {

@@ -15,16 +15,22 @@
             fetched[t] = fetch8(row_start_of, d, extent, whole); \
     }
 // FETCH for a tile whose rows all exist and lie within 32-bit offsets: no row is clamped. With the widest loads an
-// index counts vec4, and one index serves all rounds.
+// index counts vec4, and one index serves all rounds. FETCH_BEHIND does so for the tile `behind` rows behind this one.
 #define FETCH_INNER(fetched, tile, items, vecs, first_dim, extent, whole) \
+    FETCH_INNER_ROWS(fetched, tile, thread / (vecs), tile, items, vecs, first_dim, extent, whole)
+#define FETCH_BEHIND(fetched, tile, behind, items, vecs, first_dim, extent, whole) \
+    FETCH_INNER_ROWS(fetched, tile, ((behind) + thread / (vecs)), next_whole_tile(tile, behind), items, vecs, \
+                     first_dim, extent, whole)
+// `first_row` is the invocation's first row of `tile`, and `moved` is the tile that is fetched.
+#define FETCH_INNER_ROWS(fetched, tile, first_row, moved, items, vecs, first_dim, extent, whole) \
     if (LOAD_BYTES == 16 && whole && THREADS % (vecs) == 0) { \
         const uint step = tile.stride.x / 16; \
-        const uint at = thread / (vecs) * step + ((first_dim) / 8 + thread % (vecs)) * VECS_OF_8; \
+        const uint at = first_row * step + ((first_dim) / 8 + thread % (vecs)) * VECS_OF_8; \
         FOR_EACH(t, items) \
             if (STAGED_ROWS * (vecs) % THREADS == 0 || thread / (vecs) + t * (THREADS / (vecs)) < STAGED_ROWS) \
                 fetched[t] = fetch_whole8(tile.base, at + t * (THREADS / (vecs) * step)); \
     } else { \
-        FETCH(fetched, items, vecs, first_dim, row_of_whole_tile(tile, row, KEY_VALUE_BYTES), extent, whole) \
+        FETCH(fetched, items, vecs, first_dim, row_of_whole_tile(moved, row, KEY_VALUE_BYTES), extent, whole) \
     }
 #define STORE(at, stride, items, vecs, value) \
     FOR_EACH(t, items) { \
