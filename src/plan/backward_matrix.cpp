@@ -34,7 +34,12 @@ constexpr BackwardMatrixRow rows[] = {
     {"nvidia-backward-matrix-d64", Device::nvidia_driver, 64,
      in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 32, .kv_subgroups = 4, .kv_row_blocks = 2,
       .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spilled_subgroups = 8})},
-    // H200: 5.12 ms, without dS in scratch 6.09. H100: 6.55 ms without. dbias alone takes 4.4 ms on an H200.
+    // H200: 4.57 ms.
+    {"nvidia-backward-matrix-d128-paired", Device::nvidia_driver, 128,
+     in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 2,
+      .kv_walked = 16, .kv_paired = 2, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spill = 1,
+      .spilled_subgroups = 8, .spilled_row_blocks = 8, .spilled_slices = 4, .spilled_ahead = 4}), USE_LAGGING},
+    // H200: 4.95 ms, without dS in scratch 5.99. H100: 6.55 ms without. dbias alone takes 4.4 ms on an H200.
     {"nvidia-backward-matrix-d128", Device::nvidia_driver, 128,
      in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 1,
       .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spill = 1, .spilled_subgroups = 8,
@@ -200,12 +205,20 @@ Numbers of_dbias(Numbers n) {
     return n;
 }
 
+// With P in shared memory lagging pairs are right on an H200 and wrong on lavapipe with 256 bits, where
+// subgroupBarrier() seems to wait for the other subgroups, too: these are in another branch. At 256 head dims masks have
+// no room beside a third tile of query.
+bool may_lag(const Numbers& n, const Problem& p) {
+    return n.move < MOVE_SHARED && !stages_masks(n, p) && p.head_dim_qk == p.head_dim_v;
+}
+
 // The USE_* bits of a problem on these numbers.
 uint32_t uses_of(const Problem& p, const Numbers& n) {
     uint32_t uses = stages_masks(n, p) ? USE_BIAS : 0;
     if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
     if (!hides_keys(p)) uses |= USE_UNMASKED;
     if (p.dtype == VKATTN_DTYPE_FLOAT32) uses |= USE_FLOAT32;
+    if (may_lag(n, p)) uses |= USE_LAGGING;
     return uses;
 }
 
@@ -251,17 +264,12 @@ struct BackwardDirection : MatrixDirection {
     }
     // Where the caller's numbers do not ask for it, a row's pairs do not lag if that does not go with the way of P, and
     // no dS is spilled if that does not go with the numbers.
-    //
-    // With P in shared memory lagging pairs are right on an H200 and wrong on lavapipe with 256 bits, where
-    // subgroupBarrier() seems to wait for the other subgroups, too: these are in another branch. At 256 head dims masks
-    // have no room beside a third tile of query.
     Result<bool> apply_tuning(Numbers& n) const {
         auto ok = set_numbers(n, options.tuning, fields());
         const auto asked = [&](const char* number) {
             return ("," + options.tuning).find(fmt::format(",{}=", number)) != std::string::npos;
         };
-        const bool may_lag = n.move < MOVE_SHARED && !stages_masks(n, problem);
-        if (ok && n.kv_paired == 2 && !may_lag && !asked("kv_paired")) n.kv_paired = 1;
+        if (ok && n.kv_paired == 2 && !may_lag(n, problem) && !asked("kv_paired")) n.kv_paired = 1;
         if (ok && n.kv_paired == 2 && !asked("kv_walked")) n.kv_walked = block_of(n.shape);
         if (ok && !asked("spill") && !malformed_spill(n).empty()) n.spill = 0;
         return ok;
@@ -514,6 +522,15 @@ bool add_spill(const PassContext& c, Plan& plan) {
                      plan);
 }
 
+// Plain tiles are fetched by an index of 31 bits, in 16 bytes, from a head's first row on (lib/matrix_fetch.glsl).
+bool has_far_heads(const Problem& p, const Backward& b) {
+    const auto is_far = [&](uint64_t seqlen, const VkattnStrides& s) {
+        return product(product(seqlen, s.seq), p.element_bytes) > uint64_t{1} << 35;
+    };
+    return is_far(p.seqlen_q, p.query_strides) || is_far(p.seqlen_q, b.dout_strides) ||
+           is_far(p.seqlen_kv, p.key_strides) || is_far(p.seqlen_kv, p.value_strides);
+}
+
 Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
                               const Options& options, KernelKind kind) {
     if (options.batch_invariant)
@@ -537,8 +554,9 @@ Result<Plan> plan_on_matrices(const DeviceCaps& caps, const Problem& problem, co
     }
     const Result<bool> far = has_far_rows(caps, problem, backward, tile_q, tile_kv);
     if (!far) return far.failure();
-    const PassContext c{caps, options, *tiles, backward, *far};
-    const PassContext mask{caps, options, *mask_tiles, backward, *far};
+    const bool apart = *far || has_far_heads(problem, backward);
+    const PassContext c{caps, options, *tiles, backward, apart};
+    const PassContext mask{caps, options, *mask_tiles, backward, apart};
 
     Plan plan = begin_plan(problem, *tiles, false);
     plan.operands = n.shape.dtype;
