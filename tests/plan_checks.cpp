@@ -64,6 +64,13 @@ std::string operands_flaw(const Given& g) {
     return (matrix || dot) && wanted == VKATTN_DTYPE_FLOAT32 ? "rounded float32" : "";
 }
 
+// What is spilled has 16 bits, and is the gradient of scores before a softcap. Elements of the mask must have just the
+// one row and the one key of theirs, and no factor.
+bool is_sum_of_spilled(const Given& g) {
+    return g.p.dtype != VKATTN_DTYPE_FLOAT32 && g.p.softcap == 0 && slopes_kind(g.p) != SLOPES_MASK &&
+           g.p.block_map == 0 && bias_extents(g)[2] == g.p.seqlen_q && bias_extents(g)[3] > 1;
+}
+
 std::set<std::string> names_in(const std::string& text) {
     std::set<std::string> names;
     for (const auto& [name, value] : values_in(text)) names.insert(name);
@@ -100,6 +107,8 @@ std::string tuning_flaw(const Given& g) {
         }
         if (kind == Kind::dbias && on_matrices(pipeline) == (mask_extents(g.p)[3] == 1 || g.p.block_map != 0))
             return "the other kernel for dbias";
+        if (kind == Kind::spilled_bias && !is_sum_of_spilled(g))
+            return "dbias is no sum of dS that is spilled";
         if (kind == Kind::spilled && tuning.at("spill") == 0) return "spilled, though nobody wants that";
         if (kind != Kind::forward && kind != Kind::dquery) continue;
         const Tile tile = tile_of(pipeline);
@@ -188,6 +197,13 @@ std::string workgroup_flaw(const Given& g, const Pipeline& pipeline) {
     if (has_constant(pipeline, "pool_vec4") && constant(pipeline, "pool_vec4") > caps.max_shared_bytes / 16)
         return fmt::format("{} vec4 of shared memory", constant(pipeline, "pool_vec4"));
     const Kind kind = kind_of(pipeline);
+    if (kind == Kind::spilled_bias) {  // it has no pool, but a tile in float32 with a column more
+        const uint64_t rows = divisor(pipeline, "step_rows");
+        if (threads * 8 % (rows * divisor(pipeline, "matrix_m")) != 0 ||
+            rows % divisor(pipeline, "matrix_k") != 0)
+            return "a tile of dbias cuts a spilled matrix";
+        return (threads * 8 + rows) * 4 > caps.max_shared_bytes ? "shared memory" : "";
+    }
     if (kind != Kind::delta && kind != Kind::classes) {
         if (!pipeline.of_tuning_row && kind == Kind::dbias) {
             // Slices of the other passes, which its pool has room for, do not show in its constants.

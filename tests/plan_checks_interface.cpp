@@ -126,7 +126,8 @@ void add_constants_of_spill(const Given& g, const Pipeline& pipeline, Values& va
     values["tiles"] = reader == nullptr                       ? TILES_ALL
                       : writes(pipeline, Region::tile_states) ? TILE_ODD
                                                               : TILE_NONFINITE;
-    const bool spills = reader != nullptr && writes(pipeline, Region::dkey);
+    const bool of_bias = kind_of(pipeline) == Kind::spilled_bias;
+    const bool spills = reader != nullptr && (of_bias || writes(pipeline, Region::dkey));
     values["spilled_rows"] = spills ? static_cast<uint32_t>(tile_of(*reader).q) : 0;
     for (const Pipeline& other : g.plan.pipelines) {
         const Tile tile = tile_of(other);
@@ -134,6 +135,7 @@ void add_constants_of_spill(const Given& g, const Pipeline& pipeline, Values& va
         if (kind_of(other) != Kind::dkey_dvalue) continue;
         values["step_rows"] = static_cast<uint32_t>(tile.q);
         values["step_keys"] = static_cast<uint32_t>(tile.kv);
+        if (of_bias && writes(other, Region::spill)) take_over(other, values, {"matrix_m", "matrix_k"});
     }
 }
 
@@ -167,6 +169,10 @@ Values expected_constants(const Given& g, const Pipeline& pipeline) {
                   {"threads", "lanes", "rows", "cols", "chunk", "p_blocks", "v_keys", "prefetch", "unroll",
                    "pool_vec4"});
     if (kind == Kind::classes && tuning.count("threads") == 0) take_over(pipeline, values, {"threads"});
+    if (kind == Kind::spilled_bias) {
+        values["threads"] = std::min({256u, g.caps.max_invocations, g.caps.max_workgroup_size[0]});
+        add_constants_of_spill(g, pipeline, values);
+    }
     if (!on_matrices(pipeline)) return values;
     take_over(pipeline, values,
               {"subgroup_size", "matrix_m", "matrix_n", "matrix_k", "element_layout", "p_exchanged",
@@ -245,9 +251,12 @@ std::string kernel_flaw(const Pipeline& pipeline) {
     const std::pair<const char*, Kind> parts[] = {
         {"_query", Kind::dquery},    {"_key_value", Kind::dkey_dvalue}, {"_mask", Kind::dbias},
         {"_spilled", Kind::spilled}, {"_sinks", Kind::dsinks},          {"_transposed", Kind::transposed}};
+    // One kernel finds the gradient of the mask from what is spilled, and has both parts.
+    const auto finds = [&, own = kind_of(pipeline)](Kind kind) {
+        return own == Kind::spilled_bias ? kind == Kind::dbias || kind == Kind::spilled : own == kind;
+    };
     for (const auto& [part, kind] : parts)
-        if (has_part(pipeline.module, part) != (kind_of(pipeline) == kind))
-            return "a kernel that finds something else";
+        if (has_part(pipeline.module, part) != finds(kind)) return "a kernel that finds something else";
     return "";
 }
 
@@ -488,7 +497,7 @@ std::string words_flaw(const Given& g, const Pipeline& pipeline) {
                 {"bound_lo", {static_cast<uint32_t>(p.bound_lo)}},
                 {"bound_hi", {static_cast<uint32_t>(p.bound_hi)}}};
     if (find_field(pipeline, "num_steps") != nullptr) words["num_steps"] = {num_steps(g, pipeline)};
-    const bool strips = kind_of(pipeline) == Kind::spilled || writes(pipeline, Region::spill);
+    const bool strips = reads_spill(kind_of(pipeline)) || writes(pipeline, Region::spill);
     words["spill_heads"] = {strips ? words_in(*reader_of(g.plan), "spill_heads")[0] : 0};
     words["spill_steps"] = {strips ? words_in(*reader_of(g.plan), "spill_steps")[0] : 0};
     if (find_field(pipeline, "operand_layout") != nullptr)

@@ -177,7 +177,8 @@ Touches through_block(const Given& g, const Pipeline& pipeline, uint32_t& may_re
             bit(Region::dquery) | bit(Region::statistics) | if_set(tiles == TILE_ODD, Region::tile_states);
         t.reads |= if_set(tiles == TILE_NONFINITE, Region::tile_states);
     }
-    if (kind == Kind::dbias) t.writes = bit(Region::dbias);
+    if (kind == Kind::spilled_bias) t.reads |= given_arrays(p);
+    if (kind == Kind::dbias || kind == Kind::spilled_bias) t.writes = bit(Region::dbias);
     if (kind == Kind::dsinks) {
         t.reads |= if_set(g.rows() != 0, Region::statistics);
         t.writes = bit(Region::dsinks);

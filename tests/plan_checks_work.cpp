@@ -68,6 +68,7 @@ Whole whole_of(const Given& g, const Pipeline& pipeline) {
             return {begin, {g.key_heads(), tiles_of(p.seqlen_kv, t.kv), t.slices}};
         case Kind::spilled:
             return {begin, {g.key_heads(), p.num_heads_q / p.num_heads_kv * tiles_of(p.seqlen_q, t.q), 1}};
+        case Kind::spilled_bias:
         case Kind::dbias:
             return {begin, {bias[0] * bias[1], tiles_of(bias[2], t.q), tiles_of(bias[3], t.kv)}};
         case Kind::scores:
@@ -110,7 +111,7 @@ class Boxes {
         : whole_(whole_of(g, pipeline)),
           steps_(is_cut(pipeline) ? steps_of(g, pipeline) : 0),
           cut_(is_cut(pipeline)),
-          of_strips_(kind_of(pipeline) == Kind::spilled) {}
+          of_strips_(reads_spill(kind_of(pipeline))) {}
 
     std::string add(const Dispatch& d) {
         const Triple begin = begin_of(d);
@@ -251,10 +252,11 @@ class Strips {
     std::string run(const Dispatch& d) {
         const Pipeline& pipeline = pipeline_of(g_.plan, d);
         const bool spills = writes(pipeline, Region::spill);
-        if (!spills && kind_of(pipeline) != Kind::spilled) return "";
+        if (!spills && !reads_spill(kind_of(pipeline))) return "";
         if (most_.heads == 0) return "strips of no heads";
-        const uint64_t first = d.cut.first[0] / most_.heads * most_.heads;
-        if (d.cut.first[0] + d.groups[0] > first + most_.heads) return "heads of two strips";
+        const auto [begin, end] = kind_of(pipeline) == Kind::spilled_bias ? sharing(d) : heads_of(d);
+        const uint64_t first = begin / most_.heads * most_.heads;
+        if (end > first + most_.heads) return "heads of two strips";
         const Open strip{first, d.cut.first_step, d.cut.end_step};
         if (!spills) return read(d, pipeline, strip);
         const uint64_t all = steps_of(g_, pipeline), steps = is_cut(pipeline) ? strip.end - strip.begin : all;
@@ -271,21 +273,47 @@ class Strips {
         uint64_t first = 0, begin = 0, end = 0;
         bool operator==(const Open&) const = default;
     };
+    using Range = std::pair<uint64_t, uint64_t>;  // begin .. end-1
+    static Range heads_of(const Dispatch& d) { return {d.cut.first[0], d.cut.first[0] + d.groups[0]}; }
+    uint64_t group() const { return g_.p.num_heads_q / g_.p.num_heads_kv; }
+
+    // The query heads that share the masks of a dispatch, counted over all batches, or over the first if all share.
+    Range query_heads(const Dispatch& d) const {
+        const uint64_t each = g_.p.num_heads_q / bias_extents(g_)[1];
+        return {heads_of(d).first * each, heads_of(d).second * each};
+    }
+    // Their kv heads, from the first batch's to the last one's.
+    Range sharing(const Dispatch& d) const {
+        const auto [begin, end] = query_heads(d);
+        const uint64_t batches = bias_extents(g_)[0] == 1 ? g_.p.batch : 1;
+        return {begin / group(), tiles_of(end, group()) + (batches - 1) * g_.p.num_heads_kv};
+    }
+    // The steps that are summed: the same of each query head, of which a kv head has some or all.
+    Range summed_steps(const Dispatch& d) const {
+        const auto [begin, end] = query_heads(d);
+        const uint64_t in_head = tiles_of(g_.p.seqlen_q, writer_.q), last = end - 1;
+        const bool one = begin / group() == last / group();
+        return {(one ? begin % group() : 0) * in_head + d.cut.first[1],
+                (one ? last % group() : group() - 1) * in_head + d.cut.first[1] + d.groups[1]};
+    }
     // All steps of the tiles must be there, of all keys and all heads of the strip.
     std::string read(const Dispatch& d, const Pipeline& pipeline, const Open& strip) const {
         const uint64_t heads = std::min(most_.heads, g_.key_heads() - strip.first);
         if (strip != open_ ||
             !there_.is({strip.first, 0, 0}, {heads, tiles_of(g_.p.seqlen_kv, writer_.kv), 1}))
             return "the strip is not there";
+        const char* const missing = "steps that the strip does not have";
+        if (kind_of(pipeline) == Kind::spilled_bias) {
+            const auto [begin, end] = summed_steps(d);
+            return begin < strip.begin || end > steps_end_ ? missing : "";
+        }
         const uint64_t held = tile_of(pipeline).q, tiles = tiles_of(g_.p.seqlen_q, held),
                        in_head = tiles_of(g_.p.seqlen_q, writer_.q), last = d.cut.first[1] + d.groups[1] - 1;
         const auto step = [&](uint64_t tile, uint64_t row) {
             return tile / tiles * in_head +
                    std::min<uint64_t>(tile % tiles * held + row, g_.p.seqlen_q - 1) / writer_.q;
         };
-        return step(d.cut.first[1], 0) < strip.begin || step(last, held - 1) >= steps_end_
-                   ? "steps that the strip does not have"
-                   : "";
+        return step(d.cut.first[1], 0) < strip.begin || step(last, held - 1) >= steps_end_ ? missing : "";
     }
 
     const Given& g_;
@@ -391,12 +419,14 @@ std::string flow_flaw(const Given& g) {
         return fmt::format("regions {:#x} are written, and nobody reads them", written & made & ~may_read);
     Machine machine(g);
     const bool baseline = is_baseline(g.plan);
+    const auto readers = static_cast<size_t>(
+        std::ranges::count_if(g.plan.pipelines, [](const Pipeline& x) { return reads_spill(kind_of(x)); }));
     size_t last = 0;
     for (const Dispatch& d : g.plan.dispatches) {
         if (auto flaw = machine.run(d); !flaw.empty()) return flaw;
         if (kind_of(g.plan, d) == Kind::arguments)
             continue;  // they are the plan's first, and its last pipelines
-        const bool next_strip = writes(pipeline_of(g.plan, d), Region::spill) && last == d.pipeline + 1;
+        const bool next_strip = writes(pipeline_of(g.plan, d), Region::spill) && last == d.pipeline + readers;
         if (d.pipeline < last && !baseline && !next_strip)
             return fmt::format("{} out of turn", name_of(pipeline_of(g.plan, d)));
         last = d.pipeline;
@@ -455,6 +485,9 @@ class Costs {
         if (kind_ == Kind::combine) return merged_ * (d.groups[1] - 1) / d.groups[1];
         if (kind_ == Kind::dbias && mask_extents(p_)[3] == 1)  // no product: a step is a row
             return double(heads_of_bias()) * (bias_[2] == 1 ? double(p_.seqlen_q) : rows);
+        // 2 bytes an element, each of which takes memory as long as 60 operations.
+        if (kind_ == Kind::spilled_bias)
+            return double(heads_of_bias()) * double(t_.q) * double(t_.kv) * 2 * 60;
         if (kind_ == Kind::spilled) {
             const uint64_t first = at[1] % tiles_of(p_.seqlen_q, t_.q) * t_.q,
                            end = std::min<uint64_t>(first + t_.q, p_.seqlen_q);

@@ -28,7 +28,7 @@ Kind kind_of(core::Kernel kernel) {
     if (has("scores") && has("query")) return Kind::scores;
     if (has("scores") || has("score_gradients")) return Kind::in_place;
     if (has("query")) return has("out_rows") ? Kind::forward : Kind::dkey_dvalue;
-    return has("out_rows") ? Kind::delta : Kind::none;
+    return has("out_rows") ? Kind::delta : has("spill") ? Kind::spilled_bias : Kind::none;
 }
 
 }  // namespace
@@ -178,6 +178,7 @@ Tile tile_of(const Pipeline& pipeline) {
     if (kind == Kind::arguments || kind == Kind::dsinks || kind == Kind::links) return {1, 1, 1};
     if (kind == Kind::delta || kind == Kind::combine)
         return {of("threads") / of("lanes") / (has("teams") ? of("teams") : 1), 1, 1};
+    if (kind == Kind::spilled_bias) return {of("step_rows"), of("threads") * 8 / of("step_rows"), 1};
     if (has("tile_q")) return {of("tile_q"), of("tile_kv"), 1};
     if (has("subgroup_size")) {
         const uint64_t held = of("threads") / of("subgroup_size") * of("row_blocks") * of("matrix_m");

@@ -44,7 +44,8 @@ enum class Kind {
     delta,
     dquery,
     dkey_dvalue,
-    spilled,  // dquery from dS that the pass for dkey has spilled
+    spilled,       // dquery from dS that the pass for dkey has spilled
+    spilled_bias,  // dbias from dS that was spilled
     dbias,
     dsinks,
     scores,    // the four of the baseline, which has the scores as a matrix
@@ -58,6 +59,11 @@ Kind kind_of(const core::Pipeline& pipeline);
 // Passes of the backward that walk through tiles.
 inline bool walks(Kind kind) {
     return kind == Kind::dquery || kind == Kind::dkey_dvalue || kind == Kind::spilled || kind == Kind::dbias;
+}
+
+// Passes that read dS which the pass for dkey has spilled.
+inline bool reads_spill(Kind kind) {
+    return kind == Kind::spilled || kind == Kind::spilled_bias;
 }
 
 // The pipeline of a dispatch; throws if the plan has no such pipeline.
@@ -169,7 +175,7 @@ std::array<uint64_t, 4> bias_extents(const Given& g);
 uint64_t class_heads(const core::Problem& problem, uint64_t group);
 uint64_t class_batches(const core::Problem& problem);
 bool is_classified(const core::Plan& plan);
-// Returns the pass that reads spilled dS, or null.
+// Returns the pass that finds dquery from spilled dS, or null.
 const core::Pipeline* reader_of(const core::Plan& plan);
 // Scratch holds dS of so many kv heads and steps of each at a time, as the push constants of its reader tell.
 struct Strip {

@@ -311,6 +311,8 @@ constexpr std::pair<std::string_view, const char*> in_no_table[] = {
     {"forward_matrix_bf16_nv2_running", "none of these drivers offers VK_NV_cooperative_matrix2"},
     {"forward_matrix_bf16_bias",
      "the only one with bfloat16 matrices, gfx1201, has left operands and accumulators in different layouts"},
+    {"backward_mask_spilled_f16", "only rows for NVIDIA's own driver spill dS"},
+    {"backward_mask_spilled_bf16", "only rows for NVIDIA's own driver spill dS"},
     {"backward_matrix_spilled_f16", "only rows for NVIDIA's own driver spill dS"},
     {"backward_matrix_spilled_f16_of_f32", "only rows for NVIDIA's own driver spill dS"},
     {"backward_matrix_spilled_f16_rounded", "only rows for NVIDIA's own driver spill dS"},

@@ -281,6 +281,13 @@ Options rounded(Options o) {
     return o;
 }
 
+// dS is spilled in so much scratch, however long strips take.
+Options spilling(uint64_t scratch) {
+    Options o = limited(0, scratch, "matrix");
+    o.tuning = "spill=2";
+    return o;
+}
+
 // `but`: numbers of the tuning that a plan may have more than one value of. A combine has none, and no more than work.
 void check_faults(const Sound& s, bool on_units = false, const std::set<std::string>& but = {}) {
     INFO(std::string(s.name));
@@ -393,9 +400,15 @@ TEST_CASE("faults: backward on matrix units") {
           backward("cut", h200, given(d64, {1, 4, 1, 700, 900}, f16), true, limited(60'000'000, 0, "matrix")),
           backward("spilled in strips of heads", h200,
                    masked(given(d128, {2, 4, 2, 300, 500}, f16), VKATTN_MASK_BOOL, MaskShape::shared), true,
-                   limited(0, 2'000'000, "matrix")),
-          backward("spilled in strips of steps", h200, given(d128, {1, 8, 2, 300, 700}, bf16), true,
-                   limited(0, 1'900'000, "matrix"))})
+                   spilling(2'000'000)),
+          backward("spilled in strips of steps", h200, given(d128, {1, 8, 2, 2100, 700}, bf16), true,
+                   spilling(9'000'000)),
+          backward("gradient of the mask, spilled in strips of heads", h200,
+                   masked(given(d128, {2, 4, 2, 300, 512}, f16), VKATTN_MASK_FLOAT, MaskShape::all_heads),
+                   true, spilling(2'000'000)),
+          backward("gradient of the mask, spilled in strips of steps", h200,
+                   masked(given(d128, {1, 4, 4, 2100, 700}, bf16), VKATTN_MASK_FLOAT, MaskShape::whole), true,
+                   spilling(5'000'000))})
         check_faults(s, true);
 }
 

@@ -325,6 +325,39 @@ TEST_CASE("spill: the last pass comes again just where a mask or a block map hid
     }
 }
 
+TEST_CASE("spill: dbias comes of it just where strips hold all that share an element of the mask") {
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    const auto is_found = [&](const VkattnProblem& given, MaskShape shape, uint64_t scratch = 0,
+                              const char* numbers = "spill=2") {
+        const Problem p = resolved(masked(given, VKATTN_MASK_FLOAT, shape));
+        Options o = tuning(numbers, "matrix");
+        o.max_scratch_bytes = scratch;
+        const Plan plan = planned(caps, p, make_backward(p), o);
+        CHECK_EQ(flaw_of(caps, p, make_backward(p), plan, o), "");
+        return count_of(plan, Kind::spilled_bias) != 0;
+    };
+    for (const MaskShape shape :
+         {MaskShape::whole, MaskShape::all_heads, MaskShape::all_batches, MaskShape::shared})
+        for (const Shape& heads :
+             {Shape{2, 6, 6, 2048, 700}, Shape{3, 6, 2, 2048, 700}, Shape{1, 6, 1, 300, 512}}) {
+            CHECK(is_found(in_halves(heads), shape));
+            for (uint64_t mib = 1; mib <= 64; mib *= 2) is_found(in_halves(heads), shape, mib << 20);
+        }
+    const VkattnProblem plain = in_halves({2, 4, 2, 2048, 1024});
+    const uint64_t room = uint64_t{12} << 20;
+    CHECK(is_found(plain, MaskShape::whole, room));
+    CHECK_FALSE(is_found(plain, MaskShape::shared, room));
+    CHECK_FALSE(is_found(plain, MaskShape::keys));
+    CHECK_FALSE(is_found(plain, MaskShape::queries));
+    // Tiles of dbias have whole steps.
+    is_found(in_halves({2, 4, 2, 2048, 1024}, d64), MaskShape::whole, 0,
+             "q_subgroups=3,q_row_blocks=1,kv_walked=48,spill=2,spilled_subgroups=3,spilled_row_blocks=1,"
+             "spilled_slices=1");
+    VkattnProblem capped = plain;
+    capped.softcap = 30;
+    CHECK_FALSE(is_found(capped, MaskShape::whole));
+}
+
 TEST_CASE("spill: where strips are large enough, or where tuning says so") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
     const Problem p = resolved(in_halves(square(1, 1, 262144))),

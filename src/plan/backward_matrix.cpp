@@ -29,8 +29,9 @@ constexpr BackwardMatrixRow rows[] = {
     // H200, with a mask: 5.8 ms for dkey and dvalue, 3.5 for dquery.
     {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
      in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1,
-      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spilled_subgroups = 8}), USE_BIAS},
-    // H200: 5.79 ms. H100: 5.31 ms. dbias alone takes 4.9 ms on an H200.
+      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spill = 1, .spilled_subgroups = 8,
+      .spilled_row_blocks = 4}), USE_BIAS},
+    // H200: 5.04 ms. H100: 5.31 ms. dbias alone takes 4.9 ms on an H200.
     {"nvidia-backward-matrix-d64", Device::nvidia_driver, 64,
      in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 32, .kv_subgroups = 4, .kv_row_blocks = 2,
       .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spilled_subgroups = 8})},
@@ -50,7 +51,7 @@ constexpr BackwardMatrixRow rows[] = {
      in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 32, .kv_subgroups = 8, .kv_row_blocks = 1,
       .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spill = 1, .spilled_subgroups = 8,
       .spilled_row_blocks = 8, .spilled_slices = 4, .spilled_ahead = 4})},
-    // H200: 6.0 ms, with kv_paired 1 6.6.
+    // H200: 5.16 ms.
     {"nvidia-backward-matrix-d256-paired", Device::nvidia_driver, 256,
      in_groups({.q_subgroups = 8, .q_row_blocks = 1, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1,
       .kv_walked = 16, .kv_paired = 2, .mask_subgroups = 8, .mask_walked = 16, .mask_chunks = 4, .spill = 1,
@@ -418,13 +419,6 @@ Pass query_pass(const PassContext& c, const Plan& plan, uint32_t tiles) {
     return pass;
 }
 
-template <class K>
-void set_spill(Launch<K>& launch, const Plan& plan) {
-    VKATTN_PATCH(launch, spill, Region::spill);
-    launch.push.spill_heads = plan.spill_heads;
-    launch.push.spill_steps = plan.spill_steps;
-}
-
 // The product of the spilled dS and key.
 Pipeline spilled_pipeline(const PassContext& c, const Plan& plan) {
     const Problem& p = plan.problem;
@@ -481,6 +475,7 @@ Pass key_value_pass(const PassContext& c, const Plan& plan, uint32_t gradients) 
         pass.strips = strips_of(plan, spill_sizes(n, p), pass);
         pass.longest = longest_spilling(pass, pass.strips->sizes);
         pass.strips->reader = [&c, &plan] { return spilled_pipeline(c, plan); };
+        if (plan.spill_makes_bias) pass.strips->mask = spilled_mask(c, plan);
     }
     pass.pipeline = resumable(launch);
     return pass;
@@ -513,7 +508,7 @@ std::vector<Pass> make_passes(const PassContext& c, const PassContext& mask, con
         passes.push_back(key_value_pass(c, plan, 3));
     }
     if (spilled && hides_keys(p)) passes.push_back(query_pass(c, plan, TILE_NONFINITE));
-    if (c.backward.has_bias())
+    if (c.backward.has_bias() && !plan.spill_makes_bias)
         passes.push_back(finds_bias(p, c.backward) ? matrix_mask_pass(c, plan) : mask_pass(mask, plan));
     return passes;
 }
@@ -525,8 +520,11 @@ bool add_spill(const PassContext& c, Plan& plan) {
     if (n.spill == 0 || rows_of(p) == 0 || !has_keys(p)) return false;
     if (!has_kernel(c.caps, Kernel::backward_matrix_spilled)) return false;
     if (p.block_map != 0 && !has_scratch(plan, Region::tile_links)) return false;
-    return add_spill(c, spill_sizes(n, p), n.spill == 2, key_value_pass(c, plan, n.kv_apart != 0 ? 2 : 3),
-                     plan);
+    const SpillSizes sizes = spill_sizes(n, p);
+    const Pass pass = key_value_pass(c, plan, n.kv_apart != 0 ? 2 : 3);
+    plan.spill_makes_bias = finds_bias(p, c.backward) && may_spill_bias(c, p) &&
+                            add_spill(c, for_bias(sizes, p, c.backward), n.spill == 2, pass, plan);
+    return plan.spill_makes_bias || add_spill(c, sizes, n.spill == 2, pass, plan);
 }
 
 // Plain tiles are fetched by an index of 31 bits, in 16 bytes, from a head's first row on (lib/matrix_fetch.glsl).

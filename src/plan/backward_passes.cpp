@@ -35,6 +35,15 @@ std::array<uint64_t, 2> tiles_of(const SpillSizes& s, std::array<uint64_t, 2> sp
     return {tile(span[0]), tile(span[1] - 1) + 1};
 }
 
+// The workgroups that find dbias from a strip of so many kv heads and these steps.
+Box mask_box(const Strips& s, uint64_t head, uint64_t heads, std::array<uint64_t, 2> span) {
+    const SpilledMask& m = *s.mask;
+    const uint64_t first = head * m.group / m.heads, end = (head + heads) * m.group / m.heads;
+    const uint64_t steps = std::min(span[1] - span[0], s.sizes.steps_of_head);
+    return {.first = {first, span[0] % s.sizes.steps_of_head, 0},
+            .count = {std::min(end, m.masks) - first, steps, m.key_tiles}};
+}
+
 // Tells whether the strips of a pass can be cut so that no dispatch costs more than the limit.
 Result<PassCut> cut_strips_within(const PassContext& c, const Pass& pass, uint64_t limit) {
     const Strips& s = *pass.strips;
@@ -49,6 +58,10 @@ Result<PassCut> cut_strips_within(const PassContext& c, const Pass& pass, uint64
         const auto readers = cut_grid(c.caps, {s.heads, tiles[1] - tiles[0], 1}, s.sizes.tile_flops, limit);
         if (!readers) return readers.failure();
         boxes += writers->size() + readers->size();
+        if (!s.mask) continue;
+        const auto masks = cut_grid(c.caps, mask_box(s, 0, s.heads, span).count, s.mask->tile_flops, limit);
+        if (!masks) return masks.failure();
+        boxes += masks->size();
     }
     if (product(boxes, ceil_div(pass.grid[0], s.heads)) > max_boxes)
         return unsupported("options.max_dispatch_flops",
@@ -98,6 +111,7 @@ void add_strips(const DeviceCaps& caps, const Pass& pass, const PassCut& cut, Pl
     const Strips& s = *pass.strips;
     const uint32_t writer = add_pipeline(plan, pass.pipeline(cut.loops));
     const uint32_t reader = add_pipeline(plan, s.reader());
+    const uint32_t mask = s.mask ? add_pipeline(plan, s.mask->pipeline()) : 0;
     for (uint64_t head = 0; head < pass.grid[0]; head += s.heads) {
         const uint64_t heads = std::min(s.heads, pass.grid[0] - head);
         for (const auto& span : s.spans) {
@@ -111,6 +125,9 @@ void add_strips(const DeviceCaps& caps, const Pass& pass, const PassCut& cut, Pl
             const auto tiles = tiles_of(s.sizes, span);
             add_part(caps, reader, {head, tiles[0], 0}, {heads, tiles[1] - tiles[0], 1}, steps,
                      s.sizes.tile_flops, cut.limit, plan);
+            if (!s.mask) continue;
+            const Box box = mask_box(s, head, heads, span);
+            add_part(caps, mask, box.first, box.count, steps, s.mask->tile_flops, cut.limit, plan);
         }
     }
 }

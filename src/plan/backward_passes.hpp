@@ -33,6 +33,17 @@ struct SpillSizes {
     uint64_t states_of_head;  // states of query tiles
     uint64_t tiles_of_head;   // query tiles of the pass that reads dS, of all query heads of a kv head
     uint64_t tile_flops;      // of one of these
+    // If dbias is found from dS, a strip has all that share an element of the mask: a multiple of so many kv heads and,
+    // if it is whole, all steps.
+    uint64_t strip_heads = 1;
+    bool whole_strips = false;
+};
+
+// How dbias is found from strips of dS: by tiles of a step and so many keys of the mask.
+struct SpilledMask {
+    uint64_t masks, key_tiles, tile_flops;
+    uint64_t heads, group;  // query heads that share a mask of a batch, and a kv head
+    std::function<Pipeline()> pipeline;
 };
 
 // How a pass spills dS: for so many of its heads at a time, and for spans of their steps in turn, begin .. end-1. A
@@ -42,6 +53,7 @@ struct Strips {
     std::vector<std::array<uint64_t, 2>> spans;
     SpillSizes sizes;
     std::function<Pipeline()> reader;
+    std::optional<SpilledMask> mask;
 };
 
 // A pass before it is cut: workgroups (heads, tiles, slices or what the kernel says), each with a loop of at most
@@ -56,6 +68,10 @@ struct Pass {
     std::function<Pipeline(bool resumed)> pipeline;
     std::optional<Strips> strips;
 };
+
+// Floating-point operations in the time that a byte of memory takes. By `vkattn bench --pass backward` an H200 does
+// 250e12 a second, and copies 4.0e12 bytes.
+constexpr uint64_t flops_per_byte = 60;
 
 // A product that exceeds 64 bits exceeds every limit as well.
 constexpr uint64_t product(uint64_t a, uint64_t b) {
@@ -93,6 +109,14 @@ Launch<K> tile_pass(const PassContext& c, const Plan& plan, uint64_t steps) {
     return launch;
 }
 
+// Tells a launch where dS lies in scratch.
+template <class K>
+void set_spill(Launch<K>& launch, const Plan& plan) {
+    VKATTN_PATCH(launch, spill, Region::spill);
+    launch.push.spill_heads = plan.spill_heads;
+    launch.push.spill_steps = plan.spill_steps;
+}
+
 // The pipeline of a pass whose loop can be cut.
 template <class K>
 std::function<Pipeline(bool)> resumable(Launch<K> launch) {
@@ -112,7 +136,12 @@ bool add_spill(const PassContext& c, const SpillSizes& sizes, bool wanted, const
 bool spills(const Plan& plan);
 // The longest loop of such a pass, whose rows are extended to whole tiles of the reader at both ends.
 uint64_t longest_spilling(const Pass& pass, const SpillSizes& sizes);
-// The strips of such a plan, without their reader.
+// True if dbias, which this kernel finds, sums dS as it is spilled: in 16 bits, after the softcap.
+bool may_spill_bias(const PassContext& c, const Problem& problem);
+// Makes strips hold all that share an element of the mask.
+SpillSizes for_bias(SpillSizes sizes, const Problem& problem, const Backward& backward);
+SpilledMask spilled_mask(const PassContext& c, const Plan& plan);
+// The strips of such a plan, without their readers.
 Strips strips_of(const Plan& plan, const SpillSizes& sizes, const Pass& pass);
 
 // The pass for row statistics, the one for the gradient of sinks, which reads them, and the one for the gradient of the

@@ -134,6 +134,7 @@ struct Plan {
     std::optional<Combine> combine;    // the plan is one of vkattn_combine_create; problem says nothing then
     // A backward that spills dS has so many kv heads in flight, and so many steps of each; 0: it does not.
     uint32_t spill_heads = 0, spill_steps = 0;
+    bool spill_makes_bias = false;    // dbias is found from it
     uint64_t spill_bytes_of_all = 0;  // what all heads and steps at once would take
     bool makes_block_map = false;     // the plan is one of vkattn_block_map_create
     std::vector<ScratchRegion> scratch;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 
 #include "backward_passes.hpp"
 
@@ -14,14 +15,16 @@ using shared::BackwardArguments;
 // back. At 128 head dims these are half as many bytes as dS itself has in 1,024 rows. The limit was not measured.
 constexpr uint64_t least_strip_rows = 1024;
 
-// Floating-point operations in the time that a byte of accumulators takes. By `vkattn bench --pass backward` an H200
-// does 250e12 a second, and copies 4.0e12 bytes.
-constexpr double flops_per_kept_byte = 60;
-
 // Strips pay if they take at most this much longer than one strip of everything would. H200, float16, N 16,384, causal,
 // head dim 128: strips of 8 heads and 4,096 rows take 1.26 times as long by this count, and 11.3 ms for all passes;
 // without dS in scratch these take 11.6.
 constexpr double most_delay = 1.3;
+
+// Workgroups that find dbias wait for memory: their size was not measured.
+constexpr uint32_t spilled_mask_threads = 256;
+uint32_t spilled_mask_threads_on(const DeviceCaps& caps) {
+    return std::min({spilled_mask_threads, caps.max_invocations, caps.max_workgroup_size[0]});
+}
 
 // A strip has some heads with all their steps, or so many steps of some heads.
 struct Strip {
@@ -57,7 +60,7 @@ struct Spilling {
             time_of(strip.heads * pass.grid[1], static_cast<double>(product(steps, pass.step_flops))) +
             time_of(static_cast<uint64_t>(std::ceil(tiles)), static_cast<double>(sizes.tile_flops));
         if (strip.steps < pass.steps)
-            time += 2 * flops_per_kept_byte * static_cast<double>(kept_bytes(strip)) / multiprocessors;
+            time += 2 * flops_per_byte * static_cast<double>(kept_bytes(strip)) / multiprocessors;
         return time * static_cast<double>(count(strip));
     }
     uint64_t count(const Strip& strip) const {
@@ -69,7 +72,7 @@ struct Spilling {
 };
 
 // Returns the most steps of so many heads that have room, in equal parts of a head's, or none.
-std::optional<Strip> strip_of(const Spilling& s, uint64_t heads) {
+std::optional<Strip> any_strip_of(const Spilling& s, uint64_t heads) {
     const SpillSizes& sizes = s.sizes;
     const uint64_t step_bytes = product(heads, sizes.step_bytes), kept = s.kept_bytes({heads, 0});
     if (std::min(s.room / step_bytes, s.step_limit) >= s.pass.steps) return Strip{heads, s.pass.steps};
@@ -86,13 +89,18 @@ std::optional<Strip> strip_of(const Spilling& s, uint64_t heads) {
                  ceil_div(ceil_div(sizes.steps_of_head, strips), sizes.steps_of_tile) * sizes.steps_of_tile};
 }
 
+std::optional<Strip> strip_of(const Spilling& s, uint64_t heads) {
+    const auto strip = any_strip_of(s, heads);
+    return strip && s.sizes.whole_strips && strip->steps < s.pass.steps ? std::nullopt : strip;
+}
+
 // Returns the strips that take the least time, or none if there is no room.
 std::optional<Strip> best_strip(const Spilling& s) {
     std::optional<Strip> best;
-    const uint64_t all = s.pass.grid[0];
-    uint64_t heads = all;  // for each number of strips, as few as make it
+    const uint64_t all = s.pass.grid[0] / s.sizes.strip_heads;
+    uint64_t heads = all;  // in units of strip_heads; for each number of strips, as few as make it
     while (true) {
-        const auto strip = strip_of(s, heads);
+        const auto strip = strip_of(s, heads * s.sizes.strip_heads);
         if (strip && s.count(*strip) <= max_boxes / 2 && (!best || s.time_of(*strip) < s.time_of(*best)))
             best = strip;
         if (heads == 1) break;
@@ -148,13 +156,59 @@ uint64_t longest_spilling(const Pass& pass, const SpillSizes& s) {
 
 Strips strips_of(const Plan& plan, const SpillSizes& s, const Pass& pass) {
     const uint64_t heads = plan.spill_heads, span = plan.spill_steps;
-    Strips strips{.heads = heads, .spans = {}, .sizes = s, .reader = {}};
+    Strips strips{.heads = heads, .spans = {}, .sizes = s, .reader = {}, .mask = {}};
     // Spans of less than a query head end where it ends.
     const uint64_t whole = span < s.steps_of_head ? s.steps_of_head : pass.steps;
     for (uint64_t first = 0; first < pass.steps; first += whole)
         for (uint64_t begin = first; begin < first + whole; begin += span)
             strips.spans.push_back({begin, std::min(begin + span, first + whole)});
     return strips;
+}
+
+bool may_spill_bias(const PassContext& c, const Problem& p) {
+    const BackwardMatrixNumbers& n = *c.tiles.backward_matrix;
+    // A tile of this pass has whole matrices of dS^T, of a step.
+    if (spilled_mask_threads_on(c.caps) * 8 % (n.kv_walked * n.shape.m) != 0) return false;
+    return p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 && slopes_kind_of(p) != SLOPES_MASK &&
+           p.seqlen_q > 1 && c.backward.dbias_extents[2] == p.seqlen_q &&
+           has_kernel(c.caps, Kernel::backward_mask_spilled);
+}
+
+SpillSizes for_bias(SpillSizes sizes, const Problem& p, const Backward& backward) {
+    const bool all_batches = backward.dbias_extents[0] == 1 && p.batch > 1;
+    sizes.strip_heads = all_batches ? uint64_t{p.batch} * p.num_heads_kv
+                                    : std::lcm(p.mask_group_size, p.group_size) / p.group_size;
+    sizes.whole_strips = p.group_size > 1;
+    return sizes;
+}
+
+SpilledMask spilled_mask(const PassContext& c, const Plan& plan) {
+    const Problem& p = plan.problem;
+    const BackwardMatrixNumbers& n = *c.tiles.backward_matrix;
+    const auto& extents = c.backward.dbias_extents;
+    Launch<kernels::backward_mask_spilled> launch;
+    launch.module = {Kernel::backward_mask_spilled,
+                     p.dtype == VKATTN_DTYPE_BFLOAT16 ? macros::BF16 : macros::F16};
+    set_problem(launch, p, c.tiles, true);
+    set_spill(launch, plan);
+    auto& k = launch.constants;
+    k.threads = spilled_mask_threads_on(c.caps);
+    k.has_dlse = c.backward.dlse != 0;
+    k.far_rows = c.far_rows;
+    k.matrix_m = n.shape.m;
+    k.matrix_k = n.shape.k;
+    k.step_rows = n.kv_walked;
+    k.step_keys = n.kv_held();
+    k.spilled_rows = n.spilled_held();
+    launch.reads |= bit(Region::spill);
+    launch.writes = bit(Region::dbias);
+    const uint64_t sharing = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
+    return {.masks = extents[0] * extents[1],
+            .key_tiles = ceil_div(extents[3], k.threads * 8 / k.step_rows),
+            .tile_flops = product(sharing, k.threads * 8 * 2 * flops_per_byte),
+            .heads = p.mask_group_size,
+            .group = p.group_size,
+            .pipeline = [launch] { return launch.pipeline(); }};
 }
 
 }  // namespace vkattn::core
