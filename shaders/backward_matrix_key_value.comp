@@ -123,8 +123,8 @@ uvec2 kept_of_work() {
     return kept_base(head, first_key / HELD_ROWS, key_tiles(), KEPT);
 }
 
-// A loop that is spread over dispatches is, for a workgroup, only those from its first tile to its last: in others it
-// has nothing to do, so that its sums do not go through memory.
+// Where loops are spread over dispatches, a workgroup's sums begin in the dispatch of its first tile, and are stored in
+// that of its last one. In between they go through memory. In a dispatch that has none of its tiles it does nothing.
 bool starts_here = true, ends_here = true;
 bool has_tile_here() {
     if (!IS_RESUMED) return true;
@@ -137,7 +137,7 @@ bool has_tile_here() {
     if (starts_here || ends_here) return true;
     const uint head = push.first_step / query_tiles();
     const uvec2 tiles = tiles_of_head(head);
-    return tiles.x < tiles.y || push.end_step > step_of(Place(head + 1, 0));
+    return tiles.x < tiles.y || push.end_step > step_of(Place(head + 1, walked.x));
 }
 
 void begin_sums() {

@@ -538,10 +538,11 @@ bool far_tile(const Problem& p, const core::Backward* b, uint64_t tile_q, uint64
                             far(keys, b->dkey_strides, 1) || far(keys, b->dvalue_strides, 1));
 }
 
-// True if some head of an operand of the backward reaches beyond indices of 31 bits, in 16 bytes.
-bool far_head(const Problem& p, const core::Backward& b) {
+// True if some head of an operand of the backward reaches beyond indices of 31 bits, in 16 bytes. `slack` is 1 where a
+// row may be counted that does not exist.
+bool far_head(const Problem& p, const core::Backward& b, uint64_t slack) {
     const auto far = [&](uint64_t rows, const VkattnStrides& s) {
-        return rows > 1 && s.seq > (uint64_t{1} << 35) / p.element_bytes / (rows - 1);
+        return rows > 1 && s.seq > (uint64_t{1} << 35) / p.element_bytes / (rows - 1 + slack);
     };
     return far(p.seqlen_q, p.query_strides) || far(p.seqlen_q, b.dout_strides) ||
            far(p.seqlen_kv, p.key_strides) || far(p.seqlen_kv, p.value_strides);
@@ -574,11 +575,13 @@ std::string choices_flaw(const Given& g, const Pipeline& pipeline) {
     const Tile tile = tile_of(pipeline);
     // The pass for classes reads no gradient.
     const core::Backward* const read = kind_of(pipeline) == Kind::classes ? nullptr : g.backward;
-    const bool has_far_head = g.backward != nullptr && on_matrices(g.plan) && far_head(g.p, *g.backward);
+    const auto has_far_head = [&](uint64_t slack) {
+        return g.backward != nullptr && on_matrices(g.plan) && far_head(g.p, *g.backward, slack);
+    };
     if (far == 0 &&
-        ((on_matrices(pipeline) && has_far_head) || far_tile(g.p, read, tile.q, tile.kv, group, 0)))
+        ((on_matrices(pipeline) && has_far_head(0)) || far_tile(g.p, read, tile.q, tile.kv, group, 0)))
         return "far_rows is needed";
-    if (far != 0 && !has_far_head && !far_tile(g.p, g.backward, widest_q, widest_kv, group, 2))
+    if (far != 0 && !has_far_head(1) && !far_tile(g.p, g.backward, widest_q, widest_kv, group, 2))
         return "far_rows is needless";
     return "";
 }

@@ -11,10 +11,10 @@
 // block, and blocks that no row of the subgroup sees are left out.
 //
 // The tile that follows is fetched while this one is multiplied, and stored to the other buffer: a barrier a tile.
-// Few instructions stand between two plain tiles, because the two subgroups of an SM's quarter cannot hide many. So they
-// have a loop of their own, and what changes from tile to tile is counted, not found again: NVIDIA's compiler otherwise
-// computes again for each tile what is the same for all (H200, 580.159, D128, N 4,096, lagging pairs: 3.5 instead of
-// 4.4 ms for dkey, dvalue and dS).
+// Few instructions stand between two plain tiles, because the two subgroups of an SM's quarter cannot hide many. So
+// plain tiles have a loop of their own, and what changes from tile to tile is counted, not found again: NVIDIA's
+// compiler otherwise computes again for each tile what is the same for all (H200, 580.159, D128, N 4,096, lagging
+// pairs: 3.5 instead of 4.4 ms for dkey, dvalue and dS).
 struct Place {
     uint head;   // of the group
     uint first;  // row or key
@@ -125,7 +125,7 @@ struct Numbers {
         numbers.of_row[i] = Vec4sIn(from.base).x[from.at / 4]; \
     }
 void fetch_numbers(out Numbers numbers) { FETCH_NUMBERS(row_start) }
-void fetch_numbers_of_whole_tile(out Numbers numbers) { FETCH_NUMBERS(row_of_whole_tile) }
+void fetch_inner_numbers(out Numbers numbers) { FETCH_NUMBERS(row_of_whole_tile) }
 // Returns true if this invocation has seen a row of the tile that has a factor or is empty.
 bool store_numbers(uint buf, Numbers numbers) {
     bool odd = false;
@@ -149,7 +149,7 @@ struct Numbers {
     uint none;
 };
 void fetch_numbers(out Numbers numbers) {}
-void fetch_numbers_of_whole_tile(out Numbers numbers) {}
+void fetch_inner_numbers(out Numbers numbers) {}
 bool store_numbers(uint buf, Numbers numbers) { return false; }
 #endif
 
@@ -162,12 +162,12 @@ bool add_plain_tile(uint buf, uint other) {
         Fetched fetched;
         Numbers numbers;
         fetch_whole_stage(walked_qk, walked_v, next_first, stage, fetched);
-        if (BLOCKS == 1) fetch_numbers_of_whole_tile(numbers);  // behind the block it would be waited for (H200, D256: -1 %)
+        if (BLOCKS == 1) fetch_inner_numbers(numbers);  // behind the block it would be waited for (H200, D256: -1 %)
         FOR_EACH(i, BLOCKS / STAGES) {
             const uint block = stage * (BLOCKS / STAGES) + i;
             ADD_BLOCK(buf, block, true, false, find_plain(buf, block, 0))
             // With two blocks, earlier it holds registers for longer (H200, D64: -4 %).
-            if (BLOCKS > 1 && block == 0) fetch_numbers_of_whole_tile(numbers);
+            if (BLOCKS > 1 && block == 0) fetch_inner_numbers(numbers);
         }
         store_stage(other, stage, fetched);
         if (stage == 0) odd = store_numbers(other, numbers);
@@ -228,15 +228,15 @@ struct HeadWalk {
     Place here;
     WalkedTile tile, next;
     uint end;
-    uvec2 quick;      // begin .. end-1: first rows of inner tiles that a whole tile or none follows
-    uint quick_left;  // tiles from here on of which that is true: counted down, for a plain tile
+    uvec2 quick;      // begin .. end-1: the first rows of inner tiles that a whole tile or none follows
+    uint quick_left;  // how many tiles, from this one on, have their first rows there; 0 if this one has not
     uint buf;
 };
 
 uint quick_tiles_from(uint first, uvec2 quick) {
     return first >= quick.x && first < quick.y ? (quick.y - first + WALKED - 1) / WALKED : 0;
 }
-// True of a tile among the quick ones that is plain unless one of its rows is odd.
+// Returns true if this tile is plain unless it has an odd row.
 bool may_be_plain(HeadWalk w) {
     const bool next_is_whole = !HAS_BLOCK_MAP || w.next.first >= w.end || w.next.first + WALKED <= walked_qk.end;
     return w.quick_left != 0 && w.tile.is_plain && next_is_whole && !terms_change_tile(w.here);

@@ -1,5 +1,5 @@
-// dS^T on its way from backward_matrix_key_value.comp to backward_matrix_spilled.comp, in 16 bits. It lies in scratch
-// that holds spill_heads kv heads and spill_steps steps of each, a step being STEP_ROWS query rows of one head. Strips
+// dS^T on its way from backward_matrix_key_value.comp to backward_matrix_spilled.comp and backward_mask_spilled.comp, in
+// 16 bits. It lies in scratch that holds spill_heads kv heads and spill_steps steps of each, a step being STEP_ROWS query rows of one head. Strips
 // of so many heads and steps take turns in it, so that no more of dS^T than that exists at any time.
 //
 // A matrix of M keys and K query rows is contiguous, each key's rows together. Matrices follow each other by query

@@ -213,8 +213,8 @@ Numbers of_dbias(Numbers n) {
 }
 
 // With P in shared memory lagging pairs are right on an H200 and wrong on lavapipe with 256 bits, where
-// subgroupBarrier() seems to wait for the other subgroups, too: these are in another branch. At 256 head dims masks have
-// no room beside a third tile of query.
+// subgroupBarrier() seems to wait for the other subgroups, too: these are in another branch. At 256 head dims masks
+// have no room beside a third tile of query.
 bool may_lag(const Numbers& n, const Problem& p) {
     return n.move < MOVE_SHARED && !stages_masks(n, p) && p.head_dim_qk == p.head_dim_v;
 }
@@ -225,7 +225,8 @@ uint32_t uses_of(const Problem& p, const Numbers& n) {
     if (n.turned != 0) uses |= n.shape.exchanges ? USE_TURNED | USE_EXCHANGED : USE_TURNED;
     if (!hides_keys(p)) uses |= USE_UNMASKED;
     if (p.dtype == VKATTN_DTYPE_FLOAT32) uses |= USE_FLOAT32;
-    if (may_lag(n, p)) uses |= USE_LAGGING;
+    // Only one of a lagging pair finishes scores, where these are not plain: then pairs were not measured.
+    if (may_lag(n, p) && p.mask == VKATTN_MASK_NONE && p.softcap == 0) uses |= USE_LAGGING;
     if (hides_from_some_rows(p)) uses |= USE_UNEVEN;
     return uses;
 }
@@ -259,6 +260,16 @@ std::string malformed_spill(const Numbers& n) {
     return "";
 }
 
+std::string malformed_lag(const Numbers& n) {
+    const bool fits =
+        n.turned == 0 && n.kv_stages == 1 && n.kv_walked == n.shape.n && n.kv_walked == n.shape.k;
+    return n.kv_paired != 2 || fits ? "" : "kv_paired=2 goes with turned=0, and tiles of one matrix";
+}
+std::string malformed_pairs(const Numbers& n) {
+    const bool fits = n.kv_apart == 0 && n.kv_subgroups % 2 == 0;
+    return n.kv_paired == 0 || fits ? "" : "kv_paired goes with an even kv_subgroups and kv_apart=0";
+}
+
 struct BackwardDirection : MatrixDirection {
     Numbers on_shape(const Numbers& row, const MatrixShape& shape, bool khr, bool turned) const {
         Numbers n = put_on_shape(caps, problem, row, shape, khr, turned);
@@ -270,16 +281,20 @@ struct BackwardDirection : MatrixDirection {
         n.spilled_walked = std::max({n.spilled_walked, block_of(shape), shape.m});
         return n;
     }
-    // Where the caller's numbers do not ask for it, a row's pairs do not lag if that does not go with the way of P, and
-    // no dS is spilled if that does not go with the numbers.
+    // Where the caller's numbers do not ask for it, a row's pairs do not lag, or there are none, if that does not go
+    // with the way of P or with the caller's numbers; and no dS is spilled if that does not go with the numbers.
     Result<bool> apply_tuning(Numbers& n) const {
         auto ok = set_numbers(n, options.tuning, fields());
         const auto asked = [&](const char* number) {
             return ("," + options.tuning).find(fmt::format(",{}=", number)) != std::string::npos;
         };
-        if (ok && n.kv_paired == 2 && !may_lag(n, problem) && !asked("kv_paired")) n.kv_paired = 1;
-        if (ok && n.kv_paired == 2 && !asked("kv_walked")) n.kv_walked = block_of(n.shape);
-        if (ok && !asked("spill") && !malformed_spill(n).empty()) n.spill = 0;
+        if (!ok) return ok;
+        if (n.kv_paired == 2 && !asked("kv_walked")) n.kv_walked = block_of(n.shape);
+        if (n.kv_paired != 0 && !asked("kv_paired")) {
+            if (!may_lag(n, problem) || !malformed_lag(n).empty()) n.kv_paired = 1;
+            if (!malformed_pairs(n).empty()) n.kv_paired = 0;
+        }
+        if (!asked("spill") && !malformed_spill(n).empty()) n.spill = 0;
         return ok;
     }
     std::string why_not() const {
@@ -299,11 +314,8 @@ struct BackwardDirection : MatrixDirection {
             return "mask_chunks is an even number up to 16";
         if (std::string why = malformed_spill(n); !why.empty()) return why;
         if (n.kv_apart > 1 || n.kv_paired > 2) return "kv_apart is 0 or 1, and kv_paired 0, 1 or 2";
-        if (n.kv_paired == 2 &&
-            (n.turned != 0 || n.kv_stages != 1 || n.kv_walked != n.shape.n || n.kv_walked != n.shape.k))
-            return "kv_paired=2 goes with turned=0, and tiles of one matrix";
-        if (n.kv_paired != 0 && (n.kv_apart != 0 || n.kv_subgroups % 2 != 0))
-            return "kv_paired goes with an even kv_subgroups and kv_apart=0";
+        if (std::string why = malformed_lag(n); !why.empty()) return why;
+        if (std::string why = malformed_pairs(n); !why.empty()) return why;
         if (n.kv_paired != 0 && problem.head_dim_qk != problem.head_dim_v)
             return "kv_paired needs one head dim for query and value";
         if (n.turned == 0 && n.q_v_staged != 0) return "q_v_staged goes with turned=1";

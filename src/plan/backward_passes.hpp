@@ -136,7 +136,8 @@ bool add_spill(const PassContext& c, const SpillSizes& sizes, bool wanted, const
 bool spills(const Plan& plan);
 // The longest loop of such a pass, whose rows are extended to whole tiles of the reader at both ends.
 uint64_t longest_spilling(const Pass& pass, const SpillSizes& sizes);
-// True if dbias, which this kernel finds, sums dS as it is spilled: in 16 bits, after the softcap.
+// True if dS as it is spilled can be summed to dbias: the gradient of scores before a softcap and without the mask's
+// slopes, in 16 bits.
 bool may_spill_bias(const PassContext& c, const Problem& problem);
 // Makes strips hold all that share an element of the mask.
 SpillSizes for_bias(SpillSizes sizes, const Problem& problem, const Backward& backward);

@@ -112,8 +112,9 @@ constexpr uint32_t USE_EXCHANGED =
     32;  // products are turned round, and the two halves of a subgroup exchange P
 constexpr uint32_t USE_WHOLE_BLOCKS = 256;  // there is a block map, and its blocks hold whole tiles
 constexpr uint32_t USE_FLOAT32 = 128;       // storage is float32; only the backward has rows for it
-constexpr uint32_t USE_LAGGING = 512;       // pairs of subgroups of the backward may lag
-constexpr uint32_t USE_UNEVEN = 1024;       // some rows see fewer keys than others; only the backward has rows for it
+constexpr uint32_t USE_LAGGING = 512;  // pairs of subgroups of the backward may lag, and most tiles are plain
+constexpr uint32_t USE_UNEVEN =
+    1024;  // some rows see fewer keys than others; only the backward has rows for it
 
 // Tests walk the whole tables.
 std::span<const MatrixRow> matrix_rows();

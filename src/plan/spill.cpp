@@ -193,7 +193,6 @@ SpilledMask spilled_mask(const PassContext& c, const Plan& plan) {
     set_spill(launch, plan);
     auto& k = launch.constants;
     k.threads = spilled_mask_threads_on(c.caps);
-    k.has_dlse = c.backward.dlse != 0;
     k.far_rows = c.far_rows;
     k.matrix_m = n.shape.m;
     k.matrix_k = n.shape.k;
