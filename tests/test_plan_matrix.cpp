@@ -385,6 +385,19 @@ TEST_CASE("spill: where strips are large enough, or where tuning says so") {
         CHECK_FALSE(plan_with(small, refused));
 }
 
+TEST_CASE("pairs do not lag where a kernel that rounds dS otherwise may find dquery in place of spilled dS") {
+    const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
+    const auto numbers = [&](const VkattnProblem& given) {
+        const Problem p = resolved(given);
+        return values_in(planned(caps, p, make_backward(p)).tuning);
+    };
+    const VkattnProblem plain = in_halves(square(2, 16, 4096), {256, 256});
+    CHECK_EQ(numbers(plain).at("kv_paired"), 2);
+    const auto masked_numbers = numbers(masked(plain, VKATTN_MASK_BOOL, MaskShape::shared));
+    CHECK_EQ(masked_numbers.at("kv_paired"), 1);
+    CHECK_EQ(masked_numbers.at("spill"), 1);
+}
+
 TEST_CASE("rows of a backward on matrix units are far where a head reaches beyond 2^35 bytes") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
     for (const uint64_t more : {0, 8}) {

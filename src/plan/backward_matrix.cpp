@@ -212,11 +212,19 @@ Numbers of_dbias(Numbers n) {
     return n;
 }
 
+// Lagging pairs exchange P in 16 bits, so that their dS is rounded otherwise than that of backward_matrix_query.comp.
+// That kernel must give the same bits where it finds a tile of dquery in place of spilled dS, because a hidden key or
+// another row is not finite.
+bool rounds_unlike(const Numbers& n, const Problem& p) {
+    return n.kv_paired == 2 && n.spill != 0 && hides_keys(p);
+}
+
 // With P in shared memory lagging pairs are right on an H200 and wrong on lavapipe with 256 bits, where
 // subgroupBarrier() seems to wait for the other subgroups, too: these are in another branch. At 256 head dims masks
 // have no room beside a third tile of query.
 bool may_lag(const Numbers& n, const Problem& p) {
-    return n.move < MOVE_SHARED && !stages_masks(n, p) && p.head_dim_qk == p.head_dim_v;
+    return n.move < MOVE_SHARED && !stages_masks(n, p) && p.head_dim_qk == p.head_dim_v &&
+           !rounds_unlike(n, p);
 }
 
 // The USE_* bits of a problem on these numbers.
@@ -226,7 +234,7 @@ uint32_t uses_of(const Problem& p, const Numbers& n) {
     if (!hides_keys(p)) uses |= USE_UNMASKED;
     if (p.dtype == VKATTN_DTYPE_FLOAT32) uses |= USE_FLOAT32;
     // Only one of a lagging pair finishes scores, where these are not plain: then pairs were not measured.
-    if (may_lag(n, p) && p.mask == VKATTN_MASK_NONE && p.softcap == 0) uses |= USE_LAGGING;
+    if (may_lag(n, p) && !hides_keys(p) && p.softcap == 0) uses |= USE_LAGGING;
     if (hides_from_some_rows(p)) uses |= USE_UNEVEN;
     return uses;
 }
@@ -294,7 +302,7 @@ struct BackwardDirection : MatrixDirection {
             if (!may_lag(n, problem) || !malformed_lag(n).empty()) n.kv_paired = 1;
             if (!malformed_pairs(n).empty()) n.kv_paired = 0;
         }
-        if (!asked("spill") && !malformed_spill(n).empty()) n.spill = 0;
+        if (!asked("spill") && (!malformed_spill(n).empty() || rounds_unlike(n, problem))) n.spill = 0;
         return ok;
     }
     std::string why_not() const {
@@ -324,6 +332,8 @@ struct BackwardDirection : MatrixDirection {
         return "";
     }
     std::string unfit(const Numbers& n) const {
+        if (rounds_unlike(n, problem))
+            return "kv_paired=2 and spill go together without a mask and a block map";
         if (n.move == MOVE_CONVERT) return "move=1 is for the forward";
         if (n.kv_paired == 2 && n.move >= MOVE_SHARED) return "kv_paired=2 goes with move=0";
         return why_no_move(problem, n.shape, n.layout, n.move, n.turned);
