@@ -29,8 +29,7 @@ constexpr BackwardMatrixRow rows[] = {
     // H200, with a mask: 5.8 ms for dkey and dvalue, 3.5 for dquery.
     {"nvidia-backward-matrix-d64-mask", Device::nvidia_driver, 64,
      in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 16, .kv_subgroups = 8, .kv_row_blocks = 1,
-      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spill = 1, .spilled_subgroups = 8,
-      .spilled_row_blocks = 4}), USE_BIAS},
+      .kv_walked = 32, .mask_subgroups = 8, .mask_walked = 32, .mask_chunks = 4, .spilled_subgroups = 8}), USE_BIAS},
     // H200: 5.04 ms. H100: 5.31 ms. dbias alone takes 4.9 ms on an H200.
     {"nvidia-backward-matrix-d64", Device::nvidia_driver, 64,
      in_groups({.q_subgroups = 4, .q_row_blocks = 2, .q_walked = 32, .kv_subgroups = 4, .kv_row_blocks = 2,

@@ -16,8 +16,8 @@ using shared::BackwardArguments;
 constexpr uint64_t least_strip_rows = 1024;
 
 // Strips pay if they take at most this much longer than one strip of everything would. H200, float16, N 16,384, causal,
-// head dim 128: strips of 8 heads and 4,096 rows take 1.26 times as long by this count, and 11.3 ms for all passes;
-// without dS in scratch these take 11.6.
+// head dim 128: strips of 8 heads and 4,096 rows take 1.26 times as long by this count, and 10.1 ms for all passes;
+// without dS in scratch these took 11.6.
 constexpr double most_delay = 1.3;
 
 // Workgroups that find dbias wait for memory: their size was not measured.
