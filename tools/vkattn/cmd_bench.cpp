@@ -15,6 +15,7 @@
 #include "interruption.hpp"
 #include "modules.hpp"
 #include "numbers.hpp"
+#include "on_threads.hpp"
 #include "progress.hpp"
 #include "startup.hpp"
 #include "suites.hpp"
@@ -219,11 +220,16 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     std::ifstream file(b.sweep);
     if (!file || file.peek() == std::ifstream::traits_type::eof())
         throw UsageError("--sweep", fmt::format("cannot read a tuning from {}", b.sweep));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);)
+        if (!line.empty() && line[0] != '#') lines.push_back(line);
+    OnThreads<Plans> made(lines.size(),
+                          [&](size_t i) { return make_plans(b, runtime, p, lines[i].c_str()); });
     std::vector<std::pair<std::string, Plans>> plans;
-    for (std::string line; !stop_requested() && std::getline(file, line);) {
-        if (line.empty() || line[0] == '#') continue;
+    for (size_t i = 0; i < lines.size() && !stop_requested(); i++) {
+        const std::string& line = lines[i];
         try {
-            plans.emplace_back(line, make_plans(b, runtime, p, line.c_str()));
+            plans.emplace_back(line, made.take(i));
         } catch (const Error& error) {
             print_row(
                 fmt::format("refused  {}: {}", line, with_option_names(error.what(), Shapes::of_options)));

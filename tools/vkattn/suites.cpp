@@ -9,6 +9,7 @@
 #include "common.hpp"
 #include "field_names.hpp"
 #include "interruption.hpp"
+#include "on_threads.hpp"
 #include "progress.hpp"
 #include "workload.hpp"
 
@@ -190,9 +191,10 @@ void run_suite(Runtime& runtime, const std::string& suite, const ShapeOptions& s
     Phase all(suite, static_cast<double>(cases.size()));
     {
         Phase phase(compiling_pipelines, static_cast<double>(cases.size()));
-        for (const SuiteCase& c : cases) {
-            if (stop_requested()) break;
-            plans.push_back(plan_of(runtime, c, options.plan_options(), pass));
+        OnThreads<std::pair<Plans, std::string>> made(
+            cases.size(), [&](size_t i) { return plan_of(runtime, cases[i], options.plan_options(), pass); });
+        for (size_t i = 0; i < cases.size() && !stop_requested(); i++) {
+            plans.push_back(made.take(i));
             phase.advance();
         }
     }
