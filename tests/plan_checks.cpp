@@ -199,10 +199,10 @@ std::string workgroup_flaw(const Given& g, const Pipeline& pipeline) {
     const Kind kind = kind_of(pipeline);
     if (kind == Kind::spilled_bias) {  // it has no pool, but a tile in float32 with a column more
         const uint64_t rows = divisor(pipeline, "step_rows");
-        if (threads * 8 % (rows * divisor(pipeline, "matrix_m")) != 0 ||
+        if (uint64_t{threads} * 8 % (rows * divisor(pipeline, "matrix_m")) != 0 ||
             rows % divisor(pipeline, "matrix_k") != 0)
             return "a tile of dbias cuts a spilled matrix";
-        return (threads * 8 + rows) * 4 > caps.max_shared_bytes ? "shared memory" : "";
+        return (uint64_t{threads} * 8 + rows) * 4 > caps.max_shared_bytes ? "shared memory" : "";
     }
     if (kind != Kind::delta && kind != Kind::classes) {
         if (!pipeline.of_tuning_row && kind == Kind::dbias) {

@@ -400,7 +400,7 @@ TEST_CASE("pairs do not lag where a kernel that rounds dS otherwise may find dqu
 
 TEST_CASE("rows of a backward on matrix units are far where a head reaches beyond 2^35 bytes") {
     const DeviceCaps caps = probed(matrix_device("nvidia_h200"));
-    for (const uint64_t more : {0, 8}) {
+    for (const uint64_t more : {uint64_t{0}, uint64_t{8}}) {
         VkattnProblem given = in_halves({1, 1, 1, 64, 1 << 20});
         given.key_strides.seq = (uint64_t{1} << 14) + more;
         const Problem p = resolved(given);

@@ -204,7 +204,7 @@ SpilledMask spilled_mask(const PassContext& c, const Plan& plan) {
     const uint64_t sharing = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
     return {.masks = extents[0] * extents[1],
             .key_tiles = ceil_div(extents[3], k.threads * 8 / k.step_rows),
-            .tile_flops = product(sharing, k.threads * 8 * 2 * flops_per_byte),
+            .tile_flops = product(sharing, uint64_t{k.threads} * 8 * 2 * flops_per_byte),
             .heads = p.mask_group_size,
             .group = p.group_size,
             .pipeline = [launch] { return launch.pipeline(); }};
