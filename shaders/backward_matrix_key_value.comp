@@ -123,8 +123,8 @@ uvec2 kept_of_work() {
     return kept_base(head, first_key / HELD_ROWS, key_tiles(), KEPT);
 }
 
-// Where loops are spread over dispatches, a workgroup's sums begin in the dispatch of its first tile, and are stored in
-// that of its last one. In between they go through memory. In a dispatch that has none of its tiles it does nothing.
+// A workgroup's sums begin in the dispatch that has its first tile, and are stored in the one that has its last tile.
+// They go through memory in between. The workgroup does nothing in a dispatch that has none of its tiles.
 bool starts_here = true, ends_here = true;
 bool has_tile_here() {
     if (!IS_RESUMED) return true;

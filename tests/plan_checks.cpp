@@ -64,8 +64,8 @@ std::string operands_flaw(const Given& g) {
     return (matrix || dot) && wanted == VKATTN_DTYPE_FLOAT32 ? "rounded float32" : "";
 }
 
-// What is spilled has 16 bits, and is the gradient of scores before a softcap. Elements of the mask must have just the
-// one row and the one key of theirs, and no factor.
+// Spilled dS has 16 bits, and is the gradient of scores before a softcap. An element of the mask must belong to one row
+// and one key, and have no factor.
 bool is_sum_of_spilled(const Given& g) {
     return g.p.dtype != VKATTN_DTYPE_FLOAT32 && g.p.softcap == 0 && slopes_kind(g.p) != SLOPES_MASK &&
            g.p.block_map == 0 && bias_extents(g)[2] == g.p.seqlen_q && bias_extents(g)[3] > 1;

@@ -1,6 +1,7 @@
-// dS^T on its way from backward_matrix_key_value.comp to backward_matrix_spilled.comp and backward_mask_spilled.comp, in
-// 16 bits. It lies in scratch that holds spill_heads kv heads and spill_steps steps of each, a step being STEP_ROWS query rows of one head. Strips
-// of so many heads and steps take turns in it, so that no more of dS^T than that exists at any time.
+// dS^T lies in scratch, in 16 bits, on its way from backward_matrix_key_value.comp to backward_matrix_spilled.comp and
+// backward_mask_spilled.comp. The scratch holds spill_heads kv heads and spill_steps steps of each, a step being
+// STEP_ROWS query rows of one head. Strips of so many heads and steps take turns in it, so that no more of dS^T than
+// that exists at any time.
 //
 // A matrix of M keys and K query rows is contiguous, each key's rows together. Matrices follow each other by query
 // rows, then keys, then steps, then heads. Where some row of a tile of backward_matrix_spilled.comp sees some key of a

@@ -212,8 +212,8 @@ Numbers of_dbias(Numbers n) {
 }
 
 // Lagging pairs exchange P in 16 bits, so that their dS is rounded otherwise than that of backward_matrix_query.comp.
-// That kernel must give the same bits where it finds a tile of dquery in place of spilled dS, because a hidden key or
-// another row is not finite.
+// The two must agree bit by bit, because that kernel finds a tile of dquery again if a hidden key or another row is not
+// finite.
 bool rounds_unlike(const Numbers& n, const Problem& p) {
     return n.kv_paired == 2 && n.spill != 0 && hides_keys(p);
 }
@@ -288,8 +288,8 @@ struct BackwardDirection : MatrixDirection {
         n.spilled_walked = std::max({n.spilled_walked, block_of(shape), shape.m});
         return n;
     }
-    // Where the caller's numbers do not ask for it, a row's pairs do not lag, or there are none, if that does not go
-    // with the way of P or with the caller's numbers; and no dS is spilled if that does not go with the numbers.
+    // The caller's numbers come first. If the row's lagging pairs do not go with them or with the way of P, the pairs
+    // do not lag, or there are none. If spilling does not go with the numbers, no dS is spilled.
     Result<bool> apply_tuning(Numbers& n) const {
         auto ok = set_numbers(n, options.tuning, fields());
         const auto asked = [&](const char* number) {

@@ -18,7 +18,7 @@ namespace vkattn::tools {
 template <class T>
 class OnThreads {
   public:
-    // `make` is called for 0 .. count-1, by several threads at once; after an interruption, for none that has not begun.
+    // Several threads call `make` for 0 .. count-1. After an interruption they call it no more.
     OnThreads(size_t count, std::function<T(size_t)> make) : make_(std::move(make)), promises_(count) {
         const size_t cores = std::max(1u, std::thread::hardware_concurrency());
         for (size_t t = std::min({count, cores, size_t{16}}); t-- > 0;)
