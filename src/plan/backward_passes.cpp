@@ -164,7 +164,8 @@ Pass delta_pass(const PassContext& c, const Plan& plan) {
 
 Pass sinks_pass(const PassContext& c, const Plan& plan) {
     const Problem& p = plan.problem;
-    constexpr uint32_t threads = 256;  // not measured: the pass is short, and waits for memory
+    const uint32_t threads =
+        c.caps.threads_up_to(256);  // not measured: the pass is short, and waits for memory
     Pass pass;
     pass.grid = {p.num_heads_q, 1, 1};
     pass.steps = pass.longest = uint64_t{p.batch} * ceil_div(p.seqlen_q, threads);
@@ -172,7 +173,7 @@ Pass sinks_pass(const PassContext& c, const Plan& plan) {
     Launch<kernels::backward_sinks> launch;
     launch.module = {Kernel::backward_sinks, macros::F32};
     set_problem(launch, p, c.tiles, true);
-    launch.constants.threads = std::min(threads, c.caps.max_invocations);
+    launch.constants.threads = threads;
     if (rows_of(p) != 0) launch.reads |= bit(Region::statistics);
     launch.writes = bit(Region::dsinks);
     pass.pipeline = [launch](bool) { return launch.pipeline(); };

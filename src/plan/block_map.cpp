@@ -74,7 +74,7 @@ Result<Plan> make_block_map_plan(const DeviceCaps& caps, const Problem& p) {
                                        "pass that makes a map takes {} at most",
                                        elements, most_elements));
     auto& constants = launch.constants;
-    constants.threads = std::min({block_threads, caps.max_invocations, caps.max_workgroup_size[0]});
+    constants.threads = caps.threads_up_to(block_threads);
     const bool far = launch.push.row_stride > narrow_offset_bytes / 2 / (constants.threads / row_lanes);
     constants.lanes = far ? constants.threads : row_lanes;
     VKATTN_PATCH(launch, mask, Region::mask);

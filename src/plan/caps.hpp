@@ -1,6 +1,7 @@
 // All that the planner knows of a device: filled from Vulkan by src/vulkan, from a text profile by the tests.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -77,6 +78,11 @@ struct DeviceCaps {
     // This build was made without the forms for CPUs of modules that need no matrix unit, or of those that do
     // (VKATTN_CPU_FORMS).
     bool missing_cpu_forms = false, missing_matrix_cpu_forms = false;
+
+    // The invocations of a one-dimensional workgroup: `wanted`, or as many as the device allows.
+    uint32_t threads_up_to(uint32_t wanted) const {
+        return std::min({wanted, max_invocations, max_workgroup_size[0]});
+    }
 
     bool operator==(const DeviceCaps&) const = default;
 };

@@ -86,12 +86,11 @@ LinkGrid link_grid(const Problem& p, std::span<const LinkedTiles> kernels) {
 // tile_links.comp for one kernel, whose links lie `begin` bytes behind the beginning of the region.
 Launch<kernels::tile_links> links_launch(const DeviceCaps& caps, const Problem& p, const LinkedTiles& t,
                                          uint32_t heads, uint64_t begin) {
-    constexpr uint32_t threads = 256;  // not measured: the pass is short
     const auto down = static_cast<uint32_t>(vkattn_blocks(p.seqlen_q, p.block_rows));
     const auto across = static_cast<uint32_t>(vkattn_blocks(p.seqlen_kv, p.block_keys));
     Launch<kernels::tile_links> launch;
     launch.module = {Kernel::tile_links, macros::F32};
-    launch.constants.threads = std::min({threads, caps.max_invocations, caps.max_workgroup_size[0]});
+    launch.constants.threads = caps.threads_up_to(256);  // not measured: the pass is short
     auto& push = launch.push;
     push.num_heads = heads;
     push.map_heads = p.block_map_heads;

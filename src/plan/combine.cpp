@@ -26,7 +26,7 @@ uint32_t lanes_for(uint32_t head_dim_v, uint32_t step) {
 // than two steps of parts, as many as fit: so no more than two pipelines are ever built. One team takes 1.7 us for a
 // step of parts on an H200 (docs/tuning.md).
 uint32_t teams_for(const DeviceCaps& caps, uint32_t parts, uint32_t step, uint32_t lanes) {
-    const uint32_t most = std::min({most_threads, caps.max_invocations, caps.max_workgroup_size[0]}) / lanes;
+    const uint32_t most = caps.threads_up_to(most_threads) / lanes;
     uint32_t teams = 1;
     while (parts > 2 * step && teams < most_teams && 2 * teams <= most) teams *= 2;
     return teams;

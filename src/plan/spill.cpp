@@ -21,9 +21,8 @@ constexpr uint64_t least_strip_rows = 1024;
 constexpr double most_delay = 1.3;
 
 // Workgroups that find dbias wait for memory: their size was not measured.
-constexpr uint32_t spilled_mask_threads = 256;
-uint32_t spilled_mask_threads_on(const DeviceCaps& caps) {
-    return std::min({spilled_mask_threads, caps.max_invocations, caps.max_workgroup_size[0]});
+uint32_t spilled_mask_threads(const DeviceCaps& caps) {
+    return caps.threads_up_to(256);
 }
 
 // A strip has some heads with all their steps, or so many steps of some heads.
@@ -168,7 +167,7 @@ Strips strips_of(const Plan& plan, const SpillSizes& s, const Pass& pass) {
 bool may_spill_bias(const PassContext& c, const Problem& p) {
     const BackwardMatrixNumbers& n = *c.tiles.backward_matrix;
     // A tile of this pass has whole matrices of dS^T, of a step.
-    if (spilled_mask_threads_on(c.caps) * 8 % (n.kv_walked * n.shape.m) != 0) return false;
+    if (spilled_mask_threads(c.caps) * 8 % (n.kv_walked * n.shape.m) != 0) return false;
     return p.dtype != VKATTN_DTYPE_FLOAT32 && p.softcap == 0 && slopes_kind_of(p) != SLOPES_MASK &&
            p.seqlen_q > 1 && c.backward.dbias_extents[2] == p.seqlen_q &&
            has_kernel(c.caps, Kernel::backward_mask_spilled);
@@ -192,7 +191,7 @@ SpilledMask spilled_mask(const PassContext& c, const Plan& plan) {
     set_problem(launch, p, c.tiles, true);
     set_spill(launch, plan);
     auto& k = launch.constants;
-    k.threads = spilled_mask_threads_on(c.caps);
+    k.threads = spilled_mask_threads(c.caps);
     k.far_rows = c.far_rows;
     k.matrix_m = n.shape.m;
     k.matrix_k = n.shape.k;

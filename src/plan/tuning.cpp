@@ -443,7 +443,7 @@ std::string to_text(const TileNumbers& n) {
 }
 
 std::string too_large(const DeviceCaps& caps, uint32_t threads, uint64_t pool_vec4) {
-    const uint32_t most = std::min(caps.max_invocations, caps.max_workgroup_size[0]);
+    const uint32_t most = caps.threads_up_to(threads);
     if (threads > most) return fmt::format("{} invocations, the device has {}", threads, most);
     if (pool_vec4 * 16 <= caps.max_shared_bytes) return "";
     return fmt::format("{} bytes of shared memory, the device has {}", pool_vec4 * 16, caps.max_shared_bytes);
