@@ -18,7 +18,7 @@ uvec2 with_whole_tiles(uvec2 rows, uint num_queries) {
 }
 
 #ifdef TURNED
-#define SPILL_BLOCK(at, block)
+#define SPILL_BLOCK(at, block) {}
 #else
 // A macro, because NVIDIA's compiler unrolls no loop around a call that it can leave in several ways.
 #define SPILL_BLOCK(at, block) \
