@@ -142,6 +142,13 @@ typedef struct VkattnRun {
      * null. It may use the runtime. */
     void (*progress)(void* progress_user, uint32_t done, uint32_t segments);
     void* progress_user;
+    /* In: submissions after which a call returns, for programs that must be able to stop a long run; 0: a call returns
+     * when the run has ended. With a number, call again with the same struct and the same arguments until first_segment
+     * is 0. Whoever does not leaves undefined what the run was to write. Between the calls nothing is under way on the
+     * device. Scratch, if the plan needs any, has to be the caller's. */
+    uint32_t most_submissions;
+    /* In: the segment to begin with. Out: the segment that the next call begins with; 0 if the run has ended. */
+    uint32_t first_segment;
 } VkattnRun;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnRun, vkattn_run_init)
 
@@ -223,8 +230,9 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_
 /* Runs a plan of vkattn_plan_create, vkattn_backward_create, vkattn_combine_create or vkattn_block_map_create, and
  * waits: results may be read when the function returns. Scratch is allocated for the run where args.scratch_buffer is
  * null; who runs a plan many times may bring scratch of his own, which saves the allocation. `run` may be null.
- * Errors: as vkattn_cmd_forward, vkattn_cmd_backward, vkattn_cmd_combine and vkattn_cmd_block_map; nothing has run
- * then. DEVICE_ERROR (no memory for scratch). */
+ * Errors: as vkattn_cmd_forward, vkattn_cmd_backward, vkattn_cmd_combine and vkattn_cmd_block_map; INVALID_ARGUMENT
+ * (run.first_segment is none of the plan's; args.scratch_buffer is null where run.most_submissions is not 0 and the
+ * plan needs scratch); nothing has run then. DEVICE_ERROR (no memory for scratch). */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_forward(VkattnRuntime* runtime, const VkattnPlan* plan,
                                                            const VkattnForwardArgs* args, VkattnRun* run,
                                                            VkattnError* error);

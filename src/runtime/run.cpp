@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "runtime.hpp"
 
 namespace vkattn::runtime {
@@ -12,7 +14,10 @@ constexpr double wanted_ms = 250;  // Windows and amdgpu lose patience after abo
 using RecordRange = std::function<void(VkCommandBuffer commands, uint32_t first, uint32_t count)>;
 
 void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRange& record, VkattnRun& run) {
-    uint32_t first = 0;
+    uint32_t first = run.first_segment;
+    if (first != 0 && first >= segments)
+        fail(VKATTN_INVALID_ARGUMENT, fmt::format("{} is none of the plan's {} segments", first, segments),
+             "run.first_segment");
     uint32_t at_once = std::max(run.segments_at_once, 1u);
     run.time_ms = run.record_us = 0;
     run.submissions = 0;
@@ -28,8 +33,9 @@ void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRan
         const double most = std::clamp(2.0 * at_once, 1.0, std::max<double>(segments, 1));
         const double fitting = took.time_ms > 0 ? wanted_ms * count / took.time_ms : most;
         at_once = static_cast<uint32_t>(std::clamp(fitting, 1.0, most));
-    } while (first < segments);
+    } while (first < segments && run.submissions != run.most_submissions);
     run.segments_at_once = at_once;
+    run.first_segment = first < segments ? first : 0;
 }
 
 // The caller's arguments, with scratch for the time of this object where they have none and the plan needs some. What
@@ -37,7 +43,8 @@ void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRan
 template <class Args>
 class WithScratch {
   public:
-    WithScratch(VkattnRuntime& runtime, const VkattnPlan* plan, const Args* args) : args_(args) {
+    WithScratch(VkattnRuntime& runtime, const VkattnPlan* plan, const Args* args, const VkattnRun& run)
+        : args_(args) {
         constexpr size_t least = offsetof(Args, scratch_address) + sizeof args->scratch_address;
         if (plan == nullptr || args == nullptr || args->struct_size < least ||
             args->struct_size > sizeof own_ || args->scratch_buffer != VK_NULL_HANDLE)
@@ -46,6 +53,9 @@ class WithScratch {
         vkattn_scratch_init(&needed);
         detail::call(vkattn_plan_scratch, plan, &needed);
         if (needed.size_bytes == 0) return;
+        if (run.most_submissions != 0 || run.first_segment != 0)
+            fail(VKATTN_INVALID_ARGUMENT, "has to be the caller's where a run takes several calls",
+                 "args.scratch_buffer");
         scratch_.emplace(runtime, needed.size_bytes);
         std::memcpy(&own_, args, args->struct_size);
         own_.scratch_buffer = scratch_->buffer;
@@ -66,7 +76,7 @@ class WithScratch {
 
 void run_forward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,
                  VkattnRun& run) {
-    const WithScratch all(runtime, plan, args);
+    const WithScratch all(runtime, plan, args, run);
     const auto record = [&](VkCommandBuffer c, uint32_t first, uint32_t count) {
         detail::call(vkattn_cmd_forward_range, c, plan, all.get(), first, count);
     };
@@ -75,7 +85,7 @@ void run_forward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnFor
 
 void run_backward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnBackwardArgs* args,
                   VkattnRun& run) {
-    const WithScratch all(runtime, plan, args);
+    const WithScratch all(runtime, plan, args, run);
     const auto record = [&](VkCommandBuffer c, uint32_t first, uint32_t count) {
         detail::call(vkattn_cmd_backward_range, c, plan, all.get(), first, count);
     };

@@ -80,6 +80,44 @@ TEST_CASE_FIXTURE(OnRuntime, "a run brings scratch, submits in pieces and tells 
     }
 }
 
+TEST_CASE_FIXTURE(OnRuntime,
+                  "a run of several calls returns between its submissions, and ends with the same bits") {
+    const Job job(runtime.context(), "b=3 h=2 sq=5 skv=203 splits=4 lengths=203,0,60 causal max_flops=20000");
+    const uint32_t segments = job.plan.segments();
+    REQUIRE(segments > 3);
+    const Forward whole = job.forward(device), pieces = job.forward(device);
+    runtime.run(job.plan, whole.args());
+
+    VkattnRun run = run_with_progress();
+    run.most_submissions = 1;
+    uint32_t calls = 0;
+    do {
+        const uint32_t first = run.first_segment;
+        run = runtime.run(job.plan, pieces.args(), run);
+        calls++;
+        CHECK(run.submissions == 1);
+        CHECK((run.first_segment == 0 || run.first_segment > first));
+        CHECK(seen_progress.back().first == (run.first_segment == 0 ? segments : run.first_segment));
+        REQUIRE(calls <= segments);
+    } while (run.first_segment != 0);
+    CHECK(calls > 1);
+    check_right(job, pieces);
+    CHECK(pieces.outcome().same_bits(whole.outcome()));
+
+    const auto refused = [&](uint32_t most_submissions, uint32_t first_segment,
+                             const VkattnForwardArgs& args) {
+        VkattnRun other = run_info();
+        other.most_submissions = most_submissions;
+        other.first_segment = first_segment;
+        return call(vkattn_runtime_run_forward, r, job.plan.get(), &args, &other);
+    };
+    check_invalid(refused(0, segments, pieces.args()), "run.first_segment");
+    VkattnForwardArgs without_scratch = pieces.args();
+    without_scratch.scratch_buffer = VK_NULL_HANDLE;
+    check_invalid(refused(1, 0, without_scratch), "args.scratch_buffer");
+    check_invalid(refused(0, 1, without_scratch), "args.scratch_buffer");
+}
+
 TEST_CASE_FIXTURE(OnRuntime, "runs of one plan on several threads have scratch of their own") {
     const Job job(runtime.context(), "b=2 h=3 s=33 kernel=materialized max_scratch=9728");
     constexpr size_t threads = 3;
