@@ -2,9 +2,11 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 
 import numpy as np
@@ -124,6 +126,30 @@ class Process(unittest.TestCase):
         gc.collect()
         session.destroy_spare_buffers()
         self.assertEqual((session._spare_bytes, session._spare_count), (0, 0))
+
+    def test_interrupt(self):
+        """Ctrl-C ends a call that has run for a moment and would run for seconds, and the next one is right."""
+        long = np.ones((1, 16, 4096, 64), np.float32)
+        live = len(session_of()._live)
+        for give in (lambda: long, lambda: vkattn.array(long)):
+            x = give()
+            vkattn.plan(x, x, x, max_dispatch_flops=10**9)
+            timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+            began = time.monotonic()
+            timer.start()
+            try:
+                with self.assertRaises(KeyboardInterrupt):
+                    for _ in range(100):
+                        vkattn.attention(x, x, x, max_dispatch_flops=10**9)
+            finally:
+                timer.cancel()
+            self.assertLess(time.monotonic() - began, 20)
+        del x
+        gc.collect()
+        session_of().destroy_spare_buffers()
+        self.assertLess(len(session_of()._live) - live, 20, "what was interrupted keeps memory")
+        out, _ = vkattn.attention(X, X, X)
+        self.assertTrue(np.isfinite(out).all())
 
     def test_shutdown_with_live_objects(self):
         ended = python(LIVE_AT_EXIT)

@@ -84,7 +84,8 @@ class _Call:
     def __init__(self, q, k, v, *, causal=False, window=(-1, -1), softcap=0.0, scale=None, mask=None,
                  align="bottom-right", kv_lengths=None, query_offsets=None, slopes=None, slopes_of="distance",
                  sinks=None, block_map=None, block_size=(128, 128), layout="bhsd", precision=None, kernel=None,
-                 tuning=None, num_splits=0, batch_invariant=False, device=None, dtype=None, others=()):
+                 tuning=None, num_splits=0, batch_invariant=False, max_scratch_bytes=0, max_dispatch_flops=0,
+                 device=None, dtype=None, others=()):
         if not isinstance(layout, str) or layout not in _LAYOUTS:
             raise ValueError(f"layout: {layout!r} is not 'bhsd' or 'bshd'")
         self.layout = layout
@@ -97,6 +98,7 @@ class _Call:
         self._set_arrays(kv_lengths, query_offsets, slopes, slopes_of, sinks)
         self._set_map(block_map, block_size)
         self._set_options(precision, kernel, tuning, num_splits, batch_invariant)
+        self._set_limits(max_scratch_bytes, max_dispatch_flops)
 
     def _set_tensors(self, q, k, v, dtype):
         p, names = self.problem, ("q", "k", "v")
@@ -221,6 +223,10 @@ class _Call:
         self.options.batch_invariant = bool(batch_invariant)
         self.option_key = (kernel, tuning)
 
+    def _set_limits(self, max_scratch_bytes, max_dispatch_flops):
+        self.options.max_scratch_bytes = _whole(max_scratch_bytes, "max_scratch_bytes", 0, 2**63)
+        self.options.max_dispatch_flops = _whole(max_dispatch_flops, "max_dispatch_flops", 0, 2**63)
+
     def output(self, rows_of, head_dim):
         """An array of the caller's layout, and the same with axes (batch, head, sequence, head dim)."""
         batch, heads, rows, _ = rows_of.shape
@@ -244,7 +250,8 @@ class _Call:
         self.problem.alignment_bytes = _alignment(self.alike)
         structs = [self.problem] + ([] if backward is None else [backward]) + [self.options]
         key = (create, self.option_key, bytes(self.problem), bytes(backward) if backward is not None else b"",
-               self.options.precision, self.options.num_splits, self.options.batch_invariant)
+               self.options.precision, self.options.num_splits, self.options.batch_invariant,
+               self.options.max_scratch_bytes, self.options.max_dispatch_flops)
         session = self.tensors.session
         return session.plan(key, lambda: NativePlan(session, create, *map(_byref, structs)))
 
@@ -342,6 +349,8 @@ def attention(q, k, v, *, return_lse=True, **options):
     blocks of block_size.
     precision="float16" or "bfloat16": float32 rounded for matrix units. kernel, tuning: in place of the planner's.
     num_splits: parts that the keys are split into. batch_invariant: a row's bits depend on nothing else in the batch.
+    max_scratch_bytes, max_dispatch_flops: limits of the device memory for intermediate results, and of the work of one
+    dispatch, between which Ctrl-C is heard; 0 is the planner's default.
     device: an index, a part of a name, a UUID or a Device. dtype="bfloat16" says that arrays of uint16 hold bfloat16.
 
     Returns out, like q with the head dim of v, and lse, float32 (batch, heads, rows), the logarithm of the sum of e to
@@ -548,8 +557,10 @@ class Plan:
 
 
 @_with_options
-def plan(q, k, v, *, backward=False, **options):
+def plan(q, k, v, *, backward=False, dlse=False, dbias=False, dsinks=False, **options):
     """The plan of attention() with these arguments, or of its backward, without running it.
+
+    dlse: the backward is given a gradient of the lse. dbias, dsinks: it has to find those of the mask and of the sinks.
 
     q, k and v are arrays, or shapes, whose type is then options' dtype, default float32.
 
@@ -566,9 +577,16 @@ def plan(q, k, v, *, backward=False, **options):
         q, k, v = (Array(_NoBuffer(session), shape, storage) for shape in (q, k, v))
         options["dtype"] = "bfloat16" if str(dtype) == "bfloat16" else None
     call = _Call(q, k, v, **options)
+    asked = {"dlse": dlse, "dbias": dbias, "dsinks": dsinks}
     if not backward:
+        for name, value in asked.items():
+            if value:
+                raise ValueError(f"{name}: goes with backward=True")
         return Plan(call.plan(), call.problem)
-    return Plan(call.plan("vkattn_backward_create", library().made(_abi.VkattnBackward)), call.problem)
+    gradients = library().made(_abi.VkattnBackward)
+    for name, value in asked.items():
+        setattr(gradients, name, bool(value))
+    return Plan(call.plan("vkattn_backward_create", gradients), call.problem)
 
 
 class _NoBuffer:

@@ -86,6 +86,10 @@ class NativePlan:
         self.handle = ctypes.c_void_p()
         library().call(create, session.context, *arguments, ctypes.byref(self.handle))
         session.add(self.handle)
+        scratch = library().made(_abi.VkattnScratch)
+        library().call("vkattn_plan_scratch", self.handle, ctypes.byref(scratch))
+        self.scratch_bytes = scratch.size_bytes
+        self.segments_at_once = 0  # the last run's
         # Not at exit, when threads may still use it.
         weakref.finalize(self, session.destroy, "vkattn_plan_destroy", self.handle).atexit = False
 
@@ -204,11 +208,29 @@ class Session:
             return found
 
     def run(self, function, plan, arguments):
-        """Runs a plan, and waits. Returns milliseconds on the device."""
+        """Runs a plan, and waits: returns milliseconds on the device. An interrupted run leaves undefined results."""
         self.check()
+        if not plan.scratch_bytes:
+            return self._run(function, plan, arguments)
+        handle, address = self.create_buffer(plan.scratch_bytes)
+        try:
+            arguments.scratch_buffer = library().vkattn_buffer_handle(handle)
+            arguments.scratch_address = address
+            return self._run(function, plan, arguments)
+        finally:
+            self.spare_buffer(plan.scratch_bytes, handle, address)
+
+    def _run(self, function, plan, arguments):
         run = library().made(_abi.VkattnRun)
-        library().call(function, self.runtime, plan.handle, ctypes.byref(arguments), ctypes.byref(run))
-        return run.time_ms
+        run.segments_at_once = plan.segments_at_once
+        run.most_submissions = 1
+        time_ms = 0.0
+        while True:  # Python hears of Ctrl-C between the submissions, which take about a quarter of a second
+            library().call(function, self.runtime, plan.handle, ctypes.byref(arguments), ctypes.byref(run))
+            time_ms += run.time_ms
+            if run.first_segment == 0:
+                plan.segments_at_once = run.segments_at_once
+                return time_ms
 
 
 _lock = threading.Lock()
