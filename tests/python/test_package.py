@@ -1,4 +1,4 @@
-"""The declarations of the C ABI against a C compiler, the highest symbol version of the libraries, and the docs."""
+"""The declarations of the C ABI against a C compiler, the highest symbol version of the binaries, and the docs."""
 
 import ctypes
 import doctest
@@ -31,8 +31,10 @@ gradients: tuple[np.ndarray[tuple[int, ...], np.dtype[np.float32]], ...] = vkatt
     q, q, q, q, out, lse, dbias=False)
 kernel: str = vkattn.plan((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)).explain()["kernel"]
 names: list[str] = [device.name for device in vkattn.devices()]
+rate: float = vkattn.bench(seqlen_q=32, head_dim=16, window=(3, 0), device=vkattn.devices()[0])["tflops"]
+runs: list[dict[str, object]] = vkattn.conformance(level="smoke", progress=True)["devices"]
 """
-MODULES = ("vkattn", "vkattn._arrays", "vkattn._attention", "vkattn._device")
+MODULES = ("vkattn", "vkattn._arrays", "vkattn._attention", "vkattn._device", "vkattn._tool")
 
 
 def structs():
@@ -73,16 +75,16 @@ class Package(unittest.TestCase):
         self.assertEqual(declared - set(_abi.FUNCTIONS) - {"vkattn_"}, set())
 
     def test_libraries(self):
-        """They need no libstdc++, and no symbol of a later glibc than the wheel's tag says."""
-        folder = Path(vkattn.__file__).parent / "lib"
-        libraries = sorted(folder.glob("*.so.*"))
-        self.assertEqual(len(libraries), 2)
-        for library in libraries:
-            facts = subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
+        """They and the tool need no libstdc++, and no symbol of a later glibc than the wheel's tag says."""
+        package = Path(vkattn.__file__).parent
+        binaries = [*sorted((package / "lib").glob("*.so.*")), package / "bin/vkattn"]
+        self.assertEqual(len(binaries), 3)
+        for binary in binaries:
+            facts = subprocess.run(["objdump", "-p", binary], capture_output=True, text=True, check=True).stdout
             needed = re.findall(r"NEEDED\s+(\S+)", facts)
-            self.assertFalse([name for name in needed if "stdc++" in name], library.name)
+            self.assertFalse([name for name in needed if "stdc++" in name], binary.name)
             versions = [tuple(map(int, v.split("."))) for v in re.findall(r"GLIBC_([\d.]+)", facts)]
-            self.assertLessEqual(max(versions), (2, 34), library.name)
+            self.assertLessEqual(max(versions), (2, 34), binary.name)
 
     def test_wheel(self):
         """The same bits twice, and a right result of what it holds, without the build's package."""
@@ -98,16 +100,20 @@ class Package(unittest.TestCase):
             self.assertEqual(made[0].read_bytes(), made[1].read_bytes())
             with zipfile.ZipFile(made[0]) as wheel:
                 wheel.extractall(Path(folder, "installed"))
+                modes = {entry.filename: entry.external_attr >> 16 & 0o777 for entry in wheel.infolist()}
                 record = wheel.read(next(name for name in wheel.namelist() if name.endswith("RECORD"))).decode()
             self.assertEqual(len(record.splitlines()), len(wheel.namelist()))
+            self.assertEqual([name for name, mode in modes.items() if mode & 0o111], ["vkattn/bin/vkattn"])
+            Path(folder, "installed/vkattn/bin/vkattn").chmod(modes["vkattn/bin/vkattn"])  # as pip does
             code = ("import numpy as np, vkattn; x = np.ones((1, 1, 4, 8), np.float32); print(vkattn.__file__);"
-                    "print(float(vkattn.attention(x, x, x)[0].max()))")
+                    "print(float(vkattn.attention(x, x, x)[0].max()));"
+                    "print(vkattn.conformance(case='forward sq=33 skv=17')['devices'][0]['passed'])")
             ended = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=False,
                                    env={**os.environ, "PYTHONPATH": str(Path(folder, "installed"))})
             self.assertEqual(ended.returncode, 0, ended.stderr)
-            where, result = ended.stdout.split()
+            where, result, passed = ended.stdout.split()
             self.assertTrue(where.startswith(folder), where)
-            self.assertEqual(float(result), 1)
+            self.assertEqual((float(result), passed), (1, "1"))
 
     @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed")
     def test_types(self):

@@ -30,30 +30,32 @@ def version_of(sources):
     return ".".join(re.search(rf"VKATTN_VERSION_{part} (\d+)", header)[1] for part in ("MAJOR", "MINOR", "PATCH"))
 
 
-def highest_glibc(libraries):
-    """The version that the libraries need, which the wheel's tag has to name."""
+def highest_glibc(binaries):
+    """The version that the binaries need, which the wheel's tag has to name."""
     versions = set()
-    for library in libraries:
-        facts = subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
+    for binary in binaries:
+        facts = subprocess.run(["objdump", "-p", binary], capture_output=True, text=True, check=True).stdout
         versions |= {tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([\d.]+)", facts)}
     return max(max(versions)[:2], (2, 34))
 
 
-def stripped(library):
+def stripped(binary):
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder, library.name)
-        subprocess.run(["strip", "--strip-unneeded", "-o", copy, library], check=True)
+        copy = Path(folder, binary.name)
+        subprocess.run(["strip", "--strip-unneeded", "-o", copy, binary], check=True)
         return copy.read_bytes()
 
 
 def main():
     package, sources, folder = map(Path, sys.argv[1:4])
     libraries = sorted((package / "lib").glob("*.so.*"))
-    tag = "py3-none-manylinux_{}_{}_{}".format(*highest_glibc(libraries), platform.machine())
+    tool = package / "bin/vkattn"
+    tag = "py3-none-manylinux_{}_{}_{}".format(*highest_glibc([*libraries, tool]), platform.machine())
     info = f"vkattn-{version_of(sources)}.dist-info"
     files = {f"vkattn/{path.name}": path.read_bytes()
              for path in sorted(package.iterdir()) if path.suffix in (".py", ".pyi", ".typed")}
     files.update({f"vkattn/lib/{library.name}": stripped(library) for library in libraries})
+    files["vkattn/bin/vkattn"] = stripped(tool)
     description = (sources / "docs/python.md").read_text(encoding="utf-8")
     files[f"{info}/METADATA"] = METADATA.format(version=version_of(sources), description=description).encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: vkattn\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
@@ -67,7 +69,8 @@ def main():
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
             entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
-            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
+            mode = 0o100755 if name == "vkattn/bin/vkattn" else 0o100644  # installers make it executable by this
+            entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, mode << 16
             archive.writestr(entry, content)
     print(wheel)
 

@@ -6,11 +6,11 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <optional>
-#include <random>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -320,8 +320,10 @@ std::string format_header(const NpyArray& array) {
 class TemporaryFile {
   public:
     explicit TemporaryFile(const fs::path& folder) {
-        std::random_device random;
-        path_ = folder / fmt::format(".npy-{:08x}{:08x}.tmp", random(), random());
+        // Two writers at once hardly share it: it is made of the time and of where the stack lies.
+        // std::random_device of libstdc++ 12 would need glibc 2.36.
+        const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+        path_ = folder / fmt::format(".npy-{:x}-{:x}.tmp", now, reinterpret_cast<uintptr_t>(&now));
         stream_.open(path_, std::ios::binary | std::ios::trunc);
         if (!stream_) throw NpyError("cannot create a file in its folder");
     }

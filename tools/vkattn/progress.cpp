@@ -137,9 +137,15 @@ class Display {
     std::jthread thread_;
 };
 
-// Null where stderr is no terminal.
+// Whoever reads stderr and shows it, as the Python package does, says so.
+bool is_wanted() {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here sets it
+    return is_terminal() || std::getenv("VKATTN_PROGRESS") != nullptr;
+}
+
+// Null where stderr is no terminal, nor anything that shows progress.
 Display* display() {
-    static Display* const one = is_terminal() ? new Display : nullptr;
+    static Display* const one = is_wanted() ? new Display : nullptr;
     return one;
 }
 

@@ -11,9 +11,11 @@ from ._arrays import Array, array, empty
 from ._attention import Plan, attention, attention_backward, block_map, combine, plan
 from ._device import Device, devices
 from ._library import DeviceError, DeviceLost, InternalError, library
+from ._tool import bench, conformance
 
 __all__ = ["Array", "Device", "DeviceError", "DeviceLost", "InternalError", "Plan", "array", "attention",
-           "attention_backward", "block_map", "combine", "devices", "empty", "plan", "version"]
+           "attention_backward", "bench", "block_map", "combine", "conformance", "devices", "empty", "plan",
+           "version"]
 
 
 def version():

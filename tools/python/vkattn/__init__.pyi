@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = ["Array", "Device", "DeviceError", "DeviceLost", "InternalError", "Plan", "array", "attention",
-           "attention_backward", "block_map", "combine", "devices", "empty", "plan", "version"]
+           "attention_backward", "bench", "block_map", "combine", "conformance", "devices", "empty", "plan",
+           "version"]
 
 _Host = npt.NDArray[Any]
 
@@ -67,6 +68,8 @@ class Plan:
 
 def version() -> str: ...
 def devices() -> list[Device]: ...
+def bench(*, device: _Device = None, progress: bool = False, **options: Any) -> dict[str, Any]: ...
+def conformance(*, device: _Device = None, progress: bool = False, **options: Any) -> dict[str, Any]: ...
 def array(value: _Tensor, device: _Device = None) -> Array: ...
 def empty(shape: Sequence[int], dtype: npt.DTypeLike = ..., device: _Device = None) -> Array: ...
 @overload
@@ -77,7 +80,8 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] =
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
     block_map: Array | _Host | None = None, block_size: tuple[int, int] = ..., layout: Literal["bhsd",
     "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
-    num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
+    num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
+    max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None) -> tuple[Any, Any]: ...
 @overload
 def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: bool, causal: bool = False,
@@ -87,7 +91,8 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: bool, causal: b
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
     block_map: Array | _Host | None = None, block_size: tuple[int, int] = ..., layout: Literal["bhsd",
     "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
-    num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
+    num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
+    max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None) -> Any: ...
 def attention_backward(dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor, *,
     dlse: _Tensor | None = None, dbias: bool = False, dsinks: bool = False, causal: bool = False,
@@ -97,7 +102,8 @@ def attention_backward(dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _
     slopes_of: Literal["distance", "mask"] = "distance", sinks: _Numbers | None = None,
     block_map: Array | _Host | None = None, block_size: tuple[int, int] = ..., layout: Literal["bhsd",
     "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
-    num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
+    num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
+    max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None) -> tuple[Any, ...]: ...
 def block_map(q: _Tensor, k: _Tensor, v: _Tensor, *, heads: int | None = None, batches: int | None = None,
     causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0,
@@ -106,16 +112,19 @@ def block_map(q: _Tensor, k: _Tensor, v: _Tensor, *, heads: int | None = None, b
     slopes: _Numbers | None = None, slopes_of: Literal["distance", "mask"] = "distance",
     sinks: _Numbers | None = None, block_map: Array | _Host | None = None, block_size: tuple[int, int] = ...,
     layout: Literal["bhsd", "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None,
-    tuning: str | None = None, num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
+    tuning: str | None = None, num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
+    max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None) -> Any: ...
 def combine(parts: _Tensor | Sequence[_Tensor], lses: _Tensor | Sequence[_Tensor], *, sinks: _Numbers | None = None,
             device: _Device = None, dtype: str | None = None) -> tuple[Any, Any]: ...
 def plan(q: _Tensor | _Shape, k: _Tensor | _Shape, v: _Tensor | _Shape, *, backward: bool = False,
+    dlse: bool = False, dbias: bool = False, dsinks: bool = False,
     causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0,
     scale: SupportsFloat | None = None, mask: _Tensor | None = None, align: Literal["bottom-right",
     "top-left"] | int = "bottom-right", kv_lengths: _Numbers | None = None, query_offsets: _Numbers | None = None,
     slopes: _Numbers | None = None, slopes_of: Literal["distance", "mask"] = "distance",
     sinks: _Numbers | None = None, block_map: Array | _Host | None = None, block_size: tuple[int, int] = ...,
     layout: Literal["bhsd", "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None,
-    tuning: str | None = None, num_splits: int = 0, batch_invariant: bool = False, device: _Device = None,
+    tuning: str | None = None, num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
+    max_dispatch_flops: int = 0, device: _Device = None,
     dtype: str | None = None) -> Plan: ...
