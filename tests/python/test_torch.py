@@ -8,9 +8,14 @@ import unittest
 import numpy as np
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
+HAS_REGISTRY = False
 if HAS_TORCH:
     import torch
     import vkattn.torch
+    from vkattn import _torch_ops
+    if importlib.util.find_spec("torch.nn.attention"):
+        from torch.nn import attention
+        HAS_REGISTRY = hasattr(attention, "register_flash_attention_impl")
 
 ALLOWED = {"float32": 3e-5, "float16": 6e-3, "bfloat16": 5e-2}  # of the largest element
 
@@ -32,9 +37,10 @@ def exact(q, k, v, mask, is_causal, scale):
 
 @unittest.skipUnless(HAS_TORCH, "torch is not installed")
 class Torch(unittest.TestCase):
-    def check(self, shapes, dtype, mask=None, is_causal=False, scale=None, **options):
+    def check(self, shapes, dtype, mask=None, is_causal=False, scale=None, lies=lambda x: x, **options):
+        """Holds out and gradients to the definition. `lies` gives a tensor other strides."""
         kind = getattr(torch, dtype)
-        tensors = [torch.randn(shape).to(kind).requires_grad_() for shape in shapes]
+        tensors = [lies(torch.randn(shape).to(kind)).requires_grad_() for shape in shapes]
         if mask is not None and mask.dtype != torch.bool:
             mask = mask.detach().clone().to(kind).requires_grad_()
         out = vkattn.torch.scaled_dot_product_attention(*tensors, mask, is_causal=is_causal, scale=scale, **options)
@@ -55,20 +61,112 @@ class Torch(unittest.TestCase):
             self.assertLessEqual((got.double() - wanted).abs().max().item(), allowed)
 
     def test_combinations(self):
+        """Types, masks and their broadcasts, causal, shared heads, scales and strides: 324 of them."""
         torch.manual_seed(1)
-        sizes = ((2, 4, 9, 16), (2, 4, 21, 16), (2, 4, 21, 24))
-        masks = {"none": None, "bool": torch.rand(9, 21) < 0.8, "keys": torch.rand(2, 1, 1, 21) < 0.8,
-                 "float": torch.randn(9, 21), "heads": torch.randn(4, 9, 21), "whole": torch.randn(2, 4, 9, 21)}
+        masks = {"none": None, "causal": None, "bool": torch.rand(9, 21) < 0.8,
+                 "bool keys": torch.rand(2, 1, 1, 21) < 0.8, "bool heads": torch.rand(1, 4, 9, 21) < 0.8,
+                 "float": torch.randn(9, 21),
+                 "float rows": torch.randn(2, 1, 9, 1), "float heads": torch.randn(4, 9, 21),
+                 "float whole": torch.randn(2, 4, 9, 21)}
         for mask in masks.values():
             if mask is not None and mask.dtype == torch.bool:
                 mask[..., 0] = True  # PyTorch has NaN for rows that see nothing
-        for dtype, (name, mask), scale in itertools.product(ALLOWED, masks.items(), (None, -0.2)):
-            with self.subTest(dtype=dtype, mask=name, scale=scale):
-                self.check(sizes, dtype, mask, scale=scale)
-        for dtype in ALLOWED:
-            with self.subTest(dtype=dtype, causal=True):
-                self.check(sizes, dtype, is_causal=True)
-                self.check(((2, 4, 9, 16), (2, 2, 21, 16), (2, 2, 21, 24)), dtype, is_causal=True, enable_gqa=True)
+        strides = {"dense": lambda x: x, "by rows": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+                   "a part of rows": lambda x: torch.cat([x, x], -1)[..., :x.shape[-1]]}
+        tried = 0
+        for dtype, (name, mask), kv_heads, scale, (place, lies) in itertools.product(
+                ALLOWED, masks.items(), (4, 2), (None, -0.2), strides.items()):
+            shapes = ((2, 4, 9, 16), (2, kv_heads, 21, 16), (2, kv_heads, 21, 24))
+            with self.subTest(dtype=dtype, mask=name, kv_heads=kv_heads, scale=scale, strides=place):
+                self.check(shapes, dtype, mask, is_causal=name == "causal", scale=scale, lies=lies, enable_gqa=True)
+                tried += 1
+        self.assertEqual(tried, 324)
+
+    def test_empty(self):
+        for batch, rows, keys in ((0, 9, 21), (2, 0, 21), (2, 9, 0)):
+            q, k = (torch.randn(batch, 4, n, 16, requires_grad=True) for n in (rows, keys))
+            out = vkattn.torch.scaled_dot_product_attention(q, k, k)
+            out.sum().backward()
+            self.assertEqual((out.shape, q.grad.shape, k.grad.shape), (q.shape, q.shape, k.shape))
+            self.assertEqual((out.abs().sum(), q.grad.abs().sum(), k.grad.abs().sum()), (0, 0, 0))
+
+    def test_lse(self):
+        """The lse has a gradient, with that of out and alone."""
+        torch.manual_seed(6)
+        dout, dlse = torch.randn(2, 4, 9, 16), torch.randn(2, 4, 9)
+        for both in (True, False):
+            tensors = [torch.randn(2, 4, n, 16, requires_grad=True) for n in (9, 21, 21)]
+            out, lse = vkattn.torch.attention(*tensors, return_lse=True)
+            wide = [x.detach().double().requires_grad_() for x in tensors]
+            scores = wide[0] @ wide[1].transpose(-2, -1) / 4
+            right = (scores.logsumexp(-1) * dlse).sum()
+            if both:
+                right = right + (torch.softmax(scores, -1) @ wide[2] * dout).sum()
+            right.backward()
+            loss = (lse * dlse).sum()
+            (loss + (out * dout).sum() if both else loss).backward()
+            for got, wanted in zip(tensors, wide):
+                wanted = torch.zeros_like(wanted) if wanted.grad is None else wanted.grad
+                torch.testing.assert_close(got.grad.double(), wanted, rtol=1e-4, atol=1e-4)
+
+    def test_autocast(self):
+        x = torch.randn(2, 4, 9, 16, requires_grad=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = vkattn.torch.scaled_dot_product_attention(x, x.bfloat16(), x, torch.zeros(9, 9))
+        self.assertEqual(out.dtype, torch.bfloat16)
+        out.float().sum().backward()
+        self.assertEqual(x.grad.dtype, torch.float32)
+
+    @unittest.skipUnless(HAS_TORCH and hasattr(torch.library, "custom_op"), "this torch has no custom operators")
+    def test_compile(self):
+        torch.manual_seed(7)
+        q, k, v = (torch.randn(2, 4, 9, 16, requires_grad=True) for _ in range(3))
+        mask, sinks = torch.randn(4, 9, 9, requires_grad=True), torch.randn(4, requires_grad=True)
+        lengths = torch.tensor([9, 5])
+        cases = ((lambda q, k, v: vkattn.torch.scaled_dot_product_attention(q * 2, k, v, mask), (q, k, v, mask)),
+                 (lambda q, k, v: vkattn.torch.attention(q, k, v * 2, causal=True, kv_lengths=lengths, sinks=sinks),
+                  (q, k, v, sinks)),
+                 (lambda q, k, v: sum(x.sum() for x in vkattn.torch.attention(q, k, v, window=(3, None),
+                                                                              return_lse=True)), (q, k, v)))
+        for call, leaves in cases:
+            results = []
+            for function in (call, torch.compile(call, backend="aot_eager", fullgraph=True)):
+                out = function(q, k, v)
+                results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+            for plain, compiled in zip(*results):
+                torch.testing.assert_close(plain, compiled, rtol=0, atol=0)
+        torch.library.opcheck(torch.ops.vkattn.attention.default,
+                              (q, k, v, *_torch_ops.values_of({"mask": mask, "sinks": sinks})))
+
+    @unittest.skipUnless(HAS_REGISTRY, "this torch has no registry of flash attention implementations")
+    def test_activation(self):
+        """A model changes one line: PyTorch's own attention is vkattn's, until it is restored."""
+        torch.manual_seed(8)
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        dense, by_rows = torch.randn(3, 2, 4, 33, 16), torch.randn(3, 2, 33, 4, 16).transpose(2, 3)
+        mask = torch.randn(33, 33)
+        stock = [sdpa(*x, is_causal=True) for x in (dense, by_rows)]
+        attention.activate_flash_attention_impl("vkattn")
+        try:
+            for x, was in zip((dense, by_rows), stock):
+                q, k, v = (each.detach().requires_grad_() for each in x)
+                out = sdpa(q, k, v, is_causal=True)
+                own = vkattn.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
+                torch.testing.assert_close(out, own, rtol=0, atol=0)
+                self.assertEqual(out.stride(), was.stride())
+                for got, wanted in zip(*(torch.autograd.grad(y.square().sum(), (q, k, v)) for y in (out, own))):
+                    torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+                masked = sdpa(q, k, v, mask)
+                torch.testing.assert_close(masked, vkattn.torch.scaled_dot_product_attention(q, k, v, mask), rtol=0,
+                                           atol=0)
+            # What bfloat16 cannot hold hides nothing, unless it is -inf.
+            half = [x.bfloat16() for x in dense]
+            hiding = torch.full((33, 33), torch.finfo(torch.float32).min).triu(1)
+            out = sdpa(*half, hiding)
+            torch.testing.assert_close(out, sdpa(*half, is_causal=True), rtol=0, atol=2e-2)
+        finally:
+            attention.restore_flash_attention_impl()
+        torch.testing.assert_close(sdpa(*dense, is_causal=True), stock[0], rtol=0, atol=0)
 
     def test_shapes(self):
         torch.manual_seed(2)
@@ -93,7 +191,7 @@ class Torch(unittest.TestCase):
                 (lambda: plain(x, x.half(), x), TypeError, "k: torch.float16"),
                 (lambda: plain(x, x, 1), TypeError, "v: int"),
                 (lambda: plain(x, x, x, mask=torch.ones(3, 3).long()), TypeError, "mask: torch.int64"),
-                (lambda: plain(x, x, x, return_lse=True), TypeError, "return_lse"),
+                (lambda: plain(x, x, x, dtype="bfloat16"), TypeError, "dtype: is no"),
                 (lambda: sdpa(x, x, x, [[True]]), TypeError, "attn_mask: list"),
                 (lambda: sdpa(x, x.repeat(2, 1, 1, 1), x), ValueError, "key and value"),
                 (lambda: plain(x, x, x, sinks=[1.0, 2.0]), TypeError, "sinks"),

@@ -16,22 +16,9 @@ import math
 import numpy as np
 import torch
 
-from . import attention as _forward
-from . import attention_backward as _backward
+from . import _torch_flash, _torch_ops
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
-
-def _to_numpy(tensor):
-    """The tensor's memory as a numpy array; bfloat16 as uint16."""
-    tensor = tensor.detach().cpu()
-    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
-
-
-def _to_torch(array, like):
-    """The array's memory as a tensor of the type and device of another one."""
-    tensor = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
-    return (tensor.view(torch.bfloat16) if like.dtype == torch.bfloat16 else tensor).to(like.device)
 
 
 def _checked(tensor, name, like=None):
@@ -44,68 +31,61 @@ def _checked(tensor, name, like=None):
     return tensor
 
 
-def _own(option):
-    """An option that stays as it is until the backward, whatever becomes of the caller's array."""
-    if isinstance(option, torch.Tensor):
-        return _to_numpy(option).copy()
-    return option.copy() if isinstance(option, np.ndarray) else option
+def _as_tensor(option, name):
+    """Numbers as a tensor, which stays as it is until the backward, whatever becomes of the caller's array."""
+    if option is None or isinstance(option, torch.Tensor):
+        return option
+    try:
+        return torch.tensor(np.asarray(option))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}: {error}") from None
 
 
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, mask, sinks, options):
-        options = {name: _own(option) for name, option in options.items()}
-        options["dtype"] = "bfloat16" if q.dtype == torch.bfloat16 else None
-        given = {name: x for name, x in (("mask", mask), ("sinks", sinks)) if x is not None}
-        out, lse = _forward(*map(_to_numpy, (q, k, v)), **{name: _to_numpy(x) for name, x in given.items()}, **options)
-        result = _to_torch(out, q)
-        # PyTorch sees to it that none of them is changed before the backward.
-        ctx.save_for_backward(q, k, v, result, torch.from_numpy(lse), *given.values())
-        ctx.names, ctx.options = list(given), options
-        return result
+def attention(q, k, v, *, mask=None, sinks=None, return_lse=False, **options):
+    """vkattn.attention() of tensors, with gradients for q, k, v, a float mask and sinks of float32.
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx, dout):
-        q, k, v, out, lse, *rest = ctx.saved_tensors
-        given = dict(zip(ctx.names, rest))
-        options = {name: option for name, option in ctx.options.items() if name != "num_splits"}
-        if str(options.get("kernel")).startswith("rows"):
-            del options["kernel"]  # it has no backward
-        wants = {"mask": ctx.needs_input_grad[3], "sinks": ctx.needs_input_grad[4]}
-        arrays = {name: _to_numpy(x) for name, x in given.items()}
-        found = list(_backward(*map(_to_numpy, (dout, q, k, v, out)), lse.numpy(), dbias=wants["mask"],
-                               dsinks=wants["sinks"], **arrays, **options))
-        gradients = [_to_torch(found.pop(0), like) for like in (q, k, v)]
-        for name in ("mask", "sinks"):
-            gradients.append(_to_torch(found.pop(0), given[name]) if wants[name] else None)
-        return (*gradients, None)
-
-
-def attention(q, k, v, *, mask=None, sinks=None, **options):
-    """vkattn.attention() of tensors, with gradients for q, k, v, a float mask and sinks of float32. Returns out.
-
-    The options are vkattn.attention()'s. A gradient of a gradient is refused by PyTorch.
+    The options are vkattn.attention()'s. Returns out, and with return_lse=True (out, lse), whose gradients both count.
+    A gradient of a gradient is refused by PyTorch.
 
     >>> import torch, vkattn.torch
     >>> x = torch.ones(1, 1, 3, 8)
     >>> bool((vkattn.torch.attention(x, x, x) == 1).all())
     True
     """
-    for unfit in ("return_lse", "dtype"):
-        if unfit in options:
-            raise TypeError(f"{unfit}: is no option of vkattn.torch.attention")
     _checked(q, "q")
     _checked(k, "k", q)
     _checked(v, "v", q)
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.dim() != 4:
+            raise ValueError(f"{name}: has {tensor.dim()} axes, not 4")
     if mask is not None and getattr(mask, "dtype", None) != torch.bool:
         _checked(mask, "mask", q)
     if sinks is not None and (not isinstance(sinks, torch.Tensor) or sinks.dtype != torch.float32):
         raise TypeError("sinks: is no torch.Tensor of torch.float32")
     for name, option in options.items():
+        if name not in _torch_ops.OPTIONS:
+            raise TypeError(f"{name}: is no option of vkattn.torch.attention()")
         if isinstance(option, torch.Tensor) and option.requires_grad:
             raise NotImplementedError(f"{name}: has no gradient here; detach() it")
-    return _Attention.apply(q, k, v, mask, sinks, options)
+    options = {name: _as_tensor(option, name) if name in _torch_ops.TENSORS else option
+               for name, option in options.items()}
+    values = _torch_ops.values_of({"mask": mask, "sinks": sinks, **options})
+    out, lse = _torch_ops.operators["forward"](q, k, v, *values)
+    return (out, lse) if return_lse else out
+
+
+def _under_autocast(tensors):
+    """float32 tensors in the type that torch.autocast says, where it is on."""
+    kind = tensors[0].device.type
+    if hasattr(torch, "get_autocast_dtype"):
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    else:
+        is_on = torch.is_autocast_cpu_enabled() if kind == "cpu" else torch.is_autocast_enabled()
+        dtype = torch.get_autocast_cpu_dtype() if kind == "cpu" else torch.get_autocast_gpu_dtype()
+        dtype = dtype if is_on else None
+    if dtype is None:
+        return tensors
+    return [x.to(dtype) if isinstance(x, torch.Tensor) and x.dtype in _FLOATS else x for x in tensors]
 
 
 def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, *, scale=None,
@@ -128,6 +108,7 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
         if _checked(tensor, name).dim() < 2:
             raise ValueError(f"{name}: has {tensor.dim()} dimensions, not at least 2")
+    query, key, value, attn_mask = _under_autocast([query, key, value, attn_mask])
     if not enable_gqa and query.dim() > 2 and key.dim() > 2 and key.shape[-3] not in (1, query.shape[-3]):
         raise ValueError(f"key: {key.shape[-3]} heads are not the {query.shape[-3]} of query; enable_gqa allows that")
     leading = query.shape[:-2]
@@ -154,3 +135,6 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
     out = attention(four(query, heads), four(key, kv_heads), four(value, kv_heads), mask=attn_mask, causal=is_causal,
                     align="top-left", scale=scale, device=device)
     return out.reshape(*leading, *out.shape[-2:])
+
+
+_torch_flash.register()

@@ -1,0 +1,77 @@
+"""vkattn under torch.nn.functional.scaled_dot_product_attention, for tensors on the CPU.
+
+Newer versions of PyTorch (2.14 is one) have a registry of flash attention implementations. `import vkattn.torch`
+registers one there, and torch.nn.attention.activate_flash_attention_impl("vkattn") makes PyTorch call it wherever it
+would have called its own flash attention for CPUs, forward and backward: for 4 axes, one head dim, no dropout, and a
+mask without a gradient.
+
+Results lie in memory as PyTorch's own do, because torch.compile relies on it: out as query does, and lse and the
+gradients by (batch, rows, heads).
+"""
+
+import importlib
+import warnings
+
+import torch
+
+from . import _torch_ops
+
+NAME = "vkattn"
+
+
+def _values(is_causal, mask, scale):
+    return _torch_ops.values_of({"causal": is_causal, "align": "top-left", "mask": mask, "scale": scale,
+                                 "layout": "bshd"})
+
+
+def _mask_for(mask, query):
+    """A float mask in the type of query: what lies beyond its range becomes its largest number, unless it hides."""
+    if mask is None or mask.dtype in (torch.bool, query.dtype):
+        return mask
+    largest = torch.finfo(query.dtype).max
+    return torch.where(mask == -torch.inf, mask, mask.clamp(-largest, largest)).to(query.dtype)
+
+
+def _turned(*tensors):
+    return [x.transpose(1, 2) for x in tensors]
+
+
+def _forward(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
+    if dropout_p != 0:
+        raise NotImplementedError("dropout_p: vkattn has no dropout, it is exact")
+    values = _values(is_causal, _mask_for(attn_mask, query), scale)
+    found, lse = _torch_ops.forward(*_turned(query, key, value), *values)
+    found, out = found.transpose(1, 2), torch.empty_like(query)
+    out = found if found.stride() == out.stride() else out.copy_(found)
+    return out, lse.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+def _backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
+    values = _values(is_causal, _mask_for(attn_mask, query), scale)
+    found = _torch_ops.backward(_turned(grad_out)[0], None, *_turned(query, key, value, out), logsumexp.contiguous(),
+                                False, False, *values)
+    return tuple(_turned(*found))
+
+
+class _Handle:
+    """What the registry keeps while the implementation is active."""
+
+    def __init__(self):
+        self._library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():  # that a kernel of PyTorch's is overridden, which is what was asked for
+            warnings.simplefilter("ignore")
+            self._library.impl("_scaled_dot_product_flash_attention_for_cpu", _forward, "CPU")
+            self._library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", _backward, "CPU")
+
+    def remove(self):
+        self._library = None
+
+
+def register():
+    """Makes the implementation known to PyTorch's registry, where there is one, and activates nothing."""
+    try:
+        registry = importlib.import_module("torch.nn.attention")
+    except ImportError:
+        return
+    if hasattr(registry, "register_flash_attention_impl"):
+        registry.register_flash_attention_impl(NAME, register_fn=_Handle)

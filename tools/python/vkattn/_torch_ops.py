@@ -1,0 +1,157 @@
+"""Attention as PyTorch operators: functions of tensors and plain values.
+
+Where torch.library has custom operators they are registered as such, and torch.compile takes them as they are: it asks
+`register_fake` for shapes, and calls the functions when the program runs. Elsewhere they are an autograd function.
+"""
+
+import inspect
+
+import numpy as np
+import torch
+
+from . import attention as _forward
+from . import attention_backward as _backward
+
+# The options of vkattn.attention() by their type in an operator's schema: those that are tensors here, and the others.
+TENSORS = ("mask", "sinks", "slopes", "kv_lengths", "query_offsets", "block_map")
+_PLAIN = {
+    "causal": "bool", "window": "int[]", "softcap": "float", "scale": "float?", "align": "str", "slopes_of": "str",
+    "block_size": "int[]", "layout": "str", "precision": "str?", "kernel": "str?", "tuning": "str?",
+    "num_splits": "int", "batch_invariant": "bool", "max_scratch_bytes": "int", "max_dispatch_flops": "int",
+    "device": "str?",
+}
+OPTIONS = (*TENSORS, *_PLAIN)
+_DEFAULTS = {name: inspect.signature(_forward).parameters[name].default for name in _PLAIN}
+_OPTIONS_SCHEMA = ", ".join([*(f"Tensor? {name}" for name in TENSORS),
+                             *(f"{kind} {name}" for name, kind in _PLAIN.items())])
+
+
+def to_numpy(tensor):
+    """The tensor's memory as a numpy array; bfloat16 as uint16."""
+    tensor = tensor.detach().cpu()
+    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+
+def to_torch(array, like):
+    """The array's memory as a tensor of the type and device of another one."""
+    tensor = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
+    return (tensor.view(torch.bfloat16) if like.dtype == torch.bfloat16 else tensor).to(like.device)
+
+
+def values_of(options):
+    """The options as an operator takes them: tensors first, in order, then plain values."""
+    values = [options.get(name) for name in TENSORS]
+    for name, kind in _PLAIN.items():
+        value = options.get(name, _DEFAULTS[name])
+        if name == "window":
+            value = _window(value)
+        elif name == "align" or (name == "device" and value is not None):
+            value = str(getattr(value, "uuid", value))
+        elif kind == "float":
+            value = float(value)
+        values.append(value)
+    return values
+
+
+def _window(value):
+    try:
+        left, right = value
+    except (TypeError, ValueError):
+        raise ValueError(f"window: {value!r} is not (left, right)") from None
+    return [-1 if side is None else side for side in (left, right)]
+
+
+def _options_of(q, values):
+    """The options as vkattn.attention() takes them."""
+    named = dict(zip(OPTIONS, values))
+    options = {name: to_numpy(named[name]) for name in TENSORS if named[name] is not None}
+    options.update({name: named[name] for name in _PLAIN})
+    options["window"], options["block_size"] = tuple(options["window"]), tuple(options["block_size"])
+    if options["align"] not in ("bottom-right", "top-left"):
+        options["align"] = int(options["align"])
+    options["dtype"] = "bfloat16" if q.dtype == torch.bfloat16 else None
+    return options
+
+
+def forward(q, k, v, *values):
+    """out and lse of tensors."""
+    out, lse = _forward(*map(to_numpy, (q, k, v)), **_options_of(q, values))
+    return to_torch(out, q), torch.from_numpy(lse).to(q.device)
+
+
+def backward(dout, dlse, q, k, v, out, lse, dbias, dsinks, *values):
+    """The gradients of q, k and v, with `dbias` that of the mask, and with `dsinks` that of the sinks."""
+    options = _options_of(q, values)
+    options["num_splits"] = 0  # the backward does not split the keys
+    if str(options["kernel"]).startswith("rows"):
+        options["kernel"] = None  # it has no backward
+    found = _backward(*map(to_numpy, (dout, q, k, v, out)), lse.cpu().numpy(),
+                      dlse=None if dlse is None else to_numpy(dlse), dbias=dbias, dsinks=dsinks, **options)
+    mask, sinks = values[:2]
+    likes = [q, k, v] + [mask] * dbias + [sinks] * dsinks
+    return [to_torch(array, like) for array, like in zip(found, likes)]
+
+
+def _fake_forward(q, k, v, *values):
+    layout = values[OPTIONS.index("layout")]
+    batch, heads, rows = (q.shape[i] for i in ((0, 1, 2) if layout == "bhsd" else (0, 2, 1)))
+    return (q.new_empty((*q.shape[:3], v.shape[3])),
+            q.new_empty((batch, heads, rows), dtype=torch.float32))
+
+
+def _fake_backward(dout, dlse, q, k, v, out, lse, dbias, dsinks, *values):
+    return [x.new_empty(x.shape) for x in [q, k, v] + [values[0]] * dbias + [values[1]] * dsinks]
+
+
+def _save(ctx, inputs, output):
+    """Keeps for the backward what it reads. PyTorch sees to it that no tensor is changed until then."""
+    count = 3 + len(TENSORS)
+    ctx.save_for_backward(*inputs[:count], *output)
+    ctx.plain = inputs[count:]
+    ctx.set_materialize_grads(False)
+
+
+def _differentiate(ctx, dout, dlse):
+    q, k, v, *tensors, out, lse = ctx.saved_tensors
+    dbias, dsinks = ctx.needs_input_grad[3:5]
+    if dout is None:  # the lse alone has a gradient
+        dout = torch.zeros_like(out)
+    found = list(operators["backward"](dout, dlse, q, k, v, out, lse, dbias, dsinks, *tensors, *ctx.plain))
+    gradients = found[:3] + [found[3] if dbias else None, found[-1] if dsinks else None]
+    return (*gradients, *[None] * (len(OPTIONS) - 2))
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, *inputs):
+        output = forward(*inputs)
+        _save(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dout, dlse):
+        return _differentiate(ctx, dout, dlse)
+
+
+def _register():
+    """Both functions as operators of PyTorch, by name."""
+    if not hasattr(torch.library, "custom_op"):
+        return {"forward": _Attention.apply, "backward": backward}
+    tensors = "Tensor q, Tensor k, Tensor v"
+    made = {
+        "forward": torch.library.custom_op("vkattn::attention", forward, mutates_args=(),
+                                           schema=f"({tensors}, {_OPTIONS_SCHEMA}) -> (Tensor, Tensor)"),
+        "backward": torch.library.custom_op(
+            "vkattn::attention_backward", backward, mutates_args=(),
+            schema=f"(Tensor dout, Tensor? dlse, {tensors}, Tensor out, Tensor lse, bool dbias, bool dsinks, "
+                   f"{_OPTIONS_SCHEMA}) -> Tensor[]"),
+    }
+    made["forward"].register_fake(_fake_forward)
+    made["backward"].register_fake(_fake_backward)
+    made["forward"].register_autograd(_differentiate, setup_context=lambda ctx, inputs, output:
+                                      _save(ctx, inputs, output))
+    return made
+
+
+operators = _register()
