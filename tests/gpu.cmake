@@ -8,7 +8,8 @@ set(gpu_sources
   test_runtime.cpp test_guard.cpp test_cases.cpp test_tunings.cpp test_far.cpp test_far_results.cpp
   test_rounding.cpp test_invariance.cpp test_combine.cpp test_block_map.cpp test_long.cpp test_reruns.cpp
   own_work.cpp faulty_new.cpp
-  test_faults.cpp test_self_test.cpp test_behaviour.cpp faulty_vulkan.cpp test_runtime_faults.cpp test_transformer.cpp)
+  test_faults.cpp test_self_test.cpp test_behaviour.cpp faulty_vulkan.cpp test_runtime_faults.cpp test_transformer.cpp
+  test_sharing.cpp)
 list(TRANSFORM gpu_sources PREPEND "${gpu_tests}/gpu/")
 add_executable(vkattn_gpu_tests "${VKATTN_TEST_MAIN}" "${gpu_tests}/c_abi.c" ${gpu_sources})
 vkattn_unity(vkattn_gpu_tests BATCH 17 ALONE "${gpu_tests}/gpu/faulty_new.cpp")

@@ -149,6 +149,13 @@ typedef struct VkattnRun {
     uint32_t most_submissions;
     /* In: the segment to begin with. Out: the segment that the next call begins with; 0 if the run has ended. */
     uint32_t first_segment;
+    /* In: the device begins the run when wait_semaphore has at least wait_value, and sets signal_semaphore to
+     * signal_value when it has ended; null is none. Both are of this runtime. A run whose semaphore never gets the
+     * value does not return, and nobody else can use the runtime meanwhile. */
+    const struct VkattnSemaphore* wait_semaphore;
+    uint64_t wait_value;
+    const struct VkattnSemaphore* signal_semaphore;
+    uint64_t signal_value;
 } VkattnRun;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnRun, vkattn_run_init)
 
@@ -226,6 +233,37 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_read(const VkattnBuffer* buffer, u
                                                    void* data, uint64_t size_bytes, VkattnError* error);
 /* Sets every 4 bytes of the buffer; a trailing part of a word stays. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_t word, VkattnError* error);
+
+/* Sharing with other APIs of this machine, without a copy: CUDA maps such memory by cuImportExternalMemory and such
+ * semaphores by cuImportExternalSemaphore, other Vulkan devices by VkImportMemoryFdInfoKHR and
+ * VkImportSemaphoreFdInfoKHR. A file descriptor is an opaque one (VK_KHR_external_memory_fd and
+ * VK_KHR_external_semaphore_fd). It is the caller's until an importer takes it over, as these do; one that nobody imports
+ * is to be closed. The importer has to use the same device and driver: VkattnDeviceInfo::uuid is Vulkan's deviceUUID.
+ * UNSUPPORTED where a device exports nothing; those that run on CPUs export memory, but no semaphores. */
+typedef struct VkattnSemaphore VkattnSemaphore; /* a timeline semaphore: a number that only grows */
+
+/* As vkattn_buffer_create, but the buffer has memory of its own that can be exported. size_bytes is not 0. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_create_exportable(VkattnRuntime* runtime, uint64_t size_bytes,
+                                                                VkattnBuffer** buffer, VkattnError* error);
+/* A new descriptor of the buffer's memory, and how large that is, which importers have to say. The buffer begins at
+ * its byte 0, and the memory is dedicated to it (CUDA_EXTERNAL_MEMORY_DEDICATED). It lives until the buffer and all
+ * that have imported it are gone. Errors: INVALID_ARGUMENT (null, another buffer), DEVICE_ERROR. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_export(const VkattnBuffer* buffer, int* fd,
+                                                     uint64_t* memory_bytes, VkattnError* error);
+/* A timeline semaphore with this value. It goes before its runtime, as buffers do. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_create(VkattnRuntime* runtime, uint64_t value,
+                                                        VkattnSemaphore** semaphore, VkattnError* error);
+VKATTN_RUNTIME_API void vkattn_semaphore_destroy(VkattnSemaphore* semaphore); /* null is legal */
+VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_export(const VkattnSemaphore* semaphore, int* fd,
+                                                        VkattnError* error);
+/* Waits on the host until the semaphore has at least the value: *has_passed is 1 then, and 0 if timeout_ns has passed
+ * before, which is no error. Errors: INVALID_ARGUMENT (null), DEVICE_ERROR, DEVICE_LOST. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_wait(const VkattnSemaphore* semaphore, uint64_t value,
+                                                      uint64_t timeout_ns, int* has_passed,
+                                                      VkattnError* error);
+/* Sets the value, from the host, which has to be larger than the last one. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_signal(VkattnSemaphore* semaphore, uint64_t value,
+                                                        VkattnError* error);
 
 /* Runs a plan of vkattn_plan_create, vkattn_backward_create, vkattn_combine_create or vkattn_block_map_create, and
  * waits: results may be read when the function returns. Scratch is allocated for the run where args.scratch_buffer is

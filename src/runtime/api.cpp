@@ -19,7 +19,7 @@ VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864, 0}))
 VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40, 7}))
 VKATTN_LATER_VERSIONS(VkattnRuntimeOptions, self_test, 56, 72, 88)
 VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40, 7}))
-VKATTN_LATER_VERSIONS(VkattnRun, most_submissions, 56)
+VKATTN_LATER_VERSIONS(VkattnRun, most_submissions, 88)
 
 }  // namespace vkattn::core
 
@@ -237,6 +237,67 @@ VkattnStatus vkattn_buffer_read(const VkattnBuffer* buffer, uint64_t offset_byte
 VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_t word, VkattnError* error) {
     return answer(error, "filling device memory", [&] {
         if (buffer != nullptr) buffer->fill(word);
+    });
+}
+
+VkattnStatus vkattn_buffer_create_exportable(VkattnRuntime* runtime, uint64_t size_bytes,
+                                             VkattnBuffer** buffer, VkattnError* error) {
+    return answer(error, "allocating device memory", [&] {
+        if (buffer == nullptr) refuse("buffer");
+        *buffer = nullptr;
+        if (runtime == nullptr) refuse("runtime");
+        if (size_bytes == 0) refuse("size_bytes", "is 0, and there is no memory to share then");
+        *buffer = std::make_unique<VkattnBuffer>(*runtime, size_bytes, true).release();
+    });
+}
+
+VkattnStatus vkattn_buffer_export(const VkattnBuffer* buffer, int* fd, uint64_t* memory_bytes,
+                                  VkattnError* error) {
+    return answer(error, "exporting device memory", [&] {
+        if (buffer == nullptr) refuse("buffer");
+        if (fd == nullptr) refuse("fd");
+        if (memory_bytes == nullptr) refuse("memory_bytes");
+        const runtime::SharedMemory shared = runtime::export_memory(*buffer);
+        *fd = shared.fd;
+        *memory_bytes = shared.size_bytes;
+    });
+}
+
+VkattnStatus vkattn_semaphore_create(VkattnRuntime* runtime, uint64_t value, VkattnSemaphore** semaphore,
+                                     VkattnError* error) {
+    return answer(error, "creating a semaphore", [&] {
+        if (semaphore == nullptr) refuse("semaphore");
+        *semaphore = nullptr;
+        if (runtime == nullptr) refuse("runtime");
+        *semaphore = std::make_unique<VkattnSemaphore>(*runtime, value).release();
+    });
+}
+
+void vkattn_semaphore_destroy(VkattnSemaphore* semaphore) {
+    delete semaphore;
+}
+
+VkattnStatus vkattn_semaphore_export(const VkattnSemaphore* semaphore, int* fd, VkattnError* error) {
+    return answer(error, "exporting a semaphore", [&] {
+        if (semaphore == nullptr) refuse("semaphore");
+        if (fd == nullptr) refuse("fd");
+        *fd = semaphore->export_fd();
+    });
+}
+
+VkattnStatus vkattn_semaphore_wait(const VkattnSemaphore* semaphore, uint64_t value, uint64_t timeout_ns,
+                                   int* has_passed, VkattnError* error) {
+    return answer(error, "waiting for a semaphore", [&] {
+        if (semaphore == nullptr) refuse("semaphore");
+        if (has_passed == nullptr) refuse("has_passed");
+        *has_passed = semaphore->wait(value, timeout_ns) ? 1 : 0;
+    });
+}
+
+VkattnStatus vkattn_semaphore_signal(VkattnSemaphore* semaphore, uint64_t value, VkattnError* error) {
+    return answer(error, "signalling a semaphore", [&] {
+        if (semaphore == nullptr) refuse("semaphore");
+        semaphore->signal(value);
     });
 }
 

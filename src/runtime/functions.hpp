@@ -11,19 +11,21 @@
 
 namespace vkattn::runtime {
 
-#define VKATTN_RUNTIME_INSTANCE_FUNCTIONS(X)    \
-    X(vkCreateDebugUtilsMessengerEXT)           \
-    X(vkCreateDevice)                           \
-    X(vkDestroyDebugUtilsMessengerEXT)          \
-    X(vkDestroyInstance)                        \
-    X(vkEnumerateDeviceExtensionProperties)     \
-    X(vkEnumeratePhysicalDevices)               \
-    X(vkGetDeviceProcAddr)                      \
-    X(vkGetPhysicalDeviceFeatures)              \
-    X(vkGetPhysicalDeviceFeatures2)             \
-    X(vkGetPhysicalDeviceProperties)            \
-    X(vkGetPhysicalDeviceProperties2)           \
-    X(vkGetPhysicalDeviceQueueFamilyProperties) \
+#define VKATTN_RUNTIME_INSTANCE_FUNCTIONS(X)          \
+    X(vkCreateDebugUtilsMessengerEXT)                 \
+    X(vkCreateDevice)                                 \
+    X(vkDestroyDebugUtilsMessengerEXT)                \
+    X(vkDestroyInstance)                              \
+    X(vkEnumerateDeviceExtensionProperties)           \
+    X(vkEnumeratePhysicalDevices)                     \
+    X(vkGetDeviceProcAddr)                            \
+    X(vkGetPhysicalDeviceExternalBufferProperties)    \
+    X(vkGetPhysicalDeviceExternalSemaphoreProperties) \
+    X(vkGetPhysicalDeviceFeatures)                    \
+    X(vkGetPhysicalDeviceFeatures2)                   \
+    X(vkGetPhysicalDeviceProperties)                  \
+    X(vkGetPhysicalDeviceProperties2)                 \
+    X(vkGetPhysicalDeviceQueueFamilyProperties)       \
     X(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 
 #define VKATTN_RUNTIME_DEVICE_FUNCTIONS(X) \
@@ -38,20 +40,26 @@ namespace vkattn::runtime {
     X(vkCreateFence)                       \
     X(vkCreatePipelineCache)               \
     X(vkCreateQueryPool)                   \
+    X(vkCreateSemaphore)                   \
     X(vkDestroyCommandPool)                \
     X(vkDestroyDevice)                     \
     X(vkDestroyFence)                      \
     X(vkDestroyPipelineCache)              \
     X(vkDestroyQueryPool)                  \
+    X(vkDestroySemaphore)                  \
     X(vkDeviceWaitIdle)                    \
     X(vkEndCommandBuffer)                  \
     X(vkFreeCommandBuffers)                \
     X(vkGetBufferDeviceAddress)            \
     X(vkGetDeviceQueue)                    \
+    X(vkGetMemoryFdKHR)                    \
     X(vkGetPipelineCacheData)              \
     X(vkGetQueryPoolResults)               \
+    X(vkGetSemaphoreFdKHR)                 \
     X(vkQueueSubmit)                       \
-    X(vkWaitForFences)
+    X(vkSignalSemaphore)                   \
+    X(vkWaitForFences)                     \
+    X(vkWaitSemaphores)
 
 // A function is null where there is none: a later version of Vulkan or an extension has it.
 struct InstanceFunctions {

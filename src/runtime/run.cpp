@@ -18,12 +18,21 @@ void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRan
     if (first != 0 && first >= segments)
         fail(VKATTN_INVALID_ARGUMENT, fmt::format("{} is none of the plan's {} segments", first, segments),
              "run.first_segment");
+    const auto check_owner = [&](const VkattnSemaphore* semaphore, const char* field) {
+        if (semaphore != nullptr && &semaphore->runtime != &runtime)
+            fail(VKATTN_INVALID_ARGUMENT, "is of another runtime", field);
+    };
+    check_owner(run.wait_semaphore, "run.wait_semaphore");
+    check_owner(run.signal_semaphore, "run.signal_semaphore");
     uint32_t at_once = std::max(run.segments_at_once, 1u);
     run.time_ms = run.record_us = 0;
     run.submissions = 0;
     do {
         const uint32_t count = std::min(at_once, segments - first);
-        const Took took = runtime.submit([&](VkCommandBuffer c) { record(c, first, count); });
+        Order order;
+        if (first == 0) order.wait = {run.wait_semaphore, run.wait_value};
+        if (first + count >= segments) order.signal = {run.signal_semaphore, run.signal_value};
+        const Took took = runtime.submit([&](VkCommandBuffer c) { record(c, first, count); }, order);
         run.time_ms += took.time_ms;
         run.record_us += took.record_us;
         run.submissions++;

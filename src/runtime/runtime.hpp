@@ -35,6 +35,23 @@ struct Took {
     double time_ms = 0, record_us = 0;  // as in VkattnRun
 };
 
+// What a device can export by file descriptors, and the extensions that this takes.
+struct Sharing {
+    Sharing(const Instance& instance, VkPhysicalDevice device);
+    bool timelines;  // it has timeline semaphores, exported or not
+    bool memory = false, semaphores = false;
+    std::vector<const char*> extensions;
+};
+
+// What a submission waits for before it begins, and what it signals at its end: null is nothing.
+struct Timeline {
+    const VkattnSemaphore* semaphore = nullptr;
+    uint64_t value = 0;
+};
+struct Order {
+    Timeline wait, signal;
+};
+
 }  // namespace vkattn::runtime
 
 struct VkattnRuntime {
@@ -44,8 +61,10 @@ struct VkattnRuntime {
     ~VkattnRuntime();
 
     // Records, submits, waits. The caller of submit_locked holds the mutex.
-    vkattn::runtime::Took submit(const vkattn::runtime::Record& record);
-    vkattn::runtime::Took submit_locked(const vkattn::runtime::Record& record);
+    vkattn::runtime::Took submit(const vkattn::runtime::Record& record,
+                                 const vkattn::runtime::Order& order = {});
+    vkattn::runtime::Took submit_locked(const vkattn::runtime::Record& record,
+                                        const vkattn::runtime::Order& order = {});
     // Throws if the device executes nothing. The caller holds the mutex; the staging memory is overwritten once.
     void check_execution();
     void add_message(std::string text);
@@ -59,6 +78,7 @@ struct VkattnRuntime {
     VkattnDeviceInfo info{};
     std::optional<vkattn::runtime::Device> device;
     uint32_t family = UINT32_MAX;
+    std::optional<vkattn::runtime::Sharing> sharing;
     uint32_t timestamp_bits = 0;
     double timestamp_ns = 1;
     VkQueue queue = VK_NULL_HANDLE;
@@ -87,12 +107,12 @@ struct VkattnRuntime {
     void probe();
     void self_test(const vkattn::runtime::Options& options);
     bool test_kernels(const vkattn::runtime::Options& options);
-    vkattn::runtime::Took execute(const vkattn::runtime::Record& record);
+    vkattn::runtime::Took execute(const vkattn::runtime::Record& record, const vkattn::runtime::Order& order);
     void wait_for(VkFence fence);
 };
 
 struct VkattnBuffer {
-    VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes);
+    VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes, bool exportable = false);
     VkattnBuffer(const VkattnBuffer&) = delete;
     VkattnBuffer& operator=(const VkattnBuffer&) = delete;
     ~VkattnBuffer();
@@ -103,12 +123,31 @@ struct VkattnBuffer {
 
     VkattnRuntime& runtime;
     uint64_t size = 0;
+    bool is_exportable = false;  // it has memory of its own, which other APIs can import
     VkBuffer buffer = VK_NULL_HANDLE;
     VmaAllocation allocation = nullptr;
     VkDeviceAddress address = 0;
 };
 
+// A timeline semaphore. Throws as everything here does.
+struct VkattnSemaphore {
+    VkattnSemaphore(VkattnRuntime& owner, uint64_t value);
+
+    int export_fd() const;
+    bool wait(uint64_t value, uint64_t timeout_ns) const;  // false if the time has passed
+    void signal(uint64_t value) const;
+
+    VkattnRuntime& runtime;
+    vkattn::runtime::Owned<VkSemaphore> handle;
+};
+
 namespace vkattn::runtime {
+
+struct SharedMemory {
+    int fd;
+    uint64_t size_bytes;
+};
+SharedMemory export_memory(const VkattnBuffer& buffer);
 
 // See vkattn_runtime_run_forward and the functions behind it.
 void run_forward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,

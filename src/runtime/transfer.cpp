@@ -44,9 +44,48 @@ struct Commands {
     VkCommandPool pool_;
 };
 
+// What vkQueueSubmit gets.
+class Submission {
+  public:
+    Submission(VkCommandBuffer commands, const Order& order)
+        : commands_(commands), order_(order), wait_(handle_of(order.wait)), signal_(handle_of(order.signal)) {
+        info.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+        info.commandBufferCount = 1;
+        info.pCommandBuffers = &commands_;
+        if (wait_ == VK_NULL_HANDLE && signal_ == VK_NULL_HANDLE) return;
+        info.pNext = &values_;
+        info.waitSemaphoreCount = values_.waitSemaphoreValueCount = wait_ != VK_NULL_HANDLE ? 1 : 0;
+        info.signalSemaphoreCount = values_.signalSemaphoreValueCount = signal_ != VK_NULL_HANDLE ? 1 : 0;
+        info.pWaitSemaphores = &wait_;
+        info.pWaitDstStageMask = &stages_;
+        info.pSignalSemaphores = &signal_;
+        values_.sType = VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO;
+        values_.pWaitSemaphoreValues = &order_.wait.value;
+        values_.pSignalSemaphoreValues = &order_.signal.value;
+    }
+    Submission(const Submission&) = delete;
+    Submission& operator=(const Submission&) = delete;
+
+    VkSubmitInfo info{};
+
+  private:
+    static VkSemaphore handle_of(const Timeline& t) {
+        return t.semaphore != nullptr ? *t.semaphore->handle : VK_NULL_HANDLE;
+    }
+
+    VkCommandBuffer commands_;
+    Order order_;
+    VkSemaphore wait_, signal_;
+    VkPipelineStageFlags stages_ = VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    VkTimelineSemaphoreSubmitInfo values_{};
+};
+
 }  // namespace
 
-VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes) : runtime(owner), size(size_bytes) {
+VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes, bool exportable)
+    : runtime(owner), size(size_bytes), is_exportable(exportable) {
+    if (exportable && !runtime.sharing->memory)
+        fail(VKATTN_UNSUPPORTED, "the device exports no memory by file descriptors");
     if (size_bytes == 0) return;
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
@@ -56,9 +95,19 @@ VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes) : runtime(
     VmaAllocationCreateInfo memory{};
     memory.usage = VMA_MEMORY_USAGE_AUTO_PREFER_DEVICE;
     const std::string doing = fmt::format("allocating {} bytes of device memory", size_bytes);
-    check(vmaCreateBufferWithAlignment(runtime.memory->allocator(), &info, &memory, 256, &buffer, &allocation,
-                                       nullptr),
-          doing);
+    VmaAllocator allocator = runtime.memory->allocator();
+    if (exportable) {
+        const auto type = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
+        const VkExternalMemoryBufferCreateInfo external{VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
+                                                        nullptr, type};
+        info.pNext = &external;
+        VkExportMemoryAllocateInfo exported{VK_STRUCTURE_TYPE_EXPORT_MEMORY_ALLOCATE_INFO, nullptr, type};
+        check(vmaCreateDedicatedBuffer(allocator, &info, &memory, &exported, &buffer, &allocation, nullptr),
+              doing);
+    } else {
+        check(vmaCreateBufferWithAlignment(allocator, &info, &memory, 256, &buffer, &allocation, nullptr),
+              doing);
+    }
     const VkBufferDeviceAddressInfo of{VK_STRUCTURE_TYPE_BUFFER_DEVICE_ADDRESS_INFO, nullptr, buffer};
     address = runtime.device->vk.vkGetBufferDeviceAddress(runtime.device->handle, &of);
 }
@@ -104,9 +153,9 @@ void VkattnBuffer::fill(uint32_t word) {
         [&](VkCommandBuffer c) { runtime.device->vk.vkCmdFillBuffer(c, buffer, 0, size / 4 * 4, word); });
 }
 
-Took VkattnRuntime::submit(const Record& record) {
+Took VkattnRuntime::submit(const Record& record, const Order& order) {
     const std::lock_guard lock(mutex);
-    return submit_locked(record);
+    return submit_locked(record, order);
 }
 
 // Compile-only drivers, which pretend to be a GPU, accept every submission, signal its fence and do nothing. A
@@ -119,14 +168,16 @@ void VkattnRuntime::check_execution() {
     auto* const words = static_cast<uint32_t*>(memory->staging_data());
     std::fill_n(words, count, ~word);
     memory->flush(written.size);
-    execute([&](VkCommandBuffer c) {
-        const DeviceFunctions& vk = device->vk;
-        vk.vkCmdFillBuffer(c, written.buffer, 0, written.size, word);
-        device->barrier(c, {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT},
-                        {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT});
-        const VkBufferCopy all{0, 0, written.size};
-        vk.vkCmdCopyBuffer(c, written.buffer, memory->staging(), 1, &all);
-    });
+    execute(
+        [&](VkCommandBuffer c) {
+            const DeviceFunctions& vk = device->vk;
+            vk.vkCmdFillBuffer(c, written.buffer, 0, written.size, word);
+            device->barrier(c, {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT},
+                            {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT});
+            const VkBufferCopy all{0, 0, written.size};
+            vk.vkCmdCopyBuffer(c, written.buffer, memory->staging(), 1, &all);
+        },
+        {});
     memory->invalidate(written.size);
     executes = std::all_of(words, words + count, [](uint32_t w) { return w == word; });
     if (!executes)
@@ -137,9 +188,9 @@ void VkattnRuntime::check_execution() {
                         info.name, info.driver));
 }
 
-Took VkattnRuntime::submit_locked(const Record& record) {
+Took VkattnRuntime::submit_locked(const Record& record, const Order& order) {
     check_execution();
-    return execute(record);
+    return execute(record, order);
 }
 
 // Nothing that commands use may be freed before they have ended, so a wait that fails is not the last one. Memory that
@@ -156,7 +207,7 @@ void VkattnRuntime::wait_for(VkFence fence) {
     throw VulkanError(ended, "vk::raii::Device::waitForFences");
 }
 
-Took VkattnRuntime::execute(const Record& record) {
+Took VkattnRuntime::execute(const Record& record, const Order& order) {
     using Clock = std::chrono::steady_clock;
     Took took;
     const DeviceFunctions& vk = device->vk;
@@ -182,11 +233,8 @@ Took VkattnRuntime::execute(const Record& record) {
     const Owned<VkFence> fence(device->handle, vk.vkCreateFence, vk.vkDestroyFence, fence_info,
                                "vk::raii::Device::createFence");
     const auto begin = Clock::now();
-    VkSubmitInfo submission{};
-    submission.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-    submission.commandBufferCount = 1;
-    submission.pCommandBuffers = &c;
-    require(vk.vkQueueSubmit(queue, 1, &submission, *fence), "vk::raii::Queue::submit");
+    Submission submission(c, order);
+    require(vk.vkQueueSubmit(queue, 1, &submission.info, *fence), "vk::raii::Queue::submit");
     wait_for(*fence);
     took.time_ms = milliseconds(Clock::now() - begin);
     if (timestamp_bits == 0) return took;

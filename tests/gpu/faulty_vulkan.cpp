@@ -34,6 +34,7 @@ namespace {
     X(vkCreateInstance)                                  \
     X(vkCreatePipelineCache)                             \
     X(vkCreateQueryPool)                                 \
+    X(vkCreateSemaphore)                                 \
     X(vkDestroyBuffer)                                   \
     X(vkDestroyCommandPool)                              \
     X(vkDestroyDebugUtilsMessengerEXT)                   \
@@ -42,6 +43,7 @@ namespace {
     X(vkDestroyInstance)                                 \
     X(vkDestroyPipelineCache)                            \
     X(vkDestroyQueryPool)                                \
+    X(vkDestroySemaphore)                                \
     X(vkDeviceWaitIdle)                                  \
     X(vkEndCommandBuffer)                                \
     X(vkEnumerateInstanceVersion)                        \
@@ -52,7 +54,10 @@ namespace {
     X(vkGetBufferMemoryRequirements2)                    \
     X(vkGetDeviceBufferMemoryRequirements)               \
     X(vkGetDeviceQueue)                                  \
+    X(vkGetMemoryFdKHR)                                  \
     X(vkGetPhysicalDeviceCooperativeMatrixPropertiesKHR) \
+    X(vkGetPhysicalDeviceExternalBufferProperties)       \
+    X(vkGetPhysicalDeviceExternalSemaphoreProperties)    \
     X(vkGetPhysicalDeviceFeatures)                       \
     X(vkGetPhysicalDeviceMemoryProperties2)              \
     X(vkGetPhysicalDeviceProperties)                     \
@@ -62,8 +67,10 @@ namespace {
     X(vkInvalidateMappedMemoryRanges)                    \
     X(vkMapMemory)                                       \
     X(vkQueueSubmit)                                     \
+    X(vkSignalSemaphore)                                 \
     X(vkUnmapMemory)                                     \
-    X(vkWaitForFences)
+    X(vkWaitForFences)                                   \
+    X(vkWaitSemaphores)
 
 #define X(function)                                  \
     struct Of_##function {                           \

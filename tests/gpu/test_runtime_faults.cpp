@@ -12,6 +12,8 @@
 #include <random>
 #include <set>
 
+#include <unistd.h>
+
 #include "faulty_session.hpp"
 #include "runtime/cache_file.hpp"
 #include "skip.hpp"
@@ -107,6 +109,8 @@ class RuntimeSession : public FaultySession {
         step("backward", [&](VkattnError* e) { return run_backward(e); });
         step("combine", [&](VkattnError* e) { return run_combine(e); });
         step("submit", [&](VkattnError* e) { return submit(e); });
+        step("share", [&](VkattnError* e) { return share(e); });
+        step("order", [&](VkattnError* e) { return order(e); });
         step("read",
              [&](VkattnError* e) { return vkattn_buffer_read(buffer_, 0, &arrays_, sizeof arrays_, e); });
         if (!ended() && runtime_ != nullptr) check_lost();
@@ -161,6 +165,33 @@ class RuntimeSession : public FaultySession {
     }
     VkattnStatus lost_or_null() const {
         return buffer_ != nullptr ? VKATTN_DEVICE_LOST : VKATTN_INVALID_ARGUMENT;
+    }
+
+    static VkattnStatus share_buffer(const VkattnBuffer* buffer, VkattnError* error) {
+        int fd = -1;
+        uint64_t bytes = 0;
+        const VkattnStatus status = vkattn_buffer_export(buffer, &fd, &bytes, error);
+        CHECK((fd >= 0) == (status == VKATTN_OK));
+        if (fd >= 0) ::close(fd);
+        return status;
+    }
+    VkattnStatus share(VkattnError* error) {
+        VkattnBuffer* shared = nullptr;
+        VkattnStatus status = vkattn_buffer_create_exportable(runtime_, 64, &shared, error);
+        if (status == VKATTN_OK) status = share_buffer(shared, error);
+        vkattn_buffer_destroy(shared);
+        return status;
+    }
+
+    VkattnStatus order(VkattnError* error) {
+        VkattnSemaphore* semaphore = nullptr;
+        int has_passed = 0;
+        VkattnStatus status = vkattn_semaphore_create(runtime_, 1, &semaphore, error);
+        if (status == VKATTN_OK) status = vkattn_semaphore_signal(semaphore, 2, error);
+        if (status == VKATTN_OK) status = vkattn_semaphore_wait(semaphore, 2, 0, &has_passed, error);
+        CHECK((has_passed == 1) == (status == VKATTN_OK));
+        vkattn_semaphore_destroy(semaphore);
+        return status;
     }
 
     VkattnStatus list(VkattnError* error) {
