@@ -106,15 +106,16 @@ require_space() {
         die "no disk space: $sdk_dir needs $((needed - used)) MB more, there are $free MB"
 }
 
-# unpack_deb DEB: into ./root, leaving out what is heavy and never used. The mark in ./done lets an
-# interrupted run continue.
+# unpack_deb DEB: into ./root, leaving out what is heavy and never used, which Python is unless kept_python is set. The
+# mark in ./done lets an interrupted run continue.
 unpack_deb() {
-    local mark=done/${1##*/} only=()
+    local mark=done/${1##*/} only=() python=(--exclude='usr/lib/python3*' --exclude='usr/bin/python3*')
     [[ ! -e $mark ]] || return 0
+    [[ -z ${kept_python-} ]] || python=()
     [[ $1 != */chromium-common_* ]] || only=(--wildcards '*swiftshader*')
     dpkg-deb --fsys-tarfile "$1" | tar -xC root --no-same-owner \
         --exclude='usr/share/'{doc,man,locale,info,fonts,zoneinfo,misc,X11,perl5,python3,vulkan/registry} \
-        --exclude='usr/lib/python3*' --exclude='usr/bin/python3*' --exclude='gconv' \
+        "${python[@]}" --exclude='gconv' \
         --exclude='libgallium-*' --exclude='libvulkan_'{intel,intel_hasvk,gfxstream,virtio}'.so' \
         "${only[@]}"
     : >"$mark"
@@ -158,6 +159,7 @@ get_packages() {
     cp "$plan" "$new/plan"
     say "2/3 downloading $(wc -l <"$plan") packages, $(awk '{ sum += $3 } END { print int(sum / 1e6) }' "$plan") MB"
     export -f unpack_deb
+    export kept_python=${kept_python-}
     exec 8> >(unpack_meanwhile "$new" >/dev/null 2>&1)
     unpacking=$!
     apt_private apt-get -qq install --yes --download-only "${packages[@]}" >>"$sdk_dir/apt/log" 8>&- ||
