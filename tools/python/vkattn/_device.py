@@ -111,7 +111,7 @@ class Session:
 
     def __init__(self, device):
         lib = library()
-        self._process = os.getpid()
+        self._forks = _forks
         self._lock = threading.RLock()
         self._plans = OrderedDict()
         self._live = {}
@@ -127,7 +127,7 @@ class Session:
 
     def check(self):
         """Refuses a process that was forked from the one that has opened the device."""
-        if os.getpid() != self._process:
+        if _forks != self._forks:
             raise RuntimeError("a device was opened before this process was forked: open it in the children alone, or "
                                "start them by 'spawn'")
         if self.runtime is None:
@@ -158,7 +158,7 @@ class Session:
 
     def spare_buffer(self, size_bytes, handle, address):
         """Keeps a buffer for the next of its size, or destroys it."""
-        if os.getpid() != self._process:
+        if _forks != self._forks:
             return
         with self._lock:
             fits = self._spare_bytes + size_bytes <= self.most_spare_bytes and self._spare_count < self.most_spare
@@ -180,7 +180,7 @@ class Session:
 
     def destroy(self, function, handle):
         """Destroys what add() has been told of, once."""
-        if os.getpid() != self._process:
+        if _forks != self._forks:
             return
         with self._lock:
             if self.runtime is not None and self._live.pop(handle.value, None) is not None:
@@ -235,8 +235,17 @@ class Session:
 
 _lock = threading.Lock()
 _sessions: Dict[str, Session] = {}
-if hasattr(os, "register_at_fork"):  # the child has no thread that could release what another thread held
-    os.register_at_fork(after_in_child=lambda: globals().update(_lock=threading.Lock()))
+_forks = 0  # how many lie between this process and the first one
+
+
+def _begin_child():
+    global _forks, _lock
+    _forks += 1
+    _lock = threading.Lock()  # the child has no thread that could release what another thread held
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_child)
 
 
 def session_of(device=None):
