@@ -150,8 +150,9 @@ typedef struct VkattnRun {
     /* In: the segment to begin with. Out: the segment that the next call begins with; 0 if the run has ended. */
     uint32_t first_segment;
     /* In: the device begins the run when wait_semaphore has at least wait_value, and sets signal_semaphore to
-     * signal_value when it has ended; null is none. Both are of this runtime. A run whose semaphore never gets the
-     * value does not return, and nobody else can use the runtime meanwhile. */
+     * signal_value when it has ended; null is none. Both are of this runtime. While a run waits, nobody else can use
+     * the runtime: what it waits for has to come from elsewhere, and time_ms may count the wait. A run that fails, or
+     * that is not continued, signals nothing. */
     const struct VkattnSemaphore* wait_semaphore;
     uint64_t wait_value;
     const struct VkattnSemaphore* signal_semaphore;
@@ -237,20 +238,24 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_
 /* Sharing with other APIs of this machine, without a copy: CUDA maps such memory by cuImportExternalMemory and such
  * semaphores by cuImportExternalSemaphore, other Vulkan devices by VkImportMemoryFdInfoKHR and
  * VkImportSemaphoreFdInfoKHR. A file descriptor is an opaque one (VK_KHR_external_memory_fd and
- * VK_KHR_external_semaphore_fd). It is the caller's until an importer takes it over, as these do; one that nobody imports
- * is to be closed. The importer has to use the same device and driver: VkattnDeviceInfo::uuid is Vulkan's deviceUUID.
- * UNSUPPORTED where a device exports nothing; those that run on CPUs export memory, but no semaphores. */
+ * VK_KHR_external_semaphore_fd). It is the caller's until an importer takes it over, as these do; one that nobody
+ * imports is to be closed. The importer has to use the same device: Vulkan's deviceUUID, which is
+ * VkattnDeviceInfo::uuid, and its driverUUID. What one side has written the other may read when a semaphore or the host
+ * has seen its end. UNSUPPORTED where a device exports nothing; those that run on CPUs export memory, but no
+ * semaphores. */
 typedef struct VkattnSemaphore VkattnSemaphore; /* a timeline semaphore: a number that only grows */
 
 /* As vkattn_buffer_create, but the buffer has memory of its own that can be exported. size_bytes is not 0. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_create_exportable(VkattnRuntime* runtime, uint64_t size_bytes,
                                                                 VkattnBuffer** buffer, VkattnError* error);
-/* A new descriptor of the buffer's memory, and how large that is, which importers have to say. The buffer begins at
- * its byte 0, and the memory is dedicated to it (CUDA_EXTERNAL_MEMORY_DEDICATED). It lives until the buffer and all
- * that have imported it are gone. Errors: INVALID_ARGUMENT (null, another buffer), DEVICE_ERROR. */
+/* A new descriptor of the buffer's memory, with its size and its memory type, which importers have to say. The buffer
+ * begins at its byte 0, and the memory is dedicated to it (CUDA_EXTERNAL_MEMORY_DEDICATED). It lives until the buffer
+ * and all that have imported it are gone. Errors: INVALID_ARGUMENT (null, another buffer), DEVICE_ERROR. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_export(const VkattnBuffer* buffer, int* fd,
-                                                     uint64_t* memory_bytes, VkattnError* error);
-/* A timeline semaphore with this value. It goes before its runtime, as buffers do. */
+                                                     uint64_t* memory_bytes, uint32_t* memory_type,
+                                                     VkattnError* error);
+/* A timeline semaphore with this value. It goes before its runtime, as buffers do, and when nothing uses it. Its other
+ * functions may be called while runs use it. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_create(VkattnRuntime* runtime, uint64_t value,
                                                         VkattnSemaphore** semaphore, VkattnError* error);
 VKATTN_RUNTIME_API void vkattn_semaphore_destroy(VkattnSemaphore* semaphore); /* null is legal */
@@ -261,16 +266,18 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_export(const VkattnSemaphore* s
 VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_wait(const VkattnSemaphore* semaphore, uint64_t value,
                                                       uint64_t timeout_ns, int* has_passed,
                                                       VkattnError* error);
-/* Sets the value, from the host, which has to be larger than the last one. */
-VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_signal(VkattnSemaphore* semaphore, uint64_t value,
+/* Sets the value, from the host. A value that is not larger than the last one, here or in a run, is undefined, as in
+ * Vulkan. */
+VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_signal(const VkattnSemaphore* semaphore, uint64_t value,
                                                         VkattnError* error);
 
 /* Runs a plan of vkattn_plan_create, vkattn_backward_create, vkattn_combine_create or vkattn_block_map_create, and
  * waits: results may be read when the function returns. Scratch is allocated for the run where args.scratch_buffer is
  * null; who runs a plan many times may bring scratch of his own, which saves the allocation. `run` may be null.
  * Errors: as vkattn_cmd_forward, vkattn_cmd_backward, vkattn_cmd_combine and vkattn_cmd_block_map; INVALID_ARGUMENT
- * (run.first_segment is none of the plan's; args.scratch_buffer is null where run.most_submissions is not 0 and the
- * plan needs scratch); nothing has run then. DEVICE_ERROR (no memory for scratch). */
+ * (run.first_segment is none of the plan's; run.wait_semaphore or run.signal_semaphore is of another runtime;
+ * args.scratch_buffer is null where run.most_submissions or run.first_segment is not 0 and the plan needs scratch);
+ * nothing has run then. DEVICE_ERROR (no memory for scratch). */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_forward(VkattnRuntime* runtime, const VkattnPlan* plan,
                                                            const VkattnForwardArgs* args, VkattnRun* run,
                                                            VkattnError* error);

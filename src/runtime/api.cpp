@@ -252,14 +252,16 @@ VkattnStatus vkattn_buffer_create_exportable(VkattnRuntime* runtime, uint64_t si
 }
 
 VkattnStatus vkattn_buffer_export(const VkattnBuffer* buffer, int* fd, uint64_t* memory_bytes,
-                                  VkattnError* error) {
+                                  uint32_t* memory_type, VkattnError* error) {
     return answer(error, "exporting device memory", [&] {
         if (buffer == nullptr) refuse("buffer");
         if (fd == nullptr) refuse("fd");
         if (memory_bytes == nullptr) refuse("memory_bytes");
+        if (memory_type == nullptr) refuse("memory_type");
         const runtime::SharedMemory shared = runtime::export_memory(*buffer);
         *fd = shared.fd;
         *memory_bytes = shared.size_bytes;
+        *memory_type = shared.type;
     });
 }
 
@@ -294,7 +296,7 @@ VkattnStatus vkattn_semaphore_wait(const VkattnSemaphore* semaphore, uint64_t va
     });
 }
 
-VkattnStatus vkattn_semaphore_signal(VkattnSemaphore* semaphore, uint64_t value, VkattnError* error) {
+VkattnStatus vkattn_semaphore_signal(const VkattnSemaphore* semaphore, uint64_t value, VkattnError* error) {
     return answer(error, "signalling a semaphore", [&] {
         if (semaphore == nullptr) refuse("semaphore");
         semaphore->signal(value);

@@ -126,6 +126,7 @@ void VkattnRuntime::make_device(const Options& options, const Requirements& requ
     sharing.emplace(instance, physical);
     extensions.insert(extensions.end(), sharing->extensions.begin(), sharing->extensions.end());
     const VkPhysicalDeviceTimelineSemaphoreFeatures timeline{
+        // every device of Vulkan 1.2 has them
         VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES,
         const_cast<void*>(static_cast<const void*>(requirements.features())), VK_TRUE};
     const float priority = 1;
@@ -133,7 +134,7 @@ void VkattnRuntime::make_device(const Options& options, const Requirements& requ
         VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO, nullptr, 0, family, 1, &priority};
     VkDeviceCreateInfo device_info{};
     device_info.sType = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
-    device_info.pNext = sharing->timelines ? &timeline : static_cast<const void*>(requirements.features());
+    device_info.pNext = &timeline;
     device_info.queueCreateInfoCount = 1;
     device_info.pQueueCreateInfos = &queue_info;
     device_info.enabledExtensionCount = static_cast<uint32_t>(extensions.size());

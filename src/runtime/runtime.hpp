@@ -31,6 +31,10 @@ struct Options {
 
 using Record = std::function<void(VkCommandBuffer)>;
 
+constexpr VkBufferUsageFlags buffer_usage =
+    VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
+    VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+
 struct Took {
     double time_ms = 0, record_us = 0;  // as in VkattnRun
 };
@@ -38,7 +42,6 @@ struct Took {
 // What a device can export by file descriptors, and the extensions that this takes.
 struct Sharing {
     Sharing(const Instance& instance, VkPhysicalDevice device);
-    bool timelines;  // it has timeline semaphores, exported or not
     bool memory = false, semaphores = false;
     std::vector<const char*> extensions;
 };
@@ -107,7 +110,8 @@ struct VkattnRuntime {
     void probe();
     void self_test(const vkattn::runtime::Options& options);
     bool test_kernels(const vkattn::runtime::Options& options);
-    vkattn::runtime::Took execute(const vkattn::runtime::Record& record, const vkattn::runtime::Order& order);
+    vkattn::runtime::Took execute(const vkattn::runtime::Record& record,
+                                  const vkattn::runtime::Order& order = {});
     void wait_for(VkFence fence);
 };
 
@@ -145,6 +149,7 @@ namespace vkattn::runtime {
 
 struct SharedMemory {
     int fd;
+    uint32_t type;
     uint64_t size_bytes;
 };
 SharedMemory export_memory(const VkattnBuffer& buffer);

@@ -7,13 +7,9 @@
 namespace vkattn::runtime {
 namespace {
 
-constexpr VkBufferUsageFlags usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT |
-                                     VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
-                                     VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
-
 bool exports_buffers(const Instance& instance, VkPhysicalDevice device) {
     const VkPhysicalDeviceExternalBufferInfo asked{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_BUFFER_INFO,
-                                                   nullptr, 0, usage,
+                                                   nullptr, 0, buffer_usage,
                                                    VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
     VkExternalBufferProperties told{};
     told.sType = VK_STRUCTURE_TYPE_EXTERNAL_BUFFER_PROPERTIES;
@@ -34,20 +30,9 @@ bool exports_timelines(const Instance& instance, VkPhysicalDevice device) {
     return (told.externalSemaphoreFeatures & VK_EXTERNAL_SEMAPHORE_FEATURE_EXPORTABLE_BIT) != 0;
 }
 
-bool has_timelines(const Instance& instance, VkPhysicalDevice device) {
-    VkPhysicalDeviceTimelineSemaphoreFeatures timeline{};
-    timeline.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES;
-    VkPhysicalDeviceFeatures2 features{};
-    features.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
-    features.pNext = &timeline;
-    instance.vk.vkGetPhysicalDeviceFeatures2(device, &features);
-    return timeline.timelineSemaphore == VK_TRUE;
-}
-
 }  // namespace
 
-Sharing::Sharing(const Instance& instance, VkPhysicalDevice device)
-    : timelines(has_timelines(instance, device)) {
+Sharing::Sharing(const Instance& instance, VkPhysicalDevice device) {
     const auto all =
         enumerate(VkExtensionProperties{}, "vkEnumerateDeviceExtensionProperties",
                   [&](uint32_t* n, VkExtensionProperties* p) {
@@ -61,8 +46,7 @@ Sharing::Sharing(const Instance& instance, VkPhysicalDevice device)
         return found;
     };
     memory = exports_buffers(instance, device) && add(VK_KHR_EXTERNAL_MEMORY_FD_EXTENSION_NAME);
-    semaphores =
-        timelines && exports_timelines(instance, device) && add(VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME);
+    semaphores = exports_timelines(instance, device) && add(VK_KHR_EXTERNAL_SEMAPHORE_FD_EXTENSION_NAME);
 }
 
 SharedMemory export_memory(const VkattnBuffer& buffer) {
@@ -73,7 +57,7 @@ SharedMemory export_memory(const VkattnBuffer& buffer) {
     const VkMemoryGetFdInfoKHR info{VK_STRUCTURE_TYPE_MEMORY_GET_FD_INFO_KHR, nullptr, memory.deviceMemory,
                                     VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT};
     const Device& device = *buffer.runtime.device;
-    SharedMemory shared{-1, memory.size};
+    SharedMemory shared{-1, memory.memoryType, memory.size};
     require(device.vk.vkGetMemoryFdKHR(device.handle, &info, &shared.fd), "vkGetMemoryFdKHR");
     return shared;
 }
@@ -83,7 +67,6 @@ SharedMemory export_memory(const VkattnBuffer& buffer) {
 using namespace vkattn::runtime;
 
 VkattnSemaphore::VkattnSemaphore(VkattnRuntime& owner, uint64_t value) : runtime(owner) {
-    if (!runtime.sharing->timelines) fail(VKATTN_UNSUPPORTED, "the device has no timeline semaphores");
     const VkExportSemaphoreCreateInfo exported{VK_STRUCTURE_TYPE_EXPORT_SEMAPHORE_CREATE_INFO, nullptr,
                                                VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT};
     const VkSemaphoreTypeCreateInfo timeline{VK_STRUCTURE_TYPE_SEMAPHORE_TYPE_CREATE_INFO,

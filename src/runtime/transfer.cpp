@@ -90,8 +90,7 @@ VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes, bool expor
     VkBufferCreateInfo info{};
     info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
     info.size = (size_bytes + 3) / 4 * 4;
-    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_SHADER_DEVICE_ADDRESS_BIT |
-                 VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    info.usage = buffer_usage;
     VmaAllocationCreateInfo memory{};
     memory.usage = VMA_MEMORY_USAGE_AUTO_PREFER_DEVICE;
     const std::string doing = fmt::format("allocating {} bytes of device memory", size_bytes);
@@ -168,16 +167,14 @@ void VkattnRuntime::check_execution() {
     auto* const words = static_cast<uint32_t*>(memory->staging_data());
     std::fill_n(words, count, ~word);
     memory->flush(written.size);
-    execute(
-        [&](VkCommandBuffer c) {
-            const DeviceFunctions& vk = device->vk;
-            vk.vkCmdFillBuffer(c, written.buffer, 0, written.size, word);
-            device->barrier(c, {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT},
-                            {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT});
-            const VkBufferCopy all{0, 0, written.size};
-            vk.vkCmdCopyBuffer(c, written.buffer, memory->staging(), 1, &all);
-        },
-        {});
+    execute([&](VkCommandBuffer c) {
+        const DeviceFunctions& vk = device->vk;
+        vk.vkCmdFillBuffer(c, written.buffer, 0, written.size, word);
+        device->barrier(c, {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_WRITE_BIT},
+                        {VK_PIPELINE_STAGE_TRANSFER_BIT, VK_ACCESS_TRANSFER_READ_BIT});
+        const VkBufferCopy all{0, 0, written.size};
+        vk.vkCmdCopyBuffer(c, written.buffer, memory->staging(), 1, &all);
+    });
     memory->invalidate(written.size);
     executes = std::all_of(words, words + count, [](uint32_t w) { return w == word; });
     if (!executes)

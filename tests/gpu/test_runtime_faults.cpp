@@ -170,7 +170,8 @@ class RuntimeSession : public FaultySession {
     static VkattnStatus share_buffer(const VkattnBuffer* buffer, VkattnError* error) {
         int fd = -1;
         uint64_t bytes = 0;
-        const VkattnStatus status = vkattn_buffer_export(buffer, &fd, &bytes, error);
+        uint32_t type = 0;
+        const VkattnStatus status = vkattn_buffer_export(buffer, &fd, &bytes, &type, error);
         CHECK((fd >= 0) == (status == VKATTN_OK));
         if (fd >= 0) ::close(fd);
         return status;

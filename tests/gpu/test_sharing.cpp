@@ -1,4 +1,5 @@
 // Memory that one device exports and another one imports, and semaphores that order runs with other work.
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -37,7 +38,9 @@ Function function_of(const VkattnRuntimeHandles& of, const char* name) {
 // A buffer whose memory another device has exported.
 class Imported {
   public:
-    Imported(const VkattnRuntimeHandles& to, int fd, uint64_t buffer_bytes, uint64_t memory_bytes) : to_(to) {
+    Imported(const VkattnRuntimeHandles& to, int fd, uint64_t buffer_bytes, uint64_t memory_bytes,
+             uint32_t memory_type)
+        : to_(to) {
         constexpr auto type = VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT;
         const VkExternalMemoryBufferCreateInfo external{VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
                                                         nullptr, type};
@@ -53,6 +56,7 @@ class Imported {
         function_of<PFN_vkGetBufferMemoryRequirements>(to, "vkGetBufferMemoryRequirements")(to.device, buffer,
                                                                                             &needs);
         CHECK(needs.size <= memory_bytes);
+        CHECK((needs.memoryTypeBits >> memory_type & 1) == 1);
         const VkMemoryAllocateFlagsInfo flags{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO, nullptr,
                                               VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT, 0};
         const VkMemoryDedicatedAllocateInfo dedicated{VK_STRUCTURE_TYPE_MEMORY_DEDICATED_ALLOCATE_INFO,
@@ -60,7 +64,7 @@ class Imported {
         const VkImportMemoryFdInfoKHR imported{VK_STRUCTURE_TYPE_IMPORT_MEMORY_FD_INFO_KHR, &dedicated, type,
                                                fd};
         const VkMemoryAllocateInfo memory{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO, &imported, memory_bytes,
-                                          memory_type(needs.memoryTypeBits)};
+                                          memory_type};
         REQUIRE(function_of<PFN_vkAllocateMemory>(to, "vkAllocateMemory")(to.device, &memory, nullptr,
                                                                           &memory_) == VK_SUCCESS);
         REQUIRE(function_of<PFN_vkBindBufferMemory>(to, "vkBindBufferMemory")(to.device, buffer, memory_,
@@ -76,18 +80,6 @@ class Imported {
     VkBuffer buffer = VK_NULL_HANDLE;
 
   private:
-    // The first one of the device's own memory, as allocators choose it.
-    uint32_t memory_type(uint32_t bits) const {
-        VkPhysicalDeviceMemoryProperties all{};
-        reinterpret_cast<PFN_vkGetPhysicalDeviceMemoryProperties>(to_.get_instance_proc_addr(
-            to_.instance, "vkGetPhysicalDeviceMemoryProperties"))(to_.physical_device, &all);
-        for (uint32_t i = 0; i < all.memoryTypeCount; i++)
-            if ((bits >> i & 1) != 0 &&
-                (all.memoryTypes[i].propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) != 0)
-                return i;
-        return 0;
-    }
-
     const VkattnRuntimeHandles& to_;
     VkDeviceMemory memory_ = VK_NULL_HANDLE;
 };
@@ -116,16 +108,18 @@ TEST_CASE_FIXTURE(OnRuntime, "another device reads and writes exported memory, a
 
     int fd = -1, unused = -1;
     uint64_t memory_bytes = 0;
-    require(vkattn_buffer_export, buffer, &unused, &memory_bytes);
+    uint32_t memory_type = UINT32_MAX;
+    require(vkattn_buffer_export, buffer, &unused, &memory_bytes, &memory_type);
     close(unused);  // each export is a descriptor of its own
-    require(vkattn_buffer_export, buffer, &fd, &memory_bytes);
+    require(vkattn_buffer_export, buffer, &fd, &memory_bytes, &memory_type);
     CHECK(memory_bytes >= bytes);
 
     RuntimeOptions options;
     options.device = vkattn_runtime_device(r)->uuid;
     Runtime other(options);
     {
-        const Imported imported(*vkattn_runtime_handles(other.get()), fd, (bytes + 3) / 4 * 4, memory_bytes);
+        const Imported imported(*vkattn_runtime_handles(other.get()), fd, (bytes + 3) / 4 * 4, memory_bytes,
+                                memory_type);
         const Buffer own = other.allocate(bytes);
         copy(other, imported.buffer, vkattn_buffer_handle(own.get()), bytes);
         other.download(own, std::as_writable_bytes(std::span(got)));
@@ -166,8 +160,8 @@ TEST_CASE_FIXTURE(OnRuntime,
     run.wait_value = 6;
     run.signal_semaphore = end;
     run.signal_value = 3;
-    bool signalled = false;
-    std::thread host([&] {
+    std::atomic<bool> signalled = false;
+    std::jthread host([&] {
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         CHECK(!has(end, 1));
         signalled = true;
@@ -179,6 +173,18 @@ TEST_CASE_FIXTURE(OnRuntime,
     CHECK(has(end, 3));
     CHECK(!has(end, 4));
     check_right(job, memory);
+
+    // Of several calls the first waits, and the last signals.
+    run.wait_value = 6;
+    run.signal_value = 9;
+    run.most_submissions = run.segments_at_once = 1;
+    do {
+        CHECK(!has(end, 4));
+        run = runtime.run(job.plan, memory.args(), run);
+        run.wait_value = UINT64_MAX;  // which it never has
+    } while (run.first_segment != 0);
+    CHECK(has(end, 9));
+    run.wait_value = 6;
 
     RuntimeOptions options;
     options.device = vkattn_runtime_device(r)->uuid;
@@ -203,14 +209,16 @@ TEST_CASE_FIXTURE(OnRuntime, "sharing refuses null and what cannot be exported")
     VkattnBuffer* buffer = nullptr;
     int fd = -1, passed = 0;
     uint64_t bytes = 0;
+    uint32_t type = 0;
     check_invalid(call(vkattn_buffer_create_exportable, nullptr, 4, &buffer), "runtime");
     check_invalid(call(vkattn_buffer_create_exportable, r, 4, nullptr), "buffer");
     check_invalid(call(vkattn_buffer_create_exportable, r, 0, &buffer), "size_bytes");
     const Buffer plain = runtime.allocate(4);
-    check_invalid(call(vkattn_buffer_export, plain.get(), &fd, &bytes), "buffer");
-    check_invalid(call(vkattn_buffer_export, nullptr, &fd, &bytes), "buffer");
-    check_invalid(call(vkattn_buffer_export, plain.get(), nullptr, &bytes), "fd");
-    check_invalid(call(vkattn_buffer_export, plain.get(), &fd, nullptr), "memory_bytes");
+    check_invalid(call(vkattn_buffer_export, plain.get(), &fd, &bytes, &type), "buffer");
+    check_invalid(call(vkattn_buffer_export, nullptr, &fd, &bytes, &type), "buffer");
+    check_invalid(call(vkattn_buffer_export, plain.get(), nullptr, &bytes, &type), "fd");
+    check_invalid(call(vkattn_buffer_export, plain.get(), &fd, nullptr, &type), "memory_bytes");
+    check_invalid(call(vkattn_buffer_export, plain.get(), &fd, &bytes, nullptr), "memory_type");
     VkattnSemaphore* semaphore = nullptr;
     check_invalid(call(vkattn_semaphore_create, nullptr, 0, &semaphore), "runtime");
     check_invalid(call(vkattn_semaphore_create, r, 0, nullptr), "semaphore");

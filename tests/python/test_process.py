@@ -139,7 +139,7 @@ class Process(unittest.TestCase):
             timer.start()
             try:
                 with self.assertRaises(KeyboardInterrupt):
-                    for _ in range(100):
+                    while time.monotonic() - began < 20:
                         vkattn.attention(x, x, x, max_dispatch_flops=10**9)
             finally:
                 timer.cancel()

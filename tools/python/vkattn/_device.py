@@ -212,13 +212,15 @@ class Session:
         self.check()
         if not plan.scratch_bytes:
             return self._run(function, plan, arguments)
-        handle, address = self.create_buffer(plan.scratch_bytes)
+        handle = None
         try:
+            handle, address = self.create_buffer(plan.scratch_bytes)
             arguments.scratch_buffer = library().vkattn_buffer_handle(handle)
             arguments.scratch_address = address
             return self._run(function, plan, arguments)
         finally:
-            self.spare_buffer(plan.scratch_bytes, handle, address)
+            if handle is not None:
+                self.spare_buffer(plan.scratch_bytes, handle, address)
 
     def _run(self, function, plan, arguments):
         run = library().made(_abi.VkattnRun)

@@ -144,7 +144,10 @@ def _ended(command, environment, printed, progress):
             raise
     lines = re.split(r"[\r\n]+", said.decode(errors="replace").replace("\x1b[K", ""))
     prefix = "vkattn: "
-    return child.returncode, [line[len(prefix):] for line in lines if line.startswith(prefix)]
+    own = [line[len(prefix):] for line in lines if line.startswith(prefix)]
+    if not own and child.returncode not in (0, 4):
+        own = [line for line in lines if line][-1:]  # it has not come to its own words, as where a library is missing
+    return child.returncode, own
 
 
 def _exception_of(code, line):

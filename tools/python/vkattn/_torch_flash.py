@@ -2,8 +2,8 @@
 
 Newer versions of PyTorch (2.14 is one) have a registry of flash attention implementations. `import vkattn.torch`
 registers one there, and torch.nn.attention.activate_flash_attention_impl("vkattn") makes PyTorch call it wherever it
-would have called its own flash attention for CPUs, forward and backward: for 4 axes, one head dim, no dropout, and a
-mask without a gradient.
+would have called its own flash attention for CPUs, forward and backward: for 3 or 4 axes, one head dim, and a mask
+without a gradient. float64 is refused. With a float32 mask of 16-bit tensors the call is computed in float32.
 
 Results lie in memory as PyTorch's own do, because torch.compile relies on it: out as query does, and lse and the
 gradients by (batch, rows, heads).
@@ -24,12 +24,17 @@ def _values(is_causal, mask, scale):
                                  "layout": "bshd"})
 
 
-def _mask_for(mask, query):
-    """A float mask in the type of query: what lies beyond its range becomes its largest number, unless it hides."""
-    if mask is None or mask.dtype in (torch.bool, query.dtype):
-        return mask
-    largest = torch.finfo(query.dtype).max
-    return torch.where(mask == -torch.inf, mask, mask.clamp(-largest, largest)).to(query.dtype)
+def _check(query, dropout_p):
+    back = "torch.nn.attention.restore_flash_attention_impl() gives PyTorch's own back"
+    if dropout_p != 0:
+        raise NotImplementedError(f"dropout_p: vkattn has no dropout, it is exact; {back}")
+    if query.dtype == torch.float64:
+        raise NotImplementedError(f"query: vkattn has no float64; {back}")
+
+
+def _computed_in(query, mask):
+    """The type to compute in: that of query, or the mask's where that is wider. vkattn's masks have the query's."""
+    return query.dtype if mask is None or mask.dtype == torch.bool else torch.promote_types(query.dtype, mask.dtype)
 
 
 def _turned(*tensors):
@@ -37,20 +42,22 @@ def _turned(*tensors):
 
 
 def _forward(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
-    if dropout_p != 0:
-        raise NotImplementedError("dropout_p: vkattn has no dropout, it is exact")
-    values = _values(is_causal, _mask_for(attn_mask, query), scale)
-    found, lse = _torch_ops.forward(*_turned(query, key, value), *values)
+    _check(query, dropout_p)
+    kind = _computed_in(query, attn_mask)
+    values = _values(is_causal, attn_mask, scale)
+    found, lse = _torch_ops.forward(*_turned(*(x.to(kind) for x in (query, key, value))), *values)
     found, out = found.transpose(1, 2), torch.empty_like(query)
-    out = found if found.stride() == out.stride() else out.copy_(found)
+    out = found if (found.stride(), found.dtype) == (out.stride(), out.dtype) else out.copy_(found)
     return out, lse.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, *, attn_mask=None, scale=None):
-    values = _values(is_causal, _mask_for(attn_mask, query), scale)
-    found = _torch_ops.backward(_turned(grad_out)[0], None, *_turned(query, key, value, out), logsumexp.contiguous(),
-                                False, False, *values)
-    return tuple(_turned(*found))
+    _check(query, dropout_p)
+    kind = _computed_in(query, attn_mask)
+    dout, *others = _turned(*(x.to(kind) for x in (grad_out, query, key, value, out)))
+    found = _torch_ops.backward(dout, None, *others, logsumexp.contiguous(), False, False,
+                                *_values(is_causal, attn_mask, scale))
+    return tuple(x.to(query.dtype) for x in _turned(*found))
 
 
 class _Handle:

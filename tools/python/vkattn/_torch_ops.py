@@ -5,12 +5,14 @@ Where torch.library has custom operators they are registered as such, and torch.
 """
 
 import inspect
+import re
 
 import numpy as np
 import torch
 
 from . import attention as _forward
 from . import attention_backward as _backward
+from ._attention import _real, _whole
 
 # The options of vkattn.attention() by their type in an operator's schema: those that are tensors here, and the others.
 TENSORS = ("mask", "sinks", "slopes", "kv_lengths", "query_offsets", "block_map")
@@ -40,25 +42,33 @@ def to_torch(array, like):
 
 def values_of(options):
     """The options as an operator takes them: tensors first, in order, then plain values."""
-    values = [options.get(name) for name in TENSORS]
-    for name, kind in _PLAIN.items():
-        value = options.get(name, _DEFAULTS[name])
-        if name == "window":
-            value = _window(value)
-        elif name == "align" or (name == "device" and value is not None):
-            value = str(getattr(value, "uuid", value))
-        elif kind == "float":
-            value = float(value)
-        values.append(value)
-    return values
+    return [options.get(name) for name in TENSORS] + [_plain(name, options.get(name, _DEFAULTS[name])) for name in _PLAIN]
 
 
-def _window(value):
-    try:
-        left, right = value
-    except (TypeError, ValueError):
-        raise ValueError(f"window: {value!r} is not (left, right)") from None
-    return [-1 if side is None else side for side in (left, right)]
+def _plain(name, value):
+    """A value of the type that the schema says. What is wrong with it says vkattn.attention, if it has that type."""
+    kind = _PLAIN[name]
+    if value is None and kind.endswith("?"):
+        return None
+    if kind == "bool":
+        return bool(value)
+    if kind == "int":
+        return _whole(value, name, 0, 2**63 - 1)
+    if kind.startswith("float"):
+        return _real(value, name)
+    if kind == "int[]":
+        try:
+            first, second = value
+        except (TypeError, ValueError):
+            raise ValueError(f"{name}: {value!r} is not two numbers") from None
+        return [-1 if side is None else _whole(side, name, -1, 2**63 - 1) for side in (first, second)]
+    if name == "device":
+        value = getattr(value, "uuid", value)
+    if name in ("align", "device") and isinstance(value, (int, np.integer)):
+        value = str(int(value))
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {value!r} is no text")
+    return value
 
 
 def _options_of(q, values):
@@ -67,7 +77,7 @@ def _options_of(q, values):
     options = {name: to_numpy(named[name]) for name in TENSORS if named[name] is not None}
     options.update({name: named[name] for name in _PLAIN})
     options["window"], options["block_size"] = tuple(options["window"]), tuple(options["block_size"])
-    if options["align"] not in ("bottom-right", "top-left"):
+    if re.fullmatch(r"-?\d+", options["align"]):
         options["align"] = int(options["align"])
     options["dtype"] = "bfloat16" if q.dtype == torch.bfloat16 else None
     return options

@@ -35,10 +35,12 @@ def _as_tensor(option, name):
     """Numbers as a tensor, which stays as it is until the backward, whatever becomes of the caller's array."""
     if option is None or isinstance(option, torch.Tensor):
         return option
-    try:
-        return torch.tensor(np.asarray(option))
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}: {error}") from None
+    array = np.asarray(option)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: {array.dtype} holds no numbers")
+    # PyTorch has neither all unsigned types nor other byte orders, nor negative strides.
+    kind = np.int64 if array.dtype.kind == "u" and array.dtype.itemsize > 1 else array.dtype.newbyteorder("=")
+    return torch.from_numpy(array.astype(kind, order="C"))
 
 
 def attention(q, k, v, *, mask=None, sinks=None, return_lse=False, **options):
@@ -75,7 +77,7 @@ def attention(q, k, v, *, mask=None, sinks=None, return_lse=False, **options):
 
 
 def _under_autocast(tensors):
-    """float32 tensors in the type that torch.autocast says, where it is on."""
+    """The tensors in the type that torch.autocast says, where it is on."""
     kind = tensors[0].device.type
     if hasattr(torch, "get_autocast_dtype"):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
