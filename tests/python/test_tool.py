@@ -98,7 +98,9 @@ class Tool(unittest.TestCase):
                 (vkattn.conformance, {"device": 99}, "device: no device '99'; there are: 0 "),
                 (vkattn.conformance, {"level": "high"}, "--level: "),
                 (vkattn.conformance, {"filter": "nonesuch"}, "--filter: no check of level"),
-                (vkattn.conformance, {"json": "file"}, "json: is for the command line only")):
+                (vkattn.conformance, {"json": "file"}, "json: is for the command line only"),
+                (vkattn.conformance, {"filter": "", "seed": 5}, "filter: '' is no value"),
+                (vkattn.bench, {**SMALL, "device": "x\0y"}, "device: 'x\\x00y' is no value")):
             with self.assertRaises(ValueError) as caught:
                 call(**options)
             self.assertTrue(str(caught.exception).startswith(says), caught.exception)
@@ -147,6 +149,10 @@ class Tool(unittest.TestCase):
             tool.write_text("#!/bin/sh\nkill -SEGV $$\n")
             for call in (vkattn.bench, vkattn.conformance):
                 self.assertRaisesRegex(RuntimeError, "^the tool ended with code -11$", call)
+            tool.write_text("#!/bin/sh\necho no library >&2\nexit 127\n")
+            self.assertRaisesRegex(RuntimeError, "^no library$", vkattn.bench)
+            tool.unlink()
+            self.assertRaisesRegex(NotImplementedError, "tool cannot be started", vkattn.bench)
 
     @unittest.skipUnless(sys.platform == "linux", "reads /proc")
     def test_interrupt(self):

@@ -82,6 +82,36 @@ class Torch(unittest.TestCase):
                 tried += 1
         self.assertEqual(tried, 324)
 
+    def test_numbers(self):
+        """Slopes and lengths of any type and order mean what they say."""
+        x, slopes = torch.randn(2, 4, 9, 16), torch.tensor([0.5, 0.25, 0.125, 0.0625])
+        right = vkattn.torch.attention(x, x, x, slopes=slopes, kv_lengths=torch.tensor([3, 9]))
+        kinds = (np.uint16, np.uint32, np.uint64, ">i4", np.int8)
+        for numbers in [[3, 9], np.array([9, 3])[::-1], *(np.array([3, 9], kind) for kind in kinds)]:
+            for same in (slopes.bfloat16(), slopes.double(), slopes.numpy()):
+                out = vkattn.torch.attention(x, x, x, slopes=same, kv_lengths=numbers)
+                torch.testing.assert_close(out, right, rtol=0, atol=0)
+
+    def test_float32_mask_of_16_bits(self):
+        """A mask that 16 bits would round is not rounded."""
+        torch.manual_seed(9)
+        q, k, v = (torch.randn(2, 4, 9, 16).bfloat16().requires_grad_() for _ in range(3))
+        mask = 10 * torch.randn(9, 9) - 1000
+        out = vkattn.torch.scaled_dot_product_attention(q, k, v, mask)
+        right = exact(*(x.double() for x in (q, k, v)), mask.double(), False, None)
+        self.assertEqual(out.dtype, torch.bfloat16)
+        self.assertLess((out.double() - right).abs().max().item(), 2e-2)
+
+    def test_other_derivatives(self):
+        """Those that there are not are refused."""
+        q = torch.randn(1, 2, 5, 8, requires_grad=True)
+        gradient = lambda: torch.autograd.grad(vkattn.torch.attention(q, q, q).sum(), q, create_graph=True)[0]
+        with self.assertRaises((RuntimeError, NotImplementedError)):
+            gradient().square().sum().backward()
+        with torch.autograd.forward_ad.dual_level(), self.assertRaisesRegex(NotImplementedError, "^q: has a tangent"):
+            x = torch.autograd.forward_ad.make_dual(q.detach(), torch.ones_like(q))
+            vkattn.torch.attention(x, q, q)
+
     def test_empty(self):
         for batch, rows, keys in ((0, 9, 21), (2, 0, 21), (2, 9, 0)):
             q, k = (torch.randn(batch, 4, n, 16, requires_grad=True) for n in (rows, keys))
@@ -159,11 +189,22 @@ class Torch(unittest.TestCase):
                 masked = sdpa(q, k, v, mask)
                 torch.testing.assert_close(masked, vkattn.torch.scaled_dot_product_attention(q, k, v, mask), rtol=0,
                                            atol=0)
-            # What bfloat16 cannot hold hides nothing, unless it is -inf.
-            half = [x.bfloat16() for x in dense]
-            hiding = torch.full((33, 33), torch.finfo(torch.float32).min).triu(1)
-            out = sdpa(*half, hiding)
-            torch.testing.assert_close(out, sdpa(*half, is_causal=True), rtol=0, atol=2e-2)
+            q, k, v = dense
+            for mask in (torch.randn(1, 33), torch.randn(2, 1, 33, 33), 10 * torch.randn(33, 33) - 1000):
+                for kind in (torch.float32, torch.bfloat16):  # beside a mask of float32
+                    leaves = [x.to(kind).requires_grad_() for x in (q, k[:, :1], v[:, :1])]
+                    wide = [x.detach().double().requires_grad_() for x in leaves]
+                    out, right = sdpa(*leaves, mask, enable_gqa=True), exact(*wide, mask.double(), False, None)
+                    allowed = 1e-4 if kind == torch.float32 else 5e-2
+                    found = torch.autograd.grad(out.sum(), leaves)
+                    for got, wanted in zip((out, *found), (right, *torch.autograd.grad(right.sum(), wide))):
+                        torch.testing.assert_close(got.double(), wanted, rtol=allowed, atol=allowed)
+            nothing = torch.zeros(33, 33, dtype=torch.bool)
+            self.assertEqual(sdpa(q, k, v, nothing).abs().max(), 0)
+            with self.assertRaisesRegex(NotImplementedError, "^query: vkattn has no float64"):
+                sdpa(*(x.double() for x in dense))
+            compiled = torch.compile(lambda q: sdpa(q * 2, k, v, is_causal=True), backend="aot_eager", fullgraph=True)
+            torch.testing.assert_close(compiled(q), sdpa(q * 2, k, v, is_causal=True), rtol=0, atol=0)
         finally:
             attention.restore_flash_attention_impl()
         torch.testing.assert_close(sdpa(*dense, is_causal=True), stock[0], rtol=0, atol=0)
@@ -174,6 +215,8 @@ class Torch(unittest.TestCase):
         self.check(((3, 9, 16), (3, 21, 16), (3, 21, 8)), "float32", torch.randn(3, 9, 21))
         self.check(((2, 1, 3, 9, 16), (2, 1, 3, 21, 16), (2, 1, 3, 21, 8)), "float32", torch.randn(2, 1, 1, 9, 21))
         self.check(((2, 4, 9, 16), (1, 4, 21, 16), (1, 4, 21, 8)), "float32", is_causal=True)
+        self.check(((1, 4, 9, 16), (2, 4, 21, 16), (2, 4, 21, 8)), "float32")
+        self.check(((9, 16), (4, 21, 16), (4, 21, 8)), "float32")
         q = torch.randn(2, 9, 4, 16).transpose(1, 2)
         same = vkattn.torch.attention(q, q, q)
         torch.testing.assert_close(same, vkattn.torch.attention(*(q.contiguous(),) * 3), rtol=0, atol=0)
@@ -193,8 +236,20 @@ class Torch(unittest.TestCase):
                 (lambda: plain(x, x, x, mask=torch.ones(3, 3).long()), TypeError, "mask: torch.int64"),
                 (lambda: plain(x, x, x, dtype="bfloat16"), TypeError, "dtype: is no"),
                 (lambda: sdpa(x, x, x, [[True]]), TypeError, "attn_mask: list"),
-                (lambda: sdpa(x, x.repeat(2, 1, 1, 1), x), ValueError, "key and value"),
                 (lambda: plain(x, x, x, sinks=[1.0, 2.0]), TypeError, "sinks"),
+                (lambda: plain(x, x, x, align="nonsense"), ValueError, "align"),
+                (lambda: plain(x, x, x, align=2.0), TypeError, "align"),
+                (lambda: plain(x, x, x, window=(1.5, 0)), TypeError, "window"),
+                (lambda: plain(x, x, x, num_splits="a"), TypeError, "num_splits"),
+                (lambda: plain(x, x, x, scale="a"), TypeError, "scale"),
+                (lambda: plain(x, x, x, softcap=None), TypeError, "softcap"),
+                (lambda: plain(x, x, x, kernel=3), TypeError, "kernel"),
+                (lambda: plain(x, x, x, max_scratch_bytes=2**63), ValueError, "max_scratch_bytes"),
+                (lambda: plain(x, x, x, kv_lengths=["a"]), TypeError, "kv_lengths"),
+                (lambda: plain(x, x, x, kv_lengths=torch.ones(1).bfloat16()), TypeError, "kv_lengths"),
+                (lambda: sdpa(x, x, x, torch.ones(3, 3).long()), TypeError, "attn_mask: torch.int64"),
+                (lambda: sdpa(x.repeat(2, 1, 1, 1), x, x.repeat(3, 1, 1, 1)), ValueError, "value: the axes"),
+                (lambda: sdpa(x.to_sparse(), x, x), TypeError, "query: torch.sparse"),
                 (lambda: plain(x, x, x, window=1), ValueError, "window")):
             with self.subTest(text), self.assertRaises(kind) as raised:
                 call()

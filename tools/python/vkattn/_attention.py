@@ -572,9 +572,13 @@ def plan(q, k, v, *, backward=False, dlse=False, dbias=False, dsinks=False, **op
         if not all(isinstance(x, (tuple, list)) and len(x) == 4 for x in (q, k, v)):
             raise TypeError("q, k and v: are three arrays, or three shapes of 4 extents")
         dtype = options.pop("dtype", None)
-        storage = np.dtype(np.uint16 if str(dtype) == "bfloat16" else dtype or np.float32)
+        try:
+            storage = np.dtype(np.uint16 if str(dtype) == "bfloat16" else dtype or np.float32)
+        except TypeError as error:
+            raise TypeError(f"dtype: {error}") from None
         session = session_of(options.get("device"))
-        q, k, v = (Array(_NoBuffer(session), shape, storage) for shape in (q, k, v))
+        shapes = [[_whole(n, name, 0, 2**32 - 1) for n in shape] for shape, name in ((q, "q"), (k, "k"), (v, "v"))]
+        q, k, v = (Array(_NoBuffer(session), tuple(shape), storage) for shape in shapes)
         options["dtype"] = "bfloat16" if str(dtype) == "bfloat16" else None
     call = _Call(q, k, v, **options)
     asked = {"dlse": dlse, "dbias": dbias, "dsinks": dsinks}

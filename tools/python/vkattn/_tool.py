@@ -81,7 +81,10 @@ def _run(command, printed, results, device, progress, options):
     if progress:
         environment["VKATTN_PROGRESS"] = "1"
     with open(printed, "wb") as file:
-        code, said = _ended([tool, *arguments], environment, file, progress)
+        try:
+            code, said = _ended([tool, *arguments], environment, file, progress and sys.stderr is not None)
+        except OSError as error:
+            raise NotImplementedError(f"the tool {tool} cannot be started: {error}") from None
     if code in (0, 4) and results.exists() and results.stat().st_size:
         if not progress:
             for line in said:
@@ -97,20 +100,22 @@ def _device_arguments(device):
         device = device.uuid
     if isinstance(device, bool) or not isinstance(device, (int, str, np.integer)):
         raise TypeError(f"device: {type(device).__name__} is no Device, index or text")
-    return [f"--device={device}"]
+    return _option_arguments("device", int(device) if isinstance(device, np.integer) else device)
 
 
 def _option_arguments(name, value):
+    if value is None or value is False or isinstance(value, np.bool_) and not value:
+        return []
     if name.rstrip("_") in _OF_THE_COMMAND_LINE:
         raise ValueError(f"{name}: is for the command line only")
     option = "--" + name.rstrip("_").replace("_", "-")
-    if value is None or value is False or isinstance(value, np.bool_) and not value:
-        return []
     if value is True or isinstance(value, np.bool_):
         return [option]
     if isinstance(value, list):
         return [argument for each in value for argument in _option_arguments(name, each)]
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if not text or "\0" in text:
+        raise ValueError(f"{name}: {value!r} is no value of an option")
     return [f"{option}={text}"]  # a value may begin with a minus
 
 

@@ -30,7 +30,7 @@ _OPTIONS_SCHEMA = ", ".join([*(f"Tensor? {name}" for name in TENSORS),
 
 def to_numpy(tensor):
     """The tensor's memory as a numpy array; bfloat16 as uint16."""
-    tensor = tensor.detach().cpu()
+    tensor = tensor.detach().cpu().resolve_neg()
     return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
@@ -42,7 +42,8 @@ def to_torch(array, like):
 
 def values_of(options):
     """The options as an operator takes them: tensors first, in order, then plain values."""
-    return [options.get(name) for name in TENSORS] + [_plain(name, options.get(name, _DEFAULTS[name])) for name in _PLAIN]
+    plain = [_plain(name, options.get(name, _DEFAULTS[name])) for name in _PLAIN]
+    return [options.get(name) for name in TENSORS] + plain
 
 
 def _plain(name, value):
@@ -61,7 +62,7 @@ def _plain(name, value):
             first, second = value
         except (TypeError, ValueError):
             raise ValueError(f"{name}: {value!r} is not two numbers") from None
-        return [-1 if side is None else _whole(side, name, -1, 2**63 - 1) for side in (first, second)]
+        return tuple(-1 if side is None else _whole(side, name, -1, 2**63 - 1) for side in (first, second))
     if name == "device":
         value = getattr(value, "uuid", value)
     if name in ("align", "device") and isinstance(value, (int, np.integer)):
@@ -139,8 +140,9 @@ class _Attention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, dout, dlse):
+        if torch.is_grad_enabled():  # once_differentiable would be silent where dout needs no gradient
+            raise RuntimeError("vkattn.torch: a gradient of a gradient was asked for (create_graph), and there is none")
         return _differentiate(ctx, dout, dlse)
 
 

@@ -15,6 +15,7 @@ import math
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from . import _torch_flash, _torch_ops
 
@@ -24,6 +25,10 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 def _checked(tensor, name, like=None):
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name}: {type(tensor).__name__} is no torch.Tensor")
+    if tensor.layout != torch.strided:
+        raise TypeError(f"{name}: {tensor.layout} is not torch.strided")
+    if forward_ad.unpack_dual(tensor).tangent is not None:
+        raise NotImplementedError(f"{name}: has a tangent, and vkattn has no forward mode of differentiation")
     if tensor.dtype not in _FLOATS:
         raise TypeError(f"{name}: {tensor.dtype} is not torch.float32, torch.float16 or torch.bfloat16")
     if like is not None and (tensor.dtype != like.dtype or tensor.device != like.device):
@@ -33,6 +38,8 @@ def _checked(tensor, name, like=None):
 
 def _as_tensor(option, name):
     """Numbers as a tensor, which stays as it is until the backward, whatever becomes of the caller's array."""
+    if isinstance(option, torch.Tensor) and option.dtype == torch.bfloat16:
+        return option.float()  # numpy has no bfloat16
     if option is None or isinstance(option, torch.Tensor):
         return option
     array = np.asarray(option)
@@ -107,36 +114,54 @@ def scaled_dot_product_attention(query, key, value, attn_mask=None, dropout_p=0.
         raise NotImplementedError("dropout_p: vkattn has no dropout, it is exact")
     if is_causal and attn_mask is not None:
         raise ValueError("attn_mask: goes without is_causal")
+    query, key, value, attn_mask = _under_autocast([query, key, value, attn_mask])
     for tensor, name in ((query, "query"), (key, "key"), (value, "value")):
         if _checked(tensor, name).dim() < 2:
             raise ValueError(f"{name}: has {tensor.dim()} dimensions, not at least 2")
-    query, key, value, attn_mask = _under_autocast([query, key, value, attn_mask])
-    if not enable_gqa and query.dim() > 2 and key.dim() > 2 and key.shape[-3] not in (1, query.shape[-3]):
-        raise ValueError(f"key: {key.shape[-3]} heads are not the {query.shape[-3]} of query; enable_gqa allows that")
-    leading = query.shape[:-2]
-    batch, heads = leading[:-1], leading[-1] if leading else 1
+    if attn_mask is not None and (not isinstance(attn_mask, torch.Tensor) or attn_mask.dtype != torch.bool):
+        _checked(attn_mask, "attn_mask")
+    kind = query.dtype
+    if attn_mask is not None and attn_mask.dtype == torch.float32:  # PyTorch allows it beside 16-bit tensors
+        query, key, value = query.float(), key.float(), value.float()
+    leading, heads, kv_heads = _leading(query, key, value, enable_gqa)
+    batch = math.prod(leading[:-1])
 
     def four(tensor, own_heads):
-        try:
-            whole = tensor.expand(*batch, own_heads, *tensor.shape[-2:]) if leading else tensor
-        except RuntimeError as error:
-            raise ValueError(f"key and value do not broadcast to query: {error}") from None
-        return whole.reshape(math.prod(batch), own_heads, *tensor.shape[-2:])
+        return tensor.expand(*leading[:-1], own_heads, *tensor.shape[-2:]).reshape(batch, own_heads, *tensor.shape[-2:])
 
-    kv_heads = key.shape[-3] if enable_gqa and key.dim() > 2 else heads
-    if attn_mask is not None and not isinstance(attn_mask, torch.Tensor):
-        raise TypeError(f"attn_mask: {type(attn_mask).__name__} is no torch.Tensor")
     if attn_mask is not None:
         scores = (*leading, query.shape[-2], key.shape[-2])
         try:
             whole = attn_mask.broadcast_to(scores)
         except RuntimeError as error:
             raise ValueError(f"attn_mask: {error}") from None
-        if query.dim() > 4 or attn_mask.dim() == 0:
+        if len(leading) > 2 or attn_mask.dim() == 0:
             attn_mask = whole.reshape(-1, heads, *scores[-2:])
     out = attention(four(query, heads), four(key, kv_heads), four(value, kv_heads), mask=attn_mask, causal=is_causal,
                     align="top-left", scale=scale, device=device)
-    return out.reshape(*leading, *out.shape[-2:])
+    return out.reshape(*leading, *out.shape[-2:]).to(kind)
+
+
+def _leading(query, key, value, enable_gqa):
+    """The axes of the result before rows and head dims, and the heads of query and of key and value."""
+    tensors, names = (query, key, value), ("query", "key", "value")
+    heads = [tensor.shape[-3] if tensor.dim() > 2 else 1 for tensor in tensors]
+    if not enable_gqa and len(set(heads) - {1}) > 1:
+        raise ValueError(f"key: {heads[1]} heads are not the {heads[0]} of query; enable_gqa allows that")
+    if enable_gqa and heads[1] != heads[2]:
+        raise ValueError(f"value: {heads[2]} heads are not the {heads[1]} of key")
+    batch = ()
+    for tensor, name in zip(tensors, names):
+        try:
+            batch = torch.broadcast_shapes(batch, tensor.shape[:-3])
+        except RuntimeError:
+            raise ValueError(f"{name}: the axes {tuple(tensor.shape[:-3])} before its heads do not broadcast to those "
+                             f"of the other tensors, {tuple(batch)}") from None
+    if not enable_gqa:
+        heads = [max(heads) if 0 not in heads else 0] * 3
+    if max(tensor.dim() for tensor in tensors) == 2:
+        return (), 1, 1
+    return (*batch, heads[0]), heads[0], heads[1]
 
 
 _torch_flash.register()
