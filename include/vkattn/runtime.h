@@ -245,17 +245,18 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_
  * semaphores. */
 typedef struct VkattnSemaphore VkattnSemaphore; /* a timeline semaphore: a number that only grows */
 
-/* As vkattn_buffer_create, but the buffer has memory of its own that can be exported. size_bytes is not 0. */
+/* This does what vkattn_buffer_create does, but the buffer has memory of its own that can be exported. size_bytes must
+ * not be 0. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_create_exportable(VkattnRuntime* runtime, uint64_t size_bytes,
                                                                 VkattnBuffer** buffer, VkattnError* error);
-/* A new descriptor of the buffer's memory, with its size and its memory type, which importers have to say. The buffer
- * begins at its byte 0, and the memory is dedicated to it (CUDA_EXTERNAL_MEMORY_DEDICATED). It lives until the buffer
+/* Gives a new descriptor of the buffer's memory, with its size and its memory type, which importers have to say. It
+ * begins with the buffer's byte 0, and is dedicated to it (CUDA_EXTERNAL_MEMORY_DEDICATED). It lives until the buffer
  * and all that have imported it are gone. Errors: INVALID_ARGUMENT (null, another buffer), DEVICE_ERROR. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_buffer_export(const VkattnBuffer* buffer, int* fd,
                                                      uint64_t* memory_bytes, uint32_t* memory_type,
                                                      VkattnError* error);
-/* A timeline semaphore with this value. It goes before its runtime, as buffers do, and when nothing uses it. Its other
- * functions may be called while runs use it. */
+/* Makes a timeline semaphore with this value. It goes before its runtime, as buffers do, and when nothing uses it. Its
+ * other functions may be called while runs use it. */
 VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_create(VkattnRuntime* runtime, uint64_t value,
                                                         VkattnSemaphore** semaphore, VkattnError* error);
 VKATTN_RUNTIME_API void vkattn_semaphore_destroy(VkattnSemaphore* semaphore); /* null is legal */

@@ -113,6 +113,15 @@ VkattnStatus give_text(std::string (*text_of)(uint32_t), uint32_t index, char* t
     });
 }
 
+// Makes an object of the runtime for the caller, who gets null where it fails. `field`: what the argument is called.
+template <class T, class... Args>
+void give_new(T** made, const char* field, VkattnRuntime* runtime, Args... args) {
+    if (made == nullptr) refuse(field);
+    *made = nullptr;
+    if (runtime == nullptr) refuse("runtime");
+    *made = std::make_unique<T>(*runtime, args...).release();
+}
+
 // Runs body(VkattnRun&) and gives the caller, who may not want it, what the run took.
 template <class Body>
 VkattnStatus run(VkattnRuntime* runtime, VkattnRun* given, VkattnError* error, Body body) {
@@ -194,12 +203,8 @@ const char* vkattn_runtime_message(const VkattnRuntime* runtime, uint32_t index)
 
 VkattnStatus vkattn_buffer_create(VkattnRuntime* runtime, uint64_t size_bytes, VkattnBuffer** buffer,
                                   VkattnError* error) {
-    return answer(error, "allocating device memory", [&] {
-        if (buffer == nullptr) refuse("buffer");
-        *buffer = nullptr;
-        if (runtime == nullptr) refuse("runtime");
-        *buffer = std::make_unique<VkattnBuffer>(*runtime, size_bytes).release();
-    });
+    return answer(error, "allocating device memory",
+                  [&] { give_new(buffer, "buffer", runtime, size_bytes); });
 }
 
 void vkattn_buffer_destroy(VkattnBuffer* buffer) {
@@ -242,13 +247,8 @@ VkattnStatus vkattn_buffer_fill(VkattnBuffer* buffer, uint32_t word, VkattnError
 
 VkattnStatus vkattn_buffer_create_exportable(VkattnRuntime* runtime, uint64_t size_bytes,
                                              VkattnBuffer** buffer, VkattnError* error) {
-    return answer(error, "allocating device memory", [&] {
-        if (buffer == nullptr) refuse("buffer");
-        *buffer = nullptr;
-        if (runtime == nullptr) refuse("runtime");
-        if (size_bytes == 0) refuse("size_bytes", "is 0, and there is no memory to share then");
-        *buffer = std::make_unique<VkattnBuffer>(*runtime, size_bytes, true).release();
-    });
+    return answer(error, "allocating device memory",
+                  [&] { give_new(buffer, "buffer", runtime, size_bytes, true); });
 }
 
 VkattnStatus vkattn_buffer_export(const VkattnBuffer* buffer, int* fd, uint64_t* memory_bytes,
@@ -267,12 +267,7 @@ VkattnStatus vkattn_buffer_export(const VkattnBuffer* buffer, int* fd, uint64_t*
 
 VkattnStatus vkattn_semaphore_create(VkattnRuntime* runtime, uint64_t value, VkattnSemaphore** semaphore,
                                      VkattnError* error) {
-    return answer(error, "creating a semaphore", [&] {
-        if (semaphore == nullptr) refuse("semaphore");
-        *semaphore = nullptr;
-        if (runtime == nullptr) refuse("runtime");
-        *semaphore = std::make_unique<VkattnSemaphore>(*runtime, value).release();
-    });
+    return answer(error, "creating a semaphore", [&] { give_new(semaphore, "semaphore", runtime, value); });
 }
 
 void vkattn_semaphore_destroy(VkattnSemaphore* semaphore) {

@@ -39,14 +39,14 @@ struct Took {
     double time_ms = 0, record_us = 0;  // as in VkattnRun
 };
 
-// What a device can export by file descriptors, and the extensions that this takes.
+// Sharing says what a device can export by file descriptors, and which extensions this takes.
 struct Sharing {
     Sharing(const Instance& instance, VkPhysicalDevice device);
     bool memory = false, semaphores = false;
     std::vector<const char*> extensions;
 };
 
-// What a submission waits for before it begins, and what it signals at its end: null is nothing.
+// A submission waits for `wait` before it begins, and signals `signal` at its end. A null semaphore is none.
 struct Timeline {
     const VkattnSemaphore* semaphore = nullptr;
     uint64_t value = 0;
@@ -133,7 +133,7 @@ struct VkattnBuffer {
     VkDeviceAddress address = 0;
 };
 
-// A timeline semaphore. Throws as everything here does.
+// This is a timeline semaphore. Its functions throw as everything here does.
 struct VkattnSemaphore {
     VkattnSemaphore(VkattnRuntime& owner, uint64_t value);
 

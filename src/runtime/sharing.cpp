@@ -1,4 +1,4 @@
-// Memory and semaphores that other APIs of the machine share, by file descriptors.
+// This file exports memory and semaphores to other APIs of the machine, by file descriptors.
 #include <algorithm>
 #include <cstring>
 

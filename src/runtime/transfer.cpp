@@ -44,7 +44,7 @@ struct Commands {
     VkCommandPool pool_;
 };
 
-// What vkQueueSubmit gets.
+// A Submission holds what vkQueueSubmit reads, for one command buffer in its order.
 class Submission {
   public:
     Submission(VkCommandBuffer commands, const Order& order)
@@ -84,6 +84,8 @@ class Submission {
 
 VkattnBuffer::VkattnBuffer(VkattnRuntime& owner, uint64_t size_bytes, bool exportable)
     : runtime(owner), size(size_bytes), is_exportable(exportable) {
+    if (exportable && size_bytes == 0)
+        fail(VKATTN_INVALID_ARGUMENT, "is 0, and there is no memory to share then", "size_bytes");
     if (exportable && !runtime.sharing->memory)
         fail(VKATTN_UNSUPPORTED, "the device exports no memory by file descriptors");
     if (size_bytes == 0) return;

@@ -1,4 +1,5 @@
-// Memory that one device exports and another one imports, and semaphores that order runs with other work.
+// These tests are about memory that one device exports and another one imports, and about semaphores that order runs
+// with other work.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -19,7 +20,7 @@ struct OnRuntime : OnDevice {
     const VkattnRuntimeHandles& handles = *vkattn_runtime_handles(r);
 };
 
-// A call that succeeds. call() makes each twice, which is for refusals.
+// Makes a call that has to succeed. call() makes each twice, which is for refusals.
 template <class Function, class... Args>
 void require(Function function, Args... args) {
     VkattnError error{};
@@ -35,7 +36,7 @@ Function function_of(const VkattnRuntimeHandles& of, const char* name) {
     return reinterpret_cast<Function>(get(of.device, name));
 }
 
-// A buffer whose memory another device has exported.
+// This is a buffer whose memory another device has exported.
 class Imported {
   public:
     Imported(const VkattnRuntimeHandles& to, int fd, uint64_t buffer_bytes, uint64_t memory_bytes,
@@ -174,7 +175,7 @@ TEST_CASE_FIXTURE(OnRuntime,
     CHECK(!has(end, 4));
     check_right(job, memory);
 
-    // Of several calls the first waits, and the last signals.
+    // If a run takes several calls, the first one waits, and the last one signals.
     run.wait_value = 6;
     run.signal_value = 9;
     run.most_submissions = run.segments_at_once = 1;

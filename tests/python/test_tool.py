@@ -24,7 +24,7 @@ try:
 except KeyboardInterrupt:
     print("interrupted")
 """
-# And whether the signal goes to the group, as a terminal's does, or to Python alone.
+# Each call has with it whether the signal goes to the whole group, as a terminal's does, or to Python alone.
 LONG_CALLS = (("vkattn.bench(heads_q=2, seqlen_q=256, head_dim=64, repeats=1000000)", True),
               ("vkattn.conformance(fuzz=600)", False))
 

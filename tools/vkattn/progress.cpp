@@ -137,13 +137,13 @@ class Display {
     std::jthread thread_;
 };
 
-// Whoever reads stderr and shows it, as the Python package does, says so.
+// A program that reads stderr and shows it, as the Python package does, sets VKATTN_PROGRESS.
 bool is_wanted() {
     // NOLINTNEXTLINE(concurrency-mt-unsafe): nobody here sets it
     return is_terminal() || std::getenv("VKATTN_PROGRESS") != nullptr;
 }
 
-// Null where stderr is no terminal, nor anything that shows progress.
+// Returns null where nobody wants to see progress.
 Display* display() {
     static Display* const one = is_wanted() ? new Display : nullptr;
     return one;

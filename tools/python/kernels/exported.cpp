@@ -1,4 +1,4 @@
-// In the package's libvkattn.
+// This file is in the package's libvkattn.
 #include "shared.hpp"
 
 void vkattn_python_frame(const vkattn::core::Module* module, const uint8_t** frame, size_t* bytes) {

@@ -1,4 +1,4 @@
-// In the package's tool, in place of src/vulkan/embedded.cpp.
+// This file is in the package's tool, in place of src/vulkan/embedded.cpp.
 #include "shared.hpp"
 
 namespace vkattn::core {

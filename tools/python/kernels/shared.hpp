@@ -1,4 +1,5 @@
-// How the package's tool reaches the compiled kernels, 6 MB, of the library beside it, instead of having them twice.
+// By this function the package's tool takes the compiled kernels of the library beside it, so that the package has them
+// once.
 #pragma once
 
 #include <cstddef>
