@@ -157,6 +157,11 @@ typedef struct VkattnRun {
     uint64_t wait_value;
     const struct VkattnSemaphore* signal_semaphore;
     uint64_t signal_value;
+    /* In, boolean: the call returns when the device has been given the last submission, which signals signal_semaphore;
+     * that has to be there. Up to then tensors and plan stay as they are, and scratch, which has to be the caller's.
+     * time_ms counts the other submissions, and progress hears of those. The device does what a runtime is given in
+     * order; what waits, as reading a buffer does, waits for all that was given before. */
+    uint64_t asynchronous;
 } VkattnRun;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnRun, vkattn_run_init)
 
@@ -277,8 +282,9 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_signal(const VkattnSemaphore* s
  * null; who runs a plan many times may bring scratch of his own, which saves the allocation. `run` may be null.
  * Errors: as vkattn_cmd_forward, vkattn_cmd_backward, vkattn_cmd_combine and vkattn_cmd_block_map; INVALID_ARGUMENT
  * (run.first_segment is none of the plan's; run.wait_semaphore or run.signal_semaphore is of another runtime;
- * args.scratch_buffer is null where run.most_submissions or run.first_segment is not 0 and the plan needs scratch);
- * nothing has run then. DEVICE_ERROR (no memory for scratch). */
+ * args.scratch_buffer is null where run.most_submissions, run.first_segment or run.asynchronous is not 0 and the plan
+ * needs scratch; run.signal_semaphore is null where run.asynchronous is not 0); nothing has run then. DEVICE_ERROR (no
+ * memory for scratch). */
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_forward(VkattnRuntime* runtime, const VkattnPlan* plan,
                                                            const VkattnForwardArgs* args, VkattnRun* run,
                                                            VkattnError* error);

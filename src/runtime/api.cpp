@@ -19,7 +19,7 @@ VKATTN_FIRST_VERSION(VkattnDeviceInfo, refusal, (FirstVersion{1184, 864, 0}))
 VKATTN_FIRST_VERSION(VkattnRuntimeOptions, validation, (FirstVersion{48, 40, 7}))
 VKATTN_LATER_VERSIONS(VkattnRuntimeOptions, self_test, 56, 72, 88)
 VKATTN_FIRST_VERSION(VkattnRun, progress_user, (FirstVersion{48, 40, 7}))
-VKATTN_LATER_VERSIONS(VkattnRun, most_submissions, 88)
+VKATTN_LATER_VERSIONS(VkattnRun, most_submissions, 88, 96)
 
 }  // namespace vkattn::core
 

@@ -57,6 +57,7 @@ namespace vkattn::runtime {
     X(vkGetQueryPoolResults)               \
     X(vkGetSemaphoreFdKHR)                 \
     X(vkQueueSubmit)                       \
+    X(vkResetFences)                       \
     X(vkSignalSemaphore)                   \
     X(vkWaitForFences)                     \
     X(vkWaitSemaphores)

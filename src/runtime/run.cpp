@@ -24,6 +24,9 @@ void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRan
     };
     check_owner(run.wait_semaphore, "run.wait_semaphore");
     check_owner(run.signal_semaphore, "run.signal_semaphore");
+    if (run.asynchronous != 0 && run.signal_semaphore == nullptr)
+        fail(VKATTN_INVALID_ARGUMENT, "is null, and nothing would say when an asynchronous run has ended",
+             "run.signal_semaphore");
     uint32_t at_once = std::max(run.segments_at_once, 1u);
     run.time_ms = run.record_us = 0;
     run.submissions = 0;
@@ -31,12 +34,16 @@ void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRan
         const uint32_t count = std::min(at_once, segments - first);
         Order order;
         if (first == 0) order.wait = {run.wait_semaphore, run.wait_value};
-        if (first + count >= segments) order.signal = {run.signal_semaphore, run.signal_value};
+        if (first + count >= segments) {
+            order.signal = {run.signal_semaphore, run.signal_value};
+            order.is_waited_for = run.asynchronous == 0;
+        }
         const Took took = runtime.submit([&](VkCommandBuffer c) { record(c, first, count); }, order);
         run.time_ms += took.time_ms;
         run.record_us += took.record_us;
         run.submissions++;
         first += count;
+        if (!order.is_waited_for) break;
         if (run.progress != nullptr) run.progress(run.progress_user, first, segments);
         // At most twice as many: segments are not all alike.
         const double most = std::clamp(2.0 * at_once, 1.0, std::max<double>(segments, 1));
@@ -62,8 +69,8 @@ class WithScratch {
         vkattn_scratch_init(&needed);
         detail::call(vkattn_plan_scratch, plan, &needed);
         if (needed.size_bytes == 0) return;
-        if (run.most_submissions != 0 || run.first_segment != 0)
-            fail(VKATTN_INVALID_ARGUMENT, "has to be the caller's where a run takes several calls",
+        if (run.most_submissions != 0 || run.first_segment != 0 || run.asynchronous != 0)
+            fail(VKATTN_INVALID_ARGUMENT, "has to be the caller's where a run takes longer than a call",
                  "args.scratch_buffer");
         scratch_.emplace(runtime, needed.size_bytes);
         std::memcpy(&own_, args, args->struct_size);

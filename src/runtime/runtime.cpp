@@ -107,6 +107,9 @@ VkattnRuntime::VkattnRuntime(const Options& options) : instance(options.validati
 }
 
 VkattnRuntime::~VkattnRuntime() {
+    try_to([&] {
+        while (!under_way.empty()) finish_oldest();
+    });
     try_to([&] { save_cache(); });
 }
 
@@ -146,7 +149,9 @@ void VkattnRuntime::make_device(const Options& options, const Requirements& requ
     handles.queue = queue;
     handles.queue_family = family;
     const VkCommandPoolCreateInfo pool_info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, nullptr,
-                                            VK_COMMAND_POOL_CREATE_TRANSIENT_BIT, family};
+                                            VK_COMMAND_POOL_CREATE_TRANSIENT_BIT |
+                                                VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+                                            family};
     pool = {device->handle, vk.vkCreateCommandPool, vk.vkDestroyCommandPool, pool_info,
             "vk::raii::Device::createCommandPool"};
     const VkQueryPoolCreateInfo queries_info{

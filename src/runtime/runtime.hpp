@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cache_file.hpp"
 #include "devices.hpp"
@@ -46,6 +47,22 @@ struct Sharing {
     std::vector<const char*> extensions;
 };
 
+// What a submission uses until it has ended.
+struct InFlight {
+    InFlight(const Device& device, VkCommandPool pool);
+    InFlight(InFlight&& other) noexcept
+        : fence(std::move(other.fence)), commands(std::exchange(other.commands, VK_NULL_HANDLE)),
+          device_(other.device_), pool_(other.pool_) {}
+    ~InFlight();
+
+    Owned<VkFence> fence;
+    VkCommandBuffer commands = VK_NULL_HANDLE;
+
+  private:
+    const Device* device_;
+    VkCommandPool pool_;
+};
+
 // A submission waits for `wait` before it begins, and signals `signal` at its end. A null semaphore is none.
 struct Timeline {
     const VkattnSemaphore* semaphore = nullptr;
@@ -53,6 +70,7 @@ struct Timeline {
 };
 struct Order {
     Timeline wait, signal;
+    bool is_waited_for = true;  // by the call that submits
 };
 
 }  // namespace vkattn::runtime
@@ -63,7 +81,7 @@ struct VkattnRuntime {
     VkattnRuntime& operator=(const VkattnRuntime&) = delete;
     ~VkattnRuntime();
 
-    // Records, submits, waits. The caller of submit_locked holds the mutex.
+    // Records, submits, and waits for it and for all that was submitted before. The caller of submit_locked holds the mutex.
     vkattn::runtime::Took submit(const vkattn::runtime::Record& record,
                                  const vkattn::runtime::Order& order = {});
     vkattn::runtime::Took submit_locked(const vkattn::runtime::Record& record,
@@ -95,7 +113,7 @@ struct VkattnRuntime {
     std::optional<vkattn::runtime::Memory> memory;
     vkattn::Context context;
     VkattnRuntimeHandles handles{};
-    std::mutex mutex;       // queue, pool, queries, staging, executes
+    std::mutex mutex;       // queue, pool, queries, under_way, at_rest, staging, executes
     bool executes = false;  // the device has been seen to do what is submitted
 
   private:
@@ -112,7 +130,13 @@ struct VkattnRuntime {
     bool test_kernels(const vkattn::runtime::Options& options);
     vkattn::runtime::Took execute(const vkattn::runtime::Record& record,
                                   const vkattn::runtime::Order& order = {});
+    vkattn::runtime::InFlight take_in_flight();
+    void finish_oldest();
     void wait_for(VkFence fence);
+
+    static constexpr size_t most_under_way = 16;
+    std::deque<vkattn::runtime::InFlight> under_way;  // in the order of their submission
+    std::vector<vkattn::runtime::InFlight> at_rest;
 };
 
 struct VkattnBuffer {

@@ -206,6 +206,61 @@ TEST_CASE_FIXTURE(OnRuntime,
     vkattn_semaphore_destroy(end);
 }
 
+TEST_CASE_FIXTURE(OnRuntime, "asynchronous runs end in order, and what waits has waited for all of them") {
+    VkattnSemaphore *begin = nullptr, *end = nullptr;
+    require(vkattn_semaphore_create, r, 0, &begin);
+    require(vkattn_semaphore_create, r, 0, &end);
+    const auto has = [&](uint64_t value, uint64_t timeout_ns) {
+        int has_passed = -1;
+        require(vkattn_semaphore_wait, end, value, timeout_ns, &has_passed);
+        return has_passed == 1;
+    };
+    const Job job(runtime.context(), "h=2 sq=5 skv=203 causal");
+    REQUIRE(job.plan.segments() == 1);
+    REQUIRE(job.plan.scratch().size_bytes == 0);
+    const Forward memory = job.forward(device);
+    VkattnRun run = run_info();
+    run.asynchronous = 1;
+    const VkattnForwardArgs args = memory.args();
+    check_invalid(call(vkattn_runtime_run_forward, r, job.plan.get(), &args, &run), "run.signal_semaphore");
+
+    // These wait on the device, and the calls return all the same.
+    run.wait_semaphore = begin;
+    run.wait_value = 1;
+    run.signal_semaphore = end;
+    for (uint64_t i = 1; i <= 5; i++) {
+        run.signal_value = i;
+        run = runtime.run(job.plan, memory.args(), run);
+        CHECK(run.first_segment == 0);
+    }
+    CHECK(!has(1, 20'000'000));
+    require(vkattn_semaphore_signal, begin, 1);
+    CHECK(has(5, UINT64_MAX));
+    check_right(job, memory);
+
+    // These are more than may be under way at once.
+    for (uint64_t i = 6; i <= 60; i++) {
+        run.signal_value = i;
+        run = runtime.run(job.plan, memory.args(), run);
+    }
+    const Buffer other = runtime.allocate(4);
+    require(vkattn_buffer_fill, other.get(), 1);
+    CHECK(has(60, 0));
+    check_right(job, memory);
+
+    const Job split(runtime.context(), "h=2 sq=5 skv=203 splits=4");
+    const Forward parts = split.forward(device);
+    VkattnForwardArgs without = parts.args();
+    without.scratch_buffer = VK_NULL_HANDLE;
+    run.signal_value = 61;
+    check_invalid(call(vkattn_runtime_run_forward, r, split.plan.get(), &without, &run), "args.scratch_buffer");
+    run.signal_value = 62;  // one that is under way when the runtime is closed
+    runtime.run(job.plan, memory.args(), run);
+    CHECK(has(62, UINT64_MAX));
+    vkattn_semaphore_destroy(begin);
+    vkattn_semaphore_destroy(end);
+}
+
 TEST_CASE_FIXTURE(OnRuntime, "sharing refuses null and what cannot be exported") {
     VkattnBuffer* buffer = nullptr;
     int fd = -1, passed = 0;
