@@ -1,14 +1,19 @@
-"""vkattn.torch against PyTorch in float64, values and gradients."""
+"""vkattn.torch against PyTorch in float64, values and gradients.
+
+VKATTN_TORCH_DEVICE=cuda runs all of it with tensors on a GPU.
+"""
 
 import doctest
 import importlib.util
 import itertools
+import os
 import unittest
 
 import numpy as np
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 HAS_REGISTRY = False
+DEVICE = os.environ.get("VKATTN_TORCH_DEVICE", "cpu")
 if HAS_TORCH:
     import torch
     import vkattn.torch
@@ -16,6 +21,8 @@ if HAS_TORCH:
     if importlib.util.find_spec("torch.nn.attention"):
         from torch.nn import attention
         HAS_REGISTRY = hasattr(attention, "register_flash_attention_impl")
+    if DEVICE != "cpu":
+        torch.set_default_device(DEVICE)
 
 ALLOWED = {"float32": 3e-5, "float16": 6e-3, "bfloat16": 5e-2}  # of the largest element
 
@@ -88,7 +95,7 @@ class Torch(unittest.TestCase):
         right = vkattn.torch.attention(x, x, x, slopes=slopes, kv_lengths=torch.tensor([3, 9]))
         kinds = (np.uint16, np.uint32, np.uint64, ">i4", np.int8)
         for numbers in [[3, 9], np.array([9, 3])[::-1], *(np.array([3, 9], kind) for kind in kinds)]:
-            for same in (slopes.bfloat16(), slopes.double(), slopes.numpy()):
+            for same in (slopes.bfloat16(), slopes.double(), slopes.cpu().numpy()):
                 out = vkattn.torch.attention(x, x, x, slopes=same, kv_lengths=numbers)
                 torch.testing.assert_close(out, right, rtol=0, atol=0)
 
@@ -141,7 +148,7 @@ class Torch(unittest.TestCase):
 
     def test_autocast(self):
         x = torch.randn(2, 4, 9, 16, requires_grad=True)
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(DEVICE, torch.bfloat16):
             out = vkattn.torch.scaled_dot_product_attention(x, x.bfloat16(), x, torch.zeros(9, 9))
         self.assertEqual(out.dtype, torch.bfloat16)
         out.float().sum().backward()
@@ -168,7 +175,35 @@ class Torch(unittest.TestCase):
         torch.library.opcheck(torch.ops.vkattn.attention.default,
                               (q, k, v, *_torch_ops.values_of({"mask": mask, "sinks": sinks})))
 
-    @unittest.skipUnless(HAS_REGISTRY, "this torch has no registry of flash attention implementations")
+    @unittest.skipUnless(HAS_REGISTRY and DEVICE == "cuda", "there is no registry, or no CUDA")
+    def test_activation_on_cuda(self):
+        torch.manual_seed(8)
+        sdpa = torch.nn.functional.scaled_dot_product_attention
+        dense, by_rows = torch.randn(3, 2, 4, 33, 16).half(), torch.randn(3, 2, 33, 4, 16).transpose(2, 3).bfloat16()
+        for x, heads in itertools.product((dense, by_rows), (4, 2)):
+            q, k, v = x[0], x[1][:, :heads], x[2][:, :heads]
+            results = []
+            for name in ("PyTorch", "vkattn", "compiled"):
+                leaves = [each.detach().requires_grad_() for each in (q, k, v)]
+                if name != "PyTorch":
+                    attention.activate_flash_attention_impl("vkattn")
+                call = lambda *leaves: sdpa(*leaves, is_causal=True, enable_gqa=True)
+                try:
+                    with attention.sdpa_kernel(attention.SDPBackend.FLASH_ATTENTION):
+                        out = (torch.compile(call, backend="aot_eager") if name == "compiled" else call)(*leaves)
+                        results.append([out, *torch.autograd.grad(out.float().square().sum(), leaves)])
+                finally:
+                    if name != "PyTorch":
+                        attention.restore_flash_attention_impl()
+            own = vkattn.torch.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            torch.testing.assert_close(results[1][0], own, rtol=0, atol=0)
+            for stock, ours, compiled in zip(*results):
+                self.assertEqual((stock.shape, stock.dtype), (ours.shape, ours.dtype))
+                self.assertEqual(stock.stride(), ours.stride())
+                torch.testing.assert_close(ours, stock, rtol=2e-2, atol=2e-2)
+                torch.testing.assert_close(ours, compiled, rtol=0, atol=0)
+
+    @unittest.skipUnless(HAS_REGISTRY and DEVICE == "cpu", "there is no registry of flash attention implementations")
     def test_activation(self):
         """A model changes one line: PyTorch's own attention is vkattn's, until it is restored."""
         torch.manual_seed(8)

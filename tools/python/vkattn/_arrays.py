@@ -168,6 +168,25 @@ class Array:
             raise BufferError("an Array is on a device: its data is copied to the host")
         return self.numpy().__dlpack__()
 
+    @property
+    def __cuda_array_interface__(self):
+        """The memory as CUDA sees it: AttributeError where CUDA does not have the device."""
+        try:
+            address = self._buffer.cuda_address() + self._offset if self.size else 0
+        except NotImplementedError as error:
+            raise AttributeError(str(error)) from None
+        kind = self.dtype.str if self.dtype.kind in "biuf" else f"<u{self.dtype.itemsize}"
+        return {"shape": self.shape, "typestr": kind, "data": (address, False), "version": 3, "strides": self.strides}
+
+    def torch(self):
+        """A torch CUDA tensor over the same memory, without a copy, which keeps the memory alive.
+
+        What PyTorch has written, in any stream, the next call sees, and what a call has written, PyTorch sees.
+        NotImplementedError says why where CUDA does not have the device.
+        """
+        from ._torch_cuda import tensor_of
+        return tensor_of(self)
+
     def _memory(self):
         return self._buffer.address + self._offset
 
@@ -179,10 +198,18 @@ def _dense(shape, item_bytes):
     return tuple(strides[:len(shape)])
 
 
+def _is_cuda(value):
+    """If it is a torch tensor in CUDA's memory."""
+    return type(value).__module__.split(".")[0] == "torch" and value.is_cuda
+
+
 def as_host_array(value, name):
     """A numpy array of whatever has its data in the host's memory: by DLPack, the buffer protocol, or __array__."""
     if isinstance(value, np.ndarray):
         array = value
+    elif _is_cuda(value):
+        raise TypeError(f"{name}: is a tensor in CUDA's memory; vkattn.array() makes an Array of it, and vkattn.torch "
+                        "takes it as it is")
     elif hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
         array = np.from_dlpack(value)
     elif hasattr(value, "__array__") or isinstance(value, (memoryview, bytearray, bytes)):
@@ -213,6 +240,8 @@ def upload(session, array):
 def array(value, device=None):
     """An Array on a device, with a copy of the data of a numpy array.
 
+    A torch CUDA tensor is copied on its own device; one over the memory of an Array becomes an Array without a copy.
+
     >>> import numpy as np, vkattn
     >>> vkattn.array(np.zeros((1, 2, 3, 4), np.float16)).nbytes
     48
@@ -221,6 +250,9 @@ def array(value, device=None):
         if device is not None and session_of(device) is not value._buffer.session:
             return array(value.numpy(), device)
         return value
+    if _is_cuda(value):
+        from ._torch_cuda import array_of, session_for
+        return array_of(value, session_for(value.device, device))
     return upload(session_of(device), as_host_array(value, "value"))
 
 

@@ -6,12 +6,16 @@ import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Dict
+from typing import Dict, NamedTuple, Optional
 
 import numpy as np
 
 from . import _abi
+from ._cuda import Cuda
 from ._library import DeviceError, library
+
+
+_NVIDIA = 0x10DE
 
 
 @dataclass(frozen=True)
@@ -61,20 +65,33 @@ class Buffer:
     def __init__(self, session, size_bytes):
         self.session = session
         self.size_bytes = size_bytes
-        self.handle, self.address = session.create_buffer(size_bytes)
-        weakref.finalize(self, session.spare_buffer, size_bytes, self.handle, self.address).atexit = False
+        kind = session.kind_of(size_bytes)
+        self.handle, self.address = session.create_buffer(kind)
+        weakref.finalize(self, session.spare_buffer, kind, self.handle, self.address).atexit = False
+
+    def cuda_address(self):
+        """Where CUDA sees the memory. NotImplementedError, which says why, where it does not."""
+        return self.session.cuda().address(self.handle)
 
     def write(self, address, size_bytes, offset=0):
         """Copies from the host's memory."""
-        self.session.check()
+        self.session.wait_for_cuda()
         if size_bytes:
             library().call("vkattn_buffer_write", self.handle, offset, address, size_bytes)
 
     def read(self, address, size_bytes, offset=0):
         """Copies to the host's memory."""
-        self.session.check()
+        self.session.wait_for_cuda()
         if size_bytes:
             library().call("vkattn_buffer_read", self.handle, offset, address, size_bytes)
+
+
+class BufferKind(NamedTuple):
+    """What buffers have in common that can take each other's place."""
+
+    size_bytes: int
+    is_shared: bool = False  # with CUDA, by an exportable buffer
+    stream: Optional[int] = None  # of CUDA, whose order sees to it that what reads the last owner's data is done
 
 
 class NativePlan:
@@ -115,7 +132,7 @@ class Session:
         self._lock = threading.RLock()
         self._plans = OrderedDict()
         self._live = {}
-        self._spare = {}  # handles and addresses by size
+        self._spare = {}  # handles and addresses by kind
         self._spare_bytes = self._spare_count = 0
         self.runtime = ctypes.c_void_p()
         options = lib.made(_abi.VkattnRuntimeOptions)
@@ -124,6 +141,8 @@ class Session:
         self.context = lib.vkattn_runtime_context(self.runtime)
         info = ctypes.cast(lib.vkattn_runtime_device(self.runtime), ctypes.POINTER(_abi.VkattnDeviceInfo))
         self.device = _device_of(info.contents)
+        self.is_shared = info.contents.vendor_id == _NVIDIA
+        self._cuda = None
 
     def check(self):
         """Refuses a process that was forked from the one that has opened the device."""
@@ -138,33 +157,39 @@ class Session:
         with self._lock:
             self._live[handle.value] = handle
 
-    def create_buffer(self, size_bytes):
+    def kind_of(self, size_bytes):
+        """The kind of buffer that an Array of this size has now."""
+        return BufferKind(size_bytes, self.is_shared and size_bytes > 0,
+                          self._cuda.stream if self._cuda is not None else None)
+
+    def create_buffer(self, kind):
         """A buffer's handle and its address."""
         self.check()
         with self._lock:
-            spare = self._spare.get(size_bytes)
+            spare = self._spare.get(kind)
             if spare:
-                self._spare_bytes -= size_bytes
+                self._spare_bytes -= kind.size_bytes
                 self._spare_count -= 1
                 return spare.pop()
+        function = "vkattn_buffer_create_exportable" if kind.is_shared else "vkattn_buffer_create"
         handle = ctypes.c_void_p()
         try:
-            library().call("vkattn_buffer_create", self.runtime, size_bytes, ctypes.byref(handle))
+            library().call(function, self.runtime, kind.size_bytes, ctypes.byref(handle))
         except MemoryError:
             self.destroy_spare_buffers()
-            library().call("vkattn_buffer_create", self.runtime, size_bytes, ctypes.byref(handle))
+            library().call(function, self.runtime, kind.size_bytes, ctypes.byref(handle))
         self.add(handle)
         return handle, library().vkattn_buffer_address(handle)
 
-    def spare_buffer(self, size_bytes, handle, address):
-        """Keeps a buffer for the next of its size, or destroys it."""
+    def spare_buffer(self, kind, handle, address):
+        """Keeps a buffer for the next of its kind, or destroys it."""
         if _forks != self._forks:
             return
         with self._lock:
-            fits = self._spare_bytes + size_bytes <= self.most_spare_bytes and self._spare_count < self.most_spare
+            fits = self._spare_bytes + kind.size_bytes <= self.most_spare_bytes and self._spare_count < self.most_spare
             if fits and handle.value in self._live:
-                self._spare.setdefault(size_bytes, []).append((handle, address))
-                self._spare_bytes += size_bytes
+                self._spare.setdefault(kind, []).append((handle, address))
+                self._spare_bytes += kind.size_bytes
                 self._spare_count += 1
                 return
         self.destroy("vkattn_buffer_destroy", handle)
@@ -184,7 +209,34 @@ class Session:
             return
         with self._lock:
             if self.runtime is not None and self._live.pop(handle.value, None) is not None:
+                if self._cuda is not None:
+                    self._cuda.release(handle)
                 getattr(library(), function)(handle)
+
+    def cuda(self):
+        """The device in CUDA. NotImplementedError, which says why, where CUDA does not have it."""
+        self.check()
+        with self._lock:
+            if self._cuda is None:
+                if not self.is_shared:
+                    raise NotImplementedError(f"CUDA does not have the device {self.device.name!r}")
+                self._cuda = Cuda(self)
+                # PyTorch keeps the memory of tensors, too.
+                self.most_spare_bytes = max(self.most_spare_bytes, self._cuda.memory_bytes // 16)
+            return self._cuda
+
+    def wait_for_cuda(self):
+        """Before the host reads or writes a buffer."""
+        self.check()
+        if self._cuda is not None:
+            self._cuda.synchronize()
+
+    def drain(self):
+        """Waits for all that the device was given."""
+        kind = BufferKind(4)
+        handle, address = self.create_buffer(kind)
+        library().call("vkattn_buffer_fill", handle, 0)
+        self.spare_buffer(kind, handle, address)
 
     def found(self, key):
         """What plan() has made for this key, or None."""
@@ -212,20 +264,26 @@ class Session:
         self.check()
         if not plan.scratch_bytes:
             return self._run(function, plan, arguments)
-        handle = None
+        handle, kind = None, BufferKind(plan.scratch_bytes)
         try:
-            handle, address = self.create_buffer(plan.scratch_bytes)
+            handle, address = self.create_buffer(kind)
             arguments.scratch_buffer = library().vkattn_buffer_handle(handle)
             arguments.scratch_address = address
             return self._run(function, plan, arguments)
         finally:
             if handle is not None:
-                self.spare_buffer(plan.scratch_bytes, handle, address)
+                self.spare_buffer(kind, handle, address)
 
     def _run(self, function, plan, arguments):
         run = library().made(_abi.VkattnRun)
         run.segments_at_once = plan.segments_at_once
         run.most_submissions = 1
+        if self._cuda is None:
+            return self._submit(function, plan, arguments, run)
+        with self._cuda.order(run):
+            return self._submit(function, plan, arguments, run)
+
+    def _submit(self, function, plan, arguments, run):
         time_ms = 0.0
         while True:  # Python hears of Ctrl-C between the submissions, which take about a quarter of a second
             library().call(function, self.runtime, plan.handle, ctypes.byref(arguments), ctypes.byref(run))

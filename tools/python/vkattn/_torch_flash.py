@@ -1,12 +1,13 @@
-"""vkattn under torch.nn.functional.scaled_dot_product_attention, for tensors on the CPU.
+"""vkattn under torch.nn.functional.scaled_dot_product_attention.
 
-Newer versions of PyTorch (2.14 is one) have a registry of flash attention implementations. `import vkattn.torch`
+Newer versions of PyTorch (2.11 is one) have a registry of flash attention implementations. `import vkattn.torch`
 registers one there, and torch.nn.attention.activate_flash_attention_impl("vkattn") makes PyTorch call it wherever it
-would have called its own flash attention for CPUs, forward and backward: for 3 or 4 axes, one head dim, and a mask
-without a gradient. float64 is refused. With a float32 mask of 16-bit tensors the call is computed in float32.
+would have called its own flash attention, forward and backward. On a CPU these are calls of 3 or 4 axes, one head dim,
+and a mask without a gradient; float64 is refused, and with a float32 mask of 16-bit tensors the call is computed in
+float32. On a GPU that CUDA and vkattn have, these are calls of 16-bit tensors without a mask.
 
-Results lie in memory as PyTorch's own do, because torch.compile relies on it: out as query does, and lse and the
-gradients by (batch, rows, heads).
+Results lie in memory as PyTorch's own do, because torch.compile relies on it: out as query does. On a CPU lse and the
+gradients lie by (batch, rows, heads), on a GPU the gradients lie as their tensors do.
 """
 
 import importlib
@@ -14,7 +15,7 @@ import warnings
 
 import torch
 
-from . import _torch_ops
+from . import _torch_cuda, _torch_ops
 
 NAME = "vkattn"
 
@@ -60,6 +61,31 @@ def _backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
     return tuple(x.to(query.dtype) for x in _turned(*found))
 
 
+def _placed(found, strides):
+    """The tensor, or a copy of it with these strides."""
+    return found if found.stride() == strides else torch.empty_strided(
+        found.shape, strides, dtype=found.dtype, device=found.device).copy_(found)
+
+
+def _cuda_forward(query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+    _check(query, dropout_p)
+    if return_debug_mask:
+        raise NotImplementedError("return_debug_mask: vkattn has no dropout, whose mask this is")
+    found, lse = _torch_ops.forward(*_turned(query, key, value), *_values(is_causal, None, scale))
+    out = _placed(found.transpose(1, 2), torch.empty_like(query, device="meta").stride())
+    state = query.new_empty(2, dtype=torch.uint64)  # of dropout's random numbers, which nobody reads
+    return out, lse, None, None, query.shape[2], key.shape[2], state, state[0], query.new_empty(0)
+
+
+def _cuda_backward(grad_out, query, key, value, out, logsumexp, _cum_seq_q, _cum_seq_k, _max_q, _max_k, dropout_p,
+                   is_causal, _philox_seed, _philox_offset, *, scale=None):
+    _check(query, dropout_p)
+    found = _torch_ops.backward(*_turned(grad_out), None, *_turned(query, key, value, out), logsumexp, False, False,
+                                *_values(is_causal, None, scale))
+    strides = [torch.empty_like(*_turned(x), device="meta").transpose(1, 2).stride() for x in (query, key, value)]
+    return tuple(map(_placed, _turned(*found), strides))
+
+
 class _Handle:
     """What the registry keeps while the implementation is active."""
 
@@ -69,6 +95,9 @@ class _Handle:
             warnings.simplefilter("ignore")
             self._library.impl("_scaled_dot_product_flash_attention_for_cpu", _forward, "CPU")
             self._library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", _backward, "CPU")
+            if _torch_cuda.is_usable():
+                self._library.impl("_scaled_dot_product_flash_attention", _cuda_forward, "CUDA")
+                self._library.impl("_scaled_dot_product_flash_attention_backward", _cuda_backward, "CUDA")
 
     def remove(self):
         self._library = None

@@ -4,12 +4,15 @@ Where torch.library has custom operators they are registered as such, and torch.
 `register_fake` for shapes, and calls the functions when the program runs. Elsewhere they are an autograd function.
 """
 
+import contextlib
+import functools
 import inspect
 import re
 
 import numpy as np
 import torch
 
+from . import _torch_cuda
 from . import attention as _forward
 from . import attention_backward as _backward
 from ._attention import _real, _whole
@@ -23,21 +26,35 @@ _PLAIN = {
     "device": "str?",
 }
 OPTIONS = (*TENSORS, *_PLAIN)
+_TYPES = {"sinks": torch.float32, "slopes": torch.float32, "kv_lengths": torch.int32, "query_offsets": torch.int32,
+          "block_map": torch.uint8}
 _DEFAULTS = {name: inspect.signature(_forward).parameters[name].default for name in _PLAIN}
 _OPTIONS_SCHEMA = ", ".join([*(f"Tensor? {name}" for name in TENSORS),
                              *(f"{kind} {name}" for name, kind in _PLAIN.items())])
 
 
-def to_numpy(tensor):
-    """The tensor's memory as a numpy array; bfloat16 as uint16."""
-    tensor = tensor.detach().cpu().resolve_neg()
-    return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+class _HostPlace:
+    """How tensors become numpy arrays, and those become tensors: without a copy where the tensors are on the CPU."""
+
+    ordered = contextlib.nullcontext
+
+    @staticmethod
+    def array(tensor):
+        """The tensor's memory as a numpy array; bfloat16 as uint16."""
+        tensor = tensor.detach().cpu().resolve_neg()
+        return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
+
+    @staticmethod
+    def tensor(array, like):
+        """The array's memory as a tensor of the type and device of another one."""
+        tensor = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
+        return (tensor.view(torch.bfloat16) if like.dtype == torch.bfloat16 else tensor).to(like.device)
 
 
-def to_torch(array, like):
-    """The array's memory as a tensor of the type and device of another one."""
-    tensor = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
-    return (tensor.view(torch.bfloat16) if like.dtype == torch.bfloat16 else tensor).to(like.device)
+def _place_of(tensor, device):
+    """Where the work of a tensor is done: on its own device if vkattn has it, else by way of the host's memory."""
+    found = _torch_cuda.place_of(tensor.device, device) if tensor.is_cuda else None
+    return found or _HostPlace
 
 
 def values_of(options):
@@ -72,35 +89,70 @@ def _plain(name, value):
     return value
 
 
-def _options_of(q, values):
+def _options_of(q, values, place):
     """The options as vkattn.attention() takes them."""
     named = dict(zip(OPTIONS, values))
-    options = {name: to_numpy(named[name]) for name in TENSORS if named[name] is not None}
+    options = {name: place.array(_of_type(named[name], name)) for name in TENSORS if named[name] is not None}
     options.update({name: named[name] for name in _PLAIN})
     options["window"], options["block_size"] = tuple(options["window"]), tuple(options["block_size"])
     if re.fullmatch(r"-?\d+", options["align"]):
         options["align"] = int(options["align"])
     options["dtype"] = "bfloat16" if q.dtype == torch.bfloat16 else None
+    if place is not _HostPlace:
+        options["device"] = None  # that of the Arrays
     return options
 
 
+def _of_type(tensor, name):
+    """A tensor on a GPU as one of the only type that an Array may have there; others are checked on the host."""
+    wanted = _TYPES.get(name)
+    if not tensor.is_cuda or wanted is None or tensor.dtype == wanted:
+        return tensor.contiguous() if wanted is not None else tensor
+    if tensor.dtype.is_floating_point and wanted == torch.float32 or tensor.dtype == torch.bool:
+        return tensor.to(wanted).contiguous()
+    return tensor.cpu()
+
+
+def _on_device(function):
+    """Tries again with what PyTorch has kept of the device's memory."""
+
+    @functools.wraps(function)
+    def tried(*arguments):
+        try:
+            return function(*arguments)
+        except MemoryError:
+            if not torch.cuda.is_initialized():
+                raise
+            torch.cuda.empty_cache()
+            return function(*arguments)
+
+    return tried
+
+
+@_on_device
 def forward(q, k, v, *values):
     """out and lse of tensors."""
-    out, lse = _forward(*map(to_numpy, (q, k, v)), **_options_of(q, values))
-    return to_torch(out, q), torch.from_numpy(lse).to(q.device)
+    place = _place_of(q, values[-1])
+    with place.ordered():
+        out, lse = _forward(*map(place.array, (q, k, v)), **_options_of(q, values, place))
+        return place.tensor(out, q), place.tensor(lse, q.new_empty((), dtype=torch.float32))
 
 
+@_on_device
 def backward(dout, dlse, q, k, v, out, lse, dbias, dsinks, *values):
     """The gradients of q, k and v, with `dbias` that of the mask, and with `dsinks` that of the sinks."""
-    options = _options_of(q, values)
-    options["num_splits"] = 0  # the backward does not split the keys
-    if str(options["kernel"]).startswith("rows"):
-        options["kernel"] = None  # it has no backward
-    found = _backward(*map(to_numpy, (dout, q, k, v, out)), lse.cpu().numpy(),
-                      dlse=None if dlse is None else to_numpy(dlse), dbias=dbias, dsinks=dsinks, **options)
-    mask, sinks = values[:2]
-    likes = [q, k, v] + [mask] * dbias + [sinks] * dsinks
-    return [to_torch(array, like) for array, like in zip(found, likes)]
+    place = _place_of(q, values[-1])
+    with place.ordered():
+        options = _options_of(q, values, place)
+        options["num_splits"] = 0  # the backward does not split the keys
+        if str(options["kernel"]).startswith("rows"):
+            options["kernel"] = None  # it has no backward
+        found = _backward(*map(place.array, (dout, q, k, v, out, lse.contiguous())),
+                          dlse=None if dlse is None else place.array(dlse.contiguous()), dbias=dbias, dsinks=dsinks,
+                          **options)
+        mask, sinks = values[:2]
+        likes = [q, k, v] + [mask] * dbias + [sinks] * dsinks
+        return [place.tensor(array, like) for array, like in zip(found, likes)]
 
 
 def _fake_forward(q, k, v, *values):
