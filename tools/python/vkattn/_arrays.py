@@ -7,7 +7,7 @@ from typing import Optional
 import numpy as np
 
 from . import _abi
-from ._device import Buffer, session_of
+from ._device import Buffer, NoBuffer, session_of
 
 _BFLOAT16: Optional[np.dtype] = None  # then dtype="bfloat16" takes arrays of uint16 or of two bytes, "V2"
 try:
@@ -189,6 +189,16 @@ class Array:
 
     def _memory(self):
         return self._buffer.address + self._offset
+
+    def _without_data(self):
+        return Array(NoBuffer(self._buffer.session), self.shape, self.dtype)
+
+    def _made_again(self, session):
+        """A dense Array of this shape and type, which are known to be right."""
+        made = Array.__new__(Array)
+        made._buffer, made._offset = Buffer(session, self.nbytes), 0
+        made.shape, made.dtype, made.strides = self.shape, self.dtype, self.strides
+        return made
 
 
 def _dense(shape, item_bytes):

@@ -11,8 +11,8 @@ from typing import Tuple
 import numpy as np
 
 from . import _abi
-from ._arrays import Array, Tensors, allocated, as_host_array, dtype_of
-from ._device import NativePlan, session_of
+from ._arrays import Array, Tensors, as_host_array, dtype_of
+from ._device import NativePlan, NoBuffer, session_of
 from ._library import library
 
 _LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
@@ -274,7 +274,7 @@ class _Prepared:
     run: str  # the function that runs the plan, and the struct of its addresses
     kind: type
     plan: NativePlan
-    outputs: Tuple[Tuple[str, tuple, np.dtype], ...]  # name in the struct, shape, type
+    outputs: Tuple[Tuple[str, Array], ...]  # names in the struct, and Arrays of the first call, without their data
 
     def __call__(self, arrays):
         """Runs the plan on other arrays, by their names in the struct, and returns the outputs."""
@@ -283,8 +283,8 @@ class _Prepared:
         for name, value in arrays.items():
             if isinstance(value, Array):
                 setattr(args, name, value._memory())
-        for name, shape, dtype in self.outputs:
-            made.append(allocated(session, shape, dtype))
+        for name, like in self.outputs:
+            made.append(like._made_again(session))
             setattr(args, name, made[-1]._memory())
         session.run(self.run, self.plan, args)
         return made
@@ -381,7 +381,7 @@ def attention(q, k, v, *, return_lse=True, **options):
     args = call.arguments(_abi.VkattnForwardArgs, out=_address(out), lse=_address(lse) if return_lse else 0)
     call.tensors.session.run("vkattn_runtime_run_forward", plan, args)
     if likeness is not None and out.size:
-        outputs = [("out", result.shape, result.dtype)] + ([("lse", lse.shape, lse.dtype)] if return_lse else [])
+        outputs = [("out", result._without_data())] + ([("lse", lse._without_data())] if return_lse else [])
         call.tensors.session.plan(likeness, lambda: _Prepared("vkattn_runtime_run_forward", _abi.VkattnForwardArgs,
                                                               plan, tuple(outputs)))
     if not return_lse:
@@ -451,7 +451,7 @@ def attention_backward(dout, q, k, v, out, lse, *, dlse=None, dbias=False, dsink
     call.tensors.session.run("vkattn_runtime_run_backward", plan, args)
     if likeness is not None and all(result.size for result in results):
         names = ["dquery", "dkey", "dvalue"] + ["dbias"] * bool(dbias) + ["dsinks"] * bool(dsinks)
-        outputs = tuple((name, result.shape, result.dtype) for name, result in zip(names, results))
+        outputs = tuple((name, result._without_data()) for name, result in zip(names, results))
         call.tensors.session.plan(likeness, lambda: _Prepared("vkattn_runtime_run_backward", _abi.VkattnBackwardArgs,
                                                               plan, outputs))
     return tuple(map(call.tensors.result, results))
@@ -578,7 +578,7 @@ def plan(q, k, v, *, backward=False, dlse=False, dbias=False, dsinks=False, **op
             raise TypeError(f"dtype: {error}") from None
         session = session_of(options.get("device"))
         shapes = [[_whole(n, name, 0, 2**32 - 1) for n in shape] for shape, name in ((q, "q"), (k, "k"), (v, "v"))]
-        q, k, v = (Array(_NoBuffer(session), tuple(shape), storage) for shape in shapes)
+        q, k, v = (Array(NoBuffer(session), tuple(shape), storage) for shape in shapes)
         options["dtype"] = "bfloat16" if str(dtype) == "bfloat16" else None
     call = _Call(q, k, v, **options)
     asked = {"dlse": dlse, "dbias": dbias, "dsinks": dsinks}
@@ -591,12 +591,3 @@ def plan(q, k, v, *, backward=False, dlse=False, dbias=False, dsinks=False, **op
     for name, value in asked.items():
         setattr(gradients, name, bool(value))
     return Plan(call.plan("vkattn_backward_create", gradients), call.problem)
-
-
-class _NoBuffer:
-    """The place of data in plans for shapes alone."""
-
-    address = 0
-
-    def __init__(self, session):
-        self.session = session

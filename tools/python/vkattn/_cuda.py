@@ -103,6 +103,7 @@ class Cuda:
         self._driver.call("cuDeviceTotalMem_v2", ctypes.byref(total), device)
         self._driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
         self.memory_bytes = total.value
+        self.torch_device = f"cuda:{self.ordinal}"
         self._lock = threading.Lock()
         self._mapped = {}  # address in CUDA and CUexternalMemory by the buffer's handle
         self._semaphores = {}  # by stream, those that no thread uses now

@@ -86,6 +86,15 @@ class Buffer:
             library().call("vkattn_buffer_read", self.handle, offset, address, size_bytes)
 
 
+class NoBuffer:
+    """The place of data in Arrays that stand for a shape alone."""
+
+    address = 0
+
+    def __init__(self, session):
+        self.session = session
+
+
 class BufferKind(NamedTuple):
     """What buffers have in common that can take each other's place."""
 

@@ -11,11 +11,20 @@ from ._arrays import Array, allocated
 from ._cuda import driver
 from ._device import devices, session_of
 
-_DTYPES = {"float32": torch.float32, "float16": torch.float16, "float64": torch.float64, "bool": torch.bool,
-           "uint8": torch.uint8, "int8": torch.int8, "int16": torch.int16, "int32": torch.int32, "int64": torch.int64,
-           "bfloat16": torch.bfloat16}
-_TORCH_DTYPES = {kind: np.dtype(name) for name, kind in _DTYPES.items() if name != "bfloat16"}
-_TORCH_DTYPES[torch.bfloat16] = np.dtype(np.uint16)
+_DTYPES = {np.dtype(name): getattr(torch, name) for name in (
+    "float16", "float32", "float64", "bool", "uint8", "int8", "int16", "int32", "int64")}
+_NUMPY_DTYPES = {kind: dtype for dtype, kind in _DTYPES.items()}
+_NUMPY_DTYPES[torch.bfloat16] = np.dtype(np.uint16)
+_TYPESTRS = {kind: dtype.str for kind, dtype in _NUMPY_DTYPES.items()}
+_TYPESTRS[torch.bfloat16] = "<i2"  # whose bits are bfloat16's: torch.as_tensor() does not know that type
+
+
+def _dtype_of(dtype):
+    """The type of PyTorch for one of numpy's."""
+    found = _DTYPES.get(dtype) or getattr(torch, dtype.name, None)  # bfloat16 and PyTorch's newer types
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"PyTorch has no {dtype}")
+    return found
 
 
 class _View:
@@ -27,18 +36,12 @@ class _View:
 
 
 def tensor_of(array, dtype=None):
-    """A tensor over an Array's memory. dtype: of tensors whose elements have a type of their own size in the Array."""
-    buffer = array._buffer
+    """A tensor over an Array's memory. dtype: what its elements are, where the Array has another type of their size."""
+    buffer, dtype = array._buffer, dtype or _dtype_of(array.dtype)
     cuda = buffer.session.cuda()
-    dtype = dtype or _DTYPES.get(array.dtype.name, getattr(torch, array.dtype.name, None))
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"PyTorch has no {array.dtype}")
-    device = torch.device("cuda", cuda.ordinal)
     if not array.size:
-        return torch.empty(array.shape, dtype=dtype, device=device)
-    plain = _TORCH_DTYPES.get(dtype)
-    typestr = plain.str if plain is not None and dtype != torch.bfloat16 else f"<i{array.dtype.itemsize}"
-    found = torch.as_tensor(_View(array, typestr), device=device)
+        return torch.empty(array.shape, dtype=dtype, device=cuda.torch_device)
+    found = torch.as_tensor(_View(array, _TYPESTRS.get(dtype) or array.dtype.str), device=cuda.torch_device)
     cuda.buffers[found.data_ptr()] = buffer
     return found if found.dtype == dtype else found.view(dtype)
 
@@ -47,23 +50,23 @@ def array_of(tensor, session):
     """An Array of a tensor: over the same memory where that is an Array's, else with a copy, which the current stream
     makes on the device. bfloat16 becomes uint16."""
     tensor = tensor.detach().resolve_neg()
-    dtype = _TORCH_DTYPES.get(tensor.dtype)
+    dtype, cuda = _NUMPY_DTYPES.get(tensor.dtype), session.cuda()
     if dtype is None:
         raise TypeError(f"{tensor.dtype} is no type of vkattn's arrays")
-    strides = tuple(stride * dtype.itemsize for stride in tensor.stride())
-    cuda = session.cuda()
-    buffer = cuda.buffers.get(tensor.untyped_storage().data_ptr()) if tensor.numel() else None
-    fits = not strides or tensor.shape[-1] == 1 or strides[-1] == dtype.itemsize
-    if buffer is not None and fits:
-        return Array(buffer, tensor.shape, dtype, strides, tensor.data_ptr() - buffer.cuda_address())
+    shape, item = tuple(tensor.shape), dtype.itemsize
+    strides = tuple(stride * item for stride in tensor.stride())
+    buffer = cuda.buffers.get(tensor.untyped_storage().data_ptr())
+    if buffer is not None and tensor.numel() and (not shape or shape[-1] == 1 or strides[-1] == item):
+        return Array(buffer, shape, dtype, strides, tensor.data_ptr() - buffer.cuda_address())
+    if 0 not in strides[:-1]:
+        made = allocated(session, shape, dtype)
+        if tensor.numel():
+            tensor_of(made, tensor.dtype).copy_(tensor)
+        return made
     # An axis along which nothing changes stays as it is: a mask that is shared by heads is copied once.
     alike = [stride == 0 and axis < tensor.dim() - 1 for axis, stride in enumerate(strides)]
-    part = tensor[tuple(slice(0, 1) if same else slice(None) for same in alike)]
-    made = allocated(session, part.shape, dtype)
-    if tensor.numel():
-        tensor_of(made, tensor.dtype).copy_(part)
-    strides = tuple(0 if same else stride for same, stride in zip(alike, made.strides))
-    return Array(made._buffer, tensor.shape, dtype, strides)
+    made = array_of(tensor[tuple(slice(0, 1) if same else slice(None) for same in alike)].clone(), session)
+    return Array(made._buffer, shape, dtype, tuple(0 if same else n for same, n in zip(alike, made.strides)))
 
 
 def session_for(torch_device, device=None):

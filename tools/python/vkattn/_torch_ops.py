@@ -59,7 +59,7 @@ def _place_of(tensor, device):
 
 def values_of(options):
     """The options as an operator takes them: tensors first, in order, then plain values."""
-    plain = [_plain(name, options.get(name, _DEFAULTS[name])) for name in _PLAIN]
+    plain = [_plain(name, options[name]) if name in options else value for name, value in _PLAIN_DEFAULTS.items()]
     return [options.get(name) for name in TENSORS] + plain
 
 
@@ -87,6 +87,9 @@ def _plain(name, value):
     if not isinstance(value, str):
         raise TypeError(f"{name}: {value!r} is no text")
     return value
+
+
+_PLAIN_DEFAULTS = {name: _plain(name, _DEFAULTS[name]) for name in _PLAIN}
 
 
 def _options_of(q, values, place):

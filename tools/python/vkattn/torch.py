@@ -1,7 +1,7 @@
 """Attention for PyTorch, with gradients.
 
-Tensors on the CPU are not copied on the host; those of other devices go through the host's memory. The work is done on
-the device that `device` names, as in vkattn.attention().
+Tensors on the CPU are not copied on the host, and the device is the one that `device` names, as in vkattn.attention().
+CUDA tensors stay on their own device, in the order of its current stream. Others go through the host's memory.
 
 >>> import torch, vkattn.torch
 >>> q, k, v = (torch.randn(1, 2, 9, 16, requires_grad=True) for _ in range(3))
