@@ -1,7 +1,8 @@
-// usage: vkattn_pack_module MODULE.spv OUTPUT.inc
+// usage: vkattn_pack_module MODULE.spv OUTPUT.inc [PREFIX.spv]
 //
 // A program of the build: writes a module as C++, in the form that the library embeds and vulkan/spirv.cpp reads. Its
-// array has words of 8 bytes, because compilers read them several times as fast as single bytes.
+// array has words of 8 bytes, because compilers read them several times as fast as single bytes. PREFIX is another
+// module, which has to be there in the same form: what both have alike takes few bytes then.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -55,12 +56,18 @@ struct Frame {
 // Level 15 takes a quarter of the time and leaves 6 % more bytes, level 19 takes 1.5 times as long and leaves 1 % fewer
 // (all modules at level 18: 16 s of one core). xz leaves 20 % fewer than level 15, but takes 46 ms instead of 1 to
 // decompress forward_matrix_f16, before a plan can start.
-Frame compress(const Words& words) {
-    const size_t bytes = words.size() * sizeof(uint32_t), bound = ZSTD_compressBound(bytes);
+Frame compress(const Words& words, const Words& prefix) {
+    const auto bytes_of = [](const Words& w) { return w.size() * sizeof(uint32_t); };
+    const size_t bytes = bytes_of(words), bound = ZSTD_compressBound(bytes);
     Frame frame{std::vector<uint64_t>(bound / sizeof(uint64_t) + 1), 0};
     ZSTD_CCtx* context = ZSTD_createCCtx();
     ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, 18);
     ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);
+    // Nothing further back than the window is found.
+    ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog,
+                           std::max(static_cast<int>(std::bit_width(bytes + bytes_of(prefix))),
+                                    ZSTD_cParam_getBounds(ZSTD_c_windowLog).lowerBound));
+    ZSTD_CCtx_refPrefix(context, prefix.data(), bytes_of(prefix));
     frame.bytes = ZSTD_compress2(context, frame.words.data(), bound, words.data(), bytes);
     ZSTD_freeCCtx(context);
     require(ZSTD_isError(frame.bytes) == 0, "it cannot be compressed");
@@ -68,7 +75,7 @@ Frame compress(const Words& words) {
     return frame;
 }
 
-std::string text_of(const std::string& name, const Frame& frame) {
+std::string text_of(const std::string& name, const Frame& frame, const std::string& prefix_name) {
     std::string text =
         "// " + std::to_string(frame.bytes) + " bytes\nconstexpr uint64_t words_" + name + "[] = {";
     char number[24];
@@ -77,12 +84,17 @@ std::string text_of(const std::string& name, const Frame& frame) {
                       static_cast<unsigned long long>(frame.words[i]));
         text += number;
     }
+    const std::string prefix = prefix_name.empty() ? "" : ", &code_" + prefix_name;
     return text + "\n};\nconstexpr ::vkattn::core::Frame code_" + name + "{words_" + name + ", " +
-           std::to_string(frame.bytes) + "};\n";
+           std::to_string(frame.bytes) + prefix + "};\n";
 }
 
-void pack(const std::filesystem::path& module, const std::filesystem::path& output) {
-    const std::string text = text_of(output.stem().string(), compress(with_distances(read(module))));
+// `prefix`: a path, or "" for none.
+void pack(const std::filesystem::path& module, const std::filesystem::path& output,
+          const std::filesystem::path& prefix) {
+    const Words before = prefix.empty() ? Words{} : with_distances(read(prefix));
+    const std::string text =
+        text_of(output.stem().string(), compress(with_distances(read(module)), before), prefix.stem().string());
     std::ofstream file(output, std::ios::binary);
     file << text;
     file.close();
@@ -92,12 +104,12 @@ void pack(const std::filesystem::path& module, const std::filesystem::path& outp
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 3) {
-        std::fputs("usage: vkattn_pack_module MODULE.spv OUTPUT.inc\n", stderr);
+    if (argc != 3 && argc != 4) {
+        std::fputs("usage: vkattn_pack_module MODULE.spv OUTPUT.inc [PREFIX.spv]\n", stderr);
         return 2;
     }
     try {
-        pack(argv[1], argv[2]);
+        pack(argv[1], argv[2], argc == 4 ? argv[3] : "");
     } catch (const std::exception& e) {
         std::fprintf(stderr, "%s: %s\n", argv[1], e.what());
         std::remove(argv[2]);

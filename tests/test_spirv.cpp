@@ -18,10 +18,11 @@ namespace {
 
 using Bytes = std::vector<uint8_t>;
 
-Bytes compressed(std::span<const uint8_t> bytes) {
+Bytes compressed(std::span<const uint8_t> bytes, std::span<const uint8_t> prefix = {}) {
     Bytes out(ZSTD_compressBound(bytes.size()));
     ZSTD_CCtx* context = ZSTD_createCCtx();
     ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the build does
+    ZSTD_CCtx_refPrefix(context, prefix.data(), prefix.size());
     const size_t length = ZSTD_compress2(context, out.data(), out.size(), bytes.data(), bytes.size());
     ZSTD_freeCCtx(context);
     REQUIRE_EQ(ZSTD_isError(length), 0);
@@ -29,9 +30,14 @@ Bytes compressed(std::span<const uint8_t> bytes) {
     return out;
 }
 
-Bytes packed(Spirv words) {
+std::span<const uint8_t> bytes_of(const Spirv& words) {
+    return {reinterpret_cast<const uint8_t*>(words.data()), words.size() * sizeof(uint32_t)};
+}
+
+Bytes packed(Spirv words, Spirv prefix = Spirv(5)) {
     REQUIRE(ids_to_distances(words));
-    return compressed({reinterpret_cast<const uint8_t*>(words.data()), words.size() * sizeof(uint32_t)});
+    REQUIRE(ids_to_distances(prefix));
+    return compressed(bytes_of(words), prefix.size() > 5 ? bytes_of(prefix) : std::span<const uint8_t>());
 }
 
 // A header and instructions of 1 to 8 words. A sixteenth of the operands are any words below 2^31, the others are ids
@@ -66,9 +72,23 @@ Spirv long_instruction(uint32_t count) {
     return words;
 }
 
-bool is_refused(std::span<const uint8_t> frame) {
+// The bytes of a frame as the library has it, in words that the compressor has not filled whole.
+struct Embedded {
+    explicit Embedded(std::span<const uint8_t> bytes, const Frame* prefix = nullptr)
+        : words(bytes.size() / sizeof(uint64_t) + 1), frame{words.data(), bytes.size(), prefix} {
+        std::ranges::copy(bytes, reinterpret_cast<uint8_t*>(words.data()));
+    }
+    std::vector<uint64_t> words;
+    Frame frame;
+};
+
+Spirv decompress(std::span<const uint8_t> bytes) {
+    return decompress(Embedded(bytes).frame, "some_module");
+}
+
+bool is_refused(std::span<const uint8_t> bytes) {
     try {
-        decompress(frame, "some_module");
+        decompress(bytes);
     } catch (const std::runtime_error& e) {
         return std::string(e.what()).find("module some_module is damaged") != std::string::npos;
     }
@@ -99,10 +119,23 @@ size_t call_depth(const Spirv& words) {
 TEST_CASE("spirv: what was packed comes back") {
     for (const size_t count : {size_t{5}, size_t{6}, size_t{1000}, size_t{300000}}) {
         const Spirv words = some_module(count);
-        CHECK_EQ(decompress(packed(words), "some_module"), words);
+        CHECK_EQ(decompress(packed(words)), words);
     }
     // The densest that there is: one instruction over and over.
-    CHECK_EQ(decompress(packed(Spirv(1 << 20, 1 << 16)), "some_module").size(), 1u << 20);
+    CHECK_EQ(decompress(packed(Spirv(1 << 20, 1 << 16))).size(), 1u << 20);
+}
+
+TEST_CASE("spirv: a module comes back from its prefix, and not from another one") {
+    const Spirv prefix = some_module(3000);
+    Spirv words = prefix;
+    words.insert(words.end(), {2u << 16 | 60, 7});
+    const Bytes alone = packed(words), with_prefix = packed(words, prefix);
+    CHECK_LT(with_prefix.size(), alone.size() / 8);
+    const Embedded first(packed(prefix)), other(packed(some_module(2000))), cut(Bytes(100));
+    CHECK_EQ(decompress(Embedded(with_prefix, &first.frame).frame, "some_module"), words);
+    for (const Frame* wrong : {&other.frame, &cut.frame, static_cast<const Frame*>(nullptr)})
+        CHECK_THROWS_WITH_AS(decompress(Embedded(with_prefix, wrong).frame, "some_module"),
+                             doctest::Contains("module some_module is damaged"), std::runtime_error);
 }
 
 TEST_CASE("spirv: ids of functions are distances from the id that appears next") {
@@ -149,7 +182,7 @@ TEST_CASE("spirv: a frame that is cut off anywhere is refused") {
 
 TEST_CASE("spirv: a frame with any byte changed is refused or gives the same words") {
     const Bytes whole = packed(long_instruction(200));
-    const Spirv words = decompress(whole, "some_module");
+    const Spirv words = decompress(whole);
     size_t accepted = 0;
     for (size_t at = 0; at < whole.size(); at++)
         for (const uint8_t change : Bytes{0x01, 0x10, 0x80, 0xff}) {
@@ -157,16 +190,14 @@ TEST_CASE("spirv: a frame with any byte changed is refused or gives the same wor
             changed[at] = static_cast<uint8_t>(changed[at] ^ change);
             if (is_refused(changed)) continue;
             accepted++;
-            CHECK_EQ(decompress(changed, "some_module"), words);
+            CHECK_EQ(decompress(changed), words);
         }
     // Checksums cover every part of the format and the words; only the last bits of the range coder may mean nothing.
     CHECK_LE(accepted, 4);
 }
 
 TEST_CASE("spirv: frames of something else than modules are refused") {
-    const auto frame_of = [](const Spirv& words) {
-        return compressed({reinterpret_cast<const uint8_t*>(words.data()), words.size() * sizeof(uint32_t)});
-    };
+    const auto frame_of = [](const Spirv& words) { return compressed(bytes_of(words)); };
     CHECK(is_refused({}));
     CHECK(is_refused(Bytes(1000)));
     CHECK(is_refused(compressed({})));

@@ -71,11 +71,15 @@ uint32_t count_simd_registers(const InstanceFunctions& vk, VkPhysicalDevice devi
     return simd_registers_of(driver_id, amd_shader_core(vk, device).vgprsPerSimd);
 }
 
+bool is_left_out(const Module& module) {
+    return compressed_spirv(module).bytes == 0;
+}
+
 // Bits of the kernels of which the build has left out modules for GPUs.
 uint32_t find_missing_kernels() {
     uint32_t missing = 0;
     for (const Module& module : built_modules())
-        if (!module.has(macros::ROLLED) && compressed_spirv(module).empty())
+        if (!module.has(macros::ROLLED) && is_left_out(module))
             missing |= 1u << static_cast<uint32_t>(module.kernel);
     return missing;
 }
@@ -84,7 +88,7 @@ uint32_t find_missing_kernels() {
 bool find_missing_cpu_forms(bool needs_matrix) {
     return std::ranges::any_of(built_modules(), [&](const Module& module) {
         return module.has(macros::ROLLED) && info_of(module.kernel).on_matrices == needs_matrix &&
-               !compressed_spirv(in_gpu_form(module)).empty() && compressed_spirv(module).empty();
+               !is_left_out(in_gpu_form(module)) && is_left_out(module);
     });
 }
 

@@ -20,7 +20,7 @@ constexpr Embedded embedded[] = {
 
 }  // namespace
 
-std::span<const uint8_t> compressed_spirv(const Module& module) {
+Frame compressed_spirv(const Module& module) {
     const auto* const found = std::ranges::find(embedded, module, &Embedded::module);
     return found == std::end(embedded) ? Frame{} : found->frame;
 }

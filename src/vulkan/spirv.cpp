@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <memory>
 #include <new>
 #include <stdexcept>
 
@@ -20,23 +21,36 @@ static_assert(std::endian::native == std::endian::little,
 // The most that a module may take, so that a damaged frame does not allocate gigabytes.
 constexpr uint64_t most_bytes = uint64_t{64} << 20;
 
-}  // namespace
+void check(bool good, std::string_view name) {
+    if (!good) throw std::runtime_error(fmt::format("module {} is damaged inside this copy of vkattn", name));
+}
 
-Spirv decompress(std::span<const uint8_t> frame, std::string_view name) {
-    const auto check = [&](bool good) {
-        if (!good)
-            throw std::runtime_error(fmt::format("module {} is damaged inside this copy of vkattn", name));
-    };
+// Returns the words that were compressed, with ids as distances.
+Spirv decompress_words(const Frame& frame, std::string_view name) {
+    const std::span<const uint8_t> data = frame.data();
     // The values that stand for errors and for a size that is not known are larger than any module.
-    const uint64_t bytes = ZSTD_getFrameContentSize(frame.data(), frame.size());
-    check(bytes != 0 && bytes <= most_bytes && bytes % sizeof(uint32_t) == 0);
-    check(ZSTD_findFrameCompressedSize(frame.data(), frame.size()) == frame.size());  // there is one frame
+    const uint64_t bytes = ZSTD_getFrameContentSize(data.data(), data.size());
+    check(bytes != 0 && bytes <= most_bytes && bytes % sizeof(uint32_t) == 0, name);
+    check(ZSTD_findFrameCompressedSize(data.data(), data.size()) == data.size(),
+          name);  // there is one frame
+    const Spirv prefix = frame.prefix != nullptr ? decompress_words(*frame.prefix, name) : Spirv{};
     Spirv words(bytes / sizeof(uint32_t));
-    const size_t result =
-        ZSTD_decompress(words.data(), bytes, frame.data(), frame.size());  // compares the checksum
+    const std::unique_ptr<ZSTD_DCtx, decltype(&ZSTD_freeDCtx)> context(ZSTD_createDCtx(), ZSTD_freeDCtx);
+    if (context == nullptr) throw std::bad_alloc();
+    ZSTD_DCtx_refPrefix(context.get(), prefix.data(), prefix.size() * sizeof(uint32_t));
+    // This compares the checksum.
+    const size_t result = ZSTD_decompressDCtx(context.get(), words.data(), bytes, data.data(), data.size());
     if (ZSTD_isError(result) != 0 && ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation)
         throw std::bad_alloc();
-    check(result == bytes && distances_to_ids(words));
+    check(result == bytes, name);
+    return words;
+}
+
+}  // namespace
+
+Spirv decompress(const Frame& frame, std::string_view name) {
+    Spirv words = decompress_words(frame, name);
+    check(distances_to_ids(words), name);
     return words;
 }
 

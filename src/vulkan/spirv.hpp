@@ -15,12 +15,14 @@ namespace vkattn::core {
 
 using Spirv = std::vector<uint32_t>;
 
-// A module as the build embeds it: the bytes of a Zstandard frame.
+// A module as the build embeds it: the bytes of a Zstandard frame. The modules of a kernel are alike, so that one of them
+// is the prefix with which another is compressed (ZSTD_CCtx_refPrefix); src/shaders.cmake says which.
 struct Frame {
     const uint64_t* words = nullptr;
     size_t bytes = 0;
+    const Frame* prefix = nullptr;
 
-    operator std::span<const uint8_t>() const { return {reinterpret_cast<const uint8_t*>(words), bytes}; }
+    std::span<const uint8_t> data() const { return {reinterpret_cast<const uint8_t*>(words), bytes}; }
 };
 
 // Every call decompresses the module again, so callers keep what they need more than once.
@@ -37,9 +39,9 @@ std::string why_no_module(const Spirv& words, const KernelInfo& kernel);
 
 // Throws std::runtime_error with the module's name if the bytes are not a whole, undamaged frame of a module. An
 // exception and no Failure, because only a damaged library can be the cause: nobody shall choose another kernel then.
-Spirv decompress(std::span<const uint8_t> frame, std::string_view name);
+Spirv decompress(const Frame& frame, std::string_view name);
 
-// The module as it lies in the library; empty if the build has left it out.
-std::span<const uint8_t> compressed_spirv(const Module& module);
+// The module as it lies in the library; without bytes if the build has left it out.
+Frame compressed_spirv(const Module& module);
 
 }  // namespace vkattn::core

@@ -1,7 +1,5 @@
 #include "own_work.hpp"
 
-#include <span>
-
 #include "test_shaders.inc"
 #include "vulkan/spirv.hpp"
 
@@ -9,7 +7,7 @@ namespace vkattn::test {
 
 namespace {
 
-std::span<const uint8_t> code_of(std::string_view name) {
+core::Frame code_of(std::string_view name) {
     if (name == "product") return code_product_f32;
     REQUIRE(name == "convert");
     return code_convert_f32;

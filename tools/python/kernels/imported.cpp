@@ -3,11 +3,10 @@
 
 namespace vkattn::core {
 
-std::span<const uint8_t> compressed_spirv(const Module& module) {
-    const uint8_t* frame = nullptr;
-    size_t bytes = 0;
-    vkattn_python_frame(&module, &frame, &bytes);
-    return {frame, bytes};
+Frame compressed_spirv(const Module& module) {
+    Frame frame;
+    vkattn_python_frame(&module, &frame);
+    return frame;
 }
 
 }  // namespace vkattn::core
