@@ -93,8 +93,8 @@ std::string text_of(const std::string& name, const Frame& frame, const std::stri
 void pack(const std::filesystem::path& module, const std::filesystem::path& output,
           const std::filesystem::path& prefix) {
     const Words before = prefix.empty() ? Words{} : with_distances(read(prefix));
-    const std::string text =
-        text_of(output.stem().string(), compress(with_distances(read(module)), before), prefix.stem().string());
+    const std::string text = text_of(output.stem().string(), compress(with_distances(read(module)), before),
+                                     prefix.stem().string());
     std::ofstream file(output, std::ios::binary);
     file << text;
     file.close();

@@ -126,18 +126,18 @@ function(vkattn_module_line output)
   set(${output} "${module}|${flags}${ids}${VKATTN_MODULE_OPTIONS}|${passes}" PARENT_SCOPE)
 endfunction()
 
-# vkattn_pack_module(SPIRV OUTPUT [PREFIX]): OUTPUT is the module as C++, by src/pack_module.cpp. That program runs while
-# building: a build for another machine takes the modules of one for this machine (VKATTN_SPIRV_FROM).
+# vkattn_pack_module(SPIRV OUTPUT [PREFIX]): OUTPUT is the module as C++, by src/pack_module.cpp. That program runs
+# while building: a build for another machine takes the modules of one for this machine (VKATTN_SPIRV_FROM).
 function(vkattn_pack_module spirv output)
   add_custom_command(OUTPUT "${output}" COMMAND vkattn_pack_module "${spirv}" "${output}" ${ARGN}
     DEPENDS "${spirv}" ${ARGN} vkattn_pack_module VERBATIM)
 endfunction()
 
 # vkattn_find_module(FOLDER OTHER): sets spirv and packed to the files of the module that was split last. What the
-# folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER: to_compile_KERNEL gets the module's line. A module is
-# compressed with one as its prefix that is like it and comes before it: a form for CPUs with the one for GPUs, one of
-# bfloat16 with that of float16, another one with the first of its kernel. Together they take 3.9 instead of 6.1 MB, and
-# one comes back in 2 instead of 0.6 ms.
+# folder OTHER of VKATTN_SPIRV_FROM lacks of them is made in FOLDER: to_compile_KERNEL gets the module's line. A module
+# is compressed with one as its prefix that is like it and comes before it: a form for CPUs with the one for GPUs, one
+# of bfloat16 with that of float16, another one with the first of its kernel. Together they take 3.9 instead of 6.1 MB,
+# and one comes back in 2 instead of 0.6 ms.
 macro(vkattn_find_module folder other)
   set(spirv "${other}/${module}.spv")
   set(packed "${other}/${module}.inc")

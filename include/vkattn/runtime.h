@@ -144,23 +144,25 @@ typedef struct VkattnRun {
     void* progress_user;
     /* In: submissions after which a call returns, for programs that must be able to stop a long run; 0: a call returns
      * when the run has ended. With a number, call again with the same struct and the same arguments until first_segment
-     * is 0. Whoever does not leaves undefined what the run was to write. Between the calls nothing is under way on the
-     * device. Scratch, if the plan needs any, has to be the caller's. */
+     * is 0. Whoever does not leaves undefined what the run was to write. Between the calls nothing of the run is under
+     * way on the device. Scratch, if the plan needs any, has to be the caller's. */
     uint32_t most_submissions;
     /* In: the segment to begin with. Out: the segment that the next call begins with; 0 if the run has ended. */
     uint32_t first_segment;
     /* In: the device begins the run when wait_semaphore has at least wait_value, and sets signal_semaphore to
-     * signal_value when it has ended; null is none. Both are of this runtime. While a run waits, nobody else can use
-     * the runtime: what it waits for has to come from elsewhere, and time_ms may count the wait. A run that fails, or
-     * that is not continued, signals nothing. */
+     * signal_value when it has ended; null is none. Both are of this runtime. While a call waits for its run, nobody
+     * else can use the runtime: what the run waits for has to come from elsewhere, and time_ms may count the wait. A
+     * run that fails, or that is not continued, signals nothing. */
     const struct VkattnSemaphore* wait_semaphore;
     uint64_t wait_value;
     const struct VkattnSemaphore* signal_semaphore;
     uint64_t signal_value;
-    /* In, boolean: the call returns when the device has been given the last submission, which signals signal_semaphore;
-     * that has to be there. Up to then tensors and plan stay as they are, and scratch, which has to be the caller's.
-     * time_ms counts the other submissions, and progress hears of those. The device does what a runtime is given in
-     * order; what waits, as reading a buffer does, waits for all that was given before. */
+    /* In, boolean: the call does not wait for the last submission of the run, which signals signal_semaphore, and there
+     * has to be one. Until that has signal_value, the caller keeps the plan, the semaphores, all tensors and the
+     * scratch, which has to be the caller's. The call waits for the earlier submissions, and so for wait_semaphore,
+     * where segments_at_once does not reach for all segments at once; time_ms and progress know of these alone. A
+     * runtime does in order what it is given: whatever waits, as reading a buffer, waits for all that was given
+     * before. */
     uint64_t asynchronous;
 } VkattnRun;
 VKATTN_RUNTIME_INIT_FUNCTION(VkattnRun, vkattn_run_init)
@@ -278,8 +280,9 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_signal(const VkattnSemaphore* s
                                                         VkattnError* error);
 
 /* Runs a plan of vkattn_plan_create, vkattn_backward_create, vkattn_combine_create or vkattn_block_map_create, and
- * waits: results may be read when the function returns. Scratch is allocated for the run where args.scratch_buffer is
- * null; who runs a plan many times may bring scratch of his own, which saves the allocation. `run` may be null.
+ * waits, unless run.asynchronous is set: results may be read when the function returns. Scratch is allocated for the run
+ * where args.scratch_buffer is null; who runs a plan many times may bring scratch of his own, which saves the
+ * allocation. `run` may be null.
  * Errors: as vkattn_cmd_forward, vkattn_cmd_backward, vkattn_cmd_combine and vkattn_cmd_block_map; INVALID_ARGUMENT
  * (run.first_segment is none of the plan's; run.wait_semaphore or run.signal_semaphore is of another runtime;
  * args.scratch_buffer is null where run.most_submissions, run.first_segment or run.asynchronous is not 0 and the plan
@@ -299,10 +302,11 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_block_map(VkattnRuntime* runt
                                                              VkattnError* error);
 
 /* Records commands into one command buffer, submits it once and waits, for what a run does not do: several plans in one
- * submission. `record` is called once, on this thread, with `user`; it must call nothing of the runtime that submits:
- * no run, no transfer, no submission, which would wait for this one for ever. It returns VKATTN_OK, or else a status,
- * with `error` filled: nothing is submitted then, and both are what vkattn_runtime_submit returns. `run` may be null.
- * Errors: INVALID_ARGUMENT (null), and those of `record`. */
+ * submission. The semaphores of `run`, and run.asynchronous, are what they are for a run; its other inputs are ignored.
+ * `record` is called once, on this thread, with `user`; it must call nothing of the runtime that submits: no run, no
+ * transfer, no submission, which would wait for this one for ever. It returns VKATTN_OK, or else a status, with `error`
+ * filled: nothing is submitted then, and both are what vkattn_runtime_submit returns. `run` may be null.
+ * Errors: INVALID_ARGUMENT (null, and for semaphores as above), and those of `record`. */
 typedef VkattnStatus (*VkattnRecord)(VkCommandBuffer command_buffer, void* user, VkattnError* error);
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, void* user,
                                                       VkattnRun* run, VkattnError* error);

@@ -322,11 +322,13 @@ VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, 
                                    VkattnError* error) {
     return ::run(runtime, run, error, [&](VkattnRun& r) {
         if (record == nullptr) refuse("record");
-        const runtime::Took took = runtime->submit([&](VkCommandBuffer commands) {
-            VkattnError failed{};
-            failed.status = record(commands, user, &failed);
-            if (failed.status != VKATTN_OK) throw Error(failed);
-        });
+        const runtime::Took took = runtime->submit(
+            [&](VkCommandBuffer commands) {
+                VkattnError failed{};
+                failed.status = record(commands, user, &failed);
+                if (failed.status != VKATTN_OK) throw Error(failed);
+            },
+            runtime::order_of(*runtime, r));
         r.time_ms = took.time_ms;
         r.record_us = took.record_us;
         r.submissions = 1;

@@ -18,25 +18,17 @@ void submit_in_pieces(VkattnRuntime& runtime, uint32_t segments, const RecordRan
     if (first != 0 && first >= segments)
         fail(VKATTN_INVALID_ARGUMENT, fmt::format("{} is none of the plan's {} segments", first, segments),
              "run.first_segment");
-    const auto check_owner = [&](const VkattnSemaphore* semaphore, const char* field) {
-        if (semaphore != nullptr && &semaphore->runtime != &runtime)
-            fail(VKATTN_INVALID_ARGUMENT, "is of another runtime", field);
-    };
-    check_owner(run.wait_semaphore, "run.wait_semaphore");
-    check_owner(run.signal_semaphore, "run.signal_semaphore");
-    if (run.asynchronous != 0 && run.signal_semaphore == nullptr)
-        fail(VKATTN_INVALID_ARGUMENT, "is null, and nothing would say when an asynchronous run has ended",
-             "run.signal_semaphore");
+    const Order whole = order_of(runtime, run);
     uint32_t at_once = std::max(run.segments_at_once, 1u);
     run.time_ms = run.record_us = 0;
     run.submissions = 0;
     do {
         const uint32_t count = std::min(at_once, segments - first);
         Order order;
-        if (first == 0) order.wait = {run.wait_semaphore, run.wait_value};
+        if (first == 0) order.wait = whole.wait;
         if (first + count >= segments) {
-            order.signal = {run.signal_semaphore, run.signal_value};
-            order.is_waited_for = run.asynchronous == 0;
+            order.signal = whole.signal;
+            order.is_waited_for = whole.is_waited_for;
         }
         const Took took = runtime.submit([&](VkCommandBuffer c) { record(c, first, count); }, order);
         run.time_ms += took.time_ms;
@@ -89,6 +81,21 @@ class WithScratch {
 };
 
 }  // namespace
+
+Order order_of(const VkattnRuntime& runtime, const VkattnRun& run) {
+    const auto check_owner = [&](const VkattnSemaphore* semaphore, const char* field) {
+        if (semaphore != nullptr && &semaphore->runtime != &runtime)
+            fail(VKATTN_INVALID_ARGUMENT, "is of another runtime", field);
+    };
+    check_owner(run.wait_semaphore, "run.wait_semaphore");
+    check_owner(run.signal_semaphore, "run.signal_semaphore");
+    if (run.asynchronous != 0 && run.signal_semaphore == nullptr)
+        fail(VKATTN_INVALID_ARGUMENT, "is null, and nothing would say when an asynchronous run has ended",
+             "run.signal_semaphore");
+    return {{run.wait_semaphore, run.wait_value},
+            {run.signal_semaphore, run.signal_value},
+            run.asynchronous == 0};
+}
 
 void run_forward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,
                  VkattnRun& run) {

@@ -148,10 +148,9 @@ void VkattnRuntime::make_device(const Options& options, const Requirements& requ
     handles.device = device->handle;
     handles.queue = queue;
     handles.queue_family = family;
-    const VkCommandPoolCreateInfo pool_info{VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, nullptr,
-                                            VK_COMMAND_POOL_CREATE_TRANSIENT_BIT |
-                                                VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
-                                            family};
+    const VkCommandPoolCreateInfo pool_info{
+        VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO, nullptr,
+        VK_COMMAND_POOL_CREATE_TRANSIENT_BIT | VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT, family};
     pool = {device->handle, vk.vkCreateCommandPool, vk.vkDestroyCommandPool, pool_info,
             "vk::raii::Device::createCommandPool"};
     const VkQueryPoolCreateInfo queries_info{

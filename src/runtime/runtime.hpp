@@ -51,8 +51,10 @@ struct Sharing {
 struct InFlight {
     InFlight(const Device& device, VkCommandPool pool);
     InFlight(InFlight&& other) noexcept
-        : fence(std::move(other.fence)), commands(std::exchange(other.commands, VK_NULL_HANDLE)),
-          device_(other.device_), pool_(other.pool_) {}
+        : fence(std::move(other.fence)),
+          commands(std::exchange(other.commands, VK_NULL_HANDLE)),
+          device_(other.device_),
+          pool_(other.pool_) {}
     ~InFlight();
 
     Owned<VkFence> fence;
@@ -81,7 +83,8 @@ struct VkattnRuntime {
     VkattnRuntime& operator=(const VkattnRuntime&) = delete;
     ~VkattnRuntime();
 
-    // Records, submits, and waits for it and for all that was submitted before. The caller of submit_locked holds the mutex.
+    // Records, submits, and waits for it and for all that was submitted before. The caller of submit_locked holds the
+    // mutex.
     vkattn::runtime::Took submit(const vkattn::runtime::Record& record,
                                  const vkattn::runtime::Order& order = {});
     vkattn::runtime::Took submit_locked(const vkattn::runtime::Record& record,
@@ -134,7 +137,6 @@ struct VkattnRuntime {
     void finish_oldest();
     void wait_for(VkFence fence);
 
-    static constexpr size_t most_under_way = 16;
     std::deque<vkattn::runtime::InFlight> under_way;  // in the order of their submission
     std::vector<vkattn::runtime::InFlight> at_rest;
 };
@@ -177,6 +179,9 @@ struct SharedMemory {
     uint64_t size_bytes;
 };
 SharedMemory export_memory(const VkattnBuffer& buffer);
+
+// The order that a run of this runtime asks for. Throws what run.wait_semaphore and its neighbours are refused for.
+Order order_of(const VkattnRuntime& runtime, const VkattnRun& run);
 
 // See vkattn_runtime_run_forward and the functions behind it.
 void run_forward(VkattnRuntime& runtime, const VkattnPlan* plan, const VkattnForwardArgs* args,

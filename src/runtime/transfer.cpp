@@ -189,7 +189,8 @@ Took VkattnRuntime::submit_locked(const Record& record, const Order& order) {
 
 // Nothing that commands use may be freed before they have ended, so a wait that fails is not the last one. Memory that
 // has run out may come back; a device that is lost uses nothing any more. A thread that sleeps hears of the end late,
-// on an H200 120 to 220 us after it, so that for a while it asks instead; a CPU has other work to do then.
+// on an H200 120 to 220 us after it, so that for a while it asks instead. Others who submit wait as they would otherwise. A
+// CPU has other work to do then.
 void VkattnRuntime::wait_for(VkFence fence) {
     using Clock = std::chrono::steady_clock;
     constexpr auto asked_for = std::chrono::milliseconds(1);
@@ -216,13 +217,10 @@ void VkattnRuntime::wait_for(VkFence fence) {
 // fence and to destroy it takes 250 to 500 us on an H200 (driver 580.159), more than all else of a short run.
 InFlight VkattnRuntime::take_in_flight() {
     const DeviceFunctions& vk = device->vk;
-    while (!under_way.empty()) {
-        const VkFence oldest = *under_way.front().fence;
-        if (under_way.size() < most_under_way &&
-            vk.vkWaitForFences(device->handle, 1, &oldest, VK_TRUE, 0) == VK_TIMEOUT)
-            break;
-        finish_oldest();
-    }
+    const auto is_busy = [&](const InFlight& i) {
+        return vk.vkWaitForFences(device->handle, 1, &*i.fence, VK_TRUE, 0) == VK_TIMEOUT;
+    };
+    while (!under_way.empty() && !is_busy(under_way.front())) finish_oldest();
     if (at_rest.empty()) return InFlight(*device, *pool);
     InFlight taken = std::move(at_rest.back());
     at_rest.pop_back();
@@ -230,7 +228,7 @@ InFlight VkattnRuntime::take_in_flight() {
     return taken;
 }
 
-// What has failed is found by whoever waits next: a fence that cannot be waited for is not used again.
+// If the wait throws, fence and command buffer are destroyed: by then the device is idle, or lost.
 void VkattnRuntime::finish_oldest() {
     InFlight oldest = std::move(under_way.front());
     under_way.pop_front();
@@ -256,10 +254,11 @@ Took VkattnRuntime::execute(const Record& record, const Order& order) {
     record(c);
     took.record_us = 1e3 * milliseconds(Clock::now() - start);
     if (is_timed) vk.vkCmdWriteTimestamp(c, VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, *queries, 1);
-    // Whatever the recording wrote may be read by a copy or by the host afterwards.
+    // Whatever the recording wrote may be read afterwards, by a copy or by the host, and written again, as scratch is
+    // by the next of several asynchronous runs.
     device->barrier(c, {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT, VK_ACCESS_MEMORY_WRITE_BIT},
                     {VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT,
-                     VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_HOST_READ_BIT});
+                     VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT | VK_ACCESS_HOST_READ_BIT});
     require(vk.vkEndCommandBuffer(c), "vk::raii::CommandBuffer::end");
     const auto begin = Clock::now();
     const VkFence fence = *used.fence;

@@ -15,8 +15,8 @@ namespace vkattn::core {
 
 using Spirv = std::vector<uint32_t>;
 
-// A module as the build embeds it: the bytes of a Zstandard frame. The modules of a kernel are alike, so that one of them
-// is the prefix with which another is compressed (ZSTD_CCtx_refPrefix); src/shaders.cmake says which.
+// A module as the build embeds it: the bytes of a Zstandard frame. The modules of a kernel are alike, so that one of
+// them is the prefix with which another is compressed (ZSTD_CCtx_refPrefix); src/shaders.cmake says which.
 struct Frame {
     const uint64_t* words = nullptr;
     size_t bytes = 0;

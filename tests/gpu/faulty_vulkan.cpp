@@ -267,23 +267,22 @@ struct FaultyVulkan::Hooks {
                                       VkFence fence) {
         const InDriver outside;
         const VkResult r = Hook<Of_vkQueueSubmit>::call(queue, count, infos, fence);
-        if (r == VK_SUCCESS) active->pending_ = true;
+        if (r == VK_SUCCESS) active->pending_++;
         return r;
     }
     static VkResult VKAPI_CALL wait_for_fences(VkDevice device, uint32_t count, const VkFence* fences,
                                                VkBool32 all, uint64_t timeout) {
         const InDriver outside;
         // How often the runtime asks without waiting is different from run to run: that is not counted.
-        const VkResult r = timeout == 0
-                               ? Of_vkWaitForFences::real(device, count, fences, all, 0)
-                               : Hook<Of_vkWaitForFences>::call(device, count, fences, all, timeout);
-        if (r == VK_SUCCESS) active->pending_ = false;
+        const VkResult r = timeout == 0 ? Of_vkWaitForFences::real(device, count, fences, all, 0)
+                                        : Hook<Of_vkWaitForFences>::call(device, count, fences, all, timeout);
+        if (r == VK_SUCCESS) active->pending_ -= count;
         return r;
     }
     static VkResult VKAPI_CALL wait_idle(VkDevice device) {
         const InDriver outside;
         const VkResult r = Hook<Of_vkDeviceWaitIdle>::call(device);
-        if (r == VK_SUCCESS) active->pending_ = false;
+        if (r == VK_SUCCESS) active->pending_ = 0;
         return r;
     }
 
@@ -421,8 +420,8 @@ VkResult FaultyVulkan::next_result(const char* function) {
 }
 
 void FaultyVulkan::wait() {
-    if (pending_) Of_vkDeviceWaitIdle::real(device_);
-    pending_ = false;
+    if (pending_ != 0) Of_vkDeviceWaitIdle::real(device_);
+    pending_ = 0;
 }
 
 void FaultyVulkan::created(std::type_index type, const void* handle) {
@@ -430,7 +429,7 @@ void FaultyVulkan::created(std::type_index type, const void* handle) {
 }
 
 void FaultyVulkan::destroyed(std::type_index type, const void* handle) {
-    if (pending_) wrong.push_back(fmt::format("{} is destroyed while the device uses it", type.name()));
+    if (pending_ != 0) wrong.push_back(fmt::format("{} is destroyed while the device uses it", type.name()));
     wait();
     const auto found = alive_.find({type, handle});
     if (found == alive_.end())

@@ -20,7 +20,7 @@ struct Memory {
     size_t size;
 };
 
-int fake_imports, fake_mapped, fake_synchronized, fake_depth, fake_fails;
+int fake_imports, fake_mapped, fake_synchronized, fake_depth, fake_fails;  // it fails to import (1), or to map (2)
 
 int cuInit(unsigned flags) { return flags; }
 int cuGetErrorString(int result, const char** text) {
@@ -41,23 +41,26 @@ int cuCtxSynchronize(void) { return fake_synchronized++, fake_depth > 0 ? 0 : in
 
 int cuImportExternalMemory(struct Memory** memory, const struct Handle* handle) {
     if (fake_depth <= 0 || handle->type != 1 || handle->flags != 1) return invalid_value;
+    if (fake_fails == 1) return out_of_memory;
     struct Memory* made = malloc(sizeof *made);
     made->size = handle->size;
     made->address = mmap(NULL, made->size, PROT_READ | PROT_WRITE, MAP_SHARED, (int)handle->fd[0], 0);
-    close((int)handle->fd[0]);
     if (made->address == MAP_FAILED) return invalid_value;
+    close((int)handle->fd[0]);
     *memory = made;
     fake_imports++;
     return 0;
 }
 int cuExternalMemoryGetMappedBuffer(uint64_t* address, struct Memory* memory, const uint64_t* offset_and_size) {
-    if (fake_fails) return out_of_memory;
+    if (fake_fails == 2) return out_of_memory;
     if (offset_and_size[0] != 0 || offset_and_size[1] != memory->size) return invalid_value;
     *address = (uint64_t)memory->address;
     fake_mapped++;
     return 0;
 }
 int cuMemFree_v2(uint64_t address) { return fake_mapped--, address ? 0 : invalid_value; }
+// Semaphores are the test's business: it stands in their place in Python.
+int cuImportExternalSemaphore(void** semaphore, const void* handle) { return *semaphore = 0, handle == NULL; }
 int cuDestroyExternalMemory(struct Memory* memory) {
     munmap(memory->address, memory->size);
     free(memory);

@@ -1,4 +1,4 @@
-"""Arrays whose memory CUDA has, too: with CUDA's driver in the place of a small one, and on a GPU with PyTorch."""
+"""Arrays whose memory CUDA has, too: with a small driver in the place of CUDA's, and on a GPU with PyTorch."""
 
 import importlib.util
 import os
@@ -19,9 +19,11 @@ if importlib.util.find_spec("torch") is not None:
 else:
     HAS_CUDA = False
 
-WITHOUT_CUDA = """
-import ctypes, gc, numpy as np, vkattn
+WITH_FAKE_CUDA = """
+import ctypes, gc, os, numpy as np, vkattn
 from vkattn import _cuda
+from vkattn._buffers import BufferKind
+from vkattn._library import library
 from vkattn._device import session_of
 _cuda.LIBRARY = LIBRARY
 x = np.random.default_rng(3).standard_normal((1, 2, 33, 16)).astype(np.float32)
@@ -60,21 +62,96 @@ address = out.__cuda_array_interface__["data"][0]
 del out
 again = vkattn.empty(x.shape)
 assert again.__cuda_array_interface__["data"][0] == address and count("mapped") == 2
-session.most_spare_bytes = 0
 del whole, part, again, lse
 gc.collect()
 session.destroy_spare_buffers()
 assert (count("imports"), count("mapped"), count("depth")) == (0, 0, 0)
 
-# A mapping that fails leaves nothing.
-ctypes.c_int.in_dll(fake, "fake_fails").value = 1
-try:
-    vkattn.array(x).__cuda_array_interface__
-    raise SystemExit("no MemoryError")
-except MemoryError as error:
-    assert "out of memory" in str(error), error
-assert (count("imports"), count("mapped"), count("depth")) == (0, 0, 0)
+# What fails leaves nothing.
+fails = ctypes.c_int.in_dll(fake, "fake_fails")
+open_files = len(os.listdir("/proc/self/fd"))
+for fails.value in (1, 2):
+    try:
+        vkattn.array(x).__cuda_array_interface__
+        raise SystemExit("no MemoryError")
+    except MemoryError as error:
+        assert "out of memory" in str(error), error
+    assert (count("imports"), count("mapped"), count("depth")) == (0, 0, 0)
+fails.value = 0
+session.destroy_spare_buffers()
+assert len(os.listdir("/proc/self/fd")) == open_files
 assert vkattn.empty((0, 4)).__cuda_array_interface__["data"] == (0, False)
+
+# Buffers take each other's place if they are of one kind: sizes that are nearly alike, and the same stream. What lies
+# longest goes first.
+cuda = session.cuda()
+assert BufferKind.shared(1_100_000, 0) == BufferKind.shared(1_150_000, 0) != BufferKind.shared(1_100_000, 1)
+assert all(n <= BufferKind.shared(n, 0).size_bytes <= n + max(256, n // 8) for n in range(1, 5000))
+with cuda.ordered_by(7):
+    first = vkattn.empty((1000,))
+    handle = first._buffer.handle.value
+    del first
+    with cuda.ordered_by(8):
+        assert vkattn.empty((1000,))._buffer.handle.value != handle
+    assert vkattn.empty((999,))._buffer.handle.value == handle
+    kept = [vkattn.empty((1000 + 300 * n,)) for n in range(session.spares.most + 20)]
+    del kept
+    again = vkattn.empty((1000 + 300 * (session.spares.most + 19),))
+    assert len(session.spares._order) <= session.spares.most
+
+# In the order of a stream a run waits for the stream and the stream for the run, with values that only grow. CUDA's
+# side is done at once here.
+calls, real = [], cuda._driver.call
+def call(name, *arguments):
+    if "Semaphores" not in name:
+        return real(name, *arguments)
+    value, stream = arguments[1]._obj.value, arguments[3].value
+    semaphore, = [s for s in made if s._stream is arguments[3]]
+    if "Signal" in name:
+        library().call("vkattn_semaphore_signal", semaphore._own, value)
+    calls.append((name[2:8], stream, value))
+made, bound = [], library().call
+class Semaphore(_cuda._Semaphore):
+    def __init__(self, *arguments):
+        made.append(self)
+        super().__init__(*arguments)
+def exports(name, *arguments):
+    if name == "vkattn_semaphore_export":
+        arguments[1]._obj.value = os.open("/dev/null", os.O_RDONLY)
+    else:
+        bound(name, *arguments)
+_cuda._Semaphore, cuda._driver.call, library().call = Semaphore, call, exports
+q = vkattn.array(x)
+right = vkattn.attention(x, x, x, num_splits=2)[0]
+for stream in (7, 8, 7):
+    with cuda.ordered_by(stream):
+        outs = [vkattn.attention(q, q, q, num_splits=2)[0] for _ in range(20)]
+    for out in outs:
+        out._buffer.write(0, 0)
+        np.testing.assert_allclose(out.numpy(), right, atol=1e-6)
+per_stream = {s: [(n, v) for n, of, v in calls if of == s] for s in (7, 8)}
+for stream, count_of in ((7, 40), (8, 20)):
+    wanted = [pair for n in range(count_of) for pair in (("Signal", 2 * n + 1), ("WaitEx", 2 * n + 2))]
+    assert per_stream[stream] == wanted, per_stream[stream]
+calls.clear()
+class Stop(BaseException):
+    pass
+def stop(name, *arguments):
+    if "Wait" in name:
+        raise Stop
+    return call(name, *arguments)
+cuda._driver.call = stop
+with cuda.ordered_by(7):
+    try:
+        vkattn.attention(q, q, q)
+        raise SystemExit("not stopped")
+    except Stop:
+        passed = ctypes.c_int()
+        bound("vkattn_semaphore_wait", made[0]._own, 82, 0, ctypes.byref(passed))
+        assert passed.value == 1, "the run has ended when the caller hears of it"
+    cuda._driver.call = call
+    np.testing.assert_allclose(vkattn.attention(q, q, q)[0].numpy(), right, atol=1e-6)
+assert calls[-2:] == [("Signal", 7, 83), ("WaitEx", 7, 84)], calls
 print("right")
 """
 
@@ -82,7 +159,8 @@ print("right")
 class Fake(unittest.TestCase):
     def run_with(self, code, uuid):
         drivers = os.environ["VKATTN_TEST_DRIVERS"].split(":")
-        environment = {**os.environ, "FAKE_CUDA_UUID": uuid, "VK_DRIVER_FILES": drivers[-1], "VK_ICD_FILENAMES": drivers[-1]}
+        environment = {**os.environ, "FAKE_CUDA_UUID": uuid}
+        environment.update({name: drivers[-1] for name in ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")})
         environment.pop("VKATTN_DEVICE", None)
         return subprocess.run([sys.executable, "-B", "-c", code], env=environment, capture_output=True, text=True,
                               check=False)
@@ -93,9 +171,9 @@ class Fake(unittest.TestCase):
         self.assertEqual(asked.returncode, 0, asked.stderr)
         with tempfile.TemporaryDirectory() as folder:
             library = Path(folder, "libfake_cuda.so")
-            subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library,
-                            Path(__file__).with_name("fake_cuda.c")], check=True)
-            code = f"LIBRARY = {str(library)!r}\n" + WITHOUT_CUDA
+            subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o",
+                            library, Path(__file__).with_name("fake_cuda.c")], check=True)
+            code = f"LIBRARY = {str(library)!r}\n" + WITH_FAKE_CUDA
             done = self.run_with(code, asked.stdout.strip())
             self.assertEqual((done.returncode, done.stdout), (0, "right\n"), done.stderr)
 
@@ -139,6 +217,39 @@ class Cuda(unittest.TestCase):
             del tensor
             vkattn.array(-x)
             self.assertTrue((array.numpy() == x[1:]).all())
+
+    def test_strides(self):
+        """What is the same along an axis, and axes of one element, are what they are in PyTorch."""
+        session = vkattn.array(torch.ones(1, device="cuda"))._buffer.session
+        whole = torch.randn(3, 4, 5, 8, device="cuda")
+        for tensor in (whole[:1, :1].expand(2, 6, 5, 8), whole[:, :1].expand(3, 2, 5, 8), whole[:, :, :, :1],
+                       whole[:, :, :1].expand(3, 4, 7, 8), whole.transpose(1, 2), whole[:1, ::3, :1], whole[..., ::2],
+                       whole.as_strided((1, 4, 5, 8), (1, 40, 8, 1)), whole[0, 0, 0, 0], whole[:0],
+                       whole[0, 0, 0].expand(3, 4, 5, 8), whole.bfloat16()[:, :1].expand(3, 2, 5, 8), whole > 0):
+            wanted = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+            array = vkattn.array(tensor)
+            self.assertIs(array._buffer.session, session)
+            got = array.numpy().view(np.int16) if tensor.dtype == torch.bfloat16 else array.numpy()
+            np.testing.assert_array_equal(got, wanted.cpu().numpy())
+        q = whole[:, :1].expand(3, 4, 5, 8)
+        out = vkattn.torch.scaled_dot_product_attention(q, whole[:1], whole[:1], torch.randn(1, 1, 5, 5, device="cuda"))
+        self.assertEqual(out.shape, q.shape)
+        leaf = whole.clone().requires_grad_()
+        vkattn.torch.attention(leaf, leaf, leaf).sum(1).square().sum().backward()
+        self.assertTrue(bool(leaf.grad.isfinite().all()))
+
+    def test_gradients_stay_with_their_tensors(self):
+        x = torch.randn(1, 2, 65, 32, device="cuda")
+        sinks = torch.randn(2, requires_grad=True)  # on the CPU
+        vkattn.torch.attention(x, x, x, sinks=sinks).sum().backward()
+        self.assertEqual(sinks.grad.device.type, "cpu")
+
+    def test_graphs(self):
+        """torch.compile leaves vkattn's calls out of its CUDA graphs."""
+        x = torch.randn(1, 2, 65, 32, device="cuda")
+        call = torch.compile(lambda x: vkattn.torch.attention(2 * x, x, x) * 2, mode="reduce-overhead")
+        for _ in range(4):
+            torch.testing.assert_close(call(x), vkattn.torch.attention(2 * x, x, x) * 2, rtol=1e-5, atol=1e-5)
 
     def test_streams(self):
         """A call begins when the stream has come to it, and what follows in the stream sees the results."""

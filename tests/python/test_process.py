@@ -117,15 +117,15 @@ class Process(unittest.TestCase):
         self.assertEqual(len({x._memory() for x in kept + more}), 8)
         for n, x in enumerate(kept):
             self.assertTrue((x.numpy() == n).all())
-        before = session._spare_bytes
-        large = vkattn.empty((session.most_spare_bytes // 4 + 1,))
+        before = session.spares._bytes
+        large = vkattn.empty((session.spares.most_bytes // 4 + 1,))
         del large
         gc.collect()
-        self.assertEqual(session._spare_bytes, before)
+        self.assertEqual(session.spares._bytes, before)
         del more
         gc.collect()
         session.destroy_spare_buffers()
-        self.assertEqual((session._spare_bytes, session._spare_count), (0, 0))
+        self.assertEqual((session.spares._bytes, len(session.spares._order)), (0, 0))
 
     def test_interrupt(self):
         """Ctrl-C ends a call that has run for a moment and would run for seconds, and the next one is right."""

@@ -2,12 +2,14 @@
 
 import math
 import operator
+import sys
 from typing import Optional
 
 import numpy as np
 
 from . import _abi
-from ._device import Buffer, NoBuffer, session_of
+from ._buffers import Buffer, NoBuffer
+from ._device import session_of
 
 _BFLOAT16: Optional[np.dtype] = None  # then dtype="bfloat16" takes arrays of uint16 or of two bytes, "V2"
 try:
@@ -172,9 +174,10 @@ class Array:
     def __cuda_array_interface__(self):
         """The memory as CUDA sees it: AttributeError where CUDA does not have the device."""
         try:
-            address = self._buffer.cuda_address() + self._offset if self.size else 0
+            self._buffer.session.cuda()
         except NotImplementedError as error:
             raise AttributeError(str(error)) from None
+        address = self._buffer.cuda_address() + self._offset if self.size else 0
         kind = self.dtype.str if self.dtype.kind in "biuf" else f"<u{self.dtype.itemsize}"
         return {"shape": self.shape, "typestr": kind, "data": (address, False), "version": 3, "strides": self.strides}
 
@@ -210,7 +213,8 @@ def _dense(shape, item_bytes):
 
 def _is_cuda(value):
     """If it is a torch tensor in CUDA's memory."""
-    return type(value).__module__.split(".")[0] == "torch" and value.is_cuda
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor) and value.is_cuda
 
 
 def as_host_array(value, name):
@@ -261,8 +265,10 @@ def array(value, device=None):
             return array(value.numpy(), device)
         return value
     if _is_cuda(value):
-        from ._torch_cuda import array_of, session_for
-        return array_of(value, session_for(value.device, device))
+        from ._torch_cuda import array_of, in_stream_of, session_for
+        session = session_for(value.device, device)
+        with in_stream_of(value, session):
+            return array_of(value, session)
     return upload(session_of(device), as_host_array(value, "value"))
 
 

@@ -12,7 +12,8 @@ import numpy as np
 
 from . import _abi
 from ._arrays import Array, Tensors, as_host_array, dtype_of
-from ._device import NativePlan, NoBuffer, session_of
+from ._buffers import NoBuffer
+from ._device import NativePlan, session_of
 from ._library import library
 
 _LAYOUTS = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}

@@ -1,12 +1,13 @@
 """The memory of Arrays as CUDA sees it.
 
-A device exports the memory of a buffer by a file descriptor, and CUDA maps it: cuImportExternalMemory of the CUDA driver
-API, section "External Resource Interoperability". All of this happens in CUDA's primary context of the device, which is
-the one of PyTorch and of CUDA's runtime.
+A device exports the memory of a buffer by a file descriptor, and CUDA maps it: cuImportExternalMemory of the CUDA
+driver API, section "External Resource Interoperability". All of this happens in CUDA's primary context of the device,
+which is the one of PyTorch and of CUDA's runtime.
 """
 
 import contextlib
 import ctypes
+import os
 import threading
 import weakref
 
@@ -45,7 +46,10 @@ class _Driver:
             self._library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise NotImplementedError(f"there is no CUDA driver: {error}") from None
-        self.call("cuInit", 0)
+        try:
+            self.call("cuInit", 0)
+        except RuntimeError as error:  # there is no device, or CUDA_VISIBLE_DEVICES hides them all
+            raise NotImplementedError(f"CUDA has no device: {error}") from None
 
     def call(self, name, *arguments):
         """Calls a function that returns a CUresult."""
@@ -104,10 +108,14 @@ class Cuda:
         self._driver.call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
         self.memory_bytes = total.value
         self.torch_device = f"cuda:{self.ordinal}"
-        self._lock = threading.Lock()
+        self._lock = session.lock
         self._mapped = {}  # address in CUDA and CUexternalMemory by the buffer's handle
+        self._has_semaphores = True
         self._semaphores = {}  # by stream, those that no thread uses now
         self._thread = threading.local()
+        self._drained = ctypes.c_void_p()  # a buffer, to wait for what the device was given before
+        library().call("vkattn_buffer_create", session.runtime, 4, ctypes.byref(self._drained))
+        session.add(self._drained)
         self.buffers = weakref.WeakValueDictionary()  # by the address of a tensor's storage
 
     @contextlib.contextmanager
@@ -132,8 +140,8 @@ class Cuda:
         memory, address = ctypes.c_void_p(), _u64()
         about = _MemoryHandle(_OPAQUE_FD, (_u64 * 2)(fd.value), size.value, _DEDICATED)
         with self._current() as call:
-            # From here on the file descriptor is CUDA's.
-            call("cuImportExternalMemory", ctypes.byref(memory), ctypes.byref(about))
+            with _owning(fd):
+                call("cuImportExternalMemory", ctypes.byref(memory), ctypes.byref(about))
             try:
                 call("cuExternalMemoryGetMappedBuffer", ctypes.byref(address), memory,
                      ctypes.byref(_MemoryBuffer(0, size.value)))
@@ -142,15 +150,15 @@ class Cuda:
                 raise
         return address.value, memory
 
-    def release(self, handle):
-        """Before an object of the session is destroyed: nobody uses it any more, and CUDA does not map it."""
+    def release(self, handles):
+        """Before objects of the session are destroyed: nobody uses them any more, and CUDA does not map them."""
         self.synchronize()
-        with self._lock:
+        for handle in handles:
             found = self._mapped.pop(handle.value, None)
-        if found is not None:
-            with self._current() as call:
-                call("cuMemFree_v2", _u64(found[0]))
-                call("cuDestroyExternalMemory", found[1])
+            if found is not None:
+                with self._current() as call:
+                    call("cuMemFree_v2", _u64(found[0]))
+                    call("cuDestroyExternalMemory", found[1])
 
     def synchronize(self):
         """Waits for all that CUDA does on the device."""
@@ -186,9 +194,9 @@ class Cuda:
             yield
             semaphore.wait()
         except BaseException:
-            # Nothing of what may have been submitted is under way when the caller hears of it.
+            # What may have been submitted has ended before the caller hears of it.
             self.synchronize()
-            self._session.drain()
+            library().call("vkattn_buffer_fill", self._drained, 0)
             raise
         finally:
             with self._lock:
@@ -198,12 +206,23 @@ class Cuda:
         """One of the stream's that no other thread uses now; None where the device exports none."""
         with self._lock:
             spare = self._semaphores.setdefault(stream, [])
-            if spare:
-                return spare.pop()
-        try:
-            return _Semaphore(self._session, stream, self._driver.call, self._current)
-        except NotImplementedError:
-            return None
+            if spare or not self._has_semaphores:
+                return spare.pop() if spare else None
+            try:
+                return _Semaphore(self._session, stream, self._driver.call, self._current)
+            except NotImplementedError:
+                self._has_semaphores = False
+                return None
+
+
+@contextlib.contextmanager
+def _owning(fd):
+    """CUDA takes over a file descriptor if it has imported it."""
+    try:
+        yield
+    except BaseException:
+        os.close(fd.value)
+        raise
 
 
 class _Semaphore:
@@ -217,22 +236,26 @@ class _Semaphore:
         self._stream, self._current, self._value = ctypes.c_void_p(stream), current, 0
         self._own, self._imported = ctypes.c_void_p(), ctypes.c_void_p()
         library().call("vkattn_semaphore_create", session.runtime, 0, ctypes.byref(self._own))
+        try:
+            fd = ctypes.c_int()
+            library().call("vkattn_semaphore_export", self._own, ctypes.byref(fd))
+            with current(), _owning(fd):
+                call("cuImportExternalSemaphore", ctypes.byref(self._imported),
+                     ctypes.byref(_SemaphoreHandle(_TIMELINE_FD, (_u64 * 2)(fd.value))))
+        except BaseException:
+            library().vkattn_semaphore_destroy(self._own)
+            raise
         session.add(self._own)
-        fd = ctypes.c_int()
-        library().call("vkattn_semaphore_export", self._own, ctypes.byref(fd))
-        with current():
-            call("cuImportExternalSemaphore", ctypes.byref(self._imported),
-                 ctypes.byref(_SemaphoreHandle(_TIMELINE_FD, (_u64 * 2)(fd.value))))
 
     def signal(self, run):
         """Lets the run wait for what is in the stream now, and end by itself."""
+        self._value += 2  # before anything can fail, because no value may come twice
+        run.wait_semaphore, run.wait_value = self._own.value, self._value - 1
+        run.signal_semaphore, run.signal_value = self._own.value, self._value
+        run.asynchronous = 1
         with self._current() as call:
             call("cuSignalExternalSemaphoresAsync", ctypes.byref(self._imported),
-                 ctypes.byref(_SemaphoreSignal(self._value + 1)), 1, self._stream)
-        run.wait_semaphore, run.wait_value = self._own.value, self._value + 1
-        run.signal_semaphore, run.signal_value = self._own.value, self._value + 2
-        run.asynchronous = 1
-        self._value += 2
+                 ctypes.byref(_SemaphoreSignal(run.wait_value)), 1, self._stream)
 
     def wait(self):
         """Lets what the stream is given from now on wait for the run."""

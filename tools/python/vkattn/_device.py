@@ -6,11 +6,12 @@ import threading
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Dict, NamedTuple, Optional
+from typing import Dict
 
 import numpy as np
 
 from . import _abi
+from ._buffers import BufferKind, SpareBuffers
 from ._cuda import Cuda
 from ._library import DeviceError, library
 
@@ -59,50 +60,6 @@ def devices():
     return [_device_of(info) for info in infos]
 
 
-class Buffer:
-    """Device memory. It goes back to its session when nobody has it any more."""
-
-    def __init__(self, session, size_bytes):
-        self.session = session
-        self.size_bytes = size_bytes
-        kind = session.kind_of(size_bytes)
-        self.handle, self.address = session.create_buffer(kind)
-        weakref.finalize(self, session.spare_buffer, kind, self.handle, self.address).atexit = False
-
-    def cuda_address(self):
-        """Where CUDA sees the memory. NotImplementedError, which says why, where it does not."""
-        return self.session.cuda().address(self.handle)
-
-    def write(self, address, size_bytes, offset=0):
-        """Copies from the host's memory."""
-        self.session.wait_for_cuda()
-        if size_bytes:
-            library().call("vkattn_buffer_write", self.handle, offset, address, size_bytes)
-
-    def read(self, address, size_bytes, offset=0):
-        """Copies to the host's memory."""
-        self.session.wait_for_cuda()
-        if size_bytes:
-            library().call("vkattn_buffer_read", self.handle, offset, address, size_bytes)
-
-
-class NoBuffer:
-    """The place of data in Arrays that stand for a shape alone."""
-
-    address = 0
-
-    def __init__(self, session):
-        self.session = session
-
-
-class BufferKind(NamedTuple):
-    """What buffers have in common that can take each other's place."""
-
-    size_bytes: int
-    is_shared: bool = False  # with CUDA, by an exportable buffer
-    stream: Optional[int] = None  # of CUDA, whose order sees to it that what reads the last owner's data is done
-
-
 class NativePlan:
     """A plan of the library, of whatever pass."""
 
@@ -127,22 +84,21 @@ class NativePlan:
 class Session:
     """An open device: its runtime, the plans that were made last, and buffers that nobody has any more.
 
-    Small buffers are kept for the next of their size, because otherwise most of a short call's time on the host goes
-    into making what it returns. A call has ended when it returns, so that the device uses nothing that was let go.
+    Buffers are kept for the next of their kind, because otherwise most of a short call's time on the host goes into
+    making what it returns. What is let go is not in use: a call has ended when it returns, or it is in the order of a
+    CUDA stream (`Cuda.ordered_by`), and then the next owner is in that order, too, or waits for the stream.
     """
 
     most_plans = 256
-    most_spare_bytes = 64 << 20  # of all spare buffers together
-    most_spare = 256
 
     def __init__(self, device):
         lib = library()
         self._forks = _forks
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # of what is here, and of what Cuda has
         self._plans = OrderedDict()
         self._live = {}
-        self._spare = {}  # handles and addresses by kind
-        self._spare_bytes = self._spare_count = 0
+        self.spares = SpareBuffers()
+        self._let_go = []  # functions and handles of what CUDA's streams may still use
         self.runtime = ctypes.c_void_p()
         options = lib.made(_abi.VkattnRuntimeOptions)
         options.device = device.encode() if device else None
@@ -163,76 +119,94 @@ class Session:
 
     def add(self, handle):
         """Remembers an object that has to go before the runtime."""
-        with self._lock:
+        with self.lock:
             self._live[handle.value] = handle
 
     def kind_of(self, size_bytes):
         """The kind of buffer that an Array of this size has now."""
-        return BufferKind(size_bytes, self.is_shared and size_bytes > 0,
-                          self._cuda.stream if self._cuda is not None else None)
+        if not self.is_shared or not size_bytes:
+            return BufferKind(size_bytes)
+        return BufferKind.shared(size_bytes, self._cuda.stream if self._cuda is not None else None)
 
     def create_buffer(self, kind):
         """A buffer's handle and its address."""
         self.check()
-        with self._lock:
-            spare = self._spare.get(kind)
-            if spare:
-                self._spare_bytes -= kind.size_bytes
-                self._spare_count -= 1
-                return spare.pop()
-        function = "vkattn_buffer_create_exportable" if kind.is_shared else "vkattn_buffer_create"
-        handle = ctypes.c_void_p()
+        with self.lock:
+            self._destroy_excess()
+            spare = self.spares.take(kind)
+        if spare is not None:
+            if kind.is_shared and kind.stream is None:
+                self.wait_for_cuda()  # any stream may have used it
+            return spare
         try:
-            library().call(function, self.runtime, kind.size_bytes, ctypes.byref(handle))
+            return self._make_buffer(kind)
         except MemoryError:
-            self.destroy_spare_buffers()
-            library().call(function, self.runtime, kind.size_bytes, ctypes.byref(handle))
+            pass  # and what the first try has is let go before the second
+        self.destroy_spare_buffers()
+        return self._make_buffer(kind)
+
+    def _make_buffer(self, kind):
+        handle = ctypes.c_void_p()
+        if kind.is_shared and self.is_shared:
+            try:
+                library().call("vkattn_buffer_create_exportable", self.runtime, kind.size_bytes, ctypes.byref(handle))
+            except NotImplementedError:
+                self.is_shared = False  # this driver exports no memory
+        if not handle.value:
+            library().call("vkattn_buffer_create", self.runtime, kind.size_bytes, ctypes.byref(handle))
         self.add(handle)
         return handle, library().vkattn_buffer_address(handle)
 
     def spare_buffer(self, kind, handle, address):
-        """Keeps a buffer for the next of its kind, or destroys it."""
+        """Keeps a buffer for the next of its kind."""
         if _forks != self._forks:
             return
-        with self._lock:
-            fits = self._spare_bytes + kind.size_bytes <= self.most_spare_bytes and self._spare_count < self.most_spare
-            if fits and handle.value in self._live:
-                self._spare.setdefault(kind, []).append((handle, address))
-                self._spare_bytes += kind.size_bytes
-                self._spare_count += 1
-                return
-        self.destroy("vkattn_buffer_destroy", handle)
+        with self.lock:
+            if kind.size_bytes > self.spares.most_bytes:
+                self._let_go.append(("vkattn_buffer_destroy", handle))
+            elif handle.value in self._live:
+                self.spares.put(kind, handle, address)
+            if self._cuda is None:  # otherwise the next call does, because it has to wait
+                self._destroy_excess()
 
     def destroy_spare_buffers(self):
         """Gives the memory of spare buffers back to the device."""
-        with self._lock:
-            spare, self._spare = self._spare, {}
-            self._spare_bytes = self._spare_count = 0
-            for buffers in spare.values():
-                for handle, _ in buffers:
-                    self.destroy("vkattn_buffer_destroy", handle)
+        with self.lock:
+            self._destroy_excess(0)
+
+    def _destroy_excess(self, most_bytes=None):
+        handles = self.spares.excess(most_bytes)
+        if not handles and not self._let_go:
+            return
+        let_go, self._let_go = self._let_go, []
+        if self._cuda is not None:
+            self._cuda.release(handles)
+        for function, handle in let_go + [("vkattn_buffer_destroy", handle) for handle in handles]:
+            if self._live.pop(handle.value, None) is not None:
+                getattr(library(), function)(handle)
 
     def destroy(self, function, handle):
         """Destroys what add() has been told of, once."""
         if _forks != self._forks:
             return
-        with self._lock:
-            if self.runtime is not None and self._live.pop(handle.value, None) is not None:
-                if self._cuda is not None:
-                    self._cuda.release(handle)
-                getattr(library(), function)(handle)
+        with self.lock:
+            if self.runtime is not None:
+                self._let_go.append((function, handle))
+                if self._cuda is None:
+                    self._destroy_excess()
 
     def cuda(self):
         """The device in CUDA. NotImplementedError, which says why, where CUDA does not have it."""
         self.check()
-        with self._lock:
-            if self._cuda is None:
-                if not self.is_shared:
-                    raise NotImplementedError(f"CUDA does not have the device {self.device.name!r}")
-                self._cuda = Cuda(self)
-                # PyTorch keeps the memory of tensors, too.
-                self.most_spare_bytes = max(self.most_spare_bytes, self._cuda.memory_bytes // 16)
-            return self._cuda
+        if self._cuda is None:
+            with self.lock:
+                if self._cuda is None:
+                    if not self.is_shared:
+                        raise NotImplementedError(f"CUDA does not have the device {self.device.name!r}")
+                    self._cuda = Cuda(self)
+                    # PyTorch keeps the memory of tensors, too.
+                    self.spares.most_bytes = max(self.spares.most_bytes, self._cuda.memory_bytes // 16)
+        return self._cuda
 
     def wait_for_cuda(self):
         """Before the host reads or writes a buffer."""
@@ -240,17 +214,10 @@ class Session:
         if self._cuda is not None:
             self._cuda.synchronize()
 
-    def drain(self):
-        """Waits for all that the device was given."""
-        kind = BufferKind(4)
-        handle, address = self.create_buffer(kind)
-        library().call("vkattn_buffer_fill", handle, 0)
-        self.spare_buffer(kind, handle, address)
-
     def found(self, key):
         """What plan() has made for this key, or None."""
         self.check()
-        with self._lock:
+        with self.lock:
             found = self._plans.get(key)
             if found is not None:
                 self._plans.move_to_end(key)
@@ -262,14 +229,15 @@ class Session:
         if found is not None:
             return found
         made = make()  # it may compile for seconds, and other threads go on meanwhile
-        with self._lock:
+        with self.lock:
             found = self._plans.setdefault(key, made)
             if len(self._plans) > self.most_plans:
                 self._plans.popitem(last=False)
             return found
 
     def run(self, function, plan, arguments):
-        """Runs a plan, and waits: returns milliseconds on the device. An interrupted run leaves undefined results."""
+        """Runs a plan: returns milliseconds on the device, of what it has waited for. It waits for all of the run, but
+        where CUDA's streams do (`Cuda.ordered_by`). An interrupted run leaves undefined results."""
         self.check()
         if not plan.scratch_bytes:
             return self._run(function, plan, arguments)

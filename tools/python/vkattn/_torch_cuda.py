@@ -46,6 +46,15 @@ def tensor_of(array, dtype=None):
     return found if found.dtype == dtype else found.view(dtype)
 
 
+def _strides_of(tensor, item_bytes):
+    """In bytes. Axes of one element may have any stride in PyTorch; here it is as if the axes inside were dense."""
+    strides, dense = [], item_bytes
+    for extent, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        strides.insert(0, dense if extent == 1 else stride * item_bytes)
+        dense = strides[0] * max(1, extent)
+    return tuple(strides)
+
+
 def array_of(tensor, session):
     """An Array of a tensor: over the same memory where that is an Array's, else with a copy, which the current stream
     makes on the device. bfloat16 becomes uint16."""
@@ -53,35 +62,43 @@ def array_of(tensor, session):
     dtype, cuda = _NUMPY_DTYPES.get(tensor.dtype), session.cuda()
     if dtype is None:
         raise TypeError(f"{tensor.dtype} is no type of vkattn's arrays")
-    shape, item = tuple(tensor.shape), dtype.itemsize
-    strides = tuple(stride * item for stride in tensor.stride())
+    shape = tuple(tensor.shape)
+    strides = _strides_of(tensor, dtype.itemsize)
     buffer = cuda.buffers.get(tensor.untyped_storage().data_ptr())
-    if buffer is not None and tensor.numel() and (not shape or shape[-1] == 1 or strides[-1] == item):
+    if buffer is not None and tensor.numel() and strides[-1:] in ((), (dtype.itemsize,)):
         return Array(buffer, shape, dtype, strides, tensor.data_ptr() - buffer.cuda_address())
-    if 0 not in strides[:-1]:
-        made = allocated(session, shape, dtype)
-        if tensor.numel():
-            tensor_of(made, tensor.dtype).copy_(tensor)
-        return made
     # An axis along which nothing changes stays as it is: a mask that is shared by heads is copied once.
-    alike = [stride == 0 and axis < tensor.dim() - 1 for axis, stride in enumerate(strides)]
-    made = array_of(tensor[tuple(slice(0, 1) if same else slice(None) for same in alike)].clone(), session)
-    return Array(made._buffer, shape, dtype, tuple(0 if same else n for same, n in zip(alike, made.strides)))
+    same = [stride == 0 and extent > 1 for stride, extent in zip(strides[:-1], shape)] + [False] * bool(shape)
+    part = tensor[tuple(slice(0, 1) if each else slice(None) for each in same)] if any(same) else tensor
+    made = allocated(session, tuple(part.shape), dtype)
+    if tensor.numel():
+        tensor_of(made, tensor.dtype).copy_(part)
+    if part is tensor:
+        return made
+    return Array(made._buffer, shape, dtype, tuple(0 if each else n for each, n in zip(same, made.strides)))
+
+
+@functools.lru_cache(maxsize=None)
+def _session_of_cuda(index):
+    """The session of a CUDA device."""
+    uuid = driver().uuid(index)
+    session = next((session_of(found) for found in devices() if found.uuid == uuid and not found.refusal), None)
+    if session is None:
+        raise NotImplementedError(f"cuda:{index} is no Vulkan device of this machine")
+    return session
 
 
 def session_for(torch_device, device=None):
     """The session of a tensor's device. NotImplementedError where vkattn does not have it, or `device` is another."""
-    index = torch_device.index
-    if device is not None:
-        session = session_of(device)
-    else:
-        uuid = driver().uuid(index)
-        session = next((session_of(found) for found in devices() if found.uuid == uuid and not found.refusal), None)
-        if session is None:
-            raise NotImplementedError(f"cuda:{index} is no Vulkan device of this machine")
-    if session.cuda().ordinal != index:
-        raise NotImplementedError(f"{session.device.name!r} is not cuda:{index}")
+    session = _session_of_cuda(torch_device.index) if device is None else session_of(device)
+    if session.cuda().ordinal != torch_device.index:
+        raise NotImplementedError(f"{session.device.name!r} is not cuda:{torch_device.index}")
     return session
+
+
+def in_stream_of(tensor, session):
+    """What is done within is in the order of PyTorch's current stream on the tensor's device."""
+    return session.cuda().ordered_by(torch.cuda.current_stream(tensor.device).cuda_stream)
 
 
 def is_usable():
@@ -95,31 +112,33 @@ def is_usable():
 class CudaPlace:
     """How the tensors of an operator become Arrays, and Arrays become tensors, on the tensors' own device."""
 
-    def __init__(self, torch_device, session):
-        self._device, self._session = torch_device, session
+    def __init__(self, torch_device, session, host):
+        self._device, self._session, self._host = torch_device, session, host
 
     @contextlib.contextmanager
     def ordered(self):
         """What is done within is in the order of PyTorch's current stream."""
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("vkattn's work cannot be captured in a CUDA graph")
+        with torch.cuda.device(self._device):
+            if torch.cuda.is_current_stream_capturing():
+                raise RuntimeError("vkattn's work cannot be captured in a CUDA graph")
         with self._session.cuda().ordered_by(torch.cuda.current_stream(self._device).cuda_stream):
             yield
 
     def array(self, tensor):
-        """An Array of a tensor of this device, or a numpy array of one on the CPU."""
-        return array_of(tensor, self._session) if tensor.is_cuda else tensor.detach().numpy()
+        """An Array of a tensor of this device; of one on the CPU what `host` gives."""
+        return array_of(tensor, self._session) if tensor.is_cuda else self._host.array(tensor)
 
-    def tensor(self, array, like):
-        """A tensor of the type of another one."""
-        return tensor_of(array, like.dtype)
+    @staticmethod
+    def tensor(array, dtype, device):
+        """A tensor of this type on this device."""
+        return tensor_of(array, dtype).to(device)
 
 
 @functools.lru_cache(maxsize=None)
-def place_of(torch_device, device):
-    """A CudaPlace, or None where vkattn does not have this device, of which it warns."""
+def place_of(torch_device, device, host):
+    """A CudaPlace; `host`, of which it warns, where vkattn does not have this device."""
     try:
-        return CudaPlace(torch_device, session_for(torch_device, device))
+        return CudaPlace(torch_device, session_for(torch_device, device), host)
     except NotImplementedError as error:
         warnings.warn(f"CUDA tensors go through the host's memory, because {error}", stacklevel=5)
-        return None
+        return host

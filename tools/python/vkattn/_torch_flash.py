@@ -42,13 +42,19 @@ def _turned(*tensors):
     return [x.transpose(1, 2) for x in tensors]
 
 
+def _placed(found, like):
+    """The tensor, or a copy of it that has the type and the strides of another one."""
+    if (found.stride(), found.dtype) == (like.stride(), like.dtype):
+        return found
+    return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=found.device).copy_(found)
+
+
 def _forward(query, key, value, dropout_p=0.0, is_causal=False, *, attn_mask=None, scale=None):
     _check(query, dropout_p)
     kind = _computed_in(query, attn_mask)
     values = _values(is_causal, attn_mask, scale)
     found, lse = _torch_ops.forward(*_turned(*(x.to(kind) for x in (query, key, value))), *values)
-    found, out = found.transpose(1, 2), torch.empty_like(query)
-    out = found if (found.stride(), found.dtype) == (out.stride(), out.dtype) else out.copy_(found)
+    out = _placed(found.transpose(1, 2), torch.empty_like(query, device="meta"))
     return out, lse.transpose(1, 2).contiguous().transpose(1, 2)
 
 
@@ -61,20 +67,15 @@ def _backward(grad_out, query, key, value, out, logsumexp, dropout_p, is_causal,
     return tuple(x.to(query.dtype) for x in _turned(*found))
 
 
-def _placed(found, strides):
-    """The tensor, or a copy of it with these strides."""
-    return found if found.stride() == strides else torch.empty_strided(
-        found.shape, strides, dtype=found.dtype, device=found.device).copy_(found)
-
-
 def _cuda_forward(query, key, value, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
     _check(query, dropout_p)
     if return_debug_mask:
         raise NotImplementedError("return_debug_mask: vkattn has no dropout, whose mask this is")
     found, lse = _torch_ops.forward(*_turned(query, key, value), *_values(is_causal, None, scale))
-    out = _placed(found.transpose(1, 2), torch.empty_like(query, device="meta").stride())
-    state = query.new_empty(2, dtype=torch.uint64)  # of dropout's random numbers, which nobody reads
-    return out, lse, None, None, query.shape[2], key.shape[2], state, state[0], query.new_empty(0)
+    out = _placed(found.transpose(1, 2), torch.empty_like(query, device="meta"))
+    # Nobody reads the state of dropout's random numbers.
+    state, unused = (query.new_empty(shape, dtype=torch.uint64) for shape in ((2,), ()))
+    return out, lse, None, None, query.shape[2], key.shape[2], state, unused, query.new_empty(0)
 
 
 def _cuda_backward(grad_out, query, key, value, out, logsumexp, _cum_seq_q, _cum_seq_k, _max_q, _max_k, dropout_p,
@@ -82,8 +83,8 @@ def _cuda_backward(grad_out, query, key, value, out, logsumexp, _cum_seq_q, _cum
     _check(query, dropout_p)
     found = _torch_ops.backward(*_turned(grad_out), None, *_turned(query, key, value, out), logsumexp, False, False,
                                 *_values(is_causal, None, scale))
-    strides = [torch.empty_like(*_turned(x), device="meta").transpose(1, 2).stride() for x in (query, key, value)]
-    return tuple(map(_placed, _turned(*found), strides))
+    likes = [torch.empty_like(*_turned(x), device="meta").transpose(1, 2) for x in (query, key, value)]
+    return tuple(map(_placed, _turned(*found), likes))
 
 
 class _Handle:

@@ -28,7 +28,6 @@ _PLAIN = {
 OPTIONS = (*TENSORS, *_PLAIN)
 _TYPES = {"sinks": torch.float32, "slopes": torch.float32, "kv_lengths": torch.int32, "query_offsets": torch.int32,
           "block_map": torch.uint8}
-_DEFAULTS = {name: inspect.signature(_forward).parameters[name].default for name in _PLAIN}
 _OPTIONS_SCHEMA = ", ".join([*(f"Tensor? {name}" for name in TENSORS),
                              *(f"{kind} {name}" for name, kind in _PLAIN.items())])
 
@@ -45,16 +44,15 @@ class _HostPlace:
         return tensor.view(torch.int16).numpy().view(np.uint16) if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
     @staticmethod
-    def tensor(array, like):
-        """The array's memory as a tensor of the type and device of another one."""
+    def tensor(array, dtype, device):
+        """The array's memory as a tensor of this type, copied if the device is another one."""
         tensor = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
-        return (tensor.view(torch.bfloat16) if like.dtype == torch.bfloat16 else tensor).to(like.device)
+        return (tensor.view(torch.bfloat16) if dtype == torch.bfloat16 else tensor).to(device)
 
 
 def _place_of(tensor, device):
     """Where the work of a tensor is done: on its own device if vkattn has it, else by way of the host's memory."""
-    found = _torch_cuda.place_of(tensor.device, device) if tensor.is_cuda else None
-    return found or _HostPlace
+    return _torch_cuda.place_of(tensor.device, device, _HostPlace) if tensor.is_cuda else _HostPlace
 
 
 def values_of(options):
@@ -89,7 +87,7 @@ def _plain(name, value):
     return value
 
 
-_PLAIN_DEFAULTS = {name: _plain(name, _DEFAULTS[name]) for name in _PLAIN}
+_PLAIN_DEFAULTS = {name: _plain(name, inspect.signature(_forward).parameters[name].default) for name in _PLAIN}
 
 
 def _options_of(q, values, place):
@@ -109,15 +107,16 @@ def _options_of(q, values, place):
 def _of_type(tensor, name):
     """A tensor on a GPU as one of the only type that an Array may have there; others are checked on the host."""
     wanted = _TYPES.get(name)
-    if not tensor.is_cuda or wanted is None or tensor.dtype == wanted:
-        return tensor.contiguous() if wanted is not None else tensor
-    if tensor.dtype.is_floating_point and wanted == torch.float32 or tensor.dtype == torch.bool:
+    if not tensor.is_cuda or wanted is None:
+        return tensor
+    if tensor.dtype == wanted or (tensor.dtype.is_floating_point and wanted == torch.float32) or (
+            tensor.dtype == torch.bool and name == "block_map"):
         return tensor.to(wanted).contiguous()
     return tensor.cpu()
 
 
 def _on_device(function):
-    """Tries again with what PyTorch has kept of the device's memory."""
+    """Tries again with what PyTorch keeps of the device's memory."""
 
     @functools.wraps(function)
     def tried(*arguments):
@@ -126,8 +125,8 @@ def _on_device(function):
         except MemoryError:
             if not torch.cuda.is_initialized():
                 raise
-            torch.cuda.empty_cache()
-            return function(*arguments)
+        torch.cuda.empty_cache()  # here the first try's tensors are gone
+        return function(*arguments)
 
     return tried
 
@@ -138,7 +137,7 @@ def forward(q, k, v, *values):
     place = _place_of(q, values[-1])
     with place.ordered():
         out, lse = _forward(*map(place.array, (q, k, v)), **_options_of(q, values, place))
-        return place.tensor(out, q), place.tensor(lse, q.new_empty((), dtype=torch.float32))
+        return place.tensor(out, q.dtype, q.device), place.tensor(lse, torch.float32, q.device)
 
 
 @_on_device
@@ -155,7 +154,7 @@ def backward(dout, dlse, q, k, v, out, lse, dbias, dsinks, *values):
                           **options)
         mask, sinks = values[:2]
         likes = [q, k, v] + [mask] * dbias + [sinks] * dsinks
-        return [place.tensor(array, like) for array, like in zip(found, likes)]
+        return [place.tensor(array, like.dtype, like.device) for array, like in zip(found, likes)]
 
 
 def _fake_forward(q, k, v, *values):
@@ -205,12 +204,14 @@ def _register():
     """Both functions as operators of PyTorch, by name."""
     if not hasattr(torch.library, "custom_op"):
         return {"forward": _Attention.apply, "backward": backward}
-    tensors = "Tensor q, Tensor k, Tensor v"
+    tensors, options = "Tensor q, Tensor k, Tensor v", {"mutates_args": ()}
+    if "tags" in inspect.signature(torch.library.custom_op).parameters and hasattr(torch.Tag, "cudagraph_unsafe"):
+        options["tags"] = (torch.Tag.cudagraph_unsafe,)
     made = {
-        "forward": torch.library.custom_op("vkattn::attention", forward, mutates_args=(),
+        "forward": torch.library.custom_op("vkattn::attention", forward, **options,
                                            schema=f"({tensors}, {_OPTIONS_SCHEMA}) -> (Tensor, Tensor)"),
         "backward": torch.library.custom_op(
-            "vkattn::attention_backward", backward, mutates_args=(),
+            "vkattn::attention_backward", backward, **options,
             schema=f"(Tensor dout, Tensor? dlse, {tensors}, Tensor out, Tensor lse, bool dbias, bool dsinks, "
                    f"{_OPTIONS_SCHEMA}) -> Tensor[]"),
     }
