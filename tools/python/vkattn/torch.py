@@ -79,7 +79,7 @@ def attention(q, k, v, *, mask=None, sinks=None, return_lse=False, **options):
     options = {name: _as_tensor(option, name) if name in _torch_ops.TENSORS else option
                for name, option in options.items()}
     values = _torch_ops.values_of({"mask": mask, "sinks": sinks, **options})
-    out, lse = _torch_ops.operators["forward"](q, k, v, *values)
+    out, lse = _torch_ops.attention(q, k, v, *values)
     return (out, lse) if return_lse else out
 
 
