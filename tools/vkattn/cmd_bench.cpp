@@ -1,4 +1,5 @@
-// vkattn bench: how fast a forward problem runs, beside the device's own ceilings measured in the same run.
+// vkattn bench: how fast problems run, beside the device's own ceilings measured in the same run, and beside the
+// results of an earlier bench.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 #include <optional>
 
 #include "arrays.hpp"
+#include "bench_results.hpp"
 #include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
@@ -24,13 +26,35 @@
 namespace vkattn::tools {
 namespace {
 
+// The lengths of an option like 1k..256k, each twice the one before; none where one number was given.
+struct LengthRange {
+    std::vector<uint32_t> lengths;
+
+    // Takes the range out of an option's text, and leaves its first number. Returns what is wrong with it, or "".
+    std::string take_from(std::string& text) {
+        const size_t dots = text.find("..");
+        if (dots == std::string::npos) return "";
+        constexpr const char* kind = "a whole number, as in 1k..256k";
+        const WholeNumber first = whole_number(text.substr(0, dots), 1, UINT32_MAX, kind);
+        const WholeNumber last = whole_number(text.substr(dots + 2), 1, UINT32_MAX, kind);
+        for (const WholeNumber& number : {first, last})
+            if (!number.wrong.empty()) return number.wrong;
+        if (first.value > last.value) return fmt::format("'{}' ends below its beginning", text);
+        lengths.clear();
+        for (int64_t n = first.value; n <= last.value; n *= 2) lengths.push_back(static_cast<uint32_t>(n));
+        text = std::to_string(first.value);
+        return "";
+    }
+};
+
 struct Bench {
     AttentionOptions attention;
     ShapeOptions shape;
     uint32_t repeats = 20;
     std::optional<uint32_t> kv_lengths;
-    std::string sweep, mask_fill = "visible", pass_text = "forward", suite;
-    bool list = false;
+    std::string sweep, mask_fill = "visible", pass_text = "forward", suite, compared;
+    bool list = false, csv = false;
+    LengthRange queries, keys;
 
     Pass pass() const {
         if (pass_text == "forward") return Pass::forward;
@@ -133,15 +157,8 @@ Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p
     return measure_startup(runtime, p, b.attention.bshd(), work);
 }
 
-void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, const Json& plan,
-                const Result& r) {
-    const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
-    std::optional<double> rate, fma, copy;
-    if (r.ceilings) {
-        rate = rate_ceiling(*r.ceilings, plan["kernel"]).tflops;
-        fma = r.ceilings->fma_tflops;
-        copy = r.ceilings->copy_gbps;
-    }
+// What is known before anything is measured.
+Json described(const Bench& b, const Runtime& runtime, const VkattnProblem& p) {
     Json out = call_json(runtime);
     out["dtype"] = dtype_text(p.dtype);
     out["pass"] = b.pass_text;
@@ -149,6 +166,17 @@ void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, 
     out["options"] = options_json(b.attention);
     out["options"].update({{"repeats", b.repeats}, {"mask_fill", b.mask_fill}});
     if (b.kv_lengths) out["options"]["kv_lengths"] = *b.kv_lengths;
+    return out;
+}
+
+Json result_json(const Json& description, const Json& plan, const Result& r) {
+    std::optional<double> rate, fma, copy;
+    if (r.ceilings) {
+        rate = rate_ceiling(*r.ceilings, plan["kernel"]).tflops;
+        fma = r.ceilings->fma_tflops;
+        copy = r.ceilings->copy_gbps;
+    }
+    Json out = description;
     out.update({{"kernel", plan["kernel"]},
                 {"tuning_row", plan["tuning_row"]},
                 {"tuning", plan["tuning"]},
@@ -156,12 +184,7 @@ void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, 
                 {"scratch_bytes", plan["scratch_bytes"]},
                 {"segments", r.segments},
                 {"submissions", r.submissions},
-                {"time_ms",
-                 {{"median", median(r.time.ms)},
-                  {"min", *least},
-                  {"max", *most},
-                  {"blocks", r.time.ms.size()},
-                  {"runs_in_block", r.time.runs_in_block}}},
+                {"time_ms", time_json(r.time)},
                 {"tflops", r.tflops},
                 {"gbps", r.gbps},
                 {"rate_ratio", part_of(r.tflops, rate)},
@@ -170,7 +193,7 @@ void print_json(const Bench& b, const Runtime& runtime, const VkattnProblem& p, 
                 {"startup", startup_json(r.startup)},
                 {"interrupted", !r.startup}});
     out.update(to_json(r.ceilings));
-    fmt::print("{}\n", out.dump());
+    return out;
 }
 
 void print_rates(const Json& plan, const Result& r) {
@@ -252,19 +275,95 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     }
 }
 
-void bench(const Bench& b) {
+Timing time_of(const Bench& b, Workload& workload, const Plans& plans, const Results& results) {
+    Timing time = workload.time(plans, warm_ms, b.repeats);
+    Json first{{"time_ms", time_json(time)}};
+    if (stop_requested() || !results.compare(first)) return time;
+    const Timing again = workload.time(plans, warm_ms, b.repeats);
+    Json second{{"time_ms", time_json(again)}};
+    if (again.ms.size() < b.repeats) return time;
+    results.compare(second);
+    return Results::nearer(first, second) == second ? again : time;
+}
+
+void one_problem(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
+    Results results(b.attention.json, b.csv, b.compared);
+    const Json description = described(b, runtime, p);
+    results.require_alike(description, description["problem"]);
+    Plans plans;
+    try {
+        plans = make_plans(b, runtime, p, nullptr);
+    } catch (const Error& error) {
+        rethrow_as_usage(error);
+    }
+    end_if_interrupted();
+    Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv),
+                      b.shape.block_map);
+    const Plan& plan = timed_plan(plans, b.pass());
+    Result r{time_of(b, workload, plans, results), 0, 0, plan.segments(), workload.submissions(), {}, {}};
+    if (r.time.ms.empty()) end_if_interrupted();
+    if (!stop_requested() && !b.csv)
+        r.ceilings = measure_ceilings(runtime);  // behind the runs: the device's clock is up
+    if (!stop_requested() && !b.csv) r.startup = measure_startup(b, runtime, p);
+    r.tflops = tflops(counted(b, p), b.pass(), median(r.time.ms));
+    r.gbps = static_cast<double>(tensor_bytes(counted(b, p))) / (median(r.time.ms) * 1e-3) * 1e-9;
+    const Json plan_json = Json::parse(plan.describe());
+    Json result = result_json(description, plan_json, r);
+    results.compare(result);
+    if (b.attention.json)
+        fmt::print("{}\n", result.dump());
+    else if (b.csv)
+        results.print_csv(result);
+    else
+        print_text(runtime.device(), plan_json, r);
+    if (stop_requested()) end_if_interrupted();
+    results.finish(Json::array({result}), !b.attention.json && !b.csv);
+}
+
+// One problem with each length of a range.
+std::vector<SuiteCase> cases_of(const Bench& b, const VkattnProblem& p) {
+    std::vector<SuiteCase> cases;
+    const bool of_queries = !b.queries.lengths.empty();
+    for (const uint32_t n : of_queries ? b.queries.lengths : b.keys.lengths) {
+        VkattnProblem each = p;
+        if (of_queries) each.seqlen_q = n;
+        if (!of_queries || !b.shape.seqlen_kv) each.seqlen_kv = n;
+        set_dense_layout(each, b.attention.bshd());
+        cases.push_back({fmt::format("{} {}", of_queries ? "seqlen_q" : "seqlen_kv", n), each});
+    }
+    return cases;
+}
+
+void check(const Bench& b) {
     if (b.repeats == 0) throw UsageError("--repeats", "is 0, at least 1 block of runs is needed");
     if (b.mask_fill != "visible" && b.mask_fill != "random")
         throw UsageError("--mask-fill", fmt::format("'{}' is not visible or random", b.mask_fill));
+    if (b.queries.lengths.empty() && b.keys.lengths.empty()) return;
+    if (!b.queries.lengths.empty() && !b.keys.lengths.empty())
+        throw UsageError("--seqlen-kv", "is a range, and so is --seqlen-q: one of both can be one");
+    if (!b.shape.mask_shape.empty())
+        throw UsageError("--mask-shape", "fits one length, and there is a range");
+    if (!b.sweep.empty()) throw UsageError("--sweep", "is of one length, and there is a range");
+    if (b.kv_lengths) throw UsageError("--kv-lengths", "is of one length, and there is a range");
+}
+
+void prepare(const Bench& b, Runtime& runtime) {
+    add_modules(runtime, b.attention.modules);
+    end_if_interrupted();
+    require_execution(runtime);
+}
+
+void bench(const Bench& b) {
+    check(b);
     if (!b.suite.empty()) {
         if (b.list) return list_suite(b.suite);
         check_suite(b.suite);
+        Results results(b.attention.json, b.csv, b.compared);
         stop_on_signals(stopping);
         Runtime runtime = open_runtime(b.attention);
-        add_modules(runtime, b.attention.modules);
-        end_if_interrupted();
-        require_execution(runtime);
-        return run_suite(runtime, b.suite, b.shape, b.attention, b.pass(), b.repeats);
+        prepare(b, runtime);
+        return run_suite(runtime, b.suite, tools::cases_of(b.suite, b.shape, b.attention), b.attention,
+                         b.pass(), b.repeats, b.shape.block_map, results);
     }
     VkattnProblem p = problem();
     b.attention.apply(p);
@@ -278,33 +377,12 @@ void bench(const Bench& b) {
     set_dense_layout(p, b.attention.bshd());
     stop_on_signals(stopping);
     Runtime runtime = open_runtime(b.attention);
-    add_modules(runtime, b.attention.modules);
-    end_if_interrupted();
-    require_execution(runtime);
+    prepare(b, runtime);
     if (!b.sweep.empty()) return sweep(b, runtime, p);
-    Plans plans;
-    try {
-        plans = make_plans(b, runtime, p, nullptr);
-    } catch (const Error& error) {
-        rethrow_as_usage(error);
-    }
-    end_if_interrupted();
-    Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv),
-                      b.shape.block_map);
-    const Plan& plan = timed_plan(plans, b.pass());
-    Result r{workload.time(plans, warm_ms, b.repeats), 0, 0, plan.segments(), workload.submissions(), {}, {}};
-    if (r.time.ms.empty()) end_if_interrupted();
-    if (!stop_requested())
-        r.ceilings = measure_ceilings(runtime);  // behind the runs: the device's clock is up
-    if (!stop_requested()) r.startup = measure_startup(b, runtime, p);
-    r.tflops = tflops(counted(b, p), b.pass(), median(r.time.ms));
-    r.gbps = static_cast<double>(tensor_bytes(counted(b, p))) / (median(r.time.ms) * 1e-3) * 1e-9;
-    const Json description = Json::parse(plan.describe());
-    if (b.attention.json)
-        print_json(b, runtime, p, description, r);
-    else
-        print_text(runtime.device(), description, r);
-    if (!r.startup) end_if_interrupted();
+    const std::vector<SuiteCase> cases = cases_of(b, p);
+    if (cases.empty()) return one_problem(b, runtime, p);
+    Results results(b.attention.json, b.csv, b.compared);
+    run_suite(runtime, "lengths", cases, b.attention, b.pass(), b.repeats, b.shape.block_map, results);
 }
 
 }  // namespace
@@ -322,7 +400,7 @@ void add_bench(CLI::App& app) {
     sub->add_option("--mask-fill", b->mask_fill, "visible (default): hides nothing; random: hides half")
         ->needs("--mask-shape");
     CLI::Option* suite = sub->add_option("--suite", b->suite,
-                                         "A table of cases instead of one: prefill, decode, llama or "
+                                         "A table of cases instead of one: prefill, decode, llama, models or "
                                          "watchdog, of float16 unless --dtype is given");
     sub->add_flag("--list", b->list, "Only the names of the suite's cases")->needs(suite);
     for (const char* name : {"--seqlen-q", "--head-dim-qk"}) sub->get_option(name)->required(false);
@@ -337,6 +415,18 @@ void add_bench(CLI::App& app) {
     sub->add_option("--sweep", b->sweep, "A file of tunings, one a line: times each over the same tensors")
         ->excludes("--json")
         ->excludes(suite);
+    sub->add_flag("--csv", b->csv, "A line of names and one for each case, separated by commas")
+        ->excludes("--json")
+        ->excludes("--sweep");
+    sub->add_option("--compare", b->compared,
+                    "A file of `vkattn bench --json`: how the times differ from those. Ends with exit code 5 "
+                    "if a case "
+                    "is slower by more than noise")
+        ->excludes("--sweep");
+    for (const auto& [name, range] : {std::pair{"--seqlen-q", &b->queries}, {"--seqlen-kv", &b->keys}})
+        sub->get_option(name)
+            ->transform(CLI::Validator([range](std::string& text) { return range->take_from(text); }, ""))
+            ->description(sub->get_option(name)->get_description() + "; 1k..256k: each twice the one before");
     sub->callback([b, sub] {
         for (const char* name : {"--seqlen-q", "--head-dim-qk"})
             if (b->suite.empty() && sub->count(name) == 0) throw UsageError(name, "is required");

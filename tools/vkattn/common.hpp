@@ -16,7 +16,7 @@ namespace vkattn::tools {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int exit_done = 0, exit_usage = 2, exit_device = 3, exit_not_right = 4;
+constexpr int exit_done = 0, exit_usage = 2, exit_device = 3, exit_not_right = 4, exit_slower = 5;
 
 // Thrown by a subcommand that has said everything: ends the program with this code.
 struct ExitCode {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 
 #include "call.hpp"
 #include "ceilings.hpp"
@@ -15,11 +16,6 @@
 
 namespace vkattn::tools {
 namespace {
-
-struct SuiteCase {
-    std::string name;
-    VkattnProblem problem;
-};
 
 VkattnProblem forward_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_q, uint32_t heads_kv,
                               uint32_t queries, uint32_t keys, uint32_t head_dim) {
@@ -67,6 +63,55 @@ std::vector<SuiteCase> llama(VkattnDtype dtype) {
     return all;
 }
 
+// Layers of models, by their configurations (config.json of the model that is named, and what its article says of
+// images). A window of W keys reaches W - 1 keys to the left. Prompts have 4,096 tokens, and decoding 16,384 keys.
+std::vector<SuiteCase> models(VkattnDtype dtype) {
+    std::vector<SuiteCase> all;
+    const auto add = [&](const std::string& name, VkattnProblem p, bool causal, int64_t window = 0,
+                         bool sinks = false) {
+        p.causal = causal ? 1 : 0;
+        if (window != 0) p.window_left = window - 1;
+        p.sinks = sinks ? 1 : 0;
+        all.push_back({"models " + name, p});
+    };
+    const auto shape = [&](uint32_t batch, uint32_t heads_q, uint32_t heads_kv, uint32_t queries,
+                           uint32_t keys, uint32_t d) {
+        return forward_problem(dtype, batch, heads_q, heads_kv, queries, keys, d);
+    };
+    constexpr uint32_t prompt = 4096, cache = 16384;
+    add("llama-3-8b prompt", shape(1, 32, 8, prompt, prompt, 128),
+        true);  // meta-llama/Meta-Llama-3-8B; qwen3-8b, too
+    add("llama-3-8b decode", shape(8, 32, 8, 1, cache, 128), true);
+    add("llama-3-70b prompt", shape(1, 64, 8, prompt, prompt, 128), true);  // meta-llama/Meta-Llama-3-70B
+    add("llama-3-70b decode", shape(8, 64, 8, 1, cache, 128), true);
+    add("gemma-3-4b prompt", shape(1, 8, 4, prompt, prompt, 256),
+        true);  // google/gemma-3-4b-it, one layer of six
+    add("gemma-3-4b window 1024", shape(1, 8, 4, prompt, prompt, 256), true, 1024);  // the other five
+    add("gpt-oss-20b prompt", shape(1, 64, 8, prompt, prompt, 64), true, 0,
+        true);  // openai/gpt-oss-20b, each second
+    add("gpt-oss-20b window 128", shape(1, 64, 8, prompt, prompt, 64), true, 128, true);
+    add("gpt-oss-20b decode", shape(8, 64, 8, 1, cache, 64), true, 0, true);
+    // deepseek-ai/DeepSeek-V3: 128 + 64 head dims of keys and 128 of values; decoding attends to the latent of 512 + 64
+    // itself, which all heads share.
+    VkattnProblem latent = shape(1, 128, 128, prompt, prompt, 192);
+    latent.head_dim_v = 128;
+    set_dense_layout(latent, false);
+    add("deepseek-v3 prompt", latent, true);
+    latent = shape(1, 128, 1, 1, cache, 576);
+    latent.head_dim_v = 512;
+    set_dense_layout(latent, false);
+    add("deepseek-v3 decode", latent, true);
+    add("whisper-large-v3 encoder", shape(4, 20, 20, 1500, 1500, 64),
+        false);  // openai/whisper-large-v3, 30 s of sound
+    add("whisper-large-v3 cross", shape(4, 20, 20, 224, 1500, 64), false);
+    add("vit-l-16", shape(64, 16, 16, 197, 197, 64), false);  // google/vit-large-patch16-224
+    // stabilityai/stable-diffusion-3-medium, 1,024 x 1,024: 64 x 64 patches and 154 tokens of text.
+    add("stable-diffusion-3-medium", shape(2, 24, 24, 4250, 4250, 64), false);
+    // Wan-AI/Wan2.1-T2V-1.3B, 81 frames of 832 x 480: 21 x 30 x 52 patches.
+    add("wan-2.1-1.3b", shape(1, 12, 12, 32760, 32760, 128), false);
+    return all;
+}
+
 // Problems of many kinds, each of some hundredths of a second on a small GPU: is a plan's cost, counted as for
 // max_dispatch_flops, in proportion to its time? The first case on each kernel calibrates the others.
 std::vector<SuiteCase> watchdog(VkattnDtype dtype) {
@@ -94,12 +139,13 @@ std::vector<SuiteCase> watchdog(VkattnDtype dtype) {
     return all;
 }
 
-std::vector<SuiteCase> cases_of(const std::string& suite, VkattnDtype dtype) {
+std::vector<SuiteCase> plain_cases(const std::string& suite, VkattnDtype dtype) {
     if (suite == "watchdog") return watchdog(dtype);
     if (suite == "prefill") return prefill(dtype);
     if (suite == "decode") return decode(dtype);
     if (suite == "llama") return llama(dtype);
-    throw UsageError("--suite", fmt::format("'{}' is not prefill, decode, llama or watchdog", suite));
+    if (suite == "models") return models(dtype);
+    throw UsageError("--suite", fmt::format("'{}' is not prefill, decode, llama, models or watchdog", suite));
 }
 
 // The plan, or why there is none.
@@ -127,6 +173,7 @@ Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass
     return Json{{"name", c.name},
                 {"problem", problem_json(c.problem, false)},
                 {"ms", ms},
+                {"time_ms", time_json(time)},
                 {"tflops", tflops(c.problem, pass, ms)},
                 {"gbps", static_cast<double>(tensor_bytes(c.problem)) / ms * 1e-6},
                 {"flops", timed_plan(plans, pass).info().flops},
@@ -152,86 +199,109 @@ void print_estimates(const Json& results) {
     print_row("time as a multiple of the estimate; the first case of a kernel calibrates it");
     for (const Json& r : results)
         if (r.contains("of_estimate"))
-            print_row(fmt::format("{:24} {:10.4f} {:9.4f} {:8.2f}  {}", r["name"].get<std::string>(),
+            print_row(fmt::format("{:32} {:10.4f} {:9.4f} {:8.2f}  {}", r["name"].get<std::string>(),
                                   r["ms"].get<double>(), r["estimate_ms"].get<double>(),
                                   r["of_estimate"].get<double>(), r["kernel"].get<std::string>()));
 }
 
 void print_line(const Json& r) {
     if (r.contains("refused"))
-        print_row(fmt::format("{:24} {}", r["name"].get<std::string>(), r["refused"].get<std::string>()));
+        print_row(fmt::format("{:32} {}", r["name"].get<std::string>(), r["refused"].get<std::string>()));
     else
-        print_row(fmt::format("{:24} {:10.4f} {:9.1f} {:8.0f}  {} {}", r["name"].get<std::string>(),
+        print_row(fmt::format("{:32} {:10.4f} {:9.4g} {:8.4g}  {} {}", r["name"].get<std::string>(),
                               r["ms"].get<double>(), r["tflops"].get<double>(), r["gbps"].get<double>(),
                               r["kernel"].get<std::string>(), r["tuning_row"].get<std::string>()));
+}
+
+Json measure_twice(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass, uint32_t repeats,
+                   const std::string& block_map, const Results& out) {
+    Json result = measure(runtime, c, plans, pass, repeats, block_map);
+    if (result.is_null() || !out.compare(result)) return result;
+    Json again = measure(runtime, c, plans, pass, repeats, block_map);
+    if (again.is_null()) return result;
+    out.compare(again);
+    return Results::nearer(result, again);
+}
+
+std::vector<std::pair<Plans, std::string>> compile(Runtime& runtime, const std::vector<SuiteCase>& cases,
+                                                   const AttentionOptions& options, Pass pass) {
+    std::vector<std::pair<Plans, std::string>> plans;
+    plans.reserve(cases.size());
+    Phase phase(compiling_pipelines, static_cast<double>(cases.size()));
+    OnThreads<std::pair<Plans, std::string>> made(
+        cases.size(), [&](size_t i) { return plan_of(runtime, cases[i], options.plan_options(), pass); });
+    for (size_t i = 0; i < cases.size() && !stop_requested(); i++) {
+        plans.push_back(made.take(i));
+        phase.advance();
+    }
+    return plans;
 }
 
 }  // namespace
 
 void check_suite(const std::string& suite) {
-    cases_of(suite, VKATTN_DTYPE_FLOAT16);
+    plain_cases(suite, VKATTN_DTYPE_FLOAT16);
 }
 
 void list_suite(const std::string& suite) {
-    for (const SuiteCase& c : cases_of(suite, VKATTN_DTYPE_FLOAT16)) fmt::print("{}\n", c.name);
+    for (const SuiteCase& c : plain_cases(suite, VKATTN_DTYPE_FLOAT16)) fmt::print("{}\n", c.name);
 }
 
-void run_suite(Runtime& runtime, const std::string& suite, const ShapeOptions& shape,
-               const AttentionOptions& options, Pass pass, uint32_t repeats) {
-    const bool json = options.json;
-    const VkattnDtype dtype = parse_dtype(shape.dtype);
-    std::vector<SuiteCase> cases = cases_of(suite, dtype);
+std::vector<SuiteCase> cases_of(const std::string& suite, const ShapeOptions& shape,
+                                const AttentionOptions& options) {
+    std::vector<SuiteCase> cases = plain_cases(suite, parse_dtype(shape.dtype));
     for (SuiteCase& c : cases) {
         options.apply(c.problem);
         shape.apply_terms(c.problem);
     }
-    if (!json) print_row(fmt::format("{:24} {:>10} {:>9} {:>8}  kernel", "case", "ms", "TFLOP/s", "GB/s"));
-    std::vector<std::pair<Plans, std::string>> plans;
-    plans.reserve(cases.size());
+    return cases;
+}
+
+void run_suite(Runtime& runtime, const std::string& suite, const std::vector<SuiteCase>& cases,
+               const AttentionOptions& options, Pass pass, uint32_t repeats, const std::string& block_map,
+               Results& out) {
+    Json call = call_json(runtime);
+    call["suite"] = suite;
+    call["pass"] = pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "both";
+    call["dtype"] = dtype_text(cases.front().problem.dtype);
+    call["options"] = options_json(options);
+    call["options"]["repeats"] = repeats;
+    out.require_alike(call, nullptr);
+    const bool table = !out.is_json() && !out.is_csv();
+    if (table) print_row(fmt::format("{:32} {:>10} {:>9} {:>8}  kernel", "case", "ms", "TFLOP/s", "GB/s"));
     Phase all(suite, static_cast<double>(cases.size()));
-    {
-        Phase phase(compiling_pipelines, static_cast<double>(cases.size()));
-        OnThreads<std::pair<Plans, std::string>> made(
-            cases.size(), [&](size_t i) { return plan_of(runtime, cases[i], options.plan_options(), pass); });
-        for (size_t i = 0; i < cases.size() && !stop_requested(); i++) {
-            plans.push_back(made.take(i));
-            phase.advance();
-        }
-    }
+    const std::vector<std::pair<Plans, std::string>> plans = compile(runtime, cases, options, pass);
     Json results = Json::array();
     for (size_t i = 0; i < cases.size() && !stop_requested(); i++) {
         const Phase phase(cases[i].name);
         const auto& [plan, why] = plans[i];
-        const Json result = why.empty() ? measure(runtime, cases[i], plan, pass, repeats, shape.block_map)
-                                        : Json{{"name", cases[i].name}, {"refused", why}};
+        const Json result = why.empty()
+                                ? measure_twice(runtime, cases[i], plan, pass, repeats, block_map, out)
+                                : Json{{"name", cases[i].name}, {"refused", why}};
         if (result.is_null()) break;
         results.push_back(result);
-        if (!json) print_line(results.back());
+        if (table) print_line(result);
+        if (out.is_csv()) out.print_csv(result);
         all.advance();
     }
     if (suite == "watchdog") {
         add_estimates(results);
-        if (!json) print_estimates(results);
+        if (table) print_estimates(results);
     }
     const bool interrupted = results.size() < cases.size();
     std::optional<Ceilings> ceilings;
-    if (!interrupted) ceilings = measure_ceilings(runtime);
-    if (!json) {
-        if (interrupted) end_if_interrupted();
-        fmt::print("ceilings {}, measured in this run on {}\n", to_text(*ceilings), runtime.device().name);
-        return;
+    if (!interrupted && !out.is_csv()) ceilings = measure_ceilings(runtime);
+    if (out.is_json()) {
+        call.update(to_json(ceilings));
+        call["cases"] = results;
+        call["interrupted"] = interrupted;
+        if (out.compares()) call["compared"] = out.summary(results);
+        fmt::print("{}\n", call.dump());
     }
-    Json out = call_json(runtime);
-    out["suite"] = suite;
-    out["pass"] = pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "both";
-    out["dtype"] = dtype_text(dtype);
-    out["options"] = options_json(options);
-    out["options"]["repeats"] = repeats;
-    out.update(to_json(ceilings));
-    out["cases"] = results;
-    out["interrupted"] = interrupted;
-    fmt::print("{}\n", out.dump());
     if (interrupted) end_if_interrupted();
+    if (table)
+        fmt::print("ceilings {}, measured in this run on {}\n", to_text(*ceilings), runtime.device().name);
+    out.finish(results, table);
 }
 
 }  // namespace vkattn::tools

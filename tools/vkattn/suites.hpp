@@ -1,6 +1,11 @@
-// Tables of cases that other libraries are measured by too: tools/peers has the same names.
+// Tables of cases: those that other libraries are measured by too, with the names of tools/peers, those of models, and
+// one problem with many lengths.
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include "bench_results.hpp"
 #include "common.hpp"
 #include "workload.hpp"
 
@@ -12,9 +17,19 @@ void check_suite(const std::string& suite);
 // The names of its cases, one a line.
 void list_suite(const std::string& suite);
 
-// Runs a pass of every case of a suite, with `options` and the dtype, slopes, sinks and block map of `shape`, and
-// prints a table or, with --json, one object. Outputs are poisoned before and looked through after.
-void run_suite(Runtime& runtime, const std::string& suite, const ShapeOptions& shape,
-               const AttentionOptions& options, Pass pass, uint32_t repeats);
+struct SuiteCase {
+    std::string name;
+    VkattnProblem problem;
+};
+
+// The cases of a suite, with `options` and the dtype, slopes, sinks and block map of `shape`.
+std::vector<SuiteCase> cases_of(const std::string& suite, const ShapeOptions& shape,
+                                const AttentionOptions& options);
+
+// Runs a pass of every case of a suite, and prints a table, CSV or one object of JSON. Outputs are poisoned before and
+// looked through after.
+void run_suite(Runtime& runtime, const std::string& suite, const std::vector<SuiteCase>& cases,
+               const AttentionOptions& options, Pass pass, uint32_t repeats, const std::string& block_map,
+               Results& out);
 
 }  // namespace vkattn::tools
