@@ -34,10 +34,9 @@ std::span<const uint8_t> bytes_of(const Spirv& words) {
     return {reinterpret_cast<const uint8_t*>(words.data()), words.size() * sizeof(uint32_t)};
 }
 
-Bytes packed(Spirv words, Spirv prefix = Spirv(5)) {
+Bytes packed(Spirv words, std::span<const uint8_t> prefix = {}) {
     REQUIRE(ids_to_distances(words));
-    REQUIRE(ids_to_distances(prefix));
-    return compressed(bytes_of(words), prefix.size() > 5 ? bytes_of(prefix) : std::span<const uint8_t>());
+    return compressed(bytes_of(words), prefix);
 }
 
 // A header and instructions of 1 to 8 words. A sixteenth of the operands are any words below 2^31, the others are ids
@@ -78,6 +77,8 @@ struct Embedded {
         : words(bytes.size() / sizeof(uint64_t) + 1), frame{words.data(), bytes.size(), prefix} {
         std::ranges::copy(bytes, reinterpret_cast<uint8_t*>(words.data()));
     }
+    Embedded(const Embedded&) = delete;
+    Embedded& operator=(const Embedded&) = delete;
     std::vector<uint64_t> words;
     Frame frame;
 };
@@ -129,7 +130,9 @@ TEST_CASE("spirv: a module comes back from its prefix, and not from another one"
     const Spirv prefix = some_module(3000);
     Spirv words = prefix;
     words.insert(words.end(), {2u << 16 | 60, 7});
-    const Bytes alone = packed(words), with_prefix = packed(words, prefix);
+    Spirv packed_prefix = prefix;
+    REQUIRE(ids_to_distances(packed_prefix));
+    const Bytes alone = packed(words), with_prefix = packed(words, bytes_of(packed_prefix));
     CHECK_LT(with_prefix.size(), alone.size() / 8);
     const Embedded first(packed(prefix)), other(packed(some_module(2000))), cut(Bytes(100));
     CHECK_EQ(decompress(Embedded(with_prefix, &first.frame).frame, "some_module"), words);

@@ -159,8 +159,8 @@ typedef struct VkattnRun {
     uint64_t signal_value;
     /* In, boolean: the call does not wait for the last submission of the run, which signals signal_semaphore, and there
      * has to be one. Until that has signal_value, the caller keeps the plan, the semaphores, all tensors and the
-     * scratch, which has to be the caller's. The call waits for the earlier submissions, and so for wait_semaphore,
-     * where segments_at_once does not reach for all segments at once; time_ms and progress know of these alone. A
+     * scratch, which has to be the caller's. A run of more segments than segments_at_once has several submissions: the
+     * call waits for all but the last, and so for wait_semaphore, and time_ms and progress tell of these only. A
      * runtime does in order what it is given: whatever waits, as reading a buffer, waits for all that was given
      * before. */
     uint64_t asynchronous;
@@ -280,8 +280,8 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_semaphore_signal(const VkattnSemaphore* s
                                                         VkattnError* error);
 
 /* Runs a plan of vkattn_plan_create, vkattn_backward_create, vkattn_combine_create or vkattn_block_map_create, and
- * waits, unless run.asynchronous is set: results may be read when the function returns. Scratch is allocated for the run
- * where args.scratch_buffer is null; who runs a plan many times may bring scratch of his own, which saves the
+ * waits, unless run.asynchronous is set: results may be read when the function returns. Scratch is allocated for the
+ * run where args.scratch_buffer is null; who runs a plan many times may bring scratch of his own, which saves the
  * allocation. `run` may be null.
  * Errors: as vkattn_cmd_forward, vkattn_cmd_backward, vkattn_cmd_combine and vkattn_cmd_block_map; INVALID_ARGUMENT
  * (run.first_segment is none of the plan's; run.wait_semaphore or run.signal_semaphore is of another runtime;
@@ -302,10 +302,11 @@ VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_run_block_map(VkattnRuntime* runt
                                                              VkattnError* error);
 
 /* Records commands into one command buffer, submits it once and waits, for what a run does not do: several plans in one
- * submission. The semaphores of `run`, and run.asynchronous, are what they are for a run; its other inputs are ignored.
- * `record` is called once, on this thread, with `user`; it must call nothing of the runtime that submits: no run, no
- * transfer, no submission, which would wait for this one for ever. It returns VKATTN_OK, or else a status, with `error`
- * filled: nothing is submitted then, and both are what vkattn_runtime_submit returns. `run` may be null.
+ * submission. The semaphores of `run`, and run.asynchronous, are what they are for a run, and time_ms is 0 if it is
+ * asynchronous; the other inputs are ignored. `record` is called once, on this thread, with `user`; it must call
+ * nothing of the runtime that submits: no run, no transfer, no submission, which would wait for this one for ever. It
+ * returns VKATTN_OK, or else a status, with `error` filled: nothing is submitted then, and both are what
+ * vkattn_runtime_submit returns. `run` may be null.
  * Errors: INVALID_ARGUMENT (null, and for semaphores as above), and those of `record`. */
 typedef VkattnStatus (*VkattnRecord)(VkCommandBuffer command_buffer, void* user, VkattnError* error);
 VKATTN_RUNTIME_API VkattnStatus vkattn_runtime_submit(VkattnRuntime* runtime, VkattnRecord record, void* user,

@@ -189,8 +189,8 @@ Took VkattnRuntime::submit_locked(const Record& record, const Order& order) {
 
 // Nothing that commands use may be freed before they have ended, so a wait that fails is not the last one. Memory that
 // has run out may come back; a device that is lost uses nothing any more. A thread that sleeps hears of the end late,
-// on an H200 120 to 220 us after it, so that for a while it asks instead. Others who submit wait as they would otherwise. A
-// CPU has other work to do then.
+// on an H200 120 to 220 us after it, so that for a while it asks instead. The runtime's mutex is held all the while, as
+// it is while the thread sleeps. On a CPU the thread sleeps at once, because the cores have other work.
 void VkattnRuntime::wait_for(VkFence fence) {
     using Clock = std::chrono::steady_clock;
     constexpr auto asked_for = std::chrono::milliseconds(1);

@@ -267,7 +267,7 @@ struct FaultyVulkan::Hooks {
                                       VkFence fence) {
         const InDriver outside;
         const VkResult r = Hook<Of_vkQueueSubmit>::call(queue, count, infos, fence);
-        if (r == VK_SUCCESS) active->pending_++;
+        if (r == VK_SUCCESS) active->pending_.insert(fence);
         return r;
     }
     static VkResult VKAPI_CALL wait_for_fences(VkDevice device, uint32_t count, const VkFence* fences,
@@ -277,13 +277,14 @@ struct FaultyVulkan::Hooks {
         // would, too.
         if (timeout == 0) return VK_TIMEOUT;
         const VkResult r = Hook<Of_vkWaitForFences>::call(device, count, fences, all, timeout);
-        if (r == VK_SUCCESS) active->pending_ -= count;
+        if (r == VK_SUCCESS)
+            for (uint32_t i = 0; i < count; i++) active->pending_.erase(fences[i]);
         return r;
     }
     static VkResult VKAPI_CALL wait_idle(VkDevice device) {
         const InDriver outside;
         const VkResult r = Hook<Of_vkDeviceWaitIdle>::call(device);
-        if (r == VK_SUCCESS) active->pending_ = 0;
+        if (r == VK_SUCCESS) active->pending_.clear();
         return r;
     }
 
@@ -421,8 +422,8 @@ VkResult FaultyVulkan::next_result(const char* function) {
 }
 
 void FaultyVulkan::wait() {
-    if (pending_ != 0) Of_vkDeviceWaitIdle::real(device_);
-    pending_ = 0;
+    if (!pending_.empty()) Of_vkDeviceWaitIdle::real(device_);
+    pending_.clear();
 }
 
 void FaultyVulkan::created(std::type_index type, const void* handle) {
@@ -430,7 +431,8 @@ void FaultyVulkan::created(std::type_index type, const void* handle) {
 }
 
 void FaultyVulkan::destroyed(std::type_index type, const void* handle) {
-    if (pending_ != 0) wrong.push_back(fmt::format("{} is destroyed while the device uses it", type.name()));
+    if (!pending_.empty())
+        wrong.push_back(fmt::format("{} is destroyed while the device uses it", type.name()));
     wait();
     const auto found = alive_.find({type, handle});
     if (found == alive_.end())

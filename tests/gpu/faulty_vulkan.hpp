@@ -57,7 +57,7 @@ class FaultyVulkan {
     int fail_at_ = 0, times_ = 0;
     VkResult error_ = VK_SUCCESS;
     std::multiset<std::pair<std::type_index, const void*>> alive_;
-    uint32_t pending_ = 0;  // submissions that may not have ended
+    std::set<VkFence> pending_;  // of submissions that may not have ended
     VkInstance instance_ = VK_NULL_HANDLE;
     VkDevice device_ = VK_NULL_HANDLE;
     std::map<VkShaderModule, std::string> codes_;

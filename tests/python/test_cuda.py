@@ -82,6 +82,14 @@ session.destroy_spare_buffers()
 assert len(os.listdir("/proc/self/fd")) == open_files
 assert vkattn.empty((0, 4)).__cuda_array_interface__["data"] == (0, False)
 
+# What is too large to be kept is unmapped, too.
+large = vkattn.empty((session.spares.most_bytes // 4 + 100,))
+large.__cuda_array_interface__
+del large
+assert count("mapped") == 1
+vkattn.empty((1,))
+assert (count("imports"), count("mapped")) == (0, 0)
+
 # Buffers take each other's place if they are of one kind: sizes that are nearly alike, and the same stream. What lies
 # longest goes first.
 cuda = session.cuda()

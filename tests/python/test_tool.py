@@ -162,8 +162,11 @@ class Tool(unittest.TestCase):
                 self.interrupt(INTERRUPTED.format(call=call), whole_group)
 
     def interrupt(self, code, whole_group):
+        def heed_signals():  # which are ignored below a shell's background jobs
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
         with subprocess.Popen([sys.executable, "-B", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                              text=True, start_new_session=True) as process:
+                              text=True, start_new_session=True, preexec_fn=heed_signals) as process:
             deadline = time.monotonic() + 30
             children = []
             while not children and time.monotonic() < deadline:

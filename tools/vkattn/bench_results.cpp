@@ -1,11 +1,13 @@
 #include "bench_results.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <fstream>
+#include <vector>
 
 #include "progress.hpp"
 
@@ -26,14 +28,16 @@ double spread(const Json& time) {
 }
 
 bool is_time(const Json& time) {
-    return time.is_object() &&
-           std::ranges::all_of(std::array{"median", "lower", "upper"},
-                               [&](const char* key) { return time.contains(key) && time[key].is_number(); });
+    const bool has_all =
+        time.is_object() && std::ranges::all_of(std::array{"median", "lower", "upper"}, [&](const char* key) {
+            return time.contains(key) && time[key].is_number();
+        });
+    return has_all && time["median"] > 0 && time["lower"] <= time["upper"];
 }
 
 std::string cell(const Json& value) {
     if (value.is_number_float()) return fmt::format("{:.6g}", value.get<double>());
-    return value.is_string() ? value.get<std::string>() : value.dump();
+    return value.is_string() ? value.get<std::string>() : value.is_null() ? "none" : value.dump();
 }
 
 // A cell of CSV (RFC 4180).
@@ -41,6 +45,27 @@ std::string quoted(std::string text) {
     if (text.find_first_of(",\"\n") == std::string::npos) return text;
     for (size_t at = 0; (at = text.find('"', at)) != std::string::npos; at += 2) text.insert(at, 1, '"');
     return '"' + text + '"';
+}
+
+// The results of a file that have times, by name.
+std::map<std::string, Json> read_results(const Json& file) {
+    std::map<std::string, Json> found;
+    if (file.at("tool") != "vkattn") return found;
+    const Json all = file.contains("cases") ? file["cases"] : Json::array({file});
+    for (const Json& result : all)
+        if (result.contains("time_ms") && is_time(result["time_ms"])) found[name_of(result)] = result;
+    return found;
+}
+
+void print_comparison(const Json& r) {
+    const Json c = r.value("compared", Json::object());
+    if (c.contains("ratio"))
+        print_row(fmt::format("{:32} {:10.4f} {:10.4f} {:7.3f} {:6.1f} %  {}", name_of(r),
+                              c["earlier_ms"].get<double>(), r["time_ms"]["median"].get<double>(),
+                              c["ratio"].get<double>(), 100 * c["noise"].get<double>(),
+                              c["verdict"].get<std::string>()));
+    else
+        print_row(fmt::format("{:32} {}", name_of(r), c.value("verdict", "new")));
 }
 
 }  // namespace
@@ -61,37 +86,49 @@ Results::Results(bool json, bool csv, const std::string& compared) : json_(json)
     if (!compares()) return;
     std::ifstream file(path_);
     if (!file) throw UsageError("--compare", "cannot read " + path_);
-    earlier_ = Json::parse(file, nullptr, false);
-    const bool is_result = earlier_.is_object() && earlier_.value("tool", "") == "vkattn";
-    if (is_result && earlier_.contains("cases"))
-        for (const Json& result : earlier_["cases"]) by_name_[name_of(result)] = result;
-    else if (is_result)
-        by_name_[""] = earlier_;
-    std::erase_if(by_name_, [](const auto& each) {
-        return !each.second.contains("time_ms") || !is_time(each.second["time_ms"]);
-    });
+    try {
+        earlier_ = Json::parse(file);
+        by_name_ = read_results(earlier_);
+    } catch (const Json::exception&) {
+        by_name_.clear();
+    }
     if (by_name_.empty())
         throw UsageError("--compare", path_ + " has no times of this version's `vkattn bench --json`");
 }
 
-void Results::require_alike(const Json& call, const Json& problem) const {
+void Results::require_alike(const Json& call, const Json& problems) const {
     if (!compares()) return;
-    const auto require = [&](const char* what, const Json& then, const Json& now) {
+    const auto require = [&](const std::string& what, const Json& then, const Json& now) {
         if (then != now)
             throw UsageError("--compare",
                              fmt::format("{} has {} {}, and this is {}", path_, what, cell(then), cell(now)));
     };
     for (const char* key : {"device", "suite", "pass", "dtype"})
         require(key, earlier_.value(key, Json()), call.value(key, Json()));
-    if (problem.is_object())
+    const Json options = earlier_.value("options", Json::object());
+    for (const char* key : {"kv_lengths", "mask_fill", "block_map"})
+        require(key, options.value(key, Json()), call["options"].value(key, Json()));
+    bool has_any = false;
+    for (const auto& [name, problem] : problems.items()) {
+        const auto found = by_name_.find(name);
+        if (found == by_name_.end()) continue;
+        has_any = true;
+        const Json then = found->second.value("problem", Json::object());
         for (const auto& [key, value] : problem.items())
-            require(key.c_str(), earlier_["problem"].value(key, Json()), value);
+            require(name.empty() ? key : name + ": " + key, then.value(key, Json()), value);
+    }
+    if (!has_any) throw UsageError("--compare", path_ + " has none of these cases");
 }
 
 bool Results::compare(Json& result) const {
     const auto found = by_name_.find(name_of(result));
     if (!compares() || found == by_name_.end()) return false;
+    if (result.contains("refused")) {
+        result["compared"] = {{"verdict", "refused"}};
+        return false;
+    }
     const Json &then = found->second["time_ms"], &now = result["time_ms"];
+    if (!is_time(now)) return false;
     const double ratio = then["median"].get<double>() / now["median"].get<double>();
     const double noise = std::max(least_noise, spread(then) + spread(now));
     const bool is_beyond = std::abs(std::log(ratio)) > std::log1p(noise);
@@ -104,71 +141,58 @@ bool Results::compare(Json& result) const {
     return is_beyond;
 }
 
-Json Results::nearer(const Json& first, const Json& second) {
+bool is_nearer(const Json& a, const Json& b) {
     const auto distance = [](const Json& r) {
         return std::abs(std::log(r["compared"]["ratio"].get<double>()));
     };
-    return distance(first) < distance(second) ? first : second;
+    return distance(a) < distance(b);
 }
 
 void Results::print_csv(const Json& result) {
-    std::vector<std::pair<const char*, Json>> cells{{"case", name_of(result)}};
-    const Json time = result.value("time_ms", Json::object());
-    for (const char* key : {"median", "min", "max"}) cells.emplace_back(key, time.value(key, Json("")));
-    for (const char* key : {"tflops", "gbps", "kernel", "tuning_row", "refused"})
-        cells.emplace_back(key, result.value(key, Json("")));
+    std::vector<std::string> names{"case"}, cells{quoted(name_of(result))};
+    const auto add = [&](const Json& of, const char* key, const std::string& name) {
+        names.push_back(name);
+        cells.push_back(quoted(cell(of.value(key, Json("")))));
+    };
+    for (const char* key : {"median", "min", "max"})
+        add(result.value("time_ms", Json::object()), key, fmt::format("{}_ms", key));
+    for (const char* key : {"tflops", "gbps", "kernel", "tuning_row", "refused"}) add(result, key, key);
     if (compares())
         for (const char* key : {"earlier_ms", "ratio", "noise", "verdict"})
-            cells.emplace_back(key, result.value("compared", Json::object()).value(key, Json("")));
-    std::string head, line;
-    for (const auto& [name, value] : cells) {
-        const bool is_time = time.contains(name) || std::string_view(name) == "median";
-        head += fmt::format("{}{}{}", head.empty() ? "" : ",", name, is_time ? "_ms" : "");
-        line += (head.size() == std::string_view(name).size() ? "" : ",") + quoted(cell(value));
-    }
-    if (!has_head_) print_row(head);
+            add(result.value("compared", Json::object()), key, key);
+    if (!has_head_) print_row(fmt::format("{}", fmt::join(names, ",")));
     has_head_ = true;
-    print_row(line);
+    print_row(fmt::format("{}", fmt::join(cells, ",")));
 }
 
 Json Results::summary(const Json& results) const {
+    std::map<std::string, int> counts{{"faster", 0}, {"slower", 0}, {"equal", 0}, {"refused", 0}, {"new", 0}};
     std::vector<double> ratios;
-    Json out{{"faster", 0}, {"slower", 0}, {"equal", 0}};
-    for (const Json& result : results)
-        if (result.contains("compared")) {
-            ratios.push_back(result["compared"]["ratio"]);
-            Json& count = out[result["compared"]["verdict"].get<std::string>()];
-            count = count.get<int>() + 1;
-        }
-    out["missing"] = results.size() - ratios.size();
+    for (const Json& result : results) {
+        const Json compared = result.value("compared", Json::object());
+        counts[compared.value("verdict", "new")]++;
+        if (compared.contains("ratio")) ratios.push_back(compared["ratio"]);
+    }
+    Json out(counts);
+    out["gone"] = by_name_.size() + static_cast<size_t>(counts["new"]) - results.size();
     out["median_ratio"] = ratios.empty() ? Json() : Json(median(ratios));
     return out;
 }
 
-void Results::finish(const Json& results, bool rows) const {
+void Results::finish(const Json& results) const {
     if (!compares()) return;
     const Json all = summary(results);
-    if (rows) {
-        print_row(fmt::format("{:32} {:>10} {:>10} {:>7} {:>7}  verdict", "compared", "then, ms", "now, ms",
+    if (!json_ && !csv_) {
+        print_row(fmt::format("{:32} {:>10} {:>10} {:>7} {:>8}  verdict", "compared", "then, ms", "now, ms",
                               "ratio", "noise"));
-        for (const Json& r : results) {
-            const Json c = r.value("compared", Json());
-            if (c.is_null())
-                print_row(fmt::format("{:32} {}", name_of(r),
-                                      r.contains("refused") ? "is refused" : "is not in the file"));
-            else
-                print_row(fmt::format("{:32} {:10.4f} {:10.4f} {:7.3f} {:6.1f} %  {}", name_of(r),
-                                      c["earlier_ms"].get<double>(), r["time_ms"]["median"].get<double>(),
-                                      c["ratio"].get<double>(), 100 * c["noise"].get<double>(),
-                                      c["verdict"].get<std::string>()));
-        }
-        print_row(fmt::format(
-            "{} slower, {} faster, {} equal, {} not compared; median ratio {}", all["slower"].dump(),
-            all["faster"].dump(), all["equal"].dump(), all["missing"].dump(),
-            all["median_ratio"].is_null() ? "none"
-                                          : fmt::format("{:.3f}", all["median_ratio"].get<double>())));
+        for (const Json& result : results) print_comparison(result);
+        const Json& ratio = all["median_ratio"];
+        print_row(fmt::format("{} slower, {} faster, {} equal, {} refused, {} new, {} gone; median ratio {}",
+                              all["slower"].dump(), all["faster"].dump(), all["equal"].dump(),
+                              all["refused"].dump(), all["new"].dump(), all["gone"].dump(),
+                              ratio.is_null() ? "none" : fmt::format("{:.3f}", ratio.get<double>())));
     }
-    if (all["slower"] != 0) throw ExitCode{exit_slower};
+    if (all["slower"] != 0 || all["refused"] != 0) throw ExitCode{exit_slower};
 }
 
 }  // namespace vkattn::tools

@@ -9,7 +9,7 @@
 
 namespace vkattn::tools {
 
-// The times of the blocks of runs: their median, least and most, and the quartiles.
+// The times of the blocks of runs, of which there is one at least: their median, least and most, and the quartiles.
 Json time_json(const Timing& time);
 
 // Where results go, and what they are compared with.
@@ -22,31 +22,44 @@ class Results {
     bool is_csv() const { return csv_; }
     bool compares() const { return !path_.empty(); }
 
-    // Throws UsageError if the earlier results are of another device, suite, pass, type or problem than these, of
-    // which `call` is the JSON without results. `problem`: null for a suite.
-    void require_alike(const Json& call, const Json& problem) const;
+    // Throws UsageError if the earlier results are of another device, suite, pass or type than those that will be
+    // measured, of which `call` is the JSON without results; if they have none of the cases, whose problems are given
+    // by name; or if they have one with another problem. One problem alone has the name "".
+    void require_alike(const Json& call, const Json& problems) const;
 
     // Adds to a result with time_ms how it differs from the earlier one of its name, as `compared`. True if that is
-    // more than noise: such a case is to be measured again.
+    // more than noise.
     bool compare(Json& result) const;
-
-    // Of two results of a case the one that differs less, because a disturbance seldom comes twice.
-    static Json nearer(const Json& first, const Json& second);
 
     // Prints a result as a line of CSV, the first one behind a line of names.
     void print_csv(const Json& result);
 
-    // Prints what has come of the comparison, and ends the program with exit_slower if a case is slower. `rows`: prints
-    // a line for each case, too.
-    void finish(const Json& results, bool rows) const;
-    // The same for the JSON of all: {faster, slower, equal, missing, median_ratio}.
+    // Prints what has come of the comparison, where results are neither JSON nor CSV, and ends the program with
+    // exit_slower if a case is slower, or is refused now.
+    void finish(const Json& results) const;
+    // The same for the JSON of all: {faster, slower, equal, refused, new, gone, median_ratio}.
     Json summary(const Json& results) const;
 
   private:
     bool json_, csv_, has_head_ = false;
     std::string path_;
-    Json earlier_;                         // the whole file, or null
-    std::map<std::string, Json> by_name_;  // its cases; one problem alone has the name ""
+    Json earlier_;                         // the whole file
+    std::map<std::string, Json> by_name_;  // its cases that have times
 };
+
+// Of two results that were compared with the same one: if the first is nearer to it.
+bool is_nearer(const Json& a, const Json& b);
+
+// Measures a case, and once more if it seems to differ from the earlier result: a disturbance seldom comes twice.
+// `measure` returns a result, or null if it was interrupted; so does this.
+template <class Measure>
+Json measure_against(const Results& results, const Measure& measure) {
+    Json first = measure();
+    if (first.is_null() || !results.compare(first)) return first;
+    Json again = measure();
+    if (again.is_null()) return again;
+    results.compare(again);
+    return is_nearer(first, again) ? first : again;
+}
 
 }  // namespace vkattn::tools

@@ -13,6 +13,7 @@
 #include "shared/ceilings.h"
 #include "vulkan/context.hpp"
 #include "vulkan/spirv.hpp"
+#include "workload.hpp"
 
 namespace vkattn::tools {
 namespace {
@@ -102,21 +103,22 @@ class Kernel {
 
 constexpr double long_enough_ms = 20;
 constexpr int repeats = 7;
-constexpr double warm_ms = 200;  // an idle device needs this long to raise its clock
+constexpr double ceiling_warm_ms = 200;  // an idle device needs this long to raise its clock
 constexpr int max_warm_runs = 50;
 // No copy begins after this time, so that a CPU's copies do not take seconds.
 constexpr double long_copies_ms = 500;
 
 // The best rate of several runs, once a run is long enough: a ceiling is what the device can reach.
 template <class RunOnce>
-double best_rate(uint32_t count, uint32_t max_count, double work_per_count, RunOnce run_once) {
+double best_rate(uint32_t count, uint32_t max_count, double work_per_count, double warm_for_ms,
+                 RunOnce run_once) {
     double ms = run_once(count);
     while (ms < long_enough_ms && count < max_count) {
         count *= 2;
         ms = run_once(count);
     }
     double warm = 0;
-    for (int i = 0; i < max_warm_runs && warm < warm_ms; i++) warm += run_once(count);
+    for (int i = 0; i < max_warm_runs && warm < warm_for_ms; i++) warm += run_once(count);
     for (int i = 0; i < repeats; i++) ms = std::min(ms, run_once(count));
     return work_per_count * count / (ms * 1e-3);
 }
@@ -124,7 +126,8 @@ double best_rate(uint32_t count, uint32_t max_count, double work_per_count, RunO
 // TFLOP/s of a kernel that runs rounds of `flops`.
 double best_tflops(Runtime& runtime, const Kernel& kernel, const Buffer& sink, uint32_t groups,
                    double flops) {
-    return 1e-12 * best_rate(1, 1u << 20, flops, [&](uint32_t rounds) {
+    return 1e-12 *
+           best_rate(1, 1u << 20, flops, warming_time(runtime, ceiling_warm_ms), [&](uint32_t rounds) {
                return runtime.submit([&](VkCommandBuffer b) {
                    kernel.record(b, {0, sink.address(), rounds}, groups);
                });

@@ -39,9 +39,10 @@ struct LengthRange {
         const WholeNumber last = whole_number(text.substr(dots + 2), 1, UINT32_MAX, kind);
         for (const WholeNumber& number : {first, last})
             if (!number.wrong.empty()) return number.wrong;
-        if (first.value > last.value) return fmt::format("'{}' ends below its beginning", text);
         lengths.clear();
         for (int64_t n = first.value; n <= last.value; n *= 2) lengths.push_back(static_cast<uint32_t>(n));
+        if (lengths.empty() || lengths.back() != last.value)
+            return fmt::format("'{}' does not end with its first number times a power of two", text);
         text = std::to_string(first.value);
         return "";
     }
@@ -83,11 +84,13 @@ Plans make_plans(const Bench& b, const Runtime& runtime, const VkattnProblem& p,
 
 // An interruption leaves fewer blocks of runs than were asked for, and nothing that is measured behind them.
 struct Result {
-    Timing time;
+    Json time;  // as time_json() has it
     double tflops, gbps;
     uint32_t segments, submissions;
     std::optional<Ceilings> ceilings;
     std::optional<Startup> startup;
+
+    double median_ms() const { return time["median"]; }
 };
 
 // Returns the rate as a part of the most, or null where that was not measured.
@@ -164,7 +167,8 @@ Json described(const Bench& b, const Runtime& runtime, const VkattnProblem& p) {
     out["pass"] = b.pass_text;
     out["problem"] = problem_json(p, b.attention.bshd());
     out["options"] = options_json(b.attention);
-    out["options"].update({{"repeats", b.repeats}, {"mask_fill", b.mask_fill}});
+    out["options"].update(
+        {{"repeats", b.repeats}, {"mask_fill", b.mask_fill}, {"block_map", b.shape.block_map}});
     if (b.kv_lengths) out["options"]["kv_lengths"] = *b.kv_lengths;
     return out;
 }
@@ -184,7 +188,7 @@ Json result_json(const Json& description, const Json& plan, const Result& r) {
                 {"scratch_bytes", plan["scratch_bytes"]},
                 {"segments", r.segments},
                 {"submissions", r.submissions},
-                {"time_ms", time_json(r.time)},
+                {"time_ms", r.time},
                 {"tflops", r.tflops},
                 {"gbps", r.gbps},
                 {"rate_ratio", part_of(r.tflops, rate)},
@@ -215,16 +219,15 @@ void print_rates(const Json& plan, const Result& r) {
 }
 
 void print_text(const DeviceInfo& d, const Json& plan, const Result& r) {
-    const auto [least, most] = std::minmax_element(r.time.ms.begin(), r.time.ms.end());
     fmt::print("device   {}\n", d.name);
     fmt::print("driver   {}\n", d.driver);
     fmt::print("kernel   {}, products of {}\n", plan["kernel"].get<std::string>(),
                plan["precision"].get<std::string>());
     fmt::print("tuning   {}: {}\n", plan["tuning_row"].get<std::string>(), plan["tuning"].get<std::string>());
-    fmt::print("time     {:.4f} ms, the median; least {:.4f}, most {:.4f}\n", median(r.time.ms), *least,
-               *most);
-    fmt::print("runs     {} of {}, each run of {} in {}\n", count_text(r.time.ms.size(), "block"),
-               count_text(r.time.runs_in_block, "run"), count_text(r.segments, "segment"),
+    fmt::print("time     {:.4f} ms, the median; least {:.4f}, most {:.4f}\n", r.median_ms(),
+               r.time["min"].get<double>(), r.time["max"].get<double>());
+    fmt::print("runs     {} of {}, each run of {} in {}\n", count_text(r.time["blocks"], "block"),
+               count_text(r.time["runs_in_block"], "run"), count_text(r.segments, "segment"),
                count_text(r.submissions, "submission"));
     print_rates(plan, r);
     if (!r.startup) return;
@@ -275,21 +278,20 @@ void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     }
 }
 
-Timing time_of(const Bench& b, Workload& workload, const Plans& plans, const Results& results) {
-    Timing time = workload.time(plans, warm_ms, b.repeats);
-    Json first{{"time_ms", time_json(time)}};
-    if (stop_requested() || !results.compare(first)) return time;
-    const Timing again = workload.time(plans, warm_ms, b.repeats);
-    Json second{{"time_ms", time_json(again)}};
-    if (again.ms.size() < b.repeats) return time;
-    results.compare(second);
-    return Results::nearer(first, second) == second ? again : time;
+// The times of one problem, and how they compare, or what was measured of them before an interruption.
+Json measure_one(const Bench& b, Workload& workload, const Plans& plans, const Results& results) {
+    Json last;
+    const Json whole = measure_against(results, [&]() -> Json {
+        const Timing time = workload.time(plans, warm_ms, b.repeats);
+        if (!time.ms.empty()) last = {{"time_ms", time_json(time)}};
+        return time.ms.size() < b.repeats ? Json() : last;
+    });
+    return whole.is_null() ? last : whole;
 }
 
-void one_problem(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
-    Results results(b.attention.json, b.csv, b.compared);
+void one_problem(const Bench& b, Runtime& runtime, const VkattnProblem& p, Results& results) {
     const Json description = described(b, runtime, p);
-    results.require_alike(description, description["problem"]);
+    results.require_alike(description, {{"", description["problem"]}});
     Plans plans;
     try {
         plans = make_plans(b, runtime, p, nullptr);
@@ -300,16 +302,17 @@ void one_problem(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     Workload workload(runtime, p, b.pass(), b.mask_fill == "random", b.kv_lengths.value_or(p.seqlen_kv),
                       b.shape.block_map);
     const Plan& plan = timed_plan(plans, b.pass());
-    Result r{time_of(b, workload, plans, results), 0, 0, plan.segments(), workload.submissions(), {}, {}};
-    if (r.time.ms.empty()) end_if_interrupted();
+    const Json measured = measure_one(b, workload, plans, results);
+    if (measured.is_null()) end_if_interrupted();
+    Result r{measured["time_ms"], 0, 0, plan.segments(), workload.submissions(), {}, {}};
     if (!stop_requested() && !b.csv)
         r.ceilings = measure_ceilings(runtime);  // behind the runs: the device's clock is up
     if (!stop_requested() && !b.csv) r.startup = measure_startup(b, runtime, p);
-    r.tflops = tflops(counted(b, p), b.pass(), median(r.time.ms));
-    r.gbps = static_cast<double>(tensor_bytes(counted(b, p))) / (median(r.time.ms) * 1e-3) * 1e-9;
+    r.tflops = tflops(counted(b, p), b.pass(), r.median_ms());
+    r.gbps = static_cast<double>(tensor_bytes(counted(b, p))) / (r.median_ms() * 1e-3) * 1e-9;
     const Json plan_json = Json::parse(plan.describe());
     Json result = result_json(description, plan_json, r);
-    results.compare(result);
+    if (measured.contains("compared")) result["compared"] = measured["compared"];
     if (b.attention.json)
         fmt::print("{}\n", result.dump());
     else if (b.csv)
@@ -317,7 +320,7 @@ void one_problem(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     else
         print_text(runtime.device(), plan_json, r);
     if (stop_requested()) end_if_interrupted();
-    results.finish(Json::array({result}), !b.attention.json && !b.csv);
+    results.finish(Json::array({result}));
 }
 
 // One problem with each length of a range.
@@ -355,15 +358,15 @@ void prepare(const Bench& b, Runtime& runtime) {
 
 void bench(const Bench& b) {
     check(b);
+    if (!b.suite.empty() && b.list) return list_suite(b.suite);
+    Results results(b.attention.json, b.csv, b.compared);
+    const SuiteRun run{b.attention, b.pass(), b.repeats, b.shape.block_map};
     if (!b.suite.empty()) {
-        if (b.list) return list_suite(b.suite);
-        check_suite(b.suite);
-        Results results(b.attention.json, b.csv, b.compared);
+        const std::vector<SuiteCase> cases = tools::cases_of(b.suite, b.shape, b.attention);
         stop_on_signals(stopping);
         Runtime runtime = open_runtime(b.attention);
         prepare(b, runtime);
-        return run_suite(runtime, b.suite, tools::cases_of(b.suite, b.shape, b.attention), b.attention,
-                         b.pass(), b.repeats, b.shape.block_map, results);
+        return run_suite(runtime, b.suite, cases, run, results);
     }
     VkattnProblem p = problem();
     b.attention.apply(p);
@@ -380,9 +383,8 @@ void bench(const Bench& b) {
     prepare(b, runtime);
     if (!b.sweep.empty()) return sweep(b, runtime, p);
     const std::vector<SuiteCase> cases = cases_of(b, p);
-    if (cases.empty()) return one_problem(b, runtime, p);
-    Results results(b.attention.json, b.csv, b.compared);
-    run_suite(runtime, "lengths", cases, b.attention, b.pass(), b.repeats, b.shape.block_map, results);
+    if (cases.empty()) return one_problem(b, runtime, p, results);
+    run_suite(runtime, "lengths", cases, run, results);
 }
 
 }  // namespace

@@ -63,52 +63,59 @@ std::vector<SuiteCase> llama(VkattnDtype dtype) {
     return all;
 }
 
-// Layers of models, by their configurations (config.json of the model that is named, and what its article says of
-// images). A window of W keys reaches W - 1 keys to the left. Prompts have 4,096 tokens, and decoding 16,384 keys.
+// What a layer of a model has beside its shape. A window of W keys reaches W - 1 keys to the left.
+struct LayerKind {
+    bool causal = true, sinks = false;
+    uint32_t window = 0;  // 0: none
+};
+
+// Layers of models, by config.json of the model that is named, and by what its article says of images and sound.
+// Prompts have 4,096 tokens; decoding attends to 16,384.
 std::vector<SuiteCase> models(VkattnDtype dtype) {
+    constexpr uint32_t prompt = 4096, cache = 16384;
+    constexpr LayerKind whole{.causal = false}, causal{}, with_sinks{.sinks = true};
     std::vector<SuiteCase> all;
-    const auto add = [&](const std::string& name, VkattnProblem p, bool causal, int64_t window = 0,
-                         bool sinks = false) {
-        p.causal = causal ? 1 : 0;
-        if (window != 0) p.window_left = window - 1;
-        p.sinks = sinks ? 1 : 0;
+    const auto add = [&](const std::string& name, VkattnProblem p, const LayerKind& kind) {
+        p.causal = kind.causal ? 1 : 0;
+        if (kind.window != 0) p.window_left = kind.window - 1;
+        p.sinks = kind.sinks ? 1 : 0;
+        set_dense_layout(p, false);
         all.push_back({"models " + name, p});
     };
     const auto shape = [&](uint32_t batch, uint32_t heads_q, uint32_t heads_kv, uint32_t queries,
-                           uint32_t keys, uint32_t d) {
-        return forward_problem(dtype, batch, heads_q, heads_kv, queries, keys, d);
+                           uint32_t keys, uint32_t head_dim) {
+        return forward_problem(dtype, batch, heads_q, heads_kv, queries, keys, head_dim);
     };
-    constexpr uint32_t prompt = 4096, cache = 16384;
-    add("llama-3-8b prompt", shape(1, 32, 8, prompt, prompt, 128),
-        true);  // meta-llama/Meta-Llama-3-8B; qwen3-8b, too
-    add("llama-3-8b decode", shape(8, 32, 8, 1, cache, 128), true);
-    add("llama-3-70b prompt", shape(1, 64, 8, prompt, prompt, 128), true);  // meta-llama/Meta-Llama-3-70B
-    add("llama-3-70b decode", shape(8, 64, 8, 1, cache, 128), true);
-    add("gemma-3-4b prompt", shape(1, 8, 4, prompt, prompt, 256),
-        true);  // google/gemma-3-4b-it, one layer of six
-    add("gemma-3-4b window 1024", shape(1, 8, 4, prompt, prompt, 256), true, 1024);  // the other five
-    add("gpt-oss-20b prompt", shape(1, 64, 8, prompt, prompt, 64), true, 0,
-        true);  // openai/gpt-oss-20b, each second
-    add("gpt-oss-20b window 128", shape(1, 64, 8, prompt, prompt, 64), true, 128, true);
-    add("gpt-oss-20b decode", shape(8, 64, 8, 1, cache, 64), true, 0, true);
-    // deepseek-ai/DeepSeek-V3: 128 + 64 head dims of keys and 128 of values; decoding attends to the latent of 512 + 64
-    // itself, which all heads share.
-    VkattnProblem latent = shape(1, 128, 128, prompt, prompt, 192);
-    latent.head_dim_v = 128;
-    set_dense_layout(latent, false);
-    add("deepseek-v3 prompt", latent, true);
-    latent = shape(1, 128, 1, 1, cache, 576);
-    latent.head_dim_v = 512;
-    set_dense_layout(latent, false);
-    add("deepseek-v3 decode", latent, true);
-    add("whisper-large-v3 encoder", shape(4, 20, 20, 1500, 1500, 64),
-        false);  // openai/whisper-large-v3, 30 s of sound
-    add("whisper-large-v3 cross", shape(4, 20, 20, 224, 1500, 64), false);
-    add("vit-l-16", shape(64, 16, 16, 197, 197, 64), false);  // google/vit-large-patch16-224
-    // stabilityai/stable-diffusion-3-medium, 1,024 x 1,024: 64 x 64 patches and 154 tokens of text.
-    add("stable-diffusion-3-medium", shape(2, 24, 24, 4250, 4250, 64), false);
-    // Wan-AI/Wan2.1-T2V-1.3B, 81 frames of 832 x 480: 21 x 30 x 52 patches.
-    add("wan-2.1-1.3b", shape(1, 12, 12, 32760, 32760, 128), false);
+    // meta-llama/Meta-Llama-3-8B. Qwen/Qwen3-8B has the same shape.
+    add("llama-3-8b prompt", shape(1, 32, 8, prompt, prompt, 128), causal);
+    add("llama-3-8b decode", shape(8, 32, 8, 1, cache, 128), causal);
+    // meta-llama/Meta-Llama-3-70B
+    add("llama-3-70b prompt", shape(1, 64, 8, prompt, prompt, 128), causal);
+    add("llama-3-70b decode", shape(8, 64, 8, 1, cache, 128), causal);
+    // google/gemma-3-4b-it: of six layers, one sees all keys, and five have a window.
+    add("gemma-3-4b prompt", shape(1, 8, 4, prompt, prompt, 256), causal);
+    add("gemma-3-4b window 1024", shape(1, 8, 4, prompt, prompt, 256), {.window = 1024});
+    // openai/gpt-oss-20b: each second layer has a window, and all have sinks.
+    add("gpt-oss-20b prompt", shape(1, 64, 8, prompt, prompt, 64), with_sinks);
+    add("gpt-oss-20b window 128", shape(1, 64, 8, prompt, prompt, 64), {.sinks = true, .window = 128});
+    add("gpt-oss-20b decode", shape(8, 64, 8, 1, cache, 64), with_sinks);
+    // deepseek-ai/DeepSeek-V3: 128 + 64 head dims of keys and 128 of values. Decoding attends to the latent itself, of
+    // 512 + 64, which all heads share.
+    VkattnProblem p = shape(1, 128, 128, prompt, prompt, 192);
+    p.head_dim_v = 128;
+    add("deepseek-v3 prompt", p, causal);
+    p = shape(1, 128, 1, 1, cache, 576);
+    p.head_dim_v = 512;
+    add("deepseek-v3 decode", p, causal);
+    // openai/whisper-large-v3: 30 seconds of sound are 1,500 positions.
+    add("whisper-large-v3 encoder", shape(4, 20, 20, 1500, 1500, 64), whole);
+    add("whisper-large-v3 cross", shape(4, 20, 20, 224, 1500, 64), whole);
+    // google/vit-large-patch16-224: 14 x 14 patches and a token of the class.
+    add("vit-l-16", shape(64, 16, 16, 197, 197, 64), whole);
+    // stabilityai/stable-diffusion-3-medium, 1,024 x 1,024 pixels: 64 x 64 patches and 154 tokens of text.
+    add("stable-diffusion-3-medium", shape(2, 24, 24, 4250, 4250, 64), whole);
+    // Wan-AI/Wan2.1-T2V-1.3B, 81 frames of 832 x 480 pixels: 21 x 30 x 52 patches.
+    add("wan-2.1-1.3b", shape(1, 12, 12, 32760, 32760, 128), whole);
     return all;
 }
 
@@ -161,26 +168,36 @@ std::pair<Plans, std::string> plan_of(const Runtime& runtime, const SuiteCase& c
 }
 
 // Null where the runs were interrupted.
-Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass, uint32_t repeats,
-             const std::string& block_map) {
-    Workload workload(runtime, c.problem, pass, false, c.problem.seqlen_kv, block_map);
+Json measure(Runtime& runtime, const SuiteCase& c, const Plans& plans, const SuiteRun& run) {
+    Workload workload(runtime, c.problem, run.pass, false, c.problem.seqlen_kv, run.block_map);
     workload.poison();
-    const Timing time = workload.time(plans, warm_ms, repeats);
-    if (time.ms.size() < repeats) return nullptr;
+    const Timing time = workload.time(plans, warm_ms, run.repeats);
+    if (time.ms.size() < run.repeats) return nullptr;
     const double ms = median(time.ms);
     if (workload.is_poisoned()) throw RuntimeError(c.name + ": part of the output was not written");
-    const Json plan = Json::parse(timed_plan(plans, pass).describe());
+    const Json plan = Json::parse(timed_plan(plans, run.pass).describe());
     return Json{{"name", c.name},
-                {"problem", problem_json(c.problem, false)},
+                {"problem", problem_json(c.problem, run.options.bshd())},
                 {"ms", ms},
                 {"time_ms", time_json(time)},
-                {"tflops", tflops(c.problem, pass, ms)},
+                {"tflops", tflops(c.problem, run.pass, ms)},
                 {"gbps", static_cast<double>(tensor_bytes(c.problem)) / ms * 1e-6},
-                {"flops", timed_plan(plans, pass).info().flops},
+                {"flops", timed_plan(plans, run.pass).info().flops},
                 {"kernel", plan["kernel"]},
                 {"tuning_row", plan["tuning_row"]},
                 {"tuning", plan["tuning"]},
                 {"precision", plan["precision"]}};
+}
+
+// One case for which memory does not suffice is refused, and the others go on.
+Json measure_or_refuse(Runtime& runtime, const SuiteCase& c, const Plans& plans, const SuiteRun& run,
+                       const Results& out) {
+    try {
+        return measure_against(out, [&] { return measure(runtime, c, plans, run); });
+    } catch (const Error& error) {
+        if (error.vk_result() != VK_ERROR_OUT_OF_DEVICE_MEMORY) throw;
+        return {{"name", c.name}, {"refused", error.what()}};
+    }
 }
 
 // Adds to each result what its time is as a multiple of the estimate, by the first result of its kernel.
@@ -213,23 +230,14 @@ void print_line(const Json& r) {
                               r["kernel"].get<std::string>(), r["tuning_row"].get<std::string>()));
 }
 
-Json measure_twice(Runtime& runtime, const SuiteCase& c, const Plans& plans, Pass pass, uint32_t repeats,
-                   const std::string& block_map, const Results& out) {
-    Json result = measure(runtime, c, plans, pass, repeats, block_map);
-    if (result.is_null() || !out.compare(result)) return result;
-    Json again = measure(runtime, c, plans, pass, repeats, block_map);
-    if (again.is_null()) return result;
-    out.compare(again);
-    return Results::nearer(result, again);
-}
-
 std::vector<std::pair<Plans, std::string>> compile(Runtime& runtime, const std::vector<SuiteCase>& cases,
-                                                   const AttentionOptions& options, Pass pass) {
+                                                   const SuiteRun& run) {
     std::vector<std::pair<Plans, std::string>> plans;
     plans.reserve(cases.size());
     Phase phase(compiling_pipelines, static_cast<double>(cases.size()));
-    OnThreads<std::pair<Plans, std::string>> made(
-        cases.size(), [&](size_t i) { return plan_of(runtime, cases[i], options.plan_options(), pass); });
+    OnThreads<std::pair<Plans, std::string>> made(cases.size(), [&](size_t i) {
+        return plan_of(runtime, cases[i], run.options.plan_options(), run.pass);
+    });
     for (size_t i = 0; i < cases.size() && !stop_requested(); i++) {
         plans.push_back(made.take(i));
         phase.advance();
@@ -238,10 +246,6 @@ std::vector<std::pair<Plans, std::string>> compile(Runtime& runtime, const std::
 }
 
 }  // namespace
-
-void check_suite(const std::string& suite) {
-    plain_cases(suite, VKATTN_DTYPE_FLOAT16);
-}
 
 void list_suite(const std::string& suite) {
     for (const SuiteCase& c : plain_cases(suite, VKATTN_DTYPE_FLOAT16)) fmt::print("{}\n", c.name);
@@ -258,27 +262,28 @@ std::vector<SuiteCase> cases_of(const std::string& suite, const ShapeOptions& sh
 }
 
 void run_suite(Runtime& runtime, const std::string& suite, const std::vector<SuiteCase>& cases,
-               const AttentionOptions& options, Pass pass, uint32_t repeats, const std::string& block_map,
-               Results& out) {
+               const SuiteRun& run, Results& out) {
     Json call = call_json(runtime);
     call["suite"] = suite;
-    call["pass"] = pass == Pass::forward ? "forward" : pass == Pass::backward ? "backward" : "both";
+    call["pass"] = run.pass == Pass::forward ? "forward" : run.pass == Pass::backward ? "backward" : "both";
     call["dtype"] = dtype_text(cases.front().problem.dtype);
-    call["options"] = options_json(options);
-    call["options"]["repeats"] = repeats;
-    out.require_alike(call, nullptr);
+    call["options"] = options_json(run.options);
+    call["options"].update({{"repeats", run.repeats}, {"block_map", run.block_map}});
+    Json problems = Json::object();
+    for (const SuiteCase& c : cases) problems[c.name] = problem_json(c.problem, run.options.bshd());
+    out.require_alike(call, problems);
     const bool table = !out.is_json() && !out.is_csv();
     if (table) print_row(fmt::format("{:32} {:>10} {:>9} {:>8}  kernel", "case", "ms", "TFLOP/s", "GB/s"));
     Phase all(suite, static_cast<double>(cases.size()));
-    const std::vector<std::pair<Plans, std::string>> plans = compile(runtime, cases, options, pass);
+    const std::vector<std::pair<Plans, std::string>> plans = compile(runtime, cases, run);
     Json results = Json::array();
     for (size_t i = 0; i < cases.size() && !stop_requested(); i++) {
         const Phase phase(cases[i].name);
         const auto& [plan, why] = plans[i];
-        const Json result = why.empty()
-                                ? measure_twice(runtime, cases[i], plan, pass, repeats, block_map, out)
-                                : Json{{"name", cases[i].name}, {"refused", why}};
+        Json result = why.empty() ? measure_or_refuse(runtime, cases[i], plan, run, out)
+                                  : Json{{"name", cases[i].name}, {"refused", why}};
         if (result.is_null()) break;
+        if (result.contains("refused")) out.compare(result);
         results.push_back(result);
         if (table) print_line(result);
         if (out.is_csv()) out.print_csv(result);
@@ -301,7 +306,7 @@ void run_suite(Runtime& runtime, const std::string& suite, const std::vector<Sui
     if (interrupted) end_if_interrupted();
     if (table)
         fmt::print("ceilings {}, measured in this run on {}\n", to_text(*ceilings), runtime.device().name);
-    out.finish(results, table);
+    out.finish(results);
 }
 
 }  // namespace vkattn::tools

@@ -11,9 +11,6 @@
 
 namespace vkattn::tools {
 
-// Throws UsageError for an unknown suite.
-void check_suite(const std::string& suite);
-
 // The names of its cases, one a line.
 void list_suite(const std::string& suite);
 
@@ -22,14 +19,22 @@ struct SuiteCase {
     VkattnProblem problem;
 };
 
-// The cases of a suite, with `options` and the dtype, slopes, sinks and block map of `shape`.
+// The cases of a suite, with `options` and the dtype, slopes, sinks and block map of `shape`. Throws UsageError for an
+// unknown suite.
 std::vector<SuiteCase> cases_of(const std::string& suite, const ShapeOptions& shape,
                                 const AttentionOptions& options);
 
-// Runs a pass of every case of a suite, and prints a table, CSV or one object of JSON. Outputs are poisoned before and
-// looked through after.
+// How the cases of a suite are run.
+struct SuiteRun {
+    const AttentionOptions& options;
+    Pass pass;
+    uint32_t repeats;
+    std::string block_map;
+};
+
+// Runs every case of a suite, and prints a table, CSV or one object of JSON. Outputs are poisoned before and looked
+// through after.
 void run_suite(Runtime& runtime, const std::string& suite, const std::vector<SuiteCase>& cases,
-               const AttentionOptions& options, Pass pass, uint32_t repeats, const std::string& block_map,
-               Results& out);
+               const SuiteRun& run, Results& out);
 
 }  // namespace vkattn::tools

@@ -172,6 +172,10 @@ const Plan& timed_plan(const Plans& plans, Pass pass) {
     return pass == Pass::forward ? plans.forward : plans.backward;
 }
 
+double warming_time(const Runtime& runtime, double gpu_ms) {
+    return runtime.device().type == std::string_view("cpu") ? gpu_ms / 10 : gpu_ms;
+}
+
 Timing Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) {
     uint64_t scratch_bytes = 0;
     for (const Plan* plan : {&plans.forward, &plans.backward})
@@ -181,7 +185,7 @@ Timing Workload::time(const Plans& plans, double warm_for_ms, uint32_t repeats) 
         if (pass_ == Pass::backward && !t.has_out) runtime_.run(plans.forward, forward_args(t, scratch));
         t.has_out = true;
     }
-    Timing timing{{}, warm_up(plans, scratch, warm_for_ms)};
+    Timing timing{{}, warm_up(plans, scratch, warming_time(runtime_, warm_for_ms))};
     Phase phase("timing", repeats);
     for (uint32_t i = 0; i < repeats && !stop_requested(); i++, phase.advance())
         timing.ms.push_back(run_block(plans, scratch, timing.runs_in_block));

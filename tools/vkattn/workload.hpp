@@ -37,6 +37,9 @@ struct Timing {
 // An H200 that has idled while a pipeline was built is not at full clock after 200.
 constexpr double warm_ms = 500;
 
+// How long the device needs where a GPU needs so long: a CPU has no clock that an idle moment lowers.
+double warming_time(const Runtime& runtime, double gpu_ms);
+
 // Runs over rotating tensors, after a warm-up.
 class Workload {
   public:

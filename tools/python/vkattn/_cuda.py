@@ -195,8 +195,10 @@ class Cuda:
             semaphore.wait()
         except BaseException:
             # What may have been submitted has ended before the caller hears of it.
-            self.synchronize()
-            library().call("vkattn_buffer_fill", self._drained, 0)
+            try:
+                self.synchronize()
+            finally:
+                library().call("vkattn_buffer_fill", self._drained, 0)
             raise
         finally:
             with self._lock:

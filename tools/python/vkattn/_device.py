@@ -4,7 +4,7 @@ import ctypes
 import os
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import Dict
 
@@ -98,7 +98,9 @@ class Session:
         self._plans = OrderedDict()
         self._live = {}
         self.spares = SpareBuffers()
-        self._let_go = []  # functions and handles of what CUDA's streams may still use
+        self._dropped = deque()  # what finalizers were told of, which may run in the middle of anything
+        self._is_tidying = False
+        self._doomed = []  # functions and handles: objects to destroy, which CUDA's streams may still use
         self.runtime = ctypes.c_void_p()
         options = lib.made(_abi.VkattnRuntimeOptions)
         options.device = device.encode() if device else None
@@ -109,9 +111,13 @@ class Session:
         self.is_shared = info.contents.vendor_id == _NVIDIA
         self._cuda = None
 
+    def is_own(self):
+        """If this process has opened the device."""
+        return _forks == self._forks
+
     def check(self):
         """Refuses a process that was forked from the one that has opened the device."""
-        if _forks != self._forks:
+        if not self.is_own():
             raise RuntimeError("a device was opened before this process was forked: open it in the children alone, or "
                                "start them by 'spawn'")
         if self.runtime is None:
@@ -132,11 +138,14 @@ class Session:
         """A buffer's handle and its address."""
         self.check()
         with self.lock:
-            self._destroy_excess()
-            spare = self.spares.take(kind)
+            spare = self._tidy(kind)
         if spare is not None:
-            if kind.is_shared and kind.stream is None:
-                self.wait_for_cuda()  # any stream may have used it
+            try:
+                if kind.is_shared and kind.stream is None:
+                    self.wait_for_cuda()  # any stream may have used it
+            except BaseException:
+                self.spare_buffer(kind, *spare)
+                raise
             return spare
         try:
             return self._make_buffer(kind)
@@ -159,41 +168,54 @@ class Session:
 
     def spare_buffer(self, kind, handle, address):
         """Keeps a buffer for the next of its kind."""
-        if _forks != self._forks:
+        self._drop(kind, handle, address)
+
+    def destroy(self, function, handle):
+        """Destroys what add() has been told of, once."""
+        self._drop(None, handle, function)
+
+    def _drop(self, *what):
+        if not self.is_own() or self.runtime is None:
             return
-        with self.lock:
-            if kind.size_bytes > self.spares.most_bytes:
-                self._let_go.append(("vkattn_buffer_destroy", handle))
-            elif handle.value in self._live:
-                self.spares.put(kind, handle, address)
-            if self._cuda is None:  # otherwise the next call does, because it has to wait
-                self._destroy_excess()
+        self._dropped.append(what)
+        # With CUDA the next call does the rest, because it has to wait for the streams.
+        if self._cuda is None and self.lock.acquire(blocking=False):
+            try:
+                self._tidy()
+            finally:
+                self.lock.release()
 
     def destroy_spare_buffers(self):
         """Gives the memory of spare buffers back to the device."""
         with self.lock:
-            self._destroy_excess(0)
+            self._tidy(most_bytes=0)
 
-    def _destroy_excess(self, most_bytes=None):
-        handles = self.spares.excess(most_bytes)
-        if not handles and not self._let_go:
-            return
-        let_go, self._let_go = self._let_go, []
-        if self._cuda is not None:
-            self._cuda.release(handles)
-        for function, handle in let_go + [("vkattn_buffer_destroy", handle) for handle in handles]:
-            if self._live.pop(handle.value, None) is not None:
-                getattr(library(), function)(handle)
-
-    def destroy(self, function, handle):
-        """Destroys what add() has been told of, once."""
-        if _forks != self._forks:
-            return
-        with self.lock:
-            if self.runtime is not None:
-                self._let_go.append((function, handle))
-                if self._cuda is None:
-                    self._destroy_excess()
+    def _tidy(self, wanted=None, most_bytes=None):
+        """Sorts what was dropped, takes a spare buffer of the kind that is wanted, and destroys what is too much. A
+        finalizer that runs meanwhile, in the same thread, changes nothing of it."""
+        if self._is_tidying:
+            return None
+        self._is_tidying = True
+        try:
+            while self._dropped:
+                kind, handle, other = self._dropped.popleft()
+                if kind is None:
+                    self._doomed.append((other, handle))
+                elif kind.size_bytes > self.spares.most_bytes:
+                    self._doomed.append(("vkattn_buffer_destroy", handle))
+                else:
+                    self.spares.put(kind, handle, other)
+            found = self.spares.take(wanted) if wanted is not None else None
+            self._doomed += [("vkattn_buffer_destroy", handle) for handle in self.spares.excess(most_bytes)]
+            if self._doomed and self._cuda is not None:
+                self._cuda.release([handle for _, handle in self._doomed])
+            while self._doomed:
+                function, handle = self._doomed.pop()
+                if self._live.pop(handle.value, None) is not None:
+                    getattr(library(), function)(handle)
+            return found
+        finally:
+            self._is_tidying = False
 
     def cuda(self):
         """The device in CUDA. NotImplementedError, which says why, where CUDA does not have it."""
@@ -236,8 +258,8 @@ class Session:
             return found
 
     def run(self, function, plan, arguments):
-        """Runs a plan: returns milliseconds on the device, of what it has waited for. It waits for all of the run, but
-        where CUDA's streams do (`Cuda.ordered_by`). An interrupted run leaves undefined results."""
+        """Runs a plan: returns milliseconds on the device, of what it has waited for. It waits for the whole run, but
+        within `Cuda.ordered_by` the stream does. An interrupted run leaves undefined results."""
         self.check()
         if not plan.scratch_bytes:
             return self._run(function, plan, arguments)
@@ -309,3 +331,9 @@ def session_of(device=None):
                 opened.runtime = None
             _sessions[key] = same or opened
         return _sessions[key]
+
+
+def open_sessions():
+    """The sessions of this process."""
+    with _lock:
+        return [session for session in set(_sessions.values()) if session.is_own()]

@@ -228,8 +228,8 @@ operators = _register()
 def attention(*inputs):
     """out and lse of tensors and values, with gradients.
 
-    torch.compile is given the operator whole. Elsewhere an autograd function stands around it, because the operator's
-    own way to gradients takes 150 us of the host (PyTorch 2.14), and that takes 6.
+    torch.compile is given the operator whole. Elsewhere an autograd function stands around it: the operator's own way
+    to gradients takes 150 us of the host (PyTorch 2.14), and the autograd function 6.
     """
     if hasattr(torch.library, "custom_op") and torch.compiler.is_compiling():
         return operators["forward"](*inputs)

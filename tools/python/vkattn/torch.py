@@ -18,6 +18,7 @@ import torch
 from torch.autograd import forward_ad
 
 from . import _torch_flash, _torch_ops
+from ._device import open_sessions
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -162,6 +163,16 @@ def _leading(query, key, value, enable_gqa):
     if max(tensor.dim() for tensor in tensors) == 2:
         return (), 1, 1
     return (*batch, heads[0]), heads[0], heads[1]
+
+
+def empty_cache():
+    """Gives memory back to the devices that vkattn keeps for later tensors, as torch.cuda.empty_cache() does PyTorch's.
+
+    >>> import vkattn.torch
+    >>> vkattn.torch.empty_cache()
+    """
+    for session in open_sessions():
+        session.destroy_spare_buffers()
 
 
 _torch_flash.register()
