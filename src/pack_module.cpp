@@ -53,8 +53,8 @@ struct Frame {
     size_t bytes = 0;
 };
 
-// Without prefixes, level 15 takes a quarter of the time and leaves 6 % more bytes, level 19 takes 1.5 times as long and
-// leaves 1 % fewer (all modules at level 18: 16 s of one core). xz leaves 20 % fewer than level 15, but takes 46 ms
+// Without prefixes, level 15 takes a quarter of the time and leaves 6 % more bytes, level 19 takes 1.5 times as long
+// and leaves 1 % fewer (all modules at level 18: 16 s of one core). xz leaves 20 % fewer than level 15, but takes 46 ms
 // instead of 1 to decompress forward_matrix_f16, before a plan can start.
 Frame compress(const Words& words, const Words& prefix) {
     const auto bytes_of = [](const Words& w) { return w.size() * sizeof(uint32_t); };

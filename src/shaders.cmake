@@ -147,7 +147,7 @@ macro(vkattn_find_module folder other)
     list(APPEND to_compile_${module_kernel} "${compiled}")
     list(APPEND kernels_to_compile "${module_kernel}")
   endif()
-  # What others have packed belongs to what they have compiled.
+  # A packed module is taken from another build only together with the module that it was packed from.
   if(NOT VKATTN_SPIRV_FROM OR NOT EXISTS "${packed}" OR NOT spirv STREQUAL "${other}/${module}.spv")
     set(packed "${folder}/${module}.inc")
     string(REGEX REPLACE "_rolled$" "" like "${module}")

@@ -47,7 +47,7 @@ struct Sharing {
     std::vector<const char*> extensions;
 };
 
-// What a submission uses until it has ended.
+// A submission uses these until it has ended.
 struct InFlight {
     InFlight(const Device& device, VkCommandPool pool);
     InFlight(InFlight&& other) noexcept

@@ -1,4 +1,4 @@
-// What bench has measured of a case: as JSON, as a line of CSV, and beside the result of an earlier bench.
+// This writes what bench has measured of a case as JSON and as a line of CSV, and compares it with an earlier result.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@ namespace vkattn::tools {
 // The times of the blocks of runs, of which there is one at least: their median, least and most, and the quartiles.
 Json time_json(const Timing& time);
 
-// Where results go, and what they are compared with.
+// Results knows in which form results are printed, and which earlier results they are compared with.
 class Results {
   public:
     // `compared`: a file of `bench --json`, or "". Throws UsageError for one that is none.
@@ -37,7 +37,7 @@ class Results {
     // Prints what has come of the comparison, where results are neither JSON nor CSV, and ends the program with
     // exit_slower if a case is slower, or is refused now.
     void finish(const Json& results) const;
-    // The same for the JSON of all: {faster, slower, equal, refused, new, gone, median_ratio}.
+    // Returns the same as JSON: {faster, slower, equal, refused, new, gone, median_ratio}.
     Json summary(const Json& results) const;
 
   private:
@@ -47,7 +47,7 @@ class Results {
     std::map<std::string, Json> by_name_;  // its cases that have times
 };
 
-// Of two results that were compared with the same one: if the first is nearer to it.
+// Tells which of two results, which were compared with the same earlier one, is nearer to it: true is the first.
 bool is_nearer(const Json& a, const Json& b);
 
 // Measures a case, and once more if it seems to differ from the earlier result: a disturbance seldom comes twice.

@@ -160,7 +160,7 @@ Startup measure_startup(const Bench& b, Runtime& runtime, const VkattnProblem& p
     return measure_startup(runtime, p, b.attention.bshd(), work);
 }
 
-// What is known before anything is measured.
+// Returns the part of the JSON that is known before anything is measured.
 Json described(const Bench& b, const Runtime& runtime, const VkattnProblem& p) {
     Json out = call_json(runtime);
     out["dtype"] = dtype_text(p.dtype);

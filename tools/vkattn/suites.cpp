@@ -63,7 +63,7 @@ std::vector<SuiteCase> llama(VkattnDtype dtype) {
     return all;
 }
 
-// What a layer of a model has beside its shape. A window of W keys reaches W - 1 keys to the left.
+// LayerKind tells what a layer of a model has beside its shape. A window of W keys reaches W - 1 keys to the left.
 struct LayerKind {
     bool causal = true, sinks = false;
     uint32_t window = 0;  // 0: none

@@ -1,4 +1,4 @@
-// By this function the package's tool takes the compiled kernels of the library beside it, so that the package has them
+// The package's tool uses this function to take the compiled kernels of the library beside it, so that the package has them
 // once.
 #pragma once
 

@@ -194,7 +194,7 @@ class Cuda:
             yield
             semaphore.wait()
         except BaseException:
-            # What may have been submitted has ended before the caller hears of it.
+            # The caller hears of a failure when nothing is under way any more, whatever was submitted before it.
             try:
                 self.synchronize()
             finally:
