@@ -1,5 +1,5 @@
-// The package's tool uses this function to take the compiled kernels of the library beside it, so that the package has them
-// once.
+// The package's tool uses this function to take the compiled kernels of the library beside it, so that the package has
+// them once.
 #pragma once
 
 #include "vulkan/spirv.hpp"
