@@ -1,6 +1,8 @@
-"""docs/train_characters.py learns, and learns the same with vkattn's attention as with PyTorch's."""
+"""docs/train_characters.py learns, and learns the same with vkattn's attention as with PyTorch's, and so does the GPT of
+tools/peers/python_package.py."""
 
 import importlib.util
+import json
 import os
 import pathlib
 import re
@@ -9,7 +11,9 @@ import sys
 import tempfile
 import unittest
 
-EXAMPLE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "train_characters.py"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "docs" / "train_characters.py"
+MEASURES = ROOT / "tools" / "peers" / "python_package.py"
 TINY = ("--steps=12", "--every=1", "--layers=1", "--heads=2", "--context=32", "--batch=4", "--sample=20")
 
 
@@ -49,6 +53,28 @@ class Example(unittest.TestCase):
             losses, _ = self.train("--dtype=float16", f"--plot={plot.with_suffix('.csv')}")
             for loss, right in zip(losses, wanted):
                 self.assertAlmostEqual(loss, right, delta=1e-2)
+
+    def measure(self, *arguments):
+        """What tools/peers/python_package.py prints."""
+        done = subprocess.run([sys.executable, "-B", MEASURES, *arguments], capture_output=True, text=True,
+                              env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def test_measures(self):
+        call = self.measure("call", "--repeats=5")
+        self.assertAlmostEqual(call["arrays_us"], call["c_function_us"] + call["python_us"])
+        for name in ("arrays_us", "c_function_us", "vkattn_returns_us", "torch_returns_us"):
+            self.assertGreater(call[name], 0)
+        self.assertTrue(all(value > 0 for value in self.measure("copy", "--mib=4", "--repeats=3").values()
+                            if not isinstance(value, str)))
+        gpt = self.measure("gpt", "--steps=6", "--layers=1", "--rows=32", "--batch=2")
+        self.assertLess(gpt["largest_difference"], 1e-3)
+        self.assertLess(gpt["vkattn"]["last_loss"], gpt["vkattn"]["first_loss"] - 0.5)
+        for arguments in (("gpt", "--steps=0"), ("copy", "--mib=-1"), ("sing",)):
+            done = subprocess.run([sys.executable, "-B", MEASURES, *arguments], capture_output=True, text=True,
+                                  timeout=60, check=False)
+            self.assertEqual(done.returncode, 2)
 
 
 if __name__ == "__main__":
