@@ -84,6 +84,7 @@ void main() {
     const float held = FROM_NATURAL(clamp(natural, -HIGHEST_BIAS, HIGHEST_BIAS));
     const bool finite = IS_FINITE(uintBitsToFloat(lse));
     const float row_lse = finite ? held : uintBitsToFloat(NAN_BITS);
-    if (!finite) delta = uintBitsToFloat(NAN_BITS);
+    // Any other NaN of the caller's may not survive the rounding to bfloat16 (lib/matrix_layout.glsl).
+    if (!finite || IS_NAN(delta)) delta = uintBitsToFloat(NAN_BITS);
     Vec4sOut(to.base).x[to.at / 4] = empty ? vec4(0, 0, 1, 1) : vec4(row_lse, delta, 1, 0);
 }

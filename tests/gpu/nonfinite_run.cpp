@@ -2,6 +2,7 @@
 // (docs/semantics.md). Each operand of the case gets one element that is not finite, at three places; the oracle tells
 // which rows see it.
 #include <fmt/format.h>
+#include <bit>
 
 #include <algorithm>
 #include <cmath>
@@ -191,11 +192,14 @@ struct Injected {
     Operand operand;
     float x;
 };
-constexpr Injected injections[] = {
+// A NaN that rounding to bfloat16 by adding to its bits would make a number.
+const float lowest_nan = std::bit_cast<float>(0xffffffffu);
+const Injected injections[] = {
     {Operand::query, not_a_number}, {Operand::key, not_a_number},  {Operand::value, not_a_number},
     {Operand::value, infinity},     {Operand::out, not_a_number},  {Operand::out, -infinity},
-    {Operand::lse, not_a_number},   {Operand::lse, infinity},      {Operand::dout, not_a_number},
-    {Operand::dout, infinity},      {Operand::dlse, not_a_number}, {Operand::dlse, -infinity}};
+    {Operand::lse, lowest_nan},     {Operand::lse, infinity},      {Operand::dout, not_a_number},
+    {Operand::dout, infinity},      {Operand::dlse, not_a_number}, {Operand::dlse, lowest_nan},
+    {Operand::dlse, -infinity}};
 
 // Which gradients are not finite: rows of dquery, and keys of dkey and dvalue.
 struct Reached {
