@@ -101,33 +101,37 @@ test_mask_shapes() {
     done
 }
 
-# repeated COUNT NUMBER: so many more of a list.
+# repeated COUNT TEXT: so many of it, with commas between.
 repeated() {
-    local i
-    for ((i = 0; i < $1; i++)); do printf ',%s' "$2"; done
+    local i text=$2
+    for ((i = 1; i < $1; i++)); do text+=,$2; done
+    echo "$text"
 }
 
-# averages COUNT Q K MASK: of 80 elements, rows have COUNT that are not 0; values are all 0.5, and so is their mean.
-averages() {
-    local others
-    others=$(repeated $((80 - $1)) 0)
-    make_input far_q 1,1,32,80 '<f2' c "=$2$(repeated $(($1 - 1)) "$2")$others"
-    make_input far_k 1,1,64,80 '<f2' c "=$3$(repeated $(($1 - 1)) "$3")$others"
-    make_input far_v 1,1,64,16 '<f2' c =0.5
-    make_input far_mask 1,1,32,64 '<f2' c "=$4"
+# A mask that scores begin as, over the scale, is rounded otherwise than one that is added behind it: across the size
+# from which on the latter is done, and where q.k is far larger. Of each line's problem, queries and keys have so many
+# elements that are not 0, of 80; values are all 0.5, and so is their mean.
+test_mask_large() {
+    local count query key mask rest queries=() keys=() masks=() IFS=,
+    while IFS=' ' read -r count query key mask; do
+        rest=$(repeated $((80 - count)) 0)
+        queries+=("$(repeated 32 "$(repeated "$count" "$query"),$rest")")
+        keys+=("$(repeated 64 "$(repeated "$count" "$key"),$rest")")
+        masks+=("$(repeated 2048 "$mask")")
+    done <<'END'
+1 1 -15.9453125 -708
+8 51040 65280 -65504
+8 51040 65280 33344
+8 51040 65280 11112
+END
+    make_input far_q 4,1,32,80 '<f2' c "=${queries[*]}"
+    make_input far_k 4,1,64,80 '<f2' c "=${keys[*]}"
+    make_input far_v 4,1,64,16 '<f2' c =0.5
+    make_input far_mask 4,1,32,64 '<f2' c "=${masks[*]}"
     succeeds run --query far_q.npy --key far_k.npy --value far_v.npy --mask far_mask.npy --out out/out.npy --dtype f16 \
         --kernel matrix --tuning chunk=0,q_held=16,running=0
     holds "a softmax of equal scores is none" \
         test "$(tail -c +129 out/out.npy | od -An -v -w2 -t x2 | sort -u | tr -d ' \n')" = 3800
-}
-
-# A mask that scores begin as, over the scale, is rounded otherwise than one that is added behind it: across the size
-# from which on the latter is done, and where q.k is far larger.
-test_mask_large() {
-    averages 1 1 -15.9453125 -708
-    averages 8 51040 65280 -65504
-    averages 8 51040 65280 33344
-    averages 8 51040 65280 11112
 }
 
 # Each type of mask, in and out of its axis and byte order, gives the same result.
