@@ -23,13 +23,15 @@ whole_gpu=(
 everyday_gpu=(
     'lavapipe-128|lavapipe-128|-tce=*cases*,16-bit*,every*two*features*,behaviour*every*,an*attention*layer*'
 )
+slow='behaviour*every*,*may*end*,every*Vulkan*call*,self-test*,16-bit*rounded*,*000*times*,*4*GiB*,a*million*'
 full_gpu=(
-    'lavapipe|lavapipe|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*'
+    "lavapipe|lavapipe|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*,$slow"
     "${whole_gpu[@]:2}"
     'lavapipe-512|lavapipe-512|-tc=a*block*map*' # it builds no addresses that differ between invocations
 )
 # Shares of the tests that full_gpu leaves out on lavapipe: NAME|DOCTEST PATTERN|shares.
 share_gpu=(
+    "slow|$slow|2"
     'cases|forward*cases*,backward*cases*|5'
     'dot products|16-bit*dot*products*|8'
     'pairs of features|every*two*features*|2'
