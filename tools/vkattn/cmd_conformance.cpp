@@ -204,8 +204,9 @@ void run(const Options& options) {
             runs.push_back(
                 DeviceRun{device, checks, std::vector<conformance::Result>(checks.size()), true, 0});
         else
-            runs.push_back(fuzzes ? fuzz(device, options.seed, options.fuzz_seconds, options.until_failure)
-                                  : conformance::run(device, checks, options.until_failure));
+            runs.push_back(fuzzes
+                               ? fuzz(device, options.seed, options.fuzz_seconds, options.until_failure)
+                               : conformance::run(device, checks, {.until_failure = options.until_failure}));
         print_table(runs.back());
         std::fflush(stdout);
         good = good && runs.back().is_good();

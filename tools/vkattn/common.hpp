@@ -95,5 +95,6 @@ void add_grad(CLI::App& app);
 void add_explain(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_conformance(CLI::App& app);
+void add_report(CLI::App& app);
 
 }  // namespace vkattn::tools

@@ -92,8 +92,16 @@ class Worker {
 // How many checks to run at a time: pipelines are compiled and the oracle computes on the host.
 uint32_t workers_for(const DeviceInfo& device);
 
-// `until_failure`: requests a stop once a check has failed.
-DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, bool until_failure = false);
+// How checks are run, and who hears of them. The functions are called by one worker at a time.
+struct Running {
+    bool until_failure = false;  // requests a stop once a check has failed
+    bool in_turns = false;  // features take turns, so that a run that is cut short has had a check of each
+    uint32_t workers = 0;   // 0: workers_for() the device
+    std::function<bool()> is_over = {};                          // asked before each check
+    std::function<void(const Check&)> begins = {};               // called before each check
+    std::function<void(const Check&, const Result&)> ends = {};  // called behind it
+};
+DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, const Running& running = {});
 
 // Makes a failing case smaller, and `result` that of what is left: words are dropped and numbers are lowered as long
 // as it fails.

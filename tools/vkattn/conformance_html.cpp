@@ -11,10 +11,7 @@
 namespace vkattn::tools::conformance {
 namespace {
 
-constexpr const char* head = R"(<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>vkattn conformance</title>
-<style>
+constexpr const char* style = R"(<style>
 :root { color-scheme: light dark; --fg: #1b1f24; --bg: #fff; --soft: #6b7280; --line: #d7dbe0; --pass: #1a7f4b;
         --fail: #c22f2f; --skip: #8a8f98; --bar: #3b6fb6; --near: #b3760b; }
 @media (prefers-color-scheme: dark) { :root { --fg: #e6e8eb; --bg: #14171b; --soft: #9aa2ad; --line: #333941; } }
@@ -22,13 +19,15 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(-
        margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.1em; margin-top: 2em; }
 .soft { color: var(--soft); } .pass { color: var(--pass); } .fail { color: var(--fail); }
-.numbers { display: flex; gap: 2.5em; margin: 1em 0; } .numbers b { display: block; font-size: 2em; line-height: 1.1; }
+.numbers { display: flex; flex-wrap: wrap; gap: .5em 2.5em; margin: 1em 0; } .numbers b { display: block; font-size: 2em; line-height: 1.1; }
 table { border-collapse: collapse; width: 100%; } th, td { padding: .25em .6em; text-align: left; }
 th { font-weight: 600; border-bottom: 1px solid var(--line); } td.cell { text-align: center; color: #fff;
      border: 2px solid var(--bg); font-variant-numeric: tabular-nums; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
+.wide { overflow-x: auto; } .wide td:first-child { overflow-wrap: anywhere; min-width: 9em; }
 pre { overflow-x: auto; border: 1px solid var(--line); padding: .7em; font-size: 13px; }
-svg text { fill: var(--fg); font-size: 11px; }
+figure { margin: 1em 0; } .legend span { white-space: nowrap; margin-right: 1em; }
+.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .4em; } svg { max-width: 40em; } svg text { fill: var(--fg); font-size: 12px; }
 </style></head><body>
 )";
 
@@ -46,7 +45,10 @@ std::string heat_map(const std::vector<Row>& rows) {
         if (std::ranges::find(kernels, row.kernel) == kernels.end()) kernels.push_back(row.kernel);
         if (std::ranges::find(features, row.feature) == features.end()) features.push_back(row.feature);
     }
-    std::string html = "<table><tr><th>feature</th>";
+    std::string html =
+        "<p class=\"soft\">A cell has the number of checks that passed. Green is no error, amber an error at "
+        "its "
+        "bound.</p>\n<div class=\"wide\"><table><tr><th>feature</th>";
     for (const std::string& kernel : kernels) html += fmt::format("<th>{}</th>", escaped(kernel));
     html += "</tr>\n";
     for (const std::string& feature : features) {
@@ -69,10 +71,7 @@ std::string heat_map(const std::vector<Row>& rows) {
         }
         html += "</tr>\n";
     }
-    return html +
-           "</table>\n<p class=\"soft\">A cell has the number of checks that passed. Green is no error, "
-           "amber an error "
-           "at its bound.</p>\n";
+    return html + "</table></div>\n";
 }
 
 // How near the worst error of each check came to its bound, in tenths of it; the last bar is of those beyond.
@@ -109,12 +108,12 @@ std::string slowest(const DeviceRun& run) {
     std::ranges::sort(order,
                       [&](size_t a, size_t b) { return run.results[a].seconds > run.results[b].seconds; });
     if (order.size() > most) order.resize(most);
-    std::string html = "<table><tr><th>check</th><th>kernel</th><th>seconds</th></tr>\n";
+    std::string html = "<div class=\"wide\"><table><tr><th>check</th><th>kernel</th><th>seconds</th></tr>\n";
     for (const size_t i : order)
         html +=
             fmt::format("<tr><td>{}</td><td>{}</td><td class=\"n\">{:.2f}</td></tr>\n",
                         escaped(run.checks[i].name), escaped(run.results[i].kernel), run.results[i].seconds);
-    return html + "</table>\n";
+    return html + "</table></div>\n";
 }
 
 std::string failures(const DeviceRun& run) {
@@ -136,33 +135,45 @@ std::string profile_of(const DeviceInfo& device) {
     }
 }
 
-std::string section(const DeviceRun& run) {
+}  // namespace
+
+std::string html_head(const std::string& title) {
+    return fmt::format(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
+        "<meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n{}",
+        escaped(title), style);
+}
+
+std::string html_overview(const DeviceRun& run) {
     const DeviceInfo& d = run.device;
+    const size_t failed = run.count(Status::failed);
     std::string html =
         fmt::format("<h1>{}</h1><p class=\"soft\">{}, {}, Vulkan {}, vkattn {}</p>\n", escaped(d.name),
                     escaped(d.type), escaped(d.driver), version_text(d.api_version), vkattn_version());
     html += fmt::format(
-        "<div class=\"numbers\"><div class=\"pass\"><b>{}</b>passed</div><div class=\"fail\"><b>{}</b>"
+        "<div class=\"numbers\"><div class=\"pass\"><b>{}</b>passed</div><div class=\"{}\"><b>{}</b>"
         "failed</div><div class=\"soft\"><b>{}</b>skipped</div><div><b>{:.0f}</b>seconds</div></div>\n",
-        run.count(Status::passed), run.count(Status::failed), run.count(Status::skipped), run.seconds);
+        run.count(Status::passed), failed != 0 ? "fail" : "soft", failed, run.count(Status::skipped),
+        run.seconds);
     if (run.interrupted)
-        html += fmt::format("<p class=\"fail\">The run was interrupted: {} of {} checks were not run.</p>\n",
+        html += fmt::format("<p class=\"fail\">Not all was run: {} of {} checks are missing.</p>\n",
                             not_run(run), run.checks.size());
-    html += failures(run);
-    html += "<h2>Features and kernels</h2>\n" + heat_map(rows_of(run));
+    return html + failures(run);
+}
+
+std::string html_details(const DeviceRun& run) {
+    std::string html = "<h2>Features and kernels</h2>\n" + heat_map(rows_of(run));
     for (const auto& [reason, count] : skip_reasons(run))
         html += fmt::format("<p class=\"soft\">skipped {}: {}</p>\n", count, escaped(reason));
     html += "<h2>The worst error of each check, as a part of its bound</h2>\n" + distribution(run);
     html += "<h2>Where the time went</h2>\n" + slowest(run);
-    html += fmt::format("<h2>What the device reports</h2>\n<pre>{}</pre>\n", escaped(profile_of(d)));
-    return html;
+    return html +
+           fmt::format("<h2>What the device reports</h2>\n<pre>{}</pre>\n", escaped(profile_of(run.device)));
 }
 
-}  // namespace
-
 std::string to_html(const Report& report) {
-    std::string html = head;
-    for (const DeviceRun& run : report.devices) html += section(run);
+    std::string html = html_head("vkattn conformance");
+    for (const DeviceRun& run : report.devices) html += html_overview(run) + html_details(run);
     std::string what = "level " + report.level;
     if (report.seed != 0) what += fmt::format(", seed {}", report.seed);
     if (report.shard != "1/1") what += ", shard " + report.shard;

@@ -18,11 +18,6 @@ std::string quoted(const std::string& text) {
     return all + "'";
 }
 
-// JSON has no infinity, which is the error of a NaN.
-Json number_or_text(double x) {
-    return std::isfinite(x) ? Json(x) : Json("inf");
-}
-
 // The kernel that a check ran on or was meant for.
 std::string kernel_of(const Check& check, const Result& result) {
     return result.kernel.empty() ? check.c.kernel : result.kernel;
@@ -82,6 +77,10 @@ std::string escaped(const std::string& text) {
             all += c;
     }
     return all;
+}
+
+Json number_or_text(double x) {
+    return std::isfinite(x) ? Json(x) : Json("inf");
 }
 
 const char* name_of(Status status) {

@@ -28,6 +28,12 @@ Json to_json(const Report& report);
 std::string to_junit(const Report& report);  // one test suite for each device
 std::string to_html(const Report& report);   // one file, nothing loaded from elsewhere
 
+// Parts of such a page: how it begins, what a device is and how many of its checks are right, and what there is to
+// know of these.
+std::string html_head(const std::string& title);
+std::string html_overview(const DeviceRun& run);
+std::string html_details(const DeviceRun& run);
+
 // Numbers of a feature and kernel.
 struct Cell {
     size_t passed = 0, failed = 0, skipped = 0;
@@ -41,6 +47,7 @@ std::vector<Row> rows_of(const DeviceRun& run);                    // in the ord
 std::map<std::string, size_t> skip_reasons(const DeviceRun& run);  // and how many checks each was given for
 size_t not_run(const DeviceRun& run);                              // checks that an interruption left out
 const char* name_of(Status status);
+Json number_or_text(double x);                 // JSON has no infinity, which is the error of a NaN
 std::string escaped(const std::string& text);  // for HTML and XML
 
 }  // namespace vkattn::tools::conformance

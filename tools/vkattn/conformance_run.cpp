@@ -167,42 +167,75 @@ uint32_t workers_for(const DeviceInfo& device) {
                                 : std::min(cores, 16u);  // a CPU device has threads of its own
 }
 
-DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, bool until_failure) {
+namespace {
+
+// What the workers of a run share.
+class Progress {
+  public:
+    Progress(DeviceRun& all, const Running& running, size_t workers)
+        : all_(all), running_(running), working_(workers) {}
+
+    // Runs a check, unless the run is over.
+    void run(Worker& worker, size_t i) {
+        const Check& check = all_.checks[i];
+        {
+            const std::lock_guard lock(mutex_);
+            if (stop_requested() || (running_.is_over && running_.is_over())) return;
+            if (running_.begins) running_.begins(check);
+        }
+        all_.results[i] = worker.run(check);
+        if (running_.until_failure && all_.results[i].status == Status::failed) stop_requested() = true;
+        const std::lock_guard lock(mutex_);
+        if (running_.ends) running_.ends(check, all_.results[i]);
+        done_++;
+        changed_.notify_one();
+    }
+    void leave() {
+        const std::lock_guard lock(mutex_);
+        working_--;
+        changed_.notify_one();
+    }
+    // Returns when all workers have left.
+    void show(Phase& phase) {
+        std::unique_lock lock(mutex_);
+        for (size_t shown = 0; working_ != 0 || shown != done_;) {
+            changed_.wait(lock, [&] { return working_ == 0 || shown != done_; });
+            phase.advance(static_cast<double>(done_ - shown));
+            shown = done_;
+        }
+    }
+    size_t done() const { return done_; }
+
+  private:
+    DeviceRun& all_;
+    const Running& running_;
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    size_t done_ = 0, working_;
+};
+
+}  // namespace
+
+DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, const Running& running) {
     const Clock::time_point start = Clock::now();
     DeviceRun all{device, std::move(checks), {}, false, 0};
     all.results.resize(all.checks.size());
-    Queue queue(all.checks, until_failure);
-    std::mutex mutex;
-    std::condition_variable changed;
-    size_t done = 0, working = workers_for(device);
-    std::vector<std::jthread> threads;
-    for (size_t t = working; t-- > 0;)
-        threads.emplace_back([&] {
-            Worker worker(device.index);
-            for (const std::vector<size_t>* group = queue.next(); group != nullptr; group = queue.next())
-                for (const size_t i : *group) {
-                    if (stop_requested()) break;
-                    all.results[i] = worker.run(all.checks[i]);
-                    if (until_failure && all.results[i].status == Status::failed) stop_requested() = true;
-                    const std::lock_guard lock(mutex);
-                    done++;
-                    changed.notify_one();
-                }
-            const std::lock_guard lock(mutex);
-            working--;
-            changed.notify_one();
-        });
+    Queue queue(all.checks, running.until_failure || running.in_turns);
+    const size_t workers = running.workers != 0 ? running.workers : workers_for(device);
+    Progress progress(all, running, workers);
     {
+        std::vector<std::jthread> threads;
+        for (size_t t = 0; t < workers; t++)
+            threads.emplace_back([&] {
+                Worker worker(device.index);
+                for (const std::vector<size_t>* group = queue.next(); group != nullptr; group = queue.next())
+                    for (const size_t i : *group) progress.run(worker, i);
+                progress.leave();
+            });
         Phase phase(fmt::format("checking {}", device.name), static_cast<double>(all.checks.size()));
-        std::unique_lock lock(mutex);
-        for (size_t shown = 0; working != 0 || shown != done;) {
-            changed.wait(lock, [&] { return working == 0 || shown != done; });
-            phase.advance(static_cast<double>(done - shown));
-            shown = done;
-        }
-    }
-    threads.clear();  // joins them
-    all.interrupted = done != all.checks.size();
+        progress.show(phase);
+    }  // joins the threads
+    all.interrupted = progress.done() != all.checks.size();
     all.seconds = seconds_since(start);
     return all;
 }

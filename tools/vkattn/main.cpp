@@ -82,6 +82,7 @@ int main(int argc, char** argv) {
     add_explain(app);
     add_bench(app);
     add_conformance(app);
+    add_report(app);
     add_help(app);
     add_version(app);
     const int code = run(app, argc, argv);

@@ -15,10 +15,8 @@
 #include "workload.hpp"
 
 namespace vkattn::tools {
-namespace {
-
-VkattnProblem forward_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_q, uint32_t heads_kv,
-                              uint32_t queries, uint32_t keys, uint32_t head_dim) {
+VkattnProblem plain_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_q, uint32_t heads_kv,
+                            uint32_t queries, uint32_t keys, uint32_t head_dim) {
     VkattnProblem p = problem();
     p.dtype = dtype;
     p.batch = batch;
@@ -31,13 +29,15 @@ VkattnProblem forward_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_
     return p;
 }
 
+namespace {
+
 // batch * N = 16,384, heads * D = 2,048.
 std::vector<SuiteCase> prefill(VkattnDtype dtype) {
     std::vector<SuiteCase> all;
     for (const uint32_t d : {64u, 128u, 256u})
         for (const bool causal : {false, true})
             for (uint32_t n = 512; n <= 16384; n *= 2) {
-                VkattnProblem p = forward_problem(dtype, 16384 / n, 2048 / d, 2048 / d, n, n, d);
+                VkattnProblem p = plain_problem(dtype, 16384 / n, 2048 / d, 2048 / d, n, n, d);
                 p.causal = causal ? 1 : 0;
                 all.push_back({fmt::format("prefill d{}{} n{}", d, causal ? " causal" : "", n), p});
             }
@@ -50,7 +50,7 @@ std::vector<SuiteCase> decode(VkattnDtype dtype) {
     for (const auto& [batch, n] :
          {std::pair{1u, 8192u}, {1u, 65536u}, {8u, 8192u}, {8u, 65536u}, {32u, 8192u}})
         all.push_back(
-            {fmt::format("decode b{} n{}", batch, n), forward_problem(dtype, batch, 32, 8, 1, n, 128)});
+            {fmt::format("decode b{} n{}", batch, n), plain_problem(dtype, batch, 32, 8, 1, n, 128)});
     return all;
 }
 
@@ -59,7 +59,7 @@ std::vector<SuiteCase> llama(VkattnDtype dtype) {
     std::vector<SuiteCase> all;
     for (const uint32_t d : {64u, 128u})
         for (const uint32_t n : {4096u, 16384u})
-            all.push_back({fmt::format("llama d{} n{}", d, n), forward_problem(dtype, 1, 16, 16, n, n, d)});
+            all.push_back({fmt::format("llama d{} n{}", d, n), plain_problem(dtype, 1, 16, 16, n, n, d)});
     return all;
 }
 
@@ -84,7 +84,7 @@ std::vector<SuiteCase> models(VkattnDtype dtype) {
     };
     const auto shape = [&](uint32_t batch, uint32_t heads_q, uint32_t heads_kv, uint32_t queries,
                            uint32_t keys, uint32_t head_dim) {
-        return forward_problem(dtype, batch, heads_q, heads_kv, queries, keys, head_dim);
+        return plain_problem(dtype, batch, heads_q, heads_kv, queries, keys, head_dim);
     };
     // meta-llama/Meta-Llama-3-8B. Qwen/Qwen3-8B has the same shape.
     add("llama-3-8b prompt", shape(1, 32, 8, prompt, prompt, 128), causal);
@@ -126,23 +126,22 @@ std::vector<SuiteCase> watchdog(VkattnDtype dtype) {
     const auto add = [&](const std::string& name, const VkattnProblem& p) {
         all.push_back({"watchdog " + name, p});
     };
-    add("d128", forward_problem(dtype, 2, 16, 16, 2048, 2048, 128));
-    add("decode", forward_problem(dtype, 8, 32, 8, 1, 16384, 128));
+    add("d128", plain_problem(dtype, 2, 16, 16, 2048, 2048, 128));
+    add("decode", plain_problem(dtype, 8, 32, 8, 1, 16384, 128));
     for (const uint32_t d : {32u, 64u, 80u, 256u})
-        add(fmt::format("d{}", d), forward_problem(dtype, 2, 16, 16, 2048, 2048, d));
+        add(fmt::format("d{}", d), plain_problem(dtype, 2, 16, 16, 2048, 2048, d));
     for (const uint32_t n : {512u, 8192u})
-        add(fmt::format("d128 n{}", n),
-            forward_problem(dtype, 32768 / n, 16, 16, n, std::min(n, 2048u), 128));
-    VkattnProblem p = forward_problem(dtype, 2, 16, 4, 4096, 4096, 128);
+        add(fmt::format("d128 n{}", n), plain_problem(dtype, 32768 / n, 16, 16, n, std::min(n, 2048u), 128));
+    VkattnProblem p = plain_problem(dtype, 2, 16, 4, 4096, 4096, 128);
     p.causal = 1;
     add("d128 causal 4:1", p);
     p.window_left = 512;
     add("d128 window", p);
-    p = forward_problem(dtype, 2, 16, 16, 2048, 2048, 64);
+    p = plain_problem(dtype, 2, 16, 16, 2048, 2048, 64);
     p.softcap = 30;
     add("d64 softcap", p);
-    add("decode mha", forward_problem(dtype, 8, 16, 16, 1, 16384, 64));
-    add("decode 8 rows", forward_problem(dtype, 8, 32, 8, 8, 16384, 128));
+    add("decode mha", plain_problem(dtype, 8, 16, 16, 1, 16384, 64));
+    add("decode 8 rows", plain_problem(dtype, 8, 32, 8, 8, 16384, 128));
     return all;
 }
 
@@ -259,6 +258,13 @@ std::vector<SuiteCase> cases_of(const std::string& suite, const ShapeOptions& sh
         shape.apply_terms(c.problem);
     }
     return cases;
+}
+
+Json measure_case(Runtime& runtime, const SuiteCase& c, const SuiteRun& run) {
+    const Phase phase(c.name);
+    const auto [plans, why] = plan_of(runtime, c, run.options.plan_options(), run.pass);
+    if (!why.empty()) return {{"name", c.name}, {"refused", why}};
+    return measure_or_refuse(runtime, c, plans, run, Results(false, false, ""));
 }
 
 void run_suite(Runtime& runtime, const std::string& suite, const std::vector<SuiteCase>& cases,

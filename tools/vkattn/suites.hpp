@@ -14,6 +14,10 @@ namespace vkattn::tools {
 // The names of its cases, one a line.
 void list_suite(const std::string& suite);
 
+// A problem of dense tensors without a feature.
+VkattnProblem plain_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_q, uint32_t heads_kv,
+                            uint32_t queries, uint32_t keys, uint32_t head_dim);
+
 struct SuiteCase {
     std::string name;
     VkattnProblem problem;
@@ -31,6 +35,9 @@ struct SuiteRun {
     uint32_t repeats;
     std::string block_map;
 };
+
+// One case by itself: {name, ms, tflops, gbps, flops, kernel, ...}, or {name, refused}; null if it was interrupted.
+Json measure_case(Runtime& runtime, const SuiteCase& c, const SuiteRun& run);
 
 // Runs every case of a suite, and prints a table, CSV or one object of JSON. Outputs are poisoned before and looked
 // through after.

@@ -1,0 +1,143 @@
+#include "report.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "call.hpp"
+#include "conformance_report.hpp"
+
+namespace vkattn::tools::report {
+namespace {
+
+using conformance::Check;
+using conformance::DeviceRun;
+using conformance::escaped;
+using conformance::Result;
+using conformance::Status;
+
+// What is found as one run, whose failures say how often they came.
+DeviceRun as_run(const Found& found, const std::vector<Check>& checks, const DeviceInfo& device) {
+    DeviceRun run{device, checks, {}, false, 0};
+    for (const Check& check : checks) {
+        const auto at = found.tried.find(check.name);
+        Result result = at == found.tried.end() ? Result{} : at->second.result;
+        if (at != found.tried.end() && at->second.wrong != 0)
+            result.failures.insert(result.failures.begin(), fmt::format("wrong in {} of {}", at->second.wrong,
+                                                                        count_text(at->second.runs, "run")));
+        if (std::ranges::count(found.ended, check.name) != 0) {
+            result.ran = true;
+            result.status = Status::failed;
+            result.failures = {"the program ended while nothing but this check ran"};
+        }
+        run.seconds += result.seconds;
+        run.interrupted = run.interrupted || !result.ran;
+        run.results.push_back(std::move(result));
+    }
+    return run;
+}
+
+size_t wrong_cases(const Found& found) {
+    return static_cast<size_t>(std::ranges::count_if(
+        found.benched, [](const auto& named) { return named.second.contains("wrong"); }));
+}
+
+// Checks that are wrong each time and those that are wrong now and then point to different faults.
+std::string verdict(const DeviceRun& run, const Found& found) {
+    size_t always = 0, sometimes = 0, runs = 0;
+    for (const auto& [name, tried] : found.tried) {
+        runs += tried.result.status == Status::skipped ? 0 : tried.runs;
+        always += tried.wrong != 0 && tried.wrong == tried.runs;
+        sometimes += tried.wrong != 0 && tried.wrong != tried.runs;
+    }
+    std::string text = fmt::format("{} of {} checks", count_text(runs, "run"),
+                                   run.count(Status::passed) + run.count(Status::failed));
+    if (always + sometimes + found.ended.size() + wrong_cases(found) == 0)
+        return text + ", and nothing was wrong.";
+    if (always != 0) text += fmt::format("; {} wrong each time", always);
+    if (sometimes != 0) text += fmt::format("; {} wrong now and then, as of a race", sometimes);
+    if (wrong_cases(found) != 0)
+        text += fmt::format("; {} went wrong", count_text(wrong_cases(found), "case that was benched",
+                                                          "cases that were benched"));
+    if (!found.ended.empty()) text += fmt::format("; the program ended in {}", fmt::join(found.ended, ", "));
+    return text + ".";
+}
+
+std::string bench_table(const Found& found) {
+    std::string html =
+        "<div "
+        "class=\"wide\"><table><tr><th>case</th><th>ms</th><th>TFLOP/s</th><th>GB/s</th><th>kernel</th></"
+        "tr>\n";
+    for (const auto& [name, r] : found.benched) {
+        html += fmt::format("<tr><td>{}</td>", escaped(name));
+        const char* const why = r.contains("wrong") ? "wrong" : r.contains("refused") ? "refused" : nullptr;
+        if (why != nullptr)
+            html += fmt::format("<td colspan=\"4\" class=\"{}\">{}</td></tr>\n",
+                                r.contains("wrong") ? "fail" : "soft", escaped(r[why].get<std::string>()));
+        else
+            html += fmt::format(
+                "<td class=\"n\">{:.3g}</td><td class=\"n\">{:.3g}</td><td class=\"n\">{:.3g}</td>"
+                "<td>{}</td></tr>\n",
+                r["ms"].get<double>(), r["tflops"].get<double>(), r["gbps"].get<double>(),
+                escaped(r["kernel"].get<std::string>()));
+    }
+    return html + "</table></div>\n";
+}
+
+std::string ceilings_text(const Json& ceilings) {
+    std::string text = fmt::format("{:.3g} TFLOP/s of float32, ", ceilings["fma_tflops"].get<double>());
+    if (!ceilings["matrix_tflops"].is_null())
+        text += fmt::format("{:.3g} TFLOP/s of the matrix units, ", ceilings["matrix_tflops"].get<double>());
+    return text + fmt::format("{:.4g} GB/s of a copy", ceilings["copy_gbps"].get<double>());
+}
+
+Json to_json(const DeviceRun& run, const Found& found, size_t i) {
+    const Result& result = run.results[i];
+    Json all = {{"name", run.checks[i].name},
+                {"status", result.ran ? conformance::name_of(result.status) : "not run"},
+                {"kernel", result.kernel},
+                {"worst", conformance::number_or_text(result.worst)}};
+    if (const auto at = found.tried.find(run.checks[i].name); at != found.tried.end())
+        all.update({{"runs", at->second.runs}, {"wrong", at->second.wrong}});
+    if (!result.reason.empty()) all["reason"] = result.reason;
+    if (!result.failures.empty()) all["failures"] = result.failures;
+    return all;
+}
+
+}  // namespace
+
+Json to_json(const Found& found, const std::vector<Check>& checks) {
+    const DeviceRun run = as_run(found, checks, {});
+    Json all = {{"report", 1}, {"device", found.device}, {"summary", Json::object()}};
+    all["summary"] = {{"passed", run.count(Status::passed)},   {"failed", run.count(Status::failed)},
+                      {"skipped", run.count(Status::skipped)}, {"not_run", conformance::not_run(run)},
+                      {"bench_wrong", wrong_cases(found)},     {"verdict", verdict(run, found)}};
+    all["ceilings"] = found.ceilings;
+    all["ended"] = found.ended;
+    all["bench"] = Json::array();
+    for (const auto& [name, result] : found.benched) all["bench"].push_back(result);
+    all["checks"] = Json::array();
+    for (size_t i = 0; i < run.checks.size(); i++) all["checks"].push_back(to_json(run, found, i));
+    return all;
+}
+
+std::string to_html(const Found& found, const std::vector<Check>& checks, const DeviceInfo& device) {
+    const DeviceRun run = as_run(found, checks, device);
+    std::string html = conformance::html_head("vkattn on " + device.name) + conformance::html_overview(run);
+    html += fmt::format("<p>{}</p>\n", escaped(verdict(run, found)));
+    if (!found.benched.empty() && !found.ceilings.is_null())
+        html += fmt::format("<h2>How fast</h2>\n<p class=\"soft\">Measured in the same run: {}.</p>\n{}{}",
+                            ceilings_text(found.ceilings), plots(found), bench_table(found));
+    html += conformance::html_details(run);
+    // "</script>" in a string would end the element.
+    std::string json = to_json(found, checks).dump(-1, ' ', false, Json::error_handler_t::replace);
+    for (size_t at = 0; (at = json.find("</", at)) != std::string::npos; at += 3) json.replace(at, 2, "<\\/");
+    return html + fmt::format(
+                      "<script type=\"application/json\" id=\"vkattn-report\">{}</script>\n"
+                      "<p class=\"soft\">vkattn report. All of it stands in this page as JSON, too.</p>"
+                      "</body></html>\n",
+                      json);
+}
+
+}  // namespace vkattn::tools::report

@@ -1,0 +1,142 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+
+#include "conformance_report.hpp"
+#include "report.hpp"
+
+namespace vkattn::tools::report {
+namespace {
+
+using conformance::Result;
+using conformance::Status;
+
+Json line_of(const std::string& check, const Result& result) {
+    Json line = {{"ends", check},
+                 {"status", conformance::name_of(result.status)},
+                 {"kernel", result.kernel},
+                 {"worst", conformance::number_or_text(result.worst)},
+                 {"seconds", result.seconds}};
+    if (!result.reason.empty()) line["reason"] = result.reason;
+    if (!result.failures.empty()) line["failures"] = result.failures;
+    return line;
+}
+
+Result result_of_line(const Json& line) {
+    Result result;
+    const std::string status = line.at("status");
+    result.status = status == "passed"   ? Status::passed
+                    : status == "failed" ? Status::failed
+                                         : Status::skipped;
+    result.kernel = line.at("kernel");
+    result.worst =
+        line.at("worst").is_number() ? line["worst"].get<double>() : std::numeric_limits<double>::infinity();
+    result.seconds = line.at("seconds");
+    result.reason = line.value("reason", "");
+    result.failures = line.value("failures", std::vector<std::string>());
+    result.ran = true;
+    return result;
+}
+
+}  // namespace
+
+void Tried::add(const Result& more) {
+    const double worst = std::max(result.worst, more.worst), seconds = result.seconds + more.seconds;
+    const bool is_wrong = more.status == Status::failed;
+    if (runs == 0 || (is_wrong && wrong == 0)) result = more;
+    result.worst = worst;
+    result.seconds = seconds;
+    runs++;
+    wrong += is_wrong;
+}
+
+Journal::Journal(std::string path, const Json& device) : path_(std::move(path)) {
+    found_.device = device;
+    std::ifstream earlier(path_, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(earlier), {}};
+    if (!text.empty()) read(text, device);
+    // A last line that was cut off is left behind: only whole ones count.
+    const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
+    if (whole < text.size()) std::filesystem::resize_file(path_, whole);
+    file_.open(path_, std::ios::binary | std::ios::app);
+    if (!file_) throw UsageError("--out", fmt::format("{} cannot be written", path_));
+    if (whole == 0) write({{"device", device}});
+}
+
+void Journal::read(const std::string& text, const Json& device) {
+    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+        const Json line = Json::parse(text.begin() + static_cast<ptrdiff_t>(at),
+                                      text.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
+        if (at == 0 && (!line.is_object() || line.value("device", Json()) != device))
+            throw UsageError(
+                "--out", fmt::format("{} is of another device, driver or version; --new begins anew", path_));
+        try {
+            take(line);
+        } catch (const Json::exception&) {
+            throw UsageError("--out", fmt::format("{} is no journal of vkattn; --new begins anew", path_));
+        }
+    }
+}
+
+void Journal::take(const Json& line) {
+    if (line.contains("begins")) {
+        begun_.insert(line["begins"].get<std::string>());
+        if (line.at("alone")) begun_alone_.insert(line["begins"].get<std::string>());
+    } else if (line.contains("ends")) {
+        const std::string check = line["ends"];
+        begun_.erase(check);
+        begun_alone_.erase(check);
+        found_.tried[check].add(result_of_line(line));
+    } else if (line.contains("ceilings")) {
+        found_.ceilings = line["ceilings"];
+    } else if (line.contains("bench")) {
+        const std::string name = line["bench"].at("name");
+        begun_.erase(name);
+        begun_alone_.erase(name);
+        found_.benched[name] = line["bench"];
+    }
+    found_.ended.assign(begun_alone_.begin(), begun_alone_.end());
+}
+
+// A line is in the file when this returns, whatever becomes of the process.
+void Journal::write(const Json& line) {
+    file_ << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
+    if (!file_) throw UsageError("--out", fmt::format("{} cannot be written", path_));
+}
+
+std::set<std::string> Journal::suspects() const {
+    std::set<std::string> all = begun_;
+    for (const std::string& check : begun_alone_) all.erase(check);
+    return all;
+}
+
+void Journal::begins(const std::string& check_or_case, bool alone) {
+    write({{"begins", check_or_case}, {"alone", alone}});
+}
+
+void Journal::ends(const std::string& check, const Result& result) {
+    const Json line = line_of(check, result);
+    write(line);
+    take(line);
+}
+
+void Journal::add_ceilings(const Json& ceilings) {
+    const Json line = {{"ceilings", ceilings}};
+    write(line);
+    take(line);
+}
+
+void Journal::add_bench(const Json& result) {
+    const Json line = {{"bench", result}};
+    write(line);
+    take(line);
+}
+
+void Journal::remove() {
+    file_.close();
+    std::filesystem::remove(path_);
+}
+
+}  // namespace vkattn::tools::report
