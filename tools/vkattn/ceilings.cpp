@@ -105,7 +105,7 @@ constexpr double long_enough_ms = 20;
 constexpr int repeats = 7;
 constexpr double ceiling_warm_ms = 200;  // an idle device needs this long to raise its clock
 constexpr int max_warm_runs = 50;
-// No copy begins after this time, so that a CPU's copies do not take seconds.
+// No run begins after this time, so that a CPU's do not take seconds.
 constexpr double long_copies_ms = 500;
 
 // The best rate of several runs, once a run is long enough: a ceiling is what the device can reach.
@@ -158,19 +158,19 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
     return best_tflops(runtime, kernel, sink, groups, 2.0 * shape->m * shape->n * shape->k * products);
 }
 
-double measure_copy(Runtime& runtime, const Buffer& from, const Buffer& to) {
-    const Kernel copy(runtime, core::decompress(code_ceiling_copy_f32, "ceiling_copy"));
+// GB/s of a kernel that goes through a buffer, and moves each of its bytes so many times.
+double best_gbps(Runtime& runtime, const Kernel& kernel, const Buffer& from, const Buffer& to, int times) {
     constexpr uint32_t vecs = 16;
     const auto groups = static_cast<uint32_t>(from.size_bytes() / (16 * vecs * CEILING_THREADS));
     double best = 1e30, all = 0;
     for (int i = 0; i < 3 + repeats && all < long_copies_ms; i++) {
         const double ms = runtime.submit([&](VkCommandBuffer b) {
-            copy.record(b, {from.address(), to.address(), vecs}, groups);
+            kernel.record(b, {from.address(), to.address(), vecs}, groups);
         });
         best = std::min(best, ms);
         all += ms;
     }
-    return 2.0 * static_cast<double>(from.size_bytes()) / (best * 1e-3) * 1e-9;
+    return times * static_cast<double>(from.size_bytes()) / (best * 1e-3) * 1e-9;
 }
 
 }  // namespace
@@ -186,21 +186,30 @@ Ceilings measure_ceilings(Runtime& runtime) {
     Ceilings c;
     c.fma_tflops = measure_fma(runtime, to, groups);
     c.matrix_tflops = measure_matrix(runtime, to, groups);
-    c.copy_gbps = measure_copy(runtime, from, to);
+    c.copy_gbps = best_gbps(runtime, Kernel(runtime, core::decompress(code_ceiling_copy_f32, "ceiling_copy")),
+                            from, to, 2);
+    c.read_gbps = best_gbps(runtime, Kernel(runtime, core::decompress(code_ceiling_read_f32, "ceiling_read")),
+                            from, to, 1);
     return c;
 }
 
 std::string to_text(const Ceilings& c) {
     const std::string matrix =
         c.matrix_tflops ? fmt::format("{:.3f} TFLOP/s float16 matrix, ", *c.matrix_tflops) : "";
-    return fmt::format("{:.3f} TFLOP/s float32 FMA, {}{:.1f} GB/s copy", c.fma_tflops, matrix, c.copy_gbps);
+    return fmt::format("{:.3f} TFLOP/s float32 FMA, {}{:.1f} GB/s copy, {:.1f} GB/s read", c.fma_tflops,
+                       matrix, c.copy_gbps, c.read_gbps);
 }
 
 Json to_json(const std::optional<Ceilings>& c) {
-    if (!c) return {{"fma_tflops", nullptr}, {"matrix_tflops", nullptr}, {"copy_gbps", nullptr}};
+    if (!c)
+        return {{"fma_tflops", nullptr},
+                {"matrix_tflops", nullptr},
+                {"copy_gbps", nullptr},
+                {"read_gbps", nullptr}};
     return {{"fma_tflops", c->fma_tflops},
             {"matrix_tflops", c->matrix_tflops ? Json(*c->matrix_tflops) : Json()},
-            {"copy_gbps", c->copy_gbps}};
+            {"copy_gbps", c->copy_gbps},
+            {"read_gbps", c->read_gbps}};
 }
 
 RateCeiling rate_ceiling(const Ceilings& c, const std::string& kernel) {

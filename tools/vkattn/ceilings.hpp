@@ -1,4 +1,5 @@
-// What the device can do at most, measured: float32 FMA rate, rate of the matrix units, copy bandwidth.
+// What the device can do at most, measured: float32 FMA rate, rate of the matrix units, bandwidth of a copy and of
+// reading alone.
 #pragma once
 
 #include <optional>
@@ -13,12 +14,13 @@ struct Ceilings {
     // enabled.
     std::optional<double> matrix_tflops;
     double copy_gbps = 0;  // bytes read plus bytes written
+    double read_gbps = 0;  // decoding reads nearly all that it moves, and a copy is slower
 };
 
 Ceilings measure_ceilings(Runtime& runtime);
 
 std::string to_text(const Ceilings& ceilings);
-// fma_tflops, matrix_tflops (null: none), copy_gbps; all of them are null where nothing was measured.
+// fma_tflops, matrix_tflops (null: none), copy_gbps, read_gbps; all of them are null where nothing was measured.
 Json to_json(const std::optional<Ceilings>& ceilings);
 
 // What the products of a kernel run on.

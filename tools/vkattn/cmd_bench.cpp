@@ -174,11 +174,12 @@ Json described(const Bench& b, const Runtime& runtime, const VkattnProblem& p) {
 }
 
 Json result_json(const Json& description, const Json& plan, const Result& r) {
-    std::optional<double> rate, fma, copy;
+    std::optional<double> rate, fma, copy, read;
     if (r.ceilings) {
         rate = rate_ceiling(*r.ceilings, plan["kernel"]).tflops;
         fma = r.ceilings->fma_tflops;
         copy = r.ceilings->copy_gbps;
+        read = r.ceilings->read_gbps;
     }
     Json out = description;
     out.update({{"kernel", plan["kernel"]},
@@ -194,6 +195,7 @@ Json result_json(const Json& description, const Json& plan, const Result& r) {
                 {"rate_ratio", part_of(r.tflops, rate)},
                 {"fma_ratio", part_of(r.tflops, fma)},
                 {"copy_ratio", part_of(r.gbps, copy)},
+                {"read_ratio", part_of(r.gbps, read)},
                 {"startup", startup_json(r.startup)},
                 {"interrupted", !r.startup}});
     out.update(to_json(r.ceilings));
@@ -210,12 +212,12 @@ void print_rates(const Json& plan, const Result& r) {
     const RateCeiling most_tflops = rate_ceiling(ceilings, plan["kernel"]);
     fmt::print("rate     {:.3f} TFLOP/s, {:.1f} % of the {} rate\n", r.tflops,
                100 * r.tflops / most_tflops.tflops, most_tflops.name);
-    fmt::print("traffic  {:.1f} GB/s of query, key, value and out, {:.1f} % of the copy bandwidth\n", r.gbps,
-               100 * r.gbps / ceilings.copy_gbps);
+    fmt::print("traffic  {:.1f} GB/s of query, key, value and out, {:.1f} % of the reading bandwidth\n",
+               r.gbps, 100 * r.gbps / ceilings.read_gbps);
     fmt::print("ceiling  {:.3f} TFLOP/s float32 FMA, measured in this run\n", ceilings.fma_tflops);
     if (ceilings.matrix_tflops)
         fmt::print("ceiling  {:.3f} TFLOP/s float16 matrix\n", *ceilings.matrix_tflops);
-    fmt::print("ceiling  {:.1f} GB/s copy\n", ceilings.copy_gbps);
+    fmt::print("ceiling  {:.1f} GB/s copy, {:.1f} GB/s read\n", ceilings.copy_gbps, ceilings.read_gbps);
 }
 
 void print_text(const DeviceInfo& d, const Json& plan, const Result& r) {

@@ -89,7 +89,8 @@ std::string ceilings_text(const Json& ceilings) {
     std::string text = fmt::format("{:.3g} TFLOP/s of float32, ", ceilings["fma_tflops"].get<double>());
     if (!ceilings["matrix_tflops"].is_null())
         text += fmt::format("{:.3g} TFLOP/s of the matrix units, ", ceilings["matrix_tflops"].get<double>());
-    return text + fmt::format("{:.4g} GB/s of a copy", ceilings["copy_gbps"].get<double>());
+    return text + fmt::format("{:.4g} GB/s of a copy, {:.4g} GB/s of reading",
+                              ceilings["copy_gbps"].get<double>(), ceilings["read_gbps"].get<double>());
 }
 
 Json to_json(const DeviceRun& run, const Found& found, size_t i) {

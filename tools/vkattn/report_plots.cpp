@@ -138,14 +138,15 @@ std::vector<Line> lines_of_roofline(const Found& found) {
         std::ranges::sort(line.points, {}, &Point::x);
         all.push_back(std::move(line));
     }
-    const double copy = 1e-3 * found.ceilings["copy_gbps"].get<double>();  // TFLOP/s at one operation a byte
+    const double reading =
+        1e-3 * found.ceilings["read_gbps"].get<double>();  // TFLOP/s at one operation a byte
     for (const auto& [key, what] : {std::pair{"fma_tflops", "float32"}, {"matrix_tflops", "matrix units"}}) {
         if (found.ceilings[key].is_null()) continue;
-        const double most = found.ceilings[key], bend = std::clamp(most / copy, x.least, x.most);
-        all.push_back({fmt::format("{} and the copy's bytes", what),
-                       {{x.least, std::min(most, copy * x.least)},
-                        {bend, std::min(most, copy * bend)},
-                        {x.most, std::min(most, copy * x.most)}},
+        const double most = found.ceilings[key], bend = std::clamp(most / reading, x.least, x.most);
+        all.push_back({fmt::format("{}, and the bytes that it reads", what),
+                       {{x.least, std::min(most, reading * x.least)},
+                        {bend, std::min(most, reading * bend)},
+                        {x.most, std::min(most, reading * x.most)}},
                        true});
     }
     return all;
