@@ -243,6 +243,7 @@ plans_at() {
 
 # find_plans: sets plan_of and modules_of, by the fault's name, for the faults in names whose cases have plans.
 declare -A plan_of modules_of key_of
+emulated= sum_of_plans=
 find_plans() {
     local name place plan module
     mkdir -p "$work/code"
@@ -278,26 +279,51 @@ find_test() {
     plan_of[$1]=$({ without_comments "$root/$file" && (cd "$work/built" && cat "${modules[@]/%/.spv}"); } | hash)
 }
 
-# find_keys: sets key_of and modules_of for the faults in names. The order in which code is hashed is the plan's.
-find_keys() {
-    local name word words number emulated
+# covered NAME CODE...: prints what the fault's key covers; CODE is what stands for the code of its pipelines.
+covered() {
+    printf '%s\n' "${file_of[$1]}" "${script_of[$1]}" "${pass_of[$1]} ${text_of[$1]}" "$toolchain"
+    [[ ${place_of[$1]} != emulated ]] || echo "$emulated"
+    printf '%s\n' "${@:2}"
+}
+
+# find_covered: sets plan_of and modules_of for the faults in names, and sum_of_plans to a hash of all that their keys
+# cover, with modules as they are instead of their code. Where it is the table's, so is every key, and nobody has to
+# find the code of all pipelines, which takes three minutes of a core.
+find_covered() {
+    local name words
     find_plans
+    emulated=$(without_comments "$emulation"/*.comp "$emulation"/lib/* | hash)
+    for name in "${names[@]}"; do
+        [[ ${pass_of[$name]} != test ]] || find_test "$name"
+    done
+    sum_of_plans=$(for name in "${names[@]}"; do
+        read -ra words <<<"${plan_of[$name]}"
+        covered "$name" "${words[@]}"
+    done | hash)
+}
+
+# hash_codes: makes the hash of the code of each pipeline in the plans.
+hash_codes() {
+    local word number
     for word in ${plan_of[*]}; do
         [[ $word != *:* || -e $work/code/${word#*:}.hash ]] || echo "${word#*:}"
     done | sort -u >"$work/code/unknown"
     while IFS= read -r number; do two_at_a_time hash_code "$number"; done <"$work/code/unknown"
     wait
-    emulated=$(without_comments "$emulation"/*.comp "$emulation"/lib/* | hash)
+}
+
+# find_keys: sets key_of for the faults in names. The order in which code is hashed is the plan's.
+find_keys() {
+    local name word words codes
+    hash_codes
     for name in "${names[@]}"; do
-        [[ ${pass_of[$name]} != test ]] || find_test "$name"
+        codes=()
         read -ra words <<<"${plan_of[$name]}"
-        key_of[$name]=$({
-            printf '%s\n' "${file_of[$name]}" "${script_of[$name]}" "${pass_of[$name]} ${text_of[$name]}" "$toolchain"
-            [[ ${place_of[$name]} != emulated ]] || echo "$emulated"
-            for word in "${words[@]}"; do
-                [[ $word == *:* ]] || { echo "$word" && continue; }
-                cat "$work/code/${word#*:}.hash" || die "$name: the code of its case cannot be read"
-            done
-        } | hash)
+        for word in "${words[@]}"; do
+            [[ $word != *:* ]] || word=$(<"$work/code/${word#*:}.hash") ||
+                die "$name: the code of its case cannot be read"
+            codes+=("$word")
+        done
+        key_of[$name]=$(covered "$name" "${codes[@]}" | hash)
     done
 }

@@ -9,6 +9,17 @@ older=", before it changed"
 # kept_toolchain: prints the one that the table was made with.
 kept_toolchain() { sed -n 's/^.*Toolchain: \(.*\)\.$/\1/p' "$table" 2>/dev/null || true; }
 
+# kept_sum: prints sum_of_plans of the run that found the table's keys.
+kept_sum() { sed -n 's/^Plans: \(.*\)\.$/\1/p' "$table" 2>/dev/null || true; }
+
+# keep_keys: takes the table's keys, and is false if they have to be found.
+keep_keys() {
+    local name
+    $changed && [[ $(kept_sum) == "$sum_of_plans" ]] || return
+    for name in "${names[@]}"; do [[ ${kept_key[$name]-none} != none ]] || return; done
+    for name in "${names[@]}"; do key_of[$name]=${kept_key[$name]}; done
+}
+
 read_table() {
     local name outcome suites conformance key
     while IFS=$'\t' read -r name outcome suites conformance key; do
@@ -40,8 +51,12 @@ row_of() {
 
 # write_table: in the order of mutants.txt. The table is read again, because another run may have written it meanwhile.
 write_table() {
-    local name
+    local name sum=$sum_of_plans
     read_table
+    # The sum stands for the keys of all rows: it is none where a row keeps an older key, or has the key of another run.
+    for name in "${all_names[@]}"; do
+        [[ -n ${outcome_of[$name]-} || ${kept_key[$name]-none} == "${key_of[$name]-}" ]] || sum=none
+    done
     {
         cat <<END
 # Planted faults
@@ -50,6 +65,7 @@ Written by tests/mutants/run --record, --blind and --conformance, a row a fault 
 the first test of the everyday GPU suites that notices it (whole_gpu of tools/lib/tiers.sh), and the first check of
 \`vkattn conformance --level standard\` that reports it. No device of these suites has the matrix unit that
 tests/emulation has. Toolchain: $toolchain.
+Plans: $sum.
 
 | fault | what it is | its case | first test of the suites | first check of conformance | key |
 |---|---|---|---|---|---|
