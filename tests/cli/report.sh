@@ -6,7 +6,9 @@
 report_json() { sed -n 's,^<script type="application/json" id="vkattn-report">\(.*\)</script>$,\1,p' "$1"; }
 
 # says FILE TEXT: the JSON's verdict has the text.
-says() { report_json "$1" | grep -oE '"verdict":"[^"]*"' | grep -E -- "$2" || { report_json "$1" | head -c 600 && return 1; }; }
+says() {
+    report_json "$1" | grep -oE '"verdict":"[^"]*"' | grep -E -- "$2" || { report_json "$1" | head -c 600 && return 1; }
+}
 
 test_report() {
     local one
@@ -30,7 +32,7 @@ test_report() {
 
 # What ends the program loses nothing, and a check that ends it again, alone, is known by that.
 test_report_goes_on() {
-    local only=(--filter 'forward/heads/*' --out out/r.html) first
+    local only=(--filter 'forward/heads/*' --out out/r.html)
     # Not by `start`, because a signal to a function's shell does not reach the program.
     "$sdk/ld.so" --library-path "$sdk/lib" "$build/vkattn" report --minutes 5 "${only[@]}" >stdout 2>stderr &
     local killed=$! end=$((SECONDS + 300))
@@ -38,20 +40,24 @@ test_report_goes_on() {
     kill -KILL "$killed"
     wait "$killed" 2>/dev/null || true
     holds "nothing was kept" grep -q '"ends"' out/r.html.part
-    first=$(sed -nE '/"ends"/{s/.*"ends":"([^"]*)".*/\1/p;q}' out/r.html.part)
     # A line that was cut off, and a check that had begun alone.
     sed -i '/"begins"/d' out/r.html.part
-    start "$build/vkattn" conformance --list --filter 'forward/heads/*' | grep -vxF "$first" | tail -n 1 >culprit
+    sed -nE 's/.*"ends":"([^"]*)".*/\1/p' out/r.html.part >ended
+    start "$build/vkattn" conformance --list --filter 'forward/heads/*' | grep -vxFf ended | tail -n 1 >culprit
     printf '{"begins":"%s","alone":true}\n{"ends":"forw' "$(<culprit)" >>out/r.html.part
     vkattn report --minutes 0.1 "${only[@]}"
     holds "a check that ended the program is no fault" test "$code" = 4
-    holds "it does not go on" grep -q '^goes on behind [1-9]' stdout
+    holds "it does not go on" grep -q '^continues after [1-9]' stdout
     holds "the culprit is not named" says out/r.html "the program ended in $(<culprit)"
     holds "the culprit did not fail" grep -qF "$(<culprit)\",\"status\":\"failed\"" <(report_json out/r.html)
     holds "the journal was left behind" test ! -e out/r.html.part
-    echo '{"device":{"name":"another"}}' >out/r.html.part
+    echo '{"journal":1,"device":{"name":"another"},"uuid":""}' >out/r.html.part
     vkattn report "${only[@]}"
     holds "another device's journal is taken" grep -qE -- '^vkattn: --out: .*another device' stderr
+    echo 'a letter' >out/r.html.part
+    vkattn report "${only[@]}"
+    holds "a letter is taken for a journal" grep -qE -- '^vkattn: --out: .*no journal' stderr
+    holds "the letter is gone" grep -q 'a letter' out/r.html.part
     succeeds report --minutes 0.05 "${only[@]}" --new
 }
 
@@ -66,7 +72,7 @@ test_report_flaky_driver() {
 END
     check=$(start "$build/vkattn" conformance --list --level smoke | grep '^forward/heads' | head -n 1)
     FLAKY_PERIOD=50 VK_LAYER_PATH=$PWD/layer VK_INSTANCE_LAYERS=VK_LAYER_vkattn_flaky \
-        vkattn report --minutes 0.5 --filter "$check" --out out/r.html
+        vkattn report --minutes 1 --filter "$check" --out out/r.html
     holds "a flaky driver is right" test "$code" = 4
     holds "it is not said to be flaky" says out/r.html '1 wrong now and then'
     holds "it is not said how often" grep -qE 'wrong in [1-9][0-9]* of [1-9][0-9]+ runs' out/r.html

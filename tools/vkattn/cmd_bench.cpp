@@ -9,11 +9,13 @@
 #include <optional>
 
 #include "arrays.hpp"
+#include "bench_page.hpp"
 #include "bench_results.hpp"
 #include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
 #include "field_names.hpp"
+#include "files.hpp"
 #include "interruption.hpp"
 #include "modules.hpp"
 #include "numbers.hpp"
@@ -53,7 +55,7 @@ struct Bench {
     ShapeOptions shape;
     uint32_t repeats = 20;
     std::optional<uint32_t> kv_lengths;
-    std::string sweep, mask_fill = "visible", pass_text = "forward", suite, compared;
+    std::string sweep, mask_fill = "visible", pass_text = "forward", suite, compared, report, peer;
     bool list = false, csv = false;
     LengthRange queries, keys;
 
@@ -343,7 +345,12 @@ void check(const Bench& b) {
     if (b.repeats == 0) throw UsageError("--repeats", "is 0, at least 1 block of runs is needed");
     if (b.mask_fill != "visible" && b.mask_fill != "random")
         throw UsageError("--mask-fill", fmt::format("'{}' is not visible or random", b.mask_fill));
-    if (b.queries.lengths.empty() && b.keys.lengths.empty()) return;
+    const bool is_one = b.queries.lengths.empty() && b.keys.lengths.empty();
+    if (is_one && b.suite.empty() && !b.report.empty())
+        throw UsageError("--report", "is of a suite, or of a range of lengths");
+    if (!b.peer.empty()) read_benched("--peer", b.peer);
+    if (!b.report.empty()) check_writable("--report", b.report);
+    if (is_one) return;
     if (!b.queries.lengths.empty() && !b.keys.lengths.empty())
         throw UsageError("--seqlen-kv", "is a range, and so is --seqlen-q: one of both can be one");
     if (!b.shape.mask_shape.empty())
@@ -362,7 +369,7 @@ void bench(const Bench& b) {
     check(b);
     if (!b.suite.empty() && b.list) return list_suite(b.suite);
     Results results(b.attention.json, b.csv, b.compared);
-    const SuiteRun run{b.attention, b.pass(), b.repeats, b.shape.block_map};
+    const SuiteRun run{b.attention, b.pass(), b.repeats, b.shape.block_map, b.report, b.peer};
     if (!b.suite.empty()) {
         const std::vector<SuiteCase> cases = tools::cases_of(b.suite, b.shape, b.attention);
         stop_on_signals(stopping);
@@ -427,6 +434,13 @@ void add_bench(CLI::App& app) {
                     "if a case "
                     "is slower by more than noise")
         ->excludes("--sweep");
+    auto* report = sub->add_option("--report", b->report,
+                                   "Writes a suite's results, or those of a range, as a page with plots")
+                       ->excludes("--sweep");
+    sub->add_option(
+           "--peer", b->peer,
+           "A file of tools/peers/torch_sdpa.py or `bench --suite --json`: its rates beside, in the plots")
+        ->needs(report);
     for (const auto& [name, range] : {std::pair{"--seqlen-q", &b->queries}, {"--seqlen-kv", &b->keys}})
         sub->get_option(name)
             ->transform(CLI::Validator([range](std::string& text) { return range->take_from(text); }, ""))

@@ -5,11 +5,11 @@
 #include <cmath>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <memory>
 
 #include "conformance_report.hpp"
+#include "files.hpp"
 #include "gpu/case_plan.hpp"
 #include "interruption.hpp"
 #include "numbers.hpp"
@@ -148,16 +148,6 @@ std::vector<Check> checks_for(const Options& options) {
     return checks;
 }
 
-// An empty path: not asked for.
-void write(const char* option, const std::string& path, const std::string& text,
-           std::ios::openmode mode = std::ios::trunc) {
-    if (path.empty()) return;
-    std::ofstream file(path, std::ios::binary | mode);
-    file << text;
-    file.flush();
-    if (!file) throw UsageError(option, fmt::format("{} cannot be written", path));
-}
-
 // Before minutes of work: can its results be written? What is there stays, for as long as there are none.
 void check_writable(const Options& options) {
     std::map<fs::path, const char*> earlier;
@@ -166,16 +156,14 @@ void check_writable(const Options& options) {
         if (path.empty()) continue;
         const auto [at, is_new] = earlier.try_emplace(fs::absolute(path).lexically_normal(), option);
         if (!is_new) throw UsageError(option, fmt::format("is the same file as {}", at->second));
-        const bool was_there = fs::exists(path);
-        write(option, path, "", std::ios::app);
-        if (!was_there) fs::remove(path);
+        tools::check_writable(option, path);
     }
 }
 
 void write_reports(const Options& options, const Report& report) {
-    write("--json", options.json, to_json(report).dump() + "\n");
-    write("--junit", options.junit, to_junit(report));
-    write("--report", options.html, to_html(report));
+    if (!options.json.empty()) write_text("--json", options.json, to_json(report).dump() + "\n");
+    if (!options.junit.empty()) write_text("--junit", options.junit, to_junit(report));
+    if (!options.html.empty()) write_text("--report", options.html, to_html(report));
 }
 
 void run(const Options& options) {

@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "call.hpp"
 #include "ceilings.hpp"
 #include "conformance_report.hpp"
+#include "files.hpp"
 #include "interruption.hpp"
 #include "numbers.hpp"
 #include "progress.hpp"
@@ -32,10 +33,11 @@ struct Options {
     bool anew = false;
 };
 
-// Of the time, checks may take so much before the first cases are benched, and the cases so much before checks are
-// repeated.
+// Parts of the time after which the bench begins, though checks are left, and after which checks go on, though cases are
+// left. The parts are chosen, not measured: a page of a slow device shall have something of both.
 constexpr double checks_part = 0.5, bench_part = 0.85;
-// A case is left out if it would take longer than this at a quarter of the float32 rate that was measured.
+// A case is left out if a run would take longer than this at a quarter of the float32 rate that was measured: a watchdog
+// may end what takes seconds.
 constexpr double longest_case_s = 0.25, likely_part = 0.25;
 
 // "NVIDIA H200" becomes "vkattn-report-nvidia-h200.html".
@@ -88,22 +90,34 @@ std::vector<BenchCase> bench_cases() {
     return all;
 }
 
+constexpr const char* clock_is_wrong = "the device's clock says that it took no time";
+
+bool is_positive(const Json& rate) {
+    return rate.is_number() && std::isfinite(rate.get<double>()) && rate.get<double>() > 0;
+}
+
+std::unique_ptr<Runtime> open(const Options& options) {
+    RuntimeOptions opened;
+    opened.device = options.device;
+    return std::make_unique<Runtime>(opened);
+}
+
 class Reporter {
   public:
-    Reporter(const Options& options, Runtime& runtime)
+    Reporter(const Options& options, std::unique_ptr<Runtime> runtime)
         : options_(options),
-          runtime_(runtime),
-          device_(runtime.device()),
+          runtime_(std::move(runtime)),
+          device_(runtime_->device()),
           checks_(conformance::chosen(conformance::checks_of(conformance::Level::standard), options.filter, 1,
                                       1)),
           path_(options.out.empty() ? file_of(device_) : options.out),
-          journal_(path_ + ".part", identity_of(device_)) {}
+          journal_(path_ + ".part", identity_of(device_), device_.uuid) {}
 
     // Returns whether nothing was found wrong.
     bool run() {
         const bool resumes = !journal_.found().tried.empty();
         if (resumes)
-            fmt::print("goes on behind {} checks in {}.part\n", journal_.found().tried.size(), path_);
+            fmt::print("continues after {} checks in {}.part\n", journal_.found().tried.size(), path_);
         fmt::print("{}: {:.3g} minutes; what is found is kept in {}.part\n", device_.name, options_.minutes,
                    path_);
         std::fflush(stdout);
@@ -157,23 +171,55 @@ class Reporter {
         if (!checks.empty() && !stop_requested()) conformance::run(device_, checks, recorded(part));
     }
 
-    // A case that goes wrong is a finding, too, and no reason to end.
-    Json measured(const SuiteCase& c, tools::Pass pass) {
+    // What goes wrong is a finding, too, and no reason to end. The device may be lost then, so it is opened again.
+    template <class Measure>
+    Json measured(const std::string& name, const Measure& measure) {
+        journal_.begins(name, journal_.suspects().contains(name));
+        std::string wrong;
         try {
-            return measure_case(runtime_, c, {AttentionOptions(), pass, 5, ""});
+            const Json result = measure();
+            if (result.is_null()) journal_.stops(name);
+            return result;
         } catch (const Error& error) {
-            return {{"name", c.name}, {"wrong", error.what()}};
+            wrong = error.what();
         } catch (const RuntimeError& error) {
-            return {{"name", c.name}, {"wrong", error.what()}};
+            wrong = error.what();
         }
+        runtime_.reset();
+        runtime_ = open(options_);
+        return {{"name", name}, {"wrong", wrong}};
+    }
+
+    // The ceilings of this start; null, and a case that went wrong, if they cannot be measured.
+    void measure_ceilings() {
+        constexpr const char* name = "ceilings";
+        if (has_ended(name)) return;
+        const Json found = measured(name, [&] { return tools::to_json(tools::measure_ceilings(*runtime_)); });
+        if (!found.contains("wrong") && is_positive(found["fma_tflops"]) && is_positive(found["copy_gbps"]) &&
+            is_positive(found["read_gbps"])) {
+            journal_.stops(name);
+            journal_.add_ceilings(found);
+        } else {
+            journal_.add_bench({{"name", name}, {"wrong", found.value("wrong", clock_is_wrong)}});
+        }
+    }
+
+    Json measure(const SuiteCase& c, tools::Pass pass) {
+        const Json result = measured(c.name, [&] {
+            return measure_case(*runtime_, c, {AttentionOptions(), pass, 5, "", "", ""});
+        });
+        const bool has_rates = result.contains("ms");
+        if (has_rates &&
+            !(is_positive(result["ms"]) && is_positive(result["tflops"]) && is_positive(result["gbps"])))
+            return {{"name", c.name}, {"wrong", clock_is_wrong}};
+        return result;
     }
 
     // Whoever asks for some checks is after these alone.
     void bench() {
         if (stop_requested() || options_.filter != "*") return;
-        // The rates of one run belong together: an earlier start's cases are of another.
-        if (journal_.found().ceilings.is_null())
-            journal_.add_ceilings(tools::to_json(measure_ceilings(runtime_)));
+        measure_ceilings();
+        if (journal_.found().ceilings.is_null()) return;
         const double flops_a_second =
             1e12 * journal_.found().ceilings["fma_tflops"].get<double>() * likely_part;
         const std::vector<BenchCase> cases = bench_cases();
@@ -182,10 +228,12 @@ class Reporter {
             phase.advance();
             if (stop_requested() || is_over(bench_part)) return;
             if (journal_.found().benched.contains(c.name) || has_ended(c.name)) continue;
-            if (1e12 * tflops(c.problem, pass, 1e3) / flops_a_second > longest_case_s) continue;
-            journal_.begins(c.name, true);
-            const Json result = measured(c, pass);
-            if (!result.is_null()) journal_.add_bench(result);
+            const double seconds = 1e12 * tflops(c.problem, pass, 1e3) / flops_a_second;
+            if (seconds > longest_case_s)
+                journal_.add_bench({{"name", c.name},
+                                    {"refused", fmt::format("left out: a run may take {:.2g} s", seconds)}});
+            else if (const Json result = measure(c, pass); !result.is_null())
+                journal_.add_bench(result);
         }
     }
 
@@ -204,7 +252,9 @@ class Reporter {
         std::vector<Check> wrong, all;
         for (const Check& c : checks_) {
             const auto at = journal_.found().tried.find(c.name);
-            if (at == journal_.found().tried.end() || at->second.result.status == Status::skipped) continue;
+            if (at == journal_.found().tried.end() || at->second.result.status == Status::skipped ||
+                has_ended(c.name))
+                continue;
             all.push_back(c);
             if (at->second.wrong != 0) wrong.push_back(c);
         }
@@ -214,9 +264,7 @@ class Reporter {
 
     bool finish() {
         const std::string page = to_html(journal_.found(), checks_, device_);
-        std::ofstream file(path_, std::ios::binary | std::ios::trunc);
-        file << page << std::flush;
-        if (!file) throw UsageError("--out", fmt::format("{} cannot be written", path_));
+        write_text("--out", path_, page);
         const Json summary = to_json(journal_.found(), checks_)["summary"];
         fmt::print("{} passed, {} failed, {} skipped, {} not run, {} benched: {}\n",
                    summary["passed"].get<size_t>(), summary["failed"].get<size_t>(),
@@ -231,7 +279,7 @@ class Reporter {
     }
 
     const Options& options_;
-    Runtime& runtime_;
+    std::unique_ptr<Runtime> runtime_;
     const DeviceInfo device_;
     const std::vector<Check> checks_;
     const std::string path_;
@@ -244,12 +292,13 @@ void run(const Options& options) {
     if (conformance::chosen(conformance::checks_of(conformance::Level::standard), options.filter, 1, 1)
             .empty())
         throw UsageError("--filter", fmt::format("no check matches '{}'", options.filter));
-    AttentionOptions opened;
-    opened.device = options.device;
-    Runtime runtime = open_runtime(opened);
-    require_execution(runtime);
-    if (options.anew) fs::remove((options.out.empty() ? file_of(runtime.device()) : options.out) + ".part");
-    if (!Reporter(options, runtime).run()) throw ExitCode{exit_not_right};
+    std::unique_ptr<Runtime> runtime = open(options);
+    require_execution(*runtime);
+    if (options.anew) {
+        std::error_code ignored;  // what is there still is refused by its content
+        fs::remove((options.out.empty() ? file_of(runtime->device()) : options.out) + ".part", ignored);
+    }
+    if (!Reporter(options, std::move(runtime)).run()) throw ExitCode{exit_not_right};
 }
 
 }  // namespace
@@ -266,8 +315,7 @@ void add_report(CLI::App& app) {
     auto* out = sub->add_option("--out", options->out, "The page; default vkattn-report-DEVICE.html");
     sub->add_option("--filter", options->filter,
                     "Runs the checks with such names alone, and benches nothing; * and ? stand for any text");
-    sub->add_flag("--new", options->anew,
-                  "Begins anew, where a start that was interrupted would be gone on with");
+    sub->add_flag("--new", options->anew, "Ignores what an interrupted start has kept");
     sub->footer(
         "Whatever ends the program, the next start goes on behind it. Ends with exit code 4 if something is "
         "wrong or "

@@ -99,7 +99,7 @@ struct Running {
     uint32_t workers = 0;   // 0: workers_for() the device
     std::function<bool()> is_over = {};                          // asked before each check
     std::function<void(const Check&)> begins = {};               // called before each check
-    std::function<void(const Check&, const Result&)> ends = {};  // called behind it
+    std::function<void(const Check&, const Result&)> ends = {};  // called after it
 };
 DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, const Running& running = {});
 

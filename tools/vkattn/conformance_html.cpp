@@ -152,7 +152,8 @@ std::string html_overview(const DeviceRun& run) {
                     escaped(d.type), escaped(d.driver), version_text(d.api_version), vkattn_version());
     html += fmt::format(
         "<div class=\"numbers\"><div class=\"pass\"><b>{}</b>passed</div><div class=\"{}\"><b>{}</b>"
-        "failed</div><div class=\"soft\"><b>{}</b>skipped</div><div><b>{:.0f}</b>seconds</div></div>\n",
+        "failed</div><div class=\"soft\"><b>{}</b>skipped</div><div><b>{:.0f}</b>seconds of "
+        "checks</div></div>\n",
         run.count(Status::passed), failed != 0 ? "fail" : "soft", failed, run.count(Status::skipped),
         run.seconds);
     if (run.interrupted)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -180,7 +181,7 @@ class Progress {
         const Check& check = all_.checks[i];
         {
             const std::lock_guard lock(mutex_);
-            if (stop_requested() || (running_.is_over && running_.is_over())) return;
+            if (error_ || stop_requested() || (running_.is_over && running_.is_over())) return;
             if (running_.begins) running_.begins(check);
         }
         all_.results[i] = worker.run(check);
@@ -189,6 +190,14 @@ class Progress {
         if (running_.ends) running_.ends(check, all_.results[i]);
         done_++;
         changed_.notify_one();
+    }
+    // Of what a worker throws the first is kept, and no further check begins.
+    void fail(std::exception_ptr error) {
+        const std::lock_guard lock(mutex_);
+        if (!error_) error_ = std::move(error);
+    }
+    void rethrow() const {
+        if (error_) std::rethrow_exception(error_);
     }
     void leave() {
         const std::lock_guard lock(mutex_);
@@ -212,6 +221,7 @@ class Progress {
     std::mutex mutex_;
     std::condition_variable changed_;
     size_t done_ = 0, working_;
+    std::exception_ptr error_;
 };
 
 }  // namespace
@@ -227,14 +237,20 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, const Running
         std::vector<std::jthread> threads;
         for (size_t t = 0; t < workers; t++)
             threads.emplace_back([&] {
-                Worker worker(device.index);
-                for (const std::vector<size_t>* group = queue.next(); group != nullptr; group = queue.next())
-                    for (const size_t i : *group) progress.run(worker, i);
+                try {
+                    Worker worker(device.index);
+                    for (const std::vector<size_t>* group = queue.next(); group != nullptr;
+                         group = queue.next())
+                        for (const size_t i : *group) progress.run(worker, i);
+                } catch (...) {
+                    progress.fail(std::current_exception());
+                }
                 progress.leave();
             });
         Phase phase(fmt::format("checking {}", device.name), static_cast<double>(all.checks.size()));
         progress.show(phase);
     }  // joins the threads
+    progress.rethrow();
     all.interrupted = progress.done() != all.checks.size();
     all.seconds = seconds_since(start);
     return all;

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -123,6 +124,19 @@ void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFil
             if (same_file(written[i].path, earlier.path))
                 throw UsageError(written[i].argument, "is the same file as " + earlier.argument);
     }
+}
+
+void write_text(const std::string& option, const std::string& path, const std::string& text) {
+    std::ofstream file(path, std::ios::binary);
+    file << text << std::flush;
+    if (!file) throw UsageError(option, fmt::format("{} cannot be written", path));
+}
+
+void check_writable(const std::string& option, const std::string& path) {
+    const bool was_there = std::filesystem::exists(path);
+    if (!std::ofstream(path, std::ios::binary | std::ios::app))
+        throw UsageError(option, fmt::format("{} cannot be written", path));
+    if (!was_there) std::filesystem::remove(path);
 }
 
 void write_all(std::span<const OutputFile> files) {

@@ -2,8 +2,8 @@
 // planned, how fast it is.
 //
 // Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, one line on stderr naming the
-// argument; 3 device, driver or UNSUPPORTED; 4 conformance found a fault, or conformance or bench was interrupted; 5
-// bench --compare found a case that is slower.
+// argument; 3 device, driver or UNSUPPORTED; 4 conformance or report found a fault, or one of them or bench was
+// interrupted; 5 bench --compare found a case that is slower.
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -74,7 +74,8 @@ int main(int argc, char** argv) {
     app.footer(
         "Exit codes: 0 done; 1 standard output cannot be written; 2 bad usage or input, in one line that "
         "names the argument; 3 device, driver, or a problem that the device does not support; 4 conformance "
-        "found a fault, or conformance or bench was interrupted; 5 bench --compare found a case that is "
+        "or report found a fault, or one of them or bench was interrupted; 5 bench --compare found a case "
+        "that is "
         "slower.");
     add_info(app);
     add_run(app);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "bench_page.hpp"
 #include "call.hpp"
 #include "conformance_report.hpp"
 
@@ -38,6 +39,12 @@ DeviceRun as_run(const Found& found, const std::vector<Check>& checks, const Dev
     return run;
 }
 
+std::vector<Json> cases_of(const Found& found) {
+    std::vector<Json> cases;
+    for (const auto& [name, result] : found.benched) cases.push_back(result);
+    return cases;
+}
+
 size_t wrong_cases(const Found& found) {
     return static_cast<size_t>(std::ranges::count_if(
         found.benched, [](const auto& named) { return named.second.contains("wrong"); }));
@@ -62,35 +69,6 @@ std::string verdict(const DeviceRun& run, const Found& found) {
                                                           "cases that were benched"));
     if (!found.ended.empty()) text += fmt::format("; the program ended in {}", fmt::join(found.ended, ", "));
     return text + ".";
-}
-
-std::string bench_table(const Found& found) {
-    std::string html =
-        "<div "
-        "class=\"wide\"><table><tr><th>case</th><th>ms</th><th>TFLOP/s</th><th>GB/s</th><th>kernel</th></"
-        "tr>\n";
-    for (const auto& [name, r] : found.benched) {
-        html += fmt::format("<tr><td>{}</td>", escaped(name));
-        const char* const why = r.contains("wrong") ? "wrong" : r.contains("refused") ? "refused" : nullptr;
-        if (why != nullptr)
-            html += fmt::format("<td colspan=\"4\" class=\"{}\">{}</td></tr>\n",
-                                r.contains("wrong") ? "fail" : "soft", escaped(r[why].get<std::string>()));
-        else
-            html += fmt::format(
-                "<td class=\"n\">{:.3g}</td><td class=\"n\">{:.3g}</td><td class=\"n\">{:.3g}</td>"
-                "<td>{}</td></tr>\n",
-                r["ms"].get<double>(), r["tflops"].get<double>(), r["gbps"].get<double>(),
-                escaped(r["kernel"].get<std::string>()));
-    }
-    return html + "</table></div>\n";
-}
-
-std::string ceilings_text(const Json& ceilings) {
-    std::string text = fmt::format("{:.3g} TFLOP/s of float32, ", ceilings["fma_tflops"].get<double>());
-    if (!ceilings["matrix_tflops"].is_null())
-        text += fmt::format("{:.3g} TFLOP/s of the matrix units, ", ceilings["matrix_tflops"].get<double>());
-    return text + fmt::format("{:.4g} GB/s of a copy, {:.4g} GB/s of reading",
-                              ceilings["copy_gbps"].get<double>(), ceilings["read_gbps"].get<double>());
 }
 
 Json to_json(const DeviceRun& run, const Found& found, size_t i) {
@@ -128,12 +106,11 @@ std::string to_html(const Found& found, const std::vector<Check>& checks, const 
     std::string html = conformance::html_head("vkattn on " + device.name) + conformance::html_overview(run);
     html += fmt::format("<p>{}</p>\n", escaped(verdict(run, found)));
     if (!found.benched.empty() && !found.ceilings.is_null())
-        html += fmt::format("<h2>How fast</h2>\n<p class=\"soft\">Measured in the same run: {}.</p>\n{}{}",
-                            ceilings_text(found.ceilings), plots(found), bench_table(found));
+        html += "<h2>How fast</h2>\n" + bench_section({{"", cases_of(found)}}, found.ceilings);
     html += conformance::html_details(run);
-    // "</script>" in a string would end the element.
+    // In the page a < of a string could end the element.
     std::string json = to_json(found, checks).dump(-1, ' ', false, Json::error_handler_t::replace);
-    for (size_t at = 0; (at = json.find("</", at)) != std::string::npos; at += 3) json.replace(at, 2, "<\\/");
+    for (size_t at = 0; (at = json.find('<', at)) != std::string::npos;) json.replace(at, 1, "\\u003c");
     return html + fmt::format(
                       "<script type=\"application/json\" id=\"vkattn-report\">{}</script>\n"
                       "<p class=\"soft\">vkattn report. All of it stands in this page as JSON, too.</p>"

@@ -33,14 +33,17 @@ struct Found {
 // loses nothing. A journal that is there already is read first.
 class Journal {
   public:
-    // Throws UsageError if the file cannot be written, or is of another device, driver or version of vkattn.
-    Journal(std::string path, const Json& device);
+    // Throws UsageError if the file cannot be written, or is of another device, driver or version of vkattn. The UUID
+    // tells this copy of the device from others; it stands in the journal alone.
+    Journal(std::string path, const Json& device, const std::string& uuid);
 
     const Found& found() const { return found_; }
-    // Checks that had begun, several at a time, when the program ended: one of them may have ended it.
+    // Checks and cases that had begun when an earlier program ended, checks several at a time: one of them may have
+    // ended it.
     std::set<std::string> suspects() const;
 
     void begins(const std::string& check_or_case, bool alone);
+    void stops(const std::string& name);  // it was interrupted, and is no suspect
     void ends(const std::string& check, const conformance::Result& result);
     void add_ceilings(const Json& ceilings);
     void add_bench(const Json& result);
@@ -48,7 +51,7 @@ class Journal {
     void remove();
 
   private:
-    void read(const std::string& text, const Json& device);
+    void read(const std::string& text, const Json& head);
     void take(const Json& line);
     void write(const Json& line);
 
@@ -63,8 +66,5 @@ class Journal {
 Json to_json(const Found& found, const std::vector<conformance::Check>& checks);
 std::string to_html(const Found& found, const std::vector<conformance::Check>& checks,
                     const DeviceInfo& device);
-
-// Plots of what was benched: the rate by length, and by operations a byte below the ceilings.
-std::string plots(const Found& found);
 
 }  // namespace vkattn::tools::report

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <sstream>
+#include <stdexcept>
 
 #include "conformance_report.hpp"
 #include "report.hpp"
@@ -52,38 +54,53 @@ void Tried::add(const Result& more) {
     wrong += is_wrong;
 }
 
-Journal::Journal(std::string path, const Json& device) : path_(std::move(path)) {
+Journal::Journal(std::string path, const Json& device, const std::string& uuid) : path_(std::move(path)) {
     found_.device = device;
+    const Json head = {{"journal", 1}, {"device", device}, {"uuid", uuid}};
     std::ifstream earlier(path_, std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(earlier), {}};
-    if (!text.empty()) read(text, device);
     // A last line that was cut off is left behind: only whole ones count.
     const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
-    if (whole < text.size()) std::filesystem::resize_file(path_, whole);
+    if (!text.empty()) read(text.substr(0, whole), head);
+    std::error_code failed;
+    if (whole < text.size()) std::filesystem::resize_file(path_, whole, failed);
     file_.open(path_, std::ios::binary | std::ios::app);
-    if (!file_) throw UsageError("--out", fmt::format("{} cannot be written", path_));
-    if (whole == 0) write({{"device", device}});
+    if (!file_ || failed) throw UsageError("--out", fmt::format("{} cannot be written", path_));
+    if (whole == 0) write(head);
 }
 
-void Journal::read(const std::string& text, const Json& device) {
-    for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
-        const Json line = Json::parse(text.begin() + static_cast<ptrdiff_t>(at),
-                                      text.begin() + static_cast<ptrdiff_t>(end), nullptr, false);
-        if (at == 0 && (!line.is_object() || line.value("device", Json()) != device))
-            throw UsageError(
-                "--out", fmt::format("{} is of another device, driver or version; --new begins anew", path_));
-        try {
-            take(line);
-        } catch (const Json::exception&) {
-            throw UsageError("--out", fmt::format("{} is no journal of vkattn; --new begins anew", path_));
+void Journal::read(const std::string& text, const Json& head) {
+    bool is_head = true;
+    try {
+        std::istringstream lines(text);
+        for (std::string line; std::getline(lines, line); is_head = false) {
+            const Json entry = Json::parse(line);
+            if (!is_head)
+                take(entry);
+            else if (entry.at("journal") != head.at("journal"))
+                throw std::invalid_argument("another form");
+            else if (entry != head)
+                throw UsageError(
+                    "--out",
+                    fmt::format("{} is of another device, driver or version; --new begins anew", path_));
         }
+    } catch (const Json::exception&) {
+        is_head = true;
+    } catch (const std::invalid_argument&) {
+        is_head = true;
     }
+    if (is_head)
+        throw UsageError("--out", fmt::format("{} is no journal of vkattn; --new begins anew", path_));
+    found_.ended.assign(begun_alone_.begin(), begun_alone_.end());
 }
 
 void Journal::take(const Json& line) {
     if (line.contains("begins")) {
         begun_.insert(line["begins"].get<std::string>());
         if (line.at("alone")) begun_alone_.insert(line["begins"].get<std::string>());
+    } else if (line.contains("stops")) {
+        begun_.erase(line["stops"].get<std::string>());
+        begun_alone_.erase(line["stops"].get<std::string>());
     } else if (line.contains("ends")) {
         const std::string check = line["ends"];
         begun_.erase(check);
@@ -96,8 +113,9 @@ void Journal::take(const Json& line) {
         begun_.erase(name);
         begun_alone_.erase(name);
         found_.benched[name] = line["bench"];
+    } else {
+        throw std::invalid_argument("another line");
     }
-    found_.ended.assign(begun_alone_.begin(), begun_alone_.end());
 }
 
 // A line is in the file when this returns, whatever becomes of the process.
@@ -114,6 +132,10 @@ std::set<std::string> Journal::suspects() const {
 
 void Journal::begins(const std::string& check_or_case, bool alone) {
     write({{"begins", check_or_case}, {"alone", alone}});
+}
+
+void Journal::stops(const std::string& name) {
+    write({{"stops", name}});
 }
 
 void Journal::ends(const std::string& check, const Result& result) {

@@ -5,10 +5,12 @@
 #include <map>
 #include <optional>
 
+#include "bench_page.hpp"
 #include "call.hpp"
 #include "ceilings.hpp"
 #include "common.hpp"
 #include "field_names.hpp"
+#include "files.hpp"
 #include "interruption.hpp"
 #include "on_threads.hpp"
 #include "progress.hpp"
@@ -229,6 +231,13 @@ void print_line(const Json& r) {
                               r["kernel"].get<std::string>(), r["tuning_row"].get<std::string>()));
 }
 
+void write_page(const SuiteRun& run, const Json& call) {
+    if (run.report.empty()) return;
+    write_text(
+        "--report", run.report,
+        bench_page(call, run.peer.empty() ? std::vector<Benched>() : read_benched("--peer", run.peer)));
+}
+
 std::vector<std::pair<Plans, std::string>> compile(Runtime& runtime, const std::vector<SuiteCase>& cases,
                                                    const SuiteRun& run) {
     std::vector<std::pair<Plans, std::string>> plans;
@@ -301,14 +310,13 @@ void run_suite(Runtime& runtime, const std::string& suite, const std::vector<Sui
     }
     const bool interrupted = results.size() < cases.size();
     std::optional<Ceilings> ceilings;
-    if (!interrupted && !out.is_csv()) ceilings = measure_ceilings(runtime);
-    if (out.is_json()) {
-        call.update(to_json(ceilings));
-        call["cases"] = results;
-        call["interrupted"] = interrupted;
-        if (out.compares()) call["compared"] = out.summary(results);
-        fmt::print("{}\n", call.dump());
-    }
+    if (!interrupted && (!out.is_csv() || !run.report.empty())) ceilings = measure_ceilings(runtime);
+    call.update(to_json(ceilings));
+    call["cases"] = results;
+    call["interrupted"] = interrupted;
+    if (out.compares()) call["compared"] = out.summary(results);
+    if (out.is_json()) fmt::print("{}\n", call.dump());
+    if (ceilings) write_page(run, call);
     if (interrupted) end_if_interrupted();
     if (table)
         fmt::print("ceilings {}, measured in this run on {}\n", to_text(*ceilings), runtime.device().name);

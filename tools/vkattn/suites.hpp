@@ -34,6 +34,7 @@ struct SuiteRun {
     Pass pass;
     uint32_t repeats;
     std::string block_map;
+    std::string report, peer;  // a page to write, and a file of others' results to put beside; or ""
 };
 
 // One case by itself: {name, ms, tflops, gbps, flops, kernel, ...}, or {name, refused}; null if it was interrupted.
