@@ -76,7 +76,7 @@ std::string read_body(const std::string& path) {
     if (!fs::is_regular_file(path, failed)) return {};
     const uint64_t size = fs::file_size(path, failed);
     if (failed || size < sizeof(Header) || size > largest_cache_bytes) return {};
-    std::ifstream file(path, std::ios::binary);
+    std::ifstream file(fs::path(path), std::ios::binary);
     Header found;
     if (!file.read(reinterpret_cast<char*>(&found), sizeof found)) return {};
     if (found.magic != Header{}.magic || found.size != size - sizeof found)
@@ -114,7 +114,7 @@ bool is_foreign_file(const std::string& path) {
     std::error_code failed;
     if (!fs::is_regular_file(path, failed)) return false;
     std::string start(mark.size(), '\0');
-    std::ifstream file(path, std::ios::binary);
+    std::ifstream file(fs::path(path), std::ios::binary);
     if (!file) return true;
     file.read(start.data(), static_cast<std::streamsize>(start.size()));
     const std::string_view found(start.data(), static_cast<size_t>(file.gcount()));
@@ -140,7 +140,7 @@ std::string write_cache_file(const std::string& path, const CacheKey& key, const
     const Header header = header_of(body);
     const std::string temporary = fmt::format("{}.{:08x}", path, number_of_writer());
     errno = 0;
-    std::ofstream file(temporary, std::ios::binary);
+    std::ofstream file(fs::path(temporary), std::ios::binary);
     file.write(reinterpret_cast<const char*>(&header), sizeof header);
     file.write(body.data(), static_cast<std::streamsize>(body.size()));
     file.close();

@@ -6,9 +6,10 @@
 apt_private() { APT_CONFIG=$sdk_dir/apt/apt.conf "$@" 2>>"$sdk_dir/apt/log"; }
 
 # write_apt_conf: a whole configuration, so that no hook of the machine's runs; how to reach, to log
-# in to and to trust the mirror is copied from the machine's.
+# in to and to trust the mirror is copied from the machine's. architecture can be another one than this machine's.
 write_apt_conf() {
-    local apt=$sdk_dir/apt netrc netrc_parts trusted trusted_parts
+    local apt=$sdk_dir/apt netrc netrc_parts trusted trusted_parts architecture=${architecture-}
+    architecture=${architecture:-$(dpkg --print-architecture)}
     mkdir -p "$apt"/{empty,sources,lists/partial,none/partial} "$sdk_dir/debs/partial"
     : >"$apt/status"
     : >"$apt/log"
@@ -25,8 +26,8 @@ Acquire::Retries "3";
 Acquire::Check-Valid-Until "false";
 // The folder need not be accessible to apt's download user.
 APT::Sandbox::User "root";
-APT::Architecture "$(dpkg --print-architecture)";
-APT::Architectures { "$(dpkg --print-architecture)"; };
+APT::Architecture "$architecture";
+APT::Architectures { "$architecture"; };
 APT::Install-Recommends "false";
 Dir::Etc::main "/dev/null";
 Dir::Etc::parts "$apt/empty";
@@ -49,12 +50,12 @@ CONF
 }
 
 # write_source URI FILE: as the private source, FILE's entry for URI with only the suite changed, which
-# keeps what it says on keys and trust.
+# keeps what it says on keys and trust. source_types can ask for deb-src, too.
 write_source() {
-    local uri=${1%/} file=$2
+    local uri=${1%/} file=$2 type types=${source_types:-deb}
     rm -f "$sdk_dir"/apt/sources/*
     if [[ $file == *.sources ]]; then
-        awk -v uri="$uri" -v suite="$suite" '
+        awk -v uri="$uri" -v suite="$suite" -v types="$types" '
             BEGIN { RS = ""; FS = "\n" }
             {
                 found = 0
@@ -62,7 +63,7 @@ write_source() {
                 for (i = 1; i <= count; i++) if (words[i] == uri || words[i] == uri "/") found = 1
             }
             found {
-                print "Types: deb\nSuites: " suite "\nComponents: main"
+                print "Types: " types "\nSuites: " suite "\nComponents: main"
                 for (i = 1; i <= NF; i++) {
                     if ($i !~ /^[ \t]/) replaced = tolower($i) ~ /^(types|suites|components):/
                     if (!replaced) print $i
@@ -70,8 +71,10 @@ write_source() {
                 exit
             }' "$file" >"$sdk_dir/apt/sources/vkattn.sources"
     else
-        sed -nE "s|^[[:space:]]*deb[[:space:]]+(\[[^]]*\][[:space:]]+)?$uri/?[[:space:]].*|deb \1$uri $suite main|p" \
-            "$file" | head -n 1 >"$sdk_dir/apt/sources/vkattn.list"
+        for type in $types; do
+            sed -nE "s|^[[:space:]]*deb[[:space:]]+(\[[^]]*\][[:space:]]+)?$uri/?[[:space:]].*|$type \1$uri $suite main|p" \
+                "$file" | head -n 1
+        done >"$sdk_dir/apt/sources/vkattn.list"
     fi
 }
 

@@ -1,12 +1,16 @@
 #include "interruption.hpp"
 
-#include <unistd.h>
-
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <csignal>
 #include <string_view>
+
+#ifdef _WIN32
+#include <io.h>
+#else
+#include <unistd.h>
+#endif
 
 #include "common.hpp"
 #include "progress.hpp"
@@ -16,13 +20,27 @@ namespace {
 
 const char* stop_line = "";
 
+// Sent when the terminal goes away, and on Windows by Ctrl-Break, too.
+#ifdef _WIN32
+constexpr int signal_of_terminal = SIGBREAK;
+#else
+constexpr int signal_of_terminal = SIGHUP;
+#endif
+
+// In a handler of signals nothing else may write. If it fails, there is nobody to tell.
+void write_to_stderr(std::string_view line) {
+#ifdef _WIN32
+    _write(2, line.data(), static_cast<unsigned>(line.size()));
+#else
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+#endif
+}
+
 extern "C" void request_stop(int number) {
     const int kept = errno;
     stop_requested() = true;
     std::signal(number, SIG_DFL);
-    const std::string_view line = stop_line;
-    // If it fails, there is nobody to tell.
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+    write_to_stderr(stop_line);
     errno = kept;
 }
 
@@ -42,7 +60,7 @@ void stop_on_signals(const char* line) {
     stop_line = line;
     stop_on(SIGINT);
     stop_on(SIGTERM);
-    stop_on(SIGHUP);  // This one is sent when the terminal goes away.
+    stop_on(signal_of_terminal);
 }
 
 void end_if_interrupted() {

@@ -12,6 +12,7 @@
 
 #include "call.hpp"
 #include "common.hpp"
+#include "console.hpp"
 #include "usage.hpp"
 
 using namespace vkattn;
@@ -67,8 +68,10 @@ int run(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    keep_arguments(argc, argv);
+    prepare_console();
     CLI::App app("Exact attention on any Vulkan device, without the seqlen_q x seqlen_kv matrix.", "vkattn");
+    argv = app.ensure_utf8(argv);
+    keep_arguments(argc, argv);
     app.set_version_flag("--version", std::string("vkattn ") + vkattn_version());
     app.require_subcommand(1);
     app.footer(

@@ -1,6 +1,7 @@
 #include "modules.hpp"
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -38,7 +39,7 @@ std::string macro_options(const Module& module) {
 }
 
 std::vector<uint32_t> read_words(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
+    std::ifstream file(std::filesystem::path(path), std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     if (!file || bytes.empty() || bytes.size() % sizeof(uint32_t) != 0)
         throw UsageError("--module", path + " cannot be read, or does not consist of words");
