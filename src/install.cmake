@@ -4,6 +4,13 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/vkattn")
 # From the folder of vkattn.pc up to the prefix, so that an installation can be moved.
 file(RELATIVE_PATH VKATTN_PC_UP "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+# What a program that links the archives needs besides.
+set(VKATTN_PC_PRIVATE "-lstdc++ -lm")
+set(VKATTN_PC_RUNTIME_PRIVATE "-ldl -lpthread")
+if(WIN32)
+  string(PREPEND VKATTN_PC_PRIVATE "-lvkattn_zstd ")
+  set(VKATTN_PC_RUNTIME_PRIVATE "")
+endif()
 foreach(name vkattn vkattn-runtime)
   configure_file("${CMAKE_CURRENT_LIST_DIR}/${name}.pc.in" "${CMAKE_CURRENT_BINARY_DIR}/${name}.pc" @ONLY)
 endforeach()

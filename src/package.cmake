@@ -70,10 +70,17 @@ function(vkattn_package_static target name output)
   add_dependencies(${target} ${of_PARTS})
   vkattn_package_target(${target} ${name})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output})
-  if(WIN32) # where a shared library has an archive of this name
+  if(CMAKE_STATIC_LIBRARY_SUFFIX STREQUAL CMAKE_IMPORT_LIBRARY_SUFFIX) # a shared library has an archive of this name
     set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output}_static)
   endif()
-  target_link_libraries(${target} INTERFACE ${${output}_whole_archives})
+  foreach(archive IN LISTS ${output}_whole_archives) # there is none but libzstd
+    set(name "${CMAKE_STATIC_LIBRARY_PREFIX}vkattn_zstd${CMAKE_STATIC_LIBRARY_SUFFIX}")
+    target_link_libraries(${target} INTERFACE $<BUILD_INTERFACE:${archive}>
+      $<INSTALL_INTERFACE:$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}/${name}>)
+    if(VKATTN_INSTALL)
+      install(FILES "${archive}" DESTINATION "${CMAKE_INSTALL_LIBDIR}" RENAME "${name}")
+    endif()
+  endforeach()
 endfunction()
 
 # vkattn_package_shared(TARGET NAME OUTPUT PARTS...): vkattn::NAME, the shared library of the targets PARTS.
@@ -86,6 +93,9 @@ function(vkattn_package_shared target name output)
   vkattn_package_target(${target} ${name})
   set_target_properties(${target} PROPERTIES OUTPUT_NAME ${output}
     VERSION ${PROJECT_VERSION} SOVERSION "${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}")
+  if(WIN32) # The name does not depend on the compiler.
+    set_target_properties(${target} PROPERTIES PREFIX "")
+  endif()
   if(APPLE)
     target_link_options(${target} PRIVATE "LINKER:-exported_symbol,_vkattn_*") # libzstd's symbols are not hidden
   endif()
