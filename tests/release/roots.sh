@@ -19,3 +19,24 @@ make_root() (
     done
     echo "${packages[*]}" >"$sdk_dir/complete"
 )
+
+# make_wine_root: Debian 13 has the first Wine whose Vulkan needs no X server; testing has none at all. What it asks for
+# while it makes the folder that it calls Windows is not there, and not needed.
+make_wine_root() { VKATTN_SDK_SUITE=trixie make_root wine amd64 libc6 libvulkan1 mesa-vulkan-drivers wine64; }
+
+# in_wine PROGRAM ARGUMENT...: a program of Windows below $work, which is the drive's /work there.
+in_wine() {
+    local name_spaces=(unshare --mount --pid --fork)
+    ((EUID == 0)) || name_spaces+=(--map-root-user)
+    mkdir -p "$roots/wine/root/work"
+    # shellcheck disable=SC2016 # the inner shell's
+    "${name_spaces[@]}" bash -euo pipefail -c '
+        for folder in dev proc; do mount --rbind "/$folder" "$0/$folder"; done
+        mount --bind "$1" "$0/work"
+        PATH=$PATH:/usr/sbin
+        exec env -i LC_ALL=C.UTF-8 HOME=/root WINEPREFIX=/root/prefix WINESERVER=/usr/lib/wine/wineserver64 WINEDEBUG=-all \
+            WINEPATH=Z:/usr/x86_64-w64-mingw32/lib WINEDLLOVERRIDES="mscoree,mshtml=" \
+            VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json \
+            "$(command -v chroot)" "$0" /usr/lib/wine/wine64 "/work${2#"$1"}" "${@:3}"
+    ' "$roots/wine/root" "$work" "$@"
+}
