@@ -36,7 +36,7 @@ in_wine() {
         PATH=$PATH:/usr/sbin
         exec env -i LC_ALL=C.UTF-8 HOME=/root WINEPREFIX=/root/prefix WINESERVER=/usr/lib/wine/wineserver64 WINEDEBUG=-all \
             WINEPATH=Z:/usr/x86_64-w64-mingw32/lib WINEDLLOVERRIDES="mscoree,mshtml=" \
-            VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json \
+            GALLIVM_PERF=nopt VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json \
             "$(command -v chroot)" "$0" /usr/lib/wine/wine64 "/work${2#"$1"}" "${@:3}"
     ' "$roots/wine/root" "$work" "$@"
 }
