@@ -21,8 +21,11 @@ make_root() (
 )
 
 # make_wine_root: Debian 13 has the first Wine whose Vulkan needs no X server; testing has none at all. What it asks for
-# while it makes the folder that it calls Windows is not there, and not needed.
-make_wine_root() { VKATTN_SDK_SUITE=trixie make_root wine amd64 libc6 libvulkan1 mesa-vulkan-drivers wine64; }
+# while it makes the folder that it calls Windows is not there, and not needed. libc-bin has the locale C.UTF-8, by
+# which Wine reads arguments and the names of files.
+make_wine_root() {
+    VKATTN_SDK_SUITE=trixie make_root wine amd64 libc6 libc-bin libvulkan1 mesa-vulkan-drivers wine64
+}
 
 # in_wine PROGRAM ARGUMENT...: a program of Windows below $work, which is the drive's /work there.
 in_wine() {

@@ -10,7 +10,17 @@ static int is_refused(const char* what, VkattnStatus status, const VkattnError* 
     return 0;
 }
 
+/* A plan's pipelines are what the cache gets. */
+static VkattnStatus plan(VkattnRuntime* runtime, VkattnPlan** made, VkattnError* error) {
+    VkattnProblem problem;
+    vkattn_problem_init(&problem);
+    problem.seqlen_q = problem.seqlen_kv = 1;
+    problem.head_dim_qk = problem.head_dim_v = 8;
+    return vkattn_plan_create(vkattn_runtime_context(runtime), &problem, NULL, made, error);
+}
+
 int main(void) {
+    VkattnPlan* made = NULL;
     VkattnRuntimeOptions options;
     VkattnRuntime* runtime = NULL;
     VkattnBuffer* buffer = NULL;
@@ -20,6 +30,7 @@ int main(void) {
     vkattn_runtime_options_init(&options);
     options.pipeline_cache = "Z:/work/\xC3\x84\xE6\x9D\xB1.cache";
     if (vkattn_runtime_open(&options, &runtime, &error) != VKATTN_OK ||
+        plan(runtime, &made, &error) != VKATTN_OK ||
         vkattn_semaphore_create(runtime, 0, &semaphore, &error) != VKATTN_OK) {
         printf("failed: %s: %s\n", error.field, error.message);
     } else {
@@ -29,6 +40,7 @@ int main(void) {
     if (right) printf("%s: right\n", error.message);
     vkattn_buffer_destroy(buffer);
     vkattn_semaphore_destroy(semaphore);
+    vkattn_plan_destroy(made);
     vkattn_runtime_close(runtime);
     return !right;
 }
