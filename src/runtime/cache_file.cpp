@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "checksum.hpp"
+#include "paths.hpp"
 
 namespace vkattn::runtime {
 namespace {
@@ -73,10 +74,10 @@ std::string text_of(const CacheKey& key) {
 // What follows the header, if it is what was written; else nothing.
 std::string read_body(const std::string& path) {
     std::error_code failed;
-    if (!fs::is_regular_file(path, failed)) return {};
-    const uint64_t size = fs::file_size(path, failed);
+    if (!fs::is_regular_file(path_of(path), failed)) return {};
+    const uint64_t size = fs::file_size(path_of(path), failed);
     if (failed || size < sizeof(Header) || size > largest_cache_bytes) return {};
-    std::ifstream file(fs::path(path), std::ios::binary);
+    std::ifstream file(path_of(path), std::ios::binary);
     Header found;
     if (!file.read(reinterpret_cast<char*>(&found), sizeof found)) return {};
     if (found.magic != Header{}.magic || found.size != size - sizeof found)
@@ -92,7 +93,8 @@ std::string read_body(const std::string& path) {
 CacheSections read_cache_file(const std::string& path, const CacheKey& key, std::string* why_unused) {
     const auto none = [&](const char* why) {
         std::error_code failed;
-        const bool has_content = fs::is_regular_file(path, failed) && fs::file_size(path, failed) != 0;
+        const bool has_content =
+            fs::is_regular_file(path_of(path), failed) && fs::file_size(path_of(path), failed) != 0;
         if (why_unused != nullptr && has_content) *why_unused = why;
         return CacheSections();
     };
@@ -112,9 +114,9 @@ bool is_foreign_file(const std::string& path) {
     const Header header;
     const std::string_view mark(header.magic.data(), header.magic.size() - 1);  // no version of the format
     std::error_code failed;
-    if (!fs::is_regular_file(path, failed)) return false;
+    if (!fs::is_regular_file(path_of(path), failed)) return false;
     std::string start(mark.size(), '\0');
-    std::ifstream file(fs::path(path), std::ios::binary);
+    std::ifstream file(path_of(path), std::ios::binary);
     if (!file) return true;
     file.read(start.data(), static_cast<std::streamsize>(start.size()));
     const std::string_view found(start.data(), static_cast<size_t>(file.gcount()));
@@ -123,7 +125,7 @@ bool is_foreign_file(const std::string& path) {
 
 std::string write_cache_file(const std::string& path, const CacheKey& key, const CacheSections& sections) {
     std::error_code failed;
-    const fs::file_status there = fs::status(path, failed);
+    const fs::file_status there = fs::status(path_of(path), failed);
     if (fs::is_directory(there)) return fmt::format("{} is a folder", path);
     if (fs::exists(there) && !fs::is_regular_file(there)) return {};
     constexpr fs::perms writes = fs::perms::owner_write | fs::perms::group_write | fs::perms::others_write;
@@ -140,18 +142,18 @@ std::string write_cache_file(const std::string& path, const CacheKey& key, const
     const Header header = header_of(body);
     const std::string temporary = fmt::format("{}.{:08x}", path, number_of_writer());
     errno = 0;
-    std::ofstream file(fs::path(temporary), std::ios::binary);
+    std::ofstream file(path_of(temporary), std::ios::binary);
     file.write(reinterpret_cast<const char*>(&header), sizeof header);
     file.write(body.data(), static_cast<std::streamsize>(body.size()));
     file.close();
     failed.clear();
     if (file)
-        fs::rename(temporary, path, failed);
+        fs::rename(path_of(temporary), path_of(path), failed);
     else
         failed = {errno != 0 ? errno : EIO, std::generic_category()};
     if (!failed) return {};
     std::string why = fmt::format("{} cannot be written: {}", path, failed.message());
-    fs::remove(temporary, failed);
+    fs::remove(path_of(temporary), failed);
     return why;
 }
 

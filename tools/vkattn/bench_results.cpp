@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <vector>
 
+#include "paths.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools {
@@ -85,7 +85,7 @@ Json time_json(const Timing& time) {
 
 Results::Results(bool json, bool csv, const std::string& compared) : json_(json), csv_(csv), path_(compared) {
     if (!compares()) return;
-    std::ifstream file(std::filesystem::path{path_});
+    std::ifstream file(path_of(path_));
     if (!file) throw UsageError("--compare", "cannot read " + path_);
     try {
         earlier_ = Json::parse(file);

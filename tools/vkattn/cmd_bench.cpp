@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "modules.hpp"
 #include "numbers.hpp"
 #include "on_threads.hpp"
+#include "paths.hpp"
 #include "progress.hpp"
 #include "startup.hpp"
 #include "suites.hpp"
@@ -248,7 +248,7 @@ void print_text(const DeviceInfo& d, const Json& plan, const Result& r) {
 void sweep(const Bench& b, Runtime& runtime, const VkattnProblem& p) {
     if (b.sweep == "-")
         throw UsageError("--sweep", "'-' names no file: tunings are not read from standard input");
-    std::ifstream file(std::filesystem::path{b.sweep});
+    std::ifstream file(path_of(b.sweep));
     if (!file || file.peek() == std::ifstream::traits_type::eof())
         throw UsageError("--sweep", fmt::format("cannot read a tuning from {}", b.sweep));
     std::vector<std::string> lines;

@@ -13,6 +13,7 @@
 #include "gpu/case_plan.hpp"
 #include "interruption.hpp"
 #include "numbers.hpp"
+#include "paths.hpp"
 #include "problem.hpp"
 #include "usage.hpp"
 
@@ -154,7 +155,7 @@ void check_writable(const Options& options) {
     for (const auto& [option, path] :
          {std::pair{"--json", options.json}, {"--junit", options.junit}, {"--report", options.html}}) {
         if (path.empty()) continue;
-        const auto [at, is_new] = earlier.try_emplace(fs::absolute(path).lexically_normal(), option);
+        const auto [at, is_new] = earlier.try_emplace(fs::absolute(path_of(path)).lexically_normal(), option);
         if (!is_new) throw UsageError(option, fmt::format("is the same file as {}", at->second));
         tools::check_writable(option, path);
     }

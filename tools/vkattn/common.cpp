@@ -14,6 +14,7 @@
 #include "interruption.hpp"
 #include "modules.hpp"
 #include "numbers.hpp"
+#include "paths.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools {
@@ -182,11 +183,11 @@ RuntimeOptions AttentionOptions::runtime_options() const {
     o.pipeline_cache = pipeline_cache;
     if (pipeline_cache == "-")
         throw UsageError("--pipeline-cache", "'-' names no file here: both reading and writing need one");
-    const std::filesystem::path cache(pipeline_cache), folder = cache.parent_path();
+    const std::filesystem::path cache = path_of(pipeline_cache), folder = cache.parent_path();
     if (std::filesystem::is_directory(cache))
         throw UsageError("--pipeline-cache", pipeline_cache + " is a folder");
     if (!folder.empty() && !std::filesystem::is_directory(folder))
-        throw UsageError("--pipeline-cache", folder.string() + " is no folder");
+        throw UsageError("--pipeline-cache", name_of(folder) + " is no folder");
     return o;
 }
 

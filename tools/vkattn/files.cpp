@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "call.hpp"
+#include "paths.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools {
 namespace {
 
-bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+bool same_file(const std::string& first, const std::string& second) {
+    const std::filesystem::path a = path_of(first), b = path_of(second);
     std::error_code ignored;
     if (std::filesystem::equivalent(a, b, ignored)) return true;
     // Files that are yet to be written are compared by their paths.
@@ -31,10 +33,10 @@ void check_name(const std::string& argument, const std::string& path) {
 
 void check_output_name(const std::string& argument, const std::string& path) {
     check_name(argument, path);
-    const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+    const std::filesystem::path folder = path_of(path).parent_path();
     std::error_code ignored;
     if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
-        throw UsageError(argument, fmt::format("{}: there is no folder {}", path, folder.string()));
+        throw UsageError(argument, fmt::format("{}: there is no folder {}", path, name_of(folder)));
 }
 
 // Converts, and warns of what became infinite by that. `what_it_means` is said of it.
@@ -55,7 +57,7 @@ NpyArray convert_aloud(const std::string& argument, NpyArray array, NpyDtype dty
 
 FileArray read_file(const std::string& argument, const std::string& path) {
     const Phase phase("reading " + path);
-    FileArray file{with_argument(argument, path, [&] { return read_npy(path); })};
+    FileArray file{with_argument(argument, path, [&] { return read_npy(path_of(path)); })};
     file.file_dtype = file.array.dtype;
     file.file_big_endian = file.array.big_endian;
     return file;
@@ -143,8 +145,8 @@ void write_all(std::span<const OutputFile> files) {
     const Phase phase("writing");
     std::vector<std::unique_ptr<PendingNpy>> pending;
     for (const OutputFile& f : files)
-        pending.push_back(
-            with_argument(f.argument, f.path, [&] { return std::make_unique<PendingNpy>(f.path, f.array); }));
+        pending.push_back(with_argument(
+            f.argument, f.path, [&] { return std::make_unique<PendingNpy>(path_of(f.path), f.array); }));
     for (size_t i = files.size(); i-- > 0;)
         with_argument(files[i].argument, files[i].path, [&] { pending[i]->commit(); });
 }

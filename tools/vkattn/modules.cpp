@@ -1,7 +1,6 @@
 #include "modules.hpp"
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string_view>
@@ -9,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "common.hpp"
+#include "paths.hpp"
 #include "plan/interfaces.hpp"
 
 namespace vkattn::tools {
@@ -39,7 +39,7 @@ std::string macro_options(const Module& module) {
 }
 
 std::vector<uint32_t> read_words(const std::string& path) {
-    std::ifstream file(std::filesystem::path(path), std::ios::binary);
+    std::ifstream file(path_of(path), std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
     if (!file || bytes.empty() || bytes.size() % sizeof(uint32_t) != 0)
         throw UsageError("--module", path + " cannot be read, or does not consist of words");
