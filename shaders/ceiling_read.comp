@@ -1,6 +1,6 @@
 #version 460
-// Reading bandwidth: each workgroup sums a contiguous range of `count` * CEILING_THREADS vec4, four loads in flight. The
-// numbers are positive, which the compiler cannot know, so that no sum is written.
+// Reading bandwidth: each workgroup sums a contiguous range of `count` * CEILING_THREADS vec4, four loads in flight.
+// The numbers are positive, which the compiler cannot know, so that no sum is written.
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_buffer_reference : require

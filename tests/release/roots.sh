@@ -37,7 +37,8 @@ in_wine() {
         for folder in dev proc; do mount --rbind "/$folder" "$0/$folder"; done
         mount --bind "$1" "$0/work"
         PATH=$PATH:/usr/sbin
-        exec env -i LC_ALL=C.UTF-8 HOME=/root WINEPREFIX=/root/prefix WINESERVER=/usr/lib/wine/wineserver64 WINEDEBUG=-all \
+        exec env -i LC_ALL=C.UTF-8 HOME=/root WINEPREFIX=/root/prefix WINEDEBUG=-all \
+            WINESERVER=/usr/lib/wine/wineserver64 \
             WINEPATH=Z:/usr/x86_64-w64-mingw32/lib WINEDLLOVERRIDES="mscoree,mshtml=" \
             GALLIVM_PERF=nopt VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json \
             "$(command -v chroot)" "$0" /usr/lib/wine/wine64 "/work${2#"$1"}" "${@:3}"

@@ -10,12 +10,13 @@
 #include <map>
 
 #include "conformance_report.hpp"
+#include "paths.hpp"
 
 namespace vkattn::tools {
 namespace {
 
 constexpr double plot_width = 440, plot_height = 280;
-constexpr double margin_left = 46, margin_right = 8, margin_top = 10, margin_bottom = 34;
+constexpr double margin_left = 46, margin_right = 18, margin_top = 10, margin_bottom = 34;
 // Told apart by people who see few colours, too: by Okabe and Ito, on light and on dark.
 constexpr const char* colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 
@@ -212,7 +213,7 @@ std::vector<double> powers(double base, int count) {
 
 std::vector<Benched> read_benched(const char* option, const std::string& path) {
     std::vector<Benched> all;
-    std::ifstream file(path);
+    std::ifstream file(path_of(path));
     for (std::string line; std::getline(file, line);) {
         const Json object = Json::parse(line, nullptr, false);
         if (!object.is_object() || !object.contains("tool") || !object.contains("cases"))

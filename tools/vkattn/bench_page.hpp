@@ -14,8 +14,8 @@ struct Benched {
     std::vector<Json> cases;
 };
 
-// Reads what tools/peers/torch_sdpa.py or `vkattn bench --suite --json` has printed: an object a line. Throws UsageError
-// that names `option`.
+// Reads what tools/peers/torch_sdpa.py or `vkattn bench --suite --json` has printed: an object a line. Throws a
+// UsageError that names `option`.
 std::vector<Benched> read_benched(const char* option, const std::string& path);
 
 // Rates by length, and vkattn's by the operations that each byte has, below the ceilings; then a table of vkattn's, the

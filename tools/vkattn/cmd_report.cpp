@@ -13,6 +13,7 @@
 #include "files.hpp"
 #include "interruption.hpp"
 #include "numbers.hpp"
+#include "paths.hpp"
 #include "progress.hpp"
 #include "report.hpp"
 #include "suites.hpp"
@@ -33,11 +34,11 @@ struct Options {
     bool anew = false;
 };
 
-// Parts of the time after which the bench begins, though checks are left, and after which checks go on, though cases are
-// left. The parts are chosen, not measured: a page of a slow device shall have something of both.
+// Parts of the time after which the bench begins, though checks are left, and after which checks go on, though cases
+// are left. The parts are chosen, not measured: a page of a slow device shall have something of both.
 constexpr double checks_part = 0.5, bench_part = 0.85;
-// A case is left out if a run would take longer than this at a quarter of the float32 rate that was measured: a watchdog
-// may end what takes seconds.
+// A case is left out if a run would take longer than this at a quarter of the float32 rate that was measured: a
+// watchdog may end what takes seconds.
 constexpr double longest_case_s = 0.25, likely_part = 0.25;
 
 // "NVIDIA H200" becomes "vkattn-report-nvidia-h200.html".
@@ -269,7 +270,9 @@ class Reporter {
         fmt::print("{} passed, {} failed, {} skipped, {} not run, {} benched: {}\n",
                    summary["passed"].get<size_t>(), summary["failed"].get<size_t>(),
                    summary["skipped"].get<size_t>(), summary["not_run"].get<size_t>(),
-                   journal_.found().benched.size(), path_);
+                   std::ranges::count_if(journal_.found().benched,
+                                         [](const auto& named) { return named.second.contains("ms"); }),
+                   path_);
         if (stop_requested()) {
             fmt::print("interrupted: the next start goes on\n");
             return false;
@@ -296,7 +299,8 @@ void run(const Options& options) {
     require_execution(*runtime);
     if (options.anew) {
         std::error_code ignored;  // what is there still is refused by its content
-        fs::remove((options.out.empty() ? file_of(runtime->device()) : options.out) + ".part", ignored);
+        fs::remove(path_of((options.out.empty() ? file_of(runtime->device()) : options.out) + ".part"),
+                   ignored);
     }
     if (!Reporter(options, std::move(runtime)).run()) throw ExitCode{exit_not_right};
 }

@@ -19,7 +19,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--fg); background: var(-
        margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.5em; margin-bottom: 0; } h2 { font-size: 1.1em; margin-top: 2em; }
 .soft { color: var(--soft); } .pass { color: var(--pass); } .fail { color: var(--fail); }
-.numbers { display: flex; flex-wrap: wrap; gap: .5em 2.5em; margin: 1em 0; } .numbers b { display: block; font-size: 2em; line-height: 1.1; }
+.numbers { display: flex; flex-wrap: wrap; gap: .5em 2.5em; margin: 1em 0; }
+.numbers b { display: block; font-size: 2em; line-height: 1.1; }
 table { border-collapse: collapse; width: 100%; } th, td { padding: .25em .6em; text-align: left; }
 th { font-weight: 600; border-bottom: 1px solid var(--line); } td.cell { text-align: center; color: #fff;
      border: 2px solid var(--bg); font-variant-numeric: tabular-nums; }
@@ -27,7 +28,8 @@ td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; } .wide td:first-child { overflow-wrap: anywhere; min-width: 9em; }
 pre { overflow-x: auto; border: 1px solid var(--line); padding: .7em; font-size: 13px; }
 figure { margin: 1em 0; } .legend span { white-space: nowrap; margin-right: 1em; }
-.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .4em; } svg { max-width: 40em; } svg text { fill: var(--fg); font-size: 12px; }
+.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .4em; }
+svg { max-width: 40em; } svg text { fill: var(--fg); font-size: 12px; }
 </style></head><body>
 )";
 

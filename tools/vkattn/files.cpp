@@ -129,16 +129,16 @@ void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFil
 }
 
 void write_text(const std::string& option, const std::string& path, const std::string& text) {
-    std::ofstream file(path, std::ios::binary);
+    std::ofstream file(path_of(path), std::ios::binary);
     file << text << std::flush;
     if (!file) throw UsageError(option, fmt::format("{} cannot be written", path));
 }
 
 void check_writable(const std::string& option, const std::string& path) {
-    const bool was_there = std::filesystem::exists(path);
-    if (!std::ofstream(path, std::ios::binary | std::ios::app))
+    const bool was_there = std::filesystem::exists(path_of(path));
+    if (!std::ofstream(path_of(path), std::ios::binary | std::ios::app))
         throw UsageError(option, fmt::format("{} cannot be written", path));
-    if (!was_there) std::filesystem::remove(path);
+    if (!was_there) std::filesystem::remove(path_of(path));
 }
 
 void write_all(std::span<const OutputFile> files) {

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "conformance_report.hpp"
+#include "paths.hpp"
 #include "report.hpp"
 
 namespace vkattn::tools::report {
@@ -57,14 +58,14 @@ void Tried::add(const Result& more) {
 Journal::Journal(std::string path, const Json& device, const std::string& uuid) : path_(std::move(path)) {
     found_.device = device;
     const Json head = {{"journal", 1}, {"device", device}, {"uuid", uuid}};
-    std::ifstream earlier(path_, std::ios::binary);
+    std::ifstream earlier(path_of(path_), std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(earlier), {}};
     // A last line that was cut off is left behind: only whole ones count.
     const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
     if (!text.empty()) read(text.substr(0, whole), head);
     std::error_code failed;
-    if (whole < text.size()) std::filesystem::resize_file(path_, whole, failed);
-    file_.open(path_, std::ios::binary | std::ios::app);
+    if (whole < text.size()) std::filesystem::resize_file(path_of(path_), whole, failed);
+    file_.open(path_of(path_), std::ios::binary | std::ios::app);
     if (!file_ || failed) throw UsageError("--out", fmt::format("{} cannot be written", path_));
     if (whole == 0) write(head);
 }
@@ -158,7 +159,7 @@ void Journal::add_bench(const Json& result) {
 
 void Journal::remove() {
     file_.close();
-    std::filesystem::remove(path_);
+    std::filesystem::remove(path_of(path_));
 }
 
 }  // namespace vkattn::tools::report
