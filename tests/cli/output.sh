@@ -169,7 +169,7 @@ test_text() {
     succeeds bench --seqlen-q 16 --head-dim 8 --repeats 1
     shows '^runs +1 block of [0-9]+ runs?, each run of 1 segment in 1 submission$'
     shows '^plan +[0-9.]+ us for another length, 0 pipelines built$'
-    shows '^ceiling +[0-9.]+ GB/s copy$'
+    shows '^ceiling +[0-9.]+ GB/s copy, [0-9.]+ GB/s read$'
 }
 
 # The text says what was read, and how: who meant something else sees it there.

@@ -72,7 +72,7 @@ test_report_flaky_driver() {
 END
     check=$(start "$build/vkattn" conformance --list --level smoke | grep '^forward/heads' | head -n 1)
     FLAKY_PERIOD=50 VK_LAYER_PATH=$PWD/layer VK_INSTANCE_LAYERS=VK_LAYER_vkattn_flaky \
-        vkattn report --minutes 1 --filter "$check" --out out/r.html
+        vkattn report --minutes 0.5 --filter "$check" --out out/r.html
     holds "a flaky driver is right" test "$code" = 4
     holds "it is not said to be flaky" says out/r.html '1 wrong now and then'
     holds "it is not said how often" grep -qE 'wrong in [1-9][0-9]* of [1-9][0-9]+ runs' out/r.html

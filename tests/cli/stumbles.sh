@@ -26,10 +26,10 @@ test_no_subcommand() {
     holds "vkattn alone is no error of usage" test "$code" = 2
     holds "the first line does not say what is missing" grep -q '^vkattn: a subcommand is needed' <(head -n 1 stderr)
     holds "there is something on stdout, for which nobody has asked" test ! -s stdout
-    for sub in info run grad explain bench conformance help version; do
+    for sub in info run grad explain bench conformance report help version; do
         holds "$sub has no line" test "$(grep -cE "^  $sub +[A-Z]" stderr)" = 1
     done
-    holds "there are other lines" test "$(wc -l <stderr)" = 9
+    holds "there are other lines" test "$(wc -l <stderr)" = 10
 }
 
 # The tool says what to do where there is no loader, no driver or no device. tools/on has named one here, unless
