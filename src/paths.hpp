@@ -10,7 +10,7 @@ inline std::filesystem::path path_of(const std::string& name) {
     return std::u8string(name.begin(), name.end());
 }
 
-inline std::string name_of(const std::filesystem::path& path) {
+inline std::string text_of_path(const std::filesystem::path& path) {
     const std::u8string name = path.u8string();
     return {name.begin(), name.end()};
 }

@@ -5,8 +5,8 @@
 # report_json FILE: the JSON inside a page.
 report_json() { sed -n 's,^<script type="application/json" id="vkattn-report">\(.*\)</script>$,\1,p' "$1"; }
 
-# says FILE TEXT: the JSON's verdict has the text.
-says() {
+# verdict_says FILE TEXT: the JSON's verdict has the text.
+verdict_says() {
     report_json "$1" | grep -oE '"verdict":"[^"]*"' | grep -E -- "$2" || { report_json "$1" | head -c 600 && return 1; }
 }
 
@@ -20,7 +20,7 @@ test_report() {
         summary.passed=number summary.verdict=string ceilings.fma_tflops=number bench=array checks.0.name=string \
         checks.0.worst=number <json
     holds "it is not said how often a check ran" grep -qE '"runs":[1-9][0-9]*,"wrong":0' json
-    holds "nothing is said to be right" says out/r.html 'and nothing was wrong'
+    holds "nothing is said to be right" verdict_says out/r.html 'and nothing was wrong'
     one=$(start "$build/vkattn" info --json | grep -oE '"uuid":"[0-9a-f]*"' | head -n 1 | cut -d'"' -f4)
     holds "the page names this copy of the device" not grep -q "$one" out/r.html
     holds "the page names a user or a folder" not grep -qF -e "$PWD" -e "$HOME/" -e '"uuid"' out/r.html
@@ -48,7 +48,7 @@ test_report_goes_on() {
     vkattn report --minutes 0.1 "${only[@]}"
     holds "a check that ended the program is no fault" test "$code" = 4
     holds "it does not go on" grep -q '^continues after [1-9]' stdout
-    holds "the culprit is not named" says out/r.html "the program ended in $(<culprit)"
+    holds "the culprit is not named" verdict_says out/r.html "the program ended in $(<culprit)"
     holds "the culprit did not fail" grep -qF "$(<culprit)\",\"status\":\"failed\"" <(report_json out/r.html)
     holds "the journal was left behind" test ! -e out/r.html.part
     echo '{"journal":1,"device":{"name":"another"},"uuid":""}' >out/r.html.part
@@ -74,6 +74,6 @@ END
     FLAKY_PERIOD=50 VK_LAYER_PATH=$PWD/layer VK_INSTANCE_LAYERS=VK_LAYER_vkattn_flaky \
         vkattn report --minutes 0.5 --filter "$check" --out out/r.html
     holds "a flaky driver is right" test "$code" = 4
-    holds "it is not said to be flaky" says out/r.html '1 wrong now and then'
+    holds "it is not said to be flaky" verdict_says out/r.html '1 wrong now and then'
     holds "it is not said how often" grep -qE 'wrong in [1-9][0-9]* of [1-9][0-9]+ runs' out/r.html
 }

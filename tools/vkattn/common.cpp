@@ -187,7 +187,7 @@ RuntimeOptions AttentionOptions::runtime_options() const {
     if (std::filesystem::is_directory(cache))
         throw UsageError("--pipeline-cache", pipeline_cache + " is a folder");
     if (!folder.empty() && !std::filesystem::is_directory(folder))
-        throw UsageError("--pipeline-cache", name_of(folder) + " is no folder");
+        throw UsageError("--pipeline-cache", text_of_path(folder) + " is no folder");
     return o;
 }
 

@@ -159,7 +159,7 @@ std::string html_overview(const DeviceRun& run) {
         run.count(Status::passed), failed != 0 ? "fail" : "soft", failed, run.count(Status::skipped),
         run.seconds);
     if (run.interrupted)
-        html += fmt::format("<p class=\"fail\">Not all was run: {} of {} checks are missing.</p>\n",
+        html += fmt::format("<p class=\"fail\">Not all was run: {} of {} checks were not run.</p>\n",
                             not_run(run), run.checks.size());
     return html + failures(run);
 }

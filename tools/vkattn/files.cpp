@@ -36,7 +36,7 @@ void check_output_name(const std::string& argument, const std::string& path) {
     const std::filesystem::path folder = path_of(path).parent_path();
     std::error_code ignored;
     if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
-        throw UsageError(argument, fmt::format("{}: there is no folder {}", path, name_of(folder)));
+        throw UsageError(argument, fmt::format("{}: there is no folder {}", path, text_of_path(folder)));
 }
 
 // Converts, and warns of what became infinite by that. `what_it_means` is said of it.
