@@ -241,7 +241,7 @@ test_typos() {
     refuses 2 'did you mean --json?' info --jsno
     refuses 2 'did you mean --dq or --dk or --dv?' grad --dw out/dv.npy
     refuses 2 'did you mean --version?' --verison
-    local all="info, run, grad, explain, bench, conformance, help, version"
+    local all="info, run, grad, explain, bench, conformance, report, help, version"
     refuses 2 "'rum' is no subcommand; there are $all; did you mean run?" rum
     refuses 2 'did you mean explain?' exlpain "${shape[@]}"
     refuses 2 'did you mean explain?' help exlpain
