@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/vkattn")
 # From the folder of vkattn.pc up to the prefix, so that an installation can be moved.
 file(RELATIVE_PATH VKATTN_PC_UP "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
-# What a program that links the archives needs besides.
+# A program that links the archives needs these besides.
 set(VKATTN_PC_PRIVATE "-lstdc++ -lm")
 set(VKATTN_PC_RUNTIME_PRIVATE "-ldl -lpthread")
 if(WIN32)

@@ -1,4 +1,4 @@
-// A Vulkan layer that stands for a driver which is wrong now and then: it leaves out one dispatch of as many as
+// This Vulkan layer stands for a driver that is wrong now and then: it leaves out one dispatch of as many as
 // FLAKY_PERIOD says, so that a result is not written. tests/cli/report.sh looks for it in what `vkattn report` says.
 // The loader's interface of layers: LoaderLayerInterface.md of Vulkan-Loader, version 2.
 #include <vulkan/vk_layer.h>

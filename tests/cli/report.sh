@@ -30,7 +30,7 @@ test_report() {
     refuses 2 --out report --filter 'forward/heads/*' --out missing/r.html
 }
 
-# What ends the program loses nothing, and a check that ends it again, alone, is known by that.
+# A kill loses nothing, and a check that ends the program again, alone, is known by that.
 test_report_goes_on() {
     local only=(--filter 'forward/heads/*' --out out/r.html)
     # Not by `start`, because a signal to a function's shell does not reach the program.
@@ -40,7 +40,7 @@ test_report_goes_on() {
     kill -KILL "$killed"
     wait "$killed" 2>/dev/null || true
     holds "nothing was kept" grep -q '"ends"' out/r.html.part
-    # A line that was cut off, and a check that had begun alone.
+    # The journal gets a check that had begun alone, and a line that was cut off.
     sed -i '/"begins"/d' out/r.html.part
     sed -nE 's/.*"ends":"([^"]*)".*/\1/p' out/r.html.part >ended
     start "$build/vkattn" conformance --list --filter 'forward/heads/*' | grep -vxFf ended | tail -n 1 >culprit
@@ -61,7 +61,7 @@ test_report_goes_on() {
     succeeds report --minutes 0.05 "${only[@]}" --new
 }
 
-# A driver that leaves out one dispatch in 50.
+# The driver leaves out one dispatch in 50.
 test_report_flaky_driver() {
     local check
     mkdir -p layer

@@ -192,7 +192,7 @@ struct Injected {
     Operand operand;
     float x;
 };
-// A NaN that rounding to bfloat16 by adding to its bits would make a number.
+// Rounding to bfloat16 by adding to its bits would make a number of this NaN.
 const float lowest_nan = std::bit_cast<float>(0xffffffffu);
 const Injected injections[] = {
     {Operand::query, not_a_number}, {Operand::key, not_a_number},  {Operand::value, not_a_number},

@@ -55,7 +55,7 @@ class Example(unittest.TestCase):
                 self.assertAlmostEqual(loss, right, delta=1e-2)
 
     def measure(self, *arguments):
-        """What tools/peers/python_package.py prints."""
+        """Returns what tools/peers/python_package.py prints."""
         done = subprocess.run([sys.executable, "-B", MEASURES, *arguments], capture_output=True, text=True,
                               env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=300, check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""))

@@ -27,20 +27,20 @@ make_wine_root() {
     VKATTN_SDK_SUITE=trixie make_root wine amd64 libc6 libc-bin libvulkan1 mesa-vulkan-drivers wine64
 }
 
-# in_wine PROGRAM ARGUMENT...: a program of Windows below $work, which is the drive's /work there.
+# in_wine PROGRAM ARGUMENT...: a program of Windows below $work, which is the drive's folder "archives" there.
 in_wine() {
     local name_spaces=(unshare --mount --pid --fork)
     ((EUID == 0)) || name_spaces+=(--map-root-user)
-    mkdir -p "$roots/wine/root/work"
+    mkdir -p "$roots/wine/root/archives"
     # shellcheck disable=SC2016 # the inner shell's
     "${name_spaces[@]}" bash -euo pipefail -c '
         for folder in dev proc; do mount --rbind "/$folder" "$0/$folder"; done
-        mount --bind "$1" "$0/work"
+        mount --bind "$1" "$0/archives"
         PATH=$PATH:/usr/sbin
         exec env -i LC_ALL=C.UTF-8 HOME=/root WINEPREFIX=/root/prefix WINEDEBUG=-all \
             WINESERVER=/usr/lib/wine/wineserver64 \
             WINEPATH=Z:/usr/x86_64-w64-mingw32/lib WINEDLLOVERRIDES="mscoree,mshtml=" \
             GALLIVM_PERF=nopt VK_DRIVER_FILES=/usr/share/vulkan/icd.d/lvp_icd.json \
-            "$(command -v chroot)" "$0" /usr/lib/wine/wine64 "/work${2#"$1"}" "${@:3}"
+            "$(command -v chroot)" "$0" /usr/lib/wine/wine64 "/archives${2#"$1"}" "${@:3}"
     ' "$roots/wine/root" "$work" "$@"
 }

@@ -1,4 +1,4 @@
-/* What differs on Windows: no memory or semaphore is exported, and the name of the pipeline cache is UTF-8, whatever
+/* Two things differ on Windows: no memory or semaphore is exported, and the pipeline cache's name is UTF-8, whatever
  * the code page. tests/release/run looks for that file. */
 #include <stdio.h>
 #include <vkattn/runtime.h>
@@ -28,7 +28,7 @@ int main(void) {
     VkattnError error;
     int fd = -1, right = 0;
     vkattn_runtime_options_init(&options);
-    options.pipeline_cache = "Z:/work/\xC3\x84\xE6\x9D\xB1.cache";
+    options.pipeline_cache = "Z:/archives/\xC3\x84\xE6\x9D\xB1.cache";
     if (vkattn_runtime_open(&options, &runtime, &error) != VKATTN_OK ||
         plan(runtime, &made, &error) != VKATTN_OK ||
         vkattn_semaphore_create(runtime, 0, &semaphore, &error) != VKATTN_OK) {

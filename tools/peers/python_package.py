@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What vkattn's Python package costs beside PyTorch's own attention: a call, a copy and a training step.
+"""Measures what vkattn's Python package costs beside PyTorch's own attention: a call, a copy and a training step.
 
 usage: python_package.py call [--repeats N]
        python_package.py copy [--mib N] [--repeats N]
@@ -8,7 +8,7 @@ usage: python_package.py call [--repeats N]
 The package is found as `import vkattn` finds it: installed, or by PYTHONPATH. Needs PyTorch; tensors are CUDA's where
 PyTorch has a device, and the host's elsewhere. Each command prints a JSON object.
 
-  call  medians of vkattn.attention on small Arrays (2 heads, 64 rows, head_dim 64, float16, causal) and of its C
+  call  medians of vkattn.attention on small Arrays (2 heads, 64 rows, head_dim 64, float16) and of its C
         function, so that the difference is Python's; means of a loop of vkattn.torch's and of PyTorch's calls on
         tensors of that size, until the calls return and until the device is done; microseconds
   copy  GB/s, read and written together, of copies between a tensor of PyTorch and the memory of an Array as a tensor;
@@ -73,14 +73,14 @@ def timed(function, times):
 
 
 def measure_arrays(repeats):
-    """Of vkattn.attention on Arrays, which waits for the device: (the whole call, its C function)."""
+    """Returns the seconds of vkattn.attention on Arrays, which waits for the device, and of its C function."""
     tensor = torch.ones(1, 2, 64, 64, dtype=torch.float16)
     q, k, v = (vkattn.array(tensor.numpy()) for _ in range(3))
     functions, name, inside = library()._functions, "vkattn_runtime_run_forward", []
     original = functions[name]
     functions[name] = timed(original, inside)
     try:
-        whole = seconds(lambda: vkattn.attention(q, k, v, causal=True), repeats)
+        whole = seconds(lambda: vkattn.attention(q, k, v), repeats)
     finally:
         functions[name] = original
     return whole, statistics.median(inside[WARM_CALLS:])
@@ -128,7 +128,7 @@ def measure_copy(arguments):
 
 
 def by_definition(q, k, v, is_causal):
-    """For PyTorch before 2.0, which has no attention of its own."""
+    """Stands in where PyTorch has no attention of its own, which is before 2.0."""
     scores = q.float() @ k.float().transpose(-2, -1) * q.shape[-1] ** -0.5
     if is_causal:
         scores = scores.masked_fill(torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1), float("-inf"))
@@ -136,7 +136,7 @@ def by_definition(q, k, v, is_causal):
 
 
 def attentions():
-    """Of the same arguments: vkattn's, and what a PyTorch model has without it."""
+    """Returns functions of the same arguments: vkattn's, and what a PyTorch model has without it."""
     own = getattr(F, "scaled_dot_product_attention", by_definition)
     return {
         "vkattn": functools.partial(vkattn.torch.scaled_dot_product_attention, is_causal=True),
@@ -179,7 +179,7 @@ def read_letters():
 
 
 def scaler_of(enabled):
-    """A GradScaler, by the name that this version of PyTorch has for it."""
+    """Returns a GradScaler, by the name that this version of PyTorch has for it."""
     if hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"):
         return torch.amp.GradScaler("cuda", enabled=enabled)
     return torch.cuda.amp.GradScaler(enabled=enabled)

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double plot_width = 440, plot_height = 280;
 constexpr double margin_left = 46, margin_right = 18, margin_top = 10, margin_bottom = 34;
-// Told apart by people who see few colours, too: by Okabe and Ito, on light and on dark.
+// The colours are those of Okabe and Ito, which people who see few colours tell apart, too, on light and on dark.
 constexpr const char* colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 
 struct Point {
@@ -36,7 +36,7 @@ struct Axis {
         least = std::min(least, x);
         most = std::max(most, x);
     }
-    // From 0 to 1.
+    // Returns 0 for the least and 1 for the most.
     double at(double x) const { return most > least ? std::log(x / least) / std::log(most / least) : 0.5; }
 };
 
@@ -109,16 +109,27 @@ class Plot {
     Axis x_, y_;
 };
 
-// A name without the length that it ends with, as in "prefill d64 n512": cases of one line have it in common.
+// Named is a case's name, as in "prefill d64 n512", without the length that it ends with, and this length. Cases of one
+// line have the former in common.
 struct Named {
     std::string line;
     double length = 0;  // 0: it ends with none
 };
 Named split(const std::string& name) {
+    constexpr size_t most_digits = 15;  // of a number that a double holds
     const size_t digits = name.find_last_not_of("0123456789") + 1;
-    if (digits == 0 || digits == name.size()) return {name};
+    if (digits == 0 || digits == name.size() || name.size() - digits > most_digits) return {name};
     const size_t end = name.find_last_not_of("n ", digits - 1);
     return {name.substr(0, end == std::string::npos ? digits : end + 1), std::stod(name.substr(digits))};
+}
+
+// An axis that is logarithmic has no place for other rates: those of empty problems, and what a broken clock makes.
+bool can_be_plotted(const Json& result) {
+    const auto is_positive = [&](const char* rate) {
+        const auto at = result.find(rate);
+        return at != result.end() && at->is_number() && *at > 0 && std::isfinite(at->get<double>());
+    };
+    return is_positive("tflops") && is_positive("gbps");
 }
 
 std::vector<Line> sorted(std::map<std::string, Line> lines) {
@@ -136,7 +147,7 @@ std::vector<Line> lines_by_length(const std::vector<Benched>& all) {
         std::map<std::string, Line> own;
         for (const Json& r : cases) {
             const Named named = split(r["name"]);
-            if (!r.contains("ms") || named.length == 0 || named.line.starts_with("deco")) continue;
+            if (!can_be_plotted(r) || named.length == 0 || named.line.starts_with("deco")) continue;
             Line& line = own[named.line];
             line.name = tool.empty() ? named.line : fmt::format("{}, {}", named.line, tool);
             line.points.push_back({named.length, r["tflops"]});
@@ -146,14 +157,13 @@ std::vector<Line> lines_by_length(const std::vector<Benched>& all) {
     return lines;
 }
 
-// The rate over the operations that each byte of query, key, value and out has, below what the device can do.
+// Each has the rate over the operations that each byte of query, key, value and out has, below what the device can do.
 std::vector<Line> lines_of_roofline(const std::vector<Json>& cases, const Json& ceilings) {
     std::map<std::string, Line> lines;
     Axis x;
     for (const Json& r : cases) {
-        if (!r.contains("ms")) continue;
+        if (!can_be_plotted(r)) continue;
         const double intensity = 1e3 * r["tflops"].get<double>() / r["gbps"].get<double>();
-        if (!(intensity > 0)) continue;  // an empty problem
         Line& line = lines[split(r["name"]).line];
         line.name = split(r["name"]).line;
         line.points.push_back({intensity, r["tflops"]});
@@ -202,7 +212,7 @@ std::string ceilings_text(const Json& ceilings) {
                               ceilings["copy_gbps"].get<double>(), ceilings["read_gbps"].get<double>());
 }
 
-// Powers of a number that the axis may have marks at.
+// Returns the powers of a number, at which an axis may have marks.
 std::vector<double> powers(double base, int count) {
     std::vector<double> all;
     for (int i = 0; i < count; i++) all.push_back(std::pow(base, i));
@@ -216,9 +226,12 @@ std::vector<Benched> read_benched(const char* option, const std::string& path) {
     std::ifstream file(path_of(path));
     for (std::string line; std::getline(file, line);) {
         const Json object = Json::parse(line, nullptr, false);
-        if (!object.is_object() || !object.contains("tool") || !object.contains("cases"))
+        try {
+            all.push_back({object.at("tool"), object.at("cases").get<std::vector<Json>>()});
+            for (const Json& result : all.back().cases) result.at("name").get<std::string>();
+        } catch (const Json::exception&) {
             throw UsageError(option, fmt::format("{} has a line that is no result of a suite", path));
-        all.push_back({object["tool"], object["cases"].get<std::vector<Json>>()});
+        }
     }
     if (all.empty()) throw UsageError(option, fmt::format("{} cannot be read, or is empty", path));
     return all;

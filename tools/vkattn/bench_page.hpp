@@ -1,4 +1,4 @@
-// What bench has measured as parts of a page, and as a page: plots of the rates, and a table.
+// These functions show what bench has measured, as a page or a part of one: plots of the rates, and a table.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace vkattn::tools {
 
-// The results of one tool: objects with name, ms, tflops and gbps, or with name and refused or wrong.
+// Benched has the results of one tool: objects with name, ms, tflops and gbps, or with name and refused or wrong.
 struct Benched {
     std::string tool;  // "" for vkattn
     std::vector<Json> cases;
@@ -18,11 +18,11 @@ struct Benched {
 // UsageError that names `option`.
 std::vector<Benched> read_benched(const char* option, const std::string& path);
 
-// Rates by length, and vkattn's by the operations that each byte has, below the ceilings; then a table of vkattn's, the
-// first of `all`. `ceilings` as to_json() of them has it.
+// Plots the rates by length, and those of vkattn, the first of `all`, by the operations that each byte has, below the
+// ceilings, and puts vkattn's results into a table. `ceilings` is what to_json() makes of them.
 std::string bench_section(const std::vector<Benched>& all, const Json& ceilings);
 
-// A page of a suite's JSON, beside others' results.
+// Makes a page of a suite's JSON, beside others' results.
 std::string bench_page(const Json& suite, std::vector<Benched> peers);
 
 }  // namespace vkattn::tools

@@ -105,8 +105,8 @@ constexpr double long_enough_ms = 20;
 constexpr int repeats = 7;
 constexpr double ceiling_warm_ms = 200;  // an idle device needs this long to raise its clock
 constexpr int max_warm_runs = 50;
-// No run begins after this time, so that a CPU's do not take seconds.
-constexpr double long_copies_ms = 500;
+// No run through memory begins after this time, so that a CPU's do not take seconds.
+constexpr double long_runs_ms = 500;
 
 // The best rate of several runs, once a run is long enough: a ceiling is what the device can reach.
 template <class RunOnce>
@@ -158,12 +158,12 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
     return best_tflops(runtime, kernel, sink, groups, 2.0 * shape->m * shape->n * shape->k * products);
 }
 
-// GB/s of a kernel that goes through a buffer, and moves each of its bytes so many times.
+// Returns the GB/s of a kernel that goes through a buffer, and moves each of its bytes so many times.
 double best_gbps(Runtime& runtime, const Kernel& kernel, const Buffer& from, const Buffer& to, int times) {
     constexpr uint32_t vecs = 16;
     const auto groups = static_cast<uint32_t>(from.size_bytes() / (16 * vecs * CEILING_THREADS));
     double best = 1e30, all = 0;
-    for (int i = 0; i < 3 + repeats && all < long_copies_ms; i++) {
+    for (int i = 0; i < 3 + repeats && all < long_runs_ms; i++) {
         const double ms = runtime.submit([&](VkCommandBuffer b) {
             kernel.record(b, {from.address(), to.address(), vecs}, groups);
         });

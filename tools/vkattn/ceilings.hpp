@@ -1,5 +1,5 @@
-// What the device can do at most, measured: float32 FMA rate, rate of the matrix units, bandwidth of a copy and of
-// reading alone.
+// The ceilings are what the device can do at most, measured: the rates of float32 FMA and of the matrix units, and the
+// bandwidths of a copy and of reading alone.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ struct Ceilings {
     // enabled.
     std::optional<double> matrix_tflops;
     double copy_gbps = 0;  // bytes read plus bytes written
-    double read_gbps = 0;  // decoding reads nearly all that it moves, and a copy is slower
+    double read_gbps = 0;  // decoding reads nearly all that it moves
 };
 
 Ceilings measure_ceilings(Runtime& runtime);

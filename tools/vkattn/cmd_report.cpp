@@ -54,7 +54,7 @@ std::string file_of(const DeviceInfo& device) {
     return "vkattn-report-" + name + ".html";
 }
 
-// Without the UUID, which is one copy's of the device.
+// The UUID is not in it, because it is one copy's of the device.
 Json identity_of(const DeviceInfo& d) {
     return {{"name", d.name},
             {"driver", d.driver},
@@ -68,7 +68,7 @@ struct BenchCase {
     tools::Pass pass;
 };
 
-// By length forward and backward in the types that matter, and decoding.
+// These are forward and backward at several lengths, in the types that matter, and decoding.
 std::vector<BenchCase> bench_cases() {
     std::vector<BenchCase> all;
     const auto add = [&](tools::Pass pass, VkattnDtype dtype, uint32_t d, uint32_t n) {
@@ -98,9 +98,9 @@ bool is_positive(const Json& rate) {
 }
 
 std::unique_ptr<Runtime> open(const Options& options) {
-    RuntimeOptions opened;
-    opened.device = options.device;
-    return std::make_unique<Runtime>(opened);
+    AttentionOptions named;
+    named.device = options.device;
+    return std::unique_ptr<Runtime>(new Runtime(open_runtime(named)));
 }
 
 class Reporter {
@@ -123,6 +123,7 @@ class Reporter {
                    path_);
         std::fflush(stdout);
         find_culprit();
+        // A small case of each feature comes first.
         check(remaining(conformance::Level::smoke), checks_part);
         check(remaining(), checks_part);
         bench();
@@ -159,7 +160,7 @@ class Reporter {
         return std::ranges::count(journal_.found().ended, name) != 0;
     }
 
-    // Those of a level that have not run. What a smaller level has comes first: a small case of each feature.
+    // Returns those of a level that have not run.
     std::vector<Check> remaining(conformance::Level level = conformance::Level::standard) const {
         std::vector<Check> all = conformance::chosen(conformance::checks_of(level), options_.filter, 1, 1);
         std::erase_if(all, [&](const Check& c) {
@@ -172,7 +173,7 @@ class Reporter {
         if (!checks.empty() && !stop_requested()) conformance::run(device_, checks, recorded(part));
     }
 
-    // What goes wrong is a finding, too, and no reason to end. The device may be lost then, so it is opened again.
+    // An error is a finding, too, and no reason to end. The device may be lost then, so it is opened again.
     template <class Measure>
     Json measured(const std::string& name, const Measure& measure) {
         journal_.begins(name, journal_.suspects().contains(name));
@@ -191,7 +192,7 @@ class Reporter {
         return {{"name", name}, {"wrong", wrong}};
     }
 
-    // The ceilings of this start; null, and a case that went wrong, if they cannot be measured.
+    // Keeps the ceilings of this start or, if they cannot be measured, a case that went wrong.
     void measure_ceilings() {
         constexpr const char* name = "ceilings";
         if (has_ended(name)) return;
@@ -238,7 +239,8 @@ class Reporter {
         }
     }
 
-    // The checks again and again, `least` of them at least: a run of checks opens the device and builds pipelines.
+    // Returns the checks again and again, at least `least` of them, because each run of checks opens the device and
+    // builds pipelines.
     static std::vector<Check> several(const std::vector<Check>& checks, size_t least) {
         std::vector<Check> all;
         do {

@@ -92,7 +92,7 @@ class Worker {
 // How many checks to run at a time: pipelines are compiled and the oracle computes on the host.
 uint32_t workers_for(const DeviceInfo& device);
 
-// How checks are run, and who hears of them. The functions are called by one worker at a time.
+// Running says how checks are run, and who hears of them. The functions are called by one worker at a time.
 struct Running {
     bool until_failure = false;  // requests a stop once a check has failed
     bool in_turns = false;  // features take turns, so that a run that is cut short has had a check of each

@@ -28,8 +28,8 @@ Json to_json(const Report& report);
 std::string to_junit(const Report& report);  // one test suite for each device
 std::string to_html(const Report& report);   // one file, nothing loaded from elsewhere
 
-// Parts of such a page: how it begins, what a device is and how many of its checks are right, and what there is to
-// know of these.
+// These make parts of such a page: how it begins, what a device is and how many of its checks are right, and what
+// there is to know of these.
 std::string html_head(const std::string& title);
 std::string html_overview(const DeviceRun& run);
 std::string html_details(const DeviceRun& run);

@@ -170,10 +170,10 @@ uint32_t workers_for(const DeviceInfo& device) {
 
 namespace {
 
-// What the workers of a run share.
-class Progress {
+// WorkerShare is what the workers of a run share.
+class WorkerShare {
   public:
-    Progress(DeviceRun& all, const Running& running, size_t workers)
+    WorkerShare(DeviceRun& all, const Running& running, size_t workers)
         : all_(all), running_(running), working_(workers) {}
 
     // Runs a check, unless the run is over.
@@ -191,7 +191,7 @@ class Progress {
         done_++;
         changed_.notify_one();
     }
-    // Of what a worker throws the first is kept, and no further check begins.
+    // Keeps the first of the errors that workers throw; then no further check begins.
     void fail(std::exception_ptr error) {
         const std::lock_guard lock(mutex_);
         if (!error_) error_ = std::move(error);
@@ -232,7 +232,7 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, const Running
     all.results.resize(all.checks.size());
     Queue queue(all.checks, running.until_failure || running.in_turns);
     const size_t workers = running.workers != 0 ? running.workers : workers_for(device);
-    Progress progress(all, running, workers);
+    WorkerShare share(all, running, workers);
     {
         std::vector<std::jthread> threads;
         for (size_t t = 0; t < workers; t++)
@@ -241,17 +241,17 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, const Running
                     Worker worker(device.index);
                     for (const std::vector<size_t>* group = queue.next(); group != nullptr;
                          group = queue.next())
-                        for (const size_t i : *group) progress.run(worker, i);
+                        for (const size_t i : *group) share.run(worker, i);
                 } catch (...) {
-                    progress.fail(std::current_exception());
+                    share.fail(std::current_exception());
                 }
-                progress.leave();
+                share.leave();
             });
         Phase phase(fmt::format("checking {}", device.name), static_cast<double>(all.checks.size()));
-        progress.show(phase);
+        share.show(phase);
     }  // joins the threads
-    progress.rethrow();
-    all.interrupted = progress.done() != all.checks.size();
+    share.rethrow();
+    all.interrupted = share.done() != all.checks.size();
     all.seconds = seconds_since(start);
     return all;
 }

@@ -58,8 +58,8 @@ struct OutputFile {
 // which may be empty, is written.
 void check_outputs(std::span<const OutputFile> outputs, std::span<const NamedFile> inputs,
                    const std::string& pipeline_cache);
-// A file of text that an option names: all of it. And before there is one, whether it can be written; what is there
-// stays.
+// These write the file of text that an option names, and find out beforehand whether it can be written: what is there
+// stays then.
 void write_text(const std::string& option, const std::string& path, const std::string& text);
 void check_writable(const std::string& option, const std::string& path);
 

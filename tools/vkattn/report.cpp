@@ -18,7 +18,7 @@ using conformance::escaped;
 using conformance::Result;
 using conformance::Status;
 
-// What is found as one run, whose failures say how often they came.
+// Returns what is found as one run, whose failures say how often they came.
 DeviceRun as_run(const Found& found, const std::vector<Check>& checks, const DeviceInfo& device) {
     DeviceRun run{device, checks, {}, false, 0};
     for (const Check& check : checks) {

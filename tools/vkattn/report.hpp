@@ -12,7 +12,8 @@
 
 namespace vkattn::tools::report {
 
-// What the runs of a check have found: the first result, or the first that was wrong, with the worst of all errors.
+// Tried has what the runs of a check have found: the first result, or the first that was wrong, with the worst of all
+// errors.
 struct Tried {
     conformance::Result result;
     uint32_t runs = 0, wrong = 0;
@@ -61,8 +62,8 @@ class Journal {
     std::set<std::string> begun_, begun_alone_;
 };
 
-// All of it as JSON, and as a page that has this JSON inside. `checks` are those of the level, which may not all have
-// run.
+// These return all of it as JSON, and as a page that has this JSON inside. `checks` are those of the level, which may
+// not all have run.
 Json to_json(const Found& found, const std::vector<conformance::Check>& checks);
 std::string to_html(const Found& found, const std::vector<conformance::Check>& checks,
                     const DeviceInfo& device);

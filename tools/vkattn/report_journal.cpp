@@ -60,7 +60,7 @@ Journal::Journal(std::string path, const Json& device, const std::string& uuid) 
     const Json head = {{"journal", 1}, {"device", device}, {"uuid", uuid}};
     std::ifstream earlier(path_of(path_), std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(earlier), {}};
-    // A last line that was cut off is left behind: only whole ones count.
+    // Only whole lines count: the last one may have been cut off.
     const size_t whole = text.rfind('\n') == std::string::npos ? 0 : text.rfind('\n') + 1;
     if (!text.empty()) read(text.substr(0, whole), head);
     std::error_code failed;
@@ -119,7 +119,7 @@ void Journal::take(const Json& line) {
     }
 }
 
-// A line is in the file when this returns, whatever becomes of the process.
+// The line is in the file when this returns, whatever becomes of the process.
 void Journal::write(const Json& line) {
     file_ << line.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
     if (!file_) throw UsageError("--out", fmt::format("{} cannot be written", path_));

@@ -14,7 +14,7 @@ namespace vkattn::tools {
 // The names of its cases, one a line.
 void list_suite(const std::string& suite);
 
-// A problem of dense tensors without a feature.
+// Returns a problem of dense tensors without a feature.
 VkattnProblem plain_problem(VkattnDtype dtype, uint32_t batch, uint32_t heads_q, uint32_t heads_kv,
                             uint32_t queries, uint32_t keys, uint32_t head_dim);
 
@@ -37,7 +37,8 @@ struct SuiteRun {
     std::string report, peer;  // a page to write, and a file of others' results to put beside; or ""
 };
 
-// One case by itself: {name, ms, tflops, gbps, flops, kernel, ...}, or {name, refused}; null if it was interrupted.
+// Measures one case by itself: {name, ms, tflops, gbps, flops, kernel, ...}, or {name, refused}; null if it was
+// interrupted.
 Json measure_case(Runtime& runtime, const SuiteCase& c, const SuiteRun& run);
 
 // Runs every case of a suite, and prints a table, CSV or one object of JSON. Outputs are poisoned before and looked
