@@ -23,6 +23,7 @@ whole_gpu=(
 everyday_gpu=(
     'lavapipe-128|lavapipe-128|-tce=*cases*,16-bit*,every*two*features*,behaviour*every*,an*attention*layer*'
 )
+# These tests took 430 s of a core on lavapipe, and all others of the interface 150 s (-d prints the time of each).
 slow='behaviour*every*,*may*end*,every*Vulkan*call*,self-test*,16-bit*rounded*,*000*times*,*4*GiB*,a*million*'
 full_gpu=(
     "lavapipe|lavapipe|-tce=forward*cases*,backward*cases*,16-bit*dot*products*,every*two*features*,$slow"
