@@ -1,105 +1,29 @@
 #include "ceilings.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstddef>
-#include <span>
 
 #include <fmt/format.h>
 
-#include "ceilings.inc"
+#include "own_kernel.hpp"
 #include "plan/matrix.hpp"
 #include "progress.hpp"
 #include "shared/ceilings.h"
 #include "vulkan/context.hpp"
-#include "vulkan/spirv.hpp"
 #include "workload.hpp"
 
 namespace vkattn::tools {
 namespace {
 
-// How a pipeline is specialized: constants 0, 1 ..., and the size that its subgroups are held to; 0: whatever it is.
-struct Specialization {
-    std::array<uint32_t, 3> constants{};
-    uint32_t subgroup_size = 0;
-    bool full_subgroups = false;  // required: matrices need them
-};
+// Records a dispatch of a kernel whose only input is CeilingPush.
+void record_ceiling(const OwnKernel& kernel, VkCommandBuffer c, const shared::CeilingPush& push,
+                    uint32_t groups) {
+    kernel.record(c, &push, groups);
+}
 
-// A compute pipeline with CeilingPush as its only input, over plain Vulkan calls.
-class Kernel {
-  public:
-    Kernel(const Runtime& runtime, std::span<const uint32_t> words, const Specialization& given = {})
-        : h_(runtime.handles()) {
-        VkShaderModuleCreateInfo code{};
-        code.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
-        code.codeSize = words.size_bytes();
-        code.pCode = words.data();
-        VkShaderModule module = VK_NULL_HANDLE;
-        check(load<PFN_vkCreateShaderModule>("vkCreateShaderModule")(h_.device, &code, nullptr, &module));
-        const VkPushConstantRange range{VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof(shared::CeilingPush)};
-        VkPipelineLayoutCreateInfo layout{};
-        layout.sType = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
-        layout.pushConstantRangeCount = 1;
-        layout.pPushConstantRanges = &range;
-        check(load<PFN_vkCreatePipelineLayout>("vkCreatePipelineLayout")(h_.device, &layout, nullptr,
-                                                                         &layout_));
-        const VkResult built = build(module, given);
-        load<PFN_vkDestroyShaderModule>("vkDestroyShaderModule")(h_.device, module, nullptr);
-        check(built);
-        bind_ = load<PFN_vkCmdBindPipeline>("vkCmdBindPipeline");
-        push_ = load<PFN_vkCmdPushConstants>("vkCmdPushConstants");
-        dispatch_ = load<PFN_vkCmdDispatch>("vkCmdDispatch");
-    }
-    ~Kernel() {
-        load<PFN_vkDestroyPipeline>("vkDestroyPipeline")(h_.device, pipeline_, nullptr);
-        load<PFN_vkDestroyPipelineLayout>("vkDestroyPipelineLayout")(h_.device, layout_, nullptr);
-    }
-    Kernel(const Kernel&) = delete;
-    Kernel& operator=(const Kernel&) = delete;
-
-    void record(VkCommandBuffer c, const shared::CeilingPush& push, uint32_t groups) const {
-        bind_(c, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline_);
-        push_(c, layout_, VK_SHADER_STAGE_COMPUTE_BIT, 0, sizeof push, &push);
-        dispatch_(c, groups, 1, 1);
-    }
-
-  private:
-    VkResult build(VkShaderModule module, const Specialization& given) {
-        constexpr std::array<VkSpecializationMapEntry, 3> entries = {{{0, 0, 4}, {1, 4, 4}, {2, 8, 4}}};
-        const VkSpecializationInfo constants{entries.size(), entries.data(), sizeof given.constants,
-                                             given.constants.data()};
-        VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{};
-        subgroup.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO;
-        subgroup.requiredSubgroupSize = given.subgroup_size;
-        VkComputePipelineCreateInfo info{};
-        info.sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
-        info.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
-        info.stage.pNext = given.subgroup_size != 0 ? &subgroup : nullptr;
-        if (given.full_subgroups)
-            info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
-        info.stage.stage = VK_SHADER_STAGE_COMPUTE_BIT;
-        info.stage.module = module;
-        info.stage.pName = "main";
-        info.stage.pSpecializationInfo = &constants;
-        info.layout = layout_;
-        return load<PFN_vkCreateComputePipelines>("vkCreateComputePipelines")(h_.device, VK_NULL_HANDLE, 1,
-                                                                              &info, nullptr, &pipeline_);
-    }
-    template <class F>
-    F load(const char* name) const {
-        return reinterpret_cast<F>(h_.get_instance_proc_addr(h_.instance, name));
-    }
-    static void check(VkResult r) {
-        if (r != VK_SUCCESS) throw RuntimeError("building a kernel that measures a ceiling failed");
-    }
-
-    RuntimeHandles h_;
-    VkPipelineLayout layout_ = VK_NULL_HANDLE;
-    VkPipeline pipeline_ = VK_NULL_HANDLE;
-    PFN_vkCmdBindPipeline bind_ = nullptr;
-    PFN_vkCmdPushConstants push_ = nullptr;
-    PFN_vkCmdDispatch dispatch_ = nullptr;
-};
+OwnKernel ceiling_kernel(const Runtime& runtime, const core::Frame& frame, const char* name,
+                         const Specialization& given = {}) {
+    return OwnKernel(runtime, frame, name, sizeof(shared::CeilingPush), given);
+}
 
 constexpr double long_enough_ms = 20;
 constexpr int repeats = 7;
@@ -124,12 +48,12 @@ double best_rate(uint32_t count, uint32_t max_count, double work_per_count, doub
 }
 
 // TFLOP/s of a kernel that runs rounds of `flops`.
-double best_tflops(Runtime& runtime, const Kernel& kernel, const Buffer& sink, uint32_t groups,
+double best_tflops(Runtime& runtime, const OwnKernel& kernel, const Buffer& sink, uint32_t groups,
                    double flops) {
     return 1e-12 *
            best_rate(1, 1u << 20, flops, warming_time(runtime, ceiling_warm_ms), [&](uint32_t rounds) {
                return runtime.submit([&](VkCommandBuffer b) {
-                   kernel.record(b, {0, sink.address(), rounds}, groups);
+                   record_ceiling(kernel, b, {0, sink.address(), rounds}, groups);
                });
            });
 }
@@ -137,7 +61,7 @@ double best_tflops(Runtime& runtime, const Kernel& kernel, const Buffer& sink, u
 double measure_fma(Runtime& runtime, const Buffer& sink, uint32_t groups) {
     const double flops =
         2.0 * 4 * 4 * CEILING_CHAINS * CEILING_THREADS * groups;  // a round: 4 steps of vec4 chains
-    return best_tflops(runtime, Kernel(runtime, core::decompress(code_ceiling_fma_f32, "ceiling_fma")), sink,
+    return best_tflops(runtime, ceiling_kernel(runtime, code_ceiling_fma_f32, "ceiling_fma_f32"), sink,
                        groups, flops);
 }
 
@@ -150,8 +74,8 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
         return s.dtype == VKATTN_DTYPE_FLOAT16 && core::is_usable(s, subgroup_size);
     });
     if (shape == caps.matrices.end()) return {};
-    const Kernel kernel(
-        runtime, core::decompress(code_ceiling_matrix_f16, "ceiling_matrix"),
+    const OwnKernel kernel = ceiling_kernel(
+        runtime, code_ceiling_matrix_f16, "ceiling_matrix_f16",
         {{shape->m, shape->n, shape->k}, caps.subgroup_size_control ? subgroup_size : 0, true});
     const double products =
         double{CEILING_STEPS} * CEILING_CHAINS * (CEILING_THREADS / subgroup_size) * groups;
@@ -159,13 +83,13 @@ std::optional<double> measure_matrix(Runtime& runtime, const Buffer& sink, uint3
 }
 
 // Returns the GB/s of a kernel that goes through a buffer, and moves each of its bytes so many times.
-double best_gbps(Runtime& runtime, const Kernel& kernel, const Buffer& from, const Buffer& to, int times) {
+double best_gbps(Runtime& runtime, const OwnKernel& kernel, const Buffer& from, const Buffer& to, int times) {
     constexpr uint32_t vecs = 16;
     const auto groups = static_cast<uint32_t>(from.size_bytes() / (16 * vecs * CEILING_THREADS));
     double best = 1e30, all = 0;
     for (int i = 0; i < 3 + repeats && all < long_runs_ms; i++) {
         const double ms = runtime.submit([&](VkCommandBuffer b) {
-            kernel.record(b, {from.address(), to.address(), vecs}, groups);
+            record_ceiling(kernel, b, {from.address(), to.address(), vecs}, groups);
         });
         best = std::min(best, ms);
         all += ms;
@@ -186,10 +110,10 @@ Ceilings measure_ceilings(Runtime& runtime) {
     Ceilings c;
     c.fma_tflops = measure_fma(runtime, to, groups);
     c.matrix_tflops = measure_matrix(runtime, to, groups);
-    c.copy_gbps = best_gbps(runtime, Kernel(runtime, core::decompress(code_ceiling_copy_f32, "ceiling_copy")),
-                            from, to, 2);
-    c.read_gbps = best_gbps(runtime, Kernel(runtime, core::decompress(code_ceiling_read_f32, "ceiling_read")),
-                            from, to, 1);
+    c.copy_gbps =
+        best_gbps(runtime, ceiling_kernel(runtime, code_ceiling_copy_f32, "ceiling_copy_f32"), from, to, 2);
+    c.read_gbps =
+        best_gbps(runtime, ceiling_kernel(runtime, code_ceiling_read_f32, "ceiling_read_f32"), from, to, 1);
     return c;
 }
 

@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 struct Options {
     std::string level = "standard", filter = "*", shard = "1/1", device, json, junit, html, line;
     uint64_t seed = 1;
-    double fuzz_seconds = 0;
+    double fuzz_seconds = 0, hours = 0;
     bool list = false, has_line = false, until_failure = false;
 };
 
@@ -105,6 +105,7 @@ void check_kernel(const Check& check) {
 // A case that somebody has written is refused if it is no problem of vkattn's, or needs more than the oracle can hold.
 Check given_check(const std::string& line) {
     const Check check = check_of(line);
+    if (check.pass->is_of_driver) return check;
     const bool is_forward = check.pass->name == "forward", is_backward = check.pass->name == "backward";
     const bool is_combine = check.pass->name == "combine", is_far = check.c.far != test::Far::none;
     if (is_far && !is_forward && !is_combine)
@@ -167,6 +168,13 @@ void write_reports(const Options& options, const Report& report) {
     if (!options.html.empty()) write_text("--report", options.html, to_html(report));
 }
 
+DeviceRun run_on(const DeviceInfo& device, const Options& options, const std::vector<Check>& checks) {
+    if (options.fuzz_seconds > 0)
+        return fuzz(device, options.seed, options.fuzz_seconds, options.until_failure);
+    if (options.hours > 0) return run_rounds(device, checks, options.hours, options.until_failure);
+    return conformance::run(device, checks, {.until_failure = options.until_failure});
+}
+
 void run(const Options& options) {
     if (options.list) {
         for (const Check& check : checks_for(options)) fmt::print("{}\n", check.name);
@@ -193,9 +201,7 @@ void run(const Options& options) {
             runs.push_back(
                 DeviceRun{device, checks, std::vector<conformance::Result>(checks.size()), true, 0});
         else
-            runs.push_back(fuzzes
-                               ? fuzz(device, options.seed, options.fuzz_seconds, options.until_failure)
-                               : conformance::run(device, checks, {.until_failure = options.until_failure}));
+            runs.push_back(run_on(device, options, checks));
         print_table(runs.back());
         std::fflush(stdout);
         good = good && runs.back().is_good();
@@ -220,8 +226,9 @@ void add_conformance(CLI::App& app) {
                                    "Runs the checks with such names; * and ? stand for any text");
     auto* list = sub->add_flag("--list", options->list, "Prints the names of the checks and runs none");
     auto* shard = sub->add_option("--shard", options->shard, "I/N: every Nth check, beginning with the Ith");
-    auto* line = sub->add_option("--case", options->line,
-                                 "Runs one case: forward, backward, combine or a promise, and its words");
+    auto* line = sub->add_option(
+        "--case", options->line,
+        "Runs one case: forward, backward, combine or a promise, and its words; or a driver check");
     sub->add_flag("--until-failure", options->until_failure, "Begins no further check once one has failed");
     auto* fuzz_for =
         sub->add_option("--fuzz", options->fuzz_seconds, "Runs random problems for so many seconds")
@@ -230,21 +237,30 @@ void add_conformance(CLI::App& app) {
     sub->add_option("--seed", options->seed, "Of --fuzz: the same seed makes the same problems")
         ->transform(count_validator(std::numeric_limits<int64_t>::max()))
         ->needs(fuzz_for);
+    auto* hours =
+        sub->add_option(
+               "--hours", options->hours,
+               "Runs the checks again and again for so many hours, or until a failure if that is asked for")
+            ->transform(real_validator<double>())
+            ->check(CLI::PositiveNumber);
     auto* device = sub->add_option("--device", options->device,
                                    "Index, UUID or part of the name; all: one after the other");
     auto* json = sub->add_option("--json", options->json, "Writes the results to this file as JSON");
     auto* junit = sub->add_option("--junit", options->junit, "Writes them as JUnit XML");
     auto* page = sub->add_option("--report", options->html, "Writes them as one HTML page, to be sent in");
-    fuzz_for->excludes(line)->excludes(list);
+    fuzz_for->excludes(line)->excludes(list)->excludes(hours);
+    hours->excludes(list);
     for (CLI::Option* of_run : {device, json, junit, page}) of_run->excludes(list);
     sub->footer("Ends with exit code 4 if a check failed, if none passed, or if the run was interrupted.");
     for (CLI::Option* chooses : {level, filter, shard}) chooses->excludes(line)->excludes(fuzz_for);
-    sub->callback([options, line, fuzz_for, json, junit, page] {
+    sub->callback([options, line, fuzz_for, hours, json, junit, page] {
         for (CLI::Option* file : {json, junit, page})
             if (file->count() != 0 && file->as<std::string>().empty())
                 throw UsageError(file->get_name(), "is not the name of a file");
         if (fuzz_for->count() != 0 && std::isnan(options->fuzz_seconds))
             throw UsageError("--fuzz", "is not a number of seconds");
+        if (hours->count() != 0 && !std::isfinite(options->hours))
+            throw UsageError("--hours", "is not a number of hours");
         options->has_line = line->count() != 0;
         run(*options);
     });

@@ -1,5 +1,6 @@
-// vkattn conformance: is vkattn right on this device? It runs the cases of tests/cases, which the project's own GPU
-// tests run too, and compares results with the fp64 oracle. A check is a case with the kernel that it runs on.
+// vkattn conformance: is vkattn right on this device? It tries single features of the driver (driver_checks.hpp), and
+// runs the cases of tests/cases, which the project's own GPU tests run too, and compares results with the fp64 oracle.
+// A check is a feature of the driver, or a case with the kernel that it runs on.
 #pragma once
 
 #include <functional>
@@ -17,17 +18,20 @@ namespace vkattn::tools::conformance {
 enum class Level { smoke, standard, full };
 Level parse_level(const std::string& text);  // throws UsageError
 
-// What is done with a case: forward, backward, combine, or a promise about running (tests/gpu/behaviour.hpp).
+// What is done with a case: forward, backward, combine, or a promise about running (tests/gpu/behaviour.hpp). Or a
+// feature of the driver is tried, which takes no case.
 struct Pass {
     std::string name;  // the first word of --case
     bool backward = false;
     std::function<test::Report(test::Device&, VkattnContext*, const test::Case&)> run;
+    bool is_of_driver = false;  // it takes no case
 };
 const std::vector<Pass>& passes();
 
 struct Check {
-    std::string name;     // stable: feature/words of the case, and /kernel where the check names one
-    std::string feature;  // forward, backward, combine or behaviour, and the section
+    std::string name;  // stable: feature/words of the case, and /kernel where the check names one
+    std::string
+        feature;  // driver and what is tried; or forward, backward, combine or behaviour, and the section
     const Pass* pass = nullptr;
     bool forced = false;  // the level names the kernel, not the case
     bool random = false;  // it may be a problem that the library refuses, which says nothing
@@ -36,7 +40,8 @@ struct Check {
     std::string line() const;  // for --case
 };
 
-// All checks of a level, in the order of the case files; they do not depend on the device.
+// All checks of a level, those of the driver first, the others in the order of the case files; they do not depend on the
+// device.
 std::vector<Check> checks_of(Level level);
 // Returns what is wrong with a case that was given by --case, as the error of that option.
 UsageError case_error(const test::CaseError& error);
@@ -61,7 +66,8 @@ struct Result {
     bool only_inexact = false;          // all failures are errors beyond their bounds
     bool judged_by_seeds = false;       // of a random check: see run_random
     double seconds = 0;
-    bool ran = false;  // false: the run was interrupted before
+    bool ran = false;                 // false: the run was interrupted before
+    size_t runs = 0, wrong_runs = 0;  // of run_rounds: how often it ran, and how often it failed
 };
 
 // A DeviceRun holds the checks that were asked for on one device, and their results.
@@ -71,6 +77,8 @@ struct DeviceRun {
     std::vector<Result> results;  // of each check
     bool interrupted = false;
     double seconds = 0;
+    size_t rounds = 0;           // of run_rounds: how often all checks ran; otherwise 0
+    bool ends_in_round = false;  // of run_rounds: some checks ran once more
 
     size_t count(Status status) const;
     // A run in which nothing passed has proved nothing.
@@ -102,6 +110,10 @@ struct Running {
     std::function<void(const Check&, const Result&)> ends = {};  // called after it
 };
 DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, const Running& running = {});
+// Runs all checks, and then again, round after round, until the time is over. A check has failed if it has in any
+// round; its result is that of the first such round.
+DeviceRun run_rounds(const DeviceInfo& device, const std::vector<Check>& checks, double hours,
+                     bool until_failure);
 
 // Makes a failing case smaller, and `result` that of what is left: words are dropped and numbers are lowered as long
 // as it fails.

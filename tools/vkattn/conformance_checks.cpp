@@ -8,6 +8,7 @@
 
 #include "common.hpp"
 #include "conformance.hpp"
+#include "driver_checks.hpp"
 #include "gpu/backward_run.hpp"
 #include "gpu/behaviour.hpp"
 #include "gpu/combine_run.hpp"
@@ -55,10 +56,20 @@ const Pass* pass_named(const std::string& name) {
     return found != passes().end() ? &*found : nullptr;
 }
 
+// The pass of a driver check is named "driver-" and what is tried, and its feature "driver/" and that.
+constexpr const char* driver_pass = "driver-";
+constexpr const char* driver_feature = "driver/";
+
 std::vector<Pass> make_passes() {
     std::vector<Pass> all = {{"forward", false, test::run_case},
                              {"backward", true, test::run_backward_case},
                              {"combine", false, test::run_combine_case}};
+    for (const DriverCheck& check : driver_checks())
+        all.push_back({std::string(driver_pass) + check.name, false,
+                       [&check](test::Device& device, VkattnContext*, const test::Case&) {
+                           return run_driver_check(device, check);
+                       },
+                       true});
     for (const test::Behaviour& behaviour : test::behaviours())
         for (const bool backward : {false, true})
             all.push_back(
@@ -67,6 +78,14 @@ std::vector<Pass> make_passes() {
                      return test::run_behaviour(device, context, behaviour, c, backward);
                  }});
     return all;
+}
+
+Check check_of_driver(const Pass& pass) {
+    Check check;
+    check.pass = &pass;
+    check.name = check.feature = driver_feature + pass.name.substr(std::string_view(driver_pass).size());
+    check.c.kernel = "driver";  // for tables: it runs no kernel of the library
+    return check;
 }
 
 struct Maker {
@@ -109,6 +128,11 @@ struct Maker {
             if (!pass.backward || !is_of_forward(kernel)) add(feature, pass, c, kernel);
     }
 
+    void add_driver_checks() {
+        for (const Pass& pass : passes())
+            if (pass.is_of_driver) checks.push_back(check_of_driver(pass));
+    }
+
     // `group`: the first part of names. Sections of behaviours name their own pass.
     void add_all(const char* group, const char* text) {
         const std::string name = group;
@@ -144,11 +168,12 @@ Level parse_level(const std::string& text) {
 }
 
 std::string Check::line() const {
-    return fmt::format("{} {}", pass->name, c.text);
+    return c.text.empty() ? pass->name : fmt::format("{} {}", pass->name, c.text);
 }
 
 std::vector<Check> checks_of(Level level) {
     Maker maker{level, {}, {}};
+    maker.add_driver_checks();
     maker.add_all("forward", forward_text);
     maker.add_all("backward", backward_text);
     maker.add_all("combine", combine_text);
@@ -171,6 +196,10 @@ Check check_of(const std::string& given) {
         std::vector<std::string> names;
         for (const Pass& pass : passes()) names.push_back(pass.name);
         throw UsageError("--case", fmt::format("'{}' is none of {}", name, fmt::join(names, ", ")));
+    }
+    if (check.pass->is_of_driver) {
+        if (blank != line.size()) throw UsageError("--case", fmt::format("{} takes no words", name));
+        return check_of_driver(*check.pass);
     }
     check.feature = name + "/case";
     check.name = check.feature;

@@ -32,6 +32,7 @@ Json to_json(const DeviceRun& run, const Check& check, const Result& result) {
                 {"seconds", result.seconds}};
     if (!result.reason.empty()) all["reason"] = result.reason;
     if (!result.note.empty()) all["note"] = result.note;
+    if (run.rounds != 0) all.update({{"runs", result.runs}, {"wrong", result.wrong_runs}});
     if (result.judged_by_seeds) all["judged_by_seeds"] = true;
     if (!result.failures.empty()) {
         all["failures"] = result.failures;
@@ -45,17 +46,19 @@ Json to_json(const DeviceRun& run) {
     Json checks = Json::array();
     for (size_t i = 0; i < run.checks.size(); i++)
         checks.push_back(to_json(run, run.checks[i], run.results[i]));
-    return {{"device", d.name},
-            {"uuid", d.uuid},
-            {"driver", d.driver},
-            {"type", d.type},
-            {"vulkan", version_text(d.api_version)},
-            {"passed", run.count(Status::passed)},
-            {"failed", run.count(Status::failed)},
-            {"skipped", run.count(Status::skipped)},
-            {"interrupted", run.interrupted},
-            {"seconds", run.seconds},
-            {"checks", checks}};
+    Json all = {{"device", d.name},
+                {"uuid", d.uuid},
+                {"driver", d.driver},
+                {"type", d.type},
+                {"vulkan", version_text(d.api_version)},
+                {"passed", run.count(Status::passed)},
+                {"failed", run.count(Status::failed)},
+                {"skipped", run.count(Status::skipped)},
+                {"interrupted", run.interrupted},
+                {"seconds", run.seconds},
+                {"checks", checks}};
+    if (run.rounds != 0) all["rounds"] = run.rounds;
+    return all;
 }
 
 }  // namespace
@@ -130,6 +133,17 @@ size_t not_run(const DeviceRun& run) {
     return run.results.size() - static_cast<size_t>(std::ranges::count_if(run.results, &Result::ran));
 }
 
+std::string text_of_interruption(const DeviceRun& run) {
+    if (not_run(run) == 0) return "there would have been more rounds";
+    return fmt::format("{} of {} checks were not run", not_run(run), run.checks.size());
+}
+
+std::string text_of_rounds(const DeviceRun& run) {
+    if (run.rounds == 0) return "";
+    return fmt::format(", in {}{}", count_text(run.rounds, "round"),
+                       run.ends_in_round ? " and a part of one" : "");
+}
+
 void print_table(const DeviceRun& run) {
     fmt::print("{}  {}\n", run.device.name, run.device.driver);
     fmt::print("{:<44}{:<14}{:>7}{:>7}{:>8}{:>12}{:>9}\n", "feature", "kernel", "passed", "failed", "skipped",
@@ -153,10 +167,9 @@ void print_table(const DeviceRun& run) {
         for (const std::string& what : run.results[i].failures) fmt::print("    {}\n", what);
         fmt::print("    {}\n", reproduction(run, run.checks[i]));
     }
-    if (run.interrupted)
-        fmt::print("interrupted: {} of {} checks were not run\n", not_run(run), run.checks.size());
-    fmt::print("{} passed, {} failed, {} skipped in {:.1f} s\n", run.count(Status::passed),
-               run.count(Status::failed), run.count(Status::skipped), run.seconds);
+    if (run.interrupted) fmt::print("interrupted: {}\n", text_of_interruption(run));
+    fmt::print("{} passed, {} failed, {} skipped in {:.1f} s{}\n", run.count(Status::passed),
+               run.count(Status::failed), run.count(Status::skipped), run.seconds, text_of_rounds(run));
 }
 
 Json to_json(const Report& report) {

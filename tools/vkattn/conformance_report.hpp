@@ -45,6 +45,8 @@ struct Row {
 };
 std::vector<Row> rows_of(const DeviceRun& run);                    // in the order of the checks
 std::map<std::string, size_t> skip_reasons(const DeviceRun& run);  // and how many checks each was given for
+std::string text_of_interruption(const DeviceRun& run);            // what an interrupted run has left out
+std::string text_of_rounds(const DeviceRun& run);                  // ", in 7 rounds"; "" without any
 size_t not_run(const DeviceRun& run);                              // checks that an interruption left out
 const char* name_of(Status status);
 Json number_or_text(double x);                 // JSON has no infinity, which is the error of a NaN

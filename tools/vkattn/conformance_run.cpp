@@ -54,7 +54,8 @@ std::string refusal(VkattnContext* context, const Check& check) {
     test::Case c = check.c;
     // A limit is raised if a workgroup costs more: that there is one matters here, not how low it is.
     if (c.max_dispatch_flops != 0) c.max_dispatch_flops = UINT64_MAX;
-    if (check.pass->name == "combine") return "";  // every device merges
+    // Every device merges, and driver checks find out by themselves.
+    if (check.pass->name == "combine" || check.pass->is_of_driver) return "";
     const Planned named = plan_of(context, c, check.pass->backward);
     if (named.status != VKATTN_OK) {
         if (check.random && named.status == VKATTN_INVALID_ARGUMENT)
@@ -85,13 +86,21 @@ Result result_of(const test::Report& report) {
     return result;
 }
 
-// Checks in an order in which the features take turns: a turn has a sixteenth of each feature's checks, but at least
+std::vector<size_t> driver_checks_of(const std::vector<Check>& checks) {
+    std::vector<size_t> all;
+    for (size_t i = 0; i < checks.size(); i++)
+        if (checks[i].pass->is_of_driver) all.push_back(i);
+    return all;
+}
+
+// Checks in an order in which the features take turns, behind those of the driver: a turn has a sixteenth of each feature's checks, but at least
 // one. Neighbours are alike, so a feature goes through its own in strides.
 std::vector<size_t> in_turns(const std::vector<Check>& checks) {
     constexpr size_t turns = 16;
     std::map<std::string, std::vector<size_t>> features;
-    for (size_t i = 0; i < checks.size(); i++) features[checks[i].feature].push_back(i);
-    std::vector<size_t> order;
+    for (size_t i = 0; i < checks.size(); i++)
+        if (!checks[i].pass->is_of_driver) features[checks[i].feature].push_back(i);
+    std::vector<size_t> order = driver_checks_of(checks);
     for (size_t turn = 0; order.size() < checks.size(); turn++)
         for (const auto& [name, own] : features) {
             const size_t count = own.size(), share = (count + turns - 1) / turns;
@@ -103,7 +112,7 @@ std::vector<size_t> in_turns(const std::vector<Check>& checks) {
     return order;
 }
 
-// Checks on their way to the workers: those that share pipelines go to one worker. Of a run that ends with the first
+// Checks on their way to the workers: first those of the driver, and then those that share pipelines go to one worker. Of a run that ends with the first
 // failure the features take turns, so that none is far from having had a check.
 class Queue {
   public:
@@ -112,8 +121,11 @@ class Queue {
             for (const size_t i : in_turns(checks)) groups_.push_back({i});
             return;
         }
+        for (const size_t i : driver_checks_of(checks)) groups_.push_back({i});
+        const auto first_of_cases = static_cast<std::ptrdiff_t>(groups_.size());
         std::map<std::string, size_t> groups;
         for (size_t i = 0; i < checks.size(); i++) {
+            if (checks[i].pass->is_of_driver) continue;
             const std::string key =
                 checks[i].c.pipeline_key() + (checks[i].pass->backward ? " backward" : "");
             const auto [at, is_new] = groups.try_emplace(key, groups_.size());
@@ -121,7 +133,8 @@ class Queue {
             groups_[at->second].push_back(i);
         }
         // The largest first: none shall be left for the end, when all other workers have nothing to do.
-        std::ranges::stable_sort(groups_, std::greater(), &std::vector<size_t>::size);
+        std::ranges::stable_sort(groups_.begin() + first_of_cases, groups_.end(), std::greater(),
+                                 &std::vector<size_t>::size);
     }
     const std::vector<size_t>* next() {
         const size_t i = at_++;
