@@ -12,6 +12,7 @@ target_link_libraries(vkattn_mutant PRIVATE vkattn_npy Threads::Threads)
 foreach(program vkattn_fingerprint vkattn_mutant_tests vkattn_mutant)
   target_sources(${program} PRIVATE "${gpu_tests}/mutants/spirv.cpp")
   target_link_libraries(${program} PRIVATE vkattn_cases vkattn_warnings)
-  target_link_options(${program} PRIVATE -Wl,--wrap=_ZN6vkattn4core8spirv_ofERKNS0_6ModuleE)
+  target_link_options(${program} PRIVATE -Wl,--wrap=_ZN6vkattn4core8spirv_ofERKNS0_6ModuleE
+    -Wl,--wrap=_ZN6vkattn4core10decompressERKNS0_5FrameESt17basic_string_viewIcSt11char_traitsIcEE)
 endforeach()
 target_link_libraries(vkattn_mutant PRIVATE vkattn_cli11)

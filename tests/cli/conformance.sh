@@ -28,6 +28,31 @@ with_fault() {
 # printed_cases: of the commands that repeat failures.
 printed_cases() { sed -n "s/^ *vkattn conformance .*--case '\(.*\)'$/\1/p" stdout; }
 
+# driver_names: of all driver checks.
+driver_names() { start "$build/vkattn" conformance --list --filter 'driver/*'; }
+
+# plant_in_check MODULE SCRIPT: compiles a module of the driver checks with a fault into the folder `modules`.
+plant_in_check() {
+    local kernel macros
+    rm -rf faulty modules
+    cp -r "$root/shaders" faulty
+    mkdir modules
+    kernel=${1%%_f[13]*}
+    sed -i -e "$2" "faulty/$kernel.comp"
+    not cmp -s "faulty/$kernel.comp" "$root/shaders/$kernel.comp" || fail "the fault changes nothing: $2"
+    read -ra macros < <(grep "^$1|" "$build/vkattn_cli_objects_modules/$kernel.txt" | cut -d'|' -f2)
+    "$sdk/bin/glslc" --target-env=vulkan1.2 -fshader-stage=compute -I faulty "${macros[@]}" "faulty/$kernel.comp" \
+        -o "modules/$1.spv"
+}
+
+# names_fault CHECK TEXT MODULE SCRIPT: with this fault the driver check fails, and says so.
+names_fault() {
+    plant_in_check "$3" "$4"
+    with_fault conformance --filter "driver/$1"
+    holds "the exit code is $code, not 4" [ "$code" = 4 ]
+    holds "$1 does not say '$2'" grep -qE "^    wrong in [0-9]+ of [0-9]+ dispatches; the first is number .*$2" stdout
+}
+
 test_conformance_smoke() {
     succeeds conformance --level smoke --json out/r.json --junit out/r.xml --report out/r.html
     holds "the last line does not count" grep -qE '^[1-9][0-9]* passed, 0 failed, [0-9]+ skipped in [0-9.]+ s$' stdout
@@ -89,6 +114,69 @@ test_conformance_choice() {
     holds "a report of nothing" not test -e out/r.json
     vkattn_two conformance --device all --case 'forward s=7 d=8 causal'
     holds "two devices do not pass" test "$(grep -c '^1 passed, 0 failed' stdout)" = 2
+}
+
+test_conformance_driver() {
+    local name
+    succeeds conformance --list --level smoke
+    driver_names >names
+    head -n "$(wc -l <names)" stdout | cmp -s - names || fail "the driver's checks do not come first"
+    succeeds conformance --filter 'driver/*' --json out/r.json --junit out/r.xml --report out/r.html
+    holds "a driver check is not in the table" test "$(grep -cFf names stdout)" -ge "$(wc -l <names)"
+    holds "it is not said why one was skipped" grep -qE '^skipped 1: the device has no 16-bit dot products' stdout
+    while read -r name; do
+        holds "a report lacks $name" grep -qF "$name" out/r.json
+        holds "the XML lacks $name" grep -qF "$name" out/r.xml
+        holds "the page lacks $name" grep -qF "$name" out/r.html
+    done <names
+    succeeds conformance --case driver-near-square-workgroups
+    refuses 2 '--case: driver-denormals takes no words' conformance --case 'driver-denormals s=7'
+    refuses 2 "'driver-magic' is none of" conformance --case driver-magic
+}
+
+# A driver check names what is wrong.
+test_conformance_driver_faults() {
+    names_fault shared-arrays-sized-by-constants 'bytes in arrays of .*expected 0x' driver_shared_f32 \
+        's/words\[i\] = given/words[i \& ~1u] = given/'
+    names_fault near-square-workgroups 'x .* invocations: .*gl_LocalInvocationIndex' driver_workgroup_f32 \
+        's/= \(gl_LocalInvocationID.y.*\);/= (\1 + 1) % PLACES;/'
+    names_fault atomic-stores-of-halves 'expected 0x' driver_halves_f16_packed \
+        's/atomicOr(\(.*\), bits << shift)/\1 = bits << shift/'
+    names_fault 16-bit-stores-side-by-side 'expected 0x' driver_halves_f16 's/place % 5 != 4/place % 5 < 3/'
+    names_fault subgroup-shuffles-of-vectors 'component 3 of a shuffle by 1' driver_shuffles_f32 \
+        's/subgroupShuffleXor(own, mask)/vec4(subgroupShuffleXor(own, mask).xyz, own.w)/'
+    names_fault matrices-across-subgroups 'expected -?[0-9]+$' driver_matrix_f16 's/(s + step) % SUBGROUPS/s/'
+    names_fault denormals 'of the float16 0x[08]' driver_denormals_f32 \
+        's/(unpackHalf2x16(word))/(unpackHalf2x16((word \& 0x7c00) == 0 ? word \& ~0xffffu : word))/'
+    names_fault exponents-and-logarithms 'exp2 of' driver_exponents_f32 's/exp2(x)/exp2(x) * 1.0001/'
+    names_fault far-addresses 'bytes apart' driver_far_f32 's/? place.x : place.y/? place.x : 0/'
+}
+
+# The driver leaves out one dispatch of some: each check sees it, and says how often.
+test_conformance_driver_flaky() {
+    vkattn_flaky 7 conformance --filter 'driver/*'
+    holds "a flaky driver is right" [ "$code" = 4 ]
+    holds "a check passes" grep -qE '^0 passed, [1-9]' stdout
+    holds "it is not said how often" test "$(grep -c '^FAILED driver/' stdout)" = \
+        "$(grep -cE '^    wrong in [1-9][0-9]? of [1-9][0-9]+ dispatches; .*\(not written\)' stdout)"
+    vkattn_flaky 7 conformance --filter 'driver/barriers*' --hours 0.5 --until-failure
+    holds "a flaky driver is right for half an hour" [ "$code" = 4 ]
+    holds "it is not said in how many runs" grep -qE '^    wrong in [1-9][0-9]* of [1-9][0-9]* runs?$' stdout
+}
+
+# Rounds are counted, and the first one is whole.
+test_conformance_hours() {
+    local hours
+    succeeds conformance --filter 'driver/barriers*' --hours 0.0003 --json out/r.json
+    holds "it is not said how many rounds there were" \
+        grep -qE '^1 passed, 0 failed, 0 skipped in [0-9.]+ s, in [1-9][0-9]+ rounds' stdout
+    holds "the JSON lacks something" "$build/vkattn_json_check" devices.0.rounds=number devices.0.checks.0.runs=number \
+        devices.0.checks.0.wrong=number <out/r.json
+    succeeds conformance --case 'forward s=7 d=8' --hours 1e-9
+    holds "a short time is not a round" grep -qE ' in 1 round$' stdout
+    for hours in 0 -1 nan inf 1e400 many ''; do refuses 2 --hours conformance "--hours=$hours"; done
+    refuses 2 --hours conformance --hours 1 --list
+    refuses 2 --hours conformance --hours 1 --fuzz 1
 }
 
 test_conformance_failure() {

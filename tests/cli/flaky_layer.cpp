@@ -1,5 +1,6 @@
 // This Vulkan layer stands for a driver that is wrong now and then: it leaves out one dispatch of as many as
-// FLAKY_PERIOD says, so that a result is not written. tests/cli/report.sh looks for it in what `vkattn report` says.
+// FLAKY_PERIOD says, so that a result is not written. tests/cli looks for it in what `vkattn report` and `vkattn
+// conformance` say.
 // The loader's interface of layers: LoaderLayerInterface.md of Vulkan-Loader, version 2.
 #include <vulkan/vk_layer.h>
 #include <vulkan/vulkan.h>

@@ -64,15 +64,8 @@ test_report_goes_on() {
 # The driver leaves out one dispatch in 50.
 test_report_flaky_driver() {
     local check
-    mkdir -p layer
-    cat >layer/flaky.json <<END
-{"file_format_version": "1.0.0", "layer": {"name": "VK_LAYER_vkattn_flaky", "type": "GLOBAL",
- "library_path": "$build/tests/libvkattn_flaky_layer.so", "api_version": "1.4.0", "implementation_version": "1",
- "description": "leaves out dispatches"}}
-END
     check=$(start "$build/vkattn" conformance --list --level smoke | grep '^forward/heads' | head -n 1)
-    FLAKY_PERIOD=50 VK_LAYER_PATH=$PWD/layer VK_INSTANCE_LAYERS=VK_LAYER_vkattn_flaky \
-        vkattn report --minutes 0.5 --filter "$check" --out out/r.html
+    vkattn_flaky 50 report --minutes 0.5 --filter "$check" --out out/r.html
     holds "a flaky driver is right" test "$code" = 4
     holds "it is not said to be flaky" verdict_says out/r.html '1 wrong now and then'
     holds "it is not said how often" grep -qE 'wrong in [1-9][0-9]* of [1-9][0-9]+ runs' out/r.html

@@ -1,5 +1,6 @@
-// Stands in front of core::spirv_of in the programs that tests/mutants/run starts (the linker's --wrap): a module that
-// lies as NAME.spv in the folder of VKATTN_SPIRV is taken from there, all others are the library's own.
+// Stands in front of core::spirv_of in the programs that tests/mutants/run starts (the linker's --wrap), and of
+// core::decompress, by which the tool reads modules of its own: a module that lies as NAME.spv in the folder of
+// VKATTN_SPIRV is taken from there, all others are the library's or the tool's own.
 #include "vulkan/spirv.hpp"
 
 #include <cstdio>
@@ -12,9 +13,13 @@
 
 namespace vkattn::core {
 
-// The names are those that --wrap gives to the function of tests/mutants.cmake.
+// The names are those that --wrap gives to the functions of tests/mutants.cmake.
 Spirv embedded_spirv(const Module& module) __asm__("__real__ZN6vkattn4core8spirv_ofERKNS0_6ModuleE");
 Spirv chosen_spirv(const Module& module) __asm__("__wrap__ZN6vkattn4core8spirv_ofERKNS0_6ModuleE");
+Spirv embedded_frame(const Frame& frame, std::string_view name) __asm__(
+    "__real__ZN6vkattn4core10decompressERKNS0_5FrameESt17basic_string_viewIcSt11char_traitsIcEE");
+Spirv chosen_frame(const Frame& frame, std::string_view name) __asm__(
+    "__wrap__ZN6vkattn4core10decompressERKNS0_5FrameESt17basic_string_viewIcSt11char_traitsIcEE");
 
 namespace {
 
@@ -47,12 +52,22 @@ const Spirv* folder_module(const std::string& folder, const std::string& name) {
     return &modules.emplace(name, read_words(path)).first->second;
 }
 
+// The module of VKATTN_SPIRV's folder, or null.
+const Spirv* planted(const std::string& name) {
+    const char* const folder = std::getenv("VKATTN_SPIRV");
+    return folder == nullptr ? nullptr : folder_module(folder, name);
+}
+
 }  // namespace
 
 Spirv chosen_spirv(const Module& module) {
-    const char* const folder = std::getenv("VKATTN_SPIRV");
-    const Spirv* const words = folder == nullptr ? nullptr : folder_module(folder, name_of(module));
+    const Spirv* const words = planted(name_of(module));
     return words == nullptr ? embedded_spirv(module) : *words;
+}
+
+Spirv chosen_frame(const Frame& frame, std::string_view name) {
+    const Spirv* const words = planted(std::string(name));
+    return words == nullptr ? embedded_frame(frame, name) : *words;
 }
 
 }  // namespace vkattn::core

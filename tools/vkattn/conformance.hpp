@@ -77,8 +77,8 @@ struct DeviceRun {
     std::vector<Result> results;  // of each check
     bool interrupted = false;
     double seconds = 0;
-    size_t rounds = 0;           // of run_rounds: how often all checks ran; otherwise 0
-    bool ends_in_round = false;  // of run_rounds: some checks ran once more
+    std::optional<size_t> rounds = std::nullopt;  // of run_rounds: how often all checks ran
+    bool ends_in_round = false;                   // of run_rounds: some checks ran once more
 
     size_t count(Status status) const;
     // A run in which nothing passed has proved nothing.

@@ -158,8 +158,7 @@ std::string html_overview(const DeviceRun& run) {
         "checks</div></div>\n",
         run.count(Status::passed), failed != 0 ? "fail" : "soft", failed, run.count(Status::skipped),
         run.seconds);
-    if (run.rounds != 0)
-        html += fmt::format("<p>All checks ran again and again{}.</p>\n", text_of_rounds(run));
+    if (run.rounds) html += fmt::format("<p>All checks ran again and again{}.</p>\n", text_of_rounds(run));
     if (run.interrupted)
         html += fmt::format("<p class=\"fail\">Not all was run: {}.</p>\n", text_of_interruption(run));
     return html + failures(run);

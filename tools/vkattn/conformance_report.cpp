@@ -32,7 +32,7 @@ Json to_json(const DeviceRun& run, const Check& check, const Result& result) {
                 {"seconds", result.seconds}};
     if (!result.reason.empty()) all["reason"] = result.reason;
     if (!result.note.empty()) all["note"] = result.note;
-    if (run.rounds != 0) all.update({{"runs", result.runs}, {"wrong", result.wrong_runs}});
+    if (run.rounds) all.update({{"runs", result.runs}, {"wrong", result.wrong_runs}});
     if (result.judged_by_seeds) all["judged_by_seeds"] = true;
     if (!result.failures.empty()) {
         all["failures"] = result.failures;
@@ -57,7 +57,7 @@ Json to_json(const DeviceRun& run) {
                 {"interrupted", run.interrupted},
                 {"seconds", run.seconds},
                 {"checks", checks}};
-    if (run.rounds != 0) all["rounds"] = run.rounds;
+    if (run.rounds) all["rounds"] = *run.rounds;
     return all;
 }
 
@@ -139,8 +139,8 @@ std::string text_of_interruption(const DeviceRun& run) {
 }
 
 std::string text_of_rounds(const DeviceRun& run) {
-    if (run.rounds == 0) return "";
-    return fmt::format(", in {}{}", count_text(run.rounds, "round"),
+    if (!run.rounds) return "";
+    return fmt::format(", in {}{}", count_text(*run.rounds, "round"),
                        run.ends_in_round ? " and a part of one" : "");
 }
 

@@ -49,7 +49,7 @@ struct Finding {
 
     void add(const Trial& trial, const std::optional<Wrong>& found) {
         if (found && wrong++ == 0)
-            first = fmt::format("the first is number {}{}: element {} is {}, expected {}", dispatches,
+            first = fmt::format("the first is number {}{}: element {} is {}, expected {}", dispatches + 1,
                                 trial.title.empty() ? "" : ", " + trial.title, found->element, found->got,
                                 found->expected);
         dispatches++;

@@ -316,7 +316,7 @@ Trials try_far_addresses(test::Device& device, const DriverFacts&) {
     if (distance % steps != 0)
         return {fmt::format("memory at addresses that are multiples of {}", steps), {}, {}};
     Trial t = number_trial(code_driver_far_f32, "driver_far_f32", 2, 3);
-    t.title = fmt::format("{:#x} bytes apart", distance);
+    t.title = fmt::format("{} bytes apart", distance);
     t.push.base = base;
     t.push.stride = distance / steps;
     t.push.count = steps;
