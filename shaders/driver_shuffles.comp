@@ -22,7 +22,7 @@ void main() {
     [[unroll]] for (uint c = 0; c < 4; c++) own[c] = uintBitsToFloat(From(p.from).x[thread * DRIVER_SHUFFLE_STEP + c]);
     const uvec2 halves =
         uvec2(From(p.from).x[thread * DRIVER_SHUFFLE_STEP + 4], From(p.from).x[thread * DRIVER_SHUFFLE_STEP + 5]);
-    // The host skips what has no neighbour: a subgroup may be larger than the workgroup.
+    // The host judges it only where no two invocations have the same place.
     const uint place = (gl_SubgroupID * gl_SubgroupSize + lane) % DRIVER_THREADS;
     words[place] = halves.x;
     subgroupBarrier();

@@ -10,7 +10,7 @@ namespace vkattn::tools::conformance {
 namespace {
 
 // A fault may show one time in a hundred. On a CPU a dispatch takes longer, and all checks shall take a few seconds.
-constexpr uint32_t dispatches_of_gpu = 200, dispatches_of_cpu = 100;
+constexpr uint32_t dispatches_of_gpu = 500, dispatches_of_cpu = 200;
 static_assert(dispatches_of_gpu % driver_batch == 0 && dispatches_of_cpu % driver_batch == 0);
 
 constexpr DriverCheck all_checks[] = {
