@@ -1,7 +1,7 @@
 #version 460
-// Tries addresses that lie more than 4 GiB apart: workgroup w has the place base + w * count * stride, by the arithmetic of the
-// kernels (lib/address.glsl), in two words of 32 bits each. It writes out the address and what lies there, and then
-// writes the dispatch's numbers into its slot behind that and reads them again.
+// Tries addresses that lie more than 4 GiB apart: workgroup w has the place base + w * count * stride, by the
+// arithmetic of the kernels (lib/address.glsl), in two words of 32 bits each. It writes out the address and what lies
+// there. It writes the dispatch's numbers into a slot behind that, too, and reads them again.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "lib/address.glsl"

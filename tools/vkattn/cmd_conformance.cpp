@@ -215,9 +215,9 @@ void run(const Options& options) {
 }  // namespace
 
 void add_conformance(CLI::App& app) {
-    CLI::App* sub = app.add_subcommand(
-        "conformance",
-        "Proves a device right: each kernel against an fp64 oracle, and the promises about running");
+    CLI::App* sub = app.add_subcommand("conformance",
+                                       "Proves a device right: features of its driver, each kernel against "
+                                       "an fp64 oracle, promises about running");
     auto options = std::make_shared<Options>();
     auto* level =
         sub->add_option("--level", options->level,

@@ -40,8 +40,8 @@ struct Check {
     std::string line() const;  // for --case
 };
 
-// All checks of a level, those of the driver first, the others in the order of the case files; they do not depend on the
-// device.
+// All checks of a level, those of the driver first, the others in the order of the case files; they do not depend on
+// the device.
 std::vector<Check> checks_of(Level level);
 // Returns what is wrong with a case that was given by --case, as the error of that option.
 UsageError case_error(const test::CaseError& error);

@@ -93,8 +93,8 @@ std::vector<size_t> driver_checks_of(const std::vector<Check>& checks) {
     return all;
 }
 
-// Checks in an order in which the features take turns, behind those of the driver: a turn has a sixteenth of each feature's checks, but at least
-// one. Neighbours are alike, so a feature goes through its own in strides.
+// Checks in an order in which those of the driver come first, and then the features take turns: a turn has a sixteenth
+// of each feature's checks, but at least one. Neighbours are alike, so a feature goes through its own in strides.
 std::vector<size_t> in_turns(const std::vector<Check>& checks) {
     constexpr size_t turns = 16;
     std::map<std::string, std::vector<size_t>> features;
@@ -112,8 +112,9 @@ std::vector<size_t> in_turns(const std::vector<Check>& checks) {
     return order;
 }
 
-// Checks on their way to the workers: first those of the driver, and then those that share pipelines go to one worker. Of a run that ends with the first
-// failure the features take turns, so that none is far from having had a check.
+// Checks on their way to the workers: first those of the driver, then the others, of which those that share pipelines
+// go to one worker. Of a run that ends with the first failure the features take turns, so that none is far from having
+// had a check.
 class Queue {
   public:
     Queue(const std::vector<Check>& checks, bool features_take_turns) {

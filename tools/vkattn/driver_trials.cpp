@@ -165,8 +165,8 @@ struct MatrixTrial {
                     int sum = 0;
                     for (uint32_t step = 1; step <= 2; step++)
                         for (uint32_t i = 0; i < k; i++)
-                            sum += number_in(words, ((s + step) % subgroups * m + row) * k + i) *
-                                   number_in(words, lefts() + (s * k + i) * n + column);
+                            sum += number_in(words, (size_t{(s + step) % subgroups} * m + row) * k + i) *
+                                   number_in(words, lefts() + (size_t{s} * k + i) * n + column);
                     all.push_back(static_cast<float>(sum));
                 }
         return all;
@@ -211,7 +211,7 @@ Trials try_barriers(test::Device&, const DriverFacts&) {
         t.push.count = rounds;
         t.groups = groups;
         t.result_words = size_t{groups} * driver_threads;
-        t.numbers = [](Random32& random) { return random_words(random, groups * driver_threads); };
+        t.numbers = [](Random32& random) { return random_words(random, size_t{groups} * driver_threads); };
         t.judge = [rounds](const Words& numbers, std::span<const uint32_t> got) {
             return difference(got, barrier_values(numbers, rounds));
         };

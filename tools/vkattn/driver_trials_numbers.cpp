@@ -13,7 +13,7 @@
 namespace vkattn::tools::conformance {
 namespace {
 
-constexpr uint32_t lanes_tried = DRIVER_THREADS;
+constexpr size_t lanes_tried = DRIVER_THREADS;
 
 // A trial with a word of numbers and so many words of results for each of the invocations of some workgroups.
 Trial number_trial(const core::Frame& frame, const char* module, uint32_t groups, size_t words_of_each) {
@@ -21,8 +21,8 @@ Trial number_trial(const core::Frame& frame, const char* module, uint32_t groups
     t.frame = &frame;
     t.module = module;
     t.groups = groups;
-    t.result_words = size_t{groups} * lanes_tried * words_of_each;
-    t.numbers = [groups](Random32& random) { return random_words(random, size_t{groups} * lanes_tried); };
+    t.result_words = groups * lanes_tried * words_of_each;
+    t.numbers = [groups](Random32& random) { return random_words(random, groups * lanes_tried); };
     return t;
 }
 
@@ -34,7 +34,7 @@ class Lanes {
     explicit Lanes(std::span<const uint32_t> got) : got_(got) {
         for (uint32_t i = 0; i < lanes_tried; i++) places_.emplace(std::pair{word(i, 0), word(i, 1)}, i);
     }
-    uint32_t word(uint32_t invocation, size_t i) const { return got_[invocation * DRIVER_SHUFFLE_WORDS + i]; }
+    uint32_t word(size_t invocation, size_t i) const { return got_[invocation * DRIVER_SHUFFLE_WORDS + i]; }
     // The invocation that is this one's lane ^ mask; none if the subgroup has no such lane.
     std::optional<uint32_t> other(uint32_t invocation, uint32_t mask) const {
         const auto at = places_.find({word(invocation, 0), word(invocation, 1) ^ mask});
@@ -61,23 +61,27 @@ class Lanes {
     std::map<std::pair<uint32_t, uint32_t>, uint32_t> places_;
 };
 
+uint32_t number_of(const Words& numbers, size_t invocation, size_t i) {
+    return numbers[invocation * DRIVER_SHUFFLE_STEP + i];
+}
+
 // What ballot, any and broadcast must have given an invocation: words 3 to 5.
 Words votes_of(const Words& numbers, const Lanes& lanes, uint32_t invocation) {
     uint32_t ballot = 0, any = 0;
     const std::vector<uint32_t> members = lanes.members(invocation);
     for (const uint32_t i : members) {
-        const uint32_t first = numbers[i * DRIVER_SHUFFLE_STEP + 4];
-        const uint32_t second = numbers[i * DRIVER_SHUFFLE_STEP + 5];
+        const uint32_t first = number_of(numbers, i, 4);
+        const uint32_t second = number_of(numbers, i, 5);
         if (lanes.word(i, 1) < 32) ballot |= (first & 1) << lanes.word(i, 1);
         any |= (second & 31) == 0 ? 1 : 0;
     }
-    return {ballot, any, numbers[members.front() * DRIVER_SHUFFLE_STEP + 4]};
+    return {ballot, any, number_of(numbers, members.front(), 4)};
 }
 
 std::optional<Wrong> judge_lane(const Words& numbers, const Lanes& lanes, uint32_t i) {
     const auto wrong = [&](size_t word, const std::string& name, uint32_t expected) -> std::optional<Wrong> {
         if (lanes.word(i, word) == expected) return {};
-        return Wrong{i * DRIVER_SHUFFLE_WORDS + word, name + " " + text_of_word(lanes.word(i, word)),
+        return Wrong{size_t{i} * DRIVER_SHUFFLE_WORDS + word, name + " " + text_of_word(lanes.word(i, word)),
                      text_of_word(expected)};
     };
     constexpr const char* names[] = {"a ballot of", "subgroupAny", "a broadcast of"};
@@ -87,15 +91,14 @@ std::optional<Wrong> judge_lane(const Words& numbers, const Lanes& lanes, uint32
     const uint32_t size = lanes.word(i, 2);
     const auto beside = lanes.other(i, 1);
     if (beside && size > 1 && lanes.are_dense())
-        if (auto found = wrong(6, "behind subgroupBarrier", numbers[*beside * DRIVER_SHUFFLE_STEP + 4]))
-            return found;
+        if (auto found = wrong(6, "behind subgroupBarrier", number_of(numbers, *beside, 4))) return found;
     for (uint32_t b = 0; b < DRIVER_SHUFFLE_STEPS && (1u << b) < size; b++) {
         const auto other = lanes.other(i, 1u << b);
         if (!other) continue;
         for (size_t c = 0; c < DRIVER_SHUFFLE_STEP; c++)
             if (auto found = wrong(DRIVER_SHUFFLE_HEAD + b * DRIVER_SHUFFLE_STEP + c,
                                    fmt::format("component {} of a shuffle by {}", c, 1u << b),
-                                   numbers[*other * DRIVER_SHUFFLE_STEP + c]))
+                                   number_of(numbers, *other, c)))
                 return found;
     }
     return {};
@@ -174,8 +177,8 @@ double float32_ulp(double x) {
 }
 
 // Vulkan allows exp2 an error of 3 + 2 |x| ulp, and log2 one of 2^-21 from 1/2 to 2 and of 3 ulp elsewhere (the table
-// "Precision of GLSL.std.450 Instructions"). log2 has 4 here, because NVIDIA's manual of PTX promises no more than 2^-22
-// of the result, and nothing in vkattn depends on the last one. Subnormal results may be 0.
+// "Precision of GLSL.std.450 Instructions"). log2 has 4 here, because NVIDIA's manual of PTX promises no more than
+// 2^-22 of the result, and nothing in vkattn depends on the last one. Subnormal results may be 0.
 std::optional<Wrong> judge_exponents(const Words& numbers, std::span<const uint32_t> got) {
     constexpr double smallest_normal = 0x1p-126;
     for (size_t i = 0; i < numbers.size(); i++) {
@@ -274,7 +277,7 @@ Trials try_shuffles(test::Device&, const DriverFacts& facts) {
         return {"the device's subgroups do not vote, ballot and shuffle", {}, {}};
     Trial t = number_trial(code_driver_shuffles_f32, "driver_shuffles_f32", 1, DRIVER_SHUFFLE_WORDS);
     t.numbers = [](Random32& random) {
-        Words words = random_words(random, size_t{lanes_tried} * DRIVER_SHUFFLE_STEP);
+        Words words = random_words(random, lanes_tried * DRIVER_SHUFFLE_STEP);
         for (uint32_t& word : words) word = (word & 0xbfffffff) | 0x20000000;  // normal float32 numbers
         return words;
     };
@@ -285,7 +288,7 @@ Trials try_shuffles(test::Device&, const DriverFacts& facts) {
 Trials try_denormals(test::Device&, const DriverFacts&) {
     constexpr uint32_t groups = 2;
     Trial t = number_trial(code_driver_denormals_f32, "driver_denormals_f32", groups, DRIVER_DENORMAL_WORDS);
-    t.numbers = [](Random32& random) { return draw_denormals(random, groups * lanes_tried); };
+    t.numbers = [](Random32& random) { return draw_denormals(random, size_t{groups} * lanes_tried); };
     t.judge = judge_denormals;
     return {"", {std::move(t)}, {}};
 }
@@ -293,7 +296,7 @@ Trials try_denormals(test::Device&, const DriverFacts&) {
 Trials try_exponents(test::Device&, const DriverFacts&) {
     constexpr uint32_t groups = 2;
     Trial t = number_trial(code_driver_exponents_f32, "driver_exponents_f32", groups, DRIVER_EXPONENT_WORDS);
-    t.numbers = [](Random32& random) { return draw_arguments(random, groups * lanes_tried); };
+    t.numbers = [](Random32& random) { return draw_arguments(random, size_t{groups} * lanes_tried); };
     t.judge = judge_exponents;
     return {"", {std::move(t)}, {}};
 }
@@ -314,7 +317,7 @@ Trials try_far_addresses(test::Device& device, const DriverFacts&) {
     const auto places = std::make_shared<test::FarPlaces>(device);
     if (!places->obstacle().empty()) return {places->obstacle(), {}, {}};
     Random32 random(1);
-    const Words there = random_words(random, size_t{2} * lanes_tried);
+    const Words there = random_words(random, 2 * lanes_tried);
     for (const size_t p : {0u, 1u})
         device.runtime().upload(places->at(p),
                                 std::as_bytes(std::span(there).subspan(p * lanes_tried, lanes_tried)));
