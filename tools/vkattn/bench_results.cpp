@@ -25,8 +25,8 @@ std::string name_of(const Json& result) {
 }
 
 // Returns the standard error of the median of so many blocks, as a part of the median. Normal times whose standard
-// deviation is s have quartiles 1.349 s apart, and a median of n of them has an error of 1.253 s / sqrt(n). The quartiles
-// of a few blocks say little, so that their range takes the place of the distance.
+// deviation is s have quartiles 1.349 s apart, and a median of n of them has an error of 1.253 s / sqrt(n). The
+// quartiles of a few blocks say little, so their range takes the place of the distance.
 double error_of_median(const Json& time) {
     constexpr uint64_t few_blocks = 8;
     const uint64_t blocks = time["blocks"];
