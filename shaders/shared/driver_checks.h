@@ -14,9 +14,8 @@ using DriverAddress = uint64_t;
 struct DriverPush {
     DriverAddress from, to;      // a dispatch's own numbers, and its own results
     DriverAddress base, stride;  // driver_far: workgroup w has the place base + w * count * stride
-    uint32_t
-        count;  // driver_workgroup, driver_barriers: rounds; driver_halves: halves that an invocation writes
-    uint32_t slot;  // driver_far: the part of each place that this dispatch writes
+    uint32_t count;  // driver_workgroup, driver_barriers: rounds; driver_halves: halves an invocation
+    uint32_t slot;   // driver_far: the part of each place that this dispatch writes
 };
 
 #define DRIVER_THREADS 128  // the most that every device has
