@@ -129,6 +129,8 @@ std::string failures(const DeviceRun& run) {
     return html.empty() ? "" : "<h2>Failures</h2>\n" + html;
 }
 
+}  // namespace
+
 std::string profile_of(const DeviceInfo& device) {
     try {
         return device_profile(device.index);
@@ -136,8 +138,6 @@ std::string profile_of(const DeviceInfo& device) {
         return error.what();
     }
 }
-
-}  // namespace
 
 std::string html_head(const std::string& title) {
     return fmt::format(

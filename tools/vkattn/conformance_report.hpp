@@ -33,6 +33,8 @@ std::string to_html(const Report& report);   // one file, nothing loaded from el
 std::string html_head(const std::string& title);
 std::string html_overview(const DeviceRun& run);
 std::string html_details(const DeviceRun& run);
+// Returns what `vkattn info --profile` prints of a device, or why the device does not tell it.
+std::string profile_of(const DeviceInfo& device);
 
 // Numbers of a feature and kernel.
 struct Cell {

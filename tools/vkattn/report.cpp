@@ -109,7 +109,9 @@ std::string to_html(const Found& found, const std::vector<Check>& checks, const 
         html += "<h2>How fast</h2>\n" + bench_section({{"", cases_of(found)}}, found.ceilings);
     html += conformance::html_details(run);
     // In the page a < of a string could end the element.
-    std::string json = to_json(found, checks).dump(-1, ' ', false, Json::error_handler_t::replace);
+    Json all = to_json(found, checks);
+    all["profile"] = conformance::profile_of(device);
+    std::string json = all.dump(-1, ' ', false, Json::error_handler_t::replace);
     for (size_t at = 0; (at = json.find('<', at)) != std::string::npos;) json.replace(at, 1, "\\u003c");
     return html + fmt::format(
                       "<script type=\"application/json\" id=\"vkattn-report\">{}</script>\n"
