@@ -26,7 +26,7 @@ void main() {
     const uint place = (gl_SubgroupID * gl_SubgroupSize + lane) % DRIVER_THREADS;
     words[place] = halves.x;
     subgroupBarrier();
-    const uint beside = words[place ^ 1];
+    const uint beside = gl_SubgroupSize > 1 ? words[place ^ 1] : 0;
     subgroupBarrier();
     const uint head[DRIVER_SHUFFLE_HEAD] =
         uint[](gl_SubgroupID, lane, gl_SubgroupSize, subgroupBallot((halves.x & 1) != 0).x,

@@ -42,13 +42,23 @@ double noise_of(const Json& then, const Json& now) {
     return std::max(least_noise, 3 * std::sqrt(a * a + b * b));
 }
 
+// True for the times of enough blocks, in their order.
 bool is_time(const Json& time) {
-    const bool has_all =
-        time.is_object() &&
-        std::ranges::all_of(std::array{"median", "min", "max", "lower", "upper"},
-                            [&](const char* key) { return time.contains(key) && time[key].is_number(); });
-    return has_all && time["median"] > 0 && time["lower"] <= time["upper"] && time["min"] <= time["max"] &&
-           time.value("blocks", Json()).is_number_unsigned() && time["blocks"] > 0;
+    if (!time.is_object() || !time.value("blocks", Json()).is_number_unsigned()) return false;
+    double before = 0;
+    for (const char* key : {"min", "lower", "median", "upper", "max"}) {
+        const Json value = time.value(key, Json());
+        if (!value.is_number() || value < before) return false;
+        before = value;
+    }
+    constexpr double least_ms = 1e-9, most_ms = 1e12;  // ratios of others would not be numbers
+    return time["blocks"] >= least_compared_blocks && time["min"] >= least_ms && time["max"] <= most_ms;
+}
+
+// Returns a member that should be an object, or an empty one.
+Json object_in(const Json& all, const char* key) {
+    const Json found = all.value(key, Json());
+    return found.is_object() ? found : Json::object();
 }
 
 std::string cell(const Json& value) {
@@ -109,7 +119,10 @@ Results::Results(bool json, bool csv, const std::string& compared) : json_(json)
         by_name_.clear();
     }
     if (by_name_.empty())
-        throw UsageError("--compare", path_ + " has no times of this version's `vkattn bench --json`");
+        throw UsageError(
+            "--compare",
+            fmt::format("{} has no times of {} blocks or more by this version's `vkattn bench --json`", path_,
+                        least_compared_blocks));
 }
 
 void Results::require_alike(const Json& call, const Json& problems) const {
@@ -121,7 +134,7 @@ void Results::require_alike(const Json& call, const Json& problems) const {
     };
     for (const char* key : {"device", "suite", "pass", "dtype"})
         require(key, earlier_.value(key, Json()), call.value(key, Json()));
-    const Json options = earlier_.value("options", Json::object());
+    const Json options = object_in(earlier_, "options");
     for (const char* key : {"kv_lengths", "mask_fill", "block_map"})
         require(key, options.value(key, Json()), call["options"].value(key, Json()));
     bool has_any = false;
@@ -129,7 +142,7 @@ void Results::require_alike(const Json& call, const Json& problems) const {
         const auto found = by_name_.find(name);
         if (found == by_name_.end()) continue;
         has_any = true;
-        const Json then = found->second.value("problem", Json::object());
+        const Json then = object_in(found->second, "problem");
         for (const auto& [key, value] : problem.items())
             require(name.empty() ? key : name + ": " + key, then.value(key, Json()), value);
     }

@@ -12,6 +12,9 @@ namespace vkattn::tools {
 // The times of the blocks of runs, of which there is one at least: their median, least and most, and the quartiles.
 Json time_json(const Timing& time);
 
+// A median of fewer blocks is not compared, because they do not tell its error.
+constexpr uint32_t least_compared_blocks = 4;
+
 // Results knows in which form results are printed, and which earlier results they are compared with.
 class Results {
   public:

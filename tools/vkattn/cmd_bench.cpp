@@ -344,6 +344,9 @@ std::vector<SuiteCase> cases_of(const Bench& b, const VkattnProblem& p) {
 
 void check(const Bench& b) {
     if (b.repeats == 0) throw UsageError("--repeats", "is 0, at least 1 block of runs is needed");
+    if (!b.compared.empty() && b.repeats < least_compared_blocks)
+        throw UsageError("--repeats", fmt::format("is {}, --compare needs {} blocks of runs at least",
+                                                  b.repeats, least_compared_blocks));
     if (b.mask_fill != "visible" && b.mask_fill != "random")
         throw UsageError("--mask-fill", fmt::format("'{}' is not visible or random", b.mask_fill));
     const bool is_one = b.queries.lengths.empty() && b.keys.lengths.empty();

@@ -67,7 +67,7 @@ struct Result {
     bool judged_by_seeds = false;       // of a random check: see run_random
     double seconds = 0;
     bool ran = false;                 // false: the run was interrupted before
-    size_t runs = 0, wrong_runs = 0;  // of run_rounds: how often it ran, and how often it failed
+    size_t runs = 0, wrong_runs = 0;  // of run_rounds: how often it was not skipped, and how often it failed
 };
 
 // A DeviceRun holds the checks that were asked for on one device, and their results.
@@ -104,6 +104,7 @@ uint32_t workers_for(const DeviceInfo& device);
 struct Running {
     bool until_failure = false;  // requests a stop once a check has failed
     bool in_turns = false;  // features take turns, so that a run that is cut short has had a check of each
+    bool in_order = false;  // checks begin in their order: for rounds of the same ones
     uint32_t workers = 0;   // 0: workers_for() the device
     std::function<bool()> is_over = {};                          // asked before each check
     std::function<void(const Check&)> begins = {};               // called before each check

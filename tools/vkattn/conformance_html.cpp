@@ -112,9 +112,9 @@ std::string slowest(const DeviceRun& run) {
     if (order.size() > most) order.resize(most);
     std::string html = "<div class=\"wide\"><table><tr><th>check</th><th>kernel</th><th>seconds</th></tr>\n";
     for (const size_t i : order)
-        html +=
-            fmt::format("<tr><td>{}</td><td>{}</td><td class=\"n\">{:.2f}</td></tr>\n",
-                        escaped(run.checks[i].name), escaped(run.results[i].kernel), run.results[i].seconds);
+        html += fmt::format("<tr><td>{}</td><td>{}</td><td class=\"n\">{:.2f}</td></tr>\n",
+                            escaped(run.checks[i].name), escaped(kernel_of(run.checks[i], run.results[i])),
+                            run.results[i].seconds);
     return html + "</table></div>\n";
 }
 

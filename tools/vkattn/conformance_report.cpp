@@ -18,11 +18,6 @@ std::string quoted(const std::string& text) {
     return all + "'";
 }
 
-// The kernel that a check ran on or was meant for.
-std::string kernel_of(const Check& check, const Result& result) {
-    return result.kernel.empty() ? check.c.kernel : result.kernel;
-}
-
 Json to_json(const DeviceRun& run, const Check& check, const Result& result) {
     Json all = {{"name", check.name},
                 {"case", check.line()},
@@ -57,7 +52,7 @@ Json to_json(const DeviceRun& run) {
                 {"interrupted", run.interrupted},
                 {"seconds", run.seconds},
                 {"checks", checks}};
-    if (run.rounds) all["rounds"] = *run.rounds;
+    if (run.rounds) all.update({{"rounds", *run.rounds}, {"ends_in_round", run.ends_in_round}});
     return all;
 }
 
@@ -84,6 +79,10 @@ std::string escaped(const std::string& text) {
 
 Json number_or_text(double x) {
     return std::isfinite(x) ? Json(x) : Json("inf");
+}
+
+std::string kernel_of(const Check& check, const Result& result) {
+    return result.kernel.empty() ? check.c.kernel : result.kernel;
 }
 
 const char* name_of(Status status) {

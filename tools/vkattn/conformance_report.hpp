@@ -51,6 +51,7 @@ std::string text_of_interruption(const DeviceRun& run);            // what an in
 std::string text_of_rounds(const DeviceRun& run);                  // ", in 7 rounds"; "" without any
 size_t not_run(const DeviceRun& run);                              // checks that an interruption left out
 const char* name_of(Status status);
+std::string kernel_of(const Check& check, const Result& result);  // that it ran on or was meant for
 Json number_or_text(double x);                 // JSON has no infinity, which is the error of a NaN
 std::string escaped(const std::string& text);  // for HTML and XML
 

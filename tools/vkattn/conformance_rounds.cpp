@@ -16,7 +16,7 @@ constexpr size_t least_checks_of_run = 200;
 
 class Rounds {
   public:
-    Rounds(const DeviceInfo& device, const std::vector<Check>& checks) {
+    Rounds(const DeviceInfo& device, const std::vector<Check>& checks) : times_(checks.size()) {
         all_.device = device;
         all_.checks = checks;
         all_.results.resize(checks.size());
@@ -25,14 +25,14 @@ class Rounds {
     // Takes in a run of the checks, one or more times.
     void add(const DeviceRun& run) {
         for (size_t i = 0; i < run.results.size(); i++)
-            if (run.results[i].ran) add(all_.results[i % all_.results.size()], run.results[i]);
+            if (run.results[i].ran) add(i % times_.size(), run.results[i]);
     }
 
     DeviceRun summary(double seconds) {
-        const auto [least, most] = std::ranges::minmax(all_.results, {}, &Result::runs);
-        all_.rounds = least.runs;
-        all_.ends_in_round = most.runs != least.runs;
-        all_.interrupted = least.runs == 0 || stop_requested();
+        const auto [least, most] = std::ranges::minmax(times_);
+        all_.rounds = least;
+        all_.ends_in_round = most != least;
+        all_.interrupted = least == 0;  // later each check has a result, and the rounds say how often
         all_.seconds = seconds;
         for (Result& result : all_.results)
             if (result.wrong_runs != 0)
@@ -43,11 +43,15 @@ class Rounds {
     }
 
   private:
-    static void add(Result& kept, const Result& more) {
-        const size_t runs = kept.runs + 1;
-        const size_t wrong = kept.wrong_runs + (more.status == Status::failed ? 1 : 0);
+    // Keeps the first failure, or the first result if there is none, or why the check was skipped each time.
+    void add(size_t i, const Result& more) {
+        Result& kept = all_.results[i];
+        const bool is_judged = more.status != Status::skipped;
+        const size_t runs = kept.runs + is_judged, wrong = kept.wrong_runs + (more.status == Status::failed);
         const double worst = std::max(kept.worst, more.worst), seconds = kept.seconds + more.seconds;
-        if (runs == 1 || (wrong == 1 && more.status == Status::failed)) kept = more;
+        const bool is_first = is_judged && runs == 1,
+                   is_first_failure = more.status == Status::failed && wrong == 1;
+        if (times_[i]++ == 0 || is_first || is_first_failure) kept = more;
         kept.runs = runs;
         kept.wrong_runs = wrong;
         kept.worst = worst;
@@ -55,6 +59,7 @@ class Rounds {
     }
 
     DeviceRun all_;
+    std::vector<size_t> times_;  // that each check ran, or was skipped
 };
 
 }  // namespace
@@ -71,7 +76,8 @@ DeviceRun run_rounds(const DeviceInfo& device, const std::vector<Check>& checks,
     std::vector<Check> several;
     while (several.size() < least_checks_of_run) several.insert(several.end(), checks.begin(), checks.end());
     while (!is_over() && !stop_requested())
-        rounds.add(run(device, several, {.until_failure = until_failure, .is_over = is_over}));
+        rounds.add(
+            run(device, several, {.until_failure = until_failure, .in_order = true, .is_over = is_over}));
     return rounds.summary(elapsed());
 }
 

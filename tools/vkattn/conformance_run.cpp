@@ -117,8 +117,12 @@ std::vector<size_t> in_turns(const std::vector<Check>& checks) {
 // had a check.
 class Queue {
   public:
-    Queue(const std::vector<Check>& checks, bool features_take_turns) {
-        if (features_take_turns) {
+    Queue(const std::vector<Check>& checks, const Running& running) {
+        if (running.in_order) {
+            for (size_t i = 0; i < checks.size(); i++) groups_.push_back({i});
+            return;
+        }
+        if (running.until_failure || running.in_turns) {
             for (const size_t i : in_turns(checks)) groups_.push_back({i});
             return;
         }
@@ -244,7 +248,7 @@ DeviceRun run(const DeviceInfo& device, std::vector<Check> checks, const Running
     const Clock::time_point start = Clock::now();
     DeviceRun all{device, std::move(checks), {}, false, 0};
     all.results.resize(all.checks.size());
-    Queue queue(all.checks, running.until_failure || running.in_turns);
+    Queue queue(all.checks, running);
     const size_t workers = running.workers != 0 ? running.workers : workers_for(device);
     WorkerShare share(all, running, workers);
     {

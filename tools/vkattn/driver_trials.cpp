@@ -258,7 +258,8 @@ Trials try_matrices(test::Device&, const DriverFacts& facts) {
         };
         trials.all.push_back(std::move(t));
     }
-    if (trials.all.empty()) trials.skipped = "no matrix unit is enabled that multiplies float16";
+    if (trials.all.empty())
+        trials.skipped = "no matrix unit is enabled that two subgroups could share matrices of float16 on";
     return trials;
 }
 
