@@ -126,6 +126,7 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
     caps.api_version = values.version("api");
     // The first profiles had neither.
     if (values.has("driverID")) caps.driver_id = values.number<uint32_t>("driverID");
+    if (values.has("driver")) caps.mesa_version = core::mesa_version_in(values.quoted("driver"));
     if (values.has("sms")) caps.multiprocessors = values.number<uint32_t>("sms");
     if (values.has("vgprs"))
         caps.simd_registers = core::simd_registers_of(caps.driver_id, values.number<uint32_t>("vgprs"));

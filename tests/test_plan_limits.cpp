@@ -10,6 +10,8 @@
 
 #include "plan/cuts.hpp"
 #include "plan/launch.hpp"
+#include "plan/loops.hpp"
+#include "plan/quirks.hpp"
 #include "plan_flaws.hpp"
 #include "plan_pieces.hpp"
 #include "plan_reading.hpp"
@@ -24,7 +26,81 @@ uint64_t tile_flops(const Plan& plan) {
            (plan.problem.head_dim_qk + plan.problem.head_dim_v);
 }
 
+// Debian 12's lavapipe, and the one that the profile is of.
+DeviceCaps lavapipe_of(std::string_view driver_info) {
+    DeviceCaps caps = profile("lavapipe");
+    caps.mesa_version = core::mesa_version_in(driver_info);
+    return caps;
+}
+
+// Iterations of a workgroup's loops, from its tiles: at least one for each key that its rows are multiplied with, and
+// for each chunk of head dims.
+uint64_t least_iterations(const Plan& plan, uint64_t keys) {
+    const uint64_t chunks = (plan.problem.head_dim_qk + 15) / 16;
+    return plan.kernel == "rows" ? 2 * keys : keys + keys / plan.tiles.tile_kv * chunks * 16;
+}
+
 }  // namespace
+
+TEST_CASE("limit: where a driver ends loops early, no workgroup walks far, or the problem is refused") {
+    const DeviceCaps old = lavapipe_of("Mesa 22.3.6 (LLVM 15.0.6)"),
+                     sound = lavapipe_of("Mesa 25.0.7-2+deb13u1 (LLVM 19.1.7)");
+    CHECK(core::quirk_loops_end_early(old));
+    CHECK_FALSE(core::quirk_loops_end_early(sound));
+    CHECK_FALSE(core::quirk_loops_end_early(profile("lavapipe")));
+    for (const HeadDims dims : {HeadDims{4, 4}, {64, 64}, {256, 256}, {576, 576}})
+        for (const uint32_t rows : {1u, 40u})
+            for (const bool invariant : {false, true}) {
+                INFO(dims.v << " dims, " << rows << " rows, " << invariant);
+                Options o;
+                o.batch_invariant = invariant;
+                const Problem p = resolved(make_problem(dims, {1, 1, 1, rows, 200000}));
+                const Plan plan = planned(old, p, o);
+                CHECK_EQ(flaw_of(old, p, plan, o), "");
+                CHECK_GT(plan.num_splits, 2);
+                CHECK_LE(least_iterations(plan, 200000 / (plan.num_splits - 1)), 40000);
+                CHECK_LT(planned(sound, p, o).num_splits, plan.num_splits);
+            }
+    // The same by hand, and what is short is as on other drivers.
+    Options one;
+    one.num_splits = 1;
+    const Problem p = resolved(make_problem(d64, {1, 1, 1, 1, 200000}));
+    CHECK_GT(planned(old, p, one).num_splits, 2);
+    CHECK_EQ(planned(sound, p, one).num_splits, 1);
+    const Problem few = resolved(make_problem(d64, {1, 1, 1, 1, 1000}));
+    CHECK_EQ(core::describe(planned(old, few, one)), core::describe(planned(sound, few, one)));
+}
+
+TEST_CASE(
+    "limit: where a driver ends loops early, the backward's loops are cut, and what cannot be is refused") {
+    const DeviceCaps old = lavapipe_of("Mesa 22.3.6 (LLVM 15.0.6)"), sound = profile("lavapipe");
+    for (const HeadDims dims : {HeadDims{8, 8}, {128, 128}, {576, 512}}) {
+        INFO(dims.v);
+        const Problem p = resolved(make_problem(dims, {2, 4, 2, 3000, 5000}));
+        const core::Backward b = make_backward(p);
+        const auto plan = make_plan(old, p, b, {});
+        REQUIRE(plan);
+        CHECK_EQ(flaw_of(old, p, b, *plan), "");
+        CHECK_GT(plan->dispatches.size(), make_plan(sound, p, b, {})->dispatches.size());
+    }
+    const auto refusal = [&](const auto& plan, const char* field) {
+        REQUIRE_FALSE(plan);
+        CHECK_EQ(plan.failure().field, field);
+        CHECK_EQ(plan.failure().message.find(core::loops_end_early), 0);
+    };
+    Options o;
+    o.max_scratch_bytes = 1 << 20;
+    const Problem p = resolved(make_problem(d128, {1, 1, 1, 20000, 40000}));
+    refusal(make_plan(old, p, make_backward(p), o), "problem.seqlen_kv");
+    VkattnProblem masked = make_problem(d64, {1, 1, 1, 30000, 64});
+    set_mask(masked, VKATTN_MASK_FLOAT, MaskShape::keys);
+    const Problem biased = resolved(masked);
+    refusal(make_plan(old, biased, make_backward(biased), {}), "problem.seqlen_q");
+    o.kernel = "materialized";
+    o.max_scratch_bytes = 0;
+    const Problem wide = resolved(make_problem(d64, {1, 1, 1, 8, 2000000}));
+    refusal(make_plan(old, wide, o), "problem.seqlen_kv");
+}
 
 TEST_CASE("limit: of the most dispatches that a plan may have, each takes few bytes") {
     static_assert(sizeof(core::Dispatch) <= 64);

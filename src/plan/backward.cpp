@@ -2,6 +2,7 @@
 // tiles that it needs. A workgroup whose loop would cost too much is spread over several dispatches, which pass its
 // accumulators on through scratch (backward_passes.cpp).
 #include "backward_passes.hpp"
+#include "loops.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -15,6 +16,8 @@ Pass query_pass(const PassContext& c, const Plan& plan) {
     pass.longest = longest_loop(p, n.tile_q(), n.tile_kv(), pass.steps);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 *
                       (p.head_dim_qk + p.head_dim_v + ceil_div(p.head_dim_qk, n.q_slices));
+    pass.step_iterations = query_iterations(n, p);
+    pass.walked = "problem.seqlen_kv";
     const uint32_t kept_vec4 = POOL_V_STRIDE(p.head_dim_qk, n.lanes * n.q_slices);
     pass.kept_bytes = product(rows_of(p), uint64_t{16} * kept_vec4);
     auto launch = tile_pass<kernels::backward_query>(c, plan, pass.steps);
@@ -36,6 +39,7 @@ Pass key_value_pass(const PassContext& c, const Plan& plan) {
     const uint32_t summed =  // in a slice of dkey, which costs more than one of dvalue
         n.kv_slices == 1 ? dims : ceil_div(std::max(p.head_dim_qk, p.head_dim_v), n.kv_slices / 2);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 * (dims + summed);
+    pass.step_iterations = key_value_iterations(n, p);
     pass.kept_bytes =
         product(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv, uint64_t{16} * kept_kv_vec4(n, p));
     auto launch = tile_pass<kernels::backward_key_value>(c, plan, pass.steps);
@@ -72,6 +76,9 @@ Result<Plan> plan_passes(const DeviceCaps& caps, const Problem& problem, const B
     if (tiles->dot) plan.operands = problem.dtype;
     if (!has_work(problem, backward)) return plan;
     if (auto ok = check_statistics(caps, problem); !ok) return ok.failure();
+    // Beside a sink, backward_delta.comp may look at all keys of a row in turn.
+    if (const uint64_t most = longest_walk(caps, 1); problem.sinks != 0 && problem.seqlen_kv > most)
+        return loops_too_long("problem.seqlen_kv", problem.seqlen_kv, most);
     add_backward_arguments(backward, plan);
     Plan classified = plan;
     if (!problem.empty_output())

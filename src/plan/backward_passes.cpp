@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "loops.hpp"
+
 namespace vkattn::core {
 namespace {
 
@@ -20,7 +22,8 @@ struct PassCut {
 
 // Returns the steps of a workgroup's loop that a dispatch may have: all, if accumulators cannot be kept in between.
 uint64_t span_of(const PassContext& c, const Pass& pass, const Plan& plan, uint64_t limit) {
-    const uint64_t most = std::max<uint64_t>(1, limit / pass.step_flops);
+    const uint64_t most =
+        std::max<uint64_t>(1, std::min(limit / pass.step_flops, longest_walk(c.caps, pass.step_iterations)));
     const bool can_be_cut = pass.kept_bytes != 0 && pass.steps <= UINT32_MAX &&
                             pass.kept_bytes <= scratch_left(c.caps, c.options, plan);
     return pass.longest > most && can_be_cut ? most : std::max<uint64_t>(1, pass.steps);
@@ -76,10 +79,13 @@ Result<PassCut> cut_within(const PassContext& c, const Pass& pass, const Plan& p
     cut.span = span_of(c, pass, plan, limit);
     cut.loops = cut.span < pass.steps;
     cut.unit = product(std::min(cut.span, std::max<uint64_t>(1, pass.longest)), pass.step_flops);
-    auto boxes = cut_grid(c.caps, pass.grid, cut.unit, limit);
+    const uint64_t walk = std::min(cut.span, pass.longest), most = longest_walk(c.caps, pass.step_iterations);
+    if (walk > most) return loops_too_long(pass.walked, walk, most);
+    // Slices of dquery keep their sums of P in one place, so those of a cut loop take turns.
+    DeviceCaps caps = c.caps;
+    if (cut.loops) caps.max_workgroup_count[2] = 1;
+    auto boxes = cut_grid(caps, pass.grid, cut.unit, limit);
     if (!boxes) return boxes.failure();
-    // Each cut loop is a dispatch of its own, because it costs more than half the limit: slices of dquery, which keep
-    // their sums of P in one place, take turns.
     cut.boxes = std::move(*boxes);
     const uint64_t spans = cut.loops ? (pass.steps + cut.span - 1) / cut.span : 1;
     if (spans > max_boxes / std::max<size_t>(1, cut.boxes.size()))
@@ -170,6 +176,7 @@ Pass sinks_pass(const PassContext& c, const Plan& plan) {
     pass.grid = {p.num_heads_q, 1, 1};
     pass.steps = pass.longest = uint64_t{p.batch} * ceil_div(p.seqlen_q, threads);
     pass.step_flops = uint64_t{threads} * 8;
+    pass.step_iterations = 2;
     Launch<kernels::backward_sinks> launch;
     launch.module = {Kernel::backward_sinks, macros::F32};
     set_problem(launch, p, c.tiles, true);
@@ -180,6 +187,11 @@ Pass sinks_pass(const PassContext& c, const Plan& plan) {
     return pass;
 }
 
+// False if dbias needs no tile of scores: see store_dlse() of backward_mask.comp.
+static bool recomputes_tiles(const Problem& p) {
+    return p.mask_per_key || !reads_whole_mask(p);
+}
+
 // One workgroup sums over all that share a tile of the mask, so its loop cannot be cut.
 Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t tile_kv) {
     const Problem& p = plan.problem;
@@ -187,7 +199,7 @@ Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t
     Pass pass;
     const uint64_t query_tiles = ceil_div(p.seqlen_q, tile_q);
     pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles, ceil_div(extents[3], tile_kv)};
-    const bool recomputes = p.mask_per_key || !reads_whole_mask(p);
+    const bool recomputes = recomputes_tiles(p);
     const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
     const uint64_t seeing =  // rows that see no key count too if no tile is recomputed
         recomputes ? longest_loop(p, tile_kv, tile_q, query_tiles) : query_tiles;
@@ -201,6 +213,8 @@ Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t
 Pass mask_pass(const PassContext& c, const Plan& plan) {
     const TileNumbers& n = c.numbers();
     Pass pass = mask_work(c, plan, n.tile_q(), n.tile_kv());
+    const uint64_t of_rows = 2 * uint64_t{ceil_div(n.tile_q(), n.threads)};
+    pass.step_iterations = recomputes_tiles(plan.problem) ? mask_iterations(n, plan.problem) : of_rows;
     auto launch = tile_pass<kernels::backward_mask>(c, plan, pass.steps);
     launch.reads |= bit(Region::lse);
     if (c.backward.dlse != 0) launch.reads |= bit(Region::dlse);

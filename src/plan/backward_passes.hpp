@@ -62,6 +62,8 @@ struct Pass {
     std::array<uint64_t, 3> grid{};
     uint64_t steps = 1, longest = 1;
     uint64_t step_flops = 0;
+    uint64_t step_iterations = 0;             // of loops: see loops.hpp
+    const char* walked = "problem.seqlen_q";  // what makes its loop long
     uint64_t kept_bytes =
         0;  // accumulators of all workgroups, kept between dispatches; 0: its loop cannot be cut
     // The pipeline; `resumed`: of a loop that is cut.

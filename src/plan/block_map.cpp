@@ -8,6 +8,7 @@
 #include "caller_arrays.hpp"
 #include "kernel_rows.hpp"
 #include "launch.hpp"
+#include "loops.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -22,6 +23,14 @@ constexpr uint64_t most_elements = uint64_t{1} << 26;
 uint64_t elements_of_block(const push::block_map& push) {
     return uint64_t{std::min(push.block_rows, push.num_rows)} * std::min(push.block_keys, push.num_keys) *
            ceil_div(push.heads_of_map, push.heads_of_mask) * push.batches_of_map;
+}
+
+// The iterations of block_map.comp's loops in an invocation.
+uint64_t iterations_of_block(const push::block_map& push, uint32_t threads, uint32_t lanes) {
+    const uint64_t words = ceil_div(uint64_t{push.block_keys} << push.element_shift, 4) + 1;
+    const uint64_t of_mask =
+        1 + uint64_t{ceil_div(push.block_rows, threads / lanes)} * (1 + 5 * ceil_div(words, lanes));
+    return uint64_t{push.batches_of_map} * (2 + push.heads_of_map / push.heads_of_mask) * of_mask;
 }
 
 push::block_map make_push(const Problem& p) {
@@ -77,6 +86,10 @@ Result<Plan> make_block_map_plan(const DeviceCaps& caps, const Problem& p) {
     constants.threads = caps.threads_up_to(block_threads);
     const bool far = launch.push.row_stride > narrow_offset_bytes / 2 / (constants.threads / row_lanes);
     constants.lanes = far ? constants.threads : row_lanes;
+    // An invocation goes through the words of its rows, and the up to four elements of each.
+    const uint64_t steps = iterations_of_block(launch.push, constants.threads, constants.lanes);
+    if (const uint64_t most = longest_walk(caps, 1); steps > most)
+        return loops_too_long("problem.block_rows", steps, most);
     VKATTN_PATCH(launch, mask, Region::mask);
     VKATTN_PATCH(launch, block_map, Region::block_map);
     launch.reads = bit(Region::mask);

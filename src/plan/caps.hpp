@@ -52,6 +52,9 @@ struct DeviceCaps {
     DeviceType type = DeviceType::other;
     uint32_t driver_id = 0;    // VkDriverId; 0: not known
     uint32_t api_version = 0;  // as VK_MAKE_API_VERSION
+    // As mesa_version(), of Mesa's drivers; 0: not known, or another driver. It comes from VkDriverProperties'
+    // driverInfo, because the driverVersion of lavapipe is 1 whatever the version.
+    uint32_t mesa_version = 0;
     uint32_t subgroup_size = 1;
     uint32_t max_shared_bytes = 0;
     uint32_t max_invocations = 0;
@@ -101,6 +104,7 @@ constexpr uint32_t driver_nvk = 24;          // VK_DRIVER_ID_MESA_NVK
 constexpr uint32_t driver_radv = 3;          // VK_DRIVER_ID_MESA_RADV
 constexpr uint32_t driver_turnip = 18;       // VK_DRIVER_ID_MESA_TURNIP
 constexpr uint32_t driver_swiftshader = 10;  // VK_DRIVER_ID_GOOGLE_SWIFTSHADER
+constexpr uint32_t driver_lavapipe = 13;     // VK_DRIVER_ID_MESA_LLVMPIPE
 constexpr uint32_t driver_honeykrisp = 26;   // VK_DRIVER_ID_MESA_HONEYKRISP
 
 // DeviceCaps::simd_registers from vgprsPerSimd of VK_AMD_shader_core_properties. Mesa counts registers of 64
@@ -109,6 +113,13 @@ constexpr uint32_t driver_honeykrisp = 26;   // VK_DRIVER_ID_MESA_HONEYKRISP
 inline uint32_t simd_registers_of(uint32_t driver_id, uint32_t vgprs) {
     return driver_id == driver_radv ? 2 * vgprs : vgprs;
 }
+
+// A version of Mesa as a number that compares as versions do.
+constexpr uint32_t mesa_version(uint32_t major, uint32_t minor, uint32_t patch) {
+    return std::min(major, 1023u) << 22 | std::min(minor, 1023u) << 12 | std::min(patch, 4095u);
+}
+// The version in a text like "Mesa 22.3.6 (LLVM 15.0.6)", which Mesa's drivers have for driverInfo; 0 if there is none.
+uint32_t mesa_version_in(std::string_view driver_info);
 
 constexpr uint32_t version_1_2 = (1u << 22) | (2u << 12);
 

@@ -9,6 +9,7 @@
 #include "combine.hpp"
 #include "kernel_rows.hpp"
 #include "launch.hpp"
+#include "loops.hpp"
 
 namespace vkattn::core {
 namespace {
@@ -36,13 +37,18 @@ uint64_t busy_splits(const DeviceCaps& caps, const TileChoice& tiles, const Grid
                     all * tiles.tile_kv() / LEAST_KEYS_OF_SPLIT);
 }
 
+// The most tiles of keys that a workgroup may walk on a driver that ends loops early.
+uint64_t most_tiles(const DeviceCaps& caps, const Problem& p, const TileChoice& tiles) {
+    return tiles.matrix ? UINT64_MAX : longest_walk(caps, forward_iterations(tiles.numbers, p));
+}
+
 // Returns the tiles of keys in a split, if rows see the tiles from `first` to `end`; 0 if the keys are not split. No
 // split exceeds the limit of a dispatch.
 uint64_t choose_span(const DeviceCaps& caps, const Problem& p, const Options& options,
                      const TileChoice& tiles, uint64_t first, uint64_t end, uint64_t splits) {
     const TileChoice& n = tiles;
-    const uint64_t limit =
-        std::max<uint64_t>(1, dispatch_limit(caps, options) / flops_of(p, n.tile_q(), n.tile_kv()));
+    const uint64_t affordable = dispatch_limit(caps, options) / flops_of(p, n.tile_q(), n.tile_kv());
+    const uint64_t limit = std::max<uint64_t>(1, std::min(affordable, most_tiles(caps, p, tiles)));
     const uint64_t most = std::min(limit, max_span_tiles), all = end - first;
     // A row's keys must be cut at the same places whatever other rows and keys there are.
     if (options.batch_invariant)
@@ -208,6 +214,10 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     if (problem.empty_output()) return plan;
     const Grid grid = make_grid(caps, options, *tiles, plan);
     plan.num_splits = static_cast<uint32_t>(grid.splits);
+    const uint64_t tiles_of_keys =
+        grid.span_tiles != 0 ? std::min(grid.longest, grid.span_tiles) : grid.longest;
+    if (const uint64_t most = most_tiles(caps, problem, n); tiles_of_keys > most)
+        return loops_too_long("problem.seqlen_kv", tiles_of_keys, most);
     if (grid.span_tiles != 0)
         if (auto ok = reserve_parts(caps, options, grid, plan); !ok) return ok.failure();
     add_mask_classes(caps, options, *tiles, grid.query_tiles, plan);
@@ -215,8 +225,6 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
 
     const uint32_t pipeline = add_pipeline(plan, forward_pipeline(caps, *tiles, grid, plan));
     const uint32_t slices = constant_of(plan.pipelines[pipeline], "slices");
-    const uint64_t tiles_of_keys =
-        grid.span_tiles != 0 ? std::min(grid.longest, grid.span_tiles) : grid.longest;
     const uint64_t unit = flops_of(problem, n.tile_q(), tiles_of_keys * n.tile_kv());
     const std::array<uint64_t, 3> workgroups{grid.heads * slices, grid.query_tiles, grid.splits};
     if (workgroups[0] > uint64_t{1} << 32)

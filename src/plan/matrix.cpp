@@ -266,6 +266,7 @@ std::optional<Failure> why_no_matrices(const DeviceCaps& caps, const char* field
     if (caps.matrices.empty())
         return unsupported(field, "the device has no matrix unit, or it is not enabled");
     if (quirk_wrong_matrices(caps)) return unsupported(field, "this driver loads matrices wrong at 16 lanes");
+    if (quirk_loops_end_early(caps)) return unsupported(field, loops_end_early);
     if (!caps.full_subgroups)
         return unsupported(field,
                            "matrix kernels need the feature computeFullSubgroups, which is not enabled");

@@ -42,6 +42,19 @@ inline bool quirk_exp2_loses_nan(const DeviceCaps& caps) {
     return caps.driver_id == driver_swiftshader;
 }
 
+// lavapipe (driver 13, a CPU) of Mesa 22.3.6, which Debian 12 has: its compiler ends the loops of an invocation after
+// 65,535 iterations of all of them together (LP_MAX_TGSI_LOOP_ITERATIONS), so that long sequences come out wrong, and
+// nothing says so. Mesa 25.0.7 and 26.1 do not. Which version between them was the first is not known, so all before
+// 25.0 have the quirk. Walks are cut by the counts of loops.cpp, which has what was measured; what cannot be cut is
+// refused.
+// Remove when no Mesa before 25.0 is supported, and narrow it where driver/long-loops passes without it.
+inline bool quirk_loops_end_early(const DeviceCaps& caps) {
+    return caps.driver_id == driver_lavapipe && caps.type == DeviceType::cpu && caps.mesa_version != 0 &&
+           caps.mesa_version < mesa_version(25, 0, 0);
+}
+// Refusals for that reason begin with it.
+constexpr const char* loops_end_early = "this driver ends the loops of a shader after 65,535 iterations";
+
 // RADV and NVK (Mesa 26.1): SignedZeroInfNanPreserve keeps their compilers from folding sums that begin with 0. In the
 // rows kernel of 256 head dims NVK then takes 192 instead of 96 registers on Ampere, and RADV spills 42 on GFX11.5 and
 // GFX12 (tools/gate). Kernels test bits wherever a result depends on it, so they do without. Remove when the gate's
@@ -80,6 +93,9 @@ inline constexpr Quirk quirks[] = {
     {quirk_index_takes_time,
      "matrix kernels take the driver's number of a lane, not the index in the workgroup, in modules for "
      "GPUs"},
+    {quirk_loops_end_early,
+     "long loops are cut into several workgroups or dispatches, or refused, because this driver ends them "
+     "early"},
     {quirk_preserving_takes_registers,
      "modules do not ask for SignedZeroInfNanPreserve, which costs registers"},
     {quirk_preserving_takes_time, "modules do not ask for SignedZeroInfNanPreserve, which costs time"},

@@ -161,6 +161,7 @@ DeviceCaps query_caps(const InstanceFunctions& vk, VkPhysicalDevice device, uint
     caps.vendor_id = p.vendorID;
     caps.type = static_cast<DeviceType>(p.deviceType);
     caps.driver_id = driver.driverID;
+    caps.mesa_version = mesa_version_in(driver.driverInfo);
     caps.api_version = std::min(p.apiVersion, api_version);
     caps.subgroup_size = std::max(1u, subgroup.subgroupSize);
     caps.max_shared_bytes = l.maxComputeSharedMemorySize;
