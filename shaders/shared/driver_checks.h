@@ -14,11 +14,16 @@ using DriverAddress = uint64_t;
 struct DriverPush {
     DriverAddress from, to;      // a dispatch's own numbers, and its own results
     DriverAddress base, stride;  // driver_far: workgroup w has the place base + w * count * stride
-    uint32_t count;  // driver_workgroup, driver_barriers: rounds; driver_halves: halves an invocation
-    uint32_t slot;   // driver_far: the part of each place that this dispatch writes
+    uint32_t count;              // rounds; driver_halves: halves that an invocation writes
+    uint32_t slot;               // driver_far: the part of each place that this dispatch writes
 };
 
 #define DRIVER_THREADS 128  // the most that every device has
+
+// driver_loops: its invocations, and what each iteration does with a number.
+#define DRIVER_LOOP_THREADS 8
+#define DRIVER_LOOP_FACTOR 1664525u
+#define DRIVER_LOOP_SUMMAND 1013904223u
 
 // What an invocation writes: driver_workgroup, driver_shuffles, and for each word that it reads driver_denormals and
 // driver_exponents.

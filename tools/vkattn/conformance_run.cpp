@@ -15,6 +15,7 @@
 #include "conformance.hpp"
 #include "gpu/backward_run.hpp"
 #include "interruption.hpp"
+#include "plan/quirks.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools::conformance {
@@ -60,8 +61,10 @@ std::string refusal(VkattnContext* context, const Check& check) {
     if (named.status != VKATTN_OK) {
         if (check.random && named.status == VKATTN_INVALID_ARGUMENT)
             return std::string("no valid problem: ") + named.error.field;
-        // The planner has a kernel for every problem, unless one is named or products are to be rounded.
-        const bool may_refuse = c.kernel != "auto" || c.precision != VKATTN_PRECISION_STORAGE;
+        // The planner has a kernel for every problem, unless one is named, products are to be rounded, or loops would
+        // be longer than this driver lets them be.
+        const bool may_refuse = c.kernel != "auto" || c.precision != VKATTN_PRECISION_STORAGE ||
+                                std::string_view(named.error.message).starts_with(core::loops_end_early);
         return named.status == VKATTN_UNSUPPORTED && may_refuse ? named.error.message : "";
     }
     if (!check.forced) return "";

@@ -17,6 +17,7 @@ constexpr DriverCheck all_checks[] = {
     {"shared-arrays-sized-by-constants", try_shared_arrays},
     {"near-square-workgroups", try_workgroups},
     {"barriers-in-loops", try_barriers},
+    {"long-loops", try_long_loops},
     {"16-bit-stores-side-by-side", try_halves},
     {"atomic-stores-of-halves", try_packed_halves},
     {"subgroup-shuffles-of-vectors", try_shuffles},

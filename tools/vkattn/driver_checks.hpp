@@ -82,6 +82,7 @@ Trials try_shared_arrays(test::Device& device, const DriverFacts& facts);
 Trials try_matrices(test::Device& device, const DriverFacts& facts);
 Trials try_workgroups(test::Device& device, const DriverFacts& facts);
 Trials try_barriers(test::Device& device, const DriverFacts& facts);
+Trials try_long_loops(test::Device& device, const DriverFacts& facts);
 Trials try_halves(test::Device& device, const DriverFacts& facts);
 Trials try_packed_halves(test::Device& device, const DriverFacts& facts);
 Trials try_shuffles(test::Device& device, const DriverFacts& facts);

@@ -8,6 +8,7 @@
 #include "driver_checks.hpp"
 #include "gpu/storage.hpp"
 #include "plan/matrix.hpp"
+#include "plan/quirks.hpp"
 
 namespace vkattn::tools::conformance {
 namespace {
@@ -104,6 +105,20 @@ Words barrier_values(const Words& numbers, uint32_t rounds) {
         all.insert(all.end(), values.begin(), values.end());
     }
     return all;
+}
+
+// driver_loops.comp, on the host. What a round does is the same for all numbers: x becomes factor * x + summand.
+Words loop_values(const Words& numbers, uint32_t rounds) {
+    Words values(numbers.begin() + rounds, numbers.end());
+    for (uint32_t round = 0; round < rounds; round++) {
+        uint32_t factor = 1, summand = 0;
+        for (uint32_t i = 0; i < numbers[round]; i++) {
+            factor *= DRIVER_LOOP_FACTOR;
+            summand = summand * DRIVER_LOOP_FACTOR + DRIVER_LOOP_SUMMAND;
+        }
+        for (uint32_t& x : values) x = x * factor + summand + round;
+    }
+    return values;
 }
 
 // The words behind driver_halves.comp: every fifth half is as it was.
@@ -229,6 +244,30 @@ Trials try_barriers(test::Device&, const DriverFacts&) {
         };
         trials.all.push_back(std::move(t));
     }
+    return trials;
+}
+
+Trials try_long_loops(test::Device&, const DriverFacts& facts) {
+    // Kernels are planned by how this driver's loops end, so that they are right all the same.
+    for (const core::Quirk& quirk : core::quirks)
+        if (quirk.is_active == core::quirk_loops_end_early && quirk.is_active(facts.caps))
+            return {fmt::format("a workaround for this driver is active: {}", quirk.effect), {}, {}};
+    constexpr uint32_t rounds = 200, shortest = 800, longest = 1200;
+    Trial t;
+    t.frame = &code_driver_loops_f32;
+    t.module = "driver_loops_f32";
+    t.push.count = rounds;
+    t.result_words = DRIVER_LOOP_THREADS;
+    t.numbers = [](Random32& random) {
+        Words numbers = random_words(random, rounds + DRIVER_LOOP_THREADS);
+        for (uint32_t i = 0; i < rounds; i++) numbers[i] = shortest + numbers[i] % (longest - shortest + 1);
+        return numbers;
+    };
+    t.judge = [](const Words& numbers, std::span<const uint32_t> got) {
+        return difference(got, loop_values(numbers, rounds));
+    };
+    Trials trials;
+    trials.all.push_back(std::move(t));
     return trials;
 }
 
