@@ -16,7 +16,7 @@ Pass query_pass(const PassContext& c, const Plan& plan) {
     pass.longest = longest_loop(p, n.tile_q(), n.tile_kv(), pass.steps);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 *
                       (p.head_dim_qk + p.head_dim_v + ceil_div(p.head_dim_qk, n.q_slices));
-    pass.step_iterations = query_iterations(n, p);
+    pass.step_iterations = iterations_of(p, n.tile_kv(), true);
     pass.walked = "problem.seqlen_kv";
     const uint32_t kept_vec4 = POOL_V_STRIDE(p.head_dim_qk, n.lanes * n.q_slices);
     pass.kept_bytes = product(rows_of(p), uint64_t{16} * kept_vec4);
@@ -39,7 +39,7 @@ Pass key_value_pass(const PassContext& c, const Plan& plan) {
     const uint32_t summed =  // in a slice of dkey, which costs more than one of dvalue
         n.kv_slices == 1 ? dims : ceil_div(std::max(p.head_dim_qk, p.head_dim_v), n.kv_slices / 2);
     pass.step_flops = uint64_t{n.tile_q()} * n.tile_kv() * 2 * (dims + summed);
-    pass.step_iterations = key_value_iterations(n, p);
+    pass.step_iterations = iterations_of(p, n.tile_q(), true);
     pass.kept_bytes =
         product(uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv, uint64_t{16} * kept_kv_vec4(n, p));
     auto launch = tile_pass<kernels::backward_key_value>(c, plan, pass.steps);

@@ -187,11 +187,6 @@ Pass sinks_pass(const PassContext& c, const Plan& plan) {
     return pass;
 }
 
-// False if dbias needs no tile of scores: see store_dlse() of backward_mask.comp.
-static bool recomputes_tiles(const Problem& p) {
-    return p.mask_per_key || !reads_whole_mask(p);
-}
-
 // One workgroup sums over all that share a tile of the mask, so its loop cannot be cut.
 Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t tile_kv) {
     const Problem& p = plan.problem;
@@ -199,7 +194,7 @@ Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t
     Pass pass;
     const uint64_t query_tiles = ceil_div(p.seqlen_q, tile_q);
     pass.grid = {extents[0] * extents[1], extents[2] == 1 ? 1 : query_tiles, ceil_div(extents[3], tile_kv)};
-    const bool recomputes = recomputes_tiles(p);
+    const bool recomputes = p.mask_per_key || !reads_whole_mask(p);
     const uint64_t shared = (extents[0] == 1 ? p.batch : 1) * uint64_t{p.mask_group_size};
     const uint64_t seeing =  // rows that see no key count too if no tile is recomputed
         recomputes ? longest_loop(p, tile_kv, tile_q, query_tiles) : query_tiles;
@@ -213,8 +208,7 @@ Pass mask_work(const PassContext& c, const Plan& plan, uint32_t tile_q, uint32_t
 Pass mask_pass(const PassContext& c, const Plan& plan) {
     const TileNumbers& n = c.numbers();
     Pass pass = mask_work(c, plan, n.tile_q(), n.tile_kv());
-    const uint64_t of_rows = 2 * uint64_t{ceil_div(n.tile_q(), n.threads)};
-    pass.step_iterations = recomputes_tiles(plan.problem) ? mask_iterations(n, plan.problem) : of_rows;
+    pass.step_iterations = iterations_of(plan.problem, std::max(n.tile_q(), n.tile_kv()), true);
     auto launch = tile_pass<kernels::backward_mask>(c, plan, pass.steps);
     launch.reads |= bit(Region::lse);
     if (c.backward.dlse != 0) launch.reads |= bit(Region::dlse);

@@ -39,7 +39,7 @@ uint64_t busy_splits(const DeviceCaps& caps, const TileChoice& tiles, const Grid
 
 // The most tiles of keys that a workgroup may walk on a driver that ends loops early.
 uint64_t most_tiles(const DeviceCaps& caps, const Problem& p, const TileChoice& tiles) {
-    return tiles.matrix ? UINT64_MAX : longest_walk(caps, forward_iterations(tiles.numbers, p));
+    return tiles.matrix ? UINT64_MAX : longest_walk(caps, iterations_of(p, tiles.tile_kv(), false));
 }
 
 // Returns the tiles of keys in a split, if rows see the tiles from `first` to `end`; 0 if the keys are not split. No

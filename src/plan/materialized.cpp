@@ -84,7 +84,7 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
     if (!tiles) return tiles.failure();
     tiles->pack = false;
     const TileNumbers& n = tiles->numbers;
-    if (auto ok = check_baseline_loops(caps, n, problem, false); !ok) return ok.failure();
+    if (auto ok = check_baseline_loops(caps, problem, false); !ok) return ok.failure();
     Plan plan = begin_plan(problem, *tiles);
     if (problem.empty_output()) return plan;
 
