@@ -67,7 +67,7 @@ TEST_CASE("limit: where a driver ends loops early, no workgroup walks far, or th
     const Problem p = resolved(make_problem(d64, {1, 1, 1, 1, 200000}));
     CHECK_GT(planned(old, p, one).num_splits, 2);
     CHECK_EQ(planned(sound, p, one).num_splits, 1);
-    const Problem few = resolved(make_problem(d64, {1, 1, 1, 1, 1000}));
+    const Problem few = resolved(make_problem(d64, {1, 1, 1, 1, 500}));
     CHECK_EQ(core::describe(planned(old, few, one)), core::describe(planned(sound, few, one)));
 }
 
