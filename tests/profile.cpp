@@ -126,7 +126,9 @@ core::DeviceCaps parse_profile(std::string_view text, const std::string& file) {
     caps.api_version = values.version("api");
     // The first profiles had neither.
     if (values.has("driverID")) caps.driver_id = values.number<uint32_t>("driverID");
-    if (values.has("driver")) caps.mesa_version = core::mesa_version_in(values.quoted("driver"));
+    // The first profiles are of Mesa 26.1, and do not say so.
+    caps.mesa_version =
+        values.has("driver") ? core::mesa_version_in(values.quoted("driver")) : core::mesa_number(26, 1, 0);
     if (values.has("sms")) caps.multiprocessors = values.number<uint32_t>("sms");
     if (values.has("vgprs"))
         caps.simd_registers = core::simd_registers_of(caps.driver_id, values.number<uint32_t>("vgprs"));

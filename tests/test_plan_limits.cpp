@@ -61,7 +61,7 @@ TEST_CASE("limit: where a driver ends loops early, no workgroup walks far, or th
                 CHECK_LE(least_iterations(plan, 200000 / (plan.num_splits - 1)), 40000);
                 CHECK_LT(planned(sound, p, o).num_splits, plan.num_splits);
             }
-    // The same by hand, and what is short is as on other drivers.
+    // It is the same by hand, and what is short is as on other drivers.
     Options one;
     one.num_splits = 1;
     const Problem p = resolved(make_problem(d64, {1, 1, 1, 1, 200000}));
@@ -82,6 +82,13 @@ TEST_CASE(
         REQUIRE(plan);
         CHECK_EQ(flaw_of(old, p, b, *plan), "");
         CHECK_GT(plan->dispatches.size(), make_plan(sound, p, b, {})->dispatches.size());
+        // A step is a tile of keys or of queries.
+        const uint64_t rows = std::min(plan->tiles.tile_q, plan->tiles.tile_kv);
+        for (const core::Dispatch& d : plan->dispatches) {
+            if (d.cut.first_step == 0) continue;
+            CHECK_EQ(d.groups[2], 1);  // slices take turns
+            CHECK_LE(core::iterations_of(p, (d.cut.end_step - d.cut.first_step) * rows, true), 65535);
+        }
     }
     const auto refusal = [&](const auto& plan, const char* field) {
         REQUIRE_FALSE(plan);

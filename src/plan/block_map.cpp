@@ -25,11 +25,13 @@ uint64_t elements_of_block(const push::block_map& push) {
            ceil_div(push.heads_of_map, push.heads_of_mask) * push.batches_of_map;
 }
 
-// The iterations of block_map.comp's loops in an invocation.
+// Counts the iterations of block_map.comp's loops in an invocation.
 uint64_t iterations_of_block(const push::block_map& push, uint32_t threads, uint32_t lanes) {
-    const uint64_t words = ceil_div(uint64_t{push.block_keys} << push.element_shift, 4) + 1;
+    const uint64_t words =
+        ceil_div(uint64_t{std::min(push.block_keys, push.num_keys)} << push.element_shift, 4) + 1;
     const uint64_t of_mask =
-        1 + uint64_t{ceil_div(push.block_rows, threads / lanes)} * (1 + 5 * ceil_div(words, lanes));
+        1 + uint64_t{ceil_div(std::min(push.block_rows, push.num_rows), threads / lanes)} *
+                (1 + 5 * ceil_div(words, lanes));
     return uint64_t{push.batches_of_map} * (2 + push.heads_of_map / push.heads_of_mask) * of_mask;
 }
 

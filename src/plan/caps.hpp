@@ -52,7 +52,7 @@ struct DeviceCaps {
     DeviceType type = DeviceType::other;
     uint32_t driver_id = 0;    // VkDriverId; 0: not known
     uint32_t api_version = 0;  // as VK_MAKE_API_VERSION
-    // As mesa_version(), of Mesa's drivers; 0: not known, or another driver. It comes from VkDriverProperties'
+    // A mesa_number() for Mesa's drivers; 0: not known, or another driver. It comes from VkDriverProperties'
     // driverInfo, because the driverVersion of lavapipe is 1 whatever the version.
     uint32_t mesa_version = 0;
     uint32_t subgroup_size = 1;
@@ -115,7 +115,7 @@ inline uint32_t simd_registers_of(uint32_t driver_id, uint32_t vgprs) {
 }
 
 // A version of Mesa as a number that compares as versions do.
-constexpr uint32_t mesa_version(uint32_t major, uint32_t minor, uint32_t patch) {
+constexpr uint32_t mesa_number(uint32_t major, uint32_t minor, uint32_t patch) {
     return std::min(major, 1023u) << 22 | std::min(minor, 1023u) << 12 | std::min(patch, 4095u);
 }
 // The version in a text like "Mesa 22.3.6 (LLVM 15.0.6)", which Mesa's drivers have for driverInfo; 0 if there is none.

@@ -37,7 +37,7 @@ uint32_t mesa_version_in(std::string_view text) {
         if (at == end || *at != '.') break;
         at++;
     }
-    return mesa_version(numbers[0], numbers[1], numbers[2]);
+    return mesa_number(numbers[0], numbers[1], numbers[2]);
 }
 
 uint64_t longest_walk(const DeviceCaps& caps, uint64_t iterations_of_step) {
@@ -52,7 +52,8 @@ Failure loops_too_long(const char* field, uint64_t steps, uint64_t most) {
 }
 
 uint64_t iterations_of(const Problem& p, uint64_t rows, bool backward) {
-    const uint64_t of_blocks = p.block_map != 0 ? 24 : 0;
+    const uint64_t of_blocks =
+        p.block_map != 0 ? 24 + uint64_t{2} * p.group_size : 0;  // packed heads have maps each
     const uint64_t of_row = 8 + of_blocks + (uint64_t{p.head_dim_qk} + p.head_dim_v) / 4;
     return rows * of_row * (backward ? 2 : 1);
 }

@@ -1,5 +1,5 @@
-// Drivers that end loops early (quirk_loops_end_early): the planners of the portable kernels ask how far a workgroup may
-// walk there. They cut its walk, or refuse the problem by loops_too_long(). On other drivers there is no bound.
+// Drivers that end loops early (quirk_loops_end_early): the planners of the portable kernels ask how far a workgroup
+// may walk there. They cut its walk, or refuse the problem by loops_too_long(). On other drivers there is no bound.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace vkattn::core {
 
-// Returns the most steps of a workgroup's walk, if each takes so many iterations of an invocation's loops; 0 if one step
-// takes too many.
+// Returns the most steps of a workgroup's walk, if each takes so many iterations of an invocation's loops; 0 if one
+// step takes too many.
 uint64_t longest_walk(const DeviceCaps& caps, uint64_t iterations_of_step);
 
 // Says why a walk of more steps is refused: `field` is the argument that makes it too long.

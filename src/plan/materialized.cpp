@@ -84,9 +84,9 @@ Result<Plan> plan_materialized(const DeviceCaps& caps, const Problem& problem, c
     if (!tiles) return tiles.failure();
     tiles->pack = false;
     const TileNumbers& n = tiles->numbers;
-    if (auto ok = check_baseline_loops(caps, problem, false); !ok) return ok.failure();
     Plan plan = begin_plan(problem, *tiles);
     if (problem.empty_output()) return plan;
+    if (auto ok = check_baseline_loops(caps, problem, false); !ok) return ok.failure();
 
     const uint64_t matrix_bytes = matrix_bytes_of(problem);
     const uint64_t left = std::min(scratch_left(caps, options, plan), max_matrix_bytes);

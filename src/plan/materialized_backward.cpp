@@ -260,10 +260,10 @@ Result<Plan> plan_materialized_backward(const DeviceCaps& caps, const Problem& p
         return unsupported("options.kernel", "the baseline has no " + what);
     const Result<TileChoice> tiles = choose_backward_tiles(caps, problem, options);
     if (!tiles) return tiles.failure();
-    if (auto ok = check_baseline_loops(caps, problem, true); !ok) return ok.failure();
     Plan plan = begin_plan(problem, *tiles, false);
     plan.backward = backward;
     if (rows_of(problem) == 0 && !has_keys(problem)) return plan;
+    if (auto ok = check_baseline_loops(caps, problem, true); !ok) return ok.failure();
 
     const uint32_t tile = std::max(tiles->numbers.tile_q(), tiles->numbers.tile_kv());
     const Result<bool> far = has_far_rows(caps, problem, backward, tile, tile);

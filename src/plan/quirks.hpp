@@ -44,13 +44,13 @@ inline bool quirk_exp2_loses_nan(const DeviceCaps& caps) {
 
 // lavapipe (driver 13, a CPU) of Mesa 22.3.6, which Debian 12 has: its compiler ends the loops of an invocation after
 // 65,535 iterations of all of them together (LP_MAX_TGSI_LOOP_ITERATIONS), so that long sequences come out wrong, and
-// nothing says so. Mesa 25.0.7 and 26.1 do not. Which version between them was the first is not known, so all before
-// 25.0 have the quirk. Walks are cut by the counts of loops.cpp, which has what was measured; what cannot be cut is
-// refused.
-// Remove when no Mesa before 25.0 is supported, and narrow it where driver/long-loops passes without it.
+// nothing says so. Mesa 25.0.7 and 26.1 do not. Which version between 22.3.6 and 25.0.7 was the first is not known, so
+// all before 25.0.7 have the quirk. Walks are cut by the bounds of loops.cpp, which has what was measured; what cannot be
+// cut is refused, and so are kernels on matrix units. Remove when no Mesa before 25.0.7 is supported, and narrow it where
+// driver/long-loops passes with the quirk taken out.
 inline bool quirk_loops_end_early(const DeviceCaps& caps) {
-    return caps.driver_id == driver_lavapipe && caps.type == DeviceType::cpu && caps.mesa_version != 0 &&
-           caps.mesa_version < mesa_version(25, 0, 0);
+    return caps.driver_id == driver_lavapipe && caps.type == DeviceType::cpu &&
+           caps.mesa_version < mesa_number(25, 0, 7);
 }
 // Refusals for that reason begin with it.
 constexpr const char* loops_end_early = "this driver ends the loops of a shader after 65,535 iterations";
@@ -94,8 +94,8 @@ inline constexpr Quirk quirks[] = {
      "matrix kernels take the driver's number of a lane, not the index in the workgroup, in modules for "
      "GPUs"},
     {quirk_loops_end_early,
-     "long loops are cut into several workgroups or dispatches, or refused, because this driver ends them "
-     "early"},
+     "long loops are cut into several workgroups or dispatches, or refused, and no kernel on matrix units is "
+     "planned, because this driver ends loops early"},
     {quirk_preserving_takes_registers,
      "modules do not ask for SignedZeroInfNanPreserve, which costs registers"},
     {quirk_preserving_takes_time, "modules do not ask for SignedZeroInfNanPreserve, which costs time"},
