@@ -27,7 +27,13 @@ struct Line {
     std::string name;
     std::vector<Point> points;
     bool is_ceiling = false;
+    size_t colour = 0;
 };
+
+// Prints three digits, or all before the point.
+std::string short_text(double x) {
+    return x >= 1000 ? fmt::format("{:.0f}", x) : fmt::format("{:.3g}", x);
+}
 
 struct Axis {
     double least = std::numeric_limits<double>::infinity(), most = 0;
@@ -61,21 +67,23 @@ class Plot {
         for (double y = y_.least; y <= y_.most * 1.001; y *= 10)
             all += fmt::format(
                 "<line x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"var(--line)\"/>"
-                "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{:.4g}</text>\n",
-                margin_left, plot_width - margin_right, at_y(y), at_y(y), margin_left - 5, at_y(y) + 4, y);
+                "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n",
+                margin_left, plot_width - margin_right, at_y(y), at_y(y), margin_left - 5, at_y(y) + 4,
+                short_text(y));
         for (const double x : x_marks)
             if (x >= x_.least * 0.999 && x <= x_.most * 1.001)
-                all += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{:.4g}</text>\n",
-                                   at_x(x), plot_height - margin_bottom + 15, x);
+                all += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", at_x(x),
+                                   plot_height - margin_bottom + 15, short_text(x));
         all += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n",
                            plot_width - margin_right, plot_height - 4, x_name);
-        size_t colour = 0;
-        for (const Line& line : lines_) all += draw(line, line.is_ceiling ? "var(--soft)" : next(colour));
+        for (const Line& line : lines_) all += draw(line, colour_of(line));
         return all + "</svg>\n" + legend() + "</figure>\n";
     }
 
   private:
-    static const char* next(size_t& i) { return colours[i++ % std::size(colours)]; }
+    static const char* colour_of(const Line& line) {
+        return line.is_ceiling ? "var(--soft)" : colours[line.colour % std::size(colours)];
+    }
     double at_x(double x) const { return margin_left + (plot_width - margin_left - margin_right) * x_.at(x); }
     double at_y(double y) const {
         return plot_height - margin_bottom - (plot_height - margin_top - margin_bottom) * y_.at(y);
@@ -97,11 +105,9 @@ class Plot {
 
     std::string legend() const {
         std::string all = "<p class=\"legend\">";
-        size_t colour = 0;
         for (const Line& line : lines_)
-            all +=
-                fmt::format("<span><i style=\"background:{}\"></i>{}</span> ",
-                            line.is_ceiling ? "var(--soft)" : next(colour), conformance::escaped(line.name));
+            all += fmt::format("<span><i style=\"background:{}\"></i>{}</span> ", colour_of(line),
+                               conformance::escaped(line.name));
         return all + "</p>\n";
     }
 
@@ -183,7 +189,12 @@ std::vector<Line> lines_of_roofline(const std::vector<Json>& cases, const Json& 
     return all;
 }
 
-std::string table_of(const std::vector<Json>& cases) {
+// Lists cases by their names, and lengths as numbers.
+std::string table_of(std::vector<Json> cases) {
+    std::ranges::sort(cases, {}, [](const Json& r) {
+        const Named named = split(r["name"]);
+        return std::pair(named.line, named.length);
+    });
     std::string html =
         "<div "
         "class=\"wide\"><table><tr><th>case</th><th>ms</th><th>TFLOP/s</th><th>GB/s</th><th>kernel</th></"
@@ -196,9 +207,8 @@ std::string table_of(const std::vector<Json>& cases) {
                                 r.contains("wrong") ? "fail" : "soft", conformance::escaped(r[why]));
         else
             html += fmt::format(
-                "<td class=\"n\">{:.3g}</td><td class=\"n\">{:.3g}</td><td "
-                "class=\"n\">{:.3g}</td><td>{}</td></tr>\n",
-                r["ms"].get<double>(), r["tflops"].get<double>(), r["gbps"].get<double>(),
+                "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+                short_text(r["ms"]), short_text(r["tflops"]), short_text(r["gbps"]),
                 conformance::escaped(r["kernel"]));
     }
     return html + "</table></div>\n";
@@ -238,8 +248,12 @@ std::vector<Benched> read_benched(const char* option, const std::string& path) {
 }
 
 std::string bench_section(const std::vector<Benched>& all, const Json& ceilings) {
-    const std::vector<Line> by_length = lines_by_length(all),
-                            roofline = lines_of_roofline(all.front().cases, ceilings);
+    std::vector<Line> by_length = lines_by_length(all),
+                      roofline = lines_of_roofline(all.front().cases, ceilings);
+    std::map<std::string, size_t> colour_of;  // the same in both plots
+    for (std::vector<Line>* lines : {&by_length, &roofline})
+        for (Line& line : *lines)
+            line.colour = colour_of.try_emplace(line.name, colour_of.size()).first->second;
     std::string html = fmt::format("<p class=\"soft\">The device's ceilings, measured beside: {}.</p>\n",
                                    ceilings_text(ceilings));
     if (!by_length.empty()) html += Plot(by_length).svg("TFLOP/s by length", "rows", powers(2, 32));
