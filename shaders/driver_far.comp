@@ -1,8 +1,8 @@
 #version 460
 // Tries addresses that lie more than 4 GiB apart: workgroup w has the place base + w * count * stride, by the
 // arithmetic of the kernels (lib/address.glsl), in two words of 32 bits each. It writes out the address and what lies
-// there. Each invocation writes one of the dispatch's numbers into a slot behind that, too, and reads it again: volatile,
-// so that no compiler leaves the memory out.
+// there. Each invocation writes one of the dispatch's numbers into a slot behind that, too, and reads it again. It is
+// volatile, so that no compiler leaves the memory out.
 #extension GL_GOOGLE_include_directive : require
 #include "lib/extensions.glsl"
 #include "lib/address.glsl"

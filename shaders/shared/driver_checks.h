@@ -25,8 +25,8 @@ struct DriverPush {
 #define DRIVER_LOOP_FACTOR 1664525u
 #define DRIVER_LOOP_SUMMAND 1013904223u
 
-// What an invocation writes: driver_workgroup, driver_shuffles, and for each word that it reads driver_denormals and
-// driver_exponents.
+// The words that an invocation writes in driver_workgroup and driver_shuffles, and for each word that it reads in
+// driver_denormals and driver_exponents.
 #define DRIVER_WORKGROUP_WORDS 7
 #define DRIVER_SHUFFLE_HEAD 7
 #define DRIVER_SHUFFLE_STEPS 7  // masks of 1, 2 ... 64
@@ -35,19 +35,19 @@ struct DriverPush {
 #define DRIVER_DENORMAL_WORDS 5
 #define DRIVER_EXPONENT_WORDS 2
 
-// Specialization constants. Of driver_shared, from which the lengths of its arrays follow:
+// Specialization constants. The lengths of driver_shared's arrays follow from these:
 #define DRIVER_SPEC_ROWS 0
 #define DRIVER_SPEC_COLUMNS 1
-// Of driver_matrix: M x K times K x N in so many invocations.
+// driver_matrix multiplies M x K by K x N in so many invocations.
 #define DRIVER_SPEC_THREADS 0
 #define DRIVER_SPEC_SUBGROUP_SIZE 1
 #define DRIVER_SPEC_M 2
 #define DRIVER_SPEC_N 3
 #define DRIVER_SPEC_K 4
-// Of driver_workgroup:
+// The workgroup of driver_workgroup has these extents.
 #define DRIVER_SPEC_WIDTH 0
 #define DRIVER_SPEC_HEIGHT 1
-// Of driver_halves; 1: two workgroups share each word.
+// 1: two workgroups of driver_halves share each word.
 #define DRIVER_SPEC_SPLIT 0
 
 #ifdef __cplusplus

@@ -18,8 +18,8 @@ namespace vkattn::tools::conformance {
 enum class Level { smoke, standard, full };
 Level parse_level(const std::string& text);  // throws UsageError
 
-// What is done with a case: forward, backward, combine, or a promise about running (tests/gpu/behaviour.hpp). Or a
-// feature of the driver is tried, which takes no case.
+// Pass says what is done with a case: forward, backward, combine, or a promise about running (tests/gpu/behaviour.hpp).
+// Or a feature of the driver is tried, which takes no case.
 struct Pass {
     std::string name;  // the first word of --case
     bool backward = false;

@@ -84,7 +84,6 @@ Check check_of_driver(const Pass& pass) {
     Check check;
     check.pass = &pass;
     check.name = check.feature = driver_feature + pass.name.substr(std::string_view(driver_pass).size());
-    check.c.kernel = "driver";  // for tables: it runs no kernel of the library
     return check;
 }
 

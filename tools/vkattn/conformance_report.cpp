@@ -82,6 +82,7 @@ Json number_or_text(double x) {
 }
 
 std::string kernel_of(const Check& check, const Result& result) {
+    if (check.pass->is_of_driver) return "driver";  // it runs no kernel of the library
     return result.kernel.empty() ? check.c.kernel : result.kernel;
 }
 
@@ -133,7 +134,8 @@ size_t not_run(const DeviceRun& run) {
 }
 
 std::string text_of_interruption(const DeviceRun& run) {
-    if (not_run(run) == 0) return "there would have been more rounds";
+    if (not_run(run) == 0)
+        return run.rounds ? "there would have been more rounds" : "there would have been more problems";
     return fmt::format("{} of {} checks were not run", not_run(run), run.checks.size());
 }
 

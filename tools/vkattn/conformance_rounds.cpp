@@ -32,7 +32,7 @@ class Rounds {
         const auto [least, most] = std::ranges::minmax(times_);
         all_.rounds = least;
         all_.ends_in_round = most != least;
-        all_.interrupted = least == 0;  // later each check has a result, and the rounds say how often
+        all_.interrupted = least == 0 || stop_requested();
         all_.seconds = seconds;
         for (Result& result : all_.results)
             if (result.wrong_runs != 0)

@@ -55,7 +55,7 @@ std::string refusal(VkattnContext* context, const Check& check) {
     test::Case c = check.c;
     // A limit is raised if a workgroup costs more: that there is one matters here, not how low it is.
     if (c.max_dispatch_flops != 0) c.max_dispatch_flops = UINT64_MAX;
-    // Every device merges, and driver checks find out by themselves.
+    // Every device merges as many parts as cases have, and driver checks find out by themselves.
     if (check.pass->name == "combine" || check.pass->is_of_driver) return "";
     const Planned named = plan_of(context, c, check.pass->backward);
     if (named.status != VKATTN_OK) {

@@ -33,8 +33,6 @@ DriverFacts facts_of(const Runtime& runtime) {
     const auto vk = core::load_instance_functions(h.get_instance_proc_addr, h.instance);
     if (!vk) throw RuntimeError(vk.failure().message);
     DriverFacts facts{runtime.context()->caps};
-    // The runtime enables all of these that the device has.
-    facts.enabled = core::enabled_by(&core::Features(*vk, h.physical_device).chain());
     facts.subgroups.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES;
     VkPhysicalDeviceProperties2 properties{};
     properties.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;

@@ -28,10 +28,9 @@ struct Wrong {
     std::string got, expected;
 };
 
-// What a driver check may use of a device: what the runtime has enabled.
+// DriverFacts holds what trials ask of a device.
 struct DriverFacts {
     const core::DeviceCaps& caps;
-    core::Enabled enabled{};
     VkPhysicalDeviceSubgroupProperties subgroups{};
 };
 
@@ -60,9 +59,9 @@ struct DriverCheck {
 };
 std::span<const DriverCheck> driver_checks();
 
-// What lies in the results before a dispatch.
+// Results are filled with this word before a dispatch.
 constexpr uint32_t unwritten_word = 0xdeadbee1;
-// Trials that can run are in the same batch, each with a slot of its own.
+// So many dispatches are submitted together, each with a slot of its own.
 constexpr uint32_t driver_batch = 25;
 
 // Dispatches the trials in turn, and tells how many dispatches were wrong.
@@ -74,7 +73,7 @@ std::string text_of_float(uint32_t word);
 Words random_words(Random32& random, size_t count);
 // Returns the first word that differs.
 std::optional<Wrong> difference(std::span<const uint32_t> got, std::span<const uint32_t> expected);
-// Likewise of float32 numbers, where 0 and -0 are alike.
+// Does the same for float32 numbers, of which 0 and -0 are alike.
 std::optional<Wrong> difference_of_floats(std::span<const uint32_t> got, std::span<const float> expected);
 
 // Trials of each check: driver_trials.cpp and driver_trials_numbers.cpp.

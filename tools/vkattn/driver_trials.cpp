@@ -1,4 +1,4 @@
-// What the checks of a driver try with workgroups, shared memory, matrices and stores.
+// Trials of a driver's workgroups, shared memory, matrices and stores.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,7 +40,7 @@ Trial shared_trial(uint32_t rows, uint32_t columns) {
     return t;
 }
 
-// What place i of a workgroup must hold behind the rounds of driver_workgroup.comp.
+// Returns what the places of a workgroup must hold behind the rounds of driver_workgroup.comp.
 Words workgroup_values(Words values, uint32_t width, uint32_t rounds) {
     const auto places = static_cast<uint32_t>(values.size());
     for (uint32_t round = 0; round < rounds; round++) {

@@ -1,4 +1,4 @@
-// What the checks of a driver try with subgroups, arithmetic and addresses.
+// Trials of a driver's subgroups, arithmetic and addresses.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Trial number_trial(const core::Frame& frame, const char* module, uint32_t groups
 
 // ---- subgroups
 
-// Who is where, by what invocations have written of themselves.
+// Tells who is where, by what invocations have written of themselves.
 class Lanes {
   public:
     explicit Lanes(std::span<const uint32_t> got) : got_(got) {
@@ -65,7 +65,7 @@ uint32_t number_of(const Words& numbers, size_t invocation, size_t i) {
     return numbers[invocation * DRIVER_SHUFFLE_STEP + i];
 }
 
-// What ballot, any and broadcast must have given an invocation: words 3 to 5.
+// Returns what ballot, any and broadcast must have given an invocation: words 3 to 5.
 Words votes_of(const Words& numbers, const Lanes& lanes, uint32_t invocation) {
     uint32_t ballot = 0, any = 0;
     const std::vector<uint32_t> members = lanes.members(invocation);
@@ -133,7 +133,7 @@ float float_of_half(uint32_t bits) {
     return test::load(reinterpret_cast<const std::byte*>(&half), VKATTN_DTYPE_FLOAT16);
 }
 
-// What float16_bits() of shaders/lib/storage.glsl finds in the sum: the sum is rounded to nearest, ties to even.
+// Returns what float16_bits() of shaders/lib/storage.glsl finds in the sum, which is rounded to nearest, ties to even.
 uint32_t bits_of_small(uint32_t word) {
     const float small = std::bit_cast<float>((100 + word % 13) << 23 | word >> 9);
     return static_cast<uint32_t>(std::nearbyint(std::ldexp(static_cast<double>(small), 24)));
@@ -324,7 +324,7 @@ Trials try_far_addresses(test::Device& device, const DriverFacts&) {
     constexpr uint32_t steps = 64;  // the product of two numbers of the device exceeds 32 bits
     const uint64_t base = places->at(0).address(), distance = places->distance();
     if (distance % steps != 0)
-        return {fmt::format("memory at addresses that are multiples of {}", steps), {}, {}};
+        return {fmt::format("the distance of two places in memory is no multiple of {}", steps), {}, {}};
     Trial t = number_trial(code_driver_far_f32, "driver_far_f32", 2, 3);
     t.title = fmt::format("{} bytes apart", distance);
     t.push.base = base;
