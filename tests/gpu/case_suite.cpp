@@ -113,6 +113,17 @@ void run_share(int index, const std::vector<Case>& cases, const std::vector<int>
 
 }  // namespace
 
+Share share_named(const char* variable) {
+    const char* const text = std::getenv(variable);
+    Share share;
+    if (text == nullptr) return share;
+    const bool valid =
+        std::sscanf(text, "%zu/%zu", &share.i, &share.n) == 2 && share.i >= 1 && share.i <= share.n;
+    INFO(variable, "=", text, " is not I/N with I from 1 to N");
+    REQUIRE(valid);
+    return share;
+}
+
 std::vector<Report> run_cases(const std::vector<Case>& given, RunCase run, Features features) {
     Device::get();
     const bool may_use_matrices = run == run_case && features == Features::by_device;
@@ -134,6 +145,20 @@ std::vector<Report> run_cases(const std::vector<Case>& given, RunCase run, Featu
     return reports;
 }
 
+// Returns the cases of a section that are of the share VKATTN_TEST_CASES. A case's share follows from its text, so that
+// short sections are not always of the first one, and each share has as many of what takes long.
+static std::vector<Case> of_share(const std::vector<Case>& cases) {
+    const Share share = share_named("VKATTN_TEST_CASES");
+    std::vector<Case> own;
+    for (const Case& c : cases) {
+        uint32_t hash = 2166136261;  // FNV-1a
+        for (const char letter : c.text) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619;
+        if (share.has(hash)) own.push_back(c);
+    }
+    if (own.size() != cases.size()) skip("cases are of other shares (VKATTN_TEST_CASES)");
+    return own;
+}
+
 bool SectionSuite::add(const char* name) {
     names_.emplace_back(name);
     return true;
@@ -147,7 +172,7 @@ const std::vector<Section>& SectionSuite::sections() {
 void SectionSuite::run(const std::string& name, Features features) {
     const auto section = std::ranges::find(sections(), name, &Section::name);
     REQUIRE(section != sections_.end());
-    run_cases(section->cases, run_one_, features);
+    run_cases(of_share(section->cases), run_one_, features);
 }
 
 void SectionSuite::run_on_matrix_units(const std::string& name, VkattnDtype dtype) {

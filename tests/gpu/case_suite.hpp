@@ -35,6 +35,14 @@ using RunCase = Report (*)(Device& device, VkattnContext* context, const Case& c
 std::vector<Report> run_cases(const std::vector<Case>& cases, RunCase run = run_case,
                               Features features = Features::by_device);
 
+// The Ith of N shares of something.
+struct Share {
+    size_t i = 1, n = 1;
+    bool has(size_t item) const { return item % n == i - 1; }
+};
+// Returns the share I/N that an environment variable names, or everything without it.
+Share share_named(const char* variable);
+
 // The sections of a case file, each of which is a test case, so that they can be chosen by name.
 class SectionSuite {
   public:

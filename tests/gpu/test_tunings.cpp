@@ -52,28 +52,10 @@ std::string changes(std::string_view from, std::string_view to) {
     return fmt::format("{}", fmt::join(all, ", "));
 }
 
-// The Ith of N shares of something.
-struct Share {
-    size_t i = 1, n = 1;
-    bool has(size_t item) const { return item % n == i - 1; }
-};
-
-// Returns the share that VKATTN_TEST_ROWS names, or everything without that variable.
-Share share_of_rows() {
-    const char* const text = std::getenv("VKATTN_TEST_ROWS");
-    Share share;
-    if (text == nullptr) return share;
-    const bool valid =
-        std::sscanf(text, "%zu/%zu", &share.i, &share.n) == 2 && share.i >= 1 && share.i <= share.n;
-    INFO("VKATTN_TEST_ROWS=", text, " is not I/N with I from 1 to N");
-    REQUIRE(valid);
-    return share;
-}
-
 // Collects the cases of a table's rows and notes which rows this device cannot run, or leaves to another share.
 class Rows {
   public:
-    explicit Rows(bool backward) : backward_(backward), share_(share_of_rows()) {}
+    explicit Rows(bool backward) : backward_(backward), share_(share_named("VKATTN_TEST_ROWS")) {}
 
     // Returns true if the next row of the table is not run, and notes why: it is of another share, or of other devices.
     template <class Row>

@@ -33,7 +33,6 @@ full_gpu=(
 # Shares of the tests that full_gpu leaves out on lavapipe: NAME|DOCTEST PATTERN|shares.
 share_gpu=(
     "slow|$slow|3"
-    'cases|forward*cases*,backward*cases*|5'
     'dot products|16-bit*dot*products*|8'
     'pairs of features|every*two*features*|3'
 )
