@@ -81,7 +81,8 @@ Result<bool> add_combine(const DeviceCaps& caps, const Combine& c, PartStatistic
     const bool narrow = narrow_rows(c, std::max(8u, statistics.bytes()), rows, lanes * teams);
     if (!narrow && quirk_no_divergent_addresses(caps))
         return unsupported("", "rows lie 2^31 bytes apart, which this driver's compiler does not survive");
-    if (const uint64_t most = longest_walk(caps, 3 + ceil_div(c.head_dim_v, 4 * lanes)); c.num_parts > most)
+    if (const uint64_t most = longest_walk(caps, 3 + ceil_div(c.head_dim_v, uint64_t{4} * lanes));
+        c.num_parts > most)
         return loops_too_long(plan.combine ? "combine.num_parts" : "problem.seqlen_kv", c.num_parts, most);
     auto& constants = launch.constants;
     constants.threads = threads;
