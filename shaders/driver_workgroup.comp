@@ -1,7 +1,7 @@
 #version 460
 // Tries workgroups whose one or two dimensions are specialization constants: each place is one invocation's, and a
-// barrier holds back all of them. The numbers of subgroups must fit together where there is one dimension. The library's
-// kernels have no other, but near-square workgroups were said to fail on a driver.
+// barrier holds back all of them. The numbers of subgroups must fit together where there is one dimension. The
+// library's kernels have no other, but near-square workgroups were said to fail on a driver.
 //
 //   visits[place] += 1;  values[place] = the dispatch's number
 //   `count` times:  values[place] = 3 * values[a place further on] + place, between barriers

@@ -126,8 +126,8 @@ PAIR pair_of(float a, float b) {
 PAIR rounded_pair(float a, float b) { return pair_of_word(bfloat16_bits(a) | bfloat16_bits(b) << 16); }
 #endif
 
-// Converts numbers of any sign, and quiet NaN, to nearest; for bfloat16, ties go away from zero. NVIDIA 580 truncates to
-// bfloat16 whatever the module asks for: with an execution mode or a decoration RoundingModeRTE, in vectors, and in
+// Converts numbers of any sign, and quiet NaN, to nearest; for bfloat16, ties go away from zero. NVIDIA 580 truncates
+// to bfloat16 whatever the module asks for: with an execution mode or a decoration RoundingModeRTE, in vectors, and in
 // conversions of whole matrices. Half of the last place is added to the bits instead. For a positive NaN, as NVIDIA
 // makes it (0x7fffffff), the sum becomes negative, and the maximum keeps the NaN. H200, 580.159, backward of B*N = 16k,
 // N 4,096: 5.56 ms at D64 and 4.65 ms at D128; rounded by two fma of 65536 x and 65535 x, 5.99 and 4.92.

@@ -45,9 +45,9 @@ inline bool quirk_exp2_loses_nan(const DeviceCaps& caps) {
 // lavapipe (driver 13, a CPU) of Mesa 22.3.6, which Debian 12 has: its compiler ends the loops of an invocation after
 // 65,535 iterations of all of them together (LP_MAX_TGSI_LOOP_ITERATIONS), so that long sequences come out wrong, and
 // nothing says so. Mesa 25.0.7 and 26.1 do not. Which version between 22.3.6 and 25.0.7 was the first is not known, so
-// all before 25.0.7 have the quirk. Walks are cut by the bounds of loops.cpp, which has what was measured; what cannot be
-// cut is refused, and so are kernels on matrix units. Remove when no Mesa before 25.0.7 is supported, and narrow it where
-// driver/long-loops passes with the quirk taken out.
+// all before 25.0.7 have the quirk. Walks are cut by the bounds of loops.cpp, which has what was measured; what cannot
+// be cut is refused, and so are kernels on matrix units. Remove when no Mesa before 25.0.7 is supported, and narrow it
+// where driver/long-loops passes with the quirk taken out.
 inline bool quirk_loops_end_early(const DeviceCaps& caps) {
     return caps.driver_id == driver_lavapipe && caps.type == DeviceType::cpu &&
            caps.mesa_version < mesa_number(25, 0, 7);

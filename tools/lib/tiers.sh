@@ -4,9 +4,9 @@
 # optimisations (GALLIVM_PERF=nopt), with which tests/portable runs: lavapipe's suite took 1,903 s with them from an
 # empty shader cache, and 1,174 s without. The longest come first.
 #
-# The cases take most of the time of the whole suite: on lavapipe, with a process a test, 650 s of a core for the cases,
-# 90 s for pairs of features and 440 s for 16-bit dot products, of 1,600 s. In the full tier a share of their tests runs
-# on lavapipe, whose default width has matrices (share_gpu below); every day a share of the cases runs as `conformance
+# The cases take most of the time of the whole suite, and pairs of features and 16-bit dot products much of the rest. In
+# the full tier shares of all of them run on lavapipe, whose default width has matrices (share_gpu below, and gpu_cases
+# in tools/check); every day a share of the cases runs as `conformance
 # --level standard`. The full tier does the same on SwiftShader and on lavapipe at 128 and 512 bits, whose whole suites
 # would take 820 s, 1,300 s and 1,300 s. Of the rows of each tuning table an eighth runs; all of them took 429 s, and
 # 137 s for the matrix kernels. The commit chooses the shares.

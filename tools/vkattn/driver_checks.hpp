@@ -53,9 +53,10 @@ struct Trials {
     std::shared_ptr<void> memory;  // lives as long as the trials do
 };
 
+using TrialsOf = Trials(test::Device& device, const DriverFacts& facts);
 struct DriverCheck {
     const char* name;  // behind "driver/"
-    Trials (*trials)(test::Device& device, const DriverFacts& facts);
+    TrialsOf* trials;
 };
 std::span<const DriverCheck> driver_checks();
 
@@ -77,17 +78,7 @@ std::optional<Wrong> difference(std::span<const uint32_t> got, std::span<const u
 std::optional<Wrong> difference_of_floats(std::span<const uint32_t> got, std::span<const float> expected);
 
 // Trials of each check: driver_trials.cpp and driver_trials_numbers.cpp.
-Trials try_shared_arrays(test::Device& device, const DriverFacts& facts);
-Trials try_matrices(test::Device& device, const DriverFacts& facts);
-Trials try_workgroups(test::Device& device, const DriverFacts& facts);
-Trials try_barriers(test::Device& device, const DriverFacts& facts);
-Trials try_long_loops(test::Device& device, const DriverFacts& facts);
-Trials try_halves(test::Device& device, const DriverFacts& facts);
-Trials try_packed_halves(test::Device& device, const DriverFacts& facts);
-Trials try_shuffles(test::Device& device, const DriverFacts& facts);
-Trials try_denormals(test::Device& device, const DriverFacts& facts);
-Trials try_exponents(test::Device& device, const DriverFacts& facts);
-Trials try_far_addresses(test::Device& device, const DriverFacts& facts);
-Trials try_dot_products(test::Device& device, const DriverFacts& facts);
+TrialsOf try_shared_arrays, try_matrices, try_workgroups, try_barriers, try_long_loops, try_halves,
+    try_packed_halves, try_shuffles, try_denormals, try_exponents, try_far_addresses, try_dot_products;
 
 }  // namespace vkattn::tools::conformance

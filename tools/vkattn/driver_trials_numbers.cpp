@@ -266,6 +266,17 @@ std::optional<Wrong> judge_far(uint64_t base, uint64_t distance, const Words& th
     return {};
 }
 
+// Returns the trial of a kernel whose invocations read a word each.
+template <class Judge>
+Trials trials_of_numbers(const core::Frame& frame, const char* module, uint32_t words_of_lane,
+                         Words (*draw)(Random32& random, size_t count), Judge judge) {
+    constexpr uint32_t groups = 2;
+    Trial t = number_trial(frame, module, groups, words_of_lane);
+    t.numbers = [draw](Random32& random) { return draw(random, size_t{groups} * lanes_tried); };
+    t.judge = judge;
+    return {"", {std::move(t)}, {}};
+}
+
 }  // namespace
 
 Trials try_shuffles(test::Device&, const DriverFacts& facts) {
@@ -286,19 +297,13 @@ Trials try_shuffles(test::Device&, const DriverFacts& facts) {
 }
 
 Trials try_denormals(test::Device&, const DriverFacts&) {
-    constexpr uint32_t groups = 2;
-    Trial t = number_trial(code_driver_denormals_f32, "driver_denormals_f32", groups, DRIVER_DENORMAL_WORDS);
-    t.numbers = [](Random32& random) { return draw_denormals(random, size_t{groups} * lanes_tried); };
-    t.judge = judge_denormals;
-    return {"", {std::move(t)}, {}};
+    return trials_of_numbers(code_driver_denormals_f32, "driver_denormals_f32", DRIVER_DENORMAL_WORDS,
+                             draw_denormals, judge_denormals);
 }
 
 Trials try_exponents(test::Device&, const DriverFacts&) {
-    constexpr uint32_t groups = 2;
-    Trial t = number_trial(code_driver_exponents_f32, "driver_exponents_f32", groups, DRIVER_EXPONENT_WORDS);
-    t.numbers = [](Random32& random) { return draw_arguments(random, size_t{groups} * lanes_tried); };
-    t.judge = judge_exponents;
-    return {"", {std::move(t)}, {}};
+    return trials_of_numbers(code_driver_exponents_f32, "driver_exponents_f32", DRIVER_EXPONENT_WORDS,
+                             draw_arguments, judge_exponents);
 }
 
 Trials try_dot_products(test::Device&, const DriverFacts& facts) {
