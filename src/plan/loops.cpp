@@ -13,32 +13,13 @@
 //   dkey and dvalue, head dims 128, 8 keys, queries      800        831            80               144
 #include "loops.hpp"
 
-#include <array>
-#include <charconv>
+#include <algorithm>
 
 #include <fmt/format.h>
 
-#include "build.hpp"
 #include "quirks.hpp"
 
 namespace vkattn::core {
-
-uint32_t mesa_version_in(std::string_view text) {
-    constexpr std::string_view mark = "Mesa ";
-    const size_t found = text.find(mark);
-    if (found == text.npos) return 0;
-    std::array<uint32_t, 3> numbers{};
-    const char* at = text.data() + found + mark.size();
-    const char* const end = text.data() + text.size();
-    for (uint32_t& number : numbers) {
-        const auto read = std::from_chars(at, end, number);
-        if (read.ec != std::errc{}) break;
-        at = read.ptr;
-        if (at == end || *at != '.') break;
-        at++;
-    }
-    return mesa_number(numbers[0], numbers[1], numbers[2]);
-}
 
 uint64_t longest_walk(const DeviceCaps& caps, uint64_t iterations_of_step) {
     constexpr uint64_t most_iterations = 65535 / 2;  // the other half is for what is not a step
