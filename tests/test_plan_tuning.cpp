@@ -299,7 +299,7 @@ TEST_CASE("missing kernels: matrix units are not probed, nor without full subgro
     CHECK_EQ(unprobed.matrices.size(), h200.matrices.size());
 }
 
-TEST_CASE("missing CPU forms: a CPU runs the modules for GPUs, and the plan says so") {
+TEST_CASE("missing CPU forms: a CPU runs the modules for GPUs but for matrix units, and the plan says so") {
     const DeviceCaps& with = matrix_device("lavapipe");
     DeviceCaps without_forms = with;
     without_forms.missing_cpu_forms = without_forms.missing_matrix_cpu_forms = true;
@@ -319,11 +319,21 @@ TEST_CASE("missing CPU forms: a CPU runs the modules for GPUs, and the plan says
         const Problem problem = problem_of(options.kernel == "rows" ? 1 : 512, VKATTN_DTYPE_FLOAT16);
         const core::Backward backward = make_backward(problem);
         CHECK(is_rolled(make_plan(with, problem, options)));
-        CHECK_FALSE(is_rolled(make_plan(without_forms, problem, options)));
-        CHECK_EQ(is_rolled(make_plan(without_matrix, problem, options)), options.kernel != "matrix");
-        if (options.kernel != "rows") {
-            CHECK(is_rolled(make_plan(with, problem, backward, options)));
-            CHECK_FALSE(is_rolled(make_plan(without_forms, problem, backward, options)));
+        if (options.kernel != "rows") CHECK(is_rolled(make_plan(with, problem, backward, options)));
+        if (options.kernel == "matrix") {
+            constexpr const char* why = "this build has no form of it for CPUs (VKATTN_CPU_FORMS)";
+            for (const DeviceCaps& caps : {without_forms, without_matrix}) {
+                CHECK_EQ(message_of(make_plan(caps, problem, options)), why);
+                CHECK_EQ(message_of(make_plan(caps, problem, backward, options)), why);
+            }
+            DeviceCaps gpu = without_forms;
+            gpu.type = core::DeviceType::discrete;
+            CHECK_FALSE(is_rolled(make_plan(gpu, problem, options)));
+        } else {
+            CHECK_FALSE(is_rolled(make_plan(without_forms, problem, options)));
+            CHECK(is_rolled(make_plan(without_matrix, problem, options)));
+            if (options.kernel != "rows")
+                CHECK_FALSE(is_rolled(make_plan(without_forms, problem, backward, options)));
         }
         options.tuning = options.kernel == "matrix" ? "rolled=1" : "rolled=1,prefetch=0";
         CHECK(is_rolled(make_plan(with, problem, options)));

@@ -64,9 +64,15 @@ ExpectedGradients expect_gradients(const Case& c, const BackwardInputs& inputs) 
             oracle::naive_backward(p, q, k, v, dout, dlse, storage, operands_of(c)), storage};
 }
 
-bool Gradients::same_bits(const Gradients& other) const {
-    return equal_bits(query, other.query) && equal_bits(key, other.key) && equal_bits(value, other.value) &&
-           equal_bits(mask, other.mask) && equal_bits(sinks, other.sinks);
+std::string Gradients::difference(const Gradients& before) const {
+    const uint64_t elements[] = {mask.size()}, heads[] = {sinks.size()};
+    for (const std::string& of_one : {difference_of("dquery", extents[0], query, before.query),
+                                      difference_of("dkey", extents[1], key, before.key),
+                                      difference_of("dvalue", extents[2], value, before.value),
+                                      difference_of("dbias", elements, mask, before.mask),
+                                      difference_of("dsinks", heads, sinks, before.sinks)})
+        if (!of_one.empty()) return of_one;
+    return "";
 }
 
 Verdict judge(const Gradients& got, const ExpectedGradients& expected) {

@@ -29,7 +29,8 @@ struct Gradients {
     std::vector<float> query, key, value, mask,
         sinks;                             // dense; the last two are empty unless the case has them
     std::array<uint64_t, 4> extents[3]{};  // of the first three: batch, head, row, head dim
-    bool same_bits(const Gradients& other) const;
+    std::string difference(const Gradients& before) const;  // as of Outcome
+    bool same_bits(const Gradients& other) const { return difference(other).empty(); }
 };
 
 Verdict judge(const Gradients& got, const ExpectedGradients& expected);

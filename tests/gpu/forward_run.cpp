@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -89,8 +90,19 @@ Expected expect(const Case& c, const Inputs& inputs) {
     return expected;
 }
 
-bool Outcome::same_bits(const Outcome& other) const {
-    return equal_bits(out, other.out) && equal_bits(lse, other.lse);
+std::string difference_of(const char* name, std::span<const uint64_t> extents, const std::vector<float>& now,
+                          const std::vector<float>& before) {
+    if (now.size() != before.size())
+        return fmt::format("{} has {} elements, and {} before", name, now.size(), before.size());
+    for (size_t i = 0; i < now.size(); i++)
+        if (std::bit_cast<uint32_t>(now[i]) != std::bit_cast<uint32_t>(before[i]))
+            return fmt::format("{}{} = {}, and {} before", name, place_of(i, extents), now[i], before[i]);
+    return "";
+}
+
+std::string Outcome::difference(const Outcome& before) const {
+    const std::string of_out = difference_of("out", extents, out, before.out);
+    return !of_out.empty() ? of_out : difference_of("lse", std::span(extents).first<3>(), lse, before.lse);
 }
 
 void Verdict::add(const char* name, std::span<const uint64_t> extents, std::span<const float> got,

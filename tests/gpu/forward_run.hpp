@@ -26,7 +26,9 @@ oracle::StorageType operands_of(const Case& c);
 struct Outcome {
     std::vector<float> out, lse;
     std::array<uint64_t, 4> extents{};  // of out: batch, head, row, head dim
-    bool same_bits(const Outcome& other) const;
+    // The first element with other bits than `before` has, for a message; "" if there is none.
+    std::string difference(const Outcome& before) const;
+    bool same_bits(const Outcome& other) const { return difference(other).empty(); }
 };
 
 // A tensor and its error.
@@ -127,8 +129,9 @@ void run_at_places(Report& report, const Expectation& expected, const Run& run) 
         const std::string at = std::string("at the ") + name_of(place) + ": ";
         const auto [result, damage] = run(place);
         report.add(at, damage, judge(result, expected));
-        if (first && !first->same_bits(result))
-            report.failures.push_back(at + "other bits than at the start");
+        const std::string difference = first ? result.difference(*first) : "";
+        if (!difference.empty())
+            report.failures.push_back(at + "other bits than at the start: " + difference);
         first = result;
     }
 }
@@ -142,5 +145,8 @@ constexpr uint32_t second_poison = 0xffffffff;
 std::vector<double> as_double(const std::vector<float>& x);
 std::vector<double> dense(const Tensor& t);
 bool equal_bits(const std::vector<float>& a, const std::vector<float>& b);
+// The first element of a result with other bits than before, as in "out[0, 1] = 2, and 3 before"; "" if there is none.
+std::string difference_of(const char* name, std::span<const uint64_t> extents, const std::vector<float>& now,
+                          const std::vector<float>& before);
 
 }  // namespace vkattn::test
