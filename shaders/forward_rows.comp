@@ -65,7 +65,7 @@ const uint POOL_P = POOL_SCORES + THREADS * ROW_VECS;
 #define Q4 vec4
 #define q4_of(stored) query_floats(stored)
 #define K4 vec4
-#define k4_of(stored) key_value_floats(stored)
+#define k4_of(stored) key_floats(stored)
 #define ADD_QK(q, k, sum) sum += dot(q, k)
 #endif
 Q4 q[ROWS * QK_VECS];
@@ -84,28 +84,28 @@ void load_q(Work w) {
 }
 
 // This lane's part of STEP rows of K or V, as stored.
-const bool AHEAD = FETCHES_AHEAD && KEY_VALUE_BYTES == 2;
+const bool AHEAD = FETCHES_AHEAD && KEY_BYTES == 2 && VALUE_BYTES == 2;
 const uint STEP = !AHEAD && FETCHES_AHEAD ? (UNROLL % 2 == 0 ? UNROLL / 2 : UNROLL) : UNROLL;
 const uint AHEAD_VECS = QK_VECS > OUT_VECS ? QK_VECS : OUT_VECS;
 const uint AHEAD_SIZE = AHEAD ? STEP * AHEAD_VECS : 1;
 KEY_VALUE_STORED4 ahead[AHEAD_SIZE], now[AHEAD_SIZE];
 KEY_VALUE_STORED4 load_k(RowStart at, uint v) {
-    return load_key_value4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
+    return load_key4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
 }
 KEY_VALUE_STORED4 load_v(RowStart at, uint o) {
-    return load_key_value4(at, 4 * (o * LANES + lane), HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
+    return load_value4(at, 4 * (o * LANES + lane), HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
 }
 void fetch_k(Rows k, uint first_key) {
     if (!AHEAD) return;
     FOR_EACH(i, STEP)
         FOR_EACH(v, QK_VECS)
-            ahead[i * AHEAD_VECS + v] = load_k(row_start(k, first_key + i, KEY_VALUE_BYTES), v);
+            ahead[i * AHEAD_VECS + v] = load_k(row_start(k, first_key + i, KEY_BYTES), v);
 }
 void fetch_v(Rows v, uint first_key) {
     if (!AHEAD) return;
     FOR_EACH(i, STEP)
         FOR_EACH(o, OUT_VECS)
-            ahead[i * AHEAD_VECS + o] = load_v(row_start(v, first_key + i, KEY_VALUE_BYTES), o);
+            ahead[i * AHEAD_VECS + o] = load_v(row_start(v, first_key + i, VALUE_BYTES), o);
 }
 
 // This lane's part of q . k for the keys of its group, into the pool. K of the first ones is there; fetches V of the
@@ -117,7 +117,7 @@ void multiply_qk(Rows k, Rows v, uint first_key) {
         else fetch_v(v, first_key);
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint key = first + i;
-            const RowStart at = row_start(k, first_key + key, KEY_VALUE_BYTES);
+            const RowStart at = row_start(k, first_key + key, KEY_BYTES);
             vec4 part[ROW_VECS];
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++) part[x] = vec4(0);
             [[unroll]] for (uint v = 0; v < QK_VECS; v++) {
@@ -182,8 +182,8 @@ void softmax_group(Terms terms, uint first_key) {
 #ifdef DOT
 // Adds p . v of keys first + i and the next. A mask may hide a key that others around it see: see below.
 void add_pv_of_pair(Rows v, uint first_key, uint first, uint i) {
-    const RowStart a = row_start(v, first_key + first + i, KEY_VALUE_BYTES),
-                   b = row_start(v, first_key + first + i + 1, KEY_VALUE_BYTES);
+    const RowStart a = row_start(v, first_key + first + i, VALUE_BYTES),
+                   b = row_start(v, first_key + first + i + 1, VALUE_BYTES);
     uvec4 p[ROW_VECS];
     uint weights = 0;
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
@@ -213,7 +213,7 @@ void multiply_pv(Rows v, Rows next_k, uint first_key, uint next_key) {
 #else
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint key = first + i;
-            const RowStart at = row_start(v, first_key + key, KEY_VALUE_BYTES);
+            const RowStart at = row_start(v, first_key + key, VALUE_BYTES);
             // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
             vec4 p[ROW_VECS];
             bool unseen = HIDES_KEYS;
@@ -222,7 +222,7 @@ void multiply_pv(Rows v, Rows next_k, uint first_key, uint next_key) {
                 unseen = unseen && p[x] == vec4(0);
             }
             [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
-                vec4 x = key_value_floats(AHEAD ? now[i * AHEAD_VECS + o] : load_v(at, o));
+                vec4 x = value_floats(AHEAD ? now[i * AHEAD_VECS + o] : load_v(at, o));
                 if (unseen) x = vec4(0);
                 [[unroll]] for (uint r = 0; r < ROWS; r++)
                     acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), x, acc[r * OUT_VECS + o]);

@@ -50,6 +50,7 @@ bool overlaps_itself(const Extents& n, const VkattnStrides& s) {
 // Sets what is contiguous in `s`, the strides of a tensor that is shaped and stored like tensor `like` of the problem.
 Result<bool> resolve_strides(const Problem& p, int like, const char* field, bool output, VkattnStrides& s) {
     const Extents n = extents_of(p, like);
+    const Storage storage = p.storage_of(like);
     const uint32_t bytes = p.element_bytes_of(like), alignment = p.alignment_of(like);
     if (s.seq == VKATTN_CONTIGUOUS) s.seq = n.dim;
     if (s.head == VKATTN_CONTIGUOUS) s.head = n.seq * n.dim;
@@ -63,12 +64,15 @@ Result<bool> resolve_strides(const Problem& p, int like, const char* field, bool
     if (n.batch <= 1) s.batch = 0;
     if (n.head <= 1) s.head = 0;
     if (n.seq <= 1) s.seq = 0;
-    const uint64_t unit = alignment / bytes;
-    for (uint64_t stride : {s.batch, s.head, s.seq})
-        if (stride % unit != 0)
+    for (uint64_t stride : {s.batch, s.head, s.seq}) {
+        if (stride % storage.elements != 0)
+            return invalid(field, fmt::format("a stride of {} elements is not a multiple of a block's {}",
+                                              stride, storage.elements));
+        if (storage.bytes_of(stride) % alignment != 0)
             return invalid(field,
                            fmt::format("a stride of {} elements is not a multiple of alignment_bytes = {}",
                                        stride, alignment));
+    }
     if (output && n.batch * n.head * n.seq != 0 && overlaps_itself(n, s))
         return invalid(field, "is no nested layout: elements of the output could share an address");
     return true;
@@ -97,6 +101,48 @@ Result<bool> check_shape(const VkattnProblem& p) {
          {std::pair{"problem.head_dim_qk", p.head_dim_qk}, {"problem.head_dim_v", p.head_dim_v}})
         if (dim == 0 || dim > VKATTN_MAX_HEAD_DIM)
             return invalid(field, fmt::format("{} is not within 1 .. {}", dim, VKATTN_MAX_HEAD_DIM));
+    return true;
+}
+
+bool is_float(VkattnDtype dtype) {
+    return static_cast<unsigned>(dtype) <= VKATTN_DTYPE_BFLOAT16;
+}
+
+// Gives each operand its type.
+Result<bool> resolve_types(Problem& p) {
+    if (!is_float(p.dtype))
+        return invalid("problem.dtype",
+                       fmt::format("{} is not float32, float16 or bfloat16", static_cast<int>(p.dtype)));
+    p.element_bytes = bytes_of(p.dtype);
+    struct Operand {
+        const char* field;
+        VkattnDtype* dtype;
+        bool may_have_blocks;
+    };
+    const Operand operands[] = {{"problem.key_dtype", &p.key_dtype, true},
+                                {"problem.value_dtype", &p.value_dtype, true},
+                                {"problem.out_dtype", &p.out_dtype, false},
+                                {"problem.mask_dtype", &p.mask_dtype, false}};
+    for (const auto& [field, dtype, may_have_blocks] : operands) {
+        if (*dtype == VKATTN_DTYPE_SAME) *dtype = p.dtype;
+        const bool has_blocks = storage_of(*dtype).elements != 1;
+        if (is_float(*dtype) || (may_have_blocks && has_blocks)) continue;
+        return invalid(field, has_blocks ? fmt::format("{} is for key and value only", name_of(*dtype))
+                                         : fmt::format("{} is not a VkattnDtype", static_cast<int>(*dtype)));
+    }
+    if (p.mask != VKATTN_MASK_FLOAT) p.mask_dtype = p.dtype;  // nothing has it
+    return true;
+}
+
+// Rows of key and value consist of whole blocks.
+Result<bool> check_blocks(const VkattnProblem& p) {
+    const std::tuple<const char*, uint32_t, VkattnDtype> rows[] = {
+        {"problem.head_dim_qk", p.head_dim_qk, p.key_dtype},
+        {"problem.head_dim_v", p.head_dim_v, p.value_dtype}};
+    for (const auto& [field, dim, dtype] : rows)
+        if (dim % storage_of(dtype).elements != 0)
+            return invalid(field, fmt::format("{} is not a multiple of {}, a block of {}", dim,
+                                              storage_of(dtype).elements, name_of(dtype)));
     return true;
 }
 
@@ -226,8 +272,9 @@ Result<bool> resolve_mask(Problem& p) {
     return resolve_mask_strides(p);
 }
 
-void put_stride_bytes(std::array<uint64_t, 12>& to, size_t tensor, const VkattnStrides& s, uint64_t bytes) {
-    const uint64_t strides[] = {s.batch * bytes, s.head * bytes, s.seq * bytes};
+void put_stride_bytes(std::array<uint64_t, 12>& to, size_t tensor, const VkattnStrides& s,
+                      const Storage& storage) {
+    const uint64_t strides[] = {storage.bytes_of(s.batch), storage.bytes_of(s.head), storage.bytes_of(s.seq)};
     std::copy(std::begin(strides), std::end(strides), to.begin() + static_cast<ptrdiff_t>(3 * tensor));
 }
 
@@ -282,13 +329,55 @@ const char* name_of(VkattnDtype dtype) {
             return "float16";
         case VKATTN_DTYPE_BFLOAT16:
             return "bfloat16";
+        case VKATTN_DTYPE_Q8_0:
+            return "q8_0";
+        case VKATTN_DTYPE_Q4_0:
+            return "q4_0";
+        case VKATTN_DTYPE_Q4_1:
+            return "q4_1";
+        case VKATTN_DTYPE_Q5_0:
+            return "q5_0";
+        case VKATTN_DTYPE_Q5_1:
+            return "q5_1";
+        case VKATTN_DTYPE_IQ4_NL:
+            return "iq4_nl";
         default:
             return "unknown";
     }
 }
 
+Storage storage_of(VkattnDtype dtype) {
+    switch (dtype) {
+        case VKATTN_DTYPE_Q8_0:
+            return {32, 34};
+        case VKATTN_DTYPE_Q4_0:
+        case VKATTN_DTYPE_IQ4_NL:
+            return {32, 18};
+        case VKATTN_DTYPE_Q4_1:
+            return {32, 20};
+        case VKATTN_DTYPE_Q5_0:
+            return {32, 22};
+        case VKATTN_DTYPE_Q5_1:
+            return {32, 24};
+        default:
+            return {1, bytes_of(dtype)};
+    }
+}
+
 uint32_t bytes_of(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+}
+
+Storage Problem::storage_of(int tensor) const {
+    return core::storage_of(dtype_of(tensor));
+}
+
+uint32_t Problem::mask_element_bytes() const {
+    return mask == VKATTN_MASK_BOOL ? 1 : bytes_of(mask_dtype);
+}
+
+bool Problem::has_mixed_types() const {
+    return key_dtype != dtype || value_dtype != dtype || out_dtype != dtype || mask_dtype != dtype;
 }
 
 VkattnProblem default_problem() {
@@ -300,6 +389,7 @@ VkattnProblem default_problem() {
     p.window_left = p.window_right = -1;
     p.block_rows = p.block_keys = 128;
     p.block_map_batches = p.block_map_heads = 1;
+    p.key_dtype = p.value_dtype = p.out_dtype = p.mask_dtype = VKATTN_DTYPE_SAME;
     p.query_strides = p.key_strides = p.value_strides = p.out_strides =
         p.mask_strides = {VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
     return p;
@@ -338,14 +428,14 @@ bool Problem::narrow_strides() const {
 
 std::array<uint64_t, 12> Problem::stride_bytes() const {
     std::array<uint64_t, 12> all{};
-    for (size_t t = 0; t < 4; t++) put_stride_bytes(all, t, strides(int(t)), element_bytes_of(int(t)));
+    for (size_t t = 0; t < 4; t++) put_stride_bytes(all, t, strides(int(t)), storage_of(int(t)));
     return all;
 }
 
 std::array<uint64_t, 12> Backward::stride_bytes(const Problem& problem) const {
     std::array<uint64_t, 12> all{};
     for (size_t t = 0; t < 4; t++)
-        put_stride_bytes(all, t, strides(int(t)), problem.element_bytes_of(like(int(t))));
+        put_stride_bytes(all, t, strides(int(t)), problem.storage_of(like(int(t))));
     return all;
 }
 
@@ -363,8 +453,8 @@ bool Problem::narrow_rows(uint32_t tile_q, uint32_t tile_kv, bool packed) const 
                   of_query ? strides(t).head : 0))
             return false;
     }
-    return fits(element_bytes, queries, mask_strides.seq + seqlen_kv * uint64_t{mask != VKATTN_MASK_NONE},
-                heads, mask_strides.head);
+    return fits(mask == VKATTN_MASK_FLOAT ? bytes_of(mask_dtype) : element_bytes, queries,
+                mask_strides.seq + seqlen_kv * uint64_t{mask != VKATTN_MASK_NONE}, heads, mask_strides.head);
 }
 
 Problem::Keys Problem::visible_keys(uint64_t first_row, uint64_t last_row) const {
@@ -377,18 +467,19 @@ Problem::Keys Problem::visible_keys(uint64_t first_row, uint64_t last_row) const
 
 Result<Problem> resolve(const VkattnProblem& given) {
     Problem p{given};
-    if (static_cast<unsigned>(p.dtype) > VKATTN_DTYPE_BFLOAT16)
-        return invalid("problem.dtype", fmt::format("{} is not a VkattnDtype", static_cast<int>(p.dtype)));
-    p.element_bytes = bytes_of(p.dtype);
-    for (auto check : {check_shape, check_semantics})
+    if (auto ok = resolve_types(p); !ok) return ok.failure();
+    for (auto check : {check_shape, check_semantics, check_blocks})
         if (auto ok = check(p); !ok) return ok.failure();
     if (auto ok = resolve_mask(p); !ok) return ok.failure();
     if (auto ok = resolve_block_map(p); !ok) return ok.failure();
-    if (p.alignment_bytes == 0) p.alignment_bytes = p.element_bytes;
-    if ((p.alignment_bytes & (p.alignment_bytes - 1)) != 0 || p.alignment_bytes < p.element_bytes)
-        return invalid("problem.alignment_bytes",
-                       fmt::format("{} is not a power of two of at least one element ({})", p.alignment_bytes,
-                                   p.element_bytes));
+    uint32_t element = p.element_bytes;  // the smallest one
+    for (int t = 0; t < 4; t++)
+        if (is_float(p.dtype_of(t))) element = std::min(element, bytes_of(p.dtype_of(t)));
+    if (p.alignment_bytes == 0) p.alignment_bytes = element;
+    if ((p.alignment_bytes & (p.alignment_bytes - 1)) != 0 || p.alignment_bytes < element)
+        return invalid(
+            "problem.alignment_bytes",
+            fmt::format("{} is not a power of two of at least one element ({})", p.alignment_bytes, element));
     for (int t = 0; t < 4; t++)
         if (auto ok = resolve_strides(p, t); !ok) return ok.failure();
     if (std::isnan(p.softmax_scale)) p.softmax_scale = 1 / std::sqrt(static_cast<float>(p.head_dim_qk));
@@ -444,6 +535,7 @@ Result<Combine> resolve(const VkattnCombine& given) {
     const auto out = resolve(p);
     if (!out) return in_combine(out.failure());
     Problem parts = *out;
+    parts.dtype = c.parts_dtype;
     parts.element_bytes = c.parts_element_bytes;
     parts.alignment_bytes = std::max(c.alignment_bytes, c.parts_element_bytes);
     parts.query_strides = c.parts_strides;

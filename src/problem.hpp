@@ -10,6 +10,15 @@
 
 namespace vkattn::core {
 
+// How elements of a type are stored: `elements` of them in a block of `bytes` bytes. The others are blocks of one.
+struct Storage {
+    uint32_t elements = 1, bytes = 4;
+    // Of a number of elements that is a multiple of a block's.
+    constexpr uint64_t bytes_of(uint64_t count) const { return count / elements * bytes; }
+    // What addresses are at least multiples of.
+    constexpr uint32_t alignment() const { return elements == 1 ? bytes : 2; }
+};
+
 struct Problem : VkattnProblem {
     uint32_t element_bytes = 4;  // of the dtype; the functions at the end say how an operand is stored
     uint32_t group_size = 1;
@@ -44,10 +53,24 @@ struct Problem : VkattnProblem {
         const VkattnStrides* all[] = {&query_strides, &key_strides, &value_strides, &out_strides};
         return *all[tensor];
     }
-    uint32_t element_bytes_of(int /*tensor*/) const { return element_bytes; }
+    VkattnDtype dtype_of(int tensor) const {
+        const VkattnDtype all[] = {dtype, key_dtype, value_dtype, out_dtype};
+        return all[tensor];
+    }
+    Storage storage_of(int tensor) const;
+    // What an element takes at most.
+    uint32_t element_bytes_of(int tensor) const {
+        const Storage s = storage_of(tensor);
+        return (s.bytes + s.elements - 1) / s.elements;
+    }
+    // True if some operand is not of the problem's type.
+    bool has_mixed_types() const;
     // The bytes of which the tensor's address and its strides are multiples.
-    uint32_t alignment_of(int /*tensor*/) const { return alignment_bytes; }
-    uint32_t mask_element_bytes() const { return mask == VKATTN_MASK_BOOL ? 1 : element_bytes; }
+    uint32_t alignment_of(int tensor) const {
+        const Storage s = storage_of(tensor);
+        return s.elements == 1 && alignment_bytes > s.alignment() ? alignment_bytes : s.alignment();
+    }
+    uint32_t mask_element_bytes() const;
     uint32_t dbias_element_bytes() const { return element_bytes; }
     // Strides in bytes: batch, head, seq of query, of key, of value, of out.
     std::array<uint64_t, 12> stride_bytes() const;
@@ -91,7 +114,8 @@ VkattnOptions default_options();
 Result<Problem> resolve(const VkattnProblem& given);
 Result<Combine> resolve(const VkattnCombine& given);
 Result<Backward> resolve(const Problem& problem, const VkattnBackward& given);
-uint32_t bytes_of(VkattnDtype dtype);
+Storage storage_of(VkattnDtype dtype);
+uint32_t bytes_of(VkattnDtype dtype);  // of a type that is not stored in blocks
 const char* name_of(VkattnDtype dtype);
 
 }  // namespace vkattn::core

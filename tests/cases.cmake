@@ -9,7 +9,7 @@ foreach(pass forward backward combine behaviour pairwise errors)
 endforeach()
 
 add_library(vkattn_oracle STATIC "${cases_folder}/oracle/attention.cpp" "${cases_folder}/oracle/backward.cpp"
-  "${cases_folder}/oracle/internal.cpp")
+  "${cases_folder}/oracle/blocks.cpp" "${cases_folder}/oracle/internal.cpp")
 vkattn_unity(vkattn_oracle)
 target_include_directories(vkattn_oracle PUBLIC "${cases_folder}")
 target_link_libraries(vkattn_oracle PUBLIC Threads::Threads PRIVATE vkattn_warnings)

@@ -53,12 +53,15 @@ std::string compare(const Given& g, const std::vector<Expected>& expected) {
 // What forward and backward both read.
 std::vector<Expected> inputs_of(const Problem& p) {
     const bool queries = p.batch != 0 && p.seqlen_q != 0, keys = queries && p.seqlen_kv != 0;
-    const uint32_t element = bytes_of(p.dtype);
-    return {{Region::query, p.alignment_bytes, queries},
-            {Region::key, p.alignment_bytes, keys},
-            {Region::value, p.alignment_bytes, keys},
-            {Region::out, p.alignment_bytes, queries},
-            {Region::mask, p.mask == VKATTN_MASK_BOOL ? 1 : element,
+    const auto alignment = [&](Region region) {
+        const VkattnDtype dtype = dtype_of(p, region);
+        return has_blocks(dtype) ? 2 : std::max(p.alignment_bytes, bytes_of(dtype));
+    };
+    return {{Region::query, alignment(Region::query), queries},
+            {Region::key, alignment(Region::key), keys},
+            {Region::value, alignment(Region::value), keys},
+            {Region::out, alignment(Region::out), queries},
+            {Region::mask, p.mask == VKATTN_MASK_BOOL ? 1 : bytes_of(p.mask_dtype),
              p.mask != VKATTN_MASK_NONE && queries && p.key_limit != 0}};
 }
 

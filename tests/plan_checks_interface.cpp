@@ -17,14 +17,26 @@ using core::Problem;
 using core::Region;
 
 uint32_t type_constant(VkattnDtype dtype) {
-    return dtype == VKATTN_DTYPE_FLOAT16    ? TYPE_FLOAT16
-           : dtype == VKATTN_DTYPE_BFLOAT16 ? TYPE_BFLOAT16
-                                            : TYPE_FLOAT32;
-}
-
-// The type of the plan's tensors.
-VkattnDtype dtype_of(const Given& g) {
-    return g.combine != nullptr ? g.combine->dtype : g.p.dtype;
+    switch (dtype) {
+        case VKATTN_DTYPE_FLOAT16:
+            return TYPE_FLOAT16;
+        case VKATTN_DTYPE_BFLOAT16:
+            return TYPE_BFLOAT16;
+        case VKATTN_DTYPE_Q8_0:
+            return TYPE_Q8_0;
+        case VKATTN_DTYPE_Q4_0:
+            return TYPE_Q4_0;
+        case VKATTN_DTYPE_Q4_1:
+            return TYPE_Q4_1;
+        case VKATTN_DTYPE_Q5_0:
+            return TYPE_Q5_0;
+        case VKATTN_DTYPE_Q5_1:
+            return TYPE_Q5_1;
+        case VKATTN_DTYPE_IQ4_NL:
+            return TYPE_IQ4_NL;
+        default:
+            return TYPE_FLOAT32;
+    }
 }
 
 // Whether the kernel has a module of this part.
@@ -67,10 +79,13 @@ Values problem_constants(const Given& g, const Pipeline& pipeline) {
     const Problem& p = g.p;
     const uint32_t element = bytes_of(p.dtype),
                    wide = p.alignment_bytes >= 4 * element ? 4 * element : element;
+    const bool own = has_own_types(p);  // loads are of four elements or one, by each type
     const core::Patch *query = find_patch(pipeline, "query"), *value = find_patch(pipeline, "value");
     return {{"head_dim_qk", query != nullptr ? head_dim_of(p, query->region) : p.head_dim_qk},
             {"head_dim_v", value != nullptr ? head_dim_of(p, value->region) : p.head_dim_v},
-            {"load_bytes", on_matrices(pipeline) && p.alignment_bytes >= 16 ? 16 : wide},
+            {"load_bytes", own ? std::min(p.alignment_bytes, 16u)
+                           : on_matrices(pipeline) && p.alignment_bytes >= 16 ? 16
+                                                                              : wide},
             {"has_arguments", g.backward != nullptr || needs_arguments(p)},
             {"has_softcap", p.softcap > 0},
             {"mask_kind", p.mask == VKATTN_MASK_BOOL    ? MASK_BOOL
@@ -79,8 +94,11 @@ Values problem_constants(const Given& g, const Pipeline& pipeline) {
             {"slopes", slopes_kind(p)},
 #define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) {"has_" #name, asked},
 #include "interface/arrays.def"
-            {"out_type", type_constant(p.dtype)},
-            {"mask_type", type_constant(p.dtype)},
+            {"out_type", type_constant(p.out_dtype)},
+            {"mask_type", type_constant(p.mask_dtype)},
+            {"query_type", own ? type_constant(p.dtype) : TYPE_FLOAT32},
+            {"key_type", own ? type_constant(p.key_dtype) : TYPE_FLOAT32},
+            {"value_type", own ? type_constant(p.value_dtype) : TYPE_FLOAT32},
             {"has_dlse", g.backward != nullptr && g.backward->dlse != 0},
             {"tile_q", g.plan.tiles.tile_q},  // of the classes
             {"tile_kv", g.plan.tiles.tile_kv},
@@ -94,7 +112,7 @@ Values problem_constants(const Given& g, const Pipeline& pipeline) {
 // The largest power of two up to 16 that every row of the mask begins at a multiple of, in bytes; 0 without a mask.
 uint32_t unit_of_mask_rows(const Problem& p) {
     if (p.mask == VKATTN_MASK_NONE) return 0;
-    const uint64_t element = p.mask == VKATTN_MASK_BOOL ? 1 : bytes_of(p.dtype);
+    const uint64_t element = p.mask == VKATTN_MASK_BOOL ? 1 : bytes_of(p.mask_dtype);
     uint64_t unit = 16;
     for (const uint64_t stride : mask_strides(p))
         while (stride * element % unit != 0) unit /= 2;
@@ -268,11 +286,17 @@ std::string module_flaw(const Given& g, const Pipeline& pipeline) {
     if (auto flaw = kernel_flaw(pipeline); !flaw.empty()) return flaw;
     const char* const name = core::name_of(pipeline.module);
     if (*name == 0) return "a module that is not built";
-    const VkattnDtype dtype = dtype_of(g);
-    const bool half = dtype != VKATTN_DTYPE_FLOAT32, dot = needs(pipeline, core::NEED_DOT);
+    const bool mixed = pipeline.module.has(core::macros::MIXED);
+    if (mixed != (has_own_types(g.p) && g.combine == nullptr && kind_of(pipeline) == Kind::forward))
+        return fmt::format("{} where operands {} types of their own", name, mixed ? "have no" : "have");
+    const VkattnDtype dtype = g.combine != nullptr                 ? g.combine->dtype
+                              : kind_of(pipeline) == Kind::combine ? g.p.out_dtype
+                              : kind_of(pipeline) == Kind::classes ? dtype_of_mask(g.p)
+                                                                   : g.p.dtype;
+    const bool half = mixed || dtype != VKATTN_DTYPE_FLOAT32, dot = needs(pipeline, core::NEED_DOT);
     if (kind_of(pipeline) == Kind::dsinks || kind_of(pipeline) == Kind::links)
         return "";  // they read no tensor
-    if (core::storage_of(pipeline.module) != dtype)
+    if (!mixed && core::storage_of(pipeline.module) != dtype)
         return fmt::format("{} for {}", name, core::name_of(dtype));
     if (on_matrices(pipeline)) {
         if (!g.plan.kernel.starts_with("matrix") || g.caps.matrices.empty())
@@ -434,7 +458,7 @@ uint32_t num_steps(const Given& g, const Pipeline& pipeline) {
 std::vector<uint32_t> layout_words(const Given& g, const Pipeline& pipeline) {
     std::vector<uint32_t> words;
     for (const Region region : {Region::query, Region::key, Region::value, Region::out})
-        for (const uint64_t stride : stride_bytes(strides_of(g, region), g.p.dtype))
+        for (const uint64_t stride : stride_bytes(strides_of(g, region), dtype_of(g.p, region)))
             words.push_back(constant(pipeline, "has_arguments") != 0 ? 0 : static_cast<uint32_t>(stride));
     if (kind_of(pipeline) != Kind::forward) return words;
     if (const Parts parts = parts_of(g); parts.span != 0) {
@@ -508,9 +532,9 @@ std::string words_flaw(const Given& g, const Pipeline& pipeline) {
 namespace {
 
 // Whether `rows` rows of `stride`, and as many heads as share a tile, lie beyond 31-bit offsets in bytes.
-bool far_apart(const Problem& p, uint64_t rows, uint64_t stride, uint64_t heads, uint64_t head_stride,
+bool far_apart(uint64_t bytes, uint64_t rows, uint64_t stride, uint64_t heads, uint64_t head_stride,
                uint64_t inner) {
-    const uint64_t limit = (uint64_t{1} << 31) / p.element_bytes;
+    const uint64_t limit = (uint64_t{1} << 31) / bytes;
     if (rows > 1 && stride > limit) return true;
     if (heads > 1 && head_stride > limit) return true;
     return (rows - 1) * stride + (heads - 1) * head_stride + inner > limit;
@@ -524,15 +548,20 @@ bool far_tile(const Problem& p, const core::Backward* b, uint64_t tile_q, uint64
     const uint64_t all = (tile_q + 2 * (group - 1)) / group;
     const uint64_t queries = (slack != 0 ? all : std::min<uint64_t>(p.seqlen_q, all)) + slack,
                    keys = (slack != 0 ? tile_kv : std::min<uint64_t>(p.seqlen_kv, tile_kv)) + slack;
-    const auto far = [&](uint64_t rows, const VkattnStrides& s, uint64_t heads) {
-        return rows != 0 && far_apart(p, rows, s.seq, heads, s.head, slack != 0 ? VKATTN_MAX_HEAD_DIM : 1);
+    const auto far = [&](uint64_t rows, const VkattnStrides& s, uint64_t heads,
+                         Region region = Region::query) {
+        // What an element of a block takes at most.
+        const VkattnDtype dtype = dtype_of(p, region);
+        const uint64_t bytes = has_blocks(dtype) ? (bytes_of(dtype) + 31) / 32 : bytes_of(dtype);
+        return rows != 0 &&
+               far_apart(bytes, rows, s.seq, heads, s.head, slack != 0 ? VKATTN_MAX_HEAD_DIM : 1);
     };
     if (p.mask != VKATTN_MASK_NONE && queries != 0 &&
-        far_apart(p, queries, mask_strides(p)[2] + (slack != 0 ? p.seqlen_kv : 0), group, mask_strides(p)[1],
-                  mask_extents(p)[3]))
+        far_apart(bytes_of(dtype_of_mask(p)), queries, mask_strides(p)[2] + (slack != 0 ? p.seqlen_kv : 0),
+                  group, mask_strides(p)[1], mask_extents(p)[3]))
         return true;
-    if (far(queries, p.query_strides, group) || far(queries, p.out_strides, group) ||
-        far(keys, p.key_strides, 1) || far(keys, p.value_strides, 1))
+    if (far(queries, p.query_strides, group) || far(queries, p.out_strides, group, Region::out) ||
+        far(keys, p.key_strides, 1, Region::key) || far(keys, p.value_strides, 1, Region::value))
         return true;
     return b != nullptr && (far(queries, b->dout_strides, 1) || far(queries, b->dquery_strides, 1) ||
                             far(keys, b->dkey_strides, 1) || far(keys, b->dvalue_strides, 1));

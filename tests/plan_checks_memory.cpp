@@ -266,8 +266,8 @@ std::string strides_flaw(const Given& g, const Block& block, uint64_t at) {
         for (size_t t = 0; t < 4; t++) {
             const Patch* const patch = find_patch(*reader, places[t].first);
             const bool own = patch != nullptr && patch->region != Region::parts;
-            const auto wanted =
-                stride_bytes(strides_of(g, own ? patch->region : places[t].second), g.p.dtype);
+            const Region region = own ? patch->region : places[t].second;
+            const auto wanted = stride_bytes(strides_of(g, region), dtype_of(g.p, region));
             if (!std::equal(wanted.begin(), wanted.end(), block.stride + 3 * t))
                 return fmt::format("strides of {} for {}", places[t].first, name_of(*reader));
         }

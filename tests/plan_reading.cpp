@@ -230,7 +230,7 @@ core::Combine combine_of(const Given& g) {
     core::Combine c{};
     const Problem& p = g.p;
     const uint64_t head = uint64_t{p.seqlen_q} * p.head_dim_v;
-    c.dtype = p.dtype;
+    c.dtype = p.out_dtype;
     c.parts_dtype = VKATTN_DTYPE_FLOAT32;
     c.num_parts = static_cast<uint32_t>(parts_of(g).count);
     c.batch = p.batch;
@@ -241,8 +241,9 @@ core::Combine combine_of(const Given& g) {
     c.parts_strides = {p.num_heads_q * head, head, p.head_dim_v};
     c.out_strides = p.out_strides;
     // Rows of a part begin at multiples of 16 bytes only where they are whole vec4.
-    c.alignment_bytes = p.head_dim_v % 4 == 0 ? p.alignment_bytes : 4;
-    c.element_bytes = p.element_bytes;
+    const uint32_t element = bytes_of(p.out_dtype);
+    c.alignment_bytes = p.head_dim_v % 4 == 0 ? std::max(p.alignment_bytes, element) : 4;
+    c.element_bytes = element;
     return c;
 }
 
@@ -360,12 +361,48 @@ const Pipeline* follower_of(const core::Plan& plan, const Pipeline& links) {
 }
 
 uint32_t bytes_of(VkattnDtype dtype) {
-    return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+    switch (dtype) {
+        case VKATTN_DTYPE_FLOAT32:
+            return 4;
+        case VKATTN_DTYPE_Q8_0:
+            return 34;
+        case VKATTN_DTYPE_Q4_0:
+        case VKATTN_DTYPE_IQ4_NL:
+            return 18;
+        case VKATTN_DTYPE_Q4_1:
+            return 20;
+        case VKATTN_DTYPE_Q5_0:
+            return 22;
+        case VKATTN_DTYPE_Q5_1:
+            return 24;
+        default:
+            return 2;
+    }
+}
+
+bool has_blocks(VkattnDtype dtype) {
+    return dtype >= VKATTN_DTYPE_Q8_0;
+}
+
+VkattnDtype dtype_of(const Problem& p, Region region) {
+    if (region == Region::key) return p.key_dtype;
+    if (region == Region::value) return p.value_dtype;
+    return region == Region::out ? p.out_dtype : p.dtype;
+}
+
+VkattnDtype dtype_of_mask(const Problem& p) {
+    return p.mask == VKATTN_MASK_FLOAT ? p.mask_dtype : p.dtype;
+}
+
+bool has_own_types(const Problem& p) {
+    for (const VkattnDtype dtype : {p.key_dtype, p.value_dtype, p.out_dtype, dtype_of_mask(p)})
+        if (dtype != p.dtype) return true;
+    return false;
 }
 
 std::array<uint64_t, 3> stride_bytes(const VkattnStrides& s, VkattnDtype dtype) {
-    const uint64_t bytes = bytes_of(dtype);
-    return {s.batch * bytes, s.head * bytes, s.seq * bytes};
+    const uint64_t bytes = bytes_of(dtype), elements = has_blocks(dtype) ? 32 : 1;
+    return {s.batch / elements * bytes, s.head / elements * bytes, s.seq / elements * bytes};
 }
 
 const VkattnStrides& strides_of(const Given& g, Region region) {
@@ -395,7 +432,7 @@ uint32_t head_dim_of(const Problem& p, Region region) {
 
 bool needs_arguments(const Problem& p) {
     for (int t = 0; t < 4; t++)
-        for (const uint64_t stride : stride_bytes(p.strides(t), p.dtype))
+        for (const uint64_t stride : stride_bytes(p.strides(t), p.dtype_of(t)))
             if (stride > UINT32_MAX) return true;
     return p.mask != VKATTN_MASK_NONE ||
            std::ranges::any_of(core::optional_arrays(p), &core::OptionalArray::asked);

@@ -153,7 +153,8 @@ TEST_CASE("interfaces: a module's name says what it is of and what it needs") {
         CHECK_EQ(core::in_gpu_form(core::in_cpu_form(module)), core::in_gpu_form(module));
         const uint32_t needs = core::needs_of(module);
         const VkattnDtype storage = core::storage_of(module);
-        const bool matrix = core::info_of(module.kernel).on_matrices, half = storage != VKATTN_DTYPE_FLOAT32;
+        const bool matrix = core::info_of(module.kernel).on_matrices, mixed = has_part(module, "_mixed"),
+                   half = mixed || storage != VKATTN_DTYPE_FLOAT32;
         CHECK_EQ((needs & core::NEED_MATRIX) != 0, matrix);
         // The shape of the unit is also told to a kernel that finds its way in matrices which others have spilled.
         const bool shaped = matrix || find_field(module.kernel, "spill") != nullptr;
@@ -161,7 +162,8 @@ TEST_CASE("interfaces: a module's name says what it is of and what it needs") {
         CHECK_EQ((needs & core::NEED_16BIT_STORAGE) != 0, half && !matrix && !has_part(module, "_packed"));
         CHECK_EQ((needs & core::NEED_DOT) != 0, has_part(module, "_dot"));
         // The name says the storage type, or the one that it is rounded to.
-        const char* const type = storage == VKATTN_DTYPE_FLOAT32   ? "_f32"
+        const char* const type = mixed                             ? "_mixed"
+                                 : storage == VKATTN_DTYPE_FLOAT32 ? "_f32"
                                  : storage == VKATTN_DTYPE_FLOAT16 ? "_f16"
                                                                    : "_bf16";
         CHECK(has_part(module, type));

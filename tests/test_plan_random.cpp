@@ -53,7 +53,8 @@ void spoil(Random& random, VkattnProblem& p) {
                      p.head_dim_v, p.causal, p.window_left, p.window_right, p.align, p.query_offset,
                      p.kv_lengths, p.mask, p.mask_rank, extent, p.mask_strides, p.alignment_bytes,
                      p.block_map, p.block_rows, p.block_keys, p.block_map_heads, p.query_strides,
-                     p.key_strides, p.value_strides, p.out_strides);
+                     p.key_strides, p.value_strides, p.out_strides, p.key_dtype, p.value_dtype, p.out_dtype,
+                     p.mask_dtype);
 }
 
 void spoil(Random& random, VkattnBackward& b) {

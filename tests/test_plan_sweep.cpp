@@ -122,6 +122,21 @@ class Draws {
     std::mt19937_64 engine_{46};
 };
 
+// Gives operands types of their own: of any kind where a row is whole blocks, else float ones.
+void give_types(VkattnProblem& p, Draws& draws) {
+    constexpr VkattnStrides contiguous{VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+    const auto any = [&](bool may_have_blocks) {
+        const bool has_blocks = may_have_blocks && draws.one_in(2);
+        return static_cast<VkattnDtype>(has_blocks ? VKATTN_DTYPE_Q8_0 + draws.below(6) : draws.below(3));
+    };
+    p.key_dtype = any(p.head_dim_qk % 32 == 0);
+    p.value_dtype = any(p.head_dim_v % 32 == 0);
+    p.out_dtype = any(false);
+    p.mask_dtype = any(false);
+    p.alignment_bytes = 0;
+    p.key_strides = p.value_strides = p.out_strides = contiguous;
+}
+
 class Sweep {
   public:
     // Plans the problem's forward or its backward with the kernel that the options name.
@@ -132,7 +147,7 @@ class Sweep {
         if (backward && o.kernel == "rows_dot") o.kernel = "tiles_dot";
         if (backward && (o.num_splits > 1 || is_long(p, o))) return;
         if (is_heavy(p) && !draws.one_in(backward ? 64 : 16)) return;
-        if (!device.caps.matrices.empty() && p.dtype == f32)
+        if (!device.caps.matrices.empty() && p.dtype == f32 && !has_own_types(p))
             o.precision = draws.one_in(4) ? VKATTN_PRECISION_BFLOAT16 : VKATTN_PRECISION_FLOAT16;
         std::optional<Backward> b;
         if (backward) b = make_backward(p, draws.one_in(2));
@@ -243,6 +258,10 @@ TEST_CASE("sweep: every device, feature and shape") {
                     Options o = options_of(f);
                     o.kernel = sweep.draws.of(device.kernels);
                     if (o.kernel.ends_with("_dot") && f.dtype == f32) continue;
+                    if (!backward && sweep.draws.one_in(5)) {
+                        give_types(given, sweep.draws);
+                        o.kernel = "auto";
+                    }
                     // A step or a few of a backward's loop, so that it is cut.
                     if (backward && sweep.draws.one_in(5)) o.max_dispatch_flops = 100'000'000;
                     sweep.add(device, given, o, backward, fmt::format("{}, {}", f.name, name_of(layout)));

@@ -170,7 +170,7 @@ void visit_fields(P& p, const Visit& visit) {
         VISIT(key_limit), VISIT(mask_group_size), VISIT(mask_per_key), VISIT(slopes), VISIT(slopes_apply);
         VISIT(block_map), VISIT(block_rows), VISIT(block_keys), VISIT(block_map_batches),
             VISIT(block_map_heads);
-        VISIT(position);
+        VISIT(position), VISIT(key_dtype), VISIT(value_dtype), VISIT(out_dtype), VISIT(mask_dtype);
     }
 #undef VISIT
 }

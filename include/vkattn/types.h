@@ -39,6 +39,16 @@ typedef enum VkattnDtype {
     VKATTN_DTYPE_FLOAT32 = 0,
     VKATTN_DTYPE_FLOAT16 = 1,
     VKATTN_DTYPE_BFLOAT16 = 2,
+    /* Of key and value in a forward: blocks of 32 elements along head_dim, bit for bit as ggml stores them. A block has
+     * 34, 18, 20, 22, 24 and 18 bytes. head_dim and strides, which count elements, are multiples of 32, and addresses
+     * of 2 bytes. */
+    VKATTN_DTYPE_Q8_0 = 16,
+    VKATTN_DTYPE_Q4_0 = 17,
+    VKATTN_DTYPE_Q4_1 = 18,
+    VKATTN_DTYPE_Q5_0 = 19,
+    VKATTN_DTYPE_Q5_1 = 20,
+    VKATTN_DTYPE_IQ4_NL = 21,
+    VKATTN_DTYPE_SAME = 255, /* of an operand: problem.dtype */
     VKATTN_DTYPE_MAX_ENUM = 0x7fffffff
 } VkattnDtype;
 
@@ -55,7 +65,7 @@ typedef enum VkattnAlign {
 typedef enum VkattnMaskType {
     VKATTN_MASK_NONE = 0,
     VKATTN_MASK_BOOL = 1,  /* one byte each, nonzero = attend */
-    VKATTN_MASK_FLOAT = 2, /* problem.dtype, added to the scores; -inf hides */
+    VKATTN_MASK_FLOAT = 2, /* of problem.mask_dtype, added to the scores; -inf hides */
     VKATTN_MASK_MAX_ENUM = 0x7fffffff
 } VkattnMaskType;
 
@@ -113,7 +123,7 @@ typedef struct VkattnStrides {
  * value, or a gradient, of 1e30 and more then shows where its key weighs nothing. What no row sees changes no bit. */
 typedef struct VkattnProblem {
     size_t struct_size;
-    VkattnDtype dtype;     /* of query, key, value and out; default float32 */
+    VkattnDtype dtype;     /* of query and of what has no type of its own; default float32 */
     uint32_t batch;        /* default 1 */
     uint32_t num_heads_q;  /* default 1; a whole multiple of num_heads_kv */
     uint32_t num_heads_kv; /* default 1 */
@@ -143,7 +153,7 @@ typedef struct VkattnProblem {
     VkattnStrides out_strides;
     /* What every address, and every stride in bytes, of query, key, value and out is a multiple of; strides that are
      * never taken, because there is one batch, one head or one row, may be anything. A power of two; default 0 means
-     * one element. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
+     * one element. It does not bind block types, and a tensor of larger elements is aligned to these. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
     uint32_t alignment_bytes;
     /* How far apart neighbours of the mask lie, in elements of the mask; neighbours along the keys always lie 1
      * apart. Each stride defaults to VKATTN_CONTIGUOUS, the distance in a dense tensor of mask_extents. 0 broadcasts.
@@ -172,6 +182,13 @@ typedef struct VkattnProblem {
     uint32_t block_map_batches; /* default 1: one map for all batches; otherwise batch */
     uint32_t block_map_heads;   /* default 1; divides num_heads_q: query head h reads map head
                                  * h / (num_heads_q / block_map_heads) */
+    /* How operands are stored, each in a type of its own; default VKATTN_DTYPE_SAME. out and a float mask are float32,
+     * float16 or bfloat16. Where one of them is not of `dtype`, there is no backward, and kernels without matrix units
+     * and 16-bit dot products run, in float32. */
+    VkattnDtype key_dtype;
+    VkattnDtype value_dtype;
+    VkattnDtype out_dtype;
+    VkattnDtype mask_dtype;
 } VkattnProblem;
 
 /* The number of blocks that a sequence has: ceil(seqlen / size). */

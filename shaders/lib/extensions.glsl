@@ -4,7 +4,7 @@
 #extension GL_EXT_buffer_reference_uvec2 : require
 
 // Some operand is stored in 16 bits, so that the module has memory accesses of that size.
-#if defined(F16) || defined(BF16)
+#if defined(F16) || defined(BF16) || defined(MIXED)
 #define HAS_16BIT
 #endif
 #if defined(HAS_16BIT) && !defined(PACKED)

@@ -54,7 +54,7 @@
 
 #define V_ITEM KEY_VALUE_STORED4
 #define V_ITEM_OF(key, load) load(key)
-#define v_line4(item) key_value_floats(item)
+#define v_line4(item) value_floats(item)
 #define ZERO_ROWS_OF(item, first, is_zero) \
     if (is_zero(first)) item = KEY_VALUE_STORED4(0);
 #endif

@@ -3,25 +3,63 @@
 //   query      query, dquery, dout   the type that the module was compiled for
 //   key_value  key, value, dkey, dvalue   likewise
 //   out        the constant OUT_TYPE where the module has 16-bit types, else float32
-// and the mask (lib/mask.glsl), whose type is MASK_TYPE in the same way. Registers hold elements of query, key and
+// With the macro MIXED, which forward kernels have, constants say how query, key and value are stored. And there is
+// the mask (lib/mask.glsl), whose type is MASK_TYPE in the same way. Registers hold elements of query, key and
 // value as they are stored (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an
 // invocation would wait for loads that it issues ahead (f16 at D128 on an H200: 32.3 instead of 39.1 TFLOP/s).
 #include "lib/storage.glsl"
 
-#ifdef F16
+#ifdef MIXED
+#define QUERY_TYPE STORED_QUERY_TYPE
+#define KEY_TYPE STORED_KEY_TYPE
+#define VALUE_TYPE STORED_VALUE_TYPE
+#elif defined(F16)
 #define QUERY_TYPE TYPE_FLOAT16
 #elif defined(BF16)
 #define QUERY_TYPE TYPE_BFLOAT16
 #else
 #define QUERY_TYPE TYPE_FLOAT32
 #endif
+#ifndef MIXED
 #define KEY_VALUE_TYPE QUERY_TYPE
+#define KEY_TYPE QUERY_TYPE
+#define VALUE_TYPE QUERY_TYPE
+#endif
 
+// Bytes of an element or, of blocks, of the numbers that they consist of: the unit of RowStart::at.
 #define BYTES_OF(type) ((type) == TYPE_FLOAT32 ? 4 : 2)
-const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_VALUE_BYTES = BYTES_OF(KEY_VALUE_TYPE);
+const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_BYTES = BYTES_OF(KEY_TYPE), VALUE_BYTES = BYTES_OF(VALUE_TYPE);
 
 // load_NAME4, NAME_floats and store_NAME4 of each operand. Where the type is the module's they are macros, so that
 // calls are not nested too deep (kernels.def).
+#ifdef MIXED
+#include "lib/quantised.glsl"
+#define BITS_OF_FOUR(row, at) floatBitsToUint(load_four_float32(row, at))
+#define BITS_OF_ONE(row, at) floatBitsToUint(load_one_float32(row, at))
+#define FOUR_16BIT(row, at) uvec4(load_four_16bit(row, at), 0, 0)
+#define PACKED4(a, b, c, d) uvec4(packed4(a, b, c, d), 0, 0)
+uvec4 load_any4(uint type, RowStart row, uint d, uint extent, bool inside) {
+    if (type >= TYPE_Q8_0) return uvec4(load4_quantised(type, row, d, extent), 0, 0);
+    if (type == TYPE_FLOAT32) {
+        LOAD4(uvec4, 4, BITS_OF_FOUR, BITS_OF_ONE, uvec4)
+    }
+    LOAD4(uvec4, 2, FOUR_16BIT, load_one_16bit, PACKED4)
+}
+vec4 floats_of_any(uint type, uvec4 stored) {
+    if (type == TYPE_FLOAT32) return uintBitsToFloat(stored);
+    if (type >= TYPE_Q8_0) return floats_of_quantised(type, stored.xy);
+    return floats_of(type, stored.xy);
+}
+#define QUERY_STORED4 uvec4
+#define load_query4(row, d, extent, inside) load_any4(QUERY_TYPE, row, d, extent, inside)
+#define query_floats(x) floats_of_any(QUERY_TYPE, x)
+#define KEY_VALUE_STORED4 uvec4
+#define load_key4(row, d, extent, inside) load_any4(KEY_TYPE, row, d, extent, inside)
+#define key_floats(x) floats_of_any(KEY_TYPE, x)
+#define load_value4(row, d, extent, inside) load_any4(VALUE_TYPE, row, d, extent, inside)
+#define value_floats(x) floats_of_any(VALUE_TYPE, x)
+#else
+const uint KEY_VALUE_BYTES = KEY_BYTES;
 #if QUERY_TYPE == TYPE_FLOAT32
 #define QUERY_STORED4 vec4
 #define load_query4 load4_float32
@@ -44,6 +82,11 @@ const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_VALUE_BYTES = BYTES_OF(KEY_VA
 #define load_key_value4 load4_16bit
 #define key_value_floats(x) floats_of(KEY_VALUE_TYPE, x)
 #define store_key_value4(row, d, extent, x) store4_16bit(row, d, extent, KEY_VALUE_TYPE, x)
+#endif
+#define load_key4 load_key_value4
+#define key_floats key_value_floats
+#define load_value4 load_key_value4
+#define value_floats key_value_floats
 #endif
 
 #ifdef HAS_16BIT
@@ -70,10 +113,18 @@ const float LARGEST_OUT = 3.4e38;  // no out of 32 bits is held to it
 #endif
 const uint OUT_BYTES = BYTES_OF(STORED_OUT_TYPE);
 
-// Loads from rows of query and key_value that are staged in one list, whichever operand an item is of: from row `row`
-// of the Rows t. While both have one type there is one load for both, because a choice between two costs 4 %
-// (lib/constants.glsl), and of_key_value is not looked at.
+// Loads from rows of query and key that are staged in one list, whichever operand an item is of: from row `row` of the
+// Rows t. Where both have one type there is one load for both, because a choice between two costs 4 %
+// (lib/constants.glsl), and of_key is not looked at.
 #define STAGED4 QUERY_STORED4
-#define load_staged4(of_key_value, t, row, d, extent, inside) \
-    load_query4(row_start(t, row, QUERY_BYTES), d, extent, inside)
-#define staged_floats(of_key_value, x) query_floats(x)
+#ifdef MIXED
+#define STAGED_BYTES(of_key) ((of_key) ? KEY_BYTES : QUERY_BYTES)
+#define load_found4(of_key, at, d, extent, inside) load_any4((of_key) ? KEY_TYPE : QUERY_TYPE, at, d, extent, inside)
+#define staged_floats(of_key, x) floats_of_any((of_key) ? KEY_TYPE : QUERY_TYPE, x)
+#else
+#define STAGED_BYTES(of_key) QUERY_BYTES
+#define load_found4(of_key, at, d, extent, inside) load_query4(at, d, extent, inside)
+#define staged_floats(of_key, x) query_floats(x)
+#endif
+#define load_staged4(of_key, t, row, d, extent, inside) \
+    load_found4(of_key, row_start(t, row, STAGED_BYTES(of_key)), d, extent, inside)

@@ -46,27 +46,27 @@ const uint POOL_V = LINES_OF(P_KEYS) * Q_STRIDE;      //         V, lines of V_K
 #include "lib/rows.glsl"
 #include "lib/lines.glsl"
 
-// A 4 x 4 block, as stored: elements d .. d+3 of rows row .. row+3 of key_value, or of query.
+// A 4 x 4 block, as stored: elements d .. d+3 of rows row .. row+3 of key, or of query.
 struct Block {
     STAGED4 row[4];
 };
 
-Block load_block(bool of_key_value, Rows t, uint row, uint d, uint extent, bool inside) {
+Block load_block(bool of_key, Rows t, uint row, uint d, uint extent, bool inside) {
     Block block;
-    FOR_EACH(i, 4) block.row[i] = load_staged4(of_key_value, t, row + i, d, extent, inside);
+    FOR_EACH(i, 4) block.row[i] = load_staged4(of_key, t, row + i, d, extent, inside);
     return block;
 }
 
 #ifdef DOT
-void store_block(bool of_key_value, uint at, uint stride, Block block) {
+void store_block(bool of_key, uint at, uint stride, Block block) {
     [[unroll]] for (uint i = 0; i < 2; i++)
         pool[at + i * stride] =
             stored_line4(uvec4(block.row[0][i], block.row[1][i], block.row[2][i], block.row[3][i]));
 }
 #else
-void store_block(bool of_key_value, uint at, uint stride, Block block) {
+void store_block(bool of_key, uint at, uint stride, Block block) {
     mat4 rows;
-    [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = staged_floats(of_key_value, block.row[i]);
+    [[unroll]] for (uint i = 0; i < 4; i++) rows[i] = staged_floats(of_key, block.row[i]);
     const mat4 columns = transpose(rows);
     [[unroll]] for (uint i = 0; i < 4; i++) pool[at + i * stride] = columns[i];
 }
@@ -110,7 +110,7 @@ void find_blocks(Rows q, Rows k) {
         Rows rows = q;
         if (of_k) rows = k;
         const uint index = of_k ? e - K_FIRST : e, row = rows.first + index / CHUNK_VECS * 4;
-        [[unroll]] for (uint i = 0; i < 4; i++) found_rows[4 * t + i] = row_start(rows, row + i, QUERY_BYTES);
+        [[unroll]] for (uint i = 0; i < 4; i++) found_rows[4 * t + i] = row_start(rows, row + i, STAGED_BYTES(of_k));
         found_dims[t] = index % CHUNK_VECS * 4;
         found_places[t] = place_of_block(of_k, index);
     }
@@ -121,7 +121,7 @@ void store_found_block(uint t, uint chunk, uint extent) {
     const uint d = chunk * CHUNK + found_dims[t];
     Block block;
     [[unroll]] for (uint i = 0; i < 4; i++)
-        block.row[i] = load_query4(found_rows[4 * t + i], d, extent, extent % CHUNK == 0);
+        block.row[i] = load_found4(of_k, found_rows[4 * t + i], d, extent, extent % CHUNK == 0);
     store_block(of_k, found_places[t], stride_of_block(of_k), block);
 }
 #else
@@ -148,7 +148,7 @@ V_ITEM load_v_item(Rows v, uint first_slot, uint e) {
     const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
     const bool inside = OUT_DIM % (4 * LANES * SLICES) == 0;
 #define LOAD_V(row) \
-    load_key_value4(row_start(v, row, KEY_VALUE_BYTES), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside)
+    load_value4(row_start(v, row, VALUE_BYTES), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside)
     return V_ITEM_OF(row, LOAD_V);
 }
 

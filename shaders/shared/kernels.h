@@ -93,6 +93,13 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 #define TYPE_FLOAT32 0
 #define TYPE_FLOAT16 1
 #define TYPE_BFLOAT16 2
+// Of key and value only: ggml's blocks of 32 elements (lib/quantised.glsl).
+#define TYPE_Q8_0 16
+#define TYPE_Q4_0 17
+#define TYPE_Q4_1 18
+#define TYPE_Q5_0 19
+#define TYPE_Q5_1 20
+#define TYPE_IQ4_NL 21
 
 // Who finds dquery of a tile, and for which tiles backward_matrix_query.comp does it.
 #define TILE_SPILLED 0    // backward_matrix_spilled.comp, from the dS that was spilled

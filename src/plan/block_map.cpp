@@ -56,7 +56,7 @@ push::block_map make_push(const Problem& p) {
     push.batches_of_map = p.block_map_batches == 1 && p.mask_strides.batch != 0 ? p.batch : 1;
     push.element_shift = bytes / 2;
     if (p.mask == VKATTN_MASK_FLOAT) {  // minus infinity hides, and all but zeros add something
-        push.hiding_bits = bytes == 4 ? 0xff800000 : p.dtype == VKATTN_DTYPE_FLOAT16 ? 0xfc00 : 0xff80;
+        push.hiding_bits = bytes == 4 ? 0xff800000 : p.mask_dtype == VKATTN_DTYPE_FLOAT16 ? 0xfc00 : 0xff80;
         push.adding_bits = bytes == 4 ? 0x7fffffff : 0x7fff;
     }
     return push;

@@ -106,6 +106,11 @@ bool sees_one_key(const Problem& p) {
     return p.key_limit == 1 || (keys.begin < keys.end && p.bound_lo == p.bound_hi);
 }
 
+Module module_for(Kernel kernel, const Problem& problem, const DeviceCaps& caps, bool dot) {
+    if (!problem.has_mixed_types()) return module_for(kernel, problem.dtype, caps, dot);
+    return {kernel, macros::MIXED | (caps.storage_16bit ? 0 : macros::PACKED)};
+}
+
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot) {
     if (dtype == VKATTN_DTYPE_FLOAT32) return {kernel, macros::F32};
     const uint32_t type = dtype == VKATTN_DTYPE_FLOAT16 ? macros::F16 : macros::BF16;

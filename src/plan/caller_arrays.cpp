@@ -18,12 +18,12 @@ Placement run_of(uint64_t bytes) {
 // A tensor of a problem. `like` says whose extents it has: 0 .. 3 are query, key, value and out.
 Placement tensor_of(const Problem& p, int like, const VkattnStrides& s) {
     const bool of_query = like == 0 || like == 3;
-    const uint64_t bytes = p.element_bytes, dim = like < 2 ? p.head_dim_qk : p.head_dim_v;
+    const Storage storage = p.storage_of(like);
     return {0,
-            dim * bytes,
-            {{{p.batch, s.batch * bytes},
-              {of_query ? p.num_heads_q : p.num_heads_kv, s.head * bytes},
-              {of_query ? p.seqlen_q : p.seqlen_kv, s.seq * bytes}}}};
+            storage.bytes_of(like < 2 ? p.head_dim_qk : p.head_dim_v),
+            {{{p.batch, storage.bytes_of(s.batch)},
+              {of_query ? p.num_heads_q : p.num_heads_kv, storage.bytes_of(s.head)},
+              {of_query ? p.seqlen_q : p.seqlen_kv, storage.bytes_of(s.seq)}}}};
 }
 
 Placement mask_of(const Problem& p) {

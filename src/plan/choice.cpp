@@ -223,7 +223,7 @@ Result<VkattnDtype> operand_type(const Problem& problem, const Options& options)
 }
 
 RowKind row_kind_of(const Problem& p, const Options& options) {
-    return {p.head_dim_qk, p.head_dim_v, p.dtype, options.precision};
+    return {p.head_dim_qk, p.head_dim_v, p.dtype, options.precision, p.has_mixed_types()};
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
@@ -236,6 +236,8 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Backward& backward,
                        const Options& options) {
     if (options.num_splits > 1) return invalid("options.num_splits", "the backward does not split the keys");
+    if (problem.has_mixed_types())
+        return unsupported("problem.dtype", "the backward is for operands that are all stored in one type");
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
     return choose_plan(

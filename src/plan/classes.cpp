@@ -19,7 +19,7 @@ Launch<kernels::mask_classes> classes_launch(const DeviceCaps& caps, const Probl
                                              const TileChoice& tiles) {
     constexpr uint32_t threads_for_matrix = 64;  // not measured: the pass is short
     Launch<kernels::mask_classes> launch;
-    launch.module = module_for(Kernel::mask_classes, p.dtype, caps);
+    launch.module = module_for(Kernel::mask_classes, p.mask_dtype, caps);
     set_problem(launch, p, tiles, true);
     launch.constants.threads = tiles.matrix ? threads_for_matrix : tiles.numbers.threads;
     launch.constants.tile_q = tiles.tile_q();

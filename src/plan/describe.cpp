@@ -29,7 +29,21 @@ std::string describe(const Plan& plan, const Dispatch& d) {
 }
 
 const char* short_name_of(VkattnDtype dtype) {
+    if (storage_of(dtype).elements != 1) return name_of(dtype);
     return dtype == VKATTN_DTYPE_FLOAT32 ? "f32" : dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : "bf16";
+}
+
+// The problem's type, and the operands that have another one: "f32 key q8_0 value q4_0".
+std::string types_of(const Problem& p) {
+    std::string types = short_name_of(p.dtype);
+    const auto add = [&](const char* operand, VkattnDtype dtype) {
+        if (dtype != p.dtype) types += fmt::format(" {} {}", operand, short_name_of(dtype));
+    };
+    add("key", p.key_dtype);
+    add("value", p.value_dtype);
+    add("out", p.out_dtype);
+    if (p.mask == VKATTN_MASK_FLOAT) add("mask", p.mask_dtype);
+    return types;
 }
 
 // Tells how much scratch a backward has for dS at a time, and how much all of dS would take. With more scratch there
@@ -71,7 +85,7 @@ std::string label_of(const Plan& plan) {
     add(p.kv_lengths != 0, " kv-lengths");
     add(p.align == VKATTN_ALIGN_OFFSETS, " query-offsets");
     const char* const pass = plan.makes_block_map ? "block map" : plan.backward ? "backward" : "forward";
-    return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}", pass, short_name_of(p.dtype), p.batch,
+    return fmt::format("vkattn {} {} b{} h{} {}x{} d{}{}", pass, types_of(p), p.batch,
                        pair_of(p.num_heads_q, p.num_heads_kv), p.seqlen_q, p.seqlen_kv,
                        pair_of(p.head_dim_qk, p.head_dim_v), features);
 }

@@ -173,7 +173,7 @@ Pipeline forward_pipeline(const DeviceCaps& caps, const TileChoice& tiles, const
     }
     const bool arguments = needs_arguments(p);
     const auto launch = [&]<class K>(K) {
-        const Module module = module_for(K::id, p.dtype, caps, tiles.dot);
+        const Module module = module_for(K::id, p, caps, tiles.dot);
         return finish_launch(tile_launch<K>(p, module, tiles, arguments), g, plan);
     };
     return tiles.numbers.of_rows_kernel() ? launch(kernels::forward_rows{})
@@ -182,7 +182,7 @@ Pipeline forward_pipeline(const DeviceCaps& caps, const TileChoice& tiles, const
 
 Combine combine_of(const Problem& p, uint64_t splits) {
     VkattnCombine c = default_combine();
-    c.dtype = p.dtype;
+    c.dtype = p.out_dtype;
     c.num_parts = static_cast<uint32_t>(splits);
     c.batch = p.batch;
     c.num_heads = p.num_heads_q;
@@ -193,8 +193,8 @@ Combine combine_of(const Problem& p, uint64_t splits) {
     c.parts_strides = {p.num_heads_q * rows * dim, rows * dim, dim};
     c.out_strides = p.out_strides;
     // Parts begin at multiples of 256 bytes; their rows are head_dim_v floats long.
-    c.alignment_bytes = dim % 4 == 0 ? p.alignment_bytes : p.element_bytes;
-    return Combine{c, p.element_bytes, 4};
+    c.alignment_bytes = dim % 4 == 0 ? p.alignment_of(3) : p.element_bytes_of(3);
+    return Combine{c, p.element_bytes_of(3), 4};
 }
 
 Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const Options& options,
@@ -203,6 +203,8 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
         return invalid("options.num_splits",
                        "splits of the keys depend on seqlen_kv, batch_invariant forbids that");
     const bool matrix = kind == KernelKind::matrix || kind == KernelKind::matrix_khr;
+    const bool dot = kind == KernelKind::rows_dot || kind == KernelKind::tiles_dot;
+    if (problem.has_mixed_types() && (matrix || dot)) return unsupported("", needs_one_type);
     const Result<TileChoice> tiles =
         matrix ? choose_matrix(caps, problem, options, kind) : choose_tiles(caps, problem, options, kind);
     if (!tiles) return tiles.failure();

@@ -109,7 +109,7 @@ VkattnDtype storage_of(const Module& module) {
 
 uint32_t needs_of(const Module& module) {
     if (info_of(module.kernel).on_matrices) return NEED_MATRIX;
-    const bool half = module.has(macros::F16 | macros::BF16) && !module.has(macros::PACKED);
+    const bool half = module.has(macros::F16 | macros::BF16 | macros::MIXED) && !module.has(macros::PACKED);
     return (half ? NEED_16BIT_STORAGE : 0u) | (module.has(macros::DOT) ? NEED_DOT : 0u);
 }
 

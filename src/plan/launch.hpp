@@ -42,6 +42,9 @@ struct Launch {
 #define VKATTN_PATCH(launch, field, ...) \
     (launch).patch(offsetof(typename std::remove_reference_t<decltype(launch)>::Push, field), __VA_ARGS__)
 
+// Returns the forward kernel's module for a problem and a device: as below or, where operands have types of their own,
+// the one whose constants say how each is stored.
+Module module_for(Kernel kernel, const Problem& problem, const DeviceCaps& caps, bool dot);
 // Returns the kernel's module for this storage type and device. `dot` asks for the one with 16-bit dot products, which
 // the device must have for this type.
 Module module_for(Kernel kernel, VkattnDtype dtype, const DeviceCaps& caps, bool dot = false);
@@ -52,16 +55,22 @@ Result<bool> check_dot_products(const DeviceCaps& caps, VkattnDtype dtype);
 // The matrix kernel's launch for this problem.
 Launch<kernels::forward_matrix> matrix_launch(const Problem& problem, const TileChoice& tiles);
 
-// TYPE_* of the kernels.
+constexpr const char* needs_one_type = "it is for operands that are all stored in one type";
+
+// TYPE_* of the kernels: they have the numbers of VkattnDtype.
+static_assert(TYPE_FLOAT32 == VKATTN_DTYPE_FLOAT32 && TYPE_FLOAT16 == VKATTN_DTYPE_FLOAT16 &&
+              TYPE_BFLOAT16 == VKATTN_DTYPE_BFLOAT16 && TYPE_Q8_0 == VKATTN_DTYPE_Q8_0 &&
+              TYPE_Q4_0 == VKATTN_DTYPE_Q4_0 && TYPE_Q4_1 == VKATTN_DTYPE_Q4_1 &&
+              TYPE_Q5_0 == VKATTN_DTYPE_Q5_0 && TYPE_Q5_1 == VKATTN_DTYPE_Q5_1 &&
+              TYPE_IQ4_NL == VKATTN_DTYPE_IQ4_NL);
 constexpr uint32_t type_of(VkattnDtype dtype) {
-    return dtype == VKATTN_DTYPE_FLOAT32   ? TYPE_FLOAT32
-           : dtype == VKATTN_DTYPE_FLOAT16 ? TYPE_FLOAT16
-                                           : TYPE_BFLOAT16;
+    return static_cast<uint32_t>(dtype);
 }
 
 // The widest load for which rows of a problem are aligned, of those that the portable kernels have: four elements or
 // one.
 inline uint32_t load_bytes_of(const Problem& p) {
+    if (p.has_mixed_types()) return std::min(p.alignment_bytes, 16u);
     return p.alignment_bytes % (4 * p.element_bytes) == 0 ? 4 * p.element_bytes : p.element_bytes;
 }
 
@@ -120,7 +129,14 @@ void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, b
     c.isolates_rows = tiles.isolates_rows;
     c.exp2_loses_nan = tiles.exp2_loses_nan;
     if constexpr (requires { c.holds_blocks; }) c.holds_blocks = tiles.holds_blocks;
-    c.out_type = c.mask_type = type_of(p.dtype);
+    c.out_type = type_of(p.out_dtype);
+    c.mask_type = type_of(p.mask_dtype);
+    if constexpr (requires { c.key_type; })
+        if (launch.module.has(macros::MIXED)) {
+            c.query_type = type_of(p.dtype);
+            c.key_type = type_of(p.key_dtype);
+            c.value_type = type_of(p.value_dtype);
+        }
     set_problem_push(launch.push, p, arguments);
     if (!arguments) return;
     if constexpr (requires { launch.push.operand_layout; })

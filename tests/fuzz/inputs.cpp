@@ -151,6 +151,10 @@ void check_failure(const core::Failure& f) {
 VkattnProblem problem_of(Bytes& bytes) {
     VkattnProblem p = core::default_problem();
     p.dtype = enumerator<VkattnDtype>(bytes, 3);
+    if (bytes.one_in(4))
+        for (VkattnDtype* dtype : {&p.key_dtype, &p.value_dtype, &p.out_dtype, &p.mask_dtype})
+            *dtype = bytes.ConsumeBool() ? enumerator<VkattnDtype>(bytes, 3)
+                                         : static_cast<VkattnDtype>(VKATTN_DTYPE_Q8_0 + bytes.below(7));
     p.batch = static_cast<uint32_t>(bytes.one_in(8) ? bytes.number(16) : bytes.below(4));
     p.num_heads_kv = 1 + static_cast<uint32_t>(bytes.one_in(8) ? bytes.number(15) : bytes.below(4));
     p.num_heads_q = p.num_heads_kv * (1 + (bytes.ConsumeBool() ? bytes.below(most_heads) : 0));

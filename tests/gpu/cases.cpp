@@ -97,6 +97,17 @@ Setter dtype(VkattnDtype Owner::*member) {
         member,
         {{"f32", VKATTN_DTYPE_FLOAT32}, {"f16", VKATTN_DTYPE_FLOAT16}, {"bf16", VKATTN_DTYPE_BFLOAT16}});
 }
+// Of keys and values.
+Setter kept_dtype(VkattnDtype VkattnProblem::*member) {
+    return [member](Line& l, Value v) {
+        for (int type = VKATTN_DTYPE_Q8_0; type <= VKATTN_DTYPE_IQ4_NL; type++)
+            if (v == name_of(static_cast<VkattnDtype>(type))) {
+                l.result.problem.*member = static_cast<VkattnDtype>(type);
+                return;
+            }
+        dtype(member)(l, v);
+    };
+}
 
 void set_blocks(Line& l, Value v) {
     const auto both = l.numbers<uint32_t>(v, 2);
@@ -166,6 +177,10 @@ Setters make_words() {
         {"offset", field(&P::query_offset)},
         {"align_bytes", field(&P::alignment_bytes)},
         {"dtype", dtype(&P::dtype)},
+        {"kt", kept_dtype(&P::key_dtype)},
+        {"vt", kept_dtype(&P::value_dtype)},
+        {"ot", dtype(&P::out_dtype)},
+        {"mt", dtype(&P::mask_dtype)},
         {"precision",
          field(&Case::precision, {{"f16", VKATTN_PRECISION_FLOAT16}, {"bf16", VKATTN_PRECISION_BFLOAT16}})},
         {"parts", field(&Case::num_parts)},
@@ -290,10 +305,13 @@ VkattnStrides strides_by(Layout layout, const Extents& of, uint64_t pad, uint64_
 void set_strides(Line& line) {
     VkattnProblem& p = line.result.problem;
     const Shape& shape = line.shape;
-    const uint64_t element = element_bytes(p.dtype),
-                   unit = std::max<uint64_t>(p.alignment_bytes, element) / element;
     for (int t = 0; t < 8; t++) {
         const bool of_gradient = t >= 4;
+        const VkattnDtype dtype = dtype_of(p, t % 4);
+        const uint64_t element = element_bytes(dtype),
+                       unit = blocks_of(dtype) != nullptr
+                                  ? oracle::block_elements
+                                  : std::max<uint64_t>(p.alignment_bytes, element) / element;
         const Extents extents = extents_of(p, t % 4);
         std::optional<VkattnStrides> strides;
         if (!shape.strides[t].empty()) {
@@ -443,6 +461,15 @@ VkattnStrides& strides_of(VkattnProblem& p, int tensor) {
     return *all[tensor];
 }
 
+VkattnDtype dtype_of(const VkattnProblem& p, int tensor) {
+    const VkattnDtype all[] = {p.dtype, p.key_dtype, p.value_dtype, p.out_dtype};
+    return all[tensor] == VKATTN_DTYPE_SAME ? p.dtype : all[tensor];
+}
+
+VkattnDtype mask_dtype_of(const VkattnProblem& p) {
+    return p.mask_dtype == VKATTN_DTYPE_SAME ? p.dtype : p.mask_dtype;
+}
+
 uint64_t mask_count(const VkattnProblem& p) {
     uint64_t count = p.mask_rank == 0 ? 0 : 1;
     for (uint32_t i = 0; i < p.mask_rank; i++) count *= p.mask_extents[i];
@@ -543,11 +570,12 @@ std::string Case::pipeline_key() const {
     };
     const bool wide_strides = wide(problem.query_strides) || wide(problem.key_strides) ||
                               wide(problem.value_strides) || wide(problem.out_strides);
-    return fmt::format("{} {} {} {} {} {} {}{}{}{}{}", kernel, tuning, name_of(problem.dtype),
-                       static_cast<int>(precision), static_cast<int>(problem.mask), problem.head_dim_qk,
-                       problem.head_dim_v, problem.alignment_bytes >= 16 ? " aligned" : "",
-                       wide_strides ? " wide" : "", problem.softcap > 0 ? " capped" : "",
-                       batch_invariant ? " invariant" : "");
+    std::string types = name_of(problem.dtype);
+    for (int t = 1; t < 4; t++) types += fmt::format(",{}", name_of(dtype_of(problem, t)));
+    return fmt::format("{} {} {} {} {} {} {}{}{}{}{}", kernel, tuning, types, static_cast<int>(precision),
+                       static_cast<int>(problem.mask), problem.head_dim_qk, problem.head_dim_v,
+                       problem.alignment_bytes >= 16 ? " aligned" : "", wide_strides ? " wide" : "",
+                       problem.softcap > 0 ? " capped" : "", batch_invariant ? " invariant" : "");
 }
 
 oracle::Problem oracle_problem(const Case& c) {

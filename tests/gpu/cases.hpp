@@ -77,6 +77,8 @@ struct Extents {
 };
 Extents extents_of(const VkattnProblem& p, int tensor);
 VkattnStrides& strides_of(VkattnProblem& p, int tensor);
+VkattnDtype dtype_of(const VkattnProblem& p, int tensor);
+VkattnDtype mask_dtype_of(const VkattnProblem& p);
 
 // The gradients that a case asks for, with their strides.
 VkattnBackward backward_of(const Case& c);

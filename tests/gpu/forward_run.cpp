@@ -73,6 +73,9 @@ bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 oracle::StorageType operands_of(const Case& c) {
+    const bool has_own =
+        dtype_of(c.problem, 1) != c.problem.dtype || dtype_of(c.problem, 2) != c.problem.dtype;
+    if (c.precision == VKATTN_PRECISION_STORAGE && has_own) return oracle::StorageType::float32;
     if (c.precision == VKATTN_PRECISION_STORAGE) return storage_of(c.problem.dtype);
     return c.precision == VKATTN_PRECISION_FLOAT16 ? oracle::StorageType::float16
                                                    : oracle::StorageType::bfloat16;
@@ -81,12 +84,12 @@ oracle::StorageType operands_of(const Case& c) {
 Expected expect(const Case& c, const Inputs& inputs) {
     const auto q = dense(inputs.query), k = dense(inputs.key), v = dense(inputs.value);
     const oracle::Problem p = oracle_problem(c, inputs);
-    const oracle::StorageType storage = storage_of(c.problem.dtype), operands = operands_of(c);
+    const oracle::StorageType storage = storage_of(dtype_of(c.problem, 3)), operands = operands_of(c);
     Expected expected{oracle::forward(p, q, k, v), oracle::naive_forward(p, q, k, v, storage, operands),
                       storage};
     if (c.values == Values::quarters)
         for (const double x : expected.exact.out)
-            expected.rounded.push_back(static_cast<float>(rounded(x, c.problem.dtype)));
+            expected.rounded.push_back(static_cast<float>(rounded(x, dtype_of(c.problem, 3))));
     return expected;
 }
 

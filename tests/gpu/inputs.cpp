@@ -108,14 +108,14 @@ double value_of(const Case& c, double scale, int tensor, uint64_t row, uint64_t 
 void fill_tensor(const Case& c, int which, Tensor& t, const std::vector<bool>* rows) {
     Fill fill{std::mt19937(c.seed * 4 + static_cast<uint32_t>(which))};
     const double scale = oracle_problem(c).softmax_scale;
+    std::vector<double> values(t.dim);
     for (uint64_t b = 0; b < t.batch; b++)
         for (uint64_t h = 0; h < t.heads; h++)
-            for (uint64_t s = 0; s < t.seqlen; s++)
-                for (uint64_t d = 0; d < t.dim; d++) {
-                    if (rows != nullptr && !(*rows)[(b * t.heads + h) * t.seqlen + s]) break;
-                    store(t.row(b, h, s) + d * element_bytes(t.dtype), value_of(c, scale, which, s, d, fill),
-                          t.dtype);
-                }
+            for (uint64_t s = 0; s < t.seqlen; s++) {
+                if (rows != nullptr && !(*rows)[(b * t.heads + h) * t.seqlen + s]) continue;
+                for (uint64_t d = 0; d < t.dim; d++) values[d] = value_of(c, scale, which, s, d, fill);
+                store_row(t.row(b, h, s), values, t.dtype);
+            }
 }
 
 // A row of a mask, and how the others are.
@@ -209,13 +209,13 @@ std::vector<double> make_mask(const Case& c) {
         for (uint64_t j = 0; j < row.columns; j++) {
             double value = 0;
             if (c.mask_fill == MaskFill::lowest)
-                value = lowest_at(row, j, lowest(p.dtype), fill);
+                value = lowest_at(row, j, lowest(mask_dtype_of(p)), fill);
             else if (!is_visible(c.mask_fill, row, j, fill))
                 value = hidden;
             else if (p.mask == VKATTN_MASK_FLOAT)
                 value = fill.normal() +
                         (c.mask_fill == MaskFill::far ? 49152.0 * (static_cast<int>(row.index % 3) - 1) : 0);
-            mask.push_back(p.mask == VKATTN_MASK_FLOAT ? rounded(value, p.dtype) : value);
+            mask.push_back(p.mask == VKATTN_MASK_FLOAT ? rounded(value, mask_dtype_of(p)) : value);
         }
     }
     settle(c, mask);
@@ -254,10 +254,9 @@ uint64_t Tensor::span() const {
 std::vector<float> Tensor::gather(std::span<const std::byte> from) const {
     std::vector<float> dense;
     dense.reserve(batch * heads * seqlen * dim);
-    const uint64_t bytes = element_bytes(dtype);
     for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
         for (uint64_t d = 0; d < dim; d++)
-            dense.push_back(load(from.data() + (at(b, h, s) + d) * bytes, dtype));
+            dense.push_back(load_element(from.data() + bytes_of(dtype, at(b, h, s)), d, dtype));
     });
     return dense;
 }
@@ -271,7 +270,7 @@ void Tensor::scatter(std::span<const float> dense) {
 }
 
 std::vector<bool> Tensor::covered() const {
-    std::vector<bool> bytes(span() * element_bytes(dtype), false);
+    std::vector<bool> bytes(bytes_of(dtype, span()), false);
     for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
         std::fill_n(bytes.begin() + (row(b, h, s) - image.data()), row_bytes(), true);
     });
@@ -281,18 +280,20 @@ std::vector<bool> Tensor::covered() const {
 Tensor tensor_of(const Case& c, int tensor, Poison poison) {
     VkattnProblem p = c.problem;
     const auto& [heads, rows, dim] = extents_of(p, tensor);
-    Tensor t{p.batch, heads, rows, dim, strides_of(p, tensor), p.dtype, {}};
+    Tensor t{p.batch, heads, rows, dim, strides_of(p, tensor), dtype_of(p, tensor), {}};
     if (t.strides.seq == VKATTN_CONTIGUOUS) t.strides.seq = t.dim;
     if (t.strides.head == VKATTN_CONTIGUOUS) t.strides.head = t.seqlen * t.dim;
     if (t.strides.batch == VKATTN_CONTIGUOUS) t.strides.batch = t.heads * t.seqlen * t.dim;
     if (t.span() > most_elements)
         throw CaseError(c.where + ": a tensor of this case is too large for the tests");
-    const uint64_t bytes = element_bytes(p.dtype);
+    // Blocks begin with numbers of float16.
+    const VkattnDtype poisoned = blocks_of(t.dtype) != nullptr ? VKATTN_DTYPE_FLOAT16 : t.dtype;
+    const uint64_t bytes = element_bytes(poisoned);
     std::array<std::byte, 4> nan, other;
     // A NaN in every type: of float32 it takes two halves.
     for (size_t i = 0; i < 4; i++) nan[i] = i % 2 == 0 ? std::byte{0xdb} : std::byte{0x7f};
-    store(other.data(), poison == Poison::finite ? 3 : std::numeric_limits<double>::infinity(), p.dtype);
-    t.image.resize(t.span() * bytes);
+    store(other.data(), poison == Poison::finite ? 3 : std::numeric_limits<double>::infinity(), poisoned);
+    t.image.resize(bytes_of(t.dtype, t.span()));
     for (uint64_t at = 0; at < t.image.size(); at += bytes) {
         const bool is_nan = poison == Poison::alternating ? at / bytes % 2 == 0 : poison == Poison::nan;
         std::memcpy(t.image.data() + at, (is_nan ? nan : other).data(), bytes);
@@ -301,7 +302,8 @@ Tensor tensor_of(const Case& c, int tensor, Poison poison) {
 }
 
 uint32_t alignment_of(const Case& c, const Tensor& tensor) {
-    return std::max(c.problem.alignment_bytes, static_cast<uint32_t>(element_bytes(tensor.dtype)));
+    if (blocks_of(tensor.dtype) != nullptr) return 2;
+    return std::max(c.problem.alignment_bytes, element_bytes(tensor.dtype));
 }
 
 // What the block map says; as in VkattnProblem.
@@ -354,7 +356,8 @@ void write_mask_image(const Case& c, Inputs& inputs) {
     constexpr std::byte trues[] = {std::byte{1}, std::byte{0x80}, std::byte{0xff}, std::byte{2}};
     if (c.problem.mask == VKATTN_MASK_NONE) return;
     const bool boolean = c.problem.mask == VKATTN_MASK_BOOL;
-    const uint64_t bytes = boolean ? 1 : element_bytes(c.problem.dtype);
+    const VkattnDtype dtype = mask_dtype_of(c.problem);
+    const uint64_t bytes = boolean ? 1 : element_bytes(dtype);
     const std::vector<uint64_t> rows = mask_rows(c.problem);
     inputs.mask_image.resize(mask_span(c, rows) * bytes);
     for (size_t n = 0; n < inputs.mask_image.size(); n++)  // NaN in every type, and true
@@ -365,7 +368,7 @@ void write_mask_image(const Case& c, Inputs& inputs) {
         if (boolean)  // nonzero is true
             *at = inputs.mask[n] == hidden ? std::byte{0} : trues[n % 4];
         else
-            store(at, inputs.mask[n], c.problem.dtype);
+            store(at, inputs.mask[n], dtype);
     }
 }
 

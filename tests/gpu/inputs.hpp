@@ -19,12 +19,10 @@ struct Tensor {
         return b * strides.batch + h * strides.head + s * strides.seq;
     }
     uint64_t span() const;  // in elements
-    uint64_t row_bytes() const { return dim * element_bytes(dtype); }
-    std::byte* row(uint64_t b, uint64_t h, uint64_t s) {
-        return image.data() + at(b, h, s) * element_bytes(dtype);
-    }
+    uint64_t row_bytes() const { return bytes_of(dtype, dim); }
+    std::byte* row(uint64_t b, uint64_t h, uint64_t s) { return image.data() + bytes_of(dtype, at(b, h, s)); }
     const std::byte* row(uint64_t b, uint64_t h, uint64_t s) const {
-        return image.data() + at(b, h, s) * element_bytes(dtype);
+        return image.data() + bytes_of(dtype, at(b, h, s));
     }
     // body(batch, head, row)
     template <class Body>

@@ -1,5 +1,6 @@
 #include "storage.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -27,7 +28,19 @@ float float_of(uint16_t half) {
 
 }  // namespace
 
+const oracle::BlockType* blocks_of(VkattnDtype dtype) {
+    const auto place = static_cast<size_t>(dtype) - VKATTN_DTYPE_Q8_0;
+    return place < oracle::block_types().size() ? &oracle::block_types()[place] : nullptr;
+}
+
+uint64_t bytes_of(VkattnDtype dtype, uint64_t elements) {
+    const oracle::BlockType* const blocks = blocks_of(dtype);
+    return blocks != nullptr ? elements / oracle::block_elements * blocks->bytes
+                             : elements * element_bytes(dtype);
+}
+
 const char* name_of(VkattnDtype dtype) {
+    if (const oracle::BlockType* const blocks = blocks_of(dtype)) return blocks->name.data();
     return dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : dtype == VKATTN_DTYPE_BFLOAT16 ? "bf16" : "f32";
 }
 
@@ -62,6 +75,21 @@ float load(const std::byte* from, VkattnDtype dtype) {
     uint16_t half;
     std::memcpy(&half, from, sizeof half);
     return dtype == VKATTN_DTYPE_FLOAT16 ? float_of(half) : std::bit_cast<float>(uint32_t{half} << 16);
+}
+
+float load_element(const std::byte* row, uint64_t i, VkattnDtype dtype) {
+    if (const oracle::BlockType* const blocks = blocks_of(dtype))
+        return static_cast<float>(oracle::decode(*blocks, row, i));
+    return load(row + i * element_bytes(dtype), dtype);
+}
+
+void store_row(std::byte* to, std::span<const double> values, VkattnDtype dtype) {
+    if (const oracle::BlockType* const blocks = blocks_of(dtype)) {
+        const std::vector<std::byte> stored = oracle::quantise(*blocks, values);
+        std::ranges::copy(stored, to);
+        return;
+    }
+    for (size_t i = 0; i < values.size(); i++) store(to + i * element_bytes(dtype), values[i], dtype);
 }
 
 double lowest(VkattnDtype dtype) {

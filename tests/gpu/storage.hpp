@@ -1,10 +1,11 @@
-// Elements as they lie in memory: float32, float16, bfloat16.
+// Elements as they lie in memory: float32, float16, bfloat16, and ggml's blocks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "oracle/attention.hpp"
+#include "oracle/blocks.hpp"
 #include "vkattn/types.h"
 
 namespace vkattn::test {
@@ -12,6 +13,10 @@ namespace vkattn::test {
 constexpr uint32_t element_bytes(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
 }
+// Of a type that is stored in blocks; null for the others.
+const oracle::BlockType* blocks_of(VkattnDtype dtype);
+// Of so many elements, of whole blocks.
+uint64_t bytes_of(VkattnDtype dtype, uint64_t elements);
 const char* name_of(VkattnDtype dtype);  // as in case lines
 oracle::StorageType storage_of(VkattnDtype dtype);
 
@@ -20,6 +25,9 @@ double rounded(double x, VkattnDtype dtype);
 void store(std::byte* to, double x, VkattnDtype dtype);
 // Exact, payloads of NaNs included: other bits are another float.
 float load(const std::byte* from, VkattnDtype dtype);
+// Element i of a row of any type.
+float load_element(const std::byte* row, uint64_t i, VkattnDtype dtype);
+void store_row(std::byte* to, std::span<const double> values, VkattnDtype dtype);
 
 double lowest(VkattnDtype dtype);  // the largest finite number's negative
 

@@ -60,6 +60,7 @@ TEST_CASE("forward cases: modules of GPUs") {
         forward_suite().run("modules of GPUs", features);
 }
 FORWARD_SECTION("storage types")
+FORWARD_SECTION("types of operands")
 FORWARD_SECTION("masks")
 FORWARD_SECTION("mask heads and strides")
 FORWARD_SECTION("kv lengths and query offsets")

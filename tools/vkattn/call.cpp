@@ -73,25 +73,34 @@ Json call_json(const Runtime& runtime) {
 Json problem_json(const VkattnProblem& p, bool bshd) {
     const float scale =
         std::isnan(p.softmax_scale) ? 1 / std::sqrt(static_cast<float>(p.head_dim_qk)) : p.softmax_scale;
-    return {{"dtype", dtype_text(p.dtype)},
-            {"layout", bshd ? "bshd" : "bhsd"},
-            {"batch", p.batch},
-            {"heads_q", p.num_heads_q},
-            {"heads_kv", p.num_heads_kv},
-            {"seqlen_q", p.seqlen_q},
-            {"seqlen_kv", p.seqlen_kv},
-            {"head_dim_qk", p.head_dim_qk},
-            {"head_dim_v", p.head_dim_v},
-            {"causal", p.causal != 0},
-            {"align", align_json(p)},
-            {"window", {p.window_left, p.window_right}},
-            {"scale", scale},
-            {"softcap", p.softcap},
-            {"mask", mask_json(p)},
-            {"kv_lengths", p.kv_lengths != 0},
-            {"alibi", alibi_json(p)},
-            {"sinks", p.sinks != 0},
-            {"block_map", p.block_map != 0 ? Json{p.block_rows, p.block_keys} : Json(false)}};
+    Json json = {{"dtype", dtype_text(p.dtype)},
+                 {"layout", bshd ? "bshd" : "bhsd"},
+                 {"batch", p.batch},
+                 {"heads_q", p.num_heads_q},
+                 {"heads_kv", p.num_heads_kv},
+                 {"seqlen_q", p.seqlen_q},
+                 {"seqlen_kv", p.seqlen_kv},
+                 {"head_dim_qk", p.head_dim_qk},
+                 {"head_dim_v", p.head_dim_v},
+                 {"causal", p.causal != 0},
+                 {"align", align_json(p)},
+                 {"window", {p.window_left, p.window_right}},
+                 {"scale", scale},
+                 {"softcap", p.softcap},
+                 {"mask", mask_json(p)},
+                 {"kv_lengths", p.kv_lengths != 0},
+                 {"alibi", alibi_json(p)},
+                 {"sinks", p.sinks != 0},
+                 {"block_map", p.block_map != 0 ? Json{p.block_rows, p.block_keys} : Json(false)}};
+    // Only operands with types of their own: so files of bench stay alike that were made before there were any.
+    const auto add = [&](const char* name, VkattnDtype operand) {
+        if (dtype_of(p, operand) != p.dtype) json[name] = dtype_text(operand);
+    };
+    add("key_dtype", p.key_dtype);
+    add("value_dtype", p.value_dtype);
+    add("out_dtype", p.out_dtype);
+    if (p.mask == VKATTN_MASK_FLOAT) add("mask_dtype", p.mask_dtype);
+    return json;
 }
 
 Json options_json(const AttentionOptions& o) {

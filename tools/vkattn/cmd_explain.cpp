@@ -32,7 +32,9 @@ Plan make_plan(const Explain& e, const Runtime& runtime, const VkattnProblem& p)
 // Query, key, value, out and lse, the mask, and the gradients of a backward.
 uint64_t all_tensor_bytes(const VkattnProblem& p, bool backward, bool dbias) {
     const uint64_t rows = element_count(p.batch, p.num_heads_q, p.seqlen_q, 1);
-    uint64_t mask = p.mask == VKATTN_MASK_NONE ? 0 : p.mask == VKATTN_MASK_BOOL ? 1 : element_bytes(p.dtype);
+    uint64_t mask = p.mask == VKATTN_MASK_NONE   ? 0
+                    : p.mask == VKATTN_MASK_BOOL ? 1
+                                                 : element_bytes(dtype_of(p, p.mask_dtype));
     for (uint32_t i = 0; i < p.mask_rank; i++) mask *= p.mask_extents[i];
     return tensor_bytes(p) * (backward ? 2 : 1) + rows * sizeof(float) + mask * (dbias ? 2 : 1);
 }

@@ -90,7 +90,25 @@ VkattnDtype parse_dtype(const std::string& text) {
 }
 
 const char* dtype_text(VkattnDtype dtype) {
+    constexpr const char* blocks[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"};
+    if (has_blocks(dtype)) return blocks[dtype - VKATTN_DTYPE_Q8_0];
     return dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : dtype == VKATTN_DTYPE_BFLOAT16 ? "bf16" : "f32";
+}
+
+VkattnDtype dtype_of(const VkattnProblem& p, VkattnDtype operand) {
+    return operand == VKATTN_DTYPE_SAME ? p.dtype : operand;
+}
+
+std::string dtypes_text(const VkattnProblem& p) {
+    std::string text = dtype_text(p.dtype);
+    const auto add = [&](const char* operand, VkattnDtype dtype) {
+        if (dtype_of(p, dtype) != p.dtype) text += fmt::format(", {} {}", operand, dtype_text(dtype));
+    };
+    add("key", p.key_dtype);
+    add("value", p.value_dtype);
+    add("out", p.out_dtype);
+    if (p.mask == VKATTN_MASK_FLOAT) add("mask", p.mask_dtype);
+    return text;
 }
 
 NpyDtype npy_dtype(VkattnDtype dtype) {
@@ -101,6 +119,12 @@ NpyDtype npy_dtype(VkattnDtype dtype) {
 
 uint32_t element_bytes(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
+}
+
+uint64_t bytes_of(VkattnDtype dtype, uint64_t elements) {
+    constexpr uint64_t bytes[] = {34, 18, 20, 22, 24, 18};
+    return has_blocks(dtype) ? elements / block_elements * bytes[dtype - VKATTN_DTYPE_Q8_0]
+                             : elements * element_bytes(dtype);
 }
 
 void AttentionOptions::add_to(CLI::App& app) {
@@ -205,10 +229,18 @@ void ShapeOptions::add_to(CLI::App& app) {
         ->required();
     app.add_option("--head-dim-v", head_dim_v, "Head dimension of value; default as --head-dim-qk")
         ->transform(count);
-    app.add_option("--dtype", dtype, "Of query, key, value and out: f32 (default), f16 or bf16");
+    app.add_option("--dtype", dtype,
+                   "Of query and of what has no type of its own: f32 (default), f16 or bf16");
+    app.add_option(
+        "--kv-dtype", kv_dtype,
+        "Of key and value, or of both as in q8_0,q4_0: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 "
+        "or iq4_nl");
+    app.add_option("--out-dtype", out_dtype, "Of out: f32, f16 or bf16");
     CLI::Option* mask =
         app.add_option("--mask-shape", mask_shape, "A mask of these 1 to 4 extents, as in 1,1,128,128");
-    app.add_option("--mask-type", mask_type, "bool (default), or float: of the dtype, added")->needs(mask);
+    app.add_option("--mask-type", mask_type, "bool (default), or float: added")->needs(mask);
+    app.add_option("--mask-dtype", mask_dtype, "Of a float mask: f32, f16 or bf16; default as --dtype")
+        ->needs(mask);
     app.add_flag("--kv-lengths-given", kv_lengths_given, "Key counts per batch come in device memory");
     app.add_flag("--alibi", alibi,
                  "Slopes of the query heads come in device memory; bench takes 2^(-8 i / heads)");
@@ -227,6 +259,7 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     problem.head_dim_qk = head_dim_qk;
     problem.head_dim_v = head_dim_v.value_or(head_dim_qk);
     problem.dtype = parse_dtype(dtype);
+    if (mask_dtype) problem.mask_dtype = parse_dtype_of("--mask-dtype", *mask_dtype);
     problem.kv_lengths = kv_lengths_given;
     apply_terms(problem);
     if (mask_type != "bool" && mask_type != "float")
@@ -237,6 +270,8 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
 }
 
 void ShapeOptions::apply_terms(VkattnProblem& problem) const {
+    if (kv_dtype) std::tie(problem.key_dtype, problem.value_dtype) = parse_kv_dtypes(*kv_dtype);
+    if (out_dtype) problem.out_dtype = parse_dtype_of("--out-dtype", *out_dtype);
     if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;
     if (sinks) problem.sinks = 1;
     if (!block_map.empty()) ask_for_map(block_map, problem);
@@ -251,8 +286,16 @@ void set_dense_layout(VkattnProblem& p, bool bshd) {
     p.key_strides = strides(p.num_heads_kv, p.seqlen_kv, p.head_dim_qk);
     p.value_strides = strides(p.num_heads_kv, p.seqlen_kv, p.head_dim_v);
     p.out_strides = strides(p.num_heads_q, p.seqlen_q, p.head_dim_v);
-    const uint32_t both = (p.head_dim_qk | p.head_dim_v) * element_bytes(p.dtype);
-    p.alignment_bytes = std::min(256u, both & (~both + 1));  // the largest power of two that divides both
+    uint32_t rows = 0;  // bytes, of each tensor but those of blocks, which have an alignment of their own
+    const auto add = [&](uint32_t dim, VkattnDtype operand) {
+        const VkattnDtype dtype = dtype_of(p, operand);
+        if (!has_blocks(dtype)) rows |= dim * element_bytes(dtype);
+    };
+    add(p.head_dim_qk, p.dtype);
+    add(p.head_dim_qk, p.key_dtype);
+    add(p.head_dim_v, p.value_dtype);
+    add(p.head_dim_v, p.out_dtype);
+    p.alignment_bytes = std::min(256u, rows & (~rows + 1));  // the largest power of two that divides all
 }
 
 VkattnBackward dense_backward(const VkattnProblem& problem) {

@@ -56,18 +56,27 @@ struct ShapeOptions {
     uint32_t batch = 1, heads_q = 1, seqlen_q = 0, head_dim_qk = 0;
     std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v;
     std::string dtype = "f32", mask_shape, mask_type = "bool", block_map;
+    std::optional<std::string> kv_dtype, out_dtype, mask_dtype;
     bool kv_lengths_given = false, alibi = false, sinks = false;
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError
-    // Sets slopes, sinks and block map alone: the cases of a suite take these, and have shapes of their own.
+    // Sets types of key, value and out, slopes, sinks and block map alone: the cases of a suite take these, and have shapes of their own.
     void apply_terms(VkattnProblem& problem) const;
 };
 
 VkattnDtype parse_dtype(const std::string& text);  // f32, f16 or bf16; throws UsageError
 const char* dtype_text(VkattnDtype dtype);
+// An operand's own type: the problem's where it has none.
+VkattnDtype dtype_of(const VkattnProblem& p, VkattnDtype operand);
+std::string dtypes_text(const VkattnProblem& p);  // "f32", or "f32, key q8_0, value q4_0"
 NpyDtype npy_dtype(VkattnDtype dtype);
-uint32_t element_bytes(VkattnDtype dtype);
+constexpr bool has_blocks(VkattnDtype dtype) {
+    return dtype >= VKATTN_DTYPE_Q8_0 && dtype <= VKATTN_DTYPE_IQ4_NL;
+}
+constexpr uint32_t block_elements = 32;
+uint32_t element_bytes(VkattnDtype dtype);                // of a type without blocks
+uint64_t bytes_of(VkattnDtype dtype, uint64_t elements);  // of whole blocks
 
 // Sets the alignment that dense tensors at 256-byte boundaries have, so that the widest loads are used.
 // And the strides of dense tensors whose axes are (batch, heads, seqlen, dim) or, bshd, (batch, seqlen, heads, dim).

@@ -15,6 +15,10 @@ struct Names {
 const std::map<std::string, Names>& all_names() {
     static const std::map<std::string, Names> names = {
         {"problem.dtype", {"--dtype", "--dtype"}},
+        {"problem.key_dtype", {"--kv-dtype", "--key"}},
+        {"problem.value_dtype", {"--kv-dtype", "--value"}},
+        {"problem.out_dtype", {"--out-dtype", "--out-dtype"}},
+        {"problem.mask_dtype", {"--mask-dtype", "--mask"}},
         {"problem.batch", {"--batch", "--query"}},
         {"problem.num_heads_q", {"--heads-q", "--query"}},
         {"problem.num_heads_kv", {"--heads-kv", "--key"}},

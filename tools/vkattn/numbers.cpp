@@ -68,6 +68,26 @@ std::optional<VkattnDtype> dtype_named(std::string_view text) {
     return found == names.end() ? std::nullopt : std::optional(found->second);
 }
 
+namespace {
+
+VkattnDtype parse_kv_dtype(const std::string& text) {
+    for (int type = VKATTN_DTYPE_Q8_0; type <= VKATTN_DTYPE_IQ4_NL; type++)
+        if (CLI::detail::to_lower(text) == dtype_text(static_cast<VkattnDtype>(type)))
+            return static_cast<VkattnDtype>(type);
+    if (const auto dtype = dtype_named(text)) return *dtype;
+    throw UsageError("--kv-dtype", fmt::format("'{}' is not f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or "
+                                               "iq4_nl",
+                                               text));
+}
+
+}  // namespace
+
+std::pair<VkattnDtype, VkattnDtype> parse_kv_dtypes(const std::string& text) {
+    const size_t comma = std::min(text.find(','), text.size());
+    const VkattnDtype key = parse_kv_dtype(text.substr(0, comma));
+    return {key, comma == text.size() ? key : parse_kv_dtype(text.substr(comma + 1))};
+}
+
 VkattnDtype parse_dtype_of(const std::string& argument, const std::string& text) {
     const std::optional<VkattnDtype> dtype = dtype_named(text);
     if (!dtype) throw UsageError(argument, fmt::format("'{}' is not f32, f16 or bf16", text));

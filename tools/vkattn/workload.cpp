@@ -10,6 +10,7 @@
 #include "block_maps.hpp"
 #include "common.hpp"
 #include "interruption.hpp"
+#include "oracle/blocks.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools {
@@ -31,13 +32,18 @@ Buffer repeat(Runtime& runtime, uint64_t bytes, std::span<const std::byte> block
     return b;
 }
 
-constexpr uint64_t block_elements = 1 << 22;  // of random data; more is repeated
+constexpr uint64_t random_elements = 1 << 22;  // more are repeated
 
 // Never zeros: they can run faster than real data.
 Buffer random_buffer(Runtime& runtime, uint64_t elements, VkattnDtype dtype, uint32_t seed) {
     std::mt19937 engine(seed);
-    std::vector<float> values(std::min(elements, block_elements));
+    std::vector<float> values(std::min(elements, random_elements));
     for (float& x : values) x = static_cast<float>(engine()) * 0x1p-31f - 1.0f;
+    if (has_blocks(dtype)) {
+        const std::vector<double> wide(values.begin(), values.end());
+        const auto& type = oracle::block_types()[dtype - VKATTN_DTYPE_Q8_0];
+        return repeat(runtime, bytes_of(dtype, elements), oracle::quantise(type, wide));
+    }
     const NpyArray block = from_float(values, {values.size()}, npy_dtype(dtype));
     return repeat(runtime, elements * element_bytes(dtype), block.data);
 }
@@ -46,7 +52,7 @@ Buffer random_buffer(Runtime& runtime, uint64_t elements, VkattnDtype dtype, uin
 Buffer mask_buffer(Runtime& runtime, const VkattnProblem& p, bool random) {
     uint64_t elements = p.mask == VKATTN_MASK_NONE ? 0 : 1;
     for (uint32_t i = 0; i < p.mask_rank; i++) elements *= p.mask_extents[i];
-    const size_t count = std::min(elements, block_elements);
+    const size_t count = std::min(elements, random_elements);
     std::mt19937 engine(1);
     std::vector<float> added(count);
     std::vector<std::byte> visible(count, std::byte{1});
@@ -56,8 +62,9 @@ Buffer mask_buffer(Runtime& runtime, const VkattnProblem& p, bool random) {
         visible[i] = std::byte{0};
     }
     if (p.mask == VKATTN_MASK_BOOL) return repeat(runtime, elements, visible);
-    const NpyArray block = from_float(added, {count}, npy_dtype(p.dtype));
-    return repeat(runtime, elements * element_bytes(p.dtype), block.data);
+    const VkattnDtype dtype = dtype_of(p, p.mask_dtype);
+    const NpyArray block = from_float(added, {count}, npy_dtype(dtype));
+    return repeat(runtime, elements * element_bytes(dtype), block.data);
 }
 
 // An array that the problem has: of num_keys as lengths, the slopes of the paper, and otherwise zeros.
@@ -106,9 +113,11 @@ double tflops(const VkattnProblem& p, Pass pass, double ms) {
 }
 
 uint64_t tensor_bytes(const VkattnProblem& p) {
-    return element_bytes(p.dtype) *
-           (element_count(p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk + p.head_dim_v) +
-            element_count(p.batch, p.num_heads_kv, p.seqlen_kv, p.head_dim_qk + p.head_dim_v));
+    const auto rows = [&](uint32_t dim) { return element_count(p.batch, p.num_heads_q, p.seqlen_q, dim); };
+    const auto keys = [&](uint32_t dim) { return element_count(p.batch, p.num_heads_kv, p.seqlen_kv, dim); };
+    return bytes_of(p.dtype, rows(p.head_dim_qk)) + bytes_of(dtype_of(p, p.out_dtype), rows(p.head_dim_v)) +
+           bytes_of(dtype_of(p, p.key_dtype), keys(p.head_dim_qk)) +
+           bytes_of(dtype_of(p, p.value_dtype), keys(p.head_dim_v));
 }
 
 Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) const {
@@ -117,9 +126,9 @@ Workload::Tensors Workload::make_tensors(const VkattnProblem& p, uint32_t seed) 
                    element = element_bytes(p.dtype);
     Tensors t;
     t.query = random_buffer(runtime_, rows * p.head_dim_qk, p.dtype, seed);
-    t.key = random_buffer(runtime_, keys * p.head_dim_qk, p.dtype, seed + 1);
-    t.value = random_buffer(runtime_, keys * p.head_dim_v, p.dtype, seed + 2);
-    t.out = runtime_.allocate(rows * p.head_dim_v * element);
+    t.key = random_buffer(runtime_, keys * p.head_dim_qk, dtype_of(p, p.key_dtype), seed + 1);
+    t.value = random_buffer(runtime_, keys * p.head_dim_v, dtype_of(p, p.value_dtype), seed + 2);
+    t.out = runtime_.allocate(rows * p.head_dim_v * element_bytes(dtype_of(p, p.out_dtype)));
     t.lse = runtime_.allocate(rows * sizeof(float));
     if (pass_ == Pass::forward) return t;
     t.dout = random_buffer(runtime_, rows * p.head_dim_v, p.dtype, seed + 3);

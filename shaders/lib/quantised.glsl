@@ -1,0 +1,56 @@
+// Keys and values in ggml's block types, as its files have them: blocks of 32 elements along head_dim, with a factor of
+// float16 and for some types a smallest value, which has float16 too. Of a block that begins at half 0:
+//
+//   q8_0    factor, 32 signed bytes                  x = factor * n
+//   q4_0    factor, 16 bytes of two numbers          x = factor * (n - 8)
+//   q4_1    factor, least, 16 bytes of two           x = factor * n + least
+//   q5_0    factor, 32 high bits, 16 bytes of two    x = factor * (n - 16)
+//   q5_1    factor, least, 32 high bits, 16 of two   x = factor * n + least
+//   iq4_nl  factor, 16 bytes of two                  x = factor * (number n of a table)
+//
+// A byte of two has element j of the block in its lower half and element j + 16 in its upper one. High bit j is bit 4
+// of element j.
+//
+// In registers, four neighbouring elements are two words: a byte of each, then factor and least.
+#define HALVES_OF_BLOCK(type) \
+    ((type) == TYPE_Q8_0 ? 17 : (type) == TYPE_Q4_1 ? 10 : (type) == TYPE_Q5_0 ? 11 : (type) == TYPE_Q5_1 ? 12 : 9)
+#define HAS_LEAST(type) ((type) == TYPE_Q4_1 || (type) == TYPE_Q5_1)
+#define HAS_HIGH_BITS(type) ((type) == TYPE_Q5_0 || (type) == TYPE_Q5_1)
+
+#define LOAD_WORD(row, at) (load_one_16bit(row, at) | load_one_16bit(row, (at) + 1) << 16)
+
+// Loads elements d .. d+3 of a row, zero from `extent` on, which is a multiple of 32.
+uvec2 load4_quantised(uint type, RowStart row, uint d, uint extent) {
+    const uint from = min(d, extent - 4), in_block = from % 32;
+    uint at = row.at + from / 32 * HALVES_OF_BLOCK(type);
+    uint factors = load_one_16bit(row, at++);
+    if (HAS_LEAST(type)) factors |= load_one_16bit(row, at++) << 16;
+    uint high = 0;
+    if (HAS_HIGH_BITS(type)) {
+        // Bits 0 to 3 go to bit 4 of the four bytes.
+        const uint bits = load_one_16bit(row, at + in_block / 16) >> in_block % 16;
+        high = (bits & 1) << 4 | (bits & 2) << 11 | (bits & 4) << 18 | (bits & 8) << 25;
+        at += 2;
+    }
+    uint bytes = LOAD_WORD(row, at + (type == TYPE_Q8_0 ? in_block : in_block % 16) / 2);
+    if (type != TYPE_Q8_0) bytes = bytes >> in_block / 16 * 4 & 0x0f0f0f0f | high;
+    return d < extent ? uvec2(bytes, factors) : uvec2(0);
+}
+
+// iq4_nl's table, four numbers a word: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.
+int number_of_table(uint n) {
+    const uint low = n < 4 ? 0xbfad9881u : 0xf6eaddcfu, high = n < 12 ? 0x26190d01u : 0x71594535u;
+    return int((n < 8 ? low : high) << (24 - n % 4 * 8)) >> 24;
+}
+
+vec4 floats_of_quantised(uint type, uvec2 stored) {
+    const uvec4 bytes = uvec4(stored.x) >> uvec4(0, 8, 16, 24) & 0xff;
+    ivec4 n = ivec4(bytes);
+    if (type == TYPE_Q8_0) n = n << 24 >> 24;
+    if (type == TYPE_Q4_0) n -= 8;
+    if (type == TYPE_Q5_0) n -= 16;
+    if (type == TYPE_IQ4_NL)
+        n = ivec4(number_of_table(bytes.x), number_of_table(bytes.y), number_of_table(bytes.z), number_of_table(bytes.w));
+    const vec2 factors = unpackHalf2x16(stored.y);
+    return HAS_LEAST(type) ? factors.x * vec4(n) + factors.y : factors.x * vec4(n);
+}

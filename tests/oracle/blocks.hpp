@@ -1,0 +1,31 @@
+// ggml's block types, of keys and values: 32 elements along head_dim. Written by the format, without any of the
+// library's code; shaders/lib/quantised.glsl has the layouts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace oracle {
+
+constexpr std::size_t block_elements = 32;
+
+struct BlockType {
+    std::string_view name;
+    std::size_t bytes;  // of a block
+    unsigned bits;      // of a number: 4, 5 or 8
+    bool has_least;     // a block has a smallest value, too
+    bool is_table;      // numbers are places in a table
+};
+
+std::span<const BlockType> block_types();
+
+// Appends rows of whole blocks. Values are finite, and rounded as ggml does it without weights: blocks of 0 have the
+// factor 0.
+std::vector<std::byte> quantise(const BlockType& type, std::span<const double> values);
+// Element i of such blocks, as float32 arithmetic has it.
+double decode(const BlockType& type, const std::byte* blocks, std::size_t i);
+
+}  // namespace oracle
