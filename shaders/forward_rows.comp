@@ -68,6 +68,18 @@ const uint POOL_P = POOL_SCORES + THREADS * ROW_VECS;
 #define k4_of(stored) key_floats(stored)
 #define ADD_QK(q, k, sum) sum += dot(q, k)
 #endif
+// The vec4 of a row that is a lane's number v.
+#ifdef MIXED
+#include "lib/quantised_pieces.glsl"
+const bool K_IN_PIECES = PIECES_FIT(KEY_TYPE, HEAD_DIM_QK, QK_VECS);
+const bool V_IN_PIECES = PIECES_FIT(VALUE_TYPE, HEAD_DIM_V, OUT_VECS);
+#define QK_VEC(v) (K_IN_PIECES ? lane * QK_VECS + (v) : (v) * LANES + lane)
+#define OUT_VEC(v) (V_IN_PIECES ? lane * OUT_VECS + (v) : (v) * LANES + lane)
+vec4 q_sum[ROW_VECS];  // of this lane's part of q, for keys with a least value
+#else
+#define QK_VEC(v) ((v) * LANES + lane)
+#define OUT_VEC(v) ((v) * LANES + lane)
+#endif
 Q4 q[ROWS * QK_VECS];
 vec4 acc[ROWS * OUT_VECS];
 vec4 row_max[ROW_VECS];  // the same in all lanes of a group
@@ -79,8 +91,15 @@ void load_q(Work w) {
         const RowStart at = row_start(rows, min(w.first_row + r, w.last_row), QUERY_BYTES);
         [[unroll]] for (uint v = 0; v < QK_VECS; v++)
             q[r * QK_VECS + v] =
-                q4_of(load_query4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0));
+                q4_of(load_query4(at, 4 * QK_VEC(v), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0));
     }
+#ifdef MIXED
+    if (K_IN_PIECES && HAS_LEAST(KEY_TYPE))
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            q_sum[r / 4][r % 4] = 0;
+            [[unroll]] for (uint v = 0; v < QK_VECS; v++) q_sum[r / 4][r % 4] += dot(q[r * QK_VECS + v], vec4(1));
+        }
+#endif
 }
 
 // This lane's part of STEP rows of K or V, as stored.
@@ -90,29 +109,78 @@ const uint AHEAD_VECS = QK_VECS > OUT_VECS ? QK_VECS : OUT_VECS;
 const uint AHEAD_SIZE = AHEAD ? STEP * AHEAD_VECS : 1;
 KEY_VALUE_STORED4 ahead[AHEAD_SIZE], now[AHEAD_SIZE];
 KEY_VALUE_STORED4 load_k(RowStart at, uint v) {
-    return load_key4(at, 4 * (v * LANES + lane), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
+    return load_key4(at, 4 * QK_VEC(v), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
 }
 KEY_VALUE_STORED4 load_v(RowStart at, uint o) {
-    return load_value4(at, 4 * (o * LANES + lane), HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
+    return load_value4(at, 4 * OUT_VEC(o), HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
 }
+#ifdef MIXED
+const uint PIECES = AHEAD ? STEP : 1;
+Piece pieces_ahead[PIECES], pieces[PIECES];
+#endif
 void fetch_k(Rows k, uint first_key) {
     if (!AHEAD) return;
+#ifdef MIXED
+    if (K_IN_PIECES) {
+        FOR_EACH(i, PIECES) pieces_ahead[i] = fetch_piece(KEY_TYPE, row_start(k, first_key + i, KEY_BYTES), QK_VECS);
+        return;
+    }
+#endif
     FOR_EACH(i, STEP)
         FOR_EACH(v, QK_VECS)
             ahead[i * AHEAD_VECS + v] = load_k(row_start(k, first_key + i, KEY_BYTES), v);
 }
 void fetch_v(Rows v, uint first_key) {
     if (!AHEAD) return;
+#ifdef MIXED
+    if (V_IN_PIECES) {
+        FOR_EACH(i, PIECES) pieces_ahead[i] = fetch_piece(VALUE_TYPE, row_start(v, first_key + i, VALUE_BYTES), OUT_VECS);
+        return;
+    }
+#endif
     FOR_EACH(i, STEP)
         FOR_EACH(o, OUT_VECS)
             ahead[i * AHEAD_VECS + o] = load_v(row_start(v, first_key + i, VALUE_BYTES), o);
 }
 
+#ifdef MIXED
+#define TAKE_AHEAD \
+    if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x]; \
+    if (AHEAD) FOR_EACH(x, PIECES) pieces[x] = pieces_ahead[x];
+void add_qk_of_piece(Piece piece, inout vec4 part[ROW_VECS]) {
+    [[unroll]] for (uint v = 0; v < QK_VECS; v++) {
+        const vec4 x = numbers_of_piece(KEY_TYPE, piece, v, QK_VECS);
+        [[unroll]] for (uint r = 0; r < ROWS; r++) ADD_QK(q[r * QK_VECS + v], x, part[r / 4][r % 4]);
+    }
+    const vec2 factors = unpackHalf2x16(piece.factors);
+    [[unroll]] for (uint x = 0; x < ROW_VECS; x++)
+        part[x] = HAS_LEAST(KEY_TYPE) ? fma(part[x], vec4(factors.x), q_sum[x] * factors.y) : part[x] * factors.x;
+}
+// `unseen`: no row sees the key, whose factors may be anything.
+void add_pv_of_piece(Piece piece, vec4 p[ROW_VECS], bool unseen) {
+    const vec2 factors = unseen ? vec2(0) : unpackHalf2x16(piece.factors);
+    vec4 least[ROW_VECS];
+    [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
+        least[x] = p[x] * factors.y;
+        p[x] *= factors.x;
+    }
+    [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
+        const vec4 x = numbers_of_piece(VALUE_TYPE, piece, o, OUT_VECS);
+        [[unroll]] for (uint r = 0; r < ROWS; r++) {
+            if (HAS_LEAST(VALUE_TYPE)) acc[r * OUT_VECS + o] += least[r / 4][r % 4];
+            acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), x, acc[r * OUT_VECS + o]);
+        }
+    }
+}
+#else
+#define TAKE_AHEAD if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
+#endif
+
 // This lane's part of q . k for the keys of its group, into the pool. K of the first ones is there; fetches V of the
 // first.
 void multiply_qk(Rows k, Rows v, uint first_key) {
     STAYS_LOOP for (uint first = 0; first < LANES; first += STEP) {
-        if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
+        TAKE_AHEAD
         if (first + STEP < LANES) fetch_k(k, first_key + first + STEP);
         else fetch_v(v, first_key);
         [[unroll]] for (uint i = 0; i < STEP; i++) {
@@ -120,6 +188,12 @@ void multiply_qk(Rows k, Rows v, uint first_key) {
             const RowStart at = row_start(k, first_key + key, KEY_BYTES);
             vec4 part[ROW_VECS];
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++) part[x] = vec4(0);
+#ifdef MIXED
+            if (K_IN_PIECES) {
+                if (AHEAD) add_qk_of_piece(pieces[i], part);
+                else add_qk_of_piece(fetch_piece(KEY_TYPE, at, QK_VECS), part);
+            } else
+#endif
             [[unroll]] for (uint v = 0; v < QK_VECS; v++) {
                 const K4 x = k4_of(AHEAD ? now[i * AHEAD_VECS + v] : load_k(at, v));
                 [[unroll]] for (uint r = 0; r < ROWS; r++) ADD_QK(q[r * QK_VECS + v], x, part[r / 4][r % 4]);
@@ -205,7 +279,7 @@ void add_pv_of_pair(Rows v, uint first_key, uint first, uint i) {
 // V of the first keys is there; fetches K of the next tile's first.
 void multiply_pv(Rows v, Rows next_k, uint first_key, uint next_key) {
     STAYS_LOOP for (uint first = 0; first < LANES; first += STEP) {
-        if (AHEAD) FOR_EACH(x, AHEAD_SIZE) now[x] = ahead[x];
+        TAKE_AHEAD
         if (first + STEP < LANES) fetch_v(v, first_key + first + STEP);
         else fetch_k(next_k, next_key);
 #ifdef DOT
@@ -221,6 +295,12 @@ void multiply_pv(Rows v, Rows next_k, uint first_key, uint next_key) {
                 p[x] = pool[POOL_P + (group * LANES + key) * ROW_VECS + x];
                 unseen = unseen && p[x] == vec4(0);
             }
+#ifdef MIXED
+            if (V_IN_PIECES) {
+                if (AHEAD) add_pv_of_piece(pieces[i], p, unseen);
+                else add_pv_of_piece(fetch_piece(VALUE_TYPE, at, OUT_VECS), p, unseen);
+            } else
+#endif
             [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
                 vec4 x = value_floats(AHEAD ? now[i * AHEAD_VECS + o] : load_v(at, o));
                 if (unseen) x = vec4(0);
@@ -262,7 +342,7 @@ vec2 put_row(uint index) {
     vec2 max_sum = vec2(0);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         if (r == index) {
-            FOR_EACH(v, OUT_VECS) pool[group * V_STRIDE + v * LANES + lane] = acc[r * OUT_VECS + v];
+            FOR_EACH(v, OUT_VECS) pool[group * V_STRIDE + OUT_VEC(v)] = acc[r * OUT_VECS + v];
             max_sum = vec2(row_max[r / 4][r % 4], row_sum[r / 4][r % 4]);
         }
     return max_sum;

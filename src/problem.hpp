@@ -65,6 +65,8 @@ struct Problem : VkattnProblem {
     }
     // True if some operand is not of the problem's type.
     bool has_mixed_types() const;
+    // True if query, key and value are stored in one type of 16 bits, as units multiply them, and all else is, too.
+    bool is_all_16bit() const { return dtype != VKATTN_DTYPE_FLOAT32 && !has_mixed_types(); }
     // The bytes of which the tensor's address and its strides are multiples.
     uint32_t alignment_of(int tensor) const {
         const Storage s = storage_of(tensor);

@@ -50,8 +50,8 @@ bool kernel_has_part(const Pipeline& pipeline, std::string_view part) {
 // changes every score.
 bool fetches_bias(const Given& g, const Pipeline& pipeline, bool running) {
     return g.p.mask == VKATTN_MASK_FLOAT && g.p.block_map == 0 && g.p.dtype != VKATTN_DTYPE_FLOAT32 &&
-           !terms_change_every_score(g.p) && !running && constant(pipeline, "p_move") == MOVE_FRAGMENT &&
-           constant(pipeline, "far_rows") == 0;
+           !has_own_types(g.p) && !terms_change_every_score(g.p) && !running &&
+           constant(pipeline, "p_move") == MOVE_FRAGMENT && constant(pipeline, "far_rows") == 0;
 }
 
 // Macros of a module on matrix units must be those that the numbers need.
@@ -65,7 +65,7 @@ std::string macros_flaw(const Given& g, const Pipeline& pipeline) {
         {"_nv2", move == MOVE_CONVERT},
         {"_rounded", move == MOVE_SHARED},
         {"_bias", fetches_bias(g, pipeline, number("running") != 0)},
-        {"_of_f32", g.p.dtype == VKATTN_DTYPE_FLOAT32},
+        {"_of_f32", g.p.dtype == VKATTN_DTYPE_FLOAT32 || has_own_types(g.p)},
         {g.plan.operands == VKATTN_DTYPE_FLOAT16 ? "_f16" : "_bf16", true},
     };
     for (const auto& [part, wanted] : parts)

@@ -37,7 +37,7 @@ std::string subgroup_flaw(const core::DeviceCaps& caps, uint32_t subgroup) {
 // The way in which P becomes an operand must be one that unit, layout and storage allow.
 std::string move_flaw(const Given& g, const Pipeline& pipeline, const core::MatrixShape& shape) {
     const uint32_t move = constant(pipeline, "p_move"), layout = constant(pipeline, "element_layout");
-    const bool alike = shape.n == shape.k, f32 = g.p.dtype == VKATTN_DTYPE_FLOAT32;
+    const bool alike = shape.n == shape.k, f32 = g.p.dtype == VKATTN_DTYPE_FLOAT32 || has_own_types(g.p);
     if (is_turned(pipeline))
         return layout != 0 && shape.m == shape.n && alike && move == MOVE_FRAGMENT && !f32
                    ? ""
@@ -153,7 +153,7 @@ uint64_t end_of_forward_map(const Problem& p, const Pipeline& pipeline) {
 // Masks are staged in shared memory where lib/backward_matrix.glsl says so.
 bool stages_masks(const Problem& p, const Pipeline& pipeline) {
     return p.mask == VKATTN_MASK_FLOAT && p.block_map == 0 && p.dtype != VKATTN_DTYPE_FLOAT32 &&
-           !is_turned(pipeline) && constant(pipeline, "p_move") == MOVE_FRAGMENT &&
+           !has_own_types(p) && !is_turned(pipeline) && constant(pipeline, "p_move") == MOVE_FRAGMENT &&
            constant(pipeline, "mask_row_bytes") == 16;
 }
 
@@ -234,8 +234,8 @@ std::string share_flaw(const Given& g, const Pipeline& pipeline) {
         const uint64_t piece = std::min(held, (line - 1) / (k / 8));
         if (piece == 0 || m * half_stride(piece * k) > share) return "a share does not hold a step of Q";
     }
-    const bool rounded =
-        g.p.dtype != VKATTN_DTYPE_FLOAT32 && of("is_split") == 0 && of("p_move") != MOVE_SHARED_FLOAT;
+    const bool rounded = g.p.dtype != VKATTN_DTYPE_FLOAT32 && !has_own_types(g.p) && of("is_split") == 0 &&
+                         of("p_move") != MOVE_SHARED_FLOAT;
     const uint64_t unit = rounded ? 8 : 4, fit = (line - 1) * unit / n;
     if (fit == 0) return "a share does not hold a tile of the output";
     const uint64_t all = head_steps(g.p, pipeline).out_span / n, piece = tiles_of(all, tiles_of(all, fit));

@@ -9,10 +9,13 @@
 #define COLUMN_OF(item, vecs) (THREADS % (vecs) == 0 ? thread % (vecs) : (thread + (item) * THREADS) % (vecs))
 
 #define FETCH(fetched, items, vecs, first_dim, row_start_of, extent, whole) \
+    FETCH_BY(fetch8, fetched, items, vecs, first_dim, row_start_of, extent, whole)
+// `load8` is fetch8 of an operand.
+#define FETCH_BY(load8, fetched, items, vecs, first_dim, row_start_of, extent, whole) \
     FOR_EACH(t, items) { \
         const uint row = ROW_OF(t, vecs), d = (first_dim) + COLUMN_OF(t, vecs) * 8; \
         if (STAGED_ROWS * (vecs) % THREADS == 0 || row < STAGED_ROWS) \
-            fetched[t] = fetch8(row_start_of, d, extent, whole); \
+            fetched[t] = load8(row_start_of, d, extent, whole); \
     }
 // FETCH for a tile whose rows all exist and lie within 32-bit offsets: no row is clamped. With the widest loads an
 // index counts vec4, and one index serves all rounds. FETCH_BEHIND does so for the tile `behind` rows behind this one.

@@ -10,8 +10,65 @@ uvec4 operands_of(vec4 low, vec4 high) { return uvec4(operands_of(low), operands
 
 // fetch_whole8, store_whole8: `vec` counts vec4 of memory, of which eight elements take VECS_OF_8.
 // fetch8: elements d .. d+7 of a row, zero from `extent` on, which d may exceed. `inside` promises that d+7 < extent.
+//
+// With the macro MIXED there are no whole ones, and fetch8 is one of each operand, as the constants say. Without it they
+// are alike.
 const uint ELEMENTS_OF_VEC = 16 / KEY_VALUE_BYTES, VECS_OF_8 = 8 / ELEMENTS_OF_VEC;
-#if defined(F16) || defined(BF16)
+#ifdef MIXED
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
+struct Any8 {
+    uvec4 low, high;  // four elements each, in words as load_any4 has them
+};
+#define STORED8 Any8
+#ifdef F16_OPERANDS
+#define OPERAND_TYPE TYPE_FLOAT16
+#else
+#define OPERAND_TYPE TYPE_BFLOAT16
+#endif
+
+Any8 fetch_any8(uint type, RowStart row, uint d, uint extent, bool inside) {
+    if (type >= TYPE_Q8_0) {
+        const uvec3 eight = load8_quantised(type, row, d, extent);
+        return Any8(uvec4(eight.xz, 0, 0), uvec4(eight.yz, 0, 0));
+    }
+    if (type != TYPE_FLOAT32 && LOAD_BYTES == 16 && inside) {
+        const uvec4 eight = Uvec4sIn(row.base).x[(row.at + d) / 8];
+        return Any8(uvec4(eight.xy, 0, 0), uvec4(eight.zw, 0, 0));
+    }
+    return Any8(load_any4(type, row, d, extent, inside), load_any4(type, row, d + 4, extent, inside));
+}
+#ifdef F16_OPERANDS
+// Blocks become float16 in the arithmetic of float16: a byte b as 1024 + b less 1024, and one rounding.
+uvec2 halves_of_quantised(uint type, uint bytes, uint factors) {
+    if (type == TYPE_Q8_0) bytes ^= 0x80808080u;
+    const uvec2 pairs = uvec2(bytes & 0xff | bytes << 8 & 0xff0000, bytes >> 16 & 0xff | bytes >> 8 & 0xff0000);
+    const float zero = 1024 + (type == TYPE_Q8_0 ? 128 : type == TYPE_Q4_0 ? 8 : type == TYPE_Q5_0 ? 16 : 0);
+    const f16vec2 both = unpackFloat2x16(factors), factor = f16vec2(both.x), least = f16vec2(both.y);
+    uvec2 halves;
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        const f16vec2 n = unpackFloat2x16(pairs[i] | 0x64006400) - f16vec2(zero);
+        halves[i] = packFloat2x16(HAS_LEAST(type) ? fma(n, factor, least) : n * factor);
+    }
+    return halves;
+}
+#define IS_QUICK_IN_HALVES(type) ((type) >= TYPE_Q8_0 && (type) != TYPE_IQ4_NL)
+#endif
+uvec4 operands_of_any(uint type, Any8 x) {
+    if (type == OPERAND_TYPE) return uvec4(x.low.xy, x.high.xy);
+#ifdef F16_OPERANDS
+    if (IS_QUICK_IN_HALVES(type))
+        return uvec4(halves_of_quantised(type, x.low.x, x.low.y), halves_of_quantised(type, x.high.x, x.high.y));
+#endif
+    return operands_of(floats_of_any(type, x.low), floats_of_any(type, x.high));
+}
+#define fetch_key8(row, d, extent, inside) fetch_any8(KEY_TYPE, row, d, extent, inside)
+#define key_operands(x) operands_of_any(KEY_TYPE, x)
+#define fetch_value8(row, d, extent, inside) fetch_any8(VALUE_TYPE, row, d, extent, inside)
+#define value_operands(x) operands_of_any(VALUE_TYPE, x)
+uvec4 load_query8(RowStart row, uint d, uint extent) {
+    return operands_of_any(QUERY_TYPE, fetch_any8(QUERY_TYPE, row, d, extent, false));
+}
+#elif defined(F16) || defined(BF16)
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
 layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer Uvec4sOut { uvec4 x[]; };
 
@@ -46,5 +103,10 @@ Floats8 fetch8(RowStart row, uint d, uint extent, bool inside) {
 }
 #endif
 
-// Loads from a query row, whose storage type is that of keys in all modules.
+#ifndef MIXED
+#define fetch_key8 fetch8
+#define key_operands operands_of
+#define fetch_value8 fetch8
+#define value_operands operands_of
 uvec4 load_query8(RowStart row, uint d, uint extent) { return operands_of(fetch8(row, d, extent, false)); }
+#endif

@@ -6,6 +6,12 @@ const uint OUT_PIECES = MATRIX_STEPS(OUT_TILES, OUT_FIT), OUT_PIECE = MATRIX_STE
 const uint OUT_VECS = OUT_PIECE * N / 8, OUT_STRIDE = (OUT_PIECE * N / OUT_UNIT | 1) * UNIT;
 const uint OUT_ITEMS = MATRIX_STEPS(M * OUT_VECS, SUBGROUP_SIZE);
 
+#ifdef MIXED
+void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
+    store_result4(at, d, low);
+    store_result4(at, d + 4, high);
+}
+#else
 void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
     if (whole) {
         store_whole8(at.base, (at.at + d) / ELEMENTS_OF_VEC, low, high);
@@ -14,6 +20,7 @@ void store_floats8(RowStart at, uint d, vec4 low, vec4 high, bool whole) {
         store_result4(at, d + 4, high);
     }
 }
+#endif
 
 void store_result8(RowStart at, uint d, uint from) {
     const bool whole = !IS_SPLIT && STORED_OUT_TYPE == QUERY_TYPE && LOAD_BYTES == 16 && d + 8 <= HEAD_DIM_V;

@@ -27,11 +27,11 @@ uvec4 finite_part(uvec4 eight) {
 }
 void store_finite_v() {
     uint dropped = 0;
-    FOR_EACH(t, V_ITEMS) dropped |= nonfinite_any(operands_of(fetched[t]));
+    FOR_EACH(t, V_ITEMS) dropped |= nonfinite_any(value_operands(fetched[t]));
     if (dropped == 0) {
         store_v();
     } else {
-        STORE_V(finite_part(operands_of(fetched[t])))
+        STORE_V(finite_part(value_operands(fetched[t])))
         staged_nonfinite = 1;
     }
 }
@@ -42,7 +42,8 @@ void find_nonfinite(Rows v) {
     barrier();
     [[dont_unroll]] for (uint i = thread; i < TILE_KV * MATRIX_STEPS(HEAD_DIM_V, 8); i += THREADS) {
         const uint key = i % TILE_KV, d = i / TILE_KV * 8;
-        const uvec4 eight = operands_of(fetch8(row_start(v, v.first + key, KEY_VALUE_BYTES), d, HEAD_DIM_V, false));
+        const RowStart row = row_start(v, v.first + key, VALUE_BYTES);
+        const uvec4 eight = value_operands(fetch_value8(row, d, HEAD_DIM_V, false));
         if (nonfinite_any(eight) != 0) atomicOr(nonfinite[key / 32], 1u << key % 32);
     }
     barrier();

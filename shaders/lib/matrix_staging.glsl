@@ -21,27 +21,39 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;
 const bool WHOLE_V = HEAD_DIM_V % (SLICES == 1 ? 8 : OUT_SPAN) == 0;
 void fetch_k(Rows k, uint chunk) {
-    FETCH(fetched, K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row, KEY_VALUE_BYTES), HEAD_DIM_QK, WHOLE_K)
+    FETCH_BY(fetch_key8, fetched, K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row, KEY_BYTES), HEAD_DIM_QK,
+             WHOLE_K)
 }
 
 #ifdef TURNED
 #include "lib/matrix_turned_staging.glsl"
 #else
 void fetch_v(Rows v, uint first_dim) {
-    FETCH(fetched, V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row, KEY_VALUE_BYTES), HEAD_DIM_V, WHOLE_V)
+    FETCH_BY(fetch_value8, fetched, V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row, VALUE_BYTES), HEAD_DIM_V,
+             WHOLE_V)
 }
+#ifdef MIXED
+void fetch_inner_k(Rows k) {
+    FETCH_BY(fetch_key8, fetched, K_ITEMS, K_VECS, 0, row_of_whole_tile(k, row, KEY_BYTES), HEAD_DIM_QK, WHOLE_K)
+}
+void fetch_inner_v(Rows v, uint first_dim) {
+    FETCH_BY(fetch_value8, fetched, V_ITEMS, V_VECS, first_dim, row_of_whole_tile(v, row, VALUE_BYTES), HEAD_DIM_V,
+             WHOLE_V)
+}
+#else
 void fetch_inner_k(Rows k) { FETCH_INNER(fetched, k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }
 void fetch_inner_v(Rows v, uint first_dim) { FETCH_INNER(fetched, v, V_ITEMS, V_VECS, first_dim, HEAD_DIM_V, WHOLE_V) }
+#endif
 void find_offsets(Rows k, Rows v, uint first_dim) {}
 #define STORE_V(value) STORE(POOL_V, V_STRIDE, V_ITEMS, V_VECS, value)
 #endif
 
-void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, operands_of(fetched[t])) }
-void store_v() { STORE_V(operands_of(fetched[t])) }
+void store_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, key_operands(fetched[t])) }
+void store_v() { STORE_V(value_operands(fetched[t])) }
 
 bool is_seen(uint key);  // lib/matrix_mask.glsl
-void store_seen_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }
-void store_seen_v() { STORE_V(is_seen(row) ? operands_of(fetched[t]) : uvec4(0)) }
+void store_seen_k() { STORE(0, K_STRIDE, K_ITEMS, K_VECS, is_seen(row) ? key_operands(fetched[t]) : uvec4(0)) }
+void store_seen_v() { STORE_V(is_seen(row) ? value_operands(fetched[t]) : uvec4(0)) }
 
 // Zeros where tiles of K and V have more head dims than the tensors.
 void clear_padding() {

@@ -58,6 +58,7 @@ vec4 floats_of_any(uint type, uvec4 stored) {
 #define key_floats(x) floats_of_any(KEY_TYPE, x)
 #define load_value4(row, d, extent, inside) load_any4(VALUE_TYPE, row, d, extent, inside)
 #define value_floats(x) floats_of_any(VALUE_TYPE, x)
+const uint KEY_VALUE_BYTES = KEY_BYTES > VALUE_BYTES ? KEY_BYTES : VALUE_BYTES;
 #else
 const uint KEY_VALUE_BYTES = KEY_BYTES;
 #if QUERY_TYPE == TYPE_FLOAT32

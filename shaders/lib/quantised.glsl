@@ -19,22 +19,37 @@
 
 #define LOAD_WORD(row, at) (load_one_16bit(row, at) | load_one_16bit(row, (at) + 1) << 16)
 
+// Where the block of element d of a row begins, and how far its factors and high bits reach.
+#define BLOCK_AT(type, row, d) ((row).at + (d) / 32 * HALVES_OF_BLOCK(type))
+#define FACTOR_HALVES(type) (HAS_LEAST(type) ? 2 : 1)
+#define NUMBERS_AT(type) (FACTOR_HALVES(type) + (HAS_HIGH_BITS(type) ? 2 : 0))
+#define LOAD_FACTORS(type, row, at) (HAS_LEAST(type) ? LOAD_WORD(row, at) : load_one_16bit(row, at))
+// High bits of four elements, which are the lowest of `bits`, as bit 4 of four bytes.
+#define SPREAD(bits) (((bits) & 1) << 4 | ((bits) & 2) << 11 | ((bits) & 4) << 18 | ((bits) & 8) << 25)
+
 // Loads elements d .. d+3 of a row, zero from `extent` on, which is a multiple of 32.
 uvec2 load4_quantised(uint type, RowStart row, uint d, uint extent) {
-    const uint from = min(d, extent - 4), in_block = from % 32;
-    uint at = row.at + from / 32 * HALVES_OF_BLOCK(type);
-    uint factors = load_one_16bit(row, at++);
-    if (HAS_LEAST(type)) factors |= load_one_16bit(row, at++) << 16;
-    uint high = 0;
+    const uint from = min(d, extent - 4), n = from % 32, at = BLOCK_AT(type, row, from);
+    uint bytes = LOAD_WORD(row, at + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2);
+    if (type != TYPE_Q8_0) bytes = bytes >> n / 16 * 4 & 0x0f0f0f0f;
     if (HAS_HIGH_BITS(type)) {
-        // Bits 0 to 3 go to bit 4 of the four bytes.
-        const uint bits = load_one_16bit(row, at + in_block / 16) >> in_block % 16;
-        high = (bits & 1) << 4 | (bits & 2) << 11 | (bits & 4) << 18 | (bits & 8) << 25;
-        at += 2;
+        const uint bits = load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16;
+        bytes |= SPREAD(bits);
     }
-    uint bytes = LOAD_WORD(row, at + (type == TYPE_Q8_0 ? in_block : in_block % 16) / 2);
-    if (type != TYPE_Q8_0) bytes = bytes >> in_block / 16 * 4 & 0x0f0f0f0f | high;
-    return d < extent ? uvec2(bytes, factors) : uvec2(0);
+    return d < extent ? uvec2(bytes, LOAD_FACTORS(type, row, at)) : uvec2(0);
+}
+
+// Loads elements d .. d+7 likewise: eight bytes, then the factors.
+uvec3 load8_quantised(uint type, RowStart row, uint d, uint extent) {
+    const uint from = min(d, extent - 8), n = from % 32, at = BLOCK_AT(type, row, from);
+    const uint first = at + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2;
+    uvec2 bytes = uvec2(LOAD_WORD(row, first), LOAD_WORD(row, first + 2));
+    if (type != TYPE_Q8_0) bytes = bytes >> n / 16 * 4 & 0x0f0f0f0f;
+    if (HAS_HIGH_BITS(type)) {
+        const uint bits = load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16;
+        bytes |= uvec2(SPREAD(bits), SPREAD(bits >> 4));
+    }
+    return d < extent ? uvec3(bytes, LOAD_FACTORS(type, row, at)) : uvec3(0);
 }
 
 // iq4_nl's table, four numbers a word: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.

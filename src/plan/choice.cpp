@@ -214,7 +214,12 @@ Result<VkattnDtype> operand_type(const Problem& problem, const Options& options)
     if (given > VKATTN_PRECISION_BFLOAT16)
         return invalid("options.precision",
                        fmt::format("{} is not a VkattnPrecision", static_cast<int>(given)));
-    if (given == VKATTN_PRECISION_STORAGE) return problem.dtype;
+    if (given == VKATTN_PRECISION_STORAGE) {
+        // Decoded blocks may be rounded to the type of the query, numbers of another type may not.
+        for (const VkattnDtype dtype : {problem.key_dtype, problem.value_dtype})
+            if (dtype != problem.dtype && storage_of(dtype).elements == 1) return VKATTN_DTYPE_FLOAT32;
+        return problem.dtype;
+    }
     const VkattnDtype type = given == VKATTN_PRECISION_FLOAT16 ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16;
     if (problem.dtype != VKATTN_DTYPE_FLOAT32 && problem.dtype != type)
         return invalid("options.precision", fmt::format("{} for a problem in {}: only float32 is rounded",
@@ -229,7 +234,8 @@ RowKind row_kind_of(const Problem& p, const Options& options) {
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
-    return choose_plan(caps, options, forward_kernels, *operands != problem.dtype,
+    const bool rounds = options.precision != VKATTN_PRECISION_STORAGE && *operands != problem.dtype;
+    return choose_plan(caps, options, forward_kernels, rounds,
                        [&](const ForwardKernel& kernel) { return kernel.make(caps, problem, options); });
 }
 

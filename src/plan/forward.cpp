@@ -204,7 +204,7 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
                        "splits of the keys depend on seqlen_kv, batch_invariant forbids that");
     const bool matrix = kind == KernelKind::matrix || kind == KernelKind::matrix_khr;
     const bool dot = kind == KernelKind::rows_dot || kind == KernelKind::tiles_dot;
-    if (problem.has_mixed_types() && (matrix || dot)) return unsupported("", needs_one_type);
+    if (problem.has_mixed_types() && dot) return unsupported("", needs_one_type);
     const Result<TileChoice> tiles =
         matrix ? choose_matrix(caps, problem, options, kind) : choose_tiles(caps, problem, options, kind);
     if (!tiles) return tiles.failure();

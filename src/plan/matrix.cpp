@@ -147,7 +147,7 @@ bool rows_are_far(const Problem& p, const MatrixNumbers& n) {
 // True if a mask is fetched ahead: lib/matrix_bias.glsl says when.
 bool fetches_bias(const Problem& p, const MatrixNumbers& n) {
     const bool is_only_term = p.softcap == 0 && p.slopes == VKATTN_SLOPES_NONE && reads_whole_mask(p);
-    return p.mask == VKATTN_MASK_FLOAT && is_only_term && p.dtype != VKATTN_DTYPE_FLOAT32 && n.running == 0 &&
+    return p.mask == VKATTN_MASK_FLOAT && is_only_term && p.is_all_16bit() && n.running == 0 &&
            n.move == MOVE_FRAGMENT;
 }
 
@@ -158,7 +158,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     uint32_t uses = n.shape.dtype == VKATTN_DTYPE_BFLOAT16 ? USE_BF16 : 0;
     if (n.move >= MOVE_SHARED) uses |= USE_SHARED;
     if (fetches_bias(p, n)) uses |= USE_BIAS;
-    if (in_registers && whole && p.dtype != VKATTN_DTYPE_FLOAT32) uses |= USE_WIDE;
+    if (in_registers && whole && p.is_all_16bit()) uses |= USE_WIDE;
     if (!hides_keys(p)) uses |= USE_UNMASKED;
     if (has_whole_blocks(p, std::array{LinkedTiles{.held = n.tile_q(), .walked = n.tile_kv}}))
         uses |= USE_WHOLE_BLOCKS;
@@ -171,7 +171,7 @@ struct ForwardDirection : MatrixDirection {
         MatrixNumbers n = put_on_shape(caps, problem, row, shape, khr, turned);
         const bool masked = hides_keys(problem);
         if (n.move >= MOVE_SHARED) n.halves = 1;
-        if (problem.dtype == VKATTN_DTYPE_FLOAT32 && masked) n.q_held = std::min(n.q_held, 96u);
+        if (!problem.is_all_16bit() && masked) n.q_held = std::min(n.q_held, 96u);
         const bool mask_needs_maximum = masked && n.move != MOVE_FRAGMENT;
         if (options.batch_invariant || mask_needs_maximum || rows_are_far(problem, n)) n.running = 1;
         return n;
@@ -228,7 +228,7 @@ struct ForwardDirection : MatrixDirection {
 }  // namespace
 
 bool is_turned(const Problem& p, const MatrixShape& shape, bool khr) {
-    return !khr && shape.turned_layout != 0 && !shape.left_alike && p.dtype != VKATTN_DTYPE_FLOAT32;
+    return !khr && shape.turned_layout != 0 && !shape.left_alike && p.is_all_16bit();
 }
 
 std::span<const MatrixRow> matrix_rows() {
@@ -246,14 +246,14 @@ uint32_t mask_row_bytes(const Problem& p) {
 uint32_t matrix_move_of(const DeviceCaps& caps, const Problem& p, const MatrixShape& shape, bool khr) {
     const bool alike = shape.n == shape.k;
     if (!khr && alike && shape.layout != 0 && shape.left_alike) return MOVE_FRAGMENT;
-    if (p.dtype == VKATTN_DTYPE_FLOAT32) return MOVE_SHARED_FLOAT;
+    if (!p.is_all_16bit()) return MOVE_SHARED_FLOAT;
     if (!khr && alike && caps.matrix_conversions) return MOVE_CONVERT;
     return shape.rounded ? MOVE_SHARED : MOVE_SHARED_FLOAT;
 }
 
 std::string why_no_move(const Problem& p, const MatrixShape& s, uint32_t layout, uint32_t move,
                         uint32_t turned) {
-    if (turned == 1 && (layout == 0 || move != MOVE_FRAGMENT || p.dtype == VKATTN_DTYPE_FLOAT32))
+    if (turned == 1 && (layout == 0 || move != MOVE_FRAGMENT || !p.is_all_16bit()))
         return "turned=1 needs the kernel `matrix`, move=0, 16-bit storage, and a probe that has found how "
                "accumulators become right operands";
     if (move == MOVE_FRAGMENT && turned == 0 && (layout == 0 || !s.left_alike || s.n != s.k))

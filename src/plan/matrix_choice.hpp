@@ -63,8 +63,8 @@ std::string malformed_alike(const Problem& p, const Numbers& n) {
     if (n.l2_group_kib > 1u << 30 || n.min_group_workgroups > 1u << 30)
         return "l2_group_kib or min_group_workgroups is too large";
     if (n.move > MOVE_SHARED_FLOAT) return "move is 0 .. 3";
-    if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && p.dtype == VKATTN_DTYPE_FLOAT32)
-        return "move=1 and move=2 are not for float32 storage";
+    if ((n.move == MOVE_CONVERT || n.move == MOVE_SHARED) && !p.is_all_16bit())
+        return "move=1 and move=2 are for operands that are all of 16 bits";
     if (n.rolled > 1) return "rolled is 0 or 1";
     return n.turned > 1 ? "turned is 0 or 1" : "";
 }
@@ -138,8 +138,9 @@ template <class Numbers>
 Module matrix_module(Kernel kernel, const Problem& p, const Numbers& n, uint32_t loop = 0) {
     const bool half = n.shape.dtype == VKATTN_DTYPE_FLOAT16;
     Module module{kernel, loop};
-    if (p.dtype == VKATTN_DTYPE_FLOAT32) {
+    if (!p.is_all_16bit()) {
         module.macros |= half ? macros::F16_OPERANDS : macros::BF16_OPERANDS;
+        if (p.has_mixed_types()) module.macros |= macros::MIXED;
     } else {
         module.macros |= half ? macros::F16 : macros::BF16;
         if (n.turned != 0)

@@ -73,9 +73,12 @@ bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 oracle::StorageType operands_of(const Case& c) {
-    const bool has_own =
-        dtype_of(c.problem, 1) != c.problem.dtype || dtype_of(c.problem, 2) != c.problem.dtype;
-    if (c.precision == VKATTN_PRECISION_STORAGE && has_own) return oracle::StorageType::float32;
+    // Decoded blocks may be rounded to the type of the query. Numbers of another type than the query's may not.
+    if (c.precision == VKATTN_PRECISION_STORAGE)
+        for (const int t : {1, 2}) {
+            const VkattnDtype dtype = dtype_of(c.problem, t);
+            if (dtype != c.problem.dtype && blocks_of(dtype) == nullptr) return oracle::StorageType::float32;
+        }
     if (c.precision == VKATTN_PRECISION_STORAGE) return storage_of(c.problem.dtype);
     return c.precision == VKATTN_PRECISION_FLOAT16 ? oracle::StorageType::float16
                                                    : oracle::StorageType::bfloat16;

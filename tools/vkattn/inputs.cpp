@@ -18,8 +18,22 @@ struct Tensor {
     uint32_t batch, heads, seqlen, dim;
 };
 
+// Turns the extent of rows of blocks, in bytes, into their elements.
+void read_blocks(const std::string& argument, VkattnDtype dtype, Tensor& t) {
+    const uint64_t bytes = bytes_of(dtype, block_elements);
+    if (t.file.array.dtype != NpyDtype::uint8)
+        throw UsageError(argument, fmt::format("dtype {} is not uint8, in which blocks of {} are given",
+                                               dtype_name(t.file.array.dtype), dtype_text(dtype)));
+    if (t.dim == 0 || t.dim % bytes != 0)
+        throw UsageError(argument,
+                         fmt::format("rows of {} bytes are no whole blocks of {}, which have {} each", t.dim,
+                                     dtype_text(dtype), bytes));
+    t.dim = static_cast<uint32_t>(t.dim / bytes * block_elements);
+}
+
+// `stored`: the type that --kv-dtype asks for.
 Tensor read_tensor(const std::string& argument, const std::string& path, bool bshd,
-                   const std::optional<NpyDtype>& wanted) {
+                   std::optional<NpyDtype> wanted, std::optional<VkattnDtype> stored = std::nullopt) {
     Tensor t{read_file(argument, path), 0, 0, 0, 0};
     const auto& shape = t.file.array.shape;
     if (shape.size() != 4)
@@ -27,12 +41,15 @@ Tensor read_tensor(const std::string& argument, const std::string& path, bool bs
     for (uint64_t extent : shape)
         if (extent > UINT32_MAX)
             throw UsageError(argument, fmt::format("an extent of {} is too large", extent));
-    make_storable(argument, wanted, t.file);
+    const bool blocks = stored && has_blocks(*stored);
+    if (stored && !blocks) wanted = npy_dtype(*stored);
+    if (!blocks) make_storable(argument, wanted, t.file);
     const auto extent = [&](size_t i) { return static_cast<uint32_t>(shape[i]); };
     t.batch = extent(0);
     t.heads = extent(bshd ? 2 : 1);
     t.seqlen = extent(bshd ? 1 : 2);
     t.dim = extent(3);
+    if (blocks) read_blocks(argument, *stored, t);
     return t;
 }
 
@@ -57,7 +74,6 @@ void check_shapes(const Tensor& q, const Tensor& k, const Tensor& v) {
                              fmt::format("head_dim {} is not within 1 .. {}", t->dim, VKATTN_MAX_HEAD_DIM));
         if (t->seqlen > VKATTN_MAX_SEQLEN)
             throw UsageError(argument, fmt::format("seqlen {} exceeds {}", t->seqlen, VKATTN_MAX_SEQLEN));
-        check_dtype(argument, t->file.array, q.file.array.dtype);
     }
     if (q.heads % k.heads != 0)
         throw UsageError("--key", fmt::format("{} heads do not divide --query's {}", k.heads, q.heads));
@@ -92,11 +108,18 @@ void check_shapes_aloud(Tensor& q, Tensor& k, Tensor& v, bool bshd) {
     }
 }
 
-VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, const Tensor& k,
-                           const Tensor& v) {
+// Types that --kv-dtype asks for; none where it is not given.
+struct KvDtypes {
+    std::optional<VkattnDtype> key, value;
+};
+
+VkattnProblem make_problem(const AttentionOptions& options, const Tensor& q, const Tensor& k, const Tensor& v,
+                           const KvDtypes& stored) {
     VkattnProblem p = problem();
     options.apply(p);
     p.dtype = *storage_dtype(q.file.array.dtype);
+    p.key_dtype = stored.key ? *stored.key : *storage_dtype(k.file.array.dtype);
+    p.value_dtype = stored.value ? *stored.value : *storage_dtype(v.file.array.dtype);
     p.batch = q.batch;
     p.num_heads_q = q.heads;
     p.num_heads_kv = k.heads;
@@ -170,7 +193,7 @@ void read_mask(const std::string& path, const std::optional<NpyDtype>& wanted, I
     for (size_t i = 0; i < mask.shape.size(); i++) p.mask_extents[i] = static_cast<uint32_t>(mask.shape[i]);
     if (p.mask == VKATTN_MASK_BOOL) return;
     make_storable("--mask", wanted, in.mask);
-    check_dtype("--mask", mask, in.query.array.dtype);
+    p.mask_dtype = *storage_dtype(mask.dtype);
 }
 
 // Reads integers, each within least .. most, as numbers of type T.
@@ -251,7 +274,12 @@ void InputFiles::add_tensors(CLI::App& app) {
 
 void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
     app.add_option("--dtype", dtype,
-                   "f32, f16 or bf16: converts the tensors and a float mask; default: the files' type");
+                   "f32, f16 or bf16: converts the tensors and a float mask; default: each as in its file");
+    app.add_option(
+        "--kv-dtype", kv_dtype,
+        "Of --key and --value, or of both as in q8_0,q4_0: f32, f16 and bf16 convert; q8_0, q4_0, q4_1, "
+        "q5_0, q5_1 and iq4_nl are blocks of 32 elements, in a file of uint8 whose last extent is the "
+        "bytes of a row");
     app.add_option(
         "--out-dtype", out_dtype,
         "f32, f16 or bf16: what is written, but for lse; default: as the files that it belongs to");
@@ -301,12 +329,18 @@ Inputs read_inputs(const InputFiles& files, const AttentionOptions& options) {
     const bool bshd = options.bshd();
     const std::optional<NpyDtype> wanted = files.wanted_dtype();
     Tensor q = read_tensor("--query", files.query, bshd, wanted);
-    Tensor k = read_tensor("--key", files.key, bshd, wanted);
-    Tensor v = read_tensor("--value", files.value, bshd, wanted);
+    KvDtypes stored;
+    if (files.kv_dtype) std::tie(stored.key, stored.value) = parse_kv_dtypes(*files.kv_dtype);
+    Tensor k = read_tensor("--key", files.key, bshd, wanted, stored.key);
+    Tensor v = read_tensor("--value", files.value, bshd, wanted, stored.value);
     check_shapes_aloud(q, k, v, bshd);
 
-    Inputs in{
-        make_problem(options, q, k, v), std::move(q.file), std::move(k.file), std::move(v.file), {}, {}};
+    Inputs in{make_problem(options, q, k, v, stored),
+              std::move(q.file),
+              std::move(k.file),
+              std::move(v.file),
+              {},
+              {}};
     VkattnProblem& p = in.problem;
     if (files.mask) read_mask(*files.mask, wanted, in);
     for (size_t i = 0; i < num_arrays; i++) {

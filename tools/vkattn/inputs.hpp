@@ -14,7 +14,7 @@ namespace vkattn::tools {
 // As on the command line.
 struct InputFiles {
     std::string query, key, value;
-    std::optional<std::string> mask, dtype, out_dtype;
+    std::optional<std::string> mask, dtype, kv_dtype, out_dtype;
     ArrayFiles arrays;
 
     // Those of a problem, --query-offsets in place of the options' --align.
@@ -27,8 +27,8 @@ struct InputFiles {
 
 struct Inputs {
     VkattnProblem problem;
-    FileArray query, key, value;  // all of the problem's dtype
-    FileArray mask;               // bool or of the problem's dtype
+    FileArray query, key, value;  // key and value may be blocks, as uint8
+    FileArray mask;
     ArrayContents arrays;
     bool map_from_mask = false;  // arrays have no block map yet: make_block_map() makes it
 
