@@ -7,7 +7,7 @@ function(vkattn_compile_fast target)
   target_link_libraries(${target} PRIVATE vkattn_fast_compile)
 endfunction()
 
-set(reference_sources check.cpp make.cpp problem.cpp run.cpp)
+set(reference_sources blocks.cpp check.cpp make.cpp problem.cpp run.cpp)
 list(TRANSFORM reference_sources PREPEND "${CMAKE_CURRENT_LIST_DIR}/reference/")
 # A library, for its tests to call what its subcommands do.
 add_library(vkattn_reference_commands STATIC EXCLUDE_FROM_ALL ${reference_sources})

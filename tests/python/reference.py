@@ -137,3 +137,19 @@ def error_bound(exact, naive, dtype):
     largest = np.abs(exact).max(initial=0)
     place = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 1e-6}[str(dtype)]
     return 2 * np.abs(exact - naive).max(initial=0) + place * largest + 1e-7
+
+
+def q8_0(array):
+    """ggml's q8_0 of an array, blocks along its last axis: a float16 factor and 32 signed bytes each."""
+    blocks = np.asarray(array, np.float32).reshape(array.shape[:-1] + (-1, 32))
+    factor = (np.abs(blocks).max(-1, keepdims=True) / 127).astype(np.float16)
+    numbers = np.rint(blocks / np.where(factor == 0, 1, factor).astype(np.float32)).clip(-128, 127).astype(np.int8)
+    stored = np.concatenate([factor.view(np.uint8), numbers.view(np.uint8)], -1)
+    return stored.reshape(array.shape[:-1] + (-1,))
+
+
+def of_q8_0(stored):
+    """The float32 values of such an array."""
+    blocks = stored.reshape(stored.shape[:-1] + (-1, 34))
+    factor = np.ascontiguousarray(blocks[..., :2]).view(np.float16).astype(np.float32)
+    return (factor * np.ascontiguousarray(blocks[..., 2:]).view(np.int8)).reshape(stored.shape[:-1] + (-1,))

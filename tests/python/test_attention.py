@@ -154,6 +154,33 @@ class Attention(unittest.TestCase):
             self.assertLessEqual(np.abs(out - exact).max(), 2e-2)
             self.assertLessEqual(np.abs(got - lse).max(), 1e-5)
 
+    def test_types_of_keys(self):
+        """Keys and values of other types than q's, and ggml's blocks, in either layout and as slices."""
+        q, k, v, _ = tensors(np.float32, dims=(64, 32))
+        k16, v16 = k.astype(np.float16), v.astype(np.float16)
+        mask = MASK.standard_normal((ROWS, KEYS)).astype(np.float16)
+        self.hold_types((q, k16, v16), (q, k16, v16), mask=mask)
+        k8, v8 = (reference.q8_0(x) for x in (k, v))
+        decoded = [reference.of_q8_0(x) for x in (k8, v8)]
+        self.hold_types((q, k8, v8), (q, *decoded), kv_dtype="q8_0")
+        self.hold_types((q, k8, v16), (q, decoded[0], v16), kv_dtype=("q8_0", None))
+        wide = np.zeros(k8.shape[:3] + (k8.shape[3] + 34,), np.uint8)
+        wide[..., :k8.shape[3]] = k8
+        self.hold_types((q, wide[..., :k8.shape[3]], v8), (q, *decoded), kv_dtype="q8_0")
+        turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (q, k8, v8)]
+        out = vkattn.attention(*turned, kv_dtype="q8_0", layout="bshd", return_lse=False)
+        self.assertTrue(np.array_equal(out.transpose(0, 2, 1, 3), vkattn.attention(q, k8, v8, kv_dtype="q8_0")[0]))
+        with self.assertRaisesRegex(NotImplementedError, "one type"):
+            vkattn.attention_backward(q[..., :32], q, k16, v16, q[..., :32], np.zeros(q.shape[:3], np.float32))
+
+    def hold_types(self, given, decoded, **options):
+        out, lse = vkattn.attention(*given, **options)
+        problem = {name: value for name, value in options.items() if name != "kv_dtype"}
+        exact = reference.attention(*decoded, **problem)
+        naive = reference.attention(*decoded, round_weights=lambda p: p.astype(np.float32).astype(np.float64), **problem)
+        self.hold(out, exact[0], naive[0], "float32", options)
+        self.hold(lse, exact[1], exact[1], "float32", "lse")
+
     def test_empty(self):
         for b, h, rows, keys in ((0, 2, 3, 4), (1, 2, 0, 4), (1, 2, 3, 0)):
             q, k = np.ones((b, h, rows, 8), np.float32), np.ones((b, h, keys, 8), np.float32)

@@ -54,6 +54,15 @@ struct CheckGradOptions {
 };
 void declare_check_grad(CLI::App& command, CheckGradOptions& options);
 
+// quantise and decode: floats into ggml's blocks, as uint8, and back into float32.
+struct BlocksOptions {
+    std::string type;
+    std::filesystem::path in, out;
+};
+void declare_blocks(CLI::App& command, BlocksOptions& options);
+int quantise(const BlocksOptions& options);
+int decode(const BlocksOptions& options);
+
 // A line for each tensor goes to `lines`; 1 if a tensor breaks the rule.
 int check(const CheckOptions& options, std::FILE* lines);
 int check_grad(const CheckGradOptions& options, std::FILE* lines);

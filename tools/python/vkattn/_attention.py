@@ -34,15 +34,50 @@ def _axes(array, layout):
                  array._offset)
 
 
-def _strides(tensor):
-    item = tensor.dtype.itemsize
-    return _abi.VkattnStrides(*(s // item for s in tensor.strides[:3]))
+# ggml's types, of blocks of 32 elements, with the bytes of a block.
+_BLOCKS = {"q8_0": (_abi.VKATTN_DTYPE_Q8_0, 34), "q4_0": (_abi.VKATTN_DTYPE_Q4_0, 18),
+           "q4_1": (_abi.VKATTN_DTYPE_Q4_1, 20), "q5_0": (_abi.VKATTN_DTYPE_Q5_0, 22),
+           "q5_1": (_abi.VKATTN_DTYPE_Q5_1, 24), "iq4_nl": (_abi.VKATTN_DTYPE_IQ4_NL, 18)}
+_BLOCK_ELEMENTS = 32
+
+
+def _kv_dtypes(kv_dtype):
+    """What kv_dtype says of k and of v: names, or None."""
+    both = (kv_dtype, kv_dtype) if isinstance(kv_dtype, str) or kv_dtype is None else kv_dtype
+    if not isinstance(both, (tuple, list)) or len(both) != 2:
+        raise TypeError(f"kv_dtype: {kv_dtype!r} is no name of a type, and no pair of them")
+    for name in both:
+        if name is not None and name not in (*_BLOCKS, "float32", "float16", "bfloat16"):
+            raise ValueError(f"kv_dtype: {name!r} is none of {', '.join(_BLOCKS)}, float32, float16 and bfloat16")
+    return both
+
+
+def _kept_dtype(array, name, kept, dtype):
+    """The VkattnDtype of keys or values. Blocks are uint8, whose last axis has the bytes of a row."""
+    if kept not in _BLOCKS:
+        return dtype_of(array, name, kept or dtype)
+    if array.dtype != np.uint8:
+        raise TypeError(f"{name}: is {array.dtype}, and blocks of {kept} are uint8")
+    kind, size = _BLOCKS[kept]
+    if not array.shape or not array.shape[-1] or array.shape[-1] % size:
+        raise ValueError(f"{name}: rows of {array.shape[-1] if array.shape else 0} bytes are no whole blocks of "
+                         f"{kept}, which have {size} each")
+    return kind
+
+
+def _strides(tensor, block=None):
+    """Strides in elements. `block`: the bytes of 32 of them, where they are stored so."""
+    if block is not None and any(s % block for n, s in zip(tensor.shape[:3], tensor.strides) if n > 1):
+        raise ValueError("kv_dtype: rows of blocks do not lie whole blocks apart")
+    elements, item = (1, tensor.dtype.itemsize) if block is None else (_BLOCK_ELEMENTS, block)
+    return _abi.VkattnStrides(*(s // item * elements for s in tensor.strides[:3]))
 
 
 def _alignment(tensors):
     """What all addresses and strides, in bytes, are multiples of: at most 16."""
     taken = [stride for tensor in tensors for extent, stride in zip(tensor.shape[:3], tensor.strides) if extent > 1]
-    return max(math.gcd(16, *taken, *(tensor._offset for tensor in tensors)), tensors[0].dtype.itemsize)
+    least = min(tensor.dtype.itemsize for tensor in tensors)
+    return max(math.gcd(16, *taken, *(tensor._offset for tensor in tensors)), least)
 
 
 def _whole(value, name, least, most):
@@ -86,14 +121,14 @@ class _Call:
                  align="bottom-right", kv_lengths=None, query_offsets=None, slopes=None, slopes_of="distance",
                  sinks=None, block_map=None, block_size=(128, 128), layout="bhsd", precision=None, kernel=None,
                  tuning=None, num_splits=0, batch_invariant=False, max_scratch_bytes=0, max_dispatch_flops=0,
-                 device=None, dtype=None, others=()):
+                 device=None, dtype=None, kv_dtype=None, others=()):
         if not isinstance(layout, str) or layout not in _LAYOUTS:
             raise ValueError(f"layout: {layout!r} is not 'bhsd' or 'bshd'")
         self.layout = layout
         self.tensors = Tensors(device, q, k, v, mask, kv_lengths, query_offsets, slopes, sinks, block_map, *others)
         self.args = {}
         self.problem = library().made(_abi.VkattnProblem)
-        self._set_tensors(q, k, v, dtype)
+        self._set_tensors(q, k, v, dtype, _kv_dtypes(kv_dtype))
         self._set_bounds(causal, window, softcap, scale, align)
         self._set_mask(mask)
         self._set_arrays(kv_lengths, query_offsets, slopes, slopes_of, sinks)
@@ -101,15 +136,17 @@ class _Call:
         self._set_options(precision, kernel, tuning, num_splits, batch_invariant)
         self._set_limits(max_scratch_bytes, max_dispatch_flops)
 
-    def _set_tensors(self, q, k, v, dtype):
+    def _set_tensors(self, q, k, v, dtype, kept):
         p, names = self.problem, ("q", "k", "v")
         given = [x if isinstance(x, Array) else as_host_array(x, name) for x, name in zip((q, k, v), names)]
-        types = [dtype_of(x, name, dtype) for x, name in zip(given, names)]
-        for x, kind, name in zip(given[1:], types[1:], names[1:]):
-            if kind != types[0]:
-                raise TypeError(f"{name}: is {x.dtype}, and q is {given[0].dtype}")
+        types = [dtype_of(given[0], "q", dtype)]
+        types += [_kept_dtype(x, name, kind, dtype) for x, name, kind in zip(given[1:], names[1:], kept)]
         placed = [self.tensors.place(x, name) for x, name in zip(given, names)]
         shapes = [_heads(x, name, self.layout) for x, name in zip(placed, names)]
+        blocks = [None] + [_BLOCKS[kind][1] if kind in _BLOCKS else None for kind in kept]
+        for shape, block in zip(shapes, blocks):
+            if block is not None:
+                shape[3] = shape[3] // block * _BLOCK_ELEMENTS
         if shapes[1][:3] != shapes[2][:3]:
             raise ValueError(f"v: batch, heads and sequence {tuple(shapes[2][:3])} are not those of k, "
                              f"{tuple(shapes[1][:3])}")
@@ -118,12 +155,12 @@ class _Call:
         if shapes[0][3] != shapes[1][3]:
             raise ValueError(f"k: head dim {shapes[1][3]} is not that of q, {shapes[0][3]}")
         self.query, self.key, self.value = (_axes(x, self.layout) for x in placed)
-        p.dtype = types[0]
+        p.dtype, p.key_dtype, p.value_dtype = types
         p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk = shapes[0]
         p.num_heads_kv, p.seqlen_kv, p.head_dim_v = shapes[1][1], shapes[1][2], shapes[2][3]
-        p.query_strides, p.key_strides, p.value_strides = map(_strides, (self.query, self.key, self.value))
+        p.query_strides, p.key_strides, p.value_strides = map(_strides, (self.query, self.key, self.value), blocks)
         self.args.update(query=self.query._memory(), key=self.key._memory(), value=self.value._memory())
-        self.alike = [self.query, self.key, self.value]
+        self.alike = [x for x, block in zip((self.query, self.key, self.value), blocks) if block is None]
 
     def _set_bounds(self, causal, window, softcap, scale, align):
         p = self.problem
@@ -159,7 +196,10 @@ class _Call:
         elif mask.dtype == self.query.dtype:
             p.mask = _abi.VKATTN_MASK_FLOAT
         else:
-            raise TypeError(f"mask: {mask.dtype} is neither bool nor the type of q, {self.query.dtype}")
+            try:
+                p.mask, p.mask_dtype = _abi.VKATTN_MASK_FLOAT, dtype_of(mask, "mask")
+            except TypeError:
+                raise TypeError(f"mask: {mask.dtype} is neither bool nor float32, float16 or bfloat16") from None
         p.mask_rank = mask.ndim
         strides = [0] * (4 - mask.ndim) + [s // mask.dtype.itemsize for s in mask.strides]
         for i, extent in enumerate(mask.shape):
@@ -342,7 +382,7 @@ def attention(q, k, v, *, return_lse=True, **options):
 
     causal, window=(left, right), align ("bottom-right", "top-left", or the key position of row 0): what rows see; -1 is
     no bound. query_offsets: align of each batch. kv_lengths: keys of each batch.
-    mask: bool (True attends) or the type of q (added), 1 to 4 axes that broadcast to (batch, heads, rows, keys). Fewer
+    mask: bool (True attends) or a float type (added), 1 to 4 axes that broadcast to (batch, heads, rows, keys). Fewer
     heads that divide those of q are shared, and keys behind a last axis that is shorter, but not 1, are hidden.
     scale: default 1 / sqrt(head dim). softcap: scores become softcap * tanh(score / softcap).
     slopes: (heads) or (batch, heads), ALiBi; slopes_of="mask" multiplies the mask instead. sinks: (heads).
@@ -353,6 +393,8 @@ def attention(q, k, v, *, return_lse=True, **options):
     max_scratch_bytes, max_dispatch_flops: limits of the device memory for intermediate results, and of the work of one
     dispatch, between which Ctrl-C is heard; 0 is the planner's default.
     device: an index, a part of a name, a UUID or a Device. dtype="bfloat16" says that arrays of uint16 hold bfloat16.
+    kv_dtype: of k and v, or of each in a pair, where it is not what their arrays and dtype say: "q8_0", "q4_0", "q4_1",
+    "q5_0", "q5_1" and "iq4_nl" are ggml's blocks of 32 elements, in arrays of uint8 whose last axis has a row's bytes.
 
     Returns out, like q with the head dim of v, and lse, float32 (batch, heads, rows), the logarithm of the sum of e to
     the scores; out alone with return_lse=False. Results are numpy arrays, or Arrays if an input is one.
