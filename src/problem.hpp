@@ -67,6 +67,10 @@ struct Problem : VkattnProblem {
     bool has_mixed_types() const;
     // True if query, key and value are stored in one type of 16 bits, as units multiply them, and all else is, too.
     bool is_all_16bit() const { return dtype != VKATTN_DTYPE_FLOAT32 && !has_mixed_types(); }
+    // True if a key and a value take no more registers than in 16 bits while they are on their way.
+    bool has_narrow_keys() const {
+        return key_dtype != VKATTN_DTYPE_FLOAT32 && value_dtype != VKATTN_DTYPE_FLOAT32;
+    }
     // The bytes of which the tensor's address and its strides are multiples.
     uint32_t alignment_of(int tensor) const {
         const Storage s = storage_of(tensor);

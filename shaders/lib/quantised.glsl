@@ -42,8 +42,12 @@ uvec2 load4_quantised(uint type, RowStart row, uint d, uint extent) {
 // Loads elements d .. d+7 likewise: eight bytes, then the factors.
 uvec3 load8_quantised(uint type, RowStart row, uint d, uint extent) {
     const uint from = min(d, extent - 8), n = from % 32, at = BLOCK_AT(type, row, from);
-    const uint first = at + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2;
-    uvec2 bytes = uvec2(LOAD_WORD(row, first), LOAD_WORD(row, first + 2));
+    // Words where they lie: half of the last one may be somebody else's.
+    const uint place = at + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2 + (row.base.x >> 1 & 1);
+    const uvec2 base = uvec2(row.base.x & ~3u, row.base.y);
+    const uint odd = place % 2, low = UintsIn(base).x[place / 2], middle = UintsIn(base).x[place / 2 + 1],
+               high = UintsIn(base).x[place / 2 + 1 + odd];
+    uvec2 bytes = odd != 0 ? uvec2(low >> 16 | middle << 16, middle >> 16 | high << 16) : uvec2(low, middle);
     if (type != TYPE_Q8_0) bytes = bytes >> n / 16 * 4 & 0x0f0f0f0f;
     if (HAS_HIGH_BITS(type)) {
         const uint bits = load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16;

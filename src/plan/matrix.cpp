@@ -158,7 +158,7 @@ uint32_t uses_of(const Problem& p, const MatrixNumbers& n) {
     uint32_t uses = n.shape.dtype == VKATTN_DTYPE_BFLOAT16 ? USE_BF16 : 0;
     if (n.move >= MOVE_SHARED) uses |= USE_SHARED;
     if (fetches_bias(p, n)) uses |= USE_BIAS;
-    if (in_registers && whole && p.is_all_16bit()) uses |= USE_WIDE;
+    if (in_registers && whole && p.has_narrow_keys()) uses |= USE_WIDE;
     if (!hides_keys(p)) uses |= USE_UNMASKED;
     if (has_whole_blocks(p, std::array{LinkedTiles{.held = n.tile_q(), .walked = n.tile_kv}}))
         uses |= USE_WHOLE_BLOCKS;

@@ -73,10 +73,12 @@ void make_storable(const std::string& argument, const std::optional<NpyDtype>& w
     const NpyDtype dtype = file.array.dtype;
     if (!wanted) {
         if (storage_dtype(dtype)) return;
-        const bool convertible = dtype == NpyDtype::float64;
+        const bool convertible = dtype == NpyDtype::float64, may_be_blocks = dtype == NpyDtype::uint8;
         throw UsageError(argument,
                          fmt::format("dtype {} is not float32, float16 or bfloat16{}", dtype_name(dtype),
-                                     convertible ? "; --dtype converts it" : ""));
+                                     convertible     ? "; --dtype converts it"
+                                     : may_be_blocks ? "; of blocks, --kv-dtype says the type"
+                                                     : ""));
     }
     try {
         file.array = convert_aloud(argument, std::move(file.array), *wanted,
