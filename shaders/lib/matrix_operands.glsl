@@ -17,8 +17,9 @@ const uint ELEMENTS_OF_VEC = 16 / KEY_VALUE_BYTES, VECS_OF_8 = 8 / ELEMENTS_OF_V
 #ifdef MIXED
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
 struct Any8 {
-    uvec4 low, high;  // four elements each, in words as load_any4 has them
+    uvec4 low, high;  // four elements each, in words as load_any4 has them; of blocks, an Eight
 };
+Eight eight_of(Any8 x) { return Eight(x.low, x.high.x, x.high.y); }
 #define STORED8 Any8
 #ifdef F16_OPERANDS
 #define OPERAND_TYPE TYPE_FLOAT16
@@ -28,8 +29,8 @@ struct Any8 {
 
 Any8 fetch_any8(uint type, RowStart row, uint d, uint extent, bool inside) {
     if (type >= TYPE_Q8_0) {
-        const uvec3 eight = load8_quantised(type, row, d, extent);
-        return Any8(uvec4(eight.xz, 0, 0), uvec4(eight.yz, 0, 0));
+        const Eight eight = load_eight(type, row, d, extent, inside);
+        return Any8(eight.words, uvec4(eight.place, eight.high, 0, 0));
     }
     if (type != TYPE_FLOAT32 && LOAD_BYTES == 16 && inside) {
         const uvec4 eight = Uvec4sIn(row.base).x[(row.at + d) / 8];
@@ -51,14 +52,19 @@ uvec2 halves_of_quantised(uint type, uint bytes, uint factors) {
     }
     return halves;
 }
-#define IS_QUICK_IN_HALVES(type) ((type) >= TYPE_Q8_0 && (type) != TYPE_IQ4_NL)
 #endif
 uvec4 operands_of_any(uint type, Any8 x) {
     if (type == OPERAND_TYPE) return uvec4(x.low.xy, x.high.xy);
+    if (type >= TYPE_Q8_0) {
+        const uvec2 bytes = bytes_of_eight(type, eight_of(x));
+        const uint factors = x.low.w;
 #ifdef F16_OPERANDS
-    if (IS_QUICK_IN_HALVES(type))
-        return uvec4(halves_of_quantised(type, x.low.x, x.low.y), halves_of_quantised(type, x.high.x, x.high.y));
+        if (type != TYPE_IQ4_NL)
+            return uvec4(halves_of_quantised(type, bytes.x, factors), halves_of_quantised(type, bytes.y, factors));
 #endif
+        return operands_of(floats_of_quantised(type, uvec2(bytes.x, factors)),
+                           floats_of_quantised(type, uvec2(bytes.y, factors)));
+    }
     return operands_of(floats_of_any(type, x.low), floats_of_any(type, x.high));
 }
 #define fetch_key8(row, d, extent, inside) fetch_any8(KEY_TYPE, row, d, extent, inside)

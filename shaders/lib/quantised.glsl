@@ -39,21 +39,36 @@ uvec2 load4_quantised(uint type, RowStart row, uint d, uint extent) {
     return d < extent ? uvec2(bytes, LOAD_FACTORS(type, row, at)) : uvec2(0);
 }
 
-// Loads elements d .. d+7 likewise: eight bytes, then the factors.
-uvec3 load8_quantised(uint type, RowStart row, uint d, uint extent) {
-    const uint from = min(d, extent - 8), n = from % 32, at = BLOCK_AT(type, row, from);
-    // Words where they lie: half of the last one may be somebody else's.
-    const uint place = at + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2 + (row.base.x >> 1 & 1);
+// Eight neighbouring elements as they are loaded, so that no load is waited for: words of which the first or the last
+// may be half somebody else's, and what tells where the elements are in them.
+struct Eight {
+    uvec4 words;  // .w: factor and least
+    uint place;   // bit 0: they begin with the first word's upper half; bit 1: they are upper halves of bytes
+    uint high;    // high bits
+};
+// Loads elements d .. d+7, zero from `extent` on. `inside` promises that d+7 < extent.
+Eight load_eight(uint type, RowStart row, uint d, uint extent, bool inside) {
+    const uint from = inside ? d : min(d, extent - 8), n = from % 32, at = BLOCK_AT(type, row, from);
+    const uint half_at = at + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2;
+    const uint place = half_at + (row.base.x >> 1 & 1);
     const uvec2 base = uvec2(row.base.x & ~3u, row.base.y);
-    const uint odd = place % 2, low = UintsIn(base).x[place / 2], middle = UintsIn(base).x[place / 2 + 1],
-               high = UintsIn(base).x[place / 2 + 1 + odd];
-    uvec2 bytes = odd != 0 ? uvec2(low >> 16 | middle << 16, middle >> 16 | high << 16) : uvec2(low, middle);
-    if (type != TYPE_Q8_0) bytes = bytes >> n / 16 * 4 & 0x0f0f0f0f;
-    if (HAS_HIGH_BITS(type)) {
-        const uint bits = load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16;
-        bytes |= uvec2(SPREAD(bits), SPREAD(bits >> 4));
-    }
-    return d < extent ? uvec3(bytes, LOAD_FACTORS(type, row, at)) : uvec3(0);
+    Eight x;
+    x.words.x = UintsIn(base).x[place / 2];
+    x.words.y = UintsIn(base).x[place / 2 + 1];
+    x.words.z = UintsIn(base).x[place / 2 + 1 + place % 2];
+    x.words.w = LOAD_FACTORS(type, row, at);
+    if (!inside && d >= extent) x.words.w = 0;
+    x.place = place % 2 | (type == TYPE_Q8_0 ? 0 : n / 16 << 1);
+    x.high = HAS_HIGH_BITS(type) ? load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16 : 0;
+    return x;
+}
+// Returns a byte for each element.
+uvec2 bytes_of_eight(uint type, Eight x) {
+    const bool odd = (x.place & 1) != 0;
+    uvec2 bytes = odd ? uvec2(x.words.x >> 16 | x.words.y << 16, x.words.y >> 16 | x.words.z << 16) : x.words.xy;
+    if (type != TYPE_Q8_0) bytes = bytes >> (x.place & 2) * 2 & 0x0f0f0f0f;
+    if (HAS_HIGH_BITS(type)) bytes |= uvec2(SPREAD(x.high), SPREAD(x.high >> 4));
+    return bytes;
 }
 
 // iq4_nl's table, four numbers a word: -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113.

@@ -503,11 +503,14 @@ static uint32_t most_tile_q(DeviceKind kind, uint32_t max_head_dim) {
 
 // True if the device's own tuning rows spill registers for this problem. The rows for any device, which spill none, are
 // taken then. By tools/gate these spill:
-//   Turnip (adreno:740, adreno:618)  about 50, with a softcap and a float mask
+//   Turnip (adreno:740, adreno:618)  about 50, with a softcap and a float mask; without 16-bit storage (adreno:618) up
+//                                    to 30, with operands of several types and a float mask
 //   Honeykrisp (apple:m1)            up to 33, in rows of 8 columns, if float32 is loaded one by one or if a group's
 //                                    heads share tiles. With batch_invariant the number of rows must not decide that.
-static bool spills_own_rows(DeviceKind kind, const Problem& p, const Options& options) {
-    if (kind == Device::adreno) return p.softcap > 0 && p.mask == VKATTN_MASK_FLOAT;
+static bool spills_own_rows(const DeviceCaps& caps, const Problem& p, const Options& options) {
+    const DeviceKind kind = kind_of(caps);
+    if (kind == Device::adreno)
+        return p.mask == VKATTN_MASK_FLOAT && (p.softcap > 0 || (p.has_mixed_types() && !caps.storage_16bit));
     if (kind != Device::apple || p.head_dim_v > 128) return false;
     const bool float32_by_one = p.element_bytes == 4 && (p.alignment_bytes % 16 != 0 ||
                                                          p.head_dim_qk % 4 != 0 || p.head_dim_v % 4 != 0);
@@ -524,7 +527,7 @@ Result<TileChoice> choose_tiles(const DeviceCaps& caps, const Problem& problem, 
         options.batch_invariant ? any_rows : uint64_t{problem.seqlen_q} * problem.group_size;
     const uint32_t head_dim =
         is_backward(kind) ? std::max(problem.head_dim_qk, problem.head_dim_v) : problem.head_dim_v;
-    const Device own = kind_of(caps), device = spills_own_rows(own, problem, options) ? Device::any : own;
+    const Device device = spills_own_rows(caps, problem, options) ? Device::any : kind_of(caps);
     for (const TuningRow& row : table_of(kind)) {
         const bool of_rows = kind == KernelKind::rows || kind == KernelKind::rows_dot;
         if (row.numbers.of_rows_kernel() != of_rows) continue;

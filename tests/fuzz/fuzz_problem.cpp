@@ -117,9 +117,10 @@ void fuzz_backward(fuzz::Bytes& bytes, const core::Problem& p) {
     const auto b = core::resolve(p, fuzz::backward_of(bytes, p));
     if (!resolves(b, "backward")) return;
     for (int t = 0; t < 4; t++) {
-        Tensor tensor = tensor_of(p, core::Backward::like(t));
+        const int like = core::Backward::like(t);
+        Tensor tensor = tensor_of(p, like);
         tensor.strides = b->strides(t);
-        check_tensor(tensor, p.element_bytes, p.alignment_bytes, t != 0);
+        check_tensor(tensor, p.element_bytes_of(like), p.alignment_of(like), t != 0);
     }
     Wide elements = 1;
     for (const uint64_t extent : b->dbias_extents) elements *= extent;
