@@ -134,7 +134,8 @@ void fetch_v(Rows v, uint first_key) {
     if (!AHEAD) return;
 #ifdef MIXED
     if (V_IN_PIECES) {
-        FOR_EACH(i, PIECES) pieces_ahead[i] = fetch_piece(VALUE_TYPE, row_start(v, first_key + i, VALUE_BYTES), OUT_VECS);
+        FOR_EACH(i, PIECES)
+            pieces_ahead[i] = fetch_piece(VALUE_TYPE, row_start(v, first_key + i, VALUE_BYTES), OUT_VECS);
         return;
     }
 #endif

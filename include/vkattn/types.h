@@ -153,7 +153,9 @@ typedef struct VkattnProblem {
     VkattnStrides out_strides;
     /* What every address, and every stride in bytes, of query, key, value and out is a multiple of; strides that are
      * never taken, because there is one batch, one head or one row, may be anything. A power of two; default 0 means
-     * one element. It does not bind block types, and a tensor of larger elements is aligned to these. 16 allows the widest loads; vkattn_cmd_forward rejects addresses that break it. */
+     * one element of the smallest type. Whatever it is, tensors of blocks are aligned to 2 bytes, and one whose
+     * elements are larger is aligned to its elements. 16 allows the widest loads; vkattn_cmd_forward rejects addresses
+     * that break it. */
     uint32_t alignment_bytes;
     /* How far apart neighbours of the mask lie, in elements of the mask; neighbours along the keys always lie 1
      * apart. Each stride defaults to VKATTN_CONTIGUOUS, the distance in a dense tensor of mask_extents. 0 broadcasts.
@@ -183,8 +185,10 @@ typedef struct VkattnProblem {
     uint32_t block_map_heads;   /* default 1; divides num_heads_q: query head h reads map head
                                  * h / (num_heads_q / block_map_heads) */
     /* How operands are stored, each in a type of its own; default VKATTN_DTYPE_SAME. out and a float mask are float32,
-     * float16 or bfloat16. Where one of them is not of `dtype`, there is no backward, and kernels without matrix units
-     * and 16-bit dot products run, in float32. */
+     * float16 or bfloat16. Where one of them is not of `dtype`, there is no backward. Products are then of 16 bits, on
+     * matrix units, where query has 16 bits and key and value have its type or blocks, and where options.precision asks
+     * for it; blocks are rounded to that type as they are decoded, and what passes float16 becomes infinite. Blocks are
+     * read by aligned words of 4 bytes, so that the memory of the last word must be there as a whole. */
     VkattnDtype key_dtype;
     VkattnDtype value_dtype;
     VkattnDtype out_dtype;

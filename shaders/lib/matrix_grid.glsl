@@ -7,7 +7,7 @@
 // workgroups.
 uvec2 place_in_grid(uint unit, uint rows) {
     const uvec2 at = gl_WorkGroupID.xy, grid = gl_NumWorkGroups.xy;
-    const float kib = float(rows) * ((HEAD_DIM_QK + HEAD_DIM_V) * KEY_VALUE_BYTES / 1024.0);
+    const float kib = float(rows) * (BYTES_OF_A_KEY / 1024.0);
     if (L2_GROUP_KIB == 0 || float(L2_GROUP_KIB) * unit >= kib * float(grid.x)) return at;
     if (float(grid.x) * float(grid.y) > 4e9) return at;
     uint group_width = max(1u, uint(L2_GROUP_KIB / kib)) * unit;

@@ -11,9 +11,11 @@ uvec4 operands_of(vec4 low, vec4 high) { return uvec4(operands_of(low), operands
 // fetch_whole8, store_whole8: `vec` counts vec4 of memory, of which eight elements take VECS_OF_8.
 // fetch8: elements d .. d+7 of a row, zero from `extent` on, which d may exceed. `inside` promises that d+7 < extent.
 //
-// With the macro MIXED there are no whole ones, and fetch8 is one of each operand, as the constants say. Without it they
-// are alike.
+// With the macro MIXED there are no whole ones, and each operand has a fetch8 of its own, as the constants say. Without
+// it they are alike.
+#ifndef MIXED
 const uint ELEMENTS_OF_VEC = 16 / KEY_VALUE_BYTES, VECS_OF_8 = 8 / ELEMENTS_OF_VEC;
+#endif
 #ifdef MIXED
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };
 struct Any8 {
@@ -32,8 +34,9 @@ Any8 fetch_any8(uint type, RowStart row, uint d, uint extent, bool inside) {
         const Eight eight = load_eight(type, row, d, extent, inside);
         return Any8(eight.words, uvec4(eight.place, eight.high, 0, 0));
     }
-    if (type != TYPE_FLOAT32 && LOAD_BYTES == 16 && inside) {
-        const uvec4 eight = Uvec4sIn(row.base).x[(row.at + d) / 8];
+    if (type != TYPE_FLOAT32 && LOAD_BYTES == 16 && extent % 8 == 0) {
+        uvec4 eight = Uvec4sIn(row.base).x[(row.at + (inside ? d : min(d, extent - 8))) / 8];
+        if (!inside && d >= extent) eight = uvec4(0);
         return Any8(uvec4(eight.xy, 0, 0), uvec4(eight.zw, 0, 0));
     }
     return Any8(load_any4(type, row, d, extent, inside), load_any4(type, row, d + 4, extent, inside));

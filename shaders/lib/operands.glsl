@@ -58,9 +58,12 @@ vec4 floats_of_any(uint type, uvec4 stored) {
 #define key_floats(x) floats_of_any(KEY_TYPE, x)
 #define load_value4(row, d, extent, inside) load_any4(VALUE_TYPE, row, d, extent, inside)
 #define value_floats(x) floats_of_any(VALUE_TYPE, x)
-const uint KEY_VALUE_BYTES = KEY_BYTES > VALUE_BYTES ? KEY_BYTES : VALUE_BYTES;
+// Bytes of a key and its value.
+#define BYTES_OF_32(type) ((type) >= TYPE_Q8_0 ? 2 * HALVES_OF_BLOCK(type) : 32 * BYTES_OF(type))
+#define BYTES_OF_A_KEY ((HEAD_DIM_QK * BYTES_OF_32(KEY_TYPE) + HEAD_DIM_V * BYTES_OF_32(VALUE_TYPE)) / 32.0)
 #else
 const uint KEY_VALUE_BYTES = KEY_BYTES;
+#define BYTES_OF_A_KEY ((HEAD_DIM_QK + HEAD_DIM_V) * KEY_VALUE_BYTES)
 #if QUERY_TYPE == TYPE_FLOAT32
 #define QUERY_STORED4 vec4
 #define load_query4 load4_float32

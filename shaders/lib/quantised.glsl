@@ -84,7 +84,8 @@ vec4 floats_of_quantised(uint type, uvec2 stored) {
     if (type == TYPE_Q4_0) n -= 8;
     if (type == TYPE_Q5_0) n -= 16;
     if (type == TYPE_IQ4_NL)
-        n = ivec4(number_of_table(bytes.x), number_of_table(bytes.y), number_of_table(bytes.z), number_of_table(bytes.w));
+        n = ivec4(number_of_table(bytes.x), number_of_table(bytes.y), number_of_table(bytes.z),
+                  number_of_table(bytes.w));
     const vec2 factors = unpackHalf2x16(stored.y);
     return HAS_LEAST(type) ? factors.x * vec4(n) + factors.y : factors.x * vec4(n);
 }

@@ -228,13 +228,18 @@ Result<VkattnDtype> operand_type(const Problem& problem, const Options& options)
 }
 
 RowKind row_kind_of(const Problem& p, const Options& options) {
-    return {p.head_dim_qk, p.head_dim_v, p.dtype, options.precision, p.has_mixed_types()};
+    return {p.head_dim_qk, p.head_dim_v, p.dtype, p.key_dtype, p.value_dtype, options.precision};
 }
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options) {
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
-    const bool rounds = options.precision != VKATTN_PRECISION_STORAGE && *operands != problem.dtype;
+    const auto is_rounded = [&](VkattnDtype dtype) {
+        return storage_of(dtype).elements == 1 && dtype != *operands;
+    };
+    const bool rounds =
+        options.precision != VKATTN_PRECISION_STORAGE &&
+        (is_rounded(problem.dtype) || is_rounded(problem.key_dtype) || is_rounded(problem.value_dtype));
     return choose_plan(caps, options, forward_kernels, rounds,
                        [&](const ForwardKernel& kernel) { return kernel.make(caps, problem, options); });
 }
@@ -243,7 +248,11 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Bac
                        const Options& options) {
     if (options.num_splits > 1) return invalid("options.num_splits", "the backward does not split the keys");
     if (problem.has_mixed_types())
-        return unsupported("problem.dtype", "the backward is for operands that are all stored in one type");
+        return unsupported(problem.key_dtype != problem.dtype     ? "problem.key_dtype"
+                           : problem.value_dtype != problem.dtype ? "problem.value_dtype"
+                           : problem.out_dtype != problem.dtype   ? "problem.out_dtype"
+                                                                  : "problem.mask_dtype",
+                           "the backward is for operands that are all stored in one type");
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
     return choose_plan(

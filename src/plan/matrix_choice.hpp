@@ -97,6 +97,10 @@ template <class Direction, class Rows>
 Result<TileChoice> choose_on_matrices(const Direction& d, const Rows& rows, bool khr) {
     const Problem& p = d.problem;
     const VkattnDtype operands = *operand_type(p, d.options);
+    if (operands == VKATTN_DTYPE_FLOAT32 && p.dtype != operands)
+        return unsupported("",
+                           "key or value is of another float type than query, and is rounded only if "
+                           "options.precision says so");
     if (operands == VKATTN_DTYPE_FLOAT32)
         return unsupported("",
                            "float32 in means float32 arithmetic, unless options.precision says otherwise");

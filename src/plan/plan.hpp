@@ -173,7 +173,7 @@ struct Options {
 };
 
 // The part of a problem that a tuning row's pipelines depend on. Problems that agree in it share the rejected rows.
-using RowKind = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnPrecision, bool>;
+using RowKind = std::tuple<uint32_t, uint32_t, VkattnDtype, VkattnDtype, VkattnDtype, VkattnPrecision>;
 RowKind row_kind_of(const Problem& problem, const Options& options);
 
 Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Options& options);

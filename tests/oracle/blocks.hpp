@@ -22,7 +22,7 @@ struct BlockType {
 
 std::span<const BlockType> block_types();
 
-// Appends rows of whole blocks. Values are finite, and rounded as ggml does it without weights: blocks of 0 have the
+// Returns rows of whole blocks. Values are finite, and rounded as ggml does it without weights: blocks of 0 have the
 // factor 0.
 std::vector<std::byte> quantise(const BlockType& type, std::span<const double> values);
 // Element i of such blocks, as float32 arithmetic has it.

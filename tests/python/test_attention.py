@@ -177,7 +177,7 @@ class Attention(unittest.TestCase):
         out, lse = vkattn.attention(*given, **options)
         problem = {name: value for name, value in options.items() if name != "kv_dtype"}
         exact = reference.attention(*decoded, **problem)
-        naive = reference.attention(*decoded, round_weights=lambda p: p.astype(np.float32).astype(np.float64), **problem)
+        naive = reference.attention(*decoded, round_weights=lambda p: p.astype("float32").astype(np.float64), **problem)
         self.hold(out, exact[0], naive[0], "float32", options)
         self.hold(lse, exact[1], exact[1], "float32", "lse")
 

@@ -264,6 +264,8 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     apply_terms(problem);
     if (mask_type != "bool" && mask_type != "float")
         throw UsageError("--mask-type", fmt::format("'{}' is not bool or float", mask_type));
+    if (mask_dtype && mask_type == "bool")
+        throw UsageError("--mask-dtype", "is of a float mask: --mask-type float");
     if (mask_shape.empty()) return;
     problem.mask = mask_type == "bool" ? VKATTN_MASK_BOOL : VKATTN_MASK_FLOAT;
     parse_mask_shape(mask_shape, problem);

@@ -61,7 +61,8 @@ struct ShapeOptions {
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError
-    // Sets types of key, value and out, slopes, sinks and block map alone: the cases of a suite take these, and have shapes of their own.
+    // Sets types of key, value and out, slopes, sinks and block map alone: the cases of a suite take these, and have
+    // shapes of their own.
     void apply_terms(VkattnProblem& problem) const;
 };
 

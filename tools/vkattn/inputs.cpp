@@ -276,11 +276,6 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
     app.add_option("--dtype", dtype,
                    "f32, f16 or bf16: converts the tensors and a float mask; default: each as in its file");
     app.add_option(
-        "--kv-dtype", kv_dtype,
-        "Of --key and --value, or of both as in q8_0,q4_0: f32, f16 and bf16 convert; q8_0, q4_0, q4_1, "
-        "q5_0, q5_1 and iq4_nl are blocks of 32 elements, in a file of uint8 whose last extent is the "
-        "bytes of a row");
-    app.add_option(
         "--out-dtype", out_dtype,
         "f32, f16 or bf16: what is written, but for lse; default: as the files that it belongs to");
     app.add_option(
@@ -294,6 +289,14 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
     options.add_to(app);
     app.get_option("--query-offsets")->excludes("--align");
     app.get_option("--alibi-of")->needs("--alibi");
+}
+
+void InputFiles::add_kv_dtype(CLI::App& app) {
+    app.add_option(
+        "--kv-dtype", kv_dtype,
+        "Of --key and --value, or of both as in q8_0,q4_0: f32, f16 and bf16 convert; q8_0, q4_0, q4_1, "
+        "q5_0, q5_1 and iq4_nl are blocks of 32 elements, in a file of uint8 whose last extent is the "
+        "bytes of a row");
 }
 
 std::optional<NpyDtype> InputFiles::wanted_dtype() const {

@@ -265,6 +265,7 @@ std::vector<SuiteCase> cases_of(const std::string& suite, const ShapeOptions& sh
     for (SuiteCase& c : cases) {
         options.apply(c.problem);
         shape.apply_terms(c.problem);
+        set_dense_layout(c.problem, options.bshd());  // by the types
     }
     return cases;
 }

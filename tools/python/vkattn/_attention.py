@@ -65,10 +65,10 @@ def _kept_dtype(array, name, kept, dtype):
     return kind
 
 
-def _strides(tensor, block=None):
+def _strides(tensor, name="", block=None):
     """Strides in elements. `block`: the bytes of 32 of them, where they are stored so."""
     if block is not None and any(s % block for n, s in zip(tensor.shape[:3], tensor.strides) if n > 1):
-        raise ValueError("kv_dtype: rows of blocks do not lie whole blocks apart")
+        raise ValueError(f"{name}: rows of blocks do not lie whole blocks apart")
     elements, item = (1, tensor.dtype.itemsize) if block is None else (_BLOCK_ELEMENTS, block)
     return _abi.VkattnStrides(*(s // item * elements for s in tensor.strides[:3]))
 
@@ -158,7 +158,8 @@ class _Call:
         p.dtype, p.key_dtype, p.value_dtype = types
         p.batch, p.num_heads_q, p.seqlen_q, p.head_dim_qk = shapes[0]
         p.num_heads_kv, p.seqlen_kv, p.head_dim_v = shapes[1][1], shapes[1][2], shapes[2][3]
-        p.query_strides, p.key_strides, p.value_strides = map(_strides, (self.query, self.key, self.value), blocks)
+        p.query_strides, p.key_strides, p.value_strides = map(_strides, (self.query, self.key, self.value), names,
+                                                                   blocks)
         self.args.update(query=self.query._memory(), key=self.key._memory(), value=self.value._memory())
         self.alike = [x for x, block in zip((self.query, self.key, self.value), blocks) if block is None]
 
@@ -345,7 +346,7 @@ def _likeness(function, arrays):
             like += (name, value.shape, value.strides, value.dtype, value._offset % 16)
         elif value is None or isinstance(value, (bool, int, float, str)):
             like += (name, type(value), value)
-        elif isinstance(value, tuple) and all(isinstance(x, int) for x in value):
+        elif isinstance(value, tuple) and all(isinstance(x, (int, str, type(None))) for x in value):
             like += (name, value)
         else:
             return None
