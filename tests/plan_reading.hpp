@@ -197,9 +197,9 @@ const core::Pipeline* follower_of(const core::Plan& plan, const core::Pipeline& 
 uint32_t bytes_of(VkattnDtype dtype);
 bool has_blocks(VkattnDtype dtype);
 // Of a tensor that the region holds, of the problem or of its gradients.
-VkattnDtype dtype_of(const Problem& p, core::Region region);
-VkattnDtype dtype_of_mask(const Problem& p);
-bool has_own_types(const Problem& p);  // some operand is not of the problem's type
+VkattnDtype dtype_of(const core::Problem& p, core::Region region);
+VkattnDtype dtype_of_mask(const core::Problem& p);
+bool has_own_types(const core::Problem& p);  // some operand is not of the problem's type
 // In bytes, in the order batch, head, seq.
 std::array<uint64_t, 3> stride_bytes(const VkattnStrides& s, VkattnDtype dtype);
 // Of a tensor that the region holds, of the problem or of its gradients; throws for other regions.
