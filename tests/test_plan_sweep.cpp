@@ -260,7 +260,8 @@ TEST_CASE("sweep: every device, feature and shape") {
                     if (o.kernel.ends_with("_dot") && f.dtype == f32) continue;
                     if (!backward && sweep.draws.one_in(5)) {
                         give_types(given, sweep.draws);
-                        if (f.dtype != f32) o.kernel = "auto";  // float32 is rounded where the device has matrices
+                        if (f.dtype != f32)
+                            o.kernel = "auto";  // float32 is rounded where the device has matrices
                     }
                     // A step or a few of a backward's loop, so that it is cut.
                     if (backward && sweep.draws.one_in(5)) o.max_dispatch_flops = 100'000'000;

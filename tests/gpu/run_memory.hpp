@@ -42,8 +42,8 @@ class RunMemory {
         args.key = tensor("key", inputs.key);
         args.value = tensor("value", inputs.value);
         if (p.mask != VKATTN_MASK_NONE)
-            args.mask =
-                input("mask", inputs.mask_image, p.mask == VKATTN_MASK_BOOL ? 1 : element_bytes(mask_dtype_of(p)));
+            args.mask = input("mask", inputs.mask_image,
+                              p.mask == VKATTN_MASK_BOOL ? 1 : element_bytes(mask_dtype_of(p)));
         add_arrays(c, args, [&](const char* name, auto content, uint32_t alignment) {
             return input(name, content, alignment);
         });
