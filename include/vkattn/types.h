@@ -41,7 +41,8 @@ typedef enum VkattnDtype {
     VKATTN_DTYPE_BFLOAT16 = 2,
     /* Of key and value in a forward: blocks of 32 elements along head_dim, bit for bit as ggml stores them. A block has
      * 34, 18, 20, 22, 24 and 18 bytes. head_dim and strides, which count elements, are multiples of 32, and addresses
-     * of 2 bytes. */
+     * of 2 bytes. They are read by whole aligned words of 4 bytes: where a tensor begins or ends within a word, the
+     * 2 bytes beside it are read, too, and have no effect. */
     VKATTN_DTYPE_Q8_0 = 16,
     VKATTN_DTYPE_Q4_0 = 17,
     VKATTN_DTYPE_Q4_1 = 18,
