@@ -68,14 +68,14 @@ const uint POOL_P = POOL_SCORES + THREADS * ROW_VECS;
 #define k4_of(stored) key_floats(stored)
 #define ADD_QK(q, k, sum) sum += dot(q, k)
 #endif
-// The vec4 of a row that is a lane's number v.
+// QK_VEC(v) and OUT_VEC(v) are the place in a row of vec4 number v of this lane.
 #ifdef MIXED
 #include "lib/quantised_pieces.glsl"
 const bool K_IN_PIECES = PIECES_FIT(KEY_TYPE, HEAD_DIM_QK, QK_VECS);
 const bool V_IN_PIECES = PIECES_FIT(VALUE_TYPE, HEAD_DIM_V, OUT_VECS);
 #define QK_VEC(v) (K_IN_PIECES ? lane * QK_VECS + (v) : (v) * LANES + lane)
 #define OUT_VEC(v) (V_IN_PIECES ? lane * OUT_VECS + (v) : (v) * LANES + lane)
-vec4 q_sum[ROW_VECS];  // of this lane's part of q, for keys with a least value
+vec4 q_sum[ROW_VECS];  // the sum of this lane's part of q, which the least value of a key's block is multiplied by
 #else
 #define QK_VEC(v) ((v) * LANES + lane)
 #define OUT_VEC(v) ((v) * LANES + lane)

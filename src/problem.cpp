@@ -108,7 +108,7 @@ bool is_float(VkattnDtype dtype) {
     return static_cast<unsigned>(dtype) <= VKATTN_DTYPE_BFLOAT16;
 }
 
-// Gives each operand its type.
+// Gives each operand that has no type of its own the problem's, and checks what types they may have.
 Result<bool> resolve_types(Problem& p) {
     if (!is_float(p.dtype))
         return invalid("problem.dtype",
@@ -125,7 +125,7 @@ Result<bool> resolve_types(Problem& p) {
                                 {"problem.mask_dtype", &p.mask_dtype, false}};
     for (const auto& [field, dtype, may_have_blocks] : operands) {
         if (*dtype == VKATTN_DTYPE_SAME) *dtype = p.dtype;
-        const bool has_blocks = storage_of(*dtype).elements != 1;
+        const bool has_blocks = storage_of(*dtype).has_blocks();
         if (is_float(*dtype) || (may_have_blocks && has_blocks)) continue;
         return invalid(field, has_blocks ? fmt::format("{} is for key and value only", name_of(*dtype))
                                          : fmt::format("{} is not a VkattnDtype", static_cast<int>(*dtype)));
@@ -134,7 +134,7 @@ Result<bool> resolve_types(Problem& p) {
     return true;
 }
 
-// Rows of key and value consist of whole blocks.
+// Checks that rows of key and value consist of whole blocks.
 Result<bool> check_blocks(const VkattnProblem& p) {
     const std::tuple<const char*, uint32_t, VkattnDtype> rows[] = {
         {"problem.head_dim_qk", p.head_dim_qk, p.key_dtype},

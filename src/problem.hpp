@@ -10,13 +10,14 @@
 
 namespace vkattn::core {
 
-// How elements of a type are stored: `elements` of them in a block of `bytes` bytes. The others are blocks of one.
+// A type's elements are stored in blocks: `elements` of them take `bytes` bytes. A float type has one element a block.
 struct Storage {
     uint32_t elements = 1, bytes = 4;
-    // Of a number of elements that is a multiple of a block's.
+    constexpr bool has_blocks() const { return elements != 1; }
+    // Returns the bytes of `count` elements, which fill whole blocks.
     constexpr uint64_t bytes_of(uint64_t count) const { return count / elements * bytes; }
-    // What addresses are at least multiples of.
-    constexpr uint32_t alignment() const { return elements == 1 ? bytes : 2; }
+    // Returns the least alignment of addresses, in bytes.
+    constexpr uint32_t alignment() const { return has_blocks() ? 2 : bytes; }
 };
 
 struct Problem : VkattnProblem {
@@ -58,7 +59,7 @@ struct Problem : VkattnProblem {
         return all[tensor];
     }
     Storage storage_of(int tensor) const;
-    // What an element takes at most.
+    // Returns the bytes of an element, rounded up where a block has a fraction of a byte more.
     uint32_t element_bytes_of(int tensor) const {
         const Storage s = storage_of(tensor);
         return (s.bytes + s.elements - 1) / s.elements;
@@ -75,7 +76,7 @@ struct Problem : VkattnProblem {
     // The bytes of which the tensor's address and its strides are multiples.
     uint32_t alignment_of(int tensor) const {
         const Storage s = storage_of(tensor);
-        return s.elements == 1 && alignment_bytes > s.alignment() ? alignment_bytes : s.alignment();
+        return !s.has_blocks() && alignment_bytes > s.alignment() ? alignment_bytes : s.alignment();
     }
     uint32_t mask_element_bytes() const;
     uint32_t dbias_element_bytes() const { return element_bytes; }

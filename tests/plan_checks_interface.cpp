@@ -550,7 +550,7 @@ bool far_tile(const Problem& p, const core::Backward* b, uint64_t tile_q, uint64
                    keys = (slack != 0 ? tile_kv : std::min<uint64_t>(p.seqlen_kv, tile_kv)) + slack;
     const auto far = [&](uint64_t rows, const VkattnStrides& s, uint64_t heads,
                          Region region = Region::query) {
-        // What an element of a block takes at most.
+        // An element of a block takes these bytes at most.
         const VkattnDtype dtype = dtype_of(p, region);
         const uint64_t bytes = has_blocks(dtype) ? (bytes_of(dtype) + 31) / 32 : bytes_of(dtype);
         return rows != 0 &&

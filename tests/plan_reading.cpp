@@ -361,23 +361,9 @@ const Pipeline* follower_of(const core::Plan& plan, const Pipeline& links) {
 }
 
 uint32_t bytes_of(VkattnDtype dtype) {
-    switch (dtype) {
-        case VKATTN_DTYPE_FLOAT32:
-            return 4;
-        case VKATTN_DTYPE_Q8_0:
-            return 34;
-        case VKATTN_DTYPE_Q4_0:
-        case VKATTN_DTYPE_IQ4_NL:
-            return 18;
-        case VKATTN_DTYPE_Q4_1:
-            return 20;
-        case VKATTN_DTYPE_Q5_0:
-            return 22;
-        case VKATTN_DTYPE_Q5_1:
-            return 24;
-        default:
-            return 2;
-    }
+    constexpr uint32_t bytes_of_block[] = {34, 18, 20, 22, 24, 18};  // q8_0 to iq4_nl
+    if (has_blocks(dtype)) return bytes_of_block[dtype - VKATTN_DTYPE_Q8_0];
+    return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
 }
 
 bool has_blocks(VkattnDtype dtype) {

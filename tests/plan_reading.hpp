@@ -193,10 +193,10 @@ inline bool skips_tiles(const core::Problem& p) {
 const core::Pipeline* links_of(const core::Plan& plan, const core::Pipeline& follower);
 const core::Pipeline* follower_of(const core::Plan& plan, const core::Pipeline& links);
 
-// Bytes of an element and, of ggml's types, of a block of 32.
+// Returns the bytes of an element or, if the type has blocks, of a block.
 uint32_t bytes_of(VkattnDtype dtype);
 bool has_blocks(VkattnDtype dtype);
-// Of a tensor that the region holds, of the problem or of its gradients.
+// Returns the type of the tensor, or of the gradient, that the region holds.
 VkattnDtype dtype_of(const core::Problem& p, core::Region region);
 VkattnDtype dtype_of_mask(const core::Problem& p);
 bool has_own_types(const core::Problem& p);  // some operand is not of the problem's type

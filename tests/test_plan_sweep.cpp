@@ -122,7 +122,7 @@ class Draws {
     std::mt19937_64 engine_{46};
 };
 
-// Gives operands types of their own: of any kind where a row is whole blocks, else float ones.
+// Gives operands types of their own. Keys and values get types of blocks only if their rows are whole blocks.
 void give_types(VkattnProblem& p, Draws& draws) {
     constexpr VkattnStrides contiguous{VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
     const auto any = [&](bool may_have_blocks) {

@@ -39,17 +39,17 @@ typedef enum VkattnDtype {
     VKATTN_DTYPE_FLOAT32 = 0,
     VKATTN_DTYPE_FLOAT16 = 1,
     VKATTN_DTYPE_BFLOAT16 = 2,
-    /* Of key and value in a forward: blocks of 32 elements along head_dim, bit for bit as ggml stores them. A block has
-     * 34, 18, 20, 22, 24 and 18 bytes. head_dim and strides, which count elements, are multiples of 32, and addresses
-     * of 2 bytes. They are read by whole aligned words of 4 bytes: where a tensor begins or ends within a word, the
-     * 2 bytes beside it are read, too, and have no effect. */
+    /* The following types are for key and value of a forward. They are blocks of 32 elements along head_dim, bit for
+     * bit as ggml stores them, of 34, 18, 20, 22, 24 and 18 bytes. head_dim and strides, which count elements, must be
+     * multiples of 32, and addresses multiples of 2 bytes. Kernels read whole aligned words of 4 bytes: where a tensor
+     * begins or ends within a word, the 2 bytes beside it must be there, too, and have no effect. */
     VKATTN_DTYPE_Q8_0 = 16,
     VKATTN_DTYPE_Q4_0 = 17,
     VKATTN_DTYPE_Q4_1 = 18,
     VKATTN_DTYPE_Q5_0 = 19,
     VKATTN_DTYPE_Q5_1 = 20,
     VKATTN_DTYPE_IQ4_NL = 21,
-    VKATTN_DTYPE_SAME = 255, /* of an operand: problem.dtype */
+    VKATTN_DTYPE_SAME = 255, /* the operand has the type of problem.dtype */
     VKATTN_DTYPE_MAX_ENUM = 0x7fffffff
 } VkattnDtype;
 
@@ -66,7 +66,7 @@ typedef enum VkattnAlign {
 typedef enum VkattnMaskType {
     VKATTN_MASK_NONE = 0,
     VKATTN_MASK_BOOL = 1,  /* one byte each, nonzero = attend */
-    VKATTN_MASK_FLOAT = 2, /* of problem.mask_dtype, added to the scores; -inf hides */
+    VKATTN_MASK_FLOAT = 2, /* stored as problem.mask_dtype, added to the scores; -inf hides */
     VKATTN_MASK_MAX_ENUM = 0x7fffffff
 } VkattnMaskType;
 
@@ -124,9 +124,9 @@ typedef struct VkattnStrides {
  * value, or a gradient, of 1e30 and more then shows where its key weighs nothing. What no row sees changes no bit. */
 typedef struct VkattnProblem {
     size_t struct_size;
-    VkattnDtype dtype;     /* of query and of what has no type of its own; default float32 */
-    uint32_t batch;        /* default 1 */
-    uint32_t num_heads_q;  /* default 1; a whole multiple of num_heads_kv */
+    VkattnDtype dtype;    /* the type of query, and of each operand without one of its own; default float32 */
+    uint32_t batch;       /* default 1 */
+    uint32_t num_heads_q; /* default 1; a whole multiple of num_heads_kv */
     uint32_t num_heads_kv; /* default 1 */
     uint32_t seqlen_q;     /* default 0; at most VKATTN_MAX_SEQLEN */
     uint32_t seqlen_kv;    /* default 0; at most VKATTN_MAX_SEQLEN */
@@ -185,11 +185,10 @@ typedef struct VkattnProblem {
     uint32_t block_map_batches; /* default 1: one map for all batches; otherwise batch */
     uint32_t block_map_heads;   /* default 1; divides num_heads_q: query head h reads map head
                                  * h / (num_heads_q / block_map_heads) */
-    /* How operands are stored, each in a type of its own; default VKATTN_DTYPE_SAME. out and a float mask are float32,
-     * float16 or bfloat16. Where one of them is not of `dtype`, there is no backward. Products are then of 16 bits, on
-     * matrix units, where query has 16 bits and key and value have its type or blocks, and where options.precision asks
-     * for it; blocks are rounded to that type as they are decoded, and what passes float16 becomes infinite. Blocks are
-     * read by aligned words of 4 bytes, so that the memory of the last word must be there as a whole. */
+    /* These say how single operands are stored; default VKATTN_DTYPE_SAME. out and a float mask may be float32, float16
+     * or bfloat16. If one of them differs from `dtype`, only the forward is supported. Matrix units then multiply in 16
+     * bits if query has 16 bits and key and value are of its type or blocks, or if options.precision asks for it.
+     * Decoded blocks are rounded to the type of the products, where a number beyond float16 becomes infinite. */
     VkattnDtype key_dtype;
     VkattnDtype value_dtype;
     VkattnDtype out_dtype;

@@ -11,8 +11,8 @@ uvec4 operands_of(vec4 low, vec4 high) { return uvec4(operands_of(low), operands
 // fetch_whole8, store_whole8: `vec` counts vec4 of memory, of which eight elements take VECS_OF_8.
 // fetch8: elements d .. d+7 of a row, zero from `extent` on, which d may exceed. `inside` promises that d+7 < extent.
 //
-// With the macro MIXED there are no whole ones, and each operand has a fetch8 of its own, as the constants say. Without
-// it they are alike.
+// Modules with the macro MIXED have neither fetch_whole8 nor store_whole8, and key, value and query each have a fetch8
+// for the type that the constants name. In other modules these three are one.
 #ifndef MIXED
 const uint ELEMENTS_OF_VEC = 16 / KEY_VALUE_BYTES, VECS_OF_8 = 8 / ELEMENTS_OF_VEC;
 #endif
@@ -42,11 +42,12 @@ Any8 fetch_any8(uint type, RowStart row, uint d, uint extent, bool inside) {
     return Any8(load_any4(type, row, d, extent, inside), load_any4(type, row, d + 4, extent, inside));
 }
 #ifdef F16_OPERANDS
-// Blocks become float16 in the arithmetic of float16: a byte b as 1024 + b less 1024, and one rounding.
+// Decodes blocks in the arithmetic of float16. A byte b becomes a number as (1024 + b) - 1024, and the product with its
+// factor is rounded once.
 uvec2 halves_of_quantised(uint type, uint bytes, uint factors) {
     if (type == TYPE_Q8_0) bytes ^= 0x80808080u;
     const uvec2 pairs = uvec2(bytes & 0xff | bytes << 8 & 0xff0000, bytes >> 16 & 0xff | bytes >> 8 & 0xff0000);
-    const float zero = 1024 + (type == TYPE_Q8_0 ? 128 : type == TYPE_Q4_0 ? 8 : type == TYPE_Q5_0 ? 16 : 0);
+    const float zero = 1024 + ZERO_OF(type);
     const f16vec2 both = unpackFloat2x16(factors), factor = f16vec2(both.x), least = f16vec2(both.y);
     uvec2 halves;
     [[unroll]] for (uint i = 0; i < 2; i++) {

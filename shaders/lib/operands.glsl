@@ -3,9 +3,9 @@
 //   query      query, dquery, dout   the type that the module was compiled for
 //   key_value  key, value, dkey, dvalue   likewise
 //   out        the constant OUT_TYPE where the module has 16-bit types, else float32
-// With the macro MIXED, which forward kernels have, constants say how query, key and value are stored. And there is
-// the mask (lib/mask.glsl), whose type is MASK_TYPE in the same way. Registers hold elements of query, key and
-// value as they are stored (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an
+// In modules with the macro MIXED, which only forward kernels have, specialization constants say how query, key and
+// value are stored. The mask's type is MASK_TYPE (lib/mask.glsl), in the same way. Registers hold elements of query,
+// key and value as they are stored (QUERY_STORED4, KEY_VALUE_STORED4: four of them): were they converted at once, an
 // invocation would wait for loads that it issues ahead (f16 at D128 on an H200: 32.3 instead of 39.1 TFLOP/s).
 #include "lib/storage.glsl"
 
@@ -26,7 +26,7 @@
 #define VALUE_TYPE QUERY_TYPE
 #endif
 
-// Bytes of an element or, of blocks, of the numbers that they consist of: the unit of RowStart::at.
+// The bytes of the unit of RowStart::at: an element, or for blocks the 16-bit numbers that they consist of.
 #define BYTES_OF(type) ((type) == TYPE_FLOAT32 ? 4 : 2)
 const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_BYTES = BYTES_OF(KEY_TYPE), VALUE_BYTES = BYTES_OF(VALUE_TYPE);
 
@@ -58,7 +58,7 @@ vec4 floats_of_any(uint type, uvec4 stored) {
 #define key_floats(x) floats_of_any(KEY_TYPE, x)
 #define load_value4(row, d, extent, inside) load_any4(VALUE_TYPE, row, d, extent, inside)
 #define value_floats(x) floats_of_any(VALUE_TYPE, x)
-// Bytes of a key and its value.
+// BYTES_OF_A_KEY counts a key and its value.
 #define BYTES_OF_32(type) ((type) >= TYPE_Q8_0 ? 2 * HALVES_OF_BLOCK(type) : 32 * BYTES_OF(type))
 #define BYTES_OF_A_KEY ((HEAD_DIM_QK * BYTES_OF_32(KEY_TYPE) + HEAD_DIM_V * BYTES_OF_32(VALUE_TYPE)) / 32.0)
 #else

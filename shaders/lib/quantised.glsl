@@ -19,28 +19,34 @@
 
 #define LOAD_WORD(row, at) (load_one_16bit(row, at) | load_one_16bit(row, (at) + 1) << 16)
 
-// Where the block of element d of a row begins, and how far its factors and high bits reach.
+// Offsets in halves: BLOCK_AT is where the block of element d of a row begins. Within a block, FACTOR_HALVES is where
+// the high bits begin and NUMBERS_AT where the numbers do. NUMBER_AT is where number n of the block at `at` lies.
 #define BLOCK_AT(type, row, d) ((row).at + (d) / 32 * HALVES_OF_BLOCK(type))
 #define FACTOR_HALVES(type) (HAS_LEAST(type) ? 2 : 1)
 #define NUMBERS_AT(type) (FACTOR_HALVES(type) + (HAS_HIGH_BITS(type) ? 2 : 0))
+#define NUMBER_AT(type, at, n) ((at) + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2)
+// Loads the high bits from number n of the block at `at` on.
+#define LOAD_HIGH(type, at, n) (load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16)
+// What the numbers are stored relative to, as unsigned ones.
+#define ZERO_OF(type) (type == TYPE_Q8_0 ? 128 : type == TYPE_Q4_0 ? 8 : type == TYPE_Q5_0 ? 16 : 0)
 #define LOAD_FACTORS(type, row, at) (HAS_LEAST(type) ? LOAD_WORD(row, at) : load_one_16bit(row, at))
-// High bits of four elements, which are the lowest of `bits`, as bit 4 of four bytes.
+// Moves the lowest four of `bits`, the high bits of four elements, to bit 4 of four bytes.
 #define SPREAD(bits) (((bits) & 1) << 4 | ((bits) & 2) << 11 | ((bits) & 4) << 18 | ((bits) & 8) << 25)
 
 // Loads elements d .. d+3 of a row, zero from `extent` on, which is a multiple of 32.
 uvec2 load4_quantised(uint type, RowStart row, uint d, uint extent) {
     const uint from = min(d, extent - 4), n = from % 32, at = BLOCK_AT(type, row, from);
-    uint bytes = LOAD_WORD(row, at + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2);
+    uint bytes = LOAD_WORD(row, NUMBER_AT(type, at, n));
     if (type != TYPE_Q8_0) bytes = bytes >> n / 16 * 4 & 0x0f0f0f0f;
     if (HAS_HIGH_BITS(type)) {
-        const uint bits = load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16;
+        const uint bits = LOAD_HIGH(type, at, n);
         bytes |= SPREAD(bits);
     }
     return d < extent ? uvec2(bytes, LOAD_FACTORS(type, row, at)) : uvec2(0);
 }
 
-// Eight neighbouring elements as they are loaded, so that no load is waited for: words of which the first or the last
-// may be half somebody else's, and what tells where the elements are in them.
+// Eight neighbouring elements as they are loaded, so that no load is waited for. The first or the last word may be half
+// another block's; `place` tells where in the words the elements are.
 struct Eight {
     uvec4 words;  // .w: factor and least
     uint place;   // bit 0: they begin with the first word's upper half; bit 1: they are upper halves of bytes
@@ -49,8 +55,7 @@ struct Eight {
 // Loads elements d .. d+7, zero from `extent` on. `inside` promises that d+7 < extent.
 Eight load_eight(uint type, RowStart row, uint d, uint extent, bool inside) {
     const uint from = inside ? d : min(d, extent - 8), n = from % 32, at = BLOCK_AT(type, row, from);
-    const uint half_at = at + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2;
-    const uint place = half_at + (row.base.x >> 1 & 1);
+    const uint place = NUMBER_AT(type, at, n) + (row.base.x >> 1 & 1);
     const uvec2 base = uvec2(row.base.x & ~3u, row.base.y);
     Eight x;
     x.words.x = UintsIn(base).x[place / 2];
@@ -59,7 +64,7 @@ Eight load_eight(uint type, RowStart row, uint d, uint extent, bool inside) {
     x.words.w = LOAD_FACTORS(type, row, at);
     if (!inside && d >= extent) x.words.w = 0;
     x.place = place % 2 | (type == TYPE_Q8_0 ? 0 : n / 16 << 1);
-    x.high = HAS_HIGH_BITS(type) ? load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16 : 0;
+    x.high = HAS_HIGH_BITS(type) ? LOAD_HIGH(type, at, n) : 0;
     return x;
 }
 // Returns a byte for each element.

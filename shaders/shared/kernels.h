@@ -93,7 +93,7 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 #define TYPE_FLOAT32 0
 #define TYPE_FLOAT16 1
 #define TYPE_BFLOAT16 2
-// Of key and value only: ggml's blocks of 32 elements (lib/quantised.glsl).
+// The following are ggml's blocks of 32 elements, which only key and value may have (lib/quantised.glsl).
 #define TYPE_Q8_0 16
 #define TYPE_Q4_0 17
 #define TYPE_Q4_1 18

@@ -57,8 +57,8 @@ uint32_t regions_of(Role role) {
     return bits;
 }
 
-// Refuses a plan that needs a kernel or a form of a module which was left out of this build. On a CPU that goes for
-// matrix kernels in the form for GPUs, too: lavapipe (Mesa 26.1.6) adds the products of equal tiles in another order
+// Refuses a plan that needs a kernel or a form of a module which was left out of this build. A CPU does not run matrix
+// kernels in their form for GPUs either: lavapipe (Mesa 26.1.6) adds the products of equal tiles in another order
 // where their loops are unrolled otherwise, so that a float mask's alignment changed the last bit of dkey.
 Result<bool> check_kernels(const DeviceCaps& caps, const Plan& plan) {
     for (const Pipeline& pipeline : plan.pipelines) {
@@ -217,7 +217,7 @@ Result<VkattnDtype> operand_type(const Problem& problem, const Options& options)
     if (given == VKATTN_PRECISION_STORAGE) {
         // Decoded blocks may be rounded to the type of the query, numbers of another type may not.
         for (const VkattnDtype dtype : {problem.key_dtype, problem.value_dtype})
-            if (dtype != problem.dtype && storage_of(dtype).elements == 1) return VKATTN_DTYPE_FLOAT32;
+            if (dtype != problem.dtype && !storage_of(dtype).has_blocks()) return VKATTN_DTYPE_FLOAT32;
         return problem.dtype;
     }
     const VkattnDtype type = given == VKATTN_PRECISION_FLOAT16 ? VKATTN_DTYPE_FLOAT16 : VKATTN_DTYPE_BFLOAT16;
@@ -235,7 +235,7 @@ Result<Plan> make_plan(const DeviceCaps& caps, const Problem& problem, const Opt
     const auto operands = operand_type(problem, options);
     if (!operands) return operands.failure();
     const auto is_rounded = [&](VkattnDtype dtype) {
-        return storage_of(dtype).elements == 1 && dtype != *operands;
+        return !storage_of(dtype).has_blocks() && dtype != *operands;
     };
     const bool rounds =
         options.precision != VKATTN_PRECISION_STORAGE &&

@@ -97,7 +97,7 @@ Setter dtype(VkattnDtype Owner::*member) {
         member,
         {{"f32", VKATTN_DTYPE_FLOAT32}, {"f16", VKATTN_DTYPE_FLOAT16}, {"bf16", VKATTN_DTYPE_BFLOAT16}});
 }
-// Of keys and values.
+// Sets the type of key or value, which may be one of blocks.
 Setter kept_dtype(VkattnDtype VkattnProblem::*member) {
     return [member](Line& l, Value v) {
         for (int type = VKATTN_DTYPE_Q8_0; type <= VKATTN_DTYPE_IQ4_NL; type++)

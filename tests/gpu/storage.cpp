@@ -8,7 +8,7 @@
 namespace vkattn::test {
 namespace {
 
-// Of a float that float16 has.
+// Returns the bits of a float that float16 can represent.
 uint16_t half_of(float x) {
     const auto bits = std::bit_cast<uint32_t>(x);
     const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;

@@ -13,9 +13,9 @@ namespace vkattn::test {
 constexpr uint32_t element_bytes(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
 }
-// Of a type that is stored in blocks; null for the others.
+// Returns how a type's blocks are made, or null for a float type.
 const oracle::BlockType* blocks_of(VkattnDtype dtype);
-// Of so many elements, of whole blocks.
+// Returns the bytes of `elements` elements, which fill whole blocks.
 uint64_t bytes_of(VkattnDtype dtype, uint64_t elements);
 const char* name_of(VkattnDtype dtype);  // as in case lines
 oracle::StorageType storage_of(VkattnDtype dtype);
@@ -25,7 +25,7 @@ double rounded(double x, VkattnDtype dtype);
 void store(std::byte* to, double x, VkattnDtype dtype);
 // Exact, payloads of NaNs included: other bits are another float.
 float load(const std::byte* from, VkattnDtype dtype);
-// Element i of a row of any type.
+// Returns element i of a row, whatever its type.
 float load_element(const std::byte* row, uint64_t i, VkattnDtype dtype);
 void store_row(std::byte* to, std::span<const double> values, VkattnDtype dtype);
 

@@ -92,14 +92,8 @@ Json problem_json(const VkattnProblem& p, bool bshd) {
                  {"alibi", alibi_json(p)},
                  {"sinks", p.sinks != 0},
                  {"block_map", p.block_map != 0 ? Json{p.block_rows, p.block_keys} : Json(false)}};
-    // Only operands with types of their own: so files of bench stay alike that were made before there were any.
-    const auto add = [&](const char* name, VkattnDtype operand) {
-        if (dtype_of(p, operand) != p.dtype) json[name] = dtype_text(operand);
-    };
-    add("key_dtype", p.key_dtype);
-    add("value_dtype", p.value_dtype);
-    add("out_dtype", p.out_dtype);
-    if (p.mask == VKATTN_MASK_FLOAT) add("mask_dtype", p.mask_dtype);
+    // An operand is named only if it has a type of its own, so that older files of `bench` can still be compared.
+    for (const auto& [operand, dtype] : own_dtypes(p)) json[operand + "_dtype"] = dtype_text(dtype);
     return json;
 }
 

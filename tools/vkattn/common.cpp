@@ -90,24 +90,25 @@ VkattnDtype parse_dtype(const std::string& text) {
 }
 
 const char* dtype_text(VkattnDtype dtype) {
-    constexpr const char* blocks[] = {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"};
-    if (has_blocks(dtype)) return blocks[dtype - VKATTN_DTYPE_Q8_0];
-    return dtype == VKATTN_DTYPE_FLOAT16 ? "f16" : dtype == VKATTN_DTYPE_BFLOAT16 ? "bf16" : "f32";
+    return test::name_of(dtype);
 }
 
 VkattnDtype dtype_of(const VkattnProblem& p, VkattnDtype operand) {
     return operand == VKATTN_DTYPE_SAME ? p.dtype : operand;
 }
 
+std::vector<std::pair<std::string, VkattnDtype>> own_dtypes(const VkattnProblem& p) {
+    std::vector<std::pair<std::string, VkattnDtype>> own = {
+        {"key", p.key_dtype}, {"value", p.value_dtype}, {"out", p.out_dtype}};
+    if (p.mask == VKATTN_MASK_FLOAT) own.emplace_back("mask", p.mask_dtype);
+    std::erase_if(own, [&](const auto& operand) { return dtype_of(p, operand.second) == p.dtype; });
+    return own;
+}
+
 std::string dtypes_text(const VkattnProblem& p) {
     std::string text = dtype_text(p.dtype);
-    const auto add = [&](const char* operand, VkattnDtype dtype) {
-        if (dtype_of(p, dtype) != p.dtype) text += fmt::format(", {} {}", operand, dtype_text(dtype));
-    };
-    add("key", p.key_dtype);
-    add("value", p.value_dtype);
-    add("out", p.out_dtype);
-    if (p.mask == VKATTN_MASK_FLOAT) add("mask", p.mask_dtype);
+    for (const auto& [operand, dtype] : own_dtypes(p))
+        text += fmt::format(", {} {}", operand, dtype_text(dtype));
     return text;
 }
 
@@ -115,16 +116,6 @@ NpyDtype npy_dtype(VkattnDtype dtype) {
     return dtype == VKATTN_DTYPE_FLOAT16    ? NpyDtype::float16
            : dtype == VKATTN_DTYPE_BFLOAT16 ? NpyDtype::bfloat16
                                             : NpyDtype::float32;
-}
-
-uint32_t element_bytes(VkattnDtype dtype) {
-    return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
-}
-
-uint64_t bytes_of(VkattnDtype dtype, uint64_t elements) {
-    constexpr uint64_t bytes[] = {34, 18, 20, 22, 24, 18};
-    return has_blocks(dtype) ? elements / block_elements * bytes[dtype - VKATTN_DTYPE_Q8_0]
-                             : elements * element_bytes(dtype);
 }
 
 void AttentionOptions::add_to(CLI::App& app) {
@@ -291,7 +282,7 @@ void set_dense_layout(VkattnProblem& p, bool bshd) {
     uint32_t rows = 0;  // bytes, of each tensor but those of blocks, which have an alignment of their own
     const auto add = [&](uint32_t dim, VkattnDtype operand) {
         const VkattnDtype dtype = dtype_of(p, operand);
-        if (!has_blocks(dtype)) rows |= dim * element_bytes(dtype);
+        if (blocks_of(dtype) == nullptr) rows |= dim * element_bytes(dtype);
     };
     add(p.head_dim_qk, p.dtype);
     add(p.head_dim_qk, p.key_dtype);

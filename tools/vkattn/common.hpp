@@ -7,8 +7,10 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "gpu/storage.hpp"
 #include "npy.hpp"
 #include "vkattn/runtime.hpp"
 
@@ -68,16 +70,16 @@ struct ShapeOptions {
 
 VkattnDtype parse_dtype(const std::string& text);  // f32, f16 or bf16; throws UsageError
 const char* dtype_text(VkattnDtype dtype);
-// An operand's own type: the problem's where it has none.
+// Returns an operand's type, which is the problem's unless it has its own.
 VkattnDtype dtype_of(const VkattnProblem& p, VkattnDtype operand);
+// Returns the operands that have another type than the problem, and their types.
+std::vector<std::pair<std::string, VkattnDtype>> own_dtypes(const VkattnProblem& p);
 std::string dtypes_text(const VkattnProblem& p);  // "f32", or "f32, key q8_0, value q4_0"
 NpyDtype npy_dtype(VkattnDtype dtype);
-constexpr bool has_blocks(VkattnDtype dtype) {
-    return dtype >= VKATTN_DTYPE_Q8_0 && dtype <= VKATTN_DTYPE_IQ4_NL;
-}
-constexpr uint32_t block_elements = 32;
-uint32_t element_bytes(VkattnDtype dtype);                // of a type without blocks
-uint64_t bytes_of(VkattnDtype dtype, uint64_t elements);  // of whole blocks
+using oracle::block_elements;
+using test::blocks_of;
+using test::bytes_of;
+using test::element_bytes;
 
 // Sets the alignment that dense tensors at 256-byte boundaries have, so that the widest loads are used.
 // And the strides of dense tensors whose axes are (batch, heads, seqlen, dim) or, bshd, (batch, seqlen, heads, dim).

@@ -18,7 +18,7 @@ struct Tensor {
     uint32_t batch, heads, seqlen, dim;
 };
 
-// Turns the extent of rows of blocks, in bytes, into their elements.
+// Checks that rows are whole blocks, and counts their elements instead of their bytes.
 void read_blocks(const std::string& argument, VkattnDtype dtype, Tensor& t) {
     const uint64_t bytes = bytes_of(dtype, block_elements);
     if (t.file.array.dtype != NpyDtype::uint8)
@@ -31,7 +31,7 @@ void read_blocks(const std::string& argument, VkattnDtype dtype, Tensor& t) {
     t.dim = static_cast<uint32_t>(t.dim / bytes * block_elements);
 }
 
-// `stored`: the type that --kv-dtype asks for.
+// `stored` is the type that --kv-dtype asks for.
 Tensor read_tensor(const std::string& argument, const std::string& path, bool bshd,
                    std::optional<NpyDtype> wanted, std::optional<VkattnDtype> stored = std::nullopt) {
     Tensor t{read_file(argument, path), 0, 0, 0, 0};
@@ -41,7 +41,7 @@ Tensor read_tensor(const std::string& argument, const std::string& path, bool bs
     for (uint64_t extent : shape)
         if (extent > UINT32_MAX)
             throw UsageError(argument, fmt::format("an extent of {} is too large", extent));
-    const bool blocks = stored && has_blocks(*stored);
+    const bool blocks = stored && blocks_of(*stored) != nullptr;
     if (stored && !blocks) wanted = npy_dtype(*stored);
     if (!blocks) make_storable(argument, wanted, t.file);
     const auto extent = [&](size_t i) { return static_cast<uint32_t>(shape[i]); };
@@ -108,7 +108,7 @@ void check_shapes_aloud(Tensor& q, Tensor& k, Tensor& v, bool bshd) {
     }
 }
 
-// Types that --kv-dtype asks for; none where it is not given.
+// The types that --kv-dtype asks for; empty where it is not given.
 struct KvDtypes {
     std::optional<VkattnDtype> key, value;
 };

@@ -10,7 +10,6 @@
 #include "block_maps.hpp"
 #include "common.hpp"
 #include "interruption.hpp"
-#include "oracle/blocks.hpp"
 #include "progress.hpp"
 
 namespace vkattn::tools {
@@ -39,10 +38,9 @@ Buffer random_buffer(Runtime& runtime, uint64_t elements, VkattnDtype dtype, uin
     std::mt19937 engine(seed);
     std::vector<float> values(std::min(elements, random_elements));
     for (float& x : values) x = static_cast<float>(engine()) * 0x1p-31f - 1.0f;
-    if (has_blocks(dtype)) {
+    if (const oracle::BlockType* const blocks = blocks_of(dtype)) {
         const std::vector<double> wide(values.begin(), values.end());
-        const auto& type = oracle::block_types()[dtype - VKATTN_DTYPE_Q8_0];
-        return repeat(runtime, bytes_of(dtype, elements), oracle::quantise(type, wide));
+        return repeat(runtime, bytes_of(dtype, elements), oracle::quantise(*blocks, wide));
     }
     const NpyArray block = from_float(values, {values.size()}, npy_dtype(dtype));
     return repeat(runtime, elements * element_bytes(dtype), block.data);
