@@ -47,6 +47,7 @@ const uint POOL_P = POOL_SCORES + THREADS * ROW_VECS;
 
 #include "lib/operands.glsl"
 #include "lib/rows.glsl"
+#include "lib/key_source.glsl"
 #ifdef DOT
 #include "lib/dot2.glsl"
 #endif
@@ -108,10 +109,10 @@ const uint STEP = !AHEAD && FETCHES_AHEAD ? (UNROLL % 2 == 0 ? UNROLL / 2 : UNRO
 const uint AHEAD_VECS = QK_VECS > OUT_VECS ? QK_VECS : OUT_VECS;
 const uint AHEAD_SIZE = AHEAD ? STEP * AHEAD_VECS : 1;
 KEY_VALUE_STORED4 ahead[AHEAD_SIZE], now[AHEAD_SIZE];
-KEY_VALUE_STORED4 load_k(RowStart at, uint v) {
+KEY_VALUE_STORED4 load_k(StoredRow at, uint v) {
     return load_key4(at, 4 * QK_VEC(v), HEAD_DIM_QK, HEAD_DIM_QK % (4 * LANES) == 0);
 }
-KEY_VALUE_STORED4 load_v(RowStart at, uint o) {
+KEY_VALUE_STORED4 load_v(StoredRow at, uint o) {
     return load_value4(at, 4 * OUT_VEC(o), HEAD_DIM_V, HEAD_DIM_V % (4 * LANES) == 0);
 }
 #ifdef MIXED
@@ -122,26 +123,26 @@ void fetch_k(Rows k, uint first_key) {
     if (!AHEAD) return;
 #ifdef MIXED
     if (K_IN_PIECES) {
-        FOR_EACH(i, PIECES) pieces_ahead[i] = fetch_piece(KEY_TYPE, row_start(k, first_key + i, KEY_BYTES), QK_VECS);
+        FOR_EACH(i, PIECES) pieces_ahead[i] = fetch_piece(KEY_TYPE, key_row(k, first_key + i), QK_VECS);
         return;
     }
 #endif
     FOR_EACH(i, STEP)
         FOR_EACH(v, QK_VECS)
-            ahead[i * AHEAD_VECS + v] = load_k(row_start(k, first_key + i, KEY_BYTES), v);
+            ahead[i * AHEAD_VECS + v] = load_k(key_row(k, first_key + i), v);
 }
 void fetch_v(Rows v, uint first_key) {
     if (!AHEAD) return;
 #ifdef MIXED
     if (V_IN_PIECES) {
         FOR_EACH(i, PIECES)
-            pieces_ahead[i] = fetch_piece(VALUE_TYPE, row_start(v, first_key + i, VALUE_BYTES), OUT_VECS);
+            pieces_ahead[i] = fetch_piece(VALUE_TYPE, value_row(v, first_key + i), OUT_VECS);
         return;
     }
 #endif
     FOR_EACH(i, STEP)
         FOR_EACH(o, OUT_VECS)
-            ahead[i * AHEAD_VECS + o] = load_v(row_start(v, first_key + i, VALUE_BYTES), o);
+            ahead[i * AHEAD_VECS + o] = load_v(value_row(v, first_key + i), o);
 }
 
 #ifdef MIXED
@@ -153,20 +154,21 @@ void add_qk_of_piece(Piece piece, inout vec4 part[ROW_VECS]) {
         const vec4 x = numbers_of_piece(KEY_TYPE, piece, v, QK_VECS);
         [[unroll]] for (uint r = 0; r < ROWS; r++) ADD_QK(q[r * QK_VECS + v], x, part[r / 4][r % 4]);
     }
-    const vec2 factors = unpackHalf2x16(piece.factors);
+    const vec2 factors = FACTORS_OF(KEY_TYPE, piece.factors);
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++)
         part[x] = HAS_LEAST(KEY_TYPE) ? fma(part[x], vec4(factors.x), q_sum[x] * factors.y) : part[x] * factors.x;
 }
 // `unseen`: no row sees the key, whose factors may be anything.
 void add_pv_of_piece(Piece piece, vec4 p[ROW_VECS], bool unseen) {
-    const vec2 factors = unseen ? vec2(0) : unpackHalf2x16(piece.factors);
+    const vec2 factors = unseen ? vec2(0) : FACTORS_OF(VALUE_TYPE, piece.factors);
     vec4 least[ROW_VECS];
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
         least[x] = p[x] * factors.y;
         p[x] *= factors.x;
     }
     [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
-        const vec4 x = numbers_of_piece(VALUE_TYPE, piece, o, OUT_VECS);
+        vec4 x = numbers_of_piece(VALUE_TYPE, piece, o, OUT_VECS);
+        if (IS_FLOAT8(VALUE_TYPE) && unseen) x = vec4(0);  // NaN, perhaps
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             if (HAS_LEAST(VALUE_TYPE)) acc[r * OUT_VECS + o] += least[r / 4][r % 4];
             acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), x, acc[r * OUT_VECS + o]);
@@ -186,7 +188,7 @@ void multiply_qk(Rows k, Rows v, uint first_key) {
         else fetch_v(v, first_key);
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint key = first + i;
-            const RowStart at = row_start(k, first_key + key, KEY_BYTES);
+            const StoredRow at = key_row(k, first_key + key);
             vec4 part[ROW_VECS];
             [[unroll]] for (uint x = 0; x < ROW_VECS; x++) part[x] = vec4(0);
 #ifdef MIXED
@@ -257,8 +259,8 @@ void softmax_group(Terms terms, uint first_key) {
 #ifdef DOT
 // Adds p . v of keys first + i and the next. A mask may hide a key that others around it see: see below.
 void add_pv_of_pair(Rows v, uint first_key, uint first, uint i) {
-    const RowStart a = row_start(v, first_key + first + i, VALUE_BYTES),
-                   b = row_start(v, first_key + first + i + 1, VALUE_BYTES);
+    const StoredRow a = value_row(v, first_key + first + i),
+                   b = value_row(v, first_key + first + i + 1);
     uvec4 p[ROW_VECS];
     uint weights = 0;
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
@@ -288,7 +290,7 @@ void multiply_pv(Rows v, Rows next_k, uint first_key, uint next_key) {
 #else
         [[unroll]] for (uint i = 0; i < STEP; i++) {
             const uint key = first + i;
-            const RowStart at = row_start(v, first_key + key, VALUE_BYTES);
+            const StoredRow at = value_row(v, first_key + key);
             // A mask may hide a key that others around it see, and hidden content may be NaN: 0 * NaN is not 0.
             vec4 p[ROW_VECS];
             bool unseen = HIDES_KEYS;

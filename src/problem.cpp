@@ -134,6 +134,21 @@ Result<bool> resolve_types(Problem& p) {
     return true;
 }
 
+// Checks that only bytes have scales.
+Result<bool> check_scales(const VkattnProblem& p) {
+    const std::tuple<const char*, VkattnScales, VkattnDtype> operands[] = {
+        {"problem.key_scales", p.key_scales, p.key_dtype},
+        {"problem.value_scales", p.value_scales, p.value_dtype}};
+    for (const auto& [field, scales, dtype] : operands) {
+        if (static_cast<unsigned>(scales) > VKATTN_SCALES_PER_ROW)
+            return invalid(field, fmt::format("{} is not a VkattnScales", static_cast<int>(scales)));
+        if (scales != VKATTN_SCALES_NONE && !has_single_bytes(dtype))
+            return invalid(field,
+                           fmt::format("{} has no scales: they are of int8, e4m3 and e5m2", name_of(dtype)));
+    }
+    return true;
+}
+
 // Checks that rows of key and value consist of whole blocks.
 Result<bool> check_blocks(const VkattnProblem& p) {
     const std::tuple<const char*, uint32_t, VkattnDtype> rows[] = {
@@ -341,13 +356,28 @@ const char* name_of(VkattnDtype dtype) {
             return "q5_1";
         case VKATTN_DTYPE_IQ4_NL:
             return "iq4_nl";
+        case VKATTN_DTYPE_INT8:
+            return "int8";
+        case VKATTN_DTYPE_FLOAT8_E4M3:
+            return "e4m3";
+        case VKATTN_DTYPE_FLOAT8_E5M2:
+            return "e5m2";
         default:
             return "unknown";
     }
 }
 
+bool has_single_bytes(VkattnDtype dtype) {
+    return dtype == VKATTN_DTYPE_INT8 || dtype == VKATTN_DTYPE_FLOAT8_E4M3 ||
+           dtype == VKATTN_DTYPE_FLOAT8_E5M2;
+}
+
 Storage storage_of(VkattnDtype dtype) {
     switch (dtype) {
+        case VKATTN_DTYPE_INT8:
+        case VKATTN_DTYPE_FLOAT8_E4M3:
+        case VKATTN_DTYPE_FLOAT8_E5M2:
+            return {32, 32};
         case VKATTN_DTYPE_Q8_0:
             return {32, 34};
         case VKATTN_DTYPE_Q4_0:
@@ -468,7 +498,7 @@ Problem::Keys Problem::visible_keys(uint64_t first_row, uint64_t last_row) const
 Result<Problem> resolve(const VkattnProblem& given) {
     Problem p{given};
     if (auto ok = resolve_types(p); !ok) return ok.failure();
-    for (auto check : {check_shape, check_semantics, check_blocks})
+    for (auto check : {check_shape, check_semantics, check_blocks, check_scales})
         if (auto ok = check(p); !ok) return ok.failure();
     if (auto ok = resolve_mask(p); !ok) return ok.failure();
     if (auto ok = resolve_block_map(p); !ok) return ok.failure();

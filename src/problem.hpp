@@ -123,7 +123,8 @@ Result<Problem> resolve(const VkattnProblem& given);
 Result<Combine> resolve(const VkattnCombine& given);
 Result<Backward> resolve(const Problem& problem, const VkattnBackward& given);
 Storage storage_of(VkattnDtype dtype);
-uint32_t bytes_of(VkattnDtype dtype);  // of a type that is not stored in blocks
+uint32_t bytes_of(VkattnDtype dtype);      // of a type that is not stored in blocks
+bool has_single_bytes(VkattnDtype dtype);  // int8 or an 8-bit float, which may have scales
 const char* name_of(VkattnDtype dtype);
 
 }  // namespace vkattn::core

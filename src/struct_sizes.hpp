@@ -80,7 +80,7 @@ constexpr bool grows_in_the_open() {
                                          later_sizes<type>.back() == sizeof(type)),                     \
                   #type " has a new field in the padding of version 0.1, or a size that is not listed");
 VKATTN_FIRST_VERSION(VkattnProblem, alignment_bytes, version_0_1::problem)
-VKATTN_LATER_VERSIONS(VkattnProblem, mask_strides, 248, 256, 264, 280, 296)
+VKATTN_LATER_VERSIONS(VkattnProblem, mask_strides, 248, 256, 264, 280, 304)
 VKATTN_FIRST_VERSION(VkattnOptions, precision, version_0_1::options)
 VKATTN_LATER_VERSIONS(VkattnOptions, variant, 64)
 VKATTN_FIRST_VERSION(VkattnCombine, alignment_bytes, version_0_1::combine)
@@ -93,7 +93,7 @@ VKATTN_FIRST_VERSION(VkattnContextInfo, pipeline_cache, version_0_1::context_inf
 VKATTN_LATER_VERSIONS(VkattnContextInfo, probe_results, 88, 96, 120)
 VKATTN_FIRST_VERSION(VkattnModule, code_bytes, version_0_1::module)
 VKATTN_FIRST_VERSION(VkattnForwardArgs, scratch_address, version_0_1::forward_args)
-VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104, 112, 120, 128)
+VKATTN_LATER_VERSIONS(VkattnForwardArgs, scratch_bytes, 104, 112, 120, 128, 144)
 VKATTN_FIRST_VERSION(VkattnBackwardArgs, scratch_address, version_0_1::backward_args)
 VKATTN_LATER_VERSIONS(VkattnBackwardArgs, scratch_bytes, 152, 160, 176, 184)
 VKATTN_FIRST_VERSION(VkattnCombineArgs, lse, version_0_1::combine_args)

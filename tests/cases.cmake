@@ -15,7 +15,7 @@ target_include_directories(vkattn_oracle PUBLIC "${cases_folder}")
 target_link_libraries(vkattn_oracle PUBLIC Threads::Threads PRIVATE vkattn_warnings)
 
 set(case_sources case_plan.cpp cases.cpp storage.cpp device.cpp guarded.cpp guard_probe.cpp inputs.cpp run_memory.cpp
-  forward_run.cpp far_run.cpp far_places.cpp far_results_run.cpp company_run.cpp
+  array_fill.cpp forward_run.cpp far_run.cpp far_places.cpp far_results_run.cpp company_run.cpp
   nonfinite.cpp nonfinite_run.cpp backward_run.cpp combine_run.cpp behaviour.cpp job.cpp)
 list(TRANSFORM case_sources PREPEND "${cases_folder}/gpu/")
 add_library(vkattn_cases STATIC ${case_sources})

@@ -34,6 +34,12 @@ uint32_t type_constant(VkattnDtype dtype) {
             return TYPE_Q5_1;
         case VKATTN_DTYPE_IQ4_NL:
             return TYPE_IQ4_NL;
+        case VKATTN_DTYPE_INT8:
+            return TYPE_INT8;
+        case VKATTN_DTYPE_FLOAT8_E4M3:
+            return TYPE_E4M3;
+        case VKATTN_DTYPE_FLOAT8_E5M2:
+            return TYPE_E5M2;
         default:
             return TYPE_FLOAT32;
     }
@@ -99,6 +105,8 @@ Values problem_constants(const Given& g, const Pipeline& pipeline) {
             {"query_type", own ? type_constant(p.dtype) : TYPE_FLOAT32},
             {"key_type", own ? type_constant(p.key_dtype) : TYPE_FLOAT32},
             {"value_type", own ? type_constant(p.value_dtype) : TYPE_FLOAT32},
+            {"key_scales", own ? static_cast<uint32_t>(p.key_scales) : 0},
+            {"value_scales", own ? static_cast<uint32_t>(p.value_scales) : 0},
             {"has_dlse", g.backward != nullptr && g.backward->dlse != 0},
             {"tile_q", g.plan.tiles.tile_q},  // of the classes
             {"tile_kv", g.plan.tiles.tile_kv},

@@ -86,6 +86,12 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
         if (layout != nullptr && patch.at == layout->offset_bytes + 8 && patch.region == Region::tile_links &&
             patch.add == 0 && links_of(g.plan, pipeline) != nullptr)
             continue;  // see through_block
+        const bool of_value = patch.region == Region::value_scales;
+        if (layout != nullptr && (patch.region == Region::key_scales || of_value) && patch.add == 0 &&
+            patch.at == layout->offset_bytes + (of_value ? 24 : 16)) {
+            t.reads |= bit(patch.region);
+            continue;
+        }
         const auto fields = core::info_of(pipeline.module.kernel).fields;
         const auto field =
             std::ranges::find_if(fields, [&](const auto& f) { return f.offset_bytes == patch.at; });
@@ -282,8 +288,8 @@ std::string forward_block_flaw(const Given& g, const Block& a) {
     const bool classified = is_classified(g.plan);
     uint32_t present = classified ? shared::PRESENT_CLASSES : 0;
     for (const core::OptionalArray& array : core::optional_arrays(p)) {
-        uint64_t address;
-        std::memcpy(&address, reinterpret_cast<const char*>(&a) + array.at, sizeof address);
+        uint64_t address = 0;
+        if (array.at) std::memcpy(&address, reinterpret_cast<const char*>(&a) + *array.at, sizeof address);
         if (address != 0) return "an address in the argument block";
         present |= array.given ? array.present_bit : 0;
     }
@@ -352,7 +358,7 @@ void add_forward_patches(const Given& g, size_t at, std::vector<Patch>& to) {
     if (g.p.mask != VKATTN_MASK_NONE) add(offsetof(Block, mask), Region::mask);
     add(offsetof(Block, classes), is_classified(g.plan) ? Region::mask_classes : Region::arguments);
     for (const core::OptionalArray& array : core::optional_arrays(g.p))
-        add(array.at, array.given ? array.region : Region::arguments);
+        if (array.at) add(*array.at, array.given ? array.region : Region::arguments);
 }
 
 void add_backward_patches(const Given& g, std::vector<Patch>& to) {

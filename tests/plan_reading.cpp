@@ -361,7 +361,7 @@ const Pipeline* follower_of(const core::Plan& plan, const Pipeline& links) {
 }
 
 uint32_t bytes_of(VkattnDtype dtype) {
-    constexpr uint32_t bytes_of_block[] = {34, 18, 20, 22, 24, 18};  // q8_0 to iq4_nl
+    constexpr uint32_t bytes_of_block[] = {34, 18, 20, 22, 24, 18, 32, 32, 32};  // q8_0 to e5m2
     if (has_blocks(dtype)) return bytes_of_block[dtype - VKATTN_DTYPE_Q8_0];
     return dtype == VKATTN_DTYPE_FLOAT32 ? 4 : 2;
 }

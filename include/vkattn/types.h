@@ -49,6 +49,11 @@ typedef enum VkattnDtype {
     VKATTN_DTYPE_Q5_0 = 19,
     VKATTN_DTYPE_Q5_1 = 20,
     VKATTN_DTYPE_IQ4_NL = 21,
+    /* These are single bytes, which problem.key_scales or problem.value_scales multiplies: signed integers, and the
+     * OCP's 8-bit floats, e4m3 without infinity ("e4m3fn") and e5m2. They are held to the same multiples. */
+    VKATTN_DTYPE_INT8 = 22,
+    VKATTN_DTYPE_FLOAT8_E4M3 = 23,
+    VKATTN_DTYPE_FLOAT8_E5M2 = 24,
     VKATTN_DTYPE_SAME = 255, /* the operand has the type of problem.dtype */
     VKATTN_DTYPE_MAX_ENUM = 0x7fffffff
 } VkattnDtype;
@@ -78,6 +83,16 @@ typedef enum VkattnSlopes {
     VKATTN_SLOPES_PER_BATCH = 2, /* (batch, num_heads_q) */
     VKATTN_SLOPES_MAX_ENUM = 0x7fffffff
 } VkattnSlopes;
+
+/* What the elements of a key or value of single bytes are multiplied by, float32 in device memory: args.key_scales and
+ * args.value_scales. Products are rounded once, to the type that kernels multiply in. */
+typedef enum VkattnScales {
+    VKATTN_SCALES_NONE = 0,     /* 1 */
+    VKATTN_SCALES_ONE = 1,      /* (1): one for the whole tensor */
+    VKATTN_SCALES_PER_HEAD = 2, /* (num_heads_kv) */
+    VKATTN_SCALES_PER_ROW = 3,  /* (batch, num_heads_kv, seqlen_kv) */
+    VKATTN_SCALES_MAX_ENUM = 0x7fffffff
+} VkattnScales;
 
 /* This says what slopes do to a score, behind the softcap. The number that they add is cut at 6.9e37 in magnitude. */
 typedef enum VkattnSlopesApply {
@@ -193,6 +208,8 @@ typedef struct VkattnProblem {
     VkattnDtype value_dtype;
     VkattnDtype out_dtype;
     VkattnDtype mask_dtype;
+    VkattnScales key_scales; /* default none; of a key of single bytes */
+    VkattnScales value_scales;
 } VkattnProblem;
 
 /* The number of blocks that a sequence has: ceil(seqlen / size). */

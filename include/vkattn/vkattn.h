@@ -149,6 +149,8 @@ typedef struct VkattnForwardArgs {
     VkDeviceAddress slopes;          /* problem.slopes: float32 (num_heads_q) or (batch, num_heads_q) */
     VkDeviceAddress sinks;           /* problem.sinks: float32 (num_heads_q) */
     VkDeviceAddress block_map;       /* problem.block_map: uint8, see there; vkattn_cmd_block_map writes it */
+    VkDeviceAddress key_scales;      /* problem.key_scales: float32, see VkattnScales */
+    VkDeviceAddress value_scales;    /* problem.value_scales */
 } VkattnForwardArgs;
 
 /* Addresses of one backward; see VkattnBackward. Null is legal for empty tensors. */

@@ -51,6 +51,7 @@ shared uvec4 pool[POOL_VEC4];
 #include "lib/operands.glsl"
 #include "lib/matrix_operands.glsl"
 #include "lib/rows.glsl"
+#include "lib/key_source.glsl"
 #include "lib/matrix_keys.glsl"
 
 uint subgroup_row = subgroup * ROW_BLOCKS * M;  // the subgroup's first row of the tile

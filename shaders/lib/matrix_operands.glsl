@@ -29,17 +29,18 @@ Eight eight_of(Any8 x) { return Eight(x.low, x.high.x, x.high.y); }
 #define OPERAND_TYPE TYPE_BFLOAT16
 #endif
 
-Any8 fetch_any8(uint type, RowStart row, uint d, uint extent, bool inside) {
+Any8 fetch_any8(uint type, StoredRow of, uint d, uint extent, bool inside) {
     if (type >= TYPE_Q8_0) {
-        const Eight eight = load_eight(type, row, d, extent, inside);
+        const Eight eight = load_eight(type, of, d, extent, inside);
         return Any8(eight.words, uvec4(eight.place, eight.high, 0, 0));
     }
+    const RowStart row = of.start;
     if (type != TYPE_FLOAT32 && LOAD_BYTES == 16 && extent % 8 == 0) {
         uvec4 eight = Uvec4sIn(row.base).x[(row.at + (inside ? d : min(d, extent - 8))) / 8];
         if (!inside && d >= extent) eight = uvec4(0);
         return Any8(uvec4(eight.xy, 0, 0), uvec4(eight.zw, 0, 0));
     }
-    return Any8(load_any4(type, row, d, extent, inside), load_any4(type, row, d + 4, extent, inside));
+    return Any8(load_any4(type, of, d, extent, inside), load_any4(type, of, d + 4, extent, inside));
 }
 #ifdef F16_OPERANDS
 // Decodes blocks in the arithmetic of float16. A byte b becomes a number as (1024 + b) - 1024, and the product with its
@@ -63,7 +64,7 @@ uvec4 operands_of_any(uint type, Any8 x) {
         const uvec2 bytes = bytes_of_eight(type, eight_of(x));
         const uint factors = x.low.w;
 #ifdef F16_OPERANDS
-        if (type != TYPE_IQ4_NL)
+        if (type != TYPE_IQ4_NL && !HAS_SCALE(type))
             return uvec4(halves_of_quantised(type, bytes.x, factors), halves_of_quantised(type, bytes.y, factors));
 #endif
         return operands_of(floats_of_quantised(type, uvec2(bytes.x, factors)),
@@ -76,7 +77,7 @@ uvec4 operands_of_any(uint type, Any8 x) {
 #define fetch_value8(row, d, extent, inside) fetch_any8(VALUE_TYPE, row, d, extent, inside)
 #define value_operands(x) operands_of_any(VALUE_TYPE, x)
 uvec4 load_query8(RowStart row, uint d, uint extent) {
-    return operands_of_any(QUERY_TYPE, fetch_any8(QUERY_TYPE, row, d, extent, false));
+    return operands_of_any(QUERY_TYPE, fetch_any8(QUERY_TYPE, UNSCALED(row), d, extent, false));
 }
 #elif defined(F16) || defined(BF16)
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };

@@ -42,8 +42,7 @@ void find_nonfinite(Rows v) {
     barrier();
     [[dont_unroll]] for (uint i = thread; i < TILE_KV * MATRIX_STEPS(HEAD_DIM_V, 8); i += THREADS) {
         const uint key = i % TILE_KV, d = i / TILE_KV * 8;
-        const RowStart row = row_start(v, v.first + key, VALUE_BYTES);
-        const uvec4 eight = value_operands(fetch_value8(row, d, HEAD_DIM_V, false));
+        const uvec4 eight = value_operands(fetch_value8(value_row(v, v.first + key), d, HEAD_DIM_V, false));
         if (nonfinite_any(eight) != 0) atomicOr(nonfinite[key / 32], 1u << key % 32);
     }
     barrier();

@@ -21,24 +21,21 @@ STORED8 fetched[K_ITEMS > V_ITEMS ? K_ITEMS : V_ITEMS];
 const bool WHOLE_K = HEAD_DIM_QK % (CHUNKS == 1 ? 8 : CHUNK) == 0;
 const bool WHOLE_V = HEAD_DIM_V % (SLICES == 1 ? 8 : OUT_SPAN) == 0;
 void fetch_k(Rows k, uint chunk) {
-    FETCH_BY(fetch_key8, fetched, K_ITEMS, K_VECS, chunk * CHUNK, row_start(k, k.first + row, KEY_BYTES), HEAD_DIM_QK,
-             WHOLE_K)
+    FETCH_BY(fetch_key8, fetched, K_ITEMS, K_VECS, chunk * CHUNK, key_row(k, k.first + row), HEAD_DIM_QK, WHOLE_K)
 }
 
 #ifdef TURNED
 #include "lib/matrix_turned_staging.glsl"
 #else
 void fetch_v(Rows v, uint first_dim) {
-    FETCH_BY(fetch_value8, fetched, V_ITEMS, V_VECS, first_dim, row_start(v, v.first + row, VALUE_BYTES), HEAD_DIM_V,
-             WHOLE_V)
+    FETCH_BY(fetch_value8, fetched, V_ITEMS, V_VECS, first_dim, value_row(v, v.first + row), HEAD_DIM_V, WHOLE_V)
 }
 #ifdef MIXED
 void fetch_inner_k(Rows k) {
-    FETCH_BY(fetch_key8, fetched, K_ITEMS, K_VECS, 0, row_of_whole_tile(k, row, KEY_BYTES), HEAD_DIM_QK, WHOLE_K)
+    FETCH_BY(fetch_key8, fetched, K_ITEMS, K_VECS, 0, key_row_of_whole_tile(k, row), HEAD_DIM_QK, WHOLE_K)
 }
 void fetch_inner_v(Rows v, uint first_dim) {
-    FETCH_BY(fetch_value8, fetched, V_ITEMS, V_VECS, first_dim, row_of_whole_tile(v, row, VALUE_BYTES), HEAD_DIM_V,
-             WHOLE_V)
+    FETCH_BY(fetch_value8, fetched, V_ITEMS, V_VECS, first_dim, value_row_of_whole_tile(v, row), HEAD_DIM_V, WHOLE_V)
 }
 #else
 void fetch_inner_k(Rows k) { FETCH_INNER(fetched, k, K_ITEMS, K_VECS, 0, HEAD_DIM_QK, WHOLE_K) }

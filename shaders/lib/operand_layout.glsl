@@ -2,6 +2,7 @@
 //   without HAS_ARGUMENTS   12 strides in bytes: batch, head, seq of query, key, value, out
 //   with HAS_ARGUMENTS      words 0 and 1: the address of the ForwardArguments, which have all strides
 //                           words 2 and 3: with HAS_LINKS the address of the links (lib/tile_links.glsl)
+//                           words 4 to 7: the addresses of the scales of key and of value, where they have some
 // With IS_SPLIT, out is a part without strides, and in either form words 9 to 11 are free for what a split needs:
 //   word 9    the number of splits; 0 where all have as many tiles, whatever a query tile sees (keys_of_split)
 //   word 10   tiles of keys in a split, at most
@@ -23,12 +24,36 @@ uvec2 head_address(uvec2 base, uint tensor, uint batch, uint head) {
     return address_add(address_add(base, mul_wide(batch, stride_of(tensor, 0))), mul_wide(head, stride_of(tensor, 1)));
 }
 
+#ifdef MIXED
+// Returns the address of the scales that the rows of a work's keys have. Without scales it is an address that can be
+// read, because drivers load ahead of a test.
+uvec2 scales_of(uvec2 base, uint tensor, Work w) {
+    const uint kind = tensor == KEY ? KEY_SCALES : tensor == VALUE ? VALUE_SCALES : SCALES_NONE;
+    if (kind == SCALES_NONE) return base;
+    const uint word = tensor == KEY ? 4 : 6;
+    const uvec2 first = uvec2(push.operand_layout[word], push.operand_layout[word + 1]);
+    uvec2 index = uvec2(kind == SCALES_PER_HEAD ? w.head_kv : 0, 0);
+    if (kind == SCALES_PER_ROW)
+        index = address_add(mul_wide(key_extent(), uvec2(w.batch * num_heads_kv() + w.head_kv, 0)),
+                            uvec2(w.first_key, 0));
+    return address_add(first, mul_wide(4, index));
+}
+#endif
+
 Rows query_tile(uvec2 base, uint tensor, Work w) {
     const uvec2 head = head_address(base, tensor, w.batch, w.head);
-    return query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1));
+    Rows t = query_rows(w, head, stride_of(tensor, 2), stride_of(tensor, 1));
+#ifdef MIXED
+    t.scales = base;
+#endif
+    return t;
 }
 Rows key_tensor_rows(uvec2 base, uint tensor, Work w) {
-    return key_rows(w, head_address(base, tensor, w.batch, w.head_kv), stride_of(tensor, 2));
+    Rows t = key_rows(w, head_address(base, tensor, w.batch, w.head_kv), stride_of(tensor, 2));
+#ifdef MIXED
+    t.scales = scales_of(base, tensor, w);
+#endif
+    return t;
 }
 
 uint heads_of_all_batches() { return push.operand_layout[11]; }

@@ -33,13 +33,20 @@ const uint QUERY_BYTES = BYTES_OF(QUERY_TYPE), KEY_BYTES = BYTES_OF(KEY_TYPE), V
 // load_NAME4, NAME_floats and store_NAME4 of each operand. Where the type is the module's they are macros, so that
 // calls are not nested too deep (kernels.def).
 #ifdef MIXED
+// A row, and the bits of the float32 that its elements are multiplied by: 1 where there are no scales.
+struct StoredRow {
+    RowStart start;
+    uint scale;
+};
+#define UNSCALED(row) StoredRow(row, floatBitsToUint(1.0))
 #include "lib/quantised.glsl"
 #define BITS_OF_FOUR(row, at) floatBitsToUint(load_four_float32(row, at))
 #define BITS_OF_ONE(row, at) floatBitsToUint(load_one_float32(row, at))
 #define FOUR_16BIT(row, at) uvec4(load_four_16bit(row, at), 0, 0)
 #define PACKED4(a, b, c, d) uvec4(packed4(a, b, c, d), 0, 0)
-uvec4 load_any4(uint type, RowStart row, uint d, uint extent, bool inside) {
-    if (type >= TYPE_Q8_0) return uvec4(load4_quantised(type, row, d, extent), 0, 0);
+uvec4 load_any4(uint type, StoredRow of, uint d, uint extent, bool inside) {
+    if (type >= TYPE_Q8_0) return uvec4(load4_quantised(type, of, d, extent), 0, 0);
+    const RowStart row = of.start;
     if (type == TYPE_FLOAT32) {
         LOAD4(uvec4, 4, BITS_OF_FOUR, BITS_OF_ONE, uvec4)
     }
@@ -51,7 +58,7 @@ vec4 floats_of_any(uint type, uvec4 stored) {
     return floats_of(type, stored.xy);
 }
 #define QUERY_STORED4 uvec4
-#define load_query4(row, d, extent, inside) load_any4(QUERY_TYPE, row, d, extent, inside)
+#define load_query4(row, d, extent, inside) load_any4(QUERY_TYPE, UNSCALED(row), d, extent, inside)
 #define query_floats(x) floats_of_any(QUERY_TYPE, x)
 #define KEY_VALUE_STORED4 uvec4
 #define load_key4(row, d, extent, inside) load_any4(KEY_TYPE, row, d, extent, inside)
@@ -62,6 +69,7 @@ vec4 floats_of_any(uint type, uvec4 stored) {
 #define BYTES_OF_32(type) ((type) >= TYPE_Q8_0 ? 2 * HALVES_OF_BLOCK(type) : 32 * BYTES_OF(type))
 #define BYTES_OF_A_KEY ((HEAD_DIM_QK * BYTES_OF_32(KEY_TYPE) + HEAD_DIM_V * BYTES_OF_32(VALUE_TYPE)) / 32.0)
 #else
+#define StoredRow RowStart
 const uint KEY_VALUE_BYTES = KEY_BYTES;
 #define BYTES_OF_A_KEY ((HEAD_DIM_QK + HEAD_DIM_V) * KEY_VALUE_BYTES)
 #if QUERY_TYPE == TYPE_FLOAT32
@@ -122,13 +130,11 @@ const uint OUT_BYTES = BYTES_OF(STORED_OUT_TYPE);
 // (lib/constants.glsl), and of_key is not looked at.
 #define STAGED4 QUERY_STORED4
 #ifdef MIXED
-#define STAGED_BYTES(of_key) ((of_key) ? KEY_BYTES : QUERY_BYTES)
 #define load_found4(of_key, at, d, extent, inside) load_any4((of_key) ? KEY_TYPE : QUERY_TYPE, at, d, extent, inside)
 #define staged_floats(of_key, x) floats_of_any((of_key) ? KEY_TYPE : QUERY_TYPE, x)
 #else
-#define STAGED_BYTES(of_key) QUERY_BYTES
 #define load_found4(of_key, at, d, extent, inside) load_query4(at, d, extent, inside)
 #define staged_floats(of_key, x) query_floats(x)
 #endif
 #define load_staged4(of_key, t, row, d, extent, inside) \
-    load_found4(of_key, row_start(t, row, STAGED_BYTES(of_key)), d, extent, inside)
+    load_found4(of_key, staged_row(of_key, t, row), d, extent, inside)

@@ -11,9 +11,22 @@
 // A byte of two has element j of the block in its lower half and element j + 16 in its upper one. High bit j is bit 4
 // of element j.
 //
-// In registers, four neighbouring elements are two words: a byte of each, then factor and least.
+// Bytes with scales beside the tensor are handled as blocks of 32 bytes, whose factor is the row's scale, a float32:
+//
+//   int8    32 signed bytes                          x = scale * n
+//   e4m3    32 bytes, 1 + 4 + 3 bits                 x = scale * (sign, exponent of bias 7, fraction; no infinity)
+//   e5m2    32 bytes, 1 + 5 + 2 bits                 x = scale * (sign, exponent of bias 15, fraction)
+//
+// The last two are the OCP's 8-bit floating point specification, revision 1.0.
+//
+// In registers, four neighbouring elements are two words: a byte of each, then factor and least, or the scale.
+#define HAS_SCALE(type) ((type) >= TYPE_INT8)
+#define IS_FLOAT8(type) ((type) >= TYPE_E4M3)
+#define HAS_SIGNED_BYTES(type) ((type) == TYPE_Q8_0 || (type) == TYPE_INT8)
+#define HAS_BYTES(type) ((type) == TYPE_Q8_0 || HAS_SCALE(type))  // one a number
 #define HALVES_OF_BLOCK(type) \
-    ((type) == TYPE_Q8_0 ? 17 : (type) == TYPE_Q4_1 ? 10 : (type) == TYPE_Q5_0 ? 11 : (type) == TYPE_Q5_1 ? 12 : 9)
+    (HAS_SCALE(type) ? 16 : (type) == TYPE_Q8_0 ? 17 : (type) == TYPE_Q4_1 ? 10 : (type) == TYPE_Q5_0 ? 11 \
+                          : (type) == TYPE_Q5_1 ? 12 : 9)
 #define HAS_LEAST(type) ((type) == TYPE_Q4_1 || (type) == TYPE_Q5_1)
 #define HAS_HIGH_BITS(type) ((type) == TYPE_Q5_0 || (type) == TYPE_Q5_1)
 
@@ -22,27 +35,32 @@
 // Offsets in halves: BLOCK_AT is where the block of element d of a row begins. Within a block, FACTOR_HALVES is where
 // the high bits begin and NUMBERS_AT where the numbers do. NUMBER_AT is where number n of the block at `at` lies.
 #define BLOCK_AT(type, row, d) ((row).at + (d) / 32 * HALVES_OF_BLOCK(type))
-#define FACTOR_HALVES(type) (HAS_LEAST(type) ? 2 : 1)
+#define FACTOR_HALVES(type) (HAS_SCALE(type) ? 0 : HAS_LEAST(type) ? 2 : 1)
 #define NUMBERS_AT(type) (FACTOR_HALVES(type) + (HAS_HIGH_BITS(type) ? 2 : 0))
-#define NUMBER_AT(type, at, n) ((at) + NUMBERS_AT(type) + (type == TYPE_Q8_0 ? n : n % 16) / 2)
+#define NUMBER_AT(type, at, n) ((at) + NUMBERS_AT(type) + (HAS_BYTES(type) ? n : n % 16) / 2)
 // Loads the high bits from number n of the block at `at` on.
 #define LOAD_HIGH(type, at, n) (load_one_16bit(row, at + FACTOR_HALVES(type) + n / 16) >> n % 16)
 // What the numbers are stored relative to, as unsigned ones.
-#define ZERO_OF(type) (type == TYPE_Q8_0 ? 128 : type == TYPE_Q4_0 ? 8 : type == TYPE_Q5_0 ? 16 : 0)
-#define LOAD_FACTORS(type, row, at) (HAS_LEAST(type) ? LOAD_WORD(row, at) : load_one_16bit(row, at))
+#define ZERO_OF(type) (HAS_SIGNED_BYTES(type) ? 128 : type == TYPE_Q4_0 ? 8 : type == TYPE_Q5_0 ? 16 : 0)
+// `of` is the StoredRow, and `row` its RowStart.
+#define LOAD_FACTORS(type, of, row, at) \
+    (HAS_SCALE(type) ? of.scale : HAS_LEAST(type) ? LOAD_WORD(row, at) : load_one_16bit(row, at))
+// The factor and the least value as they were loaded.
+#define FACTORS_OF(type, bits) (HAS_SCALE(type) ? vec2(uintBitsToFloat(bits), 0) : unpackHalf2x16(bits))
 // Moves the lowest four of `bits`, the high bits of four elements, to bit 4 of four bytes.
 #define SPREAD(bits) (((bits) & 1) << 4 | ((bits) & 2) << 11 | ((bits) & 4) << 18 | ((bits) & 8) << 25)
 
 // Loads elements d .. d+3 of a row, zero from `extent` on, which is a multiple of 32.
-uvec2 load4_quantised(uint type, RowStart row, uint d, uint extent) {
+uvec2 load4_quantised(uint type, StoredRow of, uint d, uint extent) {
+    const RowStart row = of.start;
     const uint from = min(d, extent - 4), n = from % 32, at = BLOCK_AT(type, row, from);
     uint bytes = LOAD_WORD(row, NUMBER_AT(type, at, n));
-    if (type != TYPE_Q8_0) bytes = bytes >> n / 16 * 4 & 0x0f0f0f0f;
+    if (!HAS_BYTES(type)) bytes = bytes >> n / 16 * 4 & 0x0f0f0f0f;
     if (HAS_HIGH_BITS(type)) {
         const uint bits = LOAD_HIGH(type, at, n);
         bytes |= SPREAD(bits);
     }
-    return d < extent ? uvec2(bytes, LOAD_FACTORS(type, row, at)) : uvec2(0);
+    return d < extent ? uvec2(bytes, LOAD_FACTORS(type, of, row, at)) : uvec2(0);
 }
 
 // Eight neighbouring elements as they are loaded, so that no load is waited for. The first or the last word may be half
@@ -53,7 +71,8 @@ struct Eight {
     uint high;    // high bits
 };
 // Loads elements d .. d+7, zero from `extent` on. `inside` promises that d+7 < extent.
-Eight load_eight(uint type, RowStart row, uint d, uint extent, bool inside) {
+Eight load_eight(uint type, StoredRow of, uint d, uint extent, bool inside) {
+    const RowStart row = of.start;
     const uint from = inside ? d : min(d, extent - 8), n = from % 32, at = BLOCK_AT(type, row, from);
     const uint place = NUMBER_AT(type, at, n) + (row.base.x >> 1 & 1);
     const uvec2 base = uvec2(row.base.x & ~3u, row.base.y);
@@ -61,9 +80,9 @@ Eight load_eight(uint type, RowStart row, uint d, uint extent, bool inside) {
     x.words.x = UintsIn(base).x[place / 2];
     x.words.y = UintsIn(base).x[place / 2 + 1];
     x.words.z = UintsIn(base).x[place / 2 + 1 + place % 2];
-    x.words.w = LOAD_FACTORS(type, row, at);
-    if (!inside && d >= extent) x.words.w = 0;
-    x.place = place % 2 | (type == TYPE_Q8_0 ? 0 : n / 16 << 1);
+    x.words.w = LOAD_FACTORS(type, of, row, at);
+    if (!inside && d >= extent) x.words = uvec4(0);
+    x.place = place % 2 | (HAS_BYTES(type) ? 0 : n / 16 << 1);
     x.high = HAS_HIGH_BITS(type) ? LOAD_HIGH(type, at, n) : 0;
     return x;
 }
@@ -71,7 +90,7 @@ Eight load_eight(uint type, RowStart row, uint d, uint extent, bool inside) {
 uvec2 bytes_of_eight(uint type, Eight x) {
     const bool odd = (x.place & 1) != 0;
     uvec2 bytes = odd ? uvec2(x.words.x >> 16 | x.words.y << 16, x.words.y >> 16 | x.words.z << 16) : x.words.xy;
-    if (type != TYPE_Q8_0) bytes = bytes >> (x.place & 2) * 2 & 0x0f0f0f0f;
+    if (!HAS_BYTES(type)) bytes = bytes >> (x.place & 2) * 2 & 0x0f0f0f0f;
     if (HAS_HIGH_BITS(type)) bytes |= uvec2(SPREAD(x.high), SPREAD(x.high >> 4));
     return bytes;
 }
@@ -82,15 +101,30 @@ int number_of_table(uint n) {
     return int((n < 8 ? low : high) << (24 - n % 4 * 8)) >> 24;
 }
 
+// Decodes four float8. An exponent becomes a float32's by addition. Subnormal numbers have none: as the fraction of the
+// least normal number, less that number, they are exact, and no subnormal float32 comes up, which GPUs may take for 0.
+vec4 floats_of_float8(uint type, uvec4 bytes) {
+    const uint fraction_bits = type == TYPE_E4M3 ? 3 : 2, rebias = type == TYPE_E4M3 ? 120 : 112;
+    const uvec4 magnitude = bytes & 0x7f;
+    const bvec4 subnormal = lessThan(magnitude, uvec4(1u << fraction_bits));
+    const uvec4 bits = (magnitude << 23 - fraction_bits) + mix(uvec4(rebias << 23), uvec4(rebias + 1 << 23), subnormal);
+    vec4 x = uintBitsToFloat(bits) - mix(vec4(0), vec4(uintBitsToFloat(rebias + 1 << 23)), subnormal);
+    if (type == TYPE_E4M3) x = mix(x, vec4(uintBitsToFloat(0x7fc00000)), equal(magnitude, uvec4(0x7f)));
+    // An exponent of 31 is that of infinity and NaN.
+    else x = mix(x, uintBitsToFloat(bits + (112u << 23)), greaterThanEqual(magnitude, uvec4(0x7c)));
+    return uintBitsToFloat(floatBitsToUint(x) | (bytes & 0x80) << 24);
+}
+
 vec4 floats_of_quantised(uint type, uvec2 stored) {
     const uvec4 bytes = uvec4(stored.x) >> uvec4(0, 8, 16, 24) & 0xff;
+    if (IS_FLOAT8(type)) return uintBitsToFloat(stored.y) * floats_of_float8(type, bytes);
     ivec4 n = ivec4(bytes);
-    if (type == TYPE_Q8_0) n = n << 24 >> 24;
+    if (HAS_SIGNED_BYTES(type)) n = n << 24 >> 24;
     if (type == TYPE_Q4_0) n -= 8;
     if (type == TYPE_Q5_0) n -= 16;
     if (type == TYPE_IQ4_NL)
         n = ivec4(number_of_table(bytes.x), number_of_table(bytes.y), number_of_table(bytes.z),
                   number_of_table(bytes.w));
-    const vec2 factors = unpackHalf2x16(stored.y);
+    const vec2 factors = FACTORS_OF(type, stored.y);
     return HAS_LEAST(type) ? factors.x * vec4(n) + factors.y : factors.x * vec4(n);
 }

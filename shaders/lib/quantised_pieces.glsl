@@ -14,7 +14,8 @@ struct Piece {
 // Returns the place in a block of the lane's first element. It is the same in all rows.
 #define FIRST_OF_PIECE(vecs) (lane * 4 * (vecs) % 32)
 
-Piece fetch_piece(uint type, RowStart row, uint vecs) {
+Piece fetch_piece(uint type, StoredRow of, uint vecs) {
+    const RowStart row = of.start;
     const uint first = FIRST_OF_PIECE(vecs), at = BLOCK_AT(type, row, lane * 4 * vecs);
     const uint place = NUMBER_AT(type, at, first) + (row.base.x >> 1 & 1);
     const uvec2 base = uvec2(row.base.x & ~3u, row.base.y);
@@ -23,7 +24,7 @@ Piece fetch_piece(uint type, RowStart row, uint vecs) {
     [[unroll]] for (uint i = 0; i < 4; i++)
         if (i < vecs) piece.words[i] = UintsIn(base).x[place / 2 + i];
     piece.words[4] = UintsIn(base).x[place / 2 + vecs - 1 + place % 2];
-    piece.factors = LOAD_FACTORS(type, row, at);
+    piece.factors = LOAD_FACTORS(type, of, row, at);
     if (HAS_HIGH_BITS(type)) piece.high = LOAD_HIGH(type, at, first);
     return piece;
 }
@@ -33,10 +34,11 @@ Piece fetch_piece(uint type, RowStart row, uint vecs) {
 vec4 numbers_of_piece(uint type, Piece piece, uint v, uint vecs) {
     const uint behind = piece.words[v + 1 < vecs ? v + 1 : 4];
     uint bytes = piece.is_odd ? piece.words[v] >> 16 | behind << 16 : piece.words[v];
-    if (type == TYPE_Q8_0) bytes ^= 0x80808080u;
-    else bytes = bytes >> FIRST_OF_PIECE(vecs) / 16 * 4 & 0x0f0f0f0f;
+    if (HAS_SIGNED_BYTES(type)) bytes ^= 0x80808080u;
+    else if (!HAS_BYTES(type)) bytes = bytes >> FIRST_OF_PIECE(vecs) / 16 * 4 & 0x0f0f0f0f;
     if (HAS_HIGH_BITS(type)) bytes |= SPREAD(piece.high >> 4 * v);
     const uvec4 each = uvec4(bytes) >> uvec4(0, 8, 16, 24) & 0xff;
+    if (IS_FLOAT8(type)) return floats_of_float8(type, each);
     if (type == TYPE_IQ4_NL)
         return vec4(number_of_table(each.x), number_of_table(each.y), number_of_table(each.z), number_of_table(each.w));
     const float zero = 8388608.0 + ZERO_OF(type);

@@ -14,6 +14,9 @@ struct Rows {
     uint first;
     uint origin;        // the first row of the tile that exists (with packed heads, of its first head),
     uvec2 base;         // and its address
+#ifdef MIXED
+    uvec2 scales;       // of key and value: the address of row 0's or, where all rows share one, of that
+#endif
 };
 
 Rows rows_of(uvec2 head, uvec2 stride, uvec2 head_stride, uint group, uint end) {

@@ -44,6 +44,7 @@ const uint POOL_V = LINES_OF(P_KEYS) * Q_STRIDE;      //         V, lines of V_K
 
 #include "lib/operands.glsl"
 #include "lib/rows.glsl"
+#include "lib/key_source.glsl"
 #include "lib/lines.glsl"
 
 // A 4 x 4 block, as stored: elements d .. d+3 of rows row .. row+3 of key, or of query.
@@ -99,7 +100,7 @@ void store_chunk_block(uint first, Block block) {
 #ifndef ROLLED
 const bool FINDS_BLOCKS = HOLDS_BLOCKS && !FETCHES_AHEAD;
 const uint FOUND_ITEMS = FINDS_BLOCKS ? QK_ITEMS : 1;
-RowStart found_rows[4 * FOUND_ITEMS];
+StoredRow found_rows[4 * FOUND_ITEMS];
 uint found_dims[FOUND_ITEMS], found_places[FOUND_ITEMS];
 
 void find_blocks(Rows q, Rows k) {
@@ -110,7 +111,7 @@ void find_blocks(Rows q, Rows k) {
         Rows rows = q;
         if (of_k) rows = k;
         const uint index = of_k ? e - K_FIRST : e, row = rows.first + index / CHUNK_VECS * 4;
-        [[unroll]] for (uint i = 0; i < 4; i++) found_rows[4 * t + i] = row_start(rows, row + i, STAGED_BYTES(of_k));
+        [[unroll]] for (uint i = 0; i < 4; i++) found_rows[4 * t + i] = staged_row(of_k, rows, row + i);
         found_dims[t] = index % CHUNK_VECS * 4;
         found_places[t] = place_of_block(of_k, index);
     }
@@ -148,7 +149,7 @@ V_ITEM load_v_item(Rows v, uint first_slot, uint e) {
     const uint row = v.first + key_of_slot(first_slot + e / V_STRIDE);
     const bool inside = OUT_DIM % (4 * LANES * SLICES) == 0;
 #define LOAD_V(row) \
-    load_value4(row_start(v, row, VALUE_BYTES), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside)
+    load_value4(value_row(v, row), (OUT_FIRST + e % V_STRIDE) * 4, OUT_DIM, inside)
     return V_ITEM_OF(row, LOAD_V);
 }
 

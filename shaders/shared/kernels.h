@@ -23,6 +23,7 @@ struct ForwardArguments {
     // needs no such address, because MASK_KIND is a specialization constant.
     Address classes;
 #define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) Address name;
+#define FORWARD_ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text)
 #include "interface/arrays.def"
     uint key_limit;        // keys from here on are hidden: the mask's last extent, or seqlen_kv
     uint mask_key_step;    // 0: one mask element for all keys of a row
@@ -42,6 +43,7 @@ struct ForwardArguments {
 const uint PRESENT_CLASSES = 1;
 #define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
     const uint PRESENT_##NAME = present;
+#define FORWARD_ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text)
 #include "interface/arrays.def"
 
 // The class of a tile of the mask, in ForwardArguments.classes: one for each mask head and batch, query tile, key tile.
@@ -93,13 +95,23 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 #define TYPE_FLOAT32 0
 #define TYPE_FLOAT16 1
 #define TYPE_BFLOAT16 2
-// The following are ggml's blocks of 32 elements, which only key and value may have (lib/quantised.glsl).
+// Only key and value may have the following ones (lib/quantised.glsl). First, ggml's blocks of 32 elements.
 #define TYPE_Q8_0 16
 #define TYPE_Q4_0 17
 #define TYPE_Q4_1 18
 #define TYPE_Q5_0 19
 #define TYPE_Q5_1 20
 #define TYPE_IQ4_NL 21
+// And these are single bytes, which a scale in an array beside the tensor multiplies.
+#define TYPE_INT8 22
+#define TYPE_E4M3 23
+#define TYPE_E5M2 24
+
+// Kinds of scales: they have the numbers of VkattnScales.
+#define SCALES_NONE 0
+#define SCALES_ONE 1
+#define SCALES_PER_HEAD 2
+#define SCALES_PER_ROW 3
 
 // Who finds dquery of a tile, and for which tiles backward_matrix_query.comp does it.
 #define TILE_SPILLED 0    // backward_matrix_spilled.comp, from the dS that was spilled

@@ -60,7 +60,7 @@ void place_arguments(Plan& plan) {
     if (p.mask != VKATTN_MASK_NONE) patch(offsetof(Arguments, mask), Region::mask);
     patch(offsetof(Arguments, classes), Region::arguments);  // until there are classes
     for (const OptionalArray& array : optional_arrays(p))
-        patch(array.at, array.given ? array.region : Region::arguments);
+        if (array.at) patch(*array.at, array.given ? array.region : Region::arguments);
     reserve_scratch(plan, Region::arguments,
                     ceil_div(plan.arguments.size(), ARGUMENT_PART_BYTES) * uint64_t{ARGUMENT_PART_BYTES});
 }

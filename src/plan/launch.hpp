@@ -62,7 +62,10 @@ static_assert(TYPE_FLOAT32 == VKATTN_DTYPE_FLOAT32 && TYPE_FLOAT16 == VKATTN_DTY
               TYPE_BFLOAT16 == VKATTN_DTYPE_BFLOAT16 && TYPE_Q8_0 == VKATTN_DTYPE_Q8_0 &&
               TYPE_Q4_0 == VKATTN_DTYPE_Q4_0 && TYPE_Q4_1 == VKATTN_DTYPE_Q4_1 &&
               TYPE_Q5_0 == VKATTN_DTYPE_Q5_0 && TYPE_Q5_1 == VKATTN_DTYPE_Q5_1 &&
-              TYPE_IQ4_NL == VKATTN_DTYPE_IQ4_NL);
+              TYPE_IQ4_NL == VKATTN_DTYPE_IQ4_NL && TYPE_INT8 == VKATTN_DTYPE_INT8 &&
+              TYPE_E4M3 == VKATTN_DTYPE_FLOAT8_E4M3 && TYPE_E5M2 == VKATTN_DTYPE_FLOAT8_E5M2);
+static_assert(SCALES_NONE == VKATTN_SCALES_NONE && SCALES_ONE == VKATTN_SCALES_ONE &&
+              SCALES_PER_HEAD == VKATTN_SCALES_PER_HEAD && SCALES_PER_ROW == VKATTN_SCALES_PER_ROW);
 constexpr uint32_t type_of(VkattnDtype dtype) {
     return static_cast<uint32_t>(dtype);
 }
@@ -115,6 +118,20 @@ void set_problem_push(Push& push, const Problem& p, bool arguments) {
     }
 }
 
+// Sets how a module for mixed types finds and decodes query, key and value.
+template <class K>
+void set_stored_types(Launch<K>& launch, const Problem& p) {
+    auto& c = launch.constants;
+    c.query_type = type_of(p.dtype);
+    c.key_type = type_of(p.key_dtype);
+    c.value_type = type_of(p.value_dtype);
+    c.key_scales = p.key_scales;
+    c.value_scales = p.value_scales;
+    constexpr size_t of_scales = offsetof(typename Launch<K>::Push, operand_layout) + 16;
+    if (p.key_scales != VKATTN_SCALES_NONE) launch.patch(of_scales, Region::key_scales);
+    if (p.value_scales != VKATTN_SCALES_NONE) launch.patch(of_scales + 8, Region::value_scales);
+}
+
 template <class K>
 void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, bool arguments) {
     auto& c = launch.constants;
@@ -132,11 +149,7 @@ void set_problem(Launch<K>& launch, const Problem& p, const TileChoice& tiles, b
     c.out_type = type_of(p.out_dtype);
     c.mask_type = type_of(p.mask_dtype);
     if constexpr (requires { c.key_type; })
-        if (launch.module.has(macros::MIXED)) {
-            c.query_type = type_of(p.dtype);
-            c.key_type = type_of(p.key_dtype);
-            c.value_type = type_of(p.value_dtype);
-        }
+        if (launch.module.has(macros::MIXED)) set_stored_types(launch, p);
     set_problem_push(launch.push, p, arguments);
     if (!arguments) return;
     if constexpr (requires { launch.push.operand_layout; })

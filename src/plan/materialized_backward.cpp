@@ -74,7 +74,8 @@ void add_arguments(const Context& c, Plan& plan) {
             plan.argument_patches.push_back({static_cast<uint32_t>(block_at(view) + at), Region::arguments});
         };
         absent(offsetof(Arguments, classes));
-        for (const OptionalArray& array : optional_arrays(plan.problem)) absent(array.at);
+        for (const OptionalArray& array : optional_arrays(plan.problem))
+            if (array.at) absent(*array.at);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <functional>
 #include <initializer_list>
 #include <numeric>
+#include <optional>
 
 #include "plan.hpp"
 
@@ -20,7 +21,8 @@ namespace vkattn::core {
 struct OptionalArray {
     const char* name;
     Region region;
-    size_t at;  // bytes from the beginning of ForwardArguments to its address
+    std::optional<size_t>
+        at;  // bytes from the beginning of ForwardArguments to its address; none: it is pushed
     uint32_t present_bit;
     uint32_t element_bytes;
     uint64_t size_bytes;
@@ -34,16 +36,17 @@ inline auto optional_arrays(const Problem& p) {
     return std::array{
 #define EXTENTS(...) \
     { __VA_ARGS__ }
+#define ARRAY_AT(place, name, present, type, extents, asked)             \
+    OptionalArray{#name,        Region::name,                            \
+                  place,        present,                                 \
+                  sizeof(type), sizeof(type) * product(EXTENTS extents), \
+                  asked,        (asked) && p.batch != 0 && product(EXTENTS extents) != 0},
 #define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
-    OptionalArray{#name,                                                           \
-                  Region::name,                                                    \
-                  offsetof(shared::ForwardArguments, name),                        \
-                  shared::PRESENT_##NAME,                                          \
-                  sizeof(type),                                                    \
-                  sizeof(type) * product(EXTENTS extents),                         \
-                  asked,                                                           \
-                  (asked) && p.batch != 0 && product(EXTENTS extents) != 0},
+    ARRAY_AT(offsetof(shared::ForwardArguments, name), name, present, type, extents, asked)
+#define FORWARD_ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
+    ARRAY_AT(std::nullopt, name, present, type, extents, asked)
 #include "interface/arrays.def"
+#undef ARRAY_AT
 #undef EXTENTS
     };
 }
@@ -54,6 +57,7 @@ constexpr bool bits_differ() {
 #define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
     differ = differ && (all & shared::PRESENT_##NAME) == 0;                        \
     all |= shared::PRESENT_##NAME;
+#define FORWARD_ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text)
 #include "interface/arrays.def"
     return differ;
 }

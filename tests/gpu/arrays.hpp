@@ -17,7 +17,7 @@ namespace vkattn::test {
 // Empty: the case has none.
 struct CaseArrays {
     std::vector<int32_t> kv_lengths, query_offsets;
-    std::vector<float> slopes, sinks;
+    std::vector<float> slopes, sinks, key_scales, value_scales;
     std::vector<uint8_t> block_map;
 };
 
@@ -26,8 +26,8 @@ struct OptionalArray {
     VkDeviceAddress VkattnForwardArgs::*forward;
     VkDeviceAddress VkattnBackwardArgs::*backward;  // null: no backward reads it
     const char* word;                               // that gives a case its values
-    const char* example;                            // of values, for 2 batches and 4 heads
-    uint64_t (*count)(const VkattnProblem&);        // of values
+    const char* example;  // of values, for 2 batches and 4 heads; null: not with operands of one type
+    uint64_t (*count)(const VkattnProblem&);  // of values
     std::variant<std::vector<int32_t> CaseArrays::*, std::vector<float> CaseArrays::*,
                  std::vector<uint8_t> CaseArrays::*>
         values;
@@ -36,6 +36,12 @@ struct OptionalArray {
 };
 inline uint64_t batches(const VkattnProblem& p) {
     return p.batch;
+}
+inline uint64_t scales_of(const VkattnProblem& p, VkattnScales kind) {
+    return kind == VKATTN_SCALES_NONE       ? 0
+           : kind == VKATTN_SCALES_ONE      ? 1
+           : kind == VKATTN_SCALES_PER_HEAD ? p.num_heads_kv
+                                            : uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv;
 }
 inline const OptionalArray optional_arrays[] = {
     {"kv_lengths", &VkattnForwardArgs::kv_lengths, &VkattnBackwardArgs::kv_lengths, "lengths", "9,3",
@@ -78,6 +84,15 @@ inline const OptionalArray optional_arrays[] = {
          if (!c.block_map.empty())
              o.block_map = {p.block_rows, p.block_keys, p.block_map_batches, p.block_map_heads, c.block_map};
      }},
+    // The oracle is given keys and values that are multiplied already (Tensor::scales).
+    {"key_scales", &VkattnForwardArgs::key_scales, nullptr, "key_scales", nullptr,
+     [](const VkattnProblem& p) { return scales_of(p, p.key_scales); }, &CaseArrays::key_scales,
+     [](VkattnProblem& p) { p.key_scales = VKATTN_SCALES_ONE; },
+     [](const CaseArrays&, const VkattnProblem&, oracle::Problem&) {}},
+    {"value_scales", &VkattnForwardArgs::value_scales, nullptr, "value_scales", nullptr,
+     [](const VkattnProblem& p) { return scales_of(p, p.value_scales); }, &CaseArrays::value_scales,
+     [](VkattnProblem& p) { p.value_scales = VKATTN_SCALES_ONE; },
+     [](const CaseArrays&, const VkattnProblem&, oracle::Problem&) {}},
 };
 // Of the array's address.
 inline uint32_t alignment_of(const OptionalArray& array) {
@@ -119,7 +134,8 @@ template <class Args>
 std::string featured() {
     std::string text = "b=2 hq=4 hkv=2 sq=5 skv=9 dtype=f16 mask=float mask_shape=5,9 causal";
     for (const OptionalArray& array : optional_arrays)
-        if (address_in<Args>(array) != nullptr) text += std::string(" ") + array.word + "=" + array.example;
+        if (address_in<Args>(array) != nullptr && array.example != nullptr)
+            text += std::string(" ") + array.word + "=" + array.example;
     return text;
 }
 

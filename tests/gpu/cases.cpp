@@ -1,5 +1,7 @@
 #include "cases.hpp"
 
+#include "array_fill.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,6 +25,7 @@ struct Shape {
     std::optional<Layout> gradients;
     std::string mask_strides;
     bool random_map = false;
+    VkattnScales scales = VKATTN_SCALES_NONE;  // of key and value, where they are single bytes
 };
 
 struct Line {
@@ -100,7 +103,7 @@ Setter dtype(VkattnDtype Owner::*member) {
 // Sets the type of key or value, which may be one of blocks.
 Setter kept_dtype(VkattnDtype VkattnProblem::*member) {
     return [member](Line& l, Value v) {
-        for (int type = VKATTN_DTYPE_Q8_0; type <= VKATTN_DTYPE_IQ4_NL; type++)
+        for (int type = VKATTN_DTYPE_Q8_0; type <= VKATTN_DTYPE_FLOAT8_E5M2; type++)
             if (v == name_of(static_cast<VkattnDtype>(type))) {
                 l.result.problem.*member = static_cast<VkattnDtype>(type);
                 return;
@@ -113,15 +116,6 @@ void set_blocks(Line& l, Value v) {
     const auto both = l.numbers<uint32_t>(v, 2);
     l.result.problem.block_rows = both[0];
     l.result.problem.block_keys = both[1];
-}
-
-// Blocks of every kind, when the shapes are known: half of them hidden.
-void fill_map(Case& c) {
-    std::mt19937 random(c.seed + 1);
-    for (const OptionalArray& array : optional_arrays)
-        if (std::string_view(array.name) == "block_map") c.block_map.resize(array.count(c.problem));
-    constexpr uint8_t kinds[] = {0, 0, 0, 0, 1, 1, 2, 200};
-    for (uint8_t& block : c.block_map) block = kinds[random() % std::size(kinds)];
 }
 
 void set_window(Line& l, Value v) {
@@ -238,6 +232,12 @@ Setters make_words() {
                                    {"part", Far::part},
                                    {"lse", Far::lse}})},
         {"company", field(&Case::company)},
+        {"scales",
+         [](Line& l, Value v) {
+             l.shape.scales = l.one_of<VkattnScales>(v, {{"one", VKATTN_SCALES_ONE},
+                                                         {"heads", VKATTN_SCALES_PER_HEAD},
+                                                         {"rows", VKATTN_SCALES_PER_ROW}});
+         }},
     };
     for (const OptionalArray& array : optional_arrays) all.emplace(array.word, array_of(array));
     return all;
@@ -504,6 +504,7 @@ Case parse_case(std::string_view text, const std::string& where) {
     line.result.problem.head_dim_qk = line.result.problem.head_dim_v = 8;
     for (const std::string_view word : split(text)) read_word(line, word);
     if (line.shape.random_map) fill_map(line.result);
+    if (line.shape.scales != VKATTN_SCALES_NONE) fill_scales(line.result, line.shape.scales);
     check_whole(line);
     check_far(line);
     check_nonfinite(line);

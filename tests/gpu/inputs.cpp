@@ -113,7 +113,8 @@ void fill_tensor(const Case& c, int which, Tensor& t, const std::vector<bool>* r
         for (uint64_t h = 0; h < t.heads; h++)
             for (uint64_t s = 0; s < t.seqlen; s++) {
                 if (rows != nullptr && !(*rows)[(b * t.heads + h) * t.seqlen + s]) continue;
-                for (uint64_t d = 0; d < t.dim; d++) values[d] = value_of(c, scale, which, s, d, fill);
+                for (uint64_t d = 0; d < t.dim; d++)
+                    values[d] = value_of(c, scale, which, s, d, fill) / t.scale_of(b, h, s);
                 store_row(t.row(b, h, s), values, t.dtype);
             }
 }
@@ -256,7 +257,8 @@ std::vector<float> Tensor::gather(std::span<const std::byte> from) const {
     dense.reserve(batch * heads * seqlen * dim);
     for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
         for (uint64_t d = 0; d < dim; d++)
-            dense.push_back(load_element(from.data() + bytes_of(dtype, at(b, h, s)), d, dtype));
+            dense.push_back(load_element(from.data() + bytes_of(dtype, at(b, h, s)), d, dtype) *
+                            static_cast<float>(scale_of(b, h, s)));
     });
     return dense;
 }
@@ -277,6 +279,17 @@ std::vector<bool> Tensor::covered() const {
     return bytes;
 }
 
+// Sets the scale of each row of key or value.
+static void expand_scales(const Case& c, int tensor, Tensor& t) {
+    const VkattnScales kind = tensor == 1 ? c.problem.key_scales : c.problem.value_scales;
+    const std::vector<float>& given = tensor == 1 ? c.key_scales : c.value_scales;
+    t.for_each_row([&](uint64_t b, uint64_t h, uint64_t s) {
+        t.scales.push_back(given[kind == VKATTN_SCALES_PER_ROW    ? (b * t.heads + h) * t.seqlen + s
+                                 : kind == VKATTN_SCALES_PER_HEAD ? h
+                                                                  : 0]);
+    });
+}
+
 Tensor tensor_of(const Case& c, int tensor, Poison poison) {
     VkattnProblem p = c.problem;
     const auto& [heads, rows, dim] = extents_of(p, tensor);
@@ -286,6 +299,9 @@ Tensor tensor_of(const Case& c, int tensor, Poison poison) {
     if (t.strides.batch == VKATTN_CONTIGUOUS) t.strides.batch = t.heads * t.seqlen * t.dim;
     if (t.span() > most_elements)
         throw CaseError(c.where + ": a tensor of this case is too large for the tests");
+    const VkattnScales no_scales = VKATTN_SCALES_NONE;
+    if ((tensor == 1 && p.key_scales != no_scales) || (tensor == 2 && p.value_scales != no_scales))
+        expand_scales(c, tensor, t);
     // Blocks begin with numbers of float16.
     const VkattnDtype poisoned = blocks_of(t.dtype) != nullptr ? VKATTN_DTYPE_FLOAT16 : t.dtype;
     const uint64_t bytes = element_bytes(poisoned);

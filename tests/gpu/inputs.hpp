@@ -14,7 +14,11 @@ struct Tensor {
     VkattnStrides strides{};
     VkattnDtype dtype = VKATTN_DTYPE_FLOAT32;
     std::vector<std::byte> image;
+    std::vector<float> scales = {};  // what each row's elements are multiplied by, dense; empty: 1
 
+    double scale_of(uint64_t b, uint64_t h, uint64_t s) const {
+        return scales.empty() ? 1 : static_cast<double>(scales[(b * heads + h) * seqlen + s]);
+    }
     uint64_t at(uint64_t b, uint64_t h, uint64_t s) const {  // the element where a row begins
         return b * strides.batch + h * strides.head + s * strides.seq;
     }
@@ -31,7 +35,8 @@ struct Tensor {
             for (uint64_t h = 0; h < heads; h++)
                 for (uint64_t s = 0; s < seqlen; s++) body(b, h, s);
     }
-    // Dense, in (batch, head, seq, dim) order, from an image like this tensor's, and back into this tensor's.
+    // Dense, in (batch, head, seq, dim) order, from an image like this tensor's, and back into this tensor's. Elements
+    // are multiplied by their scales.
     std::vector<float> gather(std::span<const std::byte> from) const;
     void scatter(std::span<const float> dense);
     // What the elements cover of an image, byte by byte.

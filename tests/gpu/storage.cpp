@@ -33,6 +33,11 @@ const oracle::BlockType* blocks_of(VkattnDtype dtype) {
     return place < oracle::block_types().size() ? &oracle::block_types()[place] : nullptr;
 }
 
+bool is_single_bytes(VkattnDtype dtype) {
+    const oracle::BlockType* const blocks = blocks_of(dtype);
+    return blocks != nullptr && blocks->single != oracle::Single::no;
+}
+
 uint64_t bytes_of(VkattnDtype dtype, uint64_t elements) {
     const oracle::BlockType* const blocks = blocks_of(dtype);
     return blocks != nullptr ? elements / oracle::block_elements * blocks->bytes

@@ -1,4 +1,4 @@
-// Elements as they lie in memory: float32, float16, bfloat16, and ggml's blocks.
+// Elements as they lie in memory: float32, float16, bfloat16, ggml's blocks and single bytes.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,8 @@ constexpr uint32_t element_bytes(VkattnDtype dtype) {
 }
 // Returns how a type's blocks are made, or null for a float type.
 const oracle::BlockType* blocks_of(VkattnDtype dtype);
+// True for the types that may have scales.
+bool is_single_bytes(VkattnDtype dtype);
 // Returns the bytes of `elements` elements, which fill whole blocks.
 uint64_t bytes_of(VkattnDtype dtype, uint64_t elements);
 const char* name_of(VkattnDtype dtype);  // as in case lines

@@ -49,6 +49,7 @@ TEST_CASE_FIXTURE(Abi, "recording refuses null and misaligned masks, lengths and
         {"args.mask", [](A& a) { a.mask += 1; }},
     };
     for (const OptionalArray& array : optional_arrays) {
+        if (array.example == nullptr) continue;
         const std::string field = std::string("args.") + array.name;
         faults.emplace_back(field, [&](A& a) { a.*array.forward = 0; });
         for (const uint32_t off : {1u, 2u})

@@ -12,9 +12,41 @@ namespace {
 
 constexpr int table[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
-constexpr BlockType types[] = {{"q8_0", 34, 8, false, false}, {"q4_0", 18, 4, false, false},
-                               {"q4_1", 20, 4, true, false},  {"q5_0", 22, 5, false, false},
-                               {"q5_1", 24, 5, true, false},  {"iq4_nl", 18, 4, false, true}};
+constexpr BlockType types[] = {{"q8_0", 34, 8, false, false},
+                               {"q4_0", 18, 4, false, false},
+                               {"q4_1", 20, 4, true, false},
+                               {"q5_0", 22, 5, false, false},
+                               {"q5_1", 24, 5, true, false},
+                               {"iq4_nl", 18, 4, false, true},
+                               {"int8", 32, 8, false, false, Single::integer},
+                               {"e4m3", 32, 8, false, false, Single::e4m3},
+                               {"e5m2", 32, 8, false, false, Single::e5m2}};
+
+// By the OCP's 8-bit floating point specification, table 1.
+double single_of(Single kind, std::byte byte) {
+    const auto code = static_cast<int>(byte);
+    if (kind == Single::integer) return static_cast<int8_t>(byte);
+    const int fraction_bits = kind == Single::e4m3 ? 3 : 2, bias = kind == Single::e4m3 ? 7 : 15;
+    const int magnitude = code & 127, exponent = magnitude >> fraction_bits;
+    const int fraction = magnitude & ((1 << fraction_bits) - 1);
+    const double sign = code >= 128 ? -1 : 1;
+    if (kind == Single::e4m3 && magnitude == 127) return std::nan("");
+    if (kind == Single::e5m2 && exponent == 31) return fraction != 0 ? std::nan("") : sign * INFINITY;
+    const int whole = exponent == 0 ? fraction : fraction + (1 << fraction_bits);
+    return sign * std::ldexp(whole, std::max(exponent, 1) - bias - fraction_bits);
+}
+
+std::byte nearest_single(Single kind, double x) {
+    int nearest = 0;
+    double least = INFINITY;
+    for (int code = 0; code < 256; code++) {
+        const double distance = std::fabs(single_of(kind, static_cast<std::byte>(code)) - x);
+        if (!(distance < least)) continue;
+        nearest = code;
+        least = distance;
+    }
+    return static_cast<std::byte>(nearest);
+}
 
 // Where a block's parts begin, in bytes: factor, least, high bits, numbers.
 struct Parts {
@@ -74,6 +106,10 @@ int nearest_in_table(double x) {
 }
 
 void quantise_block(const BlockType& type, std::span<const double> x, std::byte* block) {
+    if (type.single != Single::no) {
+        for (std::size_t j = 0; j < x.size(); j++) block[j] = nearest_single(type.single, x[j]);
+        return;
+    }
     const auto [least, most] = std::ranges::minmax_element(x);
     const double extreme = std::fabs(*least) > std::fabs(*most) ? *least : *most;
     const double steps = type.bits == 5 ? 31 : 15, middle = type.bits == 5 ? 16 : 8;
@@ -113,6 +149,7 @@ std::vector<std::byte> quantise(const BlockType& type, std::span<const double> v
 
 double decode(const BlockType& type, const std::byte* blocks, std::size_t i) {
     const std::byte* const block = blocks + i / block_elements * type.bytes;
+    if (type.single != Single::no) return single_of(type.single, block[i % block_elements]);
     const double x = half_at(block) * number_at(type, block, i % block_elements);
     return static_cast<double>(static_cast<float>(type.has_least ? x + half_at(block + 2) : x));
 }

@@ -46,7 +46,8 @@ int quantise(const BlocksOptions& options) {
 int decode(const BlocksOptions& options) {
     const oracle::BlockType& type = type_named(options.type);
     const NpyArray blocks = read_rows_of(options, type.bytes, "the bytes of a block");
-    if (blocks.dtype != NpyDtype::uint8) throw UsageError("--in: blocks are given as uint8");
+    if (blocks.dtype != NpyDtype::uint8 && (blocks.dtype != NpyDtype::int8 || type.name != "int8"))
+        throw UsageError("--in: blocks are given as uint8");
     std::vector<std::uint64_t> shape = blocks.shape;
     shape.back() = shape.back() / type.bytes * oracle::block_elements;
     std::vector<float> values(blocks.data.size() / type.bytes * oracle::block_elements);
@@ -57,7 +58,8 @@ int decode(const BlocksOptions& options) {
 }
 
 void declare_blocks(CLI::App& command, BlocksOptions& options) {
-    command.add_option("--type", options.type, "q8_0, q4_0, q4_1, q5_0, q5_1 or iq4_nl")->required();
+    command.add_option("--type", options.type, "q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, int8, e4m3 or e5m2")
+        ->required();
     command.add_option("--in", options.in, ".npy")->required();
     command.add_option("--out", options.out, ".npy")->required();
 }

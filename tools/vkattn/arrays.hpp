@@ -26,20 +26,20 @@ struct ArrayOption {
     std::string shape;           // in words
     bool has_floats, has_bytes;  // else integers of 32 bits
     VkDeviceAddress VkattnForwardArgs::*forward;
-    VkDeviceAddress VkattnBackwardArgs::*backward;
+    VkDeviceAddress VkattnBackwardArgs::*backward;  // null: no backward has the array
     std::vector<uint64_t> (*extents)(const VkattnProblem&);
     bool (*asked)(const VkattnProblem&);
     void (*ask)(VkattnProblem&);
 
     static const std::array<ArrayOption, num_arrays>& all();
 
-    // The member of Args for its address.
+    // Sets the member of Args for its address, where Args has one.
     template <class Args>
-    VkDeviceAddress& address_in(Args& args) const {
-        if constexpr (requires { args.dout; })
-            return args.*backward;
-        else
-            return args.*forward;
+    void set_address(Args& args, VkDeviceAddress address) const {
+        if constexpr (!requires { args.dout; })
+            args.*forward = address;
+        else if (backward != nullptr)
+            args.*backward = address;
     }
 };
 

@@ -123,7 +123,7 @@ Args with_addresses(Args args, const VkattnProblem& p) {
     args.lse = place(3);
     if (p.mask != VKATTN_MASK_NONE) args.mask = args.query;
     for (const ArrayOption& array : ArrayOption::all())
-        if (array.asked(p)) array.address_in(args) = args.query;
+        if (array.asked(p)) array.set_address(args, args.query);
     return args;
 }
 

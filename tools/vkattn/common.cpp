@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 
 #include "block_maps.hpp"
@@ -224,8 +225,12 @@ void ShapeOptions::add_to(CLI::App& app) {
                    "Of query and of what has no type of its own: f32 (default), f16 or bf16");
     app.add_option(
         "--kv-dtype", kv_dtype,
-        "Of key and value, or of both as in q8_0,q4_0: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 "
-        "or iq4_nl");
+        "Of key and value, or of both as in q8_0,q4_0: f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, "
+        "iq4_nl, int8, e4m3 or e5m2");
+    app.add_option(
+        "--kv-scales", kv_scales,
+        "Scales of int8, e4m3 and e5m2 come in device memory: one, heads (one a head) or rows (one a "
+        "key); bench takes 1/128");
     app.add_option("--out-dtype", out_dtype, "Of out: f32, f16 or bf16");
     CLI::Option* mask =
         app.add_option("--mask-shape", mask_shape, "A mask of these 1 to 4 extents, as in 1,1,128,128");
@@ -262,8 +267,22 @@ void ShapeOptions::apply(VkattnProblem& problem) const {
     parse_mask_shape(mask_shape, problem);
 }
 
+// Asks for scales of the operands that can have some.
+static void set_scales(const std::string& kind, VkattnProblem& p) {
+    static const std::map<std::string, VkattnScales> kinds = {
+        {"one", VKATTN_SCALES_ONE}, {"heads", VKATTN_SCALES_PER_HEAD}, {"rows", VKATTN_SCALES_PER_ROW}};
+    const auto found = kinds.find(kind);
+    if (found == kinds.end())
+        throw UsageError("--kv-scales", fmt::format("'{}' is not one, heads or rows", kind));
+    if (is_single_bytes(p.key_dtype)) p.key_scales = found->second;
+    if (is_single_bytes(p.value_dtype)) p.value_scales = found->second;
+    if (p.key_scales == VKATTN_SCALES_NONE && p.value_scales == VKATTN_SCALES_NONE)
+        throw UsageError("--kv-scales", "neither key nor value is int8, e4m3 or e5m2: --kv-dtype");
+}
+
 void ShapeOptions::apply_terms(VkattnProblem& problem) const {
     if (kv_dtype) std::tie(problem.key_dtype, problem.value_dtype) = parse_kv_dtypes(*kv_dtype);
+    if (kv_scales) set_scales(*kv_scales, problem);
     if (out_dtype) problem.out_dtype = parse_dtype_of("--out-dtype", *out_dtype);
     if (alibi) problem.slopes = VKATTN_SLOPES_PER_HEAD;
     if (sinks) problem.sinks = 1;

@@ -58,12 +58,12 @@ struct ShapeOptions {
     uint32_t batch = 1, heads_q = 1, seqlen_q = 0, head_dim_qk = 0;
     std::optional<uint32_t> heads_kv, seqlen_kv, head_dim_v;
     std::string dtype = "f32", mask_shape, mask_type = "bool", block_map;
-    std::optional<std::string> kv_dtype, out_dtype, mask_dtype;
+    std::optional<std::string> kv_dtype, kv_scales, out_dtype, mask_dtype;
     bool kv_lengths_given = false, alibi = false, sinks = false;
 
     void add_to(CLI::App& app);
     void apply(VkattnProblem& problem) const;  // throws UsageError
-    // Sets types of key, value and out, slopes, sinks and block map alone: the cases of a suite take these, and have
+    // Sets types of key, value and out, scales, slopes, sinks and block map alone: the cases of a suite take these, and have
     // shapes of their own.
     void apply_terms(VkattnProblem& problem) const;
 };
@@ -80,6 +80,7 @@ using oracle::block_elements;
 using test::blocks_of;
 using test::bytes_of;
 using test::element_bytes;
+using test::is_single_bytes;
 
 // Sets the alignment that dense tensors at 256-byte boundaries have, so that the widest loads are used.
 // And the strides of dense tensors whose axes are (batch, heads, seqlen, dim) or, bshd, (batch, seqlen, heads, dim).

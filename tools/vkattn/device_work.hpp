@@ -34,7 +34,7 @@ class DeviceInputs {
         args.key = key_.address();
         args.value = value_.address();
         args.mask = mask_.address();
-        for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].address_in(args) = arrays_[i].address();
+        for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].set_address(args, arrays_[i].address());
     }
     uint64_t tensor_bytes() const;  // the mask's too
 

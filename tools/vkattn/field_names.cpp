@@ -38,6 +38,8 @@ const std::map<std::string, Names>& all_names() {
         {"problem.slopes", {"--alibi", "--alibi"}},
         {"problem.slopes_apply", {"--alibi-of", "--alibi-of"}},
         {"problem.sinks", {"--sinks", "--sinks"}},
+        {"problem.key_scales", {"--kv-scales", "--key-scales"}},
+        {"problem.value_scales", {"--kv-scales", "--value-scales"}},
         {"problem.block_map", {"--block-map", "--block-map"}},
         {"problem.block_map_batches", {"--block-map", "--block-map"}},
         {"problem.block_map_heads", {"--block-map", "--block-map"}},

@@ -21,8 +21,9 @@ struct Tensor {
 // Checks that rows are whole blocks, and counts their elements instead of their bytes.
 void read_blocks(const std::string& argument, VkattnDtype dtype, Tensor& t) {
     const uint64_t bytes = bytes_of(dtype, block_elements);
-    if (t.file.array.dtype != NpyDtype::uint8)
-        throw UsageError(argument, fmt::format("dtype {} is not uint8, in which blocks of {} are given",
+    const bool is_int8 = dtype == VKATTN_DTYPE_INT8 && t.file.array.dtype == NpyDtype::int8;
+    if (t.file.array.dtype != NpyDtype::uint8 && !is_int8)
+        throw UsageError(argument, fmt::format("dtype {} is not uint8, in which {} is given",
                                                dtype_name(t.file.array.dtype), dtype_text(dtype)));
     if (t.dim == 0 || t.dim % bytes != 0)
         throw UsageError(argument,
@@ -218,12 +219,23 @@ std::vector<std::byte> integers_in(const std::string& argument, const NpyArray& 
     return {bytes.begin(), bytes.end()};
 }
 
-// Reads floats. Slopes are of each head or of each batch and head, which the problem is told.
+// Tells the problem what scales of this shape are of, and drops the extents that they do not have.
+void set_scales(const std::vector<uint64_t>& shape, VkattnScales& scales) {
+    const bool is_one = shape.size() == 1 && shape[0] == 1;
+    scales = shape.size() != 1 ? VKATTN_SCALES_PER_ROW : is_one ? VKATTN_SCALES_ONE : VKATTN_SCALES_PER_HEAD;
+}
+
+// Reads floats. Slopes are of each head or of each batch and head, and scales of all keys, of each head or of each key,
+// which the problem is told.
 std::vector<std::byte> read_floats(const ArrayOption& array, FileArray file, VkattnProblem& p) {
+    const std::vector<uint64_t>& shape = file.array.shape;
     const bool are_slopes = array.option == "--alibi";
-    if (are_slopes && file.array.shape.size() == 2) p.slopes = VKATTN_SLOPES_PER_BATCH;
+    if (are_slopes && shape.size() == 2) p.slopes = VKATTN_SLOPES_PER_BATCH;
+    if (array.option == "--key-scales") set_scales(shape, p.key_scales);
+    if (array.option == "--value-scales") set_scales(shape, p.value_scales);
     std::vector<uint64_t> wanted = array.extents(p);
     if (are_slopes && p.slopes == VKATTN_SLOPES_PER_HEAD) wanted.erase(wanted.begin());
+    if (wanted.size() == 3 && shape.size() == 1) wanted = {wanted[1]};
     check_shape(array.option, file.array, wanted, array.shape.c_str());
     make_storable(array.option, NpyDtype::float32, file);
     return std::move(file.array.data);
@@ -284,19 +296,25 @@ void InputFiles::add_features(CLI::App& app, AttentionOptions& options) {
         "that "
         "broadcast to (batch, heads, seqlen_q, seqlen_kv) as in NumPy; of 4 dimensions, fewer heads that "
         "divide those of query are shared");
-    for (size_t i = 0; i < num_arrays; i++)
-        app.add_option(ArrayOption::all()[i].option, arrays[i], ArrayOption::all()[i].help);
+    add_arrays(app, true);
     options.add_to(app);
     app.get_option("--query-offsets")->excludes("--align");
     app.get_option("--alibi-of")->needs("--alibi");
 }
 
+void InputFiles::add_arrays(CLI::App& app, bool of_backward) {
+    for (size_t i = 0; i < num_arrays; i++)
+        if (const ArrayOption& array = ArrayOption::all()[i]; (array.backward != nullptr) == of_backward)
+            app.add_option(array.option, arrays[i], array.help);
+}
+
 void InputFiles::add_kv_dtype(CLI::App& app) {
+    add_arrays(app, false);  // the scales of such types
     app.add_option(
         "--kv-dtype", kv_dtype,
         "Of --key and --value, or of both as in q8_0,q4_0: f32, f16 and bf16 convert; q8_0, q4_0, q4_1, "
-        "q5_0, q5_1 and iq4_nl are blocks of 32 elements, in a file of uint8 whose last extent is the "
-        "bytes of a row");
+        "q5_0, q5_1 and iq4_nl are blocks of 32 elements, and int8, e4m3 and e5m2 single bytes, in a file "
+        "of uint8 or int8 whose last extent is the bytes of a row");
 }
 
 std::optional<NpyDtype> InputFiles::wanted_dtype() const {

@@ -71,12 +71,12 @@ std::optional<VkattnDtype> dtype_named(std::string_view text) {
 namespace {
 
 VkattnDtype parse_kv_dtype(const std::string& text) {
-    for (int type = VKATTN_DTYPE_Q8_0; type <= VKATTN_DTYPE_IQ4_NL; type++)
+    for (int type = VKATTN_DTYPE_Q8_0; type <= VKATTN_DTYPE_FLOAT8_E5M2; type++)
         if (CLI::detail::to_lower(text) == dtype_text(static_cast<VkattnDtype>(type)))
             return static_cast<VkattnDtype>(type);
     if (const auto dtype = dtype_named(text)) return *dtype;
-    throw UsageError("--kv-dtype", fmt::format("'{}' is not f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1 or "
-                                               "iq4_nl",
+    throw UsageError("--kv-dtype", fmt::format("'{}' is not f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, "
+                                               "iq4_nl, int8, e4m3 or e5m2",
                                                text));
 }
 

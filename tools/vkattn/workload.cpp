@@ -39,7 +39,9 @@ Buffer random_buffer(Runtime& runtime, uint64_t elements, VkattnDtype dtype, uin
     std::vector<float> values(std::min(elements, random_elements));
     for (float& x : values) x = static_cast<float>(engine()) * 0x1p-31f - 1.0f;
     if (const oracle::BlockType* const blocks = blocks_of(dtype)) {
-        const std::vector<double> wide(values.begin(), values.end());
+        std::vector<double> wide(values.begin(), values.end());
+        if (dtype == VKATTN_DTYPE_INT8)
+            for (double& x : wide) x *= 127;
         return repeat(runtime, bytes_of(dtype, elements), oracle::quantise(*blocks, wide));
     }
     const NpyArray block = from_float(values, {values.size()}, npy_dtype(dtype));
@@ -65,7 +67,7 @@ Buffer mask_buffer(Runtime& runtime, const VkattnProblem& p, bool random) {
     return repeat(runtime, elements * element_bytes(dtype), block.data);
 }
 
-// An array that the problem has: of num_keys as lengths, the slopes of the paper, and otherwise zeros.
+// An array that the problem has: of num_keys as lengths, the slopes of the paper, 1/128 as scales, and otherwise zeros.
 Buffer array_buffer(Runtime& runtime, const VkattnProblem& p, ArrayName name, uint32_t num_keys,
                     const std::string& block_map) {
     if (name == ArrayName::block_map) {
@@ -80,6 +82,8 @@ Buffer array_buffer(Runtime& runtime, const VkattnProblem& p, ArrayName name, ui
         const float share = static_cast<float>(i % p.num_heads_q + 1) / static_cast<float>(p.num_heads_q);
         if (name == ArrayName::kv_lengths) words[i] = num_keys;
         if (name == ArrayName::slopes) words[i] = std::bit_cast<uint32_t>(std::exp2(-8 * share));
+        if (name == ArrayName::key_scales || name == ArrayName::value_scales)
+            words[i] = std::bit_cast<uint32_t>(0x1p-7f);
     }
     return repeat(runtime, words.size() * sizeof(uint32_t), std::as_bytes(std::span(words)));
 }
@@ -290,7 +294,7 @@ VkattnForwardArgs Workload::forward_args(const Tensors& t, const Buffer& scratch
     args.out = t.out.address();
     args.lse = t.lse.address();
     args.mask = mask_.address();
-    for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].address_in(args) = arrays_[i].address();
+    for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].set_address(args, arrays_[i].address());
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     return args;
@@ -310,7 +314,7 @@ VkattnBackwardArgs Workload::backward_args(const Tensors& t, const Buffer& scrat
     args.dbias = dbias_.address();
     args.dsinks = dsinks_.address();
     args.mask = mask_.address();
-    for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].address_in(args) = arrays_[i].address();
+    for (size_t i = 0; i < num_arrays; i++) ArrayOption::all()[i].set_address(args, arrays_[i].address());
     args.scratch_buffer = scratch.handle();
     args.scratch_address = scratch.address();
     return args;
