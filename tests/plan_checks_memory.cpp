@@ -89,7 +89,7 @@ std::string patches_flaw(const Given& g, const Pipeline& pipeline, Touches& t) {
         const bool of_value = patch.region == Region::value_scales;
         if (layout != nullptr && (patch.region == Region::key_scales || of_value) && patch.add == 0 &&
             patch.at == layout->offset_bytes + (of_value ? 24 : 16)) {
-            t.reads |= bit(patch.region);
+            t.reads |= bit(patch.region) & given_arrays(g.p);
             continue;
         }
         const auto fields = core::info_of(pipeline.module.kernel).fields;

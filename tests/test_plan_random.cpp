@@ -54,7 +54,7 @@ void spoil(Random& random, VkattnProblem& p) {
                      p.kv_lengths, p.mask, p.mask_rank, extent, p.mask_strides, p.alignment_bytes,
                      p.block_map, p.block_rows, p.block_keys, p.block_map_heads, p.query_strides,
                      p.key_strides, p.value_strides, p.out_strides, p.key_dtype, p.value_dtype, p.out_dtype,
-                     p.mask_dtype);
+                     p.mask_dtype, p.key_scales, p.value_scales);
 }
 
 void spoil(Random& random, VkattnBackward& b) {

@@ -127,10 +127,15 @@ void give_types(VkattnProblem& p, Draws& draws) {
     constexpr VkattnStrides contiguous{VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
     const auto any = [&](bool may_have_blocks) {
         const bool has_blocks = may_have_blocks && draws.one_in(2);
-        return static_cast<VkattnDtype>(has_blocks ? VKATTN_DTYPE_Q8_0 + draws.below(6) : draws.below(3));
+        return static_cast<VkattnDtype>(has_blocks ? VKATTN_DTYPE_Q8_0 + draws.below(9) : draws.below(3));
     };
     p.key_dtype = any(p.head_dim_qk % 32 == 0);
     p.value_dtype = any(p.head_dim_v % 32 == 0);
+    const auto scales = [&](VkattnDtype dtype) {
+        return static_cast<VkattnScales>(dtype >= VKATTN_DTYPE_INT8 ? draws.below(4) : 0);
+    };
+    p.key_scales = scales(p.key_dtype);
+    p.value_scales = scales(p.value_dtype);
     p.out_dtype = any(false);
     p.mask_dtype = any(false);
     p.alignment_bytes = 0;

@@ -91,7 +91,7 @@ test_kv_dtype() {
     make_input q_wide 2,4,37,64
     make_input k_wide 2,2,51,64
     make_input v_wide 2,2,51,32
-    for type in q8_0 q4_0 q4_1 q5_0 q5_1 iq4_nl; do
+    for type in q8_0 q4_0 q4_1 q5_0 q5_1 iq4_nl int8 e4m3 e5m2; do
         both=(--type "$type" --in k_wide.npy --out "k_$type.npy")
         "$build/vkattn_reference" quantise "${both[@]}"
         "$build/vkattn_reference" quantise "${both[@]//k_/v_}"
@@ -110,6 +110,27 @@ test_kv_dtype() {
     refuses 2 '--kv-dtype:' "${run[@]}" --kv-dtype q3_0
     refuses 2 '--key: dtype float32' run --query q_wide.npy --key k_wide.npy --value v_q8_0.npy "${outputs[@]}" \
         --kv-dtype q8_0
+    # All bytes there are, beside infinity and NaN, and scales: values that lie 1/4 apart are exact as int8.
+    make_input scale_one 1 '<f4' c =0.25
+    make_input k_quarters 2,2,51,64 '<f4' c =0.25,-0.5,0.75,1.25,-2
+    make_input v_quarters 2,2,51,32 '<f4' c =-3.5,1,0.25
+    make_input k_int8 2,2,51,64 '|i1' c =1,-2,3,5,-8
+    make_input v_int8 2,2,51,32 '|i1' c =-14,4,1
+    local scaled=(run --query q_wide.npy --key k_int8.npy --value v_int8.npy "${outputs[@]}" --kv-dtype int8)
+    make_input scale_heads 2 '<f4' c =0.25
+    make_input scale_rows 2,2,51 '<f4' c =0.25
+    for type in one heads rows; do
+        succeeds "${scaled[@]}" --key-scales "scale_$type.npy" --value-scales "scale_$type.npy"
+        holds "scales of $type do not multiply" "$build/vkattn_reference" check --query q_wide.npy \
+            --key k_quarters.npy --value v_quarters.npy "${outputs[@]}"
+    done
+    make_input scale_wrong 3 '<f4' c =0.25
+    refuses 2 '--key-scales: ' "${scaled[@]}" --key-scales scale_wrong.npy
+    refuses 2 '--value-scales: ' "${scaled[@]}" --value-scales k_wide.npy
+    refuses 2 '--key-scales: ' "${run[@]}" --kv-dtype q8_0 --key-scales scale_one.npy
+    refuses 2 '--kv-scales: ' explain --seqlen-q 8 --head-dim 64 --kv-dtype q8_0 --kv-scales one
+    refuses 2 '--kv-scales: ' explain --seqlen-q 8 --head-dim 64 --kv-dtype e4m3 --kv-scales all
+    succeeds bench --seqlen-q 8 --head-dim 64 --kv-dtype int8,e4m3 --kv-scales rows --repeats 4
     refuses 2 '40 is not a multiple of 32' explain --seqlen-q 8 --head-dim 40 --kv-dtype q8_0
     refuses 3 'one type' explain --seqlen-q 8 --head-dim 64 --kv-dtype f16 --backward
 }

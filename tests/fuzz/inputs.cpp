@@ -154,7 +154,7 @@ VkattnProblem problem_of(Bytes& bytes) {
     if (bytes.one_in(4))
         for (VkattnDtype* dtype : {&p.key_dtype, &p.value_dtype, &p.out_dtype, &p.mask_dtype})
             *dtype = bytes.ConsumeBool() ? enumerator<VkattnDtype>(bytes, 3)
-                                         : static_cast<VkattnDtype>(VKATTN_DTYPE_Q8_0 + bytes.below(7));
+                                         : static_cast<VkattnDtype>(VKATTN_DTYPE_Q8_0 + bytes.below(10));
     p.batch = static_cast<uint32_t>(bytes.one_in(8) ? bytes.number(16) : bytes.below(4));
     p.num_heads_kv = 1 + static_cast<uint32_t>(bytes.one_in(8) ? bytes.number(15) : bytes.below(4));
     p.num_heads_q = p.num_heads_kv * (1 + (bytes.ConsumeBool() ? bytes.below(most_heads) : 0));
@@ -173,6 +173,7 @@ VkattnProblem problem_of(Bytes& bytes) {
     p.query_offset = static_cast<int64_t>(bytes.number(32)) * (bytes.ConsumeBool() ? 1 : -1);
 #define ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text) \
     if (bytes.one_in(3)) ask;
+#define FORWARD_ARRAY(name, NAME, present, type, extents, asked, ask, option, shape, text)
 #include "interface/arrays.def"
     for (uint32_t* field : {&p.batch, &p.num_heads_q, &p.num_heads_kv, &p.seqlen_q, &p.seqlen_kv,
                             &p.head_dim_qk, &p.head_dim_v, &p.causal, &p.kv_lengths})
@@ -183,6 +184,8 @@ VkattnProblem problem_of(Bytes& bytes) {
     if (bytes.ConsumeBool()) p.block_map_batches = p.batch;
     if (bytes.ConsumeBool()) p.block_map_heads = p.num_heads_q;
     set_mask(bytes, p);
+    if (p.key_dtype >= VKATTN_DTYPE_INT8) p.key_scales = enumerator<VkattnScales>(bytes, 4);
+    if (p.value_dtype >= VKATTN_DTYPE_INT8) p.value_scales = enumerator<VkattnScales>(bytes, 4);
     if (p.slopes != VKATTN_SLOPES_NONE) p.slopes = enumerator<VkattnSlopes>(bytes, 3);
     p.slopes_apply = enumerator<VkattnSlopesApply>(bytes, bytes.one_in(3) ? 2 : 1);
     if (bytes.one_in(2)) p.alignment_bytes = core::bytes_of(p.dtype) << bytes.below(5);

@@ -167,6 +167,15 @@ class Attention(unittest.TestCase):
         wide = np.zeros(k8.shape[:3] + (k8.shape[3] + 34,), np.uint8)
         wide[..., :k8.shape[3]] = k8
         self.hold_types((q, wide[..., :k8.shape[3]], v8), (q, *decoded), kv_dtype="q8_0")
+        scales = [np.float32(np.abs(x).max((3,)) / 127) for x in (k, v)]
+        ints = [np.rint(x / s[..., None]).astype(np.int8) for x, s in zip((k, v), scales)]
+        self.hold_types((q, *ints), (q, *(np.float32(x * s[..., None]) for x, s in zip(ints, scales))),
+                        kv_dtype="int8", key_scales=scales[0], value_scales=scales[1])
+        halves = [x.astype(np.float16).view(np.uint16) >> 8 for x in (k, v)]  # e5m2 is the upper half of float16
+        self.hold_types((q, *(x.astype(np.uint8) for x in halves)),
+                        (q, np.float32((halves[0] << 8).astype(np.uint16).view(np.float16)) * np.float32(0.5),
+                         np.float32((halves[1] << 8).astype(np.uint16).view(np.float16))),
+                        kv_dtype="e5m2", key_scales=[0.5])
         turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in (q, k8, v8)]
         out = vkattn.attention(*turned, kv_dtype="q8_0", layout="bshd", return_lse=False)
         self.assertTrue(np.array_equal(out.transpose(0, 2, 1, 3), vkattn.attention(q, k8, v8, kv_dtype="q8_0")[0]))
@@ -175,7 +184,7 @@ class Attention(unittest.TestCase):
 
     def hold_types(self, given, decoded, **options):
         out, lse = vkattn.attention(*given, **options)
-        problem = {name: value for name, value in options.items() if name != "kv_dtype"}
+        problem = {name: value for name, value in options.items() if not name.endswith(("kv_dtype", "scales"))}
         exact = reference.attention(*decoded, **problem)
         naive = reference.attention(*decoded, round_weights=lambda p: p.astype("float32").astype(np.float64), **problem)
         self.hold(out, exact[0], naive[0], "float32", options)

@@ -123,6 +123,16 @@ std::string values(Random& r, const Shape& s, bool backward) {
     return r.one_of<const char*>({"large", "equal", "ascending", "descending"});
 }
 
+// Gives out a type of its own, and types of blocks to key and value where their rows are whole blocks.
+std::string types(Random& r, const Shape& s) {
+    std::string line = r.one_of<const char*>({"", " ot=f32", " ot=f16", " ot=bf16"});
+    for (const auto& [word, dim] : {std::pair{" kt=", s.dqk}, {" vt=", s.dv}})
+        if (dim % 32 == 0)
+            line += word + r.one_of<std::string>(
+                               {"q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "int8", "e4m3", "e5m2"});
+    return line + r.one_of<const char*>({"", " scales=one", " scales=heads", " scales=rows"});
+}
+
 std::string random_line(uint64_t seed) {
     Random r(seed);
     const bool backward = r.chance(40);
@@ -160,6 +170,7 @@ std::string random_line(uint64_t seed) {
     if (backward && r.chance(40)) line += " dlse";
     if (!backward && r.chance(10)) line += fmt::format(" splits={}", r.upto(2, 7));
     if (!backward && r.chance(8)) line += " batch_invariant";
+    if (!backward && line.find("materialized") == line.npos && r.chance(12)) line += types(r, s);
     return line + fmt::format(" seed={}", 1 + seed % 1000);
 }
 

@@ -86,7 +86,8 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: Literal[True] =
     "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
     num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
-    dtype: str | None = None, kv_dtype: _KvDtype = None) -> tuple[Any, Any]: ...
+    dtype: str | None = None, kv_dtype: _KvDtype = None,
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> tuple[Any, Any]: ...
 @overload
 def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: bool, causal: bool = False,
     window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
@@ -97,7 +98,8 @@ def attention(q: _Tensor, k: _Tensor, v: _Tensor, *, return_lse: bool, causal: b
     "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
     num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
-    dtype: str | None = None, kv_dtype: _KvDtype = None) -> Any: ...
+    dtype: str | None = None, kv_dtype: _KvDtype = None,
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> Any: ...
 def attention_backward(dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _Tensor, lse: _Tensor, *,
     dlse: _Tensor | None = None, dbias: bool = False, dsinks: bool = False, causal: bool = False,
     window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0, scale: SupportsFloat | None = None,
@@ -108,7 +110,8 @@ def attention_backward(dout: _Tensor, q: _Tensor, k: _Tensor, v: _Tensor, out: _
     "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None, tuning: str | None = None,
     num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
-    dtype: str | None = None, kv_dtype: _KvDtype = None) -> tuple[Any, ...]: ...
+    dtype: str | None = None, kv_dtype: _KvDtype = None,
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> tuple[Any, ...]: ...
 def block_map(q: _Tensor, k: _Tensor, v: _Tensor, *, heads: int | None = None, batches: int | None = None,
     causal: bool = False, window: tuple[int | None, int | None] = ..., softcap: SupportsFloat = 0.0,
     scale: SupportsFloat | None = None, mask: _Tensor | None = None, align: Literal["bottom-right",
@@ -118,7 +121,8 @@ def block_map(q: _Tensor, k: _Tensor, v: _Tensor, *, heads: int | None = None, b
     layout: Literal["bhsd", "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None,
     tuning: str | None = None, num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
-    dtype: str | None = None, kv_dtype: _KvDtype = None) -> Any: ...
+    dtype: str | None = None, kv_dtype: _KvDtype = None,
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> Any: ...
 def combine(parts: _Tensor | Sequence[_Tensor], lses: _Tensor | Sequence[_Tensor], *, sinks: _Numbers | None = None,
             device: _Device = None, dtype: str | None = None) -> tuple[Any, Any]: ...
 def plan(q: _Tensor | _Shape, k: _Tensor | _Shape, v: _Tensor | _Shape, *, backward: bool = False,
@@ -131,4 +135,5 @@ def plan(q: _Tensor | _Shape, k: _Tensor | _Shape, v: _Tensor | _Shape, *, backw
     layout: Literal["bhsd", "bshd"] = "bhsd", precision: str | None = None, kernel: str | None = None,
     tuning: str | None = None, num_splits: int = 0, batch_invariant: bool = False, max_scratch_bytes: int = 0,
     max_dispatch_flops: int = 0, device: _Device = None,
-    dtype: str | None = None, kv_dtype: _KvDtype = None) -> Plan: ...
+    dtype: str | None = None, kv_dtype: _KvDtype = None,
+    key_scales: _Numbers | None = None, value_scales: _Numbers | None = None) -> Plan: ...

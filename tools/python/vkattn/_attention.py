@@ -34,10 +34,12 @@ def _axes(array, layout):
                  array._offset)
 
 
-# ggml's types, of blocks of 32 elements, with the bytes of a block.
+# ggml's types, of blocks of 32 elements, with the bytes of a block; and single bytes, 32 of which count as a block.
 _BLOCKS = {"q8_0": (_abi.VKATTN_DTYPE_Q8_0, 34), "q4_0": (_abi.VKATTN_DTYPE_Q4_0, 18),
            "q4_1": (_abi.VKATTN_DTYPE_Q4_1, 20), "q5_0": (_abi.VKATTN_DTYPE_Q5_0, 22),
-           "q5_1": (_abi.VKATTN_DTYPE_Q5_1, 24), "iq4_nl": (_abi.VKATTN_DTYPE_IQ4_NL, 18)}
+           "q5_1": (_abi.VKATTN_DTYPE_Q5_1, 24), "iq4_nl": (_abi.VKATTN_DTYPE_IQ4_NL, 18),
+           "int8": (_abi.VKATTN_DTYPE_INT8, 32), "e4m3": (_abi.VKATTN_DTYPE_FLOAT8_E4M3, 32),
+           "e5m2": (_abi.VKATTN_DTYPE_FLOAT8_E5M2, 32)}
 _BLOCK_ELEMENTS = 32
 
 
@@ -56,8 +58,8 @@ def _kept_dtype(array, name, kept, dtype):
     """The VkattnDtype of keys or values. Blocks are uint8, whose last axis has the bytes of a row."""
     if kept not in _BLOCKS:
         return dtype_of(array, name, kept or dtype)
-    if array.dtype != np.uint8:
-        raise TypeError(f"{name}: is {array.dtype}, and blocks of {kept} are uint8")
+    if array.dtype != np.uint8 and (array.dtype, kept) != (np.int8, "int8"):
+        raise TypeError(f"{name}: is {array.dtype}, and {kept} is held in uint8")
     kind, size = _BLOCKS[kept]
     if not array.shape or not array.shape[-1] or array.shape[-1] % size:
         raise ValueError(f"{name}: rows of {array.shape[-1] if array.shape else 0} bytes are no whole blocks of "
@@ -121,17 +123,20 @@ class _Call:
                  align="bottom-right", kv_lengths=None, query_offsets=None, slopes=None, slopes_of="distance",
                  sinks=None, block_map=None, block_size=(128, 128), layout="bhsd", precision=None, kernel=None,
                  tuning=None, num_splits=0, batch_invariant=False, max_scratch_bytes=0, max_dispatch_flops=0,
-                 device=None, dtype=None, kv_dtype=None, others=()):
+                 device=None, dtype=None, kv_dtype=None, key_scales=None, value_scales=None, others=()):
         if not isinstance(layout, str) or layout not in _LAYOUTS:
             raise ValueError(f"layout: {layout!r} is not 'bhsd' or 'bshd'")
         self.layout = layout
-        self.tensors = Tensors(device, q, k, v, mask, kv_lengths, query_offsets, slopes, sinks, block_map, *others)
+        self.tensors = Tensors(device, q, k, v, mask, kv_lengths, query_offsets, slopes, sinks, block_map, key_scales,
+                               value_scales, *others)
         self.args = {}
         self.problem = library().made(_abi.VkattnProblem)
         self._set_tensors(q, k, v, dtype, _kv_dtypes(kv_dtype))
         self._set_bounds(causal, window, softcap, scale, align)
         self._set_mask(mask)
         self._set_arrays(kv_lengths, query_offsets, slopes, slopes_of, sinks)
+        self.problem.key_scales = self._scales(key_scales, "key_scales")
+        self.problem.value_scales = self._scales(value_scales, "value_scales")
         self._set_map(block_map, block_size)
         self._set_options(precision, kernel, tuning, num_splits, batch_invariant)
         self._set_limits(max_scratch_bytes, max_dispatch_flops)
@@ -230,6 +235,16 @@ class _Call:
         if sinks is not None:
             p.sinks = 1
             args["sinks"] = self.tensors.numbers(sinks, "sinks", np.float32, [(p.num_heads_q,)])
+
+    def _scales(self, scales, name):
+        """Takes the scales of keys or values, and returns what they are of."""
+        if scales is None:
+            return _abi.VKATTN_SCALES_NONE
+        p = self.problem
+        shapes = [(1,), (p.num_heads_kv,), (p.batch, p.num_heads_kv, p.seqlen_kv)]
+        self.args[name] = self.tensors.numbers(scales, name, np.float32, shapes)
+        kinds = (_abi.VKATTN_SCALES_ONE, _abi.VKATTN_SCALES_PER_HEAD, _abi.VKATTN_SCALES_PER_ROW)
+        return kinds[shapes.index(tuple(np.shape(scales)))]
 
     def _set_map(self, block_map, block_size):
         if block_map is None:
@@ -395,7 +410,9 @@ def attention(q, k, v, *, return_lse=True, **options):
     dispatch, between which Ctrl-C is heard; 0 is the planner's default.
     device: an index, a part of a name, a UUID or a Device. dtype="bfloat16" says that arrays of uint16 hold bfloat16.
     kv_dtype: of k and v, or of each in a pair, where it is not what their arrays and dtype say: "q8_0", "q4_0", "q4_1",
-    "q5_0", "q5_1" and "iq4_nl" are ggml's blocks of 32 elements, in arrays of uint8 whose last axis has a row's bytes.
+    "q5_0", "q5_1" and "iq4_nl" are ggml's blocks of 32 elements, in arrays of uint8 whose last axis has a row's bytes;
+    "int8", "e4m3" and "e5m2" are single bytes in uint8 or, "int8", in int8. key_scales, value_scales: float32 that
+    multiply such bytes, of shape (1), (kv heads) or (batch, kv heads, keys).
 
     Returns out, like q with the head dim of v, and lse, float32 (batch, heads, rows), the logarithm of the sum of e to
     the scores; out alone with return_lse=False. Results are numpy arrays, or Arrays if an input is one.
