@@ -154,25 +154,21 @@ void add_qk_of_piece(Piece piece, inout vec4 part[ROW_VECS]) {
         const vec4 x = numbers_of_piece(KEY_TYPE, piece, v, QK_VECS);
         [[unroll]] for (uint r = 0; r < ROWS; r++) ADD_QK(q[r * QK_VECS + v], x, part[r / 4][r % 4]);
     }
-    const vec2 factors = FACTORS_OF(KEY_TYPE, piece.factors);
+    const vec2 factors = factors_of_piece(KEY_TYPE, piece);
     [[unroll]] for (uint x = 0; x < ROW_VECS; x++)
         part[x] = HAS_LEAST(KEY_TYPE) ? fma(part[x], vec4(factors.x), q_sum[x] * factors.y) : part[x] * factors.x;
 }
 // `unseen`: no row sees the key, whose factors may be anything.
 void add_pv_of_piece(Piece piece, vec4 p[ROW_VECS], bool unseen) {
-    const vec2 factors = unseen ? vec2(0) : FACTORS_OF(VALUE_TYPE, piece.factors);
-    vec4 least[ROW_VECS];
-    [[unroll]] for (uint x = 0; x < ROW_VECS; x++) {
-        least[x] = p[x] * factors.y;
-        p[x] *= factors.x;
-    }
+    const vec2 factors = mix(factors_of_piece(VALUE_TYPE, piece), vec2(0), bvec2(unseen));
+    if (!HAS_LEAST(VALUE_TYPE))
+        [[unroll]] for (uint x = 0; x < ROW_VECS; x++) p[x] *= factors.x;
     [[unroll]] for (uint o = 0; o < OUT_VECS; o++) {
         vec4 x = numbers_of_piece(VALUE_TYPE, piece, o, OUT_VECS);
+        if (HAS_LEAST(VALUE_TYPE)) x = fma(x, vec4(factors.x), vec4(factors.y));
         if (IS_FLOAT8(VALUE_TYPE) && unseen) x = vec4(0);  // NaN, perhaps
-        [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            if (HAS_LEAST(VALUE_TYPE)) acc[r * OUT_VECS + o] += least[r / 4][r % 4];
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
             acc[r * OUT_VECS + o] = fma(vec4(p[r / 4][r % 4]), x, acc[r * OUT_VECS + o]);
-        }
     }
 }
 #else

@@ -43,20 +43,27 @@ Any8 fetch_any8(uint type, StoredRow of, uint d, uint extent, bool inside) {
     return Any8(load_any4(type, of, d, extent, inside), load_any4(type, of, d + 4, extent, inside));
 }
 #ifdef F16_OPERANDS
-// Decodes blocks in the arithmetic of float16. A byte b becomes a number as (1024 + b) - 1024, and the product with its
-// factor is rounded once.
+// True for blocks that are decoded in the arithmetic of float16. Of four elements the even ones make one word and the
+// odd ones another, which takes half of the instructions: bytes 0 and 2 of a word are where two float16 have their
+// lower bits. Where keys are staged so, query is turned likewise, and where values are, the output is turned back.
+#define IS_TURNED(type) ((type) >= TYPE_Q8_0 && (type) != TYPE_IQ4_NL && !HAS_SCALE(type))
+// A byte b becomes a number as (1024 + b) - 1024, and the product with its factor is rounded once.
 uvec2 halves_of_quantised(uint type, uint bytes, uint factors) {
-    if (type == TYPE_Q8_0) bytes ^= 0x80808080u;
-    const uvec2 pairs = uvec2(bytes & 0xff | bytes << 8 & 0xff0000, bytes >> 16 & 0xff | bytes >> 8 & 0xff0000);
+    const uint high_bytes = type == TYPE_Q8_0 ? 0x64806480u : 0x64006400u;
+    const uvec2 pairs = (uvec2(bytes, bytes >> 8) & 0x00ff00ff) ^ high_bytes;
     const float zero = 1024 + ZERO_OF(type);
     const f16vec2 both = unpackFloat2x16(factors), factor = f16vec2(both.x), least = f16vec2(both.y);
     uvec2 halves;
     [[unroll]] for (uint i = 0; i < 2; i++) {
-        const f16vec2 n = unpackFloat2x16(pairs[i] | 0x64006400) - f16vec2(zero);
+        const f16vec2 n = unpackFloat2x16(pairs[i]) - f16vec2(zero);
         halves[i] = packFloat2x16(HAS_LEAST(type) ? fma(n, factor, least) : n * factor);
     }
     return halves;
 }
+uvec2 turned(uvec2 four) { return uvec2(four.x & 0xffff | four.y << 16, four.x >> 16 | four.y & 0xffff0000); }
+#else
+#define IS_TURNED(type) false
+#define turned(four) (four)
 #endif
 uvec4 operands_of_any(uint type, Any8 x) {
     if (type == OPERAND_TYPE) return uvec4(x.low.xy, x.high.xy);
@@ -64,7 +71,7 @@ uvec4 operands_of_any(uint type, Any8 x) {
         const uvec2 bytes = bytes_of_eight(type, eight_of(x));
         const uint factors = x.low.w;
 #ifdef F16_OPERANDS
-        if (type != TYPE_IQ4_NL && !HAS_SCALE(type))
+        if (IS_TURNED(type))
             return uvec4(halves_of_quantised(type, bytes.x, factors), halves_of_quantised(type, bytes.y, factors));
 #endif
         return operands_of(floats_of_quantised(type, uvec2(bytes.x, factors)),
@@ -77,7 +84,8 @@ uvec4 operands_of_any(uint type, Any8 x) {
 #define fetch_value8(row, d, extent, inside) fetch_any8(VALUE_TYPE, row, d, extent, inside)
 #define value_operands(x) operands_of_any(VALUE_TYPE, x)
 uvec4 load_query8(RowStart row, uint d, uint extent) {
-    return operands_of_any(QUERY_TYPE, fetch_any8(QUERY_TYPE, UNSCALED(row), d, extent, false));
+    const uvec4 eight = operands_of_any(QUERY_TYPE, fetch_any8(QUERY_TYPE, UNSCALED(row), d, extent, false));
+    return IS_TURNED(KEY_TYPE) ? uvec4(turned(eight.xy), turned(eight.zw)) : eight;
 }
 #elif defined(F16) || defined(BF16)
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Uvec4sIn { uvec4 x[]; };

@@ -47,8 +47,9 @@
     (HAS_SCALE(type) ? of.scale : HAS_LEAST(type) ? LOAD_WORD(row, at) : load_one_16bit(row, at))
 // The factor and the least value as they were loaded.
 #define FACTORS_OF(type, bits) (HAS_SCALE(type) ? vec2(uintBitsToFloat(bits), 0) : unpackHalf2x16(bits))
-// Moves the lowest four of `bits`, the high bits of four elements, to bit 4 of four bytes.
-#define SPREAD(bits) (((bits) & 1) << 4 | ((bits) & 2) << 11 | ((bits) & 4) << 18 | ((bits) & 8) << 25)
+// Moves the lowest four of `bits`, the high bits of four elements, to bit 4 of four bytes. The product has them four
+// times, 7 bits apart.
+#define SPREAD(bits) (((bits) & 15) * 0x02040810u & 0x10101010u)
 
 // Loads elements d .. d+3 of a row, zero from `extent` on, which is a multiple of 32.
 uvec2 load4_quantised(uint type, StoredRow of, uint d, uint extent) {
@@ -63,10 +64,16 @@ uvec2 load4_quantised(uint type, StoredRow of, uint d, uint extent) {
     return d < extent ? uvec2(bytes, LOAD_FACTORS(type, of, row, at)) : uvec2(0);
 }
 
-// Eight neighbouring elements as they are loaded, so that no load is waited for. The first or the last word may be half
-// another block's; `place` tells where in the words the elements are.
+// Words behind an index, whose distance is a part of the address: with the index's sum in its place, compilers add 64
+// bits for each word.
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Uints1In { uint before[1], x[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Uints2In { uint before[2], x[]; };
+layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Uints3In { uint before[3], x[]; };
+
+// Eight neighbouring elements as they are loaded, so that no load is waited for. The first word may be half another
+// block's; `place` tells where in the words the elements are.
 struct Eight {
-    uvec4 words;  // .w: factor and least
+    uvec4 words;  // .z: the last two bytes of the elements; .w: factor and least
     uint place;   // bit 0: they begin with the first word's upper half; bit 1: they are upper halves of bytes
     uint high;    // high bits
 };
@@ -74,22 +81,21 @@ struct Eight {
 Eight load_eight(uint type, StoredRow of, uint d, uint extent, bool inside) {
     const RowStart row = of.start;
     const uint from = inside ? d : min(d, extent - 8), n = from % 32, at = BLOCK_AT(type, row, from);
-    const uint place = NUMBER_AT(type, at, n) + (row.base.x >> 1 & 1);
+    const uint number = NUMBER_AT(type, at, n), place = number + (row.base.x >> 1 & 1);
     const uvec2 base = uvec2(row.base.x & ~3u, row.base.y);
     Eight x;
     x.words.x = UintsIn(base).x[place / 2];
-    x.words.y = UintsIn(base).x[place / 2 + 1];
-    x.words.z = UintsIn(base).x[place / 2 + 1 + place % 2];
+    x.words.y = Uints1In(base).x[place / 2];
+    x.words.z = load_one_16bit(row, number + 3);
     x.words.w = LOAD_FACTORS(type, of, row, at);
     if (!inside && d >= extent) x.words = uvec4(0);
     x.place = place % 2 | (HAS_BYTES(type) ? 0 : n / 16 << 1);
     x.high = HAS_HIGH_BITS(type) ? LOAD_HIGH(type, at, n) : 0;
     return x;
 }
-// Returns a byte for each element.
+// Returns a byte for each element. Words are joined without a branch: neighbouring invocations would take both ways.
 uvec2 bytes_of_eight(uint type, Eight x) {
-    const bool odd = (x.place & 1) != 0;
-    uvec2 bytes = odd ? uvec2(x.words.x >> 16 | x.words.y << 16, x.words.y >> 16 | x.words.z << 16) : x.words.xy;
+    uvec2 bytes = mix(x.words.xy, x.words.xy >> 16 | x.words.yz << 16, bvec2((x.place & 1) != 0));
     if (!HAS_BYTES(type)) bytes = bytes >> (x.place & 2) * 2 & 0x0f0f0f0f;
     if (HAS_HIGH_BITS(type)) bytes |= uvec2(SPREAD(x.high), SPREAD(x.high >> 4));
     return bytes;

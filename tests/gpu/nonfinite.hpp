@@ -39,9 +39,15 @@ inline size_t row_of_last_head(const Tensor& t, uint64_t row) {
     return (t.batch * t.heads - 1) * t.seqlen + row;
 }
 
-// Sets the last element of a row of the tensor's last batch and head.
+// Sets the last element of a row of the tensor's last batch and head. Of blocks it is the factor of the last one.
 inline void set_element(Tensor& t, uint64_t row, float x) {
-    store(t.row(t.batch - 1, t.heads - 1, row) + (t.dim - 1) * element_bytes(t.dtype), x, t.dtype);
+    std::byte* const at = t.row(t.batch - 1, t.heads - 1, row);
+    if (const oracle::BlockType* const blocks = blocks_of(t.dtype); blocks == nullptr)
+        store(at + (t.dim - 1) * element_bytes(t.dtype), x, t.dtype);
+    else if (blocks->single != oracle::Single::no)
+        at[t.dim - 1] = oracle::nonfinite_single(blocks->single, x);
+    else
+        store(at + bytes_of(t.dtype, t.dim - oracle::block_elements), x, VKATTN_DTYPE_FLOAT16);
 }
 
 inline bool is_finite(std::span<const float> row) {

@@ -147,6 +147,11 @@ std::vector<std::byte> quantise(const BlockType& type, std::span<const double> v
     return blocks;
 }
 
+std::byte nonfinite_single(Single kind, float x) {
+    if (kind == Single::e4m3 || std::isnan(x)) return std::byte{0x7f};
+    return std::signbit(x) ? std::byte{0xfc} : std::byte{0x7c};
+}
+
 double decode(const BlockType& type, const std::byte* blocks, std::size_t i) {
     const std::byte* const block = blocks + i / block_elements * type.bytes;
     if (type.single != Single::no) return single_of(type.single, block[i % block_elements]);

@@ -29,6 +29,8 @@ std::span<const BlockType> block_types();
 // Returns rows of whole blocks. Values are finite, and rounded as ggml does it without weights: blocks of 0 have the
 // factor 0. Single bytes are the nearest numbers that are finite.
 std::vector<std::byte> quantise(const BlockType& type, std::span<const double> values);
+// Returns the e5m2 that is a number which is not finite, or the NaN of e4m3, which has no infinity.
+std::byte nonfinite_single(Single kind, float x);
 // Element i of such blocks, as float32 arithmetic has it.
 double decode(const BlockType& type, const std::byte* blocks, std::size_t i);
 
