@@ -7,8 +7,8 @@ endforeach()
 
 set(plan_sources
   plan_arrays.cpp plan_cases.cpp plan_checks.cpp plan_checks_interface.cpp plan_checks_matrix.cpp
-  plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_reading.cpp gate/layouts.cpp
-  problem_bounds.cpp profile.cpp
+  plan_checks_memory.cpp plan_checks_tiles.cpp plan_checks_work.cpp plan_decoding.cpp plan_reading.cpp
+  gate/layouts.cpp problem_bounds.cpp profile.cpp
   test_overlap.cpp test_plan.cpp test_plan_backward.cpp test_plan_choices.cpp test_plan_combine.cpp
   test_plan_faults.cpp test_plan_features.cpp test_plan_golden.cpp test_plan_interfaces.cpp test_plan_limits.cpp
   test_plan_matrix.cpp test_plan_random.cpp test_plan_refusals.cpp test_plan_sweep.cpp test_plan_tuning.cpp
@@ -19,7 +19,7 @@ add_executable(vkattn_plan_tests ${plan_sources} ${VKATTN_TEST_MAIN})
 set(alone plan_cases.cpp profile.cpp test_plan_faults.cpp test_plan_golden.cpp test_plan_sweep.cpp
   test_problem.cpp test_self_test.cpp)
 list(TRANSFORM alone PREPEND "${tests_dir}/")
-vkattn_unity(vkattn_plan_tests BATCH 14 ALONE ${alone})
+vkattn_unity(vkattn_plan_tests BATCH 15 ALONE ${alone})
 target_compile_definitions(vkattn_plan_tests PRIVATE VKATTN_TESTS_DIR="${tests_dir}")
 target_include_directories(vkattn_plan_tests SYSTEM PRIVATE "${CMAKE_BINARY_DIR}/plan_tests_include")
 add_dependencies(vkattn_plan_tests vkattn_fmt)

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "plan/matrix.hpp"
+#include "plan_decoding.hpp"
 #include "plan_pieces.hpp"
 
 namespace vkattn::test {
@@ -259,7 +260,11 @@ std::string tiles_flaw(const Given& g) {
 
 std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& p, const Plan& plan,
                     const core::Options& options) {
-    return flaw_of(Given{caps, p, nullptr, nullptr, plan, options});
+    const Given g{caps, p, nullptr, nullptr, plan, options};
+    const auto rest = behind_decoding(g);
+    if (!rest) return flaw_of(g);
+    const std::string flaw = decoding_flaw(g);
+    return flaw.empty() ? flaw_of(Given{caps, rest->p, nullptr, nullptr, rest->plan, options}) : flaw;
 }
 
 std::string flaw_of(const core::DeviceCaps& caps, const core::Problem& p, const core::Backward& backward,

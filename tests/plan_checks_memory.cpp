@@ -561,7 +561,7 @@ std::string barrier_flaw(const core::Plan& plan) {
                              bit(Region::parts_lse) | bit(Region::mask_classes) | bit(Region::tile_links) |
                              bit(Region::dquery) | bit(Region::dkey) | bit(Region::dvalue) |
                              bit(Region::dbias) | bit(Region::dsinks) | bit(Region::statistics) |
-                             bit(Region::arguments) | bit(Region::spill);
+                             bit(Region::arguments) | bit(Region::spill) | bit(Region::decoded);
     struct Run {
         uint32_t reads = 0, writes = 0;
     } before, run;  // unions depend on a dispatch just if one of theirs does

@@ -107,6 +107,9 @@ static_assert(offsetof(BackwardArguments, batch) + 4 == sizeof(BackwardArguments
 #define TYPE_E4M3 23
 #define TYPE_E5M2 24
 
+// Rows that a workgroup of decode_rows.comp decodes: enough for several elements an invocation. Not measured.
+#define ROWS_OF_TILE 64u
+
 // Kinds of scales: they have the numbers of VkattnScales.
 #define SCALES_NONE 0
 #define SCALES_ONE 1

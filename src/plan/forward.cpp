@@ -7,6 +7,7 @@
 
 #include "classes.hpp"
 #include "combine.hpp"
+#include "decode.hpp"
 #include "kernel_rows.hpp"
 #include "launch.hpp"
 #include "loops.hpp"
@@ -249,6 +250,21 @@ Result<Plan> plan_forward(const DeviceCaps& caps, const Problem& problem, const 
     return plan;
 }
 
+// On matrix units, keys and values that are not numbers of 16 bits may be decoded first. Where that fails, be it for
+// scratch or for a dispatch's limit, they are decoded while they are staged.
+Result<Plan> plan_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options,
+                         KernelKind kind) {
+    const Result<VkattnDtype> operands = operand_type(problem, options);
+    if (operands && *operands != VKATTN_DTYPE_FLOAT32)
+        if (const auto decoded = decoded_problem(problem, options, *operands)) {
+            Result<Plan> plan = plan_forward(caps, *decoded, options, kind);
+            if (plan)
+                if (const Result<bool> done = decode_first(caps, problem, options, *plan); done && *done)
+                    return plan;
+        }
+    return plan_forward(caps, problem, options, kind);
+}
+
 Result<Plan> plan_rows(const DeviceCaps& caps, const Problem& problem, const Options& options,
                        KernelKind kind) {
     // This kernel sums in another order than the tile kernel, which may get the same row in another batch.
@@ -269,11 +285,11 @@ Result<Plan> plan_forward_rows_dot(const DeviceCaps& caps, const Problem& proble
 }
 
 Result<Plan> plan_forward_matrix(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    return plan_forward(caps, problem, options, KernelKind::matrix);
+    return plan_matrix(caps, problem, options, KernelKind::matrix);
 }
 
 Result<Plan> plan_forward_matrix_khr(const DeviceCaps& caps, const Problem& problem, const Options& options) {
-    return plan_forward(caps, problem, options, KernelKind::matrix_khr);
+    return plan_matrix(caps, problem, options, KernelKind::matrix_khr);
 }
 
 Result<Plan> plan_forward_tiles(const DeviceCaps& caps, const Problem& problem, const Options& options) {

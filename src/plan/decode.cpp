@@ -1,0 +1,131 @@
+// Where many query rows see the same keys, these are decoded once, to a dense tensor in scratch, and the forward is the
+// one for 16 bits. While they are staged, each workgroup decodes all of its keys again: on an H200 (D128, N 4,096, 8 kv
+// heads of 16,384 rows each, batch 2) that took 0.74 ms of 2.38 for q8_0 (docs/performance.md). To decode them once
+// moves 51 MB there, for which that GPU takes 0.013 ms by its copy bandwidth, and begins a dispatch more.
+#include "decode.hpp"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "kernel_rows.hpp"
+#include "launch.hpp"
+#include "loops.hpp"
+
+namespace vkattn::core {
+namespace {
+
+// Query rows of a kv head. By the figures above, with 10 us for the dispatch, both ways take as long with 500 rows; no
+// time was measured at this length.
+constexpr uint64_t least_rows = 1024;
+
+constexpr int of_key = 1, of_value = 2;  // tensors of a problem
+
+bool is_decoded(const Problem& p, int tensor) {
+    return p.storage_of(tensor).has_blocks();
+}
+
+uint32_t dim_of(const Problem& p, int tensor) {
+    return tensor == of_key ? p.head_dim_qk : p.head_dim_v;
+}
+
+// Bytes of the decoded tensor, which begins at a multiple of 256: a whole number of them.
+uint64_t decoded_bytes(const Problem& p, int tensor) {
+    const uint64_t rows = uint64_t{p.batch} * p.num_heads_kv * p.seqlen_kv;
+    return is_decoded(p, tensor) ? (rows * dim_of(p, tensor) * 2 + 255) / 256 * 256 : 0;
+}
+
+// The launch that decodes one of the tensors to `begin` bytes behind the beginning of the region.
+Launch<kernels::decode_rows> decode_launch(const DeviceCaps& caps, const Problem& p, int tensor,
+                                           VkattnDtype operands, uint64_t begin) {
+    const VkattnScales scales = tensor == of_key ? p.key_scales : p.value_scales;
+    const Region rows = tensor == of_key ? Region::key : Region::value,
+                 of_scales = tensor == of_key ? Region::key_scales : Region::value_scales;
+    Launch<kernels::decode_rows> launch;
+    launch.module = {Kernel::decode_rows, macros::MIXED};
+    auto& c = launch.constants;
+    c.threads = caps.threads_up_to(256);
+    c.head_dim = dim_of(p, tensor);
+    c.far_rows = p.stride_bytes()[3 * tensor + 2] > narrow_offset_bytes / 2 / ROWS_OF_TILE;
+    c.out_type = type_of(operands);
+    c.key_type = type_of(p.dtype_of(tensor));
+    c.key_scales = scales;
+    auto& push = launch.push;
+    push.batch_stride = p.stride_bytes()[3 * tensor];
+    push.head_stride = p.stride_bytes()[3 * tensor + 1];
+    push.row_stride = p.stride_bytes()[3 * tensor + 2];
+    push.num_heads = p.num_heads_kv;
+    push.num_rows = p.seqlen_kv;
+    VKATTN_PATCH(launch, rows, rows);
+    VKATTN_PATCH(launch, scales, scales != VKATTN_SCALES_NONE ? of_scales : rows);
+    VKATTN_PATCH(launch, decoded, Region::decoded, begin);
+    launch.reads = bit(rows) | (scales != VKATTN_SCALES_NONE ? bit(of_scales) : 0);
+    launch.writes = bit(Region::decoded);
+    return launch;
+}
+
+// Lets the pipelines that read a tensor read its decoded form.
+void read_decoded(Plan& plan, Region region, uint64_t begin) {
+    for (Pipeline& pipeline : plan.pipelines)
+        for (Patch& patch : pipeline.patches)
+            if (patch.region == region) {
+                patch.region = Region::decoded;
+                patch.add += begin;
+                pipeline.reads = (pipeline.reads & ~bit(region)) | bit(Region::decoded);
+            }
+}
+
+}  // namespace
+
+std::optional<Problem> decoded_problem(const Problem& problem, const Options& options, VkattnDtype operands) {
+    const bool has_any = is_decoded(problem, of_key) || is_decoded(problem, of_value);
+    // A row's bits do not depend on how many rows there are.
+    if (!has_any || options.batch_invariant || !has_keys(problem)) return std::nullopt;
+    if (uint64_t{problem.seqlen_q} * problem.group_size < least_rows) return std::nullopt;
+    VkattnProblem p = problem;
+    constexpr VkattnStrides contiguous{VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS, VKATTN_CONTIGUOUS};
+    if (is_decoded(problem, of_key)) {
+        p.key_dtype = operands;
+        p.key_scales = VKATTN_SCALES_NONE;
+        p.key_strides = contiguous;
+    }
+    if (is_decoded(problem, of_value)) {
+        p.value_dtype = operands;
+        p.value_scales = VKATTN_SCALES_NONE;
+        p.value_strides = contiguous;
+    }
+    const auto resolved = resolve(p);
+    if (!resolved) return std::nullopt;
+    return *resolved;
+}
+
+Result<bool> decode_first(const DeviceCaps& caps, const Problem& problem, const Options& options,
+                          Plan& plan) {
+    const uint64_t key_bytes = decoded_bytes(problem, of_key), value_bytes = decoded_bytes(problem, of_value);
+    if (!has_kernel(caps, Kernel::decode_rows) || scratch_left(caps, options, plan) < key_bytes + value_bytes)
+        return false;
+    reserve_scratch(plan, Region::decoded, key_bytes + value_bytes);
+    if (is_decoded(problem, of_key)) read_decoded(plan, Region::key, 0);
+    if (is_decoded(problem, of_value)) read_decoded(plan, Region::value, key_bytes);
+    const size_t others = plan.dispatches.size();
+    for (const int tensor : {of_key, of_value}) {
+        if (!is_decoded(problem, tensor)) continue;
+        const uint32_t pipeline = add_pipeline(
+            plan,
+            decode_launch(caps, problem, tensor, plan.operands, tensor == of_key ? 0 : key_bytes).pipeline());
+        // A workgroup reads and writes about 3 bytes an element, which counts as 16 operations: a guess.
+        const uint64_t unit = uint64_t{ROWS_OF_TILE} * dim_of(problem, tensor) * 16;
+        const std::array<uint64_t, 3> grid{uint64_t{problem.batch} * problem.num_heads_kv,
+                                           ceil_div(problem.seqlen_kv, ROWS_OF_TILE), 1};
+        const auto boxes =
+            within_limit(caps, options, [&](uint64_t limit) { return cut_grid(caps, grid, unit, limit); });
+        if (!boxes) return boxes.failure();
+        for (const Box& box : *boxes)
+            add_dispatch(plan, pipeline, box.count, cut_of(box),
+                         box.count[0] * box.count[1] * box.count[2] * unit);
+    }
+    std::ranges::rotate(plan.dispatches, plan.dispatches.begin() + static_cast<std::ptrdiff_t>(others));
+    plan.problem = problem;
+    return true;
+}
+
+}  // namespace vkattn::core
